@@ -1,0 +1,22 @@
+# Eigen 3.4 or newer: a system one when present, else the PyPI package cmeel-eigen,
+# which installs below <prefix>/cmeel.prefix.
+find_package(Eigen3 QUIET CONFIG)
+if(NOT Eigen3_FOUND)
+  foreach(prefix IN LISTS CMAKE_PREFIX_PATH SKBUILD_PLATLIB_DIR)
+    list(APPEND HEADFIT_EIGEN_PREFIXES "${prefix}/cmeel.prefix")
+  endforeach()
+  find_package(Python COMPONENTS Interpreter QUIET)
+  if(Python_Interpreter_FOUND)
+    execute_process(
+      COMMAND "${Python_EXECUTABLE}" -c
+              "import sys, os; print(';'.join(os.path.join(p, 'cmeel.prefix') for p in sys.path if p))"
+      OUTPUT_VARIABLE HEADFIT_PYTHON_PREFIXES OUTPUT_STRIP_TRAILING_WHITESPACE)
+    list(APPEND HEADFIT_EIGEN_PREFIXES ${HEADFIT_PYTHON_PREFIXES})
+  endif()
+  list(PREPEND CMAKE_PREFIX_PATH ${HEADFIT_EIGEN_PREFIXES})
+  find_package(Eigen3 REQUIRED CONFIG)
+endif()
+if(Eigen3_VERSION VERSION_LESS 3.4)
+  message(FATAL_ERROR "headfit needs Eigen 3.4 or newer; found ${Eigen3_VERSION} in ${Eigen3_DIR}")
+endif()
+message(STATUS "Eigen ${Eigen3_VERSION} from ${Eigen3_DIR}")

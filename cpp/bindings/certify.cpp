@@ -1,0 +1,72 @@
+#include "headfit/certify/certificate.hpp"
+
+#include "logits.hpp"
+#include "targets.hpp"
+
+namespace headfit::python {
+namespace {
+
+template <class Source>
+auto array_from(const Source& values) {
+  using T = std::decay_t<decltype(values[0])>;
+  Array<T> out(static_cast<Index>(values.size()));
+  std::copy_n(values.data(), values.size(), out.mutable_data());
+  return out;
+}
+
+py::dict as_dict(const CertificateRows& rows) {
+  Array<std::int8_t> verdict(static_cast<Index>(rows.verdict.size()));
+  std::transform(rows.verdict.begin(), rows.verdict.end(), verdict.mutable_data(),
+                 [](Verdict v) { return static_cast<std::int8_t>(v); });
+  py::dict d;
+  d["leak"] = array_from(rows.leak);
+  d["distortion"] = array_from(rows.distortion);
+  d["tv"] = array_from(rows.tv);
+  d["stray"] = array_from(rows.stray);
+  d["verdict"] = verdict;
+  d["leak_column"] = array_from(rows.leak_column);
+  d["weakest_column"] = array_from(rows.weakest_column);
+  d["highest_column"] = array_from(rows.highest_column);
+  d["lowest_column"] = array_from(rows.lowest_column);
+  d["q_norm"] = rows.q_norm;
+  d["k_norm"] = rows.k_norm;
+  d["max_logit"] = rows.max_logit;
+  d["rounding_bound"] = rows.rounding_bound;
+  d["rescanned"] = rows.rescanned;
+  return d;
+}
+
+}  // namespace
+
+void bind_certify(py::module_& m) {
+  m.def("certify_logits", [](const Array<Offset>& offsets, const Array<Column>& columns,
+                             const Array<double>& weights, const LogitArrays& logits,
+                             const Array<double>& q_error, const Array<double>& k_error, double leak,
+                             double distortion, bool mass, int threads) {
+    const Run run = make_run(threads);
+    const Target target = target_of(offsets, columns, weights);
+    const InputErrors errors{span_of(q_error), span_of(k_error)};
+    const CertificateRows rows = without_gil(logits.q, [&]<class T>() {
+      return certify_logits<T>(target, logits.view<T>(), errors, {leak, distortion}, mass, run);
+    });
+    return as_dict(rows);
+  }, py::arg("offsets"), py::arg("columns"), py::arg("weights"), py::arg("logits"),
+     py::arg("q_error"), py::arg("k_error"), py::arg("leak"), py::arg("distortion"),
+     py::arg("mass"), py::arg("threads"));
+
+  m.def("certify_matrix", [](const Array<Offset>& offsets, const Array<Column>& columns,
+                             const Array<double>& weights, py::array matrix, const MaskArrays& mask,
+                             double leak, double distortion, int threads) {
+    const Run run = make_run(threads);
+    const Target target = target_of(offsets, columns, weights);
+    const Mask view = mask.view();
+    const CertificateRows rows = without_gil(matrix, [&]<class T>() {
+      return certify_matrix<T>(target, heads_of<T>(matrix, "matrix")[0], view, {leak, distortion},
+                               run);
+    });
+    return as_dict(rows);
+  }, py::arg("offsets"), py::arg("columns"), py::arg("weights"), py::arg("matrix"), py::arg("mask"),
+     py::arg("leak"), py::arg("distortion"), py::arg("threads"));
+}
+
+}  // namespace headfit::python

@@ -1,0 +1,89 @@
+#include "logits.hpp"
+
+namespace headfit::python {
+
+Mask MaskArrays::view() const {
+  Mask m;
+  m.left = left;
+  m.right = right;
+  if (dense) {
+    m.dense = dense->data();
+    m.dense_head = item_stride<bool>(*dense, 0);
+    m.dense_row = item_stride<bool>(*dense, 1);
+    m.dense_col = item_stride<bool>(*dense, 2);
+  }
+  if (sparse_offsets && sparse_columns) {
+    m.sparse_offsets = sparse_offsets->data();
+    m.sparse_columns = sparse_columns->data();
+  }
+  if (key_lengths) m.key_lengths = key_lengths->data();
+  return m;
+}
+
+void bind_scores(py::module_& m) {
+  py::class_<MaskArrays>(m, "Mask")
+      .def(py::init([](std::optional<Index> left, std::optional<Index> right,
+                       std::optional<Array<bool>> dense, std::optional<Array<Offset>> offsets,
+                       std::optional<Array<Column>> columns,
+                       std::optional<Array<Index>> key_lengths) {
+             return MaskArrays{left, right, std::move(dense), std::move(offsets), std::move(columns),
+                               std::move(key_lengths)};
+           }),
+           py::kw_only(), py::arg("left") = py::none(), py::arg("right") = py::none(),
+           py::arg("dense") = py::none(), py::arg("sparse_offsets") = py::none(),
+           py::arg("sparse_columns") = py::none(), py::arg("key_lengths") = py::none());
+
+  py::class_<LogitArrays>(m, "Logits")
+      .def(py::init([](py::array q, py::array k, Index group, double scale, double softcap,
+                       const MaskArrays& mask, std::optional<py::array> bias,
+                       std::optional<Array<Index>> rows) {
+             return LogitArrays{std::move(q), std::move(k),    group,          scale, softcap,
+                                mask,         std::move(bias), std::move(rows)};
+           }),
+           py::arg("q"), py::arg("k"), py::arg("group"), py::arg("scale"), py::arg("softcap"),
+           py::arg("mask"), py::arg("bias") = py::none(), py::arg("rows") = py::none());
+
+  m.def("attention_logits", [](const LogitArrays& x, py::array out, int threads) {
+    const Run run = make_run(threads);
+    without_gil(x.q, [&]<class T>() {
+      attention_logits<T>(x.view<T>(), out_of<T>(out, x.heads(), x.row_count(), x.cols()), run);
+    });
+  }, py::arg("logits"), py::arg("out"), py::arg("threads"));
+
+  m.def("attention_matrix", [](const LogitArrays& x, py::array out, int threads) {
+    const Run run = make_run(threads);
+    without_gil(x.q, [&]<class T>() {
+      attention_matrix<T>(x.view<T>(), out_of<T>(out, x.heads(), x.row_count(), x.cols()), run);
+    });
+  }, py::arg("logits"), py::arg("out"), py::arg("threads"));
+
+  m.def("attention_topk", [](const LogitArrays& x, py::array columns, py::array weights, int threads) {
+    const Run run = make_run(threads);
+    without_gil(x.q, [&]<class T>() {
+      const Index k = columns.shape(2);
+      attention_topk<T>(x.view<T>(), k, out_of<Offset>(columns, x.heads(), x.row_count(), k),
+                        out_of<T>(weights, x.heads(), x.row_count(), k), run);
+    });
+  }, py::arg("logits"), py::arg("columns"), py::arg("weights"), py::arg("threads"));
+
+  m.def("attention_apply", [](const LogitArrays& x, py::array v, py::array out, int threads) {
+    const Run run = make_run(threads);
+    without_gil(x.q, [&]<class T>() {
+      attention_apply<T>(x.view<T>(), heads_of<T>(v, "V"),
+                         out_of<T>(out, x.heads(), x.row_count(), v.shape(2)), run);
+    });
+  }, py::arg("logits"), py::arg("v"), py::arg("out"), py::arg("threads"));
+
+  m.def("attention_stats", [](const LogitArrays& x, Array<double> shares, int threads) {
+    const Run run = make_run(threads);
+    const std::vector<Index> shape{x.heads(), x.row_count()};
+    Array<double> entropy(shape), max_weight(shape), log_sum(shape);
+    Array<Offset> counts(std::vector<Index>{x.heads(), x.row_count(), shares.size()});
+    const StatsOut out{entropy.mutable_data(), max_weight.mutable_data(), log_sum.mutable_data(),
+                       counts.mutable_data(), span_of(shares)};
+    without_gil(x.q, [&]<class T>() { attention_stats<T>(x.view<T>(), out, run); });
+    return py::make_tuple(entropy, max_weight, log_sum, counts);
+  }, py::arg("logits"), py::arg("shares"), py::arg("threads"));
+}
+
+}  // namespace headfit::python

@@ -1,0 +1,72 @@
+// A counter-based random stream: any entry can be regenerated on its own, in any
+// order and on any thread. Philox4x32-10 of Salmon, Moraes, Dror and Shaw,
+// "Parallel random numbers: as easy as 1, 2, 3", SC 2011.
+#pragma once
+
+#include <array>
+#include <cstdint>
+
+namespace headfit {
+
+using RandomBlock = std::array<std::uint32_t, 4>;
+
+class Philox {
+ public:
+  explicit Philox(std::uint64_t seed)
+      : key_{static_cast<std::uint32_t>(seed), static_cast<std::uint32_t>(seed >> 32)} {}
+
+  // The four random words at place (major, minor) of the stream.
+  RandomBlock operator()(std::uint64_t major, std::uint64_t minor) const {
+    RandomBlock x{static_cast<std::uint32_t>(minor), static_cast<std::uint32_t>(minor >> 32),
+                  static_cast<std::uint32_t>(major), static_cast<std::uint32_t>(major >> 32)};
+    std::uint32_t k0 = key_[0];
+    std::uint32_t k1 = key_[1];
+    for (int round = 0; round < 10; ++round) {
+      const std::uint64_t p0 = 0xD2511F53ull * x[0];
+      const std::uint64_t p1 = 0xCD9E8D57ull * x[2];
+      x = {static_cast<std::uint32_t>(p1 >> 32) ^ x[1] ^ k0, static_cast<std::uint32_t>(p1),
+           static_cast<std::uint32_t>(p0 >> 32) ^ x[3] ^ k1, static_cast<std::uint32_t>(p0)};
+      k0 += 0x9E3779B9u;
+      k1 += 0xBB67AE85u;
+    }
+    return x;
+  }
+
+ private:
+  std::array<std::uint32_t, 2> key_;
+};
+
+// A sequential reader of one row of the stream, for shuffles and rejections.
+class PhiloxReader {
+ public:
+  PhiloxReader(std::uint64_t seed, std::uint64_t major) : philox_(seed), major_(major) {}
+
+  std::uint32_t next() {
+    if (used_ == 4) {
+      block_ = philox_(major_, minor_++);
+      used_ = 0;
+    }
+    return block_[used_++];
+  }
+
+  // Uniform on 0 ... bound-1, without bias (Lemire's method).
+  std::uint32_t below(std::uint32_t bound) {
+    std::uint64_t product = static_cast<std::uint64_t>(next()) * bound;
+    if (static_cast<std::uint32_t>(product) < bound) {
+      const std::uint32_t threshold = (0u - bound) % bound;
+      while (static_cast<std::uint32_t>(product) < threshold) {
+        product = static_cast<std::uint64_t>(next()) * bound;
+      }
+    }
+    return static_cast<std::uint32_t>(product >> 32);
+  }
+
+ private:
+  Philox philox_;
+  std::uint64_t major_;
+  std::uint64_t minor_ = 0;
+  RandomBlock block_{};
+  unsigned used_ = 4;
+};
+
+}  // namespace headfit

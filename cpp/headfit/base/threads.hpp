@@ -1,0 +1,104 @@
+// Independent tasks on a few threads: tasks are handed out in order, one at a
+// time, so uneven work balances itself and nothing depends on who did what.
+#pragma once
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <exception>
+#include <functional>
+#include <mutex>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "headfit/base/errors.hpp"
+#include "headfit/base/types.hpp"
+
+namespace headfit {
+
+// How to run: the number of threads (0: all there are), and a function that the
+// calling thread calls now and then; it throws to stop the work (Ctrl-C).
+struct Run {
+  int threads = 0;
+  std::function<void()> poll;
+
+  int thread_count(Index tasks) const {
+    const int wanted =
+        threads > 0 ? threads : static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
+    return static_cast<int>(std::clamp<Index>(tasks, 1, wanted));
+  }
+};
+
+namespace detail {
+
+// The failure of the earliest task wins, so that the error a user sees is the
+// same for every number of threads.
+class FirstFailure {
+ public:
+  void record(Index task) {
+    const std::lock_guard lock(mutex_);
+    if (!error_ || task < task_) {
+      error_ = std::current_exception();
+      task_ = task;
+    }
+    stop_.store(true, std::memory_order_relaxed);
+  }
+  bool stopped() const { return stop_.load(std::memory_order_relaxed); }
+  void rethrow() const {
+    if (error_) std::rethrow_exception(error_);
+  }
+
+ private:
+  std::mutex mutex_;
+  std::atomic<bool> stop_{false};
+  std::exception_ptr error_;
+  Index task_ = 0;
+};
+
+}  // namespace detail
+
+// Calls worker(task) for task = 0 ... count-1, where every thread makes its own
+// worker (its buffers) with make_worker(). The calling thread works too.
+template <class MakeWorker>
+void parallel_tasks(Index count, const Run& run, MakeWorker&& make_worker) {
+  if (count <= 0) return;
+  std::atomic<Index> next{0};
+  detail::FirstFailure failure;
+
+  const auto work = [&](const std::function<void()>& poll) {
+    using Clock = std::chrono::steady_clock;
+    constexpr auto poll_every = std::chrono::milliseconds(50);
+    Index task = 0;
+    try {
+      auto worker = make_worker();
+      auto last_poll = Clock::now();
+      while (!failure.stopped() && (task = next.fetch_add(1, std::memory_order_relaxed)) < count) {
+        worker(task);
+        if (poll && Clock::now() - last_poll > poll_every) {
+          poll();
+          last_poll = Clock::now();
+        }
+      }
+    } catch (...) {
+      failure.record(task);
+    }
+  };
+
+  {
+    std::vector<std::jthread> helpers;
+    const int threads = run.thread_count(count);
+    helpers.reserve(static_cast<std::size_t>(threads - 1));
+    for (int t = 1; t < threads; ++t) helpers.emplace_back(work, std::function<void()>{});
+    work(run.poll);
+  }
+  failure.rethrow();
+}
+
+// The same with one shared body that needs no buffers.
+template <class Body>
+void parallel_for(Index count, const Run& run, const Body& body) {
+  parallel_tasks(count, run, [&body] { return [&body](Index task) { body(task); }; });
+}
+
+}  // namespace headfit

@@ -1,0 +1,93 @@
+// The certificate of a given attention matrix: its entries as they are stored.
+#include "headfit/certify/judge.hpp"
+
+namespace headfit {
+namespace {
+
+using detail::judge;
+
+// a / b for a >= 0, b >= 0, where x / 0 is infinity (0 / 0 too: nothing is proved).
+Enclosure ratio(const Enclosure& a, const Enclosure& b) {
+  constexpr double infinity = std::numeric_limits<double>::infinity();
+  return {b.hi > 0 ? std::max(0.0, next_down(a.lo / b.hi)) : infinity,
+          b.lo > 0 ? next_up(a.hi / b.lo) : infinity};
+}
+
+template <class T>
+void check_entry(T value, bool allowed, Index row, Index col) {
+  const std::string place = " at row " + std::to_string(row) + ", column " + std::to_string(col);
+  if (!(value >= 0 && std::isfinite(value))) {
+    throw NonFiniteError("matrix must have finite entries >= 0; got " + std::to_string(value) + place);
+  }
+  if (!allowed && value != 0) {
+    throw InputError("matrix must be 0 where masked; got " + std::to_string(value) + place);
+  }
+}
+
+template <class Row>
+void judge_row(const Target& target, const Row& m, const Mask& mask, Index i,
+               const Tolerances& tolerances, CertificateRows& out) {
+  const auto columns = target.row_columns(i);
+  const auto weights = target.row_weights(i);
+  double largest = 0, weakest = 0, difference = 0, stray = 0;
+  Enclosure highest{0, 0}, lowest{0, 0};
+  Index leak_column = -1;
+  std::size_t p = 0;
+  const auto at = static_cast<std::size_t>(i);
+  for (Index j = 0; j < target.n; ++j) {
+    const bool allowed = mask.allows(0, i, j, target.n, target.n);
+    check_entry(m[j], allowed, i, j);
+    const double value = static_cast<double>(m[j]);
+    if (p < columns.size() && columns[p] == j) {
+      const Enclosure r = ratio(Enclosure::exactly(value), Enclosure::exactly(weights[p]));
+      if (p == 0 || value < weakest) weakest = value, out.weakest_column[at] = j;
+      if (p == 0 || r.lo > highest.lo) out.highest_column[at] = j;
+      if (p == 0 || r.lo < lowest.lo) out.lowest_column[at] = j;
+      highest = p == 0 ? r : Enclosure{std::max(highest.lo, r.lo), std::max(highest.hi, r.hi)};
+      lowest = p == 0 ? r : Enclosure{std::min(lowest.lo, r.lo), std::min(lowest.hi, r.hi)};
+      difference += std::abs(value - weights[p++]);
+    } else if (allowed) {
+      if (leak_column < 0 || value > largest) largest = value, leak_column = j;
+      stray += value;
+    }
+  }
+  Enclosure leak{0, 0};
+  if (leak_column >= 0 && !columns.empty()) {
+    leak = ratio(Enclosure::exactly(largest), Enclosure::exactly(weakest));
+  }
+  Enclosure distortion{0, 0};
+  if (columns.size() > 1) {
+    distortion = ratio(highest, lowest) - Enclosure::exactly(1);
+    distortion.lo = std::max(0.0, distortion.lo);
+  }
+  out.leak[i] = leak.hi;
+  out.distortion[i] = distortion.hi;
+  out.leak_column[at] = leak_column;
+  out.verdict[at] = judge(leak, distortion, tolerances);
+  out.stray[i] = stray;
+  out.tv[i] = (difference + stray) / 2;
+}
+
+}  // namespace
+
+template <class T>
+CertificateRows certify_matrix(const Target& target, const MatrixView<T>& matrix, const Mask& mask,
+                               const Tolerances& tolerances, const Run& run) {
+  detail::check_arguments(target, 1, matrix.rows(), matrix.cols(), tolerances);
+  CertificateRows out(target.n);
+  constexpr Index rows_per_task = 16;
+  parallel_for((target.n + rows_per_task - 1) / rows_per_task, run, [&](Index task) {
+    const Index end = std::min((task + 1) * rows_per_task, target.n);
+    for (Index i = task * rows_per_task; i < end; ++i) {
+      judge_row(target, matrix.row(i), mask, i, tolerances, out);
+    }
+  });
+  return out;
+}
+
+template CertificateRows certify_matrix(const Target&, const MatrixView<float>&, const Mask&,
+                                        const Tolerances&, const Run&);
+template CertificateRows certify_matrix(const Target&, const MatrixView<double>&, const Mask&,
+                                        const Tolerances&, const Run&);
+
+}  // namespace headfit

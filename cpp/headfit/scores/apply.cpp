@@ -1,0 +1,137 @@
+// Attention times values without the matrix: the running softmax of each row, and
+// its product with the values so far (Milakov and Gimelshein 2018; Dao et al. 2022).
+#include "headfit/scores/attention.hpp"
+#include "headfit/scores/softmax_row.hpp"
+#include "headfit/scores/stream.hpp"
+
+namespace headfit {
+namespace {
+
+// The values of every head in the microkernel's panels: depth runs over the keys.
+template <class T>
+class PackedValues {
+ public:
+  PackedValues(const Heads<T>& v, const Mask& mask, Index group, const Run& run)
+      : rows_(round_up(v.rows, Blocking<T>::tile_cols)),
+        panels_(round_up(v.cols, Blocking<T>::panel) / Blocking<T>::panel) {
+    data_.ensure(v.count * panels_ * rows_ * Blocking<T>::panel);
+    parallel_for(v.count, run, [&](Index head) {
+      Index valid = v.rows;
+      if (mask.key_lengths) {
+        const Index* lengths = mask.key_lengths + head * group;
+        valid = *std::max_element(lengths, lengths + group);
+      }
+      checked_max_abs("V", v, head, valid, [](Index i) { return i; });
+      pack(v[head], head, valid);
+    });
+  }
+
+  Index panels() const { return panels_; }
+  const T* at(Index head, Index panel, Index row) const {
+    return data_.data() + ((head * panels_ + panel) * rows_ + row) * Blocking<T>::panel;
+  }
+
+ private:
+  void pack(const MatrixView<T>& v, Index head, Index valid) {
+    constexpr Index width = Blocking<T>::panel;
+    for (Index p = 0; p < panels_; ++p) {
+      T* out = data_.data() + (head * panels_ + p) * rows_ * width;
+      const Index cols = std::min(width, v.cols() - p * width);
+      for (Index i = 0; i < rows_; ++i, out += width) {
+        for (Index c = 0; c < width; ++c) {
+          out[c] = i < valid && c < cols ? v(i, p * width + c) : T(0);
+        }
+      }
+    }
+  }
+
+  Index rows_;
+  Index panels_;
+  Buffer<T> data_;
+};
+
+template <class T>
+class ApplyFold {
+ public:
+  ApplyFold(const PackedValues<T>& values, Index group, Index cols, const OutHeads<T>& out)
+      : values_(values), group_(group), cols_(cols), out_(out) {}
+
+  void begin(const RowBlock& block) {
+    rows_.assign(static_cast<std::size_t>(round_up(block.count, B::row_group)), OnlineSum<T>{});
+    const Index size = static_cast<Index>(rows_.size()) * width();
+    std::fill_n(sums_.ensure(size), size, T(0));
+  }
+
+  void tile(const RowBlock& block, const Tile<T>& tile) {
+    const Index padded = tile.padded_cols();
+    for (Index r = 0; r < tile.count; ++r) {
+      OnlineSum<T>& row = rows_[static_cast<std::size_t>(r)];
+      T* x = tile.row(r);
+      const double factor = row.raise(row_max(x, padded));
+      if (row.empty()) {
+        std::fill(x, x + padded, T(0));
+        continue;
+      }
+      if (factor != 1) {
+        Eigen::Map<Eigen::Array<T, Eigen::Dynamic, 1>>(sum(r), width()) *= static_cast<T>(factor);
+      }
+      row.sum += exp_sum<T, Exponentials::keep>(x, padded, row.shift);
+    }
+    accumulate(block, tile);
+  }
+
+  void end(const RowBlock& block) {
+    for (Index r = 0; r < block.count; ++r) {
+      const OnlineSum<T>& row = rows_[static_cast<std::size_t>(r)];
+      const T inverse = row.empty() ? T(0) : static_cast<T>(1.0 / row.sum);
+      T* to = out_.row(block.head, block.first + r);
+      for (Index c = 0; c < cols_; ++c) to[c] = sum(r)[c] * inverse;
+    }
+  }
+
+ private:
+  using B = Blocking<T>;
+  Index width() const { return values_.panels() * B::panel; }
+  T* sum(Index r) { return sums_.data() + r * width(); }
+
+  void accumulate(const RowBlock& block, const Tile<T>& tile) {
+    // Rows that only pad the last group hold products with zero queries: finite, unused.
+    const Index head = block.head / group_;
+    for (Index r = 0; r < block.count; r += B::row_group) {
+      const LeftRows<T> weights{tile.row(r), tile.stride, 1};
+      for (Index p = 0; p < values_.panels(); ++p) {
+        multiply_panel<T>(tile.cols, weights, values_.at(head, p, tile.col), sum(r) + p * B::panel,
+                          width(), true);
+      }
+    }
+  }
+
+  const PackedValues<T>& values_;
+  Index group_;
+  Index cols_;
+  OutHeads<T> out_;
+  std::vector<OnlineSum<T>> rows_;
+  Buffer<T> sums_;
+};
+
+}  // namespace
+
+template <class T>
+void attention_apply(const LogitSource<T>& source, const Heads<T>& v, const OutHeads<T>& out,
+                     const Run& run) {
+  source.validate();
+  if (v.count != source.k.count || v.rows != source.k.rows) {
+    throw InputError("V must have the heads and rows of K, " + std::to_string(source.k.count) +
+                     " and " + std::to_string(source.k.rows) + "; got " + std::to_string(v.count) +
+                     " and " + std::to_string(v.rows));
+  }
+  const PackedValues<T> values(v, source.mask, source.group, run);
+  stream_tiles(source, run, [&] { return ApplyFold<T>(values, source.group, v.cols, out); });
+}
+
+template void attention_apply(const LogitSource<float>&, const Heads<float>&,
+                              const OutHeads<float>&, const Run&);
+template void attention_apply(const LogitSource<double>&, const Heads<double>&,
+                              const OutHeads<double>&, const Run&);
+
+}  // namespace headfit

@@ -1,0 +1,83 @@
+"""headfit: how small a self-attention head can produce a given sparse attention pattern.
+
+Give it a sparse row-stochastic matrix; it gives the head, the input that makes one fixed
+module attend that way, and a certificate that holds for every entry.
+
+>>> import headfit as hf
+>>> A = hf.patterns.band(32, 1)
+>>> hf.fit(A, 1024, leak=0.3, distortion=2.0).certificate.holds
+True
+"""
+
+from importlib import import_module
+from importlib.resources import files
+from typing import TYPE_CHECKING, Any
+
+__version__ = files(__name__).joinpath("VERSION").read_text(encoding="utf-8").strip()
+
+from headfit import bounds, errors, patterns
+from headfit.attention import (
+    Attention,
+    AttentionStats,
+    attention_apply,
+    attention_logits,
+    attention_matrix,
+    attention_stats,
+    attention_topk,
+)
+from headfit.certificate import Certificate, certify
+from headfit.errors import (
+    CertificateError,
+    HeadfitError,
+    InputError,
+    NonFiniteError,
+    TargetError,
+)
+from headfit.fitting import Fit, Search, Trial, fit, load_fit
+from headfit.module import SelfAttention, random_rotation
+from headfit.targets import Target, load_matrix
+
+if TYPE_CHECKING:
+    from headfit import plot
+
+__all__ = [
+    "Attention",
+    "AttentionStats",
+    "Certificate",
+    "CertificateError",
+    "Fit",
+    "HeadfitError",
+    "InputError",
+    "NonFiniteError",
+    "Search",
+    "SelfAttention",
+    "Target",
+    "TargetError",
+    "Trial",
+    "__version__",
+    "attention_apply",
+    "attention_logits",
+    "attention_matrix",
+    "attention_stats",
+    "attention_topk",
+    "bounds",
+    "certify",
+    "errors",
+    "fit",
+    "load_fit",
+    "load_matrix",
+    "patterns",
+    "plot",
+    "random_rotation",
+]
+
+
+def __getattr__(name: str) -> Any:
+    # Matplotlib is imported only when somebody plots.
+    if name == "plot":
+        return import_module("headfit.plot")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

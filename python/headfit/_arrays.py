@@ -1,0 +1,105 @@
+"""From what users have to the arrays that the core takes."""
+
+from __future__ import annotations
+
+import math
+import os
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headfit.errors import InputError
+
+FloatArray = NDArray[Any]
+
+
+def thread_count(num_threads: int | None) -> int:
+    """Return the number of threads to use: None is every core this process may use."""
+    if num_threads is None:
+        try:
+            return max(1, len(os.sched_getaffinity(0)))
+        except AttributeError:  # not on every system
+            return max(1, os.cpu_count() or 1)
+    if int(num_threads) != num_threads or num_threads < 1:
+        raise InputError(f"num_threads must be a positive integer or None; got {num_threads!r}")
+    return int(num_threads)
+
+
+def as_array(x: Any, name: str) -> NDArray[Any]:
+    """Return `x` as a NumPy array: arrays of any library that speaks DLPack, or sequences."""
+    if isinstance(x, np.ndarray):
+        return x
+    if hasattr(x, "detach"):  # a torch tensor inside a graph exports nothing
+        x = x.detach()
+    if hasattr(x, "__dlpack__"):
+        try:
+            return np.from_dlpack(x)
+        except (BufferError, RuntimeError, TypeError, ValueError) as error:
+            raise InputError(
+                f"{name} must be an array on the CPU of a dtype that NumPy knows: {error}"
+            ) from error
+    return np.asarray(x)
+
+
+def as_float_array(x: Any, name: str, *, ndim: int = 2) -> FloatArray:
+    """Return `x` as float32 or float64 with at least `ndim` axes.
+
+    float32 stays float32, float16 becomes float32, integers and booleans float64.
+    """
+    array = as_array(x, name)
+    if array.dtype.kind not in "fiub":
+        raise InputError(f"{name} must hold real numbers; got dtype {array.dtype}")
+    if array.dtype == np.float16:
+        array = array.astype(np.float32)
+    elif array.dtype != np.float32:
+        if array.dtype.kind == "f" and array.dtype.itemsize > 8:
+            raise InputError(f"{name} must be float16, float32 or float64; got {array.dtype}")
+        array = array.astype(np.float64, copy=False)
+    if array.ndim < ndim:
+        raise InputError(f"{name} must have at least {ndim} axes; got shape {array.shape}")
+    if not array.dtype.isnative:
+        array = array.astype(array.dtype.newbyteorder("="))
+    return array
+
+
+def as_matrix(x: Any, name: str, dtype: Any = None) -> FloatArray:
+    """Return `x` as a two-dimensional float array with contiguous rows."""
+    array = as_float_array(x, name)
+    if array.ndim != 2:
+        raise InputError(f"{name} must be a matrix; got shape {array.shape}")
+    return np.ascontiguousarray(array, dtype=dtype)
+
+
+def as_stack(array: FloatArray) -> FloatArray:
+    """Flatten leading axes into one; a copy only where rows are not contiguous."""
+    stack = array.reshape((math.prod(array.shape[:-2]), *array.shape[-2:]))
+    itemsize = stack.dtype.itemsize
+    rows_contiguous = stack.shape[-1] <= 1 or stack.strides[-1] == itemsize
+    aligned = stack.flags.aligned and all(s % itemsize == 0 for s in stack.strides)
+    return stack if rows_contiguous and aligned else np.ascontiguousarray(stack)
+
+
+def check_finite(array: FloatArray, name: str) -> None:
+    """Raise an InputError that names the first NaN or infinity of a matrix."""
+    if not np.isfinite(array).all():
+        row, col = (int(i) for i in np.argwhere(~np.isfinite(array))[0])
+        raise InputError(
+            f"{name} must be finite; got {array[row, col]} at row {row}, column {col}"
+        )
+
+
+def check_between(value: float, name: str, low: float, high: float) -> float:
+    """Return `value` as a float strictly between two bounds, or raise an InputError."""
+    try:
+        number = float(value)
+    except (TypeError, ValueError) as error:
+        raise InputError(f"{name} must be a number; got {value!r}") from error
+    if not low < number < high:
+        raise InputError(f"{name} must lie strictly between {low} and {high}; got {value!r}")
+    return number
+
+
+def seed_from(rng: Any) -> int:
+    """Draw one 64-bit seed for the core's counter-based stream (SPEC 7)."""
+    return int(np.random.default_rng(rng).integers(0, 2**64, dtype=np.uint64))

@@ -1,0 +1,74 @@
+"""Files that are never left half written, and never unpickled."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headfit.errors import InputError
+
+
+def replace_file(path: Path, write: Any) -> None:
+    """Call ``write(file)`` on a new file beside `path`, then rename it to `path`."""
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            write(file)
+            file.flush()
+            os.fsync(file.fileno())
+        umask = os.umask(0)
+        os.umask(umask)
+        os.chmod(temporary, 0o666 & ~umask)  # mkstemp is private; a saved file is an ordinary one
+        os.replace(temporary, path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+
+
+def save_arrays(path: str | os.PathLike[str], arrays: Mapping[str, NDArray[Any]]) -> Path:
+    """Write plain arrays to an .npz file of exactly this name."""
+    target = Path(path)
+    plain = {name: np.asarray(value) for name, value in arrays.items()}
+    for name, value in plain.items():
+        if value.dtype.hasobject:
+            raise InputError(f"{name} holds Python objects, which are not saved")
+    replace_file(target, lambda file: np.savez(file, **plain))  # type: ignore[arg-type]
+    return target
+
+
+def load_arrays(path: str | os.PathLike[str], what: str) -> dict[str, NDArray[Any]]:
+    """Read all arrays of an .npz file; anything else is an InputError that names it."""
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            if not hasattr(file, "files"):
+                raise InputError(f"{path} is no {what}: it holds a single array")
+            return {name: file[name] for name in file.files}
+    except FileNotFoundError:
+        raise
+    except (OSError, ValueError, EOFError) as error:
+        if isinstance(error, InputError):
+            raise
+        raise InputError(f"{path} is no {what}: {error}") from error
+
+
+def available_memory() -> int | None:
+    """Return the bytes of free physical memory, or None where the system does not tell."""
+    try:
+        return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (AttributeError, OSError, ValueError):
+        return None
+
+
+def require_memory(wanted: int, what: str) -> None:
+    """Raise an InputError with the size when `wanted` bytes cannot fit in memory."""
+    free = available_memory()
+    if free is not None and wanted > free:
+        raise InputError(
+            f"{what} needs {wanted / 2**30:.1f} GiB of memory; {free / 2**30:.1f} GiB are free"
+        )

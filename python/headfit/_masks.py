@@ -1,0 +1,119 @@
+"""Masks: what a user may pass, and the form the core takes."""
+
+from __future__ import annotations
+
+import operator
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+
+from headfit import _core
+from headfit._arrays import as_array
+from headfit.errors import InputError
+
+FORMS = (
+    'None, "causal", ("window", w), ("window", (left, right)), a boolean array or a sparse '
+    "boolean matrix"
+)
+
+
+def _window(spec: Any) -> tuple[int, int]:
+    """Return how many keys before and after its own position a row sees."""
+    try:
+        if isinstance(spec, tuple):
+            left, right = (operator.index(s) for s in spec)
+        else:
+            left, right = operator.index(spec) - 1, 0
+    except (TypeError, ValueError) as error:
+        raise InputError(
+            f'mask ("window", w) takes a positive integer or (left, right); got {spec!r}'
+        ) from error
+    if left < 0 or right < 0:
+        raise InputError(f'mask ("window", w) needs at least one key; got {spec!r}')
+    return left, right
+
+
+def _dense(mask: Any, lead: tuple[int, ...], shape: tuple[int, int]) -> np.ndarray[Any, Any]:
+    array = as_array(mask, "mask")
+    if array.dtype != np.bool_:
+        raise InputError(
+            f"mask must be boolean, True where attention is allowed; got dtype {array.dtype}"
+        )
+    try:
+        broadcast = np.broadcast_to(array, (*lead, *shape))
+    except ValueError as error:
+        raise InputError(
+            f"mask must broadcast to {(*lead, *shape)}; got shape {array.shape}"
+        ) from error
+    if array.ndim <= 2 or not lead:
+        flat = np.broadcast_to(np.broadcast_to(array, shape), (int(np.prod(lead)), *shape))
+        return flat
+    return broadcast.reshape((-1, *shape))
+
+
+def _key_lengths(lengths: Any, lead: tuple[int, ...], keys: int) -> np.ndarray[Any, Any]:
+    array = as_array(lengths, "key_lengths")
+    if array.dtype.kind not in "iu":
+        raise InputError(f"key_lengths must be integers; got dtype {array.dtype}")
+    # One length for each batch entry, or for each head: missing trailing axes are heads.
+    if array.ndim and array.ndim < len(lead):
+        array = array.reshape(array.shape + (1,) * (len(lead) - array.ndim))
+    try:
+        flat = np.broadcast_to(array, lead).reshape(-1).astype(np.int64)
+    except ValueError as error:
+        raise InputError(
+            f"key_lengths must broadcast to the leading axes {lead}; got shape {array.shape}"
+        ) from error
+    if flat.size and not (flat.min() >= 0 and flat.max() <= keys):
+        bad = flat[(flat < 0) | (flat > keys)][0]
+        raise InputError(f"key_lengths must lie in 0 ... {keys}, the number of keys; got {bad}")
+    return np.ascontiguousarray(flat)
+
+
+def core_mask(
+    mask: Any,
+    lead: tuple[int, ...],
+    shape: tuple[int, int],
+    key_lengths: Any = None,
+) -> _core.Mask:
+    """Return the core's mask for logits of shape (*lead, *shape), or raise an InputError."""
+    lengths = None if key_lengths is None else _key_lengths(key_lengths, lead, shape[1])
+    if mask is None:
+        return _core.Mask(key_lengths=lengths)
+    if isinstance(mask, str):
+        if mask != "causal":
+            raise InputError(f"mask must be {FORMS}; got {mask!r}")
+        return _core.Mask(right=0, key_lengths=lengths)
+    if isinstance(mask, tuple) and len(mask) == 2 and isinstance(mask[0], str):
+        if mask[0] != "window":
+            raise InputError(f"mask must be {FORMS}; got {mask!r}")
+        left, right = _window(mask[1])
+        return _core.Mask(left=left, right=right, key_lengths=lengths)
+    if sp.issparse(mask):
+        if mask.shape != shape:
+            raise InputError(f"mask must have shape {shape}; got {mask.shape}")
+        if mask.dtype != np.bool_:
+            raise InputError(
+                f"mask must be boolean, True where attention is allowed; got dtype {mask.dtype}"
+            )
+        csr = sp.csr_array(mask, copy=True)
+        csr.sum_duplicates()
+        csr.eliminate_zeros()
+        return _core.Mask(
+            sparse_offsets=csr.indptr.astype(np.int64),
+            sparse_columns=csr.indices.astype(np.int32),
+            key_lengths=lengths,
+        )
+    return _core.Mask(dense=_dense(mask, lead, shape), key_lengths=lengths)
+
+
+def same_mask(a: Any, b: Any) -> bool:
+    """Whether two masks, as users pass them, are written the same."""
+    if a is b:
+        return True
+    if a is None or b is None or isinstance(a, (str, tuple)) or isinstance(b, (str, tuple)):
+        return type(a) is type(b) and bool(a == b)
+    if sp.issparse(a) or sp.issparse(b):
+        return bool(a.shape == b.shape and (sp.csr_array(a) != sp.csr_array(b)).nnz == 0)
+    return bool(np.array_equal(np.asarray(a), np.asarray(b)))

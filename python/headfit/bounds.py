@@ -1,0 +1,137 @@
+"""Bounds on the head size, and conversions between tolerances. All are proved."""
+
+from __future__ import annotations
+
+import math
+
+from headfit._arrays import check_between
+from headfit.errors import InputError
+
+__all__ = ["leak_for_stray", "logit_range", "projection_dim", "stray_for_leak"]
+
+
+def _positive_integer(value: int, name: str) -> int:
+    if int(value) != value or value < 1:
+        raise InputError(f"{name} must be a positive integer; got {value!r}")
+    return int(value)
+
+
+def logit_range(gamma: float, leak: float, distortion: float) -> float:
+    """Return R, the largest target logit: log(1/leak) + log(1 + distortion) + log(gamma).
+
+    Examples
+    --------
+    >>> round(logit_range(gamma=2.0, leak=0.05, distortion=0.25), 3)
+    3.912
+    """
+    if not (gamma >= 1 and math.isfinite(gamma)):
+        raise InputError(f"gamma must be finite and at least 1; got {gamma!r}")
+    check_between(leak, "leak", 0, 1)
+    check_between(distortion, "distortion", 0, math.inf)
+    return math.log(1 / leak) + math.log1p(distortion) + math.log(gamma)
+
+
+def projection_dim(
+    n: int,
+    k: int,
+    gamma: float = 1.0,
+    leak: float = 0.05,
+    distortion: float = 0.1,
+    failure: float = 1e-6,
+) -> int:
+    """Return a head size that suffices for the projection method, whatever the pattern.
+
+    Parameters
+    ----------
+    n : int
+        Tokens.
+    k : int
+        The most nonzeros in a row.
+    gamma : float
+        The largest ratio of two weights of one row.
+    leak, distortion : float
+        The tolerances to meet.
+    failure : float
+        The probability that a draw of the sketch violates it.
+
+    Returns
+    -------
+    int
+        The least d with d >= (2 ln n + ln 4 + ln(1/failure)) / (e**2 / 4 - e**3 / 6),
+        e = min(1, delta / (2 sqrt(k) R)), delta = log(1 + distortion), R = `logit_range`.
+
+    Notes
+    -----
+    Let B be the target logits: log(A_ij / min of row i) + log(1/leak) + delta on the support,
+    0 elsewhere, so 0 <= B <= R. If every |S_ij - B_ij| <= delta / 2, both tolerances hold: on
+    the support S - log A spreads by at most delta, and the least logit there is at least
+    log(1/leak) above the largest elsewhere.
+
+    The method's logits are S_ij = <G^T b_i, G^T e_j> / d with b_i the row of B, ||b_i|| <=
+    sqrt(k) R, and G (n, d) with independent entries of mean 0 and variance 1, Gaussian or +-1.
+    For unit vectors u, v, by polarisation, <G^T u, G^T v> / d differs from <u, v> by at most
+    e (||u + v||^2 + ||u - v||^2) / 4 = e when ||G^T w||^2 / d lies within (1 +- e) ||w||^2 for
+    w = u + v and w = u - v. For each w either side fails with probability at most
+    exp(-d (e^2/4 - e^3/6)) (Johnson and Lindenstrauss; Dasgupta and Gupta 2003 for Gaussian,
+    Achlioptas 2003 for +-1 entries; 0 < e <= 1). Four events for each of n**2 pairs, and
+    e sqrt(k) R = delta / 2, give the bound. It is about exact arithmetic; the certificate of a
+    fit accounts for rounding.
+
+    Examples
+    --------
+    >>> projection_dim(1024, 4, gamma=2.0, leak=0.05, distortion=0.25, failure=1.0)
+    303044
+    """
+    n, k = _positive_integer(n, "n"), _positive_integer(k, "k")
+    if not 0 < failure <= 1:
+        raise InputError(f"failure must lie in (0, 1]; got {failure!r}")
+    spread = logit_range(gamma, leak, distortion)
+    e = min(1.0, math.log1p(distortion) / (2 * math.sqrt(k) * spread))
+    return math.ceil(
+        (2 * math.log(n) + math.log(4) + math.log(1 / failure)) / (e**2 / 4 - e**3 / 6)
+    )
+
+
+def stray_for_leak(n: int, k: int, leak: float) -> float:
+    """Return the most mass that a row with k nonzeros in n can put off its support at this leak.
+
+    The n - k other entries are at most leak times the least of the k: the worst case is
+    leak (n - k) / (k + leak (n - k)).
+
+    Examples
+    --------
+    >>> stray_for_leak(1024, 4, leak=4 / 1024)
+    0.4990215...
+    """
+    n, k = _positive_integer(n, "n"), _positive_integer(k, "k")
+    check_between(leak, "leak", 0, 1)
+    if k > n:
+        raise InputError(f"k must be at most n = {n}; got {k}")
+    return leak * (n - k) / (k + leak * (n - k))
+
+
+def leak_for_stray(n: int, k: int, stray: float) -> float:
+    """Return the leak that guarantees at most this mass off the support: s k / ((1-s)(n-k)).
+
+    Parameters
+    ----------
+    n, k : int
+        Tokens, and the least number of nonzeros in a row.
+    stray : float
+        The mass allowed off the support, in (0, 1).
+
+    Returns
+    -------
+    float
+        At most 1; about ``stray * k / n``: the leak bounds each entry, and there are many.
+
+    Examples
+    --------
+    >>> round(leak_for_stray(1024, 4, stray=0.01), 7)
+    3.96e-05
+    """
+    n, k = _positive_integer(n, "n"), _positive_integer(k, "k")
+    check_between(stray, "stray", 0, 1)
+    if k > n:
+        raise InputError(f"k must be at most n = {n}; got {k}")
+    return 1.0 if n == k else min(1.0, stray * k / ((1 - stray) * (n - k)))

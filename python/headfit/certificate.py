@@ -1,0 +1,368 @@
+"""Certificates: statements about every entry of an attention matrix, proved by a scan."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headfit import _core
+from headfit._arrays import as_matrix, as_stack, check_between, thread_count
+from headfit._masks import core_mask
+from headfit._text import mask_text, number
+from headfit.attention import Attention
+from headfit.errors import CertificateError, InputError
+from headfit.targets import Target, as_target
+
+if TYPE_CHECKING:
+    from headfit.fitting import Fit
+
+__all__ = ["Certificate", "certify"]
+
+Status = Literal["holds", "fails", "undecided"]
+FloatRows = NDArray[np.float64]
+VERDICTS: tuple[Status, Status, Status] = ("holds", "fails", "undecided")
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class Certificate:
+    """What a scan of all n**2 logits proved about an attention matrix and a target.
+
+    For row i with support S (the nonzeros of the target A) and attention M:
+
+    - leak = max of M off S / min of M on S,
+    - distortion = max over j, l in S of (M_ij / M_il) / (A_ij / A_il), minus 1.
+
+    Attributes
+    ----------
+    status : "holds", "fails" or "undecided"
+        "holds" is proved in exact arithmetic for the stored numbers: every row meets both
+        tolerances. "fails": some row provably does not. "undecided": no row provably fails,
+        but some lie closer to a tolerance than the rounding bound can tell.
+    leak, distortion : float
+        Proved upper bounds over all rows.
+    leak_tolerance, distortion_tolerance : float
+        What was asked for.
+    tv_mean, tv_worst, stray_worst : float
+        Total variation between M and A (mean and worst row), and the largest mass that a row
+        puts off its support. Computed, not enclosed; NaN when ``mass=False``.
+    row_leak, row_distortion, row_tv, row_stray : ndarray, shape (n,)
+        The same for each row; the last two None when ``mass=False``.
+    row_status : ndarray of int8, shape (n,)
+        0 holds, 1 fails, 2 undecided.
+    worst_leak : tuple of int or None
+        (row, column off the support, column on it) of the largest leak.
+    worst_distortion : tuple of int or None
+        (row, column too heavy, column too light) of the largest distortion.
+    failed_rows, undecided_rows : ndarray of int
+    q_norm, k_norm : float
+        Upper bounds of the largest Euclidean norms of the rows of Q and K.
+    max_logit : float
+        The largest |logit| where the mask allows, as computed.
+    rounding_bound : float
+        The largest bound used for the error of a logit in the first scan.
+    rescanned : int
+        Rows that the first scan left undecided and a scan in float64 looked at again.
+    basis : "logits", "module" or "matrix"
+        What the statement is about: the stored Q and K; the exact products of a module's
+        weights and input; or the entries of a given matrix (then no logits are involved).
+    n, nonzeros, dtype, scale, mask
+        Of what was certified.
+    """
+
+    status: Status
+    leak: float
+    distortion: float
+    leak_tolerance: float
+    distortion_tolerance: float
+    tv_mean: float
+    tv_worst: float
+    stray_worst: float
+    row_leak: FloatRows
+    row_distortion: FloatRows
+    row_tv: FloatRows | None
+    row_stray: FloatRows | None
+    row_status: NDArray[np.int8]
+    worst_leak: tuple[int, int, int] | None
+    worst_distortion: tuple[int, int, int] | None
+    q_norm: float
+    k_norm: float
+    max_logit: float
+    rounding_bound: float
+    rescanned: int
+    basis: Literal["logits", "module", "matrix"]
+    n: int
+    nonzeros: int
+    dtype: str
+    scale: float
+    mask: Any
+
+    @property
+    def holds(self) -> bool:
+        """Whether both tolerances are proved for every row."""
+        return self.status == "holds"
+
+    @property
+    def failed_rows(self) -> NDArray[np.intp]:
+        """Rows that provably miss a tolerance."""
+        return np.flatnonzero(self.row_status == 1)
+
+    @property
+    def undecided_rows(self) -> NDArray[np.intp]:
+        """Rows that the rounding bound cannot tell."""
+        return np.flatnonzero(self.row_status == 2)
+
+    def raise_if_failed(self) -> Certificate:
+        """Return the certificate if it holds; raise a CertificateError that says why if not."""
+        if not self.holds:
+            raise CertificateError(repr(self))
+        return self
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the scalars as plain Python values, for JSON."""
+        plain: dict[str, Any] = {"holds": self.holds}
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            if field.name == "mask":
+                value = mask_text(value)
+            if isinstance(value, np.ndarray):
+                continue
+            if isinstance(value, float) and not np.isfinite(value):
+                value = None if np.isnan(value) else str(value)
+            plain[field.name] = value
+        plain["rows_failed"] = int(self.failed_rows.size)
+        plain["rows_undecided"] = int(self.undecided_rows.size)
+        return plain
+
+    def __repr__(self) -> str:
+        lines = [f"Certificate: {self._headline()}"]
+        at_leak = "" if self.worst_leak is None else " at row {}, columns {} / {}".format(
+            *self.worst_leak
+        )
+        at_distortion = "" if self.worst_distortion is None else (
+            " at row {}, columns {} / {}".format(*self.worst_distortion)
+        )
+        lines.append(
+            f"  leak <= {number(self.leak)} (tolerance {self.leak_tolerance:.6g}){at_leak}; "
+            f"distortion <= {number(self.distortion)} "
+            f"(tolerance {self.distortion_tolerance:.6g}){at_distortion}"
+        )
+        if self.row_tv is not None:
+            lines.append(
+                f"  total variation mean {self.tv_mean:.3g}, worst {self.tv_worst:.3g}; "
+                f"stray mass worst {self.stray_worst:.3g}"
+            )
+        if self.basis == "matrix":
+            lines.append(f"  about the entries of the given {self.dtype} matrix, as stored")
+        else:
+            what = "Q, K" if self.basis == "logits" else "X, W_Q, W_K"
+            lines.append(
+                f"  about the exact logits of the stored {what} ({self.dtype}): |logit| up to "
+                f"{self.max_logit:.4g}, rounding bound {self.rounding_bound:.2g}, "
+                f"{self.rescanned} rows rescanned in float64"
+            )
+        return "\n".join(lines)
+
+    def _headline(self) -> str:
+        entries = f"all {self.n}**2 entries, {self.nonzeros} nonzeros"
+        if self.status == "holds":
+            return f"holds for {entries}"
+        failed, undecided = self.failed_rows.size, self.undecided_rows.size
+        if self.status == "fails":
+            more = f", {undecided} undecided" if undecided else ""
+            return f"FAILS in {failed} of {self.n} rows{more} ({entries})"
+        return f"UNDECIDED in {undecided} of {self.n} rows ({entries})"
+
+
+def _status(row_status: NDArray[np.int8]) -> Status:
+    if (row_status == 1).any():
+        return "fails"
+    return "undecided" if (row_status == 2).any() else "holds"
+
+
+def _place(rows: FloatRows, first: NDArray[Any], second: NDArray[Any]) -> tuple[int, int, int] | None:
+    row = int(np.argmax(rows))
+    if not rows[row] > 0 or first[row] < 0 or second[row] < 0:
+        return None
+    return row, int(first[row]), int(second[row])
+
+
+def _assemble(found: dict[str, Any], mass: bool, **known: Any) -> Certificate:
+    tv, stray = found["tv"], found["stray"]
+    nan = float("nan")
+    return Certificate(
+        status=_status(found["verdict"]),
+        leak=float(found["leak"].max()),
+        distortion=float(found["distortion"].max()),
+        tv_mean=float(tv.mean()) if mass else nan,
+        tv_worst=float(tv.max()) if mass else nan,
+        stray_worst=float(stray.max()) if mass else nan,
+        row_leak=found["leak"],
+        row_distortion=found["distortion"],
+        row_tv=tv if mass else None,
+        row_stray=stray if mass else None,
+        row_status=found["verdict"],
+        worst_leak=_place(found["leak"], found["leak_column"], found["weakest_column"]),
+        worst_distortion=_place(
+            found["distortion"], found["highest_column"], found["lowest_column"]
+        ),
+        q_norm=found["q_norm"],
+        k_norm=found["k_norm"],
+        max_logit=found["max_logit"],
+        rounding_bound=found["rounding_bound"],
+        rescanned=int(found["rescanned"]),
+        **known,
+    )
+
+
+def _as_attention(Q: Any, K: Any, scale: float | None, mask: Any) -> Attention:
+    attention = getattr(Q, "attention", Q)
+    if isinstance(attention, Attention):
+        if K is not None:
+            raise InputError("K must not be given beside an Attention")
+        if not attention.same_settings(scale, mask):
+            raise InputError(
+                "scale and mask must be those of the attention, or not given; got "
+                f"scale={scale!r}, mask={mask_text(mask)} for {attention!r}"
+            )
+        return attention
+    if Q is None or K is None:
+        raise InputError("certify takes Q and K, an Attention, or matrix=")
+    return Attention(Q, K, scale=scale, mask=mask)
+
+
+def certify(
+    A: Any,
+    Q: Any | Attention | Fit = None,
+    K: Any = None,
+    *,
+    matrix: Any = None,
+    scale: float | None = None,
+    mask: Any = None,
+    leak: float = 0.05,
+    distortion: float = 0.1,
+    mass: bool = True,
+    normalize: bool = False,
+    num_threads: int | None = None,
+) -> Certificate:
+    """Judge attention against a sparse target: every one of the n**2 entries.
+
+    Parameters
+    ----------
+    A : target
+        A `Target`, or whatever makes one: a sparse or dense array, or a path.
+    Q, K : array_like, shape (n, d)
+        Queries and keys; or Q an `Attention` (or a `Fit`), whose scale and mask then hold.
+    matrix : array_like, shape (n, n), optional
+        Judge this attention matrix instead, its entries as they are stored.
+    scale : float, optional
+        1 / sqrt(d) when None. Its float64 value is part of the statement.
+    mask : optional
+        As in `attention_matrix`; the target's own mask when None.
+    leak, distortion : float
+        The tolerances; see `Certificate`. 0 < leak < 1, distortion >= 0.
+    mass : bool, default True
+        Also compute total variation and stray mass; False compares only, without
+        exponentials.
+    normalize : bool, default False
+        Scale the target's rows to sum to 1.
+    num_threads : int, optional
+
+    Returns
+    -------
+    Certificate
+
+    Raises
+    ------
+    InputError, TargetError, NonFiniteError
+        For input that can never be judged. A certificate that fails is no error.
+
+    Notes
+    -----
+    One scan of all logits in the arrays' dtype, with the bound
+    ``|computed - exact| <= g |scale| ||q|| ||k||``, g = m u / (1 - m u), m = d + 2, that holds
+    for every order of summation (Higham, *Accuracy and Stability of Numerical Algorithms*,
+    section 3.1), plus a term for underflow; the logits on the support are computed in float64,
+    and logarithms and exponentials are enclosed. Rows that float32 leaves undecided are
+    scanned again in float64. For attention of a `SelfAttention` module the statement is about
+    the exact products of the stored X and weights: the rounding of X W_Q and X W_K is in the
+    bound. Time O(n**2 d), memory O(n) beside Q and K.
+
+    Leak bounds single entries: the mass off a support of size s in n keys is at most
+    ``leak (n - s) / (s + leak (n - s))``; `bounds.leak_for_stray` turns that round.
+
+    Examples
+    --------
+    >>> import numpy as np, headfit as hf
+    >>> A = np.eye(3)
+    >>> hf.certify(A, 4 * np.eye(3), np.eye(3), scale=1.0)
+    Certificate: holds for all 3**2 entries, 3 nonzeros
+      leak <= 0.0184 (tolerance 0.05) at row 0, columns 1 / 0; distortion <= 0 (tolerance 0.1)
+      total variation mean 0.0353, worst 0.0353; stray mass worst 0.0353
+      about the exact logits of the stored Q, K (float64): |logit| up to 4, ...
+    """
+    leak = check_between(leak, "leak", 0, 1)
+    if not (0 <= float(distortion) < np.inf):
+        raise InputError(f"distortion must be finite and at least 0; got {distortion!r}")
+    known = {"leak_tolerance": leak, "distortion_tolerance": float(distortion)}
+    threads = thread_count(num_threads)
+    if matrix is not None:
+        if Q is not None or K is not None or scale is not None:
+            raise InputError("matrix must be given alone, without Q, K or scale")
+        target = as_target(A, mask=mask, normalize=normalize)
+        M = as_matrix(matrix, "matrix")
+        _check_rows(target, M, "matrix")
+        found = _core.certify_matrix(
+            *target.parts, M[np.newaxis], _mask_of(target), leak, float(distortion), threads
+        )
+        found.update(dict.fromkeys(("q_norm", "k_norm", "max_logit", "rounding_bound"), np.nan))
+        return _assemble(
+            found, True, basis="matrix", n=target.n, nonzeros=target.nonzeros, scale=np.nan,
+            dtype=str(M.dtype), mask=target.mask, **known,
+        )  # fmt: skip
+    if mask is None and isinstance(A, Target) and not hasattr(Q, "mask"):
+        mask = A.mask
+    attention = _as_attention(Q, K, scale, mask)
+    target = as_target(A, mask=attention.mask, normalize=normalize)
+    q, k = as_matrix(attention.Q, "Q"), as_matrix(attention.K, "K")
+    dtype = np.result_type(q, k)
+    _check_rows(target, q, "Q")
+    _check_rows(target, k, "K")
+    logits = _core.Logits(
+        as_stack(q.astype(dtype, copy=False)),
+        as_stack(k.astype(dtype, copy=False)),
+        1,
+        attention.scale,
+        0.0,
+        core_mask(attention.mask, (), (target.n, target.n)),
+    )
+    none = np.empty(0)
+    q_error, k_error = attention.errors or (none, none)
+    found = _core.certify_logits(
+        *target.parts, logits, q_error, k_error, leak, float(distortion), mass, threads
+    )
+    return _assemble(
+        found,
+        mass,
+        basis="logits" if attention.errors is None else "module",
+        n=target.n,
+        nonzeros=target.nonzeros,
+        dtype=str(dtype),
+        scale=attention.scale,
+        mask=attention.mask,
+        **known,
+    )
+
+
+def _mask_of(target: Target) -> _core.Mask:
+    return core_mask(target.mask, (), (target.n, target.n))
+
+
+def _check_rows(target: Target, array: NDArray[Any], name: str) -> None:
+    if array.shape[0] != target.n or (name == "matrix" and array.shape[1] != target.n):
+        raise InputError(
+            f"{name} must have one row for each of the {target.n} rows of A; got {array.shape}"
+        )

@@ -1,0 +1,312 @@
+"""The fixed self-attention module: weights that never change, inputs that do."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from functools import cached_property
+from typing import Any, NoReturn
+
+import numpy as np
+import scipy.linalg
+from numpy.typing import NDArray
+
+from headfit._arrays import FloatArray, as_matrix, check_finite
+from headfit._files import require_memory
+from headfit.attention import Attention, check_scale
+from headfit.errors import InputError
+
+__all__ = ["SelfAttention", "random_rotation"]
+
+
+class SelfAttention:
+    """A self-attention module softmax(scale * X W_Q (X W_K)^T) with fixed weights.
+
+    Parameters
+    ----------
+    W_Q, W_K : array_like, shape (D, d)
+        The weights; copied, and read-only from then on.
+    scale : float, optional
+        1 / sqrt(d) when None.
+
+    Attributes
+    ----------
+    W_Q, W_K : ndarray, shape (D, d)
+        Read-only.
+    dim, width : int
+        The head size d and the input size D.
+    scale : float
+    dtype : dtype
+
+    Raises
+    ------
+    InputError
+        For shapes that differ and values that are not finite.
+
+    Examples
+    --------
+    One module, two patterns:
+
+    >>> import numpy as np, headfit as hf
+    >>> module = hf.SelfAttention.canonical(2)
+    >>> for Q in (6 * np.eye(2), 6 * np.eye(2)[::-1]):
+    ...     X = module.input_for(Q, np.eye(2))
+    ...     print(module(X).matrix().round())
+    [[1. 0.]
+     [0. 1.]]
+    [[0. 1.]
+     [1. 0.]]
+    """
+
+    dim: int
+    width: int
+    scale: float
+    dtype: np.dtype[Any]
+
+    def __init__(self, W_Q: Any, W_K: Any, scale: float | None = None) -> None:
+        q, k = as_matrix(W_Q, "W_Q"), as_matrix(W_K, "W_K")
+        if q.shape != k.shape or q.shape[1] == 0:
+            raise InputError(f"W_Q and W_K must have one shape (D, d); got {q.shape} and {k.shape}")
+        check_finite(q, "W_Q")
+        check_finite(k, "W_K")
+        dtype = np.result_type(q, k)
+        weights = np.concatenate([q, k], axis=1, dtype=dtype)
+        weights.flags.writeable = False
+        self._settle(weights, q.shape[0], q.shape[1], scale, dtype)
+
+    def _settle(
+        self, weights: FloatArray | None, width: int, dim: int, scale: float | None, dtype: Any
+    ) -> None:
+        values = {
+            "_weights": weights,  # [W_Q W_K]; None: canonical
+            "width": width,
+            "dim": dim,
+            "scale": check_scale(scale, dim),
+            "dtype": np.dtype(dtype),
+        }
+        self.__dict__.update(values)
+
+    def __setattr__(self, name: str, value: Any) -> NoReturn:
+        raise AttributeError(f"a SelfAttention is immutable; cannot set {name}")
+
+    def __delattr__(self, name: str) -> NoReturn:
+        raise AttributeError(f"a SelfAttention is immutable; cannot delete {name}")
+
+    @classmethod
+    def canonical(
+        cls, dim: int, scale: float | None = None, *, dtype: Any = np.float32
+    ) -> SelfAttention:
+        """Return the module with D = 2 d, W_Q = [I; 0], W_K = [0; I], so that X = [Q K].
+
+        Its weights are built only when they are looked at.
+        """
+        if int(dim) != dim or dim < 1:
+            raise InputError(f"dim must be a positive integer; got {dim!r}")
+        if np.dtype(dtype) not in (np.float32, np.float64):
+            raise InputError(f"dtype must be float32 or float64; got {dtype!r}")
+        module = object.__new__(cls)
+        module._settle(None, 2 * int(dim), int(dim), scale, dtype)
+        return module
+
+    @property
+    def is_canonical(self) -> bool:
+        """Whether this is the module of `canonical`."""
+        return self.__dict__["_weights"] is None
+
+    @cached_property
+    def weights(self) -> FloatArray:
+        """The matrix [W_Q W_K], shape (D, 2 d), read-only."""
+        stored: FloatArray | None = self.__dict__["_weights"]
+        if stored is not None:
+            return stored
+        identity: FloatArray = np.eye(self.width, dtype=self.dtype)
+        identity.flags.writeable = False
+        return identity
+
+    @property
+    def W_Q(self) -> FloatArray:
+        """The query weights, shape (D, d)."""
+        return self.weights[:, : self.dim]
+
+    @property
+    def W_K(self) -> FloatArray:
+        """The key weights, shape (D, d)."""
+        return self.weights[:, self.dim :]
+
+    def __repr__(self) -> str:
+        kind = "canonical, " if self.is_canonical else ""
+        return f"SelfAttention({kind}D={self.width}, d={self.dim}, {self.dtype}, scale={self.scale:.6g})"
+
+    def __call__(self, X: Any, *, mask: Any = None) -> Attention:
+        """Return the attention of an input, evaluated when asked for.
+
+        Parameters
+        ----------
+        X : array_like, shape (n, D)
+        mask : optional
+            As in `attention_matrix`.
+
+        Returns
+        -------
+        Attention
+            Its Q and K are X W_Q and X W_K, computed in float64 and rounded to the dtype of
+            X and the weights; it carries bounds of their errors, so that `certify` speaks of
+            the exact products.
+        """
+        x = as_matrix(X, "X")
+        if x.shape[1] != self.width:
+            raise InputError(f"X must have {self.width} columns; got shape {x.shape}")
+        check_finite(x, "X")
+        d = self.dim
+        if self.is_canonical:  # products with ones and zeros are exact
+            return Attention(x[:, :d], x[:, d:], scale=self.scale, mask=mask)
+        dtype = np.result_type(x, self.dtype)
+        product = x.astype(np.float64, copy=False) @ self.weights.astype(np.float64, copy=False)
+        norms = np.linalg.norm(x.astype(np.float64, copy=False), axis=1)
+        halves = []
+        for half in (slice(0, d), slice(d, 2 * d)):
+            rounded = np.ascontiguousarray(product[:, half], dtype=dtype)
+            size = float(np.linalg.norm(self.weights[:, half].astype(np.float64, copy=False)))
+            halves.append((rounded, self._product_errors(rounded, norms * size)))
+        (q, q_error), (k, k_error) = halves
+        return Attention(q, k, scale=self.scale, mask=mask, errors=(q_error, k_error))
+
+    def _product_errors(
+        self, rounded: FloatArray, sizes: NDArray[np.float64]
+    ) -> NDArray[np.float64]:
+        """Bound the Euclidean errors of the rows of a computed product, `sizes` = ||x|| ||W||_F.
+
+        The product in float64 errs by at most gamma_D |x| |W| in each entry (Higham, 3.1), so
+        its rows by gamma_D ||x|| ||W||_F; rounding to float32 adds u ||row||. What underflows
+        is below the least normal number in each place. The last factor covers the rounding
+        of this bound itself.
+        """
+        u = np.finfo(np.float64).eps / 2
+        terms = self.width + 2
+        bound = terms * u / (1 - terms * u) * sizes
+        info = np.finfo(rounded.dtype)
+        if rounded.dtype != np.float64:
+            norms = np.linalg.norm(rounded.astype(np.float64), axis=1)
+            bound = bound + float(info.eps) * norms  # twice u: the norm is of the rounded row
+        return (bound + (self.width + rounded.shape[1]) * float(info.tiny)) * (1 + 1e-9)
+
+    @cached_property
+    def _lu(self) -> tuple[NDArray[np.float64], NDArray[Any]]:
+        """The LU factors of [W_Q W_K]^T, for square weights of full rank."""
+        require_memory(2 * 8 * self.width**2, f"the factorisation of {self.width} x {self.width}")
+        transposed = np.asfortranarray(self.weights.T, dtype=np.float64)
+        norm = float(np.abs(transposed).sum(axis=0).max())
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", scipy.linalg.LinAlgWarning)
+            lu, pivots = scipy.linalg.lu_factor(transposed, overwrite_a=True, check_finite=False)
+        condition, _ = scipy.linalg.lapack.dgecon(lu, norm)
+        if not condition > self.width * np.finfo(np.float64).eps:
+            self._refuse_rank(int(np.linalg.matrix_rank(self.weights.astype(np.float64))))
+        return lu, pivots
+
+    @cached_property
+    def _pinv(self) -> NDArray[np.float64]:
+        require_memory(
+            6 * 8 * self.width * 2 * self.dim,
+            f"the pseudo-inverse of {self.width} x {2 * self.dim} weights",
+        )
+        inverse, rank = scipy.linalg.pinv(self.weights.astype(np.float64), return_rank=True)
+        if rank < 2 * self.dim:
+            self._refuse_rank(int(rank))
+        result: NDArray[np.float64] = inverse
+        return result
+
+    def _refuse_rank(self, rank: int) -> NoReturn:
+        raise InputError(
+            f"[W_Q W_K] must have rank 2 d = {2 * self.dim} for every Q and K to have an input; "
+            f"it has shape {self.weights.shape} and rank {rank}"
+        )
+
+    def input_for(self, Q: Any, K: Any) -> FloatArray:
+        """Return X with X W_Q = Q and X W_K = K, up to rounding.
+
+        Parameters
+        ----------
+        Q, K : array_like, shape (n, d)
+
+        Returns
+        -------
+        ndarray, shape (n, D)
+            In the widest dtype of Q, K and the weights. With D > 2 d, the X of least norm.
+
+        Raises
+        ------
+        InputError
+            When [W_Q W_K] has a rank below 2 d (the error states it), or is too large to be
+            factored in memory.
+
+        Notes
+        -----
+        Square [W_Q W_K]: one LU factorisation, O(D**3), kept for later calls of O(n D**2).
+        Otherwise the pseudo-inverse.
+        """
+        q, k = as_matrix(Q, "Q"), as_matrix(K, "K")
+        if q.shape != k.shape or q.shape[1] != self.dim:
+            raise InputError(
+                f"Q and K must have one shape (n, {self.dim}); got {q.shape} and {k.shape}"
+            )
+        check_finite(q, "Q")
+        check_finite(k, "K")
+        dtype = np.result_type(q, k, self.dtype)
+        together = np.concatenate([q, k], axis=1)
+        if self.is_canonical:
+            return together.astype(dtype, copy=False)
+        wide = together.astype(np.float64, copy=False)
+        if self.width == 2 * self.dim:
+            solved = scipy.linalg.lu_solve(self._lu, wide.T, check_finite=False).T
+        else:
+            solved = wide @ self._pinv
+        return np.ascontiguousarray(solved, dtype=dtype)
+
+
+def random_rotation(dim: int, rng: Any = None, *, dtype: Any = np.float32) -> SelfAttention:
+    """Return a module whose [W_Q W_K] is a random rotation: dense, perfectly conditioned.
+
+    Parameters
+    ----------
+    dim : int
+        The head size; D = 2 dim.
+    rng : seed or Generator, optional
+    dtype : dtype, default float32
+
+    Notes
+    -----
+    The Q factor of a Gaussian matrix, O(D**3); for D a power of two from 1024 on, the
+    product H S1 H S2 / D of Hadamard matrices and random signs, O(D**2 log D): orthogonal
+    and dense too, though not uniform over all rotations.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> W = random_rotation(2, rng=0, dtype=np.float64).weights
+    >>> np.allclose(W @ W.T, np.eye(4))
+    True
+    """
+    generator = np.random.default_rng(rng)
+    width = 2 * int(dim)
+    if width >= 1024 and width & (width - 1) == 0:
+        weights = np.eye(width)
+        for _ in range(2):
+            weights *= generator.choice([-1.0, 1.0], size=width)[:, np.newaxis]
+            _hadamard_in_place(weights)
+        weights /= width
+    else:
+        weights, _ = np.linalg.qr(generator.standard_normal((width, width)))
+    weights = weights.astype(dtype)
+    return SelfAttention(weights[:, : width // 2], weights[:, width // 2 :])
+
+
+def _hadamard_in_place(x: NDArray[np.float64]) -> None:
+    """Multiply by the Hadamard matrix from the left (fast Walsh-Hadamard transform)."""
+    n = x.shape[0]
+    for level in range(int(math.log2(n))):
+        half = 1 << level
+        pairs = x.reshape(n // (2 * half), 2, half, -1)
+        difference = pairs[:, 0] - pairs[:, 1]
+        pairs[:, 0] += pairs[:, 1]
+        pairs[:, 1] = difference

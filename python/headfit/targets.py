@@ -1,0 +1,198 @@
+"""Targets: sparse attention patterns, checked."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import scipy.io
+import scipy.sparse as sp
+from numpy.typing import NDArray
+
+from headfit import _core
+from headfit._arrays import as_array
+from headfit._masks import core_mask
+from headfit._text import mask_text
+from headfit.errors import InputError, TargetError
+
+__all__ = ["SUM_TOLERANCE", "Target", "load_matrix"]
+
+SUM_TOLERANCE = 1e-6
+"""How far the sum of a target's row may be from 1."""
+
+
+def load_matrix(path: str | os.PathLike[str]) -> sp.csr_array:
+    """Read a matrix from a `scipy.sparse.save_npz` or Matrix Market file.
+
+    Parameters
+    ----------
+    path : str or path
+        ``.npz``, or ``.mtx`` (also ``.mtx.gz``).
+
+    Returns
+    -------
+    csr_array
+
+    Raises
+    ------
+    FileNotFoundError
+        When there is no such file.
+    InputError
+        When it is neither kind of file.
+
+    Examples
+    --------
+    >>> import headfit as hf
+    >>> hf.load_matrix("no-such-file.npz")
+    Traceback (most recent call last):
+    ...
+    FileNotFoundError: [Errno 2] No such file or directory: 'no-such-file.npz'
+    """
+    name = os.fspath(path)
+    if not Path(name).exists():
+        raise FileNotFoundError(2, "No such file or directory", name)
+    try:
+        if name.endswith((".mtx", ".mtx.gz", ".mtx.bz2")):
+            return sp.csr_array(scipy.io.mmread(name))
+        return sp.csr_array(sp.load_npz(name))
+    except Exception as error:
+        raise InputError(
+            f"{name} must be a file of scipy.sparse.save_npz or a Matrix Market file: {error}"
+        ) from error
+
+
+def _as_csr(A: Any) -> sp.csr_array:
+    if isinstance(A, (str, os.PathLike)):
+        A = load_matrix(A)
+    matrix = A if sp.issparse(A) else as_array(A, "A")
+    if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1]:
+        raise TargetError(f"A must be a square matrix; got shape {matrix.shape}")
+    if matrix.shape[0] == 0:
+        raise TargetError("A must have at least one row; got shape (0, 0)")
+    if matrix.dtype.kind not in "fiub":
+        raise TargetError(f"A must hold real numbers; got dtype {matrix.dtype}")
+    if matrix.shape[0] >= 2**31:
+        raise TargetError(f"A must have fewer than 2**31 rows; got {matrix.shape[0]}")
+    csr = sp.csr_array(matrix, dtype=np.float64)
+    if csr.has_canonical_format and bool((csr.data != 0).all()):
+        return csr
+    if csr is A or (sp.issparse(A) and np.shares_memory(csr.data, A.data)):
+        csr = csr.copy()
+    csr.sum_duplicates()
+    csr.eliminate_zeros()
+    return csr
+
+
+@dataclass(frozen=True, init=False, repr=False, eq=False)
+class Target:
+    """A row-stochastic sparse matrix that attention should reproduce, validated.
+
+    Parameters
+    ----------
+    A : sparse or dense array, path, or Target
+        Square, nonnegative, rows summing to 1 within `sum_tolerance`. A path names a
+        `scipy.sparse.save_npz` or Matrix Market file. Duplicate entries are added, as SciPy
+        does; unsorted columns are sorted and explicit zeros dropped, on a copy.
+    mask : optional
+        As in `attention_matrix`. Nonzeros must lie where it allows, and a row may be empty
+        only where it leaves nothing.
+    normalize : bool, default False
+        Scale every row to sum to 1.
+    sum_tolerance : float, default 1e-6
+
+    Attributes
+    ----------
+    matrix : csr_array, shape (n, n)
+        float64, canonical.
+    n, nonzeros : int
+    per_row, per_column : int
+        The most nonzeros in a row and in a column: the k of the theory is the larger.
+    gamma : float
+        The largest ratio of two weights of one row.
+    mask : object
+        As given.
+
+    Raises
+    ------
+    TargetError
+        With the first offending row.
+
+    Examples
+    --------
+    >>> import headfit as hf
+    >>> hf.Target([[0.5, 0.5], [0.0, 1.0]])
+    Target(n=2, nonzeros=3, per_row=2, per_column=2, gamma=1)
+    >>> hf.Target([[0.5, 0.6], [0.0, 1.0]])
+    Traceback (most recent call last):
+    ...
+    headfit.errors.TargetError: A must have rows that sum to 1 within 9.9999999999999995e-07; ...
+    """
+
+    matrix: sp.csr_array
+    n: int
+    nonzeros: int
+    per_row: int
+    per_column: int
+    gamma: float
+    mask: Any
+
+    def __init__(
+        self,
+        A: Any,
+        *,
+        mask: Any = None,
+        normalize: bool = False,
+        sum_tolerance: float = SUM_TOLERANCE,
+    ) -> None:
+        csr = _as_csr(A.matrix if isinstance(A, Target) else A)
+        checked = core_mask(mask, (), (csr.shape[0], csr.shape[0]))
+        if normalize:
+            _core.validate_target(*self._parts(csr), checked, np.inf)
+            sums = np.asarray(csr.sum(axis=1)).ravel()
+            scale = np.repeat(np.where(sums > 0, sums, 1.0), np.diff(csr.indptr))
+            csr = sp.csr_array((csr.data / scale, csr.indices, csr.indptr), shape=csr.shape)
+        per_row, per_column, gamma = _core.validate_target(
+            *self._parts(csr), checked, float(sum_tolerance)
+        )
+        for name, value in {
+            "matrix": csr,
+            "n": int(csr.shape[0]),
+            "nonzeros": int(csr.nnz),
+            "per_row": int(per_row),
+            "per_column": int(per_column),
+            "gamma": float(gamma),
+            "mask": mask,
+        }.items():
+            object.__setattr__(self, name, value)
+
+    @staticmethod
+    def _parts(csr: sp.csr_array) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
+        return (
+            np.ascontiguousarray(csr.indptr, dtype=np.int64),
+            np.ascontiguousarray(csr.indices, dtype=np.int32),
+            np.ascontiguousarray(csr.data, dtype=np.float64),
+        )
+
+    @property
+    def parts(self) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
+        """Row offsets (int64), columns (int32) and weights (float64), as the core takes them."""
+        return self._parts(self.matrix)
+
+    def __repr__(self) -> str:
+        mask = "" if self.mask is None else f", mask={mask_text(self.mask)}"
+        return (
+            f"Target(n={self.n}, nonzeros={self.nonzeros}, per_row={self.per_row}, "
+            f"per_column={self.per_column}, gamma={self.gamma:.6g}{mask})"
+        )
+
+
+def as_target(A: Any, *, mask: Any = None, normalize: bool = False) -> Target:
+    """Return `A` as a Target with this mask; one that fits already is not checked again."""
+    if isinstance(A, Target) and not normalize and (mask is None or mask is A.mask):
+        return A
+    if isinstance(A, Target) and mask is None:
+        mask = A.mask
+    return Target(A, mask=mask, normalize=normalize)

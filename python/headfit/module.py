@@ -194,7 +194,7 @@ class SelfAttention:
     def _lu(self) -> tuple[NDArray[np.float64], NDArray[Any]]:
         """The LU factors of [W_Q W_K]^T, for square weights of full rank."""
         require_memory(2 * 8 * self.width**2, f"the factorisation of {self.width} x {self.width}")
-        transposed = np.asfortranarray(self.weights.T, dtype=np.float64)
+        transposed = np.array(self.weights.T, dtype=np.float64, order="F", copy=True)
         norm = float(np.abs(transposed).sum(axis=0).max())
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", scipy.linalg.LinAlgWarning)

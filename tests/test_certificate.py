@@ -260,7 +260,8 @@ def _ratios(A, M):
     dense = A.toarray()
     for i in range(dense.shape[0]):
         yield [
-            Fraction(float(M[i, j])) / Fraction(float(dense[i, j])) for j in np.flatnonzero(dense[i])
+            Fraction(float(M[i, j])) / Fraction(float(dense[i, j]))
+            for j in np.flatnonzero(dense[i])
         ]
 
 

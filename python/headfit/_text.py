@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-import scipy.sparse as sp
+from headfit._arrays import is_sparse
 
 
 def mask_text(mask: Any) -> str:
     """Return a mask in a few words."""
     if mask is None or isinstance(mask, (str, tuple)):
         return repr(mask)
-    kind = "sparse" if sp.issparse(mask) else "dense"
+    kind = "sparse" if is_sparse(mask) else "dense"
     return f"<{kind} {'x'.join(str(s) for s in mask.shape)}>"
 
 

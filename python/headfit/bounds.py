@@ -80,7 +80,7 @@ def projection_dim(
     Examples
     --------
     >>> projection_dim(1024, 4, gamma=2.0, leak=0.05, distortion=0.25, failure=1.0)
-    303044
+    302839
     """
     n, k = _positive_integer(n, "n"), _positive_integer(k, "k")
     if not 0 < failure <= 1:

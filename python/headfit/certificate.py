@@ -139,11 +139,15 @@ class Certificate:
 
     def __repr__(self) -> str:
         lines = [f"Certificate: {self._headline()}"]
-        at_leak = "" if self.worst_leak is None else " at row {}, columns {} / {}".format(
-            *self.worst_leak
+        at_leak = (
+            ""
+            if self.worst_leak is None
+            else " at row {}, columns {} / {}".format(*self.worst_leak)
         )
-        at_distortion = "" if self.worst_distortion is None else (
-            " at row {}, columns {} / {}".format(*self.worst_distortion)
+        at_distortion = (
+            ""
+            if self.worst_distortion is None
+            else (" at row {}, columns {} / {}".format(*self.worst_distortion))
         )
         lines.append(
             f"  leak <= {number(self.leak)} (tolerance {self.leak_tolerance:.6g}){at_leak}; "
@@ -183,7 +187,9 @@ def _status(row_status: NDArray[np.int8]) -> Status:
     return "undecided" if (row_status == 2).any() else "holds"
 
 
-def _place(rows: FloatRows, first: NDArray[Any], second: NDArray[Any]) -> tuple[int, int, int] | None:
+def _place(
+    rows: FloatRows, first: NDArray[Any], second: NDArray[Any]
+) -> tuple[int, int, int] | None:
     row = int(np.argmax(rows))
     if not rows[row] > 0 or first[row] < 0 or second[row] < 0:
         return None

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 import headfit
 from headfit import bounds, projection
-from headfit._arrays import FloatArray, check_between, seed_from, thread_count
+from headfit._arrays import FloatArray, check_between, is_sparse, seed_from, thread_count
 from headfit._files import available_memory, load_arrays, save_arrays
 from headfit._text import mask_text, number
 from headfit.attention import Attention, check_scale
@@ -164,7 +164,7 @@ class Fit:
         if self.failed_rows is not None:
             arrays["failed_rows"] = self.failed_rows
         mask = self.mask
-        if sp.issparse(mask):
+        if is_sparse(mask):
             csr = sp.csr_array(mask)
             arrays["mask_indptr"], arrays["mask_indices"] = csr.indptr, csr.indices
             mask = "sparse"
@@ -304,9 +304,7 @@ def _largest_dim(target: Target, leak: float, distortion: float, dtype: str) -> 
     return max(1, int(affordable)), "what fits in memory"
 
 
-def search_dim(
-    attempt: Callable[[int], Trial], first: int, largest: int, limit: str
-) -> Search:
+def search_dim(attempt: Callable[[int], Trial], first: int, largest: int, limit: str) -> Search:
     """Find a small size that certifies: doubling from `first`, then bisection."""
     trials = [attempt(min(first, largest))]
     while not trials[-1].holds and trials[-1].dim < largest:
@@ -499,5 +497,3 @@ def fit(
         },
         input_stored=X,
     )
-
-

@@ -135,7 +135,8 @@ class SelfAttention:
 
     def __repr__(self) -> str:
         kind = "canonical, " if self.is_canonical else ""
-        return f"SelfAttention({kind}D={self.width}, d={self.dim}, {self.dtype}, scale={self.scale:.6g})"
+        sizes = f"D={self.width}, d={self.dim}"
+        return f"SelfAttention({kind}{sizes}, {self.dtype}, scale={self.scale:.6g})"
 
     def __call__(self, X: Any, *, mask: Any = None) -> Attention:
         """Return the attention of an input, evaluated when asked for.
@@ -202,7 +203,8 @@ class SelfAttention:
         condition, _ = scipy.linalg.lapack.dgecon(lu, norm)
         if not condition > self.width * np.finfo(np.float64).eps:
             self._refuse_rank(int(np.linalg.matrix_rank(self.weights.astype(np.float64))))
-        return lu, pivots
+        factors: tuple[NDArray[np.float64], NDArray[Any]] = (lu, pivots)
+        return factors
 
     @cached_property
     def _pinv(self) -> NDArray[np.float64]:
@@ -258,7 +260,7 @@ class SelfAttention:
             return together.astype(dtype, copy=False)
         wide = together.astype(np.float64, copy=False)
         if self.width == 2 * self.dim:
-            solved = scipy.linalg.lu_solve(self._lu, wide.T, check_finite=False).T
+            solved: NDArray[Any] = scipy.linalg.lu_solve(self._lu, wide.T, check_finite=False).T
         else:
             solved = wide @ self._pinv
         return np.ascontiguousarray(solved, dtype=dtype)

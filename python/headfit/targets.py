@@ -13,7 +13,7 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from headfit import _core
-from headfit._arrays import as_array
+from headfit._arrays import as_array, is_sparse
 from headfit._masks import core_mask
 from headfit._text import mask_text
 from headfit.errors import InputError, TargetError
@@ -67,7 +67,7 @@ def load_matrix(path: str | os.PathLike[str]) -> sp.csr_array:
 def _as_csr(A: Any) -> sp.csr_array:
     if isinstance(A, (str, os.PathLike)):
         A = load_matrix(A)
-    matrix = A if sp.issparse(A) else as_array(A, "A")
+    matrix: Any = A if is_sparse(A) else as_array(A, "A")
     if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1]:
         raise TargetError(f"A must be a square matrix; got shape {matrix.shape}")
     if matrix.shape[0] == 0:
@@ -76,10 +76,10 @@ def _as_csr(A: Any) -> sp.csr_array:
         raise TargetError(f"A must hold real numbers; got dtype {matrix.dtype}")
     if matrix.shape[0] >= 2**31:
         raise TargetError(f"A must have fewer than 2**31 rows; got {matrix.shape[0]}")
-    csr = sp.csr_array(matrix, dtype=np.float64)
+    csr: sp.csr_array = sp.csr_array(matrix, dtype=np.float64)
     if csr.has_canonical_format and bool((csr.data != 0).all()):
         return csr
-    if csr is A or (sp.issparse(A) and np.shares_memory(csr.data, A.data)):
+    if csr is A or (is_sparse(A) and np.shares_memory(csr.data, A.data)):
         csr = csr.copy()
     csr.sum_duplicates()
     csr.eliminate_zeros()

@@ -1,0 +1,113 @@
+"""The attention matrix and its folds against PyTorch and NumPy, float32, same run."""
+
+from __future__ import annotations
+
+import os
+
+import measure
+
+OPTIONS = measure.arguments(__doc__)
+for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
+    os.environ[variable] = str(OPTIONS.threads)
+
+import numpy as np  # noqa: E402
+import torch  # noqa: E402
+
+import headfit as hf  # noqa: E402
+
+
+def in_numpy(Q, K, scale, out):
+    np.matmul(Q, K.T, out=out)
+    out *= scale
+    out -= out.max(axis=1, keepdims=True)
+    np.exp(out, out=out)
+    out /= out.sum(axis=1, keepdims=True)
+    return out
+
+
+def full_matrix(n, d):
+    rng = np.random.default_rng(0)
+    Q, K = (rng.standard_normal((n, d)).astype(np.float32) for _ in range(2))
+    q, k = torch.from_numpy(Q), torch.from_numpy(K)
+    scale = d**-0.5
+    ours, theirs = np.empty((n, n), np.float32), np.empty((n, n), np.float32)
+    product = torch.empty((n, n))
+    expected = torch.softmax(q @ k.T * scale, -1).numpy()
+    hf.attention_matrix(Q, K, out=ours, num_threads=OPTIONS.threads)
+    np.testing.assert_allclose(ours, expected, rtol=2e-4, atol=1e-9)
+    np.testing.assert_allclose(in_numpy(Q, K, scale, theirs), expected, rtol=2e-4, atol=1e-9)
+    causal = torch.full((n, n), -torch.inf).triu(1)
+    np.testing.assert_allclose(
+        hf.attention_matrix(Q, K, mask="causal", num_threads=OPTIONS.threads),
+        torch.softmax(q @ k.T * scale + causal, -1).numpy(),
+        rtol=2e-4,
+        atol=1e-9,
+    )
+    threads = OPTIONS.threads
+    seconds = measure.interleaved(
+        {
+            "headfit": lambda: hf.attention_matrix(Q, K, out=ours, num_threads=threads),
+            "torch eager": lambda: torch.softmax(q @ k.T * scale, -1),
+            "NumPy, in place": lambda: in_numpy(Q, K, scale, theirs),
+            "torch matmul alone": lambda: torch.matmul(q, k.T, out=product),
+            "headfit causal": lambda: hf.attention_matrix(
+                Q, K, mask="causal", out=ours, num_threads=threads
+            ),
+            "torch eager causal": lambda: torch.softmax(q @ k.T * scale + causal, -1),
+        },
+        OPTIONS.repeat,
+    )
+    measure.ratios(f"attention matrix, n={n}, d={d}", seconds, "headfit")
+    return seconds
+
+
+def folds(n, d):
+    rng = np.random.default_rng(1)
+    Q, K, V = (rng.standard_normal((n, d)).astype(np.float32) for _ in range(3))
+    q, k, v = (torch.from_numpy(x) for x in (Q, K, V))
+    threads = OPTIONS.threads
+
+    def sdpa():
+        with torch.no_grad():
+            return torch.nn.functional.scaled_dot_product_attention(q[None], k[None], v[None])[0]
+
+    def blocked_topk():
+        return torch.cat([torch.topk(q[i : i + 1024] @ k.T, 8).indices for i in range(0, n, 1024)])
+
+    np.testing.assert_allclose(
+        hf.attention_apply(Q, K, V, num_threads=threads), sdpa().numpy(), rtol=1e-3, atol=1e-5
+    )
+    found = hf.attention_topk(Q[None], K[None], 8, num_threads=threads)[0][0]
+    agree = (np.sort(found, 1) == np.sort(blocked_topk().numpy(), 1)).all(1).mean()
+    assert agree > 0.999, agree  # logits that tie in float32 may be ordered otherwise
+    seconds = measure.interleaved(
+        {
+            "headfit": lambda: hf.attention_apply(Q, K, V, num_threads=threads),
+            "torch SDPA": sdpa,
+        },
+        OPTIONS.repeat,
+    )
+    measure.ratios(f"attention times values, n={n}, d={d}", seconds, "headfit")
+    top = measure.interleaved(
+        {
+            "headfit": lambda: hf.attention_topk(Q, K, 8, num_threads=threads),
+            "torch blocked matmul + topk": blocked_topk,
+        },
+        OPTIONS.repeat,
+    )
+    measure.ratios(f"top-8 with weights, n={n}, d={d}", top, "headfit")
+    return {"apply": seconds, "topk": top}
+
+
+def main():
+    torch.set_num_threads(OPTIONS.threads)
+    print(f"{measure.machine()}; {OPTIONS.threads} threads; torch {torch.__version__}")
+    sizes = [(512, 64)] if OPTIONS.quick else [(4096, 64), (4096, 16)]
+    figures = {f"matrix n={n} d={d}": full_matrix(n, d) for n, d in sizes}
+    n = 512 if OPTIONS.quick else 8192
+    figures[f"folds n={n} d=64"] = folds(n, 64)
+    measure.finish(OPTIONS, figures)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,72 @@
+"""What the benchmarks share: the machine's name, medians of interleaved runs, tables."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+
+def machine() -> str:
+    """Return the processor, its vector extensions and the number of cores in a line."""
+    import os
+
+    name, flags = platform.processor() or platform.machine(), ""
+    try:
+        text = Path("/proc/cpuinfo").read_text()
+        name = text.split("model name\t: ")[1].splitlines()[0]
+        found = set(text.split("flags\t\t: ")[1].splitlines()[0].split())
+        flags = ", ".join(f for f in ("avx2", "avx512f") if f in found)
+    except (OSError, IndexError):
+        pass
+    return f"{name.strip()} ({flags}), {os.cpu_count()} cores"
+
+
+def interleaved(work: Mapping[str, Callable[[], Any]], repeat: int) -> dict[str, float]:
+    """Return median seconds of each piece of work, run in turn after one warm-up round."""
+    seconds: dict[str, list[float]] = {name: [] for name in work}
+    for round_ in range(repeat + 1):
+        for name, run in work.items():
+            start = time.perf_counter()
+            run()
+            if round_:
+                seconds[name].append(time.perf_counter() - start)
+    return {name: statistics.median(times) for name, times in seconds.items()}
+
+
+def table(title: str, rows: Sequence[Sequence[str]]) -> None:
+    """Print rows as a Markdown table; the first is its head."""
+    print(f"\n### {title}\n")
+    widths = [max(len(row[c]) for row in rows) for c in range(len(rows[0]))]
+    for r, row in enumerate(rows):
+        print("| " + " | ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)) + " |")
+        if r == 0:
+            print("|" + "|".join("-" * (w + 2) for w in widths) + "|")
+
+
+def ratios(title: str, seconds: Mapping[str, float], ours: str) -> None:
+    """Print times and how many times longer than `ours` each piece of work takes."""
+    rows = [["work", "ms", f"times {ours}"]]
+    rows += [[n, f"{1e3 * s:.1f}", f"{s / seconds[ours]:.2f}"] for n, s in seconds.items()]
+    table(title, rows)
+
+
+def arguments(description: str) -> argparse.Namespace:
+    """Parse the options that every benchmark takes."""
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--repeat", type=int, default=7)
+    parser.add_argument("--quick", action="store_true", help="small sizes, to see that it runs")
+    parser.add_argument("--json", type=Path, help="write the figures here")
+    return parser.parse_args()
+
+
+def finish(options: argparse.Namespace, figures: dict[str, Any]) -> None:
+    """Write the figures where asked."""
+    if options.json:
+        options.json.write_text(json.dumps({"machine": machine(), **figures}, indent=1) + "\n")

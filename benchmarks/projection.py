@@ -1,0 +1,97 @@
+"""The projection method: identity against SVD factors, and against scikit-learn's sketch."""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+from sklearn.random_projection import GaussianRandomProjection
+
+import headfit as hf
+import measure
+from headfit import _core
+
+OPTIONS = measure.arguments(__doc__)
+
+
+def target_logits(A):
+    B = A.copy()
+    B.data = _core.target_logits(*hf.Target(A).parts, 0.05, 0.1)
+    return B
+
+
+def heads(A, dim, sketch, threads):
+    n = A.shape[0]
+    q, k = np.empty((n, dim), np.float32), np.empty((n, dim), np.float32)
+    parts = hf.Target(A).parts
+    _core.project_identity(*parts, 0.05, 0.1, sketch, 7, 1.0, q, k, threads)
+    return q, k
+
+
+def against_sklearn(n, k, dim):
+    """B times a Gaussian sketch: ours draws it and gathers, the peer draws it and multiplies."""
+    A = hf.patterns.random_regular(n, k, gamma=2.0, rng=0)
+    B = target_logits(A).astype(np.float32)
+    q, keys = heads(A, dim, "gaussian", OPTIONS.threads)
+
+    def peer():
+        projector = GaussianRandomProjection(dim, random_state=0)
+        # One row is enough to fit: the sketch depends on the number of columns alone.
+        return projector.fit(B[:1]), projector
+
+    _, projector = peer()
+    projector.components_ = np.ascontiguousarray(keys.T)  # the same sketch: the same answer
+    np.testing.assert_allclose(projector.transform(B), q, rtol=1e-3, atol=1e-4)
+    repeat = max(1, OPTIONS.repeat // 2)
+    seconds = measure.interleaved(
+        {
+            "headfit Gaussian": lambda: heads(A, dim, "gaussian", OPTIONS.threads),
+            "headfit Rademacher": lambda: heads(A, dim, "rademacher", OPTIONS.threads),
+            "scikit-learn, sketch and product": lambda: peer()[1].transform(B),
+            "scikit-learn, product alone": lambda: projector.transform(B),
+        },
+        repeat,
+    )
+    measure.ratios(f"projection, n={n}, k={k}, d={dim}, float32", seconds, "headfit Gaussian")
+    return seconds
+
+
+def against_svd(n, dim):
+    """Both factors of one target: times, and the errors of the logits they give."""
+    A = hf.patterns.random_regular(n, 4, gamma=2.0, rng=0)
+    B = target_logits(A)
+    seconds, errors = {}, {}
+    for factor in ("identity", "svd"):
+        start = time.perf_counter()
+        q, k = hf.projection.project(
+            hf.Target(A),
+            dim,
+            scale=1.0,
+            dtype=np.float64,
+            factor=factor,
+            sketch="gaussian",
+            leak=0.05,
+            distortion=0.1,
+            seed=3,
+            threads=OPTIONS.threads,
+        )
+        seconds[factor] = time.perf_counter() - start
+        errors[factor] = float(np.abs(q @ k.T - B.toarray()).std())
+    # Both are unbiased sketches of the same B; their errors are alike.
+    assert 0.5 < errors["identity"] / errors["svd"] < 2, errors
+    measure.ratios(f"factors, n={n}, d={dim}, float64", seconds, "identity")
+    print(f"\nstandard deviation of the logits' error: {errors}")
+    return {"seconds": seconds, "errors": errors}
+
+
+def main():
+    print(f"{measure.machine()}; {OPTIONS.threads} threads")
+    n, dim = (2048, 128) if OPTIONS.quick else (65536, 1024)
+    figures = {f"sklearn n={n} d={dim}": against_sklearn(n, 8, dim)}
+    n = 256 if OPTIONS.quick else 4096
+    figures[f"svd n={n}"] = against_svd(n, 256)
+    measure.finish(OPTIONS, figures)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,114 @@
+// Threads and random streams.
+#include <atomic>
+#include <chrono>
+#include <numeric>
+#include <set>
+
+#include "check.hpp"
+#include "headfit/base/random.hpp"
+#include "headfit/base/threads.hpp"
+
+using namespace headfit;
+
+TEST(philox_known_answers) {
+  // The vectors of Random123's kat_vectors file for philox4x32-10.
+  CHECK((Philox(0)(0, 0) == RandomBlock{0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8}));
+  const std::uint64_t ones = ~std::uint64_t(0);
+  CHECK((Philox(ones)(ones, ones) == RandomBlock{0x408f276d, 0x41c83b0e, 0xa20bc7c6, 0x6d5451fd}));
+  // counter 243f6a88 85a308d3 13198a2e 03707344, key a4093822 299f31d0: the digits of pi.
+  CHECK((Philox(0x299f31d0a4093822ull)(0x0370734413198a2eull, 0x85a308d3243f6a88ull) ==
+         RandomBlock{0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1}));
+}
+
+TEST(reader_walks_the_stream) {
+  PhiloxReader reader(7, 3);
+  const Philox philox(7);
+  for (std::uint64_t block = 0; block < 5; ++block) {
+    for (const std::uint32_t word : philox(3, block)) CHECK(reader.next() == word);
+  }
+}
+
+TEST(below_is_in_range_and_even) {
+  for (const std::uint32_t bound : {1u, 2u, 3u, 10u, 0x80000001u, 0xffffffffu}) {
+    PhiloxReader reader(bound, 1);
+    for (int i = 0; i < 200; ++i) CHECK(reader.below(bound) < bound);
+  }
+  std::array<int, 6> counts{};
+  PhiloxReader dice(11, 0);
+  for (int i = 0; i < 60000; ++i) ++counts[dice.below(6)];
+  for (const int count : counts) CHECK_THAT(std::abs(count - 10000) < 500, count);
+}
+
+TEST(every_task_runs_once) {
+  for (const int threads : {0, 1, 2, 3, 8}) {
+    for (const Index tasks : {0, 1, 2, 7, 1000}) {
+      std::vector<std::atomic<int>> runs(static_cast<std::size_t>(tasks));
+      parallel_for(tasks, {threads, {}}, [&](Index t) { ++runs[static_cast<std::size_t>(t)]; });
+      for (const auto& count : runs) CHECK(count == 1);
+    }
+  }
+}
+
+TEST(workers_are_made_once_a_thread) {
+  for (const int threads : {1, 3, 8}) {
+    std::atomic<int> made{0};
+    parallel_tasks(5, {threads, {}}, [&] {
+      ++made;
+      return [](Index) {};
+    });
+    CHECK_THAT(made == std::min(threads, 5), made.load());
+  }
+}
+
+TEST(earliest_error_wins_for_every_number_of_threads) {
+  for (const int threads : {1, 2, 3, 8}) {
+    for (int repeat = 0; repeat < 50; ++repeat) {
+      const auto body = [](Index task) {
+        if (task == 40) std::this_thread::sleep_for(std::chrono::microseconds(200));
+        if (task >= 40) throw InputError("task " + std::to_string(task));
+      };
+      CHECK_THROWS(InputError, "task 40", parallel_for(200, {threads, {}}, body));
+    }
+  }
+}
+
+TEST(an_error_in_making_a_worker_is_reported) {
+  const auto make = []() -> std::function<void(Index)> { throw InputError("no memory"); };
+  for (const int threads : {1, 3}) {
+    CHECK_THROWS(InputError, "no memory", parallel_tasks(10, {threads, {}}, make));
+  }
+}
+
+TEST(poll_interrupts_from_the_calling_thread) {
+  for (const int threads : {1, 2, 3}) {
+    const auto caller = std::this_thread::get_id();
+    std::atomic<Index> done{0};
+    std::atomic<bool> elsewhere{false};
+    const auto poll = [&] {
+      if (std::this_thread::get_id() != caller) elsewhere = true;
+      throw Interrupted();
+    };
+    const auto start = std::chrono::steady_clock::now();
+    CHECK_THROWS(Interrupted, "interrupted", parallel_for(100000, {threads, poll}, [&](Index) {
+                   std::this_thread::sleep_for(std::chrono::milliseconds(1));
+                   ++done;
+                 }));
+    const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
+    CHECK_THAT(took.count() < 5, took.count());
+    CHECK(done < 100000);
+    CHECK(!elsewhere);
+  }
+}
+
+TEST(short_work_never_polls) {
+  int polled = 0;
+  parallel_for(3, {2, [&] { ++polled; }}, [](Index) {});
+  CHECK(polled == 0);
+}
+
+TEST(thread_count_is_clamped) {
+  CHECK((Run{8, {}}.thread_count(3) == 3));
+  CHECK((Run{2, {}}.thread_count(3) == 2));
+  CHECK((Run{5, {}}.thread_count(0) == 1));
+  CHECK((Run{0, {}}.thread_count(1000000) >= 1));
+}

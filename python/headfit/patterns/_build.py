@@ -1,0 +1,157 @@
+"""What all patterns share: checked arguments, weights, and the way from places to a matrix."""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, SupportsIndex, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import sparse
+
+from headfit.errors import InputError, TargetError
+
+Weights: TypeAlias = Literal["uniform", "random"]
+Boundary: TypeAlias = Literal["clip", "wrap"]
+Seed: TypeAlias = "int | Sequence[int] | np.random.Generator | np.random.BitGenerator | None"
+Pattern: TypeAlias = "sparse.csr_array[np.float64, tuple[int, int]]"
+Ints: TypeAlias = "NDArray[np.signedinteger[Any]]"
+Floats: TypeAlias = NDArray[np.float64]
+
+MOST_TOKENS = np.iinfo(np.int32).max
+
+
+def checked_count(name: str, value: SupportsIndex, least: int, most: int | None = None) -> int:
+    """`value` as an int within its bounds, or an InputError that names it."""
+    expected = f"an integer of at least {least}" if most is None else f"{least} to {most}"
+    try:
+        count = operator.index(value)
+    except TypeError:
+        raise InputError(f"{name}: expected {expected}, got {value!r}") from None
+    if isinstance(value, bool) or count < least or (most is not None and count > most):
+        raise InputError(f"{name}: expected {expected}, got {value!r}")
+    return count
+
+
+def checked_tokens(n: SupportsIndex) -> int:
+    return checked_count("n", n, 1, MOST_TOKENS)
+
+
+def checked_choice(name: str, value: str, allowed: Sequence[str]) -> str:
+    if value not in allowed:
+        listed = " or ".join(repr(choice) for choice in allowed)
+        raise InputError(f"{name}: expected {listed}, got {value!r}")
+    return value
+
+
+def checked_positive(name: str, value: float) -> float:
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        number = math.nan
+    if not (math.isfinite(number) and number > 0):
+        raise InputError(f"{name}: expected a finite number above 0, got {value!r}")
+    return number
+
+
+@dataclass(frozen=True)
+class Style:
+    """How the nonzeros of a pattern get their weights; the generator draws supports too."""
+
+    weights: str
+    gamma: float
+    rng: np.random.Generator
+
+    @classmethod
+    def of(
+        cls,
+        weights: str | None,
+        gamma: float,
+        rng: Seed,
+        allowed: Sequence[str] = ("uniform", "random"),
+    ) -> Style:
+        try:
+            ratio = float(gamma)
+        except (TypeError, ValueError):
+            ratio = math.nan
+        if not (math.isfinite(ratio) and ratio >= 1):
+            raise InputError(f"gamma: expected a finite number of at least 1, got {gamma!r}")
+        if weights is None:
+            weights = "random" if ratio > 1 else "uniform"
+        checked_choice("weights", weights, allowed)
+        try:
+            generator = np.random.default_rng(rng)
+        except (TypeError, ValueError) as error:
+            raise InputError(f"rng: expected a seed or a Generator, got {rng!r}") from error
+        return cls(weights, ratio, generator)
+
+    @property
+    def log_cap(self) -> float:
+        # A hair below log(gamma): no rounding later on takes a ratio above gamma.
+        return max(0.0, math.log(self.gamma) - 2.0**-48 * (1.0 + math.log(self.gamma)))
+
+
+def weighted(
+    starts: Ints, columns: Ints, n: int, style: Style, log_weights: Floats | None = None
+) -> Pattern:
+    """The matrix with the given sorted columns a row, each row weighted to a sum of one."""
+    counts = np.diff(starts)
+    if not counts.all():
+        row = int(np.argmin(counts != 0))
+        raise TargetError(f"row {row} attends to nothing: expected at least one column in a row")
+    if log_weights is None and style.weights == "random":
+        log_weights = style.rng.uniform(0.0, style.log_cap, columns.size)
+    if log_weights is None:
+        values = np.repeat(1.0 / counts, counts)
+    else:
+        values = np.exp(log_weights)
+        values /= np.repeat(np.add.reduceat(values, starts[:-1]), counts)
+    small = max(columns.size, n) <= MOST_TOKENS
+    index = np.int32 if small else np.int64
+    matrix = sparse.csr_array(
+        (values, columns.astype(index, copy=False), starts.astype(index, copy=False)), shape=(n, n)
+    )
+    matrix.has_canonical_format = True
+    return matrix
+
+
+def from_rows(columns: Ints, n: int, style: Style) -> Pattern:
+    """The pattern whose row ``i`` holds ``columns[i]``, in any order.
+
+    Columns outside ``0 ... n-1`` are left out and repeated ones merged; a row that this
+    leaves empty attends to itself.
+    """
+    columns = np.where((columns >= 0) & (columns < n), columns, n)
+    columns.sort(axis=1)
+    lonely = columns[:, 0] == n
+    columns[lonely, 0] = np.flatnonzero(lonely)
+    keep = columns < n
+    keep[:, 1:] &= columns[:, 1:] != columns[:, :-1]
+    return weighted(row_starts(keep.sum(axis=1)), columns[keep], n, style)
+
+
+def from_edges(rows: Ints, columns: Ints, n: int, style: Style) -> Pattern:
+    """The pattern with an entry at each (row, column); repeated ones are merged."""
+    places = np.unique(rows.astype(np.int64) * n + columns)
+    counts = np.bincount(places // n, minlength=n)
+    return weighted(row_starts(counts), places % n, n, style)
+
+
+def row_starts(counts: Ints) -> Ints:
+    return np.concatenate(([0], np.cumsum(counts, dtype=np.int64)))
+
+
+def shifted_columns(n: int, offsets: Ints, boundary: str) -> Ints:
+    """``i + offset`` for every row ``i``, wrapped or left outside for from_rows to drop."""
+    columns = np.arange(n)[:, None] + offsets
+    return columns % n if boundary == "wrap" else columns
+
+
+def diagonal_or_nothing(n: int, self_loops: bool) -> Ints:
+    return (np.arange(n) if self_loops else np.full(n, -1))[:, None]
+
+
+BOUNDARIES = ("clip", "wrap")

@@ -1,0 +1,200 @@
+"""Patterns of grids, trees and hypercubes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from headfit.patterns._build import (
+    BOUNDARIES,
+    MOST_TOKENS,
+    Boundary,
+    Pattern,
+    Seed,
+    Style,
+    Weights,
+    checked_choice,
+    checked_count,
+    checked_tokens,
+    diagonal_or_nothing,
+    from_edges,
+    from_rows,
+)
+
+
+def grid2d(
+    height: int,
+    width: int,
+    *,
+    diagonals: bool = False,
+    boundary: Boundary = "clip",
+    self_loops: bool = False,
+    weights: Weights | None = None,
+    gamma: float = 1.0,
+    rng: Seed = None,
+) -> Pattern:
+    """Tokens on a grid attend to their neighbours.
+
+    Token ``r * width + c`` is the cell in row ``r`` and column ``c`` of the picture; it
+    attends to the cells above, below, left and right of it.
+
+    Parameters
+    ----------
+    height, width : int
+        The size of the grid; ``n = height * width``.
+    diagonals : bool
+        Attend to the four diagonal neighbours as well.
+    boundary : {"clip", "wrap"}
+        At the rim, fewer neighbours, or those on the opposite side (a torus).
+    self_loops : bool
+        Whether a token attends to itself. A grid of one cell has nothing else.
+    weights, gamma, rng
+        Equal weights, or random ones with ratios up to `gamma`; see the module.
+
+    Examples
+    --------
+    >>> from headfit import patterns
+    >>> patterns.grid2d(3, 3)[[4]].indices
+    array([1, 3, 5, 7], dtype=int32)
+    """
+    height = checked_count("height", height, 1, MOST_TOKENS)
+    width = checked_count("width", width, 1, MOST_TOKENS // height)
+    checked_choice("boundary", boundary, BOUNDARIES)
+    style = Style.of(weights, gamma, rng)
+    n = height * width
+    steps = np.array([(r, c) for r in (-1, 0, 1) for c in (-1, 0, 1) if r or c])
+    if not diagonals:
+        steps = steps[(steps == 0).any(axis=1)]
+    down = np.arange(height).repeat(width)[:, None] + steps[:, 0]
+    along = np.tile(np.arange(width), height)[:, None] + steps[:, 1]
+    if boundary == "wrap":
+        down, along = down % height, along % width
+    columns = down * width + along
+    # On a torus one cell wide or high, a step comes back to where it started.
+    outside = (down < 0) | (down >= height) | (along < 0) | (along >= width)
+    columns[outside | (columns == np.arange(n)[:, None])] = -1
+    return from_rows(np.hstack([columns, diagonal_or_nothing(n, self_loops)]), n, style)
+
+
+def tree(
+    n: int,
+    arity: int = 2,
+    *,
+    self_loops: bool = False,
+    weights: Weights | None = None,
+    gamma: float = 1.0,
+    rng: Seed = None,
+) -> Pattern:
+    """Tokens in a tree attend to their parent and to their children.
+
+    Token 0 is the root; the children of token ``i`` are ``arity * i + 1`` to
+    ``arity * i + arity``, as far as there are so many tokens. At most ``arity + 1``
+    nonzeros in a row and in a column.
+
+    Parameters
+    ----------
+    n : int
+        The number of tokens.
+    arity : int
+        The children of a token, 1 or more; 1 gives a path.
+    self_loops : bool
+        Whether a token attends to itself. A single token has nothing else.
+    weights, gamma, rng
+        Equal weights, or random ones with ratios up to `gamma`; see the module.
+
+    Examples
+    --------
+    >>> from headfit import patterns
+    >>> patterns.tree(7)[[1]].indices
+    array([0, 3, 4], dtype=int32)
+    """
+    n = checked_tokens(n)
+    arity = min(checked_count("arity", arity, 1), n)
+    style = Style.of(weights, gamma, rng)
+    child = np.arange(1, n)
+    parent = (child - 1) // arity
+    alone = np.arange(n) if self_loops or n == 1 else np.empty(0, np.int64)
+    rows = np.concatenate([child, parent, alone])
+    return from_edges(rows, np.concatenate([parent, child, alone]), n, style)
+
+
+def butterfly(
+    n: int,
+    *,
+    stages: Iterable[int] | None = None,
+    weights: Weights | None = None,
+    gamma: float = 1.0,
+    rng: Seed = None,
+) -> Pattern:
+    """Tokens attend to themselves and across the strides of a fast Fourier transform.
+
+    Row ``i`` holds ``i`` and ``i XOR 2**s`` for every stage ``s``: the support of the sum
+    of the butterfly factors (a "flat butterfly"), ``1 + log2(n)`` nonzeros a row and a
+    column. One stage alone is one butterfly factor, two a row. Where `n` is no power of
+    two, partners beyond the end are left out.
+
+    Parameters
+    ----------
+    n : int
+        The number of tokens.
+    stages : iterable of int, optional
+        Which stages, each with ``2**s < n``; all of them unless said.
+    weights, gamma, rng
+        Equal weights, or random ones with ratios up to `gamma`; see the module.
+
+    Examples
+    --------
+    >>> from headfit import patterns
+    >>> patterns.butterfly(8)[[5]].indices
+    array([1, 4, 5, 7], dtype=int32)
+    >>> patterns.butterfly(8, stages=[1])[[5]].indices
+    array([5, 7], dtype=int32)
+    """
+    n = checked_tokens(n)
+    total = (n - 1).bit_length()
+    if stages is None:
+        chosen = list(range(total))
+    else:
+        listed = list(stages) if isinstance(stages, Iterable) else [stages]
+        chosen = [checked_count("stages", stage, 0, total - 1) for stage in listed]
+    return _flips(n, chosen, True, Style.of(weights, gamma, rng))
+
+
+def hypercube(
+    n: int,
+    *,
+    self_loops: bool = False,
+    weights: Weights | None = None,
+    gamma: float = 1.0,
+    rng: Seed = None,
+) -> Pattern:
+    """Tokens on the corners of a hypercube attend along its edges.
+
+    Row ``i`` holds ``i XOR 2**s`` for every bit ``s``: ``log2(n)`` nonzeros a row and a
+    column. Where `n` is no power of two, corners beyond the end are left out.
+
+    Parameters
+    ----------
+    n : int
+        The number of tokens.
+    self_loops : bool
+        Whether a token attends to itself; `butterfly` then. A single token has nothing
+        else.
+    weights, gamma, rng
+        Equal weights, or random ones with ratios up to `gamma`; see the module.
+
+    Examples
+    --------
+    >>> from headfit import patterns
+    >>> patterns.hypercube(8)[[5]].indices
+    array([1, 4, 7], dtype=int32)
+    """
+    n = checked_tokens(n)
+    bits = range((n - 1).bit_length())
+    return _flips(n, bits, self_loops, Style.of(weights, gamma, rng))
+
+
+def _flips(n: int, bits: Sequence[int], self_loops: bool, style: Style) -> Pattern:
+    flipped = np.arange(n)[:, None] ^ (np.int64(1) << np.array(bits, dtype=np.int64))
+    return from_rows(np.hstack([flipped, diagonal_or_nothing(n, self_loops)]), n, style)

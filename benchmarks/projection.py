@@ -9,7 +9,7 @@ from sklearn.random_projection import GaussianRandomProjection
 
 import headfit as hf
 import measure
-from headfit import _core
+from headfit import _core, projection
 
 OPTIONS = measure.arguments(__doc__)
 
@@ -63,10 +63,9 @@ def against_svd(n, dim):
     seconds, errors = {}, {}
     for factor in ("identity", "svd"):
         start = time.perf_counter()
-        q, k = hf.projection.project(
+        head = projection.project(
             hf.Target(A),
             dim,
-            scale=1.0,
             dtype=np.float64,
             factor=factor,
             sketch="gaussian",
@@ -76,7 +75,7 @@ def against_svd(n, dim):
             threads=OPTIONS.threads,
         )
         seconds[factor] = time.perf_counter() - start
-        errors[factor] = float(np.abs(q @ k.T - B.toarray()).std())
+        errors[factor] = float(np.abs(head.Q @ head.K.T - B.toarray()).std())
     # Both are unbiased sketches of the same B; their errors are alike.
     assert 0.5 < errors["identity"] / errors["svd"] < 2, errors
     measure.ratios(f"factors, n={n}, d={dim}, float64", seconds, "identity")

@@ -1,5 +1,8 @@
 #include "headfit/construct/projection.hpp"
 
+#include "headfit/construct/face_reports.hpp"
+#include "headfit/construct/max_margin.hpp"
+#include "logits.hpp"
 #include "targets.hpp"
 
 namespace headfit::python {
@@ -17,6 +20,48 @@ Eigen::Map<Matrix<T>> matrix_of(py::array& a) {
     throw InputError("out must be a C-contiguous matrix");
   }
   return {static_cast<T*>(a.mutable_data()), a.shape(0), a.shape(1)};
+}
+
+const char* name_of(RowStatus status) {
+  switch (status) {
+    case RowStatus::Optimal: return "optimal";
+    case RowStatus::Infeasible: return "infeasible";
+    case RowStatus::NormLimit: return "norm limit";
+    case RowStatus::IterationLimit: return "iteration limit";
+    default: return "stalled";
+  }
+}
+
+const char* name_of(ConstraintKind kind) {
+  switch (kind) {
+    case ConstraintKind::RatioUpper: return "ratio upper";
+    case ConstraintKind::RatioLower: return "ratio lower";
+    case ConstraintKind::Margin: return "margin";
+    case ConstraintKind::Outside: return "outside";
+    default: return "ratio equal";
+  }
+}
+
+// (row, terms, residual, gap, norm bound) with terms (kind, column, multiplier).
+py::list witnesses_of(const MaxMarginRows& rows) {
+  py::list all;
+  for (std::size_t i = 0; i < rows.witness.size(); ++i) {
+    const Witness& w = rows.witness[i];
+    if (w.terms.empty()) continue;
+    py::list terms;
+    for (const Multiplier& t : w.terms) {
+      terms.append(py::make_tuple(name_of(t.kind), t.column, t.value));
+    }
+    all.append(py::make_tuple(i, terms, w.residual, w.gap, w.norm_bound));
+  }
+  return all;
+}
+
+MatrixView<double> keys_of(const py::array& a) {
+  if (!py::isinstance<py::array_t<double, py::array::c_style>>(a) || a.ndim() != 2) {
+    throw InputError("keys must be a C-contiguous matrix of float64");
+  }
+  return {static_cast<const double*>(a.data()), a.shape(0), a.shape(1), RowStride(a.shape(1))};
 }
 
 }  // namespace
@@ -51,6 +96,64 @@ void bind_construct(py::module_& m) {
   }, py::arg("offsets"), py::arg("columns"), py::arg("weights"), py::arg("leak"),
      py::arg("distortion"), py::arg("kind"), py::arg("seed"), py::arg("query_scale"), py::arg("q"),
      py::arg("k"), py::arg("threads"));
+
+  m.def("max_margin_queries", [](const Array<Offset>& offsets, const Array<Column>& columns,
+                                 const Array<double>& weights, const py::array& keys,
+                                 const MaskArrays& mask, double leak, double distortion,
+                                 bool equality, double max_norm, int threads) {
+    const Run run = make_run(threads);
+    const Target target = target_of(offsets, columns, weights);
+    const Mask view = mask.view();
+    MaxMarginTask task{leak, distortion, equality ? RowForm::Equality : RowForm::Tolerance, {}};
+    task.rows.max_norm = max_norm;
+    const auto k = keys_of(keys);
+    MaxMarginRows rows;
+    {
+      const py::gil_scoped_release release;
+      rows = max_margin_queries(target, k, view,
+                                task, run);
+    }
+    Array<double> q(std::vector<Index>{rows.q.rows(), rows.q.cols()});
+    std::copy_n(rows.q.data(), rows.q.size(), q.mutable_data());
+    py::list status;
+    for (const RowStatus s : rows.status) status.append(name_of(s));
+    Array<double> norm(static_cast<Index>(rows.norm.size()));
+    std::copy(rows.norm.begin(), rows.norm.end(), norm.mutable_data());
+    return py::make_tuple(q, status, norm, witnesses_of(rows), rows.scans);
+  }, py::arg("offsets"), py::arg("columns"), py::arg("weights"), py::arg("keys"), py::arg("mask"),
+     py::arg("leak"), py::arg("distortion"), py::arg("equality"), py::arg("max_norm"),
+     py::arg("threads"));
+
+  // For each row: (verdict, margin, inside, with_others, residual, others_weight, norm bound).
+  m.def("face_reports", [](const Array<Offset>& offsets, const Array<Column>& columns,
+                           const Array<double>& weights, py::array keys, const MaskArrays& mask,
+                           const Array<Index>& rows, int threads) {
+    const Run run = make_run(threads);
+    const Target target = target_of(offsets, columns, weights);
+    const Mask view = mask.view();
+    const auto k = keys_of(keys);
+    std::vector<FaceReport> reports;
+    {
+      const py::gil_scoped_release release;
+      reports = face_reports(target, k, view,
+                             span_of(rows), run);
+    }
+    const auto terms = [](const std::vector<ConvexTerm>& combination) {
+      py::list out;
+      for (const ConvexTerm& t : combination) out.append(py::make_tuple(t.column, t.weight));
+      return out;
+    };
+    py::list out;
+    for (const FaceReport& r : reports) {
+      const char* verdict = r.verdict == FaceVerdict::Face      ? "face"
+                            : r.verdict == FaceVerdict::NotFace ? "not a face"
+                                                                : "undecided";
+      out.append(py::make_tuple(verdict, r.margin, terms(r.inside), terms(r.with_others),
+                                r.residual, r.others_weight, r.norm_bound));
+    }
+    return out;
+  }, py::arg("offsets"), py::arg("columns"), py::arg("weights"), py::arg("keys"), py::arg("mask"),
+     py::arg("rows"), py::arg("threads"));
 }
 
 }  // namespace headfit::python

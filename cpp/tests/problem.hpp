@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "check.hpp"
 #include "headfit/base/random.hpp"
 #include "headfit/scores/attention.hpp"
 

@@ -33,9 +33,12 @@ from headfit.errors import (
     NonFiniteError,
     TargetError,
 )
-from headfit.fitting import Fit, Search, Trial, fit, load_fit
+from headfit.fit_result import Fit, Search, Trial, load_fit
+from headfit.fitting import fit
+from headfit.keys import KeyTable
 from headfit.module import SelfAttention, random_rotation
 from headfit.targets import Target, load_matrix
+from headfit.witnesses import FaceWitness, FarkasWitness
 
 if TYPE_CHECKING:
     from headfit import plot
@@ -45,9 +48,12 @@ __all__ = [
     "AttentionStats",
     "Certificate",
     "CertificateError",
+    "FaceWitness",
+    "FarkasWitness",
     "Fit",
     "HeadfitError",
     "InputError",
+    "KeyTable",
     "NonFiniteError",
     "Search",
     "SelfAttention",

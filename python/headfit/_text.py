@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import decimal
+import math
 from typing import Any
 
 from headfit._arrays import is_sparse
@@ -15,7 +17,9 @@ def mask_text(mask: Any) -> str:
     return f"<{kind} {'x'.join(str(s) for s in mask.shape)}>"
 
 
-def number(x: float) -> str:
-    """Return a figure with three digits, rounded up in the last: a bound stays a bound."""
-    text = f"{x:.3g}"
-    return text if float(text) >= x else f"{x * (1 + 5e-3):.3g}"
+def number(x: float, digits: int = 5) -> str:
+    """Return a bound with a few significant digits, rounded up: it stays a bound."""
+    if not math.isfinite(x) or x == 0:
+        return f"{x:g}"
+    context = decimal.Context(prec=digits, rounding=decimal.ROUND_CEILING)
+    return f"{float(context.create_decimal(x)):.{digits}g}"

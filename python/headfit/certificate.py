@@ -18,7 +18,7 @@ from headfit.errors import CertificateError, InputError
 from headfit.targets import Target, as_target
 
 if TYPE_CHECKING:
-    from headfit.fitting import Fit
+    from headfit.fit_result import Fit
 
 __all__ = ["Certificate", "certify"]
 

@@ -2,283 +2,30 @@
 
 from __future__ import annotations
 
-import dataclasses
-import json
-import os
+import math
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-import scipy.sparse as sp
-from numpy.typing import NDArray
 
-import headfit
 from headfit import bounds, projection
-from headfit._arrays import FloatArray, check_between, is_sparse, seed_from, thread_count
-from headfit._files import available_memory, load_arrays, save_arrays
-from headfit._text import mask_text, number
+from headfit._arrays import check_between, seed_from, thread_count
+from headfit._files import available_memory
 from headfit.attention import Attention, check_scale
 from headfit.certificate import Certificate, certify
 from headfit.errors import InputError
+from headfit.fit_result import Fit, Search, Trial
+from headfit.keys import KeyTable
+from headfit.max_margin import key_table, max_margin
+from headfit.methods import Head
 from headfit.module import SelfAttention
 from headfit.targets import Target, as_target
 
-__all__ = ["Fit", "Search", "Trial", "fit", "load_fit"]
+__all__ = ["fit"]
 
-METHODS = ("auto", "projection")
+METHODS = ("auto", "projection", "max-margin")
 DTYPES = ("float32", "float64")
-FORMAT = 1
-
-
-@dataclass(frozen=True)
-class Trial:
-    """One head size that a search tried: its outcome and the seconds it took."""
-
-    dim: int
-    holds: bool
-    leak: float
-    distortion: float
-    seconds: float
-
-
-@dataclass(frozen=True)
-class Search:
-    """What a search over head sizes tried.
-
-    Attributes
-    ----------
-    trials : tuple of Trial
-        In the order they were made.
-    dim : int or None
-        The smallest size found that certifies: not a proof that no smaller one would.
-    stopped : str
-        Why the search ended.
-    """
-
-    trials: tuple[Trial, ...]
-    dim: int | None
-    stopped: str
-
-    def __repr__(self) -> str:
-        tried = ", ".join(f"{t.dim}{'' if t.holds else ' no'}" for t in self.trials)
-        found = "none certified" if self.dim is None else f"smallest found {self.dim}"
-        return f"Search({found}; tried {tried}; {self.stopped})"
-
-
-@dataclass(frozen=True, repr=False, eq=False)
-class Fit:
-    """A head for a target: queries, keys, the module and its input, and the certificate.
-
-    Attributes
-    ----------
-    Q, K : ndarray, shape (n, d)
-        The logits are ``scale * Q @ K.T``. With a module, these are the products of X and its
-        weights, not what the method intended.
-    scale : float
-    mask : object
-    module : SelfAttention
-        The one given to `fit`, or the canonical one of this size.
-    X : ndarray, shape (n, D)
-        The input for which the module attends as asked.
-    dim : int
-    dtype : str
-    method : str
-    leak, distortion : float
-        The tolerances asked for.
-    certificate : Certificate
-        What was proved; ``certificate.holds`` tells whether the tolerances are met.
-    status : str
-        The certificate's: "holds", "fails" or "undecided".
-    failed_rows, witnesses, search, lower_bound
-        None until a method fills them.
-    seconds : float
-        Wall time of the fit, the certificate included.
-    settings : dict
-        The arguments of the fit, and the seed drawn from `rng`.
-    """
-
-    Q: FloatArray
-    K: FloatArray
-    scale: float
-    mask: Any
-    module: SelfAttention
-    dim: int
-    dtype: str
-    method: str
-    leak: float
-    distortion: float
-    certificate: Certificate
-    status: str
-    failed_rows: NDArray[np.intp] | None = None
-    witnesses: Any = None
-    search: Search | None = None
-    lower_bound: Any = None
-    seconds: float = 0.0
-    settings: dict[str, Any] = field(default_factory=dict)
-    input_stored: FloatArray | None = None
-
-    @cached_property
-    def X(self) -> FloatArray:
-        """The module's input, shape (n, D)."""
-        if self.input_stored is not None:
-            return self.input_stored
-        return self.module.input_for(self.Q, self.K)
-
-    @property
-    def attention(self) -> Attention:
-        """The attention of this head, evaluated when asked for."""
-        if self.input_stored is not None:
-            return self.module(self.X, mask=self.mask)
-        return Attention(self.Q, self.K, scale=self.scale, mask=self.mask)
-
-    def __repr__(self) -> str:
-        c = self.certificate
-        verdict = {"holds": "certified", "fails": "NOT certified", "undecided": "UNDECIDED"}
-        return (
-            f"Fit({self.method}, n={self.Q.shape[0]}, dim={self.dim}, {self.dtype}: "
-            f"{verdict[self.status]}, leak <= {number(c.leak)} of {self.leak:.6g}, distortion <= "
-            f"{number(c.distortion)} of {self.distortion:.6g}, mask={mask_text(self.mask)}, "
-            f"{self.seconds:.3g} s)"
-        )
-
-    def save(self, path: str | os.PathLike[str]) -> Path:
-        """Write the fit to a file of plain arrays and a JSON text, in one step.
-
-        Parameters
-        ----------
-        path : str or path
-            The exact name; an existing file is replaced only when all is written.
-
-        Returns
-        -------
-        Path
-        """
-        arrays: dict[str, NDArray[Any]] = {"Q": self.Q, "K": self.K}
-        if not self.module.is_canonical:
-            arrays["W_Q"], arrays["W_K"] = self.module.W_Q, self.module.W_K
-            arrays["X"] = self.X
-        if self.failed_rows is not None:
-            arrays["failed_rows"] = self.failed_rows
-        mask = self.mask
-        if is_sparse(mask):
-            csr = sp.csr_array(mask)
-            arrays["mask_indptr"], arrays["mask_indices"] = csr.indptr, csr.indices
-            mask = "sparse"
-        elif not (mask is None or isinstance(mask, (str, tuple))):
-            arrays["mask_dense"] = np.asarray(mask)
-            mask = "dense"
-        certificate: dict[str, Any] = {}
-        for item in dataclasses.fields(Certificate):
-            value = getattr(self.certificate, item.name)
-            if isinstance(value, np.ndarray):
-                arrays[f"certificate_{item.name}"] = value
-            elif item.name != "mask":
-                certificate[item.name] = value
-        about = {
-            "format": FORMAT,
-            "headfit": headfit.__version__,
-            "numpy": np.__version__,
-            "scale": self.scale,
-            "module_scale": self.module.scale,
-            "mask": mask,
-            "method": self.method,
-            "leak": self.leak,
-            "distortion": self.distortion,
-            "status": self.status,
-            "search": None if self.search is None else dataclasses.asdict(self.search),
-            "seconds": self.seconds,
-            "settings": self.settings,
-            "certificate": certificate,
-        }
-        arrays["about"] = np.array(json.dumps(about))
-        return save_arrays(path, arrays)
-
-
-def _mask_from(about: Any, arrays: dict[str, NDArray[Any]], n: int) -> Any:
-    if about == "dense":
-        return arrays["mask_dense"]
-    if about == "sparse":
-        indices = arrays["mask_indices"]
-        data = np.ones(indices.size, dtype=bool)
-        return sp.csr_array((data, indices, arrays["mask_indptr"]), shape=(n, n))
-    if isinstance(about, list):  # JSON has no tuples
-        kind, width = about
-        return (kind, tuple(width) if isinstance(width, list) else width)
-    return about
-
-
-def load_fit(path: str | os.PathLike[str]) -> Fit:
-    """Read a fit that `Fit.save` wrote.
-
-    Parameters
-    ----------
-    path : str or path
-
-    Returns
-    -------
-    Fit
-        With the certificate as it was; `certify` judges the arrays anew.
-
-    Raises
-    ------
-    InputError
-        When the file is no saved fit. Pickled content is never read.
-
-    Examples
-    --------
-    >>> import headfit as hf, os, tempfile
-    >>> fit = hf.fit(hf.patterns.permutation(8, rng=0), 64, distortion=1.0)
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     path = fit.save(os.path.join(folder, "head.npz"))
-    ...     hf.load_fit(path).dim
-    64
-    """
-    arrays = load_arrays(path, "saved fit")
-    try:
-        about = json.loads(str(arrays["about"]))
-        if about["format"] > FORMAT:
-            raise InputError(f"{path} was written by headfit {about['headfit']}, a newer version")
-        Q, K = arrays["Q"], arrays["K"]
-        mask = _mask_from(about["mask"], arrays, Q.shape[0])
-        if "W_Q" in arrays:
-            module = SelfAttention(arrays["W_Q"], arrays["W_K"], about["module_scale"])
-        else:
-            module = SelfAttention.canonical(Q.shape[1], about["module_scale"], dtype=Q.dtype)
-        known = dict(about["certificate"], mask=mask)
-        for item in dataclasses.fields(Certificate):
-            if f"certificate_{item.name}" in arrays:
-                known[item.name] = arrays[f"certificate_{item.name}"]
-        for name in ("worst_leak", "worst_distortion"):
-            known[name] = None if known[name] is None else tuple(known[name])
-        search = about["search"]
-        if search is not None:
-            trials = tuple(Trial(**t) for t in search["trials"])
-            search = Search(**{**search, "trials": trials})
-        return Fit(
-            Q=Q,
-            K=K,
-            scale=about["scale"],
-            mask=mask,
-            module=module,
-            dim=int(Q.shape[1]),
-            dtype=str(Q.dtype),
-            method=about["method"],
-            leak=about["leak"],
-            distortion=about["distortion"],
-            certificate=Certificate(**known),
-            status=about["status"],
-            failed_rows=arrays.get("failed_rows"),
-            search=search,
-            seconds=about["seconds"],
-            settings=about["settings"],
-            input_stored=arrays.get("X"),
-        )
-    except (KeyError, TypeError, json.JSONDecodeError) as error:
-        raise InputError(f"{path} is no saved fit: {type(error).__name__} {error}") from error
 
 
 def _check_dim(dim: Any, module: SelfAttention | None) -> int | None:
@@ -329,12 +76,15 @@ def fit(
     method: str = "auto",
     module: SelfAttention | None = None,
     dtype: str = "float32",
-    factor: str = "identity",
-    sketch: str = "gaussian",
     leak: float = 0.05,
     distortion: float = 0.1,
     scale: float | None = None,
     mask: Any = None,
+    factor: str = "identity",
+    sketch: str = "gaussian",
+    keys: Any = "random",
+    form: str = "tolerance",
+    max_norm: float | None = None,
     rng: Any = 0,
     normalize: bool = False,
     strict: bool = False,
@@ -350,24 +100,34 @@ def fit(
     dim : int, optional
         The head size d. None: the module's, or else a search for the smallest that certifies,
         by doubling and bisection over sketches of one random stream.
-    method : "auto" or "projection"
+    method : "auto", "projection" or "max-margin"
         "projection" is the algorithm of the paper's proof: it is oblivious, proved, and needs
-        a large d. "auto" is "projection" at present.
+        a large d. "max-margin" takes keys as given and finds for every row the shortest query
+        that meets the tolerances, or a proof that none is short enough. "auto" is
+        "projection" at present.
     module : SelfAttention, optional
         The fixed module whose input is sought; its dim and scale hold. None: the canonical
         module of this size.
     dtype : "float32" or "float64"
         Of Q, K and X.
-    factor : "identity" or "svd"
-        How the projection factors the target logits. "svd" costs O(n**3) and needs bounded
-        columns too; it is there for comparison.
-    sketch : "gaussian" or "rademacher"
     leak, distortion : float
         The tolerances, see `Certificate`; 0 < leak < 1 and distortion > 0.
     scale : float, optional
         Of the logits, when there is no module; 1 / sqrt(dim) when None.
     mask : optional
         As in `attention_matrix`; the target's when None.
+    factor : "identity" or "svd"
+        How the projection factors the target logits. "svd" costs O(n**3) and needs bounded
+        columns too; it is there for comparison.
+    sketch : "gaussian" or "rademacher"
+        Of the projection.
+    keys : "random", "cyclic", array_like of shape (n, d), or KeyTable
+        Of max-margin: see `KeyTable`. A table serves any number of patterns.
+    form : "tolerance" or "equality"
+        Of max-margin: use the distortion allowed to shorten queries, or meet the log-ratios
+        to rounding.
+    max_norm : float, optional
+        Of max-margin: a bound on ||q|| max ||k||; a row that needs more fails, with a proof.
     rng : seed or Generator, default 0
     normalize : bool, default False
         Scale the target's rows to sum to 1.
@@ -393,8 +153,9 @@ def fit(
     Notes
     -----
     The projection costs O(nonzeros * d), its certificate O(n**2 d) and O(n) memory beside Q
-    and K. Deciding whether a pattern fits a given d > 1 is NP-hard, so a search finds a size,
-    it does not prove that none is smaller.
+    and K. Max-margin costs a handful of scans of all logits, O(n**2 d) each, and a small
+    quadratic program a row. Deciding whether a pattern fits a given d > 1 is NP-hard, so a
+    search finds a size, it does not prove that none is smaller.
 
     Examples
     --------
@@ -413,30 +174,47 @@ def fit(
         raise InputError(f"dtype must be one of {DTYPES}; got {dtype!r}")
     dtype = str(dtype)
     projection.check_options(factor, sketch)
+    if max_norm is not None:
+        check_between(max_norm, "max_norm", 0, math.inf)
     leak = check_between(leak, "leak", 0, 1)
     distortion = check_between(distortion, "distortion", 0, float("inf"))
     if module is not None and scale is not None:
         raise InputError("scale must not be given beside a module, whose own scale holds")
     wanted = _check_dim(dim, module)
+    if method == "max-margin" and not isinstance(keys, str):
+        keys = keys if isinstance(keys, KeyTable) else KeyTable(keys)
+        wanted = keys.dim if wanted is None else wanted
     threads = thread_count(num_threads)
     target = as_target(A, mask=mask, normalize=normalize)
     seed = seed_from(rng)
 
-    def head(size: int) -> tuple[FloatArray, FloatArray, float]:
+    def head(size: int) -> tuple[Head, float]:
         used = module.scale if module is not None else check_scale(scale, size)
-        q, k = projection.project(
-            target,
-            size,
-            scale=used,
-            dtype=dtype,
-            factor=factor,
-            sketch=sketch,
-            leak=leak,
-            distortion=distortion,
-            seed=seed,
-            threads=threads,
-        )
-        return q, k, used
+        if method == "max-margin":
+            table = key_table(keys, target.n, size, dtype, seed)
+            longest = float(np.linalg.norm(table.keys.astype(np.float64), axis=1).max())
+            found = max_margin(
+                target,
+                table,
+                form=form,
+                leak=leak,
+                distortion=distortion,
+                max_norm=math.inf if max_norm is None else max_norm / longest,
+                threads=threads,
+            )
+        else:
+            found = projection.project(
+                target,
+                size,
+                dtype=dtype,
+                factor=factor,
+                sketch=sketch,
+                leak=leak,
+                distortion=distortion,
+                seed=seed,
+                threads=threads,
+            )
+        return found, used
 
     def judge(attention: Attention, mass: bool) -> Certificate:
         return certify(
@@ -450,16 +228,19 @@ def fit(
 
     def attempt(size: int) -> Trial:
         begin = time.perf_counter()
-        q, k, used = head(size)
+        found, used = head(size)
+        q, k = found.stored(used, dtype)
         c = judge(Attention(q, k, scale=used, mask=target.mask), False)
         return Trial(size, c.holds, c.leak, c.distortion, time.perf_counter() - begin)
 
     search = None
     if wanted is None:
         largest, limit = _largest_dim(target, leak, distortion, dtype)
-        search = search_dim(attempt, 16, largest, limit)
+        first = 16 if method != "max-margin" else 2 * target.per_row
+        search = search_dim(attempt, first, largest, limit)
         wanted = search.dim or search.trials[-1].dim
-    q, k, used = head(wanted)
+    found, used = head(wanted)
+    q, k = found.stored(used, dtype)
     if module is None:
         X = None
         module = SelfAttention.canonical(wanted, used, dtype=dtype)
@@ -478,22 +259,23 @@ def fit(
         module=module,
         dim=wanted,
         dtype=str(attention.Q.dtype),
-        method="projection",
+        method="projection" if method == "auto" else method,
         leak=leak,
         distortion=distortion,
         certificate=certificate,
         status=certificate.status,
+        failed_rows=found.failed_rows,
+        witnesses=found.witnesses,
         search=search,
         seconds=time.perf_counter() - start,
         settings={
             "dim": dim,
             "method": method,
             "dtype": dtype,
-            "factor": factor,
-            "sketch": sketch,
             "seed": seed,
             "leak": leak,
             "distortion": distortion,
+            **found.settings,
         },
         input_stored=X,
     )

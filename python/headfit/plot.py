@@ -5,8 +5,8 @@ Matplotlib comes with the extra ``headfit[plot]`` and is imported when something
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import scipy.sparse as sp
@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from headfit._arrays import as_matrix
 from headfit.attention import Attention
 from headfit.errors import InputError
+from headfit.fit_result import Fit
 from headfit.targets import Target
 
 if TYPE_CHECKING:
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
 __all__ = ["attention", "compare", "tiles"]
 
+MISSING = "plots need Matplotlib, which comes with the extra: pip install 'headfit[plot]'"
 _BLOCK_ENTRIES = 1 << 22  # entries of the matrix in memory at a time
 _MOST_LABELS = 40
 
@@ -76,10 +78,10 @@ def attention(
     >>> image.get_array().shape
     (64, 64)
     """
-    colors = _matplotlib().colors
-    ax = _axes(1)[0] if ax is None else ax
-    shape = _shape(M)
-    cells = tiles(M, _pixels(ax) if pixels is None else pixels, relative=relative)
+    colors = _colors()
+    ax = _new_axes(1)[0] if ax is None else ax
+    shape, _ = _source(M)
+    cells = tiles(M, _cells(ax) if pixels is None else pixels, relative=relative)
     image = ax.imshow(
         cells,
         cmap=cmap,
@@ -94,7 +96,7 @@ def attention(
 
 def compare(
     A: Any,
-    attention: Any,
+    M: Any,
     *,
     axes: Sequence[Axes] | None = None,
     tokens: Sequence[Any] | None = None,
@@ -103,18 +105,19 @@ def compare(
     cmap: Any = "viridis",
     norm: Any = None,
 ) -> tuple[AxesImage, AxesImage]:
-    """Draw a target and the attention that should produce it, side by side, in one scale.
+    """Draw a target and the attention that should produce it side by side, in one scale.
 
     Parameters
     ----------
     A : Target, sparse or dense matrix
         The target.
-    attention : Attention, Fit, sparse or dense matrix
+    M : Attention, Fit, sparse or dense matrix
+        The attention.
     axes : sequence of two matplotlib Axes, optional
         Where; a new figure's when None.
     relative : bool, default True
-        Divide each row by its largest weight. That is what a certificate speaks of, ratios
-        within a row; it takes the mass that strays out of the picture's scale, so state it.
+        Draw each weight divided by the largest of its row: the ratios within a row, which
+        are what a certificate speaks of. With False, mass that strays dims the support.
     tokens, pixels, cmap, norm
         As in `attention`.
 
@@ -131,31 +134,32 @@ def compare(
     >>> [image.axes.get_title() for image in images]
     ['target', 'attention']
     """
-    if _shape(A) != _shape(attention):
-        raise InputError(
-            f"the target and the attention must have one shape; got {_shape(A)} and "
-            f"{_shape(attention)}"
-        )
-    left, right = _axes(2) if axes is None else axes
-    images = []
-    for ax, what, title in ((left, A, "target"), (right, attention, "attention")):
-        images.append(
-            _draw(
-                what, ax=ax, tokens=tokens, relative=relative, pixels=pixels, cmap=cmap, norm=norm
+    shapes = _source(A)[0], _source(M)[0]
+    if shapes[0] != shapes[1]:
+        raise InputError(f"A and M must have one shape; got {shapes[0]} and {shapes[1]}")
+    left, right = _new_axes(2) if axes is None else axes
+    drawn = []
+    for ax, matrix, title in ((left, A, "target"), (right, M, "attention")):
+        ax.set_title(title)
+        drawn.append(
+            attention(
+                matrix,
+                ax=ax,
+                tokens=tokens,
+                relative=relative,
+                pixels=pixels,
+                cmap=cmap,
+                norm=norm,
             )
         )
-        ax.set_title(title)
-    return images[0], images[1]
-
-
-_draw = attention  # `compare` has a parameter of that name
+    return drawn[0], drawn[1]
 
 
 def tiles(M: Any, pixels: int, *, relative: bool = False) -> NDArray[np.float64]:
     """Return the largest entry of each tile of a matrix: at most `pixels` tiles a side.
 
     A single entry stays visible however large the matrix is, where taking every tenth
-    would lose it. Time is that of the matrix, memory a block of rows.
+    would lose it. Time is that of the matrix, memory a block of its rows.
 
     Parameters
     ----------
@@ -178,12 +182,12 @@ def tiles(M: Any, pixels: int, *, relative: bool = False) -> NDArray[np.float64]
     """
     if pixels < 1:
         raise InputError(f"pixels must be at least 1; got {pixels!r}")
-    rows, columns = _shape(M)
+    (rows, columns), block_of = _source(M)
     row_edges, column_edges = _edges(rows, pixels), _edges(columns, pixels)
     pooled = np.zeros((len(row_edges) - 1, len(column_edges) - 1))
     for first, last in _blocks(row_edges, columns):
-        start = row_edges[first]
-        block = np.asarray(_rows(M, start, row_edges[last]), dtype=np.float64)
+        start = int(row_edges[first])
+        block = block_of(start, int(row_edges[last])).astype(np.float64, copy=False)
         if relative:
             most = block.max(axis=1, keepdims=True)
             block = block / np.where(most > 0, most, 1.0)
@@ -192,44 +196,72 @@ def tiles(M: Any, pixels: int, *, relative: bool = False) -> NDArray[np.float64]
     return pooled
 
 
+def _source(M: Any) -> tuple[tuple[int, int], Callable[[int, int], NDArray[Any]]]:
+    """The shape of a matrix, and what returns its rows from one number to another, dense."""
+    if isinstance(M, Target):
+        M = M.matrix
+    if isinstance(M, Fit):  # its Q and K are the module's products already
+        M = Attention(M.Q, M.K, scale=M.scale, mask=M.mask)
+    if isinstance(M, Attention):
+        heads = M
+        return _one(heads.Q.shape[:-1] + heads.K.shape[-2:-1]), (
+            lambda start, stop: heads.matrix(rows=slice(start, stop))
+        )
+    if sp.issparse(M):
+        sparse = sp.csr_array(cast("Any", M))
+        return _one(sparse.shape), lambda start, stop: sparse[start:stop].toarray()
+    dense = as_matrix(M, "M") if np.ndim(M) == 2 else np.asarray(M)
+    return _one(dense.shape), lambda start, stop: dense[start:stop]
+
+
+def _one(shape: tuple[int, ...]) -> tuple[int, int]:
+    if len(shape) != 2 or 0 in shape:
+        raise InputError(f"a picture is of one attention matrix that is not empty; got {shape}")
+    return shape[0], shape[1]
+
+
 def _edges(size: int, pixels: int) -> NDArray[np.int64]:
-    if size == 0:
-        raise InputError("an attention matrix without rows or columns has no picture")
     count = min(size, pixels)
     return np.arange(count + 1, dtype=np.int64) * size // count
 
 
 def _blocks(row_edges: NDArray[np.int64], columns: int) -> Iterator[tuple[int, int]]:
-    """Runs of tile rows that together hold few enough entries."""
+    """Runs of rows of tiles that together hold few enough entries."""
     first, count = 0, len(row_edges) - 1
     while first < count:
         end = row_edges[first] + max(1, _BLOCK_ENTRIES // columns)
-        last = int(np.searchsorted(row_edges, end, side="right")) - 1
-        last = min(count, max(first + 1, last))
-        yield first, last
+        last = max(first + 1, int(np.searchsorted(row_edges, end, side="right")) - 1)
+        yield first, min(last, count)
         first = last
 
 
-def _matrix_of(M: Any) -> Any:
-    if isinstance(M, Target):
-        return M.matrix
-    M = getattr(M, "Q", None) is not None and getattr(M, "attention", M) or M
-    return M
+def _colors() -> Any:
+    try:
+        import matplotlib.colors
+    except ImportError as error:
+        raise ImportError(MISSING) from error
+    return matplotlib.colors
 
 
-def _shape(M: Any) -> tuple[int, int]:
-    if isinstance(M, Attention):
-        shape = (*M.Q.shape[:-1], M.K.shape[-2])
-    else:
-        shape = np.shape(M)
-    if len(shape) != 2:
-        raise InputError(f"a picture is of one attention matrix; got shape {shape}")
-    return int(shape[0]), int(shape[1])
+def _new_axes(count: int) -> list[Axes]:
+    import matplotlib.pyplot as plt
+
+    _, axes = plt.subplots(1, count, squeeze=False, layout="constrained", figsize=(5 * count, 5))
+    return list(axes[0])
 
 
-def _rows(M: Any, start: int, stop: int) -> NDArray[Any]:
-    if isinstance(M, Attention):
-        return M.matrix(rows=slice(start, stop))
-    if sp.issparse(M):
-        return sp.csr_array(M)[start:stop].toarray()
-    return M[start:stop]
+def _cells(ax: Axes) -> int:
+    """Half as many cells as the axes have pixels: the points of a large matrix stay visible."""
+    box = ax.get_window_extent()
+    return max(64, int(min(box.width, box.height) / 2))
+
+
+def _label(ax: Axes, tokens: Sequence[Any], shape: tuple[int, int]) -> None:
+    if shape != (len(tokens), len(tokens)):
+        raise InputError(
+            f"tokens must label both sides of a square matrix; got {len(tokens)} for {shape}"
+        )
+    places = range(0, len(tokens), -(-len(tokens) // _MOST_LABELS))
+    labels = [str(tokens[place]) for place in places]
+    ax.set_xticks(places, labels, rotation=90)
+    ax.set_yticks(places, labels)

@@ -11,11 +11,11 @@ from typing import Any
 
 import numpy as np
 import scipy.linalg
-from numpy.typing import NDArray
 
 from headfit import _core
 from headfit._files import require_memory
 from headfit.errors import InputError
+from headfit.methods import Head
 from headfit.targets import Target
 
 FACTORS = ("identity", "svd")
@@ -34,7 +34,6 @@ def project(
     target: Target,
     dim: int,
     *,
-    scale: float,
     dtype: Any,
     factor: str,
     sketch: str,
@@ -42,21 +41,20 @@ def project(
     distortion: float,
     seed: int,
     threads: int,
-) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Return Q and K with E[scale * Q K^T] = B, the target logits of `bounds.projection_dim`.
+) -> Head:
+    """Return Q and K with E[Q K^T] = B, the target logits of `bounds.projection_dim`.
 
     identity: B = B I, so K = G / sqrt(d) and a query is the logit-weighted sum of the keys it
     must find; O(nnz d). svd: B = U S V^T, Q = U S^(1/2) G / sqrt(d), K = V S^(1/2) G / sqrt(d);
     O(n**3), there for comparison.
     """
+    settings = {"factor": factor, "sketch": sketch}
     require_memory(2 * target.n * dim * np.dtype(dtype).itemsize, f"a head of size {dim}")
     if factor == "identity":
         q = np.empty((target.n, dim), dtype)
         k = np.empty((target.n, dim), dtype)
-        _core.project_identity(
-            *target.parts, leak, distortion, sketch, seed, 1 / scale, q, k, threads
-        )
-        return q, k
+        _core.project_identity(*target.parts, leak, distortion, sketch, seed, 1.0, q, k, threads)
+        return Head(q, k, settings=settings)
     require_memory(5 * 8 * target.n**2, f"the singular value decomposition of n = {target.n}")
     B = target.matrix.copy()
     B.data = _core.target_logits(*target.parts, leak, distortion)
@@ -64,6 +62,4 @@ def project(
     g = np.empty((target.n, dim), np.float64)
     _core.fill_sketch(g, sketch, seed, threads)
     g /= math.sqrt(dim)
-    q = (u * np.sqrt(s)) @ g / scale
-    k = (vt.T * np.sqrt(s)) @ g
-    return q.astype(dtype), k.astype(dtype)
+    return Head((u * np.sqrt(s)) @ g, (vt.T * np.sqrt(s)) @ g, settings=settings)

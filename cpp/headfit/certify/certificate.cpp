@@ -2,6 +2,7 @@
 
 #include "headfit/certify/judge.hpp"
 #include "headfit/certify/support.hpp"
+#include "headfit/pattern/support_cursor.hpp"
 #include "headfit/scores/softmax_row.hpp"
 #include "headfit/scores/stream.hpp"
 
@@ -63,8 +64,7 @@ class CertificateFold {
       Row& row = rows_[static_cast<std::size_t>(r)];
       const Index i = scan_.source.row_at(block.first + r);
       row = {};
-      row.support = scan_.target.columns + scan_.target.offsets[i];
-      row.support_end = scan_.target.columns + scan_.target.offsets[i + 1];
+      row.support = SupportCursor(scan_.target, i);
     }
   }
 
@@ -74,9 +74,7 @@ class CertificateFold {
     for (Index r = 0; r < tile.count; ++r) {
       Row& row = rows_[static_cast<std::size_t>(r)];
       T* x = tile.row(r);
-      while (row.support != row.support_end && *row.support < tile.col + tile.cols) {
-        x[*row.support++ - tile.col] = hidden;
-      }
+      row.support.hide(x, tile);
       const T max = row_max(x, padded);
       if (max == hidden) continue;
       if (max > row.largest) {
@@ -99,8 +97,7 @@ class CertificateFold {
 
  private:
   struct Row {
-    const Column* support = nullptr;
-    const Column* support_end = nullptr;
+    SupportCursor support;
     T largest = -std::numeric_limits<T>::infinity();
     T smallest = std::numeric_limits<T>::infinity();
     Index column = -1;

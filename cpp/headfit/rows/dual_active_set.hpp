@@ -1,0 +1,73 @@
+// Least-norm point of a polyhedron with free offsets, by a dual active-set method.
+//
+//   min 1/2 |q|^2   s.t.   sign_r (y_g(r) - k_r.q) >= rhs_r   (or = rhs_r)
+//
+// The method is Goldfarb and Idnani's (1983): rows enter in order of violation, every
+// step keeps the multipliers feasible and raises the dual objective, so no working set
+// returns, and the point after each full step is the optimum over its working set. The
+// offsets y have no curvature: see working_set.hpp for how they are eliminated exactly.
+// Rows may be added between calls: the old working set stays dual feasible (warm).
+#pragma once
+
+#include <Eigen/Core>
+#include <array>
+#include <span>
+#include <vector>
+
+#include "headfit/rows/constraint_pool.hpp"
+#include "headfit/rows/row_problem.hpp"
+#include "headfit/rows/working_set.hpp"
+
+namespace headfit {
+
+class DualActiveSet {
+ public:
+  void reserve(int dim, int points, int rows);
+
+  int add_point(const double* key) { return pool_.add_point(key); }
+  int add_row(int point, int group, double sign, double rhs, bool equality = false);
+  // The point's rows must all be inactive.
+  void replace_point(int point, const double* key) { pool_.replace_point(point, key); }
+  void warm(std::span<const int> rows) { set_.warm(pool_, rows); }
+
+  // Optimal, Infeasible, NormLimit, IterationLimit or Stalled.
+  RowStatus solve(const RowSettings& settings, int max_steps);
+
+  const Eigen::VectorXd& q() const { return set_.q; }
+  const ConstraintPool& pool() const { return pool_; }
+  double level(int group) const { return set_.level(pool_, group); }  // y_g
+  bool active(int row) const { return set_.active(row); }
+  double signed_multiplier(int row) const { return set_.u[row]; }  // sign * multiplier
+  double signed_ray(int row) const { return ray_[row]; }           // same, after Infeasible
+  double violation() const { return violation_; }  // worst over the pool, last sweep
+  int steps() const { return steps_; }
+  // What a slack may miss: rounding of q.k grows with |q|, so this does, but never to
+  // where the answer would stop meaning anything beside the right-hand sides.
+  double allowance(double tol, double relative_cap) const;
+  std::size_t bytes() const;
+
+ private:
+  enum class Step { Full, Tiny, Infeasible, Limit };
+  struct Block {
+    int row = -1;
+    double length = std::numeric_limits<double>::infinity();
+  };
+
+  int most_violated(double allowed);
+  Step step(int row, const RowSettings& settings, int max_steps);
+  void find_rates(int row, double sigma);
+  Block ratio_test() const;
+  void move(int row, double sigma, double length);
+  void keep_ray(int row, double sigma);
+  double combined_size() const;
+
+  ConstraintPool pool_;
+  WorkingSet set_;
+  Eigen::VectorXd d_, h_, z_, rate_;                   // rate_: of u, a column each
+  std::array<double, ConstraintPool::groups> base_rate_{};
+  std::vector<double> ray_;
+  double violation_ = 0.0;
+  int steps_ = 0;
+};
+
+}  // namespace headfit

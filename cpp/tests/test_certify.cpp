@@ -1,0 +1,295 @@
+// Certificates of cases whose answer is known by hand, and against a slow scan.
+#include "check.hpp"
+#include "headfit/certify/certificate.hpp"
+#include "headfit/certify/rounding.hpp"
+#include "headfit/construct/projection.hpp"
+#include "problem.hpp"
+#include "sample.hpp"
+
+using namespace headfit;
+using namespace headfit::test;
+
+namespace {
+
+OwnedTarget diagonal(Index n) {
+  OwnedTarget t;
+  for (Index i = 0; i < n; ++i) t.row({static_cast<Column>(i)}, {1});
+  return t;
+}
+
+template <class T>
+LogitSource<T> source_of(const Matrix<T>& q, const Matrix<T>& k, double scale, const Mask& mask = {}) {
+  LogitSource<T> s;
+  s.q = {q.data(), 1, q.rows(), q.cols(), q.size(), q.cols()};
+  s.k = {k.data(), 1, k.rows(), k.cols(), k.size(), k.cols()};
+  s.scale = scale;
+  s.mask = mask;
+  return s;
+}
+
+Mask causal() {
+  Mask mask;
+  mask.right = 0;
+  return mask;
+}
+
+}  // namespace
+
+TEST(a_diagonal_head) {
+  // Logits: 4 on the diagonal, 0 elsewhere; leak = exp(-4) in every row.
+  const Matrix<double> q = 4 * Matrix<double>::Identity(5, 5), k = Matrix<double>::Identity(5, 5);
+  const OwnedTarget t = diagonal(5);
+  const auto rows = certify_logits(t.view(), source_of(q, k, 1.0), {}, {0.05, 0.1}, true, {2, {}});
+  const double want = std::exp(-4.0);
+  for (Index i = 0; i < 5; ++i) {
+    CHECK(rows.verdict[std::size_t(i)] == Verdict::holds);
+    CHECK_THAT(rows.leak[i] >= want && rows.leak[i] < want * (1 + 1e-12), rows.leak[i]);
+    CHECK(rows.distortion[i] == 0);
+    const double stray = 4 * want / (1 + 4 * want);
+    CHECK(std::abs(rows.stray[i] - stray) < 1e-14);
+    CHECK(std::abs(rows.tv[i] - stray) < 1e-14);
+    CHECK(rows.weakest_column[std::size_t(i)] == i);
+    CHECK(rows.leak_column[std::size_t(i)] == (i == 0 ? 1 : 0));
+  }
+  CHECK(rows.q_norm >= 4 && rows.q_norm < 4.0001);
+  CHECK(rows.k_norm >= 1 && rows.k_norm < 1.0001);
+  CHECK(rows.max_logit == 4);
+  CHECK(rows.rescanned == 0);
+}
+
+TEST(tolerances_on_both_sides) {
+  const Matrix<float> q = 4 * Matrix<float>::Identity(3, 3), k = Matrix<float>::Identity(3, 3);
+  const OwnedTarget t = diagonal(3);
+  const double leak = std::exp(-4.0);
+  const auto verdict = [&](double tolerance) {
+    return certify_logits(t.view(), source_of(q, k, 1.0), {}, {tolerance, 0.1}, false, {1, {}})
+        .verdict[1];
+  };
+  CHECK(verdict(leak * (1 + 1e-9)) == Verdict::holds);
+  CHECK(verdict(leak * (1 - 1e-9)) == Verdict::fails);
+  CHECK(verdict(leak) != Verdict::fails || verdict(leak) == Verdict::undecided);
+}
+
+TEST(distortion_of_two_keys) {
+  // Row 0: logits log 3 apart from what the target asks.
+  OwnedTarget t;
+  t.row({0, 1}, {0.5, 0.5}).row({1}, {1}).row({2}, {1});
+  Matrix<double> q = Matrix<double>::Zero(3, 3), k = Matrix<double>::Identity(3, 3);
+  q.row(0) << 10 + std::log(3.0), 10, 0;
+  q.row(1) << 0, 10, 0;
+  q.row(2) << 0, 0, 10;
+  const auto rows = certify_logits(t.view(), source_of(q, k, 1.0), {}, {0.01, 2.1}, true, {1, {}});
+  CHECK_THAT(std::abs(rows.distortion[0] - 2) < 1e-12 && rows.distortion[0] >= 2 - 1e-15,
+             rows.distortion[0]);
+  CHECK(rows.highest_column[0] == 0);
+  CHECK(rows.lowest_column[0] == 1);
+  CHECK(rows.verdict[0] == Verdict::holds);
+  const auto strict = certify_logits(t.view(), source_of(q, k, 1.0), {}, {0.01, 1.9}, true, {1, {}});
+  CHECK(strict.verdict[0] == Verdict::fails);
+  CHECK(strict.verdict[1] == Verdict::holds);
+}
+
+TEST(masks_hide_leaks) {
+  // The upper triangle is large, but the causal mask leaves it out.
+  Matrix<double> q = 8 * Matrix<double>::Identity(4, 4), k = Matrix<double>::Identity(4, 4);
+  q(0, 3) = 20;
+  const OwnedTarget t = diagonal(4);
+  const Tolerances tolerances{0.05, 0.1};
+  const auto open = certify_logits(t.view(), source_of(q, k, 1.0), {}, tolerances, true, {1, {}});
+  CHECK(open.verdict[0] == Verdict::fails);
+  CHECK(open.leak_column[0] == 3);
+  const auto closed =
+      certify_logits(t.view(), source_of(q, k, 1.0, causal()), {}, tolerances, true, {1, {}});
+  CHECK(closed.verdict[0] == Verdict::holds);
+  CHECK(closed.leak[0] == 0);
+  CHECK(closed.leak_column[0] == -1);
+  CHECK(closed.stray[0] == 0);
+}
+
+TEST(input_errors_widen_the_statement) {
+  const Matrix<double> q = 4 * Matrix<double>::Identity(3, 3), k = Matrix<double>::Identity(3, 3);
+  const OwnedTarget t = diagonal(3);
+  const Tolerances tolerances{0.019, 0.1};
+  const std::vector<double> small(3, 1e-6), large(3, 0.5);
+  const auto verdict = [&](const std::vector<double>& q_error, const std::vector<double>& k_error) {
+    const InputErrors errors{q_error, k_error};
+    return certify_logits(t.view(), source_of(q, k, 1.0), errors, tolerances, false, {1, {}}).verdict[0];
+  };
+  CHECK(verdict(small, small) == Verdict::holds);
+  CHECK(verdict(large, small) == Verdict::undecided);
+  CHECK(verdict(small, large) == Verdict::undecided);
+}
+
+TEST(a_close_call_is_rescanned_and_never_passed_wrongly) {
+  // Logits differ from the tolerance by less than float can tell, on either side.
+  for (const double beyond : {-1e-7, -1e-9, 1e-9, 1e-7}) {
+    const Index n = 30, d = 64;
+    Numbers numbers(6);
+    Matrix<float> q = Matrix<float>::Zero(n, d), k = Matrix<float>::Zero(n, d);
+    for (Index i = 0; i < n; ++i) {
+      k(i, i) = 1;
+      for (Index j = 30; j < d; ++j) k(i, j) = static_cast<float>(numbers.next());
+    }
+    q = 3.25f * k;
+    const OwnedTarget t = diagonal(n);
+    double worst = -infinity;  // the largest leak in exact enough arithmetic
+    for (Index i = 0; i < n; ++i) {
+      const auto s = [&](Index j) -> long double {
+        long double sum = 0;
+        for (Index p = 0; p < d; ++p) sum += (long double)q(i, p) * (long double)k(j, p);
+        return sum;
+      };
+      for (Index j = 0; j < n; ++j) {
+        if (j != i) worst = std::max(worst, double(std::exp(s(j) - s(i))));
+      }
+    }
+    const auto rows = certify_logits(t.view(), source_of(q, k, 1.0), {}, {worst * (1 + beyond), 0.1},
+                                     true, {2, {}});
+    const bool all = std::all_of(rows.verdict.begin(), rows.verdict.end(),
+                                 [](Verdict v) { return v == Verdict::holds; });
+    CHECK_THAT(all == (beyond > 0), beyond);
+    CHECK(rows.rescanned >= 1);
+    CHECK(rows.leak.maxCoeff() >= worst * (1 - 1e-15));
+  }
+}
+
+template <class T>
+void check_against_scan(const Mask& mask, bool lower) {
+  const Index n = 150, d = 9;
+  Numbers numbers(21);
+  OwnedTarget t;
+  for (Index i = 0; i < n; ++i) {
+    const Index other = lower ? i / 2 : (i * 7 + 3) % n;
+    if (other == i) {
+      t.row({static_cast<Column>(i)}, {1});
+    } else {
+      t.row({static_cast<Column>(std::min(i, other)), static_cast<Column>(std::max(i, other))},
+            {0.25, 0.75});
+    }
+  }
+  Matrix<T> q(n, d), k(n, d);
+  for (Index i = 0; i < q.size(); ++i) {
+    q.data()[i] = static_cast<T>(2 * numbers.next());
+    k.data()[i] = static_cast<T>(2 * numbers.next());
+  }
+  const double scale = 0.7;
+  const auto rows = certify_logits(t.view(), source_of(q, k, scale, mask), {}, {0.5, 3}, true, {3, {}});
+  for (Index i = 0; i < n; ++i) {
+    std::vector<long double> s(std::size_t(n), -infinity), a(std::size_t(n), 0);
+    for (Index j = 0; j < n; ++j) {
+      if (!mask.allows(0, i, j, n, n)) continue;
+      long double sum = 0;
+      for (Index p = 0; p < d; ++p) sum += (long double)q(i, p) * (long double)k(j, p);
+      s[std::size_t(j)] = sum * scale;
+    }
+    const auto columns = t.view().row_columns(i);
+    const auto weights = t.view().row_weights(i);
+    for (std::size_t p = 0; p < columns.size(); ++p) a[std::size_t(columns[p])] = weights[p];
+    long double off = -infinity, on = infinity, high = -infinity, low = infinity, total = 0;
+    for (std::size_t j = 0; j < s.size(); ++j) {
+      total += std::exp(s[j]);
+      if (a[j] > 0) {
+        on = std::min(on, s[j]);
+        high = std::max(high, s[j] - std::log(a[j]));
+        low = std::min(low, s[j] - std::log(a[j]));
+      } else {
+        off = std::max(off, s[j]);
+      }
+    }
+    long double tv = 0, stray = 0;
+    for (std::size_t j = 0; j < s.size(); ++j) {
+      tv += std::abs(std::exp(s[j]) / total - a[j]) / 2;
+      if (a[j] == 0) stray += std::exp(s[j]) / total;
+    }
+    const double leak = double(std::exp(off - on)), distortion = double(std::expm1(high - low));
+    const double near = 200 * double(std::numeric_limits<T>::epsilon());
+    CHECK_THAT(rows.leak[i] >= leak * (1 - 1e-14) && rows.leak[i] <= leak * (1 + near) + 1e-300,
+               "row ", i, ": ", rows.leak[i], " for ", leak);
+    CHECK_THAT(rows.distortion[i] >= distortion - 1e-12 && rows.distortion[i] <= distortion * (1 + near) + 1e-12,
+               "row ", i, ": ", rows.distortion[i], " for ", distortion);
+    CHECK_THAT(std::abs(rows.tv[i] - double(tv)) < near, "row ", i);
+    CHECK_THAT(std::abs(rows.stray[i] - double(stray)) < near, "row ", i);
+    const bool holds = leak <= 0.5 && distortion <= 3;
+    CHECK_THAT(rows.verdict[std::size_t(i)] == (holds ? Verdict::holds : Verdict::fails), "row ", i);
+  }
+}
+
+TEST(random_heads_float) { check_against_scan<float>({}, false); }
+TEST(random_heads_double) { check_against_scan<double>({}, false); }
+TEST(random_heads_causal) { check_against_scan<float>(causal(), true); }
+
+TEST(threads_do_not_matter) {
+  const Index n = 200;
+  const OwnedTarget t = regular_target(n, 3, 2);
+  Matrix<float> q(n, 64), k(n, 64);
+  project_identity<float>(t.view(), 0.05, 0.1, Sketch::gaussian, 3, 1, q, k, {1, {}});
+  const auto one = certify_logits(t.view(), source_of(q, k, 1.0), {}, {0.5, 5}, true, {1, {}});
+  for (const int threads : {2, 3}) {
+    const auto rows = certify_logits(t.view(), source_of(q, k, 1.0), {}, {0.5, 5}, true, {threads, {}});
+    CHECK(rows.leak == one.leak);
+    CHECK(rows.distortion == one.distortion);
+    CHECK(rows.tv == one.tv);
+    CHECK(rows.verdict == one.verdict);
+    CHECK(rows.rescanned == one.rescanned);
+  }
+}
+
+TEST(given_matrices) {
+  OwnedTarget t;
+  t.row({0, 1}, {0.5, 0.5}).row({1}, {1});
+  Matrix<double> m(2, 2);
+  m << 0.6, 0.4, 0.25, 0.75;
+  const MatrixView<double> view(m.data(), 2, 2, RowStride(2));
+  const auto rows = certify_matrix<double>(t.view(), view, {}, {0.4, 0.6}, {1, {}});
+  CHECK(rows.leak[0] == 0);
+  CHECK_THAT(std::abs(rows.distortion[0] - 0.5) < 1e-14, rows.distortion[0]);
+  CHECK_THAT(std::abs(rows.leak[1] - 1.0 / 3) < 1e-14, rows.leak[1]);
+  CHECK(rows.verdict[0] == Verdict::holds && rows.verdict[1] == Verdict::holds);
+  CHECK(std::abs(rows.tv[1] - 0.25) < 1e-15);
+  CHECK(rows.stray[1] == 0.25);
+  m(1, 1) = 0;  // support without mass: nothing can be proved but failure
+  CHECK(certify_matrix<double>(t.view(), view, {}, {0.4, 0.6}, {1, {}}).verdict[1] == Verdict::fails);
+  m(1, 1) = -1;
+  CHECK_THROWS(NonFiniteError, "row 1, column 1",
+               certify_matrix<double>(t.view(), view, {}, {0.4, 0.6}, {1, {}}));
+  m(1, 1) = 0.75;
+  OwnedTarget lower;
+  lower.row({0}, {1}).row({1}, {1});
+  CHECK_THROWS(InputError, "0 where masked",
+               certify_matrix<double>(lower.view(), view, causal(), {0.4, 0.6}, {1, {}}));
+}
+
+TEST(bad_certificate_arguments) {
+  const Matrix<double> q = Matrix<double>::Identity(3, 3);
+  const OwnedTarget t = diagonal(3), small = diagonal(2);
+  const auto with = [&](const OwnedTarget& target, Tolerances tolerances) {
+    certify_logits(target.view(), source_of(q, q, 1.0), {}, tolerances, true, {1, {}});
+  };
+  CHECK_THROWS(InputError, "one row for each of the 2", with(small, {0.05, 0.1}));
+  CHECK_THROWS(InputError, "leak", with(t, {0, 0.1}));
+  CHECK_THROWS(InputError, "leak", with(t, {1, 0.1}));
+  CHECK_THROWS(InputError, "leak", with(t, {std::nan(""), 0.1}));
+  CHECK_THROWS(InputError, "distortion", with(t, {0.05, -1}));
+}
+
+TEST(enclosures_enclose) {
+  Numbers numbers(1);
+  for (int i = 0; i < 2000; ++i) {
+    const double a = 30 * numbers.next(), b = 30 * numbers.next();
+    const Enclosure e = exp(Enclosure::exactly(a)), m = expm1(Enclosure::exactly(a));
+    CHECK((long double)e.lo <= std::exp((long double)a) && (long double)e.hi >= std::exp((long double)a));
+    CHECK((long double)m.lo <= std::expm1((long double)a) && (long double)m.hi >= std::expm1((long double)a));
+    const Enclosure l = headfit::log(std::abs(a));
+    CHECK((long double)l.lo <= std::log((long double)std::abs(a)) &&
+          (long double)l.hi >= std::log((long double)std::abs(a)));
+    const Enclosure d = Enclosure::exactly(a) - Enclosure::exactly(b);
+    CHECK((long double)d.lo <= (long double)a - b && (long double)d.hi >= (long double)a - b);
+  }
+  // The norm is bounded from above also where squares underflow or sums round down.
+  Eigen::RowVectorXd tiny = Eigen::RowVectorXd::Constant(100, 1e-170);
+  CHECK(norm_above(tiny) >= 1e-169);
+  Eigen::RowVectorXf thirds = Eigen::RowVectorXf::Constant(3, 1.0f / 3);
+  CHECK((long double)norm_above(thirds) >= std::sqrt(3.0L) * (long double)(1.0f / 3));
+  const DotBound bound = DotBound::of<float>(64, 66);
+  CHECK(bound.relative >= 66 * std::ldexp(1.0, -24) / (1 - 66 * std::ldexp(1.0, -24)));
+}

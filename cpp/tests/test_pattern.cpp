@@ -1,0 +1,103 @@
+// Random regular patterns, and what makes a target valid.
+#include <algorithm>
+#include <limits>
+
+#include "check.hpp"
+#include "headfit/base/errors.hpp"
+#include "sample.hpp"
+
+using namespace headfit;
+using namespace headfit::test;
+
+TEST(random_regular_has_k_in_every_row_and_column) {
+  for (const Index n : {1, 2, 3, 5, 16, 63, 64, 500}) {
+    for (const Index k : {Index(1), Index(2), n / 2, n / 2 + 1, n - 1, n}) {
+      if (k < 1 || k > n) continue;
+      for (std::uint64_t seed = 0; seed < 5; ++seed) {
+        const std::vector<Column> columns = random_regular(n, k, seed);
+        CHECK(static_cast<Index>(columns.size()) == n * k);
+        std::vector<Index> count(static_cast<std::size_t>(n), 0);
+        for (Index i = 0; i < n; ++i) {
+          for (Index p = 0; p < k; ++p) {
+            const Column c = columns[static_cast<std::size_t>(i * k + p)];
+            CHECK(c >= 0 && c < n);
+            CHECK(p == 0 || c > columns[static_cast<std::size_t>(i * k + p - 1)]);
+            ++count[static_cast<std::size_t>(c)];
+          }
+        }
+        for (const Index c : count) CHECK_THAT(c == k, "n=", n, " k=", k, " seed=", seed);
+        CHECK(random_regular(n, k, seed) == columns);
+      }
+    }
+  }
+  CHECK(random_regular(100, 4, 1) != random_regular(100, 4, 2));
+}
+
+TEST(random_regular_refuses) {
+  CHECK_THROWS(InputError, "k: expected", random_regular(5, 6, 0));
+  CHECK_THROWS(InputError, "k: expected", random_regular(5, 0, 0));
+  CHECK_THROWS(InputError, "n: expected", random_regular(0, 1, 0));
+  CHECK_THROWS(InputError, "n: expected", random_regular(Index(1) << 31, 1, 0));
+}
+
+TEST(valid_targets) {
+  OwnedTarget t;
+  t.row({0, 2}, {0.25, 0.75}).row({2}, {1}).row({1, 2}, {0.5, 0.5});
+  const TargetSummary s = validate_target(t.view(), {}, 1e-9);
+  CHECK(s.nonzeros == 5);
+  CHECK(s.per_row == 2);
+  CHECK(s.per_column == 3);
+  CHECK(s.gamma == 3);
+}
+
+namespace {
+
+void rejected(const OwnedTarget& t, const char* part, const Mask& mask = {}) {
+  CHECK_THROWS(TargetError, part, validate_target(t.view(), mask, 1e-6));
+}
+
+}  // namespace
+
+TEST(invalid_targets_name_the_place) {
+  const double nan = std::nan(""), inf = std::numeric_limits<double>::infinity();
+  const auto with = [](std::vector<Column> c, std::vector<double> w) {
+    return OwnedTarget().row({0}, {1}).row(std::move(c), std::move(w)).row({2}, {1});
+  };
+  rejected(with({0, 1}, {0.5, 0.4}), "row 1 sums to 0.9");
+  rejected(with({0, 1}, {1.5, -0.5}), "-0.5 at row 1, column 1");
+  rejected(with({0, 1}, {1, 0}), "got 0 at row 1, column 1");
+  rejected(with({0, 1}, {1, nan}), "nan at row 1, column 1");
+  rejected(with({0, 1}, {inf, 0.5}), "inf at row 1, column 0");
+  rejected(with({1, 0}, {0.5, 0.5}), "row 1 does not, at column 0");
+  rejected(with({1, 1}, {0.5, 0.5}), "row 1 does not, at column 1");
+  rejected(with({0, 3}, {0.5, 0.5}), "column 3 in row 1");
+  rejected(with({-1, 0}, {0.5, 0.5}), "column -1 in row 1");
+  rejected(with({}, {}), "row 1 is empty");
+  OwnedTarget shifted = with({1}, {1});
+  shifted.offsets[0] = 1;
+  rejected(shifted, "first row offset");
+  OwnedTarget backward = with({1}, {1});
+  backward.offsets = {0, 2, 1, 3};
+  rejected(backward, "decreasing row offsets at row 1");
+}
+
+TEST(masks_of_targets) {
+  Mask causal;
+  causal.right = 0;
+  OwnedTarget lower;
+  lower.row({0}, {1}).row({0, 1}, {0.5, 0.5});
+  CHECK(validate_target(lower.view(), causal, 1e-6).per_column == 2);
+  OwnedTarget upper;
+  upper.row({1}, {1}).row({0}, {1});
+  rejected(upper, "masked position, row 0, column 1", causal);
+
+  // An empty row is allowed only where the mask leaves nothing.
+  OwnedTarget hole;
+  hole.row({0}, {1}).row({}, {}).row({2}, {1});
+  rejected(hole, "row 1 is empty", causal);
+  const bool dense[9] = {true, true, true, false, false, false, true, true, true};
+  Mask closed;
+  closed.dense = dense;
+  closed.dense_head = 9, closed.dense_row = 3, closed.dense_col = 1;
+  CHECK(validate_target(hole.view(), closed, 1e-6).nonzeros == 2);
+}

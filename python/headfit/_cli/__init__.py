@@ -1,0 +1,1 @@
+"""The parts of the command line: arguments, commands, text and the picture of the demo."""

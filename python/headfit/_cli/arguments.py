@@ -1,0 +1,179 @@
+"""The arguments of each command, with examples in their help."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NoReturn
+
+from headfit._cli import commands
+from headfit.fitting import DTYPES, METHODS
+
+Commands = Any  # argparse's action of sub-parsers is private
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser whose complaints are one line, and whose examples keep their lines."""
+
+    def __init__(self, **settings: Any) -> None:
+        settings.setdefault("formatter_class", argparse.RawDescriptionHelpFormatter)
+        settings.setdefault("allow_abbrev", False)
+        super().__init__(**settings)
+
+    def error(self, message: str) -> NoReturn:
+        """Name the problem on one line of stderr and exit with status 2."""
+        line = " ".join(message.split())
+        self.exit(2, f"{self.prog}: {line} (see {self.prog} --help)\n")
+
+
+def command(
+    parent: Commands,
+    name: str,
+    run: Callable[[Any], int],
+    about: str,
+    examples: str,
+    *,
+    json: bool = True,
+) -> Parser:
+    """Add a command with its help, its examples and --json."""
+    parser: Parser = parent.add_parser(
+        name, help=about, description=about, epilog="examples:\n" + examples
+    )
+    parser.set_defaults(run=run)
+    if json:
+        parser.add_argument(
+            "--json", action="store_true", help="print one JSON object, and nothing else"
+        )
+    return parser
+
+
+def mask(text: str) -> Any:
+    """Return the mask that `causal`, `window:W` or `window:LEFT,RIGHT` stands for."""
+    kind, colon, width = text.partition(":")
+    if text == "causal":
+        return "causal"
+    try:
+        numbers = [int(part) for part in width.split(",")]
+    except ValueError:
+        numbers = []
+    if kind != "window" or not colon or len(numbers) not in (1, 2) or min(numbers) < 0:
+        raise argparse.ArgumentTypeError(
+            f"expected causal, window:W or window:LEFT,RIGHT, got {text!r}"
+        )
+    return ("window", numbers[0] if len(numbers) == 1 else tuple(numbers))
+
+
+def output(text: str) -> Path:
+    """Return a path that can be written to; said before the work, not after it."""
+    path = Path(text)
+    if not path.parent.is_dir():
+        raise argparse.ArgumentTypeError(f"there is no folder {path.parent}")
+    if not os.access(path.parent, os.W_OK):
+        raise argparse.ArgumentTypeError(f"the folder {path.parent} cannot be written to")
+    if path.is_dir():
+        raise argparse.ArgumentTypeError(f"{text} is a folder")
+    return path
+
+
+def _target(parser: Parser) -> None:
+    parser.add_argument(
+        "target", metavar="A", type=Path, help="the target: .npz of scipy.sparse.save_npz, or .mtx"
+    )
+    parser.add_argument(
+        "--normalize", action="store_true", help="scale the rows of the target to sum to 1"
+    )
+
+
+def _tolerances(parser: Parser, leak: float | None, distortion: float | None) -> None:
+    of_head = "the head's" if leak is None else None
+    parser.add_argument(
+        "--leak", type=float, default=leak, metavar="E",
+        help=f"largest weight off the pattern / smallest on it (default: {of_head or leak})",
+    )  # fmt: skip
+    parser.add_argument(
+        "--distortion", type=float, default=distortion, metavar="E",
+        help=f"largest error of ratios on the pattern (default: {of_head or distortion})",
+    )  # fmt: skip
+
+
+def add_demo(parent: Commands) -> None:
+    """Add `headfit demo`."""
+    parser = command(
+        parent,
+        "demo",
+        commands.demo,
+        "one fixed module attends in five patterns, each certified",
+        "  headfit demo\n  headfit demo --out demo.pdf\n  headfit demo --no-picture --json\n",
+    )
+    parser.add_argument(
+        "--out", type=output, default=Path("headfit-demo.png"), metavar="PNG",
+        help="where the picture goes; .pdf and .svg too (default: %(default)s)",
+    )  # fmt: skip
+    parser.add_argument("--no-picture", action="store_true", help="draw nothing")
+    parser.add_argument("--seed", type=seed, default=0, help="of all that is random (default: 0)")
+
+
+def add_fit(parent: Commands) -> None:
+    """Add `headfit fit`."""
+    parser = command(
+        parent,
+        "fit",
+        commands.fit,
+        "find a head that produces a pattern",
+        "  headfit fit A.npz --dim 2048 --leak 0.3 --distortion 2 -o head.npz\n"
+        "  headfit fit A.npz --leak 0.3 --distortion 2 -o head.npz  # smallest found\n"
+        "  headfit fit A.mtx --module W.npz --mask causal -o head.npz\n",
+    )
+    _target(parser)
+    parser.add_argument(
+        "-o", "--output", type=output, required=True, metavar="HEAD", help="the head, .npz"
+    )
+    parser.add_argument("--dim", type=int, metavar="D", help="head size (default: search)")
+    parser.add_argument("--method", choices=METHODS, default="auto", help="default: %(default)s")
+    _tolerances(parser, 0.05, 0.1)
+    parser.add_argument("--dtype", choices=DTYPES, default="float32", help="default: %(default)s")
+    parser.add_argument(
+        "--module", type=Path, metavar="W",
+        help="use this fixed module: .npz with W_Q, W_K and perhaps scale, or a head",
+    )  # fmt: skip
+    parser.add_argument("--mask", type=mask, help="causal, window:W or window:LEFT,RIGHT")
+    parser.add_argument("--seed", type=seed, default=0, help="of the sketch (default: 0)")
+
+
+def add_certify(parent: Commands) -> None:
+    """Add `headfit certify`."""
+    parser = command(
+        parent,
+        "certify",
+        commands.certify,
+        "judge the arrays of a head anew, whatever the file says of them",
+        "  headfit certify A.npz head.npz\n"
+        "  headfit certify A.npz head.npz --leak 0.2 --distortion 1 --json\n",
+    )
+    _target(parser)
+    parser.add_argument("head", metavar="HEAD", type=Path, help="a head that headfit fit wrote")
+    _tolerances(parser, None, None)
+
+
+def add_info(parent: Commands) -> None:
+    """Add `headfit info`."""
+    parser = command(
+        parent,
+        "info",
+        commands.info,
+        "say what a target or a head is",
+        "  headfit info A.npz\n  headfit info head.npz --json\n",
+    )
+    parser.add_argument("file", metavar="FILE", type=Path, help="a target or a head")
+    parser.add_argument(
+        "--normalize", action="store_true", help="scale the rows of a target to sum to 1"
+    )
+
+
+def seed(text: str) -> int:
+    """Return a seed: an integer of at least 0."""
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"expected an integer of at least 0, got {text!r}")
+    return int(text)

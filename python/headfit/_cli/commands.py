@@ -1,0 +1,188 @@
+"""What each command does, from its parsed arguments to its exit status."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import scipy.io
+import scipy.sparse as sp
+from numpy.typing import NDArray
+
+from headfit import bounds, patterns
+from headfit._cli import text
+from headfit._files import load_arrays, replace_file
+from headfit.certificate import certify as judge
+from headfit.errors import InputError
+from headfit.fit_result import Fit, load_fit
+from headfit.fitting import fit as find
+from headfit.module import SelfAttention
+from headfit.targets import Target, load_matrix
+
+
+def _status(holds: bool) -> int:
+    return 0 if holds else 1
+
+
+def demo(arguments: Any) -> int:
+    """`headfit demo`."""
+    from headfit._cli.picture import check_name
+    from headfit.demo import run_demo
+
+    if not arguments.no_picture:
+        check_name(arguments.out)  # before the work, not after it
+    with text.progress() as say:
+        found = run_demo(rng=arguments.seed, progress=say)
+        picture, missing = None, None
+        if not arguments.no_picture:
+            say("the picture")
+            try:
+                picture = found.save_picture(arguments.out)
+            except ImportError as error:
+                missing = str(error)
+    if arguments.json:
+        text.emit({**found.as_dict(), "picture": None if picture is None else str(picture)})
+    else:
+        print(text.demo_table(found))
+        if picture is not None:
+            print(f"\npicture: {picture.resolve()}")
+        elif missing is not None:
+            print(f"\nno picture: {missing}")
+    return _status(found.holds)
+
+
+def pattern(arguments: Any) -> int:
+    """`headfit pattern KIND`."""
+    values = {name: getattr(arguments, name) for name in arguments.names}
+    if arguments.kind == "knn":
+        values["points"] = _points(values["points"])
+    elif arguments.kind == "from_graph":
+        values["graph"] = load_matrix(values["graph"])
+    elif arguments.kind == "induction":
+        values["tokens"] = _tokens(values["tokens"], values.pop("text"), values.pop("by"))
+    make = getattr(patterns, arguments.kind)
+    A = make(**values, weights=arguments.weights, gamma=arguments.gamma, rng=arguments.seed)
+    target = Target(A)
+    if arguments.output.suffix == ".mtx":
+        replace_file(arguments.output, lambda file: scipy.io.mmwrite(file, A))
+    else:
+        replace_file(arguments.output, lambda file: sp.save_npz(file, A))
+    if arguments.json:
+        about = {"kind": arguments.kind, "seed": arguments.seed, "file": str(arguments.output)}
+        text.emit({**about, **text.target_figures(target)})
+    else:
+        print(f"{arguments.output}: {arguments.kind}, {text.target_line(target)}")
+    return 0
+
+
+def _points(path: Path) -> NDArray[Any]:
+    try:
+        points: Any = np.load(path, allow_pickle=False)
+    except (ValueError, EOFError) as error:
+        raise InputError(f"{path} is no .npy file of numbers: {error}") from error
+    if not isinstance(points, np.ndarray):
+        raise InputError(f"{path} must hold a single array, as numpy.save writes it")
+    return points
+
+
+def _tokens(path: Path | None, given: str | None, by: str) -> list[str]:
+    if (path is None) == (given is None):
+        raise InputError("induction takes a text file or --text, one of them")
+    if path is not None:
+        try:
+            given = path.read_text(encoding="utf-8").removesuffix("\n")
+        except UnicodeDecodeError as error:
+            raise InputError(f"{path} is no UTF-8 text: {error}") from error
+    assert given is not None
+    return given.split() if by == "word" else list(given)
+
+
+def _module(path: Path) -> SelfAttention:
+    arrays = load_arrays(path, "module file")
+    if "about" in arrays:  # a saved head has its module in it
+        return load_fit(path).module
+    for name in ("W_Q", "W_K"):
+        if name not in arrays:
+            raise InputError(f"{path} must hold W_Q and W_K; it holds {', '.join(arrays) or '-'}")
+    scale = arrays.get("scale")
+    if scale is not None and (scale.size != 1 or scale.dtype.kind not in "fiu"):
+        raise InputError(f"{path} must hold one number as scale; got shape {scale.shape}")
+    return SelfAttention(arrays["W_Q"], arrays["W_K"], None if scale is None else scale.item())
+
+
+def fit(arguments: Any) -> int:
+    """`headfit fit`."""
+    target = Target(arguments.target, mask=arguments.mask, normalize=arguments.normalize)
+    module = None if arguments.module is None else _module(arguments.module)
+    size = module.dim if module is not None else arguments.dim
+    with text.progress() as say:
+        say(f"fitting n = {target.n}, " + ("searching dim" if size is None else f"dim = {size}"))
+        head = find(
+            target,
+            arguments.dim,
+            method=arguments.method,
+            module=module,
+            dtype=arguments.dtype,
+            leak=arguments.leak,
+            distortion=arguments.distortion,
+            rng=arguments.seed,
+        )
+        say(f"writing {arguments.output}")
+        head.save(arguments.output)
+    if arguments.json:
+        text.emit({"file": str(arguments.output), **text.head_figures(head)})
+    else:
+        print(head.certificate)
+        print(f"{arguments.output}: {text.head_line(head)}")
+    return _status(head.certificate.holds)
+
+
+def certify(arguments: Any) -> int:
+    """`headfit certify`."""
+    head = load_fit(arguments.head)
+    target = Target(arguments.target, mask=head.mask, normalize=arguments.normalize)
+    with text.progress() as say:
+        say(f"certifying {target.n} x {target.n} entries")
+        certificate = judge(
+            target,
+            head.attention,
+            leak=head.leak if arguments.leak is None else arguments.leak,
+            distortion=head.distortion if arguments.distortion is None else arguments.distortion,
+        )
+    if arguments.json:
+        text.emit({"dim": head.dim, **certificate.as_dict()})
+    else:
+        print(certificate)
+    return _status(certificate.holds)
+
+
+def info(arguments: Any) -> int:
+    """`headfit info`."""
+    found = _target_or_head(arguments.file, arguments.normalize)
+    if isinstance(found, Fit):
+        if arguments.json:
+            text.emit({"file": str(arguments.file), "kind": "head", **text.head_figures(found)})
+        else:
+            print(f"{arguments.file}: {text.head_line(found)}")
+            print(f"module: {found.module}")
+            print(f"as recorded, not judged anew:\n{found.certificate}")
+        return 0
+    proved = bounds.projection_dim(found.n, found.per_row, found.gamma)
+    if arguments.json:
+        figures = text.target_figures(found)
+        text.emit({"file": str(arguments.file), "kind": "target", **figures, "proved_dim": proved})
+    else:
+        print(f"{arguments.file}: target, {text.target_line(found)}")
+        print(f"size proved to suffice for leak 0.05, distortion 0.1: {proved}")
+    return 0
+
+
+def _target_or_head(path: Path, normalize: bool) -> Target | Fit:
+    if path.suffix == ".npz":
+        arrays = load_arrays(path, "target or head")
+        if "about" in arrays:
+            return load_fit(path)
+        if "Q" in arrays or "W_Q" in arrays:
+            raise InputError(f"{path} is neither a target nor a saved head: {', '.join(arrays)}")
+    return Target(path, normalize=normalize)

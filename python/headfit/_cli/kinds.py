@@ -1,0 +1,151 @@
+"""`headfit pattern`: every kind of `headfit.patterns`, its parameters as arguments."""
+
+from __future__ import annotations
+
+import argparse
+import inspect
+from pathlib import Path
+from typing import Any
+
+from headfit import patterns
+from headfit._cli import commands
+from headfit._cli.arguments import Commands, Parser, command, output, seed
+
+Argument = tuple[str, dict[str, Any]]
+
+
+def _count(name: str, about: str, **more: Any) -> Argument:
+    return name, {"type": int, "help": about, **more}
+
+
+def _flag(name: str, about: str) -> Argument:
+    return name, {"action": "store_true", "help": about}
+
+
+def _choice(name: str, *choices: str) -> Argument:
+    return name, {"choices": choices, "default": choices[0], "help": "default: %(default)s"}
+
+
+_N = _count("n", "tokens")
+_BOUNDARY = _choice("--boundary", "clip", "wrap")
+_LOOPS = _flag("--self-loops", "tokens attend to themselves as well")
+_SIDES = _count("width", "neighbours on each side")
+
+# The names are those of the functions' parameters; `run` in commands.py passes them on.
+KINDS: dict[str, tuple[Argument, ...]] = {
+    "band": (_N, _SIDES, _BOUNDARY),
+    "bigbird": (
+        _N,
+        _count("window", "reach of the window on each side"),
+        _count("n_global", "global tokens"),
+        _count("n_random", "random columns a row"),
+        _BOUNDARY,
+    ),
+    "block": (_N, _count("size", "tokens of a block")),
+    "butterfly": (_N, _count("--stages", "which stages (default: all)", nargs="+", metavar="S")),
+    "causal_band": (_N, _count("width", "how far back a token sees")),
+    "circulant": (_N, _count("offsets", "one or more, of any sign", nargs="+", metavar="offset")),
+    "digits_knn": (),
+    "dilated": (_N, _SIDES, _count("dilation", "distance between them"), _BOUNDARY),
+    "from_graph": (
+        ("graph", {"type": Path, "help": "adjacency matrix: .npz of save_npz, or .mtx"}),
+        ("--self-loops", {"action": argparse.BooleanOptionalAction,
+                          "help": "give every token one, or remove all (default: as they are)"}),
+    ),
+    "grid2d": (
+        _count("height", "rows of the grid"),
+        _count("width", "columns of the grid"),
+        _flag("--diagonals", "attend to diagonal neighbours as well"),
+        _BOUNDARY,
+        _LOOPS,
+    ),
+    "hypercube": (_N, _LOOPS),
+    "induction": (
+        ("tokens", {"type": Path, "nargs": "?", "metavar": "FILE", "help": "a text file"}),
+        ("--text", {"help": "the text itself, in place of a file"}),
+        ("--by", {"choices": ("word", "character"), "default": "word",
+                  "help": "what a token is (default: %(default)s)"}),
+        _choice("--which", "latest", "all"),
+    ),
+    "knn": (
+        ("points", {"type": Path, "metavar": "POINTS", "help": ".npy, shape (n, dimensions)"}),
+        _count("k", "neighbours of each point"),
+        _count("--per-column", "most that attend to one point", metavar="K"),
+        _choice("--on-short", "raise", "fewer"),
+        ("--bandwidth", {"type": float, "metavar": "H", "help": "of Gaussian weights"}),
+    ),
+    "permutation": (_N,),
+    "previous_token": (_N, _BOUNDARY),
+    "random_regular": (_N, _count("k", "nonzeros of each row and each column")),
+    "strided": (
+        _N,
+        _count("stride", "distance between the far tokens"),
+        _count("--window", "how far back the window reaches (default: stride)", metavar="W"),
+        ("--causal", {"action": argparse.BooleanOptionalAction, "default": True,
+                      "help": "attend to earlier tokens only (default), or both ways"}),
+    ),
+    "tree": (_N, _count("--arity", "children of a token", default=2), _LOOPS),
+}  # fmt: skip
+
+_ARGUMENTS = {
+    "band": "512 2",
+    "bigbird": "512 2 1 2 --seed 3",
+    "block": "512 8",
+    "butterfly": "512 --stages 0 3",
+    "causal_band": "512 4",
+    "circulant": "512 -1 2 7",
+    "digits_knn": "",
+    "dilated": "512 2 4 --boundary wrap",
+    "from_graph": "graph.mtx --no-self-loops",
+    "grid2d": "20 30 --diagonals",
+    "hypercube": "512 --self-loops",
+    "induction": '--text "the cat and the dog and the bird"',
+    "knn": "points.npy 8 --per-column 16 --weights gaussian --gamma 4",
+    "permutation": "512 --seed 3",
+    "previous_token": "512",
+    "random_regular": "512 4 --gamma 2 --seed 3",
+    "strided": "512 16 --window 4",
+    "tree": "511 --arity 3",
+}
+
+
+def example(kind: str) -> str:
+    """Return a command that makes a pattern of this kind."""
+    return " ".join(["headfit pattern", kind, *_ARGUMENTS[kind].split(), "-o A.npz"])
+
+
+def add_pattern(parent: Commands) -> None:
+    """Add `headfit pattern KIND`."""
+    shown = ("random_regular", "induction", "knn")
+    examples = "".join(f"  {example(kind)}\n" for kind in shown)
+    parser: Parser = command(
+        parent,
+        "pattern",
+        commands.pattern,
+        "write a target pattern to a file",
+        examples + "  headfit pattern knn --help\n",
+        json=False,
+    )
+    kinds = parser.add_subparsers(metavar="KIND", dest="kind", required=True)
+    for kind, arguments in KINDS.items():
+        about = (inspect.getdoc(getattr(patterns, kind)) or "").splitlines()[0].replace("`", "")
+        one = command(kinds, kind, commands.pattern, about, f"  {example(kind)}\n")
+        names = []
+        for name, settings in arguments:
+            names.append(one.add_argument(name, **settings).dest)
+        one.set_defaults(names=names)
+        _add_common(one, kind)
+
+
+def _add_common(parser: Parser, kind: str) -> None:
+    weights = ["uniform", "random"] + (["gaussian"] if kind == "knn" else [])
+    parser.add_argument(
+        "--weights", choices=weights, help="default: random where gamma > 1, else uniform"
+    )
+    parser.add_argument(
+        "--gamma", type=float, default=1.0, help="largest ratio of weights in a row (default: 1)"
+    )
+    parser.add_argument("--seed", type=seed, default=0, help="of all that is random (default: 0)")
+    parser.add_argument(
+        "-o", "--output", type=output, required=True, metavar="A", help="the file, .npz or .mtx"
+    )

@@ -1,0 +1,137 @@
+"""What the commands print: lines for people, JSON for machines, progress for terminals."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+
+from headfit._text import mask_text, number
+from headfit.demo import Demo
+from headfit.fit_result import Fit
+from headfit.targets import Target
+
+
+def emit(figures: dict[str, Any]) -> None:
+    """Print one JSON object, in strict JSON: no NaN, no infinity."""
+    print(json.dumps(_plain(figures), allow_nan=False))
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
+    if isinstance(value, np.generic):
+        value = value.item()
+    if isinstance(value, float) and not math.isfinite(value):
+        return None if math.isnan(value) else str(value)
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return value
+    return str(value)
+
+
+@contextmanager
+def progress() -> Iterator[Callable[[str], None]]:
+    """Yield what shows a line of progress, on a terminal only, and clear it at the end."""
+    terminal = sys.stderr.isatty()
+
+    def say(line: str) -> None:
+        if terminal:
+            print(f"\r\x1b[2K{line} ...", end="", file=sys.stderr, flush=True)
+
+    try:
+        yield say
+    finally:
+        if terminal:
+            print("\r\x1b[2K", end="", file=sys.stderr, flush=True)
+
+
+def target_figures(target: Target) -> dict[str, Any]:
+    """Return what `headfit info` and `headfit pattern` say of a target."""
+    return {
+        "n": target.n,
+        "nonzeros": target.nonzeros,
+        "per_row": target.per_row,
+        "per_column": target.per_column,
+        "gamma": target.gamma,
+    }
+
+
+def target_line(target: Target) -> str:
+    """Return the same for people."""
+    return (
+        f"n = {target.n}, {target.nonzeros} nonzeros, at most {target.per_row} a row and "
+        f"{target.per_column} a column, gamma = {target.gamma:.6g}"
+    )
+
+
+def head_figures(head: Fit) -> dict[str, Any]:
+    """Return what `headfit fit` and `headfit info` say of a head."""
+    return {
+        "n": head.Q.shape[0],
+        "dim": head.dim,
+        "width": head.module.width,
+        "canonical": head.module.is_canonical,
+        "dtype": head.dtype,
+        "scale": head.scale,
+        "mask": None if head.mask is None else mask_text(head.mask),
+        "method": head.method,
+        "leak": head.leak,
+        "distortion": head.distortion,
+        "status": head.status,
+        "seconds": head.seconds,
+        "settings": head.settings,
+        "search": None if head.search is None else dataclasses.asdict(head.search),
+        "certificate": head.certificate.as_dict(),
+    }
+
+
+def head_line(head: Fit) -> str:
+    """Return the same for people."""
+    searched = "" if head.search is None else f" ({head.search.stopped})"
+    return (
+        f"head of {head.Q.shape[0]} tokens, dim = {head.dim}{searched}, {head.dtype}, "
+        f"{head.method}, mask={mask_text(head.mask)}, {head.seconds:.3g} s"
+    )
+
+
+def demo_table(demo: Demo) -> str:
+    """Return the table of the demonstration."""
+    head = ("pattern", "n", "k row/col", "gamma", "d", "leak", "distortion", "seconds", "holds",
+            "proved d")  # fmt: skip
+    lines: list[Sequence[str]] = [head]
+    for row in demo.rows:
+        t, c = row.target, row.fit.certificate
+        lines.append((
+            row.name, str(t.n), f"{t.per_row}/{t.per_column}", f"{t.gamma:g}", str(row.fit.dim),
+            number(c.leak), number(c.distortion), f"{row.seconds:.1f}",
+            "yes" if c.holds else "no", str(row.proved_dim),
+        ))  # fmt: skip
+    widths = [max(len(line[i]) for line in lines) for i in range(len(head))]
+    table = "\n".join(
+        "  ".join(
+            cell.ljust(width) if i == 0 else cell.rjust(width)
+            for i, (cell, width) in enumerate(zip(line, widths, strict=True))
+        )
+        for line in lines
+    )
+    first, module = demo.rows[0].fit, demo.module
+    kept = "the same bytes" if demo.untouched else "CHANGED"
+    return (
+        f"One fixed module: W_Q and W_K dense and random, {module.width} x {module.dim}, "
+        f"{module.dtype}.\n"
+        f"For each pattern only the input X differs; asked for: leak <= {first.leak:g}, "
+        f"distortion <= {first.distortion:g}.\n\n{table}\n\n"
+        f"leak, distortion: certified upper bounds over all n**2 entries of module(X).\n"
+        f"proved d: the size that bounds.projection_dim proves to suffice.\n"
+        f"weights: sha256 {demo.weights_before[:16]} before, {demo.weights_after[:16]} after: "
+        f"{kept}\n"
+        f"{demo.setup_seconds:.1f} s for the module, {demo.seconds:.1f} s in all"
+    )

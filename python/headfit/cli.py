@@ -1,0 +1,100 @@
+"""The command line: ``headfit demo | pattern | fit | certify | info``."""
+
+from __future__ import annotations
+
+import os
+import sys
+import zipfile
+import zlib
+from collections.abc import Sequence
+
+import headfit
+from headfit._cli.arguments import Parser, add_certify, add_demo, add_fit, add_info
+from headfit._cli.kinds import add_pattern
+from headfit.errors import HeadfitError
+
+__all__ = ["main"]
+
+HOLDS, FAILS, BAD_INPUT, INTERRUPTED = 0, 1, 2, 130
+
+# A damaged .npz file shows in the archive itself or in its compressed parts.
+_BAD = (HeadfitError, OSError, MemoryError, zipfile.BadZipFile, zlib.error)
+
+_EXAMPLES = """\
+examples:
+  headfit demo
+  headfit pattern random_regular 512 4 -o A.npz
+  headfit fit A.npz --dim 2048 --leak 0.3 --distortion 2 -o head.npz
+  headfit certify A.npz head.npz
+
+exit status: 0 the certificate holds, 1 it does not, 2 bad input
+"""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line; return its exit status.
+
+    Parameters
+    ----------
+    argv : sequence of str, optional
+        The arguments; those of the process when None.
+
+    Returns
+    -------
+    int
+        0: done, and what was judged holds. 1: it does not hold. 2: bad input, with one line
+        on stderr that names the problem. 130: interrupted.
+
+    Examples
+    --------
+    >>> main(["certify", "no-such-file.npz", "head.npz"])
+    2
+    """
+    try:
+        arguments = _parser().parse_args(argv)
+        status: int = arguments.run(arguments)
+        sys.stdout.flush()
+        return status
+    except BrokenPipeError:
+        # Whoever read our output has gone: say nothing, and let the interpreter's own
+        # flush at exit find an open place to write to.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return FAILS
+    except SystemExit as stop:  # --help, --version, arguments that do not parse
+        return stop.code if isinstance(stop.code, int) else BAD_INPUT
+    except KeyboardInterrupt:
+        print("headfit: interrupted", file=sys.stderr)
+        return INTERRUPTED
+    except _BAD as error:
+        print(f"headfit: {_one_line(error)}", file=sys.stderr)
+        return BAD_INPUT
+
+
+def _one_line(error: BaseException) -> str:
+    if isinstance(error, OSError) and error.strerror:
+        named = "" if error.filename is None else f"{os.fsdecode(error.filename)}: "
+        return named + error.strerror
+    if isinstance(error, MemoryError) and not str(error):
+        return "out of memory"
+    return " ".join(str(error).split()) or type(error).__name__
+
+
+def _parser() -> Parser:
+    parser = Parser(
+        prog="headfit",
+        description="Small self-attention heads for sparse attention patterns, with a "
+        "certificate for every entry.",
+        epilog=_EXAMPLES,
+    )
+    parser.add_argument("--version", action="version", version=f"headfit {headfit.__version__}")
+    commands = parser.add_subparsers(metavar="COMMAND", required=True)
+    add_demo(commands)
+    add_pattern(commands)
+    add_fit(commands)
+    add_certify(commands)
+    add_info(commands)
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

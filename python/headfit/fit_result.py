@@ -1,0 +1,275 @@
+"""What a fit is: the head, its certificate, and the file it is kept in."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
+
+import headfit
+from headfit._arrays import FloatArray, is_sparse
+from headfit._files import load_arrays, save_arrays
+from headfit._text import mask_text, number
+from headfit.attention import Attention
+from headfit.certificate import Certificate
+from headfit.errors import InputError
+from headfit.module import SelfAttention
+
+__all__ = ["Fit", "Search", "Trial", "load_fit"]
+
+FORMAT = 1
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One head size that a search tried: its outcome and the seconds it took."""
+
+    dim: int
+    holds: bool
+    leak: float
+    distortion: float
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Search:
+    """What a search over head sizes tried.
+
+    Attributes
+    ----------
+    trials : tuple of Trial
+        In the order they were made.
+    dim : int or None
+        The smallest size found that certifies: not a proof that no smaller one would.
+    stopped : str
+        Why the search ended.
+    """
+
+    trials: tuple[Trial, ...]
+    dim: int | None
+    stopped: str
+
+    def __repr__(self) -> str:
+        tried = ", ".join(f"{t.dim}{'' if t.holds else ' no'}" for t in self.trials)
+        found = "none certified" if self.dim is None else f"smallest found {self.dim}"
+        return f"Search({found}; tried {tried}; {self.stopped})"
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class Fit:
+    """A head for a target: queries, keys, the module and its input, and the certificate.
+
+    Attributes
+    ----------
+    Q, K : ndarray, shape (n, d)
+        The logits are ``scale * Q @ K.T``. With a module, these are the products of X and its
+        weights, not what the method intended.
+    scale : float
+    mask : object
+    module : SelfAttention
+        The one given to `fit`, or the canonical one of this size.
+    X : ndarray, shape (n, D)
+        The input for which the module attends as asked.
+    dim : int
+    dtype : str
+    method : str
+    leak, distortion : float
+        The tolerances asked for.
+    certificate : Certificate
+        What was proved; ``certificate.holds`` tells whether the tolerances are met.
+    status : str
+        The certificate's: "holds", "fails" or "undecided".
+    failed_rows, witnesses, search, lower_bound
+        None until a method fills them.
+    seconds : float
+        Wall time of the fit, the certificate included.
+    settings : dict
+        The arguments of the fit, and the seed drawn from `rng`.
+    """
+
+    Q: FloatArray
+    K: FloatArray
+    scale: float
+    mask: Any
+    module: SelfAttention
+    dim: int
+    dtype: str
+    method: str
+    leak: float
+    distortion: float
+    certificate: Certificate
+    status: str
+    failed_rows: NDArray[np.intp] | None = None
+    witnesses: Any = None
+    search: Search | None = None
+    lower_bound: Any = None
+    seconds: float = 0.0
+    settings: dict[str, Any] = field(default_factory=dict)
+    input_stored: FloatArray | None = None
+
+    @cached_property
+    def X(self) -> FloatArray:
+        """The module's input, shape (n, D)."""
+        if self.input_stored is not None:
+            return self.input_stored
+        return self.module.input_for(self.Q, self.K)
+
+    @property
+    def attention(self) -> Attention:
+        """The attention of this head, evaluated when asked for."""
+        if self.input_stored is not None:
+            return self.module(self.X, mask=self.mask)
+        return Attention(self.Q, self.K, scale=self.scale, mask=self.mask)
+
+    def __repr__(self) -> str:
+        c = self.certificate
+        verdict = {"holds": "certified", "fails": "NOT certified", "undecided": "UNDECIDED"}
+        return (
+            f"Fit({self.method}, n={self.Q.shape[0]}, dim={self.dim}, {self.dtype}: "
+            f"{verdict[self.status]}, leak <= {number(c.leak)} of {self.leak:.6g}, distortion <= "
+            f"{number(c.distortion)} of {self.distortion:.6g}, mask={mask_text(self.mask)}, "
+            f"{self.seconds:.3g} s)"
+        )
+
+    def save(self, path: str | os.PathLike[str]) -> Path:
+        """Write the fit to a file of plain arrays and a JSON text, in one step.
+
+        Parameters
+        ----------
+        path : str or path
+            The exact name; an existing file is replaced only when all is written.
+
+        Returns
+        -------
+        Path
+        """
+        arrays: dict[str, NDArray[Any]] = {"Q": self.Q, "K": self.K}
+        if not self.module.is_canonical:
+            arrays["W_Q"], arrays["W_K"] = self.module.W_Q, self.module.W_K
+            arrays["X"] = self.X
+        if self.failed_rows is not None:
+            arrays["failed_rows"] = self.failed_rows
+        mask = self.mask
+        if is_sparse(mask):
+            csr = sp.csr_array(mask)
+            arrays["mask_indptr"], arrays["mask_indices"] = csr.indptr, csr.indices
+            mask = "sparse"
+        elif not (mask is None or isinstance(mask, (str, tuple))):
+            arrays["mask_dense"] = np.asarray(mask)
+            mask = "dense"
+        certificate: dict[str, Any] = {}
+        for item in dataclasses.fields(Certificate):
+            value = getattr(self.certificate, item.name)
+            if isinstance(value, np.ndarray):
+                arrays[f"certificate_{item.name}"] = value
+            elif item.name != "mask":
+                certificate[item.name] = value
+        about = {
+            "format": FORMAT,
+            "headfit": headfit.__version__,
+            "numpy": np.__version__,
+            "scale": self.scale,
+            "module_scale": self.module.scale,
+            "mask": mask,
+            "method": self.method,
+            "leak": self.leak,
+            "distortion": self.distortion,
+            "status": self.status,
+            "search": None if self.search is None else dataclasses.asdict(self.search),
+            "seconds": self.seconds,
+            "settings": self.settings,
+            "certificate": certificate,
+        }
+        arrays["about"] = np.array(json.dumps(about))
+        return save_arrays(path, arrays)
+
+
+def _mask_from(about: Any, arrays: dict[str, NDArray[Any]], n: int) -> Any:
+    if about == "dense":
+        return arrays["mask_dense"]
+    if about == "sparse":
+        indices = arrays["mask_indices"]
+        data = np.ones(indices.size, dtype=bool)
+        return sp.csr_array((data, indices, arrays["mask_indptr"]), shape=(n, n))
+    if isinstance(about, list):  # JSON has no tuples
+        kind, width = about
+        return (kind, tuple(width) if isinstance(width, list) else width)
+    return about
+
+
+def load_fit(path: str | os.PathLike[str]) -> Fit:
+    """Read a fit that `Fit.save` wrote.
+
+    Parameters
+    ----------
+    path : str or path
+
+    Returns
+    -------
+    Fit
+        With the certificate as it was; `certify` judges the arrays anew.
+
+    Raises
+    ------
+    InputError
+        When the file is no saved fit. Pickled content is never read.
+
+    Examples
+    --------
+    >>> import headfit as hf, os, tempfile
+    >>> fit = hf.fit(hf.patterns.permutation(8, rng=0), 64, distortion=1.0)
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = fit.save(os.path.join(folder, "head.npz"))
+    ...     hf.load_fit(path).dim
+    64
+    """
+    arrays = load_arrays(path, "saved fit")
+    try:
+        about = json.loads(str(arrays["about"]))
+        if about["format"] > FORMAT:
+            raise InputError(f"{path} was written by headfit {about['headfit']}, a newer version")
+        Q, K = arrays["Q"], arrays["K"]
+        mask = _mask_from(about["mask"], arrays, Q.shape[0])
+        if "W_Q" in arrays:
+            module = SelfAttention(arrays["W_Q"], arrays["W_K"], about["module_scale"])
+        else:
+            module = SelfAttention.canonical(Q.shape[1], about["module_scale"], dtype=Q.dtype)
+        known = dict(about["certificate"], mask=mask)
+        for item in dataclasses.fields(Certificate):
+            if f"certificate_{item.name}" in arrays:
+                known[item.name] = arrays[f"certificate_{item.name}"]
+        for name in ("worst_leak", "worst_distortion"):
+            known[name] = None if known[name] is None else tuple(known[name])
+        search = about["search"]
+        if search is not None:
+            trials = tuple(Trial(**t) for t in search["trials"])
+            search = Search(**{**search, "trials": trials})
+        return Fit(
+            Q=Q,
+            K=K,
+            scale=about["scale"],
+            mask=mask,
+            module=module,
+            dim=int(Q.shape[1]),
+            dtype=str(Q.dtype),
+            method=about["method"],
+            leak=about["leak"],
+            distortion=about["distortion"],
+            certificate=Certificate(**known),
+            status=about["status"],
+            failed_rows=arrays.get("failed_rows"),
+            search=search,
+            seconds=about["seconds"],
+            settings=about["settings"],
+            input_stored=arrays.get("X"),
+        )
+    except (KeyError, TypeError, json.JSONDecodeError) as error:
+        raise InputError(f"{path} is no saved fit: {type(error).__name__} {error}") from error

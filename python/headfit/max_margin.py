@@ -1,0 +1,126 @@
+"""Rung two: queries for given keys, the shortest that meet the tolerances, row by row."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from headfit import _core
+from headfit._files import require_memory
+from headfit._masks import core_mask
+from headfit.errors import InputError
+from headfit.keys import KeyTable
+from headfit.methods import Head
+from headfit.targets import Target
+from headfit.witnesses import FaceWitness, FarkasWitness, Multiplier
+
+FORMS = ("tolerance", "equality")
+# Part of each tolerance that is left to the rounding of the queries.
+ROUNDING_SHARE = 0.02
+
+
+def key_table(keys: Any, n: int, dim: int | None, dtype: str, seed: int) -> KeyTable:
+    """Return the keys that `fit` was asked to use: a name, an array, or a table."""
+    if isinstance(keys, KeyTable):
+        table = keys
+    elif isinstance(keys, str):
+        if keys not in ("random", "cyclic"):
+            raise InputError(
+                f'keys must be "random", "cyclic", an array or a KeyTable; got {keys!r}'
+            )
+        if dim is None:
+            raise InputError(f"dim must be given with keys={keys!r}")
+        if keys == "random":
+            return KeyTable.random(n, dim, rng=seed, dtype=dtype)
+        return KeyTable.cyclic(n, dim, dtype=dtype)
+    else:
+        table = KeyTable(keys)
+    if table.n != n:
+        raise InputError(f"keys must have one row for each of the {n} rows of A; got {table.n}")
+    if dim is not None and table.dim != dim:
+        raise InputError(f"dim must be that of the keys, {table.dim}, or not given; got {dim}")
+    if np.result_type(table.keys, np.dtype(dtype)) != np.dtype(dtype):
+        raise InputError(f"keys must not be wider than dtype={dtype!r}; got {table.keys.dtype}")
+    return table
+
+
+def max_margin(
+    target: Target,
+    table: KeyTable,
+    *,
+    form: str,
+    leak: float,
+    distortion: float,
+    max_norm: float,
+    threads: int,
+) -> Head:
+    """Return the shortest query of every row for these keys, and proofs where there is none.
+
+    Per row, with L = log(1/leak), delta = log(1 + distortion) and free c and b:
+    min ||q|| subject to |q.k_j - c - log A_ij| <= delta / 2 and q.k_j >= b + L on the support,
+    q.k_j <= b elsewhere ("tolerance"); or q.k_j - c = log A_ij on the support and
+    q.k_j - c <= min log A - L - delta elsewhere ("equality": log-ratios met to rounding).
+    Cutting planes: the constraints elsewhere are found by scans of the logit tiles, and a
+    dual active-set method (Goldfarb and Idnani 1983) re-solves from its last working set.
+    """
+    if form not in FORMS:
+        raise InputError(f"form must be one of {FORMS}; got {form!r}")
+    require_memory(8 * target.n * table.dim * 4, f"a head of size {table.dim}")
+    keys = np.ascontiguousarray(table.keys, dtype=np.float64)
+    mask = core_mask(target.mask, (), (target.n, target.n))
+    delta = math.log1p(distortion)
+    margin = ROUNDING_SHARE * min(1.0, delta)
+    tight_leak = leak * math.exp(-margin)
+    tight_distortion = math.expm1(delta - margin)
+    q, status, norms, found, scans = _core.max_margin_queries(
+        *target.parts,
+        keys,
+        mask,
+        tight_leak,
+        tight_distortion,
+        form == "equality",
+        max_norm,
+        threads,
+    )
+    failed = np.flatnonzero(np.array([s != "optimal" for s in status]))
+    q[failed] = 0.0  # what the solver left there is no answer, and may be enormous
+    witnesses: list[FarkasWitness | FaceWitness] = [
+        FarkasWitness(
+            row=int(row),
+            terms=tuple(
+                Multiplier(kind, int(column), float(value)) for kind, column, value in terms
+            ),
+            residual=residual,
+            gap=gap,
+            norm_bound=norm_bound,
+            leak=tight_leak,
+            distortion=tight_distortion,
+            equality=form == "equality",
+        )
+        for row, terms, residual, gap, norm_bound in found
+    ]
+    if failed.size:
+        reports = _core.face_reports(*target.parts, keys, mask, failed.astype(np.int64), threads)
+        witnesses += [
+            FaceWitness(int(row), tuple(inside), tuple(with_others), residual, others, bound)
+            for row, (verdict, _, inside, with_others, residual, others, bound) in zip(
+                failed, reports, strict=True
+            )
+            if verdict == "not a face"
+        ]
+    counts = {s: status.count(s) for s in sorted(set(status))}
+    return Head(
+        q,
+        table.keys,
+        failed_rows=failed,
+        witnesses=tuple(witnesses),
+        settings={
+            "keys": table.kind,
+            "form": form,
+            "rows": counts,
+            "scans": scans,
+            "largest_query": float(np.max(norms[[s == "optimal" for s in status]], initial=0.0)),
+        },
+    )

@@ -12,6 +12,7 @@ namespace headfit::test {
 struct Case {
   const char* name;
   void (*body)();
+  bool known_fault;
 };
 
 inline std::vector<Case>& cases() {
@@ -25,7 +26,9 @@ inline int& failures() {
 }
 
 struct Registration {
-  Registration(const char* name, void (*body)()) { cases().push_back({name, body}); }
+  Registration(const char* name, void (*body)(), bool known_fault = false) {
+    cases().push_back({name, body, known_fault});
+  }
 };
 
 inline void fail(const char* file, int line, const std::string& what) {
@@ -62,7 +65,11 @@ inline int run_all() {
     } catch (const std::exception& error) {
       fail(test.name, 0, std::string("unexpected error: ") + error.what());
     }
-    std::printf("%-44s %s\n", test.name, failures() == before ? "ok" : "FAILED");
+    const bool right = failures() == before;
+    const char* verdict = right ? "ok" : test.known_fault ? "known fault, see above" : "FAILED";
+    std::printf("%-52s %s%s\n", test.name, verdict,
+                right && test.known_fault ? " (no fault any more: make it a TEST)" : "");
+    if (test.known_fault) failures() = before;
   }
   if (cases().empty()) fail("main", 0, "no tests");
   return failures() == 0 ? 0 : 1;
@@ -73,6 +80,12 @@ inline int run_all() {
 #define TEST(name)                                                             \
   static void name();                                                          \
   static const headfit::test::Registration registration_of_##name(#name, name); \
+  static void name()
+
+// A test that shows a fault not yet repaired: it may fail.
+#define TEST_OF_KNOWN_FAULT(name)                                                    \
+  static void name();                                                                \
+  static const headfit::test::Registration registration_of_##name(#name, name, true); \
   static void name()
 
 #define CHECK(condition)                                                       \

@@ -33,6 +33,10 @@ struct Stack {
   Index count, rows, cols;
   std::vector<T> data;
 
+  Stack(Index heads, Index n, Index d, T value, std::vector<T> values)
+      : count(heads), rows(n), cols(d), data(std::move(values)) {
+    data.resize(static_cast<std::size_t>(heads * n * d), value);
+  }
   Stack(Index heads, Index n, Index d, T value = T(0))
       : count(heads), rows(n), cols(d), data(static_cast<std::size_t>(heads * n * d), value) {}
   static Stack random(Index heads, Index n, Index d, Numbers& numbers, double size = 1) {
@@ -178,7 +182,7 @@ std::vector<Masking<T>> all_masks() {
          put_dense(p, numbers);
          p.some_rows = true;
          for (Index i = p.n - 1; i >= 0; i -= 2) p.rows.push_back(i);
-         p.rows.push_back(0);
+         if (p.n > 0) p.rows.push_back(0);
        }},
   };
 }

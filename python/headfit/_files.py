@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import tempfile
+import zipfile
+import zlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -42,19 +44,21 @@ def save_arrays(path: str | os.PathLike[str], arrays: Mapping[str, NDArray[Any]]
     return target
 
 
+UNREADABLE = (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile, zlib.error)
+"""What reading a damaged or foreign .npz file raises."""
+
+
 def load_arrays(path: str | os.PathLike[str], what: str) -> dict[str, NDArray[Any]]:
     """Read all arrays of an .npz file; anything else is an InputError that names it."""
-    try:
-        with np.load(path, allow_pickle=False) as file:
-            if not hasattr(file, "files"):
-                raise InputError(f"{path} is no {what}: it holds a single array")
-            return {name: file[name] for name in file.files}
-    except FileNotFoundError:
-        raise
-    except (OSError, ValueError, EOFError) as error:
-        if isinstance(error, InputError):
-            raise
-        raise InputError(f"{path} is no {what}: {error}") from error
+    with open(path, "rb") as stream:
+        try:
+            file = np.load(stream, allow_pickle=False)
+            if isinstance(file, np.lib.npyio.NpzFile):
+                with file:
+                    return {name: file[name] for name in file.files}
+        except UNREADABLE as error:
+            raise InputError(f"{path} is no {what}: {error}") from error
+    raise InputError(f"{path} is no {what}: it holds a single array")
 
 
 def available_memory() -> int | None:

@@ -126,7 +126,7 @@ class Certificate:
         plain: dict[str, Any] = {"holds": self.holds}
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
-            if field.name == "mask":
+            if field.name == "mask" and value is not None:
                 value = mask_text(value)
             if isinstance(value, np.ndarray):
                 continue
@@ -306,7 +306,7 @@ def certify(
     >>> A = np.eye(3)
     >>> hf.certify(A, 4 * np.eye(3), np.eye(3), scale=1.0)
     Certificate: holds for all 3**2 entries, 3 nonzeros
-      leak <= 0.0184 (tolerance 0.05) at row 0, columns 1 / 0; distortion <= 0 (tolerance 0.1)
+      leak <= 0.018316 (tolerance 0.05) at row 0, columns 1 / 0; distortion <= 0 (tolerance 0.1)
       total variation mean 0.0353, worst 0.0353; stray mass worst 0.0353
       about the exact logits of the stored Q, K (float64): |logit| up to 4, ...
     """

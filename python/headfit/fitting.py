@@ -81,7 +81,7 @@ def fit(
     scale: float | None = None,
     mask: Any = None,
     factor: str = "identity",
-    sketch: str = "gaussian",
+    sketch: str = "rademacher",
     keys: Any = "random",
     form: str = "tolerance",
     max_norm: float | None = None,
@@ -119,8 +119,9 @@ def fit(
     factor : "identity" or "svd"
         How the projection factors the target logits. "svd" costs O(n**3) and needs bounded
         columns too; it is there for comparison.
-    sketch : "gaussian" or "rademacher"
-        Of the projection.
+    sketch : "rademacher" or "gaussian"
+        Of the projection. Rademacher keys have equal norms, so that the logits of a support
+        carry less noise.
     keys : "random", "cyclic", array_like of shape (n, d), or KeyTable
         Of max-margin: see `KeyTable`. A table serves any number of patterns.
     form : "tolerance" or "equality"

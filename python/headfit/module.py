@@ -184,15 +184,16 @@ class SelfAttention:
         """
         u = np.finfo(np.float64).eps / 2
         terms = self.width + 2
-        bound = terms * u / (1 - terms * u) * sizes
+        bound: NDArray[np.float64] = sizes * (terms * u / (1 - terms * u))
         info = np.finfo(rounded.dtype)
         if rounded.dtype != np.float64:
             norms = np.linalg.norm(rounded.astype(np.float64), axis=1)
             bound = bound + float(info.eps) * norms  # twice u: the norm is of the rounded row
-        return (bound + (self.width + rounded.shape[1]) * float(info.tiny)) * (1 + 1e-9)
+        bound = (bound + (self.width + rounded.shape[1]) * float(info.tiny)) * (1 + 1e-9)
+        return bound
 
     @cached_property
-    def _lu(self) -> tuple[NDArray[np.float64], NDArray[Any]]:
+    def _lu(self) -> tuple[NDArray[Any], NDArray[Any]]:
         """The LU factors of [W_Q W_K]^T, for square weights of full rank."""
         require_memory(2 * 8 * self.width**2, f"the factorisation of {self.width} x {self.width}")
         transposed = np.array(self.weights.T, dtype=np.float64, order="F", copy=True)
@@ -203,8 +204,7 @@ class SelfAttention:
         condition, _ = scipy.linalg.lapack.dgecon(lu, norm)
         if not condition > self.width * np.finfo(np.float64).eps:
             self._refuse_rank(int(np.linalg.matrix_rank(self.weights.astype(np.float64))))
-        factors: tuple[NDArray[np.float64], NDArray[Any]] = (lu, pivots)
-        return factors
+        return lu, pivots
 
     @cached_property
     def _pinv(self) -> NDArray[np.float64]:
@@ -215,7 +215,7 @@ class SelfAttention:
         inverse, rank = scipy.linalg.pinv(self.weights.astype(np.float64), return_rank=True)
         if rank < 2 * self.dim:
             self._refuse_rank(int(rank))
-        result: NDArray[np.float64] = inverse
+        result: NDArray[np.float64] = np.asarray(inverse, dtype=np.float64)
         return result
 
     def _refuse_rank(self, rank: int) -> NoReturn:
@@ -279,8 +279,8 @@ def random_rotation(dim: int, rng: Any = None, *, dtype: Any = np.float32) -> Se
     Notes
     -----
     The Q factor of a Gaussian matrix, O(D**3); for D a power of two from 1024 on, the
-    product H S1 H S2 / D of Hadamard matrices and random signs, O(D**2 log D): orthogonal
-    and dense too, though not uniform over all rotations.
+    product of three Hadamard matrices and random signs, O(D**2 log D): orthogonal and dense
+    too, though not uniform over all rotations.
 
     Examples
     --------
@@ -293,10 +293,10 @@ def random_rotation(dim: int, rng: Any = None, *, dtype: Any = np.float32) -> Se
     width = 2 * int(dim)
     if width >= 1024 and width & (width - 1) == 0:
         weights = np.eye(width)
-        for _ in range(2):
+        for _ in range(3):
             weights *= generator.choice([-1.0, 1.0], size=width)[:, np.newaxis]
             _hadamard_in_place(weights)
-        weights /= width
+        weights /= width**1.5
     else:
         weights, _ = np.linalg.qr(generator.standard_normal((width, width)))
     weights = weights.astype(dtype)

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from headfit import _core
 from headfit._arrays import as_array, is_sparse
+from headfit._files import UNREADABLE
 from headfit._masks import core_mask
 from headfit._text import mask_text
 from headfit.errors import InputError, TargetError
@@ -57,8 +58,9 @@ def load_matrix(path: str | os.PathLike[str]) -> sp.csr_array:
     try:
         if name.endswith((".mtx", ".mtx.gz", ".mtx.bz2")):
             return sp.csr_array(scipy.io.mmread(name))
-        return sp.csr_array(sp.load_npz(name))
-    except Exception as error:
+        with open(name, "rb") as stream:
+            return sp.csr_array(sp.load_npz(stream))
+    except (*UNREADABLE, TypeError, NotImplementedError) as error:
         raise InputError(
             f"{name} must be a file of scipy.sparse.save_npz or a Matrix Market file: {error}"
         ) from error

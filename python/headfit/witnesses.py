@@ -136,8 +136,8 @@ class FarkasWitness:
             j: Fraction(math.log(float(w)))
             for j, w in zip(columns, target.matrix.data[start:stop], strict=True)
         }
-        error = Fraction(4 * float(np.finfo(np.float64).eps))
-        slack = error * max([abs(x) for x in logs.values()] + [Fraction(-math.log(self.leak)), 1])
+        largest = max(1.0, -math.log(self.leak), *(abs(float(x)) for x in logs.values()))
+        slack = Fraction(4 * float(np.finfo(np.float64).eps) * largest)
         half = Fraction(math.log1p(self.distortion)) / 2
         level = Fraction(-math.log(self.leak))
         key = _exact_keys(K)

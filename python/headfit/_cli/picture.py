@@ -90,8 +90,8 @@ def _pair(place: SubFigure, row: DemoRow) -> Any:
     verdict = {"holds": "certified", "fails": "not certified", "undecided": "undecided"}
     place.text(
         0.03, 0.085,
-        f"{verdict[certificate.status]}:  leak \u2264 {number(certificate.leak)},  "
-        f"distortion \u2264 {number(certificate.distortion)}",
+        f"{verdict[certificate.status]}:  leak \u2264 {number(certificate.leak, 3)},  "
+        f"distortion \u2264 {number(certificate.distortion, 3)}",
         fontsize=11.5, color=_GOOD if certificate.holds else _BAD, va="center",
     )  # fmt: skip
     return image
@@ -129,10 +129,10 @@ def _legend(place: SubFigure, demo: Demo, image: Any) -> None:
     )
     bar.tick_params(labelsize=10, color=_QUIET, labelcolor=_QUIET)
     bar.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
-    place.text(0.03, 0.33, "weight / largest weight of its row", fontsize=11, color=_INK)
+    place.text(0.03, 0.33, "weight / largest weight of its row", fontsize=10.5, color=_INK)
     stray = max(row.fit.certificate.stray_worst for row in demo.rows)
     place.text(
         0.03, 0.085,
-        f"Small weights off the pattern add up: to {stray:.0%} of a row's mass",
+        f"Off the pattern in all: up to {stray:.0%} of a row's mass",
         fontsize=10, color=_QUIET, va="center",
     )  # fmt: skip

@@ -111,7 +111,7 @@ def demo_table(demo: Demo) -> str:
         t, c = row.target, row.fit.certificate
         lines.append((
             row.name, str(t.n), f"{t.per_row}/{t.per_column}", f"{t.gamma:g}", str(row.fit.dim),
-            number(c.leak), number(c.distortion), f"{row.seconds:.1f}",
+            number(c.leak, 3), number(c.distortion, 3), f"{row.seconds:.1f}",
             "yes" if c.holds else "no", str(row.proved_dim),
         ))  # fmt: skip
     widths = [max(len(line[i]) for line in lines) for i in range(len(head))]

@@ -1,0 +1,146 @@
+"""Heads of size 1: is there an order of the keys that has every support at one of its ends?
+
+With d = 1 the logits of a row grow or fall along the order of the keys, so what a row sees of
+its support is a prefix or a suffix of what it sees. Take rows that all see the same columns,
+one column r of them, and turn every support that holds r into its complement: the sets X of one
+side of r are nested, sets of two sides are disjoint. Fix one set X: whatever meets X lies on its
+side, the rest on the other. So the two sides are known, and the order exists exactly if each is
+a chain and their largest sets are disjoint. Where this fails there are either two rows that cut
+the columns into four cells (a line has three) or three columns each cut off from the other two
+by a row (the middle one never is): `Traces` that exclude d = 1. An order alone proves nothing
+about the tolerances.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from headfit._lower._problem import Candidate, Ints, Problem, are_distinct, support_of
+from headfit._lower._traces import Traces
+from headfit.targets import Target
+
+Split = tuple[int, int]  # its columns as bits, and the row it comes from
+
+
+@dataclass(frozen=True, repr=False)
+class KeyOrder:
+    """An order of all columns that has every support at one of its ends; it excludes nothing."""
+
+    columns: tuple[int, ...]
+
+    def proves(self, target: Target, leak: float, distortion: float) -> int:
+        """Return 1 if this is such an order, 0 if not."""
+        n = target.n
+        if target.mask is not None or not are_distinct(self.columns, n) or len(self.columns) != n:
+            return 0
+        place = {j: at for at, j in enumerate(self.columns)}
+        for i in range(n):
+            at = [place[j] for j in support_of(target, i)]
+            if at and max(at) - min(at) + 1 != len(at):
+                return 0
+            if at and min(at) > 0 and max(at) < n - 1:
+                return 0
+        return 1
+
+    def __repr__(self) -> str:
+        return f"KeyOrder({len(self.columns)} columns)"
+
+
+def _low(bits: int) -> int:
+    return (bits & -bits).bit_length() - 1
+
+
+def _crossing(x: Split, y: Split, r: int) -> Traces:
+    points = (_low(x[0] & y[0]), _low(x[0] & ~y[0]), _low(y[0] & ~x[0]), r)
+    return Traces("rows", (x[1], y[1]), points, free=True)
+
+
+def _three(x: Split, y: Split, z: Split, columns: tuple[int, int, int]) -> Traces:
+    return Traces("columns", columns, (x[1], y[1], z[1]))
+
+
+def _nested(x: Split, y: Split) -> bool:
+    return x[0] & y[0] in (x[0], y[0])
+
+
+def _chains(sets: list[Split], r: int) -> Traces | tuple[list[int], list[int]]:
+    """Return the two chains, or the witness that there are none."""
+    if not sets:
+        return [], []
+    x = sets[0]
+    sides: list[list[Split]] = [[s for s in sets if s[0] & x[0]], []]
+    sides[1] = [s for s in sets if not s[0] & x[0]]
+    for side in sides:
+        side.sort(key=lambda s: s[0].bit_count())
+        for a, b in zip(side, side[1:], strict=False):
+            if _nested(a, b):
+                continue
+            if a[0] & b[0]:
+                return _crossing(a, b, r)
+            if side is sides[1]:  # three disjoint sets
+                return _three(a, b, x, (_low(a[0]), _low(b[0]), _low(x[0])))
+            for y in (a, b):
+                if not _nested(x, y):
+                    return _crossing(x, y, r)
+            return _three(a, b, x, (_low(a[0]), _low(b[0]), r))  # both inside x
+    for z in sides[0]:
+        for y in sides[1]:
+            if not z[0] & y[0]:
+                continue
+            if not _nested(z, y):
+                return _crossing(z, y, r)
+            return _three(x, y, z, (_low(x[0]), _low(y[0]), r))  # z holds both
+    return [s[0] for s in sides[0]], [s[0] for s in sides[1]]
+
+
+def _splits(problem: Problem, rows: Ints, columns: Ints) -> tuple[list[Split], int]:
+    """Return the different supports without one column r, over the columns that all rows see."""
+    inside = np.zeros(problem.target.n, np.bool_)
+    inside[columns] = True
+    m = problem.supports
+    degree = np.bincount(m.indices, minlength=problem.target.n)
+    r = int(columns[np.argmin(degree[columns])])
+    full, found = sum(1 << int(j) for j in columns), {}
+    for i in rows.tolist():
+        support = m.indices[m.indptr[i] : m.indptr[i + 1]]
+        bits = 0
+        for j in support[inside[support]].tolist():
+            bits |= 1 << j
+        if bits >> r & 1:
+            bits ^= full
+        if bits:
+            found.setdefault(bits, i)
+        if len(found) > 2000:  # a line has few enough patterns to fail long before
+            break
+    return list(found.items()), r
+
+
+def order(problem: Problem) -> Candidate:
+    """Return whether the order of the keys excludes d = 1: exact without a mask."""
+    name = "order of the keys"
+    for rows, columns in problem.sight.rectangles():
+        sets, r = _splits(problem, rows, columns)
+        found = _chains(sets, r)
+        if isinstance(found, Traces):
+            what = "two rows cut four cells" if found.kind == "rows" else "three columns are cut off"
+            return Candidate(name, 2, "proved", f"no order has every support at an end: {what}",
+                             found)  # fmt: skip
+        if not problem.sight.limited and len(sets) <= 2000:
+            left, right = found
+            used, placed = 0, []
+            for chain in (left, right):
+                part = []
+                for bits in chain:
+                    part += [j for j in columns.tolist() if (bits & ~used) >> j & 1]
+                    used |= bits
+                placed.append(part)
+            middle = [j for j in columns.tolist() if not used >> j & 1]
+            keys = KeyOrder((*placed[0], *middle, *placed[1][::-1]))
+            return Candidate(name, 1, "proved", "an order of the keys exists: the supports alone "
+                             "do not exclude d = 1", keys)  # fmt: skip
+    if not problem.sight.limited:
+        return Candidate(name, None, "not finished", "no contradiction among 2,001 supports")
+    return Candidate(name, None, "not finished", "no contradiction among rows that see the same "
+                     "columns")  # fmt: skip

@@ -1,0 +1,182 @@
+"""Bounds from the weights inside a block of rows that attend to all of its columns.
+
+Let J lie in the support of every row i of I, m = |J|, delta = log(1 + distortion). A row's
+S_ij - log A_ij spreads by at most delta over its support, so S = B + c 1^T + E on I x J with
+B = log A and E in [-delta/2, delta/2]. Subtracting from each row its mean over J (H = 1 - 11^T/m)
+removes c: S H = B H + E H. S H has rank at most d, as S has. E H loses the means, so a row of it
+has a sum of squares of at most m (delta/2)^2, and (m - 1/m) (delta/2)^2 for odd m: it is convex
+in the entries, hence largest at a vertex. Eckart and Young in the Frobenius norm:
+
+    sum over s > d of sigma_s(B H)^2  <=  ||E H||_F^2  <=  |I| (m - [m odd]/m) delta^2 / 4.
+
+A d that breaks it is too small. (This contains the count of singular values above the spectral
+norm of E H that Weyl's inequality gives, and is sharper.)
+
+The witness is checked in integers: log A times 2^40, rounded (error at most 2^-40 an entry with
+that of the logarithm), centred exactly, its Gram matrix; a lower bound of each of its eigenvalues
+by Sylvester's law, from the signs of the leading minors of G - tau 1 (Bareiss' elimination).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headfit._lower._problem import Candidate, Ints, Problem, are_distinct, check_time, support_of
+from headfit._lower._problem import OutOfTimeError as _OutOfTimeError
+from headfit.targets import Target
+
+SLACK = 1e-7  # relative, for the singular values as computed
+BITS = 40
+LARGEST_BLOCK = 40  # its smaller side; the check is exact and takes the fourth power
+
+
+def _allowed(rows: int, columns: int, distortion: float) -> float:
+    """Return the bound on the sum of squares of the centred errors."""
+    odd = (columns % 2) / columns
+    return rows * (columns - odd) * math.log1p(distortion) ** 2 / 4
+
+
+def _positive(matrix: list[list[int]]) -> int | None:
+    """Count the positive eigenvalues of a symmetric integer matrix; None where a minor is 0."""
+    a, before, count = [row[:] for row in matrix], 1, 0
+    n = len(a)
+    for k in range(n):
+        if a[k][k] == 0:
+            return None
+        count += (a[k][k] > 0) == (before > 0)
+        for i in range(k + 1, n):
+            for j in range(i, n):
+                a[i][j] = a[j][i] = (a[i][j] * a[k][k] - a[i][k] * a[k][j]) // before
+        before = a[k][k]
+    return count
+
+
+@dataclass(frozen=True, repr=False)
+class Block:
+    """Rows that attend to all these columns with weights of too high a rank.
+
+    Attributes
+    ----------
+    rows, columns : tuple of int
+    dim : int
+        The head size that it is meant to prove.
+    """
+
+    rows: tuple[int, ...]
+    columns: tuple[int, ...]
+    dim: int
+
+    def __repr__(self) -> str:
+        return f"Block({len(self.rows)} rows x {len(self.columns)} columns, dim={self.dim})"
+
+    def proves(self, target: Target, leak: float, distortion: float) -> int:
+        """Return `dim` if integer arithmetic confirms it, 0 if not."""
+        if not (are_distinct(self.rows, target.n) and are_distinct(self.columns, target.n)):
+            return 0
+        m, centred = len(self.columns), []
+        if m < 2 or not self.rows or self.dim < 1:
+            return 0
+        for i in self.rows:
+            weights = support_of(target, i)
+            if any(j not in weights for j in self.columns):
+                return 0
+            scaled = [round(math.log(weights[j]) * 2**BITS) for j in self.columns]
+            mean = sum(scaled)
+            centred.append([m * x - mean for x in scaled])
+        lines = centred if len(self.rows) <= m else [list(c) for c in zip(*centred, strict=True)]
+        gram = [[sum(a * b for a, b in zip(u, v, strict=True)) for v in lines] for u in lines]
+        unit = m * 2.0**BITS
+        guess = np.linalg.eigvalsh(np.array([[g / unit**2 for g in row] for row in gram]))[::-1]
+        # The rounded entries are off by 2^-BITS at most, and centring does not add to that.
+        error = math.sqrt(len(self.rows) * m) * 2.0**-BITS
+        needed = (math.sqrt(_allowed(len(self.rows), m, distortion)) + error) ** 2 * (1 + 1e-12)
+        tail = 0.0
+        for s in range(self.dim - 1, len(guess)):
+            low = float(guess[s]) * (1 - SLACK / 4)
+            if low <= needed * 1e-6:
+                break
+            cut = math.floor(low * unit**2)
+            count = _positive(
+                [[g - cut * (i == j) for j, g in enumerate(r)] for i, r in enumerate(gram)]
+            )
+            if count is None or count <= s:
+                return 0
+            tail += cut / unit**2 * (1 - 1e-12)
+            if tail > needed:
+                return self.dim
+        return 0
+
+
+def block_dim(logs: NDArray[np.float64], distortion: float) -> int:
+    """Return the least head size that the inequality above leaves for log A on a block."""
+    centred = logs - logs.mean(axis=1, keepdims=True)
+    squares = np.linalg.svd(centred, compute_uv=False) ** 2
+    tails = np.append(np.cumsum(squares[::-1])[::-1], 0.0)  # from s on
+    needed = _allowed(*logs.shape, distortion) * (1 + SLACK) + 1e-9 * tails[0]
+    return int(np.flatnonzero(tails <= needed)[0])
+
+
+def _search(problem: Problem, seed: int, best: int) -> tuple[int, Ints, Ints]:
+    """Grow a block from one row, each time by the row that keeps the most columns."""
+    m, rng = problem.supports, problem.rng
+    columns = m.indices[m.indptr[seed] : m.indptr[seed + 1]].astype(np.intp)
+    if columns.size > LARGEST_BLOCK:
+        columns = np.sort(rng.choice(columns, LARGEST_BLOCK, replace=False))
+    near = m[:, columns]
+    inside = np.diff(near.indptr) > best + 1
+    table = near[np.flatnonzero(inside)].toarray().astype(np.bool_)
+    names = np.flatnonzero(inside)
+    kept = np.ones(columns.size, np.bool_)
+    found: tuple[int, Ints, Ints] = (0, names[:0], columns[:0])
+    while kept.sum() > best + 1:
+        rows = names[table[:, kept].all(axis=1)]
+        if rows.size > best:
+            some = rows if rows.size <= 256 else np.sort(rng.choice(rows, 256, replace=False))
+            chosen = columns[kept]
+            dense = problem.logs[some][:, chosen].toarray()
+            dim = block_dim(dense, problem.distortion)
+            if dim > best:
+                best, found = dim, (dim, some, chosen)
+        shared = (table & kept).sum(axis=1)
+        shared[shared == kept.sum()] = 0
+        if not shared.size or not shared.max():
+            break
+        ties = np.flatnonzero(shared == shared.max())
+        kept = kept & table[int(rng.choice(ties))]
+    return found
+
+
+def weights(problem: Problem) -> Candidate:
+    """Return the best bound from the blocks that a greedy search finds."""
+    name, target = "weights of a block", problem.target
+    if target.gamma == 1.0:
+        return Candidate(name, 1, "proved", "every row has equal weights: nothing to find")
+    overlap = np.diff(problem.supports.indptr)
+    seeds = problem.rng.permutation(np.flatnonzero(overlap > 2))
+    deadline, best = problem.share(0.3), (1, Block((), (), 1))
+    ended = ""
+    try:
+        for seed in seeds.tolist():
+            check_time(deadline)
+            if overlap[seed] <= best[0] + 1:
+                continue
+            dim, rows, columns = _search(problem, seed, best[0])
+            if dim > best[0]:
+                block = Block(tuple(rows.tolist()), tuple(columns.tolist()), dim)
+                if block.proves(target, problem.leak, problem.distortion) == dim:
+                    best = (dim, block)
+    except _OutOfTimeError:
+        ended = "; the time ended"
+    dim, block = best
+    if dim == 1:
+        status = "not finished" if ended else "proved"
+        return Candidate(name, None if ended else 1, status, f"no block excludes d = 1{ended}")
+    reason = (
+        f"log A on {len(block.rows)} rows x {len(block.columns)} columns of their supports is "
+        f"no closer to rank {dim - 1} than the distortion allows (a greedy search{ended})"
+    )
+    return Candidate(name, dim, "proved", reason, block)

@@ -1,0 +1,61 @@
+"""README.md: its Python runs, its commands run, its table is the demo's."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+import headfit as hf
+from headfit import cli, demo
+
+README = Path(__file__).parents[1] / "README.md"
+BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```$", README.read_text(encoding="utf-8"), re.M | re.S)
+
+
+def blocks(language: str) -> list[str]:
+    return [text for found, text in BLOCKS if found == language]
+
+
+def test_the_two_commands_stand_alone_in_blocks():
+    assert "pip install . && headfit demo\n" in blocks("sh")
+    assert "pip install '.[test]' && pytest\n" in blocks("sh")
+
+
+def test_python_blocks_run_in_one_namespace(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    namespace: dict[str, object] = {}
+    assert len(blocks("python")) >= 4
+    for text in blocks("python"):
+        exec(compile(text, str(README), "exec"), namespace)
+    assert not os.listdir()
+
+
+def test_shell_commands_of_headfit_run(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    lines = [line for text in blocks("sh") for line in text.splitlines()]
+    commands = [shlex.split(line)[1:] for line in lines if line.startswith("headfit ")]
+    assert {command[0] for command in commands} == {"pattern", "info", "fit", "certify"}
+    for command in commands:
+        assert cli.main(command) == 0, command
+
+
+def test_the_table_is_the_demo():
+    # The digits' row takes seconds: here the others, on the same module and the same seed.
+    found = demo.run_demo(digits=False)
+    rows = {
+        cells[0]: cells[1:]
+        for line in README.read_text(encoding="utf-8").splitlines()
+        if len(cells := [cell.strip() for cell in line.strip("|").split("|")]) == 7
+    }
+    for row in found.rows:
+        n, k, d, leak, distortion, proved = rows[row.name]
+        certificate = row.fit.certificate
+        assert (int(n), int(k), int(d)) == (row.target.n, row.target.per_row, row.fit.dim)
+        assert float(leak) == pytest.approx(certificate.leak, abs=1.1e-3)
+        assert float(distortion) == pytest.approx(certificate.distortion, abs=1.1e-3)
+        assert int(proved) == row.proved_dim
+    assert int(rows["digits_knn"][-1]) == hf.bounds.projection_dim(1797, 8, 1.0, 0.3, 2.0)

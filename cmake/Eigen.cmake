@@ -5,10 +5,15 @@ if(NOT Eigen3_FOUND)
   foreach(prefix IN LISTS CMAKE_PREFIX_PATH SKBUILD_PLATLIB_DIR)
     list(APPEND HEADFIT_EIGEN_PREFIXES "${prefix}/cmeel.prefix")
   endforeach()
-  find_package(Python COMPONENTS Interpreter QUIET)
-  if(Python_Interpreter_FOUND)
+  # Not find_package(Python): pybind11 would then not look for Python's headers any more.
+  if(Python_EXECUTABLE)
+    set(HEADFIT_PYTHON "${Python_EXECUTABLE}")
+  else()
+    find_program(HEADFIT_PYTHON NAMES python3 python)
+  endif()
+  if(HEADFIT_PYTHON)
     execute_process(
-      COMMAND "${Python_EXECUTABLE}" -c
+      COMMAND "${HEADFIT_PYTHON}" -c
               "import sys, os; print(';'.join(os.path.join(p, 'cmeel.prefix') for p in sys.path if p))"
       OUTPUT_VARIABLE HEADFIT_PYTHON_PREFIXES OUTPUT_STRIP_TRAILING_WHITESPACE)
     list(APPEND HEADFIT_EIGEN_PREFIXES ${HEADFIT_PYTHON_PREFIXES})

@@ -7,6 +7,6 @@ install(EXPORT headfitTargets NAMESPACE headfit:: DESTINATION ${CMAKE_INSTALL_LI
 configure_package_config_file(cmake/headfitConfig.cmake.in headfitConfig.cmake
   INSTALL_DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/headfit)
 write_basic_package_version_file(headfitConfigVersion.cmake COMPATIBILITY SameMinorVersion)
-install(FILES
+install(FILES cmake/Eigen.cmake
   ${CMAKE_CURRENT_BINARY_DIR}/headfitConfig.cmake ${CMAKE_CURRENT_BINARY_DIR}/headfitConfigVersion.cmake
   DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/headfit)

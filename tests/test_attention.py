@@ -131,7 +131,9 @@ def logit_bound(Q: np.ndarray, K: np.ndarray, **options: Any) -> np.ndarray:
         bound = bound + 16 * unit(dtype) * options["softcap"]
     if options.get("bias") is not None:
         bias = np.asarray(options["bias"], np.float64)
-        bound = bound + unit(dtype) * 3 * (scale * q * k + np.abs(bias[np.isfinite(bias)]).max(initial=0))
+        bound = bound + unit(dtype) * 3 * (
+            scale * q * k + np.abs(bias[np.isfinite(bias)]).max(initial=0)
+        )
     if Q.size * K.shape[-2] >= 3e6:  # the reference is in float64 there
         bound = bound + gamma(d + 2, np.float64) * scale * q * k
     return bound
@@ -245,9 +247,8 @@ def check_everything(
 
     k = min(3, m)
     top = hf.attention_topk(Q, K, k, num_threads=1, **options)
-    columns, weights = (dense_topk(top, k) if not lead else top)
-    # The looser limit is a known fault, see test_topk_weights_within_4_ulp.
-    check_topk(columns, weights, logits, of_stored, ordered=bool(lead), limit=64)
+    columns, weights = dense_topk(top, k) if not lead else top
+    check_topk(columns, weights, logits, of_stored, ordered=bool(lead))
 
     applied = hf.attention_apply(Q, K, V, num_threads=1, **options)
     assert applied.dtype == dtype
@@ -422,7 +423,6 @@ def test_softmax_within_4_ulp(size: float, shift: float, dtype: str) -> None:
     np.testing.assert_allclose(applied, 1, rtol=1e-5)
 
 
-@fault("up to 5.3 ulp: partial sums and 1/sum are rounded to the dtype")
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_softmax_within_4_ulp_however_many_rows(dtype: str) -> None:
     logits = (10 * RNG(0).standard_normal((4000, 63))).astype(dtype)
@@ -430,15 +430,12 @@ def test_softmax_within_4_ulp_however_many_rows(dtype: str) -> None:
     assert ulps(matrix, softmax(logits)) <= 4
 
 
-TOPK_FAULT = fault("log of the shift is subtracted in float64: the error grows with the logits")
-
-
 @pytest.mark.parametrize(
     ("dtype", "size"),
     [
         *(("float32", size) for size in (1.0, 10.0, 100.0, 2000.0, 1e4)),
         *(("float64", size) for size in (1.0, 1e4)),
-        *(pytest.param("float64", size, marks=TOPK_FAULT) for size in (10.0, 100.0, 2000.0)),
+        *(("float64", size) for size in (10.0, 100.0, 2000.0)),
     ],
 )
 def test_topk_weights_within_4_ulp(dtype: str, size: float) -> None:
@@ -458,10 +455,7 @@ FAR_STEPS = [(2000, 2050), (-3000, -1000), (2000, 1e4)]
     [
         *((dtype, steps) for dtype in DTYPES for steps in STEPS),
         *(("float32", steps) for steps in FAR_STEPS),
-        *(
-            pytest.param("float64", steps, marks=fault("0 * inf in OnlineSum::raise"))
-            for steps in FAR_STEPS
-        ),
+        *(("float64", steps) for steps in FAR_STEPS),
     ],
     ids=str,
 )
@@ -473,7 +467,9 @@ def test_later_tiles_may_be_much_larger(dtype: str, steps: tuple[float, float]) 
         np.testing.assert_allclose(matrix[0], want, rtol=1e-5, atol=1e-20)
         applied = hf.attention_apply(Q, keys, np.eye(1024, dtype=dtype)[:, ::100], scale=1.0)
         np.testing.assert_allclose(applied[0], want[::100], rtol=1e-5, atol=1e-20)
-        np.testing.assert_allclose(hf.attention_topk(Q, keys, 1, scale=1.0).data, 1 / 512, rtol=1e-5)
+        np.testing.assert_allclose(
+            hf.attention_topk(Q, keys, 1, scale=1.0).data, 1 / 512, rtol=1e-5
+        )
         stats = hf.attention_stats(Q, keys, scale=1.0)
         np.testing.assert_allclose(stats.entropy, math.log(512), rtol=1e-5)
         np.testing.assert_allclose(stats.log_sum, steps[1] + math.log(512), rtol=1e-5)
@@ -512,7 +508,6 @@ def test_logits_near_the_largest_number(dtype: str) -> None:
     )
 
 
-@fault("the running sum of attention_apply overflows to inf")
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_values_near_the_largest_number(dtype: str) -> None:
     # An average of finite values is finite: it may not come out as inf.
@@ -569,12 +564,10 @@ def test_no_keys_and_no_rows() -> None:
     assert repr(hf.attention_stats(Q[:0], K)) == "AttentionStats(no rows)"
 
 
-@fault("an empty stack has strides that the bindings refuse")
 def test_no_heads() -> None:
     assert hf.attention_matrix(np.zeros((0, 3, 2)), np.zeros((0, 4, 2))).shape == (0, 3, 4)
 
 
-@fault("reshape((-1, ...)) of an empty array")
 @pytest.mark.parametrize("option", ["mask", "bias"])
 def test_no_rows_in_a_batch(option: str) -> None:
     Q, K = np.zeros((2, 3, 0, 4)), np.zeros((2, 3, 5, 4))
@@ -602,14 +595,14 @@ def test_no_rows_in_a_batch(option: str) -> None:
         ({"key_lengths": -1}, "key_lengths must lie"),
         ({"key_lengths": 2.5}, "key_lengths must be integers"),
         ({"key_lengths": [1, 2]}, "key_lengths must broadcast"),
-        ({"softcap": 0}, "softcap must be positive"),
-        ({"softcap": float("nan")}, "softcap must be positive"),
+        ({"softcap": 0}, "softcap must lie strictly"),
+        ({"softcap": float("nan")}, "softcap must lie strictly"),
         ({"scale": 0}, "scale must be finite and nonzero"),
         ({"scale": float("inf")}, "scale must be finite"),
         ({"scale": 1e-300}, "scale must be"),
         ({"scale": "large"}, "scale must be a number"),
-        ({"num_threads": 0}, "num_threads must be a positive integer"),
-        ({"num_threads": 1.5}, "num_threads must be a positive integer"),
+        ({"num_threads": 0}, "num_threads must lie"),
+        ({"num_threads": 1.5}, "num_threads must lie"),
         ({"rows": [5]}, "rows must lie in -5 ... 4; got 5"),
         ({"rows": [-6]}, "rows must lie"),
         ({"rows": [0.5]}, "rows must be a slice"),
@@ -623,7 +616,6 @@ def test_bad_options(options: Options, message: str) -> None:
         hf.attention_matrix(Q, K, **options)
 
 
-@fault("TypeError or ValueError instead of InputError")
 @pytest.mark.parametrize(
     "options",
     [{"softcap": "high"}, {"num_threads": "many"}, {"num_threads": 10**10}],
@@ -724,14 +716,27 @@ def test_out_that_does_not_fit(out: Any) -> None:
         hf.attention_matrix(Q, K, out=out)
 
 
+def test_out_may_not_overwrite_what_is_read_later() -> None:
+    Q, K, _ = problem("float32", (300, 300, 300))
+    rows = [1, 0] * 150
+    want = hf.attention_matrix(Q, K, rows=rows)
+    try:
+        got = hf.attention_matrix(Q, K, rows=rows, out=Q)
+    except InputError:
+        return  # refused: as good
+    np.testing.assert_array_equal(got, want)
+
+
 # What cannot be computed --------------------------------------------------------------
 
 
-def every_thread_says(message: str, call: Callable[..., Any]) -> None:
+def every_thread_says(
+    message: str, call: Callable[..., Any], *args: np.ndarray, **options: Any
+) -> None:
     said = set()
     for threads in THREADS:
         with pytest.raises(NonFiniteError, match=message) as caught:
-            call(num_threads=threads)
+            call(*args, num_threads=threads, **options)
         said.add(str(caught.value))
     assert len(said) == 1, said
 
@@ -761,57 +766,57 @@ def test_non_finite_input_names_the_place(name: str, dtype: str) -> None:
 
     for value, word in ((np.nan, "nan"), (np.inf, "inf"), (-np.inf, "-inf")):
         args = problem_with(Q=([(120, 2), (77, 1), (149, 0)], value))
-        every_thread_says(f"Q must be finite; got {word} at row 77, column 1", lambda **kw: call(*args, **kw))  # noqa: B023, E501
+        every_thread_says(f"Q must be finite; got {word} at row 77, column 1", call, *args)
         args = problem_with(K=([(139, 0), (101, 2)], value))
-        every_thread_says(f"K must be finite; got {word} at row 101, column 2", lambda **kw: call(*args, **kw))  # noqa: B023, E501
+        every_thread_says(f"K must be finite; got {word} at row 101, column 2", call, *args)
     args = problem_with(Q=([(99, 1), (120, 1)], root), K=([(70, 1), (139, 1)], root))
-    every_thread_says("got inf at row 99, column 70", lambda **kw: call(*args, **kw))
+    every_thread_says("got inf at row 99, column 70", call, *args)
     args = problem_with()
     bias = np.zeros((150, 140), dtype)
     bias[88, 33] = bias[149, 1] = np.inf
-    every_thread_says("bias .* got inf at row 88, column 33", lambda **kw: call(*args, bias=bias, **kw))  # noqa: E501
+    every_thread_says(r"bias .* got inf at row 88, column 33", call, *args, bias=bias)
     bias[88, 33] = np.nan
-    every_thread_says("bias .* got nan at row 88, column 33", lambda **kw: call(*args, bias=bias, **kw))  # noqa: E501
-    args = problem_with(Q=((5, 0), math.sqrt(big) * 0.99), K=((6, 0), math.sqrt(big) * 0.99))
+    every_thread_says(r"bias .* got nan at row 88, column 33", call, *args, bias=bias)
+    large = math.sqrt(big) * 0.99
+    args = problem_with(Q=((5, 0), large), K=((6, 0), large))
     bias = np.full((150, 140), big / 2, dtype)
-    every_thread_says("logits .* bias .* inf at row 5, column 6", lambda **kw: call(*args, bias=bias, scale=1.0, **kw))  # noqa: E501
+    message = r"logits .* bias .* inf at row 5, column 6"
+    every_thread_says(message, call, *args, bias=bias, scale=1.0)
     if name == "apply":
         args = problem_with(V=([(100, 4), (139, 0)], np.nan))
-        every_thread_says("V must be finite; got nan at row 100, column 4", lambda **kw: call(*args, **kw))  # noqa: E501
+        every_thread_says("V must be finite; got nan at row 100, column 4", call, *args)
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_non_finite_input_names_the_head(name: str) -> None:
     Q, K, V = problem("float32", (30, 40, 3), (2, 3), (2, 3))
+    call = FUNCTIONS[name]
     bad = Q.copy()
     bad[1, 1, 7, 2] = np.nan
-    every_thread_says("head 4, row 7, column 2", lambda **kw: FUNCTIONS[name](bad, K, V, **kw))
+    every_thread_says("head 4, row 7, column 2", call, bad, K, V)
     bad = K.copy()
     bad[0, 2, 9, 1] = np.inf
-    every_thread_says("head 2, row 9, column 1", lambda **kw: FUNCTIONS[name](Q, bad, V, **kw))
-    bad = Q.copy()
-    bad[1, 2, 3] = bad_k = 3e30
-    keys = K.copy()
-    keys[1, 2, 5] = bad_k
-    every_thread_says("head 5, row 3, column 5", lambda **kw: FUNCTIONS[name](bad, keys, V, **kw))
+    every_thread_says("head 2, row 9, column 1", call, Q, bad, V)
+    queries, keys = Q.copy(), K.copy()
+    queries[1, 2, 3] = keys[1, 2, 5] = 3e30
+    every_thread_says("head 5, row 3, column 5", call, queries, keys, V)
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_what_is_masked_may_overflow(name: str) -> None:
+    call = FUNCTIONS[name]
     Q, K, V = problem("float32", (60, 60, 3))
+    Q[50:] = 0  # the rows that see key 50
+    tame = call(Q, K, V, mask="causal")
     Q[10], K[50] = 1e30, 1e30
     bias = np.zeros((60, 60))
     bias[0, 1] = np.nan
-    want = FUNCTIONS[name](*problem("float32", (60, 60, 3)), mask="causal", rows=[3]) if (
-        name in ("matrix", "apply")
-    ) else None
-    Q[50:] = 0  # rows that see the large key
     for threads in THREADS:
-        got = FUNCTIONS[name](Q, K, V, mask="causal", bias=bias, num_threads=threads)
-        if want is not None:
-            np.testing.assert_array_equal(got[[3]], want)
+        got = call(Q, K, V, mask="causal", bias=bias, num_threads=threads)
+        if name in ("matrix", "apply"):
+            np.testing.assert_array_equal(got[:10], tame[:10])
     with pytest.raises(NonFiniteError):
-        FUNCTIONS[name](Q, K, V)
+        call(Q, K, V)
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
@@ -843,9 +848,9 @@ LAYOUTS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "rows-reversed": lambda x: x[..., ::-1, :].copy()[..., ::-1, :],
     "transposed": lambda x: np.moveaxis(np.moveaxis(x, -2, 0).copy(), 0, -2),
     "byte-swapped": lambda x: x.astype(x.dtype.newbyteorder(">")),
-    "unaligned": lambda x: np.frombuffer(b"x" + x.tobytes(), np.uint8)[1:]
-    .view(x.dtype)
-    .reshape(x.shape),
+    "unaligned": lambda x: (
+        np.frombuffer(b"x" + x.tobytes(), np.uint8)[1:].view(x.dtype).reshape(x.shape)
+    ),
     "in-records": lambda x: in_records(x),
 }
 
@@ -885,7 +890,6 @@ def test_layouts(layout: str, dtype: str, lead: tuple[int, ...]) -> None:
     assert before == [x.tobytes() for x in (Q, K, V)]
 
 
-@fault("byte-swapped floats become float64")
 @pytest.mark.parametrize("dtype", [">f4", ">f2"])
 def test_byte_swapped_floats_stay_narrow(dtype: str) -> None:
     x = np.ones((3, 2), dtype)
@@ -894,12 +898,7 @@ def test_byte_swapped_floats_stay_narrow(dtype: str) -> None:
 
 @pytest.mark.parametrize(
     "layout",
-    [
-        pytest.param(name, marks=fault("bias with strides of no whole items is read wrongly"))
-        if name == "in-records"
-        else name
-        for name in LAYOUTS
-    ],
+    [name for name in LAYOUTS],
 )
 @pytest.mark.parametrize("lead", [(), (2,), (2, 2)])
 def test_layouts_of_bias_and_mask(layout: str, lead: tuple[int, ...]) -> None:
@@ -927,7 +926,6 @@ def test_lists() -> None:
     np.testing.assert_array_equal(hf.attention_matrix(Q.tolist(), K.tolist()), want)
 
 
-@fault("subclasses of ndarray are not made plain")
 @pytest.mark.filterwarnings("ignore:the matrix subclass:PendingDeprecationWarning")
 def test_numpy_matrix() -> None:
     Q, K, _ = problem("float64", (3, 4, 2))
@@ -975,9 +973,7 @@ class Elsewhere(Exporter):
 def test_dlpack() -> None:
     Q, K, V = problem("float32", (6, 7, 3))
     want = hf.attention_apply(Q, K, V)
-    np.testing.assert_array_equal(
-        hf.attention_apply(Exporter(Q), Exporter(K), Exporter(V)), want
-    )
+    np.testing.assert_array_equal(hf.attention_apply(Exporter(Q), Exporter(K), Exporter(V)), want)
     with pytest.raises(InputError, match="K must be an array on the CPU"):
         hf.attention_matrix(Q, Elsewhere(K))
 
@@ -1044,7 +1040,9 @@ def test_topk_weights_are_of_the_whole_row_unless_renormalized() -> None:
     Q, K, _ = problem("float32", (50, 70, 3))
     matrix = hf.attention_matrix(Q, K)
     top = hf.attention_topk(Q, K, 5)
-    np.testing.assert_allclose(top.toarray()[top.toarray() > 0], matrix[top.toarray() > 0], rtol=1e-6)
+    np.testing.assert_allclose(
+        top.toarray()[top.toarray() > 0], matrix[top.toarray() > 0], rtol=1e-6
+    )
     assert (np.asarray(top.sum(axis=1)) < 1).all()
     scaled = hf.attention_topk(Q, K, 5, renormalize=True)
     np.testing.assert_array_equal(scaled.indices, top.indices)
@@ -1058,10 +1056,7 @@ def test_topk_weights_are_of_the_whole_row_unless_renormalized() -> None:
     "k",
     [
         *(0, 8, -1, 1.5),
-        *(
-            pytest.param(k, marks=fault("TypeError or ValueError instead of InputError"))
-            for k in (np.inf, np.nan, None, "two")
-        ),
+        *(k for k in (np.inf, np.nan, None, "two")),
     ],
     ids=str,
 )
@@ -1074,15 +1069,11 @@ def test_topk_k_out_of_range(k: Any) -> None:
 # Statistics ---------------------------------------------------------------------------
 
 
-STATS_FAULT = fault("log of the shift is rounded at the size of the largest logit")
-
-
 @pytest.mark.parametrize(
     ("dtype", "size"),
     [
         *(("float32", size) for size in (0.01, 1.0, 30.0, 3000.0)),
-        *(("float64", size) for size in (0.01, 1.0, 3000.0)),
-        pytest.param("float64", 30.0, marks=STATS_FAULT),
+        *(("float64", size) for size in (0.01, 1.0, 30.0, 3000.0)),
     ],
 )
 def test_stats(dtype: str, size: float) -> None:
@@ -1107,7 +1098,6 @@ def test_stats_without_shares() -> None:
     assert stats.entropy.shape == (2, 4)
 
 
-@fault("padding is counted when rounding leaves a rest")
 @pytest.mark.parametrize("n", [5, 999, 1000])
 def test_a_full_share_is_at_most_all_keys(n: int) -> None:
     x = RNG(8).standard_normal((n, 8)).astype(np.float32)
@@ -1139,9 +1129,7 @@ def test_attention_is_the_functions_with_settings() -> None:
     assert attention.matrix(rows=[1, 2], out=out, num_threads=2) is out
     np.testing.assert_array_equal(out, attention.matrix()[1:3])
     assert attention.dim == 4
-    assert repr(attention) == (
-        "Attention(Q (9, 4), K (11, 4), float32, scale=0.3, mask='causal')"
-    )
+    assert repr(attention) == ("Attention(Q (9, 4), K (11, 4), float32, scale=0.3, mask='causal')")
     assert hf.Attention(Q, K).scale == 0.5
     with pytest.raises(AttributeError):
         attention.scale = 1.0  # type: ignore[misc]

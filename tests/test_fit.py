@@ -78,7 +78,9 @@ def test_products_are_unbiased(factor: str, sketch: str) -> None:
     total = np.zeros_like(B)
     draws, dim = 60, 64
     for seed in range(draws):
-        fit = fit_by_projection(BAND, dim, rng=seed, factor=factor, sketch=sketch, dtype="float64", **LOOSE)
+        fit = fit_by_projection(
+            BAND, dim, rng=seed, factor=factor, sketch=sketch, dtype="float64", **LOOSE
+        )
         total += fit.attention.logits()
     spread = np.linalg.norm(B, axis=1).max() * math.sqrt(2 / (draws * dim))
     assert np.abs(total / draws - B).max() < 6 * spread
@@ -113,7 +115,9 @@ def test_a_wider_sketch_begins_with_the_narrower(sketch: str, dtype: str) -> Non
 @pytest.mark.parametrize("sketch", SKETCHES)
 def test_threads_do_not_matter(sketch: str, factor: str) -> None:
     A = hf.patterns.random_regular(150, 3, gamma=2, rng=0)
-    fits = [fit_by_projection(A, 70, factor=factor, sketch=sketch, num_threads=t) for t in (1, 2, 3)]
+    fits = [
+        fit_by_projection(A, 70, factor=factor, sketch=sketch, num_threads=t) for t in (1, 2, 3)
+    ]
     for other in fits[1:]:
         np.testing.assert_array_equal(fits[0].Q, other.Q)
         np.testing.assert_array_equal(fits[0].K, other.K)
@@ -264,7 +268,7 @@ def test_bad_arguments(options: dict[str, Any], message: str) -> None:
 
 
 def test_what_cannot_fit_in_memory_is_refused() -> None:
-    with pytest.raises(InputError, match="head of size .* needs .* GiB"):
+    with pytest.raises(InputError, match=r"head of size .* needs .* GiB"):
         fit_by_projection(np.eye(64), 2**40)
 
 

@@ -73,7 +73,11 @@ def test_weights_are_copied_and_read_only() -> None:
         (np.ones((4, 0)), np.ones((4, 0)), "must have one shape"),
         (np.ones(4), np.ones(4), "at least 2 axes"),
         (np.ones((2, 4, 2)), np.ones((2, 4, 2)), "must be a matrix"),
-        (np.full((4, 2), np.nan), np.ones((4, 2)), "W_Q must be finite; got nan at row 0, column 0"),
+        (
+            np.full((4, 2), np.nan),
+            np.ones((4, 2)),
+            "W_Q must be finite; got nan at row 0, column 0",
+        ),
         (np.ones((4, 2)), np.full((4, 2), np.inf), "W_K must be finite"),
         (np.ones((4, 2), object), np.ones((4, 2)), "W_Q must hold real numbers"),
     ],
@@ -197,7 +201,7 @@ def test_bad_heads() -> None:
 
 def test_what_cannot_fit_in_memory_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("headfit._files.available_memory", lambda: 1000)
-    with pytest.raises(InputError, match="factorisation of 128 x 128 needs .* GiB"):
+    with pytest.raises(InputError, match=r"factorisation of 128 x 128 needs .* GiB"):
         dense_module(128, 64).input_for(*heads(3, 64))
     with pytest.raises(InputError, match="pseudo-inverse of 129 x 128"):
         dense_module(129, 64).input_for(*heads(3, 64))

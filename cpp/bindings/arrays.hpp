@@ -29,7 +29,7 @@ Heads<T> heads_of(const py::array& a, const char* name) {
   if (!py::isinstance<Array<T>>(a) || a.ndim() != 3) {
     throw InputError(std::string(name) + " must be a stack of matrices of the common dtype");
   }
-  if (a.shape(2) > 1 && item_stride<T>(a, 2) != 1) {
+  if (a.size() > 0 && a.shape(2) > 1 && item_stride<T>(a, 2) != 1) {
     throw InputError(std::string(name) + " must have contiguous rows");
   }
   return {static_cast<const T*>(a.data()), a.shape(0), a.shape(1), a.shape(2),
@@ -39,7 +39,8 @@ Heads<T> heads_of(const py::array& a, const char* name) {
 template <class T>
 OutHeads<T> out_of(py::array& a, Index heads, Index rows, Index cols) {
   if (!py::isinstance<Array<T>>(a) || a.ndim() != 3 || a.shape(0) != heads ||
-      a.shape(1) != rows || a.shape(2) != cols || (cols > 1 && item_stride<T>(a, 2) != 1)) {
+      a.shape(1) != rows || a.shape(2) != cols ||
+      (a.size() > 0 && cols > 1 && item_stride<T>(a, 2) != 1)) {
     throw InputError("out must have the shape and dtype of the result and contiguous rows");
   }
   return {static_cast<T*>(a.mutable_data()), item_stride<T>(a, 0), item_stride<T>(a, 1)};

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 import os
 from typing import Any
 
@@ -27,15 +28,27 @@ def thread_count(num_threads: int | None) -> int:
             return max(1, len(os.sched_getaffinity(0)))
         except AttributeError:  # not on every system
             return max(1, os.cpu_count() or 1)
-    if int(num_threads) != num_threads or num_threads < 1:
-        raise InputError(f"num_threads must be a positive integer or None; got {num_threads!r}")
-    return int(num_threads)
+    return as_count(num_threads, "num_threads", 1, 2**15)
+
+
+def as_count(value: Any, name: str, least: int, most: int | None = None) -> int:
+    """Return `value` as an int within bounds, or raise an InputError that names it."""
+    expected = f"be an integer of at least {least}"
+    if most is not None:
+        expected = f"lie in {least} ... {most}"
+    try:
+        count = operator.index(value)
+    except TypeError as error:
+        raise InputError(f"{name} must {expected}; got {value!r}") from error
+    if isinstance(value, bool) or count < least or (most is not None and count > most):
+        raise InputError(f"{name} must {expected}; got {value!r}")
+    return count
 
 
 def as_array(x: Any, name: str) -> NDArray[Any]:
     """Return `x` as a NumPy array: arrays of any library that speaks DLPack, or sequences."""
     if isinstance(x, np.ndarray):
-        return x
+        return np.asarray(x)  # subclasses (matrix, masked arrays) index in their own ways
     if hasattr(x, "detach"):  # a torch tensor inside a graph exports nothing
         x = x.detach()
     if hasattr(x, "__dlpack__"):
@@ -56,6 +69,8 @@ def as_float_array(x: Any, name: str, *, ndim: int = 2) -> FloatArray:
     array = as_array(x, name)
     if array.dtype.kind not in "fiub":
         raise InputError(f"{name} must hold real numbers; got dtype {array.dtype}")
+    if not array.dtype.isnative:
+        array = array.astype(array.dtype.newbyteorder("="))
     if array.dtype == np.float16:
         array = array.astype(np.float32)
     elif array.dtype != np.float32:
@@ -64,8 +79,6 @@ def as_float_array(x: Any, name: str, *, ndim: int = 2) -> FloatArray:
         array = array.astype(np.float64, copy=False)
     if array.ndim < ndim:
         raise InputError(f"{name} must have at least {ndim} axes; got shape {array.shape}")
-    if not array.dtype.isnative:
-        array = array.astype(array.dtype.newbyteorder("="))
     return array
 
 
@@ -77,13 +90,17 @@ def as_matrix(x: Any, name: str, dtype: Any = None) -> FloatArray:
     return np.ascontiguousarray(array, dtype=dtype)
 
 
+def as_items(array: NDArray[Any]) -> NDArray[Any]:
+    """Return the array with strides of whole items, as the core counts them."""
+    whole = all(s % array.dtype.itemsize == 0 for s in array.strides)
+    return array if array.flags.aligned and whole else np.ascontiguousarray(array)
+
+
 def as_stack(array: FloatArray) -> FloatArray:
     """Flatten leading axes into one; a copy only where rows are not contiguous."""
-    stack = array.reshape((math.prod(array.shape[:-2]), *array.shape[-2:]))
-    itemsize = stack.dtype.itemsize
-    rows_contiguous = stack.shape[-1] <= 1 or stack.strides[-1] == itemsize
-    aligned = stack.flags.aligned and all(s % itemsize == 0 for s in stack.strides)
-    return stack if rows_contiguous and aligned else np.ascontiguousarray(stack)
+    stack = as_items(array.reshape((math.prod(array.shape[:-2]), *array.shape[-2:])))
+    rows_contiguous = stack.shape[-1] <= 1 or stack.strides[-1] == stack.dtype.itemsize
+    return stack if rows_contiguous else np.ascontiguousarray(stack)
 
 
 def check_finite(array: FloatArray, name: str) -> None:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import math
 import operator
 from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
+from numpy.typing import NDArray
 
 from headfit import _core
-from headfit._arrays import as_array, is_sparse
+from headfit._arrays import as_array, as_items, is_sparse
 from headfit.errors import InputError
 
 FORMS = (
@@ -35,7 +37,7 @@ def _window(spec: Any) -> tuple[int, int]:
 
 
 def _dense(mask: Any, lead: tuple[int, ...], shape: tuple[int, int]) -> np.ndarray[Any, Any]:
-    array = as_array(mask, "mask")
+    array = as_items(as_array(mask, "mask"))
     if array.dtype != np.bool_:
         raise InputError(
             f"mask must be boolean, True where attention is allowed; got dtype {array.dtype}"
@@ -47,9 +49,9 @@ def _dense(mask: Any, lead: tuple[int, ...], shape: tuple[int, int]) -> np.ndarr
             f"mask must broadcast to {(*lead, *shape)}; got shape {array.shape}"
         ) from error
     if array.ndim <= 2 or not lead:
-        flat = np.broadcast_to(np.broadcast_to(array, shape), (int(np.prod(lead)), *shape))
+        flat = np.broadcast_to(np.broadcast_to(array, shape), (math.prod(lead), *shape))
         return flat
-    return broadcast.reshape((-1, *shape))
+    return broadcast.reshape((math.prod(lead), *shape))
 
 
 def _key_lengths(lengths: Any, lead: tuple[int, ...], keys: int) -> np.ndarray[Any, Any]:
@@ -120,3 +122,19 @@ def same_mask(a: Any, b: Any) -> bool:
         difference: Any = sp.csr_array(a) != sp.csr_array(b)
         return bool(difference.nnz == 0)
     return bool(np.array_equal(np.asarray(a), np.asarray(b)))
+
+
+def allowed_columns(mask: Any, row: int, n: int) -> NDArray[np.bool_]:
+    """Return which of n columns a row of an n x n attention matrix may attend to."""
+    columns = np.arange(n)
+    if mask is None:
+        return np.ones(n, dtype=np.bool_)
+    if isinstance(mask, str):  # causal
+        return columns <= row
+    if isinstance(mask, tuple):
+        left, right = _window(mask[1])
+        return (columns >= row - left) & (columns <= row + right)
+    if is_sparse(mask):
+        allowed: NDArray[np.bool_] = sp.csr_array(mask)[[row]].toarray()[0].astype(np.bool_)
+        return allowed
+    return np.broadcast_to(as_array(mask, "mask"), (n, n))[row].astype(np.bool_)

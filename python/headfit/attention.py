@@ -24,8 +24,11 @@ from headfit import _core
 from headfit._arrays import (
     FloatArray,
     as_array,
+    as_count,
     as_float_array,
+    as_items,
     as_stack,
+    check_between,
     thread_count,
 )
 from headfit._masks import core_mask, same_mask
@@ -54,6 +57,7 @@ class _Problem:
     keys: int
     kv_lead: tuple[int, ...]
     dtype: np.dtype[Any]
+    inputs: tuple[FloatArray, FloatArray]
 
     def empty(self, cols: int, dtype: Any = None) -> NDArray[Any]:
         return np.empty((*self.lead, self.rows, cols), dtype or self.dtype)
@@ -118,7 +122,7 @@ def _row_numbers(rows: Rows, n: int) -> NDArray[np.int64] | None:
 def _bias(bias: Any, lead: tuple[int, ...], shape: tuple[int, int], dtype: Any) -> Any:
     if bias is None:
         return None
-    array = as_float_array(bias, "bias", ndim=0).astype(dtype, copy=False)
+    array = as_items(as_float_array(bias, "bias", ndim=0).astype(dtype, copy=False))
     try:
         broadcast = np.broadcast_to(array, (*lead, *shape))
     except ValueError as error:
@@ -132,7 +136,8 @@ def _bias(bias: Any, lead: tuple[int, ...], shape: tuple[int, int], dtype: Any) 
     if array.ndim <= 2 or math.prod(array.shape[:-2]) == 1:
         one = array.reshape(array.shape[-2:]) if array.ndim > 2 else array
         return np.broadcast_to(one, (math.prod(lead), *shape))
-    return broadcast.reshape((-1, *shape))  # copies where several batch axes are broadcast
+    # A copy where one of several batch axes is broadcast.
+    return broadcast.reshape((math.prod(lead), *shape))
 
 
 def _problem(
@@ -157,8 +162,8 @@ def _problem(
         raise InputError("Q and K must have a head size of at least 1; got 0")
     if max(q.shape[-2], k.shape[-2]) >= 2**31:
         raise InputError("Q and K must have fewer than 2**31 rows")
-    if softcap is not None and not (math.isfinite(softcap) and softcap > 0):
-        raise InputError(f"softcap must be positive and finite; got {softcap!r}")
+    if softcap is not None:
+        softcap = check_between(softcap, "softcap", 0, math.inf)
     lead, kv_lead = q.shape[:-2], k.shape[:-2]
     group = _group(lead, kv_lead)
     shape = (q.shape[-2], k.shape[-2])
@@ -174,7 +179,7 @@ def _problem(
         numbers,
     )
     count = shape[0] if numbers is None else numbers.size
-    return _Problem(logits, lead, count, shape[1], kv_lead, np.dtype(dtype))
+    return _Problem(logits, lead, count, shape[1], kv_lead, np.dtype(dtype), (q, k))
 
 
 def _check_out(out: NDArray[Any] | None, problem: _Problem, cols: int) -> NDArray[Any]:
@@ -195,6 +200,8 @@ def _check_out(out: NDArray[Any] | None, problem: _Problem, cols: int) -> NDArra
             f"out must be a writable C-contiguous array of shape {shape} and {problem.dtype}; "
             f"got {found}"
         )
+    if any(np.may_share_memory(out, x) for x in problem.inputs):
+        raise InputError("out must not share memory with Q or K")
     return out
 
 
@@ -361,10 +368,9 @@ def attention_topk(
     problem = _problem(
         Q, K, scale=scale, mask=mask, key_lengths=key_lengths, bias=bias, softcap=softcap
     )
-    if int(k) != k or not 1 <= k <= problem.keys:
-        raise InputError(f"k must lie in 1 ... {problem.keys}, the number of keys; got {k!r}")
-    columns = problem.empty(int(k), np.int64)
-    weights = problem.empty(int(k))
+    k = as_count(k, "k", 1, problem.keys)
+    columns = problem.empty(k, np.int64)
+    weights = problem.empty(k)
     _core.attention_topk(
         problem.logits, problem.stack(columns), problem.stack(weights), thread_count(num_threads)
     )

@@ -1,13 +1,27 @@
-"""Bounds on the head size, and conversions between tolerances. All are proved."""
+"""Bounds on the head size, and conversions between tolerances.
+
+`projection_dim`, `lower` and the conversions are proved for every pattern. `counting` is about
+most random patterns, `random_keys_dim` an asymptotic threshold: not about a given one.
+"""
 
 from __future__ import annotations
 
 import math
 
 from headfit._arrays import check_between
+from headfit._lower import LowerBound, counting, lower, random_keys_dim
 from headfit.errors import InputError
 
-__all__ = ["leak_for_stray", "logit_range", "projection_dim", "stray_for_leak"]
+__all__ = [
+    "LowerBound",
+    "counting",
+    "leak_for_stray",
+    "logit_range",
+    "lower",
+    "projection_dim",
+    "random_keys_dim",
+    "stray_for_leak",
+]
 
 
 def _positive_integer(value: int, name: str) -> int:

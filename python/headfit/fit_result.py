@@ -22,6 +22,7 @@ from headfit.attention import Attention
 from headfit.certificate import Certificate
 from headfit.errors import InputError
 from headfit.module import SelfAttention
+from headfit.witnesses import FaceWitness, FarkasWitness, Multiplier
 
 __all__ = ["Fit", "Search", "Trial", "load_fit"]
 
@@ -108,7 +109,7 @@ class Fit:
     certificate: Certificate
     status: str
     failed_rows: NDArray[np.intp] | None = None
-    witnesses: Any = None
+    witnesses: tuple[FarkasWitness | FaceWitness, ...] | None = None
     search: Search | None = None
     lower_bound: Any = None
     seconds: float = 0.0
@@ -187,6 +188,9 @@ class Fit:
             "seconds": self.seconds,
             "settings": self.settings,
             "certificate": certificate,
+            "witnesses": None
+            if self.witnesses is None
+            else [{"kind": w.kind, **dataclasses.asdict(w)} for w in self.witnesses],
         }
         arrays["about"] = np.array(json.dumps(about))
         return save_arrays(path, arrays)
@@ -203,6 +207,22 @@ def _mask_from(about: Any, arrays: dict[str, NDArray[Any]], n: int) -> Any:
         kind, width = about
         return (kind, tuple(width) if isinstance(width, list) else width)
     return about
+
+
+def _witnesses_from(stored: Any) -> tuple[FarkasWitness | FaceWitness, ...] | None:
+    if stored is None:
+        return None
+    witnesses: list[FarkasWitness | FaceWitness] = []
+    for item in stored:
+        known = dict(item)
+        if known.pop("kind") == FarkasWitness.kind:
+            known["terms"] = tuple(Multiplier(**term) for term in known["terms"])
+            witnesses.append(FarkasWitness(**known))
+        else:
+            for name in ("inside", "with_others"):
+                known[name] = tuple((int(j), float(w)) for j, w in known[name])
+            witnesses.append(FaceWitness(**known))
+    return tuple(witnesses)
 
 
 def load_fit(path: str | os.PathLike[str]) -> Fit:
@@ -266,6 +286,7 @@ def load_fit(path: str | os.PathLike[str]) -> Fit:
             certificate=Certificate(**known),
             status=about["status"],
             failed_rows=arrays.get("failed_rows"),
+            witnesses=_witnesses_from(about["witnesses"]),
             search=search,
             seconds=about["seconds"],
             settings=about["settings"],

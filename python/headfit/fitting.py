@@ -17,7 +17,7 @@ from headfit.certificate import Certificate, certify
 from headfit.errors import InputError
 from headfit.fit_result import Fit, Search, Trial
 from headfit.keys import KeyTable
-from headfit.max_margin import key_table, max_margin
+from headfit.max_margin import check_form, key_table, max_margin
 from headfit.methods import Head
 from headfit.module import SelfAttention
 from headfit.targets import Target, as_target
@@ -51,22 +51,30 @@ def _largest_dim(target: Target, leak: float, distortion: float, dtype: str) -> 
     return max(1, int(affordable)), "what fits in memory"
 
 
-def search_dim(attempt: Callable[[int], Trial], first: int, largest: int, limit: str) -> Search:
-    """Find a small size that certifies: doubling from `first`, then bisection."""
-    trials = [attempt(min(first, largest))]
-    while not trials[-1].holds and trials[-1].dim < largest:
-        trials.append(attempt(min(2 * trials[-1].dim, largest)))
+def search_dim(
+    attempt: Callable[[int], Trial], first: int, largest: int, limit: str, step: int = 1
+) -> Search:
+    """Find a small size that certifies: doubling from `first`, then bisection.
+
+    Sizes are multiples of `step`.
+    """
+    largest = max(largest // step, 1)
+    units = min(-(-first // step), largest)
+    trials = [attempt(units * step)]
+    low = 0
+    while not trials[-1].holds and units < largest:
+        low, units = units, min(2 * units, largest)
+        trials.append(attempt(units * step))
     if not trials[-1].holds:
-        return Search(tuple(trials), None, f"stopped at {largest}, {limit}")
-    high = trials[-1].dim
-    low = trials[-2].dim if len(trials) > 1 else 0
-    while high - low > 1:
-        trials.append(attempt((low + high) // 2))
+        return Search(tuple(trials), None, f"stopped at {largest * step}, {limit}")
+    while units - low > 1:
+        middle = (low + units) // 2
+        trials.append(attempt(middle * step))
         if trials[-1].holds:
-            high = trials[-1].dim
+            units = middle
         else:
-            low = trials[-1].dim
-    return Search(tuple(trials), high, "bisected to neighbouring sizes")
+            low = middle
+    return Search(tuple(trials), units * step, "bisected to neighbouring sizes")
 
 
 def fit(
@@ -175,8 +183,9 @@ def fit(
         raise InputError(f"dtype must be one of {DTYPES}; got {dtype!r}")
     dtype = str(dtype)
     projection.check_options(factor, sketch)
+    check_form(form)
     if max_norm is not None:
-        check_between(max_norm, "max_norm", 0, math.inf)
+        max_norm = check_between(max_norm, "max_norm", 0, math.inf)
     leak = check_between(leak, "leak", 0, 1)
     distortion = check_between(distortion, "distortion", 0, float("inf"))
     if module is not None and scale is not None:
@@ -200,7 +209,7 @@ def fit(
                 form=form,
                 leak=leak,
                 distortion=distortion,
-                max_norm=math.inf if max_norm is None else max_norm / longest,
+                max_norm=math.inf if max_norm is None or longest == 0 else max_norm / longest,
                 threads=threads,
             )
         else:
@@ -238,7 +247,8 @@ def fit(
     if wanted is None:
         largest, limit = _largest_dim(target, leak, distortion, dtype)
         first = 16 if method != "max-margin" else 2 * target.per_row
-        search = search_dim(attempt, first, largest, limit)
+        step = 2 if method == "max-margin" and keys == "cyclic" else 1
+        search = search_dim(attempt, first, largest, limit, step)
         wanted = search.dim or search.trials[-1].dim
     found, used = head(wanted)
     q, k = found.stored(used, dtype)
@@ -276,6 +286,7 @@ def fit(
             "seed": seed,
             "leak": leak,
             "distortion": distortion,
+            "max_norm": max_norm,
             **found.settings,
         },
         input_stored=X,

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headfit import _core
-from headfit._arrays import FloatArray, as_matrix, check_finite, seed_from
+from headfit._arrays import FloatArray, as_count, as_float_array, check_finite, seed_from
 from headfit._files import require_memory
 from headfit.errors import InputError
 
@@ -43,11 +43,13 @@ class KeyTable:
     """
 
     def __init__(self, keys: Any, *, kind: str = "given") -> None:
-        array = as_matrix(keys, "keys")
+        array = as_float_array(keys, "keys")
+        if array.ndim != 2:
+            raise InputError(f"keys must be a matrix; got shape {array.shape}")
         check_finite(array, "keys")
         if array.shape[1] == 0:
             raise InputError(f"keys must have at least one column; got shape {array.shape}")
-        self._keys: FloatArray = array.copy()
+        self._keys: FloatArray = np.array(array, order="C")
         self._keys.flags.writeable = False
         self._kind = kind
 
@@ -89,7 +91,7 @@ class KeyTable:
         Gaussian keys, normalised: on the sphere more supports are faces than with Gaussian
         lengths. See `bounds.random_keys_dim` for the size at which almost every row is.
         """
-        _check_size(n, dim)
+        _check_size(n, dim, dtype)
         g = np.empty((int(n), int(dim)))
         _core.fill_sketch(g, "gaussian", seed_from(rng), 1)
         return cls(_on_sphere(g).astype(dtype), kind="random")
@@ -111,7 +113,7 @@ class KeyTable:
         The margins shrink like (k / n)**(2 k) and the norms of the queries grow accordingly:
         what a dtype survives, the certificate tells.
         """
-        _check_size(n, dim)
+        _check_size(n, dim, dtype)
         if dim % 2:
             raise InputError(f"cyclic keys need an even dim; got {dim}")
         angles = 2 * math.pi * np.arange(n)[:, np.newaxis] / n
@@ -120,10 +122,11 @@ class KeyTable:
         return cls(keys.astype(dtype), kind="cyclic")
 
 
-def _check_size(n: int, dim: int) -> None:
-    for value, name in ((n, "n"), (dim, "dim")):
-        if int(value) != value or value < 1:
-            raise InputError(f"{name} must be a positive integer; got {value!r}")
+def _check_size(n: int, dim: int, dtype: Any) -> None:
+    as_count(n, "n", 1, 2**31 - 1)
+    as_count(dim, "dim", 1)
+    if np.dtype(dtype) not in (np.float32, np.float64):
+        raise InputError(f"dtype must be float32 or float64; got {dtype!r}")
     require_memory(8 * int(n) * int(dim), f"a table of {n} keys of size {dim}")
 
 

@@ -6,6 +6,7 @@ import math
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from headfit import _core
 from headfit._files import require_memory
@@ -19,6 +20,12 @@ from headfit.witnesses import FaceWitness, FarkasWitness, Multiplier
 FORMS = ("tolerance", "equality")
 # Part of each tolerance that is left to the rounding of the queries.
 ROUNDING_SHARE = 0.02
+
+
+def check_form(form: str) -> None:
+    """Raise an InputError for a form that does not exist."""
+    if form not in FORMS:
+        raise InputError(f"form must be one of {FORMS}; got {form!r}")
 
 
 def key_table(keys: Any, n: int, dim: int | None, dtype: str, seed: int) -> KeyTable:
@@ -65,26 +72,32 @@ def max_margin(
     Cutting planes: the constraints elsewhere are found by scans of the logit tiles, and a
     dual active-set method (Goldfarb and Idnani 1983) re-solves from its last working set.
     """
-    if form not in FORMS:
-        raise InputError(f"form must be one of {FORMS}; got {form!r}")
     require_memory(8 * target.n * table.dim * 4, f"a head of size {table.dim}")
     keys = np.ascontiguousarray(table.keys, dtype=np.float64)
     mask = core_mask(target.mask, (), (target.n, target.n))
+
+    def solve(
+        parts: tuple[Any, Any, Any], leak: float, distortion: float
+    ) -> tuple[Any, list[str], Any, list[Any], int]:
+        found: tuple[Any, list[str], Any, list[Any], int] = _core.max_margin_queries(
+            *parts, keys, mask, leak, distortion, form == "equality", max_norm, threads
+        )
+        return found
+
     delta = math.log1p(distortion)
-    margin = ROUNDING_SHARE * min(1.0, delta)
-    tight_leak = leak * math.exp(-margin)
-    tight_distortion = math.expm1(delta - margin)
-    q, status, norms, found, scans = _core.max_margin_queries(
-        *target.parts,
-        keys,
-        mask,
-        tight_leak,
-        tight_distortion,
-        form == "equality",
-        max_norm,
-        threads,
+    share = ROUNDING_SHARE * min(1.0, delta)
+    q, status, norms, proofs, scans = solve(
+        target.parts, leak * math.exp(-share), math.expm1(delta - share)
     )
-    failed = np.flatnonzero(np.array([s != "optimal" for s in status]))
+    failed = _not_optimal(status)
+    if failed.size:
+        # Once more without the share left to rounding: a proof must speak of what was asked.
+        again, exact, lengths, proofs, more = solve(_only_rows(target, failed), leak, distortion)
+        scans += more
+        q[failed], norms[failed] = again[failed], lengths[failed]
+        for row in failed:
+            status[row] = exact[row]
+        failed = _not_optimal(status)
     q[failed] = 0.0  # what the solver left there is no answer, and may be enormous
     witnesses: list[FarkasWitness | FaceWitness] = [
         FarkasWitness(
@@ -95,11 +108,11 @@ def max_margin(
             residual=residual,
             gap=gap,
             norm_bound=norm_bound,
-            leak=tight_leak,
-            distortion=tight_distortion,
+            leak=leak,
+            distortion=distortion,
             equality=form == "equality",
         )
-        for row, terms, residual, gap, norm_bound in found
+        for row, terms, residual, gap, norm_bound in proofs
     ]
     if failed.size:
         reports = _core.face_reports(*target.parts, keys, mask, failed.astype(np.int64), threads)
@@ -124,3 +137,18 @@ def max_margin(
             "largest_query": float(np.max(norms[[s == "optimal" for s in status]], initial=0.0)),
         },
     )
+
+
+def _not_optimal(status: list[str]) -> NDArray[np.intp]:
+    return np.flatnonzero(np.array([s != "optimal" for s in status], dtype=np.bool_))
+
+
+def _only_rows(target: Target, rows: NDArray[np.intp]) -> tuple[Any, Any, Any]:
+    """Return the target's parts with all other rows empty: those ask for nothing."""
+    keep = np.zeros(target.n, dtype=np.bool_)
+    keep[rows] = True
+    offsets, columns, weights = target.parts
+    counts = np.diff(offsets)
+    entries = np.repeat(keep, counts)
+    left = np.concatenate(([0], np.cumsum(np.where(keep, counts, 0))))
+    return left.astype(np.int64), columns[entries], weights[entries]

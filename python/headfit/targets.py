@@ -81,8 +81,8 @@ def _as_csr(A: Any) -> sp.csr_array:
     csr: sp.csr_array = sp.csr_array(matrix, dtype=np.float64)
     if csr.has_canonical_format and bool((csr.data != 0).all()):
         return csr
-    if csr is A or (is_sparse(A) and np.shares_memory(csr.data, A.data)):
-        csr = csr.copy()
+    if is_sparse(A):
+        csr = csr.copy()  # indices may be shared with A whatever the dtypes
     csr.sum_duplicates()
     csr.eliminate_zeros()
     return csr

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import math
+import sys
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, Literal
 
 import numpy as np
 
-from headfit.errors import HeadfitError
+from headfit._arrays import as_matrix, check_finite
+from headfit._masks import allowed_columns
+from headfit.errors import HeadfitError, InputError
 from headfit.targets import as_target
 
 __all__ = ["FaceWitness", "FarkasWitness", "Multiplier"]
@@ -36,29 +39,57 @@ class Multiplier:
     value: float
 
 
-def _exact_keys(K: Any) -> Any:
-    array = np.asarray(K)
-
-    def row(j: int) -> list[Fraction]:
-        return [Fraction(float(x)) for x in array[j]]
-
-    return row
-
-
-def _root_above(x: Fraction) -> float:
-    """Return a double at least sqrt(x)."""
-    root = math.sqrt(float(x))
-    while Fraction(root) ** 2 < x:
-        root = math.nextafter(root, math.inf)
-    return root
+def _norm_proved(gap: Fraction, square: Fraction) -> float:
+    """Return a double at most gap / sqrt(square); inf when the square is 0."""
+    if square == 0:
+        return math.inf
+    # (gap / sqrt(square))**2 as a fraction, its root from below in 64 more bits than a double.
+    ratio = gap * gap / square
+    shift = max(0, 128 - ratio.numerator.bit_length() + ratio.denominator.bit_length())
+    shift += shift % 2
+    root = Fraction(math.isqrt((ratio.numerator << shift) // ratio.denominator), 1 << (shift // 2))
+    if root >= Fraction(sys.float_info.max):
+        return sys.float_info.max
+    value = float(root)
+    return value if Fraction(value) <= root else math.nextafter(value, 0.0)
 
 
-def _ratio_below(a: Fraction, b: float) -> float:
-    """Return a double at most a / b."""
-    value = float(a / Fraction(b))
-    while Fraction(value) > a / Fraction(b):
-        value = math.nextafter(value, -math.inf)
-    return value
+class _Row:
+    """The row that a witness speaks of: its support, its weights, and the keys it may see."""
+
+    def __init__(self, A: Any, K: Any, row: int, mask: Any) -> None:
+        target = as_target(A, mask=mask)
+        keys = as_matrix(K, "K")
+        check_finite(keys, "K")
+        if keys.shape[0] != target.n:
+            raise InputError(f"K must have {target.n} rows; got shape {keys.shape}")
+        if not 0 <= row < target.n:
+            raise HeadfitError(f"the target has no row {row}")
+        start, stop = target.matrix.indptr[row : row + 2]
+        columns = target.matrix.indices[start:stop].tolist()
+        self.weights = dict(zip(columns, target.matrix.data[start:stop].tolist(), strict=True))
+        self.allowed = allowed_columns(target.mask, row, target.n)
+        self.dim = int(keys.shape[1])
+        self._keys = keys
+
+    def key(self, column: int) -> list[Fraction]:
+        """Return a key exactly; a column that does not exist for this row proves nothing."""
+        if not 0 <= column < self._keys.shape[0] or not self.allowed[column]:
+            raise HeadfitError(f"column {column} does not exist for this row")
+        return [Fraction(float(x)) for x in self._keys[column]]
+
+
+def _exact(value: float, what: str) -> Fraction:
+    if not math.isfinite(value):
+        raise HeadfitError(f"{what} must be finite; got {value}")
+    return Fraction(value)
+
+
+KINDS = {
+    False: ("ratio upper", "ratio lower", "margin", "outside"),
+    True: ("ratio equal", "outside"),
+}
+"""The constraints of either form; False: tolerance, True: equality."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -109,7 +140,7 @@ class FarkasWitness:
             f"{len(self.terms)} multipliers, residual {self.residual:.2g})"
         )
 
-    def verify(self, A: Any, K: Any) -> float:
+    def verify(self, A: Any, K: Any, *, mask: Any = None) -> float:
         """Confirm the witness in rational arithmetic; return the norm it proves necessary.
 
         Parameters
@@ -117,6 +148,8 @@ class FarkasWitness:
         A : target
         K : array_like, shape (n, d)
             The keys that the row was tried with, with plain products as logits.
+        mask : optional
+            As in `attention_matrix`; the target's when None.
 
         Returns
         -------
@@ -128,26 +161,26 @@ class FarkasWitness:
         HeadfitError
             When the multipliers prove nothing.
         """
-        target = as_target(A)
-        start, stop = target.matrix.indptr[self.row : self.row + 2]
-        columns = [int(j) for j in target.matrix.indices[start:stop]]
+        row = _Row(A, K, self.row, mask)
+        if not (0 < self.leak < 1 and 0 <= self.distortion < math.inf) or not row.weights:
+            raise HeadfitError(f"{self!r} speaks of no tolerances")
+        logs = {j: Fraction(math.log(w)) for j, w in row.weights.items()}
         # Logarithms are right to a few units in the last place: the gap is lowered by that.
-        logs = {
-            j: Fraction(math.log(float(w)))
-            for j, w in zip(columns, target.matrix.data[start:stop], strict=True)
-        }
         largest = max(1.0, -math.log(self.leak), *(abs(float(x)) for x in logs.values()))
         slack = Fraction(4 * float(np.finfo(np.float64).eps) * largest)
         half = Fraction(math.log1p(self.distortion)) / 2
         level = Fraction(-math.log(self.leak))
-        key = _exact_keys(K)
         offsets = [Fraction(0), Fraction(0)]
         gap = Fraction(0)
-        residual = [Fraction(0)] * int(np.asarray(K).shape[1])
+        residual = [Fraction(0)] * row.dim
         for term in self.terms:
-            m = Fraction(term.value)
+            m = _exact(term.value, "a multiplier")
             outside = term.kind == "outside"
-            if (term.column in logs) == outside or (m < 0 and term.kind != "ratio equal"):
+            if (
+                term.kind not in KINDS[self.equality]
+                or (term.column in logs) == outside
+                or (m < 0 and term.kind != "ratio equal")
+            ):
                 raise HeadfitError(f"{self!r} has a wrong term {term}")
             a = logs.get(term.column, Fraction(0))
             rhs = {
@@ -161,13 +194,14 @@ class FarkasWitness:
             signed = SIGNS[term.kind] * m
             offsets[on_b] += signed
             gap += m * rhs - abs(m) * 4 * slack
-            residual = [r - signed * x for r, x in zip(residual, key(term.column), strict=True)]
+            key = row.key(term.column)
+            residual = [r - signed * x for r, x in zip(residual, key, strict=True)]
         if any(offsets):
             raise HeadfitError(f"{self!r} does not cancel the offsets")
         if gap <= 0:
             raise HeadfitError(f"{self!r} leaves no gap")
         square = sum((r * r for r in residual), Fraction(0))
-        return math.inf if square == 0 else _ratio_below(gap, _root_above(square))
+        return _norm_proved(gap, square)
 
 
 @dataclass(frozen=True, repr=False)
@@ -209,7 +243,7 @@ class FaceWitness:
             f"{self.others_weight:.3g} off the support, residual {self.residual:.2g})"
         )
 
-    def verify(self, A: Any, K: Any) -> float:
+    def verify(self, A: Any, K: Any, *, mask: Any = None) -> float:
         """Confirm the witness in rational arithmetic; return the norm it proves necessary.
 
         The norm is that of a query with equal logits on the support and all others at least
@@ -220,26 +254,23 @@ class FaceWitness:
         HeadfitError
             When the combinations prove nothing.
         """
-        target = as_target(A)
-        start, stop = target.matrix.indptr[self.row : self.row + 2]
-        support = {int(j) for j in target.matrix.indices[start:stop]}
-        key = _exact_keys(K)
-        difference = [Fraction(0)] * int(np.asarray(K).shape[1])
-        totals, others = [], Fraction(0)
+        row = _Row(A, K, self.row, mask)
+        difference = [Fraction(0)] * row.dim
+        others = Fraction(0)
         for terms, sign in ((self.inside, 1), (self.with_others, -1)):
-            weights = [Fraction(w) for _, w in terms]
+            weights = [_exact(w, "a weight") for _, w in terms]
             if any(w < 0 for w in weights) or not sum(weights):
                 raise HeadfitError(f"{self!r} has a negative weight")
             total = sum(weights, Fraction(0))
-            totals.append(total)
             for (j, _), w in zip(terms, weights, strict=True):
                 share = w / total  # combinations are made exactly convex here
-                if j not in support:
+                if j not in row.weights:
                     if sign > 0:
                         raise HeadfitError(f"{self!r} uses column {j} as if on the support")
                     others += share
-                difference = [x + sign * share * y for x, y in zip(difference, key(j), strict=True)]
+                key = row.key(j)
+                difference = [x + sign * share * y for x, y in zip(difference, key, strict=True)]
         if others <= 0:
             raise HeadfitError(f"{self!r} uses no key off the support")
         square = sum((x * x for x in difference), Fraction(0))
-        return math.inf if square == 0 else _ratio_below(others, _root_above(square))
+        return _norm_proved(others, square)

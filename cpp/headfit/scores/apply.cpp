@@ -13,7 +13,8 @@ class PackedValues {
  public:
   PackedValues(const Heads<T>& v, const Mask& mask, Index group, const Run& run)
       : rows_(round_up(v.rows, Blocking<T>::tile_cols)),
-        panels_(round_up(v.cols, Blocking<T>::panel) / Blocking<T>::panel) {
+        panels_(round_up(v.cols, Blocking<T>::panel) / Blocking<T>::panel),
+        halvings_(static_cast<std::size_t>(v.count), 0) {
     data_.ensure(v.count * panels_ * rows_ * Blocking<T>::panel);
     parallel_for(v.count, run, [&](Index head) {
       Index valid = v.rows;
@@ -21,10 +22,18 @@ class PackedValues {
         const Index* lengths = mask.key_lengths + head * group;
         valid = *std::max_element(lengths, lengths + group);
       }
-      checked_max_abs("V", v, head, valid, [](Index i) { return i; });
-      pack(v[head], head, valid);
+      const double largest = checked_max_abs("V", v, head, valid, [](Index i) { return i; });
+      // A sum of weighted values may overflow where their average does not.
+      constexpr double limit = static_cast<double>(std::numeric_limits<T>::max()) / 4;
+      const double rows = static_cast<double>(std::max<Index>(v.rows, 1));
+      int& halvings = halvings_[static_cast<std::size_t>(head)];
+      if (largest > limit / rows) halvings = 2 + static_cast<int>(std::ceil(std::log2(rows)));
+      pack(v[head], head, valid, static_cast<T>(std::ldexp(1.0, -halvings)));
     });
   }
+
+  // The values of a head were divided by two this many times.
+  int halvings(Index head) const { return halvings_[static_cast<std::size_t>(head)]; }
 
   Index panels() const { return panels_; }
   const T* at(Index head, Index panel, Index row) const {
@@ -32,14 +41,14 @@ class PackedValues {
   }
 
  private:
-  void pack(const MatrixView<T>& v, Index head, Index valid) {
+  void pack(const MatrixView<T>& v, Index head, Index valid, T factor) {
     constexpr Index width = Blocking<T>::panel;
     for (Index p = 0; p < panels_; ++p) {
       T* out = data_.data() + (head * panels_ + p) * rows_ * width;
       const Index cols = std::min(width, v.cols() - p * width);
       for (Index i = 0; i < rows_; ++i, out += width) {
         for (Index c = 0; c < width; ++c) {
-          out[c] = i < valid && c < cols ? v(i, p * width + c) : T(0);
+          out[c] = i < valid && c < cols ? v(i, p * width + c) * factor : T(0);
         }
       }
     }
@@ -47,6 +56,7 @@ class PackedValues {
 
   Index rows_;
   Index panels_;
+  std::vector<int> halvings_;
   Buffer<T> data_;
 };
 
@@ -85,7 +95,8 @@ class ApplyFold {
       const OnlineSum<T>& row = rows_[static_cast<std::size_t>(r)];
       const T inverse = row.empty() ? T(0) : static_cast<T>(1.0 / row.sum);
       T* to = out_.row(block.head, block.first + r);
-      for (Index c = 0; c < cols_; ++c) to[c] = sum(r)[c] * inverse;
+      const T doubling = static_cast<T>(std::ldexp(1.0, values_.halvings(block.head / group_)));
+      for (Index c = 0; c < cols_; ++c) to[c] = sum(r)[c] * inverse * doubling;
     }
   }
 

@@ -53,14 +53,16 @@ class SoftmaxFold : public WholeRows<T> {
     }
     const double sum =
         exp_sum<T, Exponentials::keep>(x, padded, simd::RowShift<T>::at(max));
-    const T inverse = static_cast<T>(1.0 / sum);
-    const auto factor = simd::fill<T>(inverse);
+    const Inverse<T> inverse(sum);
     constexpr Index lanes = simd::lanes<T>;
     const Index whole = cols / lanes * lanes;
     for (Index c = 0; c < whole; c += lanes) {
-      simd::store(to + c, simd::ei::pmul(simd::load(x + c), factor));
+      simd::store(to + c, inverse.times(simd::load(x + c)));
     }
-    for (Index c = whole; c < cols; ++c) to[c] = x[c] * inverse;
+    if (whole < cols) {
+      simd::store(x + whole, inverse.times(simd::load(x + whole)));
+      std::copy(x + whole, x + cols, to + whole);
+    }
   }
 
   OutHeads<T> out_;

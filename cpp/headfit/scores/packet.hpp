@@ -90,8 +90,6 @@ struct RowShift {
     if (row_max < -C::exactly_reducible || row_max > C::exactly_reducible) return {row_max, 0};
     return {0, std::nearbyint(row_max * T(1.4426950408889634))};
   }
-  // log of the factor, in double.
-  double log() const { return double(subtract) + double(exponent) * 0.6931471805599453; }
 };
 
 // exp(x) / exp(shift), within about one unit in the last place. -inf gives 0.

@@ -51,14 +51,18 @@ class StatsFold : public WholeRows<T> {
       return;
     }
     const auto shift = simd::RowShift<T>::at(max);
-    const double distance = shift.log() - static_cast<double>(max);
     const double moment = weighted_distance(x, padded, shift, max);
     const double sum = exp_sum<T, Exponentials::keep>(x, padded, shift);
-    // With e_j = exp(s_j - shift): entropy = log sum e + shift - max - sum e (s - max) / sum e.
-    const double entropy = std::log(sum) + distance - moment / sum;
-    write(place, std::max(0.0, entropy), std::exp(-distance) / sum, std::log(sum) + shift.log());
+    // With e_j = exp(s_j - shift): entropy = log(sum e / e_max) - sum e (s - max) / sum e.
+    const double relative = sum / exp_of(max, shift);
+    const double entropy = std::log(relative) - moment / sum;
+    write(place, std::max(0.0, entropy), 1 / relative,
+          static_cast<double>(max) + std::log(relative));
+    if (out_.shares.empty()) return;
+    // Rounding may ask for a hair more than there is: never count what weighs nothing.
+    T* last = std::partition(x, x + padded, [](T weight) { return weight > 0; });
     for (std::size_t s = 0; s < out_.shares.size(); ++s) {
-      counts(place)[s] = fewest_reaching(x, x + padded, out_.shares[s] * sum);
+      counts(place)[s] = fewest_reaching(x, last, out_.shares[s] * sum);
     }
   }
 

@@ -97,13 +97,9 @@ class TopkFold {
   }
 
   static T weight(const Row& row, T logit) {
-    const auto& shift = row.sum.shift;
-    const double distance = static_cast<double>(logit) - static_cast<double>(shift.subtract);
-    return static_cast<T>(std::exp(distance - static_cast<double>(shift.exponent) * ln2) /
-                          row.sum.sum);
+    return static_cast<T>(exp_of(logit, row.sum.shift) / row.sum.sum);
   }
 
-  static constexpr double ln2 = 0.69314718055994530942;
   Index k_;
   OutHeads<Offset> columns_;
   OutHeads<T> weights_;

@@ -14,6 +14,7 @@ about the tolerances.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
@@ -74,7 +75,7 @@ def _chains(sets: list[Split], r: int) -> Traces | tuple[list[int], list[int]]:
     sides[1] = [s for s in sets if not s[0] & x[0]]
     for side in sides:
         side.sort(key=lambda s: s[0].bit_count())
-        for a, b in zip(side, side[1:], strict=False):
+        for a, b in pairwise(side):
             if _nested(a, b):
                 continue
             if a[0] & b[0]:
@@ -85,24 +86,24 @@ def _chains(sets: list[Split], r: int) -> Traces | tuple[list[int], list[int]]:
                 if not _nested(x, y):
                     return _crossing(x, y, r)
             return _three(a, b, x, (_low(a[0]), _low(b[0]), r))  # both inside x
-    for z in sides[0]:
-        for y in sides[1]:
-            if not z[0] & y[0]:
-                continue
+    if sides[1]:
+        z, y = sides[0][-1], sides[1][-1]
+        if z[0] & y[0]:  # the largest of both sides; z meets x, y does not
             if not _nested(z, y):
                 return _crossing(z, y, r)
             return _three(x, y, z, (_low(x[0]), _low(y[0]), r))  # z holds both
     return [s[0] for s in sides[0]], [s[0] for s in sides[1]]
 
 
-def _splits(problem: Problem, rows: Ints, columns: Ints) -> tuple[list[Split], int]:
+def _splits(problem: Problem, rows: Ints, columns: Ints, most: int) -> tuple[list[Split], int]:
     """Return the different supports without one column r, over the columns that all rows see."""
     inside = np.zeros(problem.target.n, np.bool_)
     inside[columns] = True
     m = problem.supports
     degree = np.bincount(m.indices, minlength=problem.target.n)
     r = int(columns[np.argmin(degree[columns])])
-    full, found = sum(1 << int(j) for j in columns), {}
+    full = sum(1 << int(j) for j in columns)
+    found: dict[int, int] = {}
     for i in rows.tolist():
         support = m.indices[m.indptr[i] : m.indptr[i + 1]]
         bits = 0
@@ -112,7 +113,7 @@ def _splits(problem: Problem, rows: Ints, columns: Ints) -> tuple[list[Split], i
             bits ^= full
         if bits:
             found.setdefault(bits, i)
-        if len(found) > 2000:  # a line has few enough patterns to fail long before
+        if len(found) >= most:
             break
     return list(found.items()), r
 
@@ -121,13 +122,17 @@ def order(problem: Problem) -> Candidate:
     """Return whether the order of the keys excludes d = 1: exact without a mask."""
     name = "order of the keys"
     for rows, columns in problem.sight.rectangles():
-        sets, r = _splits(problem, rows, columns)
-        found = _chains(sets, r)
+        found: Traces | tuple[list[int], list[int]] = ([], [])
+        for most in (1000, problem.target.n):  # a thousand usually exclude it
+            sets, r = _splits(problem, rows, columns, most)
+            found = _chains(sets, r)
+            if isinstance(found, Traces) or len(sets) < most:
+                break
         if isinstance(found, Traces):
-            what = "two rows cut four cells" if found.kind == "rows" else "three columns are cut off"
-            return Candidate(name, 2, "proved", f"no order has every support at an end: {what}",
-                             found)  # fmt: skip
-        if not problem.sight.limited and len(sets) <= 2000:
+            cut = "two rows cut four cells" if found.kind == "rows" else "three columns are cut off"
+            reason = f"no order has every support at an end: {cut}"
+            return Candidate(name, 2, "proved", reason, found)
+        if not problem.sight.limited:
             left, right = found
             used, placed = 0, []
             for chain in (left, right):
@@ -138,9 +143,7 @@ def order(problem: Problem) -> Candidate:
                 placed.append(part)
             middle = [j for j in columns.tolist() if not used >> j & 1]
             keys = KeyOrder((*placed[0], *middle, *placed[1][::-1]))
-            return Candidate(name, 1, "proved", "an order of the keys exists: the supports alone "
-                             "do not exclude d = 1", keys)  # fmt: skip
-    if not problem.sight.limited:
-        return Candidate(name, None, "not finished", "no contradiction among 2,001 supports")
-    return Candidate(name, None, "not finished", "no contradiction among rows that see the same "
-                     "columns")  # fmt: skip
+            reason = "an order of the keys exists: the supports alone do not exclude d = 1"
+            return Candidate(name, 1, "proved", reason, keys)
+    reason = "no contradiction among rows that see the same columns; others are not decided"
+    return Candidate(name, None, "not finished", reason)

@@ -114,9 +114,7 @@ class Problem:
     rng: np.random.Generator
 
     @classmethod
-    def of(
-        cls, target: Target, leak: float, distortion: float, limit: float, rng: Any
-    ) -> Problem:
+    def of(cls, target: Target, leak: float, distortion: float, limit: float, rng: Any) -> Problem:
         """Return the problem of a validated target."""
         m = target.matrix
         supports = sp.csr_array((np.ones(m.nnz, np.int64), m.indices, m.indptr), shape=m.shape)

@@ -39,7 +39,7 @@ from headfit._lower._problem import (
 )
 from headfit.targets import Target
 
-PAIRS_LIMIT = 8_000_000  # of the product that counts how often two sets meet
+PAIRS_LIMIT = 6_000_000  # of the product that counts how often two sets meet
 LARGEST_SET = 12
 
 
@@ -93,10 +93,13 @@ class Traces:
 
     def text(self) -> str:
         """Say it in words."""
-        other = "rows" if self.kind == "columns" else "columns"
+        columns, vectors = self.kind == "columns", len(self.sets) + self.free
+        classes = len(self.points) + columns
+        d = least_dim(classes, vectors) - 1
+        most = sum(math.comb(vectors - 1, i) for i in range(d + 1))
         return (
-            f"{len(self.sets)} {self.kind} are cut by the {other} in {len(self.points)} ways that "
-            "count, more than halfspaces of a smaller head can"
+            f"{len(self.sets)} {self.kind} are cut in {classes} ways by the "
+            f"{'rows' if columns else 'columns'}, a head of size {d} does it in {most} at most"
         )
 
 
@@ -167,7 +170,8 @@ class Family:
         cells = {0: self.all}
         for place, s in enumerate(sets):
             cells = self.split(cells, s, place)
-        full, kept = (1 << len(sets)) - 1, {}
+        full = (1 << len(sets)) - 1
+        kept: dict[int, int] = {}
         for code, cell in cells.items():
             key = code if free else min(code, full ^ code)
             kept.setdefault(key, (cell & -cell).bit_length() - 1)
@@ -304,7 +308,7 @@ def counted(problem: Problem, family: Family) -> Candidate:
                     best = (dim, sets, free)
     except OutOfTimeError:
         ended = "; the time ended"
-    if best[0] < 1:
+    if best[0] < 2:
         status = "not finished" if ended else "proved"
         return Candidate(name, None if ended else 1, status, f"nothing found{ended}")
     witness = family.witness(best[1], best[2])

@@ -23,10 +23,18 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
+import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from headfit._lower._problem import Candidate, Ints, Problem, are_distinct, check_time, support_of
-from headfit._lower._problem import OutOfTimeError as _OutOfTimeError
+from headfit._lower._problem import (
+    Candidate,
+    Ints,
+    OutOfTimeError,
+    Problem,
+    are_distinct,
+    check_time,
+    support_of,
+)
 from headfit.targets import Target
 
 SLACK = 1e-7  # relative, for the singular values as computed
@@ -116,22 +124,27 @@ def block_dim(logs: NDArray[np.float64], distortion: float) -> int:
     centred = logs - logs.mean(axis=1, keepdims=True)
     squares = np.linalg.svd(centred, compute_uv=False) ** 2
     tails = np.append(np.cumsum(squares[::-1])[::-1], 0.0)  # from s on
-    needed = _allowed(*logs.shape, distortion) * (1 + SLACK) + 1e-9 * tails[0]
+    needed = _allowed(logs.shape[0], logs.shape[1], distortion) * (1 + SLACK) + 1e-9 * tails[0]
     return int(np.flatnonzero(tails <= needed)[0])
 
 
-def _search(problem: Problem, seed: int, best: int) -> tuple[int, Ints, Ints]:
+def _search(
+    problem: Problem, by_column: sp.csc_array, seed: int, best: int
+) -> tuple[int, Ints, Ints]:
     """Grow a block from one row, each time by the row that keeps the most columns."""
     m, rng = problem.supports, problem.rng
     columns = m.indices[m.indptr[seed] : m.indptr[seed + 1]].astype(np.intp)
     if columns.size > LARGEST_BLOCK:
         columns = np.sort(rng.choice(columns, LARGEST_BLOCK, replace=False))
-    near = m[:, columns]
-    inside = np.diff(near.indptr) > best + 1
-    table = near[np.flatnonzero(inside)].toarray().astype(np.bool_)
-    names = np.flatnonzero(inside)
+    nothing: tuple[int, Ints, Ints] = (0, columns[:0], columns[:0])
+    touching = [by_column.indices[by_column.indptr[j] : by_column.indptr[j + 1]] for j in columns]
+    near, shared = np.unique(np.concatenate(touching), return_counts=True)
+    names = near[shared > best + 1].astype(np.intp)
+    if names.size <= best:
+        return nothing
+    table = m[names][:, columns].toarray().astype(np.bool_)
     kept = np.ones(columns.size, np.bool_)
-    found: tuple[int, Ints, Ints] = (0, names[:0], columns[:0])
+    found = nothing
     while kept.sum() > best + 1:
         rows = names[table[:, kept].all(axis=1)]
         if rows.size > best:
@@ -141,11 +154,11 @@ def _search(problem: Problem, seed: int, best: int) -> tuple[int, Ints, Ints]:
             dim = block_dim(dense, problem.distortion)
             if dim > best:
                 best, found = dim, (dim, some, chosen)
-        shared = (table & kept).sum(axis=1)
-        shared[shared == kept.sum()] = 0
-        if not shared.size or not shared.max():
+        left = (table & kept).sum(axis=1)
+        left[left == kept.sum()] = 0
+        if not left.max():
             break
-        ties = np.flatnonzero(shared == shared.max())
+        ties = np.flatnonzero(left == left.max())
         kept = kept & table[int(rng.choice(ties))]
     return found
 
@@ -158,23 +171,26 @@ def weights(problem: Problem) -> Candidate:
     overlap = np.diff(problem.supports.indptr)
     seeds = problem.rng.permutation(np.flatnonzero(overlap > 2))
     deadline, best = problem.share(0.3), (1, Block((), (), 1))
+    by_column = sp.csc_array(problem.supports)
     ended = ""
     try:
         for seed in seeds.tolist():
             check_time(deadline)
             if overlap[seed] <= best[0] + 1:
                 continue
-            dim, rows, columns = _search(problem, seed, best[0])
+            dim, rows, columns = _search(problem, by_column, seed, best[0])
             if dim > best[0]:
                 block = Block(tuple(rows.tolist()), tuple(columns.tolist()), dim)
                 if block.proves(target, problem.leak, problem.distortion) == dim:
                     best = (dim, block)
-    except _OutOfTimeError:
+    except OutOfTimeError:
         ended = "; the time ended"
     dim, block = best
     if dim == 1:
         status = "not finished" if ended else "proved"
-        return Candidate(name, None if ended else 1, status, f"no block excludes d = 1{ended}")
+        return Candidate(
+            name, None if ended else 1, status, f"no block found that excludes d = 1{ended}"
+        )
     reason = (
         f"log A on {len(block.rows)} rows x {len(block.columns)} columns of their supports is "
         f"no closer to rank {dim - 1} than the distortion allows (a greedy search{ended})"

@@ -1,0 +1,123 @@
+"""The C++ core of headfit. Use the functions of the package headfit instead."""
+
+from typing import Any, Literal, TypeAlias, type_check_only
+
+import numpy as np
+from numpy.typing import NDArray
+
+# float32 or float64, one of them in a call.
+_Floats: TypeAlias = NDArray[Any]
+_Float64: TypeAlias = NDArray[np.float64]
+_Offsets: TypeAlias = NDArray[np.int64]
+_Columns: TypeAlias = NDArray[np.int32]
+_Bools: TypeAlias = NDArray[np.bool_]
+
+@type_check_only
+class _Pybind11Type(type): ...
+
+class Mask(metaclass=_Pybind11Type):
+    def __init__(
+        self,
+        *,
+        left: int | None = None,
+        right: int | None = None,
+        dense: _Bools | None = None,
+        sparse_offsets: _Offsets | None = None,
+        sparse_columns: _Columns | None = None,
+        key_lengths: NDArray[np.int64] | None = None,
+    ) -> None: ...
+
+class Logits(metaclass=_Pybind11Type):
+    def __init__(
+        self,
+        q: _Floats,
+        k: _Floats,
+        group: int,
+        scale: float,
+        softcap: float,
+        mask: Mask,
+        bias: _Floats | None = None,
+        rows: NDArray[np.int64] | None = None,
+    ) -> None: ...
+
+def attention_logits(logits: Logits, out: _Floats, threads: int) -> None: ...
+def attention_matrix(logits: Logits, out: _Floats, threads: int) -> None: ...
+def attention_topk(logits: Logits, columns: _Offsets, weights: _Floats, threads: int) -> None: ...
+def attention_apply(logits: Logits, v: _Floats, out: _Floats, threads: int) -> None: ...
+def attention_stats(
+    logits: Logits, shares: _Float64, threads: int
+) -> tuple[_Float64, _Float64, _Float64, _Offsets]: ...
+def random_regular(n: int, k: int, seed: int) -> _Columns: ...
+def validate_target(
+    offsets: _Offsets, columns: _Columns, weights: _Float64, mask: Mask, sum_tolerance: float
+) -> tuple[int, int, float]: ...
+def fill_sketch(g: _Floats, kind: str, seed: int, threads: int) -> None: ...
+def target_logits(
+    offsets: _Offsets, columns: _Columns, weights: _Float64, leak: float, distortion: float
+) -> _Float64: ...
+def project_identity(
+    offsets: _Offsets,
+    columns: _Columns,
+    weights: _Float64,
+    leak: float,
+    distortion: float,
+    kind: str,
+    seed: int,
+    query_scale: float,
+    q: _Floats,
+    k: _Floats,
+    threads: int,
+) -> None: ...
+
+_Kind: TypeAlias = Literal["ratio upper", "ratio lower", "margin", "outside", "ratio equal"]
+_RowStatus: TypeAlias = Literal["optimal", "infeasible", "norm limit", "iteration limit", "stalled"]
+_Verdict: TypeAlias = Literal["face", "not a face", "undecided"]
+# (row, [(kind, column, multiplier), ...], residual, gap, norm bound)
+_Witness: TypeAlias = tuple[int, list[tuple[_Kind, int, float]], float, float, float]
+# (verdict, margin, inside, with others, residual, weight of others, norm bound)
+_Combination: TypeAlias = list[tuple[int, float]]
+_FaceReport: TypeAlias = tuple[_Verdict, float, _Combination, _Combination, float, float, float]
+
+def max_margin_queries(
+    offsets: _Offsets,
+    columns: _Columns,
+    weights: _Float64,
+    keys: _Float64,
+    mask: Mask,
+    leak: float,
+    distortion: float,
+    equality: bool,
+    max_norm: float,
+    threads: int,
+) -> tuple[_Float64, list[_RowStatus], _Float64, list[_Witness], int]: ...
+def face_reports(
+    offsets: _Offsets,
+    columns: _Columns,
+    weights: _Float64,
+    keys: _Float64,
+    mask: Mask,
+    rows: NDArray[np.int64],
+    threads: int,
+) -> list[_FaceReport]: ...
+def certify_logits(
+    offsets: _Offsets,
+    columns: _Columns,
+    weights: _Float64,
+    logits: Logits,
+    q_error: _Float64,
+    k_error: _Float64,
+    leak: float,
+    distortion: float,
+    mass: bool,
+    threads: int,
+) -> dict[str, Any]: ...
+def certify_matrix(
+    offsets: _Offsets,
+    columns: _Columns,
+    weights: _Float64,
+    matrix: _Floats,
+    mask: Mask,
+    leak: float,
+    distortion: float,
+    threads: int,
+) -> dict[str, Any]: ...

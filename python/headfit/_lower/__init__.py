@@ -1,0 +1,176 @@
+"""Lower bounds on the head size, each with a witness."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from headfit._arrays import check_between
+from headfit._lower._general import Counting, counting, random_keys_dim
+from headfit._lower._hull import Hull, hull
+from headfit._lower._order import KeyOrder, order
+from headfit._lower._problem import Candidate, Problem, Witness
+from headfit._lower._traces import Family, Traces, counted, shattering
+from headfit._lower._weights import Block, weights
+from headfit._text import mask_text
+from headfit.errors import InputError
+from headfit.targets import Target, as_target
+
+__all__ = [
+    "Block",
+    "Candidate",
+    "Counting",
+    "Hull",
+    "KeyOrder",
+    "LowerBound",
+    "Traces",
+    "counting",
+    "lower",
+    "random_keys_dim",
+]
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class LowerBound:
+    """A proved lower bound on the head size that a target needs at some tolerances.
+
+    Attributes
+    ----------
+    dim : int
+        No head of a smaller size meets the tolerances, whatever its norms and dtype.
+    reason : str
+    witness : Traces, Hull, Block or None
+        The evidence, of the best candidate; None for the trivial bound 1.
+    candidates : tuple of Candidate
+        Every bound that was tried.
+    leak, distortion : float
+    mask : object
+        As given.
+    """
+
+    dim: int
+    reason: str
+    witness: Witness | None
+    candidates: tuple[Candidate, ...]
+    leak: float
+    distortion: float
+    mask: Any = None
+
+    def verify(self, A: Any) -> bool:
+        """Check the witness, and that of every candidate, afresh against a target.
+
+        Plain loops that share no code with the search; the weights in integer arithmetic.
+
+        Parameters
+        ----------
+        A : target
+            What `lower` was given.
+
+        Returns
+        -------
+        bool
+            Whether every witness proves the head size that is claimed for it.
+        """
+        target = as_target(A, mask=self.mask)
+        claims = [(self.dim, self.witness)]
+        claims += [(c.dim, c.witness) for c in self.candidates if c.dim is not None]
+        for dim, witness in claims:
+            proved = 1 if witness is None else witness.proves(target, self.leak, self.distortion)
+            if dim > proved:
+                return False
+        return True
+
+    def __repr__(self) -> str:
+        mask = "" if self.mask is None else f", mask={mask_text(self.mask)}"
+        return f"LowerBound(d >= {self.dim}: {self.reason}{mask})"
+
+
+def lower(
+    A: Any,
+    *,
+    leak: float = 0.05,
+    distortion: float = 0.1,
+    mask: Any = None,
+    time_limit: float = 5.0,
+    rng: Any = 0,
+) -> LowerBound:
+    """Prove that every head below some size misses the tolerances for this target.
+
+    Parameters
+    ----------
+    A : target
+        A `Target`, or whatever makes one: a sparse or dense array, or a path.
+    leak, distortion : float
+        The tolerances; see `Certificate`. 0 < leak < 1, distortion >= 0.
+    mask : optional
+        As in `attention_matrix`; the target's own mask when None. A masked position is neither
+        on nor off a support: a row counts only for columns that it sees.
+    time_limit : float, default 5.0
+        Seconds for the searches together, about. What they have not finished is not claimed.
+    rng : optional
+        Seed or generator of the searches by chance.
+
+    Returns
+    -------
+    LowerBound
+        The best bound with its witness, and every bound that was tried.
+
+    Notes
+    -----
+    What is proved (the derivations stand in the modules of ``headfit._lower``):
+
+    - *order of the keys*: with d = 1 every support is a prefix or a suffix of one order of the
+      keys. Decided exactly without a mask.
+    - *VC dimension, dual VC dimension*: supports are cut out by affine halfspaces, so t columns
+      with every trace but the two constant ones need d >= t - 1, t rows that cut the columns into
+      2^t cells need d >= t. The largest t is found exactly where the time allows.
+    - *traces of columns, of rows*: m columns have at most C(m-1, 0) + ... + C(m-1, d) different
+      traces up to complement, and t rows cut at most C(t, 0) + ... + C(t, d) cells. The sets are
+      found by a greedy search.
+    - *hull of the keys*: keys that the tolerances force to be vertices of their convex hull; then
+      supports are connected in its edges, for d = 3 a planar graph, for d = 2 a cycle. Too many
+      edges prove d >= 4 or d >= 3. At most 4 can come of it: hulls in R^4 can have all edges.
+    - *weights of a block*: log A on rows and columns of common support must be within the
+      distortion of rank d after its rows are centred (Eckart and Young).
+
+    All hold in exact arithmetic for heads of any norm; whether a pattern fits d > 1 is NP-hard to
+    decide, so a gap to the smallest head found is to be expected. A band, say, has heads of size 2
+    with logits that grow exponentially along it.
+
+    Examples
+    --------
+    >>> import headfit as hf
+    >>> A = hf.patterns.block(64, 8)
+    >>> bound = lower(A)
+    >>> bound.dim, bound.verify(A)
+    (2, True)
+    >>> A = hf.patterns.random_regular(512, 4, gamma=2.0, rng=0)
+    >>> lower(A)
+    LowerBound(d >= 4: 512 keys are vertices of their hull, and 512 supports ... planar graph has)
+    """
+    leak = check_between(leak, "leak", 0, 1)
+    if not 0 <= float(distortion) < math.inf:
+        raise InputError(f"distortion must be finite and at least 0; got {distortion!r}")
+    limit = check_between(time_limit, "time_limit", 0, math.inf)
+    if mask is None and isinstance(A, Target):
+        mask = A.mask
+    target = as_target(A, mask=mask)
+    problem = Problem.of(target, leak, float(distortion), limit, rng)
+    candidates = [order(problem), hull(problem), weights(problem)]
+    for kind in ("columns", "rows"):
+        family = Family(problem, kind)
+        candidates += [shattering(problem, family), counted(problem, family)]
+    best = Candidate("trivial", 1, "proved", "a head has at least one dimension")
+    for candidate in candidates:
+        if (candidate.dim or 0) > (best.dim or 0):
+            best = candidate
+    return LowerBound(
+        dim=best.dim or 1,
+        reason=best.reason,
+        witness=best.witness,
+        candidates=tuple(candidates),
+        leak=leak,
+        distortion=float(distortion),
+        mask=mask,
+    )

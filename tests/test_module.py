@@ -89,7 +89,7 @@ def test_bad_weights(q: np.ndarray, k: np.ndarray, message: str) -> None:
 
 def test_bad_arguments() -> None:
     for dim in (0, -1, 1.5):
-        with pytest.raises(InputError, match="dim must be a positive integer"):
+        with pytest.raises(InputError, match="dim must be an integer of at least 1"):
             hf.SelfAttention.canonical(dim)  # type: ignore[arg-type]
     with pytest.raises(InputError, match="dtype must be"):
         hf.SelfAttention.canonical(2, dtype="int32")

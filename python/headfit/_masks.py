@@ -137,4 +137,5 @@ def allowed_columns(mask: Any, row: int, n: int) -> NDArray[np.bool_]:
     if is_sparse(mask):
         allowed: NDArray[np.bool_] = sp.csr_array(mask)[[row]].toarray()[0].astype(np.bool_)
         return allowed
-    return np.broadcast_to(as_array(mask, "mask"), (n, n))[row].astype(np.bool_)
+    dense: NDArray[np.bool_] = np.broadcast_to(as_array(mask, "mask"), (n, n))[row]
+    return dense

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 
-from headfit._arrays import check_between
+from headfit._arrays import as_count, check_between
 from headfit._lower import LowerBound, counting, lower, random_keys_dim
 from headfit.errors import InputError
 
@@ -22,12 +22,6 @@ __all__ = [
     "random_keys_dim",
     "stray_for_leak",
 ]
-
-
-def _positive_integer(value: int, name: str) -> int:
-    if int(value) != value or value < 1:
-        raise InputError(f"{name} must be a positive integer; got {value!r}")
-    return int(value)
 
 
 def logit_range(gamma: float, leak: float, distortion: float) -> float:
@@ -96,14 +90,18 @@ def projection_dim(
     >>> projection_dim(1024, 4, gamma=2.0, leak=0.05, distortion=0.25, failure=1.0)
     302839
     """
-    n, k = _positive_integer(n, "n"), _positive_integer(k, "k")
+    n, k = as_count(n, "n", 1), as_count(k, "k", 1)
     if not 0 < failure <= 1:
         raise InputError(f"failure must lie in (0, 1]; got {failure!r}")
     spread = logit_range(gamma, leak, distortion)
     e = min(1.0, math.log1p(distortion) / (2 * math.sqrt(k) * spread))
-    return math.ceil(
-        (2 * math.log(n) + math.log(4) + math.log(1 / failure)) / (e**2 / 4 - e**3 / 6)
-    )
+    rate = e**2 / 4 - e**3 / 6
+    events = 2 * math.log(n) + math.log(4) + math.log(1 / failure)
+    if not rate > events / 2**62:
+        raise InputError(
+            f"distortion must be large enough for a size below 2**62; got {distortion}"
+        )
+    return math.ceil(events / rate)
 
 
 def stray_for_leak(n: int, k: int, leak: float) -> float:
@@ -117,7 +115,7 @@ def stray_for_leak(n: int, k: int, leak: float) -> float:
     >>> stray_for_leak(1024, 4, leak=4 / 1024)
     0.4990215...
     """
-    n, k = _positive_integer(n, "n"), _positive_integer(k, "k")
+    n, k = as_count(n, "n", 1), as_count(k, "k", 1)
     check_between(leak, "leak", 0, 1)
     if k > n:
         raise InputError(f"k must be at most n = {n}; got {k}")
@@ -144,7 +142,7 @@ def leak_for_stray(n: int, k: int, stray: float) -> float:
     >>> round(leak_for_stray(1024, 4, stray=0.01), 7)
     3.96e-05
     """
-    n, k = _positive_integer(n, "n"), _positive_integer(k, "k")
+    n, k = as_count(n, "n", 1), as_count(k, "k", 1)
     check_between(stray, "stray", 0, 1)
     if k > n:
         raise InputError(f"k must be at most n = {n}; got {k}")

@@ -192,8 +192,14 @@ class Fit:
             if self.witnesses is None
             else [{"kind": w.kind, **dataclasses.asdict(w)} for w in self.witnesses],
         }
-        arrays["about"] = np.array(json.dumps(about))
+        arrays["about"] = np.array(json.dumps(about, default=_plain))
         return save_arrays(path, arrays)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, np.generic):
+        return value.item()
+    raise TypeError(f"settings hold a {type(value).__name__}, which is not saved")
 
 
 def _mask_from(about: Any, arrays: dict[str, NDArray[Any]], n: int) -> Any:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from headfit import bounds, projection
-from headfit._arrays import check_between, seed_from, thread_count
+from headfit._arrays import as_count, check_between, seed_from, thread_count
 from headfit._files import available_memory
 from headfit.attention import Attention, check_scale
 from headfit.certificate import Certificate, certify
@@ -29,13 +29,12 @@ DTYPES = ("float32", "float64")
 
 
 def _check_dim(dim: Any, module: SelfAttention | None) -> int | None:
-    if dim is not None and (isinstance(dim, bool) or int(dim) != dim or dim < 1):
-        raise InputError(f"dim must be a positive integer or None; got {dim!r}")
+    wanted = None if dim is None else as_count(dim, "dim", 1)
     if module is None:
-        return None if dim is None else int(dim)
+        return wanted
     if not isinstance(module, SelfAttention):
         raise InputError(f"module must be a SelfAttention; got {type(module).__name__}")
-    if dim is not None and int(dim) != module.dim:
+    if wanted is not None and wanted != module.dim:
         raise InputError(f"dim must be the module's, {module.dim}, or not given; got {dim}")
     return module.dim
 
@@ -280,7 +279,7 @@ def fit(
         search=search,
         seconds=time.perf_counter() - start,
         settings={
-            "dim": dim,
+            "dim": None if dim is None else int(dim),
             "method": method,
             "dtype": dtype,
             "seed": seed,

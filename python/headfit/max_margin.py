@@ -79,10 +79,10 @@ def max_margin(
     def solve(
         parts: tuple[Any, Any, Any], leak: float, distortion: float
     ) -> tuple[Any, list[str], Any, list[Any], int]:
-        found: tuple[Any, list[str], Any, list[Any], int] = _core.max_margin_queries(
+        q, status, norms, proofs, scans = _core.max_margin_queries(
             *parts, keys, mask, leak, distortion, form == "equality", max_norm, threads
         )
-        return found
+        return q, list(status), norms, proofs, scans
 
     delta = math.log1p(distortion)
     share = ROUNDING_SHARE * min(1.0, delta)

@@ -11,7 +11,7 @@ import numpy as np
 import scipy.linalg
 from numpy.typing import NDArray
 
-from headfit._arrays import FloatArray, as_matrix, check_finite
+from headfit._arrays import FloatArray, as_count, as_matrix, check_finite
 from headfit._files import require_memory
 from headfit.attention import Attention, check_scale
 from headfit.errors import InputError
@@ -100,12 +100,11 @@ class SelfAttention:
 
         Its weights are built only when they are looked at.
         """
-        if int(dim) != dim or dim < 1:
-            raise InputError(f"dim must be a positive integer; got {dim!r}")
+        dim = as_count(dim, "dim", 1)
         if np.dtype(dtype) not in (np.float32, np.float64):
             raise InputError(f"dtype must be float32 or float64; got {dtype!r}")
         module = object.__new__(cls)
-        module._settle(None, 2 * int(dim), int(dim), scale, dtype)
+        module._settle(None, 2 * dim, dim, scale, dtype)
         return module
 
     @property

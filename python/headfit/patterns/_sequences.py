@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal, cast
+from typing import Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -62,7 +62,7 @@ def random_regular(
 
 def _regular_columns(n: int, k: int, style: Style) -> NDArray[np.int32]:
     seed = int(style.rng.integers(2**64, dtype=np.uint64))
-    return cast("NDArray[np.int32]", _core.random_regular(n, k, seed))
+    return _core.random_regular(n, k, seed)
 
 
 def permutation(

@@ -37,6 +37,7 @@ from headfit.fit_result import Fit, Search, Trial, load_fit
 from headfit.fitting import fit
 from headfit.keys import KeyTable
 from headfit.module import SelfAttention, random_rotation
+from headfit.projection import project_attention as project
 from headfit.targets import Target, load_matrix
 from headfit.witnesses import FaceWitness, FarkasWitness
 
@@ -74,6 +75,7 @@ __all__ = [
     "load_matrix",
     "patterns",
     "plot",
+    "project",
     "random_rotation",
 ]
 

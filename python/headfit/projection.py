@@ -10,13 +10,14 @@ import math
 from typing import Any
 
 import numpy as np
-import scipy.linalg
 
 from headfit import _core
+from headfit._arrays import as_count, check_between, seed_from, thread_count
 from headfit._files import require_memory
+from headfit.attention import Attention, check_scale
 from headfit.errors import InputError
 from headfit.methods import Head
-from headfit.targets import Target
+from headfit.targets import Target, as_target
 
 FACTORS = ("identity", "svd")
 SKETCHES = ("gaussian", "rademacher")
@@ -58,8 +59,63 @@ def project(
     require_memory(5 * 8 * target.n**2, f"the singular value decomposition of n = {target.n}")
     B = target.matrix.copy()
     B.data = _core.target_logits(*target.parts, leak, distortion)
-    u, s, vt = scipy.linalg.svd(B.toarray(), check_finite=False)
+    from scipy.linalg import svd
+
+    u, s, vt = svd(B.toarray(), check_finite=False)
     g = np.empty((target.n, dim), np.float64)
     _core.fill_sketch(g, sketch, seed, threads)
     g /= math.sqrt(dim)
     return Head((u * np.sqrt(s)) @ g, (vt.T * np.sqrt(s)) @ g, settings=settings)
+
+
+def project_attention(
+    A: Any,
+    dim: int,
+    *,
+    leak: float = 0.05,
+    distortion: float = 0.1,
+    factor: str = "identity",
+    sketch: str = "rademacher",
+    dtype: str = "float32",
+    scale: float | None = None,
+    mask: Any = None,
+    rng: Any = 0,
+    normalize: bool = False,
+    num_threads: int | None = None,
+) -> Attention:
+    """Run the paper's projection alone, without judging what it made.
+
+    The parameters are those of `fit`, which also certifies: the projection costs
+    O(nonzeros * d), a certificate O(n**2 d).
+
+    Returns
+    -------
+    Attention
+        Its Q and K; `certify` takes it.
+
+    Examples
+    --------
+    >>> import headfit as hf
+    >>> A = hf.patterns.band(32, 1)
+    >>> attention = hf.project(A, 1024, leak=0.3, distortion=2.0)
+    >>> hf.certify(A, attention, leak=0.3, distortion=2.0).holds
+    True
+    """
+    check_options(factor, sketch)
+    if dtype not in ("float32", "float64"):
+        raise InputError(f'dtype must be "float32" or "float64"; got {dtype!r}')
+    size = as_count(dim, "dim", 1)
+    target = as_target(A, mask=mask, normalize=normalize)
+    head = project(
+        target,
+        size,
+        dtype=dtype,
+        factor=factor,
+        sketch=sketch,
+        leak=check_between(leak, "leak", 0, 1),
+        distortion=check_between(distortion, "distortion", 0, math.inf),
+        seed=seed_from(rng),
+        threads=thread_count(num_threads),
+    )
+    used = check_scale(scale, size)
+    return Attention(*head.stored(used, dtype), scale=used, mask=target.mask)

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import scipy.io
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
@@ -57,7 +56,9 @@ def load_matrix(path: str | os.PathLike[str]) -> sp.csr_array:
         raise FileNotFoundError(2, "No such file or directory", name)
     try:
         if name.endswith((".mtx", ".mtx.gz", ".mtx.bz2")):
-            return sp.csr_array(scipy.io.mmread(name))
+            from scipy.io import mmread
+
+            return sp.csr_array(mmread(name))
         with open(name, "rb") as stream:
             return sp.csr_array(sp.load_npz(stream))
     except (*UNREADABLE, TypeError, NotImplementedError) as error:

@@ -3,28 +3,14 @@
 from __future__ import annotations
 
 import math
-import operator
 from dataclasses import dataclass
 
-from scipy.optimize import brentq
-from scipy.special import gammaln, lambertw
-
-from headfit.errors import InputError
+from headfit._arrays import as_count
 
 
 def _sizes(n: int, k: int) -> tuple[int, int]:
-    sizes = []
-    for value, name in ((n, "n"), (k, "k")):
-        try:
-            size = operator.index(value)
-        except TypeError as error:
-            raise InputError(f"{name} must be a positive integer; got {value!r}") from error
-        if size < 1 or isinstance(value, bool):
-            raise InputError(f"{name} must be a positive integer; got {value!r}")
-        sizes.append(size)
-    if sizes[1] > sizes[0]:
-        raise InputError(f"k must be at most n = {sizes[0]}; got {sizes[1]}")
-    return sizes[0], sizes[1]
+    tokens = as_count(n, "n", 1)
+    return tokens, as_count(k, "k", 1, tokens)
 
 
 @dataclass(frozen=True, repr=False)
@@ -81,6 +67,10 @@ def counting(n: int, k: int) -> Counting:
     >>> counting(1024, 4)
     Counting(d >= 0.761 for most random 4-regular patterns of 1024 tokens; not about a given one)
     """
+    # SciPy's heavier rooms are entered only when somebody asks.
+    from scipy.optimize import brentq
+    from scipy.special import gammaln
+
     n, k = _sizes(n, k)
     each = float(gammaln(n * k + 1) - 2 * n * gammaln(k + 1) - (k - 1) ** 2 / 2) / n
 
@@ -122,6 +112,8 @@ def random_keys_dim(n: int, k: int, *, all_subsets: bool = False) -> int:
     >>> random_keys_dim(1024, 4, all_subsets=True)
     42
     """
+    from scipy.special import lambertw
+
     n, k = _sizes(n, k)
     factor, few = (2 * math.e * k, n / (2 * math.sqrt(math.pi))) if all_subsets else (2.0 * k, n)
     # d = f ln(m / d) is (d / f) e^(d / f) = m / f.

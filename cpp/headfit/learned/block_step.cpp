@@ -1,0 +1,115 @@
+#include "headfit/learned/block_step.hpp"
+
+#include <cmath>
+
+namespace headfit::learned {
+namespace {
+
+// The place of entry (a, b), b <= a, of a triangle of vectors.
+Index at(Index a, Index b) { return (a * (a + 1) / 2 + b) * lanes; }
+
+Pack product_taken(const Pack& v, const float* x, const float* y) {  // v - x y
+  return ei::psub(v, ei::pmul(simd::load(x), simd::load(y)));
+}
+
+// H = L L^T in place, with reciprocals on the diagonal.
+void factor(Index dim, const Pack& smallest_pivot, float* h) {
+  for (Index a = 0; a < dim; ++a) {
+    for (Index b = 0; b < a; ++b) {
+      Pack v = simd::load(h + at(a, b));
+      for (Index c = 0; c < b; ++c) v = product_taken(v, h + at(a, c), h + at(b, c));
+      simd::store(h + at(a, b), ei::pmul(v, simd::load(h + at(b, b))));
+    }
+    Pack v = simd::load(h + at(a, a));
+    for (Index c = 0; c < a; ++c) v = product_taken(v, h + at(a, c), h + at(a, c));
+    simd::store(h + at(a, a), ei::pdiv(simd::fill(1.0f), ei::psqrt(ei::pmax(v, smallest_pivot))));
+  }
+}
+
+// y = (L L^T)^-1 y; returns the sum of its squares.
+Pack solve_factored(Index dim, const float* h, float* y) {
+  for (Index a = 0; a < dim; ++a) {
+    Pack v = simd::load(y + a * lanes);
+    for (Index c = 0; c < a; ++c) v = product_taken(v, h + at(a, c), y + c * lanes);
+    simd::store(y + a * lanes, ei::pmul(v, simd::load(h + at(a, a))));
+  }
+  Pack squares = simd::fill(0.0f);
+  for (Index a = dim - 1; a >= 0; --a) {
+    Pack v = simd::load(y + a * lanes);
+    for (Index c = a + 1; c < dim; ++c) v = product_taken(v, h + at(c, a), y + c * lanes);
+    v = ei::pmul(v, simd::load(h + at(a, a)));
+    simd::store(y + a * lanes, v);
+    squares = ei::pmadd(v, v, squares);
+  }
+  return squares;
+}
+
+// average = memory average + (1 - memory) x; returns it without the bias of its zero start.
+Pack averaged(float* average, float memory, float correction, const float* x) {
+  const Pack v = ei::pmadd(simd::fill(memory), simd::load(average),
+                           ei::pmul(simd::fill(1 - memory), simd::load(x)));
+  simd::store(average, v);
+  return ei::pmul(simd::fill(correction), v);
+}
+
+float start_correction(float memory, Index age) {
+  return 1 / (1 - std::pow(memory, static_cast<float>(age)));
+}
+
+}  // namespace
+
+void LaneScratch::take(Index dim, Index lane, const RowSums& sums) {
+  float* h = curvature.data() + lane;
+  for (Index a = 0; a < dim; ++a) {
+    gradient[static_cast<std::size_t>(a * lanes + lane)] = sums.gradient(a);
+    const float* row = sums.curvature_row(a);
+    for (Index b = 0; b <= a; ++b, h += lanes) *h = row[b];
+  }
+}
+
+BlockSteps::BlockSteps(Index n, Index dim, const Recipe& recipe)
+    : blocks_((n + lanes - 1) / lanes),
+      dim_(dim),
+      triangle_(dim * (dim + 1) / 2),
+      damping_(recipe.damping),
+      momentum_share_(recipe.momentum),
+      momentum_(static_cast<std::size_t>(blocks_ * dim * lanes)),
+      curvature_(static_cast<std::size_t>(blocks_ * triangle_ * lanes)) {}
+
+void BlockSteps::forget() {
+  std::fill(momentum_.begin(), momentum_.end(), 0.0f);
+  std::fill(curvature_.begin(), curvature_.end(), 0.0f);
+}
+
+void BlockSteps::solve(Index block, float length, Index age, LaneScratch& scratch) {
+  float* h = scratch.curvature.data();
+  float* y = scratch.step.data();
+  float* curvature = curvature_.data() + block * triangle_ * lanes;
+  const float h_correction = start_correction(curvature_memory, age);
+  for (Index t = 0; t < triangle_ * lanes; t += lanes) {
+    simd::store(h + t, averaged(curvature + t, curvature_memory, h_correction, h + t));
+  }
+  Pack trace = simd::fill(0.0f);
+  for (Index a = 0; a < dim_; ++a) trace = ei::padd(trace, simd::load(h + at(a, a)));
+  const Pack damping = ei::pmadd(simd::fill(damping_ / static_cast<float>(dim_)), trace,
+                                 simd::fill(curvature_floor));
+  for (Index a = 0; a < dim_; ++a) {
+    simd::store(h + at(a, a), ei::padd(simd::load(h + at(a, a)), damping));
+  }
+  factor(dim_, ei::pmul(simd::fill(1e-6f), damping), h);
+
+  float* momentum = momentum_.data() + block * dim_ * lanes;
+  const float y_correction = start_correction(momentum_share_, age);
+  for (Index t = 0; t < dim_ * lanes; t += lanes) {
+    simd::store(y + t, averaged(momentum + t, momentum_share_, y_correction,
+                                scratch.gradient.data() + t));
+  }
+  const Pack squares = solve_factored(dim_, h, y);
+  const Pack rms = ei::psqrt(ei::pmul(squares, simd::fill(1.0f / static_cast<float>(dim_))));
+  const Pack scale = ei::pdiv(simd::fill(length), ei::padd(rms, simd::fill(1e-20f)));
+  for (Index t = 0; t < dim_ * lanes; t += lanes) {
+    simd::store(y + t, ei::pmul(scale, simd::load(y + t)));
+  }
+}
+
+}  // namespace headfit::learned

@@ -1,0 +1,67 @@
+#include "headfit/learned/gradient.hpp"
+
+namespace headfit::learned {
+
+Gradient::Gradient(const Wanted& wanted, const Lists& lists)
+    : wanted_(wanted),
+      lists_(lists),
+      force_(static_cast<std::size_t>(wanted.target().nonzeros() + wanted.n() * lists.cap())),
+      pull_(force_.size()) {}
+
+Gradient::QueryState Gradient::query(Index i, const PaddedRows& q, const PaddedRows& k, float weight,
+                                     float rounding, RowScratch& scratch) {
+  RowSums& sums = scratch.sums;
+  sums.clear();
+  const auto support = wanted_.support(i);
+  if (support.empty()) return {0, true};
+  const float inverse = 1.0f / static_cast<float>(support.size());
+  float* mean = scratch.mean.data();
+  std::fill(scratch.mean.begin(), scratch.mean.end(), 0.0f);
+  for (const Column j : support) add_scaled(inverse, k.row(j), mean, k.width());
+  const SupportState state = wanted_.support_state(i, q.row(i), k, scratch.logits.data());
+  const float hinge = wanted_.hinge(i, state);
+  const float share = lists_.share(i);
+
+  const Entry first = lists_.first(i);
+  const auto others = static_cast<Entry>(first + support.size());
+  const auto last = static_cast<Entry>(first + lists_.size(i));
+  float hinge_sum = 0, loss = 0, top = -std::numeric_limits<float>::infinity();
+  for (Entry e = others; e < last; ++e) {
+    const float* key = k.row(lists_.column(e));
+    const float logit = dot(q.row(i), key, k.width());
+    const float excess = logit - hinge;
+    top = std::max(top, logit);
+    force_[e] = pull_[e] = 0;
+    if (excess <= 0) continue;
+    hinge_sum += share * excess;
+    loss += share * excess * excess;
+    force_[e] = weight * share * excess;
+    pull_[e] = weight * share;
+    sums.add(key, mean, share * excess, share);
+  }
+  for (std::size_t a = 0; a < support.size(); ++a) {
+    const float residual = scratch.logits[a] - wanted_.log_weights(i)[a] - state.centre;
+    const auto e = static_cast<Entry>(first + a);
+    loss += residual * residual;
+    force_[e] = weight * (residual - inverse * hinge_sum);
+    pull_[e] = weight * (1 - inverse);
+    sums.add(k.row(support[a]), mean, residual, 1.0f);
+  }
+  sums.finish();
+  const float slack = 2 * rounding;
+  return {loss / 2, state.spread + slack <= wanted_.spread_limit() &&
+                        top + slack <= state.lowest - wanted_.log_inverse_leak()};
+}
+
+void Gradient::key(Index j, const PaddedRows& q, RowScratch& scratch) const {
+  scratch.sums.clear();
+  for (const Lists::Source& source : lists_.sources(j)) {
+    const float pull = pull_[source.entry];
+    const float force = force_[source.entry];
+    if (pull == 0 && force == 0) continue;
+    scratch.sums.add(q.row(source.row), force, pull);
+  }
+  scratch.sums.finish();
+}
+
+}  // namespace headfit::learned

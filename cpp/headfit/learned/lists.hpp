@@ -1,0 +1,60 @@
+// For each row the columns that have a say in its loss: its support, always, and what the
+// last scan found near or above its limit elsewhere. And the same lists by column.
+#pragma once
+
+#include "headfit/base/threads.hpp"
+#include "headfit/learned/wanted.hpp"
+
+namespace headfit::learned {
+
+// A place in the arrays of all lists.
+using Entry = std::uint32_t;
+
+class Lists {
+ public:
+  Lists(const Wanted& wanted, int cap);
+
+  Index n() const { return static_cast<Index>(size_.size()); }
+  int cap() const { return cap_; }
+  // Row i owns the entries first(i) ... first(i) + size(i) - 1, its support before the others.
+  Entry first(Index i) const { return static_cast<Entry>(wanted_.target().offsets[i] + i * cap_); }
+  Index size(Index i) const { return size_[static_cast<std::size_t>(i)]; }
+  Column column(Entry e) const { return column_[e]; }
+  // Each listed entry off the support stands for this many.
+  float share(Index i) const { return share_[static_cast<std::size_t>(i)]; }
+  // Entries off the support over the limit at the last scan, listed or not.
+  Index hits(Index i) const { return hits_[static_cast<std::size_t>(i)]; }
+
+  Column* others(Index i) { return column_.data() + first(i) + wanted_.support_size(i); }
+  void set_others(Index i, Index listed, Index hits) {
+    const auto at = static_cast<std::size_t>(i);
+    size_[at] = wanted_.support_size(i) + listed;
+    hits_[at] = hits;
+    share_[at] = listed > 0 ? static_cast<float>(hits) / static_cast<float>(listed) : 1.0f;
+  }
+  void forget();
+
+  // Sorts all entries by column, rows ascending: keys then gather their gradient in a fixed
+  // order, instead of rows adding to them in whatever order they run.
+  void transpose(const Run& run);
+  struct Source {
+    Column row;
+    Entry entry;
+  };
+  std::span<const Source> sources(Index column) const {
+    const auto at = static_cast<std::size_t>(column);
+    return {sources_.data() + column_start_[at], sources_.data() + column_start_[at + 1]};
+  }
+
+ private:
+  const Wanted& wanted_;
+  int cap_;
+  std::vector<Column> column_;
+  std::vector<Index> size_, hits_;
+  std::vector<float> share_;
+  std::vector<Entry> column_start_;  // n + 1
+  std::vector<Source> sources_;
+  std::vector<Entry> places_;  // for each chunk of rows, the next place of each column
+};
+
+}  // namespace headfit::learned

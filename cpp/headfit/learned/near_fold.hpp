@@ -1,0 +1,133 @@
+// A fold over the logit tiles that measures by how much each row misses the tolerances and
+// lists the off-support columns near or above its limit: an even sample, if there are many.
+#pragma once
+
+#include <array>
+#include <bit>
+
+#include "headfit/base/random.hpp"
+#include "headfit/learned/lists.hpp"
+#include "headfit/learned/recipe.hpp"
+#include "headfit/pattern/support_cursor.hpp"
+
+namespace headfit::learned {
+
+// Every stride-th column of a sequence. When the list is full, every second entry goes and
+// the stride doubles, so that the sample stays even whatever the length.
+class EvenSample {
+ public:
+  EvenSample() = default;
+  EvenSample(Index stride, Index phase) : stride_(stride), next_(phase) {}
+
+  // The columns of a vector whose bits are set come next in the sequence.
+  void take(unsigned bits, Index column, int cap, Column* list) {
+    const Index end = seen_ + std::popcount(bits);
+    for (; next_ < end; next_ += stride_) {
+      if (taken_ == cap) {
+        for (int t = 0; 2 * t < cap; ++t) list[t] = list[2 * t];
+        taken_ = cap / 2;
+        stride_ *= 2;
+      }
+      unsigned rest = bits;
+      for (Index skip = next_ - seen_; skip > 0; --skip) rest &= rest - 1;
+      list[taken_++] = static_cast<Column>(column + std::countr_zero(rest));
+    }
+    seen_ = end;
+  }
+  Index seen() const { return seen_; }
+  Index taken() const { return taken_; }
+
+ private:
+  Index stride_ = 1;
+  Index next_ = 0;  // place in the sequence of the next column to take
+  Index seen_ = 0;
+  int taken_ = 0;
+};
+
+// What a scan leaves for each row.
+struct RowChecks {
+  explicit RowChecks(Index n) : deficit(static_cast<std::size_t>(n)), rounding(deficit.size()) {}
+  std::vector<float> deficit;   // by how much the row misses a tolerance; met when <= 0
+  std::vector<float> rounding;  // bound on |fl(q.k) - q.k| in this row, to first order
+};
+
+class NearFold {
+ public:
+  NearFold(const Wanted& wanted, const PaddedRows& q, const PaddedRows& k, float largest_key,
+           const Philox& random, Index scan, Lists& lists, RowChecks& checks)
+      : wanted_(wanted), q_(q), k_(k), largest_key_(largest_key), random_(random), scan_(scan),
+        lists_(lists), checks_(checks) {}
+
+  void begin(const RowBlock& block) {
+    for (Index r = 0; r < block.count; ++r) begin_row(block.first + r, rows_[static_cast<std::size_t>(r)]);
+  }
+
+  void tile(const RowBlock& block, const Tile<float>& tile) {
+    const Index padded = tile.padded_cols();
+    for (Index r = 0; r < tile.count; ++r) {
+      Row& row = rows_[static_cast<std::size_t>(r)];
+      float* x = tile.row(r);
+      row.cursor.hide(x, tile);
+      Pack top = simd::load(x);
+      for (Index c = lanes; c < padded; c += lanes) top = ei::pmax(top, simd::load(x + c));
+      const Pack limit = simd::fill(row.limit);
+      if (!bits_above(top, limit)) continue;  // most rows of most tiles
+      row.top = std::max(row.top, ei::predux_max(top));
+      Column* list = lists_.others(block.first + r);
+      for (Index c = 0; c < padded; c += lanes) {
+        if (const unsigned bits = bits_above(simd::load(x + c), limit)) {
+          row.sample.take(bits, tile.col + c, lists_.cap(), list);
+        }
+      }
+    }
+  }
+
+  void end(const RowBlock& block) {
+    for (Index r = 0; r < block.count; ++r) {
+      const Row& row = rows_[static_cast<std::size_t>(r)];
+      const Index i = block.first + r;
+      lists_.set_others(i, row.sample.taken(), row.sample.seen());
+      checks_.deficit[static_cast<std::size_t>(i)] = std::max(row.spread_excess, row.top - row.allowed_top);
+    }
+  }
+
+ private:
+  static constexpr float infinity = std::numeric_limits<float>::infinity();
+
+  struct Row {
+    SupportCursor cursor;
+    EvenSample sample;
+    float limit = 0;          // what exceeds it is listed
+    float allowed_top = 0;    // what exceeds it leaks
+    float top = 0;            // the largest logit off the support, where that exceeds the limit
+    float spread_excess = 0;
+  };
+
+  void begin_row(Index i, Row& row) const {
+    row = {SupportCursor(wanted_.target(), i), {}, infinity, infinity, -infinity, 0};
+    if (wanted_.support_size(i) == 0) return;  // a row that the mask leaves empty asks for nothing
+    const float* query = q_.row(i);
+    const float size = largest_key_ * std::sqrt(dot(query, query, q_.width()));
+    const float rounding = static_cast<float>(q_.dim() + 3) * 0x1p-24f * size + 0x1p-22f;
+    checks_.rounding[static_cast<std::size_t>(i)] = rounding;
+    const SupportState state = wanted_.support_state(i, query, k_, nullptr);
+    row.allowed_top = state.lowest - wanted_.log_inverse_leak() - 2 * rounding;
+    row.limit = std::min(wanted_.hinge(i, state) - list_slack, row.allowed_top);
+    row.spread_excess = state.spread - wanted_.spread_limit() + 2 * rounding;
+    const Index stride = std::max<Index>(1, lists_.hits(i) / lists_.cap());
+    const auto draw = random_(static_cast<std::uint64_t>(i), static_cast<std::uint64_t>(scan_))[0];
+    row.sample = EvenSample(stride, static_cast<Index>(draw) % stride);
+  }
+
+  const Wanted& wanted_;
+  const PaddedRows& q_;
+  const PaddedRows& k_;
+  float largest_key_;
+  const Philox& random_;
+  Index scan_;
+  Lists& lists_;
+  RowChecks& checks_;
+  std::array<Row, Blocking<float>::tile_rows> rows_;
+};
+
+}  // namespace headfit::learned

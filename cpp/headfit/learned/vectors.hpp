@@ -1,0 +1,81 @@
+// Rows of a small matrix, padded with zeros to whole vectors, and what is done to them.
+#pragma once
+
+#include <vector>
+
+#include "headfit/scores/packet.hpp"
+#include "headfit/scores/source.hpp"
+
+#if defined(EIGEN_VECTORIZE_SSE) || defined(EIGEN_VECTORIZE_AVX)
+#include <immintrin.h>
+#endif
+
+namespace headfit::learned {
+
+namespace ei = Eigen::internal;
+
+using Pack = simd::Packet<float>;
+inline constexpr Index lanes = simd::lanes<float>;
+
+class PaddedRows {
+ public:
+  PaddedRows(Index n, Index dim)
+      : n_(n), dim_(dim), width_(padded(dim)), data_(static_cast<std::size_t>(n * width_), 0.0f) {}
+
+  // Whole vectors, and four at least: curvature is summed in strips of four.
+  static Index padded(Index dim) {
+    const Index unit = std::max<Index>(lanes, 4);
+    return (dim + unit - 1) / unit * unit;
+  }
+
+  Index rows() const { return n_; }
+  Index dim() const { return dim_; }
+  Index width() const { return width_; }
+  float* row(Index i) { return data_.data() + i * width_; }
+  const float* row(Index i) const { return data_.data() + i * width_; }
+  Heads<float> heads() const { return {data_.data(), 1, n_, dim_, n_ * width_, width_}; }
+  MatrixView<float> matrix() const { return heads()[0]; }
+  void clear() { std::fill(data_.begin(), data_.end(), 0.0f); }
+  void swap(PaddedRows& other) noexcept { data_.swap(other.data_); }
+
+ private:
+  Index n_, dim_, width_;
+  std::vector<float> data_;
+};
+
+inline float dot(const float* a, const float* b, Index width) {
+  Pack sum = ei::pmul(simd::load(a), simd::load(b));
+  for (Index f = lanes; f < width; f += lanes) {
+    sum = ei::pmadd(simd::load(a + f), simd::load(b + f), sum);
+  }
+  return ei::predux(sum);
+}
+
+// y += g x.
+inline void add_scaled(float g, const float* x, float* y, Index width) {
+  const Pack factor = simd::fill(g);
+  for (Index f = 0; f < width; f += lanes) {
+    simd::store(y + f, ei::pmadd(factor, simd::load(x + f), simd::load(y + f)));
+  }
+}
+
+// One bit for each entry that exceeds the limit. Eigen has no such function.
+inline unsigned bits_above(const Pack& x, const Pack& limit) {
+#if defined(EIGEN_VECTORIZE_AVX512)
+  return _mm512_cmp_ps_mask(x, limit, _CMP_GT_OQ);
+#elif defined(EIGEN_VECTORIZE_AVX)
+  return static_cast<unsigned>(_mm256_movemask_ps(_mm256_cmp_ps(x, limit, _CMP_GT_OQ)));
+#elif defined(EIGEN_VECTORIZE_SSE)
+  return static_cast<unsigned>(_mm_movemask_ps(_mm_cmpgt_ps(x, limit)));
+#else
+  alignas(64) float a[lanes];
+  alignas(64) float b[lanes];
+  simd::store(a, x);
+  simd::store(b, limit);
+  unsigned bits = 0;
+  for (Index l = 0; l < lanes; ++l) bits |= static_cast<unsigned>(a[l] > b[l]) << l;
+  return bits;
+#endif
+}
+
+}  // namespace headfit::learned

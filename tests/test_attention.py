@@ -34,13 +34,8 @@ THREADS = (1, 2, 3)
 RNG = np.random.default_rng
 
 
-def fault(why: str) -> pytest.MarkDecorator:
-    """Mark a test that shows a fault not yet repaired: remove the mark with the fault."""
-    return pytest.mark.xfail(reason=f"fault: {why}", strict=True)
-
-
-# The promise is 4, see test_softmax_within_4_ulp_however_many_rows.
-SOFTMAX_ULPS = 6
+SOFTMAX_ULPS = 4
+"""What is promised."""
 
 
 # References ---------------------------------------------------------------------------

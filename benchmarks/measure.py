@@ -56,14 +56,19 @@ def ratios(title: str, seconds: Mapping[str, float], ours: str) -> None:
     table(title, rows)
 
 
+def parser(description: str) -> argparse.ArgumentParser:
+    """Return a parser of the options that every benchmark takes."""
+    made = argparse.ArgumentParser(description=description)
+    made.add_argument("--threads", type=int, default=2)
+    made.add_argument("--repeat", type=int, default=7)
+    made.add_argument("--quick", action="store_true", help="small sizes, to see that it runs")
+    made.add_argument("--json", type=Path, help="write the figures here")
+    return made
+
+
 def arguments(description: str) -> argparse.Namespace:
-    """Parse the options that every benchmark takes."""
-    parser = argparse.ArgumentParser(description=description)
-    parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--repeat", type=int, default=7)
-    parser.add_argument("--quick", action="store_true", help="small sizes, to see that it runs")
-    parser.add_argument("--json", type=Path, help="write the figures here")
-    return parser.parse_args()
+    """Parse them."""
+    return parser(description).parse_args()
 
 
 def finish(options: argparse.Namespace, figures: dict[str, Any]) -> None:

@@ -1,6 +1,7 @@
 #include "headfit/construct/projection.hpp"
 
 #include "headfit/construct/face_reports.hpp"
+#include "headfit/construct/learned.hpp"
 #include "headfit/construct/max_margin.hpp"
 #include "logits.hpp"
 #include "targets.hpp"
@@ -55,6 +56,43 @@ py::list witnesses_of(const MaxMarginRows& rows) {
     all.append(py::make_tuple(i, terms, w.residual, w.gap, w.norm_bound));
   }
   return all;
+}
+
+const char* name_of(LearnedStatus status) {
+  switch (status) {
+    case LearnedStatus::Met: return "met";
+    case LearnedStatus::StepLimit: return "step limit";
+    case LearnedStatus::TimeLimit: return "time limit";
+    default: return "stopped";
+  }
+}
+
+std::optional<Heads<float>> start_of(const std::optional<py::array>& a) {
+  if (!a) return std::nullopt;
+  if (!py::isinstance<py::array_t<float, py::array::c_style>>(*a) || a->ndim() != 2) {
+    throw InputError("a start must be C-contiguous matrices of float32");
+  }
+  return Heads<float>{static_cast<const float*>(a->data()), 1, a->shape(0), a->shape(1), a->size(),
+                      a->shape(1)};
+}
+
+Array<float> array_of(const Matrix<float>& x) {
+  Array<float> a(std::vector<Index>{x.rows(), x.cols()});
+  std::copy_n(x.data(), x.size(), a.mutable_data());
+  return a;
+}
+
+py::dict report_of(const LearnedResult& r) {
+  py::dict d;
+  d["status"] = name_of(r.status);
+  d["steps"] = r.steps;
+  d["scans"] = r.scans;
+  d["anneals"] = r.anneals;
+  d["reheats"] = r.reheats;
+  d["rows_left"] = Array<Index>(static_cast<Index>(r.failed_rows.size()), r.failed_rows.data());
+  d["worst_deficit"] = r.worst_deficit;
+  d["seconds"] = r.seconds;
+  return d;
 }
 
 MatrixView<double> keys_of(const py::array& a) {
@@ -123,6 +161,38 @@ void bind_construct(py::module_& m) {
   }, py::arg("offsets"), py::arg("columns"), py::arg("weights"), py::arg("keys"), py::arg("mask"),
      py::arg("leak"), py::arg("distortion"), py::arg("equality"), py::arg("max_norm"),
      py::arg("threads"));
+
+  // (q, k, report). progress(step, rows left, worst deficit) returns False to stop.
+  m.def("fit_learned", [](const Array<Offset>& offsets, const Array<Column>& columns,
+                          const Array<double>& weights, const MaskArrays& mask, Index dim,
+                          double leak, double distortion, std::uint64_t seed, Index anneal_steps,
+                          Index max_steps, double time_limit, double max_norm,
+                          const std::optional<py::array>& init_q,
+                          const std::optional<py::array>& init_k, const py::object& progress,
+                          int threads) {
+    const Run run = make_run(threads);
+    const Target target = target_of(offsets, columns, weights);
+    const Mask view = mask.view();
+    LearnedOptions options{.dim = dim, .leak = leak, .distortion = distortion, .seed = seed,
+                           .anneal_steps = anneal_steps, .max_steps = max_steps,
+                           .time_limit = time_limit, .max_norm = max_norm,
+                           .init_q = start_of(init_q), .init_k = start_of(init_k), .progress = {}};
+    if (!progress.is_none()) {
+      options.progress = [&progress](const LearnedScan& scan) {
+        const py::gil_scoped_acquire gil;
+        return progress(scan.step, scan.rows_left, scan.worst_deficit).cast<bool>();
+      };
+    }
+    LearnedResult result;
+    {
+      const py::gil_scoped_release release;
+      result = fit_learned(target, view, options, run);
+    }
+    return py::make_tuple(array_of(result.q), array_of(result.k), report_of(result));
+  }, py::arg("offsets"), py::arg("columns"), py::arg("weights"), py::arg("mask"), py::arg("dim"),
+     py::arg("leak"), py::arg("distortion"), py::arg("seed"), py::arg("anneal_steps"),
+     py::arg("max_steps"), py::arg("time_limit"), py::arg("max_norm"), py::arg("init_q"),
+     py::arg("init_k"), py::arg("progress"), py::arg("threads"));
 
   // For each row: (verdict, margin, inside, with_others, residual, others_weight, norm bound).
   m.def("face_reports", [](const Array<Offset>& offsets, const Array<Column>& columns,

@@ -1,5 +1,6 @@
 """The C++ core of headfit. Use the functions of the package headfit instead."""
 
+from collections.abc import Callable
 from typing import Any, Literal, TypeAlias, type_check_only
 
 import numpy as np
@@ -99,6 +100,24 @@ def face_reports(
     rows: NDArray[np.int64],
     threads: int,
 ) -> list[_FaceReport]: ...
+def fit_learned(
+    offsets: _Offsets,
+    columns: _Columns,
+    weights: _Float64,
+    mask: Mask,
+    dim: int,
+    leak: float,
+    distortion: float,
+    seed: int,
+    anneal_steps: int,
+    max_steps: int,
+    time_limit: float,
+    max_norm: float,
+    init_q: NDArray[np.float32] | None,
+    init_k: NDArray[np.float32] | None,
+    progress: Callable[[int, int, float], bool] | None,
+    threads: int,
+) -> tuple[NDArray[np.float32], NDArray[np.float32], dict[str, Any]]: ...
 def certify_logits(
     offsets: _Offsets,
     columns: _Columns,

@@ -7,10 +7,14 @@ most random patterns, `random_keys_dim` an asymptotic threshold: not about a giv
 from __future__ import annotations
 
 import math
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 from headfit._arrays import as_count, check_between
-from headfit._lower import LowerBound, counting, lower, random_keys_dim
 from headfit.errors import InputError
+
+if TYPE_CHECKING:
+    from headfit._lower import LowerBound, counting, lower, random_keys_dim
 
 __all__ = [
     "LowerBound",
@@ -22,6 +26,13 @@ __all__ = [
     "random_keys_dim",
     "stray_for_leak",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    # The search for lower bounds is loaded when somebody asks for one.
+    if name in ("LowerBound", "counting", "lower", "random_keys_dim"):
+        return getattr(import_module("headfit._lower"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def logit_range(gamma: float, leak: float, distortion: float) -> float:

@@ -80,6 +80,7 @@ class Fit:
     X : ndarray, shape (n, D)
         The input for which the module attends as asked.
     dim : int
+        The head size that the method used; Q and K are padded with zeros up to the module's.
     dtype : str
     method : str
     leak, distortion : float
@@ -88,8 +89,15 @@ class Fit:
         What was proved; ``certificate.holds`` tells whether the tolerances are met.
     status : str
         The certificate's: "holds", "fails" or "undecided".
-    failed_rows, witnesses, search, lower_bound
-        None until a method fills them.
+    failed_rows : ndarray of int or None
+        Rows that the method itself gave up; None when it cannot tell.
+    witnesses : tuple or None
+        Proofs for failed rows, from max-margin.
+    search : Search or None
+        What was tried, when `dim` was searched for.
+    lower_bound : LowerBound or None
+        What `bounds.lower` proved, when `dim` was searched for by "learned"; from a saved fit,
+        its dim and reason.
     seconds : float
         Wall time of the fit, the certificate included.
     settings : dict
@@ -179,6 +187,8 @@ class Fit:
             "numpy": np.__version__,
             "scale": self.scale,
             "module_scale": self.module.scale,
+            "dim": self.dim,
+            "lower_bound": _bound_text(self.lower_bound),
             "mask": mask,
             "method": self.method,
             "leak": self.leak,
@@ -200,6 +210,12 @@ def _plain(value: Any) -> Any:
     if isinstance(value, np.generic):
         return value.item()
     raise TypeError(f"settings hold a {type(value).__name__}, which is not saved")
+
+
+def _bound_text(bound: Any) -> Any:
+    if bound is None or isinstance(bound, dict):
+        return bound
+    return {"dim": bound.dim, "reason": bound.reason}
 
 
 def _mask_from(about: Any, arrays: dict[str, NDArray[Any]], n: int) -> Any:
@@ -284,7 +300,8 @@ def load_fit(path: str | os.PathLike[str]) -> Fit:
             scale=about["scale"],
             mask=mask,
             module=module,
-            dim=int(Q.shape[1]),
+            dim=about["dim"],
+            lower_bound=about["lower_bound"],
             dtype=str(Q.dtype),
             method=about["method"],
             leak=about["leak"],

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -24,6 +24,18 @@ class Head:
     failed_rows: NDArray[np.intp] | None = None
     witnesses: tuple[Any, ...] | None = None
     settings: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def dim(self) -> int:
+        """The head size."""
+        return int(self.Q.shape[1])
+
+    def padded(self, dim: int) -> Head:
+        """Return the same logits with zero columns up to a larger size."""
+        if dim == self.dim:
+            return self
+        zeros = ((0, 0), (0, dim - self.dim))
+        return replace(self, Q=np.pad(self.Q, zeros), K=np.pad(self.K, zeros))
 
     def stored(self, scale: float, dtype: Any) -> tuple[FloatArray, FloatArray]:
         """Return Q / scale and K in a dtype: what is stored, and what is certified."""

@@ -8,6 +8,7 @@
 
 #include "headfit/base/threads.hpp"
 #include "headfit/pattern/target.hpp"
+#include "headfit/scores/source.hpp"
 
 namespace headfit {
 
@@ -29,8 +30,8 @@ struct LearnedOptions {
   double max_norm = 0;  // of max ||q|| max ||k||; 0: any
   // A start, both or neither, of at most `dim` columns: what is missing is drawn, small. The
   // first anneal then begins at the temperature of a reheat.
-  std::optional<MatrixView<float>> init_q;
-  std::optional<MatrixView<float>> init_k;
+  std::optional<Heads<float>> init_q;
+  std::optional<Heads<float>> init_k;
   // Called after every exact scan; false stops the fit.
   std::function<bool(const LearnedScan&)> progress;
 };
@@ -48,8 +49,8 @@ struct LearnedResult {
 };
 
 // `Met` allows for the rounding of the float32 scan, to first order; the certificate proper
-// is a separate pass. Memory: about 24 (k + 24) + 8 d (d + 6) bytes a row. The result does
-// not depend on the number of threads.
+// is a separate pass. Memory: about 20 (k + max(24, 4 k)) + 4 d (d + 6) bytes a row. The
+// result does not depend on the number of threads.
 LearnedResult fit_learned(const Target& target, const Mask& mask, const LearnedOptions& options,
                           const Run& run);
 

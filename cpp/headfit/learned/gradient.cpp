@@ -8,8 +8,8 @@ Gradient::Gradient(const Wanted& wanted, const Lists& lists)
       force_(static_cast<std::size_t>(wanted.target().nonzeros() + wanted.n() * lists.cap())),
       pull_(force_.size()) {}
 
-Gradient::QueryState Gradient::query(Index i, const PaddedRows& q, const PaddedRows& k, float weight,
-                                     float rounding, RowScratch& scratch) {
+Gradient::QueryState Gradient::query(Index i, const PaddedRows& q, const PaddedRows& k,
+                                     float weight, float rounding, RowScratch& scratch) {
   RowSums& sums = scratch.sums;
   sums.clear();
   const auto support = wanted_.support(i);

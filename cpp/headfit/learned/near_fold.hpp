@@ -12,24 +12,28 @@
 
 namespace headfit::learned {
 
-// Every stride-th column of a sequence. When the list is full, every second entry goes and
-// the stride doubles, so that the sample stays even whatever the length.
+// An even sample of a sequence whose length is only guessed: the list should end nearly full.
+// When it overflows, every second entry goes and the stride doubles, so that the sample is
+// even whatever the length.
 class EvenSample {
  public:
   EvenSample() = default;
-  EvenSample(Index stride, Index phase) : stride_(stride), next_(phase) {}
+  // `draw` is a random number: where the sample starts.
+  EvenSample(Index expected, int cap, std::uint32_t draw)
+      : stride_(std::max(unit, expected * unit * 9 / (cap * 8))),
+        next_(static_cast<Index>(draw) % stride_) {}
 
   // The columns of a vector whose bits are set come next in the sequence.
   void take(unsigned bits, Index column, int cap, Column* list) {
     const Index end = seen_ + std::popcount(bits);
-    for (; next_ < end; next_ += stride_) {
+    for (; next_ < end * unit; next_ += stride_) {
       if (taken_ == cap) {
         for (int t = 0; 2 * t < cap; ++t) list[t] = list[2 * t];
         taken_ = cap / 2;
         stride_ *= 2;
       }
       unsigned rest = bits;
-      for (Index skip = next_ - seen_; skip > 0; --skip) rest &= rest - 1;
+      for (Index skip = next_ / unit - seen_; skip > 0; --skip) rest &= rest - 1;
       list[taken_++] = static_cast<Column>(column + std::countr_zero(rest));
     }
     seen_ = end;
@@ -38,8 +42,9 @@ class EvenSample {
   Index taken() const { return taken_; }
 
  private:
-  Index stride_ = 1;
-  Index next_ = 0;  // place in the sequence of the next column to take
+  static constexpr Index unit = 256;  // strides are fractions
+  Index stride_ = unit;
+  Index next_ = 0;  // place in the sequence, in units, of the next column to take
   Index seen_ = 0;
   int taken_ = 0;
 };
@@ -59,7 +64,9 @@ class NearFold {
         lists_(lists), checks_(checks) {}
 
   void begin(const RowBlock& block) {
-    for (Index r = 0; r < block.count; ++r) begin_row(block.first + r, rows_[static_cast<std::size_t>(r)]);
+    for (Index r = 0; r < block.count; ++r) {
+      begin_row(block.first + r, rows_[static_cast<std::size_t>(r)]);
+    }
   }
 
   void tile(const RowBlock& block, const Tile<float>& tile) {
@@ -85,9 +92,9 @@ class NearFold {
   void end(const RowBlock& block) {
     for (Index r = 0; r < block.count; ++r) {
       const Row& row = rows_[static_cast<std::size_t>(r)];
-      const Index i = block.first + r;
-      lists_.set_others(i, row.sample.taken(), row.sample.seen());
-      checks_.deficit[static_cast<std::size_t>(i)] = std::max(row.spread_excess, row.top - row.allowed_top);
+      const auto at = static_cast<std::size_t>(block.first + r);
+      lists_.set_others(block.first + r, row.sample.taken(), row.sample.seen());
+      checks_.deficit[at] = std::max(row.spread_excess, row.top - row.allowed_top);
     }
   }
 
@@ -114,9 +121,8 @@ class NearFold {
     row.allowed_top = state.lowest - wanted_.log_inverse_leak() - 2 * rounding;
     row.limit = std::min(wanted_.hinge(i, state) - list_slack, row.allowed_top);
     row.spread_excess = state.spread - wanted_.spread_limit() + 2 * rounding;
-    const Index stride = std::max<Index>(1, lists_.hits(i) / lists_.cap());
     const auto draw = random_(static_cast<std::uint64_t>(i), static_cast<std::uint64_t>(scan_))[0];
-    row.sample = EvenSample(stride, static_cast<Index>(draw) % stride);
+    row.sample = EvenSample(lists_.hits(i), lists_.cap(), draw);
   }
 
   const Wanted& wanted_;

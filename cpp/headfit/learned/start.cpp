@@ -12,8 +12,8 @@ constexpr std::uint64_t query_stream = std::uint64_t(2) << 40;
 // The normal number at a place of the stream (Box and Muller, two of a pair of words).
 float normal(const Philox& random, std::uint64_t major, std::uint64_t attempt, Index place) {
   const auto words = random(major, attempt << 32 | static_cast<std::uint64_t>(place / 4));
-  const auto unit = [&](Index w) { return (static_cast<double>(words[static_cast<std::size_t>(w)]) + 0.5) * 0x1p-32; };
-  const Index pair = place % 4 / 2 * 2;
+  const auto unit = [&](std::size_t w) { return (static_cast<double>(words[w]) + 0.5) * 0x1p-32; };
+  const auto pair = static_cast<std::size_t>(place % 4 / 2 * 2);
   const double radius = std::sqrt(-2 * std::log(unit(pair)));
   const double angle = 2 * std::numbers::pi * unit(pair + 1);
   return static_cast<float>(radius * (place % 2 == 0 ? std::cos(angle) : std::sin(angle)));
@@ -24,9 +24,9 @@ void fill_rows(const MatrixView<float>& given, const Philox& random, std::uint64
   constexpr float small = 0.1f;
   for (Index i = 0; i < rows.rows(); ++i) {
     float* row = rows.row(i);
+    const std::uint64_t place = stream + static_cast<std::uint64_t>(i);
     for (Index f = 0; f < rows.dim(); ++f) {
-      row[f] = f < given.cols() ? given(i, f)
-                                : small * normal(random, stream + static_cast<std::uint64_t>(i), 0, f);
+      row[f] = f < given.cols() ? given(i, f) : small * normal(random, place, 0, f);
     }
   }
 }

@@ -43,18 +43,21 @@ class Wanted {
   const float* log_weights(Index i) const { return log_weights_.data() + target_.offsets[i]; }
   Index largest_support() const { return largest_support_; }
   double mean_support() const {
-    return static_cast<double>(target_.nonzeros()) / static_cast<double>(std::max<Index>(filled_rows_, 1));
+    return static_cast<double>(target_.nonzeros()) /
+           static_cast<double>(std::max<Index>(filled_rows_, 1));
   }
   float log_inverse_leak() const { return log_inverse_leak_; }
   float spread_limit() const { return spread_limit_; }
 
   // Logits elsewhere should stay below this: the hinge of the loss.
   float hinge(Index i, const SupportState& state) const {
-    return state.centre + log_smallest_[static_cast<std::size_t>(i)] - log_inverse_leak_ - spread_limit_;
+    return state.centre + log_smallest_[static_cast<std::size_t>(i)] - log_inverse_leak_ -
+           spread_limit_;
   }
 
   // `logits` takes the support's logits, unless it is null. The row must not be empty.
-  SupportState support_state(Index i, const float* query, const PaddedRows& keys, float* logits) const {
+  SupportState support_state(Index i, const float* query, const PaddedRows& keys,
+                             float* logits) const {
     constexpr float infinity = std::numeric_limits<float>::infinity();
     const auto columns = support(i);
     const float* log_weight = log_weights(i);

@@ -1,0 +1,121 @@
+#include "headfit/learned/annealing.hpp"
+
+#include <cmath>
+
+namespace headfit::learned {
+namespace {
+
+// Only the product of the largest query and the largest key matters, and the balance between
+// them is free: both get the same ball.
+float radius_for(double max_norm) {
+  return max_norm > 0 ? static_cast<float>(std::sqrt(max_norm) * (1 - 1e-6))
+                      : std::numeric_limits<float>::infinity();
+}
+
+}  // namespace
+
+Annealing::Annealing(const Target& target, const Mask& mask, const LearnedOptions& options,
+                     const Run& run)
+    : options_(options),
+      run_(run),
+      wanted_(target, options.leak, options.distortion),
+      recipe_(Recipe::for_row_size(wanted_.mean_support(), options.anneal_steps)),
+      descent_(wanted_, mask, options.dim, recipe_, options.seed, radius_for(options.max_norm),
+               run) {}
+
+LearnedResult Annealing::run() {
+  Outcome outcome = Outcome::Annealed;
+  Index steps = recipe_.anneal_steps;
+  for (Index number = 0; outcome == Outcome::Annealed; ++number) {
+    outcome = attempt(number, steps);
+    if (!is_warm(number)) steps = steps * 5 / 2;
+  }
+  if (outcome == Outcome::Met) result_.status = LearnedStatus::Met;
+  result_.q = descent_.q().matrix();
+  result_.k = descent_.k().matrix();
+  for (Index i = 0; i < wanted_.n(); ++i) {
+    if (!descent_.meets(i)) result_.failed_rows.push_back(i);
+  }
+  result_.worst_deficit = static_cast<double>(last_.worst_deficit);
+  result_.seconds = std::chrono::duration<double>(Clock::now() - begun_).count();
+  return std::move(result_);
+}
+
+// One anneal and the reheats after it. Few rows left: reheats with raised weights free them.
+// Many: the anneal was too quick for this dim, and a longer one must start afresh.
+Annealing::Outcome Annealing::attempt(Index number, Index steps) {
+  constexpr Index most_reheats = 6, surely = 3;
+  if (is_warm(number)) {
+    descent_.start_from((*options_.init_q)[0], (*options_.init_k)[0]);
+  } else {
+    descent_.start_randomly(static_cast<std::uint64_t>(number));
+  }
+  ++result_.anneals;
+  Outcome outcome = anneal(is_warm(number) ? recipe_.reheat_step : recipe_.first_step, steps);
+  for (Index again = 0; outcome == Outcome::Annealed && again < most_reheats; ++again) {
+    const Index before = last_.rows_left;
+    if (!few_are_hard()) break;
+    outcome = anneal(recipe_.reheat_step, std::max<Index>(300, steps / 5));
+    ++result_.reheats;
+    if (again + 1 >= surely && last_.rows_left >= before) break;
+  }
+  return outcome;
+}
+
+// Step lengths fall exponentially. Ends early when nothing but hard rows is left and steps
+// have become too short to free them.
+Annealing::Outcome Annealing::anneal(float first, Index steps) {
+  constexpr float too_short = 2e-3f;
+  Index next_scan = result_.steps;
+  Index listed_failures = wanted_.n();
+  for (Index t = 0; t < steps; ++t) {
+    const float done = static_cast<float>(t) / static_cast<float>(steps);
+    const float length = first * std::pow(recipe_.last_step / first, done);
+    if (result_.steps >= next_scan || listed_failures == 0) {
+      scan();
+      if (last_.rows_left == 0) return Outcome::Met;
+      if (must_stop()) return Outcome::Stopped;
+      if (length < too_short && last_.hard_rows > 0 && last_.rows_left <= 2 * last_.hard_rows) {
+        return Outcome::Annealed;
+      }
+      if (few_are_hard()) descent_.reweight();
+      descent_.transpose_lists();
+      next_scan = result_.steps + (descent_.age() < recipe_.scan_always ? 1 : recipe_.scan_every);
+    }
+    listed_failures = descent_.step(length);
+    ++result_.steps;
+  }
+  scan();
+  if (last_.rows_left == 0) return Outcome::Met;
+  return must_stop() ? Outcome::Stopped : Outcome::Annealed;
+}
+
+void Annealing::scan() {
+  last_ = descent_.scan();
+  ++result_.scans;
+}
+
+bool Annealing::must_stop() {
+  const auto now = Clock::now();
+  if (run_.poll && now - polled_ > std::chrono::milliseconds(50)) {  // regions are too short
+    polled_ = now;
+    run_.poll();
+  }
+  const LearnedScan scan{result_.steps, last_.rows_left, static_cast<double>(last_.worst_deficit)};
+  if (options_.progress && !options_.progress(scan)) {
+    result_.status = LearnedStatus::Stopped;
+  } else if (std::chrono::duration<double>(now - begun_).count() > options_.time_limit) {
+    result_.status = LearnedStatus::TimeLimit;
+  } else if (result_.steps >= options_.max_steps) {
+    result_.status = LearnedStatus::StepLimit;
+  } else {
+    return false;
+  }
+  return true;
+}
+
+bool Annealing::few_are_hard() const {
+  return static_cast<float>(last_.hard_rows) < hard_share * static_cast<float>(wanted_.n());
+}
+
+}  // namespace headfit::learned

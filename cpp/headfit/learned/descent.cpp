@@ -1,0 +1,140 @@
+#include "headfit/learned/descent.hpp"
+
+#include <cmath>
+#include <numeric>
+
+#include "headfit/learned/start.hpp"
+#include "headfit/scores/stream.hpp"
+
+namespace headfit::learned {
+
+Descent::Descent(const Wanted& wanted, const Mask& mask, Index dim, const Recipe& recipe,
+                 std::uint64_t seed, float radius, const Run& run)
+    : wanted_(wanted),
+      run_(run),
+      random_(seed),
+      radius_(radius),
+      q_(wanted.n(), dim),
+      k_(q_),
+      next_q_(q_),
+      query_steps_(wanted.n(), dim, recipe),
+      key_steps_(query_steps_),
+      lists_(wanted, recipe.list_cap),
+      gradient_(wanted, lists_),
+      checks_(wanted.n()),
+      weight_(static_cast<std::size_t>(wanted.n())),
+      block_failures_(static_cast<std::size_t>(query_steps_.blocks())),
+      workers_(run.thread_count(wanted.n()), [&] {
+        return Worker{RowScratch(dim, wanted.largest_support()), LaneScratch(dim)};
+      }) {
+  source_.mask = mask;
+}
+
+void Descent::start_randomly(std::uint64_t attempt) {
+  random_start(wanted_, random_, attempt, q_, k_);
+  forget();
+}
+
+void Descent::start_from(const MatrixView<float>& q, const MatrixView<float>& k) {
+  given_start(q, k, random_, q_, k_);
+  forget();
+}
+
+void Descent::forget() {
+  query_steps_.forget();
+  key_steps_.forget();
+  lists_.forget();
+  std::fill(weight_.begin(), weight_.end(), 1.0f);
+  age_ = 0;
+}
+
+ScanSummary Descent::scan() {
+  float largest = 0;
+  for (Index j = 0; j < k_.rows(); ++j) {
+    largest = std::max(largest, dot(k_.row(j), k_.row(j), k_.width()));
+  }
+  source_.q = q_.heads();
+  source_.k = k_.heads();
+  stream_tiles(source_, run_, [&] {
+    return NearFold(wanted_, q_, k_, std::sqrt(largest), random_, scans_, lists_, checks_);
+  });
+  ++scans_;
+  ScanSummary summary;
+  for (const float deficit : checks_.deficit) {
+    summary.rows_left += !(deficit <= 0);
+    summary.hard_rows += deficit > hard_deficit;
+    summary.worst_deficit = std::max(summary.worst_deficit, deficit);
+  }
+  return summary;
+}
+
+// A row whose query has collapsed pulls too weakly on the keys to ever free itself.
+void Descent::reweight() {
+  for (std::size_t i = 0; i < weight_.size(); ++i) {
+    weight_[i] = checks_.deficit[i] > hard_deficit
+                     ? std::min(weight_[i] * weight_growth, weight_cap)
+                     : std::max(weight_[i] / weight_growth, 1.0f);
+  }
+}
+
+template <class Body>
+void Descent::for_blocks(Index count, const Body& body) {
+  workers_.give_back_all();
+  parallel_tasks(count, run_, [&] {
+    return [&body, &worker = workers_.take()](Index block) { body(block, worker); };
+  });
+}
+
+Index Descent::step(float length) {
+  ++age_;
+  for_blocks(query_steps_.blocks(), [&](Index b, Worker& w) { query_block(b, length, w); });
+  for_blocks(key_steps_.blocks(), [&](Index b, Worker& w) { key_block(b, length, w); });
+  q_.swap(next_q_);
+  return std::accumulate(block_failures_.begin(), block_failures_.end(), Index(0));
+}
+
+void Descent::query_block(Index block, float length, Worker& worker) {
+  const Index first = block * lanes;
+  const Index count = std::min(lanes, wanted_.n() - first);
+  Index failures = 0;
+  for (Index lane = 0; lane < count; ++lane) {
+    const Index i = first + lane;
+    const auto at = static_cast<std::size_t>(i);
+    const auto state =
+        gradient_.query(i, q_, k_, weight_[at], checks_.rounding[at], worker.row);
+    failures += !state.meets;
+    worker.lane.take(q_.dim(), lane, worker.row.sums);
+    std::copy_n(q_.row(i), q_.width(), next_q_.row(i));
+  }
+  block_failures_[static_cast<std::size_t>(block)] = failures;
+  query_steps_.solve(block, length, age_, worker.lane);
+  move(next_q_, first, count, worker.lane);
+}
+
+void Descent::key_block(Index block, float length, Worker& worker) {
+  const Index first = block * lanes;
+  const Index count = std::min(lanes, wanted_.n() - first);
+  for (Index lane = 0; lane < count; ++lane) {
+    gradient_.key(first + lane, q_, worker.row);
+    worker.lane.take(k_.dim(), lane, worker.row.sums);
+  }
+  key_steps_.solve(block, length, age_, worker.lane);
+  move(k_, first, count, worker.lane);
+}
+
+// Steps, then back to the nearest point of the ball.
+void Descent::move(PaddedRows& rows, Index first, Index count, const LaneScratch& lane) const {
+  for (Index l = 0; l < count; ++l) {
+    float* row = rows.row(first + l);
+    for (Index f = 0; f < rows.dim(); ++f) {
+      row[f] -= lane.step[static_cast<std::size_t>(f * lanes + l)];
+    }
+    if (radius_ == std::numeric_limits<float>::infinity()) continue;
+    const float norm = std::sqrt(dot(row, row, rows.width()));
+    if (norm > radius_) {
+      for (Index f = 0; f < rows.dim(); ++f) row[f] *= radius_ / norm;
+    }
+  }
+}
+
+}  // namespace headfit::learned

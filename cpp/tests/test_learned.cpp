@@ -1,0 +1,417 @@
+// Learned heads: the gradient, the lists, and the fit as a whole.
+#include <chrono>
+#include <cmath>
+#include <set>
+#include <thread>
+
+#include "check.hpp"
+#include "headfit/construct/learned.hpp"
+#include "headfit/learned/gradient.hpp"
+#include "headfit/learned/start.hpp"
+#include "headfit/scores/stream.hpp"
+#include "problem.hpp"
+#include "sample.hpp"
+
+using namespace headfit;
+using namespace headfit::test;
+using namespace headfit::learned;
+
+namespace {
+
+constexpr double leak = 0.05;
+const double distortion = std::expm1(0.1);
+
+// A state of a fit, scanned.
+struct Scanned {
+  OwnedTarget target;
+  Mask mask;
+  Wanted wanted;
+  PaddedRows q, k;
+  Lists lists;
+  RowChecks checks;
+  Philox random{3};
+
+  Scanned(OwnedTarget t, const Mask& m, Index dim, int cap, int threads = 1)
+      : target(std::move(t)), mask(m), wanted(target.view(), leak, distortion),
+        q(wanted.n(), dim), k(q), lists(wanted, cap), checks(wanted.n()) {
+    random_start(wanted, random, 0, q, k);
+    scan(0, threads);
+  }
+  Scanned(const Scanned&) = delete;  // the lists point at what is wanted
+  Scanned& operator=(const Scanned&) = delete;
+
+  void scan(Index number, int threads) {
+    float largest = 0;
+    for (Index j = 0; j < k.rows(); ++j) {
+      largest = std::max(largest, dot(k.row(j), k.row(j), k.width()));
+    }
+    LogitSource<float> source;
+    source.q = q.heads();
+    source.k = k.heads();
+    source.mask = mask;
+    const Run run{threads, {}};
+    stream_tiles(source, run, [&] {
+      return NearFold(wanted, q, k, std::sqrt(largest), random, number, lists, checks);
+    });
+    lists.transpose(run);
+  }
+
+  double logit(Index i, Index j) const {
+    double sum = 0;
+    for (Index f = 0; f < q.dim(); ++f) {
+      sum += static_cast<double>(q.row(i)[f]) * static_cast<double>(k.row(j)[f]);
+    }
+    return sum;
+  }
+
+  // The row as theory.md 3.3 writes it, in double and over all columns.
+  struct Row {
+    double loss = 0, deficit = 0, limit = 0;
+  };
+  Row row(Index i) const {
+    Row r;
+    const auto columns = target.view().row_columns(i);
+    const auto weights = target.view().row_weights(i);
+    if (columns.empty()) return r;
+    double centre = 0, high = -infinity, low = infinity, lowest = infinity, smallest = infinity;
+    for (std::size_t a = 0; a < columns.size(); ++a) {
+      const double s = logit(i, columns[a]), shift = s - std::log(weights[a]);
+      centre += shift / static_cast<double>(columns.size());
+      high = std::max(high, shift), low = std::min(low, shift);
+      lowest = std::min(lowest, s), smallest = std::min(smallest, std::log(weights[a]));
+    }
+    for (std::size_t a = 0; a < columns.size(); ++a) {
+      r.loss += std::pow(logit(i, columns[a]) - std::log(weights[a]) - centre, 2) / 2;
+    }
+    const double hinge = centre + smallest + std::log(leak) - std::log1p(distortion);
+    r.limit = std::min(hinge - static_cast<double>(list_slack), lowest + std::log(leak));
+    r.deficit = high - low - std::log1p(distortion);
+    for (Index j = 0; j < wanted.n(); ++j) {
+      if (std::count(columns.begin(), columns.end(), static_cast<Column>(j)) ||
+          !mask.allows(0, i, j, wanted.n(), wanted.n())) {
+        continue;
+      }
+      r.loss += std::pow(std::max(0.0, logit(i, j) - hinge), 2) / 2;
+      r.deficit = std::max(r.deficit, logit(i, j) - lowest - std::log(leak));
+    }
+    return r;
+  }
+  double loss() const {
+    double sum = 0;
+    for (Index i = 0; i < wanted.n(); ++i) sum += row(i).loss;
+    return sum;
+  }
+};
+
+Mask causal() {
+  Mask mask;
+  mask.right = 0;
+  return mask;
+}
+
+// Each row attends to itself and a few before it.
+OwnedTarget causal_target(Index n) {
+  OwnedTarget t;
+  Numbers numbers(5);
+  for (Index i = 0; i < n; ++i) {
+    std::set<Column> at{static_cast<Column>(i)};
+    for (int a = 0; a < 2; ++a) at.insert(static_cast<Column>(numbers.below(i + 1)));
+    std::vector<double> w(at.size(), 1.0 / static_cast<double>(at.size()));
+    t.row({at.begin(), at.end()}, w);
+  }
+  return t;
+}
+
+LearnedOptions options_for(Index dim, std::uint64_t seed = 1) {
+  LearnedOptions options;
+  options.dim = dim;
+  options.leak = leak;
+  options.distortion = distortion;
+  options.seed = seed;
+  return options;
+}
+
+Heads<float> heads_of(const Matrix<float>& x) {
+  return {x.data(), 1, x.rows(), x.cols(), x.size(), x.cols()};
+}
+
+// Rows outside the tolerances, in double.
+Index rows_outside(const OwnedTarget& t, const Mask& mask, const LearnedResult& r) {
+  Scanned state(t, mask, r.q.cols(), 24);
+  given_start(heads_of(r.q)[0], heads_of(r.k)[0], state.random, state.q, state.k);
+  Index outside = 0;
+  for (Index i = 0; i < state.wanted.n(); ++i) outside += state.row(i).deficit > 0;
+  return outside;
+}
+
+void check_same(const LearnedResult& a, const LearnedResult& b) {
+  CHECK((a.q == b.q));
+  CHECK((a.k == b.k));
+  CHECK(a.steps == b.steps && a.scans == b.scans && a.failed_rows == b.failed_rows);
+}
+
+}  // namespace
+
+TEST(gradient_is_that_of_the_loss) {
+  for (const Mask& mask : {Mask{}, causal()}) {
+    Scanned state(causal_target(23), mask, 3, 64);
+    Gradient gradient(state.wanted, state.lists);
+    RowScratch scratch(3, state.wanted.largest_support());
+    Matrix<double> dq(23, 3), dk(23, 3);
+    double loss = 0;
+    for (Index i = 0; i < 23; ++i) {
+      loss += static_cast<double>(gradient.query(i, state.q, state.k, 1, 0, scratch).loss);
+      for (Index f = 0; f < 3; ++f) dq(i, f) = static_cast<double>(scratch.sums.gradient(f));
+    }
+    for (Index j = 0; j < 23; ++j) {
+      gradient.key(j, state.q, scratch);
+      for (Index f = 0; f < 3; ++f) dk(j, f) = static_cast<double>(scratch.sums.gradient(f));
+    }
+    CHECK_THAT(std::abs(loss - state.loss()) < 1e-4 * loss, loss, " and ", state.loss());
+    const double scale = std::max(dq.cwiseAbs().maxCoeff(), dk.cwiseAbs().maxCoeff());
+    CHECK(scale > 1);
+    const auto slope = [&](float& x) {
+      const float at = x, h = 1.0f / 1024;
+      x = at + h;
+      const double up = state.loss(), above = static_cast<double>(x);
+      x = at - h;
+      const double change = (up - state.loss()) / (above - static_cast<double>(x));
+      x = at;
+      return change;
+    };
+    for (Index i = 0; i < 23; ++i) {
+      for (Index f = 0; f < 3; ++f) {
+        const double by_q = slope(state.q.row(i)[f]), by_k = slope(state.k.row(i)[f]);
+        CHECK_THAT(std::abs(by_q - dq(i, f)) < 2e-3 * scale, i, " ", f, ": ", by_q, " ", dq(i, f));
+        CHECK_THAT(std::abs(by_k - dk(i, f)) < 2e-3 * scale, i, " ", f, ": ", by_k, " ", dk(i, f));
+      }
+    }
+  }
+}
+
+TEST(lists_hold_what_is_near_and_deficits_are_exact) {
+  for (const Mask& mask : {Mask{}, causal()}) {
+    for (const Index n : {1, 2, 31, 300}) {
+      Scanned state(causal_target(n), mask, 4, 400);
+      for (Index i = 0; i < n; ++i) {
+        const auto want = state.row(i);
+        const double got = static_cast<double>(state.checks.deficit[static_cast<std::size_t>(i)]);
+        CHECK_THAT(std::abs(want.deficit - got) < 1e-3, n, " ", i, ": ", want.deficit, " ", got);
+        const Entry first = state.lists.first(i);
+        std::set<Column> listed;
+        for (Index e = 0; e < state.lists.size(i); ++e) {
+          listed.insert(state.lists.column(static_cast<Entry>(first + e)));
+        }
+        CHECK(static_cast<Index>(listed.size()) == state.lists.size(i));
+        CHECK(state.lists.share(i) == 1);
+        const auto support = state.wanted.support(i);
+        const std::set<Column> inside(support.begin(), support.end());
+        for (Index j = 0; j < n; ++j) {
+          const bool is_allowed = mask.allows(0, i, j, n, n);
+          const bool is_inside = inside.count(static_cast<Column>(j)) > 0;
+          const double over = state.logit(i, j) - want.limit;
+          if (!is_inside && std::abs(over) < 1e-3) continue;
+          const bool is_listed = listed.count(static_cast<Column>(j)) > 0;
+          CHECK_THAT(is_listed == (is_inside || (is_allowed && over > 0)), n, " ", i, " ", j);
+        }
+      }
+    }
+  }
+}
+
+TEST(a_full_list_is_an_even_sample) {
+  for (const Index expected : {0, 24, 100, 1000, 5000}) {
+    std::vector<Column> list(24);
+    EvenSample sample(expected, 24, 12345);
+    for (Index column = 0; column < 1000; column += 10) {
+      sample.take(0x3ffu, column, 24, list.data());
+    }
+    CHECK(sample.seen() == 1000);
+    if (expected == 5000) continue;  // a list that was to hold more
+    CHECK_THAT(sample.taken() >= 11, expected, ": ", sample.taken());
+    for (Index t = 1; t < sample.taken(); ++t) {
+      const auto at = static_cast<std::size_t>(t);
+      const auto step = static_cast<double>(list[at] - list[at - 1]);
+      const double even = 1000.0 / static_cast<double>(sample.taken());
+      CHECK_THAT(std::abs(step - even) < 6, expected, ": ", step);
+    }
+  }
+}
+
+TEST(transposed_lists_hold_every_entry_once_in_order) {
+  for (const int threads : {1, 3}) {
+    Scanned state(regular_target(900, 4, 2), {}, 5, 24, threads);
+    std::size_t entries = 0;
+    for (Index j = 0; j < 900; ++j) {
+      Index before = -1;
+      for (const Lists::Source& source : state.lists.sources(j)) {
+        CHECK(source.row > before);
+        CHECK(state.lists.column(source.entry) == static_cast<Column>(j));
+        CHECK(source.entry >= state.lists.first(source.row) &&
+              source.entry < state.lists.first(source.row) + state.lists.size(source.row));
+        before = source.row;
+        ++entries;
+      }
+    }
+    Index total = 0;
+    for (Index i = 0; i < 900; ++i) total += state.lists.size(i);
+    CHECK(static_cast<Index>(entries) == total);
+  }
+}
+
+TEST(regular_targets_are_met) {
+  for (const std::uint64_t seed : {1, 2}) {
+    const OwnedTarget t = regular_target(256, 4, seed);
+    const LearnedResult r = fit_learned(t.view(), {}, options_for(7, seed), {1, {}});
+    CHECK(r.status == LearnedStatus::Met);
+    CHECK(r.failed_rows.empty() && r.worst_deficit <= 0);
+    CHECK(rows_outside(t, {}, r) == 0);
+  }
+}
+
+TEST(masked_targets_are_met) {
+  const OwnedTarget t = causal_target(150);
+  const LearnedResult r = fit_learned(t.view(), causal(), options_for(8), {1, {}});
+  CHECK(r.status == LearnedStatus::Met);
+  CHECK(rows_outside(t, causal(), r) == 0);
+}
+
+TEST(threads_change_no_bit) {
+  const OwnedTarget t = regular_target(700, 3, 4);
+  LearnedOptions options = options_for(5);
+  options.max_steps = 150;
+  const LearnedResult one = fit_learned(t.view(), {}, options, {1, {}});
+  for (const int threads : {2, 3}) {
+    check_same(one, fit_learned(t.view(), {}, options, {threads, {}}));
+  }
+  options.seed = 9;
+  CHECK((fit_learned(t.view(), {}, options, {1, {}}).q != one.q));
+}
+
+TEST(edges) {
+  // One token; two; supports of everything; rows that the mask leaves empty.
+  for (const Index n : {1, 2, 3, 17}) {
+    for (const Index dim : {1, 2, 5}) {
+      OwnedTarget all;
+      std::vector<Column> columns;
+      for (Index j = 0; j < n; ++j) columns.push_back(static_cast<Column>(j));
+      const std::vector<double> weights(columns.size(), 1.0 / static_cast<double>(n));
+      for (Index i = 0; i < n; ++i) all.row(columns, weights);
+      LearnedOptions options = options_for(dim);
+      options.max_steps = 2000;
+      const LearnedResult r = fit_learned(all.view(), {}, options, {2, {}});
+      CHECK_THAT(r.status == LearnedStatus::Met, n, " ", dim);
+      CHECK(r.q.rows() == n && r.q.cols() == dim && r.k.rows() == n);
+    }
+  }
+  OwnedTarget gaps;
+  gaps.row({}, {}).row({0}, {1}).row({}, {}).row({1, 2}, {0.5, 0.5});
+  const std::vector<Offset> offsets{0, 0, 3, 3, 7};
+  const std::vector<Column> columns{0, 1, 2, 0, 1, 2, 3};
+  Mask mask;
+  mask.sparse_offsets = offsets.data();
+  mask.sparse_columns = columns.data();
+  const LearnedResult r = fit_learned(gaps.view(), mask, options_for(3), {1, {}});
+  CHECK(r.status == LearnedStatus::Met);
+  CHECK(r.q.allFinite() && r.k.allFinite());
+  const OwnedTarget nothing;
+  CHECK(fit_learned(nothing.view(), {}, options_for(3), {1, {}}).status == LearnedStatus::Met);
+}
+
+TEST(starts) {
+  const OwnedTarget t = regular_target(200, 3, 8);
+  LearnedOptions options = options_for(6);
+  const LearnedResult met = fit_learned(t.view(), {}, options, {1, {}});
+  CHECK(met.status == LearnedStatus::Met);
+  options.init_q = heads_of(met.q);
+  options.init_k = heads_of(met.k);
+  const LearnedResult again = fit_learned(t.view(), {}, options, {1, {}});
+  CHECK(again.steps == 0 && again.scans == 1 && again.q == met.q && again.k == met.k);
+
+  options.dim = 7;  // one coordinate more
+  const LearnedResult wider = fit_learned(t.view(), {}, options, {1, {}});
+  CHECK(wider.status == LearnedStatus::Met && wider.anneals == 1);
+  CHECK_THAT(wider.steps < met.steps, wider.steps, " ", met.steps);
+  options.dim = 5;
+  CHECK_THROWS(InputError, "a start must have 200 rows and 1 to 5 columns",
+               fit_learned(t.view(), {}, options, {1, {}}));
+  options.init_k.reset();
+  CHECK_THROWS(InputError, "both queries and keys", fit_learned(t.view(), {}, options, {1, {}}));
+}
+
+TEST(norms_are_bounded) {
+  const OwnedTarget t = regular_target(200, 3, 8);
+  LearnedOptions options = options_for(9);
+  options.max_norm = 120;
+  const LearnedResult r = fit_learned(t.view(), {}, options, {1, {}});
+  const float product = r.q.rowwise().norm().maxCoeff() * r.k.rowwise().norm().maxCoeff();
+  CHECK_THAT(product <= 120, product);
+  CHECK(r.status == LearnedStatus::Met);
+}
+
+TEST(limits_stop_the_fit) {
+  const OwnedTarget t = regular_target(300, 4, 1);
+  LearnedOptions options = options_for(2);  // too small
+  options.max_steps = 40;
+  LearnedResult r = fit_learned(t.view(), {}, options, {1, {}});
+  CHECK(r.status == LearnedStatus::StepLimit && r.steps == 40);
+  CHECK(!r.failed_rows.empty() && r.worst_deficit > 0);
+  CHECK(static_cast<Index>(r.failed_rows.size()) == rows_outside(t, {}, r));
+
+  options = options_for(2);
+  options.time_limit = 0.05;
+  const auto begin = std::chrono::steady_clock::now();
+  r = fit_learned(t.view(), {}, options, {1, {}});
+  CHECK(r.status == LearnedStatus::TimeLimit);
+  CHECK(std::chrono::steady_clock::now() - begin < std::chrono::seconds(2));
+
+  options = options_for(2);
+  Index calls = 0;
+  options.progress = [&](const LearnedScan& scan) {
+    CHECK(scan.rows_left > 0 && scan.worst_deficit > 0);
+    return ++calls < 5;
+  };
+  r = fit_learned(t.view(), {}, options, {2, {}});
+  CHECK(r.status == LearnedStatus::Stopped && calls == 5 && r.scans == 5);
+}
+
+TEST(a_poll_interrupts) {
+  const OwnedTarget t = regular_target(300, 4, 1);
+  for (const int threads : {1, 2}) {
+    Run run{threads, [] { throw Interrupted(); }};
+    CHECK_THROWS(Interrupted, "interrupted", fit_learned(t.view(), {}, options_for(2), run));
+  }
+}
+
+TEST(pool_runs_every_task_once) {
+  WorkerPool pool(2);
+  Run run{3, {}};
+  run.helpers = &pool;
+  for (int round = 0; round < 2000; ++round) {
+    std::vector<std::atomic<int>> seen(static_cast<std::size_t>(round % 40));
+    parallel_for(static_cast<Index>(seen.size()), run,
+                 [&](Index task) { ++seen[static_cast<std::size_t>(task)]; });
+    for (const auto& count : seen) CHECK(count == 1);
+  }
+  // From within a region; and the earliest failure wins.
+  std::atomic<int> inner{0};
+  parallel_for(5, run, [&](Index) { parallel_for(4, run, [&](Index) { ++inner; }); });
+  CHECK(inner == 20);
+  for (int round = 0; round < 50; ++round) {
+    CHECK_THROWS(InputError, "task 3", parallel_for(100, run, [](Index task) {
+      if (task >= 3) throw InputError("task " + std::to_string(task));
+    }));
+  }
+}
+
+TEST(impossible_options) {
+  const OwnedTarget t = regular_target(20, 2, 1);
+  LearnedOptions options = options_for(0);
+  CHECK_THROWS(InputError, "dim must be positive", fit_learned(t.view(), {}, options, {1, {}}));
+  options = options_for(2);
+  options.leak = 1;
+  CHECK_THROWS(InputError, "leak", fit_learned(t.view(), {}, options, {1, {}}));
+  options = options_for(2);
+  options.distortion = 0;
+  CHECK_THROWS(InputError, "distortion", fit_learned(t.view(), {}, options, {1, {}}));
+}

@@ -1,0 +1,164 @@
+"""Rung three: keys and queries found together."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headfit import _core
+from headfit._arrays import FloatArray
+from headfit._files import require_memory
+from headfit._masks import core_mask
+from headfit.errors import InputError
+from headfit.methods import Head
+from headfit.targets import Target
+
+# Part of each tolerance that is left to the rounding of Q and K on their way to storage.
+ROUNDING_SHARE = 0.02
+# Steps of the first anneal; one that was too quick is followed by one 2.5 times as long.
+EFFORTS = {"low": 500, "medium": 2000, "high": 20000}
+# Steps in all, in first anneals: when one size was asked for, and for a size of a search.
+PATIENCE = 120.0
+SEARCH_PATIENCE = 14.0
+# With more rows left than this, keys are nowhere near done, and exact queries are in vain.
+POLISHED_SHARE = 0.1
+
+Callback = Callable[[int, int, float], Any]
+
+
+def check_effort(effort: str | int) -> int:
+    """Return the steps of the first anneal."""
+    if isinstance(effort, str):
+        if effort not in EFFORTS:
+            raise InputError(f"effort must be one of {tuple(EFFORTS)} or steps; got {effort!r}")
+        return EFFORTS[effort]
+    if isinstance(effort, bool) or int(effort) != effort or effort < 1:
+        raise InputError(f"effort must be a positive number of steps; got {effort!r}")
+    return int(effort)
+
+
+def _start(init: Any, n: int, dim: int) -> tuple[FloatArray | None, FloatArray | None]:
+    if init is None:
+        return None, None
+    try:
+        q, k = (np.ascontiguousarray(x, dtype=np.float32) for x in init)
+    except (TypeError, ValueError) as error:
+        raise InputError(f"init must be a pair (Q, K) of matrices: {error}") from error
+    for name, x in (("Q", q), ("K", k)):
+        if x.ndim != 2 or x.shape[0] != n or not 1 <= x.shape[1] <= dim or x.shape != q.shape:
+            raise InputError(
+                f"init must be Q and K of equal shape, {n} rows and 1 to {dim} columns; "
+                f"got {name} of shape {x.shape}"
+            )
+        if not np.isfinite(x).all():
+            raise InputError(f"init must be finite; {name} is not, as float32")
+    return q, k
+
+
+def _polish(
+    target: Target,
+    mask: _core.Mask,
+    q: FloatArray,
+    k: FloatArray,
+    rows: NDArray[np.intp],
+    tolerances: tuple[float, float],
+    max_query: float,
+    threads: int,
+) -> NDArray[np.intp]:
+    """Give the rows that are left exact queries, where these keys have any: the rows still left."""
+    offsets, columns, weights = target.parts
+    sizes = np.zeros(target.n, dtype=np.int64)
+    sizes[rows] = np.diff(offsets)[rows]  # the other rows ask for nothing
+    asked = np.repeat(sizes > 0, np.diff(offsets))
+    exact, status, _, _, _ = _core.max_margin_queries(
+        np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(sizes)]),
+        columns[asked],
+        weights[asked],
+        k.astype(np.float64),
+        mask,
+        *tolerances,
+        False,
+        max_query,
+        threads,
+    )
+    freed = np.array([status[i] == "optimal" for i in rows], dtype=bool)
+    q[rows[freed]] = exact[rows[freed]]
+    left: NDArray[np.intp] = rows[~freed]
+    return left
+
+
+def learned(
+    target: Target,
+    dim: int,
+    *,
+    leak: float,
+    distortion: float,
+    seed: int,
+    threads: int,
+    effort: str | int = "low",
+    max_norm: float = 0.0,
+    time_limit: float = math.inf,
+    patience: float = PATIENCE,
+    init: Any = None,
+    callback: Callback | None = None,
+) -> Head:
+    """Return the keys and queries that an annealed descent finds, and the rows it leaves.
+
+    Per row, with c the mean of S - log A over the support and b = c + min log A - tau, the loss
+    is half the sum of (S - log A - c)^2 there plus half the sum of max(0, S - b)^2 elsewhere.
+    Every query and every key takes steps of one set length, along its momentum preconditioned
+    by its own curvature; the length falls exponentially, and it is a temperature: a longer
+    anneal reaches a smaller head. Exact scans of all logits list the few columns that matter
+    and end the fit as soon as every row is within the tolerances.
+
+    Parameters
+    ----------
+    effort : "low", "medium", "high" or int
+        The steps of the first anneal.
+    max_norm : float
+        A bound on max ||q|| max ||k||, kept by projection; 0 is none.
+    patience : float
+        After how many first anneals to give up.
+    init : (Q, K), optional
+        A start, of `dim` columns or fewer; logits are Q @ K.T.
+    callback : callable, optional
+        Called after every scan with (step, rows left, worst deficit in logit units); returning
+        False ends the fit.
+    """
+    require_memory(
+        target.n * (24 * (5 * target.per_row + 24) + 8 * dim * (dim + 16)),
+        f"learning a head of size {dim}",
+    )
+    steps = check_effort(effort)
+    init_q, init_k = _start(init, target.n, dim)
+    mask = core_mask(target.mask, (), (target.n, target.n))
+    delta = math.log1p(distortion)
+    margin = ROUNDING_SHARE * min(1.0, delta)
+    tolerances = (leak * math.exp(-margin), math.expm1(delta - margin))
+    q, k, report = _core.fit_learned(
+        *target.parts,
+        mask,
+        dim,
+        *tolerances,
+        seed,
+        steps,
+        math.ceil(patience * steps),
+        time_limit,
+        max_norm,
+        init_q,
+        init_k,
+        None if callback is None else lambda *scan: callback(*scan) is not False,
+        threads,
+    )
+    failed = report.pop("rows_left")
+    report["rows_left"] = int(failed.size)
+    if 0 < failed.size <= POLISHED_SHARE * target.n and report["status"] != "stopped":
+        longest = float(np.linalg.norm(k.astype(np.float64), axis=1).max())
+        max_query = max_norm / longest if max_norm > 0 and longest > 0 else math.inf
+        failed = _polish(target, mask, q, k, failed, tolerances, max_query, threads)
+    report["rows_polished"] = report["rows_left"] - int(failed.size)
+    return Head(q, k, failed_rows=failed, settings={"effort": effort, "learned": report})

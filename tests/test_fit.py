@@ -17,6 +17,7 @@ import scipy.sparse as sp
 import headfit as hf
 from headfit import _core, bounds, fitting
 from headfit.errors import CertificateError, InputError, TargetError
+from headfit.search import double_and_bisect
 
 RNG = np.random.default_rng
 BAND = hf.patterns.band(24, 1, gamma=2.0, rng=0)
@@ -244,7 +245,7 @@ def test_with_a_module() -> None:
         ({"leak": 0}, "leak must lie strictly between 0 and 1"),
         ({"leak": 1}, "leak must lie strictly"),
         ({"leak": math.nan}, "leak must lie strictly"),
-        ({"distortion": 0}, "distortion must lie strictly"),
+        ({"distortion": 0}, "distortion must be above 0"),
         ({"distortion": math.inf}, "distortion must lie strictly"),
         ({"distortion": "small"}, "distortion must be a number"),
         ({"scale": 0}, "scale must be finite and nonzero"),
@@ -293,14 +294,14 @@ def trial(dim: int, least: int) -> hf.Trial:
 
 @pytest.mark.parametrize("least", [1, 2, 15, 16, 17, 31, 100, 999, 1000])
 def test_bisection_is_exact_for_a_threshold(least: int) -> None:
-    search = fitting.search_dim(lambda d: trial(d, least), 16, 1000, "the end")
+    search = double_and_bisect(lambda d: trial(d, least), 16, 1000, "the end")
     assert search.dim == least
     assert len(search.trials) < 22
     assert len({t.dim for t in search.trials}) == len(search.trials)
 
 
 def test_a_search_that_finds_nothing_says_where_it_stopped() -> None:
-    search = fitting.search_dim(lambda d: trial(d, 5000), 16, 1000, "what fits in memory")
+    search = double_and_bisect(lambda d: trial(d, 5000), 16, 1000, "what fits in memory")
     assert search.dim is None
     assert [t.dim for t in search.trials] == [16, 32, 64, 128, 256, 512, 1000]
     assert repr(search).endswith("stopped at 1000, what fits in memory)")

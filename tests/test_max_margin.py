@@ -840,7 +840,7 @@ A32 = hf.patterns.random_regular(32, 3, gamma=2.0, rng=0)
         ("random", {"dim": 8, "max_norm": 0}, "max_norm must lie strictly between"),
         ("random", {"dim": 8, "max_norm": math.nan}, "max_norm must lie strictly between"),
         ("random", {"dim": 8, "max_norm": "far"}, "max_norm must be a number"),
-        ("random", {"dim": 8, "distortion": 0}, "distortion must lie strictly between"),
+        ("random", {"dim": 8, "distortion": 0}, "distortion must be above 0"),
         ("random", {"dim": 8, "leak": 1}, "leak must lie strictly between"),
     ],
 )

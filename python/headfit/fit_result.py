@@ -80,7 +80,8 @@ class Fit:
     X : ndarray, shape (n, D)
         The input for which the module attends as asked.
     dim : int
-        The head size that the method used; Q and K are padded with zeros up to the module's.
+        The head size, the columns of Q and K. ``settings["dim_used"]`` is the size that the
+        method worked with; further columns are zeros.
     dtype : str
     method : str
     leak, distortion : float
@@ -187,7 +188,6 @@ class Fit:
             "numpy": np.__version__,
             "scale": self.scale,
             "module_scale": self.module.scale,
-            "dim": self.dim,
             "lower_bound": _bound_text(self.lower_bound),
             "mask": mask,
             "method": self.method,
@@ -300,7 +300,7 @@ def load_fit(path: str | os.PathLike[str]) -> Fit:
             scale=about["scale"],
             mask=mask,
             module=module,
-            dim=about["dim"],
+            dim=int(Q.shape[1]),
             lower_bound=about["lower_bound"],
             dtype=str(Q.dtype),
             method=about["method"],

@@ -21,7 +21,7 @@ from headfit.learned import PATIENCE, SEARCH_PATIENCE, check_effort, learned
 from headfit.max_margin import check_form, key_table, max_margin
 from headfit.methods import Head
 from headfit.module import SelfAttention
-from headfit.search import double_and_bisect, gallop_down, likely_dim
+from headfit.search import ample_dim, double_and_bisect, gallop_down, likely_dim
 from headfit.targets import Target, as_target
 
 if TYPE_CHECKING:
@@ -113,20 +113,7 @@ class _Task:
                 threads=self.threads,
             )
         if self.method == "learned":
-            return learned(
-                self.target,
-                dim,
-                leak=self.leak,
-                distortion=self.distortion,
-                seed=self.seed,
-                threads=self.threads,
-                effort=self.effort,
-                max_norm=self.max_norm or 0.0,
-                time_limit=max(0.0, self.deadline - time.perf_counter()),
-                patience=patience,
-                init=self.init,
-                callback=self.callback,
-            )
+            return self._learned(dim, patience)
         return projection.project(
             self.target,
             dim,
@@ -138,6 +125,34 @@ class _Task:
             seed=self.seed,
             threads=self.threads,
         )
+
+    def _learned(self, dim: int, patience: float) -> Head:
+        """Learn at a size that is sure to be enough, and pad with zeros up to a larger one.
+
+        A step costs d**3 a row, and a pattern that fits a small head fits a large one.
+        """
+        bounded = self.max_norm is not None or self.init is not None
+        size = dim if bounded else min(dim, ample_dim(self.target.n, self.target.per_row))
+        while True:
+            head = learned(
+                self.target,
+                size,
+                leak=self.leak,
+                distortion=self.distortion,
+                seed=self.seed,
+                threads=self.threads,
+                effort=self.effort,
+                max_norm=self.max_norm or 0.0,
+                time_limit=max(0.0, self.deadline - time.perf_counter()),
+                patience=patience if size == dim else SEARCH_PATIENCE,
+                init=self.init,
+                callback=self.callback,
+            )
+            failed = head.failed_rows is not None and head.failed_rows.size > 0
+            stopped = head.settings["learned"]["status"] in ("stopped", "time limit")
+            if not failed or stopped or size == dim:
+                return head.padded(dim)
+            size = min(dim, math.ceil(1.5 * size))
 
     def judge(self, attention: Attention, mass: bool) -> Certificate:
         return certify(
@@ -376,7 +391,7 @@ def fit(
         scale=attention.scale,
         mask=target.mask,
         module=module,
-        dim=size,
+        dim=attention.dim,
         dtype=str(attention.Q.dtype),
         method=method,
         leak=leak,
@@ -397,6 +412,7 @@ def fit(
             "distortion": distortion,
             "max_norm": max_norm,
             "time_limit": time_limit,
+            "dim_used": size,
             **head.settings,
         },
         input_stored=X,

@@ -35,7 +35,8 @@ class Head:
         if dim == self.dim:
             return self
         zeros = ((0, 0), (0, dim - self.dim))
-        return replace(self, Q=np.pad(self.Q, zeros), K=np.pad(self.K, zeros))
+        settings = {**self.settings, "dim_used": self.settings.get("dim_used", self.dim)}
+        return replace(self, Q=np.pad(self.Q, zeros), K=np.pad(self.K, zeros), settings=settings)
 
     def stored(self, scale: float, dtype: Any) -> tuple[FloatArray, FloatArray]:
         """Return Q / scale and K in a dtype: what is stored, and what is certified."""

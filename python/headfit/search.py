@@ -74,6 +74,11 @@ def gallop_down(attempt: Attempt, first: int, lowest: int, largest: int, deadlin
     return Search(tuple(trials), size, "bisected to neighbouring sizes")
 
 
+def ample_dim(n: int, k: int) -> int:
+    """Return a head size at which more columns no longer make the learned method quicker."""
+    return likely_dim(n, k) + 4
+
+
 def likely_dim(n: int, k: int) -> int:
     """Return a head size that the learned method is likely to certify at once.
 

@@ -7,8 +7,6 @@ import re
 import shlex
 from pathlib import Path
 
-import pytest
-
 import headfit as hf
 from headfit import cli, demo
 
@@ -43,19 +41,17 @@ def test_shell_commands_of_headfit_run(tmp_path, monkeypatch):
         assert cli.main(command) == 0, command
 
 
-def test_the_table_is_the_demo():
-    # The digits' row takes seconds: here the others, on the same module and the same seed.
-    found = demo.run_demo(digits=False)
+def test_the_table_can_be_true():
+    # What a search of a few seconds finds depends on the machine: here what does not.
     rows = {
         cells[0]: cells[1:]
         for line in README.read_text(encoding="utf-8").splitlines()
-        if len(cells := [cell.strip() for cell in line.strip("|").split("|")]) == 7
+        if len(cells := [cell.strip() for cell in line.strip("|").split("|")]) == 9
     }
-    for row in found.rows:
-        n, k, d, leak, distortion, proved = rows[row.name]
-        certificate = row.fit.certificate
-        assert (int(n), int(k), int(d)) == (row.target.n, row.target.per_row, row.fit.dim)
-        assert float(leak) == pytest.approx(certificate.leak, abs=1.1e-3)
-        assert float(distortion) == pytest.approx(certificate.distortion, abs=1.1e-3)
-        assert int(proved) == row.proved_dim
-    assert int(rows["digits_knn"][-1]) == hf.bounds.projection_dim(1797, 8, 1.0, 0.3, 2.0)
+    for name, target, _ in demo._targets(1024, 0, True):
+        n, k, d, leak, distortion, needs, _, proved = rows[name]
+        assert (int(n), int(k)) == (target.n, target.per_row)
+        assert int(needs.removeprefix("d >= ")) <= int(d) <= 16
+        assert float(leak) <= 0.05
+        assert float(distortion) <= 0.1
+        assert int(proved) == hf.bounds.projection_dim(target.n, target.per_row, target.gamma)

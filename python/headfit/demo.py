@@ -1,7 +1,7 @@
 """The demonstration: one fixed attention module, several patterns, a certificate for each.
 
 >>> from headfit.demo import run_demo
->>> demo = run_demo(n=32, dim=1024, digits=False)
+>>> demo = run_demo(n=32, dim=8, digits=False)
 >>> demo.holds, demo.untouched
 (True, True)
 """
@@ -38,9 +38,11 @@ class DemoRow:
     name : str
     target : Target
     fit : Fit
-        Its certificate is about the module's exact products.
+        Of the learned method. Its certificate is about the module's exact products.
+    given_keys : Fit or None
+        The smallest head found for random keys by max-margin queries, without the module.
     seconds : float
-        From the pattern to the certificate.
+        From the pattern to the certificate of `fit`.
     order : ndarray of int or None
         The order of tokens that shows the structure of the pattern in a picture.
     """
@@ -48,8 +50,15 @@ class DemoRow:
     name: str
     target: Target
     fit: Fit
+    given_keys: Fit | None
     seconds: float
     order: NDArray[np.intp] | None = None
+
+    @property
+    def dim(self) -> int:
+        """The smallest head size that was found; the module's further columns meet zeros."""
+        search = self.fit.search
+        return self.fit.dim if search is None or search.dim is None else search.dim
 
     @property
     def proved_dim(self) -> int:
@@ -66,7 +75,10 @@ class DemoRow:
             "per_row": self.target.per_row,
             "per_column": self.target.per_column,
             "gamma": self.target.gamma,
-            "dim": self.fit.dim,
+            "dim": self.dim,
+            "lower_bound": None if self.fit.lower_bound is None else self.fit.lower_bound.dim,
+            "random_keys_dim": None if self.given_keys is None else self.given_keys.dim,
+            "random_keys_hold": self.given_keys is not None and self.given_keys.certificate.holds,
             "proved_dim": self.proved_dim,
             "seconds": self.seconds,
             "certificate": self.fit.certificate.as_dict(),
@@ -137,12 +149,14 @@ class Demo:
 
 def run_demo(
     *,
-    n: int = 512,
-    dim: int = 2048,
-    leak: float = 0.3,
-    distortion: float = 2.0,
+    n: int = 1024,
+    dim: int = 16,
+    leak: float = 0.05,
+    distortion: float = 0.1,
     rng: int = 0,
     digits: bool = True,
+    rungs: bool = True,
+    time_limit: float = 5.0,
     num_threads: int | None = None,
     progress: Callable[[str], None] | None = None,
 ) -> Demo:
@@ -150,16 +164,20 @@ def run_demo(
 
     Parameters
     ----------
-    n : int, default 512
+    n : int, default 1024
         The tokens of the patterns that are made.
-    dim : int, default 2048
-        The head size, one for all patterns; the input has twice as many columns.
+    dim : int, default 16
+        The head size of the module, one for all patterns; the input has twice as many columns.
     leak, distortion : float
         The tolerances of the certificates.
     rng : int, default 0
         The seed of the weights, of the random patterns and of the sketches.
     digits : bool, default True
         Include the nearest-neighbour graph of the digits, n = 1797.
+    rungs : bool, default True
+        Also find the smallest head for random keys, by max-margin queries.
+    time_limit : float, default 5
+        Seconds for the search of each pattern.
     num_threads : int, optional
     progress : callable, optional
         Called with a line of text before each step.
@@ -171,7 +189,7 @@ def run_demo(
 
     Examples
     --------
-    >>> demo = run_demo(n=32, dim=1024, digits=False)
+    >>> demo = run_demo(n=32, dim=8, digits=False)
     >>> [row.name for row in demo.rows]
     ['band', 'random_regular', 'permutation', 'tree']
     """
@@ -186,20 +204,17 @@ def run_demo(
     rows = []
     for name, target, order in _targets(n, rng, digits):
         say(f"{name}, n = {target.n}")
+        asked: dict[str, Any] = {
+            "leak": leak,
+            "distortion": distortion,
+            "rng": rng,
+            "num_threads": num_threads,
+        }
         begin = time.perf_counter()
-        # The signs keep the lengths of keys exact: at one size they leave smaller errors
-        # than Gaussian entries, and more seeds certify.
-        head = fit(
-            target,
-            method="projection",
-            module=module,
-            leak=leak,
-            distortion=distortion,
-            sketch="rademacher",
-            rng=rng,
-            num_threads=num_threads,
-        )
-        rows.append(DemoRow(name, target, head, time.perf_counter() - begin, order))
+        head = fit(target, method="learned", module=module, time_limit=time_limit, **asked)
+        seconds = time.perf_counter() - begin
+        given_keys = fit(target, method="max-margin", mass=False, **asked) if rungs else None
+        rows.append(DemoRow(name, target, head, given_keys, seconds, order))
     return Demo(
         module=module,
         rows=tuple(rows),
@@ -218,7 +233,7 @@ def _targets(
     n: int, rng: int, digits: bool
 ) -> Iterator[tuple[str, Target, NDArray[np.intp] | None]]:
     yield "band", Target(patterns.band(n, 1)), None
-    yield "random_regular", Target(patterns.random_regular(n, 4, rng=rng)), None
+    yield "random_regular", Target(patterns.random_regular(n, 4, gamma=2.0, rng=rng)), None
     yield "permutation", Target(patterns.permutation(n, rng=rng)), None
     yield "tree", Target(patterns.tree(n)), None
     if digits:

@@ -84,7 +84,7 @@ def _pair(place: SubFigure, row: DemoRow) -> Any:
     target = row.target
     place.text(0.03, 0.955, _NAMES.get(row.name, row.name), fontsize=14, color=_INK,
                va="center", weight="bold")  # fmt: skip
-    note = f"n = {target.n},  k = {max(target.per_row, target.per_column)}"
+    note = f"n = {target.n},  k = {target.per_row},  d = {row.dim}"
     place.text(0.97, 0.955, note, fontsize=11, color=_QUIET, va="center", ha="right")
     certificate = row.fit.certificate
     verdict = {"holds": "certified", "fails": "not certified", "undecided": "undecided"}

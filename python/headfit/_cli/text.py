@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from headfit._text import mask_text, number
-from headfit.demo import Demo
+from headfit.demo import Demo, DemoRow
 from headfit.fit_result import Fit
 from headfit.targets import Target
 
@@ -102,17 +102,27 @@ def head_line(head: Fit) -> str:
     )
 
 
+def _needs(head: Fit) -> str:
+    return "-" if head.lower_bound is None else f"d >= {head.lower_bound.dim}"
+
+
+def _random_keys(row: DemoRow) -> str:
+    if row.given_keys is None:
+        return "-"
+    return str(row.given_keys.dim) if row.given_keys.certificate.holds else "no"
+
+
 def demo_table(demo: Demo) -> str:
     """Return the table of the demonstration."""
-    head = ("pattern", "n", "k row/col", "gamma", "d", "leak", "distortion", "seconds", "holds",
-            "proved d")  # fmt: skip
+    head = ("pattern", "n", "k row/col", "gamma", "learned d", "leak", "distortion", "seconds",
+            "holds", "needs", "random keys", "projection")  # fmt: skip
     lines: list[Sequence[str]] = [head]
     for row in demo.rows:
         t, c = row.target, row.fit.certificate
         lines.append((
-            row.name, str(t.n), f"{t.per_row}/{t.per_column}", f"{t.gamma:g}", str(row.fit.dim),
+            row.name, str(t.n), f"{t.per_row}/{t.per_column}", f"{t.gamma:.3g}", str(row.dim),
             number(c.leak, 3), number(c.distortion, 3), f"{row.seconds:.1f}",
-            "yes" if c.holds else "no", str(row.proved_dim),
+            "yes" if c.holds else "no", _needs(row.fit), _random_keys(row), str(row.proved_dim),
         ))  # fmt: skip
     widths = [max(len(line[i]) for line in lines) for i in range(len(head))]
     table = "\n".join(
@@ -129,8 +139,11 @@ def demo_table(demo: Demo) -> str:
         f"{module.dtype}.\n"
         f"For each pattern only the input X differs; asked for: leak <= {first.leak:g}, "
         f"distortion <= {first.distortion:g}.\n\n{table}\n\n"
+        f"learned d: the smallest head found in a few seconds; zeros fill the module's.\n"
         f"leak, distortion: certified upper bounds over all n**2 entries of module(X).\n"
-        f"proved d: the size that bounds.projection_dim proves to suffice.\n"
+        f"needs: a proved lower bound. random keys: the smallest head found by max-margin "
+        f"queries.\n"
+        f"projection: the size that the paper's algorithm is proved to need at most.\n"
         f"weights: sha256 {demo.weights_before[:16]} before, {demo.weights_after[:16]} after: "
         f"{kept}\n"
         f"{demo.setup_seconds:.1f} s for the module, {demo.seconds:.1f} s in all"

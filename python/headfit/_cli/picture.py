@@ -27,7 +27,7 @@ _NAMES = {
     "random_regular": "Random regular",
     "permutation": "Permutation",
     "tree": "Binary tree",
-    "digits_knn": "Neighbours of digits",
+    "digits_knn": "Digit neighbours",
 }
 
 

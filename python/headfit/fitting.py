@@ -31,6 +31,7 @@ __all__ = ["fit"]
 
 METHODS = ("auto", "learned", "max-margin", "projection")
 DTYPES = ("float32", "float64")
+SEARCH_SECONDS = 60.0
 
 
 def _check_dim(dim: Any, module: SelfAttention | None) -> int | None:
@@ -83,7 +84,6 @@ class _Task:
     module: SelfAttention | None
     seed: int
     threads: int
-    mass: bool
     factor: str
     sketch: str
     keys: Any
@@ -342,8 +342,7 @@ def fit(
     elif method == "max-margin" and not isinstance(keys, str):
         keys = keys if isinstance(keys, KeyTable) else KeyTable(keys)
         size = keys.dim if size is None else size
-    searching = size is None
-    limit = 60.0 if time_limit is None and searching else time_limit
+    limit = SEARCH_SECONDS if time_limit is None and size is None else time_limit
     target = as_target(A, mask=mask, normalize=normalize)
     task = _Task(
         target=target,
@@ -355,7 +354,6 @@ def fit(
         module=module,
         seed=seed_from(rng),
         threads=thread_count(num_threads),
-        mass=mass,
         factor=factor,
         sketch=sketch,
         keys=keys,

@@ -32,6 +32,7 @@ def interleaved(work: Mapping[str, Callable[[], Any]], repeat: int) -> dict[str,
     seconds: dict[str, list[float]] = {name: [] for name in work}
     for round_ in range(repeat + 1):
         for name, run in work.items():
+            time.sleep(0.1)  # until the threads of the one before no longer spin
             start = time.perf_counter()
             run()
             if round_:

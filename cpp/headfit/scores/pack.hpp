@@ -10,12 +10,13 @@
 
 namespace headfit {
 
-// Grown once, never shrunk, aligned for the widest vectors.
+// Never shrunk, aligned for the widest vectors. Grown by doubling: the rows of a causal
+// mask ask for a little more each time.
 template <class T>
 class Buffer {
  public:
   T* ensure(Index size) {
-    if (data_.size() < size) data_.resize(size);
+    if (data_.size() < size) data_.resize(std::max(size, 2 * data_.size()));
     return data_.data();
   }
   T* data() { return data_.data(); }

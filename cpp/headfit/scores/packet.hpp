@@ -42,7 +42,8 @@ struct ExpConstants<float> {
   static constexpr float ln2_high = 0.693115234375f;
   static constexpr float ln2_low = 3.1946183e-05f;
   static constexpr float round_to_integer = 12582912.0f;  // 1.5 * 2^23
-  static constexpr float lowest_exponent = -252.0f;       // below it exp is 0 (see power_of_two)
+  static constexpr float lowest_exponent = -252.0f;  // of times_power_of_two
+  static constexpr float rounds_to_zero = -151.0f;   // 1.42 * 2^e is below half the least number
   static constexpr float exactly_reducible = 256.0f;
 };
 
@@ -57,6 +58,7 @@ struct ExpConstants<double> {
   static constexpr double ln2_low = 7.440617110012397e-11;
   static constexpr double round_to_integer = 6755399441055744.0;  // 1.5 * 2^52
   static constexpr double lowest_exponent = -2044.0;
+  static constexpr double rounds_to_zero = -1076.0;
   static constexpr double exactly_reducible = 2048.0;
 };
 
@@ -107,8 +109,11 @@ Packet<T> exp_shifted(const Packet<T>& x, const RowShift<T>& shift) {
   for (std::size_t i = 1; i < std::size(C::p); ++i) p = ei::pmadd(p, r, fill<T>(C::p[i]));
   p = ei::pmadd(ei::pmul(r, r), p, r);
   p = ei::padd(p, fill<T>(T(1)));
-  const Packet<T> e = ei::pmax(ei::psub(n, fill<T>(shift.exponent)), fill<T>(C::lowest_exponent));
-  return times_power_of_two(p, e);
+  // What rounds to 0 is made 0 here: to let it underflow would cost a hundred cycles a vector,
+  // and sharp attention is mostly that.
+  const Packet<T> exponent = ei::psub(n, fill<T>(shift.exponent));
+  p = ei::pselect(ei::pcmp_lt(exponent, fill<T>(C::rounds_to_zero)), fill<T>(T(0)), p);
+  return times_power_of_two(p, ei::pmax(exponent, fill<T>(C::lowest_exponent)));
 }
 
 }  // namespace headfit::simd

@@ -238,7 +238,7 @@ def test_with_a_module() -> None:
         ({"dim": True}, "dim must be an integer of at least 1"),
         ({"dim": "many"}, "dim must be"),
         ({"method": "magic"}, "method must be one of"),
-        ({"dtype": "float16"}, "dtype must be one of"),
+        ({"dtype": "int8"}, "dtype must be one of"),
         ({"dtype": "int32"}, "dtype must be one of"),
         ({"factor": "qr"}, "factor must be one of"),
         ({"sketch": "sparse"}, "sketch must be one of"),

@@ -1,5 +1,6 @@
 #include "headfit/certify/certificate.hpp"
 
+#include "formats.hpp"
 #include "logits.hpp"
 #include "targets.hpp"
 
@@ -41,17 +42,22 @@ py::dict as_dict(const CertificateRows& rows) {
 void bind_certify(py::module_& m) {
   m.def("certify_logits", [](const Array<Offset>& offsets, const Array<Column>& columns,
                              const Array<double>& weights, const LogitArrays& logits,
-                             const Array<double>& q_error, const Array<double>& k_error, double leak,
-                             double distortion, bool mass, int threads) {
+                             const Array<double>& q_error, const Array<double>& k_error,
+                             bool float32_accumulation, const std::string& logit_format,
+                             double leak, double distortion, double max_logit, bool mass,
+                             int threads) {
     const Run run = make_run(threads);
     const Target target = target_of(offsets, columns, weights);
-    const InputErrors errors{span_of(q_error), span_of(k_error)};
+    const Reading reading{{span_of(q_error), span_of(k_error)}, float32_accumulation,
+                          format_named(logit_format)};
     const CertificateRows rows = without_gil(logits.q, [&]<class T>() {
-      return certify_logits<T>(target, logits.view<T>(), errors, {leak, distortion}, mass, run);
+      return certify_logits<T>(target, logits.view<T>(), reading, {leak, distortion, max_logit}, mass,
+                               run);
     });
     return as_dict(rows);
   }, py::arg("offsets"), py::arg("columns"), py::arg("weights"), py::arg("logits"),
-     py::arg("q_error"), py::arg("k_error"), py::arg("leak"), py::arg("distortion"),
+     py::arg("q_error"), py::arg("k_error"), py::arg("float32_accumulation"),
+     py::arg("logit_format"), py::arg("leak"), py::arg("distortion"), py::arg("max_logit"),
      py::arg("mass"), py::arg("threads"));
 
   m.def("certify_matrix", [](const Array<Offset>& offsets, const Array<Column>& columns,

@@ -3,6 +3,7 @@
 #include "headfit/construct/face_reports.hpp"
 #include "headfit/construct/learned.hpp"
 #include "headfit/construct/max_margin.hpp"
+#include "formats.hpp"
 #include "logits.hpp"
 #include "targets.hpp"
 
@@ -89,6 +90,7 @@ py::dict report_of(const LearnedResult& r) {
   d["scans"] = r.scans;
   d["anneals"] = r.anneals;
   d["reheats"] = r.reheats;
+  d["roundings"] = r.roundings;
   d["rows_left"] = Array<Index>(static_cast<Index>(r.failed_rows.size()), r.failed_rows.data());
   d["worst_deficit"] = r.worst_deficit;
   d["seconds"] = r.seconds;
@@ -166,7 +168,8 @@ void bind_construct(py::module_& m) {
   m.def("fit_learned", [](const Array<Offset>& offsets, const Array<Column>& columns,
                           const Array<double>& weights, const MaskArrays& mask, Index dim,
                           double leak, double distortion, std::uint64_t seed, Index anneal_steps,
-                          Index max_steps, double time_limit, double max_norm,
+                          Index max_steps, double time_limit, double max_norm, double max_logit,
+                          const std::string& format, double query_unit,
                           const std::optional<py::array>& init_q,
                           const std::optional<py::array>& init_k, const py::object& progress,
                           int threads) {
@@ -175,7 +178,8 @@ void bind_construct(py::module_& m) {
     const Mask view = mask.view();
     LearnedOptions options{.dim = dim, .leak = leak, .distortion = distortion, .seed = seed,
                            .anneal_steps = anneal_steps, .max_steps = max_steps,
-                           .time_limit = time_limit, .max_norm = max_norm,
+                           .time_limit = time_limit, .max_norm = max_norm, .max_logit = max_logit,
+                           .format = format_named(format), .query_unit = query_unit,
                            .init_q = start_of(init_q), .init_k = start_of(init_k), .progress = {}};
     if (!progress.is_none()) {
       options.progress = [&progress](const LearnedScan& scan) {
@@ -191,8 +195,47 @@ void bind_construct(py::module_& m) {
     return py::make_tuple(array_of(result.q), array_of(result.k), report_of(result));
   }, py::arg("offsets"), py::arg("columns"), py::arg("weights"), py::arg("mask"), py::arg("dim"),
      py::arg("leak"), py::arg("distortion"), py::arg("seed"), py::arg("anneal_steps"),
-     py::arg("max_steps"), py::arg("time_limit"), py::arg("max_norm"), py::arg("init_q"),
+     py::arg("max_steps"), py::arg("time_limit"), py::arg("max_norm"), py::arg("max_logit"),
+     py::arg("format"),
+     py::arg("query_unit"), py::arg("init_q"),
      py::arg("init_k"), py::arg("progress"), py::arg("threads"));
+
+  m.def("round_queries", [](const Array<Offset>& offsets, const Array<Column>& columns,
+                            const Array<double>& weights, const MaskArrays& mask,
+                            const py::array& q, const py::array& k, double leak, double distortion,
+                            double max_logit, const std::string& format, double query_unit,
+                            int threads) {
+    const Run run = make_run(threads);
+    const Target target = target_of(offsets, columns, weights);
+    const Mask view = mask.view();
+    const LearnedOptions options{.dim = q.shape(1), .leak = leak, .distortion = distortion,
+                                 .max_logit = max_logit, .format = format_named(format),
+                                 .query_unit = query_unit, .init_q = start_of(q),
+                                 .init_k = start_of(k), .progress = {}};
+    Matrix<float> rounded;
+    {
+      const py::gil_scoped_release release;
+      rounded = round_queries(target, view, options, run);
+    }
+    return array_of(rounded);
+  }, py::arg("offsets"), py::arg("columns"), py::arg("weights"), py::arg("mask"), py::arg("q"),
+     py::arg("k"), py::arg("leak"), py::arg("distortion"), py::arg("max_logit"), py::arg("format"),
+     py::arg("query_unit"), py::arg("threads"));
+
+  m.def("feasibility_loss", [](const Array<Offset>& offsets, const Array<Column>& columns,
+                               const Array<double>& weights, const MaskArrays& mask,
+                               const py::array& q, const py::array& k, double leak,
+                               double distortion, double max_logit, int threads) {
+    const Run run = make_run(threads);
+    const LearnedOptions options{.dim = q.shape(1), .leak = leak, .distortion = distortion,
+                                 .max_logit = max_logit, .format = {}, .init_q = start_of(q),
+                                 .init_k = start_of(k), .progress = {}};
+    const auto found =
+        feasibility_loss(target_of(offsets, columns, weights), mask.view(), options, run);
+    return py::make_tuple(found.loss, array_of(found.q), array_of(found.k));
+  }, py::arg("offsets"), py::arg("columns"), py::arg("weights"), py::arg("mask"), py::arg("q"),
+     py::arg("k"), py::arg("leak"), py::arg("distortion"), py::arg("max_logit"),
+     py::arg("threads"));
 
   // For each row: (verdict, margin, inside, with_others, residual, others_weight, norm bound).
   m.def("face_reports", [](const Array<Offset>& offsets, const Array<Column>& columns,

@@ -5,6 +5,7 @@
 #include <set>
 
 #include "check.hpp"
+#include "headfit/base/number_format.hpp"
 #include "headfit/base/random.hpp"
 #include "headfit/base/threads.hpp"
 
@@ -111,4 +112,23 @@ TEST(thread_count_is_clamped) {
   CHECK((Run{2, {}}.thread_count(3) == 2));
   CHECK((Run{5, {}}.thread_count(0) == 1));
   CHECK((Run{0, {}}.thread_count(1000000) >= 1));
+}
+
+TEST(rounding_to_float32_is_what_the_machine_does) {
+  const Philox random(5);
+  const NumberFormat format = NumberFormat::float32();
+  for (std::uint64_t i = 0; i < 20000; ++i) {
+    const auto words = random(i, 0);
+    const double fraction = 1 + (static_cast<double>(words[0]) + words[1] * 0x1p-32) * 0x1p-32;
+    const double x = std::ldexp(words[2] % 2 ? fraction : -fraction, static_cast<int>(words[3] % 300) - 160);
+    CHECK_THAT(format.rounded(x) == static_cast<double>(static_cast<float>(x)), x);
+  }
+  // Halfway cases go to even numbers; what is too large goes to infinity.
+  const NumberFormat narrow = NumberFormat::bfloat16();
+  CHECK_THAT(narrow.rounded(1 + 0x1p-8) == 1, "tie down to even");
+  CHECK_THAT(narrow.rounded(1 + 3 * 0x1p-8) == 1 + 0x1p-6, "tie up to even");
+  CHECK_THAT(NumberFormat::float16().rounded(65519.9) == 65504, "the largest");
+  CHECK_THAT(std::isinf(NumberFormat::float16().rounded(65520)), "beyond the largest");
+  CHECK_THAT(NumberFormat::float16().spacing(0) == 0x1p-24, "denormal");
+  CHECK_THAT(narrow.spacing(1) == 0x1p-7 && narrow.spacing(0.999) == 0x1p-8, "binades");
 }

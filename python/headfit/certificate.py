@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -15,6 +16,7 @@ from headfit._masks import core_mask
 from headfit._text import mask_text, number
 from headfit.attention import Attention
 from headfit.errors import CertificateError, InputError
+from headfit.formats import check_logits_dtype
 from headfit.targets import Target, as_target
 
 if TYPE_CHECKING:
@@ -61,7 +63,7 @@ class Certificate:
     q_norm, k_norm : float
         Upper bounds of the largest Euclidean norms of the rows of Q and K.
     max_logit : float
-        The largest |logit| where the mask allows, as computed.
+        An upper bound of the largest |logit| where the mask allows.
     rounding_bound : float
         The largest bound used for the error of a logit in the first scan.
     rescanned : int
@@ -71,6 +73,13 @@ class Certificate:
         weights and input; or the entries of a given matrix (then no logits are involved).
     n, nonzeros, dtype, scale, mask
         Of what was certified.
+    max_logit_tolerance : float
+        What was asked for; infinite when nothing was.
+    accumulate : "exact" or "float32"
+        Whether the statement is about exact products, or about all that an accumulation in
+        float32 may give.
+    logits_dtype : str or None
+        What the logits are rounded to before the softmax; None: nothing.
     """
 
     status: Status
@@ -99,6 +108,9 @@ class Certificate:
     dtype: str
     scale: float
     mask: Any
+    max_logit_tolerance: float = math.inf
+    accumulate: str = "exact"
+    logits_dtype: str | None = None
 
     @property
     def holds(self) -> bool:
@@ -163,8 +175,12 @@ class Certificate:
             lines.append(f"  about the entries of the given {self.dtype} matrix, as stored")
         else:
             what = "Q, K" if self.basis == "logits" else "X, W_Q, W_K"
+            which = "exact logits" if self.accumulate == "exact" else "logits"
+            how = "" if self.accumulate == "exact" else ", accumulated in float32 in any order"
+            if self.logits_dtype is not None:
+                how += f" and rounded to {self.logits_dtype}"
             lines.append(
-                f"  about the exact logits of the stored {what} ({self.dtype}): |logit| up to "
+                f"  about the {which} of the stored {what} ({self.dtype}){how}: |logit| up to "
                 f"{self.max_logit:.4g}, rounding bound {self.rounding_bound:.2g}, "
                 f"{self.rescanned} rows rescanned in float64"
             )
@@ -250,6 +266,9 @@ def certify(
     mask: Any = None,
     leak: float = 0.05,
     distortion: float = 0.1,
+    max_logit: float | None = None,
+    accumulate: str = "exact",
+    logits_dtype: str | None = None,
     mass: bool = True,
     normalize: bool = False,
     num_threads: int | None = None,
@@ -270,6 +289,16 @@ def certify(
         As in `attention_matrix`; the target's own mask when None.
     leak, distortion : float
         The tolerances; see `Certificate`. 0 < leak < 1, distortion >= 0.
+    max_logit : float, optional
+        One more tolerance: no unmasked |logit| is larger.
+    accumulate : "exact" or "float32"
+        Whether the statement is about the exact products of the stored Q and K, or holds for
+        all that an accumulation of them in float32 may give, in any order and with the scale
+        applied before or after: how kernels compute that read float16 or bfloat16. Hardware
+        that truncates, or multiplies in fewer bits (TF32), is not covered.
+    logits_dtype : "float32", "bfloat16" or "float16", optional
+        The statement is about logits rounded once more, to the nearest number of this dtype,
+        before the softmax. Fused kernels keep the logits in registers: None.
     mass : bool, default True
         Also compute total variation and stray mass; False compares only, without
         exponentials.
@@ -314,8 +343,14 @@ def certify(
     if not (0 <= float(distortion) < np.inf):
         raise InputError(f"distortion must be finite and at least 0; got {distortion!r}")
     known = {"leak_tolerance": leak, "distortion_tolerance": float(distortion)}
+    if accumulate not in ("exact", "float32"):
+        raise InputError(f'accumulate must be "exact" or "float32"; got {accumulate!r}')
+    logits_dtype = check_logits_dtype(logits_dtype)
+    limit = math.inf if max_logit is None else check_between(max_logit, "max_logit", 0, math.inf)
     threads = thread_count(num_threads)
     if matrix is not None:
+        if max_logit is not None or logits_dtype is not None or accumulate != "exact":
+            raise InputError("max_logit, accumulate and logits_dtype are of logits, not of matrix")
         if Q is not None or K is not None or scale is not None:
             raise InputError("matrix must be given alone, without Q, K or scale")
         target = as_target(A, mask=mask, normalize=normalize)
@@ -348,7 +383,17 @@ def certify(
     none = np.empty(0)
     q_error, k_error = attention.errors or (none, none)
     found = _core.certify_logits(
-        *target.parts, logits, q_error, k_error, leak, float(distortion), mass, threads
+        *target.parts,
+        logits,
+        q_error,
+        k_error,
+        accumulate == "float32",
+        logits_dtype or "",
+        leak,
+        float(distortion),
+        limit,
+        mass,
+        threads,
     )
     return _assemble(
         found,
@@ -359,6 +404,9 @@ def certify(
         dtype=str(dtype),
         scale=attention.scale,
         mask=attention.mask,
+        max_logit_tolerance=limit,
+        accumulate=accumulate,
+        logits_dtype=logits_dtype,
         **known,
     )
 

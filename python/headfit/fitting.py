@@ -4,25 +4,25 @@ from __future__ import annotations
 
 import math
 import time
-from dataclasses import dataclass
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
-
-import numpy as np
 
 from headfit import bounds, projection
 from headfit._arrays import as_count, check_between, seed_from, thread_count
 from headfit._files import available_memory
-from headfit.attention import Attention, check_scale
-from headfit.certificate import Certificate, certify
+from headfit._progress import Progress
+from headfit.attention import Attention
 from headfit.errors import InputError
 from headfit.fit_result import Fit, Search, Trial
+from headfit.formats import DIGITS, array_dtype, check_dtype, check_logits_dtype
 from headfit.keys import KeyTable
-from headfit.learned import PATIENCE, SEARCH_PATIENCE, check_effort, learned
-from headfit.max_margin import check_form, key_table, max_margin
+from headfit.learned import check_effort
+from headfit.max_margin import check_form
 from headfit.methods import Head
 from headfit.module import SelfAttention
-from headfit.search import ample_dim, double_and_bisect, gallop_down, likely_dim
+from headfit.search import double_and_bisect, gallop_down, likely_dim
 from headfit.targets import Target, as_target
+from headfit.task import Task, check_storage
 
 if TYPE_CHECKING:
     from headfit.bounds import LowerBound
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 __all__ = ["fit"]
 
 METHODS = ("auto", "learned", "max-margin", "projection")
-DTYPES = ("float32", "float64")
 SEARCH_SECONDS = 60.0
 
 
@@ -51,7 +50,7 @@ def _check_distortion(distortion: Any, dtype: str) -> float:
     except (TypeError, ValueError):
         exact = False
     if exact:
-        least = 4 * float(np.finfo(dtype).eps)
+        least = 8 * 2.0 ** -DIGITS[dtype]
         raise InputError(
             "distortion must be above 0: no stored number meets a ratio exactly; rounding in "
             f"{dtype} alone moves ratios by about {least:.1g} times the logits, the least that "
@@ -65,116 +64,13 @@ def _largest_dim(target: Target, leak: float, distortion: float, dtype: str) -> 
     proved = bounds.projection_dim(target.n, target.per_row, target.gamma, leak, distortion)
     free = available_memory()
     # Q and K, and the packed copies of the scan, in half of what is free.
-    affordable = 2**20 if free is None else free // (8 * target.n * np.dtype(dtype).itemsize)
+    affordable = 2**20 if free is None else free // (8 * target.n * array_dtype(dtype).itemsize)
     if proved <= affordable:
         return proved, "the size that is proved to suffice"
     return max(1, int(affordable)), "what fits in memory"
 
 
-@dataclass(frozen=True)
-class _Task:
-    """Everything that a method needs to know, checked."""
-
-    target: Target
-    method: str
-    dtype: str
-    leak: float
-    distortion: float
-    scale: float | None
-    module: SelfAttention | None
-    seed: int
-    threads: int
-    factor: str
-    sketch: str
-    keys: Any
-    form: str
-    max_norm: float | None
-    effort: str | int
-    init: Any
-    callback: Any
-    deadline: float
-
-    def scale_for(self, dim: int) -> float:
-        return self.module.scale if self.module is not None else check_scale(self.scale, dim)
-
-    def head(self, dim: int, patience: float = PATIENCE) -> Head:
-        """Run the method at one size; logits are the plain products of what comes back."""
-        if self.method == "max-margin":
-            table = key_table(self.keys, self.target.n, dim, self.dtype, self.seed)
-            longest = float(np.linalg.norm(table.keys.astype(np.float64), axis=1).max())
-            bounded = self.max_norm is not None and longest > 0
-            return max_margin(
-                self.target,
-                table,
-                form=self.form,
-                leak=self.leak,
-                distortion=self.distortion,
-                max_norm=(self.max_norm or 0) / longest if bounded else math.inf,
-                threads=self.threads,
-            )
-        if self.method == "learned":
-            return self._learned(dim, patience)
-        return projection.project(
-            self.target,
-            dim,
-            dtype=self.dtype,
-            factor=self.factor,
-            sketch=self.sketch,
-            leak=self.leak,
-            distortion=self.distortion,
-            seed=self.seed,
-            threads=self.threads,
-        )
-
-    def _learned(self, dim: int, patience: float) -> Head:
-        """Learn at a size that is sure to be enough, and pad with zeros up to a larger one.
-
-        A step costs d**3 a row, and a pattern that fits a small head fits a large one.
-        """
-        bounded = self.max_norm is not None or self.init is not None
-        size = dim if bounded else min(dim, ample_dim(self.target.n, self.target.per_row))
-        while True:
-            head = learned(
-                self.target,
-                size,
-                leak=self.leak,
-                distortion=self.distortion,
-                seed=self.seed,
-                threads=self.threads,
-                effort=self.effort,
-                max_norm=self.max_norm or 0.0,
-                time_limit=max(0.0, self.deadline - time.perf_counter()),
-                patience=patience if size == dim else SEARCH_PATIENCE,
-                init=self.init,
-                callback=self.callback,
-            )
-            failed = head.failed_rows is not None and head.failed_rows.size > 0
-            stopped = head.settings["learned"]["status"] in ("stopped", "time limit")
-            if not failed or stopped or size == dim:
-                return head.padded(dim)
-            size = min(dim, math.ceil(1.5 * size))
-
-    def judge(self, attention: Attention, mass: bool) -> Certificate:
-        return certify(
-            self.target,
-            attention,
-            leak=self.leak,
-            distortion=self.distortion,
-            mass=mass,
-            num_threads=self.threads,
-        )
-
-    def trial(self, dim: int) -> tuple[Trial, Head]:
-        """Run the method at one size and judge what would be stored, without a module."""
-        begin = time.perf_counter()
-        head = self.head(dim, SEARCH_PATIENCE)
-        used = self.scale_for(dim)
-        q, k = head.stored(used, self.dtype)
-        c = self.judge(Attention(q, k, scale=used, mask=self.target.mask), False)
-        return Trial(dim, c.holds, c.leak, c.distortion, time.perf_counter() - begin), head
-
-
-def _search(task: _Task, lower: LowerBound | None) -> tuple[Search, Head]:
+def _search(task: Task, lower: LowerBound | None) -> tuple[Search, Head]:
     """Search for a small size; return what was tried, and the head of the best size."""
     heads: dict[int, Head] = {}
 
@@ -214,10 +110,13 @@ def fit(
     keys: Any = "random",
     form: str = "tolerance",
     max_norm: float | None = None,
+    max_logit: float | None = None,
+    logits_dtype: str | None = None,
     effort: str | int = "low",
     init: Any = None,
     time_limit: float | None = None,
     callback: Any = None,
+    progress: bool = False,
     rng: Any = 0,
     normalize: bool = False,
     strict: bool = False,
@@ -242,8 +141,9 @@ def fit(
     module : SelfAttention, optional
         The fixed module whose input is sought; its dim and scale hold. None: the canonical
         module of this size.
-    dtype : "float32" or "float64"
-        Of Q, K and X.
+    dtype : "float32", "float64", "bfloat16" or "float16"
+        Of Q, K and X. The last two come as float32 arrays whose values the format holds
+        exactly; the certificate is then about products accumulated in float32, in any order.
     leak, distortion : float
         The tolerances, see `Certificate`; 0 < leak < 1 and distortion > 0.
     scale : float, optional
@@ -263,7 +163,15 @@ def fit(
         to rounding.
     max_norm : float, optional
         A bound on max ||q|| max ||k|| for logits q.k. Max-margin fails a row that needs more,
-        with a proof; learned keeps to it.
+        with a proof; learned keeps to it. With a narrow dtype learned has a bound of its own,
+        unless one is given: rounding moves logits in proportion to it.
+    max_logit : float, optional
+        A bound on every |logit|, for learned and max-margin (there by the norms, so that fewer
+        rows are realised than could be). It is part of the certificate.
+    logits_dtype : "float32", "bfloat16" or "float16", optional
+        Certify logits that are rounded to this dtype before the softmax. Fused kernels keep
+        them in float32 registers: None. Without `max_logit`, |logit| is bounded so that steps
+        of the format are at most half of what the distortion allows.
     effort : "low", "medium", "high" or int
         Of learned: the steps of its first anneal. More steps reach one or two dimensions less
         and take several times as long.
@@ -274,6 +182,8 @@ def fit(
     callback : callable, optional
         Of learned: called with (step, rows left, worst deficit in logit units) after every scan;
         returning False ends the fit.
+    progress : bool, default False
+        Show a tqdm bar of the rows that meet the tolerances (learned; needs tqdm).
     rng : seed or Generator, default 0
     normalize : bool, default False
         Scale the target's rows to sum to 1.
@@ -320,13 +230,13 @@ def fit(
     start = time.perf_counter()
     if method not in METHODS:
         raise InputError(f"method must be one of {METHODS}; got {method!r}")
-    if str(dtype) not in DTYPES:
-        raise InputError(f"dtype must be one of {DTYPES}; got {dtype!r}")
-    dtype = str(dtype)
+    dtype, logits_dtype = check_dtype(dtype), check_logits_dtype(logits_dtype)
     projection.check_options(factor, sketch)
     check_form(form)
     if max_norm is not None:
         max_norm = check_between(max_norm, "max_norm", 0, math.inf)
+    if max_logit is not None:
+        max_logit = check_between(max_logit, "max_logit", 0, math.inf)
     leak = check_between(leak, "leak", 0, 1)
     distortion = _check_distortion(distortion, dtype)
     if module is not None and scale is not None:
@@ -334,8 +244,13 @@ def fit(
     if time_limit is not None:
         time_limit = check_between(time_limit, "time_limit", 0, math.inf)
     size = _check_dim(dim, module)
+    check_storage(dtype, module)
     if method == "auto":
         method = "learned"
+    if method == "projection" and max_logit is not None:
+        raise InputError(
+            "max_logit must not be given to projection, whose logits are what they are"
+        )
     if method == "learned":
         check_effort(effort)
         size = None if dim is None else size
@@ -344,7 +259,9 @@ def fit(
         size = keys.dim if size is None else size
     limit = SEARCH_SECONDS if time_limit is None and size is None else time_limit
     target = as_target(A, mask=mask, normalize=normalize)
-    task = _Task(
+    bar = Progress(target.n) if progress else None
+    watch = callback if bar is None else bar.watching(callback)
+    task = Task(
         target=target,
         method=method,
         dtype=dtype,
@@ -359,23 +276,26 @@ def fit(
         keys=keys,
         form=form,
         max_norm=max_norm,
+        max_logit=max_logit,
+        logits_dtype=logits_dtype,
         effort=effort,
         init=init,
-        callback=callback,
+        callback=watch,
         deadline=math.inf if limit is None else start + limit,
     )
     search, lower = None, None
-    if size is None:
-        if method == "learned":
-            lower = bounds.lower(target, leak=leak, distortion=distortion, time_limit=2.0)
-        search, head = _search(task, lower)
-        size = head.dim
-    else:
-        head = task.head(size)
+    with nullcontext() if bar is None else bar:
+        if size is None:
+            if method == "learned":
+                lower = bounds.lower(target, leak=leak, distortion=distortion, time_limit=2.0)
+            search, head = _search(task, lower)
+            size = head.dim
+        else:
+            head = task.head(size)
     if module is None:
         used = task.scale_for(size)
         X = None
-        module = SelfAttention.canonical(size, used, dtype=dtype)
+        module = SelfAttention.canonical(size, used, dtype=array_dtype(dtype))
         attention = Attention(*head.stored(used, dtype), scale=used, mask=target.mask)
     else:
         X = module.input_for(*head.padded(module.dim).stored(module.scale, dtype))
@@ -390,7 +310,7 @@ def fit(
         mask=target.mask,
         module=module,
         dim=attention.dim,
-        dtype=str(attention.Q.dtype),
+        dtype=dtype,
         method=method,
         leak=leak,
         distortion=distortion,
@@ -409,6 +329,8 @@ def fit(
             "leak": leak,
             "distortion": distortion,
             "max_norm": max_norm,
+            "max_logit": max_logit,
+            "logits_dtype": logits_dtype,
             "time_limit": time_limit,
             "dim_used": size,
             **head.settings,

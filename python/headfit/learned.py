@@ -14,11 +14,9 @@ from headfit._arrays import FloatArray
 from headfit._files import require_memory
 from headfit._masks import core_mask
 from headfit.errors import InputError
-from headfit.methods import Head
+from headfit.methods import Head, tightened
 from headfit.targets import Target
 
-# Part of each tolerance that is left to the rounding of Q and K on their way to storage.
-ROUNDING_SHARE = 0.02
 # Steps of the first anneal; one that was too quick is followed by one 2.5 times as long.
 EFFORTS = {"low": 500, "medium": 2000, "high": 20000}
 # Steps in all, in first anneals: when one size was asked for, and for a size of a search.
@@ -101,6 +99,10 @@ def learned(
     threads: int,
     effort: str | int = "low",
     max_norm: float = 0.0,
+    max_logit: float = math.inf,
+    logit_step: float = 0.0,
+    storage: str = "",
+    query_unit: float = 1.0,
     time_limit: float = math.inf,
     patience: float = PATIENCE,
     init: Any = None,
@@ -121,6 +123,14 @@ def learned(
         The steps of the first anneal.
     max_norm : float
         A bound on max ||q|| max ||k||, kept by projection; 0 is none.
+    max_logit : float
+        A bound on every |logit|: what goes beyond it is pushed back by the loss.
+    logit_step : float
+        By how much the rounding of logits may move them against each other.
+    storage : "bfloat16", "float16" or ""
+        Round keys and queries / `query_unit` to this format, keys first: queries then make up
+        for what the rounding of the keys did, and a search among the neighbouring grid points
+        of every query lets its own errors cancel. "" rounds nothing.
     patience : float
         After how many first anneals to give up.
     init : (Q, K), optional
@@ -136,9 +146,7 @@ def learned(
     steps = check_effort(effort)
     init_q, init_k = _start(init, target.n, dim)
     mask = core_mask(target.mask, (), (target.n, target.n))
-    delta = math.log1p(distortion)
-    margin = ROUNDING_SHARE * min(1.0, delta)
-    tolerances = (leak * math.exp(-margin), math.expm1(delta - margin))
+    tolerances = tightened(leak, distortion, logit_step)
     q, k, report = _core.fit_learned(
         *target.parts,
         mask,
@@ -149,6 +157,9 @@ def learned(
         math.ceil(patience * steps),
         time_limit,
         max_norm,
+        max_logit * (1 - 1e-5),
+        storage,
+        query_unit,
         init_q,
         init_k,
         None if callback is None else lambda *scan: callback(*scan) is not False,
@@ -156,7 +167,8 @@ def learned(
     )
     failed = report.pop("rows_left")
     report["rows_left"] = int(failed.size)
-    if 0 < failed.size <= POLISHED_SHARE * target.n and report["status"] != "stopped":
+    polish = not storage and math.isinf(max_logit) and report["status"] != "stopped"
+    if polish and 0 < failed.size <= POLISHED_SHARE * target.n:
         longest = float(np.linalg.norm(k.astype(np.float64), axis=1).max())
         max_query = max_norm / longest if max_norm > 0 and longest > 0 else math.inf
         failed = _polish(target, mask, q, k, failed, tolerances, max_query, threads)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import numpy as np
@@ -13,13 +12,11 @@ from headfit._files import require_memory
 from headfit._masks import core_mask
 from headfit.errors import InputError
 from headfit.keys import KeyTable
-from headfit.methods import Head
+from headfit.methods import Head, tightened
 from headfit.targets import Target
 from headfit.witnesses import FaceWitness, FarkasWitness, Multiplier
 
 FORMS = ("tolerance", "equality")
-# Part of each tolerance that is left to the rounding of the queries.
-ROUNDING_SHARE = 0.02
 
 
 def check_form(form: str) -> None:
@@ -61,6 +58,7 @@ def max_margin(
     leak: float,
     distortion: float,
     max_norm: float,
+    reserve: float = 0.0,
     threads: int,
 ) -> Head:
     """Return the shortest query of every row for these keys, and proofs where there is none.
@@ -71,6 +69,7 @@ def max_margin(
     q.k_j - c <= min log A - L - delta elsewhere ("equality": log-ratios met to rounding).
     Cutting planes: the constraints elsewhere are found by scans of the logit tiles, and a
     dual active-set method (Goldfarb and Idnani 1983) re-solves from its last working set.
+    `reserve` is kept of the logarithms of both tolerances, for the rounding of the queries.
     """
     require_memory(8 * target.n * table.dim * 4, f"a head of size {table.dim}")
     keys = np.ascontiguousarray(table.keys, dtype=np.float64)
@@ -84,11 +83,7 @@ def max_margin(
         )
         return q, list(status), norms, proofs, scans
 
-    delta = math.log1p(distortion)
-    share = ROUNDING_SHARE * min(1.0, delta)
-    q, status, norms, proofs, scans = solve(
-        target.parts, leak * math.exp(-share), math.expm1(delta - share)
-    )
+    q, status, norms, proofs, scans = solve(target.parts, *tightened(leak, distortion, reserve))
     failed = _not_optimal(status)
     if failed.size:
         # Once more without the share left to rounding: a proof must speak of what was asked.

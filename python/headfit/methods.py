@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -9,6 +10,23 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headfit._arrays import FloatArray
+from headfit.errors import InputError
+from headfit.formats import round_to
+
+# Part of each tolerance that is left to the rounding of Q and K on their way to storage.
+ROUNDING_SHARE = 0.02
+
+
+def tightened(leak: float, distortion: float, logit_step: float = 0.0) -> tuple[float, float]:
+    """Return tolerances with room for the rounding of Q and K, and of logits to steps."""
+    delta = math.log1p(distortion)
+    margin = ROUNDING_SHARE * min(1.0, delta) + logit_step
+    if margin >= delta:
+        raise InputError(
+            f"distortion={distortion:.6g} leaves no room for logits that are rounded to steps of "
+            f"{logit_step:.3g}: ask for a smaller max_logit or a wider logits_dtype"
+        )
+    return leak * math.exp(-margin), math.expm1(delta - margin)
 
 
 @dataclass(frozen=True)
@@ -38,7 +56,6 @@ class Head:
         settings = {**self.settings, "dim_used": self.settings.get("dim_used", self.dim)}
         return replace(self, Q=np.pad(self.Q, zeros), K=np.pad(self.K, zeros), settings=settings)
 
-    def stored(self, scale: float, dtype: Any) -> tuple[FloatArray, FloatArray]:
-        """Return Q / scale and K in a dtype: what is stored, and what is certified."""
-        q = np.ascontiguousarray(self.Q / self.Q.dtype.type(scale), dtype=dtype)
-        return q, np.ascontiguousarray(self.K, dtype=dtype)
+    def stored(self, scale: float, dtype: str) -> tuple[FloatArray, FloatArray]:
+        """Return Q / scale and K as numbers of a dtype: what is stored, and certified."""
+        return round_to(self.Q / self.Q.dtype.type(scale), dtype), round_to(self.K, dtype)

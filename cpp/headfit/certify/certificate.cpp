@@ -32,7 +32,7 @@ struct Scan {
   const Target& target;
   const LogitSource<T>& source;
   const Norms& norms;
-  const InputErrors& errors;
+  const Reading& reading;
   const Tolerances& tolerances;
   bool mass;
   CertificateRows& out;
@@ -42,12 +42,10 @@ struct Scan {
   double radius(Index row) const {
     // The scale is rounded, then multiplied into q: two roundings beside the dot product's d.
     const DotBound bound = DotBound::of<T>(source.q.cols, source.q.cols + 2);
-    double r = bound.radius(source.scale, norms.q[row], norms.k_max);
-    if (!errors.q.empty()) {
-      r += detail::input_radius(source.scale, norms.q[row], norms.k_max,
-                                errors.q[static_cast<std::size_t>(row)], norms.k_error_max);
-    }
-    return next_up(r);
+    const double r = bound.radius(source.scale, norms.q[row], norms.k_max);
+    const double given = detail::reading_radius(source.scale, source.q.cols, reading, norms.q[row],
+                                                row, norms.k_max, norms.k_error_max);
+    return next_up(r + given);
   }
 };
 
@@ -75,7 +73,7 @@ class CertificateFold {
       Row& row = rows_[static_cast<std::size_t>(r)];
       T* x = tile.row(r);
       row.support.hide(x, tile);
-      const T max = row_max(x, padded);
+      T max = row_max(x, padded);
       if (max == hidden) continue;
       if (max > row.largest) {
         row.largest = max;
@@ -83,6 +81,7 @@ class CertificateFold {
       }
       row.smallest = std::min(row.smallest, row_min_finite(x, padded));
       if (scan_.mass) {
+        if (scan_.reading.logits) round_row(x, padded, max);
         row.sum.raise(max);
         row.sum.sum += exp_sum<T, Exponentials::discard>(x, padded, row.sum.shift);
       }
@@ -104,6 +103,17 @@ class CertificateFold {
     OnlineSum<T> sum;
   };
 
+  // Rounds to the significand of the reading's format, as the softmax would see it.
+  void round_row(T* x, Index padded, T& max) const {
+    constexpr int digits = std::numeric_limits<T>::digits;
+    const T splitter = std::ldexp(T(1), digits - scan_.reading.logits->digits) + 1;  // Veltkamp
+    for (Index c = 0; c < padded; ++c) {
+      const T high = splitter * x[c];
+      x[c] = std::isfinite(high) ? high - (high - x[c]) : x[c];
+    }
+    max = row_max(x, padded);
+  }
+
   // The least logit, where -inf (masked, or on the support) does not count.
   static T row_min_finite(const T* x, Index padded) {
     namespace ei = simd::ei;
@@ -119,64 +129,57 @@ class CertificateFold {
 
   void finish(Index i, const Row& row) {
     const SupportRow support =
-        detail::enclose_support(scan_.target, scan_.source, scan_.norms, scan_.errors, i);
+        detail::enclose_support(scan_.target, scan_.source, scan_.norms, scan_.reading, i, logits_);
     CertificateRows& out = scan_.out;
     const auto at = static_cast<std::size_t>(i);
     Enclosure leak{0, 0};
-    if (row.column >= 0 && support.weakest >= 0) {
-      const Enclosure largest =
-          Enclosure::around(static_cast<double>(row.largest), scan_.radius(i));
-      leak = exp(largest - support.least);
+    Enclosure size = support.size;
+    if (row.column >= 0) {
+      const Enclosure largest = logit_near(row.largest, i);
+      if (support.weakest >= 0) leak = exp(largest - support.least);
+      size = detail::larger(size, detail::magnitude(largest));
+      size = detail::larger(size, detail::magnitude(logit_near(row.smallest, i)));
     }
     Enclosure distortion = expm1(support.spread);
     if (scan_.target.row_columns(i).size() <= 1) distortion = {0, 0};
     out.leak[i] = leak.hi;
     out.distortion[i] = distortion.hi;
-    out.verdict[at] = judge(leak, distortion, scan_.tolerances);
+    out.verdict[at] = judge(leak, distortion, size, scan_.tolerances);
     out.leak_column[at] = row.column;
     out.weakest_column[at] = support.weakest;
     out.highest_column[at] = support.highest;
     out.lowest_column[at] = support.lowest;
-    double largest_logit = 0;
-    if (row.column >= 0) {
-      largest_logit = std::max(std::abs(static_cast<double>(row.largest)),
-                               std::abs(static_cast<double>(row.smallest)));
-    }
-    scan_.row_max_logit[i] = std::max(largest_logit, finish_mass(i, row));
+    scan_.row_max_logit[i] = size.hi;
+    if (scan_.mass) finish_mass(i, row);
   }
 
-  // Total variation and stray mass; returns the largest |logit| of the support.
-  double finish_mass(Index i, const Row& row) {
-    const auto columns = scan_.target.row_columns(i);
+  // Where a logit of the scan lies.
+  Enclosure logit_near(T computed, Index i) const {
+    return detail::as_read(Enclosure::around(static_cast<double>(computed), scan_.radius(i)),
+                           scan_.reading);
+  }
+
+  // Total variation and stray mass.
+  void finish_mass(Index i, const Row& row) {
     const auto weights = scan_.target.row_weights(i);
-    const auto q = scan_.source.q[0].row(i).template cast<double>().eval();
-    const auto keys = scan_.source.k[0];
-    logits_.resize(columns.size());
     double top = row.sum.empty() ? -std::numeric_limits<double>::infinity()
                                  : static_cast<double>(row.sum.max);
-    double largest = 0;
-    for (std::size_t p = 0; p < columns.size(); ++p) {
-      logits_[p] = scan_.source.scale * q.dot(keys.row(columns[p]).template cast<double>());
-      top = std::max(top, logits_[p]);
-      largest = std::max(largest, std::abs(logits_[p]));
-    }
-    if (!scan_.mass) return largest;
+    for (const double s : logits_) top = std::max(top, s);
     const double off = row.sum.empty() ? 0 : std::exp(row.sum.log_sum() - top);
     double on = 0;
-    for (double& s : logits_) on += s = std::exp(s - top);
+    for (const double s : logits_) on += std::exp(s - top);
     double difference = 0;
-    for (std::size_t p = 0; p < columns.size(); ++p) {
-      difference += std::abs(logits_[p] / (on + off) - weights[p]);
+    for (std::size_t p = 0; p < logits_.size(); ++p) {
+      difference += std::abs(std::exp(logits_[p] - top) / (on + off) - weights[p]);
     }
     const double stray = on + off > 0 ? off / (on + off) : 0;
     scan_.out.stray[i] = stray;
     scan_.out.tv[i] = (difference + stray) / 2;
-    return largest;
   }
 
   Scan<T> scan_;
   std::vector<Row> rows_;
-  std::vector<double> logits_;
+  std::vector<double> logits_;  // of a support
 };
 
 // The undecided rows once more, in double.
@@ -196,7 +199,7 @@ void rescan_in_double(const Scan<T>& scan, const Run& run) {
   source.scale = scan.source.scale;
   source.mask = scan.source.mask;
   source.rows = std::span<const Index>(open);
-  const Scan<double> again{scan.target, source,   scan.norms, scan.errors,
+  const Scan<double> again{scan.target, source,   scan.norms, scan.reading,
                            scan.tolerances, scan.mass, scan.out,   scan.row_max_logit};
   stream_tiles(source, run, [&] { return CertificateFold<double>(again); });
 }
@@ -205,15 +208,15 @@ void rescan_in_double(const Scan<T>& scan, const Run& run) {
 
 template <class T>
 CertificateRows certify_logits(const Target& target, const LogitSource<T>& source,
-                               const InputErrors& errors, const Tolerances& tolerances, bool mass,
+                               const Reading& reading, const Tolerances& tolerances, bool mass,
                                const Run& run) {
   check_arguments(target, source.q.count, source.q.rows, source.k.rows, tolerances);
   CertificateRows out(target.n);
   Vector<double> row_max_logit = Vector<double>::Zero(target.n);
-  const Norms norms = detail::bound_norms(source, errors);
+  const Norms norms = detail::bound_norms(source, reading.errors);
   out.q_norm = norms.q_max;
   out.k_norm = norms.k_max;
-  const Scan<T> scan{target, source, norms, errors, tolerances, mass, out, row_max_logit};
+  const Scan<T> scan{target, source, norms, reading, tolerances, mass, out, row_max_logit};
   stream_tiles(source, run, [&] { return CertificateFold<T>(scan); });
   for (Index i = 0; i < target.n; ++i) {
     out.rounding_bound = std::max(out.rounding_bound, scan.radius(i));
@@ -224,8 +227,8 @@ CertificateRows certify_logits(const Target& target, const LogitSource<T>& sourc
 }
 
 template CertificateRows certify_logits(const Target&, const LogitSource<float>&,
-                                        const InputErrors&, const Tolerances&, bool, const Run&);
+                                        const Reading&, const Tolerances&, bool, const Run&);
 template CertificateRows certify_logits(const Target&, const LogitSource<double>&,
-                                        const InputErrors&, const Tolerances&, bool, const Run&);
+                                        const Reading&, const Tolerances&, bool, const Run&);
 
 }  // namespace headfit

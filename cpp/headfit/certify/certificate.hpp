@@ -2,8 +2,11 @@
 // holds in exact arithmetic for the stored numbers. It knows nothing of methods.
 #pragma once
 
+#include <limits>
+#include <optional>
 #include <vector>
 
+#include "headfit/base/number_format.hpp"
 #include "headfit/base/threads.hpp"
 #include "headfit/pattern/target.hpp"
 
@@ -14,6 +17,7 @@ enum class Verdict : std::int8_t { holds = 0, fails = 1, undecided = 2 };
 struct Tolerances {
   double leak = 0.05;
   double distortion = 0.1;
+  double max_logit = std::numeric_limits<double>::infinity();  // of |logit|, unmasked entries
 };
 
 // Bounds of the Euclidean errors of the rows of Q and K, where these stand for exact
@@ -21,6 +25,15 @@ struct Tolerances {
 struct InputErrors {
   std::span<const double> q;
   std::span<const double> k;
+};
+
+// Which logits the statement is about. The exact products of the stored Q and K; or all that
+// lie within the errors of Q and K; or all that an accumulation in float32 may give, in any
+// order (tensor cores that truncate are not covered); or any of these rounded to a format.
+struct Reading {
+  InputErrors errors = {};
+  bool float32_accumulation = false;
+  std::optional<NumberFormat> logits = {};
 };
 
 // What is found for each row. Leak and distortion are proved upper bounds; tv and
@@ -49,7 +62,7 @@ struct CertificateRows {
 // With `mass` it also fills tv and stray. Source: one head, all rows.
 template <class T>
 CertificateRows certify_logits(const Target& target, const LogitSource<T>& source,
-                               const InputErrors& errors, const Tolerances& tolerances, bool mass,
+                               const Reading& reading, const Tolerances& tolerances, bool mass,
                                const Run& run);
 
 // The same for a given attention matrix, its entries taken as they are stored.

@@ -9,9 +9,18 @@
 
 namespace headfit::detail {
 
-inline Verdict judge(const Enclosure& leak, const Enclosure& distortion, const Tolerances& tolerances) {
-  if (leak.lo > tolerances.leak || distortion.lo > tolerances.distortion) return Verdict::fails;
-  if (leak.hi <= tolerances.leak && distortion.hi <= tolerances.distortion) return Verdict::holds;
+inline Verdict judge(const Enclosure& leak, const Enclosure& distortion, const Enclosure& size,
+                     const Tolerances& tolerances) {
+  const auto fails = [](const Enclosure& x, double limit) { return x.lo > limit; };
+  const auto holds = [](const Enclosure& x, double limit) { return x.hi <= limit; };
+  if (fails(leak, tolerances.leak) || fails(distortion, tolerances.distortion) ||
+      fails(size, tolerances.max_logit)) {
+    return Verdict::fails;
+  }
+  if (holds(leak, tolerances.leak) && holds(distortion, tolerances.distortion) &&
+      holds(size, tolerances.max_logit)) {
+    return Verdict::holds;
+  }
   return Verdict::undecided;
 }
 
@@ -29,6 +38,9 @@ inline void check_arguments(const Target& target, Index heads, Index rows, Index
   if (!(tolerances.distortion >= 0 && std::isfinite(tolerances.distortion))) {
     throw InputError("distortion must be finite and at least 0; got " +
                      std::to_string(tolerances.distortion));
+  }
+  if (!(tolerances.max_logit > 0)) {
+    throw InputError("max_logit must be positive; got " + std::to_string(tolerances.max_logit));
   }
 }
 

@@ -64,7 +64,7 @@ void judge_row(const Target& target, const Row& m, const Mask& mask, Index i,
   out.leak[i] = leak.hi;
   out.distortion[i] = distortion.hi;
   out.leak_column[at] = leak_column;
-  out.verdict[at] = judge(leak, distortion, tolerances);
+  out.verdict[at] = judge(leak, distortion, {0, 0}, tolerances);
   out.stray[i] = stray;
   out.tv[i] = (difference + stray) / 2;
 }

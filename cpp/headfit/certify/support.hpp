@@ -31,24 +31,49 @@ Norms bound_norms(const LogitSource<T>& source, const InputErrors& errors) {
   return norms;
 }
 
-// How far a logit moves when q and k move by at most these Euclidean distances.
-inline double input_radius(double scale, double q_norm, double k_norm, double q_error,
-                           double k_error) {
-  return std::abs(scale) * (q_error * k_norm + (q_norm + q_error) * k_error) *
-         (1 + 8 * std::numeric_limits<double>::epsilon());
+// By how much a logit of the reading may differ from the exact product of Q and K, before it
+// is rounded to a format: what q and k move by, and the accumulation in float32.
+inline double reading_radius(double scale, Index depth, const Reading& reading, double q_norm,
+                             Index row, double k_norm, double k_error) {
+  double radius = 0;
+  if (!reading.errors.q.empty()) {
+    const double q_error = reading.errors.q[static_cast<std::size_t>(row)];
+    radius = std::abs(scale) * (q_error * k_norm + (q_norm + q_error) * k_error);
+  }
+  if (reading.float32_accumulation) {
+    radius += DotBound::of<float>(depth, depth + 2).radius(scale, q_norm, k_norm);
+  }
+  return radius * (1 + 8 * std::numeric_limits<double>::epsilon());
+}
+
+// Rounding to a format is monotone: it maps an enclosure to an enclosure.
+inline Enclosure as_read(const Enclosure& x, const Reading& reading) {
+  if (!reading.logits) return x;
+  return {reading.logits->rounded(x.lo), reading.logits->rounded(x.hi)};
+}
+
+inline Enclosure magnitude(const Enclosure& x) {
+  if (x.lo >= 0) return x;
+  if (x.hi <= 0) return {-x.hi, -x.lo};
+  return {0, std::max(-x.lo, x.hi)};
+}
+inline Enclosure larger(const Enclosure& a, const Enclosure& b) {
+  return {std::max(a.lo, b.lo), std::max(a.hi, b.hi)};
 }
 
 struct SupportRow {
   Enclosure least{0, 0};    // smallest logit on the support
   Enclosure spread{0, 0};   // max - min of (logit - log target)
+  Enclosure size{0, 0};     // largest |logit|
   Index weakest = -1;       // columns where these are reached
   Index highest = -1;
   Index lowest = -1;
 };
 
+// `logits` takes the logits of the support as computed, rounded if the reading says so.
 template <class T>
 SupportRow enclose_support(const Target& target, const LogitSource<T>& source, const Norms& norms,
-                           const InputErrors& errors, Index i) {
+                           const Reading& reading, Index i, std::vector<double>& logits) {
   constexpr double infinity = std::numeric_limits<double>::infinity();
   // scale * q.k in double: d roundings of the dot product and one of the scale.
   const DotBound bound = DotBound::of<double>(source.q.cols, source.q.cols + 1);
@@ -57,6 +82,7 @@ SupportRow enclose_support(const Target& target, const LogitSource<T>& source, c
   const auto columns = target.row_columns(i);
   const auto weights = target.row_weights(i);
   SupportRow row;
+  logits.clear();
   row.least = {infinity, infinity};
   Enclosure above{-infinity, -infinity};
   Enclosure below{infinity, infinity};
@@ -64,13 +90,15 @@ SupportRow enclose_support(const Target& target, const LogitSource<T>& source, c
   for (std::size_t p = 0; p < columns.size(); ++p) {
     const Index j = columns[p];
     const double logit = source.scale * q.dot(keys.row(j).template cast<double>());
-    double radius = bound.radius(source.scale, norms.q[i], norms.k[j]);
-    if (!errors.q.empty()) {
-      radius += input_radius(source.scale, norms.q[i], norms.k[j], errors.q[static_cast<std::size_t>(i)],
-                             errors.k[static_cast<std::size_t>(j)]);
-      radius = next_up(radius);
-    }
-    const Enclosure s = Enclosure::around(logit, radius);
+    const double k_error =
+        reading.errors.k.empty() ? 0 : reading.errors.k[static_cast<std::size_t>(j)];
+    const double radius =
+        next_up(bound.radius(source.scale, norms.q[i], norms.k[j]) +
+                reading_radius(source.scale, source.q.cols, reading, norms.q[i], i, norms.k[j],
+                               k_error));
+    const Enclosure s = as_read(Enclosure::around(logit, radius), reading);
+    row.size = larger(row.size, magnitude(s));
+    logits.push_back(reading.logits ? reading.logits->rounded(logit) : logit);
     const Enclosure log_weight = log(weights[p]);
     const Enclosure excess = s - log_weight;
     row.least = {std::min(row.least.lo, s.lo), std::min(row.least.hi, s.hi)};

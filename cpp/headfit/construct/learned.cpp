@@ -3,6 +3,8 @@
 #include <string>
 
 #include "headfit/learned/annealing.hpp"
+#include "headfit/learned/start.hpp"
+#include "headfit/scores/stream.hpp"
 
 namespace headfit {
 namespace {
@@ -17,6 +19,9 @@ void check(const Target& target, const LearnedOptions& options) {
   }
   if (!(options.max_norm >= 0)) {
     throw InputError("max_norm must not be negative; got " + std::to_string(options.max_norm));
+  }
+  if (!(options.max_logit > 0)) {
+    throw InputError("max_logit must be positive; got " + std::to_string(options.max_logit));
   }
   if (options.init_q.has_value() != options.init_k.has_value()) {
     throw InputError("a start needs both queries and keys");
@@ -50,6 +55,66 @@ LearnedResult fit_learned(const Target& target, const Mask& mask, const LearnedO
   Run pooled{threads, run.poll};
   pooled.helpers = &helpers;
   return learned::Annealing(target, mask, options, pooled).run();
+}
+
+Matrix<float> round_queries(const Target& target, const Mask& mask, const LearnedOptions& options,
+                            const Run& run) {
+  using namespace learned;
+  check(target, options);
+  if (!options.init_q || !options.format) {
+    throw InputError("rounding queries needs queries, keys and a format");
+  }
+  if (target.n == 0) return {};
+  constexpr int most_rounds = 6;
+  const Wanted wanted(target, options.leak, options.distortion, options.max_logit);
+  Descent descent(wanted, mask, options.init_q->cols, Recipe::for_row_size(wanted.mean_support(), 0),
+                  options.seed, std::numeric_limits<float>::infinity(), run);
+  descent.start_from((*options.init_q)[0], (*options.init_k)[0]);
+  descent.scan();
+  const Grid grid{*options.format, options.query_unit};
+  descent.round_queries(grid, true);
+  for (int round = 1; descent.scan().rows_left > 0 && round < most_rounds; ++round) {
+    descent.round_queries(grid, false);
+  }
+  return descent.q().matrix();
+}
+
+LossGradient feasibility_loss(const Target& target, const Mask& mask, const LearnedOptions& options,
+                              const Run& run) {
+  using namespace learned;
+  check(target, options);
+  if (!options.init_q) throw InputError("a loss needs queries and keys");
+  const Wanted wanted(target, options.leak, options.distortion, options.max_logit);
+  PaddedRows q(target.n, options.init_q->cols);
+  PaddedRows k(q);
+  const Philox random(0);  // nothing is drawn: every column has a place in the lists
+  given_start((*options.init_q)[0], (*options.init_k)[0], random, q, k);
+  Lists lists(wanted, static_cast<int>(target.n + target.n % 2));
+  RowChecks checks(target.n);
+  LogitSource<float> source;
+  source.q = q.heads();
+  source.k = k.heads();
+  source.mask = mask;
+  float largest = 0;
+  for (Index j = 0; j < k.rows(); ++j) largest = std::max(largest, dot(k.row(j), k.row(j), k.width()));
+  stream_tiles(source, run, [&] {
+    return NearFold(wanted, q, k, std::sqrt(largest), random, 0, lists, checks);
+  });
+  lists.transpose(run);
+  Gradient gradient(wanted, lists);
+  RowScratch scratch(q.dim(), wanted.largest_support());
+  LossGradient result{0, Matrix<float>(target.n, q.dim()), Matrix<float>(target.n, q.dim())};
+  for (Index i = 0; i < target.n; ++i) {
+    const auto state =
+        gradient.query(i, q, k, 1.0f, checks.rounding[static_cast<std::size_t>(i)], scratch);
+    result.loss += static_cast<double>(state.loss);
+    for (Index f = 0; f < q.dim(); ++f) result.q(i, f) = scratch.sums.gradient(f);
+  }
+  for (Index j = 0; j < target.n; ++j) {
+    gradient.key(j, q, scratch);
+    for (Index f = 0; f < q.dim(); ++f) result.k(j, f) = scratch.sums.gradient(f);
+  }
+  return result;
 }
 
 }  // namespace headfit

@@ -6,6 +6,7 @@
 #include <limits>
 #include <optional>
 
+#include "headfit/base/number_format.hpp"
 #include "headfit/base/threads.hpp"
 #include "headfit/pattern/target.hpp"
 #include "headfit/scores/source.hpp"
@@ -28,6 +29,10 @@ struct LearnedOptions {
   Index max_steps = 60000;  // over all anneals and reheats
   double time_limit = std::numeric_limits<double>::infinity();  // seconds
   double max_norm = 0;  // of max ||q|| max ||k||; 0: any
+  double max_logit = std::numeric_limits<double>::infinity();  // of |q.k|
+  // What Q / query_unit and K are stored in; none: float32, in which the fit works.
+  std::optional<NumberFormat> format;
+  double query_unit = 1;
   // A start, both or neither, of at most `dim` columns: what is missing is drawn, small. The
   // first anneal then begins at the temperature of a reheat.
   std::optional<Heads<float>> init_q;
@@ -44,7 +49,7 @@ struct LearnedResult {
   Matrix<float> k;
   std::vector<Index> failed_rows;  // rows that the last exact scan found outside the tolerances
   double worst_deficit = 0;
-  Index steps = 0, scans = 0, anneals = 0, reheats = 0;
+  Index steps = 0, scans = 0, anneals = 0, reheats = 0, roundings = 0;
   double seconds = 0;
 };
 
@@ -53,5 +58,21 @@ struct LearnedResult {
 // result does not depend on the number of threads.
 LearnedResult fit_learned(const Target& target, const Mask& mask, const LearnedOptions& options,
                           const Run& run);
+
+// Queries near those of the start that options.format can hold, times options.query_unit, for
+// keys that stay as they are: the errors of a row's coordinates cancel where its tolerances
+// have it so, as far as a local search goes.
+Matrix<float> round_queries(const Target& target, const Mask& mask, const LearnedOptions& options,
+                            const Run& run);
+
+// The loss that the fit descends, over every column, and its gradient: for tests, and for who
+// wants another descent. Memory: O(n^2).
+struct LossGradient {
+  double loss = 0;
+  Matrix<float> q;
+  Matrix<float> k;
+};
+LossGradient feasibility_loss(const Target& target, const Mask& mask, const LearnedOptions& options,
+                              const Run& run);
 
 }  // namespace headfit

@@ -18,16 +18,23 @@ Annealing::Annealing(const Target& target, const Mask& mask, const LearnedOption
                      const Run& run)
     : options_(options),
       run_(run),
-      wanted_(target, options.leak, options.distortion),
+      wanted_(target, options.leak, options.distortion, options.max_logit),
       recipe_(Recipe::for_row_size(wanted_.mean_support(), options.anneal_steps)),
       descent_(wanted_, mask, options.dim, recipe_, options.seed, radius_for(options.max_norm),
-               run) {}
+               run) {
+  if (options.format) wanted_.reserve(reserve_);
+}
 
 LearnedResult Annealing::run() {
   Outcome outcome = Outcome::Annealed;
   Index steps = recipe_.anneal_steps;
   for (Index number = 0; outcome == Outcome::Annealed; ++number) {
+    const Index roundings = result_.roundings;
     outcome = attempt(number, steps);
+    if (options_.format && outcome == Outcome::Annealed && result_.roundings == roundings) {
+      reserve_ *= reserve_decay;
+      wanted_.reserve(reserve_);
+    }
     if (!is_warm(number)) steps = steps * 5 / 2;
   }
   if (outcome == Outcome::Met) result_.status = LearnedStatus::Met;
@@ -52,14 +59,50 @@ Annealing::Outcome Annealing::attempt(Index number, Index steps) {
   }
   ++result_.anneals;
   Outcome outcome = anneal(is_warm(number) ? recipe_.reheat_step : recipe_.first_step, steps);
+  if (options_.format && outcome == Outcome::Met) outcome = store();
   for (Index again = 0; outcome == Outcome::Annealed && again < most_reheats; ++again) {
     const Index before = last_.rows_left;
     if (!few_are_hard()) break;
     outcome = anneal(recipe_.reheat_step, std::max<Index>(300, steps / 5));
     ++result_.reheats;
+    if (options_.format && outcome == Outcome::Met) outcome = store();
     if (again + 1 >= surely && last_.rows_left >= before) break;
   }
   return outcome;
+}
+
+// A head that meets the tolerances with some to spare goes to the format it is stored in: keys
+// first, then queries that fit these keys. If rows are left, back to where it was.
+Annealing::Outcome Annealing::store() {
+  constexpr Index settling = 200, between_scans = 10, most_rounds = 6;
+  constexpr float first = 0.02f;
+  ++result_.roundings;
+  descent_.keep();
+  descent_.round_keys({*options_.format, 1});
+  for (Index t = 0; t < settling; ++t) {
+    if (t % between_scans == 0) {
+      scan();
+      if (must_stop()) return Outcome::Stopped;
+    }
+    const float done = static_cast<float>(t) / static_cast<float>(settling);
+    descent_.step_queries(first * std::pow(recipe_.last_step / first, done));
+    ++result_.steps;
+  }
+  wanted_.reserve(0);
+  scan();
+  const Grid grid{*options_.format, options_.query_unit};
+  descent_.round_queries(grid, true);
+  scan();
+  for (Index round = 1; round < most_rounds && last_.rows_left > 0; ++round) {
+    descent_.round_queries(grid, false);
+    scan();
+  }
+  if (last_.rows_left == 0) return Outcome::Met;
+  reserve_ = std::min(reserve_ * reserve_growth, reserve_cap);
+  wanted_.reserve(reserve_);
+  descent_.go_back();
+  scan();
+  return must_stop() ? Outcome::Stopped : Outcome::Annealed;
 }
 
 // Step lengths fall exponentially. Ends early when nothing but hard rows is left and steps
@@ -93,6 +136,8 @@ Annealing::Outcome Annealing::anneal(float first, Index steps) {
 void Annealing::scan() {
   last_ = descent_.scan();
   ++result_.scans;
+  const LearnedScan scan{result_.steps, last_.rows_left, static_cast<double>(last_.worst_deficit)};
+  is_stopped_ = options_.progress && !options_.progress(scan);
 }
 
 bool Annealing::must_stop() {
@@ -101,8 +146,7 @@ bool Annealing::must_stop() {
     polled_ = now;
     run_.poll();
   }
-  const LearnedScan scan{result_.steps, last_.rows_left, static_cast<double>(last_.worst_deficit)};
-  if (options_.progress && !options_.progress(scan)) {
+  if (is_stopped_) {
     result_.status = LearnedStatus::Stopped;
   } else if (std::chrono::duration<double>(now - begun_).count() > options_.time_limit) {
     result_.status = LearnedStatus::TimeLimit;

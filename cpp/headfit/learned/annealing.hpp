@@ -20,6 +20,7 @@ class Annealing {
 
   Outcome attempt(Index number, Index steps);
   Outcome anneal(float first, Index steps);
+  Outcome store();
   bool is_warm(Index number) const { return number == 0 && options_.init_q.has_value(); }
   void scan();
   bool must_stop();
@@ -29,10 +30,12 @@ class Annealing {
   const Run& run_;
   const Clock::time_point begun_ = Clock::now();
   Clock::time_point polled_ = begun_;
-  const Wanted wanted_;
+  Wanted wanted_;
   const Recipe recipe_;
   Descent descent_;
   ScanSummary last_;  // of the last scan
+  bool is_stopped_ = false;  // by who was told of it
+  float reserve_ = first_reserve;  // before a rounding
   LearnedResult result_;
 };
 

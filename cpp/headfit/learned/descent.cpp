@@ -25,7 +25,8 @@ Descent::Descent(const Wanted& wanted, const Mask& mask, Index dim, const Recipe
       weight_(static_cast<std::size_t>(wanted.n())),
       block_failures_(static_cast<std::size_t>(query_steps_.blocks())),
       workers_(run.thread_count(wanted.n()), [&] {
-        return Worker{RowScratch(dim, wanted.largest_support()), LaneScratch(dim)};
+        return Worker{RowScratch(dim, wanted.largest_support()), LaneScratch(dim),
+                      GridRounding(dim, wanted.largest_support() + recipe.list_cap)};
       }) {
   source_.mask = mask;
 }
@@ -91,6 +92,43 @@ Index Descent::step(float length) {
   for_blocks(key_steps_.blocks(), [&](Index b, Worker& w) { key_block(b, length, w); });
   q_.swap(next_q_);
   return std::accumulate(block_failures_.begin(), block_failures_.end(), Index(0));
+}
+
+Index Descent::step_queries(float length) {
+  ++age_;
+  for_blocks(query_steps_.blocks(), [&](Index b, Worker& w) { query_block(b, length, w); });
+  q_.swap(next_q_);
+  return std::accumulate(block_failures_.begin(), block_failures_.end(), Index(0));
+}
+
+void Descent::keep() {
+  kept_q_ = q_;
+  kept_k_ = k_;
+}
+
+void Descent::go_back() {
+  q_ = *kept_q_;
+  k_ = *kept_k_;
+}
+
+void Descent::round_keys(const Grid& grid) {
+  for_blocks(wanted_.n(), [&](Index i, Worker& w) {  // leaves the pulls that keys gather
+    gradient_.query(i, q_, k_, 1.0f, checks_.rounding[static_cast<std::size_t>(i)], w.row);
+  });
+  for_blocks(wanted_.n(), [&](Index j, Worker& w) {
+    gradient_.key(j, q_, w.row);
+    w.grid.nearest_plane(w.row.sums, grid, k_.row(j));
+  });
+}
+
+void Descent::round_queries(const Grid& grid, bool all) {
+  for_blocks(wanted_.n(), [&](Index i, Worker& w) {
+    if (!all && meets(i)) return;
+    const float rounding = checks_.rounding[static_cast<std::size_t>(i)];
+    gradient_.query(i, q_, k_, 1.0f, rounding, w.row);
+    if (all) w.grid.nearest_plane(w.row.sums, grid, q_.row(i));
+    w.grid.improve(wanted_, lists_, i, grid, k_, rounding, q_.row(i));
+  });
 }
 
 void Descent::query_block(Index block, float length, Worker& worker) {

@@ -3,9 +3,11 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 
 #include "headfit/learned/block_step.hpp"
 #include "headfit/learned/gradient.hpp"
+#include "headfit/learned/grid_rounding.hpp"
 
 namespace headfit::learned {
 
@@ -49,9 +51,20 @@ class Descent {
   void transpose_lists() { lists_.transpose(run_); }
   // Raises the pull on the keys of rows that missed by much, and lets that of others decay.
   void reweight();
+  // Keys go to a grid, their errors at the least cost for the rows that list them. Returns
+  // nothing about how the rows fare: queries must follow.
+  void round_keys(const Grid& grid);
+  // Queries of the rows that do not meet the tolerances go to a grid, and search around there.
+  void round_queries(const Grid& grid, bool all);
+  // Where the rows were before they went to a grid.
+  void keep();
+  void go_back();
+
   // Moves every coordinate by `length` on average. Returns how many rows missed before it,
   // judged by their lists alone.
   Index step(float length);
+  // The same for queries alone.
+  Index step_queries(float length);
 
   Index age() const { return age_; }  // steps since the start
   const PaddedRows& q() const { return q_; }
@@ -62,6 +75,7 @@ class Descent {
   struct Worker {
     RowScratch row;
     LaneScratch lane;
+    GridRounding grid;
   };
 
   void forget();
@@ -78,6 +92,7 @@ class Descent {
   LogitSource<float> source_;
   PaddedRows q_, k_;
   PaddedRows next_q_;  // queries move only after the keys have read them
+  std::optional<PaddedRows> kept_q_, kept_k_;
   BlockSteps query_steps_, key_steps_;
   Lists lists_;
   Gradient gradient_;

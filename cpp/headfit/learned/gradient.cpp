@@ -32,7 +32,10 @@ Gradient::QueryState Gradient::query(Index i, const PaddedRows& q, const PaddedR
     const float excess = logit - hinge;
     top = std::max(top, logit);
     force_[e] = pull_[e] = 0;
-    if (excess <= 0) continue;
+    if (excess <= 0) {
+      loss += bound_size(logit, weight * share, share, key, e, sums);
+      continue;
+    }
     hinge_sum += share * excess;
     loss += share * excess * excess;
     force_[e] = weight * share * excess;
@@ -46,11 +49,26 @@ Gradient::QueryState Gradient::query(Index i, const PaddedRows& q, const PaddedR
     force_[e] = weight * (residual - inverse * hinge_sum);
     pull_[e] = weight * (1 - inverse);
     sums.add(k.row(support[a]), mean, residual, 1.0f);
+    loss += bound_size(scratch.logits[a], weight, 1.0f, k.row(support[a]), e, sums);
   }
   sums.finish();
   const float slack = 2 * rounding;
-  return {loss / 2, state.spread + slack <= wanted_.spread_limit() &&
+  const bool in_bounds =
+      std::max(state.highest, -state.lowest) + slack <= wanted_.max_logit();
+  return {loss / 2, in_bounds && state.spread + slack <= wanted_.spread_limit() &&
                         top + slack <= state.lowest - wanted_.log_inverse_leak()};
+}
+
+// What a logit beyond the bound of |logit| adds: it counts from zero, not from the support.
+float Gradient::bound_size(float logit, float pull_on_key, float share, const float* key, Entry e,
+                           RowSums& sums) {
+  const float beyond = std::abs(logit) - wanted_.logit_hinge();
+  if (!(beyond > 0)) return 0;
+  const float force = std::copysign(beyond, logit);
+  force_[e] += pull_on_key * force;
+  pull_[e] += pull_on_key;
+  sums.add(key, share * force, share);
+  return share * beyond * beyond;
 }
 
 void Gradient::key(Index j, const PaddedRows& q, RowScratch& scratch) const {

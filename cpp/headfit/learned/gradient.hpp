@@ -39,6 +39,9 @@ class Gradient {
   void key(Index j, const PaddedRows& q, RowScratch& scratch) const;
 
  private:
+  float bound_size(float logit, float pull_on_key, float share, const float* key, Entry e,
+                   RowSums& sums);
+
   const Wanted& wanted_;
   const Lists& lists_;
   std::vector<float> force_, pull_;  // of each entry: residual and curvature weight

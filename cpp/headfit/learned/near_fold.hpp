@@ -78,6 +78,10 @@ class NearFold {
       Pack top = simd::load(x);
       for (Index c = lanes; c < padded; c += lanes) top = ei::pmax(top, simd::load(x + c));
       const Pack limit = simd::fill(row.limit);
+      if (wanted_.is_bounded()) {
+        take_both_sides(block.first + r, tile, row, x);
+        continue;
+      }
       if (!bits_above(top, limit)) continue;  // most rows of most tiles
       row.top = std::max(row.top, ei::predux_max(top));
       Column* list = lists_.others(block.first + r);
@@ -94,7 +98,8 @@ class NearFold {
       const Row& row = rows_[static_cast<std::size_t>(r)];
       const auto at = static_cast<std::size_t>(block.first + r);
       lists_.set_others(block.first + r, row.sample.taken(), row.sample.seen());
-      checks_.deficit[at] = std::max(row.spread_excess, row.top - row.allowed_top);
+      checks_.deficit[at] =
+          std::max({row.spread_excess, row.top - row.allowed_top, -row.bottom - row.allowed_size});
     }
   }
 
@@ -107,11 +112,31 @@ class NearFold {
     float limit = 0;          // what exceeds it is listed
     float allowed_top = 0;    // what exceeds it leaks
     float top = 0;            // the largest logit off the support, where that exceeds the limit
+    float allowed_size = 0;   // of |logit|
+    float bottom = 0;         // the smallest logit off the support
     float spread_excess = 0;
   };
 
+  // Logits near or below the least that is allowed are listed too.
+  void take_both_sides(Index i, const Tile<float>& tile, Row& row, const float* x) {
+    const Pack limit = simd::fill(row.limit);
+    const Pack floor = simd::fill(list_slack - wanted_.logit_hinge());
+    const Pack hidden = simd::fill(-infinity);
+    for (Index c = 0; c < tile.padded_cols(); c += lanes) {
+      const Pack v = simd::load(x + c);
+      const unsigned shown = bits_above(v, hidden);
+      const unsigned bits = bits_above(v, limit) | (bits_above(floor, v) & shown);
+      if (!bits) continue;
+      row.top = std::max(row.top, ei::predux_max(v));
+      for (unsigned rest = bits; rest; rest &= rest - 1) {
+        row.bottom = std::min(row.bottom, x[c + std::countr_zero(rest)]);
+      }
+      row.sample.take(bits, tile.col + c, lists_.cap(), lists_.others(i));
+    }
+  }
+
   void begin_row(Index i, Row& row) const {
-    row = {SupportCursor(wanted_.target(), i), {}, infinity, infinity, -infinity, 0};
+    row = {SupportCursor(wanted_.target(), i), {}, infinity, infinity, -infinity, infinity, infinity, 0};
     if (wanted_.support_size(i) == 0) return;  // a row that the mask leaves empty asks for nothing
     const float* query = q_.row(i);
     const float size = largest_key_ * std::sqrt(dot(query, query, q_.width()));
@@ -121,6 +146,8 @@ class NearFold {
     row.allowed_top = state.lowest - wanted_.log_inverse_leak() - 2 * rounding;
     row.limit = std::min(wanted_.hinge(i, state) - list_slack, row.allowed_top);
     row.spread_excess = state.spread - wanted_.spread_limit() + 2 * rounding;
+    row.allowed_size = wanted_.max_logit() - rounding;
+    row.spread_excess = std::max(row.spread_excess, std::max(state.highest, -state.lowest) - row.allowed_size);
     const auto draw = random_(static_cast<std::uint64_t>(i), static_cast<std::uint64_t>(scan_))[0];
     row.sample = EvenSample(lists_.hits(i), lists_.cap(), draw);
   }

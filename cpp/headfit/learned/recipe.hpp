@@ -37,6 +37,12 @@ inline constexpr float hard_deficit = 0.5f;      // a row that misses by more is
 inline constexpr float hard_share = 0.1f;        // fewer hard rows than this can be freed
 inline constexpr float weight_growth = 1.1f;     // of a hard row's pull on the keys, a scan
 inline constexpr float weight_cap = 300.0f;
+// The part of the distortion to spare before rows go to a coarse format, at first; more after
+// every rounding that left rows, less after every anneal that never got there.
+inline constexpr float first_reserve = 0.3f;
+inline constexpr float reserve_growth = 1.4f;
+inline constexpr float reserve_decay = 0.6f;
+inline constexpr float reserve_cap = 0.7f;
 inline constexpr float curvature_memory = 0.9f;  // moving average of the row curvatures
 inline constexpr float curvature_floor = 1e-3f;  // the absolute part of the damping
 

@@ -9,19 +9,25 @@
 namespace headfit::learned {
 
 // Where a row's support logits lie: their distance from log A is `centre` on average and
-// ranges over `spread`; `lowest` is the smallest logit.
+// ranges over `spread`; `lowest` and `highest` are the smallest and the largest logit.
 struct SupportState {
   float centre;
   float lowest;
+  float highest;
   float spread;
 };
 
 class Wanted {
  public:
-  Wanted(const Target& target, double leak, double distortion)
+  // `max_logit` bounds |logit|, unless it is infinite.
+  Wanted(const Target& target, double leak, double distortion,
+         double max_logit = std::numeric_limits<double>::infinity())
       : target_(target),
         log_inverse_leak_(static_cast<float>(-std::log(leak))),
-        spread_limit_(static_cast<float>(std::log1p(distortion))),
+        hinge_reserve_(static_cast<float>(std::log1p(distortion))),
+        asked_{log_inverse_leak_, hinge_reserve_},
+        checked_(asked_),
+        max_logit_(static_cast<float>(max_logit)),
         log_smallest_(static_cast<std::size_t>(target.n)) {
     log_weights_.reserve(static_cast<std::size_t>(target.nonzeros()));
     for (Index i = 0; i < target.n; ++i) {
@@ -46,13 +52,26 @@ class Wanted {
     return static_cast<double>(target_.nonzeros()) /
            static_cast<double>(std::max<Index>(filled_rows_, 1));
   }
-  float log_inverse_leak() const { return log_inverse_leak_; }
-  float spread_limit() const { return spread_limit_; }
+  // What a row is checked against. The loss always aims at what was asked.
+  float log_inverse_leak() const { return checked_.log_inverse_leak; }
+  float spread_limit() const { return checked_.spread; }
+  bool is_bounded() const { return max_logit_ < std::numeric_limits<float>::infinity(); }
+  float max_logit() const { return max_logit_; }
+  // The loss pushes logits beyond this back.
+  float logit_hinge() const { return max_logit_ - std::min(hinge_reserve_, max_logit_ / 8); }
+
+  // From now on rows are checked with this part of the distortion's logarithm to spare, and as
+  // much of it as that below the limit of the leak; 0: as asked.
+  void reserve(float part) {
+    checked_.spread = asked_.spread * (1 - part);
+    checked_.log_inverse_leak = asked_.log_inverse_leak + asked_.spread * part;
+  }
 
   // Logits elsewhere should stay below this: the hinge of the loss.
-  float hinge(Index i, const SupportState& state) const {
-    return state.centre + log_smallest_[static_cast<std::size_t>(i)] - log_inverse_leak_ -
-           spread_limit_;
+  float hinge(Index i, const SupportState& state) const { return hinge(i, state.centre); }
+  float hinge(Index i, float centre) const {
+    return centre + log_smallest_[static_cast<std::size_t>(i)] - log_inverse_leak_ -
+           hinge_reserve_;
   }
 
   // `logits` takes the support's logits, unless it is null. The row must not be empty.
@@ -61,7 +80,7 @@ class Wanted {
     constexpr float infinity = std::numeric_limits<float>::infinity();
     const auto columns = support(i);
     const float* log_weight = log_weights(i);
-    float sum = 0, lowest = infinity, high = -infinity, low = infinity;
+    float sum = 0, lowest = infinity, highest = -infinity, high = -infinity, low = infinity;
     for (std::size_t a = 0; a < columns.size(); ++a) {
       const float s = dot(query, keys.row(columns[a]), keys.width());
       const float shift = s - log_weight[a];
@@ -70,14 +89,21 @@ class Wanted {
       high = std::max(high, shift);
       low = std::min(low, shift);
       lowest = std::min(lowest, s);
+      highest = std::max(highest, s);
     }
-    return {sum / static_cast<float>(columns.size()), lowest, high - low};
+    return {sum / static_cast<float>(columns.size()), lowest, highest, high - low};
   }
 
  private:
   Target target_;
   float log_inverse_leak_;
-  float spread_limit_;
+  float hinge_reserve_;
+  struct Limits {
+    float log_inverse_leak;
+    float spread;
+  };
+  Limits asked_, checked_;
+  float max_logit_;
   std::vector<float> log_weights_;
   std::vector<float> log_smallest_;  // of each row's weights
   Index filled_rows_ = 0;

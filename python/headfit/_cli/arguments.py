@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from headfit._cli import commands
-from headfit.fitting import DTYPES, METHODS
+from headfit.fitting import METHODS
+from headfit.formats import DTYPES, LOGIT_DTYPES
 
 Commands = Any  # argparse's action of sub-parsers is private
 
@@ -135,6 +136,19 @@ def add_fit(parent: Commands) -> None:
     _tolerances(parser, 0.05, 0.1)
     parser.add_argument("--dtype", choices=DTYPES, default="float32", help="default: %(default)s")
     parser.add_argument(
+        "--effort", type=effort, default="low", metavar="E",
+        help="low, medium, high or steps: more reach smaller heads (default: %(default)s)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--time-limit", type=float, metavar="S", help="seconds (default: 60 for a search)"
+    )
+    parser.add_argument("--max-norm", type=float, metavar="N", help="bound of max |q| max |k|")
+    parser.add_argument("--max-logit", type=float, metavar="L", help="bound of every |logit|")
+    parser.add_argument(
+        "--logits-dtype", choices=LOGIT_DTYPES,
+        help="certify logits that are rounded to this (default: they are not rounded)",
+    )  # fmt: skip
+    parser.add_argument(
         "--module", type=Path, metavar="W",
         help="use this fixed module: .npz with W_Q, W_K and perhaps scale, or a head",
     )  # fmt: skip
@@ -170,6 +184,11 @@ def add_info(parent: Commands) -> None:
     parser.add_argument(
         "--normalize", action="store_true", help="scale the rows of a target to sum to 1"
     )
+
+
+def effort(text: str) -> str | int:
+    """Return a number of steps, or a word that `fit` knows."""
+    return int(text) if text.isdecimal() else text
 
 
 def seed(text: str) -> int:

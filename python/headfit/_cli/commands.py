@@ -126,6 +126,11 @@ def fit(arguments: Any) -> int:
             dtype=arguments.dtype,
             leak=arguments.leak,
             distortion=arguments.distortion,
+            effort=arguments.effort,
+            time_limit=arguments.time_limit,
+            max_norm=arguments.max_norm,
+            max_logit=arguments.max_logit,
+            logits_dtype=arguments.logits_dtype,
             rng=arguments.seed,
         )
         say(f"writing {arguments.output}")
@@ -149,6 +154,9 @@ def certify(arguments: Any) -> int:
             head.attention,
             leak=head.leak if arguments.leak is None else arguments.leak,
             distortion=head.distortion if arguments.distortion is None else arguments.distortion,
+            max_logit=head.settings.get("max_logit"),
+            accumulate=head.certificate.accumulate,
+            logits_dtype=head.certificate.logits_dtype,
         )
     if arguments.json:
         text.emit({"dim": head.dim, **certificate.as_dict()})

@@ -1,0 +1,210 @@
+"""What a fit has to do: its checked arguments, and how each method is called with them."""
+
+from __future__ import annotations
+
+import math
+import time
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from headfit import _core, formats, projection
+from headfit._masks import core_mask
+from headfit.attention import Attention, check_scale
+from headfit.certificate import Certificate, certify
+from headfit.errors import InputError
+from headfit.fit_result import Trial
+from headfit.keys import KeyTable
+from headfit.learned import PATIENCE, SEARCH_PATIENCE, learned
+from headfit.max_margin import key_table, max_margin
+from headfit.methods import Head
+from headfit.module import SelfAttention
+from headfit.search import ample_dim
+from headfit.targets import Target
+
+# Part of the distortion that max-margin leaves to queries in a narrow format.
+NARROW_RESERVE = 0.3
+
+
+@dataclass(frozen=True)
+class Task:
+    """Everything that a method needs to know, checked."""
+
+    target: Target
+    method: str
+    dtype: str
+    leak: float
+    distortion: float
+    scale: float | None
+    module: SelfAttention | None
+    seed: int
+    threads: int
+    factor: str
+    sketch: str
+    keys: Any
+    form: str
+    max_norm: float | None
+    max_logit: float | None
+    logits_dtype: str | None
+    effort: str | int
+    init: Any
+    callback: Any
+    deadline: float
+
+    @property
+    def is_narrow(self) -> bool:
+        """Whether Q and K are stored in fewer bits than the methods work with."""
+        return self.dtype in formats.NARROW
+
+    @property
+    def size_limit(self) -> float | None:
+        """The bound on |logit|: as asked, or what a narrow format of the logits needs."""
+        if self.max_logit is not None or self.logits_dtype not in formats.NARROW:
+            return self.max_logit
+        return formats.logits_with_spacing(math.log1p(self.distortion) / 2, self.logits_dtype)
+
+    @property
+    def logit_step(self) -> float:
+        """By how much rounding the logits may move two of them against each other."""
+        limit = self.size_limit
+        if limit is None or self.logits_dtype is None:
+            return 0.0
+        return formats.spacing_below(limit, self.logits_dtype)
+
+    @property
+    def norm_limit(self) -> float | None:
+        """The bound on max ||q|| max ||k||: as asked, or what a narrow format can resolve.
+
+        Rounding moves a logit by about ||q|| ||k|| 2**-digits, less what cancels; a limit of a
+        few times the distortion's logarithm over that was found to leave the smallest heads.
+        """
+        if self.max_norm is not None or not self.is_narrow:
+            return self.max_norm
+        delta = math.log1p(self.distortion)
+        least = 20 * (delta - math.log(self.leak))
+        return max(6 * delta * 2.0 ** formats.DIGITS[self.dtype], least)
+
+    def scale_for(self, dim: int) -> float:
+        """Return the scale of the logits at a size."""
+        return self.module.scale if self.module is not None else check_scale(self.scale, dim)
+
+    def head(self, dim: int, patience: float = PATIENCE) -> Head:
+        """Run the method at one size; logits are the plain products of what comes back."""
+        if self.method == "max-margin":
+            return self._max_margin(dim)
+        if self.method == "learned":
+            return self._learned(dim, patience)
+        return projection.project(
+            self.target,
+            dim,
+            dtype=str(formats.array_dtype(self.dtype)),
+            factor=self.factor,
+            sketch=self.sketch,
+            leak=self.leak,
+            distortion=self.distortion,
+            seed=self.seed,
+            threads=self.threads,
+        )
+
+    def _max_margin(self, dim: int) -> Head:
+        working = str(formats.array_dtype(self.dtype))
+        table = key_table(self.keys, self.target.n, dim, working, self.seed)
+        if self.is_narrow:
+            table = KeyTable(formats.round_to(table.keys, self.dtype), kind=table.kind)
+        longest = float(np.linalg.norm(table.keys.astype(np.float64), axis=1).max())
+        # |q.k| <= ||q|| ||k||: a bound on the norms bounds the logits too.
+        limits = [x for x in (self.max_norm, self.size_limit) if x is not None]
+        head = max_margin(
+            self.target,
+            table,
+            form=self.form,
+            leak=self.leak,
+            distortion=self.distortion,
+            max_norm=min(limits) / longest if limits and longest > 0 else math.inf,
+            reserve=self.logit_step
+            + (NARROW_RESERVE * math.log1p(self.distortion) if self.is_narrow else 0.0),
+            threads=self.threads,
+        )
+        return self._with_narrow_queries(head) if self.is_narrow else head
+
+    def _with_narrow_queries(self, head: Head) -> Head:
+        step = self.logit_step
+        queries = _core.round_queries(
+            *self.target.parts,
+            core_mask(self.target.mask, (), (self.target.n, self.target.n)),
+            np.ascontiguousarray(head.Q, dtype=np.float32),
+            np.ascontiguousarray(head.K, dtype=np.float32),
+            self.leak * math.exp(-step),
+            math.expm1(math.log1p(self.distortion) - step),
+            math.inf if self.size_limit is None else self.size_limit,
+            self.dtype,
+            self.scale_for(head.dim),
+            self.threads,
+        )
+        return replace(head, Q=queries)
+
+    def _learned(self, dim: int, patience: float) -> Head:
+        """Learn at a size that is sure to be enough, and pad with zeros up to a larger one.
+
+        A step costs d**3 a row, and a pattern that fits a small head fits a large one.
+        """
+        bounded = (self.max_norm, self.init, self.size_limit) != (None, None, None)
+        size = dim if bounded else min(dim, ample_dim(self.target.n, self.target.per_row))
+        while True:
+            head = learned(
+                self.target,
+                size,
+                leak=self.leak,
+                distortion=self.distortion,
+                seed=self.seed,
+                threads=self.threads,
+                effort=self.effort,
+                max_norm=self.norm_limit or 0.0,
+                max_logit=math.inf if self.size_limit is None else self.size_limit,
+                logit_step=self.logit_step,
+                storage=self.dtype if self.is_narrow else "",
+                query_unit=self.scale_for(dim) if self.is_narrow else 1.0,
+                time_limit=max(0.0, self.deadline - time.perf_counter()),
+                patience=patience if size == dim else SEARCH_PATIENCE,
+                init=self.init,
+                callback=self.callback,
+            )
+            failed = head.failed_rows is not None and head.failed_rows.size > 0
+            stopped = head.settings["learned"]["status"] in ("stopped", "time limit")
+            if not failed or stopped or size == dim:
+                return head.padded(dim)
+            size = min(dim, math.ceil(1.5 * size))
+
+    def judge(self, attention: Attention, mass: bool) -> Certificate:
+        """Certify an attention against the target, read as the dtypes say."""
+        deployed = self.is_narrow or self.logits_dtype is not None
+        return certify(
+            self.target,
+            attention,
+            leak=self.leak,
+            distortion=self.distortion,
+            max_logit=self.max_logit,
+            accumulate="float32" if deployed else "exact",
+            logits_dtype=self.logits_dtype,
+            mass=mass,
+            num_threads=self.threads,
+        )
+
+    def trial(self, dim: int) -> tuple[Trial, Head]:
+        """Run the method at one size and judge what would be stored, without a module."""
+        begin = time.perf_counter()
+        head = self.head(dim, SEARCH_PATIENCE)
+        used = self.scale_for(dim)
+        q, k = head.stored(used, self.dtype)
+        c = self.judge(Attention(q, k, scale=used, mask=self.target.mask), False)
+        return Trial(dim, c.holds, c.leak, c.distortion, time.perf_counter() - begin), head
+
+
+def check_storage(dtype: str, module: SelfAttention | None) -> None:
+    """Raise an InputError for a module whose products would not be those that are stored."""
+    if dtype in formats.NARROW and module is not None and not module.is_canonical:
+        raise InputError(
+            f"dtype={dtype!r} must be used without a module, or with a canonical one: what any "
+            "other computes from X is rounded on its way to Q and K"
+        )

@@ -1,19 +1,19 @@
 """The smallest heads that the learned method certifies, each judged by a separate NumPy scan.
 
-Targets: random k-regular, gamma 2; leak 0.05 and distortion expm1(0.1); float32 Q and K.
-Beside it, for n <= 2048: full-batch Adam on the cross-entropy in torch, on the same target,
-until the same tolerances hold or --limit seconds are over.
+Targets: random k-regular, gamma 2, unless a table says otherwise; leak 0.05 and distortion
+expm1(0.1); float32 Q and K. With --peers, beside full-batch Adam on the cross-entropy in torch
+and JAX, on the same target, until the same tolerances hold or --limit seconds are over.
 """
 
 from __future__ import annotations
 
 import statistics
-import time
 
 import numpy as np
 
 import headfit as hf
 import measure
+from peers import adam_in_jax, adam_in_torch
 
 LEAK, DISTORTION = 0.05, np.expm1(0.1)
 
@@ -23,7 +23,14 @@ DEFAULT = [(512, 4, 7, 500), (1024, 4, 8, 500), (2048, 4, 9, 500), (512, 8, 12, 
            (1024, 8, 14, 500), (2048, 8, 16, 500), (512, 16, 21, 500)]  # fmt: skip
 SMALLEST = [(512, 4, 6, 500), (1024, 4, 7, 500), (2048, 4, 7, 4000), (512, 8, 11, 500),
             (1024, 8, 12, 2000), (2048, 8, 14, 2000), (512, 16, 19, 4000)]  # fmt: skip
-LARGE = [(4096, 4, 8, 2000), (4096, 4, 9, 500), (2048, 16, 28, 500), (10_000, 4, 10, 500)]
+LARGE = [(4096, 4, 8, 2000), (4096, 8, 16, 3000), (2048, 16, 26, 2000), (10_000, 4, 10, 500),
+         (10_000, 4, 9, 2000), (10_000, 8, 20, 500), (10_000, 8, 18, 3000),
+         (20_000, 4, 10, 2000)]  # fmt: skip
+NARROW = {"bfloat16": [(512, 4, 8, 500), (2048, 4, 9, 1000), (2048, 4, 8, 2000),
+                       (2048, 8, 16, 1000), (2048, 8, 15, 2000)],
+          "float16": [(2048, 4, 7, 4000), (2048, 8, 14, 2000)]}  # fmt: skip
+PEERS = [(512, 4, 8, 500), (1024, 4, 9, 500), (2048, 4, 12, 500), (512, 8, 13, 500),
+         (2048, 8, 18, 500), (4096, 4, 10, 500), (10_000, 4, 10, 500)]  # fmt: skip
 
 
 def scan(A, Q, K, scale, block=512):
@@ -47,78 +54,121 @@ def scan(A, Q, K, scale, block=512):
     return float(np.exp(leak)), spread
 
 
-def adam_in_torch(A, dim, limit):
-    """Cross-entropy by full-batch Adam: seconds and steps to the tolerances, or None."""
-    import torch
-
-    torch.manual_seed(0)
-    n = A.shape[0]
-    target = torch.tensor(A.toarray(), dtype=torch.float32)
-    support, log_target = target > 0, torch.log(target.clamp_min(1e-30))
-    K = torch.randn(n, dim, requires_grad=True)
-    Q = (2 * target @ K).detach().requires_grad_()
-    optimiser = torch.optim.Adam([Q, K], lr=0.05)
-    start, step = time.perf_counter(), 0
-    while time.perf_counter() - start < limit:
-        S = Q @ K.T
-        loss = -(target * torch.log_softmax(S, 1)).sum(1).mean()
-        optimiser.zero_grad()
-        loss.backward()
-        optimiser.step()
-        step += 1
-        if step % 50 == 0:
-            with torch.no_grad():
-                least = S.masked_fill(~support, torch.inf).amin(1)
-                leak = (S.masked_fill(support, -torch.inf).amax(1) - least).max()
-                excess = S - log_target
-                high = excess.masked_fill(~support, -torch.inf).amax(1)
-                spread = (high - excess.masked_fill(~support, torch.inf).amin(1)).max()
-                if leak <= np.log(LEAK) and spread <= 0.1:
-                    return time.perf_counter() - start, step
-    return None, step
+def judged(A, head):
+    """Whether the head is certified; the NumPy scan must not deny it."""
+    leak, spread = scan(A, head.Q, head.K, head.scale)
+    assert (leak <= LEAK and spread <= 0.1) or not head.certificate.holds, "a false certificate"
+    return head.certificate.holds
 
 
-def row(n, k, dim, steps, seeds, threads):
-    """Fit several seeds; return the table's cells and the figures."""
-    seconds, certified, norms = [], 0, []
-    for seed in range(seeds):
-        A = hf.patterns.random_regular(n, k, gamma=2.0, rng=seed)
-        head = hf.fit(
-            A,
-            dim,
-            leak=LEAK,
-            distortion=DISTORTION,
-            effort=steps,
-            time_limit=240,
-            rng=seed,
-            mass=False,
-            num_threads=threads,
-        )
-        seconds.append(head.seconds)
-        leak, spread = scan(A, head.Q, head.K, head.scale)
-        judged = leak <= LEAK and spread <= 0.1
-        assert judged or not head.certificate.holds, "a certificate that the scan denies"
-        certified += head.certificate.holds
-        c = head.certificate
-        norms.append(c.q_norm * c.k_norm * abs(head.scale))
-    figures = {
-        "n": n,
-        "k": k,
-        "dim": dim,
-        "certified": certified,
-        "seeds": seeds,
-        "seconds": seconds,
-        "norms": norms,
+def regular(cases, seeds, options, dtype="float32"):
+    """Fit random regular patterns of several seeds; print and return the figures."""
+    rows = [["n", "k", "d", "steps", "certified", "seconds", "scale max|q| max|k|"]]
+    figures = []
+    for n, k, dim, steps in cases:
+        heads = []
+        for seed in range(seeds):
+            A = hf.patterns.random_regular(n, k, gamma=2.0, rng=seed)
+            head = hf.fit(A, dim, leak=LEAK, distortion=DISTORTION, effort=steps, dtype=dtype,
+                          time_limit=options.limit, rng=seed, mass=False,
+                          num_threads=options.threads)  # fmt: skip
+            heads.append((judged(A, head), head.seconds, head.certificate))
+        seconds = [s for _, s, _ in heads]
+        norms = [c.q_norm * c.k_norm * c.scale for _, _, c in heads]
+        certified = [bool(h) for h, _, _ in heads]
+        rows.append([str(n), str(k), str(dim), str(steps), f"{sum(certified)}/{seeds}",
+                     f"{statistics.median(seconds):.2f}", f"{max(norms):.0f}"])  # fmt: skip
+        print("  ".join(rows[-1]), flush=True)
+        figures.append({"n": n, "k": k, "dim": dim, "steps": steps, "certified": certified,
+                        "seconds": seconds, "norms": norms})  # fmt: skip
+    measure.table(f"learned heads in {dtype}, {seeds} seeds", rows)
+    return figures
+
+
+def structured(options):
+    """Search a size for each structured pattern, uniform weights and gamma 2."""
+    p = hf.patterns
+    makers = {
+        "block of 8": lambda **w: p.block(400, 8, **w),
+        "grid 20 x 20": lambda **w: p.grid2d(20, 20, **w),
+        "binary tree": lambda **w: p.tree(400, **w),
+        "band |i - j| <= 4": lambda **w: p.band(400, 4, **w),
+        "strided": lambda **w: p.strided(400, 40, window=4, **w),
+        "bigbird": lambda **w: p.bigbird(400, 3, 2, 3, **w),
+        "digits 8-NN": lambda **w: p.digits_knn(**w),
     }
-    cells = [
-        str(n),
-        str(k),
-        str(dim),
-        f"{certified}/{seeds}",
-        f"{statistics.median(seconds):.2f}",
-        f"{max(norms):.0f}",
-    ]
-    return cells, figures
+    rows = [["pattern", "n", "k row/col", "weights", "found", "proved", "tried", "seconds"]]
+    figures = []
+    for name, make in makers.items():
+        for weights in ({}, {"gamma": 2.0}):
+            A = make(rng=0, **weights)
+            head = hf.fit(A, leak=LEAK, distortion=DISTORTION, effort=2000, mass=False,
+                          time_limit=options.limit, num_threads=options.threads)  # fmt: skip
+            judged(A, head)
+            tried = " ".join(f"{t.dim}{'' if t.holds else ' no'}," for t in head.search.trials)
+            target, drawn = hf.Target(A), "gamma 2" if weights else "uniform"
+            rows.append(
+                [name, str(target.n), f"{target.per_row}/{target.per_column}", drawn,
+                 str(head.search.dim), str(head.lower_bound.dim), tried.rstrip(","),
+                 f"{head.seconds:.1f}"]
+            )  # fmt: skip
+            print("  ".join(rows[-1]), flush=True)
+            figures.append({"pattern": name, "weights": drawn, "dim": head.search.dim,
+                            "lower": head.lower_bound.dim, "seconds": head.seconds})  # fmt: skip
+    measure.table(f"structured patterns, searches of {options.limit:.0f} s at most", rows)
+    return figures
+
+
+def against_projection(options):
+    """The certified size of the projection rung beside that of the learned one."""
+    rows = [["n", "k", "projection d", "learned d", "times smaller"]]
+    figures = []
+    for n, k in ((256, 4), (512, 4)):
+        A = hf.patterns.random_regular(n, k, gamma=2.0, rng=0)
+        sizes = []
+        for method in ("projection", "learned"):
+            head = hf.fit(A, method=method, leak=LEAK, distortion=DISTORTION, mass=False,
+                          time_limit=options.limit, num_threads=options.threads)  # fmt: skip
+            judged(A, head)
+            sizes.append(head.search.dim)
+        assert all(sizes)
+        rows.append([str(n), str(k), *map(str, sizes), f"{sizes[0] / sizes[1]:.0f}"])
+        print("  ".join(rows[-1]), flush=True)
+        figures.append({"n": n, "k": k, "projection": sizes[0], "learned": sizes[1]})
+    measure.table("projection and learned", rows)
+    return figures
+
+
+def peers(cases, options):
+    """Adam to the same certificate for n <= 2048; the time of its step beyond."""
+    rows = [["n", "k", "d", "headfit s", "torch Adam", "steps", "JAX Adam", "steps"]]
+    figures = []
+    for n, k, dim, steps in cases:
+        A = hf.patterns.random_regular(n, k, gamma=2.0, rng=0)
+        cells, found = [str(n), str(k), str(dim)], {"n": n, "k": k, "dim": dim}
+        if n <= 2048:
+            head = hf.fit(A, dim, leak=LEAK, distortion=DISTORTION, effort=steps, mass=False,
+                          time_limit=options.limit, num_threads=options.threads)  # fmt: skip
+            cells.append(f"{head.seconds:.2f}" if judged(A, head) else "not certified")
+            found["headfit"] = head.seconds
+        else:
+            cells.append("-")
+        for name, adam in (("torch", adam_in_torch), ("jax", adam_in_jax)):
+            try:
+                seconds, taken = adam(A, dim, options.limit, None if n <= 2048 else 3)
+            except ImportError:
+                cells += ["not installed", "-"]
+                continue
+            found[name] = {"seconds": seconds, "steps": taken}
+            if n > 2048:
+                cells += [f"{seconds / taken:.2f} s a step", str(taken)]
+            else:
+                cells += ["not certified" if seconds is None else f"{seconds:.1f} s", str(taken)]
+        print("  ".join(cells), flush=True)
+        rows.append(cells)
+        figures.append(found)
+    measure.table(f"peers, {options.limit:.0f} s at most", rows)
+    return figures
 
 
 def main():
@@ -126,30 +176,27 @@ def main():
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--smallest", action="store_true", help="the smallest sizes too")
     parser.add_argument("--large", action="store_true", help="n = 4096 and more")
-    parser.add_argument("--peers", action="store_true", help="full-batch Adam in torch")
-    parser.add_argument("--limit", type=float, default=300, help="seconds for each peer")
+    parser.add_argument("--narrow", action="store_true", help="bfloat16 and float16 heads")
+    parser.add_argument("--structured", action="store_true", help="bands, grids, trees, digits")
+    parser.add_argument("--projection", action="store_true", help="beside the projection rung")
+    parser.add_argument("--peers", action="store_true", help="Adam in torch and JAX")
+    parser.add_argument("--only", action="store_true", help="leave out the table of usual sizes")
+    parser.add_argument("--limit", type=float, default=300, help="seconds for each fit and peer")
     options = parser.parse_args()
     print(f"{measure.machine()}; {options.threads} threads; leak {LEAK}, distortion expm1(0.1)")
-    cases = QUICK if options.quick else DEFAULT
+    cases = QUICK if options.quick else [] if options.only else DEFAULT
     cases = cases + (SMALLEST if options.smallest else []) + (LARGE if options.large else [])
-    rows = [["n", "k", "d", "certified", "median s", "scale max|q| max|k|"]]
-    figures = []
-    for case in cases:
-        cells, found = row(*case, options.seeds, options.threads)
-        print("  ".join(cells), flush=True)
-        rows.append(cells)
-        figures.append(found)
-    measure.table("learned heads", rows)
+    figures = {"heads": regular(cases, options.seeds, options)}
+    if options.narrow:
+        for dtype, narrow in NARROW.items():
+            figures[dtype] = regular(narrow, options.seeds, options, dtype)
+    if options.structured:
+        figures["structured"] = structured(options)
+    if options.projection:
+        figures["projection"] = against_projection(options)
     if options.peers:
-        peers = [["n", "k", "d", "torch Adam", "steps"]]
-        for n, k, dim, _ in (c for c in cases if c[0] <= 2048):
-            A = hf.patterns.random_regular(n, k, gamma=2.0, rng=0)
-            taken, steps = adam_in_torch(A, dim, options.limit)
-            said = "not certified" if taken is None else f"{taken:.1f} s"
-            peers.append([str(n), str(k), str(dim), said, str(steps)])
-            print("  ".join(peers[-1]), flush=True)
-        measure.table(f"peers, {options.limit:.0f} s at most", peers)
-    measure.finish(options, {"heads": figures})
+        figures["peers"] = peers(PEERS, options)
+    measure.finish(options, figures)
 
 
 if __name__ == "__main__":

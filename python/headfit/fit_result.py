@@ -31,13 +31,17 @@ FORMAT = 1
 
 @dataclass(frozen=True)
 class Trial:
-    """One head size that a search tried: its outcome and the seconds it took."""
+    """One head size that a search tried: its outcome and the seconds it took.
+
+    `restarts` counts the anneals and reheats of learned beyond the first.
+    """
 
     dim: int
     holds: bool
     leak: float
     distortion: float
     seconds: float
+    restarts: int = 0
 
 
 @dataclass(frozen=True)

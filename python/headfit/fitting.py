@@ -83,7 +83,7 @@ def _search(task: Task, lower: LowerBound | None) -> tuple[Search, Head]:
     target = task.target
     if task.method == "learned":
         largest = target.n if task.module is None else task.module.dim
-        first = min(likely_dim(target.n, target.per_row), largest)
+        first = min(likely_dim(target.n, target.mean_per_row), largest)
         lowest = 1 if lower is None else min(lower.dim, largest)
         search = gallop_down(attempt, first, lowest, largest, task.deadline)
     else:

@@ -113,6 +113,8 @@ class Target:
     n, nonzeros : int
     per_row, per_column : int
         The most nonzeros in a row and in a column: the k of the theory is the larger.
+    mean_per_row : float
+        The mean number of nonzeros of rows that have any.
     gamma : float
         The largest ratio of two weights of one row.
     mask : object
@@ -183,6 +185,12 @@ class Target:
     def parts(self) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
         """Row offsets (int64), columns (int32) and weights (float64), as the core takes them."""
         return self._parts(self.matrix)
+
+    @property
+    def mean_per_row(self) -> float:
+        """The mean number of nonzeros of rows that have any."""
+        filled = np.count_nonzero(np.diff(self.matrix.indptr))
+        return float(self.nonzeros / max(1, int(filled)))
 
     def __repr__(self) -> str:
         mask = "" if self.mask is None else f", mask={mask_text(self.mask)}"

@@ -150,7 +150,7 @@ class Task:
         A step costs d**3 a row, and a pattern that fits a small head fits a large one.
         """
         bounded = (self.max_norm, self.init, self.size_limit) != (None, None, None)
-        size = dim if bounded else min(dim, ample_dim(self.target.n, self.target.per_row))
+        size = dim if bounded else min(dim, ample_dim(self.target.n, self.target.mean_per_row))
         while True:
             head = learned(
                 self.target,
@@ -198,7 +198,10 @@ class Task:
         used = self.scale_for(dim)
         q, k = head.stored(used, self.dtype)
         c = self.judge(Attention(q, k, scale=used, mask=self.target.mask), False)
-        return Trial(dim, c.holds, c.leak, c.distortion, time.perf_counter() - begin), head
+        report = head.settings.get("learned", {"anneals": 1, "reheats": 0})
+        restarts = report["anneals"] - 1 + report["reheats"]
+        seconds = time.perf_counter() - begin
+        return Trial(dim, c.holds, c.leak, c.distortion, seconds, restarts), head
 
 
 def check_storage(dtype: str, module: SelfAttention | None) -> None:

@@ -73,6 +73,7 @@ auto without_gil(const py::array& a, F&& f) {
 void bind_scores(py::module_& m);
 void bind_pattern(py::module_& m);
 void bind_construct(py::module_& m);
+void bind_soft(py::module_& m);
 void bind_certify(py::module_& m);
 
 }  // namespace headfit::python

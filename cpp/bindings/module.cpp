@@ -33,5 +33,6 @@ PYBIND11_MODULE(_core, m) {
   bind_scores(m);
   bind_pattern(m);
   bind_construct(m);
+  bind_soft(m);
   bind_certify(m);
 }

@@ -26,6 +26,8 @@ from headfit.attention import (
     attention_topk,
 )
 from headfit.certificate import Certificate, certify
+from headfit.comparison import SoftComparison
+from headfit.comparison import compare as compare_attention
 from headfit.errors import (
     CertificateError,
     HeadfitError,
@@ -38,6 +40,8 @@ from headfit.fitting import fit
 from headfit.keys import KeyTable
 from headfit.module import SelfAttention, random_rotation
 from headfit.projection import project_attention as project
+from headfit.soft import svd_head
+from headfit.soft_fit import SoftFit, fit_soft
 from headfit.targets import Target, load_matrix
 from headfit.witnesses import FaceWitness, FarkasWitness
 
@@ -58,6 +62,8 @@ __all__ = [
     "NonFiniteError",
     "Search",
     "SelfAttention",
+    "SoftComparison",
+    "SoftFit",
     "Target",
     "TargetError",
     "Trial",
@@ -69,14 +75,17 @@ __all__ = [
     "attention_topk",
     "bounds",
     "certify",
+    "compare_attention",
     "errors",
     "fit",
+    "fit_soft",
     "load_fit",
     "load_matrix",
     "patterns",
     "plot",
     "project",
     "random_rotation",
+    "svd_head",
 ]
 
 

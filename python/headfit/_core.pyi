@@ -147,6 +147,35 @@ def feasibility_loss(
     max_logit: float,
     threads: int,
 ) -> tuple[float, NDArray[np.float32], NDArray[np.float32]]: ...
+
+class SoftTarget(metaclass=_Pybind11Type):
+    def __init__(
+        self,
+        *,
+        attention: Logits | None = None,
+        matrix: _Floats | None = None,
+        mask: Mask | None = None,
+    ) -> None: ...
+
+def check_soft_target(target: SoftTarget, threads: int) -> None: ...
+def fit_soft(
+    target: SoftTarget,
+    mask: Mask,
+    q: _Floats,
+    k: _Floats,
+    max_steps: int,
+    tolerance: float,
+    enough: float,
+    time_limit: float,
+    progress: Callable[[int, float], bool] | None,
+    threads: int,
+) -> tuple[_Floats, _Floats, _Float64, dict[str, Any]]: ...
+def soft_loss(
+    target: SoftTarget, mask: Mask, q: _Floats, k: _Floats, threads: int
+) -> tuple[float, _Floats, _Floats]: ...
+def compare_soft(
+    target: SoftTarget, attention: Logits, threads: int
+) -> tuple[_Float64, _Float64, _Bools]: ...
 def certify_logits(
     offsets: _Offsets,
     columns: _Columns,

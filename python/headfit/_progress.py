@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from importlib import import_module
 from types import TracebackType
 from typing import Any
 
@@ -17,7 +18,7 @@ class Progress:
 
     def __init__(self, rows: int) -> None:
         try:
-            from tqdm.auto import tqdm
+            tqdm = import_module("tqdm.auto").tqdm
         except ImportError as error:
             raise InputError("progress=True needs tqdm: pip install 'headfit[progress]'") from error
         self._rows, self._shown = rows, 0.0

@@ -194,6 +194,10 @@ def fit(
     num_threads : int, optional
         None uses every core. The result does not depend on it, as long as no time limit ends it.
 
+    See Also
+    --------
+    fit_soft : for a dense target, an `Attention` or a matrix without zeros.
+
     Returns
     -------
     Fit
@@ -228,6 +232,8 @@ def fit(
     True
     """
     start = time.perf_counter()
+    if isinstance(A, Attention):
+        raise InputError("A is an Attention, which is dense: fit_soft comes close to it")
     if method not in METHODS:
         raise InputError(f"method must be one of {METHODS}; got {method!r}")
     dtype, logits_dtype = check_dtype(dtype), check_logits_dtype(logits_dtype)

@@ -1,0 +1,172 @@
+#include "headfit/soft/compare.hpp"
+#include "headfit/soft/fit_soft.hpp"
+#include "logits.hpp"
+
+namespace headfit::python {
+namespace {
+
+template <class T>
+StoredMatrix stored_as(const py::array& a) {
+  if (a.ndim() != 2 || (a.size() > 0 && a.shape(1) > 1 && item_stride<T>(a, 1) != 1)) {
+    throw InputError("the target must be a matrix with contiguous rows");
+  }
+  return MatrixView<T>(static_cast<const T*>(a.data()), a.shape(0), a.shape(1),
+                       RowStride(item_stride<T>(a, 0)));
+}
+
+StoredMatrix stored(const py::array& a) {
+  if (py::isinstance<Array<float>>(a)) return stored_as<float>(a);
+  if (py::isinstance<Array<double>>(a)) return stored_as<double>(a);
+  throw InputError("arrays must be float32 or float64");
+}
+
+// Attention, or a matrix with its mask, and the arrays that keep it alive.
+struct SoftTargetArrays {
+  std::optional<LogitArrays> attention;
+  std::optional<py::array> matrix;
+  MaskArrays mask;
+
+  const py::array& floats() const { return attention ? attention->q : *matrix; }
+
+  template <class T>
+  SoftTarget<T> view() const {
+    SoftTarget<T> target;
+    if (attention) {
+      target.attention = attention->view<T>();
+    } else {
+      target.matrix.emplace(stored(*matrix));
+    }
+    target.mask = mask.view();
+    return target;
+  }
+};
+
+template <class T>
+Heads<T> one_head(const py::array& a) {
+  if (!py::isinstance<py::array_t<T, py::array::c_style>>(a) || a.ndim() != 2) {
+    throw InputError("queries and keys must be C-contiguous matrices of the target's dtype");
+  }
+  return {static_cast<const T*>(a.data()), 1, a.shape(0), a.shape(1), a.size(), a.shape(1)};
+}
+
+template <class T>
+Array<T> array_of(const Matrix<T>& x) {
+  Array<T> a(std::vector<Index>{x.rows(), x.cols()});
+  std::copy_n(x.data(), x.size(), a.mutable_data());
+  return a;
+}
+
+Array<double> array_of(const std::vector<double>& x) {
+  return Array<double>(static_cast<Index>(x.size()), x.data());
+}
+
+const char* name_of(SoftStatus status) {
+  switch (status) {
+    case SoftStatus::Enough: return "enough";
+    case SoftStatus::Converged: return "converged";
+    case SoftStatus::StepLimit: return "step limit";
+    case SoftStatus::TimeLimit: return "time limit";
+    default: return "stopped";
+  }
+}
+
+// Calls f.operator()<T>() for the array's dtype, with the interpreter lock.
+template <class F>
+py::object for_dtype(const py::array& a, F&& f) {
+  if (py::isinstance<Array<float>>(a)) return f.template operator()<float>();
+  if (py::isinstance<Array<double>>(a)) return f.template operator()<double>();
+  throw InputError("arrays must be float32 or float64");
+}
+
+py::object fit(const SoftTargetArrays& target, const MaskArrays& mask, const py::array& q,
+               const py::array& k, Index max_steps, double tolerance, double enough,
+               double time_limit, const py::object& progress, int threads) {
+  const Run run = make_run(threads);
+  return for_dtype(target.floats(), [&]<class T>() -> py::object {
+    SoftOptions<T> options{one_head<T>(q), one_head<T>(k), max_steps, tolerance, enough, time_limit};
+    if (!progress.is_none()) {
+      options.progress = [&progress](Index step, double divergence) {
+        const py::gil_scoped_acquire gil;
+        return progress(step, divergence).template cast<bool>();
+      };
+    }
+    const SoftTarget<T> view = target.view<T>();
+    const Mask allowed = mask.view();
+    SoftResult<T> r;
+    {
+      const py::gil_scoped_release release;
+      r = fit_soft<T>(view, allowed, options, run);
+    }
+    py::dict report;
+    report["status"] = name_of(r.status);
+    report["steps"] = r.history.size() - 1;
+    report["evaluations"] = r.evaluations;
+    report["refreshes"] = r.refreshes;
+    report["seconds"] = r.seconds;
+    return py::make_tuple(array_of(r.q), array_of(r.k), array_of(r.history), report);
+  });
+}
+
+py::object loss(const SoftTargetArrays& target, const MaskArrays& mask, const py::array& q,
+                const py::array& k, int threads) {
+  const Run run = make_run(threads);
+  return for_dtype(target.floats(), [&]<class T>() -> py::object {
+    const SoftTarget<T> view = target.view<T>();
+    const Mask allowed = mask.view();
+    const Heads<T> queries = one_head<T>(q), keys = one_head<T>(k);
+    SoftLoss<T> r;
+    {
+      const py::gil_scoped_release release;
+      r = soft_loss<T>(view, allowed, queries, keys, run);
+    }
+    return py::make_tuple(r.loss, array_of(r.gradient), array_of(r.curvature));
+  });
+}
+
+}  // namespace
+
+void bind_soft(py::module_& m) {
+  py::class_<SoftTargetArrays>(m, "SoftTarget")
+      .def(py::init([](std::optional<LogitArrays> attention, std::optional<py::array> matrix,
+                       std::optional<MaskArrays> mask) {
+             if (attention.has_value() == matrix.has_value()) {
+               throw InputError("a soft target is attention or a matrix");
+             }
+             return SoftTargetArrays{std::move(attention), std::move(matrix),
+                                     mask.value_or(MaskArrays{})};
+           }),
+           py::kw_only(), py::arg("attention") = py::none(), py::arg("matrix") = py::none(),
+           py::arg("mask") = py::none());
+
+  m.def("check_soft_target", [](const SoftTargetArrays& target, int threads) {
+    const Run run = make_run(threads);
+    without_gil(target.floats(), [&]<class T>() { check_soft_target(target.view<T>(), run); });
+  }, py::arg("target"), py::arg("threads"));
+
+  // (q, k, history, report). progress(step, mean divergence) returns False to stop.
+  m.def("fit_soft", &fit, py::arg("target"), py::arg("mask"), py::arg("q"), py::arg("k"),
+        py::arg("max_steps"), py::arg("tolerance"), py::arg("enough"), py::arg("time_limit"),
+        py::arg("progress"), py::arg("threads"));
+
+  // (sum of divergences, gradient, lower triangles of the curvature), queries above keys.
+  m.def("soft_loss", &loss, py::arg("target"), py::arg("mask"), py::arg("q"), py::arg("k"),
+        py::arg("threads"));
+
+  // Of every row: (divergence, total variation, whether the target's row is not zero). All arrays are float64.
+  m.def("compare_soft", [](const SoftTargetArrays& target, const LogitArrays& attention,
+                           int threads) {
+    const Run run = make_run(threads);
+    const SoftTarget<double> view = target.view<double>();
+    const LogitSource<double> source = attention.view<double>();
+    std::optional<SoftDistances> rows;
+    {
+      const py::gil_scoped_release release;
+      rows = compare_soft(view, source, run);
+    }
+    Array<bool> asks(static_cast<Index>(rows->asks.size()));
+    std::copy(rows->asks.begin(), rows->asks.end(), asks.mutable_data());
+    return py::make_tuple(array_of(rows->divergence), array_of(rows->variation), asks);
+  }, py::arg("target"), py::arg("attention"), py::arg("threads"));
+}
+
+}  // namespace headfit::python

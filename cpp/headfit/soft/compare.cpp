@@ -1,0 +1,91 @@
+#include "headfit/soft/compare.hpp"
+
+#include <memory>
+#include <numeric>
+
+#include "headfit/scores/softmax_row.hpp"
+#include "headfit/scores/stream.hpp"
+#include "headfit/scores/whole_rows.hpp"
+#include "headfit/soft/target_rows.hpp"
+
+namespace headfit {
+namespace {
+
+using soft::TargetRows;
+
+class DistanceFold : public WholeRows<double> {
+ public:
+  DistanceFold(const TargetRows<double>& target, std::span<const Index> rows, Index cols,
+               SoftDistances& out)
+      : reader_(std::make_unique<TargetRows<double>::Reader>(target)), rows_(rows), cols_(cols),
+        out_(out) {}
+
+  void end(const RowBlock& block) {
+    // The target's mask may be another one: its rows are read whole.
+    const RowBlock whole{0, block.first, block.count, 0, cols_};
+    const Index stride = round_up(cols_, Blocking<double>::panel);
+    double* a = weights_.ensure(round_up(block.count, Blocking<double>::row_group) * stride);
+    reader_->read(whole, rows_, a, stride);
+    for (Index r = 0; r < block.count; ++r) compare(block, r, a + r * stride);
+  }
+
+ private:
+  using Row = Eigen::Map<Eigen::Array<double, Eigen::Dynamic, 1>>;
+
+  void compare(const RowBlock& block, Index r, double* target) {
+    const auto at = static_cast<std::size_t>(block.first + r);
+    const Row a(target, cols_);
+    double* x = row(r);
+    const Index cols = block.col_end - block.col_begin;
+    const double max = cols > 0 ? row_max(x, padded(block)) : -infinity;
+    const Row inside(target + block.col_begin, cols);
+    const double outside = a.head(block.col_begin).sum() + a.tail(cols_ - block.col_end).sum();
+    if (max == -infinity) {
+      const double all = a.sum();
+      out_.divergence[at] = all > 0 ? infinity : 0;
+      out_.variation[at] = all / 2;
+      return;
+    }
+    const auto shift = simd::RowShift<double>::at(max);
+    Row s(x, cols);
+    terms_ = s;
+    const double sum = exp_sum<double, Exponentials::keep>(x, padded(block), shift);
+    const double log_sum = max + std::log(sum / exp_of(max, shift));
+    terms_ = (inside > 0).select(inside * (inside.log() - terms_ + log_sum), 0.0);
+    out_.divergence[at] = outside > 0 ? infinity : std::max(0.0, terms_.sum());
+    out_.variation[at] = ((inside - s / sum).abs().sum() + outside) / 2;
+  }
+
+  static constexpr double infinity = std::numeric_limits<double>::infinity();
+
+  std::unique_ptr<TargetRows<double>::Reader> reader_;  // does not move
+  std::span<const Index> rows_;
+  Index cols_;
+  SoftDistances& out_;
+  Buffer<double> weights_;
+  Eigen::Array<double, Eigen::Dynamic, 1> terms_;
+};
+
+}  // namespace
+
+SoftDistances compare_soft(const SoftTarget<double>& target, const LogitSource<double>& attention,
+                           const Run& run) {
+  attention.validate();
+  if (attention.q.count != 1) throw InputError("the attention must be one head");
+  if (attention.q.rows != target.rows() || attention.k.rows != target.cols()) {
+    throw InputError("target and attention must have one shape; got " +
+                     std::to_string(target.rows()) + " x " + std::to_string(target.cols()) +
+                     " and " + std::to_string(attention.q.rows) + " x " +
+                     std::to_string(attention.k.rows));
+  }
+  const TargetRows<double> rows(target, run);
+  std::vector<Index> all(static_cast<std::size_t>(target.rows()));
+  std::iota(all.begin(), all.end(), Index(0));
+  SoftDistances out(target.rows());
+  for (Index i = 0; i < target.rows(); ++i) out.asks[static_cast<std::size_t>(i)] = rows.asks(i);
+  stream_tiles(attention, run, [&] { return DistanceFold(rows, all, target.cols(), out); },
+               whole_row_block<double>(target.cols()));
+  return out;
+}
+
+}  // namespace headfit

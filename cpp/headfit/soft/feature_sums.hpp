@@ -1,0 +1,83 @@
+// The two products that a block of rows takes part in, with features that lie along columns:
+// entry (f, c) at features[f * stride + c]. Few features make a general product wasteful.
+#pragma once
+
+#include "headfit/scores/microkernel.hpp"
+
+namespace headfit::soft {
+
+// Features are counted in fours, and padded with zeros.
+inline Index feature_count(Index count) { return (count + 3) / 4 * 4; }
+// Entries of the lower triangle of a dim x dim matrix, row by row.
+inline Index triangle(Index dim) { return dim * (dim + 1) / 2; }
+
+namespace detail {
+inline constexpr Index strip = 1024;  // columns of a few rows and of some features stay in cache
+}
+
+// out(r, f) = sum over c of weights(r, c) features(f, c).
+template <class T>
+void gather(const T* weights, Index w_stride, Index rows, const T* features, Index f_stride,
+            Index count, Index cols, T* out, Index out_stride) {
+  namespace ei = Eigen::internal;
+  constexpr Index lanes = simd::lanes<T>;
+  constexpr int at_once = Blocking<T>::many_registers ? 4 : 2;
+  for (Index r = 0; r < rows; ++r) std::fill_n(out + r * out_stride, count, T(0));
+  for (Index begin = 0; begin < cols; begin += detail::strip) {
+    const Index end = std::min(begin + detail::strip, cols);
+    for (Index r0 = 0; r0 < rows; r0 += at_once) {
+      const T* w[at_once];
+      for (int r = 0; r < at_once; ++r) w[r] = weights + std::min(r0 + r, rows - 1) * w_stride;
+      for (Index f = 0; f < count; f += 4) {
+        const T* x = features + f * f_stride;
+        simd::Packet<T> sum[at_once][4];
+        for (auto& row : sum) std::fill(row, row + 4, simd::fill<T>(T(0)));
+        for (Index c = begin; c < end; c += lanes) {
+          simd::Packet<T> v[4];
+          for (int g = 0; g < 4; ++g) v[g] = simd::load(x + g * f_stride + c);
+          for (int r = 0; r < at_once; ++r) {
+            const auto weight = simd::load(w[r] + c);
+            for (int g = 0; g < 4; ++g) sum[r][g] = ei::pmadd(weight, v[g], sum[r][g]);
+          }
+        }
+        for (Index r = 0; r < std::min<Index>(at_once, rows - r0); ++r) {
+          for (int g = 0; g < 4; ++g) out[(r0 + r) * out_stride + f + g] += ei::predux(sum[r][g]);
+        }
+      }
+    }
+  }
+}
+
+// out(f, c) += sum over r of weights(r, c) features(r, f); here features lie along rows.
+template <class T>
+void spread(const T* weights, Index w_stride, Index rows, const T* features, Index f_stride,
+            Index count, Index cols, T* out, Index out_stride) {
+  namespace ei = Eigen::internal;
+  constexpr Index lanes = simd::lanes<T>;
+  for (Index begin = 0; begin < cols; begin += detail::strip) {
+    const Index end = std::min(begin + detail::strip, cols);
+    for (Index f = 0; f < count; f += 4) {
+      T* to = out + f * out_stride;
+      for (Index c = begin; c < end; c += lanes) {
+        simd::Packet<T> sum[4];
+        for (int g = 0; g < 4; ++g) sum[g] = simd::load(to + g * out_stride + c);
+        for (Index r = 0; r < rows; ++r) {
+          const auto weight = simd::load(weights + r * w_stride + c);
+          const T* x = features + r * f_stride + f;
+          for (int g = 0; g < 4; ++g) sum[g] = ei::pmadd(simd::fill<T>(x[g]), weight, sum[g]);
+        }
+        for (int g = 0; g < 4; ++g) simd::store(to + g * out_stride + c, sum[g]);
+      }
+    }
+  }
+}
+
+// The products of all pairs of entries of x, as a lower triangle.
+template <class T>
+void pair_products(const T* x, Index dim, T* out, Index out_stride) {
+  for (Index a = 0; a < dim; ++a) {
+    for (Index b = 0; b <= a; ++b, out += out_stride) *out = x[a] * x[b];
+  }
+}
+
+}  // namespace headfit::soft

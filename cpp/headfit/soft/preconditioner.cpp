@@ -1,0 +1,83 @@
+#include "headfit/soft/preconditioner.hpp"
+
+#include <cmath>
+
+#include "headfit/soft/feature_sums.hpp"
+
+namespace headfit::soft {
+namespace {
+
+// Damping relative to the mean eigenvalue of the block itself, and of all blocks: keys that
+// nobody attends to have no curvature of their own.
+constexpr double own_damping = 1e-2;
+constexpr double common_damping = 1e-1;
+
+}  // namespace
+
+template <class T>
+Preconditioner<T>::Preconditioner(Index rows, Index queries, Index dim, const Run& run)
+    : rows_(rows), queries_(queries), dim_(dim), run_(run),
+      factors_(static_cast<std::size_t>(rows * dim * dim)) {}
+
+template <class T>
+double Preconditioner<T>::mean_trace(const Matrix<T>& curvature, Index begin, Index end) const {
+  double total = 0;
+  for (Index i = begin; i < end; ++i) {
+    for (Index a = 0; a < dim_; ++a) total += static_cast<double>(curvature(i, triangle(a) + a));
+  }
+  return total / static_cast<double>(std::max<Index>(1, (end - begin) * dim_));
+}
+
+template <class T>
+void Preconditioner<T>::refresh(const Matrix<T>& curvature) {
+  const double query_mean = mean_trace(curvature, 0, queries_);
+  const double key_mean = mean_trace(curvature, queries_, rows_);
+  parallel_for((rows_ + per_task - 1) / per_task, run_, [&](Index task) {
+    for (Index i = task * per_task; i < std::min(rows_, (task + 1) * per_task); ++i) {
+      factor(curvature, i, i < queries_ ? query_mean : key_mean);
+    }
+  });
+}
+
+template <class T>
+void Preconditioner<T>::factor(const Matrix<T>& curvature, Index row, double mean) {
+  const T* h = curvature.data() + row * triangle(dim_);
+  T* l = factors_.data() + row * dim_ * dim_;
+  double trace = 0;
+  for (Index a = 0; a < dim_; ++a) trace += static_cast<double>(h[triangle(a) + a]);
+  const double damping = own_damping * trace / static_cast<double>(dim_) + common_damping * mean +
+                         static_cast<double>(std::numeric_limits<T>::min());
+  const T smallest = static_cast<T>(1e-3 * damping);  // of a pivot that rounding made small
+  for (Index a = 0; a < dim_; ++a) {
+    T* la = l + a * dim_;
+    for (Index b = 0; b <= a; ++b) {
+      const T* lb = l + b * dim_;
+      T v = h[triangle(a) + b] + (a == b ? static_cast<T>(damping) : T(0));
+      for (Index c = 0; c < b; ++c) v -= la[c] * lb[c];
+      la[b] = a == b ? 1 / std::sqrt(std::max(v, smallest)) : v * lb[b];
+    }
+  }
+}
+
+template <class T>
+void Preconditioner<T>::apply(Matrix<T>& x) const {
+  parallel_for((rows_ + per_task - 1) / per_task, run_, [&](Index task) {
+    for (Index i = task * per_task; i < std::min(rows_, (task + 1) * per_task); ++i) {
+      const T* l = factors_.data() + i * dim_ * dim_;
+      T* y = x.data() + i * dim_;
+      for (Index a = 0; a < dim_; ++a) {
+        for (Index c = 0; c < a; ++c) y[a] -= l[a * dim_ + c] * y[c];
+        y[a] *= l[a * dim_ + a];
+      }
+      for (Index a = dim_ - 1; a >= 0; --a) {
+        y[a] *= l[a * dim_ + a];
+        for (Index c = 0; c < a; ++c) y[c] -= l[a * dim_ + c] * y[a];
+      }
+    }
+  });
+}
+
+template class Preconditioner<float>;
+template class Preconditioner<double>;
+
+}  // namespace headfit::soft

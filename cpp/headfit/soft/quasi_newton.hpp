@@ -1,0 +1,78 @@
+// Limited-memory BFGS (Nocedal 1980) around a preconditioner: the preconditioner knows each
+// query and each key on its own, the memory learns how they move together.
+#pragma once
+
+#include <cmath>
+#include <deque>
+
+#include "headfit/soft/preconditioner.hpp"
+
+namespace headfit::soft {
+
+// A dot product in double, its order fixed.
+template <class T>
+double inner(const Matrix<T>& a, const Matrix<T>& b) {
+  const Eigen::Map<const Vector<T>> x(a.data(), a.size()), y(b.data(), b.size());
+  return x.template cast<double>().dot(y.template cast<double>());
+}
+
+template <class T>
+class QuasiNewton {
+ public:
+  QuasiNewton(Index memory, const Preconditioner<T>& preconditioner)
+      : memory_(static_cast<std::size_t>(memory)), preconditioner_(preconditioner) {}
+
+  void forget() { pairs_.clear(); }
+  bool remembers() const { return !pairs_.empty(); }
+
+  // A step and what it changed in the gradient; one without positive curvature is left out.
+  void learn(const Matrix<T>& step, const Matrix<T>& change) {
+    const double product = inner(step, change);
+    if (!(product > 1e-10 * std::sqrt(inner(step, step) * inner(change, change)))) return;
+    if (pairs_.size() == memory_) {  // its memory is used again
+      pairs_.push_back(std::move(pairs_.front()));
+      pairs_.pop_front();
+    } else {
+      pairs_.emplace_back();
+    }
+    Pair& pair = pairs_.back();
+    pair.step = step;
+    pair.change = change;
+    pair.product = product;
+  }
+
+  // From the gradient to the direction of descent, in place.
+  void to_direction(Matrix<T>& v) {
+    for (auto p = pairs_.rbegin(); p != pairs_.rend(); ++p) {
+      p->share = inner(p->step, v) / p->product;
+      v -= static_cast<T>(p->share) * p->change;
+    }
+    double scale = 1;
+    if (!pairs_.empty()) {
+      const Pair& last = pairs_.back();
+      solved_ = last.change;
+      preconditioner_.apply(solved_);
+      scale = last.product / inner(last.change, solved_);
+    }
+    preconditioner_.apply(v);
+    v *= static_cast<T>(scale);
+    for (const Pair& p : pairs_) {
+      v += static_cast<T>(p.share - inner(p.change, v) / p.product) * p.step;
+    }
+    v = -v;
+  }
+
+ private:
+  struct Pair {
+    Matrix<T> step, change;
+    double product = 0;
+    double share = 0;
+  };
+
+  std::size_t memory_;
+  const Preconditioner<T>& preconditioner_;
+  std::deque<Pair> pairs_;
+  Matrix<T> solved_;
+};
+
+}  // namespace headfit::soft

@@ -1,0 +1,176 @@
+#include "headfit/soft/target_rows.hpp"
+
+#include "headfit/scores/attention.hpp"
+#include "headfit/scores/softmax_row.hpp"
+
+namespace headfit::soft {
+namespace {
+
+constexpr double nothing = -std::numeric_limits<double>::infinity();
+
+std::string place(Index row, Index col) {
+  return "row " + std::to_string(row) + ", column " + std::to_string(col);
+}
+
+}  // namespace
+
+template <class T>
+TargetRows<T>::TargetRows(const SoftTarget<T>& target, const Run& run)
+    : target_(target),
+      entropy_(static_cast<std::size_t>(target.rows()), 0.0),
+      log_sum_(entropy_.size(), nothing) {
+  if (target_.attention) {
+    measure_attention(run);
+  } else {
+    measure_matrix(run);
+  }
+  for (Index i = 0; i < rows(); ++i) asking_ += asks(i);
+}
+
+template <class T>
+void TargetRows<T>::measure_attention(const Run& run) {
+  if (target_.attention->q.count != 1) throw InputError("the target must be one head");
+  std::vector<double> largest(entropy_.size());
+  attention_stats<T>(*target_.attention, {entropy_.data(), largest.data(), log_sum_.data(), nullptr, {}},
+                     run);
+  pack_keys(run);
+}
+
+template <class T>
+void TargetRows<T>::pack_keys(const Run& run) {
+  const LogitSource<T>& source = *target_.attention;
+  const Index count = round_up(source.k.rows, Blocking<T>::panel) / Blocking<T>::panel;
+  const Index size = source.k.cols * Blocking<T>::panel;
+  const Index valid = source.mask.key_lengths ? source.mask.key_lengths[0] : source.k.rows;
+  T* panels = panels_.ensure(count * size);
+  parallel_for(count, run,
+               [&](Index p) { pack_panel<T>(source.k[0], p, valid, panels + p * size); });
+}
+
+template <class T>
+void TargetRows<T>::measure_matrix(const Run& run) {
+  constexpr Index per_task = 16;
+  parallel_for((rows() + per_task - 1) / per_task, run, [&](Index task) {
+    const Index end = std::min(rows(), (task + 1) * per_task);
+    std::visit([&](const auto& matrix) {
+      for (Index i = task * per_task; i < end; ++i) measure_row(matrix, i);
+    }, *target_.matrix);
+  });
+}
+
+template <class T>
+template <class Stored>
+void TargetRows<T>::measure_row(const MatrixView<Stored>& matrix, Index i) {
+  const Stored* row = matrix.data() + i * matrix.outerStride();
+  double sum = 0, moment = 0;
+  Index allowed = 0;
+  for (Index j = 0; j < cols(); ++j) {
+    const double a = static_cast<double>(row[j]);
+    const bool may = target_.mask.allows(0, i, j, rows(), cols());
+    allowed += may;
+    if (a == 0) continue;
+    if (!std::isfinite(a)) throw_nonfinite("the target", 0, 1, i, j, row[j]);
+    if (a < 0) {
+      throw TargetError("the target must not be negative; got " + std::to_string(a) + " at " +
+                        place(i, j));
+    }
+    if (!may) {
+      throw TargetError("the target must be zero where the mask forbids attention; got " +
+                        std::to_string(a) + " at " + place(i, j));
+    }
+    sum += a;
+    moment += a * std::log(a);
+  }
+  if (allowed == 0) return;
+  if (!(std::abs(sum - 1) <= sum_tolerance)) {
+    throw TargetError("every row of the target must sum to 1; row " + std::to_string(i) +
+                      " sums to " + std::to_string(sum));
+  }
+  const auto at = static_cast<std::size_t>(i);
+  log_sum_[at] = std::log(sum);
+  entropy_[at] = log_sum_[at] - moment / sum;
+}
+
+template <class T>
+TargetRows<T>::Reader::Reader(const TargetRows& target)
+    : target_(target),
+      source_(target.target_.attention.value_or(LogitSource<T>{})),
+      finisher_(source_) {}
+
+template <class T>
+void TargetRows<T>::Reader::read(const RowBlock& block, std::span<const Index> row_numbers, T* out,
+                                 Index stride) {
+  source_.rows = row_numbers;
+  if (target_.target_.matrix) {
+    copy(block, out, stride);
+  } else {
+    multiply(block, out, stride);
+    finisher_.finish(block, {out, stride, block.count, block.col_begin, block.col_end - block.col_begin},
+                     false);  // overflow was looked for when the target was measured
+    to_weights(block, out, stride);
+  }
+}
+
+template <class T>
+void TargetRows<T>::Reader::multiply(const RowBlock& block, T* out, Index stride) {
+  using B = Blocking<T>;
+  const Index depth = source_.q.cols;
+  const Index groups = round_up(block.count, B::row_group) / B::row_group;
+  T* queries = queries_.ensure(groups * B::row_group * depth);
+  const auto row_at = [&](Index i) { return source_.row_at(block.first + i); };
+  pack_queries<T>(source_.q[0], block.count, row_at, static_cast<T>(source_.scale), queries);
+  for (Index col = block.col_begin; col < block.col_end; col += B::panel) {
+    const T* panel = target_.panels_.data() + col * depth;
+    for (Index g = 0; g < groups; ++g) {
+      multiply_panel<T>(depth, {queries + g * B::row_group * depth, 1, B::row_group}, panel,
+                        out + g * B::row_group * stride + (col - block.col_begin), stride, false);
+    }
+  }
+}
+
+template <class T>
+void TargetRows<T>::Reader::to_weights(const RowBlock& block, T* out, Index stride) const {
+  const Index padded = round_up(block.col_end - block.col_begin, simd::lanes<T>);
+  for (Index r = 0; r < block.count; ++r) {
+    T* x = out + r * stride;
+    const double log_sum = target_.log_sum_[static_cast<std::size_t>(source_.row_at(block.first + r))];
+    if (log_sum == nothing) {
+      std::fill(x, x + padded, T(0));
+      continue;
+    }
+    const auto shift = simd::RowShift<T>::at(static_cast<T>(log_sum));
+    const double left_out = static_cast<double>(shift.subtract) +
+                            static_cast<double>(shift.exponent) * std::numbers::ln2;
+    const auto factor = simd::fill(static_cast<T>(std::exp(left_out - log_sum)));
+    const auto limit = simd::fill(static_cast<T>(log_sum) - negligible<T>);
+    for (Index c = 0; c < padded; c += simd::lanes<T>) {
+      simd::store(x + c, simd::ei::pmul(factor, exp_above<T>(simd::load(x + c), limit, shift)));
+    }
+  }
+}
+
+template <class T>
+void TargetRows<T>::Reader::copy(const RowBlock& block, T* out, Index stride) const {
+  const Index cols = block.col_end - block.col_begin;
+  const Index padded = round_up(cols, simd::lanes<T>);
+  for (Index r = 0; r < block.count; ++r) {
+    const Index i = source_.row_at(block.first + r);
+    const double log_sum = target_.log_sum_[static_cast<std::size_t>(i)];
+    const T factor = log_sum == nothing ? T(0) : static_cast<T>(std::exp(-log_sum));
+    T* to = out + r * stride;
+    std::visit([&](const auto& matrix) {
+      const auto* from = matrix.data() + i * matrix.outerStride() + block.col_begin;
+      const T least = std::exp(-negligible<T>);
+      for (Index c = 0; c < cols; ++c) {
+        const T a = static_cast<T>(from[c]);
+        to[c] = a > least ? factor * a : T(0);
+      }
+    }, *target_.target_.matrix);
+    std::fill(to + cols, to + padded, T(0));
+  }
+}
+
+template class TargetRows<float>;
+template class TargetRows<double>;
+
+}  // namespace headfit::soft

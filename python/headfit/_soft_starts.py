@@ -1,0 +1,139 @@
+"""Where the descent to a dense target begins: truncated SVDs, or a head that is given."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from headfit._arrays import FloatArray, as_count
+from headfit._files import require_memory
+from headfit._soft_target import check_one_head
+from headfit.attention import Attention
+from headfit.errors import InputError
+
+# A weight of zero is taken for this one where a start needs its logarithm.
+FLOOR = 1e-6
+# Columns that a start lacks are filled with noise of this size, relative to the others.
+PADDING = 1e-2
+
+
+def svd_head(
+    Q: Any, K: Any, dim: int, *, scale: float | None = None
+) -> tuple[FloatArray, FloatArray]:
+    """Return the head of a given size whose logits are closest in the sum of squares.
+
+    Softmax ignores a constant added to a row, so the rows of the logits are centred first:
+    scale Q (K - mean K)^T. The truncated SVD is that of a D x D matrix between orthonormal
+    bases of Q and K (Eckart and Young 1936), and the n x m logits are never formed. A mask
+    has no say.
+
+    Parameters
+    ----------
+    Q, K : array_like, shape (n, D) and (m, D)
+    dim : int
+        At D or above (n or m, if smaller) the attention is reproduced exactly, with zero columns.
+    scale : float, optional
+        1 / sqrt(D) when None.
+
+    Returns
+    -------
+    Q_d, K_d : ndarray, shape (n, dim) and (m, dim)
+        Queries and keys whose plain products are the logits, in the dtype of Q and K.
+
+    Raises
+    ------
+    InputError
+        When Q and K are no matrices of one head size, or not finite.
+
+    Notes
+    -----
+    O((n + m) D^2) time.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from headfit.soft import svd_head
+    >>> Q = np.array([[1.0, 0.0], [0.0, 1.0]])
+    >>> q, k = svd_head(Q, Q, 1, scale=1.0)
+    >>> np.round(q @ k.T, 3)  # the centred identity has rank 1
+    array([[ 0.5, -0.5],
+           [-0.5,  0.5]])
+    """
+    attention = Attention(Q, K, scale=scale)
+    check_one_head(attention, "Q and K")
+    dim = as_count(dim, "dim", 1, 2**15)
+    q, k = (x.astype(np.float64) for x in (attention.Q, attention.K))
+    for name, x in (("Q", q), ("K", k)):
+        if not np.isfinite(x).all():
+            raise InputError(f"{name} must be finite")
+    q_basis, q_factor = np.linalg.qr(q * attention.scale)
+    k_basis, k_factor = np.linalg.qr(k - k.mean(axis=0))
+    left, size, right = np.linalg.svd(q_factor @ k_factor.T)
+    rank = min(dim, size.size)
+    root = np.sqrt(size[:rank])
+    dtype = np.result_type(attention.Q, attention.K)
+    pad = ((0, 0), (0, dim - rank))
+    return (
+        np.pad((q_basis @ left[:, :rank]) * root, pad).astype(dtype),
+        np.pad((k_basis @ right[:rank].T) * root, pad).astype(dtype),
+    )
+
+
+def log_svd(matrix: FloatArray, mask: Any, dim: int, seed: int) -> tuple[FloatArray, FloatArray]:
+    """Return `svd_head` for a matrix: of its logarithm, centred over what the mask allows.
+
+    A randomised SVD (Halko, Martinsson and Tropp 2011) of one n x m array of float32.
+    """
+    n, m = matrix.shape
+    require_memory(9 * n * m, f"the start of a fit to a matrix of shape {matrix.shape}")
+    logits = np.log(np.maximum(matrix, FLOOR, dtype=np.float32))
+    if mask is not None:
+        empty = Attention(np.zeros((n, 1)), np.zeros((m, 1)), mask=mask)
+        allowed = empty.matrix() > 0
+        count = np.maximum(allowed.sum(axis=1, keepdims=True), 1)
+        logits -= (logits * allowed).sum(axis=1, keepdims=True) / count
+        logits *= allowed
+    else:
+        logits -= logits.mean(axis=1, keepdims=True)
+    rng = np.random.default_rng(seed)
+    basis = logits @ rng.standard_normal((m, min(dim + 8, n, m)), dtype=np.float32)
+    for _ in range(4):
+        basis = logits @ (logits.T @ np.linalg.qr(basis)[0])
+    basis = np.linalg.qr(basis)[0]
+    left, size, right = np.linalg.svd(basis.T @ logits, full_matrices=False)
+    rank = min(dim, size.size)
+    root = np.sqrt(size[:rank])
+    pad = ((0, 0), (0, dim - rank))
+    return np.pad((basis @ left[:, :rank]) * root, pad), np.pad(right[:rank].T * root, pad)
+
+
+def given_start(
+    init: Any, shape: tuple[int, int], dim: int, seed: int
+) -> tuple[FloatArray, FloatArray]:
+    """Return (Q, K) with the columns they lack filled with noise: zero columns would never move."""
+    try:
+        q, k = (np.ascontiguousarray(x, dtype=np.float64) for x in init)
+    except (TypeError, ValueError) as error:
+        raise InputError(f"init must be a pair (Q, K) of matrices: {error}") from error
+    for name, x, rows in (("Q", q, shape[0]), ("K", k, shape[1])):
+        if x.ndim != 2 or x.shape[0] != rows or not 1 <= x.shape[1] <= dim:
+            raise InputError(
+                f"init must be Q and K with {shape[0]} and {shape[1]} rows and 1 to {dim} columns; "
+                f"got {name} of shape {x.shape}"
+            )
+        if not np.isfinite(x).all():
+            raise InputError(f"init must be finite; {name} is not")
+    if q.shape[1] != k.shape[1]:
+        raise InputError(
+            f"init must be Q and K with as many columns; got {q.shape[1]} and {k.shape[1]}"
+        )
+    rng = np.random.default_rng(seed)
+    missing = dim - q.shape[1]
+
+    def padded(x: FloatArray) -> FloatArray:
+        size = PADDING * math.sqrt(float(np.mean(x * x)))
+        return np.hstack([x, size * rng.standard_normal((x.shape[0], missing))])
+
+    return padded(q), padded(k)

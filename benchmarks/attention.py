@@ -14,6 +14,9 @@ import numpy as np  # noqa: E402
 import torch  # noqa: E402
 
 import headfit as hf  # noqa: E402
+import limits  # noqa: E402
+
+RATES = limits.measured(OPTIONS.threads, 16, 64)
 
 
 def in_numpy(Q, K, scale, out):
@@ -58,10 +61,15 @@ def full_matrix(n, d):
         OPTIONS.repeat,
     )
     measure.ratios(f"attention matrix, n={n}, d={d}", seconds, "headfit")
+    limit = RATES.attention_seconds(n, d)
+    name = f"attention matrix, n={n:,}, d={d}"
+    measure.summarise(name, seconds["headfit"], "torch eager", seconds["torch eager"], limit)
+    measure.summarise(f"{name}, causal", seconds["headfit causal"], "torch eager with a mask",
+                      seconds["torch eager causal"], limit / 2)  # fmt: skip
     return seconds
 
 
-def folds(n, d):
+def values(n, d):
     rng = np.random.default_rng(1)
     Q, K, V = (rng.standard_normal((n, d)).astype(np.float32) for _ in range(3))
     q, k, v = (torch.from_numpy(x) for x in (Q, K, V))
@@ -71,32 +79,45 @@ def folds(n, d):
         with torch.no_grad():
             return torch.nn.functional.scaled_dot_product_attention(q[None], k[None], v[None])[0]
 
-    def blocked_topk():
-        return torch.cat([torch.topk(q[i : i + 1024] @ k.T, 8).indices for i in range(0, n, 1024)])
-
     np.testing.assert_allclose(
         hf.attention_apply(Q, K, V, num_threads=threads), sdpa().numpy(), rtol=1e-3, atol=1e-5
     )
+    seconds = measure.interleaved(
+        {"headfit": lambda: hf.attention_apply(Q, K, V, num_threads=threads), "torch SDPA": sdpa},
+        OPTIONS.repeat,
+    )
+    title = f"attention times values, n={n:,}, d={d}"
+    measure.ratios(title, seconds, "headfit")
+    limit = 2 * RATES.product_seconds(n, d) + n * n / RATES.exp
+    measure.summarise(title, seconds["headfit"], "torch SDPA", seconds["torch SDPA"], limit)
+    return seconds
+
+
+def topk(n, d):
+    rng = np.random.default_rng(2)
+    Q, K = (rng.standard_normal((n, d)).astype(np.float32) for _ in range(2))
+    q, k = torch.from_numpy(Q), torch.from_numpy(K)
+    threads = OPTIONS.threads
+
+    def blocked_topk():
+        return torch.cat([torch.topk(q[i : i + 1024] @ k.T, 8).indices for i in range(0, n, 1024)])
+
     found = hf.attention_topk(Q[None], K[None], 8, num_threads=threads)[0][0]
     agree = (np.sort(found, 1) == np.sort(blocked_topk().numpy(), 1)).all(1).mean()
     assert agree > 0.999, agree  # logits that tie in float32 may be ordered otherwise
     seconds = measure.interleaved(
         {
-            "headfit": lambda: hf.attention_apply(Q, K, V, num_threads=threads),
-            "torch SDPA": sdpa,
-        },
-        OPTIONS.repeat,
-    )
-    measure.ratios(f"attention times values, n={n}, d={d}", seconds, "headfit")
-    top = measure.interleaved(
-        {
             "headfit": lambda: hf.attention_topk(Q, K, 8, num_threads=threads),
             "torch blocked matmul + topk": blocked_topk,
         },
-        OPTIONS.repeat,
+        max(1, OPTIONS.repeat // 2),
     )
-    measure.ratios(f"top-8 with weights, n={n}, d={d}", top, "headfit")
-    return {"apply": seconds, "topk": top}
+    title = f"top-8 with weights, n={n:,}, d={d}"
+    measure.ratios(title, seconds, "headfit")
+    theirs = seconds["torch blocked matmul + topk"]
+    limit = RATES.product_seconds(n, d) + n * n / RATES.exp  # the weights need the row sums
+    measure.summarise(title, seconds["headfit"], "torch blocked matmul + topk", theirs, limit)
+    return seconds
 
 
 def main():
@@ -105,7 +126,9 @@ def main():
     sizes = [(512, 64)] if OPTIONS.quick else [(4096, 64), (4096, 16)]
     figures = {f"matrix n={n} d={d}": full_matrix(n, d) for n, d in sizes}
     n = 512 if OPTIONS.quick else 8192
-    figures[f"folds n={n} d=64"] = folds(n, 64)
+    figures[f"values n={n} d=64"] = values(n, 64)
+    for n in (1024,) if OPTIONS.quick else (8192, 32_768):
+        figures[f"topk n={n} d=64"] = topk(n, 64)
     measure.finish(OPTIONS, figures)
 
 

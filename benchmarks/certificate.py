@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import os
+import resource
+import time
 
 import measure
 
-OPTIONS = measure.arguments(__doc__)
+PARSER = measure.parser(__doc__)
+PARSER.add_argument("--million", action="store_true", help="a certificate of a million tokens")
+OPTIONS = PARSER.parse_args()
 for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ[variable] = str(OPTIONS.threads)
 
 import numpy as np  # noqa: E402
 
 import headfit as hf  # noqa: E402
+import limits  # noqa: E402
+
+RATES = limits.measured(OPTIONS.threads, 16, 64)
 
 
 def numpy_scan(A, Q, K, scale, mass, block=512):
@@ -59,19 +66,42 @@ def compare(n, d):
         if mass:
             np.testing.assert_allclose(c.row_stray, stray, rtol=1e-3)
         seconds = measure.interleaved(
-            {"headfit": ours, "blocked NumPy": peer}, max(1, OPTIONS.repeat // 2)
+            {"headfit": ours, "blocked NumPy": peer}, 1 if n > 50_000 else OPTIONS.repeat // 2
         )
         what = "with tv and stray mass" if mass else "compare only"
         measure.ratios(f"certificate, n={n}, d={d}, {what}", seconds, "headfit")
         print(f"\n{n * n / seconds['headfit'] / 1e9:.2f} 10^9 logits a second")
+        limit = RATES.product_seconds(n, d) + (n * n / RATES.exp if mass else 0)
+        measure.summarise(f"certificate, n={n:,}, d={d}, {what}", seconds["headfit"],
+                          "blocked NumPy", seconds["blocked NumPy"], limit)  # fmt: skip
         figures["mass" if mass else "compare"] = seconds
     return figures
 
 
+def alone(n, d):
+    """Seconds and peak memory over the inputs where no peer would end."""
+    A = hf.Target(hf.patterns.random_regular(n, 4, gamma=2.0, rng=0))
+    K = np.random.default_rng(0).standard_normal((n, d)).astype(np.float32)
+    Q = (2 * np.sqrt(d) * (A.matrix @ K)).astype(np.float32)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    start = time.perf_counter()
+    hf.certify(A, Q, K, mass=False, num_threads=OPTIONS.threads)
+    seconds = time.perf_counter() - start
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    title = f"certificate, n={n:,}, d={d}, compare only"
+    print(f"\n{title}: {seconds:.0f} s, peak of the process {peak / 1024:.0f} MB, "
+          f"{(peak - before) / 1024:.0f} MB above what it was")  # fmt: skip
+    measure.summarise(title, seconds, "-", None, RATES.product_seconds(n, d))
+    return {"seconds": seconds, "peak_mb": peak / 1024}
+
+
 def main():
     print(f"{measure.machine()}; {OPTIONS.threads} threads")
-    sizes = [(1024, 16)] if OPTIONS.quick else [(20_000, 16), (20_000, 64)]
-    measure.finish(OPTIONS, {f"n={n} d={d}": compare(n, d) for n, d in sizes})
+    sizes = [(1024, 16)] if OPTIONS.quick else [(20_000, 16), (20_000, 64), (100_000, 16)]
+    figures = {f"n={n} d={d}": compare(n, d) for n, d in sizes}
+    if OPTIONS.million:
+        figures["million"] = alone(1_000_000, 16)
+    measure.finish(OPTIONS, figures)
 
 
 if __name__ == "__main__":

@@ -75,6 +75,9 @@ def compare(n, k, dim, sample):
             np.testing.assert_allclose(np.linalg.norm(head.Q[solved], axis=1), norms, rtol=1e-6)
     title = f"max-margin queries, n={n}, k={k}, d={dim}, a row; {len(problems)} rows of the peers"
     measure.ratios(title, seconds, "headfit")
+    for peer in ("quadprog", "HiGHS, feasibility"):
+        measure.summarise(f"max-margin queries, n={n:,}, k={k}, d={dim}, a row",
+                          seconds["headfit"], peer, seconds[peer])  # fmt: skip
     print(f"\nrows that have no query: {head.failed_rows.size}")
     return {"seconds_a_row": seconds, "failed": int(head.failed_rows.size)}
 

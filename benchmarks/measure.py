@@ -57,6 +57,19 @@ def ratios(title: str, seconds: Mapping[str, float], ours: str) -> None:
     table(title, rows)
 
 
+SUMMARY: list[dict[str, Any]] = []
+
+
+def summarise(
+    work: str, ours: float, peer: str, theirs: float | None, limit: float | None = None
+) -> None:
+    """Keep a row of the table that `all.py` makes: seconds of ours, of a peer, of a limit."""
+    SUMMARY.append({"work": work, "seconds": ours, "peer": peer, "peer_seconds": theirs,
+                    "limit_seconds": limit})  # fmt: skip
+    if limit is not None:
+        print(f"\n{work}: {1e3 * ours:.1f} ms; limit {1e3 * limit:.1f} ms ({ours / limit:.2f}x)")
+
+
 def parser(description: str) -> argparse.ArgumentParser:
     """Return a parser of the options that every benchmark takes."""
     made = argparse.ArgumentParser(description=description)
@@ -75,4 +88,10 @@ def arguments(description: str) -> argparse.Namespace:
 def finish(options: argparse.Namespace, figures: dict[str, Any]) -> None:
     """Write the figures where asked."""
     if options.json:
-        options.json.write_text(json.dumps({"machine": machine(), **figures}, indent=1) + "\n")
+        options.json.write_text(
+            json.dumps(
+                {"machine": machine(), "threads": options.threads, "summary": SUMMARY, **figures},
+                indent=1,
+            )
+            + "\n"
+        )

@@ -8,6 +8,7 @@ import numpy as np
 from sklearn.random_projection import GaussianRandomProjection
 
 import headfit as hf
+import limits
 import measure
 from headfit import _core, projection
 
@@ -52,7 +53,13 @@ def against_sklearn(n, k, dim):
         },
         repeat,
     )
-    measure.ratios(f"projection, n={n}, k={k}, d={dim}, float32", seconds, "headfit Gaussian")
+    title = f"projection, n={n:,}, k={k}, d={dim}"
+    measure.ratios(f"{title}, float32", seconds, "headfit Gaussian")
+    # Gather k rows of keys for every query, store both: at the rate of stores.
+    limit = 4 * n * dim * (k + 2) / limits.measured(OPTIONS.threads).store
+    for kind in ("Gaussian", "Rademacher"):
+        measure.summarise(f"{title}, {kind}", seconds[f"headfit {kind}"], "scikit-learn",
+                          seconds["scikit-learn, sketch and product"], limit)  # fmt: skip
     return seconds
 
 
@@ -78,15 +85,29 @@ def against_svd(n, dim):
         errors[factor] = float(np.abs(head.Q @ head.K.T - B.toarray()).std())
     # Both are unbiased sketches of the same B; their errors are alike.
     assert 0.5 < errors["identity"] / errors["svd"] < 2, errors
-    measure.ratios(f"factors, n={n}, d={dim}, float64", seconds, "identity")
+    title = f"projection by identity factor, n={n:,}, d={dim}"
+    measure.ratios(title, seconds, "identity")
+    measure.summarise(title, seconds["identity"], "by SVD", seconds["svd"])
     print(f"\nstandard deviation of the logits' error: {errors}")
     return {"seconds": seconds, "errors": errors}
 
 
+def regular(n, k):
+    """Seconds for a random regular pattern; its rows and columns are counted."""
+    start = time.perf_counter()
+    A = hf.patterns.random_regular(n, k, gamma=2.0, rng=0)
+    seconds = time.perf_counter() - start
+    assert (np.diff(A.indptr) == k).all()
+    assert (np.bincount(A.indices, minlength=n) == k).all()
+    measure.summarise(f"random_regular, n={n:,}, k={k}", seconds, "-", None)
+    return seconds
+
+
 def main():
     print(f"{measure.machine()}; {OPTIONS.threads} threads")
-    n, dim = (2048, 128) if OPTIONS.quick else (65536, 1024)
-    figures = {f"sklearn n={n} d={dim}": against_sklearn(n, 8, dim)}
+    sizes = [(2048, 128)] if OPTIONS.quick else [(65_536, 1024), (1_000_000, 512)]
+    figures = {f"sklearn n={n} d={dim}": against_sklearn(n, 8, dim) for n, dim in sizes}
+    figures["random_regular"] = regular(10_000 if OPTIONS.quick else 1_000_000, 8)
     n = 256 if OPTIONS.quick else 4096
     figures[f"svd n={n}"] = against_svd(n, 256)
     measure.finish(OPTIONS, figures)

@@ -79,6 +79,9 @@ def regular(cases, seeds, options, dtype="float32"):
         rows.append([str(n), str(k), str(dim), str(steps), f"{sum(certified)}/{seeds}",
                      f"{statistics.median(seconds):.2f}", f"{max(norms):.0f}"])  # fmt: skip
         print("  ".join(rows[-1]), flush=True)
+        if all(certified) and n >= 4096:
+            measure.summarise(f"learned to a certificate, n={n:,}, k={k}, d={dim}",
+                              statistics.median(seconds), "-", None)  # fmt: skip
         figures.append({"n": n, "k": k, "dim": dim, "steps": steps, "certified": certified,
                         "seconds": seconds, "norms": norms})  # fmt: skip
     measure.table(f"learned heads in {dtype}, {seeds} seeds", rows)
@@ -166,6 +169,10 @@ def peers(cases, options):
                 cells += ["not certified" if seconds is None else f"{seconds:.1f} s", str(taken)]
         print("  ".join(cells), flush=True)
         rows.append(cells)
+        for name in {"torch", "jax"} & set(found) if n <= 2048 else ():
+            title = f"learned to a certificate, n={n:,}, k={k}, d={dim}"
+            taken = found[name]["seconds"]
+            measure.summarise(title, found["headfit"], f"Adam in {name}", taken)
         figures.append(found)
     measure.table(f"peers, {options.limit:.0f} s at most", rows)
     return figures

@@ -1,0 +1,73 @@
+"""Run the benchmarks of speed one after the other and make one table and one picture of them.
+
+python benchmarks/all.py --quick          # does everything run?
+python benchmarks/all.py --out benchmarks/results   # an hour on two cores
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import measure
+
+HERE = Path(__file__).parent
+RUNS = {
+    "attention": [],
+    "certificate": [],
+    "projection": [],
+    "max_margin": [],
+    "small_heads": ["--only", "--large", "--seeds", "1", "--peers"],
+    "growth": [],
+}
+
+
+def duration(seconds):
+    return f"{seconds:.3g} s" if seconds >= 1 else f"{1e3 * seconds:.3g} ms"
+
+
+def row(item):
+    peer, ours, limit = item["peer_seconds"], item["seconds"], item["limit_seconds"]
+    return [
+        item["work"],
+        duration(ours),
+        item["peer"],
+        "-" if peer is None else duration(peer),
+        "-" if peer is None else f"{peer / ours:.3g}x",
+        "-" if limit is None else f"{ours / limit:.2f}x",
+    ]
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--out", type=Path, default=Path("headfit-benchmarks"), help="a folder")
+    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--only", nargs="*", choices=RUNS, help="some of them; others are kept")
+    options = parser.parse_args()
+    options.out.mkdir(parents=True, exist_ok=True)
+    for name, extra in RUNS.items():
+        if options.only and name not in options.only:
+            continue
+        command = [sys.executable, str(HERE / f"{name}.py"), "--threads", str(options.threads),
+                   "--json", str(options.out / f"{name}.json"), *extra]  # fmt: skip
+        if options.quick:
+            command += ["--quick"]
+        if name == "growth":
+            command += ["--plot", str(options.out / "growth.svg")]
+        print(f"\n## {name}\n", flush=True)
+        subprocess.run(command, check=True)
+    rows = [["work", "headfit", "peer", "takes", "times ours", "ours / limit"]]
+    for name in RUNS:
+        path = options.out / f"{name}.json"
+        if path.exists():
+            rows += [row(item) for item in json.loads(path.read_text())["summary"]]
+    print(f"\n{measure.machine()}; {options.threads} threads")
+    measure.table("speed", rows)
+
+
+if __name__ == "__main__":
+    main()

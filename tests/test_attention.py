@@ -993,8 +993,9 @@ def test_torch_tensors() -> None:
 
 
 @needs_torch
-def test_torch_bfloat16_is_refused() -> None:
-    x = torch.zeros(3, 2, dtype=torch.bfloat16)
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_tensors_elsewhere_are_refused(dtype: str) -> None:
+    x = torch.zeros(3, 2, dtype=getattr(torch, dtype), device="meta")
     with pytest.raises(InputError, match="Q must be an array on the CPU"):
         hf.attention_matrix(x, x)
 

@@ -75,5 +75,7 @@ void bind_pattern(py::module_& m);
 void bind_construct(py::module_& m);
 void bind_soft(py::module_& m);
 void bind_certify(py::module_& m);
+void bind_sparsify(py::module_& m);
+void bind_analysis(py::module_& m);
 
 }  // namespace headfit::python

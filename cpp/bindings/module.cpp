@@ -35,4 +35,6 @@ PYBIND11_MODULE(_core, m) {
   bind_construct(m);
   bind_soft(m);
   bind_certify(m);
+  bind_sparsify(m);
+  bind_analysis(m);
 }

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = files(__name__).joinpath("VERSION").read_text(encoding="utf-8").strip()
 
 from headfit import bounds, errors, patterns
+from headfit.analysis import HeadTable, describe
 from headfit.attention import (
     Attention,
     AttentionStats,
@@ -42,6 +43,7 @@ from headfit.module import SelfAttention, random_rotation
 from headfit.projection import project_attention as project
 from headfit.soft import svd_head
 from headfit.soft_fit import SoftFit, fit_soft
+from headfit.sparsifying import Sparsified, sparsify
 from headfit.targets import Target, load_matrix
 from headfit.witnesses import FaceWitness, FarkasWitness
 
@@ -56,6 +58,7 @@ __all__ = [
     "FaceWitness",
     "FarkasWitness",
     "Fit",
+    "HeadTable",
     "HeadfitError",
     "InputError",
     "KeyTable",
@@ -64,6 +67,7 @@ __all__ = [
     "SelfAttention",
     "SoftComparison",
     "SoftFit",
+    "Sparsified",
     "Target",
     "TargetError",
     "Trial",
@@ -76,6 +80,7 @@ __all__ = [
     "bounds",
     "certify",
     "compare_attention",
+    "describe",
     "errors",
     "fit",
     "fit_soft",
@@ -85,6 +90,7 @@ __all__ = [
     "plot",
     "project",
     "random_rotation",
+    "sparsify",
     "svd_head",
 ]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import operator
 import os
+import sys
 from typing import Any
 
 import numpy as np
@@ -45,12 +46,27 @@ def as_count(value: Any, name: str, least: int, most: int | None = None) -> int:
     return count
 
 
+def _widen_bfloat16(bits: NDArray[Any]) -> NDArray[np.float32]:
+    """Return bfloat16 numbers, given as 16-bit integers, as float32: their upper halves."""
+    wide = bits.view(np.uint16).astype(np.uint32)
+    wide <<= 16
+    return wide.view(np.float32)
+
+
 def as_array(x: Any, name: str) -> NDArray[Any]:
-    """Return `x` as a NumPy array: arrays of any library that speaks DLPack, or sequences."""
-    if isinstance(x, np.ndarray):
-        return np.asarray(x)  # subclasses (matrix, masked arrays) index in their own ways
+    """Return `x` as a NumPy array: arrays of any library that speaks DLPack, or sequences.
+
+    bfloat16, which NumPy lacks, becomes float32 through a view as integers.
+    """
     if hasattr(x, "detach"):  # a torch tensor inside a graph exports nothing
         x = x.detach()
+    is_bfloat16 = str(getattr(x, "dtype", "")).endswith("bfloat16")
+    if is_bfloat16 and hasattr(x, "detach"):
+        return _widen_bfloat16(as_array(x.view(sys.modules["torch"].int16), name))
+    if is_bfloat16:
+        return _widen_bfloat16(np.asarray(x))
+    if isinstance(x, np.ndarray):
+        return np.asarray(x)  # subclasses (matrix, masked arrays) index in their own ways
     if hasattr(x, "__dlpack__"):
         try:
             return np.from_dlpack(x)
@@ -64,7 +80,7 @@ def as_array(x: Any, name: str) -> NDArray[Any]:
 def as_float_array(x: Any, name: str, *, ndim: int = 2) -> FloatArray:
     """Return `x` as float32 or float64 with at least `ndim` axes.
 
-    float32 stays float32, float16 becomes float32, integers and booleans float64.
+    float32 stays float32, float16 and bfloat16 become float32, integers and booleans float64.
     """
     array = as_array(x, name)
     if array.dtype.kind not in "fiub":
@@ -75,7 +91,9 @@ def as_float_array(x: Any, name: str, *, ndim: int = 2) -> FloatArray:
         array = array.astype(np.float32)
     elif array.dtype != np.float32:
         if array.dtype.kind == "f" and array.dtype.itemsize > 8:
-            raise InputError(f"{name} must be float16, float32 or float64; got {array.dtype}")
+            raise InputError(
+                f"{name} must be float16, bfloat16, float32 or float64; got {array.dtype}"
+            )
         array = array.astype(np.float64, copy=False)
     if array.ndim < ndim:
         raise InputError(f"{name} must have at least {ndim} axes; got shape {array.shape}")

@@ -191,6 +191,38 @@ def certify_logits(
     mass: bool,
     threads: int,
 ) -> dict[str, Any]: ...
+
+class SparsifyOptions(metaclass=_Pybind11Type):
+    def __init__(
+        self,
+        per_row: int,
+        mass: float,
+        per_column: int,
+        exempt: _Columns,
+        exempt_sinks: bool,
+        keep_max: bool,
+    ) -> None: ...
+
+# (offsets, columns, weights, dropped, exempt)
+_SparseRows: TypeAlias = tuple[_Offsets, _Columns, _Float64, _Float64, _Columns]
+
+def sparsify_logits(logits: Logits, options: SparsifyOptions, threads: int) -> _SparseRows: ...
+def sparsify_matrix(
+    matrix: _Floats, mask: Mask, options: SparsifyOptions, threads: int
+) -> _SparseRows: ...
+def sparsify_compressed(
+    offsets: _Offsets,
+    columns: _Columns,
+    weights: _Float64,
+    cols: int,
+    mask: Mask,
+    options: SparsifyOptions,
+    threads: int,
+) -> _SparseRows: ...
+def head_profile(
+    logits: Logits, per_row: int, share: float, previous: _Offsets | None, threads: int
+) -> dict[str, Any]: ...
+def logit_spectrum(logits: Logits, threads: int) -> tuple[_Float64, _Float64]: ...
 def certify_matrix(
     offsets: _Offsets,
     columns: _Columns,

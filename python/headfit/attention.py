@@ -32,6 +32,7 @@ from headfit._arrays import (
     thread_count,
 )
 from headfit._masks import core_mask, same_mask
+from headfit._positions import apply_position
 from headfit.errors import InputError
 
 __all__ = [
@@ -150,6 +151,7 @@ def _problem(
     bias: Any = None,
     softcap: float | None = None,
     rows: Rows = None,
+    position: Any = None,
 ) -> _Problem:
     q, k = as_float_array(Q, "Q"), as_float_array(K, "K")
     dtype = np.result_type(q.dtype, k.dtype)
@@ -167,6 +169,9 @@ def _problem(
     lead, kv_lead = q.shape[:-2], k.shape[:-2]
     group = _group(lead, kv_lead)
     shape = (q.shape[-2], k.shape[-2])
+    q, k, ramp = apply_position(position, q, k)
+    if ramp is not None and bias is not None:
+        raise InputError("bias and the position alibi exclude each other: alibi is a bias")
     numbers = _row_numbers(rows, shape[0])
     logits = _core.Logits(
         as_stack(q),
@@ -175,7 +180,7 @@ def _problem(
         check_scale(scale, q.shape[-1]),
         0.0 if softcap is None else float(softcap),
         core_mask(mask, lead, shape, key_lengths),
-        _bias(bias, lead, shape, dtype),
+        _bias(bias, lead, shape, dtype) if ramp is None else ramp,
         numbers,
     )
     count = shape[0] if numbers is None else numbers.size
@@ -214,6 +219,7 @@ def attention_matrix(
     key_lengths: Any = None,
     bias: Any = None,
     softcap: float | None = None,
+    position: Any = None,
     rows: Rows = None,
     out: NDArray[Any] | None = None,
     num_threads: int | None = None,
@@ -223,7 +229,8 @@ def attention_matrix(
     Parameters
     ----------
     Q : array_like, shape (..., n, d)
-        Queries. float32 stays float32; other real dtypes become float64 (float16: float32).
+        Queries. float32 stays float32; float16 and bfloat16 (of torch, ml_dtypes or
+        JAX) become float32, other real dtypes float64.
     K : array_like, shape (..., m, d)
         Keys; see the module's notes for fewer heads than queries.
     scale : float, optional
@@ -243,6 +250,13 @@ def attention_matrix(
         Added to the logits; broadcasts to (..., n, m); -inf masks a position.
     softcap : float, optional
         Logits become softcap * tanh(logits / softcap), before bias and mask.
+    position : optional
+        Positions that Q and K do not hold yet; key j stands at j, query i at i + m - n.
+        ``"rope"`` or ``("rope", base)``: rotary embeddings (Su et al. 2021), neighbouring
+        entries as pairs, base 10000; ``"rope-half"``: entries p and p + d/2 as pairs (Llama).
+        ``("alibi", slope)`` or one slope for each head: the bias -slope * distance (Press et
+        al. 2022); ``"alibi"``: their slopes 2**(-8 h / H) for head h = 1 ... H. For reading
+        only: `fit` and `certify` speak of stored queries and keys and know no positions.
     rows : slice or sequence of int, optional
         The rows to compute; nothing else is.
     out : ndarray, optional
@@ -277,7 +291,15 @@ def attention_matrix(
            [0.25, 0.75]])
     """
     problem = _problem(
-        Q, K, scale=scale, mask=mask, key_lengths=key_lengths, bias=bias, softcap=softcap, rows=rows
+        Q,
+        K,
+        scale=scale,
+        mask=mask,
+        key_lengths=key_lengths,
+        bias=bias,
+        softcap=softcap,
+        position=position,
+        rows=rows,
     )
     out = _check_out(out, problem, problem.keys)
     _core.attention_matrix(problem.logits, problem.stack(out), thread_count(num_threads))
@@ -293,6 +315,7 @@ def attention_logits(
     key_lengths: Any = None,
     bias: Any = None,
     softcap: float | None = None,
+    position: Any = None,
     rows: Rows = None,
     out: NDArray[Any] | None = None,
     num_threads: int | None = None,
@@ -316,7 +339,15 @@ def attention_logits(
            [  2.,   2.]])
     """
     problem = _problem(
-        Q, K, scale=scale, mask=mask, key_lengths=key_lengths, bias=bias, softcap=softcap, rows=rows
+        Q,
+        K,
+        scale=scale,
+        mask=mask,
+        key_lengths=key_lengths,
+        bias=bias,
+        softcap=softcap,
+        position=position,
+        rows=rows,
     )
     out = _check_out(out, problem, problem.keys)
     _core.attention_logits(problem.logits, problem.stack(out), thread_count(num_threads))
@@ -333,6 +364,7 @@ def attention_topk(
     key_lengths: Any = None,
     bias: Any = None,
     softcap: float | None = None,
+    position: Any = None,
     renormalize: bool = False,
     num_threads: int | None = None,
 ) -> sp.csr_array | tuple[NDArray[np.int64], NDArray[Any]]:
@@ -340,7 +372,7 @@ def attention_topk(
 
     Parameters
     ----------
-    Q, K, scale, mask, key_lengths, bias, softcap, num_threads
+    Q, K, scale, mask, key_lengths, bias, softcap, position, num_threads
         As in `attention_matrix`.
     k : int
         How many weights to keep in each row, 1 ... m. Ties go to the lower column.
@@ -366,7 +398,14 @@ def attention_topk(
     array([0, 1, 2], dtype=int32)
     """
     problem = _problem(
-        Q, K, scale=scale, mask=mask, key_lengths=key_lengths, bias=bias, softcap=softcap
+        Q,
+        K,
+        scale=scale,
+        mask=mask,
+        key_lengths=key_lengths,
+        bias=bias,
+        softcap=softcap,
+        position=position,
     )
     k = as_count(k, "k", 1, problem.keys)
     columns = problem.empty(k, np.int64)
@@ -404,6 +443,7 @@ def attention_apply(
     key_lengths: Any = None,
     bias: Any = None,
     softcap: float | None = None,
+    position: Any = None,
     rows: Rows = None,
     num_threads: int | None = None,
 ) -> NDArray[Any]:
@@ -411,7 +451,7 @@ def attention_apply(
 
     Parameters
     ----------
-    Q, K, scale, mask, key_lengths, bias, softcap, rows, num_threads
+    Q, K, scale, mask, key_lengths, bias, softcap, position, rows, num_threads
         As in `attention_matrix`.
     V : array_like, shape (..., m, dv)
         Values, with the leading axes and rows of K.
@@ -435,7 +475,15 @@ def attention_apply(
     """
     v = as_float_array(V, "V")
     problem = _problem(
-        Q, K, scale=scale, mask=mask, key_lengths=key_lengths, bias=bias, softcap=softcap, rows=rows
+        Q,
+        K,
+        scale=scale,
+        mask=mask,
+        key_lengths=key_lengths,
+        bias=bias,
+        softcap=softcap,
+        position=position,
+        rows=rows,
     )
     if v.shape[:-2] != problem.kv_lead or v.shape[-2] != problem.keys:
         raise InputError(
@@ -505,6 +553,7 @@ def attention_stats(
     key_lengths: Any = None,
     bias: Any = None,
     softcap: float | None = None,
+    position: Any = None,
     shares: Sequence[float] = (0.9,),
     num_threads: int | None = None,
 ) -> AttentionStats:
@@ -512,7 +561,7 @@ def attention_stats(
 
     Parameters
     ----------
-    Q, K, scale, mask, key_lengths, bias, softcap, num_threads
+    Q, K, scale, mask, key_lengths, bias, softcap, position, num_threads
         As in `attention_matrix`.
     shares : sequence of float in (0, 1], default (0.9,)
         For each share, count the fewest keys that hold it; empty to save that work.
@@ -534,7 +583,14 @@ def attention_stats(
     (array([4.]), array([[2, 4]]))
     """
     problem = _problem(
-        Q, K, scale=scale, mask=mask, key_lengths=key_lengths, bias=bias, softcap=softcap
+        Q,
+        K,
+        scale=scale,
+        mask=mask,
+        key_lengths=key_lengths,
+        bias=bias,
+        softcap=softcap,
+        position=position,
     )
     wanted = np.array([float(s) for s in shares], dtype=np.float64)
     for share in wanted:

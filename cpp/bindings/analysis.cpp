@@ -1,0 +1,55 @@
+#include "headfit/analysis/profile.hpp"
+
+#include "headfit/analysis/spectrum.hpp"
+#include "logits.hpp"
+
+namespace headfit::python {
+
+void bind_analysis(py::module_& m) {
+  m.def("head_profile", [](const LogitArrays& x, Index per_row, double share,
+                           std::optional<Array<Offset>> previous, int threads) {
+    const Run run = make_run(threads);
+    const Index heads = x.heads(), n = x.row_count(), cols = x.cols();
+    if (previous && (previous->ndim() != 2 || previous->shape(0) != heads || previous->shape(1) != n)) {
+      throw InputError("previous must have one row for each head");
+    }
+    const std::vector<Index> rows{heads, n}, columns{heads, cols};
+    Array<double> top_mass(rows), log_gamma(rows), induction(rows), column_mass(columns);
+    Array<double> offset_mass(std::vector<Index>{heads, std::max<Index>(0, n + cols - 1)});
+    Array<Offset> kept(rows), load(columns);
+    ProfileOptions options{per_row, share, nullptr, 0};
+    if (previous) {
+      options.previous = previous->data();
+      options.previous_head_stride = item_stride<Offset>(*previous, 0);
+    }
+    const ProfileOut out{top_mass.mutable_data(),
+                         log_gamma.mutable_data(),
+                         kept.mutable_data(),
+                         previous ? induction.mutable_data() : nullptr,
+                         load.mutable_data(),
+                         column_mass.mutable_data(),
+                         offset_mass.mutable_data()};
+    without_gil(x.q, [&]<class T>() { head_profile<T>(x.view<T>(), options, out, run); });
+    py::dict d;
+    d["top_mass"] = top_mass;
+    d["log_gamma"] = log_gamma;
+    d["kept"] = kept;
+    if (previous) d["induction"] = induction;
+    d["load"] = load;
+    d["column_mass"] = column_mass;
+    d["offset_mass"] = offset_mass;
+    return d;
+  }, py::arg("logits"), py::arg("per_row"), py::arg("share"), py::arg("previous"),
+     py::arg("threads"));
+
+  m.def("logit_spectrum", [](const LogitArrays& x, int threads) {
+    const Run run = make_run(threads);
+    const std::vector<Index> shape{x.heads(), x.q.shape(2)};
+    Array<double> values(shape), centred(shape);
+    const SpectrumOut out{values.mutable_data(), centred.mutable_data()};
+    without_gil(x.q, [&]<class T>() { logit_spectrum<T>(x.view<T>(), out, run); });
+    return py::make_tuple(values, centred);
+  }, py::arg("logits"), py::arg("threads"));
+}
+
+}  // namespace headfit::python

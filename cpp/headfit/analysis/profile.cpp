@@ -1,0 +1,169 @@
+#include "headfit/analysis/profile.hpp"
+
+#include <atomic>
+
+#include "headfit/analysis/exact_sums.hpp"
+#include "headfit/scores/softmax_row.hpp"
+#include "headfit/scores/stream.hpp"
+#include "headfit/scores/whole_rows.hpp"
+#include "headfit/sparsify/best_of_row.hpp"
+
+namespace headfit {
+namespace {
+
+// A key at least this much below the row's sum has a share of nothing in double.
+constexpr double least_log_share = -700;
+
+template <class T>
+class ProfileFold : public WholeRows<T> {
+ public:
+  ProfileFold(const LogitSource<T>& source, const ProfileOptions& options, const ProfileOut& out,
+              ExactSums& columns, ExactSums& offsets)
+      : n_(source.q.rows),
+        m_(source.k.rows),
+        options_(options),
+        out_(out),
+        columns_(columns),
+        offsets_(offsets) {}
+
+  void end(const RowBlock& block) {
+    const Index width = this->padded(block);
+    column_terms_.assign(static_cast<std::size_t>(width), 0.0);
+    offset_terms_.assign(static_cast<std::size_t>(width + block.count), 0.0);
+    for (Index r = 0; r < block.count; ++r) finish_row(block, r);
+    const Index cols = block.col_end - block.col_begin;
+    columns_.add(block.head * m_ + block.col_begin, column_terms_.data(), cols);
+    add_offsets(block, cols);
+  }
+
+ private:
+  void finish_row(const RowBlock& block, Index r) {
+    const Index row = block.first + r;
+    const Index place = block.head * n_ + row;
+    const Index padded = this->padded(block);
+    T* x = this->row(r);
+    const T max = row_max(x, padded);
+    if (max == -std::numeric_limits<T>::infinity()) {
+      out_.top_mass[place] = out_.log_gamma[place] = 0;
+      out_.kept[place] = 0;
+      if (out_.induction) out_.induction[place] = std::numeric_limits<double>::quiet_NaN();
+      return;
+    }
+    best_.start(options_.per_row, std::numeric_limits<double>::infinity(), -1);
+    best_.offer(x, block.col_begin, padded, [](const auto&) { return true; });
+    const auto shift = simd::RowShift<T>::at(max);
+    const double sum = exp_sum<T, Exponentials::keep>(x, padded, shift);
+    const double log_sum = static_cast<double>(max) + std::log(sum / exp_of(max, shift));
+    best_.finish(list_, [&](double logit) { return logit - log_sum; }, least_log_share);
+    count_support(block.head, place);
+    spread(block, r, x, 1 / sum);
+    if (out_.induction) out_.induction[place] = induction(block, row, x, sum);
+  }
+
+  void count_support(Index head, Index place) {
+    double top = 0;
+    Index kept = 0;
+    for (const Entry& e : list_.entries) {
+      if (top < options_.share - 1e-12) {  // rounding must not cost an entry
+        ++kept;
+        std::atomic_ref<Offset>(out_.load[head * m_ + e.col]).fetch_add(1, std::memory_order_relaxed);
+      }
+      top += std::exp(e.key);
+    }
+    out_.top_mass[place] = std::min(top, 1.0);
+    out_.kept[place] = kept;
+    out_.log_gamma[place] =
+        list_.entries[0].key - list_.entries[static_cast<std::size_t>(kept - 1)].key;
+  }
+
+  // Offsets of a block overlap: row r is shifted by what it stands above the block's last.
+  void spread(const RowBlock& block, Index r, const T* x, double factor) {
+    const Index cols = block.col_end - block.col_begin;
+    double* column = column_terms_.data();
+    double* offset = offset_terms_.data() + (block.count - 1 - r);
+    for (Index c = 0; c < cols; ++c) {
+      const double weight = static_cast<double>(x[c]) * factor;
+      column[c] += weight;
+      offset[c] += weight;
+    }
+  }
+
+  // offset_terms_[t] belongs to column col_begin + t of the block's last row: differences
+  // fall as t grows, places rise with them.
+  void add_offsets(const RowBlock& block, Index cols) {
+    const Index count = cols + block.count - 1;
+    if (cols <= 0) return;
+    std::reverse(offset_terms_.begin(), offset_terms_.begin() + count);
+    const Index last_row = block.first + block.count - 1;
+    const Index least = last_row + m_ - n_ - (block.col_begin + count - 1);
+    offsets_.add(block.head * (n_ + m_ - 1) + least + n_ - 1, offset_terms_.data(), count);
+  }
+
+  double induction(const RowBlock& block, Index row, const T* x, double sum) const {
+    const Offset* previous = options_.previous + block.head * options_.previous_head_stride;
+    double total = std::numeric_limits<double>::quiet_NaN();
+    for (Offset j = previous[row]; j >= 0; j = previous[j]) {
+      const Index col = j + 1;
+      if (col >= row) continue;  // the row's own token
+      if (std::isnan(total)) total = 0;
+      if (col >= block.col_begin && col < block.col_end) {
+        total += static_cast<double>(x[col - block.col_begin]) / sum;
+      }
+    }
+    return total;
+  }
+
+  Index n_, m_;
+  ProfileOptions options_;
+  ProfileOut out_;
+  ExactSums& columns_;
+  ExactSums& offsets_;
+  BestOfRow<T> best_;
+  RowList list_;
+  std::vector<double> column_terms_, offset_terms_;
+};
+
+void check(const ProfileOptions& options, Index n, Index m, Index heads) {
+  if (options.per_row < 1) {
+    throw InputError("per_row must be at least 1; got " + std::to_string(options.per_row));
+  }
+  if (!(options.share > 0 && options.share <= 1)) {
+    throw InputError("share must lie in (0, 1]; got " + std::to_string(options.share));
+  }
+  if (!options.previous) return;
+  if (n != m) throw InputError("tokens need as many queries as keys");
+  for (Index h = 0; h < heads; ++h) {
+    const Offset* previous = options.previous + h * options.previous_head_stride;
+    for (Index i = 0; i < n; ++i) {
+      if (previous[i] >= i) throw InputError("an earlier place must come earlier");
+    }
+  }
+}
+
+}  // namespace
+
+template <class T>
+void head_profile(const LogitSource<T>& source, const ProfileOptions& options,
+                  const ProfileOut& out, const Run& run) {
+  const Index n = source.q.rows;
+  const Index m = source.k.rows;
+  const Index heads = source.q.count;
+  if (source.rows) throw InputError("a profile is about all rows");
+  check(options, n, m, heads);
+  const auto largest = static_cast<double>(n);
+  ExactSums columns(heads * m, largest);
+  ExactSums offsets(heads * std::max<Index>(0, n + m - 1), largest);
+  std::fill_n(out.load, heads * m, Offset(0));
+  stream_tiles(
+      source, run, [&] { return ProfileFold<T>(source, options, out, columns, offsets); },
+      whole_row_block<T>(m));
+  columns.write(out.column_mass);
+  offsets.write(out.offset_mass);
+}
+
+template void head_profile(const LogitSource<float>&, const ProfileOptions&, const ProfileOut&,
+                           const Run&);
+template void head_profile(const LogitSource<double>&, const ProfileOptions&, const ProfileOut&,
+                           const Run&);
+
+}  // namespace headfit

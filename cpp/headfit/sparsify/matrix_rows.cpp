@@ -1,0 +1,110 @@
+// Lists of a row's best entries out of a matrix that somebody has: dense or compressed.
+#include <sstream>
+
+#include "headfit/sparsify/best_of_row.hpp"
+#include "headfit/sparsify/matching.hpp"
+
+namespace headfit {
+namespace {
+
+template <class T>
+struct Dense {
+  const MatrixView<T>& matrix;
+  Index rows() const { return matrix.rows(); }
+  Index cols() const { return matrix.cols(); }
+
+  template <class F>
+  void for_each(Index row, F&& f) const {
+    for (Index j = 0; j < matrix.cols(); ++j) f(j, static_cast<double>(matrix(row, j)));
+  }
+};
+
+struct Compressed {
+  const CompressedRows& matrix;
+  Index rows() const { return matrix.rows; }
+  Index cols() const { return matrix.cols; }
+
+  template <class F>
+  void for_each(Index row, F&& f) const {
+    for (Offset p = matrix.offsets[row]; p < matrix.offsets[row + 1]; ++p) {
+      f(static_cast<Index>(matrix.columns[p]), matrix.weights[p]);
+    }
+  }
+};
+
+// Keys are the shares themselves.
+template <class Entries>
+class MatrixRows : public RowReader {
+ public:
+  MatrixRows(const Entries& entries, const Mask& mask) : entries_(entries), mask_(mask) {}
+  Index rows() const override { return entries_.rows(); }
+  Index cols() const override { return entries_.cols(); }
+  double share(double key) const override { return key; }
+
+  void read(std::span<const Index> rows, Index limit, const Columns& columns,
+            std::vector<RowList>& lists, const Run& run) const override {
+    parallel_tasks(static_cast<Index>(rows.size()), run, [&] {
+      return [&, best = BestOfRow<double>()](Index task) mutable {
+        const Index row = rows[static_cast<std::size_t>(task)];
+        read_row(row, limit, columns, lists[static_cast<std::size_t>(row)], best);
+      };
+    });
+  }
+
+ private:
+  void read_row(Index row, Index limit, const Columns& columns, RowList& list,
+                BestOfRow<double>& best) const {
+    best.start(limit, list.last_score, list.last_col);
+    const bool is_first = list.last_col < 0;
+    if (is_first) list.norm = checked_sum(row);
+    entries_.for_each(row, [&](Index col, double weight) {
+      if (!(weight > 0) || !allowed(row, col)) return;
+      best.offer_one({weight, static_cast<Column>(col)}, [&](const auto& s) {
+        return is_first ||
+               columns.would_take(s.col, {s.score / list.norm, static_cast<Column>(row)});
+      });
+    });
+    best.finish(list, [&](double weight) { return weight / list.norm; },
+                std::numeric_limits<double>::min());
+  }
+
+  double checked_sum(Index row) const {
+    CarefulSum sum;
+    entries_.for_each(row, [&](Index col, double weight) {
+      if (!allowed(row, col)) return;
+      if (!(weight >= 0 && weight <= std::numeric_limits<double>::max())) {
+        std::ostringstream text;
+        text << "M must hold finite weights of at least 0; got " << weight << " at row " << row
+             << ", column " << col;
+        throw InputError(text.str());
+      }
+      sum.add(weight);
+    });
+    return sum.value();
+  }
+
+  bool allowed(Index row, Index col) const { return mask_.allows(0, row, col, rows(), cols()); }
+
+  Entries entries_;
+  const Mask& mask_;
+};
+
+}  // namespace
+
+template <class T>
+SparseRows sparsify_matrix(const MatrixView<T>& matrix, const Mask& mask,
+                           const SparsifyOptions& options, const Run& run) {
+  return match(MatrixRows<Dense<T>>({matrix}, mask), options, run);
+}
+
+SparseRows sparsify_compressed(const CompressedRows& matrix, const Mask& mask,
+                               const SparsifyOptions& options, const Run& run) {
+  return match(MatrixRows<Compressed>({matrix}, mask), options, run);
+}
+
+template SparseRows sparsify_matrix(const MatrixView<float>&, const Mask&, const SparsifyOptions&,
+                                    const Run&);
+template SparseRows sparsify_matrix(const MatrixView<double>&, const Mask&, const SparsifyOptions&,
+                                    const Run&);
+
+}  // namespace headfit

@@ -1,0 +1,167 @@
+// The profile of heads against sums over the dense matrix.
+#include <Eigen/SVD>
+
+#include "check.hpp"
+#include "headfit/analysis/exact_sums.hpp"
+#include "headfit/analysis/profile.hpp"
+#include "headfit/analysis/spectrum.hpp"
+#include "problem.hpp"
+
+using namespace headfit;
+using namespace headfit::test;
+
+namespace {
+
+struct Profile {
+  std::vector<double> top_mass, log_gamma, induction, column_mass, offset_mass;
+  std::vector<Offset> kept, load;
+
+  Profile(Index heads, Index n, Index m)
+      : top_mass(size(heads, n)), log_gamma(size(heads, n)), induction(size(heads, n)),
+        column_mass(size(heads, m)), offset_mass(size(heads, std::max<Index>(0, n + m - 1))),
+        kept(size(heads, n)), load(size(heads, m)) {}
+  static std::size_t size(Index a, Index b) { return static_cast<std::size_t>(a * b); }
+  ProfileOut out(bool tokens) {
+    return {top_mass.data(), log_gamma.data(), kept.data(), tokens ? induction.data() : nullptr,
+            load.data(), column_mass.data(), offset_mass.data()};
+  }
+};
+
+bool close(double got, double want, double tolerance) {
+  return std::isnan(want) ? std::isnan(got) : std::abs(got - want) <= tolerance * (1 + std::abs(want));
+}
+
+// One head, entry by entry.
+template <class T>
+void compare(const Problem<T>& p, Index h, const Stack<T>& logits, const ProfileOptions& o,
+             Profile& got, const std::string& where) {
+  const double tolerance = sizeof(T) == 4 ? 2e-5 : 1e-11;
+  const auto at = [](Index i) { return static_cast<std::size_t>(i); };
+  std::vector<double> column(at(p.m)), offset(at(p.n + p.m));
+  std::vector<Offset> load(at(p.m));
+  for (Index i = 0; i < p.n; ++i) {
+    std::vector<std::pair<double, Index>> row;  // (-weight, column)
+    long double sum = 0;
+    for (Index j = 0; j < p.m; ++j) sum += std::exp(static_cast<long double>(logits.at(h, i, j)));
+    for (Index j = 0; j < p.m; ++j) {
+      const auto w = static_cast<double>(std::exp(static_cast<long double>(logits.at(h, i, j))) / sum);
+      if (w > 0) row.push_back({-w, j});
+      if (sum > 0) column[at(j)] += w, offset[at(i + p.m - 1 - j)] += w;
+    }
+    std::sort(row.begin(), row.end());
+    double top = 0;
+    Index kept = 0;
+    for (Index r = 0; r < std::min<Index>(o.per_row, static_cast<Index>(row.size())); ++r) {
+      if (top < o.share - 1e-9) ++kept, ++load[at(row[at(r)].second)];
+      top -= row[at(r)].first;
+    }
+    const double gamma = kept ? std::log(row[0].first / row[at(kept - 1)].first) : 0;
+    const Index place = h * p.n + i;
+    CHECK_THAT(close(got.top_mass[at(place)], top, tolerance), where, " row ", i);
+    CHECK_THAT(got.kept[at(place)] == kept, where, " row ", i);
+    CHECK_THAT(close(got.log_gamma[at(place)], gamma, tolerance), where, " row ", i);
+    if (!o.previous) continue;
+    double induction = std::nan("");
+    for (Offset j = o.previous[i]; j >= 0; j = o.previous[j]) {
+      if (j + 1 >= i || sum == 0) continue;
+      const auto e = static_cast<double>(std::exp(static_cast<long double>(logits.at(h, i, j + 1))) / sum);
+      induction = std::isnan(induction) ? e : induction + e;
+    }
+    CHECK_THAT(close(got.induction[at(place)], induction, tolerance), where, " row ", i);
+  }
+  for (Index j = 0; j < p.m; ++j) {
+    CHECK_THAT(close(got.column_mass[at(h * p.m + j)], column[at(j)], tolerance), where, " column ", j);
+    CHECK_THAT(got.load[at(h * p.m + j)] == load[at(j)], where, " column ", j);
+  }
+  for (Index x = 0; x < p.n + p.m - 1 && p.n > 0; ++x) {
+    CHECK_THAT(close(got.offset_mass[at(h * (p.n + p.m - 1) + x)], offset[at(x)], tolerance), where,
+               " offset ", x);
+  }
+}
+
+template <class T>
+void check_profiles() {
+  for_all_problems<T>([](const Problem<T>& p, const std::string& where) {
+    if (p.some_rows || p.m == 0) return;
+    const LogitSource<T> source = p.source();
+    Stack<T> logits(p.heads, p.n, p.m);
+    attention_logits(source, logits.out(), {1, {}});
+    std::vector<Offset> previous(static_cast<std::size_t>(p.n));
+    for (Index i = 0; i < p.n; ++i) previous[static_cast<std::size_t>(i)] = i - (i % 2 ? 1 : 3);
+    const bool tokens = p.n == p.m;
+    const ProfileOptions o{3, 0.8, tokens ? previous.data() : nullptr, 0};
+    for (const int threads : {1, 3}) {
+      Profile got(p.heads, p.n, p.m);
+      head_profile(source, o, got.out(tokens), {threads, {}});
+      for (Index h = 0; h < p.heads; ++h) compare(p, h, logits, o, got, where);
+    }
+  });
+}
+
+TEST(profiles_in_float) { check_profiles<float>(); }
+TEST(profiles_in_double) { check_profiles<double>(); }
+
+template <class T>
+void check_spectrum() {
+  for (const auto& [n, m, d] : {std::array<Index, 3>{1, 1, 1}, {50, 70, 5}, {3, 40, 8}, {200, 90, 6}}) {
+    Numbers numbers(static_cast<std::uint64_t>(n));
+    Problem<T> p(4, 2, n, m, d, numbers);
+    p.key_lengths = {m, m / 2, m, 0};
+    p.mask.key_lengths = p.key_lengths.data();
+    Matrix<double> values(4, d), centred(4, d);
+    logit_spectrum(p.source(), {values.data(), centred.data()}, {3, {}});
+    for (Index h = 0; h < 4; ++h) {
+      const Index count = p.key_lengths[static_cast<std::size_t>(h)];
+      Eigen::MatrixXd s = Eigen::MatrixXd::Zero(n, m);
+      for (Index i = 0; i < n; ++i) {
+        for (Index j = 0; j < count; ++j) s(i, j) = p.logit(h, i, j);
+      }
+      for (const bool is_centred : {false, true}) {
+        if (is_centred && count > 0) {
+          const Eigen::VectorXd mean = s.leftCols(count).rowwise().mean();
+          s.leftCols(count).colwise() -= mean;
+        }
+        const Eigen::VectorXd all = s.jacobiSvd().singularValues();
+        for (Index r = 0; r < d; ++r) {
+          const double want = r < all.size() ? all[r] : 0;
+          const double got = (is_centred ? centred : values)(h, r);
+          CHECK_THAT(std::abs(got - want) < 1e-11 * (1 + all[0]), "n=", n, " head ", h, ": ", got, " for ", want);
+        }
+      }
+    }
+  }
+}
+
+TEST(spectrum_in_float) { check_spectrum<float>(); }
+TEST(spectrum_in_double) { check_spectrum<double>(); }
+
+TEST(sums_do_not_depend_on_the_order) {
+  Numbers numbers(1);
+  std::vector<double> terms(1000);
+  for (double& x : terms) x = std::abs(numbers.next());
+  ExactSums a(1, 1000), b(1, 1000);
+  for (std::size_t i = 0; i < terms.size(); ++i) {
+    a.add(0, &terms[i], 1);
+    b.add(0, &terms[terms.size() - 1 - i], 1);
+  }
+  double x = 0, y = 0;
+  a.write(&x);
+  b.write(&y);
+  CHECK(x == y);
+  long double exact = 0;
+  for (const double t : terms) exact += t;
+  CHECK_THAT(std::abs(x - static_cast<double>(exact)) < 1e-12, x);
+}
+
+TEST(arguments_are_checked) {
+  Numbers numbers(2);
+  const Problem<float> p(1, 1, 4, 4, 2, numbers);
+  Profile got(1, 4, 4);
+  const Run run{1, {}};
+  const std::vector<Offset> later{-1, 1, -1, -1};
+  CHECK_THROWS(InputError, "per_row", head_profile(p.source(), {0, 0.9}, got.out(false), run));
+  CHECK_THROWS(InputError, "share", head_profile(p.source(), {1, 0.0}, got.out(false), run));
+  CHECK_THROWS(InputError, "earlier", head_profile(p.source(), {1, 0.9, later.data(), 0}, got.out(true), run));
+}
+
+}  // namespace

@@ -14,13 +14,15 @@ MODULES = sorted(
     for m in pkgutil.walk_packages(hf.__path__, "headfit.")
     if not m.name.endswith(("_core", "__main__"))
 )
+NEEDS = {"plot": "matplotlib", "torch": "torch", "safetensors_file": "safetensors"}
 FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE | doctest.IGNORE_EXCEPTION_DETAIL
 
 
 @pytest.mark.parametrize("name", MODULES)
 def test_examples(name, tmp_path, monkeypatch):
-    if name.endswith("plot"):
-        pytest.importorskip("matplotlib")
+    for part in name.split("."):
+        if part in NEEDS:
+            pytest.importorskip(NEEDS[part])
     monkeypatch.chdir(tmp_path)
     failed, _ = doctest.testmod(importlib.import_module(name), optionflags=FLAGS)
     assert failed == 0

@@ -7,6 +7,8 @@ import re
 import shlex
 from pathlib import Path
 
+import pytest
+
 import headfit as hf
 from headfit import cli, demo
 
@@ -28,7 +30,18 @@ def test_python_blocks_run_in_one_namespace(tmp_path, monkeypatch):
     namespace: dict[str, object] = {}
     assert len(blocks("python")) >= 4
     for text in blocks("python"):
-        exec(compile(text, str(README), "exec"), namespace)
+        if "torch" not in text:
+            exec(compile(text, str(README), "exec"), namespace)
+    assert not os.listdir()
+
+
+def test_python_blocks_with_torch_run_alone(tmp_path, monkeypatch):
+    pytest.importorskip("torch")
+    monkeypatch.chdir(tmp_path)
+    texts = [text for text in blocks("python") if "torch" in text]
+    assert texts
+    for text in texts:
+        exec(compile(text, str(README), "exec"), {})
     assert not os.listdir()
 
 

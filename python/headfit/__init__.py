@@ -41,6 +41,7 @@ from headfit.fitting import fit
 from headfit.keys import KeyTable
 from headfit.module import SelfAttention, random_rotation
 from headfit.projection import project_attention as project
+from headfit.safetensors_file import load_safetensors, save_safetensors
 from headfit.soft import svd_head
 from headfit.soft_fit import SoftFit, fit_soft
 from headfit.sparsifying import Sparsified, sparsify
@@ -86,19 +87,21 @@ __all__ = [
     "fit_soft",
     "load_fit",
     "load_matrix",
+    "load_safetensors",
     "patterns",
     "plot",
     "project",
     "random_rotation",
+    "save_safetensors",
     "sparsify",
     "svd_head",
 ]
 
 
 def __getattr__(name: str) -> Any:
-    # Matplotlib is imported only when somebody plots.
-    if name == "plot":
-        return import_module("headfit.plot")
+    # Matplotlib and PyTorch are imported only when somebody uses them.
+    if name in ("plot", "torch"):
+        return import_module(f"headfit.{name}")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

@@ -153,18 +153,8 @@ class Fit:
             f"{self.seconds:.3g} s)"
         )
 
-    def save(self, path: str | os.PathLike[str]) -> Path:
-        """Write the fit to a file of plain arrays and a JSON text, in one step.
-
-        Parameters
-        ----------
-        path : str or path
-            The exact name; an existing file is replaced only when all is written.
-
-        Returns
-        -------
-        Path
-        """
+    def parts(self) -> tuple[dict[str, NDArray[Any]], str]:
+        """Return what a file keeps of the fit: plain arrays, and all else as a JSON text."""
         arrays: dict[str, NDArray[Any]] = {"Q": self.Q, "K": self.K}
         if not self.module.is_canonical:
             arrays["W_Q"], arrays["W_K"] = self.module.W_Q, self.module.W_K
@@ -207,7 +197,22 @@ class Fit:
             if self.witnesses is None
             else [{"kind": w.kind, **dataclasses.asdict(w)} for w in self.witnesses],
         }
-        arrays["about"] = np.array(json.dumps(about, default=_plain))
+        return arrays, json.dumps(about, default=_plain)
+
+    def save(self, path: str | os.PathLike[str]) -> Path:
+        """Write the fit to a file of plain arrays and a JSON text, in one step.
+
+        Parameters
+        ----------
+        path : str or path
+            The exact name; an existing file is replaced only when all is written.
+
+        Returns
+        -------
+        Path
+        """
+        arrays, about = self.parts()
+        arrays["about"] = np.array(about)
         return save_arrays(path, arrays)
 
 
@@ -279,8 +284,18 @@ def load_fit(path: str | os.PathLike[str]) -> Fit:
     64
     """
     arrays = load_arrays(path, "saved fit")
+    about = arrays.pop("about", None)
+    return fit_from_parts(path, arrays, None if about is None else str(about))
+
+
+def fit_from_parts(
+    path: str | os.PathLike[str], arrays: dict[str, NDArray[Any]], text: str | None
+) -> Fit:
+    """Return the fit of `Fit.parts`, or raise an InputError that names the file they are from."""
     try:
-        about = json.loads(str(arrays["about"]))
+        if text is None:
+            raise KeyError("about")
+        about = json.loads(text)
         if about["format"] > FORMAT:
             raise InputError(f"{path} was written by headfit {about['headfit']}, a newer version")
         Q, K = arrays["Q"], arrays["K"]

@@ -1,0 +1,159 @@
+"""Fits in safetensors files, which other tools read: narrow heads in their own dtype."""
+
+from __future__ import annotations
+
+import os
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headfit._arrays import _widen_bfloat16
+from headfit._files import replace_file
+from headfit.errors import InputError
+from headfit.fit_result import Fit, fit_from_parts
+from headfit.formats import NARROW, round_to
+
+__all__ = ["load_safetensors", "save_safetensors"]
+
+ABOUT = "headfit"
+"""The entry of a file's metadata that holds the JSON text."""
+
+_DTYPES = {
+    "BOOL": "?",
+    "I8": "<i1",
+    "I32": "<i4",
+    "I64": "<i8",
+    "F16": "<f2",
+    "BF16": "<u2",
+    "F32": "<f4",
+    "F64": "<f8",
+}
+
+
+def _package() -> Any:
+    try:
+        return import_module("safetensors")
+    except ImportError as error:
+        missing = "safetensors files need a package: pip install 'headfit[safetensors]'"
+        raise ImportError(missing) from error
+
+
+def _narrowed(x: NDArray[Any], name: str, dtype: str) -> NDArray[Any]:
+    """Return float32 numbers as float16, or as the bits of bfloat16; they must fit exactly."""
+    if not np.array_equal(round_to(x, dtype), x):
+        raise InputError(f"{name} must hold numbers of {dtype}, the dtype of the fit")
+    if dtype == "float16":
+        return x.astype(np.float16)
+    return (np.ascontiguousarray(x).view(np.uint32) >> np.uint32(16)).astype(np.uint16)
+
+
+def save_safetensors(fit: Fit, path: str | os.PathLike[str]) -> Path:
+    """Write a fit to a safetensors file, in one step.
+
+    Parameters
+    ----------
+    fit : Fit
+    path : str or path
+        The exact name; an existing file is replaced only when all is written.
+
+    Returns
+    -------
+    Path
+
+    Raises
+    ------
+    InputError
+        When Q or K of a fit in float16 or bfloat16 hold other numbers.
+    ImportError
+        Without the package safetensors.
+
+    Notes
+    -----
+    The tensors are Q, K and those of the certificate, the mask and the module, as `Fit.save`
+    writes them; its JSON text is the entry "headfit" of the metadata. Q and K of a fit in
+    float16 or bfloat16 are tensors of that dtype: half the size, and the same numbers.
+
+    Examples
+    --------
+    >>> import headfit as hf, os, tempfile
+    >>> fit = hf.fit(hf.patterns.band(16, 1), 4, dtype="bfloat16")
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = hf.save_safetensors(fit, os.path.join(folder, "head.safetensors"))
+    ...     kept = hf.load_safetensors(path)
+    >>> kept.dtype, bool((kept.Q == fit.Q).all()), kept.certificate.holds
+    ('bfloat16', True, True)
+    """
+    package = _package()
+    arrays, about = fit.parts()
+    stored = {}
+    for name, array in arrays.items():
+        dtype = array.dtype.name
+        if name in ("Q", "K") and fit.dtype in NARROW:
+            array, dtype = _narrowed(array, name, fit.dtype), fit.dtype
+        little = np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("<"))
+        stored[name] = (little, dtype)  # keeps the memory that the specs below point to
+    specs = {
+        name: package.TensorSpec(
+            dtype=dtype, shape=array.shape, data_ptr=array.ctypes.data, data_len=array.nbytes
+        )
+        for name, (array, dtype) in stored.items()
+    }
+    raw = package.serialize(specs, {ABOUT: about})
+    target = Path(path)
+    replace_file(target, lambda file: file.write(raw))
+    return target
+
+
+def load_safetensors(path: str | os.PathLike[str]) -> Fit:
+    """Read a fit that `save_safetensors` wrote.
+
+    Parameters
+    ----------
+    path : str or path
+
+    Returns
+    -------
+    Fit
+        As `load_fit` returns it: float16 and bfloat16 come as the float32 arrays of the same
+        numbers.
+
+    Raises
+    ------
+    InputError
+        When the file is no saved fit.
+    ImportError
+        Without the package safetensors.
+
+    Examples
+    --------
+    See `save_safetensors`; a file of anything else is refused:
+
+    >>> import headfit as hf, os, tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = os.path.join(folder, "head.npz")
+    ...     hf.load_safetensors(hf.fit(hf.patterns.band(16, 1), 4).save(path))
+    Traceback (most recent call last):
+    headfit.errors.InputError: head.npz is no saved fit: ...
+    """
+    package = _package()
+    raw = Path(path).read_bytes()
+    try:
+        tensors = package.deserialize(raw)
+        with package.safe_open(path, framework="np") as file:
+            about = (file.metadata() or {}).get(ABOUT)
+        arrays = {name: _array(name, tensor) for name, tensor in tensors}
+    except (package.SafetensorError, KeyError) as error:
+        raise InputError(f"{path} is no saved fit: {error}") from error
+    return fit_from_parts(path, arrays, about)
+
+
+def _array(name: str, tensor: dict[str, Any]) -> NDArray[Any]:
+    """Return one tensor as an array in the dtype that `Fit` holds it in."""
+    stored = np.frombuffer(tensor["data"], dtype=_DTYPES[tensor["dtype"]])
+    if tensor["dtype"] == "BF16":
+        return _widen_bfloat16(stored.astype(np.uint16)).reshape(tensor["shape"])
+    wide = np.dtype(np.float32) if tensor["dtype"] == "F16" else stored.dtype
+    return stored.astype(wide.newbyteorder("=")).reshape(tensor["shape"])

@@ -1,0 +1,126 @@
+"""A `torch.nn.MultiheadAttention` made of fitted heads."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import torch
+
+import headfit as hf
+from headfit._arrays import FloatArray, as_count
+from headfit.errors import InputError
+from headfit.torch.fitted import FittedAttention, checked
+
+__all__ = ["to_multihead_attention"]
+
+
+def to_multihead_attention(
+    fits: Any,
+    *,
+    head_dim: int | None = None,
+    batch_first: bool = False,
+    bias: bool = False,
+    rng: Any = None,
+) -> FittedAttention:
+    """Build a `torch.nn.MultiheadAttention` whose heads are fitted ones, and its input.
+
+    Parameters
+    ----------
+    fits : Fit or sequence of Fit
+        One for each head, with one n and one mask; their sizes may differ.
+    head_dim : int, optional
+        The size of every head in the module, a multiple of 8 and at least 2 max d; the least
+        such number when None.
+    batch_first : bool, default False
+        Of the module: whether X is (1, n, E) rather than (n, 1, E).
+    bias : bool, default False
+        Whether the module has biases; they are zeros.
+    rng : seed or Generator, optional
+        Mix everything with random rotations: dense weights, the same attention. None: the
+        canonical weights below.
+
+    Returns
+    -------
+    FittedAttention
+        In the widest dtype of the fits, float32 or float64, on the CPU.
+
+    Raises
+    ------
+    InputError
+        For fits that differ in n or in their mask, and for a head_dim that is too small.
+
+    Notes
+    -----
+    One input carries the queries and keys of all heads, independent of each other, so
+    [W_Q1 W_K1 W_Q2 ...] needs rank 2 (d_1 + ... + d_H), and the embedding H * head_dim at least
+    that: head_dim >= 2 max d suffices, whatever the sizes.
+
+    The canonical choice: head h reads its own head_dim columns of X, which hold
+    [c Q_h / t, t K_h, 0] with c = scale_h sqrt(head_dim), so that the module's own
+    1 / sqrt(head_dim) gives the logits of the fit, and with the power of two t that makes
+    queries and keys about equally long. The projections of queries and keys select these
+    columns; the products with zeros and ones are exact. Values and output projection are
+    identities, so that the output of head h, in the same columns, is its attention times them:
+    what is put into the columns of zeros is what a head moves from token to token. With `rng`,
+    X becomes X R for a rotation R of the embedding, and a rotation of every head mixes its
+    queries and keys; the output is that of the canonical module times R.
+
+    Time and memory O(E**2 + n E), O(E**3) for the rotation; the mask, if any, is n x n.
+
+    Examples
+    --------
+    >>> import headfit as hf, headfit.torch
+    >>> head = hf.fit(hf.patterns.causal_band(12, 2), 4, mask="causal")
+    >>> model = hf.torch.to_multihead_attention(head, batch_first=True, rng=0)
+    >>> model.X.shape, model.head_dim, model.fitted_dims
+    (torch.Size([1, 12, 8]), 8, (4,))
+    >>> hf.certify(hf.patterns.causal_band(12, 2), matrix=model.weights()[0], mask="causal").holds
+    True
+
+    One module, many patterns: only the input changes.
+
+    >>> other = model.with_fits(hf.fit(hf.patterns.previous_token(12), 4))
+    >>> other.module is model.module
+    True
+    >>> hf.certify(hf.patterns.previous_token(12), matrix=other.weights()[0]).holds
+    True
+    """
+    heads = checked(fits)
+    sizes = tuple(head.dim for head in heads)
+    least = 8 * math.ceil(2 * max(sizes) / 8)
+    size = least if head_dim is None else as_count(head_dim, "head_dim", least)
+    if size % 8:
+        raise InputError(f"head_dim must be a multiple of 8; got {size}")
+    width = len(heads) * size
+    w_q, w_k = np.zeros((2, width, width))
+    for h, d in enumerate(sizes):
+        own = h * size + np.arange(d)
+        w_q[own, own] = w_k[own, own + d] = 1
+    w_v = w_out = np.eye(width)
+    rotation: FloatArray | None = None
+    if rng is not None:
+        generator = np.random.default_rng(rng)
+        rotation = hf.random_rotation(width // 2, generator, dtype=np.float64).weights
+        for h in range(len(heads)):
+            rows = slice(h * size, (h + 1) * size)
+            turn = hf.random_rotation(size // 2, generator, dtype=np.float64).weights
+            w_q[rows], w_k[rows] = turn @ w_q[rows], turn @ w_k[rows]
+        w_q, w_k, w_v, w_out = w_q @ rotation, w_k @ rotation, rotation, rotation.T
+    wide = np.result_type(*(head.Q for head in heads), *(head.K for head in heads))
+    module = torch.nn.MultiheadAttention(
+        width,
+        len(heads),
+        bias=bias,
+        batch_first=batch_first,
+        dtype=torch.float64 if wide == np.float64 else torch.float32,
+    ).eval()
+    with torch.no_grad():
+        module.in_proj_weight.copy_(torch.from_numpy(np.concatenate([w_q, w_k, w_v])))
+        module.out_proj.weight.copy_(torch.from_numpy(np.ascontiguousarray(w_out)))
+        for zeros in (module.in_proj_bias, module.out_proj.bias):
+            if zeros is not None:
+                zeros.zero_()
+    empty = FittedAttention(module, torch.empty(0), None, sizes, size, width, rotation)
+    return empty.with_fits(heads)

@@ -1,0 +1,192 @@
+"""Queries and keys read out of attention layers."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from headfit._arrays import FloatArray, as_count, as_float_array, check_finite
+from headfit.attention import check_scale
+from headfit.errors import InputError
+
+__all__ = ["Projected", "from_module", "from_projections"]
+
+
+class Projected(NamedTuple):
+    """Queries, keys and scale, as `attention_matrix`, `attention_topk` and others take them.
+
+    Attributes
+    ----------
+    Q : ndarray, shape (..., heads, n, d)
+    K : ndarray, shape (..., key heads, m, d)
+    scale : float
+    """
+
+    Q: FloatArray
+    K: FloatArray
+    scale: float
+
+
+def _array(x: Any, name: str, ndim: int) -> FloatArray:
+    """Return a tensor of any device and dtype, or an array, as finite float32 or float64."""
+    array = as_float_array(x.detach().cpu() if isinstance(x, torch.Tensor) else x, name, ndim=ndim)
+    if array.size:
+        check_finite(array.reshape(-1, array.shape[-1]), name)
+    return array
+
+
+def _project(X: Any, W: Any, b: Any, heads: int, names: tuple[str, str, str]) -> FloatArray:
+    """Return X W^T + b as (..., heads, n, d)."""
+    x, w = _array(X, names[0], 2), _array(W, names[1], 2)
+    if w.ndim != 2 or w.shape[0] % heads or not w.size:
+        raise InputError(
+            f"{names[1]} must be a matrix (out, in) with rows for {heads} heads; got {w.shape}"
+        )
+    if x.shape[-1] != w.shape[1]:
+        raise InputError(
+            f"{names[0]} must have {w.shape[1]} columns, as {names[1]} has; got shape {x.shape}"
+        )
+    y = x @ w.T
+    if b is not None:
+        bias = _array(b, names[2], 1)
+        if bias.shape != w.shape[:1]:
+            raise InputError(f"{names[2]} must have shape {w.shape[:1]}; got {bias.shape}")
+        y = y + bias
+    split: FloatArray = y.reshape(*y.shape[:-1], heads, w.shape[0] // heads)
+    return np.ascontiguousarray(np.moveaxis(split, -2, -3))
+
+
+def from_projections(
+    X: Any,
+    W_q: Any,
+    W_k: Any,
+    b_q: Any = None,
+    b_k: Any = None,
+    *,
+    num_heads: int,
+    num_kv_heads: int | None = None,
+    scale: float | None = None,
+    X_k: Any = None,
+) -> Projected:
+    """Return the queries and keys of an attention layer that is given by its projections.
+
+    Parameters
+    ----------
+    X : tensor or array_like, shape (..., n, E)
+        What the projections are applied to. A layer norm before them, or one of queries and
+        keys after them, is the caller's business, and so are rotary positions.
+    W_q : tensor or array_like, shape (num_heads * d, E)
+        As `torch.nn.Linear` stores it, heads one after the other: ``q_proj.weight`` of Llama,
+        ``query.weight`` of BERT. (GPT-2 stores the transpose.)
+    W_k : tensor or array_like, shape (num_kv_heads * d, E)
+    b_q, b_k : tensor or array_like, shape (num_heads * d,) and (num_kv_heads * d,), optional
+    num_heads : int
+    num_kv_heads : int, optional
+        A divisor of num_heads: how many heads share a key head. num_heads when None.
+    scale : float, optional
+        1 / sqrt(d) when None.
+    X_k : tensor or array_like, shape (..., m, E_k), optional
+        What keys are made from, in cross attention; X when None.
+
+    Returns
+    -------
+    Projected
+        Q of shape (..., num_heads, n, d), K of shape (..., num_kv_heads, m, d), scale: NumPy
+        arrays for `attention_matrix` and its like, and for `certify` one head at a time.
+
+    Raises
+    ------
+    InputError
+        For shapes that do not fit together, and for NaN and infinity.
+
+    Notes
+    -----
+    Tensors of any device are copied to the CPU, without their gradients. float16 and bfloat16
+    are widened to float32, exactly, and products are not rounded back. O(n E num_heads d).
+
+    Examples
+    --------
+    >>> import numpy as np, headfit as hf, headfit.torch
+    >>> rng = np.random.default_rng(0)
+    >>> X, W_q, W_k = (rng.normal(size=(rows, 32)) for rows in (10, 32, 16))
+    >>> Q, K, scale = hf.torch.from_projections(X, W_q, W_k, num_heads=4, num_kv_heads=2)
+    >>> Q.shape, K.shape, hf.attention_matrix(Q, K, scale=scale, mask="causal").shape
+    ((4, 10, 8), (2, 10, 8), (4, 10, 10))
+    """
+    heads = as_count(num_heads, "num_heads", 1)
+    kv_heads = heads if num_kv_heads is None else as_count(num_kv_heads, "num_kv_heads", 1)
+    if heads % kv_heads:
+        raise InputError(f"num_kv_heads must divide num_heads, {heads}; got {kv_heads}")
+    Q = _project(X, W_q, b_q, heads, ("X", "W_q", "b_q"))
+    if X_k is None:
+        K = _project(X, W_k, b_k, kv_heads, ("X", "W_k", "b_k"))
+    else:
+        K = _project(X_k, W_k, b_k, kv_heads, ("X_k", "W_k", "b_k"))
+    if Q.shape[-1] != K.shape[-1]:
+        raise InputError(
+            f"W_q and W_k must give heads of one size; got {Q.shape[-1]} and {K.shape[-1]}"
+        )
+    return Projected(Q, K, check_scale(scale, Q.shape[-1]))
+
+
+def from_module(mha: torch.nn.MultiheadAttention, X: Any, X_k: Any = None) -> Projected:
+    """Return the queries and keys that a `torch.nn.MultiheadAttention` makes of an input.
+
+    Parameters
+    ----------
+    mha : torch.nn.MultiheadAttention
+    X : tensor or array_like, shape (n, E), or batched as the module's batch_first says
+        Its query. A layer norm before the module is the caller's business.
+    X_k : optional
+        Its key, in cross attention; X when None.
+
+    Returns
+    -------
+    Projected
+        Q of shape (heads, n, d), K of shape (heads, m, d), scale. A batched X, (B, n, E) with
+        batch_first and (n, B, E) without, gives (B, heads, n, d) and (B, heads, m, d).
+
+    Raises
+    ------
+    InputError
+        For shapes that do not fit together, NaN and infinity, and modules with add_bias_kv or
+        add_zero_attn, which attend to more keys than there are tokens.
+
+    Notes
+    -----
+    See `from_projections`. Key padding is no part of Q and K: give it as `key_lengths` or mask.
+
+    Examples
+    --------
+    >>> import torch, headfit as hf, headfit.torch
+    >>> mha = torch.nn.MultiheadAttention(32, 4, batch_first=True)
+    >>> X = torch.randn(2, 10, 32)
+    >>> Q, K, scale = hf.torch.from_module(mha, X)
+    >>> M = hf.attention_matrix(Q, K, scale=scale)
+    >>> _, want = mha(X, X, X, average_attn_weights=False)
+    >>> M.shape, bool(abs(torch.from_numpy(M) - want).max() < 1e-5)
+    ((2, 4, 10, 10), True)
+    """
+    if not isinstance(mha, torch.nn.MultiheadAttention):
+        raise InputError(f"mha must be a torch.nn.MultiheadAttention; got {type(mha).__name__}")
+    if mha.bias_k is not None or mha.add_zero_attn:
+        raise InputError(
+            "mha must attend to tokens alone; got one with add_bias_kv or add_zero_attn"
+        )
+    if mha.in_proj_weight is not None:
+        W_q, W_k, _ = mha.in_proj_weight.chunk(3)
+    else:
+        W_q, W_k = mha.q_proj_weight, mha.k_proj_weight
+    b_q, b_k, _ = (None,) * 3 if mha.in_proj_bias is None else mha.in_proj_bias.chunk(3)
+    x = _batch_first(X, "X", mha.batch_first)
+    x_k = None if X_k is None else _batch_first(X_k, "X_k", mha.batch_first)
+    return from_projections(x, W_q, W_k, b_q, b_k, num_heads=mha.num_heads, X_k=x_k)
+
+
+def _batch_first(x: Any, name: str, already: bool) -> FloatArray:
+    array = _array(x, name, 2)
+    if array.ndim > 3:
+        raise InputError(f"{name} must have two or three axes; got shape {array.shape}")
+    return array if array.ndim == 2 or already else array.swapaxes(0, 1)

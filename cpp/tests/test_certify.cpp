@@ -212,6 +212,12 @@ void check_against_scan(const Mask& mask, bool lower) {
     const bool holds = leak <= 0.5 && distortion <= 3;
     CHECK_THAT(rows.verdict[std::size_t(i)] == (holds ? Verdict::holds : Verdict::fails), "row ", i);
   }
+  // Comparing alone, in registers, finds the same.
+  const auto light = certify_logits(t.view(), source_of(q, k, scale, mask), {}, {0.5, 3}, false, {2, {}});
+  CHECK(light.leak == rows.leak);
+  CHECK(light.leak_column == rows.leak_column);
+  CHECK(light.verdict == rows.verdict);
+  CHECK(light.max_logit == rows.max_logit);
 }
 
 TEST(random_heads_float) { check_against_scan<float>({}, false); }

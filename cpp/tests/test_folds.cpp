@@ -2,6 +2,7 @@
 #include <numeric>
 
 #include "check.hpp"
+#include "headfit/scores/write_row.hpp"
 #include "problem.hpp"
 
 using namespace headfit;
@@ -192,6 +193,37 @@ TEST(topk_float) { check_topk<float>(); }
 TEST(topk_double) { check_topk<double>(); }
 TEST(stats_float) { check_stats<float>(); }
 TEST(stats_double) { check_stats<double>(); }
+
+// A result larger than the caches is written past them, to rows that lie anyhow; a few of its
+// rows alone are not.
+template <class T>
+void check_large_matrix() {
+  const Index n = 1100, m = 2001, stride = m + 3;
+  CHECK(n * m * Index(sizeof(T)) > simd::streamed_bytes);
+  Numbers numbers(13);
+  for (const bool causal : {false, true}) {
+    Problem<T> p(1, 1, n, m, 6, numbers);
+    if (causal) p.mask.right = 0;
+    for (const Index shift : {0, 1}) {
+      std::vector<T> out(std::size_t(n * stride + shift), T(-7));
+      attention_matrix(p.source(), {out.data() + shift, n * stride, stride}, {2, {}});
+      p.rows.clear();
+      for (Index i = shift; i < n; i += 10) p.rows.push_back(i);
+      p.some_rows = true;
+      Stack<T> some(1, Index(p.rows.size()), m);
+      attention_matrix(p.source(), some.out(), {1, {}});
+      p.some_rows = false;
+      for (Index place = 0; place < some.rows; ++place) {
+        const T* row = out.data() + shift + p.rows[std::size_t(place)] * stride;
+        CHECK_THAT(std::equal(row, row + m, &some.at(0, place, 0)), "row ", p.rows[std::size_t(place)]);
+        CHECK(std::all_of(row + m, row + stride, [](T x) { return x == T(-7); }));
+      }
+    }
+  }
+}
+
+TEST(large_matrix_float) { check_large_matrix<float>(); }
+TEST(large_matrix_double) { check_large_matrix<double>(); }
 
 TEST(a_full_share_never_counts_more_keys_than_there_are) {
   Numbers numbers(12);

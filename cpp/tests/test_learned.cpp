@@ -8,7 +8,6 @@
 #include "headfit/construct/learned.hpp"
 #include "headfit/learned/gradient.hpp"
 #include "headfit/learned/start.hpp"
-#include "headfit/scores/stream.hpp"
 #include "problem.hpp"
 #include "sample.hpp"
 
@@ -41,18 +40,8 @@ struct Scanned {
   Scanned& operator=(const Scanned&) = delete;
 
   void scan(Index number, int threads) {
-    float largest = 0;
-    for (Index j = 0; j < k.rows(); ++j) {
-      largest = std::max(largest, dot(k.row(j), k.row(j), k.width()));
-    }
-    LogitSource<float> source;
-    source.q = q.heads();
-    source.k = k.heads();
-    source.mask = mask;
     const Run run{threads, {}};
-    stream_tiles(source, run, [&] {
-      return NearFold(wanted, q, k, std::sqrt(largest), random, number, lists, checks);
-    });
+    scan_near({wanted, q, k, random, number, lists, checks}, mask, run);
     lists.transpose(run);
   }
 

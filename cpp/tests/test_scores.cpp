@@ -1,6 +1,8 @@
 // The microkernel and the stream of logits against loops that anybody can read.
+#include <bit>
+
 #include "check.hpp"
-#include "headfit/scores/pack.hpp"
+#include "headfit/scores/stream.hpp"
 #include "problem.hpp"
 
 using namespace headfit;
@@ -74,6 +76,97 @@ void check_logits() {
 
 TEST(logits_float) { check_logits<float>(); }
 TEST(logits_double) { check_logits<double>(); }
+
+// What a fold is told that asks for logits above a limit: all hits of each row, and the least
+// logits. With `moving` the limit of a row is the largest logit so far.
+template <class T>
+struct Hits {
+  struct Hit {
+    Index col;
+    T value;
+    bool operator==(const Hit&) const = default;
+  };
+  std::vector<std::vector<Hit>> rows;
+  std::vector<T> least;
+};
+
+template <class T>
+class HitFold {
+ public:
+  HitFold(Index rows, T limit, bool moving, Hits<T>& out)
+      : rows_(rows), limit_(limit), moving_(moving), out_(out) {}
+
+  void begin(const RowBlock& block) {
+    const Index padded = round_up(block.count, Blocking<T>::row_group);
+    limits_.assign(std::size_t(padded), T(infinity));
+    std::fill_n(limits_.begin(), block.count, limit_);
+    lowest_.assign(std::size_t(padded * simd::lanes<T>), T(infinity));
+  }
+  const T* limits(const RowBlock&) const { return limits_.data(); }
+  T* lowest(const RowBlock&) { return lowest_.data(); }
+  void hits(const RowBlock& block, Index r, Index col, const T* logits, std::uint32_t bits) {
+    for (; bits; bits &= bits - 1) {
+      const int b = std::countr_zero(bits);
+      if (moving_ && !(logits[b] > limits_[std::size_t(r)])) continue;
+      out_.rows[at(block, r)].push_back({col + b, logits[b]});
+      if (moving_) limits_[std::size_t(r)] = logits[b];
+    }
+  }
+  void end(const RowBlock& block) {
+    for (Index r = 0; r < block.count; ++r) {
+      const auto first = lowest_.begin() + r * simd::lanes<T>;
+      out_.least[at(block, r)] = *std::min_element(first, first + simd::lanes<T>);
+    }
+  }
+
+ private:
+  std::size_t at(const RowBlock& block, Index r) const {
+    return std::size_t(block.head * rows_ + block.first + r);
+  }
+  Index rows_;
+  T limit_;
+  bool moving_;
+  Hits<T>& out_;
+  std::vector<T> limits_, lowest_;
+};
+
+template <class T>
+void check_hits() {
+  for_all_problems<T>([](const Problem<T>& p, const std::string& where) {
+    const LogitSource<T> source = p.source();
+    Stack<T> logits(p.heads, source.row_count(), p.m);
+    attention_logits(source, logits.out(), {1, {}});
+    const auto rows = std::size_t(p.heads * source.row_count());
+    for (const bool moving : {false, true}) {
+      for (const T limit : {T(-infinity), T(0), T(1.5), T(infinity)}) {
+        Hits<T> want;
+        for (std::size_t i = 0; i < rows; ++i) {
+          want.rows.emplace_back();
+          want.least.push_back(T(infinity));
+          T above = limit;
+          for (Index j = 0; j < p.m; ++j) {
+            const T x = logits.data[i * std::size_t(p.m) + std::size_t(j)];
+            if (x > T(-infinity)) want.least.back() = std::min(want.least.back(), x);
+            if (!(x > above)) continue;
+            want.rows.back().push_back({j, x});
+            if (moving) above = x;
+          }
+        }
+        for (const int threads : {1, 3}) {
+          Hits<T> got{decltype(want.rows)(rows), std::vector<T>(rows)};
+          stream_tiles(source, Run{threads, {}}, [&] {
+            return HitFold<T>(source.row_count(), limit, moving, got);
+          });
+          CHECK_THAT(got.rows == want.rows, where, ", limit ", limit, moving ? ", moving" : "");
+          CHECK_THAT(got.least == want.least, where, ", limit ", limit);
+        }
+      }
+    }
+  });
+}
+
+TEST(hits_float) { check_hits<float>(); }
+TEST(hits_double) { check_hits<double>(); }
 
 TEST(a_block_of_rows_sees_the_columns_of_its_mask_only) {
   // NaN in keys that no row may see through key_lengths; values beyond are never read.

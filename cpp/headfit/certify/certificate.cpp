@@ -1,5 +1,7 @@
 #include "headfit/certify/certificate.hpp"
 
+#include <bit>
+
 #include "headfit/certify/judge.hpp"
 #include "headfit/certify/support.hpp"
 #include "headfit/pattern/support_cursor.hpp"
@@ -49,84 +51,37 @@ struct Scan {
   }
 };
 
-// Keeps, for each row, the largest logit off the support and (for the mass) the sum
-// of exponentials off the support.
+// What both scans keep of a row, and what they make of it at the end.
 template <class T>
 class CertificateFold {
  public:
-  explicit CertificateFold(const Scan<T>& scan) : scan_(scan) {}
-
   void begin(const RowBlock& block) {
     rows_.resize(static_cast<std::size_t>(block.count));
     for (Index r = 0; r < block.count; ++r) {
-      Row& row = rows_[static_cast<std::size_t>(r)];
-      const Index i = scan_.source.row_at(block.first + r);
-      row = {};
-      row.support = SupportCursor(scan_.target, i);
-    }
-  }
-
-  void tile(const RowBlock&, const Tile<T>& tile) {
-    constexpr T hidden = -std::numeric_limits<T>::infinity();
-    const Index padded = tile.padded_cols();
-    for (Index r = 0; r < tile.count; ++r) {
-      Row& row = rows_[static_cast<std::size_t>(r)];
-      T* x = tile.row(r);
-      row.support.hide(x, tile);
-      T max = row_max(x, padded);
-      if (max == hidden) continue;
-      if (max > row.largest) {
-        row.largest = max;
-        row.column = tile.col + (std::find(x, x + tile.cols, max) - x);
-      }
-      row.smallest = std::min(row.smallest, row_min_finite(x, padded));
-      if (scan_.mass) {
-        if (scan_.reading.logits) round_row(x, padded, max);
-        row.sum.raise(max);
-        row.sum.sum += exp_sum<T, Exponentials::discard>(x, padded, row.sum.shift);
-      }
+      rows_[static_cast<std::size_t>(r)] = {};
+      row(r).support = SupportCursor(scan_.target, scan_.source.row_at(block.first + r));
     }
   }
 
   void end(const RowBlock& block) {
-    for (Index r = 0; r < block.count; ++r) {
-      finish(scan_.source.row_at(block.first + r), rows_[static_cast<std::size_t>(r)]);
-    }
+    for (Index r = 0; r < block.count; ++r) finish(scan_.source.row_at(block.first + r), row(r));
   }
 
- private:
+ protected:
+  explicit CertificateFold(const Scan<T>& scan) : scan_(scan) {}
+
   struct Row {
     SupportCursor support;
-    T largest = -std::numeric_limits<T>::infinity();
+    T largest = -std::numeric_limits<T>::infinity();  // off the support
     T smallest = std::numeric_limits<T>::infinity();
-    Index column = -1;
-    OnlineSum<T> sum;
+    Index column = -1;                                // of the largest
+    OnlineSum<T> sum;                                 // off the support
   };
+  Row& row(Index r) { return rows_[static_cast<std::size_t>(r)]; }
 
-  // Rounds to the significand of the reading's format, as the softmax would see it.
-  void round_row(T* x, Index padded, T& max) const {
-    constexpr int digits = std::numeric_limits<T>::digits;
-    const T splitter = std::ldexp(T(1), digits - scan_.reading.logits->digits) + 1;  // Veltkamp
-    for (Index c = 0; c < padded; ++c) {
-      const T high = splitter * x[c];
-      x[c] = std::isfinite(high) ? high - (high - x[c]) : x[c];
-    }
-    max = row_max(x, padded);
-  }
+  Scan<T> scan_;
 
-  // The least logit, where -inf (masked, or on the support) does not count.
-  static T row_min_finite(const T* x, Index padded) {
-    namespace ei = simd::ei;
-    const auto hidden = simd::fill<T>(-std::numeric_limits<T>::infinity());
-    const auto none = simd::fill<T>(std::numeric_limits<T>::infinity());
-    auto best = none;
-    for (Index c = 0; c < padded; c += simd::lanes<T>) {
-      const auto s = simd::load(x + c);
-      best = ei::pmin(best, ei::pselect(ei::pcmp_eq(s, hidden), none, s));
-    }
-    return ei::predux_min(best);
-  }
-
+ private:
   void finish(Index i, const Row& row) {
     const SupportRow support =
         detail::enclose_support(scan_.target, scan_.source, scan_.norms, scan_.reading, i, logits_);
@@ -177,10 +132,101 @@ class CertificateFold {
     scan_.out.tv[i] = (difference + stray) / 2;
   }
 
-  Scan<T> scan_;
   std::vector<Row> rows_;
   std::vector<double> logits_;  // of a support
 };
+
+// Compares only: the largest logit off the support so far is the limit of its row.
+template <class T>
+class CompareFold : public CertificateFold<T> {
+ public:
+  explicit CompareFold(const Scan<T>& scan) : CertificateFold<T>(scan) {}
+
+  void begin(const RowBlock& block) {
+    constexpr T infinity = std::numeric_limits<T>::infinity();
+    CertificateFold<T>::begin(block);
+    const Index padded = round_up(block.count, Blocking<T>::row_group);
+    std::fill_n(largest_.ensure(padded), padded, infinity);
+    std::fill_n(largest_.data(), block.count, -infinity);
+    std::fill_n(lowest_.ensure(padded * simd::lanes<T>), padded * simd::lanes<T>, infinity);
+  }
+
+  const T* limits(const RowBlock&) const { return largest_.data(); }
+  T* lowest(const RowBlock&) { return lowest_.data(); }
+
+  // Of equal logits the first column stays.
+  void hits(const RowBlock&, Index r, Index col, const T* logits, std::uint32_t bits) {
+    auto& row = this->row(r);
+    T& largest = largest_.data()[r];
+    for (bits = row.support.off_support(bits, col); bits; bits &= bits - 1) {
+      const int b = std::countr_zero(bits);
+      if (!(logits[b] > largest)) continue;
+      largest = logits[b];
+      row.column = col + b;
+    }
+  }
+
+  void end(const RowBlock& block) {
+    for (Index r = 0; r < block.count; ++r) {
+      this->row(r).largest = largest_.data()[r];
+      this->row(r).smallest =
+          simd::ei::predux_min(simd::load(lowest_.data() + r * simd::lanes<T>));
+    }
+    CertificateFold<T>::end(block);
+  }
+
+ private:
+  Buffer<T> largest_;
+  Buffer<T> lowest_;
+};
+
+// The sum of exponentials too.
+template <class T>
+class MassFold : public CertificateFold<T> {
+ public:
+  explicit MassFold(const Scan<T>& scan) : CertificateFold<T>(scan) {}
+
+  void tile(const RowBlock&, const Tile<T>& tile) {
+    const Index padded = tile.padded_cols();
+    for (Index r = 0; r < tile.count; ++r) {
+      auto& row = this->row(r);
+      T* x = tile.row(r);
+      auto [least, most] = logit_range(x, padded);
+      row.smallest = std::min(row.smallest, least);
+      if (row.support.hide(x, tile)) most = row_max(x, padded);
+      if (most == -std::numeric_limits<T>::infinity()) continue;
+      if (most > row.largest) {
+        row.largest = most;
+        row.column = tile.col + (std::find(x, x + tile.cols, most) - x);
+      }
+      if (this->scan_.reading.logits) most = round_row(x, padded);
+      row.sum.raise(most);
+      row.sum.sum += exp_sum<T, Exponentials::discard>(x, padded, row.sum.shift);
+    }
+  }
+
+ private:
+  // Rounds to the significand of the reading's format, as the softmax would see it; returns
+  // the largest.
+  T round_row(T* x, Index padded) const {
+    constexpr int digits = std::numeric_limits<T>::digits;
+    const T splitter = std::ldexp(T(1), digits - this->scan_.reading.logits->digits) + 1;
+    for (Index c = 0; c < padded; ++c) {
+      const T high = splitter * x[c];  // Veltkamp's
+      x[c] = std::isfinite(high) ? high - (high - x[c]) : x[c];
+    }
+    return row_max(x, padded);
+  }
+};
+
+template <class T>
+void scan_rows(const Scan<T>& scan, const LogitSource<T>& source, const Run& run) {
+  if (scan.mass) {
+    stream_tiles(source, run, [&] { return MassFold<T>(scan); });
+  } else {
+    stream_tiles(source, run, [&] { return CompareFold<T>(scan); });
+  }
+}
 
 // The undecided rows once more, in double.
 template <class T>
@@ -201,7 +247,7 @@ void rescan_in_double(const Scan<T>& scan, const Run& run) {
   source.rows = std::span<const Index>(open);
   const Scan<double> again{scan.target, source,   scan.norms, scan.reading,
                            scan.tolerances, scan.mass, scan.out,   scan.row_max_logit};
-  stream_tiles(source, run, [&] { return CertificateFold<double>(again); });
+  scan_rows(again, source, run);
 }
 
 }  // namespace
@@ -217,7 +263,7 @@ CertificateRows certify_logits(const Target& target, const LogitSource<T>& sourc
   out.q_norm = norms.q_max;
   out.k_norm = norms.k_max;
   const Scan<T> scan{target, source, norms, reading, tolerances, mass, out, row_max_logit};
-  stream_tiles(source, run, [&] { return CertificateFold<T>(scan); });
+  scan_rows(scan, source, run);
   for (Index i = 0; i < target.n; ++i) {
     out.rounding_bound = std::max(out.rounding_bound, scan.radius(i));
   }

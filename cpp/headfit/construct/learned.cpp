@@ -4,7 +4,6 @@
 
 #include "headfit/learned/annealing.hpp"
 #include "headfit/learned/start.hpp"
-#include "headfit/scores/stream.hpp"
 
 namespace headfit {
 namespace {
@@ -91,15 +90,7 @@ LossGradient feasibility_loss(const Target& target, const Mask& mask, const Lear
   given_start((*options.init_q)[0], (*options.init_k)[0], random, q, k);
   Lists lists(wanted, static_cast<int>(target.n + target.n % 2));
   RowChecks checks(target.n);
-  LogitSource<float> source;
-  source.q = q.heads();
-  source.k = k.heads();
-  source.mask = mask;
-  float largest = 0;
-  for (Index j = 0; j < k.rows(); ++j) largest = std::max(largest, dot(k.row(j), k.row(j), k.width()));
-  stream_tiles(source, run, [&] {
-    return NearFold(wanted, q, k, std::sqrt(largest), random, 0, lists, checks);
-  });
+  scan_near({wanted, q, k, random, 0, lists, checks}, mask, run);
   lists.transpose(run);
   Gradient gradient(wanted, lists);
   RowScratch scratch(q.dim(), wanted.largest_support());

@@ -3,11 +3,11 @@
 #pragma once
 
 #include <algorithm>
+#include <bit>
 #include <vector>
 
 #include "headfit/pattern/support_cursor.hpp"
 #include "headfit/rows/row_problem.hpp"
-#include "headfit/scores/softmax_row.hpp"
 #include "headfit/scores/stream.hpp"
 
 namespace headfit {
@@ -27,26 +27,27 @@ class ViolatorFold {
 
   void begin(const RowBlock& block) {
     cursors_.clear();
+    const Index padded = round_up(block.count, Blocking<T>::row_group);
+    limits_.assign(static_cast<std::size_t>(padded), std::numeric_limits<T>::infinity());
     for (Index r = 0; r < block.count; ++r) {
       cursors_.emplace_back(target_, source_.row_at(block.first + r));
+      limits_[static_cast<std::size_t>(r)] = thresholds_[static_cast<std::size_t>(block.first + r)];
       list(block, r).clear();
     }
   }
 
-  void tile(const RowBlock& block, const Tile<T>& tile) {
-    const Index padded = tile.padded_cols();
-    for (Index r = 0; r < tile.count; ++r) {
-      T* x = tile.row(r);
-      cursors_[static_cast<std::size_t>(r)].hide(x, tile);
-      const T threshold = thresholds_[static_cast<std::size_t>(block.first + r)];
-      for (Index begin = 0; begin < padded; begin += simd::lanes<T>) {
-        if (!(simd::ei::predux_max(simd::load(x + begin)) > threshold)) continue;
-        for (Index c = begin; c < begin + simd::lanes<T>; ++c) {
-          if (x[c] > threshold) {
-            keep(list(block, r), {static_cast<Column>(tile.col + c), static_cast<double>(x[c])});
-          }
-        }
-      }
+  const T* limits(const RowBlock&) const { return limits_.data(); }
+
+  void hits(const RowBlock& block, Index r, Index col, const T* logits, std::uint32_t bits) {
+    auto& heap = list(block, r);
+    bits = cursors_[static_cast<std::size_t>(r)].off_support(bits, col);
+    for (; bits; bits &= bits - 1) {
+      const int b = std::countr_zero(bits);
+      keep(heap, {static_cast<Column>(col + b), static_cast<double>(logits[b])});
+    }
+    // Of equal violations the lower column stays: what comes later must be larger.
+    if (limit_ > 0 && heap.size() == limit_) {
+      limits_[static_cast<std::size_t>(r)] = static_cast<T>(heap.front().value);
     }
   }
 
@@ -80,6 +81,7 @@ class ViolatorFold {
   std::size_t limit_;
   std::span<std::vector<Violator>> lists_;
   std::vector<SupportCursor> cursors_;
+  std::vector<T> limits_;
 };
 
 }  // namespace headfit

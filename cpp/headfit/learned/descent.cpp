@@ -4,7 +4,6 @@
 #include <numeric>
 
 #include "headfit/learned/start.hpp"
-#include "headfit/scores/stream.hpp"
 
 namespace headfit::learned {
 
@@ -12,6 +11,7 @@ Descent::Descent(const Wanted& wanted, const Mask& mask, Index dim, const Recipe
                  std::uint64_t seed, float radius, const Run& run)
     : wanted_(wanted),
       run_(run),
+      mask_(mask),
       random_(seed),
       radius_(radius),
       q_(wanted.n(), dim),
@@ -27,9 +27,7 @@ Descent::Descent(const Wanted& wanted, const Mask& mask, Index dim, const Recipe
       workers_(run.thread_count(wanted.n()), [&] {
         return Worker{RowScratch(dim, wanted.largest_support()), LaneScratch(dim),
                       GridRounding(dim, wanted.largest_support() + recipe.list_cap)};
-      }) {
-  source_.mask = mask;
-}
+      }) {}
 
 void Descent::start_randomly(std::uint64_t attempt) {
   random_start(wanted_, random_, attempt, q_, k_);
@@ -50,15 +48,7 @@ void Descent::forget() {
 }
 
 ScanSummary Descent::scan() {
-  float largest = 0;
-  for (Index j = 0; j < k_.rows(); ++j) {
-    largest = std::max(largest, dot(k_.row(j), k_.row(j), k_.width()));
-  }
-  source_.q = q_.heads();
-  source_.k = k_.heads();
-  stream_tiles(source_, run_, [&] {
-    return NearFold(wanted_, q_, k_, std::sqrt(largest), random_, scans_, lists_, checks_);
-  });
+  scan_near({wanted_, q_, k_, random_, scans_, lists_, checks_}, mask_, run_);
   ++scans_;
   ScanSummary summary;
   for (const float deficit : checks_.deficit) {

@@ -87,9 +87,9 @@ class Descent {
 
   const Wanted& wanted_;
   const Run& run_;
+  const Mask mask_;
   const Philox random_;
   const float radius_;
-  LogitSource<float> source_;
   PaddedRows q_, k_;
   PaddedRows next_q_;  // queries move only after the keys have read them
   std::optional<PaddedRows> kept_q_, kept_k_;

@@ -9,6 +9,7 @@
 #include "headfit/learned/lists.hpp"
 #include "headfit/learned/recipe.hpp"
 #include "headfit/pattern/support_cursor.hpp"
+#include "headfit/scores/stream.hpp"
 
 namespace headfit::learned {
 
@@ -24,7 +25,7 @@ class EvenSample {
         next_(static_cast<Index>(draw) % stride_) {}
 
   // The columns of a vector whose bits are set come next in the sequence.
-  void take(unsigned bits, Index column, int cap, Column* list) {
+  void take(std::uint32_t bits, Index column, int cap, Column* list) {
     const Index end = seen_ + std::popcount(bits);
     for (; next_ < end * unit; next_ += stride_) {
       if (taken_ == cap) {
@@ -32,7 +33,7 @@ class EvenSample {
         taken_ = cap / 2;
         stride_ *= 2;
       }
-      unsigned rest = bits;
+      std::uint32_t rest = bits;
       for (Index skip = next_ / unit - seen_; skip > 0; --skip) rest &= rest - 1;
       list[taken_++] = static_cast<Column>(column + std::countr_zero(rest));
     }
@@ -56,41 +57,32 @@ struct RowChecks {
   std::vector<float> rounding;  // bound on |fl(q.k) - q.k| in this row, to first order
 };
 
-class NearFold {
+// What a scan reads and where it writes.
+struct NearScan {
+  const Wanted& wanted;
+  const PaddedRows& q;
+  const PaddedRows& k;
+  const Philox& random;
+  Index number;
+  Lists& lists;
+  RowChecks& checks;
+};
+
+// What both folds below have in common.
+class NearRows {
  public:
-  NearFold(const Wanted& wanted, const PaddedRows& q, const PaddedRows& k, float largest_key,
-           const Philox& random, Index scan, Lists& lists, RowChecks& checks)
-      : wanted_(wanted), q_(q), k_(k), largest_key_(largest_key), random_(random), scan_(scan),
-        lists_(lists), checks_(checks) {}
+  NearRows(const NearScan& scan, float largest_key)
+      : wanted_(scan.wanted), lists_(scan.lists), q_(scan.q), k_(scan.k),
+        largest_key_(largest_key), random_(scan.random), scan_(scan.number),
+        checks_(scan.checks) {}
 
   void begin(const RowBlock& block) {
     for (Index r = 0; r < block.count; ++r) {
-      begin_row(block.first + r, rows_[static_cast<std::size_t>(r)]);
-    }
-  }
-
-  void tile(const RowBlock& block, const Tile<float>& tile) {
-    const Index padded = tile.padded_cols();
-    for (Index r = 0; r < tile.count; ++r) {
       Row& row = rows_[static_cast<std::size_t>(r)];
-      float* x = tile.row(r);
-      row.cursor.hide(x, tile);
-      Pack top = simd::load(x);
-      for (Index c = lanes; c < padded; c += lanes) top = ei::pmax(top, simd::load(x + c));
-      const Pack limit = simd::fill(row.limit);
-      if (wanted_.is_bounded()) {
-        take_both_sides(block.first + r, tile, row, x);
-        continue;
-      }
-      if (!bits_above(top, limit)) continue;  // most rows of most tiles
-      row.top = std::max(row.top, ei::predux_max(top));
-      Column* list = lists_.others(block.first + r);
-      for (Index c = 0; c < padded; c += lanes) {
-        if (const unsigned bits = bits_above(simd::load(x + c), limit)) {
-          row.sample.take(bits, tile.col + c, lists_.cap(), list);
-        }
-      }
+      begin_row(block.first + r, row);
+      limits_[static_cast<std::size_t>(r)] = row.limit;
     }
+    std::fill(limits_.begin() + block.count, limits_.end(), infinity);
   }
 
   void end(const RowBlock& block) {
@@ -103,12 +95,13 @@ class NearFold {
     }
   }
 
- private:
+ protected:
   static constexpr float infinity = std::numeric_limits<float>::infinity();
 
   struct Row {
     SupportCursor cursor;
     EvenSample sample;
+    Column* list = nullptr;
     float limit = 0;          // what exceeds it is listed
     float allowed_top = 0;    // what exceeds it leaks
     float top = 0;            // the largest logit off the support, where that exceeds the limit
@@ -117,26 +110,16 @@ class NearFold {
     float spread_excess = 0;
   };
 
-  // Logits near or below the least that is allowed are listed too.
-  void take_both_sides(Index i, const Tile<float>& tile, Row& row, const float* x) {
-    const Pack limit = simd::fill(row.limit);
-    const Pack floor = simd::fill(list_slack - wanted_.logit_hinge());
-    const Pack hidden = simd::fill(-infinity);
-    for (Index c = 0; c < tile.padded_cols(); c += lanes) {
-      const Pack v = simd::load(x + c);
-      const unsigned shown = bits_above(v, hidden);
-      const unsigned bits = bits_above(v, limit) | (bits_above(floor, v) & shown);
-      if (!bits) continue;
-      row.top = std::max(row.top, ei::predux_max(v));
-      for (unsigned rest = bits; rest; rest &= rest - 1) {
-        row.bottom = std::min(row.bottom, x[c + std::countr_zero(rest)]);
-      }
-      row.sample.take(bits, tile.col + c, lists_.cap(), lists_.others(i));
-    }
-  }
+  Row& row(Index r) { return rows_[static_cast<std::size_t>(r)]; }
 
+  const Wanted& wanted_;
+  Lists& lists_;
+  std::array<float, Blocking<float>::tile_rows> limits_;
+
+ private:
   void begin_row(Index i, Row& row) const {
-    row = {SupportCursor(wanted_.target(), i), {}, infinity, infinity, -infinity, infinity, infinity, 0};
+    row = {SupportCursor(wanted_.target(), i), {}, lists_.others(i), infinity, infinity,
+           -infinity, infinity, infinity, 0};
     if (wanted_.support_size(i) == 0) return;  // a row that the mask leaves empty asks for nothing
     const float* query = q_.row(i);
     const float size = largest_key_ * std::sqrt(dot(query, query, q_.width()));
@@ -152,15 +135,76 @@ class NearFold {
     row.sample = EvenSample(lists_.hits(i), lists_.cap(), draw);
   }
 
-  const Wanted& wanted_;
   const PaddedRows& q_;
   const PaddedRows& k_;
   float largest_key_;
   const Philox& random_;
   Index scan_;
-  Lists& lists_;
   RowChecks& checks_;
   std::array<Row, Blocking<float>::tile_rows> rows_;
 };
+
+// Lists what exceeds a row's limit.
+class NearFold : public NearRows {
+ public:
+  using NearRows::NearRows;
+
+  const float* limits(const RowBlock&) const { return limits_.data(); }
+
+  void hits(const RowBlock&, Index r, Index col, const float* logits, std::uint32_t bits) {
+    Row& row = this->row(r);
+    bits = row.cursor.off_support(bits, col);
+    row.sample.take(bits, col, lists_.cap(), row.list);
+    for (bits &= panel_bits_above(logits, row.top); bits != 0; bits &= bits - 1) {
+      row.top = std::max(row.top, logits[std::countr_zero(bits)]);
+    }
+  }
+};
+
+// Where |logit| is bounded: lists what is near or below the least that is allowed, too.
+class BoundedNearFold : public NearRows {
+ public:
+  using NearRows::NearRows;
+
+  void tile(const RowBlock&, const Tile<float>& tile) {
+    const Pack floor = simd::fill(list_slack - wanted_.logit_hinge());
+    const Pack hidden = simd::fill(-infinity);
+    for (Index r = 0; r < tile.count; ++r) {
+      Row& row = this->row(r);
+      float* x = tile.row(r);
+      row.cursor.hide(x, tile);
+      const Pack limit = simd::fill(row.limit);
+      for (Index c = 0; c < tile.padded_cols(); c += lanes) {
+        const Pack v = simd::load(x + c);
+        const auto shown = simd::bits_above<float>(v, hidden);
+        const auto bits = simd::bits_above<float>(v, limit) | (simd::bits_above<float>(floor, v) & shown);
+        if (!bits) continue;
+        row.top = std::max(row.top, ei::predux_max(v));
+        for (auto rest = bits; rest; rest &= rest - 1) {
+          row.bottom = std::min(row.bottom, x[c + std::countr_zero(rest)]);
+        }
+        row.sample.take(bits, tile.col + c, lists_.cap(), row.list);
+      }
+    }
+  }
+};
+
+// Measures every row, and lists anew what is near its limit.
+inline void scan_near(const NearScan& scan, const Mask& mask, const Run& run) {
+  LogitSource<float> source;
+  source.q = scan.q.heads();
+  source.k = scan.k.heads();
+  source.mask = mask;
+  float largest = 0;
+  for (Index j = 0; j < scan.k.rows(); ++j) {
+    largest = std::max(largest, dot(scan.k.row(j), scan.k.row(j), scan.k.width()));
+  }
+  largest = std::sqrt(largest);
+  if (scan.wanted.is_bounded()) {
+    stream_tiles(source, run, [&] { return BoundedNearFold(scan, largest); });
+  } else {
+    stream_tiles(source, run, [&] { return NearFold(scan, largest); });
+  }
+}
 
 }  // namespace headfit::learned

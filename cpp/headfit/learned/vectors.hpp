@@ -6,10 +6,6 @@
 #include "headfit/scores/packet.hpp"
 #include "headfit/scores/source.hpp"
 
-#if defined(EIGEN_VECTORIZE_SSE) || defined(EIGEN_VECTORIZE_AVX)
-#include <immintrin.h>
-#endif
-
 namespace headfit::learned {
 
 namespace ei = Eigen::internal;
@@ -57,25 +53,6 @@ inline void add_scaled(float g, const float* x, float* y, Index width) {
   for (Index f = 0; f < width; f += lanes) {
     simd::store(y + f, ei::pmadd(factor, simd::load(x + f), simd::load(y + f)));
   }
-}
-
-// One bit for each entry that exceeds the limit. Eigen has no such function.
-inline unsigned bits_above(const Pack& x, const Pack& limit) {
-#if defined(EIGEN_VECTORIZE_AVX512)
-  return _mm512_cmp_ps_mask(x, limit, _CMP_GT_OQ);
-#elif defined(EIGEN_VECTORIZE_AVX)
-  return static_cast<unsigned>(_mm256_movemask_ps(_mm256_cmp_ps(x, limit, _CMP_GT_OQ)));
-#elif defined(EIGEN_VECTORIZE_SSE)
-  return static_cast<unsigned>(_mm_movemask_ps(_mm_cmpgt_ps(x, limit)));
-#else
-  alignas(64) float a[lanes];
-  alignas(64) float b[lanes];
-  simd::store(a, x);
-  simd::store(b, limit);
-  unsigned bits = 0;
-  for (Index l = 0; l < lanes; ++l) bits |= static_cast<unsigned>(a[l] > b[l]) << l;
-  return bits;
-#endif
 }
 
 }  // namespace headfit::learned

@@ -15,12 +15,23 @@ class SupportCursor {
       : next_(target.columns + target.offsets[row]), end_(target.columns + target.offsets[row + 1]) {}
 
   // Overwrites the support's logits in this tile with -inf, so that what is left is
-  // what should be small.
+  // what should be small. True if there were any.
   template <class T>
-  void hide(T* x, const Tile<T>& tile) {
+  bool hide(T* x, const Tile<T>& tile) {
+    const Column* before = next_;
     while (next_ != end_ && *next_ < tile.col + tile.cols) {
       x[*next_++ - tile.col] = -std::numeric_limits<T>::infinity();
     }
+    return next_ != before;
+  }
+
+  // Clears the bits of the support's columns, where bit b stands for column col + b: calls
+  // with ascending columns.
+  std::uint32_t off_support(std::uint32_t bits, Index col) {
+    if (next_ == end_ || *next_ >= col + 32) return bits;
+    while (next_ != end_ && *next_ < col) ++next_;
+    for (const Column* on = next_; on != end_ && *on < col + 32; ++on) bits &= ~(1u << (*on - col));
+    return bits;
   }
 
  private:

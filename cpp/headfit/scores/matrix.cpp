@@ -1,9 +1,12 @@
 // The dense matrix, as logits or as weights: whole rows are kept in cache until
 // they are finished, and written once.
+#include <array>
+
 #include "headfit/scores/attention.hpp"
 #include "headfit/scores/softmax_row.hpp"
 #include "headfit/scores/stream.hpp"
 #include "headfit/scores/whole_rows.hpp"
+#include "headfit/scores/write_row.hpp"
 
 namespace headfit {
 namespace {
@@ -28,46 +31,55 @@ class LogitFold : public WholeRows<T> {
   Index cols_;
 };
 
-template <class T>
+template <class T, simd::Store how>
 class SoftmaxFold : public WholeRows<T> {
  public:
   SoftmaxFold(const OutHeads<T>& out, Index cols) : out_(out), cols_(cols) {}
 
-  void end(const RowBlock& block) {
-    for (Index r = 0; r < block.count; ++r) {
-      T* to = out_.row(block.head, block.first + r);
-      std::fill(to, to + block.col_begin, T(0));
-      std::fill(to + block.col_end, to + cols_, T(0));
-      write_weights(block, this->row(r), to + block.col_begin);
+  void begin(const RowBlock&) { max_.fill(-std::numeric_limits<T>::infinity()); }
+
+  void tile(const RowBlock&, const Tile<T>& tile) {
+    for (Index r = 0; r < tile.count; ++r) {
+      T& max = max_[static_cast<std::size_t>(r)];
+      max = std::max(max, row_max(tile.row(r), tile.padded_cols()));
     }
   }
 
+  void end(const RowBlock& block) {
+    for (Index r = 0; r < block.count; ++r) {
+      T* to = out_.row(block.head, block.first + r);
+      write_zeros(to, block.col_begin);
+      write_zeros(to + block.col_end, cols_ - block.col_end);
+      write_weights(block, this->row(r), max_[static_cast<std::size_t>(r)], to + block.col_begin);
+    }
+    if (how == simd::Store::streamed) simd::finish_streams();
+  }
+
  private:
-  void write_weights(const RowBlock& block, T* x, T* to) {
+  void write_zeros(T* to, Index count) {
+    simd::write_row<how>(to, count, [](Index) { return simd::fill<T>(T(0)); });
+  }
+
+  void write_weights(const RowBlock& block, T* x, T max, T* to) {
     const Index cols = block.col_end - block.col_begin;
-    const Index padded = this->padded(block);
-    const T max = row_max(x, padded);
-    if (max == -std::numeric_limits<T>::infinity()) {
-      std::fill(to, to + cols, T(0));
-      return;
-    }
+    if (max == -std::numeric_limits<T>::infinity()) return write_zeros(to, cols);
     const double sum =
-        exp_sum<T, Exponentials::keep>(x, padded, simd::RowShift<T>::at(max));
+        exp_sum<T, Exponentials::keep>(x, this->padded(block), simd::RowShift<T>::at(max));
     const Inverse<T> inverse(sum);
-    constexpr Index lanes = simd::lanes<T>;
-    const Index whole = cols / lanes * lanes;
-    for (Index c = 0; c < whole; c += lanes) {
-      simd::store(to + c, inverse.times(simd::load(x + c)));
-    }
-    if (whole < cols) {
-      simd::store(x + whole, inverse.times(simd::load(x + whole)));
-      std::copy(x + whole, x + cols, to + whole);
-    }
+    simd::write_row<how>(to, cols, [&](Index c) { return inverse.times(simd::load(x + c)); });
   }
 
   OutHeads<T> out_;
   Index cols_;
+  std::array<T, Blocking<T>::tile_rows> max_;
 };
+
+template <class T, simd::Store how>
+void write_matrix(const LogitSource<T>& source, const OutHeads<T>& out, const Run& run) {
+  const Index cols = source.k.rows;
+  stream_tiles(source, run, [&] { return SoftmaxFold<T, how>(out, cols); },
+               whole_row_block<T>(cols));
+}
 
 }  // namespace
 
@@ -79,8 +91,12 @@ void attention_logits(const LogitSource<T>& source, const OutHeads<T>& out, cons
 
 template <class T>
 void attention_matrix(const LogitSource<T>& source, const OutHeads<T>& out, const Run& run) {
-  const Index cols = source.k.rows;
-  stream_tiles(source, run, [&] { return SoftmaxFold<T>(out, cols); }, whole_row_block<T>(cols));
+  const Index entries = source.q.count * source.row_count() * source.k.rows;
+  if (entries * Index(sizeof(T)) > simd::streamed_bytes) {
+    write_matrix<T, simd::Store::streamed>(source, out, run);
+  } else {
+    write_matrix<T, simd::Store::cached>(source, out, run);
+  }
 }
 
 template void attention_logits(const LogitSource<float>&, const OutHeads<float>&, const Run&);

@@ -2,7 +2,7 @@
 // columns, for the skinny inner dimensions of attention heads.
 #pragma once
 
-#include "headfit/scores/packet.hpp"
+#include "headfit/scores/above.hpp"
 
 namespace headfit {
 
@@ -12,8 +12,8 @@ struct Blocking {
   static constexpr bool many_registers = sizeof(simd::Packet<T>) == 64;  // AVX-512: 32 of them
   static constexpr Index row_group = many_registers ? 12 : 6;
   static constexpr Index panel = 2 * lanes;  // columns of a packed panel
-  static constexpr Index tile_rows = 24;     // a multiple of row_group
-  static constexpr Index tile_cols = 256;    // a multiple of panel
+  static constexpr Index tile_rows = 48;     // a multiple of row_group
+  static constexpr Index tile_cols = 128;    // a multiple of panel
 };
 
 static_assert(Blocking<float>::tile_rows % Blocking<float>::row_group == 0);
@@ -27,37 +27,89 @@ struct LeftRows {
   Index depth;
 };
 
-// c (row_group x panel) = or += a (row_group x depth) * b (depth x panel, packed).
-// Every entry is one chain of multiply-adds over the depth, in order: the result
-// depends neither on the place of the entry in a tile nor on the thread.
+namespace detail {
+
+// The products of a row group with a panel, in registers.
 template <class T>
-inline void multiply_panel(Index depth, const LeftRows<T>& a, const T* b, T* c, Index c_stride,
-                           bool accumulate) {
+struct PanelSums {
+  static constexpr int rows = static_cast<int>(Blocking<T>::row_group);
+  simd::Packet<T> at[rows][2];
+};
+
+// sum += a (row_group x depth) * b (depth x panel, packed). Every entry is one chain of
+// multiply-adds over the depth, in order: the result depends neither on the place of the
+// entry in a tile nor on the thread nor on what is done with it.
+template <class T>
+EIGEN_ALWAYS_INLINE void add_products(Index depth, const LeftRows<T>& a, const T* b,
+                                      PanelSums<T>& sum) {
   namespace ei = Eigen::internal;
   using B = Blocking<T>;
-  using Packet = simd::Packet<T>;
-  constexpr int rows = static_cast<int>(B::row_group);
-  Packet sum[rows][2];
-  for (int r = 0; r < rows; ++r) {
-    sum[r][0] = accumulate ? simd::load(c + r * c_stride) : simd::fill<T>(T(0));
-    sum[r][1] = accumulate ? simd::load(c + r * c_stride + B::lanes) : simd::fill<T>(T(0));
-  }
   const T* left = a.data;
   for (Index p = 0; p < depth; ++p) {
-    const Packet b0 = simd::load(b);
-    const Packet b1 = simd::load(b + B::lanes);
-    for (int r = 0; r < rows; ++r) {
-      const Packet x = simd::fill<T>(left[r * a.row]);
-      sum[r][0] = ei::pmadd(x, b0, sum[r][0]);
-      sum[r][1] = ei::pmadd(x, b1, sum[r][1]);
+    const auto b0 = simd::load(b);
+    const auto b1 = simd::load(b + B::lanes);
+    for (int r = 0; r < sum.rows; ++r) {
+      const auto x = simd::fill<T>(left[r * a.row]);
+      sum.at[r][0] = ei::pmadd(x, b0, sum.at[r][0]);
+      sum.at[r][1] = ei::pmadd(x, b1, sum.at[r][1]);
     }
     b += B::panel;
     left += a.depth;
   }
-  for (int r = 0; r < rows; ++r) {
-    simd::store(c + r * c_stride, sum[r][0]);
-    simd::store(c + r * c_stride + B::lanes, sum[r][1]);
+}
+
+}  // namespace detail
+
+// c (row_group x panel) = or += a * b.
+template <class T>
+inline void multiply_panel(Index depth, const LeftRows<T>& a, const T* b, T* c, Index c_stride,
+                           bool accumulate) {
+  using B = Blocking<T>;
+  detail::PanelSums<T> sum;
+  for (int r = 0; r < sum.rows; ++r) {
+    sum.at[r][0] = accumulate ? simd::load(c + r * c_stride) : simd::fill<T>(T(0));
+    sum.at[r][1] = accumulate ? simd::load(c + r * c_stride + B::lanes) : simd::fill<T>(T(0));
   }
+  detail::add_products(depth, a, b, sum);
+  for (int r = 0; r < sum.rows; ++r) {
+    simd::store(c + r * c_stride, sum.at[r][0]);
+    simd::store(c + r * c_stride + B::lanes, sum.at[r][1]);
+  }
+}
+
+// One bit for each entry of a panel's row that exceeds the limit.
+template <class T>
+inline std::uint32_t panel_bits_above(const T* x, T limit) {
+  using B = Blocking<T>;
+  const auto bound = simd::fill<T>(limit);
+  return simd::bits_above<T>(simd::load(x), bound) |
+         simd::bits_above<T>(simd::load(x + B::lanes), bound) << B::lanes;
+}
+
+// Does any product a * b of row r exceed limits[r]? Only then are they written, to c, rows
+// side by side. With `lowest` (row_group x lanes) the least products of each row are kept there.
+template <class T, bool with_lowest>
+inline bool panel_exceeds(Index depth, const LeftRows<T>& a, const T* b, const T* limits, T* lowest,
+                          T* c) {
+  namespace ei = Eigen::internal;
+  using B = Blocking<T>;
+  detail::PanelSums<T> sum;
+  for (auto& row : sum.at) row[0] = row[1] = simd::fill<T>(T(0));
+  detail::add_products(depth, a, b, sum);
+  simd::AnyAbove<T> above;
+  for (int r = 0; r < sum.rows; ++r) {
+    above.look(ei::pmax(sum.at[r][0], sum.at[r][1]), simd::fill<T>(limits[r]));
+    if constexpr (with_lowest) {
+      T* place = lowest + r * B::lanes;
+      simd::store(place, ei::pmin(ei::pmin(sum.at[r][0], sum.at[r][1]), simd::load(place)));
+    }
+  }
+  if (!above.found()) return false;
+  for (int r = 0; r < sum.rows; ++r) {
+    simd::store(c + r * B::panel, sum.at[r][0]);
+    simd::store(c + r * B::panel + B::lanes, sum.at[r][1]);
+  }
+  return true;
 }
 
 }  // namespace headfit

@@ -6,6 +6,10 @@
 
 #include "headfit/base/types.hpp"
 
+#if defined(EIGEN_VECTORIZE_AVX512)
+#include <immintrin.h>
+#endif
+
 namespace headfit::simd {
 
 namespace ei = Eigen::internal;
@@ -62,9 +66,23 @@ struct ExpConstants<double> {
   static constexpr double exactly_reducible = 2048.0;
 };
 
-// x * 2^e for an integral e in [lowest_exponent, 2], in two steps so that results
-// below the normal range are rounded once, and 0 is reached exactly.
+// x * 2^e for an integral e <= 2, rounded once; 0 where 1.42 * 2^e rounds to 0: to let that
+// underflow would cost a hundred cycles a vector, and sharp attention is mostly that.
+#if defined(EIGEN_VECTORIZE_AVX512)
+inline constexpr bool masks_small_powers = true;  // NaN too, where e is -inf
 inline Packet<float> times_power_of_two(const Packet<float>& x, const Packet<float>& e) {
+  const auto rest = _mm512_set1_ps(ExpConstants<float>::rounds_to_zero);
+  return _mm512_maskz_scalef_ps(_mm512_cmp_ps_mask(e, rest, _CMP_GE_OQ), x, e);
+}
+inline Packet<double> times_power_of_two(const Packet<double>& x, const Packet<double>& e) {
+  const auto rest = _mm512_set1_pd(ExpConstants<double>::rounds_to_zero);
+  return _mm512_maskz_scalef_pd(_mm512_cmp_pd_mask(e, rest, _CMP_GE_OQ), x, e);
+}
+#else
+inline constexpr bool masks_small_powers = false;
+namespace detail {
+// In two steps, so that results below the normal range are rounded once.
+inline Packet<float> scaled(const Packet<float>& x, const Packet<float>& e) {
   using Bits = typename ei::unpacket_traits<Packet<float>>::integer_packet;
   const Bits n = ei::pcast<Packet<float>, Bits>(e);
   const Bits half = ei::parithmetic_shift_right<1>(n);
@@ -74,9 +92,18 @@ inline Packet<float> times_power_of_two(const Packet<float>& x, const Packet<flo
   };
   return ei::pmul(ei::pmul(x, power(half)), power(ei::psub(n, half)));
 }
-inline Packet<double> times_power_of_two(const Packet<double>& x, const Packet<double>& e) {
+inline Packet<double> scaled(const Packet<double>& x, const Packet<double>& e) {
   return ei::pldexp(x, e);
 }
+}  // namespace detail
+template <class P>
+P times_power_of_two(const P& x, const P& e) {
+  using T = typename ei::unpacket_traits<P>::type;
+  using C = ExpConstants<T>;
+  const P kept = ei::pselect(ei::pcmp_lt(e, fill<T>(C::rounds_to_zero)), fill<T>(T(0)), x);
+  return detail::scaled(kept, ei::pmax(e, fill<T>(C::lowest_exponent)));
+}
+#endif
 
 // The common factor that a row's exponentials leave out: exp(subtract + exponent * ln 2).
 // A power of two costs no rounding at all; only where logits are so large that
@@ -96,24 +123,36 @@ struct RowShift {
 
 // exp(x) / exp(shift), within about one unit in the last place. -inf gives 0.
 template <class T>
-Packet<T> exp_shifted(const Packet<T>& x, const RowShift<T>& shift) {
+class ShiftedExp {
+ public:
+  explicit ShiftedExp(const RowShift<T>& shift)
+      : subtract_(fill<T>(shift.subtract)),
+        exponent_(fill<T>(shift.exponent)),
+        floor_(fill<T>((shift.exponent + C::lowest_exponent) * C::ln2_high)) {}
+
+  EIGEN_ALWAYS_INLINE Packet<T> operator()(const Packet<T>& x) const {
+    // With the floor nothing below is infinite; where such lanes are masked anyhow, none is needed.
+    Packet<T> y = ei::psub(x, subtract_);
+    if constexpr (!masks_small_powers) y = ei::pmax(y, floor_);
+    const Packet<T> magic = fill<T>(C::round_to_integer);
+    const Packet<T> n = ei::psub(ei::pmadd(y, fill<T>(T(1.4426950408889634)), magic), magic);
+    Packet<T> r = ei::pmadd(n, fill<T>(-C::ln2_high), y);
+    r = ei::pmadd(n, fill<T>(-C::ln2_low), r);
+    Packet<T> p = fill<T>(C::p[0]);
+    for (std::size_t i = 1; i < std::size(C::p); ++i) p = ei::pmadd(p, r, fill<T>(C::p[i]));
+    p = ei::pmadd(ei::pmul(r, r), p, r);
+    p = ei::padd(p, fill<T>(T(1)));
+    return times_power_of_two(p, ei::psub(n, exponent_));
+  }
+
+ private:
   using C = ExpConstants<T>;
-  const T floor = (shift.exponent + C::lowest_exponent) * C::ln2_high;
-  const Packet<T> y =
-      ei::pmax(ei::psub(x, fill<T>(shift.subtract)), fill<T>(floor));
-  const Packet<T> magic = fill<T>(C::round_to_integer);
-  const Packet<T> n = ei::psub(ei::pmadd(y, fill<T>(T(1.4426950408889634)), magic), magic);
-  Packet<T> r = ei::pmadd(n, fill<T>(-C::ln2_high), y);
-  r = ei::pmadd(n, fill<T>(-C::ln2_low), r);
-  Packet<T> p = fill<T>(C::p[0]);
-  for (std::size_t i = 1; i < std::size(C::p); ++i) p = ei::pmadd(p, r, fill<T>(C::p[i]));
-  p = ei::pmadd(ei::pmul(r, r), p, r);
-  p = ei::padd(p, fill<T>(T(1)));
-  // What rounds to 0 is made 0 here: to let it underflow would cost a hundred cycles a vector,
-  // and sharp attention is mostly that.
-  const Packet<T> exponent = ei::psub(n, fill<T>(shift.exponent));
-  p = ei::pselect(ei::pcmp_lt(exponent, fill<T>(C::rounds_to_zero)), fill<T>(T(0)), p);
-  return times_power_of_two(p, ei::pmax(exponent, fill<T>(C::lowest_exponent)));
+  Packet<T> subtract_, exponent_, floor_;
+};
+
+template <class T>
+Packet<T> exp_shifted(const Packet<T>& x, const RowShift<T>& shift) {
+  return ShiftedExp<T>(shift)(x);
 }
 
 }  // namespace headfit::simd

@@ -5,15 +5,58 @@
 #include <cmath>
 #include <numbers>
 
+#include "headfit/scores/sums.hpp"
 #include "headfit/scores/tile.hpp"
 
 namespace headfit {
 
+// A row of whole vectors taken four vectors at a time, so that none waits for the one
+// before: part(i, place) for chain i of four.
+template <class T, class Part>
+EIGEN_ALWAYS_INLINE void in_four_chains(Index padded, const Part& part) {
+  constexpr Index lanes = simd::lanes<T>;
+  Index c = 0;
+  for (; c + 4 * lanes <= padded; c += 4 * lanes) {
+    for (Index i = 0; i < 4; ++i) part(i, c + i * lanes);
+  }
+  for (Index i = 0; i < 3; ++i) {
+    if (c + i * lanes < padded) part(i, c + i * lanes);
+  }
+}
+
 template <class T>
 T row_max(const T* x, Index padded) {
-  auto best = simd::fill<T>(-std::numeric_limits<T>::infinity());
-  for (Index c = 0; c < padded; c += simd::lanes<T>) best = simd::ei::pmax(best, simd::load(x + c));
-  return simd::ei::predux_max(best);
+  namespace ei = simd::ei;
+  const auto lowest = simd::fill<T>(-std::numeric_limits<T>::infinity());
+  simd::Packet<T> best[4] = {lowest, lowest, lowest, lowest};
+  in_four_chains<T>(padded, [&](Index i, Index c) { best[i] = ei::pmax(best[i], simd::load(x + c)); });
+  return ei::predux_max(ei::pmax(ei::pmax(best[0], best[1]), ei::pmax(best[2], best[3])));
+}
+
+// The least and the largest logit, where -inf counts for the largest only.
+template <class T>
+struct LogitRange {
+  T least;
+  T most;
+};
+template <class T, bool with_hidden = false>
+LogitRange<T> logit_range(const T* x, Index padded) {
+  namespace ei = simd::ei;
+  constexpr T infinity = std::numeric_limits<T>::infinity();
+  const auto hidden = simd::fill<T>(-infinity);
+  const auto none = simd::fill<T>(infinity);
+  simd::Packet<T> least[2] = {none, none};
+  simd::Packet<T> most[2] = {hidden, hidden};
+  in_four_chains<T>(padded, [&](Index i, Index c) {
+    const auto s = simd::load(x + c);
+    most[i % 2] = ei::pmax(most[i % 2], s);
+    const auto kept = with_hidden ? ei::pselect(ei::pcmp_eq(s, hidden), none, s) : s;
+    least[i % 2] = ei::pmin(least[i % 2], kept);
+  });
+  const T smallest = ei::predux_min(ei::pmin(least[0], least[1]));
+  // Few tiles have hidden logits: only they are looked at twice.
+  if (!with_hidden && smallest == -infinity) return logit_range<T, true>(x, padded);
+  return {smallest, ei::predux_max(ei::pmax(most[0], most[1]))};
 }
 
 // A factor 1 / sum in two parts, so that a weight is rounded once and not twice.
@@ -38,80 +81,20 @@ double exp_of(T x, const simd::RowShift<T>& shift) {
 
 enum class Exponentials { discard, keep };
 
-// A sum of nonnegative terms with the rounding of each addition carried along
-// (Neumaier 1974), so that the number of terms does not matter.
-class CarefulSum {
- public:
-  void add(double x) {
-    const double next = sum_ + x;
-    carried_ += sum_ >= x ? (sum_ - next) + x : (x - next) + sum_;
-    sum_ = next;
-  }
-  double value() const { return sum_ + carried_; }
-
- private:
-  double sum_ = 0;
-  double carried_ = 0;
-};
-
-// A few vectors of terms on their way to a careful sum. float: pairs of terms, then
-// double. double: every rounding is carried along (Knuth's two-sum).
-template <class T>
-class PacketSum {
- public:
-  void add(Index place, const simd::Packet<T>& term) {
-    auto& sum = sums_[place % 4];
-    const auto next = simd::ei::padd(sum, term);
-    if constexpr (sizeof(T) == 8) {
-      namespace ei = simd::ei;
-      const auto part = ei::psub(next, sum);
-      const auto lost = ei::padd(ei::psub(sum, ei::psub(next, part)), ei::psub(term, part));
-      carried_ = ei::padd(carried_, lost);
-    }
-    sum = next;
-  }
-
-  void flush(CarefulSum& total) {
-    if constexpr (sizeof(T) == 8) {
-      for (const auto& sum : sums_) spill(sum, total);
-      spill(carried_, total);
-    } else {
-      namespace ei = simd::ei;
-      spill(ei::padd(ei::padd(sums_[0], sums_[1]), ei::padd(sums_[2], sums_[3])), total);
-    }
-    for (auto& sum : sums_) sum = simd::fill<T>(T(0));
-    carried_ = simd::fill<T>(T(0));
-  }
-
-  // Terms between two flushes.
-  static constexpr Index vectors = sizeof(T) == 8 ? 64 : 8;
-
- private:
-  static void spill(const simd::Packet<T>& x, CarefulSum& total) {
-    alignas(64) T parts[simd::lanes<T>];
-    simd::store(parts, x);
-    for (const T part : parts) total.add(static_cast<double>(part));
-  }
-
-  simd::Packet<T> zero_ = simd::fill<T>(T(0));
-  simd::Packet<T> sums_[4] = {zero_, zero_, zero_, zero_};
-  simd::Packet<T> carried_ = zero_;
-};
-
 // Sum of exp(x - shift); with `keep` the exponentials replace the logits.
 template <class T, Exponentials what>
 double exp_sum(T* x, Index padded, const simd::RowShift<T>& shift) {
-  constexpr Index lanes = simd::lanes<T>;
-  constexpr Index chunk = PacketSum<T>::vectors * lanes;
-  CarefulSum total;
+  constexpr Index chunk = PacketSum<T>::vectors * simd::lanes<T>;
+  const simd::ShiftedExp<T> shifted_exp(shift);
+  LaneSum<T> total;
   PacketSum<T> sum;
   for (Index begin = 0; begin < padded; begin += chunk) {
-    const Index end = std::min(begin + chunk, padded);
-    for (Index c = begin; c < end; c += lanes) {
-      const auto e = simd::exp_shifted<T>(simd::load(x + c), shift);
-      if constexpr (what == Exponentials::keep) simd::store(x + c, e);
-      sum.add(c / lanes, e);
-    }
+    T* part = x + begin;
+    in_four_chains<T>(std::min(chunk, padded - begin), [&](Index i, Index c) {
+      const auto e = shifted_exp(simd::load(part + c));
+      if constexpr (what == Exponentials::keep) simd::store(part + c, e);
+      sum.add(i, e);
+    });
     sum.flush(total);
   }
   return total.value();

@@ -7,66 +7,29 @@
 //   void end(const RowBlock&);             // all tiles were seen
 // and, when it wants whole rows kept, T* destination(const RowBlock&, Index stride)
 // which gives the place where the block's rows lie side by side.
+//
+// A fold that only wants the logits above a limit has, in place of tile,
+//   const T* limits(const RowBlock&);      // one a row, padded to whole row groups with inf;
+//                                          // the fold may move them as it learns more
+//   void hits(const RowBlock&, Index r, Index col, const T* logits, std::uint32_t bits);
+// where bit b is set if logits[b], of row r and column col + b, exceeds the limit. Columns
+// ascend within a row; a whole panel of logits can be read. Where no mask edge, bias or cap stands in the way, the logits then
+// never leave the registers. If it has T* lowest(const RowBlock&) too (a vector for each row,
+// padded like the limits), the least unmasked logits of the row are kept there, lane by lane.
 #pragma once
 
-#include "headfit/base/threads.hpp"
+#include "headfit/scores/hits.hpp"
+#include "headfit/scores/packed_keys.hpp"
 #include "headfit/scores/tile.hpp"
 
 namespace headfit {
 
 namespace detail {
 
-// The keys of a few heads, packed, with the largest |entry| of each.
-template <class T>
-class PackedKeys {
- public:
-  PackedKeys(const LogitSource<T>& source, Index first_head, Index heads, const Run& run)
-      : first_(first_head),
-        panels_(round_up(source.k.rows, Blocking<T>::panel) / Blocking<T>::panel),
-        panel_size_(source.k.cols * Blocking<T>::panel),
-        max_abs_(static_cast<std::size_t>(heads), 0.0) {
-    data_.ensure(heads * panels_ * panel_size_);
-    constexpr Index per_task = 64;
-    const Index tasks = (panels_ + per_task - 1) / per_task;
-    std::vector<double> task_max(static_cast<std::size_t>(heads * tasks), 0.0);
-    parallel_for(heads * tasks, run, [&](Index task) {
-      const Index head = first_ + task / tasks;
-      const Index begin = task % tasks * per_task;
-      const Index end = std::min(begin + per_task, panels_);
-      const Index rows = valid_rows(source, head);
-      const Index first_row = begin * Blocking<T>::panel;
-      const Index count = std::clamp<Index>(rows - first_row, 0, (end - begin) * Blocking<T>::panel);
-      task_max[static_cast<std::size_t>(task)] = checked_max_abs(
-          "K", source.k, head, count, [&](Index i) { return first_row + i; });
-      for (Index p = begin; p < end; ++p) {
-        pack_panel<T>(source.k[head], p, rows, panel(head, p));
-      }
-    });
-    for (std::size_t t = 0; t < task_max.size(); ++t) {
-      double& largest = max_abs_[t / static_cast<std::size_t>(tasks)];
-      largest = std::max(largest, task_max[t]);
-    }
-  }
-
-  T* panel(Index head, Index p) {
-    return data_.data() + ((head - first_) * panels_ + p) * panel_size_;
-  }
-  double max_abs(Index head) const { return max_abs_[static_cast<std::size_t>(head - first_)]; }
-
- private:
-  // Padding keys are never read: a key counts if some query head that reads it has it.
-  static Index valid_rows(const LogitSource<T>& source, Index key_head) {
-    if (!source.mask.key_lengths) return source.k.rows;
-    const Index* lengths = source.mask.key_lengths + key_head * source.group;
-    return *std::max_element(lengths, lengths + source.group);
-  }
-
-  Index first_;
-  Index panels_;
-  Index panel_size_;
-  std::vector<double> max_abs_;
-  Buffer<T> data_;
-};
+template <class Fold>
+inline constexpr bool wants_hits = requires(Fold& f, const RowBlock& b) { f.limits(b); };
+template <class Fold>
+inline constexpr bool wants_lowest = requires(Fold& f, const RowBlock& b) { f.lowest(b); };
 
 template <class T, class Fold>
 class BlockWorker {
@@ -76,8 +39,7 @@ class BlockWorker {
         keys_(keys),
         finisher_(source),
         fold_(std::move(fold)),
-        block_rows_(block_rows),
-        blocks_((source.row_count() + block_rows - 1) / block_rows) {}
+        block_rows_(block_rows) {}
 
   void operator()(Index head, Index block_index) {
     RowBlock block{head, block_index * block_rows_, 0, 0, 0};
@@ -95,16 +57,16 @@ class BlockWorker {
     const bool may_overflow = !(size < static_cast<double>(std::numeric_limits<T>::max()) / 16);
 
     fold_.begin(block);
-    for (Index col = block.col_begin; col < block.col_end; col += B::tile_cols) {
-      const Tile<T> tile = make_tile(block, col);
-      multiply(block, tile, queries);
-      finisher_.finish(block, tile, may_overflow);
-      fold_.tile(block, tile);
+    if constexpr (wants_hits<Fold>) {
+      const ColumnRange bare = may_overflow ? none(block) : bare_columns(block);
+      send_tiles(block, {block.col_begin, bare.begin}, queries, may_overflow);
+      send_hits(block, bare, queries);
+      send_tiles(block, {bare.end, block.col_end}, queries, may_overflow);
+    } else {
+      send_tiles(block, {block.col_begin, block.col_end}, queries, may_overflow);
     }
     fold_.end(block);
   }
-
-  Index blocks() const { return blocks_; }
 
  private:
   using B = Blocking<T>;
@@ -112,9 +74,11 @@ class BlockWorker {
   void set_columns(RowBlock& block) const {
     Index begin = source_.k.rows;
     Index end = 0;
+    block.shared = {0, source_.k.rows};
     for (Index r = 0; r < block.count; ++r) {
       const ColumnRange open = source_.mask.range(block.head, source_.row_at(block.first + r),
                                                   source_.q.rows, source_.k.rows);
+      block.shared = {std::max(block.shared.begin, open.begin), std::min(block.shared.end, open.end)};
       if (open.begin >= open.end) continue;
       begin = std::min(begin, open.begin);
       end = std::max(end, open.end);
@@ -123,8 +87,50 @@ class BlockWorker {
     block.col_begin = std::min(begin, end) / B::panel * B::panel;
   }
 
-  Tile<T> make_tile(const RowBlock& block, Index col) {
-    const Index cols = std::min(B::tile_cols, block.col_end - col);
+  // Whole panels of columns whose logits are bare products for every row of the block.
+  ColumnRange bare_columns(const RowBlock& block) const {
+    if (source_.softcap > 0 || source_.bias.data || source_.mask.has_pattern()) return none(block);
+    const Index begin = round_up(block.shared.begin, B::panel);
+    const Index end = block.shared.end / B::panel * B::panel;
+    return begin < end ? ColumnRange{begin, end} : none(block);
+  }
+  static ColumnRange none(const RowBlock& block) { return {block.col_end, block.col_end}; }
+
+  void send_tiles(const RowBlock& block, const ColumnRange& cols, const T* queries,
+                  bool may_overflow) {
+    for (Index col = cols.begin; col < cols.end; col += B::tile_cols) {
+      const Tile<T> tile = make_tile(block, col, cols.end);
+      multiply(block, tile, queries);
+      finisher_.finish(block, tile, may_overflow);
+      if constexpr (wants_hits<Fold>) {
+        search<T>(block, tile, fold_);
+      } else {
+        fold_.tile(block, tile);
+      }
+    }
+  }
+
+  void send_hits(const RowBlock& block, const ColumnRange& cols, const T* queries) {
+    const Index groups = round_up(block.count, B::row_group) / B::row_group;
+    const T* limits = fold_.limits(block);
+    T* lowest = nullptr;
+    if constexpr (wants_lowest<Fold>) lowest = fold_.lowest(block);
+    T* found = tile_.ensure(B::row_group * B::panel);
+    for (Index p = cols.begin / B::panel; p < cols.end / B::panel; ++p) {
+      const T* panel = keys_.panel(block.head / source_.group, p);
+      for (Index g = 0; g < groups; ++g) {
+        const Index first = g * B::row_group;
+        T* least = wants_lowest<Fold> ? lowest + first * B::lanes : nullptr;
+        if (panel_exceeds<T, wants_lowest<Fold>>(source_.q.cols, left(queries, g), panel, limits + first,
+                                           least, found)) {
+          report<T>(block, first, p * B::panel, found, fold_);
+        }
+      }
+    }
+  }
+
+  Tile<T> make_tile(const RowBlock& block, Index col, Index end) {
+    const Index cols = std::min(B::tile_cols, end - col);
     if constexpr (requires { fold_.destination(block, Index{}); }) {
       const Index stride = round_up(block.col_end - block.col_begin, B::panel);
       return {fold_.destination(block, stride) + (col - block.col_begin), stride, block.count, col,
@@ -136,18 +142,20 @@ class BlockWorker {
   }
 
   void multiply(const RowBlock& block, const Tile<T>& tile, const T* queries) {
-    const Index depth = source_.q.cols;
     const Index groups = round_up(block.count, B::row_group) / B::row_group;
     const Index first = tile.col / B::panel;
     const Index last = round_up(tile.col + tile.cols, B::panel) / B::panel;
     for (Index p = first; p < last; ++p) {
       const T* panel = keys_.panel(block.head / source_.group, p);
       for (Index g = 0; g < groups; ++g) {
-        const LeftRows<T> left{queries + g * B::row_group * depth, 1, B::row_group};
         T* out = tile.row(g * B::row_group) + (p * B::panel - tile.col);
-        multiply_panel<T>(depth, left, panel, out, tile.stride, false);
+        multiply_panel<T>(source_.q.cols, left(queries, g), panel, out, tile.stride, false);
       }
     }
+  }
+
+  LeftRows<T> left(const T* queries, Index group) const {
+    return {queries + group * B::row_group * source_.q.cols, 1, B::row_group};
   }
 
   const LogitSource<T>& source_;
@@ -155,7 +163,6 @@ class BlockWorker {
   TileFinisher<T> finisher_;
   Fold fold_;
   Index block_rows_;
-  Index blocks_;
   Buffer<T> queries_;
   Buffer<T> tile_;
 };

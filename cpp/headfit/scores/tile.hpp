@@ -13,6 +13,7 @@ struct RowBlock {
   Index count;       // rows of this block
   Index col_begin;   // tiles cover [col_begin, col_end), which holds every column
   Index col_end;     // that any row of the block may attend to
+  ColumnRange shared{0, 0};  // what the mask's range leaves open for all of its rows
 };
 
 // `count` rows of logits for columns col ... col + cols - 1. Rows are padded to a

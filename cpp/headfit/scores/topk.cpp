@@ -1,6 +1,7 @@
 // Top-k of every row: a small heap of the best logits, and the row's sum of
 // exponentials, so that the weights are those of the whole softmax.
 #include <algorithm>
+#include <bit>
 
 #include "headfit/scores/attention.hpp"
 #include "headfit/scores/softmax_row.hpp"
@@ -43,7 +44,7 @@ class TopkFold {
       T* x = tile.row(r);
       const T max = row_max(x, padded);
       if (max == -std::numeric_limits<T>::infinity()) continue;
-      if (!full(row) || max > row.best.front().logit) collect(row, x, tile.col, padded);
+      if (max > limit(row)) collect(row, x, tile.col, padded);
       row.sum.raise(max);
       row.sum.sum += exp_sum<T, Exponentials::discard>(x, padded, row.sum.shift);
     }
@@ -72,22 +73,23 @@ class TopkFold {
 
   bool full(const Row& row) const { return static_cast<Index>(row.best.size()) == k_; }
 
+  // What must be exceeded: of equal logits the lower column stays.
+  T limit(const Row& row) const {
+    return full(row) ? row.best.front().logit : -std::numeric_limits<T>::infinity();
+  }
+
   void collect(Row& row, const T* x, Index col, Index padded) const {
-    constexpr Index lanes = simd::lanes<T>;
-    for (Index begin = 0; begin < padded; begin += lanes) {
-      const T largest = simd::ei::predux_max(simd::load(x + begin));
-      if (full(row) ? !(largest > row.best.front().logit)
-                    : largest == -std::numeric_limits<T>::infinity()) {
-        continue;
+    for (Index c = 0; c < padded; c += simd::lanes<T>) {
+      unsigned bits = simd::bits_above<T>(simd::load(x + c), simd::fill<T>(limit(row)));
+      for (; bits; bits &= bits - 1) {
+        const Index at = c + std::countr_zero(bits);
+        if (x[at] > limit(row)) push(row, {x[at], col + at});
       }
-      for (Index c = begin; c < begin + lanes; ++c) push(row, {x[c], col + c});
     }
   }
 
   void push(Row& row, const Candidate<T>& c) const {
-    if (c.logit == -std::numeric_limits<T>::infinity()) return;
     if (full(row)) {
-      if (!better(c, row.best.front())) return;
       std::pop_heap(row.best.begin(), row.best.end(), better<T>);
       row.best.back() = c;
     } else {

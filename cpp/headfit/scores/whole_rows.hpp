@@ -27,12 +27,13 @@ class WholeRows {
   Index stride_ = 0;
 };
 
-// How many rows such a fold may hold: few enough for the cache.
+// How many rows such a fold may hold: few enough for the cache, beside the keys.
 template <class T>
 Index whole_row_block(Index cols) {
-  constexpr Index bytes = Index(1) << 20;
+  using B = Blocking<T>;
+  constexpr Index bytes = Index(1) << 19;
   const Index fits = bytes / std::max<Index>(1, cols * Index(sizeof(T)));
-  return fits >= Blocking<T>::tile_rows ? Blocking<T>::tile_rows : Blocking<T>::row_group;
+  return std::clamp(fits / B::row_group * B::row_group, B::row_group, B::tile_rows);
 }
 
 }  // namespace headfit

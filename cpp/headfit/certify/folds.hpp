@@ -1,0 +1,205 @@
+// The scans of a certificate: one compares only, one sums exponentials too.
+#pragma once
+
+#include <bit>
+
+#include "headfit/certify/judge.hpp"
+#include "headfit/certify/support.hpp"
+#include "headfit/pattern/support_cursor.hpp"
+#include "headfit/scores/softmax_row.hpp"
+#include "headfit/scores/stream.hpp"
+
+namespace headfit::detail {
+
+// What one scan looks at, shared by all threads; rows are written once each.
+template <class T>
+struct Scan {
+  const Target& target;
+  const LogitSource<T>& source;
+  const Norms& norms;
+  const Reading& reading;
+  const Tolerances& tolerances;
+  bool mass;
+  CertificateRows& out;
+  Vector<double>& row_max_logit;  // largest |logit| of each row
+
+  // A bound of the error of every logit that the stream computes for a row.
+  double radius(Index row) const {
+    // The scale is rounded, then multiplied into q: two roundings beside the dot product's d.
+    const DotBound bound = DotBound::of<T>(source.q.cols, source.q.cols + 2);
+    const double r = bound.radius(source.scale, norms.q[row], norms.k_max);
+    const double given = reading_radius(source.scale, source.q.cols, reading, norms.q[row],
+                                                row, norms.k_max, norms.k_error_max);
+    return next_up(r + given);
+  }
+};
+
+// What both scans keep of a row, and what they make of it at the end.
+template <class T>
+class CertificateFold {
+ public:
+  void begin(const RowBlock& block) {
+    rows_.resize(static_cast<std::size_t>(block.count));
+    for (Index r = 0; r < block.count; ++r) {
+      rows_[static_cast<std::size_t>(r)] = {};
+      row(r).support = SupportCursor(scan_.target, scan_.source.row_at(block.first + r));
+    }
+  }
+
+  void end(const RowBlock& block) {
+    for (Index r = 0; r < block.count; ++r) finish(scan_.source.row_at(block.first + r), row(r));
+  }
+
+ protected:
+  explicit CertificateFold(const Scan<T>& scan) : scan_(scan) {}
+
+  struct Row {
+    SupportCursor support;
+    T largest = -std::numeric_limits<T>::infinity();  // off the support
+    T smallest = std::numeric_limits<T>::infinity();
+    Index column = -1;                                // of the largest
+    OnlineSum<T> sum;                                 // off the support
+  };
+  Row& row(Index r) { return rows_[static_cast<std::size_t>(r)]; }
+
+  Scan<T> scan_;
+
+ private:
+  void finish(Index i, const Row& row) {
+    const SupportRow support =
+        enclose_support(scan_.target, scan_.source, scan_.norms, scan_.reading, i, logits_);
+    CertificateRows& out = scan_.out;
+    const auto at = static_cast<std::size_t>(i);
+    Enclosure leak{0, 0};
+    Enclosure size = support.size;
+    if (row.column >= 0) {
+      const Enclosure largest = logit_near(row.largest, i);
+      if (support.weakest >= 0) leak = exp(largest - support.least);
+      size = larger(size, magnitude(largest));
+      size = larger(size, magnitude(logit_near(row.smallest, i)));
+    }
+    Enclosure distortion = expm1(support.spread);
+    if (scan_.target.row_columns(i).size() <= 1) distortion = {0, 0};
+    out.leak[i] = leak.hi;
+    out.distortion[i] = distortion.hi;
+    out.verdict[at] = judge(leak, distortion, size, scan_.tolerances);
+    out.leak_column[at] = row.column;
+    out.weakest_column[at] = support.weakest;
+    out.highest_column[at] = support.highest;
+    out.lowest_column[at] = support.lowest;
+    scan_.row_max_logit[i] = size.hi;
+    if (scan_.mass) finish_mass(i, row);
+  }
+
+  // Where a logit of the scan lies.
+  Enclosure logit_near(T computed, Index i) const {
+    return as_read(Enclosure::around(static_cast<double>(computed), scan_.radius(i)),
+                           scan_.reading);
+  }
+
+  // Total variation and stray mass.
+  void finish_mass(Index i, const Row& row) {
+    const auto weights = scan_.target.row_weights(i);
+    double top = row.sum.empty() ? -std::numeric_limits<double>::infinity()
+                                 : static_cast<double>(row.sum.max);
+    for (const double s : logits_) top = std::max(top, s);
+    const double off = row.sum.empty() ? 0 : std::exp(row.sum.log_sum() - top);
+    double on = 0;
+    for (const double s : logits_) on += std::exp(s - top);
+    double difference = 0;
+    for (std::size_t p = 0; p < logits_.size(); ++p) {
+      difference += std::abs(std::exp(logits_[p] - top) / (on + off) - weights[p]);
+    }
+    const double stray = on + off > 0 ? off / (on + off) : 0;
+    scan_.out.stray[i] = stray;
+    scan_.out.tv[i] = (difference + stray) / 2;
+  }
+
+  std::vector<Row> rows_;
+  std::vector<double> logits_;  // of a support
+};
+
+// Compares only: the largest logit off the support so far is the limit of its row.
+template <class T>
+class CompareFold : public CertificateFold<T> {
+ public:
+  explicit CompareFold(const Scan<T>& scan) : CertificateFold<T>(scan) {}
+
+  void begin(const RowBlock& block) {
+    constexpr T infinity = std::numeric_limits<T>::infinity();
+    CertificateFold<T>::begin(block);
+    const Index padded = round_up(block.count, Blocking<T>::row_group);
+    std::fill_n(largest_.ensure(padded), padded, infinity);
+    std::fill_n(largest_.data(), block.count, -infinity);
+    std::fill_n(lowest_.ensure(padded * simd::lanes<T>), padded * simd::lanes<T>, infinity);
+  }
+
+  const T* limits(const RowBlock&) const { return largest_.data(); }
+  T* lowest(const RowBlock&) { return lowest_.data(); }
+
+  // Of equal logits the first column stays.
+  void hits(const RowBlock&, Index r, Index col, const T* logits, std::uint32_t bits) {
+    auto& row = this->row(r);
+    T& largest = largest_.data()[r];
+    for (bits = row.support.off_support(bits, col); bits; bits &= bits - 1) {
+      const int b = std::countr_zero(bits);
+      if (!(logits[b] > largest)) continue;
+      largest = logits[b];
+      row.column = col + b;
+    }
+  }
+
+  void end(const RowBlock& block) {
+    for (Index r = 0; r < block.count; ++r) {
+      this->row(r).largest = largest_.data()[r];
+      this->row(r).smallest =
+          simd::ei::predux_min(simd::load(lowest_.data() + r * simd::lanes<T>));
+    }
+    CertificateFold<T>::end(block);
+  }
+
+ private:
+  Buffer<T> largest_;
+  Buffer<T> lowest_;
+};
+
+// The sum of exponentials too.
+template <class T>
+class MassFold : public CertificateFold<T> {
+ public:
+  explicit MassFold(const Scan<T>& scan) : CertificateFold<T>(scan) {}
+
+  void tile(const RowBlock&, const Tile<T>& tile) {
+    const Index padded = tile.padded_cols();
+    for (Index r = 0; r < tile.count; ++r) {
+      auto& row = this->row(r);
+      T* x = tile.row(r);
+      auto [least, most] = logit_range(x, padded);
+      row.smallest = std::min(row.smallest, least);
+      if (row.support.hide(x, tile)) most = row_max(x, padded);
+      if (most == -std::numeric_limits<T>::infinity()) continue;
+      if (most > row.largest) {
+        row.largest = most;
+        row.column = tile.col + (std::find(x, x + tile.cols, most) - x);
+      }
+      if (this->scan_.reading.logits) most = round_row(x, padded);
+      row.sum.raise(most);
+      row.sum.sum += exp_sum<T, Exponentials::discard>(x, padded, row.sum.shift);
+    }
+  }
+
+ private:
+  // Rounds to the significand of the reading's format, as the softmax would see it; returns
+  // the largest.
+  T round_row(T* x, Index padded) const {
+    constexpr int digits = std::numeric_limits<T>::digits;
+    const T splitter = std::ldexp(T(1), digits - this->scan_.reading.logits->digits) + 1;
+    for (Index c = 0; c < padded; ++c) {
+      const T high = splitter * x[c];  // Veltkamp's
+      x[c] = std::isfinite(high) ? high - (high - x[c]) : x[c];
+    }
+    return row_max(x, padded);
+  }
+};
+
+}  // namespace headfit::detail

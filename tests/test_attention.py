@@ -394,6 +394,9 @@ def test_mixed_dtypes_take_the_wider() -> None:
 
 # Extreme logits -----------------------------------------------------------------------
 
+# Units in the last place: without a fused multiply-add there are more roundings.
+PLACES = 5 if hf.config().cpu in ("v2", "generic") else 4
+
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("size", [1.0, 50.0, 200.0, 1e3, 1e4])
@@ -407,7 +410,7 @@ def test_softmax_within_4_ulp(size: float, shift: float, dtype: str) -> None:
     logits = hf.attention_logits(Q, K, scale=1.0)
     exact = softmax(logits)
     matrix = hf.attention_matrix(Q, K, scale=1.0)
-    assert ulps(matrix, exact) <= 4
+    assert ulps(matrix, exact) <= PLACES
     assert np.isfinite(matrix).all()
     if size >= 1e3:  # entries below the range of the dtype are zero, denormals are kept
         assert (matrix[exact == 0] == 0).all()
@@ -422,7 +425,7 @@ def test_softmax_within_4_ulp(size: float, shift: float, dtype: str) -> None:
 def test_softmax_within_4_ulp_however_many_rows(dtype: str) -> None:
     logits = (10 * RNG(0).standard_normal((4000, 63))).astype(dtype)
     matrix = hf.attention_matrix(logits, np.eye(63, dtype=dtype), scale=1.0)
-    assert ulps(matrix, softmax(logits)) <= 4
+    assert ulps(matrix, softmax(logits)) <= PLACES
 
 
 @pytest.mark.parametrize(
@@ -478,7 +481,7 @@ def test_denormal_weights(dtype: str) -> None:
     for top in (0.0, 100.0, -100.0):
         logits = hf.attention_logits(np.ones((1, 2), dtype), np.hstack([K, K * 0 + top]), scale=1.0)
         matrix = hf.attention_matrix(np.ones((1, 2), dtype), np.hstack([K, K * 0 + top]), scale=1.0)
-        assert ulps(matrix, softmax(logits)) <= 4
+        assert ulps(matrix, softmax(logits)) <= PLACES
         denormal = (matrix > 0) & (matrix < info.tiny)
         assert denormal.sum() > 50
 

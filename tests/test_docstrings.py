@@ -4,6 +4,7 @@ import doctest
 import importlib
 import inspect
 import pkgutil
+import re
 
 import pytest
 
@@ -12,7 +13,7 @@ import headfit as hf
 MODULES = sorted(
     m.name
     for m in pkgutil.walk_packages(hf.__path__, "headfit.")
-    if not m.name.endswith(("_core", "__main__"))
+    if not m.name.endswith("__main__") and not re.search(r"\._(core|cpu)", m.name)
 )
 NEEDS = {"plot": "matplotlib", "torch": "torch", "safetensors_file": "safetensors"}
 FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE | doctest.IGNORE_EXCEPTION_DETAIL

@@ -23,10 +23,24 @@ void translate(std::exception_ptr pointer) {
   }
 }
 
+std::string eigen_version() {
+  return std::to_string(EIGEN_WORLD_VERSION) + "." + std::to_string(EIGEN_MAJOR_VERSION) + "." +
+         std::to_string(EIGEN_MINOR_VERSION);
+}
+
+const char* compiler() {
+#ifdef __clang__
+  return "Clang " __clang_version__;
+#else
+  return "GCC " __VERSION__;
+#endif
+}
+
 }  // namespace
 }  // namespace headfit::python
 
-PYBIND11_MODULE(_core, m) {
+// The build names the module: _core_v3 is this core, compiled for x86-64-v3.
+PYBIND11_MODULE(HEADFIT_MODULE, m) {
   using namespace headfit::python;
   m.doc() = "The C++ core of headfit. Use the functions of the package headfit instead.";
   py::register_local_exception_translator(&translate);
@@ -37,4 +51,10 @@ PYBIND11_MODULE(_core, m) {
   bind_certify(m);
   bind_sparsify(m);
   bind_analysis(m);
+  py::dict build;
+  build["level"] = HEADFIT_CPU_LEVEL;
+  build["compiler"] = compiler();
+  build["flags"] = HEADFIT_COMPILE_FLAGS;
+  build["eigen"] = eigen_version();
+  m.attr("build") = build;
 }

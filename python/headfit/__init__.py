@@ -29,6 +29,7 @@ from headfit.attention import (
 from headfit.certificate import Certificate, certify
 from headfit.comparison import SoftComparison
 from headfit.comparison import compare as compare_attention
+from headfit.configuration import Config, config
 from headfit.errors import (
     CertificateError,
     HeadfitError,
@@ -56,6 +57,7 @@ __all__ = [
     "AttentionStats",
     "Certificate",
     "CertificateError",
+    "Config",
     "FaceWitness",
     "FarkasWitness",
     "Fit",
@@ -81,6 +83,7 @@ __all__ = [
     "bounds",
     "certify",
     "compare_attention",
+    "config",
     "describe",
     "errors",
     "fit",

@@ -13,6 +13,9 @@ _Offsets: TypeAlias = NDArray[np.int64]
 _Columns: TypeAlias = NDArray[np.int32]
 _Bools: TypeAlias = NDArray[np.bool_]
 
+# How this build was made: "level", "compiler", "flags" and "eigen".
+build: dict[str, str]
+
 @type_check_only
 class _Pybind11Type(type): ...
 

@@ -268,7 +268,8 @@ def attention_matrix(
     -------
     ndarray, shape (..., rows, m)
         Rows sum to 1, or are zero where the mask leaves nothing. Given the logits in the
-        arrays' dtype, weights are within 4 units in the last place of their exact softmax.
+        arrays' dtype, weights are within 4 units in the last place of their exact softmax; 5 where
+        the CPU level has no fused multiply-add (`config`: v2).
 
     Raises
     ------

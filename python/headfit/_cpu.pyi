@@ -1,0 +1,3 @@
+"""What the CPU can run. Use headfit.config() instead."""
+
+def x86_levels() -> tuple[str, ...]: ...

@@ -1,0 +1,53 @@
+"""Which build of the core runs: the package holds one for each CPU level."""
+
+from __future__ import annotations
+
+import os
+from importlib.util import find_spec
+
+from headfit import _cpu
+
+VARIABLE = "HEADFIT_CPU"
+
+# From the least to the most that is asked of a CPU. "generic" asks for nothing, and "native",
+# a developer's build, for the machine that it was built on.
+LEVELS = ("generic", "v2", "v3", "v4", "native")
+
+
+def built() -> tuple[str, ...]:
+    """Return the levels that this installation holds."""
+    return tuple(level for level in LEVELS if find_spec(f"headfit._core_{level}"))
+
+
+def supported() -> tuple[str, ...]:
+    """Return the levels that this CPU can run, built or not."""
+    return "generic", *_cpu.x86_levels()
+
+
+def choose() -> str:
+    """Return the level in HEADFIT_CPU or, without it, the highest that is built and supported.
+
+    Raises
+    ------
+    ImportError
+        There is none; the message says what is built and what the CPU supports.
+    """
+    here, able = built(), supported()
+    usable = [level for level in here if level in able or level == "native"]
+    facts = f"built are {_listed(here)}; this CPU supports {_listed(able)}"
+    forced = os.environ.get(VARIABLE, "")
+    if forced:
+        if forced not in usable:
+            expected = f"one of {_listed(usable)}, or unset"
+            raise ImportError(f"{VARIABLE} must be {expected}; got {forced!r} ({facts})")
+        return forced
+    if not usable:
+        raise ImportError(
+            f"no build of headfit's core runs on this CPU ({facts}); a build for any CPU: "
+            "pip install -C cmake.define.HEADFIT_CPU_LEVELS=generic, from headfit's sources"
+        )
+    return usable[-1]
+
+
+def _listed(levels: tuple[str, ...] | list[str]) -> str:
+    return ", ".join(levels) or "none"

@@ -139,7 +139,7 @@ def test_seeds_reproduce_and_weights_leave_the_places(kind: str) -> None:
     ],
 )
 def test_shared_arguments_are_checked(kind: str, name: str, value: object) -> None:
-    with pytest.raises(InputError, match=f"^{name}: expected"):
+    with pytest.raises(InputError, match=f"^{name} must"):
         KINDS[kind](**{name: value})
 
 
@@ -190,7 +190,7 @@ def test_shared_arguments_are_checked(kind: str, name: str, value: object) -> No
     ],
 )
 def test_bad_arguments_are_named(name: str, call: Callable[[], object]) -> None:
-    with pytest.raises(InputError, match=f"^{name}: expected"):
+    with pytest.raises(InputError, match=f"^{name} must"):
         call()
 
 
@@ -428,7 +428,7 @@ def test_from_graph_matrices() -> None:
 
 
 def test_from_graph_names_an_isolated_row() -> None:
-    with pytest.raises(TargetError, match=r"^graph: .*row 2 "):
+    with pytest.raises(TargetError, match=r"^graph must have .*row 2 "):
         patterns.from_graph(np.diag([1, 1, 0, 0]))
     assert per_row(patterns.from_graph(np.diag([1, 1, 0, 0]), self_loops=True)) == {1}
 
@@ -448,7 +448,7 @@ def test_from_networkx() -> None:
     graph.add_nodes_from("cab")
     graph.add_edges_from([("c", "a")] * 300 + [("a", "b"), ("b", "b")], weight=0.0)
     assert patterns.from_graph(graph).indices.tolist() == [1, 2, 2]
-    with pytest.raises(InputError, match=r"^graph: expected at least one node"):
+    with pytest.raises(InputError, match=r"^graph must have at least one node"):
         patterns.from_graph(nx.Graph())
 
 

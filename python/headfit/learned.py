@@ -28,7 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headfit import _core
-from headfit._arrays import FloatArray
+from headfit._arrays import FloatArray, as_count
 from headfit._files import require_memory
 from headfit._masks import core_mask
 from headfit.errors import InputError
@@ -52,9 +52,7 @@ def check_effort(effort: str | int) -> int:
         if effort not in EFFORTS:
             raise InputError(f"effort must be one of {tuple(EFFORTS)} or steps; got {effort!r}")
         return EFFORTS[effort]
-    if isinstance(effort, bool) or int(effort) != effort or effort < 1:
-        raise InputError(f"effort must be a positive number of steps; got {effort!r}")
-    return int(effort)
+    return as_count(effort, "effort", 1)
 
 
 def _start(init: Any, n: int, dim: int) -> tuple[FloatArray | None, FloatArray | None]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, SupportsIndex, TypeAlias
@@ -12,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
+from headfit._arrays import as_count
 from headfit.errors import InputError, TargetError
 
 Weights: TypeAlias = Literal["uniform", "random"]
@@ -24,26 +24,14 @@ Floats: TypeAlias = NDArray[np.float64]
 MOST_TOKENS = np.iinfo(np.int32).max
 
 
-def checked_count(name: str, value: SupportsIndex, least: int, most: int | None = None) -> int:
-    """`value` as an int within its bounds, or an InputError that names it."""
-    expected = f"an integer of at least {least}" if most is None else f"{least} to {most}"
-    try:
-        count = operator.index(value)
-    except TypeError:
-        raise InputError(f"{name}: expected {expected}, got {value!r}") from None
-    if isinstance(value, bool) or count < least or (most is not None and count > most):
-        raise InputError(f"{name}: expected {expected}, got {value!r}")
-    return count
-
-
 def checked_tokens(n: SupportsIndex) -> int:
-    return checked_count("n", n, 1, MOST_TOKENS)
+    return as_count(n, "n", 1, MOST_TOKENS)
 
 
 def checked_choice(name: str, value: str, allowed: Sequence[str]) -> str:
     if value not in allowed:
         listed = " or ".join(repr(choice) for choice in allowed)
-        raise InputError(f"{name}: expected {listed}, got {value!r}")
+        raise InputError(f"{name} must be {listed}; got {value!r}")
     return value
 
 
@@ -53,7 +41,7 @@ def checked_positive(name: str, value: float) -> float:
     except (TypeError, ValueError):
         number = math.nan
     if not (math.isfinite(number) and number > 0):
-        raise InputError(f"{name}: expected a finite number above 0, got {value!r}")
+        raise InputError(f"{name} must be a finite number above 0; got {value!r}")
     return number
 
 
@@ -78,14 +66,14 @@ class Style:
         except (TypeError, ValueError):
             ratio = math.nan
         if not (math.isfinite(ratio) and ratio >= 1):
-            raise InputError(f"gamma: expected a finite number of at least 1, got {gamma!r}")
+            raise InputError(f"gamma must be a finite number of at least 1; got {gamma!r}")
         if weights is None:
             weights = "random" if ratio > 1 else "uniform"
         checked_choice("weights", weights, allowed)
         try:
             generator = np.random.default_rng(rng)
         except (TypeError, ValueError) as error:
-            raise InputError(f"rng: expected a seed or a Generator, got {rng!r}") from error
+            raise InputError(f"rng must be a seed or a Generator; got {rng!r}") from error
         return cls(weights, ratio, generator)
 
     @property

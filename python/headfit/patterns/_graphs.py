@@ -67,7 +67,7 @@ def from_graph(
     counts = np.bincount(rows, minlength=n)
     if not counts.all():
         raise TargetError(
-            f"graph: expected a neighbour for every token, got none in row "
+            f"graph must have a neighbour for every token; got none in row "
             f"{int(np.argmin(counts))} (self_loops=True gives each token itself)"
         )
     return from_edges(rows, columns, n, style)
@@ -80,23 +80,23 @@ def _edges_of(graph: Any) -> tuple[Ints, Ints, int]:
         import networkx  # type: ignore[import-untyped,import-not-found,unused-ignore]
 
         if len(graph) == 0:
-            raise InputError("graph: expected at least one node, got none")
+            raise InputError("graph must have at least one node; got none")
         adjacency = networkx.to_scipy_sparse_array(graph, dtype=np.int64, weight=None)
     if not sparse.issparse(adjacency):
         adjacency = np.asarray(adjacency)
     if adjacency.dtype.kind not in "biuf":
         raise InputError(
-            f"graph: expected a networkx graph or a matrix of numbers, got {type(graph).__name__}"
+            f"graph must be a networkx graph or a matrix of numbers; got {type(graph).__name__}"
         )
     if adjacency.ndim != 2 or adjacency.shape[0] != adjacency.shape[1] or adjacency.shape[0] == 0:
-        raise InputError(f"graph: expected a square matrix, got shape {adjacency.shape}")
+        raise InputError(f"graph must be a square matrix; got shape {adjacency.shape}")
     # Summed first: entries at one place that cancel are no edge, as in the dense matrix.
     matrix = sparse.csr_array(adjacency, copy=True)
     matrix.sum_duplicates()
     bad = np.flatnonzero(np.isnan(matrix.data))
     edges = matrix.tocoo()
     if bad.size:
-        raise InputError(f"graph: expected numbers, got NaN in row {edges.coords[0][bad[0]]}")
+        raise InputError(f"graph must hold numbers; got NaN in row {edges.coords[0][bad[0]]}")
     kept = edges.data != 0
     rows, columns = (place[kept].astype(np.int64) for place in edges.coords)
     return rows, columns, matrix.shape[0]

@@ -8,6 +8,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import ArrayLike
 
+from headfit._arrays import as_count
 from headfit.errors import InputError, TargetError
 from headfit.patterns._build import (
     Floats,
@@ -17,7 +18,6 @@ from headfit.patterns._build import (
     Style,
     Weights,
     checked_choice,
-    checked_count,
     checked_positive,
     row_starts,
     weighted,
@@ -109,15 +109,15 @@ def knn(
     places = _points(points)
     n = len(places)
     if n < 2:
-        raise InputError(f"points: expected at least 2 of them, got {n}")
-    k = checked_count("k", k, 1, n - 1)
-    cap = n if per_column is None else checked_count("per_column", per_column, 1)
+        raise InputError(f"points must be at least 2; got {n}")
+    k = as_count(k, "k", 1, n - 1)
+    cap = n if per_column is None else as_count(per_column, "per_column", 1)
     checked_choice("on_short", on_short, ("raise", "fewer"))
     style = Style.of(weights, gamma, rng, ("uniform", "random", "gaussian"))
     if bandwidth is not None:
         checked_positive("bandwidth", bandwidth)
     if cap < k and on_short == "raise":
-        raise InputError(f"per_column: expected at least k = {k}, got {cap} (all rows need k)")
+        raise InputError(f"per_column must be at least k = {k}; got {cap} (all rows need k)")
     neighbours = Neighbours(places)
     pairs = capped(neighbours, k, cap) if cap < n - 1 else neighbours.nearest(np.arange(n), k)
     return _knn_pattern(pairs, n, k, on_short, bandwidth, style)
@@ -127,17 +127,19 @@ def _points(points: ArrayLike) -> Floats:
     try:
         places = np.array(points, dtype=np.float64, order="C")
     except (TypeError, ValueError):
-        raise InputError("points: expected an array of numbers") from None
+        raise InputError("points must be an array of numbers") from None
     if places.ndim == 1:
         places = places[:, None]
     if places.ndim != 2 or places.shape[1] == 0:
-        raise InputError(f"points: expected shape (n, dimensions), got {places.shape}")
+        raise InputError(f"points must have shape (n, dimensions); got {places.shape}")
     finite = np.isfinite(places).all(axis=1)
     if not finite.all():
-        raise InputError(f"points: expected finite numbers, got row {int(np.argmin(finite))}")
+        raise InputError(
+            f"points must be finite numbers; got others in row {int(np.argmin(finite))}"
+        )
     with np.errstate(over="ignore"):
         if places.size and not np.isfinite(np.square(np.ptp(places, axis=0)).sum()):
-            raise InputError("points: expected distances whose squares are finite numbers")
+            raise InputError("points must have distances whose squares are finite numbers")
     return places
 
 

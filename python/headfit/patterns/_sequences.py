@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from headfit import _core
+from headfit._arrays import as_count
 from headfit.errors import InputError
 from headfit.patterns._build import (
     BOUNDARIES,
@@ -17,7 +18,6 @@ from headfit.patterns._build import (
     Style,
     Weights,
     checked_choice,
-    checked_count,
     checked_tokens,
     from_edges,
     from_rows,
@@ -54,7 +54,7 @@ def random_regular(
     ({4}, {4})
     """
     n = checked_tokens(n)
-    k = checked_count("k", k, 1, n)
+    k = as_count(k, "k", 1, n)
     style = Style.of(weights, gamma, rng)
     columns = _regular_columns(n, k, style)
     return weighted(np.arange(0, n * k + 1, k), columns.ravel(), n, style)
@@ -155,7 +155,7 @@ def causal_band(
            [0. , 0.5, 0.5]])
     """
     n = checked_tokens(n)
-    reach = min(checked_count("width", width, 0), n - 1)
+    reach = min(as_count(width, "width", 0), n - 1)
     style = Style.of(weights, gamma, rng)
     return from_rows(shifted_columns(n, np.arange(-reach, 1), "clip"), n, style)
 
@@ -194,8 +194,8 @@ def dilated(
     array([1, 4, 7], dtype=int32)
     """
     n = checked_tokens(n)
-    width = checked_count("width", width, 0)
-    dilation = checked_count("dilation", dilation, 1)
+    width = as_count(width, "width", 0)
+    dilation = as_count(dilation, "dilation", 1)
     checked_choice("boundary", boundary, BOUNDARIES)
     style = Style.of(weights, gamma, rng)
     # Further steps fall outside, or wrap to where one has been: steps repeat modulo n.
@@ -240,7 +240,7 @@ def circulant(
     n = checked_tokens(n)
     steps = np.atleast_1d(np.asarray(offsets))
     if steps.ndim != 1 or steps.size == 0 or not np.issubdtype(steps.dtype, np.integer):
-        raise InputError(f"offsets: expected one or more integers, got {offsets!r}")
+        raise InputError(f"offsets must be one or more integers; got {offsets!r}")
     style = Style.of(weights, gamma, rng)
     # Modulo n first: for unsigned or huge offsets, i + offset could overflow.
     return from_rows(shifted_columns(n, (steps % n).astype(np.int64), "wrap"), n, style)
@@ -284,8 +284,8 @@ def strided(
     array([ 3,  7,  9, 10, 11], dtype=int32)
     """
     n = checked_tokens(n)
-    stride = checked_count("stride", stride, 1)
-    reach = min(stride if window is None else checked_count("window", window, 0), n - 1)
+    stride = as_count(stride, "stride", 1)
+    reach = min(stride if window is None else as_count(window, "window", 0), n - 1)
     style = Style.of(weights, gamma, rng)
     back = np.union1d(np.arange(reach + 1), np.arange(0, n, stride))
     offsets = -back if causal else np.union1d(-back, back)
@@ -318,7 +318,7 @@ def block(
            [0. , 0. , 1. ]])
     """
     n = checked_tokens(n)
-    size = min(checked_count("size", size, 1), n)
+    size = min(as_count(size, "size", 1), n)
     style = Style.of(weights, gamma, rng)
     first = np.arange(n) // size * size
     return from_rows(first[:, None] + np.arange(size), n, style)
@@ -369,9 +369,9 @@ def bigbird(
     ([100, 100], True)
     """
     n = checked_tokens(n)
-    reach = min(checked_count("window", window, 0), n - 1)
-    n_global = checked_count("n_global", n_global, 0, n)
-    n_random = checked_count("n_random", n_random, 0, n)
+    reach = min(as_count(window, "window", 0), n - 1)
+    n_global = as_count(n_global, "n_global", 0, n)
+    n_random = as_count(n_random, "n_random", 0, n)
     checked_choice("boundary", boundary, BOUNDARIES)
     style = Style.of(weights, gamma, rng)
     near = shifted_columns(n, np.arange(-reach, reach + 1), boundary)
@@ -457,7 +457,7 @@ def induction(
     labels = np.asarray(list(tokens) if isinstance(tokens, str) else tokens)
     if labels.ndim != 1 or labels.size == 0:
         raise InputError(
-            f"tokens: expected a sequence of one or more labels, got shape {labels.shape}"
+            f"tokens must be a sequence of one or more labels; got shape {labels.shape}"
         )
     checked_choice("which", which, ("latest", "all"))
     style = Style.of(weights, gamma, rng)
@@ -465,7 +465,7 @@ def induction(
     try:
         values, ids = np.unique(labels, return_inverse=True)
     except TypeError:
-        raise InputError("tokens: expected labels that can be sorted, got mixed types") from None
+        raise InputError("tokens must be labels that can be sorted; got mixed types") from None
     order = np.argsort(ids, kind="stable")  # the positions of each token, in turn
     first = row_starts(np.bincount(ids, minlength=values.size))[ids[order]]
     seen = np.arange(n) - first  # how often the token at order[a] occurred before

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
+from headfit._arrays import as_count
 from headfit.patterns._build import (
     BOUNDARIES,
     MOST_TOKENS,
@@ -15,7 +16,6 @@ from headfit.patterns._build import (
     Style,
     Weights,
     checked_choice,
-    checked_count,
     checked_tokens,
     diagonal_or_nothing,
     from_edges,
@@ -58,8 +58,8 @@ def grid2d(
     >>> patterns.grid2d(3, 3)[[4]].indices
     array([1, 3, 5, 7], dtype=int32)
     """
-    height = checked_count("height", height, 1, MOST_TOKENS)
-    width = checked_count("width", width, 1, MOST_TOKENS // height)
+    height = as_count(height, "height", 1, MOST_TOKENS)
+    width = as_count(width, "width", 1, MOST_TOKENS // height)
     checked_choice("boundary", boundary, BOUNDARIES)
     style = Style.of(weights, gamma, rng)
     n = height * width
@@ -110,7 +110,7 @@ def tree(
     array([0, 3, 4], dtype=int32)
     """
     n = checked_tokens(n)
-    arity = min(checked_count("arity", arity, 1), n)
+    arity = min(as_count(arity, "arity", 1), n)
     style = Style.of(weights, gamma, rng)
     child = np.arange(1, n)
     parent = (child - 1) // arity
@@ -157,7 +157,7 @@ def butterfly(
         chosen = list(range(total))
     else:
         listed = list(stages) if isinstance(stages, Iterable) else [stages]
-        chosen = [checked_count("stages", stage, 0, total - 1) for stage in listed]
+        chosen = [as_count(stage, "stages", 0, total - 1) for stage in listed]
     return _flips(n, chosen, True, Style.of(weights, gamma, rng))
 
 

@@ -37,12 +37,15 @@ from headfit.errors import (
     NonFiniteError,
     TargetError,
 )
+from headfit.exempt_columns import append_columns
 from headfit.fit_result import Fit, Search, Trial, load_fit
 from headfit.fitting import fit
 from headfit.keys import KeyTable
 from headfit.module import SelfAttention, random_rotation
 from headfit.projection import project_attention as project
 from headfit.safetensors_file import load_safetensors, save_safetensors
+from headfit.shrink_result import ShrinkResult, TvCurve
+from headfit.shrinking import shrink
 from headfit.soft import svd_head
 from headfit.soft_fit import SoftFit, fit_soft
 from headfit.sparsifying import Sparsified, sparsify
@@ -68,13 +71,16 @@ __all__ = [
     "NonFiniteError",
     "Search",
     "SelfAttention",
+    "ShrinkResult",
     "SoftComparison",
     "SoftFit",
     "Sparsified",
     "Target",
     "TargetError",
     "Trial",
+    "TvCurve",
     "__version__",
+    "append_columns",
     "attention_apply",
     "attention_logits",
     "attention_matrix",
@@ -96,6 +102,7 @@ __all__ = [
     "project",
     "random_rotation",
     "save_safetensors",
+    "shrink",
     "sparsify",
     "svd_head",
 ]

@@ -1,0 +1,207 @@
+"""The smallest head that keeps a sparse pattern: three ways to it, and which is smallest."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headfit._arrays import FloatArray
+from headfit._shrink_soft import Wanted
+from headfit.attention import Attention, default_scale
+from headfit.certificate import certify
+from headfit.comparison import SoftComparison, compare
+from headfit.errors import InputError
+from headfit.exempt_columns import append_columns, leak_without, without_columns
+from headfit.fit_result import Fit, Trial
+from headfit.fitting import fit
+from headfit.formats import NARROW, array_dtype, round_to
+from headfit.module import SelfAttention
+from headfit.search import double_and_bisect
+from headfit.soft import svd_head
+from headfit.sparsifying import Sparsified, sparsify
+from headfit.targets import Target
+
+# Parts of the time for the pattern as a whole and for the pattern without its sinks; starts from
+# the SVD have the rest.
+SHARES = (0.4, 0.4)
+
+
+def sinks(kept: Sparsified, exempt: Any, columns_are_free: bool) -> NDArray[np.int64]:
+    """Return the columns that are to have a coordinate of their own."""
+    if not isinstance(exempt, str):
+        return np.unique(np.asarray(exempt, dtype=np.int64))
+    if not columns_are_free:
+        return kept.exempt
+    counts = np.bincount(kept.matrix.indices, minlength=kept.matrix.shape[1])
+    rows = int(np.count_nonzero(np.diff(kept.matrix.indptr)))
+    return np.flatnonzero(2 * counts > rows)
+
+
+@dataclass(frozen=True)
+class Keeping:
+    """What is to be kept, and how every way is to be judged."""
+
+    wanted: Wanted
+    sparsified: Sparsified
+    target: Target
+    columns: NDArray[np.int64]
+    leak: float
+    distortion: float
+
+    @classmethod
+    def of(
+        cls,
+        wanted: Wanted,
+        *,
+        leak: float,
+        distortion: float,
+        exempt: Any,
+        per_column: int | None,
+        **bounds: Any,
+    ) -> Keeping:
+        """Sparsify the head's attention."""
+        q, k = wanted.attention.Q, wanted.attention.K
+        if q.shape[0] != k.shape[0]:
+            raise InputError(
+                f"a pattern needs as many keys as queries; got {k.shape[0]} and {q.shape[0]}"
+            )
+        kept = sparsify(
+            wanted.attention,
+            per_column=per_column,
+            exempt_columns=exempt,
+            num_threads=wanted.threads,
+            **bounds,
+        )
+        target = Target(kept.matrix, mask=wanted.attention.mask)
+        columns = sinks(kept, exempt, per_column is None)
+        return cls(wanted, kept, target, columns, leak, distortion)
+
+    def _fit(self, target: Target, dim: int | None, seconds: float, **options: Any) -> Fit:
+        given = {
+            "leak": self.leak,
+            "distortion": self.distortion,
+            "effort": self.wanted.effort,
+            "time_limit": max(seconds, 1e-9),
+        }
+        return fit(target, dim, **(given | self.wanted.options() | options))
+
+    def whole(self, seconds: float) -> Fit:
+        """Search for the whole pattern, from random starts."""
+        return self._fit(self.target, None, seconds)
+
+    def beside_columns(self, seconds: float) -> Fit:
+        """Search for the pattern without its exempt columns, and append those."""
+        rest = without_columns(self.target, self.columns)
+        leak = leak_without(self.target, self.columns, self.leak)
+        return self._append(self._fit(rest, None, seconds, leak=leak, mass=False))
+
+    def _append(self, rest: Fit) -> Fit:
+        dtype, size = rest.dtype, rest.dim + self.columns.size
+        # Queries on the grid of a narrow format stay on it only if they are not rescaled.
+        scale = rest.scale if dtype in NARROW else default_scale(size)
+        whole = append_columns(self.target, rest, self.columns, leak=self.leak, scale=scale)
+        attention = Attention(
+            round_to(whole.Q, dtype),
+            round_to(whole.K, dtype),
+            scale=scale,
+            mask=self.target.mask,
+        )
+        certificate = certify(
+            self.target,
+            attention,
+            leak=self.leak,
+            distortion=self.distortion,
+            accumulate="float32" if dtype in NARROW else "exact",
+            num_threads=self.wanted.threads,
+        )
+        return replace(
+            rest,
+            Q=attention.Q,
+            K=attention.K,
+            scale=scale,
+            dim=size,
+            module=SelfAttention.canonical(size, scale, dtype=array_dtype(dtype)),
+            leak=self.leak,
+            distortion=self.distortion,
+            certificate=certificate,
+            status=certificate.status,
+            failed_rows=None,
+            lower_bound=None,
+            settings={**rest.settings, "appended": [int(j) for j in self.columns]},
+        )
+
+    def _svd(self, dim: int) -> tuple[FloatArray, FloatArray]:
+        head = self.wanted.attention
+        return svd_head(head.Q, head.K, dim, scale=head.scale)
+
+    def from_svd(self, dim: int) -> Fit:
+        """Learn the whole pattern at one size from the truncated SVD of the head's logits."""
+        init = self._svd(dim)
+        return self._fit(self.target, dim, self.wanted.seconds_left, init=init)
+
+    def max_margin(self) -> Fit:
+        """Search for the fewest keys of the truncated SVD for which queries exist."""
+        dtype = array_dtype(self.wanted.storage)
+        heads: dict[int, Fit] = {}
+
+        def attempt(dim: int) -> Trial:
+            start = time.perf_counter()
+            keys = self._svd(dim)[1]
+            head = self._fit(self.target, None, 1.0, method="max-margin", keys=keys.astype(dtype))
+            heads[dim] = head
+            c, seconds = head.certificate, time.perf_counter() - start
+            return Trial(dim, c.holds, c.leak, c.distortion, seconds)
+
+        first = 2 * self.target.per_row
+        search = double_and_bisect(attempt, first, self.wanted.largest, "the head's own size")
+        best = heads[search.trials[-1].dim if search.dim is None else search.dim]
+        return replace(best, search=search)
+
+    def answer(self) -> dict[str, Any]:
+        """Return the smallest certified head of all ways, and how far each is from the original."""
+        ways, stopped = self.ways()
+        best = smallest(ways)
+        head = list(ways.values())[-1] if best is None else best
+
+        def distance(found: Fit) -> SoftComparison:
+            return compare(self.wanted.attention, found.attention, num_threads=self.wanted.threads)
+
+        curve = {found.dim: distance(found) for found in ways.values() if found.certificate.holds}
+        curve[head.dim] = distance(head)
+        return {
+            "fit": head,
+            "stopped": stopped,
+            "reached": best is not None,
+            "comparison": curve[head.dim],
+            "curve": curve,
+            "sparsified": self.sparsified,
+            "appended": tuple(head.settings.get("appended", ())),
+            "ways": {w: h.dim if h.certificate.holds else None for w, h in ways.items()},
+        }
+
+    def ways(self) -> tuple[dict[str, Fit], str]:
+        """Return the smallest head of every way, certified or not, and why the search ended."""
+        seconds = self.wanted.seconds_left
+        found = {"whole": self.whole(SHARES[0] * seconds)}
+        if self.columns.size:
+            found["appended"] = self.beside_columns(SHARES[1] * seconds)
+        best = smallest(found)
+        if best is None:
+            found["max-margin"] = self.max_margin()
+            return found, "the time limit, before learned keys did"
+        while best.dim > 1 and self.wanted.seconds_left > 0:
+            trial = self.from_svd(best.dim - 1)
+            if not trial.certificate.holds:
+                return found, "one less fails, from random starts and from the SVD"
+            found["svd start"] = best = trial
+        return found, "size 1" if best.dim == 1 else "the time limit"
+
+
+def smallest(found: dict[str, Fit]) -> Fit | None:
+    """Return the smallest certified head, if there is one."""
+    certified = [head for head in found.values() if head.certificate.holds]
+    return min(certified, key=lambda head: head.dim, default=None)

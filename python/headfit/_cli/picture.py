@@ -101,6 +101,7 @@ def _frame(ax: Axes) -> None:
     ax.title.set(fontsize=10.5, color=_QUIET)
     ax.set_xticks([])
     ax.set_yticks([])
+    ax.set(xlabel="", ylabel="")
     for spine in ax.spines.values():
         spine.set(color="#9aa0a6", linewidth=0.6)
 

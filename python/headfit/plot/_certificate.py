@@ -1,0 +1,121 @@
+"""How the rows of a certificate lie beside the tolerances."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headfit._text import number
+from headfit.certificate import Certificate
+from headfit.errors import InputError
+from headfit.fit_result import Fit
+from headfit.plot._axes import BLUE, ORANGE, matplotlib, new_axes
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.lines import Line2D
+
+
+def certificate(c: Certificate | Fit, *, ax: Axes | None = None) -> tuple[Line2D, Line2D]:
+    """Draw how many rows leak and distort at least so much, beside the tolerances.
+
+    Both axes are logarithmic, so that one row in 100,000 is seen. A curve that ends left of its
+    dashed line meets the tolerance in every row; the height at which it crosses the line is
+    the number of rows that do not.
+
+    Parameters
+    ----------
+    c : Certificate or Fit
+    ax : matplotlib Axes, optional
+        Where; a new figure's when None.
+
+    Returns
+    -------
+    tuple of two matplotlib Line2D
+        For leak and for distortion: values of rows, rising, and how many rows have as much or
+        more. Rows at exactly 0 have no place on the axis; the legend counts them. An infinite
+        value is drawn at the right edge.
+
+    Raises
+    ------
+    InputError
+        For anything but a certificate.
+    ImportError
+        Without Matplotlib.
+
+    Examples
+    --------
+    >>> import headfit as hf
+    >>> from matplotlib.figure import Figure
+    >>> A = hf.patterns.band(64, 1)
+    >>> head = hf.fit(A, dim=4, rng=0)
+    >>> leak, distortion = hf.plot.certificate(head, ax=Figure().subplots())
+    >>> bool(leak.get_xdata().max() == head.certificate.leak)
+    True
+    """
+    matplotlib()
+    judged = c.certificate if isinstance(c, Fit) else c
+    if not isinstance(judged, Certificate):
+        raise InputError(f"c must be a Certificate or a Fit; got {type(c).__name__}")
+    ax = new_axes(size=(6.4, 4.6))[0] if ax is None else ax
+    kinds = (
+        ("leak", judged.row_leak, judged.leak_tolerance, ORANGE, "-"),
+        ("distortion", judged.row_distortion, judged.distortion_tolerance, BLUE, "-."),
+    )
+    least, most = _limits([part for _, rows, asked, *_ in kinds for part in (rows, [asked])])
+    lines = []
+    for name, rows, asked, color, style in kinds:
+        lines.append(_draw(ax, name, rows, asked, color, style, most))
+        if asked > 0:
+            ax.axvline(asked, color=color, linestyle=":", linewidth=1.6)
+    ax.set(xscale="log", yscale="log", xlim=(least, most), ylim=(0.7, 1.5 * judged.n))
+    ax.set(xlabel="leak or distortion of a row", ylabel="rows with as much or more")
+    ax.yaxis.set_major_formatter(lambda value, _: f"{value:,.0f}" if value >= 1 else "")
+    ax.yaxis.set_minor_formatter(matplotlib().ticker.NullFormatter())
+    ax.set_title(_verdict(judged))
+    ax.grid(alpha=0.25, linewidth=0.6)
+    ax.legend(loc="upper center", bbox_to_anchor=(0.5, -0.14), ncols=2, fontsize=9, frameon=False)
+    return lines[0], lines[1]
+
+
+def _limits(values: list[Any]) -> tuple[float, float]:
+    """Where the axis begins and ends: at what is positive and finite, with some air."""
+    every = np.concatenate([np.asarray(v, dtype=np.float64).ravel() for v in values])
+    every = every[(every > 0) & np.isfinite(every)]
+    if not every.size:
+        return 1e-3, 1.0
+    most = float(every.max())
+    return max(float(every.min()), most * 1e-4) / 1.5, most * 2.0
+
+
+def _draw(
+    ax: Axes,
+    name: str,
+    rows: NDArray[np.float64],
+    asked: float,
+    color: str,
+    style: str,
+    edge: float,
+) -> Line2D:
+    some = np.sort(np.minimum(rows[rows > 0], edge))
+    zeros = rows.size - some.size
+    label = f"{name}: worst {number(float(rows.max()), 3)}, asked {asked:g}"
+    if zeros:
+        label += f" (0 in {zeros:,} rows)" if some.size else " (0 in every row)"
+    count = np.arange(some.size, 0, -1)
+    # Down to below one row: the curve ends at the worst.
+    x = np.append(some, some[-1:])
+    y = np.append(count, np.full(min(1, some.size), 0.1))
+    return ax.plot(x, y, style, drawstyle="steps-pre", color=color, linewidth=1.8, label=label)[0]
+
+
+def _verdict(c: Certificate) -> str:
+    if c.status == "holds":
+        return f"holds for all {c.n:,} rows"
+    left = f"{c.undecided_rows.size:,} undecided"
+    if c.status == "undecided":
+        return f"{left} of {c.n:,} rows"
+    more = f", {left}" if c.undecided_rows.size else ""
+    return f"fails in {c.failed_rows.size:,} of {c.n:,} rows{more}"

@@ -1,0 +1,196 @@
+"""A target, the attention that should produce it, and where the two differ."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import scipy.sparse as sp
+
+from headfit._arrays import check_between
+from headfit._text import number
+from headfit.errors import InputError
+from headfit.fit_result import Fit
+from headfit.plot._axes import INK, ORANGE, half_pixels, label_tokens, matplotlib, new_axes
+from headfit.plot._errors import Errors, difference_errors, tolerance_errors
+from headfit.plot._matrix import add_colorbar, draw_cells, root_norm, weight_name
+from headfit.plot._source import Source, source
+from headfit.plot._tiles import tiles
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.image import AxesImage
+
+_WORST_ROWS = 5
+_RINGS = ("o", "\u25cb"), ("s", "\u25a1")  # as markers and as text
+_HUGE = 1e12  # an infinite share of a tolerance, where colours need a number
+
+
+def compare(
+    A: Any,
+    M: Any,
+    *,
+    axes: Sequence[Axes] | None = None,
+    tokens: Sequence[Any] | None = None,
+    relative: bool = True,
+    leak: float | None = None,
+    distortion: float | None = None,
+    pixels: int | None = None,
+    cmap: Any = "viridis",
+    norm: Any = None,
+    colorbar: bool | None = None,
+) -> tuple[AxesImage, ...]:
+    """Draw a target, the attention that should produce it, and where it leaks and distorts.
+
+    The third picture shows each entry's share of the tolerance: off the pattern the leak (its
+    weight over the smallest weight on the pattern, divided by the tolerance), on it the
+    distortion (how much too heavy it is beside the lightest, likewise). Up to 1 is blue, more
+    is orange. Rings mark the two worst entries, triangles at the side the worst rows. For a
+    target that is not sparse it shows absolute differences of the weights, and the rows of
+    largest total variation.
+
+    Parameters
+    ----------
+    A : Target, Sparsified, sparse or dense matrix, Attention, Fit or SoftFit
+        The target; sparse if at most half of its entries are nonzero.
+    M : Attention, Fit, SoftFit, sparse or dense matrix
+        The attention.
+    axes : sequence of two or three matplotlib Axes, optional
+        Where, two for target and attention alone; three of a new figure when None.
+    tokens : sequence, optional
+        The labels of the positions, as in `attention`.
+    relative : bool, default True
+        Draw each weight divided by the largest of its row: the ratios within a row, which
+        are what a certificate speaks of. With False, mass that strays dims the support.
+    leak, distortion : float, optional
+        The tolerances; when None those of `M` if it is a `Fit`, otherwise 0.05 and 0.1.
+    pixels, cmap, norm
+        As in `attention`; `norm` for the first two, which share one scale.
+    colorbar : bool, optional
+        Whether to draw them; when None, in a new figure only.
+
+    Returns
+    -------
+    tuple of matplotlib AxesImage
+        One for each of the axes.
+
+    Raises
+    ------
+    InputError
+        For matrices of different shapes, stacks of heads, or labels that do not fit.
+    ImportError
+        Without Matplotlib.
+
+    Notes
+    -----
+    Time O(n m d) for queries and keys, twice; memory a block of rows, never n x m. The shares
+    are computed in the rounding of the arrays: `certify` is what proves them.
+
+    Examples
+    --------
+    >>> import headfit as hf
+    >>> from matplotlib.figure import Figure
+    >>> A = hf.patterns.tree(32)
+    >>> images = hf.plot.compare(A, hf.fit(A, 1024), axes=Figure().subplots(1, 3))
+    >>> [image.axes.get_title() for image in images]
+    ['target', 'attention', 'share of the tolerance used']
+    """
+    left, right = source(A), source(M)
+    if left.shape != right.shape:
+        raise InputError(f"A and M must have one shape; got {left.shape} and {right.shape}")
+    if colorbar is None:
+        colorbar = axes is None
+    places = new_axes(3, (5.4, 4.8)) if axes is None else list(axes)
+    if len(places) not in (2, 3):
+        raise InputError(f"axes must be two or three; got {len(places)}")
+    pixels = half_pixels(places[0]) if pixels is None else pixels
+    cells = [tiles(matrix, pixels, relative=relative) for matrix in (A, M)]
+    norm = root_norm(*cells) if norm is None else norm
+    drawn = []
+    for ax, part, title in zip(places, cells, ("target", "attention"), strict=False):
+        ax.set_title(title)
+        drawn.append(draw_cells(ax, part, left.shape, cmap, norm))
+        if colorbar:
+            add_colorbar(drawn[-1], weight_name(relative))
+    if len(places) == 3:
+        drawn.append(_draw_errors(places[2], left, right, M, leak, distortion, pixels, colorbar))
+    for ax in places:
+        if tokens is not None:
+            label_tokens(ax, tokens, left.shape)
+    for ax in places[1:]:
+        ax.set_ylabel("")
+    return tuple(drawn)
+
+
+def _draw_errors(
+    ax: Axes,
+    A: Source,
+    M: Source,
+    given: Any,
+    leak: float | None,
+    distortion: float | None,
+    pixels: int,
+    colorbar: bool,
+) -> AxesImage:
+    target = _sparse_target(A)
+    if target is None:
+        found = difference_errors(A, M, pixels)
+        image = draw_cells(ax, found.cells, M.shape, "Blues", root_norm(found.cells))
+        ax.set_title("absolute difference")
+        tolerances: dict[str, float] = {}
+        name, more = "|target - attention|", {}
+    else:
+        known = given if isinstance(given, Fit) else None
+        tolerances = {
+            "leak": (known.leak if known else 0.05) if leak is None else leak,
+            "distortion": (known.distortion if known else 0.1)
+            if distortion is None
+            else distortion,
+        }
+        check_between(tolerances["leak"], "leak", 0, 1)
+        if not 0 <= tolerances["distortion"] < np.inf:
+            raise InputError(f"distortion must be finite and at least 0; got {distortion!r}")
+        found = tolerance_errors(target, M, tolerances["leak"], tolerances["distortion"], pixels)
+        colors = matplotlib().colormaps["Blues"].with_extremes(over=ORANGE)
+        norm = matplotlib().colors.Normalize(0.0, 1.0)
+        image = draw_cells(ax, np.minimum(found.cells, _HUGE), M.shape, colors, norm)
+        ax.set_title("share of the tolerance used")
+        name, more = "share of the tolerance", {"extend": "max"}
+    if colorbar:
+        add_colorbar(image, name, **more)
+    _mark(ax, found, tolerances)
+    return image
+
+
+def _sparse_target(A: Source) -> sp.csr_array | None:
+    """The target's nonzeros; None where it is queries and keys, or mostly nonzero."""
+    if A.attention is not None:
+        return None
+    rows = A.sparse if A.sparse is not None else sp.csr_array(A.block(0, A.shape[0]))
+    if 2 * rows.nnz > A.shape[0] * A.shape[1]:
+        return None
+    rows = rows.copy()
+    rows.eliminate_zeros()
+    return rows
+
+
+def _mark(ax: Axes, found: Errors, tolerances: dict[str, float]) -> None:
+    """Mark the worst entries and rows, and name them below the axis, clear of token labels."""
+    lines = ["key"]
+    for (kind, value, row, column), (shape, sign) in zip(found.marks, _RINGS, strict=False):
+        asked = f" of {tolerances[kind]:g}" if kind in tolerances else ""
+        label = f"{kind} {number(value, 3)}{asked}"
+        ax.plot(
+            [column], [row], shape, ms=11, mfc="none", mec=INK, mew=1.4, clip_on=False, label=label
+        )
+        lines.append(f"{sign} {label} at row {row}, column {column}")
+    worst = np.argsort(found.rows, kind="stable")[::-1][:_WORST_ROWS]
+    worst = worst[found.rows[worst] > 0]
+    if worst.size:
+        ax.plot(
+            np.ones(worst.size), worst, "<", transform=ax.get_yaxis_transform(), ms=6,
+            color=ORANGE, clip_on=False, label="worst rows",
+        )  # fmt: skip
+        lines.append(f"\u25c2 {'worst rows' if worst.size > 1 else 'the only row with errors'}")
+    ax.set_xlabel("\n".join(lines))

@@ -1,0 +1,122 @@
+"""Closeness against head size: what a method reaches, beside a baseline."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headfit.errors import InputError
+from headfit.plot._axes import BLUE, GREY, INK, matplotlib, new_axes
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.lines import Line2D
+
+
+def curve(
+    result: Any,
+    *,
+    tv: float | None = None,
+    ax: Axes | None = None,
+    names: tuple[str, str] = ("fitted", "truncated SVD"),
+) -> tuple[Line2D, ...]:
+    """Draw the total variation from an original head against the head size.
+
+    Parameters
+    ----------
+    result : object
+        With attributes `curve` and, if there is one to beat, `baseline`. Each has sequences
+        `dim`, `tv_mean` and `tv_worst` of one length, as attributes or by those keys: head
+        sizes, and the mean and largest total variation of a row.
+    tv : float, optional
+        A tolerance to show.
+    ax : matplotlib Axes, optional
+        Where; a new figure's when None.
+    names : tuple of two str
+        Of curve and baseline, for the legend.
+
+    Returns
+    -------
+    tuple of matplotlib Line2D
+        Mean and worst row of the curve, then of the baseline.
+
+    Raises
+    ------
+    InputError
+        For a result without such a curve.
+    ImportError
+        Without Matplotlib.
+
+    Examples
+    --------
+    >>> import headfit as hf
+    >>> from types import SimpleNamespace as Result
+    >>> from matplotlib.figure import Figure
+    >>> fitted = {"dim": [2, 4, 8], "tv_mean": [0.2, 0.1, 0.0], "tv_worst": [0.4, 0.2, 0.1]}
+    >>> result = Result(curve=fitted, baseline=None)
+    >>> [line.get_label() for line in hf.plot.curve(result, ax=Figure().subplots())]
+    ['fitted, mean row', 'fitted, worst row']
+    """
+    ticker = matplotlib().ticker
+    parts = [("curve", names[0], BLUE, "o"), ("baseline", names[1], GREY, "s")]
+    given = []
+    for part, name, color, marker in parts:
+        data = getattr(result, part, None)
+        if data is not None:
+            given.append((_columns(data, part), name, color, marker))
+        elif part == "curve":
+            raise InputError("result must have a curve with dim, tv_mean and tv_worst")
+    ax = new_axes(size=(6.6, 4.6))[0] if ax is None else ax
+    lines = []
+    for (dim, mean, worst), name, color, marker in given:
+        for values, style, fill, row in (
+            (mean, "-", color, "mean"),
+            (worst, "--", "white", "worst"),
+        ):
+            lines += ax.plot(
+                dim, values, style, color=color, marker=marker, markerfacecolor=fill, markersize=5,
+                label=f"{name}, {row} row",
+            )  # fmt: skip
+    if tv is not None:
+        ax.axhline(tv, color=INK, linewidth=1, linestyle=":", label=f"asked: {tv:g}")
+    dims = np.unique(np.concatenate([columns[0] for columns, *_ in given]))
+    if dims.size and dims[-1] >= 8 * dims[0] > 0:
+        ax.set_xscale("log", base=2)
+    ax.xaxis.set_major_locator(ticker.FixedLocator(_readable(dims, ax.get_xscale() == "log")))
+    ax.xaxis.set_minor_locator(ticker.NullLocator())
+    ax.xaxis.set_major_formatter(lambda value, _: f"{value:.0f}")
+    ax.set_ylim(bottom=0)
+    ax.set(xlabel="head size d", ylabel="total variation from the original")
+    ax.grid(alpha=0.25, linewidth=0.6)
+    ax.legend(loc="upper center", bbox_to_anchor=(0.5, -0.14), ncols=3, fontsize=9, frameon=False)
+    return tuple(lines)
+
+
+def _columns(data: Any, part: str) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
+    """The three sequences, in order of size."""
+    try:
+        dim, mean, worst = (
+            np.asarray(data[key] if isinstance(data, dict) else getattr(data, key))
+            for key in ("dim", "tv_mean", "tv_worst")
+        )
+    except (AttributeError, KeyError) as error:
+        raise InputError(f"{part} must have dim, tv_mean and tv_worst; lacks {error}") from error
+    if not dim.ndim == 1 or not dim.shape == mean.shape == worst.shape:
+        raise InputError(
+            f"{part} must have sequences of one length; "
+            f"got {dim.shape}, {mean.shape} and {worst.shape}"
+        )
+    order = np.argsort(dim, kind="stable")
+    return dim[order], mean[order], worst[order]
+
+
+def _readable(dims: NDArray[Any], log: bool) -> list[float]:
+    """Sizes whose labels do not overlap."""
+    chosen: list[float] = []
+    gap = (np.log(dims[-1] / dims[0]) if log else dims[-1] - dims[0]) / 16 if dims.size else 0.0
+    for dim in dims:
+        if not chosen or (np.log(dim / chosen[-1]) if log else dim - chosen[-1]) >= gap:
+            chosen.append(float(dim))
+    return chosen

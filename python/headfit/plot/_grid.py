@@ -1,0 +1,168 @@
+"""Many heads at once: small pictures in one scale, a row for each layer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headfit._arrays import as_float_array, is_sparse
+from headfit.attention import Attention
+from headfit.errors import InputError
+from headfit.fit_result import Fit
+from headfit.plot._axes import matplotlib, new_axes
+from headfit.plot._matrix import draw_cells, root_norm, weight_name
+from headfit.plot._source import source
+from headfit.plot._tiles import tiles
+from headfit.soft_fit import SoftFit
+from headfit.sparsifying import Sparsified
+from headfit.targets import Target
+
+_PANEL = 1.35  # inches
+_CELLS = 96
+_MOST_A_LINE = 8
+_ONE = (Attention, Fit, SoftFit, Sparsified, Target)
+
+
+def heads_grid(
+    heads: Any,
+    K: Any = None,
+    *,
+    scale: float | None = None,
+    mask: Any = None,
+    axes: Any = None,
+    titles: Sequence[str] | None = None,
+    relative: bool = False,
+    pixels: int | None = None,
+    cmap: Any = "viridis",
+    norm: Any = None,
+) -> NDArray[Any]:
+    """Draw the attention of many heads as small pictures in one scale.
+
+    Parameters
+    ----------
+    heads : array_like or sequence
+        Queries of shape (layers, heads, n, d) or (heads, n, d), with `K`; an `Attention` of
+        such shapes; or a sequence of whatever `attention` draws, or of such sequences, one for
+        each layer.
+    K : array_like, optional
+        Keys; as in `attention_matrix` there may be fewer heads of them.
+    scale, mask : optional
+        As in `attention_matrix`, for queries and keys.
+    axes : array of matplotlib Axes, optional
+        One for each head, in order; a new figure's when None, a row for each layer.
+    titles : sequence of str, optional
+        One for each head, in order; by default their indices.
+    relative, pixels, cmap, norm
+        As in `attention`, the same for all heads.
+
+    Returns
+    -------
+    ndarray of matplotlib AxesImage, shape (layers, heads) or (heads,)
+
+    Raises
+    ------
+    InputError
+        For shapes that do not fit, no heads, or axes or titles of another number.
+    ImportError
+        Without Matplotlib.
+
+    Notes
+    -----
+    Time O(n m d) a head; memory a block of rows, and the tiles of all heads.
+
+    Examples
+    --------
+    >>> import numpy as np, headfit as hf
+    >>> import matplotlib.pyplot as plt
+    >>> Q, K = np.random.default_rng(0).standard_normal((2, 2, 3, 16, 4))  # 2 layers, 3 heads
+    >>> images = hf.plot.heads_grid(Q, K, mask="causal")
+    >>> images.shape, images[1, 2].axes.get_title()
+    ((2, 3), '1.2')
+    >>> plt.close("all")
+    """
+    matplotlib()
+    shape, matrices = _heads(heads, K, scale, mask)
+    count = len(matrices)
+    if not count:
+        raise InputError("heads must have at least one; got none")
+    names = [".".join(map(str, i)) for i in np.ndindex(shape)] if titles is None else list(titles)
+    places = list(np.ravel(axes)) if axes is not None else _new_grid(shape)
+    for name, given in (("titles", names), ("axes", places)):
+        if len(given) != count:
+            raise InputError(f"{name} must be one for each of {count} heads; got {len(given)}")
+    cells = [tiles(M, _CELLS if pixels is None else pixels, relative=relative) for M in matrices]
+    norm = root_norm(*cells) if norm is None else norm
+    images = np.empty(count, dtype=object)
+    for i, (ax, M) in enumerate(zip(places, matrices, strict=True)):
+        images[i] = draw_cells(ax, cells[i], source(M).shape, cmap, norm)
+        ax.set(xticks=[], yticks=[], xlabel="", ylabel="")
+        ax.set_title(names[i], fontsize=8, pad=2)
+    if axes is None:
+        figure = places[0].figure
+        rows, columns = places[0].get_gridspec().get_geometry()
+        bar = {"fraction": 0.15 / columns, "pad": 0.02, "aspect": 12 * rows}
+        figure.colorbar(images[0], ax=figure.axes, label=weight_name(relative), **bar)
+    return images.reshape(shape)
+
+
+def _heads(heads: Any, K: Any, scale: Any, mask: Any) -> tuple[tuple[int, ...], list[Any]]:
+    """The shape of the grid, and its matrices in order."""
+    if isinstance(heads, Attention) and heads.Q.ndim > 2 and K is None:
+        heads, K, scale, mask = heads.Q, heads.K, heads.scale, heads.mask
+    if K is not None:
+        return _split(as_float_array(heads, "heads"), as_float_array(K, "K"), scale, mask)
+    if isinstance(heads, _ONE) or is_sparse(heads) or not hasattr(heads, "__len__"):
+        raise InputError("heads must be queries with K, or a sequence of matrices")
+    lines = [line if isinstance(line, (list, tuple)) else None for line in heads]
+    if all(line is None for line in lines):
+        return (len(lines),), list(heads)
+    lengths = {0 if line is None else len(line) for line in lines}
+    if len(lengths) != 1 or not min(lengths):
+        raise InputError("heads must have as many matrices in each layer")
+    return (len(lines), lengths.pop()), [M for line in lines for M in line or ()]
+
+
+def _split(q: Any, k: Any, scale: Any, mask: Any) -> tuple[tuple[int, ...], list[Any]]:
+    lead = q.shape[:-2]
+    if len(lead) not in (1, 2):
+        raise InputError(
+            f"heads must have shape (layers, heads, n, d) or (heads, n, d); got {q.shape}"
+        )
+    Attention(q, k, scale=scale, mask=mask)  # shapes fit, or an error now
+    if k.ndim > 2:  # query heads that share a key head stand side by side
+        k = np.repeat(k, lead[-1] // k.shape[-3], axis=-3) if k.shape[-3] != lead[-1] else k
+    k = np.broadcast_to(k, (*lead, *k.shape[-2:]))
+    masks = mask
+    if mask is not None and not isinstance(mask, (str, tuple)) and not is_sparse(mask):
+        masks = np.broadcast_to(np.asarray(mask), (*lead, q.shape[-2], k.shape[-2]))
+    return lead, [
+        Attention(q[i], k[i], scale=scale, mask=masks[i] if masks is not mask else mask)
+        for i in np.ndindex(lead)
+    ]
+
+
+def _new_grid(shape: tuple[int, ...]) -> list[Any]:
+    """Axes of a new figure: a row for each layer, or lines of a few heads."""
+    import matplotlib.pyplot as plt
+
+    if len(shape) == 2:
+        rows, columns = shape
+    else:
+        columns = min(shape[0], _MOST_A_LINE)
+        rows = -(-shape[0] // columns)
+    if rows * columns == 1:
+        return list(new_axes(size=(3.6, 3.0)))
+    figure, grid = plt.subplots(
+        rows,
+        columns,
+        squeeze=False,
+        figsize=(max(3.0, _PANEL * columns + 1), max(1.8, (_PANEL + 0.2) * rows)),
+    )
+    figure.set_layout_engine("constrained", w_pad=0.04, h_pad=0.05)
+    places = list(grid.ravel())
+    for empty in places[int(np.prod(shape)) :]:
+        figure.delaxes(empty)
+    return places[: int(np.prod(shape))]

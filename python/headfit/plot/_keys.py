@@ -1,0 +1,187 @@
+"""Keys in the plane of one query: the hyperplane that separates a row's support."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headfit._arrays import as_count
+from headfit._text import number
+from headfit.certificate import certify
+from headfit.errors import InputError
+from headfit.fit_result import Fit
+from headfit.plot._axes import BLUE, GREY, INK, ORANGE, matplotlib, new_axes
+from headfit.plot._source import as_attention
+from headfit.targets import as_target
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.collections import PathCollection, PolyCollection
+    from matplotlib.lines import Line2D
+
+_NARROW = 0.1  # of the range of the logits: a smaller margin cannot be seen
+_MOST_DOTS = 4000  # more keys off the support are counted in hexagons
+
+
+class KeysPicture(NamedTuple):
+    """What `keys` drew; None for what a row does not have."""
+
+    support: PathCollection
+    others: PathCollection | PolyCollection | None
+    support_line: Line2D
+    others_line: Line2D | None
+    nearest: PathCollection | None
+
+
+def keys(
+    A: Any,
+    M: Any,
+    row: int | None = None,
+    *,
+    ax: Axes | None = None,
+) -> KeysPicture:
+    """Draw the keys as one query sees them: its support on the right, the others left of it.
+
+    Across is the logit of the row: the keys along the direction of its query. Up is the leading
+    principal direction of the keys in what remains, which the query does not see. Dashed lines
+    stand at the smallest logit on the support, here 0, and at the largest off it: their
+    difference is the logarithm of the row's leak, and every hyperplane between them separates.
+    Where it is small beside the range of the logits the axis is logarithmic outside of it.
+
+    Parameters
+    ----------
+    A : Target, sparse or dense matrix
+        The target; its nonzeros in the row are the support.
+    M : Fit, SoftFit or Attention
+        Queries and keys, of one head. Keys that its mask hides from the row are not drawn.
+    row : int, optional
+        The row of largest leak when None: that of a `Fit`'s certificate, or found by `certify`.
+    ax : matplotlib Axes, optional
+        Where; a new figure's when None.
+
+    Returns
+    -------
+    KeysPicture
+        The points on the support and off it, the two lines, and of the keys off the support the
+        one of largest logit. Where many keys are off it
+        they are counted in hexagons, each visible however few it holds.
+
+    Raises
+    ------
+    InputError
+        When `M` is no head, or `row` no row with a support.
+    ImportError
+        Without Matplotlib.
+
+    Notes
+    -----
+    Time O(n d**2) for a given row, O(n**2 d) more to find the one of largest leak.
+
+    Examples
+    --------
+    >>> import headfit as hf
+    >>> from matplotlib.figure import Figure
+    >>> A = hf.patterns.band(64, 1)
+    >>> picture = hf.plot.keys(A, hf.fit(A, dim=4, rng=0), 5, ax=Figure().subplots())
+    >>> len(picture.support.get_offsets()), len(picture.others.get_offsets())
+    (3, 61)
+    """
+    matplotlib()
+    head = as_attention(M)
+    if head is None or head.Q.ndim != 2:
+        raise InputError("M must be a Fit or an Attention of one head: keys have queries")
+    target = as_target(A, mask=head.mask)
+    if target.n != head.Q.shape[0] or target.n != head.K.shape[0]:
+        raise InputError(f"A and M must have one shape; got n={target.n} and {head!r}")
+    if row is None:
+        judged = M.certificate if isinstance(M, Fit) else certify(target, head, mass=False)
+        row = int(np.argmax(judged.row_leak))
+    row = as_count(row, "row", 0, target.n - 1)
+    start, stop = target.matrix.indptr[row : row + 2]
+    if start == stop:
+        raise InputError(f"row {row} of A has no nonzeros: nothing to separate")
+    logits = head.logits(rows=[row])[0].astype(np.float64)
+    chosen = np.zeros(target.n, dtype=bool)
+    chosen[target.matrix.indices[start:stop]] = True
+    seen = np.isfinite(logits)
+    logits -= logits[chosen].min()  # softmax sees differences only
+    height = _remaining(head.Q[row], head.K)
+    new = ax is None
+    ax = new_axes(size=(6.4, 4.6))[0] if ax is None else ax
+    off = np.where(seen & ~chosen, logits, -np.inf)
+    narrow = _is_narrow(logits[seen], float(off.max()))
+    others = _draw_others(ax, logits[seen & ~chosen], height[seen & ~chosen], narrow)
+    support = ax.scatter(
+        logits[chosen], height[chosen], s=46, color=ORANGE, edgecolor="white", linewidth=0.7,
+        zorder=3, label=f"support ({stop - start})",
+    )  # fmt: skip
+    support_line = ax.axvline(0.0, color=ORANGE, linestyle="--", linewidth=1.2)
+    others_line = nearest = None
+    if others is not None:
+        place = int(off.argmax())
+        high = float(off[place])
+        others_line = ax.axvline(high, color=INK, linestyle="--", linewidth=1.2)
+        nearest = ax.scatter(
+            [high], [height[place]], s=26, color=INK, zorder=3, label=f"nearest other key, {place}"
+        )
+        shade = BLUE if high < 0 else ORANGE  # orange: nothing separates
+        ax.axvspan(min(0.0, high), max(0.0, high), color=shade, alpha=0.12, linewidth=0)
+        with np.errstate(over="ignore"):
+            leak = number(float(np.exp(high)), 3)
+        ax.set_title(f"row {row}: margin {0.0 - high:.3g}, leak {leak}")
+        if narrow:
+            _widen_margin(ax, logits[seen], high)
+    ax.set(
+        xlabel="logit beside the smallest on the support", ylabel="key, leading remaining direction"
+    )
+    ax.margins(x=0.06, y=0.1)
+    if new and others is not None and others.get_array() is not None:
+        figure: Any = ax.figure
+        figure.colorbar(others, ax=ax, label="other keys in a hexagon")
+    # Below: keys may lie anywhere. The colour bar stands for hexagons.
+    ax.legend(loc="upper center", bbox_to_anchor=(0.5, -0.14), ncols=3, fontsize=9, frameon=False)
+    return KeysPicture(support, others, support_line, others_line, nearest)
+
+
+def _is_narrow(logits: NDArray[np.float64], high: float) -> bool:
+    return 0 < abs(high) < _NARROW * float(np.ptp(logits))
+
+
+def _widen_margin(ax: Axes, logits: NDArray[np.float64], high: float) -> None:
+    """Make far logits logarithmic where a linear axis would hide the margin."""
+    decades = float(np.log10(np.ptp(logits) / abs(high)))
+    ax.set_xscale("symlog", linthresh=abs(high), linscale=max(0.6, decades / 6))
+    locator: Any = ax.xaxis.get_major_locator()
+    locator.set_params(numticks=7)
+    if decades < 4:
+        ax.xaxis.set_major_formatter(lambda value, _: f"{value:g}".replace("-", "\u2212"))
+
+
+def _remaining(query: NDArray[Any], K: NDArray[Any]) -> NDArray[np.float64]:
+    """The leading principal component of the keys without the query's direction."""
+    k = K.astype(np.float64)
+    k -= k.mean(axis=0)
+    length = float(np.linalg.norm(query))
+    if length > 0:
+        u = query.astype(np.float64) / length
+        k -= np.outer(k @ u, u)
+    direction = np.linalg.eigh(k.T @ k)[1][:, -1]
+    direction *= np.sign(direction[np.abs(direction).argmax()])  # the same picture every time
+    return np.asarray(k @ direction)
+
+
+def _draw_others(
+    ax: Axes, x: NDArray[np.float64], y: NDArray[np.float64], narrow: bool
+) -> PathCollection | PolyCollection | None:
+    if not x.size:
+        return None
+    many = x.size > _MOST_DOTS
+    if narrow or not many:  # equal hexagons would reach over a narrow margin
+        return ax.scatter(
+            x, y, s=3 if many else 14, color=GREY, alpha=0.6, linewidth=0, zorder=2.5,
+            label=f"other keys ({x.size})",
+        )  # fmt: skip
+    greys = matplotlib().colors.LinearSegmentedColormap.from_list("greys", ["#c9ccd0", "#2b2d30"])
+    return ax.hexbin(x, y, gridsize=60, bins="log", mincnt=1, cmap=greys, linewidths=0.2)

@@ -1,0 +1,124 @@
+"""One attention matrix as an image."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headfit.plot._axes import count_ticks, half_pixels, label_tokens, matplotlib, new_axes
+from headfit.plot._source import source
+from headfit.plot._tiles import tiles
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.image import AxesImage
+
+_STRIP = 4  # times as long as wide
+
+
+def attention(
+    M: Any,
+    *,
+    ax: Axes | None = None,
+    tokens: Sequence[Any] | None = None,
+    relative: bool = False,
+    pixels: int | None = None,
+    cmap: Any = "viridis",
+    norm: Any = None,
+    colorbar: bool | None = None,
+) -> AxesImage:
+    """Draw an attention matrix: queries down, keys across.
+
+    Parameters
+    ----------
+    M : Attention, Fit, SoftFit, Target, Sparsified, sparse or dense matrix
+        What to draw. An `Attention` is evaluated by blocks of rows, never as a whole.
+    ax : matplotlib Axes, optional
+        Where; a new figure's when None.
+    tokens : sequence, optional
+        The labels of the positions, for a square matrix; thinned out where there are many.
+    relative : bool, default False
+        Draw each weight divided by the largest of its row, instead of the weight.
+    pixels : int, optional
+        Cells to draw along a side; a larger matrix is max-pooled to as many, see `tiles`.
+        About one for two pixels of the axes when None.
+    cmap, norm : optional
+        As in ``Axes.imshow``. By default from 0 to the largest weight on a scale of square
+        roots, which shows small weights beside large ones.
+    colorbar : bool, optional
+        Whether to draw one; when None, in a new figure only.
+
+    Returns
+    -------
+    matplotlib AxesImage
+        Its axes count tokens, pooled or not.
+
+    Raises
+    ------
+    InputError
+        For a stack of heads, which has no one picture, and for labels that do not fit.
+    ImportError
+        Without Matplotlib.
+
+    Notes
+    -----
+    Costs are those of `tiles`.
+
+    Examples
+    --------
+    >>> import headfit as hf
+    >>> from matplotlib.figure import Figure
+    >>> image = hf.plot.attention(hf.patterns.band(64, 1), ax=Figure().subplots())
+    >>> image.get_array().shape
+    (64, 64)
+    """
+    matplotlib()
+    shape = source(M).shape
+    if colorbar is None:
+        colorbar = ax is None
+    ax = new_axes(size=(5.6, 5.0))[0] if ax is None else ax
+    cells = tiles(M, half_pixels(ax) if pixels is None else pixels, relative=relative)
+    image = draw_cells(ax, cells, shape, cmap, root_norm(cells) if norm is None else norm)
+    if tokens is not None:
+        label_tokens(ax, tokens, shape)
+    if colorbar:
+        add_colorbar(image, weight_name(relative))
+    return image
+
+
+def draw_cells(
+    ax: Axes, cells: NDArray[Any], shape: tuple[int, int], cmap: Any, norm: Any
+) -> AxesImage:
+    """Draw tiles on axes that count tokens; a long strip is stretched to fill them."""
+    strip = max(shape) > _STRIP * min(shape)
+    image = ax.imshow(
+        cells,
+        cmap=cmap,
+        norm=norm,
+        interpolation="nearest",
+        aspect="auto" if strip else "equal",
+        extent=(-0.5, shape[1] - 0.5, shape[0] - 0.5, -0.5),
+    )
+    ax.set(xlabel="key", ylabel="query")
+    count_ticks(ax)
+    return image
+
+
+def root_norm(*cells: NDArray[Any]) -> Any:
+    """Square roots from 0 to the largest of all cells."""
+    most = max(float(np.max(each)) for each in cells)
+    return matplotlib().colors.PowerNorm(0.5, vmin=0.0, vmax=most if most > 0 else 1.0)
+
+
+def weight_name(relative: bool) -> str:
+    """What a colour stands for."""
+    return "weight / largest of its row" if relative else "attention weight"
+
+
+def add_colorbar(image: AxesImage, label: str, **more: Any) -> Any:
+    """Draw the colours of an image beside it, as high as the image."""
+    figure: Any = image.axes.figure
+    return figure.colorbar(image, ax=image.axes, label=label, fraction=0.046, pad=0.03, **more)

@@ -1,0 +1,201 @@
+"""Attention by distance: how far back heads look."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headfit._head_table import HeadTable
+from headfit.analysis import describe
+from headfit.attention import Attention
+from headfit.errors import InputError
+from headfit.fit_result import Fit
+from headfit.plot._axes import BLUE, matplotlib, new_axes
+from headfit.plot._matrix import add_colorbar, root_norm
+from headfit.plot._source import as_attention
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.collections import PolyCollection
+    from matplotlib.container import BarContainer
+    from matplotlib.image import AxesImage
+
+_MOST_BARS = 48
+_MOST_NAMES = 40
+_COLUMNS = 400  # of a profile with more distances, each the largest of its share
+
+
+def offsets(
+    heads: HeadTable | Attention | Fit | Any,
+    K: Any = None,
+    *,
+    scale: float | None = None,
+    mask: Any = None,
+    bins: Literal["auto", "each", "doubling"] = "auto",
+    ax: Axes | None = None,
+    cmap: Any = "viridis",
+) -> BarContainer | PolyCollection | AxesImage:
+    """Draw the share of attention at each distance i - j from a query back to its key.
+
+    Parameters
+    ----------
+    heads : HeadTable, Attention, Fit, or array_like of shape (..., n, d)
+        What `describe` returned, or a head or heads to ask it about; queries need `K`.
+    K : array_like, optional
+    scale, mask : optional
+        As in `attention_matrix`, for queries and keys.
+    bins : "auto", "each" or "doubling", default "auto"
+        "each": every distance by itself. "doubling": 0, 1, 2, 3-4, 5-8, ... and the same ahead,
+        as negative distances, whose shares add to 1 and are read at any length. "auto": each
+        where at most 48 distances occur.
+    ax : matplotlib Axes, optional
+        Where; a new figure's when None.
+    cmap : optional
+        Of the picture of several heads.
+
+    Returns
+    -------
+    BarContainer, PolyCollection or AxesImage
+        Bars for one head; an area where each of many distances has its place; for several
+        heads an image with a row for each.
+
+    Raises
+    ------
+    InputError
+        For shapes and arguments that do not fit.
+    ImportError
+        Without Matplotlib.
+
+    Notes
+    -----
+    That of `describe` for heads, O(n m d) a head, n x m never stored; O(n + m) for its table.
+
+    Examples
+    --------
+    >>> import numpy as np, headfit as hf
+    >>> from matplotlib.figure import Figure
+    >>> X = 8 * np.eye(16)
+    >>> table = hf.describe(X, np.roll(X, -1, axis=0), mask="causal")  # row i reads key i - 1
+    >>> bars = hf.plot.offsets(table, ax=Figure().subplots())
+    >>> [f"{bar.get_height():.2f}" for bar in bars[:3]]
+    ['0.06', '0.94', '0.00']
+    """
+    matplotlib()
+    if bins not in ("auto", "each", "doubling"):
+        raise InputError(f'bins must be "auto", "each" or "doubling"; got {bins!r}')
+    table = _table(heads, K, scale, mask)
+    distance, mass = _occurring(table)
+    each = bins == "each" or (bins == "auto" and distance.size <= _MOST_BARS)
+    names = [f"{d}".replace("-", "\u2212") for d in distance]
+    if not each:
+        names, mass = _doubling(distance, mass)
+    if table.shape:
+        ax = (
+            new_axes(size=(7.0, min(9.0, max(2.6, 0.16 * len(mass) + 1.4))))[0]
+            if ax is None
+            else ax
+        )
+        return _heat_map(ax, distance if each else None, names, mass, table.shape, cmap)
+    ax = new_axes(size=(7.0, 3.6))[0] if ax is None else ax
+    ax.set(xlabel="distance from query back to key", ylabel="share of attention")
+    if each and distance.size > _MOST_BARS:
+        return _area(ax, distance, mass[0])
+    place = np.arange(len(names))
+    bars = ax.bar(place, mass[0], color=BLUE, width=0.85)
+    _name_bins(ax, names)
+    return bars
+
+
+def _table(heads: Any, K: Any, scale: float | None, mask: Any) -> HeadTable:
+    if isinstance(heads, HeadTable):
+        return heads
+    head = as_attention(heads)
+    if head is not None and K is None:
+        return describe(head.Q, head.K, scale=head.scale, mask=head.mask, shares=())
+    if K is None:
+        raise InputError("heads must be a HeadTable, an Attention or a Fit, or queries with K")
+    return describe(heads, K, scale=scale, mask=mask, shares=())
+
+
+def _occurring(table: HeadTable) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    """Distances from the smallest to the largest that has attention, and a row for each head."""
+    mass = np.nan_to_num(table.offset_mass.reshape((-1, table.offsets.size)))
+    some = np.flatnonzero((mass > 0).any(axis=0))
+    part = slice(some[0], some[-1] + 1) if some.size else slice(table.n - 1, table.n)
+    return table.offsets[part], mass[:, part]
+
+
+def _doubling(
+    distance: NDArray[np.int64], mass: NDArray[np.float64]
+) -> tuple[list[str], NDArray[np.float64]]:
+    """Sums over distances 0, 1, 2, 3-4, 5-8, ... behind and ahead."""
+    size = np.abs(distance)
+    octave = np.sign(distance) * np.where(
+        size > 0, np.ceil(np.log2(np.maximum(size, 1))).astype(np.int64) + 1, 0
+    )
+    first = np.flatnonzero(np.diff(octave, prepend=octave[0] - 1))
+    names = []
+    for start in octave[first]:
+        o = int(abs(start))
+        low, high = (0, 0) if o == 0 else (2 ** (o - 2) + 1 if o > 1 else 1, 2 ** max(o - 1, 0))
+        sign = "\u2212" if start < 0 else ""
+        text = sign + (_short(low) if low == high else f"{_short(low)}\u2013{_short(high)}")
+        names.append(text)
+    return names, np.add.reduceat(mass, first, axis=1)
+
+
+def _short(count: int) -> str:
+    """A power of two, or one more, in few characters."""
+    return f"{count // 1024}k" if count >= 4096 else f"{count}"
+
+
+def _area(ax: Axes, distance: NDArray[np.int64], mass: NDArray[np.float64]) -> PolyCollection:
+    starts = np.unique(np.arange(_COLUMNS) * distance.size // _COLUMNS)
+    most = np.maximum.reduceat(mass, starts)
+    edges = np.append(distance[starts], distance[-1] + 1) - 0.5
+    ax.set_xlim(edges[0], edges[-1])
+    area = ax.fill_between(edges, np.append(most, most[-1]), step="post", color=BLUE, linewidth=0.8)
+    ax.set_ylim(bottom=0)
+    return area
+
+
+def _heat_map(
+    ax: Axes,
+    distance: NDArray[np.int64] | None,
+    names: list[str],
+    mass: NDArray[np.float64],
+    shape: tuple[int, ...],
+    cmap: Any,
+) -> AxesImage:
+    extent = None
+    if distance is not None and distance.size > _COLUMNS:
+        starts = np.arange(_COLUMNS) * distance.size // _COLUMNS
+        mass = np.maximum.reduceat(mass, starts, axis=1)
+    if distance is not None:
+        extent = (distance[0] - 0.5, distance[-1] + 0.5, len(mass) - 0.5, -0.5)
+    image = ax.imshow(
+        mass, aspect="auto", interpolation="nearest", cmap=cmap, norm=root_norm(mass), extent=extent
+    )
+    if distance is None:
+        _name_bins(ax, names)
+    heads = [".".join(map(str, i)) for i in np.ndindex(shape)]
+    step = -(-len(heads) // _MOST_NAMES)
+    ax.set_yticks(range(0, len(heads), step), heads[::step], fontsize=8)
+    ax.set(xlabel="distance from query back to key", ylabel="head")
+    add_colorbar(image, "share of attention")
+    return image
+
+
+def _name_bins(ax: Axes, names: list[str]) -> None:
+    step = -(-len(names) // _MOST_NAMES)
+    long = max(len(name) for name in names) > 3 and len(names) > 9
+    ax.set_xticks(
+        range(0, len(names), step),
+        names[::step],
+        rotation=60 if long else 0,
+        ha="right" if long else "center",
+        rotation_mode="anchor",
+        fontsize=8 if len(names) <= 24 else 7,
+    )

@@ -1,0 +1,72 @@
+"""Whatever holds an attention matrix, read by blocks of rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, cast
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
+
+from headfit._arrays import as_matrix, is_sparse
+from headfit.attention import Attention
+from headfit.errors import InputError
+from headfit.fit_result import Fit
+from headfit.soft_fit import SoftFit
+from headfit.sparsifying import Sparsified
+from headfit.targets import Target
+
+Block = Callable[[int, int], NDArray[Any]]
+
+
+@dataclass(frozen=True)
+class Source:
+    """A matrix: its shape, its rows from one number to another, and its nonzeros if sparse."""
+
+    shape: tuple[int, int]
+    block: Block
+    sparse: sp.csr_array | None = None
+    attention: Attention | None = None
+
+    def logarithms(self, start: int, stop: int) -> NDArray[Any]:
+        """Return logarithms of rows up to one constant a row; -inf for zero.
+
+        Of queries and keys these are the logits, in which no weight is too small to see.
+        """
+        if self.attention is not None:
+            return self.attention.logits(rows=slice(start, stop))
+        with np.errstate(divide="ignore", invalid="ignore"):
+            return np.asarray(np.log(self.block(start, stop)))
+
+
+def as_attention(M: Any) -> Attention | None:
+    """Return the attention of a fit or of itself; None for anything else."""
+    if isinstance(M, (Fit, SoftFit)):  # its Q and K are the module's products already
+        return Attention(M.Q, M.K, scale=M.scale, mask=M.mask)
+    return M if isinstance(M, Attention) else None
+
+
+def source(M: Any) -> Source:
+    """Return the matrix that `M` is or stands for."""
+    if isinstance(M, (Target, Sparsified)):
+        M = M.matrix
+    heads = as_attention(M)
+    if heads is not None:
+        shape = _one(heads.Q.shape[:-1] + heads.K.shape[-2:-1])
+        return Source(shape, lambda a, b: heads.matrix(rows=slice(a, b)), attention=heads)
+    if is_sparse(M):
+        sparse = sp.csr_array(cast("Any", M))
+        if not sparse.has_canonical_format:
+            sparse = sparse.copy()
+            sparse.sum_duplicates()
+        return Source(_one(sparse.shape), lambda a, b: sparse[a:b].toarray(), sparse=sparse)
+    dense = as_matrix(M, "M") if np.ndim(M) == 2 else np.asarray(M)
+    return Source(_one(dense.shape), lambda a, b: dense[a:b])
+
+
+def _one(shape: tuple[int, ...]) -> tuple[int, int]:
+    if len(shape) != 2 or 0 in shape:
+        raise InputError(f"a picture is of one attention matrix that is not empty; got {shape}")
+    return shape[0], shape[1]

@@ -1,0 +1,117 @@
+"""Max-pooling: the largest entry of each tile of a matrix, in memory of a block of rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
+
+from headfit._arrays import as_count
+from headfit.plot._source import source
+
+_BLOCK_ENTRIES = 1 << 23  # entries of the matrix in memory at a time
+
+
+def tiles(M: Any, pixels: int, *, relative: bool = False) -> NDArray[np.float64]:
+    """Return the largest entry of each tile of a matrix: at most `pixels` tiles a side.
+
+    A single entry stays visible however large the matrix is, where taking every tenth
+    would lose it. Where entries are spread at random and more than tiles, each tile has one.
+
+    Parameters
+    ----------
+    M : Attention, Fit, SoftFit, Target, Sparsified, sparse or dense matrix
+    pixels : int
+        A matrix that is smaller along a side keeps its entries there.
+    relative : bool, default False
+        Divide each row by its largest entry first.
+
+    Returns
+    -------
+    ndarray, shape (min(n, pixels), min(m, pixels))
+
+    Raises
+    ------
+    InputError
+        For a stack of heads, an empty matrix, or no pixels.
+
+    Notes
+    -----
+    Time O(nonzeros) of a sparse matrix, O(n m) of a dense one and O(n m d) of queries and
+    keys; memory a block of rows beside the tiles, never n x m.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> tiles(np.diag([1.0, 2.0, 3.0, 4.0]), 2)
+    array([[2., 0.],
+           [0., 4.]])
+    """
+    pixels = as_count(pixels, "pixels", 1)
+    matrix = source(M)
+    pool = Pool(matrix.shape, pixels)
+    if matrix.sparse is not None:
+        pool.add_sparse(matrix.sparse, relative)
+        return pool.cells
+    for start, stop in pool.blocks():
+        pool.add(start, matrix.block(start, stop), relative)
+    return pool.cells
+
+
+class Pool:
+    """The tiles of a matrix of some shape, filled by blocks of rows."""
+
+    def __init__(self, shape: tuple[int, int], pixels: int) -> None:
+        self.shape = shape
+        self.row_edges, self.column_edges = edges(shape[0], pixels), edges(shape[1], pixels)
+        self.cells = np.full((len(self.row_edges) - 1, len(self.column_edges) - 1), -np.inf)
+
+    def blocks(self) -> Iterator[tuple[int, int]]:
+        """Runs of rows that together hold few entries."""
+        rows = max(1, _BLOCK_ENTRIES // self.shape[1])
+        for start in range(0, self.shape[0], rows):
+            yield start, min(start + rows, self.shape[0])
+
+    def add(self, start: int, block: NDArray[Any], relative: bool = False) -> None:
+        """Pool the rows of a block: first along the rows, where it shrinks most."""
+        wide = np.maximum.reduceat(block, self.column_edges[:-1], axis=1).astype(np.float64)
+        if relative:
+            most = wide.max(axis=1, keepdims=True)
+            wide /= np.where(most > 0, most, 1.0)
+        tile = tile_of(np.arange(start, start + len(block)), self.row_edges)
+        first = np.flatnonzero(np.diff(tile, prepend=-1))
+        # A tile may go on in the next block.
+        part = self.cells[tile[0] : tile[-1] + 1]
+        np.maximum(part, np.maximum.reduceat(wide, first, axis=0), out=part)
+
+    def add_sparse(self, matrix: sp.csr_array, relative: bool) -> None:
+        """Pool a whole sparse matrix by its nonzeros, each looked at once."""
+        lengths = np.diff(matrix.indptr)
+        row = np.repeat(np.arange(self.shape[0]), lengths)
+        values = matrix.data.astype(np.float64)
+        if relative:
+            most = np.zeros(self.shape[0])
+            np.maximum.at(most, row, values)
+            values /= np.where(most > 0, most, 1.0)[row]
+        across = self.cells.shape[1]
+        tile = tile_of(row, self.row_edges) * across + tile_of(matrix.indices, self.column_edges)
+        sizes = np.outer(np.diff(self.row_edges), np.diff(self.column_edges)).ravel()
+        # A tile has a zero unless all of it is stored.
+        full = np.bincount(tile, minlength=sizes.size) == sizes
+        flat = np.where(full, -np.inf, 0.0)
+        np.maximum.at(flat, tile, values)
+        self.cells[:] = flat.reshape(self.cells.shape)
+
+
+def edges(size: int, pixels: int) -> NDArray[np.int64]:
+    """Where tiles begin along a side, and the end of the last."""
+    count = min(size, pixels)
+    return np.arange(count + 1, dtype=np.int64) * size // count
+
+
+def tile_of(place: NDArray[Any], sides: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The number of the tile that each place lies in."""
+    return np.searchsorted(sides, place, side="right") - 1

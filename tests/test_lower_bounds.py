@@ -540,7 +540,7 @@ def test_counting_solves_its_equation():
 
 
 def test_random_keys_dim_solves_its_equation():
-    assert random_keys_dim(1024, 4) == 29  # theory.md: 69-88% of the rows at 28, all at 40
+    assert random_keys_dim(1024, 4) == 29  # measured: 69-88% of the rows at 28, all at 40
     for n, k in ((1024, 4), (4096, 8), (10**5, 16)):
         d = random_keys_dim(n, k)
         assert d - 1 < 2 * k * math.log(n / d) + 1

@@ -53,7 +53,7 @@ struct Scanned {
     return sum;
   }
 
-  // The row as theory.md 3.3 writes it, in double and over all columns.
+  // The loss of a row by its definition, in double and over all columns.
   struct Row {
     double loss = 0, deficit = 0, limit = 0;
   };

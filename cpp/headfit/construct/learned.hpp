@@ -1,5 +1,5 @@
 // Rung three: keys and queries found together, by annealed and preconditioned row
-// steps on the feasibility loss of theory.md 3.3. The parts are in learned/.
+// steps on the feasibility loss of learned/gradient.hpp. The parts are in learned/.
 #pragma once
 
 #include <functional>

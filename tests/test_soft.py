@@ -484,12 +484,23 @@ def test_fit_soft_through_a_given_module():
     assert head.comparison.tv_worst < 0.01
     assert head.module is module
     assert hf.compare_attention(target, module(head.X)).tv_worst < 0.01
+    assert np.array_equal(module(head.X).Q, head.Q)  # the input that made these queries
+    assert np.array_equal(head.attention.K, head.K)
     with pytest.raises(hf.InputError, match="dim must be the module's, 5"):
         hf.fit_soft(target, 4, module=module)
     with pytest.raises(hf.InputError, match="must not be given beside a module"):
         hf.fit_soft(target, 5, module=module, scale=1.0)
     with pytest.raises(hf.InputError, match="canonical"):
         hf.fit_soft(target, 5, module=module, dtype="bfloat16")
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_what_is_no_module_is_named_first(dtype):
+    target = hf.Attention(np.eye(4), np.eye(4))
+    with pytest.raises(hf.InputError, match="module must be a SelfAttention; got ndarray"):
+        hf.fit_soft(target, 2, module=np.eye(4), dtype=dtype)
+    with pytest.raises(hf.InputError, match="module must be a SelfAttention; got ndarray"):
+        hf.fit(np.eye(4), 2, module=np.eye(4), dtype=dtype)
 
 
 def test_fit_sends_dense_attention_to_fit_soft():

@@ -6,7 +6,6 @@ import dataclasses
 import json
 import os
 from dataclasses import dataclass, field
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +14,12 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 import headfit
-from headfit._arrays import FloatArray, is_sparse
+from headfit._arrays import is_sparse
 from headfit._files import load_arrays, save_arrays
 from headfit._text import mask_text, number
-from headfit.attention import Attention
 from headfit.certificate import Certificate
 from headfit.errors import InputError
+from headfit.fitted_head import FittedHead
 from headfit.module import SelfAttention
 from headfit.witnesses import FaceWitness, FarkasWitness, Multiplier
 
@@ -69,7 +68,7 @@ class Search:
 
 
 @dataclass(frozen=True, repr=False, eq=False)
-class Fit:
+class Fit(FittedHead):
     """A head for a target: queries, keys, the module and its input, and the certificate.
 
     Attributes
@@ -109,13 +108,6 @@ class Fit:
         The arguments of the fit, and the seed drawn from `rng`.
     """
 
-    Q: FloatArray
-    K: FloatArray
-    scale: float
-    mask: Any
-    module: SelfAttention
-    dim: int
-    dtype: str
     method: str
     leak: float
     distortion: float
@@ -127,21 +119,6 @@ class Fit:
     lower_bound: Any = None
     seconds: float = 0.0
     settings: dict[str, Any] = field(default_factory=dict)
-    input_stored: FloatArray | None = None
-
-    @cached_property
-    def X(self) -> FloatArray:
-        """The module's input, shape (n, D)."""
-        if self.input_stored is not None:
-            return self.input_stored
-        return self.module.input_for(self.Q, self.K)
-
-    @property
-    def attention(self) -> Attention:
-        """The attention of this head, evaluated when asked for."""
-        if self.input_stored is not None:
-            return self.module(self.X, mask=self.mask)
-        return Attention(self.Q, self.K, scale=self.scale, mask=self.mask)
 
     def __repr__(self) -> str:
         c = self.certificate

@@ -22,7 +22,7 @@ from headfit.methods import Head
 from headfit.module import SelfAttention
 from headfit.search import double_and_bisect, gallop_down, likely_dim
 from headfit.targets import Target, as_target
-from headfit.task import Task, check_storage
+from headfit.task import Task, check_module
 
 if TYPE_CHECKING:
     from headfit.bounds import LowerBound
@@ -31,17 +31,6 @@ __all__ = ["fit"]
 
 METHODS = ("auto", "learned", "max-margin", "projection")
 SEARCH_SECONDS = 60.0
-
-
-def _check_dim(dim: Any, module: SelfAttention | None) -> int | None:
-    wanted = None if dim is None else as_count(dim, "dim", 1)
-    if module is None:
-        return wanted
-    if not isinstance(module, SelfAttention):
-        raise InputError(f"module must be a SelfAttention; got {type(module).__name__}")
-    if wanted is not None and wanted != module.dim:
-        raise InputError(f"dim must be the module's, {module.dim}, or not given; got {dim}")
-    return module.dim
 
 
 def _check_distortion(distortion: Any, dtype: str) -> float:
@@ -245,12 +234,12 @@ def fit(
         max_logit = check_between(max_logit, "max_logit", 0, math.inf)
     leak = check_between(leak, "leak", 0, 1)
     distortion = _check_distortion(distortion, dtype)
-    if module is not None and scale is not None:
-        raise InputError("scale must not be given beside a module, whose own scale holds")
     if time_limit is not None:
         time_limit = check_between(time_limit, "time_limit", 0, math.inf)
-    size = _check_dim(dim, module)
-    check_storage(dtype, module)
+    size = None if dim is None else as_count(dim, "dim", 1)
+    check_module(module, size, dtype, scale)
+    if module is not None:
+        size = module.dim
     if method == "auto":
         method = "learned"
     if method == "projection" and max_logit is not None:

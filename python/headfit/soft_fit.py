@@ -6,23 +6,22 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import Any
 
-from headfit._arrays import FloatArray, as_count, check_between, seed_from, thread_count
+from headfit._arrays import as_count, check_between, seed_from, thread_count
 from headfit.attention import Attention, check_scale
 from headfit.comparison import SoftComparison, compare
-from headfit.errors import InputError
+from headfit.fitted_head import FittedHead
 from headfit.formats import array_dtype, check_dtype
 from headfit.module import SelfAttention
 from headfit.soft import EXACT, soft
-from headfit.task import check_storage
+from headfit.task import check_module
 
 __all__ = ["SoftFit", "fit_soft"]
 
 
 @dataclass(frozen=True, repr=False, eq=False)
-class SoftFit:
+class SoftFit(FittedHead):
     """A head for a dense target, and the distance that is left.
 
     Attributes
@@ -44,26 +43,9 @@ class SoftFit:
         ``settings["soft"]`` says how the descent went and why it ended.
     """
 
-    Q: FloatArray
-    K: FloatArray
-    scale: float
-    mask: Any
-    module: SelfAttention
-    dim: int
-    dtype: str
     comparison: SoftComparison
     seconds: float
     settings: dict[str, Any] = field(default_factory=dict)
-
-    @cached_property
-    def X(self) -> FloatArray:
-        """The module's input, shape (n, D)."""
-        return self.module.input_for(self.Q, self.K)
-
-    @property
-    def attention(self) -> Attention:
-        """The attention of this head, evaluated when asked for."""
-        return Attention(self.Q, self.K, scale=self.scale, mask=self.mask)
 
     def __repr__(self) -> str:
         c = self.comparison
@@ -153,14 +135,7 @@ def fit_soft(
     start = time.perf_counter()
     dtype = check_dtype(dtype)
     size = as_count(dim, "dim", 1)
-    check_storage(dtype, module)
-    if module is not None:
-        if not isinstance(module, SelfAttention):
-            raise InputError(f"module must be a SelfAttention; got {type(module).__name__}")
-        if module.dim != size:
-            raise InputError(f"dim must be the module's, {module.dim}; got {dim}")
-        if scale is not None:
-            raise InputError("scale must not be given beside a module, whose own scale holds")
+    check_module(module, size, dtype, scale)
     if time_limit is not None:
         time_limit = check_between(time_limit, "time_limit", 0, math.inf)
     threads = thread_count(num_threads)
@@ -180,11 +155,13 @@ def fit_soft(
     q, k = head.stored(used, dtype)
     if isinstance(target, Attention):
         mask = target.mask
+    X = None
     if module is None:
         module = SelfAttention.canonical(size, used, dtype=array_dtype(dtype))
         attention = Attention(q, k, scale=used, mask=mask)
     else:
-        attention = module(module.input_for(q, k), mask=mask)
+        X = module.input_for(q, k)
+        attention = module(X, mask=mask)
     return SoftFit(
         Q=attention.Q,
         K=attention.K,
@@ -196,4 +173,5 @@ def fit_soft(
         comparison=compare(target, attention, mask=mask, num_threads=threads),
         seconds=time.perf_counter() - start,
         settings={"dim": size, "dtype": dtype, "enough": enough, **head.settings},
+        input_stored=X,
     )

@@ -204,9 +204,17 @@ class Task:
         return Trial(dim, c.holds, c.leak, c.distortion, seconds, restarts), head
 
 
-def check_storage(dtype: str, module: SelfAttention | None) -> None:
-    """Raise an InputError for a module whose products would not be those that are stored."""
-    if dtype in formats.NARROW and module is not None and not module.is_canonical:
+def check_module(module: Any, dim: int | None, dtype: str, scale: float | None) -> None:
+    """Raise an InputError for a module that does not go with size, dtype and scale."""
+    if module is None:
+        return
+    if not isinstance(module, SelfAttention):
+        raise InputError(f"module must be a SelfAttention; got {type(module).__name__}")
+    if dim is not None and dim != module.dim:
+        raise InputError(f"dim must be the module's, {module.dim}; got {dim}")
+    if scale is not None:
+        raise InputError("scale must not be given beside a module, whose own scale holds")
+    if dtype in formats.NARROW and not module.is_canonical:
         raise InputError(
             f"dtype={dtype!r} must be used without a module, or with a canonical one: what any "
             "other computes from X is rounded on its way to Q and K"

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+import tracemalloc
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import scipy.sparse as sp
 
 import headfit as hf
+from headfit._arrays import BFLOAT16, widened
 from headfit.errors import NonFiniteError
 
 RNG = np.random.default_rng
@@ -91,3 +97,204 @@ def test_matrices_may_be_narrow(form):
     got, wide = hf.sparsify(form(M), per_row=3), hf.sparsify(M, per_row=3)
     np.testing.assert_array_equal(got.matrix.indices, wide.matrix.indices)
     np.testing.assert_array_equal(got.matrix.data, wide.matrix.data)
+
+
+# Whatever goes with them ----------------------------------------------------------------
+
+NARROW = [np.dtype(np.float16), BFLOAT16]
+
+
+def narrow(rng: np.random.Generator, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
+    """Random numbers that use all bits of the format."""
+    x = rng.standard_normal(shape, dtype=np.float32)
+    if dtype == BFLOAT16:
+        return (x.view(np.uint32) >> 16).astype(np.uint16).view(BFLOAT16)
+    return x.astype(dtype)
+
+
+@pytest.mark.parametrize("dtype", NARROW, ids=str)
+def test_every_number_of_16_bits_is_read_exactly(dtype):
+    every = np.arange(2**16).astype(np.uint16).view(dtype)[:, np.newaxis]
+    if dtype == np.float16:
+        sign, rest = np.divmod(np.arange(2**16), 2**15)
+        exponent, digits = np.divmod(rest, 2**10)
+        size = np.ldexp(digits / 2**10 + (exponent > 0), np.maximum(exponent, 1) - 15)
+        expected = np.where(sign, -size, size)
+        finite = exponent < 31
+    else:
+        expected = (np.arange(2**16, dtype=np.uint32) << 16).view(np.float32)
+        finite = np.isfinite(expected)
+    for one in (np.ones((1, 1), np.float32), np.ones((1, 1))):
+        got = hf.attention_logits(every[finite], one, scale=1.0)[:, 0]
+        assert got.dtype == one.dtype
+        np.testing.assert_array_equal(got, expected[finite])
+
+
+SETTINGS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "causal": {"mask": "causal"},
+    "window": {"mask": ("window", (5, 2)), "position": "rope"},
+    "dense": {"mask": np.random.default_rng(3).random((40, 52)) < 0.6},
+    "sparse": {"mask": sp.random_array((40, 52), density=0.4, rng=4) > 0},
+    "rope": {"position": ("rope", 100.0)},
+    "rope-half": {"position": "rope-half", "mask": "causal"},
+    "alibi": {"position": ("alibi", 0.1), "softcap": 3.0},
+}
+BATCH_READERS = {
+    "matrix": lambda Q, K, V, **o: hf.attention_matrix(Q, K, **o),
+    "some rows": lambda Q, K, V, **o: hf.attention_matrix(Q, K, rows=[7, 0, 39, 7], **o),
+    "logits": lambda Q, K, V, **o: hf.attention_logits(Q, K, **o),
+    "topk": lambda Q, K, V, **o: hf.attention_topk(Q, K, 3, **o),
+    "apply": lambda Q, K, V, **o: hf.attention_apply(Q, K, V, **o),
+    "stats": lambda Q, K, V, **o: list(vars(hf.attention_stats(Q, K, **o)).values()),
+    "describe": lambda Q, K, V, **o: list(hf.describe(Q, K, **o).columns().values()),
+    "sparsify": lambda Q, K, V, **o: hf.sparsify(
+        Q=Q[1, 2], K=K[1, 1], per_row=3, per_column=9, on_empty="keep-max", **o
+    ).matrix.toarray(),
+}
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize("dtype", NARROW, ids=str)
+@pytest.mark.parametrize("setting", SETTINGS)
+@pytest.mark.parametrize("reader", BATCH_READERS)
+def test_16_bits_give_what_their_float32_numbers_give(reader, setting, dtype, threads):
+    rng = RNG(5)
+    Q = narrow(rng, (2, 4, 40, 24), dtype)
+    K, V = narrow(rng, (2, 2, 52, 24), dtype), narrow(rng, (2, 2, 52, 21), dtype)
+    options = {**SETTINGS[setting], "num_threads": threads}
+    read = BATCH_READERS[reader]
+    got = read(Q, K, V, **options)
+    expected = read(widened(Q), widened(K), widened(V), **options)
+    if not isinstance(got, (list, tuple)):
+        got, expected = [got], [expected]
+    for a, b in zip(got, expected, strict=True):
+        assert np.asarray(a).dtype == np.asarray(b).dtype
+        np.testing.assert_array_equal(a, b)
+
+
+@pytest.mark.parametrize("dtype", NARROW, ids=str)
+@pytest.mark.parametrize("reader", ["matrix", "topk", "apply", "stats"])
+def test_padding_and_bias_in_16_bits(reader, dtype):
+    rng = RNG(6)
+    Q, K, V = (narrow(rng, (3, 2, 20, 8), dtype) for _ in range(3))
+    bias = narrow(rng, (3, 1, 20, 20), dtype)
+    lengths = [20, 13, 1]
+    wild = widened(K).copy()
+    for b, length in enumerate(lengths):
+        wild[b, :, length:] = np.nan
+    padded = wild.astype(np.float16)
+    if dtype == BFLOAT16:
+        padded = (wild.view(np.uint32) >> 16).astype(np.uint16).view(BFLOAT16)
+    read = BATCH_READERS[reader]
+    got = read(Q, padded, V, key_lengths=lengths, bias=bias)
+    wide = read(widened(Q), widened(K), widened(V), key_lengths=lengths, bias=widened(bias))
+    for a, b in zip(got, wide, strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+@pytest.mark.parametrize("dtype", [*NARROW, np.dtype(np.float32)], ids=str)
+def test_any_dtypes_may_meet(dtype):
+    rng = RNG(7)
+    Q, K, V = narrow(rng, (9, 6), dtype), rng.standard_normal((11, 6)), narrow(rng, (11, 5), dtype)
+    wide = widened(Q).astype(np.float64), K, widened(V).astype(np.float64)
+    np.testing.assert_array_equal(hf.attention_apply(Q, K, V), hf.attention_apply(*wide))
+    np.testing.assert_array_equal(hf.attention_logits(K, Q), hf.attention_logits(K, wide[0]))
+
+
+@pytest.mark.parametrize("dtype", NARROW, ids=str)
+@pytest.mark.parametrize("mass", [True, False])
+def test_certificates_of_16_bits(dtype, mass):
+    rng = RNG(8)
+    A = hf.patterns.random_regular(60, 3, rng=0)
+    Q, K = narrow(rng, (60, 16), dtype), narrow(rng, (60, 16), dtype)
+    tolerance = {"leak": 0.5, "distortion": 50.0, "mass": mass}
+    got, wide = hf.certify(A, Q, K, **tolerance), hf.certify(A, widened(Q), widened(K), **tolerance)
+    assert repr(got) == repr(wide)
+    np.testing.assert_array_equal(got.row_leak, wide.row_leak)
+    # A tolerance at the leak itself: rows that only a scan in double decides.
+    tolerance["leak"] = float(np.sort(wide.row_leak)[3])
+    if tolerance["leak"] < 1:
+        again = hf.certify(A, Q, K, **tolerance)
+        assert again.rescanned > 0
+        assert repr(again) == repr(hf.certify(A, widened(Q), widened(K), **tolerance))
+    M = narrow(rng, (60, 60), dtype)
+    M.view(np.uint16)[...] &= 0x7FFF  # no negative entries
+    assert repr(hf.certify(A, matrix=M)) == repr(hf.certify(A, matrix=widened(M)))
+
+
+@pytest.mark.parametrize("dtype", NARROW, ids=str)
+def test_attention_keeps_16_bits_and_shows_float32(dtype):
+    Q, K = narrow(RNG(9), (30, 8), dtype), narrow(RNG(10), (30, 8), dtype)
+    attention = hf.Attention(Q, K, mask="causal")
+    wide = hf.Attention(widened(Q), widened(K), mask="causal")
+    np.testing.assert_array_equal(attention.Q, wide.Q)
+    np.testing.assert_array_equal(attention.K, wide.K)
+    np.testing.assert_array_equal(attention.matrix(), wide.matrix())
+    np.testing.assert_array_equal(attention.apply(K), wide.apply(wide.K))
+    assert repr(attention) == repr(wide)
+    assert hf.compare_attention(attention, wide).tv_worst < 1e-12
+
+
+@pytest.mark.parametrize("position", [None, "rope", "rope-half"])
+@pytest.mark.parametrize("form", [as_float16, np.float32, np.float64])
+def test_the_bad_entry_is_named_whatever_turns_it(form, position):
+    K = np.ones((5, 8), np.float32)
+    K[3, 6] = np.nan
+    with pytest.raises(NonFiniteError, match="K must be finite; got nan at row 3, column 6"):
+        hf.attention_matrix(np.ones((5, 8)), form(K), position=position)
+
+
+# Memory -----------------------------------------------------------------------------------
+
+MEMORY_READERS = {
+    "matrix": lambda Q, K, o: hf.attention_matrix(Q, K, rows=slice(0, 8), **o),
+    "topk": lambda Q, K, o: hf.attention_topk(Q, K, 1, **o),
+    "apply": lambda Q, K, o: hf.attention_apply(Q, K, K, rows=slice(0, 8), **o),
+    "stats": lambda Q, K, o: hf.attention_stats(Q, K, **o),
+    "describe": lambda Q, K, o: hf.describe(Q, K, per_row=1, shares=(), **o),
+    "sparsify": lambda Q, K, o: hf.sparsify(
+        Q=Q.reshape(-1, Q.shape[-1]), K=K[0, 0], per_row=1, **o
+    ),
+}
+
+
+@pytest.mark.parametrize("position", [None, "rope"])
+@pytest.mark.parametrize("dtype", NARROW, ids=str)
+@pytest.mark.parametrize("reader", MEMORY_READERS)
+def test_python_widens_no_array(reader, dtype, position):
+    Q, K = narrow(RNG(11), (2, 4, 128, 256), dtype), narrow(RNG(12), (2, 4, 128, 256), dtype)
+    tracemalloc.start()
+    try:
+        MEMORY_READERS[reader](Q, K, {"position": position} if reader != "sparsify" else {})
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < Q.size * 4
+
+
+CORE_MEMORY = """
+import re
+import numpy as np
+import headfit as hf
+
+def peak():
+    with open("/proc/self/status") as f:
+        return int(re.search(r"VmHWM:\\s*(\\d+) kB", f.read())[1]) * 1024
+
+Q, K, V = (np.full((16, 128, 256, 64), 0.5, np.float16) for _ in range(3))
+hf.attention_apply(Q[:1, :4], K[:1, :4], V[:1, :4], rows=slice(0, 8), num_threads=2)
+before = peak()
+hf.attention_apply(Q, K, V, rows=slice(0, 8), position="rope", num_threads=2)
+hf.attention_topk(Q[:, :, :16], K, 1, num_threads=2)
+print((peak() - before) / (4 * Q.size))
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="no /proc")
+def test_the_core_widens_no_whole_array():
+    """Keys and values of a few heads are packed at a time: 64 MiB, half a widened array."""
+    ran = subprocess.run(
+        [sys.executable, "-c", CORE_MEMORY], capture_output=True, text=True, check=True, timeout=120
+    )
+    assert float(ran.stdout) < 0.75

@@ -20,7 +20,7 @@ void bind_analysis(py::module_& m) {
     ProfileOptions options{per_row, share, nullptr, 0};
     if (previous) {
       options.previous = previous->data();
-      options.previous_head_stride = item_stride<Offset>(*previous, 0);
+      options.previous_head_stride = item_stride(*previous, 0);
     }
     const ProfileOut out{top_mass.mutable_data(),
                          log_gamma.mutable_data(),
@@ -29,7 +29,11 @@ void bind_analysis(py::module_& m) {
                          load.mutable_data(),
                          column_mass.mutable_data(),
                          offset_mass.mutable_data()};
-    without_gil(x.q, [&]<class T>() { head_profile<T>(x.view<T>(), options, out, run); });
+    compute_in(x.in_double(), [&]<class T>() {
+      const LogitSource<T> source = x.view<T>();
+      const py::gil_scoped_release release;
+      head_profile(source, options, out, run);
+    });
     py::dict d;
     d["top_mass"] = top_mass;
     d["log_gamma"] = log_gamma;
@@ -47,7 +51,11 @@ void bind_analysis(py::module_& m) {
     const std::vector<Index> shape{x.heads(), x.q.shape(2)};
     Array<double> values(shape), centred(shape);
     const SpectrumOut out{values.mutable_data(), centred.mutable_data()};
-    without_gil(x.q, [&]<class T>() { logit_spectrum<T>(x.view<T>(), out, run); });
+    compute_in(x.in_double(), [&]<class T>() {
+      const LogitSource<T> source = x.view<T>();
+      const py::gil_scoped_release release;
+      logit_spectrum(source, out, run);
+    });
     return py::make_tuple(values, centred);
   }, py::arg("logits"), py::arg("threads"));
 }

@@ -19,31 +19,41 @@ template <class T>
 using Array = py::array_t<T>;
 
 // The number of items between neighbours along an axis.
+inline Index item_stride(const py::array& a, int axis) { return a.strides(axis) / a.itemsize(); }
+
+inline bool holds_doubles(const py::array& a) { return py::isinstance<Array<double>>(a); }
+
+// Numbers to be read as T, and stored in no wider type. NumPy lacks bfloat16: it comes as
+// records of 16 bits.
 template <class T>
-Index item_stride(const py::array& a, int axis) {
-  return a.strides(axis) / static_cast<Index>(sizeof(T));
+Stored stored_for(const py::array& a, const char* name) {
+  if (py::isinstance<Array<T>>(a)) return static_cast<const T*>(a.data());
+  if (py::isinstance<Array<float>>(a)) return static_cast<const float*>(a.data());
+  if (a.itemsize() == 2 && a.dtype().kind() == 'f') return static_cast<const Eigen::half*>(a.data());
+  if (a.itemsize() == 2 && a.dtype().kind() == 'V') {
+    return static_cast<const Eigen::bfloat16*>(a.data());
+  }
+  throw InputError(std::string(name) + " must hold floats, no wider than what they are computed in");
 }
 
 template <class T>
 Heads<T> heads_of(const py::array& a, const char* name) {
-  if (!py::isinstance<Array<T>>(a) || a.ndim() != 3) {
-    throw InputError(std::string(name) + " must be a stack of matrices of the common dtype");
-  }
-  if (a.size() > 0 && a.shape(2) > 1 && item_stride<T>(a, 2) != 1) {
+  if (a.ndim() != 3) throw InputError(std::string(name) + " must be a stack of matrices");
+  if (a.size() > 0 && a.shape(2) > 1 && item_stride(a, 2) != 1) {
     throw InputError(std::string(name) + " must have contiguous rows");
   }
-  return {static_cast<const T*>(a.data()), a.shape(0), a.shape(1), a.shape(2),
-          item_stride<T>(a, 0), item_stride<T>(a, 1)};
+  return {stored_for<T>(a, name), a.shape(0),        a.shape(1),
+          a.shape(2),             item_stride(a, 0), item_stride(a, 1)};
 }
 
 template <class T>
 OutHeads<T> out_of(py::array& a, Index heads, Index rows, Index cols) {
   if (!py::isinstance<Array<T>>(a) || a.ndim() != 3 || a.shape(0) != heads ||
       a.shape(1) != rows || a.shape(2) != cols ||
-      (a.size() > 0 && cols > 1 && item_stride<T>(a, 2) != 1)) {
+      (a.size() > 0 && cols > 1 && item_stride(a, 2) != 1)) {
     throw InputError("out must have the shape and dtype of the result and contiguous rows");
   }
-  return {static_cast<T*>(a.mutable_data()), item_stride<T>(a, 0), item_stride<T>(a, 1)};
+  return {static_cast<T*>(a.mutable_data()), item_stride(a, 0), item_stride(a, 1)};
 }
 
 template <class T>
@@ -59,15 +69,11 @@ inline Run make_run(int threads) {
           }};
 }
 
-// Calls f.operator()<T>() for the array's dtype, without the interpreter lock.
+// Calls f.operator()<T>() for the type to compute in. It makes its views of arrays under the
+// interpreter lock and releases that for the work.
 template <class F>
-auto without_gil(const py::array& a, F&& f) {
-  const bool is_float = py::isinstance<Array<float>>(a);
-  if (!is_float && !py::isinstance<Array<double>>(a)) {
-    throw InputError("arrays must be float32 or float64");
-  }
-  const py::gil_scoped_release release;
-  return is_float ? f.template operator()<float>() : f.template operator()<double>();
+auto compute_in(bool doubles, F&& f) {
+  return doubles ? f.template operator()<double>() : f.template operator()<float>();
 }
 
 void bind_scores(py::module_& m);

@@ -50,9 +50,10 @@ void bind_certify(py::module_& m) {
     const Target target = target_of(offsets, columns, weights);
     const Reading reading{{span_of(q_error), span_of(k_error)}, float32_accumulation,
                           format_named(logit_format)};
-    const CertificateRows rows = without_gil(logits.q, [&]<class T>() {
-      return certify_logits<T>(target, logits.view<T>(), reading, {leak, distortion, max_logit}, mass,
-                               run);
+    const CertificateRows rows = compute_in(logits.in_double(), [&]<class T>() {
+      const LogitSource<T> source = logits.view<T>();
+      const py::gil_scoped_release release;
+      return certify_logits(target, source, reading, {leak, distortion, max_logit}, mass, run);
     });
     return as_dict(rows);
   }, py::arg("offsets"), py::arg("columns"), py::arg("weights"), py::arg("logits"),
@@ -66,9 +67,10 @@ void bind_certify(py::module_& m) {
     const Run run = make_run(threads);
     const Target target = target_of(offsets, columns, weights);
     const Mask view = mask.view();
-    const CertificateRows rows = without_gil(matrix, [&]<class T>() {
-      return certify_matrix<T>(target, heads_of<T>(matrix, "matrix")[0], view, {leak, distortion},
-                               run);
+    const CertificateRows rows = compute_in(holds_doubles(matrix), [&]<class T>() {
+      const Heads<T> entries = heads_of<T>(matrix, "matrix");
+      const py::gil_scoped_release release;
+      return certify_matrix(target, entries, view, {leak, distortion}, run);
     });
     return as_dict(rows);
   }, py::arg("offsets"), py::arg("columns"), py::arg("weights"), py::arg("matrix"), py::arg("mask"),

@@ -110,7 +110,11 @@ void bind_construct(py::module_& m) {
   m.def("fill_sketch", [](py::array g, const std::string& kind, std::uint64_t seed, int threads) {
     const Run run = make_run(threads);
     const Sketch sketch = sketch_named(kind);
-    without_gil(g, [&]<class T>() { fill_sketch<T>(sketch, seed, matrix_of<T>(g), run); });
+    compute_in(holds_doubles(g), [&]<class T>() {
+      const auto entries = matrix_of<T>(g);
+      const py::gil_scoped_release release;
+      fill_sketch<T>(sketch, seed, entries, run);
+    });
   }, py::arg("g"), py::arg("kind"), py::arg("seed"), py::arg("threads"));
 
   m.def("target_logits", [](const Array<Offset>& offsets, const Array<Column>& columns,
@@ -129,9 +133,10 @@ void bind_construct(py::module_& m) {
     const Run run = make_run(threads);
     const Sketch sketch = sketch_named(kind);
     const Target target = target_of(offsets, columns, weights);
-    without_gil(q, [&]<class T>() {
-      project_identity<T>(target, leak, distortion, sketch, seed, query_scale, matrix_of<T>(q),
-                          matrix_of<T>(k), run);
+    compute_in(holds_doubles(q), [&]<class T>() {
+      const auto queries = matrix_of<T>(q), keys = matrix_of<T>(k);
+      const py::gil_scoped_release release;
+      project_identity<T>(target, leak, distortion, sketch, seed, query_scale, queries, keys, run);
     });
   }, py::arg("offsets"), py::arg("columns"), py::arg("weights"), py::arg("leak"),
      py::arg("distortion"), py::arg("kind"), py::arg("seed"), py::arg("query_scale"), py::arg("q"),

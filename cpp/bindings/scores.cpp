@@ -8,9 +8,9 @@ Mask MaskArrays::view() const {
   m.right = right;
   if (dense) {
     m.dense = dense->data();
-    m.dense_head = item_stride<bool>(*dense, 0);
-    m.dense_row = item_stride<bool>(*dense, 1);
-    m.dense_col = item_stride<bool>(*dense, 2);
+    m.dense_head = item_stride(*dense, 0);
+    m.dense_row = item_stride(*dense, 1);
+    m.dense_col = item_stride(*dense, 2);
   }
   if (sparse_offsets && sparse_columns) {
     m.sparse_offsets = sparse_offsets->data();
@@ -36,41 +36,57 @@ void bind_scores(py::module_& m) {
   py::class_<LogitArrays>(m, "Logits")
       .def(py::init([](py::array q, py::array k, Index group, double scale, double softcap,
                        const MaskArrays& mask, std::optional<py::array> bias,
-                       std::optional<Array<Index>> rows) {
-             return LogitArrays{std::move(q), std::move(k),    group,          scale, softcap,
-                                mask,         std::move(bias), std::move(rows)};
+                       std::optional<Array<Index>> rows, std::optional<py::array> rotary,
+                       bool rotary_halves) {
+             return LogitArrays{std::move(q),    std::move(k),    group,
+                                scale,           softcap,         mask,
+                                std::move(bias), std::move(rows), std::move(rotary),
+                                rotary_halves};
            }),
            py::arg("q"), py::arg("k"), py::arg("group"), py::arg("scale"), py::arg("softcap"),
-           py::arg("mask"), py::arg("bias") = py::none(), py::arg("rows") = py::none());
+           py::arg("mask"), py::arg("bias") = py::none(), py::arg("rows") = py::none(),
+           py::arg("rotary") = py::none(), py::arg("rotary_halves") = false);
 
   m.def("attention_logits", [](const LogitArrays& x, py::array out, int threads) {
     const Run run = make_run(threads);
-    without_gil(x.q, [&]<class T>() {
-      attention_logits<T>(x.view<T>(), out_of<T>(out, x.heads(), x.row_count(), x.cols()), run);
+    compute_in(x.in_double(), [&]<class T>() {
+      const LogitSource<T> source = x.view<T>();
+      const OutHeads<T> to = out_of<T>(out, x.heads(), x.row_count(), x.cols());
+      const py::gil_scoped_release release;
+      attention_logits(source, to, run);
     });
   }, py::arg("logits"), py::arg("out"), py::arg("threads"));
 
   m.def("attention_matrix", [](const LogitArrays& x, py::array out, int threads) {
     const Run run = make_run(threads);
-    without_gil(x.q, [&]<class T>() {
-      attention_matrix<T>(x.view<T>(), out_of<T>(out, x.heads(), x.row_count(), x.cols()), run);
+    compute_in(x.in_double(), [&]<class T>() {
+      const LogitSource<T> source = x.view<T>();
+      const OutHeads<T> to = out_of<T>(out, x.heads(), x.row_count(), x.cols());
+      const py::gil_scoped_release release;
+      attention_matrix(source, to, run);
     });
   }, py::arg("logits"), py::arg("out"), py::arg("threads"));
 
   m.def("attention_topk", [](const LogitArrays& x, py::array columns, py::array weights, int threads) {
     const Run run = make_run(threads);
-    without_gil(x.q, [&]<class T>() {
+    compute_in(x.in_double(), [&]<class T>() {
       const Index k = columns.shape(2);
-      attention_topk<T>(x.view<T>(), k, out_of<Offset>(columns, x.heads(), x.row_count(), k),
-                        out_of<T>(weights, x.heads(), x.row_count(), k), run);
+      const LogitSource<T> source = x.view<T>();
+      const auto which = out_of<Offset>(columns, x.heads(), x.row_count(), k);
+      const OutHeads<T> to = out_of<T>(weights, x.heads(), x.row_count(), k);
+      const py::gil_scoped_release release;
+      attention_topk(source, k, which, to, run);
     });
   }, py::arg("logits"), py::arg("columns"), py::arg("weights"), py::arg("threads"));
 
   m.def("attention_apply", [](const LogitArrays& x, py::array v, py::array out, int threads) {
     const Run run = make_run(threads);
-    without_gil(x.q, [&]<class T>() {
-      attention_apply<T>(x.view<T>(), heads_of<T>(v, "V"),
-                         out_of<T>(out, x.heads(), x.row_count(), v.shape(2)), run);
+    compute_in(x.in_double(), [&]<class T>() {
+      const LogitSource<T> source = x.view<T>();
+      const Heads<T> values = heads_of<T>(v, "V");
+      const OutHeads<T> to = out_of<T>(out, x.heads(), x.row_count(), values.cols);
+      const py::gil_scoped_release release;
+      attention_apply(source, values, to, run);
     });
   }, py::arg("logits"), py::arg("v"), py::arg("out"), py::arg("threads"));
 
@@ -81,7 +97,11 @@ void bind_scores(py::module_& m) {
     Array<Offset> counts(std::vector<Index>{x.heads(), x.row_count(), shares.size()});
     const StatsOut out{entropy.mutable_data(), max_weight.mutable_data(), log_sum.mutable_data(),
                        counts.mutable_data(), span_of(shares)};
-    without_gil(x.q, [&]<class T>() { attention_stats<T>(x.view<T>(), out, run); });
+    compute_in(x.in_double(), [&]<class T>() {
+      const LogitSource<T> source = x.view<T>();
+      const py::gil_scoped_release release;
+      attention_stats(source, out, run);
+    });
     return py::make_tuple(entropy, max_weight, log_sum, counts);
   }, py::arg("logits"), py::arg("shares"), py::arg("threads"));
 }

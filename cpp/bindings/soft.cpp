@@ -7,11 +7,11 @@ namespace {
 
 template <class T>
 StoredMatrix stored_as(const py::array& a) {
-  if (a.ndim() != 2 || (a.size() > 0 && a.shape(1) > 1 && item_stride<T>(a, 1) != 1)) {
+  if (a.ndim() != 2 || (a.size() > 0 && a.shape(1) > 1 && item_stride(a, 1) != 1)) {
     throw InputError("the target must be a matrix with contiguous rows");
   }
   return MatrixView<T>(static_cast<const T*>(a.data()), a.shape(0), a.shape(1),
-                       RowStride(item_stride<T>(a, 0)));
+                       RowStride(item_stride(a, 0)));
 }
 
 StoredMatrix stored(const py::array& a) {
@@ -26,7 +26,7 @@ struct SoftTargetArrays {
   std::optional<py::array> matrix;
   MaskArrays mask;
 
-  const py::array& floats() const { return attention ? attention->q : *matrix; }
+  bool in_double() const { return attention ? attention->in_double() : holds_doubles(*matrix); }
 
   template <class T>
   SoftTarget<T> view() const {
@@ -70,19 +70,11 @@ const char* name_of(SoftStatus status) {
   }
 }
 
-// Calls f.operator()<T>() for the array's dtype, with the interpreter lock.
-template <class F>
-py::object for_dtype(const py::array& a, F&& f) {
-  if (py::isinstance<Array<float>>(a)) return f.template operator()<float>();
-  if (py::isinstance<Array<double>>(a)) return f.template operator()<double>();
-  throw InputError("arrays must be float32 or float64");
-}
-
 py::object fit(const SoftTargetArrays& target, const MaskArrays& mask, const py::array& q,
                const py::array& k, Index max_steps, double tolerance, double enough,
                double time_limit, const py::object& progress, int threads) {
   const Run run = make_run(threads);
-  return for_dtype(target.floats(), [&]<class T>() -> py::object {
+  return compute_in(target.in_double(), [&]<class T>() -> py::object {
     SoftOptions<T> options{one_head<T>(q), one_head<T>(k), max_steps, tolerance, enough, time_limit};
     if (!progress.is_none()) {
       options.progress = [&progress](Index step, double divergence) {
@@ -110,7 +102,7 @@ py::object fit(const SoftTargetArrays& target, const MaskArrays& mask, const py:
 py::object loss(const SoftTargetArrays& target, const MaskArrays& mask, const py::array& q,
                 const py::array& k, int threads) {
   const Run run = make_run(threads);
-  return for_dtype(target.floats(), [&]<class T>() -> py::object {
+  return compute_in(target.in_double(), [&]<class T>() -> py::object {
     const SoftTarget<T> view = target.view<T>();
     const Mask allowed = mask.view();
     const Heads<T> queries = one_head<T>(q), keys = one_head<T>(k);
@@ -140,7 +132,11 @@ void bind_soft(py::module_& m) {
 
   m.def("check_soft_target", [](const SoftTargetArrays& target, int threads) {
     const Run run = make_run(threads);
-    without_gil(target.floats(), [&]<class T>() { check_soft_target(target.view<T>(), run); });
+    compute_in(target.in_double(), [&]<class T>() {
+      const SoftTarget<T> view = target.view<T>();
+      const py::gil_scoped_release release;
+      check_soft_target(view, run);
+    });
   }, py::arg("target"), py::arg("threads"));
 
   // (q, k, history, report). progress(step, mean divergence) returns False to stop.
@@ -152,7 +148,7 @@ void bind_soft(py::module_& m) {
   m.def("soft_loss", &loss, py::arg("target"), py::arg("mask"), py::arg("q"), py::arg("k"),
         py::arg("threads"));
 
-  // Of every row: (divergence, total variation, whether the target's row is not zero). All arrays are float64.
+  // Of every row: (divergence, total variation, whether the target's row is not zero), in double.
   m.def("compare_soft", [](const SoftTargetArrays& target, const LogitArrays& attention,
                            int threads) {
     const Run run = make_run(threads);

@@ -45,8 +45,11 @@ void bind_sparsify(py::module_& m) {
 
   m.def("sparsify_logits", [](const LogitArrays& x, const Arguments& arguments, int threads) {
     const Run run = make_run(threads);
-    return as_tuple(without_gil(x.q, [&]<class T>() {
-      return sparsify_logits<T>(x.view<T>(), arguments.options(), run);
+    return as_tuple(compute_in(x.in_double(), [&]<class T>() {
+      const LogitSource<T> source = x.view<T>();
+      const SparsifyOptions options = arguments.options();
+      const py::gil_scoped_release release;
+      return sparsify_logits(source, options, run);
     }));
   }, py::arg("logits"), py::arg("options"), py::arg("threads"));
 
@@ -54,8 +57,11 @@ void bind_sparsify(py::module_& m) {
                               const Arguments& arguments, int threads) {
     const Run run = make_run(threads);
     const Mask view = mask.view();
-    return as_tuple(without_gil(matrix, [&]<class T>() {
-      return sparsify_matrix<T>(heads_of<T>(matrix, "M")[0], view, arguments.options(), run);
+    return as_tuple(compute_in(holds_doubles(matrix), [&]<class T>() {
+      const Heads<T> entries = heads_of<T>(matrix, "M");
+      const SparsifyOptions options = arguments.options();
+      const py::gil_scoped_release release;
+      return sparsify_matrix(entries, view, options, run);
     }));
   }, py::arg("matrix"), py::arg("mask"), py::arg("options"), py::arg("threads"));
 

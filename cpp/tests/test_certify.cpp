@@ -245,7 +245,7 @@ TEST(given_matrices) {
   t.row({0, 1}, {0.5, 0.5}).row({1}, {1});
   Matrix<double> m(2, 2);
   m << 0.6, 0.4, 0.25, 0.75;
-  const MatrixView<double> view(m.data(), 2, 2, RowStride(2));
+  const Heads<double> view{m.data(), 1, 2, 2, 0, 2};
   const auto rows = certify_matrix<double>(t.view(), view, {}, {0.4, 0.6}, {1, {}});
   CHECK(rows.leak[0] == 0);
   CHECK_THAT(std::abs(rows.distortion[0] - 0.5) < 1e-14, rows.distortion[0]);

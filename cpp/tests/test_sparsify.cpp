@@ -96,7 +96,7 @@ TEST(matrices_are_thinned_as_the_slow_greedy_does) {
         if (weights(i, j) > 0) shares.push_back({weights(i, j) / sum, i, j});
       }
     }
-    const MatrixView<double> view(weights.data(), n, m, RowStride(m));
+    const Heads<double> view{weights.data(), 1, n, m, 0, m};
     for (const SparsifyOptions& o : all_options()) {
       for (const int threads : {1, 3}) {
         const SparseRows got = sparsify_matrix(view, Mask{}, o, {threads, {}});
@@ -143,7 +143,7 @@ TEST(logits_in_double) { check_logits<double>(); }
 
 TEST(a_row_that_keeps_nothing_is_named) {
   const Matrix<double> weights{{0.9, 0.1}, {0.8, 0.2}, {0.7, 0.3}};
-  const MatrixView<double> view(weights.data(), 3, 2, RowStride(2));
+  const Heads<double> view{weights.data(), 1, 3, 2, 0, 2};
   SparsifyOptions o{1, 0, 1, {}, false, OnEmpty::raise};
   CHECK_THROWS(InputError, "row 1 keeps nothing", sparsify_matrix(view, Mask{}, o, {1, {}}));
   o.on_empty = OnEmpty::keep_max;
@@ -152,7 +152,7 @@ TEST(a_row_that_keeps_nothing_is_named) {
 
 TEST(arguments_are_checked) {
   const Matrix<double> weights{{0.9, 0.1}, {0.8, -0.2}};
-  const MatrixView<double> view(weights.data(), 2, 2, RowStride(2));
+  const Heads<double> view{weights.data(), 1, 2, 2, 0, 2};
   const std::vector<Column> outside{2};
   const Run run{1, {}};
   CHECK_THROWS(InputError, "row 1, column 1", sparsify_matrix(view, Mask{}, {1}, run));

@@ -16,6 +16,9 @@ from headfit.errors import InputError
 
 FloatArray = NDArray[Any]
 
+BFLOAT16 = np.dtype([("bfloat16", np.uint16)])
+"""bfloat16, which NumPy lacks: records of 16 bits, with which nothing computes by mistake."""
+
 
 def is_sparse(x: Any) -> bool:
     """Whether `x` is a SciPy sparse matrix or array (and no type guard: stubs vary)."""
@@ -46,25 +49,32 @@ def as_count(value: Any, name: str, least: int, most: int | None = None) -> int:
     return count
 
 
-def _widen_bfloat16(bits: NDArray[Any]) -> NDArray[np.float32]:
-    """Return bfloat16 numbers, given as 16-bit integers, as float32: their upper halves."""
-    wide = bits.view(np.uint16).astype(np.uint32)
-    wide <<= 16
-    return wide.view(np.float32)
+def widened(array: NDArray[Any]) -> FloatArray:
+    """Return a copy of 16-bit floats as float32; anything else as it is."""
+    if array.dtype == BFLOAT16:  # the upper half of a float32
+        wide = array.view(np.uint16).astype(np.uint32)
+        wide <<= 16
+        return wide.view(np.float32)
+    return array.astype(np.float32) if array.dtype == np.float16 else array
+
+
+def computed_in(*arrays: NDArray[Any]) -> np.dtype[Any]:
+    """Return the dtype in which the core reads stored arrays: float64 if one of them is that."""
+    return np.dtype(np.float64 if any(a.dtype == np.float64 for a in arrays) else np.float32)
 
 
 def as_array(x: Any, name: str) -> NDArray[Any]:
     """Return `x` as a NumPy array: arrays of any library that speaks DLPack, or sequences.
 
-    bfloat16, which NumPy lacks, becomes float32 through a view as integers.
+    bfloat16 becomes `BFLOAT16`, a view.
     """
     if hasattr(x, "detach"):  # a torch tensor inside a graph exports nothing
         x = x.detach()
     is_bfloat16 = str(getattr(x, "dtype", "")).endswith("bfloat16")
     if is_bfloat16 and hasattr(x, "detach"):
-        return _widen_bfloat16(as_array(x.view(sys.modules["torch"].int16), name))
+        return as_array(x.view(sys.modules["torch"].int16), name).view(BFLOAT16)
     if is_bfloat16:
-        return _widen_bfloat16(np.asarray(x))
+        return np.asarray(x).view(np.uint16).view(BFLOAT16)
     if isinstance(x, np.ndarray):
         return np.asarray(x)  # subclasses (matrix, masked arrays) index in their own ways
     if hasattr(x, "__dlpack__"):
@@ -77,19 +87,17 @@ def as_array(x: Any, name: str) -> NDArray[Any]:
     return np.asarray(x)
 
 
-def as_float_array(x: Any, name: str, *, ndim: int = 2) -> FloatArray:
-    """Return `x` as float32 or float64 with at least `ndim` axes.
+def as_stored_array(x: Any, name: str, *, ndim: int = 2) -> NDArray[Any]:
+    """Return `x` with at least `ndim` axes in a dtype whose rows the core reads where they lie.
 
-    float32 stays float32, float16 and bfloat16 become float32, integers and booleans float64.
+    These are float64, float32, float16 and `BFLOAT16`; integers and booleans become float64.
     """
     array = as_array(x, name)
-    if array.dtype.kind not in "fiub":
+    if array.dtype.kind not in "fiub" and array.dtype != BFLOAT16:
         raise InputError(f"{name} must hold real numbers; got dtype {array.dtype}")
     if not array.dtype.isnative:
         array = array.astype(array.dtype.newbyteorder("="))
-    if array.dtype == np.float16:
-        array = array.astype(np.float32)
-    elif array.dtype != np.float32:
+    if array.dtype not in (np.float32, np.float16, BFLOAT16):
         if array.dtype.kind == "f" and array.dtype.itemsize > 8:
             raise InputError(
                 f"{name} must be float16, bfloat16, float32 or float64; got {array.dtype}"
@@ -98,6 +106,14 @@ def as_float_array(x: Any, name: str, *, ndim: int = 2) -> FloatArray:
     if array.ndim < ndim:
         raise InputError(f"{name} must have at least {ndim} axes; got shape {array.shape}")
     return array
+
+
+def as_float_array(x: Any, name: str, *, ndim: int = 2) -> FloatArray:
+    """Return `x` as float32 or float64 with at least `ndim` axes.
+
+    float32 stays float32, float16 and bfloat16 become float32, integers and booleans float64.
+    """
+    return widened(as_stored_array(x, name, ndim=ndim))
 
 
 def as_matrix(x: Any, name: str, dtype: Any = None) -> FloatArray:
@@ -114,7 +130,7 @@ def as_items(array: NDArray[Any]) -> NDArray[Any]:
     return array if array.flags.aligned and whole else np.ascontiguousarray(array)
 
 
-def as_stack(array: FloatArray) -> FloatArray:
+def as_stack(array: NDArray[Any]) -> NDArray[Any]:
     """Flatten leading axes into one; a copy only where rows are not contiguous."""
     stack = as_items(array.reshape((math.prod(array.shape[:-2]), *array.shape[-2:])))
     rows_contiguous = stack.shape[-1] <= 1 or stack.strides[-1] == stack.dtype.itemsize

@@ -6,7 +6,8 @@ from typing import Any, Literal, TypeAlias, type_check_only
 import numpy as np
 from numpy.typing import NDArray
 
-# float32 or float64, one of them in a call.
+# float32 or float64, one of them in a call. Q, K, V, bias and a matrix that is read may be in 16
+# bits, or in float32 beside float64.
 _Floats: TypeAlias = NDArray[Any]
 _Float64: TypeAlias = NDArray[np.float64]
 _Offsets: TypeAlias = NDArray[np.int64]
@@ -42,6 +43,8 @@ class Logits(metaclass=_Pybind11Type):
         mask: Mask,
         bias: _Floats | None = None,
         rows: NDArray[np.int64] | None = None,
+        rotary: _Floats | None = None,
+        rotary_halves: bool = False,
     ) -> None: ...
 
 def attention_logits(logits: Logits, out: _Floats, threads: int) -> None: ...

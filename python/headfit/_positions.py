@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from headfit._arrays import FloatArray, as_float_array, check_between
+from headfit._arrays import as_float_array, check_between
 from headfit.errors import InputError
 
 FORMS = (
@@ -17,10 +18,29 @@ FORMS = (
 ROPE_BASE = 10000.0
 
 
-def apply_position(
-    position: Any, q: FloatArray, k: FloatArray
-) -> tuple[FloatArray, FloatArray, NDArray[Any] | None]:
-    """Return queries and keys with rotary positions, and the bias of ALiBi.
+@dataclass(frozen=True)
+class Positions:
+    """What positions come to: a bias, or angles that the core turns rows by as it reads them.
+
+    Attributes
+    ----------
+    bias : ndarray, shape (heads, n, m), or None
+        A view of n + m - 1 numbers a head; leading axes flattened.
+    table : ndarray, shape (max(n, m), d), or None
+        For each position, up to the last query and key, the cosines and sines of its angles.
+    halves : bool
+        Whether entries p and p + d/2 are pairs.
+    """
+
+    bias: NDArray[Any] | None = None
+    table: NDArray[Any] | None = None
+    halves: bool = False
+
+
+def as_positions(
+    position: Any, lead: tuple[int, ...], shape: tuple[int, int], dim: int, dtype: Any
+) -> Positions:
+    """Return what a position does to logits of shape (*lead, *shape) and a head size.
 
     Positions are those of masks: key j stands at j, query i at i + m - n.
 
@@ -34,46 +54,30 @@ def apply_position(
         ``("alibi", slopes)``: the bias -slope * abs(position - j) of Press, Smith and Lewis
         (2022), a number or one for each head (the last leading axis); ``"alibi"``: their slopes
         2**(-8 h / H), h = 1 ... H.
-    q, k : ndarray, shape (..., n, d) and (..., m, d)
-        Of one dtype, which is kept.
-
-    Returns
-    -------
-    q, k : ndarray
-    bias : ndarray, shape (heads, n, m), or None
-        A view of n + m - 1 numbers a head; leading axes flattened.
     """
     if position is None:
-        return q, k, None
+        return Positions()
     kind, value = (
         position if isinstance(position, tuple) and len(position) == 2 else (position, None)
     )
     if kind == "alibi" and isinstance(kind, str):
-        return q, k, _alibi(value, q.shape[:-2], q.shape[-2], k.shape[-2], q.dtype)
+        return Positions(bias=_alibi(value, lead, *shape, dtype))
     if isinstance(kind, str) and kind in ("rope", "rope-half"):
         base = ROPE_BASE if value is None else check_between(value, "the base of rope", 1, math.inf)
-        if q.shape[-1] % 2:
-            raise InputError(f"position {kind!r} needs an even head size; got {q.shape[-1]}")
-        halves = kind == "rope-half"
-        return (
-            _rotate(q, k.shape[-2] - q.shape[-2], base, halves),
-            _rotate(k, 0, base, halves),
-            None,
-        )
+        if dim % 2:
+            raise InputError(f"position {kind!r} needs an even head size; got {dim}")
+        table = _turns(shape[1] - max(shape), shape[1], dim, base, dtype)
+        return Positions(table=table, halves=kind == "rope-half")
     raise InputError(f"position must be {FORMS}; got {position!r}")
 
 
-def _rotate(x: FloatArray, first: int, base: float, halves: bool) -> FloatArray:
-    n, d = x.shape[-2:]
-    frequency = base ** (-np.arange(0, d, 2) / d)
-    angle = (first + np.arange(n))[:, np.newaxis] * frequency
-    cos, sin = np.cos(angle).astype(x.dtype), np.sin(angle).astype(x.dtype)
-    one = np.s_[..., : d // 2] if halves else np.s_[..., 0::2]
-    two = np.s_[..., d // 2 :] if halves else np.s_[..., 1::2]
-    turned = np.empty(x.shape, x.dtype)
-    turned[one] = x[one] * cos - x[two] * sin
-    turned[two] = x[one] * sin + x[two] * cos
-    return turned
+def _turns(first: int, stop: int, dim: int, base: float, dtype: Any) -> NDArray[Any]:
+    frequency = base ** (-np.arange(0, dim, 2) / dim)
+    angle = np.arange(first, stop)[:, np.newaxis] * frequency
+    table = np.empty((stop - first, dim), dtype)
+    np.cos(angle, out=table[:, : dim // 2], casting="same_kind")
+    np.sin(angle, out=table[:, dim // 2 :], casting="same_kind")
+    return table
 
 
 def _alibi(value: Any, lead: tuple[int, ...], n: int, m: int, dtype: Any) -> NDArray[Any]:

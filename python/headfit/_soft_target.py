@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
 from headfit import _core
 from headfit._arrays import FloatArray, as_float_array, as_stack, is_sparse
 from headfit._masks import core_mask
@@ -14,22 +12,18 @@ from headfit.errors import InputError
 
 
 def check_one_head(attention: Attention, name: str) -> None:
-    if attention.Q.ndim != 2 or attention.K.ndim != 2:
-        raise InputError(
-            f"{name} must be one head, Q and K matrices; "
-            f"got shapes {attention.Q.shape} and {attention.K.shape}"
-        )
-    if 0 in (attention.Q.shape[0], attention.K.shape[0]):
-        raise InputError(
-            f"{name} must not be empty; got Q and K of shapes "
-            f"{attention.Q.shape} and {attention.K.shape}"
-        )
+    q, k = (x.shape for x in attention.stored)
+    if len(q) != 2 or len(k) != 2:
+        raise InputError(f"{name} must be one head, Q and K matrices; got shapes {q} and {k}")
+    if 0 in (q[0], k[0]):
+        raise InputError(f"{name} must not be empty; got Q and K of shapes {q} and {k}")
 
 
-def core_logits(attention: Attention, dtype: Any) -> _core.Logits:
-    q, k = (as_stack(np.asarray(x, dtype=dtype)) for x in (attention.Q, attention.K))
-    shape = (q.shape[1], k.shape[1])
-    return _core.Logits(q, k, 1, attention.scale, 0.0, core_mask(attention.mask, (), shape))
+def core_logits(attention: Attention) -> _core.Logits:
+    q, k = attention.stored
+    shape = (q.shape[0], k.shape[0])
+    mask = core_mask(attention.mask, (), shape)
+    return _core.Logits(as_stack(q), as_stack(k), 1, attention.scale, 0.0, mask)
 
 
 def target_matrix(target: Any) -> FloatArray:
@@ -42,7 +36,7 @@ def target_matrix(target: Any) -> FloatArray:
     return rows
 
 
-def core_target_of(target: Any, mask: Any, dtype: Any) -> _core.SoftTarget:
+def core_target_of(target: Any, mask: Any) -> _core.SoftTarget:
     if isinstance(target, Attention):
-        return _core.SoftTarget(attention=core_logits(target, dtype))
+        return _core.SoftTarget(attention=core_logits(target))
     return _core.SoftTarget(matrix=target, mask=core_mask(mask, (), target.shape))

@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -25,14 +26,16 @@ from headfit._arrays import (
     FloatArray,
     as_array,
     as_count,
-    as_float_array,
     as_items,
     as_stack,
+    as_stored_array,
     check_between,
+    computed_in,
     thread_count,
+    widened,
 )
 from headfit._masks import core_mask, same_mask
-from headfit._positions import apply_position
+from headfit._positions import as_positions
 from headfit.errors import InputError
 
 __all__ = [
@@ -123,7 +126,10 @@ def _row_numbers(rows: Rows, n: int) -> NDArray[np.int64] | None:
 def _bias(bias: Any, lead: tuple[int, ...], shape: tuple[int, int], dtype: Any) -> Any:
     if bias is None:
         return None
-    array = as_items(as_float_array(bias, "bias", ndim=0).astype(dtype, copy=False))
+    array = as_stored_array(bias, "bias", ndim=0)
+    if array.dtype == np.float64:
+        array = array.astype(dtype, copy=False)
+    array = as_items(array)
     try:
         broadcast = np.broadcast_to(array, (*lead, *shape))
     except ValueError as error:
@@ -153,9 +159,8 @@ def _problem(
     rows: Rows = None,
     position: Any = None,
 ) -> _Problem:
-    q, k = as_float_array(Q, "Q"), as_float_array(K, "K")
-    dtype = np.result_type(q.dtype, k.dtype)
-    q, k = q.astype(dtype, copy=False), k.astype(dtype, copy=False)
+    q, k = as_stored_array(Q, "Q"), as_stored_array(K, "K")
+    dtype = computed_in(q, k)
     if q.shape[-1] != k.shape[-1]:
         raise InputError(
             f"Q and K must have the same head size; got {q.shape[-1]} and {k.shape[-1]}"
@@ -169,8 +174,8 @@ def _problem(
     lead, kv_lead = q.shape[:-2], k.shape[:-2]
     group = _group(lead, kv_lead)
     shape = (q.shape[-2], k.shape[-2])
-    q, k, ramp = apply_position(position, q, k)
-    if ramp is not None and bias is not None:
+    positions = as_positions(position, lead, shape, q.shape[-1], dtype)
+    if positions.bias is not None and bias is not None:
         raise InputError("bias and the position alibi exclude each other: alibi is a bias")
     numbers = _row_numbers(rows, shape[0])
     logits = _core.Logits(
@@ -180,11 +185,13 @@ def _problem(
         check_scale(scale, q.shape[-1]),
         0.0 if softcap is None else float(softcap),
         core_mask(mask, lead, shape, key_lengths),
-        _bias(bias, lead, shape, dtype) if ramp is None else ramp,
+        _bias(bias, lead, shape, dtype) if positions.bias is None else positions.bias,
         numbers,
+        positions.table,
+        positions.halves,
     )
     count = shape[0] if numbers is None else numbers.size
-    return _Problem(logits, lead, count, shape[1], kv_lead, np.dtype(dtype), (q, k))
+    return _Problem(logits, lead, count, shape[1], kv_lead, dtype, (q, k))
 
 
 def _check_out(out: NDArray[Any] | None, problem: _Problem, cols: int) -> NDArray[Any]:
@@ -229,8 +236,9 @@ def attention_matrix(
     Parameters
     ----------
     Q : array_like, shape (..., n, d)
-        Queries. float32 stays float32; float16 and bfloat16 (of torch, ml_dtypes or
-        JAX) become float32, other real dtypes float64.
+        Queries. float32 is computed in float32, and so are float16 and bfloat16 (of torch,
+        ml_dtypes or JAX), which are widened as their rows are read; other real dtypes in
+        float64.
     K : array_like, shape (..., m, d)
         Keys; see the module's notes for fewer heads than queries.
     scale : float, optional
@@ -463,8 +471,8 @@ def attention_apply(
 
     Notes
     -----
-    Time O(n m (d + dv)); memory O((n + m) (d + dv)). The running softmax is that of
-    Milakov and Gimelshein (2018).
+    Time O(n m (d + dv)); memory O((n + m) (d + dv)) for one key head. The running softmax is that
+    of Milakov and Gimelshein (2018).
 
     Examples
     --------
@@ -474,7 +482,7 @@ def attention_apply(
     array([[2.],
            [2.]])
     """
-    v = as_float_array(V, "V")
+    v = as_stored_array(V, "V")
     problem = _problem(
         Q,
         K,
@@ -491,14 +499,11 @@ def attention_apply(
             f"V must have the leading axes and rows of K, {(*problem.kv_lead, problem.keys)}; "
             f"got {v.shape[:-1]}"
         )
-    if np.result_type(v.dtype, problem.dtype) != problem.dtype:
+    if np.promote_types(computed_in(v), problem.dtype) != problem.dtype:
         raise InputError(f"V must not be wider than Q and K, {problem.dtype}; got {v.dtype}")
     out = problem.empty(v.shape[-1])
     _core.attention_apply(
-        problem.logits,
-        as_stack(v.astype(problem.dtype, copy=False)),
-        problem.stack(out),
-        thread_count(num_threads),
+        problem.logits, as_stack(v), problem.stack(out), thread_count(num_threads)
     )
     return out
 
@@ -619,7 +624,7 @@ class Attention:
     Parameters
     ----------
     Q, K : array_like, shape (..., n, d) and (..., m, d)
-        Queries and keys, kept as given.
+        Queries and keys, kept as given; as attributes, float16 and bfloat16 are float32.
     scale : float, optional
         1 / sqrt(d) when None.
     mask : optional
@@ -634,8 +639,8 @@ class Attention:
            [0.5, 0.5]])
     """
 
-    Q: FloatArray
-    K: FloatArray
+    # Q and K as they are stored, 16 bits or more.
+    stored: tuple[NDArray[Any], NDArray[Any]]
     scale: float
     mask: Any
     # Bounds of the Euclidean errors of the rows of Q and K against the exact products
@@ -651,9 +656,8 @@ class Attention:
         mask: Any = None,
         errors: tuple[NDArray[np.float64], NDArray[np.float64]] | None = None,
     ) -> None:
-        q, k = as_float_array(Q, "Q"), as_float_array(K, "K")
-        object.__setattr__(self, "Q", q)
-        object.__setattr__(self, "K", k)
+        q, k = as_stored_array(Q, "Q"), as_stored_array(K, "K")
+        object.__setattr__(self, "stored", (q, k))
         object.__setattr__(self, "scale", check_scale(scale, q.shape[-1]))
         object.__setattr__(self, "mask", mask)
         object.__setattr__(self, "errors", errors)
@@ -662,15 +666,26 @@ class Attention:
     def __repr__(self) -> str:
         from headfit._text import mask_text
 
+        q, k = self.stored
         return (
-            f"Attention(Q {self.Q.shape}, K {self.K.shape}, {self.Q.dtype}, "
+            f"Attention(Q {q.shape}, K {k.shape}, {computed_in(q, k)}, "
             f"scale={self.scale:.6g}, mask={mask_text(self.mask)})"
         )
+
+    @cached_property
+    def Q(self) -> FloatArray:
+        """The queries, as float32 or float64."""
+        return widened(self.stored[0])
+
+    @cached_property
+    def K(self) -> FloatArray:
+        """The keys, as float32 or float64."""
+        return widened(self.stored[1])
 
     @property
     def dim(self) -> int:
         """The head size d."""
-        return int(self.Q.shape[-1])
+        return int(self.stored[0].shape[-1])
 
     def matrix(
         self,
@@ -681,8 +696,7 @@ class Attention:
     ) -> NDArray[Any]:
         """Return the dense attention matrix, see `attention_matrix`."""
         return attention_matrix(
-            self.Q,
-            self.K,
+            *self.stored,
             scale=self.scale,
             mask=self.mask,
             rows=rows,
@@ -693,7 +707,7 @@ class Attention:
     def logits(self, *, rows: Rows = None, num_threads: int | None = None) -> NDArray[Any]:
         """Return the logits, see `attention_logits`."""
         return attention_logits(
-            self.Q, self.K, scale=self.scale, mask=self.mask, rows=rows, num_threads=num_threads
+            *self.stored, scale=self.scale, mask=self.mask, rows=rows, num_threads=num_threads
         )
 
     def topk(
@@ -701,8 +715,7 @@ class Attention:
     ) -> sp.csr_array | tuple[NDArray[np.int64], NDArray[Any]]:
         """Return the k largest weights of every row, see `attention_topk`."""
         return attention_topk(
-            self.Q,
-            self.K,
+            *self.stored,
             k,
             scale=self.scale,
             mask=self.mask,
@@ -715,13 +728,13 @@ class Attention:
     ) -> AttentionStats:
         """Return row statistics, see `attention_stats`."""
         return attention_stats(
-            self.Q, self.K, scale=self.scale, mask=self.mask, shares=shares, num_threads=num_threads
+            *self.stored, scale=self.scale, mask=self.mask, shares=shares, num_threads=num_threads
         )
 
     def apply(self, V: Any, *, num_threads: int | None = None) -> NDArray[Any]:
         """Return attention times values, see `attention_apply`."""
         return attention_apply(
-            self.Q, self.K, V, scale=self.scale, mask=self.mask, num_threads=num_threads
+            *self.stored, V, scale=self.scale, mask=self.mask, num_threads=num_threads
         )
 
     def same_settings(self, scale: float | None, mask: Any) -> bool:

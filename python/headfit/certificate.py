@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headfit import _core
-from headfit._arrays import as_matrix, as_stack, check_between, thread_count
+from headfit._arrays import as_stack, as_stored_array, check_between, computed_in, thread_count
 from headfit._masks import core_mask
 from headfit._text import mask_text, number
 from headfit.attention import Attention
@@ -354,27 +354,26 @@ def certify(
         if Q is not None or K is not None or scale is not None:
             raise InputError("matrix must be given alone, without Q, K or scale")
         target = as_target(A, mask=mask, normalize=normalize)
-        M = as_matrix(matrix, "matrix")
+        M = as_stored_array(matrix, "matrix")
         _check_rows(target, M, "matrix")
         found = _core.certify_matrix(
-            *target.parts, M[np.newaxis], _mask_of(target), leak, float(distortion), threads
+            *target.parts, as_stack(M), _mask_of(target), leak, float(distortion), threads
         )
         found.update(dict.fromkeys(("q_norm", "k_norm", "max_logit", "rounding_bound"), np.nan))
         return _assemble(
             found, True, basis="matrix", n=target.n, nonzeros=target.nonzeros, scale=np.nan,
-            dtype=str(M.dtype), mask=target.mask, **known,
+            dtype=str(computed_in(M)), mask=target.mask, **known,
         )  # fmt: skip
     if mask is None and isinstance(A, Target) and not hasattr(Q, "mask"):
         mask = A.mask
     attention = _as_attention(Q, K, scale, mask)
     target = as_target(A, mask=attention.mask, normalize=normalize)
-    q, k = as_matrix(attention.Q, "Q"), as_matrix(attention.K, "K")
-    dtype = np.result_type(q, k)
+    q, k = attention.stored
     _check_rows(target, q, "Q")
     _check_rows(target, k, "K")
     logits = _core.Logits(
-        as_stack(q.astype(dtype, copy=False)),
-        as_stack(k.astype(dtype, copy=False)),
+        as_stack(q),
+        as_stack(k),
         1,
         attention.scale,
         0.0,
@@ -401,7 +400,7 @@ def certify(
         basis="logits" if attention.errors is None else "module",
         n=target.n,
         nonzeros=target.nonzeros,
-        dtype=str(dtype),
+        dtype=str(computed_in(q, k)),
         scale=attention.scale,
         mask=attention.mask,
         max_logit_tolerance=limit,
@@ -416,6 +415,8 @@ def _mask_of(target: Target) -> _core.Mask:
 
 
 def _check_rows(target: Target, array: NDArray[Any], name: str) -> None:
+    if array.ndim != 2:
+        raise InputError(f"{name} must be a matrix; got shape {array.shape}")
     if array.shape[0] != target.n or (name == "matrix" and array.shape[1] != target.n):
         raise InputError(
             f"{name} must have one row for each of the {target.n} rows of A; got {array.shape}"

@@ -101,9 +101,7 @@ def compare(
     else:
         target = target_matrix(target)
         mask = attention.mask if mask is None else mask
-    kl, tv, asks = _core.compare_soft(
-        core_target_of(target, mask, np.float64), core_logits(attention, np.float64), threads
-    )
+    kl, tv, asks = _core.compare_soft(core_target_of(target, mask), core_logits(attention), threads)
     asks |= tv > 0
     worst = int(np.argmax(tv))
     return SoftComparison(

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from headfit._arrays import _widen_bfloat16
+from headfit._arrays import BFLOAT16, widened
 from headfit._files import replace_file
 from headfit.errors import InputError
 from headfit.fit_result import Fit, fit_from_parts
@@ -154,6 +154,6 @@ def _array(name: str, tensor: dict[str, Any]) -> NDArray[Any]:
     """Return one tensor as an array in the dtype that `Fit` holds it in."""
     stored = np.frombuffer(tensor["data"], dtype=_DTYPES[tensor["dtype"]])
     if tensor["dtype"] == "BF16":
-        return _widen_bfloat16(stored.astype(np.uint16)).reshape(tensor["shape"])
+        return widened(stored.astype(np.uint16).view(BFLOAT16)).reshape(tensor["shape"])
     wide = np.dtype(np.float32) if tensor["dtype"] == "F16" else stored.dtype
     return stored.astype(wide.newbyteorder("=")).reshape(tensor["shape"])

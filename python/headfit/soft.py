@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headfit import _core
-from headfit._arrays import as_count, check_between
+from headfit._arrays import as_count, check_between, computed_in
 from headfit._files import require_memory
 from headfit._masks import core_mask
 from headfit._soft_starts import given_start, log_svd, svd_head
@@ -138,8 +138,8 @@ def soft(
         check_one_head(target, "the target")
         if not target.same_settings(None, mask):
             raise InputError("mask must be None or the target's own: an Attention has its mask")
-        mask, dtype = target.mask, np.result_type(target.Q, target.K)
-        shape = (target.Q.shape[0], target.K.shape[0])
+        q, k = target.stored
+        mask, dtype, shape = target.mask, computed_in(q, k), (q.shape[0], k.shape[0])
     else:
         target = target_matrix(target)
         dtype, shape = target.dtype, target.shape
@@ -147,7 +147,7 @@ def soft(
         dtype.itemsize * sum(shape) * dim * (3 * dim + 40), f"a soft fit of a head of size {dim}"
     )
     allowed = core_mask(mask, (), shape)
-    core_target = core_target_of(target, mask, dtype)
+    core_target = core_target_of(target, mask)
     if init is not None:
         start = given_start(init, shape, dim, seed)
     elif isinstance(target, Attention):

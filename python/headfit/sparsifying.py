@@ -12,7 +12,7 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from headfit import _core
-from headfit._arrays import as_array, as_count, as_float_array, as_stack, is_sparse, thread_count
+from headfit._arrays import as_array, as_count, as_stack, as_stored_array, is_sparse, thread_count
 from headfit._masks import core_mask
 from headfit.attention import Attention, _problem, attention_matrix
 from headfit.errors import InputError
@@ -176,7 +176,7 @@ class _Matrix:
                 self.csr.sum_duplicates()
             self.shape: tuple[int, int] = self.csr.shape
         else:
-            self.array = as_float_array(matrix, "M")
+            self.array = as_stored_array(matrix, "M")
             if self.array.ndim != 2:
                 raise InputError(f"M must be a matrix; got shape {self.array.shape}")
             self.shape = self.array.shape
@@ -321,7 +321,7 @@ def sparsify(
     if isinstance(M, Attention):
         if Q is not None or K is not None or scale is not None or mask is not None:
             raise InputError("M is an Attention with its own Q, K, scale and mask")
-        M, Q, K, scale, mask = None, M.Q, M.K, M.scale, M.mask
+        M, (Q, K), scale, mask = None, M.stored, M.scale, M.mask
     options = {
         "scale": scale,
         "key_lengths": key_lengths,

@@ -12,7 +12,7 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from headfit import _core
-from headfit._arrays import as_array, is_sparse
+from headfit._arrays import as_array, is_sparse, widened
 from headfit._files import UNREADABLE
 from headfit._masks import core_mask
 from headfit._text import mask_text
@@ -70,7 +70,7 @@ def load_matrix(path: str | os.PathLike[str]) -> sp.csr_array:
 def _as_csr(A: Any) -> sp.csr_array:
     if isinstance(A, (str, os.PathLike)):
         A = load_matrix(A)
-    matrix: Any = A if is_sparse(A) else as_array(A, "A")
+    matrix: Any = A if is_sparse(A) else widened(as_array(A, "A"))
     if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1]:
         raise TargetError(f"A must be a square matrix; got shape {matrix.shape}")
     if matrix.shape[0] == 0:

@@ -13,16 +13,17 @@ using Square = Eigen::MatrixXd;
 class TriangularFactor {
  public:
   template <class T>
-  const Square& of(const MatrixView<T>& x, Index rows, const Eigen::RowVectorXd& mean) {
-    const Index d = x.cols();
+  const Square& of(HeadRows<T>& x, Index head, Index rows, const Eigen::RowVectorXd& mean) {
+    const Index d = x.heads().cols;
     const Index block = 4 * d;
     triangle_.setZero(d, d);
     for (Index first = 0; first < rows; first += block) {
       const Index count = std::min(block, rows - first);
       stacked_.resize(d + count, d);
       stacked_.topRows(d) = triangle_;
-      stacked_.bottomRows(count) =
-          x.middleRows(first, count).template cast<double>().rowwise() - mean;
+      for (Index i = 0; i < count; ++i) {
+        stacked_.row(d + i) = x.row(head, first + i).template cast<double>() - mean;
+      }
       qr_.compute(stacked_);
       triangle_ = qr_.matrixQR().topRows(d).template triangularView<Eigen::Upper>();
     }
@@ -38,20 +39,20 @@ template <class T>
 class SpectrumWorker {
  public:
   SpectrumWorker(const LogitSource<T>& source, const SpectrumOut& out)
-      : source_(source), out_(out) {}
+      : source_(source), out_(out), queries_(source.q), keys_(source.k) {}
 
   void operator()(Index head) {
     const Index d = source_.q.cols;
-    const MatrixView<T> keys = source_.k[head / source_.group];
-    const Index count = source_.mask.key_lengths ? source_.mask.key_lengths[head] : keys.rows();
+    const Index key_head = head / source_.group;
+    const Index count = source_.mask.key_lengths ? source_.mask.key_lengths[head] : source_.k.rows;
     const Eigen::RowVectorXd none = Eigen::RowVectorXd::Zero(d);
-    const Square left =
-        source_.scale * factor_.of<T>(source_.q[head], source_.q.rows, none);
-    write(left, factor_.of<T>(keys, count, none), out_.values + head * d);
+    const Square left = source_.scale * factor_.of(queries_, head, source_.q.rows, none);
+    write(left, factor_.of(keys_, key_head, count, none), out_.values + head * d);
     // Keys without their mean give logits without the means of rows.
     Eigen::RowVectorXd mean = none;
-    if (count > 0) mean = keys.topRows(count).template cast<double>().colwise().mean();
-    write(left, factor_.of<T>(keys, count, mean), out_.centred + head * d);
+    for (Index j = 0; j < count; ++j) mean += keys_.row(key_head, j).template cast<double>();
+    if (count > 0) mean /= static_cast<double>(count);
+    write(left, factor_.of(keys_, key_head, count, mean), out_.centred + head * d);
   }
 
  private:
@@ -62,6 +63,7 @@ class SpectrumWorker {
 
   const LogitSource<T>& source_;
   SpectrumOut out_;
+  HeadRows<T> queries_, keys_;
   TriangularFactor factor_;
 };
 

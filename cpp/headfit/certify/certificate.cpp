@@ -32,6 +32,12 @@ void scan_rows(const Scan<T>& scan, const LogitSource<T>& source, const Run& run
   }
 }
 
+// The same numbers, read as double.
+template <class T>
+Heads<double> in_double(const Heads<T>& x) {
+  return {x.data, x.count, x.rows, x.cols, x.head_stride, x.row_stride};
+}
+
 // The undecided rows once more, in double.
 template <class T>
 void rescan_in_double(const Scan<T>& scan, const Run& run) {
@@ -41,11 +47,9 @@ void rescan_in_double(const Scan<T>& scan, const Run& run) {
   }
   scan.out.rescanned = static_cast<Index>(open.size());
   if (open.empty()) return;
-  const Matrix<double> q = scan.source.q[0].template cast<double>();
-  const Matrix<double> k = scan.source.k[0].template cast<double>();
   LogitSource<double> source;
-  source.q = {q.data(), 1, q.rows(), q.cols(), q.size(), q.cols()};
-  source.k = {k.data(), 1, k.rows(), k.cols(), k.size(), k.cols()};
+  source.q = in_double(scan.source.q);
+  source.k = in_double(scan.source.k);
   source.scale = scan.source.scale;
   source.mask = scan.source.mask;
   source.rows = std::span<const Index>(open);

@@ -67,7 +67,7 @@ CertificateRows certify_logits(const Target& target, const LogitSource<T>& sourc
 
 // The same for a given attention matrix, its entries taken as they are stored.
 template <class T>
-CertificateRows certify_matrix(const Target& target, const MatrixView<T>& matrix, const Mask& mask,
+CertificateRows certify_matrix(const Target& target, const Heads<T>& matrix, const Mask& mask,
                                const Tolerances& tolerances, const Run& run);
 
 }  // namespace headfit

@@ -28,8 +28,8 @@ struct Scan {
     // The scale is rounded, then multiplied into q: two roundings beside the dot product's d.
     const DotBound bound = DotBound::of<T>(source.q.cols, source.q.cols + 2);
     const double r = bound.radius(source.scale, norms.q[row], norms.k_max);
-    const double given = reading_radius(source.scale, source.q.cols, reading, norms.q[row],
-                                                row, norms.k_max, norms.k_error_max);
+    const double given = reading_radius(source.scale, source.q.cols, reading, norms.q[row], row,
+                                        norms.k_max, norms.k_error_max);
     return next_up(r + given);
   }
 };
@@ -51,7 +51,8 @@ class CertificateFold {
   }
 
  protected:
-  explicit CertificateFold(const Scan<T>& scan) : scan_(scan) {}
+  explicit CertificateFold(const Scan<T>& scan)
+      : scan_(scan), queries_(scan.source.q), keys_(scan.source.k) {}
 
   struct Row {
     SupportCursor support;
@@ -67,7 +68,8 @@ class CertificateFold {
  private:
   void finish(Index i, const Row& row) {
     const SupportRow support =
-        enclose_support(scan_.target, scan_.source, scan_.norms, scan_.reading, i, logits_);
+        enclose_support(scan_.target, scan_.source.scale, queries_, keys_, scan_.norms,
+                        scan_.reading, i, logits_);
     CertificateRows& out = scan_.out;
     const auto at = static_cast<std::size_t>(i);
     Enclosure leak{0, 0};
@@ -94,7 +96,7 @@ class CertificateFold {
   // Where a logit of the scan lies.
   Enclosure logit_near(T computed, Index i) const {
     return as_read(Enclosure::around(static_cast<double>(computed), scan_.radius(i)),
-                           scan_.reading);
+                   scan_.reading);
   }
 
   // Total variation and stray mass.
@@ -116,6 +118,7 @@ class CertificateFold {
   }
 
   std::vector<Row> rows_;
+  HeadRows<T> queries_, keys_;
   std::vector<double> logits_;  // of a support
 };
 

@@ -72,23 +72,25 @@ void judge_row(const Target& target, const Row& m, const Mask& mask, Index i,
 }  // namespace
 
 template <class T>
-CertificateRows certify_matrix(const Target& target, const MatrixView<T>& matrix, const Mask& mask,
+CertificateRows certify_matrix(const Target& target, const Heads<T>& matrix, const Mask& mask,
                                const Tolerances& tolerances, const Run& run) {
-  detail::check_arguments(target, 1, matrix.rows(), matrix.cols(), tolerances);
+  detail::check_arguments(target, matrix.count, matrix.rows, matrix.cols, tolerances);
   CertificateRows out(target.n);
   constexpr Index rows_per_task = 16;
-  parallel_for((target.n + rows_per_task - 1) / rows_per_task, run, [&](Index task) {
-    const Index end = std::min((task + 1) * rows_per_task, target.n);
-    for (Index i = task * rows_per_task; i < end; ++i) {
-      judge_row(target, matrix.row(i), mask, i, tolerances, out);
-    }
+  parallel_tasks((target.n + rows_per_task - 1) / rows_per_task, run, [&] {
+    return [&, rows = HeadRows<T>(matrix)](Index task) mutable {
+      const Index end = std::min((task + 1) * rows_per_task, target.n);
+      for (Index i = task * rows_per_task; i < end; ++i) {
+        judge_row(target, rows.row(0, i), mask, i, tolerances, out);
+      }
+    };
   });
   return out;
 }
 
-template CertificateRows certify_matrix(const Target&, const MatrixView<float>&, const Mask&,
+template CertificateRows certify_matrix(const Target&, const Heads<float>&, const Mask&,
                                         const Tolerances&, const Run&);
-template CertificateRows certify_matrix(const Target&, const MatrixView<double>&, const Mask&,
+template CertificateRows certify_matrix(const Target&, const Heads<double>&, const Mask&,
                                         const Tolerances&, const Run&);
 
 }  // namespace headfit

@@ -21,8 +21,8 @@ Norms bound_norms(const LogitSource<T>& source, const InputErrors& errors) {
   Norms norms;
   const auto all = [](const Heads<T>& x, Vector<double>& out, double& largest) {
     out.resize(x.rows);
-    const auto matrix = x[0];
-    for (Index i = 0; i < x.rows; ++i) out[i] = norm_above(matrix.row(i));
+    HeadRows<T> rows(x);
+    for (Index i = 0; i < x.rows; ++i) out[i] = norm_above(rows.row(0, i));
     largest = x.rows > 0 ? out.maxCoeff() : 0;
   };
   all(source.q, norms.q, norms.q_max);
@@ -72,13 +72,14 @@ struct SupportRow {
 
 // `logits` takes the logits of the support as computed, rounded if the reading says so.
 template <class T>
-SupportRow enclose_support(const Target& target, const LogitSource<T>& source, const Norms& norms,
-                           const Reading& reading, Index i, std::vector<double>& logits) {
+SupportRow enclose_support(const Target& target, double scale, HeadRows<T>& queries,
+                           HeadRows<T>& keys, const Norms& norms, const Reading& reading, Index i,
+                           std::vector<double>& logits) {
   constexpr double infinity = std::numeric_limits<double>::infinity();
   // scale * q.k in double: d roundings of the dot product and one of the scale.
-  const DotBound bound = DotBound::of<double>(source.q.cols, source.q.cols + 1);
-  const auto q = source.q[0].row(i).template cast<double>().eval();
-  const auto keys = source.k[0];
+  const Index depth = queries.heads().cols;
+  const DotBound bound = DotBound::of<double>(depth, depth + 1);
+  const auto q = queries.row(0, i).template cast<double>().eval();
   const auto columns = target.row_columns(i);
   const auto weights = target.row_weights(i);
   SupportRow row;
@@ -89,13 +90,12 @@ SupportRow enclose_support(const Target& target, const LogitSource<T>& source, c
   double highest = -infinity, lowest = infinity, weakest = infinity;
   for (std::size_t p = 0; p < columns.size(); ++p) {
     const Index j = columns[p];
-    const double logit = source.scale * q.dot(keys.row(j).template cast<double>());
+    const double logit = scale * q.dot(keys.row(0, j).template cast<double>());
     const double k_error =
         reading.errors.k.empty() ? 0 : reading.errors.k[static_cast<std::size_t>(j)];
     const double radius =
-        next_up(bound.radius(source.scale, norms.q[i], norms.k[j]) +
-                reading_radius(source.scale, source.q.cols, reading, norms.q[i], i, norms.k[j],
-                               k_error));
+        next_up(bound.radius(scale, norms.q[i], norms.k[j]) +
+                reading_radius(scale, depth, reading, norms.q[i], i, norms.k[j], k_error));
     const Enclosure s = as_read(Enclosure::around(logit, radius), reading);
     row.size = larger(row.size, magnitude(s));
     logits.push_back(reading.logits ? reading.logits->rounded(logit) : logit);

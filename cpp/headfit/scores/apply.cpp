@@ -7,28 +7,25 @@
 namespace headfit {
 namespace {
 
-// The values of every head in the microkernel's panels: depth runs over the keys.
+// The values of a few heads in the microkernel's panels: depth runs over the keys.
 template <class T>
 class PackedValues {
  public:
-  PackedValues(const Heads<T>& v, const Mask& mask, Index group, const Run& run)
-      : rows_(round_up(v.rows, Blocking<T>::tile_cols)),
+  PackedValues(const Heads<T>& v, const Mask& mask, Index group)
+      : v_(v),
+        mask_(mask),
+        group_(group),
+        rows_(round_up(v.rows, Blocking<T>::tile_cols)),
         panels_(round_up(v.cols, Blocking<T>::panel) / Blocking<T>::panel),
-        halvings_(static_cast<std::size_t>(v.count), 0) {
-    data_.ensure(v.count * panels_ * rows_ * Blocking<T>::panel);
-    parallel_for(v.count, run, [&](Index head) {
-      Index valid = v.rows;
-      if (mask.key_lengths) {
-        const Index* lengths = mask.key_lengths + head * group;
-        valid = *std::max_element(lengths, lengths + group);
-      }
-      const double largest = checked_max_abs("V", v, head, valid, [](Index i) { return i; });
-      // A sum of weighted values may overflow where their average does not.
-      constexpr double limit = static_cast<double>(std::numeric_limits<T>::max()) / 4;
-      const double rows = static_cast<double>(std::max<Index>(v.rows, 1));
-      int& halvings = halvings_[static_cast<std::size_t>(head)];
-      if (largest > limit / rows) halvings = 2 + static_cast<int>(std::ceil(std::log2(rows)));
-      pack(v[head], head, valid, static_cast<T>(std::ldexp(1.0, -halvings)));
+        halvings_(static_cast<std::size_t>(v.count), 0) {}
+
+  Index cols() const { return panels_ * Blocking<T>::panel; }
+
+  void pack(Index first_head, Index heads, const Run& run) {
+    first_ = first_head;
+    data_.ensure(heads * panels_ * rows_ * Blocking<T>::panel);
+    parallel_tasks(heads, run, [&] {
+      return [&, values = HeadRows<T>(v_)](Index task) mutable { pack_head(values, first_ + task); };
     });
   }
 
@@ -37,23 +34,43 @@ class PackedValues {
 
   Index panels() const { return panels_; }
   const T* at(Index head, Index panel, Index row) const {
-    return data_.data() + ((head * panels_ + panel) * rows_ + row) * Blocking<T>::panel;
+    return data_.data() + (((head - first_) * panels_ + panel) * rows_ + row) * Blocking<T>::panel;
   }
 
  private:
-  void pack(const MatrixView<T>& v, Index head, Index valid, T factor) {
+  void pack_head(HeadRows<T>& values, Index head) {
+    Index valid = v_.rows;
+    if (mask_.key_lengths) {
+      const Index* lengths = mask_.key_lengths + head * group_;
+      valid = *std::max_element(lengths, lengths + group_);
+    }
+    T largest = 0;
+    for (Index i = 0; i < valid; ++i) checked_row("V", values, head, i, largest);
+    // A sum of weighted values may overflow where their average does not.
+    constexpr double limit = static_cast<double>(std::numeric_limits<T>::max()) / 4;
+    const double rows = static_cast<double>(std::max<Index>(v_.rows, 1));
+    int& halvings = halvings_[static_cast<std::size_t>(head)];
+    if (static_cast<double>(largest) > limit / rows) {
+      halvings = 2 + static_cast<int>(std::ceil(std::log2(rows)));
+    }
+    const T factor = static_cast<T>(std::ldexp(1.0, -halvings));
     constexpr Index width = Blocking<T>::panel;
-    for (Index p = 0; p < panels_; ++p) {
-      T* out = data_.data() + (head * panels_ + p) * rows_ * width;
-      const Index cols = std::min(width, v.cols() - p * width);
-      for (Index i = 0; i < rows_; ++i, out += width) {
-        for (Index c = 0; c < width; ++c) {
-          out[c] = i < valid && c < cols ? v(i, p * width + c) * factor : T(0);
-        }
+    T* out = data_.data() + (head - first_) * panels_ * rows_ * width;
+    for (Index i = 0; i < valid; ++i) {
+      const RowView<T> row = values.row(head, i);
+      for (Index c = 0; c < cols(); ++c) {
+        out[(c / width * rows_ + i) * width + c % width] = c < v_.cols ? row[c] * factor : T(0);
       }
+    }
+    for (Index p = 0; p < panels_; ++p) {
+      std::fill(out + (p * rows_ + valid) * width, out + (p + 1) * rows_ * width, T(0));
     }
   }
 
+  const Heads<T>& v_;
+  const Mask& mask_;
+  Index group_;
+  Index first_ = 0;  // the head that is packed first
   Index rows_;
   Index panels_;
   std::vector<int> halvings_;
@@ -136,8 +153,9 @@ void attention_apply(const LogitSource<T>& source, const Heads<T>& v, const OutH
                      " and " + std::to_string(source.k.rows) + "; got " + std::to_string(v.count) +
                      " and " + std::to_string(v.rows));
   }
-  const PackedValues<T> values(v, source.mask, source.group, run);
-  stream_tiles(source, run, [&] { return ApplyFold<T>(values, source.group, v.cols, out); });
+  PackedValues<T> values(v, source.mask, source.group);
+  stream_tiles(source, run, [&] { return ApplyFold<T>(values, source.group, v.cols, out); },
+               Blocking<T>::tile_rows, values);
 }
 
 template void attention_apply(const LogitSource<float>&, const Heads<float>&,

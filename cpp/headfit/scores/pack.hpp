@@ -10,22 +10,6 @@
 
 namespace headfit {
 
-// Never shrunk, aligned for the widest vectors. Grown by doubling: the rows of a causal
-// mask ask for a little more each time.
-template <class T>
-class Buffer {
- public:
-  T* ensure(Index size) {
-    if (data_.size() < size) data_.resize(std::max(size, 2 * data_.size()));
-    return data_.data();
-  }
-  T* data() { return data_.data(); }
-  const T* data() const { return data_.data(); }
-
- private:
-  Eigen::Array<T, Eigen::Dynamic, 1> data_;
-};
-
 inline Index round_up(Index x, Index multiple) { return (x + multiple - 1) / multiple * multiple; }
 
 template <class T>
@@ -37,51 +21,63 @@ template <class T>
                        (std::isnan(value) ? "nan" : value > 0 ? "inf" : "-inf") + " at " + place);
 }
 
-// The largest |entry| of some rows, or an error that names the first bad entry.
-template <class T, class RowMap>
-double checked_max_abs(const char* name, const Heads<T>& x, Index head, Index count,
-                       const RowMap& row_at) {
-  const auto matrix = x[head];
-  T largest = 0;
-  for (Index i = 0; i < count; ++i) {
-    const auto row = matrix.row(row_at(i));
-    if (!row.allFinite()) {
-      Index col = 0;
-      while (std::isfinite(row[col])) ++col;
-      throw_nonfinite(name, head, x.count, row_at(i), col, row[col]);
-    }
-    if (x.cols > 0) largest = std::max(largest, row.cwiseAbs().maxCoeff());
-  }
-  return static_cast<double>(largest);
+// Names the first bad entry of a row: as it is stored, before it was turned, if it is bad there.
+template <class T>
+[[noreturn]] void throw_bad_entry(const char* name, Heads<T> x, Index head, Index i,
+                                  const RowView<T>& read) {
+  x.rotary = {};
+  HeadRows<T> reader(x);
+  const RowView<T> stored = reader.row(head, i);
+  const RowView<T>& bad = stored.allFinite() ? read : stored;
+  Index col = 0;
+  while (std::isfinite(bad[col])) ++col;
+  throw_nonfinite(name, head, x.count, i, col, bad[col]);
 }
 
-// Rows of a matrix as columns of packed panels: panel j holds depth x Blocking::panel
-// entries for rows j * panel ...; what lies beyond the last row is zero.
+// A row, and the largest |entry| so far; or an error that names its first bad entry.
 template <class T>
-void pack_panel(const MatrixView<T>& x, Index panel, Index valid_rows, T* out) {
+RowView<T> checked_row(const char* name, HeadRows<T>& x, Index head, Index i, T& largest) {
+  const RowView<T> row = x.row(head, i);
+  if (!row.allFinite()) throw_bad_entry(name, x.heads(), head, i, row);
+  if (row.size() > 0) largest = std::max(largest, row.cwiseAbs().maxCoeff());
+  return row;
+}
+
+// Keys as columns of packed panels: panel j holds depth x Blocking::panel entries for rows
+// j * panel ...; what lies beyond the last row is zero. Returns the largest |entry|.
+template <class T>
+T pack_panel(HeadRows<T>& keys, Index head, Index panel, Index valid_rows, T* out) {
   constexpr Index width = Blocking<T>::panel;
+  const Index depth = keys.heads().cols;
   const Index first = panel * width;
   const Index count = std::clamp<Index>(valid_rows - first, 0, width);
-  for (Index p = 0; p < x.cols(); ++p) {
-    for (Index c = 0; c < count; ++c) out[p * width + c] = x(first + c, p);
-    for (Index c = count; c < width; ++c) out[p * width + c] = T(0);
+  T largest = 0;
+  for (Index c = 0; c < count; ++c) {
+    const RowView<T> row = checked_row("K", keys, head, first + c, largest);
+    for (Index p = 0; p < depth; ++p) out[p * width + c] = row[p];
   }
+  for (Index p = 0; p < depth; ++p) std::fill(out + p * width + count, out + (p + 1) * width, T(0));
+  return largest;
 }
 
-// Query rows in groups: group g holds depth x row_group entries, times the scale.
+// Query rows in groups: group g holds depth x row_group entries, times the scale. Returns the
+// largest |entry| before that.
 template <class T, class RowMap>
-void pack_queries(const MatrixView<T>& q, Index count, const RowMap& row_at, T scale, T* out) {
+T pack_queries(HeadRows<T>& queries, Index head, Index count, const RowMap& row_at, T scale,
+               T* out) {
   constexpr Index group = Blocking<T>::row_group;
-  const Index depth = q.cols();
+  const Index depth = queries.heads().cols;
+  T largest = 0;
   for (Index i = 0; i < round_up(count, group); ++i) {
     T* place = out + (i / group) * group * depth + i % group;
     if (i < count) {
-      const auto row = q.row(row_at(i));
+      const RowView<T> row = checked_row("Q", queries, head, row_at(i), largest);
       for (Index p = 0; p < depth; ++p) place[p * group] = row[p] * scale;
     } else {
       for (Index p = 0; p < depth; ++p) place[p * group] = T(0);
     }
   }
+  return largest;
 }
 
 }  // namespace headfit

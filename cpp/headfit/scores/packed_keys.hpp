@@ -6,7 +6,8 @@
 
 namespace headfit::detail {
 
-// The keys of a few heads, packed, with the largest |entry| of each.
+// The keys of a few heads, packed, with the largest |entry| of each: what a scan reads again for
+// every block of rows, and so the one copy of them in T.
 template <class T>
 class PackedKeys {
  public:
@@ -18,23 +19,22 @@ class PackedKeys {
     data_.ensure(heads * panels_ * panel_size_);
     constexpr Index per_task = 64;
     const Index tasks = (panels_ + per_task - 1) / per_task;
-    std::vector<double> task_max(static_cast<std::size_t>(heads * tasks), 0.0);
-    parallel_for(heads * tasks, run, [&](Index task) {
-      const Index head = first_ + task / tasks;
-      const Index begin = task % tasks * per_task;
-      const Index end = std::min(begin + per_task, panels_);
-      const Index rows = valid_rows(source, head);
-      const Index first_row = begin * Blocking<T>::panel;
-      const Index count = std::clamp<Index>(rows - first_row, 0, (end - begin) * Blocking<T>::panel);
-      task_max[static_cast<std::size_t>(task)] = checked_max_abs(
-          "K", source.k, head, count, [&](Index i) { return first_row + i; });
-      for (Index p = begin; p < end; ++p) {
-        pack_panel<T>(source.k[head], p, rows, panel(head, p));
-      }
+    std::vector<T> task_max(static_cast<std::size_t>(heads * tasks), T(0));
+    parallel_tasks(heads * tasks, run, [&] {
+      return [&, keys = HeadRows<T>(source.k)](Index task) mutable {
+        const Index head = first_ + task / tasks;
+        const Index begin = task % tasks * per_task;
+        const Index end = std::min(begin + per_task, panels_);
+        const Index rows = valid_rows(source, head);
+        T& largest = task_max[static_cast<std::size_t>(task)];
+        for (Index p = begin; p < end; ++p) {
+          largest = std::max(largest, pack_panel(keys, head, p, rows, panel(head, p)));
+        }
+      };
     });
     for (std::size_t t = 0; t < task_max.size(); ++t) {
       double& largest = max_abs_[t / static_cast<std::size_t>(tasks)];
-      largest = std::max(largest, task_max[t]);
+      largest = std::max(largest, static_cast<double>(task_max[t]));
     }
   }
 

@@ -7,24 +7,9 @@
 #include <optional>
 
 #include "headfit/base/errors.hpp"
-#include "headfit/base/types.hpp"
+#include "headfit/scores/heads.hpp"
 
 namespace headfit {
-
-// A stack of row-major matrices: one for each head of each batch entry.
-template <class T>
-struct Heads {
-  const T* data = nullptr;
-  Index count = 0;
-  Index rows = 0;
-  Index cols = 0;
-  Index head_stride = 0;
-  Index row_stride = 0;
-
-  MatrixView<T> operator[](Index head) const {
-    return MatrixView<T>(data + head * head_stride, rows, cols, RowStride(row_stride));
-  }
-};
 
 // The half-open range of columns that a row may attend to.
 struct ColumnRange {
@@ -68,10 +53,13 @@ struct Mask {
 };
 
 // Added to the logits; strides may be 0 (broadcast). -inf leaves a position out.
-template <class T>
 struct Bias {
-  const T* data = nullptr;
+  Stored data;
   Index head = 0, row = 0, col = 0;
+
+  bool is_set() const {
+    return std::visit([](const auto* first) { return first != nullptr; }, data);
+  }
 };
 
 // logits = softcap(scale * Q K^T) + bias where the mask allows, else -inf, with
@@ -84,7 +72,7 @@ struct LogitSource {
   double scale = 1;
   double softcap = 0;  // 0: none
   Mask mask;
-  Bias<T> bias;
+  Bias bias;
   std::optional<std::span<const Index>> rows;  // missing: all rows, in order
 
   Index row_count() const { return rows ? static_cast<Index>(rows->size()) : q.rows; }

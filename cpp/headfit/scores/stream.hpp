@@ -13,9 +13,10 @@
 //                                          // the fold may move them as it learns more
 //   void hits(const RowBlock&, Index r, Index col, const T* logits, std::uint32_t bits);
 // where bit b is set if logits[b], of row r and column col + b, exceeds the limit. Columns
-// ascend within a row; a whole panel of logits can be read. Where no mask edge, bias or cap stands in the way, the logits then
-// never leave the registers. If it has T* lowest(const RowBlock&) too (a vector for each row,
-// padded like the limits), the least unmasked logits of the row are kept there, lane by lane.
+// ascend within a row; a whole panel of logits can be read. Where no mask edge, bias or cap stands
+// in the way, the logits then never leave the registers. If it has T* lowest(const RowBlock&) too
+// (a vector for each row, padded like the limits), the least unmasked logits of the row are kept
+// there, lane by lane.
 #pragma once
 
 #include "headfit/scores/hits.hpp"
@@ -37,6 +38,7 @@ class BlockWorker {
   BlockWorker(const LogitSource<T>& source, PackedKeys<T>& keys, Index block_rows, Fold fold)
       : source_(source),
         keys_(keys),
+        query_rows_(source.q),
         finisher_(source),
         fold_(std::move(fold)),
         block_rows_(block_rows) {}
@@ -48,10 +50,10 @@ class BlockWorker {
 
     const auto row_at = [&](Index i) { return source_.row_at(block.first + i); };
     const Index depth = source_.q.cols;
-    const double q_max = checked_max_abs("Q", source_.q, head, block.count, row_at);
     T* queries = queries_.ensure(round_up(block.count, B::row_group) * depth);
-    pack_queries<T>(source_.q[head], block.count, row_at, static_cast<T>(source_.scale), queries);
-    const double size = static_cast<double>(depth) * q_max *
+    const T q_max = pack_queries(query_rows_, head, block.count, row_at,
+                                 static_cast<T>(source_.scale), queries);
+    const double size = static_cast<double>(depth) * static_cast<double>(q_max) *
                         std::max(keys_.max_abs(head / source_.group), 1.0) *
                         std::max(std::abs(source_.scale), 1.0);
     const bool may_overflow = !(size < static_cast<double>(std::numeric_limits<T>::max()) / 16);
@@ -89,7 +91,7 @@ class BlockWorker {
 
   // Whole panels of columns whose logits are bare products for every row of the block.
   ColumnRange bare_columns(const RowBlock& block) const {
-    if (source_.softcap > 0 || source_.bias.data || source_.mask.has_pattern()) return none(block);
+    if (source_.softcap > 0 || source_.bias.is_set() || source_.mask.has_pattern()) return none(block);
     const Index begin = round_up(block.shared.begin, B::panel);
     const Index end = block.shared.end / B::panel * B::panel;
     return begin < end ? ColumnRange{begin, end} : none(block);
@@ -160,6 +162,7 @@ class BlockWorker {
 
   const LogitSource<T>& source_;
   PackedKeys<T>& keys_;
+  HeadRows<T> query_rows_;
   TileFinisher<T> finisher_;
   Fold fold_;
   Index block_rows_;
@@ -169,19 +172,31 @@ class BlockWorker {
 
 }  // namespace detail
 
+namespace detail {
+
+struct NothingBeside {
+  Index cols() const { return 0; }
+  void pack(Index, Index, const Run&) const {}
+};
+
+}  // namespace detail
+
 // Streams all logits of `source` through folds made by make_fold(), one a thread.
-// Rows of a block: a multiple of Blocking<T>::row_group is best.
-template <class T, class MakeFold>
+// Rows of a block: a multiple of Blocking<T>::row_group is best. What folds need beside each key,
+// cols() numbers, is made by pack(first_key_head, heads, run) before the tiles of these heads.
+template <class T, class MakeFold, class Beside = detail::NothingBeside>
 void stream_tiles(const LogitSource<T>& source, const Run& run, MakeFold&& make_fold,
-                  Index block_rows = Blocking<T>::tile_rows) {
+                  Index block_rows = Blocking<T>::tile_rows, Beside&& beside = {}) {
   using Fold = decltype(make_fold());
   source.validate();
   // Few heads are packed at a time: memory stays O(one head), or 64 MiB if heads are small.
-  const Index head_bytes = std::max<Index>(1, source.k.rows * source.k.cols * Index(sizeof(T)));
+  const Index head_bytes = std::max<Index>(
+      1, source.k.rows * (source.k.cols + beside.cols()) * Index(sizeof(T)));
   const Index heads_at_once = std::max<Index>(1, (Index(64) << 20) / head_bytes);
   for (Index head = 0; head < source.k.count; head += heads_at_once) {
     const Index heads = std::min(heads_at_once, source.k.count - head);
     detail::PackedKeys<T> keys(source, head, heads, run);
+    beside.pack(head, heads, run);
     const Index blocks = (source.row_count() + block_rows - 1) / block_rows;
     const Index first_query_head = head * source.group;
     parallel_tasks(heads * source.group * blocks, run, [&] {

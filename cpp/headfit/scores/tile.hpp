@@ -42,7 +42,7 @@ class TileFinisher {
       T* x = tile.row(r);
       if (may_overflow) check_products(block, tile, row, x);
       if (source_.softcap > 0) cap(x, tile.cols);
-      if (source_.bias.data) add_bias(block, tile, row, x);
+      if (source_.bias.is_set()) add_bias(block, tile, row, x);
       apply_range(block, tile, row, x);
       if (source_.mask.dense) apply_dense(block, tile, row, x);
       if (source_.mask.sparse_offsets) apply_sparse(tile, row, x);
@@ -75,10 +75,15 @@ class TileFinisher {
   }
 
   void add_bias(const RowBlock& block, const Tile<T>& tile, Index row, T* x) const {
-    const Bias<T>& bias = source_.bias;
-    const T* b = bias.data + block.head * bias.head + row * bias.row + tile.col * bias.col;
+    std::visit([&](const auto* bias) { add_bias(block, tile, row, bias, x); }, source_.bias.data);
+  }
+
+  template <class S>
+  void add_bias(const RowBlock& block, const Tile<T>& tile, Index row, const S* bias, T* x) const {
+    const Bias& at = source_.bias;
+    const S* b = bias + block.head * at.head + row * at.row + tile.col * at.col;
     for (Index c = 0; c < tile.cols; ++c) {
-      const T value = b[c * bias.col];
+      const T value = as<T>(b[c * at.col]);
       x[c] += value;
       const bool is_finite_or_hidden = x[c] <= std::numeric_limits<T>::max() && value != -hidden;
       if ((!is_finite_or_hidden || (x[c] == hidden && value != hidden)) &&

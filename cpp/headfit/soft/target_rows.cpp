@@ -43,8 +43,11 @@ void TargetRows<T>::pack_keys(const Run& run) {
   const Index size = source.k.cols * Blocking<T>::panel;
   const Index valid = source.mask.key_lengths ? source.mask.key_lengths[0] : source.k.rows;
   T* panels = panels_.ensure(count * size);
-  parallel_for(count, run,
-               [&](Index p) { pack_panel<T>(source.k[0], p, valid, panels + p * size); });
+  parallel_tasks(count, run, [&] {
+    return [&, keys = HeadRows<T>(source.k)](Index p) mutable {
+      pack_panel(keys, 0, p, valid, panels + p * size);
+    };
+  });
 }
 
 template <class T>
@@ -95,6 +98,7 @@ template <class T>
 TargetRows<T>::Reader::Reader(const TargetRows& target)
     : target_(target),
       source_(target.target_.attention.value_or(LogitSource<T>{})),
+      query_rows_(source_.q),
       finisher_(source_) {}
 
 template <class T>
@@ -118,7 +122,7 @@ void TargetRows<T>::Reader::multiply(const RowBlock& block, T* out, Index stride
   const Index groups = round_up(block.count, B::row_group) / B::row_group;
   T* queries = queries_.ensure(groups * B::row_group * depth);
   const auto row_at = [&](Index i) { return source_.row_at(block.first + i); };
-  pack_queries<T>(source_.q[0], block.count, row_at, static_cast<T>(source_.scale), queries);
+  pack_queries(query_rows_, 0, block.count, row_at, static_cast<T>(source_.scale), queries);
   for (Index col = block.col_begin; col < block.col_end; col += B::panel) {
     const T* panel = target_.panels_.data() + col * depth;
     for (Index g = 0; g < groups; ++g) {

@@ -9,13 +9,14 @@ namespace {
 
 template <class T>
 struct Dense {
-  const MatrixView<T>& matrix;
-  Index rows() const { return matrix.rows(); }
-  Index cols() const { return matrix.cols(); }
+  HeadRows<T> matrix;
+  Index rows() const { return matrix.heads().rows; }
+  Index cols() const { return matrix.heads().cols; }
 
   template <class F>
-  void for_each(Index row, F&& f) const {
-    for (Index j = 0; j < matrix.cols(); ++j) f(j, static_cast<double>(matrix(row, j)));
+  void for_each(Index i, F&& f) {
+    const RowView<T> row = matrix.row(0, i);
+    for (Index j = 0; j < row.size(); ++j) f(j, static_cast<double>(row[j]));
   }
 };
 
@@ -32,7 +33,7 @@ struct Compressed {
   }
 };
 
-// Keys are the shares themselves.
+// Keys are the shares themselves. Entries are copied for each thread: what they view is not.
 template <class Entries>
 class MatrixRows : public RowReader {
  public:
@@ -44,20 +45,20 @@ class MatrixRows : public RowReader {
   void read(std::span<const Index> rows, Index limit, const Columns& columns,
             std::vector<RowList>& lists, const Run& run) const override {
     parallel_tasks(static_cast<Index>(rows.size()), run, [&] {
-      return [&, best = BestOfRow<double>()](Index task) mutable {
+      return [&, entries = entries_, best = BestOfRow<double>()](Index task) mutable {
         const Index row = rows[static_cast<std::size_t>(task)];
-        read_row(row, limit, columns, lists[static_cast<std::size_t>(row)], best);
+        read_row(entries, row, limit, columns, lists[static_cast<std::size_t>(row)], best);
       };
     });
   }
 
  private:
-  void read_row(Index row, Index limit, const Columns& columns, RowList& list,
+  void read_row(Entries& entries, Index row, Index limit, const Columns& columns, RowList& list,
                 BestOfRow<double>& best) const {
     best.start(limit, list.last_score, list.last_col);
     const bool is_first = list.last_col < 0;
-    if (is_first) list.norm = checked_sum(row);
-    entries_.for_each(row, [&](Index col, double weight) {
+    if (is_first) list.norm = checked_sum(entries, row);
+    entries.for_each(row, [&](Index col, double weight) {
       if (!(weight > 0) || !allowed(row, col)) return;
       best.offer_one({weight, static_cast<Column>(col)}, [&](const auto& s) {
         return is_first ||
@@ -68,9 +69,9 @@ class MatrixRows : public RowReader {
                 std::numeric_limits<double>::min());
   }
 
-  double checked_sum(Index row) const {
+  double checked_sum(Entries& entries, Index row) const {
     CarefulSum sum;
-    entries_.for_each(row, [&](Index col, double weight) {
+    entries.for_each(row, [&](Index col, double weight) {
       if (!allowed(row, col)) return;
       if (!(weight >= 0 && weight <= std::numeric_limits<double>::max())) {
         std::ostringstream text;
@@ -92,9 +93,9 @@ class MatrixRows : public RowReader {
 }  // namespace
 
 template <class T>
-SparseRows sparsify_matrix(const MatrixView<T>& matrix, const Mask& mask,
+SparseRows sparsify_matrix(const Heads<T>& matrix, const Mask& mask,
                            const SparsifyOptions& options, const Run& run) {
-  return match(MatrixRows<Dense<T>>({matrix}, mask), options, run);
+  return match(MatrixRows<Dense<T>>({HeadRows<T>(matrix)}, mask), options, run);
 }
 
 SparseRows sparsify_compressed(const CompressedRows& matrix, const Mask& mask,
@@ -102,9 +103,9 @@ SparseRows sparsify_compressed(const CompressedRows& matrix, const Mask& mask,
   return match(MatrixRows<Compressed>({matrix}, mask), options, run);
 }
 
-template SparseRows sparsify_matrix(const MatrixView<float>&, const Mask&, const SparsifyOptions&,
+template SparseRows sparsify_matrix(const Heads<float>&, const Mask&, const SparsifyOptions&,
                                     const Run&);
-template SparseRows sparsify_matrix(const MatrixView<double>&, const Mask&, const SparsifyOptions&,
+template SparseRows sparsify_matrix(const Heads<double>&, const Mask&, const SparsifyOptions&,
                                     const Run&);
 
 }  // namespace headfit

@@ -40,7 +40,7 @@ SparseRows sparsify_logits(const LogitSource<T>& source, const SparsifyOptions& 
 // The same of a nonnegative matrix, dense or compressed; entries that the mask leaves out
 // do not count. Throws InputError for a negative or non-finite entry.
 template <class T>
-SparseRows sparsify_matrix(const MatrixView<T>& matrix, const Mask& mask,
+SparseRows sparsify_matrix(const Heads<T>& matrix, const Mask& mask,
                            const SparsifyOptions& options, const Run& run);
 
 struct CompressedRows {

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from headfit._arrays import as_float_array, is_sparse
+from headfit._arrays import as_stored_array, is_sparse
 from headfit.attention import Attention
 from headfit.errors import InputError
 from headfit.fit_result import Fit
@@ -110,10 +110,10 @@ def heads_grid(
 
 def _heads(heads: Any, K: Any, scale: Any, mask: Any) -> tuple[tuple[int, ...], list[Any]]:
     """The shape of the grid, and its matrices in order."""
-    if isinstance(heads, Attention) and heads.Q.ndim > 2 and K is None:
-        heads, K, scale, mask = heads.Q, heads.K, heads.scale, heads.mask
+    if isinstance(heads, Attention) and heads.stored[0].ndim > 2 and K is None:
+        (heads, K), scale, mask = heads.stored, heads.scale, heads.mask
     if K is not None:
-        return _split(as_float_array(heads, "heads"), as_float_array(K, "K"), scale, mask)
+        return _split(as_stored_array(heads, "heads"), as_stored_array(K, "K"), scale, mask)
     if isinstance(heads, _ONE) or is_sparse(heads) or not hasattr(heads, "__len__"):
         raise InputError("heads must be queries with K, or a sequence of matrices")
     lines = [line if isinstance(line, (list, tuple)) else None for line in heads]

@@ -54,7 +54,8 @@ def source(M: Any) -> Source:
         M = M.matrix
     heads = as_attention(M)
     if heads is not None:
-        shape = _one(heads.Q.shape[:-1] + heads.K.shape[-2:-1])
+        q, k = heads.stored
+        shape = _one(q.shape[:-1] + k.shape[-2:-1])
         return Source(shape, lambda a, b: heads.matrix(rows=slice(a, b)), attention=heads)
     if is_sparse(M):
         sparse = sp.csr_array(cast("Any", M))

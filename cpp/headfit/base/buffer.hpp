@@ -1,0 +1,26 @@
+// Memory that a thread keeps from one task to the next.
+#pragma once
+
+#include <algorithm>
+
+#include "headfit/base/types.hpp"
+
+namespace headfit {
+
+// Never shrunk, aligned for the widest vectors. Grown by doubling: the rows of a causal
+// mask ask for a little more each time.
+template <class T>
+class Buffer {
+ public:
+  T* ensure(Index size) {
+    if (data_.size() < size) data_.resize(std::max(size, 2 * data_.size()));
+    return data_.data();
+  }
+  T* data() { return data_.data(); }
+  const T* data() const { return data_.data(); }
+
+ private:
+  Eigen::Array<T, Eigen::Dynamic, 1> data_;
+};
+
+}  // namespace headfit

@@ -7,7 +7,7 @@ from typing import Any
 from headfit import _core
 from headfit._arrays import FloatArray, as_float_array, as_stack, is_sparse
 from headfit._masks import core_mask
-from headfit.attention import Attention
+from headfit.attention import Attention, LogitOptions, _problem
 from headfit.errors import InputError
 
 
@@ -20,10 +20,7 @@ def check_one_head(attention: Attention, name: str) -> None:
 
 
 def core_logits(attention: Attention) -> _core.Logits:
-    q, k = attention.stored
-    shape = (q.shape[0], k.shape[0])
-    mask = core_mask(attention.mask, (), shape)
-    return _core.Logits(as_stack(q), as_stack(k), 1, attention.scale, 0.0, mask)
+    return _problem(*attention.stored, LogitOptions(attention.scale, attention.mask)).logits
 
 
 def target_matrix(target: Any) -> FloatArray:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from headfit import _core
 from headfit._arrays import as_array, as_count, thread_count
 from headfit._head_table import Counts, Floats, HeadTable
-from headfit.attention import _problem
+from headfit.attention import LogitOptions, _problem
 from headfit.errors import InputError
 
 __all__ = ["HeadTable", "describe"]
@@ -122,16 +122,8 @@ def describe(
     sparse at 1 a row and 1 a column: 100% of the rows hold 90% of their mass in 1 key (100% on
     average, 100% at worst); column 0 serves 1 of 16 rows
     """
-    problem = _problem(
-        Q,
-        K,
-        scale=scale,
-        mask=mask,
-        key_lengths=key_lengths,
-        bias=bias,
-        softcap=softcap,
-        position=position,
-    )
+    options = LogitOptions(scale, mask, key_lengths, bias, softcap, position)
+    problem = _problem(Q, K, options)
     lead, n, m = problem.lead, problem.rows, problem.keys
     if 0 in (n, m):
         raise InputError(f"Q and K must have rows; got {n} and {m}")

@@ -147,18 +147,19 @@ def _bias(bias: Any, lead: tuple[int, ...], shape: tuple[int, int], dtype: Any) 
     return broadcast.reshape((math.prod(lead), *shape))
 
 
-def _problem(
-    Q: Any,
-    K: Any,
-    *,
-    scale: float | None,
-    mask: Any,
-    key_lengths: Any = None,
-    bias: Any = None,
-    softcap: float | None = None,
-    rows: Rows = None,
-    position: Any = None,
-) -> _Problem:
+@dataclass(frozen=True)
+class LogitOptions:
+    """What logits are made with beside queries and keys, as users pass it: `attention_matrix`."""
+
+    scale: float | None = None
+    mask: Any = None
+    key_lengths: Any = None
+    bias: Any = None
+    softcap: float | None = None
+    position: Any = None
+
+
+def _problem(Q: Any, K: Any, options: LogitOptions, rows: Rows = None) -> _Problem:
     q, k = as_stored_array(Q, "Q"), as_stored_array(K, "K")
     dtype = computed_in(q, k)
     if q.shape[-1] != k.shape[-1]:
@@ -169,23 +170,24 @@ def _problem(
         raise InputError("Q and K must have a head size of at least 1; got 0")
     if max(q.shape[-2], k.shape[-2]) >= 2**31:
         raise InputError("Q and K must have fewer than 2**31 rows")
-    if softcap is not None:
-        softcap = check_between(softcap, "softcap", 0, math.inf)
+    softcap = 0.0
+    if options.softcap is not None:
+        softcap = check_between(options.softcap, "softcap", 0, math.inf)
     lead, kv_lead = q.shape[:-2], k.shape[:-2]
     group = _group(lead, kv_lead)
     shape = (q.shape[-2], k.shape[-2])
-    positions = as_positions(position, lead, shape, q.shape[-1], dtype)
-    if positions.bias is not None and bias is not None:
+    positions = as_positions(options.position, lead, shape, q.shape[-1], dtype)
+    if positions.bias is not None and options.bias is not None:
         raise InputError("bias and the position alibi exclude each other: alibi is a bias")
     numbers = _row_numbers(rows, shape[0])
     logits = _core.Logits(
         as_stack(q),
         as_stack(k),
         group,
-        check_scale(scale, q.shape[-1]),
-        0.0 if softcap is None else float(softcap),
-        core_mask(mask, lead, shape, key_lengths),
-        _bias(bias, lead, shape, dtype) if positions.bias is None else positions.bias,
+        check_scale(options.scale, q.shape[-1]),
+        softcap,
+        core_mask(options.mask, lead, shape, options.key_lengths),
+        _bias(options.bias, lead, shape, dtype) if positions.bias is None else positions.bias,
         numbers,
         positions.table,
         positions.halves,
@@ -299,17 +301,8 @@ def attention_matrix(
     array([[0.5 , 0.5 ],
            [0.25, 0.75]])
     """
-    problem = _problem(
-        Q,
-        K,
-        scale=scale,
-        mask=mask,
-        key_lengths=key_lengths,
-        bias=bias,
-        softcap=softcap,
-        position=position,
-        rows=rows,
-    )
+    options = LogitOptions(scale, mask, key_lengths, bias, softcap, position)
+    problem = _problem(Q, K, options, rows)
     out = _check_out(out, problem, problem.keys)
     _core.attention_matrix(problem.logits, problem.stack(out), thread_count(num_threads))
     return out
@@ -347,17 +340,8 @@ def attention_logits(
     array([[  2., -inf],
            [  2.,   2.]])
     """
-    problem = _problem(
-        Q,
-        K,
-        scale=scale,
-        mask=mask,
-        key_lengths=key_lengths,
-        bias=bias,
-        softcap=softcap,
-        position=position,
-        rows=rows,
-    )
+    options = LogitOptions(scale, mask, key_lengths, bias, softcap, position)
+    problem = _problem(Q, K, options, rows)
     out = _check_out(out, problem, problem.keys)
     _core.attention_logits(problem.logits, problem.stack(out), thread_count(num_threads))
     return out
@@ -406,16 +390,8 @@ def attention_topk(
     >>> hf.attention_topk(X, X, 1, scale=1.0).indices
     array([0, 1, 2], dtype=int32)
     """
-    problem = _problem(
-        Q,
-        K,
-        scale=scale,
-        mask=mask,
-        key_lengths=key_lengths,
-        bias=bias,
-        softcap=softcap,
-        position=position,
-    )
+    options = LogitOptions(scale, mask, key_lengths, bias, softcap, position)
+    problem = _problem(Q, K, options)
     k = as_count(k, "k", 1, problem.keys)
     columns = problem.empty(k, np.int64)
     weights = problem.empty(k)
@@ -483,17 +459,8 @@ def attention_apply(
            [2.]])
     """
     v = as_stored_array(V, "V")
-    problem = _problem(
-        Q,
-        K,
-        scale=scale,
-        mask=mask,
-        key_lengths=key_lengths,
-        bias=bias,
-        softcap=softcap,
-        position=position,
-        rows=rows,
-    )
+    options = LogitOptions(scale, mask, key_lengths, bias, softcap, position)
+    problem = _problem(Q, K, options, rows)
     if v.shape[:-2] != problem.kv_lead or v.shape[-2] != problem.keys:
         raise InputError(
             f"V must have the leading axes and rows of K, {(*problem.kv_lead, problem.keys)}; "
@@ -588,16 +555,8 @@ def attention_stats(
     >>> stats.effective_support.round(6), stats.keys_for_share
     (array([4.]), array([[2, 4]]))
     """
-    problem = _problem(
-        Q,
-        K,
-        scale=scale,
-        mask=mask,
-        key_lengths=key_lengths,
-        bias=bias,
-        softcap=softcap,
-        position=position,
-    )
+    options = LogitOptions(scale, mask, key_lengths, bias, softcap, position)
+    problem = _problem(Q, K, options)
     wanted = np.array([float(s) for s in shares], dtype=np.float64)
     for share in wanted:
         if not 0 < share <= 1:
@@ -661,7 +620,7 @@ class Attention:
         object.__setattr__(self, "scale", check_scale(scale, q.shape[-1]))
         object.__setattr__(self, "mask", mask)
         object.__setattr__(self, "errors", errors)
-        _problem(q, k, scale=self.scale, mask=mask)  # shapes and mask fit, or an error now
+        _problem(q, k, LogitOptions(self.scale, mask))  # they fit, or an error now
 
     def __repr__(self) -> str:
         from headfit._text import mask_text

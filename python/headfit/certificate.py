@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from headfit import _core
 from headfit._arrays import as_stack, as_stored_array, check_between, computed_in, thread_count
 from headfit._masks import core_mask
+from headfit._soft_target import core_logits
 from headfit._text import mask_text, number
 from headfit.attention import Attention
 from headfit.errors import CertificateError, InputError
@@ -371,19 +372,11 @@ def certify(
     q, k = attention.stored
     _check_rows(target, q, "Q")
     _check_rows(target, k, "K")
-    logits = _core.Logits(
-        as_stack(q),
-        as_stack(k),
-        1,
-        attention.scale,
-        0.0,
-        core_mask(attention.mask, (), (target.n, target.n)),
-    )
     none = np.empty(0)
     q_error, k_error = attention.errors or (none, none)
     found = _core.certify_logits(
         *target.parts,
-        logits,
+        core_logits(attention),
         q_error,
         k_error,
         accumulate == "float32",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from headfit import _core
 from headfit._arrays import as_array, as_count, as_stack, as_stored_array, is_sparse, thread_count
 from headfit._masks import core_mask
-from headfit.attention import Attention, _problem, attention_matrix
+from headfit.attention import Attention, LogitOptions, _problem, attention_matrix
 from headfit.errors import InputError
 
 __all__ = ["EXACT_LIMIT", "Sparsified", "sparsify"]
@@ -145,8 +145,8 @@ def _bounds(
 class _Logits:
     """Attention as its queries and keys: streamed."""
 
-    def __init__(self, q: Any, k: Any, options: dict[str, Any]) -> None:
-        self.problem = _problem(q, k, **options)
+    def __init__(self, q: Any, k: Any, options: LogitOptions) -> None:
+        self.problem = _problem(q, k, options)
         if self.problem.lead or self.problem.kv_lead:
             raise InputError(
                 "Q and K must be matrices, one head at a time; "
@@ -160,7 +160,7 @@ class _Logits:
 
     def dense(self, threads: int) -> NDArray[np.float64]:
         q, k, options = self.inputs
-        matrix = attention_matrix(q, k, **options, num_threads=threads)
+        matrix = attention_matrix(q, k, **vars(options), num_threads=threads)
         return matrix.astype(np.float64, copy=False)
 
 
@@ -322,20 +322,15 @@ def sparsify(
         if Q is not None or K is not None or scale is not None or mask is not None:
             raise InputError("M is an Attention with its own Q, K, scale and mask")
         M, (Q, K), scale, mask = None, M.stored, M.scale, M.mask
-    options = {
-        "scale": scale,
-        "key_lengths": key_lengths,
-        "bias": bias,
-        "softcap": softcap,
-        "position": position,
-    }
+    options = LogitOptions(scale, mask, key_lengths, bias, softcap, position)
     source: _Logits | _Matrix
     if M is None:
         if Q is None or K is None:
             raise InputError("give M, or both Q and K")
-        source = _Logits(Q, K, {**options, "mask": mask})
+        source = _Logits(Q, K, options)
     else:
-        given = [name for name, x in {"Q": Q, "K": K, **options}.items() if x is not None]
+        beside = {"Q": Q, "K": K, **vars(replace(options, mask=None))}
+        given = [name for name, x in beside.items() if x is not None]
         if given:
             raise InputError(f"{given[0]} goes with Q and K; M is the matrix itself")
         source = _Matrix(M, mask)

@@ -29,11 +29,11 @@ template <class T>
 Stored stored_for(const py::array& a, const char* name) {
   if (py::isinstance<Array<T>>(a)) return static_cast<const T*>(a.data());
   if (py::isinstance<Array<float>>(a)) return static_cast<const float*>(a.data());
-  if (a.itemsize() == 2 && a.dtype().kind() == 'f') return static_cast<const Eigen::half*>(a.data());
-  if (a.itemsize() == 2 && a.dtype().kind() == 'V') {
-    return static_cast<const Eigen::bfloat16*>(a.data());
-  }
-  throw InputError(std::string(name) + " must hold floats, no wider than what they are computed in");
+  const char kind = a.itemsize() == 2 ? a.dtype().kind() : ' ';
+  if (kind == 'f') return static_cast<const Eigen::half*>(a.data());
+  if (kind == 'V') return static_cast<const Eigen::bfloat16*>(a.data());
+  throw InputError(std::string(name) +
+                   " must hold floats, no wider than what they are computed in");
 }
 
 template <class T>

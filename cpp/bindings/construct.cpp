@@ -68,13 +68,25 @@ const char* name_of(LearnedStatus status) {
   }
 }
 
-std::optional<Heads<float>> start_of(const std::optional<py::array>& a) {
-  if (!a) return std::nullopt;
-  if (!py::isinstance<py::array_t<float, py::array::c_style>>(*a) || a->ndim() != 2) {
+Heads<float> start_of(const py::array& a) {
+  if (!py::isinstance<py::array_t<float, py::array::c_style>>(a) || a.ndim() != 2) {
     throw InputError("a start must be C-contiguous matrices of float32");
   }
-  return Heads<float>{static_cast<const float*>(a->data()), 1, a->shape(0), a->shape(1), a->size(),
-                      a->shape(1)};
+  return {static_cast<const float*>(a.data()), 1, a.shape(0), a.shape(1), a.size(), a.shape(1)};
+}
+std::optional<Heads<float>> start_of(const std::optional<py::array>& a) {
+  return a ? std::optional(start_of(*a)) : std::nullopt;
+}
+
+// Calls work(target, mask, run) with views of what Python gave, without the interpreter lock.
+template <class F>
+auto on_target(const Array<Offset>& offsets, const Array<Column>& columns,
+               const Array<double>& weights, const MaskArrays& mask, int threads, const F& work) {
+  const Run run = make_run(threads);
+  const Target target = target_of(offsets, columns, weights);
+  const Mask view = mask.view();
+  const py::gil_scoped_release release;
+  return work(target, view, run);
 }
 
 Array<float> array_of(const Matrix<float>& x) {
@@ -146,18 +158,14 @@ void bind_construct(py::module_& m) {
                                  const Array<double>& weights, const py::array& keys,
                                  const MaskArrays& mask, double leak, double distortion,
                                  bool equality, double max_norm, int threads) {
-    const Run run = make_run(threads);
-    const Target target = target_of(offsets, columns, weights);
-    const Mask view = mask.view();
     MaxMarginTask task{leak, distortion, equality ? RowForm::Equality : RowForm::Tolerance, {}};
     task.rows.max_norm = max_norm;
     const auto k = keys_of(keys);
-    MaxMarginRows rows;
-    {
-      const py::gil_scoped_release release;
-      rows = max_margin_queries(target, k, view,
-                                task, run);
-    }
+    const MaxMarginRows rows = on_target(
+        offsets, columns, weights, mask, threads,
+        [&](const Target& target, const Mask& view, const Run& run) {
+          return max_margin_queries(target, k, view, task, run);
+        });
     Array<double> q(std::vector<Index>{rows.q.rows(), rows.q.cols()});
     std::copy_n(rows.q.data(), rows.q.size(), q.mutable_data());
     py::list status;
@@ -178,9 +186,6 @@ void bind_construct(py::module_& m) {
                           const std::optional<py::array>& init_q,
                           const std::optional<py::array>& init_k, const py::object& progress,
                           int threads) {
-    const Run run = make_run(threads);
-    const Target target = target_of(offsets, columns, weights);
-    const Mask view = mask.view();
     LearnedOptions options{.dim = dim, .leak = leak, .distortion = distortion, .seed = seed,
                            .anneal_steps = anneal_steps, .max_steps = max_steps,
                            .time_limit = time_limit, .max_norm = max_norm, .max_logit = max_logit,
@@ -192,37 +197,31 @@ void bind_construct(py::module_& m) {
         return progress(scan.step, scan.rows_left, scan.worst_deficit).cast<bool>();
       };
     }
-    LearnedResult result;
-    {
-      const py::gil_scoped_release release;
-      result = fit_learned(target, view, options, run);
-    }
+    const LearnedResult result = on_target(
+        offsets, columns, weights, mask, threads,
+        [&](const Target& target, const Mask& view, const Run& run) {
+          return fit_learned(target, view, options, run);
+        });
     return py::make_tuple(array_of(result.q), array_of(result.k), report_of(result));
   }, py::arg("offsets"), py::arg("columns"), py::arg("weights"), py::arg("mask"), py::arg("dim"),
      py::arg("leak"), py::arg("distortion"), py::arg("seed"), py::arg("anneal_steps"),
      py::arg("max_steps"), py::arg("time_limit"), py::arg("max_norm"), py::arg("max_logit"),
-     py::arg("format"),
-     py::arg("query_unit"), py::arg("init_q"),
-     py::arg("init_k"), py::arg("progress"), py::arg("threads"));
+     py::arg("format"), py::arg("query_unit"), py::arg("init_q"), py::arg("init_k"),
+     py::arg("progress"), py::arg("threads"));
 
   m.def("round_queries", [](const Array<Offset>& offsets, const Array<Column>& columns,
                             const Array<double>& weights, const MaskArrays& mask,
                             const py::array& q, const py::array& k, double leak, double distortion,
                             double max_logit, const std::string& format, double query_unit,
                             int threads) {
-    const Run run = make_run(threads);
-    const Target target = target_of(offsets, columns, weights);
-    const Mask view = mask.view();
-    const LearnedOptions options{.dim = q.shape(1), .leak = leak, .distortion = distortion,
-                                 .max_logit = max_logit, .format = format_named(format),
-                                 .query_unit = query_unit, .init_q = start_of(q),
-                                 .init_k = start_of(k), .progress = {}};
-    Matrix<float> rounded;
-    {
-      const py::gil_scoped_release release;
-      rounded = round_queries(target, view, options, run);
-    }
-    return array_of(rounded);
+    const GivenHead head{start_of(q), start_of(k), leak, distortion, max_logit};
+    const auto stored_in = format_named(format);
+    if (!stored_in) throw InputError("rounding queries needs a format");
+    return array_of(on_target(
+        offsets, columns, weights, mask, threads,
+        [&](const Target& target, const Mask& view, const Run& run) {
+          return round_queries(target, view, head, *stored_in, query_unit, run);
+        }));
   }, py::arg("offsets"), py::arg("columns"), py::arg("weights"), py::arg("mask"), py::arg("q"),
      py::arg("k"), py::arg("leak"), py::arg("distortion"), py::arg("max_logit"), py::arg("format"),
      py::arg("query_unit"), py::arg("threads"));
@@ -231,12 +230,12 @@ void bind_construct(py::module_& m) {
                                const Array<double>& weights, const MaskArrays& mask,
                                const py::array& q, const py::array& k, double leak,
                                double distortion, double max_logit, int threads) {
-    const Run run = make_run(threads);
-    const LearnedOptions options{.dim = q.shape(1), .leak = leak, .distortion = distortion,
-                                 .max_logit = max_logit, .format = {}, .init_q = start_of(q),
-                                 .init_k = start_of(k), .progress = {}};
-    const auto found =
-        feasibility_loss(target_of(offsets, columns, weights), mask.view(), options, run);
+    const GivenHead head{start_of(q), start_of(k), leak, distortion, max_logit};
+    const LossGradient found = on_target(
+        offsets, columns, weights, mask, threads,
+        [&](const Target& target, const Mask& view, const Run& run) {
+          return feasibility_loss(target, view, head, run);
+        });
     return py::make_tuple(found.loss, array_of(found.q), array_of(found.k));
   }, py::arg("offsets"), py::arg("columns"), py::arg("weights"), py::arg("mask"), py::arg("q"),
      py::arg("k"), py::arg("leak"), py::arg("distortion"), py::arg("max_logit"),
@@ -246,16 +245,13 @@ void bind_construct(py::module_& m) {
   m.def("face_reports", [](const Array<Offset>& offsets, const Array<Column>& columns,
                            const Array<double>& weights, py::array keys, const MaskArrays& mask,
                            const Array<Index>& rows, int threads) {
-    const Run run = make_run(threads);
-    const Target target = target_of(offsets, columns, weights);
-    const Mask view = mask.view();
     const auto k = keys_of(keys);
-    std::vector<FaceReport> reports;
-    {
-      const py::gil_scoped_release release;
-      reports = face_reports(target, k, view,
-                             span_of(rows), run);
-    }
+    const auto wanted = span_of(rows);
+    const std::vector<FaceReport> reports = on_target(
+        offsets, columns, weights, mask, threads,
+        [&](const Target& target, const Mask& view, const Run& run) {
+          return face_reports(target, k, view, wanted, run);
+        });
     const auto terms = [](const std::vector<ConvexTerm>& combination) {
       py::list out;
       for (const ConvexTerm& t : combination) out.append(py::make_tuple(t.column, t.weight));

@@ -8,32 +8,43 @@
 namespace headfit {
 namespace {
 
+void check_asked(double leak, double distortion, double max_logit) {
+  if (!(leak > 0 && leak < 1)) {
+    throw InputError("leak must lie between 0 and 1; got " + std::to_string(leak));
+  }
+  if (!(distortion > 0)) {
+    throw InputError("distortion must be positive; got " + std::to_string(distortion));
+  }
+  if (!(max_logit > 0)) {
+    throw InputError("max_logit must be positive; got " + std::to_string(max_logit));
+  }
+}
+
+void check_start(const Target& target, const Heads<float>& q, const Heads<float>& k, Index dim) {
+  for (const auto* start : {&q, &k}) {
+    if (start->rows != target.n || start->cols < 1 || start->cols > dim || start->cols != q.cols) {
+      throw InputError("a start must have " + std::to_string(target.n) + " rows and 1 to " +
+                       std::to_string(dim) + " columns, as many in queries as in keys");
+    }
+    if (!(*start)[0].allFinite()) throw NonFiniteError("a start must be finite");
+  }
+}
+
+void check(const Target& target, const GivenHead& head) {
+  check_asked(head.leak, head.distortion, head.max_logit);
+  check_start(target, head.q, head.k, head.q.cols);
+}
+
 void check(const Target& target, const LearnedOptions& options) {
   if (options.dim < 1) throw InputError("dim must be positive; got " + std::to_string(options.dim));
-  if (!(options.leak > 0 && options.leak < 1)) {
-    throw InputError("leak must lie between 0 and 1; got " + std::to_string(options.leak));
-  }
-  if (!(options.distortion > 0)) {
-    throw InputError("distortion must be positive; got " + std::to_string(options.distortion));
-  }
+  check_asked(options.leak, options.distortion, options.max_logit);
   if (!(options.max_norm >= 0)) {
     throw InputError("max_norm must not be negative; got " + std::to_string(options.max_norm));
-  }
-  if (!(options.max_logit > 0)) {
-    throw InputError("max_logit must be positive; got " + std::to_string(options.max_logit));
   }
   if (options.init_q.has_value() != options.init_k.has_value()) {
     throw InputError("a start needs both queries and keys");
   }
-  if (!options.init_q) return;
-  for (const auto* start : {&*options.init_q, &*options.init_k}) {
-    if (start->rows != target.n || start->cols < 1 || start->cols > options.dim ||
-        start->cols != options.init_q->cols) {
-      throw InputError("a start must have " + std::to_string(target.n) + " rows and 1 to " +
-                       std::to_string(options.dim) + " columns, as many in queries as in keys");
-    }
-    if (!(*start)[0].allFinite()) throw NonFiniteError("a start must be finite");
-  }
+  if (options.init_q) check_start(target, *options.init_q, *options.init_k, options.dim);
 }
 
 }  // namespace
@@ -56,21 +67,19 @@ LearnedResult fit_learned(const Target& target, const Mask& mask, const LearnedO
   return learned::Annealing(target, mask, options, pooled).run();
 }
 
-Matrix<float> round_queries(const Target& target, const Mask& mask, const LearnedOptions& options,
-                            const Run& run) {
+Matrix<float> round_queries(const Target& target, const Mask& mask, const GivenHead& head,
+                            const NumberFormat& format, double query_unit, const Run& run) {
   using namespace learned;
-  check(target, options);
-  if (!options.init_q || !options.format) {
-    throw InputError("rounding queries needs queries, keys and a format");
-  }
+  check(target, head);
   if (target.n == 0) return {};
   constexpr int most_rounds = 6;
-  const Wanted wanted(target, options.leak, options.distortion, options.max_logit);
-  Descent descent(wanted, mask, options.init_q->cols, Recipe::for_row_size(wanted.mean_support(), 0),
-                  options.seed, std::numeric_limits<float>::infinity(), run);
-  descent.start_from((*options.init_q)[0], (*options.init_k)[0]);
+  const Wanted wanted(target, head.leak, head.distortion, head.max_logit);
+  const std::uint64_t seed = 0;  // of the columns that scans draw
+  Descent descent(wanted, mask, head.q.cols, Recipe::for_row_size(wanted.mean_support(), 0), seed,
+                  std::numeric_limits<float>::infinity(), run);
+  descent.start_from(head.q[0], head.k[0]);
   descent.scan();
-  const Grid grid{*options.format, options.query_unit};
+  const Grid grid{format, query_unit};
   descent.round_queries(grid, true);
   for (int round = 1; descent.scan().rows_left > 0 && round < most_rounds; ++round) {
     descent.round_queries(grid, false);
@@ -78,16 +87,15 @@ Matrix<float> round_queries(const Target& target, const Mask& mask, const Learne
   return descent.q().matrix();
 }
 
-LossGradient feasibility_loss(const Target& target, const Mask& mask, const LearnedOptions& options,
+LossGradient feasibility_loss(const Target& target, const Mask& mask, const GivenHead& head,
                               const Run& run) {
   using namespace learned;
-  check(target, options);
-  if (!options.init_q) throw InputError("a loss needs queries and keys");
-  const Wanted wanted(target, options.leak, options.distortion, options.max_logit);
-  PaddedRows q(target.n, options.init_q->cols);
+  check(target, head);
+  const Wanted wanted(target, head.leak, head.distortion, head.max_logit);
+  PaddedRows q(target.n, head.q.cols);
   PaddedRows k(q);
   const Philox random(0);  // nothing is drawn: every column has a place in the lists
-  given_start((*options.init_q)[0], (*options.init_k)[0], random, q, k);
+  given_start(head.q[0], head.k[0], random, q, k);
   Lists lists(wanted, static_cast<int>(target.n + target.n % 2));
   RowChecks checks(target.n);
   scan_near({wanted, q, k, random, 0, lists, checks}, mask, run);

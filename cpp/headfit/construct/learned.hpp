@@ -59,11 +59,20 @@ struct LearnedResult {
 LearnedResult fit_learned(const Target& target, const Mask& mask, const LearnedOptions& options,
                           const Run& run);
 
-// Queries near those of the start that options.format can hold, times options.query_unit, for
-// keys that stay as they are: the errors of a row's coordinates cancel where its tolerances
-// have it so, as far as a local search goes.
-Matrix<float> round_queries(const Target& target, const Mask& mask, const LearnedOptions& options,
-                            const Run& run);
+// Queries and keys that somebody has, and what is asked of them.
+struct GivenHead {
+  Heads<float> q;
+  Heads<float> k;
+  double leak = 0.05;
+  double distortion = 0.1;
+  double max_logit = std::numeric_limits<double>::infinity();
+};
+
+// Queries near those given that `format` can hold, times `query_unit`, for keys that stay as they
+// are: the errors of a row's coordinates cancel where its tolerances have it so, as far as a
+// local search goes.
+Matrix<float> round_queries(const Target& target, const Mask& mask, const GivenHead& head,
+                            const NumberFormat& format, double query_unit, const Run& run);
 
 // The loss that the fit descends, over every column, and its gradient: for tests, and for who
 // wants another descent. Memory: O(n^2).
@@ -72,7 +81,7 @@ struct LossGradient {
   Matrix<float> q;
   Matrix<float> k;
 };
-LossGradient feasibility_loss(const Target& target, const Mask& mask, const LearnedOptions& options,
+LossGradient feasibility_loss(const Target& target, const Mask& mask, const GivenHead& head,
                               const Run& run);
 
 }  // namespace headfit

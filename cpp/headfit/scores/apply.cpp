@@ -25,7 +25,7 @@ class PackedValues {
     first_ = first_head;
     data_.ensure(heads * panels_ * rows_ * Blocking<T>::panel);
     parallel_tasks(heads, run, [&] {
-      return [&, values = HeadRows<T>(v_)](Index task) mutable { pack_head(values, first_ + task); };
+      return [&, rows = HeadRows<T>(v_)](Index task) mutable { pack_head(rows, first_ + task); };
     });
   }
 

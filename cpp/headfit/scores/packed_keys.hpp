@@ -1,4 +1,5 @@
-// The keys of a few heads in the microkernel's panels, packed by all threads.
+// The keys of a few heads in the microkernel's panels, packed by all threads, and what folds may
+// want packed beside them.
 #pragma once
 
 #include "headfit/base/threads.hpp"
@@ -56,6 +57,11 @@ class PackedKeys {
   Index panel_size_;
   std::vector<double> max_abs_;
   Buffer<T> data_;
+};
+
+struct NothingBeside {
+  Index cols() const { return 0; }
+  void pack(Index, Index, const Run&) const {}
 };
 
 }  // namespace headfit::detail

@@ -15,8 +15,7 @@
 // where bit b is set if logits[b], of row r and column col + b, exceeds the limit. Columns
 // ascend within a row; a whole panel of logits can be read. Where no mask edge, bias or cap stands
 // in the way, the logits then never leave the registers. If it has T* lowest(const RowBlock&) too
-// (a vector for each row, padded like the limits), the least unmasked logits of the row are kept
-// there, lane by lane.
+// (a vector a row, padded like the limits), the least unmasked logits are kept there, by lanes.
 #pragma once
 
 #include "headfit/scores/hits.hpp"
@@ -91,7 +90,8 @@ class BlockWorker {
 
   // Whole panels of columns whose logits are bare products for every row of the block.
   ColumnRange bare_columns(const RowBlock& block) const {
-    if (source_.softcap > 0 || source_.bias.is_set() || source_.mask.has_pattern()) return none(block);
+    const bool has_bias = source_.bias.is_set();
+    if (source_.softcap > 0 || has_bias || source_.mask.has_pattern()) return none(block);
     const Index begin = round_up(block.shared.begin, B::panel);
     const Index end = block.shared.end / B::panel * B::panel;
     return begin < end ? ColumnRange{begin, end} : none(block);
@@ -172,15 +172,6 @@ class BlockWorker {
 
 }  // namespace detail
 
-namespace detail {
-
-struct NothingBeside {
-  Index cols() const { return 0; }
-  void pack(Index, Index, const Run&) const {}
-};
-
-}  // namespace detail
-
 // Streams all logits of `source` through folds made by make_fold(), one a thread.
 // Rows of a block: a multiple of Blocking<T>::row_group is best. What folds need beside each key,
 // cols() numbers, is made by pack(first_key_head, heads, run) before the tiles of these heads.
@@ -190,9 +181,9 @@ void stream_tiles(const LogitSource<T>& source, const Run& run, MakeFold&& make_
   using Fold = decltype(make_fold());
   source.validate();
   // Few heads are packed at a time: memory stays O(one head), or 64 MiB if heads are small.
-  const Index head_bytes = std::max<Index>(
-      1, source.k.rows * (source.k.cols + beside.cols()) * Index(sizeof(T)));
-  const Index heads_at_once = std::max<Index>(1, (Index(64) << 20) / head_bytes);
+  const Index head_bytes = source.k.rows * (source.k.cols + beside.cols()) * Index(sizeof(T));
+  const Index fitting = head_bytes > 0 ? (Index(64) << 20) / head_bytes : source.k.count;
+  const Index heads_at_once = std::max<Index>(1, fitting);
   for (Index head = 0; head < source.k.count; head += heads_at_once) {
     const Index heads = std::min(heads_at_once, source.k.count - head);
     detail::PackedKeys<T> keys(source, head, heads, run);

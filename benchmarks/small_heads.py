@@ -17,7 +17,7 @@ from peers import adam_in_jax, adam_in_torch
 
 LEAK, DISTORTION = 0.05, np.expm1(0.1)
 
-# n, k, head size, steps of the first anneal.
+# n, k, head size, steps before the first quench.
 QUICK = [(128, 3, 7, 500)]
 DEFAULT = [(512, 4, 7, 500), (1024, 4, 8, 500), (2048, 4, 9, 500), (512, 8, 12, 500),
            (1024, 8, 14, 500), (2048, 8, 16, 500), (512, 16, 21, 500)]  # fmt: skip

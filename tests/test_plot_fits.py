@@ -46,7 +46,7 @@ def test_keys_lie_at_their_logits_and_the_lines_leave_the_margin(pattern, head, 
     assert picture.others_line.get_xdata()[0] == pytest.approx(high - low, abs=1e-3)
     assert picture.nearest.get_offsets()[0][0] == picture.others_line.get_xdata()[0]
     assert np.exp(high - low) <= head.certificate.row_leak[7] * 1.001
-    assert f"margin {low - high:.2g}"[:9] in ax.get_title()
+    assert f"margin {low - high:.3g}," in ax.get_title()
 
 
 def test_the_other_direction_of_keys_is_their_leading_one_across_the_query(ax):

@@ -100,7 +100,8 @@ py::dict report_of(const LearnedResult& r) {
   d["status"] = name_of(r.status);
   d["steps"] = r.steps;
   d["scans"] = r.scans;
-  d["anneals"] = r.anneals;
+  d["starts"] = r.starts;
+  d["quenches"] = r.quenches;
   d["reheats"] = r.reheats;
   d["roundings"] = r.roundings;
   d["rows_left"] = Array<Index>(static_cast<Index>(r.failed_rows.size()), r.failed_rows.data());
@@ -180,14 +181,14 @@ void bind_construct(py::module_& m) {
   // (q, k, report). progress(step, rows left, worst deficit) returns False to stop.
   m.def("fit_learned", [](const Array<Offset>& offsets, const Array<Column>& columns,
                           const Array<double>& weights, const MaskArrays& mask, Index dim,
-                          double leak, double distortion, std::uint64_t seed, Index anneal_steps,
+                          double leak, double distortion, std::uint64_t seed, Index first_hold,
                           Index max_steps, double time_limit, double max_norm, double max_logit,
                           const std::string& format, double query_unit,
                           const std::optional<py::array>& init_q,
                           const std::optional<py::array>& init_k, const py::object& progress,
                           int threads) {
     LearnedOptions options{.dim = dim, .leak = leak, .distortion = distortion, .seed = seed,
-                           .anneal_steps = anneal_steps, .max_steps = max_steps,
+                           .first_hold = first_hold, .max_steps = max_steps,
                            .time_limit = time_limit, .max_norm = max_norm, .max_logit = max_logit,
                            .format = format_named(format), .query_unit = query_unit,
                            .init_q = start_of(init_q), .init_k = start_of(init_k), .progress = {}};
@@ -204,7 +205,7 @@ void bind_construct(py::module_& m) {
         });
     return py::make_tuple(array_of(result.q), array_of(result.k), report_of(result));
   }, py::arg("offsets"), py::arg("columns"), py::arg("weights"), py::arg("mask"), py::arg("dim"),
-     py::arg("leak"), py::arg("distortion"), py::arg("seed"), py::arg("anneal_steps"),
+     py::arg("leak"), py::arg("distortion"), py::arg("seed"), py::arg("first_hold"),
      py::arg("max_steps"), py::arg("time_limit"), py::arg("max_norm"), py::arg("max_logit"),
      py::arg("format"), py::arg("query_unit"), py::arg("init_q"), py::arg("init_k"),
      py::arg("progress"), py::arg("threads"));

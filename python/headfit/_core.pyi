@@ -115,7 +115,7 @@ def fit_learned(
     leak: float,
     distortion: float,
     seed: int,
-    anneal_steps: int,
+    first_hold: int,
     max_steps: int,
     time_limit: float,
     max_norm: float,

@@ -32,7 +32,7 @@ FORMAT = 1
 class Trial:
     """One head size that a search tried: its outcome and the seconds it took.
 
-    `restarts` counts the anneals and reheats of learned beyond the first.
+    `restarts` counts the quenches and reheats of learned beyond the first.
     """
 
     dim: int

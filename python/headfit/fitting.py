@@ -162,8 +162,8 @@ def fit(
         them in float32 registers: None. Without `max_logit`, |logit| is bounded so that steps
         of the format are at most half of what the distortion allows.
     effort : "low", "medium", "high" or int
-        Of learned: the steps of its first anneal. More steps reach one or two dimensions less
-        and take several times as long.
+        Of learned: the steps before it first checks whether it can end, and, times 200, the
+        steps after which it gives up; "low" is 300. The smallest sizes take thousands.
     init : (Q, K), optional
         Of learned: a start, with logits Q K^T, of the same or a smaller size.
     time_limit : float, optional

@@ -198,8 +198,8 @@ class Task:
         used = self.scale_for(dim)
         q, k = head.stored(used, self.dtype)
         c = self.judge(Attention(q, k, scale=used, mask=self.target.mask), False)
-        report = head.settings.get("learned", {"anneals": 1, "reheats": 0})
-        restarts = report["anneals"] - 1 + report["reheats"]
+        report = head.settings.get("learned", {"quenches": 1, "reheats": 0})
+        restarts = report["quenches"] - 1 + report["reheats"]
         seconds = time.perf_counter() - begin
         return Trial(dim, c.holds, c.leak, c.distortion, seconds, restarts), head
 

@@ -24,17 +24,16 @@ struct LearnedOptions {
   double leak = 0.05;
   double distortion = 0.1;
   std::uint64_t seed = 0;
-  Index anneal_steps = 0;  // of the first anneal; 0: 500. One that was too quick is followed by
-                           // one 2.5 times as long
-  Index max_steps = 60000;  // over all anneals and reheats
+  Index first_hold = 0;  // steps before the first quench; 0: 300
+  Index max_steps = 60000;  // in all
   double time_limit = std::numeric_limits<double>::infinity();  // seconds
   double max_norm = 0;  // of max ||q|| max ||k||; 0: any
   double max_logit = std::numeric_limits<double>::infinity();  // of |q.k|
   // What Q / query_unit and K are stored in; none: float32, in which the fit works.
   std::optional<NumberFormat> format;
   double query_unit = 1;
-  // A start, both or neither, of at most `dim` columns: what is missing is drawn, small. The
-  // first anneal then begins at the temperature of a reheat.
+  // A start, both or neither, of at most `dim` columns: what is missing is drawn, small. A
+  // random start follows one that fails.
   std::optional<Heads<float>> init_q;
   std::optional<Heads<float>> init_k;
   // Called after every exact scan; false stops the fit.
@@ -49,7 +48,7 @@ struct LearnedResult {
   Matrix<float> k;
   std::vector<Index> failed_rows;  // rows that the last exact scan found outside the tolerances
   double worst_deficit = 0;
-  Index steps = 0, scans = 0, anneals = 0, reheats = 0, roundings = 0;
+  Index steps = 0, scans = 0, starts = 0, quenches = 0, reheats = 0, roundings = 0;
   double seconds = 0;
 };
 

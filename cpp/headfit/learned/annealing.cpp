@@ -1,6 +1,7 @@
 #include "headfit/learned/annealing.hpp"
 
 #include <cmath>
+#include <utility>
 
 namespace headfit::learned {
 namespace {
@@ -19,23 +20,23 @@ Annealing::Annealing(const Target& target, const Mask& mask, const LearnedOption
     : options_(options),
       run_(run),
       wanted_(target, options.leak, options.distortion, options.max_logit),
-      recipe_(Recipe::for_row_size(wanted_.mean_support(), options.anneal_steps)),
+      recipe_(Recipe::for_row_size(wanted_.mean_support(), options.first_hold)),
       descent_(wanted_, mask, options.dim, recipe_, options.seed, radius_for(options.max_norm),
                run) {
   if (options.format) wanted_.reserve(reserve_);
 }
 
 LearnedResult Annealing::run() {
-  Outcome outcome = Outcome::Annealed;
-  Index steps = recipe_.anneal_steps;
-  for (Index number = 0; outcome == Outcome::Annealed; ++number) {
+  Outcome outcome = options_.init_q ? from_given_start() : Outcome::Left;
+  Index first_hold = recipe_.first_hold;
+  for (Index number = 0; outcome == Outcome::Left; ++number) {
     const Index roundings = result_.roundings;
-    outcome = attempt(number, steps);
-    if (options_.format && outcome == Outcome::Annealed && result_.roundings == roundings) {
+    outcome = from_random_start(number, first_hold);
+    if (options_.format && outcome == Outcome::Left && result_.roundings == roundings) {
       reserve_ *= reserve_decay;
       wanted_.reserve(reserve_);
     }
-    if (!is_warm(number)) steps = steps * 5 / 2;
+    first_hold = first_hold * 5 / 2;
   }
   if (outcome == Outcome::Met) result_.status = LearnedStatus::Met;
   result_.q = descent_.q().matrix();
@@ -48,27 +49,55 @@ LearnedResult Annealing::run() {
   return std::move(result_);
 }
 
-// One anneal and the reheats after it. Few rows left: reheats with raised weights free them.
-// Many: the anneal was too quick for this dim, and a longer one must start afresh.
-Annealing::Outcome Annealing::attempt(Index number, Index steps) {
-  constexpr Index most_reheats = 6, surely = 3;
-  if (is_warm(number)) {
-    descent_.start_from((*options_.init_q)[0], (*options_.init_k)[0]);
-  } else {
-    descent_.start_randomly(static_cast<std::uint64_t>(number));
+Annealing::Outcome Annealing::from_given_start() {
+  descent_.start_from((*options_.init_q)[0], (*options_.init_k)[0]);
+  ++result_.starts;
+  return settle(reheat_length, warm_steps);
+}
+
+// A quench that leaves many rows came too early: the hold goes on from where it was.
+Annealing::Outcome Annealing::from_random_start(Index number, Index first_hold) {
+  descent_.start_randomly(static_cast<std::uint64_t>(number));
+  ++result_.starts;
+  for (Index from = 0, to = first_hold;; from = std::exchange(to, to + (2 * to + 4) / 5)) {
+    Outcome outcome = hold(from, to);
+    if (outcome != Outcome::Left) return outcome;
+    const Places held = descent_.places();
+    outcome = settle(recipe_.held_length(to), quench_steps);
+    if (outcome != Outcome::Left || to >= hold_span * first_hold) return outcome;
+    descent_.go_to(held);
   }
-  ++result_.anneals;
-  Outcome outcome = anneal(is_warm(number) ? recipe_.reheat_step : recipe_.first_step, steps);
-  if (options_.format && outcome == Outcome::Met) outcome = store();
-  for (Index again = 0; outcome == Outcome::Annealed && again < most_reheats; ++again) {
+}
+
+Annealing::Outcome Annealing::hold(Index from, Index to) {
+  for (Index t = from; t < to; ++t) {
+    if (t == from || t % scan_every == 0 || t < scan_always) {
+      const Outcome outcome = list_anew();
+      if (outcome != Outcome::Left) return stored(outcome);
+    }
+    descent_.step(recipe_.held_length(t));
+    ++result_.steps;
+  }
+  return Outcome::Left;
+}
+
+// An anneal, and reheats with raised weights, which free the hard rows where they are few.
+Annealing::Outcome Annealing::settle(float length, Index steps) {
+  constexpr Index most_reheats = 6, surely = 3;
+  ++result_.quenches;
+  Outcome outcome = stored(anneal(length, steps));
+  for (Index again = 0; outcome == Outcome::Left && again < most_reheats; ++again) {
     const Index before = last_.rows_left;
     if (!few_are_hard()) break;
-    outcome = anneal(recipe_.reheat_step, std::max<Index>(300, steps / 5));
+    outcome = stored(anneal(reheat_length, reheat_steps));
     ++result_.reheats;
-    if (options_.format && outcome == Outcome::Met) outcome = store();
     if (again + 1 >= surely && last_.rows_left >= before) break;
   }
   return outcome;
+}
+
+Annealing::Outcome Annealing::stored(Outcome outcome) {
+  return options_.format && outcome == Outcome::Met ? store() : outcome;
 }
 
 // A head that meets the tolerances with some to spare goes to the format it is stored in: keys
@@ -77,7 +106,7 @@ Annealing::Outcome Annealing::store() {
   constexpr Index settling = 200, between_scans = 10, most_rounds = 6;
   constexpr float first = 0.02f;
   ++result_.roundings;
-  descent_.keep();
+  const Places found = descent_.places();
   descent_.round_keys({*options_.format, 1});
   for (Index t = 0; t < settling; ++t) {
     if (t % between_scans == 0) {
@@ -85,7 +114,7 @@ Annealing::Outcome Annealing::store() {
       if (must_stop()) return Outcome::Stopped;
     }
     const float done = static_cast<float>(t) / static_cast<float>(settling);
-    descent_.step_queries(first * std::pow(recipe_.last_step / first, done));
+    descent_.step_queries(first * std::pow(last_length / first, done));
     ++result_.steps;
   }
   wanted_.reserve(0);
@@ -100,37 +129,42 @@ Annealing::Outcome Annealing::store() {
   if (last_.rows_left == 0) return Outcome::Met;
   reserve_ = std::min(reserve_ * reserve_growth, reserve_cap);
   wanted_.reserve(reserve_);
-  descent_.go_back();
+  descent_.go_to(found);
   scan();
-  return must_stop() ? Outcome::Stopped : Outcome::Annealed;
+  return must_stop() ? Outcome::Stopped : Outcome::Left;
 }
 
 // Step lengths fall exponentially. Ends early when nothing but hard rows is left and steps
 // have become too short to free them.
 Annealing::Outcome Annealing::anneal(float first, Index steps) {
   constexpr float too_short = 2e-3f;
-  Index next_scan = result_.steps;
+  Index next_scan = 0;
   Index listed_failures = wanted_.n();
   for (Index t = 0; t < steps; ++t) {
     const float done = static_cast<float>(t) / static_cast<float>(steps);
-    const float length = first * std::pow(recipe_.last_step / first, done);
-    if (result_.steps >= next_scan || listed_failures == 0) {
-      scan();
-      if (last_.rows_left == 0) return Outcome::Met;
-      if (must_stop()) return Outcome::Stopped;
+    const float length = first * std::pow(last_length / first, done);
+    if (t >= next_scan || listed_failures == 0) {
+      const Outcome outcome = list_anew();
+      if (outcome != Outcome::Left) return outcome;
       if (length < too_short && last_.hard_rows > 0 && last_.rows_left <= 2 * last_.hard_rows) {
-        return Outcome::Annealed;
+        return Outcome::Left;
       }
       if (few_are_hard()) descent_.reweight();
-      descent_.transpose_lists();
-      next_scan = result_.steps + (descent_.age() < recipe_.scan_always ? 1 : recipe_.scan_every);
+      next_scan = t + scan_every;
     }
     listed_failures = descent_.step(length);
     ++result_.steps;
   }
+  return list_anew();
+}
+
+// Scans, and makes ready for steps.
+Annealing::Outcome Annealing::list_anew() {
   scan();
   if (last_.rows_left == 0) return Outcome::Met;
-  return must_stop() ? Outcome::Stopped : Outcome::Annealed;
+  if (must_stop()) return Outcome::Stopped;
+  descent_.transpose_lists();
+  return Outcome::Left;
 }
 
 void Annealing::scan() {

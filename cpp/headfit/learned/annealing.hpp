@@ -1,4 +1,6 @@
-// The schedule: anneals, reheats, and when to stop.
+// The schedule: holds, quenches, reheats, and when to stop. The length of the steps is a
+// temperature. Held where keys still change places, and quenched now and then, a fit ends soon
+// after the keys have found theirs, however long that takes.
 #pragma once
 
 #include <chrono>
@@ -15,13 +17,17 @@ class Annealing {
   LearnedResult run();
 
  private:
-  enum class Outcome { Met, Annealed, Stopped };
+  enum class Outcome { Met, Left, Stopped };  // rows are left
   using Clock = std::chrono::steady_clock;
 
-  Outcome attempt(Index number, Index steps);
-  Outcome anneal(float first, Index steps);
+  Outcome from_given_start();
+  Outcome from_random_start(Index number, Index first_hold);
+  Outcome hold(Index from, Index to);
+  Outcome settle(float length, Index steps);
+  Outcome anneal(float length, Index steps);
+  Outcome stored(Outcome outcome);
   Outcome store();
-  bool is_warm(Index number) const { return number == 0 && options_.init_q.has_value(); }
+  Outcome list_anew();
   void scan();
   bool must_stop();
   bool few_are_hard() const;

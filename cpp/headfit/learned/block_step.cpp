@@ -72,7 +72,6 @@ BlockSteps::BlockSteps(Index n, Index dim, const Recipe& recipe)
       dim_(dim),
       triangle_(dim * (dim + 1) / 2),
       damping_(recipe.damping),
-      momentum_share_(recipe.momentum),
       momentum_(static_cast<std::size_t>(blocks_ * dim * lanes)),
       curvature_(static_cast<std::size_t>(blocks_ * triangle_ * lanes)) {}
 
@@ -99,9 +98,9 @@ void BlockSteps::solve(Index block, float length, Index age, LaneScratch& scratc
   factor(dim_, ei::pmul(simd::fill(1e-6f), damping), h);
 
   float* momentum = momentum_.data() + block * dim_ * lanes;
-  const float y_correction = start_correction(momentum_share_, age);
+  const float y_correction = start_correction(momentum_memory, age);
   for (Index t = 0; t < dim_ * lanes; t += lanes) {
-    simd::store(y + t, averaged(momentum + t, momentum_share_, y_correction,
+    simd::store(y + t, averaged(momentum + t, momentum_memory, y_correction,
                                 scratch.gradient.data() + t));
   }
   const Pack squares = solve_factored(dim_, h, y);

@@ -34,7 +34,7 @@ class BlockSteps {
 
  private:
   Index blocks_, dim_, triangle_;
-  float damping_, momentum_share_;
+  float damping_;
   std::vector<float> momentum_, curvature_;
 };
 

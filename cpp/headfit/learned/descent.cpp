@@ -91,14 +91,10 @@ Index Descent::step_queries(float length) {
   return std::accumulate(block_failures_.begin(), block_failures_.end(), Index(0));
 }
 
-void Descent::keep() {
-  kept_q_ = q_;
-  kept_k_ = k_;
-}
-
-void Descent::go_back() {
-  q_ = *kept_q_;
-  k_ = *kept_k_;
+void Descent::go_to(const Places& places) {
+  q_ = places.q;
+  k_ = places.k;
+  std::fill(weight_.begin(), weight_.end(), 1.0f);
 }
 
 void Descent::round_keys(const Grid& grid) {

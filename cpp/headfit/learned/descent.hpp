@@ -3,7 +3,6 @@
 #pragma once
 
 #include <memory>
-#include <optional>
 
 #include "headfit/learned/block_step.hpp"
 #include "headfit/learned/gradient.hpp"
@@ -35,6 +34,11 @@ struct ScanSummary {
   float worst_deficit = 0;
 };
 
+// Where queries and keys are.
+struct Places {
+  PaddedRows q, k;
+};
+
 class Descent {
  public:
   // Every query and every key stays within `radius`.
@@ -56,9 +60,9 @@ class Descent {
   void round_keys(const Grid& grid);
   // Queries of the rows that do not meet the tolerances go to a grid, and search around there.
   void round_queries(const Grid& grid, bool all);
-  // Where the rows were before they went to a grid.
-  void keep();
-  void go_back();
+  Places places() const { return {q_, k_}; }
+  // Weights start anew.
+  void go_to(const Places& places);
 
   // Moves every coordinate by `length` on average. Returns how many rows missed before it,
   // judged by their lists alone.
@@ -92,7 +96,6 @@ class Descent {
   const float radius_;
   PaddedRows q_, k_;
   PaddedRows next_q_;  // queries move only after the keys have read them
-  std::optional<PaddedRows> kept_q_, kept_k_;
   BlockSteps query_steps_, key_steps_;
   Lists lists_;
   Gradient gradient_;

@@ -3,38 +3,51 @@
 #pragma once
 
 #include <algorithm>
+#include <cmath>
 
 #include "headfit/base/types.hpp"
 
 namespace headfit::learned {
 
 struct Recipe {
-  Index anneal_steps = 500;
-  int list_cap = 24;         // off-support entries listed a row; even
-  float first_step = 0.5f;   // root-mean-square change of a coordinate in one step, at first
-  float last_step = 1e-4f;   // and at the end of an anneal: the step is its temperature
-  float reheat_step = 0.03f;
-  float damping = 0.3f;      // of the row curvature, relative to its mean eigenvalue
-  float momentum = 0.95f;
-  Index scan_every = 2;      // steps that share a list, once `scan_always` steps are over
-  Index scan_always = 100;
+  Index first_hold = 300;  // steps before the first quench
+  int list_cap = 24;       // off-support entries listed a row; even
+  float hottest = 0.5f;    // root-mean-square change of a coordinate in one step: at first,
+  float warmth = 0.14f;    // and after a thousand steps
+  float damping = 0.3f;    // of the row curvature, relative to its mean eigenvalue
 
-  // A wide row wants more damping and shorter, less persistent steps.
-  static Recipe for_row_size(double k, Index anneal_steps) {
+  // A wide row wants more damping and shorter steps.
+  static Recipe for_row_size(double k, Index first_hold) {
     const auto size = static_cast<float>(std::max(k, 1.0));
     Recipe r;
-    if (anneal_steps > 0) r.anneal_steps = anneal_steps;
+    if (first_hold > 0) r.first_hold = first_hold;
     r.list_cap = std::max(24, 2 * static_cast<int>(2 * size));
-    r.first_step = std::clamp(2 / size, 0.25f, 0.5f);
-    r.damping = std::clamp(size * size / 20, 0.3f, 30.0f);
-    r.momentum = size < 6 ? 0.95f : 0.9f;
+    r.hottest = std::clamp(2 / size, 0.25f, 0.5f);
+    r.warmth *= std::min(1.0f, 4 / size);
+    r.damping = std::clamp(size * size / 50, 0.3f, 30.0f);
     return r;
+  }
+
+  // The length of a step, after `steps` steps from the start. Keys find their places at a
+  // length that depends on the pattern and the dim: this passes each one slowly.
+  float held_length(Index steps) const {
+    return std::min(hottest, warmth * std::sqrt(1000 / static_cast<float>(steps + 1)));
   }
 };
 
+inline constexpr Index hold_span = 10;        // the longest hold from one start, in first holds
+inline constexpr Index quench_steps = 200;    // from a held length to the last
+inline constexpr Index warm_steps = 500;      // from the reheat length, with a given start
+inline constexpr Index reheat_steps = 300;
+inline constexpr float reheat_length = 0.03f;
+inline constexpr float last_length = 1e-4f;
+inline constexpr float momentum_memory = 0.9f;
+inline constexpr Index scan_always = 100;     // steps, and then
+inline constexpr Index scan_every = 2;        // steps share a list
+
 inline constexpr float list_slack = 0.15f;       // logits this far below a row's limit are listed
 inline constexpr float hard_deficit = 0.5f;      // a row that misses by more is hard
-inline constexpr float hard_share = 0.1f;        // fewer hard rows than this can be freed
+inline constexpr float hard_share = 0.75f;       // fewer hard rows than this can be freed
 inline constexpr float weight_growth = 1.1f;     // of a hard row's pull on the keys, a scan
 inline constexpr float weight_cap = 300.0f;
 // The part of the distortion to spare before rows go to a coarse format, at first; more after

@@ -52,32 +52,42 @@ def compare(n, k, dim, sample):
     target, table = hf.Target(A), hf.KeyTable.random(n, dim, rng=0, dtype=np.float64)
     keys = table.keys
 
-    def ours():
+    def ours(threads):
         return max_margin(target, table, form="equality", leak=LEAK, distortion=DISTORTION,
-                          max_norm=np.inf, threads=OPTIONS.threads)  # fmt: skip
+                          max_norm=np.inf, threads=threads)  # fmt: skip
 
-    head = ours()
-    start = time.perf_counter()
-    head = ours()
-    seconds = {"headfit": (time.perf_counter() - start) / n}
+    name = f"headfit, all rows, {OPTIONS.threads} threads"
+    alone = "headfit, all rows, 1 thread"
+    times = measure.interleaved({name: lambda: ours(OPTIONS.threads), alone: lambda: ours(1)}, 3)
+    seconds = {name: t / n for name, t in times.items()}
+    head = ours(OPTIONS.threads)
+    assert (head.Q == ours(1).Q).all()
     rows = np.random.default_rng(0).choice(n, sample, replace=False)
     solved = [i for i in rows if i not in set(head.failed_rows)]
     tight = (LEAK * np.exp(-0.02 * np.log1p(DISTORTION)),
              np.expm1(0.98 * np.log1p(DISTORTION)))  # fmt: skip
     problems = [row_problem(A, keys, i, *tight) for i in solved]
-    for name, solve in (("quadprog", with_quadprog), ("HiGHS, feasibility", with_highs)):
+    peers = {"quadprog": with_quadprog, "HiGHS, feasibility": with_highs}
+    for peer, solve in peers.items():
         start = time.perf_counter()
         answers = [solve(p) for p in problems]
-        seconds[name] = (time.perf_counter() - start) / len(problems)
+        spent = time.perf_counter() - start
+        seconds[f"{peer}, {len(problems)} rows, 1 thread"] = spent / len(problems)
         assert all(x is not None for x in answers), "a row that we solved must have a query"
-        if name == "quadprog":
+        if peer == "quadprog":
             norms = [np.linalg.norm(x) for x in answers]
             np.testing.assert_allclose(np.linalg.norm(head.Q[solved], axis=1), norms, rtol=1e-6)
-    title = f"max-margin queries, n={n}, k={k}, d={dim}, a row; {len(problems)} rows of the peers"
-    measure.ratios(title, seconds, "headfit")
-    for peer in ("quadprog", "HiGHS, feasibility"):
+    title = f"max-margin queries, n={n}, k={k}, d={dim}, a row, every constraint"
+    rows_of_table = [["work", "ms a row", "times headfit", "times headfit on 1 thread"]]
+    rows_of_table += [
+        [work, f"{1e3 * s:.3f}", f"{s / seconds[name]:.1f}", f"{s / seconds[alone]:.1f}"]
+        for work, s in seconds.items()
+    ]
+    measure.table(title, rows_of_table)
+    for peer in peers:
+        theirs = seconds[f"{peer}, {len(problems)} rows, 1 thread"]
         measure.summarise(f"max-margin queries, n={n:,}, k={k}, d={dim}, a row",
-                          seconds["headfit"], peer, seconds[peer])  # fmt: skip
+                          seconds[name], peer, theirs)  # fmt: skip
     print(f"\nrows that have no query: {head.failed_rows.size}")
     return {"seconds_a_row": seconds, "failed": int(head.failed_rows.size)}
 

@@ -8,7 +8,7 @@ namespace headfit {
 
 void ConstraintPool::reserve(int dim, int points, int rows) {
   if (dim != keys_.rows() || points > keys_.cols()) {
-    keys_.setZero(dim, std::max<Eigen::Index>(points, keys_.cols()));
+    keys_.resize(dim, std::max<Eigen::Index>(points, keys_.cols()));
     product_.setZero(keys_.cols());
   }
   if (static_cast<std::size_t>(rows) > point_.size()) {
@@ -34,7 +34,10 @@ int ConstraintPool::add_point(const double* key) {
 void ConstraintPool::replace_point(int point, const double* key) {
   keys_.col(point) = Eigen::Map<const Eigen::VectorXd>(key, keys_.rows());
   product_[point] = std::numeric_limits<double>::infinity();
-  key_norm_ = std::max(key_norm_, keys_.col(point).stableNorm());
+  double norm = keys_.col(point).norm();
+  // The careful norm only where squares overflow or vanish: it is many times slower.
+  if (!(norm > 1e-140 && norm < 1e140)) norm = keys_.col(point).stableNorm();
+  key_norm_ = std::max(key_norm_, norm);
 }
 
 int ConstraintPool::add_row(int point, int group, double sign, double rhs, bool equality) {

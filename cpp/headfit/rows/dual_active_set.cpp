@@ -7,8 +7,6 @@ namespace headfit {
 
 namespace {
 constexpr double infinity = std::numeric_limits<double>::infinity();
-// A rate below this share of the largest is rounding: it never blocks a step.
-constexpr double rate_noise = 1e-13;
 // What cleaning a witness may add to its residual, beside the terms that it sums.
 constexpr double witness_noise = 2e-14;
 // Steps beyond d without a measurable rise of |q| before the tolerance is loosened.
@@ -20,12 +18,13 @@ void DualActiveSet::reserve(int dim, int points, int rows) {
   pool_.reserve(dim, points, rows);
   set_.reserve(dim, rows);
   if (rate_.size() != dim) {
-    for (auto* v : {&d_, &h_, &z_, &rate_}) v->setZero(dim);
+    for (auto* v : {&d_, &rate_, &length_}) v->setZero(dim);
+    split_.setZero(2 * dim);
   }
   ray_.reserve(rows);
   ray_.clear();
+  next_.reserve();
   steps_ = 0;
-  violation_ = 0.0;
 }
 
 int DualActiveSet::add_row(int point, int group, double sign, double rhs, bool equality) {
@@ -42,75 +41,25 @@ double DualActiveSet::allowance(double tol, double relative_cap) const {
 
 std::size_t DualActiveSet::bytes() const {
   const std::size_t dim = static_cast<std::size_t>(pool_.dim());
-  return pool_.bytes() + sizeof(double) * (2 * dim * dim + 10 * dim + 3 * ray_.capacity());
-}
-
-int DualActiveSet::most_violated(double allowed) {
-  pool_.multiply(set_.q);
-  std::array<double, ConstraintPool::groups> y{};
-  for (int g = 0; g < ConstraintPool::groups; ++g) {
-    const int base = set_.base(g);
-    if (base >= 0) y[g] = pool_.offset(base) + pool_.product(pool_.point(base));
-  }
-  int worst = -1;
-  double least = 0.0;
-  bool equality = false;
-  violation_ = 0.0;
-  for (int r = 0; r < pool_.rows(); ++r) {
-    double s = pool_.sign(r) * (y[pool_.group(r)] - pool_.product(pool_.point(r))) - pool_.rhs(r);
-    if (pool_.equality(r)) s = -std::abs(s);
-    violation_ = std::max(violation_, -s);
-    if (s >= -allowed || set_.active(r)) continue;
-    // Equalities go first: they never leave, and inconsistent ones are then proved so
-    // by themselves.
-    if (pool_.equality(r) == equality ? s < least : pool_.equality(r)) {
-      least = s;
-      worst = r;
-      equality = pool_.equality(r);
-    }
-  }
-  return worst;
+  return pool_.bytes() + sizeof(double) * (3 * dim * dim + 15 * dim + 2 * ray_.capacity());
 }
 
 // Rates of the signed multipliers as that of row p grows by sigma t.
 void DualActiveSet::find_rates(int p, double sigma) {
   const int columns = set_.factor.size();
-  rate_.head(columns) = -sigma * h_.head(columns);
-  set_.factor.solve_r(rate_);
-  base_rate_.fill(0.0);
-  base_rate_[pool_.group(p)] = -sigma;
-  for (int i = 0; i < columns; ++i) base_rate_[pool_.group(set_.columns()[i])] -= rate_[i];
-}
-
-// How far until the first multiplier of an inequality reaches zero. Among ties the
-// fastest is the best conditioned to drop.
-DualActiveSet::Block DualActiveSet::ratio_test() const {
-  const int columns = set_.factor.size();
-  const double largest = columns == 0 ? 1.0 : std::max(1.0, rate_.head(columns).lpNorm<Eigen::Infinity>());
-  Block block;
-  double fastest = 0.0;
-  const auto test = [&](int r, double signed_rate) {
-    if (pool_.equality(r)) return;
-    const double rate = pool_.sign(r) * signed_rate;
-    if (rate >= -rate_noise * largest) return;
-    const double t = std::max(0.0, pool_.sign(r) * set_.u[r]) / -rate;
-    if (t > block.length || (t == block.length && rate >= fastest)) return;
-    block = {r, t};
-    fastest = rate;
-  };
+  rate_.head(columns) = sigma * split_.segment(pool_.dim(), columns);
   for (int g = 0; g < ConstraintPool::groups; ++g) {
-    if (set_.base(g) >= 0) test(set_.base(g), base_rate_[g]);
+    base_rate_[g] = -set_.members(g).dot(rate_.head(columns));
   }
-  for (int i = 0; i < columns; ++i) test(set_.columns()[i], rate_[i]);
-  return block;
+  base_rate_[pool_.group(p)] -= sigma;
 }
 
-void DualActiveSet::move(int p, double sigma, double length) {
-  set_.q.noalias() -= (length * sigma) * z_;
-  set_.u[p] += length * sigma;
-  for (int i = 0; i < set_.factor.size(); ++i) set_.u[set_.columns()[i]] += length * rate_[i];
+void DualActiveSet::move(double sigma, double length) {
+  const int columns = set_.factor.size();
+  set_.q.noalias() -= (length * sigma) * split_.head(pool_.dim());
+  set_.u.head(columns) += length * rate_.head(columns);
   for (int g = 0; g < ConstraintPool::groups; ++g) {
-    if (set_.base(g) >= 0) set_.u[set_.base(g)] += length * base_rate_[g];
+    if (set_.base(g) >= 0) set_.base_u[g] += length * base_rate_[g];
   }
 }
 
@@ -133,14 +82,16 @@ double DualActiveSet::combined_size() const {
 DualActiveSet::Step DualActiveSet::step(int p, const RowSettings& settings, int max_steps) {
   const int group = pool_.group(p);
   double sigma = pool_.sign(p);
-  set_.u[p] = 0.0;
+  double multiplier = 0.0;
+  int removed = -1;
   for (bool first = true;; first = false) {
     if (++steps_ > max_steps) return Step::Limit;
-    set_.difference(pool_, p, d_);
+    if (removed < 0) set_.difference(pool_, p, d_);
     const double gap = pool_.offset(set_.base(group)) - d_.dot(set_.q) - pool_.offset(p);
     if (first && pool_.equality(p)) sigma = gap < 0 ? 1.0 : -1.0;
     const double s = sigma * gap;
-    const double norm = set_.factor.split(d_, h_, z_);
+    double norm = removed < 0 ? set_.factor.split(d_, split_)
+                                    : set_.factor.split_after_remove(removed, d_, split_);
     find_rates(p, sigma);
     // z is the residual of d as a combination of the active differences: it is noise
     // when it is small beside the terms that were summed, not merely small.
@@ -152,6 +103,8 @@ DualActiveSet::Step DualActiveSet::step(int p, const RowSettings& settings, int 
     if (dependent && block.row < 0) {
       // No multiplier falls: the rates are Farkas multipliers and z their residual.
       // Said only when they prove much; else rounding cannot tell the two cases apart.
+      norm = set_.correct(pool_, p, split_);
+      find_rates(p, sigma);
       const double noise = witness_noise * combined_size();
       const double sure = -s - noise * (pool_.rhs_size() / pool_.key_norm() + set_.q.norm());
       if (!(sure * pool_.key_norm() >= settings.proof_ratio * pool_.rhs_size() * (norm + noise))) {
@@ -160,11 +113,14 @@ DualActiveSet::Step DualActiveSet::step(int p, const RowSettings& settings, int 
       keep_ray(p, sigma);
       return Step::Infeasible;
     }
-    move(p, sigma, std::min(full, block.length));
+    const double length = std::min(full, block.length);
+    move(sigma, length);
+    multiplier += length * sigma;
     if (full <= block.length) {
-      set_.append(p, h_, z_, norm);
+      set_.append(pool_, p, multiplier, split_, norm);
       return Step::Full;
     }
+    removed = set_.column_of(block.row);
     set_.drop(pool_, block.row);
     if (set_.base(group) < 0) {
       // The base was alone in its group, so its multiplier and p's are zero: p takes the
@@ -182,7 +138,8 @@ RowStatus DualActiveSet::solve(const RowSettings& settings, int max_steps) {
   int idle = 0;
   bool refined = false;
   for (;;) {
-    const int p = most_violated(loosened * allowance(settings.feasibility_tol, settings.rhs_tol));
+    const int p = next_.find(
+        pool_, set_, loosened * allowance(settings.feasibility_tol, settings.rhs_tol));
     if (p < 0) {
       if (refined) return RowStatus::Optimal;
       set_.refine(pool_);

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "headfit/rows/constraint_pool.hpp"
+#include "headfit/rows/most_violated.hpp"
 #include "headfit/rows/row_problem.hpp"
 #include "headfit/rows/working_set.hpp"
 
@@ -37,9 +38,9 @@ class DualActiveSet {
   const ConstraintPool& pool() const { return pool_; }
   double level(int group) const { return set_.level(pool_, group); }  // y_g
   bool active(int row) const { return set_.active(row); }
-  double signed_multiplier(int row) const { return set_.u[row]; }  // sign * multiplier
+  double signed_multiplier(int row) const { return set_.signed_multiplier(row); }
   double signed_ray(int row) const { return ray_[row]; }           // same, after Infeasible
-  double violation() const { return violation_; }  // worst over the pool, last sweep
+  double violation() const { return next_.violation(); }  // worst over the pool, last sweep
   int steps() const { return steps_; }
   // What a slack may miss: rounding of q.k grows with |q|, so this does, but never to
   // where the answer would stop meaning anything beside the right-hand sides.
@@ -53,20 +54,20 @@ class DualActiveSet {
     double length = std::numeric_limits<double>::infinity();
   };
 
-  int most_violated(double allowed);
   Step step(int row, const RowSettings& settings, int max_steps);
   void find_rates(int row, double sigma);
-  Block ratio_test() const;
-  void move(int row, double sigma, double length);
+  Block ratio_test();
+  void move(double sigma, double length);
   void keep_ray(int row, double sigma);
   double combined_size() const;
 
   ConstraintPool pool_;
   WorkingSet set_;
-  Eigen::VectorXd d_, h_, z_, rate_;                   // rate_: of u, a column each
+  MostViolated next_;
+  Eigen::VectorXd d_, split_;       // of the row that enters
+  Eigen::VectorXd rate_, length_;   // of u, a column each: its rate, how far it is from zero
   std::array<double, ConstraintPool::groups> base_rate_{};
   std::vector<double> ray_;
-  double violation_ = 0.0;
   int steps_ = 0;
 };
 

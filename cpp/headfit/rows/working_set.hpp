@@ -26,6 +26,7 @@ class WorkingSet {
   bool active(int row) const { return place_[row] != outside; }
   int base(int group) const { return base_[group]; }  // -1: the group has no row
   const std::vector<int>& columns() const { return column_; }
+  int column_of(int row) const { return place_[row]; }  // negative: none
   // Calls f(row) for every active row: bases, then columns.
   template <class F>
   void each(F&& f) const {
@@ -40,8 +41,9 @@ class WorkingSet {
   // the first violated row of the group moves it for free.
   void seat_bases(const ConstraintPool& pool);
   void take_seat(const ConstraintPool& pool, int row);
-  // h, z and their norm from split() of the row's difference.
-  void append(int row, const Eigen::VectorXd& h, const Eigen::VectorXd& z, double norm);
+  // `split` and `norm` from the factor's split() of the row's difference.
+  void append(const ConstraintPool& pool, int row, double multiplier, const Eigen::VectorXd& split,
+              double norm);
   void drop(const ConstraintPool& pool, int row);
   // Point and multipliers anew from the factor; rows with a wrong sign are dropped.
   void refine(const ConstraintPool& pool);
@@ -49,23 +51,38 @@ class WorkingSet {
   void warm(const ConstraintPool& pool, std::span<const int> rows);
 
   void difference(const ConstraintPool& pool, int row, Eigen::VectorXd& out) const;
+  // The factor's split() of a row's difference with z summed anew from the keys: what the
+  // updates of the factor gathered in errors is gone from both halves. Returns |z|.
+  double correct(const ConstraintPool& pool, int row, Eigen::VectorXd& split);
   double level(const ConstraintPool& pool, int group) const;  // y_g
+  double signed_multiplier(int row) const;                    // 0 unless active
+  // Of the columns: the sign of the row (0 for equalities, whose multipliers are free) and
+  // whether (1 or 0) it belongs to the group.
+  auto sense() const { return sense_.head(factor.size()); }
+  auto members(int group) const { return member_.col(group).head(factor.size()); }
 
-  // The step moves these two together and keeps the identities above.
+  // The step moves these together and keeps the identities above.
   Eigen::VectorXd q;
-  std::vector<double> u;
+  Eigen::VectorXd u;                  // a column each
+  std::array<double, groups> base_u{};
   DifferenceFactor factor;
 
  private:
   static constexpr int outside = -2, seated = -1;
+  void gather(const ConstraintPool& pool);
+  auto differences() const { return differences_.leftCols(factor.size()); }  // as gathered
   void solve(const ConstraintPool& pool);
+  void set_column(const ConstraintPool& pool, int column, int row, double multiplier);
+  void erase_column(int column);
   void rebuild(const ConstraintPool& pool, double dependency_tol);
 
   std::array<int, groups> base_{};
   std::vector<int> column_;  // row behind each column of the factor
   std::vector<int> place_;   // column of each row, seated or outside
   int updates_ = 0;
-  Eigen::VectorXd d_, h_, z_, w_;
+  Eigen::VectorXd sense_;
+  Eigen::MatrixXd member_, differences_;
+  Eigen::VectorXd d_, x_, z_, w_;
 };
 
 }  // namespace headfit

@@ -42,6 +42,8 @@ class PackedKeys {
   T* panel(Index head, Index p) {
     return data_.data() + ((head - first_) * panels_ + p) * panel_size_;
   }
+  Index first() const { return first_; }
+  Index heads() const { return static_cast<Index>(max_abs_.size()); }
   double max_abs(Index head) const { return max_abs_[static_cast<std::size_t>(head - first_)]; }
 
  private:

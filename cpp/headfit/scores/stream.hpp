@@ -172,13 +172,26 @@ class BlockWorker {
 
 }  // namespace detail
 
+// Streams the logits of the heads whose keys are packed through folds made by make_fold(),
+// one a thread: for those who ask the same keys again and again.
+template <class T, class MakeFold>
+void stream_tiles(const LogitSource<T>& source, detail::PackedKeys<T>& keys, const Run& run,
+                  MakeFold&& make_fold, Index block_rows = Blocking<T>::tile_rows) {
+  using Fold = decltype(make_fold());
+  const Index blocks = (source.row_count() + block_rows - 1) / block_rows;
+  const Index first_query_head = keys.first() * source.group;
+  parallel_tasks(keys.heads() * source.group * blocks, run, [&] {
+    return [&, worker = detail::BlockWorker<T, Fold>(source, keys, block_rows, make_fold())](
+               Index task) mutable { worker(first_query_head + task / blocks, task % blocks); };
+  });
+}
+
 // Streams all logits of `source` through folds made by make_fold(), one a thread.
 // Rows of a block: a multiple of Blocking<T>::row_group is best. What folds need beside each key,
 // cols() numbers, is made by pack(first_key_head, heads, run) before the tiles of these heads.
 template <class T, class MakeFold, class Beside = detail::NothingBeside>
 void stream_tiles(const LogitSource<T>& source, const Run& run, MakeFold&& make_fold,
                   Index block_rows = Blocking<T>::tile_rows, Beside&& beside = {}) {
-  using Fold = decltype(make_fold());
   source.validate();
   // Few heads are packed at a time: memory stays O(one head), or 64 MiB if heads are small.
   const Index head_bytes = source.k.rows * (source.k.cols + beside.cols()) * Index(sizeof(T));
@@ -188,12 +201,7 @@ void stream_tiles(const LogitSource<T>& source, const Run& run, MakeFold&& make_
     const Index heads = std::min(heads_at_once, source.k.count - head);
     detail::PackedKeys<T> keys(source, head, heads, run);
     beside.pack(head, heads, run);
-    const Index blocks = (source.row_count() + block_rows - 1) / block_rows;
-    const Index first_query_head = head * source.group;
-    parallel_tasks(heads * source.group * blocks, run, [&] {
-      return [&, worker = detail::BlockWorker<T, Fold>(source, keys, block_rows, make_fold())](
-                 Index task) mutable { worker(first_query_head + task / blocks, task % blocks); };
-    });
+    stream_tiles(source, keys, run, make_fold, block_rows);
   }
 }
 

@@ -15,7 +15,7 @@ namespace headfit {
 
 struct LearnedScan {
   Index step;
-  Index rows_left;       // outside the tolerances
+  Index rows_left;       // outside the tolerances, as far as the scan looked
   double worst_deficit;  // by how much the worst row misses, in logit units
 };
 

@@ -59,12 +59,14 @@ Annealing::Outcome Annealing::from_given_start() {
 Annealing::Outcome Annealing::from_random_start(Index number, Index first_hold) {
   descent_.start_randomly(static_cast<std::uint64_t>(number));
   ++result_.starts;
+  const Index last = hold_span * first_hold;
   for (Index from = 0, to = first_hold;; from = std::exchange(to, to + (2 * to + 4) / 5)) {
     Outcome outcome = hold(from, to);
     if (outcome != Outcome::Left) return outcome;
+    if (descent_.hits_a_place() > hits_to_quench && to < last) continue;
     const Places held = descent_.places();
     outcome = settle(recipe_.held_length(to), quench_steps);
-    if (outcome != Outcome::Left || to >= hold_span * first_hold) return outcome;
+    if (outcome != Outcome::Left || to >= last) return outcome;
     descent_.go_to(held);
   }
 }
@@ -72,7 +74,7 @@ Annealing::Outcome Annealing::from_random_start(Index number, Index first_hold) 
 Annealing::Outcome Annealing::hold(Index from, Index to) {
   for (Index t = from; t < to; ++t) {
     if (t == from || t % scan_every == 0 || t < scan_always) {
-      const Outcome outcome = list_anew();
+      const Outcome outcome = list_anew(true);
       if (outcome != Outcome::Left) return stored(outcome);
     }
     descent_.step(recipe_.held_length(t));
@@ -159,16 +161,17 @@ Annealing::Outcome Annealing::anneal(float first, Index steps) {
 }
 
 // Scans, and makes ready for steps.
-Annealing::Outcome Annealing::list_anew() {
-  scan();
+Annealing::Outcome Annealing::list_anew(bool hot) {
+  scan(hot);
+  if (last_.rows_left == 0 && descent_.is_hot()) scan();
   if (last_.rows_left == 0) return Outcome::Met;
   if (must_stop()) return Outcome::Stopped;
   descent_.transpose_lists();
   return Outcome::Left;
 }
 
-void Annealing::scan() {
-  last_ = descent_.scan();
+void Annealing::scan(bool hot) {
+  last_ = hot ? descent_.scan_hot() : descent_.scan();
   ++result_.scans;
   const LearnedScan scan{result_.steps, last_.rows_left, static_cast<double>(last_.worst_deficit)};
   is_stopped_ = options_.progress && !options_.progress(scan);

@@ -27,8 +27,8 @@ class Annealing {
   Outcome anneal(float length, Index steps);
   Outcome stored(Outcome outcome);
   Outcome store();
-  Outcome list_anew();
-  void scan();
+  Outcome list_anew(bool hot = false);
+  void scan(bool hot = false);
   bool must_stop();
   bool few_are_hard() const;
 

@@ -50,7 +50,9 @@ class Descent {
   void start_from(const MatrixView<float>& q, const MatrixView<float>& k);
 
   // Measures every row, and lists anew what is near its limit.
-  ScanSummary scan();
+  ScanSummary scan() { return scan_some(1); }
+  // The same, where so much is near the limits that a few columns in a row's stead will do.
+  ScanSummary scan_hot();
   // Steps take the lists by column too.
   void transpose_lists() { lists_.transpose(run_); }
   // Raises the pull on the keys of rows that missed by much, and lets that of others decay.
@@ -70,6 +72,9 @@ class Descent {
   // The same for queries alone.
   Index step_queries(float length);
 
+  bool is_hot() const { return is_hot_; }
+  // Columns near or above their row's limit at the last scan, for each place of a list.
+  double hits_a_place() const;
   Index age() const { return age_; }  // steps since the start
   const PaddedRows& q() const { return q_; }
   const PaddedRows& k() const { return k_; }
@@ -83,6 +88,7 @@ class Descent {
   };
 
   void forget();
+  ScanSummary scan_some(Index step);
   void query_block(Index block, float length, Worker& worker);
   void key_block(Index block, float length, Worker& worker);
   void move(PaddedRows& rows, Index first, Index count, const LaneScratch& lane) const;
@@ -105,6 +111,7 @@ class Descent {
   PerWorker<Worker> workers_;
   Index age_ = 0;
   Index scans_ = 0;
+  bool is_hot_ = false;  // the last scan looked at some columns only
 };
 
 }  // namespace headfit::learned

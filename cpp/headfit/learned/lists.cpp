@@ -24,7 +24,7 @@ Lists::Lists(const Wanted& wanted, int cap)
 }
 
 void Lists::forget() {
-  for (Index i = 0; i < n(); ++i) set_others(i, 0, 0);
+  for (Index i = 0; i < n(); ++i) set_others(i, 0, n() / 2);  // a guess
 }
 
 // A counting sort in chunks of rows; the result does not depend on the chunks.

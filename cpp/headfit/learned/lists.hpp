@@ -22,7 +22,8 @@ class Lists {
   Column column(Entry e) const { return column_[e]; }
   // Each listed entry off the support stands for this many.
   float share(Index i) const { return share_[static_cast<std::size_t>(i)]; }
-  // Entries off the support over the limit at the last scan, listed or not.
+  // Entries off the support over the limit at the last scan, listed or not; an estimate, if it
+  // looked at some columns only.
   Index hits(Index i) const { return hits_[static_cast<std::size_t>(i)]; }
 
   Column* others(Index i) { return column_.data() + first(i) + wanted_.support_size(i); }

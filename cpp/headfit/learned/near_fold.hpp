@@ -66,6 +66,7 @@ struct NearScan {
   Index number;
   Lists& lists;
   RowChecks& checks;
+  SomeColumns looked_at = {};  // all others are taken to be like these
 };
 
 // What both folds below have in common.
@@ -74,7 +75,7 @@ class NearRows {
   NearRows(const NearScan& scan, float largest_key)
       : wanted_(scan.wanted), lists_(scan.lists), q_(scan.q), k_(scan.k),
         largest_key_(largest_key), random_(scan.random), scan_(scan.number),
-        checks_(scan.checks) {}
+        looked_at_(scan.looked_at), checks_(scan.checks) {}
 
   void begin(const RowBlock& block) {
     for (Index r = 0; r < block.count; ++r) {
@@ -89,7 +90,10 @@ class NearRows {
     for (Index r = 0; r < block.count; ++r) {
       const Row& row = rows_[static_cast<std::size_t>(r)];
       const auto at = static_cast<std::size_t>(block.first + r);
-      lists_.set_others(block.first + r, row.sample.taken(), row.sample.seen());
+      for (Index t = 0; t < row.sample.taken(); ++t) {
+        row.list[t] = static_cast<Column>(looked_at_.all(row.list[t]));
+      }
+      lists_.set_others(block.first + r, row.sample.taken(), row.sample.seen() * looked_at_.step);
       checks_.deficit[at] =
           std::max({row.spread_excess, row.top - row.allowed_top, -row.bottom - row.allowed_size});
     }
@@ -118,7 +122,7 @@ class NearRows {
 
  private:
   void begin_row(Index i, Row& row) const {
-    row = {SupportCursor(wanted_.target(), i), {}, lists_.others(i), infinity, infinity,
+    row = {SupportCursor(wanted_.target(), i, looked_at_), {}, lists_.others(i), infinity, infinity,
            -infinity, infinity, infinity, 0};
     if (wanted_.support_size(i) == 0) return;  // a row that the mask leaves empty asks for nothing
     const float* query = q_.row(i);
@@ -132,7 +136,7 @@ class NearRows {
     row.allowed_size = wanted_.max_logit() - rounding;
     row.spread_excess = std::max(row.spread_excess, std::max(state.highest, -state.lowest) - row.allowed_size);
     const auto draw = random_(static_cast<std::uint64_t>(i), static_cast<std::uint64_t>(scan_))[0];
-    row.sample = EvenSample(lists_.hits(i), lists_.cap(), draw);
+    row.sample = EvenSample(lists_.hits(i) / looked_at_.step, lists_.cap(), draw);
   }
 
   const PaddedRows& q_;
@@ -140,6 +144,7 @@ class NearRows {
   float largest_key_;
   const Philox& random_;
   Index scan_;
+  SomeColumns looked_at_;
   RowChecks& checks_;
   std::array<Row, Blocking<float>::tile_rows> rows_;
 };
@@ -189,11 +194,12 @@ class BoundedNearFold : public NearRows {
   }
 };
 
-// Measures every row, and lists anew what is near its limit.
+// Measures every row, and lists anew what is near its limit. Can look at some columns only where
+// there is no mask and |logit| is not bounded.
 inline void scan_near(const NearScan& scan, const Mask& mask, const Run& run) {
   LogitSource<float> source;
   source.q = scan.q.heads();
-  source.k = scan.k.heads();
+  source.k = scan.k.heads(scan.looked_at);
   source.mask = mask;
   float largest = 0;
   for (Index j = 0; j < scan.k.rows(); ++j) {

@@ -35,6 +35,7 @@ struct Recipe {
   }
 };
 
+inline constexpr double hits_to_quench = 4;   // for each place of a list: with more it is too early
 inline constexpr Index hold_span = 10;        // the longest hold from one start, in first holds
 inline constexpr Index quench_steps = 200;    // from a held length to the last
 inline constexpr Index warm_steps = 500;      // from the reheat length, with a given start
@@ -45,6 +46,10 @@ inline constexpr float momentum_memory = 0.9f;
 inline constexpr Index scan_always = 100;     // steps, and then
 inline constexpr Index scan_every = 2;        // steps share a list
 
+// While steps are hot, a scan looks at every s-th column, so that it still finds this many hits
+// for each place of a list. Half as many cost more steps than they save time.
+inline constexpr double hits_enough = 24;
+inline constexpr Index most_apart = 32;
 inline constexpr float list_slack = 0.15f;       // logits this far below a row's limit are listed
 inline constexpr float hard_deficit = 0.5f;      // a row that misses by more is hard
 inline constexpr float hard_share = 0.75f;       // fewer hard rows than this can be freed

@@ -3,6 +3,7 @@
 
 #include <vector>
 
+#include "headfit/pattern/support_cursor.hpp"
 #include "headfit/scores/packet.hpp"
 #include "headfit/scores/source.hpp"
 
@@ -29,7 +30,10 @@ class PaddedRows {
   Index width() const { return width_; }
   float* row(Index i) { return data_.data() + i * width_; }
   const float* row(Index i) const { return data_.data() + i * width_; }
-  Heads<float> heads() const { return {data_.data(), 1, n_, dim_, n_ * width_, width_}; }
+  Heads<float> heads(const SomeColumns& rows = {}) const {
+    const Index shown = (n_ - rows.first + rows.step - 1) / rows.step;
+    return {row(rows.first), 1, shown, dim_, n_ * width_, rows.step * width_};
+  }
   MatrixView<float> matrix() const { return heads()[0]; }
   void clear() { std::fill(data_.begin(), data_.end(), 0.0f); }
   void swap(PaddedRows& other) noexcept { data_.swap(other.data_); }

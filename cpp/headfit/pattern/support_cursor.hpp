@@ -8,14 +8,23 @@
 
 namespace headfit {
 
+// Which of all columns a stream of tiles shows: its column c is first + c step.
+struct SomeColumns {
+  Index first = 0;
+  Index step = 1;
+  Index all(Index c) const { return first + c * step; }
+};
+
 class SupportCursor {
  public:
   SupportCursor() = default;
-  SupportCursor(const Target& target, Index row)
-      : next_(target.columns + target.offsets[row]), end_(target.columns + target.offsets[row + 1]) {}
+  SupportCursor(const Target& target, Index row, const SomeColumns& shown = {})
+      : next_(target.columns + target.offsets[row]),
+        end_(target.columns + target.offsets[row + 1]),
+        shown_(shown) {}
 
   // Overwrites the support's logits in this tile with -inf, so that what is left is
-  // what should be small. True if there were any.
+  // what should be small. True if there were any. For tiles that show all columns.
   template <class T>
   bool hide(T* x, const Tile<T>& tile) {
     const Column* before = next_;
@@ -28,15 +37,21 @@ class SupportCursor {
   // Clears the bits of the support's columns, where bit b stands for column col + b: calls
   // with ascending columns.
   std::uint32_t off_support(std::uint32_t bits, Index col) {
-    if (next_ == end_ || *next_ >= col + 32) return bits;
-    while (next_ != end_ && *next_ < col) ++next_;
-    for (const Column* on = next_; on != end_ && *on < col + 32; ++on) bits &= ~(1u << (*on - col));
+    const Index begin = shown_.all(col);
+    const Index end = shown_.all(col + 32);
+    if (next_ == end_ || *next_ >= end) return bits;
+    while (next_ != end_ && *next_ < begin) ++next_;
+    for (const Column* on = next_; on != end_ && *on < end; ++on) {
+      const Index beyond = *on - begin;
+      if (beyond % shown_.step == 0) bits &= ~(1u << (beyond / shown_.step));
+    }
     return bits;
   }
 
  private:
   const Column* next_ = nullptr;
   const Column* end_ = nullptr;
+  SomeColumns shown_;
 };
 
 }  // namespace headfit

@@ -32,6 +32,8 @@ struct Mask {
   // For each head the number of keys that are no padding.
   const Index* key_lengths = nullptr;
 
+  // Every position exists.
+  bool is_open() const { return !left && !right && !has_pattern() && !key_lengths; }
   bool has_pattern() const { return dense || sparse_offsets; }
 
   ColumnRange range(Index head, Index row, Index rows, Index cols) const {

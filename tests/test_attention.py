@@ -1006,6 +1006,20 @@ def test_tensors_elsewhere_are_refused(dtype: str) -> None:
 # Top-k --------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("mask", [None, "causal", ("window", 90)])
+def test_topk_by_tiles_is_topk_by_hits(mask: Any) -> None:
+    """A dense mask, even one that hides nothing, keeps the scan from working in registers."""
+    rng = np.random.default_rng(0)
+    Q, K = (5 * rng.normal(size=(1, 700, 9)).astype("f4") for _ in range(2))
+    whole = hf.attention_topk(Q, K, 5, mask=mask)
+    dense = hf.attention_logits(Q[0], K[0], mask=mask) > -np.inf
+    for a, b in zip(whole, hf.attention_topk(Q, K, 5, mask=dense), strict=True):
+        np.testing.assert_array_equal(a, b)
+    if mask is None:  # other blocks of rows
+        for a, b in zip(whole, hf.attention_topk(Q[:, 13:], K, 5), strict=True):
+            np.testing.assert_array_equal(a[:, 13:], b)
+
+
 def test_topk_ties_go_to_the_lower_column() -> None:
     Q, K = np.zeros((5, 2), np.float32), np.ones((600, 2), np.float32)
     for k in (1, 7, 300, 600):

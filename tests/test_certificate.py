@@ -225,6 +225,23 @@ def test_masses_and_places(n, mask, threads):
     np.testing.assert_array_equal(light.row_leak, c.row_leak)
 
 
+@pytest.mark.parametrize("mask", [None, "causal"])
+def test_large_blocks_of_rows(mask):
+    """Compare-only scans take more rows at a time where there are many."""
+    n = 6300
+    A = hf.patterns.previous_token(n) if mask else hf.patterns.permutation(n, rng=0)
+    rng = np.random.default_rng(0)
+    Q, K = (rng.normal(size=(n, 5)).astype(np.float32) for _ in range(2))
+    light, full = (hf.certify(A, Q, K, mask=mask, mass=mass) for mass in (False, True))
+    np.testing.assert_array_equal(light.row_leak, full.row_leak)
+    np.testing.assert_array_equal(light.row_distortion, full.row_distortion)
+    for i in (0, 47, 48, 95, 96, 3000, n - 1):
+        logits = Q[i].astype(np.float64) @ K[: i + 1 if mask else n].T / np.sqrt(5)
+        on = A[[i]].indices
+        off = np.delete(logits, on).max(initial=-np.inf)
+        np.testing.assert_allclose(light.row_leak[i], np.exp(off - logits[on].min()), rtol=1e-4)
+
+
 def test_independent_of_threads():
     A = hf.patterns.random_regular(333, 4, gamma=2.0, rng=1)
     head = hf.fit(A, 200, leak=0.3, distortion=1.0)

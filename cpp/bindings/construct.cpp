@@ -141,7 +141,7 @@ void bind_construct(py::module_& m) {
 
   m.def("project_identity", [](const Array<Offset>& offsets, const Array<Column>& columns,
                                const Array<double>& weights, double leak, double distortion,
-                               const std::string& kind, std::uint64_t seed, double query_scale,
+                               const std::string& kind, std::uint64_t seed, double scale,
                                py::array q, py::array k, int threads) {
     const Run run = make_run(threads);
     const Sketch sketch = sketch_named(kind);
@@ -149,10 +149,10 @@ void bind_construct(py::module_& m) {
     compute_in(holds_doubles(q), [&]<class T>() {
       const auto queries = matrix_of<T>(q), keys = matrix_of<T>(k);
       const py::gil_scoped_release release;
-      project_identity<T>(target, leak, distortion, sketch, seed, query_scale, queries, keys, run);
+      project_identity<T>(target, leak, distortion, sketch, seed, scale, queries, keys, run);
     });
   }, py::arg("offsets"), py::arg("columns"), py::arg("weights"), py::arg("leak"),
-     py::arg("distortion"), py::arg("kind"), py::arg("seed"), py::arg("query_scale"), py::arg("q"),
+     py::arg("distortion"), py::arg("kind"), py::arg("seed"), py::arg("scale"), py::arg("q"),
      py::arg("k"), py::arg("threads"));
 
   m.def("max_margin_queries", [](const Array<Offset>& offsets, const Array<Column>& columns,

@@ -43,7 +43,7 @@ int show_a_band() {
   const TargetSummary summary = validate_target(band.view(), {}, 1e-9);
   Matrix<float> q(n, d), k(n, d);
   project_identity<float>(band.view(), tolerances.leak, tolerances.distortion, Sketch::rademacher,
-                          /*seed=*/1, 1 / scale, q, k, all_cores);
+                          /*seed=*/1, scale, q, k, all_cores);
 
   LogitSource<float> logits;
   logits.q = {q.data(), 1, n, d, n * d, d};

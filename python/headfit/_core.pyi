@@ -70,7 +70,7 @@ def project_identity(
     distortion: float,
     kind: str,
     seed: int,
-    query_scale: float,
+    scale: float,
     q: _Floats,
     k: _Floats,
     threads: int,

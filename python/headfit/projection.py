@@ -16,6 +16,7 @@ from headfit._arrays import as_count, check_between, seed_from, thread_count
 from headfit._files import require_memory
 from headfit.attention import Attention, check_scale
 from headfit.errors import InputError
+from headfit.formats import round_to
 from headfit.methods import Head
 from headfit.targets import Target, as_target
 
@@ -42,8 +43,9 @@ def project(
     distortion: float,
     seed: int,
     threads: int,
+    scale: float = 1.0,
 ) -> Head:
-    """Return Q and K with E[Q K^T] = B, the target logits of `bounds.projection_dim`.
+    """Return Q and K with E[scale Q K^T] = B, the target logits of `bounds.projection_dim`.
 
     identity: B = B I, so K = G / sqrt(d) and a query is the logit-weighted sum of the keys it
     must find; O(nnz d). svd: B = U S V^T, Q = U S^(1/2) G / sqrt(d), K = V S^(1/2) G / sqrt(d);
@@ -54,7 +56,7 @@ def project(
     if factor == "identity":
         q = np.empty((target.n, dim), dtype)
         k = np.empty((target.n, dim), dtype)
-        _core.project_identity(*target.parts, leak, distortion, sketch, seed, 1.0, q, k, threads)
+        _core.project_identity(*target.parts, leak, distortion, sketch, seed, scale, q, k, threads)
         return Head(q, k, settings=settings)
     require_memory(5 * 8 * target.n**2, f"the singular value decomposition of n = {target.n}")
     B = target.matrix.copy()
@@ -65,7 +67,7 @@ def project(
     g = np.empty((target.n, dim), np.float64)
     _core.fill_sketch(g, sketch, seed, threads)
     g /= math.sqrt(dim)
-    return Head((u * np.sqrt(s)) @ g, (vt.T * np.sqrt(s)) @ g, settings=settings)
+    return Head((u * np.sqrt(s)) @ g / scale, (vt.T * np.sqrt(s)) @ g, settings=settings)
 
 
 def project_attention(
@@ -106,6 +108,7 @@ def project_attention(
         raise InputError(f'dtype must be "float32" or "float64"; got {dtype!r}')
     size = as_count(dim, "dim", 1)
     target = as_target(A, mask=mask, normalize=normalize)
+    used = check_scale(scale, size)
     head = project(
         target,
         size,
@@ -116,6 +119,7 @@ def project_attention(
         distortion=check_between(distortion, "distortion", 0, math.inf),
         seed=seed_from(rng),
         threads=thread_count(num_threads),
+        scale=used,
     )
-    used = check_scale(scale, size)
-    return Attention(*head.stored(used, dtype), scale=used, mask=target.mask)
+    Q, K = (round_to(x, dtype) for x in (head.Q, head.K))
+    return Attention(Q, K, scale=used, mask=target.mask)

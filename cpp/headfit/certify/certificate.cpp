@@ -28,7 +28,7 @@ void scan_rows(const Scan<T>& scan, const LogitSource<T>& source, const Run& run
   if (scan.mass) {
     stream_tiles(source, run, [&] { return MassFold<T>(scan); });
   } else {
-    stream_tiles(source, run, [&] { return CompareFold<T>(scan); });
+    stream_tiles(source, run, [&] { return CompareFold<T>(scan); }, scan_block(source));
   }
 }
 

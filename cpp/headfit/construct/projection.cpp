@@ -1,117 +1,142 @@
 #include "headfit/construct/projection.hpp"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
-#include <limits>
-#include <numbers>
 #include <vector>
 
-#include "headfit/base/random.hpp"
+#include "headfit/construct/key_sums.hpp"
+#include "headfit/scores/write_row.hpp"
 
 namespace headfit {
 namespace {
 
 constexpr Index rows_per_task = 64;
 
-template <class T>
-using Row = Eigen::Ref<Eigen::Matrix<T, 1, Eigen::Dynamic>>;
-
-// 128 signs from each block of the stream.
-template <class T>
-void rademacher_row(const Philox& stream, Index row, Row<T> out) {
-  for (Index begin = 0; begin < out.size(); begin += 128) {
-    const RandomBlock block =
-        stream(static_cast<std::uint64_t>(row), static_cast<std::uint64_t>(begin / 128));
-    const Index end = std::min<Index>(begin + 128, out.size());
-    for (Index l = begin; l < end; ++l) {
-      const std::uint32_t word = block[static_cast<std::size_t>((l - begin) / 32)];
-      out[l] = (word >> ((l - begin) % 32)) & 1u ? T(1) : T(-1);
-    }
-  }
+// The logit of every nonzero of a row.
+template <class Put>
+void row_logits(const Target& target, Index i, double tau, const Put& put) {
+  const auto weights = target.row_weights(i);
+  if (weights.empty()) return;
+  const double least = *std::min_element(weights.begin(), weights.end());
+  for (std::size_t p = 0; p < weights.size(); ++p) put(p, std::log(weights[p] / least) + tau);
 }
 
-// Four normals from each block: two pairs by Box and Muller, a vector of blocks at a time.
-template <class T>
-void gaussian_row(const Philox& stream, Index row, Row<T> out) {
-  constexpr Index blocks = 64;
-  using Lane = Eigen::Array<T, blocks, 1>;
-  const T unit = T(1) / T(4294967296.0);
-  for (Index begin = 0; begin < out.size(); begin += 4 * blocks) {
-    Eigen::Array<T, 4, blocks, Eigen::RowMajor> u;
-    for (Index b = 0; b < blocks; ++b) {
-      const RandomBlock block =
-          stream(static_cast<std::uint64_t>(row), static_cast<std::uint64_t>(begin / 4 + b));
-      for (Index w = 0; w < 4; ++w) {
-        u(w, b) = (static_cast<T>(block[static_cast<std::size_t>(w)]) + T(0.5)) * unit;
+double margin_of(double leak, double distortion) {
+  return std::log(1 / leak) + std::log1p(distortion);
+}
+
+// K = G / sqrt(d); the signs of a Rademacher sketch are kept too.
+template <class T, simd::Store how>
+void write_keys(Sketch kind, std::uint64_t seed, T size, Eigen::Ref<Matrix<T>> k,
+                Matrix<std::uint32_t>& signs, const Run& run) {
+  parallel_tasks((k.rows() + rows_per_task - 1) / rows_per_task, run, [&] {
+    return [&, row = SketchRow<T>(kind, seed, k.cols())](Index task) mutable {
+      const Index end = std::min((task + 1) * rows_per_task, k.rows());
+      for (Index j = task * rows_per_task; j < end; ++j) {
+        const T* values = row.make(j, size);
+        std::copy(row.signs().begin(), row.signs().end(), signs.row(j).data());
+        simd::write_row<how>(k.row(j).data(), k.cols(),
+                             [&](Index c) { return simd::load(values + c); });
+      }
+      if (how == simd::Store::streamed) simd::finish_streams();
+    };
+  });
+}
+
+// Q = B K / scale, a strip of columns of a few rows at a time.
+template <class T, simd::Store how, class Keys>
+class QueryRows {
+ public:
+  QueryRows(const Target& target, double tau, double scale, const Keys& keys,
+            Eigen::Ref<Matrix<T>> q)
+      : target_(target), tau_(tau), scale_(static_cast<T>(scale)), keys_(keys), q_(q) {}
+
+  void operator()(Index task) {
+    const Index first = task * rows_per_task;
+    const Index end = std::min(first + rows_per_task, target_.n);
+    weights_.resize(static_cast<std::size_t>(target_.offsets[end] - target_.offsets[first]));
+    for (Index i = first; i < end; ++i) {
+      T* weights = weights_.data() + (target_.offsets[i] - target_.offsets[first]);
+      row_logits(target_, i, tau_,
+                 [&](std::size_t p, double logit) { weights[p] = static_cast<T>(logit); });
+    }
+    for (Index begin = 0; begin < q_.cols(); begin += Keys::strip) {
+      const Index count = std::min(Keys::strip, q_.cols() - begin);
+      for (Index i = first; i < end; ++i) {
+        const T* weights = weights_.data() + (target_.offsets[i] - target_.offsets[first]);
+        keys_.sum(list_of(i), weights, begin, count, sums_.data());
+        const auto scale = simd::fill<T>(scale_);
+        simd::write_row<how>(q_.row(i).data() + begin, count, [&](Index c) {
+          return simd::ei::pdiv(simd::load(sums_.data() + c), scale);
+        });
       }
     }
-    Eigen::Array<T, blocks, 4, Eigen::RowMajor> normal;  // in the order of the stream
-    for (Index pair = 0; pair < 4; pair += 2) {
-      const Lane radius = (T(-2) * u.row(pair).transpose().log()).max(T(0)).sqrt();
-      const Lane angle = u.row(pair + 1).transpose() * T(2 * std::numbers::pi);
-      normal.col(pair) = radius * angle.cos();
-      normal.col(pair + 1) = radius * angle.sin();
-    }
-    const Index count = std::min<Index>(4 * blocks, out.size() - begin);
-    std::copy_n(normal.data(), count, out.data() + begin);
+    if (how == simd::Store::streamed) simd::finish_streams();
   }
+
+ private:
+  KeyList list_of(Index i) const {
+    const Column* columns = target_.columns + target_.offsets[i];
+    const Index count = target_.offsets[i + 1] - target_.offsets[i];
+    const Index ahead = keys_.ahead();
+    const bool is_last = target_.offsets[i + 1] + ahead > target_.nonzeros();
+    return {columns, is_last ? columns : columns + ahead, count};
+  }
+
+  const Target& target_;
+  double tau_;
+  T scale_;
+  Keys keys_;
+  Eigen::Ref<Matrix<T>> q_;
+  std::vector<T> weights_;
+  std::array<T, std::size_t(Keys::strip + 64)> sums_;
+};
+
+template <class T, simd::Store how, class Keys>
+void write_queries(const Target& target, double tau, double scale, const Keys& keys,
+                   Eigen::Ref<Matrix<T>> q, const Run& run) {
+  parallel_tasks((target.n + rows_per_task - 1) / rows_per_task, run,
+                 [&] { return QueryRows<T, how, Keys>(target, tau, scale, keys, q); });
 }
 
-template <class T>
-void sketch_row(Sketch kind, const Philox& stream, Index row, Row<T> out) {
-  if (kind == Sketch::gaussian) {
-    gaussian_row<T>(stream, row, out);
+template <class T, simd::Store how>
+void project(const Target& target, double tau, Sketch kind, std::uint64_t seed, double scale,
+             Eigen::Ref<Matrix<T>> q, Eigen::Ref<Matrix<T>> k, const Run& run) {
+  const T size = static_cast<T>(1 / std::sqrt(static_cast<double>(k.cols())));
+  const Index words = kind == Sketch::rademacher ? SketchRow<T>::sign_words(k.cols()) : 0;
+  Matrix<std::uint32_t> signs(target.n, words);
+  write_keys<T, how>(kind, seed, size, k, signs, run);
+  if (kind == Sketch::rademacher) {
+    write_queries<T, how>(target, tau, scale, SignKeys<T>(signs.data(), words, size), q, run);
   } else {
-    rademacher_row<T>(stream, row, out);
+    const StoredKeys<T> keys(k.data(), k.cols(), k.outerStride());
+    write_queries<T, how>(target, tau, scale, keys, q, run);
   }
 }
 
 }  // namespace
 
-template <class T>
-void fill_sketch(Sketch kind, std::uint64_t seed, Eigen::Ref<Matrix<T>> g, const Run& run) {
-  const Philox stream(seed);
-  parallel_for((g.rows() + rows_per_task - 1) / rows_per_task, run, [&](Index task) {
-    const Index end = std::min((task + 1) * rows_per_task, g.rows());
-    for (Index j = task * rows_per_task; j < end; ++j) sketch_row<T>(kind, stream, j, g.row(j));
-  });
-}
-
 void target_logits(const Target& target, double leak, double distortion, std::span<double> b) {
-  const double tau = std::log(1 / leak) + std::log1p(distortion);
+  const double tau = margin_of(leak, distortion);
   for (Index i = 0; i < target.n; ++i) {
-    const auto weights = target.row_weights(i);
-    if (weights.empty()) continue;
-    const double least = *std::min_element(weights.begin(), weights.end());
-    for (std::size_t p = 0; p < weights.size(); ++p) {
-      b[static_cast<std::size_t>(target.offsets[i]) + p] = std::log(weights[p] / least) + tau;
-    }
+    double* row = b.data() + target.offsets[i];
+    row_logits(target, i, tau, [&](std::size_t p, double logit) { row[p] = logit; });
   }
 }
 
 template <class T>
 void project_identity(const Target& target, double leak, double distortion, Sketch kind,
-                      std::uint64_t seed, double query_scale, Eigen::Ref<Matrix<T>> q,
+                      std::uint64_t seed, double scale, Eigen::Ref<Matrix<T>> q,
                       Eigen::Ref<Matrix<T>> k, const Run& run) {
-  std::vector<double> b(static_cast<std::size_t>(target.nonzeros()));
-  target_logits(target, leak, distortion, b);
-  fill_sketch<T>(kind, seed, k, run);
-  k *= static_cast<T>(1 / std::sqrt(static_cast<double>(k.cols())));
-  parallel_for((target.n + rows_per_task - 1) / rows_per_task, run, [&](Index task) {
-    const Index end = std::min((task + 1) * rows_per_task, target.n);
-    for (Index i = task * rows_per_task; i < end; ++i) {
-      q.row(i).setZero();
-      const auto columns = target.row_columns(i);
-      const double* row_logits = b.data() + target.offsets[i];
-      for (std::size_t p = 0; p < columns.size(); ++p) {
-        q.row(i) += static_cast<T>(query_scale * row_logits[p]) * k.row(columns[p]);
-      }
-    }
-  });
+  const double tau = margin_of(leak, distortion);
+  if (k.size() * Index(sizeof(T)) > simd::streamed_bytes) {
+    project<T, simd::Store::streamed>(target, tau, kind, seed, scale, q, k, run);
+  } else {
+    project<T, simd::Store::cached>(target, tau, kind, seed, scale, q, k, run);
+  }
 }
 
-template void fill_sketch<float>(Sketch, std::uint64_t, Eigen::Ref<Matrix<float>>, const Run&);
-template void fill_sketch<double>(Sketch, std::uint64_t, Eigen::Ref<Matrix<double>>, const Run&);
 template void project_identity<float>(const Target&, double, double, Sketch, std::uint64_t, double,
                                       Eigen::Ref<Matrix<float>>, Eigen::Ref<Matrix<float>>,
                                       const Run&);

@@ -14,10 +14,21 @@ struct Blocking {
   static constexpr Index panel = 2 * lanes;  // columns of a packed panel
   static constexpr Index tile_rows = 48;     // a multiple of row_group
   static constexpr Index tile_cols = 128;    // a multiple of panel
+  static constexpr Index sum_panels = 4;     // whose exponentials are summed in T
 };
 
 static_assert(Blocking<float>::tile_rows % Blocking<float>::row_group == 0);
 static_assert(Blocking<float>::tile_cols % Blocking<float>::panel == 0);
+
+// Where the exponentials of a block's rows are summed: a vector for each row, padded to whole row
+// groups, and the factor that each leaves out.
+template <class T>
+struct ExpSums {
+  const simd::RowShift<T>* shifts;
+  T* lanes;
+
+  ExpSums from(Index row) const { return {shifts + row, lanes + row * Blocking<T>::lanes}; }
+};
 
 // How the left operand lies in memory: entry (r, p) at data[r * row + p * depth].
 template <class T>
@@ -110,6 +121,42 @@ inline bool panel_exceeds(Index depth, const LeftRows<T>& a, const T* b, const T
     simd::store(c + r * B::panel + B::lanes, sum.at[r][1]);
   }
   return true;
+}
+
+// Adds exp(product - shift) of each row to its lanes. If a product exceeds its row's limit, they
+// are written to c before, and told() may move limits and shifts. Not inlined: the constants of
+// exp would be kept in registers that the products need.
+template <class T, class Told>
+EIGEN_DONT_INLINE void add_exponentials(Index depth, const LeftRows<T>& a, const T* b,
+                                        const T* limits, const ExpSums<T>& to, T* c,
+                                        const Told& told) {
+  namespace ei = Eigen::internal;
+  using B = Blocking<T>;
+  const auto add = [&](int r, const auto& left, const auto& right) {
+    const simd::ShiftedExp<T> shifted_exp(to.shifts[r]);
+    const auto terms = ei::padd(shifted_exp(left), shifted_exp(right));
+    simd::store(to.lanes + r * B::lanes, ei::padd(simd::load(to.lanes + r * B::lanes), terms));
+  };
+  detail::PanelSums<T> sum;
+  for (auto& row : sum.at) row[0] = row[1] = simd::fill<T>(T(0));
+  detail::add_products(depth, a, b, sum);
+  simd::AnyAbove<T> above;
+  for (int r = 0; r < sum.rows; ++r) {
+    above.look(ei::pmax(sum.at[r][0], sum.at[r][1]), simd::fill<T>(limits[r]));
+  }
+  if (above.found()) {
+    for (int r = 0; r < sum.rows; ++r) {
+      simd::store(c + r * B::panel, sum.at[r][0]);
+      simd::store(c + r * B::panel + B::lanes, sum.at[r][1]);
+    }
+    told();
+    const T* row = c;
+    for (int r = 0; r < sum.rows; ++r, row += B::panel) {
+      add(r, simd::load(row), simd::load(row + B::lanes));
+    }
+    return;
+  }
+  for (int r = 0; r < sum.rows; ++r) add(r, sum.at[r][0], sum.at[r][1]);
 }
 
 }  // namespace headfit

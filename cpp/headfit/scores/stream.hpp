@@ -1,35 +1,14 @@
 // The logit tile stream: the only place where Q meets K. Row blocks go to threads;
-// for each of them a fold sees the tiles of its logits from left to right.
-//
-// A fold is a class with
-//   void begin(const RowBlock&);           // a new block of rows
-//   void tile(const RowBlock&, const Tile<T>&);  // may overwrite the tile
-//   void end(const RowBlock&);             // all tiles were seen
-// and, when it wants whole rows kept, T* destination(const RowBlock&, Index stride)
-// which gives the place where the block's rows lie side by side.
-//
-// A fold that only wants the logits above a limit has, in place of tile,
-//   const T* limits(const RowBlock&);      // one a row, padded to whole row groups with inf;
-//                                          // the fold may move them as it learns more
-//   void hits(const RowBlock&, Index r, Index col, const T* logits, std::uint32_t bits);
-// where bit b is set if logits[b], of row r and column col + b, exceeds the limit. Columns
-// ascend within a row; a whole panel of logits can be read. Where no mask edge, bias or cap stands
-// in the way, the logits then never leave the registers. If it has T* lowest(const RowBlock&) too
-// (a vector a row, padded like the limits), the least unmasked logits are kept there, by lanes.
+// for each of them a fold (fold.hpp) sees the tiles of its logits from left to right.
 #pragma once
 
+#include "headfit/scores/fold.hpp"
 #include "headfit/scores/hits.hpp"
 #include "headfit/scores/packed_keys.hpp"
-#include "headfit/scores/tile.hpp"
 
 namespace headfit {
 
 namespace detail {
-
-template <class Fold>
-inline constexpr bool wants_hits = requires(Fold& f, const RowBlock& b) { f.limits(b); };
-template <class Fold>
-inline constexpr bool wants_lowest = requires(Fold& f, const RowBlock& b) { f.lowest(b); };
 
 template <class T, class Fold>
 class BlockWorker {
@@ -104,7 +83,7 @@ class BlockWorker {
       const Tile<T> tile = make_tile(block, col, cols.end);
       multiply(block, tile, queries);
       finisher_.finish(block, tile, may_overflow);
-      if constexpr (wants_hits<Fold>) {
+      if constexpr (wants_hits<Fold> && !wants_sums<Fold>) {
         search<T>(block, tile, fold_);
       } else {
         fold_.tile(block, tile);
@@ -118,17 +97,35 @@ class BlockWorker {
     T* lowest = nullptr;
     if constexpr (wants_lowest<Fold>) lowest = fold_.lowest(block);
     T* found = tile_.ensure(B::row_group * B::panel);
-    for (Index p = cols.begin / B::panel; p < cols.end / B::panel; ++p) {
+    const Index part = source_.q.cols * B::panel / groups;
+    const Index last = cols.end / B::panel - 1;
+    for (Index p = cols.begin / B::panel; p <= last; ++p) {
       const T* panel = keys_.panel(block.head / source_.group, p);
+      const T* next = keys_.panel(block.head / source_.group, std::min(p + 1, last));
       for (Index g = 0; g < groups; ++g) {
+        ask_for(next + g * part, part);
         const Index first = g * B::row_group;
-        T* least = wants_lowest<Fold> ? lowest + first * B::lanes : nullptr;
-        if (panel_exceeds<T, wants_lowest<Fold>>(source_.q.cols, left(queries, g), panel, limits + first,
-                                           least, found)) {
-          report<T>(block, first, p * B::panel, found, fold_);
+        const auto tell = [&] { report<T>(block, first, p * B::panel, found, fold_); };
+        if constexpr (wants_sums<Fold>) {
+          add_exponentials<T>(source_.q.cols, left(queries, g), panel, limits + first,
+                              fold_.sums(block).from(first), found, tell);
+        } else {
+          T* least = wants_lowest<Fold> ? lowest + first * B::lanes : nullptr;
+          if (panel_exceeds<T, wants_lowest<Fold>>(source_.q.cols, left(queries, g), panel,
+                                                   limits + first, least, found)) {
+            tell();
+          }
         }
       }
+      if constexpr (wants_sums<Fold>) {
+        if ((p + 1) % B::sum_panels == 0) fold_.settle(block);
+      }
     }
+  }
+
+  // Keys on their way from memory while others are multiplied.
+  static void ask_for(const T* keys, Index count) {
+    for (Index i = 0; i < count; i += 64 / Index(sizeof(T))) simd::ei::prefetch(keys + i);
   }
 
   Tile<T> make_tile(const RowBlock& block, Index col, Index end) {
@@ -171,6 +168,15 @@ class BlockWorker {
 };
 
 }  // namespace detail
+
+// Rows of a block for folds that keep little of a row: so many that keys too large for the caches
+// are read seldom, as long as no thread waits long for the last block of another.
+template <class T>
+Index scan_block(const LogitSource<T>& source) {
+  constexpr Index rows = Blocking<T>::tile_rows;
+  const Index shared_out = source.q.count * source.row_count() / 64;
+  return std::clamp(shared_out / rows * rows, rows, 4 * rows);
+}
 
 // Streams the logits of the heads whose keys are packed through folds made by make_fold(),
 // one a thread: for those who ask the same keys again and again.

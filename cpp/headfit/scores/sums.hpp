@@ -3,7 +3,32 @@
 
 #include "headfit/scores/packet.hpp"
 
+#if defined(EIGEN_VECTORIZE_SSE)
+#include <immintrin.h>
+#endif
+
 namespace headfit {
+
+// to[l] += x[l], in double. Compilers make it a scalar at a time if it is left to them.
+EIGEN_ALWAYS_INLINE void add_wide(double* to, const simd::Packet<float>& x) {
+  [[maybe_unused]] const auto add = [to](Index l, const simd::Packet<double>& part) {
+    simd::store(to + l, simd::ei::padd(simd::load(to + l), part));
+  };
+#if defined(EIGEN_VECTORIZE_AVX512)
+  add(0, _mm512_cvtps_pd(_mm512_castps512_ps256(x)));
+  add(8, _mm512_cvtps_pd(_mm256_castpd_ps(_mm512_extractf64x4_pd(_mm512_castps_pd(x), 1))));
+#elif defined(EIGEN_VECTORIZE_AVX)
+  add(0, _mm256_cvtps_pd(_mm256_castps256_ps128(x)));
+  add(4, _mm256_cvtps_pd(_mm256_extractf128_ps(x, 1)));
+#elif defined(EIGEN_VECTORIZE_SSE)
+  add(0, _mm_cvtps_pd(x));
+  add(2, _mm_cvtps_pd(_mm_movehl_ps(x, x)));
+#else
+  alignas(64) float parts[simd::lanes<float>];
+  simd::store(parts, x);
+  for (Index l = 0; l < simd::lanes<float>; ++l) to[l] += static_cast<double>(parts[l]);
+#endif
+}
 
 // A sum of nonnegative terms with the rounding of each addition carried along
 // (Neumaier 1974), so that the number of terms does not matter.
@@ -27,12 +52,12 @@ template <class T>
 class LaneSum {
  public:
   EIGEN_ALWAYS_INLINE void add(const simd::Packet<T>& x) {
-    alignas(64) T parts[simd::lanes<T>];
-    simd::store(parts, x);
     if constexpr (sizeof(T) == 8) {
+      alignas(64) T parts[simd::lanes<T>];
+      simd::store(parts, x);
       for (const T part : parts) careful_.add(part);
     } else {
-      for (Index l = 0; l < simd::lanes<T>; ++l) lanes_[l] += static_cast<double>(parts[l]);
+      add_wide(lanes_.data(), x);
     }
   }
   double value() const { return sizeof(T) == 8 ? careful_.value() : lanes_.sum(); }

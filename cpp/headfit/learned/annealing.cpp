@@ -146,13 +146,13 @@ Annealing::Outcome Annealing::anneal(float first, Index steps) {
     const float done = static_cast<float>(t) / static_cast<float>(steps);
     const float length = first * std::pow(last_length / first, done);
     if (t >= next_scan || listed_failures == 0) {
-      const Outcome outcome = list_anew();
+      const Outcome outcome = list_anew(true);
       if (outcome != Outcome::Left) return outcome;
       if (length < too_short && last_.hard_rows > 0 && last_.rows_left <= 2 * last_.hard_rows) {
         return Outcome::Left;
       }
       if (few_are_hard()) descent_.reweight();
-      next_scan = t + scan_every;
+      next_scan = t + std::clamp(static_cast<Index>(list_lifetime / length), scan_every, scan_within);
     }
     listed_failures = descent_.step(length);
     ++result_.steps;

@@ -12,7 +12,8 @@ namespace headfit::learned {
 struct Recipe {
   Index first_hold = 300;  // steps before the first quench
   int list_cap = 24;       // off-support entries listed a row; even
-  float hottest = 0.5f;    // root-mean-square change of a coordinate in one step: at first,
+  float hottest = 0.25f;   // root-mean-square change of a coordinate in one step: at first,
+                           // where twice as much throws keys far away if dim exceeds 10,
   float warmth = 0.14f;    // and after a thousand steps
   float damping = 0.3f;    // of the row curvature, relative to its mean eigenvalue
 
@@ -22,7 +23,6 @@ struct Recipe {
     Recipe r;
     if (first_hold > 0) r.first_hold = first_hold;
     r.list_cap = std::max(24, 2 * static_cast<int>(2 * size));
-    r.hottest = std::clamp(2 / size, 0.25f, 0.5f);
     r.warmth *= std::min(1.0f, 4 / size);
     r.damping = std::clamp(size * size / 50, 0.3f, 30.0f);
     return r;
@@ -44,7 +44,9 @@ inline constexpr float reheat_length = 0.03f;
 inline constexpr float last_length = 1e-4f;
 inline constexpr float momentum_memory = 0.9f;
 inline constexpr Index scan_always = 100;     // steps, and then
-inline constexpr Index scan_every = 2;        // steps share a list
+inline constexpr Index scan_every = 2;        // steps share a list; more at the end of a quench:
+inline constexpr Index scan_within = 10;
+inline constexpr float list_lifetime = 0.02f;  // in lengths of steps
 
 // While steps are hot, a scan looks at every s-th column, so that it still finds this many hits
 // for each place of a list. Half as many cost more steps than they save time.

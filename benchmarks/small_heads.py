@@ -17,20 +17,19 @@ from peers import adam_in_jax, adam_in_torch
 
 LEAK, DISTORTION = 0.05, np.expm1(0.1)
 
-# n, k, head size, steps before the first quench.
-QUICK = [(128, 3, 7, 500)]
-DEFAULT = [(512, 4, 7, 500), (1024, 4, 8, 500), (2048, 4, 9, 500), (512, 8, 12, 500),
-           (1024, 8, 14, 500), (2048, 8, 16, 500), (512, 16, 21, 500)]  # fmt: skip
-SMALLEST = [(512, 4, 6, 500), (1024, 4, 7, 500), (2048, 4, 7, 4000), (512, 8, 11, 500),
-            (1024, 8, 12, 2000), (2048, 8, 14, 2000), (512, 16, 19, 4000)]  # fmt: skip
-LARGE = [(4096, 4, 8, 2000), (4096, 8, 16, 3000), (2048, 16, 26, 2000), (10_000, 4, 10, 500),
-         (10_000, 4, 9, 2000), (10_000, 8, 20, 500), (10_000, 8, 18, 3000),
-         (20_000, 4, 10, 2000)]  # fmt: skip
-NARROW = {"bfloat16": [(512, 4, 8, 500), (2048, 4, 9, 1000), (2048, 4, 8, 2000),
-                       (2048, 8, 16, 1000), (2048, 8, 15, 2000)],
-          "float16": [(2048, 4, 7, 4000), (2048, 8, 14, 2000)]}  # fmt: skip
-PEERS = [(512, 4, 8, 500), (1024, 4, 9, 500), (2048, 4, 12, 500), (512, 8, 13, 500),
-         (2048, 8, 18, 500), (4096, 4, 10, 500), (10_000, 4, 10, 500)]  # fmt: skip
+# n, k, head size.
+QUICK = [(128, 3, 7)]
+DEFAULT = [(512, 4, 7), (1024, 4, 8), (2048, 4, 9), (512, 8, 12), (1024, 8, 14), (2048, 8, 16),
+           (512, 16, 21)]  # fmt: skip
+SMALLEST = [(512, 4, 6), (1024, 4, 7), (2048, 4, 7), (512, 8, 11), (1024, 8, 12), (2048, 8, 14),
+            (512, 16, 19), (2048, 16, 26)]  # fmt: skip
+LARGE = [(4096, 4, 8), (4096, 8, 16), (10_000, 4, 10), (10_000, 4, 9), (10_000, 8, 20),
+         (10_000, 8, 18), (20_000, 4, 10)]  # fmt: skip
+LARGEST = [(100_000, 4, 16)]
+NARROW = {"bfloat16": [(512, 4, 8), (2048, 4, 9), (2048, 4, 8), (2048, 8, 16), (2048, 8, 15)],
+          "float16": [(2048, 4, 7), (2048, 8, 14)]}  # fmt: skip
+PEERS = [(512, 4, 8), (1024, 4, 9), (2048, 4, 12), (512, 8, 13), (2048, 8, 18), (4096, 4, 10),
+         (10_000, 4, 10)]  # fmt: skip
 
 
 def scan(A, Q, K, scale, block=512):
@@ -63,26 +62,26 @@ def judged(A, head):
 
 def regular(cases, seeds, options, dtype="float32"):
     """Fit random regular patterns of several seeds; print and return the figures."""
-    rows = [["n", "k", "d", "steps", "certified", "seconds", "scale max|q| max|k|"]]
+    rows = [["n", "k", "d", "certified", "seconds", "scale max|q| max|k|"]]
     figures = []
-    for n, k, dim, steps in cases:
+    for n, k, dim in cases:
         heads = []
         for seed in range(seeds):
             A = hf.patterns.random_regular(n, k, gamma=2.0, rng=seed)
-            head = hf.fit(A, dim, leak=LEAK, distortion=DISTORTION, effort=steps, dtype=dtype,
+            head = hf.fit(A, dim, leak=LEAK, distortion=DISTORTION, dtype=dtype,
                           time_limit=options.limit, rng=seed, mass=False,
                           num_threads=options.threads)  # fmt: skip
             heads.append((judged(A, head), head.seconds, head.certificate))
         seconds = [s for _, s, _ in heads]
         norms = [c.q_norm * c.k_norm * c.scale for _, _, c in heads]
         certified = [bool(h) for h, _, _ in heads]
-        rows.append([str(n), str(k), str(dim), str(steps), f"{sum(certified)}/{seeds}",
+        rows.append([str(n), str(k), str(dim), f"{sum(certified)}/{seeds}",
                      f"{statistics.median(seconds):.2f}", f"{max(norms):.0f}"])  # fmt: skip
         print("  ".join(rows[-1]), flush=True)
         if all(certified) and n >= 4096:
             measure.summarise(f"learned to a certificate, n={n:,}, k={k}, d={dim}",
                               statistics.median(seconds), "-", None)  # fmt: skip
-        figures.append({"n": n, "k": k, "dim": dim, "steps": steps, "certified": certified,
+        figures.append({"n": n, "k": k, "dim": dim, "certified": certified,
                         "seconds": seconds, "norms": norms})  # fmt: skip
     measure.table(f"learned heads in {dtype}, {seeds} seeds", rows)
     return figures
@@ -105,7 +104,7 @@ def structured(options):
     for name, make in makers.items():
         for weights in ({}, {"gamma": 2.0}):
             A = make(rng=0, **weights)
-            head = hf.fit(A, leak=LEAK, distortion=DISTORTION, effort=2000, mass=False,
+            head = hf.fit(A, leak=LEAK, distortion=DISTORTION, mass=False,
                           time_limit=options.limit, num_threads=options.threads)  # fmt: skip
             judged(A, head)
             tried = " ".join(f"{t.dim}{'' if t.holds else ' no'}," for t in head.search.trials)
@@ -146,11 +145,11 @@ def peers(cases, options):
     """Adam to the same certificate for n <= 2048; the time of its step beyond."""
     rows = [["n", "k", "d", "headfit s", "torch Adam", "steps", "JAX Adam", "steps"]]
     figures = []
-    for n, k, dim, steps in cases:
+    for n, k, dim in cases:
         A = hf.patterns.random_regular(n, k, gamma=2.0, rng=0)
         cells, found = [str(n), str(k), str(dim)], {"n": n, "k": k, "dim": dim}
         if n <= 2048:
-            head = hf.fit(A, dim, leak=LEAK, distortion=DISTORTION, effort=steps, mass=False,
+            head = hf.fit(A, dim, leak=LEAK, distortion=DISTORTION, mass=False,
                           time_limit=options.limit, num_threads=options.threads)  # fmt: skip
             cells.append(f"{head.seconds:.2f}" if judged(A, head) else "not certified")
             found["headfit"] = head.seconds
@@ -183,6 +182,7 @@ def main():
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--smallest", action="store_true", help="the smallest sizes too")
     parser.add_argument("--large", action="store_true", help="n = 4096 and more")
+    parser.add_argument("--largest", action="store_true", help="n = 100,000, one seed")
     parser.add_argument("--narrow", action="store_true", help="bfloat16 and float16 heads")
     parser.add_argument("--structured", action="store_true", help="bands, grids, trees, digits")
     parser.add_argument("--projection", action="store_true", help="beside the projection rung")
@@ -194,6 +194,8 @@ def main():
     cases = QUICK if options.quick else [] if options.only else DEFAULT
     cases = cases + (SMALLEST if options.smallest else []) + (LARGE if options.large else [])
     figures = {"heads": regular(cases, options.seeds, options)}
+    if options.largest:
+        figures["heads"] += regular(LARGEST, 1, options)
     if options.narrow:
         for dtype, narrow in NARROW.items():
             figures[dtype] = regular(narrow, options.seeds, options, dtype)

@@ -39,9 +39,9 @@ struct Scanned {
   Scanned(const Scanned&) = delete;  // the lists point at what is wanted
   Scanned& operator=(const Scanned&) = delete;
 
-  void scan(Index number, int threads) {
+  void scan(Index number, int threads, const SomeColumns& looked_at = {}) {
     const Run run{threads, {}};
-    scan_near({wanted, q, k, random, number, lists, checks}, mask, run);
+    scan_near({wanted, q, k, random, number, lists, checks, looked_at}, mask, run);
     lists.transpose(run);
   }
 
@@ -208,6 +208,39 @@ TEST(lists_hold_what_is_near_and_deficits_are_exact) {
   }
 }
 
+TEST(some_columns_stand_for_all) {
+  for (const Index n : {2, 31, 300}) {
+    for (const SomeColumns& looked_at : {SomeColumns{0, 2}, SomeColumns{1, 2}, SomeColumns{1, 7}}) {
+      Scanned state(regular_target(n, std::min<Index>(n, 4), 2), {}, 4, 400);
+      state.scan(1, 2, looked_at);
+      for (Index i = 0; i < n; ++i) {
+        const double limit = state.row(i).limit;
+        const auto support = state.wanted.support(i);
+        std::set<Column> want, unsure;
+        for (Index j = looked_at.first; j < n; j += looked_at.step) {
+          const auto column = static_cast<Column>(j);
+          if (std::count(support.begin(), support.end(), column)) continue;
+          const double over = state.logit(i, j) - limit;
+          if (over > 0) want.insert(column);
+          if (std::abs(over) < 1e-3) unsure.insert(column);
+        }
+        std::set<Column> listed;
+        const Index size = state.lists.size(i);
+        for (Index e = static_cast<Index>(support.size()); e < size; ++e) {
+          listed.insert(state.lists.column(static_cast<Entry>(state.lists.first(i) + e)));
+        }
+        CHECK(state.lists.hits(i) == static_cast<Index>(listed.size()) * looked_at.step);
+        for (const auto* all : {&want, &listed}) {
+          for (const Column j : *all) {
+            CHECK_THAT(unsure.count(j) || (want.count(j) && listed.count(j)), n, " ", i, " ", j);
+          }
+        }
+        if (!listed.empty()) CHECK(state.lists.share(i) == static_cast<float>(looked_at.step));
+      }
+    }
+  }
+}
+
 TEST(a_full_list_is_an_even_sample) {
   for (const Index expected : {0, 24, 100, 1000, 5000}) {
     std::vector<Column> list(24);
@@ -275,6 +308,11 @@ TEST(threads_change_no_bit) {
   }
   options.seed = 9;
   CHECK((fit_learned(t.view(), {}, options, {1, {}}).q != one.q));
+  // So many tokens that the first scans look at some columns only.
+  const OwnedTarget large = regular_target(2500, 2, 4);
+  options.max_steps = 6;
+  check_same(fit_learned(large.view(), {}, options, {1, {}}),
+             fit_learned(large.view(), {}, options, {3, {}}));
 }
 
 TEST(edges) {

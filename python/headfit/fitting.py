@@ -162,8 +162,8 @@ def fit(
         them in float32 registers: None. Without `max_logit`, |logit| is bounded so that steps
         of the format are at most half of what the distortion allows.
     effort : "low", "medium", "high" or int
-        Of learned: the steps before it first checks whether it can end, and, times 200, the
-        steps after which it gives up; "low" is 300. The smallest sizes take thousands.
+        Of learned: the steps before its first quench; it gives up after 200 times as many, 24
+        times in a search. "low" is 300; the smallest sizes take thousands.
     init : (Q, K), optional
         Of learned: a start, with logits Q K^T, of the same or a smaller size.
     time_limit : float, optional
@@ -207,7 +207,7 @@ def fit(
 
     The projection costs O(nonzeros * d), a certificate O(n**2 d) and O(n) memory beside Q and
     K. Max-margin costs a handful of scans of all logits and a small quadratic program a row.
-    Learned costs a scan of all logits every other step, O(n**2 d) each, and O(n d**2 (k + d))
+    Learned costs a scan of all logits every few steps, O(n**2 d) each, and O(n d**2 (k + d))
     for a step; its memory is O(n (k + d**2)).
 
     Examples

@@ -199,7 +199,7 @@ class Task:
         q, k = head.stored(used, self.dtype)
         c = self.judge(Attention(q, k, scale=used, mask=self.target.mask), False)
         report = head.settings.get("learned", {"quenches": 1, "reheats": 0})
-        restarts = report["quenches"] - 1 + report["reheats"]
+        restarts = max(report["quenches"] - 1, 0) + report["reheats"]  # some need no quench
         seconds = time.perf_counter() - begin
         return Trial(dim, c.holds, c.leak, c.distortion, seconds, restarts), head
 

@@ -36,7 +36,7 @@ struct LearnedOptions {
   // random start follows one that fails.
   std::optional<Heads<float>> init_q;
   std::optional<Heads<float>> init_k;
-  // Called after every exact scan; false stops the fit.
+  // Called after every scan; false stops the fit.
   std::function<bool(const LearnedScan&)> progress;
 };
 
@@ -46,14 +46,14 @@ struct LearnedResult {
   LearnedStatus status = LearnedStatus::StepLimit;
   Matrix<float> q;  // logits are plain products q.k
   Matrix<float> k;
-  std::vector<Index> failed_rows;  // rows that the last exact scan found outside the tolerances
+  std::vector<Index> failed_rows;  // rows that an exact scan found outside the tolerances
   double worst_deficit = 0;
   Index steps = 0, scans = 0, starts = 0, quenches = 0, reheats = 0, roundings = 0;
   double seconds = 0;
 };
 
 // `Met` allows for the rounding of the float32 scan, to first order; the certificate proper
-// is a separate pass. Memory: about 20 (k + max(24, 4 k)) + 4 d (d + 6) bytes a row. The
+// is a separate pass. Memory: about 20 (k + max(24, 4 k)) + 4 d (d + 8) bytes a row. The
 // result does not depend on the number of threads.
 LearnedResult fit_learned(const Target& target, const Mask& mask, const LearnedOptions& options,
                           const Run& run);

@@ -90,7 +90,7 @@ class QueryRows {
   Keys keys_;
   Eigen::Ref<Matrix<T>> q_;
   std::vector<T> weights_;
-  std::array<T, std::size_t(Keys::strip + 64)> sums_;
+  std::array<T, std::size_t(Keys::strip + 64)> sums_{};
 };
 
 template <class T, simd::Store how, class Keys>

@@ -38,6 +38,7 @@ LearnedResult Annealing::run() {
     }
     first_hold = first_hold * 5 / 2;
   }
+  if (descent_.is_hot()) last_ = descent_.scan();  // what is reported is exact
   if (outcome == Outcome::Met) result_.status = LearnedStatus::Met;
   result_.q = descent_.q().matrix();
   result_.k = descent_.k().matrix();
@@ -55,7 +56,8 @@ Annealing::Outcome Annealing::from_given_start() {
   return settle(reheat_length, warm_steps);
 }
 
-// A quench that leaves many rows came too early: the hold goes on from where it was.
+// A quench that leaves many rows came too early: the hold goes on from where it was, with what
+// the quench left of averages.
 Annealing::Outcome Annealing::from_random_start(Index number, Index first_hold) {
   descent_.start_randomly(static_cast<std::uint64_t>(number));
   ++result_.starts;
@@ -152,7 +154,8 @@ Annealing::Outcome Annealing::anneal(float first, Index steps) {
         return Outcome::Left;
       }
       if (few_are_hard()) descent_.reweight();
-      next_scan = t + std::clamp(static_cast<Index>(list_lifetime / length), scan_every, scan_within);
+      const auto lifetime = static_cast<Index>(list_lifetime / length);
+      next_scan = t + std::clamp(lifetime, scan_every, scan_within);
     }
     listed_failures = descent_.step(length);
     ++result_.steps;
@@ -163,7 +166,6 @@ Annealing::Outcome Annealing::anneal(float first, Index steps) {
 // Scans, and makes ready for steps.
 Annealing::Outcome Annealing::list_anew(bool hot) {
   scan(hot);
-  if (last_.rows_left == 0 && descent_.is_hot()) scan();
   if (last_.rows_left == 0) return Outcome::Met;
   if (must_stop()) return Outcome::Stopped;
   descent_.transpose_lists();
@@ -172,9 +174,10 @@ Annealing::Outcome Annealing::list_anew(bool hot) {
 
 void Annealing::scan(bool hot) {
   last_ = hot ? descent_.scan_hot() : descent_.scan();
+  if (last_.rows_left == 0 && descent_.is_hot()) last_ = descent_.scan();
   ++result_.scans;
   const LearnedScan scan{result_.steps, last_.rows_left, static_cast<double>(last_.worst_deficit)};
-  is_stopped_ = options_.progress && !options_.progress(scan);
+  if (options_.progress && !options_.progress(scan)) is_stopped_ = true;
 }
 
 bool Annealing::must_stop() {

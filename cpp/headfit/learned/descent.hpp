@@ -1,5 +1,5 @@
-// The state of a fit and its two moves: an exact scan of all logits, and a step of every
-// query and every key. When to do which is the business of annealing.hpp.
+// The state of a fit and its two moves: a scan of all logits, or of a sample while they are hot,
+// and a step of every query and every key. When to do which is the business of annealing.hpp.
 #pragma once
 
 #include <memory>
@@ -75,7 +75,6 @@ class Descent {
   bool is_hot() const { return is_hot_; }
   // Columns near or above their row's limit at the last scan, for each place of a list.
   double hits_a_place() const;
-  Index age() const { return age_; }  // steps since the start
   const PaddedRows& q() const { return q_; }
   const PaddedRows& k() const { return k_; }
   bool meets(Index row) const { return checks_.deficit[static_cast<std::size_t>(row)] <= 0; }

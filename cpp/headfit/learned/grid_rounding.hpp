@@ -31,7 +31,8 @@ class GridRounding {
   void nearest_plane(const RowSums& sums, const Grid& grid, float* row);
 
   // Moves single coordinates and pairs of them to neighbouring grid points until the row meets
-  // the tolerances, or no such move makes its loss fall. Whether the row meets the tolerances then, as far as its list tells.
+  // the tolerances, or no such move makes its loss fall. Whether it meets them then, as far as
+  // its list tells.
   bool improve(const Wanted& wanted, const Lists& lists, Index i, const Grid& grid,
                const PaddedRows& keys, float rounding, float* query);
 

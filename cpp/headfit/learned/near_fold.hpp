@@ -134,7 +134,8 @@ class NearRows {
     row.limit = std::min(wanted_.hinge(i, state) - list_slack, row.allowed_top);
     row.spread_excess = state.spread - wanted_.spread_limit() + 2 * rounding;
     row.allowed_size = wanted_.max_logit() - rounding;
-    row.spread_excess = std::max(row.spread_excess, std::max(state.highest, -state.lowest) - row.allowed_size);
+    const float largest = std::max(state.highest, -state.lowest);
+    row.spread_excess = std::max(row.spread_excess, largest - row.allowed_size);
     const auto draw = random_(static_cast<std::uint64_t>(i), static_cast<std::uint64_t>(scan_))[0];
     row.sample = EvenSample(lists_.hits(i) / looked_at_.step, lists_.cap(), draw);
   }
@@ -182,7 +183,8 @@ class BoundedNearFold : public NearRows {
       for (Index c = 0; c < tile.padded_cols(); c += lanes) {
         const Pack v = simd::load(x + c);
         const auto shown = simd::bits_above<float>(v, hidden);
-        const auto bits = simd::bits_above<float>(v, limit) | (simd::bits_above<float>(floor, v) & shown);
+        const auto below = simd::bits_above<float>(floor, v) & shown;
+        const auto bits = simd::bits_above<float>(v, limit) | below;
         if (!bits) continue;
         row.top = std::max(row.top, ei::predux_max(v));
         for (auto rest = bits; rest; rest &= rest - 1) {

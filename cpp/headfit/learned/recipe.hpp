@@ -58,7 +58,7 @@ inline constexpr float hard_share = 0.75f;       // fewer hard rows than this ca
 inline constexpr float weight_growth = 1.1f;     // of a hard row's pull on the keys, a scan
 inline constexpr float weight_cap = 300.0f;
 // The part of the distortion to spare before rows go to a coarse format, at first; more after
-// every rounding that left rows, less after every anneal that never got there.
+// every rounding that left rows, less after every start that never got there.
 inline constexpr float first_reserve = 0.3f;
 inline constexpr float reserve_growth = 1.4f;
 inline constexpr float reserve_decay = 0.6f;

@@ -106,9 +106,10 @@ int RowSolver::insert(std::int32_t column) {
   // Full: the slackest inactive cut gives its place. Objectives still rise from round
   // to round, so an evicted cut can come back but the same pool cannot.
   int evicted = -1;
+  const auto product = [&](int r) { return set_.pool().product(point_of_row_[r]); };
   for (int r = first_outside_row_; r < set_.pool().rows(); ++r) {
     if (set_.active(r)) continue;
-    if (evicted < 0 || set_.pool().product(point_of_row_[r]) < set_.pool().product(point_of_row_[evicted])) evicted = r;
+    if (evicted < 0 || product(r) < product(evicted)) evicted = r;
   }
   if (evicted < 0) return -1;
   set_.replace_point(point_of_row_[evicted], keys_.row(column));
@@ -187,8 +188,8 @@ void RowSolver::make_proof() {
   }
   witness_ = make_witness(keys_, problem_, std::move(terms));
   const double proved = witness_.norm_bound * set_.pool().key_norm();
-  if (status_ == RowStatus::Infeasible &&
-      !(proved >= 0.1 * settings_.proof_ratio * set_.pool().rhs_size() || std::isinf(witness_.norm_bound))) {
+  const double enough = 0.1 * settings_.proof_ratio * set_.pool().rhs_size();
+  if (status_ == RowStatus::Infeasible && !(proved >= enough || std::isinf(witness_.norm_bound))) {
     status_ = RowStatus::Stalled;
   }
 }

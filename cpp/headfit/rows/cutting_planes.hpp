@@ -41,7 +41,6 @@ class RowSolver {
   // After Infeasible or NormLimit; Infeasible is said only when this proves it.
   const Witness& witness() const { return witness_; }
 
-  double violation() const { return set_.violation(); }  // worst slack missed, over the pool
   int rounds() const { return rounds_; }
   int steps() const { return set_.steps(); }
   int pool() const { return set_.pool().points(); }

@@ -40,7 +40,6 @@ class DualActiveSet {
   bool active(int row) const { return set_.active(row); }
   double signed_multiplier(int row) const { return set_.signed_multiplier(row); }
   double signed_ray(int row) const { return ray_[row]; }           // same, after Infeasible
-  double violation() const { return next_.violation(); }  // worst over the pool, last sweep
   int steps() const { return steps_; }
   // What a slack may miss: rounding of q.k grows with |q|, so this does, but never to
   // where the answer would stop meaning anything beside the right-hand sides.

@@ -8,7 +8,6 @@ namespace headfit {
 void MostViolated::reserve() {
   list_.reserve(few);
   list_.clear();
-  violation_ = 0.0;
 }
 
 void MostViolated::set_levels(const ConstraintPool& pool, const WorkingSet& set) {
@@ -46,16 +45,17 @@ void MostViolated::sweep(ConstraintPool& pool, const WorkingSet& set, double all
   list_.clear();
   bool equalities = false;
   double bound = -allowed;
-  double lowest = 0.0;
   for (int r = 0; r < pool.rows(); ++r) {
     const double s = slack(pool, r, pool.product(pool.point(r)));
-    lowest = std::min(lowest, s);
     const bool equality = pool.equality(r);
     // Equalities go first: they never leave, and inconsistent ones are then proved so
     // by themselves.
     if (equality == equalities ? s >= bound : !equality || s >= -allowed) continue;
     if (set.active(r)) continue;
-    if (equality != equalities) list_.clear();
+    if (equality != equalities) {
+      list_.clear();
+      bound = -allowed;
+    }
     equalities = equality;
     if (list_.size() == few) {
       std::pop_heap(list_.begin(), list_.end(), worse);
@@ -65,7 +65,6 @@ void MostViolated::sweep(ConstraintPool& pool, const WorkingSet& set, double all
     std::push_heap(list_.begin(), list_.end(), worse);
     if (list_.size() == few) bound = list_.front().slack;
   }
-  violation_ = -lowest;
 }
 
 }  // namespace headfit

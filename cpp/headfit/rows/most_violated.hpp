@@ -18,7 +18,6 @@ class MostViolated {
   void reserve();
   // A row outside the set that misses its right-hand side by more than `allowed`, or -1.
   int find(ConstraintPool& pool, const WorkingSet& set, double allowed);
-  double violation() const { return violation_; }  // worst over the pool, last sweep
 
  private:
   // Of 1 (always sweep) to 16 rows, 4 to 6 are the fastest for n=4096, k=8, d=96: from 1 to
@@ -39,7 +38,6 @@ class MostViolated {
 
   std::vector<Row> list_;  // the worst of the last sweep, a heap with the mildest in front
   std::array<double, ConstraintPool::groups> level_{};
-  double violation_ = 0.0;
 };
 
 }  // namespace headfit

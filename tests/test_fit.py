@@ -605,7 +605,7 @@ def test_objects_are_never_written_or_read(tmp_path: Path) -> None:
         hf.load_fit(tmp_path / "objects.npz")
 
 
-def test_a_head_that_is_met_at_once_counts_no_restart():
+def test_a_head_that_is_met_at_once_counts_no_restart() -> None:
     search = hf.fit(np.eye(8)).search  # met before the first quench
     assert search.trials
     assert all(trial.restarts == 0 for trial in search.trials)

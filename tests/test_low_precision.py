@@ -15,6 +15,7 @@ import scipy.sparse as sp
 import headfit as hf
 from headfit._arrays import BFLOAT16, widened
 from headfit.errors import NonFiniteError
+from headfit.soft import svd_head
 
 RNG = np.random.default_rng
 
@@ -287,6 +288,137 @@ def test_python_widens_no_array(reader, dtype, position):
     finally:
         tracemalloc.stop()
     assert peak < Q.size * 4
+
+
+def head_of(Q, K):
+    return hf.Attention(Q, K, mask="causal")
+
+
+# One head of 4096 queries and keys that attends to itself, and every way to a smaller one.
+ONE_HEAD = {
+    "svd_head": lambda Q, K: svd_head(Q, K, 3),
+    "fit_soft": lambda Q, K: hf.fit_soft(head_of(Q, K), 3, effort=1),
+    "shrink": lambda Q, K: hf.shrink(head_of(Q, K), dim=3, effort=1, curve_dims=()),
+    "certify": lambda Q, K: hf.certify(sp.eye_array(4096), head_of(Q, K)),
+    "from_projections": lambda Q, K: projected(Q, K),
+}
+
+
+def projected(Q, K):
+    reading = pytest.importorskip("headfit.torch")
+    return reading.from_projections(Q, K[:2], K[:2], num_heads=1)
+
+
+@pytest.mark.parametrize("dtype", NARROW, ids=["float16", "bfloat16"])
+@pytest.mark.parametrize("way", ONE_HEAD)
+def test_python_widens_no_head(way, dtype, monkeypatch):
+    monkeypatch.setattr("headfit._arrays.BLOCK", 2**13)
+    K = narrow(RNG(13), (4096, 64), dtype)
+    Q = narrowed(4 * widened(K), dtype)
+    if way == "from_projections":
+        projected(Q[:8], K)  # PyTorch is imported before memory is counted
+    tracemalloc.start()
+    try:
+        ONE_HEAD[way](Q, K)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < Q.size * 4
+
+
+@pytest.mark.parametrize("dtype", NARROW, ids=["float16", "bfloat16"])
+def test_shrink_keeps_a_pattern_without_the_widened_head(dtype):
+    K = narrow(RNG(14), (64, 16), dtype)
+    head = head_of(narrowed(4 * widened(K), dtype), K)
+    options = {"per_row": 2, "exempt_columns": [0], "effort": 200, "time_limit": 60}
+    got = hf.shrink(head, **options)
+    # Queries and keys of 16 bits are widened as a whole where these are asked for.
+    assert not {"Q", "K"} & vars(head).keys()
+    wide = hf.shrink(head_of(head.Q, head.K), **options)
+    assert got.ways == wide.ways
+    np.testing.assert_array_equal(got.fit.Q, wide.fit.Q)
+    np.testing.assert_array_equal(got.comparison.row_tv, wide.comparison.row_tv)
+
+
+SMALLER = {
+    "svd_head": lambda Q, K: hf.svd_head(Q, K, 5, scale=0.3),
+    "fit_soft": lambda Q, K: vars(hf.fit_soft(head_of(Q, K), 4, effort=20).comparison).values(),
+    "shrink": lambda Q, K: vars(hf.shrink(Q, K, dim=4, effort=20).curve).values(),
+    "dense target": lambda Q, K: [hf.fit_soft(halves(Q), 4, effort=20).Q],
+    "dense target and init": lambda Q, K: [
+        hf.fit_soft(halves(Q), 12, effort=20, init=(Q[:, :9], Q[:, :9])).Q
+    ],
+    "compare": lambda Q, K: [hf.compare_attention(halves(Q), hf.Attention(Q, Q)).row_kl],
+    "target": lambda Q, K: [hf.Target(halves(Q)).matrix.toarray()],
+    "from_projections": lambda Q, K: projected(Q[:, :9], Q[:4, :9]),
+}
+
+
+def halves(Q):
+    """Return a matrix in the dtype of Q that attends to oneself and the one before, and -0.0."""
+    M = -np.zeros((len(Q), len(Q)), np.float32)
+    M += (np.eye(len(Q)) + np.roll(np.eye(len(Q)), -1, axis=1)) / 2
+    return M if Q.dtype == np.float32 else narrowed(M, Q.dtype)
+
+
+@pytest.mark.parametrize("dtype", NARROW, ids=["float16", "bfloat16"])
+@pytest.mark.parametrize("way", SMALLER)
+def test_fits_to_16_bits_are_those_to_their_float32_numbers(way, dtype, monkeypatch):
+    monkeypatch.setattr("headfit._arrays.BLOCK", 2**10)  # blocks of a few rows
+    Q, K = narrow(RNG(15), (70, 12), dtype), narrow(RNG(16), (70, 12), dtype)
+    got, wide = SMALLER[way](Q, K), SMALLER[way](widened(Q), widened(K))
+    for a, b in zip(got, wide, strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+@pytest.mark.parametrize("dtype", NARROW, ids=["float16", "bfloat16"])
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda Q, K: hf.svd_head(Q, K, 2),
+        lambda Q, K: hf.fit_soft(hf.Attention(Q, K), 2),
+        lambda Q, K: hf.shrink(Q, K, dim=2),
+        lambda Q, K: hf.shrink(Q, K, per_row=2),
+        lambda Q, K: projected(K[:, :9], Q[:4, :9]),
+    ],
+)
+def test_fits_name_the_bad_entry_of_16_bits(ask, dtype, monkeypatch):
+    monkeypatch.setattr("headfit._arrays.BLOCK", 2**6)
+    Q, K = narrow(RNG(17), (70, 12), dtype), narrow(RNG(18), (70, 12), dtype)
+    K[61, 7] = np.float16(np.nan) if dtype == np.float16 else np.uint16(0x7FC0).view(BFLOAT16)
+    with pytest.raises(NonFiniteError, match=r"[KX] must be finite; got nan at row 61, column 7"):
+        ask(Q, K)
+
+
+@pytest.mark.parametrize("dtype", NARROW, ids=["float16", "bfloat16"])
+def test_a_dense_target_of_16_bits_is_checked(dtype):
+    M = narrowed(np.full((8, 8), 0.125, np.float32), dtype)
+    M[5, 3] = np.float16(np.nan) if dtype == np.float16 else np.uint16(0x7FC0).view(BFLOAT16)
+    with pytest.raises(NonFiniteError, match="the target must be finite; got nan at row 5, col"):
+        hf.fit_soft(M, 2)
+
+
+# A matrix of attention, with few entries and with all.
+ONE_MATRIX = {
+    "fit_soft": lambda M, A: hf.fit_soft(M, 2, effort=1, init=(A[:, :1], A[:, :1])),
+    "compare": lambda M, A: hf.compare_attention(M, hf.Attention(A[:, :1], A[:, :1])),
+    "target": lambda M, A: hf.Target(A),
+    "certify": lambda M, A: hf.certify(A, matrix=M),
+}
+
+
+@pytest.mark.parametrize("dtype", NARROW, ids=["float16", "bfloat16"])
+@pytest.mark.parametrize("way", ONE_MATRIX)
+def test_python_widens_no_matrix(way, dtype):
+    M = narrowed(np.full((1024, 1024), 2.0**-10, np.float32), dtype)
+    A = narrowed(np.eye(1024, dtype=np.float32), dtype)
+    tracemalloc.start()
+    try:
+        ONE_MATRIX[way](M, A)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < M.size * 4
 
 
 CORE_MEMORY = """

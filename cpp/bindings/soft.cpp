@@ -5,19 +5,13 @@
 namespace headfit::python {
 namespace {
 
-template <class T>
-StoredMatrix stored_as(const py::array& a) {
+StoredMatrix stored(const py::array& a) {
   if (a.ndim() != 2 || (a.size() > 0 && a.shape(1) > 1 && item_stride(a, 1) != 1)) {
     throw InputError("the target must be a matrix with contiguous rows");
   }
-  return MatrixView<T>(static_cast<const T*>(a.data()), a.shape(0), a.shape(1),
-                       RowStride(item_stride(a, 0)));
-}
-
-StoredMatrix stored(const py::array& a) {
-  if (py::isinstance<Array<float>>(a)) return stored_as<float>(a);
-  if (py::isinstance<Array<double>>(a)) return stored_as<double>(a);
-  throw InputError("arrays must be float32 or float64");
+  return std::visit([&]<class T>(const T* first) -> StoredMatrix {
+    return MatrixView<T>(first, a.shape(0), a.shape(1), RowStride(item_stride(a, 0)));
+  }, stored_for<double>(a, "the target"));
 }
 
 // Attention, or a matrix with its mask, and the arrays that keep it alive.

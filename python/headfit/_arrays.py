@@ -6,18 +6,22 @@ import math
 import operator
 import os
 import sys
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import scipy.sparse
 from numpy.typing import NDArray
 
-from headfit.errors import InputError
+from headfit.errors import InputError, NonFiniteError
 
 FloatArray = NDArray[Any]
 
 BFLOAT16 = np.dtype([("bfloat16", np.uint16)])
 """bfloat16, which NumPy lacks: records of 16 bits, with which nothing computes by mistake."""
+
+BLOCK = 2**17
+"""How many numbers of a stored array are widened at a time."""
 
 
 def is_sparse(x: Any) -> bool:
@@ -56,6 +60,14 @@ def widened(array: NDArray[Any]) -> FloatArray:
         wide <<= 16
         return wide.view(np.float32)
     return array.astype(np.float32) if array.dtype == np.float16 else array
+
+
+def blocks_of_rows(array: NDArray[Any], least: int = 1) -> Iterator[tuple[slice, FloatArray]]:
+    """Yield places of rows of a matrix, at least `least`, and the numbers there, widened."""
+    step = max(least, BLOCK // max(1, array.shape[1]))
+    for first in range(0, array.shape[0], step):
+        rows = slice(first, first + step)
+        yield rows, widened(array[rows])
 
 
 def computed_in(*arrays: NDArray[Any]) -> np.dtype[Any]:
@@ -137,11 +149,16 @@ def as_stack(array: NDArray[Any]) -> NDArray[Any]:
     return stack if rows_contiguous else np.ascontiguousarray(stack)
 
 
-def check_finite(array: FloatArray, name: str) -> None:
-    """Raise an InputError that names the first NaN or infinity of a matrix."""
-    if not np.isfinite(array).all():
-        row, col = (int(i) for i in np.argwhere(~np.isfinite(array))[0])
-        raise InputError(f"{name} must be finite; got {array[row, col]} at row {row}, column {col}")
+def check_finite(array: NDArray[Any], name: str) -> None:
+    """Raise a NonFiniteError that names the first NaN or infinity of a stored matrix."""
+    for rows, block in blocks_of_rows(array):
+        finite = np.isfinite(block)
+        if not finite.all():
+            row, col = (int(i) for i in np.argwhere(~finite)[0])
+            raise NonFiniteError(
+                f"{name} must be finite; got {block[row, col]} at row {rows.start + row}, "
+                f"column {col}"
+            )
 
 
 def check_between(value: float, name: str, low: float, high: float) -> float:

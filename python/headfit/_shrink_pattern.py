@@ -64,7 +64,7 @@ class Keeping:
         **bounds: Any,
     ) -> Keeping:
         """Sparsify the head's attention."""
-        q, k = wanted.attention.Q, wanted.attention.K
+        q, k = wanted.attention.stored
         if q.shape[0] != k.shape[0]:
             raise InputError(
                 f"a pattern needs as many keys as queries; got {k.shape[0]} and {q.shape[0]}"
@@ -136,7 +136,7 @@ class Keeping:
 
     def _svd(self, dim: int) -> tuple[FloatArray, FloatArray]:
         head = self.wanted.attention
-        return svd_head(head.Q, head.K, dim, scale=head.scale)
+        return svd_head(*head.stored, dim, scale=head.scale)
 
     def from_svd(self, dim: int) -> Fit:
         """Learn the whole pattern at one size from the truncated SVD of the head's logits."""

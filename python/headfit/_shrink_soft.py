@@ -40,7 +40,7 @@ class Wanted:
 
     @property
     def largest(self) -> int:
-        q, k = self.attention.Q, self.attention.K
+        q, k = self.attention.stored
         return int(min(q.shape[1], q.shape[0], k.shape[0]))
 
     @property

@@ -6,8 +6,16 @@ import math
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from headfit._arrays import FloatArray, as_count
+from headfit._arrays import (
+    FloatArray,
+    as_count,
+    as_matrix,
+    blocks_of_rows,
+    check_finite,
+    computed_in,
+)
 from headfit._files import require_memory
 from headfit._soft_target import check_one_head
 from headfit.attention import Attention
@@ -44,12 +52,15 @@ def svd_head(
 
     Raises
     ------
-    InputError
+    InputError, NonFiniteError
         When Q and K are no matrices of one head size, or not finite.
 
     Notes
     -----
-    O((n + m) D^2) time.
+    With Q = U R and K - mean K = V T (QR decompositions, R and T from blocks of rows) and
+    R T^T = W S Z^T, Q_d is Q T^T Z S^(-1/2) and K_d is (K - mean K) R^T W S^(-1/2), over the
+    largest singular values: U and V are never formed, and Q and K are read by blocks, in float64.
+    O((n + m) D^2) time; memory O(D^2) beside the result and a block.
 
     Examples
     --------
@@ -64,31 +75,52 @@ def svd_head(
     attention = Attention(Q, K, scale=scale)
     check_one_head(attention, "Q and K")
     dim = as_count(dim, "dim", 1, 2**15)
-    q, k = (x.astype(np.float64) for x in (attention.Q, attention.K))
-    for name, x in (("Q", q), ("K", k)):
-        if not np.isfinite(x).all():
-            raise InputError(f"{name} must be finite")
-    q_basis, q_factor = np.linalg.qr(q * attention.scale)
-    k_basis, k_factor = np.linalg.qr(k - k.mean(axis=0))
-    left, size, right = np.linalg.svd(q_factor @ k_factor.T)
-    rank = min(dim, size.size)
-    root = np.sqrt(size[:rank])
-    dtype = np.result_type(attention.Q, attention.K)
-    pad = ((0, 0), (0, dim - rank))
+    q, k = attention.stored
+    check_finite(q, "Q")
+    check_finite(k, "K")
+    total = sum(block.sum(axis=0, dtype=np.float64) for _, block in blocks_of_rows(k))
+    none, mean = np.zeros(q.shape[1]), total / k.shape[0]
+    q_factor, k_factor = _triangle(q, none) * attention.scale, _triangle(k, mean)
+    left, size, right = np.linalg.svd(q_factor @ k_factor.T, full_matrices=False)
+    # Smaller ones are rounding errors of this product.
+    noise = np.finfo(np.float64).eps * np.linalg.norm(q_factor) * np.linalg.norm(k_factor)
+    rank = min(dim, int(np.count_nonzero(size > noise)))
+    root, dtype = np.sqrt(size[:rank]), computed_in(q, k)
     return (
-        np.pad((q_basis @ left[:, :rank]) * root, pad).astype(dtype),
-        np.pad((k_basis @ right[:rank].T) * root, pad).astype(dtype),
+        _product(q, none, attention.scale * k_factor.T @ right[:rank].T / root, dim, dtype),
+        _product(k, mean, q_factor.T @ left[:, :rank] / root, dim, dtype),
     )
 
 
-def log_svd(matrix: FloatArray, mask: Any, dim: int, seed: int) -> tuple[FloatArray, FloatArray]:
+def _triangle(x: NDArray[Any], mean: FloatArray) -> FloatArray:
+    """Return the triangular factor of a stored matrix whose rows are centred."""
+    size = x.shape[1]
+    triangle = np.empty((0, size))
+    for _, block in blocks_of_rows(x, 4 * size):
+        triangle = np.linalg.qr(np.vstack([triangle, block - mean]), mode="r")
+    return triangle
+
+
+def _product(
+    x: NDArray[Any], mean: FloatArray, factor: FloatArray, dim: int, dtype: Any
+) -> FloatArray:
+    """Return the product of a stored matrix, its rows centred, with `factor`; then zeros."""
+    out = np.zeros((x.shape[0], dim), dtype)
+    for rows, block in blocks_of_rows(x):
+        out[rows, : factor.shape[1]] = (block - mean) @ factor
+    return out
+
+
+def log_svd(matrix: NDArray[Any], mask: Any, dim: int, seed: int) -> tuple[FloatArray, FloatArray]:
     """Return `svd_head` for a matrix: of its logarithm, centred over what the mask allows.
 
     A randomised SVD (Halko, Martinsson and Tropp 2011) of one n x m array of float32.
     """
     n, m = matrix.shape
     require_memory(9 * n * m, f"the start of a fit to a matrix of shape {matrix.shape}")
-    logits = np.log(np.maximum(matrix, FLOOR, dtype=np.float32))
+    logits = np.empty((n, m), np.float32)
+    for rows, block in blocks_of_rows(matrix):
+        np.log(np.maximum(block, FLOOR, dtype=np.float32), out=logits[rows])
     if mask is not None:
         empty = Attention(np.zeros((n, 1)), np.zeros((m, 1)), mask=mask)
         allowed = empty.matrix() > 0
@@ -114,7 +146,7 @@ def given_start(
 ) -> tuple[FloatArray, FloatArray]:
     """Return (Q, K) with the columns they lack filled with noise: zero columns would never move."""
     try:
-        q, k = (np.ascontiguousarray(x, dtype=np.float64) for x in init)
+        q, k = (as_matrix(x, "an array of init", np.float64) for x in init)
     except (TypeError, ValueError) as error:
         raise InputError(f"init must be a pair (Q, K) of matrices: {error}") from error
     for name, x, rows in (("Q", q, shape[0]), ("K", k, shape[1])):

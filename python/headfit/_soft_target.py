@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from numpy.typing import NDArray
+
 from headfit import _core
-from headfit._arrays import FloatArray, as_float_array, as_stack, is_sparse
+from headfit._arrays import as_stack, as_stored_array, is_sparse
 from headfit._masks import core_mask
 from headfit.attention import Attention, LogitOptions, _problem
 from headfit.errors import InputError
@@ -23,13 +25,13 @@ def core_logits(attention: Attention) -> _core.Logits:
     return _problem(*attention.stored, LogitOptions(attention.scale, attention.mask)).logits
 
 
-def target_matrix(target: Any) -> FloatArray:
+def target_matrix(target: Any) -> NDArray[Any]:
     if is_sparse(target):
         raise InputError("a soft target must be an Attention or a dense array; got a sparse matrix")
-    matrix = as_float_array(target, "the target")
+    matrix = as_stored_array(target, "the target")
     if matrix.ndim != 2 or 0 in matrix.shape:
         raise InputError(f"the target must be a matrix and not empty; got shape {matrix.shape}")
-    rows: FloatArray = as_stack(matrix)[0]
+    rows: NDArray[Any] = as_stack(matrix)[0]
     return rows
 
 

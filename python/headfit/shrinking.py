@@ -36,8 +36,8 @@ def _the_head(Q: Any, K: Any, scale: float | None, mask: Any) -> Attention:
     else:
         attention = Attention(Q, K, scale=scale, mask=mask)
     check_one_head(attention, "the head")
-    check_finite(attention.Q, "Q")
-    check_finite(attention.K, "K")
+    for x, name in zip(attention.stored, "QK", strict=True):
+        check_finite(x, name)
     return attention
 
 

@@ -142,7 +142,7 @@ def soft(
         mask, dtype, shape = target.mask, computed_in(q, k), (q.shape[0], k.shape[0])
     else:
         target = target_matrix(target)
-        dtype, shape = target.dtype, target.shape
+        dtype, shape = computed_in(target), target.shape
     require_memory(
         dtype.itemsize * sum(shape) * dim * (3 * dim + 40), f"a soft fit of a head of size {dim}"
     )
@@ -151,7 +151,7 @@ def soft(
     if init is not None:
         start = given_start(init, shape, dim, seed)
     elif isinstance(target, Attention):
-        start = svd_head(target.Q, target.K, dim, scale=target.scale)
+        start = svd_head(q, k, dim, scale=target.scale)
     else:
         _core.check_soft_target(core_target, threads)
         start = log_svd(target, mask, dim, seed)

@@ -12,7 +12,7 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from headfit import _core
-from headfit._arrays import as_array, is_sparse, widened
+from headfit._arrays import BFLOAT16, as_array, is_sparse, widened
 from headfit._files import UNREADABLE
 from headfit._masks import core_mask
 from headfit._text import mask_text
@@ -67,10 +67,20 @@ def load_matrix(path: str | os.PathLike[str]) -> sp.csr_array:
         ) from error
 
 
+def _nonzeros_widened(matrix: NDArray[Any]) -> Any:
+    """Return a matrix of 16-bit floats, which SciPy does not take, as a sparse one of float32."""
+    if matrix.ndim != 2:
+        return widened(matrix)  # refused later, with its shape
+    places = np.nonzero(matrix.view(np.uint16) << 1)  # without the sign: -0.0 is zero
+    return sp.coo_array((widened(matrix[places]), places), shape=matrix.shape)
+
+
 def _as_csr(A: Any) -> sp.csr_array:
     if isinstance(A, (str, os.PathLike)):
         A = load_matrix(A)
-    matrix: Any = A if is_sparse(A) else widened(as_array(A, "A"))
+    matrix: Any = A if is_sparse(A) else as_array(A, "A")
+    if matrix.dtype in (np.float16, BFLOAT16) and not is_sparse(A):
+        matrix = _nonzeros_widened(matrix)
     if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1]:
         raise TargetError(f"A must be a square matrix; got shape {matrix.shape}")
     if matrix.shape[0] == 0:

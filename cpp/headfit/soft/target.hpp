@@ -8,7 +8,8 @@
 namespace headfit {
 
 // The matrix is read where it lies, whatever the dtype of the computation is.
-using StoredMatrix = std::variant<MatrixView<float>, MatrixView<double>>;
+using StoredMatrix = std::variant<MatrixView<float>, MatrixView<double>, MatrixView<Eigen::half>,
+                                  MatrixView<Eigen::bfloat16>>;
 
 // One of the two is set. The rows of a matrix sum to 1, or are zero where nothing is allowed.
 template <class T>

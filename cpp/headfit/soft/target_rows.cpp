@@ -68,11 +68,11 @@ void TargetRows<T>::measure_row(const MatrixView<Stored>& matrix, Index i) {
   double sum = 0, moment = 0;
   Index allowed = 0;
   for (Index j = 0; j < cols(); ++j) {
-    const double a = static_cast<double>(row[j]);
+    const double a = as<double>(row[j]);
     const bool may = target_.mask.allows(0, i, j, rows(), cols());
     allowed += may;
     if (a == 0) continue;
-    if (!std::isfinite(a)) throw_nonfinite("the target", 0, 1, i, j, row[j]);
+    if (!std::isfinite(a)) throw_nonfinite("the target", 0, 1, i, j, a);
     if (a < 0) {
       throw TargetError("the target must not be negative; got " + std::to_string(a) + " at " +
                         place(i, j));
@@ -166,7 +166,7 @@ void TargetRows<T>::Reader::copy(const RowBlock& block, T* out, Index stride) co
       const auto* from = matrix.data() + i * matrix.outerStride() + block.col_begin;
       const T least = std::exp(-negligible<T>);
       for (Index c = 0; c < cols; ++c) {
-        const T a = static_cast<T>(from[c]);
+        const T a = as<T>(from[c]);
         to[c] = a > least ? factor * a : T(0);
       }
     }, *target_.target_.matrix);

@@ -10,7 +10,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from headfit._arrays import as_matrix, is_sparse
+from headfit._arrays import as_stored_array, is_sparse, widened
 from headfit.attention import Attention
 from headfit.errors import InputError
 from headfit.fit_result import Fit
@@ -63,8 +63,8 @@ def source(M: Any) -> Source:
             sparse = sparse.copy()
             sparse.sum_duplicates()
         return Source(_one(sparse.shape), lambda a, b: sparse[a:b].toarray(), sparse=sparse)
-    dense = as_matrix(M, "M") if np.ndim(M) == 2 else np.asarray(M)
-    return Source(_one(dense.shape), lambda a, b: dense[a:b])
+    dense = as_stored_array(M, "M", ndim=0)
+    return Source(_one(dense.shape), lambda a, b: widened(dense[a:b]))
 
 
 def _one(shape: tuple[int, ...]) -> tuple[int, int]:

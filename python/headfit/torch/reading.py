@@ -6,8 +6,17 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
-from headfit._arrays import FloatArray, as_count, as_float_array, check_finite
+from headfit._arrays import (
+    FloatArray,
+    as_count,
+    as_stored_array,
+    blocks_of_rows,
+    check_finite,
+    computed_in,
+    widened,
+)
 from headfit.attention import check_scale
 from headfit.errors import InputError
 
@@ -29,9 +38,9 @@ class Projected(NamedTuple):
     scale: float
 
 
-def _array(x: Any, name: str, ndim: int) -> FloatArray:
-    """Return a tensor of any device and dtype, or an array, as finite float32 or float64."""
-    array = as_float_array(x.detach().cpu() if isinstance(x, torch.Tensor) else x, name, ndim=ndim)
+def _array(x: Any, name: str, ndim: int) -> NDArray[Any]:
+    """Return a tensor of any device and dtype, or an array, as it is stored; all finite."""
+    array = as_stored_array(x.detach().cpu() if isinstance(x, torch.Tensor) else x, name, ndim=ndim)
     if array.size:
         check_finite(array.reshape(-1, array.shape[-1]), name)
     return array
@@ -48,9 +57,12 @@ def _project(X: Any, W: Any, b: Any, heads: int, names: tuple[str, str, str]) ->
         raise InputError(
             f"{names[0]} must have {w.shape[1]} columns, as {names[1]} has; got shape {x.shape}"
         )
-    y = x @ w.T
+    flat, w = x.reshape(-1, x.shape[-1]), widened(w)
+    y = np.empty((*x.shape[:-1], w.shape[0]), computed_in(x, w))
+    for rows, block in blocks_of_rows(flat):
+        np.matmul(block, w.T, out=y.reshape(-1, w.shape[0])[rows])
     if b is not None:
-        bias = _array(b, names[2], 1)
+        bias = widened(_array(b, names[2], 1))
         if bias.shape != w.shape[:1]:
             raise InputError(f"{names[2]} must have shape {w.shape[:1]}; got {bias.shape}")
         y = y + bias

@@ -312,7 +312,7 @@ def projected(Q, K):
 @pytest.mark.parametrize("dtype", NARROW, ids=["float16", "bfloat16"])
 @pytest.mark.parametrize("way", ONE_HEAD)
 def test_python_widens_no_head(way, dtype, monkeypatch):
-    monkeypatch.setattr("headfit._arrays.BLOCK", 2**13)
+    monkeypatch.setattr("headfit._arrays.BLOCK", 2**14)
     K = narrow(RNG(13), (4096, 64), dtype)
     Q = narrowed(4 * widened(K), dtype)
     if way == "from_projections":

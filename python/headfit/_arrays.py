@@ -20,7 +20,7 @@ FloatArray = NDArray[Any]
 BFLOAT16 = np.dtype([("bfloat16", np.uint16)])
 """bfloat16, which NumPy lacks: records of 16 bits, with which nothing computes by mistake."""
 
-BLOCK = 2**17
+BLOCK = 2**19
 """How many numbers of a stored array are widened at a time."""
 
 

@@ -276,6 +276,20 @@ TEST(bad_certificate_arguments) {
   CHECK_THROWS(InputError, "leak", with(t, {1, 0.1}));
   CHECK_THROWS(InputError, "leak", with(t, {std::nan(""), 0.1}));
   CHECK_THROWS(InputError, "distortion", with(t, {0.05, -1}));
+  const auto changed = [&](const auto& change) {
+    LogitSource<double> source = source_of(q, q, 1.0);
+    change(source);
+    certify_logits(t.view(), source, {}, {0.05, 0.1}, true, {1, {}});
+  };
+  const std::vector<double> numbers(9, 0.0);
+  const std::vector<Index> some{0, 2};
+  using Source = LogitSource<double>;
+  const std::string reason = "all rows of scale * Q K^T";
+  CHECK_THROWS(InputError, reason, changed([&](Source& s) { s.q.rotary.table = numbers.data(); }));
+  CHECK_THROWS(InputError, reason, changed([&](Source& s) { s.k.rotary.table = numbers.data(); }));
+  CHECK_THROWS(InputError, reason, changed([&](Source& s) { s.bias = {numbers.data(), 0, 3, 1}; }));
+  CHECK_THROWS(InputError, reason, changed([&](Source& s) { s.softcap = 1; }));
+  CHECK_THROWS(InputError, reason, changed([&](Source& s) { s.rows = some; }));
 }
 
 TEST(enclosures_enclose) {

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -95,9 +95,10 @@ def svd_head(
 def _triangle(x: NDArray[Any], mean: FloatArray) -> FloatArray:
     """Return the triangular factor of a stored matrix whose rows are centred."""
     size = x.shape[1]
-    triangle = np.empty((0, size))
+    triangle: FloatArray = np.empty((0, size))
     for _, block in blocks_of_rows(x, 4 * size):
-        triangle = np.linalg.qr(np.vstack([triangle, block - mean]), mode="r")
+        stacked = np.vstack([triangle, block - mean])
+        triangle = cast("FloatArray", np.linalg.qr(stacked, mode="r"))
     return triangle
 
 

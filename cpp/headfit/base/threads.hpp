@@ -187,7 +187,17 @@ void parallel_tasks(Index count, const Run& run, MakeWorker&& make_worker) {
   failure.rethrow();
 }
 
-// The same with one shared body that needs no buffers.
+// The same for rows 0 ... count-1, a few at a time: worker(first, end).
+template <class MakeWorker>
+void parallel_rows(Index count, const Run& run, MakeWorker&& make_worker, Index few = 64) {
+  parallel_tasks((count + few - 1) / few, run, [&] {
+    return [worker = make_worker(), count, few](Index task) mutable {
+      worker(task * few, std::min((task + 1) * few, count));
+    };
+  });
+}
+
+// One shared body that needs no buffers, for every task.
 template <class Body>
 void parallel_for(Index count, const Run& run, const Body& body) {
   parallel_tasks(count, run, [&body] { return [&body](Index task) { body(task); }; });

@@ -32,6 +32,18 @@ void scan_rows(const Scan<T>& scan, const LogitSource<T>& source, const Run& run
   }
 }
 
+// The statement is about bare products: the scan in double reads these, and the bounds of
+// rounding errors are theirs.
+template <class T>
+void refuse_more_than_products(const LogitSource<T>& source) {
+  if (source.q.rotary.table || source.k.rotary.table || source.softcap > 0 ||
+      source.bias.is_set() || source.rows) {
+    throw InputError(
+        "a certificate is about all rows of scale * Q K^T: it takes no rotary positions, no "
+        "softcap, no bias and no choice of rows");
+  }
+}
+
 // The same numbers, read as double.
 template <class T>
 Heads<double> in_double(const Heads<T>& x) {
@@ -65,6 +77,7 @@ CertificateRows certify_logits(const Target& target, const LogitSource<T>& sourc
                                const Reading& reading, const Tolerances& tolerances, bool mass,
                                const Run& run) {
   check_arguments(target, source.q.count, source.q.rows, source.k.rows, tolerances);
+  refuse_more_than_products(source);
   CertificateRows out(target.n);
   Vector<double> row_max_logit = Vector<double>::Zero(target.n);
   const Norms norms = detail::bound_norms(source, reading.errors);

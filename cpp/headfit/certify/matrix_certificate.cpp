@@ -76,15 +76,14 @@ CertificateRows certify_matrix(const Target& target, const Heads<T>& matrix, con
                                const Tolerances& tolerances, const Run& run) {
   detail::check_arguments(target, matrix.count, matrix.rows, matrix.cols, tolerances);
   CertificateRows out(target.n);
-  constexpr Index rows_per_task = 16;
-  parallel_tasks((target.n + rows_per_task - 1) / rows_per_task, run, [&] {
-    return [&, rows = HeadRows<T>(matrix)](Index task) mutable {
-      const Index end = std::min((task + 1) * rows_per_task, target.n);
-      for (Index i = task * rows_per_task; i < end; ++i) {
+  const auto make_worker = [&] {
+    return [&, rows = HeadRows<T>(matrix)](Index first, Index end) mutable {
+      for (Index i = first; i < end; ++i) {
         judge_row(target, rows.row(0, i), mask, i, tolerances, out);
       }
     };
-  });
+  };
+  parallel_rows(target.n, run, make_worker, 16);
   return out;
 }
 

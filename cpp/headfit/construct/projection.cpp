@@ -11,8 +11,6 @@
 namespace headfit {
 namespace {
 
-constexpr Index rows_per_task = 64;
-
 // The logit of every nonzero of a row.
 template <class Put>
 void row_logits(const Target& target, Index i, double tau, const Put& put) {
@@ -30,10 +28,9 @@ double margin_of(double leak, double distortion) {
 template <class T, simd::Store how>
 void write_keys(Sketch kind, std::uint64_t seed, T size, Eigen::Ref<Matrix<T>> k,
                 Matrix<std::uint32_t>& signs, const Run& run) {
-  parallel_tasks((k.rows() + rows_per_task - 1) / rows_per_task, run, [&] {
-    return [&, row = SketchRow<T>(kind, seed, k.cols())](Index task) mutable {
-      const Index end = std::min((task + 1) * rows_per_task, k.rows());
-      for (Index j = task * rows_per_task; j < end; ++j) {
+  parallel_rows(k.rows(), run, [&] {
+    return [&, row = SketchRow<T>(kind, seed, k.cols())](Index first, Index end) mutable {
+      for (Index j = first; j < end; ++j) {
         const T* values = row.make(j, size);
         std::copy(row.signs().begin(), row.signs().end(), signs.row(j).data());
         simd::write_row<how>(k.row(j).data(), k.cols(),
@@ -52,9 +49,7 @@ class QueryRows {
             Eigen::Ref<Matrix<T>> q)
       : target_(target), tau_(tau), scale_(static_cast<T>(scale)), keys_(keys), q_(q) {}
 
-  void operator()(Index task) {
-    const Index first = task * rows_per_task;
-    const Index end = std::min(first + rows_per_task, target_.n);
+  void operator()(Index first, Index end) {
     weights_.resize(static_cast<std::size_t>(target_.offsets[end] - target_.offsets[first]));
     for (Index i = first; i < end; ++i) {
       T* weights = weights_.data() + (target_.offsets[i] - target_.offsets[first]);
@@ -96,8 +91,8 @@ class QueryRows {
 template <class T, simd::Store how, class Keys>
 void write_queries(const Target& target, double tau, double scale, const Keys& keys,
                    Eigen::Ref<Matrix<T>> q, const Run& run) {
-  parallel_tasks((target.n + rows_per_task - 1) / rows_per_task, run,
-                 [&] { return QueryRows<T, how, Keys>(target, tau, scale, keys, q); });
+  parallel_rows(target.n, run,
+                [&] { return QueryRows<T, how, Keys>(target, tau, scale, keys, q); });
 }
 
 template <class T, simd::Store how>

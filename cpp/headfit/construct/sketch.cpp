@@ -26,7 +26,6 @@ struct Turn {
 };
 
 constexpr int blocks = 64;  // of the stream at a time: 256 normals
-constexpr Index rows_per_task = 64;
 
 // radius * cos and radius * sin of (word + 1/2) / 2^32 turns. The nearest quarter of a turn is
 // taken off in integers, so that no digit is lost.
@@ -109,10 +108,9 @@ const T* SketchRow<T>::make(Index j, T factor) {
 
 template <class T>
 void fill_sketch(Sketch kind, std::uint64_t seed, Eigen::Ref<Matrix<T>> g, const Run& run) {
-  parallel_tasks((g.rows() + rows_per_task - 1) / rows_per_task, run, [&] {
-    return [&, row = SketchRow<T>(kind, seed, g.cols())](Index task) mutable {
-      const Index end = std::min((task + 1) * rows_per_task, g.rows());
-      for (Index j = task * rows_per_task; j < end; ++j) {
+  parallel_rows(g.rows(), run, [&] {
+    return [&, row = SketchRow<T>(kind, seed, g.cols())](Index first, Index end) mutable {
+      for (Index j = first; j < end; ++j) {
         std::copy_n(row.make(j, T(1)), g.cols(), g.row(j).data());
       }
     };

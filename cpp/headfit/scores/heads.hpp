@@ -2,7 +2,6 @@
 // widened, and turned to their positions, a row at a time. No whole array is ever converted.
 #pragma once
 
-#include <type_traits>
 #include <variant>
 
 #include "headfit/base/buffer.hpp"

@@ -3,7 +3,6 @@
 
 #include <cmath>
 #include <string>
-#include <vector>
 
 #include "headfit/scores/microkernel.hpp"
 #include "headfit/scores/source.hpp"

@@ -2,6 +2,9 @@
 // want packed beside them.
 #pragma once
 
+#include <algorithm>
+#include <vector>
+
 #include "headfit/base/threads.hpp"
 #include "headfit/scores/pack.hpp"
 

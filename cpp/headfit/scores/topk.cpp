@@ -25,8 +25,10 @@ class TopkFold {
     const Index padded = round_up(block.count, B::row_group);
     std::fill_n(limits_.ensure(padded), padded, infinity);
     std::fill_n(limits_.data(), block.count, -infinity);
-    std::fill_n(lanes_.ensure(padded * B::lanes), padded * B::lanes, T(0));
-    shifts_.assign(static_cast<std::size_t>(padded), {});
+    if constexpr (sums_in_lanes) {
+      std::fill_n(lanes_.ensure(padded * B::lanes), padded * B::lanes, T(0));
+      shifts_.assign(static_cast<std::size_t>(padded), {});
+    }
     rows_.resize(static_cast<std::size_t>(block.count));
     for (Row& row : rows_) {
       row.best.clear(k_);
@@ -48,9 +50,11 @@ class TopkFold {
         const Index room = has_hits ? B::panel : settled_cols - (tile.col + c) % settled_cols;
         const Index count = std::min(room, padded - c);
         if (has_hits) find_hits(block, r, tile.col + c, x + c, count);
-        if (sums_in_lanes && !is_hidden) add_exponentials(r, x + c, count);
+        if constexpr (sums_in_lanes) {
+          if (!is_hidden) add_exponentials(r, x + c, count);
+          if ((tile.col + c + count) % settled_cols == 0) settle_row(r);
+        }
         c += count;
-        if (sums_in_lanes && (tile.col + c) % settled_cols == 0) settle_row(r);
       }
       if constexpr (!sums_in_lanes) {
         OnlineSum<T>& sum = rows_[static_cast<std::size_t>(r)].sum;
@@ -79,7 +83,7 @@ class TopkFold {
     if (most > row.sum.max) {
       sum_up(r);
       row.sum.raise(most);
-      shifts_[static_cast<std::size_t>(r)] = row.sum.shift;
+      if constexpr (sums_in_lanes) shifts_[static_cast<std::size_t>(r)] = row.sum.shift;
     }
   }
 
@@ -140,10 +144,12 @@ class TopkFold {
   }
 
   void sum_up(Index r) {
-    settle_row(r);
-    Row& row = rows_[static_cast<std::size_t>(r)];
-    row.sum.sum += row.settled.value();
-    row.settled = {};
+    if constexpr (sums_in_lanes) {
+      settle_row(r);
+      Row& row = rows_[static_cast<std::size_t>(r)];
+      row.sum.sum += row.settled.value();
+      row.settled = {};
+    }
   }
 
   static T weight(const Row& row, T logit) {

@@ -89,16 +89,15 @@ void Loss<T>::lay_out_keys(const Matrix<T>& head, bool with_pairs) {
 // Adds the parts of all chunks, in order, to the rows of the keys.
 template <class T>
 void Loss<T>::add_chunks(Buffer<T> Chunk::*part, Index count, Matrix<T>& out) const {
-  constexpr Index per_task = 256;
-  parallel_for((keys() + per_task - 1) / per_task, run_, [&](Index task) {
-    const Index end = std::min(keys(), (task + 1) * per_task);
+  const auto add = [&](Index first, Index end) {
     for (const Chunk& chunk : chunks_) {
       const T* from = (chunk.*part).data();
       for (Index f = 0; f < count; ++f) {
-        for (Index j = task * per_task; j < end; ++j) out(queries() + j, f) += from[f * width_ + j];
+        for (Index j = first; j < end; ++j) out(queries() + j, f) += from[f * width_ + j];
       }
     }
-  });
+  };
+  parallel_rows(keys(), run_, [&] { return add; }, 256);
 }
 
 template class Loss<float>;

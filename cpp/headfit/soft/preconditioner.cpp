@@ -32,11 +32,12 @@ template <class T>
 void Preconditioner<T>::refresh(const Matrix<T>& curvature) {
   const double query_mean = mean_trace(curvature, 0, queries_);
   const double key_mean = mean_trace(curvature, queries_, rows_);
-  parallel_for((rows_ + per_task - 1) / per_task, run_, [&](Index task) {
-    for (Index i = task * per_task; i < std::min(rows_, (task + 1) * per_task); ++i) {
+  const auto factor_rows = [&](Index first, Index end) {
+    for (Index i = first; i < end; ++i) {
       factor(curvature, i, i < queries_ ? query_mean : key_mean);
     }
-  });
+  };
+  parallel_rows(rows_, run_, [&] { return factor_rows; });
 }
 
 template <class T>
@@ -61,8 +62,8 @@ void Preconditioner<T>::factor(const Matrix<T>& curvature, Index row, double mea
 
 template <class T>
 void Preconditioner<T>::apply(Matrix<T>& x) const {
-  parallel_for((rows_ + per_task - 1) / per_task, run_, [&](Index task) {
-    for (Index i = task * per_task; i < std::min(rows_, (task + 1) * per_task); ++i) {
+  const auto solve = [&](Index first, Index end) {
+    for (Index i = first; i < end; ++i) {
       const T* l = factors_.data() + i * dim_ * dim_;
       T* y = x.data() + i * dim_;
       for (Index a = 0; a < dim_; ++a) {
@@ -74,7 +75,8 @@ void Preconditioner<T>::apply(Matrix<T>& x) const {
         for (Index c = 0; c < a; ++c) y[c] -= l[a * dim_ + c] * y[a];
       }
     }
-  });
+  };
+  parallel_rows(rows_, run_, [&] { return solve; });
 }
 
 template class Preconditioner<float>;

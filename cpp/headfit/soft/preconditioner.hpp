@@ -19,8 +19,6 @@ class Preconditioner {
   void apply(Matrix<T>& x) const;
 
  private:
-  static constexpr Index per_task = 64;
-
   double mean_trace(const Matrix<T>& curvature, Index begin, Index end) const;
   void factor(const Matrix<T>& curvature, Index row, double mean);
 

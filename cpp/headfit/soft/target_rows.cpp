@@ -52,13 +52,12 @@ void TargetRows<T>::pack_keys(const Run& run) {
 
 template <class T>
 void TargetRows<T>::measure_matrix(const Run& run) {
-  constexpr Index per_task = 16;
-  parallel_for((rows() + per_task - 1) / per_task, run, [&](Index task) {
-    const Index end = std::min(rows(), (task + 1) * per_task);
+  const auto measure = [&](Index first, Index end) {
     std::visit([&](const auto& matrix) {
-      for (Index i = task * per_task; i < end; ++i) measure_row(matrix, i);
+      for (Index i = first; i < end; ++i) measure_row(matrix, i);
     }, *target_.matrix);
-  });
+  };
+  parallel_rows(rows(), run, [&] { return measure; }, 16);
 }
 
 template <class T>

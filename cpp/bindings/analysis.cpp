@@ -10,7 +10,8 @@ void bind_analysis(py::module_& m) {
                            std::optional<Array<Offset>> previous, int threads) {
     const Run run = make_run(threads);
     const Index heads = x.heads(), n = x.row_count(), cols = x.cols();
-    if (previous && (previous->ndim() != 2 || previous->shape(0) != heads || previous->shape(1) != n)) {
+    if (previous &&
+        (previous->ndim() != 2 || previous->shape(0) != heads || previous->shape(1) != n)) {
       throw InputError("previous must have one row for each head");
     }
     const std::vector<Index> rows{heads, n}, columns{heads, cols};

@@ -26,8 +26,8 @@ void bind_scores(py::module_& m) {
                        std::optional<Array<bool>> dense, std::optional<Array<Offset>> offsets,
                        std::optional<Array<Column>> columns,
                        std::optional<Array<Index>> key_lengths) {
-             return MaskArrays{left, right, std::move(dense), std::move(offsets), std::move(columns),
-                               std::move(key_lengths)};
+             return MaskArrays{left, right, std::move(dense), std::move(offsets),
+                               std::move(columns), std::move(key_lengths)};
            }),
            py::kw_only(), py::arg("left") = py::none(), py::arg("right") = py::none(),
            py::arg("dense") = py::none(), py::arg("sparse_offsets") = py::none(),
@@ -67,7 +67,8 @@ void bind_scores(py::module_& m) {
     });
   }, py::arg("logits"), py::arg("out"), py::arg("threads"));
 
-  m.def("attention_topk", [](const LogitArrays& x, py::array columns, py::array weights, int threads) {
+  m.def("attention_topk", [](const LogitArrays& x, py::array columns, py::array weights,
+                             int threads) {
     const Run run = make_run(threads);
     compute_in(x.in_double(), [&]<class T>() {
       const Index k = columns.shape(2);

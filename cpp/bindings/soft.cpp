@@ -69,7 +69,8 @@ py::object fit(const SoftTargetArrays& target, const MaskArrays& mask, const py:
                double time_limit, const py::object& progress, int threads) {
   const Run run = make_run(threads);
   return compute_in(target.in_double(), [&]<class T>() -> py::object {
-    SoftOptions<T> options{one_head<T>(q), one_head<T>(k), max_steps, tolerance, enough, time_limit};
+    SoftOptions<T> options{one_head<T>(q), one_head<T>(k), max_steps, tolerance, enough,
+                           time_limit};
     if (!progress.is_none()) {
       options.progress = [&progress](Index step, double divergence) {
         const py::gil_scoped_acquire gil;

@@ -53,7 +53,8 @@ int show_a_band() {
       certify_logits(band.view(), logits, {}, tolerances, /*mass=*/true, all_cores);
 
   const auto holding = std::count(rows.verdict.begin(), rows.verdict.end(), Verdict::holds);
-  std::printf("band of %td tokens, %td nonzeros a row at most, head size %td\n", n, summary.per_row, d);
+  std::printf("band of %td tokens, %td nonzeros a row at most, head size %td\n", n, summary.per_row,
+              d);
   std::printf("leak <= %.4g, distortion <= %.4g, certified for %td of %td rows\n",
               rows.leak.maxCoeff(), rows.distortion.maxCoeff(), static_cast<Index>(holding), n);
   return holding == n ? 0 : 1;

@@ -98,7 +98,8 @@ struct Problem {
     }
     double s = scale * sum;
     if (softcap > 0) s = softcap * std::tanh(s / softcap);
-    if (!bias.empty()) s += static_cast<double>(bias[static_cast<std::size_t>((h * n + i) * m + j)]);
+    const auto place = static_cast<std::size_t>((h * n + i) * m + j);
+    if (!bias.empty()) s += static_cast<double>(bias[place]);
     return s;
   }
   double norm(const Stack<T>& x, Index h, Index i) const {

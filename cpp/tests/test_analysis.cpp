@@ -28,7 +28,8 @@ struct Profile {
 };
 
 bool close(double got, double want, double tolerance) {
-  return std::isnan(want) ? std::isnan(got) : std::abs(got - want) <= tolerance * (1 + std::abs(want));
+  if (std::isnan(want)) return std::isnan(got);
+  return std::abs(got - want) <= tolerance * (1 + std::abs(want));
 }
 
 // One head, entry by entry.
@@ -44,7 +45,8 @@ void compare(const Problem<T>& p, Index h, const Stack<T>& logits, const Profile
     long double sum = 0;
     for (Index j = 0; j < p.m; ++j) sum += std::exp(static_cast<long double>(logits.at(h, i, j)));
     for (Index j = 0; j < p.m; ++j) {
-      const auto w = static_cast<double>(std::exp(static_cast<long double>(logits.at(h, i, j))) / sum);
+      const auto w =
+          static_cast<double>(std::exp(static_cast<long double>(logits.at(h, i, j))) / sum);
       if (w > 0) row.push_back({-w, j});
       if (sum > 0) column[at(j)] += w, offset[at(i + p.m - 1 - j)] += w;
     }
@@ -64,13 +66,15 @@ void compare(const Problem<T>& p, Index h, const Stack<T>& logits, const Profile
     double induction = std::nan("");
     for (Offset j = o.previous[i]; j >= 0; j = o.previous[j]) {
       if (j + 1 >= i || sum == 0) continue;
-      const auto e = static_cast<double>(std::exp(static_cast<long double>(logits.at(h, i, j + 1))) / sum);
+      const auto e =
+          static_cast<double>(std::exp(static_cast<long double>(logits.at(h, i, j + 1))) / sum);
       induction = std::isnan(induction) ? e : induction + e;
     }
     CHECK_THAT(close(got.induction[at(place)], induction, tolerance), where, " row ", i);
   }
   for (Index j = 0; j < p.m; ++j) {
-    CHECK_THAT(close(got.column_mass[at(h * p.m + j)], column[at(j)], tolerance), where, " column ", j);
+    CHECK_THAT(close(got.column_mass[at(h * p.m + j)], column[at(j)], tolerance), where, " column ",
+               j);
     CHECK_THAT(got.load[at(h * p.m + j)] == load[at(j)], where, " column ", j);
   }
   for (Index x = 0; x < p.n + p.m - 1 && p.n > 0; ++x) {
@@ -103,7 +107,8 @@ TEST(profiles_in_double) { check_profiles<double>(); }
 
 template <class T>
 void check_spectrum() {
-  for (const auto& [n, m, d] : {std::array<Index, 3>{1, 1, 1}, {50, 70, 5}, {3, 40, 8}, {200, 90, 6}}) {
+  using Shape = std::array<Index, 3>;
+  for (const auto& [n, m, d] : {Shape{1, 1, 1}, {50, 70, 5}, {3, 40, 8}, {200, 90, 6}}) {
     Numbers numbers(static_cast<std::uint64_t>(n));
     Problem<T> p(4, 2, n, m, d, numbers);
     p.key_lengths = {m, m / 2, m, 0};
@@ -125,7 +130,8 @@ void check_spectrum() {
         for (Index r = 0; r < d; ++r) {
           const double want = r < all.size() ? all[r] : 0;
           const double got = (is_centred ? centred : values)(h, r);
-          CHECK_THAT(std::abs(got - want) < 1e-11 * (1 + all[0]), "n=", n, " head ", h, ": ", got, " for ", want);
+          CHECK_THAT(std::abs(got - want) < 1e-11 * (1 + all[0]), "n=", n, " head ", h, ": ", got,
+                     " for ", want);
         }
       }
     }
@@ -161,7 +167,8 @@ TEST(arguments_are_checked) {
   const std::vector<Offset> later{-1, 1, -1, -1};
   CHECK_THROWS(InputError, "per_row", head_profile(p.source(), {0, 0.9}, got.out(false), run));
   CHECK_THROWS(InputError, "share", head_profile(p.source(), {1, 0.0}, got.out(false), run));
-  CHECK_THROWS(InputError, "earlier", head_profile(p.source(), {1, 0.9, later.data(), 0}, got.out(true), run));
+  CHECK_THROWS(InputError, "earlier",
+               head_profile(p.source(), {1, 0.9, later.data(), 0}, got.out(true), run));
 }
 
 }  // namespace

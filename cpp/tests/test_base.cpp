@@ -127,7 +127,8 @@ TEST(rounding_to_float32_is_what_the_machine_does) {
   for (std::uint64_t i = 0; i < 20000; ++i) {
     const auto words = random(i, 0);
     const double fraction = 1 + (static_cast<double>(words[0]) + words[1] * 0x1p-32) * 0x1p-32;
-    const double x = std::ldexp(words[2] % 2 ? fraction : -fraction, static_cast<int>(words[3] % 300) - 160);
+    const int exponent = static_cast<int>(words[3] % 300) - 160;
+    const double x = std::ldexp(words[2] % 2 ? fraction : -fraction, exponent);
     CHECK_THAT(format.rounded(x) == static_cast<double>(static_cast<float>(x)), x);
   }
   // Halfway cases go to even numbers; what is too large goes to infinity.

@@ -18,7 +18,8 @@ OwnedTarget diagonal(Index n) {
 }
 
 template <class T>
-LogitSource<T> source_of(const Matrix<T>& q, const Matrix<T>& k, double scale, const Mask& mask = {}) {
+LogitSource<T> source_of(const Matrix<T>& q, const Matrix<T>& k, double scale,
+                         const Mask& mask = {}) {
   LogitSource<T> s;
   s.q = {q.data(), 1, q.rows(), q.cols(), q.size(), q.cols()};
   s.k = {k.data(), 1, k.rows(), k.cols(), k.size(), k.cols()};
@@ -84,7 +85,8 @@ TEST(distortion_of_two_keys) {
   CHECK(rows.highest_column[0] == 0);
   CHECK(rows.lowest_column[0] == 1);
   CHECK(rows.verdict[0] == Verdict::holds);
-  const auto strict = certify_logits(t.view(), source_of(q, k, 1.0), {}, {0.01, 1.9}, true, {1, {}});
+  const auto strict =
+      certify_logits(t.view(), source_of(q, k, 1.0), {}, {0.01, 1.9}, true, {1, {}});
   CHECK(strict.verdict[0] == Verdict::fails);
   CHECK(strict.verdict[1] == Verdict::holds);
 }
@@ -113,7 +115,8 @@ TEST(input_errors_widen_the_statement) {
   const std::vector<double> small(3, 1e-6), large(3, 0.5);
   const auto verdict = [&](const std::vector<double>& q_error, const std::vector<double>& k_error) {
     const InputErrors errors{q_error, k_error};
-    return certify_logits(t.view(), source_of(q, k, 1.0), {errors}, tolerances, false, {1, {}}).verdict[0];
+    const auto source = source_of(q, k, 1.0);
+    return certify_logits(t.view(), source, {errors}, tolerances, false, {1, {}}).verdict[0];
   };
   CHECK(verdict(small, small) == Verdict::holds);
   CHECK(verdict(large, small) == Verdict::undecided);
@@ -143,8 +146,8 @@ TEST(a_close_call_is_rescanned_and_never_passed_wrongly) {
         if (j != i) worst = std::max(worst, double(std::exp(s(j) - s(i))));
       }
     }
-    const auto rows = certify_logits(t.view(), source_of(q, k, 1.0), {}, {worst * (1 + beyond), 0.1},
-                                     true, {2, {}});
+    const auto rows = certify_logits(t.view(), source_of(q, k, 1.0), {},
+                                     {worst * (1 + beyond), 0.1}, true, {2, {}});
     const bool all = std::all_of(rows.verdict.begin(), rows.verdict.end(),
                                  [](Verdict v) { return v == Verdict::holds; });
     CHECK_THAT(all == (beyond > 0), beyond);
@@ -173,7 +176,8 @@ void check_against_scan(const Mask& mask, bool lower) {
     k.data()[i] = static_cast<T>(2 * numbers.next());
   }
   const double scale = 0.7;
-  const auto rows = certify_logits(t.view(), source_of(q, k, scale, mask), {}, {0.5, 3}, true, {3, {}});
+  const auto source = source_of(q, k, scale, mask);
+  const auto rows = certify_logits(t.view(), source, {}, {0.5, 3}, true, {3, {}});
   for (Index i = 0; i < n; ++i) {
     std::vector<long double> s(std::size_t(n), -infinity), a(std::size_t(n), 0);
     for (Index j = 0; j < n; ++j) {
@@ -205,15 +209,17 @@ void check_against_scan(const Mask& mask, bool lower) {
     const double near = 200 * double(std::numeric_limits<T>::epsilon());
     CHECK_THAT(rows.leak[i] >= leak * (1 - 1e-14) && rows.leak[i] <= leak * (1 + near) + 1e-300,
                "row ", i, ": ", rows.leak[i], " for ", leak);
-    CHECK_THAT(rows.distortion[i] >= distortion - 1e-12 && rows.distortion[i] <= distortion * (1 + near) + 1e-12,
+    CHECK_THAT(rows.distortion[i] >= distortion - 1e-12 &&
+               rows.distortion[i] <= distortion * (1 + near) + 1e-12,
                "row ", i, ": ", rows.distortion[i], " for ", distortion);
     CHECK_THAT(std::abs(rows.tv[i] - double(tv)) < near, "row ", i);
     CHECK_THAT(std::abs(rows.stray[i] - double(stray)) < near, "row ", i);
     const bool holds = leak <= 0.5 && distortion <= 3;
-    CHECK_THAT(rows.verdict[std::size_t(i)] == (holds ? Verdict::holds : Verdict::fails), "row ", i);
+    CHECK_THAT(rows.verdict[std::size_t(i)] == (holds ? Verdict::holds : Verdict::fails), "row ",
+               i);
   }
   // Comparing alone, in registers, finds the same.
-  const auto light = certify_logits(t.view(), source_of(q, k, scale, mask), {}, {0.5, 3}, false, {2, {}});
+  const auto light = certify_logits(t.view(), source, {}, {0.5, 3}, false, {2, {}});
   CHECK(light.leak == rows.leak);
   CHECK(light.leak_column == rows.leak_column);
   CHECK(light.verdict == rows.verdict);
@@ -231,7 +237,8 @@ TEST(threads_do_not_matter) {
   project_identity<float>(t.view(), 0.05, 0.1, Sketch::gaussian, 3, 1, q, k, {1, {}});
   const auto one = certify_logits(t.view(), source_of(q, k, 1.0), {}, {0.5, 5}, true, {1, {}});
   for (const int threads : {2, 3}) {
-    const auto rows = certify_logits(t.view(), source_of(q, k, 1.0), {}, {0.5, 5}, true, {threads, {}});
+    const auto rows =
+        certify_logits(t.view(), source_of(q, k, 1.0), {}, {0.5, 5}, true, {threads, {}});
     CHECK(rows.leak == one.leak);
     CHECK(rows.distortion == one.distortion);
     CHECK(rows.tv == one.tv);
@@ -254,7 +261,8 @@ TEST(given_matrices) {
   CHECK(std::abs(rows.tv[1] - 0.25) < 1e-15);
   CHECK(rows.stray[1] == 0.25);
   m(1, 1) = 0;  // support without mass: nothing can be proved but failure
-  CHECK(certify_matrix<double>(t.view(), view, {}, {0.4, 0.6}, {1, {}}).verdict[1] == Verdict::fails);
+  const auto without = certify_matrix<double>(t.view(), view, {}, {0.4, 0.6}, {1, {}});
+  CHECK(without.verdict[1] == Verdict::fails);
   m(1, 1) = -1;
   CHECK_THROWS(NonFiniteError, "row 1, column 1",
                certify_matrix<double>(t.view(), view, {}, {0.4, 0.6}, {1, {}}));
@@ -297,8 +305,10 @@ TEST(enclosures_enclose) {
   for (int i = 0; i < 2000; ++i) {
     const double a = 30 * numbers.next(), b = 30 * numbers.next();
     const Enclosure e = exp(Enclosure::exactly(a)), m = expm1(Enclosure::exactly(a));
-    CHECK((long double)e.lo <= std::exp((long double)a) && (long double)e.hi >= std::exp((long double)a));
-    CHECK((long double)m.lo <= std::expm1((long double)a) && (long double)m.hi >= std::expm1((long double)a));
+    CHECK((long double)e.lo <= std::exp((long double)a) &&
+          (long double)e.hi >= std::exp((long double)a));
+    CHECK((long double)m.lo <= std::expm1((long double)a) &&
+          (long double)m.hi >= std::expm1((long double)a));
     const Enclosure l = headfit::log(std::abs(a));
     CHECK((long double)l.lo <= std::log((long double)std::abs(a)) &&
           (long double)l.hi >= std::log((long double)std::abs(a)));

@@ -63,7 +63,8 @@ TEST(gaussian_entries) {
       const double radius = std::sqrt(-2 * std::log(u(0)));
       const double angle = 2 * std::numbers::pi * u(1);
       const double x = radius * std::cos(angle), y = radius * std::sin(angle);
-      CHECK(std::abs(wide(j, l) - x) <= 1e-14 * radius && std::abs(wide(j, l + 1) - y) <= 1e-14 * radius);
+      CHECK(std::abs(wide(j, l) - x) <= 1e-14 * radius &&
+            std::abs(wide(j, l + 1) - y) <= 1e-14 * radius);
       // In float a logarithm near 0 has the error of its argument's rounding.
       const double near = 1e-6 * radius + 1e-7 / radius;
       CHECK_THAT(std::abs(g(j, l) - x) <= near, g(j, l), " against ", x);

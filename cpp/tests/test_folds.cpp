@@ -70,7 +70,8 @@ void check_matrix() {
       attention_matrix(source, out.out(), {threads, {}});
       for (std::size_t x = 0; x < out.data.size(); ++x) {
         const Real want = rows[x / std::size_t(p.m)][x % std::size_t(p.m)];
-        CHECK_THAT(ulps(out.data[x], want) <= softmax_ulps, where, " at ", x, ": ", out.data[x], " for ", want);
+        CHECK_THAT(ulps(out.data[x], want) <= softmax_ulps, where, " at ", x, ": ", out.data[x],
+                   " for ", want);
       }
     }
   });
@@ -80,7 +81,8 @@ template <class T>
 void check_apply() {
   Numbers numbers(2);
   for (const Index width : {1, 5, 33}) {
-    for_all_rows<T>([&](const Problem<T>& p, const std::string& where, const auto& rows, const auto&) {
+    for_all_rows<T>([&](const Problem<T>& p, const std::string& where, const auto& rows,
+                        const auto&) {
       const LogitSource<T> source = p.source();
       const auto v = Stack<T>::random(p.heads / p.group, p.m, width, numbers);
       Stack<T> first(p.heads, source.row_count(), width, T(-7));
@@ -131,7 +133,8 @@ void check_topk() {
               const Index col = order[std::size_t(place)];
               const bool exists = logits.at(h, i, col) > -infinity;
               CHECK_THAT(columns.at(h, i, place) == (exists ? col : -1), where, " row ", i);
-              const Real want = exists ? rows[std::size_t(h * columns.rows + i)][std::size_t(col)] : 0;
+              const auto& row = rows[std::size_t(h * columns.rows + i)];
+              const Real want = exists ? row[std::size_t(col)] : 0;
               CHECK_THAT(ulps(weights.at(h, i, place), want) <= topk_ulps, where, " row ", i, ": ",
                          weights.at(h, i, place), " for ", want);
             }
@@ -146,13 +149,15 @@ template <class T>
 void check_stats() {
   // A full share is left to a test of its own.
   const std::vector<double> shares = {0.1, 0.5, 0.9};
-  for_all_rows<T>([&](const Problem<T>& p, const std::string& where, const auto& rows, const auto&) {
+  for_all_rows<T>([&](const Problem<T>& p, const std::string& where, const auto& rows,
+                      const auto&) {
     const LogitSource<T> source = p.source();
     const auto size = static_cast<std::size_t>(p.heads * source.row_count());
     for (const int threads : {1, 3}) {
       std::vector<double> entropy(size, -9), max_weight(size, -9), log_sum(size, -9);
       std::vector<Offset> counts(size * shares.size(), -9);
-      attention_stats(source, {entropy.data(), max_weight.data(), log_sum.data(), counts.data(), shares},
+      attention_stats(source,
+                      {entropy.data(), max_weight.data(), log_sum.data(), counts.data(), shares},
                       {threads, {}});
       const double near = 64 * double(std::numeric_limits<T>::epsilon());
       for (std::size_t r = 0; r < size; ++r) {
@@ -172,7 +177,8 @@ void check_stats() {
           }
           // The fewest whose sum reaches the share, up to the rounding of the weights.
           const auto sum_of = [&](Offset c) {
-            return std::accumulate(w.begin(), w.begin() + std::clamp<Offset>(c, 0, Offset(w.size())), Real(0));
+            const auto count = std::clamp<Offset>(c, 0, Offset(w.size()));
+            return std::accumulate(w.begin(), w.begin() + count, Real(0));
           };
           CHECK_THAT(got >= 1 && got <= p.m && sum_of(got) >= shares[s] - near &&
                          sum_of(got - 1) < shares[s] + near,
@@ -215,7 +221,8 @@ void check_large_matrix() {
       p.some_rows = false;
       for (Index place = 0; place < some.rows; ++place) {
         const T* row = out.data() + shift + p.rows[std::size_t(place)] * stride;
-        CHECK_THAT(std::equal(row, row + m, &some.at(0, place, 0)), "row ", p.rows[std::size_t(place)]);
+        CHECK_THAT(std::equal(row, row + m, &some.at(0, place, 0)), "row ",
+                   p.rows[std::size_t(place)]);
         CHECK(std::all_of(row + m, row + stride, [](T x) { return x == T(-7); }));
       }
     }
@@ -231,7 +238,8 @@ TEST(a_full_share_never_counts_more_keys_than_there_are) {
   std::vector<double> entropy(200), max_weight(200), log_sum(200);
   std::vector<Offset> counts(200);
   const std::vector<double> shares = {1.0};
-  attention_stats(p.source(), {entropy.data(), max_weight.data(), log_sum.data(), counts.data(), shares},
+  attention_stats(p.source(),
+                  {entropy.data(), max_weight.data(), log_sum.data(), counts.data(), shares},
                   {1, {}});
   CHECK_THAT(*std::max_element(counts.begin(), counts.end()) <= 999,
              *std::max_element(counts.begin(), counts.end()));
@@ -257,7 +265,9 @@ void check_4_ulp() {
   double worst = 0;
   for (Index i = 0; i < 4000; ++i) {
     const auto want = softmax(logits, 0, i);
-    for (Index j = 0; j < 63; ++j) worst = std::max(worst, ulps(out.at(0, i, j), want[std::size_t(j)]));
+    for (Index j = 0; j < 63; ++j) {
+      worst = std::max(worst, ulps(out.at(0, i, j), want[std::size_t(j)]));
+    }
   }
   CHECK_THAT(worst <= 4, worst, " ulp");
 }
@@ -323,8 +333,8 @@ TEST(large_logits) {
     for (Index i = 0; i < 40; ++i) {
       const auto want = softmax(logits, 0, i);
       for (Index j = 0; j < 300; ++j) {
-        CHECK_THAT(ulps(out.at(0, i, j), want[std::size_t(j)]) <= softmax_ulps, size, " row ", i, " column ", j,
-                   ": ", out.at(0, i, j), " for ", want[std::size_t(j)]);
+        CHECK_THAT(ulps(out.at(0, i, j), want[std::size_t(j)]) <= softmax_ulps, size, " row ", i,
+                   " column ", j, ": ", out.at(0, i, j), " for ", want[std::size_t(j)]);
       }
     }
   }
@@ -348,5 +358,6 @@ TEST(bad_k_and_bad_values) {
   std::vector<double> x(4);
   const std::vector<double> shares = {0.0};
   CHECK_THROWS(InputError, "shares",
-               attention_stats(p.source(), {x.data(), x.data(), x.data(), nullptr, shares}, {1, {}}));
+               attention_stats(p.source(), {x.data(), x.data(), x.data(), nullptr, shares},
+                               {1, {}}));
 }

@@ -67,7 +67,8 @@ void check_logits() {
           // A few roundings more for the cap and the bias.
           const double bound = double(p.d + 2) * u * size * 1.01 + 16 * u * (1 + p.softcap);
           const bool right = want == -infinity ? got == want : std::abs(got - want) <= bound;
-          CHECK_THAT(right, where, ", head ", h, " row ", i, " column ", j, ": ", got, " for ", want);
+          CHECK_THAT(right, where, ", head ", h, " row ", i, " column ", j, ": ", got, " for ",
+                     want);
         }
       }
     }

@@ -61,12 +61,16 @@ void check_sums(Index rows, Index count, Index cols) {
   for (Index f = 0; f < count; ++f) {
     for (Index r = 0; r < rows; ++r) {
       double sum = 0;
-      for (Index c = 0; c < cols; ++c) sum += double(w.at(0, r, c)) * double(along_cols.at(0, f, c));
+      for (Index c = 0; c < cols; ++c) {
+        sum += double(w.at(0, r, c)) * double(along_cols.at(0, f, c));
+      }
       CHECK_THAT(std::abs(double(gathered.at(0, r, f)) - sum) < rounding, r, " ", f);
     }
     for (Index c = 0; c < cols; ++c) {
       double sum = 1;
-      for (Index r = 0; r < rows; ++r) sum += double(w.at(0, r, c)) * double(along_rows.at(0, r, f));
+      for (Index r = 0; r < rows; ++r) {
+        sum += double(w.at(0, r, c)) * double(along_rows.at(0, r, f));
+      }
       CHECK_THAT(std::abs(double(out.at(0, f, c)) - sum) < rounding, f, " ", c);
     }
   }
@@ -145,7 +149,8 @@ TEST(descent_recovers_a_head_of_the_size) {
 
   // The judge agrees, in double.
   const Matrix<double> q = one.q.cast<double>(), k = one.k.cast<double>();
-  const Matrix<double> wide_q = wide.q.view()[0].cast<double>(), wide_k = wide.k.view()[0].cast<double>();
+  const Matrix<double> wide_q = wide.q.view()[0].cast<double>();
+  const Matrix<double> wide_k = wide.k.view()[0].cast<double>();
   const auto source = [&](const Matrix<double>& x, const Matrix<double>& y) {
     LogitSource<double> s;
     s.q = {x.data(), 1, 90, 3, 270, 3};

@@ -25,8 +25,8 @@ std::vector<Share> slow_greedy(std::vector<Share> entries, Index n, Index m,
   std::vector<Share> taken;
   for (const Share& e : entries) {
     const auto i = static_cast<std::size_t>(e.row), j = static_cast<std::size_t>(e.col);
-    const bool is_free = o.per_column == 0 || std::find(o.exempt.begin(), o.exempt.end(),
-                                                        static_cast<Column>(e.col)) != o.exempt.end();
+    const auto exempt = std::find(o.exempt.begin(), o.exempt.end(), static_cast<Column>(e.col));
+    const bool is_free = o.per_column == 0 || exempt != o.exempt.end();
     if ((o.per_row && in_row[i] >= o.per_row) || (o.mass > 0 && mass[i] >= o.mass - 1e-12) ||
         (!is_free && in_col[j] >= o.per_column)) {
       continue;
@@ -57,14 +57,16 @@ void check_same(const SparseRows& got, const std::vector<Share>& want, Index n, 
     }
     double sum = 0;
     for (std::size_t p = next; p < want.size() && want[p].row == i; ++p) sum += want[p].weight;
-    CHECK_THAT(std::abs(got.dropped[static_cast<std::size_t>(i)] - (1 - sum)) < tolerance, where, " row ", i);
+    CHECK_THAT(std::abs(got.dropped[static_cast<std::size_t>(i)] - (1 - sum)) < tolerance, where,
+               " row ", i);
     for (Offset p = begin; p < end; ++p, ++next) {
       const bool same = next < want.size() && want[next].row == i &&
                         want[next].col == got.columns[static_cast<std::size_t>(p)];
       CHECK_THAT(same, where, " row ", i, ", entry ", p - begin);
       if (!same) return;
       const double weight = want[next].weight / sum;
-      CHECK_THAT(std::abs(got.weights[static_cast<std::size_t>(p)] - weight) < tolerance, where, " row ", i);
+      CHECK_THAT(std::abs(got.weights[static_cast<std::size_t>(p)] - weight) < tolerance, where,
+                 " row ", i);
     }
   }
   CHECK_THAT(next == want.size(), where);
@@ -100,7 +102,8 @@ TEST(matrices_are_thinned_as_the_slow_greedy_does) {
     for (const SparsifyOptions& o : all_options()) {
       for (const int threads : {1, 3}) {
         const SparseRows got = sparsify_matrix(view, Mask{}, o, {threads, {}});
-        check_same(got, slow_greedy(shares, n, m, o), n, 1e-12, text("n=", n, ", per_row=", o.per_row));
+        check_same(got, slow_greedy(shares, n, m, o), n, 1e-12,
+                   text("n=", n, ", per_row=", o.per_row));
       }
     }
   }
@@ -131,7 +134,8 @@ void check_logits() {
         for (const int threads : {1, 3}) {
           const SparseRows got = sparsify_logits(source, o, {threads, {}});
           check_same(got, slow_greedy(shares, n, m, o), n, sizeof(T) == 4 ? 1e-5 : 1e-11,
-                     text(masking.name, ", n=", n, ", per_row=", o.per_row, ", ", sizeof(T) * 8, " bits"));
+                     text(masking.name, ", n=", n, ", per_row=", o.per_row, ", ", sizeof(T) * 8,
+                          " bits"));
         }
       }
     }
@@ -158,7 +162,8 @@ TEST(arguments_are_checked) {
   CHECK_THROWS(InputError, "row 1, column 1", sparsify_matrix(view, Mask{}, {1}, run));
   CHECK_THROWS(InputError, "per_row or mass", sparsify_matrix(view, Mask{}, {}, run));
   CHECK_THROWS(InputError, "mass", sparsify_matrix(view, Mask{}, {1, 2.0}, run));
-  CHECK_THROWS(InputError, "exempt_columns", sparsify_matrix(view, Mask{}, {1, 0, 1, outside}, run));
+  CHECK_THROWS(InputError, "exempt_columns",
+               sparsify_matrix(view, Mask{}, {1, 0, 1, outside}, run));
   Numbers numbers(1);
   CHECK_THROWS(InputError, "one head",
                sparsify_logits(Problem<float>(2, 1, 3, 3, 1, numbers).source(), {1}, run));

@@ -66,7 +66,8 @@ class ProfileFold : public WholeRows<T> {
     for (const Entry& e : list_.entries) {
       if (top < options_.share - 1e-12) {  // rounding must not cost an entry
         ++kept;
-        std::atomic_ref<Offset>(out_.load[head * m_ + e.col]).fetch_add(1, std::memory_order_relaxed);
+        const std::atomic_ref<Offset> load(out_.load[head * m_ + e.col]);
+        load.fetch_add(1, std::memory_order_relaxed);
       }
       top += std::exp(e.key);
     }

@@ -28,8 +28,8 @@ inline void check_arguments(const Target& target, Index heads, Index rows, Index
                      const Tolerances& tolerances) {
   if (heads != 1 || rows != target.n || cols != target.n) {
     throw InputError("Q and K must be single matrices with one row for each of the " +
-                     std::to_string(target.n) + " rows of A; got " + std::to_string(rows) + " and " +
-                     std::to_string(cols));
+                     std::to_string(target.n) + " rows of A; got " + std::to_string(rows) +
+                     " and " + std::to_string(cols));
   }
   if (!(tolerances.leak > 0 && tolerances.leak < 1)) {
     throw InputError("leak must lie strictly between 0 and 1; got " +

@@ -18,7 +18,8 @@ template <class T>
 void check_entry(T value, bool allowed, Index row, Index col) {
   const std::string place = " at row " + std::to_string(row) + ", column " + std::to_string(col);
   if (!(value >= 0 && std::isfinite(value))) {
-    throw NonFiniteError("matrix must have finite entries >= 0; got " + std::to_string(value) + place);
+    throw NonFiniteError("matrix must have finite entries >= 0; got " + std::to_string(value) +
+                         place);
   }
   if (!allowed && value != 0) {
     throw InputError("matrix must be 0 where masked; got " + std::to_string(value) + place);

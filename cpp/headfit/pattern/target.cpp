@@ -66,7 +66,8 @@ TargetSummary validate_target(const Target& t, const Mask& mask, double sum_tole
     const auto weights = t.row_weights(i);
     if (weights.empty()) {
       if (!mask_leaves_nothing(mask, i, t.n)) {
-        reject("A must have a nonzero in every row that the mask leaves open; row ", i, " is empty");
+        reject("A must have a nonzero in every row that the mask leaves open; row ", i,
+               " is empty");
       }
       continue;
     }

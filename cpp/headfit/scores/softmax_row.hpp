@@ -29,7 +29,8 @@ T row_max(const T* x, Index padded) {
   namespace ei = simd::ei;
   const auto lowest = simd::fill<T>(-std::numeric_limits<T>::infinity());
   simd::Packet<T> best[4] = {lowest, lowest, lowest, lowest};
-  in_four_chains<T>(padded, [&](Index i, Index c) { best[i] = ei::pmax(best[i], simd::load(x + c)); });
+  in_four_chains<T>(padded,
+                    [&](Index i, Index c) { best[i] = ei::pmax(best[i], simd::load(x + c)); });
   return ei::predux_max(ei::pmax(ei::pmax(best[0], best[1]), ei::pmax(best[2], best[3])));
 }
 

@@ -78,7 +78,9 @@ struct LogitSource {
   std::optional<std::span<const Index>> rows;  // missing: all rows, in order
 
   Index row_count() const { return rows ? static_cast<Index>(rows->size()) : q.rows; }
-  Index row_at(Index place) const { return rows ? (*rows)[static_cast<std::size_t>(place)] : place; }
+  Index row_at(Index place) const {
+    return rows ? (*rows)[static_cast<std::size_t>(place)] : place;
+  }
 
   void validate() const {
     if (q.cols != k.cols) {
@@ -91,8 +93,9 @@ struct LogitSource {
     }
     const double size = std::abs(scale);
     if (!(size >= std::numeric_limits<T>::min() && size <= std::numeric_limits<T>::max())) {
-      throw InputError("scale must be finite, nonzero and a normal number of the arrays' dtype; got " +
-                       std::to_string(scale));
+      throw InputError(
+          "scale must be finite, nonzero and a normal number of the arrays' dtype; got " +
+          std::to_string(scale));
     }
     if (!(softcap >= 0 && softcap <= std::numeric_limits<T>::max())) {
       throw InputError("softcap must be positive and finite; got " + std::to_string(softcap));

@@ -60,8 +60,8 @@ class TileFinisher {
     for (Index c = 0; c < tile.cols; ++c) {
       if (!std::isfinite(x[c])) {
         if (allowed(block, row, tile.col + c)) {
-          throw_nonfinite("the logits scale * Q K^T", block.head, source_.q.count, row, tile.col + c,
-                          x[c]);
+          throw_nonfinite("the logits scale * Q K^T", block.head, source_.q.count, row,
+                          tile.col + c, x[c]);
         }
         x[c] = T(0);
       }
@@ -106,7 +106,8 @@ class TileFinisher {
 
   void apply_dense(const RowBlock& block, const Tile<T>& tile, Index row, T* x) const {
     const Mask& m = source_.mask;
-    const bool* allow = m.dense + block.head * m.dense_head + row * m.dense_row + tile.col * m.dense_col;
+    const bool* allow =
+        m.dense + block.head * m.dense_head + row * m.dense_row + tile.col * m.dense_col;
     for (Index c = 0; c < tile.cols; ++c) x[c] = allow[c * m.dense_col] ? x[c] : hidden;
   }
 

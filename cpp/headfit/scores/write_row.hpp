@@ -49,7 +49,8 @@ template <Store how, class T, class Values>
 void write_row(T* to, Index count, const Values& values) {
   constexpr Index width = lanes<T>;
   alignas(64) T part[width];
-  const auto misplaced = static_cast<Index>(reinterpret_cast<std::uintptr_t>(to) / sizeof(T)) % width;
+  const auto misplaced =
+      static_cast<Index>(reinterpret_cast<std::uintptr_t>(to) / sizeof(T)) % width;
   const Index head = std::min(count, (width - misplaced) % width);
   if (head > 0) {
     store(part, values(Index(0)));

@@ -32,7 +32,8 @@ Loss<T>::Loss(const TargetRows<T>& target, const Mask& mask, Index dim, const Ru
   source_.mask = mask;
   // Blocks of rows are dealt out in turn: under a causal mask later rows are longer.
   for (Index i = 0; i < target.rows(); ++i) {
-    chunks_[static_cast<std::size_t>(i / Blocking<T>::tile_rows) % chunks_.size()].rows.push_back(i);
+    const auto tile = static_cast<std::size_t>(i / Blocking<T>::tile_rows);
+    chunks_[tile % chunks_.size()].rows.push_back(i);
   }
 }
 

@@ -31,8 +31,8 @@ template <class T>
 void TargetRows<T>::measure_attention(const Run& run) {
   if (target_.attention->q.count != 1) throw InputError("the target must be one head");
   std::vector<double> largest(entropy_.size());
-  attention_stats<T>(*target_.attention, {entropy_.data(), largest.data(), log_sum_.data(), nullptr, {}},
-                     run);
+  attention_stats<T>(*target_.attention,
+                     {entropy_.data(), largest.data(), log_sum_.data(), nullptr, {}}, run);
   pack_keys(run);
 }
 
@@ -108,7 +108,8 @@ void TargetRows<T>::Reader::read(const RowBlock& block, std::span<const Index> r
     copy(block, out, stride);
   } else {
     multiply(block, out, stride);
-    finisher_.finish(block, {out, stride, block.count, block.col_begin, block.col_end - block.col_begin},
+    finisher_.finish(block,
+                     {out, stride, block.count, block.col_begin, block.col_end - block.col_begin},
                      false);  // overflow was looked for when the target was measured
     to_weights(block, out, stride);
   }
@@ -136,7 +137,8 @@ void TargetRows<T>::Reader::to_weights(const RowBlock& block, T* out, Index stri
   const Index padded = round_up(block.col_end - block.col_begin, simd::lanes<T>);
   for (Index r = 0; r < block.count; ++r) {
     T* x = out + r * stride;
-    const double log_sum = target_.log_sum_[static_cast<std::size_t>(source_.row_at(block.first + r))];
+    const double log_sum =
+        target_.log_sum_[static_cast<std::size_t>(source_.row_at(block.first + r))];
     if (log_sum == nothing) {
       std::fill(x, x + padded, T(0));
       continue;

@@ -290,7 +290,10 @@ def test_real_pandas():
         ({"per_row": 0}, "per_row"),
         ({"per_column": 0}, "per_column"),
         ({"share": 0.0}, "share"),
-        ({"shares": (0.5, 1.5)}, "share"),
+        ({"share": "most"}, r"share must lie in \(0, 1\]; got 'most'"),
+        ({"share": [0.5]}, r"share must lie"),
+        ({"shares": (0.5, 1.5)}, r"shares must lie in \(0, 1\]; got 1.5"),
+        ({"shares": (0.5, "all")}, "shares must lie"),
         ({"tokens": [1.0, 2.0, 3.0]}, "tokens must be integers"),
         ({"tokens": [1, 2]}, "tokens"),
         ({"tokens": np.zeros((2, 3), int)}, "leading axes"),
@@ -301,6 +304,25 @@ def test_bad_arguments_are_named(arguments, message):
     X = np.ones((3, 2))
     with pytest.raises(InputError, match=message):
         hf.describe(X, X, **arguments)
+
+
+def test_attention_brings_its_settings():
+    rng = np.random.default_rng(8)
+    Q, K = rng.standard_normal((2, 2, 30, 6))
+    table = hf.describe(hf.Attention(Q, K, scale=0.7, mask="causal"), per_row=3)
+    same = hf.describe(Q, K, scale=0.7, mask="causal", per_row=3)
+    for name, values in table.columns().items():
+        np.testing.assert_array_equal(values, same.columns()[name])
+    with pytest.raises(InputError, match="Q is an Attention with its own K, scale and mask"):
+        hf.describe(hf.Attention(Q, K), mask="causal")
+    with pytest.raises(InputError, match="give Q and K, or an Attention"):
+        hf.describe(Q)
+
+
+def test_one_share_needs_no_sequence():
+    X = np.eye(5)
+    assert hf.describe(X, X, shares=0.5).keys.shape == (5, 1)
+    assert hf.attention_stats(X, X, shares=0.5).keys_for_share.shape == (5, 1)
 
 
 def test_bad_arrays_are_named():

@@ -348,6 +348,9 @@ SMALLER = {
     "dense target and init": lambda Q, K: [
         hf.fit_soft(halves(Q), 12, effort=20, init=(Q[:, :9], Q[:, :9])).Q
     ],
+    "learned from init": lambda Q, K: [
+        hf.fit(halves(Q), 12, init=(Q, K), leak=0.2, normalize=True).Q
+    ],
     "compare": lambda Q, K: [hf.compare_attention(halves(Q), hf.Attention(Q, Q)).row_kl],
     "target": lambda Q, K: [hf.Target(halves(Q)).matrix.toarray()],
     "from_projections": lambda Q, K: projected(Q[:, :9], Q[:4, :9]),

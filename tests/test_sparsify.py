@@ -441,6 +441,7 @@ def test_empty_rows_of_a_mask_stay_empty():
         ({"mass": 0.0}, r"mass must lie in \(0, 1\]; got 0.0"),
         ({"mass": 1.5}, "mass"),
         ({"mass": float("nan")}, "mass"),
+        ({"mass": "most"}, r"mass must lie in \(0, 1\]; got 'most'"),
         ({"per_row": 1, "on_empty": "skip"}, "on_empty"),
         ({"per_row": 1, "method": "best"}, "method"),
         ({"per_row": 1, "exempt_columns": "sinks"}, "exempt_columns"),

@@ -172,6 +172,22 @@ def check_between(value: float, name: str, low: float, high: float) -> float:
     return number
 
 
+def as_share(value: Any, name: str) -> float:
+    """Return a share of a whole, a number in (0, 1], or raise an InputError."""
+    try:
+        share = float(value)
+    except (TypeError, ValueError) as error:
+        raise InputError(f"{name} must lie in (0, 1]; got {value!r}") from error
+    if not 0 < share <= 1:
+        raise InputError(f"{name} must lie in (0, 1]; got {share}")
+    return share
+
+
+def as_shares(values: Any, name: str) -> NDArray[np.float64]:
+    """Return shares as a vector, or raise an InputError."""
+    return np.array([as_share(s, name) for s in np.atleast_1d(values)], dtype=np.float64)
+
+
 def seed_from(rng: Any) -> int:
     """Draw one 64-bit seed for the core's counter-based stream (SPEC 7)."""
     return int(np.random.default_rng(rng).integers(0, 2**64, dtype=np.uint64))

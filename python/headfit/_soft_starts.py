@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from headfit._arrays import (
     FloatArray,
     as_count,
-    as_matrix,
+    as_float_array,
     blocks_of_rows,
     check_finite,
     computed_in,
@@ -147,7 +147,9 @@ def given_start(
 ) -> tuple[FloatArray, FloatArray]:
     """Return (Q, K) with the columns they lack filled with noise: zero columns would never move."""
     try:
-        q, k = (as_matrix(x, "an array of init", np.float64) for x in init)
+        q, k = (
+            np.ascontiguousarray(as_float_array(x, "init", ndim=0), dtype=np.float64) for x in init
+        )
     except (TypeError, ValueError) as error:
         raise InputError(f"init must be a pair (Q, K) of matrices: {error}") from error
     for name, x, rows in (("Q", q, shape[0]), ("K", k, shape[1])):

@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headfit import _core
-from headfit._arrays import as_array, as_count, thread_count
+from headfit._arrays import as_array, as_count, as_share, as_shares, thread_count
 from headfit._head_table import Counts, Floats, HeadTable
-from headfit.attention import LogitOptions, _problem
+from headfit.attention import Attention, LogitOptions, _problem
 from headfit.errors import InputError
 
 __all__ = ["HeadTable", "describe"]
@@ -63,7 +63,7 @@ def _over_rows(
 
 def describe(
     Q: Any,
-    K: Any,
+    K: Any = None,
     *,
     scale: float | None = None,
     mask: Any = None,
@@ -83,7 +83,8 @@ def describe(
     Parameters
     ----------
     Q, K, scale, mask, key_lengths, bias, softcap, position, num_threads
-        As in `attention_matrix`; leading axes are batch or layers, and heads.
+        As in `attention_matrix`; leading axes are batch or layers, and heads. Or Q an
+        `Attention`, with its own K, scale and mask.
     tokens : array_like of int, shape (n,) or (..., n), optional
         The sequence, for the induction score; leading axes as the first ones of Q.
     per_row, share : int and float, default 8 and 0.9
@@ -122,6 +123,12 @@ def describe(
     sparse at 1 a row and 1 a column: 100% of the rows hold 90% of their mass in 1 key (100% on
     average, 100% at worst); column 0 serves 1 of 16 rows
     """
+    if isinstance(Q, Attention):
+        if K is not None or scale is not None or mask is not None:
+            raise InputError("Q is an Attention with its own K, scale and mask")
+        (Q, K), scale, mask = Q.stored, Q.scale, Q.mask
+    elif K is None:
+        raise InputError("give Q and K, or an Attention")
     options = LogitOptions(scale, mask, key_lengths, bias, softcap, position)
     problem = _problem(Q, K, options)
     lead, n, m = problem.lead, problem.rows, problem.keys
@@ -129,9 +136,7 @@ def describe(
         raise InputError(f"Q and K must have rows; got {n} and {m}")
     per_row = min(as_count(per_row, "per_row", 1), m)
     per_column = per_row if per_column is None else as_count(per_column, "per_column", 1)
-    wanted = np.array([float(s) for s in (share, *shares)])
-    if not ((wanted > 0) & (wanted <= 1)).all():
-        raise InputError(f"share and shares must lie in (0, 1]; got {share!r} and {shares!r}")
+    wanted = np.array([as_share(share, "share"), *as_shares(shares, "shares")])
     if tokens is not None and n != m:
         raise InputError(f"tokens need as many queries as keys; got {n} and {m}")
     previous = None if tokens is None else _previous(tokens, lead, n)

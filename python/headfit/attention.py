@@ -27,6 +27,7 @@ from headfit._arrays import (
     as_array,
     as_count,
     as_items,
+    as_shares,
     as_stack,
     as_stored_array,
     check_between,
@@ -557,10 +558,7 @@ def attention_stats(
     """
     options = LogitOptions(scale, mask, key_lengths, bias, softcap, position)
     problem = _problem(Q, K, options)
-    wanted = np.array([float(s) for s in shares], dtype=np.float64)
-    for share in wanted:
-        if not 0 < share <= 1:
-            raise InputError(f"shares must lie in (0, 1]; got {share}")
+    wanted = as_shares(shares, "shares")
     entropy, max_weight, log_sum, counts = _core.attention_stats(
         problem.logits, wanted, thread_count(num_threads)
     )

@@ -42,7 +42,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headfit import _core
-from headfit._arrays import FloatArray, as_count
+from headfit._arrays import FloatArray, as_count, as_float_array
 from headfit._files import require_memory
 from headfit._masks import core_mask
 from headfit.errors import InputError
@@ -73,7 +73,9 @@ def _start(init: Any, n: int, dim: int) -> tuple[FloatArray | None, FloatArray |
     if init is None:
         return None, None
     try:
-        q, k = (np.ascontiguousarray(x, dtype=np.float32) for x in init)
+        q, k = (
+            np.ascontiguousarray(as_float_array(x, "init", ndim=0), dtype=np.float32) for x in init
+        )
     except (TypeError, ValueError) as error:
         raise InputError(f"init must be a pair (Q, K) of matrices: {error}") from error
     for name, x in (("Q", q), ("K", k)):

@@ -12,7 +12,15 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from headfit import _core
-from headfit._arrays import as_array, as_count, as_stack, as_stored_array, is_sparse, thread_count
+from headfit._arrays import (
+    as_array,
+    as_count,
+    as_share,
+    as_stack,
+    as_stored_array,
+    is_sparse,
+    thread_count,
+)
 from headfit._masks import core_mask
 from headfit.attention import Attention, LogitOptions, _problem, attention_matrix
 from headfit.errors import InputError
@@ -113,9 +121,7 @@ def _bounds(
 ) -> _Bounds:
     if per_row is None and mass is None:
         raise InputError("give per_row, the most entries of a row, or mass, the share to keep")
-    share = 0.0 if mass is None else float(mass)
-    if mass is not None and not 0 < share <= 1:
-        raise InputError(f"mass must lie in (0, 1]; got {mass!r}")
+    share = 0.0 if mass is None else as_share(mass, "mass")
     if on_empty not in ("raise", "keep-max"):
         raise InputError(f'on_empty must be "raise" or "keep-max"; got {on_empty!r}')
     sinks = isinstance(exempt, str)

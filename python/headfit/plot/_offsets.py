@@ -113,7 +113,7 @@ def _table(heads: Any, K: Any, scale: float | None, mask: Any) -> HeadTable:
         return heads
     head = as_attention(heads)
     if head is not None and K is None:
-        return describe(*head.stored, scale=head.scale, mask=head.mask, shares=())
+        return describe(head, shares=())
     if K is None:
         raise InputError("heads must be a HeadTable, an Attention or a Fit, or queries with K")
     return describe(heads, K, scale=scale, mask=mask, shares=())

@@ -162,6 +162,19 @@ def test_search_shows_trials_and_the_area_below_the_bound(head, ax):
     assert labels == ["certified", "not certified", "proved too small: d < 3"]
 
 
+@pytest.mark.parametrize("dim", [2, 3, 5, 6])
+def test_no_trial_of_a_search_hides_behind_the_legend(head, ax, dim):
+    shares = {2: 1e3, 3: 0.3, 5: 1e3, 6: 0.01}
+    trials = [Trial(d, d == dim, 0.05 * share, 0.0, 0.1) for d, share in shares.items()]
+    picture = plot.search(searched(head, trials, dim, None), ax=ax)
+    ax.figure.draw_without_rendering()
+    box = ax.get_legend().get_window_extent()
+    for points in picture[:2]:
+        places = ax.transData.transform(points.get_offsets())
+        assert len(places)
+        assert not any(box.contains(*place) for place in places)
+
+
 def test_search_over_a_wide_range_is_logarithmic(head, ax):
     trials = [Trial(d, d >= 64, 0.5 if d < 64 else 0.01, 0.0, 0.1) for d in (2, 4, 64, 66, 68)]
     picture = plot.search(searched(head, trials, None, None), ax=ax)

@@ -75,7 +75,7 @@ def describe(
     per_row: int = 8,
     per_column: int | None = None,
     share: float = 0.9,
-    shares: Sequence[float] = (0.9, 0.95, 0.99),
+    shares: float | Sequence[float] = (0.9, 0.95, 0.99),
     num_threads: int | None = None,
 ) -> HeadTable:
     """Measure heads: how sparse they are, where they look, what their logits' rank is.
@@ -91,7 +91,7 @@ def describe(
         A row's support: its largest entries until they hold `share`, at most `per_row`.
     per_column : int, optional
         How many rows a column may serve in a head that is called sparse; `per_row` when None.
-    shares : sequence of float in (0, 1], default (0.9, 0.95, 0.99)
+    shares : float or sequence of float in (0, 1], default (0.9, 0.95, 0.99)
         For each, count the fewest keys of a row that hold it.
 
     Returns

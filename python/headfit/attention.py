@@ -528,7 +528,7 @@ def attention_stats(
     bias: Any = None,
     softcap: float | None = None,
     position: Any = None,
-    shares: Sequence[float] = (0.9,),
+    shares: float | Sequence[float] = (0.9,),
     num_threads: int | None = None,
 ) -> AttentionStats:
     """Return entropy, largest weight and effective support of every row.
@@ -537,7 +537,7 @@ def attention_stats(
     ----------
     Q, K, scale, mask, key_lengths, bias, softcap, position, num_threads
         As in `attention_matrix`.
-    shares : sequence of float in (0, 1], default (0.9,)
+    shares : float or sequence of float in (0, 1], default (0.9,)
         For each share, count the fewest keys that hold it; empty to save that work.
 
     Returns
@@ -681,7 +681,7 @@ class Attention:
         )
 
     def stats(
-        self, *, shares: Sequence[float] = (0.9,), num_threads: int | None = None
+        self, *, shares: float | Sequence[float] = (0.9,), num_threads: int | None = None
     ) -> AttentionStats:
         """Return row statistics, see `attention_stats`."""
         return attention_stats(

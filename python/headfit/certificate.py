@@ -327,6 +327,10 @@ def certify(
     the exact products of the stored X and weights: the rounding of X W_Q and X W_K is in the
     bound. Time O(n**2 d), memory O(n) beside Q and K.
 
+    Rotary positions and biases such as ALiBi's are out of scope. Cosines and sines are rounded
+    numbers: a statement that includes them depends on how each kernel computes them. Give Q and K
+    as they are after turning. `fit` needs no positions, its keys tell tokens apart already.
+
     Leak bounds single entries: the mass off a support of size s in n keys is at most
     ``leak (n - s) / (s + leak (n - s))``; `bounds.leak_for_stray` turns that round.
 

@@ -10,7 +10,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from headfit._arrays import FloatArray, as_array, check_between
+from headfit._arrays import FloatArray, as_array, check_between, computed_in, widened
 from headfit._soft_target import check_one_head
 from headfit.attention import Attention, check_scale
 from headfit.errors import InputError
@@ -206,15 +206,16 @@ def append_columns(
         raise InputError(f"head must be an Attention or a fit; got {type(head).__name__}")
     check_one_head(attention, "head")
     target = as_target(A, mask=attention.mask)
-    if attention.Q.shape[0] != target.n or attention.K.shape[0] != target.n:
+    stored = attention.stored
+    if any(x.shape[0] != target.n for x in stored):
         raise InputError(
             f"head must have one query and one key for each of the {target.n} rows of A; "
-            f"got Q and K of shapes {attention.Q.shape} and {attention.K.shape}"
+            f"got Q and K of shapes {stored[0].shape} and {stored[1].shape}"
         )
     added = as_columns(columns, target.n)
-    dtype = np.result_type(attention.Q, attention.K)
+    dtype = computed_in(*stored)
     used = check_scale(scale, attention.dim + added.size)
-    q, k = attention.Q.astype(np.float64), attention.K.astype(np.float64)
+    q, k = (widened(x).astype(np.float64, copy=False) for x in stored)
     new_q, new_k = appended(target, q * attention.scale, k, added, leak)
     return Attention(
         (new_q / used).astype(dtype), new_k.astype(dtype), scale=used, mask=attention.mask

@@ -104,7 +104,7 @@ def search(fit: Fit, *, ax: Axes | None = None) -> SearchPicture:
     ax.set(xlabel="head size d", ylabel="largest share of a tolerance")
     found = fit.search.dim
     ax.set_title("none certified" if found is None else f"smallest certified: d = {found}")
-    ax.legend(loc="upper right", fontsize=9)
+    ax.legend(loc="upper center", bbox_to_anchor=(0.5, -0.14), ncols=3, fontsize=9, frameon=False)
     return SearchPicture(drawn[0], drawn[1], area)
 
 

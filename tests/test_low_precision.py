@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import scipy.sparse as sp
+from matplotlib.figure import Figure
 
 import headfit as hf
 from headfit._arrays import BFLOAT16, widened
@@ -301,6 +302,11 @@ ONE_HEAD = {
     "shrink": lambda Q, K: hf.shrink(head_of(Q, K), dim=3, effort=1, curve_dims=()),
     "certify": lambda Q, K: hf.certify(sp.eye_array(4096), head_of(Q, K)),
     "from_projections": lambda Q, K: projected(Q, K),
+    "module": lambda Q, K: hf.SelfAttention(*np.ones((2, 64, 2)))(Q),
+    "canonical module": lambda Q, K: hf.SelfAttention.canonical(32)(Q),
+    "picture of keys": lambda Q, K: hf.plot.keys(
+        sp.eye_array(4096), head_of(Q, K), 5, ax=Figure().subplots()
+    ),
 }
 
 
@@ -317,6 +323,8 @@ def test_python_widens_no_head(way, dtype, monkeypatch):
     Q = narrowed(4 * widened(K), dtype)
     if way == "from_projections":
         projected(Q[:8], K)  # PyTorch is imported before memory is counted
+    if way == "picture of keys":
+        hf.plot.attention(np.eye(2), ax=Figure().subplots())
     tracemalloc.start()
     try:
         ONE_HEAD[way](Q, K)
@@ -354,6 +362,13 @@ SMALLER = {
     "compare": lambda Q, K: [hf.compare_attention(halves(Q), hf.Attention(Q, Q)).row_kl],
     "target": lambda Q, K: [hf.Target(halves(Q)).matrix.toarray()],
     "from_projections": lambda Q, K: projected(Q[:, :9], Q[:4, :9]),
+    "module": lambda Q, K: hf.random_rotation(6, rng=0)(Q).stored,
+    "canonical module": lambda Q, K: [hf.SelfAttention.canonical(6)(Q).matrix()],
+    "picture of keys": lambda Q, K: [
+        points.get_offsets()
+        for points in hf.plot.keys(halves(Q), hf.Attention(Q, K), 5, ax=Figure().subplots())[:2]
+    ],
+    "append_columns": lambda Q, K: hf.append_columns(halves(Q), hf.Attention(Q, K), [1]).stored,
 }
 
 
@@ -383,6 +398,7 @@ def test_fits_to_16_bits_are_those_to_their_float32_numbers(way, dtype, monkeypa
         lambda Q, K: hf.shrink(Q, K, dim=2),
         lambda Q, K: hf.shrink(Q, K, per_row=2),
         lambda Q, K: projected(K[:, :9], Q[:4, :9]),
+        lambda Q, K: hf.random_rotation(6, rng=0)(K).matrix(),
     ],
 )
 def test_fits_name_the_bad_entry_of_16_bits(ask, dtype, monkeypatch):

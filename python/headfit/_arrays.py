@@ -128,12 +128,17 @@ def as_float_array(x: Any, name: str, *, ndim: int = 2) -> FloatArray:
     return widened(as_stored_array(x, name, ndim=ndim))
 
 
-def as_matrix(x: Any, name: str, dtype: Any = None) -> FloatArray:
-    """Return `x` as a two-dimensional float array with contiguous rows."""
-    array = as_float_array(x, name)
+def as_stored_matrix(x: Any, name: str) -> NDArray[Any]:
+    """Return `x` as `as_stored_array` does, with two axes."""
+    array = as_stored_array(x, name)
     if array.ndim != 2:
         raise InputError(f"{name} must be a matrix; got shape {array.shape}")
-    return np.ascontiguousarray(array, dtype=dtype)
+    return array
+
+
+def as_matrix(x: Any, name: str, dtype: Any = None) -> FloatArray:
+    """Return `x` as a two-dimensional float array with contiguous rows."""
+    return np.ascontiguousarray(widened(as_stored_matrix(x, name)), dtype=dtype)
 
 
 def as_items(array: NDArray[Any]) -> NDArray[Any]:

@@ -48,7 +48,8 @@ def svd_head(
     Returns
     -------
     Q_d, K_d : ndarray, shape (n, dim) and (m, dim)
-        Queries and keys whose plain products are the logits, in the dtype of Q and K.
+        Queries and keys whose plain products are the logits, in float64 if Q or K is, else in
+        float32.
 
     Raises
     ------

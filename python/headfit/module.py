@@ -11,7 +11,15 @@ import numpy as np
 import scipy.linalg
 from numpy.typing import NDArray
 
-from headfit._arrays import FloatArray, as_count, as_matrix, check_finite
+from headfit._arrays import (
+    FloatArray,
+    as_count,
+    as_matrix,
+    as_stored_matrix,
+    blocks_of_rows,
+    check_finite,
+    computed_in,
+)
 from headfit._files import require_memory
 from headfit.attention import Attention, check_scale
 from headfit.errors import InputError
@@ -153,23 +161,24 @@ class SelfAttention:
             X and the weights; it carries bounds of their errors, so that `certify` speaks of
             the exact products.
         """
-        x = as_matrix(X, "X")
+        x = as_stored_matrix(X, "X")
         if x.shape[1] != self.width:
             raise InputError(f"X must have {self.width} columns; got shape {x.shape}")
         check_finite(x, "X")
         d = self.dim
         if self.is_canonical:  # products with ones and zeros are exact
             return Attention(x[:, :d], x[:, d:], scale=self.scale, mask=mask)
-        dtype = np.result_type(x, self.dtype)
-        product = x.astype(np.float64, copy=False) @ self.weights.astype(np.float64, copy=False)
-        norms = np.linalg.norm(x.astype(np.float64, copy=False), axis=1)
-        halves = []
-        for half in (slice(0, d), slice(d, 2 * d)):
-            rounded = np.ascontiguousarray(product[:, half], dtype=dtype)
-            size = float(np.linalg.norm(self.weights[:, half].astype(np.float64, copy=False)))
-            halves.append((rounded, self._product_errors(rounded, norms * size)))
-        (q, q_error), (k, k_error) = halves
-        return Attention(q, k, scale=self.scale, mask=mask, errors=(q_error, k_error))
+        dtype = np.result_type(computed_in(x), self.dtype)
+        weights = self.weights.astype(np.float64, copy=False)
+        q, k = (np.empty((x.shape[0], d), dtype) for _ in range(2))
+        norms = np.empty(x.shape[0])
+        for rows, block in blocks_of_rows(x):
+            wide = block.astype(np.float64, copy=False)
+            q[rows], k[rows] = np.split(wide @ weights, 2, axis=1)
+            norms[rows] = np.linalg.norm(wide, axis=1)
+        q_size, k_size = (float(np.linalg.norm(w)) for w in np.split(weights, 2, axis=1))
+        errors = self._product_errors(q, norms * q_size), self._product_errors(k, norms * k_size)
+        return Attention(q, k, scale=self.scale, mask=mask, errors=errors)
 
     def _product_errors(
         self, rounded: FloatArray, sizes: NDArray[np.float64]

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from headfit._arrays import as_matrix, check_finite
+from headfit._arrays import as_stored_matrix, check_finite, widened
 from headfit._masks import allowed_columns
 from headfit.errors import HeadfitError, InputError
 from headfit.targets import as_target
@@ -59,7 +59,7 @@ class _Row:
 
     def __init__(self, A: Any, K: Any, row: int, mask: Any) -> None:
         target = as_target(A, mask=mask)
-        keys = as_matrix(K, "K")
+        keys = as_stored_matrix(K, "K")
         check_finite(keys, "K")
         if keys.shape[0] != target.n:
             raise InputError(f"K must have {target.n} rows; got shape {keys.shape}")
@@ -76,7 +76,7 @@ class _Row:
         """Return a key exactly; a column that does not exist for this row proves nothing."""
         if not 0 <= column < self._keys.shape[0] or not self.allowed[column]:
             raise HeadfitError(f"column {column} does not exist for this row")
-        return [Fraction(float(x)) for x in self._keys[column]]
+        return [Fraction(float(x)) for x in widened(self._keys[column])]
 
 
 def _exact(value: float, what: str) -> Fraction:

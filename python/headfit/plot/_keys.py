@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from headfit._arrays import as_count
+from headfit._arrays import as_count, blocks_of_rows, widened
 from headfit._text import number
 from headfit.certificate import certify
 from headfit.errors import InputError
@@ -90,10 +90,11 @@ def keys(
     """
     matplotlib()
     head = as_attention(M)
-    if head is None or head.Q.ndim != 2:
+    if head is None or head.stored[0].ndim != 2:
         raise InputError("M must be a Fit or an Attention of one head: keys have queries")
     target = as_target(A, mask=head.mask)
-    if target.n != head.Q.shape[0] or target.n != head.K.shape[0]:
+    queries, keys = head.stored
+    if target.n != queries.shape[0] or target.n != keys.shape[0]:
         raise InputError(f"A and M must have one shape; got n={target.n} and {head!r}")
     if row is None:
         judged = M.certificate if isinstance(M, Fit) else certify(target, head, mass=False)
@@ -107,7 +108,7 @@ def keys(
     chosen[target.matrix.indices[start:stop]] = True
     seen = np.isfinite(logits)
     logits -= logits[chosen].min()  # softmax sees differences only
-    height = _remaining(head.Q[row], head.K)
+    height = _remaining(widened(queries[row]), keys)
     new = ax is None
     ax = new_axes(size=(6.4, 4.6))[0] if ax is None else ax
     off = np.where(seen & ~chosen, logits, -np.inf)
@@ -161,15 +162,18 @@ def _widen_margin(ax: Axes, logits: NDArray[np.float64], high: float) -> None:
 
 def _remaining(query: NDArray[Any], K: NDArray[Any]) -> NDArray[np.float64]:
     """The leading principal component of the keys without the query's direction."""
-    k = K.astype(np.float64)
-    k -= k.mean(axis=0)
+    mean = sum(block.sum(axis=0, dtype=np.float64) for _, block in blocks_of_rows(K)) / len(K)
     length = float(np.linalg.norm(query))
-    if length > 0:
-        u = query.astype(np.float64) / length
-        k -= np.outer(k @ u, u)
-    direction = np.linalg.eigh(k.T @ k)[1][:, -1]
+    along = query.astype(np.float64) / (length if length > 0 else 1.0)
+
+    def rest(block: NDArray[Any]) -> NDArray[np.float64]:
+        k = block - mean
+        return np.asarray(k - np.outer(k @ along, along))
+
+    parts = (rest(block) for _, block in blocks_of_rows(K))
+    direction = np.linalg.eigh(sum(part.T @ part for part in parts))[1][:, -1]
     direction *= np.sign(direction[np.abs(direction).argmax()])  # the same picture every time
-    return np.asarray(k @ direction)
+    return np.concatenate([rest(block) @ direction for _, block in blocks_of_rows(K)])
 
 
 def _draw_others(

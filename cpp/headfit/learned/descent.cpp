@@ -7,13 +7,6 @@
 
 namespace headfit::learned {
 
-namespace {
-
-// A stream of the seed; the rows have those below their number (NearRows).
-constexpr std::uint64_t scan_stream = std::uint64_t(3) << 40;
-
-}  // namespace
-
 Descent::Descent(const Wanted& wanted, const Mask& mask, Index dim, const Recipe& recipe,
                  std::uint64_t seed, float radius, const Run& run)
     : wanted_(wanted),
@@ -56,8 +49,8 @@ void Descent::forget() {
 
 ScanSummary Descent::scan_hot() {
   if (!mask_.is_open() || wanted_.is_bounded()) return scan();
-  const auto apart = static_cast<Index>(hits_a_place() / hits_enough);
-  return scan_some(std::clamp(apart, Index(1), most_apart));
+  const Index most = std::clamp(wanted_.n() / least_part, Index(1), most_apart);
+  return scan_some(std::clamp(static_cast<Index>(hits_a_place()), Index(1), most));
 }
 
 double Descent::hits_a_place() const {
@@ -66,12 +59,10 @@ double Descent::hits_a_place() const {
   return hits / static_cast<double>(wanted_.n() * lists_.cap());
 }
 
-ScanSummary Descent::scan_some(Index step) {
-  const auto draw = random_(scan_stream, static_cast<std::uint64_t>(scans_))[0];
-  const SomeColumns looked_at{static_cast<Index>(draw) % std::min(step, wanted_.n()), step};
-  scan_near({wanted_, q_, k_, random_, scans_, lists_, checks_, looked_at}, mask_, run_);
+ScanSummary Descent::scan_some(Index apart) {
+  scan_near({wanted_, q_, k_, random_, scans_, lists_, checks_, apart}, mask_, run_);
   ++scans_;
-  is_hot_ = step > 1;
+  is_hot_ = apart > 1;
   ScanSummary summary;
   for (const float deficit : checks_.deficit) {
     summary.rows_left += !(deficit <= 0);

@@ -87,7 +87,7 @@ class Descent {
   };
 
   void forget();
-  ScanSummary scan_some(Index step);
+  ScanSummary scan_some(Index apart);
   void query_block(Index block, float length, Worker& worker);
   void key_block(Index block, float length, Worker& worker);
   void move(PaddedRows& rows, Index first, Index count, const LaneScratch& lane) const;

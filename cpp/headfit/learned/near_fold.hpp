@@ -3,52 +3,15 @@
 #pragma once
 
 #include <array>
-#include <bit>
 
 #include "headfit/base/random.hpp"
+#include "headfit/learned/even_sample.hpp"
 #include "headfit/learned/lists.hpp"
 #include "headfit/learned/recipe.hpp"
 #include "headfit/pattern/support_cursor.hpp"
 #include "headfit/scores/stream.hpp"
 
 namespace headfit::learned {
-
-// An even sample of a sequence whose length is only guessed: the list should end nearly full.
-// When it overflows, every second entry goes and the stride doubles, so that the sample is
-// even whatever the length.
-class EvenSample {
- public:
-  EvenSample() = default;
-  // `draw` is a random number: where the sample starts.
-  EvenSample(Index expected, int cap, std::uint32_t draw)
-      : stride_(std::max(unit, expected * unit * 9 / (cap * 8))),
-        next_(static_cast<Index>(draw) % stride_) {}
-
-  // The columns of a vector whose bits are set come next in the sequence.
-  void take(std::uint32_t bits, Index column, int cap, Column* list) {
-    const Index end = seen_ + std::popcount(bits);
-    for (; next_ < end * unit; next_ += stride_) {
-      if (taken_ == cap) {
-        for (int t = 0; 2 * t < cap; ++t) list[t] = list[2 * t];
-        taken_ = cap / 2;
-        stride_ *= 2;
-      }
-      std::uint32_t rest = bits;
-      for (Index skip = next_ / unit - seen_; skip > 0; --skip) rest &= rest - 1;
-      list[taken_++] = static_cast<Column>(column + std::countr_zero(rest));
-    }
-    seen_ = end;
-  }
-  Index seen() const { return seen_; }
-  Index taken() const { return taken_; }
-
- private:
-  static constexpr Index unit = 256;  // strides are fractions
-  Index stride_ = unit;
-  Index next_ = 0;  // place in the sequence, in units, of the next column to take
-  Index seen_ = 0;
-  int taken_ = 0;
-};
 
 // What a scan leaves for each row.
 struct RowChecks {
@@ -66,21 +29,27 @@ struct NearScan {
   Index number;
   Lists& lists;
   RowChecks& checks;
-  SomeColumns looked_at = {};  // all others are taken to be like these
+  Index apart = 1;  // rows look at every so many-th column, and take the others to be like these
+};
+
+// A scan's rows of one class look at the columns of another, so that all keys are seen by equally
+// many rows: those that no row saw would lose the pull that holds them.
+struct ScanPart {
+  EveryNth rows, columns;
 };
 
 // What both folds below have in common.
 class NearRows {
  public:
-  NearRows(const NearScan& scan, float largest_key)
+  NearRows(const NearScan& scan, const ScanPart& part, float largest_key)
       : wanted_(scan.wanted), lists_(scan.lists), q_(scan.q), k_(scan.k),
         largest_key_(largest_key), random_(scan.random), scan_(scan.number),
-        looked_at_(scan.looked_at), checks_(scan.checks) {}
+        part_(part), checks_(scan.checks) {}
 
   void begin(const RowBlock& block) {
     for (Index r = 0; r < block.count; ++r) {
       Row& row = rows_[static_cast<std::size_t>(r)];
-      begin_row(block.first + r, row);
+      begin_row(part_.rows.at(block.first + r), row);
       limits_[static_cast<std::size_t>(r)] = row.limit;
     }
     std::fill(limits_.begin() + block.count, limits_.end(), infinity);
@@ -89,11 +58,12 @@ class NearRows {
   void end(const RowBlock& block) {
     for (Index r = 0; r < block.count; ++r) {
       const Row& row = rows_[static_cast<std::size_t>(r)];
-      const auto at = static_cast<std::size_t>(block.first + r);
+      const Index i = part_.rows.at(block.first + r);
+      const auto at = static_cast<std::size_t>(i);
       for (Index t = 0; t < row.sample.taken(); ++t) {
-        row.list[t] = static_cast<Column>(looked_at_.all(row.list[t]));
+        row.list[t] = static_cast<Column>(part_.columns.at(row.list[t]));
       }
-      lists_.set_others(block.first + r, row.sample.taken(), row.sample.seen() * looked_at_.step);
+      lists_.set_others(i, row.sample.taken(), row.sample.seen() * part_.columns.step);
       checks_.deficit[at] =
           std::max({row.spread_excess, row.top - row.allowed_top, -row.bottom - row.allowed_size});
     }
@@ -122,7 +92,7 @@ class NearRows {
 
  private:
   void begin_row(Index i, Row& row) const {
-    row = {SupportCursor(wanted_.target(), i, looked_at_), {}, lists_.others(i), infinity, infinity,
+    row = {SupportCursor(wanted_.target(), i, part_.columns), {}, lists_.others(i), infinity, infinity,
            -infinity, infinity, infinity, 0};
     if (wanted_.support_size(i) == 0) return;  // a row that the mask leaves empty asks for nothing
     const float* query = q_.row(i);
@@ -137,7 +107,7 @@ class NearRows {
     const float largest = std::max(state.highest, -state.lowest);
     row.spread_excess = std::max(row.spread_excess, largest - row.allowed_size);
     const auto draw = random_(static_cast<std::uint64_t>(i), static_cast<std::uint64_t>(scan_))[0];
-    row.sample = EvenSample(lists_.hits(i) / looked_at_.step, lists_.cap(), draw);
+    row.sample = EvenSample(lists_.hits(i) / part_.columns.step, lists_.cap(), draw);
   }
 
   const PaddedRows& q_;
@@ -145,7 +115,7 @@ class NearRows {
   float largest_key_;
   const Philox& random_;
   Index scan_;
-  SomeColumns looked_at_;
+  ScanPart part_;
   RowChecks& checks_;
   std::array<Row, Blocking<float>::tile_rows> rows_;
 };
@@ -196,22 +166,31 @@ class BoundedNearFold : public NearRows {
   }
 };
 
-// Measures every row, and lists anew what is near its limit. Can look at some columns only where
-// there is no mask and |logit| is not bounded.
-inline void scan_near(const NearScan& scan, const Mask& mask, const Run& run) {
-  LogitSource<float> source;
-  source.q = scan.q.heads();
-  source.k = scan.k.heads(scan.looked_at);
-  source.mask = mask;
+inline float largest_norm(const PaddedRows& rows) {
   float largest = 0;
-  for (Index j = 0; j < scan.k.rows(); ++j) {
-    largest = std::max(largest, dot(scan.k.row(j), scan.k.row(j), scan.k.width()));
+  for (Index j = 0; j < rows.rows(); ++j) {
+    largest = std::max(largest, dot(rows.row(j), rows.row(j), rows.width()));
   }
-  largest = std::sqrt(largest);
-  if (scan.wanted.is_bounded()) {
-    stream_tiles(source, run, [&] { return BoundedNearFold(scan, largest); });
-  } else {
-    stream_tiles(source, run, [&] { return NearFold(scan, largest); });
+  return std::sqrt(largest);
+}
+
+// Measures every row, and lists anew what is near its limit. Rows can look at some columns only
+// where there is no mask and |logit| is not bounded.
+inline void scan_near(const NearScan& scan, const Mask& mask, const Run& run) {
+  constexpr std::uint64_t stream = std::uint64_t(3) << 40;  // the rows have those below
+  const float largest = largest_norm(scan.k);
+  const auto draw = Index(scan.random(stream, static_cast<std::uint64_t>(scan.number))[0]);
+  LogitSource<float> source;
+  source.mask = mask;
+  for (Index c = 0; c < scan.apart; ++c) {
+    const ScanPart part{{c, scan.apart}, {(c + draw) % scan.apart, scan.apart}};
+    source.q = scan.q.heads(part.rows);
+    source.k = scan.k.heads(part.columns);
+    if (scan.wanted.is_bounded()) {
+      stream_tiles(source, run, [&] { return BoundedNearFold(scan, part, largest); });
+    } else {
+      stream_tiles(source, run, [&] { return NearFold(scan, part, largest); });
+    }
   }
 }
 

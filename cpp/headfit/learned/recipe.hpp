@@ -48,10 +48,9 @@ inline constexpr Index scan_every = 2;        // steps share a list; more at the
 inline constexpr Index scan_within = 10;
 inline constexpr float list_lifetime = 0.02f;  // in lengths of steps
 
-// While steps are hot, a scan looks at every s-th column, so that it still finds this many hits
-// for each place of a list. Half as many cost more steps than they save time.
-inline constexpr double hits_enough = 24;
+// While steps are hot, rows look at every s-th column, so that they still fill their lists.
 inline constexpr Index most_apart = 32;
+inline constexpr Index least_part = 512;      // rows that look at the same columns
 inline constexpr float list_slack = 0.15f;       // logits this far below a row's limit are listed
 inline constexpr float hard_deficit = 0.5f;      // a row that misses by more is hard
 inline constexpr float hard_share = 0.75f;       // fewer hard rows than this can be freed

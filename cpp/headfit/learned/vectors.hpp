@@ -30,7 +30,7 @@ class PaddedRows {
   Index width() const { return width_; }
   float* row(Index i) { return data_.data() + i * width_; }
   const float* row(Index i) const { return data_.data() + i * width_; }
-  Heads<float> heads(const SomeColumns& rows = {}) const {
+  Heads<float> heads(const EveryNth& rows = {}) const {
     const Index shown = (n_ - rows.first + rows.step - 1) / rows.step;
     return {row(rows.first), 1, shown, dim_, n_ * width_, rows.step * width_};
   }

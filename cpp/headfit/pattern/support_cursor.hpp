@@ -8,17 +8,17 @@
 
 namespace headfit {
 
-// Which of all columns a stream of tiles shows: its column c is first + c step.
-struct SomeColumns {
+// Which of all rows or columns a stream of tiles shows.
+struct EveryNth {
   Index first = 0;
   Index step = 1;
-  Index all(Index c) const { return first + c * step; }
+  Index at(Index shown) const { return first + shown * step; }
 };
 
 class SupportCursor {
  public:
   SupportCursor() = default;
-  SupportCursor(const Target& target, Index row, const SomeColumns& shown = {})
+  SupportCursor(const Target& target, Index row, const EveryNth& shown = {})
       : next_(target.columns + target.offsets[row]),
         end_(target.columns + target.offsets[row + 1]),
         shown_(shown) {}
@@ -37,8 +37,8 @@ class SupportCursor {
   // Clears the bits of the support's columns, where bit b stands for column col + b: calls
   // with ascending columns.
   std::uint32_t off_support(std::uint32_t bits, Index col) {
-    const Index begin = shown_.all(col);
-    const Index end = shown_.all(col + 32);
+    const Index begin = shown_.at(col);
+    const Index end = shown_.at(col + 32);
     if (next_ == end_ || *next_ >= end) return bits;
     while (next_ != end_ && *next_ < begin) ++next_;
     for (const Column* on = next_; on != end_ && *on < end; ++on) {
@@ -51,7 +51,7 @@ class SupportCursor {
  private:
   const Column* next_ = nullptr;
   const Column* end_ = nullptr;
-  SomeColumns shown_;
+  EveryNth shown_;
 };
 
 }  // namespace headfit

@@ -23,7 +23,7 @@ class OneRowScan {
     const std::span<const double> thresholds(&threshold, 1);
     const std::span<std::vector<Violator>> lists(&out, 1);
     stream_tiles(source, Run{1, {}}, [&] {
-      return ViolatorFold<double>(target_, source, thresholds, static_cast<std::size_t>(limit), lists);
+      return ViolatorFold<double>(target_, source, thresholds, limit, lists);
     });
   }
 

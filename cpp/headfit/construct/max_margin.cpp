@@ -26,7 +26,8 @@ class OpenRows {
   OpenRows(const Target& target, const MatrixView<double>& keys, const Mask& mask,
            const MaxMarginTask& task, MaxMarginRows& out, const Run& run)
       : target_(target),
-        keys_{keys.data(), keys.rows(), keys.cols(), keys.outerStride()},
+        norms_(static_cast<std::size_t>(keys.rows())),
+        keys_{keys.data(), keys.rows(), keys.cols(), keys.outerStride(), norms_.data()},
         task_(task),
         out_(out),
         log_weights_(static_cast<std::size_t>(target.nonzeros())),
@@ -34,6 +35,9 @@ class OpenRows {
         packed_(source_, 0, 1, run) {
     std::transform(target.weights, target.weights + target.nonzeros(), log_weights_.begin(),
                    [](double w) { return std::log(w); });
+    for (Index j = 0; j < keys.rows(); ++j) {
+      norms_[static_cast<std::size_t>(j)] = key_norm(keys_.row(j), keys_.cols);
+    }
   }
 
   void solve(const Run& run) {
@@ -99,7 +103,7 @@ class OpenRows {
       std::copy(row.query().begin(), row.query().end(),
                 out_.q.row(open_[static_cast<std::size_t>(place)]).data());
     }
-    const auto limit = static_cast<std::size_t>(solver(0).limit());
+    const auto limit = Index(solver(0).limit());
     source_.rows = std::span<const Index>(open_);
     stream_tiles(source_, packed_, run, [&] {
       return ViolatorFold<double>(target_, source_, thresholds_, limit, lists_);
@@ -134,6 +138,7 @@ class OpenRows {
   }
 
   const Target& target_;
+  std::vector<double> norms_;
   KeyView keys_;
   const MaxMarginTask& task_;
   MaxMarginRows& out_;

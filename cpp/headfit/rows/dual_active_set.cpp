@@ -39,11 +39,6 @@ double DualActiveSet::allowance(double tol, double relative_cap) const {
   return std::min(tol * (size + pool_.key_norm() * set_.q.norm()), relative_cap * size);
 }
 
-std::size_t DualActiveSet::bytes() const {
-  const std::size_t dim = static_cast<std::size_t>(pool_.dim());
-  return pool_.bytes() + sizeof(double) * (3 * dim * dim + 15 * dim + 2 * ray_.capacity());
-}
-
 // Rates of the signed multipliers as that of row p grows by sigma t.
 void DualActiveSet::find_rates(int p, double sigma) {
   const int columns = set_.factor.size();

@@ -25,10 +25,12 @@ class DualActiveSet {
  public:
   void reserve(int dim, int points, int rows);
 
-  int add_point(const double* key) { return pool_.add_point(key); }
+  int add_point(const double* key, double norm) { return pool_.add_point(key, norm); }
   int add_row(int point, int group, double sign, double rhs, bool equality = false);
   // The point's rows must all be inactive.
-  void replace_point(int point, const double* key) { pool_.replace_point(point, key); }
+  void replace_point(int point, const double* key, double norm) {
+    pool_.replace_point(point, key, norm);
+  }
   void warm(std::span<const int> rows) { set_.warm(pool_, rows); }
 
   // Optimal, Infeasible, NormLimit, IterationLimit or Stalled.
@@ -44,7 +46,6 @@ class DualActiveSet {
   // What a slack may miss: rounding of q.k grows with |q|, so this does, but never to
   // where the answer would stop meaning anything beside the right-hand sides.
   double allowance(double tol, double relative_cap) const;
-  std::size_t bytes() const;
 
  private:
   enum class Step { Full, Tiny, Infeasible, Limit };

@@ -10,10 +10,6 @@ void MostViolated::reserve() {
   list_.clear();
 }
 
-void MostViolated::set_levels(const ConstraintPool& pool, const WorkingSet& set) {
-  for (int g = 0; g < ConstraintPool::groups; ++g) level_[g] = set.level(pool, g);
-}
-
 // Negative where the row is violated; an equality is so on both sides.
 double MostViolated::slack(const ConstraintPool& pool, int row, double product) const {
   const double s = pool.sign(row) * (level_[pool.group(row)] - product) - pool.rhs(row);
@@ -21,12 +17,18 @@ double MostViolated::slack(const ConstraintPool& pool, int row, double product) 
 }
 
 int MostViolated::find(ConstraintPool& pool, const WorkingSet& set, double allowed) {
-  set_levels(pool, set);
-  const int row = worst_listed(pool, set, allowed);
+  for (int g = 0; g < ConstraintPool::groups; ++g) level_[g] = set.level(pool, g);
+  int row = worst_listed(pool, set, allowed);
   if (row >= 0) return row;
-  sweep(pool, set, allowed);
-  const auto worst = std::min_element(list_.begin(), list_.end(), worse);
-  return worst == list_.end() ? -1 : worst->row;
+  for (const auto precision : {ConstraintPool::Precision::Single, ConstraintPool::Precision::Double}) {
+    const double missed = pool.multiply(set.q, precision);
+    if (std::isinf(missed)) continue;
+    sweep(pool, set, allowed - missed);
+    row = worst_listed(pool, set, allowed);
+    // A list that is not full holds all that may be violated.
+    if (row >= 0 || list_.size() < few) return row;
+  }
+  return row;
 }
 
 int MostViolated::worst_listed(const ConstraintPool& pool, const WorkingSet& set,
@@ -35,35 +37,27 @@ int MostViolated::worst_listed(const ConstraintPool& pool, const WorkingSet& set
   for (const Row& listed : list_) {
     if (set.active(listed.row)) continue;
     const Row now{slack(pool, listed.row, pool.key(listed.row).dot(set.q)), listed.row};
-    if (now.slack < -allowed && worse(now, worst)) worst = now;
+    if (now.slack < -allowed && now.worse(worst)) worst = now;
   }
   return worst.row;
 }
 
-void MostViolated::sweep(ConstraintPool& pool, const WorkingSet& set, double allowed) {
-  pool.multiply(set.q);
+void MostViolated::sweep(const ConstraintPool& pool, const WorkingSet& set, double allowed) {
   list_.clear();
-  bool equalities = false;
+  // Equalities go first: they never leave, and inconsistent ones are then proved so by themselves.
+  sweep(pool, set, allowed, 0, pool.equalities());
+  if (list_.empty()) sweep(pool, set, allowed, pool.equalities(), pool.rows());
+}
+
+void MostViolated::sweep(const ConstraintPool& pool, const WorkingSet& set, double allowed,
+                         int begin, int end) {
   double bound = -allowed;
-  for (int r = 0; r < pool.rows(); ++r) {
+  for (int r = begin; r < end; ++r) {
     const double s = slack(pool, r, pool.product(pool.point(r)));
-    const bool equality = pool.equality(r);
-    // Equalities go first: they never leave, and inconsistent ones are then proved so
-    // by themselves.
-    if (equality == equalities ? s >= bound : !equality || s >= -allowed) continue;
-    if (set.active(r)) continue;
-    if (equality != equalities) {
-      list_.clear();
-      bound = -allowed;
-    }
-    equalities = equality;
-    if (list_.size() == few) {
-      std::pop_heap(list_.begin(), list_.end(), worse);
-      list_.pop_back();
-    }
-    list_.push_back({s, r});
-    std::push_heap(list_.begin(), list_.end(), worse);
-    if (list_.size() == few) bound = list_.front().slack;
+    if (s >= bound || set.active(r)) continue;
+    if (list_.size() < few) list_.push_back({s, r});
+    else *std::min_element(list_.begin(), list_.end(), milder) = {s, r};
+    if (list_.size() == few) bound = std::min_element(list_.begin(), list_.end(), milder)->slack;
   }
 }
 

@@ -2,7 +2,8 @@
 //
 // A sweep over the whole pool costs more than the step that follows it. The few worst
 // rows of a sweep are therefore looked at alone until none of them is violated any more:
-// only then comes the next sweep. What ends the search is always a sweep.
+// only then comes the next sweep. What ends the search is always a sweep: one in single
+// precision, and what this leaves undecided is decided in double precision.
 #pragma once
 
 #include <array>
@@ -27,16 +28,17 @@ class MostViolated {
   struct Row {
     double slack;
     int row;
+    bool worse(const Row& other) const {
+      return slack < other.slack || (slack == other.slack && row < other.row);
+    }
   };
-  static bool worse(const Row& a, const Row& b) {
-    return a.slack < b.slack || (a.slack == b.slack && a.row < b.row);
-  }
-  void set_levels(const ConstraintPool& pool, const WorkingSet& set);
+  static bool milder(const Row& a, const Row& b) { return b.worse(a); }
   double slack(const ConstraintPool& pool, int row, double product) const;
   int worst_listed(const ConstraintPool& pool, const WorkingSet& set, double allowed) const;
-  void sweep(ConstraintPool& pool, const WorkingSet& set, double allowed);
+  void sweep(const ConstraintPool& pool, const WorkingSet& set, double allowed);
+  void sweep(const ConstraintPool& pool, const WorkingSet& set, double allowed, int begin, int end);
 
-  std::vector<Row> list_;  // the worst of the last sweep, a heap with the mildest in front
+  std::vector<Row> list_;  // the worst of the last sweep
   std::array<double, ConstraintPool::groups> level_{};
 };
 

@@ -26,8 +26,8 @@ class OpenRows {
   OpenRows(const Target& target, const MatrixView<double>& keys, const Mask& mask,
            const MaxMarginTask& task, MaxMarginRows& out, const Run& run)
       : target_(target),
-        norms_(static_cast<std::size_t>(keys.rows())),
-        keys_{keys.data(), keys.rows(), keys.cols(), keys.outerStride(), norms_.data()},
+        norms_({keys.data(), keys.rows(), keys.cols(), keys.outerStride()}),
+        keys_(norms_.add_to({keys.data(), keys.rows(), keys.cols(), keys.outerStride()})),
         task_(task),
         out_(out),
         log_weights_(static_cast<std::size_t>(target.nonzeros())),
@@ -35,9 +35,6 @@ class OpenRows {
         packed_(source_, 0, 1, run) {
     std::transform(target.weights, target.weights + target.nonzeros(), log_weights_.begin(),
                    [](double w) { return std::log(w); });
-    for (Index j = 0; j < keys.rows(); ++j) {
-      norms_[static_cast<std::size_t>(j)] = key_norm(keys_.row(j), keys_.cols);
-    }
   }
 
   void solve(const Run& run) {
@@ -138,7 +135,7 @@ class OpenRows {
   }
 
   const Target& target_;
-  std::vector<double> norms_;
+  KeyNorms norms_;
   KeyView keys_;
   const MaxMarginTask& task_;
   MaxMarginRows& out_;

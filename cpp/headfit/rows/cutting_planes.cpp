@@ -7,6 +7,8 @@
 
 namespace headfit {
 
+using Finish = DualActiveSet::Finish;
+
 RowStatus RowSolver::start(const KeyView& keys, const RowProblem& problem,
                            const RowSettings& settings, std::span<const Multiplier> warm) {
   keys_ = keys;
@@ -50,21 +52,34 @@ void RowSolver::set_threshold() {
     }
     threshold_b_ = least - problem_.log_leak;
   }
-  threshold_ = threshold_b_ + set_.allowance(settings_.scan_tol, settings_.rhs_tol);
+  threshold_ = threshold_b_ + scan_slack();
+}
+
+// Half of what may stay violated: the other half is for refine().
+double RowSolver::scan_slack() const {
+  return set_.allowance(settings_.scan_tol, settings_.rhs_tol) / 2;
 }
 
 RowStatus RowSolver::solve() {
   seeding_ = false;
+  refined_ = rounds_ >= settings_.max_rounds;
+  status_ = solve_pool();
+  if (status_ == RowStatus::Optimal) status_ = after_this_scan();
+  return status_;
+}
+
+RowStatus RowSolver::after_this_scan() const {
+  return rounds_ < settings_.max_rounds ? RowStatus::NeedsScan : RowStatus::IterationLimit;
+}
+
+RowStatus RowSolver::solve_pool() {
   const int steps = settings_.max_steps > 0
                         ? settings_.max_steps
                         : 50 * (static_cast<int>(keys_.cols) + set_.pool().rows());
-  status_ = set_.solve(settings_, steps);
+  status_ = set_.solve(settings_, steps, refined_ ? Finish::Refined : Finish::Rough);
   if (status_ == RowStatus::Infeasible || status_ == RowStatus::NormLimit) make_proof();
   query_ = set_.q();
   set_threshold();
-  if (status_ == RowStatus::Optimal) {
-    status_ = rounds_ < settings_.max_rounds ? RowStatus::NeedsScan : RowStatus::IterationLimit;
-  }
   return status_;
 }
 
@@ -78,7 +93,19 @@ RowStatus RowSolver::add(std::span<const Violator> found) {
   // What the scan still reports but the pool holds already is within the solver's own
   // tolerance: scanning again would return the same.
   if (news || seeding_) return solve();
-  return status_ = RowStatus::Optimal;
+  return refined_ ? status_ = RowStatus::Optimal : refine();
+}
+
+// Of the rounds only the last needs the point without the errors of its updates. As a rule it
+// moves by so little that what the scan of the rough point said holds for it as well.
+RowStatus RowSolver::refine() {
+  scanned_ = query_;
+  const double scanned_b = threshold_b_;
+  refined_ = true;
+  if (solve_pool() != RowStatus::Optimal) return status_;
+  const double moved = (query_ - scanned_).norm() * keys_.largest_norm + scanned_b - threshold_b_;
+  if (!(moved <= scan_slack())) status_ = after_this_scan();
+  return status_;
 }
 
 void RowSolver::multipliers(std::vector<Multiplier>& out) const {

@@ -46,7 +46,11 @@ class RowSolver {
 
  private:
   RowStatus solve();
+  RowStatus solve_pool();
+  RowStatus after_this_scan() const;
+  RowStatus refine();
   void set_threshold();
+  double scan_slack() const;
   void make_proof();
 
   KeyView keys_;
@@ -55,10 +59,10 @@ class RowSolver {
   DualActiveSet set_;
   RowConstraints constraints_;
   RowStatus status_ = RowStatus::Stalled;
-  Eigen::VectorXd query_;
+  Eigen::VectorXd query_, scanned_;
   double threshold_ = 0.0, threshold_b_ = 0.0;
   int rounds_ = 0;
-  bool seeding_ = false;
+  bool seeding_ = false, refined_ = false;
   std::vector<int> warm_rows_;
   Witness witness_;
 };

@@ -23,7 +23,7 @@ void DualActiveSet::reserve(int dim, int points, int rows) {
   }
   ray_.reserve(rows);
   ray_.clear();
-  next_.reserve();
+  next_.reserve(rows);
   steps_ = 0;
 }
 
@@ -126,7 +126,7 @@ DualActiveSet::Step DualActiveSet::step(int p, const RowSettings& settings, int 
   }
 }
 
-RowStatus DualActiveSet::solve(const RowSettings& settings, int max_steps) {
+RowStatus DualActiveSet::solve(const RowSettings& settings, int max_steps, Finish finish) {
   set_.seat_bases(pool_);
   double loosened = 1.0;
   double best = set_.q.squaredNorm();
@@ -136,7 +136,7 @@ RowStatus DualActiveSet::solve(const RowSettings& settings, int max_steps) {
     const int p = next_.find(
         pool_, set_, loosened * allowance(settings.feasibility_tol, settings.rhs_tol));
     if (p < 0) {
-      if (refined) return RowStatus::Optimal;
+      if (refined || (finish == Finish::Rough && !set_.worn())) return RowStatus::Optimal;
       set_.refine(pool_);
       refined = true;
       continue;

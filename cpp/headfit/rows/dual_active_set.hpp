@@ -33,8 +33,10 @@ class DualActiveSet {
   }
   void warm(std::span<const int> rows) { set_.warm(pool_, rows); }
 
+  // What updates gather in errors: tidied away at the end, or left unless there are many.
+  enum class Finish { Rough, Refined };
   // Optimal, Infeasible, NormLimit, IterationLimit or Stalled.
-  RowStatus solve(const RowSettings& settings, int max_steps);
+  RowStatus solve(const RowSettings& settings, int max_steps, Finish finish);
 
   const Eigen::VectorXd& q() const { return set_.q; }
   const ConstraintPool& pool() const { return pool_; }

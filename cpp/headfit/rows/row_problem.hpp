@@ -7,7 +7,6 @@
 // with c and b free. L = log(1/leak), delta = log(1 + distortion).
 #pragma once
 
-#include <Eigen/Core>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -15,25 +14,9 @@
 #include <span>
 #include <vector>
 
+#include "headfit/rows/keys.hpp"
+
 namespace headfit {
-
-inline double key_norm(const double* key, std::ptrdiff_t dim) {
-  const Eigen::Map<const Eigen::VectorXd> k(key, dim);
-  const double norm = k.norm();
-  // The careful norm only where squares overflow or vanish: it is many times slower.
-  return norm > 1e-140 && norm < 1e140 ? norm : k.stableNorm();
-}
-
-// Row-major keys, one key a row; `stride` counts doubles between rows.
-struct KeyView {
-  const double* data = nullptr;
-  std::ptrdiff_t rows = 0;
-  std::ptrdiff_t cols = 0;
-  std::ptrdiff_t stride = 0;
-  const double* norms = nullptr;  // of all keys, for those who ask for many rows; or none
-  const double* row(std::ptrdiff_t j) const { return data + j * stride; }
-  double norm(std::ptrdiff_t j) const { return norms ? norms[j] : key_norm(row(j), cols); }
-};
 
 enum class RowForm : std::uint8_t { Tolerance, Equality };
 

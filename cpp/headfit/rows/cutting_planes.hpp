@@ -45,8 +45,8 @@ class RowSolver {
   int pool() const { return set_.pool().points(); }
 
  private:
-  RowStatus solve();
-  RowStatus solve_pool();
+  RowStatus solve(double leave);
+  RowStatus solve_pool(const DualActiveSet::Effort& effort);
   RowStatus after_this_scan() const;
   RowStatus refine();
   void set_threshold();

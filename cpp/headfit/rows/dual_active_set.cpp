@@ -126,17 +126,17 @@ DualActiveSet::Step DualActiveSet::step(int p, const RowSettings& settings, int 
   }
 }
 
-RowStatus DualActiveSet::solve(const RowSettings& settings, int max_steps, Finish finish) {
+RowStatus DualActiveSet::solve(const RowSettings& settings, int max_steps, const Effort& effort) {
   set_.seat_bases(pool_);
   double loosened = 1.0;
   double best = set_.q.squaredNorm();
   int idle = 0;
   bool refined = false;
   for (;;) {
-    const int p = next_.find(
-        pool_, set_, loosened * allowance(settings.feasibility_tol, settings.rhs_tol));
+    const double allowed = loosened * allowance(settings.feasibility_tol, settings.rhs_tol);
+    const int p = next_.find(pool_, set_, std::max(allowed, effort.leave * pool_.rhs_size()));
     if (p < 0) {
-      if (refined || (finish == Finish::Rough && !set_.worn())) return RowStatus::Optimal;
+      if (refined || (!effort.refine && !set_.worn())) return RowStatus::Optimal;
       set_.refine(pool_);
       refined = true;
       continue;

@@ -33,10 +33,14 @@ class DualActiveSet {
   }
   void warm(std::span<const int> rows) { set_.warm(pool_, rows); }
 
-  // What updates gather in errors: tidied away at the end, or left unless there are many.
-  enum class Finish { Rough, Refined };
+  // Violations up to `leave` times max|rhs| may stay. What updates gather in errors is tidied
+  // away at the end, or left unless there are many.
+  struct Effort {
+    double leave;
+    bool refine;
+  };
   // Optimal, Infeasible, NormLimit, IterationLimit or Stalled.
-  RowStatus solve(const RowSettings& settings, int max_steps, Finish finish);
+  RowStatus solve(const RowSettings& settings, int max_steps, const Effort& effort);
 
   const Eigen::VectorXd& q() const { return set_.q; }
   const ConstraintPool& pool() const { return pool_; }

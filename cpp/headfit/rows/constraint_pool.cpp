@@ -4,6 +4,8 @@
 #include <cmath>
 #include <limits>
 
+#include "headfit/rows/column_products.hpp"
+
 namespace headfit {
 
 namespace {
@@ -14,7 +16,8 @@ bool fits_single(double norm) { return norm > 1e-18 && norm < 1e18; }
 
 void ConstraintPool::reserve(int dim, int points, int rows) {
   if (dim != keys_.rows() || points > keys_.cols()) {
-    keys_.setZero(dim, std::max<Eigen::Index>(points, keys_.cols()));
+    const Index room = round_up(points, product_group);
+    keys_.setZero(dim, std::max(room, keys_.cols()));
     q_.setZero(dim);
     screened_.setZero(keys_.cols());
     product_.setZero(keys_.cols());
@@ -66,7 +69,7 @@ double ConstraintPool::multiply(const Eigen::VectorXd& q, Precision precision) {
   const double q_norm = q.norm();
   if (!fits_single(key_norm_) || !(fits_single(q_norm) || q_norm == 0.0)) return infinity;
   q_ = q.cast<float>();
-  screened_.head(points_).noalias() = keys_.leftCols(points_).transpose() * q_;
+  column_products(keys_.data(), dim(), dim(), points_, q_.data(), screened_.data());
   product_.head(points_) = screened_.head(points_).cast<double>();
   // Rounding to single precision, twice, and of a sum of `dim` products in any order.
   return 0.51 * std::numeric_limits<float>::epsilon() * (dim() + 4) * key_norm_ * q_norm;

@@ -21,7 +21,7 @@ class MostViolated {
   int find(ConstraintPool& pool, const WorkingSet& set, double allowed);
 
  private:
-  // Of 1 (always sweep) to 16 rows, 4 to 6 are the fastest for n=4096, k=8, d=96: from 1 to
+  // Of 1 (always sweep) to 16 rows, 3 to 5 are the fastest for n=4096, k=8, d=96: from 1 to
   // 4 there are a third as many sweeps and 7% more steps, at 16 27% more steps.
   static constexpr std::size_t few = 4;
 

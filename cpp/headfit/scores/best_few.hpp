@@ -19,8 +19,9 @@ struct Scored {
   }
 };
 
-// Twice as many as asked for are let in, and now and then the worse half goes: constant time an
-// entry, where a heap takes log(most). The rest may come late: entries must have a strict order.
+// A heap if they are very few: its bar is up to date. If not, twice as many as asked for are let
+// in, and now and then the worse half goes: constant time an entry, where a heap takes log(most).
+// No two entries may be equal.
 template <class Entry>
 class BestFew {
  public:
@@ -36,9 +37,15 @@ class BestFew {
   bool wants(const Entry& e) const { return !full_ || e.before(bar_); }
 
   void push(const Entry& e) {
-    if (!wants(e)) return;
+    if (most_ == 0 || !wants(e)) return;
+    if (full_ && is_heap()) return replace_worst(e);
     kept_.push_back(e);
-    if (kept_.size() == 2 * most_ + slack) shrink();
+    if (is_heap()) {
+      std::push_heap(kept_.begin(), kept_.end(), Before{});
+      if (kept_.size() == most_) raise_bar(kept_.front());
+    } else if (kept_.size() == 2 * most_) {
+      shrink();
+    }
   }
 
   // The best first; nothing can be pushed after this.
@@ -49,20 +56,34 @@ class BestFew {
   }
 
  private:
-  static constexpr std::size_t slack = 16;
-
   // A type, not a function: algorithms inline its call.
   struct Before {
     bool operator()(const Entry& a, const Entry& b) const { return a.before(b); }
   };
 
-  void shrink() {
-    if (most_ > 0) {
-      const auto last = kept_.begin() + static_cast<std::ptrdiff_t>(most_ - 1);
-      std::nth_element(kept_.begin(), last, kept_.end(), Before{});
-      bar_ = *last;
-      full_ = true;
+  bool is_heap() const { return most_ <= 32; }
+
+  void raise_bar(const Entry& e) {
+    bar_ = e;
+    full_ = true;
+  }
+
+  // e takes the place of the worst, at the front, and sinks to where it belongs.
+  void replace_worst(const Entry& e) {
+    std::size_t hole = 0;
+    for (std::size_t child; (child = 2 * hole + 1) < most_; hole = child) {
+      if (child + 1 < most_ && kept_[child].before(kept_[child + 1])) ++child;
+      if (!e.before(kept_[child])) break;
+      kept_[hole] = kept_[child];
     }
+    kept_[hole] = e;
+    bar_ = kept_.front();
+  }
+
+  void shrink() {
+    const auto last = kept_.begin() + static_cast<std::ptrdiff_t>(most_ - 1);
+    std::nth_element(kept_.begin(), last, kept_.end(), Before{});
+    raise_bar(*last);
     kept_.resize(most_);
   }
 

@@ -9,6 +9,7 @@
 
 #include "check.hpp"
 #include "headfit/construct/max_margin.hpp"
+#include "headfit/rows/column_products.hpp"
 #include "headfit/rows/cutting_planes.hpp"
 #include "headfit/rows/face_witness.hpp"
 #include "problem.hpp"
@@ -346,4 +347,51 @@ TEST(the_driver_agrees_with_single_rows) {
   CHECK_THROWS(InputError, "one row for each of the 210 rows",
                max_margin_queries(target.view(), {keys.data.data(), n - 1, d, RowStride(d)}, {},
                                   MaxMarginTask{}, {1, {}}));
+}
+
+template <class T>
+void check_column_products() {
+  for (const Index dim : {0, 1, 2, 7, 8, 15, 16, 17, 33, 96}) {
+    for (const Index count : {0, 1, 7, 8, 9, 20}) {
+      const Index stride = dim + 3, room = round_up(count, product_group);
+      const Keys numbers = random_keys(room + 1, std::max<Index>(stride, 1), 11);
+      const std::vector<T> columns(numbers.data.begin(), numbers.data.end());
+      const std::vector<T> v(columns.end() - stride, columns.end());
+      std::vector<T> out(static_cast<std::size_t>(room) + 1, T(-7));
+      column_products<T>(columns.data(), stride, dim, count, v.data(), out.data());
+      for (Index j = 0; j < count; ++j) {
+        double want = 0, size = 0;
+        for (Index r = 0; r < dim; ++r) {
+          const double term = double(columns[j * stride + r]) * double(v[r]);
+          want += term;
+          size += std::abs(term);
+        }
+        const double unit = double(std::numeric_limits<T>::epsilon());
+        CHECK_THAT(std::abs(double(out[j]) - want) <= double(dim + 1) * unit * size, "dim ", dim,
+                   " column ", j, " of ", count);
+      }
+      CHECK(out.back() == T(-7));
+    }
+  }
+}
+
+TEST(column_products_float) { check_column_products<float>(); }
+TEST(column_products_double) { check_column_products<double>(); }
+
+TEST(keys_outside_single_precision) {
+  // Queries scale with 1/keys: norms that no float holds are multiplied in double precision.
+  RowSolver solver;
+  std::vector<Violator> buffer;
+  Keys keys = random_keys(200, 8, 2);
+  for (const RowForm form : both_forms) {
+    const Row row = extreme_row(keys, 3, form, 6);
+    CHECK(solve(solver, keys, row, buffer) == RowStatus::Optimal);
+    const double norm = solver.norm();
+    for (const double scale : {std::ldexp(1.0, -100), std::ldexp(1.0, 100), std::ldexp(1.0, 300)}) {
+      Keys scaled = keys;
+      for (double& x : scaled.data) x *= scale;
+      CHECK(solve(solver, scaled, row, buffer) == RowStatus::Optimal);
+      CHECK_THAT(std::abs(solver.norm() * scale / norm - 1) < 1e-10, scale);
+    }
+  }
 }

@@ -2,6 +2,7 @@
 #include <bit>
 
 #include "check.hpp"
+#include "headfit/scores/best_few.hpp"
 #include "headfit/scores/stream.hpp"
 #include "problem.hpp"
 
@@ -232,4 +233,25 @@ TEST(bad_arguments) {
   const std::vector<Index> rows = {1, 4};
   CHECK_THROWS(InputError, "rows must lie in 0 ... 3; got 4 at place 1",
                run_with([&](auto& s) { s.rows = std::span<const Index>(rows); }));
+}
+
+TEST(best_few) {
+  Numbers numbers(8);
+  for (const Index most : {0, 1, 3, 40}) {
+    BestFew<Scored<float>> best;
+    for (const Index count : {0, 2, 39, 500}) {
+      best.clear(most);
+      std::vector<Scored<float>> all;
+      for (Index i = 0; i < count; ++i) {
+        // Few values: many are equal.
+        all.push_back({static_cast<float>(std::round(4 * numbers.next())), static_cast<Column>(i)});
+        best.push(all.back());
+      }
+      std::sort(all.begin(), all.end(), [](const auto& a, const auto& b) { return a.before(b); });
+      all.resize(std::min<std::size_t>(all.size(), static_cast<std::size_t>(most)));
+      const auto& found = best.sorted();
+      CHECK(found.size() == all.size());
+      for (std::size_t i = 0; i < found.size(); ++i) CHECK(found[i].col == all[i].col);
+    }
+  }
 }

@@ -28,4 +28,6 @@ using MutableMatrixView = Eigen::Map<Matrix<T>, Eigen::Unaligned, RowStride>;
 using Column = std::int32_t;
 using Offset = std::int64_t;
 
+inline Index round_up(Index x, Index multiple) { return (x + multiple - 1) / multiple * multiple; }
+
 }  // namespace headfit

@@ -23,7 +23,7 @@ class OneRowScan {
     const std::span<const double> thresholds(&threshold, 1);
     const std::span<std::vector<Violator>> lists(&out, 1);
     stream_tiles(source, Run{1, {}}, [&] {
-      return ViolatorFold<double>(target_, source, thresholds, static_cast<std::size_t>(limit), lists);
+      return ViolatorFold<double>(target_, source, thresholds, limit, lists);
     });
   }
 
@@ -40,7 +40,9 @@ std::vector<FaceReport> face_reports(const Target& target, const MatrixView<doub
                                      const Mask& mask, std::span<const Index> rows,
                                      const Run& run) {
   std::vector<FaceReport> reports(rows.size());
-  const KeyView view{keys.data(), keys.rows(), keys.cols(), keys.outerStride()};
+  const KeyView bare{keys.data(), keys.rows(), keys.cols(), keys.outerStride()};
+  const KeyNorms norms(bare);
+  const KeyView view = norms.add_to(bare);
   parallel_tasks(static_cast<Index>(rows.size()), run, [&] {
     return [&, solver = RowSolver()](Index place) mutable {
       const Index i = rows[static_cast<std::size_t>(place)];

@@ -26,7 +26,8 @@ class OpenRows {
   OpenRows(const Target& target, const MatrixView<double>& keys, const Mask& mask,
            const MaxMarginTask& task, MaxMarginRows& out, const Run& run)
       : target_(target),
-        keys_{keys.data(), keys.rows(), keys.cols(), keys.outerStride()},
+        norms_({keys.data(), keys.rows(), keys.cols(), keys.outerStride()}),
+        keys_(norms_.add_to({keys.data(), keys.rows(), keys.cols(), keys.outerStride()})),
         task_(task),
         out_(out),
         log_weights_(static_cast<std::size_t>(target.nonzeros())),
@@ -99,7 +100,7 @@ class OpenRows {
       std::copy(row.query().begin(), row.query().end(),
                 out_.q.row(open_[static_cast<std::size_t>(place)]).data());
     }
-    const auto limit = static_cast<std::size_t>(solver(0).limit());
+    const auto limit = Index(solver(0).limit());
     source_.rows = std::span<const Index>(open_);
     stream_tiles(source_, packed_, run, [&] {
       return ViolatorFold<double>(target_, source_, thresholds_, limit, lists_);
@@ -134,6 +135,7 @@ class OpenRows {
   }
 
   const Target& target_;
+  KeyNorms norms_;
   KeyView keys_;
   const MaxMarginTask& task_;
   MaxMarginRows& out_;

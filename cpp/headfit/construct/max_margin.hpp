@@ -25,7 +25,7 @@ struct MaxMarginRows {
   Index scans = 0;                 // of all keys, a batch of rows each
 };
 
-// Memory: the keys once more, and about (6 d + 400) d doubles for each of 96 rows at a time.
+// Memory: the keys once more, and about (4 d + 200) d doubles for each of 96 rows at a time.
 MaxMarginRows max_margin_queries(const Target& target, const MatrixView<double>& keys,
                                  const Mask& mask, const MaxMarginTask& task, const Run& run);
 

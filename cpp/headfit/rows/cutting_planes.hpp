@@ -13,8 +13,7 @@
 #include <span>
 #include <vector>
 
-#include "headfit/rows/dual_active_set.hpp"
-#include "headfit/rows/row_problem.hpp"
+#include "headfit/rows/row_constraints.hpp"
 
 namespace headfit {
 
@@ -44,29 +43,26 @@ class RowSolver {
   int rounds() const { return rounds_; }
   int steps() const { return set_.steps(); }
   int pool() const { return set_.pool().points(); }
-  std::size_t bytes() const { return set_.bytes(); }
 
  private:
-  void add_support();
-  int insert(std::int32_t column);  // row index, or -1 when it is in the pool already
-  int find(std::int32_t column) const;
-  RowStatus solve();
-  void set_threshold(double slack);
-  double multiplier(int row, double signed_value) const;
+  RowStatus solve(double leave);
+  RowStatus solve_pool(const DualActiveSet::Effort& effort);
+  RowStatus after_this_scan() const;
+  RowStatus refine();
+  void set_threshold();
+  double scan_slack() const;
   void make_proof();
 
   KeyView keys_;
   RowProblem problem_;
   RowSettings settings_;
   DualActiveSet set_;
+  RowConstraints constraints_;
   RowStatus status_ = RowStatus::Stalled;
-  Eigen::VectorXd query_;
-  double threshold_ = 0.0, threshold_b_ = 0.0, outside_rhs_ = 0.0;
-  int rounds_ = 0, capacity_ = 0, first_outside_row_ = 0;
-  bool seeding_ = false;
-  std::vector<std::int32_t> column_of_point_;
-  std::vector<int> point_of_row_;
-  std::vector<ConstraintKind> kind_of_row_;
+  Eigen::VectorXd query_, scanned_;
+  double threshold_ = 0.0, threshold_b_ = 0.0;
+  int rounds_ = 0;
+  bool seeding_ = false, refined_ = false;
   std::vector<int> warm_rows_;
   Witness witness_;
 };

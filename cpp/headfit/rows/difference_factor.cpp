@@ -3,13 +3,15 @@
 #include <Eigen/Jacobi>
 #include <algorithm>
 
+#include "headfit/rows/column_products.hpp"
+
 namespace headfit {
 
 void DifferenceFactor::reserve(int dim) {
   if (dim_ != dim) {
     dim_ = dim;
-    columns_.setZero(2 * dim, dim);
-    product_.setZero(dim);
+    columns_.setZero(2 * dim, round_up(dim, product_group));
+    product_.setZero(columns_.cols());
   }
   size_ = 0;
 }
@@ -20,8 +22,9 @@ void DifferenceFactor::project(Eigen::VectorXd& x) {
   constexpr int width = 16;  // 50 to 75 columns of d=96: 8 at a time take 20% longer, all 12% to 30%
   for (int j = 0; j < size_; j += width) {
     const int count = std::min(width, size_ - j);
-    auto h = product_.head(count);
-    h.noalias() = columns_.block(0, j, dim_, count).transpose() * x.head(dim_);
+    const auto h = product_.head(count);
+    column_products(columns_.col(j).data(), columns_.rows(), dim_, count, x.data(),
+                    product_.data());
     const int rows = dim_ + j + count;
     x.head(rows).noalias() -= columns_.block(0, j, rows, count) * h;
   }

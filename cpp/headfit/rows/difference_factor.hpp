@@ -45,7 +45,7 @@ class DifferenceFactor {
   double clean(double before, Eigen::VectorXd& x);
 
   int dim_ = 0, size_ = 0;
-  Eigen::MatrixXd columns_;  // [Q; C], 2 dim x dim, the first size_ columns in use
+  Eigen::MatrixXd columns_;  // [Q; C], 2 dim rows, the first size_ columns in use
   mutable Eigen::VectorXd product_;
 };
 

@@ -23,7 +23,7 @@ void DualActiveSet::reserve(int dim, int points, int rows) {
   }
   ray_.reserve(rows);
   ray_.clear();
-  next_.reserve();
+  next_.reserve(rows);
   steps_ = 0;
 }
 
@@ -37,11 +37,6 @@ int DualActiveSet::add_row(int point, int group, double sign, double rhs, bool e
 double DualActiveSet::allowance(double tol, double relative_cap) const {
   const double size = pool_.rhs_size();
   return std::min(tol * (size + pool_.key_norm() * set_.q.norm()), relative_cap * size);
-}
-
-std::size_t DualActiveSet::bytes() const {
-  const std::size_t dim = static_cast<std::size_t>(pool_.dim());
-  return pool_.bytes() + sizeof(double) * (3 * dim * dim + 15 * dim + 2 * ray_.capacity());
 }
 
 // Rates of the signed multipliers as that of row p grows by sigma t.
@@ -131,17 +126,17 @@ DualActiveSet::Step DualActiveSet::step(int p, const RowSettings& settings, int 
   }
 }
 
-RowStatus DualActiveSet::solve(const RowSettings& settings, int max_steps) {
+RowStatus DualActiveSet::solve(const RowSettings& settings, int max_steps, const Effort& effort) {
   set_.seat_bases(pool_);
   double loosened = 1.0;
   double best = set_.q.squaredNorm();
   int idle = 0;
   bool refined = false;
   for (;;) {
-    const int p = next_.find(
-        pool_, set_, loosened * allowance(settings.feasibility_tol, settings.rhs_tol));
+    const double allowed = loosened * allowance(settings.feasibility_tol, settings.rhs_tol);
+    const int p = next_.find(pool_, set_, std::max(allowed, effort.leave * pool_.rhs_size()));
     if (p < 0) {
-      if (refined) return RowStatus::Optimal;
+      if (refined || (!effort.refine && !set_.worn())) return RowStatus::Optimal;
       set_.refine(pool_);
       refined = true;
       continue;

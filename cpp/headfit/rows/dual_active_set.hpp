@@ -25,14 +25,22 @@ class DualActiveSet {
  public:
   void reserve(int dim, int points, int rows);
 
-  int add_point(const double* key) { return pool_.add_point(key); }
+  int add_point(const double* key, double norm) { return pool_.add_point(key, norm); }
   int add_row(int point, int group, double sign, double rhs, bool equality = false);
   // The point's rows must all be inactive.
-  void replace_point(int point, const double* key) { pool_.replace_point(point, key); }
+  void replace_point(int point, const double* key, double norm) {
+    pool_.replace_point(point, key, norm);
+  }
   void warm(std::span<const int> rows) { set_.warm(pool_, rows); }
 
+  // Violations up to `leave` times max|rhs| may stay. What updates gather in errors is tidied
+  // away at the end, or left unless there are many.
+  struct Effort {
+    double leave;
+    bool refine;
+  };
   // Optimal, Infeasible, NormLimit, IterationLimit or Stalled.
-  RowStatus solve(const RowSettings& settings, int max_steps);
+  RowStatus solve(const RowSettings& settings, int max_steps, const Effort& effort);
 
   const Eigen::VectorXd& q() const { return set_.q; }
   const ConstraintPool& pool() const { return pool_; }
@@ -44,7 +52,6 @@ class DualActiveSet {
   // What a slack may miss: rounding of q.k grows with |q|, so this does, but never to
   // where the answer would stop meaning anything beside the right-hand sides.
   double allowance(double tol, double relative_cap) const;
-  std::size_t bytes() const;
 
  private:
   enum class Step { Full, Tiny, Infeasible, Limit };

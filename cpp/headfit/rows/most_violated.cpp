@@ -2,16 +2,20 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
+
+#include "headfit/scores/packet.hpp"
 
 namespace headfit {
 
-void MostViolated::reserve() {
-  list_.reserve(few);
-  list_.clear();
-}
+namespace {
+constexpr double infinity = std::numeric_limits<double>::infinity();
+}  // namespace
 
-void MostViolated::set_levels(const ConstraintPool& pool, const WorkingSet& set) {
-  for (int g = 0; g < ConstraintPool::groups; ++g) level_[g] = set.level(pool, g);
+void MostViolated::reserve(int rows) {
+  slack_.resize(std::max(slack_.size(), static_cast<std::size_t>(rows + lanes)));
+  list_.reserve(static_cast<std::size_t>(rows + lanes));
+  list_.clear();
 }
 
 // Negative where the row is violated; an equality is so on both sides.
@@ -21,12 +25,17 @@ double MostViolated::slack(const ConstraintPool& pool, int row, double product) 
 }
 
 int MostViolated::find(ConstraintPool& pool, const WorkingSet& set, double allowed) {
-  set_levels(pool, set);
-  const int row = worst_listed(pool, set, allowed);
+  for (int g = 0; g < ConstraintPool::groups; ++g) level_[g] = set.level(pool, g);
+  int row = worst_listed(pool, set, allowed);
   if (row >= 0) return row;
-  sweep(pool, set, allowed);
-  const auto worst = std::min_element(list_.begin(), list_.end(), worse);
-  return worst == list_.end() ? -1 : worst->row;
+  for (const auto precision : {ConstraintPool::Precision::Single, ConstraintPool::Precision::Double}) {
+    const double missed = pool.multiply(set.q, precision);
+    if (std::isinf(missed)) continue;
+    sweep(pool, set, allowed - missed);
+    row = worst_listed(pool, set, allowed);
+    if (row >= 0 || list_.empty()) return row;
+  }
+  return row;
 }
 
 int MostViolated::worst_listed(const ConstraintPool& pool, const WorkingSet& set,
@@ -35,36 +44,56 @@ int MostViolated::worst_listed(const ConstraintPool& pool, const WorkingSet& set
   for (const Row& listed : list_) {
     if (set.active(listed.row)) continue;
     const Row now{slack(pool, listed.row, pool.key(listed.row).dot(set.q)), listed.row};
-    if (now.slack < -allowed && worse(now, worst)) worst = now;
+    if (now.slack < -allowed && now.worse(worst)) worst = now;
   }
   return worst.row;
 }
 
-void MostViolated::sweep(ConstraintPool& pool, const WorkingSet& set, double allowed) {
-  pool.multiply(set.q);
+void MostViolated::sweep(const ConstraintPool& pool, const WorkingSet& set, double allowed) {
+  const int rows = pool.rows();
+  for (int r = 0; r < rows; ++r) slack_[r] = slack(pool, r, pool.product(pool.point(r)));
+  std::fill_n(slack_.begin() + rows, lanes, infinity);
+  set.each([&](int r) { slack_[r] = infinity; });
+  // Equalities go first: they never leave, and inconsistent ones are then proved so by themselves.
   list_.clear();
-  bool equalities = false;
-  double bound = -allowed;
-  for (int r = 0; r < pool.rows(); ++r) {
-    const double s = slack(pool, r, pool.product(pool.point(r)));
-    const bool equality = pool.equality(r);
-    // Equalities go first: they never leave, and inconsistent ones are then proved so
-    // by themselves.
-    if (equality == equalities ? s >= bound : !equality || s >= -allowed) continue;
-    if (set.active(r)) continue;
-    if (equality != equalities) {
-      list_.clear();
-      bound = -allowed;
-    }
-    equalities = equality;
-    if (list_.size() == few) {
-      std::pop_heap(list_.begin(), list_.end(), worse);
-      list_.pop_back();
-    }
-    list_.push_back({s, r});
-    std::push_heap(list_.begin(), list_.end(), worse);
-    if (list_.size() == few) bound = list_.front().slack;
+  for (int r = 0; r < pool.equalities(); ++r) {
+    if (slack_[r] < -allowed) list_.push_back({slack_[r], r});
   }
+  if (list_.empty()) list_worst(allowed, pool.equalities(), rows);
+}
+
+// The worst row of each lane, then the worst few of these: no branch that nobody could foresee.
+void MostViolated::list_worst(double allowed, int begin, int end) {
+  using simd::ei::pcmp_lt, simd::ei::pselect;
+  constexpr int width = static_cast<int>(simd::lanes<double>);
+  constexpr int packets = lanes / width;
+  std::array<simd::Packet<double>, packets> worst, row, at;
+  for (int i = 0; i < packets; ++i) {
+    worst[i] = simd::fill<double>(-allowed);
+    at[i] = simd::ei::plset<simd::Packet<double>>(begin + i * width);
+  }
+  row = at;
+  for (int r = begin; r < end; r += lanes) {
+    for (int i = 0; i < packets; ++i) {
+      const auto now = simd::load(slack_.data() + r + i * width);
+      const auto worse = pcmp_lt(now, worst[i]);
+      row[i] = pselect(worse, at[i], row[i]);
+      worst[i] = pselect(worse, now, worst[i]);
+      at[i] = simd::ei::padd(at[i], simd::fill<double>(lanes));
+    }
+  }
+  alignas(64) std::array<double, lanes> slacks, rows;
+  for (int i = 0; i < packets; ++i) {
+    simd::store(slacks.data() + i * width, worst[i]);
+    simd::store(rows.data() + i * width, row[i]);
+  }
+  for (int i = 0; i < lanes; ++i) {
+    if (slacks[i] < -allowed) list_.push_back({slacks[i], static_cast<int>(rows[i])});
+  }
+  if (list_.size() <= few) return;
+  std::nth_element(list_.begin(), list_.begin() + few, list_.end(),
+                   [](const Row& a, const Row& b) { return a.worse(b); });
+  list_.resize(few);
 }
 
 }  // namespace headfit

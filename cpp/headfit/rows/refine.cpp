@@ -54,7 +54,7 @@ void WorkingSet::solve(const ConstraintPool& pool) {
 }
 
 void WorkingSet::refine(const ConstraintPool& pool) {
-  if (updates_ > 4 * q.size() + 100) rebuild(pool, 1e-15);
+  if (worn()) rebuild(pool, 1e-15);
   for (;;) {
     solve(pool);
     double largest = 0.0;

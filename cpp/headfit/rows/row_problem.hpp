@@ -14,16 +14,9 @@
 #include <span>
 #include <vector>
 
-namespace headfit {
+#include "headfit/rows/keys.hpp"
 
-// Row-major keys, one key a row; `stride` counts doubles between rows.
-struct KeyView {
-  const double* data = nullptr;
-  std::ptrdiff_t rows = 0;
-  std::ptrdiff_t cols = 0;
-  std::ptrdiff_t stride = 0;
-  const double* row(std::ptrdiff_t j) const { return data + j * stride; }
-};
+namespace headfit {
 
 enum class RowForm : std::uint8_t { Tolerance, Equality };
 
@@ -87,6 +80,11 @@ struct Witness {
 struct Violator {
   std::int32_t column;
   double value;  // q.k_column
+
+  // Larger values first, then lower columns: a list does not depend on threads.
+  bool before(const Violator& other) const {
+    return value > other.value || (value == other.value && column < other.column);
+  }
 };
 
 // Appends the columns off the support (and not masked) with q.k > threshold: at most

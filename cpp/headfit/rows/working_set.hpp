@@ -45,6 +45,7 @@ class WorkingSet {
   void append(const ConstraintPool& pool, int row, double multiplier, const Eigen::VectorXd& split,
               double norm);
   void drop(const ConstraintPool& pool, int row);
+  bool worn() const { return updates_ > 4 * q.size() + 100; }
   // Point and multipliers anew from the factor; rows with a wrong sign are dropped.
   void refine(const ConstraintPool& pool);
   // A working set from a list of rows: dependent ones are left out, then refine().

@@ -1,68 +1,96 @@
-// The k largest logits of a row, as they come.
+// The best few of many entries, as they come.
 #pragma once
 
 #include <algorithm>
-#include <limits>
 #include <vector>
 
 #include "headfit/base/types.hpp"
 
 namespace headfit {
 
-template <class T>
-struct Candidate {
-  T logit;
-  Index col;
-};
+// A score of a row. Larger scores come first, then lower columns.
+template <class T, class Col = Column>
+struct Scored {
+  T score;
+  Col col;
 
-// Larger logits first, then lower columns.
-struct Better {
-  template <class T>
-  bool operator()(const Candidate<T>& a, const Candidate<T>& b) const {
-    return a.logit > b.logit || (a.logit == b.logit && a.col < b.col);
+  bool before(const Scored& other) const {
+    return score > other.score || (score == other.score && col < other.col);
   }
 };
 
-template <class T>
+// A heap if they are very few: its bar is up to date. If not, twice as many as asked for are let
+// in, and now and then the worse half goes: constant time an entry, where a heap takes log(most).
+// No two entries may be equal.
+template <class Entry>
 class BestFew {
  public:
   void clear(Index most) {
     most_ = static_cast<std::size_t>(most);
-    heap_.clear();
-    heap_.reserve(most_);
+    full_ = false;
+    kept_.clear();
   }
 
-  // What must be exceeded: of equal logits the lower column stays.
-  T limit() const {
-    return heap_.size() == most_ ? heap_.front().logit : -std::numeric_limits<T>::infinity();
-  }
+  // Whether there is a bar: what does not come before it is none of the best.
+  bool full() const { return full_; }
+  const Entry& bar() const { return bar_; }
+  bool wants(const Entry& e) const { return !full_ || e.before(bar_); }
 
-  // A candidate that exceeds the limit.
-  void push(const Candidate<T>& c) {
-    if (heap_.size() == most_) {
-      // c takes the place of the worst and sinks to where it belongs.
-      std::size_t hole = 0;
-      for (std::size_t child; (child = 2 * hole + 1) < most_; hole = child) {
-        if (child + 1 < most_ && Better{}(heap_[child], heap_[child + 1])) ++child;
-        if (!Better{}(c, heap_[child])) break;
-        heap_[hole] = heap_[child];
-      }
-      heap_[hole] = c;
-      return;
+  void push(const Entry& e) {
+    if (most_ == 0 || !wants(e)) return;
+    if (full_ && is_heap()) return replace_worst(e);
+    kept_.push_back(e);
+    if (is_heap()) {
+      std::push_heap(kept_.begin(), kept_.end(), Before{});
+      if (kept_.size() == most_) raise_bar(kept_.front());
+    } else if (kept_.size() == 2 * most_) {
+      shrink();
     }
-    heap_.push_back(c);
-    std::push_heap(heap_.begin(), heap_.end(), Better{});
   }
 
   // The best first; nothing can be pushed after this.
-  const std::vector<Candidate<T>>& sorted() {
-    std::sort(heap_.begin(), heap_.end(), Better{});
-    return heap_;
+  const std::vector<Entry>& sorted() {
+    if (kept_.size() > most_) shrink();
+    std::sort(kept_.begin(), kept_.end(), Before{});
+    return kept_;
   }
 
  private:
+  // A type, not a function: algorithms inline its call.
+  struct Before {
+    bool operator()(const Entry& a, const Entry& b) const { return a.before(b); }
+  };
+
+  bool is_heap() const { return most_ <= 32; }
+
+  void raise_bar(const Entry& e) {
+    bar_ = e;
+    full_ = true;
+  }
+
+  // e takes the place of the worst, at the front, and sinks to where it belongs.
+  void replace_worst(const Entry& e) {
+    std::size_t hole = 0;
+    for (std::size_t child; (child = 2 * hole + 1) < most_; hole = child) {
+      if (child + 1 < most_ && kept_[child].before(kept_[child + 1])) ++child;
+      if (!e.before(kept_[child])) break;
+      kept_[hole] = kept_[child];
+    }
+    kept_[hole] = e;
+    bar_ = kept_.front();
+  }
+
+  void shrink() {
+    const auto last = kept_.begin() + static_cast<std::ptrdiff_t>(most_ - 1);
+    std::nth_element(kept_.begin(), last, kept_.end(), Before{});
+    raise_bar(*last);
+    kept_.resize(most_);
+  }
+
   std::size_t most_ = 0;
-  std::vector<Candidate<T>> heap_;  // its front is the worst kept
+  bool full_ = false;
+  Entry bar_{};
+  std::vector<Entry> kept_;
 };
 
 }  // namespace headfit

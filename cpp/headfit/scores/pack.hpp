@@ -9,8 +9,6 @@
 
 namespace headfit {
 
-inline Index round_up(Index x, Index multiple) { return (x + multiple - 1) / multiple * multiple; }
-
 template <class T>
 [[noreturn]] void throw_nonfinite(const char* name, Index head, Index heads, Index row, Index col,
                                   T value) {

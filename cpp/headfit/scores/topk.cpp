@@ -1,4 +1,4 @@
-// Top-k of every row: a small heap of the best logits, and the row's sum of
+// Top-k of every row: a short list of the best logits, and the row's sum of
 // exponentials, so that the weights are those of the whole softmax.
 #include <algorithm>
 #include <bit>
@@ -78,7 +78,7 @@ class TopkFold {
       if (!(logits[b] > limit)) continue;
       most = std::max(most, logits[b]);
       row.best.push({logits[b], col + b});
-      limit = row.best.limit();
+      if (row.best.full()) limit = row.best.bar().score;
     }
     if (most > row.sum.max) {
       sum_up(r);
@@ -100,19 +100,20 @@ class TopkFold {
       T* weights = weights_.row(block.head, block.first + r);
       for (Index i = 0; i < k_; ++i) {
         const bool present = i < static_cast<Index>(best.size());
-        const Candidate<T> c = present ? best[static_cast<std::size_t>(i)] : Candidate<T>{0, -1};
+        const Entry c = present ? best[static_cast<std::size_t>(i)] : Entry{0, -1};
         cols[i] = c.col;
-        weights[i] = present ? weight(row, c.logit) : T(0);
+        weights[i] = present ? weight(row, c.score) : T(0);
       }
     }
   }
 
  private:
   using B = Blocking<T>;
+  using Entry = Scored<T, Index>;
   static constexpr Index settled_cols = B::sum_panels * B::panel;
 
   struct Row {
-    BestFew<T> best;
+    BestFew<Entry> best;
     OnlineSum<T> sum;
     LaneSum<T> settled;  // since the shift of the sum was moved
   };

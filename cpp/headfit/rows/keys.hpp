@@ -1,0 +1,55 @@
+// The keys of a row's problem as its solver sees them.
+#pragma once
+
+#include <Eigen/Core>
+#include <algorithm>
+#include <cstddef>
+#include <limits>
+#include <vector>
+
+namespace headfit {
+
+inline double key_norm(const double* key, std::ptrdiff_t dim) {
+  const Eigen::Map<const Eigen::VectorXd> k(key, dim);
+  const double norm = k.norm();
+  // The careful norm only where squares overflow or vanish: it is many times slower.
+  return norm > 1e-140 && norm < 1e140 ? norm : k.stableNorm();
+}
+
+// Row-major keys, one key a row; `stride` counts doubles between rows.
+struct KeyView {
+  const double* data = nullptr;
+  std::ptrdiff_t rows = 0;
+  std::ptrdiff_t cols = 0;
+  std::ptrdiff_t stride = 0;
+  // Of all keys, from KeyNorms. Without them each row computes what it needs, and where it needs
+  // the largest it scans once more instead.
+  const double* norms = nullptr;
+  double largest_norm = std::numeric_limits<double>::infinity();
+
+  const double* row(std::ptrdiff_t j) const { return data + j * stride; }
+  double norm(std::ptrdiff_t j) const { return norms ? norms[j] : key_norm(row(j), cols); }
+};
+
+// For those who solve many rows with the same keys.
+class KeyNorms {
+ public:
+  explicit KeyNorms(const KeyView& keys) : norms_(static_cast<std::size_t>(keys.rows)) {
+    for (std::ptrdiff_t j = 0; j < keys.rows; ++j) {
+      norms_[static_cast<std::size_t>(j)] = key_norm(keys.row(j), keys.cols);
+      largest_ = std::max(largest_, norms_[static_cast<std::size_t>(j)]);
+    }
+  }
+  // The view must not outlive the norms.
+  KeyView add_to(KeyView keys) const {
+    keys.norms = norms_.data();
+    keys.largest_norm = largest_;
+    return keys;
+  }
+
+ private:
+  std::vector<double> norms_;
+  double largest_ = 0.0;
+};
+
+}  // namespace headfit

@@ -24,7 +24,7 @@ struct LearnedOptions {
   double leak = 0.05;
   double distortion = 0.1;
   std::uint64_t seed = 0;
-  Index first_hold = 0;  // steps before the first quench; 0: 300
+  Index first_hold = 300;  // steps before the first quench, but for one after a brief hold
   Index max_steps = 60000;  // in all
   double time_limit = std::numeric_limits<double>::infinity();  // seconds
   double max_norm = 0;  // of max ||q|| max ||k||; 0: any

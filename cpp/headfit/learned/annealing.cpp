@@ -20,7 +20,7 @@ Annealing::Annealing(const Target& target, const Mask& mask, const LearnedOption
     : options_(options),
       run_(run),
       wanted_(target, options.leak, options.distortion, options.max_logit),
-      recipe_(Recipe::for_row_size(wanted_.mean_support(), options.first_hold)),
+      recipe_(Recipe::for_rows(wanted_.n(), wanted_.mean_support())),
       descent_(wanted_, mask, options.dim, recipe_, options.seed, radius_for(options.max_norm),
                run) {
   if (options.format) wanted_.reserve(reserve_);
@@ -28,7 +28,7 @@ Annealing::Annealing(const Target& target, const Mask& mask, const LearnedOption
 
 LearnedResult Annealing::run() {
   Outcome outcome = options_.init_q ? from_given_start() : Outcome::Left;
-  Index first_hold = recipe_.first_hold;
+  Index first_hold = options_.first_hold;
   for (Index number = 0; outcome == Outcome::Left; ++number) {
     const Index roundings = result_.roundings;
     outcome = from_random_start(number, first_hold);
@@ -62,12 +62,15 @@ Annealing::Outcome Annealing::from_random_start(Index number, Index first_hold) 
   descent_.start_randomly(static_cast<std::uint64_t>(number));
   ++result_.starts;
   const Index last = hold_span * first_hold;
-  for (Index from = 0, to = first_hold;; from = std::exchange(to, to + (2 * to + 4) / 5)) {
+  const auto longer = [&](Index to) { return to < first_hold ? first_hold : to + (2 * to + 4) / 5; };
+  Index from = 0;
+  for (Index to = std::min(brief_hold, first_hold);; from = std::exchange(to, longer(to))) {
     Outcome outcome = hold(from, to);
     if (outcome != Outcome::Left) return outcome;
-    if (descent_.hits_a_place() > hits_to_quench && to < last) continue;
+    const double most_hits = to < first_hold ? recipe_.few_hits : hits_to_quench;
+    if (descent_.hits_a_place() > most_hits && to < last) continue;
     const Places held = descent_.places();
-    outcome = settle(recipe_.held_length(to), quench_steps);
+    outcome = settle(recipe_.held_length(to - 1), quench_steps);
     if (outcome != Outcome::Left || to >= last) return outcome;
     descent_.go_to(held);
   }

@@ -9,33 +9,37 @@
 
 namespace headfit::learned {
 
+inline constexpr Index brief_hold = 100;  // steps that do where a head has room to spare
+inline constexpr float brief_length = 0.1f;
+
 struct Recipe {
-  Index first_hold = 300;  // steps before the first quench
   int list_cap = 24;       // off-support entries listed a row; even
   float hottest = 0.25f;   // root-mean-square change of a coordinate in one step: at first,
                            // where twice as much throws keys far away if dim exceeds 10,
   float warmth = 0.14f;    // and after a thousand steps
   float damping = 0.3f;    // of the row curvature, relative to its mean eigenvalue
+  double few_hits = 0.5;   // for each place of a list: with fewer a brief hold has done
 
-  // A wide row wants more damping and shorter steps.
-  static Recipe for_row_size(double k, Index first_hold) {
+  // A wide row wants more damping and shorter steps. k nonzeros a row, of n.
+  static Recipe for_rows(Index n, double k) {
     const auto size = static_cast<float>(std::max(k, 1.0));
     Recipe r;
-    if (first_hold > 0) r.first_hold = first_hold;
     r.list_cap = std::max(24, 2 * static_cast<int>(2 * size));
     r.warmth *= std::min(1.0f, 4 / size);
     r.damping = std::clamp(size * size / 50, 0.3f, 30.0f);
+    r.few_hits = std::max(r.few_hits, 0.0015 * k * static_cast<double>(n) / r.list_cap);
     return r;
   }
 
   // The length of a step, after `steps` steps from the start. Keys find their places at a
   // length that depends on the pattern and the dim: this passes each one slowly.
   float held_length(Index steps) const {
+    if (steps < brief_hold) return brief_length;
     return std::min(hottest, warmth * std::sqrt(1000 / static_cast<float>(steps + 1)));
   }
 };
 
-inline constexpr double hits_to_quench = 4;   // for each place of a list: with more it is too early
+inline constexpr double hits_to_quench = 4;   // the same after a hold: with more it is too early
 inline constexpr Index hold_span = 10;        // the longest hold from one start, in first holds
 inline constexpr Index quench_steps = 200;    // from a held length to the last
 inline constexpr Index warm_steps = 500;      // from the reheat length, with a given start

@@ -72,6 +72,23 @@ def test_small_heads_are_certified(n, k, dim, seed):
     assert rows_outside(target, head) == []
 
 
+@pytest.mark.parametrize("distortion", [1e-2, 1e-3, 3e-4])
+def test_a_small_distortion_is_met_as_soon(distortion):
+    A = hf.patterns.random_regular(64, 4, gamma=2.0, rng=0)
+    head = hf.fit(A, 10, method="learned", distortion=distortion, rng=0)
+    assert head.certificate.holds
+    assert head.settings["learned"]["quenches"] == 1
+
+
+def test_a_brief_hold_does_where_there_is_room():
+    A = hf.patterns.random_regular(256, 4, gamma=2.0, rng=0)
+    steps = [
+        hf.fit(A, dim, method="learned", rng=0).settings["learned"]["steps"] for dim in (6, 10)
+    ]
+    first_hold = 300
+    assert steps[1] < first_hold < steps[0]
+
+
 def test_a_causal_band_is_certified():
     target = as_target(hf.patterns.causal_band(256, 3), mask="causal")
     assert target.mask == "causal"

@@ -9,9 +9,13 @@ What was tried to reach smaller heads, and did not help (random 4-regular patter
   leave 86 to 309 rows where curvature leaves none; with 16 nonzeros a row the two are alike.
 - A dead zone around the log-ratios, keys three to eight times larger at the start, scans that
   are rarer than every second step while steps are hot, the largest violators instead of an even
-  sample of them, lists twice as long: no smaller size, most of them slower. Scans of every s-th
-  column pay while they still find 24 hits for each place of a list; with 3 rows are left at
-  2,048 x 4 in d = 7.
+  sample of them, lists twice as long: no smaller size, most of them slower.
+- Scans of every s-th column, the same for all rows: keys that no row sees drift, so that 24 hits
+  had to be found for each place of a list. Where each class of rows looks at another class of
+  columns one does, and 10,000 x 4 in d = 9 takes 0.6 times as long.
+- A first hold as short as half of the quench it ends in, at lengths of 0.06 or 0.1: where few
+  columns are over their rows' limits after 100 steps it is all that a fit needs (100,000 x 4 in
+  d = 16), where many are it is in vain; waiting for them to become few takes as long as a hold.
 - Pulling harder on the keys for failing rows from the start leaves all rows; doing so after a
   quench, once a quarter of the rows are no longer far off, frees the others.
 - Steps whose length falls exponentially all the way, and a longer anneal from the start when
@@ -49,15 +53,22 @@ from headfit.errors import InputError
 from headfit.methods import Head, tightened
 from headfit.targets import Target
 
-# Steps before the first quench; where it comes too early others follow at 1.4 times the steps.
+# Steps before the first quench, unless a brief hold has done; where it comes too early others
+# follow at 1.4 times the steps.
 EFFORTS = {"low": 300, "medium": 1000, "high": 5000}
-# Steps in all, in these: when one size was asked for, and for a size of a search.
+# Steps in all, in these: when one size was asked for, and for a size of a search of 1,024 tokens
+# or more. Fewer tokens take less time, and in the smallest sizes as many steps.
 PATIENCE = 200.0
 SEARCH_PATIENCE = 24.0
 # With more rows left than this, keys are nowhere near done, and exact queries are in vain.
 POLISHED_SHARE = 0.1
 
 Callback = Callable[[int, int, float], Any]
+
+
+def search_patience(n: int) -> float:
+    """Return in how many first holds a search gives up a size."""
+    return SEARCH_PATIENCE * math.sqrt(max(1.0, 1024 / max(n, 1)))
 
 
 def check_effort(effort: str | int) -> int:

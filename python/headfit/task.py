@@ -16,7 +16,7 @@ from headfit.certificate import Certificate, certify
 from headfit.errors import InputError
 from headfit.fit_result import Trial
 from headfit.keys import KeyTable
-from headfit.learned import PATIENCE, SEARCH_PATIENCE, learned
+from headfit.learned import PATIENCE, learned, search_patience
 from headfit.max_margin import key_table, max_margin
 from headfit.methods import Head
 from headfit.module import SelfAttention
@@ -166,7 +166,7 @@ class Task:
                 storage=self.dtype if self.is_narrow else "",
                 query_unit=self.scale_for(dim) if self.is_narrow else 1.0,
                 time_limit=max(0.0, self.deadline - time.perf_counter()),
-                patience=patience if size == dim else SEARCH_PATIENCE,
+                patience=patience if size == dim else search_patience(self.target.n),
                 init=self.init,
                 callback=self.callback,
             )
@@ -194,7 +194,7 @@ class Task:
     def trial(self, dim: int) -> tuple[Trial, Head]:
         """Run the method at one size and judge what would be stored, without a module."""
         begin = time.perf_counter()
-        head = self.head(dim, SEARCH_PATIENCE)
+        head = self.head(dim, search_patience(self.target.n))
         used = self.scale_for(dim)
         q, k = head.stored(used, self.dtype)
         c = self.judge(Attention(q, k, scale=used, mask=self.target.mask), False)

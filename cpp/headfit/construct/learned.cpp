@@ -75,8 +75,9 @@ Matrix<float> round_queries(const Target& target, const Mask& mask, const GivenH
   constexpr int most_rounds = 6;
   const Wanted wanted(target, head.leak, head.distortion, head.max_logit);
   const std::uint64_t seed = 0;  // of the columns that scans draw
-  Descent descent(wanted, mask, head.q.cols, Recipe::for_rows(target.n, wanted.mean_support()), seed,
-                  std::numeric_limits<float>::infinity(), run);
+  const Recipe recipe = Recipe::for_rows(target.n, wanted.mean_support(), head.distortion);
+  constexpr float unbounded = std::numeric_limits<float>::infinity();
+  Descent descent(wanted, mask, head.q.cols, recipe, seed, unbounded, run);
   descent.start_from(head.q[0], head.k[0]);
   descent.scan();
   const Grid grid{format, query_unit};

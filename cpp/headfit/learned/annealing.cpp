@@ -20,7 +20,7 @@ Annealing::Annealing(const Target& target, const Mask& mask, const LearnedOption
     : options_(options),
       run_(run),
       wanted_(target, options.leak, options.distortion, options.max_logit),
-      recipe_(Recipe::for_rows(wanted_.n(), wanted_.mean_support())),
+      recipe_(Recipe::for_rows(wanted_.n(), wanted_.mean_support(), options.distortion)),
       descent_(wanted_, mask, options.dim, recipe_, options.seed, radius_for(options.max_norm),
                run) {
   if (options.format) wanted_.reserve(reserve_);
@@ -121,7 +121,7 @@ Annealing::Outcome Annealing::store() {
       if (must_stop()) return Outcome::Stopped;
     }
     const float done = static_cast<float>(t) / static_cast<float>(settling);
-    descent_.step_queries(first * std::pow(last_length / first, done));
+    descent_.step_queries(first * std::pow(recipe_.last_length / first, done));
     ++result_.steps;
   }
   wanted_.reserve(0);
@@ -149,7 +149,7 @@ Annealing::Outcome Annealing::anneal(float first, Index steps) {
   Index listed_failures = wanted_.n();
   for (Index t = 0; t < steps; ++t) {
     const float done = static_cast<float>(t) / static_cast<float>(steps);
-    const float length = first * std::pow(last_length / first, done);
+    const float length = first * std::pow(recipe_.last_length / first, done);
     if (t >= next_scan || listed_failures == 0) {
       const Outcome outcome = list_anew(true);
       if (outcome != Outcome::Left) return outcome;

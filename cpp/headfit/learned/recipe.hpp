@@ -18,15 +18,18 @@ struct Recipe {
                            // where twice as much throws keys far away if dim exceeds 10,
   float warmth = 0.14f;    // and after a thousand steps
   float damping = 0.3f;    // of the row curvature, relative to its mean eigenvalue
+  float last_length = 1e-4f;
   double few_hits = 0.5;   // for each place of a list: with fewer a brief hold has done
 
-  // A wide row wants more damping and shorter steps. k nonzeros a row, of n.
-  static Recipe for_rows(Index n, double k) {
+  // A wide row wants more damping and shorter steps. k nonzeros a row, of n. Log-ratios settle
+  // as far from those asked for as the last step is long.
+  static Recipe for_rows(Index n, double k, double distortion) {
     const auto size = static_cast<float>(std::max(k, 1.0));
     Recipe r;
     r.list_cap = std::max(24, 2 * static_cast<int>(2 * size));
     r.warmth *= std::min(1.0f, 4 / size);
     r.damping = std::clamp(size * size / 50, 0.3f, 30.0f);
+    r.last_length = std::clamp(static_cast<float>(std::log1p(distortion)) / 1000, 1e-6f, 1e-4f);
     r.few_hits = std::max(r.few_hits, 0.0015 * k * static_cast<double>(n) / r.list_cap);
     return r;
   }
@@ -45,7 +48,6 @@ inline constexpr Index quench_steps = 200;    // from a held length to the last
 inline constexpr Index warm_steps = 500;      // from the reheat length, with a given start
 inline constexpr Index reheat_steps = 300;
 inline constexpr float reheat_length = 0.03f;
-inline constexpr float last_length = 1e-4f;
 inline constexpr float momentum_memory = 0.9f;
 inline constexpr Index scan_always = 100;     // steps, and then
 inline constexpr Index scan_every = 2;        // steps share a list; more at the end of a quench:

@@ -17,7 +17,7 @@ import scipy.sparse as sp
 import headfit as hf
 from headfit import _core, bounds, fitting
 from headfit.errors import CertificateError, InputError, TargetError
-from headfit.search import double_and_bisect
+from headfit.search import double_and_bisect, gallop_down
 
 RNG = np.random.default_rng
 BAND = hf.patterns.band(24, 1, gamma=2.0, rng=0)
@@ -319,6 +319,34 @@ def test_bisection_is_exact_for_a_threshold(least: int) -> None:
     assert search.dim == least
     assert len(search.trials) < 22
     assert len({t.dim for t in search.trials}) == len(search.trials)
+
+
+@pytest.mark.parametrize("lowest", [1, 5])
+@pytest.mark.parametrize("hard", [0, 1, 5])
+@pytest.mark.parametrize("least", [5, 6, 7, 8, 12, 40, 100])
+def test_a_search_finds_sizes_that_fail_in_haste(least: int, hard: int, lowest: int) -> None:
+    calls = []
+
+    def attempt(dim: int, haste: bool) -> hf.Trial:
+        calls.append((dim, haste))
+        return trial(dim, least + hard if haste else least)
+
+    search = gallop_down(attempt, 7, lowest, 100, math.inf)
+    assert search.dim == least
+    assert len(set(calls)) == len(calls) == len(search.trials) < 17
+    assert all(lowest <= dim <= 100 for dim, _ in calls)
+    closed = "the bracket closed" in repr(search)
+    assert closed == (least == lowest)
+
+
+def test_a_search_ends_at_the_largest_size_and_at_its_deadline() -> None:
+    search = gallop_down(lambda d, _: trial(d, 5000), 7, 1, 100, math.inf)
+    assert search.dim is None
+    assert search.trials[-1].dim == 100
+    assert repr(search).endswith("stopped at 100)")
+    late = gallop_down(lambda d, _: trial(d, 5), 7, 1, 100, 0.0)
+    assert late.dim == 7
+    assert repr(late).endswith("the time limit)")
 
 
 def test_a_search_that_finds_nothing_says_where_it_stopped() -> None:

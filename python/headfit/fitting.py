@@ -63,8 +63,8 @@ def _search(task: Task, lower: LowerBound | None) -> tuple[Search, Head]:
     """Search for a small size; return what was tried, and the head of the best size."""
     heads: dict[int, Head] = {}
 
-    def attempt(dim: int) -> Trial:
-        trial, heads[dim] = task.trial(dim)
+    def attempt(dim: int, haste: bool = False) -> Trial:
+        trial, heads[dim] = task.trial(dim, haste)
         for size in [s for s in heads if s > dim and trial.holds]:
             del heads[size]  # only the smallest that holds is wanted
         return trial

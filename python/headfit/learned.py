@@ -56,10 +56,12 @@ from headfit.targets import Target
 # Steps before the first quench, unless a brief hold has done; where it comes too early others
 # follow at 1.4 times the steps.
 EFFORTS = {"low": 300, "medium": 1000, "high": 5000}
-# Steps in all, in these: when one size was asked for, and for a size of a search of 1,024 tokens
-# or more. Fewer tokens take less time, and in the smallest sizes as many steps.
+# Steps in all, in these: when one size was asked for; for a size of a search of 1,024 tokens or
+# more (fewer tokens take less time, and in the smallest sizes as many steps); and where a larger
+# size is tried next.
 PATIENCE = 200.0
 SEARCH_PATIENCE = 24.0
+HASTE = 4.0
 # With more rows left than this, keys are nowhere near done, and exact queries are in vain.
 POLISHED_SHARE = 0.1
 

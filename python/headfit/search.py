@@ -34,42 +34,53 @@ def double_and_bisect(
     return Search(tuple(trials), units * step, "bisected to neighbouring sizes")
 
 
-def gallop_down(attempt: Attempt, first: int, lowest: int, largest: int, deadline: float) -> Search:
+def gallop_down(
+    attempt: Callable[[int, bool], Trial], first: int, lowest: int, largest: int, deadline: float
+) -> Search:
     """Find a small size near a guess: failures cost far more than successes.
 
-    From `first` upwards, doubling, until a size certifies; then down by 1, 2, 4, ... until one
-    fails; then bisection of what is between. No size below `lowest`, which is proved.
+    From `first` upwards, by halves, until a size certifies. The second argument of an attempt is
+    whether to make haste: so on the way up, where a larger size will do. Then bisection down to
+    what failed in haste, which is tried again; and where nothing failed, down by 1, 2, 4, ...
+    until a size fails, and bisection of what is between. No size below `lowest`, which is proved.
     """
     trials: list[Trial] = []
 
-    def holds(size: int) -> bool:
-        trials.append(attempt(size))
+    def holds(size: int, haste: bool = False) -> bool:
+        trials.append(attempt(size, haste))
         return trials[-1].holds
 
     def out_of_time() -> bool:
         return time.perf_counter() >= deadline
 
     size = min(max(first, lowest), largest)
-    failed = lowest - 1
-    while not holds(size):
+    below = lowest - 1
+    doubtful = below  # failed in haste
+    failed = below
+    while not holds(size, haste=size < largest):
         if size == largest or out_of_time():
             why = "the time limit" if size < largest else f"stopped at {largest}"
             return Search(tuple(trials), None, why)
-        failed, size = size, min(2 * size, largest)
+        doubtful, size = size, min(size + (size + 1) // 2, largest)
     stride = 1
     while size - failed > 1:
         if out_of_time():
             return Search(tuple(trials), size, "the time limit")
-        if failed < lowest:  # nothing has failed yet: gallop
+        known = max(failed, doubtful)
+        if known > below and size - known > 1:
+            lower = (size + known) // 2
+        elif doubtful > failed:
+            lower = doubtful
+        else:  # nothing has failed yet: gallop
             lower = max(size - stride, lowest)
             stride *= 2
-        else:
-            lower = (size + failed) // 2
         if holds(lower):
             size = lower
+            if size <= doubtful:
+                doubtful = below
         else:
             failed = lower
-    if failed < lowest:
+    if failed == below:
         return Search(tuple(trials), size, f"the bracket closed: {lowest} is proved necessary")
     return Search(tuple(trials), size, "bisected to neighbouring sizes")
 

@@ -16,7 +16,7 @@ from headfit.certificate import Certificate, certify
 from headfit.errors import InputError
 from headfit.fit_result import Trial
 from headfit.keys import KeyTable
-from headfit.learned import PATIENCE, learned, search_patience
+from headfit.learned import HASTE, PATIENCE, learned, search_patience
 from headfit.max_margin import key_table, max_margin
 from headfit.methods import Head
 from headfit.module import SelfAttention
@@ -191,10 +191,10 @@ class Task:
             num_threads=self.threads,
         )
 
-    def trial(self, dim: int) -> tuple[Trial, Head]:
+    def trial(self, dim: int, haste: bool) -> tuple[Trial, Head]:
         """Run the method at one size and judge what would be stored, without a module."""
         begin = time.perf_counter()
-        head = self.head(dim, search_patience(self.target.n))
+        head = self.head(dim, HASTE if haste else search_patience(self.target.n))
         used = self.scale_for(dim)
         q, k = head.stored(used, self.dtype)
         c = self.judge(Attention(q, k, scale=used, mask=self.target.mask), False)

@@ -56,7 +56,7 @@ from headfit.targets import Target
 # Steps before the first quench, unless a brief hold has done; where it comes too early others
 # follow at 1.4 times the steps.
 EFFORTS = {"low": 300, "medium": 1000, "high": 5000}
-# Steps in all, in these: when one size was asked for; for a size of a search of 1,024 tokens or
+# Steps in all, in these: when one size was asked for; for a size of a search of 512 tokens or
 # more (fewer tokens take less time, and in the smallest sizes as many steps); and where a larger
 # size is tried next.
 PATIENCE = 200.0
@@ -70,7 +70,7 @@ Callback = Callable[[int, int, float], Any]
 
 def search_patience(n: int) -> float:
     """Return in how many first holds a search gives up a size."""
-    return SEARCH_PATIENCE * math.sqrt(max(1.0, 1024 / max(n, 1)))
+    return SEARCH_PATIENCE * math.sqrt(max(1.0, 512 / max(n, 1)))
 
 
 def check_effort(effort: str | int) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import tracemalloc
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -301,7 +302,7 @@ ONE_HEAD = {
     "fit_soft": lambda Q, K: hf.fit_soft(head_of(Q, K), 3, effort=1),
     "shrink": lambda Q, K: hf.shrink(head_of(Q, K), dim=3, effort=1, curve_dims=()),
     "certify": lambda Q, K: hf.certify(sp.eye_array(4096), head_of(Q, K)),
-    "from_projections": lambda Q, K: projected(Q, K),
+    "torch.from_projections": lambda Q, K: projected(Q, K),
     "module": lambda Q, K: hf.SelfAttention(*np.ones((2, 64, 2)))(Q),
     "canonical module": lambda Q, K: hf.SelfAttention.canonical(32)(Q),
     "picture of keys": lambda Q, K: hf.plot.keys(
@@ -311,8 +312,8 @@ ONE_HEAD = {
 
 
 def projected(Q, K):
-    reading = pytest.importorskip("headfit.torch")
-    return reading.from_projections(Q, K[:2], K[:2], num_heads=1)
+    pytest.importorskip("torch")
+    return import_module("headfit.torch").from_projections(Q, K[:2], K[:2], num_heads=1)
 
 
 @pytest.mark.parametrize("dtype", NARROW, ids=["float16", "bfloat16"])
@@ -321,7 +322,7 @@ def test_python_widens_no_head(way, dtype, monkeypatch):
     monkeypatch.setattr("headfit._arrays.BLOCK", 2**14)
     K = narrow(RNG(13), (4096, 64), dtype)
     Q = narrowed(4 * widened(K), dtype)
-    if way == "from_projections":
+    if way == "torch.from_projections":
         projected(Q[:8], K)  # PyTorch is imported before memory is counted
     if way == "picture of keys":
         hf.plot.attention(np.eye(2), ax=Figure().subplots())
@@ -361,7 +362,7 @@ SMALLER = {
     ],
     "compare": lambda Q, K: [hf.compare_attention(halves(Q), hf.Attention(Q, Q)).row_kl],
     "target": lambda Q, K: [hf.Target(halves(Q)).matrix.toarray()],
-    "from_projections": lambda Q, K: projected(Q[:, :9], Q[:4, :9]),
+    "torch.from_projections": lambda Q, K: projected(Q[:, :9], Q[:4, :9]),
     "module": lambda Q, K: hf.random_rotation(6, rng=0)(Q).stored,
     "canonical module": lambda Q, K: [hf.SelfAttention.canonical(6)(Q).matrix()],
     "picture of keys": lambda Q, K: [
@@ -397,7 +398,7 @@ def test_fits_to_16_bits_are_those_to_their_float32_numbers(way, dtype, monkeypa
         lambda Q, K: hf.fit_soft(hf.Attention(Q, K), 2),
         lambda Q, K: hf.shrink(Q, K, dim=2),
         lambda Q, K: hf.shrink(Q, K, per_row=2),
-        lambda Q, K: projected(K[:, :9], Q[:4, :9]),
+        pytest.param(lambda Q, K: projected(K[:, :9], Q[:4, :9]), id="torch.from_projections"),
         lambda Q, K: hf.random_rotation(6, rng=0)(K).matrix(),
     ],
 )

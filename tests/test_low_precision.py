@@ -278,18 +278,23 @@ MEMORY_READERS = {
 }
 
 
+def traced_peak(call, *arguments):
+    """Return the most bytes that Python and NumPy held at once during a call."""
+    tracemalloc.start()
+    try:
+        call(*arguments)
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
 @pytest.mark.parametrize("position", [None, "rope"])
 @pytest.mark.parametrize("dtype", NARROW, ids=["float16", "bfloat16"])
 @pytest.mark.parametrize("reader", MEMORY_READERS)
 def test_python_widens_no_array(reader, dtype, position):
     Q, K = narrow(RNG(11), (2, 4, 128, 256), dtype), narrow(RNG(12), (2, 4, 128, 256), dtype)
-    tracemalloc.start()
-    try:
-        MEMORY_READERS[reader](Q, K, {"position": position} if reader != "sparsify" else {})
-        _, peak = tracemalloc.get_traced_memory()
-    finally:
-        tracemalloc.stop()
-    assert peak < Q.size * 4
+    options = {"position": position} if reader != "sparsify" else {}
+    assert traced_peak(MEMORY_READERS[reader], Q, K, options) < Q.size * 4
 
 
 def head_of(Q, K):
@@ -326,13 +331,7 @@ def test_python_widens_no_head(way, dtype, monkeypatch):
         projected(Q[:8], K)  # PyTorch is imported before memory is counted
     if way == "picture of keys":
         hf.plot.attention(np.eye(2), ax=Figure().subplots())
-    tracemalloc.start()
-    try:
-        ONE_HEAD[way](Q, K)
-        _, peak = tracemalloc.get_traced_memory()
-    finally:
-        tracemalloc.stop()
-    assert peak < Q.size * 4
+    assert traced_peak(ONE_HEAD[way], Q, K) < Q.size * 4
 
 
 @pytest.mark.parametrize("dtype", NARROW, ids=["float16", "bfloat16"])
@@ -432,13 +431,7 @@ ONE_MATRIX = {
 def test_python_widens_no_matrix(way, dtype):
     M = narrowed(np.full((1024, 1024), 2.0**-10, np.float32), dtype)
     A = narrowed(np.eye(1024, dtype=np.float32), dtype)
-    tracemalloc.start()
-    try:
-        ONE_MATRIX[way](M, A)
-        _, peak = tracemalloc.get_traced_memory()
-    finally:
-        tracemalloc.stop()
-    assert peak < M.size * 4
+    assert traced_peak(ONE_MATRIX[way], M, A) < M.size * 4
 
 
 CORE_MEMORY = """

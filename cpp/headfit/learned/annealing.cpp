@@ -62,7 +62,9 @@ Annealing::Outcome Annealing::from_random_start(Index number, Index first_hold) 
   descent_.start_randomly(static_cast<std::uint64_t>(number));
   ++result_.starts;
   const Index last = hold_span * first_hold;
-  const auto longer = [&](Index to) { return to < first_hold ? first_hold : to + (2 * to + 4) / 5; };
+  const auto longer = [&](Index to) {
+    return to < first_hold ? first_hold : to + (2 * to + 4) / 5;
+  };
   Index from = 0;
   for (Index to = std::min(brief_hold, first_hold);; from = std::exchange(to, longer(to))) {
     Outcome outcome = hold(from, to);
@@ -120,8 +122,7 @@ Annealing::Outcome Annealing::store() {
       scan();
       if (must_stop()) return Outcome::Stopped;
     }
-    const float done = static_cast<float>(t) / static_cast<float>(settling);
-    descent_.step_queries(first * std::pow(recipe_.last_length / first, done));
+    descent_.step_queries(recipe_.falling_length(first, t, settling));
     ++result_.steps;
   }
   wanted_.reserve(0);
@@ -148,8 +149,7 @@ Annealing::Outcome Annealing::anneal(float first, Index steps) {
   Index next_scan = 0;
   Index listed_failures = wanted_.n();
   for (Index t = 0; t < steps; ++t) {
-    const float done = static_cast<float>(t) / static_cast<float>(steps);
-    const float length = first * std::pow(recipe_.last_length / first, done);
+    const float length = recipe_.falling_length(first, t, steps);
     if (t >= next_scan || listed_failures == 0) {
       const Outcome outcome = list_anew(true);
       if (outcome != Outcome::Left) return outcome;

@@ -44,7 +44,8 @@ GridRounding::Standing GridRounding::standing(const Wanted& wanted, Index i, Ind
   }
   const double hinge = static_cast<double>(wanted.hinge(i, static_cast<float>(centre)));
   const auto beyond_bound = [&](double logit) {
-    const double beyond = std::max(0.0, std::abs(logit) - static_cast<double>(wanted.logit_hinge()));
+    const auto largest = static_cast<double>(wanted.logit_hinge());
+    const double beyond = std::max(0.0, std::abs(logit) - largest);
     return beyond * beyond;
   };
   double loss = 0, top = -infinity, size = 0;

@@ -92,8 +92,8 @@ class NearRows {
 
  private:
   void begin_row(Index i, Row& row) const {
-    row = {SupportCursor(wanted_.target(), i, part_.columns), {}, lists_.others(i), infinity, infinity,
-           -infinity, infinity, infinity, 0};
+    const SupportCursor cursor(wanted_.target(), i, part_.columns);
+    row = {cursor, {}, lists_.others(i), infinity, infinity, -infinity, infinity, infinity, 0};
     if (wanted_.support_size(i) == 0) return;  // a row that the mask leaves empty asks for nothing
     const float* query = q_.row(i);
     const float size = largest_key_ * std::sqrt(dot(query, query, q_.width()));

@@ -40,6 +40,12 @@ struct Recipe {
     if (steps < brief_hold) return brief_length;
     return std::min(hottest, warmth * std::sqrt(1000 / static_cast<float>(steps + 1)));
   }
+
+  // The length of step t of so many that fall exponentially from `first` to the last length.
+  float falling_length(float first, Index t, Index steps) const {
+    const float done = static_cast<float>(t) / static_cast<float>(steps);
+    return first * std::pow(last_length / first, done);
+  }
 };
 
 inline constexpr double hits_to_quench = 4;   // the same after a hold: with more it is too early

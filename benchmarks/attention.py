@@ -97,26 +97,39 @@ def topk(n, d):
     rng = np.random.default_rng(2)
     Q, K = (rng.standard_normal((n, d)).astype(np.float32) for _ in range(2))
     q, k = torch.from_numpy(Q), torch.from_numpy(K)
-    threads = OPTIONS.threads
+    threads, scale = OPTIONS.threads, d**-0.5
 
     def blocked_topk():
         return torch.cat([torch.topk(q[i : i + 1024] @ k.T, 8).indices for i in range(0, n, 1024)])
 
-    found = hf.attention_topk(Q[None], K[None], 8, num_threads=threads)[0][0]
-    agree = (np.sort(found, 1) == np.sort(blocked_topk().numpy(), 1)).all(1).mean()
+    def blocked_softmax_topk():
+        blocks = (torch.softmax(q[i : i + 1024] @ k.T * scale, 1) for i in range(0, n, 1024))
+        return torch.cat([torch.topk(weights, 8).values for weights in blocks])
+
+    top = hf.attention_topk(Q[None], K[None], 8, num_threads=threads)
+    agree = (np.sort(top[0][0], 1) == np.sort(blocked_topk().numpy(), 1)).all(1).mean()
     assert agree > 0.999, agree  # logits that tie in float32 may be ordered otherwise
+    np.testing.assert_allclose(top[1][0], blocked_softmax_topk().numpy(), rtol=2e-4)
+    scores = hf.attention_topk(Q[None], K[None], 8, values="logits", num_threads=threads)
+    np.testing.assert_array_equal(scores[0], top[0])
     seconds = measure.interleaved(
         {
-            "headfit": lambda: hf.attention_topk(Q, K, 8, num_threads=threads),
+            "logits": lambda: hf.attention_topk(Q, K, 8, values="logits", num_threads=threads),
+            "weights": lambda: hf.attention_topk(Q, K, 8, num_threads=threads),
             "torch blocked matmul + topk": blocked_topk,
+            "torch blocked softmax + topk": blocked_softmax_topk,
         },
         max(1, OPTIONS.repeat // 2),
     )
-    title = f"top-8 with weights, n={n:,}, d={d}"
-    measure.ratios(title, seconds, "headfit")
-    theirs = seconds["torch blocked matmul + topk"]
-    limit = RATES.product_seconds(n, d) + n * n / RATES.exp  # the weights need the row sums
-    measure.summarise(title, seconds["headfit"], "torch blocked matmul + topk", theirs, limit)
+    title = f"top-8, n={n:,}, d={d}"
+    measure.ratios(title, seconds, "logits")
+    product, exponentials = RATES.product_seconds(n, d), n * n / RATES.exp
+    for values, work, limit in (
+        ("logits", "matmul", product),
+        ("weights", "softmax", product + exponentials),  # weights need the row sums
+    ):
+        peer = f"torch blocked {work} + topk"
+        measure.summarise(f"{title}, {values}", seconds[values], peer, seconds[peer], limit)
     return seconds
 
 

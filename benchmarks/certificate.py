@@ -66,7 +66,7 @@ def compare(n, d):
         if mass:
             np.testing.assert_allclose(c.row_stray, stray, rtol=1e-3)
         seconds = measure.interleaved(
-            {"headfit": ours, "blocked NumPy": peer}, 1 if n > 50_000 else OPTIONS.repeat // 2
+            {"headfit": ours, "blocked NumPy": peer}, 1 if n > 50_000 else max(1, OPTIONS.repeat // 2)
         )
         what = "with tv and stray mass" if mass else "compare only"
         measure.ratios(f"certificate, n={n}, d={d}, {what}", seconds, "headfit")

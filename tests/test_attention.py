@@ -244,6 +244,8 @@ def check_everything(
     top = hf.attention_topk(Q, K, k, num_threads=1, **options)
     columns, weights = dense_topk(top, k) if not lead else top
     check_topk(columns, weights, logits, of_stored, ordered=bool(lead))
+    scores = hf.attention_topk(Q, K, k, values="logits", num_threads=1, **options)
+    check_topk_logits(scores, top, logits)
 
     applied = hf.attention_apply(Q, K, V, num_threads=1, **options)
     assert applied.dtype == dtype
@@ -261,6 +263,7 @@ def check_everything(
         np.testing.assert_array_equal(matrix, hf.attention_matrix(Q, K, **again))
         np.testing.assert_array_equal(applied, hf.attention_apply(Q, K, V, **again))
         same_topk(top, hf.attention_topk(Q, K, k, **again))
+        same_topk(scores, hf.attention_topk(Q, K, k, values="logits", **again))
         more = hf.attention_stats(Q, K, shares=(0.3, 0.9), **again)
         for name in ("entropy", "max_weight", "effective_support", "log_sum", "keys_for_share"):
             np.testing.assert_array_equal(getattr(stats, name), getattr(more, name))
@@ -288,6 +291,21 @@ def dense_topk(top: sp.csr_array, k: int) -> tuple[np.ndarray, np.ndarray]:
         columns[i, :count] = top.indices[row]
         weights[i, :count] = top.data[row]
     return columns, weights
+
+
+def check_topk_logits(scores: Any, top: Any, logits: np.ndarray) -> None:
+    """The keys of the weights, with the very logits that `attention_logits` gives."""
+    if sp.issparse(scores):
+        for name in ("indptr", "indices"):
+            np.testing.assert_array_equal(getattr(scores, name), getattr(top, name))
+        rows = np.repeat(np.arange(scores.shape[0]), np.diff(scores.indptr))
+        np.testing.assert_array_equal(scores.data, logits[rows, scores.indices])
+    else:
+        np.testing.assert_array_equal(scores[0], top[0])
+        there = np.take_along_axis(logits, np.maximum(scores[0], 0), axis=-1)
+        np.testing.assert_array_equal(scores[1], np.where(scores[0] < 0, -np.inf, there))
+        scores = scores[1]
+    assert scores.dtype == logits.dtype
 
 
 def check_topk(
@@ -1018,6 +1036,10 @@ def test_topk_by_tiles_is_topk_by_hits(mask: Any) -> None:
     if mask is None:  # other blocks of rows
         for a, b in zip(whole, hf.attention_topk(Q[:, 13:], K, 5), strict=True):
             np.testing.assert_array_equal(a[:, 13:], b)
+    scores = hf.attention_topk(Q, K, 5, values="logits", mask=mask)
+    check_topk_logits(scores, whole, hf.attention_logits(Q, K, mask=mask))
+    for a, b in zip(scores, hf.attention_topk(Q, K, 5, values="logits", mask=dense), strict=True):
+        np.testing.assert_array_equal(a, b)
 
 
 def test_topk_ties_go_to_the_lower_column() -> None:
@@ -1027,6 +1049,9 @@ def test_topk_ties_go_to_the_lower_column() -> None:
         np.testing.assert_array_equal(top.indices.reshape(5, k), np.tile(np.arange(k), (5, 1)))
         columns, weights = hf.attention_topk(Q[None], K, k)
         np.testing.assert_array_equal(columns[0], np.tile(np.arange(k), (5, 1)))
+        same_topk(
+            (columns, np.zeros((1, 5, k))), hf.attention_topk(Q[None], K, k, values="logits")
+        )
         assert ulps(weights, np.full(weights.shape, Real(1) / 600)) <= 4
     # Equal values in different tiles, with larger ones between.
     K = RNG(7).integers(0, 4, (600, 1)).astype(np.float32)
@@ -1047,6 +1072,19 @@ def test_topk_of_fewer_keys_than_k() -> None:
     np.testing.assert_array_equal(columns[0, 0], [0, -1, -1, -1])
     np.testing.assert_array_equal(weights[0, 0], [1, 0, 0, 0])
     assert (np.diff(weights, axis=-1) <= 0).all()
+    scores = hf.attention_topk(Q, K, 4, values="logits", mask="causal")
+    np.testing.assert_array_equal(np.diff(scores.indptr), [1, 2, 3, 4, 4, 4])
+    columns, logits = hf.attention_topk(Q[None], K[None], 4, values="logits", mask="causal")
+    np.testing.assert_array_equal(columns[0, 0], [0, -1, -1, -1])
+    np.testing.assert_array_equal(logits[0, 0, 1:], [-np.inf] * 3)
+
+
+def test_topk_values_of_another_kind() -> None:
+    Q, K, _ = problem("float64", (6, 6, 3))
+    with pytest.raises(InputError, match="values must be 'weights' or 'logits'; got 'scores'"):
+        hf.attention_topk(Q, K, 2, values="scores")
+    with pytest.raises(InputError, match="renormalize scales weights; got values='logits'"):
+        hf.attention_topk(Q, K, 2, values="logits", renormalize=True)
 
 
 def test_topk_weights_are_of_the_whole_row_unless_renormalized() -> None:
@@ -1134,7 +1172,9 @@ def test_attention_is_the_functions_with_settings() -> None:
     np.testing.assert_array_equal(attention.matrix(), hf.attention_matrix(Q, K, **options))
     np.testing.assert_array_equal(attention.logits(), hf.attention_logits(Q, K, **options))
     np.testing.assert_array_equal(attention.apply(V), hf.attention_apply(Q, K, V, **options))
-    same_topk(attention.topk(2), hf.attention_topk(Q, K, 2, **options))
+    for values in ("weights", "logits"):
+        top = hf.attention_topk(Q, K, 2, values=values, **options)
+        same_topk(attention.topk(2, values=values), top)
     np.testing.assert_array_equal(
         attention.stats().entropy, hf.attention_stats(Q, K, **options).entropy
     )

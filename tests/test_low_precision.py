@@ -57,6 +57,7 @@ READERS = {
     "matrix": lambda Q, K: hf.attention_matrix(Q, K),
     "logits": lambda Q, K: hf.attention_logits(Q, K),
     "topk": lambda Q, K: hf.attention_topk(Q, K, 3)[1],
+    "topk logits": lambda Q, K: hf.attention_topk(Q, K, 3, values="logits")[1],
     "apply": lambda Q, K: hf.attention_apply(Q, K, K),
     "stats": lambda Q, K: hf.attention_stats(Q, K).entropy,
     "describe": lambda Q, K: hf.describe(Q, K).column_mass,

@@ -67,18 +67,23 @@ void bind_scores(py::module_& m) {
     });
   }, py::arg("logits"), py::arg("out"), py::arg("threads"));
 
-  m.def("attention_topk", [](const LogitArrays& x, py::array columns, py::array weights,
-                             int threads) {
+  m.def("attention_topk", [](const LogitArrays& x, py::array columns, py::array values,
+                             bool as_logits, int threads) {
     const Run run = make_run(threads);
     compute_in(x.in_double(), [&]<class T>() {
       const Index k = columns.shape(2);
       const LogitSource<T> source = x.view<T>();
       const auto which = out_of<Offset>(columns, x.heads(), x.row_count(), k);
-      const OutHeads<T> to = out_of<T>(weights, x.heads(), x.row_count(), k);
+      const OutHeads<T> to = out_of<T>(values, x.heads(), x.row_count(), k);
       const py::gil_scoped_release release;
-      attention_topk(source, k, which, to, run);
+      if (as_logits) {
+        attention_topk_logits(source, k, which, to, run);
+      } else {
+        attention_topk(source, k, which, to, run);
+      }
     });
-  }, py::arg("logits"), py::arg("columns"), py::arg("weights"), py::arg("threads"));
+  }, py::arg("logits"), py::arg("columns"), py::arg("values"), py::arg("as_logits"),
+     py::arg("threads"));
 
   m.def("attention_apply", [](const LogitArrays& x, py::array v, py::array out, int threads) {
     const Run run = make_run(threads);

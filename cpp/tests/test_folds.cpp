@@ -121,7 +121,11 @@ void check_topk() {
       for (const int threads : {1, 3}) {
         Stack<Offset> columns(p.heads, source.row_count(), k, -9);
         Stack<T> weights(p.heads, source.row_count(), k, T(-9));
+        Stack<Offset> same(p.heads, source.row_count(), k, -9);
+        Stack<T> scores(p.heads, source.row_count(), k, T(-9));
         attention_topk(source, k, columns.out(), weights.out(), {threads, {}});
+        attention_topk_logits(source, k, same.out(), scores.out(), {threads, {}});
+        CHECK_THAT(same.data == columns.data, where);
         for (Index h = 0; h < p.heads; ++h) {
           for (Index i = 0; i < columns.rows; ++i) {
             std::vector<Index> order(static_cast<std::size_t>(p.m));
@@ -135,6 +139,8 @@ void check_topk() {
               CHECK_THAT(columns.at(h, i, place) == (exists ? col : -1), where, " row ", i);
               const auto& row = rows[std::size_t(h * columns.rows + i)];
               const Real want = exists ? row[std::size_t(col)] : 0;
+              const T score = exists ? logits.at(h, i, col) : -T(infinity);
+              CHECK_THAT(scores.at(h, i, place) == score, where, " row ", i);
               CHECK_THAT(ulps(weights.at(h, i, place), want) <= topk_ulps, where, " row ", i, ": ",
                          weights.at(h, i, place), " for ", want);
             }
@@ -348,6 +354,8 @@ TEST(bad_k_and_bad_values) {
   for (const Index k : {0, 6}) {
     CHECK_THROWS(InputError, "k must lie in 1 ... 5",
                  attention_topk(p.source(), k, columns.out(), weights.out(), {1, {}}));
+    CHECK_THROWS(InputError, "k must lie in 1 ... 5",
+                 attention_topk_logits(p.source(), k, columns.out(), weights.out(), {1, {}}));
   }
   CHECK_THROWS(InputError, "V must have",
                attention_apply(p.source(), v.view(), out.out(), {1, {}}));

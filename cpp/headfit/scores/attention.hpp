@@ -32,6 +32,12 @@ template <class T>
 void attention_topk(const LogitSource<T>& source, Index k, const OutHeads<Offset>& columns,
                     const OutHeads<T>& weights, const Run& run);
 
+// The same columns with their logits, without the sums that weights need. Places beyond the keys
+// a row has: column -1, logit -inf.
+template <class T>
+void attention_topk_logits(const LogitSource<T>& source, Index k, const OutHeads<Offset>& columns,
+                           const OutHeads<T>& logits, const Run& run);
+
 // Attention times values without the matrix; v has the heads of K.
 template <class T>
 void attention_apply(const LogitSource<T>& source, const Heads<T>& v, const OutHeads<T>& out,

@@ -5,8 +5,8 @@
 
 #include "headfit/scores/attention.hpp"
 #include "headfit/scores/best_few.hpp"
+#include "headfit/scores/row_lists.hpp"
 #include "headfit/scores/softmax_row.hpp"
-#include "headfit/scores/stream.hpp"
 
 namespace headfit {
 namespace {
@@ -171,13 +171,8 @@ class TopkFold {
 template <class T>
 void attention_topk(const LogitSource<T>& source, Index k, const OutHeads<Offset>& columns,
                     const OutHeads<T>& weights, const Run& run) {
-  if (k < 1 || k > source.k.rows) {
-    throw InputError("k must lie in 1 ... " + std::to_string(source.k.rows) +
-                     ", the number of keys; got " + std::to_string(k));
-  }
-  // The lists of a block's rows are at hand while the keys pass by: many rows if lists are short.
-  const Index rows = k <= Blocking<T>::tile_cols ? scan_block(source) : Blocking<T>::tile_rows;
-  stream_tiles(source, run, [&] { return TopkFold<T>(k, columns, weights); }, rows);
+  check_list_length(k, source.k.rows);
+  stream_tiles(source, run, [&] { return TopkFold<T>(k, columns, weights); }, list_rows(source, k));
 }
 
 template void attention_topk(const LogitSource<float>&, Index, const OutHeads<Offset>&,

@@ -6,7 +6,6 @@
 #include <vector>
 
 #include "headfit/construct/key_sums.hpp"
-#include "headfit/scores/write_row.hpp"
 
 namespace headfit {
 namespace {
@@ -24,8 +23,16 @@ double margin_of(double leak, double distortion) {
   return std::log(1 / leak) + std::log1p(distortion);
 }
 
+// Rows that a thread takes at a time: several of the pages, up to 2 MiB, that the system clears
+// when they are first written to. Where threads meet in a page both would clear one. The rows are
+// written through the caches, which just then hold the page.
+Index rows_at_once(Index rows, Index row_bytes) {
+  constexpr Index few = 64, bytes = Index(8) << 20;
+  return std::max(few, std::min(bytes / std::max<Index>(1, row_bytes), rows / few));
+}
+
 // K = G / sqrt(d); the signs of a Rademacher sketch are kept too.
-template <class T, simd::Store how>
+template <class T>
 void write_keys(Sketch kind, std::uint64_t seed, T size, Eigen::Ref<Matrix<T>> k,
                 Matrix<std::uint32_t>& signs, const Run& run) {
   parallel_rows(k.rows(), run, [&] {
@@ -33,16 +40,14 @@ void write_keys(Sketch kind, std::uint64_t seed, T size, Eigen::Ref<Matrix<T>> k
       for (Index j = first; j < end; ++j) {
         const T* values = row.make(j, size);
         std::copy(row.signs().begin(), row.signs().end(), signs.row(j).data());
-        simd::write_row<how>(k.row(j).data(), k.cols(),
-                             [&](Index c) { return simd::load(values + c); });
+        std::copy_n(values, k.cols(), k.row(j).data());
       }
-      if (how == simd::Store::streamed) simd::finish_streams();
     };
-  });
+  }, rows_at_once(k.rows(), k.cols() * Index(sizeof(T))));
 }
 
 // Q = B K / scale, a strip of columns of a few rows at a time.
-template <class T, simd::Store how, class Keys>
+template <class T, class Keys>
 class QueryRows {
  public:
   QueryRows(const Target& target, double tau, double scale, const Keys& keys,
@@ -61,16 +66,14 @@ class QueryRows {
       for (Index i = first; i < end; ++i) {
         const T* weights = weights_.data() + (target_.offsets[i] - target_.offsets[first]);
         keys_.sum(list_of(i), weights, begin, count, sums_.data());
-        const auto scale = simd::fill<T>(scale_);
-        simd::write_row<how>(q_.row(i).data() + begin, count, [&](Index c) {
-          return simd::ei::pdiv(simd::load(sums_.data() + c), scale);
-        });
+        q_.row(i).segment(begin, count) = Eigen::Map<const RowVector>(sums_.data(), count) / scale_;
       }
     }
-    if (how == simd::Store::streamed) simd::finish_streams();
   }
 
  private:
+  using RowVector = Eigen::Matrix<T, 1, Eigen::Dynamic>;
+
   KeyList list_of(Index i) const {
     const Column* columns = target_.columns + target_.offsets[i];
     const Index count = target_.offsets[i + 1] - target_.offsets[i];
@@ -88,26 +91,11 @@ class QueryRows {
   std::array<T, std::size_t(Keys::strip + 64)> sums_{};
 };
 
-template <class T, simd::Store how, class Keys>
+template <class T, class Keys>
 void write_queries(const Target& target, double tau, double scale, const Keys& keys,
                    Eigen::Ref<Matrix<T>> q, const Run& run) {
-  parallel_rows(target.n, run,
-                [&] { return QueryRows<T, how, Keys>(target, tau, scale, keys, q); });
-}
-
-template <class T, simd::Store how>
-void project(const Target& target, double tau, Sketch kind, std::uint64_t seed, double scale,
-             Eigen::Ref<Matrix<T>> q, Eigen::Ref<Matrix<T>> k, const Run& run) {
-  const T size = static_cast<T>(1 / std::sqrt(static_cast<double>(k.cols())));
-  const Index words = kind == Sketch::rademacher ? SketchRow<T>::sign_words(k.cols()) : 0;
-  Matrix<std::uint32_t> signs(target.n, words);
-  write_keys<T, how>(kind, seed, size, k, signs, run);
-  if (kind == Sketch::rademacher) {
-    write_queries<T, how>(target, tau, scale, SignKeys<T>(signs.data(), words, size), q, run);
-  } else {
-    const StoredKeys<T> keys(k.data(), k.cols(), k.outerStride());
-    write_queries<T, how>(target, tau, scale, keys, q, run);
-  }
+  parallel_rows(target.n, run, [&] { return QueryRows<T, Keys>(target, tau, scale, keys, q); },
+                rows_at_once(target.n, q.cols() * Index(sizeof(T))));
 }
 
 }  // namespace
@@ -125,10 +113,15 @@ void project_identity(const Target& target, double leak, double distortion, Sket
                       std::uint64_t seed, double scale, Eigen::Ref<Matrix<T>> q,
                       Eigen::Ref<Matrix<T>> k, const Run& run) {
   const double tau = margin_of(leak, distortion);
-  if (k.size() * Index(sizeof(T)) > simd::streamed_bytes) {
-    project<T, simd::Store::streamed>(target, tau, kind, seed, scale, q, k, run);
+  const T size = static_cast<T>(1 / std::sqrt(static_cast<double>(k.cols())));
+  const Index words = kind == Sketch::rademacher ? SketchRow<T>::sign_words(k.cols()) : 0;
+  Matrix<std::uint32_t> signs(target.n, words);
+  write_keys<T>(kind, seed, size, k, signs, run);
+  if (kind == Sketch::rademacher) {
+    write_queries<T>(target, tau, scale, SignKeys<T>(signs.data(), words, size), q, run);
   } else {
-    project<T, simd::Store::cached>(target, tau, kind, seed, scale, q, k, run);
+    const StoredKeys<T> keys(k.data(), k.cols(), k.outerStride());
+    write_queries<T>(target, tau, scale, keys, q, run);
   }
 }
 

@@ -56,26 +56,35 @@ Annealing::Outcome Annealing::from_given_start() {
   return settle(reheat_length, warm_steps);
 }
 
-// A quench that leaves many rows came too early: the hold goes on from where it was, with what
-// the quench left of averages.
+// A brief hold ends as soon as there is ample room. A quench that leaves many rows came too early:
+// the hold goes on from where it was, with what the quench left of averages.
 Annealing::Outcome Annealing::from_random_start(Index number, Index first_hold) {
   descent_.start_randomly(static_cast<std::uint64_t>(number));
   ++result_.starts;
   const Index last = hold_span * first_hold;
   const auto longer = [&](Index to) {
-    return to < first_hold ? first_hold : to + (2 * to + 4) / 5;
+    if (to >= first_hold) return to + (2 * to + 4) / 5;
+    return to < brief_hold ? std::min(to + look_every, first_hold) : first_hold;
   };
   Index from = 0;
-  for (Index to = std::min(brief_hold, first_hold);; from = std::exchange(to, longer(to))) {
+  for (Index to = std::min(first_look, first_hold);; to = longer(to)) {
     Outcome outcome = hold(from, to);
     if (outcome != Outcome::Left) return outcome;
-    const double most_hits = to < first_hold ? recipe_.few_hits : hits_to_quench;
-    if (descent_.hits_a_place() > most_hits && to < last) continue;
+    from = to;
+    if (descent_.hits_a_place() > most_hits(to, first_hold) && to < last) continue;
     const Places held = descent_.places();
-    outcome = settle(recipe_.held_length(to - 1), quench_steps);
+    const bool is_ample = to <= brief_hold && descent_.hits_a_place() <= ample_hits;
+    outcome = settle(recipe_.held_length(to - 1), is_ample ? ample_quench : quench_steps);
     if (outcome != Outcome::Left || to >= last) return outcome;
     descent_.go_to(held);
+    to = std::max(to, std::min(brief_hold, first_hold));  // no second quench before the hold that all fits may need
   }
+}
+
+// With more hits for each place of a list than these, a quench after so many steps is in vain.
+double Annealing::most_hits(Index steps, Index first_hold) const {
+  if (steps >= first_hold) return hits_to_quench;
+  return steps < brief_hold ? early_hits : recipe_.few_hits;
 }
 
 Annealing::Outcome Annealing::hold(Index from, Index to) {

@@ -22,6 +22,7 @@ class Annealing {
 
   Outcome from_given_start();
   Outcome from_random_start(Index number, Index first_hold);
+  double most_hits(Index steps, Index first_hold) const;
   Outcome hold(Index from, Index to);
   Outcome settle(float length, Index steps);
   Outcome anneal(float length, Index steps);

@@ -9,8 +9,14 @@
 
 namespace headfit::learned {
 
-inline constexpr Index brief_hold = 100;  // steps that do where a head has room to spare
+// Steps that do where a head has room to spare: how much room hits tell after the first few.
+inline constexpr Index brief_hold = 100;
+inline constexpr Index first_look = 30;
+inline constexpr Index look_every = 10;
 inline constexpr float brief_length = 0.1f;
+// Hits for each place of a list: with fewer there is ample room; before the brief hold is over,
+inline constexpr double ample_hits = 0.5;
+inline constexpr double early_hits = 0.25;
 
 struct Recipe {
   int list_cap = 24;       // off-support entries listed a row; even
@@ -51,6 +57,7 @@ struct Recipe {
 inline constexpr double hits_to_quench = 4;   // the same after a hold: with more it is too early
 inline constexpr Index hold_span = 10;        // the longest hold from one start, in first holds
 inline constexpr Index quench_steps = 200;    // from a held length to the last
+inline constexpr Index ample_quench = 100;    // the same where room is ample
 inline constexpr Index warm_steps = 500;      // from the reheat length, with a given start
 inline constexpr Index reheat_steps = 300;
 inline constexpr float reheat_length = 0.03f;

@@ -17,10 +17,10 @@ import measure
 HERE = Path(__file__).parent
 RUNS = {
     "attention": [],
-    "certificate": [],
+    "certificate": ["--million"],
     "projection": [],
     "max_margin": [],
-    "small_heads": ["--only", "--large", "--seeds", "1", "--peers"],
+    "small_heads": ["--only", "--large", "--largest", "--seeds", "1", "--peers"],
     "growth": [],
 }
 

@@ -1,4 +1,9 @@
-"""What one would write without headfit: full-batch Adam on the cross-entropy, n x n in memory."""
+"""What one would write without headfit: full-batch Adam on the cross-entropy, n x n in memory.
+
+The learning rate is the best of 0.02, 0.05, 0.1 and 0.2 on the targets of `small_heads.py`: with
+0.02 some and with 0.05 most are never reached. Numbers too small for their format count as zero,
+as they do in JAX; without that PyTorch takes five times as long.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +12,7 @@ import time
 import numpy as np
 
 LEAK, SPREAD = 0.05, 0.1
-LEARNING_RATE, CHECK_EVERY = 0.05, 50
+LEARNING_RATE, CHECK_EVERY = 0.2, 50
 
 
 def _start(A, dim):
@@ -21,6 +26,7 @@ def adam_in_torch(A, dim, limit, most_steps=None):
     """Return seconds (None: not certified) and steps to the tolerances."""
     import torch
 
+    torch.set_flush_denormal(True)
     dense, q, k = _start(A, dim)
     target = torch.from_numpy(dense)
     support, log_target = target > 0, torch.log(target.clamp_min(1e-30))

@@ -186,15 +186,17 @@ def main():
     parser.add_argument("--narrow", action="store_true", help="bfloat16 and float16 heads")
     parser.add_argument("--structured", action="store_true", help="bands, grids, trees, digits")
     parser.add_argument("--projection", action="store_true", help="beside the projection rung")
-    parser.add_argument("--peers", action="store_true", help="Adam in torch and JAX")
+    parser.add_argument("--peers", nargs="?", const="usual", choices=["usual", "smallest"],
+                        help="Adam in torch and JAX; at the smallest sizes too")  # fmt: skip
     parser.add_argument("--only", action="store_true", help="leave out the table of usual sizes")
     parser.add_argument("--limit", type=float, default=300, help="seconds for each fit and peer")
     options = parser.parse_args()
     print(f"{measure.machine()}; {options.threads} threads; leak {LEAK}, distortion expm1(0.1)")
-    cases = QUICK if options.quick else [] if options.only else DEFAULT
-    cases = cases + (SMALLEST if options.smallest else []) + (LARGE if options.large else [])
+    cases = [] if options.only else list(DEFAULT)
+    cases += (SMALLEST if options.smallest else []) + (LARGE if options.large else [])
+    cases = QUICK if options.quick else cases
     figures = {"heads": regular(cases, options.seeds, options)}
-    if options.largest:
+    if options.largest and not options.quick:
         figures["heads"] += regular(LARGEST, 1, options)
     if options.narrow:
         for dtype, narrow in NARROW.items():
@@ -204,7 +206,8 @@ def main():
     if options.projection:
         figures["projection"] = against_projection(options)
     if options.peers:
-        figures["peers"] = peers(PEERS, options)
+        cases = PEERS + (SMALLEST if options.peers == "smallest" else [])
+        figures["peers"] = peers(QUICK if options.quick else cases, options)
     measure.finish(options, figures)
 
 

@@ -1049,9 +1049,7 @@ def test_topk_ties_go_to_the_lower_column() -> None:
         np.testing.assert_array_equal(top.indices.reshape(5, k), np.tile(np.arange(k), (5, 1)))
         columns, weights = hf.attention_topk(Q[None], K, k)
         np.testing.assert_array_equal(columns[0], np.tile(np.arange(k), (5, 1)))
-        same_topk(
-            (columns, np.zeros((1, 5, k))), hf.attention_topk(Q[None], K, k, values="logits")
-        )
+        same_topk((columns, np.zeros((1, 5, k))), hf.attention_topk(Q[None], K, k, values="logits"))
         assert ulps(weights, np.full(weights.shape, Real(1) / 600)) <= 4
     # Equal values in different tiles, with larger ones between.
     K = RNG(7).integers(0, 4, (600, 1)).astype(np.float32)

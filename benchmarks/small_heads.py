@@ -191,6 +191,8 @@ def main():
     parser.add_argument("--only", action="store_true", help="leave out the table of usual sizes")
     parser.add_argument("--limit", type=float, default=300, help="seconds for each fit and peer")
     options = parser.parse_args()
+    if options.quick:
+        options.limit = min(options.limit, 10)
     print(f"{measure.machine()}; {options.threads} threads; leak {LEAK}, distortion expm1(0.1)")
     cases = [] if options.only else list(DEFAULT)
     cases += (SMALLEST if options.smallest else []) + (LARGE if options.large else [])

@@ -13,7 +13,7 @@ import numpy as np
 
 import headfit as hf
 import measure
-from peers import adam_in_jax, adam_in_torch
+from peers import FIRST_TRY, TUNED, adam_in_jax, adam_in_torch
 
 LEAK, DISTORTION = 0.05, np.expm1(0.1)
 
@@ -143,35 +143,33 @@ def against_projection(options):
 
 def peers(cases, options):
     """Adam to the same certificate for n <= 2048; the time of its step beyond."""
-    rows = [["n", "k", "d", "headfit s", "torch Adam", "steps", "JAX Adam", "steps"]]
+    rows = [["n", "k", "d", "headfit s", "Adam", "torch", "steps", "JAX", "steps"]]
     figures = []
     for n, k, dim in cases:
         A = hf.patterns.random_regular(n, k, gamma=2.0, rng=0)
-        cells, found = [str(n), str(k), str(dim)], {"n": n, "k": k, "dim": dim}
+        ours, found = "-", {"n": n, "k": k, "dim": dim}
         if n <= 2048:
             head = hf.fit(A, dim, leak=LEAK, distortion=DISTORTION, mass=False,
                           time_limit=options.limit, num_threads=options.threads)  # fmt: skip
-            cells.append(f"{head.seconds:.2f}" if judged(A, head) else "not certified")
+            ours = f"{head.seconds:.2f}" if judged(A, head) else "not certified"
             found["headfit"] = head.seconds
-        else:
-            cells.append("-")
-        for name, adam in (("torch", adam_in_torch), ("jax", adam_in_jax)):
-            try:
-                seconds, taken = adam(A, dim, options.limit, None if n <= 2048 else 3)
-            except ImportError:
-                cells += ["not installed", "-"]
-                continue
-            found[name] = {"seconds": seconds, "steps": taken}
-            if n > 2048:
-                cells += [f"{seconds / taken:.2f} s a step", str(taken)]
-            else:
+        for recipe in (FIRST_TRY, TUNED) if n <= 2048 else (TUNED,):
+            cells = [str(n), str(k), str(dim), ours, recipe.name]
+            for name, adam in (("torch", adam_in_torch), ("jax", adam_in_jax)):
+                try:
+                    seconds, taken = adam(A, dim, recipe, options.limit, None if n <= 2048 else 3)
+                except ImportError:
+                    cells += ["not installed", "-"]
+                    continue
+                found[f"{name}, {recipe.name}"] = {"seconds": seconds, "steps": taken}
+                if n > 2048:
+                    cells += [f"{seconds / taken:.2f} s a step", str(taken)]
+                    continue
                 cells += ["not certified" if seconds is None else f"{seconds:.1f} s", str(taken)]
-        print("  ".join(cells), flush=True)
-        rows.append(cells)
-        for name in {"torch", "jax"} & set(found) if n <= 2048 else ():
-            title = f"learned to a certificate, n={n:,}, k={k}, d={dim}"
-            taken = found[name]["seconds"]
-            measure.summarise(title, found["headfit"], f"Adam in {name}", taken)
+                title = f"learned to a certificate, n={n:,}, k={k}, d={dim}"
+                measure.summarise(title, head.seconds, f"Adam in {name}, {recipe.name}", seconds)
+            print("  ".join(cells), flush=True)
+            rows.append(cells)
         figures.append(found)
     measure.table(f"peers, {options.limit:.0f} s at most", rows)
     return figures

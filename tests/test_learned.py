@@ -239,6 +239,25 @@ def test_edges():
         assert certified(target, head)
 
 
+@pytest.mark.parametrize("effort", [1, 7, 29, 31, 99, 101, 300])
+def test_any_effort_ends(effort):
+    """The first looks at a hold come at fixed steps, whatever hold was asked for."""
+    target = as_target(hf.patterns.random_regular(200, 4, gamma=2.0, rng=0))
+    head = head_for(target, 2, effort=effort, patience=3.0)
+    report = head.settings["learned"]
+    assert report["status"] == "step limit"
+    assert 3 * effort <= report["steps"] <= 3 * effort + 1000
+
+
+def test_ample_room_is_seen_early():
+    """A head several sizes above the smallest takes one short hold and one short quench."""
+    target = as_target(hf.patterns.random_regular(300, 3, gamma=2.0, rng=0))
+    head = head_for(target, 10)
+    assert head.failed_rows.size == 0 and certified(target, head)
+    report = head.settings["learned"]
+    assert report["quenches"] == 1 and report["steps"] < 200
+
+
 @pytest.mark.parametrize("threads", [1, 2])
 def test_ctrl_c_stops_the_fit(threads):
     code = f"""

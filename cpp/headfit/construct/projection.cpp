@@ -15,7 +15,8 @@ template <class Put>
 void row_logits(const Target& target, Index i, double tau, const Put& put) {
   const auto weights = target.row_weights(i);
   if (weights.empty()) return;
-  const double least = *std::min_element(weights.begin(), weights.end());
+  double least = weights[0];
+  for (const double w : weights) least = std::min(least, w);
   for (std::size_t p = 0; p < weights.size(); ++p) put(p, std::log(weights[p] / least) + tau);
 }
 

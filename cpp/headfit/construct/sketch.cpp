@@ -1,6 +1,7 @@
 #include "headfit/construct/sketch.hpp"
 
 #include <algorithm>
+#include <bit>
 #include <numbers>
 
 #include "headfit/construct/signs.hpp"
@@ -52,6 +53,30 @@ void point_on_circle(const std::uint32_t* word, const T* radius, T* x, T* y) {
   }
 }
 
+// log u for u in (0, 1]: u = 2^e m, m in [sqrt(1/2), sqrt(2)), and the polynomial of Cephes' logf
+// for log m. It looks for no zeros, infinities or denormals: a quarter of the time of one that
+// does.
+float log_of_fraction(float u) {
+  static constexpr float p[] = {7.0376836292e-2f,  -1.1514610310e-1f, 1.1676998740e-1f,
+                                -1.2420140846e-1f, 1.4249322787e-1f,  -1.6668057665e-1f,
+                                2.0000714765e-1f,  -2.4999993993e-1f, 3.3333331174e-1f};
+  constexpr std::int32_t root_half = 0x3f3504f3;
+  constexpr float ln2_high = 0.693359375f, ln2_low = -2.12194440e-4f;
+  const auto bits = std::bit_cast<std::int32_t>(u);
+  const std::int32_t exponent = (bits - root_half) >> 23;
+  const float f = std::bit_cast<float>(bits - exponent * (1 << 23)) - 1;
+  float series = p[0];
+  for (int i = 1; i < 9; ++i) series = series * f + p[i];
+  const auto e = static_cast<float>(exponent);
+  const float f2 = f * f;
+  return f + (series * f * f2 + e * ln2_low - 0.5f * f2) + e * ln2_high;
+}
+
+void take_logs(Eigen::Array<float, blocks, 1>& fractions) {
+  for (float& u : fractions) u = log_of_fraction(u);
+}
+void take_logs(Eigen::Array<double, blocks, 1>& fractions) { fractions = fractions.log(); }
+
 // Four normals from each block: two pairs by Box and Muller, vectors of blocks at a time.
 template <class T>
 void gaussian_blocks(const Philox& stream, Index j, Index first, T factor, T* out) {
@@ -59,11 +84,11 @@ void gaussian_blocks(const Philox& stream, Index j, Index first, T factor, T* ou
   stream.blocks(static_cast<std::uint64_t>(j), static_cast<std::uint64_t>(first), words);
   Eigen::Array<T, blocks, 1> radius, normal[4];
   for (int pair = 0; pair < 4; pair += 2) {
-    T* u = radius.data();
     for (int b = 0; b < blocks; ++b) {
-      u[b] = (static_cast<T>(words[pair][b]) + T(0.5)) * (T(1) / T(4294967296.0));
+      radius[b] = (static_cast<T>(words[pair][b]) + T(0.5)) * (T(1) / T(4294967296.0));
     }
-    radius = (T(-2) * radius.log()).max(T(0)).sqrt();
+    take_logs(radius);
+    radius = (T(-2) * radius).max(T(0)).sqrt();
     point_on_circle(words[pair + 1], radius.data(), normal[pair].data(), normal[pair + 1].data());
   }
   const T* part[4] = {normal[0].data(), normal[1].data(), normal[2].data(), normal[3].data()};

@@ -88,14 +88,17 @@ TargetSummary validate_target(const Target& t, const Mask& mask, double sum_tole
       }
       continue;
     }
-    double sum = 0;
-    for (const double w : weights) sum += w;
+    double sum = 0, low = weights[0], high = weights[0];
+    for (const double w : weights) {
+      sum += w;
+      low = std::min(low, w);
+      high = std::max(high, w);
+    }
     if (!(std::abs(sum - 1) <= sum_tolerance)) {
       reject("A must have rows that sum to 1 within ", sum_tolerance, "; row ", i, " sums to ", sum,
              " (normalize=True scales the rows)");
     }
-    const auto [low, high] = std::minmax_element(weights.begin(), weights.end());
-    summary.gamma = std::max(summary.gamma, *high / *low);
+    summary.gamma = std::max(summary.gamma, high / low);
     summary.per_row = std::max(summary.per_row, static_cast<Index>(weights.size()));
     for (const Column j : t.row_columns(i)) ++column_counts[static_cast<std::size_t>(j)];
   }

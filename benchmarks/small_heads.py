@@ -104,7 +104,7 @@ def structured(options):
     for name, make in makers.items():
         for weights in ({}, {"gamma": 2.0}):
             A = make(rng=0, **weights)
-            head = hf.fit(A, leak=LEAK, distortion=DISTORTION, mass=False,
+            head = hf.fit(A, leak=LEAK, distortion=DISTORTION, mass=False, effort="medium",
                           time_limit=options.limit, num_threads=options.threads)  # fmt: skip
             judged(A, head)
             tried = " ".join(f"{t.dim}{'' if t.holds else ' no'}," for t in head.search.trials)

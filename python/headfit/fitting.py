@@ -163,7 +163,8 @@ def fit(
         of the format are at most half of what the distortion allows.
     effort : "low", "medium", "high" or int
         Of learned: the steps before its first quench; it gives up after 200 times as many, 24
-        times in a search. "low" is 300; the smallest sizes take thousands.
+        times in a search. "low" is 300; the smallest sizes take thousands. Structured patterns
+        (grids, trees) fit smaller heads with "medium", 1000, at little cost.
     init : (Q, K), optional
         Of learned: a start, with logits Q K^T, of the same or a smaller size.
     time_limit : float, optional

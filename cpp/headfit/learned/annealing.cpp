@@ -77,7 +77,7 @@ Annealing::Outcome Annealing::from_random_start(Index number, Index first_hold) 
     outcome = settle(recipe_.held_length(to - 1), is_ample ? ample_quench : quench_steps);
     if (outcome != Outcome::Left || to >= last) return outcome;
     descent_.go_to(held);
-    to = std::max(to, std::min(brief_hold, first_hold));  // no second quench before the hold that all fits may need
+    to = std::max(to, std::min(brief_hold, first_hold));  // a brief hold is quenched once
   }
 }
 

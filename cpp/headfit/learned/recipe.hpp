@@ -14,7 +14,8 @@ inline constexpr Index brief_hold = 100;
 inline constexpr Index first_look = 30;
 inline constexpr Index look_every = 10;
 inline constexpr float brief_length = 0.1f;
-// Hits for each place of a list: with fewer there is ample room; before the brief hold is over,
+// Hits for each place of a list: with fewer at its end there is ample room, and with so few that
+// it need not be awaited.
 inline constexpr double ample_hits = 0.5;
 inline constexpr double early_hits = 0.25;
 

@@ -253,9 +253,11 @@ def test_ample_room_is_seen_early():
     """A head several sizes above the smallest takes one short hold and one short quench."""
     target = as_target(hf.patterns.random_regular(300, 3, gamma=2.0, rng=0))
     head = head_for(target, 10)
-    assert head.failed_rows.size == 0 and certified(target, head)
+    assert head.failed_rows.size == 0
+    assert certified(target, head)
     report = head.settings["learned"]
-    assert report["quenches"] == 1 and report["steps"] < 200
+    assert report["quenches"] == 1
+    assert report["steps"] < 200
 
 
 @pytest.mark.parametrize("threads", [1, 2])

@@ -53,26 +53,28 @@ class QueryRows {
  public:
   QueryRows(const Target& target, double tau, double scale, const Keys& keys,
             Eigen::Ref<Matrix<T>> q)
-      : target_(target), tau_(tau), scale_(scale), keys_(keys), q_(q) {}
+      : target_(target), tau_(tau), scale_(static_cast<T>(scale)), keys_(keys), q_(q) {}
 
   void operator()(Index first, Index end) {
     weights_.resize(static_cast<std::size_t>(target_.offsets[end] - target_.offsets[first]));
     for (Index i = first; i < end; ++i) {
       T* weights = weights_.data() + (target_.offsets[i] - target_.offsets[first]);
       row_logits(target_, i, tau_,
-                 [&](std::size_t p, double logit) { weights[p] = static_cast<T>(logit / scale_); });
+                 [&](std::size_t p, double logit) { weights[p] = static_cast<T>(logit); });
     }
     for (Index begin = 0; begin < q_.cols(); begin += Keys::strip) {
       const Index count = std::min(Keys::strip, q_.cols() - begin);
       for (Index i = first; i < end; ++i) {
         const T* weights = weights_.data() + (target_.offsets[i] - target_.offsets[first]);
         keys_.sum(list_of(i), weights, begin, count, sums_.data());
-        std::copy_n(sums_.data(), count, q_.row(i).data() + begin);
+        q_.row(i).segment(begin, count) = Eigen::Map<const RowVector>(sums_.data(), count) / scale_;
       }
     }
   }
 
  private:
+  using RowVector = Eigen::Matrix<T, 1, Eigen::Dynamic>;
+
   KeyList list_of(Index i) const {
     const Column* columns = target_.columns + target_.offsets[i];
     const Index count = target_.offsets[i + 1] - target_.offsets[i];
@@ -83,7 +85,7 @@ class QueryRows {
 
   const Target& target_;
   double tau_;
-  double scale_;
+  T scale_;
   Keys keys_;
   Eigen::Ref<Matrix<T>> q_;
   std::vector<T> weights_;

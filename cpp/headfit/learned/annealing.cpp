@@ -71,9 +71,10 @@ Annealing::Outcome Annealing::from_random_start(Index number, Index first_hold) 
     Outcome outcome = hold(from, to);
     if (outcome != Outcome::Left) return outcome;
     from = to;
-    if (descent_.hits_a_place() > most_hits(to, first_hold) && to < last) continue;
+    const double hits = descent_.hits_a_place();
+    if (hits > most_hits(to, first_hold) && to < last) continue;
     const Places held = descent_.places();
-    const bool is_ample = to <= brief_hold && descent_.hits_a_place() <= ample_hits;
+    const bool is_ample = to <= brief_hold && hits <= ample_hits;
     outcome = settle(recipe_.held_length(to - 1), is_ample ? ample_quench : quench_steps);
     if (outcome != Outcome::Left || to >= last) return outcome;
     descent_.go_to(held);

@@ -223,6 +223,26 @@ def test_the_first_offending_row_is_named() -> None:
         hf.Target(A)
 
 
+@pytest.mark.parametrize("num_threads", [1, 2, 3])
+def test_large_targets_on_any_threads(num_threads: int) -> None:
+    A = hf.patterns.random_regular(20_000, 5, gamma=4.0, rng=0)
+    A.data[12_000 * 5 : 12_001 * 5] = [0.9, 0.025, 0.025, 0.025, 0.025]
+    target = hf.Target(A, num_threads=num_threads)
+    columns = np.bincount(A.indices)
+    assert (target.per_row, target.per_column, target.nonzeros) == (5, columns.max(), 100_000)
+    assert target.gamma == pytest.approx(36)
+    A.data[13_000 * 5] += 1
+    A.data[19_000 * 5] = np.nan
+    with pytest.raises(TargetError, match="row 13000 sums"):
+        hf.Target(A, num_threads=num_threads)
+
+
+@pytest.mark.parametrize("num_threads", [0, -1, 1.5, True])
+def test_bad_numbers_of_threads(num_threads: Any) -> None:
+    with pytest.raises(InputError, match="num_threads"):
+        hf.Target(GOOD, num_threads=num_threads)
+
+
 # Masks --------------------------------------------------------------------------------
 
 

@@ -18,17 +18,18 @@ void bind_pattern(py::module_& m) {
 
   m.def("validate_target", [](const Array<Offset>& offsets, const Array<Column>& columns,
                               const Array<double>& weights, const MaskArrays& mask,
-                              double sum_tolerance) {
+                              double sum_tolerance, int threads) {
     const Target target = target_of(offsets, columns, weights);
     const Mask view = mask.view();
+    const Run run = make_run(threads);
     TargetSummary s;
     {
       const py::gil_scoped_release release;
-      s = validate_target(target, view, sum_tolerance);
+      s = validate_target(target, view, sum_tolerance, run);
     }
     return py::make_tuple(s.per_row, s.per_column, s.gamma);
   }, py::arg("offsets"), py::arg("columns"), py::arg("weights"), py::arg("mask"),
-     py::arg("sum_tolerance"));
+     py::arg("sum_tolerance"), py::arg("threads"));
 }
 
 }  // namespace headfit::python

@@ -40,7 +40,7 @@ int show_a_band() {
   const Run all_cores;
 
   const Band band(n);
-  const TargetSummary summary = validate_target(band.view(), {}, 1e-9);
+  const TargetSummary summary = validate_target(band.view(), {}, 1e-9, all_cores);
   Matrix<float> q(n, d), k(n, d);
   project_identity<float>(band.view(), tolerances.leak, tolerances.distortion, Sketch::rademacher,
                           /*seed=*/1, scale, q, k, all_cores);

@@ -1,5 +1,6 @@
 // Random regular patterns, and what makes a target valid.
 #include <algorithm>
+#include <cmath>
 #include <limits>
 
 #include "check.hpp"
@@ -43,17 +44,45 @@ TEST(random_regular_refuses) {
 TEST(valid_targets) {
   OwnedTarget t;
   t.row({0, 2}, {0.25, 0.75}).row({2}, {1}).row({1, 2}, {0.5, 0.5});
-  const TargetSummary s = validate_target(t.view(), {}, 1e-9);
+  const TargetSummary s = validate_target(t.view(), {}, 1e-9, {});
   CHECK(s.nonzeros == 5);
   CHECK(s.per_row == 2);
   CHECK(s.per_column == 3);
   CHECK(s.gamma == 3);
 }
 
+TEST(threads_find_the_same_in_large_targets) {
+  OwnedTarget t;
+  const Index n = 20000;
+  for (Index i = 0; i < n; ++i) {
+    const Column c = static_cast<Column>(i);
+    if (i == n - 3) {
+      t.row({0, 1, 2, 3, 4, 5, 6}, {0.5, 0.1, 0.1, 0.1, 0.1, 0.05, 0.05});
+    } else if (i % 5 == 0) {
+      t.row({1, 9}, {0.8, 0.2});
+    } else {
+      t.row({7, 8, std::max(9, c)}, {0.5, 0.25, 0.25});
+    }
+  }
+  for (const int threads : {1, 2, 3, 0}) {
+    const TargetSummary s = validate_target(t.view(), {}, 1e-9, {threads, {}, nullptr});
+    CHECK(s.nonzeros == t.view().nonzeros());
+    CHECK(s.per_row == 7);
+    CHECK(s.per_column == n - n / 5 - 1);
+    CHECK_THAT(std::abs(s.gamma - 10) < 1e-12, s.gamma);
+  }
+  t.weights[static_cast<std::size_t>(t.offsets[15000])] = 0.75;
+  t.weights[static_cast<std::size_t>(t.offsets[19000])] = -1;
+  for (const int threads : {1, 2, 3, 0}) {
+    const Run run{threads, {}, nullptr};
+    CHECK_THROWS(TargetError, "row 15000 sums to", validate_target(t.view(), {}, 1e-9, run));
+  }
+}
+
 namespace {
 
 void rejected(const OwnedTarget& t, const char* part, const Mask& mask = {}) {
-  CHECK_THROWS(TargetError, part, validate_target(t.view(), mask, 1e-6));
+  CHECK_THROWS(TargetError, part, validate_target(t.view(), mask, 1e-6, {}));
 }
 
 }  // namespace
@@ -86,7 +115,7 @@ TEST(masks_of_targets) {
   causal.right = 0;
   OwnedTarget lower;
   lower.row({0}, {1}).row({0, 1}, {0.5, 0.5});
-  CHECK(validate_target(lower.view(), causal, 1e-6).per_column == 2);
+  CHECK(validate_target(lower.view(), causal, 1e-6, {}).per_column == 2);
   OwnedTarget upper;
   upper.row({1}, {1}).row({0}, {1});
   rejected(upper, "masked position, row 0, column 1", causal);
@@ -99,5 +128,5 @@ TEST(masks_of_targets) {
   Mask closed;
   closed.dense = dense;
   closed.dense_head = 9, closed.dense_row = 3, closed.dense_col = 1;
-  CHECK(validate_target(hole.view(), closed, 1e-6).nonzeros == 2);
+  CHECK(validate_target(hole.view(), closed, 1e-6, {}).nonzeros == 2);
 }

@@ -58,7 +58,12 @@ def attention_stats(
 ) -> tuple[_Float64, _Float64, _Float64, _Offsets]: ...
 def random_regular(n: int, k: int, seed: int) -> _Columns: ...
 def validate_target(
-    offsets: _Offsets, columns: _Columns, weights: _Float64, mask: Mask, sum_tolerance: float
+    offsets: _Offsets,
+    columns: _Columns,
+    weights: _Float64,
+    mask: Mask,
+    sum_tolerance: float,
+    threads: int,
 ) -> tuple[int, int, float]: ...
 def fill_sketch(g: _Floats, kind: str, seed: int, threads: int) -> None: ...
 def target_logits(

@@ -358,7 +358,7 @@ def certify(
             raise InputError("max_logit, accumulate and logits_dtype are of logits, not of matrix")
         if Q is not None or K is not None or scale is not None:
             raise InputError("matrix must be given alone, without Q, K or scale")
-        target = as_target(A, mask=mask, normalize=normalize)
+        target = as_target(A, mask=mask, normalize=normalize, num_threads=threads)
         M = as_stored_array(matrix, "matrix")
         _check_rows(target, M, "matrix")
         found = _core.certify_matrix(
@@ -372,7 +372,7 @@ def certify(
     if mask is None and isinstance(A, Target) and not hasattr(Q, "mask"):
         mask = A.mask
     attention = _as_attention(Q, K, scale, mask)
-    target = as_target(A, mask=attention.mask, normalize=normalize)
+    target = as_target(A, mask=attention.mask, normalize=normalize, num_threads=threads)
     q, k = attention.stored
     _check_rows(target, q, "Q")
     _check_rows(target, k, "K")

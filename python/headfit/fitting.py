@@ -254,7 +254,7 @@ def fit(
         keys = keys if isinstance(keys, KeyTable) else KeyTable(keys)
         size = keys.dim if size is None else size
     limit = SEARCH_SECONDS if time_limit is None and size is None else time_limit
-    target = as_target(A, mask=mask, normalize=normalize)
+    target = as_target(A, mask=mask, normalize=normalize, num_threads=num_threads)
     bar = Progress(target.n) if progress else None
     watch = callback if bar is None else bar.watching(callback)
     task = Task(

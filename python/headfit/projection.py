@@ -107,7 +107,7 @@ def project_attention(
     if dtype not in ("float32", "float64"):
         raise InputError(f'dtype must be "float32" or "float64"; got {dtype!r}')
     size = as_count(dim, "dim", 1)
-    target = as_target(A, mask=mask, normalize=normalize)
+    target = as_target(A, mask=mask, normalize=normalize, num_threads=num_threads)
     used = check_scale(scale, size)
     head = project(
         target,

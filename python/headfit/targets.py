@@ -12,7 +12,7 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from headfit import _core
-from headfit._arrays import BFLOAT16, as_array, is_sparse, widened
+from headfit._arrays import BFLOAT16, as_array, is_sparse, thread_count, widened
 from headfit._files import UNREADABLE
 from headfit._masks import core_mask
 from headfit._text import mask_text
@@ -90,7 +90,7 @@ def _as_csr(A: Any) -> sp.csr_array:
     if matrix.shape[0] >= 2**31:
         raise TargetError(f"A must have fewer than 2**31 rows; got {matrix.shape[0]}")
     csr: sp.csr_array = sp.csr_array(matrix, dtype=np.float64)
-    if csr.has_canonical_format and bool((csr.data != 0).all()):
+    if csr.has_canonical_format and bool(csr.data.all()):
         return csr
     if is_sparse(A):
         csr = csr.copy()  # indices may be shared with A whatever the dtypes
@@ -115,6 +115,8 @@ class Target:
     normalize : bool, default False
         Scale every row to sum to 1.
     sum_tolerance : float, default 1e-6
+    num_threads : int, optional
+        Threads that check it; by default as many as there are cores. A small one takes one.
 
     Attributes
     ----------
@@ -161,16 +163,18 @@ class Target:
         mask: Any = None,
         normalize: bool = False,
         sum_tolerance: float = SUM_TOLERANCE,
+        num_threads: int | None = None,
     ) -> None:
+        threads = thread_count(num_threads)
         csr = _as_csr(A.matrix if isinstance(A, Target) else A)
         checked = core_mask(mask, (), (csr.shape[0], csr.shape[0]))
         if normalize:
-            _core.validate_target(*self._parts(csr), checked, np.inf)
+            _core.validate_target(*self._parts(csr), checked, np.inf, threads)
             sums = np.asarray(csr.sum(axis=1)).ravel()
             scale = np.repeat(np.where(sums > 0, sums, 1.0), np.diff(csr.indptr))
             csr = sp.csr_array((csr.data / scale, csr.indices, csr.indptr), shape=csr.shape)
         per_row, per_column, gamma = _core.validate_target(
-            *self._parts(csr), checked, float(sum_tolerance)
+            *self._parts(csr), checked, float(sum_tolerance), threads
         )
         for name, value in {
             "matrix": csr,
@@ -210,10 +214,12 @@ class Target:
         )
 
 
-def as_target(A: Any, *, mask: Any = None, normalize: bool = False) -> Target:
+def as_target(
+    A: Any, *, mask: Any = None, normalize: bool = False, num_threads: int | None = None
+) -> Target:
     """Return `A` as a Target with this mask; one that fits already is not checked again."""
     if isinstance(A, Target) and not normalize and (mask is None or mask is A.mask):
         return A
     if isinstance(A, Target) and mask is None:
         mask = A.mask
-    return Target(A, mask=mask, normalize=normalize)
+    return Target(A, mask=mask, normalize=normalize, num_threads=num_threads)

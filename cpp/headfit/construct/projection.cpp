@@ -3,21 +3,24 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <vector>
 
 #include "headfit/construct/key_sums.hpp"
 
 namespace headfit {
 namespace {
 
-// The logit of every nonzero of a row.
-template <class Put>
-void row_logits(const Target& target, Index i, double tau, const Put& put) {
-  const auto weights = target.row_weights(i);
-  if (weights.empty()) return;
-  double least = weights[0];
-  for (const double w : weights) least = std::min(least, w);
-  for (std::size_t p = 0; p < weights.size(); ++p) put(p, std::log(weights[p] / least) + tau);
+// The logits of the nonzeros of some rows.
+void logits_of_rows(const Target& target, Index first, Index end, double tau, double* out) {
+  double* ratio = out;
+  for (Index i = first; i < end; ++i) {
+    const auto weights = target.row_weights(i);
+    if (weights.empty()) continue;
+    const double least = *std::min_element(weights.begin(), weights.end());
+    ratio = std::transform(weights.begin(), weights.end(), ratio,
+                           [least](double weight) { return weight / least; });
+  }
+  Eigen::Map<Eigen::ArrayXd> logits(out, ratio - out);
+  logits = logits.log() + tau;
 }
 
 double margin_of(double leak, double distortion) {
@@ -56,12 +59,9 @@ class QueryRows {
       : target_(target), tau_(tau), scale_(static_cast<T>(scale)), keys_(keys), q_(q) {}
 
   void operator()(Index first, Index end) {
-    weights_.resize(static_cast<std::size_t>(target_.offsets[end] - target_.offsets[first]));
-    for (Index i = first; i < end; ++i) {
-      T* weights = weights_.data() + (target_.offsets[i] - target_.offsets[first]);
-      row_logits(target_, i, tau_,
-                 [&](std::size_t p, double logit) { weights[p] = static_cast<T>(logit); });
-    }
+    logits_.resize(target_.offsets[end] - target_.offsets[first]);
+    logits_of_rows(target_, first, end, tau_, logits_.data());
+    weights_ = logits_.cast<T>();
     for (Index begin = 0; begin < q_.cols(); begin += Keys::strip) {
       const Index count = std::min(Keys::strip, q_.cols() - begin);
       for (Index i = first; i < end; ++i) {
@@ -88,7 +88,8 @@ class QueryRows {
   T scale_;
   Keys keys_;
   Eigen::Ref<Matrix<T>> q_;
-  std::vector<T> weights_;
+  Vector<double> logits_;
+  Vector<T> weights_;
   std::array<T, std::size_t(Keys::strip + 64)> sums_{};
 };
 
@@ -102,11 +103,7 @@ void write_queries(const Target& target, double tau, double scale, const Keys& k
 }  // namespace
 
 void target_logits(const Target& target, double leak, double distortion, std::span<double> b) {
-  const double tau = margin_of(leak, distortion);
-  for (Index i = 0; i < target.n; ++i) {
-    double* row = b.data() + target.offsets[i];
-    row_logits(target, i, tau, [&](std::size_t p, double logit) { row[p] = logit; });
-  }
+  logits_of_rows(target, 0, target.n, margin_of(leak, distortion), b.data());
 }
 
 template <class T>

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <limits>
 #include <sstream>
 #include <vector>
@@ -71,14 +72,16 @@ void check_row(const Target& t, const Mask& mask, Index i) {
   }
 }
 
-}  // namespace
-
-TargetSummary validate_target(const Target& t, const Mask& mask, double sum_tolerance) {
-  check_structure(t);
+// What is found in some of the rows.
+struct Found {
   TargetSummary summary;
-  summary.nonzeros = t.nonzeros();
-  std::vector<Column> column_counts(static_cast<std::size_t>(t.n), 0);
-  for (Index i = 0; i < t.n; ++i) {
+  std::vector<Column> column_counts;
+};
+
+Found check_rows(const Target& t, const Mask& mask, double sum_tolerance, Index first, Index end) {
+  Found found{{}, std::vector<Column>(static_cast<std::size_t>(t.n), 0)};
+  TargetSummary& summary = found.summary;
+  for (Index i = first; i < end; ++i) {
     check_row(t, mask, i);
     const auto weights = t.row_weights(i);
     if (weights.empty()) {
@@ -100,12 +103,36 @@ TargetSummary validate_target(const Target& t, const Mask& mask, double sum_tole
     }
     summary.gamma = std::max(summary.gamma, high / low);
     summary.per_row = std::max(summary.per_row, static_cast<Index>(weights.size()));
-    for (const Column j : t.row_columns(i)) ++column_counts[static_cast<std::size_t>(j)];
+    for (const Column j : t.row_columns(i)) ++found.column_counts[static_cast<std::size_t>(j)];
   }
-  if (t.n > 0) {
-    summary.per_column = *std::max_element(column_counts.begin(), column_counts.end());
+  return found;
+}
+
+}  // namespace
+
+TargetSummary validate_target(const Target& t, const Mask& mask, double sum_tolerance,
+                              const Run& run) {
+  check_structure(t);
+  // The columns are counted by every thread for itself: in no more memory than the columns take.
+  constexpr Index few = 1 << 14;
+  const Index parts = run.thread_count(t.nonzeros() / std::max(t.n, few));
+  std::vector<Found> found(static_cast<std::size_t>(parts));
+  parallel_for(parts, run, [&](Index part) {
+    found[static_cast<std::size_t>(part)] =
+        check_rows(t, mask, sum_tolerance, t.n * part / parts, t.n * (part + 1) / parts);
+  });
+
+  TargetSummary all = found[0].summary;
+  all.nonzeros = t.nonzeros();
+  std::vector<Column>& counts = found[0].column_counts;
+  for (std::size_t part = 1; part < found.size(); ++part) {
+    all.gamma = std::max(all.gamma, found[part].summary.gamma);
+    all.per_row = std::max(all.per_row, found[part].summary.per_row);
+    std::transform(counts.begin(), counts.end(), found[part].column_counts.begin(), counts.begin(),
+                   std::plus<>());
   }
-  return summary;
+  if (t.n > 0) all.per_column = *std::max_element(counts.begin(), counts.end());
+  return all;
 }
 
 }  // namespace headfit

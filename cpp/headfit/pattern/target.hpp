@@ -1,6 +1,7 @@
 // Sparse targets: a view, and the check that one is a valid attention pattern.
 #pragma once
 
+#include "headfit/base/threads.hpp"
 #include "headfit/base/types.hpp"
 #include "headfit/scores/source.hpp"
 
@@ -33,6 +34,7 @@ struct TargetSummary {
 // sorted and in range, weights positive and finite, every row sums to 1 within
 // `sum_tolerance`, nothing lies on a masked position, and a row is empty only where
 // the mask leaves it nothing.
-TargetSummary validate_target(const Target& target, const Mask& mask, double sum_tolerance);
+TargetSummary validate_target(const Target& target, const Mask& mask, double sum_tolerance,
+                              const Run& run);
 
 }  // namespace headfit

@@ -218,6 +218,7 @@ def test_the_time_limit_holds():
     [
         ({"effort": "huge"}, "effort"),
         ({"effort": 0}, "effort"),
+        ({"effort": 10**18}, "effort must lie in 1 ... 1000000000"),
         ({"init": np.ones((20, 2))}, "init"),
         ({"init": (np.ones((20, 4)), np.ones((20, 4)))}, "init"),
         ({"init": (np.ones((20, 2)), np.full((20, 2), np.inf))}, "finite"),

@@ -435,6 +435,8 @@ def test_arguments_refused():
         soft(wide, 0)
     with pytest.raises(hf.InputError, match="effort"):
         soft(wide, 2, effort="most")
+    with pytest.raises(hf.InputError, match="effort must lie in 1"):
+        soft(wide, 2, effort=10**18)
     with pytest.raises(hf.InputError, match="enough must lie"):
         soft(wide, 2, enough=0)
     with pytest.raises(hf.InputError, match="mask must be None or the target's own"):

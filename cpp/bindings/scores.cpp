@@ -57,15 +57,16 @@ void bind_scores(py::module_& m) {
     });
   }, py::arg("logits"), py::arg("out"), py::arg("threads"));
 
-  m.def("attention_matrix", [](const LogitArrays& x, py::array out, int threads) {
+  m.def("attention_matrix", [](const LogitArrays& x, py::array out, bool is_fresh, int threads) {
     const Run run = make_run(threads);
     compute_in(x.in_double(), [&]<class T>() {
       const LogitSource<T> source = x.view<T>();
-      const OutHeads<T> to = out_of<T>(out, x.heads(), x.row_count(), x.cols());
+      OutHeads<T> to = out_of<T>(out, x.heads(), x.row_count(), x.cols());
+      to.is_fresh = is_fresh;
       const py::gil_scoped_release release;
       attention_matrix(source, to, run);
     });
-  }, py::arg("logits"), py::arg("out"), py::arg("threads"));
+  }, py::arg("logits"), py::arg("out"), py::arg("is_fresh"), py::arg("threads"));
 
   m.def("attention_topk", [](const LogitArrays& x, py::array columns, py::array values,
                              bool as_logits, int threads) {

@@ -219,6 +219,9 @@ void check_large_matrix() {
     for (const Index shift : {0, 1}) {
       std::vector<T> out(std::size_t(n * stride + shift), T(-7));
       attention_matrix(p.source(), {out.data() + shift, n * stride, stride}, {2, {}});
+      std::vector<T> fresh(out.size(), T(-7));
+      attention_matrix(p.source(), {fresh.data() + shift, n * stride, stride, true}, {2, {}});
+      CHECK(fresh == out);
       p.rows.clear();
       for (Index i = shift; i < n; i += 10) p.rows.push_back(i);
       p.some_rows = true;

@@ -136,7 +136,8 @@ double recomputed_bound(const Keys& keys, const Row& row, const Witness& w) {
     CHECK(t.value > 0 || t.kind == ConstraintKind::RatioEqual);
     const double a = outside ? 0 : row.logs[at - row.support.begin()];
     const bool lower = t.kind == ConstraintKind::RatioLower || t.kind == ConstraintKind::Margin;
-    const bool on_b = t.kind == ConstraintKind::Margin || (outside && row.form == RowForm::Tolerance);
+    const bool on_b =
+        t.kind == ConstraintKind::Margin || (outside && row.form == RowForm::Tolerance);
     sums[on_b] += lower ? -t.value : t.value;
     for (Index i = 0; i < keys.d; ++i) {
       r[i] += (lower ? t.value : -t.value) * keys.data[t.column * keys.d + i];
@@ -178,7 +179,8 @@ TEST(a_square) {
     check_row(square, {{0, 1, 2, 3}, {0, 0, 0, 0}, form}, RowStatus::Optimal, {0, 0});
   }
   // Log-ratios cost what the tolerance leaves of them, and tilt the margin.
-  check_row(square, {{2, 3}, {0, 1}, RowForm::Equality}, RowStatus::Optimal, {1, level + delta + 1});
+  check_row(square, {{2, 3}, {0, 1}, RowForm::Equality}, RowStatus::Optimal,
+            {1, level + delta + 1});
   check_row(square, {{2, 3}, {0, 1}}, RowStatus::Optimal, {1 - delta, level + 1 - delta});
 }
 

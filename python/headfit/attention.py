@@ -304,9 +304,10 @@ def attention_matrix(
     """
     options = LogitOptions(scale, mask, key_lengths, bias, softcap, position)
     problem = _problem(Q, K, options, rows)
-    out = _check_out(out, problem, problem.keys)
-    _core.attention_matrix(problem.logits, problem.stack(out), thread_count(num_threads))
-    return out
+    made = _check_out(out, problem, problem.keys)
+    threads = thread_count(num_threads)
+    _core.attention_matrix(problem.logits, problem.stack(made), out is None, threads)
+    return made
 
 
 def attention_logits(

@@ -83,7 +83,7 @@ def check_effort(effort: str | int) -> int:
         if effort not in EFFORTS:
             raise InputError(f"effort must be one of {tuple(EFFORTS)} or steps; got {effort!r}")
         return EFFORTS[effort]
-    return as_count(effort, "effort", 1)
+    return as_count(effort, "effort", 1, 10**9)
 
 
 def _start(init: Any, n: int, dim: int) -> tuple[FloatArray | None, FloatArray | None]:

@@ -35,7 +35,7 @@ def check_effort(effort: str | int) -> tuple[int, float]:
         if effort not in EFFORTS:
             raise InputError(f"effort must be one of {tuple(EFFORTS)} or steps; got {effort!r}")
         return EFFORTS[effort]
-    return as_count(effort, "effort", 1), EFFORTS["high"][1]
+    return as_count(effort, "effort", 1, 10**9), EFFORTS["high"][1]
 
 
 def _history(kl: NDArray[np.float64]) -> list[tuple[int, float]]:

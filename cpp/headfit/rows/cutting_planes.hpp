@@ -28,7 +28,9 @@ class RowSolver {
   RowStatus status() const { return status_; }
 
   // Optimal: the answer. NeedsScan: where to scan, above which value, for how many.
-  std::span<const double> query() const { return {query_.data(), static_cast<size_t>(query_.size())}; }
+  std::span<const double> query() const {
+    return {query_.data(), static_cast<size_t>(query_.size())};
+  }
   double threshold() const { return threshold_; }
   int limit() const { return settings_.cuts_per_round; }
 

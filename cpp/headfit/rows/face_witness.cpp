@@ -52,7 +52,8 @@ void make_sums_exact(std::vector<Multiplier>& terms, RowForm form) {
 
 }  // namespace
 
-Witness make_witness(const KeyView& keys, const RowProblem& problem, std::vector<Multiplier> terms) {
+Witness make_witness(const KeyView& keys, const RowProblem& problem,
+                     std::vector<Multiplier> terms) {
   make_sums_exact(terms, problem.form);
   Witness out;
   out.terms = std::move(terms);
@@ -92,12 +93,15 @@ Witness make_witness(const KeyView& keys, const RowProblem& problem, std::vector
   real residual2 = 0;
   for (std::ptrdiff_t i = 0; i < keys.cols; ++i) {
     real sum = 0;
-    for (const auto& t : out.terms) sum -= sign_of(t.kind) * static_cast<real>(t.value) * keys.row(t.column)[i];
+    for (const auto& t : out.terms) {
+      sum -= sign_of(t.kind) * static_cast<real>(t.value) * keys.row(t.column)[i];
+    }
     residual2 += sum * sum;
   }
   // Standard summation bounds, each with room to spare.
   const real count = static_cast<real>(out.terms.size() + keys.cols + 8);
-  const real residual_high = std::sqrt(residual2) * (1 + count * unit) + count * unit * weight_times_key;
+  const real residual_high =
+      std::sqrt(residual2) * (1 + count * unit) + count * unit * weight_times_key;
   const real gap_low = gap - count * unit * gap_size;
   out.residual = static_cast<double>(std::sqrt(residual2));
   out.gap = static_cast<double>(gap);

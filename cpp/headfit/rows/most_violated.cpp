@@ -28,7 +28,8 @@ int MostViolated::find(ConstraintPool& pool, const WorkingSet& set, double allow
   for (int g = 0; g < ConstraintPool::groups; ++g) level_[g] = set.level(pool, g);
   int row = worst_listed(pool, set, allowed);
   if (row >= 0) return row;
-  for (const auto precision : {ConstraintPool::Precision::Single, ConstraintPool::Precision::Double}) {
+  using enum ConstraintPool::Precision;
+  for (const auto precision : {Single, Double}) {
     const double missed = pool.multiply(set.q, precision);
     if (std::isinf(missed)) continue;
     sweep(pool, set, allowed - missed);

@@ -15,6 +15,7 @@ struct OutHeads {
   T* data = nullptr;
   Index head_stride = 0;
   Index row_stride = 0;
+  bool is_fresh = false;  // never written to: the system clears its pages, into the caches
   T* row(Index head, Index row) const { return data + head * head_stride + row * row_stride; }
 };
 

@@ -92,7 +92,7 @@ void attention_logits(const LogitSource<T>& source, const OutHeads<T>& out, cons
 template <class T>
 void attention_matrix(const LogitSource<T>& source, const OutHeads<T>& out, const Run& run) {
   const Index entries = source.q.count * source.row_count() * source.k.rows;
-  if (entries * Index(sizeof(T)) > simd::streamed_bytes) {
+  if (!out.is_fresh && entries * Index(sizeof(T)) > simd::streamed_bytes) {
     write_matrix<T, simd::Store::streamed>(source, out, run);
   } else {
     write_matrix<T, simd::Store::cached>(source, out, run);

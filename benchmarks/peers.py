@@ -2,7 +2,8 @@
 
 Twice: as one would first write it, and with the best of the learning rates 0.02, 0.05, 0.1 and
 0.2 on the targets of `small_heads.py` (with 0.02 some and with 0.05 most are never reached) from
-queries that are the weighted sums of their keys. Numbers too small for their format count as
+queries that are the weighted sums of their keys; at 512 x 4 in d = 6 none of these rates, nor
+0.01 from a random start, gets there in 100 seconds. Numbers too small for their format count as
 zero, as they do in JAX; without that PyTorch takes up to five times as long.
 """
 

@@ -1,5 +1,6 @@
 // Rows of a result on their way to memory. A result larger than the caches is written past
 // them: nothing would find it there again, and lines need not be read before they are written.
+// Not so where its pages are fresh: the system clears them at the first touch, into the caches.
 #pragma once
 
 #include <algorithm>

@@ -76,7 +76,7 @@ class Keeping:
             num_threads=wanted.threads,
             **bounds,
         )
-        target = Target(kept.matrix, mask=wanted.attention.mask)
+        target = Target(kept.matrix, mask=wanted.attention.mask, num_threads=wanted.threads)
         columns = sinks(kept, exempt, per_column is None)
         return cls(wanted, kept, target, columns, leak, distortion)
 

@@ -53,6 +53,15 @@ def as_count(value: Any, name: str, least: int, most: int | None = None) -> int:
     return count
 
 
+def effort_steps(effort: str | int, named: dict[str, int]) -> int:
+    """Return the steps that a named effort stands for, or those given."""
+    if isinstance(effort, str):
+        if effort not in named:
+            raise InputError(f"effort must be one of {tuple(named)} or steps; got {effort!r}")
+        return named[effort]
+    return as_count(effort, "effort", 1, 10**9)
+
+
 def widened(array: NDArray[Any]) -> FloatArray:
     """Return a copy of 16-bit floats as float32; anything else as it is."""
     if array.dtype == BFLOAT16:  # the upper half of a float32

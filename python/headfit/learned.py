@@ -50,7 +50,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headfit import _core
-from headfit._arrays import FloatArray, as_count, as_float_array
+from headfit._arrays import FloatArray, as_float_array, effort_steps
 from headfit._files import require_memory
 from headfit._masks import core_mask
 from headfit.errors import InputError
@@ -79,11 +79,7 @@ def search_patience(n: int) -> float:
 
 def check_effort(effort: str | int) -> int:
     """Return the steps before the first quench."""
-    if isinstance(effort, str):
-        if effort not in EFFORTS:
-            raise InputError(f"effort must be one of {tuple(EFFORTS)} or steps; got {effort!r}")
-        return EFFORTS[effort]
-    return as_count(effort, "effort", 1, 10**9)
+    return effort_steps(effort, EFFORTS)
 
 
 def _start(init: Any, n: int, dim: int) -> tuple[FloatArray | None, FloatArray | None]:

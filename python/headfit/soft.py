@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headfit import _core
-from headfit._arrays import as_count, check_between, computed_in
+from headfit._arrays import as_count, check_between, computed_in, effort_steps
 from headfit._files import require_memory
 from headfit._masks import core_mask
 from headfit._soft_starts import given_start, log_svd, svd_head
@@ -21,8 +21,9 @@ from headfit.methods import Head
 
 __all__ = ["soft", "svd_head"]
 
-# Steps at most, and the relative decrease of the loss over ten steps that ends the descent.
-EFFORTS = {"low": (100, 1e-2), "medium": (500, 1e-3), "high": (5000, 1e-5)}
+# Steps at most; the relative decrease of the loss over ten of them that ends the descent.
+EFFORTS = {"low": 100, "medium": 500, "high": 5000}
+TOO_LITTLE = {"low": 1e-2, "medium": 1e-3, "high": 1e-5}
 # Mean KL of a row, in nats, below which float32 has little left to say.
 EXACT = 1e-6
 
@@ -31,11 +32,8 @@ Callback = Callable[[int, float], Any]
 
 def check_effort(effort: str | int) -> tuple[int, float]:
     """Return the most steps and the relative decrease over ten steps that is too little."""
-    if isinstance(effort, str):
-        if effort not in EFFORTS:
-            raise InputError(f"effort must be one of {tuple(EFFORTS)} or steps; got {effort!r}")
-        return EFFORTS[effort]
-    return as_count(effort, "effort", 1, 10**9), EFFORTS["high"][1]
+    steps = effort_steps(effort, EFFORTS)
+    return steps, TOO_LITTLE[effort if isinstance(effort, str) else "high"]
 
 
 def _history(kl: NDArray[np.float64]) -> list[tuple[int, float]]:

@@ -362,6 +362,72 @@ def test_attention_and_contradictions():
         hf.certify(A, attention, np.eye(3))
 
 
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ("causal", np.tril(np.ones((6, 6), bool))),
+        ("causal", ("window", (9, 0))),
+        (
+            ("window", 3),
+            sp.csr_array(np.tril(np.ones((6, 6), bool)) & ~np.tri(6, k=-3, dtype=bool)),
+        ),
+        (None, np.ones((1, 6), bool)),
+    ],
+)
+def test_masks_that_allow_the_same_agree(first, second):
+    A = np.eye(6)
+    Q = 6 * np.eye(6)
+    for mask, other in ((first, second), (second, first)):
+        certificate = hf.certify(hf.Target(A, mask=mask), hf.Attention(Q, np.eye(6), mask=other))
+        assert certificate.leak <= np.exp(-6 / np.sqrt(6)) * (1 + 1e-12)
+
+
+@pytest.mark.parametrize("other", [None, ("window", 2), np.eye(6, dtype=bool)])
+def test_masks_that_differ_are_refused(other):
+    target = hf.Target(np.eye(6), mask="causal")
+    with pytest.raises(hf.InputError, match="must have the same mask; the target's is 'causal'"):
+        hf.certify(target, hf.Attention(np.eye(6), np.eye(6), mask=other))
+    # A target that was checked under no mask is checked under the attention's.
+    assert hf.certify(np.eye(6), hf.Attention(np.eye(6), np.eye(6), mask=other)).n == 6
+
+
+def test_attention_takes_no_error_bounds():
+    with pytest.raises(TypeError, match="errors"):
+        hf.Attention(np.eye(2), np.eye(2), errors=(np.zeros(1), np.zeros(1)))
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("size", [1e-30, 1e-12, 1.0, 1e12, 1e30])
+def test_module_statements_at_every_magnitude(dtype, size):
+    rng = np.random.default_rng(3)
+    n, d = 5, 2
+    weights = (rng.normal(size=(2 * d, 2 * d)) * size).astype(dtype)
+    X = (rng.normal(size=(n, 2 * d)) / size).astype(dtype)
+    module = hf.SelfAttention(weights[:, :d], weights[:, d:])
+    exact = [[Fraction(float(x)) for x in row] for row in X]
+    W = [[Fraction(float(w)) for w in row] for row in weights]
+    products = [
+        [sum(a * W[p][c] for p, a in enumerate(row)) for c in range(2 * d)] for row in exact
+    ]
+    Q = [row[:d] for row in products]
+    K = [row[d:] for row in products]
+    scale = Fraction(module.scale)
+    logits = [[scale * sum(a * b for a, b in zip(q, k, strict=True)) for k in K] for q in Q]
+    A = hf.patterns.random_regular(n, 2, rng=0)
+    certificate = hf.certify(A, module(X), leak=0.5, distortion=10)
+    for i, (leak, distortion) in enumerate(exact_rows(A, logits)):
+        assert leak <= certificate.row_leak[i]
+        assert distortion <= certificate.row_distortion[i]
+        assert certificate.row_leak[i] <= leak * (1 + mp.mpf("1e-3"))
+
+
+def test_module_products_that_overflow_are_refused():
+    big = np.full((2, 1), 1e30, np.float32)
+    module = hf.SelfAttention(big, big)
+    with pytest.raises(hf.NonFiniteError, match="X W_Q must be finite; got inf at row 1, column 0"):
+        module(np.array([[1e-30, 0], [1e30, 1e30]], np.float32))
+
+
 def test_raise_if_failed_and_texts():
     good = hf.certify(np.eye(3), 9 * np.eye(3), np.eye(3), scale=1.0)
     assert good.raise_if_failed() is good

@@ -44,7 +44,7 @@ void bind_analysis(py::module_& m) {
     d["column_mass"] = column_mass;
     d["offset_mass"] = offset_mass;
     return d;
-  }, py::arg("logits"), py::arg("per_row"), py::arg("share"), py::arg("previous"),
+  }, Standard(), py::arg("logits"), py::arg("per_row"), py::arg("share"), py::arg("previous"),
      py::arg("threads"));
 
   m.def("logit_spectrum", [](const LogitArrays& x, int threads) {
@@ -58,7 +58,7 @@ void bind_analysis(py::module_& m) {
       logit_spectrum(source, out, run);
     });
     return py::make_tuple(values, centred);
-  }, py::arg("logits"), py::arg("threads"));
+  }, Standard(), py::arg("logits"), py::arg("threads"));
 }
 
 }  // namespace headfit::python

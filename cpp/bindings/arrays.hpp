@@ -8,6 +8,7 @@
 #include <pybind11/stl.h>
 
 #include "headfit/base/errors.hpp"
+#include "headfit/base/standard_arithmetic.hpp"
 #include "headfit/base/threads.hpp"
 #include "headfit/scores/attention.hpp"
 
@@ -75,6 +76,9 @@ template <class F>
 auto compute_in(bool doubles, F&& f) {
   return doubles ? f.template operator()<double>() : f.template operator()<float>();
 }
+
+// Every function of the module computes in standard arithmetic, whatever its caller has asked for.
+using Standard = py::call_guard<StandardArithmetic>;
 
 void bind_scores(py::module_& m);
 void bind_pattern(py::module_& m);

@@ -1,4 +1,5 @@
 #include "headfit/certify/certificate.hpp"
+#include "headfit/certify/product_errors.hpp"
 
 #include "formats.hpp"
 #include "logits.hpp"
@@ -56,10 +57,21 @@ void bind_certify(py::module_& m) {
       return certify_logits(target, source, reading, {leak, distortion, max_logit}, mass, run);
     });
     return as_dict(rows);
-  }, py::arg("offsets"), py::arg("columns"), py::arg("weights"), py::arg("logits"),
+  }, Standard(), py::arg("offsets"), py::arg("columns"), py::arg("weights"), py::arg("logits"),
      py::arg("q_error"), py::arg("k_error"), py::arg("float32_accumulation"),
      py::arg("logit_format"), py::arg("leak"), py::arg("distortion"), py::arg("max_logit"),
      py::arg("mass"), py::arg("threads"));
+
+  m.def("product_errors", [](const py::array& x, const py::array& w, const py::array& product) {
+    const auto inputs = heads_of<double>(x, "X");
+    const auto weights = heads_of<double>(w, "W");
+    const auto products = heads_of<double>(product, "the product");
+    const Vector<double> bounds = [&] {
+      const py::gil_scoped_release release;
+      return product_errors(inputs, weights, products);
+    }();
+    return array_from(bounds);
+  }, Standard(), py::arg("x"), py::arg("w"), py::arg("product"));
 
   m.def("certify_matrix", [](const Array<Offset>& offsets, const Array<Column>& columns,
                              const Array<double>& weights, py::array matrix, const MaskArrays& mask,
@@ -73,7 +85,7 @@ void bind_certify(py::module_& m) {
       return certify_matrix(target, entries, view, {leak, distortion}, run);
     });
     return as_dict(rows);
-  }, py::arg("offsets"), py::arg("columns"), py::arg("weights"), py::arg("matrix"), py::arg("mask"),
+  }, Standard(), py::arg("offsets"), py::arg("columns"), py::arg("weights"), py::arg("matrix"), py::arg("mask"),
      py::arg("leak"), py::arg("distortion"), py::arg("threads"));
 }
 

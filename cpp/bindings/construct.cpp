@@ -128,7 +128,7 @@ void bind_construct(py::module_& m) {
       const py::gil_scoped_release release;
       fill_sketch<T>(sketch, seed, entries, run);
     });
-  }, py::arg("g"), py::arg("kind"), py::arg("seed"), py::arg("threads"));
+  }, Standard(), py::arg("g"), py::arg("kind"), py::arg("seed"), py::arg("threads"));
 
   m.def("target_logits", [](const Array<Offset>& offsets, const Array<Column>& columns,
                             const Array<double>& weights, double leak, double distortion) {
@@ -136,7 +136,7 @@ void bind_construct(py::module_& m) {
     target_logits(target_of(offsets, columns, weights), leak, distortion,
                   {b.mutable_data(), static_cast<std::size_t>(b.size())});
     return b;
-  }, py::arg("offsets"), py::arg("columns"), py::arg("weights"), py::arg("leak"),
+  }, Standard(), py::arg("offsets"), py::arg("columns"), py::arg("weights"), py::arg("leak"),
      py::arg("distortion"));
 
   m.def("project_identity", [](const Array<Offset>& offsets, const Array<Column>& columns,
@@ -151,7 +151,7 @@ void bind_construct(py::module_& m) {
       const py::gil_scoped_release release;
       project_identity<T>(target, leak, distortion, sketch, seed, scale, queries, keys, run);
     });
-  }, py::arg("offsets"), py::arg("columns"), py::arg("weights"), py::arg("leak"),
+  }, Standard(), py::arg("offsets"), py::arg("columns"), py::arg("weights"), py::arg("leak"),
      py::arg("distortion"), py::arg("kind"), py::arg("seed"), py::arg("scale"), py::arg("q"),
      py::arg("k"), py::arg("threads"));
 
@@ -174,7 +174,7 @@ void bind_construct(py::module_& m) {
     Array<double> norm(static_cast<Index>(rows.norm.size()));
     std::copy(rows.norm.begin(), rows.norm.end(), norm.mutable_data());
     return py::make_tuple(q, status, norm, witnesses_of(rows), rows.scans);
-  }, py::arg("offsets"), py::arg("columns"), py::arg("weights"), py::arg("keys"), py::arg("mask"),
+  }, Standard(), py::arg("offsets"), py::arg("columns"), py::arg("weights"), py::arg("keys"), py::arg("mask"),
      py::arg("leak"), py::arg("distortion"), py::arg("equality"), py::arg("max_norm"),
      py::arg("threads"));
 
@@ -204,7 +204,7 @@ void bind_construct(py::module_& m) {
           return fit_learned(target, view, options, run);
         });
     return py::make_tuple(array_of(result.q), array_of(result.k), report_of(result));
-  }, py::arg("offsets"), py::arg("columns"), py::arg("weights"), py::arg("mask"), py::arg("dim"),
+  }, Standard(), py::arg("offsets"), py::arg("columns"), py::arg("weights"), py::arg("mask"), py::arg("dim"),
      py::arg("leak"), py::arg("distortion"), py::arg("seed"), py::arg("first_hold"),
      py::arg("max_steps"), py::arg("time_limit"), py::arg("max_norm"), py::arg("max_logit"),
      py::arg("format"), py::arg("query_unit"), py::arg("init_q"), py::arg("init_k"),
@@ -223,7 +223,7 @@ void bind_construct(py::module_& m) {
         [&](const Target& target, const Mask& view, const Run& run) {
           return round_queries(target, view, head, *stored_in, query_unit, run);
         }));
-  }, py::arg("offsets"), py::arg("columns"), py::arg("weights"), py::arg("mask"), py::arg("q"),
+  }, Standard(), py::arg("offsets"), py::arg("columns"), py::arg("weights"), py::arg("mask"), py::arg("q"),
      py::arg("k"), py::arg("leak"), py::arg("distortion"), py::arg("max_logit"), py::arg("format"),
      py::arg("query_unit"), py::arg("threads"));
 
@@ -238,7 +238,7 @@ void bind_construct(py::module_& m) {
           return feasibility_loss(target, view, head, run);
         });
     return py::make_tuple(found.loss, array_of(found.q), array_of(found.k));
-  }, py::arg("offsets"), py::arg("columns"), py::arg("weights"), py::arg("mask"), py::arg("q"),
+  }, Standard(), py::arg("offsets"), py::arg("columns"), py::arg("weights"), py::arg("mask"), py::arg("q"),
      py::arg("k"), py::arg("leak"), py::arg("distortion"), py::arg("max_logit"),
      py::arg("threads"));
 
@@ -267,7 +267,7 @@ void bind_construct(py::module_& m) {
                                 r.residual, r.others_weight, r.norm_bound));
     }
     return out;
-  }, py::arg("offsets"), py::arg("columns"), py::arg("weights"), py::arg("keys"), py::arg("mask"),
+  }, Standard(), py::arg("offsets"), py::arg("columns"), py::arg("weights"), py::arg("keys"), py::arg("mask"),
      py::arg("rows"), py::arg("threads"));
 }
 

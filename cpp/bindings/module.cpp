@@ -36,6 +36,16 @@ const char* compiler() {
 #endif
 }
 
+// For Python's own arithmetic: `with StandardArithmetic(): ...`.
+class ArithmeticContext {
+ public:
+  void enter() { arithmetic_.emplace(); }
+  void exit(const py::args&) { arithmetic_.reset(); }
+
+ private:
+  std::optional<StandardArithmetic> arithmetic_;
+};
+
 }  // namespace
 }  // namespace headfit::python
 
@@ -44,6 +54,10 @@ PYBIND11_MODULE(HEADFIT_MODULE, m) {
   using namespace headfit::python;
   m.doc() = "The C++ core of headfit. Use the functions of the package headfit instead.";
   py::register_local_exception_translator(&translate);
+  py::class_<ArithmeticContext>(m, "StandardArithmetic")
+      .def(py::init<>())
+      .def("__enter__", &ArithmeticContext::enter)
+      .def("__exit__", &ArithmeticContext::exit);
   bind_scores(m);
   bind_pattern(m);
   bind_construct(m);

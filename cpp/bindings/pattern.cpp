@@ -14,7 +14,7 @@ void bind_pattern(py::module_& m) {
     Array<Column> out(std::vector<Index>{n, k});
     std::copy(columns.begin(), columns.end(), out.mutable_data());
     return out;
-  }, py::arg("n"), py::arg("k"), py::arg("seed"));
+  }, Standard(), py::arg("n"), py::arg("k"), py::arg("seed"));
 
   m.def("validate_target", [](const Array<Offset>& offsets, const Array<Column>& columns,
                               const Array<double>& weights, const MaskArrays& mask,
@@ -28,7 +28,7 @@ void bind_pattern(py::module_& m) {
       s = validate_target(target, view, sum_tolerance, run);
     }
     return py::make_tuple(s.per_row, s.per_column, s.gamma);
-  }, py::arg("offsets"), py::arg("columns"), py::arg("weights"), py::arg("mask"),
+  }, Standard(), py::arg("offsets"), py::arg("columns"), py::arg("weights"), py::arg("mask"),
      py::arg("sum_tolerance"), py::arg("threads"));
 }
 

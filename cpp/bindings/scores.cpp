@@ -55,7 +55,7 @@ void bind_scores(py::module_& m) {
       const py::gil_scoped_release release;
       attention_logits(source, to, run);
     });
-  }, py::arg("logits"), py::arg("out"), py::arg("threads"));
+  }, Standard(), py::arg("logits"), py::arg("out"), py::arg("threads"));
 
   m.def("attention_matrix", [](const LogitArrays& x, py::array out, bool is_fresh, int threads) {
     const Run run = make_run(threads);
@@ -66,7 +66,7 @@ void bind_scores(py::module_& m) {
       const py::gil_scoped_release release;
       attention_matrix(source, to, run);
     });
-  }, py::arg("logits"), py::arg("out"), py::arg("is_fresh"), py::arg("threads"));
+  }, Standard(), py::arg("logits"), py::arg("out"), py::arg("is_fresh"), py::arg("threads"));
 
   m.def("attention_topk", [](const LogitArrays& x, py::array columns, py::array values,
                              bool as_logits, int threads) {
@@ -83,7 +83,7 @@ void bind_scores(py::module_& m) {
         attention_topk(source, k, which, to, run);
       }
     });
-  }, py::arg("logits"), py::arg("columns"), py::arg("values"), py::arg("as_logits"),
+  }, Standard(), py::arg("logits"), py::arg("columns"), py::arg("values"), py::arg("as_logits"),
      py::arg("threads"));
 
   m.def("attention_apply", [](const LogitArrays& x, py::array v, py::array out, int threads) {
@@ -95,7 +95,7 @@ void bind_scores(py::module_& m) {
       const py::gil_scoped_release release;
       attention_apply(source, values, to, run);
     });
-  }, py::arg("logits"), py::arg("v"), py::arg("out"), py::arg("threads"));
+  }, Standard(), py::arg("logits"), py::arg("v"), py::arg("out"), py::arg("threads"));
 
   m.def("attention_stats", [](const LogitArrays& x, Array<double> shares, int threads) {
     const Run run = make_run(threads);
@@ -110,7 +110,7 @@ void bind_scores(py::module_& m) {
       attention_stats(source, out, run);
     });
     return py::make_tuple(entropy, max_weight, log_sum, counts);
-  }, py::arg("logits"), py::arg("shares"), py::arg("threads"));
+  }, Standard(), py::arg("logits"), py::arg("shares"), py::arg("threads"));
 }
 
 }  // namespace headfit::python

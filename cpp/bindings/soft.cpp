@@ -132,15 +132,15 @@ void bind_soft(py::module_& m) {
       const py::gil_scoped_release release;
       check_soft_target(view, run);
     });
-  }, py::arg("target"), py::arg("threads"));
+  }, Standard(), py::arg("target"), py::arg("threads"));
 
   // (q, k, history, report). progress(step, mean divergence) returns False to stop.
-  m.def("fit_soft", &fit, py::arg("target"), py::arg("mask"), py::arg("q"), py::arg("k"),
+  m.def("fit_soft", &fit, Standard(), py::arg("target"), py::arg("mask"), py::arg("q"), py::arg("k"),
         py::arg("max_steps"), py::arg("tolerance"), py::arg("enough"), py::arg("time_limit"),
         py::arg("progress"), py::arg("threads"));
 
   // (sum of divergences, gradient, lower triangles of the curvature), queries above keys.
-  m.def("soft_loss", &loss, py::arg("target"), py::arg("mask"), py::arg("q"), py::arg("k"),
+  m.def("soft_loss", &loss, Standard(), py::arg("target"), py::arg("mask"), py::arg("q"), py::arg("k"),
         py::arg("threads"));
 
   // Of every row: (divergence, total variation, whether the target's row is not zero), in double.
@@ -157,7 +157,7 @@ void bind_soft(py::module_& m) {
     Array<bool> asks(static_cast<Index>(rows->asks.size()));
     std::copy(rows->asks.begin(), rows->asks.end(), asks.mutable_data());
     return py::make_tuple(array_of(rows->divergence), array_of(rows->variation), asks);
-  }, py::arg("target"), py::arg("attention"), py::arg("threads"));
+  }, Standard(), py::arg("target"), py::arg("attention"), py::arg("threads"));
 }
 
 }  // namespace headfit::python

@@ -51,7 +51,7 @@ void bind_sparsify(py::module_& m) {
       const py::gil_scoped_release release;
       return sparsify_logits(source, options, run);
     }));
-  }, py::arg("logits"), py::arg("options"), py::arg("threads"));
+  }, Standard(), py::arg("logits"), py::arg("options"), py::arg("threads"));
 
   m.def("sparsify_matrix", [](const py::array& matrix, const MaskArrays& mask,
                               const Arguments& arguments, int threads) {
@@ -63,7 +63,7 @@ void bind_sparsify(py::module_& m) {
       const py::gil_scoped_release release;
       return sparsify_matrix(entries, view, options, run);
     }));
-  }, py::arg("matrix"), py::arg("mask"), py::arg("options"), py::arg("threads"));
+  }, Standard(), py::arg("matrix"), py::arg("mask"), py::arg("options"), py::arg("threads"));
 
   m.def("sparsify_compressed", [](const Array<Offset>& offsets, const Array<Column>& columns,
                                   const Array<double>& weights, Index cols, const MaskArrays& mask,
@@ -78,7 +78,7 @@ void bind_sparsify(py::module_& m) {
       rows = sparsify_compressed(matrix, view, arguments.options(), run);
     }
     return as_tuple(rows);
-  }, py::arg("offsets"), py::arg("columns"), py::arg("weights"), py::arg("cols"), py::arg("mask"),
+  }, Standard(), py::arg("offsets"), py::arg("columns"), py::arg("weights"), py::arg("cols"), py::arg("mask"),
      py::arg("options"), py::arg("threads"));
 }
 

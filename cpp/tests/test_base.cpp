@@ -21,6 +21,33 @@ TEST(philox_known_answers) {
          RandomBlock{0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1}));
 }
 
+#if defined(__SSE2__)
+TEST(every_thread_computes_in_standard_arithmetic) {
+  const unsigned found = _mm_getcsr();
+  const unsigned flushing = found | 0x8040;  // flush to zero, denormals are zero
+  const auto halved = [](double x) {
+    volatile double y = x;
+    return y * 0.5;
+  };
+  _mm_setcsr(flushing);
+  CHECK(halved(std::numeric_limits<double>::min()) == 0);
+  std::atomic<int> right{0};
+  Run run{4, {}};
+  const auto body = [&](Index) { right += halved(std::numeric_limits<double>::min()) > 0; };
+  parallel_for(100, run, body);
+  WorkerPool pool(3);
+  run.helpers = &pool;
+  parallel_for(100, run, body);
+  {
+    const StandardArithmetic arithmetic;
+    CHECK(halved(std::numeric_limits<double>::min()) > 0);
+  }
+  CHECK((_mm_getcsr() & ~0x3fu) == (flushing & ~0x3fu));  // what was found, but for sticky flags
+  _mm_setcsr(found);
+  CHECK_THAT(right == 200, right);
+}
+#endif
+
 TEST(reader_walks_the_stream) {
   const std::uint64_t first = 0xfffffffeull;  // the high word of the place changes on the way
   std::uint32_t words[4][64];

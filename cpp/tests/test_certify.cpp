@@ -1,6 +1,7 @@
 // Certificates of cases whose answer is known by hand, and against a slow scan.
 #include "check.hpp"
 #include "headfit/certify/certificate.hpp"
+#include "headfit/certify/product_errors.hpp"
 #include "headfit/certify/rounding.hpp"
 #include "headfit/construct/projection.hpp"
 #include "problem.hpp"
@@ -26,6 +27,11 @@ LogitSource<T> source_of(const Matrix<T>& q, const Matrix<T>& k, double scale,
   s.scale = scale;
   s.mask = mask;
   return s;
+}
+
+template <class T>
+Heads<double> heads_as_double(const Matrix<T>& x) {
+  return {x.data(), 1, x.rows(), x.cols(), x.size(), x.cols()};
 }
 
 Mask causal() {
@@ -298,6 +304,140 @@ TEST(bad_certificate_arguments) {
   CHECK_THROWS(InputError, reason, changed([&](Source& s) { s.bias = {numbers.data(), 0, 3, 1}; }));
   CHECK_THROWS(InputError, reason, changed([&](Source& s) { s.softcap = 1; }));
   CHECK_THROWS(InputError, reason, changed([&](Source& s) { s.rows = some; }));
+}
+
+TEST(rows_without_input_errors_beside_rows_with_them) {
+  // Errors of the keys alone widen the statement, and errors that do not fit are refused.
+  const Matrix<double> q = 4 * Matrix<double>::Identity(3, 3), k = Matrix<double>::Identity(3, 3);
+  const OwnedTarget t = diagonal(3);
+  const auto verdict = [&](const std::vector<double>& q_error, const std::vector<double>& k_error) {
+    const auto source = source_of(q, k, 1.0);
+    return certify_logits(t.view(), source, {{q_error, k_error}}, {0.019, 0.1}, false, {1, {}})
+        .verdict[0];
+  };
+  const std::vector<double> none, large(3, 0.5), few(2, 0.0);
+  CHECK(verdict(none, none) == Verdict::holds);
+  CHECK(verdict(none, large) == Verdict::undecided);
+  CHECK(verdict(large, none) == Verdict::undecided);
+  CHECK(verdict({infinity, 0, 0}, none) == Verdict::undecided);
+  CHECK_THROWS(InputError, "one for each of the 3 rows; got 2", verdict(few, none));
+  CHECK_THROWS(InputError, "one for each of the 3 rows; got 2", verdict(none, few));
+  CHECK_THROWS(InputError, "at least 0; got nan", verdict(none, {0, std::nan(""), 0}));
+}
+
+TEST(logits_that_a_format_cannot_hold) {
+  const OwnedTarget t = diagonal(2);
+  const auto verdict = [&](double on, double off) {
+    Matrix<double> q = Matrix<double>::Identity(2, 2), k(2, 2);
+    k << on, off, off, on;
+    const auto source = source_of(q, k, 1.0);
+    const Reading reading{{}, false, NumberFormat::float16()};
+    return certify_logits(t.view(), source, reading, {0.05, 0.1}, true, {1, {}}).verdict[0];
+  };
+  CHECK(verdict(60000, 0) == Verdict::holds);
+  CHECK(verdict(70000, 0) == Verdict::fails);      // NaN: exp(inf - inf)
+  CHECK(verdict(70000, 80000) == Verdict::fails);
+  CHECK(verdict(0, 70000) == Verdict::fails);
+  CHECK(verdict(0, -70000) == Verdict::holds);     // exp(-inf) = 0
+  CHECK(verdict(-70000, 0) == Verdict::fails);
+  CHECK(verdict(65519.99, 0) == Verdict::holds);   // rounds to 65504
+  CHECK(verdict(65520, 0) == Verdict::undecided);  // the tie goes to infinity; the enclosure is wider
+}
+
+TEST(enclosures_are_never_nan) {
+  constexpr double largest = std::numeric_limits<double>::max();
+  const double nan = std::nan("");
+  for (const double x : {0.0, 1e300, -1e300, largest, infinity, -infinity, nan}) {
+    for (const double r : {0.0, 1.0, largest, infinity, nan}) {
+      const Enclosure a = Enclosure::around(x, r);
+      CHECK(!std::isnan(a.lo) && !std::isnan(a.hi));
+      for (const double y : {0.0, largest, infinity, -infinity}) {
+        const Enclosure d = a - Enclosure::exactly(y), e = exp(d), m = expm1(d);
+        CHECK(d.lo <= d.hi && e.lo <= e.hi && m.lo <= m.hi);
+      }
+    }
+  }
+  // What overflows is above the largest double, not unknown.
+  CHECK(exp(Enclosure::exactly(1000)).lo > 1e308);
+  CHECK(exp(Enclosure::exactly(1000)).hi == infinity);
+  CHECK((Enclosure::exactly(1e308) - Enclosure::exactly(-1e308)).lo > 1.7e308);
+}
+
+TEST(bounds_of_products_at_every_exponent) {
+  const auto exact = [](double a, double b, double c) {
+    return (long double)a * (long double)b * (long double)c;  // of 15 bits of exponent
+  };
+  for (const double a : {0x1.8p-1074, 1e-300, 1e-160, 0.3, 7e150, 1e308}) {
+    for (const double b : {4.9e-324, 1.1e-200, 0.7, 3e200, 1.7e308}) {
+      for (const double c : {2e-310, 1e-100, 3.0, 1e160}) {
+        const double bound = product_above(a, b, c);
+        const long double product = exact(a, b, c);
+        CHECK_THAT((long double)bound >= product, a, ' ', b, ' ', c);
+        if (product > 1e-300L && product < 1e300L) {
+          CHECK_THAT((long double)bound <= product * (1 + 1e-14L), a, ' ', b, ' ', c);
+        }
+      }
+    }
+  }
+  CHECK(product_above(0, 1e308, 1e308) == 0);
+  CHECK(product_above(0, infinity, 1) == infinity);
+  CHECK(product_above(std::nan(""), 1, 1) == infinity);
+}
+
+TEST(norms_at_every_exponent) {
+  for (const double size : {0x1p-1074, 0x1p-1022, 1e-200, 1e-160, 1.0, 1e150, 1e200, 1e307}) {
+    Eigen::RowVectorXd row = Eigen::RowVectorXd::Constant(49, size);
+    row[3] = -size;
+    const long double norm = 7 * (long double)size;
+    CHECK_THAT((long double)norm_above(row) >= norm, size);
+    CHECK_THAT((long double)norm_above(row) <= norm * (1 + 1e-13L) + 5e-324L, size);
+  }
+  CHECK(norm_above(Eigen::RowVectorXd(Eigen::RowVectorXd::Zero(5))) == 0);
+  CHECK(norm_above(Eigen::RowVectorXd()) == 0);
+  CHECK(norm_above(Eigen::RowVectorXd(Eigen::RowVectorXd::Constant(2, infinity))) == infinity);
+}
+
+TEST(float32_kernels_stay_within_their_bound) {
+  // One product, at the edge of underflow: multiplied first it is lost, and the scale magnifies it.
+  const double q = 0x1p-75, k = 0x1p-75, scale = 3e38;
+  const float lost = static_cast<float>(q) * static_cast<float>(k) * static_cast<float>(scale);
+  CHECK(std::abs(lost - scale * q * k) <= float32_kernels_radius(scale, 1, q, k));
+  // Where one of them may overflow, nothing is bounded.
+  CHECK(float32_kernels_radius(1e-30, 4, 1e20, 1e20) == infinity);
+  CHECK(float32_kernels_radius(1e30, 4, 1e20, 1e-20) == infinity);
+  CHECK(float32_kernels_radius(1e30, 4, 1e-20, 1e20) == infinity);
+  CHECK(float32_kernels_radius(1e-39, 4, 1, 1) == infinity);  // a scale that may be flushed
+  CHECK(float32_kernels_radius(0.5, 64, 10, 10) < 1e-3);
+}
+
+TEST(errors_of_products_that_another_library_rounded) {
+  Numbers numbers(31);
+  for (const double size : {0x1p-545, 1e-30, 1.0, 1e40}) {
+    const Index n = 5, width = 12, d = 3;
+    Matrix<double> x(n, width), w(width, d);
+    for (Index i = 0; i < x.size(); ++i) x.data()[i] = size * numbers.next();
+    for (Index i = 0; i < w.size(); ++i) w.data()[i] = numbers.next() / size;
+    x.col(1) = -x.col(0);
+    w.row(1) = w.row(0) * (1 - 1e-15);  // what is large cancels
+    const Matrix<double> product = x * w;
+    const Matrix<float> narrow = product.cast<float>();
+    const Vector<double> wide = product_errors(heads_as_double(x), heads_as_double(w),
+                                               heads_as_double(product));
+    const Vector<double> rounded = product_errors(heads_as_double(x), heads_as_double(w),
+                                                  heads_as_double(narrow));
+    for (Index i = 0; i < n; ++i) {
+      long double error = 0, narrow_error = 0;
+      for (Index c = 0; c < d; ++c) {
+        long double exact = 0;
+        for (Index p = 0; p < width; ++p) exact += (long double)x(i, p) * (long double)w(p, c);
+        error += std::pow(exact - (long double)product(i, c), 2);
+        narrow_error += std::pow(exact - (long double)narrow(i, c), 2);
+      }
+      CHECK_THAT(std::sqrt(error) <= (long double)wide[i], size);
+      CHECK_THAT(std::sqrt(narrow_error) <= (long double)rounded[i], size);
+      CHECK_THAT(wide[i] < 1e-13 && rounded[i] < 1e-5, size);
+    }
+  }
 }
 
 TEST(enclosures_enclose) {

@@ -124,6 +124,33 @@ def same_mask(a: Any, b: Any) -> bool:
     return bool(np.array_equal(np.asarray(a), np.asarray(b)))
 
 
+def masks_agree(a: Any, b: Any, n: int) -> bool:
+    """Whether two masks, as users pass them, allow the same positions of an n x n matrix.
+
+    O(1) where both are windows or absent, else O(n**2) time and O(n) memory.
+    """
+    if same_mask(a, b):
+        return True
+    windows = [_as_window(mask, n) for mask in (a, b)]
+    if None not in windows:
+        return windows[0] == windows[1]
+    return all(
+        np.array_equal(allowed_columns(a, row, n), allowed_columns(b, row, n)) for row in range(n)
+    )
+
+
+def _as_window(mask: Any, n: int) -> tuple[int, int] | None:
+    """Return how many of n keys before and after itself a row sees; None for other masks."""
+    if mask is None:
+        return n - 1, n - 1
+    if isinstance(mask, str):  # causal
+        return n - 1, 0
+    if isinstance(mask, tuple):
+        left, right = _window(mask[1])
+        return min(left, n - 1), min(right, n - 1)
+    return None
+
+
 def allowed_columns(mask: Any, row: int, n: int) -> NDArray[np.bool_]:
     """Return which of n columns a row of an n x n attention matrix may attend to."""
     columns = np.arange(n)

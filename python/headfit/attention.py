@@ -621,7 +621,7 @@ class Attention:
     mask: Any
     # Bounds of the Euclidean errors of the rows of Q and K against the exact products
     # they stand for, when a module computed them; None: Q and K are exact.
-    errors: tuple[NDArray[np.float64], NDArray[np.float64]] | None
+    errors: tuple[NDArray[np.float64], ...] | None
 
     def __init__(
         self,
@@ -630,14 +630,27 @@ class Attention:
         *,
         scale: float | None = None,
         mask: Any = None,
-        errors: tuple[NDArray[np.float64], NDArray[np.float64]] | None = None,
     ) -> None:
         q, k = as_stored_array(Q, "Q"), as_stored_array(K, "K")
         object.__setattr__(self, "stored", (q, k))
         object.__setattr__(self, "scale", check_scale(scale, q.shape[-1]))
         object.__setattr__(self, "mask", mask)
-        object.__setattr__(self, "errors", errors)
+        object.__setattr__(self, "errors", None)
         _problem(q, k, LogitOptions(self.scale, mask))  # they fit, or an error now
+
+    @classmethod
+    def _of_products(
+        cls,
+        Q: FloatArray,
+        K: FloatArray,
+        scale: float,
+        mask: Any,
+        errors: tuple[NDArray[np.float64], ...],
+    ) -> Attention:
+        """Return the attention of products that a module rounded, with bounds of their errors."""
+        attention = cls(Q, K, scale=scale, mask=mask)
+        object.__setattr__(attention, "errors", errors)
+        return attention
 
     def __repr__(self) -> str:
         from headfit._text import mask_text

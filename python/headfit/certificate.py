@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from headfit import _core
 from headfit._arrays import as_stack, as_stored_array, check_between, computed_in, thread_count
-from headfit._masks import core_mask
+from headfit._masks import core_mask, masks_agree
 from headfit._soft_target import core_logits
 from headfit._text import mask_text, number
 from headfit.attention import Attention
@@ -287,19 +287,19 @@ def certify(
     scale : float, optional
         1 / sqrt(d) when None. Its float64 value is part of the statement.
     mask : optional
-        As in `attention_matrix`; the target's own mask when None.
+        As in `attention_matrix`; the target's own mask when None. Where both have one they
+        must allow the same positions.
     leak, distortion : float
         The tolerances; see `Certificate`. 0 < leak < 1, distortion >= 0.
     max_logit : float, optional
         One more tolerance: no unmasked |logit| is larger.
     accumulate : "exact" or "float32"
         Whether the statement is about the exact products of the stored Q and K, or holds for
-        all that an accumulation of them in float32 may give, in any order and with the scale
-        applied before or after: how kernels compute that read float16 or bfloat16. Hardware
-        that truncates, or multiplies in fewer bits (TF32), is not covered.
+        all that kernels working in float32 may make of them; see the notes for which these are.
     logits_dtype : "float32", "bfloat16" or "float16", optional
         The statement is about logits rounded once more, to the nearest number of this dtype,
-        before the softmax. Fused kernels keep the logits in registers: None.
+        before the softmax. A row with a logit beyond the largest number of the dtype has no
+        softmax, and fails. Fused kernels keep the logits in registers: None.
     mass : bool, default True
         Also compute total variation and stray mass; False compares only, without
         exponentials.
@@ -314,7 +314,8 @@ def certify(
     Raises
     ------
     InputError, TargetError, NonFiniteError
-        For input that can never be judged. A certificate that fails is no error.
+        For input that can never be judged: a target that was checked under another mask than the
+        attention's, too. A certificate that fails is no error.
 
     Notes
     -----
@@ -326,6 +327,21 @@ def certify(
     scanned again in float64. For attention of a `SelfAttention` module the statement is about
     the exact products of the stored X and weights: the rounding of X W_Q and X W_K is in the
     bound. Time O(n**2 d), memory O(n) beside Q and K.
+
+    With ``accumulate="float32"`` the bound covers every order of summation, with or without
+    fused multiply-adds; a scale on Q, on K, on the product, or its square root on both (PyTorch's
+    ``(q @ k.T) * s``, and its math, flash and memory-efficient paths), with a factor log2(e) or
+    without; inputs in float64 that are rounded to float32 first; and subnormal numbers kept or
+    flushed to zero. A kernel that may overflow on the way is never certified. Hardware that
+    truncates, or multiplies in fewer bits (TF32), is not covered.
+
+    "exact" speaks of the numbers as they are stored, subnormal ones included: a deployment that
+    flushes them to zero (``torch.set_flush_denormal(True)``) computes with other numbers, which
+    only "float32" covers. The certificate itself is computed in standard arithmetic, whatever the
+    calling thread has set.
+
+    A row whose logits the bound cannot enclose at all, since it overflows, is undecided;
+    logits that overflow themselves are refused with a NonFiniteError.
 
     Rotary positions and biases such as ALiBi's are out of scope. Cosines and sines are rounded
     numbers: a statement that includes them depends on how each kernel computes them. Give Q and K
@@ -372,6 +388,7 @@ def certify(
     if mask is None and isinstance(A, Target) and not hasattr(Q, "mask"):
         mask = A.mask
     attention = _as_attention(Q, K, scale, mask)
+    _check_masks(A, attention)
     target = as_target(A, mask=attention.mask, normalize=normalize, num_threads=threads)
     q, k = attention.stored
     _check_rows(target, q, "Q")
@@ -405,6 +422,17 @@ def certify(
         logits_dtype=logits_dtype,
         **known,
     )
+
+
+def _check_masks(A: Any, attention: Attention) -> None:
+    """Raise an InputError for a target that was checked under another mask than the attention's."""
+    if not isinstance(A, Target) or A.mask is None:
+        return
+    if not masks_agree(A.mask, attention.mask, A.n):
+        raise InputError(
+            "the target and the attention must have the same mask; the target's is "
+            f"{mask_text(A.mask)}, the attention's {mask_text(attention.mask)}"
+        )
 
 
 def _mask_of(target: Target) -> _core.Mask:

@@ -11,10 +11,13 @@ import numpy as np
 import scipy.linalg
 from numpy.typing import NDArray
 
+from headfit import _core
+from headfit._arithmetic import standard_arithmetic
 from headfit._arrays import (
     FloatArray,
     as_count,
     as_matrix,
+    as_stack,
     as_stored_matrix,
     blocks_of_rows,
     check_finite,
@@ -160,6 +163,11 @@ class SelfAttention:
             Its Q and K are X W_Q and X W_K, computed in float64 and rounded to the dtype of
             X and the weights; it carries bounds of their errors, so that `certify` speaks of
             the exact products.
+
+        Raises
+        ------
+        NonFiniteError
+            Where a product is too large for the dtype; names the place.
         """
         x = as_stored_matrix(X, "X")
         if x.shape[1] != self.width:
@@ -171,34 +179,18 @@ class SelfAttention:
         dtype = np.result_type(computed_in(x), self.dtype)
         weights = self.weights.astype(np.float64, copy=False)
         q, k = (np.empty((x.shape[0], d), dtype) for _ in range(2))
-        norms = np.empty(x.shape[0])
-        for rows, block in blocks_of_rows(x):
-            wide = block.astype(np.float64, copy=False)
-            q[rows], k[rows] = np.split(wide @ weights, 2, axis=1)
-            norms[rows] = np.linalg.norm(wide, axis=1)
-        q_size, k_size = (float(np.linalg.norm(w)) for w in np.split(weights, 2, axis=1))
-        errors = self._product_errors(q, norms * q_size), self._product_errors(k, norms * k_size)
-        return Attention(q, k, scale=self.scale, mask=mask, errors=errors)
-
-    def _product_errors(
-        self, rounded: FloatArray, sizes: NDArray[np.float64]
-    ) -> NDArray[np.float64]:
-        """Bound the Euclidean errors of the rows of a computed product, `sizes` = ||x|| ||W||_F.
-
-        The product in float64 errs by at most gamma_D |x| |W| in each entry (Higham, 3.1), so
-        its rows by gamma_D ||x|| ||W||_F; rounding to float32 adds u ||row||. What underflows
-        is below the least normal number in each place. The last factor covers the rounding
-        of this bound itself.
-        """
-        u = np.finfo(np.float64).eps / 2
-        terms = self.width + 2
-        bound: NDArray[np.float64] = sizes * (terms * u / (1 - terms * u))
-        info = np.finfo(rounded.dtype)
-        if rounded.dtype != np.float64:
-            norms = np.linalg.norm(rounded.astype(np.float64), axis=1)
-            bound = bound + float(info.eps) * norms  # twice u: the norm is of the rounded row
-        bound = (bound + (self.width + rounded.shape[1]) * float(info.tiny)) * (1 + 1e-9)
-        return bound
+        with standard_arithmetic(), np.errstate(over="ignore", invalid="ignore"):
+            for rows, block in blocks_of_rows(x):
+                wide = block.astype(np.float64, copy=False)
+                q[rows], k[rows] = np.split(wide @ weights, 2, axis=1)
+        check_finite(q, "X W_Q")
+        check_finite(k, "X W_K")
+        inputs = as_stack(x)
+        errors = tuple(
+            _core.product_errors(inputs, as_stack(w), as_stack(product))
+            for w, product in ((self.W_Q, q), (self.W_K, k))
+        )
+        return Attention._of_products(q, k, self.scale, mask, errors)
 
     @cached_property
     def _lu(self) -> tuple[NDArray[Any], NDArray[Any]]:

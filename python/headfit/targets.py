@@ -12,6 +12,7 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from headfit import _core
+from headfit._arithmetic import standard_arithmetic
 from headfit._arrays import BFLOAT16, as_array, is_sparse, thread_count, widened
 from headfit._files import UNREADABLE
 from headfit._masks import core_mask
@@ -156,6 +157,7 @@ class Target:
     gamma: float
     mask: Any
 
+    @standard_arithmetic()
     def __init__(
         self,
         A: Any,

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "headfit/base/errors.hpp"
+#include "headfit/base/standard_arithmetic.hpp"
 #include "headfit/base/types.hpp"
 #include "headfit/base/worker_pool.hpp"
 
@@ -61,7 +62,8 @@ class FirstFailure {
 }  // namespace detail
 
 // Calls worker(task) for task = 0 ... count-1, where every thread makes its own
-// worker (its buffers) with make_worker(). The calling thread works too.
+// worker (its buffers) with make_worker(). The calling thread works too. All of them compute in
+// standard arithmetic.
 template <class MakeWorker>
 void parallel_tasks(Index count, const Run& run, MakeWorker&& make_worker) {
   if (count <= 0) return;
@@ -71,6 +73,7 @@ void parallel_tasks(Index count, const Run& run, MakeWorker&& make_worker) {
   const auto work = [&](const std::function<void()>& poll) {
     using Clock = std::chrono::steady_clock;
     constexpr auto poll_every = std::chrono::milliseconds(50);
+    const StandardArithmetic arithmetic;
     Index task = 0;
     try {
       auto worker = make_worker();

@@ -44,6 +44,20 @@ void refuse_more_than_products(const LogitSource<T>& source) {
   }
 }
 
+// Bounds of input errors: none, or one for each row.
+void check_errors(std::span<const double> errors, Index n, const char* name) {
+  if (!errors.empty() && static_cast<Index>(errors.size()) != n) {
+    throw InputError("the errors of " + std::string(name) + " must be one for each of the " +
+                     std::to_string(n) + " rows; got " + std::to_string(errors.size()));
+  }
+  for (const double e : errors) {
+    if (!(e >= 0)) {
+      throw InputError("the errors of " + std::string(name) + " must be at least 0; got " +
+                       std::to_string(e));
+    }
+  }
+}
+
 // The same numbers, read as double.
 template <class T>
 Heads<double> in_double(const Heads<T>& x) {
@@ -78,6 +92,9 @@ CertificateRows certify_logits(const Target& target, const LogitSource<T>& sourc
                                const Run& run) {
   check_arguments(target, source.q.count, source.q.rows, source.k.rows, tolerances);
   refuse_more_than_products(source);
+  check_errors(reading.errors.q, target.n, "Q");
+  check_errors(reading.errors.k, target.n, "K");
+  const StandardArithmetic arithmetic;
   CertificateRows out(target.n);
   Vector<double> row_max_logit = Vector<double>::Zero(target.n);
   const Norms norms = detail::bound_norms(source, reading.errors);

@@ -28,8 +28,9 @@ struct InputErrors {
 };
 
 // Which logits the statement is about. The exact products of the stored Q and K; or all that
-// lie within the errors of Q and K; or all that an accumulation in float32 may give, in any
-// order (tensor cores that truncate are not covered); or any of these rounded to a format.
+// lie within the errors of Q and K; or all that kernels working in float32 may give (see
+// float32_kernels_radius in rounding.hpp; tensor cores that truncate are not covered); or any of
+// these rounded to a format, where a logit that overflows fails its row.
 struct Reading {
   InputErrors errors = {};
   bool float32_accumulation = false;

@@ -74,14 +74,18 @@ class CertificateFold {
     const auto at = static_cast<std::size_t>(i);
     Enclosure leak{0, 0};
     Enclosure size = support.size;
+    Overflow overflow = support.overflow;
     if (row.column >= 0) {
       const Enclosure largest = logit_near(row.largest, i);
+      overflow.look(largest, false);
       if (support.weakest >= 0) leak = exp(largest - support.least);
       size = larger(size, magnitude(largest));
       size = larger(size, magnitude(logit_near(row.smallest, i)));
     }
     Enclosure distortion = expm1(support.spread);
     if (scan_.target.row_columns(i).size() <= 1) distortion = {0, 0};
+    if (overflow.possible) leak.hi = distortion.hi = no_bound;
+    if (overflow.certain) leak.lo = distortion.lo = no_bound;
     out.leak[i] = leak.hi;
     out.distortion[i] = distortion.hi;
     out.verdict[at] = judge(leak, distortion, size, scan_.tolerances);
@@ -112,7 +116,8 @@ class CertificateFold {
     for (std::size_t p = 0; p < logits_.size(); ++p) {
       difference += std::abs(std::exp(logits_[p] - top) / (on + off) - weights[p]);
     }
-    const double stray = on + off > 0 ? off / (on + off) : 0;
+    // Logits that a format rounds to infinity leave NaN here, as they do in the softmax.
+    const double stray = on + off > 0 || std::isnan(on + off) ? off / (on + off) : 0;
     scan_.out.stray[i] = stray;
     scan_.out.tv[i] = (difference + stray) / 2;
   }

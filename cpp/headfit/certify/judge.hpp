@@ -25,7 +25,7 @@ inline Verdict judge(const Enclosure& leak, const Enclosure& distortion, const E
 }
 
 inline void check_arguments(const Target& target, Index heads, Index rows, Index cols,
-                     const Tolerances& tolerances) {
+                            const Tolerances& tolerances) {
   if (heads != 1 || rows != target.n || cols != target.n) {
     throw InputError("Q and K must be single matrices with one row for each of the " +
                      std::to_string(target.n) + " rows of A; got " + std::to_string(rows) +

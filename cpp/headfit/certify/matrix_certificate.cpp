@@ -9,9 +9,8 @@ using detail::judge;
 // a / b for a >= 0, b >= 0, where x / 0 is infinity (0 / 0 too: nothing is proved)
 // and 0 / x exactly 0.
 Enclosure ratio(const Enclosure& a, const Enclosure& b) {
-  constexpr double infinity = std::numeric_limits<double>::infinity();
-  return {b.hi > 0 ? std::max(0.0, next_down(a.lo / b.hi)) : infinity,
-          b.lo > 0 ? (a.hi > 0 ? next_up(a.hi / b.lo) : 0.0) : infinity};
+  return {b.hi > 0 ? std::max(0.0, next_down(a.lo / b.hi)) : no_bound,
+          b.lo > 0 ? (a.hi > 0 ? next_up(a.hi / b.lo) : 0.0) : no_bound};
 }
 
 template <class T>

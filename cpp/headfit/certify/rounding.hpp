@@ -1,5 +1,6 @@
 // Arithmetic that encloses: every result is a pair of doubles around the exact value.
-// This file and everything that includes it is compiled without contraction.
+// This file and everything that includes it is compiled without contraction, and works in standard
+// arithmetic (base/standard_arithmetic.hpp).
 #pragma once
 
 #include <algorithm>
@@ -17,29 +18,41 @@ inline double next_down(double x) {
   return std::nextafter(x, -std::numeric_limits<double>::infinity());
 }
 
+// A bound that nobody could prove.
+inline constexpr double no_bound = std::numeric_limits<double>::infinity();
+
+// Bounds of a number. An end that no double bounds, or that nothing is known of, is infinite:
+// never NaN, so that no comparison with it can pass by accident.
 struct Enclosure {
   double lo;
   double hi;
 
   static Enclosure exactly(double x) { return {x, x}; }
+  static Enclosure unknown() { return {-no_bound, no_bound}; }
   static Enclosure around(double x, double radius) {
+    if (!(radius < no_bound) || std::isnan(x)) return unknown();
     return {next_down(x - radius), next_up(x + radius)};
   }
 };
 
 inline Enclosure operator-(const Enclosure& a, const Enclosure& b) {
-  return {next_down(a.lo - b.hi), next_up(a.hi - b.lo)};
+  const double lo = a.lo - b.hi;
+  const double hi = a.hi - b.lo;
+  return {std::isnan(lo) ? -no_bound : next_down(lo), std::isnan(hi) ? no_bound : next_up(hi)};
 }
 
 // log and exp of the C library are assumed right to 4 units in the last place
-// (glibc, musl and the BSDs stay below 2).
+// (glibc, musl and the BSDs stay below 2). What overflows is above the largest double.
 inline double widen_up(double x) {
+  if (!std::isfinite(x)) return x;
   return x + 4 * std::numeric_limits<double>::epsilon() * std::abs(x) +
-         std::numeric_limits<double>::denorm_min();
+         4 * std::numeric_limits<double>::denorm_min();
 }
 inline double widen_down(double x) {
-  return x - 4 * std::numeric_limits<double>::epsilon() * std::abs(x) -
-         std::numeric_limits<double>::denorm_min();
+  const double y = std::min(x, std::numeric_limits<double>::max());
+  if (!std::isfinite(y)) return y;
+  return y - 4 * std::numeric_limits<double>::epsilon() * std::abs(y) -
+         4 * std::numeric_limits<double>::denorm_min();
 }
 inline Enclosure log(double x) {
   const double y = std::log(x);
@@ -52,41 +65,102 @@ inline Enclosure expm1(const Enclosure& x) {
   return {widen_down(std::expm1(x.lo)), widen_up(std::expm1(x.hi))};
 }
 
+// An upper bound of a * b * c for factors >= 0, however large or small the products on the way.
+inline double product_above(double a, double b, double c) {
+  constexpr double epsilon = std::numeric_limits<double>::epsilon();
+  constexpr double low = 0x1p-960, high = 0x1p960;
+  const double ab = a * b;
+  const double abc = ab * c;
+  if (ab > low && ab < high && abc > low && abc < high) return abc * (1 + 4 * epsilon);
+  if (!(std::isfinite(a) && std::isfinite(b) && std::isfinite(c))) return no_bound;
+  if (a == 0 || b == 0 || c == 0) return 0;
+  int exponents[3];
+  const double significand =
+      std::frexp(a, &exponents[0]) * std::frexp(b, &exponents[1]) * std::frexp(c, &exponents[2]);
+  return next_up(std::ldexp(significand * (1 + 4 * epsilon),
+                            exponents[0] + exponents[1] + exponents[2]));
+}
+
 // An upper bound of the Euclidean norm of a row (Higham, Accuracy and Stability, 3.1:
 // a sum of d squares has relative error at most d u / (1 - d u), its root half of that).
 template <class Row>
 double norm_above(const Row& row) {
-  const double sum = row.template cast<double>().squaredNorm();
+  const auto wide = row.template cast<double>();
+  double sum = wide.squaredNorm();
+  int exponent = 0;
+  // Outside of this range squares overflow, or so many underflow that their sum may be wrong:
+  // there the row is divided by a power of two that makes its largest entry about 1.
+  if (!(sum > 0x1p-900 && sum < 0x1p1000)) {
+    const double largest = row.size() > 0 ? wide.cwiseAbs().maxCoeff() : 0;
+    if (largest == 0) return 0;
+    if (!std::isfinite(largest)) return no_bound;
+    exponent = std::ilogb(largest);
+    sum = 0;
+    for (Eigen::Index i = 0; i < row.size(); ++i) {
+      const double x = std::ldexp(wide[i], -exponent);
+      sum += x * x;
+    }
+  }
   const double d = static_cast<double>(row.size());
-  // Squares below the normal range may be lost: each at most the least normal number.
-  const double lost = d * std::numeric_limits<double>::min();
-  return next_up(std::sqrt(sum + lost) * (1 + (d + 4) * std::numeric_limits<double>::epsilon()));
+  const double norm =
+      std::sqrt(sum) * (1 + (d + 4) * std::numeric_limits<double>::epsilon());
+  return next_up(std::ldexp(norm, exponent));
+}
+
+// gamma_m = m u / (1 - m u) from above: the relative error of m roundings in a row (Higham, 3.1).
+// Infinite where m roundings may leave nothing right.
+template <class T>
+double gamma_above(double m) {
+  const double u = static_cast<double>(std::numeric_limits<T>::epsilon()) / 2;
+  return m * u < 0.5 ? next_up(next_up(m * u) / next_down(1 - m * u)) : no_bound;
 }
 
 // |computed - exact| <= relative * |scale| ||q|| ||k|| + absolute * (1 + ||k||) for a logit
-// scale * q.k computed in T with `roundings` roundings on the longest path, summed in
-// any order (Higham, 3.1: gamma_m = m u / (1 - m u)). The absolute term is for what
-// underflows, flushed to zero or not.
+// (scale * q).k computed in T with `roundings` roundings on the longest path, summed in
+// any order. The absolute term is for what underflows, in standard arithmetic.
 struct DotBound {
   double relative;
   double absolute;
 
   template <class T>
   static DotBound of(Index depth, Index roundings) {
-    const double u = static_cast<double>(std::numeric_limits<T>::epsilon()) / 2;
-    const double m = static_cast<double>(roundings);
     const double d = static_cast<double>(depth);
-    const double relative = m * u < 0.5 ? next_up(next_up(m * u) / next_down(1 - m * u))
-                                        : std::numeric_limits<double>::infinity();
-    return {relative, (2 * d + 4) * static_cast<double>(std::numeric_limits<T>::min())};
+    return {gamma_above<T>(static_cast<double>(roundings)),
+            (2 * d + 4) * static_cast<double>(std::numeric_limits<T>::denorm_min())};
   }
 
   double radius(double scale, double q_norm, double k_norm) const {
-    const double size = std::abs(scale) * q_norm * k_norm;
+    if (!(relative < no_bound)) return no_bound;
+    const double size = product_above(std::abs(scale), q_norm, k_norm);
     // Five roundings upward at the end, each at most a unit of the last place.
     return (relative * size + absolute * (1 + k_norm)) *
            (1 + 8 * std::numeric_limits<double>::epsilon());
   }
 };
+
+// |computed - exact| for everything that kernels working in float32 may make of a logit: any
+// order of summation, with or without fused multiply-adds; the scale on q, on k, on the product,
+// or its square root on both, perhaps times log2(e); inputs in float64 rounded to float32 first;
+// subnormal numbers kept, or flushed to zero as inputs and as results.
+//
+// Roundings on the longest path: d of the dot product, two of the inputs, five of the scale (three
+// of its roots, two of their products). What underflows moves every input, scaled input and
+// product by up to twice the least normal number, and a scale that comes last magnifies that.
+// Infinite where one of these kernels may overflow on the way, or flush the scale itself.
+inline double float32_kernels_radius(double scale, Index depth, double q_norm, double k_norm) {
+  constexpr double largest = static_cast<double>(std::numeric_limits<float>::max()) / 4;
+  constexpr double least = static_cast<double>(std::numeric_limits<float>::min());
+  const double d = static_cast<double>(depth);
+  const double s = std::abs(scale);
+  const double relative = gamma_above<float>(d + 7);
+  const double size = product_above(s, q_norm, k_norm);
+  for (const double reached : {size, q_norm, k_norm, product_above(1, q_norm, k_norm),
+                               product_above(s, q_norm, 1), product_above(s, 1, k_norm)}) {
+    if (!(reached < largest)) return no_bound;
+  }
+  if (!(s >= least && s < largest && relative < no_bound)) return no_bound;
+  const double absolute = 16 * d * least * (1 + s) * (1 + q_norm + k_norm);
+  return (relative * size + absolute) * (1 + 16 * std::numeric_limits<double>::epsilon());
+}
 
 }  // namespace headfit

@@ -4,6 +4,7 @@
 
 #include "headfit/certify/certificate.hpp"
 #include "headfit/certify/rounding.hpp"
+#include "headfit/scores/pack.hpp"
 
 namespace headfit::detail {
 
@@ -35,13 +36,13 @@ Norms bound_norms(const LogitSource<T>& source, const InputErrors& errors) {
 // is rounded to a format: what q and k move by, and the accumulation in float32.
 inline double reading_radius(double scale, Index depth, const Reading& reading, double q_norm,
                              Index row, double k_norm, double k_error) {
-  double radius = 0;
-  if (!reading.errors.q.empty()) {
-    const double q_error = reading.errors.q[static_cast<std::size_t>(row)];
-    radius = std::abs(scale) * (q_error * k_norm + (q_norm + q_error) * k_error);
-  }
+  const double size = std::abs(scale);
+  const double q_error =
+      reading.errors.q.empty() ? 0 : reading.errors.q[static_cast<std::size_t>(row)];
+  double radius =
+      product_above(size, q_error, k_norm) + product_above(size, q_norm + q_error, k_error);
   if (reading.float32_accumulation) {
-    radius += DotBound::of<float>(depth, depth + 2).radius(scale, q_norm, k_norm);
+    radius += float32_kernels_radius(scale, depth, q_norm, k_norm);
   }
   return radius * (1 + 8 * std::numeric_limits<double>::epsilon());
 }
@@ -61,36 +62,52 @@ inline Enclosure larger(const Enclosure& a, const Enclosure& b) {
   return {std::max(a.lo, b.lo), std::max(a.hi, b.hi)};
 }
 
+// Whether a row has a softmax at all: a logit that the reading rounds to +inf makes it NaN, and
+// one on the support that is rounded to -inf has no weight.
+struct Overflow {
+  bool possible = false;
+  bool certain = false;
+
+  void look(const Enclosure& logit, bool on_support) {
+    possible |= !(logit.hi < no_bound) || (on_support && !(logit.lo > -no_bound));
+    certain |= logit.lo == no_bound || (on_support && logit.hi == -no_bound);
+  }
+};
+
 struct SupportRow {
   Enclosure least{0, 0};    // smallest logit on the support
   Enclosure spread{0, 0};   // max - min of (logit - log target)
   Enclosure size{0, 0};     // largest |logit|
+  Overflow overflow;
   Index weakest = -1;       // columns where these are reached
   Index highest = -1;
   Index lowest = -1;
 };
 
-// `logits` takes the logits of the support as computed, rounded if the reading says so.
+// `logits` takes the logits of the support as computed, rounded if the reading says so. They are
+// multiplied as the stream multiplies: the scale first, then the key.
 template <class T>
 SupportRow enclose_support(const Target& target, double scale, HeadRows<T>& queries,
                            HeadRows<T>& keys, const Norms& norms, const Reading& reading, Index i,
                            std::vector<double>& logits) {
-  constexpr double infinity = std::numeric_limits<double>::infinity();
-  // scale * q.k in double: d roundings of the dot product and one of the scale.
+  // (scale * q).k in double: d roundings of the dot product and one of the scale.
   const Index depth = queries.heads().cols;
   const DotBound bound = DotBound::of<double>(depth, depth + 1);
-  const auto q = queries.row(0, i).template cast<double>().eval();
+  const auto q = (scale * queries.row(0, i).template cast<double>()).eval();
   const auto columns = target.row_columns(i);
   const auto weights = target.row_weights(i);
   SupportRow row;
   logits.clear();
-  row.least = {infinity, infinity};
-  Enclosure above{-infinity, -infinity};
-  Enclosure below{infinity, infinity};
-  double highest = -infinity, lowest = infinity, weakest = infinity;
+  row.least = {no_bound, no_bound};
+  Enclosure above{-no_bound, -no_bound};
+  Enclosure below{no_bound, no_bound};
+  double highest = -no_bound, lowest = no_bound, weakest = no_bound;
   for (std::size_t p = 0; p < columns.size(); ++p) {
     const Index j = columns[p];
-    const double logit = scale * q.dot(keys.row(0, j).template cast<double>());
+    const double logit = q.dot(keys.row(0, j).template cast<double>());
+    if (!std::isfinite(logit)) {
+      throw_nonfinite("the logits scale * Q K^T", 0, 1, i, j, logit);
+    }
     const double k_error =
         reading.errors.k.empty() ? 0 : reading.errors.k[static_cast<std::size_t>(j)];
     const double radius =
@@ -98,6 +115,7 @@ SupportRow enclose_support(const Target& target, double scale, HeadRows<T>& quer
                 reading_radius(scale, depth, reading, norms.q[i], i, norms.k[j], k_error));
     const Enclosure s = as_read(Enclosure::around(logit, radius), reading);
     row.size = larger(row.size, magnitude(s));
+    row.overflow.look(s, true);
     logits.push_back(reading.logits ? reading.logits->rounded(logit) : logit);
     const Enclosure log_weight = log(weights[p]);
     const Enclosure excess = s - log_weight;

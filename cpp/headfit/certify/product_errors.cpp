@@ -1,0 +1,54 @@
+#include "headfit/certify/product_errors.hpp"
+
+#include "headfit/base/errors.hpp"
+#include "headfit/base/standard_arithmetic.hpp"
+#include "headfit/certify/rounding.hpp"
+
+namespace headfit {
+namespace {
+
+double frobenius_norm_above(const Heads<double>& x) {
+  Vector<double> norms(x.rows);
+  HeadRows<double> rows(x);
+  for (Index i = 0; i < x.rows; ++i) norms[i] = norm_above(rows.row(0, i));
+  return norm_above(norms);
+}
+
+}  // namespace
+
+// Each entry errs by at most gamma_D |x| |w| (Higham, 3.1), so a row by gamma_D ||x|| ||W||_F.
+// What underflows moves every entry of x and w, and every product and sum, by up to twice the
+// least normal number. Rounding to float moves each entry by u of its size, or by less than the
+// least normal float.
+Vector<double> product_errors(const Heads<double>& x, const Heads<double>& w,
+                              const Heads<double>& product) {
+  if (x.count != 1 || w.count != 1 || product.count != 1 || x.cols != w.rows ||
+      product.rows != x.rows || product.cols != w.cols) {
+    throw InputError("a product of X and W must have the rows of X and the columns of W");
+  }
+  const StandardArithmetic arithmetic;
+  constexpr double least = std::numeric_limits<double>::min();
+  constexpr double epsilon = std::numeric_limits<double>::epsilon();
+  const bool is_rounded = !std::holds_alternative<const double*>(product.data);
+  const double terms = static_cast<double>(x.cols);
+  const double columns = static_cast<double>(w.cols);
+  const double relative = gamma_above<double>(terms + 2);
+  const double weights = frobenius_norm_above(w);
+  HeadRows<double> inputs(x), outputs(product);
+  Vector<double> bounds(x.rows);
+  for (Index i = 0; i < x.rows; ++i) {
+    const double size = norm_above(inputs.row(0, i));
+    double bound = product_above(relative, size, weights) +
+                   16 * columns * terms * least * (1 + size + weights);
+    if (is_rounded) {
+      // Twice u: it is a share of the number before it was rounded.
+      bound += static_cast<double>(std::numeric_limits<float>::epsilon()) *
+                   norm_above(outputs.row(0, i)) +
+               2 * columns * static_cast<double>(std::numeric_limits<float>::min());
+    }
+    bounds[i] = bound * (1 + 8 * epsilon);
+  }
+  return bounds;
+}
+
+}  // namespace headfit

@@ -270,9 +270,32 @@ def test_pandas(monkeypatch):
     Q, K = RNG(13).standard_normal((2, 2, 3, 8, 4))
     table = hf.describe(Q, K)
     frame = table.to_pandas()
-    assert frame.index == ([[0, 1], [0, 1, 2]], ["layer", "head"])
+    assert frame.index == ([[0, 1], [0, 1, 2]], ["batch", "head"])
+    assert table.to_pandas(axes=("layer", "head")).index[1] == ["layer", "head"]
     np.testing.assert_array_equal(frame.data["entropy"], table.entropy.ravel())
     assert hf.describe(Q[0, 0], K[0, 0]).to_pandas().index is None
+    assert hf.describe(Q[0], K[0]).to_pandas().index[1] == ["head"]
+    deep = hf.describe(Q[None, None], K[None, None])
+    assert deep.to_pandas().index[1] == ["axis0", "axis1", "batch", "head"]
+    assert deep.to_pandas(["a", "b", "c", "d"]).index[1] == ["a", "b", "c", "d"]
+
+
+@pytest.mark.parametrize(
+    ("axes", "message"),
+    [
+        (("head",), r"axes must name each of the 2 leading axes of Q; got 1: \('head',\)"),
+        (("a", "b", "c"), "each of the 2 leading axes"),
+        ((), "each of the 2 leading axes"),
+        ("ab", "axes must be a sequence of names; got 'ab'"),
+        ((0, 1), "axes must be a sequence of names"),
+        (None, "axes must be a sequence of names; got None"),
+        (("head", "head"), "axes must be different names"),
+    ],
+)
+def test_pandas_axes_are_checked(axes, message):
+    Q, K = RNG(13).standard_normal((2, 2, 3, 8, 4))
+    with pytest.raises(InputError, match=message):
+        hf.describe(Q, K).to_pandas(axes)
 
 
 def test_real_pandas():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +15,9 @@ from headfit.errors import InputError
 
 Floats = NDArray[np.float64]
 Counts = NDArray[np.int64]
+
+# What two leading axes of queries are, and the last two of more.
+AXES = ("batch", "head")
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -109,7 +113,7 @@ class HeadTable:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The leading axes: batch, layers, heads."""
+        """The leading axes: batch and heads."""
         return self.entropy.shape
 
     def columns(self) -> dict[str, NDArray[Any]]:
@@ -127,14 +131,28 @@ class HeadTable:
             table[name] = getattr(self, name)
         return {**table, "rank": self.rank, "rank_99": self.rank_99, "sparse": self.sparse}
 
-    def to_pandas(self) -> Any:
-        """Return `columns` as a pandas DataFrame, one row a head.
+    def to_pandas(self, axes: Sequence[str] = AXES) -> Any:
+        """Return `columns` as a pandas DataFrame, one row a head; pandas must be installed.
 
-        The index has a level for each leading axis; pandas must be installed.
+        Parameters
+        ----------
+        axes : sequence of str, default ("batch", "head")
+            The names of the leading axes of Q, one a level of the index. The default says what
+            two leading axes are; of one it takes ("head",), of more ("axis0", ..., "batch",
+            "head").
+
+        Returns
+        -------
+        pandas.DataFrame
+
+        Raises
+        ------
+        InputError
+            When there are not as many names as leading axes, or one stands there twice.
         """
+        names = _axis_names(axes, len(self.shape))
         import pandas as pd  # type: ignore[import-untyped,unused-ignore]
 
-        names = ["batch", "layer", "head"][-len(self.shape) :] if len(self.shape) <= 3 else None
         rows = {name: values.reshape(-1) for name, values in self.columns().items()}
         if not self.shape:
             return pd.DataFrame(rows)
@@ -214,6 +232,24 @@ class HeadTable:
     def _more(self, shown: int) -> list[str]:
         left = math.prod(self.shape) - shown
         return [f"... and {left} heads more"] if left else []
+
+
+def _axis_names(axes: Any, count: int) -> list[str]:
+    """Return one name for each leading axis, or raise an InputError."""
+    if not isinstance(axes, (list, tuple)) or not all(isinstance(name, str) for name in axes):
+        raise InputError(f"axes must be a sequence of names; got {axes!r}")
+    if tuple(axes) == AXES and count != len(AXES):
+        return [
+            *(f"axis{at}" for at in range(count - len(AXES))),
+            *AXES[max(0, len(AXES) - count) :],
+        ]
+    if len(axes) != count:
+        raise InputError(
+            f"axes must name each of the {count} leading axes of Q; got {len(axes)}: {axes!r}"
+        )
+    if len(set(axes)) < count:
+        raise InputError(f"axes must be different names; got {axes!r}")
+    return list(axes)
 
 
 def _text(value: Any) -> str:

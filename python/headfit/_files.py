@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-import tempfile
+import secrets
 import zipfile
 import zlib
 from collections.abc import Mapping
@@ -17,20 +17,34 @@ from headfit.errors import InputError
 
 
 def replace_file(path: Path, write: Any) -> None:
-    """Call ``write(file)`` on a new file beside `path`, then rename it to `path`."""
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
+    """Call ``write(file)`` on a new file beside `path`, then rename it to `path`.
+
+    What is killed in between leaves that file, ``.<name>.<digits>.tmp``, to be deleted by hand.
+    """
+    handle, temporary = _new_file(path)
     try:
         with os.fdopen(handle, "wb") as file:
             write(file)
             file.flush()
             os.fsync(file.fileno())
-        umask = os.umask(0)
-        os.umask(umask)
-        os.chmod(temporary, 0o666 & ~umask)  # mkstemp is private; a saved file is an ordinary one
         os.replace(temporary, path)
     except BaseException:
-        Path(temporary).unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
         raise
+
+
+def _new_file(path: Path) -> tuple[int, Path]:
+    """Open a file beside `path` that nobody has, as readable as the process makes its files.
+
+    The modules for temporary files make private ones, and the process's mask of permissions
+    cannot be read without changing it for all threads.
+    """
+    while True:
+        temporary = path.parent / f".{path.name}.{secrets.token_hex(8)}.tmp"
+        try:
+            return os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666), temporary
+        except FileExistsError:
+            continue
 
 
 def save_arrays(path: str | os.PathLike[str], arrays: Mapping[str, NDArray[Any]]) -> Path:

@@ -17,6 +17,7 @@ from headfit._arrays import (
     computed_in,
 )
 from headfit._files import require_memory
+from headfit._interruptible import interruptible
 from headfit._soft_target import check_one_head
 from headfit.attention import Attention
 from headfit.errors import InputError
@@ -82,7 +83,10 @@ def svd_head(
     total = sum(block.sum(axis=0, dtype=np.float64) for _, block in blocks_of_rows(k))
     none, mean = np.zeros(q.shape[1]), total / k.shape[0]
     q_factor, k_factor = _triangle(q, none) * attention.scale, _triangle(k, mean)
-    left, size, right = np.linalg.svd(q_factor @ k_factor.T, full_matrices=False)
+    square = q_factor @ k_factor.T
+    left, size, right = interruptible(
+        10.0 * len(square) ** 3, np.linalg.svd, square, full_matrices=False
+    )
     # Smaller ones are rounding errors of this product.
     noise = np.finfo(np.float64).eps * np.linalg.norm(q_factor) * np.linalg.norm(k_factor)
     rank = min(dim, int(np.count_nonzero(size > noise)))
@@ -132,11 +136,21 @@ def log_svd(matrix: NDArray[Any], mask: Any, dim: int, seed: int) -> tuple[Float
     else:
         logits -= logits.mean(axis=1, keepdims=True)
     rng = np.random.default_rng(seed)
-    basis = logits @ rng.standard_normal((m, min(dim + 8, n, m)), dtype=np.float32)
+    few = min(dim + 8, n, m)
+    operations = float(n * m * few)
+
+    def improved(basis: FloatArray) -> FloatArray:
+        result: FloatArray = logits @ (logits.T @ np.linalg.qr(basis)[0])
+        return result
+
+    def projected(basis: FloatArray) -> Any:
+        return np.linalg.svd(basis.T @ logits, full_matrices=False)
+
+    basis = logits @ rng.standard_normal((m, few), dtype=np.float32)
     for _ in range(4):
-        basis = logits @ (logits.T @ np.linalg.qr(basis)[0])
-    basis = np.linalg.qr(basis)[0]
-    left, size, right = np.linalg.svd(basis.T @ logits, full_matrices=False)
+        basis = interruptible(2 * operations, improved, basis)
+    basis = interruptible(2.0 * n * few**2, np.linalg.qr, basis)[0]
+    left, size, right = interruptible(operations + 10.0 * m * few**2, projected, basis)
     rank = min(dim, size.size)
     root = np.sqrt(size[:rank])
     pad = ((0, 0), (0, dim - rank))

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
-import warnings
+import os
+import threading
+from collections.abc import Callable
 from functools import cached_property
 from typing import Any, NoReturn
 
@@ -24,6 +26,7 @@ from headfit._arrays import (
     computed_in,
 )
 from headfit._files import require_memory
+from headfit._interruptible import interruptible, short_blocks
 from headfit.attention import Attention, check_scale
 from headfit.errors import InputError
 
@@ -192,31 +195,65 @@ class SelfAttention:
         )
         return Attention._of_products(q, k, self.scale, mask, errors)
 
-    @cached_property
-    def _lu(self) -> tuple[NDArray[Any], NDArray[Any]]:
+    def _once(self, name: str, make: Callable[[], Any]) -> Any:
+        """Return what `make` returns, called once however many threads ask for it at a time."""
+        locks = self.__dict__.setdefault("_locks", {})
+        with locks.setdefault(os.getpid(), threading.Lock()):  # a forked child has one of its own
+            if name not in self.__dict__:
+                self.__dict__[name] = make()
+        return self.__dict__[name]
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what the module is made of, without what can be computed again."""
+        kept = ("_weights", "width", "dim", "scale", "dtype")
+        return {name: self.__dict__[name] for name in kept}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Take that up, in a copy or in another process."""
+        self.__dict__.update(state)
+        if state["_weights"] is not None:
+            state["_weights"].flags.writeable = False
+
+    def _factored(self) -> tuple[NDArray[Any], NDArray[Any]]:
         """The LU factors of [W_Q W_K]^T, for square weights of full rank."""
         require_memory(2 * 8 * self.width**2, f"the factorisation of {self.width} x {self.width}")
         transposed = np.array(self.weights.T, dtype=np.float64, order="F", copy=True)
         norm = float(np.abs(transposed).sum(axis=0).max())
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", scipy.linalg.LinAlgWarning)
-            lu, pivots = scipy.linalg.lu_factor(transposed, overwrite_a=True, check_finite=False)
+        factor = scipy.linalg.lapack.dgetrf
+        lu, pivots, _ = interruptible(self.width**3 / 3, factor, transposed, overwrite_a=True)
         condition, _ = scipy.linalg.lapack.dgecon(lu, norm)
         if not condition > self.width * np.finfo(np.float64).eps:
-            self._refuse_rank(int(np.linalg.matrix_rank(self.weights.astype(np.float64))))
+            weights = self.weights.astype(np.float64)
+            self._refuse_rank(int(interruptible(self.width**3, np.linalg.matrix_rank, weights)))
         return lu, pivots
 
-    @cached_property
-    def _pinv(self) -> NDArray[np.float64]:
+    def _inverted(self) -> NDArray[np.float64]:
+        """The pseudo-inverse of [W_Q W_K], of full rank."""
         require_memory(
             6 * 8 * self.width * 2 * self.dim,
             f"the pseudo-inverse of {self.width} x {2 * self.dim} weights",
         )
-        inverse, rank = scipy.linalg.pinv(self.weights.astype(np.float64), return_rank=True)
+        weights = self.weights.astype(np.float64)
+        operations = self.width * (2.0 * self.dim) ** 2
+        inverse, rank = interruptible(operations, scipy.linalg.pinv, weights, return_rank=True)
         if rank < 2 * self.dim:
             self._refuse_rank(int(rank))
         result: NDArray[np.float64] = np.asarray(inverse, dtype=np.float64)
         return result
+
+    def _solve(self, wide: NDArray[np.float64], out: FloatArray) -> None:
+        """Write the X with X [W_Q W_K] = `wide` to `out`, a few rows at a time."""
+        if self.width != 2 * self.dim:
+            inverse = self._once("_pinv", self._inverted)
+            for rows in short_blocks(wide.shape[0], inverse.size):
+                out[rows] = wide[rows] @ inverse
+            return
+        lu, pivots = self._once("_lu", self._factored)
+        # SciPy's getrs counts the pivots from 1 while it works, in the array that it is given.
+        own = pivots.copy()
+        for rows in short_blocks(wide.shape[0], self.width**2):
+            solved, _ = scipy.linalg.lapack.dgetrs(lu, own, wide[rows].T)
+            out[rows] = solved.T
 
     def _refuse_rank(self, rank: int) -> NoReturn:
         raise InputError(
@@ -245,7 +282,8 @@ class SelfAttention:
         Notes
         -----
         Square [W_Q W_K]: one LU factorisation, O(D**3), kept for later calls of O(n D**2).
-        Otherwise the pseudo-inverse.
+        Otherwise the pseudo-inverse. Threads may share a module. Ctrl-C during a factorisation
+        returns at once; what LAPACK has begun it ends in a thread of its own.
         """
         q, k = as_matrix(Q, "Q"), as_matrix(K, "K")
         if q.shape != k.shape or q.shape[1] != self.dim:
@@ -258,12 +296,9 @@ class SelfAttention:
         together = np.concatenate([q, k], axis=1)
         if self.is_canonical:
             return together.astype(dtype, copy=False)
-        wide = together.astype(np.float64, copy=False)
-        if self.width == 2 * self.dim:
-            solved: NDArray[Any] = scipy.linalg.lu_solve(self._lu, wide.T, check_finite=False).T
-        else:
-            solved = wide @ self._pinv
-        return np.ascontiguousarray(solved, dtype=dtype)
+        out: FloatArray = np.empty((q.shape[0], self.width), dtype)
+        self._solve(together.astype(np.float64, copy=False), out)
+        return out
 
 
 def random_rotation(dim: int, rng: Any = None, *, dtype: Any = np.float32) -> SelfAttention:
@@ -298,7 +333,8 @@ def random_rotation(dim: int, rng: Any = None, *, dtype: Any = np.float32) -> Se
             _hadamard_in_place(weights)
         weights /= width**1.5
     else:
-        weights, _ = np.linalg.qr(generator.standard_normal((width, width)))
+        gaussian = generator.standard_normal((width, width))
+        weights, _ = interruptible(2.0 * width**3, np.linalg.qr, gaussian)
     weights = weights.astype(dtype)
     return SelfAttention(weights[:, : width // 2], weights[:, width // 2 :])
 

@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 
 from headfit import _core
 from headfit._arithmetic import standard_arithmetic
-from headfit._arrays import BFLOAT16, as_array, is_sparse, thread_count, widened
+from headfit._arrays import BFLOAT16, as_array, is_sparse, thread_count
+from headfit._dense_rows import csr_of_dense
 from headfit._files import UNREADABLE
 from headfit._masks import core_mask
 from headfit._text import mask_text
@@ -68,33 +69,24 @@ def load_matrix(path: str | os.PathLike[str]) -> sp.csr_array:
         ) from error
 
 
-def _nonzeros_widened(matrix: NDArray[Any]) -> Any:
-    """Return a matrix of 16-bit floats, which SciPy does not take, as a sparse one of float32."""
-    if matrix.ndim != 2:
-        return widened(matrix)  # refused later, with its shape
-    places = np.nonzero(matrix.view(np.uint16) << 1)  # without the sign: -0.0 is zero
-    return sp.coo_array((widened(matrix[places]), places), shape=matrix.shape)
-
-
 def _as_csr(A: Any) -> sp.csr_array:
     if isinstance(A, (str, os.PathLike)):
         A = load_matrix(A)
     matrix: Any = A if is_sparse(A) else as_array(A, "A")
-    if matrix.dtype in (np.float16, BFLOAT16) and not is_sparse(A):
-        matrix = _nonzeros_widened(matrix)
     if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1]:
         raise TargetError(f"A must be a square matrix; got shape {matrix.shape}")
     if matrix.shape[0] == 0:
         raise TargetError("A must have at least one row; got shape (0, 0)")
-    if matrix.dtype.kind not in "fiub":
+    if matrix.dtype.kind not in "fiub" and matrix.dtype != BFLOAT16:
         raise TargetError(f"A must hold real numbers; got dtype {matrix.dtype}")
     if matrix.shape[0] >= 2**31:
         raise TargetError(f"A must have fewer than 2**31 rows; got {matrix.shape[0]}")
+    if not is_sparse(A):
+        return csr_of_dense(matrix)
     csr: sp.csr_array = sp.csr_array(matrix, dtype=np.float64)
     if csr.has_canonical_format and bool(csr.data.all()):
         return csr
-    if is_sparse(A):
-        csr = csr.copy()  # indices may be shared with A whatever the dtypes
+    csr = csr.copy()  # indices may be shared with A whatever the dtypes
     csr.sum_duplicates()
     csr.eliminate_zeros()
     return csr

@@ -26,6 +26,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
+from headfit._interruptible import interruptible
 from headfit._lower._problem import (
     Candidate,
     Ints,
@@ -122,7 +123,8 @@ class Block:
 def block_dim(logs: NDArray[np.float64], distortion: float) -> int:
     """Return the least head size that the inequality above leaves for log A on a block."""
     centred = logs - logs.mean(axis=1, keepdims=True)
-    squares = np.linalg.svd(centred, compute_uv=False) ** 2
+    operations = 4.0 * logs.size * min(logs.shape)
+    squares = interruptible(operations, np.linalg.svdvals, centred) ** 2
     tails = np.append(np.cumsum(squares[::-1])[::-1], 0.0)  # from s on
     needed = _allowed(logs.shape[0], logs.shape[1], distortion) * (1 + SLACK) + 1e-9 * tails[0]
     return int(np.flatnonzero(tails <= needed)[0])

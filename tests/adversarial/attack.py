@@ -1,0 +1,449 @@
+"""Certificates against the truth: one call, many calls, and what came of them."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+from tests.adversarial import generators, oracle
+from tests.adversarial.flushing import can_flush, flushing, is_flushing
+from tests.adversarial.generators import Head
+from tests.adversarial.truth import may_be_refused, truth_of
+
+import headfit as hf
+from headfit.errors import HeadfitError
+
+try:
+    import torch
+except ImportError:  # bfloat16 then comes as records of 16 bits
+    torch = None
+
+RECORD = np.dtype([("bfloat16", np.uint16)])
+LIES = (
+    "false holds", "false fails", "false bound", "unfair refusal", "accepted", "crash", "register",
+)  # fmt: skip
+STEPS = (-(10**12), -(10**6), -1000, -30, -3, -2, -1, 0, 1, 2, 3, 30, 1000, 10**6, 10**12)
+CAN_FLUSH = can_flush()
+
+
+@dataclass(frozen=True)
+class Tolerances:
+    leak: float
+    distortion: float
+    size: float = math.inf
+
+
+# Calls -------------------------------------------------------------------------------------
+
+
+def stored(x: np.ndarray, dtype: str, as_tensor: bool = False) -> Any:
+    """Return numbers as a user would hold them in a dtype."""
+    if dtype == "bfloat16":
+        if as_tensor and torch is not None:
+            return torch.from_numpy(np.ascontiguousarray(x)).to(torch.bfloat16)
+        bits = np.ascontiguousarray(x, np.float32).view(np.uint32) >> 16
+        return bits.astype(np.uint16).view(RECORD)
+    return np.ascontiguousarray(x, dtype)
+
+
+class Call:
+    """A head as arguments of `certify`, made once and called with several tolerances."""
+
+    def __init__(self, head: Head, as_tensor: bool = False, apart: bool = False) -> None:
+        self.head = head
+        self.as_tensor = as_tensor
+        self.apart = apart  # Q and K given to certify itself, and the target as a matrix
+        self.made: tuple[tuple, dict] | None = None
+
+    def _arrays(self) -> tuple[Any, ...]:
+        h, dtype = self.head, self.head.dtype
+        if h.reading == "matrix":
+            return (stored(h.M, dtype, self.as_tensor),)
+        if h.reading == "module":
+            # Weights of 16 bits are widened by the module, exactly.
+            weights = (stored(w, h.weights_dtype, self.as_tensor) for w in (h.W_Q, h.W_K))
+            return (stored(h.X, dtype, self.as_tensor), *weights)
+        return tuple(stored(x, dtype, self.as_tensor) for x in (h.Q, h.K))
+
+    def arguments(self) -> tuple[tuple, dict]:
+        if self.made is None:
+            h = self.head
+            arrays = self._arrays()
+            A = sp.csr_array(h.A) if self.apart else hf.Target(h.A, mask=h.mask)
+            keywords: dict[str, Any] = dict(h.options)
+            if h.reading == "matrix":
+                keywords.pop("mass", None)
+                keywords.update(matrix=arrays[0], mask=h.mask)
+                self.made = (A,), keywords
+                return self.made
+            if h.reading == "module":
+                module = hf.SelfAttention(arrays[1], arrays[2], scale=h.scale)
+                attention = module(arrays[0], mask=h.mask)
+                self.made = (A, attention), keywords
+                return self.made
+            keywords.update(accumulate=h.accumulate, logits_dtype=h.logits_dtype)
+            if self.apart:
+                keywords.update(scale=h.scale, mask=h.mask)
+                self.made = (A, *arrays), keywords
+            else:
+                self.made = (A, hf.Attention(*arrays, scale=h.scale, mask=h.mask)), keywords
+        return self.made
+
+    def __call__(self, tolerances: Tolerances) -> Any:
+        """Return the certificate; flushing is on during the call where the head asks for it."""
+        flush = self.head.flush and CAN_FLUSH
+        with flushing(flush):
+            before = is_flushing() if flush else False
+            try:
+                args, keywords = self.arguments()
+                found = hf.certify(
+                    *args,
+                    leak=tolerances.leak,
+                    distortion=tolerances.distortion,
+                    **keywords,
+                    **({} if tolerances.size == math.inf else {"max_logit": tolerances.size}),
+                )
+            finally:
+                after = is_flushing() if flush else False
+                self.register_kept = before == after
+        if not flush:
+            self.register_kept = not is_flushing()
+        return found
+
+
+# Judging -----------------------------------------------------------------------------------
+
+
+@dataclass
+class Outcome:
+    status: str
+    lies: list[tuple[str, str]] = field(default_factory=list)  # kind, and a sentence
+    away: int = 0
+    missed: int = 0
+    rows_undecided: int = 0
+
+
+def judge(
+    call: Call, truth: oracle.Truth, tolerances: Tolerances, refusable: bool | None = None
+) -> Outcome:
+    """Call `certify` and compare what it says with the truth."""
+    head = call.head
+    try:
+        c = call(tolerances)
+    except HeadfitError as error:
+        found = Outcome("refused")
+        if not (may_be_refused(head) if refusable is None else refusable):
+            found.lies.append(("unfair refusal", f"{type(error).__name__}: {error}"))
+        return found
+    except Exception as error:
+        return Outcome("refused", [("crash", f"{type(error).__name__}: {error}")])
+    found = Outcome(c.status)
+    if not call.register_kept:
+        found.lies.append(("register", "certify changed the control register"))
+    _judge_rows(c, truth, tolerances, found)
+    _judge_whole(c, truth, head, found)
+    return found
+
+
+def _judge_rows(c: Any, truth: oracle.Truth, tolerances: Tolerances, found: Outcome) -> None:
+    limits = tolerances.leak, tolerances.distortion, tolerances.size
+    leaks, distortions = c.row_leak.tolist(), c.row_distortion.tolist()
+    any_misses = False
+    vanishes = False
+    for i, status in enumerate(c.row_status.tolist()):
+        misses = truth.misses(i, *limits)
+        any_misses |= misses
+        gone = any(r.vanishes for r in truth.rows[i])
+        vanishes |= gone
+        if status == 0 and misses:
+            found.lies.append(("false holds", f"row {i} misses a tolerance"))
+        if status == 1 and not misses and not gone:
+            found.lies.append(("false fails", f"row {i} meets the tolerances"))
+        if truth.leak_exceeds(i, leaks[i]):
+            found.lies.append(("false bound", f"row_leak[{i}] = {leaks[i]!r} is too small"))
+        if truth.distortion_exceeds(i, distortions[i]):
+            found.lies.append(
+                ("false bound", f"row_distortion[{i}] = {distortions[i]!r} is too small")
+            )
+        if truth.should_be_decided(i, *limits):
+            found.away += 1
+            found.missed += status == 2
+        found.rows_undecided += status == 2
+    if c.status == "holds" and any_misses:
+        found.lies.append(("false holds", "a row misses a tolerance"))
+    if c.status == "fails" and not any_misses and not vanishes:
+        found.lies.append(("false fails", "every row meets the tolerances"))
+
+
+def _judge_whole(c: Any, truth: oracle.Truth, head: Head, found: Outcome) -> None:
+    for name, rows in (("leak", c.row_leak), ("distortion", c.row_distortion)):
+        if not getattr(c, name) >= rows.max():
+            found.lies.append(("false bound", f"{name} = {getattr(c, name)!r} is below a row's"))
+    if head.reading == "matrix":
+        return
+    if any(truth.size_exceeds(i, c.max_logit) for i in range(len(truth.rows))):
+        found.lies.append(("false bound", f"max_logit = {c.max_logit!r} is too small"))
+    if head.reading != "module":
+        for name, x in (("q_norm", head.Q), ("k_norm", head.K)):
+            if not _is_norm_bound(x, getattr(c, name)):
+                found.lies.append(("false bound", f"{name} = {getattr(c, name)!r} is too small"))
+
+
+def _is_norm_bound(x: np.ndarray, bound: float) -> bool:
+    if bound == math.inf:
+        return True
+    if not bound >= 0:
+        return False
+    size = math.hypot(*max(x.tolist(), key=lambda row: math.hypot(*row)))
+    if size < bound * (1 - 2.0**-40):
+        return True
+    rows, e = generators.dyadic.integers(x)
+    most = max(sum(v * v for v in row) for row in rows)
+    p, q = bound.as_integer_ratio()
+    left, right = most * q * q, p * p
+    return (left << 2 * e) <= right if e >= 0 else left <= (right << -2 * e)
+
+
+# Tolerances --------------------------------------------------------------------------------
+
+
+def _near(rng, x: float) -> float:
+    steps = int(rng.choice(STEPS))
+    return float(x + steps * np.spacing(x)) if math.isfinite(x) else x
+
+
+def tolerances_for(rng, truth: oracle.Truth, head: Head) -> list[Tolerances]:
+    """Tolerances as users choose them, and some within ulps of what is true."""
+    rows = [r for many in truth.rows for r in many if not r.undefined]
+    generous = 1 - 2.0**-53, 1e300
+    made = [Tolerances(float(rng.choice([0.05, 0.3, 0.9])), float(rng.choice([0.1, 1.0, 0.0])))]
+    if not rows:
+        return made
+    worst = max(rows, key=lambda r: r.log_leak)
+    leak = _near(rng, worst.leak()) if worst.log_leak < 0 else 0.0
+    least = 2.0**-1022 if head.flush else 0.0  # what flushing leaves of a tolerance
+    if least < leak < 1:
+        made.append(Tolerances(leak, generous[1]))
+    elif worst.log_leak >= 0 and rng.random() < 0.5:  # one row's, and others fail
+        chosen = rows[int(rng.integers(len(rows)))].leak()
+        chosen = _near(rng, chosen)
+        if least < chosen < 1:
+            made.append(Tolerances(chosen, generous[1]))
+    worst = max(rows, key=lambda r: r.log_distortion)
+    distortion = _near(rng, worst.distortion())
+    if 0 <= distortion < math.inf:
+        made.append(Tolerances(generous[0], distortion))
+        if least < leak < 1:
+            made.append(Tolerances(leak, distortion))
+    if head.reading != "matrix" and rng.random() < 0.3:
+        size = max((oracle.dyadic.to_float(r.size or 0, r.e) for r in rows), default=0.0)
+        size = _near(rng, size)
+        if least < size < math.inf:
+            made.append(Tolerances(*generous, size))
+    return made
+
+
+# Many cases --------------------------------------------------------------------------------
+
+
+@dataclass
+class Lie:
+    kind: str
+    sentence: str
+    head: Head
+    tolerances: Tolerances
+    as_tensor: bool = False
+    apart: bool = False
+
+
+@dataclass
+class Tally:
+    """Counts by (dtype, reading) and by family, and the first lies of each kind."""
+
+    cells: dict[tuple[str, str], Counter] = field(default_factory=dict)
+    families: dict[str, Counter] = field(default_factory=dict)
+    lies: list[Lie] = field(default_factory=list)
+
+    def add(self, head: Head, outcome: Outcome) -> None:
+        for table, key in ((self.cells, (head.dtype, head.reading)), (self.families, head.family)):
+            counts = table.setdefault(key, Counter())
+            counts["cases"] += 1
+            counts[outcome.status] += 1
+            counts["away"] += outcome.away
+            counts["missed"] += outcome.missed
+            counts["rows undecided"] += outcome.rows_undecided
+            counts.update({kind for kind, _ in outcome.lies})
+
+    def merge(self, other: Tally) -> None:
+        for mine, theirs in ((self.cells, other.cells), (self.families, other.families)):
+            for key, counts in theirs.items():
+                mine.setdefault(key, Counter()).update(counts)
+        self.lies.extend(other.lies)
+
+    @property
+    def number_of_lies(self) -> int:
+        return sum(counts[kind] for counts in self.cells.values() for kind in LIES)
+
+    def table(self, cells: dict) -> str:
+        columns = ("cases", "holds", "fails", "undecided", "refused", "away", "missed", *LIES)
+        width = max(len(_name(key)) for key in cells)
+        lines = [" ".join([" " * width, *(f"{c:>9}" for c in columns), "missed/away"])]
+        for key, n in cells.items():
+            share = n["missed"] / n["away"] if n["away"] else 0
+            counts = " ".join(f"{n[c]:>{max(9, len(c))}}" for c in columns)
+            lines.append(f"{_name(key):<{width}} {counts} {share:>11.3%}")
+        return "\n".join(lines)
+
+
+def _name(key: Any) -> str:
+    return key if isinstance(key, str) else "  ".join(key)
+
+
+def attack(
+    dtype: str, reading: str, cases: int, seed: int, families: list[str] | None = None,
+    keep: int = 3,
+) -> Tally:  # fmt: skip
+    """Make cases of one dtype and reading, all families in turn, and judge them."""
+    names = families or list(generators.FAMILIES)
+    tally = Tally()
+    key = (seed, generators.DTYPES.index(dtype), generators.READINGS.index(reading))
+    rng = np.random.default_rng(key)
+    done = index = 0
+    while done < cases:
+        family = names[index % len(names)]
+        index += 1
+        head, logits, e = generators.head(rng, family, dtype, reading)
+        truth = truth_of(head, logits, e)
+        call = Call(head, as_tensor=rng.random() < 0.1, apart=rng.random() < 0.1)
+        refusable = may_be_refused(head)
+        for tolerances in tolerances_for(rng, truth, head):
+            outcome = judge(call, truth, tolerances, refusable)
+            tally.add(head, outcome)
+            done += 1
+            for kind, sentence in outcome.lies:
+                if sum(lie.kind == kind for lie in tally.lies) < keep:
+                    tally.lies.append(
+                        Lie(kind, sentence, head, tolerances, call.as_tensor, call.apart)
+                    )
+    return tally
+
+
+def truth_again(head: Head) -> oracle.Truth:
+    """Return the truth about a head from its stored numbers alone."""
+    if head.reading == "matrix":
+        return truth_of(head, [], 0)
+    if head.reading == "module":
+        made = generators.module_logits(head.X, head.W_Q, head.W_K, head.scale)
+    else:
+        made = generators.exact_product(head.Q, head.K, head.scale)
+    return truth_of(head, *made)
+
+
+def lies_of(lie: Lie) -> list[tuple[str, str]]:
+    """Judge the case of a lie once more."""
+    call = Call(lie.head, lie.as_tensor, lie.apart)
+    return judge(call, truth_again(lie.head), lie.tolerances).lies
+
+
+# Reproductions -----------------------------------------------------------------------------
+
+
+def reduce(lie: Lie) -> Lie:
+    """Leave out coordinates, tokens and settings as long as the lie stays the same."""
+    changed = True
+    while changed:
+        changed = False
+        for smaller in _smaller(lie):
+            try:
+                found = dict(lies_of(smaller))
+            except (ValueError, IndexError, ZeroDivisionError):
+                continue
+            if lie.kind in found:
+                lie = replace(smaller, sentence=found[lie.kind])
+                changed = True
+                break
+    return lie
+
+
+def _smaller(lie: Lie):
+    h = lie.head
+    n = len(h.A)
+    for i in range(n):
+        keep = [j for j in range(n) if j != i]
+        if not keep or h.A[keep, i].any() or isinstance(h.mask, tuple):
+            continue
+        cut = {
+            name: None if getattr(h, name) is None else getattr(h, name)[keep]
+            for name in ("Q", "K", "X")
+        }
+        cut["A"] = h.A[np.ix_(keep, keep)]
+        cut["M"] = None if h.M is None else h.M[np.ix_(keep, keep)]
+        mask = h.mask
+        if mask is not None and not isinstance(mask, str):
+            dense = np.array(oracle.allowed_matrix(mask, n))[np.ix_(keep, keep)]
+            mask = None if dense.all() else dense
+        yield replace(lie, head=replace(h, mask=mask, **cut))
+    if h.Q is not None:
+        for p in range(h.Q.shape[1] if h.Q.shape[1] > 1 else 0):
+            cut = {name: np.delete(getattr(h, name), p, 1) for name in ("Q", "K")}
+            yield replace(lie, head=replace(h, **cut))
+    if h.X is not None:
+        for p in range(h.X.shape[1] if h.X.shape[1] > 1 else 0):
+            cut = {name: np.delete(getattr(h, name), p, 0) for name in ("W_Q", "W_K")}
+            yield replace(lie, head=replace(h, X=np.delete(h.X, p, 1), **cut))
+        for p in range(h.W_Q.shape[1] if h.W_Q.shape[1] > 1 else 0):
+            cut = {name: np.delete(getattr(h, name), p, 1) for name in ("W_Q", "W_K")}
+            yield replace(lie, head=replace(h, **cut))
+    if h.mask is not None:
+        yield replace(lie, head=replace(h, mask=None))
+    if h.flush:
+        yield replace(lie, head=replace(h, flush=False))
+    if h.options.get("num_threads", 1) != 1 or h.options.get("mass", True):
+        yield replace(lie, head=replace(h, options={"mass": False, "num_threads": 1}))
+    if lie.as_tensor or lie.apart:
+        yield replace(lie, as_tensor=False, apart=False)
+
+
+def _array(x: np.ndarray, dtype: str) -> str:
+    rows = repr(x.tolist())
+    if dtype == "bfloat16":
+        return f"torch.tensor({rows}, dtype=torch.float64).to(torch.bfloat16)"
+    return f"np.array({rows}, np.{dtype})"
+
+
+def as_code(lie: Lie) -> str:
+    """Return Python code that makes the call."""
+    h, t = lie.head, lie.tolerances
+    lines = [f"# {lie.kind} ({h.family}, {h.dtype}, {h.reading}): {lie.sentence}"]
+    lines.append("import numpy as np, headfit as hf")
+    mask = h.mask
+    if mask is not None and not isinstance(mask, str | tuple):
+        mask = f"np.array({np.array(oracle.allowed_matrix(mask, len(h.A))).tolist()})"
+    else:
+        mask = repr(mask)
+    body = [f"T = hf.Target({_array(h.A, 'float64')}, mask={mask})"]
+    options = {**h.options, "leak": t.leak, "distortion": t.distortion}
+    if t.size != math.inf:
+        options["max_logit"] = t.size
+    if h.reading == "matrix":
+        options.pop("mass", None)
+        body.append(f"M = {_array(h.M, h.dtype)}")
+        call = "hf.certify(T, matrix=M, mask=T.mask"
+    elif h.reading == "module":
+        body.append(f"X = {_array(h.X, h.dtype)}")
+        body += [f"{w} = {_array(x, h.weights_dtype)}" for w, x in (("W_Q", h.W_Q), ("W_K", h.W_K))]
+        call = f"hf.certify(T, hf.SelfAttention(W_Q, W_K, scale={h.scale!r})(X, mask=T.mask)"
+    else:
+        body += [f"{name} = {_array(x, h.dtype)}" for name, x in (("Q", h.Q), ("K", h.K))]
+        call = f"hf.certify(T, hf.Attention(Q, K, scale={h.scale!r}, mask=T.mask)"
+        options.update(accumulate=h.accumulate, logits_dtype=h.logits_dtype)
+    text = "".join(f", {name}={value!r}" for name, value in options.items())
+    body.append(f"print({call}{text}))")
+    uses_torch = h.flush or any("torch" in line for line in body)
+    lines += ["import torch"] if uses_torch else []
+    lines += ["torch.set_flush_denormal(True)"] if h.flush else []
+    return "\n".join(lines + body)

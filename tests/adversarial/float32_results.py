@@ -1,0 +1,117 @@
+"""What kernels may compute for scale * Q K^T in float32, simulated operation by operation.
+
+The scale may be applied to the queries, to the keys, to the product, or as its square root to
+both; sums run in several orders, with and without fused multiply-add; subnormal numbers are kept
+or flushed to zero. For each placement of the scale and each way with subnormal numbers the
+results are the smallest and the largest logit over the orders, entry by entry: kernels do sum
+different entries in different orders, at the edges of blocks for one.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+
+import numpy as np
+
+TINY = np.float32(2.0**-126)
+ZERO = np.float32(0)
+
+
+def _clean(x: np.ndarray, flush: bool) -> np.ndarray:
+    return np.where(np.abs(x) < TINY, ZERO, x) if flush else x
+
+
+def fused(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> np.ndarray:
+    """Return a b + c of float32 arrays with one rounding.
+
+    The product is exact in float64. The sum is rounded to odd there, and then to float32.
+    """
+    p, c = a.astype(np.float64) * b.astype(np.float64), c.astype(np.float64)
+    total = p + c
+    part = total - p
+    error = (p - (total - part)) + (c - part)
+    even = (np.ascontiguousarray(total).view(np.int64) & 1) == 0
+    other = np.nextafter(total, np.where(error > 0, np.inf, -np.inf))
+    inexact = np.isfinite(total) & np.isfinite(error) & (error != 0)
+    return np.where(inexact & even, other, total).astype(np.float32)
+
+
+def _scaled(Q: np.ndarray, K: np.ndarray, scale: float, flush: bool):
+    """Yield queries, keys and what comes after the product, for every placement of the scale."""
+    single = _clean(np.float32(scale), flush)
+    q, k = _clean(Q, flush), _clean(K, flush)
+    yield _clean(q * single, flush), k, None
+    yield q, _clean(k * single, flush), None
+    yield q, k, lambda x: _clean(x * single, flush)
+    root = _clean(np.float32(math.sqrt(abs(scale))), flush)
+    yield _clean(q * np.copysign(root, np.float32(scale)), flush), _clean(k * root, flush), None
+    yield _clean((q.astype(np.float64) * scale).astype(np.float32), flush), k, None
+    yield q, k, lambda x: _clean((x.astype(np.float64) * scale).astype(np.float32), flush)
+
+
+def _orders(d: int, seed: float) -> list[tuple[str, list[int]]]:
+    forward = list(range(d))
+    if d == 1:
+        return [("sum", forward)]
+    if d == 2:
+        return [("sum", forward), ("fused", forward), ("fused", forward[::-1])]
+    rng = random.Random(seed)
+    shuffled, again = rng.sample(forward, d), rng.sample(forward, d)
+    return [
+        ("sum", forward),
+        ("sum", shuffled),
+        ("tree", again),
+        ("fused", forward),
+        ("fused", again),
+        ("tree", forward),
+    ]
+
+
+def _dot(q: np.ndarray, k: np.ndarray, kind: str, order: list[int], flush: bool) -> np.ndarray:
+    rows = [q[:, p, np.newaxis] for p in order]
+    columns = [k[np.newaxis, :, p] for p in order]
+    if kind == "fused":
+        total = _clean(rows[0] * columns[0], flush)
+        for a, b in zip(rows[1:], columns[1:], strict=True):
+            total = _clean(fused(a, b, total), flush)
+        return total
+    terms = [_clean(a * b, flush) for a, b in zip(rows, columns, strict=True)]
+    while len(terms) > 1:
+        if kind == "sum":
+            terms[:2] = [_clean(terms[0] + terms[1], flush)]
+        else:
+            pairs = [_clean(a + b, flush) for a, b in zip(terms[::2], terms[1::2], strict=False)]
+            terms = pairs + (terms[-1:] if len(terms) % 2 else [])
+    return terms[0]
+
+
+def results(Q: np.ndarray, K: np.ndarray, scale: float) -> list[tuple[np.ndarray, np.ndarray]]:
+    """Return pairs (lowest, highest) of float32 logits, without repetition.
+
+    Q and K hold numbers that float32 holds. An entry is NaN where some order gives NaN.
+    """
+    q, k = np.asarray(Q, np.float32), np.asarray(K, np.float32)
+    orders = _orders(q.shape[1], scale)
+    found: dict[bytes, tuple[np.ndarray, np.ndarray]] = {}
+    with np.errstate(all="ignore"):
+        for flush in (False, True) if _may_flush(q, k, scale) else (False,):
+            for one, other, after in _scaled(q, k, scale, flush):
+                low = high = None
+                for kind, order in orders:
+                    x = _dot(one, other, kind, order, flush)
+                    if after is not None:
+                        x = after(x)
+                    low = x if low is None else np.minimum(low, x)
+                    high = x if high is None else np.maximum(high, x)
+                found[low.tobytes() + high.tobytes()] = (low, high)
+    return list(found.values())
+
+
+def _may_flush(q: np.ndarray, k: np.ndarray, scale: float) -> bool:
+    """Whether some number on the way may be subnormal, so that flushing matters."""
+    floor = 2.0**-60  # far above: sums of cancelling terms have small remainders
+    sizes = [np.abs(x[x != 0]).min(initial=np.inf) for x in (q, k)]
+    a, b = (float(x) for x in sizes)
+    s = abs(scale)
+    return min(a, b, s, a * b, a * b * s, a * s, b * s) < floor

@@ -1,0 +1,250 @@
+"""Certificates that once lied, each as it was found, with what must come out."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from tests.adversarial.flushing import can_flush, flushing, is_flushing
+
+import headfit as hf
+from headfit.errors import HeadfitError, InputError, NonFiniteError
+
+HALVES = np.full((2, 2), 0.5)
+needs_flushing = pytest.mark.skipif(not can_flush(), reason="flushing cannot be turned on here")
+
+
+def never_holds(*args, **keywords) -> None:
+    """The certificate must not hold; an error for numbers that overflow is as good."""
+    for mass in (True, False):
+        try:
+            c = hf.certify(*args, mass=mass, **keywords)
+        except HeadfitError:
+            continue
+        assert not c.holds
+        assert (c.row_status != 0).any()
+
+
+# Overflow of the products on the support ---------------------------------------------------
+
+
+def test_products_that_overflow_on_the_support():
+    Q, K = np.full((2, 4), 1e154), np.full((2, 4), 0.6e154)
+    K[1] *= 1.2
+    never_holds(np.eye(2), Q, K)
+
+
+def test_products_that_overflow_before_a_tiny_scale():
+    Q = np.full((2, 2), 2.0**700)
+    K = 2.0**400 * np.array([[1 + 3 * 2**-52, -1], [1, -1 - 3 * 2**-52]])
+    never_holds(HALVES, Q, K, scale=2.0**-1022)
+
+
+# Logits rounded to a format that cannot hold them ------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_logits_beyond_float16(dtype):
+    Q = np.diag([300.0, 300]).astype(dtype)
+    never_holds(np.eye(2), Q, Q, scale=1.0, logits_dtype="float16")
+
+
+def test_logits_of_float64_beyond_bfloat16_and_float32():
+    Q = np.diag([2.0**64, 2.0**64])
+    for name in ("bfloat16", "float32"):
+        never_holds(np.eye(2), Q, Q, scale=1.0, logits_dtype=name)
+
+
+@pytest.mark.parametrize(("logit", "fits"), [(65519.0, True), (65520.0, False)])
+def test_the_last_logit_that_float16_holds(logit, fits):
+    Q, K = np.array([[1.0], [1.0]], np.float32), np.array([[logit], [0]], np.float32)
+    target = [[1.0, 0], [1.0, 0]]
+    if fits:
+        assert hf.certify(target, Q, K, scale=1.0, logits_dtype="float16").holds
+    else:
+        never_holds(target, Q, K, scale=1.0, logits_dtype="float16")
+
+
+# Modules -----------------------------------------------------------------------------------
+
+
+def test_module_whose_norms_overflow_and_products_underflow():
+    W = np.diag([1e280, 1e280])
+    X = np.array([[1e-290, 1e-290], [2e-290, 5e-290]])
+    try:
+        attention = hf.SelfAttention(W[:, :1], W[:, 1:], scale=1e20)(X)
+    except HeadfitError:
+        return
+    never_holds(HALVES, attention)
+
+
+def test_module_whose_products_cancel_near_the_least_numbers():
+    # X W_Q cancels up to what float64 loses below its least number.
+    X = 2.0**-545 * np.array([[1 + 2.0**-50, 1.0], [1.0, 1 + 2.0**-51]])
+    W_Q = 2.0**500 * np.array([[1.0], [-1.0]])
+    W_K = 2.0**500 * np.array([[1.0], [1.0]])
+    # x W_Q is 2**-95 and -2**-96, x W_K about 2**-44: with this scale logits of 4 and -2.
+    X_scale = 2.0**141
+    attention = hf.SelfAttention(W_Q, W_K, scale=X_scale)(X)
+    c = hf.certify(HALVES, attention, distortion=1e-3)
+    # Keys differ by 2**-51 of their size: the truth is a distortion of about 1e-15.
+    assert c.status in ("holds", "undecided")
+    narrow = hf.SelfAttention(W_Q, W_K, scale=X_scale * 2.0**55)(X)
+    never_holds(HALVES, narrow, distortion=1e-3)
+
+
+# Flushing ----------------------------------------------------------------------------------
+
+
+@needs_flushing
+@pytest.mark.parametrize("threads", [1, 2])
+def test_queries_that_flushing_takes_for_zero(threads):
+    Q = np.full((2, 1), 1.1e-38, np.float32)
+    K = np.array([[3e38], [-3e38]], np.float32)
+    with flushing():
+        c = hf.certify(HALVES, Q, K, scale=1.0, num_threads=threads)
+    assert c.status == "fails"
+    assert c.distortion > 700
+    assert c.q_norm > 1e-38
+
+
+@needs_flushing
+def test_the_smallest_weights_are_kept_under_flushing():
+    A = np.array([[1.0, 2.0**-1074], [0, 1.0]])
+    K = np.array([[0.0], [0.0]])
+    with flushing():
+        c = hf.certify(A, np.ones((2, 1)), K, scale=1.0)
+    assert c.status == "fails"
+    assert not c.row_distortion[0] < 1e300
+
+
+@needs_flushing
+@pytest.mark.parametrize("mass", [True, False])
+def test_flushing_is_left_as_found(mass):
+    Q = np.ones((3, 2), np.float32)
+    hf.certify(np.eye(3), Q, Q, mass=mass)
+    assert not is_flushing()
+    with flushing():
+        target = hf.Target(np.eye(3))
+        assert is_flushing()
+        attention = hf.Attention(Q, Q)
+        assert is_flushing()
+        hf.certify(target, attention, mass=mass)
+        assert is_flushing()
+        hf.SelfAttention(np.eye(2), np.eye(2))(np.ones((3, 2)))
+        assert is_flushing()
+        hf.certify(np.eye(3), matrix=np.eye(3, dtype=np.float32))
+        assert is_flushing()
+    assert not is_flushing()
+
+
+def test_torch_flushing_is_left_as_found():
+    torch = pytest.importorskip("torch")
+    if not torch.set_flush_denormal(True):
+        pytest.skip("this machine does not flush")
+    try:
+        Q = np.full((2, 1), 1.1e-38, np.float32)
+        K = np.array([[3e38], [-3e38]], np.float32)
+        c = hf.certify(HALVES, Q, K, scale=1.0)
+        assert is_flushing()
+    finally:
+        torch.set_flush_denormal(False)
+    assert c.status == "fails"
+
+
+# Accumulation in float32 -------------------------------------------------------------------
+
+
+def test_scale_after_products_that_underflow():
+    # PyTorch's (q @ k.T) * s gives 4.8e-7.
+    Q = np.full((2, 1), 2.0**-75, np.float32)
+    K = (2.0**-75 * np.array([[0.99], [1.01]])).astype(np.float32)
+    c = hf.certify(HALVES, Q, K, scale=3.4e38, distortion=1e-7, accumulate="float32")
+    assert not c.holds
+    assert c.distortion >= 4.7e-7
+
+
+def test_scale_that_overflows_float32_beside_tiny_numbers():
+    # In float32 the scale itself is infinite; exact products are moderate.
+    Q = np.full((2, 1), 2.0**-70, np.float32)
+    never_holds(HALVES, Q, Q, scale=2.0**140, accumulate="float32")
+
+
+def test_products_that_overflow_float32_before_the_scale():
+    Q = np.full((2, 1), 2.0**70, np.float32)
+    never_holds(HALVES, Q, Q, scale=2.0**-140, accumulate="float32")
+
+
+# A target's own mask -----------------------------------------------------------------------
+
+MASK = np.array([[False, False], [True, True]])
+
+
+@pytest.mark.parametrize("other", [None, "causal", ("window", 1), np.ones((2, 2), bool)])
+def test_masks_of_target_and_attention_must_agree(other):
+    target = hf.Target([[0, 0], [0.5, 0.5]], mask=MASK)
+    Q = np.zeros((2, 1))
+    with pytest.raises(InputError, match="mask"):
+        hf.certify(target, hf.Attention(Q, Q, mask=other))
+
+
+@pytest.mark.parametrize("own", ["causal", ("window", (1, 0)), np.tri(2, dtype=bool)])
+@pytest.mark.parametrize("other", [None, ("window", 1), np.ones((2, 2), bool)])
+def test_masks_that_differ_are_refused_where_both_would_do(own, other):
+    Q = np.zeros((2, 1))
+    with pytest.raises(InputError, match="mask"):
+        hf.certify(hf.Target(np.eye(2), mask=own), hf.Attention(Q, Q, mask=other))
+
+
+def test_equal_masks_agree():
+    target = hf.Target([[0, 0], [0.5, 0.5]], mask=MASK)
+    Q = np.zeros((2, 1))
+    assert hf.certify(target, hf.Attention(Q, Q, mask=MASK.copy())).holds
+    assert hf.certify(target, Q, Q).holds
+
+
+# Undecided where failure is proved ---------------------------------------------------------
+
+
+@pytest.mark.parametrize("size", [709.0, 710.0, 1000.0, 1e6, 1e300])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("mass", [True, False])
+def test_leaks_beyond_the_largest_float_fail(size, dtype, mass):
+    if dtype == np.float32 and size > 1e38:
+        size = 1e30
+    Q, K = size * np.eye(2, dtype=dtype), np.eye(2, dtype=dtype)[::-1].copy()
+    c = hf.certify(np.eye(2), Q, K, scale=1.0, mass=mass)
+    assert c.status == "fails"
+    assert (c.row_status == 1).all()
+
+
+def test_distortions_beyond_the_largest_float_fail():
+    Q, K = np.array([[1.0], [1.0]]), np.array([[2000.0], [0.0]])
+    c = hf.certify(HALVES, Q, K, scale=1.0)
+    assert c.status == "fails"
+
+
+# Bad numbers -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+@pytest.mark.parametrize("flush", [False, pytest.param(True, marks=needs_flushing)])
+def test_nan_and_infinity_are_refused_wherever_they_stand(bad, dtype, flush):
+    for which in range(2):
+        for row in range(3):
+            for column in range(2):
+                arrays = [np.ones((3, 2), dtype), np.ones((3, 2), dtype)]
+                arrays[which][row, column] = bad
+                for mass in (True, False):
+                    with flushing(flush), pytest.raises(NonFiniteError):
+                        hf.certify(np.full((3, 3), 1 / 3), *arrays, mass=mass)
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf, -1e-30])
+def test_matrices_hold_finite_numbers_of_zero_or_more(bad):
+    for row in range(2):
+        for column in range(2):
+            M = np.full((2, 2), 0.5)
+            M[row, column] = bad
+            with pytest.raises(NonFiniteError):
+                hf.certify(HALVES, matrix=M)

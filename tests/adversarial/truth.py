@@ -1,0 +1,132 @@
+"""From a head to the truth about it, and to what a careful certificate may leave open."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from tests.adversarial import dyadic, float32_results, oracle
+from tests.adversarial.generators import Head
+
+WIDE = np.longdouble  # magnitudes only: no verdict depends on them
+
+
+def truth_of(head: Head, logits: list, e: int) -> oracle.Truth:
+    """Return the truth about a head whose exact logits are integers times 2**e."""
+    allowed = np.array(oracle.allowed_matrix(head.mask, len(head.A)))
+    pattern = oracle.Pattern(head.A, allowed)
+    if head.reading == "matrix":
+        return oracle.Truth(oracle.matrix_rows(pattern, head.M), _matrix_radii(head))
+    if head.accumulate == "float32":
+        rows = _float32_rows(head, pattern)
+    elif head.logits_dtype:
+        rows = oracle.rounded_rows(pattern, logits, e, head.logits_dtype)
+    else:
+        rows = oracle.exact_rows(pattern, logits, e)
+    return oracle.Truth(rows, radii(head, allowed))
+
+
+def _float32_rows(head: Head, pattern: oracle.Pattern) -> list[list[oracle.Row]]:
+    rows: list[list[oracle.Row]] = [[] for _ in range(pattern.n)]
+    seen: list[set] = [set() for _ in range(pattern.n)]
+    for low, high in float32_results.results(head.Q, head.K, head.scale):
+        if head.logits_dtype in ("float16", "bfloat16"):
+            low, high = (dyadic.round_array(x, head.logits_dtype) for x in (low, high))
+        low, high = np.where(pattern.allowed, (low, high), 0).tolist()
+        for i in range(pattern.n):
+            key = (*low[i], *high[i])
+            if key not in seen[i]:
+                seen[i].add(key)
+                rows[i].append(oracle.narrow_row(pattern, i, high[i], low[i]))
+    return rows
+
+
+def _norms(x: np.ndarray) -> np.ndarray:
+    wide = x.astype(WIDE)
+    with np.errstate(all="ignore"):
+        return np.sqrt((wide * wide).sum(axis=1))
+
+
+def _sizes(head: Head) -> tuple[np.ndarray, float, float, float]:
+    """Return norms of queries by row and of all keys, absolute errors of both, and terms."""
+    if head.reading != "module":
+        return _norms(head.Q), float(_norms(head.K).max()), 0.0, head.Q.shape[1]
+    x = _norms(head.X)
+    wide = np.sqrt((head.W_Q.astype(WIDE) ** 2).sum()), np.sqrt((head.W_K.astype(WIDE) ** 2).sum())
+    tiny = 2.0 ** dyadic.FORMATS[head.computed][1]
+    terms = sum(head.W_Q.shape)
+    return x * wide[0], x.max() * wide[1], 4 * terms * tiny, terms
+
+
+def radii(head: Head, allowed: np.ndarray) -> list[float]:
+    """Return for each row what a scan in float64 (or what the reading speaks of) may be off by."""
+    q, k, error, terms = _sizes(head)
+    scale = WIDE(abs(head.scale))
+    narrow = head.accumulate == "float32" or (
+        head.reading == "module" and head.computed == "float32"
+    )
+    unit, tiny, top = 2.0**-50, 2.0**-1018, 2.0**1000
+    if narrow:
+        unit, tiny, top = 2.0**-22, 2.0**-124, 2.0**118
+    if head.reading == "module":
+        tiny = 2.0**-1018
+    with np.errstate(all="ignore"):
+        q, k = np.maximum(q, WIDE(2) ** -510), max(k, WIDE(2) ** -510)
+        r = (terms + 8) * unit * scale * q * k
+        r += (terms + 8) * tiny * (1 + scale) * (1 + q) * (1 + k)
+        r += scale * error * (q + k + error) * 4
+        if head.accumulate == "float32":
+            root = np.sqrt(scale)
+            r += (terms + 8) * tiny * (scale * (q + k) + root * (q + k) + q + k)
+        largest = np.maximum(q, k) * np.maximum(1, scale)
+        largest = np.maximum(largest, np.maximum(q * k, scale * q * k))
+        limit = WIDE(2) ** 510
+        r = np.where((largest > top) | (q > limit) | (k > limit) | (scale > top), np.inf, r)
+        if head.logits_dtype:
+            digits, least, largest_exponent = dyadic.FORMATS[head.logits_dtype]
+            size = scale * q * k
+            r += size * 2.0 ** (1 - digits) + 2.0 ** (least - digits + 2)
+            r = np.where(size > 2.0 ** (largest_exponent - 1), np.inf, r)
+    return [float(x) for x in r]
+
+
+def _matrix_radii(head: Head) -> list[float]:
+    """Nothing is lost in a quotient but where it leaves the range of float64."""
+    with np.errstate(all="ignore"):
+        parts = np.where(head.A > 0, head.M / head.A, 1.0)
+    fine = np.isfinite(parts) & ((parts == 0) | (parts > 2.0**-1000)) & (parts < 2.0**1000)
+    fine &= (head.M == 0) | (head.M > 2.0**-1000)
+    return [2.0**-50 if ok else math.inf for ok in fine.all(axis=1)]
+
+
+def may_be_refused(head: Head) -> bool:
+    """Whether an error is a fair answer.
+
+    That is where logits computed in the arrays' dtype may overflow where the mask allows, and
+    where the scale is no normal number of that dtype.
+    """
+    if head.reading == "matrix":
+        return False
+    if abs(head.scale) < 2.0 ** dyadic.FORMATS[head.computed][1]:
+        return True
+    allowed = np.array(oracle.allowed_matrix(head.mask, len(head.A)))
+    computed = "float32" if head.accumulate == "float32" else head.computed
+    if head.logits_dtype and dyadic.FORMATS[head.logits_dtype][2] < 1000:
+        limit_logit = 2.0 ** (dyadic.FORMATS[head.logits_dtype][2] - 1)
+    else:
+        limit_logit = math.inf
+    limit = WIDE(2) ** (dyadic.FORMATS[computed][2] - 3)
+    scale = WIDE(abs(head.scale))
+    with np.errstate(all="ignore"):
+        if head.reading == "module":
+            x, wq, wk = (abs(v.astype(WIDE)) for v in (head.X, head.W_Q, head.W_K))
+            q, k = x @ wq, x @ wk
+        else:
+            q, k = (abs(v.astype(WIDE)) for v in (head.Q, head.K))
+        if q.max() >= limit or (k.max() >= limit and head.reading == "module"):
+            return True
+        products = np.where(allowed, q @ k.T, 0).max()
+        sizes = (products, products * scale, (q * scale).max(initial=0), scale)
+        if head.accumulate == "float32":
+            sizes = (*sizes, (k * scale).max(initial=0))
+        return bool(max(sizes) >= limit or products * scale >= limit_logit)

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 import headfit
 from headfit._arrays import is_sparse
+from headfit._endings import Ending, tried
 from headfit._files import load_arrays, save_arrays
 from headfit._text import mask_text, number
 from headfit.certificate import Certificate
@@ -32,7 +33,9 @@ FORMAT = 1
 class Trial:
     """One head size that a search tried: its outcome and the seconds it took.
 
-    `restarts` counts the quenches and reheats of learned beyond the first.
+    `restarts` counts the quenches and reheats of learned beyond the first. `reason` says why the
+    attempt ended, in the words of `Fit.stopped`; None in old files, for a size that did not
+    certify.
     """
 
     dim: int
@@ -41,6 +44,11 @@ class Trial:
     distortion: float
     seconds: float
     restarts: int = 0
+    reason: Ending | None = None
+
+    def __post_init__(self) -> None:
+        if self.holds and self.reason is None:
+            object.__setattr__(self, "reason", "certified")
 
 
 @dataclass(frozen=True)
@@ -54,17 +62,22 @@ class Search:
     dim : int or None
         The smallest size found that certifies: not a proof that no smaller one would.
     stopped : str
-        Why the search ended.
+        Why the search ended, in words: "the time limit", "bisected to neighbouring sizes", ...
     """
 
     trials: tuple[Trial, ...]
     dim: int | None
     stopped: str
 
+    @property
+    def was_cut(self) -> bool:
+        """Whether the time limit ended it: then sizes that did not certify are not refuted."""
+        return self.stopped == "the time limit"
+
     def __repr__(self) -> str:
-        tried = ", ".join(f"{t.dim}{'' if t.holds else ' no'}" for t in self.trials)
+        sizes = ", ".join(tried(t.dim, t.holds, t.reason) for t in self.trials)
         found = "none certified" if self.dim is None else f"smallest found {self.dim}"
-        return f"Search({found}; tried {tried}; {self.stopped})"
+        return f"Search({found}; tried {sizes}; {self.stopped})"
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -93,6 +106,14 @@ class Fit(FittedHead):
         What was proved; ``certificate.holds`` tells whether the tolerances are met.
     status : str
         The certificate's: "holds", "fails" or "undecided".
+    stopped : str or None
+        Why the fit ended: "certified"; "time limit", "steps" (all of its effort), "callback" or
+        "stalled" (the method gave up, or rounding took what it had found), which prove nothing;
+        or "infeasible": it is proved that no head of this size, or none with the keys given, meets
+        the tolerances. None in an old file of a fit that does not certify.
+    advice : str
+        What that means and what to try, in a sentence or two; and which columns and rows of the
+        pattern are far heavier than the rest.
     failed_rows : ndarray of int or None
         Rows that the method itself gave up; None when it cannot tell.
     witnesses : tuple or None
@@ -100,8 +121,8 @@ class Fit(FittedHead):
     search : Search or None
         What was tried, when `dim` was searched for.
     lower_bound : LowerBound or None
-        What `bounds.lower` proved, when `dim` was searched for by "learned"; from a saved fit,
-        its dim and reason.
+        What `bounds.lower` proved, when `dim` was searched for by "learned" or a small one was
+        not certified; from a saved fit, its dim and reason.
     seconds : float
         Wall time of the fit, the certificate included.
     settings : dict
@@ -119,13 +140,17 @@ class Fit(FittedHead):
     lower_bound: Any = None
     seconds: float = 0.0
     settings: dict[str, Any] = field(default_factory=dict)
+    stopped: Ending | None = None
+    advice: str = ""
 
     def __repr__(self) -> str:
         c = self.certificate
-        verdict = {"holds": "certified", "fails": "NOT certified", "undecided": "UNDECIDED"}
+        words = {"holds": "certified", "fails": "NOT certified", "undecided": "UNDECIDED"}
+        why = "" if self.stopped in (None, "certified") else f" ({self.stopped})"
+        verdict = f"{words[self.status]}{why}"
         return (
             f"Fit({self.method}, n={self.Q.shape[0]}, dim={self.dim}, {self.dtype}: "
-            f"{verdict[self.status]}, leak <= {number(c.leak)} of {self.leak:.6g}, distortion <= "
+            f"{verdict}, leak <= {number(c.leak)} of {self.leak:.6g}, distortion <= "
             f"{number(c.distortion)} of {self.distortion:.6g}, mask={mask_text(self.mask)}, "
             f"{self.seconds:.3g} s)"
         )
@@ -166,6 +191,8 @@ class Fit(FittedHead):
             "leak": self.leak,
             "distortion": self.distortion,
             "status": self.status,
+            "stopped": self.stopped,
+            "advice": self.advice,
             "search": None if self.search is None else dataclasses.asdict(self.search),
             "seconds": self.seconds,
             "settings": self.settings,
@@ -310,6 +337,9 @@ def fit_from_parts(
             search=search,
             seconds=about["seconds"],
             settings=about["settings"],
+            # Files of before these were kept do not tell.
+            stopped=about.get("stopped", "certified" if about["status"] == "holds" else None),
+            advice=about.get("advice", ""),
             input_stored=arrays.get("X"),
         )
     except (KeyError, TypeError, json.JSONDecodeError) as error:

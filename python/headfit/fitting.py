@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from headfit import bounds, projection
 from headfit._arrays import as_count, check_between, seed_from, thread_count
+from headfit._endings import Ending, advice
 from headfit._files import available_memory
+from headfit._heavy import heavy_notes
 from headfit._progress import Progress
 from headfit.attention import Attention
 from headfit.errors import InputError
@@ -31,6 +33,10 @@ __all__ = ["fit"]
 
 METHODS = ("auto", "learned", "max-margin", "projection")
 SEARCH_SECONDS = 60.0
+# Of a search: at most so many seconds, and this part of its time, go to a proved lower bound.
+BOUND_SECONDS, BOUND_SHARE = 2.0, 0.4
+# A lower bound above this is rare: larger sizes that fail are not looked at.
+PROVABLE = 8
 
 
 def _check_distortion(distortion: Any, dtype: str) -> float:
@@ -79,8 +85,27 @@ def _search(task: Task, lower: LowerBound | None) -> tuple[Search, Head]:
         largest, limit = _largest_dim(target, task.leak, task.distortion, task.dtype)
         first = 16 if task.method == "projection" else 2 * target.per_row
         step = 2 if task.method == "max-margin" and task.keys == "cyclic" else 1
-        search = double_and_bisect(attempt, first, largest, limit, step)
+        search = double_and_bisect(attempt, first, largest, limit, step, task.deadline)
     return search, heads[search.dim or search.trials[-1].dim]
+
+
+def _ending(head: Head, holds: bool, search: Search | None, lower: LowerBound | None) -> Ending:
+    """Return why a fit ended."""
+    if holds:
+        return "certified"
+    if lower is not None and lower.dim > head.dim:
+        return "infeasible"
+    if search is not None and search.dim is None and search.was_cut:
+        return "time limit"
+    return head.ended
+
+
+def _late_bound(task: Task, head: Head, seconds: float) -> LowerBound | None:
+    """Look for a proof that a small size which was not certified is too small, in little time."""
+    if task.method != "learned" or head.dim > PROVABLE or head.ended == "callback":
+        return None
+    limit = min(1.0, max(0.1, seconds / 4))
+    return bounds.lower(task.target, leak=task.leak, distortion=task.distortion, time_limit=limit)
 
 
 def fit(
@@ -168,10 +193,11 @@ def fit(
     init : (Q, K), optional
         Of learned: a start, with logits Q K^T, of the same or a smaller size.
     time_limit : float, optional
-        Seconds for learned, the certificate not counted; a search has 60 unless said.
+        Seconds for learned and for a search, which has 60 unless said; the certificate is not
+        counted. What it cut short is not refuted: see ``fit.stopped``.
     callback : callable, optional
         Of learned: called with (step, rows left, worst deficit in logit units) after every scan;
-        returning False ends the fit.
+        returning False ends the fit, and a search.
     progress : bool, default False
         Show a tqdm bar of the rows that meet the tolerances (learned; needs tqdm).
     rng : seed or Generator, default 0
@@ -191,7 +217,8 @@ def fit(
     Returns
     -------
     Fit
-        Whether it certifies or not: ``fit.certificate.holds`` tells.
+        Whether it certifies or not: ``fit.certificate.holds`` tells, ``fit.stopped`` says why it
+        ended, and ``fit.advice`` what that means and what to try.
 
     Raises
     ------
@@ -280,10 +307,16 @@ def fit(
         deadline=math.inf if limit is None else start + limit,
     )
     search, lower = None, None
+    notes = heavy_notes(target)
     with nullcontext() if bar is None else bar:
         if size is None:
             if method == "learned":
-                lower = bounds.lower(target, leak=leak, distortion=distortion, time_limit=2.0)
+                lower = bounds.lower(
+                    target,
+                    leak=leak,
+                    distortion=distortion,
+                    time_limit=min(BOUND_SECONDS, BOUND_SHARE * (limit or math.inf)),
+                )
             search, head = _search(task, lower)
             size = head.dim
         else:
@@ -299,6 +332,10 @@ def fit(
     certificate = task.judge(attention, mass)
     if strict:
         certificate.raise_if_failed()
+    holds = certificate.holds
+    if lower is None and not holds:
+        lower = _late_bound(task, head, time.perf_counter() - start)
+    stopped = _ending(head, holds, search, lower)
     return Fit(
         Q=attention.Q,
         K=attention.K,
@@ -331,5 +368,17 @@ def fit(
             "dim_used": size,
             **head.settings,
         },
+        stopped=stopped,
+        advice=advice(
+            stopped,
+            method=method,
+            dim=head.dim,
+            status=certificate.status,
+            report=head.settings,
+            rows=0 if head.failed_rows is None else int(head.failed_rows.size),
+            proved=lower,
+            cut=search is not None and search.was_cut,
+            notes=notes,
+        ),
         input_stored=X,
     )

@@ -51,6 +51,7 @@ from numpy.typing import NDArray
 
 from headfit import _core
 from headfit._arrays import FloatArray, as_float_array, effort_steps
+from headfit._endings import Ending
 from headfit._files import require_memory
 from headfit._masks import core_mask
 from headfit.errors import InputError
@@ -68,6 +69,14 @@ SEARCH_PATIENCE = 24.0
 HASTE = 4.0
 # With more rows left than this, keys are nowhere near done, and exact queries are in vain.
 POLISHED_SHARE = 0.1
+
+# What the core's words for the end of a fit mean for one that does not certify.
+ENDED: dict[str, Ending] = {
+    "met": "stalled",
+    "step limit": "steps",
+    "time limit": "time limit",
+    "stopped": "callback",
+}
 
 Callback = Callable[[int, int, float], Any]
 
@@ -219,4 +228,5 @@ def learned(
         max_query = max_norm / longest if max_norm > 0 and longest > 0 else math.inf
         failed = _polish(target, mask, q, k, failed, tolerances, max_query, threads)
     report["rows_polished"] = report["rows_left"] - int(failed.size)
-    return Head(q, k, failed_rows=failed, settings={"effort": effort, "learned": report})
+    settings = {"effort": effort, "learned": report}
+    return Head(q, k, failed_rows=failed, settings=settings, ended=ENDED[report["status"]])

@@ -131,6 +131,7 @@ def max_margin(
             "scans": scans,
             "largest_query": float(np.max(norms[[s == "optimal" for s in status]], initial=0.0)),
         },
+        ended="infeasible" if witnesses else "stalled",
     )
 
 

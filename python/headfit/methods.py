@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headfit._arrays import FloatArray
+from headfit._endings import Ending
 from headfit.errors import InputError
 from headfit.formats import round_to
 
@@ -34,7 +35,7 @@ class Head:
     """Queries and keys whose plain products q.k are the logits that a method found.
 
     `failed_rows` and `witnesses` are None unless the method can tell; `settings` are added to
-    those of the fit.
+    those of the fit. `ended` says why the method stopped, should the certificate not hold.
     """
 
     Q: FloatArray
@@ -42,6 +43,7 @@ class Head:
     failed_rows: NDArray[np.intp] | None = None
     witnesses: tuple[Any, ...] | None = None
     settings: dict[str, Any] = field(default_factory=dict)
+    ended: Ending = "stalled"
 
     @property
     def dim(self) -> int:

@@ -10,25 +10,49 @@ from headfit.fit_result import Search, Trial
 
 Attempt = Callable[[int], Trial]
 
+TIME_LIMIT = "the time limit"
+
+
+def _cut(trial: Trial) -> str | None:
+    """Return what cut an attempt short, which then says nothing about its size."""
+    return {"time limit": TIME_LIMIT, "callback": "the callback"}.get(trial.reason or "")
+
 
 def double_and_bisect(
-    attempt: Attempt, first: int, largest: int, limit: str, step: int = 1
+    attempt: Attempt,
+    first: int,
+    largest: int,
+    limit: str,
+    step: int = 1,
+    deadline: float = math.inf,
 ) -> Search:
     """Double from `first` until a size certifies, then bisect. Sizes are multiples of `step`."""
     largest = max(largest // step, 1)
     units = min(-(-first // step), largest)
-    trials = [attempt(units * step)]
+    trials: list[Trial] = []
+
+    def holds(size: int) -> bool:
+        trials.append(attempt(size * step))
+        return trials[-1].holds
+
     low = 0
-    while not trials[-1].holds and units < largest:
+    while not holds(units):
+        why = _cut(trials[-1])
+        if units == largest:
+            why = why or f"stopped at {largest * step}, {limit}"
+        elif time.perf_counter() >= deadline:
+            why = why or TIME_LIMIT
+        if why:
+            return Search(tuple(trials), None, why)
         low, units = units, min(2 * units, largest)
-        trials.append(attempt(units * step))
-    if not trials[-1].holds:
-        return Search(tuple(trials), None, f"stopped at {largest * step}, {limit}")
     while units - low > 1:
+        if time.perf_counter() >= deadline:
+            return Search(tuple(trials), units * step, TIME_LIMIT)
         middle = (low + units) // 2
-        trials.append(attempt(middle * step))
-        if trials[-1].holds:
+        if holds(middle):
             units = middle
+        elif why := _cut(trials[-1]):
+            return Search(tuple(trials), units * step, why)
         else:
             low = middle
     return Search(tuple(trials), units * step, "bisected to neighbouring sizes")
@@ -43,6 +67,7 @@ def gallop_down(
     whether to make haste: so on the way up, where a larger size will do. Then bisection down to
     what failed in haste, which is tried again; and where nothing failed, down by 1, 2, 4, ...
     until a size fails, and bisection of what is between. No size below `lowest`, which is proved.
+    An attempt that the time limit or a callback cut short ends the search: it is no failure.
     """
     trials: list[Trial] = []
 
@@ -58,14 +83,18 @@ def gallop_down(
     doubtful = below  # failed in haste
     failed = below
     while not holds(size, haste=size < largest):
-        if size == largest or out_of_time():
-            why = "the time limit" if size < largest else f"stopped at {largest}"
+        why = _cut(trials[-1])
+        if size == largest:
+            why = why or f"stopped at {largest}"
+        elif out_of_time():
+            why = why or TIME_LIMIT
+        if why:
             return Search(tuple(trials), None, why)
         doubtful, size = size, min(size + (size + 1) // 2, largest)
     stride = 1
     while size - failed > 1:
         if out_of_time():
-            return Search(tuple(trials), size, "the time limit")
+            return Search(tuple(trials), size, TIME_LIMIT)
         known = max(failed, doubtful)
         if known > below and size - known > 1:
             lower = (size + known) // 2
@@ -78,6 +107,8 @@ def gallop_down(
             size = lower
             if size <= doubtful:
                 doubtful = below
+        elif why := _cut(trials[-1]):
+            return Search(tuple(trials), size, why)
         else:
             failed = lower
     if failed == below:

@@ -201,7 +201,8 @@ class Task:
         report = head.settings.get("learned", {"quenches": 1, "reheats": 0})
         restarts = max(report["quenches"] - 1, 0) + report["reheats"]  # some need no quench
         seconds = time.perf_counter() - begin
-        return Trial(dim, c.holds, c.leak, c.distortion, seconds, restarts), head
+        reason = "certified" if c.holds else head.ended
+        return Trial(dim, c.holds, c.leak, c.distortion, seconds, restarts, reason), head
 
 
 def check_module(module: Any, dim: int | None, dtype: str, scale: float | None) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from numpy.typing import NDArray
 from headfit import bounds, patterns
 from headfit._cli import text
 from headfit._files import load_arrays, replace_file
+from headfit._heavy import heavy_notes
 from headfit.certificate import certify as judge
 from headfit.errors import InputError
 from headfit.fit_result import Fit, load_fit
@@ -116,6 +118,8 @@ def fit(arguments: Any) -> int:
     target = Target(arguments.target, mask=arguments.mask, normalize=arguments.normalize)
     module = None if arguments.module is None else _module(arguments.module)
     size = module.dim if module is not None else arguments.dim
+    for note in heavy_notes(target):
+        print(f"headfit: {note}", file=sys.stderr)
     with text.progress() as say:
         say(f"fitting n = {target.n}, " + ("searching dim" if size is None else f"dim = {size}"))
         head = find(
@@ -140,6 +144,8 @@ def fit(arguments: Any) -> int:
     else:
         print(head.certificate)
         print(f"{arguments.output}: {text.head_line(head)}")
+        if head.stopped != "certified":
+            print(f"{head.stopped}: {head.advice}")
     return _status(head.certificate.holds)
 
 

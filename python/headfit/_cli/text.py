@@ -86,6 +86,8 @@ def head_figures(head: Fit) -> dict[str, Any]:
         "leak": head.leak,
         "distortion": head.distortion,
         "status": head.status,
+        "stopped": head.stopped,
+        "advice": head.advice,
         "seconds": head.seconds,
         "settings": head.settings,
         "search": None if head.search is None else dataclasses.asdict(head.search),
@@ -96,8 +98,9 @@ def head_figures(head: Fit) -> dict[str, Any]:
 def head_line(head: Fit) -> str:
     """Return the same for people."""
     searched = "" if head.search is None else f" ({head.search.stopped})"
+    why = "" if head.stopped in (None, "certified") else f"not certified ({head.stopped}), "
     return (
-        f"head of {head.Q.shape[0]} tokens, dim = {head.dim}{searched}, {head.dtype}, "
+        f"head of {head.Q.shape[0]} tokens, dim = {head.dim}{searched}, {why}{head.dtype}, "
         f"{head.method}, mask={mask_text(head.mask)}, {head.seconds:.3g} s"
     )
 

@@ -506,7 +506,7 @@ def test_save_and_load(tmp_path: Path, mask: Any, with_module: bool, dtype: str)
         W = RNG(0).standard_normal((2, 70, 32)).astype(dtype)
         options["module"] = hf.SelfAttention(*W, scale=0.7)
     fit = fit_by_projection(CAUSAL, None if with_module else 32, **options)
-    path = tmp_path / "head"
+    path = tmp_path / "head.npz"
     assert fit.save(path) == path  # exactly this name
     loaded = hf.load_fit(path)
     same(fit, loaded)

@@ -36,7 +36,7 @@ def same(got, want):
 @pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16", "float16"])
 def test_a_fit_comes_back(tmp_path, mask, dtype):
     fit = hf.fit(A, 6, mask=mask, dtype=dtype, max_logit=60.0)
-    path = tmp_path / "head"
+    path = tmp_path / "head.safetensors"
     assert hf.save_safetensors(fit, path) == path  # exactly this name
     kept = hf.load_safetensors(path)
     same(kept, fit)
@@ -59,7 +59,7 @@ def test_a_fit_comes_back(tmp_path, mask, dtype):
 def test_what_a_fit_may_hold_besides(tmp_path, options):
     fit = hf.fit(hf.patterns.random_regular(N, 3, rng=0), **options)
     assert fit.witnesses or fit.search or not fit.module.is_canonical
-    same(hf.load_safetensors(hf.save_safetensors(fit, tmp_path / "head")), fit)
+    same(hf.load_safetensors(hf.save_safetensors(fit, tmp_path / "head.safetensors")), fit)
 
 
 @pytest.mark.parametrize(("dtype", "code"), [("bfloat16", "BF16"), ("float16", "F16")])

@@ -96,8 +96,16 @@ def as_array(x: Any, name: str) -> NDArray[Any]:
         return as_array(x.view(sys.modules["torch"].int16), name).view(BFLOAT16)
     if is_bfloat16:
         return np.asarray(x).view(np.uint16).view(BFLOAT16)
+    if isinstance(x, np.ma.MaskedArray):
+        if np.ma.is_masked(x):
+            raise InputError(
+                f"{name} must not be a masked array with masked entries, which have no value"
+            )
+        return np.asarray(x.data)
     if isinstance(x, np.ndarray):
-        return np.asarray(x)  # subclasses (matrix, masked arrays) index in their own ways
+        return np.asarray(x)  # subclasses (np.matrix) index in their own ways
+    if is_sparse(x):
+        raise InputError(f"{name} must be a dense array; got a sparse {type(x).__name__}")
     if hasattr(x, "__dlpack__"):
         try:
             return np.from_dlpack(x)
@@ -105,7 +113,10 @@ def as_array(x: Any, name: str) -> NDArray[Any]:
             raise InputError(
                 f"{name} must be an array on the CPU of a dtype that NumPy knows: {error}"
             ) from error
-    return np.asarray(x)
+    try:
+        return np.asarray(x)
+    except (ValueError, TypeError, OverflowError, RecursionError) as error:  # ragged, say
+        raise InputError(f"{name} must be an array: {error}") from error
 
 
 def as_stored_array(x: Any, name: str, *, ndim: int = 2) -> NDArray[Any]:

@@ -1,27 +1,116 @@
-"""Files that are never left half written, and never unpickled."""
+"""Files that are opened only where they are files, and never left half written."""
 
 from __future__ import annotations
 
+import contextlib
 import os
+import re
 import secrets
-import zipfile
-import zlib
-from collections.abc import Mapping
+import stat
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from headfit.errors import InputError
+from headfit.errors import FileError, InputError, MissingFileError
+
+UNFINISHED = re.compile(r"\.headfit-[0-9a-f]{16}\.tmp")
+"""The names of files that are being written; only a killed process leaves one behind."""
+
+LONGEST_SAVE = 24 * 3600.0
+"""Seconds after which such a file is nobody's: no save takes a day."""
 
 
-def replace_file(path: Path, write: Any) -> None:
+def as_path(path: Any, name: str) -> str:
+    """Return the name of a file as text, or raise an InputError."""
+    try:
+        text = os.fspath(path)
+    except TypeError as error:
+        raise InputError(f"{name} must be a str or a path; got {path!r}") from error
+    if not isinstance(text, str) or not text or "\0" in text:
+        raise InputError(f"{name} must be a str or a path, and not empty; got {path!r}")
+    return text
+
+
+def _file_error(name: str, path: str, problem: str, error: OSError) -> FileError:
+    reason = error.strerror or str(error)
+    kind = MissingFileError if isinstance(error, FileNotFoundError) else FileError
+    return kind(f"{name}: {path} {problem}: {reason}", error.errno, path)
+
+
+@contextmanager
+def opened(path: Any, name: str, otherwise: str) -> Iterator[IO[bytes]]:
+    """Open an ordinary file to read; for anything else raise an InputError at once.
+
+    Parameters
+    ----------
+    path : str or path
+    name : str
+        Of the argument, for messages.
+    otherwise : str
+        What the message says of a path that is no such file: "is no saved fit".
+    """
+    text = as_path(path, name)
+    try:
+        # A pipe that nobody writes to would be waited for.
+        handle = os.open(text, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
+    except OSError as error:
+        raise _file_error(name, text, otherwise, error) from error
+    mode = os.fstat(handle).st_mode
+    if not stat.S_ISREG(mode):
+        os.close(handle)
+        kind = "a folder" if stat.S_ISDIR(mode) else "a pipe or a device"
+        raise FileError(f"{name}: {text} {otherwise}: it is {kind}", filename=text)
+    with os.fdopen(handle, "rb") as stream:
+        try:
+            yield stream
+        except InputError:
+            raise
+        except OSError as error:
+            raise _file_error(name, text, otherwise, error) from error
+
+
+def file_size(stream: IO[bytes]) -> int:
+    """Return the bytes of an open file."""
+    return os.fstat(stream.fileno()).st_size
+
+
+def as_output(path: Any, name: str, suffix: str, others: Mapping[str, str]) -> Path:
+    """Return the path of a file to write, whose name must end in `suffix`.
+
+    `others` says of further suffixes what writes those.
+    """
+    target = Path(as_path(path, name))
+    if target.suffix != suffix:
+        hint = others.get(target.suffix)
+        raise InputError(
+            f"{name} must end in {suffix}; got {target}" + (f" ({hint})" if hint else "")
+        )
+    return target
+
+
+def replace_file(path: Path, write: Callable[[IO[bytes]], Any], name: str = "path") -> None:
     """Call ``write(file)`` on a new file beside `path`, then rename it to `path`.
 
-    What is killed in between leaves that file, ``.<name>.<digits>.tmp``, to be deleted by hand.
+    What processes that were killed while they wrote have left in the folder is removed.
     """
-    handle, temporary = _new_file(path)
+    if path.exists() and not path.is_file():
+        raise FileError(f"{name}: {path} cannot be written: it is no ordinary file")
+    try:
+        _remove_leftovers(path.parent)
+        _write_and_rename(path, write)
+    except InputError:
+        raise
+    except OSError as error:
+        raise _file_error(name, str(path), "cannot be written", error) from error
+
+
+def _write_and_rename(path: Path, write: Callable[[IO[bytes]], Any]) -> None:
+    handle, temporary = _new_file(path.parent)
     try:
         with os.fdopen(handle, "wb") as file:
             write(file)
@@ -33,60 +122,36 @@ def replace_file(path: Path, write: Any) -> None:
         raise
 
 
-def _new_file(path: Path) -> tuple[int, Path]:
-    """Open a file beside `path` that nobody has, as readable as the process makes its files.
+def _new_file(folder: Path) -> tuple[int, Path]:
+    """Open a new file in a folder, as readable as the process makes its files.
 
     The modules for temporary files make private ones, and the process's mask of permissions
     cannot be read without changing it for all threads.
     """
     while True:
-        temporary = path.parent / f".{path.name}.{secrets.token_hex(8)}.tmp"
+        temporary = folder / f".headfit-{secrets.token_hex(8)}.tmp"
         try:
             return os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666), temporary
         except FileExistsError:
             continue
 
 
-def save_arrays(path: str | os.PathLike[str], arrays: Mapping[str, NDArray[Any]]) -> Path:
+def _remove_leftovers(folder: Path) -> None:
+    before = time.time() - LONGEST_SAVE
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            if not UNFINISHED.fullmatch(entry.name):
+                continue
+            with contextlib.suppress(OSError):  # gone already, or another user's
+                if entry.is_file(follow_symlinks=False) and entry.stat().st_mtime < before:
+                    os.unlink(entry.path)
+
+
+def save_arrays(path: Path, arrays: Mapping[str, NDArray[Any]]) -> Path:
     """Write plain arrays to an .npz file of exactly this name."""
-    target = Path(path)
     plain = {name: np.asarray(value) for name, value in arrays.items()}
     for name, value in plain.items():
         if value.dtype.hasobject:
             raise InputError(f"{name} holds Python objects, which are not saved")
-    replace_file(target, lambda file: np.savez(file, **plain))  # type: ignore[arg-type]
-    return target
-
-
-UNREADABLE = (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile, zlib.error)
-"""What reading a damaged or foreign .npz file raises."""
-
-
-def load_arrays(path: str | os.PathLike[str], what: str) -> dict[str, NDArray[Any]]:
-    """Read all arrays of an .npz file; anything else is an InputError that names it."""
-    with open(path, "rb") as stream:
-        try:
-            file = np.load(stream, allow_pickle=False)
-            if isinstance(file, np.lib.npyio.NpzFile):
-                with file:
-                    return {name: file[name] for name in file.files}
-        except UNREADABLE as error:
-            raise InputError(f"{path} is no {what}: {error}") from error
-    raise InputError(f"{path} is no {what}: it holds a single array")
-
-
-def available_memory() -> int | None:
-    """Return the bytes of free physical memory, or None where the system does not tell."""
-    try:
-        return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    except (AttributeError, OSError, ValueError):
-        return None
-
-
-def require_memory(wanted: int, what: str) -> None:
-    """Raise an InputError with the size when `wanted` bytes cannot fit in memory."""
-    free = available_memory()
-    if free is not None and wanted > free:
-        raise InputError(
-            f"{what} needs {wanted / 2**30:.1f} GiB of memory; {free / 2**30:.1f} GiB are free"
-        )
+    replace_file(path, lambda file: np.savez(file, **plain))  # type: ignore[arg-type]
+    return path

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from headfit import _core
 from headfit._arrays import as_array, as_items, is_sparse
+from headfit._sparse import checked_csr
 from headfit.errors import InputError
 
 FORMS = (
@@ -99,15 +100,18 @@ def core_mask(
             raise InputError(
                 f"mask must be boolean, True where attention is allowed; got dtype {mask.dtype}"
             )
-        csr = sp.csr_array(mask, copy=True)
-        csr.sum_duplicates()
-        csr.eliminate_zeros()
+        csr = allowed_places(mask)
         return _core.Mask(
             sparse_offsets=csr.indptr.astype(np.int64),
             sparse_columns=csr.indices.astype(np.int32),
             key_lengths=lengths,
         )
     return _core.Mask(dense=_dense(mask, lead, shape), key_lengths=lengths)
+
+
+def allowed_places(mask: Any) -> sp.csr_array:
+    """Return a sparse mask as a canonical csr_array that stores what is allowed, nothing else."""
+    return checked_csr(mask, "mask", keep_zeros=False)
 
 
 def same_mask(a: Any, b: Any) -> bool:
@@ -117,11 +121,14 @@ def same_mask(a: Any, b: Any) -> bool:
     if a is None or b is None or isinstance(a, (str, tuple)) or isinstance(b, (str, tuple)):
         return type(a) is type(b) and bool(a == b)
     if is_sparse(a) or is_sparse(b):
-        if a.shape != b.shape:
+        one, other = (x if is_sparse(x) else as_array(x, "mask") for x in (a, b))
+        if one.shape != other.shape:
             return False
-        difference: Any = sp.csr_array(a) != sp.csr_array(b)
-        return bool(difference.nnz == 0)
-    return bool(np.array_equal(np.asarray(a), np.asarray(b)))
+        one, other = (allowed_places(x if is_sparse(x) else sp.coo_array(x)) for x in (one, other))
+        return np.array_equal(one.indptr, other.indptr) and np.array_equal(
+            one.indices, other.indices
+        )
+    return bool(np.array_equal(as_array(a, "mask"), as_array(b, "mask")))
 
 
 def masks_agree(a: Any, b: Any, n: int) -> bool:
@@ -162,7 +169,8 @@ def allowed_columns(mask: Any, row: int, n: int) -> NDArray[np.bool_]:
         left, right = _window(mask[1])
         return (columns >= row - left) & (columns <= row + right)
     if is_sparse(mask):
-        allowed: NDArray[np.bool_] = sp.csr_array(mask)[[row]].toarray()[0].astype(np.bool_)
+        csr, allowed = allowed_places(mask), np.zeros(n, dtype=np.bool_)
+        allowed[csr.indices[csr.indptr[row] : csr.indptr[row + 1]]] = True
         return allowed
     dense: NDArray[np.bool_] = np.broadcast_to(as_array(mask, "mask"), (n, n))[row]
     return dense

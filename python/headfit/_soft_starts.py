@@ -16,8 +16,8 @@ from headfit._arrays import (
     check_finite,
     computed_in,
 )
-from headfit._files import require_memory
 from headfit._interruptible import interruptible
+from headfit._memory import require_memory
 from headfit._soft_target import check_one_head
 from headfit.attention import Attention
 from headfit.errors import InputError

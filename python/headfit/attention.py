@@ -32,6 +32,7 @@ from headfit._arrays import (
     as_stored_array,
     check_between,
     computed_in,
+    is_sparse,
     thread_count,
     widened,
 )
@@ -62,7 +63,7 @@ class _Problem:
     keys: int
     kv_lead: tuple[int, ...]
     dtype: np.dtype[Any]
-    inputs: tuple[FloatArray, FloatArray]
+    inputs: tuple[tuple[str, Any], ...]
 
     def empty(self, cols: int, dtype: Any = None) -> NDArray[Any]:
         return np.empty((*self.lead, self.rows, cols), dtype or self.dtype)
@@ -194,7 +195,14 @@ def _problem(Q: Any, K: Any, options: LogitOptions, rows: Rows = None) -> _Probl
         positions.halves,
     )
     count = shape[0] if numbers is None else numbers.size
-    return _Problem(logits, lead, count, shape[1], kv_lead, dtype, (q, k))
+    read = {"Q": q, "K": k, "bias": options.bias, "mask": options.mask}
+    inputs = tuple((name, _memory_of(x, name)) for name, x in read.items())
+    return _Problem(logits, lead, count, shape[1], kv_lead, dtype, inputs)
+
+
+def _memory_of(x: Any, name: str) -> Any:
+    """Return an argument as an array on its own memory; None if it is none."""
+    return None if x is None or isinstance(x, (str, tuple)) or is_sparse(x) else as_array(x, name)
 
 
 def _check_out(out: NDArray[Any] | None, problem: _Problem, cols: int) -> NDArray[Any]:
@@ -215,8 +223,9 @@ def _check_out(out: NDArray[Any] | None, problem: _Problem, cols: int) -> NDArra
             f"out must be a writable C-contiguous array of shape {shape} and {problem.dtype}; "
             f"got {found}"
         )
-    if any(np.may_share_memory(out, x) for x in problem.inputs):
-        raise InputError("out must not share memory with Q or K")
+    for name, array in problem.inputs:
+        if isinstance(array, np.ndarray) and np.may_share_memory(out, array):
+            raise InputError(f"out must not share memory with {name}")
     return out
 
 

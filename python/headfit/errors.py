@@ -1,12 +1,20 @@
 """The exceptions that headfit raises."""
 
+from __future__ import annotations
+
 __all__ = [
     "CertificateError",
+    "FileError",
     "HeadfitError",
     "InputError",
+    "MissingFileError",
     "NonFiniteError",
     "TargetError",
 ]
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)
 
 
 class HeadfitError(Exception):
@@ -23,6 +31,23 @@ class TargetError(InputError):
 
 class NonFiniteError(InputError):
     """NaN or infinity in an input, or in a product of finite inputs; names row and column."""
+
+
+class FileError(InputError, OSError):
+    """A path that cannot be read or written; an `OSError` too, with its errno and filename."""
+
+    def __init__(
+        self, message: str, number: int | None = None, filename: str | None = None
+    ) -> None:
+        super().__init__(message)
+        self.errno, self.filename = number, filename
+
+    def __str__(self) -> str:
+        return str(self.args[0])
+
+
+class MissingFileError(FileError, FileNotFoundError):
+    """A path that names nothing, or a folder that is not there."""
 
 
 class CertificateError(HeadfitError):

@@ -16,7 +16,9 @@ from numpy.typing import NDArray
 import headfit
 from headfit._arrays import is_sparse
 from headfit._endings import Ending, tried
-from headfit._files import load_arrays, save_arrays
+from headfit._files import as_output, save_arrays
+from headfit._masks import allowed_places
+from headfit._stored import load_arrays
 from headfit._text import mask_text, number
 from headfit.certificate import Certificate
 from headfit.errors import InputError
@@ -165,7 +167,7 @@ class Fit(FittedHead):
             arrays["failed_rows"] = self.failed_rows
         mask = self.mask
         if is_sparse(mask):
-            csr = sp.csr_array(mask)
+            csr = allowed_places(mask)
             arrays["mask_indptr"], arrays["mask_indices"] = csr.indptr, csr.indices
             mask = "sparse"
         elif not (mask is None or isinstance(mask, (str, tuple))):
@@ -209,15 +211,32 @@ class Fit(FittedHead):
         Parameters
         ----------
         path : str or path
-            The exact name; an existing file is replaced only when all is written.
+            The exact name, which ends in ``.npz``; an existing file is replaced only when all
+            is written.
 
         Returns
         -------
         Path
+
+        Raises
+        ------
+        InputError
+            For another suffix; `save_safetensors` writes ``.safetensors``.
+        FileError
+            When it cannot be written; an OSError too.
+
+        Notes
+        -----
+        A process that is killed while it writes leaves a file ``.headfit-????????.tmp`` beside
+        `path`, and `path` as it was. Such files are removed by the next save to that folder
+        once they are a day old.
         """
+        target = as_output(
+            path, "path", ".npz", {".safetensors": "headfit.save_safetensors writes that"}
+        )
         arrays, about = self.parts()
         arrays["about"] = np.array(about)
-        return save_arrays(path, arrays)
+        return save_arrays(target, arrays)
 
 
 def _plain(value: Any) -> Any:
@@ -275,6 +294,8 @@ def load_fit(path: str | os.PathLike[str]) -> Fit:
 
     Raises
     ------
+    MissingFileError, FileError
+        When there is no such file, or it cannot be opened.
     InputError
         When the file is no saved fit. Pickled content is never read.
 

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 from headfit import bounds, projection
 from headfit._arrays import as_count, check_between, seed_from, thread_count
 from headfit._endings import Ending, advice
-from headfit._files import available_memory
 from headfit._heavy import heavy_notes
+from headfit._memory import available_memory
 from headfit._progress import Progress
 from headfit.attention import Attention
 from headfit.errors import InputError

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from headfit import _core
 from headfit._arrays import FloatArray, as_count, as_float_array, check_finite, seed_from
-from headfit._files import require_memory
+from headfit._memory import require_memory
 from headfit.errors import InputError
 
 __all__ = ["KeyTable"]

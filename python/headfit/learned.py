@@ -52,8 +52,8 @@ from numpy.typing import NDArray
 from headfit import _core
 from headfit._arrays import FloatArray, as_float_array, effort_steps
 from headfit._endings import Ending
-from headfit._files import require_memory
 from headfit._masks import core_mask
+from headfit._memory import require_memory
 from headfit.errors import InputError
 from headfit.methods import Head, tightened
 from headfit.targets import Target

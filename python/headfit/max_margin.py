@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headfit import _core
-from headfit._files import require_memory
 from headfit._masks import core_mask
+from headfit._memory import require_memory
 from headfit.errors import InputError
 from headfit.keys import KeyTable
 from headfit.methods import Head, tightened

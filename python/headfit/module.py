@@ -25,8 +25,8 @@ from headfit._arrays import (
     check_finite,
     computed_in,
 )
-from headfit._files import require_memory
 from headfit._interruptible import interruptible, short_blocks
+from headfit._memory import require_memory
 from headfit.attention import Attention, check_scale
 from headfit.errors import InputError
 

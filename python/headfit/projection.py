@@ -13,7 +13,7 @@ import numpy as np
 
 from headfit import _core
 from headfit._arrays import as_count, check_between, seed_from, thread_count
-from headfit._files import require_memory
+from headfit._memory import require_memory
 from headfit.attention import Attention, check_scale
 from headfit.errors import InputError
 from headfit.formats import round_to

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from importlib import import_module
 from pathlib import Path
@@ -11,7 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headfit._arrays import BFLOAT16, widened
-from headfit._files import replace_file
+from headfit._files import as_output, file_size, opened, replace_file
+from headfit._memory import require_memory
+from headfit._stored import unreadable
 from headfit.errors import InputError
 from headfit.fit_result import Fit, fit_from_parts
 from headfit.formats import NARROW, round_to
@@ -57,7 +60,8 @@ def save_safetensors(fit: Fit, path: str | os.PathLike[str]) -> Path:
     ----------
     fit : Fit
     path : str or path
-        The exact name; an existing file is replaced only when all is written.
+        The exact name, which ends in ``.safetensors``; an existing file is replaced only when
+        all is written.
 
     Returns
     -------
@@ -66,7 +70,10 @@ def save_safetensors(fit: Fit, path: str | os.PathLike[str]) -> Path:
     Raises
     ------
     InputError
-        When Q or K of a fit in float16 or bfloat16 hold other numbers.
+        When Q or K of a fit in float16 or bfloat16 hold other numbers, and for another suffix;
+        `Fit.save` writes ``.npz``.
+    FileError
+        When it cannot be written; an OSError too.
     ImportError
         Without the package safetensors.
 
@@ -74,7 +81,8 @@ def save_safetensors(fit: Fit, path: str | os.PathLike[str]) -> Path:
     -----
     The tensors are Q, K and those of the certificate, the mask and the module, as `Fit.save`
     writes them; its JSON text is the entry "headfit" of the metadata. Q and K of a fit in
-    float16 or bfloat16 are tensors of that dtype: half the size, and the same numbers.
+    float16 or bfloat16 are tensors of that dtype: half the size, and the same numbers. What a
+    killed process leaves behind is as `Fit.save` says.
 
     Examples
     --------
@@ -87,6 +95,9 @@ def save_safetensors(fit: Fit, path: str | os.PathLike[str]) -> Path:
     ('bfloat16', True, True)
     """
     package = _package()
+    if not isinstance(fit, Fit):
+        raise InputError(f"fit must be a Fit; got {type(fit).__name__}")
+    target = as_output(path, "path", ".safetensors", {".npz": "Fit.save writes that"})
     arrays, about = fit.parts()
     stored = {}
     for name, array in arrays.items():
@@ -102,7 +113,6 @@ def save_safetensors(fit: Fit, path: str | os.PathLike[str]) -> Path:
         for name, (array, dtype) in stored.items()
     }
     raw = package.serialize(specs, {ABOUT: about})
-    target = Path(path)
     replace_file(target, lambda file: file.write(raw))
     return target
 
@@ -122,6 +132,8 @@ def load_safetensors(path: str | os.PathLike[str]) -> Fit:
 
     Raises
     ------
+    MissingFileError, FileError
+        When there is no such file, or it cannot be opened.
     InputError
         When the file is no saved fit.
     ImportError
@@ -136,18 +148,26 @@ def load_safetensors(path: str | os.PathLike[str]) -> Fit:
     ...     path = os.path.join(folder, "head.npz")
     ...     hf.load_safetensors(hf.fit(hf.patterns.band(16, 1), 4).save(path))
     Traceback (most recent call last):
-    headfit.errors.InputError: head.npz is no saved fit: ...
+    headfit.errors.InputError: path: ...head.npz is no saved fit: ...
     """
     package = _package()
-    raw = Path(path).read_bytes()
+    otherwise = "is no saved fit"
+    with opened(path, "path", otherwise) as file:
+        require_memory(2 * file_size(file), f"path: {path}")
+        raw = file.read()
     try:
         tensors = package.deserialize(raw)
-        with package.safe_open(path, framework="np") as file:
-            about = (file.metadata() or {}).get(ABOUT)
+        about = _metadata(raw).get(ABOUT)
         arrays = {name: _array(name, tensor) for name, tensor in tensors}
-    except (package.SafetensorError, KeyError) as error:
-        raise InputError(f"{path} is no saved fit: {error}") from error
+    except Exception as error:  # whatever it is that a damaged or foreign file does
+        raise unreadable(path, "path", otherwise, error) from error
     return fit_from_parts(path, arrays, about)
+
+
+def _metadata(raw: bytes) -> dict[str, str]:
+    """Return the texts in the header of a file that has been read without error."""
+    header = json.loads(raw[8 : 8 + int.from_bytes(raw[:8], "little")])
+    return dict(header.get("__metadata__") or {})
 
 
 def _array(name: str, tensor: dict[str, Any]) -> NDArray[Any]:

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from headfit import _core
 from headfit._arrays import as_count, check_between, computed_in, effort_steps
-from headfit._files import require_memory
 from headfit._masks import core_mask
+from headfit._memory import require_memory
 from headfit._soft_starts import given_start, log_svd, svd_head
 from headfit._soft_target import check_one_head, core_target_of, target_matrix
 from headfit.attention import Attention

@@ -22,6 +22,7 @@ from headfit._arrays import (
     thread_count,
 )
 from headfit._masks import core_mask
+from headfit._sparse import checked_csr
 from headfit.attention import Attention, LogitOptions, _problem, attention_matrix
 from headfit.errors import InputError
 
@@ -170,24 +171,26 @@ class _Logits:
         return matrix.astype(np.float64, copy=False)
 
 
+def _check_size(shape: tuple[int, ...]) -> None:
+    if max(shape, default=0) >= 2**31:
+        raise InputError(f"M must have fewer than 2**31 rows and columns; got {shape}")
+
+
 class _Matrix:
     """Attention as its matrix, dense or sparse."""
 
     def __init__(self, matrix: Any, mask: Any) -> None:
         self.csr: sp.csr_array | None = None
         if is_sparse(matrix):
-            self.csr = sp.csr_array(matrix, dtype=np.float64)
-            if not self.csr.has_canonical_format:
-                self.csr = self.csr.copy()
-                self.csr.sum_duplicates()
+            _check_size(matrix.shape)
+            self.csr = checked_csr(matrix, "M", dtype=np.float64)
             self.shape: tuple[int, int] = self.csr.shape
         else:
             self.array = as_stored_array(matrix, "M")
             if self.array.ndim != 2:
                 raise InputError(f"M must be a matrix; got shape {self.array.shape}")
             self.shape = self.array.shape
-        if max(self.shape) >= 2**31:
-            raise InputError(f"M must have fewer than 2**31 rows and columns; got {self.shape}")
+        _check_size(self.shape)
         self.mask = core_mask(mask, (), self.shape)
 
     def greedy(self, options: _core.SparsifyOptions, threads: int) -> Any:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,10 +14,11 @@ from headfit import _core
 from headfit._arithmetic import standard_arithmetic
 from headfit._arrays import BFLOAT16, as_array, is_sparse, thread_count
 from headfit._dense_rows import csr_of_dense
-from headfit._files import UNREADABLE
 from headfit._masks import core_mask
+from headfit._sparse import checked_csr
+from headfit._stored import read_matrix
 from headfit._text import mask_text
-from headfit.errors import InputError, TargetError
+from headfit.errors import TargetError
 
 __all__ = ["SUM_TOLERANCE", "Target", "load_matrix"]
 
@@ -40,10 +40,13 @@ def load_matrix(path: str | os.PathLike[str]) -> sp.csr_array:
 
     Raises
     ------
-    FileNotFoundError
-        When there is no such file.
+    MissingFileError
+        When there is no such file; a FileNotFoundError too.
+    FileError
+        When it cannot be opened, or is a folder, a pipe or a device; an OSError too.
     InputError
-        When it is neither kind of file.
+        When it is neither kind of file, has an index out of range, or claims a shape or a
+        number of entries that it has no room for.
 
     Examples
     --------
@@ -51,28 +54,17 @@ def load_matrix(path: str | os.PathLike[str]) -> sp.csr_array:
     >>> hf.load_matrix("no-such-file.npz")
     Traceback (most recent call last):
     ...
-    FileNotFoundError: [Errno 2] No such file or directory: 'no-such-file.npz'
+    headfit.errors.MissingFileError: path: no-such-file.npz must be a file of ...
     """
-    name = os.fspath(path)
-    if not Path(name).exists():
-        raise FileNotFoundError(2, "No such file or directory", name)
-    try:
-        if name.endswith((".mtx", ".mtx.gz", ".mtx.bz2")):
-            from scipy.io import mmread
-
-            return sp.csr_array(mmread(name))
-        with open(name, "rb") as stream:
-            return sp.csr_array(sp.load_npz(stream))
-    except (*UNREADABLE, TypeError, NotImplementedError) as error:
-        raise InputError(
-            f"{name} must be a file of scipy.sparse.save_npz or a Matrix Market file: {error}"
-        ) from error
+    stored = read_matrix(path, "path")
+    return checked_csr(stored, f"path: the matrix in {path}")
 
 
 def _as_csr(A: Any) -> sp.csr_array:
     if isinstance(A, (str, os.PathLike)):
-        A = load_matrix(A)
-    matrix: Any = A if is_sparse(A) else as_array(A, "A")
+        matrix: Any = read_matrix(A, "A")
+    else:
+        matrix = A if is_sparse(A) else as_array(A, "A")
     if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1]:
         raise TargetError(f"A must be a square matrix; got shape {matrix.shape}")
     if matrix.shape[0] == 0:
@@ -81,15 +73,9 @@ def _as_csr(A: Any) -> sp.csr_array:
         raise TargetError(f"A must hold real numbers; got dtype {matrix.dtype}")
     if matrix.shape[0] >= 2**31:
         raise TargetError(f"A must have fewer than 2**31 rows; got {matrix.shape[0]}")
-    if not is_sparse(A):
+    if isinstance(matrix, np.ndarray):
         return csr_of_dense(matrix)
-    csr: sp.csr_array = sp.csr_array(matrix, dtype=np.float64)
-    if csr.has_canonical_format and bool(csr.data.all()):
-        return csr
-    csr = csr.copy()  # indices may be shared with A whatever the dtypes
-    csr.sum_duplicates()
-    csr.eliminate_zeros()
-    return csr
+    return checked_csr(matrix, "A", dtype=np.float64, keep_zeros=False, error=TargetError)
 
 
 @dataclass(frozen=True, init=False, repr=False, eq=False)

@@ -66,7 +66,19 @@ def mask(text: str) -> Any:
     return ("window", numbers[0] if len(numbers) == 1 else tuple(numbers))
 
 
-def output(text: str) -> Path:
+def output(*suffixes: str) -> Callable[[str], Path]:
+    """Return what reads the name of a file to write, which ends in one of the suffixes if any."""
+
+    def path_of(text: str) -> Path:
+        path = writable(text)
+        if suffixes and path.suffix not in suffixes:
+            raise argparse.ArgumentTypeError(f"{text} must end in {' or '.join(suffixes)}")
+        return path
+
+    return path_of
+
+
+def writable(text: str) -> Path:
     """Return a path that can be written to; said before the work, not after it."""
     path = Path(text)
     if not path.parent.is_dir():
@@ -75,6 +87,8 @@ def output(text: str) -> Path:
         raise argparse.ArgumentTypeError(f"the folder {path.parent} cannot be written to")
     if path.is_dir():
         raise argparse.ArgumentTypeError(f"{text} is a folder")
+    if path.exists() and not path.is_file():
+        raise argparse.ArgumentTypeError(f"{text} is no ordinary file")
     return path
 
 
@@ -109,7 +123,7 @@ def add_demo(parent: Commands) -> None:
         "  headfit demo\n  headfit demo --out demo.pdf\n  headfit demo --no-picture --json\n",
     )
     parser.add_argument(
-        "--out", type=output, default=Path("headfit-demo.png"), metavar="PNG",
+        "--out", type=output(), default=Path("headfit-demo.png"), metavar="PNG",
         help="where the picture goes; .pdf and .svg too (default: %(default)s)",
     )  # fmt: skip
     parser.add_argument("--no-picture", action="store_true", help="draw nothing")
@@ -129,7 +143,7 @@ def add_fit(parent: Commands) -> None:
     )
     _target(parser)
     parser.add_argument(
-        "-o", "--output", type=output, required=True, metavar="HEAD", help="the head, .npz"
+        "-o", "--output", type=output(".npz"), required=True, metavar="HEAD", help="the head, .npz"
     )
     parser.add_argument("--dim", type=int, metavar="D", help="head size (default: search)")
     parser.add_argument("--method", choices=METHODS, default="auto", help="default: %(default)s")

@@ -6,15 +6,16 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import scipy.io
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from headfit import bounds, patterns
 from headfit._cli import text
-from headfit._files import load_arrays, replace_file
+from headfit._files import file_size, opened, replace_file
 from headfit._heavy import heavy_notes
+from headfit._memory import require_memory
+from headfit._stored import load_array, load_arrays
 from headfit.certificate import certify as judge
 from headfit.errors import InputError
 from headfit.fit_result import Fit, load_fit
@@ -79,29 +80,26 @@ def pattern(arguments: Any) -> int:
 
 
 def _points(path: Path) -> NDArray[Any]:
-    try:
-        points: Any = np.load(path, allow_pickle=False)
-    except (ValueError, EOFError) as error:
-        raise InputError(f"{path} is no .npy file of numbers: {error}") from error
-    if not isinstance(points, np.ndarray):
-        raise InputError(f"{path} must hold a single array, as numpy.save writes it")
-    return points
+    return load_array(path, ".npy file of numbers", "points")
 
 
 def _tokens(path: Path | None, given: str | None, by: str) -> list[str]:
     if (path is None) == (given is None):
         raise InputError("induction takes a text file or --text, one of them")
     if path is not None:
+        with opened(path, "tokens", "is no text") as file:
+            require_memory(20 * file_size(file), f"tokens: {path}")
+            raw = file.read()
         try:
-            given = path.read_text(encoding="utf-8").removesuffix("\n")
+            given = raw.decode("utf-8").removesuffix("\n")
         except UnicodeDecodeError as error:
-            raise InputError(f"{path} is no UTF-8 text: {error}") from error
+            raise InputError(f"tokens: {path} is no UTF-8 text: {error}") from error
     assert given is not None
     return given.split() if by == "word" else list(given)
 
 
 def _module(path: Path) -> SelfAttention:
-    arrays = load_arrays(path, "module file")
+    arrays = load_arrays(path, "module file", "module")
     if "about" in arrays:  # a saved head has its module in it
         return load_fit(path).module
     for name in ("W_Q", "W_K"):
@@ -194,7 +192,7 @@ def info(arguments: Any) -> int:
 
 def _target_or_head(path: Path, normalize: bool) -> Target | Fit:
     if path.suffix == ".npz":
-        arrays = load_arrays(path, "target or head")
+        arrays = load_arrays(path, "target or head", "file")
         if "about" in arrays:
             return load_fit(path)
         if "Q" in arrays or "W_Q" in arrays:

@@ -147,5 +147,10 @@ def _add_common(parser: Parser, kind: str) -> None:
     )
     parser.add_argument("--seed", type=seed, default=0, help="of all that is random (default: 0)")
     parser.add_argument(
-        "-o", "--output", type=output, required=True, metavar="A", help="the file, .npz or .mtx"
+        "-o",
+        "--output",
+        type=output(".npz", ".mtx"),
+        required=True,
+        metavar="A",
+        help="the file, .npz or .mtx",
     )

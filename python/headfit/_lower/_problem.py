@@ -12,7 +12,7 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from headfit._arrays import as_array, is_sparse
-from headfit._masks import _window
+from headfit._masks import _window, allowed_places
 from headfit.targets import Target
 
 Bools = NDArray[np.bool_]
@@ -32,8 +32,8 @@ class Sight:
         elif isinstance(mask, tuple):
             self.window = _window(mask[1])
         elif is_sparse(mask):
-            self.table = sp.csr_array(mask)
-            self.by_column = sp.csc_array(mask)
+            self.table = allowed_places(mask)
+            self.by_column = sp.csc_array(self.table)
         elif mask is not None:
             self.table = np.broadcast_to(as_array(mask, "mask"), (n, n))
         self.limited = mask is not None

@@ -7,6 +7,8 @@ from typing import Any
 import numpy as np
 from scipy import sparse
 
+from headfit._arrays import as_array
+from headfit._sparse import checked_csr
 from headfit.errors import InputError, TargetError
 from headfit.patterns._build import (
     Ints,
@@ -83,7 +85,7 @@ def _edges_of(graph: Any) -> tuple[Ints, Ints, int]:
             raise InputError("graph must have at least one node; got none")
         adjacency = networkx.to_scipy_sparse_array(graph, dtype=np.int64, weight=None)
     if not sparse.issparse(adjacency):
-        adjacency = np.asarray(adjacency)
+        adjacency = as_array(adjacency, "graph")
     if adjacency.dtype.kind not in "biuf":
         raise InputError(
             f"graph must be a networkx graph or a matrix of numbers; got {type(graph).__name__}"
@@ -91,8 +93,9 @@ def _edges_of(graph: Any) -> tuple[Ints, Ints, int]:
     if adjacency.ndim != 2 or adjacency.shape[0] != adjacency.shape[1] or adjacency.shape[0] == 0:
         raise InputError(f"graph must be a square matrix; got shape {adjacency.shape}")
     # Summed first: entries at one place that cancel are no edge, as in the dense matrix.
-    matrix = sparse.csr_array(adjacency, copy=True)
-    matrix.sum_duplicates()
+    if not sparse.issparse(adjacency):
+        adjacency = sparse.coo_array(adjacency, dtype=np.float64)
+    matrix = checked_csr(adjacency, "graph", dtype=np.float64)
     bad = np.flatnonzero(np.isnan(matrix.data))
     edges = matrix.tocoo()
     if bad.size:

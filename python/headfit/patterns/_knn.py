@@ -8,7 +8,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import ArrayLike
 
-from headfit._arrays import as_count
+from headfit._arrays import as_array, as_count
 from headfit.errors import InputError, TargetError
 from headfit.patterns._build import (
     Floats,
@@ -124,10 +124,10 @@ def knn(
 
 
 def _points(points: ArrayLike) -> Floats:
-    try:
-        places = np.array(points, dtype=np.float64, order="C")
-    except (TypeError, ValueError):
-        raise InputError("points must be an array of numbers") from None
+    places = as_array(points, "points")
+    if places.dtype.kind not in "fiub":
+        raise InputError(f"points must be an array of numbers; got dtype {places.dtype}")
+    places = np.array(places, dtype=np.float64, order="C")
     if places.ndim == 1:
         places = places[:, None]
     if places.ndim != 2 or places.shape[1] == 0:

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from headfit import _core
-from headfit._arrays import as_count
+from headfit._arrays import as_array, as_count
 from headfit.errors import InputError
 from headfit.patterns._build import (
     BOUNDARIES,
@@ -238,7 +238,7 @@ def circulant(
     array([2, 4], dtype=int32)
     """
     n = checked_tokens(n)
-    steps = np.atleast_1d(np.asarray(offsets))
+    steps = np.atleast_1d(as_array(offsets, "offsets"))
     if steps.ndim != 1 or steps.size == 0 or not np.issubdtype(steps.dtype, np.integer):
         raise InputError(f"offsets must be one or more integers; got {offsets!r}")
     style = Style.of(weights, gamma, rng)
@@ -454,7 +454,7 @@ def induction(
     >>> patterns.induction("abcab").indices
     array([0, 1, 2, 1, 2], dtype=int32)
     """
-    labels = np.asarray(list(tokens) if isinstance(tokens, str) else tokens)
+    labels = as_array(list(tokens) if isinstance(tokens, str) else tokens, "tokens")
     if labels.ndim != 1 or labels.size == 0:
         raise InputError(
             f"tokens must be a sequence of one or more labels; got shape {labels.shape}"

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from headfit._arrays import as_stored_array, is_sparse, widened
+from headfit._sparse import checked_csr
 from headfit.attention import Attention
 from headfit.errors import InputError
 from headfit.fit_result import Fit
@@ -58,10 +59,8 @@ def source(M: Any) -> Source:
         shape = _one(q.shape[:-1] + k.shape[-2:-1])
         return Source(shape, lambda a, b: heads.matrix(rows=slice(a, b)), attention=heads)
     if is_sparse(M):
-        sparse = sp.csr_array(cast("Any", M))
-        if not sparse.has_canonical_format:
-            sparse = sparse.copy()
-            sparse.sum_duplicates()
+        _one(M.shape)
+        sparse = checked_csr(M, "M")
         return Source(_one(sparse.shape), lambda a, b: sparse[a:b].toarray(), sparse=sparse)
     dense = as_stored_array(M, "M", ndim=0)
     return Source(_one(dense.shape), lambda a, b: widened(dense[a:b]))

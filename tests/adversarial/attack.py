@@ -189,8 +189,11 @@ def _judge_whole(c: Any, truth: oracle.Truth, head: Head, found: Outcome) -> Non
         found.lies.append(("false bound", f"max_logit = {c.max_logit!r} is too small"))
     if head.reading != "module":
         for name, x in (("q_norm", head.Q), ("k_norm", head.K)):
-            if not _is_norm_bound(x, getattr(c, name)):
-                found.lies.append(("false bound", f"{name} = {getattr(c, name)!r} is too small"))
+            key = name, getattr(c, name)
+            if key not in truth.known:
+                truth.known[key] = _is_norm_bound(x, key[1])
+            if not truth.known[key]:
+                found.lies.append(("false bound", f"{name} = {key[1]!r} is too small"))
 
 
 def _is_norm_bound(x: np.ndarray, bound: float) -> bool:
@@ -198,9 +201,6 @@ def _is_norm_bound(x: np.ndarray, bound: float) -> bool:
         return True
     if not bound >= 0:
         return False
-    size = math.hypot(*max(x.tolist(), key=lambda row: math.hypot(*row)))
-    if size < bound * (1 - 2.0**-40):
-        return True
     rows, e = generators.dyadic.integers(x)
     most = max(sum(v * v for v in row) for row in rows)
     p, q = bound.as_integer_ratio()
@@ -218,33 +218,32 @@ def _near(rng, x: float) -> float:
 
 def tolerances_for(rng, truth: oracle.Truth, head: Head) -> list[Tolerances]:
     """Tolerances as users choose them, and some within ulps of what is true."""
+    made = [
+        Tolerances(float(rng.choice([0.05, 0.3, 0.9])), float(rng.choice([0.1, 1.0, 1e-9, 0.0])))
+    ]
     rows = [r for many in truth.rows for r in many if not r.undefined]
-    generous = 1 - 2.0**-53, 1e300
-    made = [Tolerances(float(rng.choice([0.05, 0.3, 0.9])), float(rng.choice([0.1, 1.0, 0.0])))]
     if not rows:
         return made
-    worst = max(rows, key=lambda r: r.log_leak)
-    leak = _near(rng, worst.leak()) if worst.log_leak < 0 else 0.0
+    top = 1 - 2.0**-53, 1e300
     least = 2.0**-1022 if head.flush else 0.0  # what flushing leaves of a tolerance
-    if least < leak < 1:
-        made.append(Tolerances(leak, generous[1]))
-    elif worst.log_leak >= 0 and rng.random() < 0.5:  # one row's, and others fail
-        chosen = rows[int(rng.integers(len(rows)))].leak()
-        chosen = _near(rng, chosen)
-        if least < chosen < 1:
-            made.append(Tolerances(chosen, generous[1]))
+    worst = max(rows, key=lambda r: r.log_leak)
+    chosen = [worst, rows[int(rng.integers(len(rows)))]]
+    leaks = [_near(rng, r.leak()) for r in (worst, *chosen) if r.log_leak < 0]
+    leaks = [x for x in leaks if least < x < 1]
+    made += [Tolerances(x, top[1]) for x in leaks]
     worst = max(rows, key=lambda r: r.log_distortion)
-    distortion = _near(rng, worst.distortion())
-    if 0 <= distortion < math.inf:
-        made.append(Tolerances(generous[0], distortion))
-        if least < leak < 1:
-            made.append(Tolerances(leak, distortion))
-    if head.reading != "matrix" and rng.random() < 0.3:
+    chosen = [worst, worst, rows[int(rng.integers(len(rows)))]]
+    distortions = [_near(rng, r.distortion()) for r in chosen]
+    distortions = [x for x in distortions if 0 <= x < math.inf]
+    made += [Tolerances(top[0], x) for x in distortions]
+    if leaks and distortions:
+        made.append(Tolerances(leaks[0], distortions[0]))
+    if head.reading != "matrix" and rng.random() < 0.5:
         size = max((oracle.dyadic.to_float(r.size or 0, r.e) for r in rows), default=0.0)
         size = _near(rng, size)
         if least < size < math.inf:
-            made.append(Tolerances(*generous, size))
-    return made
+            made.append(Tolerances(*top, size))
+    return list(dict.fromkeys(made))
 
 
 # Many cases --------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ is hundreds of times wider than all their errors.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import cached_property
 
@@ -51,13 +51,12 @@ class Pattern:
 
     def __post_init__(self) -> None:
         self.n = len(self.weights)
-        self.on = [np.flatnonzero(row).tolist() for row in self.weights]
-        off = self.allowed & (self.weights == 0)
-        self.off = [np.flatnonzero(row).tolist() for row in off]
-        self.open = [np.flatnonzero(row).tolist() for row in self.allowed]
-        self.row_weights = [
-            [float(row[j]) for j in on] for row, on in zip(self.weights, self.on, strict=True)
-        ]
+        self.on, self.off, self.open, self.row_weights = [], [], [], []
+        for weights, allowed in zip(self.weights.tolist(), self.allowed.tolist(), strict=True):
+            self.on.append([j for j, w in enumerate(weights) if w])
+            self.open.append([j for j, ok in enumerate(allowed) if ok])
+            self.off.append([j for j in self.open[-1] if not weights[j]])
+            self.row_weights.append([w for w in weights if w])
         self.log_weights = [[math.log(w) for w in row] for row in self.row_weights]
 
 
@@ -217,25 +216,34 @@ class Truth:
 
     rows: list[list[Row]]
     radii: list[float]
+    # Certificates of one head with several tolerances state the same bounds again.
+    known: dict[tuple, bool] = field(default_factory=dict)
 
     def misses(self, i: int, leak: float, distortion: float, size: float) -> bool:
         """Whether a result exists with which row i misses a tolerance."""
-        return any(
-            r.undefined
-            or r.leak_exceeds(leak)
-            or r.distortion_exceeds(distortion)
-            or (size < math.inf and r.size_exceeds(size))
-            for r in self.rows[i]
+        return (
+            any(row.undefined for row in self.rows[i])
+            or self.leak_exceeds(i, leak)
+            or self.distortion_exceeds(i, distortion)
+            or (size < math.inf and self.size_exceeds(i, size))
         )
 
     def leak_exceeds(self, i: int, bound: float) -> bool:
-        return any(not r.undefined and r.leak_exceeds(bound) for r in self.rows[i])
+        return self._any(i, bound, "leak_exceeds")
 
     def distortion_exceeds(self, i: int, bound: float) -> bool:
-        return any(not r.undefined and r.distortion_exceeds(bound) for r in self.rows[i])
+        return self._any(i, bound, "distortion_exceeds")
 
     def size_exceeds(self, i: int, bound: float) -> bool:
-        return any(r.size_exceeds(bound) for r in self.rows[i] if not r.undefined)
+        return self._any(i, bound, "size_exceeds")
+
+    def _any(self, i: int, bound: float, which: str) -> bool:
+        key = i, bound, which
+        if key not in self.known:
+            self.known[key] = any(
+                not row.undefined and getattr(row, which)(bound) for row in self.rows[i]
+            )
+        return self.known[key]
 
     def should_be_decided(self, i: int, leak: float, distortion: float, size: float) -> bool:
         """Whether row i lies away from the tolerances by more than rounding can account for.

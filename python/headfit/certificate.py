@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headfit import _core
+from headfit._arithmetic import standard_arithmetic
 from headfit._arrays import as_stack, as_stored_array, check_between, computed_in, thread_count
 from headfit._masks import core_mask, masks_agree
 from headfit._soft_target import core_logits
@@ -257,6 +258,7 @@ def _as_attention(Q: Any, K: Any, scale: float | None, mask: Any) -> Attention:
     return Attention(Q, K, scale=scale, mask=mask)
 
 
+@standard_arithmetic()
 def certify(
     A: Any,
     Q: Any | Attention | Fit = None,

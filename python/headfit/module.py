@@ -77,6 +77,7 @@ class SelfAttention:
     scale: float
     dtype: np.dtype[Any]
 
+    @standard_arithmetic()
     def __init__(self, W_Q: Any, W_K: Any, scale: float | None = None) -> None:
         q, k = as_matrix(W_Q, "W_Q"), as_matrix(W_K, "W_K")
         if q.shape != k.shape or q.shape[1] == 0:
@@ -151,6 +152,7 @@ class SelfAttention:
         sizes = f"D={self.width}, d={self.dim}"
         return f"SelfAttention({kind}{sizes}, {self.dtype}, scale={self.scale:.6g})"
 
+    @standard_arithmetic()
     def __call__(self, X: Any, *, mask: Any = None) -> Attention:
         """Return the attention of an input, evaluated when asked for.
 
@@ -182,7 +184,7 @@ class SelfAttention:
         dtype = np.result_type(computed_in(x), self.dtype)
         weights = self.weights.astype(np.float64, copy=False)
         q, k = (np.empty((x.shape[0], d), dtype) for _ in range(2))
-        with standard_arithmetic(), np.errstate(over="ignore", invalid="ignore"):
+        with np.errstate(over="ignore", invalid="ignore"):
             for rows, block in blocks_of_rows(x):
                 wide = block.astype(np.float64, copy=False)
                 q[rows], k[rows] = np.split(wide @ weights, 2, axis=1)
@@ -261,6 +263,7 @@ class SelfAttention:
             f"it has shape {self.weights.shape} and rank {rank}"
         )
 
+    @standard_arithmetic()
     def input_for(self, Q: Any, K: Any) -> FloatArray:
         """Return X with X W_Q = Q and X W_K = K, up to rounding.
 

@@ -1,0 +1,1 @@
+"""Attacks on the package: what must hold whatever it is given."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import bz2
 import gzip
-import io
 import math
 import zipfile
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ import numpy as np
 from numpy.lib import format as npy
 from numpy.typing import NDArray
 
+from headfit import _market
 from headfit._files import as_path, file_size, opened
 from headfit._memory import available_memory, require_memory
 from headfit.errors import InputError
@@ -44,7 +44,7 @@ def read_array(stream: IO[bytes], size: int) -> NDArray[Any]:
     if min(shape, default=0) < 0 or count * dtype.itemsize != left or count > max(left, 1):
         raise ValueError(f"an array of shape {shape} and {dtype} does not take {left} bytes")
     array = np.empty(count, dtype)
-    place = memoryview(array.view(np.uint8)) if left else memoryview(bytearray())
+    place: Any = memoryview(array.view(np.uint8).data) if left else b""
     while place:
         read = stream.readinto(place)  # type: ignore[attr-defined]
         if not read:
@@ -126,7 +126,8 @@ def read_matrix(path: Any, name: str) -> StoredMatrix:
     with opened(text, name, MATRIX_FILE) as stream:
         try:
             if text.endswith((".mtx", ".mtx.gz", ".mtx.bz2")):
-                return _of_market(_market_text(stream, text))
+                shape, data, coords = _market.parse(_market_text(stream, text))
+                return StoredMatrix("coo", shape, data, coords=coords)
             return _of_archive(read_archive(stream))
         except Exception as error:
             raise unreadable(text, name, MATRIX_FILE, error) from error
@@ -140,7 +141,7 @@ def _of_archive(arrays: dict[str, NDArray[Any]]) -> StoredMatrix:
     shape = arrays["shape"]
     if shape.shape != (2,) or shape.dtype.kind not in "iu" or int(shape.min()) < 0:
         raise ValueError(f"the shape of a matrix is two integers; got {shape!r}")
-    parts = {part: arrays[part] for part in _PARTS[kind]}
+    parts: dict[str, Any] = {part: arrays[part] for part in _PARTS[kind]}
     if kind == "coo":
         parts = {"coords": (parts["row"], parts["col"])}
     return StoredMatrix(kind, (int(shape[0]), int(shape[1])), arrays["data"], **parts)
@@ -148,8 +149,10 @@ def _of_archive(arrays: dict[str, NDArray[Any]]) -> StoredMatrix:
 
 def _market_text(stream: IO[bytes], name: str) -> bytes:
     """Return the whole text, decompressed: no more of it than memory has room for."""
-    opener = {".gz": gzip.open, ".bz2": bz2.open}.get(name[name.rindex(".") :])
+    openers: dict[str, Any] = {".gz": gzip.open, ".bz2": bz2.open}
+    opener = openers.get(name[name.rindex(".") :])
     if opener is None:
+        require_memory(4 * file_size(stream), "its text")
         return stream.read()
     room = (available_memory() or 2**40) // 8
     parts, size = [], 0
@@ -160,31 +163,3 @@ def _market_text(stream: IO[bytes], name: str) -> bytes:
             if size > room:
                 raise ValueError(f"its text of more than {size / 2**30:.1f} GiB is too long")
     return b"".join(parts)
-
-
-def _of_market(text: bytes) -> StoredMatrix:
-    from scipy.io import mmread
-
-    _check_claims(text)
-    matrix: Any = mmread(io.BytesIO(text))
-    rows, columns = (int(s) for s in matrix.shape)
-    if isinstance(matrix, np.ndarray):
-        places = np.nonzero(matrix)
-        return StoredMatrix("coo", (rows, columns), matrix[places], coords=places)
-    return StoredMatrix("coo", (rows, columns), matrix.data, coords=(matrix.row, matrix.col))
-
-
-def _check_claims(text: bytes) -> None:
-    """Refuse a Matrix Market text that is too short for the entries that its header claims."""
-    dense = b"array" in text[: text.find(b"\n") + 1].lower()
-    for line in io.BytesIO(text):
-        if not line.startswith(b"%") and line.strip():
-            sizes = [int(word) for word in line.split()]
-            break
-    else:
-        raise ValueError("it has no line of sizes")
-    # An entry is two characters at least, with its coordinates four; of a symmetric dense matrix
-    # half of the entries are written.
-    least = sizes[0] * sizes[1] - sum(sizes[:2]) if dense else 4 * (sizes[2] - 1)
-    if min(sizes) < 0 or least > len(text):
-        raise ValueError(f"it claims sizes {sizes} in a text of {len(text)} bytes")

@@ -7,10 +7,9 @@ import json
 import os
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
-import scipy.sparse as sp
 from numpy.typing import NDArray
 
 import headfit
@@ -18,11 +17,14 @@ from headfit._arrays import is_sparse
 from headfit._endings import Ending, tried
 from headfit._files import as_output, save_arrays
 from headfit._masks import allowed_places
-from headfit._stored import load_arrays
+from headfit._saved import check_bound, check_choice, check_indices, check_place, record
+from headfit._stored import StoredMatrix, load_arrays
 from headfit._text import mask_text, number
-from headfit.certificate import Certificate
+from headfit.attention import Attention
+from headfit.certificate import VERDICTS, Certificate
 from headfit.errors import InputError
 from headfit.fitted_head import FittedHead
+from headfit.formats import DTYPES
 from headfit.module import SelfAttention
 from headfit.witnesses import FaceWitness, FarkasWitness, Multiplier
 
@@ -257,7 +259,8 @@ def _mask_from(about: Any, arrays: dict[str, NDArray[Any]], n: int) -> Any:
     if about == "sparse":
         indices = arrays["mask_indices"]
         data = np.ones(indices.size, dtype=bool)
-        return sp.csr_array((data, indices, arrays["mask_indptr"]), shape=(n, n))
+        stored = StoredMatrix("csr", (n, n), data, indices, arrays["mask_indptr"])
+        return allowed_places(stored)
     if isinstance(about, list):  # JSON has no tuples
         kind, width = about
         return (kind, tuple(width) if isinstance(width, list) else width)
@@ -271,12 +274,12 @@ def _witnesses_from(stored: Any) -> tuple[FarkasWitness | FaceWitness, ...] | No
     for item in stored:
         known = dict(item)
         if known.pop("kind") == FarkasWitness.kind:
-            known["terms"] = tuple(Multiplier(**term) for term in known["terms"])
-            witnesses.append(FarkasWitness(**known))
+            known["terms"] = tuple(record(Multiplier, term) for term in known["terms"])
+            witnesses.append(record(FarkasWitness, known))
         else:
             for name in ("inside", "with_others"):
                 known[name] = tuple((int(j), float(w)) for j, w in known[name])
-            witnesses.append(FaceWitness(**known))
+            witnesses.append(record(FaceWitness, known))
     return tuple(witnesses)
 
 
@@ -313,6 +316,11 @@ def load_fit(path: str | os.PathLike[str]) -> Fit:
     return fit_from_parts(path, arrays, None if about is None else str(about))
 
 
+def _ending(about: dict[str, Any]) -> Any:
+    stopped = about.get("stopped", "certified" if about["status"] == "holds" else None)
+    return None if stopped is None else check_choice(stopped, get_args(Ending), "stopped")
+
+
 def fit_from_parts(
     path: str | os.PathLike[str], arrays: dict[str, NDArray[Any]], text: str | None
 ) -> Fit:
@@ -324,44 +332,57 @@ def fit_from_parts(
         if about["format"] > FORMAT:
             raise InputError(f"{path} was written by headfit {about['headfit']}, a newer version")
         Q, K = arrays["Q"], arrays["K"]
+        if Q.ndim != 2 or Q.shape != K.shape or Q.dtype.kind != "f" or K.dtype != Q.dtype:
+            raise ValueError(f"Q and K must be alike; got {Q.shape} and {K.shape}")
+        n = Q.shape[0]
         mask = _mask_from(about["mask"], arrays, Q.shape[0])
         if "W_Q" in arrays:
             module = SelfAttention(arrays["W_Q"], arrays["W_K"], about["module_scale"])
         else:
             module = SelfAttention.canonical(Q.shape[1], about["module_scale"], dtype=Q.dtype)
-        known = dict(about["certificate"], mask=mask)
+        Attention(Q, K, scale=about["scale"], mask=mask)  # they fit, or an error now
+        known = dict(about["certificate"])
+        check_choice(known["status"], VERDICTS, "status")
         for item in dataclasses.fields(Certificate):
             if f"certificate_{item.name}" in arrays:
                 known[item.name] = arrays[f"certificate_{item.name}"]
+        known["mask"] = mask
         for name in ("worst_leak", "worst_distortion"):
-            known[name] = None if known[name] is None else tuple(known[name])
+            known[name] = check_place(known[name], n, name)
         search = about["search"]
         if search is not None:
-            trials = tuple(Trial(**t) for t in search["trials"])
-            search = Search(**{**search, "trials": trials})
-        return Fit(
-            Q=Q,
-            K=K,
-            scale=about["scale"],
-            mask=mask,
-            module=module,
-            dim=int(Q.shape[1]),
-            lower_bound=about["lower_bound"],
-            dtype=about.get("dtype", str(Q.dtype)),
-            method=about["method"],
-            leak=about["leak"],
-            distortion=about["distortion"],
-            certificate=Certificate(**known),
-            status=about["status"],
-            failed_rows=arrays.get("failed_rows"),
-            witnesses=_witnesses_from(about["witnesses"]),
-            search=search,
-            seconds=about["seconds"],
-            settings=about["settings"],
+            trials = tuple(record(Trial, t) for t in search["trials"])
+            search = record(Search, {**search, "trials": trials})
+        check_indices(arrays.get("failed_rows"), n, "failed_rows")
+        X = arrays.get("X")
+        if X is not None and X.shape != (n, module.width):
+            raise ValueError(f"X must have shape {(n, module.width)}; got {X.shape}")
+        values = {
+            "Q": Q,
+            "K": K,
+            "scale": about["scale"],
+            "mask": mask,
+            "module": module,
+            "dim": int(Q.shape[1]),
+            "lower_bound": check_bound(about["lower_bound"]),
+            "dtype": check_choice(about.get("dtype", str(Q.dtype)), DTYPES, "dtype"),
+            "method": about["method"],
+            "leak": about["leak"],
+            "distortion": about["distortion"],
+            "certificate": record(Certificate, known, rows=n),
+            "status": check_choice(about["status"], VERDICTS, "status"),
+            "failed_rows": arrays.get("failed_rows"),
+            "witnesses": _witnesses_from(about["witnesses"]),
+            "search": search,
+            "seconds": about["seconds"],
+            "settings": about["settings"],
             # Files of before these were kept do not tell.
-            stopped=about.get("stopped", "certified" if about["status"] == "holds" else None),
-            advice=about.get("advice", ""),
-            input_stored=arrays.get("X"),
-        )
-    except (KeyError, TypeError, json.JSONDecodeError) as error:
-        raise InputError(f"{path} is no saved fit: {type(error).__name__} {error}") from error
+            "stopped": _ending(about),
+            "advice": about.get("advice", ""),
+            "input_stored": X,
+        }
+        return record(Fit, values)
+    except InputError as error:
+        raise InputError(f"path: {path} is no saved fit: {error}") from error
+    except Exception as error:  # whatever it is that changed bytes do
+        raise InputError(f"path: {path} is no saved fit: {type(error).__name__} {error}") from error

@@ -2,6 +2,7 @@
 // computed in double and enclosed.
 #pragma once
 
+#include "headfit/base/checkpoint.hpp"
 #include "headfit/certify/certificate.hpp"
 #include "headfit/certify/rounding.hpp"
 
@@ -22,7 +23,11 @@ Norms bound_norms(const LogitSource<T>& source, const InputErrors& errors) {
   const auto all = [](const Heads<T>& x, Vector<double>& out, double& largest) {
     out.resize(x.rows);
     HeadRows<T> rows(x);
-    for (Index i = 0; i < x.rows; ++i) out[i] = norm_above(rows.row(0, i));
+    Checkpoints pace;
+    for (Index i = 0; i < x.rows; ++i) {
+      out[i] = norm_above(rows.row(0, i));
+      pace.after(x.cols);
+    }
     largest = x.rows > 0 ? out.maxCoeff() : 0;
   };
   all(source.q, norms.q, norms.q_max);
@@ -88,9 +93,11 @@ SupportRow enclose_support(const Target& target, double scale, HeadRows<T>& quer
   Enclosure above{-infinity, -infinity};
   Enclosure below{infinity, infinity};
   double highest = -infinity, lowest = infinity, weakest = infinity;
+  Checkpoints pace;
   for (std::size_t p = 0; p < columns.size(); ++p) {
     const Index j = columns[p];
     const double logit = scale * q.dot(keys.row(0, j).template cast<double>());
+    pace.after(depth);
     const double k_error =
         reading.errors.k.empty() ? 0 : reading.errors.k[static_cast<std::size_t>(j)];
     const double radius =

@@ -8,7 +8,7 @@ namespace headfit::python {
 void bind_analysis(py::module_& m) {
   m.def("head_profile", [](const LogitArrays& x, Index per_row, double share,
                            std::optional<Array<Offset>> previous, int threads) {
-    const Run run = make_run(threads);
+    const PythonRun run(threads);
     const Index heads = x.heads(), n = x.row_count(), cols = x.cols();
     if (previous &&
         (previous->ndim() != 2 || previous->shape(0) != heads || previous->shape(1) != n)) {
@@ -48,7 +48,7 @@ void bind_analysis(py::module_& m) {
      py::arg("threads"));
 
   m.def("logit_spectrum", [](const LogitArrays& x, int threads) {
-    const Run run = make_run(threads);
+    const PythonRun run(threads);
     const std::vector<Index> shape{x.heads(), x.q.shape(2)};
     Array<double> values(shape), centred(shape);
     const SpectrumOut out{values.mutable_data(), centred.mutable_data()};

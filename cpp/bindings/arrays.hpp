@@ -62,13 +62,18 @@ std::span<const T> span_of(const Array<T>& a) {
   return {a.data(), static_cast<std::size_t>(a.size())};
 }
 
-// Ctrl-C: the calling thread asks Python for pending signals now and then.
-inline Run make_run(int threads) {
-  return {threads, [] {
-            const py::gil_scoped_acquire gil;
-            if (PyErr_CheckSignals() != 0) throw py::error_already_set();
-          }};
-}
+// How to run a call from Python. Ctrl-C: the calling thread asks Python for pending signals now
+// and then, at every checkpoint until the call returns.
+struct PythonRun : Run {
+  explicit PythonRun(int count)
+      : Run{count, [] {
+              const py::gil_scoped_acquire gil;
+              if (PyErr_CheckSignals() != 0) throw py::error_already_set();
+            }} {}
+
+ private:
+  Interruptible here_{poll};
+};
 
 // Calls f.operator()<T>() for the type to compute in. It makes its views of arrays under the
 // interpreter lock and releases that for the work.

@@ -47,7 +47,7 @@ void bind_certify(py::module_& m) {
                              bool float32_accumulation, const std::string& logit_format,
                              double leak, double distortion, double max_logit, bool mass,
                              int threads) {
-    const Run run = make_run(threads);
+    const PythonRun run(threads);
     const Target target = target_of(offsets, columns, weights);
     const Reading reading{{span_of(q_error), span_of(k_error)}, float32_accumulation,
                           format_named(logit_format)};
@@ -76,7 +76,7 @@ void bind_certify(py::module_& m) {
   m.def("certify_matrix", [](const Array<Offset>& offsets, const Array<Column>& columns,
                              const Array<double>& weights, py::array matrix, const MaskArrays& mask,
                              double leak, double distortion, int threads) {
-    const Run run = make_run(threads);
+    const PythonRun run(threads);
     const Target target = target_of(offsets, columns, weights);
     const Mask view = mask.view();
     const CertificateRows rows = compute_in(holds_doubles(matrix), [&]<class T>() {

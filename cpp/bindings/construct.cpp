@@ -82,7 +82,7 @@ std::optional<Heads<float>> start_of(const std::optional<py::array>& a) {
 template <class F>
 auto on_target(const Array<Offset>& offsets, const Array<Column>& columns,
                const Array<double>& weights, const MaskArrays& mask, int threads, const F& work) {
-  const Run run = make_run(threads);
+  const PythonRun run(threads);
   const Target target = target_of(offsets, columns, weights);
   const Mask view = mask.view();
   const py::gil_scoped_release release;
@@ -121,7 +121,7 @@ MatrixView<double> keys_of(const py::array& a) {
 
 void bind_construct(py::module_& m) {
   m.def("fill_sketch", [](py::array g, const std::string& kind, std::uint64_t seed, int threads) {
-    const Run run = make_run(threads);
+    const PythonRun run(threads);
     const Sketch sketch = sketch_named(kind);
     compute_in(holds_doubles(g), [&]<class T>() {
       const auto entries = matrix_of<T>(g);
@@ -143,7 +143,7 @@ void bind_construct(py::module_& m) {
                                const Array<double>& weights, double leak, double distortion,
                                const std::string& kind, std::uint64_t seed, double scale,
                                py::array q, py::array k, int threads) {
-    const Run run = make_run(threads);
+    const PythonRun run(threads);
     const Sketch sketch = sketch_named(kind);
     const Target target = target_of(offsets, columns, weights);
     compute_in(holds_doubles(q), [&]<class T>() {

@@ -6,6 +6,7 @@ namespace headfit::python {
 
 void bind_pattern(py::module_& m) {
   m.def("random_regular", [](Index n, Index k, std::uint64_t seed) {
+    const PythonRun run(1);
     std::vector<Column> columns;
     {
       const py::gil_scoped_release release;
@@ -21,7 +22,7 @@ void bind_pattern(py::module_& m) {
                               double sum_tolerance, int threads) {
     const Target target = target_of(offsets, columns, weights);
     const Mask view = mask.view();
-    const Run run = make_run(threads);
+    const PythonRun run(threads);
     TargetSummary s;
     {
       const py::gil_scoped_release release;

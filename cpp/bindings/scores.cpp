@@ -48,7 +48,7 @@ void bind_scores(py::module_& m) {
            py::arg("rotary") = py::none(), py::arg("rotary_halves") = false);
 
   m.def("attention_logits", [](const LogitArrays& x, py::array out, int threads) {
-    const Run run = make_run(threads);
+    const PythonRun run(threads);
     compute_in(x.in_double(), [&]<class T>() {
       const LogitSource<T> source = x.view<T>();
       const OutHeads<T> to = out_of<T>(out, x.heads(), x.row_count(), x.cols());
@@ -58,7 +58,7 @@ void bind_scores(py::module_& m) {
   }, Standard(), py::arg("logits"), py::arg("out"), py::arg("threads"));
 
   m.def("attention_matrix", [](const LogitArrays& x, py::array out, bool is_fresh, int threads) {
-    const Run run = make_run(threads);
+    const PythonRun run(threads);
     compute_in(x.in_double(), [&]<class T>() {
       const LogitSource<T> source = x.view<T>();
       OutHeads<T> to = out_of<T>(out, x.heads(), x.row_count(), x.cols());
@@ -70,7 +70,7 @@ void bind_scores(py::module_& m) {
 
   m.def("attention_topk", [](const LogitArrays& x, py::array columns, py::array values,
                              bool as_logits, int threads) {
-    const Run run = make_run(threads);
+    const PythonRun run(threads);
     compute_in(x.in_double(), [&]<class T>() {
       const Index k = columns.shape(2);
       const LogitSource<T> source = x.view<T>();
@@ -87,7 +87,7 @@ void bind_scores(py::module_& m) {
      py::arg("threads"));
 
   m.def("attention_apply", [](const LogitArrays& x, py::array v, py::array out, int threads) {
-    const Run run = make_run(threads);
+    const PythonRun run(threads);
     compute_in(x.in_double(), [&]<class T>() {
       const LogitSource<T> source = x.view<T>();
       const Heads<T> values = heads_of<T>(v, "V");
@@ -98,7 +98,7 @@ void bind_scores(py::module_& m) {
   }, Standard(), py::arg("logits"), py::arg("v"), py::arg("out"), py::arg("threads"));
 
   m.def("attention_stats", [](const LogitArrays& x, Array<double> shares, int threads) {
-    const Run run = make_run(threads);
+    const PythonRun run(threads);
     const std::vector<Index> shape{x.heads(), x.row_count()};
     Array<double> entropy(shape), max_weight(shape), log_sum(shape);
     Array<Offset> counts(std::vector<Index>{x.heads(), x.row_count(), shares.size()});

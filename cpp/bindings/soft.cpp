@@ -67,7 +67,7 @@ const char* name_of(SoftStatus status) {
 py::object fit(const SoftTargetArrays& target, const MaskArrays& mask, const py::array& q,
                const py::array& k, Index max_steps, double tolerance, double enough,
                double time_limit, const py::object& progress, int threads) {
-  const Run run = make_run(threads);
+  const PythonRun run(threads);
   return compute_in(target.in_double(), [&]<class T>() -> py::object {
     SoftOptions<T> options{one_head<T>(q), one_head<T>(k), max_steps, tolerance, enough,
                            time_limit};
@@ -96,7 +96,7 @@ py::object fit(const SoftTargetArrays& target, const MaskArrays& mask, const py:
 
 py::object loss(const SoftTargetArrays& target, const MaskArrays& mask, const py::array& q,
                 const py::array& k, int threads) {
-  const Run run = make_run(threads);
+  const PythonRun run(threads);
   return compute_in(target.in_double(), [&]<class T>() -> py::object {
     const SoftTarget<T> view = target.view<T>();
     const Mask allowed = mask.view();
@@ -126,7 +126,7 @@ void bind_soft(py::module_& m) {
            py::arg("mask") = py::none());
 
   m.def("check_soft_target", [](const SoftTargetArrays& target, int threads) {
-    const Run run = make_run(threads);
+    const PythonRun run(threads);
     compute_in(target.in_double(), [&]<class T>() {
       const SoftTarget<T> view = target.view<T>();
       const py::gil_scoped_release release;
@@ -146,7 +146,7 @@ void bind_soft(py::module_& m) {
   // Of every row: (divergence, total variation, whether the target's row is not zero), in double.
   m.def("compare_soft", [](const SoftTargetArrays& target, const LogitArrays& attention,
                            int threads) {
-    const Run run = make_run(threads);
+    const PythonRun run(threads);
     const SoftTarget<double> view = target.view<double>();
     const LogitSource<double> source = attention.view<double>();
     std::optional<SoftDistances> rows;

@@ -44,7 +44,7 @@ void bind_sparsify(py::module_& m) {
            py::arg("exempt_sinks"), py::arg("keep_max"));
 
   m.def("sparsify_logits", [](const LogitArrays& x, const Arguments& arguments, int threads) {
-    const Run run = make_run(threads);
+    const PythonRun run(threads);
     return as_tuple(compute_in(x.in_double(), [&]<class T>() {
       const LogitSource<T> source = x.view<T>();
       const SparsifyOptions options = arguments.options();
@@ -55,7 +55,7 @@ void bind_sparsify(py::module_& m) {
 
   m.def("sparsify_matrix", [](const py::array& matrix, const MaskArrays& mask,
                               const Arguments& arguments, int threads) {
-    const Run run = make_run(threads);
+    const PythonRun run(threads);
     const Mask view = mask.view();
     return as_tuple(compute_in(holds_doubles(matrix), [&]<class T>() {
       const Heads<T> entries = heads_of<T>(matrix, "M");
@@ -68,7 +68,7 @@ void bind_sparsify(py::module_& m) {
   m.def("sparsify_compressed", [](const Array<Offset>& offsets, const Array<Column>& columns,
                                   const Array<double>& weights, Index cols, const MaskArrays& mask,
                                   const Arguments& arguments, int threads) {
-    const Run run = make_run(threads);
+    const PythonRun run(threads);
     const Mask view = mask.view();
     const CompressedRows matrix{offsets.size() - 1, cols, offsets.data(), columns.data(),
                                 weights.data()};

@@ -141,6 +141,66 @@ TEST(short_work_never_polls) {
   CHECK(polled == 0);
 }
 
+// One task that would take a minute, seen by whoever has it: the calling thread polls, or waits.
+TEST(checkpoints_interrupt_within_a_task) {
+  for (const int threads : {1, 2, 3}) {
+    const auto poll = [] { throw Interrupted(); };
+    const auto start = std::chrono::steady_clock::now();
+    const auto elapsed = [&] { return std::chrono::steady_clock::now() - start; };
+    CHECK_THROWS(Interrupted, "interrupted", parallel_for(threads, {threads, poll}, [&](Index) {
+                   while (elapsed() < std::chrono::minutes(1)) checkpoint();
+                 }));
+    CHECK_THAT(elapsed() < std::chrono::seconds(5), threads);
+  }
+}
+
+TEST(a_poll_outside_reaches_checkpoints_of_regions_within) {
+  for (const int threads : {1, 3}) {
+    const std::function<void()> poll = [] { throw Interrupted(); };
+    const Interruptible here(poll);
+    const auto start = std::chrono::steady_clock::now();
+    const auto elapsed = [&] { return std::chrono::steady_clock::now() - start; };
+    const auto wait = [&](Index) {
+      while (elapsed() < std::chrono::minutes(1)) checkpoint();
+    };
+    CHECK_THROWS(Interrupted, "interrupted", parallel_for(threads, {threads, {}}, [&](Index) {
+                   parallel_for(2, {2, {}}, wait);
+                 }));
+    CHECK_THAT(elapsed() < std::chrono::seconds(5), threads);
+  }
+  checkpoint();  // nobody listens any more
+}
+
+// An error of the work stops no other task: an earlier one may still find its own.
+TEST(only_interrupts_stop_tasks_at_work) {
+  for (const int threads : {2, 3}) {
+    std::atomic<bool> failed{false};
+    const auto body = [&](Index task) {
+      if (task > 0) {
+        failed = true;
+        throw InputError("task " + std::to_string(task));
+      }
+      while (!failed) std::this_thread::yield();
+      for (int turn = 0; turn < 1000; ++turn) checkpoint();
+      throw InputError("task 0");
+    };
+    CHECK_THROWS(InputError, "task 0", parallel_for(2, {threads, [] {}}, body));
+  }
+}
+
+TEST(checkpoints_come_after_so_much_work) {
+  int polled = 0;
+  std::atomic<bool> stop{false};
+  const std::function<void()> poll = [&] { ++polled; };
+  const Interruptible here(poll, &stop);
+  Checkpoints pace;
+  pace.after(1);
+  stop = true;
+  pace.after(1);
+  CHECK_THROWS(Interrupted, "interrupted", pace.after(Index(1) << 40));
+  CHECK(here.was_stopped());
+}
+
 TEST(thread_count_is_clamped) {
   CHECK((Run{8, {}}.thread_count(3) == 3));
   CHECK((Run{2, {}}.thread_count(3) == 2));

@@ -236,11 +236,12 @@ class SelfAttention:
             f"the pseudo-inverse of {self.width} x {2 * self.dim} weights",
         )
         weights = self.weights.astype(np.float64)
-        operations = self.width * (2.0 * self.dim) ** 2
-        inverse, rank = interruptible(operations, scipy.linalg.pinv, weights, return_rank=True)
+        operations = 4 * self.width * (2.0 * self.dim) ** 2
+        left, size, right = interruptible(operations, np.linalg.svd, weights, full_matrices=False)
+        rank = int(np.count_nonzero(size > self.width * np.finfo(np.float64).eps * size[0]))
         if rank < 2 * self.dim:
-            self._refuse_rank(int(rank))
-        result: NDArray[np.float64] = np.asarray(inverse, dtype=np.float64)
+            self._refuse_rank(rank)
+        result: NDArray[np.float64] = interruptible(operations, np.matmul, right.T / size, left.T)
         return result
 
     def _solve(self, wide: NDArray[np.float64], out: FloatArray) -> None:

@@ -26,6 +26,7 @@ class TriangularFactor {
       }
       qr_.compute(stacked_);
       triangle_ = qr_.matrixQR().topRows(d).template triangularView<Eigen::Upper>();
+      checkpoint();
     }
     return triangle_;
   }

@@ -4,14 +4,16 @@
 
 #include <algorithm>
 #include <atomic>
-#include <chrono>
+#include <condition_variable>
 #include <exception>
 #include <functional>
 #include <mutex>
+#include <system_error>
 #include <thread>
 #include <utility>
 #include <vector>
 
+#include "headfit/base/checkpoint.hpp"
 #include "headfit/base/errors.hpp"
 #include "headfit/base/standard_arithmetic.hpp"
 #include "headfit/base/types.hpp"
@@ -47,16 +49,50 @@ class FirstFailure {
     }
     stop_.store(true, std::memory_order_relaxed);
   }
+  // A checkpoint threw: that is before all tasks, and those that are at work stop too.
+  void record_interrupt() {
+    record(-1);
+    interrupted_.store(true, std::memory_order_relaxed);
+  }
   bool stopped() const { return stop_.load(std::memory_order_relaxed); }
+  const std::atomic<bool>* interrupted() const { return &interrupted_; }
   void rethrow() const {
     if (error_) std::rethrow_exception(error_);
   }
 
  private:
   std::mutex mutex_;
-  std::atomic<bool> stop_{false};
+  std::atomic<bool> stop_{false}, interrupted_{false};
   std::exception_ptr error_;
   Index task_ = 0;
+};
+
+// Helpers at work, and the calling thread's wait for them, in which it still polls.
+class Helpers {
+ public:
+  void join() {
+    const std::lock_guard lock(mutex_);
+    ++at_work_;
+  }
+  void leave() {
+    const std::lock_guard lock(mutex_);
+    if (--at_work_ == 0) left_.notify_one();
+  }
+  template <class Check>
+  void wait(const Check& check) {
+    std::unique_lock lock(mutex_);
+    const auto none = [this] { return at_work_ == 0; };
+    while (!left_.wait_for(lock, Interruptible::poll_every, none)) {
+      lock.unlock();
+      check();
+      lock.lock();
+    }
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable left_;
+  int at_work_ = 0;
 };
 
 }  // namespace detail
@@ -71,36 +107,54 @@ void parallel_tasks(Index count, const Run& run, MakeWorker&& make_worker) {
   detail::FirstFailure failure;
 
   const auto work = [&](const std::function<void()>& poll) {
-    using Clock = std::chrono::steady_clock;
-    constexpr auto poll_every = std::chrono::milliseconds(50);
     const StandardArithmetic arithmetic;
+    Interruptible here(poll, failure.interrupted());
     Index task = 0;
     try {
       auto worker = make_worker();
-      auto last_poll = Clock::now();
       while (!failure.stopped() && (task = next.fetch_add(1, std::memory_order_relaxed)) < count) {
         worker(task);
-        if (poll && Clock::now() - last_poll > poll_every) {
-          poll();
-          last_poll = Clock::now();
-        }
+        here.check();
       }
     } catch (...) {
-      failure.record(task);
+      if (here.was_stopped()) {
+        failure.record_interrupt();
+      } else {
+        failure.record(task);
+      }
     }
   };
 
   const int threads = run.thread_count(count);
+  const std::function<void()> no_poll;
   if (run.helpers) {
     const std::thread::id caller = std::this_thread::get_id();
-    const std::function<void()> no_poll;
     const auto part = [&] { work(std::this_thread::get_id() == caller ? run.poll : no_poll); };
     run.helpers->run(threads - 1, std::ref(part));
   } else {
+    detail::Helpers at_work;
+    const auto help = [&] {
+      work(no_poll);
+      at_work.leave();
+    };
     std::vector<std::jthread> helpers;
     helpers.reserve(static_cast<std::size_t>(threads - 1));
-    for (int t = 1; t < threads; ++t) helpers.emplace_back(work, std::function<void()>{});
+    for (int t = 1; t < threads; ++t) {
+      at_work.join();
+      try {
+        helpers.emplace_back(help);
+      } catch (const std::system_error&) {  // no more threads to have: those there are will do
+        at_work.leave();
+        break;
+      }
+    }
     work(run.poll);
+    Interruptible here(run.poll, failure.interrupted());
+    try {
+      at_work.wait([&] { here.check(); });
+    } catch (...) {
+      failure.record_interrupt();
+    }
   }
   failure.rethrow();
 }

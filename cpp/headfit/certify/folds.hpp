@@ -47,7 +47,10 @@ class CertificateFold {
   }
 
   void end(const RowBlock& block) {
-    for (Index r = 0; r < block.count; ++r) finish(scan_.source.row_at(block.first + r), row(r));
+    for (Index r = 0; r < block.count; ++r) {
+      finish(scan_.source.row_at(block.first + r), row(r));
+      pace_.after(scan_.source.q.cols);
+    }
   }
 
  protected:
@@ -123,6 +126,7 @@ class CertificateFold {
   }
 
   std::vector<Row> rows_;
+  Checkpoints pace_;
   HeadRows<T> queries_, keys_;
   std::vector<double> logits_;  // of a support
 };

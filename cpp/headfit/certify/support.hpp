@@ -2,6 +2,7 @@
 // computed in double and enclosed.
 #pragma once
 
+#include "headfit/base/checkpoint.hpp"
 #include "headfit/certify/certificate.hpp"
 #include "headfit/certify/rounding.hpp"
 #include "headfit/scores/pack.hpp"
@@ -23,7 +24,11 @@ Norms bound_norms(const LogitSource<T>& source, const InputErrors& errors) {
   const auto all = [](const Heads<T>& x, Vector<double>& out, double& largest) {
     out.resize(x.rows);
     HeadRows<T> rows(x);
-    for (Index i = 0; i < x.rows; ++i) out[i] = norm_above(rows.row(0, i));
+    Checkpoints pace;
+    for (Index i = 0; i < x.rows; ++i) {
+      out[i] = norm_above(rows.row(0, i));
+      pace.after(x.cols);
+    }
     largest = x.rows > 0 ? out.maxCoeff() : 0;
   };
   all(source.q, norms.q, norms.q_max);
@@ -102,8 +107,10 @@ SupportRow enclose_support(const Target& target, double scale, HeadRows<T>& quer
   Enclosure above{-no_bound, -no_bound};
   Enclosure below{no_bound, no_bound};
   double highest = -no_bound, lowest = no_bound, weakest = no_bound;
+  Checkpoints pace;
   for (std::size_t p = 0; p < columns.size(); ++p) {
     const Index j = columns[p];
+    pace.after(depth);
     const double logit = q.dot(keys.row(0, j).template cast<double>());
     if (!std::isfinite(logit)) {
       throw_nonfinite("the logits scale * Q K^T", 0, 1, i, j, logit);

@@ -2,6 +2,8 @@
 
 #include <numbers>
 
+#include "headfit/base/checkpoint.hpp"
+
 namespace headfit::learned {
 namespace {
 
@@ -22,12 +24,14 @@ float normal(const Philox& random, std::uint64_t major, std::uint64_t attempt, I
 void fill_rows(const MatrixView<float>& given, const Philox& random, std::uint64_t stream,
                PaddedRows& rows) {
   constexpr float small = 0.1f;
+  Checkpoints pace;
   for (Index i = 0; i < rows.rows(); ++i) {
     float* row = rows.row(i);
     const std::uint64_t place = stream + static_cast<std::uint64_t>(i);
     for (Index f = 0; f < rows.dim(); ++f) {
       row[f] = f < given.cols() ? given(i, f) : small * normal(random, place, 0, f);
     }
+    pace.after(32 * rows.dim());
   }
 }
 
@@ -35,10 +39,12 @@ void fill_rows(const MatrixView<float>& given, const Philox& random, std::uint64
 
 void random_start(const Wanted& wanted, const Philox& random, std::uint64_t attempt, PaddedRows& q,
                   PaddedRows& k) {
+  Checkpoints pace;
   for (Index j = 0; j < k.rows(); ++j) {
     for (Index f = 0; f < k.dim(); ++f) {
       k.row(j)[f] = normal(random, key_stream + static_cast<std::uint64_t>(j), attempt, f);
     }
+    pace.after(32 * k.dim());
   }
   q.clear();
   for (Index i = 0; i < q.rows(); ++i) {
@@ -46,6 +52,7 @@ void random_start(const Wanted& wanted, const Philox& random, std::uint64_t atte
     const auto weights = wanted.target().row_weights(i);
     for (std::size_t a = 0; a < columns.size(); ++a) {
       add_scaled(static_cast<float>(2 * weights[a]), k.row(columns[a]), q.row(i), q.width());
+      pace.after(q.width());
     }
   }
 }

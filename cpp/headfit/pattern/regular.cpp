@@ -8,6 +8,7 @@
 #include <string>
 #include <utility>
 
+#include "headfit/base/checkpoint.hpp"
 #include "headfit/base/errors.hpp"
 #include "headfit/base/random.hpp"
 
@@ -63,19 +64,23 @@ void replace(std::span<Column> sorted, Column was, Column now) {
 // that 10^6 rows stay in cache), and only then goes out, in order, with stride k.
 Rows permutations(Index n, Index k, std::uint64_t seed) {
   Rows rows(n, k);
+  Checkpoints pace;
   std::vector<Column> shuffled(static_cast<std::size_t>(n));
   for (Index slot = 0; slot < k; ++slot) {
     PhiloxReader random(seed, static_cast<std::uint64_t>(slot));
     std::iota(shuffled.begin(), shuffled.end(), Column{0});
     for (auto left = static_cast<std::uint32_t>(n); left > 1; --left) {
       std::swap(shuffled[left - 1], shuffled[random.below(left)]);
+      pace.after(4);
     }
     for (Index row = 0; row < n; ++row) {
       rows[row][static_cast<std::size_t>(slot)] = shuffled[static_cast<std::size_t>(row)];
+      pace.after(4);
     }
   }
   for (Index row = 0; row < n; ++row) {
     std::sort(rows[row].begin(), rows[row].end());
+    pace.after(8 * k);
   }
   return rows;
 }
@@ -122,7 +127,9 @@ void repair(Rows& rows, Index row, Column column, PhiloxReader& random) {
 void repair_all(Rows& rows, std::uint64_t seed) {
   PhiloxReader random(seed, static_cast<std::uint64_t>(rows.k()));
   std::vector<Column> repeated;
+  Checkpoints pace;
   for (Index row = 0; row < rows.n(); ++row) {
+    pace.after(rows.k());
     const auto columns = rows[row];
     repeated.clear();
     for (std::size_t slot = 1; slot < columns.size(); ++slot) {
@@ -132,6 +139,7 @@ void repair_all(Rows& rows, std::uint64_t seed) {
     }
     for (const Column column : repeated) {
       repair(rows, row, column, random);
+      pace.after(rows.n());  // as many rows are asked at most
     }
   }
 }
@@ -147,7 +155,9 @@ Rows sparse(Index n, Index k, std::uint64_t seed) {
 Rows complement(Rows&& holes) {
   const Index n = holes.n();
   Rows rows(n, n - holes.k());
+  Checkpoints pace;
   for (Index row = 0; row < n; ++row) {
+    pace.after(n);
     const auto hole = holes[row];
     auto next = hole.begin();
     auto out = rows[row].begin();

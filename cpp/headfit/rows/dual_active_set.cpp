@@ -81,6 +81,7 @@ DualActiveSet::Step DualActiveSet::step(int p, const RowSettings& settings, int 
   int removed = -1;
   for (bool first = true;; first = false) {
     if (++steps_ > max_steps) return Step::Limit;
+    pace_.after(2 * pool_.dim() * (set_.factor.size() + pool_.points()));
     if (removed < 0) set_.difference(pool_, p, d_);
     const double gap = pool_.offset(set_.base(group)) - d_.dot(set_.q) - pool_.offset(p);
     if (first && pool_.equality(p)) sigma = gap < 0 ? 1.0 : -1.0;

@@ -14,6 +14,7 @@
 #include <span>
 #include <vector>
 
+#include "headfit/base/checkpoint.hpp"
 #include "headfit/rows/constraint_pool.hpp"
 #include "headfit/rows/most_violated.hpp"
 #include "headfit/rows/row_problem.hpp"
@@ -75,6 +76,7 @@ class DualActiveSet {
   std::array<double, ConstraintPool::groups> base_rate_{};
   std::vector<double> ray_;
   int steps_ = 0;
+  Checkpoints pace_;
 };
 
 }  // namespace headfit

@@ -7,6 +7,8 @@
 #include <limits>
 #include <vector>
 
+#include "headfit/base/checkpoint.hpp"
+
 namespace headfit {
 
 inline double key_norm(const double* key, std::ptrdiff_t dim) {
@@ -35,9 +37,11 @@ struct KeyView {
 class KeyNorms {
  public:
   explicit KeyNorms(const KeyView& keys) : norms_(static_cast<std::size_t>(keys.rows)) {
+    Checkpoints pace;
     for (std::ptrdiff_t j = 0; j < keys.rows; ++j) {
       norms_[static_cast<std::size_t>(j)] = key_norm(keys.row(j), keys.cols);
       largest_ = std::max(largest_, norms_[static_cast<std::size_t>(j)]);
+      pace.after(keys.cols);
     }
   }
   // The view must not outlive the norms.

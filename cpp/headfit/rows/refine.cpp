@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "headfit/base/checkpoint.hpp"
 #include "headfit/rows/working_set.hpp"
 
 namespace headfit {
@@ -55,8 +56,10 @@ void WorkingSet::solve(const ConstraintPool& pool) {
 
 void WorkingSet::refine(const ConstraintPool& pool) {
   if (worn()) rebuild(pool, 1e-15);
+  Checkpoints pace;
   for (;;) {
     solve(pool);
+    pace.after(12 * q.size() * factor.size());
     double largest = 0.0;
     double least = 0.0;
     int wrong = -1;
@@ -75,11 +78,13 @@ void WorkingSet::refine(const ConstraintPool& pool) {
 
 void WorkingSet::rebuild(const ConstraintPool& pool, double dependency_tol) {
   factor.clear();
+  Checkpoints pace;
   int kept = 0;
   for (std::size_t i = 0; i < column_.size(); ++i) {
     const int r = column_[i];
     difference(pool, r, d_);
     const double norm = factor.split(d_, x_);
+    pace.after(4 * q.size() * factor.size());
     const double terms =
         pool.key_norm() * (1.0 + x_.segment(q.size(), factor.size()).lpNorm<1>());
     if (factor.size() == q.size() || norm <= dependency_tol * terms) {

@@ -45,7 +45,11 @@ class PackedValues {
       valid = *std::max_element(lengths, lengths + group_);
     }
     T largest = 0;
-    for (Index i = 0; i < valid; ++i) checked_row("V", values, head, i, largest);
+    Checkpoints pace;
+    for (Index i = 0; i < valid; ++i) {
+      checked_row("V", values, head, i, largest);
+      pace.after(v_.cols);
+    }
     // A sum of weighted values may overflow where their average does not.
     constexpr double limit = static_cast<double>(std::numeric_limits<T>::max()) / 4;
     const double rows = static_cast<double>(std::max<Index>(v_.rows, 1));
@@ -61,6 +65,7 @@ class PackedValues {
       for (Index c = 0; c < cols(); ++c) {
         out[(c / width * rows_ + i) * width + c % width] = c < v_.cols ? row[c] * factor : T(0);
       }
+      pace.after(cols());
     }
     for (Index p = 0; p < panels_; ++p) {
       std::fill(out + (p * rows_ + valid) * width, out + (p + 1) * rows_ * width, T(0));
@@ -128,6 +133,7 @@ class ApplyFold {
     for (Index r = 0; r < block.count; r += B::row_group) {
       const LeftRows<T> weights{tile.row(r), tile.stride, 1};
       for (Index p = 0; p < values_.panels(); ++p) {
+        pace_.after(B::row_group * B::panel * tile.cols);
         multiply_panel<T>(tile.cols, weights, values_.at(head, p, tile.col), sum(r) + p * B::panel,
                           width(), true);
       }
@@ -138,6 +144,7 @@ class ApplyFold {
   Index group_;
   Index cols_;
   OutHeads<T> out_;
+  Checkpoints pace_;
   std::vector<OnlineSum<T>> rows_;
   Buffer<T> sums_;
 };

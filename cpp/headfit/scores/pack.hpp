@@ -4,6 +4,7 @@
 #include <cmath>
 #include <string>
 
+#include "headfit/base/checkpoint.hpp"
 #include "headfit/scores/microkernel.hpp"
 #include "headfit/scores/source.hpp"
 
@@ -43,7 +44,8 @@ RowView<T> checked_row(const char* name, HeadRows<T>& x, Index head, Index i, T&
 // Keys as columns of packed panels: panel j holds depth x Blocking::panel entries for rows
 // j * panel ...; what lies beyond the last row is zero. Returns the largest |entry|.
 template <class T>
-T pack_panel(HeadRows<T>& keys, Index head, Index panel, Index valid_rows, T* out) {
+T pack_panel(HeadRows<T>& keys, Index head, Index panel, Index valid_rows, T* out,
+             Checkpoints& pace) {
   constexpr Index width = Blocking<T>::panel;
   const Index depth = keys.heads().cols;
   const Index first = panel * width;
@@ -52,6 +54,7 @@ T pack_panel(HeadRows<T>& keys, Index head, Index panel, Index valid_rows, T* ou
   for (Index c = 0; c < count; ++c) {
     const RowView<T> row = checked_row("K", keys, head, first + c, largest);
     for (Index p = 0; p < depth; ++p) out[p * width + c] = row[p];
+    pace.after(depth);
   }
   for (Index p = 0; p < depth; ++p) std::fill(out + p * width + count, out + (p + 1) * width, T(0));
   return largest;
@@ -61,7 +64,7 @@ T pack_panel(HeadRows<T>& keys, Index head, Index panel, Index valid_rows, T* ou
 // largest |entry| before that.
 template <class T, class RowMap>
 T pack_queries(HeadRows<T>& queries, Index head, Index count, const RowMap& row_at, T scale,
-               T* out) {
+               T* out, Checkpoints& pace) {
   constexpr Index group = Blocking<T>::row_group;
   const Index depth = queries.heads().cols;
   T largest = 0;
@@ -70,6 +73,7 @@ T pack_queries(HeadRows<T>& queries, Index head, Index count, const RowMap& row_
     if (i < count) {
       const RowView<T> row = checked_row("Q", queries, head, row_at(i), largest);
       for (Index p = 0; p < depth; ++p) place[p * group] = row[p] * scale;
+      pace.after(depth);
     } else {
       for (Index p = 0; p < depth; ++p) place[p * group] = T(0);
     }

@@ -25,14 +25,14 @@ class PackedKeys {
     const Index tasks = (panels_ + per_task - 1) / per_task;
     std::vector<T> task_max(static_cast<std::size_t>(heads * tasks), T(0));
     parallel_tasks(heads * tasks, run, [&] {
-      return [&, keys = HeadRows<T>(source.k)](Index task) mutable {
+      return [&, keys = HeadRows<T>(source.k), pace = Checkpoints()](Index task) mutable {
         const Index head = first_ + task / tasks;
         const Index begin = task % tasks * per_task;
         const Index end = std::min(begin + per_task, panels_);
         const Index rows = valid_rows(source, head);
         T& largest = task_max[static_cast<std::size_t>(task)];
         for (Index p = begin; p < end; ++p) {
-          largest = std::max(largest, pack_panel(keys, head, p, rows, panel(head, p)));
+          largest = std::max(largest, pack_panel(keys, head, p, rows, panel(head, p), pace));
         }
       };
     });

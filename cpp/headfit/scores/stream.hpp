@@ -30,7 +30,7 @@ class BlockWorker {
     const Index depth = source_.q.cols;
     T* queries = queries_.ensure(round_up(block.count, B::row_group) * depth);
     const T q_max = pack_queries(query_rows_, head, block.count, row_at,
-                                 static_cast<T>(source_.scale), queries);
+                                 static_cast<T>(source_.scale), queries, pace_);
     const double size = static_cast<double>(depth) * static_cast<double>(q_max) *
                         std::max(keys_.max_abs(head / source_.group), 1.0) *
                         std::max(std::abs(source_.scale), 1.0);
@@ -104,6 +104,7 @@ class BlockWorker {
       const T* panel = keys_.panel(block.head / source_.group, p);
       const T* next = keys_.panel(block.head / source_.group, std::min(p + 1, last));
       for (Index g = 0; g < groups; ++g) {
+        pace_.after(group_products());
         ask_for(next + g * part, part);
         const Index first = g * B::row_group;
         const auto tell = [&] { report<T>(block, first, p * B::panel, found, fold_); };
@@ -148,11 +149,15 @@ class BlockWorker {
     for (Index p = first; p < last; ++p) {
       const T* panel = keys_.panel(block.head / source_.group, p);
       for (Index g = 0; g < groups; ++g) {
+        pace_.after(group_products());
         T* out = tile.row(g * B::row_group) + (p * B::panel - tile.col);
         multiply_panel<T>(source_.q.cols, left(queries, g), panel, out, tile.stride, false);
       }
     }
   }
+
+  // Of a row group with a panel.
+  Index group_products() const { return B::row_group * B::panel * source_.q.cols; }
 
   LeftRows<T> left(const T* queries, Index group) const {
     return {queries + group * B::row_group * source_.q.cols, 1, B::row_group};
@@ -164,6 +169,7 @@ class BlockWorker {
   TileFinisher<T> finisher_;
   Fold fold_;
   Index block_rows_;
+  Checkpoints pace_;
   Buffer<T> queries_;
   Buffer<T> tile_;
 };

@@ -44,8 +44,8 @@ void TargetRows<T>::pack_keys(const Run& run) {
   const Index valid = source.mask.key_lengths ? source.mask.key_lengths[0] : source.k.rows;
   T* panels = panels_.ensure(count * size);
   parallel_tasks(count, run, [&] {
-    return [&, keys = HeadRows<T>(source.k)](Index p) mutable {
-      pack_panel(keys, 0, p, valid, panels + p * size);
+    return [&, keys = HeadRows<T>(source.k), pace = Checkpoints()](Index p) mutable {
+      pack_panel(keys, 0, p, valid, panels + p * size, pace);
     };
   });
 }
@@ -122,10 +122,11 @@ void TargetRows<T>::Reader::multiply(const RowBlock& block, T* out, Index stride
   const Index groups = round_up(block.count, B::row_group) / B::row_group;
   T* queries = queries_.ensure(groups * B::row_group * depth);
   const auto row_at = [&](Index i) { return source_.row_at(block.first + i); };
-  pack_queries(query_rows_, 0, block.count, row_at, static_cast<T>(source_.scale), queries);
+  pack_queries(query_rows_, 0, block.count, row_at, static_cast<T>(source_.scale), queries, pace_);
   for (Index col = block.col_begin; col < block.col_end; col += B::panel) {
     const T* panel = target_.panels_.data() + col * depth;
     for (Index g = 0; g < groups; ++g) {
+      pace_.after(B::row_group * B::panel * depth);
       multiply_panel<T>(depth, {queries + g * B::row_group * depth, 1, B::row_group}, panel,
                         out + g * B::row_group * stride + (col - block.col_begin), stride, false);
     }

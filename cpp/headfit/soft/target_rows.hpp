@@ -60,6 +60,7 @@ class TargetRows {
     const TargetRows& target_;
     LogitSource<T> source_;
     HeadRows<T> query_rows_;
+    Checkpoints pace_;
     TileFinisher<T> finisher_;
     Buffer<T> queries_;
   };

@@ -3,6 +3,7 @@
 #include <numeric>
 #include <string>
 
+#include "headfit/base/checkpoint.hpp"
 #include "headfit/base/errors.hpp"
 #include "headfit/sparsify/renormalise.hpp"
 
@@ -103,6 +104,7 @@ class Matching {
   void settle(Index first) {
     stack_.push_back(first);
     while (!stack_.empty()) {
+      pace_.after(32);
       const Index at = stack_.back();
       RowList& row = list(at);
       if (satisfied(row) || row.next == row.entries.size()) {
@@ -168,6 +170,7 @@ class Matching {
   std::vector<RowList> lists_;
   std::vector<Entry> best_;
   std::vector<Index> stack_;
+  Checkpoints pace_;
 };
 
 void check(const RowReader& reader, const SparsifyOptions& options) {

@@ -15,6 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import headfit as hf
+from headfit._arrays import BFLOAT16
+from headfit._dense_rows import csr_of_dense
 from headfit.errors import InputError, TargetError
 
 GOOD = np.array([[0.25, 0.75, 0.0], [0.0, 1.0, 0.0], [0.5, 0.0, 0.5]])
@@ -221,6 +223,30 @@ def test_the_first_offending_row_is_named() -> None:
     A[8, 0] = -1
     with pytest.raises(TargetError, match="row 4 sums"):
         hf.Target(A)
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32", "float16", "int8", "bool", BFLOAT16])
+@pytest.mark.parametrize("numbers_at_once", [1, 7, 64, 2**19])
+def test_dense_matrices_are_read_by_rows(
+    dtype: Any, numbers_at_once: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("headfit._dense_rows.BLOCK", numbers_at_once)
+    rng = np.random.default_rng(0)
+    numbers = np.where(rng.random((13, 9)) < 0.7, 0.0, rng.integers(-2, 3, (13, 9)))
+    numbers[4] = 0
+    if dtype == BFLOAT16:
+        numbers[0, :2] = -0.0, np.nan
+        dense = (numbers.astype("float32").view(np.uint32) >> 16).astype(np.uint16).view(dtype)
+    else:
+        dense = numbers.astype(dtype)
+        numbers = dense.astype(float)
+    for matrix, expected in ((dense, numbers), (dense.T, numbers.T)):
+        got = csr_of_dense(matrix)
+        assert got.dtype == np.float64
+        assert got.has_canonical_format
+        assert got.data.all()  # NaN included
+        assert got.indices.dtype == got.indptr.dtype == np.int32
+        np.testing.assert_array_equal(got.toarray(), expected)
 
 
 @pytest.mark.parametrize("num_threads", [1, 2, 3])

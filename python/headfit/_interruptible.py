@@ -20,7 +20,8 @@ def interruptible(operations: float, call: Callable[..., Result], *args: Any, **
     A call that is long is made by a thread of its own, since nothing can stop LAPACK. After
     Ctrl-C that thread goes on to its end, and what it returns is dropped; the interpreter waits
     for it when it exits. The call must release the interpreter's lock, as NumPy's linear algebra
-    does (SciPy's singular values do not). Other threads than the main one get no signals and call directly.
+    does (SciPy's singular values do not). Other threads than the main one get no signals and
+    call directly.
     """
     if operations < AT_ONCE or threading.current_thread() is not threading.main_thread():
         return call(*args, **kw)

@@ -57,7 +57,9 @@ class Call:
         self.head = head
         self.as_tensor = as_tensor
         self.apart = apart  # Q and K given to certify itself, and the target as a matrix
-        self.arrays = self._arrays()  # before flushing is on: it would change them
+        # Made before flushing is on, which would change them.
+        self.arrays = self._arrays()
+        self.target = sp.csr_array(head.A) if apart else None
         self.made: tuple[tuple, dict] | None = None
 
     def _arrays(self) -> tuple[Any, ...]:
@@ -74,7 +76,7 @@ class Call:
         if self.made is None:
             h = self.head
             arrays = self.arrays
-            A = sp.csr_array(h.A) if self.apart else hf.Target(h.A, mask=h.mask)
+            A = hf.Target(h.A, mask=h.mask) if self.target is None else self.target
             keywords: dict[str, Any] = dict(h.options)
             if h.reading == "matrix":
                 keywords.pop("mass", None)

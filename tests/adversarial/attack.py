@@ -57,6 +57,9 @@ class Call:
         self.head = head
         self.as_tensor = as_tensor
         self.apart = apart  # Q and K given to certify itself, and the target as a matrix
+        # Made before flushing is on, which would change them.
+        self.arrays = self._arrays()
+        self.target = sp.csr_array(head.A) if apart else None
         self.made: tuple[tuple, dict] | None = None
 
     def _arrays(self) -> tuple[Any, ...]:
@@ -72,8 +75,8 @@ class Call:
     def arguments(self) -> tuple[tuple, dict]:
         if self.made is None:
             h = self.head
-            arrays = self._arrays()
-            A = sp.csr_array(h.A) if self.apart else hf.Target(h.A, mask=h.mask)
+            arrays = self.arrays
+            A = hf.Target(h.A, mask=h.mask) if self.target is None else self.target
             keywords: dict[str, Any] = dict(h.options)
             if h.reading == "matrix":
                 keywords.pop("mass", None)
@@ -424,7 +427,7 @@ def as_code(lie: Lie) -> str:
         mask = f"np.array({np.array(oracle.allowed_matrix(mask, len(h.A))).tolist()})"
     else:
         mask = repr(mask)
-    body = [f"T = hf.Target({_array(h.A, 'float64')}, mask={mask})"]
+    body = [f"A = {_array(h.A, 'float64')}"]
     options = {**h.options, "leak": t.leak, "distortion": t.distortion}
     if t.size != math.inf:
         options["max_logit"] = t.size
@@ -440,9 +443,11 @@ def as_code(lie: Lie) -> str:
         body += [f"{name} = {_array(x, h.dtype)}" for name, x in (("Q", h.Q), ("K", h.K))]
         call = f"hf.certify(T, hf.Attention(Q, K, scale={h.scale!r}, mask=T.mask)"
         options.update(accumulate=h.accumulate, logits_dtype=h.logits_dtype)
+    # Flushing comes after the arrays, which it would change.
+    body += ["torch.set_flush_denormal(True)"] if h.flush else []
+    body.append(f"T = hf.Target(A, mask={mask})")
     text = "".join(f", {name}={value!r}" for name, value in options.items())
     body.append(f"print({call}{text}))")
     uses_torch = h.flush or any("torch" in line for line in body)
     lines += ["import torch"] if uses_torch else []
-    lines += ["torch.set_flush_denormal(True)"] if h.flush else []
     return "\n".join(lines + body)

@@ -1,7 +1,7 @@
 """What kernels may compute for scale * Q K^T in float32, simulated operation by operation.
 
 The scale may be applied to the queries, to the keys, to the product, or as its square root to
-both; sums run in several orders, with and without fused multiply-add; subnormal numbers are kept
+both, and log2(e) with it; sums run in several orders, with and without fused multiply-add; subnormal numbers are kept
 or flushed to zero. For each placement of the scale and each way with subnormal numbers the
 results are the smallest and the largest logit over the orders, entry by entry: kernels do sum
 different entries in different orders, at the edges of blocks for one.
@@ -16,6 +16,7 @@ import numpy as np
 
 TINY = np.float32(2.0**-126)
 ZERO = np.float32(0)
+LOG2_E = math.log2(math.e)
 
 
 def _clean(x: np.ndarray, flush: bool) -> np.ndarray:
@@ -82,26 +83,48 @@ def _dot(q: np.ndarray, k: np.ndarray, kind: str, order: list[int], flush: bool)
     return terms[0]
 
 
-def results(Q: np.ndarray, K: np.ndarray, scale: float) -> list[tuple[np.ndarray, np.ndarray]]:
-    """Return pairs (lowest, highest) of float32 logits, without repetition.
+def results(
+    Q: np.ndarray, K: np.ndarray, scale: float, powers_of_two: bool = True
+) -> list[tuple[np.ndarray, np.ndarray]]:
+    """Return pairs (lowest, highest) of logits, without repetition.
 
-    Q and K hold numbers that float32 holds. An entry is NaN where some order gives NaN.
+    Q and K are rounded to float32 first, where it does not hold them. An entry is NaN where some
+    order gives NaN.
     """
-    q, k = np.asarray(Q, np.float32), np.asarray(K, np.float32)
-    orders = _orders(q.shape[1], scale)
-    found: dict[bytes, tuple[np.ndarray, np.ndarray]] = {}
     with np.errstate(all="ignore"):
+        q, k = np.asarray(Q, np.float32), np.asarray(K, np.float32)
+        orders = _orders(q.shape[1], scale)
+        found: dict[bytes, tuple[np.ndarray, np.ndarray]] = {}
         for flush in (False, True) if _may_flush(q, k, scale) else (False,):
-            for one, other, after in _scaled(q, k, scale, flush):
-                low = high = None
-                for kind, order in orders:
-                    x = _dot(one, other, kind, order, flush)
-                    if after is not None:
-                        x = after(x)
-                    low = x if low is None else np.minimum(low, x)
-                    high = x if high is None else np.maximum(high, x)
-                found[low.tobytes() + high.tobytes()] = (low, high)
+            for low, high in _extremes(q, k, scale, orders, flush):
+                found[low.tobytes() + high.tobytes()] = low, high
+            if not powers_of_two:
+                continue
+            # Fused kernels take powers of two, of logits that are log2(e) as large.
+            low, high = next(_extremes(q, k, scale * LOG2_E, orders, flush))
+            low, high = _inward(low, 1), _inward(high, -1)
+            found[low.tobytes() + high.tobytes()] = low, high
     return list(found.values())
+
+
+def _extremes(q, k, scale, orders, flush):
+    for one, other, after in _scaled(q, k, scale, flush):
+        low = high = None
+        for kind, order in orders:
+            x = _dot(one, other, kind, order, flush)
+            if after is not None:
+                x = after(x)
+            low = x if low is None else np.minimum(low, x)
+            high = x if high is None else np.maximum(high, x)
+        yield low, high
+
+
+def _inward(x: np.ndarray, sign: int) -> np.ndarray:
+    """Return log(2) x, a little above for sign = 1 and below for -1, a whole number of 2**-149."""
+    exact = x.astype(np.float64) * math.log(2)
+    moved = np.ldexp(exact + sign * 2.0**-50 * np.abs(exact), 149)
+    whole = np.ldexp(np.ceil(moved) if sign > 0 else np.floor(moved), -149)
+    return np.where(np.isfinite(exact), whole, exact)
 
 
 def _may_flush(q: np.ndarray, k: np.ndarray, scale: float) -> bool:

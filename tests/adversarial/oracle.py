@@ -249,11 +249,11 @@ class Truth:
         """Whether row i lies away from the tolerances by more than rounding can account for.
 
         That is a thousandth of the leak, distortion or largest logit, and sixteen times the
-        radius of its logits.
+        radius of its logits. Tolerances near the least floats are left out.
         """
         radius = self.radii[i]
         rows = self.rows[i]
-        if not radius < math.inf or any(r.undefined for r in rows):
+        if leak < 2.0**-1000 or not radius < math.inf or any(r.undefined for r in rows):
             return False
         all_clear = True
         for limit, value, part in self._gaps(rows, leak, distortion, size):
@@ -271,7 +271,7 @@ class Truth:
             limit, value = math.log1p(distortion), max(r.log_distortion for r in rows)
             logs = 2.0**-40 * (1 + max(map(abs, rows[0].logs)))
             yield limit, value, max(-1e-3 * math.expm1(-max(limit, value)), logs)
-        if size < math.inf and rows[0].size != 0:
+        if size < math.inf:
             value = max(dyadic.to_float(r.size or 0, r.e) for r in rows)
             yield size, value, 1e-3 * size
 

@@ -29,8 +29,9 @@ def truth_of(head: Head, logits: list, e: int) -> oracle.Truth:
 def _float32_rows(head: Head, pattern: oracle.Pattern) -> list[list[oracle.Row]]:
     rows: list[list[oracle.Row]] = [[] for _ in range(pattern.n)]
     seen: list[set] = [set() for _ in range(pattern.n)]
-    for low, high in float32_results.results(head.Q, head.K, head.scale):
-        if head.logits_dtype in ("float16", "bfloat16"):
+    found = float32_results.results(head.Q, head.K, head.scale, head.logits_dtype is None)
+    for low, high in found:
+        if head.logits_dtype:
             low, high = (dyadic.round_array(x, head.logits_dtype) for x in (low, high))
         low, high = np.where(pattern.allowed, (low, high), 0).tolist()
         for i in range(pattern.n):
@@ -48,14 +49,21 @@ def _norms(x: np.ndarray) -> np.ndarray:
 
 
 def _sizes(head: Head) -> tuple[np.ndarray, float, float, float]:
-    """Return norms of queries by row and of all keys, absolute errors of both, and terms."""
+    """Return norms of queries by row and of all keys, absolute errors of both, and terms.
+
+    A module's products may be computed by a library that flushes what is subnormal, inputs too.
+    """
     if head.reading != "module":
         return _norms(head.Q), float(_norms(head.K).max()), 0.0, head.Q.shape[1]
     x = _norms(head.X)
-    wide = np.sqrt((head.W_Q.astype(WIDE) ** 2).sum()), np.sqrt((head.W_K.astype(WIDE) ** 2).sum())
-    tiny = 2.0 ** dyadic.FORMATS[head.computed][1]
+    w_q, w_k = (np.sqrt((w.astype(WIDE) ** 2).sum()) for w in (head.W_Q, head.W_K))
     terms = sum(head.W_Q.shape)
-    return x * wide[0], x.max() * wide[1], 4 * terms * tiny, terms
+    if max(x.max(), w_q, w_k) > WIDE(2) ** 1000:
+        return x, math.inf, 0.0, terms
+    error = 64 * terms * 2.0**-1022 * (1 + x.max() + w_q + w_k)
+    if head.computed == "float32":
+        error += 4 * terms * 2.0**-126
+    return x * w_q, x.max() * w_k, error, terms
 
 
 def radii(head: Head, allowed: np.ndarray) -> list[float]:

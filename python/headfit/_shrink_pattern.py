@@ -11,15 +11,11 @@ from numpy.typing import NDArray
 
 from headfit._arrays import FloatArray
 from headfit._shrink_soft import Wanted
-from headfit.attention import Attention, default_scale
-from headfit.certificate import certify
 from headfit.comparison import SoftComparison, compare
 from headfit.errors import InputError
-from headfit.exempt_columns import append_columns, leak_without, without_columns
 from headfit.fit_result import Fit, Trial
 from headfit.fitting import fit
-from headfit.formats import NARROW, array_dtype, round_to
-from headfit.module import SelfAttention
+from headfit.formats import array_dtype
 from headfit.search import double_and_bisect
 from headfit.soft import svd_head
 from headfit.sparsifying import Sparsified, sparsify
@@ -94,45 +90,8 @@ class Keeping:
         return self._fit(self.target, None, seconds)
 
     def beside_columns(self, seconds: float) -> Fit:
-        """Search for the pattern without its exempt columns, and append those."""
-        rest = without_columns(self.target, self.columns)
-        leak = leak_without(self.target, self.columns, self.leak)
-        return self._append(self._fit(rest, None, seconds, leak=leak, mass=False))
-
-    def _append(self, rest: Fit) -> Fit:
-        dtype, size = rest.dtype, rest.dim + self.columns.size
-        # Queries on the grid of a narrow format stay on it only if they are not rescaled.
-        scale = rest.scale if dtype in NARROW else default_scale(size)
-        whole = append_columns(self.target, rest, self.columns, leak=self.leak, scale=scale)
-        attention = Attention(
-            round_to(whole.Q, dtype),
-            round_to(whole.K, dtype),
-            scale=scale,
-            mask=self.target.mask,
-        )
-        certificate = certify(
-            self.target,
-            attention,
-            leak=self.leak,
-            distortion=self.distortion,
-            accumulate="float32" if dtype in NARROW else "exact",
-            num_threads=self.wanted.threads,
-        )
-        return replace(
-            rest,
-            Q=attention.Q,
-            K=attention.K,
-            scale=scale,
-            dim=size,
-            module=SelfAttention.canonical(size, scale, dtype=array_dtype(dtype)),
-            leak=self.leak,
-            distortion=self.distortion,
-            certificate=certificate,
-            status=certificate.status,
-            failed_rows=None,
-            lower_bound=None,
-            settings={**rest.settings, "appended": [int(j) for j in self.columns]},
-        )
+        """Search for the pattern with a coordinate of its own for each exempt column."""
+        return self._fit(self.target, None, seconds, exempt_columns=self.columns)
 
     def _svd(self, dim: int) -> tuple[FloatArray, FloatArray]:
         head = self.wanted.attention
@@ -179,7 +138,7 @@ class Keeping:
             "comparison": curve[head.dim],
             "curve": curve,
             "sparsified": self.sparsified,
-            "appended": tuple(head.settings.get("appended", ())),
+            "appended": tuple(head.settings.get("exempt_columns", ())),
             "ways": {w: h.dim if h.certificate.holds else None for w, h in ways.items()},
         }
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from headfit._arrays import FloatArray, as_array, check_between, computed_in, widened
+from headfit._heavy import global_columns
 from headfit._soft_target import check_one_head
 from headfit.attention import Attention, check_scale
 from headfit.errors import InputError
@@ -18,23 +20,38 @@ from headfit.targets import Target, as_target
 
 __all__ = ["append_columns", "leak_without", "without_columns"]
 
+Rounding = Callable[[FloatArray], FloatArray]
+
 # By how much, in logit units, an appended column stays below what the leak allows.
 MARGIN = 1.0
 # Part of the leak's logarithm that is left to rounding.
 ROUNDING = 1e-3
 
 
-def as_columns(columns: Any, n: int) -> NDArray[np.int64]:
+def as_columns(columns: Any, n: int, name: str = "columns") -> NDArray[np.int64]:
     """Return column numbers, sorted, or raise an InputError that names the one that is none."""
-    array = np.atleast_1d(as_array(columns, "columns"))
+    array = np.atleast_1d(as_array(columns, name))
     if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
         raise InputError(
-            f"columns must be a sequence of integers; got shape {array.shape} of {array.dtype}"
+            f"{name} must be a sequence of integers; got shape {array.shape} of {array.dtype}"
         )
     outside = (array < 0) | (array >= n)
     if outside.any():
-        raise InputError(f"columns must lie in 0 ... {n - 1}; got {array[outside][0]}")
+        raise InputError(f"{name} must lie in 0 ... {n - 1}; got {array[outside][0]}")
     return np.unique(array).astype(np.int64)
+
+
+def exempt_from(columns: Any, target: Target) -> NDArray[np.int64]:
+    """Return the columns that `fit` was asked to exempt: None, "auto" or their numbers."""
+    if columns is None:
+        return np.empty(0, dtype=np.int64)
+    if not isinstance(columns, str):
+        return as_columns(columns, target.n, "exempt_columns")
+    if columns != "auto":
+        raise InputError(
+            f'exempt_columns must be "auto" or a sequence of column numbers; got {columns!r}'
+        )
+    return global_columns(target)
 
 
 def without_columns(target: Target, columns: NDArray[np.int64]) -> Target:
@@ -96,9 +113,17 @@ def _support_logits(
 
 
 def appended(
-    target: Target, q: FloatArray, k: FloatArray, columns: NDArray[np.int64], leak: float
+    target: Target,
+    q: FloatArray,
+    k: FloatArray,
+    columns: NDArray[np.int64],
+    leak: float,
+    max_logit: float = math.inf,
 ) -> tuple[FloatArray, FloatArray]:
-    """Return queries and keys whose plain products are the logits of the whole pattern."""
+    """Return queries and keys whose plain products are the logits of the whole pattern.
+
+    Exempt entries off the support are kept above -max_logit, as far as that goes.
+    """
     n, csr = target.n, target.matrix
     rows = np.repeat(np.arange(n), np.diff(csr.indptr))
     exempt = np.isin(csr.indices, columns)
@@ -122,11 +147,31 @@ def appended(
     added[at, np.searchsorted(columns, csr.indices[exempt])] = wanted
     least = np.fmin(least, np.fmin.reduce(added, axis=1, initial=np.inf))
     off = np.where(np.isfinite(least), least, 0.0) - gap
+    off = np.maximum(off, np.minimum(-max_logit * (1 - ROUNDING), off + 0.9 * MARGIN))
     added = np.where(np.isnan(added), off[:, np.newaxis], added)
     keys = np.hstack([k, np.zeros((n, columns.size))])
     keys[columns] = 0.0
     keys[columns, k.shape[1] + np.arange(columns.size)] = 1.0
     return np.hstack([np.where(alone[:, np.newaxis], 0.0, q), added]), keys
+
+
+def heavier_by(target: Target, columns: NDArray[np.int64]) -> float:
+    """Return the logarithm of how much heavier than the others of its row an exempt entry is."""
+    csr = target.matrix
+    rows = np.repeat(np.arange(target.n), np.diff(csr.indptr))
+    most = np.zeros((2, target.n))
+    np.maximum.at(most, (np.isin(csr.indices, columns).astype(np.intp), rows), csr.data)
+    both = (most > 0).all(axis=0)
+    return math.log(float(np.max(most[1, both] / most[0, both], initial=1.0)))
+
+
+def in_two_parts(q: FloatArray, columns: int, round_q: Rounding) -> FloatArray:
+    """Return queries whose last `columns` coordinates are rounded, with what is left beside them.
+
+    A logit that is large for its format is then as exact as a sum of two of its numbers.
+    """
+    rounded = round_q(q[:, -columns:])
+    return np.hstack([q[:, :-columns], rounded, q[:, -columns:] - rounded])
 
 
 def append_columns(
@@ -186,7 +231,7 @@ def append_columns(
     Rounded to bfloat16 or float16, l_ij moves ratios by up to |l_ij| 2**-8 or 2**-11: `certify`
     tells whether the distortion bears it.
 
-    O(nonzeros d + n e) time and memory.
+    O(nonzeros d + n e) time and memory. ``fit(A, exempt_columns=...)`` does it all at once.
 
     Examples
     --------

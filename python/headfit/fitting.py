@@ -15,8 +15,9 @@ from headfit._memory import available_memory
 from headfit._progress import Progress
 from headfit.attention import Attention
 from headfit.errors import InputError
+from headfit.exempt_columns import exempt_from
 from headfit.fit_result import Fit, Search, Trial
-from headfit.formats import DIGITS, array_dtype, check_dtype, check_logits_dtype
+from headfit.formats import DIGITS, NARROW, array_dtype, check_dtype, check_logits_dtype
 from headfit.keys import KeyTable
 from headfit.learned import check_effort
 from headfit.max_margin import check_form
@@ -75,17 +76,17 @@ def _search(task: Task, lower: LowerBound | None) -> tuple[Search, Head]:
             del heads[size]  # only the smallest that holds is wanted
         return trial
 
-    target = task.target
+    target, beside = task.rest, task.beside
     if task.method == "learned":
-        largest = target.n if task.module is None else task.module.dim
-        first = min(likely_dim(target.n, target.mean_per_row), largest)
-        lowest = 1 if lower is None else min(lower.dim, largest)
+        largest = target.n + beside if task.module is None else task.module.dim
+        first = min(likely_dim(target.n, target.mean_per_row) + beside, largest)
+        lowest = min(max(beside + 1, 1 if lower is None else lower.dim), largest)
         search = gallop_down(attempt, first, lowest, largest, task.deadline)
     else:
-        largest, limit = _largest_dim(target, task.leak, task.distortion, task.dtype)
+        largest, limit = _largest_dim(target, task.rest_leak, task.distortion, task.dtype)
         first = 16 if task.method == "projection" else 2 * target.per_row
         step = 2 if task.method == "max-margin" and task.keys == "cyclic" else 1
-        search = double_and_bisect(attempt, first, largest, limit, step, task.deadline)
+        search = double_and_bisect(attempt, first, largest, limit, step, task.deadline, beside)
     return search, heads[search.dim or search.trials[-1].dim]
 
 
@@ -121,6 +122,7 @@ def fit(
     mask: Any = None,
     factor: str = "identity",
     sketch: str = "rademacher",
+    exempt_columns: Any = None,
     keys: Any = "random",
     form: str = "tolerance",
     max_norm: float | None = None,
@@ -164,6 +166,12 @@ def fit(
         Of the logits, when there is no module; 1 / sqrt(dim) when None.
     mask : optional
         As in `attention_matrix`; the target's when None.
+    exempt_columns : "auto" or sequence of int, optional
+        Columns with a coordinate of their own, one of `dim` each, two in a narrow dtype, beside a
+        head of the method for the other columns (`append_columns` says why the whole certifies):
+        global tokens, to which most rows attend. "auto": the columns that more than half of
+        the rows attend to, and four times as many as a column has on average. The certificate
+        is about the whole of A; `dim` counts these coordinates, `init` is for the others.
     factor : "identity" or "svd"
         How the projection factors the target logits. "svd" costs O(n**3) and needs bounded
         columns too; it is there for comparison.
@@ -279,9 +287,23 @@ def fit(
         size = None if dim is None else size
     elif method == "max-margin" and not isinstance(keys, str):
         keys = keys if isinstance(keys, KeyTable) else KeyTable(keys)
-        size = keys.dim if size is None else size
-    limit = SEARCH_SECONDS if time_limit is None and size is None else time_limit
+    if exempt_columns is not None and max_norm is not None:
+        raise InputError(
+            "max_norm must not be given beside exempt_columns, whose coordinates have norms of "
+            "their own; max_logit bounds the logits"
+        )
     target = as_target(A, mask=mask, normalize=normalize, num_threads=num_threads)
+    exempt = exempt_from(exempt_columns, target)
+    beside = int(exempt.size) * (2 if dtype in NARROW else 1)
+    if isinstance(keys, KeyTable) and method == "max-margin" and size is None:
+        size = keys.dim + beside
+    asked = size if module is None else module.dim
+    if asked is not None and asked <= beside:
+        raise InputError(
+            f"dim must be above {beside}, what {exempt.size} exempt columns take in {dtype}: the "
+            f"others need a dimension too; got {asked}"
+        )
+    limit = SEARCH_SECONDS if time_limit is None and size is None else time_limit
     bar = Progress(target.n) if progress else None
     watch = callback if bar is None else bar.watching(callback)
     task = Task(
@@ -305,9 +327,10 @@ def fit(
         init=init,
         callback=watch,
         deadline=math.inf if limit is None else start + limit,
+        exempt=exempt,
     )
     search, lower = None, None
-    notes = heavy_notes(target)
+    notes = heavy_notes(target, exempt)
     with nullcontext() if bar is None else bar:
         if size is None:
             if method == "learned":

@@ -25,21 +25,28 @@ def double_and_bisect(
     limit: str,
     step: int = 1,
     deadline: float = math.inf,
+    beside: int = 0,
 ) -> Search:
-    """Double from `first` until a size certifies, then bisect. Sizes are multiples of `step`."""
+    """Double from `first` until a size certifies, then bisect.
+
+    Sizes are multiples of `step`, and `beside` more, the coordinates of exempt columns.
+    """
     largest = max(largest // step, 1)
     units = min(-(-first // step), largest)
     trials: list[Trial] = []
 
-    def holds(size: int) -> bool:
-        trials.append(attempt(size * step))
+    def size(units: int) -> int:
+        return units * step + beside
+
+    def holds(units: int) -> bool:
+        trials.append(attempt(size(units)))
         return trials[-1].holds
 
     low = 0
     while not holds(units):
         why = _cut(trials[-1])
         if units == largest:
-            why = why or f"stopped at {largest * step}, {limit}"
+            why = why or f"stopped at {size(largest)}, {limit}"
         elif time.perf_counter() >= deadline:
             why = why or TIME_LIMIT
         if why:
@@ -47,15 +54,15 @@ def double_and_bisect(
         low, units = units, min(2 * units, largest)
     while units - low > 1:
         if time.perf_counter() >= deadline:
-            return Search(tuple(trials), units * step, TIME_LIMIT)
+            return Search(tuple(trials), size(units), TIME_LIMIT)
         middle = (low + units) // 2
         if holds(middle):
             units = middle
         elif why := _cut(trials[-1]):
-            return Search(tuple(trials), units * step, why)
+            return Search(tuple(trials), size(units), why)
         else:
             low = middle
-    return Search(tuple(trials), units * step, "bisected to neighbouring sizes")
+    return Search(tuple(trials), size(units), "bisected to neighbouring sizes")
 
 
 def gallop_down(

@@ -58,7 +58,7 @@ class ShrinkResult:
     ----------
     fit : SoftFit or Fit
         The head. A `Fit` where a pattern was kept: its certificate is about the sparsified
-        matrix; with `appended` columns its search is that of a head for the others.
+        matrix.
     tv_mean, tv_worst : float
         Total variation between the rows of the attention of `fit` and of the *original* head.
     baseline : TvCurve
@@ -75,7 +75,7 @@ class ShrinkResult:
     sparsified : Sparsified or None
         The pattern that was kept.
     appended : tuple of int
-        Columns that have a coordinate of their own, by `append_columns`.
+        Columns that have a coordinate of their own: `exempt_columns` of `fit`.
     ways : mapping of str to int or None
         The smallest size certified by each way to keep a pattern; None: it found none.
     comparison : SoftComparison

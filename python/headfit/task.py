@@ -5,15 +5,19 @@ from __future__ import annotations
 import math
 import time
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from headfit import _core, formats, projection
+from headfit._endings import Ending
 from headfit._masks import core_mask
 from headfit.attention import Attention, check_scale
 from headfit.certificate import Certificate, certify
 from headfit.errors import InputError
+from headfit.exempt_columns import appended, heavier_by, in_two_parts, leak_without, without_columns
 from headfit.fit_result import Trial
 from headfit.keys import KeyTable
 from headfit.learned import HASTE, PATIENCE, learned, search_patience
@@ -25,6 +29,8 @@ from headfit.targets import Target
 
 # Part of the distortion that max-margin leaves to queries in a narrow format.
 NARROW_RESERVE = 0.3
+# Part of it that the other columns leave to exempt ones in a narrow format.
+EXEMPT_RESERVE = 0.05
 
 
 @dataclass(frozen=True)
@@ -51,6 +57,8 @@ class Task:
     init: Any
     callback: Any
     deadline: float
+    # Columns with a coordinate of their own, beside a head for the rest.
+    exempt: NDArray[np.int64]
 
     @property
     def is_narrow(self) -> bool:
@@ -89,8 +97,25 @@ class Task:
         """Return the scale of the logits at a size."""
         return self.module.scale if self.module is not None else check_scale(self.scale, dim)
 
+    @cached_property
+    def rest(self) -> Target:
+        """The target without the exempt columns: what the method is asked for."""
+        return without_columns(self.target, self.exempt) if self.exempt.size else self.target
+
+    @cached_property
+    def rest_leak(self) -> float:
+        """The leak that the method is asked for."""
+        return leak_without(self.target, self.exempt, self.leak) if self.exempt.size else self.leak
+
+    @property
+    def beside(self) -> int:
+        """The coordinates of the exempt columns: two each in a narrow dtype."""
+        return int(self.exempt.size) * (2 if self.is_narrow else 1)
+
     def head(self, dim: int, patience: float = PATIENCE) -> Head:
         """Run the method at one size; logits are the plain products of what comes back."""
+        if self.exempt.size:
+            return self._beside_columns(dim, patience)
         if self.method == "max-margin":
             return self._max_margin(dim)
         if self.method == "learned":
@@ -105,6 +130,42 @@ class Task:
             distortion=self.distortion,
             seed=self.seed,
             threads=self.threads,
+        )
+
+    def _beside_columns(self, dim: int, patience: float) -> Head:
+        """Run the method for the other columns, and give the exempt ones coordinates."""
+        scale, count = self.scale_for(dim), self.exempt.size
+        limit = math.inf if self.size_limit is None else self.size_limit
+        # Exempt logits may lie above the others, which leave them room.
+        above = heavier_by(self.target, self.exempt) + math.log1p(self.distortion)
+        spare = EXEMPT_RESERVE * math.log1p(self.distortion) if self.is_narrow else 0.0
+        rest = replace(
+            self,
+            target=self.rest,
+            leak=self.rest_leak * math.exp(-spare),
+            distortion=math.expm1(math.log1p(self.distortion) - spare),
+            scale=scale,
+            max_logit=None if self.size_limit is None else max(limit - above, limit / 2),
+            module=None,
+            exempt=self.exempt[:0],
+        )
+        head = rest.head(dim - self.beside, patience)
+        q, k = appended(self.target, head.Q, head.K, self.exempt, self.leak, limit)
+        if self.is_narrow:
+            q = in_two_parts(q, count, lambda x: formats.round_to(x / scale, self.dtype) * scale)
+            k = np.hstack([k, k[:, -count:]])
+        dtype = formats.array_dtype(self.dtype)
+        settings = {**head.settings, "exempt_columns": self.exempt.tolist()}
+        settings["dim_used"] = settings.get("dim_used", head.dim) + self.beside
+        # What is proved of the others' rows is not about the whole pattern.
+        ended: Ending = "stalled" if head.ended == "infeasible" else head.ended
+        return replace(
+            head,
+            Q=q.astype(dtype),
+            K=k.astype(dtype),
+            witnesses=None,
+            settings=settings,
+            ended=ended,
         )
 
     def _max_margin(self, dim: int) -> Head:

@@ -66,6 +66,16 @@ def mask(text: str) -> Any:
     return ("window", numbers[0] if len(numbers) == 1 else tuple(numbers))
 
 
+def columns(text: str) -> str | list[int]:
+    """Return `auto`, or the column numbers that stand between commas."""
+    if text == "auto":
+        return text
+    numbers = text.split(",")
+    if not all(number.isdecimal() for number in numbers):
+        raise argparse.ArgumentTypeError(f"expected auto or numbers as in 0,1,7, got {text!r}")
+    return [int(number) for number in numbers]
+
+
 def output(*suffixes: str) -> Callable[[str], Path]:
     """Return what reads the name of a file to write, which ends in one of the suffixes if any."""
 
@@ -156,6 +166,10 @@ def add_fit(parent: Commands) -> None:
     parser.add_argument(
         "--time-limit", type=float, metavar="S", help="seconds (default: 60 for a search)"
     )
+    parser.add_argument(
+        "--exempt-columns", type=columns, metavar="J",
+        help="auto, or numbers as in 0,1,7: columns with a coordinate of their own",
+    )  # fmt: skip
     parser.add_argument("--max-norm", type=float, metavar="N", help="bound of max |q| max |k|")
     parser.add_argument("--max-logit", type=float, metavar="L", help="bound of every |logit|")
     parser.add_argument(

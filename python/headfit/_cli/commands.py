@@ -18,6 +18,7 @@ from headfit._memory import require_memory
 from headfit._stored import load_array, load_arrays
 from headfit.certificate import certify as judge
 from headfit.errors import InputError
+from headfit.exempt_columns import exempt_from
 from headfit.fit_result import Fit, load_fit
 from headfit.fitting import fit as find
 from headfit.module import SelfAttention
@@ -116,7 +117,7 @@ def fit(arguments: Any) -> int:
     target = Target(arguments.target, mask=arguments.mask, normalize=arguments.normalize)
     module = None if arguments.module is None else _module(arguments.module)
     size = module.dim if module is not None else arguments.dim
-    for note in heavy_notes(target):
+    for note in heavy_notes(target, exempt_from(arguments.exempt_columns, target)):
         print(f"headfit: {note}", file=sys.stderr)
     with text.progress() as say:
         say(f"fitting n = {target.n}, " + ("searching dim" if size is None else f"dim = {size}"))
@@ -130,6 +131,7 @@ def fit(arguments: Any) -> int:
             distortion=arguments.distortion,
             effort=arguments.effort,
             time_limit=arguments.time_limit,
+            exempt_columns=arguments.exempt_columns,
             max_norm=arguments.max_norm,
             max_logit=arguments.max_logit,
             logits_dtype=arguments.logits_dtype,

@@ -35,7 +35,7 @@ from headfit._lower._problem import (
     check_time,
     support_of,
 )
-from headfit._lower._traces import Traces
+from headfit._lower._traces import Traces, packed
 from headfit.targets import Target
 
 FEW = 5  # columns, of which every order is tried
@@ -155,7 +155,7 @@ def _splits(
     m = problem.supports
     degree = np.bincount(m.indices, minlength=problem.target.n)
     r = int(columns[np.argmin(degree[columns])])
-    full = sum(1 << int(j) for j in columns)
+    full = packed(inside)
     found: dict[int, int] = {}
     for i in rows.tolist():
         check_time(deadline)

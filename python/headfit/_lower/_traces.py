@@ -105,6 +105,11 @@ class Traces:
         )
 
 
+def packed(flags: Bools) -> int:
+    """Return flags as the bits of an integer, the first one the lowest."""
+    return int.from_bytes(np.packbits(flags, bitorder="little").tobytes(), "little")
+
+
 class Family:
     """Sets over points, as bits of Python integers, made when they are asked for."""
 
@@ -138,16 +143,12 @@ class Family:
         product: sp.csr_array = sp.csr_array(sets @ sets.T)
         return product
 
-    @staticmethod
-    def _pack(flags: Bools) -> int:
-        return int.from_bytes(np.packbits(flags, bitorder="little").tobytes(), "little")
-
     def bits(self, s: int) -> int:
         """Return the points in set s."""
         if s not in self._bits:
             flags = np.zeros(self.n, np.bool_)
             flags[self.lines.indices[self.lines.indptr[s] : self.lines.indptr[s + 1]]] = True
-            self._bits[s] = self._pack(flags)
+            self._bits[s] = packed(flags)
         return self._bits[s]
 
     def seen(self, s: int) -> int:
@@ -159,7 +160,7 @@ class Family:
             first, last = max(0, s - before), min(self.n - 1, s + after)
             return (1 << last + 1) - (1 << first)
         if s not in self._seen:
-            self._seen[s] = self._pack(self.look(s))
+            self._seen[s] = packed(self.look(s))
         return self._seen[s]
 
     def split(self, cells: dict[int, int], s: int, place: int) -> dict[int, int]:
@@ -230,6 +231,7 @@ def _shattered(family: Family, size: int, deadline: float) -> list[int] | None:
         return None
 
     for s in np.flatnonzero(usable).tolist():
+        check_time(deadline)
         pool = partners(s)
         if len(pool) >= size - 1:
             found = grow([s], family.split({0: family.all}, s, 0), pool)

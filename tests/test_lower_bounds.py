@@ -3,6 +3,7 @@
 import dataclasses
 import itertools
 import math
+import time
 from fractions import Fraction
 
 import numpy as np
@@ -15,7 +16,7 @@ from hypothesis import strategies as st
 import headfit as hf
 from headfit._lower import Block, Hull, KeyOrder, Traces, counting, lower, random_keys_dim
 from headfit._lower._hull import _triangles
-from headfit._lower._order import order
+from headfit._lower._order import NoOrder, order
 from headfit._lower._problem import Problem, Sight
 from headfit._lower._traces import Family, least_dim, shattering
 from headfit._lower._weights import _positive, block_dim
@@ -112,6 +113,48 @@ def test_never_above_a_head_that_exists(seed, n, d, most, form):
     leak = min(0.9999, leak * 1.001 + 1e-9)
     check(A, d, mask=mask, leak=leak, distortion=1e-6)
     check(A, d, mask=mask, leak=max(leak, 0.9), distortion=0.5)
+
+
+@given(
+    seed=st.integers(0, 10**9),
+    d=st.integers(1, 3),
+    most=st.integers(1, 12),
+    mask=st.sampled_from(["causal", ("window", 40), ("window", (9, 5)), ("window", (400, 3))]),
+)
+@settings(max_examples=25, deadline=None)
+def test_never_above_a_head_that_exists_under_causal_masks_and_windows(seed, d, most, mask):
+    A, leak = head_target(seed, 240, d, most, mask)
+    if not leak < 0.999:
+        return
+    check(A, d, mask=mask, leak=min(0.9999, leak * 1.001 + 1e-9), distortion=1e-6)
+
+
+def causal_random(n, k, rng=0, window=None):
+    """Every row attends to up to k random keys among those that it sees."""
+    rng = np.random.default_rng(rng)
+    rows = np.repeat(np.arange(n), k)
+    back = np.floor(rng.random(n * k) * np.minimum(rows + 1, window or n)).astype(int)
+    A = sp.csr_array((np.ones(n * k), (rows, rows - back)), shape=(n, n))
+    A.data[:] = 1.0
+    A.data /= np.repeat(np.diff(A.indptr), np.diff(A.indptr))
+    return A
+
+
+@pytest.mark.parametrize(
+    ("A", "mask", "dim"),
+    [
+        (causal_random(60, 2), "causal", 7),
+        (causal_random(120, 3), "causal", 7),
+        (causal_random(120, 3, window=16), ("window", 16), 7),
+        (P.causal_band(120, 3), "causal", 6),
+        (P.previous_token(120), ("window", (8, 2)), 3),
+        (P.strided(60, 8), "causal", 12),
+    ],
+)
+def test_never_above_a_certified_head(A, mask, dim):
+    head = hf.fit(A, dim, mask=mask, time_limit=30)
+    assert head.certificate.holds
+    check(A, dim, mask=mask)
 
 
 @pytest.mark.parametrize("d", [2, 3])
@@ -456,6 +499,92 @@ def test_a_causal_mask_takes_places_away():
     own = lower(np.eye(30), mask="causal")
     assert own.dim == 1
     assert candidate(own, "order of the keys").status == "not finished"
+
+
+@pytest.mark.parametrize("n", [256, 4096])
+def test_the_last_rows_prove_something_under_a_causal_mask(n):
+    """They see every earlier key: their supports there are bounded as without a mask."""
+    bound = lower(causal_random(n, 4), mask="causal")
+    assert bound.dim >= 3
+    assert (bound.dim == 4) or n < 1000
+    assert bound.verify(causal_random(n, 4))
+
+
+def test_many_tokens_under_a_causal_mask_keep_to_the_limit(monkeypatch):
+    """Nothing looks at n x n places of a window: its rectangles are known."""
+    for name in ("row", "column"):
+        monkeypatch.setattr(Sight, name, lambda *_: pytest.fail("a line of the mask was made"))
+    A = hf.Target(causal_random(65536, 4), mask="causal")
+    start = time.monotonic()
+    bound = lower(A, time_limit=3)
+    assert time.monotonic() - start < 30  # 3 s on a machine that is not busy
+    assert bound.dim >= 2
+    monkeypatch.undo()
+    assert bound.verify(A)
+
+
+def test_rectangles_of_windows_are_wide():
+    for n in (64, 1000):
+        for mask in ("causal", ("window", (n, 0)), ("window", (0, n))):
+            rows, columns = Sight(mask, n).rectangles()[0]
+            assert rows.size * columns.size >= n * n / 8
+            assert table(mask, n)[np.ix_(rows, columns)].all()
+        assert any(
+            rows.size >= 4 and columns.size >= 4
+            for rows, columns in Sight(("window", 12), n).rectangles()
+        )
+    rows, columns = Sight(("window", (99, 99)), 64).rectangles()[0]
+    assert rows.size == columns.size == 64  # it hides nothing
+    documents = np.kron(np.eye(4, dtype=bool), np.ones((8, 8), bool))
+    for mask in (documents, sp.csr_array(documents)):
+        rows, columns = Sight(mask, 32).rectangles()[0]
+        assert rows.size == columns.size == 8
+
+
+def brute_order_exists(N, allowed, columns):
+    """Whether some order of the columns has what each row holds at an end of what it sees."""
+    for keys in itertools.permutations(columns):
+        lines = [N[i, [j for j in keys if allowed[i, j]]].tolist() for i in range(len(N))]
+        if all(line in (sorted(line), sorted(line)[::-1]) for line in lines):
+            return True
+    return False
+
+
+@given(seed=st.integers(0, 10**9), n=st.integers(3, 5), form=st.integers(0, 6))
+@settings(max_examples=150, deadline=None)
+def test_no_order_is_decided_by_all_orders(seed, n, form):
+    rng = np.random.default_rng(seed)
+    mask = mask_forms(n, rng)[form]
+    allowed = table(mask, n)
+    N = (rng.random((n, n)) < 0.5) & allowed
+    N[~N.any(axis=1)] = allowed[~N.any(axis=1)]
+    target = hf.Target(N / np.maximum(N.sum(axis=1, keepdims=True), 1), mask=mask)
+    columns, rows = tuple(range(n)), tuple(range(n))
+    exists = brute_order_exists(N, allowed, columns)
+    assert NoOrder(columns, rows).proves(target, 0.05, 0.1) == (0 if exists else 2)
+    assert lower(target, time_limit=20).dim >= (1 if exists else 2)
+
+
+def test_no_order_in_a_narrow_window():
+    rng = np.random.default_rng(0)
+    A = np.zeros((60, 60))
+    for i in range(60):
+        A[i, rng.integers(max(0, i - 2), min(60, i + 3))] = 1
+    bound = lower(A, mask=("window", (2, 2)))
+    assert bound.dim == 2
+    assert isinstance(bound.witness, NoOrder)
+    assert bound.verify(A)
+    target = hf.Target(A, mask=("window", (2, 2)))
+    witness = bound.witness
+    for wrong in (
+        {"columns": witness.columns[:2]},
+        {"columns": (*witness.columns[:-1], witness.columns[0])},
+        {"columns": (*witness.columns[:-1], 60)},
+        {"columns": tuple(range(12))},
+        {"rows": ()},
+        {"rows": (*witness.rows, -1)},
+    ):
+        assert dataclasses.replace(witness, **wrong).proves(target, 0.05, 0.1) == 0
 
 
 def test_hull_under_masks():

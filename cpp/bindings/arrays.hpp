@@ -2,6 +2,8 @@
 // an array that does not fit is refused, and Python prepares it.
 #pragma once
 
+#include <chrono>
+
 #include <pybind11/functional.h>
 #include <pybind11/numpy.h>
 #include <pybind11/pybind11.h>
@@ -62,13 +64,23 @@ std::span<const T> span_of(const Array<T>& a) {
   return {a.data(), static_cast<std::size_t>(a.size())};
 }
 
+// When calls of this thread are to end with a TimeoutError.
+inline std::chrono::steady_clock::time_point& call_deadline() {
+  thread_local auto deadline = std::chrono::steady_clock::time_point::max();
+  return deadline;
+}
+
 // How to run a call from Python. Ctrl-C: the calling thread asks Python for pending signals now
-// and then, at every checkpoint until the call returns.
+// and then, at every checkpoint until the call returns. So it looks at its deadline.
 struct PythonRun : Run {
   explicit PythonRun(int count)
-      : Run{count, [] {
+      : Run{count, [deadline = call_deadline()] {
               const py::gil_scoped_acquire gil;
               if (PyErr_CheckSignals() != 0) throw py::error_already_set();
+              if (std::chrono::steady_clock::now() > deadline) {
+                PyErr_SetString(PyExc_TimeoutError, "the time limit came");
+                throw py::error_already_set();
+              }
             }} {}
 
  private:

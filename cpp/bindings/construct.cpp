@@ -120,6 +120,18 @@ MatrixView<double> keys_of(const py::array& a) {
 }  // namespace
 
 void bind_construct(py::module_& m) {
+  // From now on, until it is called again: None is no limit.
+  m.def("limit_calls", [](std::optional<double> seconds) {
+    using Clock = std::chrono::steady_clock;
+    constexpr double longest = 1e8;
+    const auto now = Clock::now();
+    call_deadline() = Clock::time_point::max();
+    if (seconds && *seconds < longest) {
+      const std::chrono::duration<double> left(*seconds);
+      call_deadline() = now + std::chrono::duration_cast<Clock::duration>(left);
+    }
+  }, py::arg("seconds"));
+
   m.def("fill_sketch", [](py::array g, const std::string& kind, std::uint64_t seed, int threads) {
     const PythonRun run(threads);
     const Sketch sketch = sketch_named(kind);

@@ -6,6 +6,8 @@
 namespace headfit::learned {
 namespace {
 
+constexpr double overtime = 0.5;  // seconds after the time limit, for what is reported
+
 // Only the product of the largest query and the largest key matters, and the balance between
 // them is free: both get the same ball.
 float radius_for(double max_norm) {
@@ -18,15 +20,51 @@ float radius_for(double max_norm) {
 Annealing::Annealing(const Target& target, const Mask& mask, const LearnedOptions& options,
                      const Run& run)
     : options_(options),
-      run_(run),
+      limit_(options.time_limit),
+      run_(timed(run)),
       wanted_(target, options.leak, options.distortion, options.max_logit),
       recipe_(Recipe::for_rows(wanted_.n(), wanted_.mean_support(), options.distortion)),
       descent_(wanted_, mask, options.dim, recipe_, options.seed, radius_for(options.max_norm),
-               run) {
+               run_) {
+  last_ = {wanted_.n(), wanted_.n(), std::numeric_limits<float>::infinity()};
   if (options.format) wanted_.reserve(reserve_);
 }
 
+// Steps and scans of many rows take long: the time limit ends them where they are.
+Run Annealing::timed(const Run& run) {
+  return {run.threads,
+          [this, poll = run.poll] {
+            if (poll) poll();
+            if (seconds() > limit_) throw OutOfTime();
+          },
+          run.helpers};
+}
+
 LearnedResult Annealing::run() {
+  Interruptible here(run_.poll);
+  bool was_cut = false;
+  try {
+    if (search() == Outcome::Met) result_.status = LearnedStatus::Met;
+  } catch (const OutOfTime&) {
+    result_.status = LearnedStatus::TimeLimit;
+    was_cut = true;
+  }
+  try {
+    if (result_.status == LearnedStatus::TimeLimit) limit_ = seconds() + overtime;
+    if (was_cut || descent_.is_hot()) last_ = descent_.scan();  // what is reported is exact
+  } catch (const OutOfTime&) {  // or what the scans before it found
+  }
+  result_.q = descent_.q().matrix();
+  result_.k = descent_.k().matrix();
+  for (Index i = 0; i < wanted_.n(); ++i) {
+    if (!descent_.meets(i)) result_.failed_rows.push_back(i);
+  }
+  result_.worst_deficit = static_cast<double>(last_.worst_deficit);
+  result_.seconds = seconds();
+  return std::move(result_);
+}
+
+Annealing::Outcome Annealing::search() {
   Outcome outcome = options_.init_q ? from_given_start() : Outcome::Left;
   Index first_hold = options_.first_hold;
   for (Index number = 0; outcome == Outcome::Left; ++number) {
@@ -38,16 +76,7 @@ LearnedResult Annealing::run() {
     }
     first_hold = first_hold * 5 / 2;
   }
-  if (descent_.is_hot()) last_ = descent_.scan();  // what is reported is exact
-  if (outcome == Outcome::Met) result_.status = LearnedStatus::Met;
-  result_.q = descent_.q().matrix();
-  result_.k = descent_.k().matrix();
-  for (Index i = 0; i < wanted_.n(); ++i) {
-    if (!descent_.meets(i)) result_.failed_rows.push_back(i);
-  }
-  result_.worst_deficit = static_cast<double>(last_.worst_deficit);
-  result_.seconds = std::chrono::duration<double>(Clock::now() - begun_).count();
-  return std::move(result_);
+  return outcome;
 }
 
 Annealing::Outcome Annealing::from_given_start() {
@@ -195,13 +224,13 @@ void Annealing::scan(bool hot) {
 
 bool Annealing::must_stop() {
   const auto now = Clock::now();
-  if (run_.poll && now - polled_ > std::chrono::milliseconds(50)) {  // regions are too short
+  if (now - polled_ > std::chrono::milliseconds(50)) {  // regions are too short
     polled_ = now;
     run_.poll();
   }
   if (is_stopped_) {
     result_.status = LearnedStatus::Stopped;
-  } else if (std::chrono::duration<double>(now - begun_).count() > options_.time_limit) {
+  } else if (seconds() > limit_) {
     result_.status = LearnedStatus::TimeLimit;
   } else if (result_.steps >= options_.max_steps) {
     result_.status = LearnedStatus::StepLimit;

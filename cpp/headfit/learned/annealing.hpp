@@ -19,7 +19,11 @@ class Annealing {
  private:
   enum class Outcome { Met, Left, Stopped };  // rows are left
   using Clock = std::chrono::steady_clock;
+  struct OutOfTime {};  // thrown by the poll, in the middle of whatever takes long
 
+  Run timed(const Run& run);
+  Outcome search();
+  double seconds() const { return std::chrono::duration<double>(Clock::now() - begun_).count(); }
   Outcome from_given_start();
   Outcome from_random_start(Index number, Index first_hold);
   double most_hits(Index steps, Index first_hold) const;
@@ -34,8 +38,9 @@ class Annealing {
   bool few_are_hard() const;
 
   const LearnedOptions& options_;
-  const Run& run_;
   const Clock::time_point begun_ = Clock::now();
+  double limit_;  // seconds from then
+  const Run run_;
   Clock::time_point polled_ = begun_;
   Wanted wanted_;
   const Recipe recipe_;

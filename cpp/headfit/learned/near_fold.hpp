@@ -3,6 +3,7 @@
 #pragma once
 
 #include <array>
+#include <limits>
 
 #include "headfit/base/random.hpp"
 #include "headfit/learned/even_sample.hpp"
@@ -15,7 +16,9 @@ namespace headfit::learned {
 
 // What a scan leaves for each row.
 struct RowChecks {
-  explicit RowChecks(Index n) : deficit(static_cast<std::size_t>(n)), rounding(deficit.size()) {}
+  explicit RowChecks(Index n)
+      : deficit(static_cast<std::size_t>(n), std::numeric_limits<float>::infinity()),
+        rounding(deficit.size()) {}
   std::vector<float> deficit;   // by how much the row misses a tolerance; met when <= 0
   std::vector<float> rounding;  // bound on |fl(q.k) - q.k| in this row, to first order
 };

@@ -24,7 +24,9 @@ Take rows R and columns T such that every row of R sees all of T.
 from __future__ import annotations
 
 import math
+import time
 from collections import defaultdict
+from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import combinations
@@ -48,6 +50,7 @@ from headfit.targets import Target
 
 MARGIN = 1e-6
 PAIRS_LIMIT = 3_000_000  # of the squares of the row sizes
+PAIRS_A_SECOND = 1_000_000  # and of what the time allows
 
 
 def _limits(edges: Fraction | float, vertices: int, triangles: int | None) -> int:
@@ -87,10 +90,10 @@ class Hull:
         if len(self.shares) != len(self.rows) or any(not 0 <= y <= 1 for y in self.shares):
             return 0
         inside, delta, gap = set(self.columns), math.log1p(distortion), -math.log(leak)
-        where = np.array(self.columns)
+        where = np.array(self.columns, np.intp)
         parts, attend = [], defaultdict(list)
         for i in self.rows:
-            if sight.limited and not sight.row(i)[where].all():
+            if not sight.sees(i, where):
                 return 0
             part = {j: math.log(w) for j, w in support_of(target, i).items() if j in inside}
             parts.append(part)
@@ -151,7 +154,7 @@ class _State:
         return _State(self.rows, self.columns[keep], self.table[:, keep])
 
 
-def _exposed(problem: Problem, state: _State) -> _State:
+def _exposed(problem: Problem, state: _State, deadline: float = math.inf) -> _State:
     """Leave out columns until each is proved a vertex of the hull of the rest."""
     logs = problem.logs[state.rows][:, state.columns]
     with_j: Any = sp.csr_array(logs.T @ state.table).T  # [p, j]: sum of log A_ij over both
@@ -169,6 +172,7 @@ def _exposed(problem: Problem, state: _State) -> _State:
     gone = np.flatnonzero(degree == 0).tolist()
     alive = np.ones(state.columns.size, np.bool_)
     while p.size:
+        check_time(deadline)
         worst = int(np.argmax(np.bincount(p, minlength=alive.size)))
         gone.append(worst)
         keep = (p != worst) & (j != worst)
@@ -192,32 +196,55 @@ def _pairs(table: sp.csr_array) -> tuple[Ints, NDArray[np.int64]]:
     return np.concatenate(rows), np.concatenate(codes)
 
 
-def _shares(table: sp.csr_array) -> list[Fraction]:
-    """Return shares of the rows: the better of 1/(most rows on a pair) and a greedy packing."""
+def _shares(table: sp.csr_array) -> Ints:
+    """Return shares of the rows, 1 / what stands there and 0 for 0.
+
+    The better of 1 / (most rows on a pair) and a greedy packing.
+    """
     sizes = np.diff(table.indptr)
     rows, codes = _pairs(table)
     _, inverse, counts = np.unique(codes, return_inverse=True, return_counts=True)
-    load = np.zeros(sizes.size, np.intp)
-    np.maximum.at(load, rows, counts[inverse])
-    even = [Fraction(1, most) if most else Fraction(0) for most in load.tolist()]
+    even = np.zeros(sizes.size, np.intp)
+    np.maximum.at(even, rows, counts[inverse])
     by_row = np.argsort(rows, kind="stable")
     pairs, bounds = inverse[by_row], np.concatenate([[0], np.cumsum(np.bincount(
         rows, minlength=sizes.size))])  # fmt: skip
     free = np.ones(counts.size, np.bool_)
-    packed = [Fraction(0)] * sizes.size
-    for at in np.lexsort((-sizes, load)).tolist():
+    packed = np.zeros(sizes.size, np.intp)
+    for at in np.lexsort((-sizes, even)).tolist():
         mine = pairs[bounds[at] : bounds[at + 1]]
         if mine.size and free[mine].all():
             free[mine] = False
-            packed[at] = Fraction(1)
+            packed[at] = 1
     carried = np.maximum(sizes - 1, 0)
-    totals = [float(np.array(v, np.float64) @ carried) for v in (even, packed)]
+    totals = [float(_floats(parts) @ carried) for parts in (even, packed)]
     return even if totals[0] >= totals[1] else packed
 
 
-def _peel(state: _State, shares: list[Fraction], price: int) -> _State:
+def _floats(parts: Ints) -> NDArray[np.float64]:
+    """Return shares as floating-point numbers."""
+    return np.where(parts > 0, 1.0 / np.maximum(parts, 1), 0.0)
+
+
+def _edges(parts: Ints, sizes: Ints) -> Fraction:
+    """Return how many edges of the hull rows of these shares and sizes need."""
+    total = Fraction(0)
+    for part in np.unique(parts[parts > 0]).tolist():
+        total += Fraction(int(np.maximum(sizes[parts == part] - 1, 0).sum()), part)
+    return total
+
+
+def _slices(indptr: Any, indices: Any, lines: Ints) -> tuple[Ints, Ints]:
+    """Return the entries of some lines of a sparse matrix, and which line each is from."""
+    counts = indptr[lines + 1] - indptr[lines]
+    line = np.repeat(np.arange(lines.size), counts)
+    within = np.arange(line.size) - np.repeat(np.cumsum(counts) - counts, counts)
+    return indices[indptr[lines][line] + within].astype(np.intp), line
+
+
+def _peel(state: _State, shares: Ints, price: int, deadline: float) -> _State:
     """Leave out columns that carry few edges, to make edges - price * columns the largest."""
-    y = np.array([float(v) for v in shares])
+    y = _floats(shares)
     table, sizes = state.table, np.diff(state.table.indptr).astype(np.int64)
     by_column: Any = sp.csc_array(table)
     count = state.columns.size
@@ -226,24 +253,27 @@ def _peel(state: _State, shares: list[Fraction], price: int) -> _State:
     alive = np.ones(count, np.bool_)
     best, best_at, removed = total - price * count, 0, []
     step = max(1, count // 400)
-    while alive.sum() > 4 + step:
+    while alive.sum() > 4 + step and time.monotonic() <= deadline:
         ranked = np.where(alive, worth, np.inf)
-        for c in np.argpartition(ranked, step - 1)[:step].tolist():
-            alive[c] = False
-            removed.append(c)
-            for r in by_column.indices[by_column.indptr[c] : by_column.indptr[c + 1]].tolist():
-                if sizes[r] >= 2:
-                    total -= y[r]
-                sizes[r] -= 1
-                if sizes[r] == 1:
-                    worth[table.indices[table.indptr[r] : table.indptr[r + 1]]] -= y[r]
+        gone = np.argpartition(ranked, step - 1)[:step]
+        alive[gone] = False
+        removed += gone.tolist()
+        rows, less = np.unique(
+            _slices(by_column.indptr, by_column.indices, gone)[0], return_counts=True
+        )
+        before, after = sizes[rows], sizes[rows] - less
+        sizes[rows] = after
+        total -= float(y[rows] @ (np.maximum(before - 1, 0) - np.maximum(after - 1, 0)))
+        spent = rows[(before >= 2) & (after < 2)]
+        columns, line = _slices(table.indptr, table.indices, spent)
+        np.subtract.at(worth, columns, y[spent][line])
         value = total - price * alive.sum()
         if value > best + 1e-9:
             best, best_at = value, len(removed)
     return state.without(np.array(removed[:best_at], np.intp))
 
 
-def _holders(state: _State, shares: list[Fraction]) -> dict[tuple[int, int], list[int]]:
+def _holders(state: _State, shares: Ints) -> dict[tuple[int, int], list[int]]:
     holders: dict[tuple[int, int], list[int]] = defaultdict(list)
     for at, part in enumerate(np.split(state.table.indices, state.table.indptr[1:-1])):
         if shares[at] > 0:
@@ -252,26 +282,29 @@ def _holders(state: _State, shares: list[Fraction]) -> dict[tuple[int, int], lis
     return holders
 
 
-def _judge(state: _State, price: int) -> tuple[int, Hull]:
+def _judge(state: _State, price: int, deadline: float) -> tuple[int, Hull]:
     state = state.without(np.flatnonzero(np.diff(sp.csc_array(state.table).indptr) == 0))
     shares = _shares(state.table)
-    state = _peel(state, shares, price)
+    check_time(deadline)
+    state = _peel(state, shares, price, deadline)
     shares = _shares(state.table)
-    sizes = np.diff(state.table.indptr).tolist()
-    edges = sum((y * (s - 1) for y, s in zip(shares, sizes, strict=True) if s), Fraction(0))
+    sizes = np.diff(state.table.indptr)
+    edges = _edges(shares, sizes)
     vertices = state.columns.size
     dim = _limits(edges, vertices, None)
     if dim < 4 and edges > 2 * vertices - 4:
+        check_time(deadline)
         dim = _limits(edges, vertices, _triangles(_holders(state, shares)))
-    used = [at for at, (y, s) in enumerate(zip(shares, sizes, strict=True)) if s]
-    rows = tuple(int(state.rows[at]) for at in used)
-    return dim, Hull(rows, tuple(state.columns.tolist()), tuple(shares[at] for at in used))
+    used = np.flatnonzero(sizes)
+    rows = tuple(state.rows[used].tolist())
+    parts = tuple(Fraction(1, part) if part else Fraction(0) for part in shares[used].tolist())
+    return dim, Hull(rows, tuple(state.columns.tolist()), parts)
 
 
-def _starts(problem: Problem) -> list[_State]:
-    """Return the supports to look at: per rectangle of the mask, all columns and the light ones."""
-    found = []
-    for rows, columns in problem.sight.rectangles():
+def _starts(problem: Problem, deadline: float) -> Iterator[_State]:
+    """Yield the supports to look at: per rectangle of the mask, all columns and the light ones."""
+    most = min(PAIRS_LIMIT, int(PAIRS_A_SECOND * (deadline - time.monotonic())))
+    for rows, columns in problem.sight.rectangles(deadline):
         table = sp.csr_array(problem.supports[rows][:, columns])
         degree = np.bincount(table.indices, minlength=columns.size)
         if not degree.any():
@@ -281,10 +314,9 @@ def _starts(problem: Problem) -> list[_State]:
             part = sp.csr_array(table[:, keep])
             sizes = np.diff(part.indptr).astype(np.int64)
             order = np.argsort(sizes, kind="stable")
-            few = np.sort(order[np.cumsum(sizes[order] ** 2) <= PAIRS_LIMIT])
+            few = np.sort(order[np.cumsum(sizes[order] ** 2) <= most])
             if keep.size >= 4 and few.size:
-                found.append(_State(rows[few], columns[keep], sp.csr_array(part[few])))
-    return found
+                yield _State(rows[few], columns[keep], sp.csr_array(part[few]))
 
 
 def hull(problem: Problem) -> Candidate:
@@ -292,13 +324,13 @@ def hull(problem: Problem) -> Candidate:
     name, deadline, best = "hull of the keys", problem.share(0.5), (0, Hull((), (), ()))
     ended = ""
     try:
-        for start in _starts(problem):
+        for start in _starts(problem, deadline):
             check_time(deadline)
-            state = _exposed(problem, start)
+            state = _exposed(problem, start, deadline)
             for price in (3, 2, 1):
                 check_time(deadline)
                 if best[0] < (3 if price == 1 else 4) and state.columns.size >= 4:
-                    best = max(best, _judge(state, price), key=lambda item: item[0])
+                    best = max(best, _judge(state, price, deadline), key=lambda item: item[0])
             if best[0] == 4:
                 break
     except OutOfTimeError:

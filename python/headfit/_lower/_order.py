@@ -9,18 +9,37 @@ a chain and their largest sets are disjoint. Where this fails there are either t
 the columns into four cells (a line has three) or three columns each cut off from the other two
 by a row (the middle one never is): `Traces` that exclude d = 1. An order alone proves nothing
 about the tolerances.
+
+Under a mask rows of different sight speak too: for a few columns, every row has what it attends
+to of those it sees at one end of them. (Equal keys have equal logits: they are on one side of
+every row, and may be put in any order.) If none of the orders of these columns suits every row,
+d = 1 is excluded: `NoOrder`.
 """
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import pairwise, permutations
 
 import numpy as np
+import scipy.sparse as sp
 
-from headfit._lower._problem import Candidate, Ints, Problem, are_distinct, support_of
-from headfit._lower._traces import Traces
+from headfit._lower._problem import (
+    Candidate,
+    Ints,
+    OutOfTimeError,
+    Problem,
+    Sight,
+    are_distinct,
+    check_time,
+    support_of,
+)
+from headfit._lower._traces import Traces, packed
 from headfit.targets import Target
+
+FEW = 5  # columns, of which every order is tried
+MANY = 60  # rows that may exclude it
 
 Split = tuple[int, int]  # its columns as bits, and the row it comes from
 
@@ -47,6 +66,38 @@ class KeyOrder:
 
     def __repr__(self) -> str:
         return f"KeyOrder({len(self.columns)} columns)"
+
+
+@dataclass(frozen=True)
+class NoOrder:
+    """A few columns, and rows for which no order of these columns has every support at an end."""
+
+    columns: tuple[int, ...]
+    rows: tuple[int, ...]
+
+    def proves(self, target: Target, leak: float, distortion: float) -> int:
+        """Return 2 if no order of the columns suits the rows, 0 if one does."""
+        n = target.n
+        if not (are_distinct(self.columns, n) and are_distinct(self.rows, n) and 0 < leak < 1):
+            return 0
+        if len(self.columns) > FEW:
+            return 0
+        sight, splits = Sight(target.mask, n), []
+        for i in self.rows:
+            seen = sight.row(i)
+            splits.append((support_of(target, i), [j for j in self.columns if seen[j]]))
+        for order in permutations(self.columns):
+            if all(
+                _is_at_an_end([j in support for j in order if j in seen])
+                for support, seen in splits
+            ):
+                return 0
+        return 2
+
+
+def _is_at_an_end(inside: list[bool]) -> bool:
+    """Whether those inside come first, or last."""
+    return inside == sorted(inside) or inside == sorted(inside, reverse=True)
 
 
 def _low(bits: int) -> int:
@@ -95,16 +146,19 @@ def _chains(sets: list[Split], r: int) -> Traces | tuple[list[int], list[int]]:
     return [s[0] for s in sides[0]], [s[0] for s in sides[1]]
 
 
-def _splits(problem: Problem, rows: Ints, columns: Ints, most: int) -> tuple[list[Split], int]:
+def _splits(
+    problem: Problem, rows: Ints, columns: Ints, most: int, deadline: float
+) -> tuple[list[Split], int]:
     """Return the different supports without one column r, over the columns that all rows see."""
     inside = np.zeros(problem.target.n, np.bool_)
     inside[columns] = True
     m = problem.supports
     degree = np.bincount(m.indices, minlength=problem.target.n)
     r = int(columns[np.argmin(degree[columns])])
-    full = sum(1 << int(j) for j in columns)
+    full = packed(inside)
     found: dict[int, int] = {}
     for i in rows.tolist():
+        check_time(deadline)
         support = m.indices[m.indptr[i] : m.indptr[i + 1]]
         bits = 0
         for j in support[inside[support]].tolist():
@@ -119,12 +173,19 @@ def _splits(problem: Problem, rows: Ints, columns: Ints, most: int) -> tuple[lis
 
 
 def order(problem: Problem) -> Candidate:
-    """Return whether the order of the keys excludes d = 1: exact without a mask."""
-    name = "order of the keys"
-    for rows, columns in problem.sight.rectangles():
+    """Return whether the order of the keys excludes d = 1: exact without a mask, given time."""
+    name, deadline = "order of the keys", problem.share(0.4)
+    try:
+        return _order(problem, name, deadline)
+    except OutOfTimeError:
+        return Candidate(name, None, "not finished", "the time ended")
+
+
+def _order(problem: Problem, name: str, deadline: float) -> Candidate:
+    for rows, columns in problem.sight.rectangles(deadline):
         found: Traces | tuple[list[int], list[int]] = ([], [])
         for most in (1000, problem.target.n):  # a thousand usually exclude it
-            sets, r = _splits(problem, rows, columns, most)
+            sets, r = _splits(problem, rows, columns, most, deadline)
             found = _chains(sets, r)
             if isinstance(found, Traces) or len(sets) < most:
                 break
@@ -145,5 +206,40 @@ def order(problem: Problem) -> Candidate:
             keys = KeyOrder((*placed[0], *middle, *placed[1][::-1]))
             reason = "an order of the keys exists: the supports alone do not exclude d = 1"
             return Candidate(name, 1, "proved", reason, keys)
+    few = _few_columns(problem, deadline)
+    if few is not None:
+        reason = f"no order of {len(few.columns)} columns has what each row sees at an end"
+        return Candidate(name, 2, "proved", reason, few)
     reason = "no contradiction among rows that see the same columns; others are not decided"
     return Candidate(name, None, "not finished", reason)
+
+
+def _few_columns(problem: Problem, deadline: float) -> NoOrder | None:
+    """Look for a few columns without an order: neighbours, and those of neighbouring rows."""
+    target, rng = problem.target, problem.rng
+    n, m = target.n, problem.supports
+    by_column = sp.csc_array(m)
+    ends = [0, max(0, n - FEW), n // 2]
+    for start in [*ends, *rng.integers(0, max(1, n - FEW), size=40).tolist()]:
+        rows = np.unique(np.clip(start + np.arange(FEW), 0, n - 1))
+        attended = np.unique(
+            np.concatenate([m.indices[m.indptr[i] : m.indptr[i + 1]] for i in rows])
+        )
+        for columns in (
+            rows,
+            attended if attended.size <= FEW else rng.choice(attended, FEW, False),
+        ):
+            if columns.size < 3:
+                continue
+            if time.monotonic() > deadline:
+                return None
+            touching = np.concatenate(
+                [by_column.indices[by_column.indptr[j] : by_column.indptr[j + 1]] for j in columns]
+            )
+            touching = np.unique(touching)
+            if touching.size > MANY:
+                touching = np.sort(rng.choice(touching, MANY, False))
+            found = NoOrder(tuple(columns.tolist()), tuple(touching.tolist()))
+            if found.proves(target, problem.leak, problem.distortion):
+                return found
+    return None

@@ -15,6 +15,8 @@ from headfit._arrays import as_array, is_sparse
 from headfit._masks import _window, allowed_places
 from headfit.targets import Target
 
+MOST_RECTANGLES = 6
+
 Bools = NDArray[np.bool_]
 Ints = NDArray[np.intp]
 
@@ -46,6 +48,15 @@ class Sight:
             return seen
         return self._line(self.table, i)
 
+    def sees(self, i: int, columns: Ints) -> bool:
+        """Return whether row i sees all of these columns."""
+        if not self.limited or columns.size == 0:
+            return True
+        if self.window is not None:
+            left, right = self.window
+            return bool(columns.min() >= i - left and columns.max() <= i + right)
+        return bool(self.row(i)[columns].all())
+
     def column(self, j: int) -> Bools:
         """Return which rows see column j."""
         if self.window is not None:
@@ -66,28 +77,66 @@ class Sight:
         seen[table.indices[start:stop]] = table.data[start:stop]
         return seen
 
-    def rectangles(self) -> list[tuple[Ints, Ints]]:
-        """Return sets of rows with columns that all of them see, the largest first."""
+    def rectangles(self, deadline: float = math.inf) -> list[tuple[Ints, Ints]]:
+        """Return sets of rows with columns that all of them see, the most promising first."""
         everything = np.arange(self.n)
         if not self.limited:
             return [(everything, everything)]
-        ranges = {(0, self.n)}
+        spans = self._window_spans() if self.window is not None else self._table_spans(deadline)
+        spans = [(rows, columns) for rows, columns in spans if rows.size and columns.size >= 3]
+        return spans[:MOST_RECTANGLES]
+
+    def _window_spans(self) -> list[tuple[Ints, Ints]]:
+        """Rows first ... stop - 1 of a window all see columns stop - 1 - left ... first + right.
+
+        Under a causal mask the last rows see every earlier column: any cut of the sequence gives
+        a rectangle, and one of many rows holds the most supports of several columns. In a narrow
+        window rows see much together where they are few and neighbours.
+        """
+        assert self.window is not None
+        n, (left, right) = self.n, self.window
+        cuts = [(0, n)] if left >= n - 1 and right >= n - 1 else []
+        for part in (1 / 4, 1 / 3, 1 / 2, 2 / 3, 3 / 4):
+            if left >= n:
+                cuts.append((max(0, min(n - 1, math.ceil(part * n) - 1 - right)), n))
+            elif right >= n:
+                cuts.append((0, min(n, math.floor(part * n) + 1 + left)))
+            else:
+                length = max(1, round(part * (left + right + 1)))
+                cuts += [(at, min(n, at + length)) for at in (n // 2, 0, max(0, n - length))]
+        return [
+            (np.arange(first, stop), np.arange(max(0, stop - 1 - left), min(n, first + right + 1)))
+            for first, stop in dict.fromkeys(cuts)
+        ]
+
+    def _table_spans(self, deadline: float) -> list[tuple[Ints, Ints]]:
+        """Rows of a table that see the same, and neighbouring rows with what they share."""
+        found: list[tuple[Ints, Ints]] = []
+        alike: dict[bytes, list[int]] = {}
+        packed = []
+        for i in range(self.n):
+            check_time(deadline)
+            line = np.packbits(self.row(i))
+            alike.setdefault(line.tobytes(), []).append(i)
+            packed.append(line)
+        for rows in sorted(alike.values(), key=len, reverse=True)[:MOST_RECTANGLES]:
+            found.append((np.array(rows), np.flatnonzero(self.row(rows[0]))))
+        if len(alike) == 1:
+            return found
+        table = np.array(packed)
         length = self.n
-        while length > 4 and len(ranges) < 20:
-            length = length * 2 // 3
+        while length >= 1 and len(found) < 30:
             middle = (self.n - length) // 2
-            ranges |= {(self.n - length, self.n), (middle, middle + length)}
-        found = []
-        for first, stop in ranges:
-            shared = np.ones(self.n, np.bool_)
-            for i in range(first, stop):
-                shared &= self.row(i)
-                if not shared.any():
-                    break
-            if shared.sum() >= 3:
-                found.append((np.arange(first, stop), np.flatnonzero(shared)))
+            for first in dict.fromkeys((self.n - length, middle)):
+                check_time(deadline)
+                shared = np.bitwise_and.reduce(table[first : first + length], axis=0)
+                columns = np.flatnonzero(np.unpackbits(shared, count=self.n))
+                found.append((np.arange(first, first + length), columns))
+            if length <= 4:
+                break
+            length = length * 2 // 3
         found.sort(key=lambda pair: (-pair[0].size * pair[1].size, int(pair[0][0])))
-        return found[:6]
+        return found
 
 
 @dataclass(frozen=True, eq=False)

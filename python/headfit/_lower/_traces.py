@@ -20,6 +20,7 @@ most 2 (C(m-1, 0) + ... + C(m-1, d)) ways, half of that if a split and its oppos
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -40,6 +41,7 @@ from headfit._lower._problem import (
 from headfit.targets import Target
 
 PAIRS_LIMIT = 6_000_000  # of the product that counts how often two sets meet
+PAIRS_A_SECOND = 2_000_000  # and of what the time allows
 LARGEST_SET = 12
 
 
@@ -103,29 +105,37 @@ class Traces:
         )
 
 
+def packed(flags: Bools) -> int:
+    """Return flags as the bits of an integer, the first one the lowest."""
+    return int.from_bytes(np.packbits(flags, bitorder="little").tobytes(), "little")
+
+
 class Family:
     """Sets over points, as bits of Python integers, made when they are asked for."""
 
     def __init__(self, problem: Problem, kind: Literal["columns", "rows"]) -> None:
         self.kind = kind
-        sight, supports = problem.sight, problem.supports
-        self.lines: Any = sp.csc_array(supports) if kind == "columns" else supports
-        self.look = sight.column if kind == "columns" else sight.row
+        sight, supports, columns = problem.sight, problem.supports, kind == "columns"
+        self.lines: Any = sp.csc_array(supports) if columns else supports
+        self.look = sight.column if columns else sight.row
         self.limited = sight.limited
+        # How far before and after its own place a set sees points.
+        self.window = None if sight.window is None else sight.window[:: -1 if columns else 1]
         self.n = problem.target.n
         self.all = (1 << self.n) - 1
         self.degree = np.diff(self.lines.indptr)
         self._bits: dict[int, int] = {}
         self._seen: dict[int, int] = {}
         self.whole = True
-        self.meets = self._meets(supports)
+        seconds = problem.deadline - time.monotonic()
+        self.meets = self._meets(supports, min(PAIRS_LIMIT, int(PAIRS_A_SECOND * seconds)))
 
-    def _meets(self, supports: sp.csr_array) -> sp.csr_array:
+    def _meets(self, supports: sp.csr_array, most: int) -> sp.csr_array:
         """Count the points that two sets share; heavy points are left out if there are many."""
         sets: Any = sp.csr_array(supports.T) if self.kind == "columns" else supports.copy()
         weight = np.bincount(sets.indices, minlength=self.n).astype(np.int64)
         order = np.argsort(weight, kind="stable")
-        heavy = order[np.cumsum(weight[order] ** 2) > PAIRS_LIMIT]
+        heavy = order[np.cumsum(weight[order] ** 2) > most]
         if heavy.size:
             self.whole = False
             sets.data[np.isin(sets.indices, heavy)] = 0
@@ -133,24 +143,24 @@ class Family:
         product: sp.csr_array = sp.csr_array(sets @ sets.T)
         return product
 
-    @staticmethod
-    def _pack(flags: Bools) -> int:
-        return int.from_bytes(np.packbits(flags, bitorder="little").tobytes(), "little")
-
     def bits(self, s: int) -> int:
         """Return the points in set s."""
         if s not in self._bits:
             flags = np.zeros(self.n, np.bool_)
             flags[self.lines.indices[self.lines.indptr[s] : self.lines.indptr[s + 1]]] = True
-            self._bits[s] = self._pack(flags)
+            self._bits[s] = packed(flags)
         return self._bits[s]
 
     def seen(self, s: int) -> int:
         """Return the points for which set s is not masked."""
         if not self.limited:
             return self.all
+        if self.window is not None:  # bits first ... last of all
+            before, after = self.window
+            first, last = max(0, s - before), min(self.n - 1, s + after)
+            return (1 << last + 1) - (1 << first)
         if s not in self._seen:
-            self._seen[s] = self._pack(self.look(s))
+            self._seen[s] = packed(self.look(s))
         return self._seen[s]
 
     def split(self, cells: dict[int, int], s: int, place: int) -> dict[int, int]:
@@ -221,6 +231,7 @@ def _shattered(family: Family, size: int, deadline: float) -> list[int] | None:
         return None
 
     for s in np.flatnonzero(usable).tolist():
+        check_time(deadline)
         pool = partners(s)
         if len(pool) >= size - 1:
             found = grow([s], family.split({0: family.all}, s, 0), pool)

@@ -86,6 +86,70 @@ def test_attention_agrees_with_numpy(answers, level):
     np.testing.assert_allclose(got["entropy"], -(full * np.log(full)).sum(axis=2), rtol=1e-12)
 
 
+# Heads of all kinds; argv: where to keep them.
+MAKE = """
+import sys
+from pathlib import Path
+import numpy as np
+import headfit as hf
+
+folder = Path(sys.argv[1])
+A = hf.patterns.random_regular(64, 3, rng=1)
+causal = hf.Target(hf.patterns.causal_band(64, 4), mask="causal")
+asked = {"leak": 0.1, "distortion": 0.2, "rng": 2}
+heads = {
+    "learned": hf.fit(A, 9, **asked),
+    "causal": hf.fit(causal, 6, **asked),
+    "bfloat16": hf.fit(A, 11, dtype="bfloat16", **asked),
+    "float16": hf.fit(A, 11, dtype="float16", max_logit=30.0, **asked),
+    "module": hf.fit(A, 9, module=hf.random_rotation(9, rng=3), **asked),
+    "max-margin": hf.fit(A, 40, method="max-margin", keys="random", dtype="float64", **asked),
+    "projection": hf.fit(A, 4000, method="projection", leak=0.4, distortion=9.0, rng=2),
+}
+for name, head in heads.items():
+    assert head.certificate.holds, (name, head.certificate)
+    head.save(folder / f"{name}.npz")
+"""
+
+# Every head that any level made, judged anew; argv: the folders.
+JUDGE = """
+import sys
+from pathlib import Path
+import headfit as hf
+
+for path in (path for folder in sys.argv[1:] for path in sorted(Path(folder).iterdir())):
+    head = hf.load_fit(path)
+    old = head.certificate
+    A = hf.patterns.random_regular(64, 3, rng=1)
+    if path.stem == "causal":
+        A = hf.Target(hf.patterns.causal_band(64, 4), mask="causal")
+    new = hf.certify(
+        A, head, leak=old.leak_tolerance, distortion=old.distortion_tolerance,
+        max_logit=None if old.max_logit_tolerance == float("inf") else old.max_logit_tolerance,
+        accumulate=old.accumulate,
+    )
+    print(path.stem, old.status, new.status)
+"""
+
+
+@pytest.mark.parametrize("level", USABLE)
+def test_every_certificate_holds_again_at_every_level(made, level):
+    run = python(level, "-c", JUDGE, *map(str, made))
+    assert run.returncode == 0, run.stderr
+    lines = run.stdout.splitlines()
+    assert len(lines) == 7 * len(USABLE)
+    assert {line.split(maxsplit=1)[1] for line in lines} == {"holds holds"}
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    folders = [tmp_path_factory.mktemp(f"heads-of-{level}") for level in USABLE]
+    for level, folder in zip(USABLE, folders, strict=True):
+        run = python(level, "-c", MAKE, str(folder))
+        assert run.returncode == 0, run.stderr
+    return folders
+
+
 @pytest.mark.parametrize("level", USABLE)
 def test_heads_of_one_level_are_certified_by_another(answers, level):
     # Rounding sends the descent to another head; it must be one, here and there.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import operator
-import os
 import sys
 from collections.abc import Iterator
 from typing import Any
@@ -13,6 +12,7 @@ import numpy as np
 import scipy.sparse
 from numpy.typing import NDArray
 
+from headfit._cores import available_cores
 from headfit.errors import InputError, NonFiniteError
 
 FloatArray = NDArray[Any]
@@ -32,10 +32,7 @@ def is_sparse(x: Any) -> bool:
 def thread_count(num_threads: int | None) -> int:
     """Return the number of threads to use: None is every core this process may use."""
     if num_threads is None:
-        try:
-            return max(1, len(os.sched_getaffinity(0)))
-        except AttributeError:  # not on every system
-            return max(1, os.cpu_count() or 1)
+        return available_cores()
     return as_count(num_threads, "num_threads", 1, 2**15)
 
 

@@ -78,13 +78,14 @@ def _of_groups() -> Iterator[int]:
         else:
             continue
         # Inside a container its own group stands at the root, whatever the path says.
-        for folder in {root, *_folders(root, path)}:
+        for folder in {root, *folders_below(root, path)}:
             left = _left(folder, *files)
             if left is not None:
                 yield left
 
 
-def _folders(root: Path, path: str) -> Iterator[Path]:
+def folders_below(root: Path, path: str) -> Iterator[Path]:
+    """Yield the folder of a control group and of those above it, without the root."""
     folder = root / path.strip("/")
     while folder != root and root in folder.parents:
         yield folder

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headfit import _core
+from headfit._arithmetic import standard_arithmetic
 from headfit._arrays import as_array, as_count, as_share, as_shares, thread_count
 from headfit._head_table import Counts, Floats, HeadTable
 from headfit.attention import Attention, LogitOptions, _problem
@@ -61,6 +62,7 @@ def _over_rows(
     return result
 
 
+@standard_arithmetic()
 def describe(
     Q: Any,
     K: Any = None,

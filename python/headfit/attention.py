@@ -22,6 +22,7 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from headfit import _core
+from headfit._arithmetic import standard_arithmetic
 from headfit._arrays import (
     FloatArray,
     as_array,
@@ -229,6 +230,7 @@ def _check_out(out: NDArray[Any] | None, problem: _Problem, cols: int) -> NDArra
     return out
 
 
+@standard_arithmetic()
 def attention_matrix(
     Q: Any,
     K: Any,
@@ -319,6 +321,7 @@ def attention_matrix(
     return made
 
 
+@standard_arithmetic()
 def attention_logits(
     Q: Any,
     K: Any,
@@ -358,6 +361,7 @@ def attention_logits(
     return out
 
 
+@standard_arithmetic()
 def attention_topk(
     Q: Any,
     K: Any,
@@ -447,6 +451,7 @@ def attention_topk(
     )
 
 
+@standard_arithmetic()
 def attention_apply(
     Q: Any,
     K: Any,
@@ -546,6 +551,7 @@ class AttentionStats:
         )
 
 
+@standard_arithmetic()
 def attention_stats(
     Q: Any,
     K: Any,
@@ -632,6 +638,7 @@ class Attention:
     # they stand for, when a module computed them; None: Q and K are exact.
     errors: tuple[NDArray[np.float64], ...] | None
 
+    @standard_arithmetic()
     def __init__(
         self,
         Q: Any,

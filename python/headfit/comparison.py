@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headfit import _core
+from headfit._arithmetic import standard_arithmetic
 from headfit._arrays import thread_count
 from headfit._soft_target import check_one_head, core_logits, core_target_of, target_matrix
 from headfit.attention import Attention
@@ -49,6 +50,7 @@ class SoftComparison:
         )
 
 
+@standard_arithmetic()
 def compare(
     target: Any, attention: Attention, *, mask: Any = None, num_threads: int | None = None
 ) -> SoftComparison:

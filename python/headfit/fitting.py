@@ -8,6 +8,7 @@ from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 from headfit import bounds, projection
+from headfit._arithmetic import standard_arithmetic
 from headfit._arrays import as_count, check_between, seed_from, thread_count
 from headfit._endings import Ending, advice
 from headfit._heavy import heavy_notes
@@ -109,6 +110,7 @@ def _late_bound(task: Task, head: Head, seconds: float) -> LowerBound | None:
     return bounds.lower(task.target, leak=task.leak, distortion=task.distortion, time_limit=limit)
 
 
+@standard_arithmetic()
 def fit(
     A: Any,
     dim: int | None = None,

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headfit import _core
+from headfit._arithmetic import standard_arithmetic
 from headfit._arrays import FloatArray, as_count, as_float_array, check_finite, seed_from
 from headfit._memory import require_memory
 from headfit.errors import InputError
@@ -77,6 +78,7 @@ class KeyTable:
         return f"KeyTable({self.kind}, n={self.n}, dim={self.dim}, {self.keys.dtype})"
 
     @classmethod
+    @standard_arithmetic()
     def random(cls, n: int, dim: int, *, rng: Any = None, dtype: Any = np.float32) -> KeyTable:
         """Return random keys on the unit sphere.
 
@@ -97,6 +99,7 @@ class KeyTable:
         return cls(_on_sphere(g).astype(dtype), kind="random")
 
     @classmethod
+    @standard_arithmetic()
     def cyclic(cls, n: int, dim: int, *, dtype: Any = np.float64) -> KeyTable:
         """Return points of the trigonometric moment curve, cos and sin of 2 pi f j / n.
 

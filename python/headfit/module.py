@@ -305,6 +305,7 @@ class SelfAttention:
         return out
 
 
+@standard_arithmetic()
 def random_rotation(dim: int, rng: Any = None, *, dtype: Any = np.float32) -> SelfAttention:
     """Return a module whose [W_Q W_K] is a random rotation: dense, perfectly conditioned.
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from headfit import _shrink_pattern as pattern
 from headfit import _shrink_soft as dense
+from headfit._arithmetic import standard_arithmetic
 from headfit._arrays import as_count, check_between, check_finite, seed_from, thread_count
 from headfit._soft_target import check_one_head
 from headfit.attention import Attention
@@ -58,6 +59,7 @@ def _one_question(keeps: dict[str, Any], close: dict[str, Any], only: dict[str, 
     return bool(asked)
 
 
+@standard_arithmetic()
 def shrink(
     Q: Any,
     K: Any = None,

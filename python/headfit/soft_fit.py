@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from headfit._arithmetic import standard_arithmetic
 from headfit._arrays import as_count, check_between, seed_from, thread_count
 from headfit.attention import Attention, check_scale
 from headfit.comparison import SoftComparison, compare
@@ -57,6 +58,7 @@ class SoftFit(FittedHead):
         )
 
 
+@standard_arithmetic()
 def fit_soft(
     target: Any,
     dim: int,

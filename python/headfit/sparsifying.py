@@ -12,6 +12,7 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from headfit import _core
+from headfit._arithmetic import standard_arithmetic
 from headfit._arrays import (
     as_array,
     as_count,
@@ -236,6 +237,7 @@ def _renormalised(
     return matrix, np.where(present, np.maximum(0.0, 1 - sums), 0.0)
 
 
+@standard_arithmetic()
 def sparsify(
     M: Any = None,
     *,

@@ -15,8 +15,9 @@ What counts as a lie (`attack.py` has the code):
 - ``false holds``, ``false fails``: a row's status, or the whole certificate's, against the truth;
 - ``false bound``: ``row_leak``, ``row_distortion``, ``leak``, ``distortion``, ``max_logit``,
   ``q_norm`` or ``k_norm`` below the true value, or NaN;
+- ``false place``: ``worst_leak`` or ``worst_distortion`` names columns that cannot be;
 - ``unfair refusal``: an error for finite input whose logits are far from overflow;
-- ``accepted``: a verdict about input that holds NaN or infinity;
+- ``accepted``: a verdict about input that holds NaN or infinity ("spoiled" in the tables);
 - ``crash``: an exception that is no HeadfitError;
 - ``register``: flushing of subnormal numbers was on before the call and off after it, or the
   other way round.

@@ -24,7 +24,8 @@ except ImportError:  # bfloat16 then comes as records of 16 bits
 
 RECORD = np.dtype([("bfloat16", np.uint16)])
 LIES = (
-    "false holds", "false fails", "false bound", "unfair refusal", "accepted", "crash", "register",
+    "false holds", "false fails", "false bound", "false place", "unfair refusal", "accepted",
+    "crash", "register",
 )  # fmt: skip
 STEPS = (-(10**12), -(10**6), -1000, -30, -3, -2, -1, 0, 1, 2, 3, 30, 1000, 10**6, 10**12)
 CAN_FLUSH = can_flush()
@@ -37,25 +38,39 @@ class Tolerances:
     size: float = math.inf
 
 
+ANY = Tolerances(0.5, 0.5)
+
 # Calls -------------------------------------------------------------------------------------
 
 
-def stored(x: np.ndarray, dtype: str, as_tensor: bool = False) -> Any:
+FORMS = ("plain", "tensor", "strided", "transposed")
+
+
+def stored(x: np.ndarray, dtype: str, form: str = "plain") -> Any:
     """Return numbers as a user would hold them in a dtype."""
-    if dtype == "bfloat16":
-        if as_tensor and torch is not None:
-            return torch.from_numpy(np.ascontiguousarray(x)).to(torch.bfloat16)
-        bits = np.ascontiguousarray(x, np.float32).view(np.uint32) >> 16
-        return bits.astype(np.uint16).view(RECORD)
-    return np.ascontiguousarray(x, dtype)
+    if form == "strided":
+        spread = np.full((2 * x.shape[0], 2 * x.shape[1]), 7.0)
+        spread[::2, ::2] = x
+        return stored(spread, dtype)[::2, ::2]
+    if form == "transposed":
+        return stored(x.T, dtype).T
+    if form == "tensor" and torch is not None:
+        tensor = torch.from_numpy(np.ascontiguousarray(x))
+        with np.errstate(all="ignore"):
+            return tensor.to(getattr(torch, dtype))
+    with np.errstate(over="ignore"):
+        if dtype == "bfloat16":
+            bits = np.ascontiguousarray(x, np.float32).view(np.uint32) >> 16
+            return bits.astype(np.uint16).view(RECORD)
+        return np.ascontiguousarray(x, dtype)
 
 
 class Call:
     """A head as arguments of `certify`, made once and called with several tolerances."""
 
-    def __init__(self, head: Head, as_tensor: bool = False, apart: bool = False) -> None:
+    def __init__(self, head: Head, form: str = "plain", apart: bool = False) -> None:
         self.head = head
-        self.as_tensor = as_tensor
+        self.form = form
         self.apart = apart  # Q and K given to certify itself, and the target as a matrix
         # Made before flushing is on, which would change them.
         self.arrays = self._arrays()
@@ -65,12 +80,12 @@ class Call:
     def _arrays(self) -> tuple[Any, ...]:
         h, dtype = self.head, self.head.dtype
         if h.reading == "matrix":
-            return (stored(h.M, dtype, self.as_tensor),)
+            return (stored(h.M, dtype, self.form),)
         if h.reading == "module":
             # Weights of 16 bits are widened by the module, exactly.
-            weights = (stored(w, h.weights_dtype, self.as_tensor) for w in (h.W_Q, h.W_K))
-            return (stored(h.X, dtype, self.as_tensor), *weights)
-        return tuple(stored(x, dtype, self.as_tensor) for x in (h.Q, h.K))
+            weights = (stored(w, h.weights_dtype, self.form) for w in (h.W_Q, h.W_K))
+            return (stored(h.X, dtype, self.form), *weights)
+        return stored(h.Q, dtype, self.form), stored(h.K, h.k_dtype or dtype, self.form)
 
     def arguments(self) -> tuple[tuple, dict]:
         if self.made is None:
@@ -152,6 +167,17 @@ def judge(
     return found
 
 
+def judge_spoiled(call: Call, tolerances: Tolerances) -> Outcome:
+    """Call `certify` with NaN or infinity in a place that matters: it must be refused."""
+    try:
+        c = call(tolerances)
+    except HeadfitError:
+        return Outcome("refused")
+    except Exception as error:
+        return Outcome("refused", [("crash", f"{type(error).__name__}: {error}")])
+    return Outcome(c.status, [("accepted", "a certificate about NaN or infinity")])
+
+
 def _judge_rows(c: Any, truth: oracle.Truth, tolerances: Tolerances, found: Outcome) -> None:
     limits = tolerances.leak, tolerances.distortion, tolerances.size
     leaks, distortions = c.row_leak.tolist(), c.row_distortion.tolist()
@@ -186,6 +212,7 @@ def _judge_whole(c: Any, truth: oracle.Truth, head: Head, found: Outcome) -> Non
     for name, rows in (("leak", c.row_leak), ("distortion", c.row_distortion)):
         if not getattr(c, name) >= rows.max():
             found.lies.append(("false bound", f"{name} = {getattr(c, name)!r} is below a row's"))
+    _judge_places(c, head.A, found)
     if head.reading == "matrix":
         return
     if any(truth.size_exceeds(i, c.max_logit) for i in range(len(truth.rows))):
@@ -197,6 +224,18 @@ def _judge_whole(c: Any, truth: oracle.Truth, head: Head, found: Outcome) -> Non
                 truth.known[key] = _is_norm_bound(x, key[1])
             if not truth.known[key]:
                 found.lies.append(("false bound", f"{name} = {key[1]!r} is too small"))
+
+
+def _judge_places(c: Any, A: np.ndarray, found: Outcome) -> None:
+    """The columns that a certificate names are on the support or off it, as it says."""
+    if c.worst_leak is not None:
+        row, off, on = c.worst_leak
+        if A[row, off] != 0 or A[row, on] == 0:
+            found.lies.append(("false place", f"worst_leak = {c.worst_leak}"))
+    if c.worst_distortion is not None:
+        row, heavy, light = c.worst_distortion
+        if A[row, heavy] == 0 or A[row, light] == 0:
+            found.lies.append(("false place", f"worst_distortion = {c.worst_distortion}"))
 
 
 def _is_norm_bound(x: np.ndarray, bound: float) -> bool:
@@ -258,7 +297,7 @@ class Lie:
     sentence: str
     head: Head
     tolerances: Tolerances
-    as_tensor: bool = False
+    form: str = "plain"
     apart: bool = False
 
 
@@ -270,11 +309,11 @@ class Tally:
     families: dict[str, Counter] = field(default_factory=dict)
     lies: list[Lie] = field(default_factory=list)
 
-    def add(self, head: Head, outcome: Outcome) -> None:
+    def add(self, head: Head, outcome: Outcome, what: str = "cases") -> None:
         for table, key in ((self.cells, (head.dtype, head.reading)), (self.families, head.family)):
             counts = table.setdefault(key, Counter())
-            counts["cases"] += 1
-            counts[outcome.status] += 1
+            counts[what] += 1
+            counts[outcome.status] += what == "cases"
             counts["away"] += outcome.away
             counts["missed"] += outcome.missed
             counts["rows undecided"] += outcome.rows_undecided
@@ -291,7 +330,17 @@ class Tally:
         return sum(counts[kind] for counts in self.cells.values() for kind in LIES)
 
     def table(self, cells: dict) -> str:
-        columns = ("cases", "holds", "fails", "undecided", "refused", "away", "missed", *LIES)
+        columns = (
+            "cases",
+            "spoiled",
+            "holds",
+            "fails",
+            "undecided",
+            "refused",
+            "away",
+            "missed",
+            *LIES,
+        )
         width = max(len(_name(key)) for key in cells)
         lines = [" ".join([" " * width, *(f"{c:>9}" for c in columns), "missed/away"])]
         for key, n in cells.items():
@@ -320,7 +369,8 @@ def attack(
         index += 1
         head, logits, e = generators.head(rng, family, dtype, reading)
         truth = truth_of(head, logits, e)
-        call = Call(head, as_tensor=rng.random() < 0.1, apart=rng.random() < 0.1)
+        form = "plain" if rng.random() < 0.8 else str(rng.choice(FORMS))
+        call = Call(head, form, apart=rng.random() < 0.1)
         refusable = may_be_refused(head)
         for tolerances in tolerances_for(rng, truth, head):
             outcome = judge(call, truth, tolerances, refusable)
@@ -328,9 +378,14 @@ def attack(
             done += 1
             for kind, sentence in outcome.lies:
                 if sum(lie.kind == kind for lie in tally.lies) < keep:
-                    tally.lies.append(
-                        Lie(kind, sentence, head, tolerances, call.as_tensor, call.apart)
-                    )
+                    tally.lies.append(Lie(kind, sentence, head, tolerances, form, call.apart))
+        spoiled = generators.spoiled(rng, head) if rng.random() < 0.1 else None
+        if spoiled is not None:
+            outcome = judge_spoiled(Call(spoiled, form), ANY)
+            tally.add(spoiled, outcome, "spoiled")
+            for kind, sentence in outcome.lies:
+                if sum(lie.kind == kind for lie in tally.lies) < keep:
+                    tally.lies.append(Lie(kind, sentence, spoiled, ANY, form))
     return tally
 
 
@@ -347,7 +402,9 @@ def truth_again(head: Head) -> oracle.Truth:
 
 def lies_of(lie: Lie) -> list[tuple[str, str]]:
     """Judge the case of a lie once more."""
-    call = Call(lie.head, lie.as_tensor, lie.apart)
+    call = Call(lie.head, lie.form, lie.apart)
+    if lie.kind == "accepted":
+        return judge_spoiled(call, lie.tolerances).lies
     return judge(call, truth_again(lie.head), lie.tolerances).lies
 
 
@@ -406,12 +463,12 @@ def _smaller(lie: Lie):
         yield replace(lie, head=replace(h, flush=False))
     if h.options.get("num_threads", 1) != 1 or h.options.get("mass", True):
         yield replace(lie, head=replace(h, options={"mass": False, "num_threads": 1}))
-    if lie.as_tensor or lie.apart:
-        yield replace(lie, as_tensor=False, apart=False)
+    if lie.form != "plain" or lie.apart:
+        yield replace(lie, form="plain", apart=False)
 
 
 def _array(x: np.ndarray, dtype: str) -> str:
-    rows = repr(x.tolist())
+    rows = repr(x.tolist()).replace("nan", "np.nan").replace("inf", "np.inf")
     if dtype == "bfloat16":
         return f"torch.tensor({rows}, dtype=torch.float64).to(torch.bfloat16)"
     return f"np.array({rows}, np.{dtype})"
@@ -440,7 +497,7 @@ def as_code(lie: Lie) -> str:
         body += [f"{w} = {_array(x, h.weights_dtype)}" for w, x in (("W_Q", h.W_Q), ("W_K", h.W_K))]
         call = f"hf.certify(T, hf.SelfAttention(W_Q, W_K, scale={h.scale!r})(X, mask=T.mask)"
     else:
-        body += [f"{name} = {_array(x, h.dtype)}" for name, x in (("Q", h.Q), ("K", h.K))]
+        body += [f"Q = {_array(h.Q, h.dtype)}", f"K = {_array(h.K, h.k_dtype or h.dtype)}"]
         call = f"hf.certify(T, hf.Attention(Q, K, scale={h.scale!r}, mask=T.mask)"
         options.update(accumulate=h.accumulate, logits_dtype=h.logits_dtype)
     # Flushing comes after the arrays, which it would change.

@@ -112,8 +112,8 @@ def rounded(m: int, e: int, name: str) -> float:
             kept += 1
         size, e = kept, unit
     if size.bit_length() + e - 1 > largest:
-        return math.copysign(math.inf, m)
-    return math.copysign(math.ldexp(size, e), m)
+        return math.inf if m > 0 else -math.inf
+    return math.ldexp(size if m > 0 else -size, e)
 
 
 def round_array(x: np.ndarray, name: str) -> np.ndarray:

@@ -1,10 +1,10 @@
 """What kernels may compute for scale * Q K^T in float32, simulated operation by operation.
 
 The scale may be applied to the queries, to the keys, to the product, or as its square root to
-both, and log2(e) with it; sums run in several orders, with and without fused multiply-add; subnormal numbers are kept
-or flushed to zero. For each placement of the scale and each way with subnormal numbers the
-results are the smallest and the largest logit over the orders, entry by entry: kernels do sum
-different entries in different orders, at the edges of blocks for one.
+both, and log2(e) with it; sums run in several orders, with and without fused multiply-add;
+subnormal numbers are kept or flushed to zero. For each placement of the scale and each way with
+subnormal numbers the results are the smallest and the largest logit over the orders, entry by
+entry: kernels do sum different entries in different orders, at the edges of blocks for one.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ shape of the significands and in what is masked.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -35,7 +35,8 @@ class Head:
     X: np.ndarray | None = None
     W_Q: np.ndarray | None = None
     W_K: np.ndarray | None = None
-    weights_dtype: str = ""
+    weights_dtype: str = ""  # of a module
+    k_dtype: str = ""  # of the keys, where it is not that of the queries
     M: np.ndarray | None = None
     accumulate: str = "exact"
     logits_dtype: str | None = None
@@ -45,7 +46,8 @@ class Head:
     @property
     def computed(self) -> str:
         """The dtype in which such arrays are multiplied."""
-        return "float64" if "float64" in (self.dtype, self.weights_dtype) else "float32"
+        dtypes = self.dtype, self.weights_dtype, self.k_dtype
+        return "float64" if "float64" in dtypes else "float32"
 
 
 @dataclass
@@ -267,13 +269,20 @@ def spread_sizes(rng, limits, reading):
     return Plan(rng.uniform(0, 4), rng.uniform(0, 4), rng.uniform(0, 6), look="spread")
 
 
+def tiles(rng, limits, reading):
+    """More tokens than fit into the registers, or into one block of a scan."""
+    n = int(rng.choice([9, 15, 16, 17, 33, 50, 67]))
+    look = rng.choice(["normal", "near", "repeated", "cancelling"])
+    return Plan(0, 0, rng.uniform(0, 6), look=look, n=n, d=int(rng.integers(1, 9)))
+
+
 FAMILIES = {
     f.__name__: f
     for f in (
         plain, large, overflowing_products, overflowing_norms, overflowing_scaled_queries,
         overflowing_exponentials, overflowing_logits, underflowing_products, subnormal,
         cancellation, cancelling_overflow, ties, boundaries, format_edges, extreme_weights,
-        edges, wide, scales, poisoned_masks, masks, spread_sizes,
+        edges, wide, scales, poisoned_masks, masks, spread_sizes, tiles,
     )
 }  # fmt: skip
 
@@ -295,11 +304,10 @@ def random_mask(rng, n: int) -> Any:
     return dense
 
 
-def _support(rng, row: list, allowed: np.ndarray, most: int) -> np.ndarray:
+def _support(rng, row: list, allowed: np.ndarray, most: int, honest: bool) -> np.ndarray:
     places = np.flatnonzero(allowed)
     count = int(min(len(places), rng.integers(1, most + 1)))
-    way = rng.random()
-    if way < 0.85:  # the keys that the logits favour
+    if honest or rng.random() < 0.7:  # the keys that the logits favour
         chosen = sorted(places.tolist(), key=lambda j: -row[j])[:count]
         return np.array(sorted(chosen), int)
     return np.sort(rng.choice(places, count, replace=False))
@@ -330,10 +338,11 @@ def target_for(rng, logits: list, e: int, allowed: np.ndarray, kind: str) -> np.
     n = len(logits)
     A = np.zeros((n, n))
     most = int(rng.integers(1, 4))
+    honest = rng.random() < 0.6
     for i in range(n):
         if not allowed[i].any():
             continue
-        on = _support(rng, logits[i], allowed[i], most)
+        on = _support(rng, logits[i], allowed[i], most, honest)
         top = max(logits[i][j] for j in on)
         exponents = np.array([dyadic.to_float(logits[i][j] - top, e) for j in on])
         A[i, on] = _weights(rng, kind, exponents)
@@ -365,25 +374,32 @@ def _scale_for(rng, plan: Plan, d: int) -> float | None:
     return scale or 5e-324
 
 
+def largest_number(fmt: str) -> float:
+    digits, _, largest = dyadic.FORMATS[fmt]
+    return float(np.ldexp(2 - 2.0 ** (1 - digits), largest))
+
+
+def stored_numbers(x: np.ndarray, fmt: str) -> np.ndarray:
+    """Return numbers of a format near x: the largest one where x is beyond it."""
+    top = largest_number(fmt)
+    return np.clip(dyadic.round_array(np.clip(x, -top, top), fmt), -top, top)
+
+
 def _queries_and_keys(rng, plan: Plan, fmt: str, digits: int):
     n, d = plan.n, plan.d
     look = plan.look if plan.look not in ("zero keys", "zero queries") else "normal"
     q, k = significands(rng, n, d, look, digits)
-    largest = dyadic.FORMATS[fmt][2]
-    top = float(np.ldexp(2 - 2.0 ** (1 - dyadic.FORMATS[fmt][0]), largest))
     with np.errstate(over="ignore", under="ignore"):
         q, k = (
             np.ldexp(x * 2.0 ** (s % 1 if not plan.constant else 0), math.floor(s))
             for x, s in ((q, plan.a), (k, plan.b))
         )
-        q, k = (np.clip(x, -top, top) for x in (q, k))
-        q, k = (dyadic.round_array(x, fmt) for x in (q, k))
-    q, k = (np.clip(x, -top, top) for x in (q, k))
+        q, k = (stored_numbers(x, fmt) for x in (q, k))
     if plan.look == "zero keys":
         k[rng.random(n) < 0.6] = 0
     if plan.look == "zero queries":
         q[rng.random(n) < 0.6] = 0
-    return q, k, top
+    return q, k
 
 
 def _poison(rng, q, k, allowed, top):
@@ -437,18 +453,23 @@ def head(
     plan = FAMILIES[family](rng, _limits(fmt, computed if fmt == dtype else "float32"), reading)
     plan.n, plan.d = n or plan.n, d or plan.d
     _sizes(rng, plan)
-    q, k, top = _queries_and_keys(rng, plan, fmt, digits)
+    q, k = _queries_and_keys(rng, plan, fmt, digits)
     scale = _scale_for(rng, plan, plan.d)
     mask, allowed = _masked(rng, plan)
     if plan.poison:
-        allowed = _poison(rng, q, k, allowed.copy(), top)
+        allowed = _poison(rng, q, k, allowed.copy(), largest_number(fmt))
         mask = "causal" if np.array_equal(allowed, np.tril(np.ones_like(allowed))) else allowed
+    k_dtype = ""
+    if rng.random() < 0.05:
+        k_dtype = str(rng.choice(DTYPES))
+        k = stored_numbers(k, k_dtype)
     logits, e = exact_product(q, k, scale)
     A = target_for(rng, logits, e, allowed, _kind(rng, plan))
     flush = bool(rng.random() < (0.5 if family in ("subnormal", "underflowing_products") else 0.1))
     made = Head(
-        family, dtype, reading, A, mask, q, k, scale, flush=flush, options=_options(rng), **settings
-    )
+        family, dtype, reading, A, mask, q, k, scale, k_dtype=k_dtype, flush=flush,
+        options=_options(rng), **settings,
+    )  # fmt: skip
     return made, logits, e
 
 
@@ -487,19 +508,10 @@ def module_head(rng, family: str, dtype: str) -> tuple[Head, list, int]:
     x, w = x[:n], w[: 2 * d]
     # X near 2**a; X W_Q and X W_K near 2**b.
     inner = Plan(plan.a, min(max(plan.b - plan.a, -1040), high), look="given", n=n, d=D)
-    tops = [
-        float(np.ldexp(2 - 2.0 ** (1 - dyadic.FORMATS[f][0]), dyadic.FORMATS[f][2]))
-        for f in (dtype, weights_dtype)
-    ]
     stored = []
-    for values, exponent, fmt, top in (
-        (x, inner.a, dtype, tops[0]),
-        (w, inner.b, weights_dtype, tops[1]),
-    ):
+    for values, exponent, fmt in ((x, inner.a, dtype), (w, inner.b, weights_dtype)):
         with np.errstate(over="ignore", under="ignore"):
-            values = np.ldexp(values, math.floor(exponent))
-            values = dyadic.round_array(np.clip(values, -top, top), fmt)
-        stored.append(np.clip(values, -top, top))
+            stored.append(stored_numbers(np.ldexp(values, math.floor(exponent)), fmt))
     X, W = stored
     plan.a = plan.b = max(min(plan.a + inner.b, 1023.0), -1074.0)
     scale = _scale_for(rng, plan, d)
@@ -541,10 +553,7 @@ def matrix_head(rng, family: str, dtype: str) -> Head:
     size = math.floor(plan.a) if rng.random() < 0.5 else 0
     with np.errstate(over="ignore", under="ignore"):
         M = np.ldexp(M, size)
-        digits, _, largest = dyadic.FORMATS[dtype]
-        M = np.minimum(M, float(np.ldexp(2 - 2.0 ** (1 - digits), largest)))
-        M = dyadic.round_array(M, dtype)
-        M = np.minimum(M, float(np.ldexp(2 - 2.0 ** (1 - digits), largest)))
+        M = stored_numbers(M, dtype)
     if rng.random() < 0.1:
         M[rng.random((n, n)) < 0.3] = 0
     M[~allowed] = 0
@@ -554,3 +563,24 @@ def matrix_head(rng, family: str, dtype: str) -> Head:
         M = dyadic.round_array(A, dtype)
     flush = bool(rng.random() < 0.2)
     return Head(family, dtype, "matrix", A, mask, M=M, flush=flush, options=_options(rng))
+
+
+# Bad numbers -------------------------------------------------------------------------------
+
+
+def spoiled(rng, made: Head) -> Head | None:
+    """A head with NaN or infinity in one place that matters, if there is such a place."""
+    names = [n for n in ("Q", "K", "X", "W_Q", "W_K", "M") if getattr(made, n) is not None]
+    name = str(rng.choice(names))
+    array = getattr(made, name).copy()
+    places = np.argwhere(np.ones(array.shape))
+    if name == "M":
+        places = np.argwhere(allowed_matrix(made.mask, len(array)))
+    elif not name.startswith("W"):
+        allowed = allowed_matrix(made.mask, len(array))
+        seen = allowed.any(axis=0 if name == "K" else 1)
+        places = places[seen[places[:, 0]]]
+    if not len(places):
+        return None
+    array[tuple(places[rng.integers(len(places))])] = rng.choice([np.nan, np.inf, -np.inf])
+    return replace(made, **{name: array})

@@ -248,7 +248,7 @@ class Truth:
     def should_be_decided(self, i: int, leak: float, distortion: float, size: float) -> bool:
         """Whether row i lies away from the tolerances by more than rounding can account for.
 
-        That is a thousandth of the leak, distortion or largest logit, and sixteen times the
+        That is a thousandth of the leak, distortion or largest logit, and four times the
         radius of its logits. Tolerances near the least floats are left out.
         """
         radius = self.radii[i]
@@ -257,7 +257,7 @@ class Truth:
             return False
         all_clear = True
         for limit, value, part in self._gaps(rows, leak, distortion, size):
-            need = max(part, 16 * radius + 2.0**-44 * (1 + abs(limit)))
+            need = max(part, 4 * radius + 2.0**-44 * (1 + abs(limit)))
             if value > limit + need:
                 return True
             all_clear &= value < limit - need

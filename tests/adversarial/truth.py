@@ -79,7 +79,6 @@ def radii(head: Head, allowed: np.ndarray) -> list[float]:
     if head.reading == "module":
         tiny = 2.0**-1018
     with np.errstate(all="ignore"):
-        q, k = np.maximum(q, WIDE(2) ** -510), max(k, WIDE(2) ** -510)
         r = (terms + 8) * unit * scale * q * k
         r += (terms + 8) * tiny * (1 + scale) * (1 + q) * (1 + k)
         r += scale * error * (q + k + error) * 4
@@ -88,8 +87,7 @@ def radii(head: Head, allowed: np.ndarray) -> list[float]:
             r += (terms + 8) * tiny * (scale * (q + k) + root * (q + k) + q + k)
         largest = np.maximum(q, k) * np.maximum(1, scale)
         largest = np.maximum(largest, np.maximum(q * k, scale * q * k))
-        limit = WIDE(2) ** 510
-        r = np.where((largest > top) | (q > limit) | (k > limit) | (scale > top), np.inf, r)
+        r = np.where((largest > top) | (scale > top), np.inf, r)
         if head.logits_dtype:
             digits, least, largest_exponent = dyadic.FORMATS[head.logits_dtype]
             size = scale * q * k

@@ -11,6 +11,7 @@ True
 
 from importlib import import_module
 from importlib.resources import files
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 __version__ = files(__name__).joinpath("VERSION").read_text(encoding="utf-8").strip()
@@ -32,8 +33,10 @@ from headfit.comparison import compare as compare_attention
 from headfit.configuration import Config, config
 from headfit.errors import (
     CertificateError,
+    FileError,
     HeadfitError,
     InputError,
+    MissingFileError,
     NonFiniteError,
     TargetError,
 )
@@ -63,11 +66,13 @@ __all__ = [
     "Config",
     "FaceWitness",
     "FarkasWitness",
+    "FileError",
     "Fit",
     "HeadTable",
     "HeadfitError",
     "InputError",
     "KeyTable",
+    "MissingFileError",
     "NonFiniteError",
     "Search",
     "SelfAttention",
@@ -116,4 +121,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted(__all__)
+    return sorted([*__all__, "torch"] if find_spec("torch") else __all__)

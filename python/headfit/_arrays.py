@@ -12,6 +12,7 @@ import numpy as np
 import scipy.sparse
 from numpy.typing import NDArray
 
+from headfit._arguments import as_generator, as_number, shown
 from headfit._cores import available_cores
 from headfit.errors import InputError, NonFiniteError
 
@@ -19,6 +20,9 @@ FloatArray = NDArray[Any]
 
 BFLOAT16 = np.dtype([("bfloat16", np.uint16)])
 """bfloat16, which NumPy lacks: records of 16 bits, with which nothing computes by mistake."""
+
+LARGEST = 2**48
+"""What no count exceeds: further ones do not fit in any memory, nor their products in 64 bits."""
 
 BLOCK = 2**19
 """How many numbers of a stored array are widened at a time."""
@@ -43,10 +47,13 @@ def as_count(value: Any, name: str, least: int, most: int | None = None) -> int:
         expected = f"lie in {least} ... {most}"
     try:
         count = operator.index(value)
-    except TypeError as error:
-        raise InputError(f"{name} must {expected}; got {value!r}") from error
-    if isinstance(value, bool) or count < least or (most is not None and count > most):
-        raise InputError(f"{name} must {expected}; got {value!r}")
+    except Exception as error:
+        raise InputError(f"{name} must {expected}; got {shown(value)}") from error
+    is_flag = isinstance(value, (bool, np.bool_))
+    if most is None and count > LARGEST:
+        raise InputError(f"{name} must be at most 2**48; got {shown(value)}")
+    if is_flag or count < least or (most is not None and count > most):
+        raise InputError(f"{name} must {expected}; got {shown(value)}")
     return count
 
 
@@ -54,7 +61,7 @@ def effort_steps(effort: str | int, named: dict[str, int]) -> int:
     """Return the steps that a named effort stands for, or those given."""
     if isinstance(effort, str):
         if effort not in named:
-            raise InputError(f"effort must be one of {tuple(named)} or steps; got {effort!r}")
+            raise InputError(f"effort must be one of {tuple(named)} or steps; got {shown(effort)}")
         return named[effort]
     return as_count(effort, "effort", 1, 10**9)
 
@@ -86,7 +93,7 @@ def as_array(x: Any, name: str) -> NDArray[Any]:
 
     bfloat16 becomes `BFLOAT16`, a view.
     """
-    if hasattr(x, "detach"):  # a torch tensor inside a graph exports nothing
+    if hasattr(x, "detach") and hasattr(x, "dtype"):  # a tensor inside a graph exports nothing
         x = x.detach()
     is_bfloat16 = str(getattr(x, "dtype", "")).endswith("bfloat16")
     if is_bfloat16 and hasattr(x, "detach"):
@@ -185,21 +192,15 @@ def check_finite(array: NDArray[Any], name: str) -> None:
 
 def check_between(value: float, name: str, low: float, high: float) -> float:
     """Return `value` as a float strictly between two bounds, or raise an InputError."""
-    try:
-        number = float(value)
-    except (TypeError, ValueError) as error:
-        raise InputError(f"{name} must be a number; got {value!r}") from error
+    number = as_number(value, name)
     if not low < number < high:
-        raise InputError(f"{name} must lie strictly between {low} and {high}; got {value!r}")
+        raise InputError(f"{name} must lie strictly between {low} and {high}; got {shown(value)}")
     return number
 
 
 def as_share(value: Any, name: str) -> float:
     """Return a share of a whole, a number in (0, 1], or raise an InputError."""
-    try:
-        share = float(value)
-    except (TypeError, ValueError) as error:
-        raise InputError(f"{name} must lie in (0, 1]; got {value!r}") from error
+    share = as_number(value, name, "lie in (0, 1]")
     if not 0 < share <= 1:
         raise InputError(f"{name} must lie in (0, 1]; got {share}")
     return share
@@ -207,9 +208,12 @@ def as_share(value: Any, name: str) -> float:
 
 def as_shares(values: Any, name: str) -> NDArray[np.float64]:
     """Return shares as a vector, or raise an InputError."""
-    return np.array([as_share(s, name) for s in np.atleast_1d(values)], dtype=np.float64)
+    shares = np.atleast_1d(as_array(values, name))
+    if shares.ndim != 1:
+        raise InputError(f"{name} must be numbers in (0, 1]; got shape {shares.shape}")
+    return np.array([as_share(s, name) for s in shares], dtype=np.float64)
 
 
 def seed_from(rng: Any) -> int:
     """Draw one 64-bit seed for the core's counter-based stream (SPEC 7)."""
-    return int(np.random.default_rng(rng).integers(0, 2**64, dtype=np.uint64))
+    return int(as_generator(rng).integers(0, 2**64, dtype=np.uint64))

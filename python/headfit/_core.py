@@ -5,4 +5,11 @@ from importlib import import_module
 
 from headfit import _levels
 
-sys.modules[__name__] = import_module(f"headfit._core_{_levels.choose()}")
+try:
+    _level = _levels.choose()
+except ImportError as error:
+    if _levels.is_command():  # whose bad input is one line and status 2, a variable's too
+        print(f"headfit: {error}", file=sys.stderr)
+        sys.exit(2)
+    raise
+sys.modules[__name__] = import_module(f"headfit._core_{_level}")

@@ -11,6 +11,7 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from headfit import _core
+from headfit._arguments import shown
 from headfit._arrays import as_array, as_items, is_sparse
 from headfit._sparse import checked_csr
 from headfit.errors import InputError
@@ -25,20 +26,28 @@ def _window(spec: Any) -> tuple[int, int]:
     """Return how many keys before and after its own position a row sees."""
     try:
         if isinstance(spec, tuple):
-            left, right = (operator.index(s) for s in spec)
+            left, right = (_keys(s) for s in spec)
         else:
-            left, right = operator.index(spec) - 1, 0
+            left, right = _keys(spec) - 1, 0
     except (TypeError, ValueError) as error:
         raise InputError(
-            f'mask ("window", w) takes a positive integer or (left, right); got {spec!r}'
+            f'mask ("window", w) takes a positive integer or (left, right); got {shown(spec)}'
         ) from error
     if left < 0 or right < 0:
-        raise InputError(f'mask ("window", w) needs at least one key; got {spec!r}')
+        raise InputError(f'mask ("window", w) needs at least one key; got {shown(spec)}')
     return left, right
+
+
+def _keys(count: Any) -> int:
+    if isinstance(count, (bool, np.bool_)):
+        raise TypeError("a truth value is no number of keys")
+    return min(operator.index(count), 2**31)  # as good as any more: there are fewer keys
 
 
 def _dense(mask: Any, lead: tuple[int, ...], shape: tuple[int, int]) -> np.ndarray[Any, Any]:
     array = as_items(as_array(mask, "mask"))
+    if array.ndim == 0:
+        raise InputError(f"mask must be {FORMS}; got {shown(mask)}")
     if array.dtype != np.bool_:
         raise InputError(
             f"mask must be boolean, True where attention is allowed; got dtype {array.dtype}"
@@ -86,11 +95,11 @@ def core_mask(
         return _core.Mask(key_lengths=lengths)
     if isinstance(mask, str):
         if mask != "causal":
-            raise InputError(f"mask must be {FORMS}; got {mask!r}")
+            raise InputError(f"mask must be {FORMS}; got {shown(mask)}")
         return _core.Mask(right=0, key_lengths=lengths)
     if isinstance(mask, tuple) and len(mask) == 2 and isinstance(mask[0], str):
         if mask[0] != "window":
-            raise InputError(f"mask must be {FORMS}; got {mask!r}")
+            raise InputError(f"mask must be {FORMS}; got {shown(mask)}")
         left, right = _window(mask[1])
         return _core.Mask(left=left, right=right, key_lengths=lengths)
     if is_sparse(mask):

@@ -22,6 +22,7 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from headfit import _core
+from headfit._arguments import as_choice, as_flag, as_number, shown
 from headfit._arithmetic import standard_arithmetic
 from headfit._arrays import (
     FloatArray,
@@ -38,6 +39,7 @@ from headfit._arrays import (
     widened,
 )
 from headfit._masks import core_mask, same_mask
+from headfit._memory import require_memory
 from headfit._positions import as_positions
 from headfit.errors import InputError
 
@@ -80,14 +82,13 @@ def default_scale(dim: int) -> float:
 
 def check_scale(scale: float | None, dim: int) -> float:
     """Return the scale as a finite nonzero float; None means 1 / sqrt(dim)."""
+    if dim < 1:
+        raise InputError(f"Q and K must have a head size of at least 1; got {dim}")
     if scale is None:
         return default_scale(dim)
-    try:
-        value = float(scale)
-    except (TypeError, ValueError) as error:
-        raise InputError(f"scale must be a number or None; got {scale!r}") from error
+    value = as_number(scale, "scale", "be a number or None")
     if not math.isfinite(value) or value == 0:
-        raise InputError(f"scale must be finite and nonzero; got {scale!r}")
+        raise InputError(f"scale must be finite and nonzero; got {shown(scale)}")
     return value
 
 
@@ -111,7 +112,10 @@ def _row_numbers(rows: Rows, n: int) -> NDArray[np.int64] | None:
     if rows is None:
         return None
     if isinstance(rows, slice):
-        return np.arange(n, dtype=np.int64)[rows].copy()
+        try:
+            return np.arange(n, dtype=np.int64)[rows].copy()
+        except (TypeError, ValueError) as error:
+            raise InputError(f"rows must be a slice of integers; got {shown(rows)}") from error
     numbers = np.atleast_1d(as_array(rows, "rows"))
     if numbers.size == 0:
         return np.empty(0, np.int64)
@@ -209,6 +213,7 @@ def _memory_of(x: Any, name: str) -> Any:
 def _check_out(out: NDArray[Any] | None, problem: _Problem, cols: int) -> NDArray[Any]:
     shape = (*problem.lead, problem.rows, cols)
     if out is None:
+        require_memory(math.prod(shape) * problem.dtype.itemsize, f"a result of shape {shape}")
         return problem.empty(cols)
     if (
         not isinstance(out, np.ndarray)
@@ -418,10 +423,11 @@ def attention_topk(
     options = LogitOptions(scale, mask, key_lengths, bias, softcap, position)
     problem = _problem(Q, K, options)
     k = as_count(k, "k", 1, problem.keys)
-    if values not in ("weights", "logits"):
-        raise InputError(f"values must be 'weights' or 'logits'; got {values!r}")
-    if renormalize and values == "logits":
+    as_choice(values, "values", ("weights", "logits"))
+    if as_flag(renormalize, "renormalize") and values == "logits":
         raise InputError("renormalize scales weights; got values='logits'")
+    kept = math.prod(problem.lead) * problem.rows * k
+    require_memory(kept * (24 if problem.lead else 60), f"the {k} largest weights of every row (k)")
     columns = problem.empty(k, np.int64)
     found = problem.empty(k)
     _core.attention_topk(
@@ -502,7 +508,7 @@ def attention_apply(
         )
     if np.promote_types(computed_in(v), problem.dtype) != problem.dtype:
         raise InputError(f"V must not be wider than Q and K, {problem.dtype}; got {v.dtype}")
-    out = problem.empty(v.shape[-1])
+    out = _check_out(None, problem, v.shape[-1])
     _core.attention_apply(
         problem.logits, as_stack(v), problem.stack(out), thread_count(num_threads)
     )
@@ -750,6 +756,6 @@ class Attention:
 
     def same_settings(self, scale: float | None, mask: Any) -> bool:
         """Whether a scale and a mask, where given, are those of this attention."""
-        return (scale is None or float(scale) == self.scale) and (
+        return (scale is None or as_number(scale, "scale") == self.scale) and (
             mask is None or same_mask(mask, self.mask)
         )

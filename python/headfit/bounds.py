@@ -10,7 +10,8 @@ import math
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from headfit._arrays import as_count, check_between
+from headfit._arguments import as_finite, as_number
+from headfit._arrays import as_count, as_share, check_between
 from headfit.errors import InputError
 
 if TYPE_CHECKING:
@@ -35,6 +36,10 @@ def __getattr__(name: str) -> Any:
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
+def __dir__() -> list[str]:
+    return sorted(__all__)
+
+
 def logit_range(gamma: float, leak: float, distortion: float) -> float:
     """Return R, the largest target logit: log(1/leak) + log(1 + distortion) + log(gamma).
 
@@ -43,10 +48,9 @@ def logit_range(gamma: float, leak: float, distortion: float) -> float:
     >>> round(logit_range(gamma=2.0, leak=0.05, distortion=0.25), 3)
     3.912
     """
-    if not (gamma >= 1 and math.isfinite(gamma)):
-        raise InputError(f"gamma must be finite and at least 1; got {gamma!r}")
-    check_between(leak, "leak", 0, 1)
-    check_between(distortion, "distortion", 0, math.inf)
+    gamma = as_finite(gamma, "gamma", 1)
+    leak = check_between(leak, "leak", 0, 1)
+    distortion = check_between(distortion, "distortion", 0, math.inf)
     return math.log(1 / leak) + math.log1p(distortion) + math.log(gamma)
 
 
@@ -102,10 +106,9 @@ def projection_dim(
     302839
     """
     n, k = as_count(n, "n", 1), as_count(k, "k", 1)
-    if not 0 < failure <= 1:
-        raise InputError(f"failure must lie in (0, 1]; got {failure!r}")
+    failure = as_share(failure, "failure")
     spread = logit_range(gamma, leak, distortion)
-    e = min(1.0, math.log1p(distortion) / (2 * math.sqrt(k) * spread))
+    e = min(1.0, math.log1p(as_number(distortion, "distortion")) / (2 * math.sqrt(k) * spread))
     rate = e**2 / 4 - e**3 / 6
     events = 2 * math.log(n) + math.log(4) + math.log(1 / failure)
     if not rate > events / 2**62:
@@ -127,7 +130,7 @@ def stray_for_leak(n: int, k: int, leak: float) -> float:
     0.4990215...
     """
     n, k = as_count(n, "n", 1), as_count(k, "k", 1)
-    check_between(leak, "leak", 0, 1)
+    leak = check_between(leak, "leak", 0, 1)
     if k > n:
         raise InputError(f"k must be at most n = {n}; got {k}")
     return leak * (n - k) / (k + leak * (n - k))
@@ -154,7 +157,7 @@ def leak_for_stray(n: int, k: int, stray: float) -> float:
     3.96e-05
     """
     n, k = as_count(n, "n", 1), as_count(k, "k", 1)
-    check_between(stray, "stray", 0, 1)
+    stray = check_between(stray, "stray", 0, 1)
     if k > n:
         raise InputError(f"k must be at most n = {n}; got {k}")
     return 1.0 if n == k else min(1.0, stray * k / ((1 - stray) * (n - k)))

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headfit import _core
+from headfit._arguments import as_choice, as_finite, as_flag
 from headfit._arithmetic import standard_arithmetic
 from headfit._arrays import as_stack, as_stored_array, check_between, computed_in, thread_count
 from headfit._masks import core_mask, masks_agree
@@ -363,11 +364,10 @@ def certify(
       about the exact logits of the stored Q, K (float64): |logit| up to 4, ...
     """
     leak = check_between(leak, "leak", 0, 1)
-    if not (0 <= float(distortion) < np.inf):
-        raise InputError(f"distortion must be finite and at least 0; got {distortion!r}")
-    known = {"leak_tolerance": leak, "distortion_tolerance": float(distortion)}
-    if accumulate not in ("exact", "float32"):
-        raise InputError(f'accumulate must be "exact" or "float32"; got {accumulate!r}')
+    distortion = as_finite(distortion, "distortion", 0)
+    known = {"leak_tolerance": leak, "distortion_tolerance": distortion}
+    as_choice(accumulate, "accumulate", ("exact", "float32"))
+    mass, normalize = as_flag(mass, "mass"), as_flag(normalize, "normalize")
     logits_dtype = check_logits_dtype(logits_dtype)
     limit = math.inf if max_logit is None else check_between(max_logit, "max_logit", 0, math.inf)
     threads = thread_count(num_threads)

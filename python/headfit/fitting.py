@@ -8,11 +8,12 @@ from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 from headfit import bounds, projection
+from headfit._arguments import as_choice, as_flag, as_number, check_callable
 from headfit._arithmetic import standard_arithmetic
 from headfit._arrays import as_count, check_between, seed_from, thread_count
 from headfit._endings import Ending, advice
 from headfit._heavy import heavy_notes
-from headfit._memory import available_memory
+from headfit._memory import available_memory, require_memory
 from headfit._progress import Progress
 from headfit.attention import Attention
 from headfit.errors import InputError
@@ -42,11 +43,7 @@ PROVABLE = 8
 
 
 def _check_distortion(distortion: Any, dtype: str) -> float:
-    try:
-        exact = float(distortion) == 0
-    except (TypeError, ValueError):
-        exact = False
-    if exact:
+    if as_number(distortion, "distortion") == 0:
         least = 8 * 2.0 ** -DIGITS[dtype]
         raise InputError(
             "distortion must be above 0: no stored number meets a ratio exactly; rounding in "
@@ -261,8 +258,11 @@ def fit(
     start = time.perf_counter()
     if isinstance(A, Attention):
         raise InputError("A is an Attention, which is dense: fit_soft comes close to it")
-    if method not in METHODS:
-        raise InputError(f"method must be one of {METHODS}; got {method!r}")
+    as_choice(method, "method", METHODS)
+    for name, flag in {"progress": progress, "strict": strict, "mass": mass}.items():
+        as_flag(flag, name)
+    check_callable(callback, "callback")
+    seed, threads = seed_from(rng), thread_count(num_threads)
     dtype, logits_dtype = check_dtype(dtype), check_logits_dtype(logits_dtype)
     projection.check_options(factor, sketch)
     check_form(form)
@@ -306,6 +306,9 @@ def fit(
             f"others need a dimension too; got {asked}"
         )
     limit = SEARCH_SECONDS if time_limit is None and size is None else time_limit
+    if size is not None:  # Q, K and the input, as made and as stored
+        copies = 8 * target.n * size * array_dtype(dtype).itemsize
+        require_memory(copies, f"a fit of {target.n} tokens with a head of size dim = {size}")
     bar = Progress(target.n) if progress else None
     watch = callback if bar is None else bar.watching(callback)
     task = Task(
@@ -316,8 +319,8 @@ def fit(
         distortion=distortion,
         scale=scale,
         module=module,
-        seed=seed_from(rng),
-        threads=thread_count(num_threads),
+        seed=seed,
+        threads=threads,
         factor=factor,
         sketch=sketch,
         keys=keys,

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from headfit._arguments import shown
 from headfit._arrays import FloatArray
 from headfit.errors import InputError
 
@@ -19,17 +20,24 @@ LOGIT_DTYPES = ("float32", "bfloat16", "float16")
 
 def check_dtype(dtype: Any) -> str:
     """Return the name of a dtype that heads are stored in, or raise an InputError."""
-    name = str(dtype) if str(dtype) in DTYPES else getattr(dtype, "__name__", str(dtype))
+    name = _name(dtype)
     if name not in DTYPES:
-        raise InputError(f"dtype must be one of {DTYPES}; got {dtype!r}")
+        raise InputError(f"dtype must be one of {DTYPES}; got {shown(dtype)}")
     return name
+
+
+def _name(dtype: Any) -> str:
+    """Return the name of a dtype: a text, or a dtype or scalar type of NumPy."""
+    if isinstance(dtype, type) and issubclass(dtype, np.generic):
+        return dtype.__name__
+    return str(dtype) if isinstance(dtype, (str, np.dtype)) else ""
 
 
 def check_logits_dtype(dtype: Any) -> str | None:
     """Return the name of a dtype that logits are rounded to, None for none."""
-    if dtype is None or str(dtype) in LOGIT_DTYPES:
-        return None if dtype is None else str(dtype)
-    raise InputError(f"logits_dtype must be None or one of {LOGIT_DTYPES}; got {dtype!r}")
+    if dtype is None or _name(dtype) in LOGIT_DTYPES:
+        return None if dtype is None else _name(dtype)
+    raise InputError(f"logits_dtype must be None or one of {LOGIT_DTYPES}; got {shown(dtype)}")
 
 
 def array_dtype(name: str) -> Any:

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headfit import _core
+from headfit._arguments import as_float_dtype, shown
 from headfit._arithmetic import standard_arithmetic
 from headfit._arrays import FloatArray, as_count, as_float_array, check_finite, seed_from
 from headfit._memory import require_memory
@@ -48,6 +49,8 @@ class KeyTable:
         if array.ndim != 2:
             raise InputError(f"keys must be a matrix; got shape {array.shape}")
         check_finite(array, "keys")
+        if not isinstance(kind, str):
+            raise InputError(f"kind must be a text; got {shown(kind)}")
         if array.shape[1] == 0:
             raise InputError(f"keys must have at least one column; got shape {array.shape}")
         self._keys: FloatArray = np.array(array, order="C")
@@ -128,9 +131,8 @@ class KeyTable:
 def _check_size(n: int, dim: int, dtype: Any) -> None:
     as_count(n, "n", 1, 2**31 - 1)
     as_count(dim, "dim", 1)
-    if np.dtype(dtype) not in (np.float32, np.float64):
-        raise InputError(f"dtype must be float32 or float64; got {dtype!r}")
-    require_memory(8 * int(n) * int(dim), f"a table of {n} keys of size {dim}")
+    as_float_dtype(dtype)
+    require_memory(20 * int(n) * int(dim), f"a table of n = {n} keys of size dim = {dim}")
 
 
 def _on_sphere(g: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -196,7 +196,7 @@ def learned(
     """
     require_memory(
         target.n * (24 * (5 * target.per_row + 24) + 8 * dim * (dim + 16)),
-        f"learning a head of size {dim}",
+        f"learning a head of size dim = {dim}",
     )
     steps = check_effort(effort)
     init_q, init_k = _start(init, target.n, dim)

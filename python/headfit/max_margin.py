@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headfit import _core
+from headfit._arguments import as_choice
 from headfit._masks import core_mask
 from headfit._memory import require_memory
 from headfit.errors import InputError
@@ -21,8 +22,7 @@ FORMS = ("tolerance", "equality")
 
 def check_form(form: str) -> None:
     """Raise an InputError for a form that does not exist."""
-    if form not in FORMS:
-        raise InputError(f"form must be one of {FORMS}; got {form!r}")
+    as_choice(form, "form", FORMS)
 
 
 def key_table(keys: Any, n: int, dim: int | None, dtype: str, seed: int) -> KeyTable:
@@ -71,7 +71,7 @@ def max_margin(
     dual active-set method (Goldfarb and Idnani 1983) re-solves from its last working set.
     `reserve` is kept of the logarithms of both tolerances, for the rounding of the queries.
     """
-    require_memory(8 * target.n * table.dim * 4, f"a head of size {table.dim}")
+    require_memory(8 * target.n * table.dim * 4, f"a head of size dim = {table.dim}")
     keys = np.ascontiguousarray(table.keys, dtype=np.float64)
     mask = core_mask(target.mask, (), (target.n, target.n))
 

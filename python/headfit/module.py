@@ -14,6 +14,7 @@ import scipy.linalg
 from numpy.typing import NDArray
 
 from headfit import _core
+from headfit._arguments import as_float_dtype, as_generator
 from headfit._arithmetic import standard_arithmetic
 from headfit._arrays import (
     FloatArray,
@@ -115,9 +116,7 @@ class SelfAttention:
 
         Its weights are built only when they are looked at.
         """
-        dim = as_count(dim, "dim", 1)
-        if np.dtype(dtype) not in (np.float32, np.float64):
-            raise InputError(f"dtype must be float32 or float64; got {dtype!r}")
+        dim, dtype = as_count(dim, "dim", 1), as_float_dtype(dtype)
         module = object.__new__(cls)
         module._settle(None, 2 * dim, dim, scale, dtype)
         return module
@@ -133,6 +132,9 @@ class SelfAttention:
         stored: FloatArray | None = self.__dict__["_weights"]
         if stored is not None:
             return stored
+        require_memory(
+            self.width**2 * self.dtype.itemsize, f"the weights of a module of dim = {self.dim}"
+        )
         identity: FloatArray = np.eye(self.width, dtype=self.dtype)
         identity.flags.writeable = False
         return identity
@@ -329,8 +331,9 @@ def random_rotation(dim: int, rng: Any = None, *, dtype: Any = np.float32) -> Se
     >>> np.allclose(W @ W.T, np.eye(4))
     True
     """
-    generator = np.random.default_rng(rng)
-    width = 2 * int(dim)
+    generator, dtype = as_generator(rng), as_float_dtype(dtype)
+    width = 2 * as_count(dim, "dim", 1)
+    require_memory(5 * 8 * width**2, f"a rotation of dim = {dim}")
     if width >= 1024 and width & (width - 1) == 0:
         weights = np.eye(width)
         for _ in range(3):

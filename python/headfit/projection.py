@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 
 from headfit import _core
+from headfit._arguments import as_choice
 from headfit._arrays import as_count, check_between, seed_from, thread_count
 from headfit._memory import require_memory
 from headfit.attention import Attention, check_scale
-from headfit.errors import InputError
 from headfit.formats import round_to
 from headfit.methods import Head
 from headfit.targets import Target, as_target
@@ -26,10 +26,8 @@ SKETCHES = ("gaussian", "rademacher")
 
 def check_options(factor: str, sketch: str) -> None:
     """Raise an InputError for a factor or a sketch that does not exist."""
-    if factor not in FACTORS:
-        raise InputError(f"factor must be one of {FACTORS}; got {factor!r}")
-    if sketch not in SKETCHES:
-        raise InputError(f"sketch must be one of {SKETCHES}; got {sketch!r}")
+    as_choice(factor, "factor", FACTORS)
+    as_choice(sketch, "sketch", SKETCHES)
 
 
 def project(
@@ -52,7 +50,7 @@ def project(
     O(n**3), there for comparison.
     """
     settings = {"factor": factor, "sketch": sketch}
-    require_memory(2 * target.n * dim * np.dtype(dtype).itemsize, f"a head of size {dim}")
+    require_memory(2 * target.n * dim * np.dtype(dtype).itemsize, f"a head of size dim = {dim}")
     if factor == "identity":
         q = np.empty((target.n, dim), dtype)
         k = np.empty((target.n, dim), dtype)
@@ -104,8 +102,7 @@ def project_attention(
     True
     """
     check_options(factor, sketch)
-    if dtype not in ("float32", "float64"):
-        raise InputError(f'dtype must be "float32" or "float64"; got {dtype!r}')
+    dtype = as_choice(dtype, "dtype", ("float32", "float64"))
     size = as_count(dim, "dim", 1)
     target = as_target(A, mask=mask, normalize=normalize, num_threads=num_threads)
     used = check_scale(scale, size)

@@ -142,7 +142,8 @@ def soft(
         target = target_matrix(target)
         dtype, shape = computed_in(target), target.shape
     require_memory(
-        dtype.itemsize * sum(shape) * dim * (3 * dim + 40), f"a soft fit of a head of size {dim}"
+        dtype.itemsize * sum(shape) * dim * (3 * dim + 40),
+        f"a soft fit of size dim = {dim}",
     )
     allowed = core_mask(mask, (), shape)
     core_target = core_target_of(target, mask)

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from headfit._arguments import check_callable
 from headfit._arithmetic import standard_arithmetic
 from headfit._arrays import as_count, check_between, seed_from, thread_count
 from headfit.attention import Attention, check_scale
@@ -141,6 +142,7 @@ def fit_soft(
     if time_limit is not None:
         time_limit = check_between(time_limit, "time_limit", 0, math.inf)
     threads = thread_count(num_threads)
+    check_callable(callback, "callback")
     head = soft(
         target,
         size,

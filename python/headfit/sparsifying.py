@@ -12,6 +12,7 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from headfit import _core
+from headfit._arguments import as_choice
 from headfit._arithmetic import standard_arithmetic
 from headfit._arrays import (
     as_array,
@@ -124,8 +125,7 @@ def _bounds(
     if per_row is None and mass is None:
         raise InputError("give per_row, the most entries of a row, or mass, the share to keep")
     share = 0.0 if mass is None else as_share(mass, "mass")
-    if on_empty not in ("raise", "keep-max"):
-        raise InputError(f'on_empty must be "raise" or "keep-max"; got {on_empty!r}')
+    as_choice(on_empty, "on_empty", ("raise", "keep-max"))
     sinks = isinstance(exempt, str)
     if sinks and exempt != "auto":
         raise InputError(f'exempt_columns must be indices or "auto"; got {exempt!r}')
@@ -347,8 +347,7 @@ def sparsify(
         source = _Matrix(M, mask)
     if 0 in source.shape:
         raise InputError(f"the matrix must have rows and columns; got shape {source.shape}")
-    if method not in ("greedy", "exact"):
-        raise InputError(f'method must be "greedy" or "exact"; got {method!r}')
+    as_choice(method, "method", ("greedy", "exact"))
     bounds = _bounds(source.shape[1], per_row, per_column, mass, exempt_columns, on_empty)
     threads = thread_count(num_threads)
     exact = method == "exact" and bounds.per_column > 0

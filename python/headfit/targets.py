@@ -11,6 +11,7 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from headfit import _core
+from headfit._arguments import as_finite, as_flag
 from headfit._arithmetic import standard_arithmetic
 from headfit._arrays import BFLOAT16, as_array, is_sparse, thread_count
 from headfit._dense_rows import csr_of_dense
@@ -146,6 +147,8 @@ class Target:
         num_threads: int | None = None,
     ) -> None:
         threads = thread_count(num_threads)
+        normalize = as_flag(normalize, "normalize")
+        sum_tolerance = as_finite(sum_tolerance, "sum_tolerance", 0)
         csr = _as_csr(A.matrix if isinstance(A, Target) else A)
         checked = core_mask(mask, (), (csr.shape[0], csr.shape[0]))
         if normalize:
@@ -154,7 +157,7 @@ class Target:
             scale = np.repeat(np.where(sums > 0, sums, 1.0), np.diff(csr.indptr))
             csr = sp.csr_array((csr.data / scale, csr.indices, csr.indptr), shape=csr.shape)
         per_row, per_column, gamma = _core.validate_target(
-            *self._parts(csr), checked, float(sum_tolerance), threads
+            *self._parts(csr), checked, sum_tolerance, threads
         )
         for name, value in {
             "matrix": csr,
@@ -198,6 +201,7 @@ def as_target(
     A: Any, *, mask: Any = None, normalize: bool = False, num_threads: int | None = None
 ) -> Target:
     """Return `A` as a Target with this mask; one that fits already is not checked again."""
+    normalize = as_flag(normalize, "normalize")
     if isinstance(A, Target) and not normalize and (mask is None or mask is A.mask):
         return A
     if isinstance(A, Target) and mask is None:

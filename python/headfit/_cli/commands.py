@@ -109,7 +109,9 @@ def _module(path: Path) -> SelfAttention:
     scale = arrays.get("scale")
     if scale is not None and (scale.size != 1 or scale.dtype.kind not in "fiu"):
         raise InputError(f"{path} must hold one number as scale; got shape {scale.shape}")
-    return SelfAttention(arrays["W_Q"], arrays["W_K"], None if scale is None else scale.item())
+    return SelfAttention(
+        arrays["W_Q"], arrays["W_K"], None if scale is None else float(scale.item())
+    )
 
 
 def fit(arguments: Any) -> int:

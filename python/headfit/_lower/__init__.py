@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
+from headfit._arguments import as_finite, as_generator
 from headfit._arrays import check_between
 from headfit._lower._general import Counting, counting, random_keys_dim
 from headfit._lower._hull import Hull, hull
@@ -14,7 +15,6 @@ from headfit._lower._problem import Candidate, Problem, Witness
 from headfit._lower._traces import Family, Traces, counted, shattering
 from headfit._lower._weights import Block, weights
 from headfit._text import mask_text
-from headfit.errors import InputError
 from headfit.targets import Target, as_target
 
 __all__ = [
@@ -150,13 +150,12 @@ def lower(
     LowerBound(d >= 4: 512 keys are vertices of their hull, and 512 supports ... planar graph has)
     """
     leak = check_between(leak, "leak", 0, 1)
-    if not 0 <= float(distortion) < math.inf:
-        raise InputError(f"distortion must be finite and at least 0; got {distortion!r}")
+    distortion = as_finite(distortion, "distortion", 0)
     limit = check_between(time_limit, "time_limit", 0, math.inf)
     if mask is None and isinstance(A, Target):
         mask = A.mask
     target = as_target(A, mask=mask)
-    problem = Problem.of(target, leak, float(distortion), limit, rng)
+    problem = Problem.of(target, leak, distortion, limit, as_generator(rng))
     candidates = [order(problem), hull(problem), weights(problem)]
     for kind in ("columns", "rows"):
         family = Family(problem, kind)
@@ -171,6 +170,6 @@ def lower(
         witness=best.witness,
         candidates=tuple(candidates),
         leak=leak,
-        distortion=float(distortion),
+        distortion=distortion,
         mask=mask,
     )

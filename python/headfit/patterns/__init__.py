@@ -65,3 +65,7 @@ __all__ = [
     "strided",
     "tree",
 ]
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

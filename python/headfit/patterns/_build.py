@@ -11,7 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
+from headfit._arguments import as_choice, as_generator, as_number
 from headfit._arrays import as_count
+from headfit._memory import require_memory
 from headfit.errors import InputError, TargetError
 
 Weights: TypeAlias = Literal["uniform", "random"]
@@ -28,18 +30,17 @@ def checked_tokens(n: SupportsIndex) -> int:
     return as_count(n, "n", 1, MOST_TOKENS)
 
 
+def check_entries(count: int, n: int) -> None:
+    """Refuse a pattern whose entries, with what it takes to place them, do not fit in memory."""
+    require_memory(40 * (count + n), f"a pattern of n = {n} tokens with up to {count} entries")
+
+
 def checked_choice(name: str, value: str, allowed: Sequence[str]) -> str:
-    if value not in allowed:
-        listed = " or ".join(repr(choice) for choice in allowed)
-        raise InputError(f"{name} must be {listed}; got {value!r}")
-    return value
+    return as_choice(value, name, allowed)
 
 
 def checked_positive(name: str, value: float) -> float:
-    try:
-        number = float(value)
-    except (TypeError, ValueError):
-        number = math.nan
+    number = as_number(value, name, "be a finite number above 0")
     if not (math.isfinite(number) and number > 0):
         raise InputError(f"{name} must be a finite number above 0; got {value!r}")
     return number
@@ -61,20 +62,13 @@ class Style:
         rng: Seed,
         allowed: Sequence[str] = ("uniform", "random"),
     ) -> Style:
-        try:
-            ratio = float(gamma)
-        except (TypeError, ValueError):
-            ratio = math.nan
+        ratio = as_number(gamma, "gamma", "be a finite number of at least 1")
         if not (math.isfinite(ratio) and ratio >= 1):
             raise InputError(f"gamma must be a finite number of at least 1; got {gamma!r}")
         if weights is None:
             weights = "random" if ratio > 1 else "uniform"
         checked_choice("weights", weights, allowed)
-        try:
-            generator = np.random.default_rng(rng)
-        except (TypeError, ValueError) as error:
-            raise InputError(f"rng must be a seed or a Generator; got {rng!r}") from error
-        return cls(weights, ratio, generator)
+        return cls(weights, ratio, as_generator(rng))
 
     @property
     def log_cap(self) -> float:
@@ -134,6 +128,7 @@ def row_starts(counts: Ints) -> Ints:
 
 def shifted_columns(n: int, offsets: Ints, boundary: str) -> Ints:
     """``i + offset`` for every row ``i``, wrapped or left outside for from_rows to drop."""
+    check_entries(n * len(offsets), n)
     columns = np.arange(n)[:, None] + offsets
     return columns % n if boundary == "wrap" else columns
 

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from scipy import sparse
 
+from headfit._arguments import as_flag
 from headfit._arrays import as_array
 from headfit._sparse import checked_csr
 from headfit.errors import InputError, TargetError
@@ -60,6 +61,8 @@ def from_graph(
            [1. , 0. , 0. ]])
     """
     style = Style.of(weights, gamma, rng)
+    if self_loops is not None:
+        self_loops = as_flag(self_loops, "self_loops")
     rows, columns, n = _edges_of(graph)
     if self_loops is not None:
         proper = rows != columns

@@ -17,6 +17,7 @@ from headfit.patterns._build import (
     Seed,
     Style,
     Weights,
+    check_entries,
     checked_choice,
     checked_positive,
     row_starts,
@@ -118,6 +119,7 @@ def knn(
         checked_positive("bandwidth", bandwidth)
     if cap < k and on_short == "raise":
         raise InputError(f"per_column must be at least k = {k}; got {cap} (all rows need k)")
+    check_entries(3 * n * k, n)
     neighbours = Neighbours(places)
     pairs = capped(neighbours, k, cap) if cap < n - 1 else neighbours.nearest(np.arange(n), k)
     return _knn_pattern(pairs, n, k, on_short, bandwidth, style)

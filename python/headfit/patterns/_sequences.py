@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from headfit import _core
+from headfit._arguments import as_flag
 from headfit._arrays import as_array, as_count
 from headfit.errors import InputError
 from headfit.patterns._build import (
@@ -17,6 +18,7 @@ from headfit.patterns._build import (
     Seed,
     Style,
     Weights,
+    check_entries,
     checked_choice,
     checked_tokens,
     from_edges,
@@ -56,6 +58,7 @@ def random_regular(
     n = checked_tokens(n)
     k = as_count(k, "k", 1, n)
     style = Style.of(weights, gamma, rng)
+    check_entries(n * k, n)
     columns = _regular_columns(n, k, style)
     return weighted(np.arange(0, n * k + 1, k), columns.ravel(), n, style)
 
@@ -87,6 +90,7 @@ def permutation(
     array([1., 1., 1., 1.])
     """
     n = checked_tokens(n)
+    check_entries(n, n)
     style = Style.of(weights, gamma, rng)
     return weighted(np.arange(n + 1), style.rng.permutation(n), n, style)
 
@@ -156,6 +160,7 @@ def causal_band(
     """
     n = checked_tokens(n)
     reach = min(as_count(width, "width", 0), n - 1)
+    check_entries(n * (reach + 1), n)
     style = Style.of(weights, gamma, rng)
     return from_rows(shifted_columns(n, np.arange(-reach, 1), "clip"), n, style)
 
@@ -201,10 +206,11 @@ def dilated(
     # Further steps fall outside, or wrap to where one has been: steps repeat modulo n.
     if boundary == "wrap":
         dilation %= n
-        steps = np.arange(-min(width, n // 2), min(width, n // 2) + 1)
+        reach = min(width, n // 2)
     else:
         reach = min(width, (n - 1) // dilation)
-        steps = np.arange(-reach, reach + 1)
+    check_entries(n * (2 * reach + 1), n)
+    steps = np.arange(-reach, reach + 1)
     return from_rows(shifted_columns(n, dilation * steps, boundary), n, style)
 
 
@@ -287,6 +293,7 @@ def strided(
     stride = as_count(stride, "stride", 1)
     reach = min(stride if window is None else as_count(window, "window", 0), n - 1)
     style = Style.of(weights, gamma, rng)
+    check_entries(n * (reach + 1 + n // stride) * (1 if as_flag(causal, "causal") else 2), n)
     back = np.union1d(np.arange(reach + 1), np.arange(0, n, stride))
     offsets = -back if causal else np.union1d(-back, back)
     return from_rows(shifted_columns(n, offsets, "clip"), n, style)
@@ -319,6 +326,7 @@ def block(
     """
     n = checked_tokens(n)
     size = min(as_count(size, "size", 1), n)
+    check_entries(n * size, n)
     style = Style.of(weights, gamma, rng)
     first = np.arange(n) // size * size
     return from_rows(first[:, None] + np.arange(size), n, style)
@@ -374,6 +382,7 @@ def bigbird(
     n_random = as_count(n_random, "n_random", 0, n)
     checked_choice("boundary", boundary, BOUNDARIES)
     style = Style.of(weights, gamma, rng)
+    check_entries(n * (2 * reach + 1 + 2 * n_global + n_random), n)
     near = shifted_columns(n, np.arange(-reach, reach + 1), boundary)
     far = _regular_columns(n, n_random, style) if n_random else np.empty((n, 0), np.int32)
     shared = np.broadcast_to(np.arange(n_global), (n, n_global))
@@ -470,6 +479,7 @@ def induction(
     first = row_starts(np.bincount(ids, minlength=values.size))[ids[order]]
     seen = np.arange(n) - first  # how often the token at order[a] occurred before
     taken = seen if which == "all" else np.minimum(seen, 1)
+    check_entries(int(taken.sum()), n)
     rows = order.repeat(taken)
     # The a-th position in order takes the `taken` entries right before it in order.
     back = np.arange(rows.size) - np.repeat(row_starts(taken)[:-1], taken) + 1

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
+from headfit._arguments import as_flag
 from headfit._arrays import as_count
 from headfit.patterns._build import (
     BOUNDARIES,
@@ -15,6 +16,7 @@ from headfit.patterns._build import (
     Seed,
     Style,
     Weights,
+    check_entries,
     checked_choice,
     checked_tokens,
     diagonal_or_nothing,
@@ -63,6 +65,8 @@ def grid2d(
     checked_choice("boundary", boundary, BOUNDARIES)
     style = Style.of(weights, gamma, rng)
     n = height * width
+    diagonals, self_loops = as_flag(diagonals, "diagonals"), as_flag(self_loops, "self_loops")
+    check_entries(4 * 9 * n, n)
     steps = np.array([(r, c) for r in (-1, 0, 1) for c in (-1, 0, 1) if r or c])
     if not diagonals:
         steps = steps[(steps == 0).any(axis=1)]
@@ -112,9 +116,10 @@ def tree(
     n = checked_tokens(n)
     arity = min(as_count(arity, "arity", 1), n)
     style = Style.of(weights, gamma, rng)
+    check_entries(6 * n, n)
     child = np.arange(1, n)
     parent = (child - 1) // arity
-    alone = np.arange(n) if self_loops or n == 1 else np.empty(0, np.int64)
+    alone = np.arange(n) if as_flag(self_loops, "self_loops") or n == 1 else np.empty(0, np.int64)
     rows = np.concatenate([child, parent, alone])
     return from_edges(rows, np.concatenate([parent, child, alone]), n, style)
 
@@ -192,9 +197,10 @@ def hypercube(
     """
     n = checked_tokens(n)
     bits = range((n - 1).bit_length())
-    return _flips(n, bits, self_loops, Style.of(weights, gamma, rng))
+    return _flips(n, bits, as_flag(self_loops, "self_loops"), Style.of(weights, gamma, rng))
 
 
 def _flips(n: int, bits: Sequence[int], self_loops: bool, style: Style) -> Pattern:
+    check_entries(2 * n * (len(bits) + 1), n)
     flipped = np.arange(n)[:, None] ^ (np.int64(1) << np.array(bits, dtype=np.int64))
     return from_rows(np.hstack([flipped, diagonal_or_nothing(n, self_loops)]), n, style)

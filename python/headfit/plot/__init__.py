@@ -32,3 +32,7 @@ __all__ = [
     "search",
     "tiles",
 ]
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from headfit._arguments import shown
 from headfit.errors import InputError
 
 if TYPE_CHECKING:
@@ -22,11 +23,56 @@ def matplotlib() -> Any:
     """Return the package with what pictures need, or say which extra has it."""
     try:
         import matplotlib
+        import matplotlib.axes
         import matplotlib.colors
+        import matplotlib.scale
         import matplotlib.ticker
     except ImportError as error:
         raise ImportError(MISSING) from error
     return matplotlib
+
+
+def check_axes(ax: Any, name: str = "ax") -> None:
+    """Raise an InputError for what is neither None nor axes of Matplotlib."""
+    if ax is not None and not isinstance(ax, matplotlib().axes.Axes):
+        raise InputError(f"{name} must be Matplotlib axes; got {shown(ax)}")
+
+
+def listed_axes(axes: Any) -> list[Any]:
+    """Return axes given as a sequence or an array of any shape, or raise an InputError."""
+    try:
+        places = list(axes.flat) if hasattr(axes, "flat") else list(axes)
+    except TypeError as error:
+        raise InputError(f"axes must be a sequence of axes; got {shown(axes)}") from error
+    for place in places:
+        if place is None:
+            raise InputError("axes must be Matplotlib axes; got None among them")
+        check_axes(place, "axes")
+    return places
+
+
+def check_colors(cmap: Any, norm: Any) -> None:
+    """Raise an InputError for a colour map or a scale of colours that Matplotlib does not know."""
+    package = matplotlib()
+    known = isinstance(cmap, package.colors.Colormap)
+    if not known and not (isinstance(cmap, str) and cmap in package.colormaps):
+        raise InputError(f"cmap must be a colour map or the name of one; got {shown(cmap)}")
+    if norm is not None and not isinstance(norm, (package.colors.Normalize, str)):
+        raise InputError(f"norm must be a Normalize or None; got {shown(norm)}")
+    if isinstance(norm, str) and norm not in package.scale.get_scale_names():
+        raise InputError(f"norm must be a Normalize or the name of a scale; got {norm!r}")
+
+
+def check_tokens(tokens: Any, shape: tuple[int, ...]) -> None:
+    """Raise an InputError unless there is a label for each position of a square matrix."""
+    try:
+        count = len(tokens)
+    except TypeError as error:
+        raise InputError(f"tokens must be a sequence of labels; got {shown(tokens)}") from error
+    if shape != (count, count):
+        raise InputError(
+            f"tokens must label both sides of a square matrix; got {count} for {shape}"
+        )
 
 
 def new_axes(count: int = 1, size: tuple[float, float] = (5.0, 5.0)) -> list[Axes]:
@@ -58,10 +104,7 @@ def count_ticks(ax: Axes) -> None:
 
 def label_tokens(ax: Axes, tokens: Sequence[Any], shape: tuple[int, int]) -> None:
     """Name the positions, as many as can be read."""
-    if shape != (len(tokens), len(tokens)):
-        raise InputError(
-            f"tokens must label both sides of a square matrix; got {len(tokens)} for {shape}"
-        )
+    check_tokens(tokens, shape)
     box = ax.get_window_extent()
     points = 72 * min(box.width, box.height) / float(ax.figure.dpi)
     step = max(1, -(-len(tokens) * _POINTS_A_LABEL // points))

@@ -11,7 +11,7 @@ from headfit._text import number
 from headfit.certificate import Certificate
 from headfit.errors import InputError
 from headfit.fit_result import Fit
-from headfit.plot._axes import BLUE, ORANGE, matplotlib, new_axes
+from headfit.plot._axes import BLUE, ORANGE, check_axes, matplotlib, new_axes
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -59,6 +59,7 @@ def certificate(c: Certificate | Fit, *, ax: Axes | None = None) -> tuple[Line2D
     judged = c.certificate if isinstance(c, Fit) else c
     if not isinstance(judged, Certificate):
         raise InputError(f"c must be a Certificate or a Fit; got {type(c).__name__}")
+    check_axes(ax)
     ax = new_axes(size=(6.4, 4.6))[0] if ax is None else ax
     kinds = (
         ("leak", judged.row_leak, judged.leak_tolerance, ORANGE, "-"),

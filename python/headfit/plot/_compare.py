@@ -8,11 +8,22 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import scipy.sparse as sp
 
-from headfit._arrays import check_between
+from headfit._arguments import as_finite, as_flag
+from headfit._arrays import as_count, check_between
 from headfit._text import number
 from headfit.errors import InputError
 from headfit.fit_result import Fit
-from headfit.plot._axes import INK, ORANGE, half_pixels, label_tokens, matplotlib, new_axes
+from headfit.plot._axes import (
+    INK,
+    ORANGE,
+    check_colors,
+    check_tokens,
+    half_pixels,
+    label_tokens,
+    listed_axes,
+    matplotlib,
+    new_axes,
+)
 from headfit.plot._errors import Errors, difference_errors, tolerance_errors
 from headfit.plot._matrix import add_colorbar, draw_cells, root_norm, weight_name
 from headfit.plot._source import Source, source
@@ -99,9 +110,18 @@ def compare(
     left, right = source(A), source(M)
     if left.shape != right.shape:
         raise InputError(f"A and M must have one shape; got {left.shape} and {right.shape}")
-    if colorbar is None:
-        colorbar = axes is None
-    places = new_axes(3, (5.4, 4.8)) if axes is None else list(axes)
+    check_colors(cmap, norm)
+    as_flag(relative, "relative")
+    if tokens is not None:
+        check_tokens(tokens, left.shape)
+    colorbar = axes is None if colorbar is None else as_flag(colorbar, "colorbar")
+    if leak is not None:
+        leak = check_between(leak, "leak", 0, 1)
+    if distortion is not None:
+        distortion = as_finite(distortion, "distortion", 0)
+    if pixels is not None:
+        pixels = as_count(pixels, "pixels", 1)
+    places = new_axes(3, (5.4, 4.8)) if axes is None else listed_axes(axes)
     if len(places) not in (2, 3):
         raise InputError(f"axes must be two or three; got {len(places)}")
     pixels = half_pixels(places[0]) if pixels is None else pixels
@@ -148,9 +168,6 @@ def _draw_errors(
             if distortion is None
             else distortion,
         }
-        check_between(tolerances["leak"], "leak", 0, 1)
-        if not 0 <= tolerances["distortion"] < np.inf:
-            raise InputError(f"distortion must be finite and at least 0; got {distortion!r}")
         found = tolerance_errors(target, M, tolerances["leak"], tolerances["distortion"], pixels)
         colors = matplotlib().colormaps["Blues"].with_extremes(over=ORANGE)
         norm = matplotlib().colors.Normalize(0.0, 1.0)

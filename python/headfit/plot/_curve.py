@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from headfit._arguments import as_finite, shown
+from headfit._arrays import as_array
 from headfit.errors import InputError
-from headfit.plot._axes import BLUE, GREY, INK, matplotlib, new_axes
+from headfit.plot._axes import BLUE, GREY, INK, check_axes, matplotlib, new_axes
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -60,6 +62,11 @@ def curve(
     ['fitted, mean row', 'fitted, worst row']
     """
     ticker = matplotlib().ticker
+    check_axes(ax)
+    if tv is not None:
+        tv = as_finite(tv, "tv", 0)
+    if not isinstance(names, (tuple, list)) or [type(name) for name in names] != [str, str]:
+        raise InputError(f"names must be two texts; got {shown(names)}")
     parts = [("curve", names[0], BLUE, "o"), ("baseline", names[1], GREY, "s")]
     given = []
     for part, name, color, marker in parts:
@@ -98,7 +105,7 @@ def _columns(data: Any, part: str) -> tuple[NDArray[Any], NDArray[Any], NDArray[
     """The three sequences, in order of size."""
     try:
         dim, mean, worst = (
-            np.asarray(data[key] if isinstance(data, dict) else getattr(data, key))
+            as_array(data[key] if isinstance(data, dict) else getattr(data, key), part)
             for key in ("dim", "tv_mean", "tv_worst")
         )
     except (AttributeError, KeyError) as error:
@@ -108,6 +115,8 @@ def _columns(data: Any, part: str) -> tuple[NDArray[Any], NDArray[Any], NDArray[
             f"{part} must have sequences of one length; "
             f"got {dim.shape}, {mean.shape} and {worst.shape}"
         )
+    if any(x.dtype.kind not in "fiu" for x in (dim, mean, worst)):
+        raise InputError(f"{part} must hold numbers")
     order = np.argsort(dim, kind="stable")
     return dim[order], mean[order], worst[order]
 

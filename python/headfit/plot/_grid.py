@@ -8,11 +8,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from headfit._arrays import as_stored_array, is_sparse
+from headfit._arguments import as_flag, shown
+from headfit._arrays import as_array, as_count, as_stored_array, is_sparse
 from headfit.attention import Attention
 from headfit.errors import InputError
 from headfit.fit_result import Fit
-from headfit.plot._axes import matplotlib, new_axes
+from headfit.plot._axes import check_colors, listed_axes, matplotlib, new_axes
 from headfit.plot._matrix import draw_cells, root_norm, weight_name
 from headfit.plot._source import source
 from headfit.plot._tiles import tiles
@@ -88,8 +89,18 @@ def heads_grid(
     count = len(matrices)
     if not count:
         raise InputError("heads must have at least one; got none")
-    names = [".".join(map(str, i)) for i in np.ndindex(shape)] if titles is None else list(titles)
-    places = list(np.ravel(axes)) if axes is not None else _new_grid(shape)
+    check_colors(cmap, norm)
+    as_flag(relative, "relative")
+    if pixels is not None:
+        pixels = as_count(pixels, "pixels", 1)
+    names = [".".join(map(str, i)) for i in np.ndindex(shape)]
+    if titles is not None:
+        if isinstance(titles, str) or not isinstance(titles, (Sequence, np.ndarray)):
+            raise InputError(f"titles must be a sequence of texts; got {shown(titles)}")
+        names = [str(title) for title in titles]
+        if len(names) != count:
+            raise InputError(f"titles must be one for each of {count} heads; got {len(names)}")
+    places = listed_axes(np.ravel(axes)) if axes is not None else _new_grid(shape)
     for name, given in (("titles", names), ("axes", places)):
         if len(given) != count:
             raise InputError(f"{name} must be one for each of {count} heads; got {len(given)}")
@@ -137,7 +148,7 @@ def _split(q: Any, k: Any, scale: Any, mask: Any) -> tuple[tuple[int, ...], list
     k = np.broadcast_to(k, (*lead, *k.shape[-2:]))
     masks = mask
     if mask is not None and not isinstance(mask, (str, tuple)) and not is_sparse(mask):
-        masks = np.broadcast_to(np.asarray(mask), (*lead, q.shape[-2], k.shape[-2]))
+        masks = np.broadcast_to(as_array(mask, "mask"), (*lead, q.shape[-2], k.shape[-2]))
     return lead, [
         Attention(q[i], k[i], scale=scale, mask=masks[i] if masks is not mask else mask)
         for i in np.ndindex(lead)

@@ -12,7 +12,7 @@ from headfit._text import number
 from headfit.certificate import certify
 from headfit.errors import InputError
 from headfit.fit_result import Fit
-from headfit.plot._axes import BLUE, GREY, INK, ORANGE, matplotlib, new_axes
+from headfit.plot._axes import BLUE, GREY, INK, ORANGE, check_axes, matplotlib, new_axes
 from headfit.plot._source import as_attention
 from headfit.targets import as_target
 
@@ -89,6 +89,7 @@ def keys(
     (3, 61)
     """
     matplotlib()
+    check_axes(ax)
     head = as_attention(M)
     if head is None or head.stored[0].ndim != 2:
         raise InputError("M must be a Fit or an Attention of one head: keys have queries")

@@ -8,7 +8,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from headfit.plot._axes import count_ticks, half_pixels, label_tokens, matplotlib, new_axes
+from headfit._arguments import as_flag
+from headfit.plot._axes import (
+    check_axes,
+    check_colors,
+    check_tokens,
+    count_ticks,
+    half_pixels,
+    label_tokens,
+    matplotlib,
+    new_axes,
+)
 from headfit.plot._source import source
 from headfit.plot._tiles import tiles
 
@@ -77,6 +87,13 @@ def attention(
     """
     matplotlib()
     shape = source(M).shape
+    check_axes(ax)
+    check_colors(cmap, norm)
+    as_flag(relative, "relative")
+    if tokens is not None:
+        check_tokens(tokens, shape)
+    if colorbar is not None:
+        as_flag(colorbar, "colorbar")
     if colorbar is None:
         colorbar = ax is None
     ax = new_axes(size=(5.6, 5.0))[0] if ax is None else ax

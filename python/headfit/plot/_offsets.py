@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from headfit._arguments import as_choice
 from headfit._head_table import HeadTable
 from headfit.analysis import describe
 from headfit.attention import Attention
 from headfit.errors import InputError
 from headfit.fit_result import Fit
-from headfit.plot._axes import BLUE, matplotlib, new_axes
+from headfit.plot._axes import BLUE, check_axes, check_colors, matplotlib, new_axes
 from headfit.plot._matrix import add_colorbar, root_norm
 from headfit.plot._source import as_attention
 
@@ -83,8 +84,9 @@ def offsets(
     ['0.06', '0.94', '0.00']
     """
     matplotlib()
-    if bins not in ("auto", "each", "doubling"):
-        raise InputError(f'bins must be "auto", "each" or "doubling"; got {bins!r}')
+    as_choice(bins, "bins", ("auto", "each", "doubling"))
+    check_axes(ax)
+    check_colors(cmap, None)
     table = _table(heads, K, scale, mask)
     distance, mass = _occurring(table)
     each = bins == "each" or (bins == "auto" and distance.size <= _MOST_BARS)

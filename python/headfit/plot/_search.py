@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from headfit.errors import InputError
 from headfit.fit_result import Fit, Trial
-from headfit.plot._axes import BLUE, GREY, INK, ORANGE, matplotlib, new_axes
+from headfit.plot._axes import BLUE, GREY, INK, ORANGE, check_axes, matplotlib, new_axes
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -62,6 +62,7 @@ def search(fit: Fit, *, ax: Axes | None = None) -> SearchPicture:
     ticker = matplotlib().ticker
     if not isinstance(fit, Fit) or fit.search is None:
         raise InputError("fit must be one whose size was searched for: fit(A) without dim")
+    check_axes(ax)
     ax = new_axes(size=(6.4, 4.0))[0] if ax is None else ax
     trials = fit.search.trials
     dims = [t.dim for t in trials]

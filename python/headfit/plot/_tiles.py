@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -9,7 +10,9 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
+from headfit._arguments import as_flag
 from headfit._arrays import as_count
+from headfit._memory import require_memory
 from headfit.plot._source import source
 
 _BLOCK_ENTRIES = 1 << 23  # entries of the matrix in memory at a time
@@ -50,8 +53,10 @@ def tiles(M: Any, pixels: int, *, relative: bool = False) -> NDArray[np.float64]
     array([[2., 0.],
            [0., 4.]])
     """
-    pixels = as_count(pixels, "pixels", 1)
+    pixels, relative = as_count(pixels, "pixels", 1), as_flag(relative, "relative")
     matrix = source(M)
+    cells = math.prod(min(size, pixels) for size in matrix.shape)
+    require_memory(24 * cells, f"a picture of {cells} cells (pixels = {pixels})")
     pool = Pool(matrix.shape, pixels)
     if matrix.sparse is not None:
         pool.add_sparse(matrix.sparse, relative)

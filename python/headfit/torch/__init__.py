@@ -34,3 +34,7 @@ __all__ = [
     "save_safetensors",
     "to_multihead_attention",
 ]
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

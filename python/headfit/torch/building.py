@@ -9,7 +9,9 @@ import numpy as np
 import torch
 
 import headfit as hf
+from headfit._arguments import as_flag, as_generator
 from headfit._arrays import FloatArray, as_count
+from headfit._memory import require_memory
 from headfit.errors import InputError
 from headfit.torch.fitted import FittedAttention, checked
 
@@ -88,12 +90,14 @@ def to_multihead_attention(
     True
     """
     heads = checked(fits)
+    batch_first, bias = as_flag(batch_first, "batch_first"), as_flag(bias, "bias")
     sizes = tuple(head.dim for head in heads)
     least = 8 * math.ceil(2 * max(sizes) / 8)
     size = least if head_dim is None else as_count(head_dim, "head_dim", least)
     if size % 8:
         raise InputError(f"head_dim must be a multiple of 8; got {size}")
     width = len(heads) * size
+    require_memory(10 * 8 * width**2, f"a module of {len(heads)} heads of head_dim = {size}")
     w_q, w_k = np.zeros((2, width, width))
     for h, d in enumerate(sizes):
         own = h * size + np.arange(d)
@@ -101,7 +105,7 @@ def to_multihead_attention(
     w_v = w_out = np.eye(width)
     rotation: FloatArray | None = None
     if rng is not None:
-        generator = np.random.default_rng(rng)
+        generator = as_generator(rng)
         rotation = hf.random_rotation(width // 2, generator, dtype=np.float64).weights
         for h in range(len(heads)):
             rows = slice(h * size, (h + 1) * size)

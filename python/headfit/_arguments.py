@@ -1,0 +1,86 @@
+"""Plain arguments: numbers, choices, truth values, seeds. Each check names what it refuses."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from headfit.errors import InputError
+
+
+def shown(value: Any) -> str:
+    """Return a value as messages show it: its repr, if that is short and there is one."""
+    try:
+        text = repr(value)
+    except Exception:  # of a class of the caller
+        return f"a {type(value).__name__}"
+    return text if len(text) <= 100 else f"{text[:80]}... ({type(value).__name__})"
+
+
+def as_number(value: Any, name: str, expected: str = "be a number") -> float:
+    """Return a real number as a float; texts, truth values and arrays are none."""
+    is_number = not isinstance(value, (str, bytes, bytearray, bool, np.bool_, np.ndarray))
+    if isinstance(value, np.ndarray) and value.ndim == 0 and value.dtype.kind in "fiu":
+        is_number = True
+    if is_number:
+        try:
+            return float(value)
+        except OverflowError:
+            return math.inf if value > 0 else -math.inf  # an integer beyond all floats
+        except Exception as error:
+            raise InputError(f"{name} must {expected}; got {shown(value)}") from error
+    raise InputError(f"{name} must {expected}; got {shown(value)}")
+
+
+def as_finite(value: Any, name: str, least: float) -> float:
+    """Return a finite number that is at least `least`."""
+    expected = f"be finite and at least {least:g}"
+    number = as_number(value, name, expected)
+    if not least <= number < math.inf:
+        raise InputError(f"{name} must {expected}; got {shown(value)}")
+    return number
+
+
+def as_flag(value: Any, name: str) -> bool:
+    """Return True or False; numbers and texts are neither."""
+    if not isinstance(value, (bool, np.bool_)):
+        raise InputError(f"{name} must be True or False; got {shown(value)}")
+    return bool(value)
+
+
+def as_choice(value: Any, name: str, allowed: Sequence[str]) -> str:
+    """Return one of some words."""
+    if not isinstance(value, str) or value not in allowed:
+        listed = " or ".join(repr(word) for word in allowed)
+        raise InputError(f"{name} must be {listed}; got {shown(value)}")
+    return value
+
+
+def as_generator(rng: Any, name: str = "rng") -> np.random.Generator:
+    """Return a generator for a seed, or the generator that is given."""
+    try:
+        if isinstance(rng, (bool, np.bool_)):
+            raise TypeError("a truth value is no seed")
+        return np.random.default_rng(rng)
+    except Exception as error:
+        raise InputError(f"{name} must be a seed or a Generator; got {shown(rng)}") from error
+
+
+def check_callable(value: Any, name: str) -> None:
+    """Raise an InputError for what is neither None nor can be called."""
+    if value is not None and not callable(value):
+        raise InputError(f"{name} must be callable or None; got {shown(value)}")
+
+
+def as_float_dtype(dtype: Any, name: str = "dtype") -> np.dtype[Any]:
+    """Return float32 or float64, given as a dtype or its name."""
+    try:
+        found: np.dtype[Any] | None = np.dtype(dtype) if dtype is not None else None
+    except Exception:
+        found = None
+    if found is None or found not in (np.dtype(np.float32), np.dtype(np.float64)):
+        raise InputError(f"{name} must be float32 or float64; got {shown(dtype)}")
+    return found

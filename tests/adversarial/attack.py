@@ -65,6 +65,16 @@ def stored(x: np.ndarray, dtype: str, form: str = "plain") -> Any:
         return np.ascontiguousarray(x, dtype)
 
 
+def with_stored_zeros(A: np.ndarray) -> sp.coo_array:
+    """Return A as a sparse array that stores zeros of both signs, in no order."""
+    n = len(A)
+    rows, columns = np.divmod(np.arange(n * n)[::-1], n)
+    values = A[rows, columns]
+    values[values == 0] *= -1
+    kept = (values != 0) | (columns % 2 == 0)
+    return sp.coo_array((values[kept], (rows[kept], columns[kept])), shape=A.shape)
+
+
 class Call:
     """A head as arguments of `certify`, made once and called with several tolerances."""
 
@@ -74,7 +84,7 @@ class Call:
         self.apart = apart  # Q and K given to certify itself, and the target as a matrix
         # Made before flushing is on, which would change them.
         self.arrays = self._arrays()
-        self.target = sp.csr_array(head.A) if apart else None
+        self.target = with_stored_zeros(head.A) if apart else None
         self.made: tuple[tuple, dict] | None = None
 
     def _arrays(self) -> tuple[Any, ...]:
@@ -108,7 +118,9 @@ class Call:
                 keywords.update(scale=h.scale, mask=h.mask)
                 self.made = (A, *arrays), keywords
             else:
-                self.made = (A, hf.Attention(*arrays, scale=h.scale, mask=h.mask)), keywords
+                usual = h.scale == 1 / math.sqrt(h.Q.shape[1])
+                scale = None if usual else h.scale
+                self.made = (A, hf.Attention(*arrays, scale=scale, mask=h.mask)), keywords
         return self.made
 
     def __call__(self, tolerances: Tolerances) -> Any:

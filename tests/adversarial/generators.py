@@ -360,7 +360,9 @@ def exact_product(Q: np.ndarray, K: np.ndarray, scale: float) -> tuple[list, int
     return dyadic.product([[whole * x for x in row] for row in q], k), f + g + h - 53
 
 
-def _scale_for(rng, plan: Plan, d: int) -> float | None:
+def _scale_for(rng, plan: Plan, d: int) -> float:
+    if abs(plan.t - plan.a - plan.b) < 5 and rng.random() < 0.2:
+        return 1 / math.sqrt(d)  # what None stands for
     if plan.scale is not None:
         return plan.scale * rng.choice([1.0, 1.0, 1.0, -1.0])
     exponent = min(max(plan.t - plan.a - plan.b, -1073.0), 1023.0)
@@ -556,7 +558,7 @@ def matrix_head(rng, family: str, dtype: str) -> Head:
         M = stored_numbers(M, dtype)
     if rng.random() < 0.1:
         M[rng.random((n, n)) < 0.3] = 0
-    M[~allowed] = 0
+    M[~allowed] = rng.choice([0.0, -0.0])
     wholes, exponent = dyadic.integers(np.round(np.maximum(logits, -1e15) * 2**10))
     A = target_for(rng, wholes, exponent - 10, allowed, _kind(rng, plan))
     if plan.look in ("ones", "repeated") and rng.random() < 0.5:  # exactly the target

@@ -72,7 +72,7 @@ class CertificateFold {
   void finish(Index i, const Row& row) {
     const SupportRow support =
         enclose_support(scan_.target, scan_.source.scale, queries_, keys_, scan_.norms,
-                        scan_.reading, i, logits_);
+                        scan_.reading, i, query_, logits_);
     CertificateRows& out = scan_.out;
     const auto at = static_cast<std::size_t>(i);
     Enclosure leak{0, 0};
@@ -128,6 +128,7 @@ class CertificateFold {
   std::vector<Row> rows_;
   Checkpoints pace_;
   HeadRows<T> queries_, keys_;
+  Eigen::RowVectorXd query_;
   std::vector<double> logits_;  // of a support
 };
 

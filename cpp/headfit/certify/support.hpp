@@ -89,16 +89,17 @@ struct SupportRow {
   Index lowest = -1;
 };
 
-// `logits` takes the logits of the support as computed, rounded if the reading says so. They are
-// multiplied as the stream multiplies: the scale first, then the key.
+// `q` takes the row's query times the scale, `logits` the logits of the support as computed,
+// rounded if the reading says so. They are multiplied as the stream multiplies: the scale first,
+// then the key.
 template <class T>
 SupportRow enclose_support(const Target& target, double scale, HeadRows<T>& queries,
                            HeadRows<T>& keys, const Norms& norms, const Reading& reading, Index i,
-                           std::vector<double>& logits) {
+                           Eigen::RowVectorXd& q, std::vector<double>& logits) {
   // (scale * q).k in double: d roundings of the dot product and one of the scale.
   const Index depth = queries.heads().cols;
   const DotBound bound = DotBound::of<double>(depth, depth + 1);
-  const auto q = (scale * queries.row(0, i).template cast<double>()).eval();
+  q = scale * queries.row(0, i).template cast<double>();
   const auto columns = target.row_columns(i);
   const auto weights = target.row_weights(i);
   SupportRow row;

@@ -9,6 +9,7 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from headfit._arrays import BFLOAT16, BLOCK, widened
+from headfit._memory import require_memory
 
 INT32_MAX = 2**31 - 1
 
@@ -26,7 +27,9 @@ def csr_of_dense(matrix: NDArray[Any]) -> sp.csr_array:
         counts[block] = np.count_nonzero(_comparable(matrix[block]), axis=1)
     starts = np.concatenate(([0], np.cumsum(counts)))
     index = np.int32 if max(int(starts[-1]), cols) <= INT32_MAX else np.int64
-    columns: NDArray[Any] = np.empty(int(starts[-1]), index)
+    nonzeros = int(starts[-1])
+    require_memory(nonzeros * (8 + np.dtype(index).itemsize), f"{nonzeros} nonzeros of A")
+    columns: NDArray[Any] = np.empty(nonzeros, index)
     values = np.empty(columns.size)
     for block in blocks:
         part = matrix[block]

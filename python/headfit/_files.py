@@ -16,6 +16,7 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from headfit._arguments import shown
 from headfit.errors import FileError, InputError, MissingFileError
 
 UNFINISHED = re.compile(r"\.headfit-[0-9a-f]{16}\.tmp")
@@ -30,9 +31,9 @@ def as_path(path: Any, name: str) -> str:
     try:
         text = os.fspath(path)
     except TypeError as error:
-        raise InputError(f"{name} must be a str or a path; got {path!r}") from error
+        raise InputError(f"{name} must be a str or a path; got {shown(path)}") from error
     if not isinstance(text, str) or not text or "\0" in text:
-        raise InputError(f"{name} must be a str or a path, and not empty; got {path!r}")
+        raise InputError(f"{name} must be a str or a path, and not empty; got {shown(path)}")
     return text
 
 
@@ -98,9 +99,9 @@ def replace_file(path: Path, write: Callable[[IO[bytes]], Any], name: str = "pat
 
     What processes that were killed while they wrote have left in the folder is removed.
     """
-    if path.exists() and not path.is_file():
-        raise FileError(f"{name}: {path} cannot be written: it is no ordinary file")
     try:
+        if path.exists() and not path.is_file():
+            raise FileError(f"{name}: {path} cannot be written: it is no ordinary file")
         _remove_leftovers(path.parent)
         _write_and_rename(path, write)
     except InputError:

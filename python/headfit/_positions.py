@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from headfit._arguments import shown
 from headfit._arrays import as_float_array, check_between
 from headfit.errors import InputError
 
@@ -60,7 +61,7 @@ def as_positions(
     kind, value = (
         position if isinstance(position, tuple) and len(position) == 2 else (position, None)
     )
-    if kind == "alibi" and isinstance(kind, str):
+    if isinstance(kind, str) and kind == "alibi":
         return Positions(bias=_alibi(value, lead, *shape, dtype))
     if isinstance(kind, str) and kind in ("rope", "rope-half"):
         base = ROPE_BASE if value is None else check_between(value, "the base of rope", 1, math.inf)
@@ -68,7 +69,7 @@ def as_positions(
             raise InputError(f"position {kind!r} needs an even head size; got {dim}")
         table = _turns(shape[1] - max(shape), shape[1], dim, base, dtype)
         return Positions(table=table, halves=kind == "rope-half")
-    raise InputError(f"position must be {FORMS}; got {position!r}")
+    raise InputError(f"position must be {FORMS}; got {shown(position)}")
 
 
 def _turns(first: int, stop: int, dim: int, base: float, dtype: Any) -> NDArray[Any]:
@@ -88,7 +89,7 @@ def _alibi(value: Any, lead: tuple[int, ...], n: int, m: int, dtype: Any) -> NDA
     else:
         slopes = np.asarray(as_float_array(value, "the slopes of alibi", ndim=0), np.float64)
     if not np.isfinite(slopes).all():
-        raise InputError(f"the slopes of alibi must be finite; got {value!r}")
+        raise InputError(f"the slopes of alibi must be finite; got {shown(value)}")
     if slopes.ndim > 1 or (slopes.ndim == 1 and (not lead or slopes.size != heads)):
         raise InputError(
             f"the slopes of alibi must be one number or one for each of {heads} heads; "

@@ -311,9 +311,14 @@ def load_fit(path: str | os.PathLike[str]) -> Fit:
     ...     hf.load_fit(path).dim
     64
     """
-    arrays = load_arrays(path, "saved fit")
+    return read_fit(path, "path")
+
+
+def read_fit(path: str | os.PathLike[str], name: str) -> Fit:
+    """Read a fit from a file that is the argument `name`."""
+    arrays = load_arrays(path, "saved fit", name)
     about = arrays.pop("about", None)
-    return fit_from_parts(path, arrays, None if about is None else str(about))
+    return fit_from_parts(path, arrays, None if about is None else str(about), name)
 
 
 def _ending(about: dict[str, Any]) -> Any:
@@ -322,7 +327,10 @@ def _ending(about: dict[str, Any]) -> Any:
 
 
 def fit_from_parts(
-    path: str | os.PathLike[str], arrays: dict[str, NDArray[Any]], text: str | None
+    path: str | os.PathLike[str],
+    arrays: dict[str, NDArray[Any]],
+    text: str | None,
+    argument: str = "path",
 ) -> Fit:
     """Return the fit of `Fit.parts`, or raise an InputError that names the file they are from."""
     try:
@@ -330,7 +338,7 @@ def fit_from_parts(
             raise KeyError("about")
         about = json.loads(text)
         if about["format"] > FORMAT:
-            raise InputError(f"{path} was written by headfit {about['headfit']}, a newer version")
+            raise InputError(f"it was written by headfit {about['headfit']}, a newer version")
         Q, K = arrays["Q"], arrays["K"]
         if Q.ndim != 2 or Q.shape != K.shape or Q.dtype.kind != "f" or K.dtype != Q.dtype:
             raise ValueError(f"Q and K must be alike; got {Q.shape} and {K.shape}")
@@ -383,6 +391,8 @@ def fit_from_parts(
         }
         return record(Fit, values)
     except InputError as error:
-        raise InputError(f"path: {path} is no saved fit: {error}") from error
+        raise InputError(f"{argument}: {path} is no saved fit: {error}") from error
     except Exception as error:  # whatever it is that changed bytes do
-        raise InputError(f"path: {path} is no saved fit: {type(error).__name__} {error}") from error
+        raise InputError(
+            f"{argument}: {path} is no saved fit: {type(error).__name__} {error}"
+        ) from error

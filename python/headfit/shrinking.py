@@ -7,10 +7,12 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from headfit import _shrink_pattern as pattern
 from headfit import _shrink_soft as dense
 from headfit._arithmetic import standard_arithmetic
-from headfit._arrays import as_count, check_between, check_finite, seed_from, thread_count
+from headfit._arrays import as_array, as_count, check_between, check_finite, seed_from, thread_count
 from headfit._soft_target import check_one_head
 from headfit.attention import Attention
 from headfit.errors import InputError
@@ -211,7 +213,8 @@ def shrink(
     if curve_dims is None:
         more = dense.powers_of_two(wanted.largest)
     else:
-        more = [as_count(d, "curve_dims", 1, wanted.largest) for d in curve_dims]
+        sizes_asked = np.atleast_1d(as_array(curve_dims, "curve_dims"))
+        more = [as_count(d, "curve_dims", 1, wanted.largest) for d in sizes_asked]
     if keeps:
         kept = pattern.Keeping.of(
             wanted,

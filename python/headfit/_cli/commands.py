@@ -19,7 +19,7 @@ from headfit._stored import load_array, load_arrays
 from headfit.certificate import certify as judge
 from headfit.errors import InputError
 from headfit.exempt_columns import exempt_from
-from headfit.fit_result import Fit, load_fit
+from headfit.fit_result import Fit, read_fit
 from headfit.fitting import fit as find
 from headfit.module import SelfAttention
 from headfit.targets import Target, load_matrix
@@ -102,13 +102,15 @@ def _tokens(path: Path | None, given: str | None, by: str) -> list[str]:
 def _module(path: Path) -> SelfAttention:
     arrays = load_arrays(path, "module file", "module")
     if "about" in arrays:  # a saved head has its module in it
-        return load_fit(path).module
+        return read_fit(path, "module").module
     for name in ("W_Q", "W_K"):
         if name not in arrays:
-            raise InputError(f"{path} must hold W_Q and W_K; it holds {', '.join(arrays) or '-'}")
+            raise InputError(
+                f"module: {path} must hold W_Q and W_K; it holds {', '.join(arrays) or '-'}"
+            )
     scale = arrays.get("scale")
     if scale is not None and (scale.size != 1 or scale.dtype.kind not in "fiu"):
-        raise InputError(f"{path} must hold one number as scale; got shape {scale.shape}")
+        raise InputError(f"module: {path} must hold one number as scale; got shape {scale.shape}")
     return SelfAttention(
         arrays["W_Q"], arrays["W_K"], None if scale is None else float(scale.item())
     )
@@ -153,7 +155,7 @@ def fit(arguments: Any) -> int:
 
 def certify(arguments: Any) -> int:
     """`headfit certify`."""
-    head = load_fit(arguments.head)
+    head = read_fit(arguments.head, "head")
     target = Target(arguments.target, mask=head.mask, normalize=arguments.normalize)
     with text.progress() as say:
         say(f"certifying {target.n} x {target.n} entries")
@@ -198,7 +200,9 @@ def _target_or_head(path: Path, normalize: bool) -> Target | Fit:
     if path.suffix == ".npz":
         arrays = load_arrays(path, "target or head", "file")
         if "about" in arrays:
-            return load_fit(path)
+            return read_fit(path, "file")
         if "Q" in arrays or "W_Q" in arrays:
-            raise InputError(f"{path} is neither a target nor a saved head: {', '.join(arrays)}")
+            raise InputError(
+                f"file: {path} is neither a target nor a saved head: {', '.join(arrays)}"
+            )
     return Target(path, normalize=normalize)

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from headfit import _core
-from headfit._arguments import as_flag
+from headfit._arguments import as_flag, shown
 from headfit._arrays import as_array, as_count
 from headfit.errors import InputError
 from headfit.patterns._build import (
@@ -246,7 +246,7 @@ def circulant(
     n = checked_tokens(n)
     steps = np.atleast_1d(as_array(offsets, "offsets"))
     if steps.ndim != 1 or steps.size == 0 or not np.issubdtype(steps.dtype, np.integer):
-        raise InputError(f"offsets must be one or more integers; got {offsets!r}")
+        raise InputError(f"offsets must be one or more integers; got {shown(offsets)}")
     style = Style.of(weights, gamma, rng)
     # Modulo n first: for unsigned or huge offsets, i + offset could overflow.
     return from_rows(shifted_columns(n, (steps % n).astype(np.int64), "wrap"), n, style)

@@ -1,0 +1,820 @@
+"""Every public function against a table of bad arguments, each call in a process of its own.
+
+``python -m tests.adversarial.bad_inputs`` runs all of it; ``test_bad_inputs.py`` a share. A call
+must raise a HeadfitError whose message names the argument, within ten seconds: no other exception,
+no answer, no crash. The process is forked from one that has everything loaded, with little memory
+above what it has, so that thousands of calls take a minute or two.
+
+A parameter gets the bad values of its kind (``KINDS``); what a parameter takes although others of
+its kind do not is said in ``VALID``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import inspect
+import os
+import resource
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+
+SECONDS = 10
+ROOM = 6 * 2**30
+"""Bytes of addresses above what is in use: a request for more must be refused, not tried."""
+
+N, DIM = 6, 3
+
+
+class Unusable:
+    """An object that is nothing, and whose texts cannot be had either."""
+
+    def __repr__(self) -> str:
+        raise RuntimeError("no text")
+
+
+class Untrue:
+    """What has no truth value and compares to nothing."""
+
+    def __eq__(self, other: object) -> Any:
+        return np.array([True, False])
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+def ragged() -> Any:
+    return [[1.0, 2.0], [3.0]]
+
+
+NOT_TEXT = [None, 5, 1.5, b"text", [], Unusable(), Untrue(), np.array(["a", "b"]), True, np.nan]
+JUNK = ["x", b"x", Unusable(), Untrue(), {"a": 1}, {1, 2}, object, lambda: 1, 2j, "\0", ...]
+NOT_NUMBER = [*JUNK, "0.1", "1", True, [0.1], np.array([0.1]), np.nan, None]
+NOT_ARRAY = [None, *JUNK, ragged(), [["a"]], [[1j]], np.array([[None]]), sp.eye_array(N), np.nan]
+BAD_MATRIX = [
+    *NOT_ARRAY,
+    np.float64(1),
+    [],
+    np.empty((0, 0)),
+    np.ones(N),
+    np.ones((N, DIM), dtype="M8[s]"),
+    np.ma.masked_array(np.ones((N, N)), mask=True),
+    np.ones((N, DIM), np.longdouble) * np.longdouble(1) if np.longdouble != np.float64 else "x",
+]
+NOT_FLAG = [0, 1, 1.0, "True", "", "yes", [], [True], np.array([True, False]), None, Unusable()]
+NOT_SEED = ["x", -1, 1.5, True, {"a": 1}, Unusable(), object, [-1], ["a"], np.nan, 2j]
+NOT_PATH = [None, 5, 1.5, b"x.npz", "", "a\0b", ["x.npz"], Unusable(), True, np.nan]
+NOT_MASK = [
+    True,
+    False,
+    5,
+    0.5,
+    "Causal",
+    "",
+    b"causal",
+    ("window",),
+    ("window", 0),
+    ("window", -1),
+    ("window", 1.5),
+    ("window", True),
+    ("window", "3"),
+    ("window", None),
+    ("window", (1,)),
+    ("window", (1, 2, 3)),
+    ("window", (-1, 2)),
+    ("causal", 3),
+    (),
+    ["causal"],
+    np.ones((N, N)),
+    np.ones((N, N), np.int8),
+    np.ones((N + 1, N + 1), bool),
+    np.ones((1, 1, 1, N, N), bool),
+    np.array(True),
+    sp.eye_array(N),
+    sp.eye_array(N + 1, dtype=bool),
+    np.ma.masked_array(np.ones((N, N), bool), mask=True),
+    [[True], [True, False]],
+    {"a": 1},
+    Unusable(),
+    Untrue(),
+]
+
+
+def spoilt_sparse(dtype: Any = float) -> list[Any]:
+    """Sparse matrices whose indices or offsets are out of range, or whose shapes lie."""
+    bad = []
+    for form in ("csr", "csc", "coo", "bsr", "lil", "dok", "dia"):
+        x = getattr(sp, f"{form}_array")(np.eye(N, dtype=dtype))
+        if form in ("csr", "csc", "bsr"):
+            for what in (10**8, -1, 2**32 + 3):
+                y = x.copy()
+                y.indices = y.indices.astype(np.int64)
+                y.indices[2] = what
+                bad.append(y)
+            for offsets in ([0, 1, 2, 1, 4, 5, 6], [0, 1, 2, 3, 4, 5, 10**8]):
+                y = sp.csr_array(x) if form == "bsr" else x.copy()
+                y.indptr = np.array(offsets)
+                bad.append(y)
+        elif form == "coo":
+            x.coords = (x.coords[0], x.coords[1].astype(np.int64) + 2**40)
+            bad.append(x)
+        elif form == "lil":
+            x.rows[1] = [10**8]
+            bad.append(x)
+        elif form == "dok":
+            x._dict[(10**9, 0)] = x[0, 0]
+            bad.append(x)
+        else:
+            x.offsets = np.array([10**9])
+            bad.append(x)
+    one = np.ones(1, dtype)
+    bad.append(sp.coo_array((one, ([0], [0])), shape=(2**31 - 1, 2**31 - 1)))
+    return bad
+
+
+def bad_files(folder: Path) -> list[Any]:
+    """Paths that name no file of any kind that is read."""
+    good = folder / "good.npz"
+    sp.save_npz(good, sp.eye_array(N).tocsr())
+    raw = good.read_bytes()
+    made: dict[str, bytes] = {
+        "empty.npz": b"",
+        "half.npz": raw[: len(raw) // 2],
+        "text.npz": b"not an archive",
+        "empty.mtx": b"",
+        "huge.mtx": b"%%MatrixMarket matrix coordinate real general\n9 9 999999999999\n1 1 1\n",
+        "far.mtx": b"%%MatrixMarket matrix coordinate real general\n3 3 1\n1 9 1\n",
+        "empty.safetensors": b"",
+        "long.safetensors": b"\xff" * 16,
+    }
+    for name, content in made.items():
+        (folder / name).write_bytes(content)
+    for i, spoilt in enumerate(x for x in spoilt_sparse() if x.format in ("csr", "csc")):
+        parts = {"data": spoilt.data, "indices": spoilt.indices, "indptr": spoilt.indptr}
+        form = spoilt.format.encode()
+        np.savez(folder / f"bad{i}.npz", format=form, shape=np.array(spoilt.shape), **parts)
+    nested = np.array("[" * 100_000)
+    np.savez(folder / "nested.npz", about=nested, Q=np.eye(2), K=np.eye(2))
+    pipe = folder / "pipe.npz"
+    if not pipe.exists():
+        os.mkfifo(pipe)
+    files = [folder / name for name in made] + sorted(folder.glob("bad*.npz"))
+    absent = [folder / "absent.npz", folder / "no folder" / "x.npz", folder, Path("/dev/zero")]
+    return [*files, folder / "nested.npz", pipe, *absent, str(folder / ("x" * 300))]
+
+
+def counts(least: int, most: int | None = None) -> list[Any]:
+    bad: list[Any] = [*JUNK, "3", 1.5, 2.0, True, np.nan, np.inf, [3], np.array([3]), least - 1]
+    bad += [-(2**70), 2**70, np.float32(3)]
+    return [*bad, most + 1] if most is not None else bad
+
+
+def between(low: float, high: float) -> list[Any]:
+    bad = [*NOT_NUMBER, low, np.nan, -np.inf, low - 1, 10**400, np.inf]
+    return [*bad, high, high + 1] if np.isfinite(high) else bad
+
+
+@dataclasses.dataclass(frozen=True)
+class Door:
+    """A public callable, arguments that it takes, and the bad values of each parameter."""
+
+    name: str
+    call: Callable[..., Any]
+    good: dict[str, Any]
+    bad: dict[str, list[Any]]
+    says: dict[str, str] = dataclasses.field(default_factory=dict)
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """One call: a door, a parameter and the bad value's place in its list."""
+
+    door: Door
+    parameter: str
+    index: int
+
+    @property
+    def value(self) -> Any:
+        return self.door.bad[self.parameter][self.index]
+
+    def __str__(self) -> str:
+        try:
+            shown = repr(self.value).replace("\n", " ")[:70]
+        except RuntimeError:
+            shown = "Unusable()"
+        return f"{self.door.name}({self.parameter}={shown})"
+
+
+def optional(values: list[Any]) -> list[Any]:
+    """The bad values of a parameter that may be None."""
+    return [v for v in values if v is not None]
+
+
+def without(values: list[Any], *valid: Any) -> list[Any]:
+    """Bad values less those that this parameter takes after all, told by type and text."""
+    keys = {(type(v), repr(v)) for v in valid}
+    return [v for v in values if isinstance(v, Unusable) or (type(v), repr(v)) not in keys]
+
+
+def doors(folder: Path) -> Iterator[Door]:
+    """Yield every public function, constructor and method that takes arguments of users."""
+    import headfit as hf
+
+    rng = np.random.default_rng(0)
+    A = hf.patterns.band(N, 1)
+    Q, K, V = rng.standard_normal((3, N, DIM))
+    whole = hf.Attention(Q, K)
+    loose = {"leak": 0.3, "distortion": 1.0}
+    head = hf.fit(A, DIM, **loose)
+    searched = hf.fit(A, time_limit=1, **loose)
+    table = hf.KeyTable.random(N, 4, rng=0)
+    failing = hf.fit(A, 2, method="max-margin", keys=hf.KeyTable.random(N, 2, rng=0))
+    files = bad_files(folder)
+    threads = optional(counts(1, 2**15))
+    target = [*without(BAD_MATRIX, sp.eye_array(N)), *spoilt_sparse(), *files, head, table]
+    target += [np.ones((N, N + 1)), -np.eye(N), np.eye(N) * 2, sp.eye_array(N) * 1j, N, True]
+    masks = [*NOT_MASK, *spoilt_sparse(bool)]
+    tolerances = {"leak": between(0, 1), "distortion": without(between(0, np.inf), 0)}
+    dtypes: list[Any] = ["float", "f4", "int8", "", np.int32, np.complex64, *NOT_TEXT]
+    texts = ["", "Learned", "x", *NOT_TEXT]
+    vectors = optional([*NOT_ARRAY, [0.5], [N], [-1 - N], [[0]], [True], N, 0.5, ragged()])
+    logits = {
+        "scale": optional([*NOT_NUMBER, 0, np.inf, 10**400]),
+        "mask": masks,
+        "key_lengths": optional([*NOT_ARRAY, -1, N + 1, 1.5, [1, 2], True]),
+        "bias": optional([*without(NOT_ARRAY, np.nan), np.ones((N + 1, N)), np.ones((2, N, N))]),
+        "softcap": optional(between(0, np.inf)),
+        "position": [
+            "rotary", "", 5, True, ("rope",), ("rope", 1), ("rope", "x"), ("rope", np.nan),
+            ("rope", np.inf), ("rope", True), ("alibi", "x"), ("alibi", np.nan), ("alibi", [1, 2]),
+            ("alibi", ragged()), (), {"a": 1}, Unusable(), Untrue(), "rope", "rope-half",
+        ],
+        "num_threads": threads,
+    }  # fmt: skip
+    heads = {"Q": [*BAD_MATRIX, np.ones((N, DIM + 1))], "K": [*BAD_MATRIX, np.ones((N, 0))]}
+    says = {"K": "Q and K|K", "Q": "Q and K|Q", "position": "position|rope|alibi"}
+    good = {"Q": Q, "K": K}
+    rows = {"rows": [*vectors, slice("a"), slice(0, 1, 0), slice(1.5)]}
+    outs: list[Any] = [0, "x", np.empty((N, N), np.float32), np.empty((N, 1)), [[0.0] * N] * N]
+    outs += [np.empty((N, N), order="F"), np.empty((N + 1, N)), Unusable()]
+    for name in ("attention_matrix", "attention_logits"):
+        bad = {**heads, **logits, **rows, "out": outs}
+        yield Door(name, getattr(hf, name), good, bad, says)
+    top = {**heads, **logits, "k": [*counts(1, N), None], "renormalize": NOT_FLAG}
+    top["values"] = texts
+    yield Door("attention_topk", hf.attention_topk, {**good, "k": 2}, top, says)
+    applied = {**heads, **logits, **rows, "V": [*BAD_MATRIX, np.ones((N + 1, 2))]}
+    yield Door("attention_apply", hf.attention_apply, {**good, "V": V}, applied, says)
+    shares = [*without(NOT_ARRAY, []), 0, 1.5, -1, [0.5, 2], [[0.5]], True, [True], np.nan]
+    stats = {**heads, **logits, "shares": shares}
+    yield Door("attention_stats", hf.attention_stats, good, stats, says)
+    described = {
+        **heads, **logits, "shares": shares, "share": [*between(0, 1)[:-2], 2],
+        "tokens": optional([*NOT_ARRAY, [1.0] * N, [1] * (N + 1)]),
+        "per_row": [*without(counts(1), 2**70), None],
+        "per_column": optional(counts(1)),
+    }  # fmt: skip
+    described["K"] = [*described["K"]]
+    yield Door("describe", hf.describe, good, described, {**says, "K": "K"})
+    attention = {**heads, "scale": logits["scale"], "mask": masks}
+    yield Door("Attention", hf.Attention, good, attention, says)
+    yield Door("Attention.matrix", whole.matrix, {}, {**rows, "out": outs, "num_threads": threads})
+    yield Door("Attention.logits", whole.logits, {}, {**rows, "num_threads": threads})
+    of_top = {"k": top["k"], "values": texts, "renormalize": NOT_FLAG, "num_threads": threads}
+    yield Door("Attention.topk", whole.topk, {"k": 2}, of_top)
+    yield Door("Attention.stats", whole.stats, {}, {"shares": shares, "num_threads": threads})
+    yield Door("Attention.apply", whole.apply, {"V": V}, {"V": applied["V"]})
+
+    yield Door("Target", hf.Target, {"A": A}, {
+        "A": target, "mask": masks, "normalize": NOT_FLAG, "num_threads": threads,
+        "sum_tolerance": [*NOT_NUMBER, -1, np.inf, np.nan],
+    })  # fmt: skip
+    yield Door("load_matrix", hf.load_matrix, {}, {"path": [*NOT_PATH, *files]})
+    yield Door("load_fit", hf.load_fit, {}, {"path": [*NOT_PATH, *files]})
+    yield Door("load_safetensors", hf.load_safetensors, {}, {"path": [*NOT_PATH, *files]})
+    unfit = [folder / "x", folder / "x.npy", folder / "x.npz.gz", folder / "no folder" / "x.npz"]
+    unfit += [folder, Path("/proc/x.npz"), folder / "pipe.npz"]
+    save = [*NOT_PATH, *unfit, folder / "x.safetensors"]
+    yield Door("Fit.save", head.save, {}, {"path": save})
+    yield Door("save_safetensors", hf.save_safetensors, {"fit": head, "path": folder / "x"}, {
+        "path": [*NOT_PATH, *unfit, folder / "x.npz"], "fit": [None, whole, A, "x", Unusable()],
+    })  # fmt: skip
+
+    judged = {
+        "A": target, "Q": optional([*BAD_MATRIX, np.ones((N, DIM + 1)), np.ones((N + 1, DIM))]),
+        "K": [*BAD_MATRIX, np.ones((N, DIM + 1))], "scale": logits["scale"], "mask": masks,
+        **tolerances, "max_logit": optional(between(0, np.inf)), "accumulate": texts,
+        "logits_dtype": optional([*dtypes, "float64"]), "mass": NOT_FLAG, "normalize": NOT_FLAG,
+        "num_threads": threads,
+    }  # fmt: skip
+    judged["distortion"] = without(between(0, np.inf), 0)
+    yield Door("certify", hf.certify, {"A": A, **good, "leak": 0.3}, judged, says)
+    of_matrix = optional([*BAD_MATRIX, np.ones((N, DIM)), -np.eye(N), np.full((N, N), np.inf)])
+    yield Door("certify(matrix)", hf.certify, {"A": A}, {"matrix": of_matrix})
+    pairs: list[Any] = ["ab", 5, (Q,), (Q, K, V), (Q, None), (Q, "x"), ragged(), (Q, K[:, :0])]
+    pairs += [(Q, np.full_like(K, np.nan)), {"a": 1}, Unusable(), (ragged(), K), True]
+    calls = [5, "x", True, [], Unusable()]
+    modules = [5, "x", True, whole, np.eye(3), Unusable(), hf.SelfAttention]
+    fitted = {
+        "A": target, "dim": optional(counts(1)), "method": texts, "module": modules,
+        "dtype": dtypes, **tolerances, "scale": logits["scale"], "mask": masks,
+        "factor": texts, "sketch": texts, "form": texts,
+        "keys": [*without(BAD_MATRIX, "x"), np.ones((N + 1, 4)), "x", np.ones((N, 0))],
+        "max_norm": optional(between(0, np.inf)), "max_logit": optional(between(0, np.inf)),
+        "logits_dtype": judged["logits_dtype"], "effort": [*counts(1, 10**9), "max", None],
+        "init": pairs, "time_limit": optional(between(0, np.inf)), "callback": calls,
+        "progress": NOT_FLAG, "rng": NOT_SEED, "normalize": NOT_FLAG, "strict": NOT_FLAG,
+        "mass": NOT_FLAG, "num_threads": threads,
+    }  # fmt: skip
+    keyed = fitted.pop("keys")
+    efforts = fitted["effort"]
+    fitted["distortion"] = between(0, np.inf)
+    yield Door("fit", hf.fit, {"A": A, "dim": DIM, **loose}, fitted)
+    by_keys = {"A": A, "dim": 4, "method": "max-margin", **loose}
+    yield Door("fit(max-margin)", hf.fit, by_keys, {"keys": keyed, "dim": fitted["dim"]})
+    projected = {"A": A, "dim": 64, "leak": 0.3, "distortion": 2.0}
+    yield Door("project", hf.project, projected, {
+        **{name: fitted[name] for name in ("A", "leak", "distortion", "factor", "sketch", "scale")},
+        **{name: fitted[name] for name in ("mask", "rng", "normalize", "num_threads")},
+        "dim": [*counts(1), None], "dtype": dtypes,
+    })  # fmt: skip
+    M = whole.matrix()
+    dense = [*without(BAD_MATRIX, None), A.toarray() * 3, M[:, :2] * 9, None]
+    softly = {
+        "dim": [*counts(1), None], "module": modules, "dtype": dtypes, "scale": logits["scale"],
+        "effort": efforts, "enough": without(between(0, np.inf), 10**400), "init": pairs,
+        "time_limit": fitted["time_limit"], "callback": calls, "rng": NOT_SEED,
+        "num_threads": threads,
+    }  # fmt: skip
+    yield Door("fit_soft", hf.fit_soft, {"target": whole, "dim": 2}, softly)
+    of_dense = {"target": dense, "mask": masks}
+    yield Door("fit_soft(matrix)", hf.fit_soft, {"target": M, "dim": 2}, of_dense)
+    yield Door("compare_attention", hf.compare_attention, {"target": M, "attention": whole}, {
+        "target": dense, "attention": [None, Q, 5, A, "x", Unusable()], "mask": masks,
+        "num_threads": threads,
+    })  # fmt: skip
+    yield Door("svd_head", hf.svd_head, {**good, "dim": 2}, {
+        **heads, "dim": [*counts(1, 2**15), None], "scale": logits["scale"],
+    }, says)  # fmt: skip
+    close = {
+        **heads, "tv": optional(between(0, 1)), "tv_worst": optional(between(0, 1)),
+        "mask": masks, "scale": logits["scale"], "dtype": dtypes,
+        "effort": optional(efforts), "time_limit": fitted["time_limit"], "rng": NOT_SEED,
+        "curve_dims": optional([5, "x", ["x"], [0], [DIM + 1], [1.5], True, Unusable()]),
+        "num_threads": threads,
+    }  # fmt: skip
+    quick = {**good, "effort": 1, "curve_dims": ()}
+    says_shrink = {**says, "tv": "tv", "K": "K|Q and K"}
+    yield Door("shrink", hf.shrink, quick, close, says_shrink)
+    sized = {"dim": optional(counts(1, DIM))}
+    yield Door("shrink(dim)", hf.shrink, quick, sized)
+    columns = optional([*NOT_ARRAY, [N], [-1], [0.5], [[0]], "x", True, 1.5])
+    kept = {
+        "per_row": optional(without(counts(1), 2**70)), "per_column": optional(counts(1)),
+        "mass": optional([*between(0, 1)[:-2], 1.5]), "exempt_columns": columns,
+        **{name: fitted[name] for name in ("leak", "distortion")},
+    }  # fmt: skip
+    kept["per_row"] = [v for v in kept["per_row"]]
+    for name, values in kept.items():
+        asked = {**quick, "per_row": 2, "time_limit": 1}
+        bad = {name: optional(values)}
+        yield Door("shrink(pattern)", hf.shrink, asked, bad)
+    sparse = {
+        "mask": masks, "per_row": kept["per_row"], "per_column": kept["per_column"],
+        "exempt_columns": [*columns, None], "method": texts, "mass": kept["mass"],
+        "on_empty": texts, "num_threads": threads,
+    }  # fmt: skip
+    bare = [*without(BAD_MATRIX, None, sp.eye_array(N), []), *spoilt_sparse(), -M, M * np.nan]
+    bare = [v for v in bare if not (isinstance(v, np.ndarray) and v.shape == (N, DIM))]
+    bare = [v for v in bare if not sp.issparse(v) or v.shape != (N, N)]
+    sparsify = {"M": M, "per_row": 2}
+    yield Door("sparsify", hf.sparsify, sparsify, {"M": [*bare, *spoilt_sparse()], **sparse}, {
+        "M": "M|matrix",
+    })  # fmt: skip
+    both = {**heads, **logits}
+    yield Door("sparsify(Q, K)", hf.sparsify, {**good, "per_row": 2}, both, says)
+    appended = {"A": A, "head": whole, "columns": [0]}
+    yield Door("append_columns", hf.append_columns, appended, {
+        "A": target, "head": [None, Q, 5, "x", A, Unusable()], "columns": [*columns, None],
+        "leak": tolerances["leak"], "scale": logits["scale"],
+    })  # fmt: skip
+
+    yield Door("KeyTable", hf.KeyTable, {"keys": Q}, {
+        "keys": [*BAD_MATRIX, np.full((N, 2), np.nan), np.ones((N, 0))], "kind": NOT_TEXT,
+    })  # fmt: skip
+    sizes = {"n": [*counts(1, 2**31 - 1), None], "dim": [*counts(1), 2**40, None]}
+    keyed_dtypes = [*without(dtypes, "f4", "float", None), "bfloat16", "float16", None]
+    with_torch: list[Any] = []
+    try:
+        import torch
+
+        with_torch = [torch.bfloat16, torch.float32]
+    except ImportError:
+        pass
+    for name in ("random", "cyclic"):
+        bad = {**sizes, "dtype": [*keyed_dtypes, *with_torch]}
+        bad |= {"rng": NOT_SEED} if name == "random" else {}
+        yield Door(f"KeyTable.{name}", getattr(hf.KeyTable, name), {"n": 8, "dim": 4}, bad)
+    weights = [*BAD_MATRIX, np.ones((4, 0)), np.full((4, 2), np.inf)]
+    W = rng.standard_normal((2, 4, 2))
+    yield Door("SelfAttention", hf.SelfAttention, {"W_Q": W[0], "W_K": W[1]}, {
+        "W_Q": weights, "W_K": weights, "scale": logits["scale"],
+    })  # fmt: skip
+    canonical = {"dim": [*counts(1), None], "scale": logits["scale"]}
+    canonical["dtype"] = [*keyed_dtypes, *with_torch]
+    yield Door("SelfAttention.canonical", hf.SelfAttention.canonical, {"dim": 2}, canonical)
+    huge = lambda dim: hf.SelfAttention.canonical(dim).weights  # noqa: E731
+    yield Door("SelfAttention.weights", huge, {}, {"dim": [2**20, 2**40]})
+    module = hf.SelfAttention(*W)
+    inputs = [*BAD_MATRIX, np.ones((N, 5)), np.full((N, 4), np.nan)]
+    yield Door("SelfAttention()", module.__call__, {"X": np.ones((N, 4))}, {
+        "X": inputs, "mask": masks,
+    })  # fmt: skip
+    halves = [*BAD_MATRIX, np.ones((N, 5)), np.full((N, 2), np.nan)]
+    pair = {"Q": np.ones((N, 2)), "K": np.ones((N, 2))}
+    yield Door("SelfAttention.input_for", module.input_for, pair, {"Q": halves, "K": halves})
+    rotated = {"dim": sizes["dim"], "rng": NOT_SEED, "dtype": canonical["dtype"]}
+    yield Door("random_rotation", hf.random_rotation, {"dim": 2}, rotated)
+
+    for witness in failing.witnesses or ():
+        keys = hf.KeyTable.random(N, 2, rng=failing.settings["seed"]).keys
+        bad = {"A": target, "K": [*BAD_MATRIX, np.ones((N + 1, 2))], "mask": masks}
+        name = f"{type(witness).__name__}.verify"
+        yield Door(name, witness.verify, {"A": A, "K": keys}, bad)
+        break
+    bound = hf.bounds.lower(A)
+    yield Door("LowerBound.verify", bound.verify, {}, {"A": target})
+    yield Door("bounds.lower", hf.bounds.lower, {"A": A, "time_limit": 0.5}, {
+        "A": target, **judged_tolerances(tolerances), "mask": masks, "rng": NOT_SEED,
+        "time_limit": between(0, np.inf),
+    })  # fmt: skip
+    few = {"n": [*counts(1), None], "k": [*counts(1), None]}
+    gamma = [*NOT_NUMBER, 0, 0.5, np.inf]
+    yield Door("bounds.projection_dim", hf.bounds.projection_dim, {"n": 64, "k": 4}, {
+        **few, "gamma": gamma, **tolerances, "failure": [*NOT_NUMBER, 0, 1.5],
+    })  # fmt: skip
+    spread = {"gamma": 2.0, "leak": 0.1, "distortion": 0.1}
+    yield Door("bounds.logit_range", hf.bounds.logit_range, spread, {"gamma": gamma, **tolerances})
+    stray = {"n": 64, "k": 4}
+    stray_leak = {**stray, "leak": 0.1}
+    yield Door("bounds.stray_for_leak", hf.bounds.stray_for_leak, stray_leak, {
+        **few, "leak": tolerances["leak"],
+    })  # fmt: skip
+    leak_stray = {**stray, "stray": 0.1}
+    yield Door("bounds.leak_for_stray", hf.bounds.leak_for_stray, leak_stray, {
+        **few, "stray": between(0, 1),
+    })  # fmt: skip
+    for name in ("counting", "random_keys_dim"):
+        call = getattr(hf.bounds, name)
+        taken = inspect.signature(call).parameters
+        known = {**few, **tolerances, "gamma": gamma, "failure": [*NOT_NUMBER, 0, 1.5]}
+        bad = {p: known[p] for p in taken if p in known}
+        yield Door(f"bounds.{name}", call, {p: v for p, v in stray.items() if p in taken}, bad)
+
+    yield from pattern_doors(hf.patterns, files)
+    yield from plot_doors(hf, A, whole, head, searched, masks, target)
+    yield from command_doors(folder)
+    if with_torch:
+        yield from torch_doors(head, threads, logits["scale"])
+
+
+def command_doors(folder: Path) -> Iterator[Door]:
+    """Yield the commands; a call of one raises what its exit status and its words stand for."""
+    import headfit as hf
+    from headfit._cli import kinds
+    from headfit.errors import InputError
+
+    target, head = folder / "A.npz", folder / "head.npz"
+    sp.save_npz(target, hf.patterns.band(N, 1))
+    hf.fit(target, DIM, leak=0.3, distortion=1.0).save(head)
+    np.save(folder / "points.npy", np.random.default_rng(0).standard_normal((N, 2)))
+    (folder / "text.txt").write_text("a b a b", encoding="utf-8")
+
+    def command(words: list[str]) -> Callable[..., None]:
+        def call(**given: Any) -> None:
+            from headfit import cli
+
+            line = list(words)
+            for name, value in given.items():
+                line[line.index("{" + name + "}")] = str(value)
+            optional_words = [w for w in line if "{" not in w]
+            said = folder / f"said-{os.getpid()}"
+            stream = os.open(said, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+            os.dup2(stream, 2)
+            status = cli.main(optional_words)
+            lines = said.read_text(encoding="utf-8").splitlines()
+            if status == 2 and len(lines) == 1:
+                raise InputError(lines[0])
+            if status or not lines:
+                raise RuntimeError(f"status {status}, {len(lines)} lines: {lines[-1:]}")
+
+        return call
+
+    files = [str(f) for f in bad_files(folder)]
+    numbers = ["", "x", "-1", "nan", "-inf", "1e999", "0x10"]
+    whole = ["", "x", "-1", "1.5", "nan", "0", str(2**70)]
+    output = [str(folder), str(folder / "x"), str(folder / "x.txt"), str(folder / "pipe.npz")]
+    output += [str(folder / "no" / "x.npz"), "/proc/x.npz", "/dev/null"]
+    made = str(folder / "made.npz")
+    options = {
+        "--leak": [*numbers, "0", "1", "2"], "--distortion": [*numbers, "0"], "--dim": whole,
+        "--method": ["", "x"], "--dtype": ["", "x", "int8"], "--effort": ["", "x", "0", "-1"],
+        "--time-limit": [*numbers, "0"], "--max-norm": [*numbers, "0"],
+        "--max-logit": [*numbers, "0"], "--logits-dtype": ["x", "float64"], "--mask": [
+            "", "x", "window", "window:", "window:0", "window:-1", "window:1,2,3", "causal:1"],
+        "--seed": ["", "x", "-1", "1.5"], "--module": [*files, str(target)],
+    }  # fmt: skip
+    common = ["fit", str(target), "--dim", "3", "-o", made]
+    for option, values in options.items():
+        words = [w for w in common if option != "--dim" or w not in ("--dim", "3")]
+        name = option.removeprefix("--").replace("-", "_")
+        says = {name: f"{option}|{name}|{option[2:]}|size|folder|file|window"}
+        yield Door(f"$ fit {option}", command([*words, option, f"{{{name}}}"]), {},
+                   {name: values}, says)  # fmt: skip
+    anything = {"file": r"\S"}
+    plain = {"file": files}
+    yield Door("$ fit A", command(["fit", "{file}", "--dim", "3", "-o", made]), {}, plain, anything)
+    outputs = {"file": output}
+    yield Door("$ fit -o", command([*common[:-1], "{file}"]), {}, outputs, anything)
+    yield Door("$ certify A", command(["certify", "{file}", str(head)]), {}, plain, anything)
+    yield Door("$ certify HEAD", command(["certify", str(target), "{file}"]), {}, plain, anything)
+    yield Door("$ info", command(["info", "{file}"]), {}, plain, anything)
+    band = ["pattern", "band", "8", "1"]
+    yield Door("$ pattern -o", command([*band, "-o", "{file}"]), {}, outputs, anything)
+    for option, values in {"--gamma": numbers, "--seed": options["--seed"]}.items():
+        call = command([*band, option, "{file}", "-o", made])
+        yield Door(f"$ pattern {option}", call, {}, {"file": values}, anything)
+    for kind in kinds.KINDS:
+        count = sum(1 for name, _ in kinds.KINDS[kind] if not name.startswith("-"))
+        if kind in ("digits_knn", "induction") or not count:
+            continue
+        first = {"knn": str(folder / "points.npy"), "from_graph": str(target)}.get(kind, "8")
+        values = files if kind in ("knn", "from_graph") else whole
+        words = ["pattern", kind, first, *["1"] * (count - 1), "-o", made]
+        words[2] = "{file}"
+        yield Door(f"$ pattern {kind}", command(words), {}, {"file": values}, anything)
+    induction = ["pattern", "induction", "{file}", "-o", made]
+    texts = [f for f in files if not os.path.isfile(f) or f.endswith("long.safetensors")]
+    yield Door("$ pattern induction", command(induction), {}, {"file": texts}, anything)
+    demo = ["demo", "--out", "{file}"]
+    yield Door("$ demo", command(demo), {}, {"file": output[:-2]}, anything)
+
+
+def judged_tolerances(tolerances: dict[str, list[Any]]) -> dict[str, list[Any]]:
+    """Of what takes a distortion of 0."""
+    return {**tolerances, "distortion": without(tolerances["distortion"], 0)}
+
+
+def pattern_doors(patterns: Any, files: list[Any]) -> Iterator[Door]:
+    """Yield every kind of pattern."""
+    points = np.random.default_rng(0).standard_normal((N, 2))
+    big = [2**31 - 1]
+    least = {"width": 0, "window": 0, "n_global": 0, "n_random": 0}
+    good: dict[str, Any] = {
+        "n": 8, "k": 2, "width": 1, "dilation": 2, "offsets": [0, 1], "stride": 2, "size": 2,
+        "window": 1, "n_global": 1, "n_random": 1, "tokens": [1, 2, 1], "height": 2,
+        "points": points, "graph": np.eye(3), "arity": 2,
+    }  # fmt: skip
+    choices = ["", "x", *NOT_TEXT]
+    special: dict[str, list[Any]] = {
+        "weights": optional(choices),
+        "boundary": choices,
+        "which": choices,
+        "on_short": choices,
+        "gamma": [*NOT_NUMBER, 0, 0.5, np.inf, np.nan],
+        "rng": NOT_SEED,
+        "causal": NOT_FLAG,
+        "diagonals": NOT_FLAG,
+        "self_loops": NOT_FLAG,
+        "bandwidth": optional([*NOT_NUMBER, 0, -1, np.inf]),
+        "per_column": optional(counts(1)),
+        "window": optional(counts(0)),
+        "stages": optional([*without(counts(0, 2), {1, 2}), ["x"], [-1], [1.5], [True]]),
+        "offsets": [*NOT_ARRAY, [], [0.5], [[0]], [True]],
+        "tokens": [None, 5, 1.5, [], ragged(), [[1]], Unusable(), [1, "a", None], 2j, True],
+        "points": [*NOT_ARRAY, [], [1.0], [[]], np.ones((2, 2, 2)), [[np.inf, 0]] * 3, [1e300, 0]],
+        "graph": [
+            *without(NOT_ARRAY, sp.eye_array(N)), *spoilt_sparse(), np.ones((2, 3)), [], [1.0],
+            np.full((2, 2), np.nan), np.zeros((2, 2)),
+        ],
+    }  # fmt: skip
+    for name in patterns.__all__:
+        call = getattr(patterns, name)
+        bad: dict[str, list[Any]] = {}
+        given: dict[str, Any] = {}
+        for parameter, about in inspect.signature(call).parameters.items():
+            if about.default is inspect.Parameter.empty:
+                given[parameter] = good[parameter]
+            if parameter == "self_loops" and about.default is None:
+                bad[parameter] = optional(NOT_FLAG)
+            elif parameter in special:
+                bad[parameter] = special[parameter]
+            else:
+                bad[parameter] = [*counts(least.get(parameter, 1)), None]
+                reaches = ("width", "dilation", "stride", "size", "arity", "window")
+                if parameter in reaches and name != "grid2d":  # a reach beyond the tokens
+                    bad[parameter] = without(bad[parameter], 2**70)
+                if parameter == "n" and name != "tree":
+                    bad[parameter] += big
+        if name == "bigbird":
+            bad["window"] = [*counts(0), None]
+        says = {"per_column": "per_column", "n": "n = |n must"}
+        yield Door(f"patterns.{name}", call, given, bad, says)
+
+
+def plot_doors(
+    hf: Any, A: Any, whole: Any, head: Any, searched: Any, masks: list[Any], target: list[Any]
+) -> Iterator[Door]:
+    """Yield every picture."""
+    from matplotlib.figure import Figure
+
+    def axes(count: int = 1) -> Any:
+        return Figure().subplots(1, count)
+
+    class Curve:
+        curve: Any = None
+        baseline = None
+
+    good_curve = {"dim": [1, 2], "tv_mean": [0.2, 0.1], "tv_worst": [0.3, 0.2]}
+    result = Curve()
+    result.curve = good_curve
+    no_axes = [5, "x", True, [], Unusable(), Figure]
+    colors = {"cmap": ["", "no map", 5, None, Unusable(), []], "norm": ["x", 5, True, Unusable()]}
+    matrices = [None, "x", 5, ragged(), np.ones(3), np.empty((0, 0)), np.array([[None]]), 2j]
+    matrices += [np.ones((2, 3, 3)), Unusable(), *spoilt_sparse(), np.ma.masked_all((3, 3))]
+    labels = [5, "ab", ["a"], Unusable(), True]
+    pixels = optional(counts(1))
+    flags = optional(NOT_FLAG)
+    drawn = {
+        "M": matrices, "ax": no_axes, "tokens": labels, "relative": NOT_FLAG, "pixels": pixels,
+        "colorbar": flags, **colors,
+    }  # fmt: skip
+    drawn["pixels"] = pixels
+    yield Door("plot.attention", hf.plot.attention, {"M": A, "ax": axes()}, drawn, {"M": "M|pict"})
+    compared = {
+        **drawn, "A": matrices, "axes": [5, [], [1, 2], "ab", axes(1), [None, None], Unusable()],
+        "leak": optional(between(0, 1)), "distortion": optional(without(between(0, np.inf), 0)),
+    }  # fmt: skip
+    del compared["ax"]
+    both = {"A": A, "M": head, "axes": axes(3)}
+    says = {"A": "A|M|pict", "M": "M|A and M|pict"}
+    yield Door("plot.compare", hf.plot.compare, both, compared, says)
+    rows = optional(counts(0, N - 1))
+    of_keys = {"A": target, "M": [None, A, 5, "x", Unusable()], "row": rows, "ax": no_axes}
+    yield Door("plot.keys", hf.plot.keys, {"A": A, "M": head, "ax": axes()}, of_keys)
+    certificates = {"c": [None, A, 5, "x", Unusable(), whole], "ax": no_axes}
+    yield Door("plot.certificate", hf.plot.certificate, {"c": head, "ax": axes()}, certificates)
+    searches = {"fit": [None, A, head, 5, "x", Unusable()], "ax": no_axes}
+    yield Door("plot.search", hf.plot.search, {"fit": searched, "ax": axes()}, searches)
+    Q = np.random.default_rng(0).standard_normal((2, 3, N, 2))
+    many = {
+        "heads": [None, "x", 5, [], ragged(), Q[0, 0], np.array([[None]]), A, Unusable(), 2j],
+        "K": [*optional(NOT_ARRAY), Q[0, 0, :, :1]], "scale": ["x", 0, np.nan, True, [1.0]],
+        "mask": masks, "titles": [5, "ab", ["a"], Unusable()],
+        "axes": [5, [], [1] * 6, "abcdef", [None] * 6, Unusable()], "relative": NOT_FLAG,
+        "pixels": pixels, **colors,
+    }  # fmt: skip
+    says = {"heads": "heads|Q", "K": "K"}
+    given = {"heads": Q, "K": Q, "axes": axes(6)}
+    yield Door("plot.heads_grid", hf.plot.heads_grid, given, many, says)
+    offsets = {
+        "heads": many["heads"][:-1], "K": many["K"], "scale": many["scale"], "mask": masks,
+        "bins": ["", "x", *NOT_TEXT], "ax": no_axes, "cmap": colors["cmap"],
+    }  # fmt: skip
+    offsets["heads"] = [h for h in offsets["heads"] if h is not many["heads"][5]]
+    given = {"heads": Q, "K": Q, "ax": axes()}
+    yield Door("plot.offsets", hf.plot.offsets, given, offsets, {"heads": "heads|Q", "K": "K"})
+    curves: list[Any] = [None, 5, "x", Unusable()]
+    for name, value in (("dim", [1]), ("dim", ["a", "b"]), ("tv_mean", ragged()), ("dim", None)):
+        bad = Curve()
+        bad.curve = {**good_curve, name: value}
+        curves.append(bad)
+    yield Door("plot.curve", hf.plot.curve, {"result": result, "ax": axes()}, {
+        "result": curves, "tv": optional([*NOT_NUMBER, -1, np.inf]), "ax": no_axes,
+        "names": [None, 5, "ab", ("a",), ("a", 5), Unusable()],
+    }, {"result": "result|curve"})  # fmt: skip
+    tiled = {"M": matrices, "pixels": [*counts(1), None], "relative": NOT_FLAG}
+    yield Door("plot.tiles", hf.plot.tiles, {"M": A, "pixels": 4}, tiled, {"M": "M|pict"})
+
+
+def torch_doors(head: Any, threads: list[Any], scales: list[Any]) -> Iterator[Door]:
+    """Yield what goes into PyTorch and out of it."""
+    import torch
+
+    import headfit.torch as ht
+
+    no_fits = [None, 5, "x", [], [None], [head, 5], Unusable(), True]
+    yield Door("torch.to_multihead_attention", ht.to_multihead_attention, {"fits": head}, {
+        "fits": no_fits, "head_dim": optional([*counts(8), 9, 2**30]), "batch_first": NOT_FLAG,
+        "bias": NOT_FLAG, "rng": NOT_SEED,
+    })  # fmt: skip
+    model = ht.to_multihead_attention(head)
+    yield Door("FittedAttention.with_fits", model.with_fits, {}, {"fits": [*no_fits, [head] * 2]})
+    X, W_q, W_k = torch.zeros(N, 8), torch.zeros(4, 8), torch.zeros(4, 8)
+    matrices = [*BAD_MATRIX, torch.zeros(3), torch.full((N, 8), float("nan")), torch.zeros(4, 9)]
+    biases = optional([*without(NOT_ARRAY), [1.0], torch.zeros(9), torch.full((4,), float("inf"))])
+    yield Door("torch.from_projections", ht.from_projections,
+        {"X": X, "W_q": W_q, "W_k": W_k, "num_heads": 2}, {
+        "X": matrices, "W_q": matrices, "W_k": matrices, "b_q": biases, "b_k": biases,
+        "num_heads": [*counts(1), 3, None], "num_kv_heads": optional([*counts(1), 3]),
+        "scale": scales, "X_k": optional(matrices),
+    }, {"num_heads": "num_heads|heads", "X": "X|Q and K"})  # fmt: skip
+    mha = torch.nn.MultiheadAttention(8, 2)
+    yield Door("torch.from_module", ht.from_module, {"mha": mha, "X": X}, {
+        "mha": [None, 5, "x", torch.nn.Linear(2, 2), Unusable()], "X": matrices,
+        "X_k": optional(matrices),
+    })  # fmt: skip
+
+
+def cases(folder: Path) -> list[Case]:
+    """Return every call of the table."""
+    made = []
+    for door in doors(folder):
+        for parameter, values in door.bad.items():
+            made += [Case(door, parameter, i) for i in range(len(values))]
+    return made
+
+
+def outcome(case: Case) -> str:
+    """Call; return "" when it is refused as it should be, or what happened instead."""
+    import re
+
+    from headfit.errors import HeadfitError
+
+    arguments = {**case.door.good, case.parameter: case.value}
+    try:
+        case.door.call(**arguments)
+    except HeadfitError as error:
+        words = case.door.says.get(case.parameter, re.escape(case.parameter))
+        named = re.search(rf"(?<![A-Za-z_])({words})", str(error))
+        return "" if named else f"does not name it: {str(error)[:150]}"
+    except BaseException as error:
+        return f"{type(error).__name__}: {str(error)[:150]}".replace("\n", " ")
+    return "an answer"
+
+
+def apart(case: Case) -> str:
+    """Return the outcome of a call in a process of its own."""
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(reader)
+        pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0])
+        room = pages * resource.getpagesize() + ROOM
+        resource.setrlimit(resource.RLIMIT_AS, (room, room))
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        signal.alarm(SECONDS)
+        nothing = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nothing, 1)
+        os.dup2(nothing, 2)
+        os.write(writer, outcome(case).encode("utf-8", "replace") or b"refused")
+        os._exit(0)
+    os.close(writer)
+    with os.fdopen(reader, "rb") as pipe:
+        said = pipe.read().decode("utf-8", "replace")
+    _, status = os.waitpid(child, 0)
+    if os.WIFSIGNALED(status):
+        number = os.WTERMSIG(status)
+        if number == signal.SIGALRM:
+            return f"more than {SECONDS} seconds"
+        return f"killed by signal {number}"
+    return "" if said == "refused" else said or "nothing was said"
+
+
+def run(chosen: list[Case]) -> list[tuple[Case, str]]:
+    """Return the calls that were not refused as they should be, with what happened."""
+    failures = []
+    for case in chosen:
+        found = apart(case)
+        if found:
+            failures.append((case, found))
+    return failures
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="The table of bad inputs.")
+    parser.add_argument("--door", default="", help="only doors whose names contain this")
+    parser.add_argument("--every", type=int, default=1, help="only every so many calls")
+    given = parser.parse_args()
+    start = time.monotonic()
+    with tempfile.TemporaryDirectory() as folder:
+        chosen = [c for c in cases(Path(folder)) if given.door in c.door.name][:: given.every]
+        failures = run(chosen)
+    for case, found in failures:
+        print(f"{case}: {found}")
+    names = {case.door.name for case in chosen}
+    seconds = time.monotonic() - start
+    print(f"{len(chosen)} calls of {len(names)} doors: {len(failures)} failures, {seconds:.0f} s")
+    return 1 if failures else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

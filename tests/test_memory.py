@@ -22,7 +22,9 @@ REQUESTS: dict[str, Callable[[], Any]] = {
     "attention_matrix": lambda: hf.attention_matrix(FAR, FAR),
     "attention_logits": lambda: hf.attention_logits(FAR, FAR),
     "attention_topk": lambda: hf.attention_topk(FAR, FAR, 1000),
-    "attention_apply": lambda: hf.attention_apply(FAR, FAR, np.broadcast_to(1.0, (2**30, 2**20))),
+    "attention_apply": lambda: hf.attention_apply(
+        FAR, FAR, np.broadcast_to(np.float32(1), (2**30, 2**20))
+    ),
     "rows": lambda: hf.Attention(FAR, FAR).matrix(rows=slice(0, 2**20)),
     "target": lambda: hf.Target(np.broadcast_to(2.0**-20, (2**20, 2**20))),
     "band": lambda: hf.patterns.band(2**31 - 1, 3),

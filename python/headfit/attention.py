@@ -113,7 +113,7 @@ def _row_numbers(rows: Rows, n: int) -> NDArray[np.int64] | None:
         return None
     if isinstance(rows, slice):
         try:
-            return np.arange(n, dtype=np.int64)[rows].copy()
+            return np.arange(*rows.indices(n), dtype=np.int64)
         except (TypeError, ValueError) as error:
             raise InputError(f"rows must be a slice of integers; got {shown(rows)}") from error
     numbers = np.atleast_1d(as_array(rows, "rows"))

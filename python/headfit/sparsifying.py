@@ -24,6 +24,7 @@ from headfit._arrays import (
     thread_count,
 )
 from headfit._masks import core_mask
+from headfit._memory import require_memory
 from headfit._sparse import checked_csr
 from headfit.attention import Attention, LogitOptions, _problem, attention_matrix
 from headfit.errors import InputError
@@ -350,6 +351,9 @@ def sparsify(
     as_choice(method, "method", ("greedy", "exact"))
     bounds = _bounds(source.shape[1], per_row, per_column, mass, exempt_columns, on_empty)
     threads = thread_count(num_threads)
+    if mass is None and mask is None:  # every row keeps as many entries as it may
+        entries = source.shape[0] * bounds.per_row
+        require_memory(40 * entries, f"keeping up to {entries} entries (per_row = {per_row})")
     exact = method == "exact" and bounds.per_column > 0
     if exact:
         if mass is not None:

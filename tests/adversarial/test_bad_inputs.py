@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-EVERY = os.environ.get("HEADFIT_BAD_INPUTS_EVERY", "8")
+EVERY = os.environ.get("HEADFIT_BAD_INPUTS_EVERY", "12")
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="processes are read in /proc")

@@ -26,6 +26,7 @@ def csr_of_dense(matrix: NDArray[Any]) -> sp.csr_array:
     for block in blocks:
         counts[block] = np.count_nonzero(_comparable(matrix[block]), axis=1)
     starts = np.concatenate(([0], np.cumsum(counts)))
+    require_memory(16 * int(starts[-1]), f"the {starts[-1]} nonzeros of A of shape {matrix.shape}")
     index = np.int32 if max(int(starts[-1]), cols) <= INT32_MAX else np.int64
     nonzeros = int(starts[-1])
     require_memory(nonzeros * (8 + np.dtype(index).itemsize), f"{nonzeros} nonzeros of A")

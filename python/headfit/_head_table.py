@@ -11,6 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from headfit._arguments import shown
+from headfit._arrays import as_count
 from headfit.errors import InputError
 
 Floats = NDArray[np.float64]
@@ -168,7 +170,8 @@ class HeadTable:
             Its place along the leading axes.
         """
         if len(head) != len(self.shape):
-            raise InputError(f"head must have {len(self.shape)} indices; got {head}")
+            raise InputError(f"head must have {len(self.shape)} indices; got {shown(head)}")
+        head = tuple(as_count(i, "head", 0, s - 1) for i, s in zip(head, self.shape, strict=True))
         k, rows = self.per_row, self.top_mass[head] > 0
         if not rows.any():
             return "no attention: every row is empty"
@@ -237,7 +240,7 @@ class HeadTable:
 def _axis_names(axes: Any, count: int) -> list[str]:
     """Return one name for each leading axis, or raise an InputError."""
     if not isinstance(axes, (list, tuple)) or not all(isinstance(name, str) for name in axes):
-        raise InputError(f"axes must be a sequence of names; got {axes!r}")
+        raise InputError(f"axes must be a sequence of names; got {shown(axes)}")
     if tuple(axes) == AXES and count != len(AXES):
         return [
             *(f"axis{at}" for at in range(count - len(AXES))),

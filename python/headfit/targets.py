@@ -16,6 +16,7 @@ from headfit._arithmetic import standard_arithmetic
 from headfit._arrays import BFLOAT16, as_array, is_sparse, thread_count
 from headfit._dense_rows import csr_of_dense
 from headfit._masks import core_mask
+from headfit._memory import require_memory
 from headfit._sparse import checked_csr
 from headfit._stored import read_matrix
 from headfit._text import mask_text
@@ -75,6 +76,7 @@ def _as_csr(A: Any) -> sp.csr_array:
     if matrix.shape[0] >= 2**31:
         raise TargetError(f"A must have fewer than 2**31 rows; got {matrix.shape[0]}")
     if isinstance(matrix, np.ndarray):
+        require_memory(matrix.size, f"the nonzeros of A of shape {matrix.shape}")
         return csr_of_dense(matrix)
     return checked_csr(matrix, "A", dtype=np.float64, keep_zeros=False, error=TargetError)
 

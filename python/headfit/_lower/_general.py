@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from headfit._arguments import as_flag
 from headfit._arrays import as_count
 
 
@@ -115,6 +116,7 @@ def random_keys_dim(n: int, k: int, *, all_subsets: bool = False) -> int:
     from scipy.special import lambertw
 
     n, k = _sizes(n, k)
+    all_subsets = as_flag(all_subsets, "all_subsets")
     factor, few = (2 * math.e * k, n / (2 * math.sqrt(math.pi))) if all_subsets else (2.0 * k, n)
     # d = f ln(m / d) is (d / f) e^(d / f) = m / f.
     return min(n, max(1, math.ceil(factor * float(lambertw(few / factor).real))))

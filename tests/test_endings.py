@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import time
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 
 import headfit as hf
 from headfit import cli, fitting
+from headfit._deadline import calls_until
 from headfit._heavy import global_columns, heavy_notes
 from headfit.search import double_and_bisect, gallop_down
 
@@ -177,6 +179,60 @@ def test_files_from_before_are_read(dim: int, stopped: str | None, tmp_path: Pat
     assert kept.search is not None
     assert kept.search.trials == (old,)
     assert ("2 no;" in repr(kept.search)) == (dim == 2)
+
+
+# Time limits --------------------------------------------------------------------------
+
+MANY = hf.patterns.random_regular(40000, k=4, gamma=2.0, rng=0)
+
+
+@pytest.mark.parametrize("options", [{"dim": 10}, {}, {"dim": 10, "init": "given"}])
+def test_a_learned_fit_of_many_tokens_keeps_to_its_time(options: dict[str, Any]) -> None:
+    if "init" in options:
+        q = np.random.default_rng(0).standard_normal((40000, 10))
+        options = {**options, "init": (q, q)}
+    begin = time.perf_counter()
+    head = hf.fit(MANY, time_limit=1, mass=False, **options)
+    whole = time.perf_counter() - begin
+    assert head.stopped == "time limit"
+    assert head.failed_rows is not None
+    assert head.failed_rows.size > 0
+    # About 1.5 s where the machine is not busy, and as much as its certificate takes.
+    assert head.settings["learned"]["seconds"] < 15
+    assert whole < 60
+
+
+@pytest.mark.parametrize("dim", [64, None])
+def test_max_margin_and_its_search_keep_to_their_time(dim: int | None) -> None:
+    A = hf.patterns.random_regular(3000, k=8, rng=0)
+    begin = time.perf_counter()
+    head = hf.fit(A, dim, method="max-margin", time_limit=0.1, mass=False)
+    assert time.perf_counter() - begin < 30
+    assert head.stopped == "time limit"
+    assert "proves nothing" in head.advice
+    if dim is None:
+        assert head.search is not None
+        assert head.search.stopped == "the time limit"
+    else:
+        assert head.failed_rows is not None
+        assert head.failed_rows.size == 3000
+
+
+def test_a_search_of_projections_keeps_to_its_time() -> None:
+    begin = time.perf_counter()
+    head = hf.fit(hf.patterns.band(3000, 1), method="projection", time_limit=0.5, mass=False)
+    assert time.perf_counter() - begin < 30
+    assert head.stopped == "time limit"
+
+
+def test_calls_end_at_a_deadline_and_only_there() -> None:
+    Q = np.random.default_rng(0).standard_normal((20000, 64)).astype(np.float32)
+    B = hf.patterns.band(20000, 1)
+    with pytest.raises(TimeoutError), calls_until(time.perf_counter()):
+        hf.certify(B, Q, Q)
+    with calls_until(time.perf_counter() + 1000):
+        hf.certify(B, Q[:, :2], Q[:, :2])
+    assert not hf.certify(B, Q[:, :2], Q[:, :2]).holds  # no limit is left behind
 
 
 # Heavy columns and rows ---------------------------------------------------------------

@@ -69,10 +69,10 @@ def advice(
                 "larger time_limit may find one."
             )
     elif stopped == "time limit":
+        steps = f" after {learned['steps']} steps" if learned else ""
         text = (
-            f"The time limit came after {learned.get('steps', 0)} steps at d = {dim}{left}, which "
-            "proves nothing about this size: try a larger time_limit, or a larger dim, which "
-            "takes fewer steps."
+            f"The time limit came{steps} at d = {dim}{left}, which proves nothing about this "
+            "size: try a larger time_limit, or a larger dim, which takes fewer steps."
         )
     elif stopped == "steps":
         text = (

@@ -110,7 +110,10 @@ class Keeping:
         def attempt(dim: int) -> Trial:
             start = time.perf_counter()
             keys = self._svd(dim)[1]
-            head = self._fit(self.target, None, 1.0, method="max-margin", keys=keys.astype(dtype))
+            keys = keys.astype(dtype)
+            head = self._fit(
+                self.target, None, 1.0, method="max-margin", keys=keys, time_limit=None
+            )
             heads[dim] = head
             c, seconds = head.certificate, time.perf_counter() - start
             return Trial(dim, c.holds, c.leak, c.distortion, seconds)

@@ -200,8 +200,8 @@ def fit(
     init : (Q, K), optional
         Of learned: a start, with logits Q K^T, of the same or a smaller size.
     time_limit : float, optional
-        Seconds for learned and for a search, which has 60 unless said; the certificate is not
-        counted. What it cut short is not refuted: see ``fit.stopped``.
+        Seconds, of which a search has 60 unless said; the certificate is not counted. What it
+        cut short is not refuted: see ``fit.stopped``.
     callback : callable, optional
         Of learned: called with (step, rows left, worst deficit in logit units) after every scan;
         returning False ends the fit, and a search.
@@ -348,7 +348,7 @@ def fit(
             search, head = _search(task, lower)
             size = head.dim
         else:
-            head = task.head(size)
+            head = task.timed_head(size)
     if module is None:
         used = task.scale_for(size)
         X = None

@@ -43,7 +43,9 @@ What was not tried: a homotopy in the tolerances, stochastic rows, orthogonalise
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -51,6 +53,7 @@ from numpy.typing import NDArray
 
 from headfit import _core
 from headfit._arrays import FloatArray, as_float_array, effort_steps
+from headfit._deadline import calls_until
 from headfit._endings import Ending
 from headfit._masks import core_mask
 from headfit._memory import require_memory
@@ -69,6 +72,8 @@ SEARCH_PATIENCE = 24.0
 HASTE = 4.0
 # With more rows left than this, keys are nowhere near done, and exact queries are in vain.
 POLISHED_SHARE = 0.1
+# What exact queries for them may take after a time limit.
+POLISH_SECONDS = 0.5
 
 # What the core's words for the end of a fit mean for one that does not certify.
 ENDED: dict[str, Ending] = {
@@ -195,10 +200,10 @@ def learned(
         False ends the fit.
     """
     require_memory(
-        target.n * (24 * (5 * target.per_row + 24) + 8 * dim * (dim + 16)),
+        target.n * (24 * (5 * math.ceil(target.mean_per_row) + 24) + 8 * dim * (dim + 16)),
         f"learning a head of size dim = {dim}",
     )
-    steps = check_effort(effort)
+    start, steps = time.perf_counter(), check_effort(effort)
     init_q, init_k = _start(init, target.n, dim)
     mask = core_mask(target.mask, (), (target.n, target.n))
     tolerances = tightened(leak, distortion, logit_step)
@@ -226,7 +231,9 @@ def learned(
     if polish and 0 < failed.size <= POLISHED_SHARE * target.n:
         longest = float(np.linalg.norm(k.astype(np.float64), axis=1).max())
         max_query = max_norm / longest if max_norm > 0 and longest > 0 else math.inf
-        failed = _polish(target, mask, q, k, failed, tolerances, max_query, threads)
+        end = max(start + time_limit, time.perf_counter() + POLISH_SECONDS)
+        with suppress(TimeoutError), calls_until(end):
+            failed = _polish(target, mask, q, k, failed, tolerances, max_query, threads)
     report["rows_polished"] = report["rows_left"] - int(failed.size)
     settings = {"effort": effort, "learned": report}
     return Head(q, k, failed_rows=failed, settings=settings, ended=ENDED[report["status"]])

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headfit import _core, formats, projection
+from headfit._deadline import calls_until
 from headfit._endings import Ending
 from headfit._masks import core_mask
 from headfit.attention import Attention, check_scale
@@ -131,6 +132,18 @@ class Task:
             seed=self.seed,
             threads=self.threads,
         )
+
+    def timed_head(self, dim: int, patience: float = PATIENCE) -> Head:
+        """The same, within the time limit: where a method has nothing by then, zeros."""
+        if self.method == "learned":  # has a clock of its own, and what it found so far
+            return self.head(dim, patience)
+        try:
+            with calls_until(self.deadline):
+                return self.head(dim, patience)
+        except TimeoutError:
+            zeros = np.zeros((self.target.n, dim), formats.array_dtype(self.dtype))
+            rows = np.arange(self.target.n)
+            return Head(zeros, zeros, failed_rows=rows, ended="time limit")
 
     def _beside_columns(self, dim: int, patience: float) -> Head:
         """Run the method for the other columns, and give the exempt ones coordinates."""
@@ -255,15 +268,20 @@ class Task:
     def trial(self, dim: int, haste: bool) -> tuple[Trial, Head]:
         """Run the method at one size and judge what would be stored, without a module."""
         begin = time.perf_counter()
-        head = self.head(dim, HASTE if haste else search_patience(self.target.n))
+        head = self.timed_head(dim, HASTE if haste else search_patience(self.target.n))
         used = self.scale_for(dim)
         q, k = head.stored(used, self.dtype)
-        c = self.judge(Attention(q, k, scale=used, mask=self.target.mask), False)
+        try:
+            with calls_until(self.deadline):
+                c = self.judge(Attention(q, k, scale=used, mask=self.target.mask), False)
+            judged = (c.holds, c.leak, c.distortion)
+            reason: Ending = "certified" if c.holds else head.ended
+        except TimeoutError:
+            judged, reason = (False, math.inf, math.inf), "time limit"
         report = head.settings.get("learned", {"quenches": 1, "reheats": 0})
         restarts = max(report["quenches"] - 1, 0) + report["reheats"]  # some need no quench
         seconds = time.perf_counter() - begin
-        reason = "certified" if c.holds else head.ended
-        return Trial(dim, c.holds, c.leak, c.distortion, seconds, restarts, reason), head
+        return Trial(dim, *judged, seconds, restarts, reason), head
 
 
 def check_module(module: Any, dim: int | None, dtype: str, scale: float | None) -> None:

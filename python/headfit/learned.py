@@ -200,7 +200,7 @@ def learned(
         False ends the fit.
     """
     require_memory(
-        math.ceil(target.n * (24 * (5 * target.mean_per_row + 24) + 8 * dim * (dim + 16))),
+        target.n * (24 * (5 * math.ceil(target.mean_per_row) + 24) + 8 * dim * (dim + 16)),
         f"learning a head of size dim = {dim}",
     )
     start, steps = time.perf_counter(), check_effort(effort)

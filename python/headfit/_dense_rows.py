@@ -28,9 +28,7 @@ def csr_of_dense(matrix: NDArray[Any]) -> sp.csr_array:
     starts = np.concatenate(([0], np.cumsum(counts)))
     require_memory(16 * int(starts[-1]), f"the {starts[-1]} nonzeros of A of shape {matrix.shape}")
     index = np.int32 if max(int(starts[-1]), cols) <= INT32_MAX else np.int64
-    nonzeros = int(starts[-1])
-    require_memory(nonzeros * (8 + np.dtype(index).itemsize), f"{nonzeros} nonzeros of A")
-    columns: NDArray[Any] = np.empty(nonzeros, index)
+    columns: NDArray[Any] = np.empty(int(starts[-1]), index)
     values = np.empty(columns.size)
     for block in blocks:
         part = matrix[block]

@@ -122,6 +122,11 @@ def test_a_fit_says_why_it_ended(options: dict[str, Any], stopped: str, said: st
         assert head.witnesses[0].verify(A, head.K)
 
 
+def test_a_strict_fit_says_why_too() -> None:
+    with pytest.raises(hf.errors.CertificateError, match=r"FAILS(?s:.*)steps: All .* were spent"):
+        hf.fit(A, 5, effort=1, strict=True)
+
+
 def test_a_search_below_the_lower_bound_is_infeasible() -> None:
     head = hf.fit(A, module=hf.random_rotation(3, rng=0), effort=20, time_limit=20)
     assert head.stopped == "infeasible"
@@ -259,6 +264,11 @@ def test_hubs_are_named() -> None:
     assert note.startswith("row 5 (300 nonzeros, 4 on average) is far heavier than the rest")
     assert len(heavy_notes(hf.Target(hub(n, column=0, row=0)))) == 2
     assert heavy_notes(hf.Target(hub(n, column=7)), np.array([7])) == ()
+    some = hub(n, column=7)
+    some[n // 4 :] = hub(n)[n // 4 :]  # a quarter of the rows: a hub, but no global token
+    (note,) = heavy_notes(hf.Target(some))
+    assert note.startswith("column 7 (75 nonzeros, 3.2 on average) is far heavier")
+    assert "a larger dim makes room for it" in note
     many = hf.Target(hf.patterns.bigbird(n, 1, 5, 0))
     assert heavy_notes(many)[0].startswith("columns 0, 1, 2 and 2 more (300 nonzeros")
 

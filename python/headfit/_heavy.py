@@ -12,7 +12,9 @@ from headfit.targets import Target
 TIMES_THE_MEAN = 8
 MANY = 32
 # A column is global if more than half of the rows attend to it, and more than this many times
-# what attend to a column on average: a dense pattern has none.
+# what attend to a column on average: a dense pattern has none. Measured for random 4-regular
+# patterns of 512 tokens with four hubs: a coordinate each pays from half of the rows on, and a
+# fit without is quicker where a quarter of them attend to a hub.
 GLOBAL_TIMES = 4
 
 
@@ -58,14 +60,19 @@ def heavy_notes(target: Target, exempt: NDArray[np.int64] | None = None) -> tupl
     notes = []
     loads, sizes = column_loads(target), _row_sizes(target)
     columns = _heavy(loads) if exempt is None else np.setdiff1d(_heavy(loads), exempt)
-    if columns.size:
-        found = np.isin(columns, global_columns(target)).all()
-        listed = columns.tolist() if columns.size <= 8 else "their numbers"
-        asked = '"auto"' if found else listed
+    shared = np.intersect1d(columns, global_columns(target))
+    if shared.size:
         notes.append(
-            f"{_described('column', columns, loads)}: exempt_columns={asked} gives "
-            f"{'it' if columns.size == 1 else 'each'} a coordinate of its own, and the rest a "
+            f'{_described("column", shared, loads)}: exempt_columns="auto" gives '
+            f"{'it' if shared.size == 1 else 'each'} a coordinate of its own, and the rest a "
             "smaller head"
+        )
+    hubs = np.setdiff1d(columns, shared)
+    if hubs.size:
+        notes.append(
+            f"{_described('column', hubs, loads)}: a larger dim makes room for "
+            f"{'it' if hubs.size == 1 else 'them'}; exempt_columns pays where most rows attend to "
+            "a column"
         )
     rows = _heavy(sizes)
     if rows.size:

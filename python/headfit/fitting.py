@@ -16,7 +16,7 @@ from headfit._heavy import heavy_notes
 from headfit._memory import available_memory, require_memory
 from headfit._progress import Progress
 from headfit.attention import Attention
-from headfit.errors import InputError
+from headfit.errors import CertificateError, InputError
 from headfit.exempt_columns import exempt_from
 from headfit.fit_result import Fit, Search, Trial
 from headfit.formats import DIGITS, NARROW, array_dtype, check_dtype, check_logits_dtype
@@ -232,7 +232,7 @@ def fit(
     InputError, TargetError
         For arguments that can never be right, before any work starts.
     CertificateError
-        With ``strict=True``, when the certificate does not hold.
+        With ``strict=True``, when the certificate does not hold; it says why the fit ended.
 
     Notes
     -----
@@ -358,12 +358,23 @@ def fit(
         X = module.input_for(*head.padded(module.dim).stored(module.scale, dtype))
         attention = module(X, mask=target.mask)
     certificate = task.judge(attention, mass)
-    if strict:
-        certificate.raise_if_failed()
     holds = certificate.holds
     if lower is None and not holds:
         lower = _late_bound(task, head, time.perf_counter() - start)
     stopped = _ending(head, holds, search, lower)
+    said = advice(
+        stopped,
+        method=method,
+        dim=head.dim,
+        status=certificate.status,
+        report=head.settings,
+        rows=0 if head.failed_rows is None else int(head.failed_rows.size),
+        proved=lower,
+        cut=search is not None and search.was_cut,
+        notes=notes,
+    )
+    if strict and not holds:
+        raise CertificateError(f"{certificate}\n  {stopped}: {said}")
     return Fit(
         Q=attention.Q,
         K=attention.K,
@@ -397,16 +408,6 @@ def fit(
             **head.settings,
         },
         stopped=stopped,
-        advice=advice(
-            stopped,
-            method=method,
-            dim=head.dim,
-            status=certificate.status,
-            report=head.settings,
-            rows=0 if head.failed_rows is None else int(head.failed_rows.size),
-            proved=lower,
-            cut=search is not None and search.was_cut,
-            notes=notes,
-        ),
+        advice=said,
         input_stored=X,
     )

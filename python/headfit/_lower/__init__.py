@@ -10,7 +10,7 @@ from headfit._arguments import as_finite, as_generator
 from headfit._arrays import check_between
 from headfit._lower._general import Counting, counting, random_keys_dim
 from headfit._lower._hull import Hull, hull
-from headfit._lower._order import KeyOrder, order
+from headfit._lower._order import KeyOrder, NoOrder, order
 from headfit._lower._problem import Candidate, Problem, Witness
 from headfit._lower._traces import Family, Traces, counted, shattering
 from headfit._lower._weights import Block, weights
@@ -24,6 +24,7 @@ __all__ = [
     "Hull",
     "KeyOrder",
     "LowerBound",
+    "NoOrder",
     "Traces",
     "counting",
     "lower",
@@ -40,7 +41,7 @@ class LowerBound:
     dim : int
         No head of a smaller size meets the tolerances, whatever its norms and dtype.
     reason : str
-    witness : Traces, Hull, Block or None
+    witness : Traces, Hull, Block, NoOrder or None
         The evidence, of the best candidate; None for the trivial bound 1.
     candidates : tuple of Candidate
         Every bound that was tried.
@@ -121,7 +122,7 @@ def lower(
     What is proved (the derivations stand in the modules of ``headfit._lower``):
 
     - *order of the keys*: with d = 1 every support is a prefix or a suffix of one order of the
-      keys. Decided exactly without a mask.
+      keys. Decided exactly without a mask; under one, all orders of a few columns are tried.
     - *VC dimension, dual VC dimension*: supports are cut out by affine halfspaces, so t columns
       with every trace but the two constant ones need d >= t - 1, t rows that cut the columns into
       2^t cells need d >= t. The largest t is found exactly where the time allows.
@@ -133,6 +134,9 @@ def lower(
       edges prove d >= 4 or d >= 3. At most 4 can come of it: hulls in R^4 can have all edges.
     - *weights of a block*: log A on rows and columns of common support must be within the
       distortion of rank d after its rows are centred (Eckart and Young).
+
+    Under a mask each bound speaks of rows that all see the same columns, which is enough: a head
+    for the whole pattern is one for them. The last rows of a causal mask see all earlier columns.
 
     All hold in exact arithmetic for heads of any norm; whether a pattern fits d > 1 is NP-hard to
     decide, so a gap to the smallest head found is to be expected. A band, say, has heads of size 2

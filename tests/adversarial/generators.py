@@ -245,7 +245,7 @@ def edges(rng, limits, reading):
 
 
 def wide(rng, limits, reading):
-    d = int(rng.choice([12, 17, 33, 64]))
+    d = int(rng.choice([9, 12, 17, 33, 64]))
     return Plan(rng.uniform(-6, 1), rng.uniform(-6, 1), rng.uniform(-1, 4), n=3, d=d)
 
 
@@ -271,9 +271,9 @@ def spread_sizes(rng, limits, reading):
 
 def tiles(rng, limits, reading):
     """More tokens than fit into the registers, or into one block of a scan."""
-    n = int(rng.choice([9, 15, 16, 17, 33, 50, 67]))
+    n = int(rng.choice([9, 9, 15, 16, 17, 17, 33, 67]))
     look = rng.choice(["normal", "near", "repeated", "cancelling"])
-    return Plan(0, 0, rng.uniform(0, 6), look=look, n=n, d=int(rng.integers(1, 9)))
+    return Plan(0, 0, rng.uniform(0, 6), look=look, n=n, d=int(rng.integers(1, 6)))
 
 
 FAMILIES = {

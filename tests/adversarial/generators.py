@@ -164,6 +164,15 @@ def overflowing_scaled_queries(rng, limits, reading):
     return Plan(a, b, scale=scale, look=rng.choice(["normal", "near"]))
 
 
+def underflowing_scaled_queries(rng, limits, reading):
+    """The scaled queries are subnormal, and large keys make the products moderate again."""
+    a = rng.uniform(max(limits.least, -30), min(limits.high, 30))
+    scale = 2.0 ** max(-1022.0, limits.bottom - a - rng.uniform(0, 12))
+    scale = max(scale, 2.0**limits.bottom) * rng.choice([1.0, 1.3])
+    b = limits.high - rng.uniform(0, 4)
+    return Plan(a, b, scale=scale, look=rng.choice(["normal", "near", "boundary"]))
+
+
 def overflowing_exponentials(rng, limits, reading):
     return Plan(rng.uniform(-1, 3), rng.uniform(-1, 3), rng.uniform(6, 30))
 
@@ -280,6 +289,7 @@ FAMILIES = {
     f.__name__: f
     for f in (
         plain, large, overflowing_products, overflowing_norms, overflowing_scaled_queries,
+        underflowing_scaled_queries,
         overflowing_exponentials, overflowing_logits, underflowing_products, subnormal,
         cancellation, cancelling_overflow, ties, boundaries, format_edges, extreme_weights,
         edges, wide, scales, poisoned_masks, masks, spread_sizes, tiles,

@@ -532,9 +532,14 @@ def module_head(rng, family: str, dtype: str) -> tuple[Head, list, int]:
     A = target_for(rng, logits, e, allowed, _kind(rng, plan))
     made = Head(
         family, dtype, "module", A, mask, scale=scale, X=X, W_Q=W[:d].T, W_K=W[d:].T,
-        weights_dtype=weights_dtype, flush=bool(rng.random() < 0.2), options=_options(rng),
+        weights_dtype=weights_dtype, logits_dtype=_module_format(rng),
+        flush=bool(rng.random() < 0.2), options=_options(rng),
     )  # fmt: skip
     return made, logits, e
+
+
+def _module_format(rng) -> str | None:
+    return None if rng.random() < 0.7 else str(rng.choice(["float32", "bfloat16", "float16"]))
 
 
 def module_logits(X, W_Q, W_K, scale) -> tuple[list, int]:

@@ -111,6 +111,7 @@ class Call:
             if h.reading == "module":
                 module = hf.SelfAttention(arrays[1], arrays[2], scale=h.scale)
                 attention = module(arrays[0], mask=h.mask)
+                keywords["logits_dtype"] = h.logits_dtype
                 self.made = (A, attention), keywords
                 return self.made
             keywords.update(accumulate=h.accumulate, logits_dtype=h.logits_dtype)
@@ -508,6 +509,7 @@ def as_code(lie: Lie) -> str:
         body.append(f"X = {_array(h.X, h.dtype)}")
         body += [f"{w} = {_array(x, h.weights_dtype)}" for w, x in (("W_Q", h.W_Q), ("W_K", h.W_K))]
         call = f"hf.certify(T, hf.SelfAttention(W_Q, W_K, scale={h.scale!r})(X, mask=T.mask)"
+        options.update(logits_dtype=h.logits_dtype)
     else:
         body += [f"Q = {_array(h.Q, h.dtype)}", f"K = {_array(h.K, h.k_dtype or h.dtype)}"]
         call = f"hf.certify(T, hf.Attention(Q, K, scale={h.scale!r}, mask=T.mask)"

@@ -164,6 +164,15 @@ def overflowing_scaled_queries(rng, limits, reading):
     return Plan(a, b, scale=scale, look=rng.choice(["normal", "near"]))
 
 
+def underflowing_scaled_queries(rng, limits, reading):
+    """The scaled queries are subnormal, and large keys make the products moderate again."""
+    a = rng.uniform(max(limits.least, -30), min(limits.high, 30))
+    scale = 2.0 ** max(-1022.0, limits.bottom - a - rng.uniform(0, 12))
+    scale = max(scale, 2.0**limits.bottom) * rng.choice([1.0, 1.3])
+    b = limits.high - rng.uniform(0, 4)
+    return Plan(a, b, scale=scale, look=rng.choice(["normal", "near", "boundary"]))
+
+
 def overflowing_exponentials(rng, limits, reading):
     return Plan(rng.uniform(-1, 3), rng.uniform(-1, 3), rng.uniform(6, 30))
 
@@ -245,7 +254,7 @@ def edges(rng, limits, reading):
 
 
 def wide(rng, limits, reading):
-    d = int(rng.choice([12, 17, 33, 64]))
+    d = int(rng.choice([9, 12, 17, 33, 64]))
     return Plan(rng.uniform(-6, 1), rng.uniform(-6, 1), rng.uniform(-1, 4), n=3, d=d)
 
 
@@ -271,15 +280,16 @@ def spread_sizes(rng, limits, reading):
 
 def tiles(rng, limits, reading):
     """More tokens than fit into the registers, or into one block of a scan."""
-    n = int(rng.choice([9, 15, 16, 17, 33, 50, 67]))
+    n = int(rng.choice([9, 9, 15, 16, 17, 17, 33, 67]))
     look = rng.choice(["normal", "near", "repeated", "cancelling"])
-    return Plan(0, 0, rng.uniform(0, 6), look=look, n=n, d=int(rng.integers(1, 9)))
+    return Plan(0, 0, rng.uniform(0, 6), look=look, n=n, d=int(rng.integers(1, 6)))
 
 
 FAMILIES = {
     f.__name__: f
     for f in (
         plain, large, overflowing_products, overflowing_norms, overflowing_scaled_queries,
+        underflowing_scaled_queries,
         overflowing_exponentials, overflowing_logits, underflowing_products, subnormal,
         cancellation, cancelling_overflow, ties, boundaries, format_edges, extreme_weights,
         edges, wide, scales, poisoned_masks, masks, spread_sizes, tiles,
@@ -522,9 +532,14 @@ def module_head(rng, family: str, dtype: str) -> tuple[Head, list, int]:
     A = target_for(rng, logits, e, allowed, _kind(rng, plan))
     made = Head(
         family, dtype, "module", A, mask, scale=scale, X=X, W_Q=W[:d].T, W_K=W[d:].T,
-        weights_dtype=weights_dtype, flush=bool(rng.random() < 0.2), options=_options(rng),
+        weights_dtype=weights_dtype, logits_dtype=_module_format(rng),
+        flush=bool(rng.random() < 0.2), options=_options(rng),
     )  # fmt: skip
     return made, logits, e
+
+
+def _module_format(rng) -> str | None:
+    return None if rng.random() < 0.7 else str(rng.choice(["float32", "bfloat16", "float16"]))
 
 
 def module_logits(X, W_Q, W_K, scale) -> tuple[list, int]:

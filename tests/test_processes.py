@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import headfit as hf
-from headfit import _cores, _memory
+from headfit import _memory, _processors
 
 PACKAGE = str(Path(hf.__file__).parents[1])
 
@@ -217,27 +217,27 @@ def test_quotas_of_control_groups(
     groups = tmp_path / "cgroup"
     groups.write_text("5:cpuacct,cpu:/a/b\n4:memory:/x\n0::/a/b\n")
     monkeypatch.setattr(_memory, "CGROUPS", tmp_path)
-    monkeypatch.setattr(_cores, "GROUPS_OF_PROCESS", groups)
-    _cores.cores_of_quota.cache_clear()
+    monkeypatch.setattr(_processors, "GROUPS_OF_PROCESS", groups)
+    _processors.cores_of_quota.cache_clear()
     try:
-        assert _cores.cores_of_quota() == (2**15 if cores is None else cores)
+        assert _processors.cores_of_quota() == (2**15 if cores is None else cores)
         monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(64)), raising=False)
-        assert _cores.available_cores() == (64 if cores is None else cores)
-        assert hf.config().threads == _cores.available_cores()
+        assert _processors.available_cores() == (64 if cores is None else cores)
+        assert hf.config().threads == _processors.available_cores()
         np.testing.assert_array_equal(
             hf.attention_matrix(np.eye(3), np.eye(3)),
             hf.attention_matrix(np.eye(3), np.eye(3), num_threads=1),
         )
     finally:
-        _cores.cores_of_quota.cache_clear()
+        _processors.cores_of_quota.cache_clear()
 
 
 def test_without_control_groups_there_is_no_quota(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_cores, "GROUPS_OF_PROCESS", tmp_path / "absent")
-    _cores.cores_of_quota.cache_clear()
+    monkeypatch.setattr(_processors, "GROUPS_OF_PROCESS", tmp_path / "absent")
+    _processors.cores_of_quota.cache_clear()
     try:
-        assert _cores.cores_of_quota() == 2**15
+        assert _processors.cores_of_quota() == 2**15
     finally:
-        _cores.cores_of_quota.cache_clear()
+        _processors.cores_of_quota.cache_clear()

@@ -13,7 +13,7 @@ import scipy.sparse
 from numpy.typing import NDArray
 
 from headfit._arguments import as_generator, as_number, shown
-from headfit._cores import available_cores
+from headfit._processors import available_cores
 from headfit.errors import InputError, NonFiniteError
 
 FloatArray = NDArray[Any]

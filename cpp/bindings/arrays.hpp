@@ -64,6 +64,13 @@ std::span<const T> span_of(const Array<T>& a) {
   return {a.data(), static_cast<std::size_t>(a.size())};
 }
 
+// While the core calls Python code of a user: with the interpreter's lock, and the core computes
+// in standard arithmetic again afterwards, whatever that code has set.
+struct UserCode {
+  py::gil_scoped_acquire gil;
+  StandardArithmetic kept;
+};
+
 // When calls of this thread are to end with a TimeoutError.
 inline std::chrono::steady_clock::time_point& call_deadline() {
   thread_local auto deadline = std::chrono::steady_clock::time_point::max();

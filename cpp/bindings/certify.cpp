@@ -63,6 +63,7 @@ void bind_certify(py::module_& m) {
      py::arg("mass"), py::arg("threads"));
 
   m.def("product_errors", [](const py::array& x, const py::array& w, const py::array& product) {
+    const PythonRun run(1);
     const auto inputs = heads_of<double>(x, "X");
     const auto weights = heads_of<double>(w, "W");
     const auto products = heads_of<double>(product, "the product");
@@ -85,7 +86,8 @@ void bind_certify(py::module_& m) {
       return certify_matrix(target, entries, view, {leak, distortion}, run);
     });
     return as_dict(rows);
-  }, Standard(), py::arg("offsets"), py::arg("columns"), py::arg("weights"), py::arg("matrix"), py::arg("mask"),
+  }, Standard(), py::arg("offsets"), py::arg("columns"), py::arg("weights"), py::arg("matrix"),
+     py::arg("mask"),
      py::arg("leak"), py::arg("distortion"), py::arg("threads"));
 }
 

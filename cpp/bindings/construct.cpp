@@ -186,7 +186,8 @@ void bind_construct(py::module_& m) {
     Array<double> norm(static_cast<Index>(rows.norm.size()));
     std::copy(rows.norm.begin(), rows.norm.end(), norm.mutable_data());
     return py::make_tuple(q, status, norm, witnesses_of(rows), rows.scans);
-  }, Standard(), py::arg("offsets"), py::arg("columns"), py::arg("weights"), py::arg("keys"), py::arg("mask"),
+  }, Standard(), py::arg("offsets"), py::arg("columns"), py::arg("weights"), py::arg("keys"),
+     py::arg("mask"),
      py::arg("leak"), py::arg("distortion"), py::arg("equality"), py::arg("max_norm"),
      py::arg("threads"));
 
@@ -206,7 +207,7 @@ void bind_construct(py::module_& m) {
                            .init_q = start_of(init_q), .init_k = start_of(init_k), .progress = {}};
     if (!progress.is_none()) {
       options.progress = [&progress](const LearnedScan& scan) {
-        const py::gil_scoped_acquire gil;
+        const UserCode here;
         return progress(scan.step, scan.rows_left, scan.worst_deficit).cast<bool>();
       };
     }
@@ -216,7 +217,8 @@ void bind_construct(py::module_& m) {
           return fit_learned(target, view, options, run);
         });
     return py::make_tuple(array_of(result.q), array_of(result.k), report_of(result));
-  }, Standard(), py::arg("offsets"), py::arg("columns"), py::arg("weights"), py::arg("mask"), py::arg("dim"),
+  }, Standard(), py::arg("offsets"), py::arg("columns"), py::arg("weights"), py::arg("mask"),
+     py::arg("dim"),
      py::arg("leak"), py::arg("distortion"), py::arg("seed"), py::arg("first_hold"),
      py::arg("max_steps"), py::arg("time_limit"), py::arg("max_norm"), py::arg("max_logit"),
      py::arg("format"), py::arg("query_unit"), py::arg("init_q"), py::arg("init_k"),
@@ -235,7 +237,8 @@ void bind_construct(py::module_& m) {
         [&](const Target& target, const Mask& view, const Run& run) {
           return round_queries(target, view, head, *stored_in, query_unit, run);
         }));
-  }, Standard(), py::arg("offsets"), py::arg("columns"), py::arg("weights"), py::arg("mask"), py::arg("q"),
+  }, Standard(), py::arg("offsets"), py::arg("columns"), py::arg("weights"), py::arg("mask"),
+     py::arg("q"),
      py::arg("k"), py::arg("leak"), py::arg("distortion"), py::arg("max_logit"), py::arg("format"),
      py::arg("query_unit"), py::arg("threads"));
 
@@ -250,7 +253,8 @@ void bind_construct(py::module_& m) {
           return feasibility_loss(target, view, head, run);
         });
     return py::make_tuple(found.loss, array_of(found.q), array_of(found.k));
-  }, Standard(), py::arg("offsets"), py::arg("columns"), py::arg("weights"), py::arg("mask"), py::arg("q"),
+  }, Standard(), py::arg("offsets"), py::arg("columns"), py::arg("weights"), py::arg("mask"),
+     py::arg("q"),
      py::arg("k"), py::arg("leak"), py::arg("distortion"), py::arg("max_logit"),
      py::arg("threads"));
 
@@ -279,7 +283,8 @@ void bind_construct(py::module_& m) {
                                 r.residual, r.others_weight, r.norm_bound));
     }
     return out;
-  }, Standard(), py::arg("offsets"), py::arg("columns"), py::arg("weights"), py::arg("keys"), py::arg("mask"),
+  }, Standard(), py::arg("offsets"), py::arg("columns"), py::arg("weights"), py::arg("keys"),
+     py::arg("mask"),
      py::arg("rows"), py::arg("threads"));
 }
 

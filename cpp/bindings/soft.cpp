@@ -73,7 +73,7 @@ py::object fit(const SoftTargetArrays& target, const MaskArrays& mask, const py:
                            time_limit};
     if (!progress.is_none()) {
       options.progress = [&progress](Index step, double divergence) {
-        const py::gil_scoped_acquire gil;
+        const UserCode here;
         return progress(step, divergence).template cast<bool>();
       };
     }
@@ -135,12 +135,14 @@ void bind_soft(py::module_& m) {
   }, Standard(), py::arg("target"), py::arg("threads"));
 
   // (q, k, history, report). progress(step, mean divergence) returns False to stop.
-  m.def("fit_soft", &fit, Standard(), py::arg("target"), py::arg("mask"), py::arg("q"), py::arg("k"),
+  m.def("fit_soft", &fit, Standard(), py::arg("target"), py::arg("mask"), py::arg("q"),
+        py::arg("k"),
         py::arg("max_steps"), py::arg("tolerance"), py::arg("enough"), py::arg("time_limit"),
         py::arg("progress"), py::arg("threads"));
 
   // (sum of divergences, gradient, lower triangles of the curvature), queries above keys.
-  m.def("soft_loss", &loss, Standard(), py::arg("target"), py::arg("mask"), py::arg("q"), py::arg("k"),
+  m.def("soft_loss", &loss, Standard(), py::arg("target"), py::arg("mask"), py::arg("q"),
+        py::arg("k"),
         py::arg("threads"));
 
   // Of every row: (divergence, total variation, whether the target's row is not zero), in double.

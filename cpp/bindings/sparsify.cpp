@@ -78,7 +78,8 @@ void bind_sparsify(py::module_& m) {
       rows = sparsify_compressed(matrix, view, arguments.options(), run);
     }
     return as_tuple(rows);
-  }, Standard(), py::arg("offsets"), py::arg("columns"), py::arg("weights"), py::arg("cols"), py::arg("mask"),
+  }, Standard(), py::arg("offsets"), py::arg("columns"), py::arg("weights"), py::arg("cols"),
+     py::arg("mask"),
      py::arg("options"), py::arg("threads"));
 }
 

@@ -341,7 +341,7 @@ TEST(logits_that_a_format_cannot_hold) {
   CHECK(verdict(0, -70000) == Verdict::holds);     // exp(-inf) = 0
   CHECK(verdict(-70000, 0) == Verdict::fails);
   CHECK(verdict(65519.99, 0) == Verdict::holds);   // rounds to 65504
-  CHECK(verdict(65520, 0) == Verdict::undecided);  // the tie goes to infinity; the enclosure is wider
+  CHECK(verdict(65520, 0) == Verdict::undecided);  // a tie, that goes to infinity
 }
 
 TEST(enclosures_are_never_nan) {

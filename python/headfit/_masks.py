@@ -123,6 +123,20 @@ def allowed_places(mask: Any) -> sp.csr_array:
     return checked_csr(mask, "mask", keep_zeros=False)
 
 
+def frozen_mask(mask: Any) -> Any:
+    """Return a mask that nobody can change: arrays are copied and read-only."""
+    if mask is None or isinstance(mask, (str, tuple)):
+        return mask
+    if is_sparse(mask):
+        csr = allowed_places(mask).copy()
+        for array in (csr.data, csr.indices, csr.indptr):
+            array.flags.writeable = False
+        return csr
+    array = np.array(as_array(mask, "mask"))
+    array.flags.writeable = False
+    return array
+
+
 def same_mask(a: Any, b: Any) -> bool:
     """Whether two masks, as users pass them, are written the same."""
     if a is b:

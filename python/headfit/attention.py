@@ -670,6 +670,8 @@ class Attention:
         errors: tuple[NDArray[np.float64], ...],
     ) -> Attention:
         """Return the attention of products that a module rounded, with bounds of their errors."""
+        for array in (Q, K, *errors):  # the bounds are those of these numbers
+            array.flags.writeable = False
         attention = cls(Q, K, scale=scale, mask=mask)
         object.__setattr__(attention, "errors", errors)
         return attention

@@ -178,12 +178,16 @@ class Certificate:
             lines.append(f"  about the entries of the given {self.dtype} matrix, as stored")
         else:
             what = "Q, K" if self.basis == "logits" else "X, W_Q, W_K"
-            which = "exact logits" if self.accumulate == "exact" else "logits"
+            which = "exact logits of the stored"
+            if self.accumulate != "exact":
+                which = "logits of the stored"
+                if self.basis == "module":
+                    which, what = "logits of the exact products", "X W_Q, X W_K"
             how = "" if self.accumulate == "exact" else ", accumulated in float32 in any order"
             if self.logits_dtype is not None:
                 how += f" and rounded to {self.logits_dtype}"
             lines.append(
-                f"  about the {which} of the stored {what} ({self.dtype}){how}: |logit| up to "
+                f"  about the {which} {what} ({self.dtype}){how}: |logit| up to "
                 f"{self.max_logit:.4g}, rounding bound {self.rounding_bound:.2g}, "
                 f"{self.rescanned} rows rescanned in float64"
             )
@@ -335,7 +339,8 @@ def certify(
     fused multiply-adds; a scale on Q, on K, on the product, or its square root on both (PyTorch's
     ``(q @ k.T) * s``, and its math, flash and memory-efficient paths), with a factor log2(e) or
     without; inputs in float64 that are rounded to float32 first; and subnormal numbers kept or
-    flushed to zero. A kernel that may overflow on the way is never certified. Hardware that
+    flushed to zero. With a module it starts from the exact X W_Q and X W_K: how a kernel rounds
+    these is not covered. A kernel that may overflow on the way is never certified. Hardware that
     truncates, or multiplies in fewer bits (TF32), is not covered.
 
     "exact" speaks of the numbers as they are stored, subnormal ones included: a deployment that
@@ -376,6 +381,8 @@ def certify(
             raise InputError("max_logit, accumulate and logits_dtype are of logits, not of matrix")
         if Q is not None or K is not None or scale is not None:
             raise InputError("matrix must be given alone, without Q, K or scale")
+        if mask is not None:
+            _check_masks(A, mask, "matrix")
         target = as_target(A, mask=mask, normalize=normalize, num_threads=threads)
         M = as_stored_array(matrix, "matrix")
         _check_rows(target, M, "matrix")
@@ -387,10 +394,11 @@ def certify(
             found, True, basis="matrix", n=target.n, nonzeros=target.nonzeros, scale=np.nan,
             dtype=str(computed_in(M)), mask=target.mask, **known,
         )  # fmt: skip
-    if mask is None and isinstance(A, Target) and not hasattr(Q, "mask"):
+    is_head = isinstance(getattr(Q, "attention", Q), Attention)
+    if mask is None and isinstance(A, Target) and not is_head:
         mask = A.mask
     attention = _as_attention(Q, K, scale, mask)
-    _check_masks(A, attention)
+    _check_masks(A, attention.mask, "attention")
     target = as_target(A, mask=attention.mask, normalize=normalize, num_threads=threads)
     q, k = attention.stored
     _check_rows(target, q, "Q")
@@ -426,14 +434,14 @@ def certify(
     )
 
 
-def _check_masks(A: Any, attention: Attention) -> None:
-    """Raise an InputError for a target that was checked under another mask than the attention's."""
+def _check_masks(A: Any, mask: Any, name: str) -> None:
+    """Raise an InputError for a target that was checked under another mask than this one."""
     if not isinstance(A, Target) or A.mask is None:
         return
-    if not masks_agree(A.mask, attention.mask, A.n):
+    if not masks_agree(A.mask, mask, A.n):
         raise InputError(
-            "the target and the attention must have the same mask; the target's is "
-            f"{mask_text(A.mask)}, the attention's {mask_text(attention.mask)}"
+            f"the target and the {name} must have the same mask; the target's is "
+            f"{mask_text(A.mask)}, the {name}'s {mask_text(mask)}"
         )
 
 

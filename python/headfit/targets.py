@@ -15,7 +15,7 @@ from headfit._arguments import as_finite, as_flag
 from headfit._arithmetic import standard_arithmetic
 from headfit._arrays import BFLOAT16, as_array, is_sparse, thread_count
 from headfit._dense_rows import csr_of_dense
-from headfit._masks import core_mask
+from headfit._masks import core_mask, frozen_mask
 from headfit._memory import require_memory
 from headfit._sparse import checked_csr
 from headfit._stored import read_matrix
@@ -81,6 +81,19 @@ def _as_csr(A: Any) -> sp.csr_array:
     return checked_csr(matrix, "A", dtype=np.float64, keep_zeros=False, error=TargetError)
 
 
+def _frozen(csr: sp.csr_array, A: Any) -> sp.csr_array:
+    """Return a matrix that shares no memory with the sparse `A` and cannot be written to."""
+    given = [getattr(A, part, None) for part in ("data", "indices", "indptr")]
+    theirs = [x for x in given if isinstance(x, np.ndarray)] if is_sparse(A) else []
+    for part in ("data", "indices", "indptr"):
+        array = getattr(csr, part)
+        if any(np.may_share_memory(array, x) for x in theirs):
+            array = array.copy()
+            setattr(csr, part, array)
+        array.flags.writeable = False
+    return csr
+
+
 @dataclass(frozen=True, init=False, repr=False, eq=False)
 class Target:
     """A row-stochastic sparse matrix that attention should reproduce, validated.
@@ -103,7 +116,7 @@ class Target:
     Attributes
     ----------
     matrix : csr_array, shape (n, n)
-        float64, canonical.
+        float64, canonical; a copy, and read-only, so that what was checked stays so.
     n, nonzeros : int
     per_row, per_column : int
         The most nonzeros in a row and in a column: the k of the theory is the larger.
@@ -112,7 +125,7 @@ class Target:
     gamma : float
         The largest ratio of two weights of one row.
     mask : object
-        As given.
+        As given; arrays are copied, and read-only.
 
     Raises
     ------
@@ -148,10 +161,31 @@ class Target:
         sum_tolerance: float = SUM_TOLERANCE,
         num_threads: int | None = None,
     ) -> None:
+        # What is checked here is kept: nobody can change it afterwards.
+        mask = frozen_mask(mask)
+        csr = _frozen(_as_csr(A.matrix if isinstance(A, Target) else A), A)
+        self._settle(csr, mask, normalize, sum_tolerance, num_threads)
+        _frozen(self.matrix, None)
+
+    @classmethod
+    def _borrowing(cls, A: Any, mask: Any, normalize: bool, num_threads: int | None) -> Target:
+        """Return a target whose arrays may be those of `A`: for a call that ends before `A` can."""
+        target: Target = object.__new__(cls)
+        csr = _as_csr(A.matrix if isinstance(A, Target) else A)
+        target._settle(csr, mask, normalize, SUM_TOLERANCE, num_threads)
+        return target
+
+    def _settle(
+        self,
+        csr: sp.csr_array,
+        mask: Any,
+        normalize: bool,
+        sum_tolerance: float,
+        num_threads: int | None,
+    ) -> None:
         threads = thread_count(num_threads)
         normalize = as_flag(normalize, "normalize")
         sum_tolerance = as_finite(sum_tolerance, "sum_tolerance", 0)
-        csr = _as_csr(A.matrix if isinstance(A, Target) else A)
         checked = core_mask(mask, (), (csr.shape[0], csr.shape[0]))
         if normalize:
             _core.validate_target(*self._parts(csr), checked, np.inf, threads)
@@ -171,6 +205,12 @@ class Target:
             "mask": mask,
         }.items():
             object.__setattr__(self, name, value)
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Take up what was pickled or copied, read-only again."""
+        self.__dict__.update(state)
+        self.__dict__["mask"] = frozen_mask(self.mask)
+        _frozen(self.matrix, None)
 
     @staticmethod
     def _parts(csr: sp.csr_array) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
@@ -208,4 +248,5 @@ def as_target(
         return A
     if isinstance(A, Target) and mask is None:
         mask = A.mask
-    return Target(A, mask=mask, normalize=normalize, num_threads=num_threads)
+    with standard_arithmetic():
+        return Target._borrowing(A, mask, normalize, num_threads)

@@ -8,6 +8,7 @@
 #include <functional>
 
 #include "headfit/base/errors.hpp"
+#include "headfit/base/standard_arithmetic.hpp"
 #include "headfit/base/types.hpp"
 
 namespace headfit {
@@ -35,6 +36,7 @@ class Interruptible {
       const auto now = Clock::now();
       if (now - polled_ > poll_every) {
         polled_ = now;
+        const StandardArithmetic kept;  // whatever the poll sets: a signal handler may run in it
         poll_();
       }
     }

@@ -143,7 +143,7 @@ void parallel_tasks(Index count, const Run& run, MakeWorker&& make_worker) {
       at_work.join();
       try {
         helpers.emplace_back(help);
-      } catch (const std::system_error&) {  // no more threads to have: those there are will do
+      } catch (...) {  // no more threads or memory to have: those there are will do
         at_work.leave();
         break;
       }

@@ -92,6 +92,7 @@ CertificateRows certify_logits(const Target& target, const LogitSource<T>& sourc
                                const Run& run) {
   check_arguments(target, source.q.count, source.q.rows, source.k.rows, tolerances);
   refuse_more_than_products(source);
+  validate_target(target, source.mask, no_bound, run);
   check_errors(reading.errors.q, target.n, "Q");
   check_errors(reading.errors.k, target.n, "K");
   const StandardArithmetic arithmetic;

@@ -58,7 +58,8 @@ struct CertificateRows {
   Index rescanned = 0;                    // rows that needed the scan in double
 };
 
-// Scans every logit of scale * Q K^T under the mask against the target, in T first
+// Scans every logit of scale * Q K^T under the mask against the target, which is checked but for
+// the sums of its rows (a view, its arrays may have been changed since), in T first
 // and in double for the rows that this leaves undecided. O(n) memory beside Q and K.
 // With `mass` it also fills tv and stray. Source: one head, all rows.
 template <class T>

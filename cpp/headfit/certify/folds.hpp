@@ -89,6 +89,8 @@ class CertificateFold {
     if (scan_.target.row_columns(i).size() <= 1) distortion = {0, 0};
     if (overflow.possible) leak.hi = distortion.hi = no_bound;
     if (overflow.certain) leak.lo = distortion.lo = no_bound;
+    // A row that sees keys attends to some of them: an empty one is met by no softmax.
+    if (support.weakest < 0 && row.column >= 0) leak = Enclosure::exactly(no_bound);
     out.leak[i] = leak.hi;
     out.distortion[i] = distortion.hi;
     out.verdict[at] = judge(leak, distortion, size, scan_.tolerances);

@@ -6,7 +6,7 @@ namespace {
 
 using detail::judge;
 
-// a / b for a >= 0, b >= 0, where x / 0 is infinity (0 / 0 too: nothing is proved)
+// a / b for a >= 0, b >= 0, where x / 0 is infinity (0 / 0 too: no ratio is met)
 // and 0 / x exactly 0.
 Enclosure ratio(const Enclosure& a, const Enclosure& b) {
   return {b.hi > 0 ? std::max(0.0, next_down(a.lo / b.hi)) : no_bound,
@@ -56,6 +56,8 @@ void judge_row(const Target& target, const Row& m, const Mask& mask, Index i,
   if (leak_column >= 0 && !columns.empty()) {
     leak = ratio(Enclosure::exactly(largest), Enclosure::exactly(weakest));
   }
+  // A key of the support without any weight, or any weight in a row that should have none.
+  if (columns.empty() ? largest > 0 : weakest == 0) leak = Enclosure::exactly(no_bound);
   Enclosure distortion{0, 0};
   if (columns.size() > 1) {
     distortion = ratio(highest, lowest) - Enclosure::exactly(1);
@@ -75,6 +77,7 @@ template <class T>
 CertificateRows certify_matrix(const Target& target, const Heads<T>& matrix, const Mask& mask,
                                const Tolerances& tolerances, const Run& run) {
   detail::check_arguments(target, matrix.count, matrix.rows, matrix.cols, tolerances);
+  validate_target(target, mask, no_bound, run);
   CertificateRows out(target.n);
   const auto make_worker = [&] {
     return [&, rows = HeadRows<T>(matrix)](Index first, Index end) mutable {

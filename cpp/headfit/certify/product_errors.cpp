@@ -1,5 +1,6 @@
 #include "headfit/certify/product_errors.hpp"
 
+#include "headfit/base/checkpoint.hpp"
 #include "headfit/base/errors.hpp"
 #include "headfit/base/standard_arithmetic.hpp"
 #include "headfit/certify/rounding.hpp"
@@ -10,7 +11,11 @@ namespace {
 double frobenius_norm_above(const Heads<double>& x) {
   Vector<double> norms(x.rows);
   HeadRows<double> rows(x);
-  for (Index i = 0; i < x.rows; ++i) norms[i] = norm_above(rows.row(0, i));
+  Checkpoints pace;
+  for (Index i = 0; i < x.rows; ++i) {
+    norms[i] = norm_above(rows.row(0, i));
+    pace.after(x.cols);
+  }
   return norm_above(norms);
 }
 
@@ -32,11 +37,14 @@ Vector<double> product_errors(const Heads<double>& x, const Heads<double>& w,
   const bool is_rounded = !std::holds_alternative<const double*>(product.data);
   const double terms = static_cast<double>(x.cols);
   const double columns = static_cast<double>(w.cols);
-  const double relative = gamma_above<double>(terms + 2);
+  // Twice as many roundings: the library's threads may round up or down, by a unit each time.
+  const double relative = gamma_above<double>(2 * (terms + 2));
   const double weights = frobenius_norm_above(w);
   HeadRows<double> inputs(x), outputs(product);
   Vector<double> bounds(x.rows);
+  Checkpoints pace;
   for (Index i = 0; i < x.rows; ++i) {
+    pace.after(x.cols + w.cols);
     const double size = norm_above(inputs.row(0, i));
     double bound = product_above(relative, size, weights) +
                    16 * columns * terms * least * (1 + size + weights);

@@ -9,6 +9,15 @@
 
 #include "headfit/base/types.hpp"
 
+// Nothing here is proved where compilers may assume that there is no NaN and no infinity, or where
+// intermediate results are wider than their types.
+#if defined(__FAST_MATH__) || (defined(__FINITE_MATH_ONLY__) && __FINITE_MATH_ONLY__)
+#error "headfit's certificates must be compiled without -ffast-math and -ffinite-math-only"
+#endif
+#if defined(__FLT_EVAL_METHOD__) && __FLT_EVAL_METHOD__ != 0
+#error "headfit's certificates need results rounded to their types (on x86: -mfpmath=sse)"
+#endif
+
 namespace headfit {
 
 inline double next_up(double x) {
@@ -143,8 +152,9 @@ struct DotBound {
 // or its square root on both, perhaps times log2(e); inputs in float64 rounded to float32 first;
 // subnormal numbers kept, or flushed to zero as inputs and as results.
 //
-// Roundings on the longest path: d of the dot product, two of the inputs, five of the scale (three
-// of its roots, two of their products). What underflows moves every input, scaled input and
+// Roundings on the longest path: d of the dot product, two of the inputs, and seven of the scale,
+// where its root is taken of fl(fl(scale) fl(log2(e))): half of three and one more for each of two
+// roots, and one for each of two products. What underflows moves every input, scaled input and
 // product by up to twice the least normal number, and a scale that comes last magnifies that.
 // Infinite where one of these kernels may overflow on the way, or flush the scale itself.
 inline double float32_kernels_radius(double scale, Index depth, double q_norm, double k_norm) {
@@ -152,7 +162,7 @@ inline double float32_kernels_radius(double scale, Index depth, double q_norm, d
   constexpr double least = static_cast<double>(std::numeric_limits<float>::min());
   const double d = static_cast<double>(depth);
   const double s = std::abs(scale);
-  const double relative = gamma_above<float>(d + 7);
+  const double relative = gamma_above<float>(d + 9);
   const double size = product_above(s, q_norm, k_norm);
   for (const double reached : {size, q_norm, k_norm, product_above(1, q_norm, k_norm),
                                product_above(s, q_norm, 1), product_above(s, 1, k_norm)}) {

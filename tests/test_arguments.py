@@ -28,6 +28,7 @@ class NoText:
     "value",
     [
         0.5,
+        "0.5",
         np.float32(0.5),
         np.array(0.5),
         fractions.Fraction(1, 2),
@@ -44,7 +45,8 @@ def test_numbers(value: Any) -> None:
 @pytest.mark.parametrize(
     "value",
     [
-        "0.5",
+        "x",
+        "",
         b"1",
         True,
         np.True_,

@@ -21,8 +21,11 @@ def shown(value: Any) -> str:
 
 
 def as_number(value: Any, name: str, expected: str = "be a number") -> float:
-    """Return a real number as a float; texts, truth values and arrays are none."""
-    is_number = not isinstance(value, (str, bytes, bytearray, bool, np.bool_, np.ndarray))
+    """Return a real number as a float; a text that spells one is one.
+
+    Truth values and arrays are none.
+    """
+    is_number = not isinstance(value, (bytes, bytearray, bool, np.bool_, np.ndarray))
     if isinstance(value, np.ndarray) and value.ndim == 0 and value.dtype.kind in "fiu":
         is_number = True
     if is_number:
@@ -51,11 +54,11 @@ def as_flag(value: Any, name: str) -> bool:
     return bool(value)
 
 
-def as_choice(value: Any, name: str, allowed: Sequence[str]) -> str:
-    """Return one of some words."""
+def as_choice(value: Any, name: str, allowed: Sequence[str], before: str = "") -> str:
+    """Return one of some words; the message lists them after `before`."""
     if not isinstance(value, str) or value not in allowed:
         listed = " or ".join(repr(word) for word in allowed)
-        raise InputError(f"{name} must be {listed}; got {shown(value)}")
+        raise InputError(f"{name} must be {before}{listed}; got {shown(value)}")
     return value
 
 

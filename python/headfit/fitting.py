@@ -258,7 +258,7 @@ def fit(
     start = time.perf_counter()
     if isinstance(A, Attention):
         raise InputError("A is an Attention, which is dense: fit_soft comes close to it")
-    as_choice(method, "method", METHODS)
+    as_choice(method, "method", METHODS, "one of ")
     for name, flag in {"progress": progress, "strict": strict, "mass": mass}.items():
         as_flag(flag, name)
     check_callable(callback, "callback")

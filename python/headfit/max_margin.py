@@ -22,7 +22,7 @@ FORMS = ("tolerance", "equality")
 
 def check_form(form: str) -> None:
     """Raise an InputError for a form that does not exist."""
-    as_choice(form, "form", FORMS)
+    as_choice(form, "form", FORMS, "one of ")
 
 
 def key_table(keys: Any, n: int, dim: int | None, dtype: str, seed: int) -> KeyTable:

@@ -26,8 +26,8 @@ SKETCHES = ("gaussian", "rademacher")
 
 def check_options(factor: str, sketch: str) -> None:
     """Raise an InputError for a factor or a sketch that does not exist."""
-    as_choice(factor, "factor", FACTORS)
-    as_choice(sketch, "sketch", SKETCHES)
+    as_choice(factor, "factor", FACTORS, "one of ")
+    as_choice(sketch, "sketch", SKETCHES, "one of ")
 
 
 def project(

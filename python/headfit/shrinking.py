@@ -214,7 +214,7 @@ def shrink(
         more = dense.powers_of_two(wanted.largest)
     else:
         sizes_asked = np.atleast_1d(as_array(curve_dims, "curve_dims"))
-        more = [as_count(d, "curve_dims", 1, wanted.largest) for d in sizes_asked]
+        more = [as_count(d, "curve_dims", 1, wanted.largest) for d in sizes_asked.tolist()]
     if keeps:
         kept = pattern.Keeping.of(
             wanted,

@@ -57,7 +57,7 @@ def ragged() -> Any:
 
 NOT_TEXT = [None, 5, 1.5, b"text", [], Unusable(), Untrue(), np.array(["a", "b"]), True, np.nan]
 JUNK = ["x", b"x", Unusable(), Untrue(), {"a": 1}, {1, 2}, object, lambda: 1, 2j, "\0", ...]
-NOT_NUMBER = [*JUNK, "0.1", "1", True, [0.1], np.array([0.1]), np.nan, None]
+NOT_NUMBER = [*JUNK, "", "1,0", True, [0.1], np.array([0.1]), np.nan, None]
 NOT_ARRAY = [None, *JUNK, ragged(), [["a"]], [[1j]], np.array([[None]]), sp.eye_array(N), np.nan]
 BAD_MATRIX = [
     *NOT_ARRAY,

@@ -1,6 +1,8 @@
 """The certificate against exact arithmetic: it must never say "holds" wrongly."""
 
 import json
+import math
+import signal
 from fractions import Fraction
 
 import mpmath as mp
@@ -389,6 +391,114 @@ def test_masks_that_differ_are_refused(other):
         hf.certify(target, hf.Attention(np.eye(6), np.eye(6), mask=other))
     # A target that was checked under no mask is checked under the attention's.
     assert hf.certify(np.eye(6), hf.Attention(np.eye(6), np.eye(6), mask=other)).n == 6
+
+
+def test_a_given_matrix_has_the_mask_of_its_target():
+    target = hf.Target(np.eye(2), mask="causal")
+    with pytest.raises(hf.InputError, match="the matrix must have the same mask"):
+        hf.certify(target, matrix=np.eye(2), mask=np.ones((2, 2), bool))
+    assert hf.certify(target, matrix=np.eye(2), mask=np.tri(2, dtype=bool)).holds
+
+
+def test_masked_arrays_have_no_mask_of_attention():
+    target = hf.Target(np.eye(2), mask="causal")
+    Q = np.ma.masked_array(9 * np.eye(2), mask=False)
+    assert hf.certify(target, Q, np.eye(2)).mask == "causal"
+
+
+@pytest.mark.parametrize("mask", [None, "causal"])
+def test_rows_of_zeros_meet_nothing(mask):
+    M = np.eye(3)
+    M[0] = 0
+    certificate = hf.certify(np.eye(3), matrix=M, mask=mask)
+    assert certificate.row_status.tolist() == [1, 0, 0]
+    assert certificate.row_leak[0] == np.inf
+    assert hf.certify(np.eye(1), matrix=np.zeros((1, 1))).status == "fails"
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_targets_that_were_changed_by_force_are_refused(threads):
+    """Numbers that only somebody who wants to can change: no crash, and no certificate."""
+    n = 300
+    Q = np.eye(n, dtype=np.float32)
+    changes = {
+        "indices": ([2**31 - 1, 300, -1], "column"),
+        "indptr": ([10**9, -(2**40)], "offset"),
+        "data": ([np.nan, -1.0, np.inf, 0.0], "must"),
+    }
+    for part, (values, message) in changes.items():
+        for value in values:
+            target = hf.Target(sp.eye_array(n, format="csr"))
+            array = getattr(target.matrix, part)
+            array.flags.writeable = True
+            with np.errstate(all="ignore"):
+                array[5] = np.array(value).astype(array.dtype)
+            with pytest.raises(hf.InputError, match=message):
+                hf.certify(target, Q, Q, num_threads=threads)
+            with pytest.raises(hf.InputError, match=message):
+                hf.certify(target, matrix=Q, num_threads=threads)
+
+
+def test_products_of_modules_are_read_only():
+    module = hf.SelfAttention(np.eye(2), np.eye(2)[::-1], scale=1.0)
+    attention = module(np.zeros((2, 2)))
+    for array in (attention.Q, attention.K, *attention.stored, *attention.errors):
+        with pytest.raises(ValueError, match="read-only"):
+            array[:] = 1
+
+
+def test_float32_kernels_start_from_the_exact_products_of_a_module():
+    # The stored query is 0, where X W_Q is too large for float32.
+    X = np.array([[2.0**184, 2.0**130.5, 2.0**184, 0], [0, 0, 0, -1], [0, 0, 0, 1]])
+    W_Q, W_K = np.array([[1.0], [1], [-1], [0]]), np.array([[0.0], [0], [0], [2.0**-24]])
+    mask = np.zeros((3, 3), bool)
+    mask[:, 1:] = True
+    target = hf.Target(mask / 2, mask=mask)
+    attention = hf.SelfAttention(W_Q, W_K, scale=2.0**-125)(X, mask=mask)
+    certificate = hf.certify(target, attention, accumulate="float32")
+    assert certificate.row_status[0] == 2
+    assert "about the logits of the exact products X W_Q, X W_K" in repr(certificate)
+
+
+def test_roots_of_the_scale_with_the_logarithm_in_it():
+    """The kernel with most roundings: the square root of fl(s log2(e)) on both Q and K."""
+    scale, q = 0.6948752105235769, 1.0002391934394268
+    f4 = np.float32
+    root = np.sqrt(f4(scale) * f4(1.4426950408889634))
+    computed = float((f4(q) * root) * (f4(q) * root)) * math.log(2)  # to base e
+    Q, K = np.full((2, 1), q), np.array([[q], [-q]])
+    exact = mp.mpf(scale) * mp.mpf(q) ** 2
+    weight = float(1 / (1 + mp.exp(-2 * exact)))
+    A = np.array([[weight, 1 - weight]] * 2)
+    certificate = hf.certify(A, Q, K, scale=scale, accumulate="float32", distortion=7e-7)
+    off = mp.expm1(abs(2 * mp.mpf(computed) - mp.log(mp.mpf(weight) / mp.mpf(1 - weight))))
+    assert off <= certificate.row_distortion[0]
+    assert not certificate.holds
+
+
+def test_torch_in_a_signal_handler_changes_no_arithmetic():
+    """What code of users does while the core polls: it may ask for flushing."""
+    torch = pytest.importorskip("torch")
+    n, d = 1200, 2000
+    Q, K = np.zeros((n, d), np.float32), np.zeros((n, d), np.float32)
+    Q[-1, 0], K[0, 0], K[1, 0] = 1.1e-38, 3e38, -3e38
+    target = hf.Target(sp.csr_array(np.ones((n, n))), normalize=True)
+    calls = []
+
+    def handler(*_):
+        calls.append(torch.set_flush_denormal(True))
+
+    before = signal.signal(signal.SIGALRM, handler)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.05)
+        certificate = hf.certify(target, Q, K, scale=1.0, mass=False, num_threads=1)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+        torch.set_flush_denormal(False)
+    assert certificate.row_status[-1] == 1
+    if not calls:
+        pytest.skip("the scan was done before the signal came")
 
 
 def test_attention_takes_no_error_bounds():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import io
 import pickle
 from pathlib import Path
@@ -17,6 +18,7 @@ from hypothesis import strategies as st
 import headfit as hf
 from headfit._arrays import BFLOAT16
 from headfit._dense_rows import csr_of_dense
+from headfit._masks import masks_agree
 from headfit.errors import InputError, TargetError
 
 GOOD = np.array([[0.25, 0.75, 0.0], [0.0, 1.0, 0.0], [0.5, 0.0, 0.5]])
@@ -275,7 +277,7 @@ def test_bad_numbers_of_threads(num_threads: Any) -> None:
 def test_masks() -> None:
     for mask in ("causal", ("window", 3), np.tri(3, dtype=bool), sp.csr_array(np.tri(3) > 0)):
         target = hf.Target(LOWER, mask=mask)
-        assert target.mask is mask
+        assert masks_agree(target.mask, mask, 3)
         assert "mask=" in repr(target)
         with pytest.raises(TargetError, match="masked position, row 0, column 1"):
             hf.Target(GOOD, mask=mask)
@@ -285,6 +287,46 @@ def test_masks() -> None:
         hf.Target(LOWER, mask="lower")
     with pytest.raises(InputError, match="mask must broadcast"):
         hf.Target(LOWER, mask=np.ones((4, 4), bool))
+
+
+def spoilt(array: np.ndarray, value: Any) -> None:
+    array[:] = value
+
+
+@pytest.mark.parametrize("form", ["csr", "csc", "coo", "dense"])
+def test_what_was_checked_cannot_be_changed(form: str) -> None:
+    mask = np.tri(3, dtype=bool)
+    theirs: Any = np.array(LOWER) if form == "dense" else getattr(sp, f"{form}_array")(LOWER)
+    target = hf.Target(theirs, mask=mask)
+    before = target.matrix.toarray()
+    mask[:] = True
+    spoilt(theirs if form == "dense" else theirs.data, 7.0)
+    for part in ("indices", "indptr"):
+        if form in ("csr", "csc"):
+            spoilt(getattr(theirs, part), 2**30)
+    for one in (target, copy.deepcopy(target), pickle.loads(pickle.dumps(target))):
+        np.testing.assert_array_equal(one.matrix.toarray(), before)
+        np.testing.assert_array_equal(one.mask, np.tri(3, dtype=bool))
+        for array in (one.matrix.data, one.matrix.indices, one.matrix.indptr, one.mask):
+            with pytest.raises(ValueError, match="read-only"):
+                array[:] = 0
+
+
+def test_sparse_masks_are_copied() -> None:
+    mask = sp.csr_array(np.tri(3, dtype=bool))
+    target = hf.Target(LOWER, mask=mask)
+    spoilt(mask.indices, 2)
+    assert masks_agree(target.mask, "causal", 3)
+    with pytest.raises(ValueError, match="read-only"):
+        target.mask.data[:] = False
+
+
+def test_arrays_of_the_user_stay_writable() -> None:
+    A = sp.csr_array(LOWER)
+    hf.Target(A)
+    hf.certify(A, np.eye(3), np.eye(3))
+    assert A.data.flags.writeable
+    assert A.indices.flags.writeable
 
 
 def test_rows_may_be_empty_only_where_the_mask_leaves_nothing() -> None:

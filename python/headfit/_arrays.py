@@ -93,6 +93,8 @@ def as_array(x: Any, name: str) -> NDArray[Any]:
 
     bfloat16 becomes `BFLOAT16`, a view.
     """
+    if type(x) is np.ndarray and x.dtype.kind in "fiub":  # the usual case, and quickly told
+        return x
     if hasattr(x, "detach") and hasattr(x, "dtype"):  # a tensor inside a graph exports nothing
         x = x.detach()
     is_bfloat16 = str(getattr(x, "dtype", "")).endswith("bfloat16")

@@ -290,7 +290,8 @@ def certify(
     Q, K : array_like, shape (n, d)
         Queries and keys; or Q an `Attention` (or a `Fit`), whose scale and mask then hold.
     matrix : array_like, shape (n, n), optional
-        Judge this attention matrix instead, its entries as they are stored.
+        Judge this attention matrix instead, its entries as they are stored. A row fails where an
+        entry on the support is zero, alone or not.
     scale : float, optional
         1 / sqrt(d) when None. Its float64 value is part of the statement.
     mask : optional

@@ -344,18 +344,11 @@ class MatrixRow:
     def least(self) -> float:
         return min(self.on, default=0.0)
 
-    @property
-    def nothing_proved(self) -> bool:
-        """Whether a ratio is 0/0."""
-        zero = bool(self.on) and self.least == 0
-        alone = len(self.on) > 1 and max(self.on) == 0
-        return (zero and bool(self.off) and self.most == 0) or alone
-
     def leak_exceeds(self, bound: float) -> bool:
+        if self.on and self.least == 0:  # a key without weight, beside others or alone
+            return bound != math.inf
         if not self.on or not self.off:
             return not bound >= 0
-        if self.least == 0:  # 0/0 too: no finite bound is proved
-            return bound != math.inf
         if not bound >= 0:
             return True
         if bound == math.inf:

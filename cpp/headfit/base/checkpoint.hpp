@@ -62,7 +62,8 @@ class Interruptible {
   bool was_stopped_ = false;
 };
 
-inline void checkpoint() {
+// Out of line, so that the loops it stands in keep their registers.
+[[gnu::noinline, gnu::cold]] inline void checkpoint() {
   if (Interruptible* here = Interruptible::innermost()) here->check();
 }
 

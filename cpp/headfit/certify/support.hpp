@@ -44,8 +44,10 @@ inline double reading_radius(double scale, Index depth, const Reading& reading, 
   const double size = std::abs(scale);
   const double q_error =
       reading.errors.q.empty() ? 0 : reading.errors.q[static_cast<std::size_t>(row)];
-  double radius =
-      product_above(size, q_error, k_norm) + product_above(size, q_norm + q_error, k_error);
+  double radius = 0;
+  if (q_error > 0 || k_error > 0) {
+    radius = product_above(size, q_error, k_norm) + product_above(size, q_norm + q_error, k_error);
+  }
   if (reading.float32_accumulation) {
     radius += float32_kernels_radius(scale, depth, next_up(q_norm + q_error),
                                      next_up(k_norm + k_error));

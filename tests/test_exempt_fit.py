@@ -192,6 +192,16 @@ def test_any_columns_of_any_pattern(seed: int, n: int, causal: bool, count: int)
     assert hf.certify(A, head.Q, head.K, mask=mask).holds
 
 
+def test_a_search_claims_no_proof_for_what_the_exempt_columns_take() -> None:
+    A = np.zeros((32, 32))
+    A[:, :2] = 0.5
+    fit = hf.fit(A, exempt_columns=[0])
+    assert fit.certificate.holds
+    assert fit.dim == 2
+    assert fit.lower_bound.dim == 1
+    assert "2 is what the exempt columns and one dimension beside them take" in repr(fit.search)
+
+
 def test_nothing_exempt_is_the_plain_fit() -> None:
     A = P.random_regular(64, 3, rng=0)
     plain = hf.fit(A, 8)

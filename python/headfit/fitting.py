@@ -25,7 +25,7 @@ from headfit.learned import check_effort
 from headfit.max_margin import check_form
 from headfit.methods import Head
 from headfit.module import SelfAttention
-from headfit.search import double_and_bisect, gallop_down, likely_dim
+from headfit.search import PROVED, TAKEN, double_and_bisect, gallop_down, likely_dim
 from headfit.targets import Target, as_target
 from headfit.task import Task, check_module
 
@@ -78,8 +78,10 @@ def _search(task: Task, lower: LowerBound | None) -> tuple[Search, Head]:
     if task.method == "learned":
         largest = target.n + beside if task.module is None else task.module.dim
         first = min(likely_dim(target.n, target.mean_per_row) + beside, largest)
-        lowest = min(max(beside + 1, 1 if lower is None else lower.dim), largest)
-        search = gallop_down(attempt, first, lowest, largest, task.deadline)
+        proved = 1 if lower is None else lower.dim
+        lowest = min(max(beside + 1, proved), largest)
+        why_lowest = TAKEN if beside and proved < lowest else PROVED
+        search = gallop_down(attempt, first, lowest, largest, task.deadline, why_lowest)
     else:
         largest, limit = _largest_dim(target, task.rest_leak, task.distortion, task.dtype)
         first = 16 if task.method == "projection" else 2 * target.per_row

@@ -65,16 +65,26 @@ def double_and_bisect(
     return Search(tuple(trials), size(units), "bisected to neighbouring sizes")
 
 
+PROVED = "is proved necessary"
+TAKEN = "is what the exempt columns and one dimension beside them take"
+
+
 def gallop_down(
-    attempt: Callable[[int, bool], Trial], first: int, lowest: int, largest: int, deadline: float
+    attempt: Callable[[int, bool], Trial],
+    first: int,
+    lowest: int,
+    largest: int,
+    deadline: float,
+    why_lowest: str = PROVED,
 ) -> Search:
     """Find a small size near a guess: failures cost far more than successes.
 
     From `first` upwards, by halves, until a size certifies. The second argument of an attempt is
     whether to make haste: so on the way up, where a larger size will do. Then bisection down to
     what failed in haste, which is tried again; and where nothing failed, down by 1, 2, 4, ...
-    until a size fails, and bisection of what is between. No size below `lowest`, which is proved.
-    An attempt that the time limit or a callback cut short ends the search: it is no failure.
+    until a size fails, and bisection of what is between. No size below `lowest`, for the reason
+    `why_lowest`. An attempt that the time limit or a callback cut short ends the search: it is no
+    failure.
     """
     trials: list[Trial] = []
 
@@ -119,7 +129,7 @@ def gallop_down(
         else:
             failed = lower
     if failed == below:
-        return Search(tuple(trials), size, f"the bracket closed: {lowest} is proved necessary")
+        return Search(tuple(trials), size, f"the bracket closed: {lowest} {why_lowest}")
     return Search(tuple(trials), size, "bisected to neighbouring sizes")
 
 

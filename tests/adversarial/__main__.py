@@ -6,16 +6,12 @@ import argparse
 import multiprocessing
 import sys
 import time
+from concurrent.futures import ProcessPoolExecutor, as_completed
 
 from tests.adversarial import generators
 from tests.adversarial.attack import Tally, as_code, attack, reduce
 
 CHUNK = 2000
-
-
-def _chunk(job: tuple) -> Tally:
-    dtype, reading, cases, seed, families = job
-    return attack(dtype, reading, cases, seed, families)
 
 
 def _jobs(arguments: argparse.Namespace) -> list[tuple]:
@@ -48,12 +44,14 @@ def main() -> int:
     tally = Tally()
     jobs = _jobs(arguments)
     if arguments.processes > 1:
-        with multiprocessing.get_context("spawn").Pool(arguments.processes) as pool:
-            for part in pool.imap_unordered(_chunk, jobs):
-                tally.merge(part)
+        # New processes cannot find what a __main__ defines, and a pool must say if one dies.
+        context = multiprocessing.get_context("spawn")
+        with ProcessPoolExecutor(arguments.processes, mp_context=context) as pool:
+            for done in as_completed([pool.submit(attack, *job) for job in jobs]):
+                tally.merge(done.result())
     else:
         for job in jobs:
-            tally.merge(_chunk(job))
+            tally.merge(attack(*job))
     _report(tally, arguments.show, time.monotonic() - start)
     return 1 if tally.number_of_lies else 0
 

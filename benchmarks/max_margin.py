@@ -15,7 +15,7 @@ from scipy.optimize import linprog
 
 import headfit as hf
 import measure
-from headfit.max_margin import max_margin
+from headfit._fit.max_margin import max_margin
 
 OPTIONS = measure.arguments(__doc__)
 LEAK, DISTORTION = 0.05, float(np.expm1(0.1))

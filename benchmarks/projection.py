@@ -10,7 +10,8 @@ from sklearn.random_projection import GaussianRandomProjection
 import headfit as hf
 import limits
 import measure
-from headfit import _core, projection
+from headfit import _core
+from headfit._fit import projection
 
 OPTIONS = measure.arguments(__doc__)
 

@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 
 import headfit as hf
-from headfit import _arguments as arguments
-from headfit._arrays import as_array, as_count, check_between
+from headfit._base import arguments
+from headfit._base.arrays import as_array, as_count, check_between
 from headfit.errors import InputError
 
 

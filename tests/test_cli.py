@@ -351,7 +351,7 @@ def test_a_closed_pipe_is_no_traceback(head):
 
 @pytest.fixture
 def small_demo(monkeypatch):
-    from headfit import demo
+    from headfit._cli import demo
 
     whole = demo.run_demo
     monkeypatch.setattr(demo, "run_demo", lambda **given: whole(n=24, dim=8, digits=False, **given))

@@ -9,7 +9,7 @@ import pytest
 
 import headfit as hf
 from headfit._cli import picture
-from headfit.demo import run_demo
+from headfit._cli.demo import run_demo
 
 
 @pytest.fixture(scope="module")

@@ -12,10 +12,11 @@ import numpy as np
 import pytest
 
 import headfit as hf
-from headfit import cli, fitting
-from headfit._deadline import calls_until
-from headfit._heavy import global_columns, heavy_notes
-from headfit.search import double_and_bisect, gallop_down
+from headfit import cli
+from headfit._base.deadline import calls_until
+from headfit._fit import fit as fitting
+from headfit._fit.search import double_and_bisect, gallop_down
+from headfit._target.heavy import global_columns, heavy_notes
 
 A = hf.patterns.random_regular(128, k=4, gamma=2.0, rng=0)
 PROJECTION = {"method": "projection", "leak": 0.3, "distortion": 2.0}

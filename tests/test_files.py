@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 import headfit as hf
-from headfit import _market, _stored
+from headfit._base import matrix_market, stored_arrays
 from headfit.errors import FileError, InputError, MissingFileError
 
 READERS = (hf.load_matrix, hf.load_fit, hf.load_safetensors, hf.Target)
@@ -102,7 +102,7 @@ def test_a_killed_save_leaves_the_old_file_and_its_rest_is_swept(
     script = f"""
 import os, signal
 from pathlib import Path
-from headfit._files import replace_file
+from headfit._base.files import replace_file
 def write(file):
     file.write(b"half of it")
     file.flush()
@@ -182,7 +182,7 @@ def test_arrays_of_every_kind_are_read_as_numpy_reads_them(tmp_path: Path) -> No
     }
     for save in (np.savez, np.savez_compressed):
         save(tmp_path / "x.npz", **arrays)
-        found = _stored.load_arrays(tmp_path / "x.npz", "file")
+        found = stored_arrays.load_arrays(tmp_path / "x.npz", "file")
         with np.load(tmp_path / "x.npz") as wanted:
             assert set(found) == set(wanted)
             for name, array in found.items():
@@ -204,7 +204,7 @@ def test_arrays_of_every_kind_are_read_as_numpy_reads_them(tmp_path: Path) -> No
 )
 def test_matrix_market_texts(header: str, body: str, dense: Any) -> None:
     text = f"%%MatrixMarket matrix {header}\n% words\n\n{body}"
-    shape, values, (rows, columns) = _market.parse(text.encode())
+    shape, values, (rows, columns) = matrix_market.parse(text.encode())
     found = np.zeros(shape, values.dtype)
     np.add.at(found, (rows, columns), values)
     np.testing.assert_array_equal(found, dense)
@@ -231,7 +231,7 @@ def test_matrix_market_texts(header: str, body: str, dense: Any) -> None:
 )
 def test_matrix_market_texts_that_lie(text: str, tmp_path: Path) -> None:
     with pytest.raises(ValueError):
-        _market.parse(text.encode())
+        matrix_market.parse(text.encode())
     path = tmp_path / "A.mtx"
     path.write_text(text, encoding="ascii")
     with pytest.raises(InputError, match="must be a file of"):

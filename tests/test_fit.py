@@ -15,9 +15,10 @@ import pytest
 import scipy.sparse as sp
 
 import headfit as hf
-from headfit import _core, bounds, fitting
+from headfit import _core, bounds
+from headfit._fit import fit as fitting
+from headfit._fit.search import double_and_bisect, gallop_down
 from headfit.errors import CertificateError, InputError, TargetError
-from headfit.search import double_and_bisect, gallop_down
 
 RNG = np.random.default_rng
 BAND = hf.patterns.band(24, 1, gamma=2.0, rng=0)

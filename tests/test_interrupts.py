@@ -11,7 +11,7 @@ import time
 import numpy as np
 import pytest
 
-from headfit._interruptible import AT_ONCE, interruptible, short_blocks
+from headfit._base.interruptible import AT_ONCE, interruptible, short_blocks
 
 SETTLED = 0.3  # seconds into the call
 SOON = 5.0  # on a machine with time for it, a fraction of a second

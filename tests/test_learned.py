@@ -13,9 +13,9 @@ import scipy.sparse as sp
 
 import headfit as hf
 from headfit import _core
-from headfit._masks import core_mask
-from headfit.learned import EFFORTS, learned
-from headfit.targets import Target, as_target
+from headfit._base.masks import core_mask
+from headfit._fit.learned import EFFORTS, learned
+from headfit._target.target import Target, as_target
 
 LEAK, DISTORTION = 0.05, math.expm1(0.1)
 THREADS = 2
@@ -267,8 +267,8 @@ def test_ctrl_c_stops_the_fit(threads):
         import signal
         signal.signal(signal.SIGINT, signal.default_int_handler)
         import headfit as hf
-        from headfit.learned import learned
-        from headfit.targets import as_target
+        from headfit._fit.learned import learned
+        from headfit._target.target import as_target
         target = as_target(hf.patterns.random_regular(512, 4, rng=0))
         print("ready", flush=True)
         try:

@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 import headfit as hf
-from headfit import _core, _levels
+from headfit import _core
+from headfit._base import cpu_level
 
 CONFIG = hf.config()
 USABLE = [level for level in CONFIG.built if level in (*CONFIG.supported, "native")]
@@ -164,7 +165,7 @@ def test_heads_of_one_level_are_certified_by_another(answers, level):
 
 
 def test_a_level_that_cannot_be_is_an_import_error():
-    impossible = {"v5", "V3", "x86-64-v3", "none"} | set(_levels.LEVELS) - set(USABLE)
+    impossible = {"v5", "V3", "x86-64-v3", "none"} | set(cpu_level.LEVELS) - set(USABLE)
     for level in sorted(impossible):
         run = python(level, "-c", "import headfit")
         assert run.returncode == 1
@@ -207,16 +208,16 @@ def test_only_one_level_is_loaded():
     ],
 )
 def test_choice(monkeypatch, built, supported, forced, expected):
-    monkeypatch.setattr(_levels, "built", lambda: built)
-    monkeypatch.setattr(_levels, "supported", lambda: supported)
+    monkeypatch.setattr(cpu_level, "built", lambda: built)
+    monkeypatch.setattr(cpu_level, "supported", lambda: supported)
     monkeypatch.setenv("HEADFIT_CPU", forced)
     if expected is None:
         with pytest.raises(ImportError) as caught:
-            _levels.choose()
+            cpu_level.choose()
         assert f"built are {', '.join(built) or 'none'}; " in str(caught.value)
         assert f"this CPU supports {', '.join(supported)}" in str(caught.value)
     else:
-        assert _levels.choose() == expected
+        assert cpu_level.choose() == expected
 
 
 @pytest.mark.skipif(not Path("/proc/cpuinfo").exists(), reason="asks the Linux kernel")

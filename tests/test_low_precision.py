@@ -15,9 +15,9 @@ import scipy.sparse as sp
 from matplotlib.figure import Figure
 
 import headfit as hf
-from headfit._arrays import BFLOAT16, widened
+from headfit._base.arrays import BFLOAT16, widened
+from headfit._soft.descent import svd_head
 from headfit.errors import NonFiniteError
-from headfit.soft import svd_head
 
 RNG = np.random.default_rng
 
@@ -325,7 +325,7 @@ def projected(Q, K):
 @pytest.mark.parametrize("dtype", NARROW, ids=["float16", "bfloat16"])
 @pytest.mark.parametrize("way", ONE_HEAD)
 def test_python_widens_no_head(way, dtype, monkeypatch):
-    monkeypatch.setattr("headfit._arrays.BLOCK", 2**14)
+    monkeypatch.setattr("headfit._base.arrays.BLOCK", 2**14)
     K = narrow(RNG(13), (4096, 64), dtype)
     Q = narrowed(4 * widened(K), dtype)
     if way == "torch.from_projections":
@@ -383,7 +383,7 @@ def halves(Q):
 @pytest.mark.parametrize("dtype", NARROW, ids=["float16", "bfloat16"])
 @pytest.mark.parametrize("way", SMALLER)
 def test_fits_to_16_bits_are_those_to_their_float32_numbers(way, dtype, monkeypatch):
-    monkeypatch.setattr("headfit._arrays.BLOCK", 2**10)  # blocks of a few rows
+    monkeypatch.setattr("headfit._base.arrays.BLOCK", 2**10)  # blocks of a few rows
     Q, K = narrow(RNG(15), (70, 12), dtype), narrow(RNG(16), (70, 12), dtype)
     got, wide = SMALLER[way](Q, K), SMALLER[way](widened(Q), widened(K))
     for a, b in zip(got, wide, strict=True):
@@ -403,7 +403,7 @@ def test_fits_to_16_bits_are_those_to_their_float32_numbers(way, dtype, monkeypa
     ],
 )
 def test_fits_name_the_bad_entry_of_16_bits(ask, dtype, monkeypatch):
-    monkeypatch.setattr("headfit._arrays.BLOCK", 2**6)
+    monkeypatch.setattr("headfit._base.arrays.BLOCK", 2**6)
     Q, K = narrow(RNG(17), (70, 12), dtype), narrow(RNG(18), (70, 12), dtype)
     K[61, 7] = np.float16(np.nan) if dtype == np.float16 else np.uint16(0x7FC0).view(BFLOAT16)
     with pytest.raises(NonFiniteError, match=r"[KX] must be finite; got nan at row 61, column 7"):

@@ -13,8 +13,8 @@ from scipy.optimize import linprog
 
 import headfit as hf
 from headfit import _core
-from headfit._masks import core_mask
-from headfit.witnesses import Multiplier
+from headfit._base.masks import core_mask
+from headfit._target.witnesses import Multiplier
 
 LEAK, DISTORTION = 0.05, 0.1
 FORMS = ("tolerance", "equality")

@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 
 import headfit as hf
 from headfit import plot
-from headfit.fit_result import Search, Trial
+from headfit._fit.result import Search, Trial
 
 RNG = np.random.default_rng(4)
 

@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import headfit as hf
-from headfit._masks import allowed_columns
-from headfit._shrink_pattern import Keeping
-from headfit.exempt_columns import appended, leak_without, without_columns
-from headfit.soft import svd_head
+from headfit._base.masks import allowed_columns
+from headfit._shrink.to_pattern import Keeping
+from headfit._soft.descent import svd_head
+from headfit._target.append_columns import appended, leak_without, without_columns
 
 N = 96
 

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 import headfit as hf
 from headfit import _core
-from headfit._masks import allowed_columns, core_mask
-from headfit.comparison import compare
-from headfit.soft import soft, svd_head
+from headfit._base.masks import allowed_columns, core_mask
+from headfit._soft.compare import compare
+from headfit._soft.descent import soft, svd_head
 
 THREADS = (1, 2, 3)
 

@@ -12,7 +12,7 @@ import pytest
 import scipy.sparse as sp
 
 import headfit as hf
-from headfit._sparse import checked_csr
+from headfit._base.sparse import checked_csr
 from headfit.errors import InputError
 
 N = 6

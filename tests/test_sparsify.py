@@ -15,8 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import headfit as hf
+from headfit._attention.sparsify import EXACT_LIMIT
 from headfit.errors import InputError, NonFiniteError
-from headfit.sparsifying import EXACT_LIMIT
 
 RNG = np.random.default_rng
 DTYPES = ["float32", "float64"]

@@ -16,9 +16,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import headfit as hf
-from headfit._arrays import BFLOAT16
-from headfit._dense_rows import csr_of_dense
-from headfit._masks import masks_agree
+from headfit._base.arrays import BFLOAT16
+from headfit._base.dense_rows import csr_of_dense
+from headfit._base.masks import masks_agree
 from headfit.errors import InputError, TargetError
 
 GOOD = np.array([[0.25, 0.75, 0.0], [0.0, 1.0, 0.0], [0.5, 0.0, 0.5]])
@@ -232,7 +232,7 @@ def test_the_first_offending_row_is_named() -> None:
 def test_dense_matrices_are_read_by_rows(
     dtype: Any, numbers_at_once: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("headfit._dense_rows.BLOCK", numbers_at_once)
+    monkeypatch.setattr("headfit._base.dense_rows.BLOCK", numbers_at_once)
     rng = np.random.default_rng(0)
     numbers = np.where(rng.random((13, 9)) < 0.7, 0.0, rng.integers(-2, 3, (13, 9)))
     numbers[4] = 0

@@ -10,15 +10,11 @@ True
 """
 
 from importlib import import_module
-from importlib.resources import files
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
-__version__ = files(__name__).joinpath("VERSION").read_text(encoding="utf-8").strip()
-
 from headfit import bounds, errors, patterns
-from headfit.analysis import HeadTable, describe
-from headfit.attention import (
+from headfit._attention.attention import (
     Attention,
     AttentionStats,
     attention_apply,
@@ -27,10 +23,26 @@ from headfit.attention import (
     attention_stats,
     attention_topk,
 )
-from headfit.certificate import Certificate, certify
-from headfit.comparison import SoftComparison
-from headfit.comparison import compare as compare_attention
-from headfit.configuration import Config, config
+from headfit._attention.describe import HeadTable, describe
+from headfit._attention.module import SelfAttention, random_rotation
+from headfit._attention.sparsify import Sparsified, sparsify
+from headfit._base.configuration import Config, config
+from headfit._base.version import VERSION as __version__
+from headfit._fit.fit import fit
+from headfit._fit.key_table import KeyTable
+from headfit._fit.projection import project_attention as project
+from headfit._fit.result import Fit, Search, Trial, load_fit
+from headfit._fit.safetensors_file import load_safetensors, save_safetensors
+from headfit._shrink.result import ShrinkResult, TvCurve
+from headfit._shrink.shrink import shrink
+from headfit._soft.compare import SoftComparison
+from headfit._soft.compare import compare as compare_attention
+from headfit._soft.descent import svd_head
+from headfit._soft.fit_soft import SoftFit, fit_soft
+from headfit._target.append_columns import append_columns
+from headfit._target.certificate import Certificate, certify
+from headfit._target.target import Target, load_matrix
+from headfit._target.witnesses import FaceWitness, FarkasWitness
 from headfit.errors import (
     CertificateError,
     FileError,
@@ -40,20 +52,6 @@ from headfit.errors import (
     NonFiniteError,
     TargetError,
 )
-from headfit.exempt_columns import append_columns
-from headfit.fit_result import Fit, Search, Trial, load_fit
-from headfit.fitting import fit
-from headfit.keys import KeyTable
-from headfit.module import SelfAttention, random_rotation
-from headfit.projection import project_attention as project
-from headfit.safetensors_file import load_safetensors, save_safetensors
-from headfit.shrink_result import ShrinkResult, TvCurve
-from headfit.shrinking import shrink
-from headfit.soft import svd_head
-from headfit.soft_fit import SoftFit, fit_soft
-from headfit.sparsifying import Sparsified, sparsify
-from headfit.targets import Target, load_matrix
-from headfit.witnesses import FaceWitness, FarkasWitness
 
 if TYPE_CHECKING:
     from headfit import plot

@@ -3,12 +3,12 @@
 import sys
 from importlib import import_module
 
-from headfit import _levels
+from headfit._base import cpu_level
 
 try:
-    _level = _levels.choose()
+    _level = cpu_level.choose()
 except ImportError as error:
-    if _levels.is_command():  # whose bad input is one line and status 2, a variable's too
+    if cpu_level.is_command():  # whose bad input is one line and status 2, a variable's too
         print(f"headfit: {error}", file=sys.stderr)
         sys.exit(2)
     raise

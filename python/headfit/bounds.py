@@ -10,8 +10,8 @@ import math
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from headfit._arguments import as_finite, as_number
-from headfit._arrays import as_count, as_share, check_between
+from headfit._base.arguments import as_finite, as_number
+from headfit._base.arrays import as_count, as_share, check_between
 from headfit.errors import InputError
 
 if TYPE_CHECKING:

@@ -8,9 +8,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
 
+from headfit._base.dtypes import DTYPES, LOGIT_DTYPES
 from headfit._cli import commands
-from headfit.fitting import METHODS
-from headfit.formats import DTYPES, LOGIT_DTYPES
+from headfit._fit.fit import METHODS
 
 Commands = Any  # argparse's action of sub-parsers is private
 

@@ -11,18 +11,18 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from headfit import bounds, patterns
+from headfit._attention.module import SelfAttention
+from headfit._base.files import file_size, opened, replace_file
+from headfit._base.memory import require_memory
+from headfit._base.stored_arrays import load_array, load_arrays
 from headfit._cli import text
-from headfit._files import file_size, opened, replace_file
-from headfit._heavy import heavy_notes
-from headfit._memory import require_memory
-from headfit._stored import load_array, load_arrays
-from headfit.certificate import certify as judge
+from headfit._fit.fit import fit as find
+from headfit._fit.result import Fit, read_fit
+from headfit._target.append_columns import exempt_from
+from headfit._target.certificate import certify as judge
+from headfit._target.heavy import heavy_notes
+from headfit._target.target import Target, load_matrix
 from headfit.errors import InputError
-from headfit.exempt_columns import exempt_from
-from headfit.fit_result import Fit, read_fit
-from headfit.fitting import fit as find
-from headfit.module import SelfAttention
-from headfit.targets import Target, load_matrix
 
 
 def _status(holds: bool) -> int:
@@ -31,8 +31,8 @@ def _status(holds: bool) -> int:
 
 def demo(arguments: Any) -> int:
     """`headfit demo`."""
+    from headfit._cli.demo import run_demo
     from headfit._cli.picture import check_name
-    from headfit.demo import run_demo
 
     if not arguments.no_picture:
         check_name(arguments.out)  # before the work, not after it

@@ -6,16 +6,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from headfit import plot
-from headfit._files import replace_file
-from headfit._text import number
-from headfit.attention import Attention
+from headfit._attention.attention import Attention
+from headfit._base.files import replace_file
+from headfit._base.text import number
 from headfit.errors import InputError
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure, SubFigure
 
-    from headfit.demo import Demo, DemoRow
+    from headfit._cli.demo import Demo, DemoRow
 
 FORMATS = (".png", ".pdf", ".svg")
 _PAIRS_A_LINE = 3

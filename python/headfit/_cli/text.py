@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from headfit._text import mask_text, number
-from headfit.demo import Demo, DemoRow
-from headfit.fit_result import Fit
-from headfit.targets import Target
+from headfit._base.text import mask_text, number
+from headfit._cli.demo import Demo, DemoRow
+from headfit._fit.result import Fit
+from headfit._target.target import Target
 
 
 def emit(figures: dict[str, Any]) -> None:

@@ -6,16 +6,16 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from headfit._arguments import as_finite, as_generator
-from headfit._arrays import check_between
+from headfit._base.arguments import as_finite, as_generator
+from headfit._base.arrays import check_between
+from headfit._base.text import mask_text
 from headfit._lower._general import Counting, counting, random_keys_dim
 from headfit._lower._hull import Hull, hull
 from headfit._lower._order import KeyOrder, NoOrder, order
 from headfit._lower._problem import Candidate, Problem, Witness
 from headfit._lower._traces import Family, Traces, counted, shattering
 from headfit._lower._weights import Block, weights
-from headfit._text import mask_text
-from headfit.targets import Target, as_target
+from headfit._target.target import Target, as_target
 
 __all__ = [
     "Block",

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from headfit._arguments import as_flag
-from headfit._arrays import as_count
+from headfit._base.arguments import as_flag
+from headfit._base.arrays import as_count
 
 
 def _sizes(n: int, k: int) -> tuple[int, int]:

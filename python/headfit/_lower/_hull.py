@@ -46,7 +46,7 @@ from headfit._lower._problem import (
     check_time,
     support_of,
 )
-from headfit.targets import Target
+from headfit._target.target import Target
 
 MARGIN = 1e-6
 PAIRS_LIMIT = 3_000_000  # of the squares of the row sizes

@@ -36,7 +36,7 @@ from headfit._lower._problem import (
     support_of,
 )
 from headfit._lower._traces import Traces, packed
-from headfit.targets import Target
+from headfit._target.target import Target
 
 FEW = 5  # columns, of which every order is tried
 MANY = 60  # rows that may exclude it

@@ -11,9 +11,9 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from headfit._arrays import as_array, is_sparse
-from headfit._masks import _window, allowed_places
-from headfit.targets import Target
+from headfit._base.arrays import as_array, is_sparse
+from headfit._base.masks import _window, allowed_places
+from headfit._target.target import Target
 
 MOST_RECTANGLES = 6
 

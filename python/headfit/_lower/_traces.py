@@ -38,7 +38,7 @@ from headfit._lower._problem import (
     check_time,
     support_of,
 )
-from headfit.targets import Target
+from headfit._target.target import Target
 
 PAIRS_LIMIT = 6_000_000  # of the product that counts how often two sets meet
 PAIRS_A_SECOND = 2_000_000  # and of what the time allows

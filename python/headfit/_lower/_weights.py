@@ -26,7 +26,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from headfit._interruptible import interruptible
+from headfit._base.interruptible import interruptible
 from headfit._lower._problem import (
     Candidate,
     Ints,
@@ -36,7 +36,7 @@ from headfit._lower._problem import (
     check_time,
     support_of,
 )
-from headfit.targets import Target
+from headfit._target.target import Target
 
 SLACK = 1e-7  # relative, for the singular values as computed
 BITS = 40

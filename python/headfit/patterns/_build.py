@@ -11,9 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from headfit._arguments import as_choice, as_generator, as_number
-from headfit._arrays import as_count
-from headfit._memory import require_memory
+from headfit._base.arguments import as_choice, as_generator, as_number
+from headfit._base.arrays import as_count
+from headfit._base.memory import require_memory
 from headfit.errors import InputError, TargetError
 
 Weights: TypeAlias = Literal["uniform", "random"]

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 from scipy import sparse
 
-from headfit._arguments import as_flag
-from headfit._arrays import as_array
-from headfit._sparse import checked_csr
+from headfit._base.arguments import as_flag
+from headfit._base.arrays import as_array
+from headfit._base.sparse import checked_csr
 from headfit.errors import InputError, TargetError
 from headfit.patterns._build import (
     Ints,

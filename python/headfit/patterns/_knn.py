@@ -8,7 +8,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import ArrayLike
 
-from headfit._arrays import as_array, as_count
+from headfit._base.arrays import as_array, as_count
 from headfit.errors import InputError, TargetError
 from headfit.patterns._build import (
     Floats,

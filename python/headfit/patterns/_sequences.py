@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from headfit import _core
-from headfit._arguments import as_flag, shown
-from headfit._arrays import as_array, as_count
+from headfit._base.arguments import as_flag, shown
+from headfit._base.arrays import as_array, as_count
 from headfit.errors import InputError
 from headfit.patterns._build import (
     BOUNDARIES,

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from headfit._arguments import as_flag
-from headfit._arrays import as_count
+from headfit._base.arguments import as_flag
+from headfit._base.arrays import as_count
 from headfit.patterns._build import (
     BOUNDARIES,
     MOST_TOKENS,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from headfit._arguments import shown
+from headfit._base.arguments import shown
 from headfit.errors import InputError
 
 if TYPE_CHECKING:

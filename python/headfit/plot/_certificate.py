@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from headfit._text import number
-from headfit.certificate import Certificate
+from headfit._base.text import number
+from headfit._fit.result import Fit
+from headfit._target.certificate import Certificate
 from headfit.errors import InputError
-from headfit.fit_result import Fit
 from headfit.plot._axes import BLUE, ORANGE, check_axes, matplotlib, new_axes
 
 if TYPE_CHECKING:

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import scipy.sparse as sp
 
-from headfit._arguments import as_finite, as_flag
-from headfit._arrays import as_count, check_between
-from headfit._text import number
+from headfit._base.arguments import as_finite, as_flag
+from headfit._base.arrays import as_count, check_between
+from headfit._base.text import number
+from headfit._fit.result import Fit
 from headfit.errors import InputError
-from headfit.fit_result import Fit
 from headfit.plot._axes import (
     INK,
     ORANGE,

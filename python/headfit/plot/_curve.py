@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from headfit._arguments import as_finite, shown
-from headfit._arrays import as_array
+from headfit._base.arguments import as_finite, shown
+from headfit._base.arrays import as_array
 from headfit.errors import InputError
 from headfit.plot._axes import BLUE, GREY, INK, check_axes, matplotlib, new_axes
 

@@ -8,18 +8,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from headfit._arguments import as_flag, shown
-from headfit._arrays import as_array, as_count, as_stored_array, is_sparse
-from headfit.attention import Attention
+from headfit._attention.attention import Attention
+from headfit._attention.sparsify import Sparsified
+from headfit._base.arguments import as_flag, shown
+from headfit._base.arrays import as_array, as_count, as_stored_array, is_sparse
+from headfit._fit.result import Fit
+from headfit._soft.fit_soft import SoftFit
+from headfit._target.target import Target
 from headfit.errors import InputError
-from headfit.fit_result import Fit
 from headfit.plot._axes import check_colors, listed_axes, matplotlib, new_axes
 from headfit.plot._matrix import draw_cells, root_norm, weight_name
 from headfit.plot._source import source
 from headfit.plot._tiles import tiles
-from headfit.soft_fit import SoftFit
-from headfit.sparsifying import Sparsified
-from headfit.targets import Target
 
 _PANEL = 1.35  # inches
 _CELLS = 96

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from headfit._arrays import as_count, blocks_of_rows, widened
-from headfit._text import number
-from headfit.certificate import certify
+from headfit._base.arrays import as_count, blocks_of_rows, widened
+from headfit._base.text import number
+from headfit._fit.result import Fit
+from headfit._target.certificate import certify
+from headfit._target.target import as_target
 from headfit.errors import InputError
-from headfit.fit_result import Fit
 from headfit.plot._axes import BLUE, GREY, INK, ORANGE, check_axes, matplotlib, new_axes
 from headfit.plot._source import as_attention
-from headfit.targets import as_target
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

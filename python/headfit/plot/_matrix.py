@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from headfit._arguments import as_flag
+from headfit._base.arguments import as_flag
 from headfit.plot._axes import (
     check_axes,
     check_colors,

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from headfit._arguments import as_choice
-from headfit._head_table import HeadTable
-from headfit.analysis import describe
-from headfit.attention import Attention
+from headfit._attention.attention import Attention
+from headfit._attention.describe import describe
+from headfit._attention.head_table import HeadTable
+from headfit._base.arguments import as_choice
+from headfit._fit.result import Fit
 from headfit.errors import InputError
-from headfit.fit_result import Fit
 from headfit.plot._axes import BLUE, check_axes, check_colors, matplotlib, new_axes
 from headfit.plot._matrix import add_colorbar, root_norm
 from headfit.plot._source import as_attention

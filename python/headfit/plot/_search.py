@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from headfit._fit.result import Fit, Trial
 from headfit.errors import InputError
-from headfit.fit_result import Fit, Trial
 from headfit.plot._axes import BLUE, GREY, INK, ORANGE, check_axes, matplotlib, new_axes
 
 if TYPE_CHECKING:

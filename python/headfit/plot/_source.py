@@ -10,14 +10,14 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from headfit._arrays import as_stored_array, is_sparse, widened
-from headfit._sparse import checked_csr
-from headfit.attention import Attention
+from headfit._attention.attention import Attention
+from headfit._attention.sparsify import Sparsified
+from headfit._base.arrays import as_stored_array, is_sparse, widened
+from headfit._base.sparse import checked_csr
+from headfit._fit.result import Fit
+from headfit._soft.fit_soft import SoftFit
+from headfit._target.target import Target
 from headfit.errors import InputError
-from headfit.fit_result import Fit
-from headfit.soft_fit import SoftFit
-from headfit.sparsifying import Sparsified
-from headfit.targets import Target
 
 Block = Callable[[int, int], NDArray[Any]]
 

@@ -10,9 +10,9 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from headfit._arguments import as_flag
-from headfit._arrays import as_count
-from headfit._memory import require_memory
+from headfit._base.arguments import as_flag
+from headfit._base.arrays import as_count
+from headfit._base.memory import require_memory
 from headfit.plot._source import source
 
 _BLOCK_ENTRIES = 1 << 23  # entries of the matrix in memory at a time

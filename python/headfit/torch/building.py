@@ -9,9 +9,9 @@ import numpy as np
 import torch
 
 import headfit as hf
-from headfit._arguments import as_flag, as_generator
-from headfit._arrays import FloatArray, as_count
-from headfit._memory import require_memory
+from headfit._base.arguments import as_flag, as_generator
+from headfit._base.arrays import FloatArray, as_count
+from headfit._base.memory import require_memory
 from headfit.errors import InputError
 from headfit.torch.fitted import FittedAttention, checked
 

@@ -12,9 +12,9 @@ import numpy as np
 import torch
 
 import headfit as hf
-from headfit._arrays import FloatArray, as_float_array
-from headfit._masks import same_mask
-from headfit._text import mask_text
+from headfit._base.arrays import FloatArray, as_float_array
+from headfit._base.masks import same_mask
+from headfit._base.text import mask_text
 from headfit.errors import InputError
 
 __all__ = ["FittedAttention"]

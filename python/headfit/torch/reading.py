@@ -8,7 +8,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from headfit._arrays import (
+from headfit._attention.attention import check_scale
+from headfit._base.arrays import (
     FloatArray,
     as_count,
     as_stored_array,
@@ -17,7 +18,6 @@ from headfit._arrays import (
     computed_in,
     widened,
 )
-from headfit.attention import check_scale
 from headfit.errors import InputError
 
 __all__ = ["Projected", "from_module", "from_projections"]

@@ -1,0 +1,41 @@
+"""Dense targets: what a user may pass, and the form the core takes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from numpy.typing import NDArray
+
+from headfit import _core
+from headfit._attention.attention import Attention, LogitOptions, _problem
+from headfit._base.arrays import as_stack, as_stored_array, is_sparse
+from headfit._base.masks import core_mask
+from headfit.errors import InputError
+
+
+def check_one_head(attention: Attention, name: str) -> None:
+    q, k = (x.shape for x in attention.stored)
+    if len(q) != 2 or len(k) != 2:
+        raise InputError(f"{name} must be one head, Q and K matrices; got shapes {q} and {k}")
+    if 0 in (q[0], k[0]):
+        raise InputError(f"{name} must not be empty; got Q and K of shapes {q} and {k}")
+
+
+def core_logits(attention: Attention) -> _core.Logits:
+    return _problem(*attention.stored, LogitOptions(attention.scale, attention.mask)).logits
+
+
+def target_matrix(target: Any) -> NDArray[Any]:
+    if is_sparse(target):
+        raise InputError("a soft target must be an Attention or a dense array; got a sparse matrix")
+    matrix = as_stored_array(target, "the target")
+    if matrix.ndim != 2 or 0 in matrix.shape:
+        raise InputError(f"the target must be a matrix and not empty; got shape {matrix.shape}")
+    rows: NDArray[Any] = as_stack(matrix)[0]
+    return rows
+
+
+def core_target_of(target: Any, mask: Any) -> _core.SoftTarget:
+    if isinstance(target, Attention):
+        return _core.SoftTarget(attention=core_logits(target))
+    return _core.SoftTarget(matrix=target, mask=core_mask(mask, (), target.shape))

@@ -1,0 +1,216 @@
+"""What heads attend to, measured: a table with one row a head."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headfit import _core
+from headfit._attention.attention import Attention, LogitOptions, _problem
+from headfit._attention.head_table import Counts, Floats, HeadTable
+from headfit._base.arithmetic import standard_arithmetic
+from headfit._base.arrays import as_array, as_count, as_share, as_shares, thread_count
+from headfit.errors import InputError
+
+__all__ = ["HeadTable", "describe"]
+
+
+def _previous(tokens: Any, lead: tuple[int, ...], n: int) -> Counts:
+    """Return for each head and place the last earlier place with the same token, or -1."""
+    array = as_array(tokens, "tokens")
+    if array.dtype.kind not in "iu" or array.ndim < 1 or array.shape[-1] != n:
+        raise InputError(
+            f"tokens must be integers of shape (..., {n}); got shape {array.shape} of {array.dtype}"
+        )
+    batch = array.shape[:-1] + (1,) * (len(lead) - array.ndim + 1)
+    order = np.argsort(array, axis=-1, kind="stable")
+    there = np.take_along_axis(array, order, axis=-1)
+    before = np.where(there[..., 1:] == there[..., :-1], order[..., :-1], -1)
+    previous = np.full(array.shape, -1, dtype=np.int64)
+    np.put_along_axis(previous, order[..., 1:], before, axis=-1)
+    try:
+        everywhere = np.broadcast_to(previous.reshape((*batch, n)), (*lead, n))
+    except ValueError as error:
+        raise InputError(
+            f"tokens must have the leading axes {lead} or the first of them; got {array.shape[:-1]}"
+        ) from error
+    return np.ascontiguousarray(everywhere.reshape((math.prod(lead), n)))
+
+
+def _ranks(values: Floats, centred: Floats, least: float) -> tuple[Counts, Counts]:
+    """Return how many singular values count, and how many hold 99% of the squared sum."""
+    rank = (values > least * values[..., :1]).sum(axis=-1)
+    energy = np.cumsum(centred**2, axis=-1)
+    # A constant key leaves rounding only: what is below the rank's threshold is nothing.
+    seen = centred[..., 0] > least * values[..., 0]
+    rank_99 = np.where(seen, (energy < 0.99 * energy[..., -1:]).sum(axis=-1) + 1, 0)
+    return np.asarray(rank), np.asarray(rank_99)
+
+
+def _over_rows(
+    function: Callable[..., Any], values: NDArray[Any], present: NDArray[np.bool_]
+) -> Floats:
+    """Apply a NaN-aware reduction over the rows that are there; NaN where there is none."""
+    masked = np.where(present, values, np.nan)
+    some = present.any(axis=-1)
+    result = np.full(some.shape, np.nan)
+    result[some] = function(masked[some], axis=-1)
+    return result
+
+
+@standard_arithmetic()
+def describe(
+    Q: Any,
+    K: Any = None,
+    *,
+    scale: float | None = None,
+    mask: Any = None,
+    key_lengths: Any = None,
+    bias: Any = None,
+    softcap: float | None = None,
+    position: Any = None,
+    tokens: Any = None,
+    per_row: int = 8,
+    per_column: int | None = None,
+    share: float = 0.9,
+    shares: float | Sequence[float] = (0.9, 0.95, 0.99),
+    num_threads: int | None = None,
+) -> HeadTable:
+    """Measure heads: how sparse they are, where they look, what their logits' rank is.
+
+    Parameters
+    ----------
+    Q, K, scale, mask, key_lengths, bias, softcap, position, num_threads
+        As in `attention_matrix`; leading axes are batch or layers, and heads. Or Q an
+        `Attention`, with its own K, scale and mask.
+    tokens : array_like of int, shape (n,) or (..., n), optional
+        The sequence, for the induction score; leading axes as the first ones of Q.
+    per_row, share : int and float, default 8 and 0.9
+        A row's support: its largest entries until they hold `share`, at most `per_row`.
+    per_column : int, optional
+        How many rows a column may serve in a head that is called sparse; `per_row` when None.
+    shares : float or sequence of float in (0, 1], default (0.9, 0.95, 0.99)
+        For each, count the fewest keys of a row that hold it.
+
+    Returns
+    -------
+    HeadTable
+        Its attributes are arrays with the leading axes of Q; it shows itself as a table.
+
+    Raises
+    ------
+    InputError
+        For arguments that do not fit.
+    NonFiniteError
+        For NaN or infinity in Q, K or bias.
+
+    Notes
+    -----
+    Streamed twice from Q and K: time O(n m d) a head, memory O(n + m) a head beside Q and K,
+    and triangular factors of Q and K for the rank: no n x m array. The rank is that of
+    scale * Q K^T, with rotary positions but before bias, softcap and mask.
+
+    Examples
+    --------
+    >>> import numpy as np, headfit as hf
+    >>> X = 8 * np.eye(16)
+    >>> table = hf.describe(X, np.roll(X, -1, axis=0), per_row=1)  # row i reads key i - 1
+    >>> table.previous.round(3), bool(table.sparse), int(table.rank)
+    (np.float64(1.0), True, 16)
+    >>> print(table.statement())
+    sparse at 1 a row and 1 a column: 100% of the rows hold 90% of their mass in 1 key (100% on
+    average, 100% at worst); column 0 serves 1 of 16 rows
+    """
+    if isinstance(Q, Attention):
+        if K is not None or scale is not None or mask is not None:
+            raise InputError("Q is an Attention with its own K, scale and mask")
+        (Q, K), scale, mask = Q.stored, Q.scale, Q.mask
+    elif K is None:
+        raise InputError("give Q and K, or an Attention")
+    options = LogitOptions(scale, mask, key_lengths, bias, softcap, position)
+    problem = _problem(Q, K, options)
+    lead, n, m = problem.lead, problem.rows, problem.keys
+    if 0 in (n, m):
+        raise InputError(f"Q and K must have rows; got {n} and {m}")
+    per_row = min(as_count(per_row, "per_row", 1), m)
+    per_column = per_row if per_column is None else as_count(per_column, "per_column", 1)
+    wanted = np.array([as_share(share, "share"), *as_shares(shares, "shares")])
+    if tokens is not None and n != m:
+        raise InputError(f"tokens need as many queries as keys; got {n} and {m}")
+    previous = None if tokens is None else _previous(tokens, lead, n)
+    threads = thread_count(num_threads)
+    entropy, _, _, keys = _core.attention_stats(problem.logits, wanted[1:], threads)
+    entropy, keys = entropy.reshape((*lead, n)), keys.reshape((*lead, n, wanted.size - 1))
+    profile = {
+        name: array.reshape((*lead, array.shape[-1]))
+        for name, array in _core.head_profile(
+            problem.logits, per_row, wanted[0], previous, threads
+        ).items()
+    }
+    present = profile["kept"] > 0
+    rows = present.sum(axis=-1)
+    share_of = np.where(rows > 0, rows, 1)[..., np.newaxis]
+    load, top_mass = profile["load"], profile["top_mass"]
+    sinks = (2 * load > rows[..., np.newaxis]) & (load > per_column)
+    column_mass = profile["column_mass"] / share_of
+    offset_mass = profile["offset_mass"] / share_of
+    offsets = np.arange(1 - n, m)
+
+    def over_keys(function: Callable[..., Any]) -> Floats:
+        each = [_over_rows(function, keys[..., s], present) for s in range(keys.shape[-1])]
+        return np.stack(each, axis=-1) if each else np.empty((*lead, 0))
+
+    worst = _over_rows(np.nanmin, top_mass, present)
+    max_load = load.max(axis=-1)
+
+    def at_offset(offset: int) -> Floats:
+        key = np.arange(n) + m - n - offset
+        count = (present & (key >= 0) & (key < m)).sum(axis=-1)
+        total = profile["offset_mass"][..., offset + n - 1] if 1 - n <= offset < m else 0.0
+        return np.where(count > 0, total / np.where(count > 0, count, 1), np.nan)
+
+    induction = np.full(lead, np.nan)
+    if previous is not None:
+        score = profile["induction"]
+        induction = _over_rows(np.nanmean, score, ~np.isnan(score))
+    values, centred = _core.logit_spectrum(problem.logits, threads)
+    least = max(n, m) * float(np.finfo(problem.dtype).eps)
+    rank, rank_99 = _ranks(values.reshape((*lead, -1)), centred.reshape((*lead, -1)), least)
+    with np.errstate(over="ignore"):
+        gammas = np.exp(profile["log_gamma"])
+    return HeadTable(
+        n=n,
+        m=m,
+        shares=tuple(float(s) for s in wanted[1:]),
+        keys=keys,
+        keys_mean=over_keys(np.nanmean),
+        keys_median=over_keys(np.nanmedian),
+        keys_max=over_keys(np.nanmax),
+        per_row=per_row,
+        per_column=per_column,
+        share=float(wanted[0]),
+        top_mass=top_mass,
+        top_mass_mean=_over_rows(np.nanmean, top_mass, present),
+        top_mass_worst=worst,
+        load=load,
+        max_load=max_load,
+        gamma=_over_rows(np.nanmax, gammas, present),
+        gamma_median=_over_rows(np.nanmedian, gammas, present),
+        entropy=_over_rows(np.nanmean, entropy, present),
+        column_mass=column_mass,
+        sinks=sinks,
+        sink_mass=(column_mass * sinks).sum(axis=-1),
+        offsets=offsets,
+        offset_mass=offset_mass,
+        distance=np.asarray(offset_mass @ np.abs(offsets).astype(np.float64)),
+        previous=at_offset(1),
+        diagonal=at_offset(0),
+        induction=induction,
+        rank=rank,
+        rank_99=rank_99,
+        sparse=(worst >= wanted[0] - 1e-12) & (max_load <= per_column),
+    )

@@ -1,0 +1,261 @@
+"""The table that `describe` returns: measures of heads, and how they are shown."""
+
+from __future__ import annotations
+
+import html
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headfit._base.arguments import shown
+from headfit._base.arrays import as_count
+from headfit.errors import InputError
+
+Floats = NDArray[np.float64]
+Counts = NDArray[np.int64]
+
+# What two leading axes of queries are, and the last two of more.
+AXES = ("batch", "head")
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class HeadTable:
+    """What `describe` measured. Arrays have the leading axes of Q (below: ...).
+
+    Rows that the mask leaves empty count nowhere; a head without any other row has NaN.
+
+    Attributes
+    ----------
+    n, m : int
+        Queries and keys of a head.
+    shares : tuple of float
+    keys : ndarray of int, shape (..., n, len(shares))
+        The fewest keys that hold each share of a row.
+    keys_mean, keys_median, keys_max : ndarray, shape (..., len(shares))
+        Of `keys` over rows.
+    per_row, share : int and float
+        They define a row's support: its largest entries until they hold `share`, at most
+        `per_row` of them. It is what ``sparsify(per_row=per_row, mass=share)`` keeps.
+    per_column : int
+        The most rows that a column should serve for the head to be called sparse.
+    top_mass : ndarray, shape (..., n)
+        Mass of each row in its `per_row` largest entries.
+    top_mass_mean, top_mass_worst : ndarray, shape (...)
+    load : ndarray of int, shape (..., m)
+        How many rows have the column in their support.
+    max_load : ndarray of int, shape (...)
+    gamma, gamma_median : ndarray, shape (...)
+        The ratio of the largest and the least weight of a row's support: the largest over
+        rows, and the median.
+    entropy : ndarray, shape (...)
+        Mean entropy of a row, in nats.
+    column_mass : ndarray, shape (..., m)
+        The share of the head's attention that goes to each column; sums to 1.
+    sinks : ndarray of bool, shape (..., m)
+        Attention sinks: columns that more than half of the rows, and more than `per_column`,
+        have in their support. `sparsify` exempts them when asked for "auto".
+    sink_mass : ndarray, shape (...)
+        The share of the head's attention that goes to sinks.
+    offsets : ndarray of int, shape (n + m - 1,)
+        Differences between the position i + m - n of a query and its key's j, rising.
+    offset_mass : ndarray, shape (..., n + m - 1)
+        The share of the head's attention at each difference; sums to 1.
+    distance : ndarray, shape (...)
+        The mean |difference| of attention.
+    previous, diagonal : ndarray, shape (...)
+        Mean weight of the key one before the query's own position, and at it, over the rows
+        that have one.
+    induction : ndarray, shape (...)
+        Mean weight, over rows whose token occurred before, of the keys that follow its earlier
+        occurrences (Olsson et al. 2022). NaN without tokens.
+    rank : ndarray of int, shape (...)
+        Numerical rank of scale * Q K^T: singular values above max(n, m) eps times the largest.
+    rank_99 : ndarray of int, shape (...)
+        How many singular values hold 99% of the squared sum of the logits with the mean of
+        each row taken away, which softmax does not see.
+    sparse : ndarray of bool, shape (...)
+        Whether the head is sparse in the paper's sense: every row holds `share` of its mass in
+        `per_row` keys, and no column is in the support of more than `per_column` rows.
+    """
+
+    n: int
+    m: int
+    shares: tuple[float, ...]
+    keys: Counts
+    keys_mean: Floats
+    keys_median: Floats
+    keys_max: Floats
+    per_row: int
+    per_column: int
+    share: float
+    top_mass: Floats
+    top_mass_mean: Floats
+    top_mass_worst: Floats
+    load: Counts
+    max_load: Counts
+    gamma: Floats
+    gamma_median: Floats
+    entropy: Floats
+    column_mass: Floats
+    sinks: NDArray[np.bool_]
+    sink_mass: Floats
+    offsets: Counts
+    offset_mass: Floats
+    distance: Floats
+    previous: Floats
+    diagonal: Floats
+    induction: Floats
+    rank: Counts
+    rank_99: Counts
+    sparse: NDArray[np.bool_]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The leading axes: batch and heads."""
+        return self.entropy.shape
+
+    def columns(self) -> dict[str, NDArray[Any]]:
+        """Return the measures with one number a head, by name."""
+        table: dict[str, NDArray[Any]] = {}
+        for i, share in enumerate(self.shares):
+            for kind in ("mean", "median", "max"):
+                table[f"keys{share * 100:g}_{kind}"] = getattr(self, f"keys_{kind}")[..., i]
+        table[f"top{self.per_row}_mean"] = self.top_mass_mean
+        table[f"top{self.per_row}_worst"] = self.top_mass_worst
+        for name in ("max_load", "gamma", "gamma_median", "entropy"):
+            table[name] = getattr(self, name)
+        table["sinks"] = self.sinks.sum(axis=-1)
+        for name in ("sink_mass", "distance", "previous", "diagonal", "induction"):
+            table[name] = getattr(self, name)
+        return {**table, "rank": self.rank, "rank_99": self.rank_99, "sparse": self.sparse}
+
+    def to_pandas(self, axes: Sequence[str] = AXES) -> Any:
+        """Return `columns` as a pandas DataFrame, one row a head; pandas must be installed.
+
+        Parameters
+        ----------
+        axes : sequence of str, default ("batch", "head")
+            The names of the leading axes of Q, one a level of the index. The default says what
+            two leading axes are; of one it takes ("head",), of more ("axis0", ..., "batch",
+            "head").
+
+        Returns
+        -------
+        pandas.DataFrame
+
+        Raises
+        ------
+        InputError
+            When there are not as many names as leading axes, or one stands there twice.
+        """
+        names = _axis_names(axes, len(self.shape))
+        import pandas as pd  # type: ignore[import-untyped,unused-ignore]
+
+        rows = {name: values.reshape(-1) for name, values in self.columns().items()}
+        if not self.shape:
+            return pd.DataFrame(rows)
+        index = pd.MultiIndex.from_product([range(s) for s in self.shape], names=names)
+        return pd.DataFrame(rows, index=index)
+
+    def statement(self, *head: int) -> str:
+        """Say of one head whether it is sparse in the paper's sense, and why not.
+
+        Parameters
+        ----------
+        *head : int
+            Its place along the leading axes.
+        """
+        if len(head) != len(self.shape):
+            raise InputError(f"head must have {len(self.shape)} indices; got {shown(head)}")
+        head = tuple(as_count(i, "head", 0, s - 1) for i, s in zip(head, self.shape, strict=True))
+        k, rows = self.per_row, self.top_mass[head] > 0
+        if not rows.any():
+            return "no attention: every row is empty"
+        held = self.top_mass[head][rows] >= self.share - 1e-12
+        mass = (
+            f"{held.mean():.0%} of the rows hold {self.share:.0%} of their mass in "
+            f"{k} {'key' if k == 1 else 'keys'} ({self.top_mass_mean[head]:.0%} on average, "
+            f"{self.top_mass_worst[head]:.0%} at worst)"
+        )
+        busiest = int(self.load[head].argmax())
+        load = f"column {busiest} serves {self.max_load[head]} of {int(rows.sum())} rows"
+        sinks = np.flatnonzero(self.sinks[head])
+        if sinks.size:
+            load += f"; {sinks.size} sink{'s' if sinks.size > 1 else ''} with "
+            load += f"{self.sink_mass[head]:.0%} of all mass"
+        verdict = "sparse" if self.sparse[head] else "not sparse"
+        return f"{verdict} at {k} a row and {self.per_column} a column: {mass}; {load}"
+
+    def _cells(self) -> tuple[list[str], list[list[str]]]:
+        shown = self.columns()
+        for name in [f"keys{s * 100:g}_{kind}" for s in self.shares for kind in ("mean", "max")]:
+            del shown[name]
+        del shown["gamma"], shown[f"top{self.per_row}_worst"]
+        heads = list(np.ndindex(self.shape))
+        keep = heads if len(heads) <= 24 else heads[:12]
+        rows = [
+            [",".join(str(i) for i in head), *(_text(values[head]) for values in shown.values())]
+            for head in keep
+        ]
+        names = [name.removesuffix("_median") for name in shown]
+        return ["head", *names], rows
+
+    def __repr__(self) -> str:
+        names, rows = self._cells()
+        width = [max(len(row[c]) for row in [names, *rows]) for c in range(len(names))]
+        lines = [
+            "  ".join(cell.rjust(w) for cell, w in zip(row, width, strict=True))
+            for row in [names, *rows]
+        ]
+        return "\n".join([self._title(), *lines, *self._more(len(rows))])
+
+    def _repr_html_(self) -> str:
+        names, rows = self._cells()
+        head = "".join(f"<th>{html.escape(name)}</th>" for name in names)
+        body = "".join(
+            "<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>"
+            for row in rows
+        )
+        more = "".join(f"<p>{html.escape(line)}</p>" for line in self._more(len(rows)))
+        title = html.escape(self._title())
+        return f"<p>{title}</p><table><tr>{head}</tr>{body}</table>{more}"
+
+    def _title(self) -> str:
+        heads = math.prod(self.shape)
+        return (
+            f"HeadTable({heads} head{'s' if heads != 1 else ''} of {self.n} x {self.m}; "
+            f"{int(self.sparse.sum())} sparse at {self.per_row} a row and {self.per_column} a "
+            f"column; keys and gamma are medians over rows)"
+        )
+
+    def _more(self, shown: int) -> list[str]:
+        left = math.prod(self.shape) - shown
+        return [f"... and {left} heads more"] if left else []
+
+
+def _axis_names(axes: Any, count: int) -> list[str]:
+    """Return one name for each leading axis, or raise an InputError."""
+    if not isinstance(axes, (list, tuple)) or not all(isinstance(name, str) for name in axes):
+        raise InputError(f"axes must be a sequence of names; got {shown(axes)}")
+    if tuple(axes) == AXES and count != len(AXES):
+        return [
+            *(f"axis{at}" for at in range(count - len(AXES))),
+            *AXES[max(0, len(AXES) - count) :],
+        ]
+    if len(axes) != count:
+        raise InputError(
+            f"axes must name each of the {count} leading axes of Q; got {len(axes)}: {axes!r}"
+        )
+    if len(set(axes)) < count:
+        raise InputError(f"axes must be different names; got {axes!r}")
+    return list(axes)
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, (np.bool_, bool)):
+        return "yes" if value else "no"
+    return "-" if np.isnan(value) else f"{value:.3g}"

@@ -1,0 +1,221 @@
+"""From what users have to the arrays that the core takes."""
+
+from __future__ import annotations
+
+import math
+import operator
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import scipy.sparse
+from numpy.typing import NDArray
+
+from headfit._base.arguments import as_generator, as_number, shown
+from headfit._base.processors import available_cores
+from headfit.errors import InputError, NonFiniteError
+
+FloatArray = NDArray[Any]
+
+BFLOAT16 = np.dtype([("bfloat16", np.uint16)])
+"""bfloat16, which NumPy lacks: records of 16 bits, with which nothing computes by mistake."""
+
+LARGEST = 2**48
+"""What no count exceeds: further ones do not fit in any memory, nor their products in 64 bits."""
+
+BLOCK = 2**19
+"""How many numbers of a stored array are widened at a time."""
+
+
+def is_sparse(x: Any) -> bool:
+    """Whether `x` is a SciPy sparse matrix or array (and no type guard: stubs vary)."""
+    return bool(scipy.sparse.issparse(x))
+
+
+def thread_count(num_threads: int | None) -> int:
+    """Return the number of threads to use: None is every core this process may use."""
+    if num_threads is None:
+        return available_cores()
+    return as_count(num_threads, "num_threads", 1, 2**15)
+
+
+def as_count(value: Any, name: str, least: int, most: int | None = None) -> int:
+    """Return `value` as an int within bounds, or raise an InputError that names it."""
+    expected = f"be an integer of at least {least}"
+    if most is not None:
+        expected = f"lie in {least} ... {most}"
+    try:
+        count = operator.index(value)
+    except Exception as error:
+        raise InputError(f"{name} must {expected}; got {shown(value)}") from error
+    is_flag = isinstance(value, (bool, np.bool_))
+    if most is None and count > LARGEST:
+        raise InputError(f"{name} must be at most 2**48; got {shown(value)}")
+    if is_flag or count < least or (most is not None and count > most):
+        raise InputError(f"{name} must {expected}; got {shown(value)}")
+    return count
+
+
+def effort_steps(effort: str | int, named: dict[str, int]) -> int:
+    """Return the steps that a named effort stands for, or those given."""
+    if isinstance(effort, str):
+        if effort not in named:
+            raise InputError(f"effort must be one of {tuple(named)} or steps; got {shown(effort)}")
+        return named[effort]
+    return as_count(effort, "effort", 1, 10**9)
+
+
+def widened(array: NDArray[Any]) -> FloatArray:
+    """Return a copy of 16-bit floats as float32; anything else as it is."""
+    if array.dtype == BFLOAT16:  # the upper half of a float32
+        wide = array.view(np.uint16).astype(np.uint32)
+        wide <<= 16
+        return wide.view(np.float32)
+    return array.astype(np.float32) if array.dtype == np.float16 else array
+
+
+def blocks_of_rows(array: NDArray[Any], least: int = 1) -> Iterator[tuple[slice, FloatArray]]:
+    """Yield places of rows of a matrix, at least `least`, and the numbers there, widened."""
+    step = max(least, BLOCK // max(1, array.shape[1]))
+    for first in range(0, array.shape[0], step):
+        rows = slice(first, first + step)
+        yield rows, widened(array[rows])
+
+
+def computed_in(*arrays: NDArray[Any]) -> np.dtype[Any]:
+    """Return the dtype in which the core reads stored arrays: float64 if one of them is that."""
+    return np.dtype(np.float64 if any(a.dtype == np.float64 for a in arrays) else np.float32)
+
+
+def as_array(x: Any, name: str) -> NDArray[Any]:
+    """Return `x` as a NumPy array: arrays of any library that speaks DLPack, or sequences.
+
+    bfloat16 becomes `BFLOAT16`, a view.
+    """
+    if type(x) is np.ndarray and x.dtype.kind in "fiub":  # the usual case, and quickly told
+        return x
+    if hasattr(x, "detach") and hasattr(x, "dtype"):  # a tensor inside a graph exports nothing
+        x = x.detach()
+    is_bfloat16 = str(getattr(x, "dtype", "")).endswith("bfloat16")
+    if is_bfloat16 and hasattr(x, "detach"):
+        return as_array(x.view(sys.modules["torch"].int16), name).view(BFLOAT16)
+    if is_bfloat16:
+        return np.asarray(x).view(np.uint16).view(BFLOAT16)
+    if isinstance(x, np.ma.MaskedArray):
+        if np.ma.is_masked(x):
+            raise InputError(
+                f"{name} must not be a masked array with masked entries, which have no value"
+            )
+        return np.asarray(x.data)
+    if isinstance(x, np.ndarray):
+        return np.asarray(x)  # subclasses (np.matrix) index in their own ways
+    if is_sparse(x):
+        raise InputError(f"{name} must be a dense array; got a sparse {type(x).__name__}")
+    if hasattr(x, "__dlpack__"):
+        try:
+            return np.from_dlpack(x)
+        except (BufferError, RuntimeError, TypeError, ValueError) as error:
+            raise InputError(
+                f"{name} must be an array on the CPU of a dtype that NumPy knows: {error}"
+            ) from error
+    try:
+        return np.asarray(x)
+    except (ValueError, TypeError, OverflowError, RecursionError) as error:  # ragged, say
+        raise InputError(f"{name} must be an array: {error}") from error
+
+
+def as_stored_array(x: Any, name: str, *, ndim: int = 2) -> NDArray[Any]:
+    """Return `x` with at least `ndim` axes in a dtype whose rows the core reads where they lie.
+
+    These are float64, float32, float16 and `BFLOAT16`; integers and booleans become float64.
+    """
+    array = as_array(x, name)
+    if array.dtype.kind not in "fiub" and array.dtype != BFLOAT16:
+        raise InputError(f"{name} must hold real numbers; got dtype {array.dtype}")
+    if not array.dtype.isnative:
+        array = array.astype(array.dtype.newbyteorder("="))
+    if array.dtype not in (np.float32, np.float16, BFLOAT16):
+        if array.dtype.kind == "f" and array.dtype.itemsize > 8:
+            raise InputError(
+                f"{name} must be float16, bfloat16, float32 or float64; got {array.dtype}"
+            )
+        array = array.astype(np.float64, copy=False)
+    if array.ndim < ndim:
+        raise InputError(f"{name} must have at least {ndim} axes; got shape {array.shape}")
+    return array
+
+
+def as_float_array(x: Any, name: str, *, ndim: int = 2) -> FloatArray:
+    """Return `x` as float32 or float64 with at least `ndim` axes.
+
+    float32 stays float32, float16 and bfloat16 become float32, integers and booleans float64.
+    """
+    return widened(as_stored_array(x, name, ndim=ndim))
+
+
+def as_stored_matrix(x: Any, name: str) -> NDArray[Any]:
+    """Return `x` as `as_stored_array` does, with two axes."""
+    array = as_stored_array(x, name)
+    if array.ndim != 2:
+        raise InputError(f"{name} must be a matrix; got shape {array.shape}")
+    return array
+
+
+def as_matrix(x: Any, name: str, dtype: Any = None) -> FloatArray:
+    """Return `x` as a two-dimensional float array with contiguous rows."""
+    return np.ascontiguousarray(widened(as_stored_matrix(x, name)), dtype=dtype)
+
+
+def as_items(array: NDArray[Any]) -> NDArray[Any]:
+    """Return the array with strides of whole items, as the core counts them."""
+    whole = all(s % array.dtype.itemsize == 0 for s in array.strides)
+    return array if array.flags.aligned and whole else np.ascontiguousarray(array)
+
+
+def as_stack(array: NDArray[Any]) -> NDArray[Any]:
+    """Flatten leading axes into one; a copy only where rows are not contiguous."""
+    stack = as_items(array.reshape((math.prod(array.shape[:-2]), *array.shape[-2:])))
+    rows_contiguous = stack.shape[-1] <= 1 or stack.strides[-1] == stack.dtype.itemsize
+    return stack if rows_contiguous else np.ascontiguousarray(stack)
+
+
+def check_finite(array: NDArray[Any], name: str) -> None:
+    """Raise a NonFiniteError that names the first NaN or infinity of a stored matrix."""
+    for rows, block in blocks_of_rows(array):
+        finite = np.isfinite(block)
+        if not finite.all():
+            row, col = (int(i) for i in np.argwhere(~finite)[0])
+            raise NonFiniteError(
+                f"{name} must be finite; got {block[row, col]} at row {rows.start + row}, "
+                f"column {col}"
+            )
+
+
+def check_between(value: float, name: str, low: float, high: float) -> float:
+    """Return `value` as a float strictly between two bounds, or raise an InputError."""
+    number = as_number(value, name)
+    if not low < number < high:
+        raise InputError(f"{name} must lie strictly between {low} and {high}; got {shown(value)}")
+    return number
+
+
+def as_share(value: Any, name: str) -> float:
+    """Return a share of a whole, a number in (0, 1], or raise an InputError."""
+    share = as_number(value, name, "lie in (0, 1]")
+    if not 0 < share <= 1:
+        raise InputError(f"{name} must lie in (0, 1]; got {share}")
+    return share
+
+
+def as_shares(values: Any, name: str) -> NDArray[np.float64]:
+    """Return shares as a vector, or raise an InputError."""
+    shares = np.atleast_1d(as_array(values, name))
+    if shares.ndim != 1:
+        raise InputError(f"{name} must be numbers in (0, 1]; got shape {shares.shape}")
+    return np.array([as_share(s, name) for s in shares], dtype=np.float64)
+
+
+def seed_from(rng: Any) -> int:
+    """Draw one 64-bit seed for the core's counter-based stream (SPEC 7)."""
+    return int(as_generator(rng).integers(0, 2**64, dtype=np.uint64))

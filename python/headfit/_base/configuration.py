@@ -1,0 +1,105 @@
+"""What runs here: the build of the core and the versions around it."""
+
+from __future__ import annotations
+
+import platform
+from dataclasses import dataclass, fields
+from typing import Any
+
+import numpy as np
+import scipy
+
+from headfit import _core
+from headfit._base import cpu_level
+from headfit._base.arrays import thread_count
+from headfit._base.version import VERSION
+
+__all__ = ["Config", "config"]
+
+
+@dataclass(frozen=True, repr=False)
+class Config:
+    """What runs here, as `config` found it.
+
+    Attributes
+    ----------
+    version : str
+        Of headfit.
+    cpu : str
+        The CPU level of the core in use: "v2", "v3" and "v4" are those of x86-64 (SSE4.2; AVX2
+        and FMA; AVX-512), "generic" is any CPU of the architecture, "native" the machine that
+        the core was built on.
+    built : tuple of str
+        The levels that this installation holds, lowest first.
+    supported : tuple of str
+        The levels that this CPU and system can run, built or not.
+    threads : int
+        What ``num_threads=None`` stands for: the cores that this process may use.
+    compiler, flags : str
+        What compiled the core in use, and its options for optimisation.
+    eigen, python, numpy, scipy : str
+        Versions; Eigen's is the one compiled in.
+    """
+
+    version: str
+    cpu: str
+    built: tuple[str, ...]
+    supported: tuple[str, ...]
+    threads: int
+    compiler: str
+    flags: str
+    eigen: str
+    python: str
+    numpy: str
+    scipy: str
+
+    def __repr__(self) -> str:
+        lines = (f"  {field.name:<9}  {_text(getattr(self, field.name))}" for field in fields(self))
+        return "\n".join(("headfit.Config", *lines))
+
+
+def config() -> Config:
+    """Return what runs here: the CPU level in use, threads, compiler and versions.
+
+    The package holds its C++ core once for each CPU level and takes, when it is imported, the
+    highest that the CPU supports. The environment variable ``HEADFIT_CPU``, set to one of
+    ``built`` before Python starts, takes another; a level that is not built or not supported
+    is an ImportError that names those that are.
+
+    Returns
+    -------
+    Config
+
+    Notes
+    -----
+    The levels are those of the x86-64 psABI. Answers of two levels agree to rounding, not to
+    the bit: they sum in another order, and v2 has no fused multiply-add.
+
+    Examples
+    --------
+    >>> import headfit as hf
+    >>> found = hf.config()
+    >>> found.cpu in found.built
+    True
+    >>> found
+    headfit.Config
+      version    ...
+      cpu        ...
+    """
+    return Config(
+        version=VERSION,
+        cpu=_core.build["level"],
+        built=cpu_level.built(),
+        supported=cpu_level.supported(),
+        threads=thread_count(None),
+        compiler=_core.build["compiler"],
+        flags=_core.build["flags"],
+        eigen=_core.build["eigen"],
+        python=platform.python_version(),
+        numpy=np.__version__,
+        scipy=scipy.__version__,
+    )
+
+
+def _text(value: Any) -> str:
+    return ", ".join(value) if isinstance(value, tuple) else str(value)

@@ -1,0 +1,46 @@
+"""The nonzeros of a dense matrix, a few rows at a time."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
+
+from headfit._base.arrays import BFLOAT16, BLOCK, widened
+from headfit._base.memory import require_memory
+
+INT32_MAX = 2**31 - 1
+
+
+def csr_of_dense(matrix: NDArray[Any]) -> sp.csr_array:
+    """Return a dense matrix of numbers, 16-bit floats included, as a canonical float64 csr_array.
+
+    Beside the result it takes the memory of a few rows, and Ctrl-C is heard between them.
+    """
+    rows, cols = matrix.shape
+    step = max(1, 8 * BLOCK // max(1, cols))
+    blocks = [slice(first, first + step) for first in range(0, rows, step)]
+    counts = np.empty(rows, np.int64)
+    for block in blocks:
+        counts[block] = np.count_nonzero(_comparable(matrix[block]), axis=1)
+    starts = np.concatenate(([0], np.cumsum(counts)))
+    require_memory(16 * int(starts[-1]), f"the {starts[-1]} nonzeros of A of shape {matrix.shape}")
+    index = np.int32 if max(int(starts[-1]), cols) <= INT32_MAX else np.int64
+    columns: NDArray[Any] = np.empty(int(starts[-1]), index)
+    values = np.empty(columns.size)
+    for block in blocks:
+        part = matrix[block]
+        places = np.nonzero(_comparable(part))
+        of_block = slice(starts[block.start], starts[block.start] + places[0].size)
+        columns[of_block] = places[1]
+        values[of_block] = widened(part[places])
+    csr: sp.csr_array = sp.csr_array((values, columns, starts.astype(index)), shape=matrix.shape)
+    csr.has_canonical_format = True
+    return csr
+
+
+def _comparable(part: NDArray[Any]) -> NDArray[Any]:
+    """What NumPy can tell zeros in: bfloat16 by its bits, without the sign, as -0.0 is zero."""
+    return part.view(np.uint16) << 1 if part.dtype == BFLOAT16 else part

@@ -1,0 +1,75 @@
+"""Number formats that heads are stored in, and that logits may be rounded to."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from headfit._base.arguments import shown
+from headfit._base.arrays import FloatArray
+from headfit.errors import InputError
+
+# Significant bits, the leading one included.
+DIGITS = {"float64": 53, "float32": 24, "float16": 11, "bfloat16": 8}
+DTYPES = ("float32", "float64", "bfloat16", "float16")
+NARROW = ("bfloat16", "float16")
+LOGIT_DTYPES = ("float32", "bfloat16", "float16")
+
+
+def check_dtype(dtype: Any) -> str:
+    """Return the name of a dtype that heads are stored in, or raise an InputError."""
+    name = _name(dtype)
+    if name not in DTYPES:
+        raise InputError(f"dtype must be one of {DTYPES}; got {shown(dtype)}")
+    return name
+
+
+def _name(dtype: Any) -> str:
+    """Return the name of a dtype: a text, or a dtype or scalar type of NumPy."""
+    if isinstance(dtype, type) and issubclass(dtype, np.generic):
+        return dtype.__name__
+    return str(dtype) if isinstance(dtype, (str, np.dtype)) else ""
+
+
+def check_logits_dtype(dtype: Any) -> str | None:
+    """Return the name of a dtype that logits are rounded to, None for none."""
+    if dtype is None or _name(dtype) in LOGIT_DTYPES:
+        return None if dtype is None else _name(dtype)
+    raise InputError(f"logits_dtype must be None or one of {LOGIT_DTYPES}; got {shown(dtype)}")
+
+
+def array_dtype(name: str) -> Any:
+    """Return the NumPy dtype of arrays that hold numbers of a format."""
+    return np.dtype(np.float64 if name == "float64" else np.float32)
+
+
+def round_to(x: Any, name: str) -> FloatArray:
+    """Return the nearest numbers of a format, ties to even, in an array of `array_dtype`.
+
+    Raises an InputError for what the format cannot hold.
+    """
+    wide = np.ascontiguousarray(x, dtype=array_dtype(name))
+    if name == "float16":
+        with np.errstate(over="ignore"):
+            wide = wide.astype(np.float16).astype(np.float32)
+    elif name == "bfloat16":
+        bits = wide.view(np.uint32)
+        even = (bits >> np.uint32(16)) & np.uint32(1)
+        wide = ((bits + np.uint32(0x7FFF) + even) & np.uint32(0xFFFF0000)).view(np.float32)
+    if name in NARROW and not np.isfinite(wide).all():
+        raise InputError(
+            f"Q and K do not fit {name}: they hold numbers up to {np.abs(x).max():.3g}"
+        )
+    return wide
+
+
+def spacing_below(bound: float, name: str) -> float:
+    """Return the largest distance of neighbouring numbers up to a bound."""
+    return float(2.0 ** (math.ceil(math.log2(bound)) - DIGITS[name]))
+
+
+def logits_with_spacing(spacing: float, name: str) -> float:
+    """Return the largest power of two below which neighbouring numbers are this near."""
+    return float(2.0 ** math.floor(math.log2(spacing) + DIGITS[name]))

@@ -1,0 +1,158 @@
+"""Files that are opened only where they are files, and never left half written."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import secrets
+import stat
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headfit._base.arguments import shown
+from headfit.errors import FileError, InputError, MissingFileError
+
+UNFINISHED = re.compile(r"\.headfit-[0-9a-f]{16}\.tmp")
+"""The names of files that are being written; only a killed process leaves one behind."""
+
+LONGEST_SAVE = 24 * 3600.0
+"""Seconds after which such a file is nobody's: no save takes a day."""
+
+
+def as_path(path: Any, name: str) -> str:
+    """Return the name of a file as text, or raise an InputError."""
+    try:
+        text = os.fspath(path)
+    except TypeError as error:
+        raise InputError(f"{name} must be a str or a path; got {shown(path)}") from error
+    if not isinstance(text, str) or not text or "\0" in text:
+        raise InputError(f"{name} must be a str or a path, and not empty; got {shown(path)}")
+    return text
+
+
+def _file_error(name: str, path: str, problem: str, error: OSError) -> FileError:
+    reason = error.strerror or str(error)
+    kind = MissingFileError if isinstance(error, FileNotFoundError) else FileError
+    return kind(f"{name}: {path} {problem}: {reason}", error.errno, path)
+
+
+@contextmanager
+def opened(path: Any, name: str, otherwise: str) -> Iterator[IO[bytes]]:
+    """Open an ordinary file to read; for anything else raise an InputError at once.
+
+    Parameters
+    ----------
+    path : str or path
+    name : str
+        Of the argument, for messages.
+    otherwise : str
+        What the message says of a path that is no such file: "is no saved fit".
+    """
+    text = as_path(path, name)
+    try:
+        # A pipe that nobody writes to would be waited for.
+        handle = os.open(text, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
+    except OSError as error:
+        raise _file_error(name, text, otherwise, error) from error
+    mode = os.fstat(handle).st_mode
+    if not stat.S_ISREG(mode):
+        os.close(handle)
+        kind = "a folder" if stat.S_ISDIR(mode) else "a pipe or a device"
+        raise FileError(f"{name}: {text} {otherwise}: it is {kind}", filename=text)
+    with os.fdopen(handle, "rb") as stream:
+        try:
+            yield stream
+        except InputError:
+            raise
+        except OSError as error:
+            raise _file_error(name, text, otherwise, error) from error
+
+
+def file_size(stream: IO[bytes]) -> int:
+    """Return the bytes of an open file."""
+    return os.fstat(stream.fileno()).st_size
+
+
+def as_output(path: Any, name: str, suffix: str, others: Mapping[str, str]) -> Path:
+    """Return the path of a file to write, whose name must end in `suffix`.
+
+    `others` says of further suffixes what writes those.
+    """
+    target = Path(as_path(path, name))
+    if target.suffix != suffix:
+        hint = others.get(target.suffix)
+        raise InputError(
+            f"{name} must end in {suffix}; got {target}" + (f" ({hint})" if hint else "")
+        )
+    return target
+
+
+def replace_file(path: Path, write: Callable[[IO[bytes]], Any], name: str = "path") -> None:
+    """Call ``write(file)`` on a new file beside `path`, then rename it to `path`.
+
+    What processes that were killed while they wrote have left in the folder is removed.
+    """
+    try:
+        if path.exists() and not path.is_file():
+            raise FileError(f"{name}: {path} cannot be written: it is no ordinary file")
+        _remove_leftovers(path.parent)
+        _write_and_rename(path, write)
+    except InputError:
+        raise
+    except OSError as error:
+        raise _file_error(name, str(path), "cannot be written", error) from error
+
+
+def _write_and_rename(path: Path, write: Callable[[IO[bytes]], Any]) -> None:
+    handle, temporary = _new_file(path.parent)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            write(file)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+
+
+def _new_file(folder: Path) -> tuple[int, Path]:
+    """Open a new file in a folder, as readable as the process makes its files.
+
+    The modules for temporary files make private ones, and the process's mask of permissions
+    cannot be read without changing it for all threads.
+    """
+    while True:
+        temporary = folder / f".headfit-{secrets.token_hex(8)}.tmp"
+        try:
+            return os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666), temporary
+        except FileExistsError:
+            continue
+
+
+def _remove_leftovers(folder: Path) -> None:
+    before = time.time() - LONGEST_SAVE
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            if not UNFINISHED.fullmatch(entry.name):
+                continue
+            with contextlib.suppress(OSError):  # gone already, or another user's
+                if entry.is_file(follow_symlinks=False) and entry.stat().st_mtime < before:
+                    os.unlink(entry.path)
+
+
+def save_arrays(path: Path, arrays: Mapping[str, NDArray[Any]]) -> Path:
+    """Write plain arrays to an .npz file of exactly this name."""
+    plain = {name: np.asarray(value) for name, value in arrays.items()}
+    for name, value in plain.items():
+        if value.dtype.hasobject:
+            raise InputError(f"{name} holds Python objects, which are not saved")
+    replace_file(path, lambda file: np.savez(file, **plain))  # type: ignore[arg-type]
+    return path

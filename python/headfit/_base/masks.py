@@ -1,0 +1,199 @@
+"""Masks: what a user may pass, and the form the core takes."""
+
+from __future__ import annotations
+
+import math
+import operator
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
+
+from headfit import _core
+from headfit._base.arguments import shown
+from headfit._base.arrays import as_array, as_items, is_sparse
+from headfit._base.sparse import checked_csr
+from headfit.errors import InputError
+
+FORMS = (
+    'None, "causal", ("window", w), ("window", (left, right)), a boolean array or a sparse '
+    "boolean matrix"
+)
+
+
+def _window(spec: Any) -> tuple[int, int]:
+    """Return how many keys before and after its own position a row sees."""
+    try:
+        if isinstance(spec, tuple):
+            left, right = (_keys(s) for s in spec)
+        else:
+            left, right = _keys(spec) - 1, 0
+    except (TypeError, ValueError) as error:
+        raise InputError(
+            f'mask ("window", w) takes a positive integer or (left, right); got {shown(spec)}'
+        ) from error
+    if left < 0 or right < 0:
+        raise InputError(f'mask ("window", w) needs at least one key; got {shown(spec)}')
+    return left, right
+
+
+def _keys(count: Any) -> int:
+    if isinstance(count, (bool, np.bool_)):
+        raise TypeError("a truth value is no number of keys")
+    return min(operator.index(count), 2**31)  # as good as any more: there are fewer keys
+
+
+def _dense(mask: Any, lead: tuple[int, ...], shape: tuple[int, int]) -> np.ndarray[Any, Any]:
+    array = as_items(as_array(mask, "mask"))
+    if array.ndim == 0:
+        raise InputError(f"mask must be {FORMS}; got {shown(mask)}")
+    if array.dtype != np.bool_:
+        raise InputError(
+            f"mask must be boolean, True where attention is allowed; got dtype {array.dtype}"
+        )
+    try:
+        broadcast = np.broadcast_to(array, (*lead, *shape))
+    except ValueError as error:
+        raise InputError(
+            f"mask must broadcast to {(*lead, *shape)}; got shape {array.shape}"
+        ) from error
+    if array.ndim <= 2 or not lead:
+        flat = np.broadcast_to(np.broadcast_to(array, shape), (math.prod(lead), *shape))
+        return flat
+    return broadcast.reshape((math.prod(lead), *shape))
+
+
+def _key_lengths(lengths: Any, lead: tuple[int, ...], keys: int) -> np.ndarray[Any, Any]:
+    array = as_array(lengths, "key_lengths")
+    if array.dtype.kind not in "iu":
+        raise InputError(f"key_lengths must be integers; got dtype {array.dtype}")
+    # One length for each batch entry, or for each head: missing trailing axes are heads.
+    if array.ndim and array.ndim < len(lead):
+        array = array.reshape(array.shape + (1,) * (len(lead) - array.ndim))
+    try:
+        flat = np.broadcast_to(array, lead).reshape(-1).astype(np.int64)
+    except ValueError as error:
+        raise InputError(
+            f"key_lengths must broadcast to the leading axes {lead}; got shape {array.shape}"
+        ) from error
+    if flat.size and not (flat.min() >= 0 and flat.max() <= keys):
+        bad = flat[(flat < 0) | (flat > keys)][0]
+        raise InputError(f"key_lengths must lie in 0 ... {keys}, the number of keys; got {bad}")
+    return np.ascontiguousarray(flat)
+
+
+def core_mask(
+    mask: Any,
+    lead: tuple[int, ...],
+    shape: tuple[int, int],
+    key_lengths: Any = None,
+) -> _core.Mask:
+    """Return the core's mask for logits of shape (*lead, *shape), or raise an InputError."""
+    lengths = None if key_lengths is None else _key_lengths(key_lengths, lead, shape[1])
+    if mask is None:
+        return _core.Mask(key_lengths=lengths)
+    if isinstance(mask, str):
+        if mask != "causal":
+            raise InputError(f"mask must be {FORMS}; got {shown(mask)}")
+        return _core.Mask(right=0, key_lengths=lengths)
+    if isinstance(mask, tuple) and len(mask) == 2 and isinstance(mask[0], str):
+        if mask[0] != "window":
+            raise InputError(f"mask must be {FORMS}; got {shown(mask)}")
+        left, right = _window(mask[1])
+        return _core.Mask(left=left, right=right, key_lengths=lengths)
+    if is_sparse(mask):
+        if mask.shape != shape:
+            raise InputError(f"mask must have shape {shape}; got {mask.shape}")
+        if mask.dtype != np.bool_:
+            raise InputError(
+                f"mask must be boolean, True where attention is allowed; got dtype {mask.dtype}"
+            )
+        csr = allowed_places(mask)
+        return _core.Mask(
+            sparse_offsets=csr.indptr.astype(np.int64),
+            sparse_columns=csr.indices.astype(np.int32),
+            key_lengths=lengths,
+        )
+    return _core.Mask(dense=_dense(mask, lead, shape), key_lengths=lengths)
+
+
+def allowed_places(mask: Any) -> sp.csr_array:
+    """Return a sparse mask as a canonical csr_array that stores what is allowed, nothing else."""
+    return checked_csr(mask, "mask", keep_zeros=False)
+
+
+def frozen_mask(mask: Any) -> Any:
+    """Return a mask that nobody can change: arrays are copied and read-only."""
+    if mask is None or isinstance(mask, (str, tuple)):
+        return mask
+    if is_sparse(mask):
+        csr = allowed_places(mask).copy()
+        for array in (csr.data, csr.indices, csr.indptr):
+            array.flags.writeable = False
+        return csr
+    array = np.array(as_array(mask, "mask"))
+    array.flags.writeable = False
+    return array
+
+
+def same_mask(a: Any, b: Any) -> bool:
+    """Whether two masks, as users pass them, are written the same."""
+    if a is b:
+        return True
+    if a is None or b is None or isinstance(a, (str, tuple)) or isinstance(b, (str, tuple)):
+        return type(a) is type(b) and bool(a == b)
+    if is_sparse(a) or is_sparse(b):
+        one, other = (x if is_sparse(x) else as_array(x, "mask") for x in (a, b))
+        if one.shape != other.shape:
+            return False
+        one, other = (allowed_places(x if is_sparse(x) else sp.coo_array(x)) for x in (one, other))
+        return np.array_equal(one.indptr, other.indptr) and np.array_equal(
+            one.indices, other.indices
+        )
+    return bool(np.array_equal(as_array(a, "mask"), as_array(b, "mask")))
+
+
+def masks_agree(a: Any, b: Any, n: int) -> bool:
+    """Whether two masks, as users pass them, allow the same positions of an n x n matrix.
+
+    O(1) where both are windows or absent, else O(n**2) time and O(n) memory.
+    """
+    if same_mask(a, b):
+        return True
+    windows = [_as_window(mask, n) for mask in (a, b)]
+    if None not in windows:
+        return windows[0] == windows[1]
+    return all(
+        np.array_equal(allowed_columns(a, row, n), allowed_columns(b, row, n)) for row in range(n)
+    )
+
+
+def _as_window(mask: Any, n: int) -> tuple[int, int] | None:
+    """Return how many of n keys before and after itself a row sees; None for other masks."""
+    if mask is None:
+        return n - 1, n - 1
+    if isinstance(mask, str):  # causal
+        return n - 1, 0
+    if isinstance(mask, tuple):
+        left, right = _window(mask[1])
+        return min(left, n - 1), min(right, n - 1)
+    return None
+
+
+def allowed_columns(mask: Any, row: int, n: int) -> NDArray[np.bool_]:
+    """Return which of n columns a row of an n x n attention matrix may attend to."""
+    columns = np.arange(n)
+    if mask is None:
+        return np.ones(n, dtype=np.bool_)
+    if isinstance(mask, str):  # causal
+        return columns <= row
+    if isinstance(mask, tuple):
+        left, right = _window(mask[1])
+        return (columns >= row - left) & (columns <= row + right)
+    if is_sparse(mask):
+        csr, allowed = allowed_places(mask), np.zeros(n, dtype=np.bool_)
+        allowed[csr.indices[csr.indptr[row] : csr.indptr[row + 1]]] = True
+        return allowed
+    dense: NDArray[np.bool_] = np.broadcast_to(as_array(mask, "mask"), (n, n))[row]
+    return dense

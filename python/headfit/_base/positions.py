@@ -1,0 +1,102 @@
+"""Positions: what rotary embeddings and ALiBi do to queries, keys and logits."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headfit._base.arguments import shown
+from headfit._base.arrays import as_float_array, check_between
+from headfit.errors import InputError
+
+FORMS = (
+    'None, "rope", ("rope", base), "rope-half", ("rope-half", base), "alibi" or ("alibi", slopes)'
+)
+ROPE_BASE = 10000.0
+
+
+@dataclass(frozen=True)
+class Positions:
+    """What positions come to: a bias, or angles that the core turns rows by as it reads them.
+
+    Attributes
+    ----------
+    bias : ndarray, shape (heads, n, m), or None
+        A view of n + m - 1 numbers a head; leading axes flattened.
+    table : ndarray, shape (max(n, m), d), or None
+        For each position, up to the last query and key, the cosines and sines of its angles.
+    halves : bool
+        Whether entries p and p + d/2 are pairs.
+    """
+
+    bias: NDArray[Any] | None = None
+    table: NDArray[Any] | None = None
+    halves: bool = False
+
+
+def as_positions(
+    position: Any, lead: tuple[int, ...], shape: tuple[int, int], dim: int, dtype: Any
+) -> Positions:
+    """Return what a position does to logits of shape (*lead, *shape) and a head size.
+
+    Positions are those of masks: key j stands at j, query i at i + m - n.
+
+    Parameters
+    ----------
+    position : None, str or tuple
+        ``"rope"`` or ``("rope", base)``: rotary embeddings of Su et al. (2021, RoFormer), base
+        10000 by default: entries 2p and 2p + 1 at position t are turned by the angle
+        t * base**(-2p / d), so that products depend on differences of positions only.
+        ``"rope-half"``: the same with entries p and p + d/2 as pairs (GPT-NeoX, Llama).
+        ``("alibi", slopes)``: the bias -slope * abs(position - j) of Press, Smith and Lewis
+        (2022), a number or one for each head (the last leading axis); ``"alibi"``: their slopes
+        2**(-8 h / H), h = 1 ... H.
+    """
+    if position is None:
+        return Positions()
+    kind, value = (
+        position if isinstance(position, tuple) and len(position) == 2 else (position, None)
+    )
+    if isinstance(kind, str) and kind == "alibi":
+        return Positions(bias=_alibi(value, lead, *shape, dtype))
+    if isinstance(kind, str) and kind in ("rope", "rope-half"):
+        base = ROPE_BASE if value is None else check_between(value, "the base of rope", 1, math.inf)
+        if dim % 2:
+            raise InputError(f"position {kind!r} needs an even head size; got {dim}")
+        table = _turns(shape[1] - max(shape), shape[1], dim, base, dtype)
+        return Positions(table=table, halves=kind == "rope-half")
+    raise InputError(f"position must be {FORMS}; got {shown(position)}")
+
+
+def _turns(first: int, stop: int, dim: int, base: float, dtype: Any) -> NDArray[Any]:
+    frequency = base ** (-np.arange(0, dim, 2) / dim)
+    angle = np.arange(first, stop)[:, np.newaxis] * frequency
+    table = np.empty((stop - first, dim), dtype)
+    np.cos(angle, out=table[:, : dim // 2], casting="same_kind")
+    np.sin(angle, out=table[:, dim // 2 :], casting="same_kind")
+    return table
+
+
+def _alibi(value: Any, lead: tuple[int, ...], n: int, m: int, dtype: Any) -> NDArray[Any]:
+    heads = lead[-1] if lead else 1
+    if value is None:
+        slopes: NDArray[Any] = np.exp2(-8 * np.arange(1, heads + 1) / heads)
+        slopes = slopes if lead else slopes[0]
+    else:
+        slopes = np.asarray(as_float_array(value, "the slopes of alibi", ndim=0), np.float64)
+    if not np.isfinite(slopes).all():
+        raise InputError(f"the slopes of alibi must be finite; got {shown(value)}")
+    if slopes.ndim > 1 or (slopes.ndim == 1 and (not lead or slopes.size != heads)):
+        raise InputError(
+            f"the slopes of alibi must be one number or one for each of {heads} heads; "
+            f"got shape {slopes.shape}"
+        )
+    # Entry (i, j) lies at i + m - 1 - j of a line over the differences: no n x m array.
+    distance = np.abs(np.arange(1 - n, m, dtype=np.float64))
+    lines = (-slopes[..., np.newaxis] * distance).astype(dtype)
+    lines = np.broadcast_to(lines, (*lead, n + m - 1)).reshape(-1, n + m - 1)
+    return np.lib.stride_tricks.sliding_window_view(lines, m, axis=-1)[..., ::-1]

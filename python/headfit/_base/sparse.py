@@ -1,0 +1,224 @@
+"""Sparse matrices as users give them, looked at before SciPy converts them.
+
+SciPy's conversions trust offsets and indices: one that is out of range is a crash there, or an
+entry in another place. Every sparse argument and every sparse file comes through here first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import chain
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
+
+from headfit._base.arrays import as_array
+from headfit._base.memory import require_memory
+from headfit.errors import InputError
+
+Coordinates = tuple[NDArray[Any], NDArray[Any], NDArray[Any]]
+
+# A matrix that claims more rows or columns than this holds an entry for every few of them: the
+# work on it is in proportion to what it holds, not to what it claims.
+MOST_EMPTY = 2**22
+EMPTY_PER_ENTRY = 8
+
+
+def checked_csr(
+    x: Any,
+    name: str,
+    *,
+    dtype: Any = None,
+    keep_zeros: bool = True,
+    error: type[InputError] = InputError,
+) -> sp.csr_array:
+    """Return a SciPy sparse matrix of any format as a canonical csr_array.
+
+    Its arrays may be those of `x`, which is never changed, and must not be changed either.
+
+    Parameters
+    ----------
+    x : sparse matrix or array
+    name : str
+        Of the argument, for messages.
+    dtype : dtype, optional
+        Of the entries; that of `x` when None. They must be real numbers.
+    keep_zeros : bool, default True
+        Whether stored zeros stay.
+    error : type
+        The InputError to raise when an offset or an index is out of range, or lengths differ.
+    """
+    check = _Check(name, error)
+    if len(x.shape) != 2:
+        raise error(f"{name} must be a matrix; got shape {x.shape}")
+    if x.dtype.kind not in "fiub":
+        raise error(f"{name} must hold real numbers; got dtype {x.dtype}")
+    convert = _CONVERSIONS.get(x.format)
+    if convert is None:
+        raise error(f"{name} must be in one of the formats {', '.join(_CONVERSIONS)}")
+    csr = convert(x, check, x.dtype if dtype is None else np.dtype(dtype))
+    is_shared = x.format == "csr"
+    if not csr.has_canonical_format:
+        csr, is_shared = (csr.copy() if is_shared else csr), False
+        csr.sum_duplicates()
+    if not keep_zeros and not csr.data.all():
+        csr = csr.copy() if is_shared else csr
+        csr.eliminate_zeros()
+    return csr
+
+
+class _Check:
+    """Checks of the arrays of one argument; each raises an error that names it."""
+
+    def __init__(self, name: str, error: type[InputError]) -> None:
+        self.name, self.error = name, error
+
+    def fail(self, problem: str) -> InputError:
+        return self.error(f"{self.name} {problem}")
+
+    def integers(self, values: Any, what: str) -> NDArray[Any]:
+        array = as_array(values, f"{self.name}'s {what}")
+        if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
+            raise self.fail(
+                f"must have {what} that are a vector of integers; "
+                f"got shape {array.shape} of {array.dtype}"
+            )
+        return array if array.size else array.astype(np.int32)
+
+    def size(self, shape: tuple[int, ...], entries: int) -> None:
+        """Refuse shapes that no file or matrix of so few entries can mean."""
+        if max(shape) > MOST_EMPTY + EMPTY_PER_ENTRY * entries:
+            raise self.fail(
+                f"claims the shape {shape} and holds {entries} entries: expected at least one "
+                f"for every {EMPTY_PER_ENTRY} rows and columns"
+            )
+        require_memory(
+            16 * (max(shape) + entries), f"{self.name} of shape {shape} with {entries} entries"
+        )
+
+    def offsets(self, values: Any, lines: int, most: int) -> NDArray[Any]:
+        offsets = self.integers(values, "offsets")
+        if offsets.size != lines + 1:
+            raise self.fail(f"must have {lines + 1} offsets; got {offsets.size}")
+        if offsets[0] != 0:
+            raise self.fail(f"has a first offset of {offsets[0]}; expected 0")
+        falling = offsets[1:] < offsets[:-1]
+        if falling.any():
+            raise self.fail(f"has decreasing offsets at row or column {int(falling.argmax())}")
+        if offsets[-1] > most:
+            raise self.fail(f"has offsets up to {offsets[-1]}; it holds {most} entries")
+        return offsets
+
+    def within(self, values: NDArray[Any], size: int, place: Callable[[int], str]) -> None:
+        """Refuse the first index outside of 0 ... size - 1; `place` words where it stands."""
+        if values.size and not (int(values.min()) >= 0 and int(values.max()) < size):
+            first = int(((values < 0) | (values >= size)).argmax())
+            raise self.fail(f"has {place(first)}; expected 0 ... {size - 1}")
+
+
+def _compressed(
+    x: Any, check: _Check, dtype: Any, *, by_rows: bool, block: tuple[int, int] = (1, 1)
+) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
+    data = as_array(x.data, check.name)
+    indices = check.integers(x.indices, "indices")
+    if len(data) != len(indices):
+        raise check.fail(f"must have as many entries as indices; got {len(data)}, {len(indices)}")
+    counts = [size // part for size, part in zip(x.shape, block, strict=True)]
+    lines, width = counts if by_rows else reversed(counts)
+    offsets = check.offsets(x.indptr, lines, len(indices))
+    check.size(x.shape, data.size)
+    indices, data = indices[: int(offsets[-1])], data[: int(offsets[-1])]
+    line, other = ("row", "column") if by_rows else ("column", "row")
+    if block != (1, 1):
+        line, other = f"block {line}", f"block {other}"
+
+    def place(at: int) -> str:
+        return f"{other} {indices[at]} in {line} {np.searchsorted(offsets, at, 'right') - 1}"
+
+    check.within(indices, width, place)
+    return data.astype(dtype, copy=False), indices, offsets
+
+
+def _from_csr(x: Any, check: _Check, dtype: Any) -> sp.csr_array:
+    return sp.csr_array(_compressed(x, check, dtype, by_rows=True), shape=x.shape)
+
+
+def _from_csc(x: Any, check: _Check, dtype: Any) -> sp.csr_array:
+    return sp.csc_array(_compressed(x, check, dtype, by_rows=False), shape=x.shape).tocsr()
+
+
+def _from_bsr(x: Any, check: _Check, dtype: Any) -> sp.csr_array:
+    block = as_array(x.data, check.name).shape[1:]
+    if len(block) != 2 or 0 in block or any(s % b for s, b in zip(x.shape, block, strict=True)):
+        raise check.fail(f"must have blocks that divide its shape {x.shape}; got {block}")
+    parts = _compressed(x, check, dtype, by_rows=True, block=(block[0], block[1]))
+    return sp.bsr_array(parts, shape=x.shape).tocsr()
+
+
+def _from_coordinates(parts: Coordinates, shape: Any, check: _Check, dtype: Any) -> sp.csr_array:
+    data, *places = parts
+    if data.ndim != 1 or any(len(p) != len(data) for p in places):
+        raise check.fail("must have a row and a column for every entry")
+    check.size(shape, data.size)
+    rows, columns = places
+    check.within(rows, shape[0], lambda at: f"row {rows[at]} in column {columns[at]}")
+    check.within(columns, shape[1], lambda at: f"column {columns[at]} in row {rows[at]}")
+    return sp.coo_array((data.astype(dtype, copy=False), (rows, columns)), shape=shape).tocsr()
+
+
+def _from_coo(x: Any, check: _Check, dtype: Any) -> sp.csr_array:
+    rows, columns = (check.integers(c, "coordinates") for c in x.coords)
+    return _from_coordinates((as_array(x.data, check.name), rows, columns), x.shape, check, dtype)
+
+
+def _from_dok(x: Any, check: _Check, dtype: Any) -> sp.csr_array:
+    places = list(x.keys())
+    if any(len(place) != 2 for place in places):
+        raise check.fail("must have a row and a column for every entry")
+    rows, columns = (check.integers([p[axis] for p in places], "coordinates") for axis in (0, 1))
+    data = np.array(list(x.values()), dtype=x.dtype)
+    return _from_coordinates((data, rows, columns), x.shape, check, dtype)
+
+
+def _from_lil(x: Any, check: _Check, dtype: Any) -> sp.csr_array:
+    lists = [as_array(part, check.name) for part in (x.rows, x.data)]
+    if any(part.shape != x.shape[:1] or part.dtype != object for part in lists):
+        raise check.fail(f"must have a list of columns and one of entries for {x.shape[0]} rows")
+    counts, entries = ([len(line) for line in part] for part in lists)
+    if counts != entries:
+        raise check.fail("must have a column for every entry")
+    columns = check.integers(list(chain.from_iterable(lists[0])), "columns")
+    rows = np.repeat(np.arange(x.shape[0]), counts)
+    data = np.array(list(chain.from_iterable(lists[1])), dtype=x.dtype)
+    return _from_coordinates((data, rows, columns), x.shape, check, dtype)
+
+
+def _from_dia(x: Any, check: _Check, dtype: Any) -> sp.csr_array:
+    data, offsets = as_array(x.data, check.name), check.integers(x.offsets, "diagonals")
+    if data.ndim != 2 or len(data) != len(offsets):
+        raise check.fail(
+            f"must have a row of entries for each of {len(offsets)} diagonals; got {data.shape}"
+        )
+    outside = (offsets <= -x.shape[0]) | (offsets >= x.shape[1])
+    if outside.any():
+        raise check.fail(
+            f"has a diagonal {offsets[outside][0]}; expected {1 - x.shape[0]} ... {x.shape[1] - 1}"
+        )
+    if np.unique(offsets).size != offsets.size:
+        raise check.fail("must have each diagonal once")
+    check.size(x.shape, data.size)
+    parts = data.astype(dtype, copy=False), offsets.astype(np.int64)
+    return sp.dia_array(parts, shape=x.shape).tocsr()
+
+
+_CONVERSIONS: dict[str, Callable[[Any, _Check, Any], sp.csr_array]] = {
+    "csr": _from_csr,
+    "csc": _from_csc,
+    "bsr": _from_bsr,
+    "coo": _from_coo,
+    "dia": _from_dia,
+    "dok": _from_dok,
+    "lil": _from_lil,
+}

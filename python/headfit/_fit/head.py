@@ -1,0 +1,63 @@
+"""What every method returns. A method never judges itself: the certificate does."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headfit._base.arrays import FloatArray
+from headfit._base.dtypes import round_to
+from headfit._fit.ending import Ending
+from headfit.errors import InputError
+
+# Part of each tolerance that is left to the rounding of Q and K on their way to storage.
+ROUNDING_SHARE = 0.02
+
+
+def tightened(leak: float, distortion: float, logit_step: float = 0.0) -> tuple[float, float]:
+    """Return tolerances with room for the rounding of Q and K, and of logits to steps."""
+    delta = math.log1p(distortion)
+    margin = ROUNDING_SHARE * min(1.0, delta) + logit_step
+    if margin >= delta:
+        raise InputError(
+            f"distortion={distortion:.6g} leaves no room for logits that are rounded to steps of "
+            f"{logit_step:.3g}: ask for a smaller max_logit or a wider logits_dtype"
+        )
+    return leak * math.exp(-margin), math.expm1(delta - margin)
+
+
+@dataclass(frozen=True)
+class Head:
+    """Queries and keys whose plain products q.k are the logits that a method found.
+
+    `failed_rows` and `witnesses` are None unless the method can tell; `settings` are added to
+    those of the fit. `ended` says why the method stopped, should the certificate not hold.
+    """
+
+    Q: FloatArray
+    K: FloatArray
+    failed_rows: NDArray[np.intp] | None = None
+    witnesses: tuple[Any, ...] | None = None
+    settings: dict[str, Any] = field(default_factory=dict)
+    ended: Ending = "stalled"
+
+    @property
+    def dim(self) -> int:
+        """The head size."""
+        return int(self.Q.shape[1])
+
+    def padded(self, dim: int) -> Head:
+        """Return the same logits with zero columns up to a larger size."""
+        if dim == self.dim:
+            return self
+        zeros = ((0, 0), (0, dim - self.dim))
+        settings = {**self.settings, "dim_used": self.settings.get("dim_used", self.dim)}
+        return replace(self, Q=np.pad(self.Q, zeros), K=np.pad(self.K, zeros), settings=settings)
+
+    def stored(self, scale: float, dtype: str) -> tuple[FloatArray, FloatArray]:
+        """Return Q / scale and K as numbers of a dtype: what is stored, and certified."""
+        return round_to(self.Q / self.Q.dtype.type(scale), dtype), round_to(self.K, dtype)

@@ -1,0 +1,122 @@
+"""How far the attention of a head is from a dense target."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headfit import _core
+from headfit._attention.attention import Attention
+from headfit._attention.dense_target import (
+    check_one_head,
+    core_logits,
+    core_target_of,
+    target_matrix,
+)
+from headfit._base.arithmetic import standard_arithmetic
+from headfit._base.arrays import thread_count
+from headfit.errors import InputError
+
+__all__ = ["SoftComparison", "compare"]
+
+
+@dataclass(frozen=True)
+class SoftComparison:
+    """How far attention M is from a dense target A, over the rows that ask for something.
+
+    Attributes
+    ----------
+    kl_mean, kl_worst : float
+        KL(A_i || M_i) in nats; infinite where A has mass that M's mask forbids.
+    tv_mean, tv_worst : float
+        Total variation, half the sum of |A_ij - M_ij|, between 0 and 1.
+    worst_row : int
+        The row of `tv_worst`.
+    row_kl, row_tv : ndarray, shape (n,)
+        The same of every row, float64. Rows that are zero in both are 0.
+    """
+
+    kl_mean: float
+    kl_worst: float
+    tv_mean: float
+    tv_worst: float
+    worst_row: int
+    row_kl: NDArray[np.float64]
+    row_tv: NDArray[np.float64]
+
+    def __repr__(self) -> str:
+        return (
+            f"SoftComparison(n={self.row_tv.size}: total variation mean {self.tv_mean:.4g}, "
+            f"worst {self.tv_worst:.4g} (row {self.worst_row}); "
+            f"KL mean {self.kl_mean:.4g}, worst {self.kl_worst:.4g} nats)"
+        )
+
+
+@standard_arithmetic()
+def compare(
+    target: Any, attention: Attention, *, mask: Any = None, num_threads: int | None = None
+) -> SoftComparison:
+    """Compare attention with a dense target, row by row, in float64.
+
+    Nothing n x n is stored: attention is streamed from its queries and keys.
+
+    Parameters
+    ----------
+    target : Attention or array_like, shape (n, m)
+        One head, or a matrix whose rows sum to 1.
+    attention : Attention
+        One head of n queries and m keys.
+    mask : optional
+        The mask of a target that is a matrix, that of `attention` when None. Attention has its own.
+    num_threads : int, optional
+
+    Returns
+    -------
+    SoftComparison
+
+    Raises
+    ------
+    InputError
+        When shapes do not fit, or a mask is given for a target that has its own.
+    TargetError
+        When a matrix has negative entries, rows that do not sum to 1, or mass where its mask
+        forbids attention; it names row and column.
+
+    Notes
+    -----
+    O(n m (d + D)) time for head sizes d and D, and O((n + m)(d + D)) memory.
+
+    Examples
+    --------
+    >>> import numpy as np, headfit as hf
+    >>> from headfit._soft.compare import compare
+    >>> flat = hf.Attention(np.zeros((2, 1)), np.zeros((2, 1)))
+    >>> compare(np.array([[1.0, 0.0], [0.5, 0.5]]), flat).row_tv
+    array([0.5, 0. ])
+    """
+    threads = thread_count(num_threads)
+    if not isinstance(attention, Attention):
+        raise InputError(f"attention must be an Attention; got {type(attention).__name__}")
+    check_one_head(attention, "attention")
+    if isinstance(target, Attention):
+        check_one_head(target, "the target")
+        if not target.same_settings(None, mask):
+            raise InputError("mask must be None or the target's own: an Attention has its mask")
+    else:
+        target = target_matrix(target)
+        mask = attention.mask if mask is None else mask
+    kl, tv, asks = _core.compare_soft(core_target_of(target, mask), core_logits(attention), threads)
+    asks |= tv > 0
+    worst = int(np.argmax(tv))
+    return SoftComparison(
+        float(kl[asks].mean()) if asks.any() else 0.0,
+        float(kl.max()),
+        float(tv[asks].mean()) if asks.any() else 0.0,
+        float(tv[worst]),
+        worst,
+        kl,
+        tv,
+    )

@@ -1,0 +1,189 @@
+"""Where the descent to a dense target begins: truncated SVDs, or a head that is given."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headfit._attention.attention import Attention
+from headfit._attention.dense_target import check_one_head
+from headfit._base.arrays import (
+    FloatArray,
+    as_count,
+    as_float_array,
+    blocks_of_rows,
+    check_finite,
+    computed_in,
+)
+from headfit._base.interruptible import interruptible
+from headfit._base.memory import require_memory
+from headfit.errors import InputError
+
+# A weight of zero is taken for this one where a start needs its logarithm.
+FLOOR = 1e-6
+# Columns that a start lacks are filled with noise of this size, relative to the others.
+PADDING = 1e-2
+
+
+def svd_head(
+    Q: Any, K: Any, dim: int, *, scale: float | None = None
+) -> tuple[FloatArray, FloatArray]:
+    """Return the head of a given size whose logits are closest in the sum of squares.
+
+    Softmax ignores a constant added to a row, so the rows of the logits are centred first:
+    scale Q (K - mean K)^T. The truncated SVD is that of a D x D matrix between orthonormal
+    bases of Q and K (Eckart and Young 1936), and the n x m logits are never formed. A mask
+    has no say.
+
+    Parameters
+    ----------
+    Q, K : array_like, shape (n, D) and (m, D)
+    dim : int
+        At D or above (n or m, if smaller) the attention is reproduced exactly, with zero columns.
+    scale : float, optional
+        1 / sqrt(D) when None.
+
+    Returns
+    -------
+    Q_d, K_d : ndarray, shape (n, dim) and (m, dim)
+        Queries and keys whose plain products are the logits, in float64 if Q or K is, else in
+        float32.
+
+    Raises
+    ------
+    InputError, NonFiniteError
+        When Q and K are no matrices of one head size, or not finite.
+
+    Notes
+    -----
+    With Q = U R and K - mean K = V T (QR decompositions, R and T from blocks of rows) and
+    R T^T = W S Z^T, Q_d is Q T^T Z S^(-1/2) and K_d is (K - mean K) R^T W S^(-1/2), over the
+    largest singular values: U and V are never formed, and Q and K are read by blocks, in float64.
+    O((n + m) D^2) time; memory O(D^2) beside the result and a block.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from headfit._soft.descent import svd_head
+    >>> Q = np.array([[1.0, 0.0], [0.0, 1.0]])
+    >>> q, k = svd_head(Q, Q, 1, scale=1.0)
+    >>> np.round(q @ k.T, 3)  # the centred identity has rank 1
+    array([[ 0.5, -0.5],
+           [-0.5,  0.5]])
+    """
+    attention = Attention(Q, K, scale=scale)
+    check_one_head(attention, "Q and K")
+    dim = as_count(dim, "dim", 1, 2**15)
+    q, k = attention.stored
+    check_finite(q, "Q")
+    check_finite(k, "K")
+    total = sum(block.sum(axis=0, dtype=np.float64) for _, block in blocks_of_rows(k))
+    none, mean = np.zeros(q.shape[1]), total / k.shape[0]
+    q_factor, k_factor = _triangle(q, none) * attention.scale, _triangle(k, mean)
+    square = q_factor @ k_factor.T
+    left, size, right = interruptible(
+        10.0 * len(square) ** 3, np.linalg.svd, square, full_matrices=False
+    )
+    # Smaller ones are rounding errors of this product.
+    noise = np.finfo(np.float64).eps * np.linalg.norm(q_factor) * np.linalg.norm(k_factor)
+    rank = min(dim, int(np.count_nonzero(size > noise)))
+    root, dtype = np.sqrt(size[:rank]), computed_in(q, k)
+    return (
+        _product(q, none, attention.scale * k_factor.T @ right[:rank].T / root, dim, dtype),
+        _product(k, mean, q_factor.T @ left[:, :rank] / root, dim, dtype),
+    )
+
+
+def _triangle(x: NDArray[Any], mean: FloatArray) -> FloatArray:
+    """Return the triangular factor of a stored matrix whose rows are centred."""
+    size = x.shape[1]
+    triangle: FloatArray = np.empty((0, size))
+    for _, block in blocks_of_rows(x, 4 * size):
+        stacked = np.vstack([triangle, block - mean])
+        triangle = cast("FloatArray", np.linalg.qr(stacked, mode="r"))
+    return triangle
+
+
+def _product(
+    x: NDArray[Any], mean: FloatArray, factor: FloatArray, dim: int, dtype: Any
+) -> FloatArray:
+    """Return the product of a stored matrix, its rows centred, with `factor`; then zeros."""
+    out = np.zeros((x.shape[0], dim), dtype)
+    for rows, block in blocks_of_rows(x):
+        out[rows, : factor.shape[1]] = (block - mean) @ factor
+    return out
+
+
+def log_svd(matrix: NDArray[Any], mask: Any, dim: int, seed: int) -> tuple[FloatArray, FloatArray]:
+    """Return `svd_head` for a matrix: of its logarithm, centred over what the mask allows.
+
+    A randomised SVD (Halko, Martinsson and Tropp 2011) of one n x m array of float32.
+    """
+    n, m = matrix.shape
+    require_memory(9 * n * m, f"the start of a fit to a matrix of shape {matrix.shape}")
+    logits = np.empty((n, m), np.float32)
+    for rows, block in blocks_of_rows(matrix):
+        np.log(np.maximum(block, FLOOR, dtype=np.float32), out=logits[rows])
+    if mask is not None:
+        empty = Attention(np.zeros((n, 1)), np.zeros((m, 1)), mask=mask)
+        allowed = empty.matrix() > 0
+        count = np.maximum(allowed.sum(axis=1, keepdims=True), 1)
+        logits -= (logits * allowed).sum(axis=1, keepdims=True) / count
+        logits *= allowed
+    else:
+        logits -= logits.mean(axis=1, keepdims=True)
+    rng = np.random.default_rng(seed)
+    few = min(dim + 8, n, m)
+    operations = float(n * m * few)
+
+    def improved(basis: FloatArray) -> FloatArray:
+        result: FloatArray = logits @ (logits.T @ np.linalg.qr(basis)[0])
+        return result
+
+    def projected(basis: FloatArray) -> Any:
+        return np.linalg.svd(basis.T @ logits, full_matrices=False)
+
+    basis = logits @ rng.standard_normal((m, few), dtype=np.float32)
+    for _ in range(4):
+        basis = interruptible(2 * operations, improved, basis)
+    basis = interruptible(2.0 * n * few**2, np.linalg.qr, basis)[0]
+    left, size, right = interruptible(operations + 10.0 * m * few**2, projected, basis)
+    rank = min(dim, size.size)
+    root = np.sqrt(size[:rank])
+    pad = ((0, 0), (0, dim - rank))
+    return np.pad((basis @ left[:, :rank]) * root, pad), np.pad(right[:rank].T * root, pad)
+
+
+def given_start(
+    init: Any, shape: tuple[int, int], dim: int, seed: int
+) -> tuple[FloatArray, FloatArray]:
+    """Return (Q, K) with the columns they lack filled with noise: zero columns would never move."""
+    try:
+        q, k = (
+            np.ascontiguousarray(as_float_array(x, "init", ndim=0), dtype=np.float64) for x in init
+        )
+    except (TypeError, ValueError) as error:
+        raise InputError(f"init must be a pair (Q, K) of matrices: {error}") from error
+    for name, x, rows in (("Q", q, shape[0]), ("K", k, shape[1])):
+        if x.ndim != 2 or x.shape[0] != rows or not 1 <= x.shape[1] <= dim:
+            raise InputError(
+                f"init must be Q and K with {shape[0]} and {shape[1]} rows and 1 to {dim} columns; "
+                f"got {name} of shape {x.shape}"
+            )
+        if not np.isfinite(x).all():
+            raise InputError(f"init must be finite; {name} is not")
+    if q.shape[1] != k.shape[1]:
+        raise InputError(
+            f"init must be Q and K with as many columns; got {q.shape[1]} and {k.shape[1]}"
+        )
+    rng = np.random.default_rng(seed)
+    missing = dim - q.shape[1]
+
+    def padded(x: FloatArray) -> FloatArray:
+        size = PADDING * math.sqrt(float(np.mean(x * x)))
+        return np.hstack([x, size * rng.standard_normal((x.shape[0], missing))])
+
+    return padded(q), padded(k)

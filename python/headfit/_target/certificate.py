@@ -1,0 +1,459 @@
+"""Certificates: statements about every entry of an attention matrix, proved by a scan."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headfit import _core
+from headfit._attention.attention import Attention
+from headfit._attention.dense_target import core_logits
+from headfit._base.arguments import as_choice, as_finite, as_flag
+from headfit._base.arithmetic import standard_arithmetic
+from headfit._base.arrays import as_stack, as_stored_array, check_between, computed_in, thread_count
+from headfit._base.dtypes import check_logits_dtype
+from headfit._base.masks import core_mask, masks_agree
+from headfit._base.text import mask_text, number
+from headfit._target.target import Target, as_target
+from headfit.errors import CertificateError, InputError
+
+if TYPE_CHECKING:
+    from headfit._fit.result import Fit
+
+__all__ = ["Certificate", "certify"]
+
+Status = Literal["holds", "fails", "undecided"]
+FloatRows = NDArray[np.float64]
+VERDICTS: tuple[Status, Status, Status] = ("holds", "fails", "undecided")
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class Certificate:
+    """What a scan of all n**2 logits proved about an attention matrix and a target.
+
+    For row i with support S (the nonzeros of the target A) and attention M:
+
+    - leak = max of M off S / min of M on S,
+    - distortion = max over j, l in S of (M_ij / M_il) / (A_ij / A_il), minus 1.
+
+    Attributes
+    ----------
+    status : "holds", "fails" or "undecided"
+        "holds" is proved in exact arithmetic for the stored numbers: every row meets both
+        tolerances. "fails": some row provably does not. "undecided": no row provably fails,
+        but some lie closer to a tolerance than the rounding bound can tell.
+    leak, distortion : float
+        Proved upper bounds over all rows.
+    leak_tolerance, distortion_tolerance : float
+        What was asked for.
+    tv_mean, tv_worst, stray_worst : float
+        Total variation between M and A (mean and worst row), and the largest mass that a row
+        puts off its support. Computed, not enclosed; NaN when ``mass=False``.
+    row_leak, row_distortion, row_tv, row_stray : ndarray, shape (n,)
+        The same for each row; the last two None when ``mass=False``.
+    row_status : ndarray of int8, shape (n,)
+        0 holds, 1 fails, 2 undecided.
+    worst_leak : tuple of int or None
+        (row, column off the support, column on it) of the largest leak.
+    worst_distortion : tuple of int or None
+        (row, column too heavy, column too light) of the largest distortion.
+    failed_rows, undecided_rows : ndarray of int
+    q_norm, k_norm : float
+        Upper bounds of the largest Euclidean norms of the rows of Q and K.
+    max_logit : float
+        An upper bound of the largest |logit| where the mask allows.
+    rounding_bound : float
+        The largest bound used for the error of a logit in the first scan.
+    rescanned : int
+        Rows that the first scan left undecided and a scan in float64 looked at again.
+    basis : "logits", "module" or "matrix"
+        What the statement is about: the stored Q and K; the exact products of a module's
+        weights and input; or the entries of a given matrix (then no logits are involved).
+    n, nonzeros, dtype, scale, mask
+        Of what was certified.
+    max_logit_tolerance : float
+        What was asked for; infinite when nothing was.
+    accumulate : "exact" or "float32"
+        Whether the statement is about exact products, or about all that an accumulation in
+        float32 may give.
+    logits_dtype : str or None
+        What the logits are rounded to before the softmax; None: nothing.
+    """
+
+    status: Status
+    leak: float
+    distortion: float
+    leak_tolerance: float
+    distortion_tolerance: float
+    tv_mean: float
+    tv_worst: float
+    stray_worst: float
+    row_leak: FloatRows
+    row_distortion: FloatRows
+    row_tv: FloatRows | None
+    row_stray: FloatRows | None
+    row_status: NDArray[np.int8]
+    worst_leak: tuple[int, int, int] | None
+    worst_distortion: tuple[int, int, int] | None
+    q_norm: float
+    k_norm: float
+    max_logit: float
+    rounding_bound: float
+    rescanned: int
+    basis: Literal["logits", "module", "matrix"]
+    n: int
+    nonzeros: int
+    dtype: str
+    scale: float
+    mask: Any
+    max_logit_tolerance: float = math.inf
+    accumulate: str = "exact"
+    logits_dtype: str | None = None
+
+    @property
+    def holds(self) -> bool:
+        """Whether both tolerances are proved for every row."""
+        return self.status == "holds"
+
+    @property
+    def failed_rows(self) -> NDArray[np.intp]:
+        """Rows that provably miss a tolerance."""
+        return np.flatnonzero(self.row_status == 1)
+
+    @property
+    def undecided_rows(self) -> NDArray[np.intp]:
+        """Rows that the rounding bound cannot tell."""
+        return np.flatnonzero(self.row_status == 2)
+
+    def raise_if_failed(self) -> Certificate:
+        """Return the certificate if it holds; raise a CertificateError that says why if not."""
+        if not self.holds:
+            raise CertificateError(repr(self))
+        return self
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the scalars as plain Python values, for JSON."""
+        plain: dict[str, Any] = {"holds": self.holds}
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            if field.name == "mask" and value is not None:
+                value = mask_text(value)
+            if isinstance(value, np.ndarray):
+                continue
+            if isinstance(value, float) and not np.isfinite(value):
+                value = None if np.isnan(value) else str(value)
+            plain[field.name] = value
+        plain["rows_failed"] = int(self.failed_rows.size)
+        plain["rows_undecided"] = int(self.undecided_rows.size)
+        return plain
+
+    def __repr__(self) -> str:
+        lines = [f"Certificate: {self._headline()}"]
+        at_leak = (
+            ""
+            if self.worst_leak is None
+            else " at row {}, columns {} / {}".format(*self.worst_leak)
+        )
+        at_distortion = (
+            ""
+            if self.worst_distortion is None
+            else (" at row {}, columns {} / {}".format(*self.worst_distortion))
+        )
+        lines.append(
+            f"  leak <= {number(self.leak)} (tolerance {self.leak_tolerance:.6g}){at_leak}; "
+            f"distortion <= {number(self.distortion)} "
+            f"(tolerance {self.distortion_tolerance:.6g}){at_distortion}"
+        )
+        if self.row_tv is not None:
+            lines.append(
+                f"  total variation mean {self.tv_mean:.3g}, worst {self.tv_worst:.3g}; "
+                f"stray mass worst {self.stray_worst:.3g}"
+            )
+        if self.basis == "matrix":
+            lines.append(f"  about the entries of the given {self.dtype} matrix, as stored")
+        else:
+            what = "Q, K" if self.basis == "logits" else "X, W_Q, W_K"
+            which = "exact logits of the stored"
+            if self.accumulate != "exact":
+                which = "logits of the stored"
+                if self.basis == "module":
+                    which, what = "logits of the exact products", "X W_Q, X W_K"
+            how = "" if self.accumulate == "exact" else ", accumulated in float32 in any order"
+            if self.logits_dtype is not None:
+                how += f" and rounded to {self.logits_dtype}"
+            lines.append(
+                f"  about the {which} {what} ({self.dtype}){how}: |logit| up to "
+                f"{self.max_logit:.4g}, rounding bound {self.rounding_bound:.2g}, "
+                f"{self.rescanned} rows rescanned in float64"
+            )
+        return "\n".join(lines)
+
+    def _headline(self) -> str:
+        entries = f"all {self.n}**2 entries, {self.nonzeros} nonzeros"
+        if self.status == "holds":
+            return f"holds for {entries}"
+        failed, undecided = self.failed_rows.size, self.undecided_rows.size
+        if self.status == "fails":
+            more = f", {undecided} undecided" if undecided else ""
+            return f"FAILS in {failed} of {self.n} rows{more} ({entries})"
+        return f"UNDECIDED in {undecided} of {self.n} rows ({entries})"
+
+
+def _status(row_status: NDArray[np.int8]) -> Status:
+    if (row_status == 1).any():
+        return "fails"
+    return "undecided" if (row_status == 2).any() else "holds"
+
+
+def _place(
+    rows: FloatRows, first: NDArray[Any], second: NDArray[Any]
+) -> tuple[int, int, int] | None:
+    row = int(np.argmax(rows))
+    if not rows[row] > 0 or first[row] < 0 or second[row] < 0:
+        return None
+    return row, int(first[row]), int(second[row])
+
+
+def _assemble(found: dict[str, Any], mass: bool, **known: Any) -> Certificate:
+    tv, stray = found["tv"], found["stray"]
+    nan = float("nan")
+    return Certificate(
+        status=_status(found["verdict"]),
+        leak=float(found["leak"].max()),
+        distortion=float(found["distortion"].max()),
+        tv_mean=float(tv.mean()) if mass else nan,
+        tv_worst=float(tv.max()) if mass else nan,
+        stray_worst=float(stray.max()) if mass else nan,
+        row_leak=found["leak"],
+        row_distortion=found["distortion"],
+        row_tv=tv if mass else None,
+        row_stray=stray if mass else None,
+        row_status=found["verdict"],
+        worst_leak=_place(found["leak"], found["leak_column"], found["weakest_column"]),
+        worst_distortion=_place(
+            found["distortion"], found["highest_column"], found["lowest_column"]
+        ),
+        q_norm=found["q_norm"],
+        k_norm=found["k_norm"],
+        max_logit=found["max_logit"],
+        rounding_bound=found["rounding_bound"],
+        rescanned=int(found["rescanned"]),
+        **known,
+    )
+
+
+def _as_attention(Q: Any, K: Any, scale: float | None, mask: Any) -> Attention:
+    attention = getattr(Q, "attention", Q)
+    if isinstance(attention, Attention):
+        if K is not None:
+            raise InputError("K must not be given beside an Attention")
+        if not attention.same_settings(scale, mask):
+            raise InputError(
+                "scale and mask must be those of the attention, or not given; got "
+                f"scale={scale!r}, mask={mask_text(mask)} for {attention!r}"
+            )
+        return attention
+    if Q is None or K is None:
+        raise InputError("certify takes Q and K, an Attention, or matrix=")
+    return Attention(Q, K, scale=scale, mask=mask)
+
+
+@standard_arithmetic()
+def certify(
+    A: Any,
+    Q: Any | Attention | Fit = None,
+    K: Any = None,
+    *,
+    matrix: Any = None,
+    scale: float | None = None,
+    mask: Any = None,
+    leak: float = 0.05,
+    distortion: float = 0.1,
+    max_logit: float | None = None,
+    accumulate: str = "exact",
+    logits_dtype: str | None = None,
+    mass: bool = True,
+    normalize: bool = False,
+    num_threads: int | None = None,
+) -> Certificate:
+    """Judge attention against a sparse target: every one of the n**2 entries.
+
+    Parameters
+    ----------
+    A : target
+        A `Target`, or whatever makes one: a sparse or dense array, or a path.
+    Q, K : array_like, shape (n, d)
+        Queries and keys; or Q an `Attention` (or a `Fit`), whose scale and mask then hold.
+    matrix : array_like, shape (n, n), optional
+        Judge this attention matrix instead, its entries as they are stored. A row fails where an
+        entry on the support is zero, alone or not.
+    scale : float, optional
+        1 / sqrt(d) when None. Its float64 value is part of the statement.
+    mask : optional
+        As in `attention_matrix`; the target's own mask when None. Where both have one they
+        must allow the same positions.
+    leak, distortion : float
+        The tolerances; see `Certificate`. 0 < leak < 1, distortion >= 0.
+    max_logit : float, optional
+        One more tolerance: no unmasked |logit| is larger.
+    accumulate : "exact" or "float32"
+        Whether the statement is about the exact products of the stored Q and K, or holds for
+        all that kernels working in float32 may make of them; see the notes for which these are.
+    logits_dtype : "float32", "bfloat16" or "float16", optional
+        The statement is about logits rounded once more, to the nearest number of this dtype,
+        before the softmax. A row with a logit beyond the largest number of the dtype has no
+        softmax, and fails. Fused kernels keep the logits in registers: None.
+    mass : bool, default True
+        Also compute total variation and stray mass; False compares only, without
+        exponentials.
+    normalize : bool, default False
+        Scale the target's rows to sum to 1.
+    num_threads : int, optional
+
+    Returns
+    -------
+    Certificate
+
+    Raises
+    ------
+    InputError, TargetError, NonFiniteError
+        For input that can never be judged: a target that was checked under another mask than the
+        attention's, too. A certificate that fails is no error.
+
+    Notes
+    -----
+    One scan of all logits in the arrays' dtype, with the bound
+    ``|computed - exact| <= g |scale| ||q|| ||k||``, g = m u / (1 - m u), m = d + 2, that holds
+    for every order of summation (Higham, *Accuracy and Stability of Numerical Algorithms*,
+    section 3.1), plus a term for underflow; the logits on the support are computed in float64,
+    and logarithms and exponentials are enclosed. Rows that float32 leaves undecided are
+    scanned again in float64. For attention of a `SelfAttention` module the statement is about
+    the exact products of the stored X and weights: the rounding of X W_Q and X W_K is in the
+    bound. Time O(n**2 d), memory O(n) beside Q and K.
+
+    With ``accumulate="float32"`` the bound covers every order of summation, with or without
+    fused multiply-adds; a scale on Q, on K, on the product, or its square root on both (PyTorch's
+    ``(q @ k.T) * s``, and its math, flash and memory-efficient paths), with a factor log2(e) or
+    without; inputs in float64 that are rounded to float32 first; and subnormal numbers kept or
+    flushed to zero. With a module it starts from the exact X W_Q and X W_K: how a kernel rounds
+    these is not covered. A kernel that may overflow on the way is never certified. Hardware that
+    truncates, or multiplies in fewer bits (TF32), is not covered.
+
+    "exact" speaks of the numbers as they are stored, subnormal ones included: a deployment that
+    flushes them to zero (``torch.set_flush_denormal(True)``) computes with other numbers, which
+    only "float32" covers. The certificate itself is computed in standard arithmetic, whatever the
+    calling thread has set.
+
+    A row whose logits the bound cannot enclose at all, since it overflows, is undecided;
+    logits that overflow themselves are refused with a NonFiniteError.
+
+    Rotary positions and biases such as ALiBi's are out of scope. Cosines and sines are rounded
+    numbers: a statement that includes them depends on how each kernel computes them. Give Q and K
+    as they are after turning. `fit` needs no positions, its keys tell tokens apart already.
+
+    Leak bounds single entries: the mass off a support of size s in n keys is at most
+    ``leak (n - s) / (s + leak (n - s))``; `bounds.leak_for_stray` turns that round.
+
+    Examples
+    --------
+    >>> import numpy as np, headfit as hf
+    >>> A = np.eye(3)
+    >>> hf.certify(A, 4 * np.eye(3), np.eye(3), scale=1.0)
+    Certificate: holds for all 3**2 entries, 3 nonzeros
+      leak <= 0.018316 (tolerance 0.05) at row 0, columns 1 / 0; distortion <= 0 (tolerance 0.1)
+      total variation mean 0.0353, worst 0.0353; stray mass worst 0.0353
+      about the exact logits of the stored Q, K (float64): |logit| up to 4, ...
+    """
+    leak = check_between(leak, "leak", 0, 1)
+    distortion = as_finite(distortion, "distortion", 0)
+    known = {"leak_tolerance": leak, "distortion_tolerance": distortion}
+    as_choice(accumulate, "accumulate", ("exact", "float32"))
+    mass, normalize = as_flag(mass, "mass"), as_flag(normalize, "normalize")
+    logits_dtype = check_logits_dtype(logits_dtype)
+    limit = math.inf if max_logit is None else check_between(max_logit, "max_logit", 0, math.inf)
+    threads = thread_count(num_threads)
+    if matrix is not None:
+        if max_logit is not None or logits_dtype is not None or accumulate != "exact":
+            raise InputError("max_logit, accumulate and logits_dtype are of logits, not of matrix")
+        if Q is not None or K is not None or scale is not None:
+            raise InputError("matrix must be given alone, without Q, K or scale")
+        if mask is not None:
+            _check_masks(A, mask, "matrix")
+        target = as_target(A, mask=mask, normalize=normalize, num_threads=threads)
+        M = as_stored_array(matrix, "matrix")
+        _check_rows(target, M, "matrix")
+        found = _core.certify_matrix(
+            *target.parts, as_stack(M), _mask_of(target), leak, float(distortion), threads
+        )
+        found.update(dict.fromkeys(("q_norm", "k_norm", "max_logit", "rounding_bound"), np.nan))
+        return _assemble(
+            found, True, basis="matrix", n=target.n, nonzeros=target.nonzeros, scale=np.nan,
+            dtype=str(computed_in(M)), mask=target.mask, **known,
+        )  # fmt: skip
+    is_head = isinstance(getattr(Q, "attention", Q), Attention)
+    if mask is None and isinstance(A, Target) and not is_head:
+        mask = A.mask
+    attention = _as_attention(Q, K, scale, mask)
+    _check_masks(A, attention.mask, "attention")
+    target = as_target(A, mask=attention.mask, normalize=normalize, num_threads=threads)
+    q, k = attention.stored
+    _check_rows(target, q, "Q")
+    _check_rows(target, k, "K")
+    none = np.empty(0)
+    q_error, k_error = attention.errors or (none, none)
+    found = _core.certify_logits(
+        *target.parts,
+        core_logits(attention),
+        q_error,
+        k_error,
+        accumulate == "float32",
+        logits_dtype or "",
+        leak,
+        float(distortion),
+        limit,
+        mass,
+        threads,
+    )
+    return _assemble(
+        found,
+        mass,
+        basis="logits" if attention.errors is None else "module",
+        n=target.n,
+        nonzeros=target.nonzeros,
+        dtype=str(computed_in(q, k)),
+        scale=attention.scale,
+        mask=attention.mask,
+        max_logit_tolerance=limit,
+        accumulate=accumulate,
+        logits_dtype=logits_dtype,
+        **known,
+    )
+
+
+def _check_masks(A: Any, mask: Any, name: str) -> None:
+    """Raise an InputError for a target that was checked under another mask than this one."""
+    if not isinstance(A, Target) or A.mask is None:
+        return
+    if not masks_agree(A.mask, mask, A.n):
+        raise InputError(
+            f"the target and the {name} must have the same mask; the target's is "
+            f"{mask_text(A.mask)}, the {name}'s {mask_text(mask)}"
+        )
+
+
+def _mask_of(target: Target) -> _core.Mask:
+    return core_mask(target.mask, (), (target.n, target.n))
+
+
+def _check_rows(target: Target, array: NDArray[Any], name: str) -> None:
+    if array.ndim != 2:
+        raise InputError(f"{name} must be a matrix; got shape {array.shape}")
+    if array.shape[0] != target.n or (name == "matrix" and array.shape[1] != target.n):
+        raise InputError(
+            f"{name} must have one row for each of the {target.n} rows of A; got {array.shape}"
+        )

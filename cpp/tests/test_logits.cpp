@@ -19,8 +19,9 @@ void check_microkernel() {
     for (const bool accumulate : {false, true}) {
       Stack<T> c = Stack<T>::random(1, B::row_group, B::panel + 3, numbers);
       const Stack<T> before = c;
-      multiply_panel<T>(depth, {a.data.data(), a.cols, 1}, b.data.data(), c.data.data(), c.cols,
-                        accumulate);
+      const auto multiply = accumulate ? &multiply_panel<Product::added, T, RowGroup<T>>
+                                       : &multiply_panel<Product::stored, T, RowGroup<T>>;
+      multiply(1, depth, {a.data.data(), a.cols}, b.data.data(), c.data.data(), c.cols);
       for (Index r = 0; r < B::row_group; ++r) {
         for (Index j = 0; j < c.cols; ++j) {
           double want = before.at(0, r, j), size = std::abs(want);

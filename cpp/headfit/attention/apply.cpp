@@ -130,13 +130,12 @@ class ApplyFold {
   void accumulate(const RowBlock& block, const Tile<T>& tile) {
     // Rows that only pad the last group hold products with zero queries: finite, unused.
     const Index head = block.head / group_;
-    for (Index r = 0; r < block.count; r += B::row_group) {
-      const LeftRows<T> weights{tile.row(r), tile.stride, 1};
-      for (Index p = 0; p < values_.panels(); ++p) {
-        pace_.after(B::row_group * B::panel * tile.cols);
-        multiply_panel<T>(tile.cols, weights, values_.at(head, p, tile.col), sum(r) + p * B::panel,
-                          width(), true);
-      }
+    const Index groups = round_up(block.count, B::row_group) / B::row_group;
+    const RowGroup<T> weights{tile.data, tile.stride};
+    for (Index p = 0; p < values_.panels(); ++p) {
+      pace_.after(groups * B::row_group * B::panel * tile.cols);
+      multiply_panel<Product::added>(groups, tile.cols, weights, values_.at(head, p, tile.col),
+                                     sum(0) + p * B::panel, width());
     }
   }
 

@@ -96,14 +96,16 @@ class TopkFold {
       sum_up(r);
       Row& row = rows_[static_cast<std::size_t>(r)];
       const auto& best = row.best.sorted();
+      const Index count = static_cast<Index>(best.size());
+      const T* terms = exponentials(best, row.sum.shift);
       Offset* cols = columns_.row(block.head, block.first + r);
       T* weights = weights_.row(block.head, block.first + r);
-      for (Index i = 0; i < k_; ++i) {
-        const bool present = i < static_cast<Index>(best.size());
-        const Entry c = present ? best[static_cast<std::size_t>(i)] : Entry{0, -1};
-        cols[i] = c.col;
-        weights[i] = present ? weight(row, c.score) : T(0);
+      for (Index i = 0; i < count; ++i) {
+        cols[i] = best[static_cast<std::size_t>(i)].col;
+        weights[i] = static_cast<T>(static_cast<double>(terms[i]) / row.sum.sum);
       }
+      std::fill(cols + count, cols + k_, Offset(-1));
+      std::fill(weights + count, weights + k_, T(0));
     }
   }
 
@@ -153,8 +155,17 @@ class TopkFold {
     }
   }
 
-  static T weight(const Row& row, T logit) {
-    return static_cast<T>(exp_of(logit, row.sum.shift) / row.sum.sum);
+  // exp(score - shift) of a whole list.
+  const T* exponentials(const std::vector<Entry>& best, const simd::RowShift<T>& shift) {
+    const auto count = static_cast<Index>(best.size());
+    T* terms = terms_.ensure(round_up(count, B::lanes));
+    for (Index i = 0; i < count; ++i) terms[i] = best[static_cast<std::size_t>(i)].score;
+    std::fill(terms + count, terms + round_up(count, B::lanes), T(0));
+    const simd::ShiftedExp<T> shifted_exp(shift);
+    for (Index i = 0; i < count; i += B::lanes) {
+      simd::store(terms + i, shifted_exp(simd::load(terms + i)));
+    }
+    return terms;
   }
 
   Index k_;
@@ -164,6 +175,7 @@ class TopkFold {
   Buffer<T> limits_;
   std::vector<simd::RowShift<T>> shifts_;
   Buffer<T> lanes_;
+  Buffer<T> terms_;  // of the list that is written
 };
 
 }  // namespace

@@ -1,7 +1,6 @@
 // The best few of many entries, as they come.
 #pragma once
 
-#include <algorithm>
 #include <vector>
 
 #include "headfit/base/types.hpp"
@@ -21,7 +20,7 @@ struct Scored {
 
 // A heap if they are very few: its bar is up to date. If not, twice as many as asked for are let
 // in, and now and then the worse half goes: constant time an entry, where a heap takes log(most).
-// No two entries may be equal.
+// No two entries may be equal. For the entries named in best_few.cpp.
 template <class Entry>
 class BestFew {
  public:
@@ -39,28 +38,13 @@ class BestFew {
   void push(const Entry& e) {
     if (most_ == 0 || !wants(e)) return;
     if (full_ && is_heap()) return replace_worst(e);
-    kept_.push_back(e);
-    if (is_heap()) {
-      std::push_heap(kept_.begin(), kept_.end(), Before{});
-      if (kept_.size() == most_) raise_bar(kept_.front());
-    } else if (kept_.size() == 2 * most_) {
-      shrink();
-    }
+    keep(e);
   }
 
   // The best first; nothing can be pushed after this.
-  const std::vector<Entry>& sorted() {
-    if (kept_.size() > most_) shrink();
-    std::sort(kept_.begin(), kept_.end(), Before{});
-    return kept_;
-  }
+  const std::vector<Entry>& sorted();
 
  private:
-  // A type, not a function: algorithms inline its call.
-  struct Before {
-    bool operator()(const Entry& a, const Entry& b) const { return a.before(b); }
-  };
-
   bool is_heap() const { return most_ <= 32; }
 
   void raise_bar(const Entry& e) {
@@ -80,12 +64,8 @@ class BestFew {
     bar_ = kept_.front();
   }
 
-  void shrink() {
-    const auto last = kept_.begin() + static_cast<std::ptrdiff_t>(most_ - 1);
-    std::nth_element(kept_.begin(), last, kept_.end(), Before{});
-    raise_bar(*last);
-    kept_.resize(most_);
-  }
+  void keep(const Entry& e);
+  void shrink();
 
   std::size_t most_ = 0;
   bool full_ = false;

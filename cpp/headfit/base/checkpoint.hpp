@@ -8,7 +8,6 @@
 #include <functional>
 
 #include "headfit/base/errors.hpp"
-#include "headfit/base/standard_arithmetic.hpp"
 #include "headfit/base/types.hpp"
 
 namespace headfit {
@@ -28,29 +27,13 @@ class Interruptible {
 
   static constexpr auto poll_every = std::chrono::milliseconds(50);
 
-  void check() {
-    was_stopped_ = true;  // unless all of this returns
-    if (stop_ && stop_->load(std::memory_order_relaxed)) throw Interrupted();
-    if (outer_) outer_->check();
-    if (poll_) {
-      const auto now = Clock::now();
-      if (now - polled_ > poll_every) {
-        polled_ = now;
-        const StandardArithmetic kept;  // whatever the poll sets: a signal handler may run in it
-        poll_();
-      }
-    }
-    was_stopped_ = false;
-  }
+  void check();
 
   // Whether a checkpoint has thrown: an exception that arrives now is no failure of the work.
   bool was_stopped() const { return was_stopped_; }
 
   // Of this thread; none: a null pointer.
-  static Interruptible*& innermost() {
-    thread_local Interruptible* of_this_thread = nullptr;
-    return of_this_thread;
-  }
+  static Interruptible*& innermost();
 
  private:
   using Clock = std::chrono::steady_clock;
@@ -63,9 +46,7 @@ class Interruptible {
 };
 
 // Out of line, so that the loops it stands in keep their registers.
-[[gnu::noinline, gnu::cold]] inline void checkpoint() {
-  if (Interruptible* here = Interruptible::innermost()) here->check();
-}
+[[gnu::cold]] void checkpoint();
 
 // Checkpoints for loops whose turns may take nanoseconds or seconds: one for every few million
 // operations.

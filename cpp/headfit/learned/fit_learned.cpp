@@ -2,6 +2,7 @@
 
 #include <string>
 
+#include "headfit/base/worker_pool.hpp"
 #include "headfit/learned/annealing.hpp"
 #include "headfit/learned/start.hpp"
 

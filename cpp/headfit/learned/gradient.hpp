@@ -8,7 +8,7 @@
 #pragma once
 
 #include "headfit/learned/lists.hpp"
-#include "headfit/learned/near_fold.hpp"
+#include "headfit/learned/near_scan.hpp"
 #include "headfit/learned/row_sums.hpp"
 
 namespace headfit::learned {

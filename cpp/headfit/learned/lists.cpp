@@ -1,6 +1,7 @@
 #include "headfit/learned/lists.hpp"
 
 #include <string>
+#include <utility>
 
 namespace headfit::learned {
 

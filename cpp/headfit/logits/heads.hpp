@@ -25,17 +25,6 @@ T as(S x) {
     return static_cast<T>(x);
   }
 }
-template <class T, class S>
-void copy_as(const S* from, Index count, T* to) {
-  const Eigen::Map<const Eigen::Array<S, Eigen::Dynamic, 1>> in(from, count);
-  Eigen::Map<Eigen::Array<T, Eigen::Dynamic, 1>> out(to, count);
-  if constexpr (has_16_bits<S>) {
-    out = in.template cast<float>().template cast<T>();
-  } else {
-    out = in.template cast<T>();
-  }
-}
-
 // Rotary positions: the pairs of entries of row i are turned by the angles in row first + i of
 // a table, which holds their cosines and then their sines.
 template <class T>
@@ -44,20 +33,7 @@ struct Rotary {
   Index first = 0;
   bool halves = false;  // pairs are p and p + d / 2 instead of 2 p and 2 p + 1
 
-  void turn(Index row, T* x, Index cols) const {
-    const Index pairs = cols / 2;
-    const Index step = halves ? 1 : 2;
-    const Index partner = halves ? pairs : 1;
-    const T* cosines = table + (first + row) * cols;
-    const T* sines = cosines + pairs;
-    for (Index p = 0; p < pairs; ++p) {
-      T& a = x[p * step];
-      T& b = x[p * step + partner];
-      const T turned = a * cosines[p] - b * sines[p];
-      b = a * sines[p] + b * cosines[p];
-      a = turned;
-    }
-  }
+  void turn(Index row, T* x, Index cols) const;
 };
 
 // A stack of row-major matrices, one for each head of each batch entry, to be read as T.
@@ -94,13 +70,12 @@ class HeadRows {
     const Index at = head * heads_.head_stride + i * heads_.row_stride;
     const T* const* plain = std::get_if<const T*>(&heads_.data);
     if (plain && !heads_.rotary.table) return {*plain + at, heads_.cols};
-    T* out = row_.ensure(heads_.cols);
-    std::visit([&](const auto* stored) { copy_as<T>(stored + at, heads_.cols, out); }, heads_.data);
-    if (heads_.rotary.table) heads_.rotary.turn(i, out, heads_.cols);
-    return {out, heads_.cols};
+    return converted(at, i);
   }
 
  private:
+  RowView<T> converted(Index at, Index i);
+
   Heads<T> heads_;
   Buffer<T> row_;
 };

@@ -10,40 +10,72 @@ namespace headfit {
 
 namespace detail {
 
-template <class T, class Fold>
-class BlockWorker {
+// What every fold needs of a block of rows: its queries packed, its columns, its products.
+template <class T>
+class BlockSource {
  public:
-  BlockWorker(const LogitSource<T>& source, PackedKeys<T>& keys, Index block_rows, Fold fold)
+  BlockSource(const LogitSource<T>& source, PackedKeys<T>& keys, Index block_rows)
       : source_(source),
         keys_(keys),
         query_rows_(source.q),
         finisher_(source),
-        fold_(std::move(fold)),
         block_rows_(block_rows) {}
 
+ protected:
+  using B = Blocking<T>;
+
+  // The block of these rows, its queries packed.
+  RowBlock open(Index head, Index block_index);
+  // Whole panels of columns whose logits are bare products for every row of the block.
+  ColumnRange bare_columns(const RowBlock& block) const;
+  // A place for the logits of columns col ... in the thread's own memory.
+  Tile<T> own_tile(const RowBlock& block, Index col, Index cols);
+  // The finished logits of a tile.
+  void fill(const RowBlock& block, const Tile<T>& tile);
+
+  Index groups(const RowBlock& block) const {
+    return round_up(block.count, B::row_group) / B::row_group;
+  }
+  QueryGroup<T> queries(Index group) const {
+    return {queries_.data() + group * B::row_group * source_.q.cols};
+  }
+  const T* panel(const RowBlock& block, Index p) {
+    return keys_.panel(block.head / source_.group, p);
+  }
+  // Multiplications of a row group with a panel.
+  Index group_products() const { return B::row_group * B::panel * source_.q.cols; }
+
+  const LogitSource<T>& source_;
+  Checkpoints pace_;
+  Buffer<T> tile_;
+
+ private:
+  void set_columns(RowBlock& block) const;
+
+  PackedKeys<T>& keys_;
+  HeadRows<T> query_rows_;
+  TileFinisher<T> finisher_;
+  Index block_rows_;
+  Buffer<T> queries_;
+  bool may_overflow_ = false;  // of the block that is open
+};
+
+template <class T, class Fold>
+class BlockWorker : private BlockSource<T> {
+ public:
+  BlockWorker(const LogitSource<T>& source, PackedKeys<T>& keys, Index block_rows, Fold fold)
+      : BlockSource<T>(source, keys, block_rows), fold_(std::move(fold)) {}
+
   void operator()(Index head, Index block_index) {
-    RowBlock block{head, block_index * block_rows_, 0, 0, 0};
-    block.count = std::min(block_rows_, source_.row_count() - block.first);
-    set_columns(block);
-
-    const auto row_at = [&](Index i) { return source_.row_at(block.first + i); };
-    const Index depth = source_.q.cols;
-    T* queries = queries_.ensure(round_up(block.count, B::row_group) * depth);
-    const T q_max = pack_queries(query_rows_, head, block.count, row_at,
-                                 static_cast<T>(source_.scale), queries, pace_);
-    const double size = static_cast<double>(depth) * static_cast<double>(q_max) *
-                        std::max(keys_.max_abs(head / source_.group), 1.0) *
-                        std::max(std::abs(source_.scale), 1.0);
-    const bool may_overflow = !(size < static_cast<double>(std::numeric_limits<T>::max()) / 16);
-
+    const RowBlock block = this->open(head, block_index);
     fold_.begin(block);
     if constexpr (wants_hits<Fold>) {
-      const ColumnRange bare = may_overflow ? none(block) : bare_columns(block);
-      send_tiles(block, {block.col_begin, bare.begin}, queries, may_overflow);
-      send_hits(block, bare, queries);
-      send_tiles(block, {bare.end, block.col_end}, queries, may_overflow);
+      const ColumnRange bare = this->bare_columns(block);
+      send_tiles(block, {block.col_begin, bare.begin});
+      send_hits(block, bare);
+      send_tiles(block, {bare.end, block.col_end});
     } else {
-      send_tiles(block, {block.col_begin, block.col_end}, queries, may_overflow);
+      send_tiles(block, {block.col_begin, block.col_end});
     }
     fold_.end(block);
   }
@@ -51,39 +83,10 @@ class BlockWorker {
  private:
   using B = Blocking<T>;
 
-  void set_columns(RowBlock& block) const {
-    Index begin = source_.k.rows;
-    Index end = 0;
-    block.shared = {0, source_.k.rows};
-    for (Index r = 0; r < block.count; ++r) {
-      const ColumnRange open = source_.mask.range(block.head, source_.row_at(block.first + r),
-                                                  source_.q.rows, source_.k.rows);
-      block.shared = {std::max(block.shared.begin, open.begin),
-                      std::min(block.shared.end, open.end)};
-      if (open.begin >= open.end) continue;
-      begin = std::min(begin, open.begin);
-      end = std::max(end, open.end);
-    }
-    block.col_end = end;
-    block.col_begin = std::min(begin, end) / B::panel * B::panel;
-  }
-
-  // Whole panels of columns whose logits are bare products for every row of the block.
-  ColumnRange bare_columns(const RowBlock& block) const {
-    const bool has_bias = source_.bias.is_set();
-    if (source_.softcap > 0 || has_bias || source_.mask.has_pattern()) return none(block);
-    const Index begin = round_up(block.shared.begin, B::panel);
-    const Index end = block.shared.end / B::panel * B::panel;
-    return begin < end ? ColumnRange{begin, end} : none(block);
-  }
-  static ColumnRange none(const RowBlock& block) { return {block.col_end, block.col_end}; }
-
-  void send_tiles(const RowBlock& block, const ColumnRange& cols, const T* queries,
-                  bool may_overflow) {
+  void send_tiles(const RowBlock& block, const ColumnRange& cols) {
     for (Index col = cols.begin; col < cols.end; col += B::tile_cols) {
-      const Tile<T> tile = make_tile(block, col, cols.end);
-      multiply(block, tile, queries);
-      finisher_.finish(block, tile, may_overflow);
+      const Tile<T> tile = make_tile(block, col, std::min(B::tile_cols, cols.end - col));
+      this->fill(block, tile);
       if constexpr (wants_hits<Fold> && !wants_sums<Fold>) {
         search<T>(block, tile, fold_);
       } else {
@@ -92,30 +95,34 @@ class BlockWorker {
     }
   }
 
-  void send_hits(const RowBlock& block, const ColumnRange& cols, const T* queries) {
-    const Index groups = round_up(block.count, B::row_group) / B::row_group;
+  void send_hits(const RowBlock& block, const ColumnRange& cols) {
+    const Index groups = this->groups(block), depth = this->source_.q.cols;
     const T* limits = fold_.limits(block);
     T* lowest = nullptr;
     if constexpr (wants_lowest<Fold>) lowest = fold_.lowest(block);
-    T* found = tile_.ensure(B::row_group * B::panel);
-    const Index part = source_.q.cols * B::panel / groups;
+    T* found = this->tile_.ensure(B::row_group * B::panel);
+    const Index part = depth * B::panel / groups;
     const Index last = cols.end / B::panel - 1;
     for (Index p = cols.begin / B::panel; p <= last; ++p) {
-      const T* panel = keys_.panel(block.head / source_.group, p);
-      const T* next = keys_.panel(block.head / source_.group, std::min(p + 1, last));
-      pace_.after(groups * group_products());  // for each group it would slow scans by a quarter
+      const T* panel = this->panel(block, p);
+      const T* next = this->panel(block, std::min(p + 1, last));
+      // For each group it would slow scans by a quarter.
+      this->pace_.after(groups * this->group_products());
       for (Index g = 0; g < groups; ++g) {
         ask_for(next + g * part, part);
         const Index first = g * B::row_group;
-        const auto tell = [&] { report<T>(block, first, p * B::panel, found, fold_); };
+        const QueryGroup<T> queries = this->queries(g);
         if constexpr (wants_sums<Fold>) {
-          add_exponentials<T>(source_.q.cols, left(queries, g), panel, limits + first,
-                              fold_.sums(block).from(first), found, tell);
+          if (add_exponentials_below(depth, queries, panel, limits + first,
+                                     fold_.sums(block).from(first), found)) {
+            report<T>(block, first, p * B::panel, found, fold_);
+            add_exponentials(found, fold_.sums(block).from(first));
+          }
         } else {
           T* least = wants_lowest<Fold> ? lowest + first * B::lanes : nullptr;
-          if (panel_exceeds<T, wants_lowest<Fold>>(source_.q.cols, left(queries, g), panel,
-                                                   limits + first, least, found)) {
-            tell();
+          if (panel_exceeds<T, wants_lowest<Fold>>(depth, queries, panel, limits + first, least,
+                                                   found)) {
+            report<T>(block, first, p * B::panel, found, fold_);
           }
         }
       }
@@ -130,48 +137,17 @@ class BlockWorker {
     for (Index i = 0; i < count; i += 64 / Index(sizeof(T))) simd::ei::prefetch(keys + i);
   }
 
-  Tile<T> make_tile(const RowBlock& block, Index col, Index end) {
-    const Index cols = std::min(B::tile_cols, end - col);
+  Tile<T> make_tile(const RowBlock& block, Index col, Index cols) {
     if constexpr (requires { fold_.destination(block, Index{}); }) {
       const Index stride = round_up(block.col_end - block.col_begin, B::panel);
       return {fold_.destination(block, stride) + (col - block.col_begin), stride, block.count, col,
               cols};
     } else {
-      return {tile_.ensure(round_up(block_rows_, B::row_group) * B::tile_cols), B::tile_cols,
-              block.count, col, cols};
+      return this->own_tile(block, col, cols);
     }
   }
 
-  void multiply(const RowBlock& block, const Tile<T>& tile, const T* queries) {
-    const Index groups = round_up(block.count, B::row_group) / B::row_group;
-    const Index first = tile.col / B::panel;
-    const Index last = round_up(tile.col + tile.cols, B::panel) / B::panel;
-    for (Index p = first; p < last; ++p) {
-      const T* panel = keys_.panel(block.head / source_.group, p);
-      pace_.after(groups * group_products());
-      for (Index g = 0; g < groups; ++g) {
-        T* out = tile.row(g * B::row_group) + (p * B::panel - tile.col);
-        multiply_panel<T>(source_.q.cols, left(queries, g), panel, out, tile.stride, false);
-      }
-    }
-  }
-
-  // Of a row group with a panel.
-  Index group_products() const { return B::row_group * B::panel * source_.q.cols; }
-
-  LeftRows<T> left(const T* queries, Index group) const {
-    return {queries + group * B::row_group * source_.q.cols, 1, B::row_group};
-  }
-
-  const LogitSource<T>& source_;
-  PackedKeys<T>& keys_;
-  HeadRows<T> query_rows_;
-  TileFinisher<T> finisher_;
   Fold fold_;
-  Index block_rows_;
-  Checkpoints pace_;
-  Buffer<T> queries_;
-  Buffer<T> tile_;
 };
 
 }  // namespace detail

@@ -22,9 +22,7 @@ class OneRowScan {
     source.rows = std::span<const Index>(&row_, 1);
     const std::span<const double> thresholds(&threshold, 1);
     const std::span<std::vector<Violator>> lists(&out, 1);
-    stream_tiles(source, Run{1, {}}, [&] {
-      return ViolatorFold<double>(target_, source, thresholds, limit, lists);
-    });
+    find_violators({target_, source, thresholds, limit, lists}, Run{1, {}});
   }
 
  private:

@@ -102,9 +102,7 @@ class OpenRows {
     }
     const auto limit = Index(solver(0).limit());
     source_.rows = std::span<const Index>(open_);
-    stream_tiles(source_, packed_, run, [&] {
-      return ViolatorFold<double>(target_, source_, thresholds_, limit, lists_);
-    }, block_rows);
+    find_violators({target_, source_, thresholds_, limit, lists_}, packed_, block_rows, run);
     ++out_.scans;
   }
 

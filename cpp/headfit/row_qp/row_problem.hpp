@@ -80,15 +80,10 @@ struct Witness {
 struct Violator {
   std::int32_t column;
   double value;  // q.k_column
-
-  // Larger values first, then lower columns: a list does not depend on threads.
-  bool before(const Violator& other) const {
-    return value > other.value || (value == other.value && column < other.column);
-  }
 };
 
 // Appends the columns off the support (and not masked) with q.k > threshold: at most
-// `limit` of them, the largest values.
+// `limit` of them, the largest values first, of equal ones the lower column.
 using ViolatorScan = std::function<void(std::span<const double> q, double threshold, int limit,
                                         std::vector<Violator>& out)>;
 

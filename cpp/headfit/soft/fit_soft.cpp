@@ -1,5 +1,6 @@
 #include "headfit/soft/fit_soft.hpp"
 
+#include "headfit/base/worker_pool.hpp"
 #include "headfit/soft/descent.hpp"
 
 namespace headfit {

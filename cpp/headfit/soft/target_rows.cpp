@@ -121,15 +121,12 @@ void TargetRows<T>::Reader::multiply(const RowBlock& block, T* out, Index stride
   const Index depth = source_.q.cols;
   const Index groups = round_up(block.count, B::row_group) / B::row_group;
   T* queries = queries_.ensure(groups * B::row_group * depth);
-  const auto row_at = [&](Index i) { return source_.row_at(block.first + i); };
-  pack_queries(query_rows_, 0, block.count, row_at, static_cast<T>(source_.scale), queries, pace_);
+  pack_queries(query_rows_, source_, 0, block.first, block.count, queries, pace_);
   for (Index col = block.col_begin; col < block.col_end; col += B::panel) {
     const T* panel = target_.panels_.data() + col * depth;
-    for (Index g = 0; g < groups; ++g) {
-      pace_.after(B::row_group * B::panel * depth);
-      multiply_panel<T>(depth, {queries + g * B::row_group * depth, 1, B::row_group}, panel,
-                        out + g * B::row_group * stride + (col - block.col_begin), stride, false);
-    }
+    pace_.after(groups * B::row_group * B::panel * depth);
+    multiply_panel<Product::stored>(groups, depth, QueryGroup<T>{queries}, panel,
+                                    out + (col - block.col_begin), stride);
   }
 }
 

@@ -1,40 +1,14 @@
-// A fold over the logit tiles that measures by how much each row misses the tolerances and
-// lists the off-support columns near or above its limit: an even sample, if there are many.
-#pragma once
+#include "headfit/learned/near_scan.hpp"
 
 #include <array>
-#include <limits>
 
 #include "headfit/learned/even_sample.hpp"
-#include "headfit/learned/lists.hpp"
 #include "headfit/learned/recipe.hpp"
 #include "headfit/logits/stream.hpp"
 #include "headfit/pattern/support_cursor.hpp"
-#include "headfit/random/philox.hpp"
 
 namespace headfit::learned {
-
-// What a scan leaves for each row.
-struct RowChecks {
-  explicit RowChecks(Index n)
-      : deficit(static_cast<std::size_t>(n), std::numeric_limits<float>::infinity()),
-        rounding(deficit.size()) {}
-  std::vector<float> deficit;   // by how much the row misses a tolerance; met when <= 0
-  std::vector<float> rounding;  // bound on |fl(q.k) - q.k| in this row, to first order
-};
-
-// What a scan reads and where it writes.
-struct NearScan {
-  const Requirements& required;
-  const PaddedRows& q;
-  const PaddedRows& k;
-  const Philox& random;
-  Index number;
-  Lists& lists;
-  RowChecks& checks;
-  // Each row looks at every column_step-th column only, and counts each for column_step of them.
-  Index column_step = 1;
-};
+namespace {
 
 // A scan's rows of one class look at the columns of another, so that all keys are seen by equally
 // many rows: those that no row saw would lose the pull that holds them.
@@ -171,7 +145,7 @@ class BoundedNearFold : public NearRows {
   }
 };
 
-inline float largest_norm(const PaddedRows& rows) {
+float largest_norm(const PaddedRows& rows) {
   float largest = 0;
   for (Index j = 0; j < rows.rows(); ++j) {
     largest = std::max(largest, dot(rows.row(j), rows.row(j), rows.width()));
@@ -179,9 +153,9 @@ inline float largest_norm(const PaddedRows& rows) {
   return std::sqrt(largest);
 }
 
-// Measures every row, and lists anew what is near its limit. Rows can look at some columns only
-// where there is no mask and |logit| is not bounded.
-inline void scan_near(const NearScan& scan, const Mask& mask, const Run& run) {
+}  // namespace
+
+void scan_near(const NearScan& scan, const Mask& mask, const Run& run) {
   constexpr std::uint64_t stream = std::uint64_t(3) << 40;  // the rows have those below
   const float largest = largest_norm(scan.k);
   const auto draw = Index(scan.random(stream, static_cast<std::uint64_t>(scan.number))[0]);

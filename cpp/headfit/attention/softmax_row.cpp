@@ -1,0 +1,120 @@
+#include "headfit/attention/softmax_row.hpp"
+
+#include <numbers>
+
+namespace headfit {
+namespace {
+
+namespace ei = simd::ei;
+
+// A row of whole vectors taken four vectors at a time, so that none waits for the one
+// before: part(i, place) for chain i of four.
+template <class T, class Part>
+EIGEN_ALWAYS_INLINE void in_four_chains(Index padded, const Part& part) {
+  constexpr Index lanes = simd::lanes<T>;
+  Index c = 0;
+  for (; c + 4 * lanes <= padded; c += 4 * lanes) {
+    for (Index i = 0; i < 4; ++i) part(i, c + i * lanes);
+  }
+  for (Index i = 0; i < 3; ++i) {
+    if (c + i * lanes < padded) part(i, c + i * lanes);
+  }
+}
+
+// With `with_hidden` the least is that of the logits that are not hidden.
+template <class T, bool with_hidden>
+LogitRange<T> range_of(const T* x, Index padded) {
+  constexpr T infinity = std::numeric_limits<T>::infinity();
+  const auto hidden = simd::fill<T>(-infinity);
+  const auto none = simd::fill<T>(infinity);
+  simd::Packet<T> least[2] = {none, none};
+  simd::Packet<T> most[2] = {hidden, hidden};
+  in_four_chains<T>(padded, [&](Index i, Index c) {
+    const auto s = simd::load(x + c);
+    most[i % 2] = ei::pmax(most[i % 2], s);
+    const auto kept = with_hidden ? ei::pselect(ei::pcmp_eq(s, hidden), none, s) : s;
+    least[i % 2] = ei::pmin(least[i % 2], kept);
+  });
+  const T smallest = ei::predux_min(ei::pmin(least[0], least[1]));
+  // Few tiles have hidden logits: only they are looked at twice.
+  if (!with_hidden && smallest == -infinity) return range_of<T, true>(x, padded);
+  return {smallest, ei::predux_max(ei::pmax(most[0], most[1]))};
+}
+
+// From one shift to the other, as a factor.
+template <class T>
+double factor_between(const simd::RowShift<T>& from, const simd::RowShift<T>& to) {
+  // The two shifts may be written differently and nearly cancel: hence the width.
+  const long double exponent = static_cast<long double>(from.exponent) - to.exponent;
+  const long double subtract = static_cast<long double>(from.subtract) - to.subtract;
+  return static_cast<double>(std::exp(subtract + exponent * std::numbers::ln2_v<long double>));
+}
+
+}  // namespace
+
+template <class T>
+T row_max(const T* x, Index padded) {
+  const auto lowest = simd::fill<T>(-std::numeric_limits<T>::infinity());
+  simd::Packet<T> best[4] = {lowest, lowest, lowest, lowest};
+  in_four_chains<T>(padded,
+                    [&](Index i, Index c) { best[i] = ei::pmax(best[i], simd::load(x + c)); });
+  return ei::predux_max(ei::pmax(ei::pmax(best[0], best[1]), ei::pmax(best[2], best[3])));
+}
+
+template <class T>
+LogitRange<T> logit_range(const T* x, Index padded) {
+  return range_of<T, false>(x, padded);
+}
+
+template <class T>
+double exp_of(T x, const simd::RowShift<T>& shift) {
+  return static_cast<double>(simd::ei::pfirst(simd::exp_shifted<T>(simd::fill<T>(x), shift)));
+}
+
+template <class T, Exponentials what>
+double exp_sum(T* x, Index padded, const simd::RowShift<T>& shift) {
+  constexpr Index chunk = PacketSum<T>::vectors * simd::lanes<T>;
+  const simd::ShiftedExp<T> shifted_exp(shift);
+  LaneSum<T> total;
+  PacketSum<T> sum;
+  for (Index begin = 0; begin < padded; begin += chunk) {
+    T* part = x + begin;
+    in_four_chains<T>(std::min(chunk, padded - begin), [&](Index i, Index c) {
+      const auto e = shifted_exp(simd::load(part + c));
+      if constexpr (what == Exponentials::keep) simd::store(part + c, e);
+      sum.add(i, e);
+    });
+    sum.flush(total);
+  }
+  return total.value();
+}
+
+template <class T>
+double OnlineSum<T>::log_sum() const {
+  return static_cast<double>(max) + std::log(sum / exp_of(max, shift));
+}
+
+template <class T>
+double OnlineSum<T>::raised(T new_max) {
+  const simd::RowShift<T> next = simd::RowShift<T>::at(new_max);
+  const double factor = empty() ? 0 : factor_between(shift, next);
+  max = new_max;
+  shift = next;
+  sum *= factor;
+  return factor;
+}
+
+template float row_max(const float*, Index);
+template LogitRange<float> logit_range(const float*, Index);
+template double exp_of(float, const simd::RowShift<float>&);
+template double exp_sum<float, Exponentials::discard>(float*, Index, const simd::RowShift<float>&);
+template double exp_sum<float, Exponentials::keep>(float*, Index, const simd::RowShift<float>&);
+template struct OnlineSum<float>;
+template double row_max(const double*, Index);
+template LogitRange<double> logit_range(const double*, Index);
+template double exp_of(double, const simd::RowShift<double>&);
+template double exp_sum<double, Exponentials::discard>(double*, Index, const simd::RowShift<double>&);
+template double exp_sum<double, Exponentials::keep>(double*, Index, const simd::RowShift<double>&);
+template struct OnlineSum<double>;
+
+}  // namespace headfit

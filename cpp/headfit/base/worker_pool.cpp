@@ -1,0 +1,75 @@
+#include "headfit/base/worker_pool.hpp"
+
+#include <system_error>
+
+namespace headfit {
+namespace {
+
+// Regions follow each other within microseconds: to fall asleep would take longer. Yielding
+// leaves the core to whoever has work.
+template <class Condition>
+void soon(const Condition& holds) {
+  for (int turn = 0; turn < 200 && !holds(); ++turn) std::this_thread::yield();
+}
+
+}  // namespace
+
+WorkerPool::WorkerPool(int helpers) {
+  threads_.reserve(static_cast<std::size_t>(helpers));
+  try {
+    for (int t = 0; t < helpers; ++t) threads_.emplace_back([this] { help(); });
+  } catch (const std::system_error&) {
+    // The system has no more threads to give: those there are will do.
+  }
+}
+
+WorkerPool::~WorkerPool() {
+  {
+    const std::lock_guard lock(mutex_);
+    closed_ = true;
+  }
+  wake_.notify_all();
+}
+
+void WorkerPool::run(int helpers, const std::function<void()>& work) {
+  std::unique_lock lock(mutex_);
+  const bool is_free = !work_;
+  if (is_free && helpers > 0) {
+    work_ = &work;
+    wanted_ = helpers;
+    ++generation_;
+    wake_.notify_all();
+  }
+  lock.unlock();
+  work();
+  if (!is_free) return;
+  lock.lock();
+  wanted_ = 0;  // who has not joined by now is too late
+  lock.unlock();
+  soon([this] { return active_ == 0; });
+  lock.lock();
+  done_.wait(lock, [this] { return active_ == 0; });
+  work_ = nullptr;
+}
+
+void WorkerPool::help() {
+  std::uint64_t seen = 0;
+  std::unique_lock lock(mutex_);
+  for (;;) {
+    lock.unlock();
+    soon([&] { return closed_ || generation_ != seen; });
+    lock.lock();
+    wake_.wait(lock, [&] { return closed_ || (wanted_ > 0 && generation_ != seen); });
+    if (closed_) return;
+    seen = generation_;
+    --wanted_;
+    ++active_;
+    const std::function<void()>& work = *work_;
+    lock.unlock();
+    work();
+    lock.lock();
+    if (--active_ == 0) done_.notify_one();
+  }
+}
+
+}  // namespace headfit

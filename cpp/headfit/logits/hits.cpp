@@ -1,0 +1,37 @@
+#include "headfit/logits/hits.hpp"
+
+namespace headfit::detail {
+
+template <class T>
+std::uint32_t rows_with_hits(const T* found, const T* limits, std::uint32_t* bits) {
+  using B = Blocking<T>;
+  std::uint32_t rows = 0;
+  for (Index r = 0; r < B::row_group; ++r) {
+    bits[r] = panel_bits_above(found + r * B::panel, limits[r]);
+    rows |= static_cast<std::uint32_t>(bits[r] != 0) << r;
+  }
+  return rows;
+}
+
+template <class T>
+void keep_lowest(const Tile<T>& tile, T* lowest) {
+  namespace ei = simd::ei;
+  const auto hidden = simd::fill<T>(-std::numeric_limits<T>::infinity());
+  const auto none = simd::fill<T>(std::numeric_limits<T>::infinity());
+  for (Index r = 0; r < tile.count; ++r) {
+    T* place = lowest + r * simd::lanes<T>;
+    auto least = simd::load(place);
+    for (Index c = 0; c < tile.padded_cols(); c += simd::lanes<T>) {
+      const auto x = simd::load(tile.row(r) + c);
+      least = ei::pmin(least, ei::pselect(ei::pcmp_eq(x, hidden), none, x));
+    }
+    simd::store(place, least);
+  }
+}
+
+template std::uint32_t rows_with_hits(const float*, const float*, std::uint32_t*);
+template std::uint32_t rows_with_hits(const double*, const double*, std::uint32_t*);
+template void keep_lowest(const Tile<float>&, float*);
+template void keep_lowest(const Tile<double>&, double*);
+
+}  // namespace headfit::detail

@@ -1,0 +1,78 @@
+#include "headfit/logits/stream.hpp"
+
+namespace headfit::detail {
+namespace {
+
+ColumnRange none(const RowBlock& block) { return {block.col_end, block.col_end}; }
+
+}  // namespace
+
+template <class T>
+RowBlock BlockSource<T>::open(Index head, Index block_index) {
+  RowBlock block{head, block_index * block_rows_, 0, 0, 0};
+  block.count = std::min(block_rows_, source_.row_count() - block.first);
+  set_columns(block);
+  const Index depth = source_.q.cols;
+  T* queries = queries_.ensure(round_up(block.count, B::row_group) * depth);
+  const T q_max =
+      pack_queries(query_rows_, source_, head, block.first, block.count, queries, pace_);
+  const double size = static_cast<double>(depth) * static_cast<double>(q_max) *
+                      std::max(keys_.max_abs(head / source_.group), 1.0) *
+                      std::max(std::abs(source_.scale), 1.0);
+  may_overflow_ = !(size < static_cast<double>(std::numeric_limits<T>::max()) / 16);
+  return block;
+}
+
+template <class T>
+void BlockSource<T>::set_columns(RowBlock& block) const {
+  Index begin = source_.k.rows;
+  Index end = 0;
+  block.shared = {0, source_.k.rows};
+  for (Index r = 0; r < block.count; ++r) {
+    const ColumnRange open = source_.mask.range(block.head, source_.row_at(block.first + r),
+                                                source_.q.rows, source_.k.rows);
+    block.shared = {std::max(block.shared.begin, open.begin),
+                    std::min(block.shared.end, open.end)};
+    if (open.begin >= open.end) continue;
+    begin = std::min(begin, open.begin);
+    end = std::max(end, open.end);
+  }
+  block.col_end = end;
+  block.col_begin = std::min(begin, end) / B::panel * B::panel;
+}
+
+template <class T>
+ColumnRange BlockSource<T>::bare_columns(const RowBlock& block) const {
+  const bool has_bias = source_.bias.is_set();
+  if (may_overflow_ || source_.softcap > 0 || has_bias || source_.mask.has_pattern()) {
+    return none(block);
+  }
+  const Index begin = round_up(block.shared.begin, B::panel);
+  const Index end = block.shared.end / B::panel * B::panel;
+  return begin < end ? ColumnRange{begin, end} : none(block);
+}
+
+template <class T>
+Tile<T> BlockSource<T>::own_tile(const RowBlock& block, Index col, Index cols) {
+  return {tile_.ensure(round_up(block_rows_, B::row_group) * B::tile_cols), B::tile_cols,
+          block.count, col, cols};
+}
+
+template <class T>
+void BlockSource<T>::fill(const RowBlock& block, const Tile<T>& tile) {
+  const Index groups = this->groups(block);
+  const Index first = tile.col / B::panel;
+  const Index last = round_up(tile.col + tile.cols, B::panel) / B::panel;
+  for (Index p = first; p < last; ++p) {
+    const T* keys = panel(block, p);
+    pace_.after(groups * group_products());
+    T* out = tile.data + (p * B::panel - tile.col);
+    multiply_panel<Product::stored>(groups, source_.q.cols, queries(0), keys, out, tile.stride);
+  }
+  finisher_.finish(block, tile, may_overflow_);
+}
+
+template class BlockSource<float>;
+template class BlockSource<double>;
+
+}  // namespace headfit::detail

@@ -10,7 +10,6 @@ import pytest
 import scipy.sparse as sp
 
 import headfit as hf
-from headfit._attention.attention import LogitOptions, _problem
 from headfit._attention.spectrum import product_spectrum
 from headfit.errors import InputError, NonFiniteError
 
@@ -213,8 +212,7 @@ def test_spectrum_is_that_of_the_products(dtype, n, m, d):
     Q = rng.standard_normal((4, n, d)).astype(dtype)
     K = rng.standard_normal((2, m, d)).astype(dtype)
     lengths = np.array([m, m // 2, m, 0])
-    logits = _problem(Q, K, LogitOptions(key_lengths=lengths)).logits
-    values, centred = product_spectrum(logits, 4, d)
+    values, centred = product_spectrum(hf.Attention(Q, K, key_lengths=lengths).core, 2)
     for h, count in enumerate(lengths):
         S = Q[h].astype(np.float64) @ K[h // 2, :count].astype(np.float64).T
         for found, matrix in (
@@ -226,6 +224,13 @@ def test_spectrum_is_that_of_the_products(dtype, n, m, d):
             expected[: len(exact)] = exact
             size = exact[0] if len(exact) else 0.0
             assert np.abs(found[h] - expected).max() < 1e-11 * (1 + size)
+
+
+def test_spectrum_of_numbers_whose_squares_overflow_or_vanish():
+    Q, K = RNG(4).standard_normal((2, 30, 4))
+    plain, _ = product_spectrum(hf.Attention(Q, K).core, 1)
+    values, _ = product_spectrum(hf.Attention(1e250 * Q, 1e-250 * K).core, 1)
+    np.testing.assert_allclose(values, plain, rtol=1e-12)
 
 
 def test_logits_that_softmax_does_not_see_have_rank_99_of_zero():

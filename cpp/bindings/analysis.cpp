@@ -1,6 +1,6 @@
 #include "headfit/analysis/profile.hpp"
 
-#include "headfit/analysis/rows_in_double.hpp"
+#include "headfit/analysis/triangular_factors.hpp"
 #include "logits.hpp"
 
 namespace headfit::python {
@@ -47,17 +47,19 @@ void bind_analysis(py::module_& m) {
   }, Standard(), py::arg("logits"), py::arg("per_row"), py::arg("share"), py::arg("previous"),
      py::arg("threads"));
 
-  // Rows of the queries, or of the keys, of a head as the products see them.
-  m.def("rows_in_double", [](const LogitArrays& x, bool keys, Index head, Index first,
-                             Index count) {
-    const Matrix<double> rows = compute_in(x.in_double(), [&]<class T>() {
-      return rows_in_double(x.view<T>(), keys ? Side::keys : Side::queries, head, first, count);
+  m.def("triangular_factors", [](const LogitArrays& x, int threads) {
+    const PythonRun run(threads);
+    const std::vector<Index> shape{x.heads(), x.q.shape(2), x.q.shape(2)};
+    Array<double> queries(shape), keys(shape), centred_keys(shape);
+    const TriangularFactors out{queries.mutable_data(), keys.mutable_data(),
+                                centred_keys.mutable_data()};
+    compute_in(x.in_double(), [&]<class T>() {
+      const LogitSource<T> source = x.view<T>();
+      const py::gil_scoped_release release;
+      triangular_factors(source, out, run);
     });
-    Array<double> out(std::vector<Index>{rows.rows(), rows.cols()});
-    std::copy_n(rows.data(), rows.size(), out.mutable_data());
-    return out;
-  }, Standard(), py::arg("logits"), py::arg("keys"), py::arg("head"), py::arg("first"),
-     py::arg("count"));
+    return py::make_tuple(queries, keys, centred_keys);
+  }, Standard(), py::arg("logits"), py::arg("threads"));
 }
 
 }  // namespace headfit::python

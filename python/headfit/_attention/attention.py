@@ -187,18 +187,18 @@ def _problem(Q: Any, K: Any, options: LogitOptions, rows: Rows = None) -> _Probl
     if positions.bias is not None and options.bias is not None:
         raise InputError("bias and the position alibi exclude each other: alibi is a bias")
     numbers = _row_numbers(rows, shape[0])
-    logits = _core.Logits(
-        as_stack(q),
-        as_stack(k),
-        group,
-        check_scale(options.scale, q.shape[-1]),
-        softcap,
-        core_mask(options.mask, lead, shape, options.key_lengths),
-        _bias(options.bias, lead, shape, dtype) if positions.bias is None else positions.bias,
-        numbers,
-        positions.table,
-        positions.halves,
+    settings = _core.LogitOptions(
+        group=group,
+        scale=check_scale(options.scale, q.shape[-1]),
+        softcap=softcap,
+        mask=core_mask(options.mask, lead, shape, options.key_lengths),
+        bias=_bias(options.bias, lead, shape, dtype) if positions.bias is None else positions.bias,
+        rotary=positions.table,
+        rotary_halves=positions.halves,
     )
+    logits = _core.Logits(as_stack(q), as_stack(k), settings)
+    if numbers is not None:
+        logits = logits.of_rows(numbers)
     count = shape[0] if numbers is None else numbers.size
     read = {"Q": q, "K": k, "bias": options.bias, "mask": options.mask}
     inputs = tuple((name, _memory_of(x, name)) for name, x in read.items())

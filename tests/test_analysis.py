@@ -10,6 +10,8 @@ import pytest
 import scipy.sparse as sp
 
 import headfit as hf
+from headfit._attention.attention import LogitOptions, _problem
+from headfit._attention.spectrum import product_spectrum
 from headfit.errors import InputError, NonFiniteError
 
 RNG = np.random.default_rng
@@ -140,7 +142,7 @@ def test_the_support_is_what_sparsify_keeps(share):
     rng = RNG(5)
     Q, K = 2 * rng.standard_normal((2, 80, 6))
     table = hf.describe(Q, K, per_row=6, share=share)
-    kept = hf.sparsify(Q=Q, K=K, per_row=6, mass=share)
+    kept = hf.sparsify(Q, K, per_row=6, mass=share)
     np.testing.assert_array_equal(
         table.load, np.bincount(kept.matrix.indices, minlength=kept.matrix.shape[1])
     )
@@ -202,6 +204,28 @@ def test_rank_is_that_of_the_logits(dtype, n, m, rank):
         values = np.linalg.svd(S[h] - S[h].mean(axis=1, keepdims=True), compute_uv=False)
         held = np.cumsum(values**2) / (values**2).sum()
         assert table.rank_99[h] == (held < 0.99).sum() + 1
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize(("n", "m", "d"), [(1, 1, 1), (50, 70, 5), (3, 40, 8), (2000, 900, 6)])
+def test_spectrum_is_that_of_the_products(dtype, n, m, d):
+    rng = RNG(n)
+    Q = rng.standard_normal((4, n, d)).astype(dtype)
+    K = rng.standard_normal((2, m, d)).astype(dtype)
+    lengths = np.array([m, m // 2, m, 0])
+    logits = _problem(Q, K, LogitOptions(key_lengths=lengths)).logits
+    values, centred = product_spectrum(logits, 4, d)
+    for h, count in enumerate(lengths):
+        S = Q[h].astype(np.float64) @ K[h // 2, :count].astype(np.float64).T
+        for found, matrix in (
+            (values, S),
+            (centred, S - S.sum(axis=1, keepdims=True) / max(count, 1)),
+        ):
+            expected = np.zeros(d)
+            exact = np.linalg.svd(matrix, compute_uv=False)[:d]
+            expected[: len(exact)] = exact
+            size = exact[0] if len(exact) else 0.0
+            assert np.abs(found[h] - expected).max() < 1e-11 * (1 + size)
 
 
 def test_logits_that_softmax_does_not_see_have_rank_99_of_zero():
@@ -336,7 +360,7 @@ def test_attention_brings_its_settings():
     same = hf.describe(Q, K, scale=0.7, mask="causal", per_row=3)
     for name, values in table.columns().items():
         np.testing.assert_array_equal(values, same.columns()[name])
-    with pytest.raises(InputError, match="Q is an Attention with its own K, scale and mask"):
+    with pytest.raises(InputError, match="an Attention, which has its own"):
         hf.describe(hf.Attention(Q, K), mask="causal")
     with pytest.raises(InputError, match="give Q and K, or an Attention"):
         hf.describe(Q)

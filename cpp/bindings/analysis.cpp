@@ -1,7 +1,7 @@
-// What the attention of a head looks like: its profile, and the spectrum of its logits.
+// What the attention of a head looks like: its profile, and the rows behind its spectrum.
 #include "headfit/analysis/profile.hpp"
 
-#include "headfit/analysis/spectrum.hpp"
+#include "headfit/analysis/rows_in_double.hpp"
 #include "logits.hpp"
 
 namespace headfit::python {
@@ -49,18 +49,14 @@ void bind_analysis(py::module_& m) {
   }, Standard(), py::arg("logits"), py::arg("per_row"), py::arg("share"), py::arg("previous"),
      py::arg("threads"));
 
-  m.def("logit_spectrum", [](const LogitArrays& x, int threads) {
-    const PythonRun run(threads);
-    const std::vector<Index> shape{x.heads(), x.q.shape(2)};
-    Array<double> values(shape), centred(shape);
-    const SpectrumOut out{values.mutable_data(), centred.mutable_data()};
-    compute_in(x.in_double(), [&]<class T>() {
-      const LogitSource<T> source = x.view<T>();
-      const py::gil_scoped_release release;
-      logit_spectrum(source, out, run);
-    });
-    return py::make_tuple(values, centred);
-  }, Standard(), py::arg("logits"), py::arg("threads"));
+  // Rows of the queries, or of the keys, of a head as the products see them.
+  m.def("rows_in_double", [](const LogitArrays& x, bool keys, Index head, Index first,
+                             Index count) {
+    return array_of(compute_in(x.in_double(), [&]<class T>() {
+      return rows_in_double(x.view<T>(), keys ? Side::keys : Side::queries, head, first, count);
+    }));
+  }, Standard(), py::arg("logits"), py::arg("keys"), py::arg("head"), py::arg("first"),
+     py::arg("count"));
 }
 
 }  // namespace headfit::python

@@ -4,7 +4,7 @@
 #include "check.hpp"
 #include "headfit/analysis/exact_sums.hpp"
 #include "headfit/analysis/profile.hpp"
-#include "headfit/analysis/spectrum.hpp"
+#include "headfit/analysis/rows_in_double.hpp"
 #include "problem.hpp"
 
 using namespace headfit;
@@ -106,40 +106,30 @@ TEST(profiles_in_float) { check_profiles<float>(); }
 TEST(profiles_in_double) { check_profiles<double>(); }
 
 template <class T>
-void check_spectrum() {
-  using Shape = std::array<Index, 3>;
-  for (const auto& [n, m, d] : {Shape{1, 1, 1}, {50, 70, 5}, {3, 40, 8}, {200, 90, 6}}) {
-    Numbers numbers(static_cast<std::uint64_t>(n));
-    Problem<T> p(4, 2, n, m, d, numbers);
-    p.key_lengths = {m, m / 2, m, 0};
-    p.mask.key_lengths = p.key_lengths.data();
-    Matrix<double> values(4, d), centred(4, d);
-    logit_spectrum(p.source(), {values.data(), centred.data()}, {3, {}});
-    for (Index h = 0; h < 4; ++h) {
-      const Index count = p.key_lengths[static_cast<std::size_t>(h)];
-      Eigen::MatrixXd s = Eigen::MatrixXd::Zero(n, m);
-      for (Index i = 0; i < n; ++i) {
-        for (Index j = 0; j < count; ++j) s(i, j) = p.logit(h, i, j);
-      }
-      for (const bool is_centred : {false, true}) {
-        if (is_centred && count > 0) {
-          const Eigen::VectorXd mean = s.leftCols(count).rowwise().mean();
-          s.leftCols(count).colwise() -= mean;
-        }
-        const Eigen::VectorXd all = s.jacobiSvd().singularValues();
-        for (Index r = 0; r < d; ++r) {
-          const double want = r < all.size() ? all[r] : 0;
-          const double got = (is_centred ? centred : values)(h, r);
-          CHECK_THAT(std::abs(got - want) < 1e-11 * (1 + all[0]), "n=", n, " head ", h, ": ", got,
-                     " for ", want);
-        }
+void check_rows_in_double() {
+  Numbers numbers(3);
+  Problem<T> p(4, 2, 50, 70, 5, numbers);
+  p.key_lengths = {70, 35, 70, 0};
+  p.mask.key_lengths = p.key_lengths.data();
+  const LogitSource<T> source = p.source();
+  for (Index h = 0; h < 4; ++h) {
+    for (const bool of_keys : {false, true}) {
+      const auto side = of_keys ? Side::keys : Side::queries;
+      const Index count = of_keys ? p.key_lengths[static_cast<std::size_t>(h)] : 50;
+      const Heads<T>& heads = of_keys ? source.k : source.q;
+      const auto stored = heads[of_keys ? h / 2 : h].template cast<double>();
+      for (const Index first : {0, 1, 40, 70}) {
+        const Matrix<double> rows = rows_in_double(source, side, h, first, 20);
+        CHECK(rows.rows() == std::clamp<Index>(count - first, 0, 20));
+        CHECK((rows == stored.middleRows(std::min(first, heads.rows), rows.rows())));
       }
     }
   }
+  CHECK_THROWS(InputError, "head", rows_in_double(source, Side::queries, 4, 0, 1));
 }
 
-TEST(spectrum_in_float) { check_spectrum<float>(); }
-TEST(spectrum_in_double) { check_spectrum<double>(); }
+TEST(rows_in_double_of_float) { check_rows_in_double<float>(); }
+TEST(rows_in_double_of_double) { check_rows_in_double<double>(); }
 
 TEST(sums_do_not_depend_on_the_order) {
   Numbers numbers(1);

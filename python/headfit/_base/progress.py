@@ -1,4 +1,4 @@
-"""A bar of how many rows are done, in a terminal or a notebook."""
+"""A progress bar that counts finished rows, in a terminal or a notebook."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SECONDS_BETWEEN = 0.1
 
 
 class Progress:
-    """A tqdm bar that follows a learned fit. A context manager: it closes the bar."""
+    """A tqdm bar that shows the progress of a learned fit; leaving its context closes the bar."""
 
     def __init__(self, rows: int) -> None:
         try:
@@ -36,7 +36,7 @@ class Progress:
         self._bar.close()
 
     def watching(self, callback: Callable[..., Any] | None) -> Callable[[int, int, float], Any]:
-        """Return a callback that moves the bar, then calls another."""
+        """Return a callback that updates the bar and then calls the user's, if there is one."""
 
         def watch(step: int, left: int, deficit: float) -> Any:
             now = time.monotonic()

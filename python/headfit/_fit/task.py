@@ -12,7 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headfit import _core
-from headfit._attention.attention import Attention, check_scale
+from headfit._attention.attention import Attention
+from headfit._attention.logits import check_scale
 from headfit._attention.module import SelfAttention
 from headfit._base import dtypes
 from headfit._base.deadline import calls_until

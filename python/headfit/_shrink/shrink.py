@@ -11,6 +11,7 @@ import numpy as np
 
 from headfit._attention.attention import Attention
 from headfit._attention.dense_target import check_one_head
+from headfit._attention.logits import LogitOptions
 from headfit._base.arithmetic import standard_arithmetic
 from headfit._base.arrays import (
     as_array,
@@ -37,14 +38,7 @@ PATTERN_SECONDS = 60.0
 
 
 def _the_head(Q: Any, K: Any, scale: float | None, mask: Any) -> Attention:
-    if isinstance(Q, Attention):
-        if K is not None or not Q.same_settings(scale, mask):
-            raise InputError("Q is an Attention with its own K, scale and mask")
-        attention = Q
-    elif K is None:
-        raise InputError("give Q and K, or an Attention")
-    else:
-        attention = Attention(Q, K, scale=scale, mask=mask)
+    attention = Attention.of(Q, K, LogitOptions(scale, mask)).turned()
     check_one_head(attention, "the head")
     for x, name in zip(attention.stored, "QK", strict=True):
         check_finite(x, name)

@@ -54,7 +54,6 @@ from numpy.typing import NDArray
 from headfit import _core
 from headfit._base.arrays import FloatArray, as_float_array, effort_steps
 from headfit._base.deadline import calls_until
-from headfit._base.masks import core_mask
 from headfit._base.memory import require_memory
 from headfit._fit.ending import Ending
 from headfit._fit.head import Head, tightened
@@ -118,7 +117,6 @@ def _start(init: Any, n: int, dim: int) -> tuple[FloatArray | None, FloatArray |
 
 def _polish(
     target: Target,
-    mask: _core.Mask,
     q: FloatArray,
     k: FloatArray,
     rows: NDArray[np.intp],
@@ -131,15 +129,17 @@ def _polish(
     sizes = np.zeros(target.n, dtype=np.int64)
     sizes[rows] = np.diff(offsets)[rows]  # the other rows ask for nothing
     asked = np.repeat(sizes > 0, np.diff(offsets))
-    exact, status, _, _, _ = _core.max_margin_queries(
+    left_over = _core.Target(
         np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(sizes)]),
         columns[asked],
         weights[asked],
+        target.core.mask,
+    )
+    exact, status, _, _, _ = _core.max_margin_queries(
+        left_over,
         k.astype(np.float64),
-        mask,
-        *tolerances,
-        False,
-        max_query,
+        _core.Tolerances(*tolerances),
+        _core.MaxMarginOptions(max_norm=max_query),
         threads,
     )
     freed = np.array([status[i] == "optimal" for i in rows], dtype=bool)
@@ -205,25 +205,20 @@ def learned(
     )
     start, steps = time.perf_counter(), check_effort(effort)
     init_q, init_k = _start(init, target.n, dim)
-    mask = core_mask(target.mask, (), (target.n, target.n))
     tolerances = tightened(leak, distortion, logit_step)
+    options = _core.LearnedOptions(
+        dim=dim,
+        seed=seed,
+        first_hold=steps,
+        max_steps=math.ceil(patience * steps),
+        time_limit=time_limit,
+        max_norm=max_norm,
+        storage=_core.Storage(storage, query_unit) if storage else None,
+        start=None if init_q is None or init_k is None else (init_q, init_k),
+        progress=None if callback is None else lambda *scan: callback(*scan) is not False,
+    )
     q, k, report = _core.fit_learned(
-        *target.parts,
-        mask,
-        dim,
-        *tolerances,
-        seed,
-        steps,
-        math.ceil(patience * steps),
-        time_limit,
-        max_norm,
-        max_logit * (1 - 1e-5),
-        storage,
-        query_unit,
-        init_q,
-        init_k,
-        None if callback is None else lambda *scan: callback(*scan) is not False,
-        threads,
+        target.core, _core.Tolerances(*tolerances, max_logit * (1 - 1e-5)), options, threads
     )
     failed = report.pop("rows_left")
     report["rows_left"] = int(failed.size)
@@ -233,7 +228,7 @@ def learned(
         max_query = max_norm / longest if max_norm > 0 and longest > 0 else math.inf
         end = max(start + time_limit, time.perf_counter() + POLISH_SECONDS)
         with suppress(TimeoutError), calls_until(end):
-            failed = _polish(target, mask, q, k, failed, tolerances, max_query, threads)
+            failed = _polish(target, q, k, failed, tolerances, max_query, threads)
     report["rows_polished"] = report["rows_left"] - int(failed.size)
     settings = {"effort": effort, "learned": report}
     return Head(q, k, failed_rows=failed, settings=settings, ended=ENDED[report["status"]])

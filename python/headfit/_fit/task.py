@@ -17,7 +17,6 @@ from headfit._attention.logits import check_scale
 from headfit._attention.module import SelfAttention
 from headfit._base import dtypes
 from headfit._base.deadline import calls_until
-from headfit._base.masks import core_mask
 from headfit._fit import projection
 from headfit._fit.ending import Ending
 from headfit._fit.head import Head
@@ -213,15 +212,15 @@ class Task:
     def _with_narrow_queries(self, head: Head) -> Head:
         step = self.logit_step
         queries = _core.round_queries(
-            *self.target.parts,
-            core_mask(self.target.mask, (), (self.target.n, self.target.n)),
+            self.target.core,
             np.ascontiguousarray(head.Q, dtype=np.float32),
             np.ascontiguousarray(head.K, dtype=np.float32),
-            self.leak * math.exp(-step),
-            math.expm1(math.log1p(self.distortion) - step),
-            math.inf if self.size_limit is None else self.size_limit,
-            self.dtype,
-            self.scale_for(head.dim),
+            _core.Tolerances(
+                self.leak * math.exp(-step),
+                math.expm1(math.log1p(self.distortion) - step),
+                math.inf if self.size_limit is None else self.size_limit,
+            ),
+            _core.Storage(self.dtype, self.scale_for(head.dim)),
             self.threads,
         )
         return replace(head, Q=queries)

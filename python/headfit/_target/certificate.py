@@ -17,7 +17,7 @@ from headfit._base.arguments import as_choice, as_finite, as_flag
 from headfit._base.arithmetic import standard_arithmetic
 from headfit._base.arrays import as_stack, as_stored_array, check_between, computed_in, thread_count
 from headfit._base.dtypes import check_logits_dtype
-from headfit._base.masks import core_mask, masks_agree
+from headfit._base.masks import masks_agree
 from headfit._base.text import mask_text, number
 from headfit._target.target import Target, as_target
 from headfit.errors import CertificateError, InputError
@@ -386,7 +386,7 @@ def certify(
         M = as_stored_array(matrix, "matrix")
         _check_rows(target, M, "matrix")
         found = _core.certify_matrix(
-            *target.parts, as_stack(M), _mask_of(target), leak, float(distortion), threads
+            target.core, as_stack(M), _core.Tolerances(leak, distortion), threads
         )
         found.update(dict.fromkeys(("q_norm", "k_norm", "max_logit", "rounding_bound"), np.nan))
         return _assemble(
@@ -402,19 +402,18 @@ def certify(
     q, k = attention.stored
     _check_rows(target, q, "Q")
     _check_rows(target, k, "K")
-    none = np.empty(0)
-    q_error, k_error = attention.errors or (none, none)
+    q_error, k_error = attention.errors or (None, None)
     found = _core.certify_logits(
-        *target.parts,
+        target.core,
         attention.core,
-        q_error,
-        k_error,
-        accumulate == "float32",
-        logits_dtype or "",
-        leak,
-        float(distortion),
-        limit,
-        mass,
+        _core.Tolerances(leak, distortion, limit),
+        _core.CertifyOptions(
+            q_error=q_error,
+            k_error=k_error,
+            float32_accumulation=accumulate == "float32",
+            logit_format=logits_dtype,
+            mass=mass,
+        ),
         threads,
     )
     return _assemble(
@@ -442,10 +441,6 @@ def _check_masks(A: Any, mask: Any, name: str) -> None:
             f"the target and the {name} must have the same mask; the target's is "
             f"{mask_text(A.mask)}, the {name}'s {mask_text(mask)}"
         )
-
-
-def _mask_of(target: Target) -> _core.Mask:
-    return core_mask(target.mask, (), (target.n, target.n))
 
 
 def _check_rows(target: Target, array: NDArray[Any], name: str) -> None:

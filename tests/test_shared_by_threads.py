@@ -123,8 +123,8 @@ def test_sixteen_threads_get_the_answers_of_one(name: str) -> None:
 def test_what_is_derived_is_made_once() -> None:
     module = dense_module(32)
     made = []
-    whole = module._factored
-    module.__dict__["_factored"] = lambda: made.append(1) or whole()
+    whole = module._lu_factors
+    module.__dict__["_lu_factors"] = lambda: made.append(1) or whole()
     at_once(lambda _: module.input_for(Q, K))
     assert len(made) == 1
 

@@ -15,11 +15,13 @@ from hypothesis import strategies as st
 
 import headfit as hf
 from headfit._lower import Block, Hull, KeyOrder, Traces, counting, lower, random_keys_dim
-from headfit._lower._hull import _triangles
+from headfit._lower._hull import count_triangles
 from headfit._lower._order import NoOrder, order
-from headfit._lower._problem import Problem, Sight
-from headfit._lower._traces import Family, least_dim, shattering
-from headfit._lower._weights import _positive, block_dim
+from headfit._lower._problem import Problem
+from headfit._lower._trace_search import Family, shattering
+from headfit._lower._traces import least_dim
+from headfit._lower._visibility import Visibility
+from headfit._lower._weights import _positive_eigenvalues, block_dim
 
 P = hf.patterns
 
@@ -342,7 +344,7 @@ def test_least_dim_is_the_count_of_halfspaces():
 @settings(max_examples=60, deadline=None)
 def test_sight_is_the_mask(seed, n, form):
     mask = mask_forms(n, np.random.default_rng(seed))[form]
-    expected, sight = table(mask, n), Sight(mask, n)
+    expected, sight = table(mask, n), Visibility(mask, n)
     for i in range(n):
         assert (sight.row(i) == expected[i]).all()
         assert (sight.column(i) == expected[:, i]).all()
@@ -364,7 +366,7 @@ def test_inertia(seed, n):
     rng = np.random.default_rng(seed)
     matrix = rng.integers(-5, 6, size=(n, n))
     matrix = matrix + matrix.T
-    count = _positive(matrix.tolist())
+    count = _positive_eigenvalues(matrix.tolist())
     values = np.linalg.eigvalsh(matrix.astype(float))
     if count is not None and abs(values).min() > 1e-9:
         assert count == (values > 0).sum()
@@ -394,7 +396,7 @@ def test_triangles_against_all_triples():
         for a, b, c in itertools.combinations(range(8), 3):
             choices = [holders.get(p, []) for p in ((a, b), (a, c), (b, c))]
             count += any(len(set(pick)) > 1 for pick in itertools.product(*choices))
-        assert _triangles(holders) == count
+        assert count_triangles(holders) == count
 
 
 # Witnesses.
@@ -513,7 +515,7 @@ def test_the_last_rows_prove_something_under_a_causal_mask(n):
 def test_many_tokens_under_a_causal_mask_keep_to_the_limit(monkeypatch):
     """Nothing looks at n x n places of a window: its rectangles are known."""
     for name in ("row", "column"):
-        monkeypatch.setattr(Sight, name, lambda *_: pytest.fail("a line of the mask was made"))
+        monkeypatch.setattr(Visibility, name, lambda *_: pytest.fail("a line of the mask was made"))
     A = hf.Target(causal_random(65536, 4), mask="causal")
     start = time.monotonic()
     bound = lower(A, time_limit=3)
@@ -526,18 +528,18 @@ def test_many_tokens_under_a_causal_mask_keep_to_the_limit(monkeypatch):
 def test_rectangles_of_windows_are_wide():
     for n in (64, 1000):
         for mask in ("causal", ("window", (n, 0)), ("window", (0, n))):
-            rows, columns = Sight(mask, n).rectangles()[0]
+            rows, columns = Visibility(mask, n).rectangles()[0]
             assert rows.size * columns.size >= n * n / 8
             assert table(mask, n)[np.ix_(rows, columns)].all()
         assert any(
             rows.size >= 4 and columns.size >= 4
-            for rows, columns in Sight(("window", 12), n).rectangles()
+            for rows, columns in Visibility(("window", 12), n).rectangles()
         )
-    rows, columns = Sight(("window", (99, 99)), 64).rectangles()[0]
+    rows, columns = Visibility(("window", (99, 99)), 64).rectangles()[0]
     assert rows.size == columns.size == 64  # it hides nothing
     documents = np.kron(np.eye(4, dtype=bool), np.ones((8, 8), bool))
     for mask in (documents, sp.csr_array(documents)):
-        rows, columns = Sight(mask, 32).rectangles()[0]
+        rows, columns = Visibility(mask, 32).rectangles()[0]
         assert rows.size == columns.size == 8
 
 

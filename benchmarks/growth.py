@@ -47,7 +47,7 @@ def certificate(n, d, threads, mass=False):
 
 
 def projection(n, d, threads):
-    parts = hf.Target(hf.patterns.random_regular(n, 8, gamma=2.0, rng=0)).parts
+    parts = hf.Target(hf.patterns.random_regular(n, 8, gamma=2.0, rng=0)).csr_arrays
     q, k = np.empty((n, d), np.float32), np.empty((n, d), np.float32)
     return lambda: _core.project_identity(
         *parts, LEAK, DISTORTION, "rademacher", 7, 1.0, q, k, threads

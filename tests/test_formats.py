@@ -80,7 +80,7 @@ def test_errors_that_cancel_beat_nearest_numbers():
     q = np.ascontiguousarray(head.Q * np.float32(head.scale))
     mask = core_mask(None, (), (128, 128))
     options = (LEAK, DISTORTION, math.inf, "bfloat16", 1.0, 2)
-    cancelling = _core.round_queries(*target.parts, mask, q, K, *options)
+    cancelling = _core.round_queries(*target.csr_arrays, mask, q, K, *options)
     nearest = dtypes.round_to(q, "bfloat16")
     failed = [
         hf.certify(A, x, K, scale=1.0, distortion=DISTORTION).failed_rows.size
@@ -254,7 +254,7 @@ def test_the_gradient_is_that_of_torch(mask, max_logit):
                 loss = loss + (torch.relu(part.abs() - reach) ** 2).sum() / 2
     loss.backward()
     got, dq, dk = _core.feasibility_loss(
-        *target.parts,
+        *target.csr_arrays,
         core_mask(mask, (), (n, n)),
         Q.numpy(),
         K.numpy(),

@@ -122,7 +122,7 @@ def test_a_start_that_holds_is_kept_and_permutes_with_the_tokens():
 
 def few_steps(target, q, k, steps=3):
     return _core.fit_learned(
-        *target.parts, core_mask(target.mask, (), (target.n, target.n)), q.shape[1],
+        *target.csr_arrays, core_mask(target.mask, (), (target.n, target.n)), q.shape[1],
         LEAK, DISTORTION, 0, 500, steps, math.inf, 0.0, math.inf, "", 1.0, q, k, None, 1,
     )  # fmt: skip
 

@@ -26,7 +26,7 @@ FORMS = ("tolerance", "equality")
 def queries(target, keys, form="tolerance", leak=LEAK, distortion=DISTORTION, max_norm=math.inf):
     """(q, status, norms, witnesses by row) for tolerances that nothing was taken from."""
     q, status, norms, found, scans = _core.max_margin_queries(
-        *target.parts,
+        *target.csr_arrays,
         np.ascontiguousarray(keys, dtype=np.float64),
         core_mask(target.mask, (), (target.n, target.n)),
         leak,
@@ -55,7 +55,7 @@ def queries(target, keys, form="tolerance", leak=LEAK, distortion=DISTORTION, ma
 def faces(target, keys, rows):
     """(verdict, margin, FaceWitness) of each row."""
     reports = _core.face_reports(
-        *target.parts,
+        *target.csr_arrays,
         np.ascontiguousarray(keys, dtype=np.float64),
         core_mask(target.mask, (), (target.n, target.n)),
         np.asarray(rows, dtype=np.int64),

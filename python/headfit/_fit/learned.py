@@ -127,7 +127,7 @@ def _polish(
     threads: int,
 ) -> NDArray[np.intp]:
     """Give the rows that are left exact queries, where these keys have any: the rows still left."""
-    offsets, columns, weights = target.parts
+    offsets, columns, weights = target.csr_arrays
     sizes = np.zeros(target.n, dtype=np.int64)
     sizes[rows] = np.diff(offsets)[rows]  # the other rows ask for nothing
     asked = np.repeat(sizes > 0, np.diff(offsets))
@@ -208,7 +208,7 @@ def learned(
     mask = core_mask(target.mask, (), (target.n, target.n))
     tolerances = tightened(leak, distortion, logit_step)
     q, k, report = _core.fit_learned(
-        *target.parts,
+        *target.csr_arrays,
         mask,
         dim,
         *tolerances,

@@ -83,7 +83,9 @@ def max_margin(
         )
         return q, list(status), norms, proofs, scans
 
-    q, status, norms, proofs, scans = solve(target.parts, *tightened(leak, distortion, reserve))
+    q, status, norms, proofs, scans = solve(
+        target.csr_arrays, *tightened(leak, distortion, reserve)
+    )
     failed = _not_optimal(status)
     if failed.size:
         # Once more without the share left to rounding: a proof must speak of what was asked.
@@ -110,7 +112,9 @@ def max_margin(
         for row, terms, residual, gap, norm_bound in proofs
     ]
     if failed.size:
-        reports = _core.face_reports(*target.parts, keys, mask, failed.astype(np.int64), threads)
+        reports = _core.face_reports(
+            *target.csr_arrays, keys, mask, failed.astype(np.int64), threads
+        )
         witnesses += [
             FaceWitness(int(row), tuple(inside), tuple(with_others), residual, others, bound)
             for row, (verdict, _, inside, with_others, residual, others, bound) in zip(
@@ -143,7 +147,7 @@ def _only_rows(target: Target, rows: NDArray[np.intp]) -> tuple[Any, Any, Any]:
     """Return the target's parts with all other rows empty: those ask for nothing."""
     keep = np.zeros(target.n, dtype=np.bool_)
     keep[rows] = True
-    offsets, columns, weights = target.parts
+    offsets, columns, weights = target.csr_arrays
     counts = np.diff(offsets)
     entries = np.repeat(keep, counts)
     left = np.concatenate(([0], np.cumsum(np.where(keep, counts, 0))))

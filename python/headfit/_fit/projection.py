@@ -55,11 +55,13 @@ def project(
     if factor == "identity":
         q = np.empty((target.n, dim), dtype)
         k = np.empty((target.n, dim), dtype)
-        _core.project_identity(*target.parts, leak, distortion, sketch, seed, scale, q, k, threads)
+        _core.project_identity(
+            *target.csr_arrays, leak, distortion, sketch, seed, scale, q, k, threads
+        )
         return Head(q, k, settings=settings)
     require_memory(5 * 8 * target.n**2, f"the singular value decomposition of n = {target.n}")
     B = target.matrix.copy()
-    B.data = _core.target_logits(*target.parts, leak, distortion)
+    B.data = _core.target_logits(*target.csr_arrays, leak, distortion)
     from scipy.linalg import svd
 
     u, s, vt = svd(B.toarray(), check_finite=False)

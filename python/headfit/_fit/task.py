@@ -213,7 +213,7 @@ class Task:
     def _with_narrow_queries(self, head: Head) -> Head:
         step = self.logit_step
         queries = _core.round_queries(
-            *self.target.parts,
+            *self.target.csr_arrays,
             core_mask(self.target.mask, (), (self.target.n, self.target.n)),
             np.ascontiguousarray(head.Q, dtype=np.float32),
             np.ascontiguousarray(head.K, dtype=np.float32),

@@ -386,7 +386,7 @@ def certify(
         M = as_stored_array(matrix, "matrix")
         _check_rows(target, M, "matrix")
         found = _core.certify_matrix(
-            *target.parts, as_stack(M), _mask_of(target), leak, float(distortion), threads
+            *target.csr_arrays, as_stack(M), _mask_of(target), leak, float(distortion), threads
         )
         found.update(dict.fromkeys(("q_norm", "k_norm", "max_logit", "rounding_bound"), np.nan))
         return _assemble(
@@ -405,7 +405,7 @@ def certify(
     none = np.empty(0)
     q_error, k_error = attention.errors or (none, none)
     found = _core.certify_logits(
-        *target.parts,
+        *target.csr_arrays,
         attention.core,
         q_error,
         k_error,

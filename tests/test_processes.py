@@ -15,7 +15,7 @@ from headfit._base import memory, processors
 
 PACKAGE = str(Path(hf.__file__).parents[1])
 
-# A module of its own, since what another process runs must be imported there.
+# Written to a module of its own, since another process must be able to import it.
 WORK = '''
 import hashlib
 import numpy as np

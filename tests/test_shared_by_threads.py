@@ -1,4 +1,4 @@
-"""Everything that threads may share, asked by sixteen of them at once: the answers of one."""
+"""Objects shared by sixteen threads give the same answers as for a single thread."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ SHAREABLE: dict[str, tuple[Callable[[], Any], Callable[[Any], list[Any]]]] = {
 def assert_same(got: list[Any], expected: list[Any]) -> None:
     assert len(got) == len(expected)
     for a, b in zip(got, expected, strict=True):
-        np.testing.assert_array_equal(a, b)  # bit for bit, NaN beside NaN
+        np.testing.assert_array_equal(a, b)  # bit for bit; NaN equals NaN
 
 
 @pytest.mark.parametrize("name", SHAREABLE)

@@ -82,7 +82,7 @@ def test_normalize() -> None:
     check(GOOD * [[3], [1], [1e-3]], normalize=True)
     with pytest.raises(TargetError, match="row 0 sums to 3 "):
         hf.Target(GOOD * [[3], [1], [1]])
-    # Negative entries do not become right by scaling.
+    # Scaling must not make negative entries valid.
     with pytest.raises(TargetError, match="-1 at row 1, column 0"):
         hf.Target(changed(1, 0, -1), normalize=True)
 

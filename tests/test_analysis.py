@@ -1,4 +1,4 @@
-"""Measures of heads against explicit NumPy on the dense matrix."""
+"""`describe`: its measures compared with explicit NumPy on the dense matrix."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def slow(
     share: float = 0.9,
     shares: tuple[float, ...] = (0.9, 0.95, 0.99),
 ) -> dict[str, Any]:
-    """All measures of one head from its logits, row by row."""
+    """Compute all measures of one head from its logits, row by row."""
     n, m = logits.shape
     rows: dict[str, list[Any]] = {k: [] for k in ("keys", "top", "gamma", "entropy", "induction")}
     load, column, offset = np.zeros(m, int), np.zeros(m), np.zeros(n + m - 1)
@@ -259,7 +259,7 @@ def test_induction_without_tokens_or_repetitions_is_nan():
     X = RNG(10).standard_normal((6, 2))
     assert np.isnan(hf.describe(X, X).induction)
     assert np.isnan(hf.describe(X, X, tokens=np.arange(6)).induction)
-    # The token right before is the row's own place.
+    # The token right before is equal, and the key that follows it is the row's own.
     assert np.isnan(hf.describe(X[:2], X[:2], tokens=[1, 1]).induction)
 
 
@@ -392,7 +392,7 @@ def test_padding_keys_have_no_rank():
     Q, K = rng.standard_normal((2, 2, 4, 30, 8))
     K = K[:, :2].copy()
     lengths = np.array([30, 3])
-    K[1, :, 3:] = np.nan  # never looked at
+    K[1, :, 3:] = np.nan  # these keys must never be read
     table = hf.describe(Q, K, key_lengths=lengths)
     assert table.rank.tolist() == [[8] * 4, [3] * 4]
     alone = hf.describe(Q[1], K[1, :, :3])

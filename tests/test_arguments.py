@@ -1,4 +1,4 @@
-"""The checks that every argument goes through, and what public modules show of themselves."""
+"""The common checks of arguments, and the names that `dir` lists for public modules."""
 
 from __future__ import annotations
 
@@ -145,7 +145,7 @@ def test_dir_of_the_package() -> None:
         getattr(hf, entry)
 
 
-# A level that is none -------------------------------------------------------------------
+# CPU levels that do not exist -----------------------------------------------------------------
 
 
 def test_a_level_that_is_none_is_bad_input_of_the_command() -> None:

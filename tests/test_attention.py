@@ -1,4 +1,4 @@
-"""Attention and its questions against slow explicit references in extended precision."""
+"""`Attention` and its functions, compared with slow references in extended precision."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def expand(K: np.ndarray, lead: tuple[int, ...]) -> np.ndarray:
 def allowed(
     lead: tuple[int, ...], n: int, m: int, mask: Any = None, key_lengths: Any = None
 ) -> np.ndarray:
-    """Where attention is allowed, entry by entry."""
+    """Return where attention is allowed, decided entry by entry."""
     position = np.arange(n)[:, None] + m - n
     column = np.arange(m)[None, :]
     if mask is None:
@@ -115,7 +115,7 @@ def ulps(got: np.ndarray, exact: np.ndarray) -> float:
 
 
 def logit_bound(Q: np.ndarray, K: np.ndarray, **options: Any) -> np.ndarray:
-    """How far computed logits may be from exact ones, for each row, shape (..., n, 1)."""
+    """Return the largest allowed error of the logits of each row, shape (..., n, 1)."""
     d, dtype = Q.shape[-1], np.result_type(Q, K)
     scale = 1 / math.sqrt(d) if options.get("scale") is None else abs(options["scale"])
     q = np.linalg.norm(Q.astype(np.float64), axis=-1)[..., None]
@@ -129,7 +129,7 @@ def logit_bound(Q: np.ndarray, K: np.ndarray, **options: Any) -> np.ndarray:
         bound = bound + unit(dtype) * 3 * (
             scale * q * k + np.abs(bias[np.isfinite(bias)]).max(initial=0)
         )
-    if Q.size * K.shape[-2] >= 3e6:  # the reference is in float64 there
+    if Q.size * K.shape[-2] >= 3e6:  # then the reference is in float64 only
         bound = bound + gamma(d + 2, np.float64) * scale * q * k
     return bound
 
@@ -147,7 +147,7 @@ def sparse_mask(rng: Any, n: int, m: int) -> sp.csr_array:
     return sp.csr_array(rng.random((n, m)) < 0.3)
 
 
-# Each makes the options of a call for logits of shape (*lead, n, m).
+# Each function returns the options of a call for logits of shape (*lead, n, m).
 OPTIONS: dict[str, Callable[[Any, tuple[int, ...], int, int], Options]] = {
     "plain": lambda rng, lead, n, m: {},
     "scale": lambda rng, lead, n, m: {"scale": -0.37},
@@ -217,7 +217,7 @@ def problem(
 def check_everything(
     Q: np.ndarray, K: np.ndarray, V: np.ndarray, options: Options, shares: bool = True
 ) -> None:
-    """Every function against the exact answer, and bitwise for every number of threads."""
+    """Compare every function with the exact answer, and bit for bit between numbers of threads."""
     dtype = np.result_type(Q, K)
     lead, n, m = Q.shape[:-2], Q.shape[-2], K.shape[-2]
     exact = reference(Q, K, **options)
@@ -294,7 +294,7 @@ def dense_topk(top: sp.csr_array, k: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def check_topk_logits(scores: Any, top: Any, logits: np.ndarray) -> None:
-    """The keys of the weights, with the very logits that `attention_logits` gives."""
+    """`topk` with logits has the same keys as with weights, and those of `attention_logits`."""
     if sp.issparse(scores):
         for name in ("indptr", "indices"):
             np.testing.assert_array_equal(getattr(scores, name), getattr(top, name))
@@ -412,7 +412,7 @@ def test_mixed_dtypes_take_the_wider() -> None:
 
 # Extreme logits -----------------------------------------------------------------------
 
-# Units in the last place: without a fused multiply-add there are more roundings.
+# In units of the last place; without a fused multiply-add there are more roundings.
 PLACES = 5 if hf.config().cpu in ("v2", "generic") else 4
 
 
@@ -421,7 +421,7 @@ PLACES = 5 if hf.config().cpu in ("v2", "generic") else 4
 @pytest.mark.parametrize("shift", [-1.0, 0.0, 1.0])
 def test_softmax_within_4_ulp(size: float, shift: float, dtype: str) -> None:
     rng = RNG(int(size))
-    # Logits all over +-size, and many close to the largest, so that several weigh.
+    # Logits between -size and size, many close to the largest, so that several weights count.
     K = np.concatenate([rng.uniform(-1, 1, 700), 1 - rng.uniform(0, 20, 300) / size])
     K = (size * (K + 0.3 * shift))[:, None].astype(dtype)
     Q = np.array([[1.0], [-1.0], [0.5], [0.01]], dtype)
@@ -430,7 +430,7 @@ def test_softmax_within_4_ulp(size: float, shift: float, dtype: str) -> None:
     matrix = hf.attention_matrix(Q, K, scale=1.0)
     assert ulps(matrix, exact) <= PLACES
     assert np.isfinite(matrix).all()
-    if size >= 1e3:  # entries below the range of the dtype are zero, denormals are kept
+    if size >= 1e3:  # some entries underflow to zero; subnormal ones are kept
         assert (matrix[exact == 0] == 0).all()
         assert (matrix == 0).any()
     stats = hf.attention_stats(Q, K, scale=1.0, shares=(0.5, 0.99))
@@ -553,7 +553,7 @@ def test_fully_masked_rows_are_zero() -> None:
         assert (stats.entropy[2], stats.max_weight[2], stats.effective_support[2]) == (0, 0, 0)
         assert stats.log_sum[2] == -np.inf
         assert (stats.keys_for_share[2] == 0).all()
-    # The first query of a causal mask with fewer keys than queries sees nothing.
+    # With fewer keys than queries, a causal mask allows the first query no key.
     causal = hf.attention_matrix(Q, K, mask="causal")
     np.testing.assert_array_equal(causal > 0, np.tril(np.ones((5, 4)), -1) > 0)
 
@@ -739,7 +739,7 @@ def test_out_may_not_overwrite_what_is_read_later() -> None:
     try:
         got = hf.attention_matrix(Q, K, rows=rows, out=Q)
     except InputError:
-        return  # refused: as good
+        return  # refusing such an output is fine too
     np.testing.assert_array_equal(got, want)
 
 
@@ -822,7 +822,7 @@ def test_non_finite_input_names_the_head(name: str) -> None:
 def test_what_is_masked_may_overflow(name: str) -> None:
     call = FUNCTIONS[name]
     Q, K, V = problem("float32", (60, 60, 3))
-    Q[50:] = 0  # the rows that see key 50
+    Q[50:] = 0  # the rows that may attend to key 50
     tame = call(Q, K, V, mask="causal")
     Q[10], K[50] = 1e30, 1e30
     bias = np.zeros((60, 60))
@@ -969,7 +969,7 @@ def test_inputs_that_are_no_real_matrices(bad: Any) -> None:
 
 
 class Exporter:
-    """An array of some other library: DLPack and nothing else."""
+    """An array of another library, which supports DLPack and nothing else."""
 
     def __init__(self, array: np.ndarray) -> None:
         self.array = array
@@ -1026,14 +1026,14 @@ def test_tensors_elsewhere_are_refused(dtype: str) -> None:
 
 @pytest.mark.parametrize("mask", [None, "causal", ("window", 90)])
 def test_topk_by_tiles_is_topk_by_hits(mask: Any) -> None:
-    """A dense mask, even one that hides nothing, keeps the scan from working in registers."""
+    """With a dense mask, even one that allows everything, the scan cannot work in registers."""
     rng = np.random.default_rng(0)
     Q, K = (5 * rng.normal(size=(1, 700, 9)).astype("f4") for _ in range(2))
     whole = hf.attention_topk(Q, K, 5, mask=mask)
     dense = hf.attention_logits(Q[0], K[0], mask=mask) > -np.inf
     for a, b in zip(whole, hf.attention_topk(Q, K, 5, mask=dense), strict=True):
         np.testing.assert_array_equal(a, b)
-    if mask is None:  # other blocks of rows
+    if mask is None:  # this changes the blocks of rows
         for a, b in zip(whole, hf.attention_topk(Q[:, 13:], K, 5), strict=True):
             np.testing.assert_array_equal(a[:, 13:], b)
     scores = hf.attention_topk(Q, K, 5, values="logits", mask=mask)
@@ -1214,7 +1214,7 @@ def test_topk_memory_is_not_quadratic() -> None:
         [sys.executable, "-c", textwrap.dedent(script)], capture_output=True, text=True, check=True
     )
     grown = int(done.stdout) * (1 if sys.platform == "darwin" else 1024)
-    assert grown < 100e6, grown  # n x n of float32 is 1.6e9
+    assert grown < 100e6, grown  # an n x n array of float32 would take 1.6e9
 
 
 def test_ctrl_c_interrupts_within_a_second() -> None:
@@ -1240,6 +1240,6 @@ def test_ctrl_c_interrupts_within_a_second() -> None:
             start = time.perf_counter()
             child.send_signal(signal.SIGINT)
             assert child.stdout.readline() == "interrupted\n"
-            assert time.perf_counter() - start < 5  # a second, on a machine with time for it
+            assert time.perf_counter() - start < 5  # takes a second on a machine that is not busy
         finally:
             child.kill()

@@ -1,4 +1,4 @@
-"""An `Attention` holds all that makes its logits, and every reader of attention respects it."""
+"""An `Attention` holds all logit options, and every function that takes one respects them."""
 
 import copy
 import pickle
@@ -65,7 +65,7 @@ def test_readers_take_an_attention_with_its_options(options):
 
 @pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
 def test_soft_fits_and_shrink_aim_at_the_attention_with_its_options(options):
-    """What is reported about the smaller head is about the matrix, with all options."""
+    """The reported distances of the smaller head are from the matrix with all options."""
     head = hf.Attention(Q, K, **options)
     soft = hf.fit_soft(head, 4, effort="low")
     rows = head.matrix()
@@ -77,8 +77,8 @@ def test_soft_fits_and_shrink_aim_at_the_attention_with_its_options(options):
     assert small.tv_mean == pytest.approx(tv[asks].mean(), abs=1e-5)
 
 
-def test_a_soft_fit_starts_from_turned_queries():
-    """A head with as many dimensions as the turned one reproduces it at once."""
+def test_a_soft_fit_starts_from_rotated_queries():
+    """A soft fit with as many dimensions as the original head reproduces it at once."""
     head = hf.Attention(Q, K, position="rope")
     assert hf.fit_soft(head, D, effort="low", dtype="float64").comparison.tv_worst < 1e-6
 
@@ -143,8 +143,8 @@ def test_an_attention_is_never_changed():
 
 
 def test_what_is_shown_is_what_is_computed_with():
-    """Changing what was given afterwards leaves numbers and mask in step with each other."""
-    base = np.array(np.transpose(RNG(4).standard_normal((D, N))))  # rows in pieces
+    """After a user changes the arrays that were given, numbers and mask still belong together."""
+    base = np.array(np.transpose(RNG(4).standard_normal((D, N))))  # its rows are not contiguous
     strided = np.asfortranarray(base)
     mask = sp.csr_array(np.tril(np.ones((N, N), dtype=bool)))
     lengths = np.array(20)

@@ -1,4 +1,4 @@
-"""The certificate against exact arithmetic: it must never say "holds" wrongly."""
+"""The certificate compared with exact arithmetic: it must never say "holds" wrongly."""
 
 import json
 import math
@@ -53,7 +53,7 @@ def near(x, steps):
 
 
 def random_case(seed, n, k, d, dtype, size):
-    """A pattern and a head with d >= n that nearly realises it: leaks are moderate."""
+    """Return a pattern and a head with d >= n that nearly realises it, with moderate leaks."""
     rng = np.random.default_rng(seed)
     A = hf.patterns.random_regular(n, k, gamma=2.0, rng=rng)
     K = rng.normal(size=(n, d))
@@ -91,12 +91,15 @@ def test_never_wrong_at_the_tolerance(dtype, seed):
                 assert mp.mpf(float(c.row_leak[i])) >= row_leak
                 assert mp.mpf(float(c.row_distortion[i])) >= row_distortion
                 assert mp.mpf(float(c.row_leak[i])) <= row_leak * (1 + 1e-3) + 1e-30
-    assert {"holds", "fails"} <= seen  # a thousandth away everything is decided
+    assert {
+        "holds",
+        "fails",
+    } <= seen  # with tolerances 0.1% away from the truth, every row must be decided
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_decided_outside_the_rounding_of_float64(dtype):
-    """float32 input, tolerance 1e-9 away from the truth: the scan in float64 decides."""
+    """For float32 input and a tolerance 1e-9 away from the truth, the scan in float64 decides."""
     A, Q, K = random_case(3, 12, 2, 16, dtype, 6)
     rows = exact_rows(A, exact_logits(Q, K, 0.25))
     worst = float(max(r[0] for r in rows))
@@ -121,7 +124,7 @@ def test_decided_outside_the_rounding_of_float64(dtype):
 )
 @settings(max_examples=60)
 def test_bounds_enclose_for_any_magnitude(seed, n, d, exponent, single, causal):
-    """Tiny entries (underflow), huge ones, cancellation: the bounds stay bounds."""
+    """The bounds stay valid for tiny entries (underflow), huge ones and cancellation."""
     rng = np.random.default_rng(seed)
     dtype = np.float32 if single else np.float64
     Q = (rng.normal(size=(n, d)) * 2.0**exponent).astype(dtype)
@@ -268,7 +271,7 @@ def test_given_matrix(dtype):
     assert all(c.row_distortion[i] >= s for i, s in enumerate(spread))
     M[3, 10] = 0.2
     assert hf.certify(A, matrix=M).worst_leak[:2] == (3, 10)
-    M[3, 3] = 0  # a lost entry: nothing bounds the ratio
+    M[3, 3] = 0  # a support entry that is zero: no ratio is bounded
     lost = hf.certify(A, matrix=M)
     assert lost.status == "fails"
     assert lost.row_leak[3] == np.inf
@@ -418,7 +421,7 @@ def test_rows_of_zeros_meet_nothing(mask):
 
 @pytest.mark.parametrize("threads", [1, 2])
 def test_targets_that_were_changed_by_force_are_refused(threads):
-    """Numbers that only somebody who wants to can change: no crash, and no certificate."""
+    """Arrays that a user changes on purpose, past their protection: no crash, no certificate."""
     n = 300
     Q = np.eye(n, dtype=np.float32)
     changes = {
@@ -448,7 +451,7 @@ def test_products_of_modules_are_read_only():
 
 
 def test_float32_kernels_start_from_the_exact_products_of_a_module():
-    # The stored query is 0, where X W_Q is too large for float32.
+    # The stored query is 0 although the exact X W_Q is too large for float32.
     X = np.array([[2.0**184, 2.0**130.5, 2.0**184, 0], [0, 0, 0, -1], [0, 0, 0, 1]])
     W_Q, W_K = np.array([[1.0], [1], [-1], [0]]), np.array([[0.0], [0], [0], [2.0**-24]])
     mask = np.zeros((3, 3), bool)
@@ -477,7 +480,7 @@ def test_roots_of_the_scale_with_the_logarithm_in_it():
 
 
 def test_torch_in_a_signal_handler_changes_no_arithmetic():
-    """What code of users does while the core polls: it may ask for flushing."""
+    """A user's callback runs while the core polls, and may switch on flushing of subnormals."""
     torch = pytest.importorskip("torch")
     n, d = 1200, 2000
     Q, K = np.zeros((n, d), np.float32), np.zeros((n, d), np.float32)

@@ -1,4 +1,4 @@
-"""The command line: what it prints, what it leaves behind, how it ends."""
+"""The command line: what it prints, which files it writes, its exit status."""
 
 from __future__ import annotations
 
@@ -209,7 +209,7 @@ def test_certify_recomputes_a_module_head_from_its_input(run):
     assert run("certify", "A.npz", "head.npz")[0] == 0
     with np.load("head.npz") as file:
         arrays = {name: file[name] for name in file.files}
-    arrays["X"] = arrays["X"][::-1]  # Q, K and the recorded certificate still look right
+    arrays["X"] = arrays["X"][::-1]  # Q, K and the stored certificate are unchanged
     np.savez("head.npz", **arrays)
     assert run("certify", "A.npz", "head.npz")[0] == 1
 

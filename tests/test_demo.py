@@ -75,7 +75,7 @@ def test_figures_are_plain(with_digits):
 def test_picture_has_a_pair_for_each_pattern_and_one_scale(with_digits):
     figure = picture.draw(with_digits)
     titles = [ax.get_title() for ax in figure.axes]
-    assert titles == ["target", "attention"] * 5 + [""]  # the last is the scale
+    assert titles == ["target", "attention"] * 5 + [""]  # the last axes are the colour bar
     images = [image for ax in figure.axes[:10] for image in ax.images]
     assert len({image.get_clim() for image in images}) == 1
     assert all(max(image.get_array().shape) <= 200 for image in images)

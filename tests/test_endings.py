@@ -1,4 +1,4 @@
-"""Why a fit ended: what was cut short is never called a failure, and what to try is said."""
+"""Why a fit ended: a fit cut short is not called a failure, and hints say what to try."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ def test_a_search_below_the_lower_bound_is_infeasible() -> None:
 
 
 def test_what_the_stored_numbers_lose_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A head that the method is done with, and whose certificate does not hold."""
+    """Return a fit whose method has finished, but whose certificate does not hold."""
     stored = fitting.Head.stored
     monkeypatch.setattr(fitting.Head, "stored", lambda *a: [1.5 * x for x in stored(*a)])
     head = hf.fit(A, 9)
@@ -203,7 +203,7 @@ def test_a_learned_fit_of_many_tokens_keeps_to_its_time(options: dict[str, Any])
     assert head.stopped == "time limit"
     assert head.failed_rows is not None
     assert head.failed_rows.size > 0
-    # About 1.5 s where the machine is not busy, and as much as its certificate takes.
+    # It takes about 1.5 s on a machine that is not busy, plus the time of its certificate.
     assert head.settings["learned"]["seconds"] < 15
     assert whole < 60
 
@@ -257,7 +257,7 @@ def hub(n: int, *, column: int | None = None, row: int | None = None) -> np.ndar
 def test_hubs_are_named() -> None:
     n = 300
     assert heavy_notes(hf.Target(hub(n))) == ()
-    assert heavy_notes(hf.Target(np.full((n, n), 1 / n))) == ()  # all alike
+    assert heavy_notes(hf.Target(np.full((n, n), 1 / n))) == ()  # no column or row stands out
     (note,) = heavy_notes(hf.Target(hub(n, column=7)))
     assert note.startswith("column 7 (300 nonzeros, 4 on average) is far heavier than the rest")
     assert 'exempt_columns="auto"' in note

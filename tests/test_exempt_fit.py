@@ -40,7 +40,7 @@ def star(n: int) -> np.ndarray:
 
 
 def bigbird(n: int, count: int) -> np.ndarray:
-    """BigBird with random weights, but for the full rows of its global tokens."""
+    """Return BigBird with random weights, without the full rows of its global tokens."""
     A = P.bigbird(n, 1, count, 2, gamma=2.0, rng=0).toarray()
     A[:count] = 1 / n
     return A
@@ -89,7 +89,7 @@ def test_every_dtype_and_a_mask(dtype: str, masked: bool) -> None:
     head = hf.fit(A, 10, exempt_columns="auto", dtype=dtype, mask=mask)
     assert head.stopped == "certified"
     assert (head.dtype, head.dim, head.mask) == (dtype, 10, mask)
-    # Two coordinates where one number of the format is too coarse for a logit.
+    # Two coordinates are used if one number of the format is too coarse for a logit.
     narrow = dtype in ("bfloat16", "float16")
     own = head.K[:, -2:] if narrow else head.K[:, -1:]
     assert (own[0] == 1).all()
@@ -123,7 +123,7 @@ def test_a_search_and_a_file(suffix: str, dtype: str, tmp_path: Path) -> None:
     head = hf.fit(A, exempt_columns=(1, 0, 1), time_limit=3, dtype=dtype)
     assert head.stopped == "certified"
     assert head.search is not None
-    assert head.search.dim == head.dim  # of the whole, as the trials
+    assert head.search.dim == head.dim  # both are sizes of the whole head, as in the trials
     beside = 4 if dtype == "bfloat16" else 2
     assert all(t.dim > beside for t in head.search.trials)
     path = tmp_path / f"head.{suffix}"
@@ -178,7 +178,7 @@ def test_bounded_logits_hold() -> None:
 )
 @settings(max_examples=60)
 def test_any_columns_of_any_pattern(seed: int, n: int, causal: bool, count: int) -> None:
-    """Columns that serve all rows, some, one or none; rows that hold nothing else."""
+    """Exempt columns with all, some, one or no rows; rows without other nonzeros."""
     rng = RNG(seed)
     A = np.where(rng.random((n, n)) < 0.4, rng.uniform(0.2, 1, (n, n)), 0)
     A = np.tril(A) if causal else A
@@ -243,7 +243,7 @@ def test_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
     fit = ["fit", A_file, "-o", head_file, "--dim", "7"]
     for columns in ("auto", "0"):
         assert cli.main([*fit, "--exempt-columns", columns]) == 0
-        assert capsys.readouterr().err == ""  # nothing heavy is left to name
+        assert capsys.readouterr().err == ""  # no note, since no heavy column is left
         assert cli.main(["certify", A_file, head_file]) == 0
     assert cli.main([*fit, "--exempt-columns", "0,x"]) == 2
     assert "expected auto or numbers" in capsys.readouterr().err

@@ -88,7 +88,7 @@ def test_what_is_no_ordinary_file_is_never_replaced(tmp_path: Path, head: hf.Fit
         head.save(tmp_path / "no" / "x.npz")
     with pytest.raises(FileError, match="too long"):
         head.save(tmp_path / ("x" * 300 + ".npz"))
-    head.save(tmp_path / ("x" * 251 + ".npz"))  # as long as names may be
+    head.save(tmp_path / ("x" * 251 + ".npz"))  # the longest name that file systems allow
 
 
 # Files of killed processes ----------------------------------------------------------
@@ -113,7 +113,7 @@ replace_file(Path({str(path)!r}), write)
     assert path.read_bytes() == before
     (left,) = (p for p in tmp_path.iterdir() if p != path)
     head.save(path)
-    assert left.exists()  # it may be another's, who is writing still
+    assert left.exists()  # another process may still be writing it
     long_ago = time.time() - 25 * 3600
     os.utime(left, (long_ago, long_ago))
     foreign = [

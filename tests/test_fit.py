@@ -1,4 +1,4 @@
-"""Fits by projection: the rung itself, its bound, the search over sizes, and saved heads."""
+"""Fits by projection: the method itself, its bound, the search over sizes, and saved heads."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SKETCHES = ["gaussian", "rademacher"]
 
 
 def fit_by_projection(A: Any, dim: int | None = None, **options: Any) -> hf.Fit:
-    """Fit with this rung, whatever the defaults are."""
+    """Fit with the projection method, whatever the defaults are."""
     return hf.fit(A, dim, **{"method": "projection", "sketch": "gaussian", **options})
 
 
@@ -64,7 +64,7 @@ def test_identity_factors(sketch: str, dtype: str) -> None:
     assert abs((G**2).mean() - 1) < 0.15
     B = target_logits(BAND, **LOOSE)
     np.testing.assert_allclose(fit.Q, B @ fit.K / fit.scale, rtol=1e-4, atol=1e-4)
-    # With defaults the attention is right, for the scale is 1 / sqrt(dim) there too.
+    # The attention is also right with the default scale, 1 / sqrt(dim).
     np.testing.assert_array_equal(hf.attention_matrix(fit.Q, fit.K), fit.attention.matrix())
 
 
@@ -131,7 +131,7 @@ def test_seeds_and_generators() -> None:
     assert Q(0) == Q(0) == Q(RNG(0))
     assert Q(0) != Q(1)
     generator = RNG(0)
-    assert Q(generator) != Q(generator)  # a generator moves on
+    assert Q(generator) != Q(generator)  # each fit draws new numbers from the generator
 
 
 def test_scale() -> None:
@@ -242,7 +242,7 @@ def test_with_a_module() -> None:
     assert fit.dim == 128
     assert fit.scale == module.scale
     assert fit.certificate.basis == "module"
-    # Q and K are what the module computes from X, not what was intended.
+    # Q and K are the rounded products that the module computes from X.
     recomputed = module(fit.X)
     np.testing.assert_array_equal(fit.Q, recomputed.Q)
     np.testing.assert_array_equal(fit.K, recomputed.K)
@@ -299,12 +299,12 @@ def test_search_finds_a_size_by_doubling_and_bisection() -> None:
     assert fit.dim == search.dim
     by_dim = {t.dim: t for t in search.trials}
     assert by_dim[fit.dim].holds
-    assert not by_dim[fit.dim - 1].holds  # neighbours were tried
+    assert not by_dim[fit.dim - 1].holds  # the next smaller size was tried
     assert search.trials[0].dim == 16
     assert [t.dim for t in search.trials[:3]] == [16, 32, 64]
     assert fit.settings["dim"] is None
     assert repr(search).startswith(f"Search(smallest found {fit.dim}; tried 16")
-    # The same sketches as fits of these sizes.
+    # The search draws the same sketches as fits of these sizes.
     again = fit_by_projection(BAND, fit.dim, rng=2, **LOOSE)
     np.testing.assert_array_equal(again.Q, fit.Q)
     assert not fit_by_projection(BAND, fit.dim - 1, rng=2, **LOOSE).certificate.holds
@@ -635,6 +635,6 @@ def test_objects_are_never_written_or_read(tmp_path: Path) -> None:
 
 
 def test_a_head_that_is_met_at_once_counts_no_restart() -> None:
-    search = hf.fit(np.eye(8)).search  # met before the first quench
+    search = hf.fit(np.eye(8)).search  # the tolerances are met before the annealing
     assert search.trials
     assert all(trial.restarts == 0 for trial in search.trials)

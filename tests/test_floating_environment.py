@@ -1,7 +1,7 @@
-"""Programs that ask their processor for other arithmetic: the same answers, and theirs is kept.
+"""Programs that change the floating-point mode: answers are the same, and their mode is kept.
 
-PyTorch's `set_flush_denormal(True)` has subnormal numbers taken for zero, `fesetround` has every
-operation rounded in another direction. Both hold for the thread that asks and for those that it
+PyTorch's `set_flush_denormal(True)` makes subnormal numbers count as zero, `fesetround` rounds
+every operation in another direction. Both hold for the calling thread and for threads that it
 starts.
 """
 
@@ -22,7 +22,7 @@ from tests.adversarial.flushing import can_flush, flushing
 
 import headfit as hf
 
-UPWARD, DOWNWARD, TO_ZERO = 0x800, 0x400, 0xC00  # of <fenv.h> on x86-64
+UPWARD, DOWNWARD, TO_ZERO = 0x800, 0x400, 0xC00  # rounding modes of <fenv.h> on x86-64
 ENVIRONMENTS = ["flushing", "upward", "downward", "to zero", "flushing and upward"]
 LIBRARY = ctypes.CDLL(ctypes.util.find_library("m")) if can_flush() else None
 
@@ -44,7 +44,7 @@ def environment(name: str) -> Iterator[None]:
 
 
 def control() -> int:
-    """The control register of this thread, without its flags of what has happened."""
+    """Return this thread's floating-point control register without its status flags."""
     assert LIBRARY is not None
     state = ctypes.create_string_buffer(64)
     LIBRARY.fegetenv(state)
@@ -76,7 +76,7 @@ def fitted(head: hf.Fit) -> list[Any]:
     return [head.Q, head.K, head.X, *judged(head.certificate)]
 
 
-# What is computed, on so many threads.
+# Computations, as functions of the number of threads.
 WORK: dict[str, Callable[[int], list[Any]]] = {
     "certify": lambda t: judged(hf.certify(A, Q, K, leak=0.9, num_threads=t)),
     "certify subnormal": lambda t: judged(hf.certify(A, TINY, leak=0.9, num_threads=t)),
@@ -85,9 +85,9 @@ WORK: dict[str, Callable[[int], list[Any]]] = {
     ),
     "certify matrix": lambda t: judged(hf.certify(A, matrix=SMALL_A, leak=0.9, num_threads=t)),
     "certify module": lambda t: judged(hf.certify(A, MODULE(SMALL_X), leak=0.9, num_threads=t)),
-    "target": lambda t: [*hf.Target(A, num_threads=t).parts],
+    "target": lambda t: [*hf.Target(A, num_threads=t).csr_arrays],
     "normalised target": lambda t: [
-        *hf.Target(SMALL_DIAGONAL, normalize=True, num_threads=t).parts
+        *hf.Target(SMALL_DIAGONAL, normalize=True, num_threads=t).csr_arrays
     ],
     "matrix": lambda t: [TINY.matrix(num_threads=t), hf.attention_matrix(Q, K, num_threads=t)],
     "logits": lambda t: [hf.attention_logits(TINY_Q, TINY_Q, scale=1e38, num_threads=t)],
@@ -170,7 +170,7 @@ def test_errors_leave_the_environment_as_it_was(asked: str) -> None:
 
 
 def test_threads_of_other_arithmetic_get_the_same(expected: dict[str, list[Any]]) -> None:
-    """Python threads inherit nothing from each other; each asks for its own."""
+    """Python threads do not inherit the mode from each other; each sets its own."""
 
     def work(number: int) -> list[Any]:
         with environment(ENVIRONMENTS[number % len(ENVIRONMENTS)]):
@@ -192,13 +192,13 @@ def test_pytorch_that_flushes() -> None:
         pytest.skip("this processor cannot flush")
     try:
         assert_same(WORK[name](2), before)
-        assert float.fromhex("0x1p-1074") * 4.0 == 0.0  # it still does
+        assert float.fromhex("0x1p-1074") * 4.0 == 0.0  # the thread's own mode is unchanged
     finally:
         torch.set_flush_denormal(False)
 
 
 def test_this_machine_was_asked() -> None:
-    """The tests above can fail: other arithmetic does give other numbers here."""
+    """The tests above are meaningful: another mode does change these numbers."""
     assert sys.float_info.min / 4 > 0
     with environment("flushing"):
         assert sys.float_info.min / np.float64(4) == 0

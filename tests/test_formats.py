@@ -62,7 +62,7 @@ def test_narrow_heads_are_certified_and_exactly_representable(dtype, dim, thread
         assert np.array_equal(x, rounded(x, dtype))
     again = hf.fit(A, dim, distortion=DISTORTION, dtype=dtype, num_threads=3)
     assert np.array_equal(again.Q, head.Q)
-    # A plain scan in float64 says the same.
+    # A plain scan in float64 agrees.
     S = head.scale * head.Q.astype(float) @ head.K.T.astype(float)
     dense = A.toarray()
     for s, a in zip(S, dense, strict=True):
@@ -155,7 +155,9 @@ def test_the_bound_of_logits_is_judged(mask, dtype):
     rng = np.random.default_rng(3)
     A = np.eye(40)
     K = rng.normal(size=(40, 6))
-    K = (K / np.linalg.norm(K, axis=1, keepdims=True)).astype(dtype)  # a row finds its own key
+    K = (K / np.linalg.norm(K, axis=1, keepdims=True)).astype(
+        dtype
+    )  # each row attends to its own key
     Q = (K * rng.uniform(5, 20, size=(40, 1))).astype(dtype)
     S = np.abs(0.5 * Q.astype(float) @ K.T.astype(float))
     if mask == "causal":

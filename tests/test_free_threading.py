@@ -1,4 +1,4 @@
-"""Free-threaded Python: not tested without its lock, so the core asks for the lock, and says so."""
+"""Free-threaded Python: the core is not tested without the lock, so it declares to need it."""
 
 from __future__ import annotations
 

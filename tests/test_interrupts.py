@@ -1,4 +1,4 @@
-"""Ctrl-C soon after a long call has begun: a KeyboardInterrupt, and a package that still works."""
+"""Ctrl-C during long calls: they end soon with a KeyboardInterrupt, and the package still works."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ import pytest
 from headfit._base.interruptible import AT_ONCE, interruptible, short_blocks
 
 SETTLED = 0.3  # seconds into the call
-SOON = 5.0  # on a machine with time for it, a fraction of a second
+SOON = 5.0  # a fraction of a second on a machine that is not busy
 
-# What to prepare, and a call that takes seconds; before it could be interrupted, all of them.
+# Preparations, and a call that takes seconds if it is not interrupted.
 LONG = {
     "certify with long rows": (
         "Q = rng.random((32, 2_000_000), dtype='float32')",
@@ -83,7 +83,7 @@ def test_ctrl_c_is_heard_soon(name: str) -> None:
             assert time.perf_counter() - start < SOON
             assert child.stdout.readline() == "works\n"
         finally:
-            child.kill()  # a factorisation goes on
+            child.kill()  # the process would wait for its factorisation
 
 
 # Calls in a thread of their own -------------------------------------------------------
@@ -101,7 +101,7 @@ def test_only_long_calls_get_a_thread() -> None:
     other = threading.Thread(target=lambda: found.append(interruptible(AT_ONCE, thread_of)))
     other.start()
     other.join()
-    assert found == [other.ident]  # which gets no signals
+    assert found == [other.ident]  # threads other than the main one get no signals
 
 
 def test_errors_and_error_states_pass_through() -> None:

@@ -129,7 +129,7 @@ def few_steps(target, q, k, steps=3):
 
 
 def test_a_few_steps_from_a_start_permute_with_the_tokens():
-    # Nearly: sums over rows are taken in the order of the tokens.
+    # Not exactly equal, since sums over rows are taken in the order of the tokens.
     rng = np.random.default_rng(1)
     target = as_target(hf.patterns.random_regular(20, 3, gamma=2.0, rng=6))
     q, k = (rng.standard_normal((20, 3)).astype(np.float32) for _ in range(2))

@@ -1,4 +1,4 @@
-"""The core at every CPU level that is built: the same answers, asked for by HEADFIT_CPU."""
+"""The core at every CPU level that is built, chosen by HEADFIT_CPU: the same answers."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_attention_agrees_with_numpy(answers, level):
     np.testing.assert_allclose(got["entropy"], -(full * np.log(full)).sum(axis=2), rtol=1e-12)
 
 
-# Heads of all kinds; argv: where to keep them.
+# This program makes heads of all kinds; its argument is the folder to save them in.
 MAKE = """
 import sys
 from pathlib import Path
@@ -112,7 +112,7 @@ for name, head in heads.items():
     head.save(folder / f"{name}.npz")
 """
 
-# Every head that any level made, judged anew; argv: the folders.
+# This program certifies the heads of all levels; its arguments are their folders.
 JUDGE = """
 import sys
 from pathlib import Path
@@ -153,7 +153,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 
 @pytest.mark.parametrize("level", USABLE)
 def test_heads_of_one_level_are_certified_by_another(answers, level):
-    # Rounding sends the descent to another head; it must be one, here and there.
+    # Levels round differently, so the descent finds different heads; all must be certified.
     got = answers[level]
     assert got["verdicts"].tolist() == ["holds", "fails"]
     A = hf.patterns.random_regular(64, 3, rng=1)
@@ -222,7 +222,7 @@ def test_choice(monkeypatch, built, supported, forced, expected):
 
 @pytest.mark.skipif(not Path("/proc/cpuinfo").exists(), reason="asks the Linux kernel")
 def test_supported_levels_are_those_of_the_kernel():
-    needs = {  # of the psABI, by the kernel's names: abm is lzcnt, pni is SSE3
+    needs = {  # as the psABI says, with the kernel's names: abm is lzcnt, pni is SSE3
         "v2": "cx16 lahf_lm popcnt pni sse4_1 sse4_2 ssse3",
         "v3": "avx avx2 bmi1 bmi2 f16c fma abm movbe xsave",
         "v4": "avx512f avx512bw avx512cd avx512dq avx512vl",

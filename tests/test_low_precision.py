@@ -23,7 +23,7 @@ RNG = np.random.default_rng
 
 
 def truncated(x: np.ndarray) -> np.ndarray:
-    """Numbers that bfloat16 holds, as float32."""
+    """Return numbers that bfloat16 represents exactly, as float32."""
     return (x.astype(np.float32).view(np.uint32) & 0xFFFF0000).view(np.float32)
 
 
@@ -69,7 +69,7 @@ READERS = {
 @pytest.mark.parametrize("reader", READERS)
 def test_narrow_numbers_are_read_exactly(form, reader):
     rng = RNG(0)
-    # Few bits, so that both formats hold the numbers.
+    # Numbers with few bits, which both formats represent exactly.
     Q, K = (np.round(rng.standard_normal((2, 2, 20, 6)) * 16) / 16).astype(np.float32)
     Q, K = truncated(Q), truncated(K)
     expected = READERS[reader](Q, K)
@@ -97,13 +97,15 @@ def test_nan_and_infinity_are_named(form, bad):
 
 @pytest.mark.parametrize("form", FORMS)
 def test_matrices_may_be_narrow(form):
-    M = np.round(RNG(1).random((10, 10)) * 64).astype(np.float32)  # both formats hold them
+    M = np.round(RNG(1).random((10, 10)) * 64).astype(
+        np.float32
+    )  # both formats represent them exactly
     got, wide = hf.sparsify(form(M), per_row=3), hf.sparsify(M, per_row=3)
     np.testing.assert_array_equal(got.matrix.indices, wide.matrix.indices)
     np.testing.assert_array_equal(got.matrix.data, wide.matrix.data)
 
 
-# Whatever goes with them ----------------------------------------------------------------
+# Other arguments in 16 bits ----------------------------------------------------------------
 
 NARROW = [np.dtype(np.float16), BFLOAT16]
 
@@ -372,7 +374,7 @@ SMALLER = {
 
 
 def halves(Q):
-    """Return a matrix in the dtype of Q that attends to oneself and the one before, and -0.0."""
+    """Return a matrix with entries 1/2 at a token and one neighbour; zeros are +0.0 and -0.0."""
     M = -np.zeros((len(Q), len(Q)), np.float32)
     M += (np.eye(len(Q)) + np.roll(np.eye(len(Q)), -1, axis=1)) / 2
     return M if Q.dtype == np.float32 else narrowed(M, Q.dtype)
@@ -416,7 +418,7 @@ def test_a_dense_target_of_16_bits_is_checked(dtype):
         hf.fit_soft(M, 2)
 
 
-# A matrix of attention, with few entries and with all.
+# Attention matrices: a sparse and a dense one.
 ONE_MATRIX = {
     "fit_soft": lambda M, A: hf.fit_soft(M, 2, effort=1, init=(A[:, :1], A[:, :1])),
     "compare": lambda M, A: hf.compare_attention(M, hf.Attention(A[:, :1], A[:, :1])),

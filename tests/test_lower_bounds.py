@@ -1,4 +1,4 @@
-"""Lower bounds: brute force, heads that exist, and witnesses that must not be believed blindly."""
+"""Lower bounds compared with brute force and with existing heads, and checks of witnesses."""
 
 import dataclasses
 import itertools
@@ -15,11 +15,13 @@ from hypothesis import strategies as st
 
 import headfit as hf
 from headfit._lower import Block, Hull, KeyOrder, Traces, counting, lower, random_keys_dim
-from headfit._lower._hull import _triangles
+from headfit._lower._hull import count_triangles
 from headfit._lower._order import NoOrder, order
-from headfit._lower._problem import Problem, Sight
-from headfit._lower._traces import Family, least_dim, shattering
-from headfit._lower._weights import _positive, block_dim
+from headfit._lower._problem import Problem
+from headfit._lower._trace_search import Family, shattering
+from headfit._lower._traces import least_dim
+from headfit._lower._visibility import Visibility
+from headfit._lower._weights import _positive_eigenvalues, block_dim
 
 P = hf.patterns
 
@@ -175,7 +177,7 @@ def test_halfspaces_near_every_point_of_a_sphere(d):
 
 
 def test_every_edge_of_a_hull():
-    """3 V - 6 edges are what d = 3 can do; one pair more needs d = 4."""
+    """d = 3 allows at most 3 V - 6 edges; one edge more needs d = 4."""
     rng = np.random.default_rng(0)
     V = 20
     n = 3 * V - 6
@@ -215,7 +217,7 @@ def test_block_of_eight_closes_its_bracket():
 
 
 def test_band_stays_at_two():
-    """cosh(t (i - j)) has rank 2 and fits a band, however badly scaled: 2 is all there is."""
+    """cosh(t (i - j)) has rank 2 and fits a band, so that no valid bound exceeds 2."""
     n, width, t = 24, 2, 5.0
     i, j = np.indices((n, n))
     S = -0.05 * np.cosh(t * (i - j)) / np.cosh(t * width)
@@ -312,7 +314,7 @@ def test_order_is_decided(seed, n):
     rng = np.random.default_rng(seed)
     if rng.random() < 0.5:
         N = rng.random((n, n)) < 0.5
-    else:  # an order, perhaps with one flaw
+    else:  # an order of the keys, perhaps with one row that violates it
         place = rng.permutation(n)
         N = place < rng.integers(1, n + 1, size=(n, 1))
         N[rng.random(n) < 0.5] ^= True
@@ -342,7 +344,7 @@ def test_least_dim_is_the_count_of_halfspaces():
 @settings(max_examples=60, deadline=None)
 def test_sight_is_the_mask(seed, n, form):
     mask = mask_forms(n, np.random.default_rng(seed))[form]
-    expected, sight = table(mask, n), Sight(mask, n)
+    expected, sight = table(mask, n), Visibility(mask, n)
     for i in range(n):
         assert (sight.row(i) == expected[i]).all()
         assert (sight.column(i) == expected[:, i]).all()
@@ -350,7 +352,7 @@ def test_sight_is_the_mask(seed, n, form):
         assert expected[np.ix_(rows, columns)].all()
     ones = np.where(expected, 1.0, 0.0)
     ones /= np.maximum(ones.sum(axis=1, keepdims=True), 1)
-    hf.Target(ones, mask=mask)  # the core agrees: nothing is masked
+    hf.Target(ones, mask=mask)  # the core agrees that nothing is masked
     off = np.argwhere(~expected)
     if off.size and expected.any(axis=1).all():
         ones[off[0][0]] = np.eye(n)[off[0][1]]
@@ -364,7 +366,7 @@ def test_inertia(seed, n):
     rng = np.random.default_rng(seed)
     matrix = rng.integers(-5, 6, size=(n, n))
     matrix = matrix + matrix.T
-    count = _positive(matrix.tolist())
+    count = _positive_eigenvalues(matrix.tolist())
     values = np.linalg.eigvalsh(matrix.astype(float))
     if count is not None and abs(values).min() > 1e-9:
         assert count == (values > 0).sum()
@@ -373,7 +375,7 @@ def test_inertia(seed, n):
 @given(seed=st.integers(0, 10**9), d=st.integers(1, 4))
 @settings(max_examples=60, deadline=None)
 def test_weights_within_the_distortion_prove_nothing(seed, d):
-    """log A = rank d + row offsets + errors of spread delta: the least head is at most d."""
+    """log A of rank d, up to row offsets and errors of spread delta, gives a bound of at most d."""
     rng = np.random.default_rng(seed)
     rows, columns = rng.integers(2, 10, size=2)
     distortion = float(rng.uniform(0.01, 1))
@@ -394,7 +396,7 @@ def test_triangles_against_all_triples():
         for a, b, c in itertools.combinations(range(8), 3):
             choices = [holders.get(p, []) for p in ((a, b), (a, c), (b, c))]
             count += any(len(set(pick)) > 1 for pick in itertools.product(*choices))
-        assert _triangles(holders) == count
+        assert count_triangles(holders) == count
 
 
 # Witnesses.
@@ -446,7 +448,7 @@ def test_tampered_traces_are_rejected():
         assert dataclasses.replace(w, points=(*w.points, -1)).proves(A, 0.05, 0.1) == 0
         if w.kind == "columns":
             assert dataclasses.replace(w, free=True).proves(A, 0.05, 0.1) == 0
-        # A mask that hides one of the places takes the point away.
+        # A mask that hides one of the entries makes the witness invalid.
         row, column = (w.points[0], w.sets[0]) if w.kind == "columns" else (w.sets[0], w.points[0])
         if A.matrix[row, column] == 0:
             mask = np.ones((100, 100), bool)
@@ -487,15 +489,15 @@ def test_tampered_order_is_rejected():
 
 
 def test_a_causal_mask_takes_places_away():
-    """Under a causal mask the rows of previous_token see less: an order of the keys fits."""
+    """The mask hides columns that excluded d = 1, so that its bound is no longer proved."""
     A = P.previous_token(30)
     assert lower(A).dim == 2
     bound = lower(A, mask="causal")
     assert bound.verify(A)
     assert repr(bound).endswith("mask='causal')")
     assert lower(hf.Target(A, mask="causal")).dim == bound.dim
-    # With keys 0, 1, 2, ... and queries that grow the latest key before i wins: i - 1 does not,
-    # but a causal mask over a causal band is met by d = 1 when only the last key is wanted.
+    # With keys 0, 1, 2, ... on a line the latest visible key i has the largest logit, not i - 1.
+    # So the identity has a head of size 1 under a causal mask.
     own = lower(np.eye(30), mask="causal")
     assert own.dim == 1
     assert candidate(own, "order of the keys").status == "not finished"
@@ -503,7 +505,7 @@ def test_a_causal_mask_takes_places_away():
 
 @pytest.mark.parametrize("n", [256, 4096])
 def test_the_last_rows_prove_something_under_a_causal_mask(n):
-    """They see every earlier key: their supports there are bounded as without a mask."""
+    """These rows see all earlier keys, so that supports are bounded as without a mask."""
     bound = lower(causal_random(n, 4), mask="causal")
     assert bound.dim >= 3
     assert (bound.dim == 4) or n < 1000
@@ -511,9 +513,9 @@ def test_the_last_rows_prove_something_under_a_causal_mask(n):
 
 
 def test_many_tokens_under_a_causal_mask_keep_to_the_limit(monkeypatch):
-    """Nothing looks at n x n places of a window: its rectangles are known."""
+    """The rectangles of a window are computed without looking at n x n entries."""
     for name in ("row", "column"):
-        monkeypatch.setattr(Sight, name, lambda *_: pytest.fail("a line of the mask was made"))
+        monkeypatch.setattr(Visibility, name, lambda *_: pytest.fail("a line of the mask was made"))
     A = hf.Target(causal_random(65536, 4), mask="causal")
     start = time.monotonic()
     bound = lower(A, time_limit=3)
@@ -526,23 +528,23 @@ def test_many_tokens_under_a_causal_mask_keep_to_the_limit(monkeypatch):
 def test_rectangles_of_windows_are_wide():
     for n in (64, 1000):
         for mask in ("causal", ("window", (n, 0)), ("window", (0, n))):
-            rows, columns = Sight(mask, n).rectangles()[0]
+            rows, columns = Visibility(mask, n).rectangles()[0]
             assert rows.size * columns.size >= n * n / 8
             assert table(mask, n)[np.ix_(rows, columns)].all()
         assert any(
             rows.size >= 4 and columns.size >= 4
-            for rows, columns in Sight(("window", 12), n).rectangles()
+            for rows, columns in Visibility(("window", 12), n).rectangles()
         )
-    rows, columns = Sight(("window", (99, 99)), 64).rectangles()[0]
+    rows, columns = Visibility(("window", (99, 99)), 64).rectangles()[0]
     assert rows.size == columns.size == 64  # it hides nothing
     documents = np.kron(np.eye(4, dtype=bool), np.ones((8, 8), bool))
     for mask in (documents, sp.csr_array(documents)):
-        rows, columns = Sight(mask, 32).rectangles()[0]
+        rows, columns = Visibility(mask, 32).rectangles()[0]
         assert rows.size == columns.size == 8
 
 
 def brute_order_exists(N, allowed, columns):
-    """Whether some order of the columns has what each row holds at an end of what it sees."""
+    """Return whether an order of columns has each row's support at one end of what it sees."""
     for keys in itertools.permutations(columns):
         lines = [N[i, [j for j in keys if allowed[i, j]]].tolist() for i in range(len(N))]
         if all(line in (sorted(line), sorted(line)[::-1]) for line in lines):

@@ -23,7 +23,7 @@ FORMS = ("tolerance", "equality")
 
 
 def queries(target, keys, form="tolerance", leak=LEAK, distortion=DISTORTION, max_norm=math.inf):
-    """(q, status, norms, witnesses by row) for tolerances that nothing was taken from."""
+    """Return (q, status, norms, witnesses by row) for tolerances without a reserve for rounding."""
     q, status, norms, found, scans = _core.max_margin_queries(
         target.core,
         np.ascontiguousarray(keys, dtype=np.float64),
@@ -94,7 +94,7 @@ def reference_norm(keys, support, logs, off, form, leak=LEAK, distortion=DISTORT
     d = keys.shape[1]
     on = keys[support]
     if form == "equality":
-        # quadprog takes independent equalities only.
+        # quadprog accepts linearly independent equalities only.
         u, s, v = np.linalg.svd(on[1:] - on[0])
         rank = int((s > 1e-12 * np.abs(keys).max()).sum())
         ratios = u.T @ (logs[1:] - logs[0])
@@ -113,7 +113,7 @@ def reference_norm(keys, support, logs, off, form, leak=LEAK, distortion=DISTORT
     rows, rhs = (np.concatenate(x) for x in zip(equal, unequal, strict=True))
     if rhs.size == 0:
         return 0.0
-    # Solved for q / |keys|: quadprog's tolerances are not relative.
+    # Keys are scaled to norm 1 first, since quadprog's tolerances are absolute.
     size = np.abs(keys).max() or 1.0
     try:
         x = quadprog.solve_qp(np.eye(d), np.zeros(d), rows.T / size, rhs, equal[1].size)[0]
@@ -149,7 +149,7 @@ def possible(keys, support, logs, off, form, leak=LEAK, distortion=DISTORTION):
 
 
 def worst_miss(q, keys, support, logs, off, form, leak=LEAK, distortion=DISTORTION):
-    """By how much a query misses its constraints, with the best offsets."""
+    """Return by how much a query violates its constraints, with the best offsets."""
     logits, delta = keys @ q, math.log1p(distortion)
     excess = logits[support] - logs
     spread = np.ptp(excess) - (delta if form == "tolerance" else 0.0)
@@ -255,7 +255,7 @@ def test_rows_against_quadprog_and_highs(kind, form):
                 assert norm is None, what
                 assert not possible(keys, *row, form), what
                 proved = witnesses[i].verify(target, keys)
-                # It proves that no query of sensible size exists, and claims no more.
+                # The witness proves that no query of moderate norm exists, and claims no more.
                 assert proved > 1e5 / np.linalg.norm(keys, axis=1).max(initial=1e-9), what
                 assert proved >= 0.9 * min(witnesses[i].norm_bound, 1e300), what
                 assert norms[i] == witnesses[i].norm_bound, what
@@ -304,9 +304,9 @@ def test_the_public_fit_is_the_least_norm_up_to_its_share_for_rounding(form):
         tight = reference_norm(keys, *row, form, leak=0.95 * LEAK, distortion=0.95 * DISTORTION)
         assert loose * (1 - 1e-9) <= norms[i] <= tight * (1 + 1e-9)
         spread = np.ptp(keys[row[0]] @ head.Q[i] - row[1])
-        if form == "equality":  # log-ratios are met to rounding
+        if form == "equality":  # log-ratios are exact up to rounding
             assert spread < 1e-12
-        else:  # and the tolerance is used where it shortens the query
+        else:  # the tolerance is used if that shortens the query
             assert spread <= math.log1p(DISTORTION)
     assert form == "tolerance" or head.certificate.distortion < 1e-11
 
@@ -324,7 +324,7 @@ def test_known_queries():
         assert status == ["optimal"] * 2
         np.testing.assert_allclose(q[:, 0], [-norm, norm], rtol=1e-12)
         np.testing.assert_allclose(norms, norm, rtol=1e-12)
-    # Full supports: only the ratio costs; equal weights cost nothing.
+    # With full supports only ratios need a query; for equal weights it is zero.
     A = hf.Target([[0.2, 0.8], [0.5, 0.5]])
     for form, saved in (("tolerance", math.log1p(DISTORTION)), ("equality", 0.0)):
         q = queries(A, keys, form)[0]
@@ -359,7 +359,7 @@ def test_masked_keys_do_not_constrain():
 def test_the_result_does_not_depend_on_threads():
     n = 420  # more rows than are solved at once
     A = hf.patterns.random_regular(n, 4, gamma=2.0, rng=3)
-    table = hf.KeyTable.random(n, 20, rng=3)  # some rows fail
+    table = hf.KeyTable.random(n, 20, rng=3)  # some rows have no query
     for form in FORMS:
         first, *others = (fit(A, table, form=form, num_threads=t) for t in (1, 2, 3))
         assert 0 < first.failed_rows.size < n
@@ -397,7 +397,7 @@ def test_optimal_rows_certify_after_rounding_to_float32(n, k):
         A = hf.patterns.random_regular(n, k, gamma=2.0, rng=seed)
         for factor, form in ((0.8, FORMS[0]), (1.0, FORMS[1]), (1.3, FORMS[seed]), (2, FORMS[0])):
             table = hf.KeyTable.random(n, round(factor * near), rng=seed)
-            # A scale that is no power of two rounds once more.
+            # Multiplying by a scale that is not a power of two adds a rounding.
             head = fit(A, table, form=form, dtype="float32", scale=None, mass=False)
             assert head.Q.dtype == np.float32
             assert head.certificate.failed_rows.tolist() == head.failed_rows.tolist()
@@ -455,7 +455,7 @@ def test_exact_witnesses_exclude_every_norm(form):
     assert isinstance(face, hf.FaceWitness)
     assert farkas.residual == face.residual == 0
     assert farkas.verify(target, keys) == face.verify(target, keys) == math.inf
-    # A proof speaks of the tolerances that were asked for.
+    # A witness is about the tolerances that were asked for.
     assert farkas.leak == LEAK
     assert farkas.distortion == DISTORTION
     assert "need ||q|| >=" in repr(farkas)
@@ -483,7 +483,7 @@ def test_tampered_farkas_witnesses_are_rejected(form):
     for witness in tampered:
         with pytest.raises(hf.HeadfitError):
             witness.verify(target, keys)
-    # Other keys, with which the row is possible: what is left is true there too.
+    # With other keys the row has a query, and what the witness still proves must be true for it.
     moved = keys + np.array([[1.5], [0.0], [0.0]])
     assert farkas.verify(target, moved) <= reference_norm(moved, *row_of(target, 0), form)
 
@@ -531,7 +531,7 @@ def test_a_masked_column_is_rejected(kind):
         forged.verify(target, keys)
 
 
-# Three keys on a line and weights that no line meets, but a distortion of 3 does.
+# Three keys on a line, whose weights are not log-linear but within a distortion of 3 of that.
 BENT = hf.Target(np.array([[0.25, 0.5, 0.25, 0], [0, 1, 0, 0], [0, 0, 1, 0], [0, 0, 0, 1]]))
 BENT_KEYS = np.array([[0.0, 0.0], [1.0, 0.0], [2.0, 0.0], [1.0, -1.0]])
 
@@ -649,7 +649,7 @@ def test_max_norm_bounds_query_times_longest_key():
     assert (np.linalg.norm(head.Q, axis=1) * longest).max() <= limit * (1 + 1e-12)
     assert not head.Q[head.failed_rows].any()
     assert set(head.settings["rows"]) == {"norm limit", "optimal"}
-    # Their supports are faces: only the norm is what fails.
+    # Their supports are faces; only the norm of the queries is too large.
     assert {w.kind for w in head.witnesses} == {"farkas"}
     for w in head.witnesses:
         assert limit * (1 - 1e-9) <= w.verify(A, keys) * longest <= needed[w.row] * (1 + 1e-9)
@@ -891,7 +891,7 @@ def test_a_table_has_float_keys():
 
 
 def test_witnesses_are_exact_statements():
-    """A second, independent reading of a witness: sums of Fractions over the whole problem."""
+    """A second, independent check of a witness: sums of Fractions over all constraints."""
     target, keys = problem("sphere", 1)
     level = Fraction(-math.log(LEAK))
     half = Fraction(math.log1p(DISTORTION)) / 2

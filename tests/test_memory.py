@@ -1,4 +1,4 @@
-"""What does not fit in memory is refused before it starts, with the size it would take."""
+"""Work that does not fit in memory is refused before it starts, with the size it needs."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_control_groups_of_version_1(tmp_path: Path, monkeypatch: pytest.MonkeyP
     folder(tmp_path / "memory", memory__limit_in_bytes="2000", memory__usage_in_bytes="1500")
     lines = "4:cpu:/job\n3:memory:/job\n0::/\n"
     assert groups(lines, tmp_path, monkeypatch) == [400, 500]
-    # In a container the path is that of the host, and the own group stands at the root.
+    # In a container the path is that of the host, and the files of its own group are at the root.
     assert groups("3:cpu,memory:/elsewhere\n", tmp_path, monkeypatch) == [500]
 
 

@@ -119,7 +119,7 @@ def test_products_lie_within_their_stated_errors(width: int, x_dtype: str, dtype
         exact = X.astype(np.longdouble) @ W.astype(np.longdouble)
         error = np.sqrt(((got - exact) ** 2).sum(axis=1))
         assert (error <= bound).all()
-        # The bound is no wild exaggeration either.
+        # The bound must not be far too large either.
         size = np.linalg.norm(X.astype(float), axis=1) * np.linalg.norm(W)
         assert (bound <= 4 * width * np.finfo(got.dtype).eps * size + 1e-30).all()
 
@@ -151,7 +151,7 @@ def test_input_round_trip(width: int, d: int, dtype: str) -> None:
     # Relative to the sizes in the product: backward stable, times the rounding of X.
     near = 50 * width * np.finfo(dtype).eps * np.linalg.norm(X, axis=1)[:, None] * np.linalg.norm(W)
     assert (np.abs(X.astype(float) @ W - np.hstack([Q, K])) <= near).all()
-    if width > 2 * d:  # of all inputs the one of least norm: nothing outside the row space
+    if width > 2 * d:  # the input of least norm has no component outside the row space
         outside = X - (X @ W) @ np.linalg.pinv(W)
         assert np.linalg.norm(outside) <= 1e3 * np.finfo(dtype).eps * np.linalg.norm(X)
     again = module.input_for(Q, K)
@@ -232,7 +232,7 @@ def test_random_rotation_is_orthogonal(dim: int) -> None:
     np.testing.assert_array_equal(narrow.weights, W.astype(np.float32))
 
 
-# The point of it all ------------------------------------------------------------------
+# One module for many patterns ------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

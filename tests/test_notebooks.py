@@ -1,4 +1,4 @@
-"""The committed notebooks: run from top to bottom, small, and free of what machines leave."""
+"""The committed notebooks: they run from top to bottom, are small, and name no machine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""headfit.patterns against what its docstrings promise, and slow explicit references."""
+"""headfit.patterns compared with its documentation and with slow references."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def ratios(A: sparse.csr_array) -> np.ndarray:
 
 
 def check(A: sparse.csr_array, gamma: float = 1.0) -> None:
-    """What every pattern promises."""
+    """Check what the documentation says about every pattern."""
     n = A.shape[0]
     assert isinstance(A, sparse.csr_array)
     assert A.shape == (n, n)
@@ -412,7 +412,7 @@ def test_induction_takes_strings() -> None:
 
 def test_from_graph_matrices() -> None:
     dense = np.array([[1.0, 0.5, 0.0], [0.0, 0.0, -2.0], [7.0, 0.0, 0.0]])
-    # A zero that is stored at (1, 1) is no edge.
+    # A zero that is stored at (1, 1) is not an edge.
     stored = sparse.csr_array(([1.0, 0.5, 0.0, -2.0, 7.0], [0, 1, 1, 2, 0], [0, 2, 4, 5]))
     twice = sparse.coo_array(([1, 1, 1, 1, 5, -5], ([0, 0, 1, 2, 1, 1], [0, 1, 2, 0, 0, 0])))
     for graph in (dense, dense != 0, stored, stored.tocsc(), sparse.csr_matrix(dense), twice):

@@ -20,7 +20,7 @@ def axes():
 
 
 def shares(A, M, leak, distortion):
-    """Each entry's share of the tolerances, one after the other, and rows' leak, distortion."""
+    """Return each entry's share of its tolerance, and leak and distortion of the rows, by loops."""
     n = len(A)
     cells, rows = np.zeros((n, n)), np.zeros((n, 2))
     for i in range(n):
@@ -205,7 +205,7 @@ def test_offsets_by_doubling_add_up_and_are_named(axes):
 
 def test_offsets_each_of_many_keeps_a_single_spike(axes):
     n = 3000
-    A = np.exp(1j * 2 * np.pi * RNG.random(n))  # row i reads key i - 700, where there is one
+    A = np.exp(1j * 2 * np.pi * RNG.random(n))  # row i attends to key i - 700, if there is one
     K = 40 * np.stack([A.real, A.imag], axis=1)
     area = plot.offsets(np.roll(K, 700, axis=0), K, mask="causal", bins="each", ax=axes[0])
     table = hf.describe(np.roll(K, 700, axis=0), K, mask="causal", shares=())

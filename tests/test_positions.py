@@ -1,4 +1,4 @@
-"""Rotary and ALiBi positions on the reading side, against explicit NumPy."""
+"""Rotary and ALiBi positions of `Attention`, compared with explicit NumPy."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def distances(n: int, m: int) -> np.ndarray:
 
 
 def rotated(x: np.ndarray, first: int, base: float, halves: bool) -> np.ndarray:
-    """Pairs as complex numbers, turned one by one."""
+    """Rotate pairs of entries as complex numbers, one by one."""
     n, d = x.shape[-2:]
     out = np.empty(x.shape)
     for t in range(n):
@@ -96,7 +96,7 @@ def test_rope_stays_float32_and_leaves_the_inputs():
     before = Q.copy()
     assert hf.attention_matrix(Q, Q, position="rope").dtype == np.float32
     np.testing.assert_array_equal(Q, before)
-    # The first query of as many queries as keys is turned by nothing.
+    # With as many queries as keys, the first query is at position 0 and is not rotated.
     rows = hf.attention_logits(Q, Q, position="rope")[0, 0]
     assert rows == pytest.approx(float(Q[0] @ Q[0]) / 2, rel=1e-6)
 

@@ -15,7 +15,7 @@ from headfit._base import memory, processors
 
 PACKAGE = str(Path(hf.__file__).parents[1])
 
-# A module of its own, since what another process runs must be imported there.
+# Written to a module of its own, since another process must be able to import it.
 WORK = '''
 import hashlib
 import numpy as np
@@ -50,7 +50,7 @@ def answers(threads=None):
         "matrix": (hf.attention_matrix(np.float32(Q), np.float32(K), mask="causal", **t),),
         "apply": (hf.attention_apply(Q, K, V, **t),),
         "describe": (np.frombuffer(str(hf.describe(Q, K, **t).columns()).encode(), "u1"),),
-        "target": hf.Target(A, **t).parts,
+        "target": hf.Target(A, **t).csr_arrays,
         "module": (MODULE.input_for(Q, K),),
         "lower bound": (np.int64(hf.bounds.lower(A).dim),),
     }

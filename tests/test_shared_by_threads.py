@@ -1,4 +1,4 @@
-"""Everything that threads may share, asked by sixteen of them at once: the answers of one."""
+"""Objects shared by sixteen threads give the same answers as for a single thread."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def attention_answers(attention: hf.Attention) -> list[Any]:
 def target_answers(target: hf.Target) -> list[Any]:
     head = hf.fit(target, 9, leak=0.1, distortion=0.2, rng=1)
     bound = hf.bounds.lower(target)
-    return [*target.parts, target.mean_per_row, head.Q, head.K, bound.dim, repr(target)]
+    return [*target.csr_arrays, target.mean_per_row, head.Q, head.K, bound.dim, repr(target)]
 
 
 def keys_answers(table: hf.KeyTable) -> list[Any]:
@@ -107,7 +107,7 @@ SHAREABLE: dict[str, tuple[Callable[[], Any], Callable[[Any], list[Any]]]] = {
 def assert_same(got: list[Any], expected: list[Any]) -> None:
     assert len(got) == len(expected)
     for a, b in zip(got, expected, strict=True):
-        np.testing.assert_array_equal(a, b)  # bit for bit, NaN beside NaN
+        np.testing.assert_array_equal(a, b)  # bit for bit; NaN equals NaN
 
 
 @pytest.mark.parametrize("name", SHAREABLE)
@@ -123,8 +123,8 @@ def test_sixteen_threads_get_the_answers_of_one(name: str) -> None:
 def test_what_is_derived_is_made_once() -> None:
     module = dense_module(32)
     made = []
-    whole = module._factored
-    module.__dict__["_factored"] = lambda: made.append(1) or whole()
+    whole = module._lu_factors
+    module.__dict__["_lu_factors"] = lambda: made.append(1) or whole()
     at_once(lambda _: module.input_for(Q, K))
     assert len(made) == 1
 

@@ -1,4 +1,4 @@
-"""Shrinking heads: against what NumPy says of attention, term by term."""
+"""Shrinking heads, compared with attention that NumPy computes explicitly."""
 
 import dataclasses
 import math
@@ -34,7 +34,7 @@ def sharp_heads(n=N, size=24, sink=False):
     if not sink:
         return heads
     for name, (Q, K) in heads.items():
-        # One more coordinate lifts token 0 to where a row's best key is.
+        # One more coordinate raises token 0 to about the largest logit of a row.
         top = np.median((Q @ K.T).max(axis=1))
         keys = np.hstack([K, np.zeros((n, 1))])
         keys[0] = [*np.zeros(size), top]
@@ -251,7 +251,7 @@ def test_max_margin_where_time_is_short():
 
 
 def test_a_head_of_columns_alone():
-    # Every row keeps the sink and nothing else: what is left for a head is nothing.
+    # Every row keeps the sink alone, so that nothing is left for a head.
     rng = np.random.default_rng(8)
     Q = np.hstack([np.full((40, 1), 8.0), 0.3 * rng.standard_normal((40, 7))])
     K = np.hstack([np.eye(40)[:, :1] * 8, rng.standard_normal((40, 7))])
@@ -318,14 +318,16 @@ def with_columns(n, k, columns, seed, alone=0.1, masked=None):
 
 @pytest.mark.parametrize("columns", [[0], [2, 5, 17]])
 def test_the_identity_is_exact(columns):
-    # A head that meets the rest exactly: logits log A there, and far below elsewhere.
+    # A head that reproduces the rest exactly: its logits are log A there, and far lower elsewhere.
     n, columns = 24, np.array(columns)
     A = with_columns(n, 3, columns, 0)
     target = hf.Target(A)
     rest = without_columns(target, columns)
     R = rest.matrix.toarray()
     with np.errstate(divide="ignore"):
-        q = np.where(R > 0, np.log(R) + np.arange(n)[:, None], -100.0)  # any level a row
+        q = np.where(
+            R > 0, np.log(R) + np.arange(n)[:, None], -100.0
+        )  # shifted by a different constant per row
     new_q, new_k = appended(target, q, np.eye(n), columns, 0.01)
     assert new_q.shape == new_k.shape == (n, n + columns.size)
     S = new_q @ new_k.T
@@ -350,7 +352,7 @@ def test_the_identity_is_exact(columns):
     distortion=st.floats(0.01, 1),
 )
 def test_any_head_for_the_rest_gives_one_for_the_whole(n, k, count, seed, leak, distortion):
-    # The identity, for heads that use their tolerances up: spread and leak drawn at random.
+    # Heads with identity keys that use their tolerances fully, with random spread and leak.
     rng = np.random.default_rng(seed)
     columns = np.sort(rng.choice(n, count, replace=False))
     A = with_columns(n, k, columns, seed)
@@ -395,11 +397,11 @@ def test_a_sink_beside_a_fitted_head(mask, dtype):
     n, columns = 64, np.array([0])
     masked = ~np.tri(n, dtype=bool) if mask else None
     A = with_columns(n, 3, columns, 2, masked=masked)
-    A[~A.any(axis=1), 0] = 1  # under the mask these hold nothing else
+    A[~A.any(axis=1), 0] = 1  # with the mask these rows have no other nonzero
     target = hf.Target(A, mask=mask)
     rest = without_columns(target, columns)
-    # A head is certified for patterns whose rows all ask for something: those left empty here ask
-    # for their own token, of which append_columns knows nothing.
+    # Certified patterns need a nonzero in every row, so rows that are left empty here get their own
+    # token, which append_columns does not know about.
     asked = rest.matrix + sp.diags_array((np.diff(rest.matrix.indptr) == 0).astype(float))
     leak = leak_without(target, columns, 0.05)
     head = hf.fit(sp.csr_array(asked), 9, leak=leak, mask=mask, dtype=dtype, distortion=0.2)

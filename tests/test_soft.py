@@ -1,4 +1,4 @@
-"""Dense soft targets: against NumPy in float64, term by term."""
+"""Dense soft targets, compared with explicit NumPy in float64."""
 
 import dataclasses
 
@@ -22,7 +22,7 @@ def masks(n):
     rng = np.random.default_rng(n)
     dense = rng.random((n, n)) < 0.4
     dense[np.arange(n), np.arange(n)] = True
-    dense[n // 2] = False  # a row that asks for nothing
+    dense[n // 2] = False  # a row that may attend to no key
     return {
         "none": None,
         "causal": "causal",
@@ -247,7 +247,7 @@ def test_beats_the_svd(name):
         base = compare(wide, hf.Attention(q, k, scale=1, mask=wide.mask))
         assert found.tv_mean < 0.5 * base.tv_mean
         assert found.kl_mean < 0.25 * base.kl_mean
-        # What the descent says of itself is what the judge says.
+        # The descent reports the same loss as the comparison.
         assert head.settings["soft"]["kl"][-1][1] == pytest.approx(found.kl_mean, rel=1e-6)
         assert head.settings["soft"]["kl"][0][1] == pytest.approx(base.kl_mean, rel=1e-6)
 
@@ -283,7 +283,7 @@ def test_recovers_a_small_head(dtype, name):
     n, d = 120, 4
     mask = masks(n)[name]
     small = hf.Attention(*random_head(n, d, 12, size=3, dtype=dtype), mask=mask)
-    # Twice as wide as it need be: the given columns, and others that say the same of all keys.
+    # Twice as wide as needed: the given columns, and others that are the same for all keys.
     rng = np.random.default_rng(13)
     Q = np.hstack([small.Q, rng.standard_normal((n, d))]).astype(dtype)
     K = np.hstack([small.K, np.ones((n, 1)) * rng.standard_normal(d)]).astype(dtype)

@@ -1,4 +1,4 @@
-"""Sparse input with indices, offsets or shapes that lie: refused at every door, never followed."""
+"""Sparse input with invalid indices, offsets or shapes is refused by every function."""
 
 from __future__ import annotations
 
@@ -150,7 +150,7 @@ def test_what_is_right_comes_out_right(format: str, kind: str) -> None:
 def test_duplicates_zeros_and_false_claims_of_order() -> None:
     x = sp.csr_array((np.array([1.0, 2, 4, 0]), np.array([2, 0, 2, 1]), np.array([0, 3, 4])))
     before = [a.copy() for a in (x.data, x.indices, x.indptr)]
-    x.has_canonical_format = True  # which it is not
+    x.has_canonical_format = True  # a false claim
     csr = checked_csr(x, "x", keep_zeros=False)
     np.testing.assert_array_equal(csr.toarray(), [[2, 0, 5], [0, 0, 0]])
     assert csr.nnz == 2
@@ -188,7 +188,7 @@ def test_a_shape_that_the_entries_cannot_mean_is_refused_at_once(format: str) ->
     x = sp.coo_array(([1.0, 1.0], ([0, 1], [0, 1])), shape=(n, n)).asformat(format)
     for door in DOORS.values():
         if door is DOORS["plot.compare"]:
-            continue  # says first that shapes differ
+            continue  # the error about different shapes comes first
         with pytest.raises(InputError, match=r"(A|M|graph) claims the shape"):
             door(x)
 

@@ -1,4 +1,4 @@
-"""Sparsify against a slow greedy, and against brute force."""
+"""`sparsify` compared with a slow greedy algorithm and with brute force."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def slow_greedy(
     exempt: Any = (),
     mass: float | None = None,
 ) -> np.ndarray:
-    """All entries in the order of falling keys, each taken where there is room."""
+    """Take all entries in the order of decreasing weight, each if its row and column have room."""
     n, m = key.shape
     rows, columns = np.divmod(np.arange(n * m), m)
     taken = np.zeros((n, m), bool)
@@ -166,7 +166,7 @@ def test_logits_are_streamed_to_the_same_pattern(setting, dtype, mask):
 
 @pytest.mark.parametrize("n", [40, 300])
 def test_rows_that_want_the_same_columns_are_read_again_until_all_is_given_out(n):
-    # Every row ranks the columns alike, so nearly all candidates are refused.
+    # All rows rank the columns in the same order, so that nearly all candidates are refused.
     Q = np.linspace(1, 2, n)[:, None]
     K = np.linspace(-3, 3, n)[:, None]
     kept = hf.sparsify(Q, K, scale=1.0, per_row=1, per_column=1)
@@ -322,7 +322,7 @@ def test_sinks_are_found_and_left_free():
 def test_a_sink_is_wanted_by_more_than_half_of_the_rows_that_have_entries():
     M = np.zeros((8, 8))
     M[:6] = np.eye(8)[:6] * 0.5
-    M[:3, 7] = 1.0  # three of the six rows that have any
+    M[:3, 7] = 1.0  # three of the six nonempty rows
     assert hf.sparsify(M, per_row=1, per_column=1, exempt_columns="auto",
                        on_empty="keep-max").exempt.size == 0  # fmt: skip
     M[3, 7] = 1.0
@@ -420,7 +420,7 @@ def test_a_row_that_loses_everything_is_named_or_keeps_its_largest(method):
         hf.sparsify(M, per_row=1, per_column=1, method=method)
     kept = hf.sparsify(M, per_row=1, per_column=1, method=method, on_empty="keep-max")
     np.testing.assert_array_equal(kept.matrix.toarray(), [[1, 0, 0], [1, 0, 0], [0, 1, 0]])
-    assert kept.per_column == 2  # said as it is
+    assert kept.per_column == 2  # the result reports the actual maximum
 
 
 def test_empty_rows_of_a_mask_stay_empty():
@@ -466,7 +466,7 @@ def test_bad_entries_of_a_matrix_are_named(bad, sparse):
     M[1, 2] = bad
     with pytest.raises(InputError, match="at row 1, column 2"):
         hf.sparsify(sp.csr_array(M) if sparse else M, per_row=1)
-    # Where the mask allows nothing, nothing counts.
+    # Masked entries do not count.
     mask = np.ones((3, 3), bool)
     mask[1, 2] = False
     assert hf.sparsify(M, per_row=1, mask=mask).per_row == 1

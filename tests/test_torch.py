@@ -1,4 +1,4 @@
-"""headfit.torch: what PyTorch computes is what was fitted, and what is read is what it computes."""
+"""headfit.torch: PyTorch computes the fitted attention, and reading gives what it computes."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_the_weights_of_torch_certify(name, batch_first, bias, rng, dtype):
         assert hf.certify(A, matrix=weights[h], mask=mask).holds
         logits = read.Q[0, h], read.K[0, h]
         assert hf.certify(A, *logits, scale=read.scale, mask=mask).holds
-        # Not only as asked: as near as the fit itself is.
+        # The weights are not only within the tolerances, but as accurate as those of the fit.
         proved = fit.certificate
         tight = {
             "leak": proved.leak * (1 + slack),
@@ -105,7 +105,7 @@ def test_the_canonical_module_is_what_its_notes_say():
         lengths = [float(np.linalg.norm(part, axis=1).max()) for part in (q, k)]
         assert max(lengths) <= 2.01 * min(lengths)
         assert not own[:, 2 * d :].any()
-    # What lies in the columns of zeros moves as the head attends, and moves no attention.
+    # Data in the columns of zeros is moved by the head, and does not change its attention.
     content = torch.randn(N, 12)
     loaded = model.X.clone()
     loaded[:, 0, 24 + 12 : 48] = content

@@ -112,7 +112,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    # Matplotlib and PyTorch are imported only when somebody uses them.
+    # Matplotlib and PyTorch are imported only when they are first used.
     if name in ("plot", "torch"):
         return import_module(f"headfit.{name}")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

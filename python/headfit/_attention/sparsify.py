@@ -1,4 +1,4 @@
-"""Sparse patterns out of attention matrices: few entries a row, few a column."""
+"""`sparsify`: sparse patterns from attention matrices, with few entries per row and column."""
 
 from __future__ import annotations
 
@@ -40,15 +40,15 @@ Method = Literal["greedy", "exact"]
 
 @dataclass(frozen=True, repr=False, eq=False)
 class Sparsified:
-    """A sparse pattern made by `sparsify`, and what it left out.
+    """A sparse pattern made by `sparsify`, and the mass that it left out.
 
     Attributes
     ----------
     matrix : csr_array, shape (n, m)
         float64; rows sum to 1, or are empty where the mask (or M) leaves them empty.
     dropped_mass : ndarray, shape (n,)
-        The share of each row that was left out. It is also the total variation between the
-        row and what is kept of it, renormalised: `tv`.
+        The share of each row's mass that was left out. It equals the total variation between
+        the row and the renormalised entries that are kept: `tv`.
     worst_row : int
         The row that loses most.
     per_row : int
@@ -56,8 +56,9 @@ class Sparsified:
     per_column : int
         The most entries in a column that is not exempt.
     exempt : ndarray of int
-        The columns without a bound; empty when all are free.
+        The columns that `per_column` did not bound; empty if no column was bounded.
     method : "greedy" or "exact"
+        The method that chose the entries.
     """
 
     matrix: sp.csr_array
@@ -70,15 +71,16 @@ class Sparsified:
 
     @property
     def tv(self) -> NDArray[np.float64]:
-        """Total variation of each row against the original: its dropped mass.
+        """The total variation between each row and the original one: its dropped mass.
 
-        What is dropped counts once, and what is kept grows by as much in all.
+        Total variation is half the sum of absolute differences. The dropped entries lose this
+        mass, and renormalisation adds the same mass to the entries that are kept.
         """
         return self.dropped_mass
 
     @property
     def tv_mean(self) -> float:
-        """The mean total variation of a row."""
+        """The mean total variation of the rows."""
         return float(self.dropped_mass.mean())
 
     @property
@@ -102,6 +104,8 @@ class Sparsified:
 
 @dataclass(frozen=True)
 class _Bounds:
+    """The checked bounds of `sparsify`; a zero means that there is no such bound."""
+
     per_row: int
     mass: float
     per_column: int
@@ -110,6 +114,7 @@ class _Bounds:
     keep_max: bool
 
     def core(self, *, empty_rows_pass: bool) -> _core.SparsifyOptions:
+        """Return the core's options; with `empty_rows_pass`, empty rows are never an error."""
         keep_max = self.keep_max or empty_rows_pass
         return _core.SparsifyOptions(
             self.per_row, self.mass, self.per_column, self.exempt, self.sinks, keep_max
@@ -153,7 +158,7 @@ def _bounds(
 
 
 class _Logits:
-    """Attention as its queries and keys: streamed."""
+    """Attention given by queries and keys; its entries are computed when needed, not stored."""
 
     def __init__(self, attention: Attention) -> None:
         leads = [x.shape[:-2] for x in attention.stored]
@@ -179,7 +184,7 @@ def _check_size(shape: tuple[int, ...]) -> None:
 
 
 class _Matrix:
-    """Attention as its matrix, dense or sparse."""
+    """Attention given as a matrix, dense or sparse."""
 
     def __init__(self, matrix: Any, mask: Any) -> None:
         self.csr: sp.csr_array | None = None
@@ -205,7 +210,8 @@ class _Matrix:
         return _core.sparsify_compressed(rows, self.mask, options, threads)
 
     def dense(self, threads: int) -> NDArray[np.float64]:
-        # All that the mask and the checks of the core leave, as shares of the rows.
+        # With bounds that keep everything, the core returns all entries that the mask allows,
+        # checked, and as shares of their rows.
         everything = _core.SparsifyOptions(
             self.shape[1], 0.0, 0, np.empty(0, np.int32), False, False
         )
@@ -222,7 +228,7 @@ def _csr(offsets: Any, columns: Any, weights: Any, shape: tuple[int, int]) -> sp
 def _renormalised(
     shares: NDArray[np.float64], chosen: NDArray[np.bool_], bounds: _Bounds
 ) -> tuple[sp.csr_array, NDArray[np.float64]]:
-    """Return the chosen entries as rows that sum to 1, and what each row lost."""
+    """Return the chosen entries with rows renormalised to sum 1, and each row's dropped mass."""
     present = shares.any(axis=1)
     empty = np.flatnonzero(present & ~chosen.any(axis=1))
     if empty.size and not bounds.keep_max:
@@ -261,61 +267,63 @@ def sparsify(
     Parameters
     ----------
     M : array_like or sparse array, shape (n, m); Attention or Fit; array_like, shape (n, d)
-        The matrix: nonnegative; an entry counts as a share of its row. Or a head, as an
-        `Attention` or as its queries, followed by its keys: streamed, the matrix is never stored.
+        A nonnegative matrix, whose entries count as shares of their rows. Or a head: an
+        `Attention`, or queries with `K` as the keys; its matrix is never stored.
     K : array_like, shape (m, d), optional
-        The keys where M holds queries.
+        The keys, if M holds queries.
     scale, mask, key_lengths, bias, softcap, position
-        Of queries and keys, as in `attention_matrix`. A matrix has only `mask`: entries that it
-        leaves out do not count. An `Attention` has its own.
+        The logit options of queries and keys, as in `attention_matrix`; an `Attention` has its
+        own. With a matrix only `mask` may be given: masked entries are left out.
     per_row : int, optional
-        The most entries that a row keeps.
+        The most entries that a row keeps. At least one of `per_row` and `mass` is needed.
     per_column : int, optional
-        The most entries that a column keeps. None: any number, reported in the result.
+        The most entries that a column keeps; None sets no bound.
     exempt_columns : sequence of int or "auto", default ()
-        Columns without that bound: their entries count in `per_row` only. "auto": attention
-        sinks, the columns that more than half of the rows (of those with any entry), and more
-        than `per_column`, would keep if columns were free (of a row's 64 largest entries where
-        only `mass` bounds it).
+        Columns that `per_column` does not bound. "auto" exempts attention sinks: the columns
+        that more than half of the rows with any entry, and more than `per_column` rows, would
+        keep if no column were bounded (only the 64 largest entries of each row are considered
+        if `mass` alone bounds the row).
     method : "greedy" or "exact", default "greedy"
         See the notes.
     mass : float in (0, 1], optional
-        A row stops when it keeps this share of itself (less 1e-12, for rounding): the fewest
-        entries that reach it where columns are free. `per_row` still holds.
+        Each row keeps entries until they hold this share of its mass (less 1e-12, for rounding);
+        without bounds of columns these are the fewest entries that do. `per_row` still holds.
     on_empty : "raise" or "keep-max", default "raise"
-        For a row that loses everything to the columns' bound: an error, or its largest entry
-        kept above that bound.
+        What happens to a row that could keep no entry within the bounds of the columns: an
+        error, or its largest entry is kept beyond the bound.
     num_threads : int, optional
         None uses every core. The result does not depend on it.
 
     Returns
     -------
     Sparsified
-        The pattern with rows renormalised, ready for `fit`, and what each row lost.
+        The pattern with rows renormalised, ready for `fit`, and the mass that each row lost.
 
     Raises
     ------
     InputError
-        For arguments that do not fit, a negative or non-finite entry of M, and for a row that
-        keeps nothing (named) when `on_empty` is "raise".
+        For arguments that are not as described or exclude each other, for a negative or
+        non-finite entry of M, and, if `on_empty` is "raise", for a row that keeps nothing (the
+        message names it).
     NonFiniteError
         For NaN or infinity in Q, K or bias.
 
     Notes
     -----
-    "greedy" takes entries in the order of falling weight (ties: the lower row, then the order
-    within the row, the lower column first) while row and column have room: at least half of
-    the most weight that any pattern within the bounds keeps (Avis 1983). It is computed by
-    deferred acceptance (Gale and Shapley 1962), whose outcome is the greedy one because rows
-    and columns rank entries by the same weights. Time O(n m d) for a scan of all rows, and for
-    each later scan of the rows that ran out of candidates; memory O(n (d + kept entries)).
+    "greedy" goes through the entries in the order of decreasing weight (ties: the lower row
+    first, then the lower column) and keeps each whose row and column have not reached their
+    bounds. It keeps at least half of the largest weight that is possible within the bounds
+    (Avis 1983). It is computed by deferred acceptance (Gale and Shapley 1962), which has the
+    same outcome because rows and columns rank entries by the same weights. A scan of all rows
+    takes O(n m d) time; rows that run out of candidates are scanned again. The memory is
+    O(n d) plus the candidates and the entries that are kept.
 
     "exact" solves the linear programme of the maximum-weight b-matching, which has integral
     vertices as the graph is bipartite (Schrijver 2003, section 21), with HiGHS through SciPy,
-    to a tolerance of 1e-9 in the weight; where several patterns are best, one of them. It
-    stores the dense matrix, takes seconds at n = 1024, and refuses more than `EXACT_LIMIT`
-    entries.
-    With `per_column` it takes no `mass`: bounds on counts are what a b-matching knows.
+    to a tolerance of 1e-9 in the weight. If several patterns are optimal, it returns one of
+    them. It stores the dense matrix, takes seconds at n = 1024, and refuses more than
+    `EXACT_LIMIT` (2**20) entries. With `per_column` it cannot be combined with `mass`, since a
+    b-matching bounds numbers of entries only.
 
     Examples
     --------
@@ -344,7 +352,7 @@ def sparsify(
     as_choice(method, "method", ("greedy", "exact"))
     bounds = _bounds(source.shape[1], per_row, per_column, mass, exempt_columns, on_empty)
     threads = thread_count(num_threads)
-    if mass is None and mask is None:  # every row keeps as many entries as it may
+    if mass is None and mask is None:  # every row may keep `per_row` entries
         entries = source.shape[0] * bounds.per_row
         require_memory(40 * entries, f"keeping up to {entries} entries (per_row = {per_row})")
     exact = method == "exact" and bounds.per_column > 0

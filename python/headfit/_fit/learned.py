@@ -125,7 +125,7 @@ def _polish(
     threads: int,
 ) -> NDArray[np.intp]:
     """Give the rows that are left exact queries, where these keys have any: the rows still left."""
-    offsets, columns, weights = target.parts
+    offsets, columns, weights = target.csr_arrays
     sizes = np.zeros(target.n, dtype=np.int64)
     sizes[rows] = np.diff(offsets)[rows]  # the other rows ask for nothing
     asked = np.repeat(sizes > 0, np.diff(offsets))

@@ -18,7 +18,8 @@ __all__ = ["main"]
 HOLDS, FAILS, BAD_INPUT, INTERRUPTED = 0, 1, 2, 130
 
 # A damaged .npz file shows in the archive itself or in its compressed parts.
-_BAD = (HeadfitError, OSError, MemoryError, zipfile.BadZipFile, zlib.error)
+# An ImportError names an optional package that a file format needs.
+_BAD = (HeadfitError, OSError, MemoryError, ImportError, zipfile.BadZipFile, zlib.error)
 
 _EXAMPLES = """\
 examples:

@@ -117,7 +117,8 @@ def _legend(place: SubFigure, demo: Demo, image: Any) -> None:
         ("Distortion", "worst error of the ratios on the pattern"),
         (
             "Asked for",
-            f"leak \u2264 {first.leak:g}, distortion \u2264 {first.distortion:g} in every row",
+            f"leak \u2264 {first.tolerances.leak:g}, "
+            f"distortion \u2264 {first.tolerances.distortion:g} in every row",
         ),
     )
     for i, (name, text) in enumerate(lines):

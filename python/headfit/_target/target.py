@@ -168,11 +168,11 @@ class Target:
         _frozen(self.matrix, None)
 
     @classmethod
-    def _borrowing(cls, A: Any, mask: Any, normalize: bool, num_threads: int | None) -> Target:
+    def _borrowing(cls, A: Any, mask: Any, num_threads: int | None) -> Target:
         """Return a target whose arrays may be those of `A`: for a call that ends before `A` can."""
         target: Target = object.__new__(cls)
         csr = _as_csr(A.matrix if isinstance(A, Target) else A)
-        target._settle(csr, mask, normalize, SUM_TOLERANCE, num_threads)
+        target._settle(csr, mask, False, SUM_TOLERANCE, num_threads)
         return target
 
     def _settle(
@@ -240,13 +240,12 @@ class Target:
 
 
 def as_target(
-    A: Any, *, mask: Any = None, normalize: bool = False, num_threads: int | None = None
+    A: Any, *, mask: Any = None, num_threads: int | None = None
 ) -> Target:
     """Return `A` as a Target with this mask; one that fits already is not checked again."""
-    normalize = as_flag(normalize, "normalize")
-    if isinstance(A, Target) and not normalize and (mask is None or mask is A.mask):
+    if isinstance(A, Target) and (mask is None or mask is A.mask):
         return A
     if isinstance(A, Target) and mask is None:
         mask = A.mask
     with standard_arithmetic():
-        return Target._borrowing(A, mask, normalize, num_threads)
+        return Target._borrowing(A, mask, num_threads)

@@ -111,8 +111,9 @@ def search(fit: Fit, *, ax: Axes | None = None) -> SearchPicture:
 
 def _share(trial: Trial, fit: Fit) -> float:
     """The larger share of the two tolerances, within what the axes show."""
-    leak = trial.leak / fit.leak
-    ratio = trial.distortion / fit.distortion if fit.distortion > 0 else 0.0
+    asked = fit.tolerances
+    leak = trial.leak / asked.leak
+    ratio = trial.distortion / asked.distortion if asked.distortion > 0 else 0.0
     share = max(leak, ratio)
     return min(max(share, 1.0 / _FAR), _FAR) if math.isfinite(share) else _FAR
 

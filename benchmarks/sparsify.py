@@ -31,11 +31,11 @@ def streamed(n, threads, **bounds):
     import headfit as hf
 
     Q, K = heads(n)
-    warm = hf.sparsify(Q=Q[:256], K=K[:256], per_row=8, num_threads=threads)
+    warm = hf.sparsify(Q[:256], K[:256], per_row=8, num_threads=threads)
 
     def run():
         return hf.sparsify(
-            Q=Q, K=K, per_row=8, num_threads=threads, on_empty="keep-max", **bounds
+            Q, K, per_row=8, num_threads=threads, on_empty="keep-max", **bounds
         ).matrix
 
     return run, warm

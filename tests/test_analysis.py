@@ -140,7 +140,7 @@ def test_the_support_is_what_sparsify_keeps(share):
     rng = RNG(5)
     Q, K = 2 * rng.standard_normal((2, 80, 6))
     table = hf.describe(Q, K, per_row=6, share=share)
-    kept = hf.sparsify(Q=Q, K=K, per_row=6, mass=share)
+    kept = hf.sparsify(Q, K, per_row=6, mass=share)
     np.testing.assert_array_equal(
         table.load, np.bincount(kept.matrix.indices, minlength=kept.matrix.shape[1])
     )
@@ -336,7 +336,7 @@ def test_attention_brings_its_settings():
     same = hf.describe(Q, K, scale=0.7, mask="causal", per_row=3)
     for name, values in table.columns().items():
         np.testing.assert_array_equal(values, same.columns()[name])
-    with pytest.raises(InputError, match="Q is an Attention with its own K, scale and mask"):
+    with pytest.raises(InputError, match="an Attention, which has its own"):
         hf.describe(hf.Attention(Q, K), mask="causal")
     with pytest.raises(InputError, match="give Q and K, or an Attention"):
         hf.describe(Q)

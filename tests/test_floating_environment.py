@@ -113,7 +113,7 @@ WORK: dict[str, Callable[[int], list[Any]]] = {
     ],
     "sparsify": lambda t: [
         *(lambda s: (s.matrix.data, s.matrix.indices, s.dropped_mass))(
-            hf.sparsify(Q=LARGE_Q, K=K, per_row=5, num_threads=t)
+            hf.sparsify(LARGE_Q, K, per_row=5, num_threads=t)
         )
     ],
     "describe": lambda t: [

@@ -61,7 +61,7 @@ READERS = {
     "apply": lambda Q, K: hf.attention_apply(Q, K, K),
     "stats": lambda Q, K: hf.attention_stats(Q, K).entropy,
     "describe": lambda Q, K: hf.describe(Q, K).column_mass,
-    "sparsify": lambda Q, K: hf.sparsify(Q=Q[0], K=K[0], per_row=3, per_column=4).matrix.data,
+    "sparsify": lambda Q, K: hf.sparsify(Q[0], K[0], per_row=3, per_column=4).matrix.data,
 }
 
 
@@ -153,7 +153,7 @@ BATCH_READERS = {
     "stats": lambda Q, K, V, **o: list(vars(hf.attention_stats(Q, K, **o)).values()),
     "describe": lambda Q, K, V, **o: list(hf.describe(Q, K, **o).columns().values()),
     "sparsify": lambda Q, K, V, **o: hf.sparsify(
-        Q=Q[1, 2], K=K[1, 1], per_row=3, per_column=9, on_empty="keep-max", **o
+        Q[1, 2], K[1, 1], per_row=3, per_column=9, on_empty="keep-max", **o
     ).matrix.toarray(),
 }
 
@@ -273,9 +273,7 @@ MEMORY_READERS = {
     "apply": lambda Q, K, o: hf.attention_apply(Q, K, K, rows=slice(0, 8), **o),
     "stats": lambda Q, K, o: hf.attention_stats(Q, K, **o),
     "describe": lambda Q, K, o: hf.describe(Q, K, per_row=1, shares=(), **o),
-    "sparsify": lambda Q, K, o: hf.sparsify(
-        Q=Q.reshape(-1, Q.shape[-1]), K=K[0, 0], per_row=1, **o
-    ),
+    "sparsify": lambda Q, K, o: hf.sparsify(Q.reshape(-1, Q.shape[-1]), K[0, 0], per_row=1, **o),
 }
 
 

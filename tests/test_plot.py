@@ -85,7 +85,7 @@ def test_tiles_of_all_that_holds_a_matrix():
     Q, K = RNG.standard_normal((2, 12, 4))
     attention = hf.Attention(Q, K, mask="causal")
     soft = hf.fit_soft(attention, 2)
-    sparsified = hf.sparsify(Q=Q, K=K, mask="causal", per_row=2)
+    sparsified = hf.sparsify(Q, K, mask="causal", per_row=2)
     target = hf.Target(hf.patterns.band(12, 1))
     head = hf.fit(target, 4, rng=0)
     for holder, matrix in (

@@ -105,7 +105,7 @@ def test_sparsify_takes_positions():
     rng = RNG(3)
     Q, K = rng.standard_normal((2, 40, 6))
     for position in ("rope", ("alibi", 0.3)):
-        streamed = hf.sparsify(Q=Q, K=K, position=position, per_row=3, per_column=4)
+        streamed = hf.sparsify(Q, K, position=position, per_row=3, per_column=4)
         matrix = hf.attention_matrix(Q, K, position=position)
         dense = hf.sparsify(matrix, per_row=3, per_column=4)
         np.testing.assert_array_equal(streamed.matrix.indices, dense.matrix.indices)

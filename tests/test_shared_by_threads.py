@@ -97,7 +97,7 @@ SHAREABLE: dict[str, tuple[Callable[[], Any], Callable[[Any], list[Any]]]] = {
             hf.fit(PATTERN, 9, leak=0.1, distortion=0.2, rng=1).Q,
             hf.fit(PATTERN, 400, method="projection", rng=1, leak=0.4, distortion=9.0).Q,
             hf.patterns.random_regular(200, 5, rng=3).indices,
-            hf.sparsify(Q=Q, K=K, per_row=4).matrix.data,
+            hf.sparsify(Q, K, per_row=4).matrix.data,
             hf.describe(Q, K).statement(),
         ],
     ),

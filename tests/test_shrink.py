@@ -211,7 +211,7 @@ def test_keeps_the_pattern(name, sink):
         curve_dims=(4,), time_limit=4, num_threads=2,
     )  # fmt: skip
     A = result.sparsified.matrix
-    again = hf.sparsify(Q=Q, K=K, mask="causal", per_row=4, mass=0.9)
+    again = hf.sparsify(Q, K, mask="causal", per_row=4, mass=0.9)
     assert (again.matrix != A).nnz == 0
     assert result.reached
     assert result.dim < Q.shape[1]
@@ -473,7 +473,7 @@ def test_heads_refused():
         hf.shrink(np.full((8, 4), np.nan), Q)
     with pytest.raises(hf.InputError, match="give Q and K"):
         hf.shrink(Q)
-    with pytest.raises(hf.InputError, match="Attention with its own"):
+    with pytest.raises(hf.InputError, match="an Attention, which has its own"):
         hf.shrink(hf.Attention(Q, Q), Q)
     head = hf.Attention(Q, Q)
     A = np.eye(8)

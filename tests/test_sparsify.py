@@ -153,7 +153,7 @@ def test_logits_are_streamed_to_the_same_pattern(setting, dtype, mask):
     lost = np.flatnonzero(share.any(axis=1) & ~taken.any(axis=1))
     taken[lost, share[lost].argmax(axis=1)] = True
     results = [
-        hf.sparsify(Q=Q, K=K, mask=given_mask, on_empty="keep-max", num_threads=threads, **options)
+        hf.sparsify(Q, K, mask=given_mask, on_empty="keep-max", num_threads=threads, **options)
         for threads in (1, 2, 3)
     ]
     check(results[0], taken, share)
@@ -169,7 +169,7 @@ def test_rows_that_want_the_same_columns_are_read_again_until_all_is_given_out(n
     # Every row ranks the columns alike, so nearly all candidates are refused.
     Q = np.linspace(1, 2, n)[:, None]
     K = np.linspace(-3, 3, n)[:, None]
-    kept = hf.sparsify(Q=Q, K=K, scale=1.0, per_row=1, per_column=1)
+    kept = hf.sparsify(Q, K, scale=1.0, per_row=1, per_column=1)
     assert kept.matrix.nnz == n
     assert kept.per_column == 1
     share = hf.attention_matrix(Q, K, scale=1.0)
@@ -179,7 +179,7 @@ def test_rows_that_want_the_same_columns_are_read_again_until_all_is_given_out(n
 def test_mass_alone_keeps_as_few_entries_as_the_statistics_count():
     rng = RNG(3)
     Q, K = rng.standard_normal((2, 200, 8))
-    kept = hf.sparsify(Q=Q, K=K, mass=0.9)
+    kept = hf.sparsify(Q, K, mass=0.9)
     count = hf.attention_stats(Q, K, shares=(0.9,)).keys_for_share[:, 0]
     np.testing.assert_array_equal(np.diff(kept.matrix.indptr), count)
     assert kept.tv_worst <= 0.1 + 1e-9
@@ -189,7 +189,7 @@ def test_mass_alone_keeps_as_few_entries_as_the_statistics_count():
 def test_free_columns_agree_with_topk():
     rng = RNG(4)
     Q, K = rng.standard_normal((2, 150, 8), dtype=np.float32)
-    kept = hf.sparsify(Q=Q, K=K, per_row=5, mask="causal")
+    kept = hf.sparsify(Q, K, per_row=5, mask="causal")
     top = hf.attention_topk(Q, K, 5, mask="causal", renormalize=True)
     np.testing.assert_array_equal(kept.matrix.indices, top.indices)
     np.testing.assert_allclose(kept.matrix.data, top.data, rtol=1e-5)
@@ -240,8 +240,8 @@ def test_padding_keys_are_never_kept():
     rng = RNG(10)
     Q, K = rng.standard_normal((2, 40, 4))
     K[25:] = np.nan
-    kept = hf.sparsify(Q=Q, K=K, key_lengths=25, per_row=4, per_column=9)
-    alone = hf.sparsify(Q=Q, K=K[:25], per_row=4, per_column=9)
+    kept = hf.sparsify(Q, K, key_lengths=25, per_row=4, per_column=9)
+    alone = hf.sparsify(Q, K[:25], per_row=4, per_column=9)
     assert kept.matrix.shape == (40, 40)
     np.testing.assert_array_equal(kept.matrix.indices, alone.matrix.indices)
 
@@ -251,7 +251,7 @@ def test_streamed_logits_keep_the_bounds_whatever_the_shape(n, m, per_row, per_c
     rng = RNG(abs(seed))
     Q, K = 3 * rng.standard_normal((n, 3)), rng.standard_normal((m, 3))
     share = hf.attention_matrix(Q, K)
-    kept = hf.sparsify(Q=Q, K=K, per_row=per_row, per_column=per_column, on_empty="keep-max")
+    kept = hf.sparsify(Q, K, per_row=per_row, per_column=per_column, on_empty="keep-max")
     taken = slow_greedy(share, share, per_row, per_column)
     lost = np.flatnonzero(~taken.any(axis=1))
     taken[lost, share[lost].argmax(axis=1)] = True
@@ -261,7 +261,7 @@ def test_streamed_logits_keep_the_bounds_whatever_the_shape(n, m, per_row, per_c
 def test_a_pattern_from_real_logits_is_a_target():
     rng = RNG(6)
     Q, K = rng.standard_normal((2, 60, 4))
-    kept = hf.sparsify(Q=Q, K=K, per_row=4, per_column=6)
+    kept = hf.sparsify(Q, K, per_row=4, per_column=6)
     target = hf.Target(kept.matrix)
     assert target.per_row <= 4
     assert target.per_column == kept.per_column <= 6
@@ -272,10 +272,10 @@ def test_attention_objects_bring_their_settings():
     Q, K = rng.standard_normal((2, 30, 4))
     attention = hf.Attention(Q, K, scale=0.7, mask="causal")
     a = hf.sparsify(attention, per_row=3)
-    b = hf.sparsify(Q=Q, K=K, scale=0.7, mask="causal", per_row=3)
+    b = hf.sparsify(Q, K, scale=0.7, mask="causal", per_row=3)
     assert (a.matrix != b.matrix).nnz == 0
     with pytest.raises(InputError, match="its own"):
-        hf.sparsify(attention, mask="causal", per_row=3)
+        hf.sparsify(attention, mask=("window", 3), per_row=3)
 
 
 def test_memory_is_far_below_the_matrix():
@@ -284,9 +284,9 @@ def test_memory_is_far_below_the_matrix():
         import resource, numpy as np, headfit as hf
         rng = np.random.default_rng(0)
         Q, K = rng.standard_normal((2, 12000, 4), dtype=np.float32)
-        hf.sparsify(Q=Q[:50], K=K[:50], per_row=2, per_column=2)
+        hf.sparsify(Q[:50], K[:50], per_row=2, per_column=2)
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        hf.sparsify(Q=Q, K=K, per_row=4, per_column=4, on_empty="keep-max")
+        hf.sparsify(Q, K, per_row=4, per_column=4, on_empty="keep-max")
         print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - peak)
     """
     out = subprocess.run(
@@ -392,13 +392,13 @@ def test_exact_agrees_with_the_whole_linear_programme(seed):
         bounds=(0, 1),
         method="highs",
     ).fun
-    exact = hf.sparsify(Q=Q, K=K, mask=mask, method="exact", **options)
+    exact = hf.sparsify(Q, K, mask=mask, method="exact", **options)
     assert weight(exact, share) == pytest.approx(best, abs=1e-8)
     assert exact.per_column <= 6
     assert exact.per_row <= 3
     kept = np.where(exact.matrix.toarray() > 0, share, 0).sum(axis=1)
     np.testing.assert_allclose(exact.dropped_mass, 1 - kept, atol=1e-12)
-    greedy = hf.sparsify(Q=Q, K=K, mask=mask, **options)
+    greedy = hf.sparsify(Q, K, mask=mask, **options)
     assert best / 2 <= weight(greedy, share) <= best + 1e-9
     again = hf.sparsify(share, method="exact", **options)
     assert weight(again, share) == pytest.approx(best, abs=1e-8)
@@ -426,7 +426,7 @@ def test_a_row_that_loses_everything_is_named_or_keeps_its_largest(method):
 def test_empty_rows_of_a_mask_stay_empty():
     mask = np.ones((4, 4), bool)
     mask[2] = False
-    kept = hf.sparsify(Q=np.ones((4, 2)), K=np.ones((4, 2)), mask=mask, per_row=2)
+    kept = hf.sparsify(np.ones((4, 2)), np.ones((4, 2)), mask=mask, per_row=2)
     assert np.diff(kept.matrix.indptr).tolist() == [2, 2, 0, 2]
     np.testing.assert_allclose(kept.dropped_mass, [0.5, 0.5, 0.0, 0.5], rtol=1e-12)
 
@@ -448,8 +448,8 @@ def test_empty_rows_of_a_mask_stay_empty():
         ({"per_row": 1, "exempt_columns": [3]}, r"exempt_columns must lie in 0 ... 2; got 3"),
         ({"per_row": 1, "exempt_columns": [-1]}, "exempt_columns"),
         ({"per_row": 1, "exempt_columns": [0.5]}, "exempt_columns"),
-        ({"per_row": 1, "scale": 2.0}, "scale goes with Q and K"),
-        ({"per_row": 1, "Q": np.ones((3, 1))}, "Q goes with Q and K"),
+        ({"per_row": 1, "scale": 2.0}, "scale goes with queries and keys"),
+        ({"per_row": 1, "bias": np.ones((3, 3))}, "bias goes with queries and keys"),
         ({"per_row": 1, "mass": 0.5, "per_column": 1, "method": "exact"}, "mass must be None"),
         ({"per_row": 1, "mask": np.ones((2, 2), bool)}, "mask must broadcast"),
     ],
@@ -474,16 +474,16 @@ def test_bad_entries_of_a_matrix_are_named(bad, sparse):
 
 def test_bad_logits_and_shapes_are_named():
     Q = np.ones((3, 2))
-    with pytest.raises(InputError, match="give M, or both"):
-        hf.sparsify(Q=Q, per_row=1)
+    with pytest.raises(InputError, match="give Q and K, or an Attention"):
+        hf.sparsify(None, Q, per_row=1)
     with pytest.raises(InputError, match="one head at a time"):
-        hf.sparsify(Q=np.ones((2, 3, 2)), K=Q, per_row=1)
+        hf.sparsify(np.ones((2, 3, 2)), Q, per_row=1)
     with pytest.raises(InputError, match="rows and columns"):
         hf.sparsify(np.ones((0, 3)), per_row=1)
     with pytest.raises(InputError, match="M must be a matrix"):
         hf.sparsify(np.ones((2, 3, 3)), per_row=1)
     with pytest.raises(NonFiniteError, match="Q must be finite"):
-        hf.sparsify(Q=np.where(np.eye(3, 2) > 0, np.nan, 1), K=Q, per_row=1)
+        hf.sparsify(np.where(np.eye(3, 2) > 0, np.nan, 1), Q, per_row=1)
     side = int(np.sqrt(EXACT_LIMIT)) + 1
     with pytest.raises(InputError, match="exact"):
         hf.sparsify(sp.eye_array(side).tocsr(), per_row=1, per_column=1, method="exact")

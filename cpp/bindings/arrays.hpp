@@ -9,10 +9,10 @@
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
+#include "headfit/attention/attention.hpp"
 #include "headfit/base/errors.hpp"
 #include "headfit/base/standard_arithmetic.hpp"
 #include "headfit/base/threads.hpp"
-#include "headfit/scores/attention.hpp"
 
 namespace headfit::python {
 
@@ -104,7 +104,7 @@ auto compute_in(bool doubles, F&& f) {
 // Every function of the module computes in standard arithmetic, whatever its caller has asked for.
 using Standard = py::call_guard<StandardArithmetic>;
 
-void bind_scores(py::module_& m);
+void bind_attention(py::module_& m);
 void bind_pattern(py::module_& m);
 void bind_construct(py::module_& m);
 void bind_soft(py::module_& m);

@@ -1,9 +1,9 @@
-#include "headfit/construct/projection.hpp"
+#include "headfit/projection/projection.hpp"
 
-#include "headfit/construct/face_reports.hpp"
-#include "headfit/construct/learned.hpp"
-#include "headfit/construct/max_margin.hpp"
 #include "formats.hpp"
+#include "headfit/learned/fit_learned.hpp"
+#include "headfit/max_margin/face_reports.hpp"
+#include "headfit/max_margin/max_margin.hpp"
 #include "logits.hpp"
 #include "targets.hpp"
 

@@ -58,7 +58,7 @@ PYBIND11_MODULE(HEADFIT_MODULE, m) {
       .def(py::init<>())
       .def("__enter__", &ArithmeticContext::enter)
       .def("__exit__", &ArithmeticContext::exit);
-  bind_scores(m);
+  bind_attention(m);
   bind_pattern(m);
   bind_construct(m);
   bind_soft(m);

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "headfit/certify/certificate.hpp"
-#include "headfit/construct/projection.hpp"
+#include "headfit/projection/projection.hpp"
 
 using namespace headfit;
 

@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "check.hpp"
-#include "headfit/base/random.hpp"
-#include "headfit/scores/attention.hpp"
+#include "headfit/attention/attention.hpp"
+#include "headfit/random/philox.hpp"
 
 namespace headfit::test {
 

@@ -4,9 +4,9 @@
 #include <cmath>
 #include <vector>
 
-#include "headfit/base/random.hpp"
 #include "headfit/pattern/regular.hpp"
 #include "headfit/pattern/target.hpp"
+#include "headfit/random/philox.hpp"
 
 namespace headfit::test {
 

@@ -9,9 +9,9 @@
 
 #include "check.hpp"
 #include "headfit/certify/certificate.hpp"
-#include "headfit/construct/max_margin.hpp"
-#include "headfit/construct/projection.hpp"
 #include "headfit/learned/descent.hpp"
+#include "headfit/max_margin/max_margin.hpp"
+#include "headfit/projection/projection.hpp"
 #include "problem.hpp"
 #include "sample.hpp"
 
@@ -144,9 +144,9 @@ TEST(rows_of_a_certificate_allocate_nothing) {
 TEST(steps_of_a_descent_allocate_nothing) {
   using namespace headfit::learned;
   const OwnedTarget target = regular_target(300, 4, 2);
-  const Wanted wanted(target.view(), 0.05, 0.1);
-  const Recipe recipe = Recipe::for_rows(300, wanted.mean_support(), 0.1);
-  Descent descent(wanted, Mask{}, 9, recipe, 1, std::numeric_limits<float>::infinity(), here);
+  const Requirements required(target.view(), 0.05, 0.1);
+  const Recipe recipe = Recipe::for_rows(300, required.mean_support(), 0.1);
+  Descent descent(required, Mask{}, 9, recipe, 1, std::numeric_limits<float>::infinity(), here);
   const auto steps = [&](int count) {
     for (int step = 0; step < count; ++step) descent.step(0.05f);
   };

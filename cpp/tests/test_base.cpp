@@ -6,8 +6,8 @@
 
 #include "check.hpp"
 #include "headfit/base/number_format.hpp"
-#include "headfit/base/random.hpp"
 #include "headfit/base/threads.hpp"
+#include "headfit/random/philox.hpp"
 
 using namespace headfit;
 

@@ -3,7 +3,7 @@
 #include "headfit/certify/certificate.hpp"
 #include "headfit/certify/product_errors.hpp"
 #include "headfit/certify/rounding.hpp"
-#include "headfit/construct/projection.hpp"
+#include "headfit/projection/projection.hpp"
 #include "problem.hpp"
 #include "sample.hpp"
 

@@ -5,7 +5,7 @@
 #include <thread>
 
 #include "check.hpp"
-#include "headfit/construct/learned.hpp"
+#include "headfit/learned/fit_learned.hpp"
 #include "headfit/learned/gradient.hpp"
 #include "headfit/learned/start.hpp"
 #include "problem.hpp"
@@ -24,24 +24,24 @@ const double distortion = std::expm1(0.1);
 struct Scanned {
   OwnedTarget target;
   Mask mask;
-  Wanted wanted;
+  Requirements required;
   PaddedRows q, k;
   Lists lists;
   RowChecks checks;
   Philox random{3};
 
   Scanned(OwnedTarget t, const Mask& m, Index dim, int cap, int threads = 1)
-      : target(std::move(t)), mask(m), wanted(target.view(), leak, distortion),
-        q(wanted.n(), dim), k(q), lists(wanted, cap), checks(wanted.n()) {
-    random_start(wanted, random, 0, q, k);
+      : target(std::move(t)), mask(m), required(target.view(), leak, distortion),
+        q(required.n(), dim), k(q), lists(required, cap), checks(required.n()) {
+    random_start(required, random, 0, q, k);
     scan(0, threads);
   }
   Scanned(const Scanned&) = delete;  // the lists point at what is wanted
   Scanned& operator=(const Scanned&) = delete;
 
-  void scan(Index number, int threads, Index apart = 1) {
+  void scan(Index number, int threads, Index column_step = 1) {
     const Run run{threads, {}};
-    scan_near({wanted, q, k, random, number, lists, checks, apart}, mask, run);
+    scan_near({required, q, k, random, number, lists, checks, column_step}, mask, run);
     lists.transpose(run);
   }
 
@@ -75,9 +75,9 @@ struct Scanned {
     const double hinge = centre + smallest + std::log(leak) - std::log1p(distortion);
     r.limit = std::min(hinge - static_cast<double>(list_slack), lowest + std::log(leak));
     r.deficit = high - low - std::log1p(distortion);
-    for (Index j = 0; j < wanted.n(); ++j) {
+    for (Index j = 0; j < required.n(); ++j) {
       if (std::count(columns.begin(), columns.end(), static_cast<Column>(j)) ||
-          !mask.allows(0, i, j, wanted.n(), wanted.n())) {
+          !mask.allows(0, i, j, required.n(), required.n())) {
         continue;
       }
       r.loss += std::pow(std::max(0.0, logit(i, j) - hinge), 2) / 2;
@@ -87,7 +87,7 @@ struct Scanned {
   }
   double loss() const {
     double sum = 0;
-    for (Index i = 0; i < wanted.n(); ++i) sum += row(i).loss;
+    for (Index i = 0; i < required.n(); ++i) sum += row(i).loss;
     return sum;
   }
 };
@@ -129,7 +129,7 @@ Index rows_outside(const OwnedTarget& t, const Mask& mask, const LearnedResult& 
   Scanned state(t, mask, r.q.cols(), 24);
   given_start(heads_of(r.q)[0], heads_of(r.k)[0], state.random, state.q, state.k);
   Index outside = 0;
-  for (Index i = 0; i < state.wanted.n(); ++i) outside += state.row(i).deficit > 0;
+  for (Index i = 0; i < state.required.n(); ++i) outside += state.row(i).deficit > 0;
   return outside;
 }
 
@@ -144,8 +144,8 @@ void check_same(const LearnedResult& a, const LearnedResult& b) {
 TEST(gradient_is_that_of_the_loss) {
   for (const Mask& mask : {Mask{}, causal()}) {
     Scanned state(causal_target(23), mask, 3, 64);
-    Gradient gradient(state.wanted, state.lists);
-    RowScratch scratch(3, state.wanted.largest_support());
+    Gradient gradient(state.required, state.lists);
+    RowScratch scratch(3, state.required.largest_support());
     Matrix<double> dq(23, 3), dk(23, 3);
     double loss = 0;
     for (Index i = 0; i < 23; ++i) {
@@ -193,7 +193,7 @@ TEST(lists_hold_what_is_near_and_deficits_are_exact) {
         }
         CHECK(static_cast<Index>(listed.size()) == state.lists.size(i));
         CHECK(state.lists.share(i) == 1);
-        const auto support = state.wanted.support(i);
+        const auto support = state.required.support(i);
         const std::set<Column> inside(support.begin(), support.end());
         for (Index j = 0; j < n; ++j) {
           const bool is_allowed = mask.allows(0, i, j, n, n);
@@ -210,27 +210,27 @@ TEST(lists_hold_what_is_near_and_deficits_are_exact) {
 
 TEST(some_columns_stand_for_all) {
   for (const Index n : {31, 300}) {
-    for (const Index apart : {2, 7}) {
+    for (const Index column_step : {2, 7}) {
       Scanned state(regular_target(n, 4, 2), {}, 4, 400);
-      state.scan(1, 2, apart);
-      // Row i has looked at the columns i + shift, modulo `apart`, whatever the shift.
-      std::vector<Index> agrees(static_cast<std::size_t>(apart), 0);
+      state.scan(1, 2, column_step);
+      // Row i has looked at the columns i + shift, modulo `column_step`, whatever the shift.
+      std::vector<Index> agrees(static_cast<std::size_t>(column_step), 0);
       for (Index i = 0; i < n; ++i) {
         const double limit = state.row(i).limit;
-        const auto support = state.wanted.support(i);
+        const auto support = state.required.support(i);
         std::set<Column> listed;
         const Index size = state.lists.size(i);
         for (Index e = static_cast<Index>(support.size()); e < size; ++e) {
           listed.insert(state.lists.column(static_cast<Entry>(state.lists.first(i) + e)));
         }
-        CHECK(state.lists.hits(i) == static_cast<Index>(listed.size()) * apart);
-        if (!listed.empty()) CHECK(state.lists.share(i) == static_cast<float>(apart));
-        for (Index shift = 0; shift < apart; ++shift) {
+        CHECK(state.lists.hits(i) == static_cast<Index>(listed.size()) * column_step);
+        if (!listed.empty()) CHECK(state.lists.share(i) == static_cast<float>(column_step));
+        for (Index shift = 0; shift < column_step; ++shift) {
           bool agree = true;
           for (Index j = 0; j < n; ++j) {
             const auto column = static_cast<Column>(j);
             const bool is_listed = listed.count(column) > 0;
-            const bool is_seen = (i + shift - j) % apart == 0;
+            const bool is_seen = (i + shift - j) % column_step == 0;
             const bool is_inside = std::count(support.begin(), support.end(), column) > 0;
             const double over = state.logit(i, j) - limit;
             const bool sure = std::abs(over) > 1e-3;

@@ -14,18 +14,18 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from headfit import bounds, errors, patterns
-from headfit._attention.attention import (
-    Attention,
-    AttentionStats,
+from headfit._attention.attention import Attention
+from headfit._attention.describe import HeadTable, describe
+from headfit._attention.functions import (
     attention_apply,
     attention_logits,
     attention_matrix,
     attention_stats,
     attention_topk,
 )
-from headfit._attention.describe import HeadTable, describe
 from headfit._attention.module import SelfAttention, random_rotation
 from headfit._attention.sparsify import Sparsified, sparsify
+from headfit._attention.stats import AttentionStats
 from headfit._base.configuration import Config, config
 from headfit._base.tolerances import Tolerances
 from headfit._base.version import VERSION as __version__

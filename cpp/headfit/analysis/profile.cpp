@@ -3,10 +3,10 @@
 #include <atomic>
 
 #include "headfit/analysis/exact_sums.hpp"
-#include "headfit/scores/softmax_row.hpp"
-#include "headfit/scores/stream.hpp"
-#include "headfit/scores/whole_rows.hpp"
-#include "headfit/sparsify/best_of_row.hpp"
+#include "headfit/attention/best_of_row.hpp"
+#include "headfit/attention/softmax_row.hpp"
+#include "headfit/logits/stream.hpp"
+#include "headfit/logits/whole_rows.hpp"
 
 namespace headfit {
 namespace {
@@ -120,7 +120,7 @@ class ProfileFold : public WholeRows<T> {
   ExactSums& columns_;
   ExactSums& offsets_;
   BestOfRow<T> best_;
-  RowList list_;
+  BestEntries list_;
   std::vector<double> column_terms_, offset_terms_;
 };
 

@@ -3,7 +3,7 @@
 #pragma once
 
 #include "headfit/base/threads.hpp"
-#include "headfit/scores/source.hpp"
+#include "headfit/logits/source.hpp"
 
 namespace headfit {
 

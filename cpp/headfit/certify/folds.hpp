@@ -3,11 +3,11 @@
 
 #include <bit>
 
+#include "headfit/attention/softmax_row.hpp"
 #include "headfit/certify/judge.hpp"
 #include "headfit/certify/support.hpp"
+#include "headfit/logits/stream.hpp"
 #include "headfit/pattern/support_cursor.hpp"
-#include "headfit/scores/softmax_row.hpp"
-#include "headfit/scores/stream.hpp"
 
 namespace headfit::detail {
 

@@ -2,7 +2,7 @@
 // queries X W_Q: what a certificate needs to speak of the exact product.
 #pragma once
 
-#include "headfit/scores/heads.hpp"
+#include "headfit/logits/heads.hpp"
 
 namespace headfit {
 

@@ -5,7 +5,7 @@
 #include "headfit/base/checkpoint.hpp"
 #include "headfit/certify/certificate.hpp"
 #include "headfit/certify/rounding.hpp"
-#include "headfit/scores/pack.hpp"
+#include "headfit/logits/pack.hpp"
 
 namespace headfit::detail {
 

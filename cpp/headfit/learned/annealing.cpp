@@ -22,12 +22,12 @@ Annealing::Annealing(const Target& target, const Mask& mask, const LearnedOption
     : options_(options),
       limit_(options.time_limit),
       run_(timed(run)),
-      wanted_(target, options.leak, options.distortion, options.max_logit),
-      recipe_(Recipe::for_rows(wanted_.n(), wanted_.mean_support(), options.distortion)),
-      descent_(wanted_, mask, options.dim, recipe_, options.seed, radius_for(options.max_norm),
+      required_(target, options.leak, options.distortion, options.max_logit),
+      recipe_(Recipe::for_rows(required_.n(), required_.mean_support(), options.distortion)),
+      descent_(required_, mask, options.dim, recipe_, options.seed, radius_for(options.max_norm),
                run_) {
-  last_ = {wanted_.n(), wanted_.n(), std::numeric_limits<float>::infinity()};
-  if (options.format) wanted_.reserve(reserve_);
+  last_ = {required_.n(), required_.n(), std::numeric_limits<float>::infinity()};
+  if (options.format) required_.reserve(reserve_);
 }
 
 // Steps and scans of many rows take long: the time limit ends them where they are.
@@ -56,7 +56,7 @@ LearnedResult Annealing::run() {
   }
   result_.q = descent_.q().matrix();
   result_.k = descent_.k().matrix();
-  for (Index i = 0; i < wanted_.n(); ++i) {
+  for (Index i = 0; i < required_.n(); ++i) {
     if (!descent_.meets(i)) result_.failed_rows.push_back(i);
   }
   result_.worst_deficit = static_cast<double>(last_.worst_deficit);
@@ -65,14 +65,14 @@ LearnedResult Annealing::run() {
 }
 
 Annealing::Outcome Annealing::search() {
-  Outcome outcome = options_.init_q ? from_given_start() : Outcome::Left;
+  Outcome outcome = options_.init_q ? from_given_start() : Outcome::RowsLeft;
   Index first_hold = options_.first_hold;
-  for (Index number = 0; outcome == Outcome::Left; ++number) {
+  for (Index number = 0; outcome == Outcome::RowsLeft; ++number) {
     const Index roundings = result_.roundings;
     outcome = from_random_start(number, first_hold);
-    if (options_.format && outcome == Outcome::Left && result_.roundings == roundings) {
+    if (options_.format && outcome == Outcome::RowsLeft && result_.roundings == roundings) {
       reserve_ *= reserve_decay;
-      wanted_.reserve(reserve_);
+      required_.reserve(reserve_);
     }
     first_hold = first_hold * 5 / 2;
   }
@@ -98,14 +98,14 @@ Annealing::Outcome Annealing::from_random_start(Index number, Index first_hold) 
   Index from = 0;
   for (Index to = std::min(first_look, first_hold);; to = longer(to)) {
     Outcome outcome = hold(from, to);
-    if (outcome != Outcome::Left) return outcome;
+    if (outcome != Outcome::RowsLeft) return outcome;
     from = to;
-    const double hits = descent_.hits_a_place();
+    const double hits = descent_.hits_per_slot();
     if (hits > most_hits(to, first_hold) && to < last) continue;
     const Places held = descent_.places();
     const bool is_ample = to <= brief_hold && hits <= ample_hits;
     outcome = settle(recipe_.held_length(to - 1), is_ample ? ample_quench : quench_steps);
-    if (outcome != Outcome::Left || to >= last) return outcome;
+    if (outcome != Outcome::RowsLeft || to >= last) return outcome;
     descent_.go_to(held);
     to = std::max(to, std::min(brief_hold, first_hold));  // a brief hold is quenched once
   }
@@ -121,12 +121,12 @@ Annealing::Outcome Annealing::hold(Index from, Index to) {
   for (Index t = from; t < to; ++t) {
     if (t == from || t % scan_every == 0 || t < scan_always) {
       const Outcome outcome = list_anew(true);
-      if (outcome != Outcome::Left) return stored(outcome);
+      if (outcome != Outcome::RowsLeft) return stored(outcome);
     }
     descent_.step(recipe_.held_length(t));
     ++result_.steps;
   }
-  return Outcome::Left;
+  return Outcome::RowsLeft;
 }
 
 // An anneal, and reheats with raised weights, which free the hard rows where they are few.
@@ -134,7 +134,7 @@ Annealing::Outcome Annealing::settle(float length, Index steps) {
   constexpr Index most_reheats = 6, surely = 3;
   ++result_.quenches;
   Outcome outcome = stored(anneal(length, steps));
-  for (Index again = 0; outcome == Outcome::Left && again < most_reheats; ++again) {
+  for (Index again = 0; outcome == Outcome::RowsLeft && again < most_reheats; ++again) {
     const Index before = last_.rows_left;
     if (!few_are_hard()) break;
     outcome = stored(anneal(reheat_length, reheat_steps));
@@ -164,7 +164,7 @@ Annealing::Outcome Annealing::store() {
     descent_.step_queries(recipe_.falling_length(first, t, settling));
     ++result_.steps;
   }
-  wanted_.reserve(0);
+  required_.reserve(0);
   scan();
   const Grid grid{*options_.format, options_.query_unit};
   descent_.round_queries(grid, true);
@@ -175,10 +175,10 @@ Annealing::Outcome Annealing::store() {
   }
   if (last_.rows_left == 0) return Outcome::Met;
   reserve_ = std::min(reserve_ * reserve_growth, reserve_cap);
-  wanted_.reserve(reserve_);
+  required_.reserve(reserve_);
   descent_.go_to(found);
   scan();
-  return must_stop() ? Outcome::Stopped : Outcome::Left;
+  return must_stop() ? Outcome::Stopped : Outcome::RowsLeft;
 }
 
 // Step lengths fall exponentially. Ends early when nothing but hard rows is left and steps
@@ -186,14 +186,14 @@ Annealing::Outcome Annealing::store() {
 Annealing::Outcome Annealing::anneal(float first, Index steps) {
   constexpr float too_short = 2e-3f;
   Index next_scan = 0;
-  Index listed_failures = wanted_.n();
+  Index listed_failures = required_.n();
   for (Index t = 0; t < steps; ++t) {
     const float length = recipe_.falling_length(first, t, steps);
     if (t >= next_scan || listed_failures == 0) {
       const Outcome outcome = list_anew(true);
-      if (outcome != Outcome::Left) return outcome;
+      if (outcome != Outcome::RowsLeft) return outcome;
       if (length < too_short && last_.hard_rows > 0 && last_.rows_left <= 2 * last_.hard_rows) {
-        return Outcome::Left;
+        return Outcome::RowsLeft;
       }
       if (few_are_hard()) descent_.reweight();
       const auto lifetime = static_cast<Index>(list_lifetime / length);
@@ -211,7 +211,7 @@ Annealing::Outcome Annealing::list_anew(bool hot) {
   if (last_.rows_left == 0) return Outcome::Met;
   if (must_stop()) return Outcome::Stopped;
   descent_.transpose_lists();
-  return Outcome::Left;
+  return Outcome::RowsLeft;
 }
 
 void Annealing::scan(bool hot) {
@@ -241,7 +241,7 @@ bool Annealing::must_stop() {
 }
 
 bool Annealing::few_are_hard() const {
-  return static_cast<float>(last_.hard_rows) < hard_share * static_cast<float>(wanted_.n());
+  return static_cast<float>(last_.hard_rows) < hard_share * static_cast<float>(required_.n());
 }
 
 }  // namespace headfit::learned

@@ -5,8 +5,8 @@
 
 #include <chrono>
 
-#include "headfit/construct/learned.hpp"
 #include "headfit/learned/descent.hpp"
+#include "headfit/learned/fit_learned.hpp"
 
 namespace headfit::learned {
 
@@ -17,7 +17,7 @@ class Annealing {
   LearnedResult run();
 
  private:
-  enum class Outcome { Met, Left, Stopped };  // rows are left
+  enum class Outcome { Met, RowsLeft, Stopped };
   using Clock = std::chrono::steady_clock;
   struct OutOfTime {};  // thrown by the poll, in the middle of whatever takes long
 
@@ -42,7 +42,7 @@ class Annealing {
   double limit_;  // seconds from then
   const Run run_;
   Clock::time_point polled_ = begun_;
-  Wanted wanted_;
+  Requirements required_;
   const Recipe recipe_;
   Descent descent_;
   ScanSummary last_;  // of the last scan

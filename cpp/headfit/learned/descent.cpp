@@ -7,30 +7,30 @@
 
 namespace headfit::learned {
 
-Descent::Descent(const Wanted& wanted, const Mask& mask, Index dim, const Recipe& recipe,
+Descent::Descent(const Requirements& required, const Mask& mask, Index dim, const Recipe& recipe,
                  std::uint64_t seed, float radius, const Run& run)
-    : wanted_(wanted),
+    : required_(required),
       run_(run),
       mask_(mask),
       random_(seed),
       radius_(radius),
-      q_(wanted.n(), dim),
+      q_(required.n(), dim),
       k_(q_),
       next_q_(q_),
-      query_steps_(wanted.n(), dim, recipe),
+      query_steps_(required.n(), dim, recipe),
       key_steps_(query_steps_),
-      lists_(wanted, recipe.list_cap),
-      gradient_(wanted, lists_),
-      checks_(wanted.n()),
-      weight_(static_cast<std::size_t>(wanted.n())),
+      lists_(required, recipe.list_cap),
+      gradient_(required, lists_),
+      checks_(required.n()),
+      weight_(static_cast<std::size_t>(required.n())),
       block_failures_(static_cast<std::size_t>(query_steps_.blocks())),
-      workers_(run.thread_count(wanted.n()), [&] {
-        return Worker{RowScratch(dim, wanted.largest_support()), LaneScratch(dim),
-                      GridRounding(dim, wanted.largest_support() + recipe.list_cap)};
+      workers_(run.thread_count(required.n()), [&] {
+        return Worker{RowScratch(dim, required.largest_support()), LaneScratch(dim),
+                      GridRounding(dim, required.largest_support() + recipe.list_cap)};
       }) {}
 
 void Descent::start_randomly(std::uint64_t attempt) {
-  random_start(wanted_, random_, attempt, q_, k_);
+  random_start(required_, random_, attempt, q_, k_);
   forget();
 }
 
@@ -48,21 +48,21 @@ void Descent::forget() {
 }
 
 ScanSummary Descent::scan_hot() {
-  if (!mask_.is_open() || wanted_.is_bounded()) return scan();
-  const Index most = std::clamp(wanted_.n() / least_part, Index(1), most_apart);
-  return scan_some(std::clamp(static_cast<Index>(hits_a_place()), Index(1), most));
+  if (!mask_.is_open() || required_.is_bounded()) return scan();
+  const Index most = std::clamp(required_.n() / least_part, Index(1), largest_column_step);
+  return scan_some(std::clamp(static_cast<Index>(hits_per_slot()), Index(1), most));
 }
 
-double Descent::hits_a_place() const {
+double Descent::hits_per_slot() const {
   double hits = 0;
-  for (Index i = 0; i < wanted_.n(); ++i) hits += static_cast<double>(lists_.hits(i));
-  return hits / static_cast<double>(wanted_.n() * lists_.cap());
+  for (Index i = 0; i < required_.n(); ++i) hits += static_cast<double>(lists_.hits(i));
+  return hits / static_cast<double>(required_.n() * lists_.cap());
 }
 
-ScanSummary Descent::scan_some(Index apart) {
-  scan_near({wanted_, q_, k_, random_, scans_, lists_, checks_, apart}, mask_, run_);
+ScanSummary Descent::scan_some(Index column_step) {
+  scan_near({required_, q_, k_, random_, scans_, lists_, checks_, column_step}, mask_, run_);
   ++scans_;
-  is_hot_ = apart > 1;
+  is_hot_ = column_step > 1;
   ScanSummary summary;
   for (const float deficit : checks_.deficit) {
     summary.rows_left += !(deficit <= 0);
@@ -111,28 +111,28 @@ void Descent::go_to(const Places& places) {
 }
 
 void Descent::round_keys(const Grid& grid) {
-  for_blocks(wanted_.n(), [&](Index i, Worker& w) {  // leaves the pulls that keys gather
+  for_blocks(required_.n(), [&](Index i, Worker& w) {  // leaves the pulls that keys gather
     gradient_.query(i, q_, k_, 1.0f, checks_.rounding[static_cast<std::size_t>(i)], w.row);
   });
-  for_blocks(wanted_.n(), [&](Index j, Worker& w) {
+  for_blocks(required_.n(), [&](Index j, Worker& w) {
     gradient_.key(j, q_, w.row);
     w.grid.nearest_plane(w.row.sums, grid, k_.row(j));
   });
 }
 
 void Descent::round_queries(const Grid& grid, bool all) {
-  for_blocks(wanted_.n(), [&](Index i, Worker& w) {
+  for_blocks(required_.n(), [&](Index i, Worker& w) {
     if (!all && meets(i)) return;
     const float rounding = checks_.rounding[static_cast<std::size_t>(i)];
     gradient_.query(i, q_, k_, 1.0f, rounding, w.row);
     if (all) w.grid.nearest_plane(w.row.sums, grid, q_.row(i));
-    w.grid.improve(wanted_, lists_, i, grid, k_, rounding, q_.row(i));
+    w.grid.improve(required_, lists_, i, grid, k_, rounding, q_.row(i));
   });
 }
 
 void Descent::query_block(Index block, float length, Worker& worker) {
   const Index first = block * lanes;
-  const Index count = std::min(lanes, wanted_.n() - first);
+  const Index count = std::min(lanes, required_.n() - first);
   Index failures = 0;
   for (Index lane = 0; lane < count; ++lane) {
     const Index i = first + lane;
@@ -150,7 +150,7 @@ void Descent::query_block(Index block, float length, Worker& worker) {
 
 void Descent::key_block(Index block, float length, Worker& worker) {
   const Index first = block * lanes;
-  const Index count = std::min(lanes, wanted_.n() - first);
+  const Index count = std::min(lanes, required_.n() - first);
   for (Index lane = 0; lane < count; ++lane) {
     gradient_.key(first + lane, q_, worker.row);
     worker.lane.take(k_.dim(), lane, worker.row.sums);

@@ -42,7 +42,7 @@ struct Places {
 class Descent {
  public:
   // Every query and every key stays within `radius`.
-  Descent(const Wanted& wanted, const Mask& mask, Index dim, const Recipe& recipe,
+  Descent(const Requirements& required, const Mask& mask, Index dim, const Recipe& recipe,
           std::uint64_t seed, float radius, const Run& run);
 
   // Both forget all averages, lists and weights.
@@ -74,7 +74,7 @@ class Descent {
 
   bool is_hot() const { return is_hot_; }
   // Columns near or above their row's limit at the last scan, for each place of a list.
-  double hits_a_place() const;
+  double hits_per_slot() const;
   const PaddedRows& q() const { return q_; }
   const PaddedRows& k() const { return k_; }
   bool meets(Index row) const { return checks_.deficit[static_cast<std::size_t>(row)] <= 0; }
@@ -87,14 +87,14 @@ class Descent {
   };
 
   void forget();
-  ScanSummary scan_some(Index apart);
+  ScanSummary scan_some(Index column_step);
   void query_block(Index block, float length, Worker& worker);
   void key_block(Index block, float length, Worker& worker);
   void move(PaddedRows& rows, Index first, Index count, const LaneScratch& lane) const;
   template <class Body>
   void for_blocks(Index count, const Body& body);
 
-  const Wanted& wanted_;
+  const Requirements& required_;
   const Run& run_;
   const Mask mask_;
   const Philox random_;

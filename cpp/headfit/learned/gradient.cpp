@@ -2,24 +2,24 @@
 
 namespace headfit::learned {
 
-Gradient::Gradient(const Wanted& wanted, const Lists& lists)
-    : wanted_(wanted),
+Gradient::Gradient(const Requirements& required, const Lists& lists)
+    : required_(required),
       lists_(lists),
-      force_(static_cast<std::size_t>(wanted.target().nonzeros() + wanted.n() * lists.cap())),
+      force_(static_cast<std::size_t>(required.target().nonzeros() + required.n() * lists.cap())),
       pull_(force_.size()) {}
 
 Gradient::QueryState Gradient::query(Index i, const PaddedRows& q, const PaddedRows& k,
                                      float weight, float rounding, RowScratch& scratch) {
   RowSums& sums = scratch.sums;
   sums.clear();
-  const auto support = wanted_.support(i);
+  const auto support = required_.support(i);
   if (support.empty()) return {0, true};
   const float inverse = 1.0f / static_cast<float>(support.size());
   float* mean = scratch.mean.data();
   std::fill(scratch.mean.begin(), scratch.mean.end(), 0.0f);
   for (const Column j : support) add_scaled(inverse, k.row(j), mean, k.width());
-  const SupportState state = wanted_.support_state(i, q.row(i), k, scratch.logits.data());
-  const float hinge = wanted_.hinge(i, state);
+  const SupportState state = required_.support_state(i, q.row(i), k, scratch.logits.data());
+  const float hinge = required_.hinge(i, state);
   const float share = lists_.share(i);
 
   const Entry first = lists_.first(i);
@@ -43,7 +43,7 @@ Gradient::QueryState Gradient::query(Index i, const PaddedRows& q, const PaddedR
     sums.add(key, mean, share * excess, share);
   }
   for (std::size_t a = 0; a < support.size(); ++a) {
-    const float residual = scratch.logits[a] - wanted_.log_weights(i)[a] - state.centre;
+    const float residual = scratch.logits[a] - required_.log_weights(i)[a] - state.centre;
     const auto e = static_cast<Entry>(first + a);
     loss += residual * residual;
     force_[e] = weight * (residual - inverse * hinge_sum);
@@ -54,15 +54,15 @@ Gradient::QueryState Gradient::query(Index i, const PaddedRows& q, const PaddedR
   sums.finish();
   const float slack = 2 * rounding;
   const bool in_bounds =
-      std::max(state.highest, -state.lowest) + slack <= wanted_.max_logit();
-  return {loss / 2, in_bounds && state.spread + slack <= wanted_.spread_limit() &&
-                        top + slack <= state.lowest - wanted_.log_inverse_leak()};
+      std::max(state.highest, -state.lowest) + slack <= required_.max_logit();
+  return {loss / 2, in_bounds && state.spread + slack <= required_.spread_limit() &&
+                        top + slack <= state.lowest - required_.log_inverse_leak()};
 }
 
 // What a logit beyond the bound of |logit| adds: it counts from zero, not from the support.
 float Gradient::bound_size(float logit, float pull_on_key, float share, const float* key, Entry e,
                            RowSums& sums) {
-  const float beyond = std::abs(logit) - wanted_.logit_hinge();
+  const float beyond = std::abs(logit) - required_.logit_hinge();
   if (!(beyond > 0)) return 0;
   const float force = std::copysign(beyond, logit);
   force_[e] += pull_on_key * force;

@@ -26,7 +26,7 @@ struct RowScratch {
 
 class Gradient {
  public:
-  Gradient(const Wanted& wanted, const Lists& lists);
+  Gradient(const Requirements& required, const Lists& lists);
 
   struct QueryState {
     float loss;
@@ -42,7 +42,7 @@ class Gradient {
   float bound_size(float logit, float pull_on_key, float share, const float* key, Entry e,
                    RowSums& sums);
 
-  const Wanted& wanted_;
+  const Requirements& required_;
   const Lists& lists_;
   std::vector<float> force_, pull_;  // of each entry: residual and curvature weight
 };

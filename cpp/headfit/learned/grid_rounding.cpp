@@ -29,10 +29,10 @@ void GridRounding::nearest_plane(const RowSums& sums, const Grid& grid, float* r
 }
 
 // The loss of the fit, of which only the listed columns are known, and the check of a scan.
-GridRounding::Standing GridRounding::standing(const Wanted& wanted, Index i, Index support,
+GridRounding::Standing GridRounding::standing(const Requirements& required, Index i, Index support,
                                               double share, double rounding) const {
   constexpr double infinity = std::numeric_limits<double>::infinity();
-  const float* log_weights = wanted.log_weights(i);
+  const float* log_weights = required.log_weights(i);
   double centre = 0, high = -infinity, low = infinity, lowest = infinity;
   for (Index a = 0; a < support; ++a) {
     const double s = trial_[static_cast<std::size_t>(a)];
@@ -42,9 +42,9 @@ GridRounding::Standing GridRounding::standing(const Wanted& wanted, Index i, Ind
     low = std::min(low, shifted);
     lowest = std::min(lowest, s);
   }
-  const double hinge = static_cast<double>(wanted.hinge(i, static_cast<float>(centre)));
+  const double hinge = static_cast<double>(required.hinge(i, static_cast<float>(centre)));
   const auto beyond_bound = [&](double logit) {
-    const auto largest = static_cast<double>(wanted.logit_hinge());
+    const auto largest = static_cast<double>(required.logit_hinge());
     const double beyond = std::max(0.0, std::abs(logit) - largest);
     return beyond * beyond;
   };
@@ -62,9 +62,9 @@ GridRounding::Standing GridRounding::standing(const Wanted& wanted, Index i, Ind
     size = std::max(size, std::abs(trial_[e]));
   }
   const bool meets =
-      size + rounding <= static_cast<double>(wanted.max_logit()) &&
-      high - low + 2 * rounding <= static_cast<double>(wanted.spread_limit()) &&
-      top + 2 * rounding <= lowest - static_cast<double>(wanted.log_inverse_leak());
+      size + rounding <= static_cast<double>(required.max_logit()) &&
+      high - low + 2 * rounding <= static_cast<double>(required.spread_limit()) &&
+      top + 2 * rounding <= lowest - static_cast<double>(required.log_inverse_leak());
   return {loss, meets};
 }
 
@@ -76,10 +76,11 @@ void GridRounding::shift(const Lists& lists, Index i, const PaddedRows& keys, co
   }
 }
 
-bool GridRounding::improve(const Wanted& wanted, const Lists& lists, Index i, const Grid& grid,
+bool GridRounding::improve(const Requirements& required, const Lists& lists, Index i,
+                           const Grid& grid,
                            const PaddedRows& keys, float rounding, float* query) {
   constexpr int most_sweeps = 20;
-  const Index support = wanted.support_size(i);
+  const Index support = required.support_size(i);
   if (support == 0) return true;
   const auto size = static_cast<std::size_t>(lists.size(i));
   logits_.resize(size);
@@ -89,13 +90,13 @@ bool GridRounding::improve(const Wanted& wanted, const Lists& lists, Index i, co
   }
   trial_ = logits_;
   const double share = static_cast<double>(lists.share(i));
-  Standing best = standing(wanted, i, support, share, static_cast<double>(rounding));
+  Standing best = standing(required, i, support, share, static_cast<double>(rounding));
 
   // One move, or two at once; kept when the loss falls.
   const auto try_moves = [&](std::span<const Move> moves) {
     trial_ = logits_;
     for (const Move& move : moves) shift(lists, i, keys, move);
-    const Standing now = standing(wanted, i, support, share, static_cast<double>(rounding));
+    const Standing now = standing(required, i, support, share, static_cast<double>(rounding));
     if (!(now.loss < best.loss)) return false;
     best = now;
     logits_ = trial_;

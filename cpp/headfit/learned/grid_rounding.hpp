@@ -33,7 +33,7 @@ class GridRounding {
   // Moves single coordinates and pairs of them to neighbouring grid points until the row meets
   // the tolerances, or no such move makes its loss fall. Whether it meets them then, as far as
   // its list tells.
-  bool improve(const Wanted& wanted, const Lists& lists, Index i, const Grid& grid,
+  bool improve(const Requirements& required, const Lists& lists, Index i, const Grid& grid,
                const PaddedRows& keys, float rounding, float* query);
 
  private:
@@ -45,7 +45,7 @@ class GridRounding {
     double loss;
     bool meets;
   };
-  Standing standing(const Wanted& wanted, Index i, Index support, double share,
+  Standing standing(const Requirements& required, Index i, Index support, double share,
                     double rounding) const;
   void shift(const Lists& lists, Index i, const PaddedRows& keys, const Move& move);
 

@@ -4,21 +4,21 @@
 
 namespace headfit::learned {
 
-Lists::Lists(const Wanted& wanted, int cap)
-    : wanted_(wanted),
+Lists::Lists(const Requirements& required, int cap)
+    : required_(required),
       cap_(cap),
-      size_(static_cast<std::size_t>(wanted.n())),
+      size_(static_cast<std::size_t>(required.n())),
       hits_(size_.size()),
       share_(size_.size(), 1.0f),
       column_start_(size_.size() + 1) {
-  const Index total = wanted.target().nonzeros() + wanted.n() * cap;
+  const Index total = required.target().nonzeros() + required.n() * cap;
   if (total > static_cast<Index>(std::numeric_limits<Entry>::max())) {
     throw InputError("A is too large to be learned: " + std::to_string(total) + " list entries");
   }
   column_.resize(static_cast<std::size_t>(total));
   sources_.resize(static_cast<std::size_t>(total));
-  for (Index i = 0; i < wanted.n(); ++i) {
-    std::copy(wanted.support(i).begin(), wanted.support(i).end(), column_.begin() + first(i));
+  for (Index i = 0; i < required.n(); ++i) {
+    std::copy(required.support(i).begin(), required.support(i).end(), column_.begin() + first(i));
   }
   forget();
 }

@@ -3,7 +3,7 @@
 #pragma once
 
 #include "headfit/base/threads.hpp"
-#include "headfit/learned/wanted.hpp"
+#include "headfit/learned/requirements.hpp"
 
 namespace headfit::learned {
 
@@ -12,12 +12,14 @@ using Entry = std::uint32_t;
 
 class Lists {
  public:
-  Lists(const Wanted& wanted, int cap);
+  Lists(const Requirements& required, int cap);
 
   Index n() const { return static_cast<Index>(size_.size()); }
   int cap() const { return cap_; }
   // Row i owns the entries first(i) ... first(i) + size(i) - 1, its support before the others.
-  Entry first(Index i) const { return static_cast<Entry>(wanted_.target().offsets[i] + i * cap_); }
+  Entry first(Index i) const {
+    return static_cast<Entry>(required_.target().offsets[i] + i * cap_);
+  }
   Index size(Index i) const { return size_[static_cast<std::size_t>(i)]; }
   Column column(Entry e) const { return column_[e]; }
   // Each listed entry off the support stands for this many.
@@ -26,10 +28,10 @@ class Lists {
   // looked at some columns only.
   Index hits(Index i) const { return hits_[static_cast<std::size_t>(i)]; }
 
-  Column* others(Index i) { return column_.data() + first(i) + wanted_.support_size(i); }
+  Column* others(Index i) { return column_.data() + first(i) + required_.support_size(i); }
   void set_others(Index i, Index listed, Index hits) {
     const auto at = static_cast<std::size_t>(i);
-    size_[at] = wanted_.support_size(i) + listed;
+    size_[at] = required_.support_size(i) + listed;
     hits_[at] = hits;
     share_[at] = listed > 0 ? static_cast<float>(hits) / static_cast<float>(listed) : 1.0f;
   }
@@ -48,7 +50,7 @@ class Lists {
   }
 
  private:
-  const Wanted& wanted_;
+  const Requirements& required_;
   int cap_;
   std::vector<Column> column_;
   std::vector<Index> size_, hits_;

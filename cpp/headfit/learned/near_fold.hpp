@@ -5,12 +5,12 @@
 #include <array>
 #include <limits>
 
-#include "headfit/base/random.hpp"
 #include "headfit/learned/even_sample.hpp"
 #include "headfit/learned/lists.hpp"
 #include "headfit/learned/recipe.hpp"
+#include "headfit/logits/stream.hpp"
 #include "headfit/pattern/support_cursor.hpp"
-#include "headfit/scores/stream.hpp"
+#include "headfit/random/philox.hpp"
 
 namespace headfit::learned {
 
@@ -25,14 +25,15 @@ struct RowChecks {
 
 // What a scan reads and where it writes.
 struct NearScan {
-  const Wanted& wanted;
+  const Requirements& required;
   const PaddedRows& q;
   const PaddedRows& k;
   const Philox& random;
   Index number;
   Lists& lists;
   RowChecks& checks;
-  Index apart = 1;  // rows look at every so many-th column, and take the others to be like these
+  // Each row looks at every column_step-th column only, and counts each for column_step of them.
+  Index column_step = 1;
 };
 
 // A scan's rows of one class look at the columns of another, so that all keys are seen by equally
@@ -45,7 +46,7 @@ struct ScanPart {
 class NearRows {
  public:
   NearRows(const NearScan& scan, const ScanPart& part, float largest_key)
-      : wanted_(scan.wanted), lists_(scan.lists), q_(scan.q), k_(scan.k),
+      : required_(scan.required), lists_(scan.lists), q_(scan.q), k_(scan.k),
         largest_key_(largest_key), random_(scan.random), scan_(scan.number),
         part_(part), checks_(scan.checks) {}
 
@@ -89,24 +90,25 @@ class NearRows {
 
   Row& row(Index r) { return rows_[static_cast<std::size_t>(r)]; }
 
-  const Wanted& wanted_;
+  const Requirements& required_;
   Lists& lists_;
   std::array<float, Blocking<float>::tile_rows> limits_;
 
  private:
   void begin_row(Index i, Row& row) const {
-    const SupportCursor cursor(wanted_.target(), i, part_.columns);
+    const SupportCursor cursor(required_.target(), i, part_.columns);
     row = {cursor, {}, lists_.others(i), infinity, infinity, -infinity, infinity, infinity, 0};
-    if (wanted_.support_size(i) == 0) return;  // a row that the mask leaves empty asks for nothing
+    // A row that the mask leaves empty has nothing to meet.
+    if (required_.support_size(i) == 0) return;
     const float* query = q_.row(i);
     const float size = largest_key_ * std::sqrt(dot(query, query, q_.width()));
     const float rounding = static_cast<float>(q_.dim() + 3) * 0x1p-24f * size + 0x1p-22f;
     checks_.rounding[static_cast<std::size_t>(i)] = rounding;
-    const SupportState state = wanted_.support_state(i, query, k_, nullptr);
-    row.allowed_top = state.lowest - wanted_.log_inverse_leak() - 2 * rounding;
-    row.limit = std::min(wanted_.hinge(i, state) - list_slack, row.allowed_top);
-    row.spread_excess = state.spread - wanted_.spread_limit() + 2 * rounding;
-    row.allowed_size = wanted_.max_logit() - rounding;
+    const SupportState state = required_.support_state(i, query, k_, nullptr);
+    row.allowed_top = state.lowest - required_.log_inverse_leak() - 2 * rounding;
+    row.limit = std::min(required_.hinge(i, state) - list_slack, row.allowed_top);
+    row.spread_excess = state.spread - required_.spread_limit() + 2 * rounding;
+    row.allowed_size = required_.max_logit() - rounding;
     const float largest = std::max(state.highest, -state.lowest);
     row.spread_excess = std::max(row.spread_excess, largest - row.allowed_size);
     const auto draw = random_(static_cast<std::uint64_t>(i), static_cast<std::uint64_t>(scan_))[0];
@@ -146,7 +148,7 @@ class BoundedNearFold : public NearRows {
   using NearRows::NearRows;
 
   void tile(const RowBlock&, const Tile<float>& tile) {
-    const Pack floor = simd::fill(list_slack - wanted_.logit_hinge());
+    const Pack floor = simd::fill(list_slack - required_.logit_hinge());
     const Pack hidden = simd::fill(-infinity);
     for (Index r = 0; r < tile.count; ++r) {
       Row& row = this->row(r);
@@ -185,11 +187,11 @@ inline void scan_near(const NearScan& scan, const Mask& mask, const Run& run) {
   const auto draw = Index(scan.random(stream, static_cast<std::uint64_t>(scan.number))[0]);
   LogitSource<float> source;
   source.mask = mask;
-  for (Index c = 0; c < scan.apart; ++c) {
-    const ScanPart part{{c, scan.apart}, {(c + draw) % scan.apart, scan.apart}};
+  for (Index c = 0; c < scan.column_step; ++c) {
+    const ScanPart part{{c, scan.column_step}, {(c + draw) % scan.column_step, scan.column_step}};
     source.q = scan.q.heads(part.rows);
     source.k = scan.k.heads(part.columns);
-    if (scan.wanted.is_bounded()) {
+    if (scan.required.is_bounded()) {
       stream_tiles(source, run, [&] { return BoundedNearFold(scan, part, largest); });
     } else {
       stream_tiles(source, run, [&] { return NearFold(scan, part, largest); });

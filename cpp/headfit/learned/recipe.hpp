@@ -69,7 +69,7 @@ inline constexpr Index scan_within = 10;
 inline constexpr float list_lifetime = 0.02f;  // in lengths of steps
 
 // While steps are hot, rows look at every s-th column, so that they still fill their lists.
-inline constexpr Index most_apart = 32;
+inline constexpr Index largest_column_step = 32;
 inline constexpr Index least_part = 512;      // rows that look at the same columns
 inline constexpr float list_slack = 0.15f;       // logits this far below a row's limit are listed
 inline constexpr float hard_deficit = 0.5f;      // a row that misses by more is hard

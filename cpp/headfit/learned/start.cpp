@@ -37,8 +37,8 @@ void fill_rows(const MatrixView<float>& given, const Philox& random, std::uint64
 
 }  // namespace
 
-void random_start(const Wanted& wanted, const Philox& random, std::uint64_t attempt, PaddedRows& q,
-                  PaddedRows& k) {
+void random_start(const Requirements& required, const Philox& random, std::uint64_t attempt,
+                  PaddedRows& q, PaddedRows& k) {
   Checkpoints pace;
   for (Index j = 0; j < k.rows(); ++j) {
     for (Index f = 0; f < k.dim(); ++f) {
@@ -48,8 +48,8 @@ void random_start(const Wanted& wanted, const Philox& random, std::uint64_t atte
   }
   q.clear();
   for (Index i = 0; i < q.rows(); ++i) {
-    const auto columns = wanted.support(i);
-    const auto weights = wanted.target().row_weights(i);
+    const auto columns = required.support(i);
+    const auto weights = required.target().row_weights(i);
     for (std::size_t a = 0; a < columns.size(); ++a) {
       add_scaled(static_cast<float>(2 * weights[a]), k.row(columns[a]), q.row(i), q.width());
       pace.after(q.width());

@@ -3,9 +3,9 @@
 
 #include <vector>
 
+#include "headfit/logits/source.hpp"
 #include "headfit/pattern/support_cursor.hpp"
-#include "headfit/scores/packet.hpp"
-#include "headfit/scores/source.hpp"
+#include "headfit/simd/packet.hpp"
 
 namespace headfit::learned {
 

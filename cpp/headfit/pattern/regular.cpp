@@ -10,7 +10,7 @@
 
 #include "headfit/base/checkpoint.hpp"
 #include "headfit/base/errors.hpp"
-#include "headfit/base/random.hpp"
+#include "headfit/random/philox.hpp"
 
 namespace headfit {
 namespace {

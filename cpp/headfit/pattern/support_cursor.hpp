@@ -3,8 +3,8 @@
 
 #include <limits>
 
+#include "headfit/logits/tile.hpp"
 #include "headfit/pattern/target.hpp"
-#include "headfit/scores/tile.hpp"
 
 namespace headfit {
 

@@ -3,7 +3,7 @@
 
 #include "headfit/base/threads.hpp"
 #include "headfit/base/types.hpp"
-#include "headfit/scores/source.hpp"
+#include "headfit/logits/source.hpp"
 
 namespace headfit {
 

@@ -3,9 +3,9 @@
 #include <memory>
 #include <numeric>
 
-#include "headfit/scores/softmax_row.hpp"
-#include "headfit/scores/stream.hpp"
-#include "headfit/scores/whole_rows.hpp"
+#include "headfit/attention/softmax_row.hpp"
+#include "headfit/logits/stream.hpp"
+#include "headfit/logits/whole_rows.hpp"
 #include "headfit/soft/target_rows.hpp"
 
 namespace headfit {

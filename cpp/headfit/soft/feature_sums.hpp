@@ -2,7 +2,7 @@
 // entry (f, c) at features[f * stride + c]. Few features make a general product wasteful.
 #pragma once
 
-#include "headfit/scores/microkernel.hpp"
+#include "headfit/logits/microkernel.hpp"
 
 namespace headfit::soft {
 

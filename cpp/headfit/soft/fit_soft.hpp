@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "headfit/base/threads.hpp"
-#include "headfit/soft/target.hpp"
+#include "headfit/soft/soft_target.hpp"
 
 namespace headfit {
 

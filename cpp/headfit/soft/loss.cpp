@@ -3,8 +3,8 @@
 #include <memory>
 #include <numeric>
 
-#include "headfit/scores/stream.hpp"
-#include "headfit/scores/whole_rows.hpp"
+#include "headfit/logits/stream.hpp"
+#include "headfit/logits/whole_rows.hpp"
 #include "headfit/soft/loss_fold.hpp"
 
 namespace headfit::soft {

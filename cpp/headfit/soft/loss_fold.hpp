@@ -1,7 +1,7 @@
 // What one block of rows adds to the loss, its gradient and its curvature.
 #pragma once
 
-#include "headfit/scores/softmax_row.hpp"
+#include "headfit/attention/softmax_row.hpp"
 #include "headfit/soft/feature_sums.hpp"
 #include "headfit/soft/target_rows.hpp"
 

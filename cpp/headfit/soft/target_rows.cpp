@@ -1,7 +1,7 @@
 #include "headfit/soft/target_rows.hpp"
 
-#include "headfit/scores/attention.hpp"
-#include "headfit/scores/softmax_row.hpp"
+#include "headfit/attention/attention.hpp"
+#include "headfit/attention/softmax_row.hpp"
 
 namespace headfit::soft {
 namespace {

@@ -3,8 +3,8 @@
 #pragma once
 
 #include "headfit/base/threads.hpp"
-#include "headfit/scores/tile.hpp"
-#include "headfit/soft/target.hpp"
+#include "headfit/logits/tile.hpp"
+#include "headfit/soft/soft_target.hpp"
 
 namespace headfit::soft {
 

@@ -1,6 +1,6 @@
 // Lists of a row's best entries out of the stream of logits.
-#include "headfit/scores/stream.hpp"
-#include "headfit/sparsify/best_of_row.hpp"
+#include "headfit/attention/best_of_row.hpp"
+#include "headfit/logits/stream.hpp"
 #include "headfit/sparsify/matching.hpp"
 
 namespace headfit {

@@ -54,6 +54,7 @@ class Matching {
   void read(const std::vector<Index>& rows, Index limit) {
     limit = std::clamp<Index>(limit, 1, std::max<Index>(1, reader_.cols()));
     reader_.read(rows, limit, columns_, lists_, run_);
+    for (const Index row : rows) list(row).next = 0;
   }
 
   Index first_limit() const {

@@ -5,7 +5,7 @@
 // That is why rows that run out of listed entries can be read again many at a time.
 #pragma once
 
-#include "headfit/sparsify/row_lists.hpp"
+#include "headfit/sparsify/row_reader.hpp"
 #include "headfit/sparsify/sparsify.hpp"
 
 namespace headfit {

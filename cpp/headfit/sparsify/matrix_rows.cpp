@@ -1,7 +1,7 @@
 // Lists of a row's best entries out of a matrix that somebody has: dense or compressed.
 #include <sstream>
 
-#include "headfit/sparsify/best_of_row.hpp"
+#include "headfit/attention/best_of_row.hpp"
 #include "headfit/sparsify/matching.hpp"
 
 namespace headfit {

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "headfit/base/threads.hpp"
-#include "headfit/scores/source.hpp"
+#include "headfit/logits/source.hpp"
 
 namespace headfit {
 

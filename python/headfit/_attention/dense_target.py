@@ -7,7 +7,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from headfit import _core
-from headfit._attention.attention import Attention, LogitOptions, _problem
+from headfit._attention.attention import Attention
 from headfit._base.arrays import as_stack, as_stored_array, is_sparse
 from headfit._base.masks import core_mask
 from headfit.errors import InputError
@@ -19,10 +19,6 @@ def check_one_head(attention: Attention, name: str) -> None:
         raise InputError(f"{name} must be one head, Q and K matrices; got shapes {q} and {k}")
     if 0 in (q[0], k[0]):
         raise InputError(f"{name} must not be empty; got Q and K of shapes {q} and {k}")
-
-
-def core_logits(attention: Attention) -> _core.Logits:
-    return _problem(*attention.stored, LogitOptions(attention.scale, attention.mask)).logits
 
 
 def target_matrix(target: Any) -> NDArray[Any]:
@@ -37,5 +33,5 @@ def target_matrix(target: Any) -> NDArray[Any]:
 
 def core_target_of(target: Any, mask: Any) -> _core.SoftTarget:
     if isinstance(target, Attention):
-        return _core.SoftTarget(attention=core_logits(target))
+        return _core.SoftTarget(attention=target.core)
     return _core.SoftTarget(matrix=target, mask=core_mask(mask, (), target.shape))

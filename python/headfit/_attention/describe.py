@@ -10,8 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headfit import _core
-from headfit._attention.attention import Attention, LogitOptions, _problem
+from headfit._attention.attention import Attention
 from headfit._attention.head_table import Counts, Floats, HeadTable
+from headfit._attention.logits import LogitOptions
 from headfit._base.arithmetic import standard_arithmetic
 from headfit._base.arrays import as_array, as_count, as_share, as_shares, thread_count
 from headfit.errors import InputError
@@ -86,7 +87,7 @@ def describe(
     ----------
     Q, K, scale, mask, key_lengths, bias, softcap, position, num_threads
         As in `attention_matrix`; leading axes are batch or layers, and heads. Or Q an
-        `Attention`, with its own K, scale and mask.
+        `Attention` (or a `Fit`), with its own keys and options.
     tokens : array_like of int, shape (n,) or (..., n), optional
         The sequence, for the induction score; leading axes as the first ones of Q.
     per_row, share : int and float, default 8 and 0.9
@@ -125,15 +126,9 @@ def describe(
     sparse at 1 a row and 1 a column: 100% of the rows hold 90% of their mass in 1 key (100% on
     average, 100% at worst); column 0 serves 1 of 16 rows
     """
-    if isinstance(Q, Attention):
-        if K is not None or scale is not None or mask is not None:
-            raise InputError("Q is an Attention with its own K, scale and mask")
-        (Q, K), scale, mask = Q.stored, Q.scale, Q.mask
-    elif K is None:
-        raise InputError("give Q and K, or an Attention")
     options = LogitOptions(scale, mask, key_lengths, bias, softcap, position)
-    problem = _problem(Q, K, options)
-    lead, n, m = problem.lead, problem.rows, problem.keys
+    attention = Attention.of(Q, K, options)
+    lead, n, m = attention.lead, attention.n, attention.m
     if 0 in (n, m):
         raise InputError(f"Q and K must have rows; got {n} and {m}")
     per_row = min(as_count(per_row, "per_row", 1), m)
@@ -143,12 +138,12 @@ def describe(
         raise InputError(f"tokens need as many queries as keys; got {n} and {m}")
     previous = None if tokens is None else _previous(tokens, lead, n)
     threads = thread_count(num_threads)
-    entropy, _, _, keys = _core.attention_stats(problem.logits, wanted[1:], threads)
+    entropy, _, _, keys = _core.attention_stats(attention.core, wanted[1:], threads)
     entropy, keys = entropy.reshape((*lead, n)), keys.reshape((*lead, n, wanted.size - 1))
     profile = {
         name: array.reshape((*lead, array.shape[-1]))
         for name, array in _core.head_profile(
-            problem.logits, per_row, wanted[0], previous, threads
+            attention.core, per_row, wanted[0], previous, threads
         ).items()
     }
     present = profile["kept"] > 0
@@ -177,8 +172,8 @@ def describe(
     if previous is not None:
         score = profile["induction"]
         induction = _over_rows(np.nanmean, score, ~np.isnan(score))
-    values, centred = _core.logit_spectrum(problem.logits, threads)
-    least = max(n, m) * float(np.finfo(problem.dtype).eps)
+    values, centred = _core.logit_spectrum(attention.core, threads)
+    least = max(n, m) * float(np.finfo(attention.dtype).eps)
     rank, rank_99 = _ranks(values.reshape((*lead, -1)), centred.reshape((*lead, -1)), least)
     with np.errstate(over="ignore"):
         gammas = np.exp(profile["log_gamma"])

@@ -14,7 +14,8 @@ import scipy.linalg
 from numpy.typing import NDArray
 
 from headfit import _core
-from headfit._attention.attention import Attention, check_scale
+from headfit._attention.attention import Attention
+from headfit._attention.logits import check_scale
 from headfit._base.arguments import as_float_dtype, as_generator
 from headfit._base.arithmetic import standard_arithmetic
 from headfit._base.arrays import (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
@@ -12,7 +12,8 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from headfit import _core
-from headfit._attention.attention import Attention, LogitOptions, _problem, attention_matrix
+from headfit._attention.attention import Attention
+from headfit._attention.logits import LogitOptions
 from headfit._base.arguments import as_choice
 from headfit._base.arithmetic import standard_arithmetic
 from headfit._base.arrays import (
@@ -154,22 +155,21 @@ def _bounds(
 class _Logits:
     """Attention as its queries and keys: streamed."""
 
-    def __init__(self, q: Any, k: Any, options: LogitOptions) -> None:
-        self.problem = _problem(q, k, options)
-        if self.problem.lead or self.problem.kv_lead:
+    def __init__(self, attention: Attention) -> None:
+        leads = [x.shape[:-2] for x in attention.stored]
+        if any(leads):
             raise InputError(
                 "Q and K must be matrices, one head at a time; "
-                f"got leading axes {self.problem.lead or self.problem.kv_lead}"
+                f"got leading axes {leads[0] or leads[1]}"
             )
-        self.shape = (self.problem.rows, self.problem.keys)
-        self.inputs = (q, k, options)
+        self.attention = attention
+        self.shape = (attention.n, attention.m)
 
     def greedy(self, options: _core.SparsifyOptions, threads: int) -> Any:
-        return _core.sparsify_logits(self.problem.logits, options, threads)
+        return _core.sparsify_logits(self.attention.core, options, threads)
 
     def dense(self, threads: int) -> NDArray[np.float64]:
-        q, k, options = self.inputs
-        matrix = attention_matrix(q, k, **vars(options), num_threads=threads)
+        matrix: NDArray[Any] = self.attention.matrix(num_threads=threads)
         return matrix.astype(np.float64, copy=False)
 
 
@@ -240,10 +240,9 @@ def _renormalised(
 
 @standard_arithmetic()
 def sparsify(
-    M: Any = None,
-    *,
-    Q: Any = None,
+    M: Any,
     K: Any = None,
+    *,
     scale: float | None = None,
     mask: Any = None,
     key_lengths: Any = None,
@@ -262,13 +261,14 @@ def sparsify(
 
     Parameters
     ----------
-    M : array_like or sparse array, shape (n, m), or Attention, optional
-        The matrix: nonnegative; an entry counts as a share of its row. Or an `Attention`.
-    Q, K : array_like, shape (n, d) and (m, d), optional
-        Queries and keys instead of M: streamed, the matrix is never stored.
+    M : array_like or sparse array, shape (n, m); Attention or Fit; array_like, shape (n, d)
+        The matrix: nonnegative; an entry counts as a share of its row. Or a head, as an
+        `Attention` or as its queries, followed by its keys: streamed, the matrix is never stored.
+    K : array_like, shape (m, d), optional
+        The keys where M holds queries.
     scale, mask, key_lengths, bias, softcap, position
-        As in `attention_matrix`; with M only `mask`, and entries that it leaves out do not
-        count.
+        Of queries and keys, as in `attention_matrix`. A matrix has only `mask`: entries that it
+        leaves out do not count. An `Attention` has its own.
     per_row : int, optional
         The most entries that a row keeps.
     per_column : int, optional
@@ -330,21 +330,15 @@ def sparsify(
     >>> hf.sparsify(M, per_row=1, per_column=1, exempt_columns="auto").exempt
     array([0])
     """
-    if isinstance(M, Attention):
-        if Q is not None or K is not None or scale is not None or mask is not None:
-            raise InputError("M is an Attention with its own Q, K, scale and mask")
-        M, (Q, K), scale, mask = None, M.stored, M.scale, M.mask
     options = LogitOptions(scale, mask, key_lengths, bias, softcap, position)
     source: _Logits | _Matrix
-    if M is None:
-        if Q is None or K is None:
-            raise InputError("give M, or both Q and K")
-        source = _Logits(Q, K, options)
+    if K is not None or isinstance(getattr(M, "attention", M), Attention):
+        source = _Logits(Attention.of(M, K, options))
+        mask = source.attention.mask
     else:
-        beside = {"Q": Q, "K": K, **vars(replace(options, mask=None))}
-        given = [name for name, x in beside.items() if x is not None]
+        given = [name for name in options.given() if name != "mask"]
         if given:
-            raise InputError(f"{given[0]} goes with Q and K; M is the matrix itself")
+            raise InputError(f"{given[0]} goes with queries and keys; M is the matrix itself")
         source = _Matrix(M, mask)
     if 0 in source.shape:
         raise InputError(f"the matrix must have rows and columns; got shape {source.shape}")

@@ -72,6 +72,25 @@ def as_positions(
     raise InputError(f"position must be {FORMS}; got {shown(position)}")
 
 
+def turned(x: NDArray[Any], positions: Positions) -> NDArray[Any]:
+    """Return rows of queries or keys, shape (..., n, d), turned by their rotary angles.
+
+    The last rows of queries, of keys and of the table belong to the same position.
+    """
+    assert positions.table is not None
+    n, d = x.shape[-2:]
+    angles = positions.table[len(positions.table) - n :]
+    cosines, sines = angles[:, : d // 2], angles[:, d // 2 :]
+    if positions.halves:
+        first, second = slice(0, d // 2), slice(d // 2, d)
+    else:
+        first, second = slice(0, d, 2), slice(1, d, 2)
+    out = np.empty_like(x)
+    out[..., first] = x[..., first] * cosines - x[..., second] * sines
+    out[..., second] = x[..., second] * cosines + x[..., first] * sines
+    return out
+
+
 def _turns(first: int, stop: int, dim: int, base: float, dtype: Any) -> NDArray[Any]:
     frequency = base ** (-np.arange(0, dim, 2) / dim)
     angle = np.arange(first, stop)[:, np.newaxis] * frequency

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from headfit._attention.attention import check_scale
+from headfit._attention.logits import check_scale
 from headfit._attention.module import SelfAttention
 from headfit._base import dtypes
 from headfit._base.tolerances import Tolerances

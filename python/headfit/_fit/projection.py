@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 
 from headfit import _core
-from headfit._attention.attention import Attention, check_scale
+from headfit._attention.attention import Attention
+from headfit._attention.logits import check_scale
 from headfit._base.arguments import as_choice
 from headfit._base.arrays import as_count, seed_from, thread_count
 from headfit._base.deadline import calls_until

@@ -12,10 +12,10 @@ from headfit import _core
 from headfit._attention.attention import Attention
 from headfit._attention.dense_target import (
     check_one_head,
-    core_logits,
     core_target_of,
     target_matrix,
 )
+from headfit._attention.logits import LogitOptions
 from headfit._base.arithmetic import standard_arithmetic
 from headfit._base.arrays import thread_count
 from headfit.errors import InputError
@@ -103,12 +103,11 @@ def compare(
     check_one_head(attention, "attention")
     if isinstance(target, Attention):
         check_one_head(target, "the target")
-        if not target.same_settings(None, mask):
-            raise InputError("mask must be None or the target's own: an Attention has its mask")
+        target.check_settings(LogitOptions(mask=mask))
     else:
         target = target_matrix(target)
         mask = attention.mask if mask is None else mask
-    kl, tv, asks = _core.compare_soft(core_target_of(target, mask), core_logits(attention), threads)
+    kl, tv, asks = _core.compare_soft(core_target_of(target, mask), attention.core, threads)
     asks |= tv > 0
     worst = int(np.argmax(tv))
     return SoftComparison(

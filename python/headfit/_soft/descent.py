@@ -12,12 +12,12 @@ from numpy.typing import NDArray
 from headfit import _core
 from headfit._attention.attention import Attention
 from headfit._attention.dense_target import check_one_head, core_target_of, target_matrix
+from headfit._attention.logits import LogitOptions
 from headfit._base.arrays import as_count, check_between, computed_in, effort_steps
 from headfit._base.masks import core_mask
 from headfit._base.memory import require_memory
 from headfit._fit.head import Head
 from headfit._soft.starts import given_start, log_svd, svd_head
-from headfit.errors import InputError
 
 __all__ = ["soft", "svd_head"]
 
@@ -134,9 +134,8 @@ def soft(
     steps, tolerance = check_effort(effort)
     if isinstance(target, Attention):
         check_one_head(target, "the target")
-        if not target.same_settings(None, mask):
-            raise InputError("mask must be None or the target's own: an Attention has its mask")
-        q, k = target.stored
+        target.check_settings(LogitOptions(mask=mask))
+        q, k = target.turned().stored
         mask, dtype, shape = target.mask, computed_in(q, k), (q.shape[0], k.shape[0])
     else:
         target = target_matrix(target)

@@ -8,8 +8,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from headfit._attention.attention import Attention, check_scale
+from headfit._attention.attention import Attention
 from headfit._attention.fitted_head import FittedHead, placed
+from headfit._attention.logits import check_scale
 from headfit._attention.module import SelfAttention, check_module
 from headfit._base.arguments import check_callable
 from headfit._base.arithmetic import standard_arithmetic

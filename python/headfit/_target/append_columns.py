@@ -11,8 +11,9 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from headfit._attention.attention import Attention, check_scale
+from headfit._attention.attention import Attention
 from headfit._attention.dense_target import check_one_head
+from headfit._attention.logits import check_scale
 from headfit._base.arrays import FloatArray, as_array, computed_in, widened
 from headfit._base.tolerances import Tolerances, as_tolerances
 from headfit._target.heavy import global_columns

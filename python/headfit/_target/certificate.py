@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from headfit import _core
 from headfit._attention.attention import Attention
-from headfit._attention.dense_target import core_logits
+from headfit._attention.logits import LogitOptions
 from headfit._base.arguments import as_choice, as_flag
 from headfit._base.arithmetic import standard_arithmetic
 from headfit._base.arrays import as_stack, as_stored_array, computed_in, thread_count
@@ -245,20 +245,18 @@ def _assemble(found: dict[str, Any], mass: bool, **known: Any) -> Certificate:
     )
 
 
-def _as_attention(Q: Any, K: Any, scale: float | None, mask: Any) -> Attention:
-    attention = getattr(Q, "attention", Q)
-    if isinstance(attention, Attention):
-        if K is not None:
-            raise InputError("K must not be given beside an Attention")
-        if not attention.same_settings(scale, mask):
-            raise InputError(
-                "scale and mask must be those of the attention, or not given; got "
-                f"scale={scale!r}, mask={mask_text(mask)} for {attention!r}"
-            )
-        return attention
-    if Q is None or K is None:
+def _judged(Q: Any, K: Any, scale: float | None, mask: Any) -> Attention:
+    """Return the attention that is to be judged, if a certificate can speak about it."""
+    if Q is None and K is None:
         raise InputError("certify takes Q and K, an Attention, or matrix=")
-    return Attention(Q, K, scale=scale, mask=mask)
+    attention = Attention.of(Q, K, LogitOptions(scale, mask))
+    more = [name for name in attention.options.given() if name not in ("scale", "mask")]
+    if more:
+        raise InputError(
+            f"certify speaks about scale * q.k under a mask; this attention has {more[0]} too"
+            + ("; attention.turned() applies rotary positions" if more[0] == "position" else "")
+        )
+    return attention
 
 
 @standard_arithmetic()
@@ -392,7 +390,7 @@ def certify(
     is_head = isinstance(getattr(Q, "attention", Q), Attention)
     if mask is None and isinstance(A, Target) and not is_head:
         mask = A.mask
-    attention = _as_attention(Q, K, scale, mask)
+    attention = _judged(Q, K, scale, mask)
     _check_masks(A, attention.mask, "attention")
     target = as_target(A, mask=attention.mask, num_threads=threads)
     q, k = attention.stored
@@ -402,7 +400,7 @@ def certify(
     q_error, k_error = attention.errors or (none, none)
     found = _core.certify_logits(
         *target.parts,
-        core_logits(attention),
+        attention.core,
         q_error,
         k_error,
         accumulate == "float32",

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from headfit._attention.attention import check_scale
+from headfit._attention.logits import check_scale
 from headfit._base.arrays import (
     FloatArray,
     as_count,

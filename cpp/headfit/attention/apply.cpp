@@ -1,0 +1,173 @@
+// Attention times values without the matrix: the running softmax of each row, and
+// its product with the values so far (Milakov and Gimelshein 2018; Dao et al. 2022).
+#include "headfit/attention/attention.hpp"
+#include "headfit/attention/softmax_row.hpp"
+#include "headfit/logits/stream.hpp"
+
+namespace headfit {
+namespace {
+
+// The values of a few heads in the microkernel's panels: depth runs over the keys.
+template <class T>
+class PackedValues {
+ public:
+  PackedValues(const Heads<T>& v, const Mask& mask, Index group)
+      : v_(v),
+        mask_(mask),
+        group_(group),
+        rows_(round_up(v.rows, Blocking<T>::tile_cols)),
+        panels_(round_up(v.cols, Blocking<T>::panel) / Blocking<T>::panel),
+        halvings_(static_cast<std::size_t>(v.count), 0) {}
+
+  Index cols() const { return panels_ * Blocking<T>::panel; }
+
+  void pack(Index first_head, Index heads, const Run& run) {
+    first_ = first_head;
+    data_.ensure(heads * panels_ * rows_ * Blocking<T>::panel);
+    parallel_tasks(heads, run, [&] {
+      return [&, rows = HeadRows<T>(v_)](Index task) mutable { pack_head(rows, first_ + task); };
+    });
+  }
+
+  // The values of a head were divided by two this many times.
+  int halvings(Index head) const { return halvings_[static_cast<std::size_t>(head)]; }
+
+  Index panels() const { return panels_; }
+  const T* at(Index head, Index panel, Index row) const {
+    return data_.data() + (((head - first_) * panels_ + panel) * rows_ + row) * Blocking<T>::panel;
+  }
+
+ private:
+  void pack_head(HeadRows<T>& values, Index head) {
+    Index valid = v_.rows;
+    if (mask_.key_lengths) {
+      const Index* lengths = mask_.key_lengths + head * group_;
+      valid = *std::max_element(lengths, lengths + group_);
+    }
+    T largest = 0;
+    Checkpoints pace;
+    for (Index i = 0; i < valid; ++i) {
+      checked_row("V", values, head, i, largest);
+      pace.after(v_.cols);
+    }
+    // A sum of weighted values may overflow where their average does not.
+    constexpr double limit = static_cast<double>(std::numeric_limits<T>::max()) / 4;
+    const double rows = static_cast<double>(std::max<Index>(v_.rows, 1));
+    int& halvings = halvings_[static_cast<std::size_t>(head)];
+    if (static_cast<double>(largest) > limit / rows) {
+      halvings = 2 + static_cast<int>(std::ceil(std::log2(rows)));
+    }
+    const T factor = static_cast<T>(std::ldexp(1.0, -halvings));
+    constexpr Index width = Blocking<T>::panel;
+    T* out = data_.data() + (head - first_) * panels_ * rows_ * width;
+    for (Index i = 0; i < valid; ++i) {
+      const RowView<T> row = values.row(head, i);
+      for (Index c = 0; c < cols(); ++c) {
+        out[(c / width * rows_ + i) * width + c % width] = c < v_.cols ? row[c] * factor : T(0);
+      }
+      pace.after(cols());
+    }
+    for (Index p = 0; p < panels_; ++p) {
+      std::fill(out + (p * rows_ + valid) * width, out + (p + 1) * rows_ * width, T(0));
+    }
+  }
+
+  const Heads<T>& v_;
+  const Mask& mask_;
+  Index group_;
+  Index first_ = 0;  // the head that is packed first
+  Index rows_;
+  Index panels_;
+  std::vector<int> halvings_;
+  Buffer<T> data_;
+};
+
+template <class T>
+class ApplyFold {
+ public:
+  ApplyFold(const PackedValues<T>& values, Index group, Index cols, const OutHeads<T>& out)
+      : values_(values), group_(group), cols_(cols), out_(out) {}
+
+  void begin(const RowBlock& block) {
+    rows_.assign(static_cast<std::size_t>(round_up(block.count, B::row_group)), OnlineSum<T>{});
+    const Index size = static_cast<Index>(rows_.size()) * width();
+    std::fill_n(sums_.ensure(size), size, T(0));
+  }
+
+  void tile(const RowBlock& block, const Tile<T>& tile) {
+    const Index padded = tile.padded_cols();
+    for (Index r = 0; r < tile.count; ++r) {
+      OnlineSum<T>& row = rows_[static_cast<std::size_t>(r)];
+      T* x = tile.row(r);
+      const double factor = row.raise(row_max(x, padded));
+      if (row.empty()) {
+        std::fill(x, x + padded, T(0));
+        continue;
+      }
+      if (factor != 1) {
+        Eigen::Map<Eigen::Array<T, Eigen::Dynamic, 1>>(sum(r), width()) *= static_cast<T>(factor);
+      }
+      row.sum += exp_sum<T, Exponentials::keep>(x, padded, row.shift);
+    }
+    accumulate(block, tile);
+  }
+
+  void end(const RowBlock& block) {
+    for (Index r = 0; r < block.count; ++r) {
+      const OnlineSum<T>& row = rows_[static_cast<std::size_t>(r)];
+      const T inverse = row.empty() ? T(0) : static_cast<T>(1.0 / row.sum);
+      T* to = out_.row(block.head, block.first + r);
+      const T doubling = static_cast<T>(std::ldexp(1.0, values_.halvings(block.head / group_)));
+      for (Index c = 0; c < cols_; ++c) to[c] = sum(r)[c] * inverse * doubling;
+    }
+  }
+
+ private:
+  using B = Blocking<T>;
+  Index width() const { return values_.panels() * B::panel; }
+  T* sum(Index r) { return sums_.data() + r * width(); }
+
+  void accumulate(const RowBlock& block, const Tile<T>& tile) {
+    // Rows that only pad the last group hold products with zero queries: finite, unused.
+    const Index head = block.head / group_;
+    for (Index r = 0; r < block.count; r += B::row_group) {
+      const LeftRows<T> weights{tile.row(r), tile.stride, 1};
+      for (Index p = 0; p < values_.panels(); ++p) {
+        pace_.after(B::row_group * B::panel * tile.cols);
+        multiply_panel<T>(tile.cols, weights, values_.at(head, p, tile.col), sum(r) + p * B::panel,
+                          width(), true);
+      }
+    }
+  }
+
+  const PackedValues<T>& values_;
+  Index group_;
+  Index cols_;
+  OutHeads<T> out_;
+  Checkpoints pace_;
+  std::vector<OnlineSum<T>> rows_;
+  Buffer<T> sums_;
+};
+
+}  // namespace
+
+template <class T>
+void attention_apply(const LogitSource<T>& source, const Heads<T>& v, const OutHeads<T>& out,
+                     const Run& run) {
+  source.validate();
+  if (v.count != source.k.count || v.rows != source.k.rows) {
+    throw InputError("V must have the heads and rows of K, " + std::to_string(source.k.count) +
+                     " and " + std::to_string(source.k.rows) + "; got " + std::to_string(v.count) +
+                     " and " + std::to_string(v.rows));
+  }
+  PackedValues<T> values(v, source.mask, source.group);
+  stream_tiles(source, run, [&] { return ApplyFold<T>(values, source.group, v.cols, out); },
+               Blocking<T>::tile_rows, values);
+}
+
+template void attention_apply(const LogitSource<float>&, const Heads<float>&,
+                              const OutHeads<float>&, const Run&);
+template void attention_apply(const LogitSource<double>&, const Heads<double>&,
+                              const OutHeads<double>&, const Run&);
+
+}  // namespace headfit

@@ -1,0 +1,77 @@
+// The best few scores of a row that come after a given one, as the row goes by.
+#pragma once
+
+#include "headfit/attention/softmax_row.hpp"
+#include "headfit/base/best_few.hpp"
+
+namespace headfit {
+
+// An entry of a row. Keys compare entries of different rows; within a row their order does.
+struct Entry {
+  double key;
+  Column col;
+};
+
+// The best entries of a row, best first, as many as were asked for.
+struct BestEntries {
+  std::vector<Entry> entries;
+  // Where a later scan of the row goes on: after this score, or after this column at this score.
+  double last_score = std::numeric_limits<double>::infinity();
+  Column last_col = -1;
+  bool complete = false;  // the row has no further entries
+};
+
+template <class T>
+class BestOfRow {
+ public:
+  void start(Index limit, double last_score, Column last_col) {
+    limit_ = static_cast<std::size_t>(limit);
+    after_ = {static_cast<T>(last_score), last_col};
+    best_.clear(limit);
+  }
+
+  // Entries of a stretch of the row, padded to whole vectors with -inf.
+  template <class Admit>
+  void offer(const T* x, Index col, Index padded, const Admit& admit) {
+    constexpr Index lanes = simd::lanes<T>;
+    for (Index begin = 0; begin < padded; begin += lanes) {
+      const T bar = best_.full() ? best_.bar().score : nothing;
+      if (!(simd::ei::predux_max(simd::load(x + begin)) > bar)) continue;
+      for (Index c = begin; c < begin + lanes; ++c) {
+        offer_one({x[c], static_cast<Column>(col + c)}, admit);
+      }
+    }
+  }
+
+  template <class Admit>
+  void offer_one(const Scored<T>& s, const Admit& admit) {
+    if (s.score > nothing && best_.wants(s) && after_.before(s) && admit(s)) best_.push(s);
+  }
+
+  // Writes the list of the row, with keys key_of(score); an entry whose share of the row
+  // is below `least` in terms of its key ends it.
+  template <class KeyOf>
+  void finish(BestEntries& list, const KeyOf& key_of, double least) {
+    const auto& best = best_.sorted();
+    list.complete = best.size() < limit_;
+    list.entries.clear();
+    for (const Scored<T>& s : best) {
+      const double key = key_of(static_cast<double>(s.score));
+      if (key < least) {
+        list.complete = true;
+        break;
+      }
+      list.entries.push_back({key, s.col});
+      list.last_score = static_cast<double>(s.score);
+      list.last_col = s.col;
+    }
+  }
+
+ private:
+  static constexpr T nothing = -std::numeric_limits<T>::infinity();
+  std::size_t limit_ = 0;
+  Scored<T> after_{};  // only what comes after it in the order counts
+  BestFew<Scored<T>> best_;
+};
+
+}  // namespace headfit

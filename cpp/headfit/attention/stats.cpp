@@ -1,0 +1,115 @@
+// Row statistics: entropy, largest weight, and how many keys hold a share of the mass.
+#include <algorithm>
+#include <numeric>
+
+#include "headfit/attention/attention.hpp"
+#include "headfit/attention/softmax_row.hpp"
+#include "headfit/logits/stream.hpp"
+#include "headfit/logits/whole_rows.hpp"
+
+namespace headfit {
+namespace {
+
+// The fewest of the (unnormalised) weights whose sum reaches `wanted`. Quickselect:
+// each step halves, on average, the weights still in question. Reorders them.
+template <class T>
+Index fewest_reaching(T* first, T* last, double wanted) {
+  Index taken = 0;
+  while (last - first > 1) {
+    T* middle = first + (last - first) / 2;
+    std::nth_element(first, middle, last, std::greater<T>());
+    const double upper = std::accumulate(first, middle, 0.0);
+    if (upper >= wanted) {
+      last = middle;
+    } else {
+      wanted -= upper;
+      taken += middle - first;
+      first = middle;
+    }
+  }
+  return taken + (first != last && wanted > 0 ? 1 : 0);
+}
+
+template <class T>
+class StatsFold : public WholeRows<T> {
+ public:
+  StatsFold(const StatsOut& out, Index rows) : out_(out), rows_(rows) {}
+
+  void end(const RowBlock& block) {
+    for (Index r = 0; r < block.count; ++r) finish_row(block, r);
+  }
+
+ private:
+  void finish_row(const RowBlock& block, Index r) {
+    const Index place = block.head * rows_ + block.first + r;
+    const Index padded = this->padded(block);
+    T* x = this->row(r);
+    const T max = row_max(x, padded);
+    if (max == -std::numeric_limits<T>::infinity()) {
+      write(place, 0, 0, -std::numeric_limits<double>::infinity());
+      std::fill_n(counts(place), out_.shares.size(), Offset(0));
+      return;
+    }
+    const auto shift = simd::RowShift<T>::at(max);
+    const double moment = weighted_distance(x, padded, shift, max);
+    const double sum = exp_sum<T, Exponentials::keep>(x, padded, shift);
+    // With e_j = exp(s_j - shift): entropy = log(sum e / e_max) - sum e (s - max) / sum e.
+    const double relative = sum / exp_of(max, shift);
+    const double entropy = std::log(relative) - moment / sum;
+    write(place, std::max(0.0, entropy), 1 / relative,
+          static_cast<double>(max) + std::log(relative));
+    if (out_.shares.empty()) return;
+    // Rounding may ask for a hair more than there is: never count what weighs nothing.
+    T* last = std::partition(x, x + padded, [](T weight) { return weight > 0; });
+    for (std::size_t s = 0; s < out_.shares.size(); ++s) {
+      counts(place)[s] = fewest_reaching(x, last, out_.shares[s] * sum);
+    }
+  }
+
+  // Sum of exp(s - shift) * (s - max), with 0 for masked positions.
+  static double weighted_distance(const T* x, Index padded, const simd::RowShift<T>& shift, T max) {
+    namespace ei = simd::ei;
+    double total = 0;
+    constexpr Index lanes = simd::lanes<T>;
+    for (Index begin = 0; begin < padded; begin += Blocking<T>::tile_cols) {
+      auto sum = simd::fill<T>(T(0));
+      for (Index c = begin; c < std::min(begin + Blocking<T>::tile_cols, padded); c += lanes) {
+        const auto s = simd::load(x + c);
+        const auto below = ei::pmax(ei::psub(s, simd::fill<T>(max)), simd::fill<T>(T(-1e4)));
+        sum = ei::pmadd(simd::exp_shifted<T>(s, shift), below, sum);
+      }
+      total += static_cast<double>(ei::predux(sum));
+    }
+    return total;
+  }
+
+  void write(Index place, double entropy, double max_weight, double log_sum) {
+    out_.entropy[place] = entropy;
+    out_.max_weight[place] = max_weight;
+    out_.log_sum[place] = log_sum;
+  }
+  Offset* counts(Index place) {
+    return out_.counts + place * static_cast<Index>(out_.shares.size());
+  }
+
+  StatsOut out_;
+  Index rows_;
+};
+
+}  // namespace
+
+template <class T>
+void attention_stats(const LogitSource<T>& source, const StatsOut& out, const Run& run) {
+  for (const double share : out.shares) {
+    if (!(share > 0 && share <= 1)) {
+      throw InputError("shares must lie in (0, 1]; got " + std::to_string(share));
+    }
+  }
+  stream_tiles(source, run, [&] { return StatsFold<T>(out, source.row_count()); },
+               whole_row_block<T>(source.k.rows));
+}
+
+template void attention_stats(const LogitSource<float>&, const StatsOut&, const Run&);
+template void attention_stats(const LogitSource<double>&, const StatsOut&, const Run&);
+
+}  // namespace headfit

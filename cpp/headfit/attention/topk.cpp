@@ -1,0 +1,183 @@
+// Top-k of every row: a short list of the best logits, and the row's sum of
+// exponentials, so that the weights are those of the whole softmax.
+#include <algorithm>
+#include <bit>
+
+#include "headfit/attention/attention.hpp"
+#include "headfit/attention/short_lists.hpp"
+#include "headfit/attention/softmax_row.hpp"
+#include "headfit/base/best_few.hpp"
+
+namespace headfit {
+namespace {
+
+template <class T>
+class TopkFold {
+  // Sums in double can be no wider than their terms: their roundings are carried along instead.
+  static constexpr bool sums_in_lanes = sizeof(T) == 4;
+
+ public:
+  TopkFold(Index k, const OutHeads<Offset>& columns, const OutHeads<T>& weights)
+      : k_(k), columns_(columns), weights_(weights) {}
+
+  void begin(const RowBlock& block) {
+    constexpr T infinity = std::numeric_limits<T>::infinity();
+    const Index padded = round_up(block.count, B::row_group);
+    std::fill_n(limits_.ensure(padded), padded, infinity);
+    std::fill_n(limits_.data(), block.count, -infinity);
+    if constexpr (sums_in_lanes) {
+      std::fill_n(lanes_.ensure(padded * B::lanes), padded * B::lanes, T(0));
+      shifts_.assign(static_cast<std::size_t>(padded), {});
+    }
+    rows_.resize(static_cast<std::size_t>(block.count));
+    for (Row& row : rows_) {
+      row.best.clear(k_);
+      row.sum = {};
+      row.settled = {};
+    }
+  }
+
+  // In float the same steps as those of the stream where it has whole panels of bare products.
+  void tile(const RowBlock& block, const Tile<T>& tile) {
+    const Index padded = tile.padded_cols();
+    for (Index r = 0; r < tile.count; ++r) {
+      T* x = tile.row(r);
+      const T max = row_max(x, padded);
+      const bool is_hidden = max == -std::numeric_limits<T>::infinity();
+      if (!sums_in_lanes && is_hidden) continue;
+      const bool has_hits = max > limits_.data()[r];
+      for (Index c = 0; c < padded;) {
+        const Index room = has_hits ? B::panel : settled_cols - (tile.col + c) % settled_cols;
+        const Index count = std::min(room, padded - c);
+        if (has_hits) find_hits(block, r, tile.col + c, x + c, count);
+        if constexpr (sums_in_lanes) {
+          if (!is_hidden) add_exponentials(r, x + c, count);
+          if ((tile.col + c + count) % settled_cols == 0) settle_row(r);
+        }
+        c += count;
+      }
+      if constexpr (!sums_in_lanes) {
+        OnlineSum<T>& sum = rows_[static_cast<std::size_t>(r)].sum;
+        sum.sum += exp_sum<T, Exponentials::discard>(x, padded, sum.shift);
+      }
+    }
+  }
+
+  const T* limits(const RowBlock&) const requires(sums_in_lanes) { return limits_.data(); }
+  ExpSums<T> sums(const RowBlock&) requires(sums_in_lanes) {
+    return {shifts_.data(), lanes_.data()};
+  }
+
+  // Of equal logits the lower column stays.
+  void hits(const RowBlock&, Index r, Index col, const T* logits, std::uint32_t bits) {
+    Row& row = rows_[static_cast<std::size_t>(r)];
+    T& limit = limits_.data()[r];
+    T most = row.sum.max;
+    for (; bits; bits &= bits - 1) {
+      const int b = std::countr_zero(bits);
+      if (!(logits[b] > limit)) continue;
+      most = std::max(most, logits[b]);
+      row.best.push({logits[b], col + b});
+      if (row.best.full()) limit = row.best.bar().score;
+    }
+    if (most > row.sum.max) {
+      sum_up(r);
+      row.sum.raise(most);
+      if constexpr (sums_in_lanes) shifts_[static_cast<std::size_t>(r)] = row.sum.shift;
+    }
+  }
+
+  void settle(const RowBlock& block) {
+    for (Index r = 0; r < block.count; ++r) settle_row(r);
+  }
+
+  void end(const RowBlock& block) {
+    for (Index r = 0; r < block.count; ++r) {
+      sum_up(r);
+      Row& row = rows_[static_cast<std::size_t>(r)];
+      const auto& best = row.best.sorted();
+      Offset* cols = columns_.row(block.head, block.first + r);
+      T* weights = weights_.row(block.head, block.first + r);
+      for (Index i = 0; i < k_; ++i) {
+        const bool present = i < static_cast<Index>(best.size());
+        const Entry c = present ? best[static_cast<std::size_t>(i)] : Entry{0, -1};
+        cols[i] = c.col;
+        weights[i] = present ? weight(row, c.score) : T(0);
+      }
+    }
+  }
+
+ private:
+  using B = Blocking<T>;
+  using Entry = Scored<T, Index>;
+  static constexpr Index settled_cols = B::sum_panels * B::panel;
+
+  struct Row {
+    BestFew<Entry> best;
+    OnlineSum<T> sum;
+    LaneSum<T> settled;  // since the shift of the sum was moved
+  };
+
+  void find_hits(const RowBlock& block, Index r, Index col, const T* x, Index count) {
+    const auto limit = simd::fill<T>(limits_.data()[r]);
+    std::uint32_t bits = simd::bits_above<T>(simd::load(x), limit);
+    if (count > B::lanes) bits |= simd::bits_above<T>(simd::load(x + B::lanes), limit) << B::lanes;
+    if (bits) hits(block, r, col, x, bits);
+  }
+
+  void add_exponentials(Index r, const T* x, Index count) {
+    const simd::ShiftedExp<T> shifted_exp(shifts_[static_cast<std::size_t>(r)]);
+    auto sum = simd::load(lanes_.data() + r * B::lanes);
+    for (Index c = 0; c < count; c += B::panel) {
+      auto terms = shifted_exp(simd::load(x + c));
+      if (c + B::lanes < count) {
+        terms = simd::ei::padd(terms, shifted_exp(simd::load(x + c + B::lanes)));
+      }
+      sum = simd::ei::padd(sum, terms);
+    }
+    simd::store(lanes_.data() + r * B::lanes, sum);
+  }
+
+  void settle_row(Index r) {
+    T* lanes = lanes_.data() + r * B::lanes;
+    rows_[static_cast<std::size_t>(r)].settled.add(simd::load(lanes));
+    simd::store(lanes, simd::fill<T>(T(0)));
+  }
+
+  void sum_up(Index r) {
+    if constexpr (sums_in_lanes) {
+      settle_row(r);
+      Row& row = rows_[static_cast<std::size_t>(r)];
+      row.sum.sum += row.settled.value();
+      row.settled = {};
+    }
+  }
+
+  static T weight(const Row& row, T logit) {
+    return static_cast<T>(exp_of(logit, row.sum.shift) / row.sum.sum);
+  }
+
+  Index k_;
+  OutHeads<Offset> columns_;
+  OutHeads<T> weights_;
+  std::vector<Row> rows_;
+  Buffer<T> limits_;
+  std::vector<simd::RowShift<T>> shifts_;
+  Buffer<T> lanes_;
+};
+
+}  // namespace
+
+template <class T>
+void attention_topk(const LogitSource<T>& source, Index k, const OutHeads<Offset>& columns,
+                    const OutHeads<T>& weights, const Run& run) {
+  check_list_length(k, source.k.rows);
+  stream_tiles(source, run, [&] { return TopkFold<T>(k, columns, weights); }, list_rows(source, k));
+}
+
+template void attention_topk(const LogitSource<float>&, Index, const OutHeads<Offset>&,
+                             const OutHeads<float>&, const Run&);
+template void attention_topk(const LogitSource<double>&, Index, const OutHeads<Offset>&,
+                             const OutHeads<double>&, const Run&);
+
+}  // namespace headfit

@@ -1,0 +1,113 @@
+// What a pattern asks of the logits, in float32, and how a row stands to it.
+#pragma once
+
+#include <cmath>
+
+#include "headfit/learned/vectors.hpp"
+#include "headfit/pattern/target.hpp"
+
+namespace headfit::learned {
+
+// Where a row's support logits lie: their distance from log A is `centre` on average and
+// ranges over `spread`; `lowest` and `highest` are the smallest and the largest logit.
+struct SupportState {
+  float centre;
+  float lowest;
+  float highest;
+  float spread;
+};
+
+class Requirements {
+ public:
+  // `max_logit` bounds |logit|, unless it is infinite.
+  Requirements(const Target& target, double leak, double distortion,
+         double max_logit = std::numeric_limits<double>::infinity())
+      : target_(target),
+        log_inverse_leak_(static_cast<float>(-std::log(leak))),
+        hinge_reserve_(static_cast<float>(std::log1p(distortion))),
+        asked_{log_inverse_leak_, hinge_reserve_},
+        checked_(asked_),
+        max_logit_(static_cast<float>(max_logit)),
+        log_smallest_(static_cast<std::size_t>(target.n)) {
+    log_weights_.reserve(static_cast<std::size_t>(target.nonzeros()));
+    for (Index i = 0; i < target.n; ++i) {
+      float smallest = std::numeric_limits<float>::infinity();
+      for (const double w : target.row_weights(i)) {
+        log_weights_.push_back(static_cast<float>(std::log(w)));
+        smallest = std::min(smallest, log_weights_.back());
+      }
+      log_smallest_[static_cast<std::size_t>(i)] = smallest;
+      filled_rows_ += !target.row_columns(i).empty();
+      largest_support_ = std::max(largest_support_, support_size(i));
+    }
+  }
+
+  Index n() const { return target_.n; }
+  const Target& target() const { return target_; }
+  std::span<const Column> support(Index i) const { return target_.row_columns(i); }
+  Index support_size(Index i) const { return target_.offsets[i + 1] - target_.offsets[i]; }
+  const float* log_weights(Index i) const { return log_weights_.data() + target_.offsets[i]; }
+  Index largest_support() const { return largest_support_; }
+  double mean_support() const {
+    return static_cast<double>(target_.nonzeros()) /
+           static_cast<double>(std::max<Index>(filled_rows_, 1));
+  }
+  // What a row is checked against. The loss always aims at what was asked.
+  float log_inverse_leak() const { return checked_.log_inverse_leak; }
+  float spread_limit() const { return checked_.spread; }
+  bool is_bounded() const { return max_logit_ < std::numeric_limits<float>::infinity(); }
+  float max_logit() const { return max_logit_; }
+  // The loss pushes logits beyond this back.
+  float logit_hinge() const { return max_logit_ - std::min(hinge_reserve_, max_logit_ / 8); }
+
+  // From now on rows are checked with this part of the distortion's logarithm to spare, and as
+  // much of it as that below the limit of the leak; 0: as asked.
+  void reserve(float part) {
+    checked_.spread = asked_.spread * (1 - part);
+    checked_.log_inverse_leak = asked_.log_inverse_leak + asked_.spread * part;
+  }
+
+  // Logits elsewhere should stay below this: the hinge of the loss.
+  float hinge(Index i, const SupportState& state) const { return hinge(i, state.centre); }
+  float hinge(Index i, float centre) const {
+    return centre + log_smallest_[static_cast<std::size_t>(i)] - log_inverse_leak_ -
+           hinge_reserve_;
+  }
+
+  // `logits` takes the support's logits, unless it is null. The row must not be empty.
+  SupportState support_state(Index i, const float* query, const PaddedRows& keys,
+                             float* logits) const {
+    constexpr float infinity = std::numeric_limits<float>::infinity();
+    const auto columns = support(i);
+    const float* log_weight = log_weights(i);
+    float sum = 0, lowest = infinity, highest = -infinity, high = -infinity, low = infinity;
+    for (std::size_t a = 0; a < columns.size(); ++a) {
+      const float s = dot(query, keys.row(columns[a]), keys.width());
+      const float shift = s - log_weight[a];
+      if (logits) logits[a] = s;
+      sum += shift;
+      high = std::max(high, shift);
+      low = std::min(low, shift);
+      lowest = std::min(lowest, s);
+      highest = std::max(highest, s);
+    }
+    return {sum / static_cast<float>(columns.size()), lowest, highest, high - low};
+  }
+
+ private:
+  Target target_;
+  float log_inverse_leak_;
+  float hinge_reserve_;
+  struct Limits {
+    float log_inverse_leak;
+    float spread;
+  };
+  Limits asked_, checked_;
+  float max_logit_;
+  std::vector<float> log_weights_;
+  std::vector<float> log_smallest_;  // of each row's weights
+  Index filled_rows_ = 0;
+  Index largest_support_ = 0;
+};
+
+}  // namespace headfit::learned

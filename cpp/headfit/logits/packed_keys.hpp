@@ -1,0 +1,72 @@
+// The keys of a few heads in the microkernel's panels, packed by all threads, and what folds may
+// want packed beside them.
+#pragma once
+
+#include <algorithm>
+#include <vector>
+
+#include "headfit/base/threads.hpp"
+#include "headfit/logits/pack.hpp"
+
+namespace headfit::detail {
+
+// The keys of a few heads, packed, with the largest |entry| of each: what a scan reads again for
+// every block of rows, and so the one copy of them in T.
+template <class T>
+class PackedKeys {
+ public:
+  PackedKeys(const LogitSource<T>& source, Index first_head, Index heads, const Run& run)
+      : first_(first_head),
+        panels_(round_up(source.k.rows, Blocking<T>::panel) / Blocking<T>::panel),
+        panel_size_(source.k.cols * Blocking<T>::panel),
+        max_abs_(static_cast<std::size_t>(heads), 0.0) {
+    data_.ensure(heads * panels_ * panel_size_);
+    constexpr Index per_task = 64;
+    const Index tasks = (panels_ + per_task - 1) / per_task;
+    std::vector<T> task_max(static_cast<std::size_t>(heads * tasks), T(0));
+    parallel_tasks(heads * tasks, run, [&] {
+      return [&, keys = HeadRows<T>(source.k), pace = Checkpoints()](Index task) mutable {
+        const Index head = first_ + task / tasks;
+        const Index begin = task % tasks * per_task;
+        const Index end = std::min(begin + per_task, panels_);
+        const Index rows = valid_rows(source, head);
+        T& largest = task_max[static_cast<std::size_t>(task)];
+        for (Index p = begin; p < end; ++p) {
+          largest = std::max(largest, pack_panel(keys, head, p, rows, panel(head, p), pace));
+        }
+      };
+    });
+    for (std::size_t t = 0; t < task_max.size(); ++t) {
+      double& largest = max_abs_[t / static_cast<std::size_t>(tasks)];
+      largest = std::max(largest, static_cast<double>(task_max[t]));
+    }
+  }
+
+  T* panel(Index head, Index p) {
+    return data_.data() + ((head - first_) * panels_ + p) * panel_size_;
+  }
+  Index first() const { return first_; }
+  Index heads() const { return static_cast<Index>(max_abs_.size()); }
+  double max_abs(Index head) const { return max_abs_[static_cast<std::size_t>(head - first_)]; }
+
+ private:
+  // Padding keys are never read: a key counts if some query head that reads it has it.
+  static Index valid_rows(const LogitSource<T>& source, Index key_head) {
+    if (!source.mask.key_lengths) return source.k.rows;
+    const Index* lengths = source.mask.key_lengths + key_head * source.group;
+    return *std::max_element(lengths, lengths + source.group);
+  }
+
+  Index first_;
+  Index panels_;
+  Index panel_size_;
+  std::vector<double> max_abs_;
+  Buffer<T> data_;
+};
+
+struct NoKeyExtras {
+  Index cols() const { return 0; }
+  void pack(Index, Index, const Run&) const {}
+};
+
+}  // namespace headfit::detail

@@ -1,0 +1,57 @@
+#include "headfit/max_margin/face_reports.hpp"
+
+#include "headfit/max_margin/violators.hpp"
+
+namespace headfit {
+namespace {
+
+// The scan that a row's own cutting planes ask for: one query against all keys.
+class OneRowScan {
+ public:
+  OneRowScan(const Target& target, const MatrixView<double>& keys, const Mask& mask, Index row)
+      : target_(target), keys_(keys), mask_(mask), row_(row) {}
+
+  void operator()(std::span<const double> q, double threshold, int limit,
+                  std::vector<Violator>& out) {
+    // The row keeps its own number, so that mask and support are its own: every row of
+    // the view is the one query.
+    LogitSource<double> source;
+    source.q = {q.data(), 1, target_.n, keys_.cols(), 0, 0};
+    source.k = {keys_.data(), 1, keys_.rows(), keys_.cols(), keys_.size(), keys_.outerStride()};
+    source.mask = mask_;
+    source.rows = std::span<const Index>(&row_, 1);
+    const std::span<const double> thresholds(&threshold, 1);
+    const std::span<std::vector<Violator>> lists(&out, 1);
+    stream_tiles(source, Run{1, {}}, [&] {
+      return ViolatorFold<double>(target_, source, thresholds, limit, lists);
+    });
+  }
+
+ private:
+  const Target& target_;
+  const MatrixView<double>& keys_;
+  const Mask& mask_;
+  Index row_;
+};
+
+}  // namespace
+
+std::vector<FaceReport> face_reports(const Target& target, const MatrixView<double>& keys,
+                                     const Mask& mask, std::span<const Index> rows,
+                                     const Run& run) {
+  std::vector<FaceReport> reports(rows.size());
+  const KeyView bare{keys.data(), keys.rows(), keys.cols(), keys.outerStride()};
+  const KeyNorms norms(bare);
+  const KeyView view = norms.add_to(bare);
+  parallel_tasks(static_cast<Index>(rows.size()), run, [&] {
+    return [&, solver = RowSolver()](Index place) mutable {
+      const Index i = rows[static_cast<std::size_t>(place)];
+      OneRowScan scan(target, keys, mask, i);
+      reports[static_cast<std::size_t>(place)] =
+          face_test(solver, view, target.row_columns(i), RowSettings{}, scan);
+    };
+  });
+  return reports;
+}
+
+}  // namespace headfit

@@ -1,0 +1,137 @@
+#include "headfit/projection/projection.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+
+#include "headfit/projection/key_sums.hpp"
+
+namespace headfit {
+namespace {
+
+// The logits of the nonzeros of some rows.
+void logits_of_rows(const Target& target, Index first, Index end, double tau, double* out) {
+  double* ratio = out;
+  for (Index i = first; i < end; ++i) {
+    const auto weights = target.row_weights(i);
+    if (weights.empty()) continue;
+    const double least = *std::min_element(weights.begin(), weights.end());
+    ratio = std::transform(weights.begin(), weights.end(), ratio,
+                           [least](double weight) { return weight / least; });
+  }
+  Eigen::Map<Eigen::ArrayXd> logits(out, ratio - out);
+  logits = logits.log() + tau;
+}
+
+double margin_of(double leak, double distortion) {
+  return std::log(1 / leak) + std::log1p(distortion);
+}
+
+// Rows that a thread takes at a time: several of the pages, up to 2 MiB, that the system clears
+// when they are first written to. Where threads meet in a page both would clear one. The rows are
+// written through the caches, which just then hold the page.
+Index rows_at_once(Index rows, Index row_bytes) {
+  constexpr Index few = 64, bytes = Index(8) << 20;
+  return std::max(few, std::min(bytes / std::max<Index>(1, row_bytes), rows / few));
+}
+
+// K = G / sqrt(d); the signs of a Rademacher sketch are kept too.
+template <class T>
+void write_keys(Sketch kind, std::uint64_t seed, T size, Eigen::Ref<Matrix<T>> k,
+                Matrix<std::uint32_t>& signs, const Run& run) {
+  parallel_rows(k.rows(), run, [&] {
+    return [&, row = SketchRow<T>(kind, seed, k.cols()), pace = Checkpoints()](
+               Index first, Index end) mutable {
+      for (Index j = first; j < end; ++j) {
+        const T* values = row.make(j, size);
+        std::copy(row.signs().begin(), row.signs().end(), signs.row(j).data());
+        std::copy_n(values, k.cols(), k.row(j).data());
+        pace.after(4 * k.cols());
+      }
+    };
+  }, rows_at_once(k.rows(), k.cols() * Index(sizeof(T))));
+}
+
+// Q = B K / scale, a strip of columns of a few rows at a time.
+template <class T, class Keys>
+class QueryRows {
+ public:
+  QueryRows(const Target& target, double tau, double scale, const Keys& keys,
+            Eigen::Ref<Matrix<T>> q)
+      : target_(target), tau_(tau), scale_(static_cast<T>(scale)), keys_(keys), q_(q) {}
+
+  void operator()(Index first, Index end) {
+    logits_.resize(target_.offsets[end] - target_.offsets[first]);
+    logits_of_rows(target_, first, end, tau_, logits_.data());
+    weights_ = logits_.cast<T>();
+    for (Index begin = 0; begin < q_.cols(); begin += Keys::strip) {
+      const Index count = std::min(Keys::strip, q_.cols() - begin);
+      for (Index i = first; i < end; ++i) {
+        const T* weights = weights_.data() + (target_.offsets[i] - target_.offsets[first]);
+        keys_.sum(list_of(i), weights, begin, count, sums_.data());
+        pace_.after(count * (1 + target_.offsets[i + 1] - target_.offsets[i]));
+        q_.row(i).segment(begin, count) = Eigen::Map<const RowVector>(sums_.data(), count) / scale_;
+      }
+    }
+  }
+
+ private:
+  using RowVector = Eigen::Matrix<T, 1, Eigen::Dynamic>;
+
+  KeyList list_of(Index i) const {
+    const Column* columns = target_.columns + target_.offsets[i];
+    const Index count = target_.offsets[i + 1] - target_.offsets[i];
+    const Index ahead = keys_.ahead();
+    const bool is_last = target_.offsets[i + 1] + ahead > target_.nonzeros();
+    return {columns, is_last ? columns : columns + ahead, count};
+  }
+
+  const Target& target_;
+  double tau_;
+  T scale_;
+  Keys keys_;
+  Eigen::Ref<Matrix<T>> q_;
+  Checkpoints pace_;
+  Vector<double> logits_;
+  Vector<T> weights_;
+  std::array<T, std::size_t(Keys::strip + 64)> sums_{};
+};
+
+template <class T, class Keys>
+void write_queries(const Target& target, double tau, double scale, const Keys& keys,
+                   Eigen::Ref<Matrix<T>> q, const Run& run) {
+  parallel_rows(target.n, run, [&] { return QueryRows<T, Keys>(target, tau, scale, keys, q); },
+                rows_at_once(target.n, q.cols() * Index(sizeof(T))));
+}
+
+}  // namespace
+
+void target_logits(const Target& target, double leak, double distortion, std::span<double> b) {
+  logits_of_rows(target, 0, target.n, margin_of(leak, distortion), b.data());
+}
+
+template <class T>
+void project_identity(const Target& target, double leak, double distortion, Sketch kind,
+                      std::uint64_t seed, double scale, Eigen::Ref<Matrix<T>> q,
+                      Eigen::Ref<Matrix<T>> k, const Run& run) {
+  const double tau = margin_of(leak, distortion);
+  const T size = static_cast<T>(1 / std::sqrt(static_cast<double>(k.cols())));
+  const Index words = kind == Sketch::rademacher ? SketchRow<T>::sign_words(k.cols()) : 0;
+  Matrix<std::uint32_t> signs(target.n, words);
+  write_keys<T>(kind, seed, size, k, signs, run);
+  if (kind == Sketch::rademacher) {
+    write_queries<T>(target, tau, scale, SignKeys<T>(signs.data(), words, size), q, run);
+  } else {
+    const StoredKeys<T> keys(k.data(), k.cols(), k.outerStride());
+    write_queries<T>(target, tau, scale, keys, q, run);
+  }
+}
+
+template void project_identity<float>(const Target&, double, double, Sketch, std::uint64_t, double,
+                                      Eigen::Ref<Matrix<float>>, Eigen::Ref<Matrix<float>>,
+                                      const Run&);
+template void project_identity<double>(const Target&, double, double, Sketch, std::uint64_t, double,
+                                       Eigen::Ref<Matrix<double>>, Eigen::Ref<Matrix<double>>,
+                                       const Run&);
+
+}  // namespace headfit

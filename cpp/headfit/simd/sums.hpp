@@ -1,0 +1,108 @@
+// Sums of many vectors of nonnegative terms, so exact that the number of terms does not matter.
+#pragma once
+
+#include "headfit/simd/packet.hpp"
+
+#if defined(EIGEN_VECTORIZE_SSE)
+#include <immintrin.h>
+#endif
+
+namespace headfit {
+
+// to[l] += x[l], in double. Compilers make it a scalar at a time if it is left to them.
+EIGEN_ALWAYS_INLINE void add_wide(double* to, const simd::Packet<float>& x) {
+  [[maybe_unused]] const auto add = [to](Index l, const simd::Packet<double>& part) {
+    simd::store(to + l, simd::ei::padd(simd::load(to + l), part));
+  };
+#if defined(EIGEN_VECTORIZE_AVX512)
+  add(0, _mm512_cvtps_pd(_mm512_castps512_ps256(x)));
+  add(8, _mm512_cvtps_pd(_mm256_castpd_ps(_mm512_extractf64x4_pd(_mm512_castps_pd(x), 1))));
+#elif defined(EIGEN_VECTORIZE_AVX)
+  add(0, _mm256_cvtps_pd(_mm256_castps256_ps128(x)));
+  add(4, _mm256_cvtps_pd(_mm256_extractf128_ps(x, 1)));
+#elif defined(EIGEN_VECTORIZE_SSE)
+  add(0, _mm_cvtps_pd(x));
+  add(2, _mm_cvtps_pd(_mm_movehl_ps(x, x)));
+#else
+  alignas(64) float parts[simd::lanes<float>];
+  simd::store(parts, x);
+  for (Index l = 0; l < simd::lanes<float>; ++l) to[l] += static_cast<double>(parts[l]);
+#endif
+}
+
+// A sum of nonnegative terms with the rounding of each addition carried along
+// (Neumaier 1974), so that the number of terms does not matter.
+class CarefulSum {
+ public:
+  void add(double x) {
+    const double next = sum_ + x;
+    carried_ += sum_ >= x ? (sum_ - next) + x : (x - next) + sum_;
+    sum_ = next;
+  }
+  double value() const { return sum_ + carried_; }
+
+ private:
+  double sum_ = 0;
+  double carried_ = 0;
+};
+
+// A sum of vectors whose rounding does not matter beside that of T. float: in double, a sum
+// for each lane. double: the rounding is carried along.
+template <class T>
+class LaneSum {
+ public:
+  EIGEN_ALWAYS_INLINE void add(const simd::Packet<T>& x) {
+    if constexpr (sizeof(T) == 8) {
+      alignas(64) T parts[simd::lanes<T>];
+      simd::store(parts, x);
+      for (const T part : parts) careful_.add(part);
+    } else {
+      add_wide(lanes_.data(), x);
+    }
+  }
+  double value() const { return sizeof(T) == 8 ? careful_.value() : lanes_.sum(); }
+
+ private:
+  CarefulSum careful_;
+  Eigen::Array<double, static_cast<int>(simd::lanes<T>), 1> lanes_ = decltype(lanes_)::Zero();
+};
+
+// A few vectors of terms on their way to a sum of lanes. float: pairs of terms, then double.
+// double: every rounding is carried along (Knuth's two-sum).
+template <class T>
+class PacketSum {
+ public:
+  EIGEN_ALWAYS_INLINE void add(Index place, const simd::Packet<T>& term) {
+    auto& sum = sums_[place];
+    const auto next = simd::ei::padd(sum, term);
+    if constexpr (sizeof(T) == 8) {
+      namespace ei = simd::ei;
+      const auto part = ei::psub(next, sum);
+      const auto lost = ei::padd(ei::psub(sum, ei::psub(next, part)), ei::psub(term, part));
+      carried_ = ei::padd(carried_, lost);
+    }
+    sum = next;
+  }
+
+  EIGEN_ALWAYS_INLINE void flush(LaneSum<T>& total) {
+    if constexpr (sizeof(T) == 8) {
+      for (const auto& sum : sums_) total.add(sum);
+      total.add(carried_);
+    } else {
+      namespace ei = simd::ei;
+      total.add(ei::padd(ei::padd(sums_[0], sums_[1]), ei::padd(sums_[2], sums_[3])));
+    }
+    for (auto& sum : sums_) sum = simd::fill<T>(T(0));
+    carried_ = simd::fill<T>(T(0));
+  }
+
+  // Terms between two flushes.
+  static constexpr Index vectors = sizeof(T) == 8 ? 64 : 8;
+
+ private:
+  simd::Packet<T> zero_ = simd::fill<T>(T(0));
+  simd::Packet<T> sums_[4] = {zero_, zero_, zero_, zero_};
+  simd::Packet<T> carried_ = zero_;
+};
+
+}  // namespace headfit

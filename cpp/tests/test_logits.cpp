@@ -1,0 +1,257 @@
+// The microkernel and the stream of logits against loops that anybody can read.
+#include <bit>
+
+#include "check.hpp"
+#include "headfit/base/best_few.hpp"
+#include "headfit/logits/stream.hpp"
+#include "problem.hpp"
+
+using namespace headfit;
+using namespace headfit::test;
+
+template <class T>
+void check_microkernel() {
+  using B = Blocking<T>;
+  Numbers numbers(5);
+  for (const Index depth : {0, 1, 2, 3, 7, 64, 129}) {
+    const auto a = Stack<T>::random(1, B::row_group, std::max<Index>(depth, 1), numbers);
+    const auto b = Stack<T>::random(1, std::max<Index>(depth, 1), B::panel, numbers);
+    for (const bool accumulate : {false, true}) {
+      Stack<T> c = Stack<T>::random(1, B::row_group, B::panel + 3, numbers);
+      const Stack<T> before = c;
+      multiply_panel<T>(depth, {a.data.data(), a.cols, 1}, b.data.data(), c.data.data(), c.cols,
+                        accumulate);
+      for (Index r = 0; r < B::row_group; ++r) {
+        for (Index j = 0; j < c.cols; ++j) {
+          double want = before.at(0, r, j), size = std::abs(want);
+          if (j < B::panel) {
+            if (!accumulate) want = size = 0;
+            for (Index p = 0; p < depth; ++p) {
+              const double term = double(a.at(0, r, p)) * double(b.at(0, p, j));
+              want += term;
+              size += std::abs(term);
+            }
+          }
+          const double unit = double(std::numeric_limits<T>::epsilon());
+          CHECK_THAT(std::abs(double(c.at(0, r, j)) - want) <= double(depth + 1) * unit * size,
+                     "depth ", depth, " row ", r, " column ", j);
+        }
+      }
+    }
+  }
+}
+
+TEST(microkernel_float) { check_microkernel<float>(); }
+TEST(microkernel_double) { check_microkernel<double>(); }
+
+// Logits within the bound that the certificate uses, and -inf exactly where masked.
+template <class T>
+void check_logits() {
+  for_all_problems<T>([](const Problem<T>& p, const std::string& where) {
+    const LogitSource<T> source = p.source();
+    Stack<T> first(p.heads, source.row_count(), p.m, T(-7));
+    attention_logits(source, first.out(), {1, {}});
+    for (const int threads : {2, 3}) {
+      Stack<T> again(p.heads, source.row_count(), p.m, T(-8));
+      attention_logits(source, again.out(), {threads, {}});
+      CHECK_THAT(again.data == first.data, where, ", ", threads, " threads");
+    }
+    const double u = double(std::numeric_limits<T>::epsilon()) / 2;
+    for (Index h = 0; h < p.heads; ++h) {
+      for (Index place = 0; place < source.row_count(); ++place) {
+        const Index i = source.row_at(place);
+        for (Index j = 0; j < p.m; ++j) {
+          const double want = p.logit(h, i, j);
+          const double got = double(first.at(h, place, j));
+          const double size =
+              std::abs(p.scale) * p.norm(p.q, h, i) * p.norm(p.k, h / p.group, j);
+          // A few roundings more for the cap and the bias.
+          const double bound = double(p.d + 2) * u * size * 1.01 + 16 * u * (1 + p.softcap);
+          const bool right = want == -infinity ? got == want : std::abs(got - want) <= bound;
+          CHECK_THAT(right, where, ", head ", h, " row ", i, " column ", j, ": ", got, " for ",
+                     want);
+        }
+      }
+    }
+  });
+}
+
+TEST(logits_float) { check_logits<float>(); }
+TEST(logits_double) { check_logits<double>(); }
+
+// What a fold is told that asks for logits above a limit: all hits of each row, and the least
+// logits. With `moving` the limit of a row is the largest logit so far.
+template <class T>
+struct Hits {
+  struct Hit {
+    Index col;
+    T value;
+    bool operator==(const Hit&) const = default;
+  };
+  std::vector<std::vector<Hit>> rows;
+  std::vector<T> least;
+};
+
+template <class T>
+class HitFold {
+ public:
+  HitFold(Index rows, T limit, bool moving, Hits<T>& out)
+      : rows_(rows), limit_(limit), moving_(moving), out_(out) {}
+
+  void begin(const RowBlock& block) {
+    const Index padded = round_up(block.count, Blocking<T>::row_group);
+    limits_.assign(std::size_t(padded), T(infinity));
+    std::fill_n(limits_.begin(), block.count, limit_);
+    lowest_.assign(std::size_t(padded * simd::lanes<T>), T(infinity));
+  }
+  const T* limits(const RowBlock&) const { return limits_.data(); }
+  T* lowest(const RowBlock&) { return lowest_.data(); }
+  void hits(const RowBlock& block, Index r, Index col, const T* logits, std::uint32_t bits) {
+    for (; bits; bits &= bits - 1) {
+      const int b = std::countr_zero(bits);
+      if (moving_ && !(logits[b] > limits_[std::size_t(r)])) continue;
+      out_.rows[at(block, r)].push_back({col + b, logits[b]});
+      if (moving_) limits_[std::size_t(r)] = logits[b];
+    }
+  }
+  void end(const RowBlock& block) {
+    for (Index r = 0; r < block.count; ++r) {
+      const auto first = lowest_.begin() + r * simd::lanes<T>;
+      out_.least[at(block, r)] = *std::min_element(first, first + simd::lanes<T>);
+    }
+  }
+
+ private:
+  std::size_t at(const RowBlock& block, Index r) const {
+    return std::size_t(block.head * rows_ + block.first + r);
+  }
+  Index rows_;
+  T limit_;
+  bool moving_;
+  Hits<T>& out_;
+  std::vector<T> limits_, lowest_;
+};
+
+template <class T>
+void check_hits() {
+  for_all_problems<T>([](const Problem<T>& p, const std::string& where) {
+    const LogitSource<T> source = p.source();
+    Stack<T> logits(p.heads, source.row_count(), p.m);
+    attention_logits(source, logits.out(), {1, {}});
+    const auto rows = std::size_t(p.heads * source.row_count());
+    for (const bool moving : {false, true}) {
+      for (const T limit : {T(-infinity), T(0), T(1.5), T(infinity)}) {
+        Hits<T> want;
+        for (std::size_t i = 0; i < rows; ++i) {
+          want.rows.emplace_back();
+          want.least.push_back(T(infinity));
+          T above = limit;
+          for (Index j = 0; j < p.m; ++j) {
+            const T x = logits.data[i * std::size_t(p.m) + std::size_t(j)];
+            if (x > T(-infinity)) want.least.back() = std::min(want.least.back(), x);
+            if (!(x > above)) continue;
+            want.rows.back().push_back({j, x});
+            if (moving) above = x;
+          }
+        }
+        for (const int threads : {1, 3}) {
+          Hits<T> got{decltype(want.rows)(rows), std::vector<T>(rows)};
+          stream_tiles(source, Run{threads, {}}, [&] {
+            return HitFold<T>(source.row_count(), limit, moving, got);
+          });
+          CHECK_THAT(got.rows == want.rows, where, ", limit ", limit, moving ? ", moving" : "");
+          CHECK_THAT(got.least == want.least, where, ", limit ", limit);
+        }
+      }
+    }
+  });
+}
+
+TEST(hits_float) { check_hits<float>(); }
+TEST(hits_double) { check_hits<double>(); }
+
+TEST(a_block_of_rows_sees_the_columns_of_its_mask_only) {
+  // NaN in keys that no row may see through key_lengths; values beyond are never read.
+  Numbers numbers(9);
+  Problem<float> p(2, 1, 70, 300, 4, numbers);
+  p.key_lengths = {100, 0};
+  p.mask.key_lengths = p.key_lengths.data();
+  for (Index j = 100; j < 300; ++j) p.k.at(0, j, 0) = std::nanf("");
+  for (Index j = 0; j < 300; ++j) p.k.at(1, j, 3) = std::nanf("");
+  Stack<float> out(2, 70, 300, 1.0f);
+  attention_matrix(p.source(), out.out(), {2, {}});
+  for (Index i = 0; i < 70; ++i) {
+    double sum = 0;
+    for (Index j = 0; j < 300; ++j) {
+      sum += double(out.at(0, i, j));
+      CHECK(out.at(1, i, j) == 0);
+      if (j >= 100) CHECK(out.at(0, i, j) == 0);
+    }
+    CHECK(std::abs(sum - 1) < 1e-5);
+  }
+}
+
+TEST(non_finite_input_names_the_place) {
+  for (const int threads : {1, 2, 3}) {
+    const Run run{threads, {}};
+    Numbers numbers(3);
+    Problem<double> p(2, 1, 90, 80, 3, numbers);
+    Stack<double> out(2, 90, 80);
+    p.k.at(1, 70, 2) = infinity;
+    CHECK_THROWS(NonFiniteError, "K must be finite; got inf at head 1, row 70, column 2",
+                 attention_logits(p.source(), out.out(), run));
+    p.k.at(1, 70, 2) = 0;
+    p.q.at(1, 88, 0) = -infinity;
+    p.q.at(0, 60, 1) = std::nan("");
+    CHECK_THROWS(NonFiniteError, "Q must be finite; got nan at head 0, row 60, column 1",
+                 attention_logits(p.source(), out.out(), run));
+    p.q.at(1, 88, 0) = p.q.at(0, 60, 1) = 0;
+    p.q.at(0, 50, 0) = 1e200;
+    p.k.at(0, 33, 0) = 1e200;
+    CHECK_THROWS(NonFiniteError, "got inf at head 0, row 50, column 33",
+                 attention_logits(p.source(), out.out(), run));
+    p.mask.right = -31;  // column 33 is now beyond what row 50 may see
+    attention_logits(p.source(), out.out(), run);
+  }
+}
+
+TEST(bad_arguments) {
+  Numbers numbers(4);
+  Problem<float> p(2, 1, 4, 4, 3, numbers);
+  Stack<float> out(2, 4, 4);
+  const auto run_with = [&](auto change) {
+    LogitSource<float> source = p.source();
+    change(source);
+    attention_logits(source, out.out(), {1, {}});
+  };
+  CHECK_THROWS(InputError, "same head size", run_with([](auto& s) { s.k.cols = 2; }));
+  CHECK_THROWS(InputError, "divide", run_with([](auto& s) { s.group = 2; }));
+  CHECK_THROWS(InputError, "scale", run_with([](auto& s) { s.scale = 0; }));
+  CHECK_THROWS(InputError, "scale", run_with([](auto& s) { s.scale = 1e-40; }));
+  CHECK_THROWS(InputError, "scale", run_with([](auto& s) { s.scale = std::nan(""); }));
+  CHECK_THROWS(InputError, "softcap", run_with([](auto& s) { s.softcap = -1; }));
+  const std::vector<Index> rows = {1, 4};
+  CHECK_THROWS(InputError, "rows must lie in 0 ... 3; got 4 at place 1",
+               run_with([&](auto& s) { s.rows = std::span<const Index>(rows); }));
+}
+
+TEST(best_few) {
+  Numbers numbers(8);
+  for (const Index most : {0, 1, 3, 40}) {
+    BestFew<Scored<float>> best;
+    for (const Index count : {0, 2, 39, 500}) {
+      best.clear(most);
+      std::vector<Scored<float>> all;
+      for (Index i = 0; i < count; ++i) {
+        // Few values: many are equal.
+        all.push_back({static_cast<float>(std::round(4 * numbers.next())), static_cast<Column>(i)});
+        best.push(all.back());
+      }
+      std::sort(all.begin(), all.end(), [](const auto& a, const auto& b) { return a.before(b); });
+      all.resize(std::min<std::size_t>(all.size(), static_cast<std::size_t>(most)));
+      const auto& found = best.sorted();
+      CHECK(found.size() == all.size());
+      for (std::size_t i = 0; i < found.size(); ++i) CHECK(found[i].col == all[i].col);
+    }
+  }
+}

@@ -1,0 +1,50 @@
+"""Statistics of attention rows: entropy, largest weight, effective support."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+@dataclass(frozen=True, repr=False)
+class AttentionStats:
+    """What `Attention.stats` measures; arrays have shape (..., n), float64.
+
+    Attributes
+    ----------
+    entropy : ndarray
+        Of each row's weights, in nats.
+    max_weight : ndarray
+        The largest weight of each row.
+    effective_support : ndarray
+        exp(entropy): among how many keys a row attends, in effect.
+    log_sum : ndarray
+        log of the sum of exp(logit); -inf for a row with no key.
+    shares : tuple of float
+        The shares that were asked for.
+    keys_for_share : ndarray of int64, shape (..., n, len(shares))
+        The fewest keys that hold each share of a row's mass.
+    """
+
+    entropy: NDArray[np.float64]
+    max_weight: NDArray[np.float64]
+    effective_support: NDArray[np.float64]
+    log_sum: NDArray[np.float64]
+    shares: tuple[float, ...]
+    keys_for_share: NDArray[np.int64]
+
+    def __repr__(self) -> str:
+        if self.entropy.size == 0:
+            return "AttentionStats(no rows)"
+        held = ", ".join(
+            f"{share:.0%} of the mass in {np.median(self.keys_for_share[..., i]):g}"
+            for i, share in enumerate(self.shares)
+        )
+        return (
+            f"AttentionStats({self.entropy.size} rows; medians: entropy "
+            f"{np.median(self.entropy):.3g} nats, largest weight {np.median(self.max_weight):.3g}, "
+            f"effective support {np.median(self.effective_support):.3g} keys"
+            + (f", {held} keys)" if held else ")")
+        )

@@ -134,7 +134,10 @@ def _tolerances(parser: Parser, default: Tolerances | None) -> None:
         help=f"largest error of ratios on the pattern (default: {distortion})",
     )  # fmt: skip
     parser.add_argument(
-        "--max-logit", type=float, metavar="L", help=f"bound of every |logit| (default: {max_logit})"
+        "--max-logit",
+        type=float,
+        metavar="L",
+        help=f"bound of every |logit| (default: {max_logit})",
     )
 
 

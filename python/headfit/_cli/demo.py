@@ -213,7 +213,9 @@ def run_demo(
         begin = time.perf_counter()
         head = fit(target, method="learned", module=module, time_limit=time_limit, **asked)
         seconds = time.perf_counter() - begin
-        given_keys = fit(target, method="max-margin", certificate_mass=False, **asked) if rungs else None
+        given_keys = (
+            fit(target, method="max-margin", certificate_mass=False, **asked) if rungs else None
+        )
         rows.append(DemoRow(name, target, head, given_keys, seconds, order))
     return Demo(
         module=module,

@@ -71,9 +71,7 @@ def judge(problem: Problem, attention: Attention, certificate_mass: bool) -> Cer
     return certificate
 
 
-def try_size(
-    method: Method, problem: Problem, dim: int, brief: bool = False
-) -> tuple[Trial, Head]:
+def try_size(method: Method, problem: Problem, dim: int, brief: bool = False) -> tuple[Trial, Head]:
     """Run a method at one size of a search, and judge what would be stored without a module."""
     begin = time.perf_counter()
     head = make_head(method, problem, dim, "brief" if brief else "search")

@@ -15,9 +15,7 @@ from headfit._fit.problem import Problem
 from headfit._target.append_columns import appended, in_two_parts
 
 
-def with_exempt_columns(
-    problem: Problem, dim: int, run: Callable[[Problem, int], Head]
-) -> Head:
+def with_exempt_columns(problem: Problem, dim: int, run: Callable[[Problem, int], Head]) -> Head:
     """Return a head of size `dim` for the whole problem.
 
     ``run(problem, size)`` makes the head for the problem of the other columns.

@@ -76,9 +76,7 @@ def _early_bound(method: Method, problem: Problem, limit: float | None) -> Lower
     return bounds.lower(problem.target, tolerances=problem.tolerances, time_limit=seconds)
 
 
-def _late_bound(
-    method: Method, problem: Problem, head: Head, seconds: float
-) -> LowerBound | None:
+def _late_bound(method: Method, problem: Problem, head: Head, seconds: float) -> LowerBound | None:
     """Look for a proof that a small size which was not certified is too small, in little time."""
     if not method.seeks_smallest or head.dim > PROVABLE or head.ended == "callback":
         return None

@@ -89,8 +89,7 @@ class MaxMargin(Method):
         if isinstance(self.keys, str):
             if self.keys not in KEYS:
                 raise InputError(
-                    'keys must be "random", "cyclic", an array or a KeyTable; '
-                    f"got {self.keys!r}"
+                    f'keys must be "random", "cyclic", an array or a KeyTable; got {self.keys!r}'
                 )
         elif not isinstance(self.keys, KeyTable):
             object.__setattr__(self, "keys", KeyTable(self.keys))
@@ -175,7 +174,9 @@ def _check_table(table: KeyTable, problem: Problem, dim: int) -> None:
     if table.dim != dim:
         raise InputError(f"dim must be that of the keys, {table.dim}, or not given; got {dim}")
     if np.result_type(table.keys, dtype) != dtype:
-        raise InputError(f"keys must not be wider than dtype={str(dtype)!r}; got {table.keys.dtype}")
+        raise InputError(
+            f"keys must not be wider than dtype={str(dtype)!r}; got {table.keys.dtype}"
+        )
 
 
 def _with_narrow_queries(problem: Problem, head: Head) -> Head:

@@ -146,5 +146,3 @@ class Method(Protocol):
         None, the default, stands for the usual sentences.
         """
         return None
-
-

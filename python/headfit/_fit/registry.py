@@ -24,8 +24,9 @@ def as_method(method: Any) -> Method:
     """Return the method that a word stands for, with its defaults, or the object that is given."""
     if isinstance(method, str) and method in METHODS:
         return METHODS[method]()
-    is_method = isinstance(method, Method) and not isinstance(method, type)
-    if is_method and isinstance(method.name, str):
-        return method
+    if isinstance(method, Method) and not isinstance(method, type):
+        if isinstance(method.name, str):
+            return method
+        raise InputError(f"method must have a name, a text; got {shown(method.name)}")
     words = " or ".join(repr(word) for word in METHODS)
     raise InputError(f"method must be one of {words}, or a Method; got {shown(method)}")

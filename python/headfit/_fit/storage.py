@@ -8,6 +8,7 @@ import math
 import os
 from typing import Any, get_args
 
+import numpy as np
 from numpy.typing import NDArray
 
 from headfit._attention.attention import Attention

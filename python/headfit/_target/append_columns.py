@@ -270,9 +270,7 @@ def append_columns(
     dtype = computed_in(*stored)
     used = check_scale(scale, attention.dim + added.size)
     q, k = (widened(x).astype(np.float64, copy=False) for x in stored)
-    new_q, new_k = appended(
-        target, q * attention.scale, k, added, asked.leak, asked.logit_limit
-    )
+    new_q, new_k = appended(target, q * attention.scale, k, added, asked.leak, asked.logit_limit)
     return Attention(
         (new_q / used).astype(dtype), new_k.astype(dtype), scale=used, mask=attention.mask
     )

@@ -239,9 +239,7 @@ class Target:
         )
 
 
-def as_target(
-    A: Any, *, mask: Any = None, num_threads: int | None = None
-) -> Target:
+def as_target(A: Any, *, mask: Any = None, num_threads: int | None = None) -> Target:
     """Return `A` as a Target with this mask; one that fits already is not checked again."""
     if isinstance(A, Target) and (mask is None or mask is A.mask):
         return A

@@ -139,7 +139,7 @@ def test_fit_that_does_not_hold_is_written_and_ends_with_1(run):
     status, out, _ = run("fit", "A.npz", "--dim", 16, "--method", "projection", "-o", "head.npz")
     assert status == 1
     assert "FAILS" in out
-    assert not hf.load_fit("head.npz").certificate.holds
+    assert not hf.load("head.npz").certificate.holds
     assert run("certify", "A.npz", "head.npz")[0] == 1
 
 
@@ -170,7 +170,7 @@ def test_fit_searches_the_size_when_none_is_given(run):
     status, out, _ = run("fit", "A.npz", *LOOSE, "--method", "projection", "--json", "-o", "h.npz")
     figures = json.loads(out)
     assert status == 0
-    assert figures["search"]["dim"] == figures["dim"] == hf.load_fit("h.npz").dim
+    assert figures["search"]["dim"] == figures["dim"] == hf.load("h.npz").dim
 
 
 @pytest.mark.parametrize(
@@ -181,7 +181,7 @@ def test_masks(text, mask, run):
     run("pattern", "causal_band", 32, 2, "-o", "A.npz")
     arguments = ("--dim", 1024, *LOOSE, "--mask", text, "--dtype", "float64", "--seed", 5)
     assert run("fit", "A.npz", *arguments, "-o", "head.npz")[0] == 0
-    fit = hf.load_fit("head.npz")
+    fit = hf.load("head.npz")
     assert (fit.mask, fit.dtype) == (mask, "float64")
     assert run("certify", "A.npz", "head.npz")[0] == 0
 
@@ -193,12 +193,12 @@ def test_one_module_from_a_file_serves_two_patterns(run):
         assert run("pattern", *kind, "-o", "A.npz")[0] == 0
         status, out, _ = run("fit", "A.npz", "--module", "W.npz", *LOOSE, "-o", f"{i}.npz")
         assert status == 0, out
-        fit = hf.load_fit(f"{i}.npz")
+        fit = hf.load(f"{i}.npz")
         np.testing.assert_array_equal(fit.module.weights, module.weights)
         assert (fit.module.scale, fit.certificate.basis) == (0.5, "module")
     # A head carries its module.
     assert run("fit", "A.npz", "--module", "0.npz", *LOOSE, "-o", "2.npz")[0] == 0
-    assert hf.load_fit("2.npz").module.scale == 0.5
+    assert hf.load("2.npz").module.scale == 0.5
 
 
 def test_certify_recomputes_a_module_head_from_its_input(run):

@@ -250,7 +250,7 @@ def doors(folder: Path) -> Iterator[Door]:
     head = hf.fit(A, DIM, **loose)
     searched = hf.fit(A, time_limit=1, **loose)
     table = hf.KeyTable.random(N, 4, rng=0)
-    failing = hf.fit(A, 2, method="max-margin", keys=hf.KeyTable.random(N, 2, rng=0))
+    failing = hf.fit(A, 2, method=hf.MaxMargin(keys=hf.KeyTable.random(N, 2, rng=0)))
     files = bad_files(folder)
     threads = optional(counts(1, 2**15))
     target = [*without(BAD_MATRIX, sp.eye_array(N)), *spoilt_sparse(), *files, head, table]

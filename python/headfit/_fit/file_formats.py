@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -127,16 +127,16 @@ FORMATS: Mapping[str, tuple[Writer, Reader]] = {
 }
 
 
-def _suffix(path: Any, name: str, suffixes: Collection[str]) -> str:
+def _suffix(path: Any, name: str) -> str:
     suffix = Path(as_path(path, name)).suffix
-    if suffix not in suffixes:
-        raise InputError(f"{name} must end in {' or '.join(suffixes)}; got {os.fspath(path)}")
+    if suffix not in FORMATS:
+        raise InputError(f"{name} must end in {' or '.join(FORMATS)}; got {os.fspath(path)}")
     return suffix
 
 
 def write_head(path: Any, arrays: Arrays, about: str, dtype: str) -> Path:
     """Write the arrays and the text of a fit in this dtype, in the format of the suffix."""
-    write, _ = FORMATS[_suffix(path, "path", FORMATS)]
+    write, _ = FORMATS[_suffix(path, "path")]
     target = Path(path)
     write(target, arrays, about, dtype)
     return target
@@ -144,5 +144,7 @@ def write_head(path: Any, arrays: Arrays, about: str, dtype: str) -> Path:
 
 def read_head(path: Any, name: str) -> tuple[Arrays, str | None]:
     """Read arrays and text from a file that is the argument `name`, by its suffix."""
-    _, read = FORMATS[_suffix(path, name, FORMATS)]
+    with opened(path, name, "is no saved fit"):
+        # What is no file at all is said first, whatever its suffix.
+        _, read = FORMATS[_suffix(path, name)]
     return read(path, name)

@@ -127,10 +127,7 @@ def test_a_search_and_a_file(suffix: str, dtype: str, tmp_path: Path) -> None:
     beside = 4 if dtype == "bfloat16" else 2
     assert all(t.dim > beside for t in head.search.trials)
     path = tmp_path / f"head.{suffix}"
-    if suffix == "npz":
-        kept = hf.load(head.save(path))
-    else:
-        kept = hf.load(head.save(path))
+    kept = hf.load(head.save(path))
     assert kept.settings["exempt_columns"] == [0, 1]
     assert (kept.stopped, kept.dim) == ("certified", head.dim)
     accumulate = kept.certificate.accumulate

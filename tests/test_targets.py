@@ -19,6 +19,7 @@ import headfit as hf
 from headfit._base.arrays import BFLOAT16
 from headfit._base.dense_rows import csr_of_dense
 from headfit._base.masks import masks_agree
+from headfit._target.target import SUM_TOLERANCE
 from headfit.errors import InputError, TargetError
 
 GOOD = np.array([[0.25, 0.75, 0.0], [0.0, 1.0, 0.0], [0.5, 0.0, 0.5]])
@@ -87,7 +88,7 @@ def test_normalize() -> None:
 
 
 def test_sums_within_the_tolerance() -> None:
-    for tolerance in (hf.targets.SUM_TOLERANCE, 1e-3):
+    for tolerance in (SUM_TOLERANCE, 1e-3):
         hf.Target(changed(1, 1, 1 + 0.9 * tolerance), sum_tolerance=tolerance)
         with pytest.raises(TargetError, match="row 1 sums to"):
             hf.Target(changed(1, 1, 1 + 1.1 * tolerance), sum_tolerance=tolerance)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Sequence
 from typing import Any
 
 from headfit._attention.logits import LogitOptions
 from headfit._base.arithmetic import standard_arithmetic
+from headfit._base.arrays import check_between
 from headfit._base.tolerances import Tolerances, as_tolerances
 from headfit._fit.learned import check_effort
 from headfit._shrink.original import Original
@@ -118,6 +120,7 @@ def shrink_to_pattern(
     """
     start = time.perf_counter()
     check_effort(effort)
+    time_limit = check_between(time_limit, "time_limit", 0, math.inf)
     asked = as_tolerances(tolerances, leak=leak, distortion=distortion, max_logit=max_logit)
     original = Original.of(
         Q,

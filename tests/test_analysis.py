@@ -10,6 +10,7 @@ import pytest
 import scipy.sparse as sp
 
 import headfit as hf
+from headfit._attention.spectrum import product_spectrum
 from headfit.errors import InputError, NonFiniteError
 
 RNG = np.random.default_rng
@@ -202,6 +203,34 @@ def test_rank_is_that_of_the_logits(dtype, n, m, rank):
         values = np.linalg.svd(S[h] - S[h].mean(axis=1, keepdims=True), compute_uv=False)
         held = np.cumsum(values**2) / (values**2).sum()
         assert table.rank_99[h] == (held < 0.99).sum() + 1
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize(("n", "m", "d"), [(1, 1, 1), (50, 70, 5), (3, 40, 8), (2000, 900, 6)])
+def test_spectrum_is_that_of_the_products(dtype, n, m, d):
+    rng = RNG(n)
+    Q = rng.standard_normal((4, n, d)).astype(dtype)
+    K = rng.standard_normal((2, m, d)).astype(dtype)
+    lengths = np.array([m, m // 2, m, 0])
+    values, centred = product_spectrum(hf.Attention(Q, K, key_lengths=lengths).core, 2)
+    for h, count in enumerate(lengths):
+        S = Q[h].astype(np.float64) @ K[h // 2, :count].astype(np.float64).T
+        for found, matrix in (
+            (values, S),
+            (centred, S - S.sum(axis=1, keepdims=True) / max(count, 1)),
+        ):
+            expected = np.zeros(d)
+            exact = np.linalg.svd(matrix, compute_uv=False)[:d]
+            expected[: len(exact)] = exact
+            size = exact[0] if len(exact) else 0.0
+            assert np.abs(found[h] - expected).max() < 1e-11 * (1 + size)
+
+
+def test_spectrum_of_numbers_whose_squares_overflow_or_vanish():
+    Q, K = RNG(4).standard_normal((2, 30, 4))
+    plain, _ = product_spectrum(hf.Attention(Q, K).core, 1)
+    values, _ = product_spectrum(hf.Attention(1e250 * Q, 1e-250 * K).core, 1)
+    np.testing.assert_allclose(values, plain, rtol=1e-12)
 
 
 def test_logits_that_softmax_does_not_see_have_rank_99_of_zero():

@@ -1,6 +1,6 @@
 #include "headfit/analysis/profile.hpp"
 
-#include "headfit/analysis/spectrum.hpp"
+#include "headfit/analysis/triangular_factors.hpp"
 #include "logits.hpp"
 
 namespace headfit::python {
@@ -47,17 +47,18 @@ void bind_analysis(py::module_& m) {
   }, Standard(), py::arg("logits"), py::arg("per_row"), py::arg("share"), py::arg("previous"),
      py::arg("threads"));
 
-  m.def("logit_spectrum", [](const LogitArrays& x, int threads) {
+  m.def("triangular_factors", [](const LogitArrays& x, int threads) {
     const PythonRun run(threads);
-    const std::vector<Index> shape{x.heads(), x.q.shape(2)};
-    Array<double> values(shape), centred(shape);
-    const SpectrumOut out{values.mutable_data(), centred.mutable_data()};
+    const std::vector<Index> shape{x.heads(), x.q.shape(2), x.q.shape(2)};
+    Array<double> queries(shape), keys(shape), centred_keys(shape);
+    const TriangularFactors out{queries.mutable_data(), keys.mutable_data(),
+                                centred_keys.mutable_data()};
     compute_in(x.in_double(), [&]<class T>() {
       const LogitSource<T> source = x.view<T>();
       const py::gil_scoped_release release;
-      logit_spectrum(source, out, run);
+      triangular_factors(source, out, run);
     });
-    return py::make_tuple(values, centred);
+    return py::make_tuple(queries, keys, centred_keys);
   }, Standard(), py::arg("logits"), py::arg("threads"));
 }
 

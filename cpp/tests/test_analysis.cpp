@@ -4,7 +4,7 @@
 #include "check.hpp"
 #include "headfit/analysis/exact_sums.hpp"
 #include "headfit/analysis/profile.hpp"
-#include "headfit/analysis/spectrum.hpp"
+#include "headfit/analysis/triangular_factors.hpp"
 #include "problem.hpp"
 
 using namespace headfit;
@@ -106,40 +106,36 @@ TEST(profiles_in_float) { check_profiles<float>(); }
 TEST(profiles_in_double) { check_profiles<double>(); }
 
 template <class T>
-void check_spectrum() {
+void check_triangular_factors() {
   using Shape = std::array<Index, 3>;
   for (const auto& [n, m, d] : {Shape{1, 1, 1}, {50, 70, 5}, {3, 40, 8}, {200, 90, 6}}) {
     Numbers numbers(static_cast<std::uint64_t>(n));
     Problem<T> p(4, 2, n, m, d, numbers);
     p.key_lengths = {m, m / 2, m, 0};
     p.mask.key_lengths = p.key_lengths.data();
-    Matrix<double> values(4, d), centred(4, d);
-    logit_spectrum(p.source(), {values.data(), centred.data()}, {3, {}});
+    std::vector<double> queries(4 * d * d), keys(4 * d * d), centred(4 * d * d);
+    const LogitSource<T> source = p.source();
+    triangular_factors(source, {queries.data(), keys.data(), centred.data()}, {3, {}});
     for (Index h = 0; h < 4; ++h) {
       const Index count = p.key_lengths[static_cast<std::size_t>(h)];
-      Eigen::MatrixXd s = Eigen::MatrixXd::Zero(n, m);
-      for (Index i = 0; i < n; ++i) {
-        for (Index j = 0; j < count; ++j) s(i, j) = p.logit(h, i, j);
-      }
-      for (const bool is_centred : {false, true}) {
-        if (is_centred && count > 0) {
-          const Eigen::VectorXd mean = s.leftCols(count).rowwise().mean();
-          s.leftCols(count).colwise() -= mean;
-        }
-        const Eigen::VectorXd all = s.jacobiSvd().singularValues();
-        for (Index r = 0; r < d; ++r) {
-          const double want = r < all.size() ? all[r] : 0;
-          const double got = (is_centred ? centred : values)(h, r);
-          CHECK_THAT(std::abs(got - want) < 1e-11 * (1 + all[0]), "n=", n, " head ", h, ": ", got,
-                     " for ", want);
-        }
-      }
+      const auto check = [&, at = h * d * d, width = d](const std::vector<double>& found,
+                                                        const Matrix<double>& rows) {
+        const Eigen::Map<const Matrix<double>> triangle(found.data() + at, width, width);
+        CHECK(Matrix<double>(triangle.triangularView<Eigen::StrictlyLower>()).isZero(0));
+        const Matrix<double> want = rows.transpose() * rows;
+        const Matrix<double> got = triangle.transpose() * triangle;
+        CHECK((got - want).norm() <= 1e-13 * (1 + want.norm()));
+      };
+      check(queries, source.q[h].template cast<double>());
+      const Matrix<double> used = source.k[h / 2].template cast<double>().topRows(count);
+      check(keys, used);
+      if (count > 0) check(centred, used.rowwise() - used.colwise().mean());
     }
   }
 }
 
-TEST(spectrum_in_float) { check_spectrum<float>(); }
-TEST(spectrum_in_double) { check_spectrum<double>(); }
+TEST(triangular_factors_in_float) { check_triangular_factors<float>(); }
+TEST(triangular_factors_in_double) { check_triangular_factors<double>(); }
 
 TEST(sums_do_not_depend_on_the_order) {
   Numbers numbers(1);

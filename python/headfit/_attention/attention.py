@@ -29,7 +29,7 @@ from headfit._base.arrays import (
 )
 from headfit._base.masks import frozen_mask, same_mask
 from headfit._base.memory import require_memory
-from headfit._base.positions import as_positions, turned
+from headfit._base.positions import as_positions, rotate
 from headfit._base.text import mask_text
 from headfit.errors import InputError
 
@@ -220,7 +220,7 @@ class Attention:
         positions = as_positions(self.position, self.lead, (n, m), self.dim, self.dtype)
         if positions.table is None:
             return self
-        q, k = (turned(x.astype(self.dtype, copy=False), positions) for x in (self.Q, self.K))
+        q, k = (rotate(x.astype(self.dtype, copy=False), positions) for x in (self.Q, self.K))
         return Attention(q, k, **{**vars(self.options), "position": None})
 
     @property

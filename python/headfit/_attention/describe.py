@@ -13,6 +13,7 @@ from headfit import _core
 from headfit._attention.attention import Attention
 from headfit._attention.head_table import Counts, Floats, HeadTable
 from headfit._attention.logits import LogitOptions
+from headfit._attention.spectrum import product_spectrum
 from headfit._base.arithmetic import standard_arithmetic
 from headfit._base.arrays import as_array, as_count, as_share, as_shares, thread_count
 from headfit.errors import InputError
@@ -172,9 +173,10 @@ def describe(
     if previous is not None:
         score = profile["induction"]
         induction = _over_rows(np.nanmean, score, ~np.isnan(score))
-    values, centred = _core.logit_spectrum(attention.core, threads)
+    spectra = product_spectrum(attention.core, threads)
+    values, centred = (x.reshape((*lead, -1)) for x in spectra)
     least = max(n, m) * float(np.finfo(attention.dtype).eps)
-    rank, rank_99 = _ranks(values.reshape((*lead, -1)), centred.reshape((*lead, -1)), least)
+    rank, rank_99 = _ranks(values, centred, least)
     with np.errstate(over="ignore"):
         gammas = np.exp(profile["log_gamma"])
     return HeadTable(

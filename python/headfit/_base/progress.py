@@ -1,4 +1,4 @@
-"""A bar of how many rows are done, in a terminal or a notebook."""
+"""A progress bar that counts finished rows, in a terminal or a notebook."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ SECONDS_BETWEEN = 0.1
 
 
 class Progress:
-    """A tqdm bar of the rows that meet the tolerances. A context manager: it closes the bar."""
+    """A tqdm bar of the rows that meet the tolerances; leaving its context closes the bar."""
 
     def __init__(self, rows: int) -> None:
         try:

@@ -388,3 +388,60 @@ def test_demo_without_matplotlib_says_so(run, monkeypatch):
     assert status == 0
     assert "no picture: plots need Matplotlib" in out
     assert not os.listdir()
+
+
+# Methods and formats
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("--method max-margin --effort low", "--effort is no option of --method max-margin"),
+        ("--method projection --max-norm 9", "--max-norm is no option of --method projection"),
+        ("--keys cyclic", "--keys is no option of --method auto"),
+        ("--method learned --sketch gaussian", "--sketch is no option of --method learned"),
+        ("--method max-margin --factor svd", "--factor is no option of --method max-margin"),
+    ],
+)
+def test_an_option_of_another_method_is_refused(run, line, words):
+    run("pattern", "band", 16, 1, "-o", "A.npz")
+    bad(run("fit", "A.npz", "--dim", 4, "-o", "head.npz", *line.split()), words)
+
+
+@pytest.mark.parametrize(
+    ("line", "method"),
+    [
+        ("--dim 4 --effort 400 --max-norm 900", hf.Learned(effort=400, max_norm=900)),
+        (
+            "--dim 12 --method max-margin --keys cyclic --form equality --dtype float64",
+            hf.MaxMargin(keys="cyclic", form="equality"),
+        ),
+        (
+            "--dim 512 --method projection --sketch gaussian --factor svd",
+            hf.Projection(sketch="gaussian", factor="svd"),
+        ),
+    ],
+)
+def test_options_reach_their_method(run, line, method):
+    run("pattern", "band", 16, 1, "-o", "A.npz")
+    run("fit", "A.npz", "-o", "head.npz", *LOOSE, *line.split())
+    head = hf.load("head.npz")
+    again = hf.fit(
+        "A.npz", head.dim, method=method, leak=0.3, distortion=2.0, dtype=head.dtype, rng=0
+    )
+    np.testing.assert_array_equal(head.Q, again.Q)
+    np.testing.assert_array_equal(head.K, again.K)
+
+
+def test_heads_in_safetensors_files(run, monkeypatch):
+    pytest.importorskip("safetensors")
+    run("pattern", "band", 16, 1, "-o", "A.npz")
+    fit = ("fit", "A.npz", "--dim", 4, "-o", "head.safetensors")
+    assert run(*fit, "--max-logit", 50)[0] == 0
+    assert run("certify", "A.npz", "head.safetensors")[0] == 0
+    assert run("certify", "A.npz", "head.safetensors", "--max-logit", 0.1)[0] == 1
+    assert "head of 16 tokens, dim = 4" in run("info", "head.safetensors")[1]
+    assert run(*fit[:-1], "again.npz", "--module", "head.safetensors")[0] == 0
+    monkeypatch.setitem(sys.modules, "safetensors", None)
+    bad(run("certify", "A.npz", "head.safetensors"), "pip install 'headfit[safetensors]'")
+    bad(run(*fit), "pip install 'headfit[safetensors]'")

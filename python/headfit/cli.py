@@ -57,8 +57,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stdout.flush()
         return status
     except BrokenPipeError:
-        # Whoever read our output has gone: say nothing, and let the interpreter's own
-        # flush at exit find an open place to write to.
+        # The process that read our output has ended. Print nothing, and point stdout to an open
+        # file, so that the interpreter's flush at exit does not fail.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return FAILS
     except SystemExit as stop:  # --help, --version, arguments that do not parse

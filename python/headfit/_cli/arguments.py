@@ -20,7 +20,7 @@ Commands = Any  # argparse's action of sub-parsers is private
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser whose complaints are one line, and whose examples keep their lines."""
+    """A parser whose error messages are one line, and whose examples keep their line breaks."""
 
     def __init__(self, **settings: Any) -> None:
         settings.setdefault("formatter_class", argparse.RawDescriptionHelpFormatter)
@@ -81,7 +81,7 @@ def columns(text: str) -> str | list[int]:
 
 
 def output(*suffixes: str) -> Callable[[str], Path]:
-    """Return what reads the name of a file to write, which ends in one of the suffixes if any."""
+    """Return a parser for the name of a file to write, which must end in one of the suffixes."""
 
     def path_of(text: str) -> Path:
         path = writable(text)
@@ -98,7 +98,7 @@ def output(*suffixes: str) -> Callable[[str], Path]:
 
 
 def writable(text: str) -> Path:
-    """Return a path that can be written to; said before the work, not after it."""
+    """Return a path that can be written to, checked before the work begins."""
     path = Path(text)
     if not path.parent.is_dir():
         raise argparse.ArgumentTypeError(f"there is no folder {path.parent}")

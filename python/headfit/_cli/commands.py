@@ -40,7 +40,7 @@ def demo(arguments: Any) -> int:
     from headfit._cli.picture import check_name
 
     if not arguments.no_picture:
-        check_name(arguments.out)  # before the work, not after it
+        check_name(arguments.out)  # refuse a bad name before the work begins
     with text.progress() as say:
         found = run_demo(rng=arguments.seed, progress=say)
         picture, missing = None, None

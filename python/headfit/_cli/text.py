@@ -67,8 +67,8 @@ def target_figures(target: Target) -> dict[str, Any]:
 def target_line(target: Target) -> str:
     """Return the same for people."""
     return (
-        f"n = {target.n}, {target.nonzeros} nonzeros, at most {target.per_row} a row and "
-        f"{target.per_column} a column, gamma = {target.gamma:.6g}"
+        f"n = {target.n}, {target.nonzeros} nonzeros, at most {target.per_row} per row and "
+        f"{target.per_column} per column, gamma = {target.gamma:.6g}"
     )
 
 

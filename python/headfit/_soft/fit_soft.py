@@ -94,9 +94,12 @@ def fit_soft(
     mask : optional
         Of a target that is a matrix; an Attention has its own.
     effort : "low", "medium", "high" or int
-        How long to descend: at most 100, 500 or 5000 steps, or as many as given.
+        How long to descend: at most 100, 500 or 5000 steps, or as many as given. The default is
+        "medium" where that of `Learned` is "low": a learned fit ends as soon as every row meets
+        the tolerances, whatever its effort, while this descent has no such end, and what more
+        steps gain is the result.
     enough : float
-        Mean KL divergence of a row, in nats, at which to stop.
+        The mean over rows of the KL divergence, in nats, at which to stop.
     init : (Q, K), optional
         A start of `dim` columns or fewer; logits are Q @ K.T. The truncated SVD of the target's
         logits when None.

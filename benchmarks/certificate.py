@@ -54,7 +54,7 @@ def compare(n, d):
     for mass in (False, True):
 
         def ours(mass=mass):
-            return hf.certify(A, Q, K, mass=mass, num_threads=OPTIONS.threads)
+            return hf.certify(A, Q, K, certificate_mass=mass, num_threads=OPTIONS.threads)
 
         def peer(mass=mass):
             return numpy_scan(A, Q, K, scale, mass)
@@ -84,7 +84,7 @@ def alone(n, d):
     Q = (2 * np.sqrt(d) * (A.matrix @ K)).astype(np.float32)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     start = time.perf_counter()
-    hf.certify(A, Q, K, mass=False, num_threads=OPTIONS.threads)
+    hf.certify(A, Q, K, certificate_mass=False, num_threads=OPTIONS.threads)
     seconds = time.perf_counter() - start
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     title = f"certificate, n={n:,}, d={d}, compare only"

@@ -43,7 +43,7 @@ def certificate(n, d, threads, mass=False):
     A = hf.Target(hf.patterns.random_regular(n, 4, gamma=2.0, rng=0))
     K = head(n, d)[1]
     Q = (2 * math.sqrt(d) * (A.matrix @ K)).astype(np.float32)
-    return lambda: hf.certify(A, Q, K, mass=mass, num_threads=threads)
+    return lambda: hf.certify(A, Q, K, certificate_mass=mass, num_threads=threads)
 
 
 def projection(n, d, threads):
@@ -57,7 +57,9 @@ def projection(n, d, threads):
 def max_margin(n, k, threads):
     A = hf.Target(hf.patterns.random_regular(n, k, gamma=2.0, rng=0))
     table = hf.KeyTable.random(n, 12 * k, rng=0)
-    return lambda: hf.fit(A, method="max-margin", keys=table, mass=False, num_threads=threads)
+    return lambda: hf.fit(
+        A, method=hf.MaxMargin(keys=table), certificate_mass=False, num_threads=threads
+    )
 
 
 def learned_steps(n, k, threads):
@@ -67,7 +69,9 @@ def learned_steps(n, k, threads):
     def stop(step, left, deficit):
         return step < 150
 
-    return lambda: hf.fit(A, k + 1, callback=stop, mass=False, num_threads=threads)
+    return lambda: hf.fit(
+        A, k + 1, method=hf.Learned(callback=stop), certificate_mass=False, num_threads=threads
+    )
 
 
 SERIES = (

@@ -127,7 +127,7 @@ def main():
             [name, *(f"{svd[d]:.3f} / {ours[d]:.3f}" for d in DIMS), str(small.dim),
              str(svd_needs), f"{small.seconds:.1f}"]
         )  # fmt: skip
-        sparse = hf.shrink(
+        sparse = hf.shrink_to_pattern(
             q, k, mask="causal", per_row=8, mass=0.9, curve_dims=(), num_threads=given.threads,
             time_limit=1 if given.quick else 8,
         )  # fmt: skip

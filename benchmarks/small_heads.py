@@ -69,9 +69,17 @@ def regular(cases, seeds, options, dtype="float32"):
         heads = []
         for seed in range(seeds):
             A = hf.patterns.random_regular(n, k, gamma=2.0, rng=seed)
-            head = hf.fit(A, dim, leak=LEAK, distortion=DISTORTION, dtype=dtype,
-                          time_limit=options.limit, rng=seed, mass=False,
-                          num_threads=options.threads)  # fmt: skip
+            head = hf.fit(
+                A,
+                dim,
+                leak=LEAK,
+                distortion=DISTORTION,
+                dtype=dtype,
+                time_limit=options.limit,
+                rng=seed,
+                certificate_mass=False,
+                num_threads=options.threads,
+            )
             heads.append((judged(A, head), head.seconds, head.certificate))
         seconds = [s for _, s, _ in heads]
         norms = [c.q_norm * c.k_norm * c.scale for _, _, c in heads]
@@ -105,8 +113,15 @@ def structured(options):
     for name, make in makers.items():
         for weights in ({}, {"gamma": 2.0}):
             A = make(rng=0, **weights)
-            head = hf.fit(A, leak=LEAK, distortion=DISTORTION, mass=False, effort="medium",
-                          time_limit=options.limit, num_threads=options.threads)  # fmt: skip
+            head = hf.fit(
+                A,
+                leak=LEAK,
+                distortion=DISTORTION,
+                certificate_mass=False,
+                method=hf.Learned(effort="medium"),
+                time_limit=options.limit,
+                num_threads=options.threads,
+            )
             judged(A, head)
             tried = " ".join(f"{t.dim}{'' if t.holds else ' no'}," for t in head.search.trials)
             target, drawn = hf.Target(A), "gamma 2" if weights else "uniform"
@@ -130,8 +145,15 @@ def against_projection(options):
         A = hf.patterns.random_regular(n, k, gamma=2.0, rng=0)
         sizes = []
         for method in ("projection", "learned"):
-            head = hf.fit(A, method=method, leak=LEAK, distortion=DISTORTION, mass=False,
-                          time_limit=options.limit, num_threads=options.threads)  # fmt: skip
+            head = hf.fit(
+                A,
+                method=method,
+                leak=LEAK,
+                distortion=DISTORTION,
+                certificate_mass=False,
+                time_limit=options.limit,
+                num_threads=options.threads,
+            )
             judged(A, head)
             sizes.append(head.search.dim)
         assert all(sizes)
@@ -150,8 +172,15 @@ def peers(cases, options):
         A = hf.patterns.random_regular(n, k, gamma=2.0, rng=0)
         ours, found = "-", {"n": n, "k": k, "dim": dim}
         if n <= 2048:
-            head = hf.fit(A, dim, leak=LEAK, distortion=DISTORTION, mass=False,
-                          time_limit=options.limit, num_threads=options.threads)  # fmt: skip
+            head = hf.fit(
+                A,
+                dim,
+                leak=LEAK,
+                distortion=DISTORTION,
+                certificate_mass=False,
+                time_limit=options.limit,
+                num_threads=options.threads,
+            )
             ours = f"{head.seconds:.2f}" if judged(A, head) else "not certified"
             found["headfit"] = head.seconds
         for recipe in (FIRST_TRY, TUNED) if (n, k, dim) in FIRST_TRIED else (TUNED,):

@@ -224,7 +224,7 @@ def test_masses_and_places(n, mask, threads):
     if c.worst_distortion is not None:
         row, high, low = c.worst_distortion
         assert ratio[row, high] / ratio[row, low] - 1 == pytest.approx(c.distortion)
-    light = hf.certify(A, Q, K, mask=mask, leak=0.9, mass=False, num_threads=threads)
+    light = hf.certify(A, Q, K, mask=mask, leak=0.9, certificate_mass=False, num_threads=threads)
     assert light.row_tv is None
     assert np.isnan(light.tv_mean)
     np.testing.assert_array_equal(light.row_leak, c.row_leak)
@@ -237,7 +237,7 @@ def test_large_blocks_of_rows(mask):
     A = hf.patterns.previous_token(n) if mask else hf.patterns.permutation(n, rng=0)
     rng = np.random.default_rng(0)
     Q, K = (rng.normal(size=(n, 5)).astype(np.float32) for _ in range(2))
-    light, full = (hf.certify(A, Q, K, mask=mask, mass=mass) for mass in (False, True))
+    light, full = (hf.certify(A, Q, K, mask=mask, certificate_mass=mass) for mass in (False, True))
     np.testing.assert_array_equal(light.row_leak, full.row_leak)
     np.testing.assert_array_equal(light.row_distortion, full.row_distortion)
     for i in (0, 47, 48, 95, 96, 3000, n - 1):
@@ -359,9 +359,9 @@ def test_attention_and_contradictions():
     attention = hf.Attention(4 * np.eye(3), np.eye(3), scale=2.0, mask="causal")
     assert hf.certify(A, attention).scale == 2.0
     assert hf.certify(A, attention, scale=2.0, mask="causal").mask == "causal"
-    with pytest.raises(hf.InputError, match="scale and mask"):
+    with pytest.raises(hf.InputError, match="scale must not be given beside"):
         hf.certify(A, attention, scale=1.0)
-    with pytest.raises(hf.InputError, match="scale and mask"):
+    with pytest.raises(hf.InputError, match="mask must not be given beside"):
         hf.certify(A, attention, mask=("window", 2))
     with pytest.raises(hf.InputError, match="K must not"):
         hf.certify(A, attention, np.eye(3))
@@ -494,7 +494,7 @@ def test_torch_in_a_signal_handler_changes_no_arithmetic():
     before = signal.signal(signal.SIGALRM, handler)
     try:
         signal.setitimer(signal.ITIMER_REAL, 0.05)
-        certificate = hf.certify(target, Q, K, scale=1.0, mass=False, num_threads=1)
+        certificate = hf.certify(target, Q, K, scale=1.0, certificate_mass=False, num_threads=1)
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)

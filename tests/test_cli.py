@@ -139,7 +139,7 @@ def test_fit_that_does_not_hold_is_written_and_ends_with_1(run):
     status, out, _ = run("fit", "A.npz", "--dim", 16, "--method", "projection", "-o", "head.npz")
     assert status == 1
     assert "FAILS" in out
-    assert not hf.load_fit("head.npz").certificate.holds
+    assert not hf.load("head.npz").certificate.holds
     assert run("certify", "A.npz", "head.npz")[0] == 1
 
 
@@ -170,7 +170,7 @@ def test_fit_searches_the_size_when_none_is_given(run):
     status, out, _ = run("fit", "A.npz", *LOOSE, "--method", "projection", "--json", "-o", "h.npz")
     figures = json.loads(out)
     assert status == 0
-    assert figures["search"]["dim"] == figures["dim"] == hf.load_fit("h.npz").dim
+    assert figures["search"]["dim"] == figures["dim"] == hf.load("h.npz").dim
 
 
 @pytest.mark.parametrize(
@@ -181,7 +181,7 @@ def test_masks(text, mask, run):
     run("pattern", "causal_band", 32, 2, "-o", "A.npz")
     arguments = ("--dim", 1024, *LOOSE, "--mask", text, "--dtype", "float64", "--seed", 5)
     assert run("fit", "A.npz", *arguments, "-o", "head.npz")[0] == 0
-    fit = hf.load_fit("head.npz")
+    fit = hf.load("head.npz")
     assert (fit.mask, fit.dtype) == (mask, "float64")
     assert run("certify", "A.npz", "head.npz")[0] == 0
 
@@ -193,12 +193,12 @@ def test_one_module_from_a_file_serves_two_patterns(run):
         assert run("pattern", *kind, "-o", "A.npz")[0] == 0
         status, out, _ = run("fit", "A.npz", "--module", "W.npz", *LOOSE, "-o", f"{i}.npz")
         assert status == 0, out
-        fit = hf.load_fit(f"{i}.npz")
+        fit = hf.load(f"{i}.npz")
         np.testing.assert_array_equal(fit.module.weights, module.weights)
         assert (fit.module.scale, fit.certificate.basis) == (0.5, "module")
     # A head carries its module.
     assert run("fit", "A.npz", "--module", "0.npz", *LOOSE, "-o", "2.npz")[0] == 0
-    assert hf.load_fit("2.npz").module.scale == 0.5
+    assert hf.load("2.npz").module.scale == 0.5
 
 
 def test_certify_recomputes_a_module_head_from_its_input(run):
@@ -388,3 +388,60 @@ def test_demo_without_matplotlib_says_so(run, monkeypatch):
     assert status == 0
     assert "no picture: plots need Matplotlib" in out
     assert not os.listdir()
+
+
+# Methods and formats
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("--method max-margin --effort low", "--effort is no option of --method max-margin"),
+        ("--method projection --max-norm 9", "--max-norm is no option of --method projection"),
+        ("--keys cyclic", "--keys is no option of --method auto"),
+        ("--method learned --sketch gaussian", "--sketch is no option of --method learned"),
+        ("--method max-margin --factor svd", "--factor is no option of --method max-margin"),
+    ],
+)
+def test_an_option_of_another_method_is_refused(run, line, words):
+    run("pattern", "band", 16, 1, "-o", "A.npz")
+    bad(run("fit", "A.npz", "--dim", 4, "-o", "head.npz", *line.split()), words)
+
+
+@pytest.mark.parametrize(
+    ("line", "method"),
+    [
+        ("--dim 4 --effort 400 --max-norm 900", hf.Learned(effort=400, max_norm=900)),
+        (
+            "--dim 12 --method max-margin --keys cyclic --form equality --dtype float64",
+            hf.MaxMargin(keys="cyclic", form="equality"),
+        ),
+        (
+            "--dim 512 --method projection --sketch gaussian --factor svd",
+            hf.Projection(sketch="gaussian", factor="svd"),
+        ),
+    ],
+)
+def test_options_reach_their_method(run, line, method):
+    run("pattern", "band", 16, 1, "-o", "A.npz")
+    run("fit", "A.npz", "-o", "head.npz", *LOOSE, *line.split())
+    head = hf.load("head.npz")
+    again = hf.fit(
+        "A.npz", head.dim, method=method, leak=0.3, distortion=2.0, dtype=head.dtype, rng=0
+    )
+    np.testing.assert_array_equal(head.Q, again.Q)
+    np.testing.assert_array_equal(head.K, again.K)
+
+
+def test_heads_in_safetensors_files(run, monkeypatch):
+    pytest.importorskip("safetensors")
+    run("pattern", "band", 16, 1, "-o", "A.npz")
+    fit = ("fit", "A.npz", "--dim", 4, "-o", "head.safetensors")
+    assert run(*fit, "--max-logit", 50)[0] == 0
+    assert run("certify", "A.npz", "head.safetensors")[0] == 0
+    assert run("certify", "A.npz", "head.safetensors", "--max-logit", 0.1)[0] == 1
+    assert "head of 16 tokens, dim = 4" in run("info", "head.safetensors")[1]
+    assert run(*fit[:-1], "again.npz", "--module", "head.safetensors")[0] == 0
+    monkeypatch.setitem(sys.modules, "safetensors", None)
+    bad(run("certify", "A.npz", "head.safetensors"), "pip install 'headfit[safetensors]'")
+    bad(run(*fit), "pip install 'headfit[safetensors]'")

@@ -33,7 +33,7 @@ def test_one_module_serves_every_pattern(small):
         assert row.fit.certificate.basis == "module"
         assert row.fit.dim == 8
         assert row.fit.lower_bound.dim <= row.dim <= 8
-        assert (row.fit.leak, row.fit.distortion) == (0.05, 0.1)
+        assert row.fit.tolerances == hf.Tolerances(0.05, 0.1)
         assert row.fit.X.shape == (24, 16)
         assert hf.certify(row.target, demo.module(row.fit.X)).holds
         assert row.given_keys.certificate.holds

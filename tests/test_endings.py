@@ -14,7 +14,8 @@ import pytest
 import headfit as hf
 from headfit import cli
 from headfit._base.deadline import calls_until
-from headfit._fit import fit as fitting
+from headfit._fit import head as heads
+from headfit._fit import learned
 from headfit._fit.search import double_and_bisect, gallop_down
 from headfit._target.heavy import global_columns, heavy_notes
 
@@ -67,7 +68,7 @@ def test_doubling_keeps_to_its_deadline() -> None:
 
 
 def test_what_a_search_says_agrees_with_its_trials() -> None:
-    search = hf.fit(A, effort=100, time_limit=3).search
+    search = hf.fit(A, method=hf.Learned(effort=100), time_limit=3).search
     assert search is not None
     assert all((t.reason == "certified") == t.holds for t in search.trials)
     if search.trials[-1].reason == "time limit":
@@ -83,7 +84,7 @@ def test_a_callback_ends_a_search() -> None:
         scans.append(scan)
         return len(scans) < 3
 
-    head = hf.fit(A, callback=few)
+    head = hf.fit(A, method=hf.Learned(callback=few))
     assert head.search is not None
     assert [t.reason for t in head.search.trials] == ["callback"]
     assert head.search.stopped == "the callback"
@@ -98,9 +99,13 @@ ENDS: list[tuple[dict[str, Any], str, str]] = [
     ({"dim": 9}, "certified", "The certificate holds."),
     ({"dim": 6, "time_limit": 1e-6}, "time limit", "larger time_limit"),
     ({"time_limit": 1e-6}, "time limit", "larger time_limit"),
-    ({"dim": 5, "effort": 1}, "steps", "larger dim, a higher effort"),
-    ({"dim": 6, "callback": lambda *_: False}, "callback", "callback ended the fit at d = 6"),
-    ({"dim": 3, "effort": 20}, "infeasible", "Ask for dim=4 or more"),
+    ({"dim": 5, "method": hf.Learned(effort=1)}, "steps", "larger dim, a higher effort"),
+    (
+        {"dim": 6, "method": hf.Learned(callback=lambda *_: False)},
+        "callback",
+        "callback ended the fit at d = 6",
+    ),
+    ({"dim": 3, "method": hf.Learned(effort=20)}, "infeasible", "Ask for dim=4 or more"),
     ({"dim": 8, "method": "max-margin"}, "infeasible", "for these keys"),
     ({"dim": 40, **PROJECTION}, "stalled", "bounds.projection_dim"),
 ]
@@ -125,18 +130,20 @@ def test_a_fit_says_why_it_ended(options: dict[str, Any], stopped: str, said: st
 
 def test_a_strict_fit_says_why_too() -> None:
     with pytest.raises(hf.errors.CertificateError, match=r"FAILS(?s:.*)steps: All .* were spent"):
-        hf.fit(A, 5, effort=1, strict=True)
+        hf.fit(A, 5, method=hf.Learned(effort=1), strict=True)
 
 
 def test_a_search_below_the_lower_bound_is_infeasible() -> None:
-    head = hf.fit(A, module=hf.random_rotation(3, rng=0), effort=20, time_limit=20)
+    head = hf.fit(
+        A, module=hf.random_rotation(3, rng=0), method=hf.Learned(effort=20), time_limit=20
+    )
     assert head.stopped == "infeasible"
 
 
 def test_what_the_stored_numbers_lose_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Return a fit whose method has finished, but whose certificate does not hold."""
-    stored = fitting.Head.stored
-    monkeypatch.setattr(fitting.Head, "stored", lambda *a: [1.5 * x for x in stored(*a)])
+    """The method has finished, but the certificate of what is stored does not hold."""
+    stored = heads.Head.stored
+    monkeypatch.setattr(heads.Head, "stored", lambda *a: [1.5 * x for x in stored(*a)])
     head = hf.fit(A, 9)
     assert head.stopped == "stalled"
     assert "certificate of the stored numbers" in head.advice
@@ -144,7 +151,7 @@ def test_what_the_stored_numbers_lose_is_said(monkeypatch: pytest.MonkeyPatch) -
 
 def test_a_search_that_was_cut_says_it_proves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        fitting,
+        learned,
         "gallop_down",
         lambda attempt, *_: hf.Search((attempt(9, False),), 9, "the time limit"),
     )
@@ -157,12 +164,8 @@ def test_a_search_that_was_cut_says_it_proves_nothing(monkeypatch: pytest.Monkey
 def test_files_keep_why(suffix: str, tmp_path: Path) -> None:
     if suffix == "safetensors":
         pytest.importorskip("safetensors")
-    save, load = {
-        "npz": (hf.Fit.save, hf.load_fit),
-        "safetensors": (hf.save_safetensors, hf.load_safetensors),
-    }[suffix]
-    head = hf.fit(A, effort=1, time_limit=20)
-    kept = load(save(head, tmp_path / f"head.{suffix}"))
+    head = hf.fit(A, method=hf.Learned(effort=1), time_limit=20)
+    kept = hf.load(head.save(tmp_path / f"head.{suffix}"))
     assert (kept.stopped, kept.advice) == (head.stopped, head.advice)
     assert kept.search == head.search
     assert kept.search.trials[0].reason
@@ -170,7 +173,7 @@ def test_files_keep_why(suffix: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("dim", "stopped"), [(9, "certified"), (2, None)])
 def test_files_from_before_are_read(dim: int, stopped: str | None, tmp_path: Path) -> None:
-    path = hf.fit(A, dim, effort=100, time_limit=5).save(tmp_path / "head.npz")
+    path = hf.fit(A, dim, method=hf.Learned(effort=100), time_limit=5).save(tmp_path / "head.npz")
     with np.load(path) as file:
         arrays = dict(file)
     about = json.loads(str(arrays["about"]))
@@ -179,7 +182,7 @@ def test_files_from_before_are_read(dim: int, stopped: str | None, tmp_path: Pat
     about["search"] = {"trials": [dict(vars(old))], "dim": None, "stopped": "the time limit"}
     del about["search"]["trials"][0]["reason"]
     np.savez(path, **{**arrays, "about": np.array(json.dumps(about))})
-    kept = hf.load_fit(path)
+    kept = hf.load(path)
     assert kept.stopped == stopped
     assert kept.advice == ""
     assert kept.search is not None
@@ -196,9 +199,9 @@ MANY = hf.patterns.random_regular(40000, k=4, gamma=2.0, rng=0)
 def test_a_learned_fit_of_many_tokens_keeps_to_its_time(options: dict[str, Any]) -> None:
     if "init" in options:
         q = np.random.default_rng(0).standard_normal((40000, 10))
-        options = {**options, "init": (q, q)}
+        options = {"dim": 10, "method": hf.Learned(init=(q, q))}
     begin = time.perf_counter()
-    head = hf.fit(MANY, time_limit=1, mass=False, **options)
+    head = hf.fit(MANY, time_limit=1, certificate_mass=False, **options)
     whole = time.perf_counter() - begin
     assert head.stopped == "time limit"
     assert head.failed_rows is not None
@@ -212,7 +215,7 @@ def test_a_learned_fit_of_many_tokens_keeps_to_its_time(options: dict[str, Any])
 def test_max_margin_and_its_search_keep_to_their_time(dim: int | None) -> None:
     A = hf.patterns.random_regular(3000, k=8, rng=0)
     begin = time.perf_counter()
-    head = hf.fit(A, dim, method="max-margin", time_limit=0.1, mass=False)
+    head = hf.fit(A, dim, method="max-margin", time_limit=0.1, certificate_mass=False)
     assert time.perf_counter() - begin < 30
     assert head.stopped == "time limit"
     assert "proves nothing" in head.advice
@@ -226,7 +229,9 @@ def test_max_margin_and_its_search_keep_to_their_time(dim: int | None) -> None:
 
 def test_a_search_of_projections_keeps_to_its_time() -> None:
     begin = time.perf_counter()
-    head = hf.fit(hf.patterns.band(3000, 1), method="projection", time_limit=0.5, mass=False)
+    head = hf.fit(
+        hf.patterns.band(3000, 1), method="projection", time_limit=0.5, certificate_mass=False
+    )
     assert time.perf_counter() - begin < 30
     assert head.stopped == "time limit"
 

@@ -127,10 +127,7 @@ def test_a_search_and_a_file(suffix: str, dtype: str, tmp_path: Path) -> None:
     beside = 4 if dtype == "bfloat16" else 2
     assert all(t.dim > beside for t in head.search.trials)
     path = tmp_path / f"head.{suffix}"
-    if suffix == "npz":
-        kept = hf.load_fit(head.save(path))
-    else:
-        kept = hf.load_safetensors(hf.save_safetensors(head, path))
+    kept = hf.load(head.save(path))
     assert kept.settings["exempt_columns"] == [0, 1]
     assert (kept.stopped, kept.dim) == ("certified", head.dim)
     accumulate = kept.certificate.accumulate
@@ -141,9 +138,9 @@ def test_a_search_and_a_file(suffix: str, dtype: str, tmp_path: Path) -> None:
     "options",
     [
         {"method": "max-margin", "dim": 40},
-        {"method": "max-margin", "keys": hf.KeyTable.random(64, 36, rng=0)},
-        {"method": "max-margin", "keys": "cyclic", "dim": 7, "dtype": "float64"},
-        {"method": "max-margin", "keys": "cyclic", "dtype": "float64"},
+        {"method": hf.MaxMargin(keys=hf.KeyTable.random(64, 36, rng=0))},
+        {"method": hf.MaxMargin(keys="cyclic"), "dim": 7, "dtype": "float64"},
+        {"method": hf.MaxMargin(keys="cyclic"), "dtype": "float64"},
         {"method": "max-margin"},
         {"method": "projection", "dim": 2500, "leak": 0.3, "distortion": 2.0},
         {"method": "projection", "leak": 0.3, "distortion": 2.0},
@@ -156,7 +153,7 @@ def test_every_method(options: dict[str, Any]) -> None:
     assert head.witnesses is None
     if "dim" in options:
         assert head.dim == options["dim"]
-    if isinstance(options.get("keys"), hf.KeyTable):
+    if isinstance(getattr(options["method"], "keys", None), hf.KeyTable):
         assert head.dim == 37
 
 
@@ -187,7 +184,9 @@ def test_any_columns_of_any_pattern(seed: int, n: int, causal: bool, count: int)
     columns = rng.choice(n, min(count, n), replace=False)
     mask = "causal" if causal else None
     dim = int(columns.size) + n
-    head = hf.fit(A, dim, exempt_columns=columns, mask=mask, effort=100, time_limit=20)
+    head = hf.fit(
+        A, dim, exempt_columns=columns, mask=mask, method=hf.Learned(effort=100), time_limit=20
+    )
     assert head.certificate.holds
     assert hf.certify(A, head.Q, head.K, mask=mask).holds
 
@@ -225,8 +224,18 @@ def test_nothing_exempt_is_the_plain_fit() -> None:
             {"exempt_columns": [0], "module": hf.SelfAttention.canonical(1)},
             "dim must be above 1.* got 1",
         ),
-        ({"exempt_columns": [0], "max_norm": 9.0}, "max_norm must not be given beside exempt_col"),
-        ({"exempt_columns": [0], "init": (np.ones((64, 8)),) * 2}, "1 to 7 columns"),
+        (
+            {"exempt_columns": [0], "method": hf.Learned(max_norm=9.0)},
+            "max_norm must not be given beside exempt_col",
+        ),
+        (
+            {"exempt_columns": "auto", "method": hf.MaxMargin(max_norm=9.0)},
+            "max_norm must not be given beside exempt_col",
+        ),
+        (
+            {"exempt_columns": [0], "method": hf.Learned(init=(np.ones((64, 8)),) * 2)},
+            "1 to 7 columns",
+        ),
     ],
 )
 def test_bad_columns_are_refused(options: dict[str, Any], message: str) -> None:

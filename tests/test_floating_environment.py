@@ -101,7 +101,7 @@ WORK: dict[str, Callable[[int], list[Any]]] = {
     "learned": lambda t: fitted(hf.fit(A, 9, num_threads=t, **LOOSE)),
     "bfloat16": lambda t: fitted(hf.fit(A, 11, dtype="bfloat16", num_threads=t, **LOOSE)),
     "max-margin": lambda t: fitted(
-        hf.fit(A, method="max-margin", keys=KEYS, num_threads=t, **LOOSE)
+        hf.fit(A, method=hf.MaxMargin(keys=KEYS), num_threads=t, **LOOSE)
     ),
     "projection": lambda t: fitted(
         hf.fit(A, 300, method="projection", num_threads=t, leak=0.4, distortion=9.0, rng=1)

@@ -73,7 +73,7 @@ def test_narrow_heads_are_certified_and_exactly_representable(dtype, dim, thread
 
 def test_errors_that_cancel_beat_nearest_numbers():
     A = near_regular()
-    head = hf.fit(A, 8, distortion=DISTORTION, max_norm=150)
+    head = hf.fit(A, 8, distortion=DISTORTION, method=hf.Learned(max_norm=150))
     K = dtypes.round_to(head.K, "bfloat16")
     target = as_target(A)
     q = np.ascontiguousarray(head.Q * np.float32(head.scale))
@@ -98,9 +98,9 @@ def test_max_margin_queries_in_a_narrow_dtype(dtype):
 
 def test_a_narrow_head_survives_its_file(tmp_path):
     head = hf.fit(near_regular(64, 3), 8, dtype="bfloat16", max_logit=30.0)
-    kept = hf.load_fit(head.save(tmp_path / "head.npz"))
+    kept = hf.load(head.save(tmp_path / "head.npz"))
     assert (kept.dtype, kept.settings["max_logit"]) == ("bfloat16", 30.0)
-    assert kept.certificate.max_logit_tolerance == 30.0
+    assert kept.certificate.tolerances.max_logit == 30.0
     assert repr(kept.certificate) == repr(head.certificate)
     assert "bfloat16: certified" in repr(kept)
 
@@ -177,12 +177,12 @@ def test_the_bound_of_logits_is_judged(mask, dtype):
 @pytest.mark.parametrize("threads", [1, 2])
 def test_learned_heads_keep_to_a_bound_of_logits(threads):
     A = near_regular()
-    free = hf.fit(A, 10, distortion=DISTORTION, max_norm=1000)
+    free = hf.fit(A, 10, distortion=DISTORTION, method=hf.Learned(max_norm=1000))
     head = hf.fit(A, 10, distortion=DISTORTION, max_logit=12.0, num_threads=threads)
     S = head.scale * head.Q.astype(float) @ head.K.T.astype(float)
     assert head.certificate.holds
     assert np.abs(S).max() <= 12.0 < free.certificate.max_logit
-    assert head.certificate.max_logit_tolerance == 12.0
+    assert head.certificate.tolerances.max_logit == 12.0
     narrow = hf.fit(A, 24, distortion=DISTORTION, dtype="bfloat16", logits_dtype="bfloat16")
     assert narrow.certificate.holds
     assert narrow.certificate.logits_dtype == "bfloat16"
@@ -200,7 +200,6 @@ def test_max_margin_keeps_to_a_bound_of_logits():
         ({"dtype": "float8"}, "dtype must be one of"),
         ({"logits_dtype": "int8"}, "logits_dtype must be None or one of"),
         ({"max_logit": -1.0}, "max_logit must lie"),
-        ({"max_logit": 5.0, "method": "projection", "dim": 64}, "must not be given to projection"),
         ({"logits_dtype": "bfloat16", "max_logit": 50.0, "dim": 8}, "leaves no room"),
         ({"dtype": "bfloat16", "distortion": 0.0}, "bfloat16 alone moves ratios"),
     ],
@@ -208,6 +207,19 @@ def test_max_margin_keeps_to_a_bound_of_logits():
 def test_bad_arguments(options, message):
     with pytest.raises(InputError, match=message):
         hf.fit(near_regular(16, 2), **options)
+
+
+def test_projections_leave_a_bound_of_logits_to_the_certificate():
+    A = hf.patterns.band(24, 1)
+    options = {"method": "projection", "leak": 0.3, "distortion": 2.0}
+    free = hf.fit(A, 1024, **options)
+    assert free.certificate.holds
+    limit = free.certificate.max_logit
+    for factor, holds in ((1.01, True), (0.9, False)):
+        head = hf.fit(A, 1024, max_logit=factor * limit, **options)
+        np.testing.assert_array_equal(head.Q, free.Q)
+        assert head.certificate.holds == holds
+        assert head.tolerances == hf.Tolerances(0.3, 2.0, factor * limit)
 
 
 def test_a_given_module_takes_no_narrow_head():
@@ -264,7 +276,12 @@ def test_the_gradient_is_that_of_torch(mask, max_logit):
 def test_progress_shows_a_bar(capsys):
     pytest.importorskip("tqdm")
     seen = []
-    head = hf.fit(near_regular(64, 3), 8, progress=True, callback=lambda *scan: seen.append(scan))
+    head = hf.fit(
+        near_regular(64, 3),
+        8,
+        progress=True,
+        method=hf.Learned(callback=lambda *scan: seen.append(scan)),
+    )
     assert head.certificate.holds
     assert seen
     assert "64/64" in capsys.readouterr().err

@@ -119,14 +119,13 @@ from pathlib import Path
 import headfit as hf
 
 for path in (path for folder in sys.argv[1:] for path in sorted(Path(folder).iterdir())):
-    head = hf.load_fit(path)
+    head = hf.load(path)
     old = head.certificate
     A = hf.patterns.random_regular(64, 3, rng=1)
     if path.stem == "causal":
         A = hf.Target(hf.patterns.causal_band(64, 4), mask="causal")
     new = hf.certify(
-        A, head, leak=old.leak_tolerance, distortion=old.distortion_tolerance,
-        max_logit=None if old.max_logit_tolerance == float("inf") else old.max_logit_tolerance,
+        A, head, tolerances=old.tolerances,
         accumulate=old.accumulate,
     )
     print(path.stem, old.status, new.status)

@@ -227,8 +227,8 @@ def test_certificates_of_16_bits(dtype, mass):
     # Just below the bound of a row's leak, only a scan in double decides.
     leak = np.sort(hf.certify(A, head.Q, head.K).row_leak)[30]
     tolerance = {"leak": float(leak) * (1 - 1e-6), "distortion": 0.1}
-    got = hf.certify(A, *stored, **tolerance, mass=mass)
-    wide = hf.certify(A, head.Q, head.K, **tolerance, mass=mass)
+    got = hf.certify(A, *stored, **tolerance, certificate_mass=mass)
+    wide = hf.certify(A, head.Q, head.K, **tolerance, certificate_mass=mass)
     assert got.rescanned > 0
     assert repr(got) == repr(wide)
     np.testing.assert_array_equal(got.row_leak, wide.row_leak)
@@ -358,7 +358,7 @@ SMALLER = {
         hf.fit_soft(halves(Q), 12, effort=20, init=(Q[:, :9], Q[:, :9])).Q
     ],
     "learned from init": lambda Q, K: [
-        hf.fit(halves(Q), 12, init=(Q, K), leak=0.2, normalize=True).Q
+        hf.fit(hf.Target(halves(Q), normalize=True), 12, method=hf.Learned(init=(Q, K)), leak=0.2).Q
     ],
     "compare": lambda Q, K: [hf.compare_attention(halves(Q), hf.Attention(Q, Q)).row_kl],
     "target": lambda Q, K: [hf.Target(halves(Q)).matrix.toarray()],
@@ -397,7 +397,7 @@ def test_fits_to_16_bits_are_those_to_their_float32_numbers(way, dtype, monkeypa
         lambda Q, K: hf.svd_head(Q, K, 2),
         lambda Q, K: hf.fit_soft(hf.Attention(Q, K), 2),
         lambda Q, K: hf.shrink(Q, K, dim=2),
-        lambda Q, K: hf.shrink(Q, K, per_row=2),
+        lambda Q, K: hf.shrink_to_pattern(Q, K, per_row=2),
         pytest.param(lambda Q, K: projected(K[:, :9], Q[:4, :9]), id="torch.from_projections"),
         lambda Q, K: hf.random_rotation(6, rng=0)(K).matrix(),
     ],

@@ -426,7 +426,7 @@ def test_tampered_witnesses_are_rejected():
     assert proves(rows=(*hull.rows, 600), shares=(*hull.shares, Fraction(0))) == 0
     assert hull.proves(target, 0.95, 0.1) == 0  # such a leak does not force vertices
     assert not replaced(bound, dim=5).verify(A)
-    assert not replaced(bound, leak=0.95).verify(A)
+    assert not replaced(bound, tolerances=hf.Tolerances(0.95, 0.1)).verify(A)
     assert not bound.verify(P.random_regular(512, 4, gamma=2.0, rng=1))
     traces = candidate(bound, "traces of columns")
     assert not replaced(traces, dim=traces.dim + 1).witness.proves(target, 0.05, 0.1) > traces.dim

@@ -64,7 +64,8 @@ def faces(target, keys, rows):
 
 def fit(A, keys, **options):
     options = {"dtype": "float64", "scale": 1.0, "num_threads": 1, **options}
-    return hf.fit(A, method="max-margin", keys=keys, **options)
+    own = {name: options.pop(name) for name in ("form", "max_norm") if name in options}
+    return hf.fit(A, method=hf.MaxMargin(keys=keys, **own), **options)
 
 
 # ---------------------------------------------------------------- references
@@ -398,7 +399,7 @@ def test_optimal_rows_certify_after_rounding_to_float32(n, k):
         for factor, form in ((0.8, FORMS[0]), (1.0, FORMS[1]), (1.3, FORMS[seed]), (2, FORMS[0])):
             table = hf.KeyTable.random(n, round(factor * near), rng=seed)
             # Multiplying by a scale that is not a power of two adds a rounding.
-            head = fit(A, table, form=form, dtype="float32", scale=None, mass=False)
+            head = fit(A, table, form=form, dtype="float32", scale=None, certificate_mass=False)
             assert head.Q.dtype == np.float32
             assert head.certificate.failed_rows.tolist() == head.failed_rows.tolist()
             assert head.certificate.undecided_rows.size == 0
@@ -410,14 +411,14 @@ def test_optimal_rows_certify_after_rounding_to_float32(n, k):
 
 def test_a_search_over_dim():
     A = hf.patterns.random_regular(128, 3, gamma=2.0, rng=0)
-    head = hf.fit(A, method="max-margin", keys="random", mass=False, num_threads=1)
+    head = hf.fit(A, method=hf.MaxMargin(keys="random"), certificate_mass=False, num_threads=1)
     assert head.certificate.holds
     tried = {t.dim: t.holds for t in head.search.trials}
     assert head.dim == head.search.dim == min(d for d, holds in tried.items() if holds)
     assert tried[head.dim - 1] is False
     assert head.Q.shape == (128, head.dim)
     assert 6 <= head.dim < 4 * about_threshold(128, 3)
-    again = hf.fit(A, head.dim, method="max-margin", keys="random", num_threads=1)
+    again = hf.fit(A, head.dim, method=hf.MaxMargin(keys="random"), num_threads=1)
     assert (again.Q == head.Q).all()
     assert (again.K == head.K).all()
 
@@ -432,7 +433,7 @@ def test_a_module_keeps_its_dim_and_scale():
     assert head.certificate.holds
     assert hf.certify(A, module(head.X), leak=LEAK, distortion=DISTORTION).holds
     with pytest.raises(hf.InputError, match="dim must be that of the keys"):
-        hf.fit(A, method="max-margin", module=module, keys=np.ones((n, d + 1)), dtype="float64")
+        hf.fit(A, method=hf.MaxMargin(keys=np.ones((n, d + 1))), module=module, dtype="float64")
 
 
 # ---------------------------------------------------------------- witnesses
@@ -695,7 +696,7 @@ def test_a_table_of_given_keys_is_a_copy():
 def test_named_random_keys_are_those_of_the_seed():
     A = hf.patterns.random_regular(32, 2, rng=0)
     first, again, other = (
-        hf.fit(A, 16, method="max-margin", keys="random", rng=s) for s in (3, 3, 4)
+        hf.fit(A, 16, method=hf.MaxMargin(keys="random"), rng=s) for s in (3, 3, 4)
     )
     assert first.K.tobytes() == again.K.tobytes() != other.K.tobytes()
     assert first.Q.tobytes() == again.Q.tobytes()
@@ -713,7 +714,7 @@ def test_cyclic_keys_serve_every_pattern_at_twice_k(n, k):
         for i, s in enumerate(subsets[np.arange(first, first + n) % len(subsets)]):
             weights = rng.uniform(1, 2, k)
             A[i, s] = weights / weights.sum()
-        head = fit(A, table, form=FORMS[first // n % 2], mass=False)
+        head = fit(A, table, form=FORMS[first // n % 2], certificate_mass=False)
         assert head.certificate.holds, (first, head)
 
 

@@ -106,7 +106,7 @@ def test_certificate_counts_rows(pattern, head, ax):
     for line, rows, asked in zip(
         lines,
         (c.row_leak, c.row_distortion),
-        (c.leak_tolerance, c.distortion_tolerance),
+        (c.tolerances.leak, c.tolerances.distortion),
         strict=True,
     ):
         x, y = line.get_data()

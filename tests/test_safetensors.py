@@ -24,7 +24,7 @@ MASKS = [None, "causal", ("window", 4), ("window", (3, 1)), LOWER, sp.csr_array(
 
 def same(got, want):
     """Assert that two fits keep the same in a file, whichever its format."""
-    (got_arrays, got_about), (arrays, about) = got.parts(), want.parts()
+    (got_arrays, got_about), (arrays, about) = got._record(), want._record()
     assert got_about == about
     assert got_arrays.keys() == arrays.keys()
     for name, array in arrays.items():
@@ -37,10 +37,10 @@ def same(got, want):
 def test_a_fit_comes_back(tmp_path, mask, dtype):
     fit = hf.fit(A, 6, mask=mask, dtype=dtype, max_logit=60.0)
     path = tmp_path / "head.safetensors"
-    assert hf.save_safetensors(fit, path) == path  # exactly this name
-    kept = hf.load_safetensors(path)
+    assert fit.save(path) == path  # exactly this name
+    kept = hf.load(path)
     same(kept, fit)
-    same(kept, hf.load_fit(fit.save(tmp_path / "head.npz")))
+    same(kept, hf.load(fit.save(tmp_path / "head.npz")))
     assert type(kept.mask) is type(fit.mask)
     assert repr(kept) == repr(fit)
     judged = hf.certify(A, kept, accumulate=fit.certificate.accumulate, max_logit=60.0)
@@ -59,25 +59,25 @@ def test_a_fit_comes_back(tmp_path, mask, dtype):
 def test_what_a_fit_may_hold_besides(tmp_path, options):
     fit = hf.fit(hf.patterns.random_regular(N, 3, rng=0), **options)
     assert fit.witnesses or fit.search or not fit.module.is_canonical
-    same(hf.load_safetensors(hf.save_safetensors(fit, tmp_path / "head.safetensors")), fit)
+    same(hf.load(fit.save(tmp_path / "head.safetensors")), fit)
 
 
 @pytest.mark.parametrize(("dtype", "code"), [("bfloat16", "BF16"), ("float16", "F16")])
 def test_narrow_heads_are_stored_narrow(tmp_path, dtype, code):
     fit = hf.fit(A, 6, dtype=dtype)
-    path = hf.save_safetensors(fit, tmp_path / "head.safetensors")
+    path = fit.save(tmp_path / "head.safetensors")
     stored = dict(safetensors.deserialize(path.read_bytes()))
     assert stored["Q"]["dtype"] == stored["K"]["dtype"] == code
     assert len(stored["Q"]["data"]) == 2 * fit.Q.size
     changed = dataclasses.replace(fit, K=fit.K * np.float32(1 + 2**-20))
     with pytest.raises(InputError, match=f"K must hold numbers of {dtype}, the dtype of the fit"):
-        hf.save_safetensors(changed, path)
-    same(hf.load_safetensors(path), fit)
+        changed.save(path)
+    same(hf.load(path), fit)
 
 
 def test_a_write_that_fails_leaves_the_old_file(tmp_path, monkeypatch):
     fit = hf.fit(A, 6)
-    path = hf.save_safetensors(fit, tmp_path / "head.safetensors")
+    path = fit.save(tmp_path / "head.safetensors")
     before = path.read_bytes()
 
     def killed(*args):
@@ -85,7 +85,7 @@ def test_a_write_that_fails_leaves_the_old_file(tmp_path, monkeypatch):
 
     monkeypatch.setattr(os, "replace", killed)
     with pytest.raises(KeyboardInterrupt):
-        hf.save_safetensors(hf.fit(A, 7), path)
+        hf.fit(A, 7).save(path)
     monkeypatch.undo()
     assert path.read_bytes() == before
     assert os.listdir(tmp_path) == ["head.safetensors"]
@@ -107,23 +107,21 @@ def test_a_write_that_fails_leaves_the_old_file(tmp_path, monkeypatch):
     ids=["empty", "text", "head", "half", "tail", "other", "renamed", "dtype", "json"],
 )
 def test_other_files_are_refused(tmp_path, spoil):
-    path = hf.save_safetensors(hf.fit(A, 6), tmp_path / "head.safetensors")
+    path = hf.fit(A, 6).save(tmp_path / "head.safetensors")
     raw = path.read_bytes()
     assert spoil(raw) != raw
     path.write_bytes(spoil(raw))
     with pytest.raises(InputError, match=r"head.safetensors is no saved fit"):
-        hf.load_safetensors(path)
+        hf.load(path)
     with pytest.raises(FileNotFoundError):
-        hf.load_safetensors(tmp_path / "nothing")
+        hf.load(tmp_path / "nothing.safetensors")
 
 
 def test_a_missing_package_is_named(tmp_path, monkeypatch):
     fit = hf.fit(A, 6)
+    path = fit.save(tmp_path / "x.safetensors")
     monkeypatch.setitem(sys.modules, "safetensors", None)
-    for call in (
-        lambda: hf.save_safetensors(fit, tmp_path / "x"),
-        lambda: hf.load_safetensors("x"),
-    ):
+    for call in (lambda: fit.save(path), lambda: hf.load(path)):
         with pytest.raises(ImportError, match=r"pip install 'headfit\[safetensors\]'"):
             call()
 

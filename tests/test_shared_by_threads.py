@@ -67,7 +67,7 @@ def target_answers(target: hf.Target) -> list[Any]:
 
 
 def keys_answers(table: hf.KeyTable) -> list[Any]:
-    head = hf.fit(PATTERN, method="max-margin", keys=table, dtype="float64")
+    head = hf.fit(PATTERN, method=hf.MaxMargin(keys=table), dtype="float64")
     return [table.keys, head.Q, head.K, *certificate_parts(head.certificate)]
 
 
@@ -173,7 +173,7 @@ def test_saving_leaves_the_umask_alone(tmp_path: Path) -> None:
     assert len(files) == THREADS + 1, files
     for path in files:
         assert path.stat().st_mode & 0o777 == 0o640
-        np.testing.assert_array_equal(hf.load_fit(path).Q, LEARNED.Q)
+        np.testing.assert_array_equal(hf.load(path).Q, LEARNED.Q)
 
 
 @pytest.mark.parametrize("width", [32, 40, None])

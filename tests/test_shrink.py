@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import headfit as hf
 from headfit._base.masks import allowed_columns
-from headfit._shrink.to_pattern import Keeping
+from headfit._shrink.to_pattern import PatternToKeep
 from headfit._soft.descent import svd_head
 from headfit._target.append_columns import appended, leak_without, without_columns
 
@@ -173,7 +173,7 @@ def test_rectangular_heads_and_attention_objects():
     assert result.fit.Q.shape == (30, 4)
     assert result.fit.K.shape == (50, 4)
     with pytest.raises(hf.InputError, match="as many keys as queries; got 50 and 30"):
-        hf.shrink(wide, per_row=2)
+        hf.shrink_to_pattern(wide, per_row=2)
 
 
 def test_threads_do_not_matter():
@@ -191,7 +191,7 @@ def test_rows_that_attend_to_nothing():
     mask = np.tri(N, dtype=bool)
     mask[[0, 40]] = False
     close = hf.shrink(Q, K, mask=mask, tv=0.05, curve_dims=())
-    kept = hf.shrink(Q, K, mask=mask, per_row=3, mass=0.8, time_limit=2, curve_dims=())
+    kept = hf.shrink_to_pattern(Q, K, mask=mask, per_row=3, mass=0.8, time_limit=2, curve_dims=())
     for result in (close, kept):
         assert result.reached
         assert result.shrunk
@@ -206,7 +206,7 @@ def test_rows_that_attend_to_nothing():
 @pytest.mark.parametrize("name", HEADS)
 def test_keeps_the_pattern(name, sink):
     Q, K = sharp_heads(sink=sink)[name]
-    result = hf.shrink(
+    result = hf.shrink_to_pattern(
         Q, K, mask="causal", per_row=4, mass=0.9, leak=0.02, distortion=0.2,
         curve_dims=(4,), time_limit=4, num_threads=2,
     )  # fmt: skip
@@ -239,7 +239,9 @@ def test_keeps_the_pattern(name, sink):
 
 def test_max_margin_where_time_is_short():
     Q, K = sharp_heads()["previous"]
-    result = hf.shrink(Q, K, mask="causal", per_row=3, mass=0.8, time_limit=1e-9, curve_dims=())
+    result = hf.shrink_to_pattern(
+        Q, K, mask="causal", per_row=3, mass=0.8, time_limit=1e-9, curve_dims=()
+    )
     assert result.ways["whole"] is None
     assert result.reached
     assert result.fit.method == "max-margin"
@@ -255,7 +257,7 @@ def test_a_head_of_columns_alone():
     rng = np.random.default_rng(8)
     Q = np.hstack([np.full((40, 1), 8.0), 0.3 * rng.standard_normal((40, 7))])
     K = np.hstack([np.eye(40)[:, :1] * 8, rng.standard_normal((40, 7))])
-    result = hf.shrink(Q, K, mask="causal", per_row=1, time_limit=2, curve_dims=())
+    result = hf.shrink_to_pattern(Q, K, mask="causal", per_row=1, time_limit=2, curve_dims=())
     np.testing.assert_array_equal(result.sparsified.matrix.indices, 0)
     assert result.reached
     assert result.dim == 1
@@ -264,9 +266,9 @@ def test_a_head_of_columns_alone():
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_an_appended_fit_is_a_fit(dtype, tmp_path, monkeypatch):
-    monkeypatch.setattr(Keeping, "whole", Keeping.beside_columns)
+    monkeypatch.setattr(PatternToKeep, "whole", PatternToKeep.with_exempt_columns)
     Q, K = sharp_heads(sink=True)["content"]
-    result = hf.shrink(
+    result = hf.shrink_to_pattern(
         Q, K, mask="causal", per_row=3, mass=0.9, dtype=dtype, time_limit=2, curve_dims=()
     )
     fit = result.fit
@@ -275,21 +277,21 @@ def test_an_appended_fit_is_a_fit(dtype, tmp_path, monkeypatch):
         assert "1 column appended" in repr(result)
         assert fit.scale == 1 / math.sqrt(fit.dim)
         assert fit.module(fit.X, mask="causal").Q.shape == (N, fit.dim)
-    again = hf.load_fit(fit.save(tmp_path / "head.npz"))
+    again = hf.load(fit.save(tmp_path / "head.npz"))
     assert hf.certify(result.sparsified.matrix, again).holds
     assert again.settings == fit.settings
 
 
 def test_columns_bounded_but_for_the_sink():
     Q, K = sharp_heads(sink=True)["content"]
-    result = hf.shrink(
+    result = hf.shrink_to_pattern(
         Q, K, mask="causal", per_row=3, per_column=12, exempt_columns=[0], time_limit=3,
         curve_dims=(),
     )  # fmt: skip
     counts = np.bincount(result.sparsified.matrix.indices, minlength=N)
     assert counts[0] > 12 >= counts[1:].max()
     assert "appended" in result.ways
-    none = hf.shrink(
+    none = hf.shrink_to_pattern(
         Q, K, mask="causal", per_row=3, exempt_columns=(), time_limit=1, curve_dims=()
     )  # fmt: skip
     assert "appended" not in none.ways
@@ -441,20 +443,12 @@ def test_results_are_frozen_and_short():
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ({"tv": 0.1, "per_row": 2}, "tv must not be given beside per_row"),
-        ({"dim": 2, "mass": 0.9}, "dim must not be given beside mass"),
         ({"dim": 2, "tv": 0.1}, "tv must not be given beside dim"),
         ({"dim": 2, "tv_worst": 0.1}, "tv_worst must not be given beside dim"),
-        ({"leak": 0.1}, "leak is of a pattern: give per_row or mass"),
-        ({"per_column": 2, "tv": 0.1}, "per_column is of a pattern"),
         ({"tv": 0}, "tv must lie strictly between 0 and 1; got 0"),
         ({"tv_worst": 1.5}, "tv_worst must lie strictly between 0 and 1"),
         ({"dim": 5}, "dim must lie in 1 ... 4; got 5"),
         ({"curve_dims": (0,)}, "curve_dims must lie in 1 ... 4; got 0"),
-        ({"per_row": 0}, "per_row must be an integer of at least 1"),
-        ({"per_row": 2, "leak": 2}, "leak must lie strictly between"),
-        ({"per_row": 2, "distortion": 0}, "distortion must be above 0"),
-        ({"per_row": 2, "exempt_columns": [9]}, "exempt_columns must lie in 0 ... 7; got 9"),
         ({"dtype": "float8"}, "dtype must be one of"),
         ({"effort": "most"}, "effort must be one of"),
         ({"time_limit": 0}, "time_limit must lie strictly"),
@@ -465,6 +459,36 @@ def test_arguments_refused(arguments, words):
     Q, K = np.random.default_rng(0).standard_normal((2, 8, 4))
     with pytest.raises(hf.InputError, match=words):
         hf.shrink(Q, K, **arguments)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"leak": 0.1}, "give per_row, .* or mass"),
+        ({"per_column": 2}, "give per_row, .* or mass"),
+        ({"per_row": 0}, "per_row must be an integer of at least 1"),
+        ({"per_row": 2, "leak": 2}, "leak must lie strictly between"),
+        ({"per_row": 2, "distortion": 0}, "distortion must be above 0"),
+        ({"per_row": 2, "exempt_columns": [9]}, "exempt_columns must lie in 0 ... 7; got 9"),
+        ({"per_row": 2, "effort": "most"}, "effort must be one of"),
+        ({"per_row": 2, "time_limit": 0}, "time_limit must lie strictly"),
+        ({"per_row": 2, "leak": 0.1, "tolerances": hf.Tolerances()}, "leak and tolerances must"),
+    ],
+)
+def test_arguments_of_a_pattern_refused(arguments, words):
+    Q, K = np.random.default_rng(0).standard_normal((2, 8, 4))
+    with pytest.raises(hf.InputError, match=words):
+        hf.shrink_to_pattern(Q, K, **arguments)
+
+
+def test_each_question_has_arguments_of_its_own():
+    Q, K = np.random.default_rng(0).standard_normal((2, 8, 4))
+    for name, value in {"per_row": 2, "mass": 0.9, "leak": 0.1, "per_column": 2}.items():
+        with pytest.raises(TypeError, match=name):
+            hf.shrink(Q, K, **{name: value})
+    for name, value in {"tv": 0.1, "tv_worst": 0.1, "dim": 2}.items():
+        with pytest.raises(TypeError, match=name):
+            hf.shrink_to_pattern(Q, K, per_row=2, **{name: value})
 
 
 def test_heads_refused():

@@ -510,3 +510,14 @@ def test_what_is_no_module_is_named_first(dtype):
 def test_fit_sends_dense_attention_to_fit_soft():
     with pytest.raises(hf.InputError, match="fit_soft"):
         hf.fit(hf.Attention(np.eye(4), np.eye(4)), 2)
+
+
+def test_fits_are_compared_as_their_attention_is():
+    A = hf.patterns.band(24, 1)
+    fit = hf.fit(A, 4)
+    soft_fit = hf.fit_soft(fit.attention, 2)
+    expected = hf.compare_attention(fit.attention, soft_fit.attention)
+    assert hf.compare_attention(fit, soft_fit).tv_mean == expected.tv_mean
+    assert hf.compare_attention(A.toarray(), fit).tv_mean > 0
+    with pytest.raises(hf.InputError, match="attention must be an Attention or a fit; got int"):
+        hf.compare_attention(fit, 5)

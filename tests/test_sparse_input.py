@@ -175,7 +175,7 @@ def test_a_saved_sparse_mask_keeps_what_it_forbids(tmp_path: Path) -> None:
     stored = np.array([True, False, True, True])
     mask = sp.csr_array((stored, [0, 1, 1, 2], [0, 2, 3, 4]), shape=(3, 3))
     head = hf.fit(np.eye(3), 2, mask=mask)
-    again = hf.load_fit(head.save(tmp_path / "head.npz"))
+    again = hf.load(head.save(tmp_path / "head.npz"))
     np.testing.assert_array_equal(again.attention.matrix(), head.attention.matrix())
 
 

@@ -427,7 +427,7 @@ def test_pickled_content_is_never_opened(tmp_path: Path, capsys: pytest.CaptureF
     pickle.dump(Bomb(), buffer)
     paths[3].write_bytes(buffer.getvalue())
     for path in paths:
-        for load in (hf.Target, hf.load_matrix, hf.load_fit):
+        for load in (hf.Target, hf.load_matrix, hf.load):
             with pytest.raises(InputError):
                 load(path)
     assert capsys.readouterr().out == ""

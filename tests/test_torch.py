@@ -332,10 +332,10 @@ def test_public_names_have_examples():
 def test_torch_reads_a_head_from_safetensors(tmp_path, dtype):
     reader = pytest.importorskip("safetensors.torch")
     fit = hf.fit(FREE[0], 6, dtype=dtype)
-    tensors = reader.load_file(ht.save_safetensors(fit, tmp_path / "head.safetensors"))
+    tensors = reader.load_file(fit.save(tmp_path / "head.safetensors"))
     assert tensors["Q"].dtype == tensors["K"].dtype == getattr(torch, dtype)
     np.testing.assert_array_equal(tensors["Q"].float().numpy(), fit.Q)
     np.testing.assert_array_equal(tensors["K"].float().numpy(), fit.K)
-    kept = ht.load_safetensors(tmp_path / "head.safetensors")
+    kept = hf.load(tmp_path / "head.safetensors")
     model = ht.to_multihead_attention(dataclasses.replace(kept, settings={}))
     np.testing.assert_array_equal(model.weights(), ht.to_multihead_attention(fit).weights())

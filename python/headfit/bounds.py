@@ -11,8 +11,9 @@ import math
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from headfit._base.arguments import as_finite, as_number
+from headfit._base.arguments import as_finite
 from headfit._base.arrays import as_count, as_share, check_between
+from headfit._base.tolerances import Tolerances, as_tolerances
 from headfit.errors import InputError
 
 if TYPE_CHECKING:
@@ -41,15 +42,33 @@ def __dir__() -> list[str]:
     return sorted(__all__)
 
 
-def logit_range(gamma: float, leak: float, distortion: float) -> float:
+def _without_logit_bound(tolerances: Tolerances) -> Tolerances:
+    """Return the tolerances, or raise an InputError where they bound the logits too."""
+    if tolerances.max_logit is not None:
+        raise InputError(
+            "tolerances must have max_logit=None here: the projection's logits are what they "
+            f"are; got {tolerances!r}"
+        )
+    return tolerances
+
+
+def logit_range(
+    gamma: float,
+    leak: float | None = None,
+    distortion: float | None = None,
+    *,
+    tolerances: Tolerances | None = None,
+) -> float:
     """Return R, the largest target logit: log(1/leak) + log(1 + distortion) + log(gamma).
 
     Parameters
     ----------
     gamma : float
         The largest ratio of two weights in the same row of the pattern, at least 1.
-    leak, distortion : float
-        The tolerances to meet: 0 < leak < 1 and distortion > 0.
+    leak, distortion : float, optional
+        See `Tolerances`, which has the defaults.
+    tolerances : Tolerances, optional
+        The same as one object, in their place, without a `max_logit`.
 
     Returns
     -------
@@ -67,18 +86,19 @@ def logit_range(gamma: float, leak: float, distortion: float) -> float:
     3.912
     """
     gamma = as_finite(gamma, "gamma", 1)
-    leak = check_between(leak, "leak", 0, 1)
-    distortion = check_between(distortion, "distortion", 0, math.inf)
-    return math.log(1 / leak) + math.log1p(distortion) + math.log(gamma)
+    asked = _without_logit_bound(as_tolerances(tolerances, leak=leak, distortion=distortion))
+    return math.log(1 / asked.leak) + math.log1p(asked.distortion) + math.log(gamma)
 
 
 def projection_dim(
     n: int,
     k: int,
     gamma: float = 1.0,
-    leak: float = 0.05,
-    distortion: float = 0.1,
+    leak: float | None = None,
+    distortion: float | None = None,
     failure: float = 1e-6,
+    *,
+    tolerances: Tolerances | None = None,
 ) -> int:
     """Return a head size that suffices for the projection method, for every pattern.
 
@@ -89,12 +109,14 @@ def projection_dim(
     k : int
         The most nonzeros in a row.
     gamma : float
-        The largest ratio of two weights in the same row.
-    leak, distortion : float
-        The tolerances to meet: 0 < leak < 1 and distortion > 0.
+        The largest ratio of two weights of one row.
+    leak, distortion : float, optional
+        The tolerances to meet; `Tolerances` has the defaults. The distortion must be above 0.
     failure : float
         The largest probability that a random sketch of this size misses the tolerances,
         in (0, 1].
+    tolerances : Tolerances, optional
+        Leak and distortion as one object, in their place, without a `max_logit`.
 
     Returns
     -------
@@ -131,13 +153,14 @@ def projection_dim(
     """
     n, k = as_count(n, "n", 1), as_count(k, "k", 1)
     failure = as_share(failure, "failure")
-    spread = logit_range(gamma, leak, distortion)
-    e = min(1.0, math.log1p(as_number(distortion, "distortion")) / (2 * math.sqrt(k) * spread))
+    asked = as_tolerances(tolerances, leak=leak, distortion=distortion)
+    spread = logit_range(gamma, tolerances=asked)
+    e = min(1.0, math.log1p(asked.distortion) / (2 * math.sqrt(k) * spread))
     rate = e**2 / 4 - e**3 / 6
     events = 2 * math.log(n) + math.log(4) + math.log(1 / failure)
     if not rate > events / 2**62:
         raise InputError(
-            f"distortion must be large enough for a size below 2**62; got {distortion}"
+            f"distortion must be large enough for a size below 2**62; got {asked.distortion}"
         )
     return math.ceil(events / rate)
 
@@ -169,7 +192,7 @@ def stray_for_leak(n: int, k: int, leak: float) -> float:
     0.4990215...
     """
     n, k = as_count(n, "n", 1), as_count(k, "k", 1)
-    leak = check_between(leak, "leak", 0, 1)
+    leak = Tolerances(leak=leak).leak
     if k > n:
         raise InputError(f"k must be at most n = {n}; got {k}")
     return leak * (n - k) / (k + leak * (n - k))

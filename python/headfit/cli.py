@@ -17,8 +17,9 @@ __all__ = ["main"]
 
 HOLDS, FAILS, BAD_INPUT, INTERRUPTED = 0, 1, 2, 130
 
-# A damaged .npz file is detected in the archive itself or in its compressed parts.
-_BAD = (HeadfitError, OSError, MemoryError, zipfile.BadZipFile, zlib.error)
+# A damaged .npz file shows in the archive itself or in its compressed parts.
+# An ImportError names an optional package that a file format needs.
+_BAD = (HeadfitError, OSError, MemoryError, ImportError, zipfile.BadZipFile, zlib.error)
 
 _EXAMPLES = """\
 examples:
@@ -56,8 +57,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stdout.flush()
         return status
     except BrokenPipeError:
-        # The program that reads our output has ended: print nothing, and redirect stdout, since
-        # the interpreter flushes it at exit and would report the broken pipe.
+        # The process that read our output has ended. Print nothing, and point stdout to an open
+        # file, so that the interpreter's flush at exit does not fail.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return FAILS
     except SystemExit as stop:  # --help, --version, arguments that do not parse

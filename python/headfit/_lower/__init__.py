@@ -6,9 +6,10 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from headfit._base.arguments import as_finite, as_generator
+from headfit._base.arguments import as_generator
 from headfit._base.arrays import check_between
 from headfit._base.text import mask_text
+from headfit._base.tolerances import Tolerances, as_tolerances
 from headfit._lower._general import Counting, counting, random_keys_dim
 from headfit._lower._hull import Hull
 from headfit._lower._hull_search import hull
@@ -48,8 +49,9 @@ class LowerBound:
         The evidence of the best candidate, which `verify` checks; None for the trivial bound 1.
     candidates : tuple of Candidate
         Every bound that was tried.
-    leak, distortion : float
-        The tolerances.
+    tolerances : Tolerances
+        What it is proved for. A bound on the logits plays no part in the proofs, which hold
+        with and without one.
     mask : object
         The mask, as given.
     """
@@ -58,8 +60,7 @@ class LowerBound:
     reason: str
     witness: Witness | None
     candidates: tuple[Candidate, ...]
-    leak: float
-    distortion: float
+    tolerances: Tolerances
     mask: Any = None
 
     def verify(self, A: Any) -> bool:
@@ -84,10 +85,11 @@ class LowerBound:
             If `A` is not a target.
         """
         target = as_target(A, mask=self.mask)
+        leak, distortion = self.tolerances.leak, self.tolerances.distortion
         claims = [(self.dim, self.witness)]
         claims += [(c.dim, c.witness) for c in self.candidates if c.dim is not None]
         for dim, witness in claims:
-            proved = 1 if witness is None else witness.proves(target, self.leak, self.distortion)
+            proved = 1 if witness is None else witness.proves(target, leak, distortion)
             if dim > proved:
                 return False
         return True
@@ -100,8 +102,9 @@ class LowerBound:
 def lower(
     A: Any,
     *,
-    leak: float = 0.05,
-    distortion: float = 0.1,
+    leak: float | None = None,
+    distortion: float | None = None,
+    tolerances: Tolerances | None = None,
     mask: Any = None,
     time_limit: float = 5.0,
     rng: Any = 0,
@@ -111,9 +114,12 @@ def lower(
     Parameters
     ----------
     A : target
-        A `Target`, or what `Target` accepts: a sparse or dense array, or the path of a file.
-    leak, distortion : float
-        The tolerances; see `Certificate`. 0 < leak < 1, distortion >= 0.
+        A `Target`, or whatever makes one: a sparse or dense array, or a path.
+    leak, distortion : float, optional
+        See `Tolerances`, which has the defaults.
+    tolerances : Tolerances, optional
+        The same as one object, in their place. Its `max_logit` plays no part: what is proved
+        for logits of any size holds for bounded ones.
     mask : optional
         As in `attention_matrix`; the target's own mask when None. Nothing is required of masked
         entries, so that a row says nothing about the columns that are masked in it.
@@ -173,13 +179,12 @@ def lower(
     >>> lower(A)
     LowerBound(d >= 4: 512 keys are vertices of their hull, and 512 supports ... planar graph has)
     """
-    leak = check_between(leak, "leak", 0, 1)
-    distortion = as_finite(distortion, "distortion", 0)
+    asked = as_tolerances(tolerances, leak=leak, distortion=distortion)
     limit = check_between(time_limit, "time_limit", 0, math.inf)
     if mask is None and isinstance(A, Target):
         mask = A.mask
     target = as_target(A, mask=mask)
-    problem = Problem.of(target, leak, distortion, limit, as_generator(rng))
+    problem = Problem.of(target, asked.leak, asked.distortion, limit, as_generator(rng))
     candidates = [order(problem), hull(problem), weights(problem)]
     for kind in ("columns", "rows"):
         family = Family(problem, kind)
@@ -193,7 +198,6 @@ def lower(
         reason=best.reason,
         witness=best.witness,
         candidates=tuple(candidates),
-        leak=leak,
-        distortion=distortion,
+        tolerances=asked,
         mask=mask,
     )

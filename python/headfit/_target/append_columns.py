@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 from headfit._attention.attention import Attention
 from headfit._attention.dense_target import check_one_head
 from headfit._attention.logits import check_scale
-from headfit._base.arrays import FloatArray, as_array, check_between, computed_in, widened
+from headfit._base.arrays import FloatArray, as_array, computed_in, widened
+from headfit._base.tolerances import Tolerances, as_tolerances
 from headfit._target.heavy import global_columns
 from headfit._target.target import Target, as_target
 from headfit.errors import InputError
@@ -186,7 +187,9 @@ def append_columns(
     head: Any,
     columns: Any,
     *,
-    leak: float = 0.05,
+    leak: float | None = None,
+    max_logit: float | None = None,
+    tolerances: Tolerances | None = None,
     scale: float | None = None,
 ) -> Attention:
     """Extend a head by one coordinate for each of some columns, such as sinks.
@@ -208,10 +211,13 @@ def append_columns(
         A head for A without the columns, with rows renormalised. Its logits in these columns, and
         in rows of A that are zero in all other columns, do not matter.
     columns : sequence of int
-        The columns to append.
-    leak : float
-        The leak of the appended columns in rows where A is zero there, and that of rows where A
-        is zero in all other columns.
+    leak, max_logit : float, optional
+        See `Tolerances`, which has the defaults. The leak is that of the columns, in rows of A
+        that do not hold them, and of rows that hold nothing else. The logits of columns off the
+        support stay above -max_logit, as far as the leak allows.
+    tolerances : Tolerances, optional
+        The same as one object, in their place. Its distortion is not used: ratios on the
+        support stay as close as those of `head`.
     scale : float, optional
         The scale of the new head; 1 / sqrt(d + e) when None. Queries are rescaled accordingly.
 
@@ -253,12 +259,12 @@ def append_columns(
     >>> A[0], A[1] = np.eye(40)[1], np.eye(40)[0]
     >>> rest = A.copy()
     >>> rest[:, 0], rest[1, 1] = 0, 1
-    >>> head = hf.fit(rest, 3, normalize=True)
+    >>> head = hf.fit(hf.Target(rest, normalize=True), 3)
     >>> whole = hf.append_columns(A, head, [0])
     >>> whole.dim, hf.certify(A, whole).holds
     (4, True)
     """
-    leak = check_between(leak, "leak", 0, 1)
+    asked = as_tolerances(tolerances, leak=leak, max_logit=max_logit)
     attention = getattr(head, "attention", head)
     if not isinstance(attention, Attention):
         raise InputError(f"head must be an Attention or a fit; got {type(head).__name__}")
@@ -274,7 +280,7 @@ def append_columns(
     dtype = computed_in(*stored)
     used = check_scale(scale, attention.dim + added.size)
     q, k = (widened(x).astype(np.float64, copy=False) for x in stored)
-    new_q, new_k = appended(target, q * attention.scale, k, added, leak)
+    new_q, new_k = appended(target, q * attention.scale, k, added, asked.leak, asked.logit_limit)
     return Attention(
         (new_q / used).astype(dtype), new_k.astype(dtype), scale=used, mask=attention.mask
     )

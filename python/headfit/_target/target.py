@@ -179,14 +179,14 @@ class Target:
         _frozen(self.matrix, None)
 
     @classmethod
-    def _borrowing(cls, A: Any, mask: Any, normalize: bool, num_threads: int | None) -> Target:
+    def _borrowing(cls, A: Any, mask: Any, num_threads: int | None) -> Target:
         """Return a target that may share arrays with `A`, which saves a copy.
 
         Only for use within a call, during which the caller does not change `A`.
         """
         target: Target = object.__new__(cls)
         csr = _as_csr(A.matrix if isinstance(A, Target) else A)
-        target._check_and_set(csr, mask, normalize, SUM_TOLERANCE, num_threads)
+        target._check_and_set(csr, mask, False, SUM_TOLERANCE, num_threads)
         return target
 
     def _check_and_set(
@@ -275,14 +275,11 @@ def _csr_arrays(csr: sp.csr_array) -> tuple[NDArray[Any], NDArray[Any], NDArray[
     )
 
 
-def as_target(
-    A: Any, *, mask: Any = None, normalize: bool = False, num_threads: int | None = None
-) -> Target:
+def as_target(A: Any, *, mask: Any = None, num_threads: int | None = None) -> Target:
     """Return `A` as a Target with this mask; a Target that has it already is not checked again."""
-    normalize = as_flag(normalize, "normalize")
-    if isinstance(A, Target) and not normalize and (mask is None or mask is A.mask):
+    if isinstance(A, Target) and (mask is None or mask is A.mask):
         return A
     if isinstance(A, Target) and mask is None:
         mask = A.mask
     with standard_arithmetic():
-        return Target._borrowing(A, mask, normalize, num_threads)
+        return Target._borrowing(A, mask, num_threads)

@@ -67,8 +67,8 @@ def certificate(c: Certificate | Fit, *, ax: Axes | None = None) -> tuple[Line2D
     check_axes(ax)
     ax = new_axes(size=(6.4, 4.6))[0] if ax is None else ax
     kinds = (
-        ("leak", judged.row_leak, judged.leak_tolerance, ORANGE, "-"),
-        ("distortion", judged.row_distortion, judged.distortion_tolerance, BLUE, "-."),
+        ("leak", judged.row_leak, judged.tolerances.leak, ORANGE, "-"),
+        ("distortion", judged.row_distortion, judged.tolerances.distortion, BLUE, "-."),
     )
     least, most = _limits([part for _, rows, asked, *_ in kinds for part in (rows, [asked])])
     lines = []

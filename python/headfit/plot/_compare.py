@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import scipy.sparse as sp
 
-from headfit._base.arguments import as_finite, as_flag
-from headfit._base.arrays import as_count, check_between
+from headfit._base.arguments import as_flag
+from headfit._base.arrays import as_count
 from headfit._base.text import number
+from headfit._base.tolerances import Tolerances, as_tolerances
 from headfit._fit.result import Fit
 from headfit.errors import InputError
 from headfit.plot._axes import (
@@ -47,6 +49,7 @@ def compare(
     relative: bool = True,
     leak: float | None = None,
     distortion: float | None = None,
+    tolerances: Tolerances | None = None,
     pixels: int | None = None,
     cmap: Any = "viridis",
     norm: Any = None,
@@ -76,7 +79,9 @@ def compare(
         Draw each weight divided by the largest of its row. These ratios within a row are what a
         certificate is about. With False, mass off the support makes the support darker.
     leak, distortion : float, optional
-        The tolerances; when None those of `M` if it is a `Fit`, otherwise 0.05 and 0.1.
+        See `Tolerances`. When None those of `M` if it is a `Fit`, otherwise the defaults.
+    tolerances : Tolerances, optional
+        Both as one object, in their place.
     pixels, cmap, norm
         As in `attention`; `norm` is for the first two pictures, which share one scale.
     colorbar : bool, optional
@@ -116,10 +121,10 @@ def compare(
     if tokens is not None:
         check_tokens(tokens, left.shape)
     colorbar = axes is None if colorbar is None else as_flag(colorbar, "colorbar")
-    if leak is not None:
-        leak = check_between(leak, "leak", 0, 1)
-    if distortion is not None:
-        distortion = as_finite(distortion, "distortion", 0)
+    asked = as_tolerances(tolerances, leak=leak, distortion=distortion)
+    if tolerances is None and isinstance(M, Fit):
+        given = {"leak": leak, "distortion": distortion}
+        asked = replace(M.tolerances, **{name: x for name, x in given.items() if x is not None})
     if pixels is not None:
         pixels = as_count(pixels, "pixels", 1)
     places = new_axes(3, (5.4, 4.8)) if axes is None else listed_axes(axes)
@@ -135,7 +140,7 @@ def compare(
         if colorbar:
             add_colorbar(drawn[-1], weight_name(relative))
     if len(places) == 3:
-        drawn.append(_draw_errors(places[2], left, right, M, leak, distortion, pixels, colorbar))
+        drawn.append(_draw_errors(places[2], left, right, asked, pixels, colorbar))
     for ax in places:
         if tokens is not None:
             label_tokens(ax, tokens, left.shape)
@@ -148,9 +153,7 @@ def _draw_errors(
     ax: Axes,
     A: Source,
     M: Source,
-    given: Any,
-    leak: float | None,
-    distortion: float | None,
+    asked: Tolerances,
     pixels: int,
     colorbar: bool,
 ) -> AxesImage:
@@ -162,14 +165,8 @@ def _draw_errors(
         tolerances: dict[str, float] = {}
         name, more = "|target - attention|", {}
     else:
-        known = given if isinstance(given, Fit) else None
-        tolerances = {
-            "leak": (known.leak if known else 0.05) if leak is None else leak,
-            "distortion": (known.distortion if known else 0.1)
-            if distortion is None
-            else distortion,
-        }
-        found = tolerance_errors(target, M, tolerances["leak"], tolerances["distortion"], pixels)
+        tolerances = {"leak": asked.leak, "distortion": asked.distortion}
+        found = tolerance_errors(target, M, asked.leak, asked.distortion, pixels)
         colors = matplotlib().colormaps["Blues"].with_extremes(over=ORANGE)
         norm = matplotlib().colors.Normalize(0.0, 1.0)
         image = draw_cells(ax, np.minimum(found.cells, _HUGE), M.shape, colors, norm)

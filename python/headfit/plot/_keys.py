@@ -100,7 +100,9 @@ def keys(
     if target.n != queries.shape[0] or target.n != keys.shape[0]:
         raise InputError(f"A and M must have one shape; got n={target.n} and {head!r}")
     if row is None:
-        judged = M.certificate if isinstance(M, Fit) else certify(target, head, mass=False)
+        judged = (
+            M.certificate if isinstance(M, Fit) else certify(target, head, certificate_mass=False)
+        )
         row = int(np.argmax(judged.row_leak))
     row = as_count(row, "row", 0, target.n - 1)
     start, stop = target.matrix.indptr[row : row + 2]

@@ -115,8 +115,9 @@ def search(fit: Fit, *, ax: Axes | None = None) -> SearchPicture:
 
 def _share(trial: Trial, fit: Fit) -> float:
     """Return the larger share of the two tolerances, clipped to the range of the axis."""
-    leak = trial.leak / fit.leak
-    ratio = trial.distortion / fit.distortion if fit.distortion > 0 else 0.0
+    asked = fit.tolerances
+    leak = trial.leak / asked.leak
+    ratio = trial.distortion / asked.distortion if asked.distortion > 0 else 0.0
     share = max(leak, ratio)
     return min(max(share, 1.0 / _FAR), _FAR) if math.isfinite(share) else _FAR
 

@@ -21,7 +21,6 @@ try:
 except ImportError as missing:
     raise ImportError("headfit.torch needs PyTorch: pip install 'headfit[torch]'") from missing
 
-from headfit._fit.safetensors_file import load_safetensors, save_safetensors
 from headfit.torch.building import to_multihead_attention
 from headfit.torch.fitted import FittedAttention
 from headfit.torch.reading import Projected, from_module, from_projections
@@ -31,8 +30,6 @@ __all__ = [
     "Projected",
     "from_module",
     "from_projections",
-    "load_safetensors",
-    "save_safetensors",
     "to_multihead_attention",
 ]
 

@@ -23,7 +23,8 @@ from headfit._attention.functions import (
     attention_stats,
     attention_topk,
 )
-from headfit._attention.module import SelfAttention, random_rotation
+from headfit._attention.module import SelfAttention
+from headfit._attention.random_rotation import random_rotation
 from headfit._attention.sparsify import Sparsified, sparsify
 from headfit._attention.stats import AttentionStats
 from headfit._base.configuration import Config, config

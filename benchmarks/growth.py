@@ -47,11 +47,11 @@ def certificate(n, d, threads, mass=False):
 
 
 def projection(n, d, threads):
-    parts = hf.Target(hf.patterns.random_regular(n, 8, gamma=2.0, rng=0)).parts
+    target = hf.Target(hf.patterns.random_regular(n, 8, gamma=2.0, rng=0)).core
+    tolerances = _core.Tolerances(LEAK, DISTORTION)
+    options = _core.ProjectionOptions(sketch="rademacher", seed=7)
     q, k = np.empty((n, d), np.float32), np.empty((n, d), np.float32)
-    return lambda: _core.project_identity(
-        *parts, LEAK, DISTORTION, "rademacher", 7, 1.0, q, k, threads
-    )
+    return lambda: _core.project_identity(target, tolerances, options, q, k, threads)
 
 
 def max_margin(n, k, threads):

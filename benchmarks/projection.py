@@ -18,7 +18,7 @@ OPTIONS = measure.arguments(__doc__)
 
 def target_logits(A):
     B = A.copy()
-    B.data = _core.target_logits(*hf.Target(A).parts, 0.05, 0.1)
+    B.data = _core.target_logits(hf.Target(A).core, _core.Tolerances(0.05, 0.1))
     return B
 
 

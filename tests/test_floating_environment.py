@@ -85,9 +85,9 @@ WORK: dict[str, Callable[[int], list[Any]]] = {
     ),
     "certify matrix": lambda t: judged(hf.certify(A, matrix=SMALL_A, leak=0.9, num_threads=t)),
     "certify module": lambda t: judged(hf.certify(A, MODULE(SMALL_X), leak=0.9, num_threads=t)),
-    "target": lambda t: [*hf.Target(A, num_threads=t).parts],
+    "target": lambda t: [*hf.Target(A, num_threads=t).compressed_rows],
     "normalised target": lambda t: [
-        *hf.Target(SMALL_DIAGONAL, normalize=True, num_threads=t).parts
+        *hf.Target(SMALL_DIAGONAL, normalize=True, num_threads=t).compressed_rows
     ],
     "matrix": lambda t: [TINY.matrix(num_threads=t), hf.attention_matrix(Q, K, num_threads=t)],
     "logits": lambda t: [hf.attention_logits(TINY_Q, TINY_Q, scale=1e38, num_threads=t)],

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 import headfit as hf
 from headfit import _core
 from headfit._base import dtypes
-from headfit._base.masks import core_mask
 from headfit._target.target import as_target
 from headfit.errors import InputError
 
@@ -78,9 +77,8 @@ def test_errors_that_cancel_beat_nearest_numbers():
     K = dtypes.round_to(head.K, "bfloat16")
     target = as_target(A)
     q = np.ascontiguousarray(head.Q * np.float32(head.scale))
-    mask = core_mask(None, (), (128, 128))
-    options = (LEAK, DISTORTION, math.inf, "bfloat16", 1.0, 2)
-    cancelling = _core.round_queries(*target.parts, mask, q, K, *options)
+    tolerances = _core.Tolerances(LEAK, DISTORTION)
+    cancelling = _core.round_queries(target.core, q, K, tolerances, _core.Storage("bfloat16"), 2)
     nearest = dtypes.round_to(q, "bfloat16")
     failed = [
         hf.certify(A, x, K, scale=1.0, distortion=DISTORTION).failed_rows.size
@@ -266,14 +264,7 @@ def test_the_gradient_is_that_of_torch(mask, max_logit):
                 loss = loss + (torch.relu(part.abs() - reach) ** 2).sum() / 2
     loss.backward()
     got, dq, dk = _core.feasibility_loss(
-        *target.parts,
-        core_mask(mask, (), (n, n)),
-        Q.numpy(),
-        K.numpy(),
-        LEAK,
-        DISTORTION,
-        max_logit,
-        2,
+        target.core, Q.numpy(), K.numpy(), _core.Tolerances(LEAK, DISTORTION, max_logit), 2
     )
     assert got == pytest.approx(loss.item(), rel=1e-5)
     np.testing.assert_allclose(dq, q.grad.numpy(), rtol=1e-4, atol=1e-4)

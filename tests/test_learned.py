@@ -13,7 +13,6 @@ import scipy.sparse as sp
 
 import headfit as hf
 from headfit import _core
-from headfit._base.masks import core_mask
 from headfit._fit.learned import EFFORTS, learned
 from headfit._target.target import Target, as_target
 
@@ -122,9 +121,11 @@ def test_a_start_that_holds_is_kept_and_permutes_with_the_tokens():
 
 def few_steps(target, q, k, steps=3):
     return _core.fit_learned(
-        *target.parts, core_mask(target.mask, (), (target.n, target.n)), q.shape[1],
-        LEAK, DISTORTION, 0, 500, steps, math.inf, 0.0, math.inf, "", 1.0, q, k, None, 1,
-    )  # fmt: skip
+        target.core,
+        _core.Tolerances(LEAK, DISTORTION),
+        _core.LearnedOptions(dim=q.shape[1], first_hold=500, max_steps=steps, start=(q, k)),
+        1,
+    )
 
 
 def test_a_few_steps_from_a_start_permute_with_the_tokens():

@@ -13,7 +13,6 @@ from scipy.optimize import linprog
 
 import headfit as hf
 from headfit import _core
-from headfit._base.masks import core_mask
 from headfit._target.witnesses import Multiplier
 
 LEAK, DISTORTION = 0.05, 0.1
@@ -26,13 +25,10 @@ FORMS = ("tolerance", "equality")
 def queries(target, keys, form="tolerance", leak=LEAK, distortion=DISTORTION, max_norm=math.inf):
     """(q, status, norms, witnesses by row) for tolerances that nothing was taken from."""
     q, status, norms, found, scans = _core.max_margin_queries(
-        *target.parts,
+        target.core,
         np.ascontiguousarray(keys, dtype=np.float64),
-        core_mask(target.mask, (), (target.n, target.n)),
-        leak,
-        distortion,
-        form == "equality",
-        max_norm,
+        _core.Tolerances(leak, distortion),
+        _core.MaxMarginOptions(equality=form == "equality", max_norm=max_norm),
         1,
     )
     assert scans >= 1
@@ -55,9 +51,8 @@ def queries(target, keys, form="tolerance", leak=LEAK, distortion=DISTORTION, ma
 def faces(target, keys, rows):
     """(verdict, margin, FaceWitness) of each row."""
     reports = _core.face_reports(
-        *target.parts,
+        target.core,
         np.ascontiguousarray(keys, dtype=np.float64),
-        core_mask(target.mask, (), (target.n, target.n)),
         np.asarray(rows, dtype=np.int64),
         1,
     )

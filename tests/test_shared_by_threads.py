@@ -63,7 +63,7 @@ def attention_answers(attention: hf.Attention) -> list[Any]:
 def target_answers(target: hf.Target) -> list[Any]:
     head = hf.fit(target, 9, leak=0.1, distortion=0.2, rng=1)
     bound = hf.bounds.lower(target)
-    return [*target.parts, target.mean_per_row, head.Q, head.K, bound.dim, repr(target)]
+    return [*target.compressed_rows, target.mean_per_row, head.Q, head.K, bound.dim, repr(target)]
 
 
 def keys_answers(table: hf.KeyTable) -> list[Any]:

@@ -65,7 +65,9 @@ def core_problem(wide, as_matrix):
     mask = core_mask(wide.mask, (), shape)
     if as_matrix:
         return _core.SoftTarget(matrix=wide.matrix(), mask=mask), mask
-    logits = _core.Logits(wide.Q[None], wide.K[None], 1, wide.scale, 0.0, mask)
+    logits = _core.Logits(
+        wide.Q[None], wide.K[None], _core.LogitOptions(scale=wide.scale, mask=mask)
+    )
     return _core.SoftTarget(attention=logits), mask
 
 

@@ -1,3 +1,4 @@
+// What the attention of a head looks like: its profile, and the factors behind its spectrum.
 #include "headfit/analysis/profile.hpp"
 
 #include "headfit/analysis/triangular_factors.hpp"
@@ -7,12 +8,13 @@ namespace headfit::python {
 
 void bind_analysis(py::module_& m) {
   m.def("head_profile", [](const LogitArrays& x, Index per_row, double share,
-                           std::optional<Array<Offset>> previous, int threads) {
+                           const std::optional<py::array>& previous, int threads) {
     const PythonRun run(threads);
     const Index heads = x.heads(), n = x.row_count(), cols = x.cols();
-    if (previous &&
-        (previous->ndim() != 2 || previous->shape(0) != heads || previous->shape(1) != n)) {
-      throw InputError("previous must have one row for each head");
+    if (previous && (!py::isinstance<Array<Offset>>(*previous) || previous->ndim() != 2 ||
+                     previous->shape(0) != heads || previous->shape(1) != n ||
+                     (n > 1 && item_stride(*previous, 1) != 1))) {
+      throw InputError("previous must have one contiguous row of int64 for each head");
     }
     const std::vector<Index> rows{heads, n}, columns{heads, cols};
     Array<double> top_mass(rows), log_gamma(rows), induction(rows), column_mass(columns);
@@ -20,7 +22,7 @@ void bind_analysis(py::module_& m) {
     Array<Offset> kept(rows), load(columns);
     ProfileOptions options{per_row, share, nullptr, 0};
     if (previous) {
-      options.previous = previous->data();
+      options.previous = static_cast<const Offset*>(previous->data());
       options.previous_head_stride = item_stride(*previous, 0);
     }
     const ProfileOut out{top_mass.mutable_data(),

@@ -20,22 +20,25 @@ template <class... Parts>
   throw TargetError(text.str());
 }
 
-bool mask_leaves_nothing(const Mask& mask, Index row, Index n) {
-  const ColumnRange open = mask.range(0, row, n, n);
+bool mask_leaves_nothing(const Target& t, Index row) {
+  const ColumnRange open = t.mask.range(0, row, t.n, t.n);
   for (Index j = open.begin; j < open.end; ++j) {
-    if (mask.allows(0, row, j, n, n)) return false;
+    if (t.mask.allows(0, row, j, t.n, t.n)) return false;
   }
   return true;
 }
 
-void check_structure(const Target& t) {
+void check_offsets(const Target& t) {
+  if (t.n < 0 || !t.offsets) reject("A must have row offsets, one more than rows");
   if (t.offsets[0] != 0) reject("A has a first row offset of ", t.offsets[0], "; expected 0");
   for (Index i = 0; i < t.n; ++i) {
     if (t.offsets[i + 1] < t.offsets[i]) reject("A has decreasing row offsets at row ", i);
   }
+  if (t.nonzeros() > 0 && !(t.columns && t.weights)) reject("A must have columns and weights");
 }
 
-// Nothing is wrong with the row, masks aside: told without a branch for each entry.
+// Whether columns and weights of the row are right; the mask is not asked. The loop has no
+// branches, so that it runs as fast as memory is read.
 bool is_sound(const Target& t, Index i) {
   const auto columns = t.row_columns(i);
   const auto weights = t.row_weights(i);
@@ -50,8 +53,8 @@ bool is_sound(const Target& t, Index i) {
   return sound && before < t.n;
 }
 
-void check_row(const Target& t, const Mask& mask, Index i) {
-  if (mask.is_open() && is_sound(t, i)) return;
+void check_row(const Target& t, Index i) {
+  if (t.mask.is_open() && is_sound(t, i)) return;
   const auto columns = t.row_columns(i);
   const auto weights = t.row_weights(i);
   for (std::size_t p = 0; p < columns.size(); ++p) {
@@ -66,26 +69,26 @@ void check_row(const Target& t, const Mask& mask, Index i) {
       reject("A must have nonnegative finite entries; got ", weights[p], " at row ", i, ", column ",
              columns[p]);
     }
-    if (!mask.allows(0, i, columns[p], t.n, t.n)) {
+    if (!t.mask.allows(0, i, columns[p], t.n, t.n)) {
       reject("A has a nonzero on a masked position, row ", i, ", column ", columns[p]);
     }
   }
 }
 
-// What is found in some of the rows.
+// What a thread finds in its rows.
 struct Found {
   TargetSummary summary;
   std::vector<Column> column_counts;
 };
 
-Found check_rows(const Target& t, const Mask& mask, double sum_tolerance, Index first, Index end) {
+Found check_rows(const Target& t, double sum_tolerance, Index first, Index end) {
   Found found{{}, std::vector<Column>(static_cast<std::size_t>(t.n), 0)};
   TargetSummary& summary = found.summary;
   for (Index i = first; i < end; ++i) {
-    check_row(t, mask, i);
+    check_row(t, i);
     const auto weights = t.row_weights(i);
     if (weights.empty()) {
-      if (!mask_leaves_nothing(mask, i, t.n)) {
+      if (!mask_leaves_nothing(t, i)) {
         reject("A must have a nonzero in every row that the mask leaves open; row ", i,
                " is empty");
       }
@@ -110,16 +113,16 @@ Found check_rows(const Target& t, const Mask& mask, double sum_tolerance, Index 
 
 }  // namespace
 
-TargetSummary validate_target(const Target& t, const Mask& mask, double sum_tolerance,
-                              const Run& run) {
-  check_structure(t);
-  // The columns are counted by every thread for itself: in no more memory than the columns take.
+TargetSummary validate_target(const Target& t, double sum_tolerance, const Run& run) {
+  check_offsets(t);
+  // Every thread counts the columns for itself. A thread has at least n nonzeros, so that the
+  // counts take no more memory than the nonzeros do.
   constexpr Index few = 1 << 14;
   const Index parts = run.thread_count(t.nonzeros() / std::max(t.n, few));
   std::vector<Found> found(static_cast<std::size_t>(parts));
   parallel_for(parts, run, [&](Index part) {
     found[static_cast<std::size_t>(part)] =
-        check_rows(t, mask, sum_tolerance, t.n * part / parts, t.n * (part + 1) / parts);
+        check_rows(t, sum_tolerance, t.n * part / parts, t.n * (part + 1) / parts);
   });
 
   TargetSummary all = found[0].summary;
@@ -133,6 +136,19 @@ TargetSummary validate_target(const Target& t, const Mask& mask, double sum_tole
   }
   if (t.n > 0) all.per_column = *std::max_element(counts.begin(), counts.end());
   return all;
+}
+
+void check_entries(const Target& t, const Run& run) {
+  check_offsets(t);
+  constexpr Index few = 1 << 16;  // nonzeros that are worth a thread
+  const Index parts = run.thread_count(t.nonzeros() / few);
+  parallel_for(parts, run, [&](Index part) {
+    Checkpoints pace;
+    for (Index i = t.n * part / parts; i < t.n * (part + 1) / parts; ++i) {
+      check_row(t, i);
+      pace.after(t.offsets[i + 1] - t.offsets[i]);
+    }
+  });
 }
 
 }  // namespace headfit

@@ -179,7 +179,7 @@ class Attention:
         return checked_logits(*self.stored, self.options)
 
     def _logits_of(self, rows: Rows) -> Logits:
-        return self._logits if rows is None else checked_logits(*self.stored, self.options, rows)
+        return self._logits if rows is None else self._logits.of_rows(rows)
 
     @property
     def core(self) -> _core.Logits:

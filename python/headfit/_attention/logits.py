@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
@@ -75,6 +75,13 @@ class Logits:
     kv_lead: tuple[int, ...]
     dtype: np.dtype[Any]
     inputs: tuple[tuple[str, Any], ...]
+
+    def of_rows(self, rows: Rows) -> Logits:
+        """Return the logits of some rows, as users number them; all else is shared."""
+        queries = self.stored[0].shape[-2]
+        numbers = _row_numbers(rows, queries)
+        count = queries if numbers is None else numbers.size
+        return replace(self, core=self.core.of_rows(numbers), rows=count)
 
     def empty(self, columns: int, dtype: Any = None) -> NDArray[Any]:
         """Return an array with a row of so many columns for each query."""
@@ -189,11 +196,8 @@ def _bias(bias: Any, lead: tuple[int, ...], shape: tuple[int, int], dtype: Any) 
     return broadcast.reshape((math.prod(lead), *shape))
 
 
-def checked_logits(Q: Any, K: Any, options: LogitOptions, rows: Rows = None) -> Logits:
-    """Return the logits of queries and keys, all of them or those of some rows.
-
-    Raises an InputError for whatever does not fit together.
-    """
+def checked_logits(Q: Any, K: Any, options: LogitOptions) -> Logits:
+    """Return the logits of queries and keys, or raise an InputError for what does not fit."""
     q, k = (_readable(as_stored_array(x, name)) for x, name in ((Q, "Q"), (K, "K")))
     dtype = computed_in(q, k)
     if q.shape[-1] != k.shape[-1]:
@@ -213,23 +217,19 @@ def checked_logits(Q: Any, K: Any, options: LogitOptions, rows: Rows = None) -> 
     positions = as_positions(options.position, lead, shape, q.shape[-1], dtype)
     if positions.bias is not None and options.bias is not None:
         raise InputError("bias and the position alibi exclude each other: alibi is a bias")
-    numbers = _row_numbers(rows, shape[0])
-    logits = _core.Logits(
-        as_stack(q),
-        as_stack(k),
-        group,
-        check_scale(options.scale, q.shape[-1]),
-        softcap,
-        core_mask(options.mask, lead, shape, options.key_lengths),
-        _bias(options.bias, lead, shape, dtype) if positions.bias is None else positions.bias,
-        numbers,
-        positions.table,
-        positions.halves,
+    core_options = _core.LogitOptions(
+        group=group,
+        scale=check_scale(options.scale, q.shape[-1]),
+        softcap=softcap,
+        mask=core_mask(options.mask, lead, shape, options.key_lengths),
+        bias=_bias(options.bias, lead, shape, dtype) if positions.bias is None else positions.bias,
+        rotary=positions.table,
+        rotary_halves=positions.halves,
     )
-    count = shape[0] if numbers is None else numbers.size
+    logits = _core.Logits(as_stack(q), as_stack(k), core_options)
     read = {"Q": q, "K": k, "bias": options.bias, "mask": options.mask}
     inputs = tuple((name, _memory_of(x, name)) for name, x in read.items())
-    return Logits(logits, (q, k), lead, count, shape[1], kv_lead, dtype, inputs)
+    return Logits(logits, (q, k), lead, *shape, kv_lead, dtype, inputs)
 
 
 def _memory_of(x: Any, name: str) -> Any:

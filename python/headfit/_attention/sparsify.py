@@ -201,9 +201,8 @@ class _Matrix:
             return _core.sparsify_matrix(stack, self.mask, options, threads)
         offsets = np.ascontiguousarray(self.csr.indptr, np.int64)
         columns = np.ascontiguousarray(self.csr.indices, np.int32)
-        return _core.sparsify_compressed(
-            offsets, columns, self.csr.data, self.shape[1], self.mask, options, threads
-        )
+        rows = _core.CompressedRows(offsets, columns, self.csr.data, self.shape[1])
+        return _core.sparsify_compressed(rows, self.mask, options, threads)
 
     def dense(self, threads: int) -> NDArray[np.float64]:
         # All that the mask and the checks of the core leave, as shares of the rows.

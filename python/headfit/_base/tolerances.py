@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
+from headfit import _core
 from headfit._base.arguments import as_finite, shown
 from headfit._base.arrays import check_between
 from headfit._base.dtypes import DIGITS
@@ -63,6 +64,11 @@ class Tolerances:
     def logit_limit(self) -> float:
         """The bound on every |logit|; infinite when there is none."""
         return math.inf if self.max_logit is None else self.max_logit
+
+    @property
+    def core(self) -> _core.Tolerances:
+        """The tolerances as the core takes them."""
+        return _core.Tolerances(self.leak, self.distortion, self.logit_limit)
 
     def check_storable(self, dtype: str) -> None:
         """Raise an InputError for a distortion of 0, which no numbers of a dtype can meet."""

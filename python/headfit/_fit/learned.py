@@ -20,7 +20,6 @@ from headfit._base import dtypes
 from headfit._base.arguments import check_callable
 from headfit._base.arrays import FloatArray, as_float_array, check_between, effort_steps
 from headfit._base.deadline import calls_until
-from headfit._base.masks import core_mask
 from headfit._base.memory import require_memory
 from headfit._fit.ending import Ending
 from headfit._fit.head import Head, tightened
@@ -285,7 +284,6 @@ def _check_start(start: Start, n: int, dim: int) -> None:
 
 def _polish(
     target: Target,
-    mask: _core.Mask,
     q: FloatArray,
     k: FloatArray,
     rows: NDArray[np.intp],
@@ -294,19 +292,21 @@ def _polish(
     threads: int,
 ) -> NDArray[np.intp]:
     """Solve for exact queries of the rows that are left; return the rows without a solution."""
-    offsets, columns, weights = target.parts
+    offsets, columns, weights = target.compressed_rows
     sizes = np.zeros(target.n, dtype=np.int64)
     sizes[rows] = np.diff(offsets)[rows]  # the other rows ask for nothing
     asked = np.repeat(sizes > 0, np.diff(offsets))
-    exact, status, _, _, _ = _core.max_margin_queries(
+    left_over = _core.Target(
         np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(sizes)]),
         columns[asked],
         weights[asked],
+        target.core.mask,
+    )
+    exact, status, _, _, _ = _core.max_margin_queries(
+        left_over,
         k.astype(np.float64),
-        mask,
-        *tolerances,
-        False,
-        max_query,
+        _core.Tolerances(*tolerances),
+        _core.MaxMarginOptions(max_norm=max_query),
         threads,
     )
     freed = np.array([status[i] == "optimal" for i in rows], dtype=bool)
@@ -374,25 +374,20 @@ def learned(
     init_q, init_k = (None, None) if init is None else _as_start(init)
     if init_q is not None and init_k is not None:
         _check_start((init_q, init_k), target.n, dim)
-    mask = core_mask(target.mask, (), (target.n, target.n))
     tolerances = tightened(leak, distortion, logit_step)
+    options = _core.LearnedOptions(
+        dim=dim,
+        seed=seed,
+        first_hold=steps,
+        max_steps=math.ceil(patience * steps),
+        time_limit=time_limit,
+        max_norm=max_norm,
+        storage=_core.Storage(storage, query_unit) if storage else None,
+        start=None if init_q is None or init_k is None else (init_q, init_k),
+        progress=None if callback is None else lambda *scan: callback(*scan) is not False,
+    )
     q, k, report = _core.fit_learned(
-        *target.parts,
-        mask,
-        dim,
-        *tolerances,
-        seed,
-        steps,
-        math.ceil(patience * steps),
-        time_limit,
-        max_norm,
-        max_logit * (1 - 1e-5),
-        storage,
-        query_unit,
-        init_q,
-        init_k,
-        None if callback is None else lambda *scan: callback(*scan) is not False,
-        threads,
+        target.core, _core.Tolerances(*tolerances, max_logit * (1 - 1e-5)), options, threads
     )
     failed = report.pop("rows_left")
     report["rows_left"] = int(failed.size)
@@ -402,7 +397,7 @@ def learned(
         max_query = max_norm / longest if max_norm > 0 and longest > 0 else math.inf
         end = max(start + time_limit, time.perf_counter() + POLISH_SECONDS)
         with suppress(TimeoutError), calls_until(end):
-            failed = _polish(target, mask, q, k, failed, tolerances, max_query, threads)
+            failed = _polish(target, q, k, failed, tolerances, max_query, threads)
     report["rows_polished"] = report["rows_left"] - int(failed.size)
     return Head(
         q,

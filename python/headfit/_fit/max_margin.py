@@ -14,7 +14,6 @@ from headfit._base import dtypes
 from headfit._base.arguments import as_choice
 from headfit._base.arrays import check_between
 from headfit._base.deadline import calls_until
-from headfit._base.masks import core_mask
 from headfit._base.memory import require_memory
 from headfit._fit.head import Head, tightened
 from headfit._fit.key_table import KeyTable
@@ -184,15 +183,15 @@ def _with_narrow_queries(problem: Problem, head: Head) -> Head:
     step, asked = problem.logit_step, problem.tolerances
     limit = problem.logit_limit
     queries = _core.round_queries(
-        *problem.target.parts,
-        core_mask(problem.target.mask, (), (problem.target.n, problem.target.n)),
+        problem.target.core,
         np.ascontiguousarray(head.Q, dtype=np.float32),
         np.ascontiguousarray(head.K, dtype=np.float32),
-        asked.leak * math.exp(-step),
-        math.expm1(math.log1p(asked.distortion) - step),
-        math.inf if limit is None else limit,
-        problem.dtype,
-        problem.scale_for(head.dim),
+        _core.Tolerances(
+            asked.leak * math.exp(-step),
+            math.expm1(math.log1p(asked.distortion) - step),
+            math.inf if limit is None else limit,
+        ),
+        _core.Storage(problem.dtype, problem.scale_for(head.dim)),
         problem.threads,
     )
     return replace(head, Q=queries)
@@ -221,17 +220,17 @@ def max_margin(
     """
     require_memory(8 * target.n * table.dim * 4, f"a head of size dim = {table.dim}")
     keys = np.ascontiguousarray(table.keys, dtype=np.float64)
-    mask = core_mask(target.mask, (), (target.n, target.n))
+    options = _core.MaxMarginOptions(equality=form == "equality", max_norm=max_norm)
 
     def solve(
-        parts: tuple[Any, Any, Any], leak: float, distortion: float
+        asked: _core.Target, leak: float, distortion: float
     ) -> tuple[Any, list[str], Any, list[Any], int]:
         q, status, norms, proofs, scans = _core.max_margin_queries(
-            *parts, keys, mask, leak, distortion, form == "equality", max_norm, threads
+            asked, keys, _core.Tolerances(leak, distortion), options, threads
         )
         return q, list(status), norms, proofs, scans
 
-    q, status, norms, proofs, scans = solve(target.parts, *tightened(leak, distortion, reserve))
+    q, status, norms, proofs, scans = solve(target.core, *tightened(leak, distortion, reserve))
     failed = _not_optimal(status)
     if failed.size:
         # Solve these rows again without the share that is left to rounding: a proof must speak
@@ -260,7 +259,7 @@ def max_margin(
         for row, terms, residual, gap, norm_bound in proofs
     ]
     if failed.size:
-        reports = _core.face_reports(*target.parts, keys, mask, failed.astype(np.int64), threads)
+        reports = _core.face_reports(target.core, keys, failed.astype(np.int64), threads)
         witnesses += [
             FaceWitness(int(row), tuple(inside), tuple(with_others), residual, others, bound)
             for row, (verdict, _, inside, with_others, residual, others, bound) in zip(
@@ -289,12 +288,12 @@ def _not_optimal(status: list[str]) -> NDArray[np.intp]:
     return np.flatnonzero(np.array([s != "optimal" for s in status], dtype=np.bool_))
 
 
-def _only_rows(target: Target, rows: NDArray[np.intp]) -> tuple[Any, Any, Any]:
-    """Return the target's arrays with all other rows empty, so that they ask for nothing."""
+def _only_rows(target: Target, rows: NDArray[np.intp]) -> _core.Target:
+    """Return the target with all other rows empty, so that they ask for nothing."""
     keep = np.zeros(target.n, dtype=np.bool_)
     keep[rows] = True
-    offsets, columns, weights = target.parts
+    offsets, columns, weights = target.compressed_rows
     counts = np.diff(offsets)
     entries = np.repeat(keep, counts)
     left = np.concatenate(([0], np.cumsum(np.where(keep, counts, 0))))
-    return left.astype(np.int64), columns[entries], weights[entries]
+    return _core.Target(left.astype(np.int64), columns[entries], weights[entries], target.core.mask)

@@ -137,11 +137,13 @@ def project(
     if factor == "identity":
         q = np.empty((target.n, dim), dtype)
         k = np.empty((target.n, dim), dtype)
-        _core.project_identity(*target.parts, leak, distortion, sketch, seed, scale, q, k, threads)
+        options = _core.ProjectionOptions(sketch=sketch, seed=seed, scale=scale)
+        tolerances = _core.Tolerances(leak, distortion)
+        _core.project_identity(target.core, tolerances, options, q, k, threads)
         return Head(q, k, settings=settings)
     require_memory(5 * 8 * target.n**2, f"the singular value decomposition of n = {target.n}")
     B = target.matrix.copy()
-    B.data = _core.target_logits(*target.parts, leak, distortion)
+    B.data = _core.target_logits(target.core, _core.Tolerances(leak, distortion))
     from scipy.linalg import svd
 
     u, s, vt = svd(B.toarray(), check_finite=False)

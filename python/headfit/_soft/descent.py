@@ -161,11 +161,13 @@ def soft(
         allowed,
         first_q,
         first_k,
-        steps,
-        tolerance,
-        check_between(enough, "enough", 0, math.inf),
-        time_limit,
-        None if callback is None else lambda *state: callback(*state) is not False,
+        _core.SoftOptions(
+            max_steps=steps,
+            tolerance=tolerance,
+            enough=check_between(enough, "enough", 0, math.inf),
+            time_limit=time_limit,
+            progress=None if callback is None else lambda *state: callback(*state) is not False,
+        ),
         threads,
     )
     report["kl"] = _history(history)

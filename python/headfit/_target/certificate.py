@@ -16,7 +16,7 @@ from headfit._base.arguments import as_choice, as_flag
 from headfit._base.arithmetic import standard_arithmetic
 from headfit._base.arrays import as_stack, as_stored_array, computed_in, thread_count
 from headfit._base.dtypes import check_logits_dtype
-from headfit._base.masks import core_mask, masks_agree
+from headfit._base.masks import masks_agree
 from headfit._base.text import mask_text, number
 from headfit._base.tolerances import Tolerances, as_tolerances
 from headfit._target.target import Target, as_target
@@ -379,9 +379,7 @@ def certify(
         target = as_target(A, mask=mask, num_threads=threads)
         M = as_stored_array(matrix, "matrix")
         _check_rows(target, M, "matrix")
-        found = _core.certify_matrix(
-            *target.parts, as_stack(M), _mask_of(target), asked.leak, asked.distortion, threads
-        )
+        found = _core.certify_matrix(target.core, as_stack(M), asked.core, threads)
         found.update(dict.fromkeys(("q_norm", "k_norm", "max_logit", "rounding_bound"), np.nan))
         return _assemble(
             found, True, basis="matrix", n=target.n, nonzeros=target.nonzeros, scale=np.nan,
@@ -396,19 +394,18 @@ def certify(
     q, k = attention.stored
     _check_rows(target, q, "Q")
     _check_rows(target, k, "K")
-    none = np.empty(0)
-    q_error, k_error = attention.errors or (none, none)
+    q_error, k_error = attention.errors or (None, None)
     found = _core.certify_logits(
-        *target.parts,
+        target.core,
         attention.core,
-        q_error,
-        k_error,
-        accumulate == "float32",
-        logits_dtype or "",
-        asked.leak,
-        asked.distortion,
-        asked.logit_limit,
-        mass,
+        asked.core,
+        _core.CertifyOptions(
+            q_error=q_error,
+            k_error=k_error,
+            float32_accumulation=accumulate == "float32",
+            logit_format=logits_dtype,
+            mass=mass,
+        ),
         threads,
     )
     return _assemble(
@@ -435,10 +432,6 @@ def _check_masks(A: Any, mask: Any, name: str) -> None:
             f"the target and the {name} must have the same mask; the target's is "
             f"{mask_text(A.mask)}, the {name}'s {mask_text(mask)}"
         )
-
-
-def _mask_of(target: Target) -> _core.Mask:
-    return core_mask(target.mask, (), (target.n, target.n))
 
 
 def _check_rows(target: Target, array: NDArray[Any], name: str) -> None:

@@ -187,14 +187,14 @@ class Target:
         normalize = as_flag(normalize, "normalize")
         sum_tolerance = as_finite(sum_tolerance, "sum_tolerance", 0)
         checked = core_mask(mask, (), (csr.shape[0], csr.shape[0]))
+        core = _core.Target(*self._compressed_rows(csr), checked)
         if normalize:
-            _core.validate_target(*self._parts(csr), checked, np.inf, threads)
+            _core.validate_target(core, np.inf, threads)
             sums = np.asarray(csr.sum(axis=1)).ravel()
             scale = np.repeat(np.where(sums > 0, sums, 1.0), np.diff(csr.indptr))
             csr = sp.csr_array((csr.data / scale, csr.indices, csr.indptr), shape=csr.shape)
-        per_row, per_column, gamma = _core.validate_target(
-            *self._parts(csr), checked, sum_tolerance, threads
-        )
+            core = _core.Target(*self._compressed_rows(csr), checked)
+        per_row, per_column, gamma = _core.validate_target(core, sum_tolerance, threads)
         for name, value in {
             "matrix": csr,
             "n": int(csr.shape[0]),
@@ -203,8 +203,13 @@ class Target:
             "per_column": int(per_column),
             "gamma": float(gamma),
             "mask": mask,
+            "_core": core,
         }.items():
             object.__setattr__(self, name, value)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what is pickled or copied: not the core's form, which is made again."""
+        return {name: value for name, value in self.__dict__.items() if name != "_core"}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Take up what was pickled or copied, read-only again."""
@@ -213,7 +218,7 @@ class Target:
         _frozen(self.matrix, None)
 
     @staticmethod
-    def _parts(csr: sp.csr_array) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
+    def _compressed_rows(csr: sp.csr_array) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
         return (
             np.ascontiguousarray(csr.indptr, dtype=np.int64),
             np.ascontiguousarray(csr.indices, dtype=np.int32),
@@ -221,9 +226,26 @@ class Target:
         )
 
     @property
-    def parts(self) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
+    def compressed_rows(self) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
         """Row offsets (int64), columns (int32) and weights (float64), as the core takes them."""
-        return self._parts(self.matrix)
+        return self._compressed_rows(self.matrix)
+
+    @property
+    def core(self) -> _core.Target:
+        """The target as the core takes it, made once and kept."""
+        csr, kept = self.matrix, self.__dict__.get("_core")
+        # Somebody may force other numbers into the matrix. The core shares its columns and weights,
+        # but has row offsets of its own where the matrix stores them in 32 bits.
+        if (
+            kept is None
+            or kept.weights is not csr.data
+            or kept.columns is not csr.indices
+            or not np.array_equal(kept.offsets, csr.indptr)
+        ):
+            mask = core_mask(self.mask, (), (self.n, self.n)) if kept is None else kept.mask
+            kept = _core.Target(*self.compressed_rows, mask)
+            object.__setattr__(self, "_core", kept)
+        return kept
 
     @property
     def mean_per_row(self) -> float:

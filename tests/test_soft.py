@@ -441,7 +441,7 @@ def test_arguments_refused():
         soft(wide, 2, effort=10**18)
     with pytest.raises(hf.InputError, match="enough must lie"):
         soft(wide, 2, enough=0)
-    with pytest.raises(hf.InputError, match="mask must be None or the target's own"):
+    with pytest.raises(hf.InputError, match="mask must not be given beside an Attention"):
         soft(wide, 2, mask=("window", 2))
     with pytest.raises(hf.InputError, match="one head"):
         soft(hf.Attention(np.zeros((2, 4, 3)), np.zeros((2, 4, 3))), 2)

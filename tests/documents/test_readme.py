@@ -13,7 +13,7 @@ import headfit as hf
 from headfit import cli
 from headfit._cli import demo
 
-README = Path(__file__).parents[1] / "README.md"
+README = Path(__file__).parents[2] / "README.md"
 BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```$", README.read_text(encoding="utf-8"), re.M | re.S)
 
 

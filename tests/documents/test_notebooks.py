@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-NOTEBOOKS = sorted((Path(__file__).parents[1] / "notebooks").glob("*.ipynb"))
+NOTEBOOKS = sorted((Path(__file__).parents[2] / "notebooks").glob("*.ipynb"))
 PATHS = re.compile(r"/(home|root|tmp|work|usr|opt|Users)/|[A-Z]:\\\\|site-packages")
 
 

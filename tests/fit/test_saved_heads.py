@@ -19,7 +19,7 @@ import scipy.sparse as sp
 
 import headfit as hf
 
-FOLDER = Path(__file__).parent / "data" / "heads-0.1"
+FOLDER = Path(__file__).parents[1] / "data" / "heads-0.1"
 EXPECTED = json.loads((FOLDER / "expected.json").read_text(encoding="utf-8"))
 
 

@@ -164,13 +164,25 @@ def as_stored_matrix(x: Any, name: str) -> NDArray[Any]:
 
 def as_matrix(x: Any, name: str, dtype: Any = None) -> FloatArray:
     """Return `x` as a two-dimensional float array with contiguous rows."""
-    return np.ascontiguousarray(widened(as_stored_matrix(x, name)), dtype=dtype)
+    return as_contiguous(widened(as_stored_matrix(x, name)), dtype)
 
 
 def as_items(array: NDArray[Any]) -> NDArray[Any]:
-    """Return the array with strides of whole items, as the core counts them."""
-    whole = all(s % array.dtype.itemsize == 0 for s in array.strides)
-    return array if array.flags.aligned and whole else np.ascontiguousarray(array)
+    """Return the array with every item at a multiple of its size, as the core counts them.
+
+    NumPy calls records aligned wherever they lie, and bfloat16 comes as records.
+    """
+    size = max(1, array.dtype.itemsize)
+    places = (array.__array_interface__["data"][0], *array.strides)
+    return array if all(place % size == 0 for place in places) else array.copy()
+
+
+def as_contiguous(array: Any, dtype: Any = None) -> NDArray[Any]:
+    """Return the array without gaps, and every item where the core may read it.
+
+    NumPy's `ascontiguousarray` leaves what is contiguous wherever it lies.
+    """
+    return as_items(np.ascontiguousarray(array, dtype=dtype))
 
 
 def as_stack(array: NDArray[Any]) -> NDArray[Any]:

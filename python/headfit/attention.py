@@ -220,14 +220,18 @@ def _check_out(out: NDArray[Any] | None, problem: _Problem, cols: int) -> NDArra
         or out.shape != shape
         or out.dtype != problem.dtype
         or not out.flags.c_contiguous
+        or not out.flags.aligned
         or not out.flags.writeable
     ):
         found = f"{type(out).__name__}"
         if isinstance(out, np.ndarray):
-            found = f"shape {out.shape} of {out.dtype}, C-contiguous: {out.flags.c_contiguous}"
+            found = (
+                f"shape {out.shape} of {out.dtype}, C-contiguous: {out.flags.c_contiguous}, "
+                f"aligned: {out.flags.aligned}"
+            )
         raise InputError(
-            f"out must be a writable C-contiguous array of shape {shape} and {problem.dtype}; "
-            f"got {found}"
+            f"out must be a writable, aligned C-contiguous array of shape {shape} and "
+            f"{problem.dtype}; got {found}"
         )
     for name, array in problem.inputs:
         if isinstance(array, np.ndarray) and np.may_share_memory(out, array):

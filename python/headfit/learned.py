@@ -52,7 +52,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headfit import _core
-from headfit._arrays import FloatArray, as_float_array, effort_steps
+from headfit._arrays import FloatArray, as_contiguous, as_float_array, effort_steps
 from headfit._deadline import calls_until
 from headfit._endings import Ending
 from headfit._masks import core_mask
@@ -100,9 +100,7 @@ def _start(init: Any, n: int, dim: int) -> tuple[FloatArray | None, FloatArray |
     if init is None:
         return None, None
     try:
-        q, k = (
-            np.ascontiguousarray(as_float_array(x, "init", ndim=0), dtype=np.float32) for x in init
-        )
+        q, k = (as_contiguous(as_float_array(x, "init", ndim=0), dtype=np.float32) for x in init)
     except (TypeError, ValueError) as error:
         raise InputError(f"init must be a pair (Q, K) of matrices: {error}") from error
     for name, x in (("Q", q), ("K", k)):

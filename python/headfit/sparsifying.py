@@ -16,6 +16,7 @@ from headfit._arguments import as_choice
 from headfit._arithmetic import standard_arithmetic
 from headfit._arrays import (
     as_array,
+    as_contiguous,
     as_count,
     as_share,
     as_stack,
@@ -199,10 +200,11 @@ class _Matrix:
         if self.csr is None:
             stack = as_stack(self.array[np.newaxis])
             return _core.sparsify_matrix(stack, self.mask, options, threads)
-        offsets = np.ascontiguousarray(self.csr.indptr, np.int64)
-        columns = np.ascontiguousarray(self.csr.indices, np.int32)
+        offsets = as_contiguous(self.csr.indptr, np.int64)
+        columns = as_contiguous(self.csr.indices, np.int32)
+        values = as_contiguous(self.csr.data)
         return _core.sparsify_compressed(
-            offsets, columns, self.csr.data, self.shape[1], self.mask, options, threads
+            offsets, columns, values, self.shape[1], self.mask, options, threads
         )
 
     def dense(self, threads: int) -> NDArray[np.float64]:

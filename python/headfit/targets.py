@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from headfit import _core
 from headfit._arguments import as_finite, as_flag
 from headfit._arithmetic import standard_arithmetic
-from headfit._arrays import BFLOAT16, as_array, is_sparse, thread_count
+from headfit._arrays import BFLOAT16, as_array, as_contiguous, is_sparse, thread_count
 from headfit._dense_rows import csr_of_dense
 from headfit._masks import core_mask, frozen_mask
 from headfit._memory import require_memory
@@ -215,9 +215,9 @@ class Target:
     @staticmethod
     def _parts(csr: sp.csr_array) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
         return (
-            np.ascontiguousarray(csr.indptr, dtype=np.int64),
-            np.ascontiguousarray(csr.indices, dtype=np.int32),
-            np.ascontiguousarray(csr.data, dtype=np.float64),
+            as_contiguous(csr.indptr, dtype=np.int64),
+            as_contiguous(csr.indices, dtype=np.int32),
+            as_contiguous(csr.data, dtype=np.float64),
         )
 
     @property

@@ -104,7 +104,7 @@ class Call:
             A = hf.Target(h.A, mask=h.mask) if self.target is None else self.target
             keywords: dict[str, Any] = dict(h.options)
             if h.reading == "matrix":
-                keywords.pop("mass", None)
+                keywords.pop("certificate_mass", None)
                 keywords.update(matrix=arrays[0], mask=h.mask)
                 self.made = (A,), keywords
                 return self.made
@@ -473,8 +473,8 @@ def _smaller(lie: Lie):
         yield replace(lie, head=replace(h, mask=None))
     if h.flush:
         yield replace(lie, head=replace(h, flush=False))
-    if h.options.get("num_threads", 1) != 1 or h.options.get("mass", True):
-        yield replace(lie, head=replace(h, options={"mass": False, "num_threads": 1}))
+    if h.options.get("num_threads", 1) != 1 or h.options.get("certificate_mass", True):
+        yield replace(lie, head=replace(h, options={"certificate_mass": False, "num_threads": 1}))
     if lie.form != "plain" or lie.apart:
         yield replace(lie, form="plain", apart=False)
 
@@ -501,7 +501,7 @@ def as_code(lie: Lie) -> str:
     if t.size != math.inf:
         options["max_logit"] = t.size
     if h.reading == "matrix":
-        options.pop("mass", None)
+        options.pop("certificate_mass", None)
         body.append(f"M = {_array(h.M, h.dtype)}")
         call = "hf.certify(T, matrix=M, mask=T.mask"
     elif h.is_module:

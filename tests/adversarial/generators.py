@@ -448,7 +448,7 @@ def _settings(rng, reading: str) -> dict[str, Any]:
 
 def _options(rng) -> dict[str, Any]:
     return {
-        "mass": bool(rng.random() < 0.5),
+        "certificate_mass": bool(rng.random() < 0.5),
         "num_threads": 2 if rng.random() < 0.02 else 1,
     }
 

@@ -80,20 +80,6 @@ def file_size(stream: IO[bytes]) -> int:
     return os.fstat(stream.fileno()).st_size
 
 
-def as_output(path: Any, name: str, suffix: str, others: Mapping[str, str]) -> Path:
-    """Return the path of a file to write, whose name must end in `suffix`.
-
-    `others` maps further suffixes to a hint for the error message: what writes such files.
-    """
-    target = Path(as_path(path, name))
-    if target.suffix != suffix:
-        hint = others.get(target.suffix)
-        raise InputError(
-            f"{name} must end in {suffix}; got {target}" + (f" ({hint})" if hint else "")
-        )
-    return target
-
-
 def replace_file(path: Path, write: Callable[[IO[bytes]], Any], name: str = "path") -> None:
     """Call ``write(file)`` on a new file beside `path`, then rename it to `path`.
 

@@ -57,7 +57,7 @@ class SoftComparison:
 
 @standard_arithmetic()
 def compare(
-    target: Any, attention: Attention, *, mask: Any = None, num_threads: int | None = None
+    target: Any, attention: Any, *, mask: Any = None, num_threads: int | None = None
 ) -> SoftComparison:
     """Compare attention with a dense target, row by row, in float64.
 
@@ -65,12 +65,13 @@ def compare(
 
     Parameters
     ----------
-    target : Attention or array_like, shape (n, m)
+    target : Attention, Fit, SoftFit or array_like, shape (n, m)
         One head, or a matrix whose rows sum to 1.
-    attention : Attention
+    attention : Attention, Fit or SoftFit
         One head of n queries and m keys.
     mask : optional
-        The mask of a target that is a matrix, that of `attention` when None. Attention has its own.
+        The mask of a target that is a matrix; that of `attention` when None. An Attention has its
+        own.
     num_threads : int, optional
 
     Returns
@@ -98,8 +99,9 @@ def compare(
     array([0.5, 0. ])
     """
     threads = thread_count(num_threads)
+    attention, target = (getattr(x, "attention", x) for x in (attention, target))
     if not isinstance(attention, Attention):
-        raise InputError(f"attention must be an Attention; got {type(attention).__name__}")
+        raise InputError(f"attention must be an Attention or a fit; got {type(attention).__name__}")
     check_one_head(attention, "attention")
     if isinstance(target, Attention):
         check_one_head(target, "the target")

@@ -1,5 +1,5 @@
-// The boundary between NumPy arrays and the core's views. Nothing is copied here: an array that does
-// not fit is refused, and the Python package converts it before it calls.
+// The boundary between NumPy arrays and the core's views. Nothing is copied here: an array that
+// does not fit is refused, and the Python package converts it before it calls.
 #pragma once
 
 #include <chrono>

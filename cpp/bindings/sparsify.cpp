@@ -58,7 +58,8 @@ void bind_sparsify(py::module_& m) {
            py::arg("per_row"), py::arg("mass"), py::arg("per_column"), py::arg("exempt"),
            py::arg("exempt_sinks"), py::arg("keep_max"));
 
-  m.def("sparsify_logits", [](const LogitArrays& x, const SparsifyArguments& arguments, int threads) {
+  m.def("sparsify_logits", [](const LogitArrays& x, const SparsifyArguments& arguments,
+                              int threads) {
     const PythonRun run(threads);
     return as_tuple(compute_in(x.in_double(), [&]<class T>() {
       const LogitSource<T> source = x.view<T>();

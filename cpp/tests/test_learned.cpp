@@ -344,7 +344,8 @@ TEST(edges) {
   CHECK(r.status == LearnedStatus::Met);
   CHECK(r.q.allFinite() && r.k.allFinite());
   const OwnedTarget nothing;
-  CHECK(fit_learned(nothing.view(), tolerances, options_for(3), {1, {}}).status == LearnedStatus::Met);
+  const LearnedResult none = fit_learned(nothing.view(), tolerances, options_for(3), {1, {}});
+  CHECK(none.status == LearnedStatus::Met);
 }
 
 TEST(starts) {
@@ -365,7 +366,8 @@ TEST(starts) {
   CHECK_THROWS(InputError, "a start must have 200 rows and 1 to 5 columns",
                fit_learned(t.view(), tolerances, options, {1, {}}));
   options.init_k.reset();
-  CHECK_THROWS(InputError, "both queries and keys", fit_learned(t.view(), tolerances, options, {1, {}}));
+  CHECK_THROWS(InputError, "both queries and keys",
+               fit_learned(t.view(), tolerances, options, {1, {}}));
 }
 
 TEST(norms_are_bounded) {
@@ -408,7 +410,8 @@ TEST(a_poll_interrupts) {
   const OwnedTarget t = regular_target(300, 4, 1);
   for (const int threads : {1, 2}) {
     Run run{threads, [] { throw Interrupted(); }};
-    CHECK_THROWS(Interrupted, "interrupted", fit_learned(t.view(), tolerances, options_for(2), run));
+    CHECK_THROWS(Interrupted, "interrupted",
+                 fit_learned(t.view(), tolerances, options_for(2), run));
   }
 }
 

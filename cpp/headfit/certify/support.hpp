@@ -75,7 +75,7 @@ inline Enclosure larger(const Enclosure& a, const Enclosure& b) {
 }
 
 // Whether rounding to a format may leave, or surely leaves, a row without a usable softmax: a logit
-// that is rounded to +inf makes it NaN, and one on the support that is rounded to -inf has weight 0.
+// that is rounded to +inf makes it NaN, one on the support that is rounded to -inf has weight 0.
 struct Overflow {
   bool possible = false;
   bool certain = false;

@@ -24,12 +24,9 @@ void check(const SoftTarget<T>& target, const Heads<T>& q, const Heads<T>& k) {
 template <class T>
 void check(const SoftOptions<T>& options) {
   if (options.max_steps < 0) throw InputError("max_steps must not be negative");
-  for (const double limit : {options.tolerance, options.enough}) {
-    if (!(limit >= 0)) {
-      throw InputError("tolerance and enough must be at least 0; got " + std::to_string(limit));
-    }
+  for (const double limit : {options.tolerance, options.enough, options.time_limit}) {
+    if (std::isnan(limit)) throw InputError("tolerance, enough and time_limit must not be nan");
   }
-  if (std::isnan(options.time_limit)) throw InputError("time_limit must be a number; got nan");
 }
 
 }  // namespace

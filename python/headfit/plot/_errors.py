@@ -90,11 +90,11 @@ def difference_errors(A: Source, M: Source, pixels: int) -> Errors:
     rows = np.zeros(M.shape[0])
     worst = _Worst("difference", 0.0)
     for start, stop in pool.blocks():
-        apart = np.abs(A.block(start, stop) - M.block(start, stop))
-        rows[start:stop] = 0.5 * apart.sum(axis=1)
-        at = apart.argmax(axis=1)
-        worst.see(apart[np.arange(stop - start), at].astype(np.float64), at, start)
-        pool.add(start, apart)
+        differences = np.abs(A.block(start, stop) - M.block(start, stop))
+        rows[start:stop] = 0.5 * differences.sum(axis=1)
+        at = differences.argmax(axis=1)
+        worst.see(differences[np.arange(stop - start), at].astype(np.float64), at, start)
+        pool.add(start, differences)
     mark = (worst.name, worst.value, worst.row, worst.column)
     return Errors(pool.cells, rows, (mark,) if worst.row >= 0 else ())
 

@@ -95,7 +95,7 @@ def search(fit: Fit, *, ax: Axes | None = None) -> SearchPicture:
     shares = [_share(t, fit) for t in trials]
     ax.set_ylim(min(0.5, min(shares) / 1.5), max(2.0, max(shares) * 1.5))
     if wide:
-        ax.xaxis.set_major_locator(ticker.FixedLocator(_apart(dims)))
+        ax.xaxis.set_major_locator(ticker.FixedLocator(_readable(dims)))
         ax.xaxis.set_minor_locator(ticker.NullLocator())
         ax.xaxis.set_major_formatter(lambda value, _: f"{value:.0f}")
     else:
@@ -118,7 +118,7 @@ def _share(trial: Trial, fit: Fit) -> float:
     return min(max(share, 1.0 / _FAR), _FAR) if math.isfinite(share) else _FAR
 
 
-def _apart(dims: list[int]) -> list[Any]:
+def _readable(dims: list[int]) -> list[Any]:
     """Sizes whose labels do not overlap on a logarithmic axis, the smallest first."""
     chosen: list[int] = []
     for dim in sorted(set(dims)):

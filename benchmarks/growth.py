@@ -1,7 +1,7 @@
-"""How the cost of each piece of work grows with n, d, k and threads: exponents and a picture.
+"""How the time of each task grows with n, d, k and threads: exponents and a picture.
 
-Each series changes one size and keeps the others; the exponent is the slope of log seconds
-against log size. "expected" is what the algorithm says.
+Each series changes one size and keeps the others. The exponent is the slope of log seconds
+against log size; "expected" is the exponent of the algorithm's complexity.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def max_margin(n, k, threads):
 
 
 def learned_steps(n, k, threads):
-    """A set number of steps, so that luck has no say; the head is too small to be found."""
+    """Make a fixed number of steps, for a size too small to be found, so that times compare."""
     A = hf.Target(hf.patterns.random_regular(n, k, gamma=2.0, rng=0))
 
     def stop(step, left, deficit):
@@ -75,7 +75,7 @@ def learned_steps(n, k, threads):
 
 
 SERIES = (
-    # title, size that changes, work for a size, sizes, expected exponent
+    # Title, the size that changes, the task for a size, the sizes, the expected exponent.
     ("attention matrix, d=64", "n", lambda s, t: attention(s, 64, t), (1024, 2048, 4096, 8192), 2),
     ("attention matrix, n=2048", "d", lambda s, t: attention(2048, s, t), (32, 64, 128, 256), 1),
     ("top-8, d=64", "n", lambda s, t: topk(s, 64, t), (2048, 4096, 8192, 16384), 2),

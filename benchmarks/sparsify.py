@@ -1,7 +1,7 @@
-"""Streamed sparsify against PyTorch's full matrix and topk: time and peak memory, float32.
+"""Streamed sparsify compared with PyTorch's full matrix and topk: time and peak memory, float32.
 
-Each piece of work runs in a process of its own, so that its peak memory is its own. The
-columns' bound has no counterpart there: a topk leaves columns free.
+Each task runs in a process of its own, so that its peak memory can be measured. There is no
+counterpart of the bound on columns: a topk does not bound them.
 """
 
 from __future__ import annotations

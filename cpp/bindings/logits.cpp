@@ -1,35 +1,27 @@
 // Masks and logits: made and checked once, then passed to every function that reads them.
 #include "logits.hpp"
 
+#include "headfit/logits/check_mask.hpp"
+
 namespace headfit::python {
 namespace {
 
-void check_sparse(const Array<Offset>& offsets, const Array<Column>& columns, Index rows) {
-  const Offset* first = offsets.data();
-  const bool fits = offsets.size() == rows + 1 && first[0] == 0 && first[rows] == columns.size() &&
-                    std::is_sorted(first, first + rows + 1);
-  if (!fits) {
-    throw InputError("a sparse mask must have " + std::to_string(rows) +
-                     " rows, with ascending offsets that end at its number of columns");
-  }
-}
-
-void check_lengths(const Array<Index>& lengths, Index heads, Index cols) {
-  const auto all = span_of(lengths);
-  const bool in_range = std::all_of(all.begin(), all.end(),
-                                    [cols](Index x) { return x >= 0 && x <= cols; });
-  if (lengths.size() != heads || !in_range) {
-    throw InputError("key_lengths must be one for each of the " + std::to_string(heads) +
-                     " heads, in 0 ... " + std::to_string(cols));
-  }
-}
-
 LogitArrays checked(LogitArrays logits) {
-  compute_in(logits.in_double(), [&]<class T>() { logits.view<T>().validate(); });
+  compute_in(logits.in_double(), [&]<class T>() {
+    const LogitSource<T> source = logits.view<T>();
+    source.validate();
+    check_mask(source.mask, source.q.count, source.q.rows, source.k.rows);
+  });
   return logits;
 }
 
 }  // namespace
+
+Mask MaskArrays::checked_view(Index heads, Index rows, Index cols) const {
+  const Mask mask = view(heads, rows, cols);
+  check_mask(mask, heads, rows, cols);
+  return mask;
+}
 
 Mask MaskArrays::view(Index heads, Index rows, Index cols) const {
   Mask m;
@@ -46,12 +38,19 @@ Mask MaskArrays::view(Index heads, Index rows, Index cols) const {
     m.dense_col = item_stride(*dense, 2);
   }
   if (sparse_offsets && sparse_columns) {
-    check_sparse(*sparse_offsets, *sparse_columns, rows);
+    if (sparse_offsets->size() != rows + 1 ||
+        sparse_offsets->data()[rows] != sparse_columns->size()) {
+      throw InputError("a sparse mask must have the rows of the logits, " + std::to_string(rows) +
+                       ", and offsets that end at its number of columns");
+    }
     m.sparse_offsets = sparse_offsets->data();
     m.sparse_columns = sparse_columns->data();
   }
   if (key_lengths) {
-    check_lengths(*key_lengths, heads, cols);
+    if (key_lengths->size() != heads) {
+      throw InputError("key_lengths must be one for each of the " + std::to_string(heads) +
+                       " heads; got " + std::to_string(key_lengths->size()));
+    }
     m.key_lengths = key_lengths->data();
   }
   return m;

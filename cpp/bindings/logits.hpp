@@ -13,8 +13,10 @@ struct MaskArrays {
   std::optional<Array<Column>> sparse_columns;
   std::optional<Array<Index>> key_lengths;  // (heads,)
 
-  // For logits of this shape: refuses arrays that would be read beyond their ends.
+  // For logits of this shape. Arrays of other sizes are refused, since the core would read beyond
+  // their ends; `checked_view` looks at their contents too, which takes O(nonzeros).
   Mask view(Index heads, Index rows, Index cols) const;
+  Mask checked_view(Index heads, Index rows, Index cols) const;
 };
 
 struct LogitOptions {

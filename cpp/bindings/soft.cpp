@@ -30,7 +30,7 @@ struct SoftTargetArrays {
       target.attention = attention->view<T>();
     } else {
       target.matrix.emplace(stored(*matrix));
-      target.mask = mask.view(1, target.rows(), target.cols());
+      target.mask = mask.checked_view(1, target.rows(), target.cols());
     }
     return target;
   }
@@ -74,7 +74,7 @@ py::object fit(const SoftTargetArrays& target, const MaskArrays& mask, const py:
   return compute_in(target.in_double(), [&]<class T>() -> py::object {
     const SoftOptions<T> options = arguments.with_start<T>(q, k);
     const SoftTarget<T> view = target.view<T>();
-    const Mask allowed = mask.view(1, view.rows(), view.cols());
+    const Mask allowed = mask.checked_view(1, view.rows(), view.cols());
     SoftResult<T> r;
     {
       const py::gil_scoped_release release;
@@ -95,7 +95,7 @@ py::object loss(const SoftTargetArrays& target, const MaskArrays& mask, const py
   const PythonRun run(threads);
   return compute_in(target.in_double(), [&]<class T>() -> py::object {
     const SoftTarget<T> view = target.view<T>();
-    const Mask allowed = mask.view(1, view.rows(), view.cols());
+    const Mask allowed = mask.checked_view(1, view.rows(), view.cols());
     const Heads<T> queries = one_head<T>(q, "Q"), keys = one_head<T>(k, "K");
     SoftLoss<T> r;
     {

@@ -28,26 +28,13 @@ struct CompressedArrays {
   Index cols;
 
   CompressedRows view() const {
+    if (offsets.size() < 1 || columns.size() != weights.size() ||
+        offsets.data()[offsets.size() - 1] != columns.size()) {
+      throw InputError("M must have row offsets that end at its number of entries");
+    }
     return {offsets.size() - 1, cols, offsets.data(), columns.data(), weights.data()};
   }
 };
-
-CompressedArrays checked(CompressedArrays matrix) {
-  const Index rows = matrix.offsets.size() - 1;
-  const Offset* first = matrix.offsets.data();
-  const auto columns = span_of(matrix.columns);
-  const bool fits = rows >= 0 && first[0] == 0 && std::is_sorted(first, first + rows + 1) &&
-                    first[rows] == matrix.columns.size() &&
-                    matrix.columns.size() == matrix.weights.size() &&
-                    std::all_of(columns.begin(), columns.end(), [&](Column c) {
-                      return c >= 0 && c < matrix.cols;
-                    });
-  if (!fits) {
-    throw InputError("a compressed matrix must have ascending row offsets that end at its number "
-                     "of entries, and columns in 0 ... " + std::to_string(matrix.cols - 1));
-  }
-  return matrix;
-}
 
 py::tuple as_tuple(const SparseRows& rows) {
   return py::make_tuple(array_of(rows.offsets), array_of(rows.columns),
@@ -86,7 +73,7 @@ void bind_sparsify(py::module_& m) {
     const PythonRun run(threads);
     return as_tuple(compute_in(holds_doubles(matrix), [&]<class T>() {
       const Heads<T> entries = heads_of<T>(matrix, "M");
-      const Mask view = mask.view(entries.count, entries.rows, entries.cols);
+      const Mask view = mask.checked_view(entries.count, entries.rows, entries.cols);
       const SparsifyOptions options = arguments.options();
       const py::gil_scoped_release release;
       return sparsify_matrix(entries, view, options, run);
@@ -96,9 +83,9 @@ void bind_sparsify(py::module_& m) {
   py::class_<CompressedArrays>(m, "CompressedRows")
       .def(py::init([](const py::array& offsets, const py::array& columns,
                        const py::array& weights, Index cols) {
-             return checked({vector_of<Offset>(offsets, "offsets"),
-                             vector_of<Column>(columns, "columns"),
-                             vector_of<double>(weights, "weights"), cols});
+             return CompressedArrays{vector_of<Offset>(offsets, "offsets"),
+                                     vector_of<Column>(columns, "columns"),
+                                     vector_of<double>(weights, "weights"), cols};
            }),
            py::arg("offsets"), py::arg("columns"), py::arg("weights"), py::arg("cols"));
 
@@ -106,7 +93,7 @@ void bind_sparsify(py::module_& m) {
                                   const SparsifyArguments& arguments, int threads) {
     const PythonRun run(threads);
     const CompressedRows entries = matrix.view();
-    const Mask allowed = mask.view(1, entries.rows, entries.cols);
+    const Mask allowed = mask.checked_view(1, entries.rows, entries.cols);
     const SparsifyOptions options = arguments.options();
     SparseRows rows;
     {

@@ -23,7 +23,8 @@ from headfit._attention.functions import (
     attention_stats,
     attention_topk,
 )
-from headfit._attention.module import SelfAttention, random_rotation
+from headfit._attention.module import SelfAttention
+from headfit._attention.random_rotation import random_rotation
 from headfit._attention.sparsify import Sparsified, sparsify
 from headfit._attention.stats import AttentionStats
 from headfit._base.configuration import Config, config
@@ -126,7 +127,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    # Matplotlib and PyTorch are imported only when somebody uses them.
+    # Matplotlib and PyTorch are imported only when they are first used.
     if name in ("plot", "torch"):
         return import_module(f"headfit.{name}")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -6,21 +6,21 @@ from typing import Any, Literal, TypeAlias, type_check_only
 import numpy as np
 from numpy.typing import NDArray
 
-# float32 or float64, one of them in a call. Q, K, V, bias and a matrix that is read may also be in
-# 16 bits, or in float32 where the others are in float64.
+# float32 or float64, the same for all arrays of a call. Arrays that are only read (Q, K, V, bias,
+# a matrix) may also be in 16 bits, or in float32 beside others in float64.
 _Floats: TypeAlias = NDArray[Any]
 _Float64: TypeAlias = NDArray[np.float64]
 _Offsets: TypeAlias = NDArray[np.int64]
 _Columns: TypeAlias = NDArray[np.int32]
 _Bools: TypeAlias = NDArray[np.bool_]
 
-# How this build was made: "level", "compiler", "flags" and "eigen".
+# Facts about this build, under the keys "level", "compiler", "flags" and "eigen".
 build: dict[str, str]
 
 @type_check_only
 class _Pybind11Type(type): ...
 
-# A context in which this thread rounds to nearest and keeps subnormal numbers.
+# A context manager: within it, this thread rounds to nearest and keeps subnormal numbers.
 class StandardArithmetic(metaclass=_Pybind11Type):
     def __init__(self) -> None: ...
     def __enter__(self) -> None: ...

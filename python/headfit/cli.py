@@ -43,8 +43,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     Returns
     -------
     int
-        0: done, and what was judged holds. 1: it does not hold. 2: bad input, with one line
-        on stderr that names the problem. 130: interrupted.
+        0: done, and the certificate (if one was asked for) holds. 1: it does not hold. 2: bad
+        input, with one line on stderr that names the problem. 130: interrupted.
 
     Examples
     --------

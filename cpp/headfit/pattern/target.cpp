@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "headfit/base/errors.hpp"
+#include "headfit/logits/check_mask.hpp"
 
 namespace headfit {
 namespace {
@@ -28,13 +29,15 @@ bool mask_leaves_nothing(const Target& t, Index row) {
   return true;
 }
 
-void check_offsets(const Target& t) {
+// Row offsets, and the mask.
+void check_structure(const Target& t) {
   if (t.n < 0 || !t.offsets) reject("A must have row offsets, one more than rows");
   if (t.offsets[0] != 0) reject("A has a first row offset of ", t.offsets[0], "; expected 0");
   for (Index i = 0; i < t.n; ++i) {
     if (t.offsets[i + 1] < t.offsets[i]) reject("A has decreasing row offsets at row ", i);
   }
   if (t.nonzeros() > 0 && !(t.columns && t.weights)) reject("A must have columns and weights");
+  check_mask(t.mask, 1, t.n, t.n);
 }
 
 // Whether columns and weights of the row are right; the mask is not asked. The loop has no
@@ -114,7 +117,7 @@ Found check_rows(const Target& t, double sum_tolerance, Index first, Index end) 
 }  // namespace
 
 TargetSummary validate_target(const Target& t, double sum_tolerance, const Run& run) {
-  check_offsets(t);
+  check_structure(t);
   // Every thread counts the columns for itself. A thread has at least n nonzeros, so that the
   // counts take no more memory than the nonzeros do.
   constexpr Index few = 1 << 14;
@@ -139,7 +142,7 @@ TargetSummary validate_target(const Target& t, double sum_tolerance, const Run& 
 }
 
 void check_entries(const Target& t, const Run& run) {
-  check_offsets(t);
+  check_structure(t);
   constexpr Index few = 1 << 16;  // nonzeros that are worth a thread
   const Index parts = run.thread_count(t.nonzeros() / few);
   parallel_for(parts, run, [&](Index part) {

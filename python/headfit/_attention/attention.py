@@ -1,4 +1,4 @@
-"""`Attention`: queries and keys, and how logits are made of them; computed when asked for."""
+"""`Attention`: queries, keys and logit options, whose attention is computed when asked for."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ __all__ = ["Attention"]
 
 
 class Attention:
-    """Attention that is computed when asked for: queries, keys, and all that makes their logits.
+    """The attention of queries and keys, with all logit options; computed when asked for.
 
     The logits are ``softcap(scale * Q @ K.T) + bias``, and attention is their softmax over the
     keys that the mask allows. A row without an allowed key gives zeros.
@@ -47,23 +47,23 @@ class Attention:
     Q : array_like, shape (..., n, d)
         Queries; leading axes are batch and heads. float32 is computed in float32, and so are
         float16 and bfloat16 (of torch, ml_dtypes or JAX), which are widened as their rows are
-        read; other real dtypes in float64. Kept, and not copied where rows lie in one piece: do
-        not change them afterwards.
+        read; other real dtypes in float64. The array is kept without a copy if its rows are
+        contiguous: do not change it afterwards.
     K : array_like, shape (..., m, d)
-        Keys. They may have no leading axes (shared by all heads), or the leading axes of Q with
-        a last one that divides Q's: grouped queries, where query head h reads key head
-        h // group.
+        Keys. They may have no leading axes (all heads share them), or the leading axes of Q where
+        the number of key heads divides that of query heads: grouped queries, where query head h
+        reads key head h // group.
     scale, mask, key_lengths, bias, softcap, position : optional
         As in `attention_matrix`.
 
     Attributes
     ----------
     Q, K : ndarray
-        float16 and bfloat16 come as float32.
+        Queries and keys as float32 or float64; 16-bit floats are widened to float32.
     stored : tuple of ndarray
-        Queries and keys as they are stored, in 16 bits or more.
+        Queries and keys in the dtype that they were given in: float64, float32, or 16 bits.
     options : LogitOptions
-        What the logits are made with, the scale filled in.
+        The logit options; `scale` is never None here.
     scale : float
     mask, key_lengths, bias, softcap, position : object
     lead : tuple of int
@@ -71,15 +71,22 @@ class Attention:
     n, m, dim : int
         The numbers of queries and keys of a head, and its size d.
     dtype : dtype
-        In which attention is computed.
+        The dtype in which attention is computed.
     errors : tuple of ndarray, or None
-        For the products of a module, bounds of the Euclidean errors of the rows of Q and K
-        against the exact products that they stand for; None: Q and K are exact.
+        If Q and K are the rounded products of a module: for each row of Q and of K, a bound of
+        its Euclidean distance to the exact product. None: Q and K are exact.
 
     Raises
     ------
     InputError
         For shapes, dtypes or options that do not fit together.
+
+    Notes
+    -----
+    Making one costs a check of the arguments; nothing of size n m is computed before a method
+    asks for it. What each method returns, and its cost, is described at the function of the
+    same name: `attention_matrix`, `attention_logits`, `attention_topk`, `attention_apply` and
+    `attention_stats`.
 
     Examples
     --------
@@ -107,7 +114,8 @@ class Attention:
         softcap: float | None = None,
         position: Any = None,
     ) -> None:
-        # The core keeps a copy of a sparse mask: what is shown must be what it computes with.
+        # The core keeps a copy of a sparse mask. It is frozen so that the attribute `mask` always
+        # shows what the core computes with.
         mask = frozen_mask(mask) if is_sparse(mask) else mask
         lengths = None if key_lengths is None else np.array(key_lengths)
         options = LogitOptions(scale, mask, lengths, bias, softcap, position)
@@ -122,9 +130,9 @@ class Attention:
 
     @classmethod
     def of(cls, Q: Any, K: Any = None, options: LogitOptions | None = None) -> Attention:
-        """Return an attention as users give one: queries and keys, or an `Attention` or a fit.
+        """Return the attention of a user's arguments: queries and keys, an `Attention` or a fit.
 
-        Options beside an attention must be its own; see `check_settings`.
+        Options given beside an `Attention` must equal its own; see `check_settings`.
         """
         options = options or LogitOptions()
         given = getattr(Q, "attention", Q)
@@ -146,8 +154,8 @@ class Attention:
         mask: Any,
         errors: tuple[NDArray[np.float64], ...],
     ) -> Attention:
-        """Return the attention of products that a module rounded, with bounds of their errors."""
-        for array in (Q, K, *errors):  # the bounds are those of these numbers
+        """Return the attention of a module's rounded products, with bounds of their errors."""
+        for array in (Q, K, *errors):  # the bounds hold for these numbers only
             array.flags.writeable = False
         attention = cls(Q, K, scale=scale, mask=mask)
         vars(attention)["errors"] = errors
@@ -160,7 +168,7 @@ class Attention:
         raise AttributeError(f"an Attention is never changed; {name!r} cannot be deleted")
 
     def __getstate__(self) -> dict[str, Any]:
-        kept = {"stored", "options", "errors"}  # the rest is made again when it is needed
+        kept = {"stored", "options", "errors"}  # everything else is derived from these
         return {name: value for name, value in vars(self).items() if name in kept}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -205,8 +213,9 @@ class Attention:
     def turned(self) -> Attention:
         """Return the same attention with its rotary positions applied to Q and K.
 
-        The new queries and keys are rounded to the dtype of the attention, and are plain numbers:
-        `certify` can speak about them. Without rotary positions the attention itself is returned.
+        The new queries and keys are rounded to the dtype of the attention and have no position
+        any more, so that `certify` accepts them. Without rotary positions the attention itself is
+        returned.
 
         Examples
         --------
@@ -240,38 +249,38 @@ class Attention:
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """In which attention is computed: float32 or float64."""
+        """The dtype in which attention is computed: float32 or float64."""
         return self._logits.dtype
 
     @property
     def scale(self) -> float:
-        """What the products of queries and keys are multiplied by."""
+        """The factor that the products of queries and keys are multiplied by."""
         assert self.options.scale is not None
         return self.options.scale
 
     @property
     def mask(self) -> Any:
-        """Where attention is allowed, as it was given."""
+        """The mask, which says where attention is allowed, in the form that it was given in."""
         return self.options.mask
 
     @property
     def key_lengths(self) -> Any:
-        """How many keys exist, for padded batches; None for all."""
+        """How many keys exist in each entry of a padded batch; None if all do."""
         return self.options.key_lengths
 
     @property
     def bias(self) -> Any:
-        """What is added to the logits, or None."""
+        """The term that is added to the logits, or None."""
         return self.options.bias
 
     @property
     def softcap(self) -> float | None:
-        """The bound that logits are bent to, or None."""
+        """The bound c of soft-capped logits c tanh(logits / c), or None."""
         return self.options.softcap
 
     @property
     def position(self) -> Any:
-        """The positions that Q and K do not hold yet, or None."""
+        """The positional encoding that is not yet part of Q and K, or None."""
         return self.options.position
 
     @standard_arithmetic()
@@ -312,7 +321,7 @@ class Attention:
         renormalize: bool = False,
         num_threads: int | None = None,
     ) -> sp.csr_array | tuple[NDArray[np.int64], NDArray[Any]]:
-        """Return the k largest weights of every row, see `attention_topk`."""
+        """Return the k largest weights of every row; see `attention_topk`."""
         logits = self._logits
         k = as_count(k, "k", 1, logits.keys)
         as_choice(values, "values", ("weights", "logits"))
@@ -337,7 +346,7 @@ class Attention:
 
     @standard_arithmetic()
     def apply(self, V: Any, *, rows: Rows = None, num_threads: int | None = None) -> NDArray[Any]:
-        """Return attention times values, see `attention_apply`."""
+        """Return attention times values; see `attention_apply`."""
         v = as_stored_array(V, "V")
         logits = self._logits_of(rows)
         if v.shape[:-2] != logits.kv_lead or v.shape[-2] != logits.keys:
@@ -356,7 +365,7 @@ class Attention:
     def stats(
         self, *, shares: float | Sequence[float] = (0.9,), num_threads: int | None = None
     ) -> AttentionStats:
-        """Return row statistics, see `attention_stats`."""
+        """Return statistics of each row; see `attention_stats`."""
         wanted = as_shares(shares, "shares")
         found = _core.attention_stats(self._logits.core, wanted, thread_count(num_threads))
         shape = (*self._logits.lead, self._logits.rows)
@@ -371,7 +380,7 @@ class Attention:
         )
 
     def check_settings(self, asked: LogitOptions) -> None:
-        """Raise an InputError unless options that were given beside this attention are its own."""
+        """Raise an InputError if an option given beside this attention differs from its own."""
         for name in asked.given():
             theirs, mine = getattr(asked, name), getattr(self.options, name)
             if name == "scale":
@@ -387,7 +396,10 @@ class Attention:
 
 
 def _as_csr(columns: NDArray[np.int64], found: NDArray[Any], keys: int) -> sp.csr_array:
-    """Return what each row keeps, largest first and -1 where there is nothing, as a matrix."""
+    """Return the weights that each row keeps as a sparse matrix.
+
+    `columns` holds the columns of each row, largest weight first, and -1 beyond the last one.
+    """
     present = columns >= 0
     order = np.argsort(np.where(present, columns, keys), axis=1)
     present = np.take_along_axis(present, order, axis=1)

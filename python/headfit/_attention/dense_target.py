@@ -1,4 +1,4 @@
-"""Dense targets: what a user may pass, and the form the core takes."""
+"""Dense targets of soft fits: checks of what users pass, and conversion to the core's form."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from headfit.errors import InputError
 
 
 def check_one_head(attention: Attention, name: str) -> None:
+    """Raise an InputError unless an attention is a single head with queries and keys."""
     q, k = (x.shape for x in attention.stored)
     if len(q) != 2 or len(k) != 2:
         raise InputError(f"{name} must be one head, Q and K matrices; got shapes {q} and {k}")
@@ -22,6 +23,7 @@ def check_one_head(attention: Attention, name: str) -> None:
 
 
 def target_matrix(target: Any) -> NDArray[Any]:
+    """Return a target that is a dense matrix in a form that the core reads, or raise an error."""
     if is_sparse(target):
         raise InputError("a soft target must be an Attention or a dense array; got a sparse matrix")
     matrix = as_stored_array(target, "the target")
@@ -32,6 +34,7 @@ def target_matrix(target: Any) -> NDArray[Any]:
 
 
 def core_target_of(target: Any, mask: Any) -> _core.SoftTarget:
+    """Return the core's form of a target: an `Attention`, or a matrix from `target_matrix`."""
     if isinstance(target, Attention):
         return _core.SoftTarget(attention=target.core)
     return _core.SoftTarget(matrix=target, mask=core_mask(mask, (), target.shape))

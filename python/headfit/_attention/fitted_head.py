@@ -18,7 +18,7 @@ from headfit._base.dtypes import array_dtype
 
 @dataclass(frozen=True, repr=False, eq=False)
 class FittedHead:
-    """Queries, keys, and the module that makes them from an input; see `Fit`."""
+    """Queries and keys, and the module that computes them from an input; see `Fit`."""
 
     Q: FloatArray
     K: FloatArray
@@ -27,7 +27,8 @@ class FittedHead:
     module: SelfAttention
     dim: int
     dtype: str
-    # The input of a given module: Q and K are its products, rounded.
+    # The input X of a module that the user gave: Q and K are then the rounded products X W_Q and
+    # X W_K. None for a canonical module, whose input is computed from Q and K.
     input_stored: FloatArray | None = field(default=None, kw_only=True)
 
     @cached_property
@@ -39,7 +40,7 @@ class FittedHead:
 
     @property
     def attention(self) -> Attention:
-        """The attention of this head, evaluated when asked for."""
+        """The attention of this head, computed when asked for."""
         if self.input_stored is not None:
             return self.module(self.X, mask=self.mask)
         return Attention(self.Q, self.K, scale=self.scale, mask=self.mask)

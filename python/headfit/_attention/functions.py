@@ -1,8 +1,4 @@
-"""Questions about the attention of queries and keys, as plain functions.
-
-Each is the method of `Attention` of that name, for those who ask once: shapes, options and costs
-are described there.
-"""
+"""The methods of `Attention` as plain functions of queries and keys, for a single call each."""
 
 from __future__ import annotations
 
@@ -49,56 +45,61 @@ def attention_matrix(
         ml_dtypes or JAX), which are widened as their rows are read; other real dtypes in
         float64.
     K : array_like, shape (..., m, d)
-        Keys; see the module's notes for fewer heads than queries.
+        Keys. They may have no leading axes (all heads share them), or the leading axes of Q where
+        the number of key heads divides that of query heads: grouped queries, where query head h
+        reads key head h // group.
     scale : float, optional
-        What the products are multiplied by; 1 / sqrt(d) when None.
+        The factor that the products are multiplied by; 1 / sqrt(d) when None.
     mask : optional
-        Where attention is allowed. None: everywhere. ``"causal"``: key j for query i where
-        j <= i + m - n (bottom-right aligned: the last query sees every key).
-        ``("window", w)``: the last w keys up to the causal one; ``("window", (left, right))``:
-        that many before and after position i + m - n. A boolean array that broadcasts to
-        (..., n, m) or a sparse boolean (n, m) matrix: True where allowed (as in
-        ``scaled_dot_product_attention``; ``MultiheadAttention`` has it the other way round).
+        Where attention is allowed. None: everywhere. ``"causal"``: query i may attend to the
+        keys j <= i + m - n (bottom-right aligned: the last query to every key).
+        ``("window", w)``: to the last w of those keys. ``("window", (left, right))``: to the key
+        at position i + m - n, `left` keys before and `right` keys after it. A boolean array that
+        broadcasts to (..., n, m), or a sparse boolean (n, m) matrix: True where attention is
+        allowed (as in ``scaled_dot_product_attention``; in ``MultiheadAttention`` True means the
+        opposite).
     key_lengths : array_like of int, optional
-        For padded batches: only the first so many keys exist. Broadcasts over the leading
-        axes from the left. What lies in padding rows of K is never looked at. "causal" and
-        windows stay aligned to m, not to the lengths.
+        For padded batches: how many keys exist; the rows of K after those are never read.
+        Broadcasts over the leading axes from the left. "causal" and windows stay aligned to m,
+        not to these lengths.
     bias : array_like, optional
-        Added to the logits; broadcasts to (..., n, m); -inf masks a position.
+        Added to the logits; broadcasts to (..., n, m). Minus infinity masks an entry.
     softcap : float, optional
         Logits become softcap * tanh(logits / softcap), before bias and mask.
     position : optional
-        Positions that Q and K do not hold yet; key j stands at j, query i at i + m - n.
-        ``"rope"`` or ``("rope", base)``: rotary embeddings (Su et al. 2021), neighbouring
-        entries as pairs, base 10000; ``"rope-half"``: entries p and p + d/2 as pairs (Llama).
-        ``("alibi", slope)`` or one slope for each head: the bias -slope * distance (Press et
-        al. 2022); ``"alibi"``: their slopes 2**(-8 h / H) for head h = 1 ... H. For reading
-        only: `fit` and `certify` speak of stored queries and keys and know no positions.
+        A positional encoding that is not yet part of Q and K. Key j is at position j, query i at
+        i + m - n. ``"rope"`` or ``("rope", base)``: rotary embeddings (Su et al. 2021) that
+        rotate entries 2p and 2p + 1 together, base 10000; ``"rope-half"``: entries p and
+        p + d/2 together (Llama). ``("alibi", slope)``, with one slope or one for each head: the
+        bias -slope * distance (Press et al. 2022); ``"alibi"``: their slopes 2**(-8 h / H) for
+        head h = 1 ... H. Only for computing attention: `fit` and `certify` work with stored
+        queries and keys and accept no positions.
     rows : slice or sequence of int, optional
-        The rows to compute; nothing else is.
+        The rows to compute; all when None.
     out : ndarray, optional
-        Where to write: C-contiguous, of the result's shape and dtype.
+        The array to write to: C-contiguous, of the result's shape and dtype.
     num_threads : int, optional
         None uses every core. The result does not depend on it.
 
     Returns
     -------
     ndarray, shape (..., rows, m)
-        Rows sum to 1, or are zero where the mask leaves nothing. Given the logits in the
-        arrays' dtype, weights are within 4 units in the last place of their exact softmax; 5 where
-        the CPU level has no fused multiply-add (`config`: v2).
+        Rows sum to 1, or are zero where the mask leaves no key. Compared with the exact softmax
+        of the logits (as rounded to the arrays' dtype), weights are accurate to 4 units in the
+        last place, or 5 on CPU levels without fused multiply-add (v2, see `config`).
 
     Raises
     ------
     InputError
-        For shapes, dtypes, masks or arguments that do not fit.
+        For shapes, dtypes, masks or other arguments that are not as described.
     NonFiniteError
-        For NaN or infinity in Q, K or bias, or where a product overflows; names the place.
+        For NaN or infinity in Q, K or bias, or if a product overflows; the message names the
+        entry.
 
     Notes
     -----
-    Time O(n m d); memory beside the result O(m d) for one key head, plus a block of rows
-    for each thread.
+    Takes O(n m d) time per head; besides the result, O(m d) memory for one key head and a block
+    of rows for each thread.
 
     Examples
     --------
@@ -135,16 +136,30 @@ def attention_logits(
     out: NDArray[Any] | None = None,
     num_threads: int | None = None,
 ) -> NDArray[Any]:
-    """Return the logits themselves, -inf where masked: exactly what the softmax sees.
+    """Return the logits that the softmax is taken of, -inf where they are masked.
 
-    Parameters, errors and costs are those of `attention_matrix`.
+    Parameters
+    ----------
+    Q, K, scale, mask, key_lengths, bias, softcap, position, rows, out, num_threads
+        As in `attention_matrix`.
 
     Returns
     -------
     ndarray, shape (..., rows, m)
-        In the arrays' dtype. Each logit differs from the exact scale * q.k by at most
-        g |scale| ||q|| ||k|| with g = (d + 2) u / (1 - (d + 2) u), u the unit roundoff
-        (Higham, *Accuracy and Stability of Numerical Algorithms*, section 3.1).
+        In the arrays' dtype. Without bias, softcap and position, each logit differs from the
+        exact scale * q.k by at most g |scale| ||q|| ||k|| with g = (d + 2) u / (1 - (d + 2) u),
+        where u is the unit roundoff (Higham, *Accuracy and Stability of Numerical Algorithms*,
+        section 3.1).
+
+    Raises
+    ------
+    InputError, NonFiniteError
+        As `attention_matrix` does.
+
+    Notes
+    -----
+    Takes O(n m d) time per head; besides the result, O(m d) memory for one key head and a block
+    of rows for each thread.
 
     Examples
     --------
@@ -190,27 +205,32 @@ def attention_topk(
     k : int
         How many weights to keep in each row, 1 ... m. Ties go to the lower column.
     values : {"weights", "logits"}
-        What is returned of each key that is kept. Logits need no sum over the row: a fifth less
-        time.
+        Whether to return the attention weights or the logits of the keys that are kept. Logits
+        need no sum over the row, and take a fifth less time.
     renormalize : bool, default False
-        Scale what is kept to sum to 1. By default the weights are those of the whole row.
+        Whether to scale the weights that are kept so that they sum to 1 in each row. By default
+        they are the weights in the whole row.
 
     Returns
     -------
     csr_array, shape (n, m)
-        When Q and K are matrices; fewer than k entries where the mask leaves fewer keys.
+        If Q and K are matrices. Rows in which the mask allows fewer than k keys have fewer
+        entries.
     indices, values : ndarray, shape (..., n, k)
-        When there are leading axes: largest first; where a row has fewer keys, -1 and a weight
-        of 0 or a logit of -inf.
+        If Q has leading axes: columns and their values, largest first. In rows with fewer than k
+        keys the remaining indices are -1, with weight 0 or logit -inf.
 
     Raises
     ------
     InputError
-        If k, `values` or another argument is not as described, or logits are to be renormalized.
+        If k, `values` or another argument is not as described, or if `renormalize` is asked for
+        with logits.
+    NonFiniteError
+        For NaN or infinity in Q, K or bias.
 
     Notes
     -----
-    Time O(n m d); memory O((n + m) d + n k), never n m.
+    Takes O(n m d) time per head and O((n + m) d + n k) memory, never n m.
 
     Examples
     --------
@@ -253,16 +273,25 @@ def attention_apply(
     Q, K, scale, mask, key_lengths, bias, softcap, position, rows, num_threads
         As in `attention_matrix`.
     V : array_like, shape (..., m, dv)
-        Values, with the leading axes and rows of K.
+        Values: one row for each key, with the leading axes of K. Their dtype must not be wider
+        than that of Q and K.
 
     Returns
     -------
     ndarray, shape (..., rows, dv)
+        In the dtype in which attention is computed.
+
+    Raises
+    ------
+    InputError
+        For shapes, dtypes or other arguments that are not as described.
+    NonFiniteError
+        For NaN or infinity in Q, K or bias.
 
     Notes
     -----
-    Time O(n m (d + dv)); memory O((n + m) (d + dv)) for one key head. The running softmax is that
-    of Milakov and Gimelshein (2018).
+    Takes O(n m (d + dv)) time per head and O((n + m) (d + dv)) memory for one key head. Maxima
+    and sums are updated while keys are visited (online softmax, Milakov and Gimelshein 2018).
 
     Examples
     --------
@@ -298,23 +327,32 @@ def attention_stats(
     shares: float | Sequence[float] = (0.9,),
     num_threads: int | None = None,
 ) -> AttentionStats:
-    """Return entropy, largest weight and effective support of every row.
+    """Return the entropy, the largest weight and the effective support of every row.
 
     Parameters
     ----------
     Q, K, scale, mask, key_lengths, bias, softcap, position, num_threads
         As in `attention_matrix`.
     shares : float or sequence of float in (0, 1], default (0.9,)
-        For each share, count the fewest keys that hold it; empty to save that work.
+        For each share, the fewest keys of a row that hold it are counted. Pass an empty sequence
+        to save that work.
 
     Returns
     -------
     AttentionStats
-        Zeros (and log_sum -inf) for a row that the mask leaves empty.
+        Rows in which the mask allows no key have zeros, and a `log_sum` of -inf.
+
+    Raises
+    ------
+    InputError
+        For shapes, dtypes or other arguments that are not as described.
+    NonFiniteError
+        For NaN or infinity in Q, K or bias.
 
     Notes
     -----
-    Time O(n m d); memory O((n + m) d) and a few rows of logits for each thread.
+    Takes O(n m d) time per head, and O((n + m) d) memory and a few rows of logits for each
+    thread.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""The logits of an attention: what users may pass, checked once, and what the core reads."""
+"""The logits of queries and keys: the user's options, checked once, in the form the core reads."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ Rows = slice | Sequence[int] | NDArray[np.integer[Any]] | None
 
 @dataclass(frozen=True)
 class LogitOptions:
-    """How logits are made from queries and keys, in the words of `Attention`."""
+    """How logits are made from queries and keys; the fields are those of `Attention`."""
 
     scale: float | None = None
     mask: Any = None
@@ -47,24 +47,24 @@ class LogitOptions:
 
 @dataclass(frozen=True)
 class Logits:
-    """Logits that are computed when asked for: the core's description, and the shapes around it.
+    """Checked logits that are computed when asked for: the core's object and the shapes.
 
     Attributes
     ----------
     core : _core.Logits
     stored : tuple of ndarray
-        The queries and keys that the core reads, in the caller's memory where their rows lie
-        there in one piece, else copied.
+        The queries and keys that the core reads: the caller's arrays if their rows are
+        contiguous, else copies.
     lead : tuple of int
         The leading axes, batch and heads, of Q and of every result.
     rows, keys : int
-        The numbers of queries that are asked for, and of keys.
+        The number of queries whose logits are computed, and the number of keys.
     kv_lead : tuple of int
-        The leading axes of K, and of the values that go with it.
+        The leading axes of K, and of the values that belong to it.
     dtype : dtype
-        In which logits are computed.
+        The dtype in which logits are computed.
     inputs : tuple of (name, array)
-        The arrays that are read, with which no output may share memory.
+        The arrays that are read; an output must not share memory with them.
     """
 
     core: _core.Logits
@@ -84,15 +84,15 @@ class Logits:
         return replace(self, core=self.core.of_rows(numbers), rows=count)
 
     def empty(self, columns: int, dtype: Any = None) -> NDArray[Any]:
-        """Return an array with a row of so many columns for each query."""
+        """Return an uninitialised array with one row of `columns` entries for each query."""
         return np.empty((*self.lead, self.rows, columns), dtype or self.dtype)
 
     def stack(self, array: NDArray[Any]) -> NDArray[Any]:
-        """Return an array of the shape of `empty` with its leading axes as one."""
+        """Return an array that `empty` made with its leading axes flattened into one."""
         return array.reshape((math.prod(self.lead), *array.shape[len(self.lead) :]))
 
     def output(self, out: NDArray[Any] | None, columns: int) -> NDArray[Any]:
-        """Return `out` if it can hold a result of so many columns, or a new array."""
+        """Return `out` if it can hold a result with `columns` columns; None makes a new array."""
         shape = (*self.lead, self.rows, columns)
         if out is None:
             require_memory(math.prod(shape) * self.dtype.itemsize, f"a result of shape {shape}")
@@ -118,7 +118,7 @@ class Logits:
 
 
 def default_scale(dim: int) -> float:
-    """Return 1 / sqrt(dim), the scale that None stands for everywhere."""
+    """Return 1 / sqrt(dim), the scale that ``scale=None`` means everywhere."""
     return 1.0 / math.sqrt(dim)
 
 
@@ -151,6 +151,7 @@ def _group(q_lead: tuple[int, ...], k_lead: tuple[int, ...]) -> int:
 
 
 def _row_numbers(rows: Rows, n: int) -> NDArray[np.int64] | None:
+    """Return the numbers of the rows that a user asks for; None for all."""
     if rows is None:
         return None
     if isinstance(rows, slice):
@@ -173,6 +174,7 @@ def _row_numbers(rows: Rows, n: int) -> NDArray[np.int64] | None:
 
 
 def _bias(bias: Any, lead: tuple[int, ...], shape: tuple[int, int], dtype: Any) -> Any:
+    """Return a bias as an array of shape (heads, n, m), broadcast without a copy if possible."""
     if bias is None:
         return None
     array = as_stored_array(bias, "bias", ndim=0)
@@ -192,12 +194,15 @@ def _bias(bias: Any, lead: tuple[int, ...], shape: tuple[int, int], dtype: Any) 
     if array.ndim <= 2 or math.prod(array.shape[:-2]) == 1:
         one = array.reshape(array.shape[-2:]) if array.ndim > 2 else array
         return np.broadcast_to(one, (math.prod(lead), *shape))
-    # A copy where one of several batch axes is broadcast.
+    # This copies the bias if some of several batch axes are broadcast and others are not.
     return broadcast.reshape((math.prod(lead), *shape))
 
 
 def checked_logits(Q: Any, K: Any, options: LogitOptions) -> Logits:
-    """Return the logits of queries and keys, or raise an InputError for what does not fit."""
+    """Check queries, keys and options, and return their logits.
+
+    Raises an InputError for shapes, dtypes or options that do not fit together.
+    """
     q, k = (_readable(as_stored_array(x, name)) for x, name in ((Q, "Q"), (K, "K")))
     dtype = computed_in(q, k)
     if q.shape[-1] != k.shape[-1]:
@@ -233,14 +238,14 @@ def checked_logits(Q: Any, K: Any, options: LogitOptions) -> Logits:
 
 
 def _memory_of(x: Any, name: str) -> Any:
-    """Return an argument as an array on its own memory; None if it is none."""
+    """Return an argument as an array that shares its memory; None if it is not a dense array."""
     return None if x is None or isinstance(x, (str, tuple)) or is_sparse(x) else as_array(x, name)
 
 
 def _readable(array: NDArray[Any]) -> NDArray[Any]:
-    """Return an array that the core reads where it lies: the array itself, or a copy.
+    """Return the array itself if the core can read it without a copy, else a copy.
 
-    What an `Attention` shows and what the core computes with are then always the same numbers.
+    This ensures that the attributes of an `Attention` are the numbers that the core computes with.
     """
     in_place = np.may_share_memory(as_stack(array), array) or array.size == 0
     return array if in_place else np.ascontiguousarray(array)

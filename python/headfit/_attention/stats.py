@@ -1,4 +1,4 @@
-"""Statistics of attention rows: entropy, largest weight, effective support."""
+"""`AttentionStats`: the entropy, largest weight and effective support of attention rows."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from numpy.typing import NDArray
 
 @dataclass(frozen=True, repr=False)
 class AttentionStats:
-    """What `Attention.stats` measures; arrays have shape (..., n), float64.
+    """Statistics of each row of attention, in float64 arrays of shape (..., n).
 
     Attributes
     ----------
     entropy : ndarray
-        Of each row's weights, in nats.
+        The entropy of each row's weights, in nats.
     max_weight : ndarray
         The largest weight of each row.
     effective_support : ndarray
-        exp(entropy): among how many keys a row attends, in effect.
+        exp(entropy): the effective number of keys that each row attends to.
     log_sum : ndarray
-        log of the sum of exp(logit); -inf for a row with no key.
+        The logarithm of the sum of exp(logit); -inf for a row without keys.
     shares : tuple of float
         The shares that were asked for.
     keys_for_share : ndarray of int64, shape (..., n, len(shares))

@@ -21,7 +21,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headfit import bounds, patterns
-from headfit._attention.module import SelfAttention, random_rotation
+from headfit._attention.module import SelfAttention
+from headfit._attention.random_rotation import random_rotation
 from headfit._base.tolerances import as_tolerances
 from headfit._fit.fit import fit
 from headfit._fit.result import Fit

@@ -292,7 +292,7 @@ def _polish(
     threads: int,
 ) -> NDArray[np.intp]:
     """Solve for exact queries of the rows that are left; return the rows without a solution."""
-    offsets, columns, weights = target.compressed_rows
+    offsets, columns, weights = target.csr_arrays
     sizes = np.zeros(target.n, dtype=np.int64)
     sizes[rows] = np.diff(offsets)[rows]  # the other rows ask for nothing
     asked = np.repeat(sizes > 0, np.diff(offsets))

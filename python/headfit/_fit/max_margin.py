@@ -292,7 +292,7 @@ def _only_rows(target: Target, rows: NDArray[np.intp]) -> _core.Target:
     """Return the target with all other rows empty, so that they ask for nothing."""
     keep = np.zeros(target.n, dtype=np.bool_)
     keep[rows] = True
-    offsets, columns, weights = target.compressed_rows
+    offsets, columns, weights = target.csr_arrays
     counts = np.diff(offsets)
     entries = np.repeat(keep, counts)
     left = np.concatenate(([0], np.cumsum(np.where(keep, counts, 0))))

@@ -1,7 +1,8 @@
-"""Fitted heads in PyTorch modules, and queries and keys out of them. Needs PyTorch.
+"""Conversion of fitted heads to PyTorch modules, and of modules to queries and keys.
 
-A `torch.nn.MultiheadAttention` of H heads has an embedding of H * head_dim and softmaxes
-q k^T / sqrt(head_dim). Its boolean masks are True where attention is *not* allowed.
+This needs PyTorch. A `torch.nn.MultiheadAttention` of H heads has an embedding of size
+E = H * head_dim and takes the softmax of q k^T / sqrt(head_dim). Its boolean masks are True where
+attention is *not* allowed.
 
 >>> import headfit as hf, headfit.torch
 >>> A, B = hf.patterns.band(16, 1), hf.patterns.tree(16)

@@ -1,7 +1,7 @@
-"""Run the benchmarks of speed one after the other and make one table and one picture of them.
+"""Run all benchmarks of speed one after the other, and make a table and a picture of them.
 
-python benchmarks/all.py --quick          # does everything run?
-python benchmarks/all.py --out benchmarks/results   # an hour on two cores
+python benchmarks/all.py --quick          # a short test that everything runs
+python benchmarks/all.py --out benchmarks/results   # takes an hour on two cores
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The attention matrix and its folds against PyTorch and NumPy, float32, same run."""
+"""The attention matrix and its folds compared with PyTorch and NumPy, in float32."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def topk(n, d):
 
     top = hf.attention_topk(Q[None], K[None], 8, num_threads=threads)
     agree = (np.sort(top[0][0], 1) == np.sort(blocked_topk().numpy(), 1)).all(1).mean()
-    assert agree > 0.999, agree  # logits that tie in float32 may be ordered otherwise
+    assert agree > 0.999, agree  # equal logits in float32 may be ordered differently
     np.testing.assert_allclose(top[1][0], blocked_softmax_topk().numpy(), rtol=2e-4)
     scores = hf.attention_topk(Q[None], K[None], 8, values="logits", num_threads=threads)
     np.testing.assert_array_equal(scores[0], top[0])
@@ -126,7 +126,7 @@ def topk(n, d):
     product, exponentials = RATES.product_seconds(n, d), n * n / RATES.exp
     for values, work, limit in (
         ("logits", "matmul", product),
-        ("weights", "softmax", product + exponentials),  # weights need the row sums
+        ("weights", "softmax", product + exponentials),  # weights also need the sums of rows
     ):
         peer = f"torch blocked {work} + topk"
         measure.summarise(f"{title}, {values}", seconds[values], peer, seconds[peer], limit)

@@ -1,4 +1,4 @@
-"""The certificate against a blocked NumPy scan of the same logits."""
+"""The certificate compared with a scan of the same logits in NumPy, by blocks of rows."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ RATES = limits.measured(OPTIONS.threads, 16, 64)
 
 
 def numpy_scan(A, Q, K, scale, mass, block=512):
-    """Leak and distortion (and stray mass) of every row, a block of rows at a time."""
+    """Return leak and distortion (and stray mass) of every row, computed by blocks of rows."""
     n = A.shape[0]
     leak, distortion, stray = np.empty(n), np.empty(n), np.zeros(n)
     k = np.diff(A.indptr)[0]
@@ -54,7 +54,7 @@ def compare(n, d):
     for mass in (False, True):
 
         def ours(mass=mass):
-            return hf.certify(A, Q, K, mass=mass, num_threads=OPTIONS.threads)
+            return hf.certify(A, Q, K, certificate_mass=mass, num_threads=OPTIONS.threads)
 
         def peer(mass=mass):
             return numpy_scan(A, Q, K, scale, mass)
@@ -78,13 +78,13 @@ def compare(n, d):
 
 
 def alone(n, d):
-    """Seconds and peak memory over the inputs where no peer would end."""
+    """Measure time and peak memory for sizes that the NumPy scan could not finish."""
     A = hf.Target(hf.patterns.random_regular(n, 4, gamma=2.0, rng=0))
     K = np.random.default_rng(0).standard_normal((n, d)).astype(np.float32)
     Q = (2 * np.sqrt(d) * (A.matrix @ K)).astype(np.float32)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     start = time.perf_counter()
-    hf.certify(A, Q, K, mass=False, num_threads=OPTIONS.threads)
+    hf.certify(A, Q, K, certificate_mass=False, num_threads=OPTIONS.threads)
     seconds = time.perf_counter() - start
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     title = f"certificate, n={n:,}, d={d}, compare only"

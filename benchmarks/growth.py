@@ -1,7 +1,7 @@
-"""How the cost of each piece of work grows with n, d, k and threads: exponents and a picture.
+"""How the time of each task grows with n, d, k and threads: exponents and a picture.
 
-Each series changes one size and keeps the others; the exponent is the slope of log seconds
-against log size. "expected" is what the algorithm says.
+Each series changes one size and keeps the others. The exponent is the slope of log seconds
+against log size; "expected" is the exponent of the algorithm's complexity.
 """
 
 from __future__ import annotations
@@ -43,35 +43,39 @@ def certificate(n, d, threads, mass=False):
     A = hf.Target(hf.patterns.random_regular(n, 4, gamma=2.0, rng=0))
     K = head(n, d)[1]
     Q = (2 * math.sqrt(d) * (A.matrix @ K)).astype(np.float32)
-    return lambda: hf.certify(A, Q, K, mass=mass, num_threads=threads)
+    return lambda: hf.certify(A, Q, K, certificate_mass=mass, num_threads=threads)
 
 
 def projection(n, d, threads):
-    parts = hf.Target(hf.patterns.random_regular(n, 8, gamma=2.0, rng=0)).parts
+    target = hf.Target(hf.patterns.random_regular(n, 8, gamma=2.0, rng=0)).core
+    tolerances = _core.Tolerances(LEAK, DISTORTION)
+    options = _core.ProjectionOptions(sketch="rademacher", seed=7)
     q, k = np.empty((n, d), np.float32), np.empty((n, d), np.float32)
-    return lambda: _core.project_identity(
-        *parts, LEAK, DISTORTION, "rademacher", 7, 1.0, q, k, threads
-    )
+    return lambda: _core.project_identity(target, tolerances, options, q, k, threads)
 
 
 def max_margin(n, k, threads):
     A = hf.Target(hf.patterns.random_regular(n, k, gamma=2.0, rng=0))
     table = hf.KeyTable.random(n, 12 * k, rng=0)
-    return lambda: hf.fit(A, method="max-margin", keys=table, mass=False, num_threads=threads)
+    return lambda: hf.fit(
+        A, method=hf.MaxMargin(keys=table), certificate_mass=False, num_threads=threads
+    )
 
 
 def learned_steps(n, k, threads):
-    """A set number of steps, so that luck has no say; the head is too small to be found."""
+    """Make a fixed number of steps, for a size too small to be found, so that times compare."""
     A = hf.Target(hf.patterns.random_regular(n, k, gamma=2.0, rng=0))
 
     def stop(step, left, deficit):
         return step < 150
 
-    return lambda: hf.fit(A, k + 1, callback=stop, mass=False, num_threads=threads)
+    return lambda: hf.fit(
+        A, k + 1, method=hf.Learned(callback=stop), certificate_mass=False, num_threads=threads
+    )
 
 
 SERIES = (
-    # title, size that changes, work for a size, sizes, expected exponent
+    # Title, the size that changes, the task for a size, the sizes, the expected exponent.
     ("attention matrix, d=64", "n", lambda s, t: attention(s, 64, t), (1024, 2048, 4096, 8192), 2),
     ("attention matrix, n=2048", "d", lambda s, t: attention(2048, s, t), (32, 64, 128, 256), 1),
     ("top-8, d=64", "n", lambda s, t: topk(s, 64, t), (2048, 4096, 8192, 16384), 2),

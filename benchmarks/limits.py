@@ -1,6 +1,6 @@
-"""How fast this machine multiplies, takes exponentials and stores: what work is held against.
+"""Limits of this machine that tasks are compared with: products, exponentials and stores.
 
-Measured in a process of its own, where BLAS has one thread and each thread has its buffers.
+They are measured in a separate process, where BLAS uses one thread and threads have own buffers.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Limits:
-    """Rates of all threads together."""
+    """The rates of all threads together."""
 
     multiply: dict[int, float]
     """float32 multiply-adds a second for each inner dimension, the result in cache."""
@@ -31,12 +31,12 @@ class Limits:
         return n * n * d / self.multiply[d]
 
     def attention_seconds(self, n: int, d: int) -> float:
-        """Return the same with exponentials and stores of the matrix, one after the other."""
+        """Return seconds for the products, their exponentials and the stores, one after another."""
         return self.product_seconds(n, d) + n * n / self.exp + 4 * n * n / self.store
 
 
 def measured(threads: int, *dims: int) -> Limits:
-    """Measure."""
+    """Return the limits, measured in a process of its own."""
     one = dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1")
     arguments = [sys.executable, __file__, str(threads), *map(str, dims)]
     found = json.loads(subprocess.check_output(arguments, text=True, env={**os.environ, **one}))

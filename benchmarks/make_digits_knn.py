@@ -1,8 +1,8 @@
-"""Makes python/headfit/data/digits_knn.npz, the nearest-neighbour graph of the digits.
+"""Make python/headfit/data/digits_knn.npz, the nearest-neighbour graph of the digits.
 
     python benchmarks/make_digits_knn.py [OUTPUT]
 
-Needs scikit-learn, whose load_digits holds the images. Run again, it writes the same
+This needs scikit-learn, whose load_digits returns the images. It always writes the same
 arrays: the 1,797 images as points of 64 dimensions, 8 neighbours for each, at most 16
 tokens attending to one, and which digit each image shows.
 """

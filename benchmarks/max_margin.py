@@ -1,8 +1,8 @@
-"""Max-margin queries for random keys, against a QP and an LP solver with every constraint.
+"""Max-margin queries for random keys, compared with solvers that get every constraint.
 
-The peers solve a sample of rows: quadprog the same problem (form "equality": the shortest query
-with exact log-ratios on the support, the others a set distance below), SciPy's HiGHS whether
-there is any such query. Norms must agree.
+The other solvers get a sample of rows. quadprog solves the same problem (form "equality": the
+shortest query with exact log-ratios on the support and all other logits a given distance below);
+SciPy's HiGHS decides only whether such a query exists. The norms must agree.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ LEAK, DISTORTION = 0.05, float(np.expm1(0.1))
 
 
 def row_problem(A, keys, i, leak, distortion):
-    """Equalities and inequalities of one row: differences from its first support key."""
+    """Return equalities and inequalities of a row, in differences from its first support key."""
     columns, weights = A[[i]].indices, A[[i]].data
     base, log_base = keys[columns[0]], np.log(weights[0])
     equal = keys[columns[1:]] - base

@@ -1,4 +1,4 @@
-"""What the benchmarks share: the machine's name, medians of interleaved runs, tables."""
+"""Common parts of the benchmarks: the machine's name, medians of interleaved runs, tables."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ def machine() -> str:
 
 
 def interleaved(work: Mapping[str, Callable[[], Any]], repeat: int) -> dict[str, float]:
-    """Return median seconds of each piece of work, run in turn after one warm-up round."""
+    """Return the median seconds of each task; tasks run in turn, after one warm-up round."""
     seconds: dict[str, list[float]] = {name: [] for name in work}
     for round_ in range(repeat + 1):
         for name, run in work.items():
-            time.sleep(0.1)  # until the threads of the one before no longer spin
+            time.sleep(0.1)  # until the threads of the previous task have stopped spinning
             start = time.perf_counter()
             run()
             if round_:
@@ -41,7 +41,7 @@ def interleaved(work: Mapping[str, Callable[[], Any]], repeat: int) -> dict[str,
 
 
 def table(title: str, rows: Sequence[Sequence[str]]) -> None:
-    """Print rows as a Markdown table; the first is its head."""
+    """Print rows as a Markdown table; the first row is its header."""
     print(f"\n### {title}\n")
     widths = [max(len(row[c]) for row in rows) for c in range(len(rows[0]))]
     for r, row in enumerate(rows):
@@ -51,7 +51,7 @@ def table(title: str, rows: Sequence[Sequence[str]]) -> None:
 
 
 def ratios(title: str, seconds: Mapping[str, float], ours: str) -> None:
-    """Print times and how many times longer than `ours` each piece of work takes."""
+    """Print the time of each task, and its ratio to that of `ours`."""
     rows = [["work", "ms", f"times {ours}"]]
     rows += [[n, f"{1e3 * s:.1f}", f"{s / seconds[ours]:.2f}"] for n, s in seconds.items()]
     table(title, rows)
@@ -63,7 +63,7 @@ SUMMARY: list[dict[str, Any]] = []
 def summarise(
     work: str, ours: float, peer: str, theirs: float | None, limit: float | None = None
 ) -> None:
-    """Keep a row of the table that `all.py` makes: seconds of ours, of a peer, of a limit."""
+    """Record a row of the table of `all.py`: seconds of ours, of a peer, and of a limit."""
     SUMMARY.append({"work": work, "seconds": ours, "peer": peer, "peer_seconds": theirs,
                     "limit_seconds": limit})  # fmt: skip
     if limit is not None:
@@ -71,7 +71,7 @@ def summarise(
 
 
 def parser(description: str) -> argparse.ArgumentParser:
-    """Return a parser of the options that every benchmark takes."""
+    """Return a parser with the options that every benchmark takes."""
     made = argparse.ArgumentParser(description=description)
     made.add_argument("--threads", type=int, default=2)
     made.add_argument("--repeat", type=int, default=7)
@@ -81,12 +81,12 @@ def parser(description: str) -> argparse.ArgumentParser:
 
 
 def arguments(description: str) -> argparse.Namespace:
-    """Parse them."""
+    """Parse the options of the command line."""
     return parser(description).parse_args()
 
 
 def finish(options: argparse.Namespace, figures: dict[str, Any]) -> None:
-    """Write the figures where asked."""
+    """Write the recorded results to a file, if the options name one."""
     if options.json:
         options.json.write_text(
             json.dumps(

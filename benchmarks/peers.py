@@ -1,10 +1,10 @@
-"""What one would write without headfit: full-batch Adam on the cross-entropy, n x n in memory.
+"""What one would use without headfit: full-batch Adam on the cross-entropy, n x n in memory.
 
-Twice: as one would first write it, and with the best of the learning rates 0.02, 0.05, 0.1 and
-0.2 on the targets of `small_heads.py` (with 0.02 some and with 0.05 most are never reached) from
-queries that are the weighted sums of their keys; at 512 x 4 in d = 6 none of these rates, nor
-0.01 from a random start, gets there in 100 seconds. Numbers too small for their format count as
-zero, as they do in JAX; without that PyTorch takes up to five times as long.
+It runs in two variants: as one would first write it, and with the best of the learning rates 0.02,
+0.05, 0.1 and 0.2 on the targets of `small_heads.py` (with 0.02 some and with 0.05 most never reach
+the tolerances), starting from queries that are the weighted sums of their keys. For 512 x 4 in
+d = 6 none of these rates, nor 0.01 from a random start, succeeds in 100 seconds. Subnormal numbers
+are flushed to zero, as JAX does; without that PyTorch takes up to five times as long.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def adam_in_torch(A, dim, recipe, limit, most_steps=None):
 
 
 def adam_in_jax(A, dim, recipe, limit, most_steps=None):
-    """Return the same for a jitted step of JAX and Optax, compilation not counted."""
+    """Return the same for JAX and Optax with a jitted step; compilation is not counted."""
     import jax
     import jax.numpy as jnp
     import optax

@@ -1,4 +1,4 @@
-"""The projection method: identity against SVD factors, and against scikit-learn's sketch."""
+"""The projection method: identity compared with SVD factors, and with scikit-learn's sketch."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ OPTIONS = measure.arguments(__doc__)
 
 def target_logits(A):
     B = A.copy()
-    B.data = _core.target_logits(*hf.Target(A).parts, 0.05, 0.1)
+    B.data = _core.target_logits(hf.Target(A).core, _core.Tolerances(0.05, 0.1))
     return B
 
 
 def against_sklearn(n, k, dim):
-    """B times a Gaussian sketch: ours draws it and gathers, the peer draws it and multiplies."""
+    """Compare B times a Gaussian sketch: ours adds up its rows, scikit-learn multiplies."""
     A = hf.patterns.random_regular(n, k, gamma=2.0, rng=0)
     B = target_logits(A).astype(np.float32)
 
@@ -34,11 +34,11 @@ def against_sklearn(n, k, dim):
 
     def peer():
         projector = GaussianRandomProjection(dim, random_state=0)
-        # One row is enough to fit: the sketch depends on the number of columns alone.
+        # One row suffices to fit, since the sketch depends on the number of columns alone.
         return projector.fit(B[:1]), projector
 
     _, projector = peer()
-    projector.components_ = np.ascontiguousarray(head.K.T)  # the same sketch: the same answer
+    projector.components_ = np.ascontiguousarray(head.K.T)  # the same sketch gives the same answer
     np.testing.assert_allclose(projector.transform(B), head.Q, rtol=1e-3, atol=1e-4)
     del head
     repeat = max(1, OPTIONS.repeat // 2)
@@ -53,8 +53,8 @@ def against_sklearn(n, k, dim):
     )
     title = f"projection, n={n:,}, k={k}, d={dim}"
     measure.ratios(f"{title}, float32", seconds, "headfit Gaussian")
-    # Gather k rows of keys for every query, as numbers or as signs, store both: at the rate of
-    # stores. That the system clears the pages of both results first is not in it.
+    # The limit: read k rows of keys for every query, as numbers or signs, and store both results at
+    # the rate of stores. It does not count that the system clears the pages of both results first.
     store = limits.measured(OPTIONS.threads).store
     for kind, bits in (("Gaussian", 32), ("Rademacher", 1)):
         limit = n * dim * (k * bits / 8 + 8) / store
@@ -64,7 +64,7 @@ def against_sklearn(n, k, dim):
 
 
 def against_svd(n, dim):
-    """Both factors of one target: times, and the errors of the logits they give."""
+    """Compare both factorisations for a target: their times and the errors of their logits."""
     A = hf.patterns.random_regular(n, 4, gamma=2.0, rng=0)
     B = target_logits(A)
     seconds, errors = {}, {}
@@ -83,7 +83,7 @@ def against_svd(n, dim):
         )
         seconds[factor] = time.perf_counter() - start
         errors[factor] = float(np.abs(head.Q @ head.K.T - B.toarray()).std())
-    # Both are unbiased sketches of the same B; their errors are alike.
+    # Both are unbiased sketches of the same B, so their errors must be similar.
     assert 0.5 < errors["identity"] / errors["svd"] < 2, errors
     title = f"projection by identity factor, n={n:,}, d={dim}"
     measure.ratios(title, seconds, "identity")
@@ -93,7 +93,7 @@ def against_svd(n, dim):
 
 
 def regular(n, k):
-    """Seconds for a random regular pattern; its rows and columns are counted."""
+    """Measure the time of a random regular pattern, and check its rows and columns."""
     start = time.perf_counter()
     A = hf.patterns.random_regular(n, k, gamma=2.0, rng=0)
     seconds = time.perf_counter() - start

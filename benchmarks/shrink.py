@@ -1,4 +1,4 @@
-"""Shrink the heads of a small trained transformer, against the truncated SVD of their logits.
+"""Shrink the heads of a small trained transformer, compared with the SVD of their logits.
 
 A character model of two layers of four heads is trained for a minute on Python's own standard
 library; its eight heads, on text that it has not seen, are fitted at several sizes and searched
@@ -22,7 +22,7 @@ TV = 0.05
 
 
 def text():
-    """Return sources of the standard library, as bytes below 128."""
+    """Return source code of the standard library as bytes below 128."""
     folder = Path(sysconfig.get_path("stdlib"))
     names = sorted(folder.glob("*.py"))
     joined = b"\n".join(name.read_bytes() for name in names)
@@ -30,7 +30,7 @@ def text():
 
 
 def trained(seconds, threads):
-    """Return Q and K of every head on a piece of text held out, and the model's loss there."""
+    """Return Q and K of every head on held-out text, and the model's loss there."""
     import torch
     from torch import nn
     from torch.nn import functional as f
@@ -76,7 +76,7 @@ def trained(seconds, threads):
     train, held = data[: -(2**16)], data[-(2**16) :]
     model = Model()
     for embedding in (model.byte, model.place):
-        nn.init.normal_(embedding.weight, std=0.1)  # small beside what the blocks add
+        nn.init.normal_(embedding.weight, std=0.1)  # small compared with what the blocks add
     optimizer = torch.optim.AdamW(model.parameters())
     start = time.perf_counter()
     while (part := (time.perf_counter() - start) / seconds) < 1:
@@ -127,7 +127,7 @@ def main():
             [name, *(f"{svd[d]:.3f} / {ours[d]:.3f}" for d in DIMS), str(small.dim),
              str(svd_needs), f"{small.seconds:.1f}"]
         )  # fmt: skip
-        sparse = hf.shrink(
+        sparse = hf.shrink_to_pattern(
             q, k, mask="causal", per_row=8, mass=0.9, curve_dims=(), num_threads=given.threads,
             time_limit=1 if given.quick else 8,
         )  # fmt: skip

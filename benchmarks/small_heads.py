@@ -17,7 +17,7 @@ from peers import FIRST_TRY, TUNED, adam_in_jax, adam_in_torch
 
 LEAK, DISTORTION = 0.05, np.expm1(0.1)
 
-# n, k, head size.
+# Each case is n, k, head size.
 QUICK = [(128, 3, 7)]
 DEFAULT = [(512, 4, 7), (1024, 4, 8), (2048, 4, 9), (512, 8, 12), (1024, 8, 14), (2048, 8, 16),
            (512, 16, 21)]  # fmt: skip
@@ -30,11 +30,11 @@ NARROW = {"bfloat16": [(512, 4, 8), (2048, 4, 9), (2048, 4, 8), (2048, 8, 16), (
           "float16": [(2048, 4, 8), (2048, 4, 7), (2048, 8, 14)]}  # fmt: skip
 PEERS = [(512, 4, 8), (1024, 4, 9), (2048, 4, 12), (512, 8, 13), (2048, 8, 18), (4096, 4, 10),
          (10_000, 4, 10)]  # fmt: skip
-FIRST_TRIED = {case for case in QUICK + PEERS if case[0] <= 2048}  # by the untuned recipe too
+FIRST_TRIED = {case for case in QUICK + PEERS if case[0] <= 2048}  # untuned Adam too
 
 
 def scan(A, Q, K, scale, block=512):
-    """Worst leak and log-distortion over all n**2 logits in float64, plain NumPy."""
+    """Return the worst leak and log-distortion of all n**2 logits, by plain NumPy in float64."""
     leak, spread = -np.inf, 0.0
     q, keys = Q.astype(np.float64), K.astype(np.float64)
     for start in range(0, A.shape[0], block):
@@ -55,23 +55,31 @@ def scan(A, Q, K, scale, block=512):
 
 
 def judged(A, head):
-    """Whether the head is certified; the NumPy scan must not deny it."""
+    """Return whether the head is certified; raise an error if the NumPy scan disagrees."""
     leak, spread = scan(A, head.Q, head.K, head.scale)
     assert (leak <= LEAK and spread <= 0.1) or not head.certificate.holds, "a false certificate"
     return head.certificate.holds
 
 
 def regular(cases, seeds, options, dtype="float32"):
-    """Fit random regular patterns of several seeds; print and return the figures."""
+    """Fit random regular patterns of several seeds; print and return the results."""
     rows = [["n", "k", "d", "certified", "seconds", "scale max|q| max|k|"]]
     figures = []
     for n, k, dim in cases:
         heads = []
         for seed in range(seeds):
             A = hf.patterns.random_regular(n, k, gamma=2.0, rng=seed)
-            head = hf.fit(A, dim, leak=LEAK, distortion=DISTORTION, dtype=dtype,
-                          time_limit=options.limit, rng=seed, mass=False,
-                          num_threads=options.threads)  # fmt: skip
+            head = hf.fit(
+                A,
+                dim,
+                leak=LEAK,
+                distortion=DISTORTION,
+                dtype=dtype,
+                time_limit=options.limit,
+                rng=seed,
+                certificate_mass=False,
+                num_threads=options.threads,
+            )
             heads.append((judged(A, head), head.seconds, head.certificate))
         seconds = [s for _, s, _ in heads]
         norms = [c.q_norm * c.k_norm * c.scale for _, _, c in heads]
@@ -89,7 +97,7 @@ def regular(cases, seeds, options, dtype="float32"):
 
 
 def structured(options):
-    """Search a size for each structured pattern, uniform weights and gamma 2."""
+    """Search the smallest size for each structured pattern, with uniform weights and gamma 2."""
     p = hf.patterns
     makers = {
         "block of 8": lambda **w: p.block(400, 8, **w),
@@ -105,8 +113,15 @@ def structured(options):
     for name, make in makers.items():
         for weights in ({}, {"gamma": 2.0}):
             A = make(rng=0, **weights)
-            head = hf.fit(A, leak=LEAK, distortion=DISTORTION, mass=False, effort="medium",
-                          time_limit=options.limit, num_threads=options.threads)  # fmt: skip
+            head = hf.fit(
+                A,
+                leak=LEAK,
+                distortion=DISTORTION,
+                certificate_mass=False,
+                method=hf.Learned(effort="medium"),
+                time_limit=options.limit,
+                num_threads=options.threads,
+            )
             judged(A, head)
             tried = " ".join(f"{t.dim}{'' if t.holds else ' no'}," for t in head.search.trials)
             target, drawn = hf.Target(A), "gamma 2" if weights else "uniform"
@@ -123,15 +138,22 @@ def structured(options):
 
 
 def against_projection(options):
-    """The certified size of the projection rung beside that of the learned one."""
+    """Compare the certified sizes of the projection method and the learned method."""
     rows = [["n", "k", "projection d", "learned d", "times smaller"]]
     figures = []
     for n, k in ((256, 4), (512, 4)):
         A = hf.patterns.random_regular(n, k, gamma=2.0, rng=0)
         sizes = []
         for method in ("projection", "learned"):
-            head = hf.fit(A, method=method, leak=LEAK, distortion=DISTORTION, mass=False,
-                          time_limit=options.limit, num_threads=options.threads)  # fmt: skip
+            head = hf.fit(
+                A,
+                method=method,
+                leak=LEAK,
+                distortion=DISTORTION,
+                certificate_mass=False,
+                time_limit=options.limit,
+                num_threads=options.threads,
+            )
             judged(A, head)
             sizes.append(head.search.dim)
         assert all(sizes)
@@ -143,15 +165,22 @@ def against_projection(options):
 
 
 def peers(cases, options):
-    """Adam to the same certificate for n <= 2048; the time of its step beyond."""
+    """Run Adam to the same certificate for n <= 2048; for larger n measure the time of a step."""
     rows = [["n", "k", "d", "headfit s", "Adam", "torch", "steps", "JAX", "steps"]]
     figures = []
     for n, k, dim in cases:
         A = hf.patterns.random_regular(n, k, gamma=2.0, rng=0)
         ours, found = "-", {"n": n, "k": k, "dim": dim}
         if n <= 2048:
-            head = hf.fit(A, dim, leak=LEAK, distortion=DISTORTION, mass=False,
-                          time_limit=options.limit, num_threads=options.threads)  # fmt: skip
+            head = hf.fit(
+                A,
+                dim,
+                leak=LEAK,
+                distortion=DISTORTION,
+                certificate_mass=False,
+                time_limit=options.limit,
+                num_threads=options.threads,
+            )
             ours = f"{head.seconds:.2f}" if judged(A, head) else "not certified"
             found["headfit"] = head.seconds
         for recipe in (FIRST_TRY, TUNED) if (n, k, dim) in FIRST_TRIED else (TUNED,):

@@ -1,7 +1,7 @@
-"""Streamed sparsify against PyTorch's full matrix and topk: time and peak memory, float32.
+"""Streamed sparsify compared with PyTorch's full matrix and topk: time and peak memory, float32.
 
-Each piece of work runs in a process of its own, so that its peak memory is its own. The
-columns' bound has no counterpart there: a topk leaves columns free.
+Each task runs in a process of its own, so that its peak memory can be measured. There is no
+counterpart of the bound on columns: a topk does not bound them.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ def streamed(n, threads, **bounds):
     import headfit as hf
 
     Q, K = heads(n)
-    warm = hf.sparsify(Q=Q[:256], K=K[:256], per_row=8, num_threads=threads)
+    warm = hf.sparsify(Q[:256], K[:256], per_row=8, num_threads=threads)
 
     def run():
         return hf.sparsify(
-            Q=Q, K=K, per_row=8, num_threads=threads, on_empty="keep-max", **bounds
+            Q, K, per_row=8, num_threads=threads, on_empty="keep-max", **bounds
         ).matrix
 
     return run, warm

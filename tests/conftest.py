@@ -6,9 +6,9 @@ import os
 
 from hypothesis import settings
 
-# Before anybody imports Matplotlib: no test opens a window.
+# Set before Matplotlib is imported, so that no test opens a window.
 os.environ["MPLBACKEND"] = "Agg"
 
-# Shared machines are slow at times; a rerun in CI tries the same examples.
+# No deadline, since shared machines are slow at times; a rerun in CI tries the same examples.
 settings.register_profile("headfit", deadline=None, derandomize="CI" in os.environ)
 settings.load_profile("headfit")

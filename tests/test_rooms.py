@@ -1,5 +1,6 @@
-"""The C++ rooms (folders of cpp/headfit) include each other in one direction only."""
+"""Rooms (folders of one topic) include and import each other in one direction only."""
 
+import ast
 import re
 from pathlib import Path
 
@@ -69,3 +70,85 @@ def test_headers_include_no_circle() -> None:
 
     for path in below:
         visit(path)
+
+
+PYTHON = CPP.parent / "python" / "headfit"
+
+# The same for Python: a room imports itself and rooms that stand before it in this list.
+PYTHON_FLOORS = (
+    "errors",
+    "_base",  # with the core itself
+    "_attention",
+    "_target",
+    "_lower",
+    "bounds",
+    "_fit",
+    "_soft",
+    "_shrink",
+    "patterns",
+    "plot",
+    "_cli",
+    "torch",
+    "cli",
+)
+
+
+def room_of(module: str) -> str:
+    """Return the room of a module by its name without the package's."""
+    room = module.split(".")[0]
+    return "_base" if room in ("_core", "_cpu") else room
+
+
+def imports(path: Path) -> list[str]:
+    """Return what a module imports from the package when it runs, not for type checkers."""
+    found: list[str] = []
+
+    def visit(node: ast.AST) -> None:
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test):
+            return
+        if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "headfit":
+            base = (node.module or "").partition(".")[2]
+            names = [name.name for name in node.names]
+            found.extend([base, *(f"{base}.{name}" for name in names)] if base else names)
+        for child in ast.iter_child_nodes(node):
+            visit(child)
+
+    visit(ast.parse(path.read_text()))
+    return found
+
+
+def modules() -> dict[str, Path]:
+    return {
+        ".".join(p.relative_to(PYTHON).with_suffix("").parts).removesuffix(".__init__"): p
+        for p in PYTHON.rglob("*.py")
+        if p != PYTHON / "__init__.py"
+    }
+
+
+def test_every_python_module_is_in_a_room() -> None:
+    assert {room_of(name) for name in modules()} == set(PYTHON_FLOORS)
+
+
+def test_python_imports_point_down() -> None:
+    for name, path in modules().items():
+        below = PYTHON_FLOORS[: PYTHON_FLOORS.index(room_of(name)) + 1]
+        for used in imports(path):
+            assert room_of(used) in below, f"{name} imports {used}"
+
+
+def test_python_modules_import_no_circle() -> None:
+    known = modules()
+    below = {name: [u for u in imports(path) if u in known] for name, path in known.items()}
+    done: list[str] = []
+
+    def visit(name: str, above: tuple[str, ...]) -> None:
+        assert name not in above, " imports ".join([*above, name])
+        if name in done:
+            return
+        for used in below[name]:
+            if used != name:
+                visit(used, (*above, name))
+        done.append(name)
+
+    for name in known:
+        visit(name, ())

@@ -1,18 +1,20 @@
+// What the attention of a head looks like: its profile, and the factors behind its spectrum.
 #include "headfit/analysis/profile.hpp"
 
-#include "headfit/analysis/rows_in_double.hpp"
+#include "headfit/analysis/triangular_factors.hpp"
 #include "logits.hpp"
 
 namespace headfit::python {
 
 void bind_analysis(py::module_& m) {
   m.def("head_profile", [](const LogitArrays& x, Index per_row, double share,
-                           std::optional<Array<Offset>> previous, int threads) {
+                           const std::optional<py::array>& previous, int threads) {
     const PythonRun run(threads);
     const Index heads = x.heads(), n = x.row_count(), cols = x.cols();
-    if (previous &&
-        (previous->ndim() != 2 || previous->shape(0) != heads || previous->shape(1) != n)) {
-      throw InputError("previous must have one row for each head");
+    if (previous && (!py::isinstance<Array<Offset>>(*previous) || previous->ndim() != 2 ||
+                     previous->shape(0) != heads || previous->shape(1) != n ||
+                     (n > 1 && item_stride(*previous, 1) != 1))) {
+      throw InputError("previous must have one contiguous row of int64 for each head");
     }
     const std::vector<Index> rows{heads, n}, columns{heads, cols};
     Array<double> top_mass(rows), log_gamma(rows), induction(rows), column_mass(columns);
@@ -20,7 +22,7 @@ void bind_analysis(py::module_& m) {
     Array<Offset> kept(rows), load(columns);
     ProfileOptions options{per_row, share, nullptr, 0};
     if (previous) {
-      options.previous = previous->data();
+      options.previous = static_cast<const Offset*>(previous->data());
       options.previous_head_stride = item_stride(*previous, 0);
     }
     const ProfileOut out{top_mass.mutable_data(),
@@ -47,17 +49,19 @@ void bind_analysis(py::module_& m) {
   }, Standard(), py::arg("logits"), py::arg("per_row"), py::arg("share"), py::arg("previous"),
      py::arg("threads"));
 
-  // Rows of the queries, or of the keys, of a head as the products see them.
-  m.def("rows_in_double", [](const LogitArrays& x, bool keys, Index head, Index first,
-                             Index count) {
-    const Matrix<double> rows = compute_in(x.in_double(), [&]<class T>() {
-      return rows_in_double(x.view<T>(), keys ? Side::keys : Side::queries, head, first, count);
+  m.def("triangular_factors", [](const LogitArrays& x, int threads) {
+    const PythonRun run(threads);
+    const std::vector<Index> shape{x.heads(), x.q.shape(2), x.q.shape(2)};
+    Array<double> queries(shape), keys(shape), centred_keys(shape);
+    const TriangularFactors out{queries.mutable_data(), keys.mutable_data(),
+                                centred_keys.mutable_data()};
+    compute_in(x.in_double(), [&]<class T>() {
+      const LogitSource<T> source = x.view<T>();
+      const py::gil_scoped_release release;
+      triangular_factors(source, out, run);
     });
-    Array<double> out(std::vector<Index>{rows.rows(), rows.cols()});
-    std::copy_n(rows.data(), rows.size(), out.mutable_data());
-    return out;
-  }, Standard(), py::arg("logits"), py::arg("keys"), py::arg("head"), py::arg("first"),
-     py::arg("count"));
+    return py::make_tuple(queries, keys, centred_keys);
+  }, Standard(), py::arg("logits"), py::arg("threads"));
 }
 
 }  // namespace headfit::python

@@ -1,8 +1,11 @@
-// The boundary between NumPy arrays and the core's views. Nothing is copied here:
-// an array that does not fit is refused, and Python prepares it.
+// The boundary between NumPy arrays and the core's views. Nothing is copied here: an array that
+// does not fit is refused, and the Python package converts it before it calls.
 #pragma once
 
 #include <chrono>
+#include <optional>
+#include <string>
+#include <vector>
 
 #include <pybind11/functional.h>
 #include <pybind11/numpy.h>
@@ -26,8 +29,8 @@ inline Index item_stride(const py::array& a, int axis) { return a.strides(axis) 
 
 inline bool holds_doubles(const py::array& a) { return py::isinstance<Array<double>>(a); }
 
-// Numbers to be read as T, and stored in no wider type. NumPy lacks bfloat16: it comes as
-// records of 16 bits.
+// The first of an array of floats that will be computed with as T and are stored in no wider type.
+// NumPy has no bfloat16: such arrays come as records of 16 bits.
 template <class T>
 Stored stored_for(const py::array& a, const char* name) {
   if (py::isinstance<Array<T>>(a)) return static_cast<const T*>(a.data());
@@ -59,26 +62,71 @@ OutHeads<T> out_of(py::array& a, Index heads, Index rows, Index cols) {
   return {static_cast<T*>(a.mutable_data()), item_stride(a, 0), item_stride(a, 1)};
 }
 
+// A one-dimensional array of exactly this type without gaps, such as the core reads through a
+// pointer.
+template <class T>
+Array<T> vector_of(const py::array& a, const char* name) {
+  if (!py::isinstance<py::array_t<T, py::array::c_style>>(a) || a.ndim() != 1) {
+    throw InputError(std::string(name) + " must be a contiguous vector of " +
+                     py::str(py::dtype::of<T>()).cast<std::string>());
+  }
+  return py::reinterpret_borrow<Array<T>>(a);
+}
+template <class T>
+std::optional<Array<T>> vector_of(const std::optional<py::array>& a, const char* name) {
+  return a ? std::optional(vector_of<T>(*a, name)) : std::nullopt;
+}
+
 template <class T>
 std::span<const T> span_of(const Array<T>& a) {
   return {a.data(), static_cast<std::size_t>(a.size())};
 }
+template <class T>
+std::span<const T> span_of(const std::optional<Array<T>>& a) {
+  return a ? span_of(*a) : std::span<const T>();
+}
 
-// While the core calls Python code of a user: with the interpreter's lock, and the core computes
-// in standard arithmetic again afterwards, whatever that code has set.
+// One head, as a matrix without gaps.
+template <class T>
+Heads<T> one_head(const py::array& a, const char* name) {
+  if (!py::isinstance<py::array_t<T, py::array::c_style>>(a) || a.ndim() != 2) {
+    throw InputError(std::string(name) + " must be a C-contiguous matrix of " +
+                     py::str(py::dtype::of<T>()).cast<std::string>());
+  }
+  return {static_cast<const T*>(a.data()), 1, a.shape(0), a.shape(1), a.size(), a.shape(1)};
+}
+
+// Results of the core as new arrays.
+template <class T>
+Array<T> array_of(const Matrix<T>& x) {
+  Array<T> a(std::vector<Index>{x.rows(), x.cols()});
+  std::copy_n(x.data(), x.size(), a.mutable_data());
+  return a;
+}
+template <class T>
+Array<T> array_of(const Vector<T>& x) {
+  return Array<T>(x.size(), x.data());
+}
+template <class T>
+Array<T> array_of(const std::vector<T>& x) {
+  return Array<T>(static_cast<Index>(x.size()), x.data());
+}
+
+// To be held while the core calls Python code of a user: takes the interpreter lock, and when the
+// call returns restores the standard arithmetic that this code may have changed.
 struct UserCode {
   py::gil_scoped_acquire gil;
   StandardArithmetic kept;
 };
 
-// When calls of this thread are to end with a TimeoutError.
+// The time at which calls from this thread end with a TimeoutError.
 inline std::chrono::steady_clock::time_point& call_deadline() {
   thread_local auto deadline = std::chrono::steady_clock::time_point::max();
   return deadline;
 }
 
-// How to run a call from Python. Ctrl-C: the calling thread asks Python for pending signals now
-// and then, at every checkpoint until the call returns. So it looks at its deadline.
+// How to run a call from Python. At every checkpoint until the call returns, the calling thread
+// asks Python for pending signals, such as Ctrl-C, and looks at its deadline.
 struct PythonRun : Run {
   explicit PythonRun(int count)
       : Run{count, [deadline = call_deadline()] {
@@ -94,21 +142,26 @@ struct PythonRun : Run {
   Interruptible here_{poll};
 };
 
-// Calls f.operator()<T>() for the type to compute in. It makes its views of arrays under the
-// interpreter lock and releases that for the work.
+// Calls f.operator()<T>() with T the type to compute in. `f` makes its views of arrays while it
+// holds the interpreter lock, and releases the lock for the work.
 template <class F>
 auto compute_in(bool doubles, F&& f) {
   return doubles ? f.template operator()<double>() : f.template operator()<float>();
 }
 
-// Every function of the module computes in standard arithmetic, whatever its caller has asked for.
+// The call guard of every function of the module: it computes in standard arithmetic, whatever its
+// caller has set.
 using Standard = py::call_guard<StandardArithmetic>;
 
+void bind_calls(py::module_& m);
+void bind_logits(py::module_& m);
 void bind_attention(py::module_& m);
 void bind_pattern(py::module_& m);
-void bind_construct(py::module_& m);
-void bind_soft(py::module_& m);
 void bind_certify(py::module_& m);
+void bind_projection(py::module_& m);
+void bind_max_margin(py::module_& m);
+void bind_learned(py::module_& m);
+void bind_soft(py::module_& m);
 void bind_sparsify(py::module_& m);
 void bind_analysis(py::module_& m);
 

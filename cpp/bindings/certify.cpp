@@ -1,35 +1,40 @@
+// Certificates, and the error bounds that those of a module start from.
 #include "headfit/certify/certificate.hpp"
 #include "headfit/certify/product_errors.hpp"
 
 #include "formats.hpp"
-#include "logits.hpp"
 #include "targets.hpp"
 
 namespace headfit::python {
 namespace {
 
-template <class Source>
-auto array_from(const Source& values) {
-  using T = std::decay_t<decltype(values[0])>;
-  Array<T> out(static_cast<Index>(values.size()));
-  std::copy_n(values.data(), values.size(), out.mutable_data());
-  return out;
-}
+// The options of a certificate, with the arrays that its error bounds lie in.
+struct CertifyArguments {
+  std::optional<Array<double>> q_error;
+  std::optional<Array<double>> k_error;
+  bool float32_accumulation;
+  std::optional<NumberFormat> logit_format;
+  bool mass;
+
+  CertifyOptions view() const {
+    return {{span_of(q_error), span_of(k_error)}, float32_accumulation, logit_format, mass};
+  }
+};
 
 py::dict as_dict(const CertificateRows& rows) {
   Array<std::int8_t> verdict(static_cast<Index>(rows.verdict.size()));
   std::transform(rows.verdict.begin(), rows.verdict.end(), verdict.mutable_data(),
                  [](Verdict v) { return static_cast<std::int8_t>(v); });
   py::dict d;
-  d["leak"] = array_from(rows.leak);
-  d["distortion"] = array_from(rows.distortion);
-  d["tv"] = array_from(rows.tv);
-  d["stray"] = array_from(rows.stray);
+  d["leak"] = array_of(rows.leak);
+  d["distortion"] = array_of(rows.distortion);
+  d["tv"] = array_of(rows.tv);
+  d["stray"] = array_of(rows.stray);
   d["verdict"] = verdict;
-  d["leak_column"] = array_from(rows.leak_column);
-  d["weakest_column"] = array_from(rows.weakest_column);
-  d["highest_column"] = array_from(rows.highest_column);
-  d["lowest_column"] = array_from(rows.lowest_column);
+  d["leak_column"] = array_of(rows.leak_column);
+  d["weakest_column"] = array_of(rows.weakest_column);
+  d["highest_column"] = array_of(rows.highest_column);
+  d["lowest_column"] = array_of(rows.lowest_column);
   d["q_norm"] = rows.q_norm;
   d["k_norm"] = rows.k_norm;
   d["max_logit"] = rows.max_logit;
@@ -41,26 +46,44 @@ py::dict as_dict(const CertificateRows& rows) {
 }  // namespace
 
 void bind_certify(py::module_& m) {
-  m.def("certify_logits", [](const Array<Offset>& offsets, const Array<Column>& columns,
-                             const Array<double>& weights, const LogitArrays& logits,
-                             const Array<double>& q_error, const Array<double>& k_error,
-                             bool float32_accumulation, const std::string& logit_format,
-                             double leak, double distortion, double max_logit, bool mass,
+  py::class_<CertifyArguments>(m, "CertifyOptions")
+      .def(py::init([](const std::optional<py::array>& q_error,
+                       const std::optional<py::array>& k_error, bool float32_accumulation,
+                       const std::optional<std::string>& logit_format, bool mass) {
+             return CertifyArguments{vector_of<double>(q_error, "q_error"),
+                                     vector_of<double>(k_error, "k_error"), float32_accumulation,
+                                     format_named(logit_format), mass};
+           }),
+           py::kw_only(), py::arg("q_error") = py::none(), py::arg("k_error") = py::none(),
+           py::arg("float32_accumulation") = false, py::arg("logit_format") = py::none(),
+           py::arg("mass") = false);
+
+  m.def("certify_logits", [](const TargetArrays& target, const LogitArrays& logits,
+                             const Tolerances& tolerances, const CertifyArguments& options,
                              int threads) {
     const PythonRun run(threads);
-    const Target target = target_of(offsets, columns, weights);
-    const Reading reading{{span_of(q_error), span_of(k_error)}, float32_accumulation,
-                          format_named(logit_format)};
+    const Target view = target.view();
+    const CertifyOptions asked = options.view();
     const CertificateRows rows = compute_in(logits.in_double(), [&]<class T>() {
       const LogitSource<T> source = logits.view<T>();
       const py::gil_scoped_release release;
-      return certify_logits(target, source, reading, {leak, distortion, max_logit}, mass, run);
+      return certify_logits(view, source, tolerances, asked, run);
     });
     return as_dict(rows);
-  }, Standard(), py::arg("offsets"), py::arg("columns"), py::arg("weights"), py::arg("logits"),
-     py::arg("q_error"), py::arg("k_error"), py::arg("float32_accumulation"),
-     py::arg("logit_format"), py::arg("leak"), py::arg("distortion"), py::arg("max_logit"),
-     py::arg("mass"), py::arg("threads"));
+  }, Standard(), py::arg("target"), py::arg("logits"), py::arg("tolerances"), py::arg("options"),
+     py::arg("threads"));
+
+  m.def("certify_matrix", [](const TargetArrays& target, const py::array& matrix,
+                             const Tolerances& tolerances, int threads) {
+    const PythonRun run(threads);
+    const Target view = target.view();
+    const CertificateRows rows = compute_in(holds_doubles(matrix), [&]<class T>() {
+      const Heads<T> entries = heads_of<T>(matrix, "matrix");
+      const py::gil_scoped_release release;
+      return certify_matrix(view, entries, tolerances, run);
+    });
+    return as_dict(rows);
+  }, Standard(), py::arg("target"), py::arg("matrix"), py::arg("tolerances"), py::arg("threads"));
 
   m.def("product_errors", [](const py::array& x, const py::array& w, const py::array& product) {
     const PythonRun run(1);
@@ -71,24 +94,8 @@ void bind_certify(py::module_& m) {
       const py::gil_scoped_release release;
       return product_errors(inputs, weights, products);
     }();
-    return array_from(bounds);
+    return array_of(bounds);
   }, Standard(), py::arg("x"), py::arg("w"), py::arg("product"));
-
-  m.def("certify_matrix", [](const Array<Offset>& offsets, const Array<Column>& columns,
-                             const Array<double>& weights, py::array matrix, const MaskArrays& mask,
-                             double leak, double distortion, int threads) {
-    const PythonRun run(threads);
-    const Target target = target_of(offsets, columns, weights);
-    const Mask view = mask.view();
-    const CertificateRows rows = compute_in(holds_doubles(matrix), [&]<class T>() {
-      const Heads<T> entries = heads_of<T>(matrix, "matrix");
-      const py::gil_scoped_release release;
-      return certify_matrix(target, entries, view, {leak, distortion}, run);
-    });
-    return as_dict(rows);
-  }, Standard(), py::arg("offsets"), py::arg("columns"), py::arg("weights"), py::arg("matrix"),
-     py::arg("mask"),
-     py::arg("leak"), py::arg("distortion"), py::arg("threads"));
 }
 
 }  // namespace headfit::python

@@ -1,4 +1,4 @@
-// Number formats by their names; the empty name stands for none.
+// Number formats by name.
 #pragma once
 
 #include <optional>
@@ -9,12 +9,14 @@
 
 namespace headfit::python {
 
-inline std::optional<NumberFormat> format_named(const std::string& name) {
-  if (name.empty()) return std::nullopt;
+inline NumberFormat format_named(const std::string& name) {
   if (name == "bfloat16") return NumberFormat::bfloat16();
   if (name == "float16") return NumberFormat::float16();
   if (name == "float32") return NumberFormat::float32();
   throw InputError("a format must be bfloat16, float16 or float32; got '" + name + "'");
+}
+inline std::optional<NumberFormat> format_named(const std::optional<std::string>& name) {
+  return name ? std::optional(format_named(*name)) : std::nullopt;
 }
 
 }  // namespace headfit::python

@@ -4,7 +4,7 @@
 namespace headfit::python {
 namespace {
 
-// Raises the class of headfit.errors that has the name.
+// Sets the Python error to one of the class in headfit.errors with this name.
 void raise(const char* name, const Error& error) {
   py::set_error(py::module_::import("headfit.errors").attr(name), error.what());
 }
@@ -36,7 +36,7 @@ const char* compiler() {
 #endif
 }
 
-// For Python's own arithmetic: `with StandardArithmetic(): ...`.
+// Standard arithmetic for Python code: `with StandardArithmetic(): ...`.
 class ArithmeticContext {
  public:
   void enter() { arithmetic_.emplace(); }
@@ -58,11 +58,15 @@ PYBIND11_MODULE(HEADFIT_MODULE, m) {
       .def(py::init<>())
       .def("__enter__", &ArithmeticContext::enter)
       .def("__exit__", &ArithmeticContext::exit);
+  bind_calls(m);
+  bind_logits(m);
   bind_attention(m);
   bind_pattern(m);
-  bind_construct(m);
-  bind_soft(m);
   bind_certify(m);
+  bind_projection(m);
+  bind_max_margin(m);
+  bind_learned(m);
+  bind_soft(m);
   bind_sparsify(m);
   bind_analysis(m);
   py::dict build;

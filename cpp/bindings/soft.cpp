@@ -1,3 +1,4 @@
+// Soft fits: heads close in KL divergence to a dense target.
 #include "headfit/soft/compare.hpp"
 #include "headfit/soft/fit_soft.hpp"
 #include "logits.hpp"
@@ -14,7 +15,7 @@ StoredMatrix stored(const py::array& a) {
   }, stored_for<double>(a, "the target"));
 }
 
-// Attention, or a matrix with its mask, and the arrays that keep it alive.
+// A dense target, attention or a matrix with its mask, and the arrays that it lies in.
 struct SoftTargetArrays {
   std::optional<LogitArrays> attention;
   std::optional<py::array> matrix;
@@ -29,30 +30,11 @@ struct SoftTargetArrays {
       target.attention = attention->view<T>();
     } else {
       target.matrix.emplace(stored(*matrix));
+      target.mask = mask.checked_view(1, target.rows(), target.cols());
     }
-    target.mask = mask.view();
     return target;
   }
 };
-
-template <class T>
-Heads<T> one_head(const py::array& a) {
-  if (!py::isinstance<py::array_t<T, py::array::c_style>>(a) || a.ndim() != 2) {
-    throw InputError("queries and keys must be C-contiguous matrices of the target's dtype");
-  }
-  return {static_cast<const T*>(a.data()), 1, a.shape(0), a.shape(1), a.size(), a.shape(1)};
-}
-
-template <class T>
-Array<T> array_of(const Matrix<T>& x) {
-  Array<T> a(std::vector<Index>{x.rows(), x.cols()});
-  std::copy_n(x.data(), x.size(), a.mutable_data());
-  return a;
-}
-
-Array<double> array_of(const std::vector<double>& x) {
-  return Array<double>(static_cast<Index>(x.size()), x.data());
-}
 
 const char* name_of(SoftStatus status) {
   switch (status) {
@@ -64,21 +46,35 @@ const char* name_of(SoftStatus status) {
   }
 }
 
-py::object fit(const SoftTargetArrays& target, const MaskArrays& mask, const py::array& q,
-               const py::array& k, Index max_steps, double tolerance, double enough,
-               double time_limit, const py::object& progress, int threads) {
-  const PythonRun run(threads);
-  return compute_in(target.in_double(), [&]<class T>() -> py::object {
-    SoftOptions<T> options{one_head<T>(q), one_head<T>(k), max_steps, tolerance, enough,
+// The options of a soft fit beside its start, with the function of Python that they refer to.
+struct SoftArguments {
+  Index max_steps;
+  double tolerance;
+  double enough;
+  double time_limit;
+  py::object progress;
+
+  template <class T>
+  SoftOptions<T> with_start(const py::array& q, const py::array& k) const {
+    SoftOptions<T> options{one_head<T>(q, "Q"), one_head<T>(k, "K"), max_steps, tolerance, enough,
                            time_limit};
     if (!progress.is_none()) {
-      options.progress = [&progress](Index step, double divergence) {
+      options.progress = [this](Index step, double divergence) {
         const UserCode here;
         return progress(step, divergence).template cast<bool>();
       };
     }
+    return options;
+  }
+};
+
+py::object fit(const SoftTargetArrays& target, const MaskArrays& mask, const py::array& q,
+               const py::array& k, const SoftArguments& arguments, int threads) {
+  const PythonRun run(threads);
+  return compute_in(target.in_double(), [&]<class T>() -> py::object {
+    const SoftOptions<T> options = arguments.with_start<T>(q, k);
     const SoftTarget<T> view = target.view<T>();
-    const Mask allowed = mask.view();
+    const Mask allowed = mask.checked_view(1, view.rows(), view.cols());
     SoftResult<T> r;
     {
       const py::gil_scoped_release release;
@@ -99,8 +95,8 @@ py::object loss(const SoftTargetArrays& target, const MaskArrays& mask, const py
   const PythonRun run(threads);
   return compute_in(target.in_double(), [&]<class T>() -> py::object {
     const SoftTarget<T> view = target.view<T>();
-    const Mask allowed = mask.view();
-    const Heads<T> queries = one_head<T>(q), keys = one_head<T>(k);
+    const Mask allowed = mask.checked_view(1, view.rows(), view.cols());
+    const Heads<T> queries = one_head<T>(q, "Q"), keys = one_head<T>(k, "K");
     SoftLoss<T> r;
     {
       const py::gil_scoped_release release;
@@ -113,11 +109,12 @@ py::object loss(const SoftTargetArrays& target, const MaskArrays& mask, const py
 }  // namespace
 
 void bind_soft(py::module_& m) {
+  const SoftOptions<double> usual{};
   py::class_<SoftTargetArrays>(m, "SoftTarget")
       .def(py::init([](std::optional<LogitArrays> attention, std::optional<py::array> matrix,
                        std::optional<MaskArrays> mask) {
              if (attention.has_value() == matrix.has_value()) {
-               throw InputError("a soft target is attention or a matrix");
+               throw InputError("a soft target is either attention or a matrix");
              }
              return SoftTargetArrays{std::move(attention), std::move(matrix),
                                      mask.value_or(MaskArrays{})};
@@ -134,18 +131,25 @@ void bind_soft(py::module_& m) {
     });
   }, Standard(), py::arg("target"), py::arg("threads"));
 
-  // (q, k, history, report). progress(step, mean divergence) returns False to stop.
+  // progress(step, mean divergence) returns False to stop.
+  py::class_<SoftArguments>(m, "SoftOptions")
+      .def(py::init([](Index max_steps, double tolerance, double enough, double time_limit,
+                       py::object progress) {
+             return SoftArguments{max_steps, tolerance, enough, time_limit, std::move(progress)};
+           }),
+           py::kw_only(), py::arg("max_steps") = usual.max_steps,
+           py::arg("tolerance") = usual.tolerance, py::arg("enough") = usual.enough,
+           py::arg("time_limit") = usual.time_limit, py::arg("progress") = py::none());
+
+  // (q, k, history, report)
   m.def("fit_soft", &fit, Standard(), py::arg("target"), py::arg("mask"), py::arg("q"),
-        py::arg("k"),
-        py::arg("max_steps"), py::arg("tolerance"), py::arg("enough"), py::arg("time_limit"),
-        py::arg("progress"), py::arg("threads"));
+        py::arg("k"), py::arg("options"), py::arg("threads"));
 
   // (sum of divergences, gradient, lower triangles of the curvature), queries above keys.
   m.def("soft_loss", &loss, Standard(), py::arg("target"), py::arg("mask"), py::arg("q"),
-        py::arg("k"),
-        py::arg("threads"));
+        py::arg("k"), py::arg("threads"));
 
-  // Of every row: (divergence, total variation, whether the target's row is not zero), in double.
+  // Per row, in double: (divergence, total variation, whether the target's row is not zero).
   m.def("compare_soft", [](const SoftTargetArrays& target, const LogitArrays& attention,
                            int threads) {
     const PythonRun run(threads);

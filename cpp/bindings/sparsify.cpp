@@ -1,3 +1,4 @@
+// Sparse patterns out of attention.
 #include "headfit/sparsify/sparsify.hpp"
 
 #include "logits.hpp"
@@ -5,7 +6,7 @@
 namespace headfit::python {
 namespace {
 
-struct Arguments {
+struct SparsifyArguments {
   Index per_row;
   double mass;
   Index per_column;
@@ -19,31 +20,46 @@ struct Arguments {
   }
 };
 
-template <class T>
-Array<T> array_from(const std::vector<T>& values) {
-  Array<T> out(static_cast<Index>(values.size()));
-  std::copy(values.begin(), values.end(), out.mutable_data());
-  return out;
-}
+// A nonnegative sparse matrix, with the arrays that it lies in.
+struct CompressedArrays {
+  Array<Offset> offsets;
+  Array<Column> columns;
+  Array<double> weights;
+  Index cols;
+
+  CompressedRows view() const {
+    if (offsets.size() < 1 || columns.size() != weights.size() ||
+        offsets.data()[offsets.size() - 1] != columns.size()) {
+      throw InputError("M must have row offsets that end at its number of entries");
+    }
+    return {offsets.size() - 1, cols, offsets.data(), columns.data(), weights.data()};
+  }
+};
 
 py::tuple as_tuple(const SparseRows& rows) {
-  return py::make_tuple(array_from(rows.offsets), array_from(rows.columns),
-                        array_from(rows.weights), array_from(rows.dropped),
-                        array_from(rows.exempt));
+  return py::make_tuple(array_of(rows.offsets), array_of(rows.columns),
+                        array_of(rows.weights), array_of(rows.dropped),
+                        array_of(rows.exempt));
 }
 
 }  // namespace
 
 void bind_sparsify(py::module_& m) {
-  py::class_<Arguments>(m, "SparsifyOptions")
-      .def(py::init([](Index per_row, double mass, Index per_column, Array<Column> exempt,
+  py::class_<SparsifyArguments>(m, "SparsifyOptions")
+      .def(py::init([](Index per_row, double mass, Index per_column, const py::array& exempt,
                        bool exempt_sinks, bool keep_max) {
-             return Arguments{per_row, mass, per_column, std::move(exempt), exempt_sinks, keep_max};
+             return SparsifyArguments{per_row,
+                                      mass,
+                                      per_column,
+                                      vector_of<Column>(exempt, "exempt"),
+                                      exempt_sinks,
+                                      keep_max};
            }),
            py::arg("per_row"), py::arg("mass"), py::arg("per_column"), py::arg("exempt"),
            py::arg("exempt_sinks"), py::arg("keep_max"));
 
-  m.def("sparsify_logits", [](const LogitArrays& x, const Arguments& arguments, int threads) {
+  m.def("sparsify_logits", [](const LogitArrays& x, const SparsifyArguments& arguments,
+                              int threads) {
     const PythonRun run(threads);
     return as_tuple(compute_in(x.in_double(), [&]<class T>() {
       const LogitSource<T> source = x.view<T>();
@@ -54,33 +70,39 @@ void bind_sparsify(py::module_& m) {
   }, Standard(), py::arg("logits"), py::arg("options"), py::arg("threads"));
 
   m.def("sparsify_matrix", [](const py::array& matrix, const MaskArrays& mask,
-                              const Arguments& arguments, int threads) {
+                              const SparsifyArguments& arguments, int threads) {
     const PythonRun run(threads);
-    const Mask view = mask.view();
     return as_tuple(compute_in(holds_doubles(matrix), [&]<class T>() {
       const Heads<T> entries = heads_of<T>(matrix, "M");
+      const Mask view = mask.checked_view(entries.count, entries.rows, entries.cols);
       const SparsifyOptions options = arguments.options();
       const py::gil_scoped_release release;
       return sparsify_matrix(entries, view, options, run);
     }));
   }, Standard(), py::arg("matrix"), py::arg("mask"), py::arg("options"), py::arg("threads"));
 
-  m.def("sparsify_compressed", [](const Array<Offset>& offsets, const Array<Column>& columns,
-                                  const Array<double>& weights, Index cols, const MaskArrays& mask,
-                                  const Arguments& arguments, int threads) {
+  py::class_<CompressedArrays>(m, "CompressedRows")
+      .def(py::init([](const py::array& offsets, const py::array& columns,
+                       const py::array& weights, Index cols) {
+             return CompressedArrays{vector_of<Offset>(offsets, "offsets"),
+                                     vector_of<Column>(columns, "columns"),
+                                     vector_of<double>(weights, "weights"), cols};
+           }),
+           py::arg("offsets"), py::arg("columns"), py::arg("weights"), py::arg("cols"));
+
+  m.def("sparsify_compressed", [](const CompressedArrays& matrix, const MaskArrays& mask,
+                                  const SparsifyArguments& arguments, int threads) {
     const PythonRun run(threads);
-    const Mask view = mask.view();
-    const CompressedRows matrix{offsets.size() - 1, cols, offsets.data(), columns.data(),
-                                weights.data()};
+    const CompressedRows entries = matrix.view();
+    const Mask allowed = mask.checked_view(1, entries.rows, entries.cols);
+    const SparsifyOptions options = arguments.options();
     SparseRows rows;
     {
       const py::gil_scoped_release release;
-      rows = sparsify_compressed(matrix, view, arguments.options(), run);
+      rows = sparsify_compressed(entries, allowed, options, run);
     }
     return as_tuple(rows);
-  }, Standard(), py::arg("offsets"), py::arg("columns"), py::arg("weights"), py::arg("cols"),
-     py::arg("mask"),
-     py::arg("options"), py::arg("threads"));
+  }, Standard(), py::arg("matrix"), py::arg("mask"), py::arg("options"), py::arg("threads"));
 }
 
 }  // namespace headfit::python

@@ -40,17 +40,16 @@ int show_a_band() {
   const Run all_cores;
 
   const Band band(n);
-  const TargetSummary summary = validate_target(band.view(), {}, 1e-9, all_cores);
+  const TargetSummary summary = validate_target(band.view(), 1e-9, all_cores);
   Matrix<float> q(n, d), k(n, d);
-  project_identity<float>(band.view(), tolerances.leak, tolerances.distortion, Sketch::rademacher,
-                          /*seed=*/1, scale, q, k, all_cores);
+  project_identity<float>(band.view(), tolerances, {Sketch::rademacher, /*seed=*/1, scale}, q, k,
+                          all_cores);
 
   LogitSource<float> logits;
   logits.q = {q.data(), 1, n, d, n * d, d};
   logits.k = {k.data(), 1, n, d, n * d, d};
   logits.scale = scale;
-  const CertificateRows rows =
-      certify_logits(band.view(), logits, {}, tolerances, /*mass=*/true, all_cores);
+  const CertificateRows rows = certify_logits(band.view(), logits, tolerances, {}, all_cores);
 
   const auto holding = std::count(rows.verdict.begin(), rows.verdict.end(), Verdict::holds);
   std::printf("band of %td tokens, %td nonzeros a row at most, head size %td\n", n, summary.per_row,

@@ -2,10 +2,14 @@
 #pragma once
 
 #include <cmath>
+#include <limits>
 #include <vector>
 
+#include "check.hpp"
+#include "headfit/base/errors.hpp"
 #include "headfit/pattern/regular.hpp"
 #include "headfit/pattern/target.hpp"
+#include "headfit/pattern/tolerances.hpp"
 #include "headfit/random/philox.hpp"
 
 namespace headfit::test {
@@ -21,8 +25,9 @@ struct OwnedTarget {
     offsets.push_back(static_cast<Offset>(columns.size()));
     return *this;
   }
-  Target view() const {
-    return {static_cast<Index>(offsets.size()) - 1, offsets.data(), columns.data(), weights.data()};
+  Target view(const Mask& mask = {}) const {
+    return {static_cast<Index>(offsets.size()) - 1, offsets.data(), columns.data(), weights.data(),
+            mask};
   }
 };
 
@@ -40,6 +45,28 @@ inline OwnedTarget regular_target(Index n, Index k, std::uint64_t seed, bool uni
     for (double& x : w) x /= sum;
     t.row({columns.begin() + i * k, columns.begin() + (i + 1) * k}, w);
   }
+  return t;
+}
+
+// A public function must refuse each of these by the name of what is wrong.
+template <class F>
+void for_bad_tolerances(F&& f) {
+  const double nan = std::nan(""), inf = std::numeric_limits<double>::infinity();
+  for (const double leak : {0.0, 1.0, -0.1, inf, nan}) {
+    CHECK_THROWS(InputError, "leak must lie strictly between 0 and 1", f({leak, 0.1}));
+  }
+  for (const double distortion : {-1.0, inf, nan}) {
+    CHECK_THROWS(InputError, "distortion must be", f({0.05, distortion}));
+  }
+  for (const double max_logit : {0.0, -3.0, nan}) {
+    CHECK_THROWS(InputError, "max_logit must be positive", f({0.05, 0.1, max_logit}));
+  }
+}
+
+// A target with a column beyond its last, which no function may read with.
+inline OwnedTarget target_out_of_range(Index n) {
+  OwnedTarget t;
+  for (Index i = 0; i < n; ++i) t.row({static_cast<Column>(i + 1)}, {1});
   return t;
 }
 

@@ -136,7 +136,7 @@ TEST(rows_of_a_certificate_allocate_nothing) {
       source.q = x.q.view();
       source.k = x.k.view();
       source.scale = 0.3;
-      certify_logits(x.target.view(), source, Reading{}, Tolerances{0.05, 0.1}, mass, here);
+      certify_logits(x.target.view(), source, Tolerances{}, CertifyOptions{.mass = mass}, here);
     });
   }
 }
@@ -144,7 +144,7 @@ TEST(rows_of_a_certificate_allocate_nothing) {
 TEST(steps_of_a_descent_allocate_nothing) {
   using namespace headfit::learned;
   const OwnedTarget target = regular_target(300, 4, 2);
-  const Requirements required(target.view(), 0.05, 0.1);
+  const Requirements required(target.view(), {0.05, 0.1});
   const Recipe recipe = Recipe::for_rows(300, required.mean_support(), 0.1);
   Descent descent(required, Mask{}, 9, recipe, 1, std::numeric_limits<float>::infinity(), here);
   const auto steps = [&](int count) {
@@ -178,10 +178,9 @@ TEST(queries_of_max_margin_allocate_what_they_return) {
         target.row({}, {});
       }
     }
-    const MaxMarginTask task{0.05, 0.1, RowForm::Tolerance, {}};
     MaxMarginRows found;
     const long count = allocations_of(
-        [&] { found = max_margin_queries(target.view(), view, Mask{}, task, here); });
+        [&] { found = max_margin_queries(target.view(), view, {0.05, 0.1}, {}, here); });
     for (Index i = 0; i < filled; ++i) {
       CHECK(found.status[static_cast<std::size_t>(i)] == RowStatus::Optimal);
     }
@@ -202,7 +201,7 @@ TEST(rows_of_a_projection_allocate_nothing) {
   Matrix<float> q(960, 300), k(960, 300);
   for (const Sketch kind : {Sketch::gaussian, Sketch::rademacher}) {
     check_the_same_for_twice_as_many("projection", 480, [&](Index n) {
-      project_identity<float>((n == 480 ? few : many).view(), 0.4, 9.0, kind, 1, 1.0,
+      project_identity<float>((n == 480 ? few : many).view(), {0.4, 9.0}, {kind, 1, 1.0},
                               q.topRows(n), k.topRows(n), here);
     });
   }

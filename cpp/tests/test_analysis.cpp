@@ -4,7 +4,7 @@
 #include "check.hpp"
 #include "headfit/analysis/exact_sums.hpp"
 #include "headfit/analysis/profile.hpp"
-#include "headfit/analysis/rows_in_double.hpp"
+#include "headfit/analysis/triangular_factors.hpp"
 #include "problem.hpp"
 
 using namespace headfit;
@@ -106,30 +106,36 @@ TEST(profiles_in_float) { check_profiles<float>(); }
 TEST(profiles_in_double) { check_profiles<double>(); }
 
 template <class T>
-void check_rows_in_double() {
-  Numbers numbers(3);
-  Problem<T> p(4, 2, 50, 70, 5, numbers);
-  p.key_lengths = {70, 35, 70, 0};
-  p.mask.key_lengths = p.key_lengths.data();
-  const LogitSource<T> source = p.source();
-  for (Index h = 0; h < 4; ++h) {
-    for (const bool of_keys : {false, true}) {
-      const auto side = of_keys ? Side::keys : Side::queries;
-      const Index count = of_keys ? p.key_lengths[static_cast<std::size_t>(h)] : 50;
-      const Heads<T>& heads = of_keys ? source.k : source.q;
-      const auto stored = heads[of_keys ? h / 2 : h].template cast<double>();
-      for (const Index first : {0, 1, 40, 70}) {
-        const Matrix<double> rows = rows_in_double(source, side, h, first, 20);
-        CHECK(rows.rows() == std::clamp<Index>(count - first, 0, 20));
-        CHECK((rows == stored.middleRows(std::min(first, heads.rows), rows.rows())));
-      }
+void check_triangular_factors() {
+  using Shape = std::array<Index, 3>;
+  for (const auto& [n, m, d] : {Shape{1, 1, 1}, {50, 70, 5}, {3, 40, 8}, {200, 90, 6}}) {
+    Numbers numbers(static_cast<std::uint64_t>(n));
+    Problem<T> p(4, 2, n, m, d, numbers);
+    p.key_lengths = {m, m / 2, m, 0};
+    p.mask.key_lengths = p.key_lengths.data();
+    std::vector<double> queries(4 * d * d), keys(4 * d * d), centred(4 * d * d);
+    const LogitSource<T> source = p.source();
+    triangular_factors(source, {queries.data(), keys.data(), centred.data()}, {3, {}});
+    for (Index h = 0; h < 4; ++h) {
+      const Index count = p.key_lengths[static_cast<std::size_t>(h)];
+      const auto check = [&, at = h * d * d, width = d](const std::vector<double>& found,
+                                                        const Matrix<double>& rows) {
+        const Eigen::Map<const Matrix<double>> triangle(found.data() + at, width, width);
+        CHECK(Matrix<double>(triangle.triangularView<Eigen::StrictlyLower>()).isZero(0));
+        const Matrix<double> want = rows.transpose() * rows;
+        const Matrix<double> got = triangle.transpose() * triangle;
+        CHECK((got - want).norm() <= 1e-13 * (1 + want.norm()));
+      };
+      check(queries, source.q[h].template cast<double>());
+      const Matrix<double> used = source.k[h / 2].template cast<double>().topRows(count);
+      check(keys, used);
+      if (count > 0) check(centred, used.rowwise() - used.colwise().mean());
     }
   }
-  CHECK_THROWS(InputError, "head", rows_in_double(source, Side::queries, 4, 0, 1));
 }
 
-TEST(rows_in_double_of_float) { check_rows_in_double<float>(); }
-TEST(rows_in_double_of_double) { check_rows_in_double<double>(); }
+TEST(triangular_factors_in_float) { check_triangular_factors<float>(); }
+TEST(triangular_factors_in_double) { check_triangular_factors<double>(); }
 
 TEST(sums_do_not_depend_on_the_order) {
   Numbers numbers(1);

@@ -40,13 +40,16 @@ Mask causal() {
   return mask;
 }
 
+const CertifyOptions with_mass{.mass = true};
+
 }  // namespace
 
 TEST(a_diagonal_head) {
   // Logits: 4 on the diagonal, 0 elsewhere; leak = exp(-4) in every row.
   const Matrix<double> q = 4 * Matrix<double>::Identity(5, 5), k = Matrix<double>::Identity(5, 5);
   const OwnedTarget t = diagonal(5);
-  const auto rows = certify_logits(t.view(), source_of(q, k, 1.0), {}, {0.05, 0.1}, true, {2, {}});
+  const auto rows =
+      certify_logits(t.view(), source_of(q, k, 1.0), {0.05, 0.1}, with_mass, {2, {}});
   const double want = std::exp(-4.0);
   for (Index i = 0; i < 5; ++i) {
     CHECK(rows.verdict[std::size_t(i)] == Verdict::holds);
@@ -69,7 +72,7 @@ TEST(tolerances_on_both_sides) {
   const OwnedTarget t = diagonal(3);
   const double leak = std::exp(-4.0);
   const auto verdict = [&](double tolerance) {
-    return certify_logits(t.view(), source_of(q, k, 1.0), {}, {tolerance, 0.1}, false, {1, {}})
+    return certify_logits(t.view(), source_of(q, k, 1.0), {tolerance, 0.1}, {}, {1, {}})
         .verdict[1];
   };
   CHECK(verdict(leak * (1 + 1e-9)) == Verdict::holds);
@@ -85,14 +88,15 @@ TEST(distortion_of_two_keys) {
   q.row(0) << 10 + std::log(3.0), 10, 0;
   q.row(1) << 0, 10, 0;
   q.row(2) << 0, 0, 10;
-  const auto rows = certify_logits(t.view(), source_of(q, k, 1.0), {}, {0.01, 2.1}, true, {1, {}});
+  const auto rows =
+      certify_logits(t.view(), source_of(q, k, 1.0), {0.01, 2.1}, with_mass, {1, {}});
   CHECK_THAT(std::abs(rows.distortion[0] - 2) < 1e-12 && rows.distortion[0] >= 2 - 1e-15,
              rows.distortion[0]);
   CHECK(rows.highest_column[0] == 0);
   CHECK(rows.lowest_column[0] == 1);
   CHECK(rows.verdict[0] == Verdict::holds);
   const auto strict =
-      certify_logits(t.view(), source_of(q, k, 1.0), {}, {0.01, 1.9}, true, {1, {}});
+      certify_logits(t.view(), source_of(q, k, 1.0), {0.01, 1.9}, with_mass, {1, {}});
   CHECK(strict.verdict[0] == Verdict::fails);
   CHECK(strict.verdict[1] == Verdict::holds);
 }
@@ -103,11 +107,11 @@ TEST(masks_hide_leaks) {
   q(0, 3) = 20;
   const OwnedTarget t = diagonal(4);
   const Tolerances tolerances{0.05, 0.1};
-  const auto open = certify_logits(t.view(), source_of(q, k, 1.0), {}, tolerances, true, {1, {}});
+  const auto open = certify_logits(t.view(), source_of(q, k, 1.0), tolerances, with_mass, {1, {}});
   CHECK(open.verdict[0] == Verdict::fails);
   CHECK(open.leak_column[0] == 3);
   const auto closed =
-      certify_logits(t.view(), source_of(q, k, 1.0, causal()), {}, tolerances, true, {1, {}});
+      certify_logits(t.view(), source_of(q, k, 1.0, causal()), tolerances, with_mass, {1, {}});
   CHECK(closed.verdict[0] == Verdict::holds);
   CHECK(closed.leak[0] == 0);
   CHECK(closed.leak_column[0] == -1);
@@ -122,7 +126,7 @@ TEST(input_errors_widen_the_statement) {
   const auto verdict = [&](const std::vector<double>& q_error, const std::vector<double>& k_error) {
     const InputErrors errors{q_error, k_error};
     const auto source = source_of(q, k, 1.0);
-    return certify_logits(t.view(), source, {errors}, tolerances, false, {1, {}}).verdict[0];
+    return certify_logits(t.view(), source, tolerances, {errors}, {1, {}}).verdict[0];
   };
   CHECK(verdict(small, small) == Verdict::holds);
   CHECK(verdict(large, small) == Verdict::undecided);
@@ -152,8 +156,9 @@ TEST(a_close_call_is_rescanned_and_never_passed_wrongly) {
         if (j != i) worst = std::max(worst, double(std::exp(s(j) - s(i))));
       }
     }
-    const auto rows = certify_logits(t.view(), source_of(q, k, 1.0), {},
-                                     {worst * (1 + beyond), 0.1}, true, {2, {}});
+    const Tolerances tolerances{worst * (1 + beyond), 0.1};
+    const auto rows =
+        certify_logits(t.view(), source_of(q, k, 1.0), tolerances, with_mass, {2, {}});
     const bool all = std::all_of(rows.verdict.begin(), rows.verdict.end(),
                                  [](Verdict v) { return v == Verdict::holds; });
     CHECK_THAT(all == (beyond > 0), beyond);
@@ -183,7 +188,7 @@ void check_against_scan(const Mask& mask, bool lower) {
   }
   const double scale = 0.7;
   const auto source = source_of(q, k, scale, mask);
-  const auto rows = certify_logits(t.view(), source, {}, {0.5, 3}, true, {3, {}});
+  const auto rows = certify_logits(t.view(), source, {0.5, 3}, with_mass, {3, {}});
   for (Index i = 0; i < n; ++i) {
     std::vector<long double> s(std::size_t(n), -infinity), a(std::size_t(n), 0);
     for (Index j = 0; j < n; ++j) {
@@ -225,7 +230,7 @@ void check_against_scan(const Mask& mask, bool lower) {
                i);
   }
   // Comparing alone, in registers, finds the same.
-  const auto light = certify_logits(t.view(), source, {}, {0.5, 3}, false, {2, {}});
+  const auto light = certify_logits(t.view(), source, {0.5, 3}, {}, {2, {}});
   CHECK(light.leak == rows.leak);
   CHECK(light.leak_column == rows.leak_column);
   CHECK(light.verdict == rows.verdict);
@@ -240,11 +245,11 @@ TEST(threads_do_not_matter) {
   const Index n = 200;
   const OwnedTarget t = regular_target(n, 3, 2);
   Matrix<float> q(n, 64), k(n, 64);
-  project_identity<float>(t.view(), 0.05, 0.1, Sketch::gaussian, 3, 1, q, k, {1, {}});
-  const auto one = certify_logits(t.view(), source_of(q, k, 1.0), {}, {0.5, 5}, true, {1, {}});
+  project_identity<float>(t.view(), {0.05, 0.1}, {Sketch::gaussian, 3, 1}, q, k, {1, {}});
+  const auto one = certify_logits(t.view(), source_of(q, k, 1.0), {0.5, 5}, with_mass, {1, {}});
   for (const int threads : {2, 3}) {
     const auto rows =
-        certify_logits(t.view(), source_of(q, k, 1.0), {}, {0.5, 5}, true, {threads, {}});
+        certify_logits(t.view(), source_of(q, k, 1.0), {0.5, 5}, with_mass, {threads, {}});
     CHECK(rows.leak == one.leak);
     CHECK(rows.distortion == one.distortion);
     CHECK(rows.tv == one.tv);
@@ -259,7 +264,7 @@ TEST(given_matrices) {
   Matrix<double> m(2, 2);
   m << 0.6, 0.4, 0.25, 0.75;
   const Heads<double> view{m.data(), 1, 2, 2, 0, 2};
-  const auto rows = certify_matrix<double>(t.view(), view, {}, {0.4, 0.6}, {1, {}});
+  const auto rows = certify_matrix<double>(t.view(), view, {0.4, 0.6}, {1, {}});
   CHECK(rows.leak[0] == 0);
   CHECK_THAT(std::abs(rows.distortion[0] - 0.5) < 1e-14, rows.distortion[0]);
   CHECK_THAT(std::abs(rows.leak[1] - 1.0 / 3) < 1e-14, rows.leak[1]);
@@ -267,33 +272,42 @@ TEST(given_matrices) {
   CHECK(std::abs(rows.tv[1] - 0.25) < 1e-15);
   CHECK(rows.stray[1] == 0.25);
   m(1, 1) = 0;  // support without mass: nothing can be proved but failure
-  const auto without = certify_matrix<double>(t.view(), view, {}, {0.4, 0.6}, {1, {}});
+  const auto without = certify_matrix<double>(t.view(), view, {0.4, 0.6}, {1, {}});
   CHECK(without.verdict[1] == Verdict::fails);
   m(1, 1) = -1;
   CHECK_THROWS(NonFiniteError, "row 1, column 1",
-               certify_matrix<double>(t.view(), view, {}, {0.4, 0.6}, {1, {}}));
+               certify_matrix<double>(t.view(), view, {0.4, 0.6}, {1, {}}));
   m(1, 1) = 0.75;
   OwnedTarget lower;
   lower.row({0}, {1}).row({1}, {1});
   CHECK_THROWS(InputError, "0 where masked",
-               certify_matrix<double>(lower.view(), view, causal(), {0.4, 0.6}, {1, {}}));
+               certify_matrix<double>(lower.view(causal()), view, {0.4, 0.6}, {1, {}}));
 }
 
 TEST(bad_certificate_arguments) {
   const Matrix<double> q = Matrix<double>::Identity(3, 3);
   const OwnedTarget t = diagonal(3), small = diagonal(2);
   const auto with = [&](const OwnedTarget& target, Tolerances tolerances) {
-    certify_logits(target.view(), source_of(q, q, 1.0), {}, tolerances, true, {1, {}});
+    certify_logits(target.view(), source_of(q, q, 1.0), tolerances, with_mass, {1, {}});
   };
   CHECK_THROWS(InputError, "one row for each of the 2", with(small, {0.05, 0.1}));
-  CHECK_THROWS(InputError, "leak", with(t, {0, 0.1}));
-  CHECK_THROWS(InputError, "leak", with(t, {1, 0.1}));
-  CHECK_THROWS(InputError, "leak", with(t, {std::nan(""), 0.1}));
-  CHECK_THROWS(InputError, "distortion", with(t, {0.05, -1}));
+  for_bad_tolerances([&](const Tolerances& bad) { with(t, bad); });
+  const Heads<double> matrix{q.data(), 1, 3, 3, 9, 3};
+  for_bad_tolerances([&](const Tolerances& bad) {
+    certify_matrix<double>(t.view(), matrix, bad, {1, {}});
+  });
+  CHECK_THROWS(InputError, "max_logit must not be given for a matrix",
+               certify_matrix<double>(t.view(), matrix, {0.05, 0.1, 9}, {1, {}}));
+  CHECK_THROWS(InputError, "of the shape of A, 2 x 2; got 3 x 3",
+               certify_matrix<double>(small.view(), matrix, {}, {1, {}}));
+  const OwnedTarget outside = target_out_of_range(3);
+  CHECK_THROWS(TargetError, "column 3 in row 2", with(outside, {}));
+  CHECK_THROWS(TargetError, "column 3 in row 2",
+               certify_matrix<double>(outside.view(), matrix, {}, {1, {}}));
   const auto changed = [&](const auto& change) {
     LogitSource<double> source = source_of(q, q, 1.0);
     change(source);
-    certify_logits(t.view(), source, {}, {0.05, 0.1}, true, {1, {}});
+    certify_logits(t.view(), source, {0.05, 0.1}, with_mass, {1, {}});
   };
   const std::vector<double> numbers(9, 0.0);
   const std::vector<Index> some{0, 2};
@@ -312,7 +326,7 @@ TEST(rows_without_input_errors_beside_rows_with_them) {
   const OwnedTarget t = diagonal(3);
   const auto verdict = [&](const std::vector<double>& q_error, const std::vector<double>& k_error) {
     const auto source = source_of(q, k, 1.0);
-    return certify_logits(t.view(), source, {{q_error, k_error}}, {0.019, 0.1}, false, {1, {}})
+    return certify_logits(t.view(), source, {0.019, 0.1}, {{q_error, k_error}}, {1, {}})
         .verdict[0];
   };
   const std::vector<double> none, large(3, 0.5), few(2, 0.0);
@@ -331,8 +345,8 @@ TEST(logits_that_a_format_cannot_hold) {
     Matrix<double> q = Matrix<double>::Identity(2, 2), k(2, 2);
     k << on, off, off, on;
     const auto source = source_of(q, k, 1.0);
-    const Reading reading{{}, false, NumberFormat::float16()};
-    return certify_logits(t.view(), source, reading, {0.05, 0.1}, true, {1, {}}).verdict[0];
+    const CertifyOptions options{.logit_format = NumberFormat::float16(), .mass = true};
+    return certify_logits(t.view(), source, {0.05, 0.1}, options, {1, {}}).verdict[0];
   };
   CHECK(verdict(60000, 0) == Verdict::holds);
   CHECK(verdict(70000, 0) == Verdict::fails);      // NaN: exp(inf - inf)

@@ -19,6 +19,7 @@ namespace {
 
 constexpr double leak = 0.05;
 const double distortion = std::expm1(0.1);
+const Tolerances tolerances{leak, distortion};
 
 // A state of a fit, scanned.
 struct Scanned {
@@ -31,7 +32,7 @@ struct Scanned {
   Philox random{3};
 
   Scanned(OwnedTarget t, const Mask& m, Index dim, int cap, int threads = 1)
-      : target(std::move(t)), mask(m), required(target.view(), leak, distortion),
+      : target(std::move(t)), mask(m), required(target.view(), tolerances),
         q(required.n(), dim), k(q), lists(required, cap), checks(required.n()) {
     random_start(required, random, 0, q, k);
     scan(0, threads);
@@ -114,8 +115,6 @@ OwnedTarget causal_target(Index n) {
 LearnedOptions options_for(Index dim, std::uint64_t seed = 1) {
   LearnedOptions options;
   options.dim = dim;
-  options.leak = leak;
-  options.distortion = distortion;
   options.seed = seed;
   return options;
 }
@@ -287,7 +286,7 @@ TEST(transposed_lists_hold_every_entry_once_in_order) {
 TEST(regular_targets_are_met) {
   for (const std::uint64_t seed : {1, 2}) {
     const OwnedTarget t = regular_target(256, 4, seed);
-    const LearnedResult r = fit_learned(t.view(), {}, options_for(7, seed), {1, {}});
+    const LearnedResult r = fit_learned(t.view(), tolerances, options_for(7, seed), {1, {}});
     CHECK(r.status == LearnedStatus::Met);
     CHECK(r.failed_rows.empty() && r.worst_deficit <= 0);
     CHECK(rows_outside(t, {}, r) == 0);
@@ -296,7 +295,7 @@ TEST(regular_targets_are_met) {
 
 TEST(masked_targets_are_met) {
   const OwnedTarget t = causal_target(150);
-  const LearnedResult r = fit_learned(t.view(), causal(), options_for(8), {1, {}});
+  const LearnedResult r = fit_learned(t.view(causal()), tolerances, options_for(8), {1, {}});
   CHECK(r.status == LearnedStatus::Met);
   CHECK(rows_outside(t, causal(), r) == 0);
 }
@@ -305,17 +304,17 @@ TEST(threads_change_no_bit) {
   const OwnedTarget t = regular_target(700, 3, 4);
   LearnedOptions options = options_for(5);
   options.max_steps = 150;
-  const LearnedResult one = fit_learned(t.view(), {}, options, {1, {}});
+  const LearnedResult one = fit_learned(t.view(), tolerances, options, {1, {}});
   for (const int threads : {2, 3}) {
-    check_same(one, fit_learned(t.view(), {}, options, {threads, {}}));
+    check_same(one, fit_learned(t.view(), tolerances, options, {threads, {}}));
   }
   options.seed = 9;
-  CHECK((fit_learned(t.view(), {}, options, {1, {}}).q != one.q));
+  CHECK((fit_learned(t.view(), tolerances, options, {1, {}}).q != one.q));
   // So many tokens that the first scans look at some columns only.
   const OwnedTarget large = regular_target(2500, 2, 4);
   options.max_steps = 6;
-  check_same(fit_learned(large.view(), {}, options, {1, {}}),
-             fit_learned(large.view(), {}, options, {3, {}}));
+  check_same(fit_learned(large.view(), tolerances, options, {1, {}}),
+             fit_learned(large.view(), tolerances, options, {3, {}}));
 }
 
 TEST(edges) {
@@ -329,7 +328,7 @@ TEST(edges) {
       for (Index i = 0; i < n; ++i) all.row(columns, weights);
       LearnedOptions options = options_for(dim);
       options.max_steps = 2000;
-      const LearnedResult r = fit_learned(all.view(), {}, options, {2, {}});
+      const LearnedResult r = fit_learned(all.view(), tolerances, options, {2, {}});
       CHECK_THAT(r.status == LearnedStatus::Met, n, " ", dim);
       CHECK(r.q.rows() == n && r.q.cols() == dim && r.k.rows() == n);
     }
@@ -341,39 +340,41 @@ TEST(edges) {
   Mask mask;
   mask.sparse_offsets = offsets.data();
   mask.sparse_columns = columns.data();
-  const LearnedResult r = fit_learned(gaps.view(), mask, options_for(3), {1, {}});
+  const LearnedResult r = fit_learned(gaps.view(mask), tolerances, options_for(3), {1, {}});
   CHECK(r.status == LearnedStatus::Met);
   CHECK(r.q.allFinite() && r.k.allFinite());
   const OwnedTarget nothing;
-  CHECK(fit_learned(nothing.view(), {}, options_for(3), {1, {}}).status == LearnedStatus::Met);
+  const LearnedResult none = fit_learned(nothing.view(), tolerances, options_for(3), {1, {}});
+  CHECK(none.status == LearnedStatus::Met);
 }
 
 TEST(starts) {
   const OwnedTarget t = regular_target(200, 3, 8);
   LearnedOptions options = options_for(6);
-  const LearnedResult met = fit_learned(t.view(), {}, options, {1, {}});
+  const LearnedResult met = fit_learned(t.view(), tolerances, options, {1, {}});
   CHECK(met.status == LearnedStatus::Met);
   options.init_q = heads_of(met.q);
   options.init_k = heads_of(met.k);
-  const LearnedResult again = fit_learned(t.view(), {}, options, {1, {}});
+  const LearnedResult again = fit_learned(t.view(), tolerances, options, {1, {}});
   CHECK(again.steps == 0 && again.scans == 1 && again.q == met.q && again.k == met.k);
 
   options.dim = 7;  // one coordinate more
-  const LearnedResult wider = fit_learned(t.view(), {}, options, {1, {}});
+  const LearnedResult wider = fit_learned(t.view(), tolerances, options, {1, {}});
   CHECK(wider.status == LearnedStatus::Met && wider.starts == 1 && wider.quenches == 1);
   CHECK_THAT(wider.steps <= warm_steps, wider.steps);
   options.dim = 5;
   CHECK_THROWS(InputError, "a start must have 200 rows and 1 to 5 columns",
-               fit_learned(t.view(), {}, options, {1, {}}));
+               fit_learned(t.view(), tolerances, options, {1, {}}));
   options.init_k.reset();
-  CHECK_THROWS(InputError, "both queries and keys", fit_learned(t.view(), {}, options, {1, {}}));
+  CHECK_THROWS(InputError, "both queries and keys",
+               fit_learned(t.view(), tolerances, options, {1, {}}));
 }
 
 TEST(norms_are_bounded) {
   const OwnedTarget t = regular_target(200, 3, 8);
   LearnedOptions options = options_for(9);
   options.max_norm = 120;
-  const LearnedResult r = fit_learned(t.view(), {}, options, {1, {}});
+  const LearnedResult r = fit_learned(t.view(), tolerances, options, {1, {}});
   const float product = r.q.rowwise().norm().maxCoeff() * r.k.rowwise().norm().maxCoeff();
   CHECK_THAT(product <= 120, product);
   CHECK(r.status == LearnedStatus::Met);
@@ -383,7 +384,7 @@ TEST(limits_stop_the_fit) {
   const OwnedTarget t = regular_target(300, 4, 1);
   LearnedOptions options = options_for(2);  // too small
   options.max_steps = 40;
-  LearnedResult r = fit_learned(t.view(), {}, options, {1, {}});
+  LearnedResult r = fit_learned(t.view(), tolerances, options, {1, {}});
   CHECK(r.status == LearnedStatus::StepLimit && r.steps == 40);
   CHECK(!r.failed_rows.empty() && r.worst_deficit > 0);
   CHECK(static_cast<Index>(r.failed_rows.size()) == rows_outside(t, {}, r));
@@ -391,7 +392,7 @@ TEST(limits_stop_the_fit) {
   options = options_for(2);
   options.time_limit = 0.05;
   const auto begin = std::chrono::steady_clock::now();
-  r = fit_learned(t.view(), {}, options, {1, {}});
+  r = fit_learned(t.view(), tolerances, options, {1, {}});
   CHECK(r.status == LearnedStatus::TimeLimit);
   CHECK(std::chrono::steady_clock::now() - begin < std::chrono::seconds(2));
 
@@ -401,7 +402,7 @@ TEST(limits_stop_the_fit) {
     CHECK(scan.rows_left > 0 && scan.worst_deficit > 0);
     return ++calls < 5;
   };
-  r = fit_learned(t.view(), {}, options, {2, {}});
+  r = fit_learned(t.view(), tolerances, options, {2, {}});
   CHECK(r.status == LearnedStatus::Stopped && calls == 5 && r.scans == 5);
 }
 
@@ -409,7 +410,8 @@ TEST(a_poll_interrupts) {
   const OwnedTarget t = regular_target(300, 4, 1);
   for (const int threads : {1, 2}) {
     Run run{threads, [] { throw Interrupted(); }};
-    CHECK_THROWS(Interrupted, "interrupted", fit_learned(t.view(), {}, options_for(2), run));
+    CHECK_THROWS(Interrupted, "interrupted",
+                 fit_learned(t.view(), tolerances, options_for(2), run));
   }
 }
 
@@ -436,12 +438,51 @@ TEST(pool_runs_every_task_once) {
 
 TEST(impossible_options) {
   const OwnedTarget t = regular_target(20, 2, 1);
-  LearnedOptions options = options_for(0);
-  CHECK_THROWS(InputError, "dim must be positive", fit_learned(t.view(), {}, options, {1, {}}));
-  options = options_for(2);
-  options.leak = 1;
-  CHECK_THROWS(InputError, "leak", fit_learned(t.view(), {}, options, {1, {}}));
-  options = options_for(2);
-  options.distortion = 0;
-  CHECK_THROWS(InputError, "distortion", fit_learned(t.view(), {}, options, {1, {}}));
+  const auto fit = [&](const auto& change) {
+    LearnedOptions options = options_for(2);
+    change(options);
+    fit_learned(t.view(), tolerances, options, {1, {}});
+  };
+  using Options = LearnedOptions;
+  const double nan = std::nan("");
+  const Storage no_unit{NumberFormat::bfloat16(), 0};
+  CHECK_THROWS(InputError, "dim must be positive", fit([](Options& o) { o.dim = 0; }));
+  CHECK_THROWS(InputError, "first_hold must be", fit([](Options& o) { o.first_hold = 0; }));
+  CHECK_THROWS(InputError, "max_steps must be", fit([](Options& o) { o.max_steps = -1; }));
+  CHECK_THROWS(InputError, "time_limit must be", fit([&](Options& o) { o.time_limit = nan; }));
+  CHECK_THROWS(InputError, "max_norm must not", fit([](Options& o) { o.max_norm = -1; }));
+  CHECK_THROWS(InputError, "query_unit must be", fit([&](Options& o) { o.storage = no_unit; }));
+}
+
+TEST(every_entry_checks_its_tolerances_and_its_target) {
+  const OwnedTarget t = regular_target(20, 2, 1), outside = target_out_of_range(20);
+  const Matrix<float> x = Matrix<float>::Constant(20, 3, 0.5f), few = x.topRows(19);
+  const GivenHead head{heads_of(x), heads_of(x)};
+  const Storage storage{NumberFormat::bfloat16()};
+  const auto each = [&](const OwnedTarget& target, const Tolerances& asked, const auto& check) {
+    const Run run{1, {}};
+    check([&] { fit_learned(target.view(), asked, options_for(2), run); });
+    check([&] { round_queries(target.view(), asked, head, storage, run); });
+    check([&] { feasibility_loss(target.view(), asked, head, run); });
+  };
+  for (int entry = 0; entry < 3; ++entry) {
+    for_bad_tolerances([&](const Tolerances& bad) {
+      int at = 0;
+      each(t, bad, [&](const auto& call) {
+        if (at++ == entry) call();
+      });
+    });
+  }
+  each(t, {0.05, 0}, [](const auto& call) {
+    CHECK_THROWS(InputError, "distortion must be positive to learn", call());
+  });
+  each(outside, {}, [](const auto& call) {
+    CHECK_THROWS(TargetError, "column 20 in row 19", call());
+  });
+  for (const GivenHead& bad : {GivenHead{heads_of(few), heads_of(x)},
+                               GivenHead{heads_of(x), heads_of(few)}}) {
+    CHECK_THROWS(InputError, "20 rows",
+                 round_queries(t.view(), tolerances, bad, storage, {1, {}}));
+    CHECK_THROWS(InputError, "20 rows", feasibility_loss(t.view(), tolerances, bad, {1, {}}));
+  }
 }

@@ -3,6 +3,7 @@
 
 #include "check.hpp"
 #include "headfit/base/best_few.hpp"
+#include "headfit/logits/check_mask.hpp"
 #include "headfit/logits/stream.hpp"
 #include "problem.hpp"
 
@@ -255,4 +256,39 @@ TEST(best_few) {
       for (std::size_t i = 0; i < found.size(); ++i) CHECK(found[i].col == all[i].col);
     }
   }
+}
+
+TEST(masks_that_do_not_fit_are_refused) {
+  const auto refused = [](const Mask& mask, const char* part) {
+    CHECK_THROWS(InputError, part, check_mask(mask, 2, 3, 4));
+  };
+  Mask window;
+  window.left = -1;
+  refused(window, "must not be negative");
+  const std::vector<Index> long_keys{4, 5}, negative{0, -1}, good_keys{0, 4};
+  Mask lengths;
+  lengths.key_lengths = long_keys.data();
+  refused(lengths, "key_lengths must lie in 0 ... 4; got 5");
+  lengths.key_lengths = negative.data();
+  refused(lengths, "got -1");
+  lengths.key_lengths = good_keys.data();
+  check_mask(lengths, 2, 3, 4);
+
+  const std::vector<Offset> offsets{0, 2, 2, 3}, late{1, 2, 2, 3}, backward{0, 1000000, 2, 3};
+  const std::vector<Column> columns{1, 3, 0}, unsorted{3, 1, 0}, twice{1, 1, 0}, beyond{1, 4, 0},
+      below{-1, 3, 0};
+  Mask sparse;
+  sparse.sparse_offsets = offsets.data();
+  refused(sparse, "must have columns");
+  sparse.sparse_columns = columns.data();
+  check_mask(sparse, 2, 3, 4);
+  for (const auto& bad : {unsorted, twice, beyond, below}) {
+    sparse.sparse_columns = bad.data();
+    refused(sparse, "sorted columns in 0 ... 3; row 0");
+  }
+  sparse.sparse_columns = columns.data();
+  sparse.sparse_offsets = late.data();
+  refused(sparse, "start at 0");
+  sparse.sparse_offsets = backward.data();
+  refused(sparse, "decreasing row offsets at row 1");
 }

@@ -44,7 +44,7 @@ TEST(random_regular_refuses) {
 TEST(valid_targets) {
   OwnedTarget t;
   t.row({0, 2}, {0.25, 0.75}).row({2}, {1}).row({1, 2}, {0.5, 0.5});
-  const TargetSummary s = validate_target(t.view(), {}, 1e-9, {});
+  const TargetSummary s = validate_target(t.view(), 1e-9, {});
   CHECK(s.nonzeros == 5);
   CHECK(s.per_row == 2);
   CHECK(s.per_column == 3);
@@ -65,7 +65,7 @@ TEST(threads_find_the_same_in_large_targets) {
     }
   }
   for (const int threads : {1, 2, 3, 0}) {
-    const TargetSummary s = validate_target(t.view(), {}, 1e-9, {threads, {}, nullptr});
+    const TargetSummary s = validate_target(t.view(), 1e-9, {threads, {}, nullptr});
     CHECK(s.nonzeros == t.view().nonzeros());
     CHECK(s.per_row == 7);
     CHECK(s.per_column == n - n / 5 - 1);
@@ -75,14 +75,14 @@ TEST(threads_find_the_same_in_large_targets) {
   t.weights[static_cast<std::size_t>(t.offsets[19000])] = -1;
   for (const int threads : {1, 2, 3, 0}) {
     const Run run{threads, {}, nullptr};
-    CHECK_THROWS(TargetError, "row 15000 sums to", validate_target(t.view(), {}, 1e-9, run));
+    CHECK_THROWS(TargetError, "row 15000 sums to", validate_target(t.view(), 1e-9, run));
   }
 }
 
 namespace {
 
 void rejected(const OwnedTarget& t, const char* part, const Mask& mask = {}) {
-  CHECK_THROWS(TargetError, part, validate_target(t.view(), mask, 1e-6, {}));
+  CHECK_THROWS(TargetError, part, validate_target(t.view(mask), 1e-6, {}));
 }
 
 }  // namespace
@@ -115,7 +115,7 @@ TEST(masks_of_targets) {
   causal.right = 0;
   OwnedTarget lower;
   lower.row({0}, {1}).row({0, 1}, {0.5, 0.5});
-  CHECK(validate_target(lower.view(), causal, 1e-6, {}).per_column == 2);
+  CHECK(validate_target(lower.view(causal), 1e-6, {}).per_column == 2);
   OwnedTarget upper;
   upper.row({1}, {1}).row({0}, {1});
   rejected(upper, "masked position, row 0, column 1", causal);
@@ -128,5 +128,54 @@ TEST(masks_of_targets) {
   Mask closed;
   closed.dense = dense;
   closed.dense_head = 9, closed.dense_row = 3, closed.dense_col = 1;
-  CHECK(validate_target(hole.view(), closed, 1e-6, {}).nonzeros == 2);
+  CHECK(validate_target(hole.view(closed), 1e-6, {}).nonzeros == 2);
+}
+
+TEST(tolerances_are_checked_in_one_place) {
+  for_bad_tolerances([](const Tolerances& bad) { bad.check(); });
+  Tolerances{}.check();
+  Tolerances{1e-300, 0, 1e-300}.check();
+  CHECK(!Tolerances{}.limits_logits());
+  CHECK((Tolerances{0.05, 0.1, 7}.limits_logits()));
+  // The value is shown in as many digits as it takes to see what is wrong with it.
+  CHECK_THROWS(InputError, "got -1e-09", (Tolerances{-1e-9, 0.1}.check()));
+  CHECK_THROWS(InputError, "got 1.0000000000000002", (Tolerances{1 + 0x1p-52, 0.1}.check()));
+}
+
+TEST(entries_are_checked_without_asking_for_sums) {
+  // Rows may sum to anything, and an empty one asks for nothing.
+  OwnedTarget loose;
+  loose.row({0, 2}, {3, 0.5}).row({}, {}).row({1}, {1e-9});
+  for (const int threads : {1, 3}) check_entries(loose.view(), {threads, {}});
+  const auto refused = [](const OwnedTarget& t, const char* part, const Mask& mask = {}) {
+    CHECK_THROWS(TargetError, part, check_entries(t.view(mask), {}));
+  };
+  const auto with = [](std::vector<Column> c, std::vector<double> w) {
+    return OwnedTarget().row({0}, {1}).row(std::move(c), std::move(w)).row({2}, {1});
+  };
+  refused(with({0, 3}, {0.5, 0.5}), "column 3 in row 1");
+  refused(with({-1, 0}, {0.5, 0.5}), "column -1 in row 1");
+  refused(with({1, 0}, {0.5, 0.5}), "row 1 does not, at column 0");
+  refused(with({0, 1}, {1, 0}), "got 0 at row 1, column 1");
+  refused(with({0, 1}, {1, std::nan("")}), "nan at row 1, column 1");
+  Mask causal;
+  causal.right = 0;
+  refused(with({0, 2}, {0.5, 0.5}), "masked position, row 1, column 2", causal);
+  OwnedTarget backward = with({1}, {1});
+  backward.offsets = {0, 2, 1, 3};
+  refused(backward, "decreasing row offsets at row 1");
+  CHECK_THROWS(TargetError, "row offsets", check_entries(Target{}, {}));
+  OwnedTarget bare = with({1}, {1});
+  Target missing = bare.view();
+  missing.columns = nullptr;
+  CHECK_THROWS(TargetError, "columns and weights", check_entries(missing, {}));
+  // The first offending row is named, whatever the number of threads.
+  const Index n = 60000;
+  OwnedTarget large;
+  for (Index i = 0; i < n; ++i) large.row({0, 1, 2, 3}, {0.25, 0.25, 0.25, 0.25});
+  large.weights[4 * 31000] = -1;
+  large.weights[4 * 59000] = -1;
+  for (const int threads : {1, 2, 3}) {
+    CHECK_THROWS(TargetError, "-1 at row 31000", check_entries(large.view(), {threads, {}}));
+  }
 }

@@ -87,7 +87,7 @@ TEST(target_logits_of_theory) {
   OwnedTarget t;
   t.row({0, 1}, {0.25, 0.75}).row({}, {}).row({2}, {1});
   std::vector<double> b(3);
-  target_logits(t.view(), 0.05, 0.25, b);
+  target_logits(t.view(), {0.05, 0.25}, b, {1, {}});
   const double tau = std::log(20.0) + std::log(1.25);
   CHECK(std::abs(b[0] - tau) < 1e-12);
   CHECK(std::abs(b[1] - (tau + std::log(3.0))) < 1e-12);
@@ -100,11 +100,11 @@ void check_projection(Sketch kind, Index d) {
   OwnedTarget t = regular_target(n, 3, 4);
   t.row({}, {});
   std::vector<double> b(t.weights.size());
-  target_logits(t.view(), 0.05, 0.1, b);
+  target_logits(t.view(), {0.05, 0.1}, b, {1, {}});
   // Rows that are apart, and not where vectors are aligned.
   Matrix<T> q_wide = Matrix<T>::Constant(n + 1, d + 3, 7), k_wide = q_wide;
   auto q = q_wide.middleCols(1, d), k = k_wide.middleCols(1, d);
-  project_identity<T>(t.view(), 0.05, 0.1, kind, 9, 2.5, q, k, {1, {}});
+  project_identity<T>(t.view(), {0.05, 0.1}, {kind, 9, 2.5}, q, k, {1, {}});
   for (const auto& wide : {q_wide, k_wide}) {
     CHECK((wide.leftCols(1).array() == 7).all() && (wide.rightCols(2).array() == 7).all());
   }
@@ -125,7 +125,7 @@ void check_projection(Sketch kind, Index d) {
   }
   for (const int threads : {2, 3}) {
     Matrix<T> q2(n + 1, d), k2(n + 1, d);
-    project_identity<T>(t.view(), 0.05, 0.1, kind, 9, 2.5, q2, k2, {threads, {}});
+    project_identity<T>(t.view(), {0.05, 0.1}, {kind, 9, 2.5}, q2, k2, {threads, {}});
     CHECK(q2 == q);
     CHECK(k2 == k);
   }
@@ -137,6 +137,34 @@ void check_projections() {
   for (const Sketch kind : {Sketch::gaussian, Sketch::rademacher}) {
     for (const Index d : {1, 7, 40, 129, 513, 2049, 40000}) check_projection<T>(kind, d);
   }
+}
+
+TEST(bad_projection_arguments) {
+  const OwnedTarget t = regular_target(20, 3, 4);
+  Matrix<float> q(20, 8), k(20, 8), small(19, 8), narrow(20, 7), none(20, 0);
+  std::vector<double> b(t.weights.size());
+  const auto project = [&](const OwnedTarget& target, const Tolerances& tolerances,
+                           const ProjectionOptions& options) {
+    project_identity<float>(target.view(), tolerances, options, q, k, {1, {}});
+  };
+  for_bad_tolerances([&](const Tolerances& bad) { project(t, bad, {}); });
+  for_bad_tolerances([&](const Tolerances& bad) { target_logits(t.view(), bad, b, {1, {}}); });
+  const double nan = std::nan(""), inf = std::numeric_limits<double>::infinity();
+  for (const double scale : {0.0, nan, inf}) {
+    CHECK_THROWS(InputError, "scale must be finite and nonzero", project(t, {}, {.scale = scale}));
+  }
+  const std::string shapes = "Q and K must have one row for each of the 20 rows of A";
+  for (auto* bad : {&small, &narrow, &none}) {
+    CHECK_THROWS(InputError, shapes,
+                 project_identity<float>(t.view(), {}, {}, *bad, k, {1, {}}));
+    CHECK_THROWS(InputError, shapes,
+                 project_identity<float>(t.view(), {}, {}, q, *bad, {1, {}}));
+  }
+  CHECK_THROWS(InputError, shapes, project_identity<float>(t.view(), {}, {}, none, none, {1, {}}));
+  CHECK_THROWS(TargetError, "column 20 in row 19", project(target_out_of_range(20), {}, {}));
+  b.pop_back();
+  CHECK_THROWS(InputError, "a place for each of the 60 nonzeros",
+               target_logits(t.view(), {}, b, {1, {}}));
 }
 
 TEST(projection_float) { check_projections<float>(); }

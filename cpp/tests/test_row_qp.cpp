@@ -8,6 +8,7 @@
 #include <new>
 
 #include "check.hpp"
+#include "headfit/max_margin/face_reports.hpp"
 #include "headfit/max_margin/max_margin.hpp"
 #include "headfit/row_qp/cutting_planes.hpp"
 #include "headfit/row_qp/face_witness.hpp"
@@ -327,11 +328,11 @@ TEST(the_driver_agrees_with_single_rows) {
   Keys keys = random_keys(n, d, 9);
   const OwnedTarget target = regular_target(n, 3, 4);
   for (const RowForm form : both_forms) {
-    MaxMarginTask task;
-    task.form = form;
+    MaxMarginOptions options;
+    options.form = form;
     const MatrixView<double> view(keys.data.data(), n, d, RowStride(d));
-    const MaxMarginRows rows = max_margin_queries(target.view(), view, {}, task, {1, {}});
-    const MaxMarginRows more = max_margin_queries(target.view(), view, {}, task, {3, {}});
+    const MaxMarginRows rows = max_margin_queries(target.view(), view, {}, options, {1, {}});
+    const MaxMarginRows more = max_margin_queries(target.view(), view, {}, options, {3, {}});
     CHECK(rows.q == more.q && rows.status == more.status && rows.scans == more.scans);
     RowSolver solver;
     std::vector<Violator> buffer;
@@ -346,9 +347,42 @@ TEST(the_driver_agrees_with_single_rows) {
       CHECK_THAT(std::abs(rows.norm[i] / solver.norm() - 1) < 1e-9, "row ", i);
     }
   }
-  CHECK_THROWS(InputError, "one row for each of the 210 rows",
-               max_margin_queries(target.view(), {keys.data.data(), n - 1, d, RowStride(d)}, {},
-                                  MaxMarginTask{}, {1, {}}));
+}
+
+TEST(bad_max_margin_arguments) {
+  const Index n = 210, d = 20;
+  Keys keys = random_keys(n, d, 9);
+  const OwnedTarget target = regular_target(n, 3, 4);
+  const MatrixView<double> view(keys.data.data(), n, d, RowStride(d));
+  const MatrixView<double> few(keys.data.data(), n - 1, d, RowStride(d));
+  const MatrixView<double> flat(keys.data.data(), n, 0, RowStride(d));
+  const Run run{1, {}};
+  const std::vector<Index> first{0}, beyond{n}, negative{-1};
+  for (const auto& bad : {few, flat}) {
+    const std::string reason = "one row for each of the 210 rows of A and at least one column";
+    CHECK_THROWS(InputError, reason, max_margin_queries(target.view(), bad, {}, {}, run));
+    CHECK_THROWS(InputError, reason, face_reports(target.view(), bad, first, run));
+  }
+  for_bad_tolerances([&](const Tolerances& bad) {
+    max_margin_queries(target.view(), view, bad, {}, run);
+  });
+  CHECK_THROWS(InputError, "max_logit must be infinite here",
+               max_margin_queries(target.view(), view, {0.05, 0.1, 30}, {}, run));
+  for (const double max_norm : {0.0, -1.0, std::nan("")}) {
+    MaxMarginOptions options;
+    options.rows.max_norm = max_norm;
+    CHECK_THROWS(InputError, "max_norm must be positive",
+                 max_margin_queries(target.view(), view, {}, options, run));
+  }
+  const OwnedTarget outside = target_out_of_range(n);
+  CHECK_THROWS(TargetError, "column 210 in row 209",
+               max_margin_queries(outside.view(), view, {}, {}, run));
+  CHECK_THROWS(TargetError, "column 210 in row 209",
+               face_reports(outside.view(), view, first, run));
+  for (const auto& rows : {beyond, negative}) {
+    CHECK_THROWS(InputError, "rows must be rows of A that are not empty",
+                 face_reports(target.view(), view, rows, run));
+  }
 }
 
 template <class T>

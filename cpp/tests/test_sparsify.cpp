@@ -169,6 +169,21 @@ TEST(arguments_are_checked) {
                sparsify_logits(Problem<float>(2, 1, 3, 3, 1, numbers).source(), {1}, run));
 }
 
+TEST(compressed_rows_are_checked_before_they_are_read) {
+  const std::vector<Offset> offsets{0, 1, 2}, backward{0, 1000000, 2}, late{1, 1, 2};
+  const std::vector<Column> columns{0, 1}, beyond{0, 2}, below{0, -1};
+  const std::vector<double> weights{1, 1};
+  const auto sparsify = [&](const std::vector<Offset>& o, const std::vector<Column>& c) {
+    const CompressedRows rows{2, 2, o.data(), c.data(), weights.data()};
+    return sparsify_compressed(rows, Mask{}, {.per_row = 1}, {1, {}});
+  };
+  CHECK(sparsify(offsets, columns).columns == columns);
+  CHECK_THROWS(InputError, "decreasing row offsets at row 1", sparsify(backward, columns));
+  CHECK_THROWS(InputError, "start at 0", sparsify(late, columns));
+  CHECK_THROWS(InputError, "column 2 in row 1", sparsify(offsets, beyond));
+  CHECK_THROWS(InputError, "column -1 in row 1", sparsify(offsets, below));
+}
+
 TEST(an_interruption_stops_the_scan) {
   Numbers numbers(3);
   const Problem<float> p(1, 1, 6000, 6000, 64, numbers);

@@ -14,27 +14,36 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from headfit import bounds, errors, patterns
-from headfit._attention.attention import (
-    Attention,
-    AttentionStats,
+from headfit._attention.attention import Attention
+from headfit._attention.describe import HeadTable, describe
+from headfit._attention.functions import (
     attention_apply,
     attention_logits,
     attention_matrix,
     attention_stats,
     attention_topk,
 )
-from headfit._attention.describe import HeadTable, describe
-from headfit._attention.module import SelfAttention, random_rotation
+from headfit._attention.module import SelfAttention
+from headfit._attention.random_rotation import random_rotation
 from headfit._attention.sparsify import Sparsified, sparsify
+from headfit._attention.stats import AttentionStats
 from headfit._base.configuration import Config, config
+from headfit._base.tolerances import Tolerances
 from headfit._base.version import VERSION as __version__
 from headfit._fit.fit import fit
+from headfit._fit.head import Head
 from headfit._fit.key_table import KeyTable
+from headfit._fit.learned import Learned
+from headfit._fit.max_margin import MaxMargin
+from headfit._fit.method import Method
+from headfit._fit.problem import Problem
+from headfit._fit.projection import Projection
 from headfit._fit.projection import project_attention as project
-from headfit._fit.result import Fit, Search, Trial, load_fit
-from headfit._fit.safetensors_file import load_safetensors, save_safetensors
+from headfit._fit.result import Fit, Search, Trial
+from headfit._fit.storage import load
 from headfit._shrink.result import ShrinkResult, TvCurve
 from headfit._shrink.shrink import shrink
+from headfit._shrink.shrink_to_pattern import shrink_to_pattern
 from headfit._soft.compare import SoftComparison
 from headfit._soft.compare import compare as compare_attention
 from headfit._soft.descent import svd_head
@@ -66,12 +75,18 @@ __all__ = [
     "FarkasWitness",
     "FileError",
     "Fit",
+    "Head",
     "HeadTable",
     "HeadfitError",
     "InputError",
     "KeyTable",
+    "Learned",
+    "MaxMargin",
+    "Method",
     "MissingFileError",
     "NonFiniteError",
+    "Problem",
+    "Projection",
     "Search",
     "SelfAttention",
     "ShrinkResult",
@@ -80,6 +95,7 @@ __all__ = [
     "Sparsified",
     "Target",
     "TargetError",
+    "Tolerances",
     "Trial",
     "TvCurve",
     "__version__",
@@ -97,22 +113,21 @@ __all__ = [
     "errors",
     "fit",
     "fit_soft",
-    "load_fit",
+    "load",
     "load_matrix",
-    "load_safetensors",
     "patterns",
     "plot",
     "project",
     "random_rotation",
-    "save_safetensors",
     "shrink",
+    "shrink_to_pattern",
     "sparsify",
     "svd_head",
 ]
 
 
 def __getattr__(name: str) -> Any:
-    # Matplotlib and PyTorch are imported only when somebody uses them.
+    # Matplotlib and PyTorch are imported only when they are first used.
     if name in ("plot", "torch"):
         return import_module(f"headfit.{name}")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,4 +1,4 @@
-"""The C++ core, in the build that suits this CPU: the module becomes that build."""
+"""The C++ core: importing this module gives the build of the core that suits this CPU."""
 
 import sys
 from importlib import import_module
@@ -8,7 +8,9 @@ from headfit._base import cpu_level
 try:
     _level = cpu_level.choose()
 except ImportError as error:
-    if cpu_level.is_command():  # whose bad input is one line and status 2, a variable's too
+    # The command line reports all bad input, also in environment variables, in one line on stderr
+    # and with status 2.
+    if cpu_level.is_command():
         print(f"headfit: {error}", file=sys.stderr)
         sys.exit(2)
     raise

@@ -6,21 +6,21 @@ from typing import Any, Literal, TypeAlias, type_check_only
 import numpy as np
 from numpy.typing import NDArray
 
-# float32 or float64, one of them in a call. Q, K, V, bias and a matrix that is read may be in 16
-# bits, or in float32 beside float64.
+# float32 or float64, the same for all arrays of a call. Arrays that are only read (Q, K, V, bias,
+# a matrix) may also be in 16 bits, or in float32 beside others in float64.
 _Floats: TypeAlias = NDArray[Any]
 _Float64: TypeAlias = NDArray[np.float64]
 _Offsets: TypeAlias = NDArray[np.int64]
 _Columns: TypeAlias = NDArray[np.int32]
 _Bools: TypeAlias = NDArray[np.bool_]
 
-# How this build was made: "level", "compiler", "flags" and "eigen".
+# Facts about this build, under the keys "level", "compiler", "flags" and "eigen".
 build: dict[str, str]
 
 @type_check_only
 class _Pybind11Type(type): ...
 
-# A context in which this thread rounds to nearest and keeps subnormal numbers.
+# A context manager: within it, this thread rounds to nearest and keeps subnormal numbers.
 class StandardArithmetic(metaclass=_Pybind11Type):
     def __init__(self) -> None: ...
     def __enter__(self) -> None: ...
@@ -38,20 +38,50 @@ class Mask(metaclass=_Pybind11Type):
         key_lengths: NDArray[np.int64] | None = None,
     ) -> None: ...
 
-class Logits(metaclass=_Pybind11Type):
+class LogitOptions(metaclass=_Pybind11Type):
     def __init__(
         self,
-        q: _Floats,
-        k: _Floats,
-        group: int,
-        scale: float,
-        softcap: float,
-        mask: Mask,
+        *,
+        group: int = 1,
+        scale: float = 1.0,
+        softcap: float = 0.0,
+        mask: Mask | None = None,
         bias: _Floats | None = None,
-        rows: NDArray[np.int64] | None = None,
         rotary: _Floats | None = None,
         rotary_halves: bool = False,
     ) -> None: ...
+
+# Checked when it is made. Some of its rows, by `of_rows`, share all else.
+class Logits(metaclass=_Pybind11Type):
+    def __init__(self, q: _Floats, k: _Floats, options: LogitOptions = ...) -> None: ...
+    def of_rows(self, rows: NDArray[np.int64] | None) -> Logits: ...
+
+# How far a head may be from its target; the defaults are those of the package.
+class Tolerances(metaclass=_Pybind11Type):
+    def __init__(
+        self, leak: float = 0.05, distortion: float = 0.1, max_logit: float = ...
+    ) -> None: ...
+    @property
+    def leak(self) -> float: ...
+    @property
+    def distortion(self) -> float: ...
+    @property
+    def max_logit(self) -> float: ...
+
+# The arrays of a target, which it keeps, and its mask. `validate_target` checks it; every other
+# function checks again what it reads, since arrays may be changed.
+class Target(metaclass=_Pybind11Type):
+    def __init__(
+        self, offsets: _Offsets, columns: _Columns, weights: _Float64, mask: Mask | None = None
+    ) -> None: ...
+    @property
+    def offsets(self) -> _Offsets: ...
+    @property
+    def columns(self) -> _Columns: ...
+    @property
+    def weights(self) -> _Float64: ...
+    @property
+    def mask(self) -> Mask: ...
 
 def attention_logits(logits: Logits, out: _Floats, threads: int) -> None: ...
 def attention_matrix(logits: Logits, out: _Floats, is_fresh: bool, threads: int) -> None: ...
@@ -63,28 +93,24 @@ def attention_stats(
     logits: Logits, shares: _Float64, threads: int
 ) -> tuple[_Float64, _Float64, _Float64, _Offsets]: ...
 def random_regular(n: int, k: int, seed: int) -> _Columns: ...
+
+# (most nonzeros in a row, most nonzeros in a column, largest ratio within a row)
 def validate_target(
-    offsets: _Offsets,
-    columns: _Columns,
-    weights: _Float64,
-    mask: Mask,
-    sum_tolerance: float,
-    threads: int,
+    target: Target, sum_tolerance: float, threads: int
 ) -> tuple[int, int, float]: ...
 def limit_calls(seconds: float | None) -> None: ...
 def fill_sketch(g: _Floats, kind: str, seed: int, threads: int) -> None: ...
-def target_logits(
-    offsets: _Offsets, columns: _Columns, weights: _Float64, leak: float, distortion: float
-) -> _Float64: ...
+
+class ProjectionOptions(metaclass=_Pybind11Type):
+    def __init__(
+        self, *, sketch: str = "rademacher", seed: int = 0, scale: float = 1.0
+    ) -> None: ...
+
+def target_logits(target: Target, tolerances: Tolerances) -> _Float64: ...
 def project_identity(
-    offsets: _Offsets,
-    columns: _Columns,
-    weights: _Float64,
-    leak: float,
-    distortion: float,
-    kind: str,
-    seed: int,
-    scale: float,
+    target: Target,
+    tolerances: Tolerances,
+    options: ProjectionOptions,
     q: _Floats,
     k: _Floats,
     threads: int,
@@ -99,72 +125,56 @@ _Witness: TypeAlias = tuple[int, list[tuple[_Kind, int, float]], float, float, f
 _Combination: TypeAlias = list[tuple[int, float]]
 _FaceReport: TypeAlias = tuple[_Verdict, float, _Combination, _Combination, float, float, float]
 
+class MaxMarginOptions(metaclass=_Pybind11Type):
+    def __init__(self, *, equality: bool = False, max_norm: float = ...) -> None: ...
+
+# (queries, status of each row, norm of each row, witnesses, scans)
 def max_margin_queries(
-    offsets: _Offsets,
-    columns: _Columns,
-    weights: _Float64,
+    target: Target,
     keys: _Float64,
-    mask: Mask,
-    leak: float,
-    distortion: float,
-    equality: bool,
-    max_norm: float,
+    tolerances: Tolerances,
+    options: MaxMarginOptions,
     threads: int,
 ) -> tuple[_Float64, list[_RowStatus], _Float64, list[_Witness], int]: ...
 def face_reports(
-    offsets: _Offsets,
-    columns: _Columns,
-    weights: _Float64,
-    keys: _Float64,
-    mask: Mask,
-    rows: NDArray[np.int64],
-    threads: int,
+    target: Target, keys: _Float64, rows: NDArray[np.int64], threads: int
 ) -> list[_FaceReport]: ...
+
+# The number format that a head is stored in: it holds Q / query_unit and K.
+class Storage(metaclass=_Pybind11Type):
+    def __init__(self, format: str, query_unit: float = 1.0) -> None: ...
+
+class LearnedOptions(metaclass=_Pybind11Type):
+    def __init__(
+        self,
+        *,
+        dim: int,
+        seed: int = 0,
+        first_hold: int = 300,
+        max_steps: int = 60000,
+        time_limit: float = ...,
+        max_norm: float = 0.0,
+        storage: Storage | None = None,
+        start: tuple[NDArray[np.float32], NDArray[np.float32]] | None = None,
+        progress: Callable[[int, int, float], bool] | None = None,
+    ) -> None: ...
+
 def fit_learned(
-    offsets: _Offsets,
-    columns: _Columns,
-    weights: _Float64,
-    mask: Mask,
-    dim: int,
-    leak: float,
-    distortion: float,
-    seed: int,
-    first_hold: int,
-    max_steps: int,
-    time_limit: float,
-    max_norm: float,
-    max_logit: float,
-    format: str,
-    query_unit: float,
-    init_q: NDArray[np.float32] | None,
-    init_k: NDArray[np.float32] | None,
-    progress: Callable[[int, int, float], bool] | None,
-    threads: int,
+    target: Target, tolerances: Tolerances, options: LearnedOptions, threads: int
 ) -> tuple[NDArray[np.float32], NDArray[np.float32], dict[str, Any]]: ...
 def round_queries(
-    offsets: _Offsets,
-    columns: _Columns,
-    weights: _Float64,
-    mask: Mask,
+    target: Target,
     q: NDArray[np.float32],
     k: NDArray[np.float32],
-    leak: float,
-    distortion: float,
-    max_logit: float,
-    format: str,
-    query_unit: float,
+    tolerances: Tolerances,
+    storage: Storage,
     threads: int,
 ) -> NDArray[np.float32]: ...
 def feasibility_loss(
-    offsets: _Offsets,
-    columns: _Columns,
-    weights: _Float64,
-    mask: Mask,
+    target: Target,
     q: NDArray[np.float32],
     k: NDArray[np.float32],
-    leak: float,
-    distortion: float,
-    max_logit: float,
+    tolerances: Tolerances,
     threads: int,
 ) -> tuple[float, NDArray[np.float32], NDArray[np.float32]]: ...
 
@@ -178,17 +188,20 @@ class SoftTarget(metaclass=_Pybind11Type):
     ) -> None: ...
 
 def check_soft_target(target: SoftTarget, threads: int) -> None: ...
+
+class SoftOptions(metaclass=_Pybind11Type):
+    def __init__(
+        self,
+        *,
+        max_steps: int = 1000,
+        tolerance: float = 1e-3,
+        enough: float = 1e-6,
+        time_limit: float = ...,
+        progress: Callable[[int, float], bool] | None = None,
+    ) -> None: ...
+
 def fit_soft(
-    target: SoftTarget,
-    mask: Mask,
-    q: _Floats,
-    k: _Floats,
-    max_steps: int,
-    tolerance: float,
-    enough: float,
-    time_limit: float,
-    progress: Callable[[int, float], bool] | None,
-    threads: int,
+    target: SoftTarget, mask: Mask, q: _Floats, k: _Floats, options: SoftOptions, threads: int
 ) -> tuple[_Floats, _Floats, _Float64, dict[str, Any]]: ...
 def soft_loss(
     target: SoftTarget, mask: Mask, q: _Floats, k: _Floats, threads: int
@@ -196,21 +209,29 @@ def soft_loss(
 def compare_soft(
     target: SoftTarget, attention: Logits, threads: int
 ) -> tuple[_Float64, _Float64, _Bools]: ...
+
+class CertifyOptions(metaclass=_Pybind11Type):
+    def __init__(
+        self,
+        *,
+        q_error: _Float64 | None = None,
+        k_error: _Float64 | None = None,
+        float32_accumulation: bool = False,
+        logit_format: str | None = None,
+        mass: bool = False,
+    ) -> None: ...
+
 def certify_logits(
-    offsets: _Offsets,
-    columns: _Columns,
-    weights: _Float64,
+    target: Target,
     logits: Logits,
-    q_error: _Float64,
-    k_error: _Float64,
-    float32_accumulation: bool,
-    logit_format: str,
-    leak: float,
-    distortion: float,
-    max_logit: float,
-    mass: bool,
+    tolerances: Tolerances,
+    options: CertifyOptions,
     threads: int,
 ) -> dict[str, Any]: ...
+def certify_matrix(
+    target: Target, matrix: _Floats, tolerances: Tolerances, threads: int
+) -> dict[str, Any]: ...
+def product_errors(x: _Floats, w: _Floats, product: _Floats) -> _Float64: ...
 
 class SparsifyOptions(metaclass=_Pybind11Type):
     def __init__(
@@ -230,27 +251,16 @@ def sparsify_logits(logits: Logits, options: SparsifyOptions, threads: int) -> _
 def sparsify_matrix(
     matrix: _Floats, mask: Mask, options: SparsifyOptions, threads: int
 ) -> _SparseRows: ...
+
+class CompressedRows(metaclass=_Pybind11Type):
+    def __init__(
+        self, offsets: _Offsets, columns: _Columns, weights: _Float64, cols: int
+    ) -> None: ...
+
 def sparsify_compressed(
-    offsets: _Offsets,
-    columns: _Columns,
-    weights: _Float64,
-    cols: int,
-    mask: Mask,
-    options: SparsifyOptions,
-    threads: int,
+    matrix: CompressedRows, mask: Mask, options: SparsifyOptions, threads: int
 ) -> _SparseRows: ...
 def head_profile(
     logits: Logits, per_row: int, share: float, previous: _Offsets | None, threads: int
 ) -> dict[str, Any]: ...
-def rows_in_double(logits: Logits, keys: bool, head: int, first: int, count: int) -> _Float64: ...
-def product_errors(x: _Floats, w: _Floats, product: _Floats) -> _Float64: ...
-def certify_matrix(
-    offsets: _Offsets,
-    columns: _Columns,
-    weights: _Float64,
-    matrix: _Floats,
-    mask: Mask,
-    leak: float,
-    distortion: float,
-    threads: int,
-) -> dict[str, Any]: ...
+def triangular_factors(logits: Logits, threads: int) -> tuple[_Float64, _Float64, _Float64]: ...

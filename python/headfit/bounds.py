@@ -1,7 +1,8 @@
 """Bounds on the head size, and conversions between tolerances.
 
-`projection_dim`, `lower` and the conversions are proved for every pattern. `counting` is about
-most random patterns, `random_keys_dim` an asymptotic threshold: not about a given one.
+`projection_dim`, `lower` and the conversions are proved for every pattern. `counting` is a bound
+for most random patterns and `random_keys_dim` an asymptotic estimate; neither says anything
+certain about a given pattern.
 """
 
 from __future__ import annotations
@@ -10,8 +11,9 @@ import math
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from headfit._base.arguments import as_finite, as_number
+from headfit._base.arguments import as_finite
 from headfit._base.arrays import as_count, as_share, check_between
+from headfit._base.tolerances import Tolerances, as_tolerances
 from headfit.errors import InputError
 
 if TYPE_CHECKING:
@@ -30,7 +32,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    # The search for lower bounds is loaded when somebody asks for one.
+    # The modules of lower bounds are imported when they are first used.
     if name in ("LowerBound", "counting", "lower", "random_keys_dim"):
         return getattr(import_module("headfit._lower"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
@@ -40,8 +42,43 @@ def __dir__() -> list[str]:
     return sorted(__all__)
 
 
-def logit_range(gamma: float, leak: float, distortion: float) -> float:
+def _without_logit_bound(tolerances: Tolerances) -> Tolerances:
+    """Return the tolerances, or raise an InputError where they bound the logits too."""
+    if tolerances.max_logit is not None:
+        raise InputError(
+            "tolerances must have max_logit=None here: the projection's logits are what they "
+            f"are; got {tolerances!r}"
+        )
+    return tolerances
+
+
+def logit_range(
+    gamma: float,
+    leak: float | None = None,
+    distortion: float | None = None,
+    *,
+    tolerances: Tolerances | None = None,
+) -> float:
     """Return R, the largest target logit: log(1/leak) + log(1 + distortion) + log(gamma).
+
+    Parameters
+    ----------
+    gamma : float
+        The largest ratio of two weights in the same row of the pattern, at least 1.
+    leak, distortion : float, optional
+        See `Tolerances`, which has the defaults.
+    tolerances : Tolerances, optional
+        The same as one object, in their place, without a `max_logit`.
+
+    Returns
+    -------
+    float
+        The range of the logits that `projection_dim` is about, in nats. Takes O(1) time.
+
+    Raises
+    ------
+    InputError
+        For an argument out of range.
 
     Examples
     --------
@@ -49,56 +86,65 @@ def logit_range(gamma: float, leak: float, distortion: float) -> float:
     3.912
     """
     gamma = as_finite(gamma, "gamma", 1)
-    leak = check_between(leak, "leak", 0, 1)
-    distortion = check_between(distortion, "distortion", 0, math.inf)
-    return math.log(1 / leak) + math.log1p(distortion) + math.log(gamma)
+    asked = _without_logit_bound(as_tolerances(tolerances, leak=leak, distortion=distortion))
+    return math.log(1 / asked.leak) + math.log1p(asked.distortion) + math.log(gamma)
 
 
 def projection_dim(
     n: int,
     k: int,
     gamma: float = 1.0,
-    leak: float = 0.05,
-    distortion: float = 0.1,
+    leak: float | None = None,
+    distortion: float | None = None,
     failure: float = 1e-6,
+    *,
+    tolerances: Tolerances | None = None,
 ) -> int:
-    """Return a head size that suffices for the projection method, whatever the pattern.
+    """Return a head size that suffices for the projection method, for every pattern.
 
     Parameters
     ----------
     n : int
-        Tokens.
+        The number of tokens.
     k : int
         The most nonzeros in a row.
     gamma : float
         The largest ratio of two weights of one row.
-    leak, distortion : float
-        The tolerances to meet.
+    leak, distortion : float, optional
+        The tolerances to meet; `Tolerances` has the defaults. The distortion must be above 0.
     failure : float
-        The probability that a draw of the sketch violates it.
+        The largest probability that a random sketch of this size misses the tolerances,
+        in (0, 1].
+    tolerances : Tolerances, optional
+        Leak and distortion as one object, in their place, without a `max_logit`.
 
     Returns
     -------
     int
-        The least d with d >= (2 ln n + ln 4 + ln(1/failure)) / (e**2 / 4 - e**3 / 6),
+        The least d with d >= (2 ln n + ln 4 + ln(1/failure)) / (e**2 / 4 - e**3 / 6), where
         e = min(1, delta / (2 sqrt(k) R)), delta = log(1 + distortion), R = `logit_range`.
+
+    Raises
+    ------
+    InputError
+        For an argument out of range, or if the size would be 2**62 or more.
 
     Notes
     -----
     Let B be the target logits: log(A_ij / min of row i) + log(1/leak) + delta on the support,
-    0 elsewhere, so 0 <= B <= R. If every |S_ij - B_ij| <= delta / 2, both tolerances hold: on
-    the support S - log A spreads by at most delta, and the least logit there is at least
+    0 elsewhere, so 0 <= B <= R. If |S_ij - B_ij| <= delta / 2 for all i, j, both tolerances hold:
+    on the support S - log A spreads by at most delta, and the least logit there is at least
     log(1/leak) above the largest elsewhere.
 
     The method's logits are S_ij = <G^T b_i, G^T e_j> / d with b_i the row of B, ||b_i|| <=
     sqrt(k) R, and G (n, d) with independent entries of mean 0 and variance 1, Gaussian or +-1.
     For unit vectors u, v, by polarisation, <G^T u, G^T v> / d differs from <u, v> by at most
     e (||u + v||^2 + ||u - v||^2) / 4 = e when ||G^T w||^2 / d lies within (1 +- e) ||w||^2 for
-    w = u + v and w = u - v. For each w either side fails with probability at most
-    exp(-d (e^2/4 - e^3/6)) (Johnson and Lindenstrauss; Dasgupta and Gupta 2003 for Gaussian,
-    Achlioptas 2003 for +-1 entries; 0 < e <= 1). Four events for each of n**2 pairs, and
-    e sqrt(k) R = delta / 2, give the bound. It is about exact arithmetic; the certificate of a
-    fit accounts for rounding.
+    w = u + v and w = u - v. For each w, each of the two inequalities fails with probability at
+    most exp(-d (e^2/4 - e^3/6)) (Johnson and Lindenstrauss; Dasgupta and Gupta 2003 for Gaussian,
+    Achlioptas 2003 for +-1 entries; 0 < e <= 1). A union bound over four events for each of n**2
+    pairs, with e sqrt(k) R = delta / 2, gives the result. It holds in exact arithmetic; the
+    certificate of a fit takes rounding into account. Takes O(1) time.
 
     Examples
     --------
@@ -107,22 +153,38 @@ def projection_dim(
     """
     n, k = as_count(n, "n", 1), as_count(k, "k", 1)
     failure = as_share(failure, "failure")
-    spread = logit_range(gamma, leak, distortion)
-    e = min(1.0, math.log1p(as_number(distortion, "distortion")) / (2 * math.sqrt(k) * spread))
+    asked = as_tolerances(tolerances, leak=leak, distortion=distortion)
+    spread = logit_range(gamma, tolerances=asked)
+    e = min(1.0, math.log1p(asked.distortion) / (2 * math.sqrt(k) * spread))
     rate = e**2 / 4 - e**3 / 6
     events = 2 * math.log(n) + math.log(4) + math.log(1 / failure)
     if not rate > events / 2**62:
         raise InputError(
-            f"distortion must be large enough for a size below 2**62; got {distortion}"
+            f"distortion must be large enough for a size below 2**62; got {asked.distortion}"
         )
     return math.ceil(events / rate)
 
 
 def stray_for_leak(n: int, k: int, leak: float) -> float:
-    """Return the most mass that a row with k nonzeros in n can put off its support at this leak.
+    """Return the most mass that a row with a given leak can have off its support.
 
-    The n - k other entries are at most leak times the least of the k: the worst case is
-    leak (n - k) / (k + leak (n - k)).
+    Parameters
+    ----------
+    n, k : int
+        The number of tokens, and of nonzeros in the row.
+    leak : float
+        The leak of the row, in (0, 1).
+
+    Returns
+    -------
+    float
+        leak (n - k) / (k + leak (n - k)): the n - k other entries are each at most leak times
+        the least of the k, and the worst case is that all of these are equal. Takes O(1) time.
+
+    Raises
+    ------
+    InputError
+        For an argument out of range, or if k > n.
 
     Examples
     --------
@@ -130,26 +192,32 @@ def stray_for_leak(n: int, k: int, leak: float) -> float:
     0.4990215...
     """
     n, k = as_count(n, "n", 1), as_count(k, "k", 1)
-    leak = check_between(leak, "leak", 0, 1)
+    leak = Tolerances(leak=leak).leak
     if k > n:
         raise InputError(f"k must be at most n = {n}; got {k}")
     return leak * (n - k) / (k + leak * (n - k))
 
 
 def leak_for_stray(n: int, k: int, stray: float) -> float:
-    """Return the leak that guarantees at most this mass off the support: s k / ((1-s)(n-k)).
+    """Return the leak that guarantees at most a given mass off the support.
 
     Parameters
     ----------
     n, k : int
-        Tokens, and the least number of nonzeros in a row.
+        The number of tokens, and the least number of nonzeros in a row.
     stray : float
-        The mass allowed off the support, in (0, 1).
+        The mass s that is allowed off the support, in (0, 1).
 
     Returns
     -------
     float
-        At most 1; about ``stray * k / n``: the leak bounds each entry, and there are many.
+        s k / ((1 - s) (n - k)), at most 1. For small s this is about s k / n, much less than s,
+        since the leak bounds each of the n - k entries off the support. Takes O(1) time.
+
+    Raises
+    ------
+    InputError
+        For an argument out of range, or if k > n.
 
     Examples
     --------

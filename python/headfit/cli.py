@@ -18,7 +18,8 @@ __all__ = ["main"]
 HOLDS, FAILS, BAD_INPUT, INTERRUPTED = 0, 1, 2, 130
 
 # A damaged .npz file shows in the archive itself or in its compressed parts.
-_BAD = (HeadfitError, OSError, MemoryError, zipfile.BadZipFile, zlib.error)
+# An ImportError names an optional package that a file format needs.
+_BAD = (HeadfitError, OSError, MemoryError, ImportError, zipfile.BadZipFile, zlib.error)
 
 _EXAMPLES = """\
 examples:
@@ -42,8 +43,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     Returns
     -------
     int
-        0: done, and what was judged holds. 1: it does not hold. 2: bad input, with one line
-        on stderr that names the problem. 130: interrupted.
+        0: done, and the certificate (if one was asked for) holds. 1: it does not hold. 2: bad
+        input, with one line on stderr that names the problem. 130: interrupted.
 
     Examples
     --------
@@ -56,8 +57,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stdout.flush()
         return status
     except BrokenPipeError:
-        # Whoever read our output has gone: say nothing, and let the interpreter's own
-        # flush at exit find an open place to write to.
+        # The process that read our output has ended. Print nothing, and point stdout to an open
+        # file, so that the interpreter's flush at exit does not fail.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return FAILS
     except SystemExit as stop:  # --help, --version, arguments that do not parse

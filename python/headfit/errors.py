@@ -22,19 +22,19 @@ class HeadfitError(Exception):
 
 
 class InputError(HeadfitError, ValueError):
-    """An argument that can never be right; the message names it and what was expected."""
+    """An invalid argument; the message names it, what was expected and what came."""
 
 
 class TargetError(InputError):
-    """A target that is no valid attention pattern; the message names the row."""
+    """A target that is not a valid attention pattern; the message names the first bad row."""
 
 
 class NonFiniteError(InputError):
-    """NaN or infinity in an input, or in a product of finite inputs; names row and column."""
+    """NaN or infinity in an input, or in a product of finite inputs; the message says where."""
 
 
 class FileError(InputError, OSError):
-    """A path that cannot be read or written; an `OSError` too, with its errno and filename."""
+    """A path that cannot be read or written; also an `OSError`, with its errno and filename."""
 
     def __init__(
         self, message: str, number: int | None = None, filename: str | None = None
@@ -47,7 +47,7 @@ class FileError(InputError, OSError):
 
 
 class MissingFileError(FileError, FileNotFoundError):
-    """A path that names nothing, or a folder that is not there."""
+    """A path to a file or folder that does not exist; also a `FileNotFoundError`."""
 
 
 class CertificateError(HeadfitError):

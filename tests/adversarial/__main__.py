@@ -27,7 +27,7 @@ def _jobs(arguments: argparse.Namespace) -> list[tuple]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.adversarial", description=__doc__)
-    parser.add_argument("--cases", type=int, default=28000, help="calls of certify, in all")
+    parser.add_argument("--cases", type=int, default=32000, help="calls of certify, in all")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--processes", type=int, default=1)
     for name, choices in (

@@ -91,7 +91,7 @@ class Call:
         h, dtype = self.head, self.head.dtype
         if h.reading == "matrix":
             return (stored(h.M, dtype, self.form),)
-        if h.reading == "module":
+        if h.is_module:
             # Weights of 16 bits are widened by the module, exactly.
             weights = (stored(w, h.weights_dtype, self.form) for w in (h.W_Q, h.W_K))
             return (stored(h.X, dtype, self.form), *weights)
@@ -104,17 +104,16 @@ class Call:
             A = hf.Target(h.A, mask=h.mask) if self.target is None else self.target
             keywords: dict[str, Any] = dict(h.options)
             if h.reading == "matrix":
-                keywords.pop("mass", None)
+                keywords.pop("certificate_mass", None)
                 keywords.update(matrix=arrays[0], mask=h.mask)
                 self.made = (A,), keywords
                 return self.made
-            if h.reading == "module":
+            keywords.update(accumulate=h.accumulate, logits_dtype=h.logits_dtype)
+            if h.is_module:
                 module = hf.SelfAttention(arrays[1], arrays[2], scale=h.scale)
                 attention = module(arrays[0], mask=h.mask)
-                keywords["logits_dtype"] = h.logits_dtype
                 self.made = (A, attention), keywords
                 return self.made
-            keywords.update(accumulate=h.accumulate, logits_dtype=h.logits_dtype)
             if self.apart:
                 keywords.update(scale=h.scale, mask=h.mask)
                 self.made = (A, *arrays), keywords
@@ -230,7 +229,7 @@ def _judge_whole(c: Any, truth: oracle.Truth, head: Head, found: Outcome) -> Non
         return
     if any(truth.size_exceeds(i, c.max_logit) for i in range(len(truth.rows))):
         found.lies.append(("false bound", f"max_logit = {c.max_logit!r} is too small"))
-    if head.reading != "module":
+    if not head.is_module:
         for name, x in (("q_norm", head.Q), ("k_norm", head.K)):
             key = name, getattr(c, name)
             if key not in truth.known:
@@ -406,7 +405,7 @@ def truth_again(head: Head) -> oracle.Truth:
     """Return the truth about a head from its stored numbers alone."""
     if head.reading == "matrix":
         return truth_of(head, [], 0)
-    if head.reading == "module":
+    if head.is_module:
         made = generators.module_logits(head.X, head.W_Q, head.W_K, head.scale)
     else:
         made = generators.exact_product(head.Q, head.K, head.scale)
@@ -474,8 +473,8 @@ def _smaller(lie: Lie):
         yield replace(lie, head=replace(h, mask=None))
     if h.flush:
         yield replace(lie, head=replace(h, flush=False))
-    if h.options.get("num_threads", 1) != 1 or h.options.get("mass", True):
-        yield replace(lie, head=replace(h, options={"mass": False, "num_threads": 1}))
+    if h.options.get("num_threads", 1) != 1 or h.options.get("certificate_mass", True):
+        yield replace(lie, head=replace(h, options={"certificate_mass": False, "num_threads": 1}))
     if lie.form != "plain" or lie.apart:
         yield replace(lie, form="plain", apart=False)
 
@@ -502,14 +501,14 @@ def as_code(lie: Lie) -> str:
     if t.size != math.inf:
         options["max_logit"] = t.size
     if h.reading == "matrix":
-        options.pop("mass", None)
+        options.pop("certificate_mass", None)
         body.append(f"M = {_array(h.M, h.dtype)}")
         call = "hf.certify(T, matrix=M, mask=T.mask"
-    elif h.reading == "module":
+    elif h.is_module:
         body.append(f"X = {_array(h.X, h.dtype)}")
         body += [f"{w} = {_array(x, h.weights_dtype)}" for w, x in (("W_Q", h.W_Q), ("W_K", h.W_K))]
         call = f"hf.certify(T, hf.SelfAttention(W_Q, W_K, scale={h.scale!r})(X, mask=T.mask)"
-        options.update(logits_dtype=h.logits_dtype)
+        options.update(accumulate=h.accumulate, logits_dtype=h.logits_dtype)
     else:
         body += [f"Q = {_array(h.Q, h.dtype)}", f"K = {_array(h.K, h.k_dtype or h.dtype)}"]
         call = f"hf.certify(T, hf.Attention(Q, K, scale={h.scale!r}, mask=T.mask)"

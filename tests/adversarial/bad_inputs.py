@@ -183,12 +183,13 @@ def between(low: float, high: float) -> list[Any]:
 
 
 RECORDS = (
-    "AttentionStats", "Certificate", "Config", "FaceWitness", "FarkasWitness", "Fit", "HeadTable",
-    "Search", "ShrinkResult", "SoftComparison", "SoftFit", "Sparsified", "Trial", "TvCurve",
+    "AttentionStats", "Certificate", "Config", "FaceWitness", "FarkasWitness", "Fit", "Head",
+    "HeadTable", "Method", "Problem", "Search", "ShrinkResult", "SoftComparison", "SoftFit",
+    "Sparsified", "Trial", "TvCurve",
     "bounds.LowerBound", "plot.KeysPicture", "plot.SearchPicture", "torch.FittedAttention",
     "torch.Projected",
 )  # fmt: skip
-"""What functions return; nobody makes one by hand."""
+"""What functions return, and what `fit` and methods hand each other: nobody makes one by hand."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -250,13 +251,21 @@ def doors(folder: Path) -> Iterator[Door]:
     head = hf.fit(A, DIM, **loose)
     searched = hf.fit(A, time_limit=1, **loose)
     table = hf.KeyTable.random(N, 4, rng=0)
-    failing = hf.fit(A, 2, method="max-margin", keys=hf.KeyTable.random(N, 2, rng=0))
+    failing = hf.fit(A, 2, method=hf.MaxMargin(keys=hf.KeyTable.random(N, 2, rng=0)))
     files = bad_files(folder)
     threads = optional(counts(1, 2**15))
     target = [*without(BAD_MATRIX, sp.eye_array(N)), *spoilt_sparse(), *files, head, table]
     target += [np.ones((N, N + 1)), -np.eye(N), np.eye(N) * 2, sp.eye_array(N) * 1j, N, True]
     masks = [*NOT_MASK, *spoilt_sparse(bool)]
-    tolerances = {"leak": between(0, 1), "distortion": without(between(0, np.inf), 0)}
+    tolerances = {
+        "leak": optional(between(0, 1)), "distortion": optional(without(between(0, np.inf), 0)),
+        "tolerances": [0.1, "x", (0.05, 0.1), {"leak": 0.1}, Unusable(), True, hf.Tolerances],
+    }  # fmt: skip
+    of_logits = optional(between(0, np.inf))
+    yield Door("Tolerances", hf.Tolerances, {}, {
+        "leak": between(0, 1), "distortion": without(between(0, np.inf), 0),
+        "max_logit": of_logits,
+    })  # fmt: skip
     dtypes: list[Any] = ["float", "f4", "int8", "", np.int32, np.complex64, *NOT_TEXT]
     texts = ["", "Learned", "x", *NOT_TEXT]
     vectors = optional([*NOT_ARRAY, [0.5], [N], [-1 - N], [[0]], [True], N, 0.5, ragged()])
@@ -317,24 +326,19 @@ def doors(folder: Path) -> Iterator[Door]:
         "sum_tolerance": [*NOT_NUMBER, -1, np.inf, np.nan],
     })  # fmt: skip
     yield Door("load_matrix", hf.load_matrix, {}, {"path": [*NOT_PATH, *files]})
-    yield Door("load_fit", hf.load_fit, {}, {"path": [*NOT_PATH, *files]})
-    yield Door("load_safetensors", hf.load_safetensors, {}, {"path": [*NOT_PATH, *files]})
+    yield Door("load", hf.load, {}, {"path": [*NOT_PATH, *files]})
     unfit = [folder / "x", folder / "x.npy", folder / "x.npz.gz", folder / "no folder" / "x.npz"]
     unfit += [folder, Path("/proc/x.npz"), folder / "pipe.npz"]
-    save = [*NOT_PATH, *unfit, folder / "x.safetensors"]
-    yield Door("Fit.save", head.save, {}, {"path": save})
-    yield Door("save_safetensors", hf.save_safetensors, {"fit": head, "path": folder / "x"}, {
-        "path": [*NOT_PATH, *unfit, folder / "x.npz"], "fit": [None, whole, A, "x", Unusable()],
-    })  # fmt: skip
+    unfit += [folder / "no folder" / "x.safetensors", Path("/proc/x.safetensors")]
+    yield Door("Fit.save", head.save, {}, {"path": [*NOT_PATH, *unfit]})
 
     judged = {
         "A": target, "Q": optional([*BAD_MATRIX, np.ones((N, DIM + 1)), np.ones((N + 1, DIM))]),
         "K": [*BAD_MATRIX, np.ones((N, DIM + 1))], "scale": logits["scale"], "mask": masks,
-        **tolerances, "max_logit": optional(between(0, np.inf)), "accumulate": texts,
-        "logits_dtype": optional([*dtypes, "float64"]), "mass": NOT_FLAG, "normalize": NOT_FLAG,
+        **tolerances, "max_logit": of_logits, "accumulate": texts,
+        "logits_dtype": optional([*dtypes, "float64"]), "certificate_mass": NOT_FLAG,
         "num_threads": threads,
     }  # fmt: skip
-    judged["distortion"] = without(between(0, np.inf), 0)
     yield Door("certify", hf.certify, {"A": A, **good, "leak": 0.3}, judged, says)
     of_matrix = optional([*BAD_MATRIX, np.ones((N, DIM)), -np.eye(N), np.full((N, N), np.inf)])
     yield Door("certify(matrix)", hf.certify, {"A": A}, {"matrix": of_matrix})
@@ -343,29 +347,38 @@ def doors(folder: Path) -> Iterator[Door]:
     calls = [5, "x", True, [], Unusable()]
     modules = [5, "x", True, whole, np.eye(3), Unusable(), hf.SelfAttention]
     fitted = {
-        "A": target, "dim": optional(counts(1)), "method": texts, "module": modules,
-        "dtype": dtypes, **tolerances, "scale": logits["scale"], "mask": masks,
-        "factor": texts, "sketch": texts, "form": texts,
-        "keys": [*without(BAD_MATRIX, "x"), np.ones((N + 1, 4)), "x", np.ones((N, 0))],
-        "max_norm": optional(between(0, np.inf)), "max_logit": optional(between(0, np.inf)),
-        "logits_dtype": judged["logits_dtype"], "effort": [*counts(1, 10**9), "max", None],
-        "init": pairs, "time_limit": optional(between(0, np.inf)), "callback": calls,
-        "progress": NOT_FLAG, "rng": NOT_SEED, "normalize": NOT_FLAG, "strict": NOT_FLAG,
-        "mass": NOT_FLAG, "num_threads": threads,
+        "A": target, "dim": optional(counts(1)), "method": [*texts, hf.Learned, object()],
+        "module": modules, "dtype": dtypes, **tolerances, "scale": logits["scale"], "mask": masks,
+        "max_logit": of_logits, "logits_dtype": judged["logits_dtype"],
+        "time_limit": optional(between(0, np.inf)), "exempt_columns": columns_of(),
+        "progress": NOT_FLAG, "rng": NOT_SEED, "strict": NOT_FLAG,
+        "certificate_mass": NOT_FLAG, "num_threads": threads,
     }  # fmt: skip
-    keyed = fitted.pop("keys")
-    efforts = fitted["effort"]
-    fitted["distortion"] = between(0, np.inf)
+    keyed = [*without(BAD_MATRIX, "x"), "x", np.ones((N, 0))]
+    efforts = [*counts(1, 10**9), "max", None]
+    norms = optional(between(0, np.inf))
+    fitted["distortion"] = [*tolerances["distortion"], 0]
+    yield Door("Learned", hf.Learned, {}, {
+        "effort": efforts, "init": pairs, "callback": calls, "max_norm": norms,
+    })  # fmt: skip
+    yield Door("MaxMargin", hf.MaxMargin, {}, {"keys": keyed, "form": texts, "max_norm": norms})
+    yield Door("Projection", hf.Projection, {}, {"sketch": texts, "factor": texts})
     yield Door("fit", hf.fit, {"A": A, "dim": DIM, **loose}, fitted)
-    exempted = {"A": A, "dim": DIM, **loose}
-    yield Door("fit(exempt_columns)", hf.fit, exempted, {"exempt_columns": columns_of()})
-    by_keys = {"A": A, "dim": 4, "method": "max-margin", **loose}
-    yield Door("fit(max-margin)", hf.fit, by_keys, {"keys": keyed, "dim": fitted["dim"]})
+
+    def by_keys(keys: Any, dim: Any) -> Any:
+        return hf.fit(A, dim, method=hf.MaxMargin(keys=keys), **loose)
+
+    yield Door("fit(max-margin)", by_keys, {"keys": "random", "dim": 4}, {
+        "keys": [*keyed, np.ones((N + 1, 4)), np.ones((N, 4))[:, :3]], "dim": fitted["dim"],
+    }, {"keys": "keys"})  # fmt: skip
+    learned = lambda init: hf.fit(A, DIM, method=hf.Learned(init=init), **loose)  # noqa: E731
+    starts = [np.ones((2, N + 1, DIM)), np.ones((2, N, DIM + 1))]
+    yield Door("fit(init)", learned, {}, {"init": starts})
     projected = {"A": A, "dim": 64, "leak": 0.3, "distortion": 2.0}
     yield Door("project", hf.project, projected, {
-        **{name: fitted[name] for name in ("A", "leak", "distortion", "factor", "sketch", "scale")},
-        **{name: fitted[name] for name in ("mask", "rng", "normalize", "num_threads")},
-        "dim": [*counts(1), None], "dtype": dtypes,
+        **{name: fitted[name] for name in ("A", "leak", "distortion", "tolerances", "scale")},
+        **{name: fitted[name] for name in ("mask", "rng", "num_threads")},
+        "factor": texts, "sketch": texts, "dim": [*counts(1), None], "dtype": dtypes,
     })  # fmt: skip
     M = whole.matrix()
     dense = [*without(BAD_MATRIX, None), A.toarray() * 3, M[:, :2] * 9, None]
@@ -388,7 +401,7 @@ def doors(folder: Path) -> Iterator[Door]:
     close = {
         **heads, "tv": optional(between(0, 1)), "tv_worst": optional(between(0, 1)),
         "mask": masks, "scale": logits["scale"], "dtype": dtypes,
-        "effort": optional(efforts), "time_limit": fitted["time_limit"], "rng": NOT_SEED,
+        "effort": efforts, "time_limit": fitted["time_limit"], "rng": NOT_SEED,
         "curve_dims": optional([5, "x", ["x"], [0], [DIM + 1], [1.5], True, Unusable()]),
         "num_threads": threads,
     }  # fmt: skip
@@ -401,13 +414,13 @@ def doors(folder: Path) -> Iterator[Door]:
     kept = {
         "per_row": optional(without(counts(1), 2**70)), "per_column": optional(counts(1)),
         "mass": optional([*between(0, 1)[:-2], 1.5]), "exempt_columns": columns,
-        **{name: fitted[name] for name in ("leak", "distortion")},
+        **{name: fitted[name] for name in ("leak", "distortion", "tolerances", "max_logit")},
+        **{name: close[name] for name in close if name not in ("tv", "tv_worst")},
+        "time_limit": [*fitted["time_limit"], None],
     }  # fmt: skip
-    kept["per_row"] = [v for v in kept["per_row"]]
     for name, values in kept.items():
         asked = {**quick, "per_row": 2, "time_limit": 1}
-        bad = {name: optional(values)}
-        yield Door("shrink(pattern)", hf.shrink, asked, bad)
+        yield Door("shrink_to_pattern", hf.shrink_to_pattern, asked, {name: values}, says_shrink)
     sparse = {
         "mask": masks, "per_row": kept["per_row"], "per_column": kept["per_column"],
         "exempt_columns": [*columns, None], "method": texts, "mass": kept["mass"],
@@ -420,12 +433,14 @@ def doors(folder: Path) -> Iterator[Door]:
     yield Door("sparsify", hf.sparsify, sparsify, {"M": [*bare, *spoilt_sparse()], **sparse}, {
         "M": "M|matrix",
     })  # fmt: skip
-    both = {**heads, **logits}
-    yield Door("sparsify(Q, K)", hf.sparsify, {**good, "per_row": 2}, both, says)
+    both = {"M": [*optional(heads["Q"]), *heads["K"][-1:]], "K": optional(heads["K"]), **logits}
+    queries = {"M": Q, "K": K, "per_row": 2}
+    yield Door("sparsify(Q, K)", hf.sparsify, queries, both, {**says, "M": "M|Q"})
     appended = {"A": A, "head": whole, "columns": [0]}
     yield Door("append_columns", hf.append_columns, appended, {
         "A": target, "head": [None, Q, 5, "x", A, Unusable()], "columns": [*columns, None],
-        "leak": tolerances["leak"], "scale": logits["scale"],
+        "leak": tolerances["leak"], "max_logit": of_logits, "scale": logits["scale"],
+        "tolerances": tolerances["tolerances"],
     })  # fmt: skip
 
     yield Door("KeyTable", hf.KeyTable, {"keys": Q}, {
@@ -473,20 +488,23 @@ def doors(folder: Path) -> Iterator[Door]:
     bound = hf.bounds.lower(A)
     yield Door("LowerBound.verify", bound.verify, {}, {"A": target})
     yield Door("bounds.lower", hf.bounds.lower, {"A": A, "time_limit": 0.5}, {
-        "A": target, **judged_tolerances(tolerances), "mask": masks, "rng": NOT_SEED,
+        "A": target, **tolerances, "mask": masks, "rng": NOT_SEED,
         "time_limit": between(0, np.inf),
     })  # fmt: skip
     few = {"n": [*counts(1), None], "k": [*counts(1), None]}
     gamma = [*NOT_NUMBER, 0, 0.5, np.inf]
     yield Door("bounds.projection_dim", hf.bounds.projection_dim, {"n": 64, "k": 4}, {
         **few, "gamma": gamma, **tolerances, "failure": [*NOT_NUMBER, 0, 1.5],
+        "tolerances": [*tolerances["tolerances"], hf.Tolerances(max_logit=9.0)],
+        "distortion": [*tolerances["distortion"], 0],
     })  # fmt: skip
-    spread = {"gamma": 2.0, "leak": 0.1, "distortion": 0.1}
-    yield Door("bounds.logit_range", hf.bounds.logit_range, spread, {"gamma": gamma, **tolerances})
+    yield Door("bounds.logit_range", hf.bounds.logit_range, {"gamma": 2.0}, {
+        "gamma": gamma, **tolerances,
+    })  # fmt: skip
     stray = {"n": 64, "k": 4}
     stray_leak = {**stray, "leak": 0.1}
     yield Door("bounds.stray_for_leak", hf.bounds.stray_for_leak, stray_leak, {
-        **few, "leak": tolerances["leak"],
+        **few, "leak": between(0, 1),
     })  # fmt: skip
     leak_stray = {**stray, "stray": 0.1}
     yield Door("bounds.leak_for_stray", hf.bounds.leak_for_stray, leak_stray, {
@@ -551,6 +569,7 @@ def command_doors(folder: Path) -> Iterator[Door]:
         "--time-limit": [*numbers, "0"], "--max-norm": [*numbers, "0"],
         "--max-logit": [*numbers, "0"], "--logits-dtype": ["x", "float64"], "--mask": [
             "", "x", "window", "window:", "window:0", "window:-1", "window:1,2,3", "causal:1"],
+        "--keys": ["", "x"], "--form": ["", "x"], "--sketch": ["", "x"], "--factor": ["", "x"],
         "--seed": ["", "x", "-1", "1.5"], "--module": [*files, str(target)],
     }  # fmt: skip
     common = ["fit", str(target), "--dim", "3", "-o", made]
@@ -587,11 +606,6 @@ def command_doors(folder: Path) -> Iterator[Door]:
     yield Door("$ pattern induction", command(induction), {}, {"file": texts}, anything)
     demo = ["demo", "--out", "{file}"]
     yield Door("$ demo", command(demo), {}, {"file": output[:-2]}, anything)
-
-
-def judged_tolerances(tolerances: dict[str, list[Any]]) -> dict[str, list[Any]]:
-    """Of what takes a distortion of 0."""
-    return {**tolerances, "distortion": without(tolerances["distortion"], 0)}
 
 
 def pattern_doors(patterns: Any, files: list[Any]) -> Iterator[Door]:
@@ -683,6 +697,7 @@ def plot_doors(
     compared = {
         **drawn, "A": matrices, "axes": [5, [], [1, 2], "ab", axes(1), [None, None], Unusable()],
         "leak": optional(between(0, 1)), "distortion": optional(without(between(0, np.inf), 0)),
+        "tolerances": [0.1, "x", (0.05, 0.1), Unusable(), True, hf.Tolerances],
     }  # fmt: skip
     del compared["ax"]
     both = {"A": A, "M": head, "axes": axes(3)}
@@ -807,7 +822,7 @@ def outcome(case: Case) -> str:
     return "an answer"
 
 
-def apart(case: Case) -> str:
+def outcome_in_a_fork(case: Case) -> str:
     """Return the outcome of a call in a process of its own."""
     reader, writer = os.pipe()
     child = os.fork()
@@ -842,7 +857,7 @@ def run(chosen: list[Case]) -> list[tuple[Case, str]]:
     gc.freeze()  # a collection in a child would copy every page that it looks at
     failures = []
     for case in chosen:
-        found = apart(case)
+        found = outcome_in_a_fork(case)
         if found:
             failures.append((case, found))
     return failures

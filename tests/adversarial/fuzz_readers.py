@@ -43,19 +43,19 @@ def _use(head: Any) -> None:
     A = hf.Target(head.attention.matrix(), normalize=True, mask=head.mask)
     hf.certify(A, head)
     with tempfile.TemporaryDirectory() as folder:
-        hf.load_fit(head.save(Path(folder) / "head.npz"))
+        hf.load(head.save(Path(folder) / "head.npz"))
 
 
 def _head(path: Path) -> None:
     import headfit as hf
 
-    _use(hf.load_fit(path))
+    _use(hf.load(path))
 
 
 def _tensors(path: Path) -> None:
     import headfit as hf
 
-    _use(hf.load_safetensors(path))
+    _use(hf.load(path))
 
 
 def _points(path: Path) -> None:
@@ -123,7 +123,7 @@ def make_seeds() -> None:
     searched = hf.fit(A, time_limit=1, mask=np.ones((4, 4), bool), **loose)
     for name, head in (("plain", plain), ("module", rich), ("search", searched)):
         head.save(folder("head-npz") / f"{name}.npz")
-        hf.save_safetensors(head, folder("head-safetensors") / f"{name}.safetensors")
+        head.save(folder("head-safetensors") / f"{name}.safetensors")
 
 
 def fuzz(kind: str, seconds: int, findings: Path) -> None:

@@ -16,7 +16,10 @@ import scipy.sparse as sp
 from tests.adversarial import dyadic
 from tests.adversarial.oracle import allowed_matrix
 
-READINGS = ("exact", "accumulate", "float32", "bfloat16", "float16", "module", "matrix")
+READINGS = (
+    "exact", "accumulate", "float32", "bfloat16", "float16", "module", "matrix",
+    "module-accumulate",
+)  # fmt: skip
 DTYPES = ("float64", "float32", "bfloat16", "float16")
 
 
@@ -42,6 +45,11 @@ class Head:
     logits_dtype: str | None = None
     flush: bool = False
     options: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def is_module(self) -> bool:
+        """Whether the logits are those of a module and its input."""
+        return self.X is not None
 
     @property
     def computed(self) -> str:
@@ -440,7 +448,7 @@ def _settings(rng, reading: str) -> dict[str, Any]:
 
 def _options(rng) -> dict[str, Any]:
     return {
-        "mass": bool(rng.random() < 0.5),
+        "certificate_mass": bool(rng.random() < 0.5),
         "num_threads": 2 if rng.random() < 0.02 else 1,
     }
 
@@ -454,8 +462,8 @@ def head(
     """
     if reading == "matrix":
         return matrix_head(rng, family, dtype), [], 0
-    if reading == "module":
-        return module_head(rng, family, dtype)
+    if reading in ("module", "module-accumulate"):
+        return module_head(rng, family, dtype, reading)
     settings = _settings(rng, reading)
     # What is accumulated in float32 are mostly numbers that float32 holds.
     narrow = settings["accumulate"] == "float32" and rng.random() < 0.7
@@ -505,23 +513,27 @@ def _masked(rng, plan: Plan) -> tuple[Any, np.ndarray]:
 MODULE_LOOKS = ("normal", "cancelling", "near", "ones", "integers", "repeated")
 
 
-def module_head(rng, family: str, dtype: str) -> tuple[Head, list, int]:
+def module_head(rng, family: str, dtype: str, reading: str) -> tuple[Head, list, int]:
     """A module and its input: X of exponent a, weights of exponent w, logits of exponent t."""
     weights_dtype = dtype if rng.random() < 0.7 else rng.choice(["float32", "float64"])
-    computed = "float64" if "float64" in (dtype, weights_dtype) else "float32"
-    limits = _limits(dtype, computed)
+    accumulates = reading == "module-accumulate"
+    # What is accumulated in float32 are mostly products of numbers that float32 holds.
+    narrow = accumulates and rng.random() < 0.7
+    formats = ["float32" if narrow and f == "float64" else f for f in (dtype, weights_dtype)]
+    computed = "float64" if "float64" in formats else "float32"
+    limits = _limits(formats[0], computed)
     plan = FAMILIES[family](rng, limits, "module")
     _sizes(rng, plan)
     d, D = plan.d, int(rng.integers(1, 5))
     n = plan.n
-    high = min(dyadic.FORMATS[weights_dtype][2], dyadic.FORMATS[computed][2])
-    digits = dyadic.FORMATS[dtype][0]
+    high = min(dyadic.FORMATS[formats[1]][2], dyadic.FORMATS[computed][2])
+    digits = dyadic.FORMATS[formats[0]][0]
     x, w = significands(rng, max(n, 2 * d), D, rng.choice(MODULE_LOOKS), digits)
     x, w = x[:n], w[: 2 * d]
     # X near 2**a; X W_Q and X W_K near 2**b.
     inner = Plan(plan.a, min(max(plan.b - plan.a, -1040), high), look="given", n=n, d=D)
     stored = []
-    for values, exponent, fmt in ((x, inner.a, dtype), (w, inner.b, weights_dtype)):
+    for values, exponent, fmt in ((x, inner.a, formats[0]), (w, inner.b, formats[1])):
         with np.errstate(over="ignore", under="ignore"):
             stored.append(stored_numbers(np.ldexp(values, math.floor(exponent)), fmt))
     X, W = stored
@@ -531,8 +543,9 @@ def module_head(rng, family: str, dtype: str) -> tuple[Head, list, int]:
     logits, e = module_logits(X, W[:d].T, W[d:].T, scale)
     A = target_for(rng, logits, e, allowed, _kind(rng, plan))
     made = Head(
-        family, dtype, "module", A, mask, scale=scale, X=X, W_Q=W[:d].T, W_K=W[d:].T,
-        weights_dtype=weights_dtype, logits_dtype=_module_format(rng),
+        family, dtype, reading, A, mask, scale=scale, X=X, W_Q=W[:d].T, W_K=W[d:].T,
+        weights_dtype=weights_dtype, accumulate="float32" if accumulates else "exact",
+        logits_dtype=_module_format(rng),
         flush=bool(rng.random() < 0.2), options=_options(rng),
     )  # fmt: skip
     return made, logits, e
@@ -542,14 +555,18 @@ def _module_format(rng) -> str | None:
     return None if rng.random() < 0.7 else str(rng.choice(["float32", "bfloat16", "float16"]))
 
 
+def module_product(X, W) -> tuple[list, int]:
+    """Return X W as integers times 2**e."""
+    (x, f), (w, g) = dyadic.integers(X), dyadic.integers(W.T)
+    return dyadic.product(x, w), f + g
+
+
 def module_logits(X, W_Q, W_K, scale) -> tuple[list, int]:
     """Return scale * (X W_Q) (X W_K)^T as integers times 2**e."""
-    x, f = dyadic.integers(X)
-    (q, g), (k, h) = dyadic.integers(W_Q.T), dyadic.integers(W_K.T)
-    s, c = math.frexp(scale)
+    (q, f), (k, g) = module_product(X, W_Q), module_product(X, W_K)
+    s, h = math.frexp(scale)
     whole = int(s * 2.0**53)
-    left = [[whole * y for y in row] for row in dyadic.product(x, q)]
-    return dyadic.product(left, dyadic.product(x, k)), 2 * f + g + h + c - 53
+    return dyadic.product([[whole * y for y in row] for row in q], k), f + g + h - 53
 
 
 # Matrices ----------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ def never_holds(*args, **keywords) -> None:
     """The certificate must not hold; an error for numbers that overflow is as good."""
     for mass in (True, False):
         try:
-            c = hf.certify(*args, mass=mass, **keywords)
+            c = hf.certify(*args, certificate_mass=mass, **keywords)
         except HeadfitError:
             continue
         assert not c.holds
@@ -118,14 +118,14 @@ def test_the_smallest_weights_are_kept_under_flushing():
 @pytest.mark.parametrize("mass", [True, False])
 def test_flushing_is_left_as_found(mass):
     Q = np.ones((3, 2), np.float32)
-    hf.certify(np.eye(3), Q, Q, mass=mass)
+    hf.certify(np.eye(3), Q, Q, certificate_mass=mass)
     assert not is_flushing()
     with flushing():
         target = hf.Target(np.eye(3))
         assert is_flushing()
         attention = hf.Attention(Q, Q)
         assert is_flushing()
-        hf.certify(target, attention, mass=mass)
+        hf.certify(target, attention, certificate_mass=mass)
         assert is_flushing()
         hf.SelfAttention(np.eye(2), np.eye(2))(np.ones((3, 2)))
         assert is_flushing()
@@ -209,7 +209,7 @@ def test_leaks_beyond_the_largest_float_fail(size, dtype, mass):
     if dtype == np.float32 and size > 1e38:
         size = 1e30
     Q, K = size * np.eye(2, dtype=dtype), np.eye(2, dtype=dtype)[::-1].copy()
-    c = hf.certify(np.eye(2), Q, K, scale=1.0, mass=mass)
+    c = hf.certify(np.eye(2), Q, K, scale=1.0, certificate_mass=mass)
     assert c.status == "fails"
     assert (c.row_status == 1).all()
 
@@ -234,7 +234,7 @@ def test_nan_and_infinity_are_refused_wherever_they_stand(bad, dtype, flush):
                 arrays[which][row, column] = bad
                 for mass in (True, False):
                     with flushing(flush), pytest.raises(NonFiniteError):
-                        hf.certify(np.full((3, 3), 1 / 3), *arrays, mass=mass)
+                        hf.certify(np.full((3, 3), 1 / 3), *arrays, certificate_mass=mass)
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf, -1e-30])

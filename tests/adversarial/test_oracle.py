@@ -10,7 +10,7 @@ import mpmath
 import numpy as np
 import pytest
 from tests.adversarial import attack, dyadic, float32_results, generators, oracle
-from tests.adversarial.truth import truth_of
+from tests.adversarial.truth import kernel_inputs, truth_of
 
 import headfit as hf
 
@@ -83,6 +83,18 @@ def test_fused_multiply_add_rounds_once():
         assert found == dyadic.rounded(n, 1 - d.bit_length(), "float32")
 
 
+@pytest.mark.parametrize("dtype", generators.DTYPES)
+def test_kernels_start_from_the_exact_products_of_a_module_rounded_once(dtype):
+    rng = RNG([6, generators.DTYPES.index(dtype)])
+    for family in generators.FAMILIES:
+        head, _, _ = generators.head(rng, family, dtype, "module-accumulate")
+        assert head.is_module
+        assert head.accumulate == "float32"
+        for found, weights in zip(kernel_inputs(head), (head.W_Q, head.W_K), strict=True):
+            exact = times(fractions(head.X), fractions(weights.T))
+            assert found.tolist() == rounded(exact, "float32")
+
+
 @pytest.mark.parametrize("reading", ["exact", "module", "bfloat16", "float16", "float32"])
 @pytest.mark.parametrize("dtype", generators.DTYPES)
 def test_truth_agrees_with_high_precision(dtype, reading):
@@ -98,15 +110,23 @@ def test_truth_agrees_with_high_precision(dtype, reading):
     assert compared > 20
 
 
+def times(a: list, b: list) -> list[list[Fraction]]:
+    return [[sum(x * y for x, y in zip(u, v, strict=True)) for v in b] for u in a]
+
+
+def fractions(x: np.ndarray) -> list[list[Fraction]]:
+    return [[Fraction(v) for v in row] for row in x.tolist()]
+
+
+def rounded(x: list[list[Fraction]], name: str) -> list[list[float]]:
+    def one(v):
+        return dyadic.rounded(v.numerator, 1 - v.denominator.bit_length(), name)
+
+    return [[one(v) for v in row] for row in x]
+
+
 def exact_logits(head) -> list[list[Fraction]]:
     """The exact logits by rational arithmetic in its slowest form, rounded as the head asks."""
-
-    def times(a, b):
-        return [[sum(x * y for x, y in zip(u, v, strict=True)) for v in b] for u in a]
-
-    def fractions(x):
-        return [[Fraction(v) for v in row] for row in x.tolist()]
-
     if head.X is not None:
         x = fractions(head.X)
         q, k = times(x, fractions(head.W_Q.T)), times(x, fractions(head.W_K.T))
@@ -115,13 +135,7 @@ def exact_logits(head) -> list[list[Fraction]]:
     found = [[Fraction(float(head.scale)) * v for v in row] for row in times(q, k)]
     if head.logits_dtype is None:
         return found
-    return [
-        [
-            dyadic.rounded(v.numerator, 1 - v.denominator.bit_length(), head.logits_dtype)
-            for v in row
-        ]
-        for row in found
-    ]
+    return rounded(found, head.logits_dtype)
 
 
 def compare(head, truth: oracle.Truth, logits: list) -> int:
@@ -244,6 +258,15 @@ def test_what_is_left_undecided_is_counted(monkeypatch):
     tally = attack.attack("float32", "exact", 200, 5, ["plain"])
     counts = tally.cells["float32", "exact"]
     assert counts["missed"] == counts["away"] > 100
+
+
+@pytest.mark.parametrize("reading", ["accumulate", "module-accumulate"])
+def test_bounds_that_leave_out_the_kernels_are_found(monkeypatch, reading):
+    true = hf.certify
+    monkeypatch.setattr(hf, "certify", lambda *a, **k: true(*a, **{**k, "accumulate": "exact"}))
+    counts = attack.attack("float32", reading, 300, 5, ["plain"]).cells["float32", reading]
+    assert counts["false holds"] > 10
+    assert counts["false bound"] > 10
 
 
 def test_refusals_and_crashes_are_found(monkeypatch):

@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 from tests.adversarial import dyadic, float32_results, oracle
-from tests.adversarial.generators import Head
+from tests.adversarial.generators import Head, module_product
 
 WIDE = np.longdouble  # magnitudes only: no verdict depends on them
 
@@ -26,10 +26,27 @@ def truth_of(head: Head, logits: list, e: int) -> oracle.Truth:
     return oracle.Truth(rows, radii(head, allowed))
 
 
+def kernel_inputs(head: Head) -> tuple[np.ndarray, np.ndarray]:
+    """Return the queries and keys that a kernel in float32 starts from.
+
+    A statement about a module starts from the exact X W_Q and X W_K: they are rounded to float32
+    once, straight from integers.
+    """
+    if not head.is_module:
+        return head.Q, head.K
+    products = (module_product(head.X, w) for w in (head.W_Q, head.W_K))
+    q, k = (
+        np.array([[dyadic.rounded(m, e, "float32") for m in row] for row in rows])
+        for rows, e in products
+    )
+    return q, k
+
+
 def _float32_rows(head: Head, pattern: oracle.Pattern) -> list[list[oracle.Row]]:
     rows: list[list[oracle.Row]] = [[] for _ in range(pattern.n)]
     seen: list[set] = [set() for _ in range(pattern.n)]
-    found = float32_results.results(head.Q, head.K, head.scale, head.logits_dtype is None)
+    q, k = kernel_inputs(head)
+    found = float32_results.results(q, k, head.scale, head.logits_dtype is None)
     for low, high in found:
         if head.logits_dtype:
             low, high = (dyadic.round_array(x, head.logits_dtype) for x in (low, high))
@@ -53,7 +70,7 @@ def _sizes(head: Head) -> tuple[np.ndarray, float, float, float]:
 
     A module's products may be computed by a library that flushes what is subnormal, inputs too.
     """
-    if head.reading != "module":
+    if not head.is_module:
         return _norms(head.Q), float(_norms(head.K).max()), 0.0, head.Q.shape[1]
     x = _norms(head.X)
     w_q, w_k = (np.sqrt((w.astype(WIDE) ** 2).sum()) for w in (head.W_Q, head.W_K))
@@ -70,13 +87,11 @@ def radii(head: Head, allowed: np.ndarray) -> list[float]:
     """Return for each row what a scan in float64 (or what the reading speaks of) may be off by."""
     q, k, error, terms = _sizes(head)
     scale = WIDE(abs(head.scale))
-    narrow = head.accumulate == "float32" or (
-        head.reading == "module" and head.computed == "float32"
-    )
+    narrow = head.accumulate == "float32" or (head.is_module and head.computed == "float32")
     unit, tiny, top = 2.0**-50, 2.0**-1018, 2.0**1000
     if narrow:
         unit, tiny, top = 2.0**-22, 2.0**-124, 2.0**118
-    if head.reading == "module":
+    if head.is_module and head.accumulate == "exact":
         tiny = 2.0**-1018
     with np.errstate(all="ignore"):
         r = (terms + 8) * unit * scale * q * k
@@ -87,12 +102,15 @@ def radii(head: Head, allowed: np.ndarray) -> list[float]:
             r += (terms + 8) * tiny * (scale * (q + k) + root * (q + k) + q + k)
         largest = np.maximum(q, k) * np.maximum(1, scale)
         largest = np.maximum(largest, np.maximum(q * k, scale * q * k))
-        r = np.where((largest > top) | (scale > top), np.inf, r)
+        # Kernels may flush a scale that float32 has as a subnormal number only.
+        flushed = head.accumulate == "float32" and scale < 2.0**-126
+        r = np.where((largest > top) | (scale > top) | flushed, np.inf, r)
         if head.logits_dtype:
             digits, least, largest_exponent = dyadic.FORMATS[head.logits_dtype]
             size = scale * q * k
             r += size * 2.0 ** (1 - digits) + 2.0 ** (least - digits + 2)
-            r = np.where(size > 2.0 ** (largest_exponent - 1), np.inf, r)
+            # A logit that may be beyond the format leaves it open whether there is a softmax.
+            r = np.where(size + r > 2.0 ** (largest_exponent - 1), np.inf, r)
     return [float(x) for x in r]
 
 
@@ -124,12 +142,12 @@ def may_be_refused(head: Head) -> bool:
     limit = WIDE(2) ** (dyadic.FORMATS[computed][2] - 3)
     scale = WIDE(abs(head.scale))
     with np.errstate(all="ignore"):
-        if head.reading == "module":
+        if head.is_module:
             x, wq, wk = (abs(v.astype(WIDE)) for v in (head.X, head.W_Q, head.W_K))
             q, k = x @ wq, x @ wk
         else:
             q, k = (abs(v.astype(WIDE)) for v in (head.Q, head.K))
-        if q.max() >= limit or (k.max() >= limit and head.reading == "module"):
+        if q.max() >= limit or (k.max() >= limit and head.is_module):
             return True
         products = np.where(allowed, q @ k.T, 0).max()
         sizes = (products, products * scale, (q * scale).max(initial=0), scale)

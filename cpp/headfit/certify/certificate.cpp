@@ -1,5 +1,8 @@
 #include "headfit/certify/certificate.hpp"
 
+#include <string>
+
+#include "headfit/base/errors.hpp"
 #include "headfit/certify/folds.hpp"
 
 namespace headfit {
@@ -17,7 +20,6 @@ CertificateRows::CertificateRows(Index n)
 
 namespace {
 
-using detail::check_arguments;
 using detail::CompareFold;
 using detail::MassFold;
 using detail::Norms;
@@ -25,15 +27,15 @@ using detail::Scan;
 
 template <class T>
 void scan_rows(const Scan<T>& scan, const LogitSource<T>& source, const Run& run) {
-  if (scan.mass) {
+  if (scan.options.mass) {
     stream_tiles(source, run, [&] { return MassFold<T>(scan); });
   } else {
     stream_tiles(source, run, [&] { return CompareFold<T>(scan); }, scan_block(source));
   }
 }
 
-// The statement is about bare products: the scan in double reads these, and the bounds of
-// rounding errors are theirs.
+// The certificate is about scale * Q K^T alone: the scan in double computes nothing else, and the
+// bounds of rounding errors hold for nothing else.
 template <class T>
 void refuse_more_than_products(const LogitSource<T>& source) {
   if (source.q.rotary.table || source.k.rotary.table || source.softcap > 0 ||
@@ -44,7 +46,15 @@ void refuse_more_than_products(const LogitSource<T>& source) {
   }
 }
 
-// Bounds of input errors: none, or one for each row.
+void check_shapes(const Target& target, Index heads, Index rows, Index cols) {
+  if (heads != 1 || rows != target.n || cols != target.n) {
+    throw InputError("Q and K must be single matrices with one row for each of the " +
+                     std::to_string(target.n) + " rows of A; got " + std::to_string(rows) +
+                     " and " + std::to_string(cols));
+  }
+}
+
+// The errors of Q and K: none at all, or one for each row.
 void check_errors(std::span<const double> errors, Index n, const char* name) {
   if (!errors.empty() && static_cast<Index>(errors.size()) != n) {
     throw InputError("the errors of " + std::string(name) + " must be one for each of the " +
@@ -58,13 +68,18 @@ void check_errors(std::span<const double> errors, Index n, const char* name) {
   }
 }
 
-// The same numbers, read as double.
+// The same queries or keys, widened to double as their rows are read.
 template <class T>
 Heads<double> in_double(const Heads<T>& x) {
   return {x.data, x.count, x.rows, x.cols, x.head_stride, x.row_stride};
 }
 
-// The undecided rows once more, in double.
+Target under_mask(Target target, const Mask& mask) {
+  target.mask = mask;
+  return target;
+}
+
+// Scans the rows that are still undecided once more, in double.
 template <class T>
 void rescan_in_double(const Scan<T>& scan, const Run& run) {
   std::vector<Index> open;
@@ -79,8 +94,8 @@ void rescan_in_double(const Scan<T>& scan, const Run& run) {
   source.scale = scan.source.scale;
   source.mask = scan.source.mask;
   source.rows = std::span<const Index>(open);
-  const Scan<double> again{scan.target, source,   scan.norms, scan.reading,
-                           scan.tolerances, scan.mass, scan.out,   scan.row_max_logit};
+  const Scan<double> again{scan.target,  source,   scan.norms,        scan.tolerances,
+                           scan.options, scan.out, scan.row_max_logit};
   scan_rows(again, source, run);
 }
 
@@ -88,20 +103,21 @@ void rescan_in_double(const Scan<T>& scan, const Run& run) {
 
 template <class T>
 CertificateRows certify_logits(const Target& target, const LogitSource<T>& source,
-                               const Reading& reading, const Tolerances& tolerances, bool mass,
+                               const Tolerances& tolerances, const CertifyOptions& options,
                                const Run& run) {
-  check_arguments(target, source.q.count, source.q.rows, source.k.rows, tolerances);
+  tolerances.check();
+  check_shapes(target, source.q.count, source.q.rows, source.k.rows);
   refuse_more_than_products(source);
-  validate_target(target, source.mask, no_bound, run);
-  check_errors(reading.errors.q, target.n, "Q");
-  check_errors(reading.errors.k, target.n, "K");
+  validate_target(under_mask(target, source.mask), any_sum, run);
+  check_errors(options.errors.q, target.n, "Q");
+  check_errors(options.errors.k, target.n, "K");
   const StandardArithmetic arithmetic;
   CertificateRows out(target.n);
   Vector<double> row_max_logit = Vector<double>::Zero(target.n);
-  const Norms norms = detail::bound_norms(source, reading.errors);
+  const Norms norms = detail::bound_norms(source, options.errors);
   out.q_norm = norms.q_max;
   out.k_norm = norms.k_max;
-  const Scan<T> scan{target, source, norms, reading, tolerances, mass, out, row_max_logit};
+  const Scan<T> scan{target, source, norms, tolerances, options, out, row_max_logit};
   scan_rows(scan, source, run);
   for (Index i = 0; i < target.n; ++i) {
     out.rounding_bound = std::max(out.rounding_bound, scan.radius(i));
@@ -112,8 +128,8 @@ CertificateRows certify_logits(const Target& target, const LogitSource<T>& sourc
 }
 
 template CertificateRows certify_logits(const Target&, const LogitSource<float>&,
-                                        const Reading&, const Tolerances&, bool, const Run&);
+                                        const Tolerances&, const CertifyOptions&, const Run&);
 template CertificateRows certify_logits(const Target&, const LogitSource<double>&,
-                                        const Reading&, const Tolerances&, bool, const Run&);
+                                        const Tolerances&, const CertifyOptions&, const Run&);
 
 }  // namespace headfit

@@ -2,23 +2,17 @@
 // holds in exact arithmetic for the stored numbers. It knows nothing of methods.
 #pragma once
 
-#include <limits>
 #include <optional>
 #include <vector>
 
 #include "headfit/base/number_format.hpp"
 #include "headfit/base/threads.hpp"
 #include "headfit/pattern/target.hpp"
+#include "headfit/pattern/tolerances.hpp"
 
 namespace headfit {
 
 enum class Verdict : std::int8_t { holds = 0, fails = 1, undecided = 2 };
-
-struct Tolerances {
-  double leak = 0.05;
-  double distortion = 0.1;
-  double max_logit = std::numeric_limits<double>::infinity();  // of |logit|, unmasked entries
-};
 
 // Bounds of the Euclidean errors of the rows of Q and K, where these stand for exact
 // products that were rounded (a module's X W_Q and X W_K); empty: Q and K are exact.
@@ -27,18 +21,23 @@ struct InputErrors {
   std::span<const double> k;
 };
 
-// Which logits the statement is about. The exact products of the stored Q and K; or all that
-// lie within the errors of Q and K; or all that kernels working in float32 may give (see
-// float32_kernels_radius in rounding.hpp; tensor cores that truncate are not covered); or any of
-// these rounded to a format, where a logit that overflows fails its row.
-struct Reading {
+// Which logits the certificate is about, and what it reports. By default these are the exact
+// products of the stored Q and K.
+struct CertifyOptions {
+  // All logits of queries and keys that lie within these errors of the stored ones.
   InputErrors errors = {};
+  // All logits that kernels working in float32 may give (see float32_kernels_radius in
+  // rounding.hpp; tensor cores that truncate are not covered).
   bool float32_accumulation = false;
-  std::optional<NumberFormat> logits = {};
+  // The logits of the above rounded to a format; one that overflows fails its row.
+  std::optional<NumberFormat> logit_format = {};
+  // Whether to compute total variation and stray mass too, which takes the exponential of every
+  // logit.
+  bool mass = false;
 };
 
-// What is found for each row. Leak and distortion are proved upper bounds; tv and
-// stray mass are computed values, as exact as the logits they come from.
+// What is found for each row. Leak and distortion are proved upper bounds. The total variation
+// and the stray mass (the attention off the support) are computed, as exactly as the logits.
 struct CertificateRows {
   explicit CertificateRows(Index n);
 
@@ -58,18 +57,21 @@ struct CertificateRows {
   Index rescanned = 0;                    // rows that needed the scan in double
 };
 
-// Scans every logit of scale * Q K^T under the mask against the target, which is checked but for
-// the sums of its rows (a view, its arrays may have been changed since), in T first
-// and in double for the rows that this leaves undecided. O(n) memory beside Q and K.
-// With `mass` it also fills tv and stray. Source: one head, all rows.
+// Scans every logit of scale * Q K^T under the mask of `source`, first in T and then, for the rows
+// that are still undecided, in double. The source is one head with all of its rows and with no
+// more than products: rotary positions, a softcap or a bias are refused. The arrays of the target
+// are a view that somebody may have changed since they were last checked, so they are checked
+// here again, under the mask of `source` (target.mask is not read); rows may sum to anything.
+// Memory beside Q and K: O(n).
 template <class T>
 CertificateRows certify_logits(const Target& target, const LogitSource<T>& source,
-                               const Reading& reading, const Tolerances& tolerances, bool mass,
+                               const Tolerances& tolerances, const CertifyOptions& options,
                                const Run& run);
 
-// The same for a given attention matrix, its entries taken as they are stored.
+// The same for a given attention matrix under target.mask, its entries taken as they are stored.
+// A matrix tells nothing about logits, so tolerances.max_logit must be infinite.
 template <class T>
-CertificateRows certify_matrix(const Target& target, const Heads<T>& matrix, const Mask& mask,
+CertificateRows certify_matrix(const Target& target, const Heads<T>& matrix,
                                const Tolerances& tolerances, const Run& run);
 
 }  // namespace headfit

@@ -1,4 +1,4 @@
-// The scans of a certificate: one compares only, one sums exponentials too.
+// The two folds of a certificate: one compares logits only, the other sums exponentials too.
 #pragma once
 
 #include <bit>
@@ -11,30 +11,31 @@
 
 namespace headfit::detail {
 
-// What one scan looks at, shared by all threads; rows are written once each.
+// What one scan reads and where it writes. All threads share it, and each row is written by one.
 template <class T>
 struct Scan {
   const Target& target;
   const LogitSource<T>& source;
   const Norms& norms;
-  const Reading& reading;
   const Tolerances& tolerances;
-  bool mass;
+  const CertifyOptions& options;
   CertificateRows& out;
   Vector<double>& row_max_logit;  // largest |logit| of each row
 
-  // A bound of the error of every logit that the stream computes for a row.
+  // By how much any logit that the stream computes for this row may differ from one that the
+  // certificate is about, before that is rounded to a format.
   double radius(Index row) const {
     // The scale is rounded, then multiplied into q: two roundings beside the dot product's d.
     const DotBound bound = DotBound::of<T>(source.q.cols, source.q.cols + 2);
     const double r = bound.radius(source.scale, norms.q[row], norms.k_max);
-    const double given = reading_radius(source.scale, source.q.cols, reading, norms.q[row], row,
+    const double given = options_radius(source.scale, source.q.cols, options, norms.q[row], row,
                                         norms.k_max, norms.k_error_max);
     return next_up(r + given);
   }
 };
 
-// What both scans keep of a row, and what they make of it at the end.
+// The part that both folds share: what they keep for each row while its tiles go by, and the
+// verdict at the end of the row.
 template <class T>
 class CertificateFold {
  public:
@@ -59,10 +60,10 @@ class CertificateFold {
 
   struct Row {
     SupportCursor support;
-    T largest = -std::numeric_limits<T>::infinity();  // off the support
-    T smallest = std::numeric_limits<T>::infinity();
-    Index column = -1;                                // of the largest
-    OnlineSum<T> sum;                                 // off the support
+    T largest = -std::numeric_limits<T>::infinity();  // logit off the support
+    T smallest = std::numeric_limits<T>::infinity();  // logit of the row
+    Index column = -1;                                // where the largest is
+    OnlineSum<T> sum;                                 // of exponentials off the support
   };
   Row& row(Index r) { return rows_[static_cast<std::size_t>(r)]; }
 
@@ -72,7 +73,7 @@ class CertificateFold {
   void finish(Index i, const Row& row) {
     const SupportRow support =
         enclose_support(scan_.target, scan_.source.scale, queries_, keys_, scan_.norms,
-                        scan_.reading, i, query_, logits_);
+                        scan_.options, i, query_, logits_);
     CertificateRows& out = scan_.out;
     const auto at = static_cast<std::size_t>(i);
     Enclosure leak{0, 0};
@@ -89,7 +90,8 @@ class CertificateFold {
     if (scan_.target.row_columns(i).size() <= 1) distortion = {0, 0};
     if (overflow.possible) leak.hi = distortion.hi = no_bound;
     if (overflow.certain) leak.lo = distortion.lo = no_bound;
-    // A row that sees keys attends to some of them: an empty one is met by no softmax.
+    // A softmax over any keys has weights that sum to 1, so no head meets an empty target row
+    // whose mask leaves keys.
     if (support.weakest < 0 && row.column >= 0) leak = Enclosure::exactly(no_bound);
     out.leak[i] = leak.hi;
     out.distortion[i] = distortion.hi;
@@ -99,16 +101,16 @@ class CertificateFold {
     out.highest_column[at] = support.highest;
     out.lowest_column[at] = support.lowest;
     scan_.row_max_logit[i] = size.hi;
-    if (scan_.mass) finish_mass(i, row);
+    if (scan_.options.mass) finish_mass(i, row);
   }
 
-  // Where a logit of the scan lies.
+  // Encloses the logit that the certificate is about, from the one that the scan computed.
   Enclosure logit_near(T computed, Index i) const {
-    return as_read(Enclosure::around(static_cast<double>(computed), scan_.radius(i)),
-                   scan_.reading);
+    return in_format(Enclosure::around(static_cast<double>(computed), scan_.radius(i)),
+                     scan_.options);
   }
 
-  // Total variation and stray mass.
+  // Total variation and stray mass of the row.
   void finish_mass(Index i, const Row& row) {
     const auto weights = scan_.target.row_weights(i);
     double top = row.sum.empty() ? -std::numeric_limits<double>::infinity()
@@ -121,7 +123,7 @@ class CertificateFold {
     for (std::size_t p = 0; p < logits_.size(); ++p) {
       difference += std::abs(std::exp(logits_[p] - top) / (on + off) - weights[p]);
     }
-    // Logits that a format rounds to infinity leave NaN here, as they do in the softmax.
+    // A logit that the format rounds to infinity makes this NaN, as it does the softmax.
     const double stray = on + off > 0 || std::isnan(on + off) ? off / (on + off) : 0;
     scan_.out.stray[i] = stray;
     scan_.out.tv[i] = (difference + stray) / 2;
@@ -131,10 +133,11 @@ class CertificateFold {
   Checkpoints pace_;
   HeadRows<T> queries_, keys_;
   Eigen::RowVectorXd query_;
-  std::vector<double> logits_;  // of a support
+  std::vector<double> logits_;  // on the support of the row
 };
 
-// Compares only: the largest logit off the support so far is the limit of its row.
+// Compares logits only. The stream hands over those above a limit per row: here the largest logit
+// off the support so far.
 template <class T>
 class CompareFold : public CertificateFold<T> {
  public:
@@ -152,7 +155,7 @@ class CompareFold : public CertificateFold<T> {
   const T* limits(const RowBlock&) const { return largest_.data(); }
   T* lowest(const RowBlock&) { return lowest_.data(); }
 
-  // Of equal logits the first column stays.
+  // Of equal logits the first column is reported.
   void hits(const RowBlock&, Index r, Index col, const T* logits, std::uint32_t bits) {
     auto& row = this->row(r);
     T& largest = largest_.data()[r];
@@ -178,7 +181,7 @@ class CompareFold : public CertificateFold<T> {
   Buffer<T> lowest_;
 };
 
-// The sum of exponentials too.
+// Sums exponentials too, for total variation and stray mass.
 template <class T>
 class MassFold : public CertificateFold<T> {
  public:
@@ -197,20 +200,20 @@ class MassFold : public CertificateFold<T> {
         row.largest = most;
         row.column = tile.col + (std::find(x, x + tile.cols, most) - x);
       }
-      if (this->scan_.reading.logits) most = round_row(x, padded);
+      if (this->scan_.options.logit_format) most = round_row(x, padded);
       row.sum.raise(most);
       row.sum.sum += exp_sum<T, Exponentials::discard>(x, padded, row.sum.shift);
     }
   }
 
  private:
-  // Rounds to the significand of the reading's format, as the softmax would see it; returns
-  // the largest.
+  // Rounds the logits to the significand of the options' format, as the softmax would see them.
+  // Returns the largest.
   T round_row(T* x, Index padded) const {
     constexpr int digits = std::numeric_limits<T>::digits;
-    const T splitter = std::ldexp(T(1), digits - this->scan_.reading.logits->digits) + 1;
+    const T splitter = std::ldexp(T(1), digits - this->scan_.options.logit_format->digits) + 1;
     for (Index c = 0; c < padded; ++c) {
-      const T high = splitter * x[c];  // Veltkamp's
+      const T high = splitter * x[c];  // Veltkamp's splitting
       x[c] = std::isfinite(high) ? high - (high - x[c]) : x[c];
     }
     return row_max(x, padded);

@@ -1,14 +1,12 @@
-// From enclosures to verdicts, and what both kinds of certificate ask of their input.
+// From enclosures to a verdict.
 #pragma once
 
-#include <string>
-
-#include "headfit/base/errors.hpp"
 #include "headfit/certify/certificate.hpp"
 #include "headfit/certify/rounding.hpp"
 
 namespace headfit::detail {
 
+// A row holds if every value within the enclosures meets the tolerances, and fails if none does.
 inline Verdict judge(const Enclosure& leak, const Enclosure& distortion, const Enclosure& size,
                      const Tolerances& tolerances) {
   const auto fails = [](const Enclosure& x, double limit) { return x.lo > limit; };
@@ -22,26 +20,6 @@ inline Verdict judge(const Enclosure& leak, const Enclosure& distortion, const E
     return Verdict::holds;
   }
   return Verdict::undecided;
-}
-
-inline void check_arguments(const Target& target, Index heads, Index rows, Index cols,
-                            const Tolerances& tolerances) {
-  if (heads != 1 || rows != target.n || cols != target.n) {
-    throw InputError("Q and K must be single matrices with one row for each of the " +
-                     std::to_string(target.n) + " rows of A; got " + std::to_string(rows) +
-                     " and " + std::to_string(cols));
-  }
-  if (!(tolerances.leak > 0 && tolerances.leak < 1)) {
-    throw InputError("leak must lie strictly between 0 and 1; got " +
-                     std::to_string(tolerances.leak));
-  }
-  if (!(tolerances.distortion >= 0 && std::isfinite(tolerances.distortion))) {
-    throw InputError("distortion must be finite and at least 0; got " +
-                     std::to_string(tolerances.distortion));
-  }
-  if (!(tolerances.max_logit > 0)) {
-    throw InputError("max_logit must be positive; got " + std::to_string(tolerances.max_logit));
-  }
 }
 
 }  // namespace headfit::detail

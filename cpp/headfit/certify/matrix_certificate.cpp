@@ -1,4 +1,7 @@
-// The certificate of a given attention matrix: its entries as they are stored.
+// The certificate of a given attention matrix, about its entries as they are stored.
+#include <string>
+
+#include "headfit/base/errors.hpp"
 #include "headfit/certify/judge.hpp"
 
 namespace headfit {
@@ -6,11 +9,20 @@ namespace {
 
 using detail::judge;
 
-// a / b for a >= 0, b >= 0, where x / 0 is infinity (0 / 0 too: no ratio is met)
-// and 0 / x exactly 0.
+// a / b for a >= 0 and b >= 0. x / 0 is infinite, 0 / 0 included, so that a weight of zero meets no
+// tolerance; 0 / x is exactly 0.
 Enclosure ratio(const Enclosure& a, const Enclosure& b) {
   return {b.hi > 0 ? std::max(0.0, next_down(a.lo / b.hi)) : no_bound,
           b.lo > 0 ? (a.hi > 0 ? next_up(a.hi / b.lo) : 0.0) : no_bound};
+}
+
+template <class T>
+void check_shape(const Target& target, const Heads<T>& matrix) {
+  if (matrix.count != 1 || matrix.rows != target.n || matrix.cols != target.n) {
+    throw InputError("matrix must be one matrix of the shape of A, " + std::to_string(target.n) +
+                     " x " + std::to_string(target.n) + "; got " + std::to_string(matrix.rows) +
+                     " x " + std::to_string(matrix.cols));
+  }
 }
 
 template <class T>
@@ -26,8 +38,8 @@ void check_entry(T value, bool allowed, Index row, Index col) {
 }
 
 template <class Row>
-void judge_row(const Target& target, const Row& m, const Mask& mask, Index i,
-               const Tolerances& tolerances, CertificateRows& out) {
+void judge_row(const Target& target, const Row& m, Index i, const Tolerances& tolerances,
+               CertificateRows& out) {
   const auto columns = target.row_columns(i);
   const auto weights = target.row_weights(i);
   double largest = 0, weakest = 0, difference = 0, stray = 0;
@@ -36,7 +48,7 @@ void judge_row(const Target& target, const Row& m, const Mask& mask, Index i,
   std::size_t p = 0;
   const auto at = static_cast<std::size_t>(i);
   for (Index j = 0; j < target.n; ++j) {
-    const bool allowed = mask.allows(0, i, j, target.n, target.n);
+    const bool allowed = target.mask.allows(0, i, j, target.n, target.n);
     check_entry(m[j], allowed, i, j);
     const double value = static_cast<double>(m[j]);
     if (p < columns.size() && columns[p] == j) {
@@ -56,7 +68,7 @@ void judge_row(const Target& target, const Row& m, const Mask& mask, Index i,
   if (leak_column >= 0 && !columns.empty()) {
     leak = ratio(Enclosure::exactly(largest), Enclosure::exactly(weakest));
   }
-  // A key of the support without any weight, or any weight in a row that should have none.
+  // A support entry of weight zero, or any weight in a row whose target is empty.
   if (columns.empty() ? largest > 0 : weakest == 0) leak = Enclosure::exactly(no_bound);
   Enclosure distortion{0, 0};
   if (columns.size() > 1) {
@@ -74,15 +86,19 @@ void judge_row(const Target& target, const Row& m, const Mask& mask, Index i,
 }  // namespace
 
 template <class T>
-CertificateRows certify_matrix(const Target& target, const Heads<T>& matrix, const Mask& mask,
+CertificateRows certify_matrix(const Target& target, const Heads<T>& matrix,
                                const Tolerances& tolerances, const Run& run) {
-  detail::check_arguments(target, matrix.count, matrix.rows, matrix.cols, tolerances);
-  validate_target(target, mask, no_bound, run);
+  tolerances.check();
+  if (tolerances.limits_logits()) {
+    throw InputError("max_logit must not be given for a matrix: it does not tell its logits");
+  }
+  check_shape(target, matrix);
+  validate_target(target, any_sum, run);
   CertificateRows out(target.n);
   const auto make_worker = [&] {
     return [&, rows = HeadRows<T>(matrix)](Index first, Index end) mutable {
       for (Index i = first; i < end; ++i) {
-        judge_row(target, rows.row(0, i), mask, i, tolerances, out);
+        judge_row(target, rows.row(0, i), i, tolerances, out);
       }
     };
   };
@@ -90,9 +106,9 @@ CertificateRows certify_matrix(const Target& target, const Heads<T>& matrix, con
   return out;
 }
 
-template CertificateRows certify_matrix(const Target&, const Heads<float>&, const Mask&,
-                                        const Tolerances&, const Run&);
-template CertificateRows certify_matrix(const Target&, const Heads<double>&, const Mask&,
-                                        const Tolerances&, const Run&);
+template CertificateRows certify_matrix(const Target&, const Heads<float>&, const Tolerances&,
+                                        const Run&);
+template CertificateRows certify_matrix(const Target&, const Heads<double>&, const Tolerances&,
+                                        const Run&);
 
 }  // namespace headfit

@@ -21,10 +21,10 @@ double frobenius_norm_above(const Heads<double>& x) {
 
 }  // namespace
 
-// Each entry errs by at most gamma_D |x| |w| (Higham, 3.1), so a row by gamma_D ||x|| ||W||_F.
-// What underflows moves every entry of x and w, and every product and sum, by up to twice the
-// least normal number. Rounding to float moves each entry by u of its size, or by less than the
-// least normal float.
+// Each entry is wrong by at most gamma_D |x| |w| (Higham, 3.1), so a row by gamma_D ||x|| ||W||_F.
+// Underflow changes every entry of x and w, and every product and sum, by up to twice the least
+// normal number. Rounding to float changes each entry by a share u of its size, or by less than
+// the least normal float.
 Vector<double> product_errors(const Heads<double>& x, const Heads<double>& w,
                               const Heads<double>& product) {
   if (x.count != 1 || w.count != 1 || product.count != 1 || x.cols != w.rows ||
@@ -37,7 +37,8 @@ Vector<double> product_errors(const Heads<double>& x, const Heads<double>& w,
   const bool is_rounded = !std::holds_alternative<const double*>(product.data);
   const double terms = static_cast<double>(x.cols);
   const double columns = static_cast<double>(w.cols);
-  // Twice as many roundings: the library's threads may round up or down, by a unit each time.
+  // Counted as twice as many roundings, since threads of the library may round up or down instead
+  // of to nearest: by a whole unit in the last place instead of half of one.
   const double relative = gamma_above<double>(2 * (terms + 2));
   const double weights = frobenius_norm_above(w);
   HeadRows<double> inputs(x), outputs(product);
@@ -49,7 +50,7 @@ Vector<double> product_errors(const Heads<double>& x, const Heads<double>& w,
     double bound = product_above(relative, size, weights) +
                    16 * columns * terms * least * (1 + size + weights);
     if (is_rounded) {
-      // Twice u: it is a share of the number before it was rounded.
+      // Twice u, since the error is a share of the number before it was rounded to float.
       bound += static_cast<double>(std::numeric_limits<float>::epsilon()) *
                    norm_above(outputs.row(0, i)) +
                2 * columns * static_cast<double>(std::numeric_limits<float>::min());

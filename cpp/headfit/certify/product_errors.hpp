@@ -1,5 +1,5 @@
-// Bounds of the errors of a matrix product that another library computed, such as a module's
-// queries X W_Q: what a certificate needs to speak of the exact product.
+// Bounds of the errors of a matrix product that another library computed, such as the queries
+// X W_Q of a module. With them a certificate holds for the exact product.
 #pragma once
 
 #include "headfit/logits/heads.hpp"

@@ -1,6 +1,6 @@
-// Arithmetic that encloses: every result is a pair of doubles around the exact value.
-// This file and everything that includes it is compiled without contraction, and works in standard
-// arithmetic (base/standard_arithmetic.hpp).
+// Interval arithmetic: every result is a pair of doubles that enclose the exact value. Files that
+// include this one are compiled with -ffp-contract=off, and the code runs in standard arithmetic
+// (base/standard_arithmetic.hpp).
 #pragma once
 
 #include <algorithm>
@@ -9,8 +9,8 @@
 
 #include "headfit/base/types.hpp"
 
-// Nothing here is proved where compilers may assume that there is no NaN and no infinity, or where
-// intermediate results are wider than their types.
+// The proofs below fail where the compiler may assume that there is no NaN and no infinity, or
+// where intermediate results are wider than their types.
 #if defined(__FAST_MATH__) || (defined(__FINITE_MATH_ONLY__) && __FINITE_MATH_ONLY__)
 #error "headfit's certificates must be compiled without -ffast-math and -ffinite-math-only"
 #endif
@@ -27,11 +27,11 @@ inline double next_down(double x) {
   return std::nextafter(x, -std::numeric_limits<double>::infinity());
 }
 
-// A bound that nobody could prove.
+// The upper bound to use where none can be proved: infinity.
 inline constexpr double no_bound = std::numeric_limits<double>::infinity();
 
-// Bounds of a number. An end that no double bounds, or that nothing is known of, is infinite:
-// never NaN, so that no comparison with it can pass by accident.
+// A lower and an upper bound of a number. A bound that is unknown, or too large for a double, is
+// infinite and never NaN, so that no comparison with it passes by accident.
 struct Enclosure {
   double lo;
   double hi;
@@ -51,7 +51,8 @@ inline Enclosure operator-(const Enclosure& a, const Enclosure& b) {
 }
 
 // log and exp of the C library are assumed right to 4 units in the last place
-// (glibc, musl and the BSDs stay below 2). What overflows is above the largest double.
+// (glibc, musl and the BSDs stay below 2). Where the result overflows to infinity, the largest
+// double is a lower bound.
 inline double widen_up(double x) {
   if (!std::isfinite(x)) return x;
   return x + 4 * std::numeric_limits<double>::epsilon() * std::abs(x) +
@@ -74,7 +75,8 @@ inline Enclosure expm1(const Enclosure& x) {
   return {widen_down(std::expm1(x.lo)), widen_up(std::expm1(x.hi))};
 }
 
-// An upper bound of a * b * c for factors >= 0, however large or small the products on the way.
+// An upper bound of a * b * c for factors >= 0, even where intermediate products overflow or
+// underflow.
 inline double product_above(double a, double b, double c) {
   constexpr double epsilon = std::numeric_limits<double>::epsilon();
   constexpr double low = 0x1p-960, high = 0x1p960;
@@ -97,8 +99,8 @@ double norm_above(const Row& row) {
   const auto wide = row.template cast<double>();
   double sum = wide.squaredNorm();
   int exponent = 0;
-  // Outside of this range squares overflow, or so many underflow that their sum may be wrong:
-  // there the row is divided by a power of two that makes its largest entry about 1.
+  // Outside of this range squares overflow, or so many underflow that their sum may be wrong. Then
+  // the row is first divided by a power of two that makes its largest entry about 1.
   if (!(sum > 0x1p-900 && sum < 0x1p1000)) {
     const double largest = row.size() > 0 ? wide.cwiseAbs().maxCoeff() : 0;
     if (largest == 0) return 0;
@@ -116,8 +118,8 @@ double norm_above(const Row& row) {
   return next_up(std::ldexp(norm, exponent));
 }
 
-// gamma_m = m u / (1 - m u) from above: the relative error of m roundings in a row (Higham, 3.1).
-// Infinite where m roundings may leave nothing right.
+// An upper bound of gamma_m = m u / (1 - m u), the relative error of m successive roundings in T
+// (Higham, 3.1). Infinite where m u >= 1/2.
 template <class T>
 double gamma_above(double m) {
   const double u = static_cast<double>(std::numeric_limits<T>::epsilon()) / 2;
@@ -125,8 +127,8 @@ double gamma_above(double m) {
 }
 
 // |computed - exact| <= relative * |scale| ||q|| ||k|| + absolute * (1 + ||k||) for a logit
-// (scale * q).k computed in T with `roundings` roundings on the longest path, summed in
-// any order. The absolute term is for what underflows, in standard arithmetic.
+// (scale * q).k computed in T, summed in any order, with at most `roundings` roundings from any
+// input to the result. The absolute term covers underflow, in standard arithmetic.
 struct DotBound {
   double relative;
   double absolute;
@@ -134,7 +136,8 @@ struct DotBound {
   template <class T>
   static DotBound of(Index depth, Index roundings) {
     const double d = static_cast<double>(depth);
-    // Of double a whole normal number: CPUs take a hundred cycles to multiply a subnormal one.
+    // For double the least normal number instead of the least subnormal one, with which CPUs take
+    // a hundred cycles to multiply.
     const double lost = std::max(static_cast<double>(std::numeric_limits<T>::denorm_min()),
                                  std::numeric_limits<double>::min());
     return {gamma_above<T>(static_cast<double>(roundings)), (2 * d + 4) * lost};
@@ -143,22 +146,23 @@ struct DotBound {
   double radius(double scale, double q_norm, double k_norm) const {
     if (!(relative < no_bound)) return no_bound;
     const double size = product_above(std::abs(scale), q_norm, k_norm);
-    // Five roundings upward at the end, each at most a unit of the last place.
+    // The last factor covers the five roundings of this formula itself.
     return (relative * size + absolute * (1 + k_norm)) *
            (1 + 8 * std::numeric_limits<double>::epsilon());
   }
 };
 
-// |computed - exact| for everything that kernels working in float32 may make of a logit: any
-// order of summation, with or without fused multiply-adds; the scale on q, on k, on the product,
+// A bound of |computed - exact| for a logit from any kernel that works in float32: any order of
+// summation, with or without fused multiply-adds; the scale on q, on k, on the product,
 // or its square root on both, perhaps times log2(e); inputs in float64 rounded to float32 first;
 // subnormal numbers kept, or flushed to zero as inputs and as results.
 //
-// Roundings on the longest path: d of the dot product, two of the inputs, and seven of the scale,
-// where its root is taken of fl(fl(scale) fl(log2(e))): half of three and one more for each of two
-// roots, and one for each of two products. What underflows moves every input, scaled input and
-// product by up to twice the least normal number, and a scale that comes last magnifies that.
-// Infinite where one of these kernels may overflow on the way, or flush the scale itself.
+// From an input to the result there are at most d + 9 roundings: d of the dot product, two of the
+// inputs, and seven of the scale where its root is taken of fl(fl(scale) fl(log2(e))), namely half
+// of three and one more for each of two roots, and one for each of two products. Underflow changes
+// every input, scaled input and product by up to twice the least normal number, and a scale that
+// is multiplied in last magnifies that.
+// Infinite where one of these kernels may overflow in between, or flush the scale itself.
 inline double float32_kernels_radius(double scale, Index depth, double q_norm, double k_norm) {
   constexpr double largest = static_cast<double>(std::numeric_limits<float>::max()) / 4;
   constexpr double least = static_cast<double>(std::numeric_limits<float>::min());

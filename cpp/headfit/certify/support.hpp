@@ -1,5 +1,5 @@
-// The support side of the certificate: the k logits of a row that should be large,
-// computed in double and enclosed.
+// The support side of the certificate: the few logits of a row that should be large, computed in
+// double, each with an interval that is proved to contain it.
 #pragma once
 
 #include "headfit/base/checkpoint.hpp"
@@ -9,7 +9,7 @@
 
 namespace headfit::detail {
 
-// Bounds of norms and input errors that every row needs.
+// Upper bounds of the norms of all queries and keys, and of the errors of the keys.
 struct Norms {
   Vector<double> q;
   Vector<double> k;
@@ -37,41 +37,45 @@ Norms bound_norms(const LogitSource<T>& source, const InputErrors& errors) {
   return norms;
 }
 
-// By how much a logit of the reading may differ from the exact product of Q and K, before it
-// is rounded to a format: what q and k move by, and the accumulation in float32.
-inline double reading_radius(double scale, Index depth, const Reading& reading, double q_norm,
-                             Index row, double k_norm, double k_error) {
+// By how much a logit that the options allow for may differ from the exact product of the stored
+// Q and K, before it is rounded to a format: through errors of q and k, and through accumulation
+// in float32.
+inline double options_radius(double scale, Index depth, const CertifyOptions& options,
+                             double q_norm, Index row, double k_norm, double k_error) {
   const double size = std::abs(scale);
   const double q_error =
-      reading.errors.q.empty() ? 0 : reading.errors.q[static_cast<std::size_t>(row)];
+      options.errors.q.empty() ? 0 : options.errors.q[static_cast<std::size_t>(row)];
   double radius = 0;
   if (q_error > 0 || k_error > 0) {
     radius = product_above(size, q_error, k_norm) + product_above(size, q_norm + q_error, k_error);
   }
-  if (reading.float32_accumulation) {
+  if (options.float32_accumulation) {
     radius += float32_kernels_radius(scale, depth, next_up(q_norm + q_error),
                                      next_up(k_norm + k_error));
   }
   return radius * (1 + 8 * std::numeric_limits<double>::epsilon());
 }
 
-// Rounding to a format is monotone: it maps an enclosure to an enclosure.
-inline Enclosure as_read(const Enclosure& x, const Reading& reading) {
-  if (!reading.logits) return x;
-  return {reading.logits->rounded(x.lo), reading.logits->rounded(x.hi)};
+// The enclosure of a logit after it is rounded to the options' format, if they name one. Rounding
+// is monotone, so the rounded ends enclose what the logit is rounded to.
+inline Enclosure in_format(const Enclosure& x, const CertifyOptions& options) {
+  if (!options.logit_format) return x;
+  return {options.logit_format->rounded(x.lo), options.logit_format->rounded(x.hi)};
 }
 
+// The enclosure of the absolute value.
 inline Enclosure magnitude(const Enclosure& x) {
   if (x.lo >= 0) return x;
   if (x.hi <= 0) return {-x.hi, -x.lo};
   return {0, std::max(-x.lo, x.hi)};
 }
+// The enclosure of the larger of two values.
 inline Enclosure larger(const Enclosure& a, const Enclosure& b) {
   return {std::max(a.lo, b.lo), std::max(a.hi, b.hi)};
 }
 
-// Whether a row has a softmax at all: a logit that the reading rounds to +inf makes it NaN, and
-// one on the support that is rounded to -inf has no weight.
+// Whether rounding to a format may leave, or surely leaves, a row without a usable softmax: a logit
+// that is rounded to +inf makes it NaN, one on the support that is rounded to -inf has weight 0.
 struct Overflow {
   bool possible = false;
   bool certain = false;
@@ -83,22 +87,22 @@ struct Overflow {
 };
 
 struct SupportRow {
-  Enclosure least{0, 0};    // smallest logit on the support
+  Enclosure least{0, 0};    // the smallest logit on the support
   Enclosure spread{0, 0};   // max - min of (logit - log target)
-  Enclosure size{0, 0};     // largest |logit|
+  Enclosure size{0, 0};     // the largest |logit|
   Overflow overflow;
-  Index weakest = -1;       // columns where these are reached
-  Index highest = -1;
-  Index lowest = -1;
+  Index weakest = -1;       // the column of the smallest logit
+  Index highest = -1;       // the column of the largest (logit - log target)
+  Index lowest = -1;        // the column of the smallest
 };
 
-// `q` takes the row's query times the scale, `logits` the logits of the support as computed,
-// rounded if the reading says so. They are multiplied as the stream multiplies: the scale first,
-// then the key.
+// Encloses the logits on the support of row i. `q` is a buffer for the query times the scale;
+// `logits` receives the logits as computed, rounded to the options' format if they name one. The
+// order of multiplication is that of the stream: scale times query, then times the key.
 template <class T>
 SupportRow enclose_support(const Target& target, double scale, HeadRows<T>& queries,
-                           HeadRows<T>& keys, const Norms& norms, const Reading& reading, Index i,
-                           Eigen::RowVectorXd& q, std::vector<double>& logits) {
+                           HeadRows<T>& keys, const Norms& norms, const CertifyOptions& options,
+                           Index i, Eigen::RowVectorXd& q, std::vector<double>& logits) {
   // (scale * q).k in double: d roundings of the dot product and one of the scale.
   const Index depth = queries.heads().cols;
   const DotBound bound = DotBound::of<double>(depth, depth + 1);
@@ -120,14 +124,14 @@ SupportRow enclose_support(const Target& target, double scale, HeadRows<T>& quer
       throw_nonfinite("the logits scale * Q K^T", 0, 1, i, j, logit);
     }
     const double k_error =
-        reading.errors.k.empty() ? 0 : reading.errors.k[static_cast<std::size_t>(j)];
+        options.errors.k.empty() ? 0 : options.errors.k[static_cast<std::size_t>(j)];
     const double radius =
         next_up(bound.radius(scale, norms.q[i], norms.k[j]) +
-                reading_radius(scale, depth, reading, norms.q[i], i, norms.k[j], k_error));
-    const Enclosure s = as_read(Enclosure::around(logit, radius), reading);
+                options_radius(scale, depth, options, norms.q[i], i, norms.k[j], k_error));
+    const Enclosure s = in_format(Enclosure::around(logit, radius), options);
     row.size = larger(row.size, magnitude(s));
     row.overflow.look(s, true);
-    logits.push_back(reading.logits ? reading.logits->rounded(logit) : logit);
+    logits.push_back(options.logit_format ? options.logit_format->rounded(logit) : logit);
     const Enclosure log_weight = log(weights[p]);
     const Enclosure excess = s - log_weight;
     row.least = {std::min(row.least.lo, s.lo), std::min(row.least.hi, s.hi)};

@@ -17,17 +17,17 @@ float radius_for(double max_norm) {
 
 }  // namespace
 
-Annealing::Annealing(const Target& target, const Mask& mask, const LearnedOptions& options,
-                     const Run& run)
+Annealing::Annealing(const Target& target, const Tolerances& tolerances,
+                     const LearnedOptions& options, const Run& run)
     : options_(options),
       limit_(options.time_limit),
       run_(timed(run)),
-      required_(target, options.leak, options.distortion, options.max_logit),
-      recipe_(Recipe::for_rows(required_.n(), required_.mean_support(), options.distortion)),
-      descent_(required_, mask, options.dim, recipe_, options.seed, radius_for(options.max_norm),
-               run_) {
+      required_(target, tolerances),
+      recipe_(Recipe::for_rows(required_.n(), required_.mean_support(), tolerances.distortion)),
+      descent_(required_, target.mask, options.dim, recipe_, options.seed,
+               radius_for(options.max_norm), run_) {
   last_ = {required_.n(), required_.n(), std::numeric_limits<float>::infinity()};
-  if (options.format) required_.reserve(reserve_);
+  if (options.storage) required_.reserve(reserve_);
 }
 
 // Steps and scans of many rows take long: the time limit ends them where they are.
@@ -70,7 +70,7 @@ Annealing::Outcome Annealing::search() {
   for (Index number = 0; outcome == Outcome::RowsLeft; ++number) {
     const Index roundings = result_.roundings;
     outcome = from_random_start(number, first_hold);
-    if (options_.format && outcome == Outcome::RowsLeft && result_.roundings == roundings) {
+    if (options_.storage && outcome == Outcome::RowsLeft && result_.roundings == roundings) {
       reserve_ *= reserve_decay;
       required_.reserve(reserve_);
     }
@@ -145,7 +145,7 @@ Annealing::Outcome Annealing::settle(float length, Index steps) {
 }
 
 Annealing::Outcome Annealing::stored(Outcome outcome) {
-  return options_.format && outcome == Outcome::Met ? store() : outcome;
+  return options_.storage && outcome == Outcome::Met ? store() : outcome;
 }
 
 // A head that meets the tolerances with some to spare goes to the format it is stored in: keys
@@ -155,7 +155,7 @@ Annealing::Outcome Annealing::store() {
   constexpr float first = 0.02f;
   ++result_.roundings;
   const Places found = descent_.places();
-  descent_.round_keys({*options_.format, 1});
+  descent_.round_keys({options_.storage->format, 1});
   for (Index t = 0; t < settling; ++t) {
     if (t % between_scans == 0) {
       scan();
@@ -166,7 +166,7 @@ Annealing::Outcome Annealing::store() {
   }
   required_.reserve(0);
   scan();
-  const Grid grid{*options_.format, options_.query_unit};
+  const Grid grid{options_.storage->format, options_.storage->query_unit};
   descent_.round_queries(grid, true);
   scan();
   for (Index round = 1; round < most_rounds && last_.rows_left > 0; ++round) {

@@ -12,7 +12,8 @@ namespace headfit::learned {
 
 class Annealing {
  public:
-  Annealing(const Target& target, const Mask& mask, const LearnedOptions& options, const Run& run);
+  Annealing(const Target& target, const Tolerances& tolerances, const LearnedOptions& options,
+            const Run& run);
 
   LearnedResult run();
 

@@ -1,5 +1,6 @@
 #include "headfit/learned/fit_learned.hpp"
 
+#include <cmath>
 #include <string>
 
 #include "headfit/base/worker_pool.hpp"
@@ -9,21 +10,18 @@
 namespace headfit {
 namespace {
 
-void check_asked(double leak, double distortion, double max_logit) {
-  if (!(leak > 0 && leak < 1)) {
-    throw InputError("leak must lie between 0 and 1; got " + std::to_string(leak));
+void check_common(const Target& target, const Tolerances& tolerances, const Run& run) {
+  tolerances.check();
+  if (!(tolerances.distortion > 0)) {
+    throw InputError("distortion must be positive to learn a head: descent meets no ratio exactly");
   }
-  if (!(distortion > 0)) {
-    throw InputError("distortion must be positive; got " + std::to_string(distortion));
-  }
-  if (!(max_logit > 0)) {
-    throw InputError("max_logit must be positive; got " + std::to_string(max_logit));
-  }
+  check_entries(target, run);
 }
 
 void check_start(const Target& target, const Heads<float>& q, const Heads<float>& k, Index dim) {
   for (const auto* start : {&q, &k}) {
-    if (start->rows != target.n || start->cols < 1 || start->cols > dim || start->cols != q.cols) {
+    const bool fits = start->count == 1 && start->rows == target.n && start->cols == q.cols;
+    if (!fits || start->cols < 1 || start->cols > dim) {
       throw InputError("a start must have " + std::to_string(target.n) + " rows and 1 to " +
                        std::to_string(dim) + " columns, as many in queries as in keys");
     }
@@ -31,17 +29,28 @@ void check_start(const Target& target, const Heads<float>& q, const Heads<float>
   }
 }
 
-void check(const Target& target, const GivenHead& head) {
-  check_asked(head.leak, head.distortion, head.max_logit);
-  check_start(target, head.q, head.k, head.q.cols);
+void check_storage(const Storage& storage) {
+  if (!(std::isfinite(storage.query_unit) && storage.query_unit != 0)) {
+    throw InputError("query_unit must be finite and nonzero; got " +
+                     std::to_string(storage.query_unit));
+  }
 }
 
-void check(const Target& target, const LearnedOptions& options) {
+void check_options(const Target& target, const LearnedOptions& options) {
+  const auto at_least = [](Index value, Index least, const char* name) {
+    if (value < least) {
+      throw InputError(std::string(name) + " must be at least " + std::to_string(least) +
+                       "; got " + std::to_string(value));
+    }
+  };
   if (options.dim < 1) throw InputError("dim must be positive; got " + std::to_string(options.dim));
-  check_asked(options.leak, options.distortion, options.max_logit);
+  at_least(options.first_hold, 1, "first_hold");
+  at_least(options.max_steps, 0, "max_steps");
+  if (std::isnan(options.time_limit)) throw InputError("time_limit must be a number; got nan");
   if (!(options.max_norm >= 0)) {
     throw InputError("max_norm must not be negative; got " + std::to_string(options.max_norm));
   }
+  if (options.storage) check_storage(*options.storage);
   if (options.init_q.has_value() != options.init_k.has_value()) {
     throw InputError("a start needs both queries and keys");
   }
@@ -50,9 +59,10 @@ void check(const Target& target, const LearnedOptions& options) {
 
 }  // namespace
 
-LearnedResult fit_learned(const Target& target, const Mask& mask, const LearnedOptions& options,
-                          const Run& run) {
-  check(target, options);
+LearnedResult fit_learned(const Target& target, const Tolerances& tolerances,
+                          const LearnedOptions& options, const Run& run) {
+  check_common(target, tolerances, run);
+  check_options(target, options);
   if (target.n == 0) {
     LearnedResult nothing;
     nothing.status = LearnedStatus::Met;
@@ -60,28 +70,30 @@ LearnedResult fit_learned(const Target& target, const Mask& mask, const LearnedO
     nothing.k.resize(0, options.dim);
     return nothing;
   }
-  // A step is a fraction of a millisecond at small n: its helpers must not be made anew.
+  // At small n a step takes a fraction of a millisecond, so all steps share one pool of threads.
   const int threads = run.thread_count(target.n);
   WorkerPool helpers(threads - 1);
   Run pooled{threads, run.poll};
   pooled.helpers = &helpers;
-  return learned::Annealing(target, mask, options, pooled).run();
+  return learned::Annealing(target, tolerances, options, pooled).run();
 }
 
-Matrix<float> round_queries(const Target& target, const Mask& mask, const GivenHead& head,
-                            const NumberFormat& format, double query_unit, const Run& run) {
+Matrix<float> round_queries(const Target& target, const Tolerances& tolerances,
+                            const GivenHead& head, const Storage& storage, const Run& run) {
   using namespace learned;
-  check(target, head);
+  check_common(target, tolerances, run);
+  check_storage(storage);
+  check_start(target, head.q, head.k, head.q.cols);
   if (target.n == 0) return {};
   constexpr int most_rounds = 6;
-  const Requirements required(target, head.leak, head.distortion, head.max_logit);
+  const Requirements required(target, tolerances);
   const std::uint64_t seed = 0;  // of the columns that scans draw
-  const Recipe recipe = Recipe::for_rows(target.n, required.mean_support(), head.distortion);
+  const Recipe recipe = Recipe::for_rows(target.n, required.mean_support(), tolerances.distortion);
   constexpr float unbounded = std::numeric_limits<float>::infinity();
-  Descent descent(required, mask, head.q.cols, recipe, seed, unbounded, run);
+  Descent descent(required, target.mask, head.q.cols, recipe, seed, unbounded, run);
   descent.start_from(head.q[0], head.k[0]);
   descent.scan();
-  const Grid grid{format, query_unit};
+  const Grid grid{storage.format, storage.query_unit};
   descent.round_queries(grid, true);
   for (int round = 1; descent.scan().rows_left > 0 && round < most_rounds; ++round) {
     descent.round_queries(grid, false);
@@ -89,18 +101,19 @@ Matrix<float> round_queries(const Target& target, const Mask& mask, const GivenH
   return descent.q().matrix();
 }
 
-LossGradient feasibility_loss(const Target& target, const Mask& mask, const GivenHead& head,
-                              const Run& run) {
+LossGradient feasibility_loss(const Target& target, const Tolerances& tolerances,
+                              const GivenHead& head, const Run& run) {
   using namespace learned;
-  check(target, head);
-  const Requirements required(target, head.leak, head.distortion, head.max_logit);
+  check_common(target, tolerances, run);
+  check_start(target, head.q, head.k, head.q.cols);
+  const Requirements required(target, tolerances);
   PaddedRows q(target.n, head.q.cols);
   PaddedRows k(q);
-  const Philox random(0);  // nothing is drawn: every column has a place in the lists
+  const Philox random(0);  // never drawn from, since the lists have a place for every column
   given_start(head.q[0], head.k[0], random, q, k);
   Lists lists(required, static_cast<int>(target.n + target.n % 2));
   RowChecks checks(target.n);
-  scan_near({required, q, k, random, 0, lists, checks}, mask, run);
+  scan_near({required, q, k, random, 0, lists, checks}, target.mask, run);
   lists.transpose(run);
   Gradient gradient(required, lists);
   RowScratch scratch(q.dim(), required.largest_support());

@@ -1,5 +1,5 @@
-// Rung three: keys and queries found together, by annealed and preconditioned row
-// steps on the feasibility loss of learned/gradient.hpp. The parts are in learned/.
+// The learned method: queries and keys found together, by annealed and preconditioned steps per row
+// on the feasibility loss of gradient.hpp.
 #pragma once
 
 #include <functional>
@@ -10,34 +10,40 @@
 #include "headfit/base/threads.hpp"
 #include "headfit/logits/source.hpp"
 #include "headfit/pattern/target.hpp"
+#include "headfit/pattern/tolerances.hpp"
 
 namespace headfit {
 
+// What progress is told after every scan of the logits.
 struct LearnedScan {
   Index step;
-  Index rows_left;       // outside the tolerances, as far as the scan looked
-  double worst_deficit;  // by how much the worst row misses, in logit units
+  Index rows_left;       // rows outside the tolerances, as far as the scan looked
+  double worst_deficit;  // by how much the worst row misses them, in logit units
+};
+
+// The number format that a head is stored in: it holds Q / query_unit and K.
+struct Storage {
+  NumberFormat format;
+  double query_unit = 1;
 };
 
 struct LearnedOptions {
-  Index dim = 0;
-  double leak = 0.05;
-  double distortion = 0.1;
+  Index dim = 1;
   std::uint64_t seed = 0;
-  Index first_hold = 300;  // steps before the first quench, but for one after a brief hold
+  // Steps at a high temperature before the first slow cooling, unless the head turns out to have
+  // so much room that a brief anneal does.
+  Index first_hold = 300;
   Index max_steps = 60000;  // in all
-  double time_limit = std::numeric_limits<double>::infinity();  // seconds
-  double max_norm = 0;  // of max ||q|| max ||k||; 0: any
-  double max_logit = std::numeric_limits<double>::infinity();  // of |q.k|
-  // What Q / query_unit and K are stored in; none: float32, in which the fit works.
-  std::optional<NumberFormat> format;
-  double query_unit = 1;
-  // A start, both or neither, of at most `dim` columns: what is missing is drawn, small. A
-  // random start follows one that fails.
-  std::optional<Heads<float>> init_q;
-  std::optional<Heads<float>> init_k;
-  // Called after every scan; false stops the fit.
-  std::function<bool(const LearnedScan&)> progress;
+  double time_limit = std::numeric_limits<double>::infinity();  // in seconds
+  double max_norm = 0;      // a bound on max ||q|| max ||k||; 0 for none
+  // Without it queries and keys stay in float32, in which the method computes.
+  std::optional<Storage> storage = {};
+  // A start, both or neither, of at most `dim` columns; missing columns are filled with small
+  // random numbers. If it fails, random starts follow.
+  std::optional<Heads<float>> init_q = {};
+  std::optional<Heads<float>> init_k = {};
+  // Called after every scan; returning false stops the fit.
+  std::function<bool(const LearnedScan&)> progress = {};
 };
 
 enum class LearnedStatus { Met, StepLimit, TimeLimit, Stopped };
@@ -46,41 +52,37 @@ struct LearnedResult {
   LearnedStatus status = LearnedStatus::StepLimit;
   Matrix<float> q;  // logits are plain products q.k
   Matrix<float> k;
-  std::vector<Index> failed_rows;  // rows that an exact scan found outside the tolerances
+  std::vector<Index> failed_rows;  // rows that a scan of all logits found outside the tolerances
   double worst_deficit = 0;
   Index steps = 0, scans = 0, starts = 0, quenches = 0, reheats = 0, roundings = 0;
   double seconds = 0;
 };
 
-// `Met` allows for the rounding of the float32 scan, to first order; the certificate proper
-// is a separate pass. Memory: about 20 (k + max(24, 4 k)) + 4 d (d + 8) bytes a row. The
-// result does not depend on the number of threads.
-LearnedResult fit_learned(const Target& target, const Mask& mask, const LearnedOptions& options,
-                          const Run& run);
+// The distortion must be positive. `Met` allows for the rounding of the scan in float32 to first
+// order; the certificate proper is a separate pass. Memory per row: about
+// 20 (k + max(24, 4 k)) + 4 d (d + 8) bytes. The result does not depend on the number of threads.
+LearnedResult fit_learned(const Target& target, const Tolerances& tolerances,
+                          const LearnedOptions& options, const Run& run);
 
-// Queries and keys that somebody has, and what is asked of them.
+// Queries and keys of a given head, each n x d.
 struct GivenHead {
   Heads<float> q;
   Heads<float> k;
-  double leak = 0.05;
-  double distortion = 0.1;
-  double max_logit = std::numeric_limits<double>::infinity();
 };
 
-// Queries near those given that `format` can hold, times `query_unit`, for keys that stay as they
-// are: the errors of a row's coordinates cancel where its tolerances have it so, as far as a
-// local search goes.
-Matrix<float> round_queries(const Target& target, const Mask& mask, const GivenHead& head,
-                            const NumberFormat& format, double query_unit, const Run& run);
+// Rounds the queries to `storage` while the keys stay as they are. A local search chooses, for
+// each row, numbers of the format whose errors cancel in the logits that its tolerances bound.
+Matrix<float> round_queries(const Target& target, const Tolerances& tolerances,
+                            const GivenHead& head, const Storage& storage, const Run& run);
 
-// The loss that the fit descends, over every column, and its gradient: for tests, and for who
-// wants another descent. Memory: O(n^2).
+// The loss that the method descends, over every column, and its gradient: for tests, and for
+// other descents. Memory: O(n^2).
 struct LossGradient {
   double loss = 0;
   Matrix<float> q;
   Matrix<float> k;
 };
-LossGradient feasibility_loss(const Target& target, const Mask& mask, const GivenHead& head,
-                              const Run& run);
+LossGradient feasibility_loss(const Target& target, const Tolerances& tolerances,
+                              const GivenHead& head, const Run& run);
 
 }  // namespace headfit

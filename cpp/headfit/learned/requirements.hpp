@@ -5,6 +5,7 @@
 
 #include "headfit/learned/vectors.hpp"
 #include "headfit/pattern/target.hpp"
+#include "headfit/pattern/tolerances.hpp"
 
 namespace headfit::learned {
 
@@ -19,15 +20,13 @@ struct SupportState {
 
 class Requirements {
  public:
-  // `max_logit` bounds |logit|, unless it is infinite.
-  Requirements(const Target& target, double leak, double distortion,
-         double max_logit = std::numeric_limits<double>::infinity())
+  Requirements(const Target& target, const Tolerances& tolerances)
       : target_(target),
-        log_inverse_leak_(static_cast<float>(-std::log(leak))),
-        hinge_reserve_(static_cast<float>(std::log1p(distortion))),
+        log_inverse_leak_(static_cast<float>(-std::log(tolerances.leak))),
+        hinge_reserve_(static_cast<float>(std::log1p(tolerances.distortion))),
         asked_{log_inverse_leak_, hinge_reserve_},
         checked_(asked_),
-        max_logit_(static_cast<float>(max_logit)),
+        max_logit_(static_cast<float>(tolerances.max_logit)),
         log_smallest_(static_cast<std::size_t>(target.n)) {
     log_weights_.reserve(static_cast<std::size_t>(target.nonzeros()));
     for (Index i = 0; i < target.n; ++i) {

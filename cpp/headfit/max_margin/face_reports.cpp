@@ -1,24 +1,25 @@
 #include "headfit/max_margin/face_reports.hpp"
 
+#include "headfit/max_margin/check_keys.hpp"
 #include "headfit/max_margin/violators.hpp"
 
 namespace headfit {
 namespace {
 
-// The scan that a row's own cutting planes ask for: one query against all keys.
+// Finds the constraints that one row's query violates, in a scan of all keys.
 class OneRowScan {
  public:
-  OneRowScan(const Target& target, const MatrixView<double>& keys, const Mask& mask, Index row)
-      : target_(target), keys_(keys), mask_(mask), row_(row) {}
+  OneRowScan(const Target& target, const MatrixView<double>& keys, Index row)
+      : target_(target), keys_(keys), row_(row) {}
 
   void operator()(std::span<const double> q, double threshold, int limit,
                   std::vector<Violator>& out) {
-    // The row keeps its own number, so that mask and support are its own: every row of
-    // the view is the one query.
+    // A view in which every row is this query: the stream is asked for row `row_`, so that mask and
+    // support are those of this row.
     LogitSource<double> source;
     source.q = {q.data(), 1, target_.n, keys_.cols(), 0, 0};
     source.k = {keys_.data(), 1, keys_.rows(), keys_.cols(), keys_.size(), keys_.outerStride()};
-    source.mask = mask_;
+    source.mask = target_.mask;
     source.rows = std::span<const Index>(&row_, 1);
     const std::span<const double> thresholds(&threshold, 1);
     const std::span<std::vector<Violator>> lists(&out, 1);
@@ -28,15 +29,20 @@ class OneRowScan {
  private:
   const Target& target_;
   const MatrixView<double>& keys_;
-  const Mask& mask_;
   Index row_;
 };
 
 }  // namespace
 
 std::vector<FaceReport> face_reports(const Target& target, const MatrixView<double>& keys,
-                                     const Mask& mask, std::span<const Index> rows,
-                                     const Run& run) {
+                                     std::span<const Index> rows, const Run& run) {
+  check_keys(target, keys);
+  check_entries(target, run);
+  for (const Index i : rows) {
+    if (i < 0 || i >= target.n || target.row_columns(i).empty()) {
+      throw InputError("rows must be rows of A that are not empty; got " + std::to_string(i));
+    }
+  }
   std::vector<FaceReport> reports(rows.size());
   const KeyView bare{keys.data(), keys.rows(), keys.cols(), keys.outerStride()};
   const KeyNorms norms(bare);
@@ -44,7 +50,7 @@ std::vector<FaceReport> face_reports(const Target& target, const MatrixView<doub
   parallel_tasks(static_cast<Index>(rows.size()), run, [&] {
     return [&, solver = RowSolver()](Index place) mutable {
       const Index i = rows[static_cast<std::size_t>(place)];
-      OneRowScan scan(target, keys, mask, i);
+      OneRowScan scan(target, keys, i);
       reports[static_cast<std::size_t>(place)] =
           face_test(solver, view, target.row_columns(i), RowSettings{}, scan);
     };

@@ -1,4 +1,4 @@
-// For rows that cannot be had: is their support a face of the keys at all?
+// For rows that no query meets: whether their support is a face of the convex hull of the keys.
 #pragma once
 
 #include <vector>
@@ -9,8 +9,9 @@
 
 namespace headfit {
 
-// One report a row asked for, see face_test. A scan of all keys a round and row.
+// One report for each of `rows`, none of which may be empty; see face_test. Every round of a row
+// scans all keys.
 std::vector<FaceReport> face_reports(const Target& target, const MatrixView<double>& keys,
-                                     const Mask& mask, std::span<const Index> rows, const Run& run);
+                                     std::span<const Index> rows, const Run& run);
 
 }  // namespace headfit

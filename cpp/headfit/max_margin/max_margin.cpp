@@ -2,6 +2,7 @@
 
 #include <cmath>
 
+#include "headfit/max_margin/check_keys.hpp"
 #include "headfit/max_margin/violators.hpp"
 #include "headfit/row_qp/cutting_planes.hpp"
 
@@ -23,15 +24,16 @@ bool proves_something(RowStatus status) {
 // scan is as full as the last ones allow.
 class OpenRows {
  public:
-  OpenRows(const Target& target, const MatrixView<double>& keys, const Mask& mask,
-           const MaxMarginTask& task, MaxMarginRows& out, const Run& run)
+  OpenRows(const Target& target, const MatrixView<double>& keys, const Tolerances& tolerances,
+           const MaxMarginOptions& options, MaxMarginRows& out, const Run& run)
       : target_(target),
         norms_({keys.data(), keys.rows(), keys.cols(), keys.outerStride()}),
         keys_(norms_.add_to({keys.data(), keys.rows(), keys.cols(), keys.outerStride()})),
-        task_(task),
+        tolerances_(tolerances),
+        options_(options),
         out_(out),
         log_weights_(static_cast<std::size_t>(target.nonzeros())),
-        source_(source(keys, mask, out)),
+        source_(source(keys, target.mask, out)),
         packed_(source_, 0, 1, run) {
     std::transform(target.weights, target.weights + target.nonzeros(), log_weights_.begin(),
                    [](double w) { return std::log(w); });
@@ -86,8 +88,10 @@ class OpenRows {
     const auto support = target_.row_columns(i);
     const std::span<const double> logs{log_weights_.data() + target_.offsets[i], support.size()};
     solver(place).start(
-        keys_, {support, logs, std::log1p(task_.distortion), -std::log(task_.leak), task_.form},
-        task_.rows);
+        keys_,
+        {support, logs, std::log1p(tolerances_.distortion), -std::log(tolerances_.leak),
+         options_.form},
+        options_.rows);
   }
 
   // One scan of all keys for the rows that are still open.
@@ -135,7 +139,8 @@ class OpenRows {
   const Target& target_;
   KeyNorms norms_;
   KeyView keys_;
-  const MaxMarginTask& task_;
+  const Tolerances& tolerances_;
+  const MaxMarginOptions& options_;
   MaxMarginRows& out_;
   std::vector<double> log_weights_;
   LogitSource<double> source_;
@@ -152,18 +157,24 @@ class OpenRows {
 }  // namespace
 
 MaxMarginRows max_margin_queries(const Target& target, const MatrixView<double>& keys,
-                                 const Mask& mask, const MaxMarginTask& task, const Run& run) {
-  if (keys.rows() != target.n) {
-    throw InputError("keys must have one row for each of the " + std::to_string(target.n) +
-                     " rows of A; got " + std::to_string(keys.rows()));
+                                 const Tolerances& tolerances, const MaxMarginOptions& options,
+                                 const Run& run) {
+  tolerances.check();
+  if (tolerances.limits_logits()) {
+    throw InputError("max_logit must be infinite here: max_norm bounds the logits of given keys");
   }
+  if (!(options.rows.max_norm > 0)) {
+    throw InputError("max_norm must be positive; got " + std::to_string(options.rows.max_norm));
+  }
+  check_keys(target, keys);
+  check_entries(target, run);
   const auto n = static_cast<std::size_t>(target.n);
   MaxMarginRows out;
   out.q = Matrix<double>::Zero(target.n, keys.cols());
   out.status.assign(n, RowStatus::Stalled);
   out.norm.assign(n, 0);
   out.witness.resize(n);
-  OpenRows(target, keys, mask, task, out, run).solve(run);
+  OpenRows(target, keys, tolerances, options, out, run).solve(run);
   return out;
 }
 

@@ -1,32 +1,35 @@
-// Rung two: queries for given keys, one convex problem a row (rows/row_problem.hpp),
-// by cutting planes whose cuts come from scans of the tile stream.
+// The max-margin method: the shortest queries for given keys that meet the tolerances. Each row is
+// a convex problem of its own (row_qp/row_problem.hpp), solved by cutting planes; scans of the
+// stream of logits find the violated constraints.
 #pragma once
 
 #include <vector>
 
 #include "headfit/base/threads.hpp"
 #include "headfit/pattern/target.hpp"
+#include "headfit/pattern/tolerances.hpp"
 #include "headfit/row_qp/row_problem.hpp"
 
 namespace headfit {
 
-struct MaxMarginTask {
-  double leak = 0.05;
-  double distortion = 0.1;
+struct MaxMarginOptions {
   RowForm form = RowForm::Tolerance;
-  RowSettings rows;
+  RowSettings rows = {};
 };
 
 struct MaxMarginRows {
   Matrix<double> q;                // logits are plain products q.k
   std::vector<RowStatus> status;
-  std::vector<double> norm;        // of q, or what a witness proves necessary
-  std::vector<Witness> witness;    // terms only where a row is infeasible or past max_norm
-  Index scans = 0;                 // of all keys, a batch of rows each
+  std::vector<double> norm;        // of q, or the norm that a witness proves necessary
+  std::vector<Witness> witness;    // without terms unless the row is infeasible or past max_norm
+  Index scans = 0;                 // passes over all keys, each for a batch of rows
 };
 
-// Memory: the keys once more, and about (4 d + 200) d doubles for each of 96 rows at a time.
+// Keys: n x d. The logits are bounded through options.rows.max_norm, so tolerances.max_logit must
+// be infinite. Memory: a copy of the keys, and about (4 d + 200) d doubles for each of the 96 rows
+// that are solved at a time.
 MaxMarginRows max_margin_queries(const Target& target, const MatrixView<double>& keys,
-                                 const Mask& mask, const MaxMarginTask& task, const Run& run);
+                                 const Tolerances& tolerances, const MaxMarginOptions& options,
+                                 const Run& run);
 
 }  // namespace headfit

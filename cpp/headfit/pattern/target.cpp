@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "headfit/base/errors.hpp"
+#include "headfit/logits/check_mask.hpp"
 
 namespace headfit {
 namespace {
@@ -20,22 +21,27 @@ template <class... Parts>
   throw TargetError(text.str());
 }
 
-bool mask_leaves_nothing(const Mask& mask, Index row, Index n) {
-  const ColumnRange open = mask.range(0, row, n, n);
+bool mask_leaves_nothing(const Target& t, Index row) {
+  const ColumnRange open = t.mask.range(0, row, t.n, t.n);
   for (Index j = open.begin; j < open.end; ++j) {
-    if (mask.allows(0, row, j, n, n)) return false;
+    if (t.mask.allows(0, row, j, t.n, t.n)) return false;
   }
   return true;
 }
 
+// Row offsets, and the mask.
 void check_structure(const Target& t) {
+  if (t.n < 0 || !t.offsets) reject("A must have row offsets, one more than rows");
   if (t.offsets[0] != 0) reject("A has a first row offset of ", t.offsets[0], "; expected 0");
   for (Index i = 0; i < t.n; ++i) {
     if (t.offsets[i + 1] < t.offsets[i]) reject("A has decreasing row offsets at row ", i);
   }
+  if (t.nonzeros() > 0 && !(t.columns && t.weights)) reject("A must have columns and weights");
+  check_mask(t.mask, 1, t.n, t.n);
 }
 
-// Nothing is wrong with the row, masks aside: told without a branch for each entry.
+// Whether columns and weights of the row are right; the mask is not asked. The loop has no
+// branches, so that it runs as fast as memory is read.
 bool is_sound(const Target& t, Index i) {
   const auto columns = t.row_columns(i);
   const auto weights = t.row_weights(i);
@@ -50,8 +56,8 @@ bool is_sound(const Target& t, Index i) {
   return sound && before < t.n;
 }
 
-void check_row(const Target& t, const Mask& mask, Index i) {
-  if (mask.is_open() && is_sound(t, i)) return;
+void check_row(const Target& t, Index i) {
+  if (t.mask.is_open() && is_sound(t, i)) return;
   const auto columns = t.row_columns(i);
   const auto weights = t.row_weights(i);
   for (std::size_t p = 0; p < columns.size(); ++p) {
@@ -66,26 +72,56 @@ void check_row(const Target& t, const Mask& mask, Index i) {
       reject("A must have nonnegative finite entries; got ", weights[p], " at row ", i, ", column ",
              columns[p]);
     }
-    if (!mask.allows(0, i, columns[p], t.n, t.n)) {
+    if (!t.mask.allows(0, i, columns[p], t.n, t.n)) {
       reject("A has a nonzero on a masked position, row ", i, ", column ", columns[p]);
     }
   }
 }
 
-// What is found in some of the rows.
+// The same for several rows, in passes over all of their nonzeros that compile to vector code.
+// Columns may only fail to ascend from one row to the next: as often as they do at starts of rows.
+bool are_sound(const Target& t, Index first, Index end) {
+  const Offset begin = t.offsets[first], stop = t.offsets[end];
+  const auto n = static_cast<std::uint32_t>(t.n);
+  constexpr double largest = std::numeric_limits<double>::max();
+  std::int64_t bad_weights = 0;
+  std::int32_t bad_columns = 0, descents = 0;
+  for (Offset p = begin; p < stop; ++p) {
+    bad_weights |= !((t.weights[p] > 0) & (t.weights[p] <= largest));
+  }
+  for (Offset p = begin; p < stop; ++p) {
+    bad_columns |= static_cast<std::uint32_t>(t.columns[p]) >= n;
+  }
+  for (Offset p = begin + 1; p < stop; ++p) descents += t.columns[p] <= t.columns[p - 1];
+  for (Index i = first; i < end; ++i) {
+    const Offset p = t.offsets[i];
+    if (p > begin && p < t.offsets[i + 1]) descents -= t.columns[p] <= t.columns[p - 1];
+  }
+  return bad_weights == 0 && bad_columns == 0 && descents == 0;
+}
+
+// So many threads that starting each pays off.
+Run limited_to(Offset nonzeros, const Run& run) {
+  constexpr Offset worth_a_thread = 1 << 17;
+  Run limited = run;
+  limited.threads = run.thread_count(nonzeros / worth_a_thread);
+  return limited;
+}
+
+// What a thread finds in its rows.
 struct Found {
   TargetSummary summary;
   std::vector<Column> column_counts;
 };
 
-Found check_rows(const Target& t, const Mask& mask, double sum_tolerance, Index first, Index end) {
+Found check_rows(const Target& t, double sum_tolerance, Index first, Index end) {
   Found found{{}, std::vector<Column>(static_cast<std::size_t>(t.n), 0)};
   TargetSummary& summary = found.summary;
   for (Index i = first; i < end; ++i) {
-    check_row(t, mask, i);
+    check_row(t, i);
     const auto weights = t.row_weights(i);
     if (weights.empty()) {
-      if (!mask_leaves_nothing(mask, i, t.n)) {
+      if (!mask_leaves_nothing(t, i)) {
         reject("A must have a nonzero in every row that the mask leaves open; row ", i,
                " is empty");
       }
@@ -110,16 +146,16 @@ Found check_rows(const Target& t, const Mask& mask, double sum_tolerance, Index 
 
 }  // namespace
 
-TargetSummary validate_target(const Target& t, const Mask& mask, double sum_tolerance,
-                              const Run& run) {
+TargetSummary validate_target(const Target& t, double sum_tolerance, const Run& run) {
   check_structure(t);
-  // The columns are counted by every thread for itself: in no more memory than the columns take.
+  // Every thread counts the columns for itself. A thread has at least n nonzeros, so that the
+  // counts take no more memory than the nonzeros do.
   constexpr Index few = 1 << 14;
   const Index parts = run.thread_count(t.nonzeros() / std::max(t.n, few));
   std::vector<Found> found(static_cast<std::size_t>(parts));
   parallel_for(parts, run, [&](Index part) {
     found[static_cast<std::size_t>(part)] =
-        check_rows(t, mask, sum_tolerance, t.n * part / parts, t.n * (part + 1) / parts);
+        check_rows(t, sum_tolerance, t.n * part / parts, t.n * (part + 1) / parts);
   });
 
   TargetSummary all = found[0].summary;
@@ -133,6 +169,19 @@ TargetSummary validate_target(const Target& t, const Mask& mask, double sum_tole
   }
   if (t.n > 0) all.per_column = *std::max_element(counts.begin(), counts.end());
   return all;
+}
+
+void check_entries(const Target& t, const Run& run) {
+  check_structure(t);
+  constexpr Index few_rows = 1 << 11;  // their nonzeros stay in cache from pass to pass
+  const auto make_worker = [&t] {
+    return [&t, pace = Checkpoints()](Index first, Index end) mutable {
+      pace.after(t.offsets[end] - t.offsets[first]);
+      if (t.mask.is_open() && are_sound(t, first, end)) return;
+      for (Index i = first; i < end; ++i) check_row(t, i);
+    };
+  };
+  parallel_rows(t.n, limited_to(t.nonzeros(), run), make_worker, few_rows);
 }
 
 }  // namespace headfit

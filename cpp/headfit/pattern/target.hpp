@@ -1,5 +1,7 @@
-// Sparse targets: a view, and the check that one is a valid attention pattern.
+// Sparse targets: what attention should be, and the check that one is a valid attention pattern.
 #pragma once
+
+#include <limits>
 
 #include "headfit/base/threads.hpp"
 #include "headfit/base/types.hpp"
@@ -7,12 +9,14 @@
 
 namespace headfit {
 
-// A row-stochastic n x n matrix in compressed rows; columns sorted, no duplicates.
+// An n x n matrix in compressed rows, with sorted columns and no duplicates, and the mask under
+// which attention should reproduce it. A view: it owns no array, so whoever reads one checks it.
 struct Target {
   Index n = 0;
   const Offset* offsets = nullptr;  // n + 1
   const Column* columns = nullptr;
   const double* weights = nullptr;
+  Mask mask = {};
 
   Offset nonzeros() const { return offsets[n]; }
   std::span<const Column> row_columns(Index i) const {
@@ -23,18 +27,23 @@ struct Target {
   }
 };
 
+// The sum tolerance that accepts rows of any sum.
+inline constexpr double any_sum = std::numeric_limits<double>::infinity();
+
 struct TargetSummary {
   Index nonzeros = 0;
-  Index per_row = 0;     // most nonzeros in a row
-  Index per_column = 0;  // most nonzeros in a column
-  double gamma = 1;      // largest ratio of two weights of one row
+  Index per_row = 0;     // the most nonzeros in a row
+  Index per_column = 0;  // the most nonzeros in a column
+  double gamma = 1;      // the largest ratio of two weights of one row
 };
 
-// Throws TargetError naming the first offending row (and column) unless columns are
-// sorted and in range, weights positive and finite, every row sums to 1 within
-// `sum_tolerance`, nothing lies on a masked position, and a row is empty only where
-// the mask leaves it nothing.
-TargetSummary validate_target(const Target& target, const Mask& mask, double sum_tolerance,
-                              const Run& run);
+// Throws a TargetError that names the first offending row (and column) unless columns are sorted
+// and in range, weights are positive and finite, every row sums to 1 within `sum_tolerance`,
+// nothing lies on a masked position, and a row is empty only where the mask leaves it nothing.
+TargetSummary validate_target(const Target& target, double sum_tolerance, const Run& run);
+
+// The part of this check that memory safety and logarithms depend on: every construction method
+// makes it first. Rows may sum to anything, and an empty row asks for nothing.
+void check_entries(const Target& target, const Run& run);
 
 }  // namespace headfit

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <string>
 
 #include "headfit/projection/key_sums.hpp"
 
@@ -23,8 +24,8 @@ void logits_of_rows(const Target& target, Index first, Index end, double tau, do
   logits = logits.log() + tau;
 }
 
-double margin_of(double leak, double distortion) {
-  return std::log(1 / leak) + std::log1p(distortion);
+double tau_of(const Tolerances& tolerances) {
+  return std::log(1 / tolerances.leak) + std::log1p(tolerances.distortion);
 }
 
 // Rows that a thread takes at a time: several of the pages, up to 2 MiB, that the system clears
@@ -106,31 +107,51 @@ void write_queries(const Target& target, double tau, double scale, const Keys& k
 
 }  // namespace
 
-void target_logits(const Target& target, double leak, double distortion, std::span<double> b) {
-  logits_of_rows(target, 0, target.n, margin_of(leak, distortion), b.data());
+void target_logits(const Target& target, const Tolerances& tolerances, std::span<double> b,
+                   const Run& run) {
+  tolerances.check();
+  check_entries(target, run);
+  if (static_cast<Offset>(b.size()) != target.nonzeros()) {
+    throw InputError("b must have a place for each of the " + std::to_string(target.nonzeros()) +
+                     " nonzeros of A; got " + std::to_string(b.size()));
+  }
+  logits_of_rows(target, 0, target.n, tau_of(tolerances), b.data());
 }
 
 template <class T>
-void project_identity(const Target& target, double leak, double distortion, Sketch kind,
-                      std::uint64_t seed, double scale, Eigen::Ref<Matrix<T>> q,
+void project_identity(const Target& target, const Tolerances& tolerances,
+                      const ProjectionOptions& options, Eigen::Ref<Matrix<T>> q,
                       Eigen::Ref<Matrix<T>> k, const Run& run) {
-  const double tau = margin_of(leak, distortion);
+  tolerances.check();
+  if (!(std::isfinite(options.scale) && options.scale != 0)) {
+    throw InputError("scale must be finite and nonzero; got " + std::to_string(options.scale));
+  }
+  if (q.rows() != target.n || k.rows() != target.n || q.cols() != k.cols() || k.cols() < 1) {
+    throw InputError("Q and K must have one row for each of the " + std::to_string(target.n) +
+                     " rows of A and equally many columns, at least one; got " +
+                     std::to_string(q.rows()) + " x " + std::to_string(q.cols()) + " and " +
+                     std::to_string(k.rows()) + " x " + std::to_string(k.cols()));
+  }
+  check_entries(target, run);
+  const double tau = tau_of(tolerances);
+  const Sketch kind = options.sketch;
   const T size = static_cast<T>(1 / std::sqrt(static_cast<double>(k.cols())));
   const Index words = kind == Sketch::rademacher ? SketchRow<T>::sign_words(k.cols()) : 0;
   Matrix<std::uint32_t> signs(target.n, words);
-  write_keys<T>(kind, seed, size, k, signs, run);
+  write_keys<T>(kind, options.seed, size, k, signs, run);
   if (kind == Sketch::rademacher) {
-    write_queries<T>(target, tau, scale, SignKeys<T>(signs.data(), words, size), q, run);
+    const SignKeys<T> keys(signs.data(), words, size);
+    write_queries<T>(target, tau, options.scale, keys, q, run);
   } else {
     const StoredKeys<T> keys(k.data(), k.cols(), k.outerStride());
-    write_queries<T>(target, tau, scale, keys, q, run);
+    write_queries<T>(target, tau, options.scale, keys, q, run);
   }
 }
 
-template void project_identity<float>(const Target&, double, double, Sketch, std::uint64_t, double,
+template void project_identity<float>(const Target&, const Tolerances&, const ProjectionOptions&,
                                       Eigen::Ref<Matrix<float>>, Eigen::Ref<Matrix<float>>,
                                       const Run&);
-template void project_identity<double>(const Target&, double, double, Sketch, std::uint64_t, double,
+template void project_identity<double>(const Target&, const Tolerances&, const ProjectionOptions&,
                                        Eigen::Ref<Matrix<double>>, Eigen::Ref<Matrix<double>>,
                                        const Run&);
 

@@ -1,5 +1,8 @@
 #include "headfit/soft/fit_soft.hpp"
 
+#include <cmath>
+#include <string>
+
 #include "headfit/base/worker_pool.hpp"
 #include "headfit/soft/descent.hpp"
 
@@ -10,13 +13,21 @@ namespace {
 template <class T>
 void check(const SoftTarget<T>& target, const Heads<T>& q, const Heads<T>& k) {
   if (target.rows() < 1 || target.cols() < 1) throw InputError("the target must not be empty");
-  if (q.rows != target.rows() || k.rows != target.cols() || q.cols != k.cols || q.cols < 1) {
+  if (q.count != 1 || k.count != 1 || q.rows != target.rows() || k.rows != target.cols() || q.cols != k.cols || q.cols < 1) {
     throw InputError("a start must have " + std::to_string(target.rows()) + " queries and " +
                      std::to_string(target.cols()) + " keys of one size; got " +
                      std::to_string(q.rows) + " x " + std::to_string(q.cols) + " and " +
                      std::to_string(k.rows) + " x " + std::to_string(k.cols));
   }
   if (!q[0].allFinite() || !k[0].allFinite()) throw NonFiniteError("a start must be finite");
+}
+
+template <class T>
+void check(const SoftOptions<T>& options) {
+  if (options.max_steps < 0) throw InputError("max_steps must not be negative");
+  for (const double limit : {options.tolerance, options.enough, options.time_limit}) {
+    if (std::isnan(limit)) throw InputError("tolerance, enough and time_limit must not be nan");
+  }
 }
 
 }  // namespace
@@ -31,6 +42,7 @@ template <class T>
 SoftResult<T> fit_soft(const SoftTarget<T>& target, const Mask& mask, const SoftOptions<T>& options,
                        const Run& run) {
   soft::check(target, options.init_q, options.init_k);
+  soft::check(options);
   const int threads = run.thread_count(target.rows());
   WorkerPool helpers(threads - 1);  // an evaluation may take less than starting threads would
   Run pooled{threads, run.poll};

@@ -1,5 +1,6 @@
 // Lists of a row's best entries out of a matrix that somebody has: dense or compressed.
 #include <sstream>
+#include <string>
 
 #include "headfit/attention/best_of_row.hpp"
 #include "headfit/sparsify/matching.hpp"
@@ -90,6 +91,26 @@ class MatrixRows : public RowReader {
   const Mask& mask_;
 };
 
+// Offsets and columns must be right before anything is read with them.
+void check_structure(const CompressedRows& m) {
+  if (m.rows < 0 || !m.offsets || m.offsets[0] != 0) {
+    throw InputError("M must have row offsets, one more than rows, that start at 0");
+  }
+  for (Index i = 0; i < m.rows; ++i) {
+    if (m.offsets[i + 1] < m.offsets[i]) {
+      throw InputError("M has decreasing row offsets at row " + std::to_string(i));
+    }
+  }
+  for (Index i = 0; i < m.rows; ++i) {
+    for (Offset p = m.offsets[i]; p < m.offsets[i + 1]; ++p) {
+      if (m.columns[p] < 0 || m.columns[p] >= m.cols) {
+        throw InputError("M has column " + std::to_string(m.columns[p]) + " in row " +
+                         std::to_string(i) + "; expected 0 ... " + std::to_string(m.cols - 1));
+      }
+    }
+  }
+}
+
 }  // namespace
 
 template <class T>
@@ -100,6 +121,7 @@ SparseRows sparsify_matrix(const Heads<T>& matrix, const Mask& mask,
 
 SparseRows sparsify_compressed(const CompressedRows& matrix, const Mask& mask,
                                const SparsifyOptions& options, const Run& run) {
+  check_structure(matrix);
   return match(MatrixRows<Compressed>({matrix}, mask), options, run);
 }
 

@@ -1,19 +1,9 @@
-"""Attention matrices and questions about them, streamed from queries and keys.
-
-Shapes are those of every function here: Q is (..., n, d), K is (..., m, d), V is
-(..., m, dv); leading axes are batch and heads. K (and V) may have no leading axes
-(shared by all), or the leading axes of Q with a last one that divides Q's: grouped
-queries, where query head h reads key head h // group.
-
-The logits are ``softcap(scale * Q @ K.T) + bias``, and attention is their softmax
-over the keys that the mask allows. A row with no key allowed gives zeros.
-"""
+"""`Attention`: queries, keys and logit options, whose attention is computed when asked for."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal
 
@@ -22,610 +12,81 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from headfit import _core
-from headfit._base.arguments import as_choice, as_flag, as_number, shown
+from headfit._attention.logits import LogitOptions, Logits, Rows, check_scale, checked_logits
+from headfit._attention.stats import AttentionStats
+from headfit._base.arguments import as_choice, as_flag, as_number
 from headfit._base.arithmetic import standard_arithmetic
 from headfit._base.arrays import (
     FloatArray,
-    as_array,
     as_count,
-    as_items,
     as_shares,
     as_stack,
     as_stored_array,
-    check_between,
     computed_in,
     is_sparse,
     thread_count,
     widened,
 )
-from headfit._base.masks import core_mask, same_mask
+from headfit._base.masks import frozen_mask, same_mask
 from headfit._base.memory import require_memory
-from headfit._base.positions import as_positions
+from headfit._base.positions import as_positions, rotate
+from headfit._base.text import mask_text
 from headfit.errors import InputError
 
-__all__ = [
-    "Attention",
-    "AttentionStats",
-    "attention_apply",
-    "attention_logits",
-    "attention_matrix",
-    "attention_stats",
-    "attention_topk",
-]
-
-Rows = slice | Sequence[int] | NDArray[np.integer[Any]] | None
+__all__ = ["Attention"]
 
 
-@dataclass(frozen=True)
-class _Problem:
-    """Checked inputs: the core's description of the logits and the shapes around it."""
+class Attention:
+    """The attention of queries and keys, with all logit options; computed when asked for.
 
-    logits: _core.Logits
-    lead: tuple[int, ...]
-    rows: int
-    keys: int
-    kv_lead: tuple[int, ...]
-    dtype: np.dtype[Any]
-    inputs: tuple[tuple[str, Any], ...]
-
-    def empty(self, cols: int, dtype: Any = None) -> NDArray[Any]:
-        return np.empty((*self.lead, self.rows, cols), dtype or self.dtype)
-
-    def stack(self, array: NDArray[Any]) -> NDArray[Any]:
-        return array.reshape((math.prod(self.lead), *array.shape[len(self.lead) :]))
-
-
-def default_scale(dim: int) -> float:
-    """Return 1 / sqrt(dim), the scale that None stands for everywhere."""
-    return 1.0 / math.sqrt(dim)
-
-
-def check_scale(scale: float | None, dim: int) -> float:
-    """Return the scale as a finite nonzero float; None means 1 / sqrt(dim)."""
-    if dim < 1:
-        raise InputError(f"Q and K must have a head size of at least 1; got {dim}")
-    if scale is None:
-        return default_scale(dim)
-    value = as_number(scale, "scale", "be a number or None")
-    if not math.isfinite(value) or value == 0:
-        raise InputError(f"scale must be finite and nonzero; got {shown(scale)}")
-    return value
-
-
-def _group(q_lead: tuple[int, ...], k_lead: tuple[int, ...]) -> int:
-    """Return how many query heads read one key head."""
-    if not k_lead:
-        return max(1, math.prod(q_lead))
-    if len(q_lead) == len(k_lead) and q_lead[:-1] == k_lead[:-1]:
-        heads, groups = q_lead[-1], k_lead[-1]
-        if groups and heads % groups == 0:
-            return max(1, heads // groups)
-        if heads == groups:
-            return 1
-    raise InputError(
-        "the leading axes of K must be those of Q, with a number of heads that divides Q's, "
-        f"or none; got {k_lead} for {q_lead}"
-    )
-
-
-def _row_numbers(rows: Rows, n: int) -> NDArray[np.int64] | None:
-    if rows is None:
-        return None
-    if isinstance(rows, slice):
-        try:
-            return np.arange(*rows.indices(n), dtype=np.int64)
-        except (TypeError, ValueError) as error:
-            raise InputError(f"rows must be a slice of integers; got {shown(rows)}") from error
-    numbers = np.atleast_1d(as_array(rows, "rows"))
-    if numbers.size == 0:
-        return np.empty(0, np.int64)
-    if numbers.dtype.kind not in "iu" or numbers.ndim != 1:
-        raise InputError(
-            "rows must be a slice or a sequence of integers; "
-            f"got shape {numbers.shape} of dtype {numbers.dtype}"
-        )
-    out_of_range = (numbers < -n) | (numbers >= n)
-    if out_of_range.any():
-        raise InputError(f"rows must lie in {-n} ... {n - 1}; got {numbers[out_of_range][0]}")
-    return np.ascontiguousarray(np.where(numbers < 0, numbers + n, numbers), dtype=np.int64)
-
-
-def _bias(bias: Any, lead: tuple[int, ...], shape: tuple[int, int], dtype: Any) -> Any:
-    if bias is None:
-        return None
-    array = as_stored_array(bias, "bias", ndim=0)
-    if array.dtype == np.float64:
-        array = array.astype(dtype, copy=False)
-    array = as_items(array)
-    try:
-        broadcast = np.broadcast_to(array, (*lead, *shape))
-    except ValueError as error:
-        raise InputError(
-            f"bias must broadcast to {(*lead, *shape)}; got shape {array.shape}"
-        ) from error
-    if not lead:
-        return broadcast[np.newaxis]
-    if len(lead) == 1:
-        return broadcast
-    if array.ndim <= 2 or math.prod(array.shape[:-2]) == 1:
-        one = array.reshape(array.shape[-2:]) if array.ndim > 2 else array
-        return np.broadcast_to(one, (math.prod(lead), *shape))
-    # A copy where one of several batch axes is broadcast.
-    return broadcast.reshape((math.prod(lead), *shape))
-
-
-@dataclass(frozen=True)
-class LogitOptions:
-    """What logits are made with beside queries and keys, as users pass it: `attention_matrix`."""
-
-    scale: float | None = None
-    mask: Any = None
-    key_lengths: Any = None
-    bias: Any = None
-    softcap: float | None = None
-    position: Any = None
-
-
-def _problem(Q: Any, K: Any, options: LogitOptions, rows: Rows = None) -> _Problem:
-    q, k = as_stored_array(Q, "Q"), as_stored_array(K, "K")
-    dtype = computed_in(q, k)
-    if q.shape[-1] != k.shape[-1]:
-        raise InputError(
-            f"Q and K must have the same head size; got {q.shape[-1]} and {k.shape[-1]}"
-        )
-    if q.shape[-1] == 0:
-        raise InputError("Q and K must have a head size of at least 1; got 0")
-    if max(q.shape[-2], k.shape[-2]) >= 2**31:
-        raise InputError("Q and K must have fewer than 2**31 rows")
-    softcap = 0.0
-    if options.softcap is not None:
-        softcap = check_between(options.softcap, "softcap", 0, math.inf)
-    lead, kv_lead = q.shape[:-2], k.shape[:-2]
-    group = _group(lead, kv_lead)
-    shape = (q.shape[-2], k.shape[-2])
-    positions = as_positions(options.position, lead, shape, q.shape[-1], dtype)
-    if positions.bias is not None and options.bias is not None:
-        raise InputError("bias and the position alibi exclude each other: alibi is a bias")
-    numbers = _row_numbers(rows, shape[0])
-    logits = _core.Logits(
-        as_stack(q),
-        as_stack(k),
-        group,
-        check_scale(options.scale, q.shape[-1]),
-        softcap,
-        core_mask(options.mask, lead, shape, options.key_lengths),
-        _bias(options.bias, lead, shape, dtype) if positions.bias is None else positions.bias,
-        numbers,
-        positions.table,
-        positions.halves,
-    )
-    count = shape[0] if numbers is None else numbers.size
-    read = {"Q": q, "K": k, "bias": options.bias, "mask": options.mask}
-    inputs = tuple((name, _memory_of(x, name)) for name, x in read.items())
-    return _Problem(logits, lead, count, shape[1], kv_lead, dtype, inputs)
-
-
-def _memory_of(x: Any, name: str) -> Any:
-    """Return an argument as an array on its own memory; None if it is none."""
-    return None if x is None or isinstance(x, (str, tuple)) or is_sparse(x) else as_array(x, name)
-
-
-def _check_out(out: NDArray[Any] | None, problem: _Problem, cols: int) -> NDArray[Any]:
-    shape = (*problem.lead, problem.rows, cols)
-    if out is None:
-        require_memory(math.prod(shape) * problem.dtype.itemsize, f"a result of shape {shape}")
-        return problem.empty(cols)
-    if (
-        not isinstance(out, np.ndarray)
-        or out.shape != shape
-        or out.dtype != problem.dtype
-        or not out.flags.c_contiguous
-        or not out.flags.writeable
-    ):
-        found = f"{type(out).__name__}"
-        if isinstance(out, np.ndarray):
-            found = f"shape {out.shape} of {out.dtype}, C-contiguous: {out.flags.c_contiguous}"
-        raise InputError(
-            f"out must be a writable C-contiguous array of shape {shape} and {problem.dtype}; "
-            f"got {found}"
-        )
-    for name, array in problem.inputs:
-        if isinstance(array, np.ndarray) and np.may_share_memory(out, array):
-            raise InputError(f"out must not share memory with {name}")
-    return out
-
-
-@standard_arithmetic()
-def attention_matrix(
-    Q: Any,
-    K: Any,
-    *,
-    scale: float | None = None,
-    mask: Any = None,
-    key_lengths: Any = None,
-    bias: Any = None,
-    softcap: float | None = None,
-    position: Any = None,
-    rows: Rows = None,
-    out: NDArray[Any] | None = None,
-    num_threads: int | None = None,
-) -> NDArray[Any]:
-    """Return the attention matrix softmax(scale * Q @ K.T), or some of its rows.
+    The logits are ``softcap(scale * Q @ K.T) + bias``, and attention is their softmax over the
+    keys that the mask allows. A row without an allowed key gives zeros.
 
     Parameters
     ----------
     Q : array_like, shape (..., n, d)
-        Queries. float32 is computed in float32, and so are float16 and bfloat16 (of torch,
-        ml_dtypes or JAX), which are widened as their rows are read; other real dtypes in
-        float64.
+        Queries; leading axes are batch and heads. float32 is computed in float32, and so are
+        float16 and bfloat16 (of torch, ml_dtypes or JAX), which are widened as their rows are
+        read; other real dtypes in float64. The array is kept without a copy if its rows are
+        contiguous: do not change it afterwards.
     K : array_like, shape (..., m, d)
-        Keys; see the module's notes for fewer heads than queries.
-    scale : float, optional
-        What the products are multiplied by; 1 / sqrt(d) when None.
-    mask : optional
-        Where attention is allowed. None: everywhere. ``"causal"``: key j for query i where
-        j <= i + m - n (bottom-right aligned: the last query sees every key).
-        ``("window", w)``: the last w keys up to the causal one; ``("window", (left, right))``:
-        that many before and after position i + m - n. A boolean array that broadcasts to
-        (..., n, m) or a sparse boolean (n, m) matrix: True where allowed (as in
-        ``scaled_dot_product_attention``; ``MultiheadAttention`` has it the other way round).
-    key_lengths : array_like of int, optional
-        For padded batches: only the first so many keys exist. Broadcasts over the leading
-        axes from the left. What lies in padding rows of K is never looked at. "causal" and
-        windows stay aligned to m, not to the lengths.
-    bias : array_like, optional
-        Added to the logits; broadcasts to (..., n, m); -inf masks a position.
-    softcap : float, optional
-        Logits become softcap * tanh(logits / softcap), before bias and mask.
-    position : optional
-        Positions that Q and K do not hold yet; key j stands at j, query i at i + m - n.
-        ``"rope"`` or ``("rope", base)``: rotary embeddings (Su et al. 2021), neighbouring
-        entries as pairs, base 10000; ``"rope-half"``: entries p and p + d/2 as pairs (Llama).
-        ``("alibi", slope)`` or one slope for each head: the bias -slope * distance (Press et
-        al. 2022); ``"alibi"``: their slopes 2**(-8 h / H) for head h = 1 ... H. For reading
-        only: `fit` and `certify` speak of stored queries and keys and know no positions.
-    rows : slice or sequence of int, optional
-        The rows to compute; nothing else is.
-    out : ndarray, optional
-        Where to write: C-contiguous, of the result's shape and dtype.
-    num_threads : int, optional
-        None uses every core. The result does not depend on it.
-
-    Returns
-    -------
-    ndarray, shape (..., rows, m)
-        Rows sum to 1, or are zero where the mask leaves nothing. Given the logits in the
-        arrays' dtype, weights are within 4 units in the last place of their exact softmax; 5 where
-        the CPU level has no fused multiply-add (`config`: v2).
-
-    Raises
-    ------
-    InputError
-        For shapes, dtypes, masks or arguments that do not fit.
-    NonFiniteError
-        For NaN or infinity in Q, K or bias, or where a product overflows; names the place.
-
-    Notes
-    -----
-    Time O(n m d); memory beside the result O(m d) for one key head, plus a block of rows
-    for each thread.
-
-    Examples
-    --------
-    >>> import numpy as np, headfit as hf
-    >>> Q = np.array([[0.0], [1.0]])
-    >>> hf.attention_matrix(Q, np.array([[0.0], [np.log(3)]]), scale=1.0)
-    array([[0.5 , 0.5 ],
-           [0.25, 0.75]])
-    """
-    options = LogitOptions(scale, mask, key_lengths, bias, softcap, position)
-    problem = _problem(Q, K, options, rows)
-    made = _check_out(out, problem, problem.keys)
-    threads = thread_count(num_threads)
-    _core.attention_matrix(problem.logits, problem.stack(made), out is None, threads)
-    return made
-
-
-@standard_arithmetic()
-def attention_logits(
-    Q: Any,
-    K: Any,
-    *,
-    scale: float | None = None,
-    mask: Any = None,
-    key_lengths: Any = None,
-    bias: Any = None,
-    softcap: float | None = None,
-    position: Any = None,
-    rows: Rows = None,
-    out: NDArray[Any] | None = None,
-    num_threads: int | None = None,
-) -> NDArray[Any]:
-    """Return the logits themselves, -inf where masked: exactly what the softmax sees.
-
-    Parameters, errors and costs are those of `attention_matrix`.
-
-    Returns
-    -------
-    ndarray, shape (..., rows, m)
-        In the arrays' dtype. Each logit differs from the exact scale * q.k by at most
-        g |scale| ||q|| ||k|| with g = (d + 2) u / (1 - (d + 2) u), u the unit roundoff
-        (Higham, *Accuracy and Stability of Numerical Algorithms*, section 3.1).
-
-    Examples
-    --------
-    >>> import numpy as np, headfit as hf
-    >>> hf.attention_logits(np.ones((2, 4)), np.ones((2, 4)), mask="causal")
-    array([[  2., -inf],
-           [  2.,   2.]])
-    """
-    options = LogitOptions(scale, mask, key_lengths, bias, softcap, position)
-    problem = _problem(Q, K, options, rows)
-    out = _check_out(out, problem, problem.keys)
-    _core.attention_logits(problem.logits, problem.stack(out), thread_count(num_threads))
-    return out
-
-
-@standard_arithmetic()
-def attention_topk(
-    Q: Any,
-    K: Any,
-    k: int,
-    *,
-    scale: float | None = None,
-    mask: Any = None,
-    key_lengths: Any = None,
-    bias: Any = None,
-    softcap: float | None = None,
-    position: Any = None,
-    values: Literal["weights", "logits"] = "weights",
-    renormalize: bool = False,
-    num_threads: int | None = None,
-) -> sp.csr_array | tuple[NDArray[np.int64], NDArray[Any]]:
-    """Return the k largest attention weights of every row, without the matrix.
-
-    Parameters
-    ----------
-    Q, K, scale, mask, key_lengths, bias, softcap, position, num_threads
+        Keys. They may have no leading axes (all heads share them), or the leading axes of Q where
+        the number of key heads divides that of query heads: grouped queries, where query head h
+        reads key head h // group.
+    scale, mask, key_lengths, bias, softcap, position : optional
         As in `attention_matrix`.
-    k : int
-        How many weights to keep in each row, 1 ... m. Ties go to the lower column.
-    values : {"weights", "logits"}
-        What is returned of each key that is kept. Logits need no sum over the row: a fifth less
-        time.
-    renormalize : bool, default False
-        Scale what is kept to sum to 1. By default the weights are those of the whole row.
-
-    Returns
-    -------
-    csr_array, shape (n, m)
-        When Q and K are matrices; fewer than k entries where the mask leaves fewer keys.
-    indices, values : ndarray, shape (..., n, k)
-        When there are leading axes: largest first; where a row has fewer keys, -1 and a weight
-        of 0 or a logit of -inf.
-
-    Raises
-    ------
-    InputError
-        If k, `values` or another argument is not as described, or logits are to be renormalized.
-
-    Notes
-    -----
-    Time O(n m d); memory O((n + m) d + n k), never n m.
-
-    Examples
-    --------
-    >>> import numpy as np, headfit as hf
-    >>> X = np.eye(3) * 4
-    >>> hf.attention_topk(X, X, 1, scale=1.0).indices
-    array([0, 1, 2], dtype=int32)
-    """
-    options = LogitOptions(scale, mask, key_lengths, bias, softcap, position)
-    problem = _problem(Q, K, options)
-    k = as_count(k, "k", 1, problem.keys)
-    as_choice(values, "values", ("weights", "logits"))
-    if as_flag(renormalize, "renormalize") and values == "logits":
-        raise InputError("renormalize scales weights; got values='logits'")
-    kept = math.prod(problem.lead) * problem.rows * k
-    require_memory(kept * (24 if problem.lead else 60), f"the {k} largest weights of every row (k)")
-    columns = problem.empty(k, np.int64)
-    found = problem.empty(k)
-    _core.attention_topk(
-        problem.logits,
-        problem.stack(columns),
-        problem.stack(found),
-        values == "logits",
-        thread_count(num_threads),
-    )
-    if renormalize:
-        total = found.sum(axis=-1, keepdims=True)
-        np.divide(found, total, out=found, where=total > 0)
-    if problem.lead:
-        return columns, found
-    present = columns >= 0
-    order = np.argsort(np.where(present, columns, problem.keys), axis=1)
-    present = np.take_along_axis(present, order, axis=1)
-    offsets = np.concatenate(([0], np.cumsum(present.sum(axis=1))))
-    index_dtype = np.int32 if offsets[-1] < 2**31 else np.int64
-    return sp.csr_array(
-        (
-            np.take_along_axis(found, order, axis=1)[present],
-            np.take_along_axis(columns, order, axis=1)[present].astype(index_dtype),
-            offsets.astype(index_dtype),
-        ),
-        shape=(problem.rows, problem.keys),
-    )
-
-
-@standard_arithmetic()
-def attention_apply(
-    Q: Any,
-    K: Any,
-    V: Any,
-    *,
-    scale: float | None = None,
-    mask: Any = None,
-    key_lengths: Any = None,
-    bias: Any = None,
-    softcap: float | None = None,
-    position: Any = None,
-    rows: Rows = None,
-    num_threads: int | None = None,
-) -> NDArray[Any]:
-    """Return attention times values, without the matrix.
-
-    Parameters
-    ----------
-    Q, K, scale, mask, key_lengths, bias, softcap, position, rows, num_threads
-        As in `attention_matrix`.
-    V : array_like, shape (..., m, dv)
-        Values, with the leading axes and rows of K.
-
-    Returns
-    -------
-    ndarray, shape (..., rows, dv)
-
-    Notes
-    -----
-    Time O(n m (d + dv)); memory O((n + m) (d + dv)) for one key head. The running softmax is that
-    of Milakov and Gimelshein (2018).
-
-    Examples
-    --------
-    >>> import numpy as np, headfit as hf
-    >>> Q = K = np.zeros((2, 1))
-    >>> hf.attention_apply(Q, K, np.array([[1.0], [3.0]]))
-    array([[2.],
-           [2.]])
-    """
-    v = as_stored_array(V, "V")
-    options = LogitOptions(scale, mask, key_lengths, bias, softcap, position)
-    problem = _problem(Q, K, options, rows)
-    if v.shape[:-2] != problem.kv_lead or v.shape[-2] != problem.keys:
-        raise InputError(
-            f"V must have the leading axes and rows of K, {(*problem.kv_lead, problem.keys)}; "
-            f"got {v.shape[:-1]}"
-        )
-    if np.promote_types(computed_in(v), problem.dtype) != problem.dtype:
-        raise InputError(f"V must not be wider than Q and K, {problem.dtype}; got {v.dtype}")
-    out = _check_out(None, problem, v.shape[-1])
-    _core.attention_apply(
-        problem.logits, as_stack(v), problem.stack(out), thread_count(num_threads)
-    )
-    return out
-
-
-@dataclass(frozen=True, repr=False)
-class AttentionStats:
-    """What `attention_stats` measures; arrays have shape (..., n), float64.
 
     Attributes
     ----------
-    entropy : ndarray
-        Of each row's weights, in nats.
-    max_weight : ndarray
-        The largest weight of each row.
-    effective_support : ndarray
-        exp(entropy): among how many keys a row attends, in effect.
-    log_sum : ndarray
-        log of the sum of exp(logit); -inf for a row with no key.
-    shares : tuple of float
-        The shares that were asked for.
-    keys_for_share : ndarray of int64, shape (..., n, len(shares))
-        The fewest keys that hold each share of a row's mass.
-    """
+    Q, K : ndarray
+        Queries and keys as float32 or float64; 16-bit floats are widened to float32.
+    stored : tuple of ndarray
+        Queries and keys in the dtype that they were given in: float64, float32, or 16 bits.
+    options : LogitOptions
+        The logit options; `scale` is never None here.
+    scale : float
+    mask, key_lengths, bias, softcap, position : object
+    lead : tuple of int
+        The leading axes of Q.
+    n, m, dim : int
+        The numbers of queries and keys of a head, and its size d.
+    dtype : dtype
+        The dtype in which attention is computed.
+    errors : tuple of ndarray, or None
+        If Q and K are the rounded products of a module: for each row of Q and of K, a bound of
+        its Euclidean distance to the exact product. None: Q and K are exact.
 
-    entropy: NDArray[np.float64]
-    max_weight: NDArray[np.float64]
-    effective_support: NDArray[np.float64]
-    log_sum: NDArray[np.float64]
-    shares: tuple[float, ...]
-    keys_for_share: NDArray[np.int64]
-
-    def __repr__(self) -> str:
-        if self.entropy.size == 0:
-            return "AttentionStats(no rows)"
-        held = ", ".join(
-            f"{share:.0%} of the mass in {np.median(self.keys_for_share[..., i]):g}"
-            for i, share in enumerate(self.shares)
-        )
-        return (
-            f"AttentionStats({self.entropy.size} rows; medians: entropy "
-            f"{np.median(self.entropy):.3g} nats, largest weight {np.median(self.max_weight):.3g}, "
-            f"effective support {np.median(self.effective_support):.3g} keys"
-            + (f", {held} keys)" if held else ")")
-        )
-
-
-@standard_arithmetic()
-def attention_stats(
-    Q: Any,
-    K: Any,
-    *,
-    scale: float | None = None,
-    mask: Any = None,
-    key_lengths: Any = None,
-    bias: Any = None,
-    softcap: float | None = None,
-    position: Any = None,
-    shares: float | Sequence[float] = (0.9,),
-    num_threads: int | None = None,
-) -> AttentionStats:
-    """Return entropy, largest weight and effective support of every row.
-
-    Parameters
-    ----------
-    Q, K, scale, mask, key_lengths, bias, softcap, position, num_threads
-        As in `attention_matrix`.
-    shares : float or sequence of float in (0, 1], default (0.9,)
-        For each share, count the fewest keys that hold it; empty to save that work.
-
-    Returns
-    -------
-    AttentionStats
-        Zeros (and log_sum -inf) for a row that the mask leaves empty.
+    Raises
+    ------
+    InputError
+        For shapes, dtypes or options that do not fit together.
 
     Notes
     -----
-    Time O(n m d); memory O((n + m) d) and a few rows of logits for each thread.
-
-    Examples
-    --------
-    >>> import numpy as np, headfit as hf
-    >>> stats = hf.attention_stats(np.zeros((1, 2)), np.zeros((4, 2)), shares=(0.5, 0.9))
-    >>> stats.effective_support.round(6), stats.keys_for_share
-    (array([4.]), array([[2, 4]]))
-    """
-    options = LogitOptions(scale, mask, key_lengths, bias, softcap, position)
-    problem = _problem(Q, K, options)
-    wanted = as_shares(shares, "shares")
-    entropy, max_weight, log_sum, counts = _core.attention_stats(
-        problem.logits, wanted, thread_count(num_threads)
-    )
-    shape = (*problem.lead, problem.rows)
-    entropy = entropy.reshape(shape)
-    return AttentionStats(
-        entropy=entropy,
-        max_weight=max_weight.reshape(shape),
-        effective_support=np.where(max_weight.reshape(shape) > 0, np.exp(entropy), 0.0),
-        log_sum=log_sum.reshape(shape),
-        shares=tuple(float(s) for s in wanted),
-        keys_for_share=counts.reshape((*shape, wanted.size)),
-    )
-
-
-@dataclass(frozen=True, repr=False, eq=False)
-class Attention:
-    """Attention that is computed when asked for: queries, keys, scale and mask.
-
-    Parameters
-    ----------
-    Q, K : array_like, shape (..., n, d) and (..., m, d)
-        Queries and keys, kept as given; as attributes, float16 and bfloat16 are float32.
-    scale : float, optional
-        1 / sqrt(d) when None.
-    mask : optional
-        As in `attention_matrix`.
+    Making one costs a check of the arguments; nothing of size n m is computed before a method
+    asks for it. What each method returns, and its cost, is described at the function of the
+    same name: `attention_matrix`, `attention_logits`, `attention_topk`, `attention_apply` and
+    `attention_stats`.
 
     Examples
     --------
@@ -636,12 +97,8 @@ class Attention:
            [0.5, 0.5]])
     """
 
-    # Q and K as they are stored, 16 bits or more.
     stored: tuple[NDArray[Any], NDArray[Any]]
-    scale: float
-    mask: Any
-    # Bounds of the Euclidean errors of the rows of Q and K against the exact products
-    # they stand for, when a module computed them; None: Q and K are exact.
+    options: LogitOptions
     errors: tuple[NDArray[np.float64], ...] | None
 
     @standard_arithmetic()
@@ -652,13 +109,41 @@ class Attention:
         *,
         scale: float | None = None,
         mask: Any = None,
+        key_lengths: Any = None,
+        bias: Any = None,
+        softcap: float | None = None,
+        position: Any = None,
     ) -> None:
-        q, k = as_stored_array(Q, "Q"), as_stored_array(K, "K")
-        object.__setattr__(self, "stored", (q, k))
-        object.__setattr__(self, "scale", check_scale(scale, q.shape[-1]))
-        object.__setattr__(self, "mask", mask)
-        object.__setattr__(self, "errors", None)
-        _problem(q, k, LogitOptions(self.scale, mask))  # they fit, or an error now
+        # The core keeps a copy of a sparse mask. It is frozen so that the attribute `mask` always
+        # shows what the core computes with.
+        mask = frozen_mask(mask) if is_sparse(mask) else mask
+        lengths = None if key_lengths is None else np.array(key_lengths)
+        options = LogitOptions(scale, mask, lengths, bias, softcap, position)
+        logits = checked_logits(Q, K, options)
+        scale = check_scale(scale, logits.stored[0].shape[-1])
+        vars(self).update(
+            stored=logits.stored,
+            options=LogitOptions(scale, mask, lengths, bias, softcap, position),
+            errors=None,
+            _logits=logits,
+        )
+
+    @classmethod
+    def of(cls, Q: Any, K: Any = None, options: LogitOptions | None = None) -> Attention:
+        """Return the attention of a user's arguments: queries and keys, an `Attention` or a fit.
+
+        Options given beside an `Attention` must equal its own; see `check_settings`.
+        """
+        options = options or LogitOptions()
+        given = getattr(Q, "attention", Q)
+        if not isinstance(given, Attention):
+            if Q is None or K is None:
+                raise InputError("give Q and K, or an Attention")
+            return cls(Q, K, **vars(options))
+        if K is not None:
+            raise InputError("K must not be given beside an Attention, which has its own")
+        given.check_settings(options)
+        return given
 
     @classmethod
     def _of_products(
@@ -669,21 +154,45 @@ class Attention:
         mask: Any,
         errors: tuple[NDArray[np.float64], ...],
     ) -> Attention:
-        """Return the attention of products that a module rounded, with bounds of their errors."""
-        for array in (Q, K, *errors):  # the bounds are those of these numbers
+        """Return the attention of a module's rounded products, with bounds of their errors."""
+        for array in (Q, K, *errors):  # the bounds hold for these numbers only
             array.flags.writeable = False
         attention = cls(Q, K, scale=scale, mask=mask)
-        object.__setattr__(attention, "errors", errors)
+        vars(attention)["errors"] = errors
         return attention
 
-    def __repr__(self) -> str:
-        from headfit._base.text import mask_text
+    def __setattr__(self, name: str, value: Any) -> None:
+        raise AttributeError(f"an Attention is never changed; {name!r} cannot be set")
 
+    def __delattr__(self, name: str) -> None:
+        raise AttributeError(f"an Attention is never changed; {name!r} cannot be deleted")
+
+    def __getstate__(self) -> dict[str, Any]:
+        kept = {"stored", "options", "errors"}  # everything else is derived from these
+        return {name: value for name, value in vars(self).items() if name in kept}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+
+    def __repr__(self) -> str:
         q, k = self.stored
+        more = [name for name in self.options.given() if name not in ("scale", "mask")]
         return (
-            f"Attention(Q {q.shape}, K {k.shape}, {computed_in(q, k)}, "
-            f"scale={self.scale:.6g}, mask={mask_text(self.mask)})"
+            f"Attention(Q {q.shape}, K {k.shape}, {computed_in(q, k)}, scale={self.scale:.6g}, "
+            f"mask={mask_text(self.mask)}{''.join(f', {name}' for name in more)})"
         )
+
+    @cached_property
+    def _logits(self) -> Logits:
+        return checked_logits(*self.stored, self.options)
+
+    def _logits_of(self, rows: Rows) -> Logits:
+        return self._logits if rows is None else self._logits.of_rows(rows)
+
+    @property
+    def core(self) -> _core.Logits:
+        """The logits as the core reads them."""
+        return self._logits.core
 
     @cached_property
     def Q(self) -> FloatArray:
@@ -700,6 +209,81 @@ class Attention:
         """The head size d."""
         return int(self.stored[0].shape[-1])
 
+    @standard_arithmetic()
+    def turned(self) -> Attention:
+        """Return the same attention with its rotary positions applied to Q and K.
+
+        The new queries and keys are rounded to the dtype of the attention and have no position
+        any more, so that `certify` accepts them. Without rotary positions the attention itself is
+        returned.
+
+        Examples
+        --------
+        >>> import numpy as np, headfit as hf
+        >>> Q = np.random.default_rng(0).normal(size=(4, 6))
+        >>> head = hf.Attention(Q, Q, position="rope")
+        >>> head.turned().position, bool(np.allclose(head.turned().matrix(), head.matrix()))
+        (None, True)
+        """
+        n, m = self.n, self.m
+        positions = as_positions(self.position, self.lead, (n, m), self.dim, self.dtype)
+        if positions.table is None:
+            return self
+        q, k = (rotate(x.astype(self.dtype, copy=False), positions) for x in (self.Q, self.K))
+        return Attention(q, k, **{**vars(self.options), "position": None})
+
+    @property
+    def lead(self) -> tuple[int, ...]:
+        """The leading axes of Q: batch and heads."""
+        return self._logits.lead
+
+    @property
+    def n(self) -> int:
+        """The number of queries of a head."""
+        return self._logits.rows
+
+    @property
+    def m(self) -> int:
+        """The number of keys of a head."""
+        return self._logits.keys
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """The dtype in which attention is computed: float32 or float64."""
+        return self._logits.dtype
+
+    @property
+    def scale(self) -> float:
+        """The factor that the products of queries and keys are multiplied by."""
+        assert self.options.scale is not None
+        return self.options.scale
+
+    @property
+    def mask(self) -> Any:
+        """The mask, which says where attention is allowed, in the form that it was given in."""
+        return self.options.mask
+
+    @property
+    def key_lengths(self) -> Any:
+        """How many keys exist in each entry of a padded batch; None if all do."""
+        return self.options.key_lengths
+
+    @property
+    def bias(self) -> Any:
+        """The term that is added to the logits, or None."""
+        return self.options.bias
+
+    @property
+    def softcap(self) -> float | None:
+        """The bound c of soft-capped logits c tanh(logits / c), or None."""
+        return self.options.softcap
+
+    @property
+    def position(self) -> Any:
+        """The positional encoding that is not yet part of Q and K, or None."""
+        return self.options.position
+
+    @standard_arithmetic()
     def matrix(
         self,
         *,
@@ -707,22 +291,28 @@ class Attention:
         out: NDArray[Any] | None = None,
         num_threads: int | None = None,
     ) -> NDArray[Any]:
-        """Return the dense attention matrix, see `attention_matrix`."""
-        return attention_matrix(
-            *self.stored,
-            scale=self.scale,
-            mask=self.mask,
-            rows=rows,
-            out=out,
-            num_threads=num_threads,
-        )
+        """Return the dense attention matrix, or some of its rows; see `attention_matrix`."""
+        logits = self._logits_of(rows)
+        made = logits.output(out, logits.keys)
+        threads = thread_count(num_threads)
+        _core.attention_matrix(logits.core, logits.stack(made), out is None, threads)
+        return made
 
-    def logits(self, *, rows: Rows = None, num_threads: int | None = None) -> NDArray[Any]:
-        """Return the logits, see `attention_logits`."""
-        return attention_logits(
-            *self.stored, scale=self.scale, mask=self.mask, rows=rows, num_threads=num_threads
-        )
+    @standard_arithmetic()
+    def logits(
+        self,
+        *,
+        rows: Rows = None,
+        out: NDArray[Any] | None = None,
+        num_threads: int | None = None,
+    ) -> NDArray[Any]:
+        """Return the logits, -inf where masked; see `attention_logits`."""
+        logits = self._logits_of(rows)
+        made = logits.output(out, logits.keys)
+        _core.attention_logits(logits.core, logits.stack(made), thread_count(num_threads))
+        return made
 
+    @standard_arithmetic()
     def topk(
         self,
         k: int,
@@ -731,33 +321,95 @@ class Attention:
         renormalize: bool = False,
         num_threads: int | None = None,
     ) -> sp.csr_array | tuple[NDArray[np.int64], NDArray[Any]]:
-        """Return the k largest weights of every row, see `attention_topk`."""
-        return attention_topk(
-            *self.stored,
-            k,
-            scale=self.scale,
-            mask=self.mask,
-            values=values,
-            renormalize=renormalize,
-            num_threads=num_threads,
+        """Return the k largest weights of every row; see `attention_topk`."""
+        logits = self._logits
+        k = as_count(k, "k", 1, logits.keys)
+        as_choice(values, "values", ("weights", "logits"))
+        if as_flag(renormalize, "renormalize") and values == "logits":
+            raise InputError("renormalize scales weights; got values='logits'")
+        kept = math.prod(logits.lead) * logits.rows * k
+        require_memory(
+            kept * (24 if logits.lead else 60), f"the {k} largest weights of every row (k)"
         )
+        columns, found = logits.empty(k, np.int64), logits.empty(k)
+        _core.attention_topk(
+            logits.core,
+            logits.stack(columns),
+            logits.stack(found),
+            values == "logits",
+            thread_count(num_threads),
+        )
+        if renormalize:
+            total = found.sum(axis=-1, keepdims=True)
+            np.divide(found, total, out=found, where=total > 0)
+        return (columns, found) if logits.lead else _as_csr(columns, found, logits.keys)
 
+    @standard_arithmetic()
+    def apply(self, V: Any, *, rows: Rows = None, num_threads: int | None = None) -> NDArray[Any]:
+        """Return attention times values; see `attention_apply`."""
+        v = as_stored_array(V, "V")
+        logits = self._logits_of(rows)
+        if v.shape[:-2] != logits.kv_lead or v.shape[-2] != logits.keys:
+            raise InputError(
+                "V must have the leading axes and rows of K, "
+                f"{(*logits.kv_lead, logits.keys)}; got {v.shape[:-1]}"
+            )
+        if np.promote_types(computed_in(v), logits.dtype) != logits.dtype:
+            raise InputError(f"V must not be wider than Q and K, {logits.dtype}; got {v.dtype}")
+        out = logits.output(None, v.shape[-1])
+        threads = thread_count(num_threads)
+        _core.attention_apply(logits.core, as_stack(v), logits.stack(out), threads)
+        return out
+
+    @standard_arithmetic()
     def stats(
         self, *, shares: float | Sequence[float] = (0.9,), num_threads: int | None = None
     ) -> AttentionStats:
-        """Return row statistics, see `attention_stats`."""
-        return attention_stats(
-            *self.stored, scale=self.scale, mask=self.mask, shares=shares, num_threads=num_threads
+        """Return statistics of each row; see `attention_stats`."""
+        wanted = as_shares(shares, "shares")
+        found = _core.attention_stats(self._logits.core, wanted, thread_count(num_threads))
+        shape = (*self._logits.lead, self._logits.rows)
+        entropy, max_weight, log_sum = (x.reshape(shape) for x in found[:3])
+        return AttentionStats(
+            entropy=entropy,
+            max_weight=max_weight,
+            effective_support=np.where(max_weight > 0, np.exp(entropy), 0.0),
+            log_sum=log_sum,
+            shares=tuple(float(s) for s in wanted),
+            keys_for_share=found[3].reshape((*shape, wanted.size)),
         )
 
-    def apply(self, V: Any, *, num_threads: int | None = None) -> NDArray[Any]:
-        """Return attention times values, see `attention_apply`."""
-        return attention_apply(
-            *self.stored, V, scale=self.scale, mask=self.mask, num_threads=num_threads
-        )
+    def check_settings(self, asked: LogitOptions) -> None:
+        """Raise an InputError if an option given beside this attention differs from its own."""
+        for name in asked.given():
+            theirs, mine = getattr(asked, name), getattr(self.options, name)
+            if name == "scale":
+                same = as_number(theirs, "scale") == mine
+            elif name == "mask":
+                same = same_mask(theirs, mine)
+            else:
+                same = theirs is mine
+            if not same:
+                raise InputError(
+                    f"{name} must not be given beside an Attention, which has its own: {self!r}"
+                )
 
-    def same_settings(self, scale: float | None, mask: Any) -> bool:
-        """Whether a scale and a mask, where given, are those of this attention."""
-        return (scale is None or as_number(scale, "scale") == self.scale) and (
-            mask is None or same_mask(mask, self.mask)
-        )
+
+def _as_csr(columns: NDArray[np.int64], found: NDArray[Any], keys: int) -> sp.csr_array:
+    """Return the weights that each row keeps as a sparse matrix.
+
+    `columns` holds the columns of each row, largest weight first, and -1 beyond the last one.
+    """
+    present = columns >= 0
+    order = np.argsort(np.where(present, columns, keys), axis=1)
+    present = np.take_along_axis(present, order, axis=1)
+    offsets = np.concatenate(([0], np.cumsum(present.sum(axis=1))))
+    index_dtype = np.int32 if offsets[-1] < 2**31 else np.int64
+    return sp.csr_array(
+        (
+            np.take_along_axis(found, order, axis=1)[present],
+            np.take_along_axis(columns, order, axis=1)[present].astype(index_dtype),
+            offsets.astype(index_dtype),
+        ),
+        shape=(columns.shape[0], keys),
+    )

@@ -1,4 +1,4 @@
-"""Dense targets: what a user may pass, and the form the core takes."""
+"""Dense targets of soft fits: checks of what users pass, and conversion to the core's form."""
 
 from __future__ import annotations
 
@@ -7,13 +7,14 @@ from typing import Any
 from numpy.typing import NDArray
 
 from headfit import _core
-from headfit._attention.attention import Attention, LogitOptions, _problem
+from headfit._attention.attention import Attention
 from headfit._base.arrays import as_stack, as_stored_array, is_sparse
 from headfit._base.masks import core_mask
 from headfit.errors import InputError
 
 
 def check_one_head(attention: Attention, name: str) -> None:
+    """Raise an InputError unless an attention is a single head with queries and keys."""
     q, k = (x.shape for x in attention.stored)
     if len(q) != 2 or len(k) != 2:
         raise InputError(f"{name} must be one head, Q and K matrices; got shapes {q} and {k}")
@@ -21,11 +22,8 @@ def check_one_head(attention: Attention, name: str) -> None:
         raise InputError(f"{name} must not be empty; got Q and K of shapes {q} and {k}")
 
 
-def core_logits(attention: Attention) -> _core.Logits:
-    return _problem(*attention.stored, LogitOptions(attention.scale, attention.mask)).logits
-
-
 def target_matrix(target: Any) -> NDArray[Any]:
+    """Return a target that is a dense matrix in a form that the core reads, or raise an error."""
     if is_sparse(target):
         raise InputError("a soft target must be an Attention or a dense array; got a sparse matrix")
     matrix = as_stored_array(target, "the target")
@@ -36,6 +34,7 @@ def target_matrix(target: Any) -> NDArray[Any]:
 
 
 def core_target_of(target: Any, mask: Any) -> _core.SoftTarget:
+    """Return the core's form of a target: an `Attention`, or a matrix from `target_matrix`."""
     if isinstance(target, Attention):
-        return _core.SoftTarget(attention=core_logits(target))
+        return _core.SoftTarget(attention=target.core)
     return _core.SoftTarget(matrix=target, mask=core_mask(mask, (), target.shape))

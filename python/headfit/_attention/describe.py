@@ -1,4 +1,4 @@
-"""What heads attend to, measured: a table with one row a head."""
+"""`describe`: measures of what heads attend to, in a table with one row per head."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headfit import _core
-from headfit._attention.attention import Attention, LogitOptions, _problem
+from headfit._attention.attention import Attention
 from headfit._attention.head_table import Counts, Floats, HeadTable
+from headfit._attention.logits import LogitOptions
 from headfit._attention.spectrum import product_spectrum
 from headfit._base.arithmetic import standard_arithmetic
 from headfit._base.arrays import as_array, as_count, as_share, as_shares, thread_count
@@ -21,7 +22,7 @@ __all__ = ["HeadTable", "describe"]
 
 
 def _previous(tokens: Any, lead: tuple[int, ...], n: int) -> Counts:
-    """Return for each head and place the last earlier place with the same token, or -1."""
+    """Return the last earlier position of each position's token, or -1; shape (heads, n)."""
     array = as_array(tokens, "tokens")
     if array.dtype.kind not in "iu" or array.ndim < 1 or array.shape[-1] != n:
         raise InputError(
@@ -29,33 +30,44 @@ def _previous(tokens: Any, lead: tuple[int, ...], n: int) -> Counts:
         )
     batch = array.shape[:-1] + (1,) * (len(lead) - array.ndim + 1)
     order = np.argsort(array, axis=-1, kind="stable")
-    there = np.take_along_axis(array, order, axis=-1)
-    before = np.where(there[..., 1:] == there[..., :-1], order[..., :-1], -1)
+    in_order = np.take_along_axis(array, order, axis=-1)
+    before = np.where(in_order[..., 1:] == in_order[..., :-1], order[..., :-1], -1)
     previous = np.full(array.shape, -1, dtype=np.int64)
     np.put_along_axis(previous, order[..., 1:], before, axis=-1)
     try:
-        everywhere = np.broadcast_to(previous.reshape((*batch, n)), (*lead, n))
+        of_heads = np.broadcast_to(previous.reshape((*batch, n)), (*lead, n))
     except ValueError as error:
         raise InputError(
             f"tokens must have the leading axes {lead} or the first of them; got {array.shape[:-1]}"
         ) from error
-    return np.ascontiguousarray(everywhere.reshape((math.prod(lead), n)))
+    return np.ascontiguousarray(of_heads.reshape((math.prod(lead), n)))
 
 
 def _ranks(values: Floats, centred: Floats, least: float) -> tuple[Counts, Counts]:
-    """Return how many singular values count, and how many hold 99% of the squared sum."""
+    """Return the numerical rank, and how many singular values hold 99% of the squared sum.
+
+    Parameters
+    ----------
+    values : ndarray, shape (..., d)
+        Singular values of the logits, largest first.
+    centred : ndarray, shape (..., d)
+        Those of the logits with the mean of each row subtracted.
+    least : float
+        A singular value counts if it exceeds this share of the largest one.
+    """
     rank = (values > least * values[..., :1]).sum(axis=-1)
     energy = np.cumsum(centred**2, axis=-1)
-    # A constant key leaves rounding only: what is below the rank's threshold is nothing.
-    seen = centred[..., 0] > least * values[..., 0]
-    rank_99 = np.where(seen, (energy < 0.99 * energy[..., -1:]).sum(axis=-1) + 1, 0)
+    # If all keys are equal, nothing but rounding errors is left after subtracting the means: the
+    # centred logits count as zero where they are below the threshold of the rank.
+    nonzero = centred[..., 0] > least * values[..., 0]
+    rank_99 = np.where(nonzero, (energy < 0.99 * energy[..., -1:]).sum(axis=-1) + 1, 0)
     return np.asarray(rank), np.asarray(rank_99)
 
 
 def _over_rows(
     function: Callable[..., Any], values: NDArray[Any], present: NDArray[np.bool_]
 ) -> Floats:
-    """Apply a NaN-aware reduction over the rows that are there; NaN where there is none."""
+    """Apply a NaN-aware reduction over a head's nonempty rows; NaN for a head without any."""
     masked = np.where(present, values, np.nan)
     some = present.any(axis=-1)
     result = np.full(some.shape, np.nan)
@@ -81,39 +93,42 @@ def describe(
     shares: float | Sequence[float] = (0.9, 0.95, 0.99),
     num_threads: int | None = None,
 ) -> HeadTable:
-    """Measure heads: how sparse they are, where they look, what their logits' rank is.
+    """Measure heads: how sparse they are, where they attend, and the rank of their logits.
 
     Parameters
     ----------
     Q, K, scale, mask, key_lengths, bias, softcap, position, num_threads
-        As in `attention_matrix`; leading axes are batch or layers, and heads. Or Q an
-        `Attention`, with its own K, scale and mask.
+        As in `attention_matrix`; leading axes are batch or layers, and heads. Instead, Q may be
+        an `Attention` (or a `Fit`), which has its own keys and options.
     tokens : array_like of int, shape (n,) or (..., n), optional
-        The sequence, for the induction score; leading axes as the first ones of Q.
+        The token at each position, for the induction score. Leading axes, if there are any, are
+        the first ones of Q.
     per_row, share : int and float, default 8 and 0.9
-        A row's support: its largest entries until they hold `share`, at most `per_row`.
+        The definition of a row's support: its largest entries until they hold `share` of its
+        mass, but at most `per_row` of them.
     per_column : int, optional
-        How many rows a column may serve in a head that is called sparse; `per_row` when None.
+        The most rows that may have a column in their support for the head to be called sparse;
+        `per_row` when None.
     shares : float or sequence of float in (0, 1], default (0.9, 0.95, 0.99)
-        For each, count the fewest keys of a row that hold it.
+        For each share, the fewest keys of a row that hold it are counted.
 
     Returns
     -------
     HeadTable
-        Its attributes are arrays with the leading axes of Q; it shows itself as a table.
+        Its attributes are arrays with the leading axes of Q; its repr is a table.
 
     Raises
     ------
     InputError
-        For arguments that do not fit.
+        For arguments of the wrong kind, range or shape.
     NonFiniteError
         For NaN or infinity in Q, K or bias.
 
     Notes
     -----
-    Streamed twice from Q and K: time O(n m d) a head, memory O(n + m) a head beside Q and K,
-    and triangular factors of Q and K for the rank: no n x m array. The rank is that of
-    scale * Q K^T, with rotary positions but before bias, softcap and mask.
+    Takes O(n m d) time per head in two passes over the logits, and O(n + m) memory per head
+    besides Q, K and their triangular factors (for the rank): never an n x m array. The rank is
+    that of scale * Q K^T, with rotary positions but before bias, softcap and mask.
 
     Examples
     --------
@@ -126,15 +141,9 @@ def describe(
     sparse at 1 a row and 1 a column: 100% of the rows hold 90% of their mass in 1 key (100% on
     average, 100% at worst); column 0 serves 1 of 16 rows
     """
-    if isinstance(Q, Attention):
-        if K is not None or scale is not None or mask is not None:
-            raise InputError("Q is an Attention with its own K, scale and mask")
-        (Q, K), scale, mask = Q.stored, Q.scale, Q.mask
-    elif K is None:
-        raise InputError("give Q and K, or an Attention")
     options = LogitOptions(scale, mask, key_lengths, bias, softcap, position)
-    problem = _problem(Q, K, options)
-    lead, n, m = problem.lead, problem.rows, problem.keys
+    attention = Attention.of(Q, K, options)
+    lead, n, m = attention.lead, attention.n, attention.m
     if 0 in (n, m):
         raise InputError(f"Q and K must have rows; got {n} and {m}")
     per_row = min(as_count(per_row, "per_row", 1), m)
@@ -144,12 +153,12 @@ def describe(
         raise InputError(f"tokens need as many queries as keys; got {n} and {m}")
     previous = None if tokens is None else _previous(tokens, lead, n)
     threads = thread_count(num_threads)
-    entropy, _, _, keys = _core.attention_stats(problem.logits, wanted[1:], threads)
+    entropy, _, _, keys = _core.attention_stats(attention.core, wanted[1:], threads)
     entropy, keys = entropy.reshape((*lead, n)), keys.reshape((*lead, n, wanted.size - 1))
     profile = {
         name: array.reshape((*lead, array.shape[-1]))
         for name, array in _core.head_profile(
-            problem.logits, per_row, wanted[0], previous, threads
+            attention.core, per_row, wanted[0], previous, threads
         ).items()
     }
     present = profile["kept"] > 0
@@ -178,9 +187,9 @@ def describe(
     if previous is not None:
         score = profile["induction"]
         induction = _over_rows(np.nanmean, score, ~np.isnan(score))
-    spectra = product_spectrum(problem.logits, math.prod(lead), as_array(Q, "Q").shape[-1])
+    spectra = product_spectrum(attention.core, threads)
     values, centred = (x.reshape((*lead, -1)) for x in spectra)
-    least = max(n, m) * float(np.finfo(problem.dtype).eps)
+    least = max(n, m) * float(np.finfo(attention.dtype).eps)
     rank, rank_99 = _ranks(values, centred, least)
     with np.errstate(over="ignore"):
         gammas = np.exp(profile["log_gamma"])

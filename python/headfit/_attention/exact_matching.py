@@ -1,4 +1,4 @@
-"""The heaviest b-matching of a bipartite graph, as a linear programme grown column by column."""
+"""The heaviest b-matching of a bipartite graph, by linear programming with column generation."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from headfit.errors import HeadfitError
 
 TOLERANCE = 1e-9
-"""By how much a price may be off, in shares of a row."""
+"""Entries with at most this much reduced weight, in shares of a row, are not added."""
 
 
 def heaviest_matching(
@@ -19,49 +19,56 @@ def heaviest_matching(
     start: sp.csr_array,
     per_row: int,
     per_column: int,
-    free: NDArray[Any],
+    exempt: NDArray[Any],
 ) -> NDArray[np.bool_]:
-    """Return which entries a pattern of the most weight keeps.
+    """Return the entries of a pattern of greatest weight with few entries per row and column.
 
     Parameters
     ----------
     weights : ndarray, shape (n, m)
-        Nonnegative; zeros are no entries.
+        Nonnegative weights; entries with weight zero are never chosen.
     start : csr_array, shape (n, m)
-        Some pattern: where to begin.
+        A pattern whose entries are in the linear programme from the start.
     per_row, per_column : int
-        The most entries of a row and a column.
-    free : ndarray of int
-        Columns without a bound.
+        The most entries of a row and of a column.
+    exempt : ndarray of int
+        Columns with any number of entries.
 
     Returns
     -------
     ndarray of bool, shape (n, m)
 
+    Raises
+    ------
+    HeadfitError
+        If the solver fails.
+
     Notes
     -----
-    The programme knows a few entries of each row at first. Its dual solution prices all others:
-    an entry whose weight exceeds the prices of its row and column may improve the optimum and
-    joins; when there is none the optimum is that of all entries.
+    Column generation: the linear programme starts with a few entries of each row as variables.
+    Its dual solution gives rows and columns prices. An entry whose weight exceeds the sum of the
+    two prices may improve the optimum, and is added. When there is no such entry, the optimum is
+    that of the programme with all entries.
     """
     n, m = weights.shape
-    known = np.zeros((n, m), dtype=np.bool_)
-    known[start.nonzero()] = True
+    included = np.zeros((n, m), dtype=np.bool_)
+    included[start.nonzero()] = True
     heavy = min(m, 2 * per_row)
-    np.put_along_axis(known, np.argpartition(-weights, heavy - 1, axis=1)[:, :heavy], True, axis=1)
-    known &= weights > 0
+    heaviest = np.argpartition(-weights, heavy - 1, axis=1)[:, :heavy]
+    np.put_along_axis(included, heaviest, True, axis=1)
+    included &= weights > 0
     limits = np.concatenate((np.full(n, per_row), np.full(m, per_column))).astype(np.float64)
-    limits[n + free] = n
+    limits[n + exempt] = n
     while True:
-        rows, columns = np.nonzero(known)
+        rows, columns = np.nonzero(included)
         kept, prices = _solve(weights[rows, columns], rows, n + columns, limits)
         gain = weights - prices[:n, np.newaxis] - prices[n:]
-        missing = (gain > TOLERANCE) & ~known & (weights > 0)
+        missing = (gain > TOLERANCE) & ~included & (weights > 0)
         if not missing.any():
             chosen = np.zeros((n, m), dtype=np.bool_)
             chosen[rows[kept], columns[kept]] = True
             return chosen
-        known |= missing
+        included |= missing
 
 
 def _solve(
@@ -73,7 +80,7 @@ def _solve(
     """Return which entries an optimal vertex takes, and the prices of rows and columns."""
     import scipy.optimize
 
-    linprog: Any = scipy.optimize.linprog  # its stubs know no sparse matrices
+    linprog: Any = scipy.optimize.linprog  # its type stubs do not allow sparse matrices
 
     entries = np.arange(weights.size)
     incidence = sp.csr_array(
@@ -83,7 +90,7 @@ def _solve(
         ),
         shape=(limits.size, weights.size),
     )
-    # The simplex method ends in a vertex, and vertices are integral.
+    # The simplex method returns a vertex, and the vertices of this polytope are integral.
     solution = linprog(
         -weights,
         A_ub=incidence,

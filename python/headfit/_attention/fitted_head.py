@@ -1,4 +1,8 @@
-"""What fits of sparse patterns and of dense targets have in common: a head in a module."""
+"""What fits of sparse patterns and of dense targets have in common: a head in a module.
+
+Here, and only here, Q, K, the module's input and the attention are made out of the numbers that a
+method or a descent found.
+"""
 
 from __future__ import annotations
 
@@ -9,11 +13,12 @@ from typing import Any
 from headfit._attention.attention import Attention
 from headfit._attention.module import SelfAttention
 from headfit._base.arrays import FloatArray
+from headfit._base.dtypes import array_dtype
 
 
 @dataclass(frozen=True, repr=False, eq=False)
 class FittedHead:
-    """Queries, keys, and the module that makes them from an input; see `Fit`."""
+    """Queries and keys, and the module that computes them from an input; see `Fit`."""
 
     Q: FloatArray
     K: FloatArray
@@ -22,7 +27,8 @@ class FittedHead:
     module: SelfAttention
     dim: int
     dtype: str
-    # The input of a given module: Q and K are its products, rounded.
+    # The input X of a module that the user gave: Q and K are then the rounded products X W_Q and
+    # X W_K. None for a canonical module, whose input is computed from Q and K.
     input_stored: FloatArray | None = field(default=None, kw_only=True)
 
     @cached_property
@@ -34,7 +40,50 @@ class FittedHead:
 
     @property
     def attention(self) -> Attention:
-        """The attention of this head, evaluated when asked for."""
+        """The attention of this head, computed when asked for."""
         if self.input_stored is not None:
             return self.module(self.X, mask=self.mask)
         return Attention(self.Q, self.K, scale=self.scale, mask=self.mask)
+
+
+def placed(
+    Q: FloatArray,
+    K: FloatArray,
+    *,
+    scale: float,
+    dtype: str,
+    mask: Any,
+    module: SelfAttention | None,
+) -> tuple[Attention, dict[str, Any]]:
+    """Return the attention of a stored head, and the fields that `FittedHead` keeps of it.
+
+    Parameters
+    ----------
+    Q, K : ndarray, shape (n, d)
+        As they are stored, with the size of the module where one is given.
+    scale : float
+        Of the logits: the module's own where one is given.
+    dtype : str
+        What Q and K are stored in.
+    mask : object
+    module : SelfAttention or None
+        The module whose input is sought; its products then take the place of Q and K. None: the
+        canonical module of this size, whose products are Q and K themselves.
+    """
+    if module is None:
+        X = None
+        attention = Attention(Q, K, scale=scale, mask=mask)
+        module = SelfAttention.canonical(Q.shape[1], scale, dtype=array_dtype(dtype))
+    else:
+        X = module.input_for(Q, K)
+        attention = module(X, mask=mask)
+    return attention, {
+        "Q": attention.Q,
+        "K": attention.K,
+        "scale": attention.scale,
+        "mask": mask,
+        "module": module,
+        "dim": attention.dim,
+        "dtype": dtype,
+        "input_stored": X,
+    }

@@ -18,65 +18,72 @@ from headfit.errors import InputError
 Floats = NDArray[np.float64]
 Counts = NDArray[np.int64]
 
-# What two leading axes of queries are, and the last two of more.
+# The names of the two leading axes of Q; of more than two axes, those of the last two.
 AXES = ("batch", "head")
 
 
 @dataclass(frozen=True, repr=False, eq=False)
 class HeadTable:
-    """What `describe` measured. Arrays have the leading axes of Q (below: ...).
+    """The measures of heads that `describe` returns, in arrays with the leading axes of Q.
 
-    Rows that the mask leaves empty count nowhere; a head without any other row has NaN.
+    The leading axes are written ... below. Rows in which the mask allows no key are left out of
+    every measure; a head that has no other rows gets NaN.
 
     Attributes
     ----------
     n, m : int
-        Queries and keys of a head.
+        The numbers of queries and keys of a head.
     shares : tuple of float
+        The shares of a row's mass that keys are counted for.
     keys : ndarray of int, shape (..., n, len(shares))
-        The fewest keys that hold each share of a row.
+        The fewest keys that hold each share of each row's mass.
     keys_mean, keys_median, keys_max : ndarray, shape (..., len(shares))
-        Of `keys` over rows.
+        The mean, median and maximum of `keys` over the rows.
     per_row, share : int and float
-        They define a row's support: its largest entries until they hold `share`, at most
-        `per_row` of them. It is what ``sparsify(per_row=per_row, mass=share)`` keeps.
+        They define a row's support: its largest entries until they hold `share` of its mass, at
+        most `per_row` of them. It is what ``sparsify(per_row=per_row, mass=share)`` keeps.
     per_column : int
-        The most rows that a column should serve for the head to be called sparse.
+        The most rows that may have a column in their support for the head to be called sparse.
     top_mass : ndarray, shape (..., n)
-        Mass of each row in its `per_row` largest entries.
+        The mass of each row's `per_row` largest entries.
     top_mass_mean, top_mass_worst : ndarray, shape (...)
+        The mean and the least of `top_mass` over the rows.
     load : ndarray of int, shape (..., m)
         How many rows have the column in their support.
     max_load : ndarray of int, shape (...)
+        The largest `load` of a column.
     gamma, gamma_median : ndarray, shape (...)
-        The ratio of the largest and the least weight of a row's support: the largest over
-        rows, and the median.
+        The ratio of the largest to the least weight in a row's support: its maximum and its
+        median over the rows.
     entropy : ndarray, shape (...)
-        Mean entropy of a row, in nats.
+        The mean entropy of the rows, in nats.
     column_mass : ndarray, shape (..., m)
         The share of the head's attention that goes to each column; sums to 1.
     sinks : ndarray of bool, shape (..., m)
-        Attention sinks: columns that more than half of the rows, and more than `per_column`,
-        have in their support. `sparsify` exempts them when asked for "auto".
+        Attention sinks: columns that are in the support of more than half of the rows, and of
+        more than `per_column` rows. ``sparsify(exempt_columns="auto")`` exempts them.
     sink_mass : ndarray, shape (...)
         The share of the head's attention that goes to sinks.
     offsets : ndarray of int, shape (n + m - 1,)
-        Differences between the position i + m - n of a query and its key's j, rising.
+        The differences between the position i + m - n of a query and the position j of a key,
+        in increasing order.
     offset_mass : ndarray, shape (..., n + m - 1)
         The share of the head's attention at each difference; sums to 1.
     distance : ndarray, shape (...)
-        The mean |difference| of attention.
+        The mean absolute difference of positions, weighted by attention.
     previous, diagonal : ndarray, shape (...)
-        Mean weight of the key one before the query's own position, and at it, over the rows
-        that have one.
+        The mean weight of the key at the position before the query's own, and of the key at the
+        query's own position, over the rows for which there is such a key.
     induction : ndarray, shape (...)
-        Mean weight, over rows whose token occurred before, of the keys that follow its earlier
-        occurrences (Olsson et al. 2022). NaN without tokens.
+        The induction score of Olsson et al. (2022): the weight of the keys that follow earlier
+        occurrences of the row's token, as the mean over the rows whose token occurred before.
+        NaN without tokens.
     rank : ndarray of int, shape (...)
-        Numerical rank of scale * Q K^T: singular values above max(n, m) eps times the largest.
+        The numerical rank of scale * Q K^T: how many singular values exceed max(n, m) eps times
+        the largest.
     rank_99 : ndarray of int, shape (...)
-        How many singular values hold 99% of the squared sum of the logits with the mean of
-        each row taken away, which softmax does not see.
+        How many singular values hold 99% of the squared sum of the logits after the mean of each
+        row is subtracted (which leaves the softmax unchanged).
     sparse : ndarray of bool, shape (...)
         Whether the head is sparse in the paper's sense: every row holds `share` of its mass in
         `per_row` keys, and no column is in the support of more than `per_column` rows.
@@ -119,7 +126,7 @@ class HeadTable:
         return self.entropy.shape
 
     def columns(self) -> dict[str, NDArray[Any]]:
-        """Return the measures with one number a head, by name."""
+        """Return the measures that are one number per head, by name."""
         table: dict[str, NDArray[Any]] = {}
         for i, share in enumerate(self.shares):
             for kind in ("mean", "median", "max"):
@@ -134,14 +141,14 @@ class HeadTable:
         return {**table, "rank": self.rank, "rank_99": self.rank_99, "sparse": self.sparse}
 
     def to_pandas(self, axes: Sequence[str] = AXES) -> Any:
-        """Return `columns` as a pandas DataFrame, one row a head; pandas must be installed.
+        """Return `columns` as a pandas DataFrame with one row per head; pandas must be installed.
 
         Parameters
         ----------
         axes : sequence of str, default ("batch", "head")
-            The names of the leading axes of Q, one a level of the index. The default says what
-            two leading axes are; of one it takes ("head",), of more ("axis0", ..., "batch",
-            "head").
+            The names of the leading axes of Q, which become the levels of the index. The default
+            is for two leading axes; with one it means ("head",), with more than two
+            ("axis0", ..., "batch", "head").
 
         Returns
         -------
@@ -150,7 +157,7 @@ class HeadTable:
         Raises
         ------
         InputError
-            When there are not as many names as leading axes, or one stands there twice.
+            If there are not as many names as leading axes, or a name occurs twice.
         """
         names = _axis_names(axes, len(self.shape))
         import pandas as pd  # type: ignore[import-untyped,unused-ignore]
@@ -162,12 +169,21 @@ class HeadTable:
         return pd.DataFrame(rows, index=index)
 
     def statement(self, *head: int) -> str:
-        """Say of one head whether it is sparse in the paper's sense, and why not.
+        """Return a text that says whether a head is sparse in the paper's sense, and why.
 
         Parameters
         ----------
         *head : int
-            Its place along the leading axes.
+            The index of the head along the leading axes.
+
+        Returns
+        -------
+        str
+
+        Raises
+        ------
+        InputError
+            If there are not as many indices as leading axes, or one is out of range.
         """
         if len(head) != len(self.shape):
             raise InputError(f"head must have {len(self.shape)} indices; got {shown(head)}")

@@ -1,8 +1,7 @@
-"""The fixed self-attention module: weights that never change, inputs that do."""
+"""`SelfAttention`: a self-attention module with fixed weights, applied to different inputs."""
 
 from __future__ import annotations
 
-import math
 import os
 import threading
 from collections.abc import Callable
@@ -14,8 +13,9 @@ import scipy.linalg
 from numpy.typing import NDArray
 
 from headfit import _core
-from headfit._attention.attention import Attention, check_scale
-from headfit._base.arguments import as_float_dtype, as_generator
+from headfit._attention.attention import Attention
+from headfit._attention.logits import check_scale
+from headfit._base.arguments import as_float_dtype
 from headfit._base.arithmetic import standard_arithmetic
 from headfit._base.arrays import (
     FloatArray,
@@ -32,7 +32,7 @@ from headfit._base.interruptible import interruptible, short_blocks
 from headfit._base.memory import require_memory
 from headfit.errors import InputError
 
-__all__ = ["SelfAttention", "random_rotation"]
+__all__ = ["SelfAttention"]
 
 
 class SelfAttention:
@@ -41,23 +41,27 @@ class SelfAttention:
     Parameters
     ----------
     W_Q, W_K : array_like, shape (D, d)
-        The weights; copied, and read-only from then on.
+        The weights, which are copied.
     scale : float, optional
         1 / sqrt(d) when None.
 
     Attributes
     ----------
     W_Q, W_K : ndarray, shape (D, d)
-        Read-only.
+        The weights, read-only.
     dim, width : int
         The head size d and the input size D.
     scale : float
+        The factor that the products of queries and keys are multiplied by.
     dtype : dtype
+        The dtype of the weights: float32 or float64.
 
     Raises
     ------
     InputError
-        For shapes that differ and values that are not finite.
+        If the shapes differ, or the scale is not finite and nonzero.
+    NonFiniteError
+        For NaN or infinity in a weight matrix.
 
     Examples
     --------
@@ -89,13 +93,13 @@ class SelfAttention:
         dtype = np.result_type(q, k)
         weights = np.concatenate([q, k], axis=1, dtype=dtype)
         weights.flags.writeable = False
-        self._settle(weights, q.shape[0], q.shape[1], scale, dtype)
+        self._set_fields(weights, q.shape[0], q.shape[1], scale, dtype)
 
-    def _settle(
+    def _set_fields(
         self, weights: FloatArray | None, width: int, dim: int, scale: float | None, dtype: Any
     ) -> None:
         values = {
-            "_weights": weights,  # [W_Q W_K]; None: canonical
+            "_weights": weights,  # [W_Q W_K], or None for a canonical module
             "width": width,
             "dim": dim,
             "scale": check_scale(scale, dim),
@@ -115,16 +119,41 @@ class SelfAttention:
     ) -> SelfAttention:
         """Return the module with D = 2 d, W_Q = [I; 0], W_K = [0; I], so that X = [Q K].
 
-        Its weights are built only when they are looked at.
+        Its weights are computed when they are first read.
+
+        Parameters
+        ----------
+        dim : int
+            The head size d.
+        scale : float, optional
+            1 / sqrt(d) when None.
+        dtype : dtype, default float32
+            The dtype of the weights: float32 or float64.
+
+        Returns
+        -------
+        SelfAttention
+
+        Raises
+        ------
+        InputError
+            If an argument is not as described.
+
+        Examples
+        --------
+        >>> import headfit as hf
+        >>> hf.SelfAttention.canonical(1).weights
+        array([[1., 0.],
+               [0., 1.]], dtype=float32)
         """
         dim, dtype = as_count(dim, "dim", 1), as_float_dtype(dtype)
         module = object.__new__(cls)
-        module._settle(None, 2 * dim, dim, scale, dtype)
+        module._set_fields(None, 2 * dim, dim, scale, dtype)
         return module
 
     @property
     def is_canonical(self) -> bool:
-        """Whether this is the module of `canonical`."""
+        """Whether this module was made by `canonical`."""
         return self.__dict__["_weights"] is None
 
     @cached_property
@@ -157,32 +186,40 @@ class SelfAttention:
 
     @standard_arithmetic()
     def __call__(self, X: Any, *, mask: Any = None) -> Attention:
-        """Return the attention of an input, evaluated when asked for.
+        """Return the attention of an input, computed when asked for.
 
         Parameters
         ----------
         X : array_like, shape (n, D)
+            The input: one row per token.
         mask : optional
             As in `attention_matrix`.
 
         Returns
         -------
         Attention
-            Its Q and K are X W_Q and X W_K, computed in float64 and rounded to the dtype of
-            X and the weights; it carries bounds of their errors, so that `certify` speaks of
-            the exact products.
+            Its Q and K are X W_Q and X W_K, computed in float64 and rounded to the wider dtype
+            of X and the weights. It holds bounds of their errors, so that statements of `certify`
+            are about the exact products.
 
         Raises
         ------
+        InputError
+            If X does not have D columns.
         NonFiniteError
-            Where a product is too large for the dtype; names the place.
+            For NaN or infinity in X, or if a product is too large for the dtype; the message
+            names the entry.
+
+        Notes
+        -----
+        Takes O(n D d) time, and O(n d) memory for a canonical module, else O((n + D) d).
         """
         x = as_stored_matrix(X, "X")
         if x.shape[1] != self.width:
             raise InputError(f"X must have {self.width} columns; got shape {x.shape}")
         check_finite(x, "X")
         d = self.dim
-        if self.is_canonical:  # products with ones and zeros are exact
+        if self.is_canonical:  # products with zeros and ones are exact: no errors to bound
             return Attention(x[:, :d], x[:, d:], scale=self.scale, mask=mask)
         dtype = np.result_type(computed_in(x), self.dtype)
         weights = self.weights.astype(np.float64, copy=False)
@@ -201,26 +238,31 @@ class SelfAttention:
         return Attention._of_products(q, k, self.scale, mask, errors)
 
     def _once(self, name: str, make: Callable[[], Any]) -> Any:
-        """Return what `make` returns, called once however many threads ask for it at a time."""
+        """Return what `make` returns; call it once, even if several threads ask at a time."""
         locks = self.__dict__.setdefault("_locks", {})
-        with locks.setdefault(os.getpid(), threading.Lock()):  # a forked child has one of its own
+        # Each process has a lock of its own: after a fork, a lock that another thread held would
+        # never be released in the child.
+        with locks.setdefault(os.getpid(), threading.Lock()):
             if name not in self.__dict__:
                 self.__dict__[name] = make()
         return self.__dict__[name]
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return what the module is made of, without what can be computed again."""
+        """Return the fields that define the module, without cached results."""
         kept = ("_weights", "width", "dim", "scale", "dtype")
         return {name: self.__dict__[name] for name in kept}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Take that up, in a copy or in another process."""
+        """Restore the fields from `__getstate__`, in a copy or in another process."""
         self.__dict__.update(state)
         if state["_weights"] is not None:
             state["_weights"].flags.writeable = False
 
-    def _factored(self) -> tuple[NDArray[Any], NDArray[Any]]:
-        """The LU factors of [W_Q W_K]^T, for square weights of full rank."""
+    def _lu_factors(self) -> tuple[NDArray[Any], NDArray[Any]]:
+        """Return the LU factors of [W_Q W_K]^T and their pivots; the weights must be square.
+
+        Weights without full rank are an InputError.
+        """
         require_memory(2 * 8 * self.width**2, f"the factorisation of {self.width} x {self.width}")
         transposed = np.array(self.weights.T, dtype=np.float64, order="F", copy=True)
         norm = float(np.abs(transposed).sum(axis=0).max())
@@ -229,11 +271,13 @@ class SelfAttention:
         condition, _ = scipy.linalg.lapack.dgecon(lu, norm)
         if not condition > self.width * np.finfo(np.float64).eps:
             weights = self.weights.astype(np.float64)
-            self._refuse_rank(int(interruptible(self.width**3, np.linalg.matrix_rank, weights)))
+            self._raise_rank_error(
+                int(interruptible(self.width**3, np.linalg.matrix_rank, weights))
+            )
         return lu, pivots
 
-    def _inverted(self) -> NDArray[np.float64]:
-        """The pseudo-inverse of [W_Q W_K], of full rank."""
+    def _pseudo_inverse(self) -> NDArray[np.float64]:
+        """Return the pseudo-inverse of [W_Q W_K]; weights without full rank are an InputError."""
         require_memory(
             6 * 8 * self.width * 2 * self.dim,
             f"the pseudo-inverse of {self.width} x {2 * self.dim} weights",
@@ -243,25 +287,26 @@ class SelfAttention:
         left, size, right = interruptible(operations, np.linalg.svd, weights, full_matrices=False)
         rank = int(np.count_nonzero(size > self.width * np.finfo(np.float64).eps * size[0]))
         if rank < 2 * self.dim:
-            self._refuse_rank(rank)
+            self._raise_rank_error(rank)
         result: NDArray[np.float64] = interruptible(operations, np.matmul, right.T / size, left.T)
         return result
 
     def _solve(self, wide: NDArray[np.float64], out: FloatArray) -> None:
-        """Write the X with X [W_Q W_K] = `wide` to `out`, a few rows at a time."""
+        """Solve X [W_Q W_K] = `wide` for X and write it to `out`, a few rows at a time."""
         if self.width != 2 * self.dim:
-            inverse = self._once("_pinv", self._inverted)
+            inverse = self._once("_pinv", self._pseudo_inverse)
             for rows in short_blocks(wide.shape[0], inverse.size):
                 out[rows] = wide[rows] @ inverse
             return
-        lu, pivots = self._once("_lu", self._factored)
-        # SciPy's getrs counts the pivots from 1 while it works, in the array that it is given.
-        own = pivots.copy()
+        lu, pivots = self._once("_lu", self._lu_factors)
+        # SciPy's getrs adds 1 to the pivots in place while it works, so that threads that share
+        # this module must each pass a copy.
+        copied = pivots.copy()
         for rows in short_blocks(wide.shape[0], self.width**2):
-            solved, _ = scipy.linalg.lapack.dgetrs(lu, own, wide[rows].T)
+            solved, _ = scipy.linalg.lapack.dgetrs(lu, copied, wide[rows].T)
             out[rows] = solved.T
 
-    def _refuse_rank(self, rank: int) -> NoReturn:
+    def _raise_rank_error(self, rank: int) -> NoReturn:
         raise InputError(
             f"[W_Q W_K] must have rank 2 d = {2 * self.dim} for every Q and K to have an input; "
             f"it has shape {self.weights.shape} and rank {rank}"
@@ -274,23 +319,34 @@ class SelfAttention:
         Parameters
         ----------
         Q, K : array_like, shape (n, d)
+            The queries and keys that the module shall compute.
 
         Returns
         -------
         ndarray, shape (n, D)
-            In the widest dtype of Q, K and the weights. With D > 2 d, the X of least norm.
+            In the widest dtype of Q, K and the weights. If D > 2 d, the X of least norm.
 
         Raises
         ------
         InputError
-            When [W_Q W_K] has a rank below 2 d (the error states it), or is too large to be
-            factored in memory.
+            If the shapes of Q and K are not (n, d), if [W_Q W_K] has a rank below 2 d (the
+            message states it), or if there is not enough memory to factor it.
+        NonFiniteError
+            For NaN or infinity in Q or K.
 
         Notes
         -----
-        Square [W_Q W_K]: one LU factorisation, O(D**3), kept for later calls of O(n D**2).
-        Otherwise the pseudo-inverse. Threads may share a module. Ctrl-C during a factorisation
-        returns at once; what LAPACK has begun it ends in a thread of its own.
+        If [W_Q W_K] is square, the first call computes its LU factors in O(D**3) time and keeps
+        them; the solution takes O(n D**2). Otherwise the pseudo-inverse is computed and kept
+        instead: O(D d**2), then O(n D d). Threads may share a module. Ctrl-C during a
+        factorisation returns at once, while LAPACK finishes it in a thread of its own.
+
+        Examples
+        --------
+        >>> import headfit as hf
+        >>> module = hf.SelfAttention([[2.0], [0.0]], [[0.0], [4.0]])
+        >>> module.input_for([[1.0]], [[1.0]])
+        array([[0.5 , 0.25]])
         """
         q, k = as_matrix(Q, "Q"), as_matrix(K, "K")
         if q.shape != k.shape or q.shape[1] != self.dim:
@@ -308,59 +364,8 @@ class SelfAttention:
         return out
 
 
-@standard_arithmetic()
-def random_rotation(dim: int, rng: Any = None, *, dtype: Any = np.float32) -> SelfAttention:
-    """Return a module whose [W_Q W_K] is a random rotation: dense, perfectly conditioned.
-
-    Parameters
-    ----------
-    dim : int
-        The head size; D = 2 dim.
-    rng : seed or Generator, optional
-    dtype : dtype, default float32
-
-    Notes
-    -----
-    The Q factor of a Gaussian matrix, O(D**3); for D a power of two from 1024 on, the
-    product of three Hadamard matrices and random signs, O(D**2 log D): orthogonal and dense
-    too, though not uniform over all rotations.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> W = random_rotation(2, rng=0, dtype=np.float64).weights
-    >>> np.allclose(W @ W.T, np.eye(4))
-    True
-    """
-    generator, dtype = as_generator(rng), as_float_dtype(dtype)
-    width = 2 * as_count(dim, "dim", 1)
-    require_memory(5 * 8 * width**2, f"a rotation of dim = {dim}")
-    if width >= 1024 and width & (width - 1) == 0:
-        weights = np.eye(width)
-        for _ in range(3):
-            weights *= generator.choice([-1.0, 1.0], size=width)[:, np.newaxis]
-            _hadamard_in_place(weights)
-        weights /= width**1.5
-    else:
-        gaussian = generator.standard_normal((width, width))
-        weights, _ = interruptible(2.0 * width**3, np.linalg.qr, gaussian)
-    weights = weights.astype(dtype)
-    return SelfAttention(weights[:, : width // 2], weights[:, width // 2 :])
-
-
-def _hadamard_in_place(x: NDArray[np.float64]) -> None:
-    """Multiply by the Hadamard matrix from the left (fast Walsh-Hadamard transform)."""
-    n = x.shape[0]
-    for level in range(int(math.log2(n))):
-        half = 1 << level
-        pairs = x.reshape(n // (2 * half), 2, half, -1)
-        difference = pairs[:, 0] - pairs[:, 1]
-        pairs[:, 0] += pairs[:, 1]
-        pairs[:, 1] = difference
-
-
 def check_module(module: Any, dim: int | None, dtype: str, scale: float | None) -> None:
-    """Raise an InputError for a module that does not go with size, dtype and scale."""
+    """Raise an InputError for a module that does not fit the size, dtype and scale of a fit."""
     if module is None:
         return
     if not isinstance(module, SelfAttention):

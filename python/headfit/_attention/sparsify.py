@@ -1,10 +1,10 @@
-"""Sparse patterns out of attention matrices: few entries a row, few a column."""
+"""`sparsify`: sparse patterns from attention matrices, with few entries per row and column."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
@@ -12,21 +12,18 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from headfit import _core
-from headfit._attention.attention import Attention, LogitOptions, _problem, attention_matrix
+from headfit._attention.attention import Attention
+from headfit._attention.logits import LogitOptions
+from headfit._attention.sparsify_source import LogitSource, MatrixSource
 from headfit._base.arguments import as_choice
 from headfit._base.arithmetic import standard_arithmetic
 from headfit._base.arrays import (
     as_array,
     as_count,
     as_share,
-    as_stack,
-    as_stored_array,
-    is_sparse,
     thread_count,
 )
-from headfit._base.masks import core_mask
 from headfit._base.memory import require_memory
-from headfit._base.sparse import checked_csr
 from headfit.errors import InputError
 
 __all__ = ["EXACT_LIMIT", "Sparsified", "sparsify"]
@@ -39,15 +36,15 @@ Method = Literal["greedy", "exact"]
 
 @dataclass(frozen=True, repr=False, eq=False)
 class Sparsified:
-    """A sparse pattern made by `sparsify`, and what it left out.
+    """A sparse pattern made by `sparsify`, and the mass that it left out.
 
     Attributes
     ----------
     matrix : csr_array, shape (n, m)
         float64; rows sum to 1, or are empty where the mask (or M) leaves them empty.
     dropped_mass : ndarray, shape (n,)
-        The share of each row that was left out. It is also the total variation between the
-        row and what is kept of it, renormalised: `tv`.
+        The share of each row's mass that was left out. It equals the total variation between
+        the row and the renormalised entries that are kept: `tv`.
     worst_row : int
         The row that loses most.
     per_row : int
@@ -55,8 +52,9 @@ class Sparsified:
     per_column : int
         The most entries in a column that is not exempt.
     exempt : ndarray of int
-        The columns without a bound; empty when all are free.
+        The columns that `per_column` did not bound; empty if no column was bounded.
     method : "greedy" or "exact"
+        The method that chose the entries.
     """
 
     matrix: sp.csr_array
@@ -69,15 +67,16 @@ class Sparsified:
 
     @property
     def tv(self) -> NDArray[np.float64]:
-        """Total variation of each row against the original: its dropped mass.
+        """The total variation between each row and the original one: its dropped mass.
 
-        What is dropped counts once, and what is kept grows by as much in all.
+        Total variation is half the sum of absolute differences. The dropped entries lose this
+        mass, and renormalisation adds the same mass to the entries that are kept.
         """
         return self.dropped_mass
 
     @property
     def tv_mean(self) -> float:
-        """The mean total variation of a row."""
+        """The mean total variation of the rows."""
         return float(self.dropped_mass.mean())
 
     @property
@@ -101,6 +100,8 @@ class Sparsified:
 
 @dataclass(frozen=True)
 class _Bounds:
+    """The checked bounds of `sparsify`; a zero means that there is no such bound."""
+
     per_row: int
     mass: float
     per_column: int
@@ -109,6 +110,7 @@ class _Bounds:
     keep_max: bool
 
     def core(self, *, empty_rows_pass: bool) -> _core.SparsifyOptions:
+        """Return the core's options; with `empty_rows_pass`, empty rows are never an error."""
         keep_max = self.keep_max or empty_rows_pass
         return _core.SparsifyOptions(
             self.per_row, self.mass, self.per_column, self.exempt, self.sinks, keep_max
@@ -151,69 +153,6 @@ def _bounds(
     )
 
 
-class _Logits:
-    """Attention as its queries and keys: streamed."""
-
-    def __init__(self, q: Any, k: Any, options: LogitOptions) -> None:
-        self.problem = _problem(q, k, options)
-        if self.problem.lead or self.problem.kv_lead:
-            raise InputError(
-                "Q and K must be matrices, one head at a time; "
-                f"got leading axes {self.problem.lead or self.problem.kv_lead}"
-            )
-        self.shape = (self.problem.rows, self.problem.keys)
-        self.inputs = (q, k, options)
-
-    def greedy(self, options: _core.SparsifyOptions, threads: int) -> Any:
-        return _core.sparsify_logits(self.problem.logits, options, threads)
-
-    def dense(self, threads: int) -> NDArray[np.float64]:
-        q, k, options = self.inputs
-        matrix = attention_matrix(q, k, **vars(options), num_threads=threads)
-        return matrix.astype(np.float64, copy=False)
-
-
-def _check_size(shape: tuple[int, ...]) -> None:
-    if max(shape, default=0) >= 2**31:
-        raise InputError(f"M must have fewer than 2**31 rows and columns; got {shape}")
-
-
-class _Matrix:
-    """Attention as its matrix, dense or sparse."""
-
-    def __init__(self, matrix: Any, mask: Any) -> None:
-        self.csr: sp.csr_array | None = None
-        if is_sparse(matrix):
-            _check_size(matrix.shape)
-            self.csr = checked_csr(matrix, "M", dtype=np.float64)
-            self.shape: tuple[int, int] = self.csr.shape
-        else:
-            self.array = as_stored_array(matrix, "M")
-            if self.array.ndim != 2:
-                raise InputError(f"M must be a matrix; got shape {self.array.shape}")
-            self.shape = self.array.shape
-        _check_size(self.shape)
-        self.mask = core_mask(mask, (), self.shape)
-
-    def greedy(self, options: _core.SparsifyOptions, threads: int) -> Any:
-        if self.csr is None:
-            stack = as_stack(self.array[np.newaxis])
-            return _core.sparsify_matrix(stack, self.mask, options, threads)
-        offsets = np.ascontiguousarray(self.csr.indptr, np.int64)
-        columns = np.ascontiguousarray(self.csr.indices, np.int32)
-        return _core.sparsify_compressed(
-            offsets, columns, self.csr.data, self.shape[1], self.mask, options, threads
-        )
-
-    def dense(self, threads: int) -> NDArray[np.float64]:
-        # All that the mask and the checks of the core leave, as shares of the rows.
-        everything = _core.SparsifyOptions(
-            self.shape[1], 0.0, 0, np.empty(0, np.int32), False, False
-        )
-        offsets, columns, weights, _, _ = self.greedy(everything, threads)
-        return sp.csr_array((weights, columns, offsets), shape=self.shape).toarray()
-
-
 def _csr(offsets: Any, columns: Any, weights: Any, shape: tuple[int, int]) -> sp.csr_array:
     index = np.int32 if offsets[-1] < 2**31 else np.int64
     parts = (weights, columns.astype(index, copy=False), offsets.astype(index, copy=False))
@@ -223,7 +162,7 @@ def _csr(offsets: Any, columns: Any, weights: Any, shape: tuple[int, int]) -> sp
 def _renormalised(
     shares: NDArray[np.float64], chosen: NDArray[np.bool_], bounds: _Bounds
 ) -> tuple[sp.csr_array, NDArray[np.float64]]:
-    """Return the chosen entries as rows that sum to 1, and what each row lost."""
+    """Return the chosen entries with rows renormalised to sum 1, and each row's dropped mass."""
     present = shares.any(axis=1)
     empty = np.flatnonzero(present & ~chosen.any(axis=1))
     if empty.size and not bounds.keep_max:
@@ -240,10 +179,9 @@ def _renormalised(
 
 @standard_arithmetic()
 def sparsify(
-    M: Any = None,
-    *,
-    Q: Any = None,
+    M: Any,
     K: Any = None,
+    *,
     scale: float | None = None,
     mask: Any = None,
     key_lengths: Any = None,
@@ -262,61 +200,64 @@ def sparsify(
 
     Parameters
     ----------
-    M : array_like or sparse array, shape (n, m), or Attention, optional
-        The matrix: nonnegative; an entry counts as a share of its row. Or an `Attention`.
-    Q, K : array_like, shape (n, d) and (m, d), optional
-        Queries and keys instead of M: streamed, the matrix is never stored.
+    M : array_like or sparse array, shape (n, m); Attention or Fit; array_like, shape (n, d)
+        A nonnegative matrix, whose entries count as shares of their rows. Or a head: an
+        `Attention`, or queries with `K` as the keys; its matrix is never stored.
+    K : array_like, shape (m, d), optional
+        The keys, if M holds queries.
     scale, mask, key_lengths, bias, softcap, position
-        As in `attention_matrix`; with M only `mask`, and entries that it leaves out do not
-        count.
+        The logit options of queries and keys, as in `attention_matrix`; an `Attention` has its
+        own. With a matrix only `mask` may be given: masked entries are left out.
     per_row : int, optional
-        The most entries that a row keeps.
+        The most entries that a row keeps. At least one of `per_row` and `mass` is needed.
     per_column : int, optional
-        The most entries that a column keeps. None: any number, reported in the result.
+        The most entries that a column keeps; None sets no bound.
     exempt_columns : sequence of int or "auto", default ()
-        Columns without that bound: their entries count in `per_row` only. "auto": attention
-        sinks, the columns that more than half of the rows (of those with any entry), and more
-        than `per_column`, would keep if columns were free (of a row's 64 largest entries where
-        only `mass` bounds it).
+        Columns that `per_column` does not bound. "auto" exempts attention sinks: the columns
+        that more than half of the rows with any entry, and more than `per_column` rows, would
+        keep if no column were bounded (only the 64 largest entries of each row are considered
+        if `mass` alone bounds the row).
     method : "greedy" or "exact", default "greedy"
         See the notes.
     mass : float in (0, 1], optional
-        A row stops when it keeps this share of itself (less 1e-12, for rounding): the fewest
-        entries that reach it where columns are free. `per_row` still holds.
+        Each row keeps entries until they hold this share of its mass (less 1e-12, for rounding);
+        without bounds of columns these are the fewest entries that do. `per_row` still holds.
     on_empty : "raise" or "keep-max", default "raise"
-        For a row that loses everything to the columns' bound: an error, or its largest entry
-        kept above that bound.
+        What happens to a row that could keep no entry within the bounds of the columns: an
+        error, or its largest entry is kept beyond the bound.
     num_threads : int, optional
         None uses every core. The result does not depend on it.
 
     Returns
     -------
     Sparsified
-        The pattern with rows renormalised, ready for `fit`, and what each row lost.
+        The pattern with rows renormalised, ready for `fit`, and the mass that each row lost.
 
     Raises
     ------
     InputError
-        For arguments that do not fit, a negative or non-finite entry of M, and for a row that
-        keeps nothing (named) when `on_empty` is "raise".
+        For arguments that are not as described or exclude each other, for a negative or
+        non-finite entry of M, and, if `on_empty` is "raise", for a row that keeps nothing (the
+        message names it).
     NonFiniteError
         For NaN or infinity in Q, K or bias.
 
     Notes
     -----
-    "greedy" takes entries in the order of falling weight (ties: the lower row, then the order
-    within the row, the lower column first) while row and column have room: at least half of
-    the most weight that any pattern within the bounds keeps (Avis 1983). It is computed by
-    deferred acceptance (Gale and Shapley 1962), whose outcome is the greedy one because rows
-    and columns rank entries by the same weights. Time O(n m d) for a scan of all rows, and for
-    each later scan of the rows that ran out of candidates; memory O(n (d + kept entries)).
+    "greedy" goes through the entries in the order of decreasing weight (ties: the lower row
+    first, then the lower column) and keeps each whose row and column have not reached their
+    bounds. It keeps at least half of the largest weight that is possible within the bounds
+    (Avis 1983). It is computed by deferred acceptance (Gale and Shapley 1962), which has the
+    same outcome because rows and columns rank entries by the same weights. A scan of all rows
+    takes O(n m d) time; rows that run out of candidates are scanned again. The memory is
+    O(n d) plus the candidates and the entries that are kept.
 
     "exact" solves the linear programme of the maximum-weight b-matching, which has integral
     vertices as the graph is bipartite (Schrijver 2003, section 21), with HiGHS through SciPy,
-    to a tolerance of 1e-9 in the weight; where several patterns are best, one of them. It
-    stores the dense matrix, takes seconds at n = 1024, and refuses more than `EXACT_LIMIT`
-    entries.
-    With `per_column` it takes no `mass`: bounds on counts are what a b-matching knows.
+    to a tolerance of 1e-9 in the weight. If several patterns are optimal, it returns one of
+    them. It stores the dense matrix, takes seconds at n = 1024, and refuses more than
+    `EXACT_LIMIT` (2**20) entries. With `per_column` it cannot be combined with `mass`, since a
+    b-matching bounds numbers of entries only.
 
     Examples
     --------
@@ -330,28 +271,22 @@ def sparsify(
     >>> hf.sparsify(M, per_row=1, per_column=1, exempt_columns="auto").exempt
     array([0])
     """
-    if isinstance(M, Attention):
-        if Q is not None or K is not None or scale is not None or mask is not None:
-            raise InputError("M is an Attention with its own Q, K, scale and mask")
-        M, (Q, K), scale, mask = None, M.stored, M.scale, M.mask
     options = LogitOptions(scale, mask, key_lengths, bias, softcap, position)
-    source: _Logits | _Matrix
-    if M is None:
-        if Q is None or K is None:
-            raise InputError("give M, or both Q and K")
-        source = _Logits(Q, K, options)
+    source: LogitSource | MatrixSource
+    if K is not None or isinstance(getattr(M, "attention", M), Attention):
+        source = LogitSource(Attention.of(M, K, options))
+        mask = source.attention.mask
     else:
-        beside = {"Q": Q, "K": K, **vars(replace(options, mask=None))}
-        given = [name for name, x in beside.items() if x is not None]
+        given = [name for name in options.given() if name != "mask"]
         if given:
-            raise InputError(f"{given[0]} goes with Q and K; M is the matrix itself")
-        source = _Matrix(M, mask)
+            raise InputError(f"{given[0]} goes with queries and keys; M is the matrix itself")
+        source = MatrixSource(M, mask)
     if 0 in source.shape:
         raise InputError(f"the matrix must have rows and columns; got shape {source.shape}")
     as_choice(method, "method", ("greedy", "exact"))
     bounds = _bounds(source.shape[1], per_row, per_column, mass, exempt_columns, on_empty)
     threads = thread_count(num_threads)
-    if mass is None and mask is None:  # every row keeps as many entries as it may
+    if mass is None and mask is None:  # every row may keep `per_row` entries
         entries = source.shape[0] * bounds.per_row
         require_memory(40 * entries, f"keeping up to {entries} entries (per_row = {per_row})")
     exact = method == "exact" and bounds.per_column > 0

@@ -2,71 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import numpy as np
 
 from headfit import _core
 from headfit._base.arrays import FloatArray
 from headfit._base.interruptible import interruptible
 
-LEAST_BLOCK = 256
-"""Rows that are factored at once, at least: fewer calls for small heads."""
 
-
-def product_spectrum(logits: _core.Logits, heads: int, dim: int) -> tuple[FloatArray, FloatArray]:
+def product_spectrum(logits: _core.Logits, threads: int) -> tuple[FloatArray, FloatArray]:
     """Return the singular values of Q K^T for every head, and of its centred rows.
 
-    Centred: without the mean of each row, which softmax does not see. Before scale, softcap, bias
-    and mask; padding is no key.
+    Centred means without the mean of each row, which softmax does not see. Scale, softcap, bias
+    and mask are left out, rotary positions are not; padding keys count as no keys.
 
     Parameters
     ----------
     logits : Logits
-        Queries and keys of the core, all rows.
-    heads, dim : int
-        How many query heads there are, and their size.
+        Queries and keys as the core reads them, all rows.
+    threads : int
 
     Returns
     -------
-    values, centred : ndarray, shape (heads, dim)
-        In float64, falling.
+    values, centred : ndarray, shape (heads, d)
+        In float64, the largest first.
 
     Notes
     -----
-    With Q = U R and K = V T (QR decompositions) the singular values of Q K^T are those of the
-    small matrix R T^T; keys without their mean give logits without the means of rows. Time
-    O((n + m) dim^2) a head; memory O(dim^2).
+    With QR decompositions Q = U R and K = V T, the singular values of Q K^T are those of the
+    small matrix R T^T; keys less their mean give logits without the means of their rows. Time
+    O((n + m) d^2) and memory O(d^2) for each head.
     """
-    values, centred = np.empty((2, heads, dim))
-    none = np.zeros(dim)
-    for head in range(heads):
-        left = _triangle(_blocks(logits, False, head, dim), none)
-        total, count = none, 0
-        for block in _blocks(logits, True, head, dim):
-            total, count = total + block.sum(axis=0), count + len(block)
-        for mean, out in ((none, values), (total / max(count, 1), centred)):
-            right = _triangle(_blocks(logits, True, head, dim), mean)
-            out[head] = interruptible(5.0 * dim**3, np.linalg.svdvals, left @ right.T)
-    return values, centred
+    queries, keys, centred_keys = _core.triangular_factors(logits, threads)
+    operations = 10.0 * queries.shape[-1] * queries.size
 
+    def spectrum(factors: FloatArray) -> FloatArray:
+        products = queries @ factors.swapaxes(-1, -2)
+        return interruptible(operations, np.linalg.svdvals, products)
 
-def _blocks(logits: _core.Logits, keys: bool, head: int, dim: int) -> Iterator[FloatArray]:
-    """Yield the queries or the keys of a head, some rows at a time."""
-    first, step = 0, max(LEAST_BLOCK, 4 * dim)
-    while len(block := _core.rows_in_double(logits, keys, head, first, step)) > 0:
-        yield block
-        first += step
-
-
-def _triangle(blocks: Iterator[FloatArray], mean: FloatArray) -> FloatArray:
-    """Return the triangular factor of a tall matrix that comes by blocks of rows, less `mean`.
-
-    Each block is factored together with the triangle of those before it.
-    """
-    dim = len(mean)
-    triangle: FloatArray = np.zeros((dim, dim))
-    for block in blocks:
-        stacked = np.vstack([triangle, block - mean])
-        triangle = np.asarray(interruptible(stacked.size * dim, np.linalg.qr, stacked, mode="r"))
-    return triangle
+    return spectrum(keys), spectrum(centred_keys)

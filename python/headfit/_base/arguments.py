@@ -1,4 +1,7 @@
-"""Plain arguments: numbers, choices, truth values, seeds. Each check names what it refuses."""
+"""Checks of scalar arguments: numbers, choices, booleans, seeds.
+
+Each check raises an `InputError` that names the argument, what was expected and what came.
+"""
 
 from __future__ import annotations
 
@@ -12,18 +15,18 @@ from headfit.errors import InputError
 
 
 def shown(value: Any) -> str:
-    """Return a value as messages show it: its repr, if that is short and there is one."""
+    """Return a value as error messages show it: its repr, shortened where it is long."""
     try:
         text = repr(value)
-    except Exception:  # of a class of the caller
+    except Exception:  # the caller's own class may have a broken __repr__
         return f"a {type(value).__name__}"
     return text if len(text) <= 100 else f"{text[:80]}... ({type(value).__name__})"
 
 
 def as_number(value: Any, name: str, expected: str = "be a number") -> float:
-    """Return a real number as a float; a text that spells one is one.
+    """Return a real number, or a string that spells one, as a float.
 
-    Truth values and arrays are none.
+    Booleans and arrays (other than 0-dimensional ones of real numbers) are refused.
     """
     is_number = not isinstance(value, (bytes, bytearray, bool, np.bool_, np.ndarray))
     if isinstance(value, np.ndarray) and value.ndim == 0 and value.dtype.kind in "fiu":
@@ -32,7 +35,7 @@ def as_number(value: Any, name: str, expected: str = "be a number") -> float:
         try:
             return float(value)
         except OverflowError:
-            return math.inf if value > 0 else -math.inf  # an integer beyond all floats
+            return math.inf if value > 0 else -math.inf  # an integer larger than any float
         except Exception as error:
             raise InputError(f"{name} must {expected}; got {shown(value)}") from error
     raise InputError(f"{name} must {expected}; got {shown(value)}")
@@ -48,14 +51,17 @@ def as_finite(value: Any, name: str, least: float) -> float:
 
 
 def as_flag(value: Any, name: str) -> bool:
-    """Return True or False; numbers and texts are neither."""
+    """Return a boolean; numbers and strings are refused."""
     if not isinstance(value, (bool, np.bool_)):
         raise InputError(f"{name} must be True or False; got {shown(value)}")
     return bool(value)
 
 
 def as_choice(value: Any, name: str, allowed: Sequence[str], before: str = "") -> str:
-    """Return one of some words; the message lists them after `before`."""
+    """Return `value` if it is one of the allowed strings.
+
+    Otherwise the error message lists them, preceded by the text `before`.
+    """
     if not isinstance(value, str) or value not in allowed:
         listed = " or ".join(repr(word) for word in allowed)
         raise InputError(f"{name} must be {before}{listed}; got {shown(value)}")
@@ -63,7 +69,7 @@ def as_choice(value: Any, name: str, allowed: Sequence[str], before: str = "") -
 
 
 def as_generator(rng: Any, name: str = "rng") -> np.random.Generator:
-    """Return a generator for a seed, or the generator that is given."""
+    """Return a new generator for a seed; a generator is returned as it is."""
     try:
         if isinstance(rng, (bool, np.bool_)):
             raise TypeError("a truth value is no seed")
@@ -73,7 +79,7 @@ def as_generator(rng: Any, name: str = "rng") -> np.random.Generator:
 
 
 def check_callable(value: Any, name: str) -> None:
-    """Raise an InputError for what is neither None nor can be called."""
+    """Raise an InputError unless `value` is None or callable."""
     if value is not None and not callable(value):
         raise InputError(f"{name} must be callable or None; got {shown(value)}")
 

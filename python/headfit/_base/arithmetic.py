@@ -1,4 +1,4 @@
-"""Standard floating-point arithmetic for what Python computes itself."""
+"""Standard floating-point arithmetic for the numbers that NumPy computes for this package."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from headfit import _core
 
 @contextmanager
 def standard_arithmetic() -> Iterator[None]:
-    """Round to nearest and keep subnormal numbers in this thread, whatever its program has set.
+    """Round to nearest and keep subnormal numbers in this thread, whatever the program has set.
 
-    The core does so by itself. Conversions and products that NumPy makes for it are to mean the
-    same numbers: under PyTorch's ``set_flush_denormal(True)`` a subnormal float32 would become
-    zero on its way to float64. Works as a decorator too.
+    The core sets this mode by itself. NumPy's conversions and products must use it too, so that
+    both work with the same numbers: under PyTorch's ``set_flush_denormal(True)`` a subnormal
+    float32 would become zero when it is converted to float64. Can be used as a decorator.
     """
     with _core.StandardArithmetic():
         yield

@@ -1,4 +1,4 @@
-"""From what users have to the arrays that the core takes."""
+"""Conversion of array arguments to the layouts and dtypes that the core reads."""
 
 from __future__ import annotations
 
@@ -19,17 +19,21 @@ from headfit.errors import InputError, NonFiniteError
 FloatArray = NDArray[Any]
 
 BFLOAT16 = np.dtype([("bfloat16", np.uint16)])
-"""bfloat16, which NumPy lacks: records of 16 bits, with which nothing computes by mistake."""
+"""bfloat16, which NumPy lacks, as a record of 16 bits: arithmetic on it by mistake is an error."""
 
 LARGEST = 2**48
-"""What no count exceeds: further ones do not fit in any memory, nor their products in 64 bits."""
+"""The largest count accepted: more fits in no memory, and 64-bit products could overflow."""
 
 BLOCK = 2**19
-"""How many numbers of a stored array are widened at a time."""
+"""How many entries of a stored array are widened at a time, to bound the memory taken."""
 
 
 def is_sparse(x: Any) -> bool:
-    """Whether `x` is a SciPy sparse matrix or array (and no type guard: stubs vary)."""
+    """Return whether `x` is a SciPy sparse matrix or array.
+
+    SciPy's own function is a type guard in some versions of its stubs and not in others; a plain
+    bool gives the same types everywhere.
+    """
     return bool(scipy.sparse.issparse(x))
 
 
@@ -58,7 +62,7 @@ def as_count(value: Any, name: str, least: int, most: int | None = None) -> int:
 
 
 def effort_steps(effort: str | int, named: dict[str, int]) -> int:
-    """Return the steps that a named effort stands for, or those given."""
+    """Return the number of steps for an effort: one of the named ones, or a number of steps."""
     if isinstance(effort, str):
         if effort not in named:
             raise InputError(f"effort must be one of {tuple(named)} or steps; got {shown(effort)}")
@@ -67,8 +71,8 @@ def effort_steps(effort: str | int, named: dict[str, int]) -> int:
 
 
 def widened(array: NDArray[Any]) -> FloatArray:
-    """Return a copy of 16-bit floats as float32; anything else as it is."""
-    if array.dtype == BFLOAT16:  # the upper half of a float32
+    """Return 16-bit floats as float32, in a new array; other dtypes as they are."""
+    if array.dtype == BFLOAT16:  # its bits are the upper half of a float32
         wide = array.view(np.uint16).astype(np.uint32)
         wide <<= 16
         return wide.view(np.float32)
@@ -76,7 +80,7 @@ def widened(array: NDArray[Any]) -> FloatArray:
 
 
 def blocks_of_rows(array: NDArray[Any], least: int = 1) -> Iterator[tuple[slice, FloatArray]]:
-    """Yield places of rows of a matrix, at least `least`, and the numbers there, widened."""
+    """Yield slices of rows of a matrix, of `least` rows or more, with their widened entries."""
     step = max(least, BLOCK // max(1, array.shape[1]))
     for first in range(0, array.shape[0], step):
         rows = slice(first, first + step)
@@ -84,18 +88,18 @@ def blocks_of_rows(array: NDArray[Any], least: int = 1) -> Iterator[tuple[slice,
 
 
 def computed_in(*arrays: NDArray[Any]) -> np.dtype[Any]:
-    """Return the dtype in which the core reads stored arrays: float64 if one of them is that."""
+    """Return the dtype in which the core computes: float64 if any array has it, else float32."""
     return np.dtype(np.float64 if any(a.dtype == np.float64 for a in arrays) else np.float32)
 
 
 def as_array(x: Any, name: str) -> NDArray[Any]:
-    """Return `x` as a NumPy array: arrays of any library that speaks DLPack, or sequences.
+    """Return an array of any library that supports DLPack, or a sequence, as a NumPy array.
 
-    bfloat16 becomes `BFLOAT16`, a view.
+    Arrays in bfloat16 become views with the dtype `BFLOAT16`.
     """
-    if type(x) is np.ndarray and x.dtype.kind in "fiub":  # the usual case, and quickly told
+    if type(x) is np.ndarray and x.dtype.kind in "fiub":  # the usual case needs no other check
         return x
-    if hasattr(x, "detach") and hasattr(x, "dtype"):  # a tensor inside a graph exports nothing
+    if hasattr(x, "detach") and hasattr(x, "dtype"):  # torch does not export tensors with a graph
         x = x.detach()
     is_bfloat16 = str(getattr(x, "dtype", "")).endswith("bfloat16")
     if is_bfloat16 and hasattr(x, "detach"):
@@ -109,7 +113,7 @@ def as_array(x: Any, name: str) -> NDArray[Any]:
             )
         return np.asarray(x.data)
     if isinstance(x, np.ndarray):
-        return np.asarray(x)  # subclasses (np.matrix) index in their own ways
+        return np.asarray(x)  # subclasses such as np.matrix have other rules of indexing
     if is_sparse(x):
         raise InputError(f"{name} must be a dense array; got a sparse {type(x).__name__}")
     if hasattr(x, "__dlpack__"):
@@ -121,14 +125,15 @@ def as_array(x: Any, name: str) -> NDArray[Any]:
             ) from error
     try:
         return np.asarray(x)
-    except (ValueError, TypeError, OverflowError, RecursionError) as error:  # ragged, say
+    except (ValueError, TypeError, OverflowError, RecursionError) as error:  # such as ragged lists
         raise InputError(f"{name} must be an array: {error}") from error
 
 
 def as_stored_array(x: Any, name: str, *, ndim: int = 2) -> NDArray[Any]:
-    """Return `x` with at least `ndim` axes in a dtype whose rows the core reads where they lie.
+    """Return `x` with at least `ndim` axes in a dtype that the core reads without a copy.
 
-    These are float64, float32, float16 and `BFLOAT16`; integers and booleans become float64.
+    These dtypes are float64, float32, float16 and `BFLOAT16`; integers and booleans become
+    float64.
     """
     array = as_array(x, name)
     if array.dtype.kind not in "fiub" and array.dtype != BFLOAT16:
@@ -155,7 +160,7 @@ def as_float_array(x: Any, name: str, *, ndim: int = 2) -> FloatArray:
 
 
 def as_stored_matrix(x: Any, name: str) -> NDArray[Any]:
-    """Return `x` as `as_stored_array` does, with two axes."""
+    """Return `x` as `as_stored_array` does; it must have exactly two axes."""
     array = as_stored_array(x, name)
     if array.ndim != 2:
         raise InputError(f"{name} must be a matrix; got shape {array.shape}")
@@ -164,17 +169,30 @@ def as_stored_matrix(x: Any, name: str) -> NDArray[Any]:
 
 def as_matrix(x: Any, name: str, dtype: Any = None) -> FloatArray:
     """Return `x` as a two-dimensional float array with contiguous rows."""
-    return np.ascontiguousarray(widened(as_stored_matrix(x, name)), dtype=dtype)
+    return as_contiguous(widened(as_stored_matrix(x, name)), dtype)
 
 
 def as_items(array: NDArray[Any]) -> NDArray[Any]:
-    """Return the array with strides of whole items, as the core counts them."""
-    whole = all(s % array.dtype.itemsize == 0 for s in array.strides)
-    return array if array.flags.aligned and whole else np.ascontiguousarray(array)
+    """Return the array with every item at a multiple of its size, in memory and in strides.
+
+    The core counts strides in items and reads aligned numbers; other arrays are copied. NumPy calls
+    records aligned wherever they lie, and bfloat16 comes as records.
+    """
+    size = max(1, array.dtype.itemsize)
+    places = (array.__array_interface__["data"][0], *array.strides)
+    return array if all(place % size == 0 for place in places) else array.copy()
+
+
+def as_contiguous(array: Any, dtype: Any = None) -> NDArray[Any]:
+    """Return the array C-contiguous and aligned, as the core reads it.
+
+    NumPy's `ascontiguousarray` alone leaves a contiguous array at whatever address it has.
+    """
+    return as_items(np.ascontiguousarray(array, dtype=dtype))
 
 
 def as_stack(array: NDArray[Any]) -> NDArray[Any]:
-    """Flatten leading axes into one; a copy only where rows are not contiguous."""
+    """Flatten the leading axes into one; copy only if rows are not contiguous."""
     stack = as_items(array.reshape((math.prod(array.shape[:-2]), *array.shape[-2:])))
     rows_contiguous = stack.shape[-1] <= 1 or stack.strides[-1] == stack.dtype.itemsize
     return stack if rows_contiguous else np.ascontiguousarray(stack)
@@ -217,5 +235,5 @@ def as_shares(values: Any, name: str) -> NDArray[np.float64]:
 
 
 def seed_from(rng: Any) -> int:
-    """Draw one 64-bit seed for the core's counter-based stream (SPEC 7)."""
+    """Draw one 64-bit seed for the core's counter-based random numbers (SPEC 7)."""
     return int(as_generator(rng).integers(0, 2**64, dtype=np.uint64))

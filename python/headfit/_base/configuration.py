@@ -1,4 +1,4 @@
-"""What runs here: the build of the core and the versions around it."""
+"""The configuration in use: which build of the core, and the versions of what it depends on."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ __all__ = ["Config", "config"]
 
 @dataclass(frozen=True, repr=False)
 class Config:
-    """What runs here, as `config` found it.
+    """The configuration in use, as `config` found it.
 
     Attributes
     ----------
     version : str
-        Of headfit.
+        The version of headfit.
     cpu : str
         The CPU level of the core in use: "v2", "v3" and "v4" are those of x86-64 (SSE4.2; AVX2
         and FMA; AVX-512), "generic" is any CPU of the architecture, "native" the machine that
@@ -32,13 +32,13 @@ class Config:
     built : tuple of str
         The levels that this installation holds, lowest first.
     supported : tuple of str
-        The levels that this CPU and system can run, built or not.
+        The levels that this CPU and operating system can run, whether or not they are built.
     threads : int
-        What ``num_threads=None`` stands for: the cores that this process may use.
+        The number of threads that ``num_threads=None`` uses: the cores that this process may use.
     compiler, flags : str
-        What compiled the core in use, and its options for optimisation.
+        The compiler of the core in use, and its options for optimisation.
     eigen, python, numpy, scipy : str
-        Versions; Eigen's is the one compiled in.
+        Their versions; that of Eigen is the one that the core was compiled with.
     """
 
     version: str
@@ -59,7 +59,7 @@ class Config:
 
 
 def config() -> Config:
-    """Return what runs here: the CPU level in use, threads, compiler and versions.
+    """Return the configuration in use: the CPU level, threads, compiler and versions.
 
     The package holds its C++ core once for each CPU level and takes, when it is imported, the
     highest that the CPU supports. The environment variable ``HEADFIT_CPU``, set to one of
@@ -72,8 +72,8 @@ def config() -> Config:
 
     Notes
     -----
-    The levels are those of the x86-64 psABI. Answers of two levels agree to rounding, not to
-    the bit: they sum in another order, and v2 has no fused multiply-add.
+    The levels are those of the x86-64 psABI. Results of two levels agree up to rounding, not bit
+    for bit: they sum in a different order, and v2 has no fused multiply-add.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""Which build of the core runs: the package holds one for each CPU level."""
+"""The choice of the core's build: the package holds one for each CPU level."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from headfit import _cpu
 
 VARIABLE = "HEADFIT_CPU"
 
-# From the least to the most that is asked of a CPU. "generic" asks for nothing, and "native",
-# a developer's build, for the machine that it was built on.
+# In the order of the instructions that they require, fewest first. "generic" runs on any CPU of
+# the architecture; "native", a build from source, only on CPUs like the one it was built on.
 LEVELS = ("generic", "v2", "v3", "v4", "native")
 
 
@@ -31,7 +31,7 @@ def choose() -> str:
     Raises
     ------
     ImportError
-        There is none; the message says what is built and what the CPU supports.
+        If no level is both built and supported; the message lists what is built and supported.
     """
     here, able = built(), supported()
     usable = [level for level in here if level in able or level == "native"]

@@ -1,4 +1,4 @@
-"""Calls of the core that end when a time limit comes."""
+"""A deadline for calls of the core."""
 
 from __future__ import annotations
 
@@ -12,9 +12,11 @@ from headfit import _core
 
 @contextmanager
 def calls_until(deadline: float) -> Iterator[None]:
-    """Let calls of the core raise a TimeoutError once `time.perf_counter` passes the deadline.
+    """Make calls of the core raise a TimeoutError once `time.perf_counter` passes the deadline.
 
-    They look about twenty times a second. Of this thread, and not one inside another.
+    The core checks the clock about twenty times a second. The deadline holds for calls that are
+    made by this thread. Such contexts must not be nested: leaving the inner one would remove the
+    deadline of the outer one.
     """
     if not math.isinf(deadline):
         _core.limit_calls(max(0.0, deadline - time.perf_counter()))

@@ -1,4 +1,4 @@
-"""The nonzeros of a dense matrix, a few rows at a time."""
+"""Conversion of a dense matrix to a sparse one, a few rows at a time."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ INT32_MAX = 2**31 - 1
 def csr_of_dense(matrix: NDArray[Any]) -> sp.csr_array:
     """Return a dense matrix of numbers, 16-bit floats included, as a canonical float64 csr_array.
 
-    Beside the result it takes the memory of a few rows, and Ctrl-C is heard between them.
+    Besides the result it needs the memory of a few rows only, and it can be interrupted with
+    Ctrl-C between blocks of rows.
     """
     rows, cols = matrix.shape
     step = max(1, 8 * BLOCK // max(1, cols))
@@ -42,5 +43,8 @@ def csr_of_dense(matrix: NDArray[Any]) -> sp.csr_array:
 
 
 def _comparable(part: NDArray[Any]) -> NDArray[Any]:
-    """What NumPy can tell zeros in: bfloat16 by its bits, without the sign, as -0.0 is zero."""
+    """Return an array whose zeros are those of `part`, and that NumPy can compare with zero.
+
+    For bfloat16 these are its bits without the sign bit, since -0.0 counts as zero.
+    """
     return part.view(np.uint16) << 1 if part.dtype == BFLOAT16 else part

@@ -11,7 +11,7 @@ from headfit._base.arguments import shown
 from headfit._base.arrays import FloatArray
 from headfit.errors import InputError
 
-# Significant bits, the leading one included.
+# Significant bits of each format, including the implicit leading one.
 DIGITS = {"float64": 53, "float32": 24, "float16": 11, "bfloat16": 8}
 DTYPES = ("float32", "float64", "bfloat16", "float16")
 NARROW = ("bfloat16", "float16")
@@ -27,28 +27,29 @@ def check_dtype(dtype: Any) -> str:
 
 
 def _name(dtype: Any) -> str:
-    """Return the name of a dtype: a text, or a dtype or scalar type of NumPy."""
+    """Return the name of a dtype given as a string or as a dtype or scalar type of NumPy."""
     if isinstance(dtype, type) and issubclass(dtype, np.generic):
         return dtype.__name__
     return str(dtype) if isinstance(dtype, (str, np.dtype)) else ""
 
 
 def check_logits_dtype(dtype: Any) -> str | None:
-    """Return the name of a dtype that logits are rounded to, None for none."""
+    """Return the name of the dtype that logits are rounded to, or None for no rounding."""
     if dtype is None or _name(dtype) in LOGIT_DTYPES:
         return None if dtype is None else _name(dtype)
     raise InputError(f"logits_dtype must be None or one of {LOGIT_DTYPES}; got {shown(dtype)}")
 
 
 def array_dtype(name: str) -> Any:
-    """Return the NumPy dtype of arrays that hold numbers of a format."""
+    """Return the NumPy dtype of arrays that hold numbers of a format: float32 or float64."""
     return np.dtype(np.float64 if name == "float64" else np.float32)
 
 
 def round_to(x: Any, name: str) -> FloatArray:
-    """Return the nearest numbers of a format, ties to even, in an array of `array_dtype`.
+    """Round to the nearest numbers of a format, ties to even.
 
-    Raises an InputError for what the format cannot hold.
+    The result has the dtype `array_dtype`. Numbers beyond the range of float16 or bfloat16 are an
+    InputError.
     """
     wide = np.ascontiguousarray(x, dtype=array_dtype(name))
     if name == "float16":
@@ -66,10 +67,13 @@ def round_to(x: Any, name: str) -> FloatArray:
 
 
 def spacing_below(bound: float, name: str) -> float:
-    """Return the largest distance of neighbouring numbers up to a bound."""
+    """Return the largest distance between neighbouring numbers of a format up to a bound."""
     return float(2.0 ** (math.ceil(math.log2(bound)) - DIGITS[name]))
 
 
 def logits_with_spacing(spacing: float, name: str) -> float:
-    """Return the largest power of two below which neighbouring numbers are this near."""
+    """Return the largest power of two below which neighbouring numbers differ by `spacing` at most.
+
+    This is the inverse of `spacing_below`.
+    """
     return float(2.0 ** math.floor(math.log2(spacing) + DIGITS[name]))

@@ -1,4 +1,4 @@
-"""Files that are opened only where they are files, and never left half written."""
+"""Reading of ordinary files only, and writing that never leaves a file half written."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from headfit._base.arguments import shown
 from headfit.errors import FileError, InputError, MissingFileError
 
 UNFINISHED = re.compile(r"\.headfit-[0-9a-f]{16}\.tmp")
-"""The names of files that are being written; only a killed process leaves one behind."""
+"""Names of temporary files that are being written; only a killed process leaves one behind."""
 
 LONGEST_SAVE = 24 * 3600.0
-"""Seconds after which such a file is nobody's: no save takes a day."""
+"""Age in seconds after which a temporary file counts as left behind: no save takes a day."""
 
 
 def as_path(path: Any, name: str) -> str:
@@ -45,19 +45,19 @@ def _file_error(name: str, path: str, problem: str, error: OSError) -> FileError
 
 @contextmanager
 def opened(path: Any, name: str, otherwise: str) -> Iterator[IO[bytes]]:
-    """Open an ordinary file to read; for anything else raise an InputError at once.
+    """Open an ordinary file for reading; raise a FileError at once for anything else.
 
     Parameters
     ----------
     path : str or path
     name : str
-        Of the argument, for messages.
+        The name of the argument, for error messages.
     otherwise : str
-        What the message says of a path that is no such file: "is no saved fit".
+        What the error message says about a path that is not such a file: "is no saved fit".
     """
     text = as_path(path, name)
     try:
-        # A pipe that nobody writes to would be waited for.
+        # Without O_NONBLOCK, opening a pipe that nobody writes to would block.
         handle = os.open(text, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
     except OSError as error:
         raise _file_error(name, text, otherwise, error) from error
@@ -76,28 +76,14 @@ def opened(path: Any, name: str, otherwise: str) -> Iterator[IO[bytes]]:
 
 
 def file_size(stream: IO[bytes]) -> int:
-    """Return the bytes of an open file."""
+    """Return the size in bytes of an open file."""
     return os.fstat(stream.fileno()).st_size
-
-
-def as_output(path: Any, name: str, suffix: str, others: Mapping[str, str]) -> Path:
-    """Return the path of a file to write, whose name must end in `suffix`.
-
-    `others` says of further suffixes what writes those.
-    """
-    target = Path(as_path(path, name))
-    if target.suffix != suffix:
-        hint = others.get(target.suffix)
-        raise InputError(
-            f"{name} must end in {suffix}; got {target}" + (f" ({hint})" if hint else "")
-        )
-    return target
 
 
 def replace_file(path: Path, write: Callable[[IO[bytes]], Any], name: str = "path") -> None:
     """Call ``write(file)`` on a new file beside `path`, then rename it to `path`.
 
-    What processes that were killed while they wrote have left in the folder is removed.
+    Temporary files that killed processes have left in the folder are removed.
     """
     try:
         if path.exists() and not path.is_file():
@@ -124,10 +110,10 @@ def _write_and_rename(path: Path, write: Callable[[IO[bytes]], Any]) -> None:
 
 
 def _new_file(folder: Path) -> tuple[int, Path]:
-    """Open a new file in a folder, as readable as the process makes its files.
+    """Open a new file in a folder, with the permissions that the process's umask leaves.
 
-    The modules for temporary files make private ones, and the process's mask of permissions
-    cannot be read without changing it for all threads.
+    The module `tempfile` would make it readable by its owner only, and the umask cannot be read
+    without changing it for all threads.
     """
     while True:
         temporary = folder / f".headfit-{secrets.token_hex(8)}.tmp"
@@ -143,7 +129,7 @@ def _remove_leftovers(folder: Path) -> None:
         for entry in entries:
             if not UNFINISHED.fullmatch(entry.name):
                 continue
-            with contextlib.suppress(OSError):  # gone already, or another user's
+            with contextlib.suppress(OSError):  # already removed, or owned by another user
                 if entry.is_file(follow_symlinks=False) and entry.stat().st_mtime < before:
                     os.unlink(entry.path)
 

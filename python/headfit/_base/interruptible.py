@@ -1,4 +1,4 @@
-"""Long calls into libraries that do not look for Ctrl-C while they compute."""
+"""Long calls into libraries that cannot be interrupted with Ctrl-C while they compute."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from typing import Any, TypeVar
 Result = TypeVar("Result")
 
 AT_ONCE = 2**31
-"""How many multiplications may pass before somebody looks: a good second at most."""
+"""The most multiplications in one uninterruptible call: about a second of work at most."""
 
 
 def interruptible(operations: float, call: Callable[..., Result], *args: Any, **kw: Any) -> Result:
-    """Return ``call(*args, **kw)``, which takes so many multiplications; Ctrl-C ends the wait.
+    """Return ``call(*args, **kw)``, and stop waiting for it on Ctrl-C.
 
-    A call that is long is made by a thread of its own, since nothing can stop LAPACK. After
-    Ctrl-C that thread goes on to its end, and what it returns is dropped; the interpreter waits
-    for it when it exits. The call must release the interpreter's lock, as NumPy's linear algebra
-    does (SciPy's singular values do not). Other threads than the main one get no signals and
-    call directly.
+    `operations` is the number of multiplications that the call takes. A long call runs in a
+    thread of its own, since LAPACK cannot be stopped. After Ctrl-C that thread goes on to its
+    end and its result is dropped; the interpreter waits for it at exit. The call must release
+    the interpreter's lock, as NumPy's linear algebra does (SciPy's singular values do not).
+    Python delivers signals to the main thread only, so other threads make the call directly.
     """
     if operations < AT_ONCE or threading.current_thread() is not threading.main_thread():
         return call(*args, **kw)
     found: Future[Result] = Future()
-    context = contextvars.copy_context()  # NumPy keeps its error state there
+    context = contextvars.copy_context()  # it holds NumPy's error state
 
     def work() -> None:
         try:
@@ -39,7 +39,7 @@ def interruptible(operations: float, call: Callable[..., Result], *args: Any, **
 
 
 def short_blocks(count: int, operations_each: float) -> Iterator[slice]:
-    """Yield slices of ``range(count)`` whose work is so short that Ctrl-C can wait for its end."""
+    """Yield slices of ``range(count)`` that take at most about a second each (`AT_ONCE`)."""
     step = max(16, int(AT_ONCE / max(1.0, operations_each)))
     for first in range(0, count, step):
         yield slice(first, min(first + step, count))

@@ -1,4 +1,4 @@
-"""Masks: what a user may pass, and the form the core takes."""
+"""Masks: conversion of the forms that users may pass to the core's, and their comparison."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ FORMS = (
 
 
 def _window(spec: Any) -> tuple[int, int]:
-    """Return how many keys before and after its own position a row sees."""
+    """Return how many keys before and after its own position a row may attend to."""
     try:
         if isinstance(spec, tuple):
             left, right = (_keys(s) for s in spec)
@@ -41,7 +41,7 @@ def _window(spec: Any) -> tuple[int, int]:
 def _keys(count: Any) -> int:
     if isinstance(count, (bool, np.bool_)):
         raise TypeError("a truth value is no number of keys")
-    return min(operator.index(count), 2**31)  # as good as any more: there are fewer keys
+    return min(operator.index(count), 2**31)  # larger windows mean the same: there are fewer keys
 
 
 def _dense(mask: Any, lead: tuple[int, ...], shape: tuple[int, int]) -> np.ndarray[Any, Any]:
@@ -68,7 +68,8 @@ def _key_lengths(lengths: Any, lead: tuple[int, ...], keys: int) -> np.ndarray[A
     array = as_array(lengths, "key_lengths")
     if array.dtype.kind not in "iu":
         raise InputError(f"key_lengths must be integers; got dtype {array.dtype}")
-    # One length for each batch entry, or for each head: missing trailing axes are heads.
+    # There may be one length for each batch entry instead of one for each head: axes are added at
+    # the end then, so that all heads of a batch entry share its length.
     if array.ndim and array.ndim < len(lead):
         array = array.reshape(array.shape + (1,) * (len(lead) - array.ndim))
     try:
@@ -119,12 +120,12 @@ def core_mask(
 
 
 def allowed_places(mask: Any) -> sp.csr_array:
-    """Return a sparse mask as a canonical csr_array that stores what is allowed, nothing else."""
+    """Return a sparse mask as a canonical csr_array that stores the allowed entries only."""
     return checked_csr(mask, "mask", keep_zeros=False)
 
 
 def frozen_mask(mask: Any) -> Any:
-    """Return a mask that nobody can change: arrays are copied and read-only."""
+    """Return a mask that cannot be changed afterwards: arrays become read-only copies."""
     if mask is None or isinstance(mask, (str, tuple)):
         return mask
     if is_sparse(mask):
@@ -138,7 +139,10 @@ def frozen_mask(mask: Any) -> Any:
 
 
 def same_mask(a: Any, b: Any) -> bool:
-    """Whether two masks, as users pass them, are written the same."""
+    """Return whether two masks, as users pass them, are equal as written.
+
+    "causal" and the array of the same mask are not; see `masks_agree`.
+    """
     if a is b:
         return True
     if a is None or b is None or isinstance(a, (str, tuple)) or isinstance(b, (str, tuple)):
@@ -155,9 +159,9 @@ def same_mask(a: Any, b: Any) -> bool:
 
 
 def masks_agree(a: Any, b: Any, n: int) -> bool:
-    """Whether two masks, as users pass them, allow the same positions of an n x n matrix.
+    """Return whether two masks, as users pass them, allow the same entries of an n x n matrix.
 
-    O(1) where both are windows or absent, else O(n**2) time and O(n) memory.
+    Takes O(1) time if both are windows or None, else O(n**2) time and O(n) memory.
     """
     if same_mask(a, b):
         return True
@@ -170,7 +174,10 @@ def masks_agree(a: Any, b: Any, n: int) -> bool:
 
 
 def _as_window(mask: Any, n: int) -> tuple[int, int] | None:
-    """Return how many of n keys before and after itself a row sees; None for other masks."""
+    """Return how many keys before and after its own position a row may attend to.
+
+    None for masks that are arrays.
+    """
     if mask is None:
         return n - 1, n - 1
     if isinstance(mask, str):  # causal

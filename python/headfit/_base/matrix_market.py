@@ -1,7 +1,7 @@
-"""Matrix Market files: a text of one header line, one line of sizes, and numbers.
+"""Reader of Matrix Market files: text with one header line, one line of sizes, and numbers.
 
-Read here, not by SciPy, whose reader ends the process on some damaged texts. The format is that of
-Boisvert, Pozo and Remington, *The Matrix Market Exchange Formats*, NISTIR 5935.
+SciPy's reader is not used because it aborts the process on some damaged files. The format is
+defined by Boisvert, Pozo and Remington, *The Matrix Market Exchange Formats*, NISTIR 5935.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-# How many numbers an entry has beside its coordinates.
+# How many numbers an entry has besides its coordinates.
 _FIELDS = {"real": 1, "double": 1, "integer": 1, "unsigned-integer": 1, "complex": 2, "pattern": 0}
 _SYMMETRIES = ("general", "symmetric", "skew-symmetric", "hermitian")
 
@@ -20,7 +20,10 @@ Entries = tuple[tuple[int, int], NDArray[Any], tuple[NDArray[np.int64], NDArray[
 
 
 def parse(text: bytes) -> Entries:
-    """Return shape, entries and their coordinates, or raise a ValueError; indices unchecked."""
+    """Return the shape, the entries and their coordinates, or raise a ValueError.
+
+    The coordinates are zero-based; whether they lie within the shape is not checked here.
+    """
     layout, field, symmetry = _banner(text)
     sizes, body = _sizes(text)
     if len(sizes) != (3 if layout == "coordinate" else 2) or min(sizes) < 0:
@@ -65,7 +68,7 @@ def _banner(text: bytes) -> tuple[str, str, str]:
 
 
 def _sizes(text: bytes) -> tuple[list[int], bytes]:
-    """Return the numbers of the first line that is no comment, and the text after it."""
+    """Return the numbers of the first line that is not a comment, and the text after it."""
     start = 0
     while start < len(text):
         end = text.find(b"\n", start)
@@ -80,13 +83,13 @@ def _sizes(text: bytes) -> tuple[list[int], bytes]:
 
 
 def _numbers(body: bytes, count: int) -> NDArray[np.float64]:
-    if count > len(body):  # every number has a space before it
+    if count > len(body):  # every number takes at least one byte
         raise ValueError(f"it claims {count} numbers in {len(body)} bytes")
     if not body.strip():
         numbers = np.empty(0)
     else:
         with warnings.catch_warnings():
-            warnings.simplefilter("error")  # text that is no number is only warned of
+            warnings.simplefilter("error")  # NumPy only warns of text that is not a number
             try:
                 numbers = np.fromstring(body.decode("ascii"), dtype=np.float64, sep=" ")
             except DeprecationWarning as error:
@@ -112,8 +115,12 @@ def _values(numbers: NDArray[np.float64], field: str) -> NDArray[Any]:
 def _lines(
     shape: tuple[int, int], symmetry: str, size: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return the coordinates of a dense matrix, column by column; of a symmetric one the half."""
-    if shape[0] * shape[1] - sum(shape) > size:  # two bytes an entry, and half of them at least
+    """Return the coordinates of the entries that a dense matrix lists, column by column.
+
+    A symmetric matrix lists its lower triangle only. `size` is the length of the text in bytes.
+    """
+    # An entry takes two bytes at least, and half of the entries at least are listed.
+    if shape[0] * shape[1] - sum(shape) > size:
         raise ValueError(f"it claims the shape {shape} in {size} bytes")
     columns, rows = np.divmod(np.arange(shape[0] * shape[1], dtype=np.int64), max(1, shape[0]))
     if symmetry == "general":

@@ -1,4 +1,4 @@
-"""How much memory there is, and what asks for more than that is refused before it starts."""
+"""How much memory is available; work that needs more is refused before it starts."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ CGROUPS = Path("/sys/fs/cgroup")
 """Where the kernel shows the limits of containers and of batch systems."""
 
 SMALL = 2**24
-"""So many bytes are there wherever Python runs: asking would take longer than using them."""
+"""Requests of at most this many bytes are not checked: the check would take longer than the use."""
 
 
 def available_memory() -> int | None:
-    """Return the bytes that this process may still take, or None where the system does not tell.
+    """Return how many bytes this process may still take, or None if the system does not tell.
 
-    The least of what the machine has left, what the control groups of the process (v1 and v2)
-    leave it, and what its limit on addresses (``ulimit -v``) does.
+    This is the least of the machine's free memory, what the limits of the process's control
+    groups (v1 and v2) leave, and what its limit of address space (``ulimit -v``) leaves.
     """
     found = [x for x in (_of_machine(), _of_addresses(), *_of_groups()) if x is not None]
     return max(0, min(found)) if found else None
@@ -42,7 +42,7 @@ def _gibibytes(size: int) -> str:
 
 def _of_machine() -> int | None:
     kilobytes = _fields(Path("/proc/meminfo")).get("MemAvailable:")
-    if kilobytes is not None:  # free memory, and caches that the kernel would give up
+    if kilobytes is not None:  # free memory, and caches that the kernel can reclaim
         return 1024 * kilobytes
     try:
         return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
@@ -62,7 +62,7 @@ def _of_addresses() -> int | None:
 
 
 def _of_groups() -> Iterator[int]:
-    """Yield what every control group above this process leaves it."""
+    """Yield how many bytes the limit of each control group of this process leaves it."""
     try:
         lines = Path("/proc/self/cgroup").read_text(encoding="utf-8").splitlines()
     except (OSError, ValueError):
@@ -77,7 +77,7 @@ def _of_groups() -> Iterator[int]:
             root = CGROUPS / "memory"
         else:
             continue
-        # Inside a container its own group stands at the root, whatever the path says.
+        # Inside a container the files of its own group are at the root, whatever the path says.
         for folder in {root, *folders_below(root, path)}:
             left = _left(folder, *files)
             if left is not None:
@@ -85,7 +85,7 @@ def _of_groups() -> Iterator[int]:
 
 
 def folders_below(root: Path, path: str) -> Iterator[Path]:
-    """Yield the folder of a control group and of those above it, without the root."""
+    """Yield the folder of a control group and those of its ancestors, without the root."""
     folder = root / path.strip("/")
     while folder != root and root in folder.parents:
         yield folder
@@ -101,7 +101,7 @@ def _left(folder: Path, limit: str, usage: str, cache: str) -> int | None:
 
 def _number(file: Path) -> int | None:
     try:
-        return int(file.read_text(encoding="ascii"))  # "max" is no number, and no limit
+        return int(file.read_text(encoding="ascii"))  # "max" means no limit: a ValueError
     except (OSError, ValueError):
         return None
 

@@ -1,4 +1,4 @@
-"""Positions: what rotary embeddings and ALiBi do to queries, keys and logits."""
+"""Positional encodings of attention: rotary embeddings and ALiBi."""
 
 from __future__ import annotations
 
@@ -21,16 +21,20 @@ ROPE_BASE = 10000.0
 
 @dataclass(frozen=True)
 class Positions:
-    """What positions come to: a bias, or angles that the core turns rows by as it reads them.
+    """A positional encoding as the core applies it: a bias of the logits, or rotation angles.
+
+    The core rotates the rows of Q and K as it reads them.
 
     Attributes
     ----------
     bias : ndarray, shape (heads, n, m), or None
-        A view of n + m - 1 numbers a head; leading axes flattened.
+        A strided view of n + m - 1 numbers per head, with the leading axes flattened; see
+        `_alibi`.
     table : ndarray, shape (max(n, m), d), or None
-        For each position, up to the last query and key, the cosines and sines of its angles.
+        For each position up to that of the last query and key, the d/2 cosines of its angles and
+        then the d/2 sines.
     halves : bool
-        Whether entries p and p + d/2 are pairs.
+        Whether entries p and p + d/2 are rotated together, instead of 2p and 2p + 1.
     """
 
     bias: NDArray[Any] | None = None
@@ -41,20 +45,28 @@ class Positions:
 def as_positions(
     position: Any, lead: tuple[int, ...], shape: tuple[int, int], dim: int, dtype: Any
 ) -> Positions:
-    """Return what a position does to logits of shape (*lead, *shape) and a head size.
+    """Return the checked positional encoding of logits of shape (*lead, *shape).
 
-    Positions are those of masks: key j stands at j, query i at i + m - n.
+    Positions are aligned as in masks: key j is at position j, query i at i + m - n.
 
     Parameters
     ----------
     position : None, str or tuple
         ``"rope"`` or ``("rope", base)``: rotary embeddings of Su et al. (2021, RoFormer), base
-        10000 by default: entries 2p and 2p + 1 at position t are turned by the angle
-        t * base**(-2p / d), so that products depend on differences of positions only.
-        ``"rope-half"``: the same with entries p and p + d/2 as pairs (GPT-NeoX, Llama).
-        ``("alibi", slopes)``: the bias -slope * abs(position - j) of Press, Smith and Lewis
-        (2022), a number or one for each head (the last leading axis); ``"alibi"``: their slopes
-        2**(-8 h / H), h = 1 ... H.
+        10000 by default: entries 2p and 2p + 1 at position t are rotated by the angle
+        t * base**(-2p / d) (radians), so that products depend on differences of positions only.
+        ``"rope-half"``: the same, but entries p and p + d/2 are rotated together (GPT-NeoX,
+        Llama). ``("alibi", slopes)``: the bias -slope * abs(position - j) of Press, Smith and
+        Lewis (2022), with one slope, or one for each head (the last leading axis);
+        ``"alibi"``: their slopes 2**(-8 h / H), h = 1 ... H, for H heads.
+    lead : tuple of int
+        The leading axes of Q: batch and heads.
+    shape : tuple of int
+        The numbers n of queries and m of keys.
+    dim : int
+        The head size d.
+    dtype : dtype
+        The dtype of the bias or of the table of cosines and sines.
     """
     if position is None:
         return Positions()
@@ -67,12 +79,32 @@ def as_positions(
         base = ROPE_BASE if value is None else check_between(value, "the base of rope", 1, math.inf)
         if dim % 2:
             raise InputError(f"position {kind!r} needs an even head size; got {dim}")
-        table = _turns(shape[1] - max(shape), shape[1], dim, base, dtype)
+        table = _rotary_table(shape[1] - max(shape), shape[1], dim, base, dtype)
         return Positions(table=table, halves=kind == "rope-half")
     raise InputError(f"position must be {FORMS}; got {shown(position)}")
 
 
-def _turns(first: int, stop: int, dim: int, base: float, dtype: Any) -> NDArray[Any]:
+def rotate(x: NDArray[Any], positions: Positions) -> NDArray[Any]:
+    """Return queries or keys, shape (..., n, d), with their rows rotated by their angles.
+
+    The last row of x and the last row of the table belong to the same position.
+    """
+    assert positions.table is not None
+    n, d = x.shape[-2:]
+    angles = positions.table[len(positions.table) - n :]
+    cosines, sines = angles[:, : d // 2], angles[:, d // 2 :]
+    if positions.halves:
+        first, second = slice(0, d // 2), slice(d // 2, d)
+    else:
+        first, second = slice(0, d, 2), slice(1, d, 2)
+    out = np.empty_like(x)
+    out[..., first] = x[..., first] * cosines - x[..., second] * sines
+    out[..., second] = x[..., second] * cosines + x[..., first] * sines
+    return out
+
+
+def _rotary_table(first: int, stop: int, dim: int, base: float, dtype: Any) -> NDArray[Any]:
+    """Return cosines and sines of the rotary angles of the positions first ... stop - 1."""
     frequency = base ** (-np.arange(0, dim, 2) / dim)
     angle = np.arange(first, stop)[:, np.newaxis] * frequency
     table = np.empty((stop - first, dim), dtype)
@@ -82,6 +114,7 @@ def _turns(first: int, stop: int, dim: int, base: float, dtype: Any) -> NDArray[
 
 
 def _alibi(value: Any, lead: tuple[int, ...], n: int, m: int, dtype: Any) -> NDArray[Any]:
+    """Return the bias of ALiBi, shape (heads, n, m): a view that takes O(n + m) memory per head."""
     heads = lead[-1] if lead else 1
     if value is None:
         slopes: NDArray[Any] = np.exp2(-8 * np.arange(1, heads + 1) / heads)
@@ -95,7 +128,8 @@ def _alibi(value: Any, lead: tuple[int, ...], n: int, m: int, dtype: Any) -> NDA
             f"the slopes of alibi must be one number or one for each of {heads} heads; "
             f"got shape {slopes.shape}"
         )
-    # Entry (i, j) lies at i + m - 1 - j of a line over the differences: no n x m array.
+    # The bias depends on the difference i - j alone, so entry (i, j) is entry i + m - 1 - j of a
+    # vector over the differences, and the n x m matrix is a view of that vector.
     distance = np.abs(np.arange(1 - n, m, dtype=np.float64))
     lines = (-slopes[..., np.newaxis] * distance).astype(dtype)
     lines = np.broadcast_to(lines, (*lead, n + m - 1)).reshape(-1, n + m - 1)

@@ -1,4 +1,4 @@
-"""How many cores this process may use."""
+"""The number of cores that this process may use."""
 
 from __future__ import annotations
 
@@ -11,31 +11,31 @@ from pathlib import Path
 from headfit._base import memory
 
 GROUPS_OF_PROCESS = Path("/proc/self/cgroup")
-"""Where the kernel names the control groups of this process."""
+"""The file in which the kernel lists the control groups of this process."""
 
 
 def available_cores() -> int:
-    """Return how many cores this process may use: those it may run on, and their time it may take.
+    """Return how many cores this process may use, by its CPU affinity and its CPU quota.
 
-    A container with a quota of two cores' time on a machine with 64 would be stopped for most of
-    each period with 64 threads. The quotas of control groups are read once a process (Python's
-    ``os.process_cpu_count`` leaves them out).
+    A container with a quota of two cores on a machine of 64 that ran 64 threads would be paused
+    for most of each period. The quotas of control groups, which Python's
+    ``os.process_cpu_count`` does not take into account, are read once per process.
     """
     try:
         cores = len(os.sched_getaffinity(0))
-    except AttributeError:  # not on every system
+    except AttributeError:  # not every system has CPU affinities
         cores = os.cpu_count() or 1
     return max(1, min(cores, cores_of_quota()))
 
 
 @cache
 def cores_of_quota() -> int:
-    """Return the least quota of the control groups above this process, rounded up to cores."""
+    """Return the least CPU quota of this process's control groups, rounded up to whole cores."""
     return max(1, math.ceil(min(_quotas(), default=2**15)))
 
 
 def _quotas() -> Iterator[float]:
-    """Yield the quota of every control group (v1 and v2) above this process that has one."""
+    """Yield the quotas, in cores, of those control groups (v1 and v2) of this process with one."""
     for line in _lines(GROUPS_OF_PROCESS):
         _, _, rest = line.partition(":")
         controllers, _, path = rest.partition(":")
@@ -44,12 +44,12 @@ def _quotas() -> Iterator[float]:
             root = root / "cpu"
         elif controllers:
             continue
-        # Inside a container its own group stands at the root, whatever the path says.
+        # Inside a container the files of its own group are at the root, whatever the path says.
         for folder in {root, *memory.folders_below(root, path)}:
             both = " ".join(
                 [
                     *_lines(folder / "cpu.max"),  # v2: "quota period" or "max period"
-                    *_lines(folder / "cpu.cfs_quota_us"),  # v1: -1 is no quota
+                    *_lines(folder / "cpu.cfs_quota_us"),  # v1: -1 means no quota
                     *_lines(folder / "cpu.cfs_period_us"),
                 ]
             ).split()

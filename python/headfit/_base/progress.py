@@ -1,9 +1,8 @@
-"""A bar of how many rows are done, in a terminal or a notebook."""
+"""A progress bar that counts finished rows, in a terminal or a notebook."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from importlib import import_module
 from types import TracebackType
 from typing import Any
@@ -14,7 +13,7 @@ SECONDS_BETWEEN = 0.1
 
 
 class Progress:
-    """A tqdm bar that follows a learned fit. A context manager: it closes the bar."""
+    """A tqdm bar of the rows that meet the tolerances; leaving its context closes the bar."""
 
     def __init__(self, rows: int) -> None:
         try:
@@ -35,15 +34,10 @@ class Progress:
     ) -> None:
         self._bar.close()
 
-    def watching(self, callback: Callable[..., Any] | None) -> Callable[[int, int, float], Any]:
-        """Return a callback that moves the bar, then calls another."""
-
-        def watch(step: int, left: int, deficit: float) -> Any:
-            now = time.monotonic()
-            if left == 0 or now - self._shown > SECONDS_BETWEEN:
-                self._shown = now
-                self._bar.n = self._rows - left
-                self._bar.set_postfix(step=step, worst=f"{deficit:.2g}")
-            return None if callback is None else callback(step, left, deficit)
-
-        return watch
+    def watch(self, left: int, **figures: Any) -> None:
+        """Show how many rows are left, and figures beside the bar; at most ten times a second."""
+        now = time.monotonic()
+        if left == 0 or now - self._shown > SECONDS_BETWEEN:
+            self._shown = now
+            self._bar.n = self._rows - left
+            self._bar.set_postfix(**figures)

@@ -1,7 +1,7 @@
-"""Sparse matrices as users give them, looked at before SciPy converts them.
+"""Checks of sparse matrices, made before SciPy converts them.
 
-SciPy's conversions trust offsets and indices: one that is out of range is a crash there, or an
-entry in another place. Every sparse argument and every sparse file comes through here first.
+SciPy's conversions trust offsets and indices: one that is out of range crashes the process or
+moves an entry. Therefore every sparse argument and every sparse file is checked here first.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from headfit.errors import InputError
 
 Coordinates = tuple[NDArray[Any], NDArray[Any], NDArray[Any]]
 
-# A matrix that claims more rows or columns than this holds an entry for every few of them: the
-# work on it is in proportion to what it holds, not to what it claims.
+# A matrix with more than MOST_EMPTY rows or columns must hold at least one entry for every
+# EMPTY_PER_ENTRY of them, so that a small file cannot claim a huge shape and cost huge work.
 MOST_EMPTY = 2**22
 EMPTY_PER_ENTRY = 8
 
@@ -34,21 +34,22 @@ def checked_csr(
     keep_zeros: bool = True,
     error: type[InputError] = InputError,
 ) -> sp.csr_array:
-    """Return a SciPy sparse matrix of any format as a canonical csr_array.
+    """Check a SciPy sparse matrix of any format and return it as a canonical csr_array.
 
-    Its arrays may be those of `x`, which is never changed, and must not be changed either.
+    `x` is never changed. The result may share its arrays, so it must not be changed either.
 
     Parameters
     ----------
     x : sparse matrix or array
     name : str
-        Of the argument, for messages.
+        The name of the argument, for error messages.
     dtype : dtype, optional
-        Of the entries; that of `x` when None. They must be real numbers.
+        The dtype of the result's entries; None keeps that of `x`. Entries must be real numbers.
     keep_zeros : bool, default True
-        Whether stored zeros stay.
+        Whether zeros that are stored explicitly are kept.
     error : type
-        The InputError to raise when an offset or an index is out of range, or lengths differ.
+        The class of the error to raise when an offset or an index is out of range, or lengths
+        differ.
     """
     check = _Check(name, error)
     if len(x.shape) != 2:
@@ -70,7 +71,7 @@ def checked_csr(
 
 
 class _Check:
-    """Checks of the arrays of one argument; each raises an error that names it."""
+    """Checks of the arrays of one sparse argument; each raises an error that names it."""
 
     def __init__(self, name: str, error: type[InputError]) -> None:
         self.name, self.error = name, error
@@ -88,7 +89,7 @@ class _Check:
         return array if array.size else array.astype(np.int32)
 
     def size(self, shape: tuple[int, ...], entries: int) -> None:
-        """Refuse shapes that no file or matrix of so few entries can mean."""
+        """Refuse shapes that are far too large for the number of entries, see `MOST_EMPTY`."""
         if max(shape) > MOST_EMPTY + EMPTY_PER_ENTRY * entries:
             raise self.fail(
                 f"claims the shape {shape} and holds {entries} entries: expected at least one "
@@ -112,7 +113,7 @@ class _Check:
         return offsets
 
     def within(self, values: NDArray[Any], size: int, place: Callable[[int], str]) -> None:
-        """Refuse the first index outside of 0 ... size - 1; `place` words where it stands."""
+        """Refuse indices outside 0 ... size - 1; `place` describes an index by its position."""
         if values.size and not (int(values.min()) >= 0 and int(values.max()) < size):
             first = int(((values < 0) | (values >= size)).argmax())
             raise self.fail(f"has {place(first)}; expected 0 ... {size - 1}")
@@ -121,6 +122,7 @@ class _Check:
 def _compressed(
     x: Any, check: _Check, dtype: Any, *, by_rows: bool, block: tuple[int, int] = (1, 1)
 ) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
+    """Check a matrix in CSR, CSC or BSR format and return its data, indices and offsets."""
     data = as_array(x.data, check.name)
     indices = check.integers(x.indices, "indices")
     if len(data) != len(indices):

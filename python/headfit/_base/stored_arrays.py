@@ -1,4 +1,4 @@
-"""Arrays and matrices in files: what a file claims is checked before memory is taken for it."""
+"""Reading of arrays and matrices from files; claimed sizes are checked before memory is taken."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _PARTS = {
 
 
 def read_array(stream: IO[bytes], size: int) -> NDArray[Any]:
-    """Read the .npy array that makes up `size` bytes of a stream; pickles are refused."""
+    """Read an array in .npy format that takes `size` bytes of a stream; refuse Python objects."""
     version = npy.read_magic(stream)
     if version not in _HEADERS:
         raise ValueError(f"version {version} of the .npy format is not read")
@@ -67,19 +67,19 @@ def read_archive(stream: IO[bytes]) -> dict[str, NDArray[Any]]:
 
 
 def load_arrays(path: Any, what: str, name: str = "path") -> dict[str, NDArray[Any]]:
-    """Read all arrays of an .npz file; anything else is an InputError that names it."""
+    """Read all arrays of an .npz file; raise an InputError that names the file for others."""
     otherwise = f"is no {what}"
     with opened(path, name, otherwise) as stream:
         if stream.read(len(npy.MAGIC_PREFIX)) == npy.MAGIC_PREFIX:
             raise InputError(f"{name}: {path} {otherwise}: it holds a single array")
         try:
             return read_archive(stream)
-        except Exception as error:  # whatever it is that a damaged or foreign file does
+        except Exception as error:  # damaged files make the readers raise errors of any class
             raise unreadable(path, name, otherwise, error) from error
 
 
 def load_array(path: Any, what: str, name: str) -> NDArray[Any]:
-    """Read the array of an .npy file; anything else is an InputError that names it."""
+    """Read the array of an .npy file; raise an InputError that names the file for others."""
     otherwise = f"is no {what}"
     with opened(path, name, otherwise) as stream:
         if stream.read(2) == b"PK":
@@ -92,14 +92,14 @@ def load_array(path: Any, what: str, name: str) -> NDArray[Any]:
 
 
 def unreadable(path: Any, name: str, otherwise: str, error: Exception) -> InputError:
-    """Return the error for a file whose bytes are not what they should be."""
+    """Return the error to raise for a file that cannot be read."""
     reason = str(error) or type(error).__name__
     return InputError(f"{name}: {path} {otherwise}: {reason}")
 
 
 @dataclass(frozen=True)
 class StoredMatrix:
-    """A sparse matrix as a file has it, in the attributes of SciPy's formats; not checked."""
+    """A sparse matrix as read from a file and not yet checked, with SciPy's attribute names."""
 
     format: str
     shape: tuple[int, int]
@@ -121,7 +121,7 @@ class StoredMatrix:
 
 
 def read_matrix(path: Any, name: str) -> StoredMatrix:
-    """Read a file of `scipy.sparse.save_npz` or a Matrix Market file, as it is."""
+    """Read a file of `scipy.sparse.save_npz` or a Matrix Market file, without checking it."""
     text = as_path(path, name)
     with opened(text, name, MATRIX_FILE) as stream:
         try:
@@ -148,7 +148,7 @@ def _of_archive(arrays: dict[str, NDArray[Any]]) -> StoredMatrix:
 
 
 def _market_text(stream: IO[bytes], name: str) -> bytes:
-    """Return the whole text, decompressed: no more of it than memory has room for."""
+    """Return the whole decompressed text; refuse one that is too long for the memory."""
     openers: dict[str, Any] = {".gz": gzip.open, ".bz2": bz2.open}
     opener = openers.get(name[name.rindex(".") :])
     if opener is None:

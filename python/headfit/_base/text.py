@@ -1,4 +1,4 @@
-"""Small pieces of text shared by the representations."""
+"""Short descriptions of masks and numbers, shared by the reprs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from headfit._base.arrays import is_sparse
 
 
 def mask_text(mask: Any) -> str:
-    """Return a mask in a few words."""
+    """Return a short description of a mask."""
     if mask is None or isinstance(mask, (str, tuple)):
         return repr(mask)
     kind = "sparse" if is_sparse(mask) else "dense"
@@ -18,7 +18,7 @@ def mask_text(mask: Any) -> str:
 
 
 def number(x: float, digits: int = 5) -> str:
-    """Return a bound with a few significant digits, rounded up: it stays a bound."""
+    """Return an upper bound with a few significant digits, rounded up so that it still holds."""
     if not math.isfinite(x) or x == 0:
         return f"{x:g}"
     context = decimal.Context(prec=digits, rounding=decimal.ROUND_CEILING)

@@ -9,14 +9,18 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from headfit._base.dtypes import DTYPES, LOGIT_DTYPES
+from headfit._base.tolerances import Tolerances
 from headfit._cli import commands
-from headfit._fit.fit import METHODS
+from headfit._fit.file_formats import FORMATS, safetensors_package
+from headfit._fit.max_margin import FORMS, KEYS
+from headfit._fit.projection import FACTORS, SKETCHES
+from headfit._fit.registry import METHODS
 
 Commands = Any  # argparse's action of sub-parsers is private
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser whose complaints are one line, and whose examples keep their lines."""
+    """A parser whose error messages are one line, and whose examples keep their line breaks."""
 
     def __init__(self, **settings: Any) -> None:
         settings.setdefault("formatter_class", argparse.RawDescriptionHelpFormatter)
@@ -77,19 +81,24 @@ def columns(text: str) -> str | list[int]:
 
 
 def output(*suffixes: str) -> Callable[[str], Path]:
-    """Return what reads the name of a file to write, which ends in one of the suffixes if any."""
+    """Return a parser for the name of a file to write, which must end in one of the suffixes."""
 
     def path_of(text: str) -> Path:
         path = writable(text)
         if suffixes and path.suffix not in suffixes:
             raise argparse.ArgumentTypeError(f"{text} must end in {' or '.join(suffixes)}")
+        if path.suffix == ".safetensors":
+            try:
+                safetensors_package()
+            except ImportError as error:
+                raise argparse.ArgumentTypeError(str(error)) from error
         return path
 
     return path_of
 
 
 def writable(text: str) -> Path:
-    """Return a path that can be written to; said before the work, not after it."""
+    """Return a path that can be written to, checked before the work begins."""
     path = Path(text)
     if not path.parent.is_dir():
         raise argparse.ArgumentTypeError(f"there is no folder {path.parent}")
@@ -111,16 +120,25 @@ def _target(parser: Parser) -> None:
     )
 
 
-def _tolerances(parser: Parser, leak: float | None, distortion: float | None) -> None:
-    of_head = "the head's" if leak is None else None
+def _tolerances(parser: Parser, default: Tolerances | None) -> None:
+    """Add the tolerances; None stands for those of a head."""
+    leak, distortion, max_logit = (
+        ("the head's",) * 3 if default is None else (default.leak, default.distortion, "none")
+    )
     parser.add_argument(
-        "--leak", type=float, default=leak, metavar="E",
-        help=f"largest weight off the pattern / smallest on it (default: {of_head or leak})",
+        "--leak", type=float, metavar="E",
+        help=f"largest weight off the pattern / smallest on it (default: {leak})",
     )  # fmt: skip
     parser.add_argument(
-        "--distortion", type=float, default=distortion, metavar="E",
-        help=f"largest error of ratios on the pattern (default: {of_head or distortion})",
+        "--distortion", type=float, metavar="E",
+        help=f"largest error of ratios on the pattern (default: {distortion})",
     )  # fmt: skip
+    parser.add_argument(
+        "--max-logit",
+        type=float,
+        metavar="L",
+        help=f"bound of every |logit| (default: {max_logit})",
+    )
 
 
 def add_demo(parent: Commands) -> None:
@@ -149,20 +167,19 @@ def add_fit(parent: Commands) -> None:
         "find a head that produces a pattern",
         "  headfit fit A.npz --dim 2048 --leak 0.3 --distortion 2 -o head.npz\n"
         "  headfit fit A.npz --leak 0.3 --distortion 2 -o head.npz  # smallest found\n"
-        "  headfit fit A.mtx --module W.npz --mask causal -o head.npz\n",
+        "  headfit fit A.mtx --module W.npz --mask causal -o head.npz\n"
+        "  headfit fit A.npz --method max-margin --keys cyclic --dtype float64 -o head.npz\n",
     )
     _target(parser)
     parser.add_argument(
-        "-o", "--output", type=output(".npz"), required=True, metavar="HEAD", help="the head, .npz"
-    )
+        "-o", "--output", type=output(*FORMATS), required=True, metavar="HEAD",
+        help="the head, .npz or .safetensors",
+    )  # fmt: skip
     parser.add_argument("--dim", type=int, metavar="D", help="head size (default: search)")
     parser.add_argument("--method", choices=METHODS, default="auto", help="default: %(default)s")
-    _tolerances(parser, 0.05, 0.1)
+    _of_methods(parser)
+    _tolerances(parser, Tolerances())
     parser.add_argument("--dtype", choices=DTYPES, default="float32", help="default: %(default)s")
-    parser.add_argument(
-        "--effort", type=effort, default="low", metavar="E",
-        help="low, medium, high or steps: more reach smaller heads (default: %(default)s)",
-    )  # fmt: skip
     parser.add_argument(
         "--time-limit", type=float, metavar="S", help="seconds (default: 60 for a search)"
     )
@@ -170,8 +187,6 @@ def add_fit(parent: Commands) -> None:
         "--exempt-columns", type=columns, metavar="J",
         help="auto, or numbers as in 0,1,7: columns with a coordinate of their own",
     )  # fmt: skip
-    parser.add_argument("--max-norm", type=float, metavar="N", help="bound of max |q| max |k|")
-    parser.add_argument("--max-logit", type=float, metavar="L", help="bound of every |logit|")
     parser.add_argument(
         "--logits-dtype", choices=LOGIT_DTYPES,
         help="certify logits that are rounded to this (default: they are not rounded)",
@@ -181,7 +196,23 @@ def add_fit(parent: Commands) -> None:
         help="use this fixed module: .npz with W_Q, W_K and perhaps scale, or a head",
     )  # fmt: skip
     parser.add_argument("--mask", type=mask, help="causal, window:W or window:LEFT,RIGHT")
-    parser.add_argument("--seed", type=seed, default=0, help="of the sketch (default: 0)")
+    parser.add_argument("--seed", type=seed, default=0, help="of all that is random (default: 0)")
+
+
+def _of_methods(parser: Parser) -> None:
+    """Add the options of single methods; `commands.fit` refuses those of other methods."""
+    own = parser.add_argument_group("options of single methods")
+    own.add_argument(
+        "--effort", type=effort, metavar="E",
+        help="learned: low, medium, high or steps; more reach smaller heads (default: low)",
+    )  # fmt: skip
+    own.add_argument(
+        "--max-norm", type=float, metavar="N", help="learned, max-margin: bound of max |q| max |k|"
+    )
+    own.add_argument("--keys", choices=KEYS, help="max-margin: which keys (default: random)")
+    own.add_argument("--form", choices=FORMS, help="max-margin (default: tolerance)")
+    own.add_argument("--sketch", choices=SKETCHES, help="projection (default: rademacher)")
+    own.add_argument("--factor", choices=FACTORS, help="projection (default: identity)")
 
 
 def add_certify(parent: Commands) -> None:
@@ -196,7 +227,7 @@ def add_certify(parent: Commands) -> None:
     )
     _target(parser)
     parser.add_argument("head", metavar="HEAD", type=Path, help="a head that headfit fit wrote")
-    _tolerances(parser, None, None)
+    _tolerances(parser, None)
 
 
 def add_info(parent: Commands) -> None:
@@ -215,7 +246,7 @@ def add_info(parent: Commands) -> None:
 
 
 def effort(text: str) -> str | int:
-    """Return a number of steps, or a word that `fit` knows."""
+    """Return a number of steps, or a word that `Learned` knows."""
     return int(text) if text.isdecimal() else text
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import sys
 from pathlib import Path
 from typing import Any
@@ -15,9 +16,13 @@ from headfit._attention.module import SelfAttention
 from headfit._base.files import file_size, opened, replace_file
 from headfit._base.memory import require_memory
 from headfit._base.stored_arrays import load_array, load_arrays
+from headfit._base.tolerances import Tolerances
 from headfit._cli import text
 from headfit._fit.fit import fit as find
-from headfit._fit.result import Fit, read_fit
+from headfit._fit.method import Method
+from headfit._fit.registry import METHODS
+from headfit._fit.result import Fit
+from headfit._fit.storage import read_fit
 from headfit._target.append_columns import exempt_from
 from headfit._target.certificate import certify as judge
 from headfit._target.heavy import heavy_notes
@@ -35,7 +40,7 @@ def demo(arguments: Any) -> int:
     from headfit._cli.picture import check_name
 
     if not arguments.no_picture:
-        check_name(arguments.out)  # before the work, not after it
+        check_name(arguments.out)  # refuse a bad name before the work begins
     with text.progress() as say:
         found = run_demo(rng=arguments.seed, progress=say)
         picture, missing = None, None
@@ -100,6 +105,8 @@ def _tokens(path: Path | None, given: str | None, by: str) -> list[str]:
 
 
 def _module(path: Path) -> SelfAttention:
+    if path.suffix == ".safetensors":
+        return read_fit(path, "module").module
     arrays = load_arrays(path, "module file", "module")
     if "about" in arrays:  # a saved head has its module in it
         return read_fit(path, "module").module
@@ -116,8 +123,35 @@ def _module(path: Path) -> SelfAttention:
     )
 
 
+OF_METHODS = ("effort", "max_norm", "keys", "form", "sketch", "factor")
+"""The options of single methods, by the names that their constructors give them."""
+
+
+def _method(arguments: Any) -> Method:
+    """Return the method that the arguments ask for, or refuse an option that it does not have."""
+    kind: Any = METHODS[arguments.method]
+    known = {field.name for field in dataclasses.fields(kind)}
+    given = {name: getattr(arguments, name) for name in OF_METHODS}
+    given = {name: value for name, value in given.items() if value is not None}
+    for name in given:
+        if name not in known:
+            raise InputError(
+                f"--{name.replace('_', '-')} is no option of --method {arguments.method}"
+            )
+    method: Method = kind(**given)
+    return method
+
+
+def _tolerances(arguments: Any, otherwise: Tolerances) -> Tolerances:
+    """Return the tolerances given, and others where nothing is given."""
+    names = ("leak", "distortion", "max_logit")
+    given = {name: getattr(arguments, name) for name in names}
+    return dataclasses.replace(otherwise, **{k: v for k, v in given.items() if v is not None})
+
+
 def fit(arguments: Any) -> int:
     """`headfit fit`."""
+    method, tolerances = _method(arguments), _tolerances(arguments, Tolerances())
     target = Target(arguments.target, mask=arguments.mask, normalize=arguments.normalize)
     module = None if arguments.module is None else _module(arguments.module)
     size = module.dim if module is not None else arguments.dim
@@ -128,16 +162,12 @@ def fit(arguments: Any) -> int:
         head = find(
             target,
             arguments.dim,
-            method=arguments.method,
+            method=method,
             module=module,
             dtype=arguments.dtype,
-            leak=arguments.leak,
-            distortion=arguments.distortion,
-            effort=arguments.effort,
+            tolerances=tolerances,
             time_limit=arguments.time_limit,
             exempt_columns=arguments.exempt_columns,
-            max_norm=arguments.max_norm,
-            max_logit=arguments.max_logit,
             logits_dtype=arguments.logits_dtype,
             rng=arguments.seed,
         )
@@ -162,9 +192,7 @@ def certify(arguments: Any) -> int:
         certificate = judge(
             target,
             head.attention,
-            leak=head.leak if arguments.leak is None else arguments.leak,
-            distortion=head.distortion if arguments.distortion is None else arguments.distortion,
-            max_logit=head.settings.get("max_logit"),
+            tolerances=_tolerances(arguments, head.tolerances),
             accumulate=head.certificate.accumulate,
             logits_dtype=head.certificate.logits_dtype,
         )
@@ -186,17 +214,21 @@ def info(arguments: Any) -> int:
             print(f"module: {found.module}")
             print(f"as recorded, not judged anew:\n{found.certificate}")
         return 0
-    proved = bounds.projection_dim(found.n, found.per_row, found.gamma)
+    asked = Tolerances()
+    proved = bounds.projection_dim(found.n, found.per_row, found.gamma, tolerances=asked)
     if arguments.json:
         figures = text.target_figures(found)
         text.emit({"file": str(arguments.file), "kind": "target", **figures, "proved_dim": proved})
     else:
         print(f"{arguments.file}: target, {text.target_line(found)}")
-        print(f"size proved to suffice for leak 0.05, distortion 0.1: {proved}")
+        words = f"leak {asked.leak:g}, distortion {asked.distortion:g}"
+        print(f"size proved to suffice for {words}: {proved}")
     return 0
 
 
 def _target_or_head(path: Path, normalize: bool) -> Target | Fit:
+    if path.suffix == ".safetensors":
+        return read_fit(path, "file")
     if path.suffix == ".npz":
         arrays = load_arrays(path, "target or head", "file")
         if "about" in arrays:

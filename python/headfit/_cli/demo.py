@@ -21,7 +21,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headfit import bounds, patterns
-from headfit._attention.module import SelfAttention, random_rotation
+from headfit._attention.module import SelfAttention
+from headfit._attention.random_rotation import random_rotation
+from headfit._base.tolerances import as_tolerances
 from headfit._fit.fit import fit
 from headfit._fit.result import Fit
 from headfit._target.target import Target
@@ -63,8 +65,8 @@ class DemoRow:
     @property
     def proved_dim(self) -> int:
         """The size that `bounds.projection_dim` proves to suffice for the same tolerances."""
-        t, f = self.target, self.fit
-        return bounds.projection_dim(t.n, t.per_row, t.gamma, f.leak, f.distortion)
+        t, asked = self.target, self.fit.tolerances
+        return bounds.projection_dim(t.n, t.per_row, t.gamma, tolerances=asked)
 
     def as_dict(self) -> dict[str, Any]:
         """Return the figures as plain Python values, for JSON."""
@@ -151,8 +153,8 @@ def run_demo(
     *,
     n: int = 1024,
     dim: int = 16,
-    leak: float = 0.05,
-    distortion: float = 0.1,
+    leak: float | None = None,
+    distortion: float | None = None,
     rng: int = 0,
     digits: bool = True,
     rungs: bool = True,
@@ -168,8 +170,8 @@ def run_demo(
         The tokens of the patterns that are made.
     dim : int, default 16
         The head size of the module, one for all patterns; the input has twice as many columns.
-    leak, distortion : float
-        The tolerances of the certificates.
+    leak, distortion : float, optional
+        The tolerances of the certificates; `Tolerances` has the defaults.
     rng : int, default 0
         The seed of the weights, of the random patterns and of the sketches.
     digits : bool, default True
@@ -205,15 +207,16 @@ def run_demo(
     for name, target, order in _targets(n, rng, digits):
         say(f"{name}, n = {target.n}")
         asked: dict[str, Any] = {
-            "leak": leak,
-            "distortion": distortion,
+            "tolerances": as_tolerances(leak=leak, distortion=distortion),
             "rng": rng,
             "num_threads": num_threads,
         }
         begin = time.perf_counter()
         head = fit(target, method="learned", module=module, time_limit=time_limit, **asked)
         seconds = time.perf_counter() - begin
-        given_keys = fit(target, method="max-margin", mass=False, **asked) if rungs else None
+        given_keys = (
+            fit(target, method="max-margin", certificate_mass=False, **asked) if rungs else None
+        )
         rows.append(DemoRow(name, target, head, given_keys, seconds, order))
     return Demo(
         module=module,

@@ -38,7 +38,7 @@ KINDS: dict[str, tuple[Argument, ...]] = {
         _N,
         _count("window", "reach of the window on each side"),
         _count("n_global", "global tokens"),
-        _count("n_random", "random columns a row"),
+        _count("n_random", "random columns per row"),
         _BOUNDARY,
     ),
     "block": (_N, _count("size", "tokens of a block")),

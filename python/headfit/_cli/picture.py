@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 FORMATS = (".png", ".pdf", ".svg")
 _PAIRS_A_LINE = 3
-_CELLS = 200  # a side of each matrix: a cell is more than one pixel on a projector
-_CMAP = "viridis"  # perceptually uniform, and told apart by colour-blind eyes
+_CELLS = 200  # cells along each side of a matrix, so that each has several pixels on a projector
+_CMAP = "viridis"  # perceptually uniform, and readable for colour-blind people
 _INK, _QUIET, _GOOD, _BAD = "#1b1b1b", "#5f6368", "#1a6e3c", "#b3261e"
 _NAMES = {
     "band": "Band",
@@ -117,7 +117,8 @@ def _legend(place: SubFigure, demo: Demo, image: Any) -> None:
         ("Distortion", "worst error of the ratios on the pattern"),
         (
             "Asked for",
-            f"leak \u2264 {first.leak:g}, distortion \u2264 {first.distortion:g} in every row",
+            f"leak \u2264 {first.tolerances.leak:g}, "
+            f"distortion \u2264 {first.tolerances.distortion:g} in every row",
         ),
     )
     for i, (name, text) in enumerate(lines):

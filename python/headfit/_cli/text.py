@@ -67,8 +67,8 @@ def target_figures(target: Target) -> dict[str, Any]:
 def target_line(target: Target) -> str:
     """Return the same for people."""
     return (
-        f"n = {target.n}, {target.nonzeros} nonzeros, at most {target.per_row} a row and "
-        f"{target.per_column} a column, gamma = {target.gamma:.6g}"
+        f"n = {target.n}, {target.nonzeros} nonzeros, at most {target.per_row} per row and "
+        f"{target.per_column} per column, gamma = {target.gamma:.6g}"
     )
 
 
@@ -83,8 +83,7 @@ def head_figures(head: Fit) -> dict[str, Any]:
         "scale": head.scale,
         "mask": None if head.mask is None else mask_text(head.mask),
         "method": head.method,
-        "leak": head.leak,
-        "distortion": head.distortion,
+        "tolerances": dataclasses.asdict(head.tolerances),
         "status": head.status,
         "stopped": head.stopped,
         "advice": head.advice,
@@ -135,13 +134,13 @@ def demo_table(demo: Demo) -> str:
         )
         for line in lines
     )
-    first, module = demo.rows[0].fit, demo.module
+    asked, module = demo.rows[0].fit.tolerances, demo.module
     kept = "the same bytes" if demo.untouched else "CHANGED"
     return (
         f"One fixed module: W_Q and W_K dense and random, {module.width} x {module.dim}, "
         f"{module.dtype}.\n"
-        f"For each pattern only the input X differs; asked for: leak <= {first.leak:g}, "
-        f"distortion <= {first.distortion:g}.\n\n{table}\n\n"
+        f"For each pattern only the input X differs; asked for: leak <= {asked.leak:g}, "
+        f"distortion <= {asked.distortion:g}.\n\n{table}\n\n"
         f"learned d: the smallest head found in a few seconds; zeros fill the module's.\n"
         f"leak, distortion: certified upper bounds over all n**2 entries of module(X).\n"
         f"needs: a proved lower bound. random keys: the smallest head found by max-margin "

@@ -14,6 +14,8 @@ from headfit._base.dtypes import round_to
 from headfit._fit.ending import Ending
 from headfit.errors import InputError
 
+__all__ = ["Head"]
+
 # Part of each tolerance that is left to the rounding of Q and K on their way to storage.
 ROUNDING_SHARE = 0.02
 
@@ -30,12 +32,33 @@ def tightened(leak: float, distortion: float, logit_step: float = 0.0) -> tuple[
     return leak * math.exp(-margin), math.expm1(delta - margin)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Head:
     """Queries and keys whose plain products q.k are the logits that a method found.
 
-    `failed_rows` and `witnesses` are None unless the method can tell; `settings` are added to
-    those of the fit. `ended` says why the method stopped, should the certificate not hold.
+    Parameters
+    ----------
+    Q, K : ndarray, shape (n, d)
+        float32 or float64. `fit` divides Q by the scale of the logits, rounds both to the dtype
+        that was asked for, and certifies what is then stored.
+    failed_rows : ndarray of int, optional
+        Rows that the method itself gave up; None when it cannot tell.
+    witnesses : tuple, optional
+        Proofs for failed rows.
+    settings : dict, optional
+        What `Fit.settings` adds to the arguments of the fit: plain values that JSON can hold.
+    ended : str, default "stalled"
+        Why the method stopped, in a word of `Fit.stopped`, should the certificate not hold.
+    steps : int, optional
+        The steps that an iterative method took.
+    restarts : int, default 0
+        How often it started over.
+
+    Examples
+    --------
+    >>> import numpy as np, headfit as hf
+    >>> hf.Head(10 * np.eye(3), np.eye(3)).dim
+    3
     """
 
     Q: FloatArray
@@ -44,6 +67,8 @@ class Head:
     witnesses: tuple[Any, ...] | None = None
     settings: dict[str, Any] = field(default_factory=dict)
     ended: Ending = "stalled"
+    steps: int | None = None
+    restarts: int = 0
 
     @property
     def dim(self) -> int:

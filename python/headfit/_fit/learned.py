@@ -1,43 +1,6 @@
-"""Rung three: keys and queries found together.
+"""The learned method: keys and queries found together by an annealed descent.
 
-What was tried to reach smaller heads, and did not help (random 4-regular patterns of 512 and
-1,024 tokens unless said; "left" are the rows outside the tolerances):
-
-- Adam per coordinate reaches the same sizes in two to three times the steps.
-- Newton steps of the rows' own length fall fast, then freeze with every row left: the step
-  must have a set length, whether a row is quiet or not. Set lengths without the row's curvature
-  leave 86 to 309 rows where curvature leaves none; with 16 nonzeros a row the two are alike.
-- A dead zone around the log-ratios, keys three to eight times larger at the start, scans that
-  are rarer than every second step while steps are hot, the largest violators instead of an even
-  sample of them, lists twice as long: no smaller size, most of them slower.
-- Scans of every s-th column, the same for all rows: keys that no row sees drift, so that 24 hits
-  had to be found for each place of a list. Where each class of rows looks at another class of
-  columns one does, and 10,000 x 4 in d = 9 takes 0.6 times as long.
-- A first hold as short as half of the quench it ends in, at lengths of 0.06 or 0.1: where few
-  columns are over their rows' limits after 100 steps it is all that a fit needs (100,000 x 4 in
-  d = 16), where many are it is in vain; waiting for them to become few takes as long as a hold.
-- Steps no longer than Newton's own at the end of a quench: 8% fewer steps where there is ample
-  room, five times more at 2,048 x 4 in d = 7. A quench of 60 or 80 steps instead of 100 where
-  there is ample room leaves rows in every other fit; lists of 12 or 16, or scans of every third
-  step, take a third more steps where room is less.
-- Pulling harder on the keys for failing rows from the start leaves all rows; doing so after a
-  quench, once a quarter of the rows are no longer far off, frees the others.
-- Steps whose length falls exponentially all the way, and a longer anneal from the start when
-  one leaves many rows: 2.5 times the steps at 2,048 x 8 in d = 14, three times at 10,000 x 4 in
-  d = 9. Keys find their places while steps are between 0.2 and 0.02 or so, and the rest of an
-  anneal is waiting. At a held length the mean deficit falls to a level proportional to the
-  length once they have; 200 shrinking steps then end the fit.
-- First steps twice as long: as good up to d = 9, keys fly apart from d = 12 on. Half as long:
-  twice the steps at the smallest sizes.
-- Momentum of 0.95 or 0.98 instead of 0.9 with shorter steps, or 0.5 and 0 with longer ones; held
-  lengths that fall as the third or the 0.7th power of time instead of its root; reheats three
-  times as hot.
-- d = 10 at 512 x 8 and d = 5 at 512 x 4: the mean deficit settles at 6 and 8 after 2,000 of
-  25,000 steps of held length, whatever the length.
-- Starts from singular vectors of the pattern, for bands of 400 tokens at d = 6 and 8: rows are
-  left after 8,000 steps, as from random starts.
-
-What was not tried: a homotopy in the tolerances, stochastic rows, orthogonalised (Muon) momentum.
+docs/learned-method.md says how it works, and what was tried and did not help.
 """
 
 from __future__ import annotations
@@ -46,36 +9,51 @@ import math
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from headfit import _core
-from headfit._base.arrays import FloatArray, as_float_array, effort_steps
+from headfit._base import dtypes
+from headfit._base.arguments import check_callable
+from headfit._base.arrays import (
+    FloatArray,
+    as_contiguous,
+    as_float_array,
+    check_between,
+    effort_steps,
+)
 from headfit._base.deadline import calls_until
-from headfit._base.masks import core_mask
 from headfit._base.memory import require_memory
 from headfit._fit.ending import Ending
 from headfit._fit.head import Head, tightened
+from headfit._fit.method import Attempt, Method, Patience
+from headfit._fit.problem import Problem
+from headfit._fit.result import Search
+from headfit._fit.search import PROVED, TAKEN, gallop_down
 from headfit._target.target import Target
 from headfit.errors import InputError
 
-# Steps before the first quench, unless a brief hold has done; where it comes too early others
-# follow at 1.4 times the steps.
+__all__ = ["Learned"]
+
+# Steps before the first quench, unless a shorter hold has already found the keys. Where a quench
+# comes too early, later ones follow at 1.4 times the steps.
 EFFORTS = {"low": 300, "medium": 1000, "high": 5000}
-# Steps in all, in these: when one size was asked for; for a size of a search of 512 tokens or
-# more (fewer tokens take less time, and in the smallest sizes as many steps); and where a larger
-# size is tried next.
-PATIENCE = 200.0
-SEARCH_PATIENCE = 24.0
-HASTE = 4.0
-# With more rows left than this, keys are nowhere near done, and exact queries are in vain.
+# The most steps, in multiples of the steps before the first quench: for the one size that was
+# asked for; for a size of a search over 512 tokens or more (fewer tokens take less time, and as
+# many steps at the smallest sizes); and for a size above which a larger one is tried next.
+FULL = 200.0
+SEARCH = 24.0
+BRIEF = 4.0
+# With a larger share of rows left than this, keys are nowhere near done, and solving for exact
+# queries is a waste of time.
 POLISHED_SHARE = 0.1
-# What exact queries for them may take after a time limit.
+# The seconds that exact queries may take after a time limit.
 POLISH_SECONDS = 0.5
 
-# What the core's words for the end of a fit mean for one that does not certify.
+# What the core's words for the end of a descent mean for a head that does not certify.
 ENDED: dict[str, Ending] = {
     "met": "stalled",
     "step limit": "steps",
@@ -84,11 +62,199 @@ ENDED: dict[str, Ending] = {
 }
 
 Callback = Callable[[int, int, float], Any]
+Start = tuple[FloatArray, FloatArray]
+
+
+@dataclass(frozen=True, eq=False)
+class Learned(Method):
+    """Find keys and queries together; this reaches by far the smallest heads.
+
+    Parameters
+    ----------
+    effort : "low", "medium", "high" or int, default "low"
+        The steps before the first quench of the anneal: 300, 1000, 5000 or as many as given. The
+        method gives up after 200 times as many, or 24 times in a search. "low" suffices for
+        most patterns: a fit ends as soon as every row meets the tolerances, so more effort costs
+        time only where it is needed, but there it costs much. The smallest sizes take thousands
+        of steps. Structured patterns (grids, trees) fit smaller heads with "medium", at little
+        cost.
+    init : (Q, K), optional
+        Queries and keys to start from, whose logits are Q K^T, of the head's size or a smaller
+        one. With exempt columns they are for the other columns. Kept as copies in float32.
+    callback : callable, optional
+        Called with (step, rows left, worst deficit in logit units) after every scan of the
+        logits. Returning False ends the fit, and a search.
+    max_norm : float, optional
+        A bound on scale * max ||q|| * max ||k||. None: no bound, or for a narrow dtype one of
+        the method's own, because rounding moves logits in proportion to it.
+
+    Raises
+    ------
+    InputError
+        For an option out of range. A start whose shape does not suit the pattern or the size is
+        refused by `fit`.
+
+    See Also
+    --------
+    MaxMargin : for keys that are given.
+    Projection : the algorithm of the paper's proof.
+
+    Notes
+    -----
+    A scan of all logits every few steps costs O(n**2 d), a step O(n d**2 (k + d)); memory is
+    O(n (k + d**2)). A bound on the logits (`Tolerances.max_logit`) is kept by the loss.
+    docs/learned-method.md in the repository says how the method works and what was tried.
+
+    Examples
+    --------
+    >>> import headfit as hf
+    >>> A = hf.patterns.random_regular(64, 3, gamma=2.0, rng=0)
+    >>> hf.fit(A, 8, method=hf.Learned(effort="medium", max_norm=100.0)).certificate.holds
+    True
+    """
+
+    effort: str | int = "low"
+    init: Any = None
+    callback: Callback | None = None
+    max_norm: float | None = None
+
+    name = "learned"
+    seeks_smallest = True
+
+    def __post_init__(self) -> None:
+        check_effort(self.effort)
+        check_callable(self.callback, "callback")
+        if self.init is not None:
+            object.__setattr__(self, "init", _as_start(self.init))
+        if self.max_norm is not None:
+            limit = check_between(self.max_norm, "max_norm", 0, math.inf)
+            object.__setattr__(self, "max_norm", limit)
+
+    def check(self, problem: Problem, dim: int | None) -> int | None:
+        """Return the size asked for; without one it searches, within a module too."""
+        check_norm_without_exempt(self.max_norm, problem)
+        return dim
+
+    def head(self, problem: Problem, dim: int, patience: Patience = "full") -> Head:
+        """Learn at a size that is ample, which zero columns fill up to a larger one.
+
+        A step costs d**3 per row, and a pattern that fits a small head fits a large one.
+        """
+        target = problem.target
+        is_bounded = self.max_norm is not None or problem.logit_limit is not None
+        is_free = not is_bounded and self.init is None
+        size = min(dim, ample_dim(target.n, target.mean_per_row)) if is_free else dim
+        times = {"full": FULL, "search": search_patience(target.n), "brief": BRIEF}
+        while True:
+            head = self._descend(problem, size, dim, times[patience if size == dim else "search"])
+            is_done = head.failed_rows is None or head.failed_rows.size == 0
+            if is_done or head.ended in ("callback", "time limit") or size == dim:
+                return head.padded(dim)
+            size = min(dim, math.ceil(1.5 * size))
+
+    def search(self, problem: Problem, attempt: Attempt) -> Search:
+        """Start near the size that random patterns need, and go down while sizes certify."""
+        target, taken, module = problem.other_columns, problem.exempt_dims, problem.module
+        largest = target.n + taken if module is None else module.dim
+        first = min(likely_dim(target.n, target.mean_per_row) + taken, largest)
+        lowest = min(max(taken + 1, problem.proved_dim), largest)
+        why_lowest = TAKEN if taken and problem.proved_dim < lowest else PROVED
+        return gallop_down(attempt, first, lowest, largest, problem.deadline, why_lowest)
+
+    def advice(self, head: Head) -> str | None:
+        """Say what the end of all steps means."""
+        if head.ended != "steps":
+            return None
+        left = rows_left(head)
+        return (
+            f"All {head.steps} steps of this effort were spent at d = {head.dim}{left}, which "
+            'proves nothing: try a larger dim, a higher effort ("medium", "high") or another rng.'
+        )
+
+    def norm_limit(self, problem: Problem) -> float | None:
+        """The bound on max ||q|| max ||k||: as asked, or what a narrow format can resolve.
+
+        Rounding moves a logit by about ||q|| ||k|| 2**-digits, less what cancels. A limit of a
+        few times the logarithm of the distortion over that was found to leave the smallest heads.
+        """
+        if self.max_norm is not None or not problem.is_narrow:
+            return self.max_norm
+        delta = math.log1p(problem.tolerances.distortion)
+        least = 20 * (delta - math.log(problem.tolerances.leak))
+        return max(6 * delta * 2.0 ** dtypes.DIGITS[problem.dtype], least)
+
+    def _descend(self, problem: Problem, size: int, dim: int, patience: float) -> Head:
+        limit = problem.logit_limit
+        head = learned(
+            problem.target,
+            size,
+            leak=problem.tolerances.leak,
+            distortion=problem.tolerances.distortion,
+            seed=problem.seed,
+            threads=problem.threads,
+            effort=self.effort,
+            max_norm=self.norm_limit(problem) or 0.0,
+            max_logit=math.inf if limit is None else limit,
+            logit_step=problem.logit_step,
+            storage=problem.dtype if problem.is_narrow else "",
+            query_unit=problem.scale_for(dim) if problem.is_narrow else 1.0,
+            time_limit=problem.seconds_left,
+            patience=patience,
+            init=self.init,
+            callback=self._after_a_scan(problem),
+        )
+        head.settings["max_norm"] = self.max_norm
+        return head
+
+    def _after_a_scan(self, problem: Problem) -> Callback | None:
+        """Return what to call after every scan: the progress of the fit, and the callback."""
+        watch, callback = problem.watch, self.callback
+        if watch is None:
+            return callback
+
+        def both(step: int, left: int, deficit: float) -> Any:
+            watch(left, step=step, worst=f"{deficit:.2g}")
+            return None if callback is None else callback(step, left, deficit)
+
+        return both
+
+
+def check_norm_without_exempt(max_norm: float | None, problem: Problem) -> None:
+    """Raise an InputError for a bound on norms that exempt columns cannot keep to."""
+    if max_norm is not None and problem.exempt is not None:
+        raise InputError(
+            "max_norm must not be given beside exempt_columns, whose coordinates have norms of "
+            "their own; max_logit bounds the logits"
+        )
+
+
+def rows_left(head: Head) -> str:
+    """Return " with 3 rows left", or nothing where none is."""
+    rows = 0 if head.failed_rows is None else int(head.failed_rows.size)
+    return f" with {rows} row{'' if rows == 1 else 's'} left" if rows else ""
 
 
 def search_patience(n: int) -> float:
-    """Return in how many first holds a search gives up a size."""
-    return SEARCH_PATIENCE * math.sqrt(max(1.0, 512 / max(n, 1)))
+    """Return after how many multiples of the first hold a search gives up a size."""
+    return SEARCH * math.sqrt(max(1.0, 512 / max(n, 1)))
+
+
+def ample_dim(n: int, k: float) -> int:
+    """Return a head size at which more columns no longer make the method quicker."""
+    return likely_dim(n, k) + 4
+
+
+def likely_dim(n: int, k: float) -> int:
+    """Return a head size that is likely to certify at once.
+
+    `k` is the mean number of nonzeros per row: a few full rows ask for little.
+    Measured for random k-regular patterns at gamma 2, leak 0.05 and log distortion 0.1: a size
+    or two above the smallest found, which is about 2.3 + 1.2 k at n = 512, and 0.23 k more for
+    each doubling of n. Structured patterns need less.
+    """
+    doublings = math.log2(max(n, 2)) - 9
+    guess = 2.4 + 1.17 * k + 0.225 * k * doublings
+    return max(2, min(n, math.ceil(guess)))
 
 
 def check_effort(effort: str | int) -> int:
@@ -96,29 +262,34 @@ def check_effort(effort: str | int) -> int:
     return effort_steps(effort, EFFORTS)
 
 
-def _start(init: Any, n: int, dim: int) -> tuple[FloatArray | None, FloatArray | None]:
-    if init is None:
-        return None, None
+def _as_start(init: Any) -> Start:
+    """Return copies of a pair of matrices as finite float32 arrays of one shape."""
     try:
-        q, k = (
-            np.ascontiguousarray(as_float_array(x, "init", ndim=0), dtype=np.float32) for x in init
-        )
+        q, k = (np.array(as_float_array(x, "init", ndim=0), dtype=np.float32) for x in init)
     except (TypeError, ValueError) as error:
         raise InputError(f"init must be a pair (Q, K) of matrices: {error}") from error
     for name, x in (("Q", q), ("K", k)):
-        if x.ndim != 2 or x.shape[0] != n or not 1 <= x.shape[1] <= dim or x.shape != q.shape:
+        if x.ndim != 2 or x.shape[1] < 1 or x.shape != q.shape:
             raise InputError(
-                f"init must be Q and K of equal shape, {n} rows and 1 to {dim} columns; "
+                "init must be Q and K, matrices of equal shape with at least one column; "
                 f"got {name} of shape {x.shape}"
             )
         if not np.isfinite(x).all():
             raise InputError(f"init must be finite; {name} is not, as float32")
-    return q, k
+    return as_contiguous(q), as_contiguous(k)
+
+
+def _check_start(start: Start, n: int, dim: int) -> None:
+    for name, x in zip("QK", start, strict=True):
+        if x.shape[0] != n or x.shape[1] > dim:
+            raise InputError(
+                f"init must be Q and K of equal shape, {n} rows and 1 to {dim} columns; "
+                f"got {name} of shape {x.shape}"
+            )
 
 
 def _polish(
     target: Target,
-    mask: _core.Mask,
     q: FloatArray,
     k: FloatArray,
     rows: NDArray[np.intp],
@@ -126,20 +297,22 @@ def _polish(
     max_query: float,
     threads: int,
 ) -> NDArray[np.intp]:
-    """Give the rows that are left exact queries, where these keys have any: the rows still left."""
-    offsets, columns, weights = target.parts
+    """Solve for exact queries of the rows that are left; return the rows without a solution."""
+    offsets, columns, weights = target.csr_arrays
     sizes = np.zeros(target.n, dtype=np.int64)
     sizes[rows] = np.diff(offsets)[rows]  # the other rows ask for nothing
     asked = np.repeat(sizes > 0, np.diff(offsets))
-    exact, status, _, _, _ = _core.max_margin_queries(
+    left_over = _core.Target(
         np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(sizes)]),
         columns[asked],
         weights[asked],
+        target.core.mask,
+    )
+    exact, status, _, _, _ = _core.max_margin_queries(
+        left_over,
         k.astype(np.float64),
-        mask,
-        *tolerances,
-        False,
-        max_query,
+        _core.Tolerances(*tolerances),
+        _core.MaxMarginOptions(max_norm=max_query),
         threads,
     )
     freed = np.array([status[i] == "optimal" for i in rows], dtype=bool)
@@ -163,7 +336,7 @@ def learned(
     storage: str = "",
     query_unit: float = 1.0,
     time_limit: float = math.inf,
-    patience: float = PATIENCE,
+    patience: float = FULL,
     init: Any = None,
     callback: Callback | None = None,
 ) -> Head:
@@ -172,9 +345,9 @@ def learned(
     Per row, with c the mean of S - log A over the support and b = c + min log A - tau, the loss
     is half the sum of (S - log A - c)^2 there plus half the sum of max(0, S - b)^2 elsewhere.
     Every query and every key takes steps of one set length, along its momentum preconditioned
-    by its own curvature. The length is a temperature: it falls slowly, as the root of the
-    steps, and is quenched now and then; a quench that leaves many rows is undone. Scans
-    of the logits list the few columns that matter, and an exact one ends the fit as soon as
+    by its own curvature. The length acts as a temperature: it falls slowly, as the inverse root
+    of the steps, and is quenched now and then. A quench that leaves many rows is undone. Scans
+    of the logits list the few columns that matter, and an exact scan ends the fit as soon as
     every row is within the tolerances.
 
     Parameters
@@ -184,7 +357,7 @@ def learned(
     max_norm : float
         A bound on max ||q|| max ||k||, kept by projection; 0 is none.
     max_logit : float
-        A bound on every |logit|: what goes beyond it is pushed back by the loss.
+        A bound on every |logit|: the loss pushes back what lies beyond it.
     logit_step : float
         By how much the rounding of logits may move them against each other.
     storage : "bfloat16", "float16" or ""
@@ -192,7 +365,7 @@ def learned(
         for what the rounding of the keys did, and a search among the neighbouring grid points
         of every query lets its own errors cancel. "" rounds nothing.
     patience : float
-        After how many times these steps to give up.
+        The most steps, in multiples of those before the first quench.
     init : (Q, K), optional
         A start, of `dim` columns or fewer; logits are Q @ K.T.
     callback : callable, optional
@@ -204,26 +377,23 @@ def learned(
         f"learning a head of size dim = {dim}",
     )
     start, steps = time.perf_counter(), check_effort(effort)
-    init_q, init_k = _start(init, target.n, dim)
-    mask = core_mask(target.mask, (), (target.n, target.n))
+    init_q, init_k = (None, None) if init is None else _as_start(init)
+    if init_q is not None and init_k is not None:
+        _check_start((init_q, init_k), target.n, dim)
     tolerances = tightened(leak, distortion, logit_step)
+    options = _core.LearnedOptions(
+        dim=dim,
+        seed=seed,
+        first_hold=steps,
+        max_steps=math.ceil(patience * steps),
+        time_limit=time_limit,
+        max_norm=max_norm,
+        storage=_core.Storage(storage, query_unit) if storage else None,
+        start=None if init_q is None or init_k is None else (init_q, init_k),
+        progress=None if callback is None else lambda *scan: callback(*scan) is not False,
+    )
     q, k, report = _core.fit_learned(
-        *target.parts,
-        mask,
-        dim,
-        *tolerances,
-        seed,
-        steps,
-        math.ceil(patience * steps),
-        time_limit,
-        max_norm,
-        max_logit * (1 - 1e-5),
-        storage,
-        query_unit,
-        init_q,
-        init_k,
-        None if callback is None else lambda *scan: callback(*scan) is not False,
-        threads,
+        target.core, _core.Tolerances(*tolerances, max_logit * (1 - 1e-5)), options, threads
     )
     failed = report.pop("rows_left")
     report["rows_left"] = int(failed.size)
@@ -233,7 +403,15 @@ def learned(
         max_query = max_norm / longest if max_norm > 0 and longest > 0 else math.inf
         end = max(start + time_limit, time.perf_counter() + POLISH_SECONDS)
         with suppress(TimeoutError), calls_until(end):
-            failed = _polish(target, mask, q, k, failed, tolerances, max_query, threads)
+            failed = _polish(target, q, k, failed, tolerances, max_query, threads)
     report["rows_polished"] = report["rows_left"] - int(failed.size)
-    settings = {"effort": effort, "learned": report}
-    return Head(q, k, failed_rows=failed, settings=settings, ended=ENDED[report["status"]])
+    return Head(
+        q,
+        k,
+        failed_rows=failed,
+        settings={"effort": effort, "learned": report},
+        ended=ENDED[report["status"]],
+        steps=int(report["steps"]),
+        # Some heads need no quench at all.
+        restarts=max(report["quenches"] - 1, 0) + report["reheats"],
+    )

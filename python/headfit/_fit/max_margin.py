@@ -1,53 +1,200 @@
-"""Rung two: queries for given keys, the shortest that meet the tolerances, row by row."""
+"""The max-margin method: for given keys, the shortest query of every row."""
 
 from __future__ import annotations
 
+import math
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from headfit import _core
+from headfit._base import dtypes
 from headfit._base.arguments import as_choice
-from headfit._base.masks import core_mask
+from headfit._base.arrays import check_between
+from headfit._base.deadline import calls_until
 from headfit._base.memory import require_memory
 from headfit._fit.head import Head, tightened
 from headfit._fit.key_table import KeyTable
+from headfit._fit.learned import check_norm_without_exempt
+from headfit._fit.method import Attempt, Method, Patience
+from headfit._fit.problem import Problem
+from headfit._fit.result import Search
+from headfit._fit.search import double_and_bisect, largest_dim
 from headfit._target.target import Target
 from headfit._target.witnesses import FaceWitness, FarkasWitness, Multiplier
 from headfit.errors import InputError
 
+__all__ = ["MaxMargin"]
+
 FORMS = ("tolerance", "equality")
+KEYS = ("random", "cyclic")
+# The part of the distortion's logarithm that is left to the rounding of queries to a narrow
+# format.
+NARROW_RESERVE = 0.3
 
 
-def check_form(form: str) -> None:
-    """Raise an InputError for a form that does not exist."""
-    as_choice(form, "form", FORMS, "one of ")
+@dataclass(frozen=True, eq=False)
+class MaxMargin(Method):
+    """Take keys as given; find the shortest query of every row, or a proof that there is none.
 
+    Parameters
+    ----------
+    keys : "random", "cyclic", array_like of shape (n, d), or KeyTable, default "random"
+        See `KeyTable`. An array becomes a table; a table serves any number of patterns. Its size
+        is then that of the head, less what exempt columns take.
+    form : "tolerance" or "equality", default "tolerance"
+        Use the distortion that is allowed to shorten queries, or meet the log-ratios to
+        rounding.
+    max_norm : float, optional
+        A bound on scale * max ||q|| * max ||k||. A row that needs more fails, with a proof.
 
-def key_table(keys: Any, n: int, dim: int | None, dtype: str, seed: int) -> KeyTable:
-    """Return the keys that `fit` was asked to use: a name, an array, or a table."""
-    if isinstance(keys, KeyTable):
-        table = keys
-    elif isinstance(keys, str):
-        if keys not in ("random", "cyclic"):
-            raise InputError(
-                f'keys must be "random", "cyclic", an array or a KeyTable; got {keys!r}'
+    Raises
+    ------
+    InputError
+        For an option out of range. Keys whose shape does not suit the pattern or the size are
+        refused by `fit`.
+
+    See Also
+    --------
+    Learned : chooses its keys, and needs far fewer dimensions.
+
+    Notes
+    -----
+    It costs a handful of scans of all logits, O(n**2 d) each, and a small quadratic program per
+    row. A bound on the logits (`Tolerances.max_logit`) is kept by bounding the norms, since
+    |q.k| <= ||q|| ||k||: fewer rows are realised than could be.
+
+    Examples
+    --------
+    >>> import headfit as hf
+    >>> A = hf.patterns.random_regular(64, 2, rng=0)
+    >>> hf.fit(A, 24, method=hf.MaxMargin(form="equality")).certificate.holds
+    True
+    >>> fit = hf.fit(A, 24, method=hf.MaxMargin(max_norm=1.0))
+    >>> fit.certificate.holds, fit.witnesses[0].verify(A, fit.K) > 1.0
+    (False, True)
+    """
+
+    keys: Any = "random"
+    form: str = "tolerance"
+    max_norm: float | None = None
+
+    name = "max-margin"
+
+    def __post_init__(self) -> None:
+        as_choice(self.form, "form", FORMS, "one of ")
+        if isinstance(self.keys, str):
+            if self.keys not in KEYS:
+                raise InputError(
+                    f'keys must be "random", "cyclic", an array or a KeyTable; got {self.keys!r}'
+                )
+        elif not isinstance(self.keys, KeyTable):
+            object.__setattr__(self, "keys", KeyTable(self.keys))
+        if self.max_norm is not None:
+            limit = check_between(self.max_norm, "max_norm", 0, math.inf)
+            object.__setattr__(self, "max_norm", limit)
+
+    def check(self, problem: Problem, dim: int | None) -> int | None:
+        """Return the size asked for, or that of the keys or of the module."""
+        check_norm_without_exempt(self.max_norm, problem)
+        size = dim if problem.module is None else problem.module.dim
+        if not isinstance(self.keys, KeyTable):
+            return size
+        if size is None:
+            size = self.keys.dim + problem.exempt_dims
+        if size > problem.exempt_dims:  # `fit` refuses any other
+            _check_table(self.keys, problem, size - problem.exempt_dims)
+        return size
+
+    def head(self, problem: Problem, dim: int, patience: Patience = "full") -> Head:
+        """Return the shortest queries for these keys, or for random or cyclic ones of a size."""
+        with calls_until(problem.deadline):
+            table = self._table(problem, dim)
+            longest = float(np.linalg.norm(table.keys.astype(np.float64), axis=1).max())
+            # |q.k| <= ||q|| ||k||: a bound on the norms bounds the logits too.
+            limits = [x for x in (self.max_norm, problem.logit_limit) if x is not None]
+            asked = problem.tolerances
+            reserve = NARROW_RESERVE * math.log1p(asked.distortion) if problem.is_narrow else 0.0
+            head = max_margin(
+                problem.target,
+                table,
+                form=self.form,
+                leak=asked.leak,
+                distortion=asked.distortion,
+                max_norm=min(limits) / longest if limits and longest > 0 else math.inf,
+                reserve=problem.logit_step + reserve,
+                threads=problem.threads,
             )
-        if dim is None:
-            raise InputError(f"dim must be given with keys={keys!r}")
-        if keys == "random":
-            return KeyTable.random(n, dim, rng=seed, dtype=dtype)
-        return KeyTable.cyclic(n, dim, dtype=dtype)
-    else:
-        table = KeyTable(keys)
+            head.settings["max_norm"] = self.max_norm
+            return _with_narrow_queries(problem, head) if problem.is_narrow else head
+
+    def search(self, problem: Problem, attempt: Attempt) -> Search:
+        """Double from twice the nonzeros per row, then bisect; cyclic keys have even sizes."""
+        largest, why = largest_dim(problem)
+        return double_and_bisect(
+            attempt,
+            2 * problem.other_columns.per_row,
+            largest,
+            why,
+            2 if self.keys == "cyclic" else 1,
+            problem.deadline,
+            problem.exempt_dims,
+        )
+
+    def advice(self, head: Head) -> str | None:
+        """Say what proofs for these keys mean."""
+        if head.ended != "infeasible":
+            return None
+        return (
+            "It is proved for these keys that some rows have no query within the bounds (see "
+            "witnesses): try other keys, a larger dim or max_norm, a wider leak or distortion, or "
+            'method="learned", which chooses its keys.'
+        )
+
+    def _table(self, problem: Problem, dim: int) -> KeyTable:
+        n, dtype = problem.target.n, str(problem.working_dtype)
+        if self.keys == "random":
+            table = KeyTable.random(n, dim, rng=problem.seed, dtype=dtype)
+        elif self.keys == "cyclic":
+            table = KeyTable.cyclic(n, dim, dtype=dtype)
+        else:
+            table = self.keys
+        if problem.is_narrow:
+            return KeyTable(dtypes.round_to(table.keys, problem.dtype), kind=table.kind)
+        return table
+
+
+def _check_table(table: KeyTable, problem: Problem, dim: int) -> None:
+    n, dtype = problem.target.n, problem.working_dtype
     if table.n != n:
         raise InputError(f"keys must have one row for each of the {n} rows of A; got {table.n}")
-    if dim is not None and table.dim != dim:
+    if table.dim != dim:
         raise InputError(f"dim must be that of the keys, {table.dim}, or not given; got {dim}")
-    if np.result_type(table.keys, np.dtype(dtype)) != np.dtype(dtype):
-        raise InputError(f"keys must not be wider than dtype={dtype!r}; got {table.keys.dtype}")
-    return table
+    if np.result_type(table.keys, dtype) != dtype:
+        raise InputError(
+            f"keys must not be wider than dtype={str(dtype)!r}; got {table.keys.dtype}"
+        )
+
+
+def _with_narrow_queries(problem: Problem, head: Head) -> Head:
+    """Round queries to a narrow format, so that what each loses is made up for by the others."""
+    step, asked = problem.logit_step, problem.tolerances
+    limit = problem.logit_limit
+    queries = _core.round_queries(
+        problem.target.core,
+        np.ascontiguousarray(head.Q, dtype=np.float32),
+        np.ascontiguousarray(head.K, dtype=np.float32),
+        _core.Tolerances(
+            asked.leak * math.exp(-step),
+            math.expm1(math.log1p(asked.distortion) - step),
+            math.inf if limit is None else limit,
+        ),
+        _core.Storage(problem.dtype, problem.scale_for(head.dim)),
+        problem.threads,
+    )
+    return replace(head, Q=queries)
 
 
 def max_margin(
@@ -69,31 +216,33 @@ def max_margin(
     q.k_j - c <= min log A - L - delta elsewhere ("equality": log-ratios met to rounding).
     Cutting planes: the constraints elsewhere are found by scans of the logit tiles, and a
     dual active-set method (Goldfarb and Idnani 1983) re-solves from its last working set.
-    `reserve` is kept of the logarithms of both tolerances, for the rounding of the queries.
+    `reserve` is kept back from the logarithms of both tolerances, for the rounding of queries.
     """
     require_memory(8 * target.n * table.dim * 4, f"a head of size dim = {table.dim}")
     keys = np.ascontiguousarray(table.keys, dtype=np.float64)
-    mask = core_mask(target.mask, (), (target.n, target.n))
+    options = _core.MaxMarginOptions(equality=form == "equality", max_norm=max_norm)
 
     def solve(
-        parts: tuple[Any, Any, Any], leak: float, distortion: float
+        asked: _core.Target, leak: float, distortion: float
     ) -> tuple[Any, list[str], Any, list[Any], int]:
         q, status, norms, proofs, scans = _core.max_margin_queries(
-            *parts, keys, mask, leak, distortion, form == "equality", max_norm, threads
+            asked, keys, _core.Tolerances(leak, distortion), options, threads
         )
         return q, list(status), norms, proofs, scans
 
-    q, status, norms, proofs, scans = solve(target.parts, *tightened(leak, distortion, reserve))
+    q, status, norms, proofs, scans = solve(target.core, *tightened(leak, distortion, reserve))
     failed = _not_optimal(status)
     if failed.size:
-        # Once more without the share left to rounding: a proof must speak of what was asked.
+        # Solve these rows again without the share that is left to rounding: a proof must speak
+        # of the tolerances that were asked for.
         again, exact, lengths, proofs, more = solve(_only_rows(target, failed), leak, distortion)
         scans += more
         q[failed], norms[failed] = again[failed], lengths[failed]
         for row in failed:
             status[row] = exact[row]
         failed = _not_optimal(status)
-    q[failed] = 0.0  # what the solver left there is no answer, and may be enormous
+    # What the solver left in failed rows is no answer, and may be enormous.
+    q[failed] = 0.0
     witnesses: list[FarkasWitness | FaceWitness] = [
         FarkasWitness(
             row=int(row),
@@ -110,7 +259,7 @@ def max_margin(
         for row, terms, residual, gap, norm_bound in proofs
     ]
     if failed.size:
-        reports = _core.face_reports(*target.parts, keys, mask, failed.astype(np.int64), threads)
+        reports = _core.face_reports(target.core, keys, failed.astype(np.int64), threads)
         witnesses += [
             FaceWitness(int(row), tuple(inside), tuple(with_others), residual, others, bound)
             for row, (verdict, _, inside, with_others, residual, others, bound) in zip(
@@ -139,12 +288,12 @@ def _not_optimal(status: list[str]) -> NDArray[np.intp]:
     return np.flatnonzero(np.array([s != "optimal" for s in status], dtype=np.bool_))
 
 
-def _only_rows(target: Target, rows: NDArray[np.intp]) -> tuple[Any, Any, Any]:
-    """Return the target's parts with all other rows empty: those ask for nothing."""
+def _only_rows(target: Target, rows: NDArray[np.intp]) -> _core.Target:
+    """Return the target with all other rows empty, so that they ask for nothing."""
     keep = np.zeros(target.n, dtype=np.bool_)
     keep[rows] = True
-    offsets, columns, weights = target.parts
+    offsets, columns, weights = target.csr_arrays
     counts = np.diff(offsets)
     entries = np.repeat(keep, counts)
     left = np.concatenate(([0], np.cumsum(np.where(keep, counts, 0))))
-    return left.astype(np.int64), columns[entries], weights[entries]
+    return _core.Target(left.astype(np.int64), columns[entries], weights[entries], target.core.mask)

@@ -1,4 +1,4 @@
-"""What a fit is: the head, its certificate, and the file it is kept in."""
+"""What a fit is: the head, its certificate, and what was tried to find it."""
 
 from __future__ import annotations
 
@@ -7,28 +7,23 @@ import json
 import os
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from headfit._attention.attention import Attention
 from headfit._attention.fitted_head import FittedHead
-from headfit._attention.module import SelfAttention
 from headfit._base.arrays import is_sparse
-from headfit._base.dtypes import DTYPES
-from headfit._base.files import as_output, save_arrays
 from headfit._base.masks import allowed_places
-from headfit._base.stored_arrays import StoredMatrix, load_arrays
 from headfit._base.text import mask_text, number
+from headfit._base.tolerances import Tolerances
 from headfit._base.version import VERSION
 from headfit._fit.ending import Ending, tried
-from headfit._fit.saved_records import check_bound, check_choice, check_indices, check_place, record
-from headfit._target.certificate import VERDICTS, Certificate
-from headfit._target.witnesses import FaceWitness, FarkasWitness, Multiplier
-from headfit.errors import InputError
+from headfit._fit.file_formats import write_head
+from headfit._target.certificate import Certificate
+from headfit._target.witnesses import FaceWitness, FarkasWitness
 
-__all__ = ["Fit", "Search", "Trial", "load_fit"]
+__all__ = ["Fit", "Search", "Trial"]
 
 FORMAT = 1
 
@@ -37,9 +32,9 @@ FORMAT = 1
 class Trial:
     """One head size that a search tried: its outcome and the seconds it took.
 
-    `restarts` counts the quenches and reheats of learned beyond the first. `reason` says why the
-    attempt ended, in the words of `Fit.stopped`; None in old files, for a size that did not
-    certify.
+    `leak` and `distortion` are what the certificate proved. `restarts` counts how often the
+    method started over. `reason` says why the attempt ended, in the words of `Fit.stopped`; None
+    in old files, for a size that did not certify.
     """
 
     dim: int
@@ -104,10 +99,12 @@ class Fit(FittedHead):
         method worked with; further columns are zeros.
     dtype : str
     method : str
-    leak, distortion : float
-        The tolerances asked for.
+        The method's name.
+    tolerances : Tolerances
+        What was asked for.
     certificate : Certificate
-        What was proved; ``certificate.holds`` tells whether the tolerances are met.
+        What is proved: ``certificate.leak`` and the like are upper bounds, and
+        ``certificate.holds`` tells whether the tolerances are met.
     status : str
         The certificate's: "holds", "fails" or "undecided".
     stopped : str or None
@@ -125,8 +122,8 @@ class Fit(FittedHead):
     search : Search or None
         What was tried, when `dim` was searched for.
     lower_bound : LowerBound or None
-        What `bounds.lower` proved, when `dim` was searched for by "learned" or a small one was
-        not certified; from a saved fit, its dim and reason.
+        What `bounds.lower` proved, when a method that seeks the smallest sizes searched for
+        `dim`, or did not certify a small one; from a saved fit, its dim and reason.
     seconds : float
         Wall time of the fit, the certificate included.
     settings : dict
@@ -134,8 +131,7 @@ class Fit(FittedHead):
     """
 
     method: str
-    leak: float
-    distortion: float
+    tolerances: Tolerances
     certificate: Certificate
     status: str
     failed_rows: NDArray[np.intp] | None = None
@@ -154,12 +150,12 @@ class Fit(FittedHead):
         verdict = f"{words[self.status]}{why}"
         return (
             f"Fit({self.method}, n={self.Q.shape[0]}, dim={self.dim}, {self.dtype}: "
-            f"{verdict}, leak <= {number(c.leak)} of {self.leak:.6g}, distortion <= "
-            f"{number(c.distortion)} of {self.distortion:.6g}, mask={mask_text(self.mask)}, "
-            f"{self.seconds:.3g} s)"
+            f"{verdict}, leak <= {number(c.leak)} of {self.tolerances.leak:.6g}, distortion <= "
+            f"{number(c.distortion)} of {self.tolerances.distortion:.6g}, "
+            f"mask={mask_text(self.mask)}, {self.seconds:.3g} s)"
         )
 
-    def parts(self) -> tuple[dict[str, NDArray[Any]], str]:
+    def _record(self) -> tuple[dict[str, NDArray[Any]], str]:
         """Return what a file keeps of the fit: plain arrays, and all else as a JSON text."""
         arrays: dict[str, NDArray[Any]] = {"Q": self.Q, "K": self.K}
         if not self.module.is_canonical:
@@ -180,8 +176,12 @@ class Fit(FittedHead):
             value = getattr(self.certificate, item.name)
             if isinstance(value, np.ndarray):
                 arrays[f"certificate_{item.name}"] = value
-            elif item.name != "mask":
+            elif item.name not in ("mask", "tolerances"):
                 certificate[item.name] = value
+        asked = self.certificate.tolerances
+        certificate["leak_tolerance"] = asked.leak
+        certificate["distortion_tolerance"] = asked.distortion
+        certificate["max_logit_tolerance"] = asked.logit_limit
         about = {
             "format": FORMAT,
             "headfit": VERSION,
@@ -192,8 +192,9 @@ class Fit(FittedHead):
             "mask": mask,
             "dtype": self.dtype,
             "method": self.method,
-            "leak": self.leak,
-            "distortion": self.distortion,
+            "leak": self.tolerances.leak,
+            "distortion": self.tolerances.distortion,
+            "max_logit": self.tolerances.max_logit,
             "status": self.status,
             "stopped": self.stopped,
             "advice": self.advice,
@@ -213,8 +214,8 @@ class Fit(FittedHead):
         Parameters
         ----------
         path : str or path
-            The exact name, which ends in ``.npz``; an existing file is replaced only when all
-            is written.
+            The exact name, which ends in ``.npz`` or ``.safetensors``: the suffix chooses the
+            format. An existing file is replaced only when all is written.
 
         Returns
         -------
@@ -223,22 +224,35 @@ class Fit(FittedHead):
         Raises
         ------
         InputError
-            For another suffix; `save_safetensors` writes ``.safetensors``.
+            For another suffix; and for ``.safetensors`` when Q or K of a fit in float16 or
+            bfloat16 hold numbers that the dtype cannot.
         FileError
             When it cannot be written; an OSError too.
+        ImportError
+            For ``.safetensors`` without the package safetensors.
 
         Notes
         -----
+        `load` reads the file. Both formats hold Q, K and the arrays of the certificate, the mask
+        and the module. The JSON text is the array "about" of an .npz file, and the entry
+        "headfit" of a safetensors file's metadata. In a safetensors file, Q and K of a fit in
+        float16 or bfloat16 are tensors of that dtype: half the size, and the same numbers.
+
         A process that is killed while it writes leaves a file ``.headfit-????????.tmp`` beside
         `path`, and `path` as it was. Such files are removed by the next save to that folder
         once they are a day old.
+
+        Examples
+        --------
+        >>> import headfit as hf, os, tempfile
+        >>> fit = hf.fit(hf.patterns.band(16, 1), 4, dtype="bfloat16")
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     kept = hf.load(fit.save(os.path.join(folder, "head.npz")))
+        >>> kept.dtype, bool((kept.Q == fit.Q).all()), kept.certificate.holds
+        ('bfloat16', True, True)
         """
-        target = as_output(
-            path, "path", ".npz", {".safetensors": "headfit.save_safetensors writes that"}
-        )
-        arrays, about = self.parts()
-        arrays["about"] = np.array(about)
-        return save_arrays(target, arrays)
+        arrays, about = self._record()
+        return write_head(path, arrays, about, self.dtype)
 
 
 def _plain(value: Any) -> Any:
@@ -251,148 +265,3 @@ def _bound_text(bound: Any) -> Any:
     if bound is None or isinstance(bound, dict):
         return bound
     return {"dim": bound.dim, "reason": bound.reason}
-
-
-def _mask_from(about: Any, arrays: dict[str, NDArray[Any]], n: int) -> Any:
-    if about == "dense":
-        return arrays["mask_dense"]
-    if about == "sparse":
-        indices = arrays["mask_indices"]
-        data = np.ones(indices.size, dtype=bool)
-        stored = StoredMatrix("csr", (n, n), data, indices, arrays["mask_indptr"])
-        return allowed_places(stored)
-    if isinstance(about, list):  # JSON has no tuples
-        kind, width = about
-        return (kind, tuple(width) if isinstance(width, list) else width)
-    return about
-
-
-def _witnesses_from(stored: Any) -> tuple[FarkasWitness | FaceWitness, ...] | None:
-    if stored is None:
-        return None
-    witnesses: list[FarkasWitness | FaceWitness] = []
-    for item in stored:
-        known = dict(item)
-        if known.pop("kind") == FarkasWitness.kind:
-            known["terms"] = tuple(record(Multiplier, term) for term in known["terms"])
-            witnesses.append(record(FarkasWitness, known))
-        else:
-            for name in ("inside", "with_others"):
-                known[name] = tuple((int(j), float(w)) for j, w in known[name])
-            witnesses.append(record(FaceWitness, known))
-    return tuple(witnesses)
-
-
-def load_fit(path: str | os.PathLike[str]) -> Fit:
-    """Read a fit that `Fit.save` wrote.
-
-    Parameters
-    ----------
-    path : str or path
-
-    Returns
-    -------
-    Fit
-        With the certificate as it was; `certify` judges the arrays anew.
-
-    Raises
-    ------
-    MissingFileError, FileError
-        When there is no such file, or it cannot be opened.
-    InputError
-        When the file is no saved fit. Pickled content is never read.
-
-    Examples
-    --------
-    >>> import headfit as hf, os, tempfile
-    >>> fit = hf.fit(hf.patterns.permutation(8, rng=0), 64, distortion=1.0)
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     path = fit.save(os.path.join(folder, "head.npz"))
-    ...     hf.load_fit(path).dim
-    64
-    """
-    return read_fit(path, "path")
-
-
-def read_fit(path: str | os.PathLike[str], name: str) -> Fit:
-    """Read a fit from a file that is the argument `name`."""
-    arrays = load_arrays(path, "saved fit", name)
-    about = arrays.pop("about", None)
-    return fit_from_parts(path, arrays, None if about is None else str(about), name)
-
-
-def _ending(about: dict[str, Any]) -> Any:
-    stopped = about.get("stopped", "certified" if about["status"] == "holds" else None)
-    return None if stopped is None else check_choice(stopped, get_args(Ending), "stopped")
-
-
-def fit_from_parts(
-    path: str | os.PathLike[str],
-    arrays: dict[str, NDArray[Any]],
-    text: str | None,
-    argument: str = "path",
-) -> Fit:
-    """Return the fit of `Fit.parts`, or raise an InputError that names the file they are from."""
-    try:
-        if text is None:
-            raise KeyError("about")
-        about = json.loads(text)
-        if about["format"] > FORMAT:
-            raise InputError(f"it was written by headfit {about['headfit']}, a newer version")
-        Q, K = arrays["Q"], arrays["K"]
-        if Q.ndim != 2 or Q.shape != K.shape or Q.dtype.kind != "f" or K.dtype != Q.dtype:
-            raise ValueError(f"Q and K must be alike; got {Q.shape} and {K.shape}")
-        n = Q.shape[0]
-        mask = _mask_from(about["mask"], arrays, Q.shape[0])
-        if "W_Q" in arrays:
-            module = SelfAttention(arrays["W_Q"], arrays["W_K"], about["module_scale"])
-        else:
-            module = SelfAttention.canonical(Q.shape[1], about["module_scale"], dtype=Q.dtype)
-        Attention(Q, K, scale=about["scale"], mask=mask)  # they fit, or an error now
-        known = dict(about["certificate"])
-        check_choice(known["status"], VERDICTS, "status")
-        for item in dataclasses.fields(Certificate):
-            if f"certificate_{item.name}" in arrays:
-                known[item.name] = arrays[f"certificate_{item.name}"]
-        known["mask"] = mask
-        for name in ("worst_leak", "worst_distortion"):
-            known[name] = check_place(known[name], n, name)
-        search = about["search"]
-        if search is not None:
-            trials = tuple(record(Trial, t) for t in search["trials"])
-            search = record(Search, {**search, "trials": trials})
-        check_indices(arrays.get("failed_rows"), n, "failed_rows")
-        X = arrays.get("X")
-        if X is not None and X.shape != (n, module.width):
-            raise ValueError(f"X must have shape {(n, module.width)}; got {X.shape}")
-        values = {
-            "Q": Q,
-            "K": K,
-            "scale": about["scale"],
-            "mask": mask,
-            "module": module,
-            "dim": int(Q.shape[1]),
-            "lower_bound": check_bound(about["lower_bound"]),
-            "dtype": check_choice(about.get("dtype", str(Q.dtype)), DTYPES, "dtype"),
-            "method": about["method"],
-            "leak": about["leak"],
-            "distortion": about["distortion"],
-            "certificate": record(Certificate, known, rows=n),
-            "status": check_choice(about["status"], VERDICTS, "status"),
-            "failed_rows": arrays.get("failed_rows"),
-            "witnesses": _witnesses_from(about["witnesses"]),
-            "search": search,
-            "seconds": about["seconds"],
-            "settings": about["settings"],
-            # Files of before these were kept do not tell.
-            "stopped": _ending(about),
-            "advice": about.get("advice", ""),
-            "input_stored": X,
-        }
-        return record(Fit, values)
-    except InputError as error:
-        raise InputError(f"{argument}: {path} is no saved fit: {error}") from error
-    except Exception as error:  # whatever it is that changed bytes do
-        raise InputError(
-            f"{argument}: {path} is no saved fit: {type(error).__name__} {error}"
-        ) from error

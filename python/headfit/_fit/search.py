@@ -6,9 +6,10 @@ import math
 import time
 from collections.abc import Callable
 
+from headfit import bounds
+from headfit._base.memory import available_memory
+from headfit._fit.problem import Problem
 from headfit._fit.result import Search, Trial
-
-Attempt = Callable[[int], Trial]
 
 TIME_LIMIT = "the time limit"
 
@@ -19,24 +20,25 @@ def _cut(trial: Trial) -> str | None:
 
 
 def double_and_bisect(
-    attempt: Attempt,
+    attempt: Callable[[int], Trial],
     first: int,
     largest: int,
-    limit: str,
+    why_largest: str,
     step: int = 1,
     deadline: float = math.inf,
-    beside: int = 0,
+    offset: int = 0,
 ) -> Search:
     """Double from `first` until a size certifies, then bisect.
 
-    Sizes are multiples of `step`, and `beside` more, the coordinates of exempt columns.
+    Sizes are multiples of `step` up to `largest`, to each of which `offset` is added: the
+    coordinates that exempt columns take. `why_largest` says why there is no larger size.
     """
     largest = max(largest // step, 1)
     units = min(-(-first // step), largest)
     trials: list[Trial] = []
 
     def size(units: int) -> int:
-        return units * step + beside
+        return units * step + offset
 
     def holds(units: int) -> bool:
         trials.append(attempt(size(units)))
@@ -46,7 +48,7 @@ def double_and_bisect(
     while not holds(units):
         why = _cut(trials[-1])
         if units == largest:
-            why = why or f"stopped at {size(largest)}, {limit}"
+            why = why or f"stopped at {size(largest)}, {why_largest}"
         elif time.perf_counter() >= deadline:
             why = why or TIME_LIMIT
         if why:
@@ -65,6 +67,24 @@ def double_and_bisect(
     return Search(tuple(trials), size(units), "bisected to neighbouring sizes")
 
 
+def largest_dim(problem: Problem) -> tuple[int, str]:
+    """Return the size at which a search ends, exempt columns not counted, and why it does.
+
+    It is the size that is proved to suffice for the projection, or what memory allows.
+    """
+    target, asked = problem.other_columns, problem.tolerances
+    proved = bounds.projection_dim(
+        target.n, target.per_row, target.gamma, problem.other_leak, asked.distortion
+    )
+    free = available_memory()
+    # Q and K, and the packed copies that a scan makes of them, in half of what is free.
+    number = problem.working_dtype.itemsize
+    affordable = 2**20 if free is None else free // (8 * target.n * number)
+    if proved <= affordable:
+        return proved, "the size that is proved to suffice"
+    return max(1, int(affordable)), "what fits in memory"
+
+
 PROVED = "is proved necessary"
 TAKEN = "is what the exempt columns and one dimension beside them take"
 
@@ -77,19 +97,20 @@ def gallop_down(
     deadline: float,
     why_lowest: str = PROVED,
 ) -> Search:
-    """Find a small size near a guess: failures cost far more than successes.
+    """Find a small size near a guess, for a method whose failures cost far more than successes.
 
-    From `first` upwards, by halves, until a size certifies. The second argument of an attempt is
-    whether to make haste: so on the way up, where a larger size will do. Then bisection down to
-    what failed in haste, which is tried again; and where nothing failed, down by 1, 2, 4, ...
-    until a size fails, and bisection of what is between. No size below `lowest`, for the reason
-    `why_lowest`. An attempt that the time limit or a callback cut short ends the search: it is no
+    The search goes up from `first`, each size half as large again, until one certifies. These
+    attempts are brief (the second argument of `attempt` is True), since a larger size is tried
+    next. Then it bisects down to the size that failed in a brief attempt, and tries that one
+    again, fully. Where nothing failed, it goes down by 1, 2, 4, ... until a size fails, and
+    bisects what lies between. It tries no size below `lowest`, for the reason `why_lowest`.
+    An attempt that the time limit or a callback cut short ends the search and counts as no
     failure.
     """
     trials: list[Trial] = []
 
-    def holds(size: int, haste: bool = False) -> bool:
-        trials.append(attempt(size, haste))
+    def holds(size: int, brief: bool = False) -> bool:
+        trials.append(attempt(size, brief))
         return trials[-1].holds
 
     def out_of_time() -> bool:
@@ -97,9 +118,9 @@ def gallop_down(
 
     size = min(max(first, lowest), largest)
     below = lowest - 1
-    doubtful = below  # failed in haste
+    doubtful = below  # failed in a brief attempt
     failed = below
-    while not holds(size, haste=size < largest):
+    while not holds(size, brief=size < largest):
         why = _cut(trials[-1])
         if size == largest:
             why = why or f"stopped at {largest}"
@@ -131,21 +152,3 @@ def gallop_down(
     if failed == below:
         return Search(tuple(trials), size, f"the bracket closed: {lowest} {why_lowest}")
     return Search(tuple(trials), size, "bisected to neighbouring sizes")
-
-
-def ample_dim(n: int, k: float) -> int:
-    """Return a head size at which more columns no longer make the learned method quicker."""
-    return likely_dim(n, k) + 4
-
-
-def likely_dim(n: int, k: float) -> int:
-    """Return a head size that the learned method is likely to certify at once.
-
-    `k` is the mean number of nonzeros of a row: a few full rows ask for little.
-    Measured for random k-regular patterns at gamma 2, leak 0.05 and log distortion 0.1: a size
-    or two above the smallest found, about 2.3 + 1.2 k at n = 512 and 0.23 k more a doubling.
-    Structured patterns need less.
-    """
-    doublings = math.log2(max(n, 2)) - 9
-    guess = 2.4 + 1.17 * k + 0.225 * k * doublings
-    return max(2, min(n, math.ceil(guess)))

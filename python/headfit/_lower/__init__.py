@@ -6,14 +6,17 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from headfit._base.arguments import as_finite, as_generator
+from headfit._base.arguments import as_generator
 from headfit._base.arrays import check_between
 from headfit._base.text import mask_text
+from headfit._base.tolerances import Tolerances, as_tolerances
 from headfit._lower._general import Counting, counting, random_keys_dim
-from headfit._lower._hull import Hull, hull
+from headfit._lower._hull import Hull
+from headfit._lower._hull_search import hull
 from headfit._lower._order import KeyOrder, NoOrder, order
 from headfit._lower._problem import Candidate, Problem, Witness
-from headfit._lower._traces import Family, Traces, counted, shattering
+from headfit._lower._trace_search import Family, counted, shattering
+from headfit._lower._traces import Traces
 from headfit._lower._weights import Block, weights
 from headfit._target.target import Target, as_target
 
@@ -41,43 +44,52 @@ class LowerBound:
     dim : int
         No head of a smaller size meets the tolerances, whatever its norms and dtype.
     reason : str
+        The argument of the proof in a sentence.
     witness : Traces, Hull, Block, NoOrder or None
-        The evidence, of the best candidate; None for the trivial bound 1.
+        The evidence of the best candidate, which `verify` checks; None for the trivial bound 1.
     candidates : tuple of Candidate
         Every bound that was tried.
-    leak, distortion : float
+    tolerances : Tolerances
+        What it is proved for. A bound on the logits plays no part in the proofs, which hold
+        with and without one.
     mask : object
-        As given.
+        The mask, as given.
     """
 
     dim: int
     reason: str
     witness: Witness | None
     candidates: tuple[Candidate, ...]
-    leak: float
-    distortion: float
+    tolerances: Tolerances
     mask: Any = None
 
     def verify(self, A: Any) -> bool:
-        """Check the witness, and that of every candidate, afresh against a target.
+        """Check the witness, and that of every candidate, against a target.
 
-        Plain loops that share no code with the search; the weights in integer arithmetic.
+        The checks are plain loops that share no code with the searches; those of weights are
+        made in integer arithmetic.
 
         Parameters
         ----------
         A : target
-            What `lower` was given.
+            The target that was given to `lower`.
 
         Returns
         -------
         bool
             Whether every witness proves the head size that is claimed for it.
+
+        Raises
+        ------
+        InputError
+            If `A` is not a target.
         """
         target = as_target(A, mask=self.mask)
+        leak, distortion = self.tolerances.leak, self.tolerances.distortion
         claims = [(self.dim, self.witness)]
         claims += [(c.dim, c.witness) for c in self.candidates if c.dim is not None]
         for dim, witness in claims:
-            proved = 1 if witness is None else witness.proves(target, self.leak, self.distortion)
+            proved = 1 if witness is None else witness.proves(target, leak, distortion)
             if dim > proved:
                 return False
         return True
@@ -90,8 +102,9 @@ class LowerBound:
 def lower(
     A: Any,
     *,
-    leak: float = 0.05,
-    distortion: float = 0.1,
+    leak: float | None = None,
+    distortion: float | None = None,
+    tolerances: Tolerances | None = None,
     mask: Any = None,
     time_limit: float = 5.0,
     rng: Any = 0,
@@ -102,45 +115,58 @@ def lower(
     ----------
     A : target
         A `Target`, or whatever makes one: a sparse or dense array, or a path.
-    leak, distortion : float
-        The tolerances; see `Certificate`. 0 < leak < 1, distortion >= 0.
+    leak, distortion : float, optional
+        See `Tolerances`, which has the defaults.
+    tolerances : Tolerances, optional
+        The same as one object, in their place. Its `max_logit` plays no part: what is proved
+        for logits of any size holds for bounded ones.
     mask : optional
-        As in `attention_matrix`; the target's own mask when None. A masked position is neither
-        on nor off a support: a row counts only for columns that it sees.
+        As in `attention_matrix`; the target's own mask when None. Nothing is required of masked
+        entries, so that a row says nothing about the columns that are masked in it.
     time_limit : float, default 5.0
-        Seconds for the searches together, about. What they have not finished is not claimed.
+        About how many seconds the searches may take in all. A search that runs out of time claims
+        only what it has proved so far.
     rng : optional
-        Seed or generator of the searches by chance.
+        Seed or generator of the randomised searches.
 
     Returns
     -------
     LowerBound
         The best bound with its witness, and every bound that was tried.
 
+    Raises
+    ------
+    InputError
+        For a tolerance or a time limit out of range, or if `A` is not a target.
+
     Notes
     -----
-    What is proved (the derivations stand in the modules of ``headfit._lower``):
+    The bounds that are tried (their proofs are in the modules of ``headfit._lower``):
 
-    - *order of the keys*: with d = 1 every support is a prefix or a suffix of one order of the
-      keys. Decided exactly without a mask; under one, all orders of a few columns are tried.
-    - *VC dimension, dual VC dimension*: supports are cut out by affine halfspaces, so t columns
-      with every trace but the two constant ones need d >= t - 1, t rows that cut the columns into
-      2^t cells need d >= t. The largest t is found exactly where the time allows.
+    - *order of the keys*: with d = 1 every support is a prefix or a suffix of a common order of
+      the keys. Without a mask this is decided exactly; with one, all orders of a few columns are
+      tried.
+    - *VC dimension, dual VC dimension*: each support is what an affine halfspace contains. So t
+      columns on which the rows have every trace but the two constant ones need d >= t - 1, and t
+      rows that cut the columns into 2^t cells need d >= t. The largest t is found exactly if the
+      time allows.
     - *traces of columns, of rows*: m columns have at most C(m-1, 0) + ... + C(m-1, d) different
-      traces up to complement, and t rows cut at most C(t, 0) + ... + C(t, d) cells. The sets are
-      found by a greedy search.
-    - *hull of the keys*: keys that the tolerances force to be vertices of their convex hull; then
-      supports are connected in its edges, for d = 3 a planar graph, for d = 2 a cycle. Too many
-      edges prove d >= 4 or d >= 3. At most 4 can come of it: hulls in R^4 can have all edges.
-    - *weights of a block*: log A on rows and columns of common support must be within the
-      distortion of rank d after its rows are centred (Eckart and Young).
+      traces up to complement, and t rows cut the columns into at most C(t, 0) + ... + C(t, d)
+      cells. The columns and rows are found by a greedy search.
+    - *hull of the keys*: the tolerances force certain keys to be vertices of their convex hull.
+      Then each support is connected in the graph of the hull's edges, which is planar for d = 3
+      and a cycle for d = 2. Supports that need too many edges prove d >= 4 or d >= 3. This bound
+      never exceeds 4, since every two vertices of a hull in R^4 can be joined by an edge.
+    - *weights of a block*: on rows and columns of common support, log A with its rows centred
+      must be within the distortion of a matrix of rank d (Eckart and Young).
 
-    Under a mask each bound speaks of rows that all see the same columns, which is enough: a head
-    for the whole pattern is one for them. The last rows of a causal mask see all earlier columns.
+    With a mask, each bound uses rows that may all attend to the same columns. This suffices, as a
+    head for the whole pattern is also one for these rows and columns; the last rows of a causal
+    mask may attend to all earlier columns.
 
-    All hold in exact arithmetic for heads of any norm; whether a pattern fits d > 1 is NP-hard to
-    decide, so a gap to the smallest head found is to be expected. A band, say, has heads of size 2
-    with logits that grow exponentially along it.
+    All bounds hold in exact arithmetic for heads of any norm. Deciding whether a pattern has a
+    head of size d > 1 is NP-hard, so a gap to the smallest head that is found is to be expected.
+    A band, for example, has heads of size 2 whose logits grow exponentially along it.
 
     Examples
     --------
@@ -153,13 +179,12 @@ def lower(
     >>> lower(A)
     LowerBound(d >= 4: 512 keys are vertices of their hull, and 512 supports ... planar graph has)
     """
-    leak = check_between(leak, "leak", 0, 1)
-    distortion = as_finite(distortion, "distortion", 0)
+    asked = as_tolerances(tolerances, leak=leak, distortion=distortion)
     limit = check_between(time_limit, "time_limit", 0, math.inf)
     if mask is None and isinstance(A, Target):
         mask = A.mask
     target = as_target(A, mask=mask)
-    problem = Problem.of(target, leak, distortion, limit, as_generator(rng))
+    problem = Problem.of(target, asked.leak, asked.distortion, limit, as_generator(rng))
     candidates = [order(problem), hull(problem), weights(problem)]
     for kind in ("columns", "rows"):
         family = Family(problem, kind)
@@ -173,7 +198,6 @@ def lower(
         reason=best.reason,
         witness=best.witness,
         candidates=tuple(candidates),
-        leak=leak,
-        distortion=distortion,
+        tolerances=asked,
         mask=mask,
     )

@@ -1,4 +1,4 @@
-"""What is known about patterns in general, not about a given one."""
+"""Estimates for patterns in general, which say nothing certain about a given pattern."""
 
 from __future__ import annotations
 
@@ -16,14 +16,16 @@ def _sizes(n: int, k: int) -> tuple[int, int]:
 
 @dataclass(frozen=True, repr=False)
 class Counting:
-    """A bound about most random patterns; it says nothing about a given one.
+    """A lower bound for most random patterns, which says nothing about a given one.
 
     Attributes
     ----------
     value : float
-        Heads of a smaller size are too few for all k-regular patterns.
+        There are fewer heads of a smaller size than k-regular patterns.
     n, k : int
+        The number of tokens, and of nonzeros in every row and column.
     about : str
+        The patterns that the bound is about.
     """
 
     value: float
@@ -42,33 +44,40 @@ class Counting:
 
 
 def counting(n: int, k: int) -> Counting:
-    """Count patterns and heads: a bound about most k-regular patterns, not about a given one.
+    """Return a lower bound on the head size that most k-regular patterns need, by counting.
 
     Parameters
     ----------
     n, k : int
-        Tokens, and the nonzeros in every row and column.
+        The number of tokens, and of nonzeros in every row and column.
 
     Returns
     -------
     Counting
         Its ``value`` is (x - 1) / 2 with x ln(8 e n / x) = ln N / n.
 
+    Raises
+    ------
+    InputError
+        Unless n and k are integers with 1 <= k <= n.
+
     Notes
     -----
     ``ln N = ln[(n k)! / (k!)^(2 n)] - (k - 1)^2 / 2`` is the logarithm of the number of k-regular
-    0-1 matrices, asymptotically for fixed k (O'Neil 1969, Bender 1974). A head with its offsets
-    has n (2 d + 1) = n x unknowns, and a support pattern is the signs of n^2 polynomials of degree
-    2 in them: at most (8 e n / x)^(n x) patterns (Warren 1968). For d below the value that is
-    fewer than N, by a factor exponential in n: heads of that size miss most patterns. Which ones
-    is not said; and at practical n it is weak.
+    0-1 matrices, asymptotically for fixed k (O'Neil 1969, Bender 1974). A head of size d has
+    n (2 d + 1) = n x unknowns: queries, keys, and for each row an offset that separates the
+    support from the rest. A support pattern is given by the signs of n^2 polynomials of degree 2
+    in these unknowns, so heads have at most (8 e n / x)^(n x) patterns (Warren 1968). For d below
+    the value these are fewer than N, by a factor exponential in n: most patterns have no head of
+    that size. The count does not tell which patterns, and is weak at practical n. Takes O(1)
+    time.
 
     Examples
     --------
     >>> counting(1024, 4)
     Counting(d >= 0.761 for most random 4-regular patterns of 1024 tokens; not about a given one)
     """
-    # SciPy's heavier rooms are entered only when somebody asks.
+    # These parts of SciPy take long to import, so they are imported only when they are needed.
     from scipy.optimize import brentq
     from scipy.special import gammaln
 
@@ -78,20 +87,21 @@ def counting(n: int, k: int) -> Counting:
     def excess(x: float) -> float:
         return x * math.log(8 * math.e * n / x) - each
 
-    top = 8.0 * n  # where it is largest
+    top = 8.0 * n  # the x for which `excess` is largest
     x = 0.0 if each <= 0 else top if excess(top) <= 0 else float(brentq(excess, 1e-12, top))
     return Counting(max(0.0, (x - 1) / 2), n, k)
 
 
 def random_keys_dim(n: int, k: int, *, all_subsets: bool = False) -> int:
-    """Return about which head size random keys realise supports of k keys.
+    """Estimate the head size at which random keys have queries for supports of k keys.
 
     Parameters
     ----------
     n, k : int
-        Keys, and the size of a support.
+        The number of keys, and the size of a support.
     all_subsets : bool, default False
-        Every k-subset of the keys at once, instead of almost all of the rows of a pattern.
+        Whether every k-subset of the keys shall be a support, instead of almost all rows of a
+        given pattern.
 
     Returns
     -------
@@ -99,12 +109,17 @@ def random_keys_dim(n: int, k: int, *, all_subsets: bool = False) -> int:
         The d that solves d = 2 k ln(n / d), or d = 2 e k ln(n / (2 sqrt(pi) d)) for all subsets,
         rounded up; at most n.
 
+    Raises
+    ------
+    InputError
+        Unless n and k are integers with 1 <= k <= n.
+
     Notes
     -----
-    The face counts of random polytopes for Gaussian keys (Donoho and Tanner 2005), for n much
-    larger than d: a transition point of an asymptotic count that experiments follow, not a
-    guarantee, and no lower bound: learned keys are far smaller. Keys on the sphere do a little
-    better than Gaussian ones.
+    The formulas come from the number of faces of random polytopes for Gaussian keys (Donoho and
+    Tanner 2005), with n much larger than d. They are the transition point of an asymptotic count,
+    which experiments follow; neither a guarantee nor a lower bound, since learned heads are much
+    smaller. Keys on the sphere do slightly better than Gaussian ones. Takes O(1) time.
 
     Examples
     --------
@@ -118,5 +133,5 @@ def random_keys_dim(n: int, k: int, *, all_subsets: bool = False) -> int:
     n, k = _sizes(n, k)
     all_subsets = as_flag(all_subsets, "all_subsets")
     factor, few = (2 * math.e * k, n / (2 * math.sqrt(math.pi))) if all_subsets else (2.0 * k, n)
-    # d = f ln(m / d) is (d / f) e^(d / f) = m / f.
+    # d = f ln(m / d) is equivalent to (d / f) e^(d / f) = m / f, which Lambert's W function solves.
     return min(n, max(1, math.ceil(factor * float(lambertw(few / factor).real))))

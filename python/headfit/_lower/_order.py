@@ -1,19 +1,20 @@
-"""Heads of size 1: is there an order of the keys that has every support at one of its ends?
+"""Heads of size 1: does an order of the keys exist that has every support at one of its ends?
 
-With d = 1 the logits of a row grow or fall along the order of the keys, so what a row sees of
-its support is a prefix or a suffix of what it sees. Take rows that all see the same columns,
-one column r of them, and turn every support that holds r into its complement: the sets X of one
-side of r are nested, sets of two sides are disjoint. Fix one set X: whatever meets X lies on its
-side, the rest on the other. So the two sides are known, and the order exists exactly if each is
-a chain and their largest sets are disjoint. Where this fails there are either two rows that cut
-the columns into four cells (a line has three) or three columns each cut off from the other two
-by a row (the middle one never is): `Traces` that exclude d = 1. An order alone proves nothing
-about the tolerances.
+With d = 1 the logits of a row increase or decrease along the order of the keys, so its support is
+a prefix or a suffix of the columns that the mask allows it. Take rows that may all attend to the
+same columns, choose one of these columns, r, and replace every support that contains r by its
+complement. The resulting sets on one side of r are nested, and sets on different sides are
+disjoint. Fix one set X: the sets that intersect X lie on the same side, all others on the other
+side. This gives the two sides, and the order exists if and only if each side is a chain (nested)
+and the largest sets of the two sides are disjoint. If not, there are either two rows that cut the
+columns into four cells (on a line there are three at most), or three columns, each of which a row
+separates from the other two (no halfline does that for the middle one): `Traces` that exclude
+d = 1. If the order exists, this alone proves nothing about the tolerances.
 
-Under a mask rows of different sight speak too: for a few columns, every row has what it attends
-to of those it sees at one end of them. (Equal keys have equal logits: they are on one side of
-every row, and may be put in any order.) If none of the orders of these columns suits every row,
-d = 1 is excluded: `NoOrder`.
+With a mask, rows that may attend to different columns can be used as well: for any few columns,
+each row must have its support at one end of those columns that it may attend to. (Equal keys have
+equal logits, so they are on the same side in every row and may be put in any order.) If no order
+of these columns suits every row, d = 1 is excluded: `NoOrder`.
 """
 
 from __future__ import annotations
@@ -25,28 +26,21 @@ from itertools import pairwise, permutations
 import numpy as np
 import scipy.sparse as sp
 
-from headfit._lower._problem import (
-    Candidate,
-    Ints,
-    OutOfTimeError,
-    Problem,
-    Sight,
-    are_distinct,
-    check_time,
-    support_of,
-)
+from headfit._lower._deadline import OutOfTimeError, check_time
+from headfit._lower._problem import Candidate, Problem, are_distinct, support_of
 from headfit._lower._traces import Traces, packed
+from headfit._lower._visibility import Ints, Visibility
 from headfit._target.target import Target
 
-FEW = 5  # columns, of which every order is tried
-MANY = 60  # rows that may exclude it
+FEW = 5  # how many columns `NoOrder` may have: all of their orders are tried
+MANY = 60  # how many rows it may have
 
-Split = tuple[int, int]  # its columns as bits, and the row it comes from
+Split = tuple[int, int]  # a set of columns as bits, and the row that it comes from
 
 
 @dataclass(frozen=True, repr=False)
 class KeyOrder:
-    """An order of all columns that has every support at one of its ends; it excludes nothing."""
+    """An order of all columns that has every support at one of its ends: d = 1 is not excluded."""
 
     columns: tuple[int, ...]
 
@@ -70,7 +64,7 @@ class KeyOrder:
 
 @dataclass(frozen=True)
 class NoOrder:
-    """A few columns, and rows for which no order of these columns has every support at an end."""
+    """A few columns no order of which has the supports of all given rows at one of its ends."""
 
     columns: tuple[int, ...]
     rows: tuple[int, ...]
@@ -82,7 +76,7 @@ class NoOrder:
             return 0
         if len(self.columns) > FEW:
             return 0
-        sight, splits = Sight(target.mask, n), []
+        sight, splits = Visibility(target.mask, n), []
         for i in self.rows:
             seen = sight.row(i)
             splits.append((support_of(target, i), [j for j in self.columns if seen[j]]))
@@ -96,29 +90,33 @@ class NoOrder:
 
 
 def _is_at_an_end(inside: list[bool]) -> bool:
-    """Whether those inside come first, or last."""
+    """Return whether the True values are all at the start or all at the end."""
     return inside == sorted(inside) or inside == sorted(inside, reverse=True)
 
 
-def _low(bits: int) -> int:
+def _lowest_bit(bits: int) -> int:
+    """Return the position of the lowest bit that is set."""
     return (bits & -bits).bit_length() - 1
 
 
-def _crossing(x: Split, y: Split, r: int) -> Traces:
-    points = (_low(x[0] & y[0]), _low(x[0] & ~y[0]), _low(y[0] & ~x[0]), r)
+def _four_cells(x: Split, y: Split, r: int) -> Traces:
+    """Return the witness that two rows, whose sets cross, cut the columns into four cells."""
+    points = (_lowest_bit(x[0] & y[0]), _lowest_bit(x[0] & ~y[0]), _lowest_bit(y[0] & ~x[0]), r)
     return Traces("rows", (x[1], y[1]), points, free=True)
 
 
-def _three(x: Split, y: Split, z: Split, columns: tuple[int, int, int]) -> Traces:
+def _three_cut_off(x: Split, y: Split, z: Split, columns: tuple[int, int, int]) -> Traces:
+    """Return the witness that each of three columns is separated from the others by a row."""
     return Traces("columns", columns, (x[1], y[1], z[1]))
 
 
 def _nested(x: Split, y: Split) -> bool:
+    """Return whether one of two sets contains the other."""
     return x[0] & y[0] in (x[0], y[0])
 
 
-def _chains(sets: list[Split], r: int) -> Traces | tuple[list[int], list[int]]:
-    """Return the two chains, or the witness that there are none."""
+def _two_chains(sets: list[Split], r: int) -> Traces | tuple[list[int], list[int]]:
+    """Return the chains of sets on both sides of column r, or a witness that there are none."""
     if not sets:
         return [], []
     x = sets[0]
@@ -130,26 +128,35 @@ def _chains(sets: list[Split], r: int) -> Traces | tuple[list[int], list[int]]:
             if _nested(a, b):
                 continue
             if a[0] & b[0]:
-                return _crossing(a, b, r)
+                return _four_cells(a, b, r)
             if side is sides[1]:  # three disjoint sets
-                return _three(a, b, x, (_low(a[0]), _low(b[0]), _low(x[0])))
+                return _three_cut_off(
+                    a, b, x, (_lowest_bit(a[0]), _lowest_bit(b[0]), _lowest_bit(x[0]))
+                )
             for y in (a, b):
                 if not _nested(x, y):
-                    return _crossing(x, y, r)
-            return _three(a, b, x, (_low(a[0]), _low(b[0]), r))  # both inside x
+                    return _four_cells(x, y, r)
+            # Both a and b are contained in x.
+            return _three_cut_off(a, b, x, (_lowest_bit(a[0]), _lowest_bit(b[0]), r))
     if sides[1]:
         z, y = sides[0][-1], sides[1][-1]
-        if z[0] & y[0]:  # the largest of both sides; z meets x, y does not
+        # These are the largest sets of the two sides; z intersects x and y does not.
+        if z[0] & y[0]:
             if not _nested(z, y):
-                return _crossing(z, y, r)
-            return _three(x, y, z, (_low(x[0]), _low(y[0]), r))  # z holds both
+                return _four_cells(z, y, r)
+            # Here z contains both x and y.
+            return _three_cut_off(x, y, z, (_lowest_bit(x[0]), _lowest_bit(y[0]), r))
     return [s[0] for s in sides[0]], [s[0] for s in sides[1]]
 
 
 def _splits(
     problem: Problem, rows: Ints, columns: Ints, most: int, deadline: float
 ) -> tuple[list[Split], int]:
-    """Return the different supports without one column r, over the columns that all rows see."""
+    """Return the different supports, complemented where they contain r, and the column r.
+
+    Only the given columns count, to all of which the rows may attend; r is the one that the
+    fewest rows attend to. At most `most` sets are collected.
+    """
     inside = np.zeros(problem.target.n, np.bool_)
     inside[columns] = True
     m = problem.supports
@@ -173,20 +180,20 @@ def _splits(
 
 
 def order(problem: Problem) -> Candidate:
-    """Return whether the order of the keys excludes d = 1: exact without a mask, given time."""
+    """Return the bound d >= 2 if no order of the keys suits; exact without a mask, given time."""
     name, deadline = "order of the keys", problem.share(0.4)
     try:
-        return _order(problem, name, deadline)
+        return _search_order(problem, name, deadline)
     except OutOfTimeError:
         return Candidate(name, None, "not finished", "the time ended")
 
 
-def _order(problem: Problem, name: str, deadline: float) -> Candidate:
+def _search_order(problem: Problem, name: str, deadline: float) -> Candidate:
     for rows, columns in problem.sight.rectangles(deadline):
         found: Traces | tuple[list[int], list[int]] = ([], [])
-        for most in (1000, problem.target.n):  # a thousand usually exclude it
+        for most in (1000, problem.target.n):  # a thousand sets usually suffice to exclude d = 1
             sets, r = _splits(problem, rows, columns, most, deadline)
-            found = _chains(sets, r)
+            found = _two_chains(sets, r)
             if isinstance(found, Traces) or len(sets) < most:
                 break
         if isinstance(found, Traces):
@@ -206,7 +213,7 @@ def _order(problem: Problem, name: str, deadline: float) -> Candidate:
             keys = KeyOrder((*placed[0], *middle, *placed[1][::-1]))
             reason = "an order of the keys exists: the supports alone do not exclude d = 1"
             return Candidate(name, 1, "proved", reason, keys)
-    few = _few_columns(problem, deadline)
+    few = _search_few_columns(problem, deadline)
     if few is not None:
         reason = f"no order of {len(few.columns)} columns has what each row sees at an end"
         return Candidate(name, 2, "proved", reason, few)
@@ -214,8 +221,11 @@ def _order(problem: Problem, name: str, deadline: float) -> Candidate:
     return Candidate(name, None, "not finished", reason)
 
 
-def _few_columns(problem: Problem, deadline: float) -> NoOrder | None:
-    """Look for a few columns without an order: neighbours, and those of neighbouring rows."""
+def _search_few_columns(problem: Problem, deadline: float) -> NoOrder | None:
+    """Search for a few columns that no order suits.
+
+    Neighbouring columns are tried, and columns that neighbouring rows attend to.
+    """
     target, rng = problem.target, problem.rng
     n, m = target.n, problem.supports
     by_column = sp.csc_array(m)

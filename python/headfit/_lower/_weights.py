@@ -1,20 +1,22 @@
-"""Bounds from the weights inside a block of rows that attend to all of its columns.
+"""Lower bounds from the weights in a block: rows that all attend to each of its columns.
 
-Let J lie in the support of every row i of I, m = |J|, delta = log(1 + distortion). A row's
-S_ij - log A_ij spreads by at most delta over its support, so S = B + c 1^T + E on I x J with
-B = log A and E in [-delta/2, delta/2]. Subtracting from each row its mean over J (H = 1 - 11^T/m)
-removes c: S H = B H + E H. S H has rank at most d, as S has. E H loses the means, so a row of it
-has a sum of squares of at most m (delta/2)^2, and (m - 1/m) (delta/2)^2 for odd m: it is convex
-in the entries, hence largest at a vertex. Eckart and Young in the Frobenius norm:
+Let J be columns in the support of every row i of I, m = |J|, S_ij the logits and delta =
+log(1 + distortion). In each row, S_ij - log A_ij spreads by at most delta over the support, so on
+I x J we have S = B + c 1^T + E with B = log A and the entries of E in [-delta/2, delta/2].
+Subtracting from each row its mean over J (H = 1 - 11^T/m) removes c: S H = B H + E H, and S H has
+rank at most d, like S. The sum of squares of a row of E H is convex in the entries of E, hence
+largest at a vertex of the cube: it is at most m (delta/2)^2, and (m - 1/m) (delta/2)^2 for odd m.
+By Eckart and Young, in the Frobenius norm:
 
     sum over s > d of sigma_s(B H)^2  <=  ||E H||_F^2  <=  |I| (m - [m odd]/m) delta^2 / 4.
 
-A d that breaks it is too small. (This contains the count of singular values above the spectral
-norm of E H that Weyl's inequality gives, and is sharper.)
+A d that violates this inequality is too small. (It implies, and is sharper than, the bound by
+Weyl's inequality: the number of singular values above the spectral norm of E H.)
 
-The witness is checked in integers: log A times 2^40, rounded (error at most 2^-40 an entry with
-that of the logarithm), centred exactly, its Gram matrix; a lower bound of each of its eigenvalues
-by Sylvester's law, from the signs of the leading minors of G - tau 1 (Bareiss' elimination).
+The witness is checked in integer arithmetic. log A is multiplied by 2^40 and rounded (with the
+error of the logarithm, at most 2^-40 per entry), centred exactly, and multiplied to the Gram matrix
+G. Lower bounds tau of the eigenvalues of G follow from Sylvester's law of inertia: from the signs
+of the leading minors of G - tau 1, which Bareiss' elimination computes.
 """
 
 from __future__ import annotations
@@ -27,30 +29,24 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from headfit._base.interruptible import interruptible
-from headfit._lower._problem import (
-    Candidate,
-    Ints,
-    OutOfTimeError,
-    Problem,
-    are_distinct,
-    check_time,
-    support_of,
-)
+from headfit._lower._deadline import OutOfTimeError, check_time
+from headfit._lower._problem import Candidate, Problem, are_distinct, support_of
+from headfit._lower._visibility import Ints
 from headfit._target.target import Target
 
-SLACK = 1e-7  # relative, for the singular values as computed
-BITS = 40
-LARGEST_BLOCK = 40  # its smaller side; the check is exact and takes the fourth power
+SLACK = 1e-7  # relative error allowed for the computed singular values
+BITS = 40  # logarithms are multiplied by 2**BITS and rounded
+LARGEST_BLOCK = 40  # bound on a block's smaller side; the exact check takes its fourth power
 
 
-def _allowed(rows: int, columns: int, distortion: float) -> float:
+def _error_bound(rows: int, columns: int, distortion: float) -> float:
     """Return the bound on the sum of squares of the centred errors."""
     odd = (columns % 2) / columns
     return rows * (columns - odd) * math.log1p(distortion) ** 2 / 4
 
 
-def _positive(matrix: list[list[int]]) -> int | None:
-    """Count the positive eigenvalues of a symmetric integer matrix; None where a minor is 0."""
+def _positive_eigenvalues(matrix: list[list[int]]) -> int | None:
+    """Count the positive eigenvalues of a symmetric integer matrix; None if a minor is 0."""
     a, before, count = [row[:] for row in matrix], 1, 0
     n = len(a)
     for k in range(n):
@@ -66,13 +62,14 @@ def _positive(matrix: list[list[int]]) -> int | None:
 
 @dataclass(frozen=True, repr=False)
 class Block:
-    """Rows that attend to all these columns with weights of too high a rank.
+    """Rows that attend to all of some columns, with weights whose logarithms have a high rank.
 
     Attributes
     ----------
     rows, columns : tuple of int
+        The rows I and the columns J.
     dim : int
-        The head size that it is meant to prove.
+        The head size that this witness is meant to prove necessary.
     """
 
     rows: tuple[int, ...]
@@ -83,7 +80,7 @@ class Block:
         return f"Block({len(self.rows)} rows x {len(self.columns)} columns, dim={self.dim})"
 
     def proves(self, target: Target, leak: float, distortion: float) -> int:
-        """Return `dim` if integer arithmetic confirms it, 0 if not."""
+        """Return `dim` if integer arithmetic confirms that it is necessary, else 0."""
         if not (are_distinct(self.rows, target.n) and are_distinct(self.columns, target.n)):
             return 0
         m, centred = len(self.columns), []
@@ -100,16 +97,17 @@ class Block:
         gram = [[sum(a * b for a, b in zip(u, v, strict=True)) for v in lines] for u in lines]
         unit = m * 2.0**BITS
         guess = np.linalg.eigvalsh(np.array([[g / unit**2 for g in row] for row in gram]))[::-1]
-        # The rounded entries are off by 2^-BITS at most, and centring does not add to that.
+        # Each rounded entry has an error of at most 2^-BITS, and centring does not increase the
+        # sum of squares of the errors.
         error = math.sqrt(len(self.rows) * m) * 2.0**-BITS
-        needed = (math.sqrt(_allowed(len(self.rows), m, distortion)) + error) ** 2 * (1 + 1e-12)
+        needed = (math.sqrt(_error_bound(len(self.rows), m, distortion)) + error) ** 2 * (1 + 1e-12)
         tail = 0.0
         for s in range(self.dim - 1, len(guess)):
             low = float(guess[s]) * (1 - SLACK / 4)
             if low <= needed * 1e-6:
                 break
             cut = math.floor(low * unit**2)
-            count = _positive(
+            count = _positive_eigenvalues(
                 [[g - cut * (i == j) for j, g in enumerate(r)] for i, r in enumerate(gram)]
             )
             if count is None or count <= s:
@@ -121,19 +119,22 @@ class Block:
 
 
 def block_dim(logs: NDArray[np.float64], distortion: float) -> int:
-    """Return the least head size that the inequality above leaves for log A on a block."""
+    """Return the least head size that satisfies the inequality above for log A on a block."""
     centred = logs - logs.mean(axis=1, keepdims=True)
     operations = 4.0 * logs.size * min(logs.shape)
     squares = interruptible(operations, np.linalg.svdvals, centred) ** 2
-    tails = np.append(np.cumsum(squares[::-1])[::-1], 0.0)  # from s on
-    needed = _allowed(logs.shape[0], logs.shape[1], distortion) * (1 + SLACK) + 1e-9 * tails[0]
+    tails = np.append(np.cumsum(squares[::-1])[::-1], 0.0)  # tails[s] is the sum from s on
+    needed = _error_bound(logs.shape[0], logs.shape[1], distortion) * (1 + SLACK) + 1e-9 * tails[0]
     return int(np.flatnonzero(tails <= needed)[0])
 
 
-def _search(
+def _grow_block(
     problem: Problem, by_column: sp.csc_array, seed: int, best: int
 ) -> tuple[int, Ints, Ints]:
-    """Grow a block from one row, each time by the row that keeps the most columns."""
+    """Search blocks that contain one row's columns, dropping as few columns as possible each time.
+
+    Returns the head size, rows and columns of the best block that beats `best`; size 0 for none.
+    """
     m, rng = problem.supports, problem.rng
     columns = m.indices[m.indptr[seed] : m.indptr[seed + 1]].astype(np.intp)
     if columns.size > LARGEST_BLOCK:
@@ -180,7 +181,7 @@ def weights(problem: Problem) -> Candidate:
             check_time(deadline)
             if overlap[seed] <= best[0] + 1:
                 continue
-            dim, rows, columns = _search(problem, by_column, seed, best[0])
+            dim, rows, columns = _grow_block(problem, by_column, seed, best[0])
             if dim > best[0]:
                 block = Block(tuple(rows.tolist()), tuple(columns.tolist()), dim)
                 if block.proves(target, problem.leak, problem.distortion) == dim:

@@ -126,7 +126,7 @@ class ShrinkResult:
             parts.append(f"truncated SVD of that size: mean {self.baseline.tv_mean[at[0]]:.3g}")
         if isinstance(self.fit, Fit) and self.sparsified is not None:
             parts.append(
-                f"certificate of the pattern of {self.sparsified.per_row} a row {self.fit.status}"
+                f"certificate of the pattern of {self.sparsified.per_row} per row {self.fit.status}"
             )
         if self.appended:
             count = len(self.appended)

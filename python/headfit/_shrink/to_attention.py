@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from headfit._attention.attention import Attention
+from headfit._shrink.original import Original
+from headfit._shrink.result import TvCurve
 from headfit._soft.compare import SoftComparison
 from headfit._soft.descent import EXACT
 from headfit._soft.fit_soft import SoftFit, fit_soft
@@ -17,35 +17,12 @@ from headfit._soft.fit_soft import SoftFit, fit_soft
 FAR = 10.0
 
 
-def powers_of_two(largest: int) -> list[int]:
-    """Return 1, 2, 4, ... and `largest`."""
-    return sorted({2**e for e in range(largest.bit_length())} | {largest})
-
-
 @dataclass(frozen=True)
-class Wanted:
-    """What is asked of a smaller head, checked.
+class Closeness:
+    """How close attention is to stay: bounds on total variation, infinite where there is none."""
 
-    `largest` is the size at which the truncated SVD is exact.
-    """
-
-    attention: Attention
     tv: float
     tv_worst: float
-    effort: str | int
-    deadline: float
-    storage: str
-    seed: int
-    threads: int
-
-    @property
-    def largest(self) -> int:
-        q, k = self.attention.stored
-        return int(min(q.shape[1], q.shape[0], k.shape[0]))
-
-    @property
-    def seconds_left(self) -> float:
-        return self.deadline - time.perf_counter()
 
     @property
     def enough(self) -> float:
@@ -53,61 +30,45 @@ class Wanted:
         asked = self.tv if math.isinf(self.tv_worst) else 0.0
         return max(EXACT, 2 * (asked / FAR) ** 2) if math.isfinite(asked) else EXACT
 
-    def is_close(self, comparison: SoftComparison) -> bool:
+    def holds(self, comparison: SoftComparison) -> bool:
+        """Whether a head is close enough."""
         return comparison.tv_mean <= self.tv and comparison.tv_worst <= self.tv_worst
-
-    def options(self) -> dict[str, Any]:
-        return {"dtype": self.storage, "rng": self.seed, "num_threads": self.threads}
 
 
 @dataclass
-class Sizes:
-    """Heads of every size that was looked at, close to one attention."""
+class CloseHeads:
+    """Heads that are close to one attention, the closest found of each size looked at."""
 
-    wanted: Wanted
+    original: Original
+    closeness: Closeness
+    effort: str | int
     found: dict[int, SoftFit] = field(default_factory=dict)
-    svd: dict[int, SoftFit] = field(default_factory=dict)
-
-    def start(self, dim: int) -> SoftFit:
-        """Return the truncated SVD of a size, stored and judged as every other head is."""
-        if dim not in self.svd:
-            self.svd[dim] = fit_soft(
-                self.wanted.attention,
-                dim,
-                callback=lambda *_: False,
-                **self.wanted.options(),
-            )
-        return self.svd[dim]
-
-    def start_all(self, dims: Iterable[int]) -> None:
-        """Look at the truncated SVD of many sizes."""
-        for dim in sorted(dims):
-            self.start(dim)
 
     def _descend(self, dim: int, effort: str | int, enough: float, init: Any = None) -> SoftFit:
-        left = self.wanted.seconds_left
+        left = self.original.seconds_left
         return fit_soft(
-            self.wanted.attention,
+            self.original.attention,
             dim,
             effort=effort,
             enough=enough,
             init=init,
             time_limit=None if math.isinf(left) else max(left, 1e-9),
-            **self.wanted.options(),
+            **self.original.options(),
         )
 
     def fit(self, dim: int, effort: str | int, enough: float = EXACT) -> SoftFit:
-        """Return the closest head of a size: from the SVD, and from a smaller head if better.
+        """Return the closest head of a size: descended from the SVD, and from a smaller head.
 
-        More columns must not do worse, and KL and total variation may disagree: the SVD itself
-        is kept where it is closer in what was asked.
+        The second descent is made where the smaller head is closer, since more columns must not
+        do worse. KL divergence and total variation may disagree, so the SVD itself is kept where
+        it is closer in what was asked.
         """
         if dim in self.found:
             return self.found[dim]
-        if dim >= self.wanted.largest:
-            self.found[dim] = self.start(dim)
+        if dim >= self.original.largest:
+            self.found[dim] = self.original.svd(dim)
             return self.found[dim]
-        heads = [self._descend(dim, effort, enough), self.start(dim)]
+        heads = [self._descend(dim, effort, enough), self.original.svd(dim)]
         smaller = max((d for d in self.found if d < dim), default=0)
         if smaller:
             before = self.found[smaller]
@@ -119,41 +80,43 @@ class Sizes:
 
     def _distance(self, head: SoftFit) -> tuple[bool, float]:
         c = head.comparison
-        return not self.wanted.is_close(c), c.tv_mean
+        return not self.closeness.holds(c), c.tv_mean
 
-    def answer(self, dim: int | None) -> dict[str, Any]:
-        """Return the head of a size, or the smallest that is close enough."""
+    def answer(self, dim: int | None) -> tuple[SoftFit, str, bool]:
+        """Return the head of a size, or the smallest that is close enough.
+
+        With it come why the search ended, and whether the head does what was asked.
+        """
         if dim is not None:
-            fit, stopped = self.fit(dim, self.wanted.effort), "one size"
-        else:
-            fit, stopped = self._smallest()
-        close = dim is not None or self.wanted.is_close(fit.comparison)
-        return {"fit": fit, "stopped": stopped, "reached": close, "comparison": fit.comparison}
+            return self.fit(dim, self.effort), "one size", True
+        fit, stopped = self._smallest()
+        return fit, stopped, self.closeness.holds(fit.comparison)
 
     def _smallest(self) -> tuple[SoftFit, str]:
-        """Gallop up from size 1, where a fit costs least, then bisect: the smallest size found."""
-        wanted, largest = self.wanted, self.wanted.largest
+        """Double from size 1, where a fit costs least, then bisect: the smallest size found."""
+        original, largest = self.original, self.original.largest
 
         def is_close(dim: int) -> bool:
-            return wanted.is_close(self.fit(dim, wanted.effort, wanted.enough).comparison)
+            fit = self.fit(dim, self.effort, self.closeness.enough)
+            return self.closeness.holds(fit.comparison)
 
         low, high = 0, 1
         while not is_close(high):
             if high == largest:
                 return self.found[high], "no size is close enough in this dtype"
-            if wanted.seconds_left <= 0:
-                return self.start(largest), "the time limit"
+            if original.seconds_left <= 0:
+                return original.svd(largest), "the time limit"
             low, high = high, min(2 * high, largest)
         while high - low > 1:
-            if wanted.seconds_left <= 0:
+            if original.seconds_left <= 0:
                 return self.found[high], "the time limit"
             middle = (low + high) // 2
             low, high = (low, middle) if is_close(middle) else (middle, high)
         return self.found[high], "bisected to neighbouring sizes"
 
-    def fill(self, dims: Iterable[int]) -> None:
-        """Look at further sizes, for the curves; quickly, as none of them is asked for."""
+    def curve(self, dims: Iterable[int]) -> TvCurve:
+        """Return the curve over all sizes looked at, and these, which are fitted quickly."""
         for dim in sorted(dims):
-            if self.wanted.seconds_left > 0:
-                self.fit(dim, "low", self.wanted.enough)
-        self.start_all({*dims, *self.found})
+            if self.original.seconds_left > 0:
+                self.fit(dim, "low", self.closeness.enough)
+        return TvCurve.of({d: head.comparison for d, head in self.found.items()})

@@ -12,10 +12,10 @@ from headfit import _core
 from headfit._attention.attention import Attention
 from headfit._attention.dense_target import (
     check_one_head,
-    core_logits,
     core_target_of,
     target_matrix,
 )
+from headfit._attention.logits import LogitOptions
 from headfit._base.arithmetic import standard_arithmetic
 from headfit._base.arrays import thread_count
 from headfit.errors import InputError
@@ -57,7 +57,7 @@ class SoftComparison:
 
 @standard_arithmetic()
 def compare(
-    target: Any, attention: Attention, *, mask: Any = None, num_threads: int | None = None
+    target: Any, attention: Any, *, mask: Any = None, num_threads: int | None = None
 ) -> SoftComparison:
     """Compare attention with a dense target, row by row, in float64.
 
@@ -65,12 +65,13 @@ def compare(
 
     Parameters
     ----------
-    target : Attention or array_like, shape (n, m)
+    target : Attention, Fit, SoftFit or array_like, shape (n, m)
         One head, or a matrix whose rows sum to 1.
-    attention : Attention
+    attention : Attention, Fit or SoftFit
         One head of n queries and m keys.
     mask : optional
-        The mask of a target that is a matrix, that of `attention` when None. Attention has its own.
+        The mask of a target that is a matrix; that of `attention` when None. An Attention has its
+        own.
     num_threads : int, optional
 
     Returns
@@ -98,17 +99,17 @@ def compare(
     array([0.5, 0. ])
     """
     threads = thread_count(num_threads)
+    attention, target = (getattr(x, "attention", x) for x in (attention, target))
     if not isinstance(attention, Attention):
-        raise InputError(f"attention must be an Attention; got {type(attention).__name__}")
+        raise InputError(f"attention must be an Attention or a fit; got {type(attention).__name__}")
     check_one_head(attention, "attention")
     if isinstance(target, Attention):
         check_one_head(target, "the target")
-        if not target.same_settings(None, mask):
-            raise InputError("mask must be None or the target's own: an Attention has its mask")
+        target.check_settings(LogitOptions(mask=mask))
     else:
         target = target_matrix(target)
         mask = attention.mask if mask is None else mask
-    kl, tv, asks = _core.compare_soft(core_target_of(target, mask), core_logits(attention), threads)
+    kl, tv, asks = _core.compare_soft(core_target_of(target, mask), attention.core, threads)
     asks |= tv > 0
     worst = int(np.argmax(tv))
     return SoftComparison(

@@ -12,26 +12,27 @@ from numpy.typing import NDArray
 from headfit import _core
 from headfit._attention.attention import Attention
 from headfit._attention.dense_target import check_one_head, core_target_of, target_matrix
+from headfit._attention.logits import LogitOptions
 from headfit._base.arrays import as_count, check_between, computed_in, effort_steps
 from headfit._base.masks import core_mask
 from headfit._base.memory import require_memory
 from headfit._fit.head import Head
 from headfit._soft.starts import given_start, log_svd, svd_head
-from headfit.errors import InputError
 
 __all__ = ["soft", "svd_head"]
 
-# Steps at most; the relative decrease of the loss over ten of them that ends the descent.
+# The most steps, and the relative decrease of the loss over ten steps below which the descent
+# ends.
 EFFORTS = {"low": 100, "medium": 500, "high": 5000}
 TOO_LITTLE = {"low": 1e-2, "medium": 1e-3, "high": 1e-5}
-# Mean KL of a row, in nats, below which float32 has little left to say.
+# The mean KL divergence of a row, in nats, below which rounding in float32 dominates.
 EXACT = 1e-6
 
 Callback = Callable[[int, float], Any]
 
 
 def check_effort(effort: str | int) -> tuple[int, float]:
-    """Return the most steps and the relative decrease over ten steps that is too little."""
+    """Return the most steps, and the relative decrease over ten steps that ends the descent."""
     steps = effort_steps(effort, EFFORTS)
     return steps, TOO_LITTLE[effort if isinstance(effort, str) else "high"]
 
@@ -58,13 +59,14 @@ def soft(
 ) -> Head:
     """Return the head whose attention M has the least sum of KL(A_i || M_i) from a dense target A.
 
-    Descent from the truncated SVD of the logits by limited-memory BFGS around a preconditioner:
-    the diagonal blocks of the Hessian, one for each query and each key, renewed every ten steps.
-    Each evaluation streams the logits of A and of M once, and n x m is never stored.
+    The descent starts from the truncated SVD of the logits. It is limited-memory BFGS around a
+    preconditioner, the diagonal blocks of the Hessian, one for each query and each key, which is
+    renewed every ten steps. Each evaluation streams the logits of A and of M once; no n x m
+    array is stored.
 
-    It ends when the mean KL of a row is at most `enough`, when ten steps lower the loss by less
-    than the effort's share, or when no step lowers it. The loss is not convex: what is
-    found is a local minimum, and the start decides which.
+    The descent ends when the mean KL divergence of a row is at most `enough`, when ten steps
+    lower the loss by less than the effort asks for, or when no step lowers it. The loss is not
+    convex: what is found is a local minimum, and the start decides which one.
 
     Parameters
     ----------
@@ -75,7 +77,7 @@ def soft(
         The mask of a target that is a matrix; an Attention has its own. A row with nothing
         allowed asks for nothing.
     seed : int
-        Of the randomised SVD of a matrix, and of the columns that `init` lacks.
+        Seed of the randomised SVD of a matrix, and of the noise in columns that `init` lacks.
     threads : int
     effort : "low", "medium", "high" or int
         At most 100, 500 or 5000 steps, with a decrease over ten steps of 1e-2, 1e-3 or 1e-5 to go
@@ -110,10 +112,10 @@ def soft(
     An evaluation takes O(n m (d + D)) time for a target of head size D, every tenth O(n m d^2).
     Memory is O((n + m)(d^2 + D)), times at most 16 for the sums of the keys.
 
-    Tried, and no better: the annealed momentum of the "learned" method from the same start,
-    a random start, starts from a larger fitted head, and renewing the curvature more often. A
-    damping a tenth or three times as large, or a longer memory, changes little. Without the
-    preconditioner the same divergence takes several times the evaluations, where it is
+    Four things were tried and are no better: the annealed momentum of `Learned` from the same
+    start, a random start, a start from a larger fitted head, and renewing the curvature more
+    often. Damping a tenth or three times as large, or a longer memory, changes little. Without
+    the preconditioner the same divergence takes several times the evaluations, where it is
     reached at all.
 
     Examples
@@ -134,9 +136,8 @@ def soft(
     steps, tolerance = check_effort(effort)
     if isinstance(target, Attention):
         check_one_head(target, "the target")
-        if not target.same_settings(None, mask):
-            raise InputError("mask must be None or the target's own: an Attention has its mask")
-        q, k = target.stored
+        target.check_settings(LogitOptions(mask=mask))
+        q, k = target.turned().stored
         mask, dtype, shape = target.mask, computed_in(q, k), (q.shape[0], k.shape[0])
     else:
         target = target_matrix(target)
@@ -160,11 +161,13 @@ def soft(
         allowed,
         first_q,
         first_k,
-        steps,
-        tolerance,
-        check_between(enough, "enough", 0, math.inf),
-        time_limit,
-        None if callback is None else lambda *state: callback(*state) is not False,
+        _core.SoftOptions(
+            max_steps=steps,
+            tolerance=tolerance,
+            enough=check_between(enough, "enough", 0, math.inf),
+            time_limit=time_limit,
+            progress=None if callback is None else lambda *state: callback(*state) is not False,
+        ),
         threads,
     )
     report["kl"] = _history(history)

@@ -8,13 +8,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from headfit._attention.attention import Attention, check_scale
-from headfit._attention.fitted_head import FittedHead
+from headfit._attention.attention import Attention
+from headfit._attention.fitted_head import FittedHead, placed
+from headfit._attention.logits import check_scale
 from headfit._attention.module import SelfAttention, check_module
 from headfit._base.arguments import check_callable
 from headfit._base.arithmetic import standard_arithmetic
 from headfit._base.arrays import as_count, check_between, seed_from, thread_count
-from headfit._base.dtypes import array_dtype, check_dtype
+from headfit._base.dtypes import check_dtype
 from headfit._soft.compare import SoftComparison, compare
 from headfit._soft.descent import EXACT, soft
 
@@ -93,9 +94,12 @@ def fit_soft(
     mask : optional
         Of a target that is a matrix; an Attention has its own.
     effort : "low", "medium", "high" or int
-        How long to descend: at most 100, 500 or 5000 steps, or as many as given.
+        How long to descend: at most 100, 500 or 5000 steps, or as many as given. The default is
+        "medium" where that of `Learned` is "low": a learned fit ends as soon as every row meets
+        the tolerances, whatever its effort, while this descent has no such end, and what more
+        steps gain is the result.
     enough : float
-        Mean KL divergence of a row, in nats, at which to stop.
+        The mean over rows of the KL divergence, in nats, at which to stop.
     init : (Q, K), optional
         A start of `dim` columns or fewer; logits are Q @ K.T. The truncated SVD of the target's
         logits when None.
@@ -155,26 +159,14 @@ def fit_soft(
         callback=callback,
     )
     used = module.scale if module is not None else check_scale(scale, size)
-    q, k = head.stored(used, dtype)
     if isinstance(target, Attention):
         mask = target.mask
-    X = None
-    if module is None:
-        module = SelfAttention.canonical(size, used, dtype=array_dtype(dtype))
-        attention = Attention(q, k, scale=used, mask=mask)
-    else:
-        X = module.input_for(q, k)
-        attention = module(X, mask=mask)
+    attention, fields = placed(
+        *head.stored(used, dtype), scale=used, dtype=dtype, mask=mask, module=module
+    )
     return SoftFit(
-        Q=attention.Q,
-        K=attention.K,
-        scale=used,
-        mask=mask,
-        module=module,
-        dim=size,
-        dtype=dtype,
+        **fields,
         comparison=compare(target, attention, mask=mask, num_threads=threads),
         seconds=time.perf_counter() - start,
         settings={"dim": size, "dtype": dtype, "enough": enough, **head.settings},
-        input_stored=X,
     )

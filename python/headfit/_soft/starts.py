@@ -12,6 +12,7 @@ from headfit._attention.attention import Attention
 from headfit._attention.dense_target import check_one_head
 from headfit._base.arrays import (
     FloatArray,
+    as_contiguous,
     as_count,
     as_float_array,
     blocks_of_rows,
@@ -22,7 +23,7 @@ from headfit._base.interruptible import interruptible
 from headfit._base.memory import require_memory
 from headfit.errors import InputError
 
-# A weight of zero is taken for this one where a start needs its logarithm.
+# A weight of zero is replaced by this one where a start needs its logarithm.
 FLOOR = 1e-6
 # Columns that a start lacks are filled with noise of this size, relative to the others.
 PADDING = 1e-2
@@ -35,8 +36,8 @@ def svd_head(
 
     Softmax ignores a constant added to a row, so the rows of the logits are centred first:
     scale Q (K - mean K)^T. The truncated SVD is that of a D x D matrix between orthonormal
-    bases of Q and K (Eckart and Young 1936), and the n x m logits are never formed. A mask
-    has no say.
+    bases of Q and K (Eckart and Young 1936), and the n x m logits are never formed. Masks are
+    not taken into account.
 
     Parameters
     ----------
@@ -60,9 +61,9 @@ def svd_head(
     Notes
     -----
     With Q = U R and K - mean K = V T (QR decompositions, R and T from blocks of rows) and
-    R T^T = W S Z^T, Q_d is Q T^T Z S^(-1/2) and K_d is (K - mean K) R^T W S^(-1/2), over the
-    largest singular values: U and V are never formed, and Q and K are read by blocks, in float64.
-    O((n + m) D^2) time; memory O(D^2) beside the result and a block.
+    R T^T = W S Z^T, Q_d is Q T^T Z S^(-1/2) and K_d is (K - mean K) R^T W S^(-1/2), restricted
+    to the largest singular values. U and V are never formed, and Q and K are read in blocks, in
+    float64. O((n + m) D^2) time; memory O(D^2) beside the result and one block.
 
     Examples
     --------
@@ -87,7 +88,7 @@ def svd_head(
     left, size, right = interruptible(
         10.0 * len(square) ** 3, np.linalg.svd, square, full_matrices=False
     )
-    # Smaller ones are rounding errors of this product.
+    # Smaller singular values are rounding errors of this product.
     noise = np.finfo(np.float64).eps * np.linalg.norm(q_factor) * np.linalg.norm(k_factor)
     rank = min(dim, int(np.count_nonzero(size > noise)))
     root, dtype = np.sqrt(size[:rank]), computed_in(q, k)
@@ -162,9 +163,7 @@ def given_start(
 ) -> tuple[FloatArray, FloatArray]:
     """Return (Q, K) with the columns they lack filled with noise: zero columns would never move."""
     try:
-        q, k = (
-            np.ascontiguousarray(as_float_array(x, "init", ndim=0), dtype=np.float64) for x in init
-        )
+        q, k = (as_contiguous(as_float_array(x, "init", ndim=0), dtype=np.float64) for x in init)
     except (TypeError, ValueError) as error:
         raise InputError(f"init must be a pair (Q, K) of matrices: {error}") from error
     for name, x, rows in (("Q", q, shape[0]), ("K", k, shape[1])):

@@ -1,4 +1,4 @@
-"""Columns with a coordinate of their own: what an exempt column, a sink, costs a head."""
+"""`append_columns`: a coordinate of their own for exempt columns, such as sinks."""
 
 from __future__ import annotations
 
@@ -11,9 +11,11 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from headfit._attention.attention import Attention, check_scale
+from headfit._attention.attention import Attention
 from headfit._attention.dense_target import check_one_head
-from headfit._base.arrays import FloatArray, as_array, check_between, computed_in, widened
+from headfit._attention.logits import check_scale
+from headfit._base.arrays import FloatArray, as_array, computed_in, widened
+from headfit._base.tolerances import Tolerances, as_tolerances
 from headfit._target.heavy import global_columns
 from headfit._target.target import Target, as_target
 from headfit.errors import InputError
@@ -22,14 +24,14 @@ __all__ = ["append_columns", "leak_without", "without_columns"]
 
 Rounding = Callable[[FloatArray], FloatArray]
 
-# By how much, in logit units, an appended column stays below what the leak allows.
+# How far, in logits, entries of appended columns off the support stay below what the leak allows.
 MARGIN = 1.0
-# Part of the leak's logarithm that is left to rounding.
+# The share of the leak's logarithm that is reserved for rounding errors.
 ROUNDING = 1e-3
 
 
 def as_columns(columns: Any, n: int, name: str = "columns") -> NDArray[np.int64]:
-    """Return column numbers, sorted, or raise an InputError that names the one that is none."""
+    """Return sorted column numbers, or raise an InputError that names one out of range."""
     array = np.atleast_1d(as_array(columns, name))
     if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
         raise InputError(
@@ -42,7 +44,7 @@ def as_columns(columns: Any, n: int, name: str = "columns") -> NDArray[np.int64]
 
 
 def exempt_from(columns: Any, target: Target) -> NDArray[np.int64]:
-    """Return the columns that `fit` was asked to exempt: None, "auto" or their numbers."""
+    """Return the columns that `fit` shall exempt, given as None, "auto" or their numbers."""
     if columns is None:
         return np.empty(0, dtype=np.int64)
     if not isinstance(columns, str):
@@ -55,9 +57,9 @@ def exempt_from(columns: Any, target: Target) -> NDArray[np.int64]:
 
 
 def without_columns(target: Target, columns: NDArray[np.int64]) -> Target:
-    """Return what a target asks of its other columns, rows renormalised.
+    """Return the target without some columns, with rows renormalised.
 
-    A row that holds nothing else becomes empty and asks for nothing, as masked rows do.
+    A row without other nonzeros becomes empty; nothing is required of it then.
     """
     csr = target.matrix
     kept = ~np.isin(csr.indices, columns)
@@ -88,10 +90,10 @@ def without_columns(target: Target, columns: NDArray[np.int64]) -> Target:
 
 
 def leak_without(target: Target, columns: NDArray[np.int64], leak: float) -> float:
-    """Return the leak to ask of the other columns, so that the whole has the leak given.
+    """Return the leak that the head for the other columns needs, for a given leak of the whole.
 
-    An exempt entry below all others of its row makes the least of the support smaller, by the
-    ratio of the two.
+    If an exempt entry is smaller than all others of its row, appending it lowers the least weight
+    of the support by the ratio of the two, which raises the leak by the same factor.
     """
     csr = target.matrix
     rows = np.repeat(np.arange(target.n), np.diff(csr.indptr))
@@ -106,8 +108,10 @@ def leak_without(target: Target, columns: NDArray[np.int64], leak: float) -> flo
 def _support_logits(
     q: FloatArray, k: FloatArray, rows: NDArray[Any], columns: NDArray[Any]
 ) -> NDArray[np.float64]:
+    """Return the products of queries and keys at some entries."""
     logits = np.zeros(rows.size)
-    for c in range(q.shape[1]):  # a column at a time: as much memory as the target has
+    # One coordinate at a time, so that the memory is that of the target, not d times as much.
+    for c in range(q.shape[1]):
         logits += q[rows, c] * k[columns, c]
     return logits
 
@@ -120,9 +124,10 @@ def appended(
     leak: float,
     max_logit: float = math.inf,
 ) -> tuple[FloatArray, FloatArray]:
-    """Return queries and keys whose plain products are the logits of the whole pattern.
+    """Return queries and keys with appended coordinates, whose products are the whole logits.
 
-    Exempt entries off the support are kept above -max_logit, as far as that goes.
+    See `append_columns`. Logits of exempt entries off the support are kept above -max_logit as
+    far as the leak allows.
     """
     n, csr = target.n, target.matrix
     rows = np.repeat(np.arange(n), np.diff(csr.indptr))
@@ -134,13 +139,15 @@ def appended(
     np.minimum.at(low, at, logits - other)
     np.maximum.at(high, at, logits - other)
     np.minimum.at(least, at, logits)
-    # Rows with nothing else: a query of zeros puts all other logits at 0, and these above.
+    # In rows without other nonzeros the query is zero in the old coordinates, so that all other
+    # logits are 0, and the logits of exempt entries are above that.
     alone = np.isinf(low)
     lightest = np.zeros(n)
     np.minimum.at(lightest, rows, weight)
     gap = math.log(1 / leak) + MARGIN
     low[alone] = high[alone] = gap - lightest[alone]
-    # In the middle of what the others' ratios allow, or higher where the leak needs it.
+    # Each logit is in the middle of the interval that the ratios of the other entries leave for
+    # it, or higher if the leak requires it.
     at, heavy = rows[exempt], weight[exempt]
     wanted = np.minimum(np.maximum((low + high)[at] / 2 + heavy, least[at]), high[at] + heavy)
     added = np.full((n, columns.size), np.nan)
@@ -156,7 +163,7 @@ def appended(
 
 
 def heavier_by(target: Target, columns: NDArray[np.int64]) -> float:
-    """Return the logarithm of how much heavier than the others of its row an exempt entry is."""
+    """Return the largest log-ratio of an exempt entry to the largest other entry of its row."""
     csr = target.matrix
     rows = np.repeat(np.arange(target.n), np.diff(csr.indptr))
     most = np.zeros((2, target.n))
@@ -166,9 +173,10 @@ def heavier_by(target: Target, columns: NDArray[np.int64]) -> float:
 
 
 def in_two_parts(q: FloatArray, columns: int, round_q: Rounding) -> FloatArray:
-    """Return queries whose last `columns` coordinates are rounded, with what is left beside them.
+    """Return queries whose last `columns` coordinates are split into a rounded part and the rest.
 
-    A logit that is large for its format is then as exact as a sum of two of its numbers.
+    The rest is appended as further coordinates. The logits of these columns are then sums of two
+    numbers of the format that they are rounded to, which is far more accurate than one.
     """
     rounded = round_q(q[:, -columns:])
     return np.hstack([q[:, :-columns], rounded, q[:, -columns:] - rounded])
@@ -179,59 +187,70 @@ def append_columns(
     head: Any,
     columns: Any,
     *,
-    leak: float = 0.05,
+    leak: float | None = None,
+    max_logit: float | None = None,
+    tolerances: Tolerances | None = None,
     scale: float | None = None,
 ) -> Attention:
-    """Give columns of a pattern a coordinate each, beside a head for all other columns.
+    """Extend a head by one coordinate for each of some columns, such as sinks.
 
-    A column that most rows attend to, a sink, fits no bound on columns. It costs a head one
-    dimension at most: with a head of size d for the other columns, whose logits are q_i.k_j,
-    and e columns to append, the head of size d + e with
+    A column that most rows attend to, a sink, exceeds every bound on the nonzeros of a column.
+    But it costs a head one dimension at most. Let a head of size d for the other columns have the
+    logits q_i.k_j, and let e columns be appended. The head of size d + e with
 
         q'_i = [q_i, l_i],   k'_j = [k_j, 0] elsewhere,   k'_j = [0, unit vector of j] for these
 
-    has the logits q_i.k_j elsewhere, as they were, and l_ij at the columns, any numbers at all.
+    has the same logits q_i.k_j in the other columns, and the logits l_ij, which can be chosen
+    freely, in the appended ones.
 
     Parameters
     ----------
     A : target
-        The whole pattern: a `Target`, or whatever makes one.
+        The whole pattern: a `Target`, or what `Target` accepts.
     head : Attention, Fit or SoftFit
-        For A without the columns, rows renormalised. What it does in them is of no account, nor
-        what it does in rows of A that hold nothing else.
+        A head for A without the columns, with rows renormalised. Its logits in these columns, and
+        in rows of A that are zero in all other columns, do not matter.
     columns : sequence of int
-    leak : float
-        Of the columns, in rows of A that do not hold them, and of rows that hold nothing else.
+    leak, max_logit : float, optional
+        See `Tolerances`, which has the defaults. The leak is that of the columns, in rows of A
+        that do not hold them, and of rows that hold nothing else. The logits of columns off the
+        support stay above -max_logit, as far as the leak allows.
+    tolerances : Tolerances, optional
+        The same as one object, in their place. Its distortion is not used: ratios on the
+        support stay as close as those of `head`.
     scale : float, optional
-        Of the new logits; 1 / sqrt(d + e) when None. Queries are rescaled to it.
+        The scale of the new head; 1 / sqrt(d + e) when None. Queries are rescaled accordingly.
 
     Returns
     -------
     Attention
-        Of size d + e, in the dtype of the head; `certify` judges it against all of A.
+        The head of size d + e, in the dtype of `head`; `certify` judges it against all of A.
 
     Raises
     ------
     InputError, TargetError
-        When shapes do not fit, or a column is none.
+        If shapes do not fit together, a column number is out of range, or `A` is not a target.
 
     Notes
     -----
-    Why the whole certifies. On the other support keys of row i, s_ij - log A_ij lies between
-    some a_i and b_i, and b_i - a_i is at most log(1 + distortion): renormalising moved all of them
-    alike. For an entry of A at the columns, l_ij - log A_ij is chosen between a_i and b_i too, so
-    the distortion stays within the same bound: in the middle, or as much higher as it takes for
-    l_ij not to be the least logit of the support. Where that cannot be, l_ij = b_i + log A_ij, and
-    the least of the others is at most b_i plus the log of the lightest of them: the leak
-    grows by the ratio of the two weights at most, and `shrink` asks that much less leak of
-    the head. The largest logit elsewhere off the support is what it was, and where A_ij = 0 at
-    the columns, l_ij lies log(1 / leak) + 1 below the least logit of the support. In rows
-    without other entries the query is zero beside l_i, and those logits are as far above 0.
+    Why the new head can meet the tolerances: for the other support keys of row i,
+    s_ij - log A_ij lies in an interval [a_i, b_i] of length at most log(1 + distortion), since
+    renormalisation shifts all of them equally. For a nonzero A_ij in an appended column,
+    l_ij - log A_ij is chosen in the same interval, so that the bound of the distortion still
+    holds: in the middle, or, if l_ij would be the least logit of the support there, as much
+    higher as is needed to avoid that. If this is not possible, l_ij = b_i + log A_ij. The least of
+    the other logits is at most b_i plus the logarithm of the least other weight, so the leak
+    grows at most by the ratio of the two weights, and `fit` and `shrink` ask the head for a leak
+    that is smaller by this factor. The largest logit off the support in the other columns is
+    unchanged. Where A_ij = 0 in an appended column, l_ij is log(1 / leak) + 1 below the least logit
+    of the support. In rows where A is zero in all other columns the query is zero in the old
+    coordinates, and the logits of the support are as far above 0.
 
-    Rounded to bfloat16 or float16, l_ij moves ratios by up to |l_ij| 2**-8 or 2**-11: `certify`
-    tells whether the distortion bears it.
+    Rounding to bfloat16 or float16 changes the ratios by up to |l_ij| 2**-8 or 2**-11, relatively;
+    `certify` tells whether the distortion is still met.
 
-    O(nonzeros d + n e) time and memory. ``fit(A, exempt_columns=...)`` does it all at once.
+    Takes O(nonzeros d + n e) time and O(nonzeros + n (d + e)) memory.
+    ``fit(A, exempt_columns=...)`` does all of this in one call.
 
     Examples
     --------
@@ -240,12 +259,12 @@ def append_columns(
     >>> A[0], A[1] = np.eye(40)[1], np.eye(40)[0]
     >>> rest = A.copy()
     >>> rest[:, 0], rest[1, 1] = 0, 1
-    >>> head = hf.fit(rest, 3, normalize=True)
+    >>> head = hf.fit(hf.Target(rest, normalize=True), 3)
     >>> whole = hf.append_columns(A, head, [0])
     >>> whole.dim, hf.certify(A, whole).holds
     (4, True)
     """
-    leak = check_between(leak, "leak", 0, 1)
+    asked = as_tolerances(tolerances, leak=leak, max_logit=max_logit)
     attention = getattr(head, "attention", head)
     if not isinstance(attention, Attention):
         raise InputError(f"head must be an Attention or a fit; got {type(head).__name__}")
@@ -261,7 +280,7 @@ def append_columns(
     dtype = computed_in(*stored)
     used = check_scale(scale, attention.dim + added.size)
     q, k = (widened(x).astype(np.float64, copy=False) for x in stored)
-    new_q, new_k = appended(target, q * attention.scale, k, added, leak)
+    new_q, new_k = appended(target, q * attention.scale, k, added, asked.leak, asked.logit_limit)
     return Attention(
         (new_q / used).astype(dtype), new_k.astype(dtype), scale=used, mask=attention.mask
     )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -12,13 +11,14 @@ from numpy.typing import NDArray
 
 from headfit import _core
 from headfit._attention.attention import Attention
-from headfit._attention.dense_target import core_logits
-from headfit._base.arguments import as_choice, as_finite, as_flag
+from headfit._attention.logits import LogitOptions
+from headfit._base.arguments import as_choice, as_flag
 from headfit._base.arithmetic import standard_arithmetic
-from headfit._base.arrays import as_stack, as_stored_array, check_between, computed_in, thread_count
+from headfit._base.arrays import as_stack, as_stored_array, computed_in, thread_count
 from headfit._base.dtypes import check_logits_dtype
-from headfit._base.masks import core_mask, masks_agree
+from headfit._base.masks import masks_agree
 from headfit._base.text import mask_text, number
+from headfit._base.tolerances import Tolerances, as_tolerances
 from headfit._target.target import Target, as_target
 from headfit.errors import CertificateError, InputError
 
@@ -49,13 +49,13 @@ class Certificate:
         but some lie closer to a tolerance than the rounding bound can tell.
     leak, distortion : float
         Proved upper bounds over all rows.
-    leak_tolerance, distortion_tolerance : float
+    tolerances : Tolerances
         What was asked for.
     tv_mean, tv_worst, stray_worst : float
         Total variation between M and A (mean and worst row), and the largest mass that a row
-        puts off its support. Computed, not enclosed; NaN when ``mass=False``.
+        puts off its support. Computed, not enclosed; NaN when ``certificate_mass=False``.
     row_leak, row_distortion, row_tv, row_stray : ndarray, shape (n,)
-        The same for each row; the last two None when ``mass=False``.
+        The same for each row; the last two None when ``certificate_mass=False``.
     row_status : ndarray of int8, shape (n,)
         0 holds, 1 fails, 2 undecided.
     worst_leak : tuple of int or None
@@ -76,8 +76,6 @@ class Certificate:
         weights and input; or the entries of a given matrix (then no logits are involved).
     n, nonzeros, dtype, scale, mask
         Of what was certified.
-    max_logit_tolerance : float
-        What was asked for; infinite when nothing was.
     accumulate : "exact" or "float32"
         Whether the statement is about exact products, or about all that an accumulation in
         float32 may give.
@@ -88,8 +86,7 @@ class Certificate:
     status: Status
     leak: float
     distortion: float
-    leak_tolerance: float
-    distortion_tolerance: float
+    tolerances: Tolerances
     tv_mean: float
     tv_worst: float
     stray_worst: float
@@ -111,13 +108,12 @@ class Certificate:
     dtype: str
     scale: float
     mask: Any
-    max_logit_tolerance: float = math.inf
     accumulate: str = "exact"
     logits_dtype: str | None = None
 
     @property
     def holds(self) -> bool:
-        """Whether both tolerances are proved for every row."""
+        """Whether all tolerances are proved for every row."""
         return self.status == "holds"
 
     @property
@@ -145,6 +141,8 @@ class Certificate:
                 value = mask_text(value)
             if isinstance(value, np.ndarray):
                 continue
+            if isinstance(value, Tolerances):
+                value = dataclasses.asdict(value)
             if isinstance(value, float) and not np.isfinite(value):
                 value = None if np.isnan(value) else str(value)
             plain[field.name] = value
@@ -165,9 +163,9 @@ class Certificate:
             else (" at row {}, columns {} / {}".format(*self.worst_distortion))
         )
         lines.append(
-            f"  leak <= {number(self.leak)} (tolerance {self.leak_tolerance:.6g}){at_leak}; "
+            f"  leak <= {number(self.leak)} (tolerance {self.tolerances.leak:.6g}){at_leak}; "
             f"distortion <= {number(self.distortion)} "
-            f"(tolerance {self.distortion_tolerance:.6g}){at_distortion}"
+            f"(tolerance {self.tolerances.distortion:.6g}){at_distortion}"
         )
         if self.row_tv is not None:
             lines.append(
@@ -247,20 +245,18 @@ def _assemble(found: dict[str, Any], mass: bool, **known: Any) -> Certificate:
     )
 
 
-def _as_attention(Q: Any, K: Any, scale: float | None, mask: Any) -> Attention:
-    attention = getattr(Q, "attention", Q)
-    if isinstance(attention, Attention):
-        if K is not None:
-            raise InputError("K must not be given beside an Attention")
-        if not attention.same_settings(scale, mask):
-            raise InputError(
-                "scale and mask must be those of the attention, or not given; got "
-                f"scale={scale!r}, mask={mask_text(mask)} for {attention!r}"
-            )
-        return attention
-    if Q is None or K is None:
+def _judged(Q: Any, K: Any, scale: float | None, mask: Any) -> Attention:
+    """Return the attention that is to be judged, if a certificate can speak about it."""
+    if Q is None and K is None:
         raise InputError("certify takes Q and K, an Attention, or matrix=")
-    return Attention(Q, K, scale=scale, mask=mask)
+    attention = Attention.of(Q, K, LogitOptions(scale, mask))
+    more = [name for name in attention.options.given() if name not in ("scale", "mask")]
+    if more:
+        raise InputError(
+            f"certify speaks about scale * q.k under a mask; this attention has {more[0]} too"
+            + ("; attention.turned() applies rotary positions" if more[0] == "position" else "")
+        )
+    return attention
 
 
 @standard_arithmetic()
@@ -272,13 +268,13 @@ def certify(
     matrix: Any = None,
     scale: float | None = None,
     mask: Any = None,
-    leak: float = 0.05,
-    distortion: float = 0.1,
+    leak: float | None = None,
+    distortion: float | None = None,
     max_logit: float | None = None,
+    tolerances: Tolerances | None = None,
     accumulate: str = "exact",
     logits_dtype: str | None = None,
-    mass: bool = True,
-    normalize: bool = False,
+    certificate_mass: bool = True,
     num_threads: int | None = None,
 ) -> Certificate:
     """Judge attention against a sparse target: every one of the n**2 entries.
@@ -297,10 +293,11 @@ def certify(
     mask : optional
         As in `attention_matrix`; the target's own mask when None. Where both have one they
         must allow the same positions.
-    leak, distortion : float
-        The tolerances; see `Certificate`. 0 < leak < 1, distortion >= 0.
-    max_logit : float, optional
-        One more tolerance: no unmasked |logit| is larger.
+    leak, distortion, max_logit : float, optional
+        What is asked: see `Tolerances`, which has the defaults. `max_logit` is for logits, not
+        for `matrix`.
+    tolerances : Tolerances, optional
+        The same three as one object, in their place.
     accumulate : "exact" or "float32"
         Whether the statement is about the exact products of the stored Q and K, or holds for
         all that kernels working in float32 may make of them; see the notes for which these are.
@@ -308,11 +305,9 @@ def certify(
         The statement is about logits rounded once more, to the nearest number of this dtype,
         before the softmax. A row with a logit beyond the largest number of the dtype has no
         softmax, and fails. Fused kernels keep the logits in registers: None.
-    mass : bool, default True
+    certificate_mass : bool, default True
         Also compute total variation and stray mass; False compares only, without
         exponentials.
-    normalize : bool, default False
-        Scale the target's rows to sum to 1.
     num_threads : int, optional
 
     Returns
@@ -369,54 +364,48 @@ def certify(
       total variation mean 0.0353, worst 0.0353; stray mass worst 0.0353
       about the exact logits of the stored Q, K (float64): |logit| up to 4, ...
     """
-    leak = check_between(leak, "leak", 0, 1)
-    distortion = as_finite(distortion, "distortion", 0)
-    known = {"leak_tolerance": leak, "distortion_tolerance": distortion}
+    asked = as_tolerances(tolerances, leak=leak, distortion=distortion, max_logit=max_logit)
     as_choice(accumulate, "accumulate", ("exact", "float32"))
-    mass, normalize = as_flag(mass, "mass"), as_flag(normalize, "normalize")
+    mass = as_flag(certificate_mass, "certificate_mass")
     logits_dtype = check_logits_dtype(logits_dtype)
-    limit = math.inf if max_logit is None else check_between(max_logit, "max_logit", 0, math.inf)
     threads = thread_count(num_threads)
     if matrix is not None:
-        if max_logit is not None or logits_dtype is not None or accumulate != "exact":
+        if asked.max_logit is not None or logits_dtype is not None or accumulate != "exact":
             raise InputError("max_logit, accumulate and logits_dtype are of logits, not of matrix")
         if Q is not None or K is not None or scale is not None:
             raise InputError("matrix must be given alone, without Q, K or scale")
         if mask is not None:
             _check_masks(A, mask, "matrix")
-        target = as_target(A, mask=mask, normalize=normalize, num_threads=threads)
+        target = as_target(A, mask=mask, num_threads=threads)
         M = as_stored_array(matrix, "matrix")
         _check_rows(target, M, "matrix")
-        found = _core.certify_matrix(
-            *target.parts, as_stack(M), _mask_of(target), leak, float(distortion), threads
-        )
+        found = _core.certify_matrix(target.core, as_stack(M), asked.core, threads)
         found.update(dict.fromkeys(("q_norm", "k_norm", "max_logit", "rounding_bound"), np.nan))
         return _assemble(
             found, True, basis="matrix", n=target.n, nonzeros=target.nonzeros, scale=np.nan,
-            dtype=str(computed_in(M)), mask=target.mask, **known,
+            dtype=str(computed_in(M)), mask=target.mask, tolerances=asked,
         )  # fmt: skip
     is_head = isinstance(getattr(Q, "attention", Q), Attention)
     if mask is None and isinstance(A, Target) and not is_head:
         mask = A.mask
-    attention = _as_attention(Q, K, scale, mask)
+    attention = _judged(Q, K, scale, mask)
     _check_masks(A, attention.mask, "attention")
-    target = as_target(A, mask=attention.mask, normalize=normalize, num_threads=threads)
+    target = as_target(A, mask=attention.mask, num_threads=threads)
     q, k = attention.stored
     _check_rows(target, q, "Q")
     _check_rows(target, k, "K")
-    none = np.empty(0)
-    q_error, k_error = attention.errors or (none, none)
+    q_error, k_error = attention.errors or (None, None)
     found = _core.certify_logits(
-        *target.parts,
-        core_logits(attention),
-        q_error,
-        k_error,
-        accumulate == "float32",
-        logits_dtype or "",
-        leak,
-        float(distortion),
-        limit,
-        mass,
+        target.core,
+        attention.core,
+        asked.core,
+        _core.CertifyOptions(
+            q_error=q_error,
+            k_error=k_error,
+            float32_accumulation=accumulate == "float32",
+            logit_format=logits_dtype,
+            mass=mass,
+        ),
         threads,
     )
     return _assemble(
@@ -428,10 +417,9 @@ def certify(
         dtype=str(computed_in(q, k)),
         scale=attention.scale,
         mask=attention.mask,
-        max_logit_tolerance=limit,
+        tolerances=asked,
         accumulate=accumulate,
         logits_dtype=logits_dtype,
-        **known,
     )
 
 
@@ -444,10 +432,6 @@ def _check_masks(A: Any, mask: Any, name: str) -> None:
             f"the target and the {name} must have the same mask; the target's is "
             f"{mask_text(A.mask)}, the {name}'s {mask_text(mask)}"
         )
-
-
-def _mask_of(target: Target) -> _core.Mask:
-    return core_mask(target.mask, (), (target.n, target.n))
 
 
 def _check_rows(target: Target, array: NDArray[Any], name: str) -> None:

@@ -1,4 +1,4 @@
-"""Columns and rows that hold far more of a pattern than the others: hubs and global tokens."""
+"""Columns and rows with far more nonzeros than the others, such as sinks and global tokens."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from numpy.typing import NDArray
 
 from headfit._target.target import Target
 
-# A column or row is heavy if it holds more than this many times what they do on average, and more
-# than that many nonzeros.
+# A column or row is heavy if it has more than TIMES_THE_MEAN times the mean number of nonzeros,
+# and more than MANY.
 TIMES_THE_MEAN = 8
 MANY = 32
-# A column is global if more than half of the rows attend to it, and more than this many times
-# what attend to a column on average: a dense pattern has none. Measured for random 4-regular
-# patterns of 512 tokens with four hubs: a coordinate each pays from half of the rows on, and a
-# fit without is quicker where a quarter of them attend to a hub.
+# A column is global if more than half of the rows attend to it, and more than GLOBAL_TIMES times
+# the mean over the columns, so that a dense pattern has no global column. Measured for random
+# 4-regular patterns of 512 tokens with four hubs: giving a hub a coordinate of its own pays if at
+# least half of the rows attend to it; if a quarter of them do, a fit without is faster.
 GLOBAL_TIMES = 4
 
 
@@ -28,7 +28,7 @@ def _row_sizes(target: Target) -> NDArray[np.int64]:
 
 
 def global_columns(target: Target) -> NDArray[np.int64]:
-    """Return the columns that `fit` exempts when asked for "auto"."""
+    """Return the columns that ``fit(A, exempt_columns="auto")`` exempts."""
     loads = column_loads(target)
     rows = np.count_nonzero(_row_sizes(target))
     is_global = (2 * loads > rows) & (loads > GLOBAL_TIMES * loads.mean())
@@ -36,12 +36,13 @@ def global_columns(target: Target) -> NDArray[np.int64]:
 
 
 def _heavy(counts: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the indices of the rows or columns with so many nonzeros that they are heavy."""
     mean = counts.sum() / max(1, np.count_nonzero(counts))
     return np.flatnonzero((counts > TIMES_THE_MEAN * mean) & (counts > MANY)).astype(np.int64)
 
 
 def _described(kind: str, heavy: NDArray[np.int64], counts: NDArray[np.int64]) -> str:
-    """Say which they are: "column 0 (512 nonzeros, 5 on average) is far heavier than the rest"."""
+    """Name heavy rows or columns in words: "column 0 (512 nonzeros, ...) is far heavier ..."."""
     names = ", ".join(str(at) for at in heavy[:3])
     more = f" and {heavy.size - 3} more" if heavy.size > 3 else ""
     least, most = int(counts[heavy].min()), int(counts[heavy].max())
@@ -53,9 +54,10 @@ def _described(kind: str, heavy: NDArray[np.int64], counts: NDArray[np.int64]) -
 
 
 def heavy_notes(target: Target, exempt: NDArray[np.int64] | None = None) -> tuple[str, ...]:
-    """Name the columns and rows that are far heavier than the rest, and say what to do about them.
+    """Return notes that name the heavy columns and rows and suggest what to do about them.
 
-    They are known before a fit starts. `exempt` columns have a coordinate of their own already.
+    They are computed before a fit starts. Columns in `exempt` have a coordinate of their own
+    already and are left out.
     """
     notes = []
     loads, sizes = column_loads(target), _row_sizes(target)

@@ -1,4 +1,4 @@
-"""Targets: sparse attention patterns, checked."""
+"""`Target`: a checked sparse attention pattern."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from headfit import _core
 from headfit._base.arguments import as_finite, as_flag
 from headfit._base.arithmetic import standard_arithmetic
-from headfit._base.arrays import BFLOAT16, as_array, is_sparse, thread_count
+from headfit._base.arrays import BFLOAT16, as_array, as_contiguous, is_sparse, thread_count
 from headfit._base.dense_rows import csr_of_dense
 from headfit._base.masks import core_mask, frozen_mask
 from headfit._base.memory import require_memory
@@ -25,7 +25,7 @@ from headfit.errors import TargetError
 __all__ = ["SUM_TOLERANCE", "Target", "load_matrix"]
 
 SUM_TOLERANCE = 1e-6
-"""How far the sum of a target's row may be from 1."""
+"""How far the sum of each row of a target may differ from 1."""
 
 
 def load_matrix(path: str | os.PathLike[str]) -> sp.csr_array:
@@ -34,7 +34,7 @@ def load_matrix(path: str | os.PathLike[str]) -> sp.csr_array:
     Parameters
     ----------
     path : str or path
-        ``.npz``, or ``.mtx`` (also ``.mtx.gz``).
+        A file whose name ends in ``.npz``, or in ``.mtx`` (also ``.mtx.gz`` and ``.mtx.bz2``).
 
     Returns
     -------
@@ -43,12 +43,13 @@ def load_matrix(path: str | os.PathLike[str]) -> sp.csr_array:
     Raises
     ------
     MissingFileError
-        When there is no such file; a FileNotFoundError too.
+        If there is no such file. This error is a FileNotFoundError as well.
     FileError
-        When it cannot be opened, or is a folder, a pipe or a device; an OSError too.
+        If the file cannot be opened, or is a folder, a pipe or a device. This error is an
+        OSError as well.
     InputError
-        When it is neither kind of file, has an index out of range, or claims a shape or a
-        number of entries that it has no room for.
+        If the file is neither kind of file, has an index out of range, or claims a shape or a
+        number of entries that is too large for its size.
 
     Examples
     --------
@@ -63,6 +64,7 @@ def load_matrix(path: str | os.PathLike[str]) -> sp.csr_array:
 
 
 def _as_csr(A: Any) -> sp.csr_array:
+    """Return a sparse or dense matrix, or a file's, as a canonical square csr_array."""
     if isinstance(A, (str, os.PathLike)):
         matrix: Any = read_matrix(A, "A")
     else:
@@ -82,7 +84,7 @@ def _as_csr(A: Any) -> sp.csr_array:
 
 
 def _frozen(csr: sp.csr_array, A: Any) -> sp.csr_array:
-    """Return a matrix that shares no memory with the sparse `A` and cannot be written to."""
+    """Return `csr` read-only, after copying the arrays that it shares with the sparse `A`."""
     given = [getattr(A, part, None) for part in ("data", "indices", "indptr")]
     theirs = [x for x in given if isinstance(x, np.ndarray)] if is_sparse(A) else []
     for part in ("data", "indices", "indptr"):
@@ -96,41 +98,50 @@ def _frozen(csr: sp.csr_array, A: Any) -> sp.csr_array:
 
 @dataclass(frozen=True, init=False, repr=False, eq=False)
 class Target:
-    """A row-stochastic sparse matrix that attention should reproduce, validated.
+    """A checked row-stochastic sparse matrix that attention should reproduce.
 
     Parameters
     ----------
     A : sparse or dense array, path, or Target
-        Square, nonnegative, rows summing to 1 within `sum_tolerance`. A path names a
-        `scipy.sparse.save_npz` or Matrix Market file. Duplicate entries are added, as SciPy
-        does; unsorted columns are sorted and explicit zeros dropped, on a copy.
+        A square nonnegative matrix, shape (n, n), with rows that sum to 1 within
+        `sum_tolerance`. A path names a `scipy.sparse.save_npz` or Matrix Market file. Duplicate
+        entries are added, as in SciPy; unsorted columns are sorted and explicit zeros dropped.
     mask : optional
-        As in `attention_matrix`. Nonzeros must lie where it allows, and a row may be empty
-        only where it leaves nothing.
+        As in `attention_matrix`. All nonzeros must be allowed by the mask, and a row may be
+        empty only if the mask allows it no column.
     normalize : bool, default False
-        Scale every row to sum to 1.
+        Whether to scale every row to sum to 1.
     sum_tolerance : float, default 1e-6
+        How far the sum of each row may differ from 1.
     num_threads : int, optional
-        Threads that check it; by default as many as there are cores. A small one takes one.
+        The number of threads that check the matrix; None uses every core. Small matrices are
+        checked by one thread.
 
     Attributes
     ----------
     matrix : csr_array, shape (n, n)
-        float64, canonical; a copy, and read-only, so that what was checked stays so.
+        The matrix in float64 and canonical format; a read-only copy, so that it stays valid.
     n, nonzeros : int
+        The number of tokens, and of nonzeros.
     per_row, per_column : int
-        The most nonzeros in a row and in a column: the k of the theory is the larger.
+        The most nonzeros in a row and in a column; the k of the theory is the larger of them.
     mean_per_row : float
-        The mean number of nonzeros of rows that have any.
+        The mean number of nonzeros of the rows that have any.
     gamma : float
-        The largest ratio of two weights of one row.
+        The largest ratio of two weights in the same row.
     mask : object
-        As given; arrays are copied, and read-only.
+        The mask, as given; arrays are read-only copies.
 
     Raises
     ------
     TargetError
-        With the first offending row.
+        If the matrix is not a valid pattern; the message names the first row that is not.
+    InputError
+        For a mask or another argument that is not as described.
+
+    Notes
+    -----
+    Takes O(n + nonzeros) time and memory, and O(n**2) time for a dense matrix or mask.
 
     Examples
     --------
@@ -161,21 +172,24 @@ class Target:
         sum_tolerance: float = SUM_TOLERANCE,
         num_threads: int | None = None,
     ) -> None:
-        # What is checked here is kept: nobody can change it afterwards.
+        # The matrix and the mask are copied, so that nobody can change them after the check.
         mask = frozen_mask(mask)
         csr = _frozen(_as_csr(A.matrix if isinstance(A, Target) else A), A)
-        self._settle(csr, mask, normalize, sum_tolerance, num_threads)
+        self._check_and_set(csr, mask, normalize, sum_tolerance, num_threads)
         _frozen(self.matrix, None)
 
     @classmethod
-    def _borrowing(cls, A: Any, mask: Any, normalize: bool, num_threads: int | None) -> Target:
-        """Return a target whose arrays may be those of `A`: for a call that ends before `A` can."""
+    def _borrowing(cls, A: Any, mask: Any, num_threads: int | None) -> Target:
+        """Return a target that may share arrays with `A`, which saves a copy.
+
+        Only for use within a call, during which the caller does not change `A`.
+        """
         target: Target = object.__new__(cls)
         csr = _as_csr(A.matrix if isinstance(A, Target) else A)
-        target._settle(csr, mask, normalize, SUM_TOLERANCE, num_threads)
+        target._check_and_set(csr, mask, False, SUM_TOLERANCE, num_threads)
         return target
 
-    def _settle(
+    def _check_and_set(
         self,
         csr: sp.csr_array,
         mask: Any,
@@ -187,14 +201,14 @@ class Target:
         normalize = as_flag(normalize, "normalize")
         sum_tolerance = as_finite(sum_tolerance, "sum_tolerance", 0)
         checked = core_mask(mask, (), (csr.shape[0], csr.shape[0]))
+        core = _core.Target(*_csr_arrays(csr), checked)
         if normalize:
-            _core.validate_target(*self._parts(csr), checked, np.inf, threads)
+            _core.validate_target(core, np.inf, threads)
             sums = np.asarray(csr.sum(axis=1)).ravel()
             scale = np.repeat(np.where(sums > 0, sums, 1.0), np.diff(csr.indptr))
             csr = sp.csr_array((csr.data / scale, csr.indices, csr.indptr), shape=csr.shape)
-        per_row, per_column, gamma = _core.validate_target(
-            *self._parts(csr), checked, sum_tolerance, threads
-        )
+            core = _core.Target(*_csr_arrays(csr), checked)
+        per_row, per_column, gamma = _core.validate_target(core, sum_tolerance, threads)
         for name, value in {
             "matrix": csr,
             "n": int(csr.shape[0]),
@@ -203,31 +217,45 @@ class Target:
             "per_column": int(per_column),
             "gamma": float(gamma),
             "mask": mask,
+            "_core": core,
         }.items():
             object.__setattr__(self, name, value)
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what is pickled or copied: not the core's form, which is made again."""
+        return {name: value for name, value in self.__dict__.items() if name != "_core"}
+
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Take up what was pickled or copied, read-only again."""
+        """Restore a pickled or copied target, and make its arrays read-only again."""
         self.__dict__.update(state)
         self.__dict__["mask"] = frozen_mask(self.mask)
         _frozen(self.matrix, None)
 
-    @staticmethod
-    def _parts(csr: sp.csr_array) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
-        return (
-            np.ascontiguousarray(csr.indptr, dtype=np.int64),
-            np.ascontiguousarray(csr.indices, dtype=np.int32),
-            np.ascontiguousarray(csr.data, dtype=np.float64),
-        )
+    @property
+    def csr_arrays(self) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
+        """Row offsets (int64), columns (int32) and weights (float64), as the core takes them."""
+        return _csr_arrays(self.matrix)
 
     @property
-    def parts(self) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
-        """Row offsets (int64), columns (int32) and weights (float64), as the core takes them."""
-        return self._parts(self.matrix)
+    def core(self) -> _core.Target:
+        """The target as the core takes it, made once and kept."""
+        csr, kept = self.matrix, self.__dict__.get("_core")
+        # Somebody may force other numbers into the matrix. The core shares its columns and weights,
+        # but has row offsets of its own where the matrix stores them in 32 bits.
+        if (
+            kept is None
+            or kept.weights is not csr.data
+            or kept.columns is not csr.indices
+            or not np.array_equal(kept.offsets, csr.indptr)
+        ):
+            mask = core_mask(self.mask, (), (self.n, self.n)) if kept is None else kept.mask
+            kept = _core.Target(*self.csr_arrays, mask)
+            object.__setattr__(self, "_core", kept)
+        return kept
 
     @property
     def mean_per_row(self) -> float:
-        """The mean number of nonzeros of rows that have any."""
+        """The mean number of nonzeros of the rows that have any."""
         filled = np.count_nonzero(np.diff(self.matrix.indptr))
         return float(self.nonzeros / max(1, int(filled)))
 
@@ -239,14 +267,19 @@ class Target:
         )
 
 
-def as_target(
-    A: Any, *, mask: Any = None, normalize: bool = False, num_threads: int | None = None
-) -> Target:
-    """Return `A` as a Target with this mask; one that fits already is not checked again."""
-    normalize = as_flag(normalize, "normalize")
-    if isinstance(A, Target) and not normalize and (mask is None or mask is A.mask):
+def _csr_arrays(csr: sp.csr_array) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
+    return (
+        as_contiguous(csr.indptr, dtype=np.int64),
+        as_contiguous(csr.indices, dtype=np.int32),
+        as_contiguous(csr.data, dtype=np.float64),
+    )
+
+
+def as_target(A: Any, *, mask: Any = None, num_threads: int | None = None) -> Target:
+    """Return `A` as a Target with this mask; a Target that has it already is not checked again."""
+    if isinstance(A, Target) and (mask is None or mask is A.mask):
         return A
     if isinstance(A, Target) and mask is None:
         mask = A.mask
     with standard_arithmetic():
-        return Target._borrowing(A, mask, normalize, num_threads)
+        return Target._borrowing(A, mask, num_threads)

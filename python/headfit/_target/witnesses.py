@@ -1,4 +1,4 @@
-"""Witnesses: why a row cannot be had with given keys, checkable in rational arithmetic."""
+"""Witnesses that a row has no query for given keys, which rational arithmetic can check."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ __all__ = ["FaceWitness", "FarkasWitness", "Multiplier"]
 
 Kind = Literal["ratio upper", "ratio lower", "margin", "outside", "ratio equal"]
 
-# The sign of q.k in each kind of constraint, written as  offset - sign * q.k >= rhs
-# with its own sign of the offset c (ratios) or b (margin, outside).
+# The sign of q.k in each kind of constraint: each is  sign * (offset - q.k) >= rhs, where the
+# offset is c for ratios and b for margins and columns outside the support.
 SIGNS: dict[str, int] = {
     "ratio upper": 1,
     "ratio lower": -1,
@@ -32,7 +32,7 @@ SIGNS: dict[str, int] = {
 
 @dataclass(frozen=True)
 class Multiplier:
-    """One term of a Farkas witness: a constraint, named by kind and column, and its multiplier."""
+    """One term of a Farkas witness: a constraint, given by kind and column, and its multiplier."""
 
     kind: Kind
     column: int
@@ -40,10 +40,10 @@ class Multiplier:
 
 
 def _norm_proved(gap: Fraction, square: Fraction) -> float:
-    """Return a double at most gap / sqrt(square); inf when the square is 0."""
+    """Return a float that is at most gap / sqrt(square); inf if the square is 0."""
     if square == 0:
         return math.inf
-    # (gap / sqrt(square))**2 as a fraction, its root from below in 64 more bits than a double.
+    # Take the integer square root, which rounds down, of the squared quotient scaled to 128 bits.
     ratio = gap * gap / square
     shift = max(0, 128 - ratio.numerator.bit_length() + ratio.denominator.bit_length())
     shift += shift % 2
@@ -55,7 +55,7 @@ def _norm_proved(gap: Fraction, square: Fraction) -> float:
 
 
 class _Row:
-    """The row that a witness speaks of: its support, its weights, and the keys it may see."""
+    """The row that a witness is about: its weights, and the keys that it may attend to."""
 
     def __init__(self, A: Any, K: Any, row: int, mask: Any) -> None:
         target = as_target(A, mask=mask)
@@ -73,7 +73,7 @@ class _Row:
         self._keys = keys
 
     def key(self, column: int) -> list[Fraction]:
-        """Return a key exactly; a column that does not exist for this row proves nothing."""
+        """Return a key as exact fractions; raise an error if the row may not attend to it."""
         if not 0 <= column < self._keys.shape[0] or not self.allowed[column]:
             raise HeadfitError(f"column {column} does not exist for this row")
         return [Fraction(float(x)) for x in widened(self._keys[column])]
@@ -89,35 +89,40 @@ KINDS = {
     False: ("ratio upper", "ratio lower", "margin", "outside"),
     True: ("ratio equal", "outside"),
 }
-"""The constraints of either form; False: tolerance, True: equality."""
+"""The kinds of constraints, by whether log-ratios had to be met exactly (`equality`)."""
 
 
 @dataclass(frozen=True, repr=False)
 class FarkasWitness:
-    """Multipliers that prove how long a row's query must be for the requested tolerances.
+    """Multipliers that prove a lower bound on the norm of a row's query for given tolerances.
 
-    The constraints on a query q with free offsets c and b, for support S, log-weights a,
-    delta = log(1 + distortion) and L = log(1 / leak):
+    The bound can be infinite: then no query exists. These are the constraints on a query q and
+    free offsets c and b, for the support S, log-weights a, delta = log(1 + distortion) and
+    L = log(1 / leak):
 
     - "ratio upper": c - q.k_j >= -(a_j + delta / 2), j in S
     - "ratio lower": q.k_j - c >= a_j - delta / 2, j in S
     - "margin": q.k_j - b >= L, j in S
-    - "outside": b - q.k_j >= 0, j not in S; with equalities c - q.k_j >= L + delta - min a
-    - "ratio equal": c - q.k_j = -a_j, j in S; its multiplier may be negative
+    - "outside": b - q.k_j >= 0, j not in S; if `equality`, c - q.k_j >= L + delta - min a
+    - "ratio equal" (only if `equality`): c - q.k_j = -a_j, j in S; its multiplier may be
+      negative
 
-    Multiplied and added, the offsets cancel exactly and what is left is
-    ``q . r >= gap > 0``: so ``||q|| >= gap / ||r||``, and r = 0 excludes every q.
+    Add up these constraints, each times its multiplier. The multipliers are such that the
+    offsets cancel exactly, which leaves ``q . r >= gap > 0``. Hence ``||q|| >= gap / ||r||``, and
+    r = 0 excludes every q.
 
     Attributes
     ----------
     row : int
+        The row of the target.
     terms : tuple of Multiplier
+        The constraints that are used, with their multipliers.
     residual, gap : float
-        ||r|| and the gap, as computed.
+        ||r|| and the gap, in floating-point arithmetic.
     norm_bound : float
-        The norm of q that is proved necessary; inf when the residual is exactly 0.
+        The norm of q that is proved necessary; inf if the residual is exactly 0.
     leak, distortion : float
-        The tolerances it speaks of.
+        The tolerances that the witness is about.
     equality : bool
         Whether log-ratios had to be met exactly.
     """
@@ -141,31 +146,39 @@ class FarkasWitness:
         )
 
     def verify(self, A: Any, K: Any, *, mask: Any = None) -> float:
-        """Confirm the witness in rational arithmetic; return the norm it proves necessary.
+        """Check the witness in rational arithmetic and return the norm that it proves necessary.
 
         Parameters
         ----------
         A : target
+            The target of the fit.
         K : array_like, shape (n, d)
-            The keys that the row was tried with, with plain products as logits.
+            The keys of the fit. Logits are the plain products q.k, without a scale.
         mask : optional
-            As in `attention_matrix`; the target's when None.
+            As in `attention_matrix`; the target's own when None.
 
         Returns
         -------
         float
-            A lower bound of ||q||; inf when no query exists at any norm.
+            A lower bound of ||q||; inf if no query of any norm exists.
 
         Raises
         ------
         HeadfitError
-            When the multipliers prove nothing.
+            If the multipliers prove nothing for this target and these keys.
+        InputError
+            If `A` or `K` is not as described.
+
+        Notes
+        -----
+        Takes O(terms d) operations with fractions.
         """
         row = _Row(A, K, self.row, mask)
         if not (0 < self.leak < 1 and 0 <= self.distortion < math.inf) or not row.weights:
             raise HeadfitError(f"{self!r} speaks of no tolerances")
         logs = {j: Fraction(math.log(w)) for j, w in row.weights.items()}
-        # Logarithms are right to a few units in the last place: the gap is lowered by that.
+        # Computed logarithms have errors of a few units in the last place; the gap is lowered by
+        # a bound of their effect.
         largest = max(1.0, -math.log(self.leak), *(abs(float(x)) for x in logs.values()))
         slack = Fraction(4 * float(np.finfo(np.float64).eps) * largest)
         half = Fraction(math.log1p(self.distortion)) / 2
@@ -206,26 +219,28 @@ class FarkasWitness:
 
 @dataclass(frozen=True, repr=False)
 class FaceWitness:
-    """A proof that a support is no face of the keys: some sharper tolerance is impossible.
+    """A proof that the keys of a support are not those of a face of the keys' convex hull.
 
-    A convex combination of support keys equals one that uses other keys: no query can have
-    all support logits above all others by a margin, so at this support the leak cannot be
-    made as small as one likes at any norm. It says nothing about the requested tolerance.
+    A convex combination of keys of the support equals one that also uses other keys. Hence no
+    query has equal logits on the support that exceed all others, and an arbitrarily small leak
+    is impossible for this support, whatever the norm. This does not tell whether the requested
+    tolerances can be met.
 
     Attributes
     ----------
     row : int
+        The row of the target.
     inside : tuple of (column, weight)
-        On the support; weights sum to 1.
+        A convex combination of keys of the support.
     with_others : tuple of (column, weight)
-        The equal combination, with weight off the support.
+        An equal convex combination that has weight off the support.
     residual : float
-        The distance between the two, as computed.
+        The distance of the two combinations, in floating-point arithmetic.
     others_weight : float
         The weight of `with_others` off the support.
     norm_bound : float
-        What is proved when the residual is not exactly 0: a query whose support logits are
-        equal and at least 1 above the others is longer than this.
+        If the residual is not exactly 0: a lower bound on the norm of a query whose logits are
+        equal on the support and at least 1 lower elsewhere.
     """
 
     row: int
@@ -244,15 +259,29 @@ class FaceWitness:
         )
 
     def verify(self, A: Any, K: Any, *, mask: Any = None) -> float:
-        """Confirm the witness in rational arithmetic; return the norm it proves necessary.
+        """Check the witness in rational arithmetic and return the norm that it proves necessary.
 
-        The norm is that of a query with equal logits on the support and all others at least
-        1 lower; inf when the two combinations are exactly equal.
+        Parameters
+        ----------
+        A : target
+            The target of the fit.
+        K : array_like, shape (n, d)
+            The keys of the fit.
+        mask : optional
+            As in `attention_matrix`; the target's own when None.
+
+        Returns
+        -------
+        float
+            A lower bound on the norm of a query whose logits are equal on the support and at
+            least 1 lower elsewhere; inf if the two combinations are exactly equal.
 
         Raises
         ------
         HeadfitError
-            When the combinations prove nothing.
+            If the combinations prove nothing for this target and these keys.
+        InputError
+            If `A` or `K` is not as described.
         """
         row = _Row(A, K, self.row, mask)
         difference = [Fraction(0)] * row.dim
@@ -263,7 +292,7 @@ class FaceWitness:
                 raise HeadfitError(f"{self!r} has a negative weight")
             total = sum(weights, Fraction(0))
             for (j, _), w in zip(terms, weights, strict=True):
-                share = w / total  # combinations are made exactly convex here
+                share = w / total  # now the shares sum to 1 exactly
                 if j not in row.weights:
                     if sign > 0:
                         raise HeadfitError(f"{self!r} uses column {j} as if on the support")

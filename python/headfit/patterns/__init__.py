@@ -1,49 +1,42 @@
-"""Target attention patterns: sparse matrices that say who attends to whom.
+"""Families of target attention patterns: sparse matrices of who attends to whom.
 
 Every function returns a row-stochastic ``scipy.sparse.csr_array``: float64 values,
-sorted column indices without duplicates (int32 where they fit), no empty row. Row ``i``
-holds what token ``i`` attends to. Each takes the same three keyword arguments:
+sorted column indices without duplicates (int32 if they fit), no empty row. Row ``i``
+contains the tokens that token ``i`` attends to. Making one takes O(nonzeros) time and
+memory, up to the sorting of nonzeros, unless the function says otherwise. Arguments that
+are not as described raise an ``InputError``, and so does a pattern that does not fit in
+memory. Each function takes the same three keyword arguments:
 
 ``weights``
-    ``"uniform"``: equal weights in a row. ``"random"``: weights ``exp(u)`` with ``u``
-    uniform on ``[0, log(gamma)]``, divided by the sum of their row. Without it,
-    ``"random"`` when ``gamma > 1``, otherwise ``"uniform"``.
+    ``"uniform"``: equal weights in each row. ``"random"``: weights ``exp(u)`` with ``u``
+    uniform on ``[0, log(gamma)]``, divided by the sum of their row. None means
+    ``"random"`` if ``gamma > 1``, otherwise ``"uniform"``.
 ``gamma``
-    The largest ratio of two nonzeros of a row, at least 1. Equal weights keep any
-    ``gamma``.
+    The largest allowed ratio of two nonzeros of a row, at least 1.
 ``rng``
     A seed or a ``numpy.random.Generator``, used as in ``numpy.random.default_rng``;
-    None draws fresh entropy. The places of the nonzeros are drawn before their weights:
-    one seed gives one support, whatever the weights.
+    None draws fresh entropy. The support is drawn before the weights, so that a seed
+    gives the same support for all kinds of weights.
 
-Where a pattern has an edge of the sequence to treat, ``boundary="clip"`` leaves out what
-lies outside and ``boundary="wrap"`` counts modulo ``n``. A row that this leaves without
-any column attends to itself (token 0 of `previous_token`, a grid of one cell).
+At the ends of the sequence, ``boundary="clip"`` leaves out columns outside
+``0 ... n - 1`` and ``boundary="wrap"`` takes them modulo ``n``. A row that would have no
+column attends to itself (token 0 of `previous_token`, a grid of one cell).
 """
 
 from __future__ import annotations
 
+from headfit.patterns._bands import band, causal_band, circulant, dilated
 from headfit.patterns._graphs import from_graph
+from headfit.patterns._heads import induction, previous_token
 from headfit.patterns._knn import digits_knn, knn
-from headfit.patterns._sequences import (
-    band,
-    bigbird,
-    block,
-    causal_band,
-    circulant,
-    dilated,
-    induction,
-    permutation,
-    previous_token,
-    random_regular,
-    strided,
-)
+from headfit.patterns._random import permutation, random_regular
 from headfit.patterns._shapes import (
     butterfly,
     grid2d,
     hypercube,
     tree,
 )
+from headfit.patterns._transformers import bigbird, block, strided
 
 __all__ = [
     "band",

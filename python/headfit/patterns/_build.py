@@ -1,4 +1,4 @@
-"""What all patterns share: checked arguments, weights, and the way from places to a matrix."""
+"""Common parts of all patterns: checks of arguments, weights, and making of the matrix."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def checked_tokens(n: SupportsIndex) -> int:
 
 
 def check_entries(count: int, n: int) -> None:
-    """Refuse a pattern whose entries, with what it takes to place them, do not fit in memory."""
+    """Refuse a pattern if making its entries, with temporary arrays, would not fit in memory."""
     require_memory(40 * (count + n), f"a pattern of n = {n} tokens with up to {count} entries")
 
 
@@ -48,7 +48,7 @@ def checked_positive(name: str, value: float) -> float:
 
 @dataclass(frozen=True)
 class Style:
-    """How the nonzeros of a pattern get their weights; the generator draws supports too."""
+    """How the nonzeros of a pattern get their weights; `rng` also draws random supports."""
 
     weights: str
     gamma: float
@@ -62,6 +62,7 @@ class Style:
         rng: Seed,
         allowed: Sequence[str] = ("uniform", "random"),
     ) -> Style:
+        """Return the checked style of a pattern function's `weights`, `gamma` and `rng`."""
         ratio = as_number(gamma, "gamma", "be a finite number of at least 1")
         if not (math.isfinite(ratio) and ratio >= 1):
             raise InputError(f"gamma must be a finite number of at least 1; got {gamma!r}")
@@ -72,14 +73,18 @@ class Style:
 
     @property
     def log_cap(self) -> float:
-        # A hair below log(gamma): no rounding later on takes a ratio above gamma.
+        """The largest log-ratio of weights: slightly below log(gamma), to allow for rounding."""
         return max(0.0, math.log(self.gamma) - 2.0**-48 * (1.0 + math.log(self.gamma)))
 
 
 def weighted(
     starts: Ints, columns: Ints, n: int, style: Style, log_weights: Floats | None = None
 ) -> Pattern:
-    """The matrix with the given sorted columns a row, each row weighted to a sum of one."""
+    """Return the pattern with the given columns, sorted within rows, and rows of sum 1.
+
+    Row i has the columns ``columns[starts[i]:starts[i + 1]]``. The weights are those of `style`,
+    unless their logarithms are given.
+    """
     counts = np.diff(starts)
     if not counts.all():
         row = int(np.argmin(counts != 0))
@@ -101,39 +106,44 @@ def weighted(
 
 
 def from_rows(columns: Ints, n: int, style: Style) -> Pattern:
-    """The pattern whose row ``i`` holds ``columns[i]``, in any order.
+    """Return the pattern whose row ``i`` has the columns ``columns[i]``, in any order.
 
-    Columns outside ``0 ... n-1`` are left out and repeated ones merged; a row that this
-    leaves empty attends to itself.
+    Columns outside ``0 ... n - 1`` are left out and repeated ones merged; a row that would be
+    empty attends to itself.
     """
     columns = np.where((columns >= 0) & (columns < n), columns, n)
     columns.sort(axis=1)
-    lonely = columns[:, 0] == n
-    columns[lonely, 0] = np.flatnonzero(lonely)
+    empty = columns[:, 0] == n
+    columns[empty, 0] = np.flatnonzero(empty)
     keep = columns < n
     keep[:, 1:] &= columns[:, 1:] != columns[:, :-1]
     return weighted(row_starts(keep.sum(axis=1)), columns[keep], n, style)
 
 
 def from_edges(rows: Ints, columns: Ints, n: int, style: Style) -> Pattern:
-    """The pattern with an entry at each (row, column); repeated ones are merged."""
+    """Return the pattern with a nonzero at each (row, column); repeated pairs are merged."""
     places = np.unique(rows.astype(np.int64) * n + columns)
     counts = np.bincount(places // n, minlength=n)
     return weighted(row_starts(counts), places % n, n, style)
 
 
 def row_starts(counts: Ints) -> Ints:
+    """Return the offsets of rows with these numbers of entries, as in CSR format."""
     return np.concatenate(([0], np.cumsum(counts, dtype=np.int64)))
 
 
 def shifted_columns(n: int, offsets: Ints, boundary: str) -> Ints:
-    """``i + offset`` for every row ``i``, wrapped or left outside for from_rows to drop."""
+    """Return ``i + offset`` for every row ``i`` and offset, shape (n, offsets).
+
+    With "wrap" they are taken modulo n; with "clip" `from_rows` drops those outside.
+    """
     check_entries(n * len(offsets), n)
     columns = np.arange(n)[:, None] + offsets
     return columns % n if boundary == "wrap" else columns
 
 
 def diagonal_or_nothing(n: int, self_loops: bool) -> Ints:
+    """Return one column per row for `from_rows`: the diagonal, or -1, which it drops."""
     return (np.arange(n) if self_loops else np.full(n, -1))[:, None]
 
 

@@ -29,27 +29,34 @@ def from_graph(
     gamma: float = 1.0,
     rng: Seed = None,
 ) -> Pattern:
-    """Each token attends to its (out-)neighbours in a graph.
+    """Return the pattern of a graph: each token attends to its (out-)neighbours.
 
-    Nonzero entries of the adjacency are edges; their values and the edge data of a graph
-    are ignored, parallel edges count once. (To keep values as weights, normalise the rows
-    yourself: any row-stochastic matrix is a target.) There is no boundary.
+    Nonzero entries of the adjacency matrix are edges. Their values and the edge data of a
+    graph are ignored, and parallel edges count once. (To keep values as weights, normalise
+    the rows yourself: any row-stochastic matrix is a target.)
 
     Parameters
     ----------
     graph : networkx graph, or sparse or dense square matrix
-        A networkx graph, whose nodes are taken in its own order and whose undirected
-        edges go both ways; or an adjacency matrix, row ``i`` attending to column ``j``.
+        A networkx graph, whose nodes are taken in their own order and whose undirected
+        edges count in both directions; or an adjacency matrix, in which a nonzero in row
+        ``i`` and column ``j`` means that token ``i`` attends to token ``j``.
     self_loops : bool, optional
-        True gives every token a self-loop, False removes all of them; unless said they
-        stay as the graph has them.
+        True gives every token a self-loop, False removes all of them, None keeps those of
+        the graph.
     weights, gamma, rng
         Equal weights, or random ones with ratios up to `gamma`; see the module.
 
+    Returns
+    -------
+    csr_array, shape (n, n)
+
     Raises
     ------
+    InputError
+        If the graph is neither a networkx graph nor a square matrix of numbers.
     TargetError
-        If a token is left without neighbours; ``self_loops=True`` prevents it.
+        If a token has no neighbour; ``self_loops=True`` prevents that.
 
     Examples
     --------
@@ -79,9 +86,10 @@ def from_graph(
 
 
 def _edges_of(graph: Any) -> tuple[Ints, Ints, int]:
+    """Return the rows and columns of a graph's edges, and its number of nodes."""
     adjacency = graph
     if hasattr(graph, "adj") and hasattr(graph, "is_directed"):
-        # Only here: nobody without a graph object needs it.
+        # networkx is optional, and needed only for its own graphs.
         import networkx  # type: ignore[import-untyped,import-not-found,unused-ignore]
 
         if len(graph) == 0:
@@ -95,7 +103,7 @@ def _edges_of(graph: Any) -> tuple[Ints, Ints, int]:
         )
     if adjacency.ndim != 2 or adjacency.shape[0] != adjacency.shape[1] or adjacency.shape[0] == 0:
         raise InputError(f"graph must be a square matrix; got shape {adjacency.shape}")
-    # Summed first: entries at one place that cancel are no edge, as in the dense matrix.
+    # Duplicate entries are summed first: if they cancel there is no edge, as in a dense matrix.
     if not sparse.issparse(adjacency):
         adjacency = sparse.coo_array(adjacency, dtype=np.float64)
     matrix = checked_csr(adjacency, "graph", dtype=np.float64)

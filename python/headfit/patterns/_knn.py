@@ -27,16 +27,25 @@ from headfit.patterns._search import Neighbours, Pairs, capped
 
 
 def digits_knn(*, weights: Weights | None = None, gamma: float = 1.0, rng: Seed = None) -> Pattern:
-    """The nearest-neighbour graph of 1,797 handwritten digits, shipped with the package.
+    """Return the nearest-neighbour graph of 1,797 handwritten digits, a file of the package.
 
-    The images of ``sklearn.datasets.load_digits``; each attends to 8 others, nearest
-    first as in `knn`, and at most 16 attend to it. No self-loops, no boundary. Origin and
-    licence are in ``headfit/data/README.md``.
+    The points are the images of ``sklearn.datasets.load_digits``. Each attends to 8 others,
+    chosen as in `knn` with ``per_column=16``. There are no self-loops. Origin and licence are
+    in ``headfit/data/README.md``.
 
     Parameters
     ----------
     weights, gamma, rng
         Equal weights, or random ones with ratios up to `gamma`; see the module.
+
+    Returns
+    -------
+    csr_array, shape (1797, 1797)
+
+    Raises
+    ------
+    InputError
+        For weights, gamma or a seed that are not as described.
 
     Examples
     --------
@@ -62,40 +71,54 @@ def knn(
     gamma: float = 1.0,
     rng: Seed = None,
 ) -> Pattern:
-    """Each point attends to its `k` nearest other points.
+    """Return the nearest-neighbour pattern of points: each attends to its `k` nearest others.
 
-    Exact Euclidean neighbours. A point never attends to itself, though it does to others
-    at the same place. Equal distances are decided by the smaller column index, so the
-    same points give the same pattern. There is no boundary.
+    The neighbours are exact, by Euclidean distance. A point never attends to itself, but it
+    may attend to other points at the same place. Among equal distances the smaller column
+    index is preferred, so that the same points always give the same pattern.
 
     Parameters
     ----------
     points : array_like, shape (n, dimensions) or (n,)
-        The points, finite numbers.
+        The coordinates of the points, finite numbers.
     k : int
-        The neighbours of each point, 1 to ``n - 1``.
+        The number of neighbours of each point, 1 to ``n - 1``.
     per_column : int, optional
-        How many points may attend to one point; without it, hubs may form. The pairs are
-        then taken greedily over all points: the closest pair first (of equal ones the
-        smaller row, then column), each taken unless its row has `k` or its column
-        `per_column` already. A point whose nearest are taken goes on to further ones.
+        The most points that may attend to the same point; None sets no bound. With a bound,
+        pairs are chosen greedily over all points: the closest pair first (among equal ones
+        the smaller row, then the smaller column), each unless its row already has `k` or its
+        column `per_column` pairs. A point whose nearest neighbours are full gets further
+        ones.
     on_short : {"raise", "fewer"}
-        What to do when the cap leaves a point with fewer than `k` although all others
-        were tried: raise a TargetError that names its row, or keep the fewer.
+        What happens if a point gets fewer than `k` neighbours since all other points are
+        full: raise a TargetError that names its row, or keep the fewer neighbours.
     bandwidth : float, optional
-        The standard deviation of the Gaussian weights, in the unit of the points; for
-        each point the distance to the furthest neighbour it got, unless said.
+        The standard deviation of the Gaussian weights, in the unit of the points. None takes
+        for each point the distance to its furthest neighbour.
     weights : {"uniform", "random", "gaussian"}, optional
-        As in the module; "gaussian" is ``exp(-distance**2 / (2 * bandwidth**2))``, never
-        below ``1/gamma`` of the largest in its row. With the default ``gamma=1`` that
-        makes equal weights: set `gamma` too.
+        As in the module; "gaussian" gives ``exp(-distance**2 / (2 * bandwidth**2))``, but at
+        least ``1/gamma`` times the largest weight of the row. With the default ``gamma=1``
+        all weights are equal: set `gamma` too.
     gamma, rng
-        The largest ratio of two weights in a row, and the draw for random ones.
+        The largest ratio of two weights in a row, and the source of random weights.
+
+    Returns
+    -------
+    csr_array, shape (n, n)
 
     Raises
     ------
+    InputError
+        For points, numbers or choices that are not as described.
     TargetError
-        If a row is left short and `on_short` is "raise", or is left with nothing.
+        If a row gets fewer than `k` neighbours and `on_short` is "raise", or gets none.
+
+    Notes
+    -----
+    Up to 12 dimensions the neighbours are searched in a KD-tree, in about O(n k log n) time;
+    beyond, by all n**2 distances, in O(n**2 dimensions) time. The memory is O(n k). The
+    greedy choice under `per_column` is computed by deferred acceptance (Gale and Shapley
+    1962).
 
     Examples
     --------
@@ -148,6 +171,7 @@ def _points(points: ArrayLike) -> Floats:
 def _knn_pattern(
     pairs: Pairs, n: int, k: int, on_short: str, bandwidth: float | None, style: Style
 ) -> Pattern:
+    """Return the weighted pattern of the chosen pairs, or raise an error for short rows."""
     counts = np.bincount(pairs.rows, minlength=n)
     short = np.flatnonzero(counts < (k if on_short == "raise" else 1))
     if short.size:
@@ -168,7 +192,7 @@ def _knn_pattern(
 
 
 def _gaussian(squares: Floats, starts: Ints, bandwidth: float | None, style: Style) -> Floats:
-    """Logarithms of the weights of pairs grouped by row, from 0 down to -log(gamma)."""
+    """Return the log-weights of pairs that are grouped by row, between -log(gamma) and 0."""
     counts = np.diff(starts)
     least = np.minimum.reduceat(squares, starts[:-1]).repeat(counts)
     if bandwidth is None:
@@ -177,6 +201,7 @@ def _gaussian(squares: Floats, starts: Ints, bandwidth: float | None, style: Sty
         variance = np.full(squares.shape, float(bandwidth) ** 2)
     excess = squares - least
     with np.errstate(over="ignore", divide="ignore"):
-        # Points all at one place are equally near, whatever the bandwidth.
+        # If all neighbours are at the same distance their weights are equal, even for a
+        # variance of 0.
         depth = np.divide(excess, 2 * variance, out=np.zeros_like(excess), where=excess > 0)
     return np.asarray(-np.minimum(depth, style.log_cap))

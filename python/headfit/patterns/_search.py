@@ -1,4 +1,4 @@
-"""Exact nearest neighbours, and the greedy choice under a column cap."""
+"""Exact nearest neighbours, and their greedy choice under a bound on columns."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from scipy.spatial import cKDTree
 
 
-# Temporary arrays of the neighbour search hold about this many entries (of 8 bytes).
+# Temporary arrays of the neighbour search have about this many entries of 8 bytes.
 _BLOCK_ENTRIES = 1 << 20
-# Beyond this many dimensions a KD-tree visits nearly every point anyway.
+# In more dimensions than this, a search in a KD-tree visits nearly every point.
 _TREE_DIMENSIONS = 12
 
 
@@ -45,11 +45,11 @@ class Pairs:
 
 
 class Neighbours:
-    """The nearest points of any point, in the order (squared distance, index).
+    """A search for the nearest points of any point, ordered by (squared distance, index).
 
-    The squares that decide are those of one function, `_squares`, whatever search brings
-    the candidates: ties, and near ties that two formulas would round apart, come out the
-    same for every search and every number of candidates.
+    Candidates come from a KD-tree or from all distances, but the order is always decided by
+    the distances of `_squares`. So ties, and near ties that formulas would round differently,
+    have the same outcome for each kind of search and each number of candidates.
     """
 
     def __init__(self, points: Floats) -> None:
@@ -61,7 +61,7 @@ class Neighbours:
             self.tree = cKDTree(points)
 
     def nearest(self, rows: Ints, m: int, limits: _Limits | None = None) -> Pairs:
-        """The `m` nearest of each row, nearest first, without those beyond the limits."""
+        """Return the `m` nearest points of each row, nearest first, that the limits admit."""
         m = min(m, len(self.points) - 1)
         asked = min(len(self.points), m + 8)
         parts = []
@@ -72,26 +72,29 @@ class Neighbours:
         return Pairs.join(parts)
 
     def _use_tree(self, asked: int) -> bool:
-        # A tree that is asked for much of what it holds only adds to the work.
+        # A tree that must return a large share of its points is slower than all distances.
         return self.tree is not None and asked < max(32, len(self.points) // 16)
 
     def _blocks(self, rows: Ints, asked: int) -> Iterator[Ints]:
+        """Yield parts of the rows that are small enough for the temporary arrays."""
         width = asked if self._use_tree(asked) else len(self.points)
         height = max(1, _BLOCK_ENTRIES // width)
         for start in range(0, len(rows), height):
             yield rows[start : start + height]
 
     def _block(self, rows: Ints, m: int, asked: int) -> tuple[Ints, Floats]:
+        """Return the columns and squared distances of the `m` nearest of each row."""
         n = len(self.points)
         found, furthest = self._candidates(rows, asked)
         exact = self._squares(rows, found)
-        exact[found == rows[:, None]] = np.inf  # oneself, where found at all
+        exact[found == rows[:, None]] = np.inf  # a point is not its own neighbour
         order = np.lexsort((found, exact))[:, :m]
         columns = np.take_along_axis(found, order, axis=1)
         squares = np.take_along_axis(exact, order, axis=1)
         if asked < n:
-            # What was not found is at least as far as the furthest found, up to rounding:
-            # a row whose last choice is nearer is settled, the others ask for more.
+            # Points that were not found are at least as far as the furthest that was, up to
+            # rounding. So a row whose m-th neighbour is nearer than that is finished; the
+            # others ask for more candidates.
             unsettled = np.flatnonzero(squares[:, -1] * (1 + 1e-9) >= furthest)
             more = min(n, 4 * asked)
             for some in self._blocks(unsettled, more):
@@ -99,7 +102,10 @@ class Neighbours:
         return columns, squares
 
     def _candidates(self, rows: Ints, asked: int) -> tuple[Ints, Floats]:
-        """The `asked` nearest of each row, itself mostly among them, and how far they go."""
+        """Return about the `asked` nearest points of each row, and the furthest's squared distance.
+
+        The row itself is usually among them.
+        """
         n = len(self.points)
         if self.tree is not None and self._use_tree(asked):
             distances, found = map(np.asarray, self.tree.query(self.points[rows], k=asked))
@@ -113,7 +119,7 @@ class Neighbours:
         return found, np.take_along_axis(squares, found, axis=1).max(axis=1)
 
     def _squares(self, rows: Ints, columns: Ints) -> Floats:
-        """Squared distances, one coordinate after the other: symmetric to the last bit."""
+        """Return squared distances, summed by coordinate: exactly symmetric in row and column."""
         total = np.zeros(columns.shape)
         for coordinate in self.points.T:
             total += np.square(coordinate[columns] - coordinate[rows, None])
@@ -121,19 +127,19 @@ class Neighbours:
 
 
 def capped(neighbours: Neighbours, k: int, cap: int) -> Pairs:
-    """The greedy choice of pairs, nearest first, `k` a row and `cap` a column at most.
+    """Return the greedy choice of pairs, nearest first, at most `k` per row and `cap` per column.
 
-    Rows and columns rank pairs by one common order, (distance, row, column), and so the
-    greedy choice is the one stable matching, which deferred acceptance finds in rounds
-    instead of pair by pair: every row proposes its best `k` pairs that are left, every
-    column keeps its best `cap` proposals and refuses all that is worse, for ever. Rows
-    that run out ask the search for further candidates.
+    Rows and columns rank pairs by the same order, (distance, row, column). Therefore the greedy
+    choice is the unique stable matching, which deferred acceptance (Gale and Shapley 1962) finds
+    in rounds instead of pair by pair: every row proposes its best `k` remaining pairs, every
+    column keeps its best `cap` proposals and refuses all worse ones for good. Rows that run out
+    of candidates ask the search for more.
     """
     n = len(neighbours.points)
     asked = np.full(n, min(n - 1, 2 * k))
     pool = neighbours.nearest(np.arange(n), 2 * k)
     while True:
-        pool = _settle(pool, n, k, cap)
+        pool = _deferred_acceptance(pool, k, cap)
         counts = np.bincount(pool.rows, minlength=n)
         short = np.flatnonzero((counts < k) & (asked < n - 1))
         if short.size == 0:
@@ -144,8 +150,8 @@ def capped(neighbours: Neighbours, k: int, cap: int) -> Pairs:
         pool = Pairs.join([pool.keep(~np.isin(pool.rows, short)), fresh])
 
 
-def _settle(pool: Pairs, n: int, k: int, cap: int) -> Pairs:
-    """Rounds of proposals and refusals until no column refuses any pair."""
+def _deferred_acceptance(pool: Pairs, k: int, cap: int) -> Pairs:
+    """Make rounds of proposals and refusals until no column refuses a pair."""
     order = np.lexsort((pool.columns, pool.squares, pool.rows))
     pool = Pairs(pool.rows[order], pool.columns[order], pool.squares[order])
     by_column = np.lexsort((pool.rows, pool.squares, pool.columns))
@@ -158,12 +164,15 @@ def _settle(pool: Pairs, n: int, k: int, cap: int) -> Pairs:
         stays = np.ones(pool.rows.size, dtype=np.bool_)
         stays[by_column[refused]] = False
         pool = pool.keep(stays)
-        # The order by column outlives the removal, with places renumbered.
+        # The order by column stays the same after the removal; only indices are renumbered.
         by_column = (np.cumsum(stays) - 1)[by_column[~refused]]
 
 
 def _rank_in_group(groups: Ints, counted: NDArray[np.bool_] | None = None) -> Ints:
-    """How many counted entries of the same group come before; equal groups are adjacent."""
+    """Return for each entry how many counted entries of its group precede it.
+
+    Entries of the same group must be adjacent.
+    """
     before = np.arange(groups.size) if counted is None else np.cumsum(counted) - counted
     new = np.ones(groups.size, dtype=np.bool_)
     new[1:] = groups[1:] != groups[:-1]
@@ -172,19 +181,20 @@ def _rank_in_group(groups: Ints, counted: NDArray[np.bool_] | None = None) -> In
 
 @dataclass(frozen=True)
 class _Limits:
-    """The worst pair that each full column keeps; infinitely bad where it has room."""
+    """The worst pair that each full column keeps; columns with room have an infinite distance."""
 
     squares: Floats
     rows: Ints
 
     def admit(self, pairs: Pairs) -> NDArray[np.bool_]:
+        """Return which pairs are not worse than the worst pair that their column keeps."""
         square, row = self.squares[pairs.columns], self.rows[pairs.columns]
         tied = (pairs.squares == square) & (pairs.rows <= row)
         return np.asarray((pairs.squares < square) | tied)
 
 
 def _limits(pool: Pairs, n: int, k: int, cap: int) -> _Limits:
-    # Columns only become harder to please: what they refuse now they would refuse later.
+    # A column's worst accepted pair only improves, so what it refuses now it would refuse later.
     kept = pool.keep(_rank_in_group(pool.rows) < k)
     order = np.lexsort((kept.rows, kept.squares, kept.columns))
     columns = kept.columns[order]

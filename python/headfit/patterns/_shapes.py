@@ -36,10 +36,10 @@ def grid2d(
     gamma: float = 1.0,
     rng: Seed = None,
 ) -> Pattern:
-    """Tokens on a grid attend to their neighbours.
+    """Return the pattern of a grid, in which cells attend to their neighbours.
 
-    Token ``r * width + c`` is the cell in row ``r`` and column ``c`` of the picture; it
-    attends to the cells above, below, left and right of it.
+    Token ``r * width + c`` is the cell in row ``r`` and column ``c`` of the grid. It attends
+    to the cells above, below, left and right of it.
 
     Parameters
     ----------
@@ -48,11 +48,20 @@ def grid2d(
     diagonals : bool
         Attend to the four diagonal neighbours as well.
     boundary : {"clip", "wrap"}
-        At the rim, fewer neighbours, or those on the opposite side (a torus).
+        Cells at the rim have fewer neighbours, or those on the opposite side (a torus).
     self_loops : bool
-        Whether a token attends to itself. A grid of one cell has nothing else.
+        Whether a token attends to itself. The cell of a 1 x 1 grid always does.
     weights, gamma, rng
         Equal weights, or random ones with ratios up to `gamma`; see the module.
+
+    Returns
+    -------
+    csr_array, shape (n, n)
+
+    Raises
+    ------
+    InputError
+        For an argument out of range, or a pattern that does not fit in memory.
 
     Examples
     --------
@@ -75,7 +84,7 @@ def grid2d(
     if boundary == "wrap":
         down, along = down % height, along % width
     columns = down * width + along
-    # On a torus one cell wide or high, a step comes back to where it started.
+    # On a torus that is one cell wide or high, a step can lead back to the same cell.
     outside = (down < 0) | (down >= height) | (along < 0) | (along >= width)
     columns[outside | (columns == np.arange(n)[:, None])] = -1
     return from_rows(np.hstack([columns, diagonal_or_nothing(n, self_loops)]), n, style)
@@ -90,22 +99,31 @@ def tree(
     gamma: float = 1.0,
     rng: Seed = None,
 ) -> Pattern:
-    """Tokens in a tree attend to their parent and to their children.
+    """Return the pattern of a tree, in which tokens attend to their parent and children.
 
-    Token 0 is the root; the children of token ``i`` are ``arity * i + 1`` to
-    ``arity * i + arity``, as far as there are so many tokens. At most ``arity + 1``
-    nonzeros in a row and in a column.
+    Token 0 is the root. The children of token ``i`` are those of ``arity * i + 1`` to
+    ``arity * i + arity`` that are less than `n`. Without self-loops a row or column has at
+    most ``arity + 1`` nonzeros.
 
     Parameters
     ----------
     n : int
         The number of tokens.
     arity : int
-        The children of a token, 1 or more; 1 gives a path.
+        The number of children of a token, 1 or more; 1 gives a path.
     self_loops : bool
-        Whether a token attends to itself. A single token has nothing else.
+        Whether a token attends to itself. A single token always does.
     weights, gamma, rng
         Equal weights, or random ones with ratios up to `gamma`; see the module.
+
+    Returns
+    -------
+    csr_array, shape (n, n)
+
+    Raises
+    ------
+    InputError
+        For an argument out of range, or a pattern that does not fit in memory.
 
     Examples
     --------
@@ -132,21 +150,30 @@ def butterfly(
     gamma: float = 1.0,
     rng: Seed = None,
 ) -> Pattern:
-    """Tokens attend to themselves and across the strides of a fast Fourier transform.
+    """Return a butterfly pattern: tokens attend across the strides of a fast Fourier transform.
 
-    Row ``i`` holds ``i`` and ``i XOR 2**s`` for every stage ``s``: the support of the sum
-    of the butterfly factors (a "flat butterfly"), ``1 + log2(n)`` nonzeros a row and a
-    column. One stage alone is one butterfly factor, two a row. Where `n` is no power of
-    two, partners beyond the end are left out.
+    Row ``i`` has the columns ``i`` and ``i XOR 2**s`` for every stage ``s``. This is the
+    support of the sum of the butterfly factors (a "flat butterfly"), with ``1 + log2(n)``
+    nonzeros per row and column. A single stage gives one butterfly factor, with two nonzeros
+    per row. If `n` is not a power of two, columns beyond the end are left out.
 
     Parameters
     ----------
     n : int
         The number of tokens.
     stages : iterable of int, optional
-        Which stages, each with ``2**s < n``; all of them unless said.
+        The stages s to use, each with ``2**s < n``; None uses all of them.
     weights, gamma, rng
         Equal weights, or random ones with ratios up to `gamma`; see the module.
+
+    Returns
+    -------
+    csr_array, shape (n, n)
+
+    Raises
+    ------
+    InputError
+        For an argument out of range, or a pattern that does not fit in memory.
 
     Examples
     --------
@@ -174,20 +201,29 @@ def hypercube(
     gamma: float = 1.0,
     rng: Seed = None,
 ) -> Pattern:
-    """Tokens on the corners of a hypercube attend along its edges.
+    """Return the pattern of a hypercube, whose corners attend along its edges.
 
-    Row ``i`` holds ``i XOR 2**s`` for every bit ``s``: ``log2(n)`` nonzeros a row and a
-    column. Where `n` is no power of two, corners beyond the end are left out.
+    Row ``i`` has the columns ``i XOR 2**s`` for every bit ``s``: ``log2(n)`` nonzeros per row
+    and column. If `n` is not a power of two, columns beyond the end are left out.
 
     Parameters
     ----------
     n : int
         The number of tokens.
     self_loops : bool
-        Whether a token attends to itself; `butterfly` then. A single token has nothing
-        else.
+        Whether a token attends to itself, which gives the same support as `butterfly`. A
+        single token always does.
     weights, gamma, rng
         Equal weights, or random ones with ratios up to `gamma`; see the module.
+
+    Returns
+    -------
+    csr_array, shape (n, n)
+
+    Raises
+    ------
+    InputError
+        For an argument out of range, or a pattern that does not fit in memory.
 
     Examples
     --------
@@ -201,6 +237,7 @@ def hypercube(
 
 
 def _flips(n: int, bits: Sequence[int], self_loops: bool, style: Style) -> Pattern:
+    """Return the pattern in which tokens attend across flips of some bits of their number."""
     check_entries(2 * n * (len(bits) + 1), n)
     flipped = np.arange(n)[:, None] ^ (np.int64(1) << np.array(bits, dtype=np.int64))
     return from_rows(np.hstack([flipped, diagonal_or_nothing(n, self_loops)]), n, style)

@@ -1,8 +1,9 @@
-"""Pictures of attention, of what is proved about it, and of searches for small heads.
+"""Pictures of attention, of certificates, and of searches for small heads.
 
-Matrices of any size are drawn: large ones are max-pooled, by blocks of rows, so that no single
-entry is lost and nothing n x n is stored. Every function draws on the axes it is given, or on a
-new figure, and returns what it drew. Colours are told apart by colour-blind eyes.
+Matrices of any size can be drawn: large ones are max-pooled by blocks of rows, so that no single
+large entry is lost and no n x n array is stored. Every function draws on the axes that it is
+given, or on a new figure, and returns the Matplotlib objects that it drew. The colours can be
+distinguished by colour-blind readers.
 
 Matplotlib comes with the extra ``headfit[plot]`` and is imported when something is drawn.
 """

@@ -1,4 +1,4 @@
-"""What every picture shares: Matplotlib when there, new figures, colours, token labels."""
+"""Common parts of all pictures: import of Matplotlib, new figures, colours, token labels."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ if TYPE_CHECKING:
 
 MISSING = "plots need Matplotlib, which comes with the extra: pip install 'headfit[plot]'"
 
-# Of the palette of Okabe and Ito, told apart by colour-blind eyes.
+# From the palette of Okabe and Ito, whose colours colour-blind readers can distinguish.
 BLUE, ORANGE, GREEN, INK, GREY = "#0072B2", "#D55E00", "#009E73", "#1b1b1b", "#8a8f94"
 
-_POINTS_A_LABEL = 7.5  # labels in a smaller pitch cannot be read
+_POINTS_A_LABEL = 7.5  # the least distance of labels, in points, at which they can be read
 
 
 def matplotlib() -> Any:
-    """Return the package with what pictures need, or say which extra has it."""
+    """Return the package matplotlib, or raise an ImportError that names the extra with it."""
     try:
         import matplotlib
         import matplotlib.axes
@@ -33,13 +33,13 @@ def matplotlib() -> Any:
 
 
 def check_axes(ax: Any, name: str = "ax") -> None:
-    """Raise an InputError for what is neither None nor axes of Matplotlib."""
+    """Raise an InputError unless `ax` is None or Matplotlib axes."""
     if ax is not None and not isinstance(ax, matplotlib().axes.Axes):
         raise InputError(f"{name} must be Matplotlib axes; got {shown(ax)}")
 
 
 def listed_axes(axes: Any) -> list[Any]:
-    """Return axes given as a sequence or an array of any shape, or raise an InputError."""
+    """Return axes, given as a sequence or an array of any shape, as a list."""
     try:
         places = list(axes.flat) if hasattr(axes, "flat") else list(axes)
     except TypeError as error:
@@ -52,7 +52,7 @@ def listed_axes(axes: Any) -> list[Any]:
 
 
 def check_colors(cmap: Any, norm: Any) -> None:
-    """Raise an InputError for a colour map or a scale of colours that Matplotlib does not know."""
+    """Raise an InputError for a colour map or a norm that Matplotlib does not know."""
     package = matplotlib()
     known = isinstance(cmap, package.colors.Colormap)
     if not known and not (isinstance(cmap, str) and cmap in package.colormaps):
@@ -76,34 +76,31 @@ def check_tokens(tokens: Any, shape: tuple[int, ...]) -> None:
 
 
 def new_axes(count: int = 1, size: tuple[float, float] = (5.0, 5.0)) -> list[Axes]:
-    """Return the axes of a new figure, side by side, each `size` inches large."""
+    """Return axes of a new figure, side by side, each of `size` (width and height in inches)."""
     matplotlib()
     import matplotlib.pyplot as plt
 
     figure, axes = plt.subplots(1, count, squeeze=False, figsize=(size[0] * count, size[1]))
-    roomy(figure)
+    # The constrained layout makes room for labels. The padding is larger than the default since
+    # Matplotlib computes the layout only approximately before the first drawing.
+    figure.set_layout_engine("constrained", w_pad=0.12, h_pad=0.08)
     return list(axes[0])
 
 
-def roomy(figure: Any) -> None:
-    """Let labels make room for themselves, with air at the edges for a layout not yet exact."""
-    figure.set_layout_engine("constrained", w_pad=0.12, h_pad=0.08)
-
-
 def half_pixels(ax: Axes) -> int:
-    """Half as many cells as the axes have pixels: the points of a large matrix stay visible."""
+    """Return half the axes' size in pixels: tiles of two pixels keep single entries visible."""
     box = ax.get_window_extent()
     return max(64, int(min(box.width, box.height) / 2))
 
 
 def count_ticks(ax: Axes) -> None:
-    """Put ticks at whole numbers only, few enough for six digits: the axes count tokens."""
+    """Put ticks at integers only, since the axes count tokens, and few enough for six digits."""
     for side, bins in ((ax.xaxis, 5), (ax.yaxis, 7)):
         side.set_major_locator(matplotlib().ticker.MaxNLocator(integer=True, nbins=bins))
 
 
 def label_tokens(ax: Axes, tokens: Sequence[Any], shape: tuple[int, int]) -> None:
-    """Name the positions, as many as can be read."""
+    """Label the positions on both axes with tokens, as many as can be read."""
     check_tokens(tokens, shape)
     box = ax.get_window_extent()
     points = 72 * min(box.width, box.height) / float(ax.figure.dpi)
@@ -111,6 +108,6 @@ def label_tokens(ax: Axes, tokens: Sequence[Any], shape: tuple[int, int]) -> Non
     places = range(0, len(tokens), int(step))
     labels = [str(tokens[place]) for place in places]
     size = min(10.0, 0.85 * points * step / len(tokens))
-    turned = 90 if max(len(label) for label in labels) > 2 else 0
-    ax.set_xticks(places, labels, rotation=turned, fontsize=size)
+    rotation = 90 if max(len(label) for label in labels) > 2 else 0
+    ax.set_xticks(places, labels, rotation=rotation, fontsize=size)
     ax.set_yticks(places, labels, fontsize=size)

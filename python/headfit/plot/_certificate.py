@@ -1,4 +1,4 @@
-"""How the rows of a certificate lie beside the tolerances."""
+"""`certificate`: the leak and distortion of all rows, compared with the tolerances."""
 
 from __future__ import annotations
 
@@ -19,31 +19,36 @@ if TYPE_CHECKING:
 
 
 def certificate(c: Certificate | Fit, *, ax: Axes | None = None) -> tuple[Line2D, Line2D]:
-    """Draw how many rows leak and distort at least so much, beside the tolerances.
+    """Draw how many rows have at least a given leak or distortion, with the tolerances.
 
-    Both axes are logarithmic, so that one row in 100,000 is seen. A curve that ends left of its
-    dashed line meets the tolerance in every row; the height at which it crosses the line is
-    the number of rows that do not.
+    Both axes are logarithmic, so that one row in 100,000 is visible. Dotted lines mark the
+    tolerances. If a curve ends to the left of its line, every row meets the tolerance; otherwise
+    the height at which it crosses the line is the number of rows that do not.
 
     Parameters
     ----------
     c : Certificate or Fit
+        The certificate, or a fit with one.
     ax : matplotlib Axes, optional
-        Where; a new figure's when None.
+        The axes to draw on; those of a new figure when None.
 
     Returns
     -------
     tuple of two matplotlib Line2D
-        For leak and for distortion: values of rows, rising, and how many rows have as much or
-        more. Rows at exactly 0 have no place on the axis; the legend counts them. An infinite
-        value is drawn at the right edge.
+        For leak and for distortion: the values of the rows in increasing order, and the number
+        of rows with at least that value. Rows with the value 0 cannot be drawn on a logarithmic
+        axis and are counted in the legend. Infinite values are drawn at the right edge.
 
     Raises
     ------
     InputError
-        For anything but a certificate.
+        If `c` is not a certificate or a fit.
     ImportError
-        Without Matplotlib.
+        If Matplotlib is not installed.
+
+    Notes
+    -----
+    Takes O(n log n) time.
 
     Examples
     --------
@@ -62,8 +67,8 @@ def certificate(c: Certificate | Fit, *, ax: Axes | None = None) -> tuple[Line2D
     check_axes(ax)
     ax = new_axes(size=(6.4, 4.6))[0] if ax is None else ax
     kinds = (
-        ("leak", judged.row_leak, judged.leak_tolerance, ORANGE, "-"),
-        ("distortion", judged.row_distortion, judged.distortion_tolerance, BLUE, "-."),
+        ("leak", judged.row_leak, judged.tolerances.leak, ORANGE, "-"),
+        ("distortion", judged.row_distortion, judged.tolerances.distortion, BLUE, "-."),
     )
     least, most = _limits([part for _, rows, asked, *_ in kinds for part in (rows, [asked])])
     lines = []
@@ -82,7 +87,7 @@ def certificate(c: Certificate | Fit, *, ax: Axes | None = None) -> tuple[Line2D
 
 
 def _limits(values: list[Any]) -> tuple[float, float]:
-    """Where the axis begins and ends: at what is positive and finite, with some air."""
+    """Return the limits of the axis: those of the positive finite values, with some margin."""
     every = np.concatenate([np.asarray(v, dtype=np.float64).ravel() for v in values])
     every = every[(every > 0) & np.isfinite(every)]
     if not every.size:
@@ -106,7 +111,7 @@ def _draw(
     if zeros:
         label += f" (0 in {zeros:,} rows)" if some.size else " (0 in every row)"
     count = np.arange(some.size, 0, -1)
-    # Down to below one row: the curve ends at the worst.
+    # The last step goes below one row, so that the curve visibly ends at the worst row.
     x = np.append(some, some[-1:])
     y = np.append(count, np.full(min(1, some.size), 0.1))
     return ax.plot(x, y, style, drawstyle="steps-pre", color=color, linewidth=1.8, label=label)[0]

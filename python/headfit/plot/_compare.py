@@ -1,16 +1,18 @@
-"""A target, the attention that should produce it, and where the two differ."""
+"""`compare`: a target, the attention of a head, and where the two differ."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import scipy.sparse as sp
 
-from headfit._base.arguments import as_finite, as_flag
-from headfit._base.arrays import as_count, check_between
+from headfit._base.arguments import as_flag
+from headfit._base.arrays import as_count
 from headfit._base.text import number
+from headfit._base.tolerances import Tolerances, as_tolerances
 from headfit._fit.result import Fit
 from headfit.errors import InputError
 from headfit.plot._axes import (
@@ -34,8 +36,8 @@ if TYPE_CHECKING:
     from matplotlib.image import AxesImage
 
 _WORST_ROWS = 5
-_RINGS = ("o", "\u25cb"), ("s", "\u25a1")  # as markers and as text
-_HUGE = 1e12  # an infinite share of a tolerance, where colours need a number
+_RINGS = ("o", "\u25cb"), ("s", "\u25a1")  # markers of the worst entries, and as characters
+_HUGE = 1e12  # stands for an infinite share of a tolerance, since colours need finite numbers
 
 
 def compare(
@@ -47,39 +49,43 @@ def compare(
     relative: bool = True,
     leak: float | None = None,
     distortion: float | None = None,
+    tolerances: Tolerances | None = None,
     pixels: int | None = None,
     cmap: Any = "viridis",
     norm: Any = None,
     colorbar: bool | None = None,
 ) -> tuple[AxesImage, ...]:
-    """Draw a target, the attention that should produce it, and where it leaks and distorts.
+    """Draw a target, the attention that should reproduce it, and where it leaks and distorts.
 
-    The third picture shows each entry's share of the tolerance: off the pattern the leak (its
-    weight over the smallest weight on the pattern, divided by the tolerance), on it the
-    distortion (how much too heavy it is beside the lightest, likewise). Up to 1 is blue, more
-    is orange. Rings mark the two worst entries, triangles at the side the worst rows. For a
-    target that is not sparse it shows absolute differences of the weights, and the rows of
-    largest total variation.
+    The third picture shows which share of its tolerance each entry uses. Off the pattern this is
+    the leak (its weight over the smallest weight of the row on the pattern), divided by the
+    tolerance; on the pattern the distortion (how much larger its ratio of attention to target is
+    than the smallest such ratio of the row), divided by the tolerance. Shares up to 1 are blue,
+    larger ones orange. Markers show the worst entry of either kind, triangles at the right edge
+    the worst rows. If the target is not sparse, the picture shows absolute differences of the
+    weights, and the rows of largest total variation.
 
     Parameters
     ----------
     A : Target, Sparsified, sparse or dense matrix, Attention, Fit or SoftFit
-        The target; sparse if at most half of its entries are nonzero.
+        The target. A matrix counts as sparse if at most half of its entries are nonzero.
     M : Attention, Fit, SoftFit, sparse or dense matrix
         The attention.
     axes : sequence of two or three matplotlib Axes, optional
-        Where, two for target and attention alone; three of a new figure when None.
+        The axes to draw on, two for target and attention alone; three of a new figure when None.
     tokens : sequence, optional
         The labels of the positions, as in `attention`.
     relative : bool, default True
-        Draw each weight divided by the largest of its row: the ratios within a row, which
-        are what a certificate speaks of. With False, mass that strays dims the support.
+        Draw each weight divided by the largest of its row. These ratios within a row are what a
+        certificate is about. With False, mass off the support makes the support darker.
     leak, distortion : float, optional
-        The tolerances; when None those of `M` if it is a `Fit`, otherwise 0.05 and 0.1.
+        See `Tolerances`. When None those of `M` if it is a `Fit`, otherwise the defaults.
+    tolerances : Tolerances, optional
+        Both as one object, in their place.
     pixels, cmap, norm
-        As in `attention`; `norm` for the first two, which share one scale.
+        As in `attention`; `norm` is for the first two pictures, which share one scale.
     colorbar : bool, optional
-        Whether to draw them; when None, in a new figure only.
+        Whether to draw colour bars; None draws them in a new figure only.
 
     Returns
     -------
@@ -89,14 +95,14 @@ def compare(
     Raises
     ------
     InputError
-        For matrices of different shapes, stacks of heads, or labels that do not fit.
+        For matrices of different shapes, stacks of heads, or labels of another number.
     ImportError
-        Without Matplotlib.
+        If Matplotlib is not installed.
 
     Notes
     -----
-    Time O(n m d) for queries and keys, twice; memory a block of rows, never n x m. The shares
-    are computed in the rounding of the arrays: `certify` is what proves them.
+    Takes O(n m d) time for queries and keys, twice, and the memory of a block of rows, never
+    n x m. The shares have the rounding errors of the arrays' dtype; `certify` proves them.
 
     Examples
     --------
@@ -115,10 +121,10 @@ def compare(
     if tokens is not None:
         check_tokens(tokens, left.shape)
     colorbar = axes is None if colorbar is None else as_flag(colorbar, "colorbar")
-    if leak is not None:
-        leak = check_between(leak, "leak", 0, 1)
-    if distortion is not None:
-        distortion = as_finite(distortion, "distortion", 0)
+    asked = as_tolerances(tolerances, leak=leak, distortion=distortion)
+    if tolerances is None and isinstance(M, Fit):
+        given = {"leak": leak, "distortion": distortion}
+        asked = replace(M.tolerances, **{name: x for name, x in given.items() if x is not None})
     if pixels is not None:
         pixels = as_count(pixels, "pixels", 1)
     places = new_axes(3, (5.4, 4.8)) if axes is None else listed_axes(axes)
@@ -134,7 +140,7 @@ def compare(
         if colorbar:
             add_colorbar(drawn[-1], weight_name(relative))
     if len(places) == 3:
-        drawn.append(_draw_errors(places[2], left, right, M, leak, distortion, pixels, colorbar))
+        drawn.append(_draw_errors(places[2], left, right, asked, pixels, colorbar))
     for ax in places:
         if tokens is not None:
             label_tokens(ax, tokens, left.shape)
@@ -147,9 +153,7 @@ def _draw_errors(
     ax: Axes,
     A: Source,
     M: Source,
-    given: Any,
-    leak: float | None,
-    distortion: float | None,
+    asked: Tolerances,
     pixels: int,
     colorbar: bool,
 ) -> AxesImage:
@@ -161,14 +165,8 @@ def _draw_errors(
         tolerances: dict[str, float] = {}
         name, more = "|target - attention|", {}
     else:
-        known = given if isinstance(given, Fit) else None
-        tolerances = {
-            "leak": (known.leak if known else 0.05) if leak is None else leak,
-            "distortion": (known.distortion if known else 0.1)
-            if distortion is None
-            else distortion,
-        }
-        found = tolerance_errors(target, M, tolerances["leak"], tolerances["distortion"], pixels)
+        tolerances = {"leak": asked.leak, "distortion": asked.distortion}
+        found = tolerance_errors(target, M, asked.leak, asked.distortion, pixels)
         colors = matplotlib().colormaps["Blues"].with_extremes(over=ORANGE)
         norm = matplotlib().colors.Normalize(0.0, 1.0)
         image = draw_cells(ax, np.minimum(found.cells, _HUGE), M.shape, colors, norm)
@@ -181,7 +179,7 @@ def _draw_errors(
 
 
 def _sparse_target(A: Source) -> sp.csr_array | None:
-    """The target's nonzeros; None where it is queries and keys, or mostly nonzero."""
+    """Return the target's nonzeros; None for queries and keys, or if most entries are nonzero."""
     if A.attention is not None:
         return None
     rows = A.sparse if A.sparse is not None else sp.csr_array(A.block(0, A.shape[0]))
@@ -193,7 +191,7 @@ def _sparse_target(A: Source) -> sp.csr_array | None:
 
 
 def _mark(ax: Axes, found: Errors, tolerances: dict[str, float]) -> None:
-    """Mark the worst entries and rows, and name them below the axis, clear of token labels."""
+    """Mark the worst entries and rows, and explain the marks below the labels of the axis."""
     lines = ["key"]
     for (kind, value, row, column), (shape, sign) in zip(found.marks, _RINGS, strict=False):
         asked = f" of {tolerances[kind]:g}" if kind in tolerances else ""

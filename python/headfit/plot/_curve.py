@@ -1,4 +1,4 @@
-"""Closeness against head size: what a method reaches, beside a baseline."""
+"""`curve`: how close heads are to an original at each size, compared with a baseline."""
 
 from __future__ import annotations
 
@@ -29,27 +29,27 @@ def curve(
     Parameters
     ----------
     result : object
-        With attributes `curve` and, if there is one to beat, `baseline`. Each has sequences
-        `dim`, `tv_mean` and `tv_worst` of one length, as attributes or by those keys: head
-        sizes, and the mean and largest total variation of a row.
+        An object such as `ShrinkResult`, with an attribute `curve` and optionally `baseline`.
+        Each has sequences `dim`, `tv_mean` and `tv_worst` of the same length, as attributes or
+        keys: head sizes, and the mean and largest total variation of the rows.
     tv : float, optional
-        A tolerance to show.
+        A tolerance to mark.
     ax : matplotlib Axes, optional
-        Where; a new figure's when None.
+        The axes to draw on; those of a new figure when None.
     names : tuple of two str
-        Of curve and baseline, for the legend.
+        The names of curve and baseline in the legend.
 
     Returns
     -------
     tuple of matplotlib Line2D
-        Mean and worst row of the curve, then of the baseline.
+        The mean and the worst row of the curve, then those of the baseline.
 
     Raises
     ------
     InputError
-        For a result without such a curve.
+        If the result has no such curve.
     ImportError
-        Without Matplotlib.
+        If Matplotlib is not installed.
 
     Examples
     --------
@@ -102,7 +102,7 @@ def curve(
 
 
 def _columns(data: Any, part: str) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
-    """The three sequences, in order of size."""
+    """Return the sequences `dim`, `tv_mean` and `tv_worst`, sorted by `dim`."""
     try:
         dim, mean, worst = (
             as_array(data[key] if isinstance(data, dict) else getattr(data, key), part)
@@ -122,7 +122,7 @@ def _columns(data: Any, part: str) -> tuple[NDArray[Any], NDArray[Any], NDArray[
 
 
 def _readable(dims: NDArray[Any], log: bool) -> list[float]:
-    """Sizes whose labels do not overlap."""
+    """Return sizes to label, far enough apart that their labels do not overlap."""
     chosen: list[float] = []
     gap = (np.log(dims[-1] / dims[0]) if log else dims[-1] - dims[0]) / 16 if dims.size else 0.0
     for dim in dims:

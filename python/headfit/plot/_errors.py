@@ -1,4 +1,4 @@
-"""Where attention misses its target: every entry judged, by blocks of rows."""
+"""The errors of attention against its target, computed by blocks of rows."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from headfit.plot._source import Source
 from headfit.plot._tiles import Pool
 
 Floats = NDArray[np.float64]
-_NOISE = 1e-6  # rounding in float32 is not pointed at
+_NOISE = 1e-6  # smaller errors are not marked: they are rounding errors of float32
 
 
 @dataclass(frozen=True)
 class Errors:
-    """Tiles of the errors, the error of each row, and the entries to point at.
+    """The max-pooled errors, the error of each row, and the worst entries.
 
-    `marks` has (name, value, row, column) of each worst entry.
+    `marks` has (name, value, row, column) for the worst entry of each kind.
     """
 
     cells: Floats
@@ -29,12 +29,13 @@ class Errors:
 
 
 class _Worst:
-    """The largest value of a kind above `least` so far, and where."""
+    """The largest value above `least` that was seen so far, with its row and column."""
 
     def __init__(self, name: str, least: float) -> None:
         self.name, self.value, self.row, self.column = name, least, -1, -1
 
     def see(self, values: Floats, columns: NDArray[Any], start: int) -> None:
+        """Take the largest value of each row and its column, for rows from `start` on."""
         row = int(values.argmax())
         if values[row] > self.value:
             self.value, self.row = float(values[row]), start + row
@@ -44,12 +45,12 @@ class _Worst:
 def tolerance_errors(
     target: sp.csr_array, M: Source, leak: float, distortion: float, pixels: int
 ) -> Errors:
-    """Shares of the tolerances: what leaks off the pattern, what is too heavy on it.
+    """Return which share of its tolerance each entry uses; see `compare`.
 
-    Off the support of a row an entry counts with its weight over the smallest weight on the
-    support, divided by `leak`; on it with how much too heavy it is beside the lightest,
-    divided by `distortion`. The largest of a row is what a certificate judges, here in the
-    rounding of the arrays.
+    Off the support of a row this is the entry's weight over the smallest weight on the support,
+    divided by `leak`. On the support it is the ratio of attention to target over the smallest
+    such ratio of the row, minus 1, divided by `distortion`. A row meets the tolerances if its
+    largest share is at most 1 (up to the rounding errors of the arrays' dtype).
     """
     pool = Pool(M.shape, pixels)
     rows = np.zeros(M.shape[0])
@@ -65,7 +66,8 @@ def tolerance_errors(
             logs -= least.astype(logs.dtype)[:, np.newaxis]
             leaks = np.exp(logs, out=logs)
             leaks[place] = 0.0
-            # -inf - -inf is NaN: no weight beside no weight is no error.
+            # If the least weight on the support is 0, other zeros give NaN (-inf minus -inf);
+            # they are not errors.
             lost = np.isneginf(least)
             leaks[lost] = np.nan_to_num(leaks[lost], nan=0.0, posinf=np.inf)
             ratio = on - np.log(part.data)
@@ -85,26 +87,27 @@ def tolerance_errors(
 
 
 def difference_errors(A: Source, M: Source, pixels: int) -> Errors:
-    """Absolute differences of weights; a row's error is its total variation."""
+    """Return absolute differences of weights; a row's error is its total variation."""
     pool = Pool(M.shape, pixels)
     rows = np.zeros(M.shape[0])
     worst = _Worst("difference", 0.0)
     for start, stop in pool.blocks():
-        apart = np.abs(A.block(start, stop) - M.block(start, stop))
-        rows[start:stop] = 0.5 * apart.sum(axis=1)
-        at = apart.argmax(axis=1)
-        worst.see(apart[np.arange(stop - start), at].astype(np.float64), at, start)
-        pool.add(start, apart)
+        difference = np.abs(A.block(start, stop) - M.block(start, stop))
+        rows[start:stop] = 0.5 * difference.sum(axis=1)
+        at = difference.argmax(axis=1)
+        worst.see(difference[np.arange(stop - start), at].astype(np.float64), at, start)
+        pool.add(start, difference)
     mark = (worst.name, worst.value, worst.row, worst.column)
     return Errors(pool.cells, rows, (mark,) if worst.row >= 0 else ())
 
 
 def _over(values: Floats, tolerance: float) -> Floats:
-    """values / tolerance, 0 for 0 / 0."""
+    """Return values / tolerance, where 0 / 0 is 0."""
     return np.nan_to_num(values / np.float64(tolerance), nan=0.0, posinf=np.inf)
 
 
 def _least(values: Floats, row: NDArray[Any], count: int) -> Floats:
+    """Return the least value of each row; infinity for a row without any."""
     least = np.full(count, np.inf)
     np.minimum.at(least, row, values)
     return least
@@ -113,7 +116,7 @@ def _least(values: Floats, row: NDArray[Any], count: int) -> Floats:
 def _most(
     values: Floats, row: NDArray[Any], columns: NDArray[Any], count: int
 ) -> tuple[Floats, NDArray[np.int64]]:
-    """The largest value of each row, and a column that has it."""
+    """Return the largest value of each row, and a column that has it."""
     most = np.zeros(count)
     np.maximum.at(most, row, values)
     column = np.full(count, -1, dtype=np.int64)

@@ -1,4 +1,4 @@
-"""Many heads at once: small pictures in one scale, a row for each layer."""
+"""`heads_grid`: small pictures of many heads on a common scale, with a row per layer."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from headfit.plot._matrix import draw_cells, root_norm, weight_name
 from headfit.plot._source import source
 from headfit.plot._tiles import tiles
 
-_PANEL = 1.35  # inches
-_CELLS = 96
-_MOST_A_LINE = 8
-_ONE = (Attention, Fit, SoftFit, Sparsified, Target)
+_PANEL = 1.35  # size of a picture in inches
+_CELLS = 96  # the most tiles along a side of a picture
+_MOST_A_LINE = 8  # pictures in a row, if heads have no layers
+_SINGLE_HEADS = (Attention, Fit, SoftFit, Sparsified, Target)
 
 
 def heads_grid(
@@ -40,22 +40,24 @@ def heads_grid(
     cmap: Any = "viridis",
     norm: Any = None,
 ) -> NDArray[Any]:
-    """Draw the attention of many heads as small pictures in one scale.
+    """Draw the attention of many heads as small pictures on a common scale.
 
     Parameters
     ----------
     heads : array_like or sequence
-        Queries of shape (layers, heads, n, d) or (heads, n, d), with `K`; an `Attention` of
-        such shapes; or a sequence of whatever `attention` draws, or of such sequences, one for
-        each layer.
+        Queries of shape (layers, heads, n, d) or (heads, n, d), with `K` as keys; an `Attention`
+        of such shapes; a sequence of matrices or heads that `attention` can draw; or a sequence
+        of such sequences, one for each layer.
     K : array_like, optional
-        Keys; as in `attention_matrix` there may be fewer heads of them.
+        The keys, if `heads` are queries; there may be fewer heads of them, as in
+        `attention_matrix`.
     scale, mask : optional
         As in `attention_matrix`, for queries and keys.
     axes : array of matplotlib Axes, optional
-        One for each head, in order; a new figure's when None, a row for each layer.
+        The axes to draw on, one for each head in order; those of a new figure, with a row per
+        layer, when None.
     titles : sequence of str, optional
-        One for each head, in order; by default their indices.
+        A title for each head in order; their indices when None.
     relative, pixels, cmap, norm
         As in `attention`, the same for all heads.
 
@@ -66,13 +68,13 @@ def heads_grid(
     Raises
     ------
     InputError
-        For shapes that do not fit, no heads, or axes or titles of another number.
+        For shapes that do not fit together, no heads, or another number of axes or titles.
     ImportError
-        Without Matplotlib.
+        If Matplotlib is not installed.
 
     Notes
     -----
-    Time O(n m d) a head; memory a block of rows, and the tiles of all heads.
+    Takes O(n m d) time per head, and memory for a block of rows and the tiles of all heads.
 
     Examples
     --------
@@ -120,12 +122,12 @@ def heads_grid(
 
 
 def _heads(heads: Any, K: Any, scale: Any, mask: Any) -> tuple[tuple[int, ...], list[Any]]:
-    """The shape of the grid, and its matrices in order."""
+    """Return the shape of the grid, and its matrices in order."""
     if isinstance(heads, Attention) and heads.stored[0].ndim > 2 and K is None:
         (heads, K), scale, mask = heads.stored, heads.scale, heads.mask
     if K is not None:
         return _split(as_stored_array(heads, "heads"), as_stored_array(K, "K"), scale, mask)
-    if isinstance(heads, _ONE) or is_sparse(heads) or not hasattr(heads, "__len__"):
+    if isinstance(heads, _SINGLE_HEADS) or is_sparse(heads) or not hasattr(heads, "__len__"):
         raise InputError("heads must be queries with K, or a sequence of matrices")
     lines = [line if isinstance(line, (list, tuple)) else None for line in heads]
     if all(line is None for line in lines):
@@ -142,8 +144,8 @@ def _split(q: Any, k: Any, scale: Any, mask: Any) -> tuple[tuple[int, ...], list
         raise InputError(
             f"heads must have shape (layers, heads, n, d) or (heads, n, d); got {q.shape}"
         )
-    Attention(q, k, scale=scale, mask=mask)  # shapes fit, or an error now
-    if k.ndim > 2:  # query heads that share a key head stand side by side
+    Attention(q, k, scale=scale, mask=mask)  # raises an error if shapes do not fit together
+    if k.ndim > 2:  # consecutive query heads share a key head, which is repeated for each
         k = np.repeat(k, lead[-1] // k.shape[-3], axis=-3) if k.shape[-3] != lead[-1] else k
     k = np.broadcast_to(k, (*lead, *k.shape[-2:]))
     masks = mask
@@ -156,7 +158,7 @@ def _split(q: Any, k: Any, scale: Any, mask: Any) -> tuple[tuple[int, ...], list
 
 
 def _new_grid(shape: tuple[int, ...]) -> list[Any]:
-    """Axes of a new figure: a row for each layer, or lines of a few heads."""
+    """Return the axes of a new figure: a row per layer, or rows of `_MOST_A_LINE` heads."""
     import matplotlib.pyplot as plt
 
     if len(shape) == 2:

@@ -1,4 +1,4 @@
-"""Keys in the plane of one query: the hyperplane that separates a row's support."""
+"""`keys`: the keys in a plane with one query, and the margin that separates its support."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
     from matplotlib.collections import PathCollection, PolyCollection
     from matplotlib.lines import Line2D
 
-_NARROW = 0.1  # of the range of the logits: a smaller margin cannot be seen
-_MOST_DOTS = 4000  # more keys off the support are counted in hexagons
+_NARROW = 0.1  # a margin below this share of the range of logits cannot be seen on a linear axis
+_MOST_DOTS = 4000  # more keys off the support than this are drawn as counts in hexagons
 
 
 class KeysPicture(NamedTuple):
-    """What `keys` drew; None for what a row does not have."""
+    """The Matplotlib objects that `keys` drew; None for parts that a row does not have."""
 
     support: PathCollection
     others: PathCollection | PolyCollection | None
@@ -42,42 +42,44 @@ def keys(
     *,
     ax: Axes | None = None,
 ) -> KeysPicture:
-    """Draw the keys as one query sees them: its support on the right, the others left of it.
+    """Draw the keys by their logits for one query: the support on the right, others on the left.
 
-    Across is the logit of the row: the keys along the direction of its query. Up is the leading
-    principal direction of the keys in what remains, which the query does not see. Dashed lines
-    stand at the smallest logit on the support, here 0, and at the largest off it: their
-    difference is the logarithm of the row's leak, and every hyperplane between them separates.
-    Where it is small beside the range of the logits the axis is logarithmic outside of it.
+    The horizontal axis is the logit of the row, that is the position of the keys along the
+    direction of its query. The vertical axis is the leading principal component of the keys
+    after that direction is projected out, which does not affect the logits. Dashed lines mark the
+    smallest logit on the support, which is shifted to 0, and the largest off it. Their difference
+    is the logarithm of the row's leak, and every hyperplane between them separates the support.
+    If it is small compared with the range of the logits, the axis is logarithmic outside of it.
 
     Parameters
     ----------
     A : Target, sparse or dense matrix
         The target; its nonzeros in the row are the support.
     M : Fit, SoftFit or Attention
-        Queries and keys, of one head. Keys that its mask hides from the row are not drawn.
+        Queries and keys of one head. Keys that are masked in the row are not drawn.
     row : int, optional
-        The row of largest leak when None: that of a `Fit`'s certificate, or found by `certify`.
+        The row to draw. None takes the row of largest leak, by the certificate of a `Fit` or by
+        `certify`.
     ax : matplotlib Axes, optional
-        Where; a new figure's when None.
+        The axes to draw on; those of a new figure when None.
 
     Returns
     -------
     KeysPicture
-        The points on the support and off it, the two lines, and of the keys off the support the
-        one of largest logit. Where many keys are off it
-        they are counted in hexagons, each visible however few it holds.
+        The points on and off the support, the two lines, and the point of largest logit off the
+        support. If there are many keys off the support (more than 4000), they are drawn as
+        counts in hexagons, and every hexagon with a key is visible.
 
     Raises
     ------
     InputError
-        When `M` is no head, or `row` no row with a support.
+        If `M` is not a single head, or the row does not exist or has no nonzeros.
     ImportError
-        Without Matplotlib.
+        If Matplotlib is not installed.
 
     Notes
     -----
-    Time O(n d**2) for a given row, O(n**2 d) more to find the one of largest leak.
+    Takes O(n d**2) time for a given row, and O(n**2 d) to find the row of largest leak.
 
     Examples
     --------
@@ -98,7 +100,9 @@ def keys(
     if target.n != queries.shape[0] or target.n != keys.shape[0]:
         raise InputError(f"A and M must have one shape; got n={target.n} and {head!r}")
     if row is None:
-        judged = M.certificate if isinstance(M, Fit) else certify(target, head, mass=False)
+        judged = (
+            M.certificate if isinstance(M, Fit) else certify(target, head, certificate_mass=False)
+        )
         row = int(np.argmax(judged.row_leak))
     row = as_count(row, "row", 0, target.n - 1)
     start, stop = target.matrix.indptr[row : row + 2]
@@ -108,7 +112,7 @@ def keys(
     chosen = np.zeros(target.n, dtype=bool)
     chosen[target.matrix.indices[start:stop]] = True
     seen = np.isfinite(logits)
-    logits -= logits[chosen].min()  # softmax sees differences only
+    logits -= logits[chosen].min()  # a shift of all logits leaves the softmax unchanged
     height = _remaining(widened(queries[row]), keys)
     new = ax is None
     ax = new_axes(size=(6.4, 4.6))[0] if ax is None else ax
@@ -128,7 +132,7 @@ def keys(
         nearest = ax.scatter(
             [high], [height[place]], s=26, color=INK, zorder=3, label=f"nearest other key, {place}"
         )
-        shade = BLUE if high < 0 else ORANGE  # orange: nothing separates
+        shade = BLUE if high < 0 else ORANGE  # orange if no hyperplane separates the support
         ax.axvspan(min(0.0, high), max(0.0, high), color=shade, alpha=0.12, linewidth=0)
         with np.errstate(over="ignore"):
             leak = number(float(np.exp(high)), 3)
@@ -142,7 +146,7 @@ def keys(
     if new and others is not None and others.get_array() is not None:
         figure: Any = ax.figure
         figure.colorbar(others, ax=ax, label="other keys in a hexagon")
-    # Below: keys may lie anywhere. The colour bar stands for hexagons.
+    # The legend is below the axes, since keys may be anywhere within; hexagons have a colour bar.
     ax.legend(loc="upper center", bbox_to_anchor=(0.5, -0.14), ncols=3, fontsize=9, frameon=False)
     return KeysPicture(support, others, support_line, others_line, nearest)
 
@@ -152,7 +156,7 @@ def _is_narrow(logits: NDArray[np.float64], high: float) -> bool:
 
 
 def _widen_margin(ax: Axes, logits: NDArray[np.float64], high: float) -> None:
-    """Make far logits logarithmic where a linear axis would hide the margin."""
+    """Make the axis logarithmic outside the margin, which a linear axis would hide."""
     decades = float(np.log10(np.ptp(logits) / abs(high)))
     ax.set_xscale("symlog", linthresh=abs(high), linscale=max(0.6, decades / 6))
     locator: Any = ax.xaxis.get_major_locator()
@@ -162,7 +166,7 @@ def _widen_margin(ax: Axes, logits: NDArray[np.float64], high: float) -> None:
 
 
 def _remaining(query: NDArray[Any], K: NDArray[Any]) -> NDArray[np.float64]:
-    """The leading principal component of the keys without the query's direction."""
+    """Return the keys' leading principal component after the query's direction is removed."""
     mean = sum(block.sum(axis=0, dtype=np.float64) for _, block in blocks_of_rows(K)) / len(K)
     length = float(np.linalg.norm(query))
     along = query.astype(np.float64) / (length if length > 0 else 1.0)
@@ -173,7 +177,8 @@ def _remaining(query: NDArray[Any], K: NDArray[Any]) -> NDArray[np.float64]:
 
     parts = (rest(block) for _, block in blocks_of_rows(K))
     direction = np.linalg.eigh(sum(part.T @ part for part in parts))[1][:, -1]
-    direction *= np.sign(direction[np.abs(direction).argmax()])  # the same picture every time
+    # Eigenvectors have an arbitrary sign; this choice gives the same picture every time.
+    direction *= np.sign(direction[np.abs(direction).argmax()])
     return np.concatenate([rest(block) @ direction for _, block in blocks_of_rows(K)])
 
 
@@ -183,7 +188,7 @@ def _draw_others(
     if not x.size:
         return None
     many = x.size > _MOST_DOTS
-    if narrow or not many:  # equal hexagons would reach over a narrow margin
+    if narrow or not many:  # hexagons of equal size would cover a narrow margin
         return ax.scatter(
             x, y, s=3 if many else 14, color=GREY, alpha=0.6, linewidth=0, zorder=2.5,
             label=f"other keys ({x.size})",

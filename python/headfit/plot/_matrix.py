@@ -1,4 +1,4 @@
-"""One attention matrix as an image."""
+"""`attention`: an attention matrix as an image."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.image import AxesImage
 
-_STRIP = 4  # times as long as wide
+_STRIP = 4  # matrices with a larger ratio of sides are stretched to fill the axes
 
 
 def attention(
@@ -40,42 +40,43 @@ def attention(
     norm: Any = None,
     colorbar: bool | None = None,
 ) -> AxesImage:
-    """Draw an attention matrix: queries down, keys across.
+    """Draw an attention matrix, with queries as rows and keys as columns.
 
     Parameters
     ----------
     M : Attention, Fit, SoftFit, Target, Sparsified, sparse or dense matrix
-        What to draw. An `Attention` is evaluated by blocks of rows, never as a whole.
+        The matrix to draw. An `Attention` is computed by blocks of rows, never as a whole.
     ax : matplotlib Axes, optional
-        Where; a new figure's when None.
+        The axes to draw on; those of a new figure when None.
     tokens : sequence, optional
-        The labels of the positions, for a square matrix; thinned out where there are many.
+        The labels of the positions, for a square matrix; if there are too many to read, only
+        every second, third, ... is drawn.
     relative : bool, default False
         Draw each weight divided by the largest of its row, instead of the weight.
     pixels : int, optional
-        Cells to draw along a side; a larger matrix is max-pooled to as many, see `tiles`.
-        About one for two pixels of the axes when None.
+        The most tiles along a side, to which a larger matrix is max-pooled; see `tiles`. None
+        takes one tile for two pixels of the axes.
     cmap, norm : optional
-        As in ``Axes.imshow``. By default from 0 to the largest weight on a scale of square
-        roots, which shows small weights beside large ones.
+        As in ``Axes.imshow``. By default the colours are proportional to the square root of the
+        weight, from 0 to the largest, which makes small weights visible beside large ones.
     colorbar : bool, optional
-        Whether to draw one; when None, in a new figure only.
+        Whether to draw a colour bar; None draws one in a new figure only.
 
     Returns
     -------
     matplotlib AxesImage
-        Its axes count tokens, pooled or not.
+        The image; the coordinates of its axes are token positions, also if it is pooled.
 
     Raises
     ------
     InputError
-        For a stack of heads, which has no one picture, and for labels that do not fit.
+        For a stack of heads, which is not a single matrix, or labels of another number.
     ImportError
-        Without Matplotlib.
+        If Matplotlib is not installed.
 
     Notes
     -----
-    Costs are those of `tiles`.
+    Takes the time and memory of `tiles`.
 
     Examples
     --------
@@ -109,7 +110,7 @@ def attention(
 def draw_cells(
     ax: Axes, cells: NDArray[Any], shape: tuple[int, int], cmap: Any, norm: Any
 ) -> AxesImage:
-    """Draw tiles on axes that count tokens; a long strip is stretched to fill them."""
+    """Draw tiles on axes in token positions; a long narrow matrix is stretched to fill them."""
     strip = max(shape) > _STRIP * min(shape)
     image = ax.imshow(
         cells,
@@ -125,17 +126,17 @@ def draw_cells(
 
 
 def root_norm(*cells: NDArray[Any]) -> Any:
-    """Square roots from 0 to the largest of all cells."""
+    """Return a norm by square roots, from 0 to the largest of all cells."""
     most = max(float(np.max(each)) for each in cells)
     return matplotlib().colors.PowerNorm(0.5, vmin=0.0, vmax=most if most > 0 else 1.0)
 
 
 def weight_name(relative: bool) -> str:
-    """What a colour stands for."""
+    """Return the label of the colour bar: what a colour stands for."""
     return "weight / largest of its row" if relative else "attention weight"
 
 
 def add_colorbar(image: AxesImage, label: str, **more: Any) -> Any:
-    """Draw the colours of an image beside it, as high as the image."""
+    """Draw a colour bar beside an image, about as high as the image."""
     figure: Any = image.axes.figure
     return figure.colorbar(image, ax=image.axes, label=label, fraction=0.046, pad=0.03, **more)

@@ -1,4 +1,4 @@
-"""Attention by distance: how far back heads look."""
+"""`offsets`: the share of attention at each distance between query and key."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 _MOST_BARS = 48
 _MOST_NAMES = 40
-_COLUMNS = 400  # of a profile with more distances, each the largest of its share
+_COLUMNS = 400  # more distances than this are pooled to as many columns by their maximum
 
 
 def offsets(
@@ -43,35 +43,39 @@ def offsets(
     Parameters
     ----------
     heads : HeadTable, Attention, Fit, or array_like of shape (..., n, d)
-        What `describe` returned, or a head or heads to ask it about; queries need `K`.
+        The table of `describe`, or one or more heads: an `Attention`, a `Fit`, or queries with
+        `K` as keys.
     K : array_like, optional
+        The keys, if `heads` are queries.
     scale, mask : optional
         As in `attention_matrix`, for queries and keys.
     bins : "auto", "each" or "doubling", default "auto"
-        "each": every distance by itself. "doubling": 0, 1, 2, 3-4, 5-8, ... and the same ahead,
-        as negative distances, whose shares add to 1 and are read at any length. "auto": each
-        where at most 48 distances occur.
+        "each" shows every distance. "doubling" adds up the shares over the distances 0, 1, 2,
+        3-4, 5-8, ..., and the same for keys ahead of the query, with negative distances. The sums
+        add up to 1 and are readable for sequences of any length. "auto" takes "each" if at most
+        48 distances occur.
     ax : matplotlib Axes, optional
-        Where; a new figure's when None.
+        The axes to draw on; those of a new figure when None.
     cmap : optional
-        Of the picture of several heads.
+        The colour map of the image for several heads.
 
     Returns
     -------
     BarContainer, PolyCollection or AxesImage
-        Bars for one head; an area where each of many distances has its place; for several
-        heads an image with a row for each.
+        For one head bars, or a filled area if "each" shows more than 48 distances; for several
+        heads an image with a row per head.
 
     Raises
     ------
     InputError
-        For shapes and arguments that do not fit.
+        For shapes and arguments that do not fit together.
     ImportError
-        Without Matplotlib.
+        If Matplotlib is not installed.
 
     Notes
     -----
-    That of `describe` for heads, O(n m d) a head, n x m never stored; O(n + m) for its table.
+    Takes the time of `describe` for heads, O(n m d) per head without storing an n x m array,
+    and O(n + m) for a table.
 
     Examples
     --------
@@ -122,7 +126,7 @@ def _table(heads: Any, K: Any, scale: float | None, mask: Any) -> HeadTable:
 
 
 def _occurring(table: HeadTable) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """Distances from the smallest to the largest that has attention, and a row for each head."""
+    """Return the range of distances with any attention, and the shares there per head."""
     mass = np.nan_to_num(table.offset_mass.reshape((-1, table.offsets.size)))
     some = np.flatnonzero((mass > 0).any(axis=0))
     part = slice(some[0], some[-1] + 1) if some.size else slice(table.n - 1, table.n)
@@ -132,7 +136,7 @@ def _occurring(table: HeadTable) -> tuple[NDArray[np.int64], NDArray[np.float64]
 def _doubling(
     distance: NDArray[np.int64], mass: NDArray[np.float64]
 ) -> tuple[list[str], NDArray[np.float64]]:
-    """Sums over distances 0, 1, 2, 3-4, 5-8, ... behind and ahead."""
+    """Return names and sums of the bins 0, 1, 2, 3-4, 5-8, ... behind and ahead of the query."""
     size = np.abs(distance)
     octave = np.sign(distance) * np.where(
         size > 0, np.ceil(np.log2(np.maximum(size, 1))).astype(np.int64) + 1, 0
@@ -149,7 +153,7 @@ def _doubling(
 
 
 def _short(count: int) -> str:
-    """A power of two, or one more, in few characters."""
+    """Return a power of two, or that plus 1, as a short text."""
     return f"{count // 1024}k" if count >= 4096 else f"{count}"
 
 

@@ -1,4 +1,4 @@
-"""The head sizes that a search tried, and what is proved to be too small."""
+"""`search`: the head sizes that a search tried, and those that are proved too small."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ if TYPE_CHECKING:
     from matplotlib.collections import PathCollection
     from matplotlib.patches import Rectangle
 
-_FAR = 1e4  # shares of the tolerance beyond this lie at the edge
+_FAR = 1e4  # larger shares of a tolerance are drawn at this value
 
 
 class SearchPicture(NamedTuple):
-    """What `search` drew; `impossible` is None without a lower bound above 1."""
+    """The Matplotlib objects that `search` drew; `impossible` is None for a lower bound of 1."""
 
     certified: PathCollection
     others: PathCollection
@@ -26,29 +26,33 @@ class SearchPicture(NamedTuple):
 
 
 def search(fit: Fit, *, ax: Axes | None = None) -> SearchPicture:
-    """Draw the sizes that a search tried, certified or not, and those proved to be too small.
+    """Draw the sizes that a search tried, certified or not, and those that are proved too small.
 
-    Up is the larger share of the two tolerances that the certificate used, leak or distortion:
-    at most 1 where it holds.
+    The vertical axis is the larger of leak and distortion in the certificate of a size, each
+    divided by its tolerance; it is at most 1 if the certificate holds.
 
     Parameters
     ----------
     fit : Fit
-        One whose size was searched for: `headfit.fit` without `dim`.
+        A fit whose size was searched for, by `headfit.fit` without `dim`.
     ax : matplotlib Axes, optional
-        Where; a new figure's when None.
+        The axes to draw on; those of a new figure when None.
 
     Returns
     -------
     SearchPicture
-        The points of certified sizes and of the others, and the area below the lower bound.
+        The points of the certified sizes and of the others, and the area below the lower bound.
 
     Raises
     ------
     InputError
         For a fit without a search.
     ImportError
-        Without Matplotlib.
+        If Matplotlib is not installed.
+
+    Notes
+    -----
+    Takes O(trials) time.
 
     Examples
     --------
@@ -95,7 +99,7 @@ def search(fit: Fit, *, ax: Axes | None = None) -> SearchPicture:
     shares = [_share(t, fit) for t in trials]
     ax.set_ylim(min(0.5, min(shares) / 1.5), max(2.0, max(shares) * 1.5))
     if wide:
-        ax.xaxis.set_major_locator(ticker.FixedLocator(_apart(dims)))
+        ax.xaxis.set_major_locator(ticker.FixedLocator(_labelled_sizes(dims)))
         ax.xaxis.set_minor_locator(ticker.NullLocator())
         ax.xaxis.set_major_formatter(lambda value, _: f"{value:.0f}")
     else:
@@ -110,15 +114,16 @@ def search(fit: Fit, *, ax: Axes | None = None) -> SearchPicture:
 
 
 def _share(trial: Trial, fit: Fit) -> float:
-    """The larger share of the two tolerances, within what the axes show."""
-    leak = trial.leak / fit.leak
-    ratio = trial.distortion / fit.distortion if fit.distortion > 0 else 0.0
+    """Return the larger share of the two tolerances, clipped to the range of the axis."""
+    asked = fit.tolerances
+    leak = trial.leak / asked.leak
+    ratio = trial.distortion / asked.distortion if asked.distortion > 0 else 0.0
     share = max(leak, ratio)
     return min(max(share, 1.0 / _FAR), _FAR) if math.isfinite(share) else _FAR
 
 
-def _apart(dims: list[int]) -> list[Any]:
-    """Sizes whose labels do not overlap on a logarithmic axis, the smallest first."""
+def _labelled_sizes(dims: list[int]) -> list[Any]:
+    """Return sizes whose labels do not overlap on a logarithmic axis, including the smallest."""
     chosen: list[int] = []
     for dim in sorted(set(dims)):
         if not chosen or dim > 1.2 * chosen[-1]:

@@ -1,4 +1,4 @@
-"""Whatever holds an attention matrix, read by blocks of rows."""
+"""`Source`: one interface to matrices and heads, which pictures read by blocks of rows."""
 
 from __future__ import annotations
 
@@ -24,7 +24,10 @@ Block = Callable[[int, int], NDArray[Any]]
 
 @dataclass(frozen=True)
 class Source:
-    """A matrix: its shape, its rows from one number to another, and its nonzeros if sparse."""
+    """A matrix to draw, whose rows ``start`` to ``stop - 1`` are ``block(start, stop)``.
+
+    `sparse` holds its nonzeros if it is sparse, `attention` the head if it is one.
+    """
 
     shape: tuple[int, int]
     block: Block
@@ -32,9 +35,9 @@ class Source:
     attention: Attention | None = None
 
     def logarithms(self, start: int, stop: int) -> NDArray[Any]:
-        """Return logarithms of rows up to one constant a row; -inf for zero.
+        """Return the logarithms of rows, up to a constant per row; -inf for zeros.
 
-        Of queries and keys these are the logits, in which no weight is too small to see.
+        For queries and keys these are the logits, which do not underflow as weights do.
         """
         if self.attention is not None:
             return self.attention.logits(rows=slice(start, stop))
@@ -44,13 +47,13 @@ class Source:
 
 def as_attention(M: Any) -> Attention | None:
     """Return the attention of a fit or of itself; None for anything else."""
-    if isinstance(M, (Fit, SoftFit)):  # its Q and K are the module's products already
+    if isinstance(M, (Fit, SoftFit)):  # its Q and K already are the products of its module
         return Attention(M.Q, M.K, scale=M.scale, mask=M.mask)
     return M if isinstance(M, Attention) else None
 
 
 def source(M: Any) -> Source:
-    """Return the matrix that `M` is or stands for."""
+    """Return the matrix that `M` is, holds (`Target`, `Sparsified`) or computes (heads)."""
     if isinstance(M, (Target, Sparsified)):
         M = M.matrix
     heads = as_attention(M)

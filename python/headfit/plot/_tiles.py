@@ -1,4 +1,4 @@
-"""Max-pooling: the largest entry of each tile of a matrix, in memory of a block of rows."""
+"""`tiles`: max-pooling of a matrix, in the memory of a block of its rows."""
 
 from __future__ import annotations
 
@@ -15,36 +15,38 @@ from headfit._base.arrays import as_count
 from headfit._base.memory import require_memory
 from headfit.plot._source import source
 
-_BLOCK_ENTRIES = 1 << 23  # entries of the matrix in memory at a time
+_BLOCK_ENTRIES = 1 << 23  # how many entries of the matrix are in memory at a time
 
 
 def tiles(M: Any, pixels: int, *, relative: bool = False) -> NDArray[np.float64]:
-    """Return the largest entry of each tile of a matrix: at most `pixels` tiles a side.
+    """Return the largest entry of each tile of a matrix, with at most `pixels` tiles per side.
 
-    A single entry stays visible however large the matrix is, where taking every tenth
-    would lose it. Where entries are spread at random and more than tiles, each tile has one.
+    A single large entry stays visible in a matrix of any size, while taking every tenth entry
+    would lose it. But if there are more random nonzeros than tiles, most tiles will have one.
 
     Parameters
     ----------
     M : Attention, Fit, SoftFit, Target, Sparsified, sparse or dense matrix
+        The matrix, shape (n, m).
     pixels : int
-        A matrix that is smaller along a side keeps its entries there.
+        The most tiles along each side. A side that is shorter is not pooled.
     relative : bool, default False
-        Divide each row by its largest entry first.
+        Whether to divide each row by its largest entry first.
 
     Returns
     -------
     ndarray, shape (min(n, pixels), min(m, pixels))
+        In float64.
 
     Raises
     ------
     InputError
-        For a stack of heads, an empty matrix, or no pixels.
+        For a stack of heads, an empty matrix, or if `pixels` is not a positive integer.
 
     Notes
     -----
-    Time O(nonzeros) of a sparse matrix, O(n m) of a dense one and O(n m d) of queries and
-    keys; memory a block of rows beside the tiles, never n x m.
+    Takes O(nonzeros) time for a sparse matrix, O(n m) for a dense one and O(n m d) for queries
+    and keys; besides the tiles, the memory of a block of rows, never n x m.
 
     Examples
     --------
@@ -67,7 +69,7 @@ def tiles(M: Any, pixels: int, *, relative: bool = False) -> NDArray[np.float64]
 
 
 class Pool:
-    """The tiles of a matrix of some shape, filled by blocks of rows."""
+    """The tiles of a matrix of a given shape, which are filled by blocks of rows."""
 
     def __init__(self, shape: tuple[int, int], pixels: int) -> None:
         self.shape = shape
@@ -75,25 +77,25 @@ class Pool:
         self.cells = np.full((len(self.row_edges) - 1, len(self.column_edges) - 1), -np.inf)
 
     def blocks(self) -> Iterator[tuple[int, int]]:
-        """Runs of rows that together hold few entries."""
+        """Yield ranges of consecutive rows that have at most `_BLOCK_ENTRIES` entries in all."""
         rows = max(1, _BLOCK_ENTRIES // self.shape[1])
         for start in range(0, self.shape[0], rows):
             yield start, min(start + rows, self.shape[0])
 
     def add(self, start: int, block: NDArray[Any], relative: bool = False) -> None:
-        """Pool the rows of a block: first along the rows, where it shrinks most."""
+        """Pool a block of rows, first along the rows, which makes it smallest."""
         wide = np.maximum.reduceat(block, self.column_edges[:-1], axis=1).astype(np.float64)
         if relative:
             most = wide.max(axis=1, keepdims=True)
             wide /= np.where(most > 0, most, 1.0)
         tile = tile_of(np.arange(start, start + len(block)), self.row_edges)
         first = np.flatnonzero(np.diff(tile, prepend=-1))
-        # A tile may go on in the next block.
+        # A tile may continue in the next block, so that its maximum is updated, not set.
         part = self.cells[tile[0] : tile[-1] + 1]
         np.maximum(part, np.maximum.reduceat(wide, first, axis=0), out=part)
 
     def add_sparse(self, matrix: sp.csr_array, relative: bool) -> None:
-        """Pool a whole sparse matrix by its nonzeros, each looked at once."""
+        """Pool a whole sparse matrix in one pass over its nonzeros."""
         lengths = np.diff(matrix.indptr)
         row = np.repeat(np.arange(self.shape[0]), lengths)
         values = matrix.data.astype(np.float64)
@@ -104,7 +106,7 @@ class Pool:
         across = self.cells.shape[1]
         tile = tile_of(row, self.row_edges) * across + tile_of(matrix.indices, self.column_edges)
         sizes = np.outer(np.diff(self.row_edges), np.diff(self.column_edges)).ravel()
-        # A tile has a zero unless all of it is stored.
+        # A tile contains a zero unless all of its entries are stored.
         full = np.bincount(tile, minlength=sizes.size) == sizes
         flat = np.where(full, -np.inf, 0.0)
         np.maximum.at(flat, tile, values)
@@ -112,11 +114,11 @@ class Pool:
 
 
 def edges(size: int, pixels: int) -> NDArray[np.int64]:
-    """Where tiles begin along a side, and the end of the last."""
+    """Return the first position of each tile along a side, and the end of the last tile."""
     count = min(size, pixels)
     return np.arange(count + 1, dtype=np.int64) * size // count
 
 
 def tile_of(place: NDArray[Any], sides: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The number of the tile that each place lies in."""
+    """Return the number of the tile that contains each position."""
     return np.searchsorted(sides, place, side="right") - 1

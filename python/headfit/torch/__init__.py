@@ -1,7 +1,8 @@
-"""Fitted heads in PyTorch modules, and queries and keys out of them. Needs PyTorch.
+"""Conversion of fitted heads to PyTorch modules, and of modules to queries and keys.
 
-A `torch.nn.MultiheadAttention` of H heads has an embedding of H * head_dim and softmaxes
-q k^T / sqrt(head_dim). Its boolean masks are True where attention is *not* allowed.
+This needs PyTorch. A `torch.nn.MultiheadAttention` of H heads has an embedding of size
+E = H * head_dim and takes the softmax of q k^T / sqrt(head_dim). Its boolean masks are True where
+attention is *not* allowed.
 
 >>> import headfit as hf, headfit.torch
 >>> A, B = hf.patterns.band(16, 1), hf.patterns.tree(16)
@@ -20,7 +21,6 @@ try:
 except ImportError as missing:
     raise ImportError("headfit.torch needs PyTorch: pip install 'headfit[torch]'") from missing
 
-from headfit._fit.safetensors_file import load_safetensors, save_safetensors
 from headfit.torch.building import to_multihead_attention
 from headfit.torch.fitted import FittedAttention
 from headfit.torch.reading import Projected, from_module, from_projections
@@ -30,8 +30,6 @@ __all__ = [
     "Projected",
     "from_module",
     "from_projections",
-    "load_safetensors",
-    "save_safetensors",
     "to_multihead_attention",
 ]
 

@@ -1,4 +1,4 @@
-"""A `torch.nn.MultiheadAttention` made of fitted heads."""
+"""`to_multihead_attention`: a `torch.nn.MultiheadAttention` made of fitted heads."""
 
 from __future__ import annotations
 
@@ -26,22 +26,22 @@ def to_multihead_attention(
     bias: bool = False,
     rng: Any = None,
 ) -> FittedAttention:
-    """Build a `torch.nn.MultiheadAttention` whose heads are fitted ones, and its input.
+    """Build a `torch.nn.MultiheadAttention` with the attention of fitted heads, and its input.
 
     Parameters
     ----------
     fits : Fit or sequence of Fit
-        One for each head, with one n and one mask; their sizes may differ.
+        One for each head, all with the same n and mask; their sizes d may differ.
     head_dim : int, optional
         The size of every head in the module, a multiple of 8 and at least 2 max d; the least
         such number when None.
     batch_first : bool, default False
-        Of the module: whether X is (1, n, E) rather than (n, 1, E).
+        Whether the module takes inputs of shape (1, n, E) rather than (n, 1, E).
     bias : bool, default False
-        Whether the module has biases; they are zeros.
+        Whether the module has biases, which are zeros.
     rng : seed or Generator, optional
-        Mix everything with random rotations: dense weights, the same attention. None: the
-        canonical weights below.
+        A source of random rotations that make the weights dense and leave the attention
+        unchanged. None gives the canonical weights below.
 
     Returns
     -------
@@ -51,25 +51,27 @@ def to_multihead_attention(
     Raises
     ------
     InputError
-        For fits that differ in n or in their mask, and for a head_dim that is too small.
+        For fits that differ in n or in their mask, and for a head_dim that is too small or not a
+        multiple of 8.
 
     Notes
     -----
-    One input carries the queries and keys of all heads, independent of each other, so
-    [W_Q1 W_K1 W_Q2 ...] needs rank 2 (d_1 + ... + d_H), and the embedding H * head_dim at least
-    that: head_dim >= 2 max d suffices, whatever the sizes.
+    One input holds the queries and keys of all heads, which are independent of each other. So
+    [W_Q1 W_K1 W_Q2 ...] needs rank 2 (d_1 + ... + d_H), and the embedding H * head_dim must be
+    at least that; head_dim >= 2 max d always suffices.
 
-    The canonical choice: head h reads its own head_dim columns of X, which hold
-    [c Q_h / t, t K_h, 0] with c = scale_h sqrt(head_dim), so that the module's own
-    1 / sqrt(head_dim) gives the logits of the fit, and with the power of two t that makes
-    queries and keys about equally long. The projections of queries and keys select these
-    columns; the products with zeros and ones are exact. Values and output projection are
-    identities, so that the output of head h, in the same columns, is its attention times them:
-    what is put into the columns of zeros is what a head moves from token to token. With `rng`,
-    X becomes X R for a rotation R of the embedding, and a rotation of every head mixes its
-    queries and keys; the output is that of the canonical module times R.
+    In the canonical module, head h reads its own head_dim columns of X, which hold
+    [c Q_h / t, t K_h, 0]. Here c = scale_h sqrt(head_dim) compensates the module's scale
+    1 / sqrt(head_dim), and t is the power of two that makes queries and keys about equally long.
+    The projections of queries and keys select these columns; products with zeros and ones are
+    exact. The projections of values and of the output are identities, so that the output of head
+    h, in the same columns, is its attention times these columns: a user can put data into the
+    columns of zeros for the head to move between tokens. With `rng`, X becomes X R for a rotation
+    R of the embedding, and another rotation for each head mixes its queries and keys; the output
+    is that of the canonical module times R.
 
-    Time and memory O(E**2 + n E), O(E**3) for the rotation; the mask, if any, is n x n.
+    Takes O(E**2 + n E) time and memory, and O(E**3) time for the rotation. The mask, if there is
+    one, is stored as n x n booleans.
 
     Examples
     --------
@@ -81,7 +83,7 @@ def to_multihead_attention(
     >>> hf.certify(hf.patterns.causal_band(12, 2), matrix=model.weights()[0], mask="causal").holds
     True
 
-    One module, many patterns: only the input changes.
+    The same module with another pattern: only the input changes.
 
     >>> other = model.with_fits(hf.fit(hf.patterns.previous_token(12), 4))
     >>> other.module is model.module

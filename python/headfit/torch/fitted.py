@@ -1,4 +1,4 @@
-"""A module together with the input that makes its heads attend as fitted."""
+"""`FittedAttention`: a PyTorch module, and the input that gives the attention of fits."""
 
 from __future__ import annotations
 
@@ -22,22 +22,23 @@ __all__ = ["FittedAttention"]
 
 @dataclass(frozen=True, repr=False, eq=False)
 class FittedAttention:
-    """A module whose heads attend as fitted, and the input that makes them.
+    """A PyTorch module, and the input for which its heads have the attention of fits.
 
     Attributes
     ----------
     module : torch.nn.MultiheadAttention
-        In evaluation mode; its weights depend on the sizes (and `rng`) alone, not on the fits.
+        The module, in evaluation mode. Its weights depend on the sizes of the fits (and `rng`)
+        alone.
     X : torch.Tensor, shape (n, 1, E), or (1, n, E) with batch_first
-        Query, key and value of the module.
+        The input, which serves as query, key and value of the module.
     attn_mask : torch.Tensor of bool, shape (n, n), or None
         True where attention is not allowed: the opposite of a fit's mask.
     fitted_dims : tuple of int
         The sizes of the fitted heads.
     head_dim, embed_dim : int
-        The size that every head has in the module, and E = heads * head_dim.
+        The size of every head in the module, and E = heads * head_dim.
     rotation : ndarray, shape (E, E), or None
-        What mixes the input, when an `rng` was given.
+        The rotation R of the input, if an `rng` was given; see `to_multihead_attention`.
     """
 
     module: torch.nn.MultiheadAttention
@@ -51,9 +52,9 @@ class FittedAttention:
     def weights(self) -> FloatArray:
         """Return the attention that the module computes, shape (heads, n, n).
 
-        In the dtype that the module has now, and where it is: X follows it.
+        X is converted to the module's current dtype and device first. Takes O(n**2 E) time.
         """
-        X = self.X.to(self.module.out_proj.weight)  # wherever the module was moved to
+        X = self.X.to(self.module.out_proj.weight)
         mask = None if self.attn_mask is None else self.attn_mask.to(X.device)
         with torch.no_grad():
             _, weights = self.module(
@@ -62,17 +63,24 @@ class FittedAttention:
         return as_float_array(weights[0].cpu(), "weights")
 
     def with_fits(self, fits: Any) -> FittedAttention:
-        """Return the same module with the input, and mask, of other fits of these sizes or less.
+        """Return the same module with the input and the mask of other fits.
 
         Parameters
         ----------
         fits : Fit or sequence of Fit
-            One for each head, of the module's dtype or a narrower one.
+            One for each head, of at most its size in `fitted_dims`, and of the module's dtype or
+            a narrower one.
 
         Returns
         -------
         FittedAttention
-            Its `module` is this one.
+            It shares this object's `module`.
+
+        Raises
+        ------
+        InputError
+            For another number of fits, fits that are too large, or fits that differ in n or in
+            their mask.
         """
         heads = checked(fits)
         if len(heads) != len(self.fitted_dims):
@@ -96,7 +104,7 @@ class FittedAttention:
 
 
 def checked(fits: Any) -> list[hf.Fit]:
-    """Return fits that can share one input and one mask, or raise an InputError."""
+    """Return fits as a list; raise an InputError unless they have the same n and mask."""
     if not isinstance(fits, (hf.Fit, Iterable)):
         raise InputError(f"fits must be a Fit or a sequence of them; got {type(fits).__name__}")
     heads = [fits] if isinstance(fits, hf.Fit) else list(fits)
@@ -117,14 +125,15 @@ def checked(fits: Any) -> list[hf.Fit]:
 
 
 def _not_allowed(head: hf.Fit) -> torch.Tensor | None:
+    """Return the mask of a fit as PyTorch wants it: True where attention is not allowed."""
     if head.mask is None:
         return None
-    nothing = np.zeros((len(head.Q), 1), np.float32)  # equal logits: attention is the mask
-    return torch.from_numpy(hf.attention_matrix(nothing, nothing, mask=head.mask) == 0)
+    zeros = np.zeros((len(head.Q), 1), np.float32)  # all logits are 0: weights show the mask
+    return torch.from_numpy(hf.attention_matrix(zeros, zeros, mask=head.mask) == 0)
 
 
 def _input(heads: Sequence[hf.Fit], sizes: Sequence[int], head_dim: int) -> FloatArray:
-    """Return the canonical input: columns h * head_dim on hold [c / t Q_h, t K_h, 0] of head h."""
+    """Return the canonical input, where head h has the columns [c Q_h / t, t K_h, 0]."""
     x = np.zeros((len(heads[0].Q), len(heads) * head_dim))
     for h, (head, size) in enumerate(zip(heads, sizes, strict=True)):
         own = x[:, h * head_dim : (h + 1) * head_dim]
@@ -137,13 +146,14 @@ def _input(heads: Sequence[hf.Fit], sizes: Sequence[int], head_dim: int) -> Floa
 
 
 def _longest(rows: FloatArray) -> float:
+    """Return the largest Euclidean norm of a row."""
     return float(np.linalg.norm(rows.astype(np.float64, copy=False), axis=1).max())
 
 
 def _balance(q: float, k: float) -> float:
-    """Return the power of two t that brings q / t and t k nearest.
+    """Return the power of two t for which q / t and t k are as nearly equal as possible.
 
-    Rounding of a mixed input errs by the longer of the two in both: it is least when they are
-    equal. A power of two rounds nothing itself.
+    A rotation mixes queries and keys, so that the rounding error of both is proportional to the
+    longer of the two; it is least if they are equally long. Multiplying by a power of two is exact.
     """
     return 2.0 ** round(math.log2(q / k) / 2) if q > 0 and k > 0 else 1.0

@@ -1,4 +1,4 @@
-"""Queries and keys read out of attention layers."""
+"""`from_projections` and `from_module`: the queries and keys of PyTorch attention layers."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from headfit._attention.attention import check_scale
+from headfit._attention.logits import check_scale
 from headfit._base.arrays import (
     FloatArray,
     as_count,
@@ -24,13 +24,16 @@ __all__ = ["Projected", "from_module", "from_projections"]
 
 
 class Projected(NamedTuple):
-    """Queries, keys and scale, as `attention_matrix`, `attention_topk` and others take them.
+    """The queries, keys and scale of an attention layer, in the form that `Attention` takes.
 
     Attributes
     ----------
     Q : ndarray, shape (..., heads, n, d)
+        The queries.
     K : ndarray, shape (..., key heads, m, d)
+        The keys.
     scale : float
+        The factor that the products of queries and keys are multiplied by.
     """
 
     Q: FloatArray
@@ -39,7 +42,7 @@ class Projected(NamedTuple):
 
 
 def _array(x: Any, name: str, ndim: int) -> NDArray[Any]:
-    """Return a tensor of any device and dtype, or an array, as it is stored; all finite."""
+    """Return a tensor on any device, or an array, as a NumPy array; check that it is finite."""
     array = as_stored_array(x.detach().cpu() if isinstance(x, torch.Tensor) else x, name, ndim=ndim)
     if array.size:
         check_finite(array.reshape(-1, array.shape[-1]), name)
@@ -47,7 +50,7 @@ def _array(x: Any, name: str, ndim: int) -> NDArray[Any]:
 
 
 def _project(X: Any, W: Any, b: Any, heads: int, names: tuple[str, str, str]) -> FloatArray:
-    """Return X W^T + b as (..., heads, n, d)."""
+    """Return X W^T + b, split into heads: shape (..., heads, n, d)."""
     x, w = _array(X, names[0], 2), _array(W, names[1], 2)
     if w.ndim != 2 or w.shape[0] % heads or not w.size:
         raise InputError(
@@ -82,41 +85,47 @@ def from_projections(
     scale: float | None = None,
     X_k: Any = None,
 ) -> Projected:
-    """Return the queries and keys of an attention layer that is given by its projections.
+    """Return the queries and keys of an attention layer, given its input and projections.
 
     Parameters
     ----------
     X : tensor or array_like, shape (..., n, E)
-        What the projections are applied to. A layer norm before them, or one of queries and
-        keys after them, is the caller's business, and so are rotary positions.
+        The input of the projections. Apply a layer norm before them yourself; layer norms of
+        queries and keys, and rotary positions, are not applied either.
     W_q : tensor or array_like, shape (num_heads * d, E)
-        As `torch.nn.Linear` stores it, heads one after the other: ``q_proj.weight`` of Llama,
-        ``query.weight`` of BERT. (GPT-2 stores the transpose.)
+        The weights of the queries as `torch.nn.Linear` stores them, one head after the other:
+        ``q_proj.weight`` of Llama, ``query.weight`` of BERT. (GPT-2 stores the transpose.)
     W_k : tensor or array_like, shape (num_kv_heads * d, E)
+        The weights of the keys.
     b_q, b_k : tensor or array_like, shape (num_heads * d,) and (num_kv_heads * d,), optional
+        The biases of queries and keys.
     num_heads : int
+        The number of query heads.
     num_kv_heads : int, optional
-        A divisor of num_heads: how many heads share a key head. num_heads when None.
+        The number of key heads, a divisor of num_heads; num_heads when None.
     scale : float, optional
         1 / sqrt(d) when None.
     X_k : tensor or array_like, shape (..., m, E_k), optional
-        What keys are made from, in cross attention; X when None.
+        The input of the keys in cross attention; X when None. `W_k` then has E_k columns.
 
     Returns
     -------
     Projected
-        Q of shape (..., num_heads, n, d), K of shape (..., num_kv_heads, m, d), scale: NumPy
-        arrays for `attention_matrix` and its like, and for `certify` one head at a time.
+        Q of shape (..., num_heads, n, d), K of shape (..., num_kv_heads, m, d), and the scale:
+        NumPy arrays for `attention_matrix` and others, and for `certify` one head at a time.
 
     Raises
     ------
     InputError
-        For shapes that do not fit together, and for NaN and infinity.
+        For shapes that do not fit together.
+    NonFiniteError
+        For NaN or infinity in an array.
 
     Notes
     -----
-    Tensors of any device are copied to the CPU, without their gradients. float16 and bfloat16
-    are widened to float32, exactly, and products are not rounded back. O(n E num_heads d).
+    Tensors on any device are copied to the CPU, without their gradients. float16 and bfloat16
+    are widened to float32, exactly, and products are not rounded back. Takes
+    O(n E num_heads d) time.
 
     Examples
     --------
@@ -144,31 +153,35 @@ def from_projections(
 
 
 def from_module(mha: torch.nn.MultiheadAttention, X: Any, X_k: Any = None) -> Projected:
-    """Return the queries and keys that a `torch.nn.MultiheadAttention` makes of an input.
+    """Return the queries and keys that a `torch.nn.MultiheadAttention` computes from an input.
 
     Parameters
     ----------
     mha : torch.nn.MultiheadAttention
-    X : tensor or array_like, shape (n, E), or batched as the module's batch_first says
-        Its query. A layer norm before the module is the caller's business.
-    X_k : optional
-        Its key, in cross attention; X when None.
+        The module.
+    X : tensor or array_like, shape (n, E), (B, n, E) with batch_first, or (n, B, E) without
+        The query input of the module. Apply a layer norm before the module yourself.
+    X_k : tensor or array_like, optional
+        The key input of the module in cross attention; X when None.
 
     Returns
     -------
     Projected
-        Q of shape (heads, n, d), K of shape (heads, m, d), scale. A batched X, (B, n, E) with
-        batch_first and (n, B, E) without, gives (B, heads, n, d) and (B, heads, m, d).
+        Q of shape (heads, n, d), K of shape (heads, m, d), and the scale. A batched X gives
+        shapes (B, heads, n, d) and (B, heads, m, d).
 
     Raises
     ------
     InputError
-        For shapes that do not fit together, NaN and infinity, and modules with add_bias_kv or
-        add_zero_attn, which attend to more keys than there are tokens.
+        For shapes that do not fit together, and modules with add_bias_kv or add_zero_attn, which
+        attend to more keys than there are tokens.
+    NonFiniteError
+        For NaN or infinity in an array.
 
     Notes
     -----
-    See `from_projections`. Key padding is no part of Q and K: give it as `key_lengths` or mask.
+    See `from_projections`. Padding of keys is not part of Q and K: pass it on as `key_lengths`
+    or as a mask.
 
     Examples
     --------
@@ -198,6 +211,7 @@ def from_module(mha: torch.nn.MultiheadAttention, X: Any, X_k: Any = None) -> Pr
 
 
 def _batch_first(x: Any, name: str, already: bool) -> FloatArray:
+    """Return an input with the batch, if there is one, as its first axis."""
     array = _array(x, name, 2)
     if array.ndim > 3:
         raise InputError(f"{name} must have two or three axes; got shape {array.shape}")

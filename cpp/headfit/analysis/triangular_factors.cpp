@@ -1,0 +1,105 @@
+#include "headfit/analysis/triangular_factors.hpp"
+
+#include "headfit/base/checkpoint.hpp"
+
+namespace headfit {
+namespace {
+
+using Triangle = Matrix<double>;
+using Columns = Eigen::MatrixXd;  // a block of rows; each of its columns lies in one piece
+
+// A column below this squared length, next to rows with entries near 1, is rounding: it is taken
+// for zero, so that nothing in a reflection underflows.
+constexpr double no_length = 1e-280;
+
+// Householder reflections turn the block below an upper triangle into zeros (Golub and Van Loan,
+// Matrix Computations, section 5.2): the triangle becomes that of both. The block is overwritten.
+void fold_into(Triangle& triangle, Eigen::Ref<Columns> block) {
+  const Index d = triangle.cols();
+  for (Index j = 0; j < d; ++j) {
+    const auto column = block.col(j);
+    const double below = column.squaredNorm();
+    if (below < no_length) continue;
+    const double top = triangle(j, j);
+    const double norm = std::sqrt(top * top + below);
+    const double first = top + std::copysign(norm, top);  // of the vector (first, column)
+    const double factor = 1 / (norm * (norm + std::abs(top)));
+    triangle(j, j) = -std::copysign(norm, top);
+    for (Index k = j + 1; k < d; ++k) {
+      const double along = factor * (first * triangle(j, k) + column.dot(block.col(k)));
+      triangle(j, k) -= first * along;
+      block.col(k) -= along * column;
+    }
+  }
+}
+
+template <class T>
+class TriangleOfRows {
+ public:
+  // Writes the triangle of all rows, and where asked for that of the rows less their mean.
+  void write(HeadRows<T>& x, Index head, Index rows, double* plain, double* centred) {
+    const Index d = x.heads().cols;
+    // Rows divided by a power of two near their largest entry have squares that are finite.
+    double largest = 0;
+    for (Index i = 0; i < rows; ++i) {
+      largest = std::max(largest, static_cast<double>(x.row(head, i).cwiseAbs().maxCoeff()));
+    }
+    const double unit = largest > 0 ? std::ldexp(1.0, std::ilogb(largest)) : 1.0;
+    mean_.setZero(d);
+    factor(x, head, rows, unit, plain);
+    if (!centred) return;
+    for (Index i = 0; i < rows; ++i) mean_ += scaled(x.row(head, i), unit);
+    if (rows > 0) mean_ /= static_cast<double>(rows);
+    factor(x, head, rows, unit, centred);
+  }
+
+ private:
+  static Eigen::RowVectorXd scaled(const RowView<T>& row, double unit) {
+    return row.template cast<double>() / unit;
+  }
+
+  void factor(HeadRows<T>& x, Index head, Index rows, double unit, double* out) {
+    const Index d = x.heads().cols;
+    const Index most = 4 * d;
+    triangle_.setZero(d, d);
+    block_.resize(most, d);
+    for (Index first = 0; first < rows; first += most) {
+      const Index count = std::min(most, rows - first);
+      for (Index i = 0; i < count; ++i) {
+        block_.row(i) = scaled(x.row(head, first + i), unit) - mean_;
+      }
+      fold_into(triangle_, block_.topRows(count));
+      checkpoint();
+    }
+    Eigen::Map<Triangle>(out, d, d) = unit * triangle_;
+  }
+
+  Triangle triangle_;
+  Columns block_;
+  Eigen::RowVectorXd mean_;
+};
+
+}  // namespace
+
+template <class T>
+void triangular_factors(const LogitSource<T>& source, const TriangularFactors& out,
+                        const Run& run) {
+  source.validate();
+  const Index size = source.q.cols * source.q.cols;
+  parallel_tasks(source.q.count, run, [&] {
+    return [&, queries = HeadRows<T>(source.q), keys = HeadRows<T>(source.k),
+            triangle = TriangleOfRows<T>()](Index head) mutable {
+      const auto* lengths = source.mask.key_lengths;
+      const Index count = lengths ? lengths[head] : source.k.rows;
+      triangle.write(queries, head, source.q.rows, out.queries + head * size, nullptr);
+      triangle.write(keys, head / source.group, count, out.keys + head * size,
+                     out.centred_keys + head * size);
+    };
+  });
+}
+
+template void triangular_factors(const LogitSource<float>&, const TriangularFactors&, const Run&);
+template void triangular_factors(const LogitSource<double>&, const TriangularFactors&,
+                                 const Run&);
+
+}  // namespace headfit

@@ -1,0 +1,13 @@
+// The check of masks that a caller gives.
+#pragma once
+
+#include "headfit/logits/source.hpp"
+
+namespace headfit {
+
+// Throws an InputError unless the mask fits logits of this shape: windows that are not negative,
+// key lengths within the number of keys, sparse rows with ascending offsets and sorted columns in
+// range. A mask is a view, so how long its arrays are only their owner knows.
+void check_mask(const Mask& mask, Index heads, Index rows, Index cols);
+
+}  // namespace headfit

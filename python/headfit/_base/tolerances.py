@@ -1,0 +1,109 @@
+"""The tolerances of a certificate: their defaults and their check, stated once."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from headfit import _core
+from headfit._base.arguments import as_finite, shown
+from headfit._base.arrays import check_between
+from headfit._base.dtypes import DIGITS
+from headfit.errors import InputError
+
+__all__ = ["Tolerances", "as_tolerances"]
+
+
+@dataclass(frozen=True)
+class Tolerances:
+    """How far attention may be from a sparse target; `Certificate` defines each quantity.
+
+    Parameters
+    ----------
+    leak : float, default 0.05
+        The largest weight off the support over the smallest weight on it, in every row:
+        0 < leak < 1.
+    distortion : float, default 0.1
+        By how much the ratio of two weights on the support may differ from the target's:
+        ratios may grow by the factor 1 + distortion. At least 0; whatever stores a head needs
+        more than 0, since rounding alone moves ratios.
+    max_logit : float, optional
+        A bound on the absolute value of every logit that the mask allows. None: no bound.
+
+    Raises
+    ------
+    InputError
+        For a value out of range.
+
+    Examples
+    --------
+    >>> import headfit as hf
+    >>> loose = hf.Tolerances(leak=0.3, distortion=1.0)
+    >>> hf.fit(hf.patterns.band(32, 1), 4, tolerances=loose).tolerances == loose
+    True
+    >>> hf.Tolerances()
+    Tolerances(leak=0.05, distortion=0.1, max_logit=None)
+    """
+
+    leak: float = 0.05
+    distortion: float = 0.1
+    max_logit: float | None = None
+
+    def __post_init__(self) -> None:
+        checked = {
+            "leak": check_between(self.leak, "leak", 0, 1),
+            "distortion": as_finite(self.distortion, "distortion", 0),
+        }
+        if self.max_logit is not None:
+            checked["max_logit"] = check_between(self.max_logit, "max_logit", 0, math.inf)
+        for name, value in checked.items():
+            object.__setattr__(self, name, value)
+
+    @property
+    def logit_limit(self) -> float:
+        """The bound on every |logit|; infinite when there is none."""
+        return math.inf if self.max_logit is None else self.max_logit
+
+    @property
+    def core(self) -> _core.Tolerances:
+        """The tolerances as the core takes them."""
+        return _core.Tolerances(self.leak, self.distortion, self.logit_limit)
+
+    def check_storable(self, dtype: str) -> None:
+        """Raise an InputError for a distortion of 0, which no numbers of a dtype can meet."""
+        if self.distortion == 0:
+            least = 8 * 2.0 ** -DIGITS[dtype]
+            raise InputError(
+                "distortion must be above 0: no stored number meets a ratio exactly; rounding in "
+                f"{dtype} alone moves ratios by about {least:.1g} times the logits, the least "
+                "that can be certified"
+            )
+
+
+def as_tolerances(tolerances: Any = None, **given: Any) -> Tolerances:
+    """Return the tolerances that a function was asked for, in one of two ways.
+
+    Parameters
+    ----------
+    tolerances : Tolerances or None
+    **given : float or None
+        leak, distortion and max_logit, as far as the function takes them; None is not given.
+
+    Raises
+    ------
+    InputError
+        When both are given, and for values out of range.
+    """
+    named = {name: value for name, value in given.items() if value is not None}
+    if tolerances is None:
+        return Tolerances(**named)
+    if not isinstance(tolerances, Tolerances):
+        raise InputError(f"tolerances must be a Tolerances or None; got {shown(tolerances)}")
+    if named:
+        first = next(iter(named))
+        raise InputError(
+            f"{first} and tolerances must not both be given; got {first}={shown(named[first])} "
+            f"and {tolerances!r}"
+        )
+    return tolerances

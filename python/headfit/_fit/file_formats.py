@@ -1,0 +1,150 @@
+"""The two formats of saved heads, .npz and .safetensors: plain arrays and one JSON text each."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Mapping
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headfit._base.arrays import BFLOAT16, widened
+from headfit._base.dtypes import NARROW, round_to
+from headfit._base.files import as_path, file_size, opened, replace_file, save_arrays
+from headfit._base.memory import require_memory
+from headfit._base.stored_arrays import load_arrays, unreadable
+from headfit.errors import InputError
+
+ABOUT = "about"
+"""The array of an .npz file that holds the JSON text."""
+
+METADATA = "headfit"
+"""The entry of a safetensors file's metadata that holds it."""
+
+NARROWED = ("Q", "K")
+"""The arrays that a safetensors file keeps in the dtype of the fit."""
+
+Arrays = dict[str, NDArray[Any]]
+
+_DTYPES = {
+    "BOOL": "?",
+    "I8": "<i1",
+    "I32": "<i4",
+    "I64": "<i8",
+    "F16": "<f2",
+    "BF16": "<u2",
+    "F32": "<f4",
+    "F64": "<f8",
+}
+
+
+def safetensors_package() -> Any:
+    """Return the package, or raise an ImportError that says how to install it."""
+    try:
+        return import_module("safetensors")
+    except ImportError as error:
+        missing = "safetensors files need a package: pip install 'headfit[safetensors]'"
+        raise ImportError(missing) from error
+
+
+def _write_npz(path: Path, arrays: Arrays, about: str, dtype: str) -> None:
+    save_arrays(path, {**arrays, ABOUT: np.array(about)})
+
+
+def _read_npz(path: Any, name: str) -> tuple[Arrays, str | None]:
+    arrays = load_arrays(path, "saved fit", name)
+    about = arrays.pop(ABOUT, None)
+    return arrays, None if about is None else str(about)
+
+
+def _narrowed(x: NDArray[Any], name: str, dtype: str) -> NDArray[Any]:
+    """Return float32 numbers as float16, or as the bits of bfloat16; they must fit exactly."""
+    if not np.array_equal(round_to(x, dtype), x):
+        raise InputError(f"{name} must hold numbers of {dtype}, the dtype of the fit")
+    if dtype == "float16":
+        return x.astype(np.float16)
+    return (np.ascontiguousarray(x).view(np.uint32) >> np.uint32(16)).astype(np.uint16)
+
+
+def _write_safetensors(path: Path, arrays: Arrays, about: str, dtype: str) -> None:
+    package = safetensors_package()
+    stored = {}
+    for name, array in arrays.items():
+        kind = array.dtype.name
+        if name in NARROWED and dtype in NARROW:
+            array, kind = _narrowed(array, name, dtype), dtype
+        little = np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("<"))
+        stored[name] = (little, kind)  # keeps the memory that the specs below point to
+    specs = {
+        name: package.TensorSpec(
+            dtype=kind, shape=array.shape, data_ptr=array.ctypes.data, data_len=array.nbytes
+        )
+        for name, (array, kind) in stored.items()
+    }
+    raw = package.serialize(specs, {METADATA: about})
+    replace_file(path, lambda file: file.write(raw))
+
+
+def _read_safetensors(path: Any, name: str) -> tuple[Arrays, str | None]:
+    package = safetensors_package()
+    otherwise = "is no saved fit"
+    with opened(path, name, otherwise) as file:
+        require_memory(2 * file_size(file), f"{name}: {path}")
+        raw = file.read()
+    try:
+        tensors = package.deserialize(raw)
+        about = _metadata(raw).get(METADATA)
+        return {key: _array(tensor) for key, tensor in tensors}, about
+    except Exception as error:  # whatever a damaged or foreign file raises
+        raise unreadable(path, name, otherwise, error) from error
+
+
+def _metadata(raw: bytes) -> dict[str, str]:
+    """Return the texts in the header of a file that has been read without error."""
+    header = json.loads(raw[8 : 8 + int.from_bytes(raw[:8], "little")])
+    return dict(header.get("__metadata__") or {})
+
+
+def _array(tensor: dict[str, Any]) -> NDArray[Any]:
+    """Return one tensor as an array in the dtype that a fit holds it in."""
+    stored = np.frombuffer(tensor["data"], dtype=_DTYPES[tensor["dtype"]])
+    if tensor["dtype"] == "BF16":
+        return widened(stored.astype(np.uint16).view(BFLOAT16)).reshape(tensor["shape"])
+    wide = np.dtype(np.float32) if tensor["dtype"] == "F16" else stored.dtype
+    return stored.astype(wide.newbyteorder("=")).reshape(tensor["shape"])
+
+
+Writer = Callable[[Path, Arrays, str, str], None]
+Reader = Callable[[Any, str], tuple[Arrays, str | None]]
+
+FORMATS: Mapping[str, tuple[Writer, Reader]] = {
+    ".npz": (_write_npz, _read_npz),
+    ".safetensors": (_write_safetensors, _read_safetensors),
+}
+
+
+def _suffix(path: Any, name: str) -> str:
+    suffix = Path(as_path(path, name)).suffix
+    if suffix not in FORMATS:
+        raise InputError(f"{name} must end in {' or '.join(FORMATS)}; got {os.fspath(path)}")
+    return suffix
+
+
+def write_head(path: Any, arrays: Arrays, about: str, dtype: str) -> Path:
+    """Write the arrays and the text of a fit in this dtype, in the format of the suffix."""
+    write, _ = FORMATS[_suffix(path, "path")]
+    target = Path(path)
+    write(target, arrays, about, dtype)
+    return target
+
+
+def read_head(path: Any, name: str) -> tuple[Arrays, str | None]:
+    """Read arrays and text from a file that is the argument `name`, by its suffix."""
+    with opened(path, name, "is no saved fit"):
+        # What is no file at all is said first, whatever its suffix.
+        _, read = FORMATS[_suffix(path, name)]
+    return read(path, name)

@@ -1,0 +1,148 @@
+"""What a construction method is: four functions and a name. `fit` knows methods only by these."""
+
+from __future__ import annotations
+
+from typing import Literal, Protocol, runtime_checkable
+
+from headfit._fit.head import Head
+from headfit._fit.problem import Problem
+from headfit._fit.result import Search, Trial
+from headfit._fit.search import double_and_bisect, largest_dim
+
+__all__ = ["Attempt", "Method", "Patience"]
+
+Patience = Literal["full", "search", "brief"]
+"""How long a method may try one size: as long as it likes, since this size alone was asked for;
+less, since a search has other sizes to try; or briefly, since a larger size is tried next."""
+
+
+class Attempt(Protocol):
+    """What a search calls to try a size: the method runs, and the certificate judges."""
+
+    def __call__(self, dim: int, brief: bool = False) -> Trial:
+        """Try one size; `brief` asks the method for a short attempt, see `Patience`."""
+        ...
+
+
+@runtime_checkable
+class Method(Protocol):
+    """A way to construct a head for a pattern; `fit` takes any object with these members.
+
+    A class of your own inherits from it and defines `name` and `head`; the other functions have
+    the defaults that are described below. A class that does not inherit defines them all.
+
+    A method works with plain products q.k as logits. It never judges itself: the certificate of
+    what is stored has the only say, and knows nothing of methods.
+
+    Attributes
+    ----------
+    name : str
+        What `Fit.method` says, and what saved files record.
+    seeks_smallest : bool, default False
+        Whether the sizes that the method reaches are so small that a proved lower bound
+        (`bounds.lower`) is worth its time: before a search, and for a small size that was not
+        certified. `Problem.proved_dim` then tells the search where to end.
+
+    Examples
+    --------
+    The truncated singular value decomposition of the target logits, as a method:
+
+    >>> import numpy as np, headfit as hf
+    >>> class TruncatedSVD(hf.Method):
+    ...     name = "truncated-svd"
+    ...
+    ...     def head(self, problem, dim, patience="full"):
+    ...         B = problem.target.matrix.toarray()
+    ...         gap = -np.log(problem.tolerances.leak) + 1
+    ...         B[B > 0] = np.log(B[B > 0] / B[B > 0].min()) + gap
+    ...         u, s, vt = np.linalg.svd(B)
+    ...         return hf.Head((u * s)[:, :dim], vt[:dim].T)
+    >>> A = hf.patterns.band(16, 1)
+    >>> found = hf.fit(A, method=TruncatedSVD())
+    >>> found.method, found.certificate.holds, found.search.dim == found.dim < 16
+    ('truncated-svd', True, True)
+    """
+
+    @property
+    def name(self) -> str:
+        """What `Fit.method` says, and what saved files record."""
+        ...
+
+    @property
+    def seeks_smallest(self) -> bool:
+        """Whether a proved lower bound on the size is worth its time for this method."""
+        return False
+
+    def check(self, problem: Problem, dim: int | None) -> int | None:
+        """Check that the method can do what is asked, before any work starts.
+
+        Parameters
+        ----------
+        problem : Problem
+            The whole problem, exempt columns included.
+        dim : int or None
+            The size that was asked for.
+
+        Returns
+        -------
+        int or None
+            The size of the head to make; None to search for a small one. By default the size
+            asked for, or that of the module.
+
+        Raises
+        ------
+        InputError
+            When the method cannot do what is asked; the message names the argument.
+        """
+        return dim if problem.module is None else problem.module.dim
+
+    def head(self, problem: Problem, dim: int, patience: Patience = "full") -> Head:
+        """Return a head of a size, or of a smaller one that zero columns fill up.
+
+        Parameters
+        ----------
+        problem : Problem
+            Without exempt columns, which `fit` appends afterwards.
+        dim : int
+            The most columns that Q and K may have.
+        patience : "full", "search" or "brief"
+            How long to try; a method that takes no steps has no use for it.
+
+        Returns
+        -------
+        Head
+            The best that was found, whether it meets the tolerances or not.
+
+        Raises
+        ------
+        TimeoutError
+            When the method has nothing at ``problem.deadline``; the fit then ends with zeros.
+        """
+        ...
+
+    def search(self, problem: Problem, attempt: Attempt) -> Search:
+        """Search for a small size.
+
+        Parameters
+        ----------
+        problem : Problem
+            The whole problem: sizes include the ``problem.exempt_dims`` of exempt columns.
+        attempt : callable
+            ``attempt(dim)`` runs the method at a size and returns a `Trial`.
+
+        Returns
+        -------
+        Search
+            By default sizes are doubled from 1 until one certifies, then bisected.
+        """
+        largest, why = largest_dim(problem)
+        return double_and_bisect(
+            attempt, 1, largest, why, deadline=problem.deadline, offset=problem.exempt_dims
+        )
+
+    def advice(self, head: Head) -> str | None:
+        """Return what ``head.ended`` means and what to try next, for a head that is not certified.
+
+        None, the default, stands for the usual sentences.
+        """
+        return None

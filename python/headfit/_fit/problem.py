@@ -1,0 +1,153 @@
+"""What a fit asks of a method: one checked object, the same for every method."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headfit._attention.logits import check_scale
+from headfit._attention.module import SelfAttention
+from headfit._base import dtypes
+from headfit._base.tolerances import Tolerances
+from headfit._target.append_columns import heavier_by, leak_without, without_columns
+from headfit._target.target import Target
+
+__all__ = ["Problem"]
+
+# Part of the distortion's logarithm that the other columns leave to exempt ones in a narrow
+# format.
+EXEMPT_RESERVE = 0.05
+
+NO_COLUMNS: NDArray[np.int64] = np.empty(0, dtype=np.int64)
+
+
+@dataclass(frozen=True, eq=False)
+class Problem:
+    """A target, what is asked of a head for it, and how the head will be stored.
+
+    `fit` makes it from its checked arguments and hands it to the functions of a `Method`.
+
+    Attributes
+    ----------
+    target : Target
+        ``target.matrix`` is the pattern as a csr_array, ``target.mask`` its mask.
+    tolerances : Tolerances
+    dtype : "float32", "float64", "bfloat16" or "float16"
+        What the head is stored in. Methods return float32 or float64 arrays; `fit` rounds.
+    logits_dtype : str or None
+        What the logits are rounded to before the softmax.
+    scale : float or None
+        The scale of the logits where there is no module; `scale_for` says which one holds.
+    module : SelfAttention or None
+    seed : int
+        Of everything that is random.
+    threads : int
+    deadline : float
+        The value of ``time.perf_counter()`` at which the time limit comes; infinite without one.
+    exempt : ndarray of int or None
+        The columns with a coordinate of their own. None when none were asked for. `Method.head`
+        gets a problem without them; `Method.search` gets the whole one.
+    watch : callable or None
+        What shows progress: ``watch(rows_left, name=figure, ...)``.
+    proved_dim : int
+        No head below this size meets the tolerances; 1 when nothing is proved.
+    """
+
+    target: Target
+    tolerances: Tolerances
+    dtype: str = "float32"
+    logits_dtype: str | None = None
+    scale: float | None = None
+    module: SelfAttention | None = None
+    seed: int = 0
+    threads: int = 1
+    deadline: float = math.inf
+    exempt: NDArray[np.int64] | None = None
+    watch: Callable[..., Any] | None = None
+    proved_dim: int = 1
+
+    @property
+    def is_narrow(self) -> bool:
+        """Whether Q and K are stored in fewer bits than the methods work with."""
+        return self.dtype in dtypes.NARROW
+
+    @property
+    def working_dtype(self) -> Any:
+        """The NumPy dtype of the arrays that a head is stored in."""
+        return dtypes.array_dtype(self.dtype)
+
+    @property
+    def seconds_left(self) -> float:
+        """The seconds until the time limit, at least 0."""
+        return max(0.0, self.deadline - time.perf_counter())
+
+    @property
+    def logit_limit(self) -> float | None:
+        """The bound on |logit|: as asked, or what a narrow format of the logits needs."""
+        asked = self.tolerances.max_logit
+        if asked is not None or self.logits_dtype not in dtypes.NARROW:
+            return asked
+        spacing = math.log1p(self.tolerances.distortion) / 2
+        return dtypes.logits_with_spacing(spacing, self.logits_dtype)
+
+    @property
+    def logit_step(self) -> float:
+        """By how much rounding the logits may move two of them against each other."""
+        limit = self.logit_limit
+        if limit is None or self.logits_dtype is None:
+            return 0.0
+        return dtypes.spacing_below(limit, self.logits_dtype)
+
+    def scale_for(self, dim: int) -> float:
+        """Return the scale of the logits at a head size."""
+        return self.module.scale if self.module is not None else check_scale(self.scale, dim)
+
+    @property
+    def exempt_columns(self) -> NDArray[np.int64]:
+        """The columns with a coordinate of their own, an empty array when there are none."""
+        return NO_COLUMNS if self.exempt is None else self.exempt
+
+    @property
+    def exempt_dims(self) -> int:
+        """The coordinates that the exempt columns take: one each, two in a narrow dtype."""
+        return int(self.exempt_columns.size) * (2 if self.is_narrow else 1)
+
+    @cached_property
+    def other_columns(self) -> Target:
+        """The target without the exempt columns: what a method is asked for."""
+        columns = self.exempt_columns
+        return without_columns(self.target, columns) if columns.size else self.target
+
+    @cached_property
+    def other_leak(self) -> float:
+        """The leak to ask of the other columns, so that the whole has the leak asked for."""
+        columns, leak = self.exempt_columns, self.tolerances.leak
+        return leak_without(self.target, columns, leak) if columns.size else leak
+
+    def without_exempt(self, dim: int) -> Problem:
+        """Return the problem of the other columns, for a head of `dim` with all coordinates."""
+        delta = math.log1p(self.tolerances.distortion)
+        limit = self.logit_limit
+        # Exempt logits may lie above the others by this much, and the others leave them room.
+        above = heavier_by(self.target, self.exempt_columns) + delta
+        spare = EXEMPT_RESERVE * delta if self.is_narrow else 0.0
+        tolerances = Tolerances(
+            self.other_leak * math.exp(-spare),
+            math.expm1(delta - spare),
+            None if limit is None else max(limit - above, limit / 2),
+        )
+        return replace(
+            self,
+            target=self.other_columns,
+            tolerances=tolerances,
+            scale=self.scale_for(dim),
+            module=None,
+            exempt=None,
+        )

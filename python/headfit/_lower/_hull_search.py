@@ -1,0 +1,246 @@
+"""The search for keys that are vertices of their hull and supports that need many edges of it.
+
+The bound that it looks for, and its proof, are described in `headfit._lower._hull`.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from fractions import Fraction
+from itertools import combinations
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
+
+from headfit._lower._deadline import OutOfTimeError, check_time
+from headfit._lower._hull import MARGIN, Hull, count_triangles, dim_of_edges
+from headfit._lower._problem import Candidate, Problem
+from headfit._lower._visibility import Ints
+
+PAIRS_LIMIT = 3_000_000  # bound on the sum of squared row sizes, which are pairs of columns
+PAIRS_A_SECOND = 1_000_000  # bound on the same sum per second of the time limit
+
+
+@dataclass
+class _Supports:
+    """The supports of some rows, restricted to some columns, as a matrix of zeros and ones."""
+
+    rows: Ints
+    columns: Ints
+    table: sp.csr_array
+
+    def without(self, dropped: Ints) -> _Supports:
+        keep = np.setdiff1d(np.arange(self.columns.size), dropped)
+        return _Supports(self.rows, self.columns[keep], self.table[:, keep])
+
+
+def _keep_hull_vertices(
+    problem: Problem, state: _Supports, deadline: float = math.inf
+) -> _Supports:
+    """Remove columns until every one that is left is proved a vertex of the keys' hull."""
+    logs = problem.logs[state.rows][:, state.columns]
+    # Entry [p, j] is the sum of log A_ij over the rows i that attend to both p and j.
+    with_j: Any = sp.csr_array(logs.T @ state.table).T
+    met: Any = sp.csr_array(state.table.T @ state.table)
+    degree = met.diagonal()
+    met.setdiag(0)
+    met.eliminate_zeros()
+    coo = sp.coo_array(met)
+    p, j = coo.row, coo.col
+    spread = sp.csr_array(with_j)
+    gain = np.asarray(spread[p, j] - spread[j, p]).ravel()
+    value = gain + problem.delta * coo.data - problem.gap * (degree[p] - coo.data)
+    bad = value >= -MARGIN
+    p, j = p[bad], j[bad]
+    dropped = np.flatnonzero(degree == 0).tolist()
+    alive = np.ones(state.columns.size, np.bool_)
+    while p.size:
+        check_time(deadline)
+        worst = int(np.argmax(np.bincount(p, minlength=alive.size)))
+        dropped.append(worst)
+        keep = (p != worst) & (j != worst)
+        p, j = p[keep], j[keep]
+    return state.without(np.array(dropped, np.intp)) if dropped else state
+
+
+def _pairs(table: sp.csr_array) -> tuple[Ints, NDArray[np.int64]]:
+    """Return every pair of columns in a common support: its row, and the pair as one number."""
+    rows, codes = [], []
+    sizes, starts = np.diff(table.indptr), table.indptr[:-1]
+    table.sort_indices()
+    for size in np.unique(sizes[sizes >= 2]).tolist():
+        some = np.flatnonzero(sizes == size)
+        block = table.indices[starts[some][:, None] + np.arange(size)].astype(np.int64)
+        a, b = np.triu_indices(size, 1)
+        rows.append(np.repeat(some, a.size))
+        codes.append((block[:, a] * table.shape[1] + block[:, b]).ravel())
+    if not rows:
+        return np.empty(0, np.intp), np.empty(0, np.int64)
+    return np.concatenate(rows), np.concatenate(codes)
+
+
+def _shares(table: sp.csr_array) -> Ints:
+    """Return the denominators of the rows' shares y_i = 1 / denominator; 0 for a share of 0.
+
+    These are the better of two choices: 1 / (the most rows that hold one of the row's pairs), and
+    shares of 1 for rows without common pairs, chosen greedily.
+    """
+    sizes = np.diff(table.indptr)
+    rows, codes = _pairs(table)
+    _, inverse, counts = np.unique(codes, return_inverse=True, return_counts=True)
+    even = np.zeros(sizes.size, np.intp)
+    np.maximum.at(even, rows, counts[inverse])
+    by_row = np.argsort(rows, kind="stable")
+    pairs, bounds = inverse[by_row], np.concatenate([[0], np.cumsum(np.bincount(
+        rows, minlength=sizes.size))])  # fmt: skip
+    free = np.ones(counts.size, np.bool_)
+    packed = np.zeros(sizes.size, np.intp)
+    for at in np.lexsort((-sizes, even)).tolist():
+        mine = pairs[bounds[at] : bounds[at + 1]]
+        if mine.size and free[mine].all():
+            free[mine] = False
+            packed[at] = 1
+    carried = np.maximum(sizes - 1, 0)
+    totals = [float(_shares_as_floats(parts) @ carried) for parts in (even, packed)]
+    return even if totals[0] >= totals[1] else packed
+
+
+def _shares_as_floats(parts: Ints) -> NDArray[np.float64]:
+    """Return the shares with these denominators as floating-point numbers."""
+    return np.where(parts > 0, 1.0 / np.maximum(parts, 1), 0.0)
+
+
+def _edges_needed(parts: Ints, sizes: Ints) -> Fraction:
+    """Return the lower bound sum of y_i (s_i - 1) on the number of edges of the hull."""
+    total = Fraction(0)
+    for part in np.unique(parts[parts > 0]).tolist():
+        total += Fraction(int(np.maximum(sizes[parts == part] - 1, 0).sum()), part)
+    return total
+
+
+def _entries_of_lines(indptr: Any, indices: Any, lines: Ints) -> tuple[Ints, Ints]:
+    """Return the indices stored in some lines of a sparse matrix, and the line of each."""
+    counts = indptr[lines + 1] - indptr[lines]
+    line = np.repeat(np.arange(lines.size), counts)
+    within = np.arange(line.size) - np.repeat(np.cumsum(counts) - counts, counts)
+    return indices[indptr[lines][line] + within].astype(np.intp), line
+
+
+def _drop_costly_columns(state: _Supports, shares: Ints, price: int, deadline: float) -> _Supports:
+    """Remove columns greedily to make edges - price * columns as large as possible.
+
+    The columns that contribute the fewest edges go first; `price` is the number of edges per
+    vertex that a planar graph may have.
+    """
+    y = _shares_as_floats(shares)
+    table, sizes = state.table, np.diff(state.table.indptr).astype(np.int64)
+    by_column: Any = sp.csc_array(table)
+    count = state.columns.size
+    worth = np.asarray(table.T @ np.where(sizes >= 2, y, 0.0)).ravel()
+    total = float((y * np.maximum(sizes - 1, 0)).sum())
+    alive = np.ones(count, np.bool_)
+    best, best_at, removed = total - price * count, 0, []
+    step = max(1, count // 400)
+    while alive.sum() > 4 + step and time.monotonic() <= deadline:
+        ranked = np.where(alive, worth, np.inf)
+        dropped = np.argpartition(ranked, step - 1)[:step]
+        alive[dropped] = False
+        removed += dropped.tolist()
+        rows, less = np.unique(
+            _entries_of_lines(by_column.indptr, by_column.indices, dropped)[0], return_counts=True
+        )
+        before, after = sizes[rows], sizes[rows] - less
+        sizes[rows] = after
+        total -= float(y[rows] @ (np.maximum(before - 1, 0) - np.maximum(after - 1, 0)))
+        spent = rows[(before >= 2) & (after < 2)]
+        columns, line = _entries_of_lines(table.indptr, table.indices, spent)
+        np.subtract.at(worth, columns, y[spent][line])
+        value = total - price * alive.sum()
+        if value > best + 1e-9:
+            best, best_at = value, len(removed)
+    return state.without(np.array(removed[:best_at], np.intp))
+
+
+def _holders(state: _Supports, shares: Ints) -> dict[tuple[int, int], list[int]]:
+    """Return for each pair of columns the rows of positive share with both in their support."""
+    holders: dict[tuple[int, int], list[int]] = defaultdict(list)
+    for at, part in enumerate(np.split(state.table.indices, state.table.indptr[1:-1])):
+        if shares[at] > 0:
+            for pair in combinations(np.sort(part).tolist(), 2):
+                holders[pair].append(at)
+    return holders
+
+
+def _bound_from(state: _Supports, price: int, deadline: float) -> tuple[int, Hull]:
+    """Return the head size that the edges on some columns prove, and its witness."""
+    state = state.without(np.flatnonzero(np.diff(sp.csc_array(state.table).indptr) == 0))
+    shares = _shares(state.table)
+    check_time(deadline)
+    state = _drop_costly_columns(state, shares, price, deadline)
+    shares = _shares(state.table)
+    sizes = np.diff(state.table.indptr)
+    edges = _edges_needed(shares, sizes)
+    vertices = state.columns.size
+    dim = dim_of_edges(edges, vertices, None)
+    if dim < 4 and edges > 2 * vertices - 4:
+        check_time(deadline)
+        dim = dim_of_edges(edges, vertices, count_triangles(_holders(state, shares)))
+    used = np.flatnonzero(sizes)
+    rows = tuple(state.rows[used].tolist())
+    parts = tuple(Fraction(1, part) if part else Fraction(0) for part in shares[used].tolist())
+    return dim, Hull(rows, tuple(state.columns.tolist()), parts)
+
+
+def _start_supports(problem: Problem, deadline: float) -> Iterator[_Supports]:
+    """Yield the supports to start from: for each rectangle, those of all and of light columns.
+
+    A column is light if few rows attend to it.
+    """
+    most = min(PAIRS_LIMIT, int(PAIRS_A_SECOND * (deadline - time.monotonic())))
+    for rows, columns in problem.sight.rectangles(deadline):
+        table = sp.csr_array(problem.supports[rows][:, columns])
+        degree = np.bincount(table.indices, minlength=columns.size)
+        if not degree.any():
+            continue
+        light = np.flatnonzero(degree <= 4 * np.median(degree[degree > 0]))
+        for keep in {columns.size: np.arange(columns.size), light.size: light}.values():
+            part = sp.csr_array(table[:, keep])
+            sizes = np.diff(part.indptr).astype(np.int64)
+            order = np.argsort(sizes, kind="stable")
+            few = np.sort(order[np.cumsum(sizes[order] ** 2) <= most])
+            if keep.size >= 4 and few.size:
+                yield _Supports(rows[few], columns[keep], sp.csr_array(part[few]))
+
+
+def hull(problem: Problem) -> Candidate:
+    """Return the bound from the hull of the keys, which is at most 4."""
+    name, deadline, best = "hull of the keys", problem.share(0.5), (0, Hull((), (), ()))
+    ended = ""
+    try:
+        for start in _start_supports(problem, deadline):
+            check_time(deadline)
+            state = _keep_hull_vertices(problem, start, deadline)
+            for price in (3, 2, 1):
+                check_time(deadline)
+                if best[0] < (3 if price == 1 else 4) and state.columns.size >= 4:
+                    best = max(best, _bound_from(state, price, deadline), key=lambda item: item[0])
+            if best[0] == 4:
+                break
+    except OutOfTimeError:
+        ended = " before the time ended"
+    dim, witness = best
+    if dim < 3:
+        status = "not finished" if ended else "proved"
+        return Candidate(name, None if ended else 1, status, f"nothing found{ended}")
+    graph = "planar graph" if dim == 4 else "cycle"
+    reason = (
+        f"{len(witness.columns)} keys are vertices of their hull, and {len(witness.rows)} supports "
+        f"connected in its edges need more than a {graph} has"
+    )
+    return Candidate(name, dim, "proved", reason, witness)

@@ -1,0 +1,102 @@
+"""The head that is to be shrunk, and what the truncated SVD of its logits makes of every size."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from headfit._attention.attention import Attention
+from headfit._attention.dense_target import check_one_head
+from headfit._attention.logits import LogitOptions
+from headfit._base.arrays import (
+    as_array,
+    as_count,
+    check_between,
+    check_finite,
+    seed_from,
+    thread_count,
+)
+from headfit._base.dtypes import check_dtype
+from headfit._shrink.result import TvCurve
+from headfit._soft.fit_soft import SoftFit, fit_soft
+
+
+@dataclass(frozen=True)
+class Original:
+    """The attention to come close to, and how smaller heads are stored; all checked.
+
+    `heads` are the truncated SVDs that were looked at, by size.
+    """
+
+    attention: Attention
+    dtype: str
+    deadline: float
+    seed: int
+    threads: int
+    heads: dict[int, SoftFit] = field(default_factory=dict)
+
+    @classmethod
+    def of(
+        cls,
+        Q: Any,
+        K: Any,
+        options: LogitOptions,
+        *,
+        dtype: Any,
+        time_limit: float | None,
+        rng: Any,
+        num_threads: int | None,
+    ) -> Original:
+        """Check the head and how it is to be shrunk."""
+        start = time.perf_counter()
+        attention = Attention.of(Q, K, options).turned()
+        check_one_head(attention, "the head")
+        for x, name in zip(attention.stored, "QK", strict=True):
+            check_finite(x, name)
+        if time_limit is not None:
+            time_limit = check_between(time_limit, "time_limit", 0, math.inf)
+        deadline = math.inf if time_limit is None else start + time_limit
+        dtype = check_dtype(dtype)
+        return cls(attention, dtype, deadline, seed_from(rng), thread_count(num_threads))
+
+    @property
+    def largest(self) -> int:
+        """The size at which the truncated SVD is exact."""
+        q, k = self.attention.stored
+        return int(min(q.shape[1], q.shape[0], k.shape[0]))
+
+    @property
+    def seconds_left(self) -> float:
+        """The seconds until the time limit; negative after it."""
+        return self.deadline - time.perf_counter()
+
+    def options(self) -> dict[str, Any]:
+        """Return the arguments that every fit of a smaller head shares."""
+        return {"dtype": self.dtype, "rng": self.seed, "num_threads": self.threads}
+
+    def sizes(self, curve_dims: Any) -> list[int]:
+        """Return the sizes asked for, checked; powers of two up to the largest for None."""
+        if curve_dims is None:
+            largest = self.largest
+            return sorted({2**e for e in range(largest.bit_length())} | {largest})
+        asked = np.atleast_1d(as_array(curve_dims, "curve_dims"))
+        return [as_count(d, "curve_dims", 1, self.largest) for d in asked.tolist()]
+
+    def svd(self, dim: int) -> SoftFit:
+        """Return the truncated SVD of a size, stored and judged as every other head is."""
+        if dim not in self.heads:
+            self.heads[dim] = fit_soft(
+                self.attention, dim, callback=lambda *_: False, **self.options()
+            )
+        return self.heads[dim]
+
+    def baseline(self, dims: Iterable[int]) -> TvCurve:
+        """Return the curve of the truncated SVD over these sizes, and all that were looked at."""
+        for dim in sorted(dims):
+            self.svd(dim)
+        return TvCurve.of({d: head.comparison for d, head in self.heads.items()})

@@ -1,0 +1,132 @@
+"""Patterns of heads in trained transformers: the previous token, and induction."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from headfit._base.arrays import as_array
+from headfit.errors import InputError
+from headfit.patterns._build import (
+    BOUNDARIES,
+    Boundary,
+    Pattern,
+    Seed,
+    Style,
+    Weights,
+    check_entries,
+    checked_choice,
+    checked_tokens,
+    from_edges,
+    from_rows,
+    row_starts,
+    shifted_columns,
+)
+
+
+def previous_token(
+    n: int,
+    *,
+    boundary: Boundary = "clip",
+    weights: Weights | None = None,
+    gamma: float = 1.0,
+    rng: Seed = None,
+) -> Pattern:
+    """Return the pattern in which each token attends to the one before it.
+
+    Parameters
+    ----------
+    n : int
+        The number of tokens.
+    boundary : {"clip", "wrap"}
+        Token 0, which has no token before it, attends to itself (so that column 0 has two
+        nonzeros), or with "wrap" to the last token (a cyclic shift).
+    weights, gamma, rng
+        The only weight of each row is 1 in any case.
+
+    Returns
+    -------
+    csr_array, shape (n, n)
+
+    Raises
+    ------
+    InputError
+        For an argument out of range, or a pattern that does not fit in memory.
+
+    Examples
+    --------
+    >>> from headfit import patterns
+    >>> patterns.previous_token(4).indices
+    array([0, 0, 1, 2], dtype=int32)
+    """
+    n = checked_tokens(n)
+    checked_choice("boundary", boundary, BOUNDARIES)
+    style = Style.of(weights, gamma, rng)
+    return from_rows(shifted_columns(n, np.array([-1]), boundary), n, style)
+
+
+def induction(
+    tokens: ArrayLike,
+    *,
+    which: Literal["latest", "all"] = "latest",
+    weights: Weights | None = None,
+    gamma: float = 1.0,
+    rng: Seed = None,
+) -> Pattern:
+    """Return the pattern of an induction head, for what followed earlier equal tokens.
+
+    Row ``i`` has the columns ``p + 1`` for positions ``p < i`` with ``tokens[p] == tokens[i]``.
+    A token that has not occurred before attends to itself. The pattern is causal, since
+    ``p + 1 <= i``; a token that equals its predecessor attends to itself. Columns have at most
+    two nonzeros with "latest"; with "all" there is no bound.
+
+    Parameters
+    ----------
+    tokens : sequence
+        One label per position: integers, strings, or the characters of a string.
+    which : {"latest", "all"}
+        Whether only the latest earlier occurrence counts, or all of them (then a token that
+        occurs ``c`` times gives about ``c**2 / 2`` nonzeros).
+    weights, gamma, rng
+        Equal weights, or random ones with ratios up to `gamma`; see the module.
+
+    Returns
+    -------
+    csr_array, shape (n, n)
+
+    Raises
+    ------
+    InputError
+        For an argument out of range, or a pattern that does not fit in memory.
+
+    Examples
+    --------
+    >>> from headfit import patterns
+    >>> patterns.induction("abcab").indices
+    array([0, 1, 2, 1, 2], dtype=int32)
+    """
+    labels = as_array(list(tokens) if isinstance(tokens, str) else tokens, "tokens")
+    if labels.ndim != 1 or labels.size == 0:
+        raise InputError(
+            f"tokens must be a sequence of one or more labels; got shape {labels.shape}"
+        )
+    checked_choice("which", which, ("latest", "all"))
+    style = Style.of(weights, gamma, rng)
+    n = labels.size
+    try:
+        values, ids = np.unique(labels, return_inverse=True)
+    except TypeError:
+        raise InputError("tokens must be labels that can be sorted; got mixed types") from None
+    order = np.argsort(ids, kind="stable")  # the positions, grouped by token
+    first = row_starts(np.bincount(ids, minlength=values.size))[ids[order]]
+    seen = np.arange(n) - first  # how often the token at position order[a] occurred before it
+    taken = seen if which == "all" else np.minimum(seen, 1)
+    check_entries(int(taken.sum()), n)
+    rows = order.repeat(taken)
+    # The position order[a] attends to what follows the `taken[a]` positions before it in `order`.
+    back = np.arange(rows.size) - np.repeat(row_starts(taken)[:-1], taken) + 1
+    columns = order[np.arange(n).repeat(taken) - back] + 1
+    unseen = order[seen == 0]
+    return from_edges(np.concatenate([rows, unseen]), np.concatenate([columns, unseen]), n, style)

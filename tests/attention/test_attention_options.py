@@ -1,0 +1,174 @@
+"""An `Attention` holds all logit options, and every function that takes one respects them."""
+
+import copy
+import pickle
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+
+import headfit as hf
+from headfit.errors import InputError
+
+RNG = np.random.default_rng
+N, D = 24, 6
+Q, K, V = RNG(0).standard_normal((3, N, D))
+OPTIONS = {
+    "plain": {},
+    "scale": {"scale": 0.3},
+    "causal": {"mask": "causal"},
+    "window": {"mask": ("window", (3, 2))},
+    "dense mask": {"mask": (RNG(1).random((N, N)) < 0.7) | np.eye(N, dtype=bool)},
+    "sparse mask": {
+        "mask": sp.csr_array(RNG(2).random((N, N)) < 0.4) + sp.eye_array(N).tocsr() > 0
+    },
+    "lengths": {"key_lengths": 17},
+    "bias": {"bias": RNG(3).standard_normal((N, N))},
+    "softcap": {"softcap": 1.5},
+    "rope": {"position": "rope"},
+    "rope-half": {"position": ("rope-half", 500.0)},
+    "alibi": {"position": ("alibi", 0.2), "mask": "causal"},
+    "all": {"scale": 2.0, "mask": "causal", "key_lengths": 20, "softcap": 3.0, "position": "rope"},
+}
+
+
+@pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
+def test_methods_and_functions_are_one(options):
+    head = hf.Attention(Q, K, **options)
+    for rows in (None, slice(3, 9), [5, -1]):
+        np.testing.assert_array_equal(
+            head.matrix(rows=rows), hf.attention_matrix(Q, K, rows=rows, **options)
+        )
+        np.testing.assert_array_equal(
+            head.logits(rows=rows), hf.attention_logits(Q, K, rows=rows, **options)
+        )
+        np.testing.assert_array_equal(
+            head.apply(V, rows=rows), hf.attention_apply(Q, K, V, rows=rows, **options)
+        )
+    kept, same = head.topk(4), hf.attention_topk(Q, K, 4, **options)
+    np.testing.assert_array_equal(kept.toarray(), same.toarray())
+    np.testing.assert_array_equal(head.stats().entropy, hf.attention_stats(Q, K, **options).entropy)
+
+
+@pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
+def test_readers_take_an_attention_with_its_options(options):
+    head = hf.Attention(Q, K, **options)
+    matrix = head.matrix()
+    for name, values in hf.describe(head).columns().items():
+        np.testing.assert_array_equal(values, hf.describe(Q, K, **options).columns()[name])
+    kept = hf.sparsify(head, per_row=3, per_column=6, on_empty="keep-max")
+    same = hf.sparsify(Q, K, per_row=3, per_column=6, on_empty="keep-max", **options)
+    np.testing.assert_array_equal(kept.matrix.toarray(), same.matrix.toarray())
+    assert hf.compare_attention(matrix, head).tv_worst < 1e-12
+    assert hf.compare_attention(head, hf.Attention(Q, K, **options)).tv_worst < 1e-12
+
+
+@pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
+def test_soft_fits_and_shrink_aim_at_the_attention_with_its_options(options):
+    """The reported distances of the smaller head are from the matrix with all options."""
+    head = hf.Attention(Q, K, **options)
+    soft = hf.fit_soft(head, 4, effort="low")
+    rows = head.matrix()
+    tv = 0.5 * np.abs(rows - soft.attention.matrix()).sum(axis=1)
+    asks = rows.any(axis=1)
+    assert soft.comparison.tv_mean == pytest.approx(tv[asks].mean(), abs=1e-5)
+    small = hf.shrink(head, dim=4, curve_dims=(), effort="low")
+    tv = 0.5 * np.abs(rows - small.fit.attention.matrix()).sum(axis=1)
+    assert small.tv_mean == pytest.approx(tv[asks].mean(), abs=1e-5)
+
+
+def test_a_soft_fit_starts_from_rotated_queries():
+    """A soft fit with as many dimensions as the original head reproduces it at once."""
+    head = hf.Attention(Q, K, position="rope")
+    assert hf.fit_soft(head, D, effort="low", dtype="float64").comparison.tv_worst < 1e-6
+
+
+@pytest.mark.parametrize("kind", ["rope", "rope-half"])
+@pytest.mark.parametrize(("n", "m"), [(N, N), (5, N), (N, 5)])
+def test_turned_is_the_same_attention_without_positions(kind, n, m):
+    head = hf.Attention(Q[:n], K[:m], position=(kind, 100.0), softcap=2.0, mask="causal")
+    turned = head.turned()
+    assert turned.position is None
+    assert turned.softcap == 2.0
+    np.testing.assert_allclose(turned.matrix(), head.matrix(), atol=1e-14)
+
+
+def test_turned_leaves_what_has_no_rotary_positions():
+    for head in (hf.Attention(Q, K), hf.Attention(Q, K, position=("alibi", 0.5))):
+        assert head.turned() is head
+
+
+def test_turned_heads_can_be_certified():
+    A = np.eye(N)
+    head = hf.Attention(40 * Q, Q, position="rope")
+    with pytest.raises(InputError, match=r"has position too; attention.turned\(\) applies"):
+        hf.certify(A, head)
+    turned = head.turned()
+    certificate = hf.certify(A, head.turned(), leak=0.5, distortion=0.1)
+    assert certificate.max_logit >= np.abs(turned.logits()).max()
+
+
+@pytest.mark.parametrize("name", ["bias", "softcap", "lengths", "rope", "alibi"])
+def test_certify_says_what_it_cannot_speak_about(name):
+    options = OPTIONS[name]
+    what = next(key for key in options if key != "mask")
+    with pytest.raises(InputError, match=f"certify speaks about .* this attention has {what} too"):
+        hf.certify(np.eye(N), hf.Attention(Q, K, **options))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"scale": 2.0}, {"mask": "causal"}, {"bias": np.zeros((N, N))}, {"softcap": 1.0}],
+    ids=["scale", "mask", "bias", "softcap"],
+)
+@pytest.mark.parametrize("reader", [hf.describe, lambda *a, **o: hf.sparsify(*a, per_row=2, **o)])
+def test_options_beside_an_attention_are_refused(reader, options):
+    (name,) = options
+    with pytest.raises(InputError, match=f"{name} must not be given beside an Attention"):
+        reader(hf.Attention(Q, K), **options)
+
+
+def test_the_same_options_again_are_fine():
+    head = hf.Attention(Q, K, scale=0.5, mask="causal")
+    assert hf.describe(head, scale=0.5, mask="causal").n == N
+
+
+def test_an_attention_is_never_changed():
+    head = hf.Attention(Q, K, mask="causal")
+    for name in ("mask", "scale", "stored", "errors"):
+        with pytest.raises(AttributeError, match="never changed"):
+            setattr(head, name, None)
+        with pytest.raises(AttributeError, match="never changed"):
+            delattr(head, name)
+
+
+def test_what_is_shown_is_what_is_computed_with():
+    """After a user changes the arrays that were given, numbers and mask still belong together."""
+    base = np.array(np.transpose(RNG(4).standard_normal((D, N))))  # its rows are not contiguous
+    strided = np.asfortranarray(base)
+    mask = sp.csr_array(np.tril(np.ones((N, N), dtype=bool)))
+    lengths = np.array(20)
+    head = hf.Attention(strided, K, mask=mask, key_lengths=lengths)
+    before = head.matrix()
+    strided[:] = 0
+    mask.data[:] = False
+    lengths[...] = 3
+    np.testing.assert_array_equal(head.matrix(), before)
+    again = hf.attention_matrix(head.Q, head.K, mask=head.mask, key_lengths=head.key_lengths)
+    np.testing.assert_array_equal(again, before)
+
+
+@pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
+def test_copies_and_pickles_compute_the_same(options):
+    head = hf.Attention(Q, K, **options)
+    expected = head.matrix()
+    for other in (copy.copy(head), copy.deepcopy(head), pickle.loads(pickle.dumps(head))):
+        np.testing.assert_array_equal(other.matrix(), expected)
+        assert repr(other) == repr(head)
+
+
+def test_the_text_names_its_options():
+    text = repr(hf.Attention(Q, K, bias=np.zeros((N, N)), softcap=2.0))
+    assert text == (
+        "Attention(Q (24, 6), K (24, 6), float64, scale=0.408248, mask=None, bias, softcap)"
+    )

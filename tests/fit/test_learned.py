@@ -1,0 +1,288 @@
+"""Learned keys and queries: certified, reproducible, and stopped when asked to."""
+
+import math
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+
+import headfit as hf
+from headfit import _core
+from headfit._fit.learned import EFFORTS, learned
+from headfit._target.target import Target, as_target
+
+LEAK, DISTORTION = 0.05, math.expm1(0.1)
+THREADS = 2
+
+
+def head_for(target, dim, *, seed=0, threads=THREADS, leak=LEAK, distortion=DISTORTION, **options):
+    return learned(
+        target, dim, leak=leak, distortion=distortion, seed=seed, threads=threads, **options
+    )
+
+
+def rows_outside(target, head):
+    """The rows that miss a tolerance, by all n**2 logits in float64."""
+    logits = head.Q.astype(np.float64) @ head.K.astype(np.float64).T
+    dense = np.asarray(sp.csr_array(target.matrix).todense())
+    allowed = core_allowed(target)
+    rows = []
+    for i in range(target.n):
+        inside = dense[i] > 0
+        if not inside.any():
+            continue
+        shift = logits[i, inside] - np.log(dense[i, inside])
+        outside = logits[i, allowed[i] & ~inside]
+        highest = outside.max(initial=-np.inf) - logits[i, inside].min()
+        if highest > math.log(LEAK) or np.ptp(shift) > math.log1p(DISTORTION):
+            rows.append(i)
+    return rows
+
+
+def core_allowed(target):
+    if target.mask is None:
+        return np.ones((target.n, target.n), dtype=bool)
+    assert target.mask == "causal"
+    return np.tri(target.n, dtype=bool)
+
+
+def certified(target, head, dtype="float32"):
+    q, k = head.stored(1.0, dtype)
+    attention = hf.Attention(q, k, scale=1.0, mask=target.mask)
+    return hf.certify(target, attention, leak=LEAK, distortion=DISTORTION).holds
+
+
+@pytest.mark.parametrize(
+    ("n", "k", "dim", "seed"), [(256, 4, 6, 0), (256, 4, 6, 1), (512, 4, 7, 2), (512, 8, 12, 3)]
+)
+def test_small_heads_are_certified(n, k, dim, seed):
+    target = as_target(hf.patterns.random_regular(n, k, gamma=2.0, rng=seed))
+    head = head_for(target, dim, seed=seed)
+    assert head.failed_rows.size == 0
+    assert head.Q.shape == head.K.shape == (n, dim)
+    assert head.Q.dtype == np.float32
+    assert head.settings["learned"]["status"] == "met"
+    assert certified(target, head)
+    assert rows_outside(target, head) == []
+
+
+@pytest.mark.parametrize("distortion", [1e-2, 1e-3, 3e-4])
+def test_a_small_distortion_is_met_as_soon(distortion):
+    A = hf.patterns.random_regular(64, 4, gamma=2.0, rng=0)
+    head = hf.fit(A, 10, method="learned", distortion=distortion, rng=0)
+    assert head.certificate.holds
+    assert head.settings["learned"]["quenches"] == 1
+
+
+def test_a_brief_hold_does_where_there_is_room():
+    A = hf.patterns.random_regular(256, 4, gamma=2.0, rng=0)
+    steps = [
+        hf.fit(A, dim, method="learned", rng=0).settings["learned"]["steps"] for dim in (6, 10)
+    ]
+    assert steps[1] < EFFORTS["low"] < steps[0]
+
+
+def test_a_causal_band_is_certified():
+    target = as_target(hf.patterns.causal_band(256, 3), mask="causal")
+    assert target.mask == "causal"
+    head = head_for(target, 8)
+    assert head.failed_rows.size == 0
+    assert certified(target, head)
+    assert rows_outside(target, head) == []
+
+
+def test_threads_change_no_bit_and_seeds_do():
+    target = as_target(hf.patterns.random_regular(300, 4, gamma=2.0, rng=5))
+    one = head_for(target, 7, threads=1)
+    for threads in (2, 3):
+        other = head_for(target, 7, threads=threads)
+        assert np.array_equal(one.Q, other.Q)
+        assert np.array_equal(one.K, other.K)
+    assert not np.array_equal(one.Q, head_for(target, 7, seed=1).Q)
+
+
+def test_a_start_that_holds_is_kept_and_permutes_with_the_tokens():
+    target = as_target(hf.patterns.random_regular(200, 3, gamma=2.0, rng=6))
+    head = head_for(target, 6)
+    again = head_for(target, 6, init=(head.Q, head.K))
+    assert again.settings["learned"]["steps"] == 0
+    assert np.array_equal(again.Q, head.Q)
+    p = np.random.default_rng(0).permutation(200)
+    moved = as_target(sp.csr_array(target.matrix)[p][:, p])
+    permuted = head_for(moved, 6, init=(head.Q[p], head.K[p]))
+    assert np.array_equal(permuted.Q, head.Q[p])
+    assert np.array_equal(permuted.K, head.K[p])
+
+
+def few_steps(target, q, k, steps=3):
+    return _core.fit_learned(
+        target.core,
+        _core.Tolerances(LEAK, DISTORTION),
+        _core.LearnedOptions(dim=q.shape[1], first_hold=500, max_steps=steps, start=(q, k)),
+        1,
+    )
+
+
+def test_a_few_steps_from_a_start_permute_with_the_tokens():
+    # Not exactly equal, since sums over rows are taken in the order of the tokens.
+    rng = np.random.default_rng(1)
+    target = as_target(hf.patterns.random_regular(20, 3, gamma=2.0, rng=6))
+    q, k = (rng.standard_normal((20, 3)).astype(np.float32) for _ in range(2))
+    p = rng.permutation(20)
+    moved = as_target(sp.csr_array(target.matrix)[p][:, p])
+    got_q, got_k, _ = few_steps(target, q, k)
+    permuted_q, permuted_k, _ = few_steps(moved, q[p], k[p])
+    assert not np.allclose(got_q, q, atol=1e-3)
+    np.testing.assert_allclose(permuted_q, got_q[p], atol=1e-4)
+    np.testing.assert_allclose(permuted_k, got_k[p], atol=1e-4)
+
+
+def test_a_start_of_fewer_columns_is_widened():
+    target = as_target(hf.patterns.random_regular(256, 4, gamma=2.0, rng=7))
+    narrow = head_for(target, 5, time_limit=0.5)
+    assert narrow.failed_rows.size > 0
+    head = head_for(target, 8, init=(narrow.Q, narrow.K))
+    assert head.failed_rows.size == 0
+    assert certified(target, head)
+
+
+def test_failed_rows_are_those_that_miss():
+    target = as_target(hf.patterns.random_regular(256, 4, gamma=2.0, rng=8))
+    head = head_for(target, 2, effort=5)
+    report = head.settings["learned"]
+    assert report["status"] == "step limit"
+    assert report["worst_deficit"] > 0
+    assert set(rows_outside(target, head)) <= set(head.failed_rows.tolist())
+    assert head.failed_rows.size == report["rows_left"] - report["rows_polished"] > 0
+
+
+def test_rows_that_are_left_are_polished():
+    target = as_target(hf.patterns.random_regular(256, 4, gamma=2.0, rng=9))
+    whole = head_for(target, 7)
+    q = whole.Q.copy()
+    q[[3, 50, 200]] *= -1
+    seen = []
+
+    def stop_late(step, left, worst):
+        seen.append((step, left, worst))
+
+    head = head_for(target, 7, init=(q, whole.K), callback=stop_late, time_limit=1e-9)
+    report = head.settings["learned"]
+    assert seen == [(0, 3, pytest.approx(seen[0][2]))]
+    assert report["status"] == "time limit"
+    assert (report["rows_left"], report["rows_polished"]) == (3, 3)
+    assert head.failed_rows.size == 0
+    assert certified(target, head)
+    others = np.setdiff1d(np.arange(256), [3, 50, 200])
+    assert np.array_equal(head.Q[others], whole.Q[others])
+
+
+def test_norms_are_bounded():
+    target = as_target(hf.patterns.random_regular(256, 4, gamma=2.0, rng=9))
+    free = head_for(target, 8)
+    longest = [np.linalg.norm(x, axis=1).max() for x in (free.Q, free.K)]
+    bound = 0.5 * float(np.prod(longest))
+    head = head_for(target, 8, max_norm=bound)
+    assert np.prod([np.linalg.norm(x, axis=1).max() for x in (head.Q, head.K)]) <= bound
+    assert certified(target, head)
+
+
+def test_a_callback_stops_and_its_errors_pass():
+    target = as_target(hf.patterns.random_regular(256, 4, gamma=2.0, rng=9))
+    calls = []
+    head = head_for(target, 3, callback=lambda *scan: calls.append(scan) or len(calls) < 4)
+    assert len(calls) == 4
+    assert head.settings["learned"]["status"] == "stopped"
+
+    def fail(*scan):
+        raise RuntimeError("mine")
+
+    with pytest.raises(RuntimeError, match="mine"):
+        head_for(target, 3, callback=fail)
+
+
+def test_the_time_limit_holds():
+    target = as_target(hf.patterns.random_regular(512, 4, gamma=2.0, rng=9))
+    begin = time.perf_counter()
+    head = head_for(target, 3, time_limit=0.2)
+    assert time.perf_counter() - begin < 2
+    assert head.settings["learned"]["status"] == "time limit"
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"effort": "huge"}, "effort"),
+        ({"effort": 0}, "effort"),
+        ({"effort": 10**18}, "effort must lie in 1 ... 1000000000"),
+        ({"init": np.ones((20, 2))}, "init"),
+        ({"init": (np.ones((20, 4)), np.ones((20, 4)))}, "init"),
+        ({"init": (np.ones((20, 2)), np.full((20, 2), np.inf))}, "finite"),
+        ({"max_norm": -1.0}, "max_norm"),
+    ],
+)
+def test_impossible_options_are_refused(options, message):
+    target = as_target(hf.patterns.random_regular(20, 2, rng=0))
+    with pytest.raises(hf.InputError, match=message):
+        head_for(target, 3, **options)
+
+
+def test_edges():
+    for n in (1, 2, 3):
+        target = as_target(np.full((n, n), 1 / n))
+        assert isinstance(target, Target)
+        head = head_for(target, 1)
+        assert head.failed_rows.size == 0
+        assert certified(target, head)
+
+
+@pytest.mark.parametrize("effort", [1, 7, 29, 31, 99, 101, 300])
+def test_any_effort_ends(effort):
+    """The first looks at a hold come at fixed steps, whatever hold was asked for."""
+    target = as_target(hf.patterns.random_regular(200, 4, gamma=2.0, rng=0))
+    head = head_for(target, 2, effort=effort, patience=3.0)
+    report = head.settings["learned"]
+    assert report["status"] == "step limit"
+    assert 3 * effort <= report["steps"] <= 3 * effort + 1000
+
+
+def test_ample_room_is_seen_early():
+    """A head several sizes above the smallest takes one short hold and one short quench."""
+    target = as_target(hf.patterns.random_regular(300, 3, gamma=2.0, rng=0))
+    head = head_for(target, 10)
+    assert head.failed_rows.size == 0
+    assert certified(target, head)
+    report = head.settings["learned"]
+    assert report["quenches"] == 1
+    assert report["steps"] < 200
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_ctrl_c_stops_the_fit(threads):
+    code = f"""
+        import signal
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        import headfit as hf
+        from headfit._fit.learned import learned
+        from headfit._target.target import as_target
+        target = as_target(hf.patterns.random_regular(512, 4, rng=0))
+        print("ready", flush=True)
+        try:
+            learned(target, 2, leak=0.05, distortion=0.1, seed=0, threads={threads}, effort="high")
+        except KeyboardInterrupt:
+            print("interrupted", flush=True)
+    """
+    child = subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(code)], stdout=subprocess.PIPE, text=True
+    )
+    assert child.stdout is not None
+    assert child.stdout.readline() == "ready\n"
+    time.sleep(0.3)
+    child.send_signal(signal.SIGINT)
+    out, _ = child.communicate(timeout=20)
+    assert out == "interrupted\n"

@@ -1,0 +1,690 @@
+"""Lower bounds compared with brute force and with existing heads, and checks of witnesses."""
+
+import dataclasses
+import itertools
+import math
+import time
+from fractions import Fraction
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+import scipy.spatial
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import headfit as hf
+from headfit._lower import Block, Hull, KeyOrder, Traces, counting, lower, random_keys_dim
+from headfit._lower._hull import count_triangles
+from headfit._lower._order import NoOrder, order
+from headfit._lower._problem import Problem
+from headfit._lower._trace_search import Family, shattering
+from headfit._lower._traces import least_dim
+from headfit._lower._visibility import Visibility
+from headfit._lower._weights import _positive_eigenvalues, block_dim
+
+P = hf.patterns
+
+
+def candidate(bound, name):
+    return next(c for c in bound.candidates if c.name == name)
+
+
+def mask_forms(n, rng):
+    dense = rng.random((n, n)) < 0.8
+    np.fill_diagonal(dense, True)
+    rows = np.zeros((1, n), bool)
+    rows[:, : max(2, n - 3)] = True
+    return [None, "causal", ("window", 4), ("window", (2, 3)), dense, sp.csr_array(dense), rows]
+
+
+def table(mask, n):
+    """The mask as a full boolean table, by its definition."""
+    i, j = np.indices((n, n))
+    if mask is None:
+        return np.ones((n, n), bool)
+    if isinstance(mask, str):
+        return j <= i
+    if isinstance(mask, tuple):
+        left, right = mask[1] if isinstance(mask[1], tuple) else (mask[1] - 1, 0)
+        return (j >= i - left) & (j <= i + right)
+    if sp.issparse(mask):
+        return mask.toarray()
+    return np.broadcast_to(mask, (n, n))
+
+
+def head_target(seed, n, d, most, mask=None, spread=None):
+    """A target that a head of size d meets exactly: the top keys of each row, its own softmax.
+
+    Leak is at most 1/2 after scaling; distortion is 0.
+    """
+    rng = np.random.default_rng(seed)
+    kind = rng.integers(3)
+    K = rng.normal(size=(n, d))
+    if kind == 1:
+        K = np.round(2 * K) / 2 + 1e-3 * rng.normal(size=(n, d))  # clusters
+    if kind == 2:
+        K /= np.linalg.norm(K, axis=1, keepdims=True)
+    Q = 2 * K + rng.normal(size=(n, d)) if rng.random() < 0.5 else rng.normal(size=(n, d))
+    allowed = table(mask, n)
+    A = np.zeros((n, n))
+    leak = 0.0
+    for i in range(n):
+        seen = np.flatnonzero(allowed[i])
+        if not seen.size:
+            continue
+        s = K[seen] @ Q[i]
+        s = s - s.max()
+        by = np.argsort(-s)
+        size = int(min(rng.integers(1, most + 1), seen.size))
+        gap = s[by[size - 1]] - s[by[size]] if size < seen.size else 0.0
+        if gap > 1e-9:
+            s = s * min(max(1.0, 0.8 / gap), 300.0 / max(1e-9, -s[by[size - 1]]))
+            leak = max(leak, math.exp(s[by[size]] - s[by[size - 1]]))
+        elif size < seen.size:
+            size = seen.size
+        A[i, seen[by[:size]]] = np.exp(s[by[:size]])
+        A[i] /= A[i].sum()
+    return A, leak
+
+
+def check(A, d, **options):
+    bound = lower(A, time_limit=2.0, **options)
+    assert bound.dim <= d, bound
+    assert all(c.dim is None or c.dim <= d for c in bound.candidates)
+    assert bound.verify(A)
+    return bound
+
+
+# Soundness: never above the size of a head that exists.
+
+
+@given(
+    seed=st.integers(0, 10**9),
+    n=st.integers(2, 60),
+    d=st.integers(1, 3),
+    most=st.integers(1, 8),
+    form=st.integers(0, 6),
+)
+@settings(max_examples=150, deadline=None)
+def test_never_above_a_head_that_exists(seed, n, d, most, form):
+    mask = mask_forms(n, np.random.default_rng(seed))[form]
+    A, leak = head_target(seed, n, d, most, mask)
+    if not leak < 0.999:
+        return
+    leak = min(0.9999, leak * 1.001 + 1e-9)
+    check(A, d, mask=mask, leak=leak, distortion=1e-6)
+    check(A, d, mask=mask, leak=max(leak, 0.9), distortion=0.5)
+
+
+@given(
+    seed=st.integers(0, 10**9),
+    d=st.integers(1, 3),
+    most=st.integers(1, 12),
+    mask=st.sampled_from(["causal", ("window", 40), ("window", (9, 5)), ("window", (400, 3))]),
+)
+@settings(max_examples=25, deadline=None)
+def test_never_above_a_head_that_exists_under_causal_masks_and_windows(seed, d, most, mask):
+    A, leak = head_target(seed, 240, d, most, mask)
+    if not leak < 0.999:
+        return
+    check(A, d, mask=mask, leak=min(0.9999, leak * 1.001 + 1e-9), distortion=1e-6)
+
+
+def causal_random(n, k, rng=0, window=None):
+    """Every row attends to up to k random keys among those that it sees."""
+    rng = np.random.default_rng(rng)
+    rows = np.repeat(np.arange(n), k)
+    back = np.floor(rng.random(n * k) * np.minimum(rows + 1, window or n)).astype(int)
+    A = sp.csr_array((np.ones(n * k), (rows, rows - back)), shape=(n, n))
+    A.data[:] = 1.0
+    A.data /= np.repeat(np.diff(A.indptr), np.diff(A.indptr))
+    return A
+
+
+@pytest.mark.parametrize(
+    ("A", "mask", "dim"),
+    [
+        (causal_random(60, 2), "causal", 7),
+        (causal_random(120, 3), "causal", 7),
+        (causal_random(120, 3, window=16), ("window", 16), 7),
+        (P.causal_band(120, 3), "causal", 6),
+        (P.previous_token(120), ("window", (8, 2)), 3),
+        (P.strided(60, 8), "causal", 12),
+    ],
+)
+def test_never_above_a_certified_head(A, mask, dim):
+    head = hf.fit(A, dim, mask=mask, time_limit=30)
+    assert head.certificate.holds
+    check(A, dim, mask=mask)
+
+
+@pytest.mark.parametrize("d", [2, 3])
+def test_halfspaces_near_every_point_of_a_sphere(d):
+    rng = np.random.default_rng(d)
+    for n, k in ((40, 3), (120, 5), (200, 4)):
+        K = rng.normal(size=(n, d))
+        K /= np.linalg.norm(K, axis=1, keepdims=True)
+        S = 30 * (K + 0.05 * rng.normal(size=(n, d))) @ K.T
+        A = np.zeros((n, n))
+        leak = 0.0
+        for i in range(n):
+            by = np.argsort(-S[i])
+            A[i, by[:k]] = np.exp(S[i, by[:k]] - S[i, by[0]])
+            leak = max(leak, math.exp(S[i, by[k]] - S[i, by[k - 1]]))
+        A /= A.sum(axis=1, keepdims=True)
+        check(A, d, leak=min(0.99999, leak * 1.0001), distortion=1e-3)
+
+
+def test_every_edge_of_a_hull():
+    """d = 3 allows at most 3 V - 6 edges; one edge more needs d = 4."""
+    rng = np.random.default_rng(0)
+    V = 20
+    n = 3 * V - 6
+    K = np.zeros((n, 3))
+    K[:V] = rng.normal(size=(V, 3))
+    K[:V] /= np.linalg.norm(K[:V], axis=1, keepdims=True)
+    faces = scipy.spatial.ConvexHull(K[:V])
+    normals = {}
+    for corners, equation in zip(faces.simplices, faces.equations, strict=True):
+        for pair in itertools.combinations(sorted(corners.tolist()), 2):
+            normals.setdefault(pair, []).append(equation[:3])
+    assert len(normals) == n
+    A, S = np.zeros((n, n)), np.zeros((n, n))
+    for i, (pair, q) in enumerate(normals.items()):
+        A[i, list(pair)] = 0.5
+        S[i] = K @ sum(q)
+        S[i] -= S[i, pair[0]]
+        S[i] *= 4 / -np.delete(S[i], pair).max()
+    assert hf.certify(A, matrix=np.exp(np.maximum(S, -600))).holds
+    assert check(A, 3).dim == 3
+    other = next(p for p in itertools.combinations(range(V), 2) if p not in normals)
+    more = np.zeros((n + 1, n + 1))
+    more[:n, :n] = A
+    more[n, list(other)] = 0.5
+    bound = lower(more)
+    assert candidate(bound, "hull of the keys").dim == 4
+    assert bound.verify(more)
+
+
+def test_block_of_eight_closes_its_bracket():
+    A = P.block(64, 8)
+    angle = 2 * np.pi * (np.arange(64) // 8) / 8
+    keys = np.stack([np.cos(angle), np.sin(angle)], axis=1)
+    assert hf.certify(A, 20 * keys, keys, scale=1.0).holds
+    bound = check(A, 2)
+    assert bound.dim == 2
+
+
+def test_band_stays_at_two():
+    """cosh(t (i - j)) has rank 2 and fits a band, so that no valid bound exceeds 2."""
+    n, width, t = 24, 2, 5.0
+    i, j = np.indices((n, n))
+    S = -0.05 * np.cosh(t * (i - j)) / np.cosh(t * width)
+    A = P.band(n, width)
+    assert np.linalg.matrix_rank(np.cosh(t * (i[:4, :4] - j[:4, :4]))) == 2
+    assert hf.certify(A, matrix=np.maximum(np.exp(S), 1e-300), leak=0.05, distortion=0.1).holds
+    assert check(A, 2).dim == 2
+
+
+@pytest.mark.parametrize(
+    ("A", "dim"),
+    [
+        (np.eye(1), 1),
+        (np.eye(2), 1),
+        (np.eye(3), 2),
+        (np.full((9, 9), 1 / 9), 1),
+        (P.permutation(50, rng=0), 2),
+        (P.grid2d(20, 20), 3),
+        (P.tree(63), 2),
+        (P.hypercube(6), 2),
+        (P.random_regular(512, 4, gamma=2.0, rng=1), 4),
+        (P.random_regular(1024, 8, rng=0), 4),
+        (P.strided(400, 20), 4),
+    ],
+)
+def test_known_patterns(A, dim):
+    bound = lower(A)
+    assert bound.dim >= dim
+    assert bound.verify(A)
+    if dim <= 2 and A.shape[0] < 60:
+        assert bound.dim == dim
+
+
+def test_random_weights_of_a_block_need_more():
+    A = P.block(64, 8, gamma=2.0, rng=0)
+    bound = lower(A)
+    assert bound.dim >= 4
+    assert isinstance(bound.witness, Block)
+    assert bound.verify(A)
+    assert lower(A, distortion=1.5).dim == 2
+
+
+# Exactness of the searches against brute force.
+
+
+def brute_vc(N, allowed, columns):
+    """The largest shattered set: columns without the constant traces, or rows with all."""
+    if not columns:
+        N, allowed = N.T, allowed.T
+    best = 2 if columns else 1
+    for size in range(best + 1 if columns else 2, 5):
+        for T in itertools.combinations(range(N.shape[1]), size):
+            rows = N[allowed[:, T].all(axis=1)][:, T]
+            seen = {tuple(r) for r in rows.tolist()}
+            if columns:
+                seen |= {(True,) * size, (False,) * size}
+            if len(seen) == 2**size:
+                best = size
+                break
+        else:
+            break
+    return best - columns
+
+
+@given(seed=st.integers(0, 10**9), n=st.integers(3, 9), form=st.integers(0, 6))
+@settings(max_examples=120, deadline=None)
+def test_shattered_sets_are_the_largest(seed, n, form):
+    rng = np.random.default_rng(seed)
+    mask = mask_forms(n, rng)[form]
+    allowed = table(mask, n)
+    N = (rng.random((n, n)) < rng.choice([0.3, 0.5, 0.7])) & allowed
+    N[~N.any(axis=1)] = allowed[~N.any(axis=1)]
+    A = N / np.maximum(N.sum(axis=1, keepdims=True), 1)
+    problem = Problem.of(hf.Target(A, mask=mask), 0.05, 0.1, 20.0, 0)
+    for kind in ("columns", "rows"):
+        found = shattering(problem, Family(problem, kind))
+        assert found.dim == max(1, brute_vc(N, allowed, kind == "columns"))
+        if found.witness is not None:
+            assert found.witness.proves(problem.target, 0.05, 0.1) == found.dim
+
+
+def brute_order(N):
+    n = len(N)
+    for keys in itertools.permutations(range(n)):
+        lines = N[:, keys]
+        if all(line.tolist() in (sorted(line), sorted(line)[::-1]) for line in lines):
+            return 1
+    return 2
+
+
+@given(seed=st.integers(0, 10**9), n=st.integers(2, 6))
+@settings(max_examples=200, deadline=None)
+def test_order_is_decided(seed, n):
+    rng = np.random.default_rng(seed)
+    if rng.random() < 0.5:
+        N = rng.random((n, n)) < 0.5
+    else:  # an order of the keys, perhaps with one row that violates it
+        place = rng.permutation(n)
+        N = place < rng.integers(1, n + 1, size=(n, 1))
+        N[rng.random(n) < 0.5] ^= True
+        if rng.random() < 0.5:
+            N[rng.integers(n), rng.integers(n)] ^= True
+    N[~N.any(axis=1)] = True
+    target = hf.Target(N / N.sum(axis=1, keepdims=True))
+    found = order(Problem.of(target, 0.05, 0.1, 5.0, 0))
+    assert found.dim == brute_order(N)
+    assert found.witness.proves(target, 0.05, 0.1) == found.dim
+    assert isinstance(found.witness, KeyOrder) == (found.dim == 1)
+
+
+def test_least_dim_is_the_count_of_halfspaces():
+    """Points of R^d in general position have exactly C(m-1, 0) + ... + C(m-1, d) splits."""
+    for m in range(1, 9):
+        for d in range(m):
+            reachable = sum(math.comb(m - 1, i) for i in range(d + 1))
+            assert least_dim(reachable, m) == d
+            if d < m - 1:
+                assert least_dim(reachable + 1, m) == d + 1
+    # On a line: 5 points have 4 proper splits and the constant one.
+    assert sum(math.comb(4, i) for i in range(2)) == 5
+
+
+@given(seed=st.integers(0, 10**9), n=st.integers(2, 12), form=st.integers(0, 6))
+@settings(max_examples=60, deadline=None)
+def test_sight_is_the_mask(seed, n, form):
+    mask = mask_forms(n, np.random.default_rng(seed))[form]
+    expected, sight = table(mask, n), Visibility(mask, n)
+    for i in range(n):
+        assert (sight.row(i) == expected[i]).all()
+        assert (sight.column(i) == expected[:, i]).all()
+    for rows, columns in sight.rectangles():
+        assert expected[np.ix_(rows, columns)].all()
+    ones = np.where(expected, 1.0, 0.0)
+    ones /= np.maximum(ones.sum(axis=1, keepdims=True), 1)
+    hf.Target(ones, mask=mask)  # the core agrees that nothing is masked
+    off = np.argwhere(~expected)
+    if off.size and expected.any(axis=1).all():
+        ones[off[0][0]] = np.eye(n)[off[0][1]]
+        with pytest.raises(hf.errors.TargetError):
+            hf.Target(ones, mask=mask)
+
+
+@given(seed=st.integers(0, 10**9), n=st.integers(1, 7))
+@settings(max_examples=60, deadline=None)
+def test_inertia(seed, n):
+    rng = np.random.default_rng(seed)
+    matrix = rng.integers(-5, 6, size=(n, n))
+    matrix = matrix + matrix.T
+    count = _positive_eigenvalues(matrix.tolist())
+    values = np.linalg.eigvalsh(matrix.astype(float))
+    if count is not None and abs(values).min() > 1e-9:
+        assert count == (values > 0).sum()
+
+
+@given(seed=st.integers(0, 10**9), d=st.integers(1, 4))
+@settings(max_examples=60, deadline=None)
+def test_weights_within_the_distortion_prove_nothing(seed, d):
+    """log A of rank d, up to row offsets and errors of spread delta, gives a bound of at most d."""
+    rng = np.random.default_rng(seed)
+    rows, columns = rng.integers(2, 10, size=2)
+    distortion = float(rng.uniform(0.01, 1))
+    errors = rng.choice([-1, 1], size=(rows, columns)) * math.log1p(distortion) / 2
+    logits = rng.normal(size=(rows, d)) @ rng.normal(size=(d, columns))
+    assert block_dim(logits + errors + rng.normal(size=(rows, 1)), distortion) <= d
+
+
+def test_triangles_against_all_triples():
+    rng = np.random.default_rng(0)
+    for _ in range(20):
+        rows = [sorted(rng.choice(8, 3, replace=False).tolist()) for _ in range(5)]
+        holders = {}
+        for at, row in enumerate(rows):
+            for pair in itertools.combinations(row, 2):
+                holders.setdefault(pair, []).append(at)
+        count = 0
+        for a, b, c in itertools.combinations(range(8), 3):
+            choices = [holders.get(p, []) for p in ((a, b), (a, c), (b, c))]
+            count += any(len(set(pick)) > 1 for pick in itertools.product(*choices))
+        assert count_triangles(holders) == count
+
+
+# Witnesses.
+
+
+def replaced(bound, **changes):
+    return dataclasses.replace(bound, **changes)
+
+
+def test_tampered_witnesses_are_rejected():
+    A = P.random_regular(512, 4, gamma=2.0, rng=0)
+    bound = lower(A)
+    assert isinstance(bound.witness, Hull)
+    hull = bound.witness
+    target = hf.Target(A)
+
+    def proves(**changes):
+        return dataclasses.replace(hull, **changes).proves(target, 0.05, 0.1)
+
+    assert proves() == bound.dim == 4
+    assert proves(shares=tuple(2 * y for y in hull.shares)) == 0
+    assert proves(shares=tuple(y / 3 for y in hull.shares)) == 0
+    assert proves(shares=(Fraction(1),) * len(hull.shares)) == 0  # two rows share a pair
+    assert proves(columns=hull.columns[:10]) == 0
+    assert proves(columns=(*hull.columns[:-1], hull.columns[0])) == 0
+    assert proves(rows=hull.rows[:50], shares=hull.shares[:50]) == 0
+    assert proves(rows=(*hull.rows, 600), shares=(*hull.shares, Fraction(0))) == 0
+    assert hull.proves(target, 0.95, 0.1) == 0  # such a leak does not force vertices
+    assert not replaced(bound, dim=5).verify(A)
+    assert not replaced(bound, tolerances=hf.Tolerances(0.95, 0.1)).verify(A)
+    assert not bound.verify(P.random_regular(512, 4, gamma=2.0, rng=1))
+    traces = candidate(bound, "traces of columns")
+    assert not replaced(traces, dim=traces.dim + 1).witness.proves(target, 0.05, 0.1) > traces.dim
+    worse = replaced(traces, dim=traces.dim + 1)
+    assert not replaced(bound, candidates=(*bound.candidates, worse)).verify(A)
+
+
+def test_tampered_traces_are_rejected():
+    A = hf.Target(P.strided(100, 10))
+    bound = lower(A)
+    for c in bound.candidates:
+        w = c.witness
+        if not isinstance(w, Traces):
+            continue
+        assert w.proves(A, 0.05, 0.1) == c.dim
+        assert dataclasses.replace(w, points=w.points[:1]).proves(A, 0.05, 0.1) < c.dim
+        assert dataclasses.replace(w, sets=(w.sets[0],) * len(w.sets)).proves(A, 0.05, 0.1) == 0
+        assert dataclasses.replace(w, sets=(*w.sets[:-1], 100)).proves(A, 0.05, 0.1) == 0
+        assert dataclasses.replace(w, points=(*w.points, -1)).proves(A, 0.05, 0.1) == 0
+        if w.kind == "columns":
+            assert dataclasses.replace(w, free=True).proves(A, 0.05, 0.1) == 0
+        # A mask that hides one of the entries makes the witness invalid.
+        row, column = (w.points[0], w.sets[0]) if w.kind == "columns" else (w.sets[0], w.points[0])
+        if A.matrix[row, column] == 0:
+            mask = np.ones((100, 100), bool)
+            mask[row, column] = False
+            assert w.proves(hf.Target(A.matrix, mask=mask), 0.05, 0.1) == 0
+
+
+def test_tampered_block_is_rejected():
+    A = hf.Target(P.block(24, 8, gamma=2.0, rng=3))
+    bound = lower(A)
+    block = bound.witness
+    assert isinstance(block, Block)
+    assert block.proves(A, 0.05, 0.1) == bound.dim
+    assert dataclasses.replace(block, dim=block.dim + 1).proves(A, 0.05, 0.1) == 0
+    assert dataclasses.replace(block, columns=(*block.columns[:-1], 23)).proves(A, 0.05, 0.1) in (
+        0,
+        block.dim,
+    )
+    outside = next(j for j in range(24) if A.matrix[block.rows[0], j] == 0)
+    assert dataclasses.replace(block, columns=(*block.columns, outside)).proves(A, 0.05, 0.1) == 0
+    assert dataclasses.replace(block, columns=block.columns[:1]).proves(A, 0.05, 0.1) == 0
+    assert block.proves(A, 0.05, 3.0) == 0
+    uniform = hf.Target(P.block(24, 8))
+    assert block.proves(uniform, 0.05, 0.1) == 0
+
+
+def test_tampered_order_is_rejected():
+    A = np.triu(np.ones((5, 5)))
+    A /= A.sum(axis=1, keepdims=True)
+    target = hf.Target(A)
+    keys = order(Problem.of(target, 0.05, 0.1, 5.0, 0)).witness
+    assert keys.proves(target, 0.05, 0.1) == 1
+    assert KeyOrder(keys.columns[:-1]).proves(target, 0.05, 0.1) == 0
+    assert KeyOrder((1, 0, 3, 4, 2)).proves(target, 0.05, 0.1) == 0
+
+
+# Masks, time, input.
+
+
+def test_a_causal_mask_takes_places_away():
+    """The mask hides columns that excluded d = 1, so that its bound is no longer proved."""
+    A = P.previous_token(30)
+    assert lower(A).dim == 2
+    bound = lower(A, mask="causal")
+    assert bound.verify(A)
+    assert repr(bound).endswith("mask='causal')")
+    assert lower(hf.Target(A, mask="causal")).dim == bound.dim
+    # With keys 0, 1, 2, ... on a line the latest visible key i has the largest logit, not i - 1.
+    # So the identity has a head of size 1 under a causal mask.
+    own = lower(np.eye(30), mask="causal")
+    assert own.dim == 1
+    assert candidate(own, "order of the keys").status == "not finished"
+
+
+@pytest.mark.parametrize("n", [256, 4096])
+def test_the_last_rows_prove_something_under_a_causal_mask(n):
+    """These rows see all earlier keys, so that supports are bounded as without a mask."""
+    bound = lower(causal_random(n, 4), mask="causal")
+    assert bound.dim >= 3
+    assert (bound.dim == 4) or n < 1000
+    assert bound.verify(causal_random(n, 4))
+
+
+def test_many_tokens_under_a_causal_mask_keep_to_the_limit(monkeypatch):
+    """The rectangles of a window are computed without looking at n x n entries."""
+    for name in ("row", "column"):
+        monkeypatch.setattr(Visibility, name, lambda *_: pytest.fail("a line of the mask was made"))
+    A = hf.Target(causal_random(65536, 4), mask="causal")
+    start = time.monotonic()
+    bound = lower(A, time_limit=3)
+    assert time.monotonic() - start < 30  # 3 s on a machine that is not busy
+    assert bound.dim >= 2
+    monkeypatch.undo()
+    assert bound.verify(A)
+
+
+def test_rectangles_of_windows_are_wide():
+    for n in (64, 1000):
+        for mask in ("causal", ("window", (n, 0)), ("window", (0, n))):
+            rows, columns = Visibility(mask, n).rectangles()[0]
+            assert rows.size * columns.size >= n * n / 8
+            assert table(mask, n)[np.ix_(rows, columns)].all()
+        assert any(
+            rows.size >= 4 and columns.size >= 4
+            for rows, columns in Visibility(("window", 12), n).rectangles()
+        )
+    rows, columns = Visibility(("window", (99, 99)), 64).rectangles()[0]
+    assert rows.size == columns.size == 64  # it hides nothing
+    documents = np.kron(np.eye(4, dtype=bool), np.ones((8, 8), bool))
+    for mask in (documents, sp.csr_array(documents)):
+        rows, columns = Visibility(mask, 32).rectangles()[0]
+        assert rows.size == columns.size == 8
+
+
+def brute_order_exists(N, allowed, columns):
+    """Return whether an order of columns has each row's support at one end of what it sees."""
+    for keys in itertools.permutations(columns):
+        lines = [N[i, [j for j in keys if allowed[i, j]]].tolist() for i in range(len(N))]
+        if all(line in (sorted(line), sorted(line)[::-1]) for line in lines):
+            return True
+    return False
+
+
+@given(seed=st.integers(0, 10**9), n=st.integers(3, 5), form=st.integers(0, 6))
+@settings(max_examples=150, deadline=None)
+def test_no_order_is_decided_by_all_orders(seed, n, form):
+    rng = np.random.default_rng(seed)
+    mask = mask_forms(n, rng)[form]
+    allowed = table(mask, n)
+    N = (rng.random((n, n)) < 0.5) & allowed
+    N[~N.any(axis=1)] = allowed[~N.any(axis=1)]
+    target = hf.Target(N / np.maximum(N.sum(axis=1, keepdims=True), 1), mask=mask)
+    columns, rows = tuple(range(n)), tuple(range(n))
+    exists = brute_order_exists(N, allowed, columns)
+    assert NoOrder(columns, rows).proves(target, 0.05, 0.1) == (0 if exists else 2)
+    assert lower(target, time_limit=20).dim >= (1 if exists else 2)
+
+
+def test_no_order_in_a_narrow_window():
+    rng = np.random.default_rng(0)
+    A = np.zeros((60, 60))
+    for i in range(60):
+        A[i, rng.integers(max(0, i - 2), min(60, i + 3))] = 1
+    bound = lower(A, mask=("window", (2, 2)))
+    assert bound.dim == 2
+    assert isinstance(bound.witness, NoOrder)
+    assert bound.verify(A)
+    target = hf.Target(A, mask=("window", (2, 2)))
+    witness = bound.witness
+    for wrong in (
+        {"columns": witness.columns[:2]},
+        {"columns": (*witness.columns[:-1], witness.columns[0])},
+        {"columns": (*witness.columns[:-1], 60)},
+        {"columns": tuple(range(12))},
+        {"rows": ()},
+        {"rows": (*witness.rows, -1)},
+    ):
+        assert dataclasses.replace(witness, **wrong).proves(target, 0.05, 0.1) == 0
+
+
+def test_hull_under_masks():
+    A = P.random_regular(600, 6, rng=0).toarray()
+    A[:, 560:] = 0
+    A[A.sum(axis=1) == 0, 0] = 1
+    A /= A.sum(axis=1, keepdims=True)
+    padding = np.ones((1, 600), bool)
+    padding[:, 560:] = False
+    bound = lower(A, mask=padding)
+    assert bound.dim == 4
+    assert bound.verify(A)
+
+
+def test_empty_rows_where_the_mask_leaves_nothing():
+    mask = np.ones((6, 6), bool)
+    mask[2] = False
+    A = np.eye(6)
+    A[2] = 0
+    bound = lower(A, mask=mask)
+    assert bound.dim == 2
+    assert bound.verify(A)
+
+
+def test_time_limit_claims_nothing_unfinished():
+    A = P.random_regular(2000, 6, gamma=2.0, rng=0)
+    bound = lower(A, time_limit=1e-6)
+    assert any(c.status == "not finished" for c in bound.candidates)
+    assert all(c.dim is None for c in bound.candidates if c.status == "not finished")
+    assert bound.verify(A)
+
+
+def test_same_seed_same_bound():
+    A = P.random_regular(64, 3, rng=0)
+    one, two = lower(A, rng=5, time_limit=60), lower(A, rng=5, time_limit=60)
+    assert repr(one.candidates) == repr(two.candidates)
+    assert one.witness == two.witness
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"leak": 0},
+        {"leak": 1},
+        {"leak": "x"},
+        {"distortion": -0.1},
+        {"distortion": math.inf},
+        {"distortion": math.nan},
+        {"time_limit": 0},
+        {"mask": "casual"},
+    ],
+)
+def test_bad_options(options):
+    with pytest.raises(hf.errors.InputError):
+        lower(np.eye(3), **options)
+
+
+def test_bad_target():
+    with pytest.raises(hf.errors.TargetError):
+        lower(np.zeros((3, 3)))
+
+
+def test_repr_is_short():
+    bound = lower(np.eye(4))
+    assert len(repr(bound)) < 200
+    assert "d >= 2" in repr(bound)
+    assert all(len(repr(c)) < 300 for c in bound.candidates)
+
+
+# Patterns in general.
+
+
+def test_counting_solves_its_equation():
+    for n, k in ((1024, 4), (10**5, 16), (10**4, 64)):
+        x = 2 * counting(n, k).value + 1
+        patterns = (math.lgamma(n * k + 1) - 2 * n * math.lgamma(k + 1) - (k - 1) ** 2 / 2) / n
+        assert x * math.log(8 * math.e * n / x) == pytest.approx(patterns, rel=1e-9)
+    assert counting(1024, 4).value < 1
+    assert counting(5, 5).value >= 0
+    assert "not about a given one" in repr(counting(64, 2))
+    assert float(counting(1024, 4)) == counting(1024, 4).value
+
+
+def test_random_keys_dim_solves_its_equation():
+    assert random_keys_dim(1024, 4) == 29  # measured: 69-88% of the rows at 28, all at 40
+    for n, k in ((1024, 4), (4096, 8), (10**5, 16)):
+        d = random_keys_dim(n, k)
+        assert d - 1 < 2 * k * math.log(n / d) + 1
+        assert d >= 2 * k * math.log(n / d)
+        all_of_them = random_keys_dim(n, k, all_subsets=True)
+        assert all_of_them >= 2 * math.e * k * math.log(n / (2 * math.sqrt(math.pi) * all_of_them))
+        assert all_of_them > d
+    assert random_keys_dim(1, 1) == 1
+
+
+@pytest.mark.parametrize("sizes", [(0, 1), (4, 0), (4, 5), (4.5, 1), (4, True), ("4", 1)])
+def test_bad_sizes(sizes):
+    with pytest.raises(hf.errors.InputError):
+        counting(*sizes)
+    with pytest.raises(hf.errors.InputError):
+        random_keys_dim(*sizes)

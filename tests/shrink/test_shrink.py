@@ -1,0 +1,517 @@
+"""Shrinking heads, compared with attention that NumPy computes explicitly."""
+
+import dataclasses
+import math
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from hypothesis import given
+from hypothesis import strategies as st
+
+import headfit as hf
+from headfit._base.masks import allowed_columns
+from headfit._shrink.to_pattern import PatternToKeep
+from headfit._soft.descent import svd_head
+from headfit._target.append_columns import appended, leak_without, without_columns
+
+N = 96
+
+
+def sharp_heads(n=N, size=24, sink=False):
+    """A previous-token head and one that finds equal contents, perhaps with a sink at token 0."""
+    rng = np.random.default_rng(11)
+    place = np.arange(n)[:, None] / 40.0 ** (np.arange(size // 2) / (size // 2))
+    codes = np.hstack([np.sin(place), np.cos(place)])
+    before = np.vstack([codes[:1], codes[:-1]])
+    noise = rng.standard_normal((2, n, size))
+    spectrum = np.exp(-np.arange(size) / 8) ** 0.5
+    content = (rng.standard_normal((20, size))[rng.integers(0, 20, n)] + 0.4 * noise[0]) * spectrum
+    heads = {
+        "previous": (4 * before + 0.2 * noise[0], 3 * codes + 0.2 * noise[1]),
+        "content": (3 * content, 3 * content),
+    }
+    if not sink:
+        return heads
+    for name, (Q, K) in heads.items():
+        # One more coordinate raises token 0 to about the largest logit of a row.
+        top = np.median((Q @ K.T).max(axis=1))
+        keys = np.hstack([K, np.zeros((n, 1))])
+        keys[0] = [*np.zeros(size), top]
+        heads[name] = np.hstack([Q, np.ones((n, 1))]), keys
+    return heads
+
+
+HEADS = tuple(sharp_heads(4))
+
+
+def softmax(Q, K, scale, mask):
+    """Explicit attention, row by row."""
+    M = np.zeros((Q.shape[0], K.shape[0]))
+    for i in range(Q.shape[0]):
+        allowed = allowed_columns(mask, i, K.shape[0])
+        logits = scale * (K[allowed].astype(np.float64) @ Q[i].astype(np.float64))
+        weights = np.exp(logits - logits.max())
+        M[i, allowed] = weights / weights.sum()
+    return M
+
+
+def row_tv(wide, Q, K, result, mask):
+    A = softmax(Q, K, 1 / math.sqrt(Q.shape[1]) if wide is None else wide, mask)
+    fit = result.fit
+    return np.abs(A - softmax(fit.Q, fit.K, fit.scale, mask)).sum(axis=1) / 2
+
+
+@pytest.mark.parametrize("mask", [None, "causal", ("window", (40, 3))])
+@pytest.mark.parametrize("name", HEADS)
+def test_stays_within_total_variation(name, mask):
+    Q, K = sharp_heads()[name]
+    result = hf.shrink(Q, K, mask=mask, tv=0.03, curve_dims=(2,), num_threads=2)
+    assert result.shrunk
+    assert result.reached
+    assert result.fit.dim == result.dim < Q.shape[1] == result.original_dim
+    tv = row_tv(None, Q, K, result, mask)
+    assert result.tv_mean == pytest.approx(tv.mean(), abs=1e-6)
+    assert result.tv_worst == pytest.approx(tv.max(), abs=1e-6)
+    assert tv.mean() <= 0.03
+    curve = dict(zip(result.curve.dim, result.curve.tv_mean, strict=True))
+    assert {2, result.dim} <= set(curve)
+    assert curve[result.dim] == result.tv_mean
+    # Every smaller size that was tried is farther away: this one is the smallest found.
+    assert all(t > 0.03 for d, t in curve.items() if d < result.dim)
+    assert result.dim == 1 or result.dim - 1 in curve
+    base = dict(zip(result.baseline.dim, result.baseline.tv_mean, strict=True))
+    assert all(curve[d] <= base[d] for d in curve)
+    assert base[result.dim] > 1.5 * result.tv_mean
+    assert f"size {Q.shape[1]} -> {result.dim}" in repr(result)
+    assert "truncated SVD of that size" in repr(result)
+
+
+def test_baseline_is_the_truncated_svd():
+    Q, K = sharp_heads()["content"]
+    result = hf.shrink(Q, K, mask="causal", dim=3, curve_dims=(1, 5, 24), dtype="float64")
+    A = softmax(Q, K, 24**-0.5, "causal")
+    np.testing.assert_array_equal(result.baseline.dim, [1, 3, 5, 24])
+    for d, mean, worst in zip(
+        result.baseline.dim, result.baseline.tv_mean, result.baseline.tv_worst, strict=True
+    ):
+        M = softmax(*svd_head(Q, K, int(d)), 1.0, "causal")
+        tv = np.abs(A - M).sum(axis=1) / 2
+        assert mean == pytest.approx(tv.mean(), abs=1e-9)
+        assert worst == pytest.approx(tv.max(), abs=1e-9)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16", "float16"])
+def test_dtypes_are_those_of_what_is_judged(dtype):
+    Q, K = sharp_heads()["content"]
+    result = hf.shrink(Q, K, mask="causal", tv=0.1, dtype=dtype, curve_dims=())
+    assert result.fit.dtype == dtype
+    tv = row_tv(None, Q, K, result, "causal")
+    assert tv.mean() == pytest.approx(result.tv_mean, abs=1e-6)
+    assert tv.mean() <= 0.1
+    if dtype == "bfloat16":
+        for x in (result.fit.Q, result.fit.K):
+            assert not (x.view(np.uint32) & 0xFFFF).any()
+
+
+def test_the_worst_row():
+    Q, K = sharp_heads()["content"]
+    loose = hf.shrink(Q, K, mask="causal", tv=0.05, curve_dims=())
+    tight = hf.shrink(Q, K, mask="causal", tv_worst=0.05, curve_dims=())
+    both = hf.shrink(Q, K, mask="causal", tv=0.05, tv_worst=0.05, curve_dims=())
+    assert tight.tv_worst <= 0.05 < loose.tv_worst
+    assert both.dim == tight.dim > loose.dim
+
+
+def test_a_head_that_is_no_larger_than_it_need_be():
+    rng = np.random.default_rng(3)
+    Q, K = 3 * rng.standard_normal((2, 60, 3))
+    result = hf.shrink(Q, K, tv=0.01)
+    assert not result.shrunk
+    assert result.reached
+    assert result.dim == 3
+    assert result.tv_mean < 1e-5
+    assert "size 3 is already the smallest found" in repr(result)
+
+
+def test_more_columns_than_tokens():
+    rng = np.random.default_rng(4)
+    Q, K = rng.standard_normal((2, 5, 12))
+    result = hf.shrink(Q, K, tv=1e-4)
+    assert result.dim <= 5
+    assert result.shrunk
+    assert result.tv_worst < 1e-4
+    assert result.curve.dim.max() == 5
+
+
+def test_a_dtype_too_narrow_for_what_is_asked():
+    rng = np.random.default_rng(5)
+    Q, K = 6 * rng.standard_normal((2, 40, 4))
+    result = hf.shrink(Q, K, tv=1e-6, dtype="bfloat16", curve_dims=())
+    assert not result.reached
+    assert not result.shrunk
+    assert result.tv_mean > 1e-6
+    assert "NOT within what was asked" in repr(result)
+
+
+def test_out_of_time_is_the_original_head():
+    Q, K = sharp_heads()["content"]
+    result = hf.shrink(Q, K, mask="causal", tv=1e-3, time_limit=1e-9, curve_dims=())
+    assert result.stopped == "the time limit"
+    assert not result.shrunk
+    assert result.reached
+    assert result.dim == 24
+    assert result.tv_worst < 1e-5
+
+
+def test_rectangular_heads_and_attention_objects():
+    rng = np.random.default_rng(6)
+    wide = hf.Attention(2 * rng.standard_normal((30, 6)), rng.standard_normal((50, 6)), scale=0.7)
+    result = hf.shrink(wide, dim=4, curve_dims=())
+    tv = row_tv(0.7, wide.Q, wide.K, result, None)
+    assert result.tv_mean == pytest.approx(tv.mean(), abs=1e-6)
+    assert result.fit.Q.shape == (30, 4)
+    assert result.fit.K.shape == (50, 4)
+    with pytest.raises(hf.InputError, match="as many keys as queries; got 50 and 30"):
+        hf.shrink_to_pattern(wide, per_row=2)
+
+
+def test_threads_do_not_matter():
+    Q, K = sharp_heads()["previous"]
+    first, second = (
+        hf.shrink(Q, K, mask="causal", tv=0.05, curve_dims=(), num_threads=t) for t in (1, 3)
+    )
+    assert np.array_equal(first.fit.Q, second.fit.Q)
+    assert np.array_equal(first.fit.K, second.fit.K)
+    assert first.tv_mean == second.tv_mean
+
+
+def test_rows_that_attend_to_nothing():
+    Q, K = sharp_heads(sink=True)["content"]
+    mask = np.tri(N, dtype=bool)
+    mask[[0, 40]] = False
+    close = hf.shrink(Q, K, mask=mask, tv=0.05, curve_dims=())
+    kept = hf.shrink_to_pattern(Q, K, mask=mask, per_row=3, mass=0.8, time_limit=2, curve_dims=())
+    for result in (close, kept):
+        assert result.reached
+        assert result.shrunk
+        assert not result.comparison.row_tv[[0, 40]].any()
+    assert not np.diff(kept.sparsified.matrix.indptr)[[0, 40]].any()
+
+
+# Patterns.
+
+
+@pytest.mark.parametrize("sink", [False, True], ids=["no sink", "sink"])
+@pytest.mark.parametrize("name", HEADS)
+def test_keeps_the_pattern(name, sink):
+    Q, K = sharp_heads(sink=sink)[name]
+    result = hf.shrink_to_pattern(
+        Q, K, mask="causal", per_row=4, mass=0.9, leak=0.02, distortion=0.2,
+        curve_dims=(4,), time_limit=4, num_threads=2,
+    )  # fmt: skip
+    A = result.sparsified.matrix
+    again = hf.sparsify(Q, K, mask="causal", per_row=4, mass=0.9)
+    assert (again.matrix != A).nnz == 0
+    assert result.reached
+    assert result.dim < Q.shape[1]
+    assert hf.certify(A, result.fit, leak=0.02, distortion=0.2).holds
+    # Judged by hand as well, and against the original.
+    fit = result.fit
+    for i in range(N):
+        support = A[[i]].indices
+        off = np.setdiff1d(np.flatnonzero(allowed_columns("causal", i, N)), support)
+        logits = fit.scale * (fit.K.astype(np.float64) @ fit.Q[i].astype(np.float64))
+        if off.size:
+            assert logits[off].max() - logits[support].min() <= math.log(0.02)
+        ratios = logits[support] - np.log(A[[i]].data)
+        assert np.ptp(ratios) <= math.log(1.2)
+    tv = row_tv(None, Q, K, result, "causal")
+    assert result.tv_mean == pytest.approx(tv.mean(), abs=1e-6)
+    assert result.tv_worst == pytest.approx(tv.max(), abs=1e-6)
+    assert ("appended" in result.ways) == sink
+    certified = [d for d in result.ways.values() if d is not None]
+    assert result.dim == min(certified)
+    assert set(result.curve.dim) == {*certified}
+    assert {4, result.dim} <= set(result.baseline.dim)
+    assert "certificate of the pattern" in repr(result)
+
+
+def test_max_margin_where_time_is_short():
+    Q, K = sharp_heads()["previous"]
+    result = hf.shrink_to_pattern(
+        Q, K, mask="causal", per_row=3, mass=0.8, time_limit=1e-9, curve_dims=()
+    )
+    assert result.ways["whole"] is None
+    assert result.reached
+    assert result.fit.method == "max-margin"
+    assert result.dim == result.ways["max-margin"] == result.fit.search.dim < 24
+    assert hf.certify(result.sparsified.matrix, result.fit).holds
+    # The keys are those of the truncated SVD.
+    _, keys = svd_head(Q, K, result.dim)
+    np.testing.assert_allclose(result.fit.K, keys, rtol=1e-5, atol=1e-5)
+
+
+def test_a_head_of_columns_alone():
+    # Every row keeps the sink alone, so that nothing is left for a head.
+    rng = np.random.default_rng(8)
+    Q = np.hstack([np.full((40, 1), 8.0), 0.3 * rng.standard_normal((40, 7))])
+    K = np.hstack([np.eye(40)[:, :1] * 8, rng.standard_normal((40, 7))])
+    result = hf.shrink_to_pattern(Q, K, mask="causal", per_row=1, time_limit=2, curve_dims=())
+    np.testing.assert_array_equal(result.sparsified.matrix.indices, 0)
+    assert result.reached
+    assert result.dim == 1
+    assert result.ways["appended"] is not None
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_an_appended_fit_is_a_fit(dtype, tmp_path, monkeypatch):
+    monkeypatch.setattr(PatternToKeep, "whole", PatternToKeep.with_exempt_columns)
+    Q, K = sharp_heads(sink=True)["content"]
+    result = hf.shrink_to_pattern(
+        Q, K, mask="causal", per_row=3, mass=0.9, dtype=dtype, time_limit=2, curve_dims=()
+    )
+    fit = result.fit
+    if "svd start" not in result.ways:
+        assert result.appended == (0,)
+        assert "1 column appended" in repr(result)
+        assert fit.scale == 1 / math.sqrt(fit.dim)
+        assert fit.module(fit.X, mask="causal").Q.shape == (N, fit.dim)
+    again = hf.load(fit.save(tmp_path / "head.npz"))
+    assert hf.certify(result.sparsified.matrix, again).holds
+    assert again.settings == fit.settings
+
+
+def test_columns_bounded_but_for_the_sink():
+    Q, K = sharp_heads(sink=True)["content"]
+    result = hf.shrink_to_pattern(
+        Q, K, mask="causal", per_row=3, per_column=12, exempt_columns=[0], time_limit=3,
+        curve_dims=(),
+    )  # fmt: skip
+    counts = np.bincount(result.sparsified.matrix.indices, minlength=N)
+    assert counts[0] > 12 >= counts[1:].max()
+    assert "appended" in result.ways
+    none = hf.shrink_to_pattern(
+        Q, K, mask="causal", per_row=3, exempt_columns=(), time_limit=1, curve_dims=()
+    )  # fmt: skip
+    assert "appended" not in none.ways
+
+
+# Columns appended to a head.
+
+
+def with_columns(n, k, columns, seed, alone=0.1, masked=None):
+    """A pattern with a sparse rest, heavy and light entries in some columns, and rows of those."""
+    rng = np.random.default_rng(seed)
+    A = np.zeros((n, n))
+    for i in range(n):
+        rest = np.setdiff1d(np.arange(n), columns)
+        lonely = rng.random() < alone
+        if not lonely:
+            A[i, rng.choice(rest, k, replace=False)] = rng.uniform(0.5, 1, k)
+        held = columns[rng.random(len(columns)) < 0.7]
+        if lonely and not held.size:
+            held = columns[:1]
+        A[i, held] = np.exp(rng.uniform(-3, 2, held.size))
+    if masked is not None:
+        A[masked] = 0
+    return A / np.where(A.any(axis=1), A.sum(axis=1), 1)[:, None]
+
+
+@pytest.mark.parametrize("columns", [[0], [2, 5, 17]])
+def test_the_identity_is_exact(columns):
+    # A head that reproduces the rest exactly: its logits are log A there, and far lower elsewhere.
+    n, columns = 24, np.array(columns)
+    A = with_columns(n, 3, columns, 0)
+    target = hf.Target(A)
+    rest = without_columns(target, columns)
+    R = rest.matrix.toarray()
+    with np.errstate(divide="ignore"):
+        q = np.where(
+            R > 0, np.log(R) + np.arange(n)[:, None], -100.0
+        )  # shifted by a different constant per row
+    new_q, new_k = appended(target, q, np.eye(n), columns, 0.01)
+    assert new_q.shape == new_k.shape == (n, n + columns.size)
+    S = new_q @ new_k.T
+    filled = R.any(axis=1)
+    others = np.setdiff1d(np.arange(n), columns)
+    np.testing.assert_array_equal(S[np.ix_(filled, others)], q[np.ix_(filled, others)])
+    assert not S[np.ix_(~filled, others)].any()
+    assert (~filled).any()
+    for i in range(n):
+        on = A[i] > 0
+        levels = S[i, on] - np.log(A[i, on])
+        assert np.ptp(levels) < 1e-12
+        assert S[i, ~on].max() - S[i, on].min() <= math.log(0.01)
+
+
+@given(
+    n=st.integers(8, 40),
+    k=st.integers(1, 3),
+    count=st.integers(1, 3),
+    seed=st.integers(0, 999),
+    leak=st.floats(0.001, 0.5),
+    distortion=st.floats(0.01, 1),
+)
+def test_any_head_for_the_rest_gives_one_for_the_whole(n, k, count, seed, leak, distortion):
+    # Heads with identity keys that use their tolerances fully, with random spread and leak.
+    rng = np.random.default_rng(seed)
+    columns = np.sort(rng.choice(n, count, replace=False))
+    A = with_columns(n, k, columns, seed)
+    target = hf.Target(A)
+    rest = without_columns(target, columns)
+    R = rest.matrix.toarray()
+    asked = leak_without(target, columns, leak)
+    assert asked <= leak
+    with np.errstate(divide="ignore"):
+        on = np.log(R) + rng.uniform(-0.5, 0.5, R.shape) * math.log1p(distortion) * 0.999
+    low = np.where(R > 0, on, np.inf).min(axis=1, keepdims=True)
+    off = np.where(np.isfinite(low), low, 0) + math.log(asked) - rng.random((n, n))
+    q = np.where(R > 0, on, off)
+    head = hf.Attention(q + rng.normal(size=(n, 1)), np.eye(n), scale=1.0)
+    whole = hf.append_columns(A, head, columns, leak=leak)
+    assert whole.dim == n + count
+    assert whole.scale == 1 / math.sqrt(whole.dim)
+    assert hf.certify(A, whole, leak=leak, distortion=distortion).holds
+
+
+def test_what_is_left_of_a_pattern():
+    columns = np.array([1, 4])
+    A = with_columns(12, 2, columns, 1)
+    rest = without_columns(hf.Target(A), columns)
+    R = A.copy()
+    R[:, columns] = 0
+    sums = R.sum(axis=1, keepdims=True)
+    R = R / np.where(sums > 0, sums, 1)
+    np.testing.assert_allclose(rest.matrix.toarray(), R, atol=1e-15)
+    assert rest.nonzeros == np.count_nonzero(R)
+    assert rest.per_row == np.count_nonzero(R, axis=1).max()
+    assert rest.per_column == np.count_nonzero(R, axis=0).max()
+    ratios = [r[r > 0].max() / r[r > 0].min() for r in R if r.any()]
+    assert rest.gamma == pytest.approx(max(ratios))
+    empty = without_columns(hf.Target(np.eye(3)[[0, 0, 0]]), np.array([0]))
+    assert (empty.nonzeros, empty.per_row, empty.gamma) == (0, 0, 1.0)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16"])
+@pytest.mark.parametrize("mask", [None, "causal"])
+def test_a_sink_beside_a_fitted_head(mask, dtype):
+    n, columns = 64, np.array([0])
+    masked = ~np.tri(n, dtype=bool) if mask else None
+    A = with_columns(n, 3, columns, 2, masked=masked)
+    A[~A.any(axis=1), 0] = 1  # with the mask these rows have no other nonzero
+    target = hf.Target(A, mask=mask)
+    rest = without_columns(target, columns)
+    # Certified patterns need a nonzero in every row, so rows that are left empty here get their own
+    # token, which append_columns does not know about.
+    asked = rest.matrix + sp.diags_array((np.diff(rest.matrix.indptr) == 0).astype(float))
+    leak = leak_without(target, columns, 0.05)
+    head = hf.fit(sp.csr_array(asked), 9, leak=leak, mask=mask, dtype=dtype, distortion=0.2)
+    assert head.certificate.holds
+    scale = head.scale if dtype == "bfloat16" else None
+    whole = hf.append_columns(target, head, columns, scale=scale)
+    assert whole.dim == 10
+    assert whole.mask == mask
+    assert whole.Q.dtype == head.Q.dtype
+    if dtype == "bfloat16":
+        filled = np.diff(rest.matrix.indptr) > 0
+        np.testing.assert_array_equal(whole.Q[filled, :9], head.Q[filled])
+    else:
+        assert hf.certify(target, whole, distortion=0.2).holds
+
+
+def test_everything_in_the_columns():
+    # All rows attend to two sinks and nothing else.
+    A = np.zeros((20, 20))
+    A[:, [3, 7]] = [0.7, 0.3]
+    anything = hf.Attention(np.full((20, 1), 5.0), np.full((20, 1), 5.0))
+    whole = hf.append_columns(A, anything, [7, 3])
+    assert hf.certify(A, whole).holds
+
+
+def test_results_are_frozen_and_short():
+    rng = np.random.default_rng(7)
+    result = hf.shrink(*rng.standard_normal((2, 10, 4)), dim=2)
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        result.tv_mean = 0.0
+    assert repr(result.curve).startswith("TvCurve(mean total variation by size: 1: ")
+    assert result.attention.Q is result.fit.Q
+    assert result.sparsified is None
+    assert dict(result.ways) == {}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"dim": 2, "tv": 0.1}, "tv must not be given beside dim"),
+        ({"dim": 2, "tv_worst": 0.1}, "tv_worst must not be given beside dim"),
+        ({"tv": 0}, "tv must lie strictly between 0 and 1; got 0"),
+        ({"tv_worst": 1.5}, "tv_worst must lie strictly between 0 and 1"),
+        ({"dim": 5}, "dim must lie in 1 ... 4; got 5"),
+        ({"curve_dims": (0,)}, "curve_dims must lie in 1 ... 4; got 0"),
+        ({"dtype": "float8"}, "dtype must be one of"),
+        ({"effort": "most"}, "effort must be one of"),
+        ({"time_limit": 0}, "time_limit must lie strictly"),
+        ({"mask": "future"}, "mask must be"),
+    ],
+)
+def test_arguments_refused(arguments, words):
+    Q, K = np.random.default_rng(0).standard_normal((2, 8, 4))
+    with pytest.raises(hf.InputError, match=words):
+        hf.shrink(Q, K, **arguments)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"leak": 0.1}, "give per_row, .* or mass"),
+        ({"per_column": 2}, "give per_row, .* or mass"),
+        ({"per_row": 0}, "per_row must be an integer of at least 1"),
+        ({"per_row": 2, "leak": 2}, "leak must lie strictly between"),
+        ({"per_row": 2, "distortion": 0}, "distortion must be above 0"),
+        ({"per_row": 2, "exempt_columns": [9]}, "exempt_columns must lie in 0 ... 7; got 9"),
+        ({"per_row": 2, "effort": "most"}, "effort must be one of"),
+        ({"per_row": 2, "time_limit": 0}, "time_limit must lie strictly"),
+        ({"per_row": 2, "leak": 0.1, "tolerances": hf.Tolerances()}, "leak and tolerances must"),
+    ],
+)
+def test_arguments_of_a_pattern_refused(arguments, words):
+    Q, K = np.random.default_rng(0).standard_normal((2, 8, 4))
+    with pytest.raises(hf.InputError, match=words):
+        hf.shrink_to_pattern(Q, K, **arguments)
+
+
+def test_each_question_has_arguments_of_its_own():
+    Q, K = np.random.default_rng(0).standard_normal((2, 8, 4))
+    for name, value in {"per_row": 2, "mass": 0.9, "leak": 0.1, "per_column": 2}.items():
+        with pytest.raises(TypeError, match=name):
+            hf.shrink(Q, K, **{name: value})
+    for name, value in {"tv": 0.1, "tv_worst": 0.1, "dim": 2}.items():
+        with pytest.raises(TypeError, match=name):
+            hf.shrink_to_pattern(Q, K, per_row=2, **{name: value})
+
+
+def test_heads_refused():
+    Q = np.zeros((8, 4))
+    with pytest.raises(hf.InputError, match="one head"):
+        hf.shrink(np.zeros((2, 8, 4)), np.zeros((2, 8, 4)))
+    with pytest.raises(hf.InputError, match="Q must be finite; got nan at row 0, column 0"):
+        hf.shrink(np.full((8, 4), np.nan), Q)
+    with pytest.raises(hf.InputError, match="give Q and K"):
+        hf.shrink(Q)
+    with pytest.raises(hf.InputError, match="an Attention, which has its own"):
+        hf.shrink(hf.Attention(Q, Q), Q)
+    head = hf.Attention(Q, Q)
+    A = np.eye(8)
+    with pytest.raises(hf.InputError, match=r"columns must lie in 0 ... 7; got 8"):
+        hf.append_columns(A, head, [8])
+    with pytest.raises(hf.InputError, match="columns must be a sequence of integers"):
+        hf.append_columns(A, head, [0.5])
+    with pytest.raises(hf.InputError, match="one query and one key for each of the 3 rows"):
+        hf.append_columns(np.eye(3), head, [0])
+    with pytest.raises(hf.InputError, match="head must be an Attention or a fit; got int"):
+        hf.append_columns(A, 3, [0])
+    with pytest.raises(hf.InputError, match="leak must lie"):
+        hf.append_columns(A, head, [0], leak=1.5)
+    with pytest.raises(hf.TargetError, match="sum to 1"):
+        hf.append_columns(sp.csr_array(2 * A), head, [0])

@@ -43,7 +43,7 @@ PyObject* x86_levels(PyObject*, PyObject*) {
 
 PyMethodDef functions[] = {
     {"x86_levels", &x86_levels, METH_NOARGS,
-     "x86_levels() -> tuple[str, ...]\n\nReturn the x86-64 levels of this CPU, the lowest first."},
+     "x86_levels()\n--\n\nReturn the x86-64 levels of this CPU, the lowest first."},
     {nullptr, nullptr, 0, nullptr},
 };
 

@@ -822,7 +822,7 @@ def outcome(case: Case) -> str:
     return "an answer"
 
 
-def apart(case: Case) -> str:
+def outcome_in_a_fork(case: Case) -> str:
     """Return the outcome of a call in a process of its own."""
     reader, writer = os.pipe()
     child = os.fork()
@@ -857,7 +857,7 @@ def run(chosen: list[Case]) -> list[tuple[Case, str]]:
     gc.freeze()  # a collection in a child would copy every page that it looks at
     failures = []
     for case in chosen:
-        found = apart(case)
+        found = outcome_in_a_fork(case)
         if found:
             failures.append((case, found))
     return failures

@@ -109,7 +109,8 @@ def radii(head: Head, allowed: np.ndarray) -> list[float]:
             digits, least, largest_exponent = dyadic.FORMATS[head.logits_dtype]
             size = scale * q * k
             r += size * 2.0 ** (1 - digits) + 2.0 ** (least - digits + 2)
-            r = np.where(size > 2.0 ** (largest_exponent - 1), np.inf, r)
+            # A logit that may be beyond the format leaves it open whether there is a softmax.
+            r = np.where(size + r > 2.0 ** (largest_exponent - 1), np.inf, r)
     return [float(x) for x in r]
 
 

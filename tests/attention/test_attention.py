@@ -722,13 +722,15 @@ def test_out() -> None:
         np.empty((7, 6), np.float32, order="F"),
         np.empty((7, 12), np.float32)[:, ::2],
         np.broadcast_to(np.float32(0), (7, 6)),
+        np.zeros(169, np.uint8)[1:].view(np.float32).reshape(7, 6),
         [[0.0] * 6] * 7,
     ],
     ids=str,
 )
 def test_out_that_does_not_fit(out: Any) -> None:
     Q, K, _ = problem("float32", (7, 6, 3))
-    with pytest.raises(InputError, match=r"out must be a writable C-contiguous .* \(7, 6\)"):
+    message = r"out must be a writable, aligned C-contiguous .* \(7, 6\)"
+    with pytest.raises(InputError, match=message):
         hf.attention_matrix(Q, K, out=out)
 
 

@@ -12,10 +12,20 @@ from typing import Any
 
 import numpy as np
 import pytest
+import scipy.sparse as sp
 
 import headfit as hf
 from headfit._base import arguments
-from headfit._base.arrays import as_array, as_count, check_between
+from headfit._base.arrays import (
+    BFLOAT16,
+    as_array,
+    as_contiguous,
+    as_count,
+    as_items,
+    as_matrix,
+    as_stack,
+    check_between,
+)
 from headfit.errors import InputError
 
 
@@ -157,3 +167,38 @@ def test_a_level_that_is_none_is_bad_input_of_the_command() -> None:
         assert done.returncode == status
         assert "HEADFIT_CPU must be one of" in done.stderr
         assert len(done.stderr.splitlines()) == 1 or status == 1
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32, np.float16, BFLOAT16, np.int32])
+@pytest.mark.parametrize("start", [0, 1, 2, 4])
+def test_the_core_gets_items_at_multiples_of_their_size(dtype, start):
+    """Contiguous or not: where others lie, the core may not read them."""
+    size = np.dtype(dtype).itemsize
+    room = np.zeros(64 * size + start, np.uint8)
+    room[start:] = np.arange(64 * size) % 60
+    array = room[start:].view(dtype).reshape(8, 8)
+    prepare = [as_items, as_contiguous, lambda x: as_stack(x[np.newaxis])[0]]
+    if dtype != np.int32:
+        prepare.append(lambda x: as_stack(as_matrix(x, "X")[np.newaxis])[0])
+    for view in (array, array[::2], array[:, ::2], array.T):
+        for function in prepare:
+            found = function(view)
+            assert found.__array_interface__["data"][0] % found.dtype.itemsize == 0
+            if found.dtype == dtype:
+                assert found.tobytes() == view.tobytes()
+    is_there = array.__array_interface__["data"][0] % size == 0
+    assert (as_items(array) is array) == is_there
+
+
+def test_targets_and_matrices_that_lie_anywhere_give_the_same():
+    def moved(x):
+        return np.frombuffer(b"x" + x.tobytes(), np.uint8)[1:].view(x.dtype)
+
+    A = sp.csr_array(np.eye(4))
+    elsewhere = sp.csr_array((moved(A.data), moved(A.indices), moved(A.indptr)), shape=(4, 4))
+    for part in hf.Target(elsewhere).parts:
+        assert part.flags.aligned
+    got, want = (hf.certify(x, 4 * np.eye(4), np.eye(4), scale=1.0) for x in (elsewhere, A))
+    assert got.as_dict() == want.as_dict()
+    for x in (elsewhere, A):
+        assert (hf.sparsify(x, per_row=1).matrix != A).nnz == 0

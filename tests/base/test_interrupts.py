@@ -24,7 +24,7 @@ LONG = {
     ),
     "max-margin": (
         "A = hf.patterns.random_regular(4096, k=8, rng=0)",
-        "hf.fit(A, 96, method='max-margin', keys='random')",
+        "hf.fit(A, 96, method='max-margin')",
     ),
     "factorisation": (
         "W = rng.random((2, 6000, 3000), dtype='float32'); module = hf.SelfAttention(*W)",

@@ -104,7 +104,7 @@ heads = {
     "bfloat16": hf.fit(A, 11, dtype="bfloat16", **asked),
     "float16": hf.fit(A, 11, dtype="float16", max_logit=30.0, **asked),
     "module": hf.fit(A, 9, module=hf.random_rotation(9, rng=3), **asked),
-    "max-margin": hf.fit(A, 40, method="max-margin", keys="random", dtype="float64", **asked),
+    "max-margin": hf.fit(A, 40, method="max-margin", dtype="float64", **asked),
     "projection": hf.fit(A, 4000, method="projection", leak=0.4, distortion=9.0, rng=2),
 }
 for name, head in heads.items():

@@ -32,7 +32,7 @@ def answers(threads=None):
     t = {"num_threads": threads}
     learned = hf.fit(A, 11, leak=0.1, distortion=0.2, rng=4, **t)
     narrow = hf.fit(A, 13, leak=0.1, distortion=0.2, rng=4, dtype="bfloat16", **t)
-    exact = hf.fit(A, method="max-margin", keys=KEYS, dtype="float64", **t)
+    exact = hf.fit(A, method=hf.MaxMargin(keys=KEYS), dtype="float64", **t)
     sketch = hf.fit(A, 500, method="projection", leak=0.4, distortion=9.0, rng=5, **t)
     soft = hf.fit_soft(hf.Attention(Q, K), 6, effort=6, **t)
     kept = hf.sparsify(3 * Q, K, per_row=5, per_column=9, exempt_columns="auto", **t)
@@ -84,7 +84,7 @@ WAYS = {
         def forever():
             while not done.is_set():
                 work.hf.certify(work.A, work.Q, work.K, num_threads=3)
-                work.hf.fit(work.A, 4, effort=50, num_threads=3)
+                work.hf.fit(work.A, 4, method=work.hf.Learned(effort=50), num_threads=3)
         other = threading.Thread(target=forever)
         other.start()
         for _ in range(3):

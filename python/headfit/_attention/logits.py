@@ -14,6 +14,7 @@ from headfit import _core
 from headfit._base.arguments import as_number, shown
 from headfit._base.arrays import (
     as_array,
+    as_contiguous,
     as_items,
     as_stack,
     as_stored_array,
@@ -102,14 +103,18 @@ class Logits:
             or out.shape != shape
             or out.dtype != self.dtype
             or not out.flags.c_contiguous
+            or not out.flags.aligned
             or not out.flags.writeable
         ):
             found = f"{type(out).__name__}"
             if isinstance(out, np.ndarray):
-                found = f"shape {out.shape} of {out.dtype}, C-contiguous: {out.flags.c_contiguous}"
+                found = (
+                    f"shape {out.shape} of {out.dtype}, C-contiguous: {out.flags.c_contiguous}, "
+                    f"aligned: {out.flags.aligned}"
+                )
             raise InputError(
-                f"out must be a writable C-contiguous array of shape {shape} and {self.dtype}; "
-                f"got {found}"
+                f"out must be a writable, aligned C-contiguous array of shape {shape} and "
+                f"{self.dtype}; got {found}"
             )
         for name, array in self.inputs:
             if isinstance(array, np.ndarray) and np.may_share_memory(out, array):
@@ -248,4 +253,4 @@ def _readable(array: NDArray[Any]) -> NDArray[Any]:
     This ensures that the attributes of an `Attention` are the numbers that the core computes with.
     """
     in_place = np.may_share_memory(as_stack(array), array) or array.size == 0
-    return array if in_place else np.ascontiguousarray(array)
+    return array if in_place else as_contiguous(array)

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from headfit import _core
 from headfit._attention.attention import Attention
-from headfit._base.arrays import as_stack, as_stored_array, is_sparse
+from headfit._base.arrays import as_contiguous, as_stack, as_stored_array, is_sparse
 from headfit._base.masks import core_mask
 from headfit._base.sparse import checked_csr
 from headfit.errors import InputError
@@ -66,9 +66,10 @@ class MatrixSource:
         if self.csr is None:
             stack = as_stack(self.array[np.newaxis])
             return _core.sparsify_matrix(stack, self.mask, options, threads)
-        offsets = np.ascontiguousarray(self.csr.indptr, np.int64)
-        columns = np.ascontiguousarray(self.csr.indices, np.int32)
-        rows = _core.CompressedRows(offsets, columns, self.csr.data, self.shape[1])
+        offsets = as_contiguous(self.csr.indptr, np.int64)
+        columns = as_contiguous(self.csr.indices, np.int32)
+        values = as_contiguous(self.csr.data)
+        rows = _core.CompressedRows(offsets, columns, values, self.shape[1])
         return _core.sparsify_compressed(rows, self.mask, options, threads)
 
     def dense(self, threads: int) -> NDArray[np.float64]:

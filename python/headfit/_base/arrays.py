@@ -169,16 +169,26 @@ def as_stored_matrix(x: Any, name: str) -> NDArray[Any]:
 
 def as_matrix(x: Any, name: str, dtype: Any = None) -> FloatArray:
     """Return `x` as a two-dimensional float array with contiguous rows."""
-    return np.ascontiguousarray(widened(as_stored_matrix(x, name)), dtype=dtype)
+    return as_contiguous(widened(as_stored_matrix(x, name)), dtype)
 
 
 def as_items(array: NDArray[Any]) -> NDArray[Any]:
-    """Return the array aligned and with strides that are multiples of its item size.
+    """Return the array with every item at a multiple of its size, in memory and in strides.
 
-    The core counts strides in items; only arrays of other strides are copied.
+    The core counts strides in items and reads aligned numbers; other arrays are copied. NumPy calls
+    records aligned wherever they lie, and bfloat16 comes as records.
     """
-    whole = all(s % array.dtype.itemsize == 0 for s in array.strides)
-    return array if array.flags.aligned and whole else np.ascontiguousarray(array)
+    size = max(1, array.dtype.itemsize)
+    places = (array.__array_interface__["data"][0], *array.strides)
+    return array if all(place % size == 0 for place in places) else array.copy()
+
+
+def as_contiguous(array: Any, dtype: Any = None) -> NDArray[Any]:
+    """Return the array C-contiguous and aligned, as the core reads it.
+
+    NumPy's `ascontiguousarray` alone leaves a contiguous array at whatever address it has.
+    """
+    return as_items(np.ascontiguousarray(array, dtype=dtype))
 
 
 def as_stack(array: NDArray[Any]) -> NDArray[Any]:

@@ -18,7 +18,13 @@ from numpy.typing import NDArray
 from headfit import _core
 from headfit._base import dtypes
 from headfit._base.arguments import check_callable
-from headfit._base.arrays import FloatArray, as_float_array, check_between, effort_steps
+from headfit._base.arrays import (
+    FloatArray,
+    as_contiguous,
+    as_float_array,
+    check_between,
+    effort_steps,
+)
 from headfit._base.deadline import calls_until
 from headfit._base.memory import require_memory
 from headfit._fit.ending import Ending
@@ -270,7 +276,7 @@ def _as_start(init: Any) -> Start:
             )
         if not np.isfinite(x).all():
             raise InputError(f"init must be finite; {name} is not, as float32")
-    return np.ascontiguousarray(q), np.ascontiguousarray(k)
+    return as_contiguous(q), as_contiguous(k)
 
 
 def _check_start(start: Start, n: int, dim: int) -> None:

@@ -12,6 +12,7 @@ from headfit._attention.attention import Attention
 from headfit._attention.dense_target import check_one_head
 from headfit._base.arrays import (
     FloatArray,
+    as_contiguous,
     as_count,
     as_float_array,
     blocks_of_rows,
@@ -162,9 +163,7 @@ def given_start(
 ) -> tuple[FloatArray, FloatArray]:
     """Return (Q, K) with the columns they lack filled with noise: zero columns would never move."""
     try:
-        q, k = (
-            np.ascontiguousarray(as_float_array(x, "init", ndim=0), dtype=np.float64) for x in init
-        )
+        q, k = (as_contiguous(as_float_array(x, "init", ndim=0), dtype=np.float64) for x in init)
     except (TypeError, ValueError) as error:
         raise InputError(f"init must be a pair (Q, K) of matrices: {error}") from error
     for name, x, rows in (("Q", q, shape[0]), ("K", k, shape[1])):

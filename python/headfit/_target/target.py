@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from headfit import _core
 from headfit._base.arguments import as_finite, as_flag
 from headfit._base.arithmetic import standard_arithmetic
-from headfit._base.arrays import BFLOAT16, as_array, is_sparse, thread_count
+from headfit._base.arrays import BFLOAT16, as_array, as_contiguous, is_sparse, thread_count
 from headfit._base.dense_rows import csr_of_dense
 from headfit._base.masks import core_mask, frozen_mask
 from headfit._base.memory import require_memory
@@ -269,9 +269,9 @@ class Target:
 
 def _csr_arrays(csr: sp.csr_array) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
     return (
-        np.ascontiguousarray(csr.indptr, dtype=np.int64),
-        np.ascontiguousarray(csr.indices, dtype=np.int32),
-        np.ascontiguousarray(csr.data, dtype=np.float64),
+        as_contiguous(csr.indptr, dtype=np.int64),
+        as_contiguous(csr.indices, dtype=np.int32),
+        as_contiguous(csr.data, dtype=np.float64),
     )
 
 

@@ -9,7 +9,6 @@
 namespace headfit {
 
 namespace {
-constexpr double infinity = std::numeric_limits<double>::infinity();
 // Norms between these neither overflow in single precision nor vanish when multiplied.
 bool fits_single(double norm) { return norm > 1e-18 && norm < 1e18; }
 }  // namespace
@@ -46,7 +45,7 @@ void ConstraintPool::replace_point(int point, const double* key, double norm) {
   key_[point] = key;
   if (fits_single(norm)) keys_.col(point) = key_of_point(point).cast<float>();
   else keys_.col(point).setZero();
-  product_[point] = infinity;
+  product_[point] = infinite;
   key_norm_ = std::max(key_norm_, norm);
 }
 
@@ -67,7 +66,7 @@ double ConstraintPool::multiply(const Eigen::VectorXd& q, Precision precision) {
     return 0.0;
   }
   const double q_norm = q.norm();
-  if (!fits_single(key_norm_) || !(fits_single(q_norm) || q_norm == 0.0)) return infinity;
+  if (!fits_single(key_norm_) || !(fits_single(q_norm) || q_norm == 0.0)) return infinite;
   q_ = q.cast<float>();
   column_products(keys_.data(), dim(), dim(), points_, q_.data(), screened_.data());
   product_.head(points_) = screened_.head(points_).cast<double>();

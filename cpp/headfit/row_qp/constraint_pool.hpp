@@ -5,6 +5,7 @@
 #pragma once
 
 #include <Eigen/Core>
+#include <limits>
 #include <vector>
 
 namespace headfit {
@@ -12,6 +13,7 @@ namespace headfit {
 class ConstraintPool {
  public:
   static constexpr int groups = 2;
+  static constexpr double infinite = std::numeric_limits<double>::infinity();
 
   void reserve(int dim, int points, int rows);
   void clear();

@@ -6,7 +6,6 @@
 namespace headfit {
 
 namespace {
-constexpr double infinity = std::numeric_limits<double>::infinity();
 // What cleaning a witness may add to its residual, beside the terms that it sums.
 constexpr double witness_noise = 2e-14;
 // Steps beyond d without a measurable rise of |q| before the tolerance is loosened.
@@ -94,7 +93,7 @@ DualActiveSet::Step DualActiveSet::step(int p, const RowSettings& settings, int 
     const bool dependent = set_.factor.size() == pool_.dim() ||
                            norm <= settings.dependency_tol * combined_size();
     const Block block = ratio_test();
-    const double full = dependent ? infinity : std::max(0.0, -s) / (norm * norm);
+    const double full = dependent ? ConstraintPool::infinite : std::max(0.0, -s) / (norm * norm);
 
     if (dependent && block.row < 0) {
       // No multiplier falls: the rates are Farkas multipliers and z their residual.

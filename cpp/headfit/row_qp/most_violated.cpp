@@ -8,10 +8,6 @@
 
 namespace headfit {
 
-namespace {
-constexpr double infinity = std::numeric_limits<double>::infinity();
-}  // namespace
-
 void MostViolated::reserve(int rows) {
   slack_.resize(std::max(slack_.size(), static_cast<std::size_t>(rows + lanes)));
   list_.reserve(static_cast<std::size_t>(rows + lanes));
@@ -53,8 +49,8 @@ int MostViolated::worst_listed(const ConstraintPool& pool, const WorkingSet& set
 void MostViolated::sweep(const ConstraintPool& pool, const WorkingSet& set, double allowed) {
   const int rows = pool.rows();
   for (int r = 0; r < rows; ++r) slack_[r] = slack(pool, r, pool.product(pool.point(r)));
-  std::fill_n(slack_.begin() + rows, lanes, infinity);
-  set.each([&](int r) { slack_[r] = infinity; });
+  std::fill_n(slack_.begin() + rows, lanes, ConstraintPool::infinite);
+  set.each([&](int r) { slack_[r] = ConstraintPool::infinite; });
   // Equalities go first: they never leave, and inconsistent ones are then proved so by themselves.
   list_.clear();
   for (int r = 0; r < pool.equalities(); ++r) {

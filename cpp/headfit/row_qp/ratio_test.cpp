@@ -5,7 +5,6 @@
 namespace headfit {
 
 namespace {
-constexpr double infinity = std::numeric_limits<double>::infinity();
 // A rate below this share of the largest is rounding: it never blocks a step.
 constexpr double rate_noise = 1e-13;
 }  // namespace
@@ -25,7 +24,7 @@ DualActiveSet::Block DualActiveSet::ratio_test() {
   for (int i = 0; i < columns; ++i) {
     const double rate = sense[i] * rates[i];
     const double length = std::max(0.0, sense[i] * u[i]) / -rate;
-    lengths[i] = rate < -noise ? length : infinity;
+    lengths[i] = rate < -noise ? length : ConstraintPool::infinite;
   }
   Block block;
   double fastest = 0.0;
@@ -40,8 +39,8 @@ DualActiveSet::Block DualActiveSet::ratio_test() {
     const double rate = pool_.sign(r) * base_rate_[g];
     if (rate < -noise) test(r, rate, std::max(0.0, pool_.sign(r) * set_.base_u[g]) / -rate);
   }
-  const double least = columns == 0 ? infinity : length_.head(columns).minCoeff();
-  for (int i = 0; i < columns && least < infinity; ++i) {
+  const double least = columns == 0 ? ConstraintPool::infinite : length_.head(columns).minCoeff();
+  for (int i = 0; i < columns && least < ConstraintPool::infinite; ++i) {
     if (lengths[i] == least) test(set_.columns()[i], sense[i] * rates[i], least);
   }
   return block;

@@ -120,7 +120,9 @@ def test_the_core_of_a_target_is_left_out_of_copies(again):
     other = again(target)
     assert "_core" not in target.__getstate__()
     assert other.core is not target.core
-    assert all(np.array_equal(a, b) for a, b in zip(other.csr_arrays, target.csr_arrays, strict=True))
+    assert all(
+        np.array_equal(a, b) for a, b in zip(other.csr_arrays, target.csr_arrays, strict=True)
+    )
     assert hf.certify(other, X, X).nonzeros == target.nonzeros
 
 

@@ -17,24 +17,17 @@ struct Before {
 
 template <class Entry>
 const std::vector<Entry>& BestFew<Entry>::sorted() {
-  if (kept_.size() > most_) shrink();
+  if (kept_.size() > most_) set_bar();
   std::sort(kept_.begin(), kept_.end(), Before{});
   return kept_;
 }
 
 template <class Entry>
-void BestFew<Entry>::keep(const Entry& e) {
-  kept_.push_back(e);
+void BestFew<Entry>::set_bar() {
   if (is_heap()) {
-    std::push_heap(kept_.begin(), kept_.end(), Before{});
-    if (kept_.size() == most_) raise_bar(kept_.front());
-  } else if (kept_.size() == 2 * most_) {
-    shrink();
+    std::make_heap(kept_.begin(), kept_.end(), Before{});
+    return raise_bar(kept_.front());
   }
-}
-
-template <class Entry>
-void BestFew<Entry>::shrink() {
   const auto last = kept_.begin() + static_cast<std::ptrdiff_t>(most_ - 1);
   std::nth_element(kept_.begin(), last, kept_.end(), Before{});
   raise_bar(*last);

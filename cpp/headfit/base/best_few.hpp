@@ -38,7 +38,8 @@ class BestFew {
   void push(const Entry& e) {
     if (most_ == 0 || !wants(e)) return;
     if (full_ && is_heap()) return replace_worst(e);
-    keep(e);
+    kept_.push_back(e);
+    if (kept_.size() == (is_heap() ? most_ : 2 * most_)) set_bar();
   }
 
   // The best first; nothing can be pushed after this.
@@ -64,8 +65,8 @@ class BestFew {
     bar_ = kept_.front();
   }
 
-  void keep(const Entry& e);
-  void shrink();
+  // As many entries have come as are kept at most: drops those that are too many, and sets the bar.
+  void set_bar();
 
   std::size_t most_ = 0;
   bool full_ = false;

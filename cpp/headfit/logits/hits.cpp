@@ -3,17 +3,6 @@
 namespace headfit::detail {
 
 template <class T>
-std::uint32_t rows_with_hits(const T* found, const T* limits, std::uint32_t* bits) {
-  using B = Blocking<T>;
-  std::uint32_t rows = 0;
-  for (Index r = 0; r < B::row_group; ++r) {
-    bits[r] = panel_bits_above(found + r * B::panel, limits[r]);
-    rows |= static_cast<std::uint32_t>(bits[r] != 0) << r;
-  }
-  return rows;
-}
-
-template <class T>
 void keep_lowest(const Tile<T>& tile, T* lowest) {
   namespace ei = simd::ei;
   const auto hidden = simd::fill<T>(-std::numeric_limits<T>::infinity());
@@ -29,8 +18,6 @@ void keep_lowest(const Tile<T>& tile, T* lowest) {
   }
 }
 
-template std::uint32_t rows_with_hits(const float*, const float*, std::uint32_t*);
-template std::uint32_t rows_with_hits(const double*, const double*, std::uint32_t*);
 template void keep_lowest(const Tile<float>&, float*);
 template void keep_lowest(const Tile<double>&, double*);
 

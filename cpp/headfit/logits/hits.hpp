@@ -9,17 +9,18 @@
 
 namespace headfit::detail {
 
-// Sets bits[r] to the entries of row r that exceed its limit, and returns which rows have any.
-template <class T>
-std::uint32_t rows_with_hits(const T* found, const T* limits, std::uint32_t* bits);
-
 // A row group times a panel, rows side by side, whose first entry has column `col`. Rows
 // without hits are left out by bits, not by branches that nobody could foresee.
 template <class T, class Fold>
 void report(const RowBlock& block, Index first, Index col, const T* found, Fold& fold) {
   using B = Blocking<T>;
   std::uint32_t bits[B::row_group];
-  std::uint32_t rows = rows_with_hits(found, fold.limits(block) + first, bits);
+  std::uint32_t rows = 0;
+  const T* limits = fold.limits(block) + first;
+  for (Index r = 0; r < B::row_group; ++r) {
+    bits[r] = panel_bits_above(found + r * B::panel, limits[r]);
+    rows |= static_cast<std::uint32_t>(bits[r] != 0) << r;
+  }
   for (; rows != 0; rows &= rows - 1) {
     const int r = std::countr_zero(rows);
     fold.hits(block, first + r, col, found + r * B::panel, bits[r]);

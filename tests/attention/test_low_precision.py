@@ -293,7 +293,7 @@ def traced_peak(call, *arguments):
 @pytest.mark.parametrize("dtype", NARROW, ids=["float16", "bfloat16"])
 @pytest.mark.parametrize("reader", MEMORY_READERS)
 def test_python_widens_no_array(reader, dtype, position):
-    Q, K = narrow(RNG(11), (2, 4, 2048, 32), dtype), narrow(RNG(12), (2, 4, 2048, 32), dtype)
+    Q, K = narrow(RNG(11), (2, 4, 2048, 64), dtype), narrow(RNG(12), (2, 4, 2048, 64), dtype)
     options = {"position": position} if reader != "sparsify" else {}
     assert traced_peak(MEMORY_READERS[reader], Q, K, options) < Q.size * 4
 
@@ -340,10 +340,10 @@ def test_shrink_keeps_a_pattern_without_the_widened_head(dtype):
     K = narrow(RNG(14), (64, 16), dtype)
     head = head_of(narrowed(4 * widened(K), dtype), K)
     options = {"per_row": 2, "exempt_columns": [0], "effort": 200, "time_limit": 60}
-    got = hf.shrink(head, **options)
+    got = hf.shrink_to_pattern(head, **options)
     # Queries and keys of 16 bits are widened as a whole where these are asked for.
     assert not {"Q", "K"} & vars(head).keys()
-    wide = hf.shrink(head_of(head.Q, head.K), **options)
+    wide = hf.shrink_to_pattern(head_of(head.Q, head.K), **options)
     assert got.ways == wide.ways
     np.testing.assert_array_equal(got.fit.Q, wide.fit.Q)
     np.testing.assert_array_equal(got.comparison.row_tv, wide.comparison.row_tv)

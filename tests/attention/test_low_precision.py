@@ -340,10 +340,10 @@ def test_shrink_keeps_a_pattern_without_the_widened_head(dtype):
     K = narrow(RNG(14), (64, 16), dtype)
     head = head_of(narrowed(4 * widened(K), dtype), K)
     options = {"per_row": 2, "exempt_columns": [0], "effort": 200, "time_limit": 60}
-    got = hf.shrink(head, **options)
+    got = hf.shrink_to_pattern(head, **options)
     # Queries and keys of 16 bits are widened as a whole where these are asked for.
     assert not {"Q", "K"} & vars(head).keys()
-    wide = hf.shrink(head_of(head.Q, head.K), **options)
+    wide = hf.shrink_to_pattern(head_of(head.Q, head.K), **options)
     assert got.ways == wide.ways
     np.testing.assert_array_equal(got.fit.Q, wide.fit.Q)
     np.testing.assert_array_equal(got.comparison.row_tv, wide.comparison.row_tv)

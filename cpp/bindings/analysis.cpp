@@ -49,11 +49,12 @@ void bind_analysis(py::module_& m) {
   }, Standard(), py::arg("logits"), py::arg("per_row"), py::arg("share"), py::arg("previous"),
      py::arg("threads"));
 
-  m.def("triangular_factors", [](const LogitArrays& x, int threads) {
+  m.def("triangular_factors", [](const LogitArrays& x, Index first, Index count, int threads) {
     const PythonRun run(threads);
-    const std::vector<Index> shape{x.heads(), x.q.shape(2), x.q.shape(2)};
+    const Index heads = std::clamp<Index>(count, 0, x.heads());
+    const std::vector<Index> shape{heads, x.q.shape(2), x.q.shape(2)};
     Array<double> queries(shape), keys(shape), centred_keys(shape);
-    const TriangularFactors out{queries.mutable_data(), keys.mutable_data(),
+    const TriangularFactors out{first, count, queries.mutable_data(), keys.mutable_data(),
                                 centred_keys.mutable_data()};
     compute_in(x.in_double(), [&]<class T>() {
       const LogitSource<T> source = x.view<T>();
@@ -61,7 +62,7 @@ void bind_analysis(py::module_& m) {
       triangular_factors(source, out, run);
     });
     return py::make_tuple(queries, keys, centred_keys);
-  }, Standard(), py::arg("logits"), py::arg("threads"));
+  }, Standard(), py::arg("logits"), py::arg("first"), py::arg("count"), py::arg("threads"));
 }
 
 }  // namespace headfit::python

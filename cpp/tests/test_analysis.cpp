@@ -115,7 +115,13 @@ void check_triangular_factors() {
     p.mask.key_lengths = p.key_lengths.data();
     std::vector<double> queries(4 * d * d), keys(4 * d * d), centred(4 * d * d);
     const LogitSource<T> source = p.source();
-    triangular_factors(source, {queries.data(), keys.data(), centred.data()}, {3, {}});
+    // In two parts, as callers with many heads ask for them.
+    const Index part = 3 * d * d;
+    triangular_factors(source, {0, 3, queries.data(), keys.data(), centred.data()}, {3, {}});
+    triangular_factors(
+        source, {3, 1, queries.data() + part, keys.data() + part, centred.data() + part}, {1, {}});
+    CHECK_THROWS(InputError, "heads", triangular_factors(source, {3, 2, nullptr, nullptr, nullptr},
+                                                         {1, {}}));
     for (Index h = 0; h < 4; ++h) {
       const Index count = p.key_lengths[static_cast<std::size_t>(h)];
       const auto check = [&, at = h * d * d, width = d](const std::vector<double>& found,

@@ -307,7 +307,8 @@ def doors(folder: Path) -> Iterator[Door]:
     }  # fmt: skip
     described["K"] = [*described["K"]]
     yield Door("describe", hf.describe, good, described, {**says, "K": "K"})
-    attention = {**heads, "scale": logits["scale"], "mask": masks}
+    attention = {**heads, **logits}
+    attention.pop("num_threads", None)
     yield Door("Attention", hf.Attention, good, attention, says)
     measured = hf.describe(Q[None], K[None])
     places = [None, "x", 1, -1, 1.5, True, [0], slice(1), np.array([0]), Unusable(), 2**70]

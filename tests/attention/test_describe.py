@@ -207,12 +207,14 @@ def test_rank_is_that_of_the_logits(dtype, n, m, rank):
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize(("n", "m", "d"), [(1, 1, 1), (50, 70, 5), (3, 40, 8), (2000, 900, 6)])
-def test_spectrum_is_that_of_the_products(dtype, n, m, d):
+@pytest.mark.parametrize("at_once", [1, 3, 8])
+def test_spectrum_is_that_of_the_products(dtype, n, m, d, at_once, monkeypatch):
+    monkeypatch.setattr("headfit._attention.spectrum.MOST_NUMBERS", at_once * d**2)
     rng = RNG(n)
     Q = rng.standard_normal((4, n, d)).astype(dtype)
     K = rng.standard_normal((2, m, d)).astype(dtype)
     lengths = np.array([m, m // 2, m, 0])
-    values, centred = product_spectrum(hf.Attention(Q, K, key_lengths=lengths).core, 2)
+    values, centred = product_spectrum(hf.Attention(Q, K, key_lengths=lengths).core, 4, d, 2)
     for h, count in enumerate(lengths):
         S = Q[h].astype(np.float64) @ K[h // 2, :count].astype(np.float64).T
         for found, matrix in (
@@ -228,8 +230,8 @@ def test_spectrum_is_that_of_the_products(dtype, n, m, d):
 
 def test_spectrum_of_numbers_whose_squares_overflow_or_vanish():
     Q, K = RNG(4).standard_normal((2, 30, 4))
-    plain, _ = product_spectrum(hf.Attention(Q, K).core, 1)
-    values, _ = product_spectrum(hf.Attention(1e250 * Q, 1e-250 * K).core, 1)
+    plain, _ = product_spectrum(hf.Attention(Q, K).core, 1, 4, 1)
+    values, _ = product_spectrum(hf.Attention(1e250 * Q, 1e-250 * K).core, 1, 4, 1)
     np.testing.assert_allclose(values, plain, rtol=1e-12)
 
 

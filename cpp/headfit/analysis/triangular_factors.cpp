@@ -85,15 +85,19 @@ template <class T>
 void triangular_factors(const LogitSource<T>& source, const TriangularFactors& out,
                         const Run& run) {
   source.validate();
+  if (out.first < 0 || out.count < 0 || out.count > source.q.count - out.first) {
+    throw InputError("the heads to factor must be heads of the logits");
+  }
   const Index size = source.q.cols * source.q.cols;
-  parallel_tasks(source.q.count, run, [&] {
+  parallel_tasks(out.count, run, [&] {
     return [&, queries = HeadRows<T>(source.q), keys = HeadRows<T>(source.k),
-            triangle = TriangleOfRows<T>()](Index head) mutable {
+            triangle = TriangleOfRows<T>()](Index place) mutable {
+      const Index head = out.first + place;
       const auto* lengths = source.mask.key_lengths;
       const Index count = lengths ? lengths[head] : source.k.rows;
-      triangle.write(queries, head, source.q.rows, out.queries + head * size, nullptr);
-      triangle.write(keys, head / source.group, count, out.keys + head * size,
-                     out.centred_keys + head * size);
+      triangle.write(queries, head, source.q.rows, out.queries + place * size, nullptr);
+      triangle.write(keys, head / source.group, count, out.keys + place * size,
+                     out.centred_keys + place * size);
     };
   });
 }

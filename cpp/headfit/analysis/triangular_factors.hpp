@@ -7,8 +7,11 @@
 
 namespace headfit {
 
-// Upper triangles R with R^T R = X^T X, row-major, d * d numbers for each query head.
+// Upper triangles R with R^T R = X^T X, row-major, d * d numbers for each of `count` query heads
+// from `first` on.
 struct TriangularFactors {
+  Index first;
+  Index count;
   double* queries;
   double* keys;
   // Of the keys less their mean: logits without the means of their rows, which softmax ignores.

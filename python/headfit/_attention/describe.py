@@ -187,7 +187,7 @@ def describe(
     if previous is not None:
         score = profile["induction"]
         induction = _over_rows(np.nanmean, score, ~np.isnan(score))
-    spectra = product_spectrum(attention.core, threads)
+    spectra = product_spectrum(attention.core, math.prod(lead), attention.dim, threads)
     values, centred = (x.reshape((*lead, -1)) for x in spectra)
     least = max(n, m) * float(np.finfo(attention.dtype).eps)
     rank, rank_99 = _ranks(values, centred, least)

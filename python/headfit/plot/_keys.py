@@ -172,8 +172,9 @@ def _remaining(query: NDArray[Any], K: NDArray[Any]) -> NDArray[np.float64]:
     along = query.astype(np.float64) / (length if length > 0 else 1.0)
 
     def rest(block: NDArray[Any]) -> NDArray[np.float64]:
-        k = block - mean
-        return np.asarray(k - np.outer(k @ along, along))
+        k: NDArray[np.float64] = block - mean
+        k -= np.outer(k @ along, along)
+        return k
 
     parts = (rest(block) for _, block in blocks_of_rows(K))
     direction = np.linalg.eigh(sum(part.T @ part for part in parts))[1][:, -1]

@@ -161,7 +161,7 @@ void attention_apply(const LogitSource<T>& source, const Heads<T>& v, const OutH
   }
   PackedValues<T> values(v, source.mask, source.group);
   stream_tiles(source, run, [&] { return ApplyFold<T>(values, source.group, v.cols, out); },
-               Blocking<T>::tile_rows, values);
+               values);
 }
 
 template void attention_apply(const LogitSource<float>&, const Heads<float>&,

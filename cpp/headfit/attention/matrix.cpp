@@ -77,8 +77,7 @@ class SoftmaxFold : public WholeRows<T> {
 template <class T, simd::Store how>
 void write_matrix(const LogitSource<T>& source, const OutHeads<T>& out, const Run& run) {
   const Index cols = source.k.rows;
-  stream_tiles(source, run, [&] { return SoftmaxFold<T, how>(out, cols); },
-               whole_row_block<T>(cols));
+  stream_tiles(source, run, [&] { return SoftmaxFold<T, how>(out, cols); });
 }
 
 }  // namespace
@@ -86,7 +85,7 @@ void write_matrix(const LogitSource<T>& source, const OutHeads<T>& out, const Ru
 template <class T>
 void attention_logits(const LogitSource<T>& source, const OutHeads<T>& out, const Run& run) {
   const Index cols = source.k.rows;
-  stream_tiles(source, run, [&] { return LogitFold<T>(out, cols); }, whole_row_block<T>(cols));
+  stream_tiles(source, run, [&] { return LogitFold<T>(out, cols); });
 }
 
 template <class T>

@@ -105,8 +105,7 @@ void attention_stats(const LogitSource<T>& source, const StatsOut& out, const Ru
       throw InputError("shares must lie in (0, 1]; got " + std::to_string(share));
     }
   }
-  stream_tiles(source, run, [&] { return StatsFold<T>(out, source.row_count()); },
-               whole_row_block<T>(source.k.rows));
+  stream_tiles(source, run, [&] { return StatsFold<T>(out, source.row_count()); });
 }
 
 template void attention_stats(const LogitSource<float>&, const StatsOut&, const Run&);

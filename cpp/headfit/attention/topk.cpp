@@ -20,6 +20,8 @@ class TopkFold {
   TopkFold(Index k, const OutHeads<Offset>& columns, const OutHeads<T>& weights)
       : k_(k), columns_(columns), weights_(weights) {}
 
+  Index block_rows(const LogitSource<T>& source) const { return list_rows(source, k_); }
+
   void begin(const RowBlock& block) {
     constexpr T infinity = std::numeric_limits<T>::infinity();
     const Index padded = round_up(block.count, B::row_group);
@@ -184,7 +186,7 @@ template <class T>
 void attention_topk(const LogitSource<T>& source, Index k, const OutHeads<Offset>& columns,
                     const OutHeads<T>& weights, const Run& run) {
   check_list_length(k, source.k.rows);
-  stream_tiles(source, run, [&] { return TopkFold<T>(k, columns, weights); }, list_rows(source, k));
+  stream_tiles(source, run, [&] { return TopkFold<T>(k, columns, weights); });
 }
 
 template void attention_topk(const LogitSource<float>&, Index, const OutHeads<Offset>&,

@@ -15,6 +15,8 @@ class LargestFold {
   LargestFold(Index k, const OutHeads<Offset>& columns, const OutHeads<T>& logits)
       : k_(k), columns_(columns), logits_(logits) {}
 
+  Index block_rows(const LogitSource<T>& source) const { return list_rows(source, k_); }
+
   void begin(const RowBlock& block) {
     const Index padded = round_up(block.count, Blocking<T>::row_group);
     std::fill_n(limits_.ensure(padded), padded, infinity);
@@ -66,8 +68,7 @@ template <class T>
 void attention_topk_logits(const LogitSource<T>& source, Index k, const OutHeads<Offset>& columns,
                            const OutHeads<T>& logits, const Run& run) {
   check_list_length(k, source.k.rows);
-  stream_tiles(source, run, [&] { return LargestFold<T>(k, columns, logits); },
-               list_rows(source, k));
+  stream_tiles(source, run, [&] { return LargestFold<T>(k, columns, logits); });
 }
 
 template void attention_topk_logits(const LogitSource<float>&, Index, const OutHeads<Offset>&,

@@ -30,7 +30,7 @@ void scan_rows(const Scan<T>& scan, const LogitSource<T>& source, const Run& run
   if (scan.options.mass) {
     stream_tiles(source, run, [&] { return MassFold<T>(scan); });
   } else {
-    stream_tiles(source, run, [&] { return CompareFold<T>(scan); }, scan_block(source));
+    stream_tiles(source, run, [&] { return CompareFold<T>(scan); });
   }
 }
 

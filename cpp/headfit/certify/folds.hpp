@@ -143,6 +143,8 @@ class CompareFold : public CertificateFold<T> {
  public:
   explicit CompareFold(const Scan<T>& scan) : CertificateFold<T>(scan) {}
 
+  static Index block_rows(const LogitSource<T>& source) { return scan_block(source); }
+
   void begin(const RowBlock& block) {
     constexpr T infinity = std::numeric_limits<T>::infinity();
     CertificateFold<T>::begin(block);

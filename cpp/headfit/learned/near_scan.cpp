@@ -24,6 +24,8 @@ class NearRows {
         largest_key_(largest_key), random_(scan.random), scan_(scan.number),
         part_(part), checks_(scan.checks) {}
 
+  static Index block_rows(const LogitSource<float>&) { return Blocking<float>::tile_rows; }
+
   void begin(const RowBlock& block) {
     for (Index r = 0; r < block.count; ++r) {
       Row& row = rows_[static_cast<std::size_t>(r)];

@@ -1,37 +1,120 @@
-// What the stream of logits asks of a fold: a class with
-//   void begin(const RowBlock&);           // a new block of rows
-//   void tile(const RowBlock&, const Tile<T>&);  // may overwrite the tile
-//   void end(const RowBlock&);             // all tiles were seen
-// and, when it wants whole rows kept, T* destination(const RowBlock&, Index stride)
-// which gives the place where the block's rows lie side by side.
+// What the stream of logits asks of a fold.
 //
-// A fold that only wants the logits above a limit has, in place of tile,
-//   const T* limits(const RowBlock&);      // one a row, padded to whole row groups with inf;
-//                                          // the fold may move them as it learns more
-//   void hits(const RowBlock&, Index r, Index col, const T* logits, std::uint32_t bits);
-// where bit b is set if logits[b], of row r and column col + b, exceeds the limit. Columns
-// ascend within a row; a whole panel of logits can be read. Where no mask edge, bias or cap
-// stands in the way, the logits then never leave the registers. If it has
-// T* lowest(const RowBlock&) too (a vector for each row, padded like the limits), the least
-// unmasked logits of the row are kept there, lane by lane.
+// A fold is a class that sees the logits of one block of rows after the other, each from left to
+// right, and keeps what it wants to know. Every thread has a fold of its own. There are three kinds:
+// folds of whole tiles (TileFold), of the logits above a limit (LimitFold), and of sums of
+// exponentials (SumFold). The stream takes a fold with sums() for a SumFold, one with limits() for a
+// LimitFold, and every other one for a TileFold.
 //
-// A fold that wants the sums of exponentials too has limits, hits and tile, and
-//   ExpSums<T> sums(const RowBlock&);      // where the stream adds them, lane by lane; the fold
-//                                          // may move shifts in hits, which come first
-//   void settle(const RowBlock&);          // takes the sums up, after a few panels
-// It sees tiles only where something stands in the way.
+// A fold of any kind may also have
+//   Index block_rows(const LogitSource<T>&) const;
+// which says how many rows its blocks have. A multiple of Blocking<T>::row_group is best; without
+// it they have Blocking<T>::tile_rows.
 #pragma once
+
+#include <concepts>
 
 #include "headfit/logits/tile.hpp"
 
-namespace headfit::detail {
+namespace headfit {
 
-template <class Fold>
-inline constexpr bool wants_hits = requires(Fold& f, const RowBlock& b) { f.limits(b); };
-template <class Fold>
-inline constexpr bool wants_lowest = requires(Fold& f, const RowBlock& b) { f.lowest(b); };
+// begin(block): a new block of rows. end(block): all of its logits were seen.
+template <class F>
+concept BlockFold =
+    std::move_constructible<F> && requires(F& fold, const RowBlock& block) {
+      fold.begin(block);
+      fold.end(block);
+    };
 
-template <class Fold>
-inline constexpr bool wants_sums = requires(Fold& f, const RowBlock& b) { f.sums(b); };
+// tile(block, tile): the finished logits of a tile, which the fold may overwrite.
+//
+// With T* destination(const RowBlock&, Index stride) the tiles of a block lie side by side: it
+// returns the place for the rows of the block, `stride` entries apart, which must have room for
+// whole row groups.
+template <class F, class T>
+concept TileFold = BlockFold<F> && requires(F& fold, const RowBlock& block, const Tile<T>& tile) {
+  fold.tile(block, tile);
+};
 
-}  // namespace headfit::detail
+// limits(block): a limit for each row, padded with infinity to whole row groups. The fold may move
+// its limits while it learns more.
+// hits(block, row, column, logits, bits): bit b is set if logits[b], of this row of the block and of
+// column + b, exceeds the row's limit. Columns ascend within a row, and a whole panel of logits can
+// be read.
+//
+// Where no edge of a mask, bias or soft-cap stands in the way, logits at or below the limits never
+// leave the registers they were computed in. With T* lowest(const RowBlock&), a vector for each row,
+// padded like the limits, the stream also keeps the least logits of each row that are not masked,
+// lane by lane.
+template <class F, class T>
+concept LimitFold =
+    BlockFold<F> && requires(F& fold, const RowBlock& block, const T* logits, std::uint32_t bits) {
+      { fold.limits(block) } -> std::convertible_to<const T*>;
+      fold.hits(block, Index{}, Index{}, logits, bits);
+    };
+
+// sums(block): where the stream adds exponentials, a vector of sums for each row. The fold may move
+// the shift of a row in hits, which comes before the logits concerned are added.
+// settle(block): after a few panels the fold adds the vectors to sums of its own, and clears them.
+//
+// Such a fold also has limits and hits. It sees tiles only where an edge of a mask, bias or soft-cap
+// stands in the way, and sums these logits itself.
+template <class F, class T>
+concept SumFold =
+    TileFold<F, T> && LimitFold<F, T> && requires(F& fold, const RowBlock& block) {
+      { fold.sums(block) } -> std::same_as<ExpSums<T>>;
+      fold.settle(block);
+    };
+
+namespace detail {
+
+template <class F>
+inline constexpr bool has_limits = requires(F& fold, const RowBlock& block) { fold.limits(block); };
+template <class F>
+inline constexpr bool has_lowest = requires(F& fold, const RowBlock& block) { fold.lowest(block); };
+template <class F>
+inline constexpr bool has_sums = requires(F& fold, const RowBlock& block) { fold.sums(block); };
+
+// Says in one line what a fold lacks; the compiler adds which requirement is not met. Returns
+// whether it lacks nothing, so that no other errors follow.
+template <class F, class T>
+consteval bool check_fold() {
+  static_assert(BlockFold<F>,
+                "a fold needs begin(const RowBlock&) and end(const RowBlock&), and must be movable");
+  if constexpr (!BlockFold<F>) {
+    return false;
+  } else if constexpr (has_sums<F>) {
+    static_assert(SumFold<F, T>,
+                  "a fold with sums() needs ExpSums<T> sums(const RowBlock&), "
+                  "settle(const RowBlock&), tile(const RowBlock&, const Tile<T>&), and the limits() "
+                  "and hits() of a LimitFold, see logits/fold.hpp");
+    return SumFold<F, T>;
+  } else if constexpr (has_limits<F>) {
+    static_assert(LimitFold<F, T>,
+                  "a fold with limits() needs const T* limits(const RowBlock&) and hits(const "
+                  "RowBlock&, Index row, Index column, const T* logits, std::uint32_t bits), see "
+                  "logits/fold.hpp");
+    return LimitFold<F, T>;
+  } else {
+    static_assert(TileFold<F, T>,
+                  "a fold of whole tiles needs tile(const RowBlock&, const Tile<T>&); a fold of "
+                  "logits above a limit needs limits() and hits(), see logits/fold.hpp");
+    return TileFold<F, T>;
+  }
+}
+
+// How many rows the blocks of a fold have, in its own word.
+template <class T, class MakeFold>
+Index block_rows(const LogitSource<T>& source, const MakeFold& make_fold) {
+  using Fold = decltype(make_fold());
+  if constexpr (requires { Fold::block_rows(source); }) {
+    return Fold::block_rows(source);
+  } else if constexpr (requires(const Fold& fold) { fold.block_rows(source); }) {
+    return make_fold().block_rows(source);
+  } else {
+    return Blocking<T>::tile_rows;
+  }
+}
+
+}  // namespace detail
+}  // namespace headfit

@@ -4,6 +4,7 @@
 
 #include <bit>
 
+#include "headfit/logits/fold.hpp"
 #include "headfit/logits/microkernel.hpp"
 #include "headfit/logits/tile.hpp"
 
@@ -35,7 +36,7 @@ void keep_lowest(const Tile<T>& tile, T* lowest);
 // A finished tile: what is hidden, -inf, exceeds no limit.
 template <class T, class Fold>
 void search(const RowBlock& block, const Tile<T>& tile, Fold& fold) {
-  if constexpr (requires { fold.lowest(block); }) keep_lowest(tile, fold.lowest(block));
+  if constexpr (has_lowest<Fold>) keep_lowest(tile, fold.lowest(block));
   using B = Blocking<T>;
   for (Index r = 0; r < tile.count; ++r) {
     const T* x = tile.row(r);

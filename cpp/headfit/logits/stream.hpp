@@ -69,7 +69,7 @@ class BlockWorker : private BlockSource<T> {
   void operator()(Index head, Index block_index) {
     const RowBlock block = this->open(head, block_index);
     fold_.begin(block);
-    if constexpr (wants_hits<Fold>) {
+    if constexpr (has_limits<Fold>) {
       const ColumnRange bare = this->bare_columns(block);
       send_tiles(block, {block.col_begin, bare.begin});
       send_hits(block, bare);
@@ -87,7 +87,7 @@ class BlockWorker : private BlockSource<T> {
     for (Index col = cols.begin; col < cols.end; col += B::tile_cols) {
       const Tile<T> tile = make_tile(block, col, std::min(B::tile_cols, cols.end - col));
       this->fill(block, tile);
-      if constexpr (wants_hits<Fold> && !wants_sums<Fold>) {
+      if constexpr (has_limits<Fold> && !has_sums<Fold>) {
         search<T>(block, tile, fold_);
       } else {
         fold_.tile(block, tile);
@@ -99,7 +99,7 @@ class BlockWorker : private BlockSource<T> {
     const Index groups = this->groups(block), depth = this->source_.q.cols;
     const T* limits = fold_.limits(block);
     T* lowest = nullptr;
-    if constexpr (wants_lowest<Fold>) lowest = fold_.lowest(block);
+    if constexpr (has_lowest<Fold>) lowest = fold_.lowest(block);
     T* found = this->tile_.ensure(B::row_group * B::panel);
     const Index part = depth * B::panel / groups;
     const Index last = cols.end / B::panel - 1;
@@ -112,21 +112,21 @@ class BlockWorker : private BlockSource<T> {
         ask_for(next + g * part, part);
         const Index first = g * B::row_group;
         const QueryGroup<T> queries = this->queries(g);
-        if constexpr (wants_sums<Fold>) {
+        if constexpr (has_sums<Fold>) {
           if (add_exponentials_below(depth, queries, panel, limits + first,
                                      fold_.sums(block).from(first), found)) {
             report<T>(block, first, p * B::panel, found, fold_);
             add_exponentials(found, fold_.sums(block).from(first));
           }
         } else {
-          T* least = wants_lowest<Fold> ? lowest + first * B::lanes : nullptr;
-          if (panel_exceeds<T, wants_lowest<Fold>>(depth, queries, panel, limits + first, least,
+          T* least = has_lowest<Fold> ? lowest + first * B::lanes : nullptr;
+          if (panel_exceeds<T, has_lowest<Fold>>(depth, queries, panel, limits + first, least,
                                                    found)) {
             report<T>(block, first, p * B::panel, found, fold_);
           }
         }
       }
-      if constexpr (wants_sums<Fold>) {
+      if constexpr (has_sums<Fold>) {
         if ((p + 1) % B::sum_panels == 0) fold_.settle(block);
       }
     }
@@ -162,25 +162,28 @@ Index scan_block(const LogitSource<T>& source) {
 }
 
 // Streams the logits of the heads whose keys are packed through folds made by make_fold(),
-// one a thread: for those who ask the same keys again and again.
+// one for each thread: for callers that ask the same keys again and again.
 template <class T, class MakeFold>
 void stream_tiles(const LogitSource<T>& source, detail::PackedKeys<T>& keys, const Run& run,
-                  MakeFold&& make_fold, Index block_rows = Blocking<T>::tile_rows) {
+                  MakeFold&& make_fold) {
   using Fold = decltype(make_fold());
-  const Index blocks = (source.row_count() + block_rows - 1) / block_rows;
-  const Index first_query_head = keys.first() * source.group;
-  parallel_tasks(keys.heads() * source.group * blocks, run, [&] {
-    return [&, worker = detail::BlockWorker<T, Fold>(source, keys, block_rows, make_fold())](
-               Index task) mutable { worker(first_query_head + task / blocks, task % blocks); };
-  });
+  if constexpr (detail::check_fold<Fold, T>()) {
+    const Index block_rows = detail::block_rows(source, make_fold);
+    const Index blocks = (source.row_count() + block_rows - 1) / block_rows;
+    const Index first_query_head = keys.first() * source.group;
+    parallel_tasks(keys.heads() * source.group * blocks, run, [&] {
+      return [&, worker = detail::BlockWorker<T, Fold>(source, keys, block_rows, make_fold())](
+                 Index task) mutable { worker(first_query_head + task / blocks, task % blocks); };
+    });
+  }
 }
 
-// Streams all logits of `source` through folds made by make_fold(), one a thread.
-// Rows of a block: a multiple of Blocking<T>::row_group is best. What folds need beside each key,
-// cols() numbers, is made by pack(first_key_head, heads, run) before the tiles of these heads.
+// Streams all logits of `source` through folds (fold.hpp) made by make_fold(), one for each thread.
+// What folds need beside each key, cols() numbers, is made by pack(first_key_head, heads, run)
+// before the tiles of these heads.
 template <class T, class MakeFold, class KeyExtras = detail::NoKeyExtras>
 void stream_tiles(const LogitSource<T>& source, const Run& run, MakeFold&& make_fold,
-                  Index block_rows = Blocking<T>::tile_rows, KeyExtras&& extras = {}) {
+                  KeyExtras&& extras = {}) {
   source.validate();
   // Few heads are packed at a time: memory stays O(one head), or 64 MiB if heads are small.
   const Index head_bytes = source.k.rows * (source.k.cols + extras.cols()) * Index(sizeof(T));
@@ -190,7 +193,7 @@ void stream_tiles(const LogitSource<T>& source, const Run& run, MakeFold&& make_
     const Index heads = std::min(heads_at_once, source.k.count - head);
     detail::PackedKeys<T> keys(source, head, heads, run);
     extras.pack(head, heads, run);
-    stream_tiles(source, keys, run, make_fold, block_rows);
+    stream_tiles(source, keys, run, make_fold);
   }
 }
 

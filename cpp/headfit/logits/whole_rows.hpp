@@ -6,12 +6,24 @@
 
 namespace headfit {
 
+// How many whole rows a fold may hold: few enough for the cache, beside the keys.
+template <class T>
+Index whole_row_block(Index cols) {
+  using B = Blocking<T>;
+  constexpr Index bytes = Index(1) << 19;
+  const Index fits = bytes / std::max<Index>(1, cols * Index(sizeof(T)));
+  return std::clamp(fits / B::row_group * B::row_group, B::row_group, B::tile_rows);
+}
+
 template <class T>
 class WholeRows {
  public:
   T* destination(const RowBlock& block, Index stride) {
     stride_ = stride;
     return rows_.ensure(round_up(block.count, Blocking<T>::row_group) * stride);
+  }
+  static Index block_rows(const LogitSource<T>& source) {
+    return whole_row_block<T>(source.k.rows);
   }
   void begin(const RowBlock&) {}
   void tile(const RowBlock&, const Tile<T>&) {}
@@ -26,14 +38,5 @@ class WholeRows {
   Buffer<T> rows_;
   Index stride_ = 0;
 };
-
-// How many rows such a fold may hold: few enough for the cache, beside the keys.
-template <class T>
-Index whole_row_block(Index cols) {
-  using B = Blocking<T>;
-  constexpr Index bytes = Index(1) << 19;
-  const Index fits = bytes / std::max<Index>(1, cols * Index(sizeof(T)));
-  return std::clamp(fits / B::row_group * B::row_group, B::row_group, B::tile_rows);
-}
 
 }  // namespace headfit

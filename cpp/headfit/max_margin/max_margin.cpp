@@ -106,7 +106,7 @@ class OpenRows {
     }
     const auto limit = Index(solver(0).limit());
     source_.rows = std::span<const Index>(open_);
-    find_violators({target_, source_, thresholds_, limit, lists_}, packed_, block_rows, run);
+    find_violators({target_, source_, thresholds_, limit, lists_, block_rows}, packed_, run);
     ++out_.scans;
   }
 

@@ -14,6 +14,8 @@ class ViolatorFold {
  public:
   explicit ViolatorFold(const ViolatorSearch& search) : search_(search) {}
 
+  Index block_rows(const LogitSource<double>&) const { return search_.block_rows; }
+
   void begin(const RowBlock& block) {
     cursors_.clear();
     best_.resize(std::max(best_.size(), static_cast<std::size_t>(block.count)));
@@ -60,8 +62,8 @@ class ViolatorFold {
 }  // namespace
 
 void find_violators(const ViolatorSearch& search, detail::PackedKeys<double>& keys,
-                    Index block_rows, const Run& run) {
-  stream_tiles(search.source, keys, run, [&] { return ViolatorFold(search); }, block_rows);
+                    const Run& run) {
+  stream_tiles(search.source, keys, run, [&] { return ViolatorFold(search); });
 }
 
 void find_violators(const ViolatorSearch& search, const Run& run) {

@@ -19,11 +19,12 @@ struct ViolatorSearch {
   std::span<const double> thresholds;
   Index limit;  // of each list
   std::span<std::vector<Violator>> lists;
+  Index block_rows = Blocking<double>::tile_rows;
 };
 
-// One scan of all keys, which are packed already, for blocks of so many rows.
+// One scan of all keys, which are packed already.
 void find_violators(const ViolatorSearch& search, detail::PackedKeys<double>& keys,
-                    Index block_rows, const Run& run);
+                    const Run& run);
 // The same; packs the keys for this scan.
 void find_violators(const ViolatorSearch& search, const Run& run);
 

@@ -83,8 +83,7 @@ SoftDistances compare_soft(const SoftTarget<double>& target, const LogitSource<d
   std::iota(all.begin(), all.end(), Index(0));
   SoftDistances out(target.rows());
   for (Index i = 0; i < target.rows(); ++i) out.asks[static_cast<std::size_t>(i)] = rows.asks(i);
-  stream_tiles(attention, run, [&] { return DistanceFold(rows, all, target.cols(), out); },
-               whole_row_block<double>(target.cols()));
+  stream_tiles(attention, run, [&] { return DistanceFold(rows, all, target.cols(), out); });
   return out;
 }
 

@@ -4,7 +4,6 @@
 #include <numeric>
 
 #include "headfit/logits/stream.hpp"
-#include "headfit/logits/whole_rows.hpp"
 #include "headfit/soft/loss_fold.hpp"
 
 namespace headfit::soft {
@@ -65,7 +64,7 @@ double Loss<T>::evaluate(const Matrix<T>& head, Matrix<T>& gradient, Matrix<T>* 
       source.rows = std::span<const Index>(chunk.rows);
       stream_tiles(source, Run{1, {}}, [&] {
         return LossFold<T>(plan, chunk.rows, chunk.gradient.data(), key_curvature, *scratch);
-      }, whole_row_block<T>(keys()));
+      });
     };
   });
   add_chunks(&Chunk::gradient, dim_, gradient);

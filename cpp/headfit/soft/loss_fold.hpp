@@ -2,6 +2,7 @@
 #pragma once
 
 #include "headfit/attention/softmax_row.hpp"
+#include "headfit/logits/whole_rows.hpp"
 #include "headfit/soft/feature_sums.hpp"
 #include "headfit/soft/target_rows.hpp"
 
@@ -39,6 +40,9 @@ class LossFold {
         scratch_(scratch), features_(feature_count(plan.dim)),
         pairs_(feature_count(triangle(plan.dim))) {}
 
+  static Index block_rows(const LogitSource<T>& source) {
+    return whole_row_block<T>(source.k.rows);
+  }
   T* destination(const RowBlock& block, Index stride) {
     stride_ = stride;
     return scratch_.logits.ensure(size(block));

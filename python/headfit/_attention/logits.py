@@ -208,7 +208,8 @@ def checked_logits(Q: Any, K: Any, options: LogitOptions) -> Logits:
 
     Raises an InputError for shapes, dtypes or options that do not fit together.
     """
-    q, k = (_readable(as_stored_array(x, name)) for x, name in ((Q, "Q"), (K, "K")))
+    q, q_stack = _readable(as_stored_array(Q, "Q"))
+    k, k_stack = _readable(as_stored_array(K, "K"))
     dtype = computed_in(q, k)
     if q.shape[-1] != k.shape[-1]:
         raise InputError(
@@ -236,7 +237,7 @@ def checked_logits(Q: Any, K: Any, options: LogitOptions) -> Logits:
         rotary=positions.table,
         rotary_halves=positions.halves,
     )
-    logits = _core.Logits(as_stack(q), as_stack(k), core_options)
+    logits = _core.Logits(q_stack, k_stack, core_options)
     read = {"Q": q, "K": k, "bias": options.bias, "mask": options.mask}
     inputs = tuple((name, _memory_of(x, name)) for name, x in read.items())
     return Logits(logits, (q, k), lead, *shape, kv_lead, dtype, inputs)
@@ -247,10 +248,14 @@ def _memory_of(x: Any, name: str) -> Any:
     return None if x is None or isinstance(x, (str, tuple)) or is_sparse(x) else as_array(x, name)
 
 
-def _readable(array: NDArray[Any]) -> NDArray[Any]:
-    """Return the array itself if the core can read it without a copy, else a copy.
+def _readable(array: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Return an array that the core can read, and the same memory as a stack of matrices.
 
-    This ensures that the attributes of an `Attention` are the numbers that the core computes with.
+    The array is copied only if it cannot be read in place. This ensures that the attributes of an
+    `Attention` are the numbers that the core computes with.
     """
-    in_place = np.may_share_memory(as_stack(array), array) or array.size == 0
-    return array if in_place else as_contiguous(array)
+    stack = as_stack(array)
+    if array.size == 0 or np.may_share_memory(stack, array):
+        return array, stack
+    array = as_contiguous(array)
+    return array, as_stack(array)

@@ -179,8 +179,11 @@ def as_items(array: NDArray[Any]) -> NDArray[Any]:
     records aligned wherever they lie, and bfloat16 comes as records.
     """
     size = max(1, array.dtype.itemsize)
-    places = (array.__array_interface__["data"][0], *array.strides)
-    return array if all(place % size == 0 for place in places) else array.copy()
+    is_aligned = array.flags.aligned
+    if array.dtype.kind == "V":
+        is_aligned = array.__array_interface__["data"][0] % size == 0
+    whole = is_aligned and all(stride % size == 0 for stride in array.strides)
+    return array if whole else array.copy()
 
 
 def as_contiguous(array: Any, dtype: Any = None) -> NDArray[Any]:

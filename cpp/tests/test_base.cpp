@@ -3,10 +3,12 @@
 #include <chrono>
 #include <numeric>
 #include <set>
+#include <thread>
 
 #include "check.hpp"
 #include "headfit/base/number_format.hpp"
 #include "headfit/base/threads.hpp"
+#include "headfit/base/worker_pool.hpp"
 #include "headfit/random/philox.hpp"
 
 using namespace headfit;

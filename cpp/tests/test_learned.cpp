@@ -5,8 +5,11 @@
 #include <thread>
 
 #include "check.hpp"
+#include "headfit/base/worker_pool.hpp"
+#include "headfit/learned/even_sample.hpp"
 #include "headfit/learned/fit_learned.hpp"
 #include "headfit/learned/gradient.hpp"
+#include "headfit/learned/recipe.hpp"
 #include "headfit/learned/start.hpp"
 #include "problem.hpp"
 #include "sample.hpp"

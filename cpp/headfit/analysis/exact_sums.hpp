@@ -1,5 +1,5 @@
-// Sums that many threads add to in any order with one result: fixed-point numbers, whose
-// addition is associative as that of floating point is not.
+// Sums that several threads add to, and whose result does not depend on the order: they are
+// fixed-point numbers, whose addition is associative, other than that of floating-point numbers.
 #pragma once
 
 #include <atomic>

@@ -11,7 +11,7 @@
 namespace headfit {
 namespace {
 
-// A key at least this much below the row's sum has a share of nothing in double.
+// Logits this far below the logarithm of their row's sum have a share that is zero in double.
 constexpr double least_log_share = -700;
 
 template <class T>
@@ -64,7 +64,7 @@ class ProfileFold : public WholeRows<T> {
     double top = 0;
     Index kept = 0;
     for (const Entry& e : list_.entries) {
-      if (top < options_.share - 1e-12) {  // rounding must not cost an entry
+      if (top < options_.share - 1e-12) {  // allow for rounding
         ++kept;
         const std::atomic_ref<Offset> load(out_.load[head * m_ + e.col]);
         load.fetch_add(1, std::memory_order_relaxed);
@@ -77,7 +77,7 @@ class ProfileFold : public WholeRows<T> {
         list_.entries[0].key - list_.entries[static_cast<std::size_t>(kept - 1)].key;
   }
 
-  // Offsets of a block overlap: row r is shifted by what it stands above the block's last.
+  // The rows of a block share most offsets: row r is shifted by its distance to the last row.
   void spread(const RowBlock& block, Index r, const T* x, double factor) {
     const Index cols = block.col_end - block.col_begin;
     double* column = column_terms_.data();
@@ -89,8 +89,8 @@ class ProfileFold : public WholeRows<T> {
     }
   }
 
-  // offset_terms_[t] belongs to column col_begin + t of the block's last row: differences
-  // fall as t grows, places rise with them.
+  // offset_terms_[t] belongs to column col_begin + t as seen from the last row of the block.
+  // Offsets fall as t grows, but they are stored in rising order.
   void add_offsets(const RowBlock& block, Index cols) {
     const Index count = cols + block.count - 1;
     if (cols <= 0) return;
@@ -105,7 +105,7 @@ class ProfileFold : public WholeRows<T> {
     double total = std::numeric_limits<double>::quiet_NaN();
     for (Offset j = previous[row]; j >= 0; j = previous[j]) {
       const Index col = j + 1;
-      if (col >= row) continue;  // the row's own token
+      if (col >= row) continue;  // the row's own token, or a later one
       if (std::isnan(total)) total = 0;
       if (col >= block.col_begin && col < block.col_end) {
         total += static_cast<double>(x[col - block.col_begin]) / sum;

@@ -1,4 +1,4 @@
-// Where the attention of a head goes: which columns, which offsets, how much of it into the
+// Where the attention of a head goes: to which columns, to which offsets, and how much of it to the
 // few entries of a row that a sparse pattern would keep.
 #pragma once
 
@@ -8,30 +8,33 @@
 namespace headfit {
 
 struct ProfileOptions {
-  // A row's support: its largest entries until they hold `share`, at most `per_row`
-  // (ties: the lower column).
+  // The support of a row: its largest entries (of equal ones, those with lower columns) until they
+  // hold `share`, but at most `per_row`.
   Index per_row = 8;
   double share = 0.9;
-  // For each query head the last earlier place with the token of place i, or -1; n = m.
+  // For each query head and place i, the last earlier place with the same token, or -1. Needs n =
+  // m.
   const Offset* previous = nullptr;
   Index previous_head_stride = 0;
 };
 
-// Arrays are row-major, one row a query head; rows that the mask leaves empty count nothing.
+// Arrays are row-major, with one row for each query head. Rows in which the mask allows nothing
+// count as zero.
 struct ProfileOut {
-  double* top_mass = nullptr;   // (heads, n): held by the per_row largest entries
+  double* top_mass = nullptr;   // (heads, n): the mass of the per_row largest entries
   double* log_gamma = nullptr;  // (heads, n): log of the largest ratio in the support
-  Offset* kept = nullptr;       // (heads, n): entries of the support
-  double* induction = nullptr;  // (heads, n): on keys that follow an earlier occurrence of the
-                                // row's token; NaN where there is none. Null without tokens
-  Offset* load = nullptr;       // (heads, m): rows whose support has the column
-  double* column_mass = nullptr;  // (heads, m): summed over rows
-  // (heads, n + m - 1): summed over rows, by the difference p - j of the row's position
-  // p = i + m - n and the column, from the least, 1 - n, to the largest, m - 1.
+  Offset* kept = nullptr;       // (heads, n): number of entries of the support
+  // (heads, n): the mass on keys that follow an earlier occurrence of the row's token, and NaN
+  // where there is none. Null if no tokens are given.
+  double* induction = nullptr;
+  Offset* load = nullptr;       // (heads, m): number of rows whose support has the column
+  double* column_mass = nullptr;  // (heads, m): the mass on a column, summed over rows
+  // (heads, n + m - 1): the mass, summed over rows, by the offset p - j of a column j from the
+  // position p = i + m - n of the row; offsets range from 1 - n to m - 1.
   double* offset_mass = nullptr;
 };
 
-// Time O(n m d), memory beside the outputs O(n + m) a head and some rows a thread.
+// Takes O(n m d) time, and beside the outputs O(n + m) memory per head and a few rows per thread.
 template <class T>
 void head_profile(const LogitSource<T>& source, const ProfileOptions& options,
                   const ProfileOut& out, const Run& run);

@@ -6,10 +6,10 @@ namespace headfit {
 namespace {
 
 using Triangle = Matrix<double>;
-using Columns = Eigen::MatrixXd;  // a block of rows; each of its columns lies in one piece
+using Columns = Eigen::MatrixXd;  // a block of rows, stored column by column
 
-// A column below this squared length, next to rows with entries near 1, is rounding: it is taken
-// for zero, so that nothing in a reflection underflows.
+// A column whose squared length is below this is treated as zero, so that nothing in a reflection
+// underflows. The entries of the matrix are near 1, so such a column is rounding noise.
 constexpr double no_length = 1e-280;
 
 // Householder reflections turn the block below an upper triangle into zeros (Golub and Van Loan,
@@ -22,7 +22,8 @@ void fold_into(Triangle& triangle, Eigen::Ref<Columns> block) {
     if (below < no_length) continue;
     const double top = triangle(j, j);
     const double norm = std::sqrt(top * top + below);
-    const double first = top + std::copysign(norm, top);  // of the vector (first, column)
+    // The reflection's vector is (first, column).
+    const double first = top + std::copysign(norm, top);
     const double factor = 1 / (norm * (norm + std::abs(top)));
     triangle(j, j) = -std::copysign(norm, top);
     for (Index k = j + 1; k < d; ++k) {
@@ -36,10 +37,11 @@ void fold_into(Triangle& triangle, Eigen::Ref<Columns> block) {
 template <class T>
 class TriangleOfRows {
  public:
-  // Writes the triangle of all rows, and where asked for that of the rows less their mean.
+  // Writes the triangle of all rows and, unless `centred` is null, that of the rows minus their
+  // mean.
   void write(HeadRows<T>& x, Index head, Index rows, double* plain, double* centred) {
     const Index d = x.heads().cols;
-    // Rows divided by a power of two near their largest entry have squares that are finite.
+    // Rows are divided by a power of two near their largest entry, so that squares are finite.
     double largest = 0;
     for (Index i = 0; i < rows; ++i) {
       largest = std::max(largest, static_cast<double>(x.row(head, i).cwiseAbs().maxCoeff()));

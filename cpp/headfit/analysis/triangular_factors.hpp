@@ -14,11 +14,12 @@ struct TriangularFactors {
   Index count;
   double* queries;
   double* keys;
-  // Of the keys less their mean: logits without the means of their rows, which softmax ignores.
+  // The factors of the keys minus their mean. They belong to logits minus the means of their rows,
+  // which the softmax ignores.
   double* centred_keys;
 };
 
-// Reads rows as the products see them: widened, turned to their positions, without padding keys.
+// Rows are read as in the products: converted, rotated to their positions, without padding keys.
 // QR decompositions by blocks of rows, in O((n + m) d^2) time and O(d^2) memory for each head.
 template <class T>
 void triangular_factors(const LogitSource<T>& source, const TriangularFactors& out,

@@ -1,5 +1,5 @@
-// Attention times values without the matrix: the running softmax of each row, and
-// its product with the values so far (Milakov and Gimelshein 2018; Dao et al. 2022).
+// Attention times values without the attention matrix: a running softmax of each row, and its
+// product with the values seen so far (Milakov and Gimelshein 2018; Dao et al. 2022).
 #include "headfit/attention/attention.hpp"
 #include "headfit/attention/softmax_row.hpp"
 #include "headfit/logits/stream.hpp"
@@ -7,7 +7,8 @@
 namespace headfit {
 namespace {
 
-// The values of a few heads in the microkernel's panels: depth runs over the keys.
+// The values of a few heads, packed into panels for the microkernel. Its inner dimension runs over
+// the keys here.
 template <class T>
 class PackedValues {
  public:
@@ -29,7 +30,7 @@ class PackedValues {
     });
   }
 
-  // The values of a head were divided by two this many times.
+  // How often the values of a head were halved, so that sums over them cannot overflow.
   int halvings(Index head) const { return halvings_[static_cast<std::size_t>(head)]; }
 
   Index panels() const { return panels_; }
@@ -50,7 +51,7 @@ class PackedValues {
       checked_row("V", values, head, i, largest);
       pace.after(v_.cols);
     }
-    // A sum of weighted values may overflow where their average does not.
+    // A weighted sum of values may overflow where their weighted average does not.
     constexpr double limit = static_cast<double>(std::numeric_limits<T>::max()) / 4;
     const double rows = static_cast<double>(std::max<Index>(v_.rows, 1));
     int& halvings = halvings_[static_cast<std::size_t>(head)];
@@ -75,7 +76,7 @@ class PackedValues {
   const Heads<T>& v_;
   const Mask& mask_;
   Index group_;
-  Index first_ = 0;  // the head that is packed first
+  Index first_ = 0;  // the first packed head
   Index rows_;
   Index panels_;
   std::vector<int> halvings_;
@@ -128,7 +129,7 @@ class ApplyFold {
   T* sum(Index r) { return sums_.data() + r * width(); }
 
   void accumulate(const RowBlock& block, const Tile<T>& tile) {
-    // Rows that only pad the last group hold products with zero queries: finite, unused.
+    // Rows that pad the last row group hold products with zero queries: finite, and not used.
     const Index head = block.head / group_;
     const Index groups = round_up(block.count, B::row_group) / B::row_group;
     const RowGroup<T> weights{tile.data, tile.stride};

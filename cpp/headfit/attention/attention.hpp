@@ -1,5 +1,5 @@
-// The plain questions about an attention matrix softmax(logits), each a fold over
-// the tile stream. A row that the mask leaves empty is a row of zeros.
+// The basic questions about an attention matrix softmax(logits). Each is answered by a fold over
+// the stream of logits. A row in which the mask allows nothing is a row of zeros.
 #pragma once
 
 #include <vector>
@@ -9,44 +9,45 @@
 
 namespace headfit {
 
-// A stack of outputs, one row-major matrix for each query head.
+// A stack of output arrays, one row-major matrix for each query head.
 template <class T>
 struct OutHeads {
   T* data = nullptr;
   Index head_stride = 0;
   Index row_stride = 0;
-  bool is_fresh = false;  // never written to: the system clears its pages, into the caches
+  bool is_fresh = false;  // memory never written to before, see simd/write_row.hpp
   T* row(Index head, Index row) const { return data + head * head_stride + row * row_stride; }
 };
 
-// The logits themselves; masked positions are -inf.
+// Writes the logits themselves; masked positions are -inf.
 template <class T>
 void attention_logits(const LogitSource<T>& source, const OutHeads<T>& out, const Run& run);
 
-// The dense attention matrix, rows as asked for.
+// Writes the dense attention matrix for the rows that the source asks for.
 template <class T>
 void attention_matrix(const LogitSource<T>& source, const OutHeads<T>& out, const Run& run);
 
-// The k largest weights of every row, largest first (ties: lower column first), as
-// fractions of the whole row. Places beyond the keys a row has: column -1, weight 0.
+// Writes the k largest weights of every row, as fractions of the whole row. The largest comes
+// first, and of equal ones the lower column. Where a row has fewer keys, the remaining places get
+// column -1 and weight 0.
 template <class T>
 void attention_topk(const LogitSource<T>& source, Index k, const OutHeads<Offset>& columns,
                     const OutHeads<T>& weights, const Run& run);
 
-// The same columns with their logits, without the sums that weights need. Places beyond the keys
-// a row has: column -1, logit -inf.
+// Writes the same columns with their logits, without computing the sums that weights need.
+// Remaining places get column -1 and logit -inf.
 template <class T>
 void attention_topk_logits(const LogitSource<T>& source, Index k, const OutHeads<Offset>& columns,
                            const OutHeads<T>& logits, const Run& run);
 
-// Attention times values without the matrix; v has the heads of K.
+// Writes attention times values, without storing the matrix. V has the heads of K.
 template <class T>
 void attention_apply(const LogitSource<T>& source, const Heads<T>& v, const OutHeads<T>& out,
                      const Run& run);
 
-// Per row: entropy in nats, largest weight, log of the sum of exponentials, and for
-// each share the fewest keys that hold it. Arrays are (heads, rows), counts are
-// (heads, rows, shares).
+// For each row: its entropy in nats, its largest weight, the logarithm of the sum of its
+// exponentials, and for each share how many keys are needed at least to hold it. Arrays have shape
+// (heads, rows), counts (heads, rows, shares).
 struct StatsOut {
   double* entropy = nullptr;
   double* max_weight = nullptr;

@@ -1,4 +1,4 @@
-// The best few scores of a row that come after a given one, as the row goes by.
+// Keeps the best few scores of a row that come after a given score, while the row is streamed.
 #pragma once
 
 #include "headfit/attention/softmax_row.hpp"
@@ -6,16 +6,18 @@
 
 namespace headfit {
 
-// An entry of a row. Keys compare entries of different rows; within a row their order does.
+// An entry of a row. Its key makes entries of different rows comparable; within a row, entries are
+// ordered by score and column.
 struct Entry {
   double key;
   Column col;
 };
 
-// The best entries of a row, best first, as many as were asked for.
+// The best entries of a row, best first, as many as were asked for or as there are.
 struct BestEntries {
   std::vector<Entry> entries;
-  // Where a later scan of the row goes on: after this score, or after this column at this score.
+  // Where a later scan of the row continues: after this score, or after this column if the score is
+  // the same.
   double last_score = std::numeric_limits<double>::infinity();
   Column last_col = -1;
   bool complete = false;  // the row has no further entries
@@ -30,7 +32,8 @@ class BestOfRow {
     best_.clear(limit);
   }
 
-  // Entries of a stretch of the row, padded to whole vectors with -inf.
+  // Takes consecutive entries of the row, from column `col` on, padded to whole vectors with -inf.
+  // Entries that `admit` refuses are left out.
   template <class Admit>
   void offer(const T* x, Index col, Index padded, const Admit& admit) {
     constexpr Index lanes = simd::lanes<T>;
@@ -48,8 +51,8 @@ class BestOfRow {
     if (s.score > nothing && best_.wants(s) && after_.before(s) && admit(s)) best_.push(s);
   }
 
-  // Writes the list of the row, with keys key_of(score); an entry whose share of the row
-  // is below `least` in terms of its key ends it.
+  // Writes the list of the row; key_of(score) gives the key of an entry. The list ends at the first
+  // entry whose key is below `least`.
   template <class KeyOf>
   void finish(BestEntries& list, const KeyOf& key_of, double least) {
     const auto& best = best_.sorted();
@@ -70,7 +73,7 @@ class BestOfRow {
  private:
   static constexpr T nothing = -std::numeric_limits<T>::infinity();
   std::size_t limit_ = 0;
-  Scored<T> after_{};  // only what comes after it in the order counts
+  Scored<T> after_{};  // only entries that come after it are kept
   BestFew<Scored<T>> best_;
 };
 

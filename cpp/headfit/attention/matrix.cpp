@@ -1,5 +1,5 @@
-// The dense matrix, as logits or as weights: whole rows are kept in cache until
-// they are finished, and written once.
+// The dense matrix, of logits or of weights. Whole rows stay in cache until they are finished, and
+// are written to memory once.
 #include <array>
 
 #include "headfit/attention/attention.hpp"

@@ -1,4 +1,4 @@
-// What folds that keep a short list for every row have in common.
+// What the folds share that keep a short list for every row.
 #pragma once
 
 #include "headfit/logits/stream.hpp"
@@ -11,8 +11,8 @@ inline void check_list_length(Index k, Index keys) {
                    std::to_string(k));
 }
 
-// Rows of a block. The lists of its rows are at hand while the keys pass by: many rows if lists
-// are short.
+// The number of rows of a block. All lists of a block should stay in cache while the keys are
+// streamed, so blocks are large only if lists are short.
 template <class T>
 Index list_rows(const LogitSource<T>& source, Index k) {
   return k <= Blocking<T>::tile_cols ? scan_block(source) : Blocking<T>::tile_rows;

@@ -7,8 +7,8 @@ namespace {
 
 namespace ei = simd::ei;
 
-// A row of whole vectors taken four vectors at a time, so that none waits for the one
-// before: part(i, place) for chain i of four.
+// Goes through a row of whole vectors in four independent chains, so that no vector waits for the
+// result of the one before: calls part(i, place) for chain i.
 template <class T, class Part>
 EIGEN_ALWAYS_INLINE void in_four_chains(Index padded, const Part& part) {
   constexpr Index lanes = simd::lanes<T>;
@@ -21,7 +21,7 @@ EIGEN_ALWAYS_INLINE void in_four_chains(Index padded, const Part& part) {
   }
 }
 
-// With `with_hidden` the least is that of the logits that are not hidden.
+// With `with_hidden` the least logit is that of the unmasked ones.
 template <class T, bool with_hidden>
 LogitRange<T> range_of(const T* x, Index padded) {
   constexpr T infinity = std::numeric_limits<T>::infinity();
@@ -36,15 +36,15 @@ LogitRange<T> range_of(const T* x, Index padded) {
     least[i % 2] = ei::pmin(least[i % 2], kept);
   });
   const T smallest = ei::predux_min(ei::pmin(least[0], least[1]));
-  // Few tiles have hidden logits: only they are looked at twice.
+  // Few tiles have masked logits; only those are gone through a second time.
   if (!with_hidden && smallest == -infinity) return range_of<T, true>(x, padded);
   return {smallest, ei::predux_max(ei::pmax(most[0], most[1]))};
 }
 
-// From one shift to the other, as a factor.
+// The factor between exponentials that leave out the one shift and those that leave out the other.
 template <class T>
 double factor_between(const simd::RowShift<T>& from, const simd::RowShift<T>& to) {
-  // The two shifts may be written differently and nearly cancel: hence the width.
+  // The two shifts may be represented differently and nearly cancel, hence the long double.
   const long double exponent = static_cast<long double>(from.exponent) - to.exponent;
   const long double subtract = static_cast<long double>(from.subtract) - to.subtract;
   return static_cast<double>(std::exp(subtract + exponent * std::numbers::ln2_v<long double>));

@@ -1,5 +1,5 @@
-// Sums of exponentials over a row of logits. Rows are padded with -inf to whole
-// vectors; sums are kept in double, so that their rounding does not matter.
+// Sums of exponentials over a row of logits. Rows are padded with -inf to whole vectors. Sums are
+// kept in double, so that their rounding error is negligible.
 #pragma once
 
 #include <cmath>
@@ -14,7 +14,7 @@ namespace headfit {
 template <class T>
 T row_max(const T* x, Index padded);
 
-// The least and the largest logit, where -inf counts for the largest only.
+// The least and the largest logit. Masked logits, -inf, are left out of the least.
 template <class T>
 struct LogitRange {
   T least;
@@ -23,7 +23,7 @@ struct LogitRange {
 template <class T>
 LogitRange<T> logit_range(const T* x, Index padded);
 
-// A factor 1 / sum in two parts, so that a weight is rounded once and not twice.
+// The factor 1 / sum as a sum of two numbers, so that a weight is rounded once and not twice.
 template <class T>
 struct Inverse {
   T high;
@@ -37,18 +37,18 @@ struct Inverse {
   }
 };
 
-// exp(x) / exp(shift) of one logit, as the vectors have it.
+// exp(x) / exp(shift) of one logit, with the bits that the vector code gives.
 template <class T>
 double exp_of(T x, const simd::RowShift<T>& shift);
 
 enum class Exponentials { discard, keep };
 
-// Sum of exp(x - shift); with `keep` the exponentials replace the logits.
+// The sum of exp(x - shift). With `keep` the exponentials replace the logits.
 template <class T, Exponentials what>
 double exp_sum(T* x, Index padded, const simd::RowShift<T>& shift);
 
-// The state of a row whose logits arrive tile by tile: the factor left out of
-// every exponential, and the sum so far.
+// The running sum of a row whose logits arrive tile by tile: the sum so far, and the common factor
+// that its exponentials leave out.
 template <class T>
 struct OnlineSum {
   T max = -std::numeric_limits<T>::infinity();
@@ -56,10 +56,10 @@ struct OnlineSum {
   double sum = 0;
 
   bool empty() const { return max == -std::numeric_limits<T>::infinity(); }
-  // log of the sum of exp(logit) over all that was seen.
+  // The logarithm of the sum of exp(logit) over all logits seen so far.
   double log_sum() const;
 
-  // Moves the shift up to a new maximum; returns the factor for what was summed before.
+  // Moves the shift up to a new maximum. Returns the factor by which earlier sums change.
   double raise(T new_max) { return new_max > max ? raised(new_max) : 1; }
 
  private:

@@ -1,4 +1,4 @@
-// Row statistics: entropy, largest weight, and how many keys hold a share of the mass.
+// Statistics of rows: entropy, largest weight, and how many keys hold a share of the mass.
 #include <algorithm>
 #include <numeric>
 
@@ -10,8 +10,8 @@
 namespace headfit {
 namespace {
 
-// The fewest of the (unnormalised) weights whose sum reaches `wanted`. Quickselect:
-// each step halves, on average, the weights still in question. Reorders them.
+// How many of the largest (unnormalised) weights are needed for a sum of `wanted`. A quickselect:
+// each step halves, on average, the number of weights in question. It reorders the weights.
 template <class T>
 Index fewest_reaching(T* first, T* last, double wanted) {
   Index taken = 0;
@@ -59,14 +59,15 @@ class StatsFold : public WholeRows<T> {
     write(place, std::max(0.0, entropy), 1 / relative,
           static_cast<double>(max) + std::log(relative));
     if (out_.shares.empty()) return;
-    // Rounding may ask for a hair more than there is: never count what weighs nothing.
+    // Rounding may make the wanted sum slightly larger than the sum of all weights. Zero weights
+    // are left out, so that they are never counted.
     T* last = std::partition(x, x + padded, [](T weight) { return weight > 0; });
     for (std::size_t s = 0; s < out_.shares.size(); ++s) {
       counts(place)[s] = fewest_reaching(x, last, out_.shares[s] * sum);
     }
   }
 
-  // Sum of exp(s - shift) * (s - max), with 0 for masked positions.
+  // The sum of exp(s - shift) * (s - max); masked positions count 0.
   static double weighted_distance(const T* x, Index padded, const simd::RowShift<T>& shift, T max) {
     namespace ei = simd::ei;
     double total = 0;

@@ -1,5 +1,5 @@
-// Top-k of every row: a short list of the best logits, and the row's sum of
-// exponentials, so that the weights are those of the whole softmax.
+// The k largest weights of every row: a short list of the best logits, and the sum of exponentials
+// of the whole row, which the weights are divided by.
 #include <algorithm>
 #include <bit>
 
@@ -13,7 +13,8 @@ namespace {
 
 template <class T>
 class TopkFold {
-  // Sums in double can be no wider than their terms: their roundings are carried along instead.
+  // In float, sums of lanes are added up in double. In double nothing wider is at hand, and sums
+  // are compensated instead.
   static constexpr bool sums_in_lanes = sizeof(T) == 4;
 
  public:
@@ -39,7 +40,8 @@ class TopkFold {
     }
   }
 
-  // In float the same steps as those of the stream where it has whole panels of bare products.
+  // In float, this does the same additions in the same order as the stream does where it has whole
+  // panels of bare products, so that the mask does not change the bits of a sum.
   void tile(const RowBlock& block, const Tile<T>& tile) {
     const Index padded = tile.padded_cols();
     for (Index r = 0; r < tile.count; ++r) {
@@ -70,7 +72,7 @@ class TopkFold {
     return {shifts_.data(), lanes_.data()};
   }
 
-  // Of equal logits the lower column stays.
+  // Of equal logits the one with the lower column is kept, since columns ascend.
   void hits(const RowBlock&, Index r, Index col, const T* logits, std::uint32_t bits) {
     Row& row = rows_[static_cast<std::size_t>(r)];
     T& limit = limits_.data()[r];
@@ -119,7 +121,7 @@ class TopkFold {
   struct Row {
     BestFew<Entry> best;
     OnlineSum<T> sum;
-    LaneSum<T> settled;  // since the shift of the sum was moved
+    LaneSum<T> settled;  // what was added since the shift of the sum last moved
   };
 
   void find_hits(const RowBlock& block, Index r, Index col, const T* x, Index count) {
@@ -157,7 +159,7 @@ class TopkFold {
     }
   }
 
-  // exp(score - shift) of a whole list.
+  // exp(score - shift) for every entry of a list.
   const T* exponentials(const std::vector<Entry>& best, const simd::RowShift<T>& shift) {
     const auto count = static_cast<Index>(best.size());
     T* terms = terms_.ensure(round_up(count, B::lanes));
@@ -177,7 +179,7 @@ class TopkFold {
   Buffer<T> limits_;
   std::vector<simd::RowShift<T>> shifts_;
   Buffer<T> lanes_;
-  Buffer<T> terms_;  // of the list that is written
+  Buffer<T> terms_;  // exponentials of the list that is written
 };
 
 }  // namespace

@@ -1,4 +1,4 @@
-// The k largest logits of every row: a short list, and no sums. Most logits never leave the
+// The k largest logits of every row, without sums of exponentials. Most logits never leave the
 // registers they were computed in.
 #include <bit>
 
@@ -27,7 +27,7 @@ class LargestFold {
 
   const T* limits(const RowBlock&) const { return limits_.data(); }
 
-  // Of equal logits the lower column stays: columns ascend.
+  // Of equal logits the one with the lower column is kept, since columns ascend.
   void hits(const RowBlock&, Index r, Index col, const T* logits, std::uint32_t bits) {
     BestFew<Entry>& best = best_[static_cast<std::size_t>(r)];
     for (; bits; bits &= bits - 1) {

@@ -5,7 +5,7 @@
 namespace headfit {
 namespace {
 
-// A type, not a function: algorithms inline its call.
+// A function object and not a function pointer, so that the algorithms inline the comparison.
 struct Before {
   template <class Entry>
   bool operator()(const Entry& a, const Entry& b) const {

@@ -1,4 +1,4 @@
-// The best few of many entries, as they come.
+// Keeps the best few of many entries that arrive one after the other.
 #pragma once
 
 #include <vector>
@@ -7,7 +7,7 @@
 
 namespace headfit {
 
-// A score of a row. Larger scores come first, then lower columns.
+// The score of a column. Larger scores come first; of equal scores, the lower column.
 template <class T, class Col = Column>
 struct Scored {
   T score;
@@ -18,9 +18,10 @@ struct Scored {
   }
 };
 
-// A heap if they are very few: its bar is up to date. If not, twice as many as asked for are let
-// in, and now and then the worse half goes: constant time an entry, where a heap takes log(most).
-// No two entries may be equal. For the entries named in best_few.cpp.
+// Up to 32 entries are kept in a heap, whose worst entry is always known. More than that are kept
+// in a list that grows to twice the number asked for, and then drops its worse half: this takes
+// constant time per entry, where a heap would take log(most). No two entries may be equal. The
+// class is compiled for the entry types named at the end of best_few.cpp.
 template <class Entry>
 class BestFew {
  public:
@@ -30,7 +31,8 @@ class BestFew {
     kept_.clear();
   }
 
-  // Whether there is a bar: what does not come before it is none of the best.
+  // Whether there is a bar. Once there is, an entry that does not come before it is not among the
+  // best few.
   bool full() const { return full_; }
   const Entry& bar() const { return bar_; }
   bool wants(const Entry& e) const { return !full_ || e.before(bar_); }
@@ -42,7 +44,7 @@ class BestFew {
     if (kept_.size() == (is_heap() ? most_ : 2 * most_)) set_bar();
   }
 
-  // The best first; nothing can be pushed after this.
+  // The entries kept, best first. Nothing may be pushed after this.
   const std::vector<Entry>& sorted();
 
  private:
@@ -53,7 +55,7 @@ class BestFew {
     full_ = true;
   }
 
-  // e takes the place of the worst, at the front, and sinks to where it belongs.
+  // Puts e in the place of the worst entry, at the front of the heap, and restores the heap order.
   void replace_worst(const Entry& e) {
     std::size_t hole = 0;
     for (std::size_t child; (child = 2 * hole + 1) < most_; hole = child) {
@@ -65,7 +67,7 @@ class BestFew {
     bar_ = kept_.front();
   }
 
-  // As many entries have come as are kept at most: drops those that are too many, and sets the bar.
+  // Called when the storage is full: drops the entries that are too many, and sets the bar.
   void set_bar();
 
   std::size_t most_ = 0;

@@ -1,4 +1,4 @@
-// Memory that a thread keeps from one task to the next.
+// Scratch memory that a thread keeps from one task to the next.
 #pragma once
 
 #include <algorithm>
@@ -7,8 +7,8 @@
 
 namespace headfit {
 
-// Never shrunk, aligned for the widest vectors. Grown by doubling: the rows of a causal
-// mask ask for a little more each time.
+// It never shrinks, and is aligned for the widest vectors. It at least doubles when it grows,
+// because the rows of a causal mask ask for a little more each time.
 template <class T>
 class Buffer {
  public:

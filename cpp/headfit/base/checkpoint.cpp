@@ -10,14 +10,14 @@ Interruptible*& Interruptible::innermost() {
 }
 
 void Interruptible::check() {
-  was_stopped_ = true;  // unless all of this returns
+  was_stopped_ = true;  // stays so if anything below throws
   if (stop_ && stop_->load(std::memory_order_relaxed)) throw Interrupted();
   if (outer_) outer_->check();
   if (poll_) {
     const auto now = Clock::now();
     if (now - polled_ > poll_every) {
       polled_ = now;
-      const StandardArithmetic kept;  // whatever the poll sets: a signal handler may run in it
+      const StandardArithmetic kept;  // the poll may run a signal handler, which may change it
       poll_();
     }
   }

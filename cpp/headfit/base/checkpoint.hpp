@@ -1,6 +1,6 @@
-// Ctrl-C in the middle of long work. Whatever may take long calls checkpoint() every few
-// milliseconds, from any depth and on any thread; where nobody asked to be able to stop, that
-// does nothing.
+// How long work is interrupted by Ctrl-C. Code that may take long calls checkpoint() every few
+// milliseconds, at any depth of calls and on any thread. Where no caller has asked to be able to
+// stop the work, a checkpoint does nothing.
 #pragma once
 
 #include <atomic>
@@ -12,9 +12,9 @@
 
 namespace headfit {
 
-// While this lives, checkpoints of the thread that made it call `poll` now and then, which throws
-// to stop the work, and throw Interrupted once `stop` is set. Inside another one, whose
-// checkpoints these are too.
+// As long as an object of this class lives, checkpoints of the thread that made it call `poll`
+// every 50 ms, which throws to stop the work, and throw Interrupted once `stop` is set. Objects may
+// be nested: a checkpoint asks the outer ones too.
 class Interruptible {
  public:
   explicit Interruptible(const std::function<void()>& poll, const std::atomic<bool>* stop = nullptr)
@@ -29,10 +29,11 @@ class Interruptible {
 
   void check();
 
-  // Whether a checkpoint has thrown: an exception that arrives now is no failure of the work.
+  // Whether a checkpoint has thrown. If so, an exception that arrives now comes from there and is
+  // not a failure of the work itself.
   bool was_stopped() const { return was_stopped_; }
 
-  // Of this thread; none: a null pointer.
+  // The innermost object of this thread; a null pointer if there is none.
   static Interruptible*& innermost();
 
  private:
@@ -45,11 +46,11 @@ class Interruptible {
   bool was_stopped_ = false;
 };
 
-// Out of line, so that the loops it stands in keep their registers.
+// Not inlined, so that the loops that call it keep their registers.
 [[gnu::cold]] void checkpoint();
 
-// Checkpoints for loops whose turns may take nanoseconds or seconds: one for every few million
-// operations.
+// Checkpoints for loops in which one iteration may take anything from nanoseconds to seconds: there
+// is one checkpoint for every few million operations.
 class Checkpoints {
  public:
   void after(Index operations) {

@@ -1,4 +1,5 @@
-// What can go wrong, as types. The bindings translate each of them once.
+// The errors that the core throws, as types. The bindings translate each type to a Python
+// exception, in one place.
 #pragma once
 
 #include <stdexcept>
@@ -11,7 +12,7 @@ class Error : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-// An argument that can never be right: a shape, a size, a value out of range.
+// An argument that is wrong by itself: a shape, a size, or a value out of range.
 class InputError : public Error {
  public:
   using Error::Error;
@@ -29,7 +30,7 @@ class NonFiniteError : public InputError {
   using InputError::InputError;
 };
 
-// The caller's poll asked to stop. Nothing was left half written.
+// The caller asked to stop. No result was left half written.
 class Interrupted : public Error {
  public:
   Interrupted() : Error("interrupted") {}

@@ -1,6 +1,6 @@
-// The arithmetic that every bound of this library counts on: rounding to nearest, gradual
-// underflow, no traps. A program may have asked its CPU for another one (PyTorch's
-// set_flush_denormal, code linked with -ffast-math, fesetround).
+// The floating-point arithmetic that every error bound of this library relies on: rounding to
+// nearest, gradual underflow, no traps. A program may have set its CPU to another arithmetic, for
+// instance by PyTorch's set_flush_denormal, by code linked with -ffast-math, or by fesetround.
 #pragma once
 
 #include <cfenv>
@@ -11,8 +11,8 @@
 
 namespace headfit {
 
-// Sets the standard floating-point environment of this thread, and on destruction restores the
-// one it found. Threads inherit theirs from whoever starts them.
+// Sets the standard floating-point environment of this thread, and restores the previous one when
+// it is destroyed. A new thread inherits its environment from the thread that starts it.
 class StandardArithmetic {
  public:
   StandardArithmetic() {

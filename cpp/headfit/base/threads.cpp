@@ -20,8 +20,8 @@ int Run::thread_count(Index tasks) const {
 namespace detail {
 namespace {
 
-// The failure of the earliest task wins, so that the error a user sees is the
-// same for every number of threads.
+// Keeps the failure of the earliest task, so that the error that a user sees is the same for every
+// number of threads.
 class FirstFailure {
  public:
   void record(Index task) {
@@ -32,7 +32,8 @@ class FirstFailure {
     }
     stop_.store(true, std::memory_order_relaxed);
   }
-  // A checkpoint threw: that is before all tasks, and those that are at work stop too.
+  // A checkpoint threw. This takes precedence over the failure of any task, and stops the tasks
+  // that are running.
   void record_interrupt() {
     record(-1);
     interrupted_.store(true, std::memory_order_relaxed);
@@ -50,7 +51,8 @@ class FirstFailure {
   Index task_ = 0;
 };
 
-// Helpers at work, and the calling thread's wait for them, in which it still polls.
+// Counts the helping threads that are at work. While the calling thread waits for them, it goes on
+// polling.
 class Helpers {
  public:
   void join() {
@@ -85,7 +87,7 @@ class Region {
  public:
   explicit Region(Index count) : count_(count) {}
 
-  // The next task, or `count` and more if none is left.
+  // The next task; a number of `count` or more if none is left.
   Index take() { return next_.fetch_add(1, std::memory_order_relaxed); }
   Index count() const { return count_; }
   FirstFailure& failure() { return failure_; }
@@ -142,7 +144,7 @@ void run_region(Index count, const Run& run, const std::function<void(TaskSource
       at_work.join();
       try {
         helpers.emplace_back(help);
-      } catch (...) {  // no more threads or memory to have: those there are will do
+      } catch (...) {  // threads or memory are used up: go on with the threads there are
         at_work.leave();
         break;
       }

@@ -1,5 +1,5 @@
-// Independent tasks on a few threads: tasks are handed out in order, one at a
-// time, so uneven work balances itself and nothing depends on who did what.
+// Independent tasks on a few threads. Tasks are handed out in order, one at a time, so that threads
+// with short tasks take more of them. No result depends on which thread did which task.
 #pragma once
 
 #include <algorithm>
@@ -14,12 +14,12 @@ namespace headfit {
 
 class WorkerPool;
 
-// How to run: the number of threads (0: all there are), and a function that the
-// calling thread calls now and then; it throws to stop the work (Ctrl-C).
+// How to run: on how many threads (0 for all cores), and with which function to poll. The calling
+// thread calls `poll` every 50 ms; it throws in order to stop the work, for instance after Ctrl-C.
 struct Run {
   int threads = 0;
   std::function<void()> poll;
-  WorkerPool* helpers = nullptr;  // none: threads are started for each region
+  WorkerPool* helpers = nullptr;  // if null, threads are started for each region
 
   int thread_count(Index tasks) const;
 };
@@ -28,15 +28,15 @@ namespace detail {
 
 class Region;
 
-// Where one thread of a parallel region gets its tasks from.
+// From here one thread of a parallel region gets its tasks.
 class TaskSource {
  public:
   TaskSource(Region& region, Interruptible& here) : region_(region), here_(here) {}
 
-  // Goes on to the next task, after a checkpoint; false if none is left, or if the region stops
-  // because one has failed.
+  // Goes on to the next task, after a checkpoint. Returns false if no task is left, or if the
+  // region stops because a task has failed.
   bool next();
-  // The first task, number 0, before next() was called.
+  // The number of the task; 0 before the first call of next().
   Index current() const { return current_; }
 
  private:
@@ -52,9 +52,9 @@ void run_region(Index count, const Run& run, const std::function<void(TaskSource
 
 }  // namespace detail
 
-// Calls worker(task) for task = 0 ... count-1, where every thread makes its own
-// worker (its buffers) with make_worker(). The calling thread works too. All of them compute in
-// standard arithmetic.
+// Calls worker(task) for task = 0 ... count-1. Every thread, the calling one included, makes a
+// worker of its own with make_worker(), which holds its buffers. All of them compute in standard
+// arithmetic.
 template <class MakeWorker>
 void parallel_tasks(Index count, const Run& run, MakeWorker&& make_worker) {
   const auto work = [&make_worker](detail::TaskSource& tasks) {
@@ -64,7 +64,7 @@ void parallel_tasks(Index count, const Run& run, MakeWorker&& make_worker) {
   detail::run_region(count, run, std::cref(work));
 }
 
-// The same for rows 0 ... count-1, a few at a time: worker(first, end).
+// The same for rows 0 ... count-1, in tasks of a few rows: calls worker(first, end).
 template <class MakeWorker>
 void parallel_rows(Index count, const Run& run, MakeWorker&& make_worker, Index few = 64) {
   parallel_tasks((count + few - 1) / few, run, [&] {
@@ -74,7 +74,7 @@ void parallel_rows(Index count, const Run& run, MakeWorker&& make_worker, Index 
   });
 }
 
-// One shared body that needs no buffers, for every task.
+// The same for a body that needs no buffers and is shared by all threads.
 template <class Body>
 void parallel_for(Index count, const Run& run, const Body& body) {
   parallel_tasks(count, run, [&body] { return [&body](Index task) { body(task); }; });

@@ -1,4 +1,4 @@
-// The type aliases of the whole core, written once.
+// The type aliases that the whole core uses.
 #pragma once
 
 #include <Eigen/Core>
@@ -17,14 +17,14 @@ using Vector = Eigen::Matrix<T, Eigen::Dynamic, 1>;
 
 using RowStride = Eigen::OuterStride<>;
 
-// Row-major views over memory that somebody else owns; rows may be apart.
+// Row-major views of memory that the caller owns; there may be gaps between rows.
 template <class T>
 using MatrixView = Eigen::Map<const Matrix<T>, Eigen::Unaligned, RowStride>;
 
 template <class T>
 using MutableMatrixView = Eigen::Map<Matrix<T>, Eigen::Unaligned, RowStride>;
 
-// Columns of a sparse row fit 32 bits; offsets into all nonzeros need 64.
+// Column numbers fit into 32 bits; offsets into all nonzeros of a matrix need 64.
 using Column = std::int32_t;
 using Offset = std::int64_t;
 

@@ -5,8 +5,8 @@
 namespace headfit {
 namespace {
 
-// Regions follow each other within microseconds: to fall asleep would take longer. Yielding
-// leaves the core to whoever has work.
+// Waits briefly without sleeping. Regions follow each other within microseconds, and falling asleep
+// would take longer than that. Yielding leaves the core to threads that have work.
 template <class Condition>
 void soon(const Condition& holds) {
   for (int turn = 0; turn < 200 && !holds(); ++turn) std::this_thread::yield();
@@ -19,7 +19,7 @@ WorkerPool::WorkerPool(int helpers) {
   try {
     for (int t = 0; t < helpers; ++t) threads_.emplace_back([this] { help(); });
   } catch (const std::system_error&) {
-    // The system has no more threads to give: those there are will do.
+    // The system has no more threads to give: go on with those there are.
   }
 }
 
@@ -44,7 +44,7 @@ void WorkerPool::run(int helpers, const std::function<void()>& work) {
   work();
   if (!is_free) return;
   lock.lock();
-  wanted_ = 0;  // who has not joined by now is too late
+  wanted_ = 0;  // helpers that have not joined by now must not join any more
   lock.unlock();
   soon([this] { return active_ == 0; });
   lock.lock();

@@ -1,5 +1,5 @@
-// Threads that wait between parallel regions, for work whose regions are so short that
-// starting threads for each of them would cost more than they bring.
+// Threads that wait between parallel regions. They are for work whose regions are so short that
+// starting threads for each of them would take longer than the region itself.
 #pragma once
 
 #include <atomic>
@@ -19,8 +19,9 @@ class WorkerPool {
   WorkerPool& operator=(const WorkerPool&) = delete;
   ~WorkerPool();
 
-  // Calls work() here and on up to `helpers` helpers: those that wake before it is done here.
-  // A call from within another one's work runs here alone. work() must not throw.
+  // Calls work() on this thread and on up to `helpers` others, those that wake up before it has
+  // ended on this thread. A call from within work() runs on the calling thread alone. work() must
+  // not throw.
   void run(int helpers, const std::function<void()>& work);
 
  private:
@@ -29,11 +30,11 @@ class WorkerPool {
   std::mutex mutex_;
   std::condition_variable wake_, done_;
   const std::function<void()>* work_ = nullptr;
-  std::atomic<std::uint64_t> generation_{0};  // of the work
-  int wanted_ = 0;                            // helpers that may still join it
-  std::atomic<int> active_{0};                // helpers at it
+  std::atomic<std::uint64_t> generation_{0};  // counts the calls of run()
+  int wanted_ = 0;                            // helpers that may still join the work
+  std::atomic<int> active_{0};                // helpers that are at work
   std::atomic<bool> closed_{false};
-  std::vector<std::jthread> threads_;  // last: they end before what they use
+  std::vector<std::jthread> threads_;  // declared last, so that threads end before what they use
 };
 
 }  // namespace headfit

@@ -6,10 +6,10 @@
 namespace headfit::learned {
 namespace {
 
-constexpr double overtime = 0.5;  // seconds after the time limit, for what is reported
+constexpr double overtime = 0.5;  // seconds that the last scan may take after the time limit
 
-// Only the product of the largest query and the largest key matters, and the balance between
-// them is free: both get the same ball.
+// The radius of the ball that queries and keys must stay in. Only the product of the largest norms
+// is bounded, and the balance between queries and keys is free: both get the same radius.
 float radius_for(double max_norm) {
   return max_norm > 0 ? static_cast<float>(std::sqrt(max_norm) * (1 - 1e-6))
                       : std::numeric_limits<float>::infinity();
@@ -30,7 +30,8 @@ Annealing::Annealing(const Target& target, const Tolerances& tolerances,
   if (options.storage) required_.reserve(reserve_);
 }
 
-// Steps and scans of many rows take long: the time limit ends them where they are.
+// Steps and scans of many rows may take long, so the poll enforces the time limit in the midst of
+// them.
 Run Annealing::timed(const Run& run) {
   return {run.threads,
           [this, poll = run.poll] {
@@ -51,8 +52,8 @@ LearnedResult Annealing::run() {
   }
   try {
     if (result_.status == LearnedStatus::TimeLimit) limit_ = seconds() + overtime;
-    if (was_cut || descent_.is_hot()) last_ = descent_.scan();  // what is reported is exact
-  } catch (const OutOfTime&) {  // or what the scans before it found
+    if (was_cut || descent_.is_hot()) last_ = descent_.scan();  // so that the report is exact
+  } catch (const OutOfTime&) {  // the report is what earlier scans found
   }
   result_.q = descent_.q().matrix();
   result_.k = descent_.k().matrix();
@@ -85,34 +86,37 @@ Annealing::Outcome Annealing::from_given_start() {
   return settle(reheat_length, warm_steps);
 }
 
-// A brief hold ends as soon as there is ample room. A quench that leaves many rows came too early:
-// the hold goes on from where it was, with what the quench left of averages.
+// Holds the temperature, in longer and longer stretches, and quenches after each of them. The first
+// stretch is brief: if few columns are near the limits of their rows after it, the head has ample
+// room and a quench succeeds at once. If a quench leaves many rows, it came too early: queries and
+// keys go back to where they were before it, and the hold continues, with the averages of the
+// quench.
 Annealing::Outcome Annealing::from_random_start(Index number, Index first_hold) {
   descent_.start_randomly(static_cast<std::uint64_t>(number));
   ++result_.starts;
   const Index last = hold_span * first_hold;
   const auto longer = [&](Index to) {
     if (to >= first_hold) return to + (2 * to + 4) / 5;
-    return to < brief_hold ? std::min(to + look_every, first_hold) : first_hold;
+    return to < brief_hold ? std::min(to + check_every, first_hold) : first_hold;
   };
   Index from = 0;
-  for (Index to = std::min(first_look, first_hold);; to = longer(to)) {
+  for (Index to = std::min(first_check, first_hold);; to = longer(to)) {
     Outcome outcome = hold(from, to);
     if (outcome != Outcome::RowsLeft) return outcome;
     from = to;
     const double hits = descent_.hits_per_slot();
-    if (hits > most_hits(to, first_hold) && to < last) continue;
-    const Places held = descent_.places();
+    if (hits > quench_limit(to, first_hold) && to < last) continue;
+    const Snapshot held = descent_.snapshot();
     const bool is_ample = to <= brief_hold && hits <= ample_hits;
     outcome = settle(recipe_.held_length(to - 1), is_ample ? ample_quench : quench_steps);
     if (outcome != Outcome::RowsLeft || to >= last) return outcome;
-    descent_.go_to(held);
-    to = std::max(to, std::min(brief_hold, first_hold));  // a brief hold is quenched once
+    descent_.restore(held);
+    to = std::max(to, std::min(brief_hold, first_hold));  // a brief hold is quenched only once
   }
 }
 
-// With more hits for each place of a list than these, a quench after so many steps is in vain.
-double Annealing::most_hits(Index steps, Index first_hold) const {
+// A quench after so many steps fails if the candidate lists have more hits per slot than this.
+double Annealing::quench_limit(Index steps, Index first_hold) const {
   if (steps >= first_hold) return hits_to_quench;
   return steps < brief_hold ? early_hits : recipe_.few_hits;
 }
@@ -120,8 +124,8 @@ double Annealing::most_hits(Index steps, Index first_hold) const {
 Annealing::Outcome Annealing::hold(Index from, Index to) {
   for (Index t = from; t < to; ++t) {
     if (t == from || t % scan_every == 0 || t < scan_always) {
-      const Outcome outcome = list_anew(true);
-      if (outcome != Outcome::RowsLeft) return stored(outcome);
+      const Outcome outcome = scan_and_list(true);
+      if (outcome != Outcome::RowsLeft) return rounded_if_met(outcome);
     }
     descent_.step(recipe_.held_length(t));
     ++result_.steps;
@@ -129,32 +133,34 @@ Annealing::Outcome Annealing::hold(Index from, Index to) {
   return Outcome::RowsLeft;
 }
 
-// An anneal, and reheats with raised weights, which free the hard rows where they are few.
+// A quench, and then, if few rows are hard, reheats. They begin with raised weights of the hard
+// rows, which frees these.
 Annealing::Outcome Annealing::settle(float length, Index steps) {
   constexpr Index most_reheats = 6, surely = 3;
   ++result_.quenches;
-  Outcome outcome = stored(anneal(length, steps));
+  Outcome outcome = rounded_if_met(anneal(length, steps));
   for (Index again = 0; outcome == Outcome::RowsLeft && again < most_reheats; ++again) {
     const Index before = last_.rows_left;
     if (!few_are_hard()) break;
-    outcome = stored(anneal(reheat_length, reheat_steps));
+    outcome = rounded_if_met(anneal(reheat_length, reheat_steps));
     ++result_.reheats;
     if (again + 1 >= surely && last_.rows_left >= before) break;
   }
   return outcome;
 }
 
-Annealing::Outcome Annealing::stored(Outcome outcome) {
-  return options_.storage && outcome == Outcome::Met ? store() : outcome;
+Annealing::Outcome Annealing::rounded_if_met(Outcome outcome) {
+  return options_.storage && outcome == Outcome::Met ? round_to_storage() : outcome;
 }
 
-// A head that meets the tolerances with some to spare goes to the format it is stored in: keys
-// first, then queries that fit these keys. If rows are left, back to where it was.
-Annealing::Outcome Annealing::store() {
+// Rounds a head that meets the tolerances with some reserve to the format it is stored in: first
+// the keys, then queries that suit these keys. If rows miss the tolerances then, the head goes back
+// to where it was.
+Annealing::Outcome Annealing::round_to_storage() {
   constexpr Index settling = 200, between_scans = 10, most_rounds = 6;
   constexpr float first = 0.02f;
   ++result_.roundings;
-  const Places found = descent_.places();
+  const Snapshot found = descent_.snapshot();
   descent_.round_keys({options_.storage->format, 1});
   for (Index t = 0; t < settling; ++t) {
     if (t % between_scans == 0) {
@@ -176,13 +182,13 @@ Annealing::Outcome Annealing::store() {
   if (last_.rows_left == 0) return Outcome::Met;
   reserve_ = std::min(reserve_ * reserve_growth, reserve_cap);
   required_.reserve(reserve_);
-  descent_.go_to(found);
+  descent_.restore(found);
   scan();
   return must_stop() ? Outcome::Stopped : Outcome::RowsLeft;
 }
 
-// Step lengths fall exponentially. Ends early when nothing but hard rows is left and steps
-// have become too short to free them.
+// An anneal: the length of the steps falls exponentially. It ends early if mostly hard rows are
+// left and the steps have become too short to free them.
 Annealing::Outcome Annealing::anneal(float first, Index steps) {
   constexpr float too_short = 2e-3f;
   Index next_scan = 0;
@@ -190,7 +196,7 @@ Annealing::Outcome Annealing::anneal(float first, Index steps) {
   for (Index t = 0; t < steps; ++t) {
     const float length = recipe_.falling_length(first, t, steps);
     if (t >= next_scan || listed_failures == 0) {
-      const Outcome outcome = list_anew(true);
+      const Outcome outcome = scan_and_list(true);
       if (outcome != Outcome::RowsLeft) return outcome;
       if (length < too_short && last_.hard_rows > 0 && last_.rows_left <= 2 * last_.hard_rows) {
         return Outcome::RowsLeft;
@@ -202,11 +208,11 @@ Annealing::Outcome Annealing::anneal(float first, Index steps) {
     listed_failures = descent_.step(length);
     ++result_.steps;
   }
-  return list_anew();
+  return scan_and_list();
 }
 
-// Scans, and makes ready for steps.
-Annealing::Outcome Annealing::list_anew(bool hot) {
+// Scans the logits and fills the candidate lists, in the form that steps need.
+Annealing::Outcome Annealing::scan_and_list(bool hot) {
   scan(hot);
   if (last_.rows_left == 0) return Outcome::Met;
   if (must_stop()) return Outcome::Stopped;
@@ -224,7 +230,8 @@ void Annealing::scan(bool hot) {
 
 bool Annealing::must_stop() {
   const auto now = Clock::now();
-  if (now - polled_ > std::chrono::milliseconds(50)) {  // regions are too short
+  // A step may be too short for its own checkpoints to poll.
+  if (now - polled_ > std::chrono::milliseconds(50)) {
     polled_ = now;
     run_.poll();
   }

@@ -5,7 +5,7 @@
 namespace headfit::learned {
 namespace {
 
-// The place of entry (a, b), b <= a, of a triangle of vectors.
+// The index of entry (a, b), b <= a, in a lower triangle of vectors.
 Index at(Index a, Index b) { return (a * (a + 1) / 2 + b) * lanes; }
 
 Pack product_taken(const Pack& v, const float* x, const float* y) {  // v - x y
@@ -44,7 +44,8 @@ Pack solve_factored(Index dim, const float* h, float* y) {
   return squares;
 }
 
-// average = memory average + (1 - memory) x; returns it without the bias of its zero start.
+// Updates an exponential moving average, average = memory * average + (1 - memory) * x, and returns
+// it corrected for its start at zero.
 Pack averaged(float* average, float memory, float correction, const float* x) {
   const Pack v = ei::pmadd(simd::fill(memory), simd::load(average),
                            ei::pmul(simd::fill(1 - memory), simd::load(x)));

@@ -1,7 +1,7 @@
-// The step of a block of rows, one in each lane of a vector: the row's averaged curvature,
-// damped, is solved against its momentum, and the solution is scaled to a set length. The
-// length is what anneals. It never adapts to the gradient: quiet rows must keep moving, or
-// the fit freezes in a poor arrangement.
+// The steps of a block of rows, with one row in each lane of a vector. The step of a row solves its
+// damped, averaged curvature matrix for its momentum (the averaged gradient), and is then scaled to
+// the length that the annealing schedule sets. The length does not depend on the gradient: rows
+// with small gradients must keep moving too, or the fit freezes in a poor arrangement.
 #pragma once
 
 #include "headfit/learned/recipe.hpp"
@@ -9,7 +9,7 @@
 
 namespace headfit::learned {
 
-// The sums of a block of rows side by side, and the step made of them.
+// The gradients and curvatures of a block of rows, one row in each lane, and their steps.
 struct LaneScratch {
   explicit LaneScratch(Index dim)
       : curvature(static_cast<std::size_t>(dim * (dim + 1) / 2 * lanes)),
@@ -22,14 +22,14 @@ struct LaneScratch {
   std::vector<float> step;
 };
 
-// Momentum and curvature of all rows of one matrix.
+// The averaged gradients (momentum) and curvatures of all rows of one matrix.
 class BlockSteps {
  public:
   BlockSteps(Index n, Index dim, const Recipe& recipe);
 
   Index blocks() const { return blocks_; }
   void forget();
-  // The `age`-th step since forget, from 1. Leaves it in scratch.step.
+  // Computes the steps of a block into scratch.step. `age` counts the steps since forget(), from 1.
   void solve(Index block, float length, Index age, LaneScratch& scratch);
 
  private:

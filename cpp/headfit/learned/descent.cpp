@@ -49,8 +49,9 @@ void Descent::forget() {
 
 ScanSummary Descent::scan_hot() {
   if (!mask_.is_open() || required_.is_bounded()) return scan();
-  const Index most = std::clamp(required_.n() / least_part, Index(1), largest_column_step);
-  return scan_some(std::clamp(static_cast<Index>(hits_per_slot()), Index(1), most));
+  const Index most =
+      std::clamp(required_.n() / fewest_rows_per_class, Index(1), largest_column_step);
+  return scan_columns(std::clamp(static_cast<Index>(hits_per_slot()), Index(1), most));
 }
 
 double Descent::hits_per_slot() const {
@@ -59,7 +60,7 @@ double Descent::hits_per_slot() const {
   return hits / static_cast<double>(required_.n() * lists_.cap());
 }
 
-ScanSummary Descent::scan_some(Index column_step) {
+ScanSummary Descent::scan_columns(Index column_step) {
   scan_near({required_, q_, k_, random_, scans_, lists_, checks_, column_step}, mask_, run_);
   ++scans_;
   is_hot_ = column_step > 1;
@@ -72,7 +73,8 @@ ScanSummary Descent::scan_some(Index column_step) {
   return summary;
 }
 
-// A row whose query has collapsed pulls too weakly on the keys to ever free itself.
+// A row whose query has shrunk towards zero pulls too weakly on the keys to ever become feasible by
+// itself, so the weights of hard rows grow.
 void Descent::reweight() {
   for (std::size_t i = 0; i < weight_.size(); ++i) {
     weight_[i] = checks_.deficit[i] > hard_deficit
@@ -104,14 +106,15 @@ Index Descent::step_queries(float length) {
   return std::accumulate(block_failures_.begin(), block_failures_.end(), Index(0));
 }
 
-void Descent::go_to(const Places& places) {
-  q_ = places.q;
-  k_ = places.k;
+void Descent::restore(const Snapshot& snapshot) {
+  q_ = snapshot.q;
+  k_ = snapshot.k;
   std::fill(weight_.begin(), weight_.end(), 1.0f);
 }
 
 void Descent::round_keys(const Grid& grid) {
-  for_blocks(required_.n(), [&](Index i, Worker& w) {  // leaves the pulls that keys gather
+  // Queries first: they store the curvature weights of their entries, which keys sum.
+  for_blocks(required_.n(), [&](Index i, Worker& w) {
     gradient_.query(i, q_, k_, 1.0f, checks_.rounding[static_cast<std::size_t>(i)], w.row);
   });
   for_blocks(required_.n(), [&](Index j, Worker& w) {
@@ -159,7 +162,7 @@ void Descent::key_block(Index block, float length, Worker& worker) {
   move(k_, first, count, worker.lane);
 }
 
-// Steps, then back to the nearest point of the ball.
+// Moves rows by their steps, and those that leave the ball back to its nearest point.
 void Descent::move(PaddedRows& rows, Index first, Index count, const LaneScratch& lane) const {
   for (Index l = 0; l < count; ++l) {
     float* row = rows.row(first + l);

@@ -1,5 +1,6 @@
-// The state of a fit and its two moves: a scan of all logits, or of a sample while they are hot,
-// and a step of every query and every key. When to do which is the business of annealing.hpp.
+// The state of a fit and the two things done to it: scans of the logits, which fill the candidate
+// lists, and steps of all queries and keys. While the temperature is high, a scan may look at a
+// sample of the columns only. annealing.hpp decides when to do what.
 #pragma once
 
 #include <memory>
@@ -10,7 +11,7 @@
 
 namespace headfit::learned {
 
-// Scratch memory that outlives parallel regions; each worker of a region takes one.
+// Scratch memory that outlives parallel regions. Each worker of a region takes one piece of it.
 template <class T>
 class PerWorker {
  public:
@@ -22,58 +23,62 @@ class PerWorker {
   T& take() { return *all_[taken_.fetch_add(1, std::memory_order_relaxed)]; }
 
  private:
-  std::vector<std::unique_ptr<T>> all_;  // apart, so that no two share a cache line
+  std::vector<std::unique_ptr<T>> all_;  // allocated one by one, so that no two share a cache line
   std::atomic<std::size_t> taken_{0};
 };
 
-// What a scan finds: the rows outside the tolerances, those that miss by much, and by how
-// much the worst one does.
+// What a scan finds: how many rows miss the tolerances, how many of them by much ("hard" rows), and
+// by how much the worst row misses them.
 struct ScanSummary {
   Index rows_left = 0;
   Index hard_rows = 0;
   float worst_deficit = 0;
 };
 
-// Where queries and keys are.
-struct Places {
+// The queries and keys of a moment.
+struct Snapshot {
   PaddedRows q, k;
 };
 
 class Descent {
  public:
-  // Every query and every key stays within `radius`.
+  // The norm of every query and every key stays within `radius`.
   Descent(const Requirements& required, const Mask& mask, Index dim, const Recipe& recipe,
           std::uint64_t seed, float radius, const Run& run);
 
-  // Both forget all averages, lists and weights.
+  // Both starts reset all averages, candidate lists and weights.
   void start_randomly(std::uint64_t attempt);
   void start_from(const MatrixView<float>& q, const MatrixView<float>& k);
 
-  // Measures every row, and lists anew what is near its limit.
-  ScanSummary scan() { return scan_some(1); }
-  // The same, where so much is near the limits that a few columns in a row's stead will do.
+  // Measures every row, and fills its candidate list with the columns near its limit.
+  ScanSummary scan() { return scan_columns(1); }
+  // The same, but if so many columns are near the limits that lists overflow, each row looks at a
+  // part of the columns only.
   ScanSummary scan_hot();
-  // Steps take the lists by column too.
+  // Prepares the candidate lists for steps, which need them by column too.
   void transpose_lists() { lists_.transpose(run_); }
-  // Raises the pull on the keys of rows that missed by much, and lets that of others decay.
+  // Raises the weight, in the gradient of the keys, of rows that missed by much, and lets the
+  // weights of other rows decay.
   void reweight();
-  // Keys go to a grid, their errors at the least cost for the rows that list them. Returns
-  // nothing about how the rows fare: queries must follow.
+  // Rounds the keys to a grid, such that the rounding errors cost the rows that list them as little
+  // as possible. Queries must be rounded afterwards.
   void round_keys(const Grid& grid);
-  // Queries of the rows that do not meet the tolerances go to a grid, and search around there.
+  // Rounds queries to a grid, all of them or those of rows that miss the tolerances, and improves
+  // them by a local search on the grid.
   void round_queries(const Grid& grid, bool all);
-  Places places() const { return {q_, k_}; }
-  // Weights start anew.
-  void go_to(const Places& places);
+  Snapshot snapshot() const { return {q_, k_}; }
+  // Puts back the queries and keys, and resets the weights.
+  void restore(const Snapshot& snapshot);
 
-  // Moves every coordinate by `length` on average. Returns how many rows missed before it,
-  // judged by their lists alone.
+  // Moves every query and key, each coordinate by `length` on average. Returns how many rows missed
+  // the tolerances before the step, as far as their candidate lists tell.
   Index step(float length);
-  // The same for queries alone.
+  // The same, but moves only the queries.
   Index step_queries(float length);
 
   bool is_hot() const { return is_hot_; }
-  // Columns near or above their row's limit at the last scan, for each place of a list.
+  // How many columns the last scan found near or above the limit of their row, divided by the
+  // number of slots in the candidate lists.
   double hits_per_slot() const;
   const PaddedRows& q() const { return q_; }
   const PaddedRows& k() const { return k_; }
@@ -87,7 +92,7 @@ class Descent {
   };
 
   void forget();
-  ScanSummary scan_some(Index column_step);
+  ScanSummary scan_columns(Index column_step);
   void query_block(Index block, float length, Worker& worker);
   void key_block(Index block, float length, Worker& worker);
   void move(PaddedRows& rows, Index first, Index count, const LaneScratch& lane) const;
@@ -100,17 +105,17 @@ class Descent {
   const Philox random_;
   const float radius_;
   PaddedRows q_, k_;
-  PaddedRows next_q_;  // queries move only after the keys have read them
+  PaddedRows next_q_;  // the moved queries: keys still need the old ones
   BlockSteps query_steps_, key_steps_;
   Lists lists_;
   Gradient gradient_;
   RowChecks checks_;
-  std::vector<float> weight_;          // of each row's pull on the keys
-  std::vector<Index> block_failures_;  // rows of a block that miss on their lists alone
+  std::vector<float> weight_;          // of each row in the gradient of the keys
+  std::vector<Index> block_failures_;  // rows of each block that miss, judged by their lists
   PerWorker<Worker> workers_;
   Index age_ = 0;
   Index scans_ = 0;
-  bool is_hot_ = false;  // the last scan looked at some columns only
+  bool is_hot_ = false;  // the last scan looked at a part of the columns only
 };
 
 }  // namespace headfit::learned

@@ -1,4 +1,5 @@
-// Which of the many columns over a row's limit are listed.
+// Selects which columns are listed if more of them exceed a row's limit than its candidate list
+// holds.
 #pragma once
 
 #include <algorithm>
@@ -9,18 +10,18 @@
 
 namespace headfit::learned {
 
-// An even sample of a sequence whose length is only guessed: the list should end nearly full.
-// When it overflows, every second entry goes and the stride doubles, so that the sample is
-// even whatever the length.
+// Takes evenly spaced entries of a sequence whose length is only estimated in advance, so that the
+// list ends nearly full. If the list overflows, every second entry is dropped and the stride
+// doubles, which keeps the sample even whatever the length is.
 class EvenSample {
  public:
   EvenSample() = default;
-  // `draw` is a random number: where the sample starts.
+  // `draw` is a random number that decides where the sample starts.
   EvenSample(Index expected, int cap, std::uint32_t draw)
       : stride_(std::max(unit, expected * unit * 9 / (cap * 8))),
         next_(static_cast<Index>(draw) % stride_) {}
 
-  // The columns of a vector whose bits are set come next in the sequence.
+  // The next entries of the sequence: the columns of a vector whose bits are set.
   void take(std::uint32_t bits, Index column, int cap, Column* list) {
     const Index end = seen_ + std::popcount(bits);
     for (; next_ < end * unit; next_ += stride_) {
@@ -39,9 +40,9 @@ class EvenSample {
   Index taken() const { return taken_; }
 
  private:
-  static constexpr Index unit = 256;  // strides are fractions
+  static constexpr Index unit = 256;  // the stride is a fraction, in units of 1 / 256
   Index stride_ = unit;
-  Index next_ = 0;  // place in the sequence, in units, of the next column to take
+  Index next_ = 0;  // where in the sequence the next column is taken, in the same units
   Index seen_ = 0;
   int taken_ = 0;
 };

@@ -59,7 +59,8 @@ Gradient::QueryState Gradient::query(Index i, const PaddedRows& q, const PaddedR
                         top + slack <= state.lowest - required_.log_inverse_leak()};
 }
 
-// What a logit beyond the bound of |logit| adds: it counts from zero, not from the support.
+// Adds what a logit beyond the bound on |logit| contributes. This bound is about the logit itself,
+// not about its distance from the support's.
 float Gradient::bound_size(float logit, float pull_on_key, float share, const float* key, Entry e,
                            RowSums& sums) {
   const float beyond = std::abs(logit) - required_.logit_hinge();

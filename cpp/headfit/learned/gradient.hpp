@@ -1,10 +1,11 @@
-// The gradient of the feasibility loss, row by row: first of every query, which leaves the
-// forces of its entries behind, then of every key, which gathers them.
+// The gradient of the feasibility loss, row by row. Queries come first: the gradient of a query
+// stores the residual of each of its listed entries. The gradient of a key then sums the residuals
+// of the entries in its column.
 //
-// The loss of row i is half the sum of (S - log A - c)^2 over its support plus half the sum
-// of max(0, S - b)^2 elsewhere, with c the mean of S - log A over the support and b below c
-// by what the tolerances ask. A query sees keys relative to the support's mean key, because
-// c moves with it.
+// The loss of row i is half the sum of (S - log A - c)^2 over its support, plus half the sum of
+// max(0, S - b)^2 off the support. Here c is the mean of S - log A over the support, and b lies
+// below c by what the tolerances require. In the gradient of a query, keys enter relative to the
+// mean key of the support, because c moves with the query.
 #pragma once
 
 #include "headfit/learned/lists.hpp"
@@ -13,15 +14,15 @@
 
 namespace headfit::learned {
 
-// What a worker needs for one row at a time.
+// The scratch memory of a worker, for one row at a time.
 struct RowScratch {
   RowScratch(Index dim, Index largest_support)
       : sums(dim),
         mean(static_cast<std::size_t>(PaddedRows::padded(dim))),
         logits(static_cast<std::size_t>(largest_support)) {}
   RowSums sums;
-  std::vector<float> mean;    // of the support's keys
-  std::vector<float> logits;  // of the support
+  std::vector<float> mean;    // the mean key of the support
+  std::vector<float> logits;  // the logits of the support
 };
 
 class Gradient {
@@ -30,12 +31,13 @@ class Gradient {
 
   struct QueryState {
     float loss;
-    bool meets;  // the tolerances, as far as the listed entries tell
+    bool meets;  // whether the row meets the tolerances, as far as its listed entries tell
   };
-  // Leaves the row's sums in the scratch. `weight` scales its pull on the keys.
+  // Computes the gradient and curvature of a query into the scratch. `weight` scales the
+  // contribution of the row to the gradients of the keys.
   QueryState query(Index i, const PaddedRows& q, const PaddedRows& k, float weight, float rounding,
                    RowScratch& scratch);
-  // After all queries, with the lists transposed.
+  // The same for a key. Needs all queries to be done, and the lists transposed.
   void key(Index j, const PaddedRows& q, RowScratch& scratch) const;
 
  private:
@@ -44,7 +46,7 @@ class Gradient {
 
   const Requirements& required_;
   const Lists& lists_;
-  std::vector<float> force_, pull_;  // of each entry: residual and curvature weight
+  std::vector<float> force_, pull_;  // the residual and the curvature weight of each listed entry
 };
 
 }  // namespace headfit::learned

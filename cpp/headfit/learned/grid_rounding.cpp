@@ -17,7 +17,7 @@ void GridRounding::nearest_plane(const RowSums& sums, const Grid& grid, float* r
       l(a, b) = a == b ? std::sqrt(std::max(v, damping * 1e-3)) : v / l(b, b);
     }
   }
-  // The model is the sum over a of (sum over b >= a of l(b, a) error(b))^2.
+  // The errors are to minimise the sum over a of (sum over b >= a of l(b, a) error(b))^2.
   for (Index a = dim_ - 1; a >= 0; --a) {
     double carried = 0;
     for (Index b = a + 1; b < dim_; ++b) carried += l(b, a) * error_[static_cast<std::size_t>(b)];
@@ -28,7 +28,7 @@ void GridRounding::nearest_plane(const RowSums& sums, const Grid& grid, float* r
   }
 }
 
-// The loss of the fit, of which only the listed columns are known, and the check of a scan.
+// The loss of a row over its listed columns, and whether it would pass the check of a scan.
 GridRounding::Standing GridRounding::standing(const Requirements& required, Index i, Index support,
                                               double share, double rounding) const {
   constexpr double infinity = std::numeric_limits<double>::infinity();
@@ -92,7 +92,7 @@ bool GridRounding::improve(const Requirements& required, const Lists& lists, Ind
   const double share = static_cast<double>(lists.share(i));
   Standing best = standing(required, i, support, share, static_cast<double>(rounding));
 
-  // One move, or two at once; kept when the loss falls.
+  // Tries a move of one coordinate, or of two at once, and keeps it if the loss falls.
   const auto try_moves = [&](std::span<const Move> moves) {
     trial_ = logits_;
     for (const Move& move : moves) shift(lists, i, keys, move);

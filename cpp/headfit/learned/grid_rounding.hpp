@@ -1,5 +1,5 @@
-// Rounding a row to a coarse number format so that the errors of its coordinates cancel in
-// the logits that matter, instead of adding up as those of the nearest numbers would.
+// Rounds a row to a coarse number format in such a way that the errors of its coordinates cancel in
+// the logits that matter. Rounding every coordinate to the nearest number would let them add up.
 #pragma once
 
 #include "headfit/base/number_format.hpp"
@@ -8,7 +8,7 @@
 
 namespace headfit::learned {
 
-// The numbers that a coordinate may take: those of the format, times a unit.
+// The numbers that a coordinate may take: the numbers of a format, times a unit.
 struct Grid {
   NumberFormat format;
   double unit = 1;
@@ -26,13 +26,14 @@ class GridRounding {
         logits_(static_cast<std::size_t>(largest_list)),
         trial_(logits_.size()) {}
 
-  // Coordinate by coordinate from the last, each to the grid point nearest to what makes up
-  // for the errors before it: Babai's nearest plane for the metric of the row's curvature.
+  // Rounds the coordinates one after the other, from the last to the first. Each goes to the grid
+  // point nearest to the value that compensates for the errors of those before it: Babai's nearest
+  // plane algorithm in the metric of the row's curvature.
   void nearest_plane(const RowSums& sums, const Grid& grid, float* row);
 
-  // Moves single coordinates and pairs of them to neighbouring grid points until the row meets
-  // the tolerances, or no such move makes its loss fall. Whether it meets them then, as far as
-  // its list tells.
+  // Moves single coordinates and pairs of coordinates to neighbouring grid points until the row
+  // meets the tolerances or no such move lowers its loss. Returns whether it meets them then, as
+  // far as its candidate list tells.
   bool improve(const Requirements& required, const Lists& lists, Index i, const Grid& grid,
                const PaddedRows& keys, float rounding, float* query);
 
@@ -51,7 +52,7 @@ class GridRounding {
 
   Index dim_;
   std::vector<double> factor_, error_;
-  std::vector<double> logits_, trial_;  // of the listed columns
+  std::vector<double> logits_, trial_;  // logits of the listed columns
 };
 
 }  // namespace headfit::learned

@@ -25,10 +25,11 @@ Lists::Lists(const Requirements& required, int cap)
 }
 
 void Lists::forget() {
-  for (Index i = 0; i < n(); ++i) set_others(i, 0, n() / 2);  // a guess
+  // How many hits a row has is not known yet; half of the columns is a guess.
+  for (Index i = 0; i < n(); ++i) set_others(i, 0, n() / 2);
 }
 
-// A counting sort in chunks of rows; the result does not depend on the chunks.
+// A counting sort that works in chunks of rows. Its result does not depend on how rows are chunked.
 void Lists::transpose(const Run& run) {
   constexpr Index least_rows = 256;
   const Index chunks = run.thread_count(n() / least_rows);

@@ -1,5 +1,6 @@
-// For each row the columns that have a say in its loss: its support, always, and what the
-// last scan found near or above its limit elsewhere. And the same lists by column.
+// The candidate lists. For each row they hold the columns that enter its loss: its support, always,
+// and columns off the support that the last scan found near or above the row's limit. The same
+// entries can also be read by column.
 #pragma once
 
 #include "headfit/base/threads.hpp"
@@ -7,7 +8,7 @@
 
 namespace headfit::learned {
 
-// A place in the arrays of all lists.
+// The index of an entry in the arrays that hold all lists.
 using Entry = std::uint32_t;
 
 class Lists {
@@ -22,10 +23,10 @@ class Lists {
   }
   Index size(Index i) const { return size_[static_cast<std::size_t>(i)]; }
   Column column(Entry e) const { return column_[e]; }
-  // Each listed entry off the support stands for this many.
+  // How many columns off the support each listed one stands for.
   float share(Index i) const { return share_[static_cast<std::size_t>(i)]; }
-  // Entries off the support over the limit at the last scan, listed or not; an estimate, if it
-  // looked at some columns only.
+  // How many columns off the support exceeded the limit at the last scan, listed or not. It is an
+  // estimate if the scan looked at a part of the columns only.
   Index hits(Index i) const { return hits_[static_cast<std::size_t>(i)]; }
 
   Column* others(Index i) { return column_.data() + first(i) + required_.support_size(i); }
@@ -37,8 +38,8 @@ class Lists {
   }
   void forget();
 
-  // Sorts all entries by column, rows ascending: keys then gather their gradient in a fixed
-  // order, instead of rows adding to them in whatever order they run.
+  // Sorts all entries by column, with ascending rows in each. Keys can then sum their gradients in
+  // a fixed order, which does not depend on the order in which threads process rows.
   void transpose(const Run& run);
   struct Source {
     Column row;
@@ -57,7 +58,7 @@ class Lists {
   std::vector<float> share_;
   std::vector<Entry> column_start_;  // n + 1
   std::vector<Source> sources_;
-  std::vector<Entry> places_;  // for each chunk of rows, the next place of each column
+  std::vector<Entry> places_;  // for each chunk of rows, where the next entry of each column goes
 };
 
 }  // namespace headfit::learned

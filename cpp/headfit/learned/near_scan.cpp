@@ -10,13 +10,14 @@
 namespace headfit::learned {
 namespace {
 
-// A scan's rows of one class look at the columns of another, so that all keys are seen by equally
-// many rows: those that no row saw would lose the pull that holds them.
+// In a scan that looks at a part of the columns, the rows of one class (modulo the column step)
+// look at the columns of another class. So every key is seen by equally many rows; a key that no
+// row sees would lose the gradient that holds it in place.
 struct ScanPart {
   EveryNth rows, columns;
 };
 
-// What both folds below have in common.
+// What both folds below share.
 class NearRows {
  public:
   NearRows(const NearScan& scan, const ScanPart& part, float largest_key)
@@ -56,10 +57,10 @@ class NearRows {
     SupportCursor cursor;
     EvenSample sample;
     Column* list = nullptr;
-    float limit = 0;          // what exceeds it is listed
-    float allowed_top = 0;    // what exceeds it leaks
+    float limit = 0;          // larger logits are listed
+    float allowed_top = 0;    // larger logits exceed the leak
     float top = 0;            // the largest logit off the support, where that exceeds the limit
-    float allowed_size = 0;   // of |logit|
+    float allowed_size = 0;   // the bound on |logit|
     float bottom = 0;         // the smallest logit off the support
     float spread_excess = 0;
   };
@@ -101,7 +102,7 @@ class NearRows {
   std::array<Row, Blocking<float>::tile_rows> rows_;
 };
 
-// Lists what exceeds a row's limit.
+// Lists the columns whose logits exceed the limit of their row.
 class NearFold : public NearRows {
  public:
   using NearRows::NearRows;
@@ -118,7 +119,7 @@ class NearFold : public NearRows {
   }
 };
 
-// Where |logit| is bounded: lists what is near or below the least that is allowed, too.
+// The same where |logit| is bounded: also lists logits near or below the lower bound.
 class BoundedNearFold : public NearRows {
  public:
   using NearRows::NearRows;
@@ -158,7 +159,8 @@ float largest_norm(const PaddedRows& rows) {
 }  // namespace
 
 void scan_near(const NearScan& scan, const Mask& mask, const Run& run) {
-  constexpr std::uint64_t stream = std::uint64_t(3) << 40;  // the rows have those below
+  // A random stream of the scan. Those with lower numbers belong to rows, or to the start.
+  constexpr std::uint64_t stream = std::uint64_t(3) << 40;
   const float largest = largest_norm(scan.k);
   const auto draw = Index(scan.random(stream, static_cast<std::uint64_t>(scan.number))[0]);
   LogitSource<float> source;

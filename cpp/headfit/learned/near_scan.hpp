@@ -1,5 +1,6 @@
-// A scan of all logits that measures by how much each row misses the tolerances and lists the
-// off-support columns near or above its limit: an even sample, if there are many.
+// A scan of the logits. It measures by how much each row misses the tolerances, and lists the
+// columns off the support near or above the row's limit; if there are too many, an even sample of
+// them.
 #pragma once
 
 #include <limits>
@@ -11,12 +12,12 @@
 
 namespace headfit::learned {
 
-// What a scan leaves for each row.
+// What a scan finds out about each row.
 struct RowChecks {
   explicit RowChecks(Index n)
       : deficit(static_cast<std::size_t>(n), std::numeric_limits<float>::infinity()),
         rounding(deficit.size()) {}
-  std::vector<float> deficit;   // by how much the row misses a tolerance; met when <= 0
+  std::vector<float> deficit;   // by how much the row misses the tolerances; it meets them if <= 0
   std::vector<float> rounding;  // bound on |fl(q.k) - q.k| in this row, to first order
 };
 
@@ -29,12 +30,13 @@ struct NearScan {
   Index number;
   Lists& lists;
   RowChecks& checks;
-  // Each row looks at every column_step-th column only, and counts each for column_step of them.
+  // Each row looks at every column_step-th column only, and lets each stand for column_step
+  // columns.
   Index column_step = 1;
 };
 
-// Measures every row, and lists anew what is near its limit. Rows can look at some columns only
-// where there is no mask and |logit| is not bounded.
+// Measures every row and fills its candidate list. A column step above 1 is possible only if there
+// is no mask and |logit| is not bounded.
 void scan_near(const NearScan& scan, const Mask& mask, const Run& run);
 
 }  // namespace headfit::learned

@@ -1,5 +1,9 @@
-// The numbers of the recipe, all measured: what was tried and did not help is told in the
-// documentation of the method.
+// The constants of the learned method. All of them were found by measurement;
+// docs/learned-method.md tells what was tried and did not help.
+//
+// A "hit" is a column off the support whose logit a scan finds near or above the limit of its row.
+// The number of hits, divided by the number of slots in the candidate lists, tells how much room
+// the head has left. A "hard" row is one that misses its tolerances by much.
 #pragma once
 
 #include <algorithm>
@@ -9,27 +13,33 @@
 
 namespace headfit::learned {
 
-// Steps that do where a head has room to spare: how much room hits tell after the first few.
+// The brief hold: so many steps, of this length, are enough where a head has ample room. The hits
+// per slot are checked after the first few steps of it, and then regularly.
 inline constexpr Index brief_hold = 100;
-inline constexpr Index first_look = 30;
-inline constexpr Index look_every = 10;
+inline constexpr Index first_check = 30;
+inline constexpr Index check_every = 10;
 inline constexpr float brief_length = 0.1f;
-// Hits for each place of a list: with fewer at its end there is ample room, and with so few that
-// it need not be awaited.
+// Below this many hits per slot at the end of the brief hold the head has ample room: a short
+// quench will do.
 inline constexpr double ample_hits = 0.5;
+// Below this many hits per slot the quench begins at once, without waiting for the end of the brief
+// hold.
 inline constexpr double early_hits = 0.25;
 
 struct Recipe {
-  int list_cap = 24;       // off-support entries listed a row; even
-  float hottest = 0.25f;   // root-mean-square change of a coordinate in one step: at first,
-                           // where twice as much throws keys far away if dim exceeds 10,
-  float warmth = 0.14f;    // and after a thousand steps
-  float damping = 0.3f;    // of the row curvature, relative to its mean eigenvalue
+  int list_cap = 24;  // slots for columns off the support, per row; an even number
+  // The length of a step is the root-mean-square change of a coordinate. `hottest` bounds it at the
+  // start of a hold: with twice that length keys fly far away if the head size exceeds 10. `warmth`
+  // is the length after a thousand steps.
+  float hottest = 0.25f;
+  float warmth = 0.14f;
+  float damping = 0.3f;  // of the row curvature, relative to its mean eigenvalue
   float last_length = 1e-4f;
-  double few_hits = 0.5;   // for each place of a list: with fewer a brief hold has done
+  double few_hits = 0.5;  // per slot; with fewer the brief hold was long enough to quench
 
-  // A wide row wants more damping and shorter steps. k nonzeros a row, of n. Log-ratios settle
-  // as far from those asked for as the last step is long.
+  // The recipe for rows with k of n nonzeros on average. Rows with many nonzeros need more damping
+  // and shorter steps. At the end of an anneal, log-ratios differ from the target's by about the
+  // length of the last step, so it must be short where the distortion is small.
   static Recipe for_rows(Index n, double k, double distortion) {
     const auto size = static_cast<float>(std::max(k, 1.0));
     Recipe r;
@@ -41,48 +51,58 @@ struct Recipe {
     return r;
   }
 
-  // The length of a step, after `steps` steps from the start. Keys find their places at a
-  // length that depends on the pattern and the dim: this passes each one slowly.
+  // The length of a step during a hold, `steps` steps after the start. Keys find their arrangement
+  // at some length that depends on the pattern and the head size; this one falls so slowly that it
+  // stays near every length for long.
   float held_length(Index steps) const {
     if (steps < brief_hold) return brief_length;
     return std::min(hottest, warmth * std::sqrt(1000 / static_cast<float>(steps + 1)));
   }
 
-  // The length of step t of so many that fall exponentially from `first` to the last length.
+  // The length of step t of an anneal of `steps` steps, falling exponentially from `first` to the
+  // last length.
   float falling_length(float first, Index t, Index steps) const {
     const float done = static_cast<float>(t) / static_cast<float>(steps);
     return first * std::pow(last_length / first, done);
   }
 };
 
-inline constexpr double hits_to_quench = 4;   // the same after a hold: with more it is too early
-inline constexpr Index hold_span = 10;        // the longest hold from one start, in first holds
-inline constexpr Index quench_steps = 200;    // from a held length to the last
-inline constexpr Index ample_quench = 100;    // the same where room is ample
-inline constexpr Index warm_steps = 500;      // from the reheat length, with a given start
+inline constexpr double hits_to_quench = 4;  // per slot after a full hold; with more, hold on
+inline constexpr Index hold_span = 10;       // the longest hold from one start, in first holds
+inline constexpr Index quench_steps = 200;   // from the length of a hold to the last length
+inline constexpr Index ample_quench = 100;   // the same where the head has ample room
+inline constexpr Index warm_steps = 500;     // from the reheat length, with a given start
 inline constexpr Index reheat_steps = 300;
 inline constexpr float reheat_length = 0.03f;
 inline constexpr float momentum_memory = 0.9f;
-inline constexpr Index scan_always = 100;     // steps, and then
-inline constexpr Index scan_every = 2;        // steps share a list; more at the end of a quench:
-inline constexpr Index scan_within = 10;
-inline constexpr float list_lifetime = 0.02f;  // in lengths of steps
 
-// While steps are hot, rows look at every s-th column, so that they still fill their lists.
+// How many steps share one scan. In a hold, every step has a scan of its own for the first
+// `scan_always` steps, and later every `scan_every` steps have one. In an anneal a list lives until
+// steps have moved by `list_lifetime` in all, but for at most `scan_within` steps.
+inline constexpr Index scan_always = 100;
+inline constexpr Index scan_every = 2;
+inline constexpr Index scan_within = 10;
+inline constexpr float list_lifetime = 0.02f;
+
+// At high temperature there are more hits than slots. Rows then look at every s-th column only,
+// which still fills their lists: s is at most `largest_column_step`, and at least
+// `fewest_rows_per_class` rows look at the same columns.
 inline constexpr Index largest_column_step = 32;
-inline constexpr Index least_part = 512;      // rows that look at the same columns
-inline constexpr float list_slack = 0.15f;       // logits this far below a row's limit are listed
-inline constexpr float hard_deficit = 0.5f;      // a row that misses by more is hard
-inline constexpr float hard_share = 0.75f;       // fewer hard rows than this can be freed
-inline constexpr float weight_growth = 1.1f;     // of a hard row's pull on the keys, a scan
+inline constexpr Index fewest_rows_per_class = 512;
+inline constexpr float list_slack = 0.15f;  // logits less than this below a row's limit are listed
+inline constexpr float hard_deficit = 0.5f;  // a row that misses by more is hard
+// If a smaller share of the rows is hard, reheats free them.
+inline constexpr float hard_share = 0.75f;
+inline constexpr float weight_growth = 1.1f;  // factor on the weight of a hard row per scan
 inline constexpr float weight_cap = 300.0f;
-// The part of the distortion to spare before rows go to a coarse format, at first; more after
-// every rounding that left rows, less after every start that never got there.
+// The part of log(1 + distortion) that is kept in reserve before a head is rounded to a coarse
+// format. It grows after every rounding that left rows outside the tolerances, and decays after
+// every start that did not reach the tolerances with the reserve.
 inline constexpr float first_reserve = 0.3f;
 inline constexpr float reserve_growth = 1.4f;
 inline constexpr float reserve_decay = 0.6f;
 inline constexpr float reserve_cap = 0.7f;
-inline constexpr float curvature_memory = 0.9f;  // moving average of the row curvatures
+inline constexpr float curvature_memory = 0.9f;  // of the moving average of row curvatures
 inline constexpr float curvature_floor = 1e-3f;  // the absolute part of the damping
 
 }  // namespace headfit::learned

@@ -1,4 +1,5 @@
-// What a pattern asks of the logits, in float32, and how a row stands to it.
+// What a pattern and its tolerances require of the logits, in float32, and how a row compares to
+// it.
 #pragma once
 
 #include <cmath>
@@ -9,8 +10,9 @@
 
 namespace headfit::learned {
 
-// Where a row's support logits lie: their distance from log A is `centre` on average and
-// ranges over `spread`; `lowest` and `highest` are the smallest and the largest logit.
+// The logits on the support of a row. Their distances from log A have the mean `centre`, and
+// `spread` is the difference of the largest and the smallest distance. `lowest` and `highest` are
+// the smallest and the largest logit.
 struct SupportState {
   float centre;
   float lowest;
@@ -51,29 +53,30 @@ class Requirements {
     return static_cast<double>(target_.nonzeros()) /
            static_cast<double>(std::max<Index>(filled_rows_, 1));
   }
-  // What a row is checked against. The loss always aims at what was asked.
+  // The limits that rows are checked against. The loss always aims at the tolerances as asked.
   float log_inverse_leak() const { return checked_.log_inverse_leak; }
   float spread_limit() const { return checked_.spread; }
   bool is_bounded() const { return max_logit_ < std::numeric_limits<float>::infinity(); }
   float max_logit() const { return max_logit_; }
-  // The loss pushes logits beyond this back.
+  // The loss pushes back logits whose absolute value exceeds this.
   float logit_hinge() const { return max_logit_ - std::min(hinge_reserve_, max_logit_ / 8); }
 
-  // From now on rows are checked with this part of the distortion's logarithm to spare, and as
-  // much of it as that below the limit of the leak; 0: as asked.
+  // From now on rows are checked against tighter limits: this part of log(1 + distortion) is kept
+  // in reserve, and logits off the support must be lower by the same amount. With 0 the limits are
+  // as asked.
   void reserve(float part) {
     checked_.spread = asked_.spread * (1 - part);
     checked_.log_inverse_leak = asked_.log_inverse_leak + asked_.spread * part;
   }
 
-  // Logits elsewhere should stay below this: the hinge of the loss.
+  // The hinge of the loss: logits off the support should stay below it.
   float hinge(Index i, const SupportState& state) const { return hinge(i, state.centre); }
   float hinge(Index i, float centre) const {
     return centre + log_smallest_[static_cast<std::size_t>(i)] - log_inverse_leak_ -
            hinge_reserve_;
   }
 
-  // `logits` takes the support's logits, unless it is null. The row must not be empty.
+  // Writes the logits of the support to `logits`, unless it is null. The row must not be empty.
   SupportState support_state(Index i, const float* query, const PaddedRows& keys,
                              float* logits) const {
     constexpr float infinity = std::numeric_limits<float>::infinity();
@@ -104,7 +107,7 @@ class Requirements {
   Limits asked_, checked_;
   float max_logit_;
   std::vector<float> log_weights_;
-  std::vector<float> log_smallest_;  // of each row's weights
+  std::vector<float> log_smallest_;  // of the weights of each row
   Index filled_rows_ = 0;
   Index largest_support_ = 0;
 };

@@ -1,4 +1,4 @@
-// The gradient and curvature of one row: sums of g x and of w x x^T over a few rows x.
+// The gradient and curvature of one row: the sums of g x and of w x x^T over a few rows x.
 #pragma once
 
 #include "headfit/learned/vectors.hpp"
@@ -21,7 +21,7 @@ class RowSums {
     pending_ = 0;
   }
 
-  // x counts from `origin`.
+  // Adds the row x - origin, with g = force and w = pull.
   void add(const float* x, const float* origin, float force, float pull) {
     add(force, pull, [&](Index f) { return ei::psub(simd::load(x + f), simd::load(origin + f)); });
   }
@@ -29,7 +29,7 @@ class RowSums {
     add(force, pull, [&](Index f) { return simd::load(x + f); });
   }
 
-  // Only now are the sums complete.
+  // Must be called before the sums are read.
   void finish() { flush(); }
   float gradient(Index a) const { return gradient_[static_cast<std::size_t>(a)]; }
   const float* curvature_row(Index a) const { return curvature_.data() + a * width_; }
@@ -52,7 +52,7 @@ class RowSums {
     if (++pending_ == at_once) flush();
   }
 
-  // The lower triangle, in strips of four rows that stay in registers.
+  // Adds to the lower triangle of the curvature, in strips of four rows that stay in registers.
   void flush() {
     for (Index a = 0; a < dim_; a += 4) {
       for (Index c = 0; c < std::min(a + 4, dim_); c += lanes) {
@@ -73,7 +73,7 @@ class RowSums {
 
   Index dim_, width_;
   Index pending_ = 0;
-  std::vector<float> rows_, weighted_;  // not yet in the curvature
+  std::vector<float> rows_, weighted_;  // rows that are not yet part of the curvature
   std::vector<float> gradient_, curvature_;
 };
 

@@ -7,11 +7,12 @@
 namespace headfit::learned {
 namespace {
 
-// Streams of the seed; the scans draw from those of the rows (NearFold).
+// Random streams of the seed. Scans draw from the streams below these, which are numbered by rows.
 constexpr std::uint64_t key_stream = std::uint64_t(1) << 40;
 constexpr std::uint64_t query_stream = std::uint64_t(2) << 40;
 
-// The normal number at a place of the stream (Box and Muller, two of a pair of words).
+// The normal number at a place of the stream. The method of Box and Muller makes two normal numbers
+// from two random words.
 float normal(const Philox& random, std::uint64_t major, std::uint64_t attempt, Index place) {
   const auto words = random(major, attempt << 32 | static_cast<std::uint64_t>(place / 4));
   const auto unit = [&](std::size_t w) { return (static_cast<double>(words[w]) + 0.5) * 0x1p-32; };

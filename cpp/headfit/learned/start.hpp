@@ -1,4 +1,4 @@
-// Where a fit begins.
+// The queries and keys that a fit starts with.
 #pragma once
 
 #include "headfit/learned/requirements.hpp"
@@ -6,12 +6,12 @@
 
 namespace headfit::learned {
 
-// Random keys; a query starts at twice the weighted mean of the keys it must find. Attempts
-// of one seed differ, and a start of fewer columns is a part of one of more.
+// Draws random keys, and sets each query to twice the weighted mean of the keys on its support.
+// Different attempts of one seed differ. A start with fewer columns is a part of one with more.
 void random_start(const Requirements& required, const Philox& random, std::uint64_t attempt,
                   PaddedRows& q, PaddedRows& k);
 
-// The given columns, and small random numbers in those that are missing.
+// Copies the given columns, and fills missing columns with small random numbers.
 void given_start(const MatrixView<float>& given_q, const MatrixView<float>& given_k,
                  const Philox& random, PaddedRows& q, PaddedRows& k);
 

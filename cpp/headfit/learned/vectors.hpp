@@ -1,4 +1,4 @@
-// Rows of a small matrix, padded with zeros to whole vectors, and what is done to them.
+// Matrices with rows that are padded with zeros to whole vectors, and operations on such rows.
 #pragma once
 
 #include <vector>
@@ -19,7 +19,8 @@ class PaddedRows {
   PaddedRows(Index n, Index dim)
       : n_(n), dim_(dim), width_(padded(dim)), data_(static_cast<std::size_t>(n * width_), 0.0f) {}
 
-  // Whole vectors, and four at least: curvature is summed in strips of four.
+  // Rows are padded to whole vectors, and to multiples of four, since curvatures are summed in
+  // strips of four.
   static Index padded(Index dim) {
     const Index unit = std::max<Index>(lanes, 4);
     return (dim + unit - 1) / unit * unit;

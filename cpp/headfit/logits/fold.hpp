@@ -1,10 +1,10 @@
 // What the stream of logits asks of a fold.
 //
 // A fold is a class that sees the logits of one block of rows after the other, each from left to
-// right, and keeps what it wants to know. Every thread has a fold of its own. There are three kinds:
-// folds of whole tiles (TileFold), of the logits above a limit (LimitFold), and of sums of
-// exponentials (SumFold). The stream takes a fold with sums() for a SumFold, one with limits() for a
-// LimitFold, and every other one for a TileFold.
+// right, and keeps what it wants to know. Every thread has a fold of its own. There are three
+// kinds: folds of whole tiles (TileFold), of the logits above a limit (LimitFold), and of sums of
+// exponentials (SumFold). The stream takes a fold with sums() for a SumFold, one with limits() for
+// a LimitFold, and every other one for a TileFold.
 //
 // A fold of any kind may also have
 //   Index block_rows(const LogitSource<T>&) const;
@@ -38,14 +38,15 @@ concept TileFold = BlockFold<F> && requires(F& fold, const RowBlock& block, cons
 
 // limits(block): a limit for each row, padded with infinity to whole row groups. The fold may move
 // its limits while it learns more.
-// hits(block, row, column, logits, bits): bit b is set if logits[b], of this row of the block and of
-// column + b, exceeds the row's limit. Columns ascend within a row, and a whole panel of logits can
-// be read.
+//
+// hits(block, row, column, logits, bits): bit b is set if logits[b], of this row of the block and
+// of column + b, exceeds the row's limit. Columns ascend within a row, and a whole panel of logits
+// can be read.
 //
 // Where no edge of a mask, bias or soft-cap stands in the way, logits at or below the limits never
-// leave the registers they were computed in. With T* lowest(const RowBlock&), a vector for each row,
-// padded like the limits, the stream also keeps the least logits of each row that are not masked,
-// lane by lane.
+// leave the registers they were computed in. With T* lowest(const RowBlock&), a vector for each
+// row, padded like the limits, the stream also keeps the least logits of each row that are not
+// masked, lane by lane.
 template <class F, class T>
 concept LimitFold =
     BlockFold<F> && requires(F& fold, const RowBlock& block, const T* logits, std::uint32_t bits) {
@@ -54,11 +55,12 @@ concept LimitFold =
     };
 
 // sums(block): where the stream adds exponentials, a vector of sums for each row. The fold may move
-// the shift of a row in hits, which comes before the logits concerned are added.
+// the shift of a row in hits, which is called before the logits concerned are added.
+//
 // settle(block): after a few panels the fold adds the vectors to sums of its own, and clears them.
 //
-// Such a fold also has limits and hits. It sees tiles only where an edge of a mask, bias or soft-cap
-// stands in the way, and sums these logits itself.
+// Such a fold also has limits and hits. It sees tiles only where an edge of a mask, bias or
+// soft-cap stands in the way, and sums the logits of these tiles itself.
 template <class F, class T>
 concept SumFold =
     TileFold<F, T> && LimitFold<F, T> && requires(F& fold, const RowBlock& block) {
@@ -103,7 +105,7 @@ consteval bool check_fold() {
   }
 }
 
-// How many rows the blocks of a fold have, in its own word.
+// How many rows the blocks of a fold have. The fold itself says so, see above.
 template <class T, class MakeFold>
 Index block_rows(const LogitSource<T>& source, const MakeFold& make_fold) {
   using Fold = decltype(make_fold());

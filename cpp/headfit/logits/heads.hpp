@@ -1,5 +1,6 @@
-// Queries, keys and values as they are stored, and the one place where their rows are read:
-// widened, and turned to their positions, a row at a time. No whole array is ever converted.
+// Queries, keys and values as they are stored, and the one place where their rows are read. A row
+// is converted to the type of the computation, and turned to its rotary position, when it is read;
+// no whole array is ever converted.
 #pragma once
 
 #include <variant>
@@ -8,15 +9,16 @@
 
 namespace headfit {
 
-// The first number of an array that somebody else owns.
+// A pointer to the first number of an array that the caller owns.
 using Stored =
     std::variant<const float*, const double*, const Eigen::half*, const Eigen::bfloat16*>;
 
 template <class S>
 inline constexpr bool has_16_bits = sizeof(S) == 2;
 
-// A stored number, or an array expression of them, as T; exact if T is no narrower. Eigen widens
-// 16 bits to float only.
+// Converts a stored number, or an array expression of stored numbers, to T. The conversion is exact
+// if T is at least as wide. It goes through float for 16-bit types, which Eigen converts to float
+// only.
 template <class T, class S>
 T as(S x) {
   if constexpr (has_16_bits<S>) {
@@ -25,18 +27,19 @@ T as(S x) {
     return static_cast<T>(x);
   }
 }
-// Rotary positions: the pairs of entries of row i are turned by the angles in row first + i of
-// a table, which holds their cosines and then their sines.
+// Rotary positions: each pair of entries of row i is rotated by an angle. Row first + i of the
+// table holds the cosines of these angles, followed by their sines.
 template <class T>
 struct Rotary {
-  const T* table = nullptr;  // none: nothing is turned
+  const T* table = nullptr;  // if null, nothing is rotated
   Index first = 0;
-  bool halves = false;  // pairs are p and p + d / 2 instead of 2 p and 2 p + 1
+  bool halves = false;  // pairs are (p, p + d / 2) instead of (2 p, 2 p + 1)
 
   void turn(Index row, T* x, Index cols) const;
 };
 
-// A stack of row-major matrices, one for each head of each batch entry, to be read as T.
+// A stack of row-major matrices, one for each head of each batch entry, whose numbers are read as
+// T.
 template <class T>
 struct Heads {
   Stored data;
@@ -47,7 +50,7 @@ struct Heads {
   Index row_stride = 0;
   Rotary<T> rotary = {};
 
-  // A head where it lies; only of numbers that are stored as T.
+  // A view of one head. Only for numbers that are stored as T.
   MatrixView<T> operator[](Index head) const {
     return MatrixView<T>(std::get<const T*>(data) + head * head_stride, rows, cols,
                          RowStride(row_stride));
@@ -57,7 +60,7 @@ struct Heads {
 template <class T>
 using RowView = Eigen::Map<const Eigen::Matrix<T, 1, Eigen::Dynamic>>;
 
-// Reads rows of heads; each thread has its own.
+// Reads rows of heads. Each thread has a reader of its own.
 template <class T>
 class HeadRows {
  public:
@@ -65,7 +68,8 @@ class HeadRows {
 
   const Heads<T>& heads() const { return heads_; }
 
-  // Valid until the next call: where it lies if it can be read as it is.
+  // Row i of a head, valid until the next call. It is a view of the stored row where nothing has to
+  // be converted or rotated.
   RowView<T> row(Index head, Index i) {
     const Index at = head * heads_.head_stride + i * heads_.row_stride;
     const T* const* plain = std::get_if<const T*>(&heads_.data);

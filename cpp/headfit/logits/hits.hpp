@@ -1,5 +1,5 @@
-// Logits above the limits of their rows, told to a fold: from whole tiles, or from the few
-// products that the microkernel wrote.
+// Reports the logits above the limits of their rows to a fold. They come from whole tiles, or from
+// the few panels of products that the microkernel has written.
 #pragma once
 
 #include <bit>
@@ -10,8 +10,9 @@
 
 namespace headfit::detail {
 
-// A row group times a panel, rows side by side, whose first entry has column `col`. Rows
-// without hits are left out by bits, not by branches that nobody could foresee.
+// Reports the hits among the products of a row group and a panel; `found` holds the rows side by
+// side, and its first entry has column `col`. Rows with hits are collected as bits first, since a
+// branch for each row would be mispredicted too often.
 template <class T, class Fold>
 void report(const RowBlock& block, Index first, Index col, const T* found, Fold& fold) {
   using B = Blocking<T>;
@@ -28,12 +29,12 @@ void report(const RowBlock& block, Index first, Index col, const T* found, Fold&
   }
 }
 
-// Lane by lane the least logits of each row of a tile that are not hidden; `lowest` holds a vector
-// for each row.
+// Updates the smallest unmasked logits of each row, lane by lane; `lowest` holds a vector for each
+// row of the tile.
 template <class T>
 void keep_lowest(const Tile<T>& tile, T* lowest);
 
-// A finished tile: what is hidden, -inf, exceeds no limit.
+// Reports the hits of a finished tile. Masked logits are -inf and exceed no limit.
 template <class T, class Fold>
 void search(const RowBlock& block, const Tile<T>& tile, Fold& fold) {
   if constexpr (has_lowest<Fold>) keep_lowest(tile, fold.lowest(block));
@@ -42,7 +43,7 @@ void search(const RowBlock& block, const Tile<T>& tile, Fold& fold) {
     const T* x = tile.row(r);
     for (Index c = 0; c < tile.padded_cols(); c += B::panel) {
       std::uint32_t bits = panel_bits_above(x + c, fold.limits(block)[r]);
-      // The second half of the last panel may be no part of the tile.
+      // The second half of the last panel may lie outside the tile.
       if (c + B::lanes == tile.padded_cols()) bits &= (1u << B::lanes) - 1;
       if (bits != 0) fold.hits(block, r, tile.col + c, x + c, bits);
     }

@@ -1,5 +1,5 @@
-// The one register-blocked product of the package: a few rows times a panel of
-// columns, for the skinny inner dimensions of attention heads.
+// The register-blocked matrix product of the package: a few rows times a panel of columns. It is
+// made for the small inner dimensions of attention heads.
 #pragma once
 
 #include "headfit/simd/comparisons.hpp"
@@ -9,19 +9,20 @@ namespace headfit {
 template <class T>
 struct Blocking {
   static constexpr Index lanes = simd::lanes<T>;
-  static constexpr bool many_registers = sizeof(simd::Packet<T>) == 64;  // AVX-512: 32 of them
+  // AVX-512 has 32 vector registers, twice as many as the levels below it.
+  static constexpr bool many_registers = sizeof(simd::Packet<T>) == 64;
   static constexpr Index row_group = many_registers ? 12 : 6;
   static constexpr Index panel = 2 * lanes;  // columns of a packed panel
   static constexpr Index tile_rows = 48;     // a multiple of row_group
   static constexpr Index tile_cols = 128;    // a multiple of panel
-  static constexpr Index sum_panels = 4;     // whose exponentials are summed in T
+  static constexpr Index sum_panels = 4;     // panels whose exponentials are summed in T
 };
 
 static_assert(Blocking<float>::tile_rows % Blocking<float>::row_group == 0);
 static_assert(Blocking<float>::tile_cols % Blocking<float>::panel == 0);
 
-// Where the exponentials of a block's rows are summed: a vector for each row, padded to whole row
-// groups, and the factor that each leaves out.
+// Where the exponentials of a block's rows are summed: a vector of sums for each row, padded to
+// whole row groups, and the common factor that the exponentials of each row leave out.
 template <class T>
 struct ExpSums {
   const simd::RowShift<T>* shifts;
@@ -52,14 +53,14 @@ struct RowGroup {
 
 enum class Product { stored, added };
 
-// c = or += a b for so many row groups, of which `a` is the first, and a packed panel b
-// (depth x panel). Every entry is one chain of multiply-adds over the depth, in order: the result
-// depends neither on the place of the entry in a tile nor on the thread nor on what is done with
+// Computes c = a b or c += a b, for `groups` row groups, of which `a` is the first, and a packed
+// panel b (depth x panel). Every entry is one chain of multiply-adds over the depth, in order. So
+// its value depends neither on its place in a tile, nor on the thread, nor on which fold asks for
 // it.
 template <Product how, class T, class Left>
 void multiply_panel(Index groups, Index depth, Left a, const T* b, T* c, Index c_stride);
 
-// One bit for each entry of a panel's row that exceeds the limit.
+// A bit for each entry of a row of a panel, set where the entry exceeds the limit.
 template <class T>
 inline std::uint32_t panel_bits_above(const T* x, T limit) {
   using B = Blocking<T>;
@@ -68,19 +69,20 @@ inline std::uint32_t panel_bits_above(const T* x, T limit) {
          simd::bits_above<T>(simd::load(x + B::lanes), bound) << B::lanes;
 }
 
-// Does any product a * b of row r exceed limits[r]? Only then are they written, to c, rows
-// side by side. With `lowest` (row_group x lanes) the least products of each row are kept there.
+// Returns whether any product of a row r of `a` with the panel b exceeds limits[r]. Only then are
+// the products written to c, rows side by side. With `with_lowest` the smallest products of each
+// row are kept in `lowest` (row_group x lanes).
 template <class T, bool with_lowest>
 bool panel_exceeds(Index depth, const QueryGroup<T>& a, const T* b, const T* limits, T* lowest,
                    T* c);
 
-// Adds exp(product - shift) of each row to its lanes, if no product exceeds its row's limit. If one
-// does, the products are written to c and nothing is added: limits and shifts may have to move
-// first. Returns whether one does.
+// Adds exp(product - shift) to the sums of each row, unless a product exceeds the limit of its row.
+// In that case the products are written to c instead, nothing is added, and the function returns
+// true: the caller may have to move limits and shifts before it calls add_exponentials.
 template <class T>
 bool add_exponentials_below(Index depth, const QueryGroup<T>& a, const T* b, const T* limits,
                             const ExpSums<T>& to, T* c);
-// Adds the exponentials of products that were written to c.
+// Adds the exponentials of the products that were written to c.
 template <class T>
 void add_exponentials(const T* c, const ExpSums<T>& to);
 

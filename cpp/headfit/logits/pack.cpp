@@ -15,7 +15,8 @@ void throw_nonfinite(const char* name, Index head, Index heads, Index row, Index
 
 namespace {
 
-// Names the first bad entry of a row: as it is stored, before it was turned, if it is bad there.
+// Throws an error that names the first non-finite entry of a row. The entry is shown as it is
+// stored if it is bad there, and otherwise as it is after the rotation to its position.
 template <class T>
 [[noreturn]] void throw_bad_entry(const char* name, Heads<T> x, Index head, Index i,
                                   const RowView<T>& read) {

@@ -3,7 +3,8 @@
 namespace headfit::detail {
 namespace {
 
-// Padding keys are never read: a key counts if some query head that reads it has it.
+// Padding keys are never read. A key is packed if at least one of the query heads that share its
+// head may attend to it.
 template <class T>
 Index valid_rows(const LogitSource<T>& source, Index key_head) {
   if (!source.mask.key_lengths) return source.k.rows;

@@ -1,5 +1,4 @@
-// The keys of a few heads in the microkernel's panels, packed by all threads, and what folds may
-// want packed beside them.
+// The keys of a few heads, packed into panels for the microkernel by all threads.
 #pragma once
 
 #include <algorithm>
@@ -10,8 +9,8 @@
 
 namespace headfit::detail {
 
-// The keys of a few heads, packed, with the largest |entry| of each: what a scan reads again for
-// every block of rows, and so the one copy of them in T.
+// The packed keys of a few heads, and the largest |entry| of each head. The stream reads them again
+// for every block of rows. They are the only copy of the keys in T.
 template <class T>
 class PackedKeys {
  public:
@@ -32,6 +31,7 @@ class PackedKeys {
   Buffer<T> data_;
 };
 
+// What stream_tiles packs beside the keys if the caller asks for nothing.
 struct NoKeyExtras {
   Index cols() const { return 0; }
   void pack(Index, Index, const Run&) const {}

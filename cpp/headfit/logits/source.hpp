@@ -1,5 +1,5 @@
-// What defines a matrix of logits: queries, keys, scale, and what is added,
-// bounded or left out. Views only; nothing here owns memory.
+// What defines a matrix of logits: queries, keys, scale, soft-cap, bias and mask. These are views;
+// none of them owns memory.
 #pragma once
 
 #include <algorithm>
@@ -17,10 +17,11 @@ struct ColumnRange {
   Index end;
 };
 
-// Which positions exist. Everything that is set must allow a position.
+// Which positions a row may attend to. A position is allowed if everything that is set here allows
+// it.
 struct Mask {
-  // Row i stands at position p = i + m - n (bottom-right aligned) and sees the
-  // columns p - left ... p + right; a missing bound is open.
+  // A window: row i stands at position p = i + m - n (bottom-right aligned) and sees the columns
+  // p - left ... p + right. A bound that is missing does not restrict.
   std::optional<Index> left;
   std::optional<Index> right;
   // A dense boolean array, true where attention is allowed; strides may be 0.
@@ -29,10 +30,10 @@ struct Mask {
   // A sparse boolean matrix with sorted columns, shared by all heads.
   const Offset* sparse_offsets = nullptr;
   const Column* sparse_columns = nullptr;
-  // For each head the number of keys that are no padding.
+  // For each query head the number of keys that are not padding.
   const Index* key_lengths = nullptr;
 
-  // Every position exists.
+  // Whether every position is allowed.
   bool is_open() const { return !left && !right && !has_pattern() && !key_lengths; }
   bool has_pattern() const { return dense || sparse_offsets; }
 
@@ -54,7 +55,7 @@ struct Mask {
   }
 };
 
-// Added to the logits; strides may be 0 (broadcast). -inf leaves a position out.
+// A bias that is added to the logits; strides may be 0 (broadcast). -inf masks a position.
 struct Bias {
   Stored data;
   Index head = 0, row = 0, col = 0;
@@ -72,10 +73,10 @@ struct LogitSource {
   Heads<T> k;
   Index group = 1;
   double scale = 1;
-  double softcap = 0;  // 0: none
+  double softcap = 0;  // 0 for none
   Mask mask;
   Bias bias;
-  std::optional<std::span<const Index>> rows;  // missing: all rows, in order
+  std::optional<std::span<const Index>> rows;  // if missing, all rows in order
 
   Index row_count() const { return rows ? static_cast<Index>(rows->size()) : q.rows; }
   Index row_at(Index place) const {

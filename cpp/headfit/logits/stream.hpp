@@ -1,5 +1,5 @@
-// The logit tile stream: the only place where Q meets K. Row blocks go to threads;
-// for each of them a fold (fold.hpp) sees the tiles of its logits from left to right.
+// The stream of logit tiles: the only place where Q is multiplied with K^T. Threads take blocks of
+// rows; for each block a fold (fold.hpp) sees the tiles of its logits from left to right.
 #pragma once
 
 #include "headfit/logits/fold.hpp"
@@ -10,7 +10,8 @@ namespace headfit {
 
 namespace detail {
 
-// What every fold needs of a block of rows: its queries packed, its columns, its products.
+// What the stream does for every fold alike: it packs the queries of a block of rows, finds the
+// columns that the block needs, and computes tiles of finished logits.
 template <class T>
 class BlockSource {
  public:
@@ -24,13 +25,14 @@ class BlockSource {
  protected:
   using B = Blocking<T>;
 
-  // The block of these rows, its queries packed.
+  // Packs the queries of a block and makes it the current one.
   RowBlock open(Index head, Index block_index);
-  // Whole panels of columns whose logits are bare products for every row of the block.
+  // Columns in whole panels where the logits of every row of the block are just scaled products: no
+  // soft-cap, bias or edge of the mask changes them, and none can overflow.
   ColumnRange bare_columns(const RowBlock& block) const;
-  // A place for the logits of columns col ... in the thread's own memory.
+  // A tile in the thread's own memory for the logits of `cols` columns from `col` on.
   Tile<T> own_tile(const RowBlock& block, Index col, Index cols);
-  // The finished logits of a tile.
+  // Computes the logits of a tile.
   void fill(const RowBlock& block, const Tile<T>& tile);
 
   Index groups(const RowBlock& block) const {
@@ -42,7 +44,7 @@ class BlockSource {
   const T* panel(const RowBlock& block, Index p) {
     return keys_.panel(block.head / source_.group, p);
   }
-  // Multiplications of a row group with a panel.
+  // How many multiplications the product of a row group and a panel takes.
   Index group_products() const { return B::row_group * B::panel * source_.q.cols; }
 
   const LogitSource<T>& source_;
@@ -57,7 +59,7 @@ class BlockSource {
   TileFinisher<T> finisher_;
   Index block_rows_;
   Buffer<T> queries_;
-  bool may_overflow_ = false;  // of the block that is open
+  bool may_overflow_ = false;  // whether products of the current block may overflow
 };
 
 template <class T, class Fold>
@@ -106,7 +108,7 @@ class BlockWorker : private BlockSource<T> {
     for (Index p = cols.begin / B::panel; p <= last; ++p) {
       const T* panel = this->panel(block, p);
       const T* next = this->panel(block, std::min(p + 1, last));
-      // For each group it would slow scans by a quarter.
+      // One checkpoint for all groups of the panel: one for each group slows scans by a quarter.
       this->pace_.after(groups * this->group_products());
       for (Index g = 0; g < groups; ++g) {
         ask_for(next + g * part, part);
@@ -132,7 +134,7 @@ class BlockWorker : private BlockSource<T> {
     }
   }
 
-  // Keys on their way from memory while others are multiplied.
+  // Prefetches keys while others are multiplied.
   static void ask_for(const T* keys, Index count) {
     for (Index i = 0; i < count; i += 64 / Index(sizeof(T))) simd::ei::prefetch(keys + i);
   }
@@ -152,8 +154,9 @@ class BlockWorker : private BlockSource<T> {
 
 }  // namespace detail
 
-// Rows of a block for folds that keep little of a row: so many that keys too large for the caches
-// are read seldom, as long as no thread waits long for the last block of another.
+// The number of rows of a block for folds that keep little for each row. Large blocks read keys
+// that do not fit the caches less often; blocks are only so large that no thread waits long for
+// another to finish its last block.
 template <class T>
 Index scan_block(const LogitSource<T>& source) {
   constexpr Index rows = Blocking<T>::tile_rows;
@@ -179,13 +182,13 @@ void stream_tiles(const LogitSource<T>& source, detail::PackedKeys<T>& keys, con
 }
 
 // Streams all logits of `source` through folds (fold.hpp) made by make_fold(), one for each thread.
-// What folds need beside each key, cols() numbers, is made by pack(first_key_head, heads, run)
-// before the tiles of these heads.
+// A fold may need more of each key than its logits, for instance values: extras.cols() numbers,
+// which extras.pack(first_key_head, heads, run) packs before the tiles of these heads are computed.
 template <class T, class MakeFold, class KeyExtras = detail::NoKeyExtras>
 void stream_tiles(const LogitSource<T>& source, const Run& run, MakeFold&& make_fold,
                   KeyExtras&& extras = {}) {
   source.validate();
-  // Few heads are packed at a time: memory stays O(one head), or 64 MiB if heads are small.
+  // Few heads are packed at a time, so that memory stays O(one head), or 64 MiB if heads are small.
   const Index head_bytes = source.k.rows * (source.k.cols + extras.cols()) * Index(sizeof(T));
   const Index fitting = head_bytes > 0 ? (Index(64) << 20) / head_bytes : source.k.count;
   const Index heads_at_once = std::max<Index>(1, fitting);

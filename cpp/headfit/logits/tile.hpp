@@ -1,23 +1,23 @@
-// A tile of logits in cache, and what turns raw products into logits: soft-cap,
-// bias and mask.
+// Tiles of logits, small enough to stay in cache, and the steps that turn products into logits:
+// soft-cap, bias and mask.
 #pragma once
 
 #include "headfit/logits/pack.hpp"
 
 namespace headfit {
 
-// Consecutive places of the rows asked for, all of one head.
+// A block of rows: consecutive places among the rows that the caller asked for, all of one head.
 struct RowBlock {
   Index head;
   Index first;       // place of the first row among the rows asked for
-  Index count;       // rows of this block
-  Index col_begin;   // tiles cover [col_begin, col_end), which holds every column
-  Index col_end;     // that any row of the block may attend to
-  ColumnRange shared{0, 0};  // what the mask's range leaves open for all of its rows
+  Index count;       // number of rows
+  Index col_begin;   // tiles cover the columns [col_begin, col_end): all that any
+  Index col_end;     // row of the block may attend to
+  ColumnRange shared{0, 0};  // columns that the mask's window leaves to all rows
 };
 
-// `count` rows of logits for columns col ... col + cols - 1. Rows are padded to a
-// multiple of the vector width with -inf, and masked positions are -inf.
+// `count` rows of logits for the columns col ... col + cols - 1. Masked positions are -inf, and
+// rows are padded with -inf to a multiple of the vector width.
 template <class T>
 struct Tile {
   T* data;
@@ -35,7 +35,8 @@ class TileFinisher {
  public:
   explicit TileFinisher(const LogitSource<T>& source) : source_(source) {}
 
-  // From products to logits. `may_overflow` asks for the search for non-finite products.
+  // Turns the products in a tile into logits. With `may_overflow` it looks for products that are
+  // not finite and throws NonFiniteError if the mask allows their position.
   void finish(const RowBlock& block, const Tile<T>& tile, bool may_overflow) const;
 
  private:

@@ -1,12 +1,12 @@
-// The base of folds that need a row whole: the rows of a block lie side by side in
-// a buffer of the thread, columns from the block's first to its last.
+// A base class for folds that need whole rows at once: the rows of a block lie side by side in a
+// buffer of the thread, with the columns from the block's first to its last.
 #pragma once
 
 #include "headfit/logits/tile.hpp"
 
 namespace headfit {
 
-// How many whole rows a fold may hold: few enough for the cache, beside the keys.
+// How many whole rows a fold should hold: few enough to fit the cache beside the keys.
 template <class T>
 Index whole_row_block(Index cols) {
   using B = Blocking<T>;

@@ -9,19 +9,20 @@
 namespace headfit {
 namespace {
 
-// Two threads scan at full speed with these; more rows at once only spread over slower caches
-// (n=4096, k=8, d=96, one thread: 192 rows take 7% longer, 48 take 3% less). Not by the number
-// of threads, on which the count of scans would then depend.
+// How many rows are solved at a time and share their scans. These are enough for two threads to
+// scan at full speed; more rows only spill into slower caches (n=4096, k=8, d=96, one thread: 192
+// rows take 7% longer, 48 take 3% less). The number does not depend on that of the threads, since
+// the number of scans would then depend on it too.
 constexpr Index rows_at_once = 96;
-constexpr Index block_rows = 24;  // so that no thread waits long for another
+constexpr Index block_rows = 24;  // of a scan; small, so that no thread waits long for another
 static_assert(block_rows % Blocking<double>::row_group == 0);
 
 bool proves_something(RowStatus status) {
   return status == RowStatus::Infeasible || status == RowStatus::NormLimit;
 }
 
-// The rows that share their scans: as one is done, the next takes its place, so that every
-// scan is as full as the last ones allow.
+// The rows that are being solved and share their scans. When a row is done, the next row takes its
+// place, so that scans are full as long as there are rows left.
 class OpenRows {
  public:
   OpenRows(const Target& target, const MatrixView<double>& keys, const Tolerances& tolerances,
@@ -69,10 +70,10 @@ class OpenRows {
   Index count() const { return static_cast<Index>(open_.size()); }
   RowSolver& solver(Index place) { return solvers_[solver_of_[static_cast<std::size_t>(place)]]; }
 
-  // Rows take the free solvers.
+  // Gives the free solvers to the next rows.
   void fill() {
     for (; next_ < target_.n && !free_.empty(); ++next_) {
-      // A row that the mask leaves empty asks for nothing.
+      // A row in which the mask allows nothing has no constraints.
       if (target_.row_columns(next_).empty()) {
         out_.status[static_cast<std::size_t>(next_)] = RowStatus::Optimal;
         continue;
@@ -94,7 +95,7 @@ class OpenRows {
         options_.rows);
   }
 
-  // One scan of all keys for the rows that are still open.
+  // Scans all keys for constraints that the open rows violate.
   void scan(const Run& run) {
     thresholds_.clear();
     lists_.resize(std::max(lists_.size(), open_.size()));
@@ -110,7 +111,7 @@ class OpenRows {
     ++out_.scans;
   }
 
-  // Writes the rows that are done and keeps the others open.
+  // Writes the results of the rows that are done; the others stay open.
   void settle() {
     std::size_t kept = 0;
     for (Index place = 0; place < count(); ++place) {
@@ -146,10 +147,10 @@ class OpenRows {
   LogitSource<double> source_;
   detail::PackedKeys<double> packed_;
   std::vector<RowSolver> solvers_;
-  std::vector<std::size_t> free_;       // solvers without a row
-  Index next_ = 0;                      // row to enter
+  std::vector<std::size_t> free_;       // solvers that have no row
+  Index next_ = 0;                      // the next row to solve
   std::vector<Index> open_;
-  std::vector<std::size_t> solver_of_;  // of each open row
+  std::vector<std::size_t> solver_of_;  // the solver of each open row
   std::vector<double> thresholds_;
   std::vector<std::vector<Violator>> lists_;
 };

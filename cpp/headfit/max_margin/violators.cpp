@@ -38,7 +38,8 @@ class ViolatorFold {
       const int b = std::countr_zero(bits);
       best.push({logits[b], static_cast<Column>(col + b)});
     }
-    // Of equal violations the lower column stays: what comes later must be larger.
+    // Columns ascend and of equal violations the lower column is kept, so later ones must be
+    // larger.
     if (best.full()) limits_[static_cast<std::size_t>(r)] = best.bar().score;
   }
 

@@ -1,5 +1,5 @@
-// For each row the largest logits off the support above a threshold: what cutting planes ask of a
-// scan.
+// Finds, for each row, the largest logits off the support above a threshold: the violated
+// constraints that cutting planes ask of a scan.
 #pragma once
 
 #include <span>
@@ -12,20 +12,21 @@
 
 namespace headfit {
 
-// What a scan looks for. Thresholds and lists are indexed by the row's place in the source's rows.
+// What a scan looks for. Thresholds and lists have one entry for each row that the source asks for,
+// in the same order.
 struct ViolatorSearch {
   const Target& target;
   const LogitSource<double>& source;
   std::span<const double> thresholds;
-  Index limit;  // of each list
+  Index limit;  // how many columns a list may have
   std::span<std::vector<Violator>> lists;
   Index block_rows = Blocking<double>::tile_rows;
 };
 
-// One scan of all keys, which are packed already.
+// Scans all keys, which are packed already.
 void find_violators(const ViolatorSearch& search, detail::PackedKeys<double>& keys,
                     const Run& run);
-// The same; packs the keys for this scan.
+// The same; packs the keys for this one scan.
 void find_violators(const ViolatorSearch& search, const Run& run);
 
 }  // namespace headfit

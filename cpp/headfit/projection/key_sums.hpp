@@ -1,5 +1,6 @@
-// Weighted sums of rows of keys that lie anywhere in memory: what the gather of a projection
-// does. Rows are asked for ahead of their turn, for each would otherwise wait for memory.
+// Weighted sums of keys that are scattered in memory, from which a projection makes its queries.
+// Keys are prefetched some time before they are needed; otherwise each would have to wait for
+// memory.
 #pragma once
 
 #include <algorithm>
@@ -8,31 +9,33 @@
 
 namespace headfit {
 
-// The keys of one sum; ahead[p] is a key that will be wanted soon after columns[p].
+// The keys of one sum. ahead[p] is a key that is needed soon after columns[p], to be prefetched.
 struct KeyList {
   const Column* columns;
   const Column* ahead;
   Index count;
 };
 
-// How far ahead keys are asked for: enough bytes to bridge the wait, few enough to stay cached.
+// How many keys ahead to prefetch: enough bytes to cover the latency of memory, and few enough to
+// stay in cache until they are used.
 inline Index keys_ahead(Index key_bytes) {
   return std::max<Index>(8, (Index(1) << 14) / std::max<Index>(1, key_bytes));
 }
 
 inline void prefetch(const void* p) { Eigen::internal::prefetch(static_cast<const char*>(p)); }
 
-// Keys as a matrix.
+// Keys that are stored as a matrix.
 template <class T>
 class StoredKeys {
  public:
-  static constexpr Index strip = 2048 / sizeof(T);  // columns summed at a time
+  static constexpr Index strip = 2048 / sizeof(T);  // number of columns that are summed at a time
 
   StoredKeys(const T* k, Index d, Index stride) : k_(k), d_(d), stride_(stride) {}
 
   Index ahead() const { return keys_ahead(std::min(d_, strip) * Index(sizeof(T))); }
 
-  // out[c] = sum over the list of weight * key[begin + c], c < count, each in the list's order.
+  // out[c] = the sum over the list of weight * key[begin + c], for c < count, in the order of the
+  // list.
   void sum(const KeyList& list, const T* weights, Index begin, Index count, T* out) const {
     Index c = 0;
     for (; c + 8 * lanes <= count; c += 8 * lanes) part<8>(list, weights, begin + c, out + c);
@@ -72,7 +75,8 @@ class StoredKeys {
   Index stride_;
 };
 
-// Keys whose entries are all `size` or -size, as bits: a thirty-second of the memory.
+// Keys whose entries are all `size` or -size. Signs are stored as bits, in a thirty-second of the
+// memory of floats.
 template <class T>
 class SignKeys {
  public:
@@ -83,7 +87,7 @@ class SignKeys {
 
   Index ahead() const { return keys_ahead(std::min(4 * words_, strip / 8)); }
 
-  // The same; `out` has room for whole words of 32 columns.
+  // As in StoredKeys; `out` must have room for whole words of 32 columns.
   void sum(const KeyList& list, const T* weights, Index begin, Index count, T* out) const {
     for (Index p = 0; p < list.count; ++p) {
       for (Index c = 0; c < count; c += 512) prefetch(key(list.ahead[p]) + (begin + c) / 32);

@@ -10,7 +10,7 @@
 namespace headfit {
 namespace {
 
-// The logits of the nonzeros of some rows.
+// The target logits of the nonzeros of some rows.
 void logits_of_rows(const Target& target, Index first, Index end, double tau, double* out) {
   double* ratio = out;
   for (Index i = first; i < end; ++i) {
@@ -28,15 +28,16 @@ double tau_of(const Tolerances& tolerances) {
   return std::log(1 / tolerances.leak) + std::log1p(tolerances.distortion);
 }
 
-// Rows that a thread takes at a time: several of the pages, up to 2 MiB, that the system clears
-// when they are first written to. Where threads meet in a page both would clear one. The rows are
-// written through the caches, which just then hold the page.
+// How many rows a thread takes at a time. They should cover several pages of memory (of up to 2
+// MiB): the system clears a page when it is first written to, and where two threads write to the
+// same new page at once, it clears one for each. Rows are not written past the caches, since these
+// hold a page that was just cleared.
 Index rows_at_once(Index rows, Index row_bytes) {
   constexpr Index few = 64, bytes = Index(8) << 20;
   return std::max(few, std::min(bytes / std::max<Index>(1, row_bytes), rows / few));
 }
 
-// K = G / sqrt(d); the signs of a Rademacher sketch are kept too.
+// Writes K = G / sqrt(d), and the signs of a Rademacher sketch.
 template <class T>
 void write_keys(Sketch kind, std::uint64_t seed, T size, Eigen::Ref<Matrix<T>> k,
                 Matrix<std::uint32_t>& signs, const Run& run) {
@@ -53,7 +54,7 @@ void write_keys(Sketch kind, std::uint64_t seed, T size, Eigen::Ref<Matrix<T>> k
   }, rows_at_once(k.rows(), k.cols() * Index(sizeof(T))));
 }
 
-// Q = B K / scale, a strip of columns of a few rows at a time.
+// Computes Q = B K / scale, for a few rows and a strip of columns at a time.
 template <class T, class Keys>
 class QueryRows {
  public:

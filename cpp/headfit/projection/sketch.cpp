@@ -9,8 +9,8 @@
 namespace headfit {
 namespace {
 
-// The series of sine and cosine of t turns, |t| <= 1/8: t S(t^2) and C(t^2). The terms left out
-// are below a unit in the last place.
+// Coefficients of the power series of sine and cosine of t turns, t S(t^2) and C(t^2), for |t| <=
+// 1/8. The terms that are left out are below one unit in the last place.
 template <class T>
 struct Turn {
   static constexpr int terms = sizeof(T) == 4 ? 6 : 9;
@@ -26,10 +26,10 @@ struct Turn {
   }
 };
 
-constexpr int blocks = 64;  // of the stream at a time: 256 normals
+constexpr int blocks = 64;  // blocks of random words that are taken at a time: 256 normal numbers
 
 // radius * cos and radius * sin of (word + 1/2) / 2^32 turns. The nearest quarter of a turn is
-// taken off in integers, so that no digit is lost.
+// subtracted in integer arithmetic, without rounding.
 template <class T>
 void point_on_circle(const std::uint32_t* word, const T* radius, T* x, T* y) {
   static constexpr Turn<T> turn;
@@ -45,17 +45,17 @@ void point_on_circle(const std::uint32_t* word, const T* radius, T* x, T* y) {
       cosine = cosine * t2 + turn.cosine[m];
     }
     sine *= t;
-    const bool is_odd = w & 0x40000000u;  // quarters 1 and 3
+    const bool is_odd = w & 0x40000000u;  // in quarters 1 and 3
     const T c = is_odd ? sine : cosine;
     const T s = is_odd ? cosine : sine;
-    x[b] = radius[b] * ((w + 0x40000000u) & 0x80000000u ? -c : c);  // quarters 1 and 2
-    y[b] = radius[b] * (w & 0x80000000u ? -s : s);                  // quarters 2 and 3
+    x[b] = radius[b] * ((w + 0x40000000u) & 0x80000000u ? -c : c);  // in quarters 1 and 2
+    y[b] = radius[b] * (w & 0x80000000u ? -s : s);                  // in quarters 2 and 3
   }
 }
 
-// log u for u in (0, 1]: u = 2^e m, m in [sqrt(1/2), sqrt(2)), and the polynomial of Cephes' logf
-// for log m. It looks for no zeros, infinities or denormals: a quarter of the time of one that
-// does.
+// log u for u in (0, 1]. With u = 2^e m, m in [sqrt(1/2), sqrt(2)), log m is the polynomial of
+// Cephes' logf. It does not check for zeros, infinities or subnormal numbers, which makes it four
+// times as fast as a logarithm that does.
 float log_of_fraction(float u) {
   static constexpr float p[] = {7.0376836292e-2f,  -1.1514610310e-1f, 1.1676998740e-1f,
                                 -1.2420140846e-1f, 1.4249322787e-1f,  -1.6668057665e-1f,
@@ -77,7 +77,8 @@ void take_logs(Eigen::Array<float, blocks, 1>& fractions) {
 }
 void take_logs(Eigen::Array<double, blocks, 1>& fractions) { fractions = fractions.log(); }
 
-// Four normals from each block: two pairs by Box and Muller, vectors of blocks at a time.
+// Makes four normal numbers from each block of random words: two pairs by the method of Box and
+// Muller, for vectors of blocks at a time.
 template <class T>
 void gaussian_blocks(const Philox& stream, Index j, Index first, T factor, T* out) {
   std::uint32_t words[4][blocks];
@@ -92,12 +93,12 @@ void gaussian_blocks(const Philox& stream, Index j, Index first, T factor, T* ou
     point_on_circle(words[pair + 1], radius.data(), normal[pair].data(), normal[pair + 1].data());
   }
   const T* part[4] = {normal[0].data(), normal[1].data(), normal[2].data(), normal[3].data()};
-  for (int b = 0; b < blocks; ++b) {  // in the order of the stream
+  for (int b = 0; b < blocks; ++b) {  // write them in the order of the stream
     for (int w = 0; w < 4; ++w) out[4 * b + w] = part[w][b] * factor;
   }
 }
 
-// 128 signs from each block of the stream.
+// Makes 128 signs from each block of random words.
 void sign_bits(const Philox& stream, Index j, Vector<std::uint32_t>& words) {
   for (Index w = 0; w < words.size(); w += 4) {
     const RandomBlock block =

@@ -1,6 +1,6 @@
-// A counter-based random stream: any entry can be regenerated on its own, in any
-// order and on any thread. Philox4x32-10 of Salmon, Moraes, Dror and Shaw,
-// "Parallel random numbers: as easy as 1, 2, 3", SC 2011.
+// A counter-based random number generator: every entry of the stream can be computed on its own, in
+// any order and on any thread. It is Philox4x32-10 of Salmon, Moraes, Dror and Shaw, "Parallel
+// random numbers: as easy as 1, 2, 3", SC 2011.
 #pragma once
 
 #include <array>
@@ -34,8 +34,8 @@ class Philox {
     return x;
   }
 
-  // The words at places (major, first) ... (major, first + count - 1): word w of block b is
-  // words[w][b]. The same rounds side by side, several vectors at a time.
+  // The words at places (major, first) ... (major, first + count - 1): word w of block b goes to
+  // words[w][b]. Several vectors of blocks go through the same rounds at a time.
   template <int count>
   void blocks(std::uint64_t major, std::uint64_t first, std::uint32_t (&words)[4][count]) const {
     static_assert(count % group == 0);
@@ -52,7 +52,7 @@ class Philox {
 
  private:
   static constexpr int rounds = 10;
-  static constexpr int vectors = 4;  // their chains of products overlap
+  static constexpr int vectors = 4;  // enough that their chains of dependent products overlap
   static constexpr int group = vectors * Words::lanes;
   static constexpr std::uint32_t factor0 = 0xD2511F53u, factor1 = 0xCD9E8D57u;
   static constexpr std::uint32_t step0 = 0x9E3779B9u, step1 = 0xBB67AE85u;
@@ -91,7 +91,8 @@ class Philox {
   std::array<std::uint32_t, 2> key_;
 };
 
-// A sequential reader of one row of the stream, for shuffles and rejections.
+// Reads the words at places (major, 0), (major, 1), ... one after the other, for shuffles and for
+// rejection sampling.
 class PhiloxReader {
  public:
   PhiloxReader(std::uint64_t seed, std::uint64_t major) : philox_(seed), major_(major) {}
@@ -104,7 +105,7 @@ class PhiloxReader {
     return block_[used_++];
   }
 
-  // Uniform on 0 ... bound-1, without bias (Lemire's method).
+  // A number uniform on 0 ... bound-1, without bias (Lemire's method).
   std::uint32_t below(std::uint32_t bound) {
     std::uint64_t product = static_cast<std::uint64_t>(next()) * bound;
     if (static_cast<std::uint32_t>(product) < bound) {

@@ -9,7 +9,7 @@
 namespace headfit {
 
 namespace {
-// Norms between these neither overflow in single precision nor vanish when multiplied.
+// Whether vectors of this norm can be multiplied in single precision without overflow or underflow.
 bool fits_single(double norm) { return norm > 1e-18 && norm < 1e18; }
 }  // namespace
 
@@ -70,7 +70,8 @@ double ConstraintPool::multiply(const Eigen::VectorXd& q, Precision precision) {
   q_ = q.cast<float>();
   column_products(keys_.data(), dim(), dim(), points_, q_.data(), screened_.data());
   product_.head(points_) = screened_.head(points_).cast<double>();
-  // Rounding to single precision, twice, and of a sum of `dim` products in any order.
+  // The bound covers the rounding of both vectors to single precision, and that of a sum of `dim`
+  // products in any order.
   return 0.51 * std::numeric_limits<float>::epsilon() * (dim() + 4) * key_norm_ * q_norm;
 }
 

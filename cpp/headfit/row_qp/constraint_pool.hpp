@@ -1,7 +1,9 @@
-// The constraints a row solver knows so far:  sign (y_g - k.q) >= rhs  (or = rhs).
+// The constraints that the solver of a row knows so far:  sign (y_g - k.q) >= rhs  (or = rhs).
 //
-// g names the free offset: 0 is c (log-ratios), 1 is b (margin). Several rows may share
-// one key (a "point"), so products k.q are taken once a point. Equalities come first.
+// Here g selects one of the two free offsets: y_0 is c (log-ratios), y_1 is b (margin). In this
+// file and in those that use it, a "row" of the pool is one constraint. Several constraints may
+// share a key, called a "point", so products k.q are computed once per point. Equalities come
+// first.
 #pragma once
 
 #include <Eigen/Core>
@@ -17,15 +19,17 @@ class ConstraintPool {
 
   void reserve(int dim, int points, int rows);
   void clear();
-  // Keys are not copied: they must outlive the row that is solved. `norm` is the key's.
+  // Adds a key, which is not copied and must stay valid while the row is solved. `norm` is its
+  // norm.
   int add_point(const double* key, double norm);
-  // Puts another key in its place. Its product counts as unbeatable until multiply().
+  // Replaces the key of a point. Until the next multiply() its product counts as infinite.
   void replace_point(int point, const double* key, double norm);
   int add_row(int point, int group, double sign, double rhs, bool equality);
 
   enum class Precision { Single, Double };
-  // Products of all points with q. Returns a bound on what each misses: infinite where single
-  // precision says nothing, 0 in double precision, whose rounding is the solver's own.
+  // Computes the products of all points with q. Returns a bound on the error of each: infinite if
+  // single precision cannot be used, and 0 in double precision, whose rounding the tolerances of
+  // the solver allow for.
   double multiply(const Eigen::VectorXd& q, Precision precision);
 
   int dim() const { return static_cast<int>(q_.size()); }
@@ -37,12 +41,13 @@ class ConstraintPool {
   double sign(int r) const { return sign_[r]; }
   double rhs(int r) const { return rhs_[r]; }
   bool equality(int r) const { return r < equalities_; }
-  double offset(int r) const { return sign_[r] * rhs_[r]; }  // y_g - k.q where r is active
+  // The value of y_g - k.q if r is active.
+  double offset(int r) const { return sign_[r] * rhs_[r]; }
   Eigen::Map<const Eigen::VectorXd> key(int r) const { return key_of_point(point_[r]); }
   Eigen::Map<const Eigen::VectorXd> key_of_point(int point) const { return {key_[point], dim()}; }
-  double product(int point) const { return product_[point]; }  // at the last multiply()
-  double key_norm() const { return key_norm_; }                // largest
-  double rhs_size() const { return rhs_size_; }                // largest, absolute
+  double product(int point) const { return product_[point]; }  // as of the last multiply()
+  double key_norm() const { return key_norm_; }                // the largest norm
+  double rhs_size() const { return rhs_size_; }                // the largest |rhs|
 
  private:
   int points_ = 0, rows_ = 0, equalities_ = 0;

@@ -8,9 +8,10 @@
 namespace headfit {
 
 namespace {
-// Of max|rhs|: what the first pool's solution may violate. The keys that are not seen yet will
-// move the query further. n=4096, k=8, d=96: a sixth fewer steps and as many scans; with 0.3
-// and more, or in the second round too, scans are more. Easy rows (k=2) scan a tenth more often.
+// How much the solution for the first pool of constraints may violate them, relative to max|rhs|.
+// It need not be exact, since keys that no scan has found yet will move the query further. For
+// n=4096, k=8, d=96 this saves a sixth of the steps without more scans; with 0.3 and more, or in
+// the second round too, there are more scans. Easy rows (k=2) need a tenth more scans.
 constexpr double first_leave = 0.2;
 }  // namespace
 
@@ -29,7 +30,8 @@ RowStatus RowSolver::start(const KeyView& keys, const RowProblem& problem,
   query_.setZero(dim);
   seeding_ = warm.empty();
   if (seeding_) {
-    // The hardest keys are near the support: its mean direction finds most of them.
+    // The first scan takes the mean of the support's keys as its query: the keys that violate most
+    // lie in that direction.
     for (const auto j : problem.support) {
       query_ += Eigen::Map<const Eigen::VectorXd>(keys.row(j), dim);
     }
@@ -49,8 +51,8 @@ void RowSolver::set_threshold() {
   if (problem_.form == RowForm::Equality) {
     threshold_b_ = set_.level(0) - constraints_.outside_rhs();
   } else {
-    // The largest b that the support allows; the solver's own b may sit lower while no
-    // multiplier holds it.
+    // The largest b that the support allows. The b of the solver may be lower as long as no
+    // constraint on it is active.
     double least = std::numeric_limits<double>::infinity();
     for (std::size_t i = 0; i < problem_.support.size(); ++i) {
       least = std::min(least, set_.pool().key_of_point(static_cast<int>(i)).dot(set_.q()));
@@ -60,7 +62,7 @@ void RowSolver::set_threshold() {
   threshold_ = threshold_b_ + scan_slack();
 }
 
-// Half of what may stay violated: the other half is for refine().
+// Half of the violation that is tolerated. The other half is for the point to move in refine().
 double RowSolver::scan_slack() const {
   return set_.allowance(settings_.scan_tol, settings_.rhs_tol) / 2;
 }
@@ -95,14 +97,14 @@ RowStatus RowSolver::add(std::span<const Violator> found) {
   for (const auto& v : found) {
     if (v.value > threshold_ && constraints_.insert(v.column, set_) >= 0) news = true;
   }
-  // What the scan still reports but the pool holds already is within the solver's own
-  // tolerance: scanning again would return the same.
+  // If the pool holds all reported constraints already, they are violated by less than the
+  // tolerance of the solver, and another scan would report the same.
   if (news || seeding_) return solve(seeding_ ? first_leave : 0.0);
   return refined_ ? status_ = RowStatus::Optimal : refine();
 }
 
-// Of the rounds only the last needs the point without the errors of its updates. As a rule it
-// moves by so little that what the scan of the rough point said holds for it as well.
+// Only in the last round must the point be free of the errors that its updates have gathered. As a
+// rule it moves by so little that the scan of the unrefined point is valid for the refined one too.
 RowStatus RowSolver::refine() {
   scanned_ = query_;
   const double scanned_b = threshold_b_;

@@ -1,13 +1,13 @@
-// One row of max-margin queries by cutting planes: the constraints off the support come
-// from scans, a few at a time, and every re-solve starts from the last working set.
+// Solves one row of max-margin queries by cutting planes. Scans find violated constraints off the
+// support, a few at a time, and each solve starts from the working set of the one before.
 //
 //   RowSolver solver;                                   // reuse it: buffers are kept
 //   RowStatus s = solver.start(keys, problem, settings);
 //   while (s == RowStatus::NeedsScan)                   // many rows can share one scan
 //     s = solver.add(violators of solver.query() above solver.threshold());
 //
-// Each pool is a relaxation, so its optimum is a lower bound on the norm that the row
-// needs, and a Farkas witness of the pool is one of the whole row.
+// Each pool of constraints is a relaxation of the row's problem. So its optimum is a lower bound on
+// the norm that the row needs, and a Farkas witness of the pool is one of the row.
 #pragma once
 
 #include <span>
@@ -19,15 +19,16 @@ namespace headfit {
 
 class RowSolver {
  public:
-  // `problem`'s spans and `keys` must outlive the row. `warm` (optional): terms of an
-  // earlier multipliers(), for these or for slightly different keys and weights; their
-  // columns off the support must not be masked now.
+  // The keys and the spans of `problem` must stay valid while the row is solved. `warm` may hold
+  // the terms of an earlier multipliers(), for these or for slightly different keys and weights.
+  // Their columns off the support must not be masked.
   RowStatus start(const KeyView& keys, const RowProblem& problem, const RowSettings& settings,
                   std::span<const Multiplier> warm = {});
   RowStatus add(std::span<const Violator> found);
   RowStatus status() const { return status_; }
 
-  // Optimal: the answer. NeedsScan: where to scan, above which value, for how many.
+  // If the status is Optimal, query() is the answer. If it is NeedsScan, a scan should look for at
+  // most limit() keys whose product with query() exceeds threshold().
   std::span<const double> query() const {
     return {query_.data(), static_cast<size_t>(query_.size())};
   }
@@ -37,9 +38,11 @@ class RowSolver {
   double norm() const { return set_.q().norm(); }
   double ratio_offset() const { return set_.level(0); }  // c
   double margin_level() const { return threshold_b_; }   // b: min_S q.k - L
-  // Nonzero multipliers of the current working set (at Optimal: the KKT multipliers).
+  // The nonzero multipliers of the current working set; if the status is Optimal, those of the KKT
+  // conditions.
   void multipliers(std::vector<Multiplier>& out) const;
-  // After Infeasible or NormLimit; Infeasible is said only when this proves it.
+  // The proof, if the status is Infeasible or NormLimit. The status becomes Infeasible only with a
+  // proof.
   const Witness& witness() const { return witness_; }
 
   int rounds() const { return rounds_; }
@@ -69,7 +72,7 @@ class RowSolver {
   Witness witness_;
 };
 
-// The loop above for one row with its own scan.
+// The loop above, for one row with a scan of its own.
 RowStatus solve_row(RowSolver& solver, const KeyView& keys, const RowProblem& problem,
                     const RowSettings& settings, const ViolatorScan& scan,
                     std::vector<Violator>& buffer, std::span<const Multiplier> warm = {});

@@ -16,10 +16,11 @@ void DifferenceFactor::reserve(int dim) {
   size_ = 0;
 }
 
-// x -= [Q; C] Q'(upper half of x), a few columns at a time: they are read once, and are
-// still in the nearest cache when they are subtracted.
+// Computes x -= [Q; C] Q' (upper half of x), a few columns at a time, so that they are still in the
+// nearest cache when they are subtracted.
 void DifferenceFactor::project(Eigen::VectorXd& x) {
-  // With 50 to 75 columns of d=96, 8 at a time take 20% longer, all at once 12% to 30%.
+  // With 50 to 75 columns and d=96, 8 columns at a time take 20% longer, and all at once 12% to
+  // 30%.
   constexpr int width = 16;
   for (int j = 0; j < size_; j += width) {
     const int count = std::min(width, size_ - j);
@@ -31,10 +32,10 @@ void DifferenceFactor::project(Eigen::VectorXd& x) {
   }
 }
 
-// Gram-Schmidt again while cancellation is heavy: one repeat restores orthogonality
-// unless z is rounding noise, and then one more changes nothing that matters. Heavy is what
-// costs two bits: with one bit (0.5) most splits repeat once the basis is nearly full, and
-// rows of d=96 took 6% longer.
+// Repeats the Gram-Schmidt step while it cancels much of the vector. One repeat restores
+// orthogonality, unless z is rounding noise; then one more does not matter. The step is repeated if
+// the norm falls below 0.3 times its value, about two bits. With one bit (0.5) most splits were
+// repeated once the basis was nearly full, and rows with d=96 took 6% longer.
 double DifferenceFactor::clean(double before, Eigen::VectorXd& x) {
   double norm = x.head(dim_).norm();
   for (int pass = 0; pass < 2 && norm < 0.3 * before; ++pass) {
@@ -52,7 +53,8 @@ double DifferenceFactor::split(const Eigen::VectorXd& v, Eigen::VectorXd& x) {
   return clean(v.norm(), x);
 }
 
-// The direction that left the basis still lies behind its last column: it joins z again.
+// The basis vector that was removed is still stored behind the last column. Its part of v becomes
+// part of z again.
 double DifferenceFactor::split_after_remove(int column, const Eigen::VectorXd& v,
                                             Eigen::VectorXd& x) {
   const auto left = columns_.col(size_);
@@ -72,7 +74,7 @@ void DifferenceFactor::append(const Eigen::VectorXd& x, double norm) {
 }
 
 void DifferenceFactor::remove(int column) {
-  // Turn the columns of Q until the last alone is made with this column of D.
+  // Rotate the columns of Q until only the last of them depends on this column of D.
   const int row = dim_ + column;
   Eigen::JacobiRotation<double> turn;
   for (int j = column; j + 1 < size_; ++j) {

@@ -1,15 +1,15 @@
-// An orthonormal basis Q of the active differences D, one column per active constraint,
-// with what it is made of: Q = D C, C upper triangular (the inverse of R in D = Q R).
+// An orthonormal basis Q of the active differences D, with one column per active constraint, and
+// the coefficients that it is made with: Q = D C, where C is upper triangular (the inverse of R in
+// D = Q R).
 //
-// A column of D is k_r - k_base, base being one active key of the same group (the
-// constraints that share c, or that share b). Taking differences is what removes the
-// free variables c and b exactly: multipliers that sum to zero over a group need no
-// column for the base.
+// A column of D is k_r - k_base, where the base is one active key of the same group (a group is
+// made of the constraints that share c, or of those that share b). Differences eliminate the free
+// variables c and b exactly: multipliers that sum to zero over a group need no column for the base.
 //
-// Q and C are the two halves of one matrix [Q; C] = [D; I] C, since all that is done to
-// a column of the one is done to that of the other. A vector to be split has two halves
-// as well: [v; 0] becomes [z; c] with z = v + D c, by products alone and no triangular
-// solve, whose steps wait for each other.
+// Q and C are stored as the halves of one matrix [Q; C] = [D; I] C, because every operation on a
+// column of Q is also done to the column of C. A vector v that is split into its part z orthogonal
+// to D and the rest has two halves too: [v; 0] becomes [z; c] with z = v + D c. This takes products
+// only, and no triangular solve, whose steps would depend on each other.
 #pragma once
 
 #include <Eigen/Core>
@@ -22,21 +22,22 @@ class DifferenceFactor {
   void clear() { size_ = 0; }
   int size() const { return size_; }
 
-  // x (2 dim entries) = [z; c] with z = v + D c orthogonal to D to rounding; returns |z|.
+  // Sets x (2 dim entries) to [z; c], where z = v + D c is orthogonal to D up to rounding. Returns
+  // |z|.
   double split(const Eigen::VectorXd& v, Eigen::VectorXd& x);
-  // The same once `column` was removed, from the x of before.
+  // The same after `column` was removed, starting from the x before the removal.
   double split_after_remove(int column, const Eigen::VectorXd& v, Eigen::VectorXd& x);
-  // One more pass over an x whose z is not orthogonal to D yet.
+  // One more Gram-Schmidt step for an x whose z is not orthogonal to D yet.
   void project(Eigen::VectorXd& x);
-  // The column v of that split joins D.
+  // Appends the vector v of the last split to D.
   void append(const Eigen::VectorXd& x, double norm);
   void remove(int column);
-  // Column j -= column t, for t < j: half of a change of base.
+  // Subtracts column t from column j of D, for t < j, when the base of a group changes.
   void subtract(int j, int t);
 
-  // The shortest q with D'q = w; w and the result of the next hold size() entries in use.
+  // Adds the shortest vector q' with D'q' = w to q. The first size() entries of w are used.
   void add_shortest(Eigen::VectorXd& w, Eigen::VectorXd& q) const;
-  // The w with which D w comes nearest to v.
+  // Finds the w for which D w is nearest to v.
   void combine(const Eigen::VectorXd& v, Eigen::VectorXd& w) const;
 
  private:
@@ -45,7 +46,7 @@ class DifferenceFactor {
   double clean(double before, Eigen::VectorXd& x);
 
   int dim_ = 0, size_ = 0;
-  Eigen::MatrixXd columns_;  // [Q; C], 2 dim rows, the first size_ columns in use
+  Eigen::MatrixXd columns_;  // [Q; C] with 2 dim rows; the first size_ columns are used
   mutable Eigen::VectorXd product_;
 };
 

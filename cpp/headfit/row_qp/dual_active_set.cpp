@@ -6,11 +6,11 @@
 namespace headfit {
 
 namespace {
-// What cleaning a witness may add to its residual, beside the terms that it sums.
+// How much the cleaning of a witness may add to its residual, relative to the terms that it sums.
 constexpr double witness_noise = 2e-14;
-// Steps beyond d without a measurable rise of |q| before the tolerance is loosened.
+// After d plus this many steps without a measurable rise of |q|, the tolerance is loosened.
 constexpr int patience = 40;
-constexpr double loosest = 1e3;  // times the tolerance asked for
+constexpr double loosest = 1e3;  // the loosest tolerance, relative to the one asked for
 }  // namespace
 
 void DualActiveSet::reserve(int dim, int points, int rows) {
@@ -38,7 +38,7 @@ double DualActiveSet::allowance(double tol, double relative_cap) const {
   return std::min(tol * (size + pool_.key_norm() * set_.q.norm()), relative_cap * size);
 }
 
-// Rates of the signed multipliers as that of row p grows by sigma t.
+// Computes how fast the signed multipliers change when that of constraint p grows at rate sigma.
 void DualActiveSet::find_rates(int p, double sigma) {
   const int columns = set_.factor.size();
   rate_.head(columns) = sigma * split_.segment(pool_.dim(), columns);
@@ -66,13 +66,13 @@ void DualActiveSet::keep_ray(int p, double sigma) {
   }
 }
 
-// Size of the terms in z = d + sum rate_i (difference i).
+// A bound on the size of the terms in z = d + sum rate_i (difference i).
 double DualActiveSet::combined_size() const {
   return pool_.key_norm() * (1.0 + rate_.head(set_.factor.size()).lpNorm<1>());
 }
 
-// Brings one violated row into the working set, dropping the rows whose multiplier
-// reaches zero on the way: at most as many as are active, so this loop ends.
+// Brings a violated constraint into the working set. Constraints whose multiplier reaches zero on
+// the way are dropped. No more can be dropped than are active, so the loop ends.
 DualActiveSet::Step DualActiveSet::step(int p, const RowSettings& settings, int max_steps) {
   const int group = pool_.group(p);
   double sigma = pool_.sign(p);
@@ -88,22 +88,24 @@ DualActiveSet::Step DualActiveSet::step(int p, const RowSettings& settings, int 
     double norm = removed < 0 ? set_.factor.split(d_, split_)
                                     : set_.factor.split_after_remove(removed, d_, split_);
     find_rates(p, sigma);
-    // z is the residual of d as a combination of the active differences: it is noise
-    // when it is small beside the terms that were summed, not merely small.
+    // z is what remains of d after the active differences are subtracted. If it is small beside the
+    // terms of that sum, it is rounding noise, and d depends on the active differences.
     const bool dependent = set_.factor.size() == pool_.dim() ||
                            norm <= settings.dependency_tol * combined_size();
     const Block block = ratio_test();
     const double full = dependent ? ConstraintPool::infinite : std::max(0.0, -s) / (norm * norm);
 
     if (dependent && block.row < 0) {
-      // No multiplier falls: the rates are Farkas multipliers and z their residual.
-      // Said only when they prove much; else rounding cannot tell the two cases apart.
+      // No multiplier falls, so the rates are Farkas multipliers with the residual z: the
+      // constraints contradict each other. This is reported only if the proof is strong, since a
+      // weak one cannot be told from rounding noise.
       norm = set_.correct(pool_, p, split_);
       find_rates(p, sigma);
       const double noise = witness_noise * combined_size();
       const double sure = -s - noise * (pool_.rhs_size() / pool_.key_norm() + set_.q.norm());
       if (!(sure * pool_.key_norm() >= settings.proof_ratio * pool_.rhs_size() * (norm + noise))) {
-        if (pool_.key_norm() > 0.0) return Step::Tiny;  // without keys the offsets alone clash
+        // If all keys are zero, the offsets contradict each other.
+        if (pool_.key_norm() > 0.0) return Step::Tiny;
       }
       keep_ray(p, sigma);
       return Step::Infeasible;
@@ -118,8 +120,8 @@ DualActiveSet::Step DualActiveSet::step(int p, const RowSettings& settings, int 
     removed = set_.column_of(block.row);
     set_.drop(pool_, block.row);
     if (set_.base(group) < 0) {
-      // The base was alone in its group, so its multiplier and p's are zero: p takes the
-      // seat, that is the free offset moves until p holds, at no cost.
+      // The dropped base was alone in its group, so its multiplier and that of p are zero. Then p
+      // becomes the base: the free offset moves until p holds, which changes nothing else.
       set_.take_seat(pool_, p);
       return Step::Full;
     }
@@ -149,8 +151,9 @@ RowStatus DualActiveSet::solve(const RowSettings& settings, int max_steps, const
       set_.refine(pool_);
       if (set_.q.norm() > settings.max_norm) return RowStatus::NormLimit;
     }
-    // In exact arithmetic |q| rises with every step that moves it. Where rounding hides
-    // the rise for long, the rows still violated are so by rounding: loosen, boundedly.
+    // In exact arithmetic |q| rises with every step that moves it. If rounding hides the rise for
+    // long, the constraints are violated by rounding only, and the tolerance is loosened, within a
+    // bound.
     const double now = set_.q.squaredNorm();
     idle = now > best * (1 + 1e-14) ? 0 : idle + 1;
     best = std::max(best, now);

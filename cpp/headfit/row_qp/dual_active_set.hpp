@@ -1,12 +1,13 @@
-// Least-norm point of a polyhedron with free offsets, by a dual active-set method.
+// The point of least norm in a polyhedron with free offsets, by a dual active-set method.
 //
 //   min 1/2 |q|^2   s.t.   sign_r (y_g(r) - k_r.q) >= rhs_r   (or = rhs_r)
 //
-// The method is Goldfarb and Idnani's (1983): rows enter in order of violation, every
-// step keeps the multipliers feasible and raises the dual objective, so no working set
-// returns, and the point after each full step is the optimum over its working set. The
-// offsets y have no curvature: see working_set.hpp for how they are eliminated exactly.
-// Rows may be added between calls: the old working set stays dual feasible (warm).
+// This is the method of Goldfarb and Idnani (1983). The most violated constraints enter first.
+// Every step keeps the multipliers feasible and raises the dual objective, so no working set occurs
+// twice; after each full step the point is the optimum over its working set. The objective does not
+// depend on the offsets y; working_set.hpp tells how they are eliminated exactly. Constraints may
+// be added between calls: the last working set stays dual feasible, so the next call can start from
+// it.
 #pragma once
 
 #include <Eigen/Core>
@@ -28,14 +29,15 @@ class DualActiveSet {
 
   int add_point(const double* key, double norm) { return pool_.add_point(key, norm); }
   int add_row(int point, int group, double sign, double rhs, bool equality = false);
-  // The point's rows must all be inactive.
+  // None of the constraints of the point may be active.
   void replace_point(int point, const double* key, double norm) {
     pool_.replace_point(point, key, norm);
   }
   void warm(std::span<const int> rows) { set_.warm(pool_, rows); }
 
-  // Violations up to `leave` times max|rhs| may stay. What updates gather in errors is tidied
-  // away at the end, or left unless there are many.
+  // `leave`: violations up to this, times max|rhs|, may remain. `refine`: whether the errors that
+  // updates of the factor have gathered are removed at the end; otherwise they are removed only if
+  // there were many updates.
   struct Effort {
     double leave;
     bool refine;
@@ -48,10 +50,11 @@ class DualActiveSet {
   double level(int group) const { return set_.level(pool_, group); }  // y_g
   bool active(int row) const { return set_.active(row); }
   double signed_multiplier(int row) const { return set_.signed_multiplier(row); }
-  double signed_ray(int row) const { return ray_[row]; }           // same, after Infeasible
+  // The Farkas multiplier, after Infeasible.
+  double signed_ray(int row) const { return ray_[row]; }
   int steps() const { return steps_; }
-  // What a slack may miss: rounding of q.k grows with |q|, so this does, but never to
-  // where the answer would stop meaning anything beside the right-hand sides.
+  // How much a constraint may be violated. The rounding error of q.k grows with |q|, and so does
+  // this, but it stays so small beside the right-hand sides that the answer is meaningful.
   double allowance(double tol, double relative_cap) const;
 
  private:
@@ -71,8 +74,8 @@ class DualActiveSet {
   ConstraintPool pool_;
   WorkingSet set_;
   MostViolated next_;
-  Eigen::VectorXd d_, split_;       // of the row that enters
-  Eigen::VectorXd rate_, length_;   // of u, a column each: its rate, how far it is from zero
+  Eigen::VectorXd d_, split_;       // of the constraint that enters
+  Eigen::VectorXd rate_, length_;   // per column: the rate of u, and the step that makes u zero
   std::array<double, ConstraintPool::groups> base_rate_{};
   std::vector<double> ray_;
   int steps_ = 0;

@@ -8,8 +8,8 @@ namespace headfit {
 
 namespace {
 
-// The sign of q.k's gradient is minus that of c or b in every constraint: with
-// u = sign * multiplier the gradient is u (-k, e_group).
+// In every constraint, q.k and its offset (c or b) have opposite signs. This is the sign of the
+// offset: with u = sign * multiplier the gradient of the term is u (-k, e_group).
 double sign_of(ConstraintKind kind) {
   return kind == ConstraintKind::RatioLower || kind == ConstraintKind::Margin ? -1.0 : 1.0;
 }
@@ -19,8 +19,8 @@ int group_of(ConstraintKind kind, RowForm form) {
   return kind == ConstraintKind::Outside && form == RowForm::Tolerance ? 1 : 0;
 }
 
-// Rounds the values to a common grid on which sums of all of them are exact, then takes
-// each group's excess from its largest term.
+// Rounds the multipliers to a common grid on which all their sums are exact, and then makes the sum
+// of each group zero by changing its largest term.
 void make_sums_exact(std::vector<Multiplier>& terms, RowForm form) {
   double largest = 0.0;
   for (auto& t : terms) {
@@ -42,7 +42,7 @@ void make_sums_exact(std::vector<Multiplier>& terms, RowForm form) {
     if (heaviest == nullptr) continue;
     heaviest->value -= sign_of(heaviest->kind) * sum;
     if (heaviest->value >= 0.0 || heaviest->kind == ConstraintKind::RatioEqual) continue;
-    // Noise only: the group proves nothing, and without it the rest still stands.
+    // The group consists of rounding noise. It proves nothing, and the rest is valid without it.
     for (auto& t : terms) {
       if (group_of(t.kind, form) == g) t.value = 0.0;
     }
@@ -98,7 +98,7 @@ Witness make_witness(const KeyView& keys, const RowProblem& problem,
     }
     residual2 += sum * sum;
   }
-  // Standard summation bounds, each with room to spare.
+  // The usual error bounds of sums, each rounded up generously.
   const real count = static_cast<real>(out.terms.size() + keys.cols + 8);
   const real residual_high =
       std::sqrt(residual2) * (1 + count * unit) + count * unit * weight_times_key;
@@ -113,8 +113,9 @@ Witness make_witness(const KeyView& keys, const RowProblem& problem,
 
 FaceReport face_test(RowSolver& solver, const KeyView& keys, std::span<const std::int32_t> support,
                      const RowSettings& settings, const ViolatorScan& scan) {
-  // A face normal is a feasible point of the equality form with equal weights and any
-  // positive margin; its Farkas multipliers are the combination looked for.
+  // The normal of a face is a feasible point of the equality form with equal weights and any
+  // positive margin. If there is none, the Farkas multipliers give the convex combinations that
+  // prove it.
   const std::vector<double> level(support.size(), 0.0);
   const RowProblem problem{support, level, 0.0, 1.0, RowForm::Equality};
   std::vector<Violator> buffer;

@@ -1,7 +1,7 @@
-// Proofs that a row cannot be had, of two kinds that must not be confused:
-// - Farkas multipliers of the row's own constraints: this tolerance is out of reach;
-// - "not a face": a convex combination of support keys equals one that uses other keys,
-//   so some sharper tolerance is impossible at any norm (this one may be possible).
+// Proofs that no query meets the requirements of a row. There are two kinds.
+// - Farkas multipliers of the row's own constraints: these tolerances cannot be met.
+// - "Not a face": a convex combination of keys of the support equals one that uses other keys too.
+//   Then some sharper tolerances cannot be met at any norm, though those of the row may be.
 #pragma once
 
 #include <span>
@@ -12,14 +12,15 @@
 
 namespace headfit {
 
-// Cleans the terms (no negative value but on RatioEqual, sums over c and over b exactly
-// zero) and measures what they prove, in long double with its rounding counted.
+// Cleans the terms, such that no value is negative except with RatioEqual, and the sums over c and
+// over b are exactly zero. Then computes what they prove, in long double, with its rounding errors
+// included.
 Witness make_witness(const KeyView& keys, const RowProblem& problem, std::vector<Multiplier> terms);
 
 enum class FaceVerdict : std::uint8_t {
-  Face,       // q, c: q.k_j = c on the support and q.k <= c - 1 elsewhere
-  NotFace,    // the combination below, equal to |residual| at rounding level
-  Undecided   // a face normal, if any, needs |q| >= norm_bound (limit or stalled)
+  Face,       // there are q, c with q.k_j = c on the support and q.k <= c - 1 elsewhere
+  NotFace,    // the combinations below agree, with a residual at rounding level
+  Undecided   // a normal, if there is one, has |q| >= norm_bound (or the solver gave up)
 };
 
 struct ConvexTerm {
@@ -29,15 +30,16 @@ struct ConvexTerm {
 
 struct FaceReport {
   FaceVerdict verdict = FaceVerdict::Undecided;
-  double margin = 0.0;  // Face: 1/|q|, the largest gap that a unit normal leaves
+  double margin = 0.0;  // Face: 1/|q|, the largest margin that a normal of length 1 has
   std::vector<double> normal;
   double level = 0.0;
-  // NotFace: sum of inside = sum of with_others up to `residual`; both sum to 1, inside
-  // is on the support only and `others_weight` > 0 of with_others is off it.
+  // NotFace: the convex combinations `inside` and `with_others` are equal up to `residual`. The
+  // weights of each sum to 1. `inside` uses keys of the support only; a weight of `others_weight` >
+  // 0 in `with_others` is on other keys.
   std::vector<ConvexTerm> inside, with_others;
   double residual = 0.0;
   double others_weight = 0.0;
-  double norm_bound = 0.0;  // others_weight / residual: a normal of margin 1 is longer
+  double norm_bound = 0.0;  // others_weight / residual; a normal with margin 1 is longer
 };
 
 FaceReport face_test(RowSolver& solver, const KeyView& keys, std::span<const std::int32_t> support,

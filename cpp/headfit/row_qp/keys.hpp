@@ -1,4 +1,4 @@
-// The keys of a row's problem as its solver sees them.
+// The keys of a row's problem, as the solver reads them.
 #pragma once
 
 #include <Eigen/Core>
@@ -14,18 +14,18 @@ namespace headfit {
 inline double key_norm(const double* key, std::ptrdiff_t dim) {
   const Eigen::Map<const Eigen::VectorXd> k(key, dim);
   const double norm = k.norm();
-  // The careful norm only where squares overflow or vanish: it is many times slower.
+  // stableNorm() is many times slower, so it is used only if squares overflow or underflow.
   return norm > 1e-140 && norm < 1e140 ? norm : k.stableNorm();
 }
 
-// Row-major keys, one key a row; `stride` counts doubles between rows.
+// Row-major keys, one key per row. `stride` is the distance between rows, in doubles.
 struct KeyView {
   const double* data = nullptr;
   std::ptrdiff_t rows = 0;
   std::ptrdiff_t cols = 0;
   std::ptrdiff_t stride = 0;
-  // Of all keys, from KeyNorms. Without them each row computes what it needs, and where it needs
-  // the largest it scans once more instead.
+  // The norms of all keys, from KeyNorms. Without them the solver computes the norms that it needs,
+  // and scans once more where it would need the largest of all.
   const double* norms = nullptr;
   double largest_norm = std::numeric_limits<double>::infinity();
 
@@ -33,7 +33,7 @@ struct KeyView {
   double norm(std::ptrdiff_t j) const { return norms ? norms[j] : key_norm(row(j), cols); }
 };
 
-// For those who solve many rows with the same keys.
+// The norms of all keys, for callers that solve many rows with the same keys.
 class KeyNorms {
  public:
   explicit KeyNorms(const KeyView& keys) : norms_(static_cast<std::size_t>(keys.rows)) {
@@ -44,7 +44,7 @@ class KeyNorms {
       pace.after(keys.cols);
     }
   }
-  // The view must not outlive the norms.
+  // The returned view must not be used after this object is destroyed.
   KeyView add_to(KeyView keys) const {
     keys.norms = norms_.data();
     keys.largest_norm = largest_;

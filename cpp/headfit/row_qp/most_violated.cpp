@@ -14,7 +14,7 @@ void MostViolated::reserve(int rows) {
   list_.clear();
 }
 
-// Negative where the row is violated; an equality is so on both sides.
+// The slack of a constraint, negative if it is violated. An equality is violated on both sides.
 double MostViolated::slack(const ConstraintPool& pool, int row, double product) const {
   const double s = pool.sign(row) * (level_[pool.group(row)] - product) - pool.rhs(row);
   return pool.equality(row) ? -std::abs(s) : s;
@@ -51,7 +51,8 @@ void MostViolated::sweep(const ConstraintPool& pool, const WorkingSet& set, doub
   for (int r = 0; r < rows; ++r) slack_[r] = slack(pool, r, pool.product(pool.point(r)));
   std::fill_n(slack_.begin() + rows, lanes, ConstraintPool::infinite);
   set.each([&](int r) { slack_[r] = ConstraintPool::infinite; });
-  // Equalities go first: they never leave, and inconsistent ones are then proved so by themselves.
+  // Equalities enter first. They never leave again, and if they contradict each other, the proof
+  // uses only them.
   list_.clear();
   for (int r = 0; r < pool.equalities(); ++r) {
     if (slack_[r] < -allowed) list_.push_back({slack_[r], r});
@@ -59,7 +60,8 @@ void MostViolated::sweep(const ConstraintPool& pool, const WorkingSet& set, doub
   if (list_.empty()) list_worst(allowed, pool.equalities(), rows);
 }
 
-// The worst row of each lane, then the worst few of these: no branch that nobody could foresee.
+// Finds the most violated constraint of each lane, and then the worst few of these. This has no
+// branches that would be mispredicted.
 void MostViolated::list_worst(double allowed, int begin, int end) {
   using simd::ei::pcmp_lt, simd::ei::pselect;
   constexpr int width = static_cast<int>(simd::lanes<double>);

@@ -1,9 +1,10 @@
-// Which constraint of a pool enters next: the most violated one, or nearly so.
+// Chooses which constraint of a pool enters the working set next: the most violated one, or nearly
+// so.
 //
-// A sweep over the whole pool costs more than the step that follows it. The few worst
-// rows of a sweep are therefore looked at alone until none of them is violated any more:
-// only then comes the next sweep. What ends the search is always a sweep: one in single
-// precision, and what this leaves undecided is decided in double precision.
+// A sweep over the whole pool takes longer than the step that follows it. Therefore the few most
+// violated constraints of a sweep are kept in a list, and only when none of these is violated any
+// more comes the next sweep. The search always ends with a sweep that finds nothing: it is done in
+// single precision, and in double precision where that leaves doubt.
 #pragma once
 
 #include <array>
@@ -17,12 +18,12 @@ namespace headfit {
 class MostViolated {
  public:
   void reserve(int rows);
-  // A row outside the set that misses its right-hand side by more than `allowed`, or -1.
+  // A constraint outside the working set that is violated by more than `allowed`, or -1.
   int find(ConstraintPool& pool, const WorkingSet& set, double allowed);
 
  private:
-  // Of 1 (always sweep) to 16 rows, 3 to 5 are the fastest for n=4096, k=8, d=96: from 1 to
-  // 4 there are a third as many sweeps and 7% more steps, at 16 27% more steps.
+  // The length of the list. For n=4096, k=8, d=96, lists of 3 to 5 are the fastest. Compared to 1,
+  // a list of 4 needs a third of the sweeps and 7% more steps; one of 16 needs 27% more steps.
   static constexpr std::size_t few = 4;
 
   static constexpr int lanes = 8;
@@ -39,9 +40,9 @@ class MostViolated {
   void sweep(const ConstraintPool& pool, const WorkingSet& set, double allowed);
   void list_worst(double allowed, int begin, int end);
 
-  std::vector<Row> list_;  // the worst of the last sweep
+  std::vector<Row> list_;  // the most violated constraints of the last sweep
   std::array<double, ConstraintPool::groups> level_{};
-  std::vector<double> slack_;  // a row each, and a few more for whole vectors
+  std::vector<double> slack_;  // one per constraint, padded to whole vectors
 };
 
 }  // namespace headfit

@@ -5,18 +5,20 @@
 namespace headfit {
 
 namespace {
-// A rate below this share of the largest is rounding: it never blocks a step.
+// A rate smaller than this, relative to the largest rate, is rounding noise and never blocks a
+// step.
 constexpr double rate_noise = 1e-13;
 }  // namespace
 
-// How far until the first multiplier of an inequality reaches zero. Among ties the
-// fastest is the best conditioned to drop.
+// The ratio test: how long the step can be until the first multiplier of an inequality reaches
+// zero. Of several that reach it at once, the one with the largest rate is dropped, which is the
+// best conditioned choice.
 DualActiveSet::Block DualActiveSet::ratio_test() {
   const int columns = set_.factor.size();
   const double largest = rate_.head(columns).lpNorm<Eigen::Infinity>();
   const double noise = rate_noise * std::max(1.0, largest);
-  // Divides always: a branch that nobody could foresee would cost more, and what has none
-  // is done on whole vectors.
+  // Divides even where the result is not used: a branch would often be mispredicted, and without
+  // one the loop is vectorized.
   const double* sense = set_.sense().data();
   const double* u = set_.u.data();
   const double* rates = rate_.data();

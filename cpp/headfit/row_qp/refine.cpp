@@ -1,4 +1,4 @@
-// What a working set computes anew from the keys, where updates have gathered errors.
+// The parts of a working set that recompute its state from the keys, to remove errors of updates.
 #include <algorithm>
 #include <cmath>
 
@@ -8,7 +8,7 @@
 namespace headfit {
 
 namespace {
-// A refined multiplier below minus this share of the largest has the wrong sign.
+// A refined multiplier has the wrong sign if it is below minus this, relative to the largest.
 constexpr double sign_noise = 1e-11;
 }  // namespace
 
@@ -30,15 +30,17 @@ double WorkingSet::correct(const ConstraintPool& pool, int row, Eigen::VectorXd&
   return z.norm();
 }
 
-// The least-norm point with every active row an equality, and its multipliers, by
-// rounds of residual correction: errors gathered by the updates are gone after it.
+// Computes the point of least norm for which every active constraint is an equality, and its
+// multipliers, by two rounds of residual correction. This removes the errors that updates have
+// gathered.
 void WorkingSet::solve(const ConstraintPool& pool) {
   const int columns = factor.size();
   gather(pool);
   for (int i = 0; i < columns; ++i) {
     d_[i] = pool.offset(base_[pool.group(column_[i])]) - pool.offset(column_[i]);
   }
-  // From 0, not from the old q: what that holds outside the span would stay.
+  // Starts from 0, since the old q may have a part outside the span of the active differences,
+  // which would stay.
   q.setZero();
   for (int round = 0; round < 2; ++round) {
     w_.head(columns) = d_.head(columns);

@@ -11,8 +11,8 @@ void RowConstraints::start(const KeyView& keys, const RowProblem& problem, int c
   form_ = problem.form;
   const int dim = static_cast<int>(keys.cols);
   const int support = static_cast<int>(problem.support.size());
-  // A working set holds at most dim + 2 points off the support: the floor leaves room
-  // for it and for two rounds of cuts, so a slack point to evict always exists.
+  // A working set has at most dim + 2 points off the support. With room for these and for two
+  // rounds of cuts there is always an inactive cut to evict.
   const int floor = support + dim + 2 + 2 * cuts_per_round;
   const int wanted = pool_points > 0 ? pool_points : support + 2 * dim + 3 * cuts_per_round;
   capacity_ = std::min<int>(std::max(floor, wanted), static_cast<int>(keys.rows));
@@ -56,7 +56,7 @@ void RowConstraints::add_support(const RowProblem& problem, DualActiveSet& set) 
 }
 
 int RowConstraints::insert(std::int32_t column, DualActiveSet& set) {
-  // To the end always, whole vectors at a time: nearly every column is new.
+  // Compares with all columns, which is vectorized, since nearly every column is new.
   int known = 0;
   for (const std::int32_t c : column_of_point_) known += c == column ? 1 : 0;
   if (known > 0) return -1;
@@ -68,8 +68,8 @@ int RowConstraints::insert(std::int32_t column, DualActiveSet& set) {
   return set.add_row(point, form_ == RowForm::Tolerance ? 1 : 0, 1.0, outside_rhs_);
 }
 
-// The slackest inactive cut gives its place. Objectives still rise from round to round, so an
-// evicted cut can come back but the same pool cannot.
+// Replaces the inactive cut with the largest slack. An evicted cut may come back later, but the
+// same pool cannot occur again, since the objective rises from round to round.
 int RowConstraints::evict(std::int32_t column, DualActiveSet& set) {
   int evicted = -1;
   const auto product = [&](int r) { return set.pool().product(point_of_row_[r]); };

@@ -1,5 +1,5 @@
-// What the rows of a row's constraint pool stand for: those of the support, which come first,
-// and cuts, one for each column that a scan found. A full pool evicts cuts.
+// What the constraints in a row's pool mean. Those of the support come first, followed by cuts, one
+// for each column that a scan found. When the pool is full, cuts are evicted.
 #pragma once
 
 #include <span>
@@ -12,14 +12,16 @@ namespace headfit {
 
 class RowConstraints {
  public:
-  // Empties `set`, gives it room and the constraints of the support.
+  // Clears `set`, reserves memory, and adds the constraints of the support.
   void start(const KeyView& keys, const RowProblem& problem, int cuts_per_round, int pool_points,
              DualActiveSet& set);
-  // The cut of a column: its row, or -1 when it is in the pool already.
+  // Adds the cut of a column. Returns its place in the pool, or -1 if the pool has it already.
   int insert(std::int32_t column, DualActiveSet& set);
-  // The row of an earlier multiplier, inserted if it is a cut; -1: there is none.
+  // The place of the constraint of an earlier multiplier; cuts are added. Returns -1 if there is no
+  // such constraint.
   int row_of(const Multiplier& term, DualActiveSet& set);
-  // The solver's signed multiplier of a row as one of the constraint in its own sense.
+  // Translates the solver's signed multiplier to one of the constraint as it is written in
+  // row_problem.hpp.
   Multiplier term(int row, double signed_multiplier, const DualActiveSet& set) const;
   double outside_rhs() const { return outside_rhs_; }
 

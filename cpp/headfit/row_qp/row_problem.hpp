@@ -1,4 +1,4 @@
-// The per-row max-margin problem: what it is, how it ends, and what proves it.
+// The max-margin problem of one row: its statement, how solving it may end, and the proofs.
 //
 //   Tolerance:  min 1/2 |q|^2   |q.k_j - c - a_j| <= delta/2,  q.k_j >= b + L   j in S
 //                               q.k_j <= b                                      elsewhere
@@ -29,28 +29,29 @@ struct RowProblem {
 };
 
 struct RowSettings {
-  int cuts_per_round = 0;         // worst violators asked of each scan; 0: 2 d in [16, 128]
-  int max_rounds = 200;           // scans
-  int max_steps = 0;              // active-set steps a row; 0: 50 (d + rows in the pool)
+  int cuts_per_round = 0;         // constraints asked of a scan; 0: 2 d, within [16, 128]
+  int max_rounds = 200;           // of scans
+  int max_steps = 0;              // active-set steps; 0: 50 (d + constraints in the pool)
   int pool_points = 0;            // keys kept at once; 0: |S| + 2 d + 3 cuts_per_round
-  double feasibility_tol = 1e-13; // on a slack, times (max|rhs| + max|k| |q|)
-  double scan_tol = 1e-12;        // same scale: what a scan may leave violated
-  double rhs_tol = 1e-6;          // both tolerances stay below this times max|rhs|
-  double dependency_tol = 1e-13;  // a new direction this small beside its terms is none
-  double proof_ratio = 1e6;       // Infeasible needs a proof of |q| max|k| >= this * max|rhs|
-  double max_norm = std::numeric_limits<double>::infinity();  // give up beyond, with the proof
+  double feasibility_tol = 1e-13; // of a constraint, times (max|rhs| + max|k| |q|)
+  double scan_tol = 1e-12;        // violation that a scan ignores, on the same scale
+  double rhs_tol = 1e-6;          // both tolerances are at most this times max|rhs|
+  double dependency_tol = 1e-13;  // below it a new direction is rounding noise
+  double proof_ratio = 1e6;       // Infeasible needs proof of |q| max|k| >= this * max|rhs|
+  double max_norm = std::numeric_limits<double>::infinity();  // give up if |q| must be larger
 };
 
 enum class RowStatus : std::uint8_t {
-  NeedsScan,       // ask for violators of q above threshold, then add() them
-  Optimal,         // feasible to scan_tol, and of least norm
-  Infeasible,      // Farkas witness with a residual at rounding level
-  NormLimit,       // witness proves that |q| > max_norm is needed
-  IterationLimit,  // steps or rounds used up
-  Stalled          // rounding exceeds the tolerances (|k||q| near 1e10 max|rhs|)
+  NeedsScan,       // a scan should look for violated constraints, to be passed to add()
+  Optimal,         // feasible up to scan_tol, and of least norm
+  Infeasible,      // proved by a Farkas witness with a residual at rounding level
+  NormLimit,       // a witness proves that |q| > max_norm is needed
+  IterationLimit,  // the limit of steps or rounds is reached
+  Stalled          // rounding exceeds the tolerances (|k| |q| near 1e10 max|rhs|)
 };
 
-// One term of a witness. The constraint it multiplies is named by kind and column.
+// The kinds of constraints. A kind and a column name the constraint that a term of a witness
+// multiplies.
 enum class ConstraintKind : std::uint8_t {
   RatioUpper,  // c - q.k >= -(a + delta/2)
   RatioLower,  // q.k - c >= a - delta/2
@@ -65,11 +66,11 @@ struct Multiplier {
   double value;
 };
 
-// Multipliers m >= 0 whose constraint gradients sum to exactly 0 in c and b and to
-// `residual` in q, while the right-hand sides sum to gap > 0. Every feasible q then
-// has q.residual >= gap, so |q| >= gap/|residual|; residual 0 excludes every q.
-// The values are multiples of one power of two with exact sums, so that a rational
-// check starts from the same statement. `norm_bound` counts its own rounding.
+// A Farkas witness: multipliers m >= 0 for which the gradients of the constraints sum to exactly 0
+// in c and b and to a vector r in q, while the right-hand sides sum to gap > 0. Then every feasible
+// q has q.r >= gap, so |q| >= gap / |r|; with r = 0 there is no feasible q. `residual` is |r|. The
+// multipliers are multiples of one power of two, and their sums are exact, so that a check in
+// rational arithmetic starts from the same numbers. `norm_bound` includes its own rounding error.
 struct Witness {
   std::vector<Multiplier> terms;
   double residual = 0.0;
@@ -82,8 +83,8 @@ struct Violator {
   double value;  // q.k_column
 };
 
-// Appends the columns off the support (and not masked) with q.k > threshold: at most
-// `limit` of them, the largest values first, of equal ones the lower column.
+// Appends the columns off the support, and not masked, for which q.k > threshold: at most `limit`
+// of them, the largest values first, and of equal values the lower column first.
 using ViolatorScan = std::function<void(std::span<const double> q, double threshold, int limit,
                                         std::vector<Violator>& out)>;
 

@@ -77,8 +77,9 @@ void WorkingSet::erase_column(int column) {
   ++updates_;
 }
 
-// A base hands its seat to the first column of its group, whose own column is then
-// subtracted from the group's others: the differences change base within the factor.
+// If the base of a group is dropped, the first column of the group becomes its base. The column is
+// subtracted from the other columns of the group in the factor, which makes them differences to the
+// new base.
 void WorkingSet::drop(const ConstraintPool& pool, int row) {
   int column = place_[row];
   if (column == seated) {

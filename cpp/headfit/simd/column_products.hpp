@@ -1,14 +1,15 @@
 // Products of one vector with the columns of a small matrix.
 //
-// Columns of a hundred entries are so short that summing up the lanes of their products takes as
-// long as the products. Here the lanes of several columns are transposed and summed together.
+// For columns of about a hundred entries, summing the lanes of a vector of products takes as long
+// as the products themselves. Here the lanes of several columns are transposed and summed together.
 #pragma once
 
 #include "headfit/simd/packet.hpp"
 
 namespace headfit {
 
-// Columns at once: enough chains of multiply-adds to keep the processor busy.
+// How many columns are multiplied at a time: enough independent chains of multiply-adds to keep the
+// processor busy.
 inline constexpr Index product_group = 8;
 
 namespace detail {
@@ -39,8 +40,8 @@ void sum_lanes(const simd::Packet<T> (&sums)[product_group], T* out) {
 
 }  // namespace detail
 
-// out[j] = column j . v for j < count. Whole groups are read and written: columns and out must
-// have room for them.
+// out[j] = column j . v for j < count. Columns are read, and `out` is written, in whole groups of
+// `product_group`: both must have room for them.
 template <class T>
 void column_products(const T* columns, Index stride, Index dim, Index count, const T* v, T* out) {
   constexpr Index lanes = simd::lanes<T>;

@@ -1,4 +1,5 @@
-// Comparisons of vectors with limits, as bits. Eigen has no such functions.
+// Comparisons of vectors with limits, whose result is one bit per lane. Eigen has no such
+// functions.
 #pragma once
 
 #include <type_traits>
@@ -35,12 +36,13 @@ unsigned bits_above(const Packet<T>& x, const Packet<T>& limit) {
 #endif
 }
 
-// Has any of many vectors an entry above its limit? Lanes are told apart at the end only.
+// Whether any of many vectors has an entry above its limit. The lanes are reduced only once, at the
+// end.
 template <class T>
 class AnyAbove {
  public:
 #if defined(EIGEN_VECTORIZE_AVX512)
-  // One instruction: a comparison under the mask of the lanes that were below so far.
+  // One instruction: a comparison masked by the lanes in which nothing exceeded its limit so far.
   void look(const Packet<T>& x, const Packet<T>& limit) {
     if constexpr (std::is_same_v<T, float>) {
       below_ = _mm512_mask_cmp_ps_mask(below_, x, limit, _CMP_LE_OQ);

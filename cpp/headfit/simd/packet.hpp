@@ -1,5 +1,5 @@
-// The few vector operations of the hot loops, on Eigen's packets: they compile to
-// whatever the CPU level offers, and to plain scalars where it offers nothing.
+// The vector operations of the hot loops, written with Eigen's packets. They compile to the vector
+// instructions of the CPU level, or to scalar code where it has none.
 #pragma once
 
 #include <limits>
@@ -33,9 +33,9 @@ void store(T* p, const Packet<T>& x) {
   ei::pstoreu(p, x);
 }
 
-// exp(r) = 1 + r + r^2 P(r) on |r| <= ln(2)/2, P interpolated at Chebyshev nodes.
-// Error of the polynomial: 1.1e-8 (float, 0.17 units of 2^-24) and 1.7e-17 (double).
-// ln 2 = high + low, where high has so few bits that n * high is exact for |n| < 2^10.
+// Constants of exp(r) = 1 + r + r^2 P(r) for |r| <= ln(2)/2, where P interpolates at Chebyshev
+// nodes. The error of the polynomial is 1.1e-8 in float (0.17 units of 2^-24) and 1.7e-17 in
+// double. ln 2 = high + low, where high has so few bits that n * high is exact for |n| < 2^10.
 template <class T>
 struct ExpConstants;
 
@@ -46,7 +46,7 @@ struct ExpConstants<float> {
   static constexpr float ln2_high = 0.693115234375f;
   static constexpr float ln2_low = 3.1946183e-05f;
   static constexpr float round_to_integer = 12582912.0f;  // 1.5 * 2^23
-  static constexpr float lowest_exponent = -252.0f;  // of times_power_of_two
+  static constexpr float lowest_exponent = -252.0f;  // the least that times_power_of_two applies
   static constexpr float rounds_to_zero = -151.0f;   // 1.42 * 2^e is below half the least number
   static constexpr float exactly_reducible = 256.0f;
 };
@@ -66,10 +66,11 @@ struct ExpConstants<double> {
   static constexpr double exactly_reducible = 2048.0;
 };
 
-// x * 2^e for an integral e <= 2, rounded once; 0 where 1.42 * 2^e rounds to 0: to let that
-// underflow would cost a hundred cycles a vector, and sharp attention is mostly that.
+// x * 2^e for an integral e <= 2, rounded once. The result is set to 0 where 1.42 * 2^e rounds to
+// 0: an underflow would take a hundred cycles per vector, and most weights of sharp attention are
+// that small.
 #if defined(EIGEN_VECTORIZE_AVX512)
-inline constexpr bool masks_small_powers = true;  // NaN too, where e is -inf
+inline constexpr bool masks_small_powers = true;  // NaN becomes 0 too, where e is -inf
 inline Packet<float> times_power_of_two(const Packet<float>& x, const Packet<float>& e) {
   const auto rest = _mm512_set1_ps(ExpConstants<float>::rounds_to_zero);
   return _mm512_maskz_scalef_ps(_mm512_cmp_ps_mask(e, rest, _CMP_GE_OQ), x, e);
@@ -81,7 +82,7 @@ inline Packet<double> times_power_of_two(const Packet<double>& x, const Packet<d
 #else
 inline constexpr bool masks_small_powers = false;
 namespace detail {
-// In two steps, so that results below the normal range are rounded once.
+// Multiplies in two steps, so that results below the normal range are rounded only once.
 inline Packet<float> scaled(const Packet<float>& x, const Packet<float>& e) {
   using Bits = typename ei::unpacket_traits<Packet<float>>::integer_packet;
   const Bits n = ei::pcast<Packet<float>, Bits>(e);
@@ -105,10 +106,10 @@ P times_power_of_two(const P& x, const P& e) {
 }
 #endif
 
-// The common factor that a row's exponentials leave out: exp(subtract + exponent * ln 2).
-// A power of two costs no rounding at all; only where logits are so large that
-// they cannot be reduced exactly is the maximum subtracted, and there the
-// subtraction is exact for every logit that matters (Sterbenz).
+// The exponentials of a row are computed without a common factor exp(subtract + exponent * ln 2).
+// As a rule the factor is a power of two, whose removal causes no rounding. Only where logits are
+// too large for an exact range reduction is the maximum of the row subtracted instead; there the
+// subtraction is exact for every logit close enough to the maximum to matter (Sterbenz's lemma).
 template <class T>
 struct RowShift {
   T subtract = 0;
@@ -121,7 +122,7 @@ struct RowShift {
   }
 };
 
-// exp(x) / exp(shift), within about one unit in the last place. -inf gives 0.
+// Computes exp(x) / exp(shift) to about one unit in the last place; -inf gives 0.
 template <class T>
 class ShiftedExp {
  public:
@@ -131,7 +132,8 @@ class ShiftedExp {
         floor_(fill<T>((shift.exponent + C::lowest_exponent) * C::ln2_high)) {}
 
   EIGEN_ALWAYS_INLINE Packet<T> operator()(const Packet<T>& x) const {
-    // With the floor nothing below is infinite; where such lanes are masked anyhow, none is needed.
+    // Clamping at the floor keeps everything below finite. It is not needed where lanes with tiny
+    // results are masked anyhow.
     Packet<T> y = ei::psub(x, subtract_);
     if constexpr (!masks_small_powers) y = ei::pmax(y, floor_);
     const Packet<T> magic = fill<T>(C::round_to_integer);

@@ -1,4 +1,4 @@
-// Signs kept as bits, applied to vectors.
+// Applies signs that are stored as bits to vectors.
 #pragma once
 
 #include <array>
@@ -10,7 +10,7 @@
 namespace headfit::simd {
 
 #if defined(EIGEN_VECTORIZE_AVX512)
-// x in the lanes whose bit is set, -x in the others; bits beyond the lanes do not matter.
+// x in the lanes whose bit is set, -x in the others. Bits beyond the number of lanes are ignored.
 inline Packet<float> with_signs(const Packet<float>& x, std::uint32_t bits) {
   return _mm512_mask_blend_ps(static_cast<__mmask16>(bits), ei::pnegate(x), x);
 }
@@ -19,8 +19,9 @@ inline Packet<double> with_signs(const Packet<double>& x, std::uint32_t bits) {
 }
 #else
 namespace detail {
-// Bit l of the exponent for lane l: what is left of a pattern of bits there is a normal number
-// or zero, also where small numbers count as zero.
+// For lane l a number with only bit l of the exponent field set. The bits are moved to the exponent
+// field and masked with it: the result is zero or a normal number, so that the comparison with zero
+// is right even where subnormal numbers count as zero.
 template <class T>
 struct ExponentBits {
   using Bits = std::conditional_t<sizeof(T) == 4, std::uint32_t, std::uint64_t>;

@@ -1,4 +1,4 @@
-// Sums of many vectors of nonnegative terms, so exact that the number of terms does not matter.
+// Sums of many vectors of nonnegative terms whose error does not grow with the number of terms.
 #pragma once
 
 #include "headfit/simd/packet.hpp"
@@ -9,7 +9,7 @@
 
 namespace headfit {
 
-// to[l] += x[l], in double. Compilers make it a scalar at a time if it is left to them.
+// to[l] += x[l], in double. Written out because compilers convert one lane at a time.
 EIGEN_ALWAYS_INLINE void add_wide(double* to, const simd::Packet<float>& x) {
   [[maybe_unused]] const auto add = [to](Index l, const simd::Packet<double>& part) {
     simd::store(to + l, simd::ei::padd(simd::load(to + l), part));
@@ -30,8 +30,8 @@ EIGEN_ALWAYS_INLINE void add_wide(double* to, const simd::Packet<float>& x) {
 #endif
 }
 
-// A sum of nonnegative terms with the rounding of each addition carried along
-// (Neumaier 1974), so that the number of terms does not matter.
+// A compensated sum of nonnegative terms (Neumaier 1974): the rounding error of each addition is
+// added up separately, so that the error does not grow with the number of terms.
 class CarefulSum {
  public:
   void add(double x) {
@@ -46,8 +46,8 @@ class CarefulSum {
   double carried_ = 0;
 };
 
-// A sum of vectors whose rounding does not matter beside that of T. float: in double, a sum
-// for each lane. double: the rounding is carried along.
+// A sum of vectors whose rounding error is negligible beside the precision of T. For float each
+// lane is summed in double; for double the sum is compensated.
 template <class T>
 class LaneSum {
  public:
@@ -67,8 +67,8 @@ class LaneSum {
   Eigen::Array<double, static_cast<int>(simd::lanes<T>), 1> lanes_ = decltype(lanes_)::Zero();
 };
 
-// A few vectors of terms on their way to a sum of lanes. float: pairs of terms, then double.
-// double: every rounding is carried along (Knuth's two-sum).
+// Collects a few vectors of terms before they are added to a LaneSum. For float a few terms are
+// added in float first; for double every addition is compensated (Knuth's two-sum).
 template <class T>
 class PacketSum {
  public:
@@ -96,7 +96,7 @@ class PacketSum {
     carried_ = simd::fill<T>(T(0));
   }
 
-  // Terms between two flushes.
+  // How many vectors may be added between two flushes.
   static constexpr Index vectors = sizeof(T) == 8 ? 64 : 8;
 
  private:

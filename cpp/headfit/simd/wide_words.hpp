@@ -1,5 +1,5 @@
-// Vectors of 32-bit words, with the product that compilers do not find by themselves: all 64 bits
-// of each word times a constant. Random streams take less than half the time by it.
+// Vectors of 32-bit words, with a product that compilers do not vectorize by themselves: all 64
+// bits of each word times a constant. It more than halves the time of random numbers.
 #pragma once
 
 #include <cstdint>
@@ -65,7 +65,7 @@ struct WideProduct {
 #else
 
 struct Words {
-  static constexpr int lanes = 8;  // as many as compilers make vectors of
+  static constexpr int lanes = 8;  // what compilers can turn into vectors
   std::uint32_t v[lanes];
 
   static Words load(const std::uint32_t* p) {

@@ -1,6 +1,7 @@
-// Rows of a result on their way to memory. A result larger than the caches is written past
-// them: nothing would find it there again, and lines need not be read before they are written.
-// Not so where its pages are fresh: the system clears them at the first touch, into the caches.
+// Writes rows of a result to memory. A result larger than the caches is written past them, by
+// streaming stores: it would not stay in the caches anyhow, and its cache lines need not be read
+// first. Memory that was never touched before is the exception: the system clears each of its pages
+// at the first write, which brings the page into the caches.
 #pragma once
 
 #include <algorithm>
@@ -16,14 +17,14 @@ namespace headfit::simd {
 
 enum class Store { cached, streamed };
 
-// Results below this are left in the caches for whoever reads them next.
+// Results smaller than this stay in the caches for whoever reads them next.
 inline constexpr Index streamed_bytes = Index(8) << 20;
 
 template <Store how, class T>
 void store_aligned(T* to, const Packet<T>& x) {
 #if defined(EIGEN_VECTORIZE_SSE)
   if constexpr (how == Store::streamed) {
-    // The type of the bits does not matter to the store.
+    // The store moves bits, whatever their type.
 #if defined(EIGEN_VECTORIZE_AVX512)
     _mm512_stream_si512(reinterpret_cast<__m512i*>(to), reinterpret_cast<const __m512i&>(x));
 #elif defined(EIGEN_VECTORIZE_AVX)
@@ -37,15 +38,15 @@ void store_aligned(T* to, const Packet<T>& x) {
   store(to, x);
 }
 
-// Other threads see streamed stores in order with what follows.
+// After this call, other threads see the streamed stores before any later store.
 inline void finish_streams() {
 #if defined(EIGEN_VECTORIZE_SSE)
   _mm_sfence();
 #endif
 }
 
-// to[c] for c < count from values(c), a vector that starts at column c; those that reach
-// beyond the end are asked for only if count is less than a vector.
+// Writes to[c] for c < count. values(c) returns the vector that starts at column c. It is called
+// for vectors that reach beyond the end only if the whole row is shorter than a vector.
 template <Store how, class T, class Values>
 void write_row(T* to, Index count, const Values& values) {
   constexpr Index width = lanes<T>;

@@ -21,7 +21,7 @@ class DistanceFold : public WholeRows<double> {
         out_(out) {}
 
   void end(const RowBlock& block) {
-    // The target's mask may be another one: its rows are read whole.
+    // The target's mask may differ from that of the attention, so its rows are read whole.
     const RowBlock whole{0, block.first, block.count, 0, cols_};
     const Index stride = round_up(cols_, Blocking<double>::panel);
     double* a = weights_.ensure(round_up(block.count, Blocking<double>::row_group) * stride);
@@ -58,7 +58,7 @@ class DistanceFold : public WholeRows<double> {
 
   static constexpr double infinity = std::numeric_limits<double>::infinity();
 
-  std::unique_ptr<TargetRows<double>::Reader> reader_;  // does not move
+  std::unique_ptr<TargetRows<double>::Reader> reader_;  // it cannot be moved
   std::span<const Index> rows_;
   Index cols_;
   SoftDistances& out_;

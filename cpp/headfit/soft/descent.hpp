@@ -1,4 +1,4 @@
-// The descent to a dense target: quasi-Newton steps with a line search, and when to stop.
+// The descent to a dense target: quasi-Newton steps with a line search, and the rules for stopping.
 #pragma once
 
 #include <chrono>
@@ -10,11 +10,11 @@
 
 namespace headfit::soft {
 
-inline constexpr Index memory = 12;         // steps
-inline constexpr double sufficient = 1e-4;  // share of the promised decrease (Armijo)
-inline constexpr int most_trials = 12;      // of step lengths
+inline constexpr Index memory = 12;         // steps that the quasi-Newton method remembers
+inline constexpr double sufficient = 1e-4;  // share of the predicted decrease (Armijo's rule)
+inline constexpr int most_trials = 12;      // step lengths tried in a line search
 
-// The queries, and below them the keys.
+// One matrix with the queries, and below them the keys.
 template <class T>
 Matrix<T> stacked(const Heads<T>& q, const Heads<T>& k) {
   Matrix<T> head(q.rows + k.rows, q.cols);
@@ -54,7 +54,7 @@ class Descent {
  private:
   using Clock = std::chrono::steady_clock;
 
-  // Loss, gradient and curvature where the head is now.
+  // Computes loss, gradient and curvature of the current head.
   void refresh() {
     value_ = loss_.evaluate(head_, gradient_, &curvature_);
     preconditioner_.refresh(curvature_);
@@ -63,13 +63,13 @@ class Descent {
     age_ = 0;
   }
 
-  // One step to a lower loss; false when there is none along the direction.
+  // Makes one step to a lower loss. Returns false if the line search finds none.
   bool advance() {
     direction_ = gradient_;
     quasi_newton_.to_direction(direction_);
     const double slope = inner(gradient_, direction_);
     if (!(slope < 0) || !std::isfinite(slope)) return false;
-    // What rounding may add to the sum of all rows.
+    // By how much rounding may raise the sum over all rows.
     const double noise = static_cast<double>(std::numeric_limits<T>::epsilon()) *
                          (std::abs(value_) + std::sqrt(rows_));
     const bool renew = ++age_ >= soft_refresh;
@@ -88,14 +88,15 @@ class Descent {
         accept(value, with_curvature);
         return true;
       }
-      // The parabola through the two values and the slope, within bounds.
+      // The minimum of the parabola through both values and the slope, within bounds.
       const double best = -slope * length * length / (2 * (value - value_ - slope * length));
       length = std::isfinite(best) ? std::clamp(best, 0.1 * length, 0.5 * length) : 0.1 * length;
     }
     return false;
   }
 
-  // Perhaps only the memory, or the curvature, was stale.
+  // Tries again with a new curvature and without the memory of earlier steps, which may be
+  // outdated.
   bool advance_afresh() {
     if (age_ <= 1 && !quasi_newton_.remembers()) return false;
     quasi_newton_.forget();
@@ -152,7 +153,7 @@ class Descent {
   QuasiNewton<T> quasi_newton_;
   Matrix<T> head_, gradient_, direction_, next_, next_gradient_, curvature_;
   double value_ = 0;
-  Index age_ = 0;  // of the curvature, in steps
+  Index age_ = 0;  // how many steps ago the curvature was computed
   SoftResult<T> result_;
 };
 

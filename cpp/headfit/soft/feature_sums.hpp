@@ -1,18 +1,19 @@
-// The two products that a block of rows takes part in, with features that lie along columns:
-// entry (f, c) at features[f * stride + c]. Few features make a general product wasteful.
+// The two products of a block of rows with features of the keys. Feature f of key c is stored at
+// features[f * stride + c]. A general matrix product would be slow for so few features.
 #pragma once
 
 #include "headfit/logits/microkernel.hpp"
 
 namespace headfit::soft {
 
-// Features are counted in fours, and padded with zeros.
+// The number of features, padded with zeros to a multiple of four.
 inline Index feature_count(Index count) { return (count + 3) / 4 * 4; }
-// Entries of the lower triangle of a dim x dim matrix, row by row.
+// The number of entries in the lower triangle of a dim x dim matrix.
 inline Index triangle(Index dim) { return dim * (dim + 1) / 2; }
 
 namespace detail {
-inline constexpr Index strip = 1024;  // columns of a few rows and of some features stay in cache
+// Columns at a time, so that a few rows and features stay in cache.
+inline constexpr Index strip = 1024;
 }
 
 // out(r, f) = sum over c of weights(r, c) features(f, c).
@@ -48,7 +49,7 @@ void gather(const T* weights, Index w_stride, Index rows, const T* features, Ind
   }
 }
 
-// out(f, c) += sum over r of weights(r, c) features(r, f); here features lie along rows.
+// out(f, c) += sum over r of weights(r, c) features(r, f). Here the features are stored row by row.
 template <class T>
 void spread(const T* weights, Index w_stride, Index rows, const T* features, Index f_stride,
             Index count, Index cols, T* out, Index out_stride) {
@@ -72,7 +73,7 @@ void spread(const T* weights, Index w_stride, Index rows, const T* features, Ind
   }
 }
 
-// The products of all pairs of entries of x, as a lower triangle.
+// The products of all pairs of entries of x, stored as a lower triangle, row by row.
 template <class T>
 void pair_products(const T* x, Index dim, T* out, Index out_stride) {
   for (Index a = 0; a < dim; ++a) {

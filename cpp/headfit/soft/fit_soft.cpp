@@ -13,7 +13,8 @@ namespace {
 template <class T>
 void check(const SoftTarget<T>& target, const Heads<T>& q, const Heads<T>& k) {
   if (target.rows() < 1 || target.cols() < 1) throw InputError("the target must not be empty");
-  if (q.count != 1 || k.count != 1 || q.rows != target.rows() || k.rows != target.cols() || q.cols != k.cols || q.cols < 1) {
+  if (q.count != 1 || k.count != 1 || q.rows != target.rows() || k.rows != target.cols() ||
+      q.cols != k.cols || q.cols < 1) {
     throw InputError("a start must have " + std::to_string(target.rows()) + " queries and " +
                      std::to_string(target.cols()) + " keys of one size; got " +
                      std::to_string(q.rows) + " x " + std::to_string(q.cols) + " and " +
@@ -44,7 +45,7 @@ SoftResult<T> fit_soft(const SoftTarget<T>& target, const Mask& mask, const Soft
   soft::check(target, options.init_q, options.init_k);
   soft::check(options);
   const int threads = run.thread_count(target.rows());
-  WorkerPool helpers(threads - 1);  // an evaluation may take less than starting threads would
+  WorkerPool helpers(threads - 1);  // an evaluation may take less time than starting threads
   Run pooled{threads, run.poll};
   pooled.helpers = &helpers;
   const soft::TargetRows<T> rows(target, pooled);

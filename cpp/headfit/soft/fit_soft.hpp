@@ -1,5 +1,5 @@
-// The head of a given size whose attention is closest, in KL, to a dense target, as far as
-// descent from a start goes.
+// Soft fits: finds a head of a given size whose attention is close, in KL divergence, to a dense
+// target, by descent from a given start.
 #pragma once
 
 #include <functional>
@@ -11,11 +11,11 @@
 namespace headfit {
 
 enum class SoftStatus {
-  Enough,      // the mean divergence of a row is at most `enough`
-  Converged,   // `window` steps changed the loss by less than the tolerance, or none lowers it
+  Enough,      // the mean divergence per row is at most `enough`
+  Converged,   // `window` steps changed the loss by less than the tolerance, or no step lowers it
   StepLimit,
   TimeLimit,
-  Stopped,     // progress said so
+  Stopped,     // the progress function returned false
 };
 
 template <class T>
@@ -23,26 +23,27 @@ struct SoftOptions {
   Heads<T> init_q, init_k;
   Index max_steps = 1000;
   double tolerance = 1e-3;  // relative decrease of the loss over `window` steps
-  double enough = 1e-6;     // nats a row
+  double enough = 1e-6;     // in nats per row
   double time_limit = std::numeric_limits<double>::infinity();
-  std::function<bool(Index step, double mean_divergence)> progress = {};  // false: stop
+  // Returning false stops the fit.
+  std::function<bool(Index step, double mean_divergence)> progress = {};
 };
 
 template <class T>
 struct SoftResult {
   SoftStatus status = SoftStatus::Converged;
   Matrix<T> q, k;
-  std::vector<double> history;  // the mean divergence of a row, at the start and after each step
+  std::vector<double> history;  // the mean divergence per row, at the start and after each step
   Index evaluations = 0;
-  Index refreshes = 0;  // of the curvature
+  Index refreshes = 0;  // how often the curvature was computed
   double seconds = 0;
 };
 
-// Steps that the tolerance looks back, and steps that share a curvature.
+// Over how many steps the tolerance compares the loss, and how many steps share one curvature.
 inline constexpr Index soft_window = 10;
 inline constexpr Index soft_refresh = 10;
 
-// Refuses a target that is none, by row and column, before anybody reads it.
+// Throws TargetError, which names the row and column, if the target is not valid.
 template <class T>
 void check_soft_target(const SoftTarget<T>& target, const Run& run);
 
@@ -50,13 +51,14 @@ template <class T>
 SoftResult<T> fit_soft(const SoftTarget<T>& target, const Mask& mask, const SoftOptions<T>& options,
                        const Run& run);
 
-// The loss, its gradient and its curvature at one head, for tests: the sum of the divergences
-// of all rows; the rows of both matrices are the queries and below them the keys.
+// The loss of one head, which is the sum of the divergences of all rows, with its gradient and
+// curvature, for tests. The rows of both matrices belong to the queries and, below them, to the
+// keys.
 template <class T>
 struct SoftLoss {
   double loss = 0;
   Matrix<T> gradient;
-  Matrix<T> curvature;  // lower triangles
+  Matrix<T> curvature;  // each row holds a lower triangle
 };
 template <class T>
 SoftLoss<T> soft_loss(const SoftTarget<T>& target, const Mask& mask, const Heads<T>& q,

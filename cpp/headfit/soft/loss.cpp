@@ -9,7 +9,8 @@
 namespace headfit::soft {
 namespace {
 
-// As many chunks as their sums may take memory for, and no more than there is use for.
+// The number of chunks: as many as the memory for their sums allows, and at most one per block of
+// rows.
 template <class T>
 Index chunk_count(Index rows, Index width, Index dim) {
   constexpr Index most = 16, least = 4, bytes = Index(128) << 20;
@@ -29,7 +30,7 @@ Loss<T>::Loss(const TargetRows<T>& target, const Mask& mask, Index dim, const Ru
       chunks_(static_cast<std::size_t>(chunk_count<T>(target.rows(), width_, dim))),
       row_loss_(static_cast<std::size_t>(target.rows())) {
   source_.mask = mask;
-  // Blocks of rows are dealt out in turn: under a causal mask later rows are longer.
+  // Blocks of rows go to the chunks in turn, since under a causal mask later rows take longer.
   for (Index i = 0; i < target.rows(); ++i) {
     const auto tile = static_cast<std::size_t>(i / Blocking<T>::tile_rows);
     chunks_[tile % chunks_.size()].rows.push_back(i);
@@ -86,7 +87,7 @@ void Loss<T>::lay_out_keys(const Matrix<T>& head, bool with_pairs) {
   }
 }
 
-// Adds the parts of all chunks, in order, to the rows of the keys.
+// Adds the sums of all chunks, in order, to the rows of the keys.
 template <class T>
 void Loss<T>::add_chunks(Buffer<T> Chunk::*part, Index count, Matrix<T>& out) const {
   const auto add = [&](Index first, Index end) {

@@ -1,4 +1,4 @@
-// What one block of rows adds to the loss, its gradient and its curvature.
+// The fold of the loss: what one block of rows adds to the loss, its gradient and its curvature.
 #pragma once
 
 #include "headfit/attention/softmax_row.hpp"
@@ -8,17 +8,17 @@
 
 namespace headfit::soft {
 
-// The memory of a thread.
+// The scratch memory of a thread.
 template <class T>
 struct LossScratch {
   explicit LossScratch(const TargetRows<T>& target) : reader(target) {}
   typename TargetRows<T>::Reader reader;
-  Buffer<T> logits, weights;       // whole rows: M and A, once they are settled
+  Buffer<T> logits, weights;       // whole rows; settle() turns them into M and M - A
   Buffer<T> row_sums, row_means;   // one row of features for each row of the block
   Buffer<T> queries, query_pairs;
 };
 
-// Where a fold reads and writes. Features of keys lie along columns, `width` of them.
+// What folds read and write. Features of the keys are stored feature by feature, `width` keys each.
 template <class T>
 struct LossPlan {
   const TargetRows<T>& target;
@@ -26,8 +26,8 @@ struct LossPlan {
   Index dim, width;
   const T* keys;
   const T* key_pairs;
-  T* query_gradient;   // rows of dim
-  T* query_curvature;  // rows of triangle(dim), or null
+  T* query_gradient;   // rows of dim entries
+  T* query_curvature;  // rows of triangle(dim) entries, or null
   double* row_loss;
 };
 
@@ -51,7 +51,8 @@ class LossFold {
   void tile(const RowBlock&, const Tile<T>&) {}
 
   void end(const RowBlock& block) {
-    if (block.col_begin >= block.col_end) return;  // nothing is asked, and all is zero already
+    // Nothing is allowed, and all results are zero already.
+    if (block.col_begin >= block.col_end) return;
     scratch_.reader.read(block, rows_, scratch_.weights.ensure(size(block)), stride_);
     for (Index r = 0; r < block.count; ++r) settle(block, r);
     add_gradient(block);
@@ -69,7 +70,7 @@ class LossFold {
     return rows_[static_cast<std::size_t>(block.first + r)];
   }
 
-  // From logits and A to M and M - A, and the loss of the row.
+  // Turns a row of logits into M, and the row of A into M - A; records the loss of the row.
   void settle(const RowBlock& block, Index r) {
     namespace ei = simd::ei;
     T* x = scratch_.logits.data() + r * stride_;
@@ -85,7 +86,7 @@ class LossFold {
     const auto shift = simd::RowShift<T>::at(max);
     double sum = 0;
     const double below = exponentials(a, x, cols, max, shift, sum);
-    // sum of A (log A - log M), with log M = s - max - log(sum / e_max).
+    // The loss is the sum of A (log A - log M), with log M = s - max - log(sum / e_max).
     plan_.row_loss[i] = below + std::log(sum / exp_of(max, shift)) - plan_.target.entropy(i);
     const Inverse<T> inverse(sum);
     for (Index c = 0; c < cols; c += simd::lanes<T>) {
@@ -95,8 +96,9 @@ class LossFold {
     }
   }
 
-  // Replaces the logits by their exponentials and sums these; returns the sum of a (max - s).
-  // Where a = 0 the logit may be -inf. Vectors of a strip are summed in T, strips in double.
+  // Replaces the logits by their exponentials, and sums these. Returns the sum of a (max - s), in
+  // which terms with a = 0 are left out, since their logit may be -inf. Vectors of a tile's width
+  // are summed in T, and their sums in double.
   static double exponentials(const T* a, T* x, Index cols, T max, const simd::RowShift<T>& shift,
                              double& sum) {
     namespace ei = simd::ei;

@@ -7,8 +7,8 @@
 namespace headfit::soft {
 namespace {
 
-// Damping relative to the mean eigenvalue of the block itself, and of all blocks: keys that
-// nobody attends to have no curvature of their own.
+// The damping is relative to the mean eigenvalue of the block itself, and to that of all blocks,
+// since a key that no row attends to has no curvature of its own.
 constexpr double own_damping = 1e-2;
 constexpr double common_damping = 1e-1;
 
@@ -48,7 +48,8 @@ void Preconditioner<T>::factor(const Matrix<T>& curvature, Index row, double mea
   for (Index a = 0; a < dim_; ++a) trace += static_cast<double>(h[triangle(a) + a]);
   const double damping = own_damping * trace / static_cast<double>(dim_) + common_damping * mean +
                          static_cast<double>(std::numeric_limits<T>::min());
-  const T smallest = static_cast<T>(1e-3 * damping);  // of a pivot that rounding made small
+  // The least pivot, where rounding made it smaller.
+  const T smallest = static_cast<T>(1e-3 * damping);
   for (Index a = 0; a < dim_; ++a) {
     T* la = l + a * dim_;
     for (Index b = 0; b <= a; ++b) {

@@ -1,5 +1,6 @@
-// The inverse of the damped diagonal blocks of the Hessian: one small matrix for each query and
-// each key. It makes the descent indifferent to the basis that queries and keys are written in.
+// The preconditioner of the descent: the inverse of the damped diagonal blocks of the Hessian, one
+// small matrix for each query and each key. With it the descent does not depend on the basis in
+// which queries and keys are written.
 #pragma once
 
 #include "headfit/base/threads.hpp"
@@ -10,12 +11,13 @@ namespace headfit::soft {
 template <class T>
 class Preconditioner {
  public:
-  // The first `queries` rows are damped among themselves, the rest too.
+  // The damping of the first `queries` rows depends on their mean, that of the other rows on
+  // theirs.
   Preconditioner(Index rows, Index queries, Index dim, const Run& run);
 
-  // Lower triangles of the blocks, one a row.
+  // Takes the lower triangles of the blocks, one in each row.
   void refresh(const Matrix<T>& curvature);
-  // Solves every row of x against its block, in place.
+  // Solves the linear system of every row of x with its block, in place.
   void apply(Matrix<T>& x) const;
 
  private:
@@ -24,7 +26,7 @@ class Preconditioner {
 
   Index rows_, queries_, dim_;
   const Run& run_;
-  std::vector<T> factors_;  // Cholesky factors, dim x dim each, with reciprocals on the diagonal
+  std::vector<T> factors_;  // Cholesky factors, dim x dim each, with inverted diagonals
 };
 
 }  // namespace headfit::soft

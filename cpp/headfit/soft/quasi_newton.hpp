@@ -1,5 +1,5 @@
-// Limited-memory BFGS (Nocedal 1980) around a preconditioner: the preconditioner knows each
-// query and each key on its own, the memory learns how they move together.
+// Limited-memory BFGS (Nocedal 1980) with a preconditioner. The preconditioner models the curvature
+// of each query and each key by itself; the memory of earlier steps models how they interact.
 #pragma once
 
 #include <cmath>
@@ -9,7 +9,7 @@
 
 namespace headfit::soft {
 
-// A dot product in double, its order fixed.
+// A dot product in double, in a fixed order.
 template <class T>
 double inner(const Matrix<T>& a, const Matrix<T>& b) {
   const Eigen::Map<const Vector<T>> x(a.data(), a.size()), y(b.data(), b.size());
@@ -25,11 +25,12 @@ class QuasiNewton {
   void forget() { pairs_.clear(); }
   bool remembers() const { return !pairs_.empty(); }
 
-  // A step and what it changed in the gradient; one without positive curvature is left out.
+  // Remembers a step and the change of the gradient over it. Steps without positive curvature are
+  // ignored.
   void learn(const Matrix<T>& step, const Matrix<T>& change) {
     const double product = inner(step, change);
     if (!(product > 1e-10 * std::sqrt(inner(step, step) * inner(change, change)))) return;
-    if (pairs_.size() == memory_) {  // its memory is used again
+    if (pairs_.size() == memory_) {  // reuse the memory of the oldest pair
       pairs_.push_back(std::move(pairs_.front()));
       pairs_.pop_front();
     } else {
@@ -41,7 +42,7 @@ class QuasiNewton {
     pair.product = product;
   }
 
-  // From the gradient to the direction of descent, in place.
+  // Turns a gradient into a direction of descent, in place.
   void to_direction(Matrix<T>& v) {
     for (auto p = pairs_.rbegin(); p != pairs_.rend(); ++p) {
       p->share = inner(p->step, v) / p->product;

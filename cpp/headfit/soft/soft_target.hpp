@@ -1,4 +1,4 @@
-// A dense target: attention given by its own queries and keys, or a matrix in memory.
+// A dense target: the attention of given queries and keys, or a given matrix.
 #pragma once
 
 #include <variant>
@@ -7,16 +7,17 @@
 
 namespace headfit {
 
-// The matrix is read where it lies, whatever the dtype of the computation is.
+// The matrix is read as it is stored, whatever the dtype of the computation is.
 using StoredMatrix = std::variant<MatrixView<float>, MatrixView<double>, MatrixView<Eigen::half>,
                                   MatrixView<Eigen::bfloat16>>;
 
-// One of the two is set. The rows of a matrix sum to 1, or are zero where nothing is allowed.
+// Either `attention` or `matrix` is set. The rows of a matrix sum to 1, or are zero if the mask
+// allows nothing.
 template <class T>
 struct SoftTarget {
   std::optional<LogitSource<T>> attention;  // one head, all rows
   std::optional<StoredMatrix> matrix;
-  Mask mask;  // of the matrix; attention has its own
+  Mask mask;  // of the matrix; attention has a mask of its own
 
   Index rows() const {
     return attention ? attention->q.rows

@@ -110,7 +110,7 @@ void TargetRows<T>::Reader::read(const RowBlock& block, std::span<const Index> r
     multiply(block, out, stride);
     finisher_.finish(block,
                      {out, stride, block.count, block.col_begin, block.col_end - block.col_begin},
-                     false);  // overflow was looked for when the target was measured
+                     false);  // measure_attention() has looked for overflow
     to_weights(block, out, stride);
   }
 }

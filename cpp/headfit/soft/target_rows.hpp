@@ -1,5 +1,5 @@
-// The rows of a dense target, whichever way it is given: attention is computed from its own
-// queries and keys whenever a block of rows is asked for, a matrix is read where it lies.
+// Reads the rows of a dense target. If the target is the attention of queries and keys, it is
+// computed again for every block of rows; a matrix is read as it is stored.
 #pragma once
 
 #include "headfit/base/threads.hpp"
@@ -8,11 +8,11 @@
 
 namespace headfit::soft {
 
-// How far the sum of a row of a matrix may be from 1.
+// How far the sum of a row of a target matrix may be from 1.
 inline constexpr double sum_tolerance = 1e-4;
 
-// Logits this far below the top of their row weigh nothing: what they weigh would be a number
-// too small for fast arithmetic, here or in the next product.
+// Logits this far below the maximum of their row get weight zero. Their weights would be so small
+// that they, or products with them, are subnormal numbers, with which arithmetic is slow.
 template <class T>
 inline constexpr T negligible = sizeof(T) == 4 ? T(69) : T(560);
 
@@ -25,7 +25,7 @@ simd::Packet<T> exp_above(const simd::Packet<T>& s, const simd::Packet<T>& limit
   return ei::pselect(ei::pcmp_lt(s, limit), simd::fill<T>(T(0)), e);
 }
 
-// A target, checked, and what is known of each row once and for all.
+// A target that was checked, with what is computed once for each row.
 template <class T>
 class TargetRows {
  public:
@@ -33,23 +33,23 @@ class TargetRows {
 
   Index rows() const { return target_.rows(); }
   Index cols() const { return target_.cols(); }
-  // Sum of -A log A over a row, in nats; 0 for a row that asks for nothing.
+  // The entropy of a row, the sum of -A log A, in nats; 0 for a row of zeros.
   double entropy(Index row) const { return entropy_[static_cast<std::size_t>(row)]; }
-  // Whether the row may attend to anything, and how many do.
+  // Whether the row attends to anything, and how many rows do.
   bool asks(Index row) const {
     return log_sum_[static_cast<std::size_t>(row)] != -std::numeric_limits<double>::infinity();
   }
   Index asking_rows() const { return asking_; }
 
-  // Reads blocks of rows; each thread has its own.
+  // Reads blocks of rows. Each thread has a reader of its own.
   class Reader {
    public:
     explicit Reader(const TargetRows& target);
-    Reader(const Reader&) = delete;  // the finisher points at the source
+    Reader(const Reader&) = delete;  // finisher_ refers to source_
     Reader& operator=(const Reader&) = delete;
 
-    // The weights of a block whose places are those of `row_numbers`, for its columns; what
-    // pads a row is zero. `out` has whole groups of rows and whole panels of columns.
+    // Writes the weights of a block for its columns; place i of the block is row row_numbers[i].
+    // Rows are padded with zeros. `out` must have room for whole row groups and whole panels.
     void read(const RowBlock& block, std::span<const Index> row_numbers, T* out, Index stride);
 
    private:
@@ -74,9 +74,9 @@ class TargetRows {
 
   SoftTarget<T> target_;
   std::vector<double> entropy_;
-  std::vector<double> log_sum_;  // of a row of logits, or log of the sum of a row of the matrix
+  std::vector<double> log_sum_;  // of exp(logits), or of a row of the matrix
   Index asking_ = 0;
-  Buffer<T> panels_;  // the keys of attention, packed
+  Buffer<T> panels_;  // the packed keys, if the target is attention
 };
 
 }  // namespace headfit::soft

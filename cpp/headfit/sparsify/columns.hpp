@@ -1,4 +1,5 @@
-// The columns of a matching in progress: each keeps the best entries offered to it.
+// The columns of a matching in progress. Each keeps the best of the entries that rows propose to
+// it, up to its capacity.
 #pragma once
 
 #include <algorithm>
@@ -11,17 +12,17 @@ namespace headfit {
 
 struct Proposal {
   double key;
-  Column row;  // rows fit 32 bits as columns do
+  Column row;  // row numbers fit into 32 bits, as column numbers do
 };
 
-// Heavier first, then the lower row.
+// The heavier entry is better; of equal ones, that of the lower row.
 inline constexpr auto better = [](const Proposal& a, const Proposal& b) {
   return a.key > b.key || (a.key == b.key && a.row < b.row);
 };
 
 class Columns {
  public:
-  // capacity 0: free.
+  // With capacity 0 all columns are free: they keep every entry.
   Columns(Index count, Index capacity)
       : held_(static_cast<std::size_t>(count)),
         free_(static_cast<std::size_t>(count), capacity == 0),
@@ -37,9 +38,10 @@ class Columns {
     return free_[at(col)] || heap.size() < capacity_ || better(p, heap.front());
   }
 
-  // Takes a proposal that it would take; what it gives up for it, if anything.
+  // Takes a proposal, which it must be willing to take. Returns the entry that it gives up for it,
+  // if any.
   std::optional<Proposal> take(Column col, const Proposal& p) {
-    auto& heap = held_[at(col)];  // the worst in front
+    auto& heap = held_[at(col)];  // a heap with the worst entry in front
     std::optional<Proposal> lost;
     if (!free_[at(col)] && heap.size() == capacity_) {
       lost = heap.front();
@@ -52,7 +54,7 @@ class Columns {
     return lost;
   }
 
-  // Above every bound: for an entry that its row must have.
+  // Adds an entry beyond the capacity, for a row that would otherwise keep nothing.
   void add(Column col, const Proposal& p) { held_[at(col)].push_back(p); }
 
  private:

@@ -1,4 +1,4 @@
-// Lists of a row's best entries out of the stream of logits.
+// Reads the best entries of rows from the stream of logits.
 #include "headfit/attention/best_of_row.hpp"
 #include "headfit/logits/stream.hpp"
 #include "headfit/sparsify/matching.hpp"
@@ -6,8 +6,9 @@
 namespace headfit {
 namespace {
 
-// Keys are logs of shares: logit - log of the sum of exponentials.
-constexpr double least_log_share = -700;  // what is less is nothing in double
+// The key of an entry is the logarithm of its share of the row: its logit minus the logarithm of
+// the row's sum of exponentials. Below this key a share is zero in double.
+constexpr double least_log_share = -700;
 
 template <class T>
 class ListFold {
@@ -69,7 +70,7 @@ class ListFold {
   std::span<const Index> rows_;
   Index limit_;
   const Columns& columns_;
-  std::vector<RowList>& lists_;  // each row belongs to one block
+  std::vector<RowList>& lists_;  // no two blocks share a row
   std::vector<State> state_;
 };
 

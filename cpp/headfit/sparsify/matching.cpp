@@ -10,10 +10,10 @@
 namespace headfit {
 namespace {
 
-// Rounding may miss a share by a hair; it must not cost an entry.
+// A row counts as having reached its share if rounding is all that is missing.
 constexpr double mass_slack = 1e-12;
-constexpr Index first_list = 64;        // entries of a row, where no count bounds it
-constexpr Index listed_at_once = 1 << 22;  // of all rows together, when rows are read again
+constexpr Index first_list = 64;  // entries read per row at first, if only a share bounds the row
+constexpr Index listed_at_once = 1 << 22;  // entries of all rows, when rows are read again
 
 class Matching {
  public:
@@ -39,7 +39,7 @@ class Matching {
       }
       if (waiting.empty()) break;
       const Index budget = std::max(listed_at_once, 32 * reader_.rows());
-      // A share may take many entries; a count that is not reached lacks a few.
+      // A row bounded by a share may need many more entries; one bounded by a count lacks a few.
       const Index growth = options_.per_row > 0 ? 4 : 16;
       limit = std::min(growth * limit, budget / static_cast<Index>(waiting.size()));
       read(waiting, limit);
@@ -59,7 +59,7 @@ class Matching {
 
   Index first_limit() const {
     if (options_.per_row == 0) return first_list;
-    // Where columns are bounded, some of a row's best are refused.
+    // If columns are bounded, they refuse some of a row's best entries.
     const Index more = std::min<Index>(3 * options_.per_row + 8, 64);
     return options_.per_row + (options_.per_column == 0 ? 0 : more);
   }
@@ -76,15 +76,15 @@ class Matching {
     return options_.mass > 0 && row.mass >= options_.mass - mass_slack;
   }
 
-  // Columns that more than half of the rows have among the entries they would keep if
-  // columns were free.
+  // Exempts sinks: columns that more than half of the rows would keep an entry in if columns were
+  // not bounded.
   void set_exempt() {
     for (const Column col : options_.exempt) columns_.set_free(col);
     if (!options_.exempt_sinks || options_.per_column == 0) return;
     std::vector<Index> wanted(static_cast<std::size_t>(reader_.cols()), 0);
     Index present = 0;
     for (const RowList& row : lists_) {
-      RowList kept;  // counts only
+      RowList kept;  // only its counts are used
       present += !row.entries.empty();
       for (const Entry& e : row.entries) {
         if (satisfied(kept)) break;
@@ -100,8 +100,8 @@ class Matching {
     }
   }
 
-  // The row, and whoever loses a place to it, propose until they are satisfied or at the
-  // end of their lists.
+  // Lets a row, and every row that loses a place to another one, propose entries until it is
+  // satisfied or has no more entries in its list.
   void settle(Index first) {
     stack_.push_back(first);
     while (!stack_.empty()) {
@@ -142,7 +142,8 @@ class Matching {
     }
   }
 
-  // Columns in order, each appended to its rows: compressed rows with sorted columns.
+  // Goes through the columns in order and appends each to its rows, which gives compressed rows
+  // with sorted columns.
   SparseRows result() {
     SparseRows out;
     const std::size_t n = lists_.size();

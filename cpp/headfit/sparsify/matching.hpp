@@ -1,8 +1,8 @@
-// Greedy b-matching by weight without sorting all entries, by deferred acceptance: rows
-// propose their entries from the heaviest down, and a column that is full gives up its
-// lightest for a heavier one (Gale and Shapley 1962). Rows and columns rank entries by one
-// common order, so the outcome is unique: the greedy one, whatever the order of proposals.
-// That is why rows that run out of listed entries can be read again many at a time.
+// A greedy b-matching by weight that does not sort all entries, by deferred acceptance (Gale and
+// Shapley 1962): rows propose their entries to columns, the heaviest first, and a full column gives
+// up its lightest entry for a heavier one. Rows and columns rank entries by the same order.
+// Therefore the outcome is unique: it is the greedy matching, whatever the order of proposals. So
+// rows that have run out of listed entries can be read again many at a time.
 #pragma once
 
 #include "headfit/sparsify/row_reader.hpp"

@@ -1,4 +1,4 @@
-// Lists of a row's best entries out of a matrix that somebody has: dense or compressed.
+// Reads the best entries of rows from a given matrix, dense or compressed.
 #include <sstream>
 #include <string>
 
@@ -34,7 +34,8 @@ struct Compressed {
   }
 };
 
-// Keys are the shares themselves. Entries are copied for each thread: what they view is not.
+// The key of an entry is its share of the row. The reader of entries is copied for each thread; the
+// matrix is not.
 template <class Entries>
 class MatrixRows : public RowReader {
  public:
@@ -91,7 +92,7 @@ class MatrixRows : public RowReader {
   const Mask& mask_;
 };
 
-// Offsets and columns must be right before anything is read with them.
+// Offsets and columns are checked before anything is read through them.
 void check_structure(const CompressedRows& m) {
   if (m.rows < 0 || !m.offsets || m.offsets[0] != 0) {
     throw InputError("M must have row offsets, one more than rows, that start at 0");

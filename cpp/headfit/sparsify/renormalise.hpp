@@ -1,4 +1,4 @@
-// From shares of whole rows to rows that sum to 1.
+// Scales the kept weights of rows so that each row sums to 1.
 #pragma once
 
 #include <algorithm>
@@ -8,9 +8,9 @@
 
 namespace headfit {
 
-// Scales the weights of each row, shares of it so far, and writes down what is missing.
-// That is also the total variation between the two: what is dropped counts once, and what
-// is kept grows by as much in all.
+// Weights are shares of their whole rows when this is called. Scales those of each row to sum to 1,
+// and records the share that was dropped. It equals the total variation distance between the row
+// before and after: entries lose that much in all, and those that are kept gain as much.
 inline void renormalise(SparseRows& rows) {
   const std::size_t n = rows.offsets.size() - 1;
   rows.dropped.assign(n, 0.0);

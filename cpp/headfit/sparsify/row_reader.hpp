@@ -1,4 +1,4 @@
-// For each row the best entries not yet tried, and who finds more of them.
+// For each row the best entries that it has not proposed yet, and the interface that reads more.
 #pragma once
 
 #include <vector>
@@ -9,10 +9,10 @@
 namespace headfit {
 
 struct RowList : BestEntries {
-  std::size_t next = 0;  // the first entry that was not tried
-  double norm = 0;       // what turns the row's scores into keys
+  std::size_t next = 0;  // the first entry that was not proposed yet
+  double norm = 0;       // turns the scores of the row into keys
   Index held = 0;
-  double mass = 0;  // share of the row that is held
+  double mass = 0;  // the share of the row that it holds
 };
 
 // Reads an attention matrix row by row.
@@ -21,11 +21,12 @@ class RowReader {
   virtual ~RowReader() = default;
   virtual Index rows() const = 0;
   virtual Index cols() const = 0;
-  // Replaces the lists of some rows by their next entries, at most `limit` of those that
-  // `columns` would take now: what it refuses once it refuses for ever.
+  // Replaces the lists of some rows by their next best entries, at most `limit` for each row.
+  // Entries that `columns` would refuse now are left out, since what a column refuses once it
+  // refuses for ever.
   virtual void read(std::span<const Index> rows, Index limit, const Columns& columns,
                     std::vector<RowList>& lists, const Run& run) const = 0;
-  // The share of its row that an entry with this key has.
+  // The share of its row that belongs to an entry with this key.
   virtual double share(double key) const = 0;
 };
 

@@ -1,5 +1,6 @@
-// A sparse pattern out of an attention matrix: the heaviest entries, with bounds on how
-// many a row and a column may keep. A greedy b-matching by weight, within 1/2 of the best.
+// Makes a sparse pattern from an attention matrix: it keeps the heaviest entries, with bounds on
+// how many a row and a column may keep. It is a greedy b-matching by weight, whose total weight is
+// at least half of the largest possible.
 #pragma once
 
 #include <vector>
@@ -12,11 +13,11 @@ namespace headfit {
 enum class OnEmpty { raise, keep_max };
 
 struct SparsifyOptions {
-  Index per_row = 0;     // 0: only the mass bounds a row
-  double mass = 0;       // stop a row when it keeps this share of itself; 0: only per_row does
-  Index per_column = 0;  // 0: columns are free
-  std::span<const Column> exempt{};  // columns that are free all the same
-  bool exempt_sinks = false;         // and those that most rows attend to
+  Index per_row = 0;     // entries that a row may keep; 0 for no bound but the mass
+  double mass = 0;       // a row stops when it keeps this share of itself; 0 for no such stop
+  Index per_column = 0;  // entries that a column may keep; 0 for no bound
+  std::span<const Column> exempt{};  // columns that are not bounded
+  bool exempt_sinks = false;         // nor are those that most rows attend to
   OnEmpty on_empty = OnEmpty::raise;
 };
 
@@ -29,16 +30,17 @@ struct SparseRows {
   std::vector<Column> exempt;   // sorted
 };
 
-// The entries in the order (weight falling, row, column) are kept one after the other while
-// their row is not satisfied and their column has room. Weights are shares of their row.
-// From logits, one head: O(n m d) time for each scan of the rows that need one, memory
-// O(n (per_row + d)), never n m. Throws InputError for a row that loses everything.
+// Goes through the entries by falling weight (of equal weights: by row, then by column), and keeps
+// each one if its row is not satisfied yet and its column has room. Weights are shares of their
+// row. This version reads logits of one head: each scan of the rows that need one takes O(n m d)
+// time, and memory is O(n (per_row + d)), never O(n m). Throws InputError if a row would keep
+// nothing.
 template <class T>
 SparseRows sparsify_logits(const LogitSource<T>& source, const SparsifyOptions& options,
                            const Run& run);
 
-// The same of a nonnegative matrix, dense or compressed; entries that the mask leaves out
-// do not count. Throws InputError for a negative or non-finite entry.
+// The same for a nonnegative matrix, dense or compressed. Masked entries are ignored. Throws
+// InputError for a negative or non-finite entry.
 template <class T>
 SparseRows sparsify_matrix(const Heads<T>& matrix, const Mask& mask,
                            const SparsifyOptions& options, const Run& run);

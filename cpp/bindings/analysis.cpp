@@ -7,8 +7,9 @@
 namespace headfit::python {
 
 void bind_analysis(py::module_& m) {
-  m.def("head_profile", [](const LogitArrays& x, Index per_row, double share,
-                           const std::optional<py::array>& previous, int threads) {
+  m.def("head_profile",
+        [](const LogitArrays& x, Index per_row, double share,
+           const std::optional<py::array>& previous, int threads) {
     const PythonRun run(threads);
     const Index heads = x.heads(), n = x.row_count(), cols = x.cols();
     if (previous && (!py::isinstance<Array<Offset>>(*previous) || previous->ndim() != 2 ||
@@ -25,12 +26,9 @@ void bind_analysis(py::module_& m) {
       options.previous = static_cast<const Offset*>(previous->data());
       options.previous_head_stride = item_stride(*previous, 0);
     }
-    const ProfileOut out{top_mass.mutable_data(),
-                         log_gamma.mutable_data(),
-                         kept.mutable_data(),
-                         previous ? induction.mutable_data() : nullptr,
-                         load.mutable_data(),
-                         column_mass.mutable_data(),
+    const ProfileOut out{top_mass.mutable_data(),   log_gamma.mutable_data(),
+                         kept.mutable_data(),       previous ? induction.mutable_data() : nullptr,
+                         load.mutable_data(),       column_mass.mutable_data(),
                          offset_mass.mutable_data()};
     compute_in(x.in_double(), [&]<class T>() {
       const LogitSource<T> source = x.view<T>();
@@ -46,8 +44,9 @@ void bind_analysis(py::module_& m) {
     d["column_mass"] = column_mass;
     d["offset_mass"] = offset_mass;
     return d;
-  }, Standard(), py::arg("logits"), py::arg("per_row"), py::arg("share"), py::arg("previous"),
-     py::arg("threads"));
+  },
+        Standard(), py::arg("logits"), py::arg("per_row"), py::arg("share"), py::arg("previous"),
+        py::arg("threads"));
 
   m.def("triangular_factors", [](const LogitArrays& x, Index first, Index count, int threads) {
     const PythonRun run(threads);

@@ -48,15 +48,14 @@ Heads<T> heads_of(const py::array& a, const char* name) {
   if (a.size() > 0 && a.shape(2) > 1 && item_stride(a, 2) != 1) {
     throw InputError(std::string(name) + " must have contiguous rows");
   }
-  return {stored_for<T>(a, name), a.shape(0),        a.shape(1),
-          a.shape(2),             item_stride(a, 0), item_stride(a, 1)};
+  return {stored_for<T>(a, name), a.shape(0),       a.shape(1), a.shape(2),
+          item_stride(a, 0),      item_stride(a, 1)};
 }
 
 template <class T>
 OutHeads<T> out_of(py::array& a, Index heads, Index rows, Index cols) {
-  if (!py::isinstance<Array<T>>(a) || a.ndim() != 3 || a.shape(0) != heads ||
-      a.shape(1) != rows || a.shape(2) != cols ||
-      (a.size() > 0 && cols > 1 && item_stride(a, 2) != 1)) {
+  if (!py::isinstance<Array<T>>(a) || a.ndim() != 3 || a.shape(0) != heads || a.shape(1) != rows ||
+      a.shape(2) != cols || (a.size() > 0 && cols > 1 && item_stride(a, 2) != 1)) {
     throw InputError("out must have the shape and dtype of the result and contiguous rows");
   }
   return {static_cast<T*>(a.mutable_data()), item_stride(a, 0), item_stride(a, 1)};

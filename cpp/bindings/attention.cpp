@@ -25,8 +25,8 @@ void bind_attention(py::module_& m) {
     });
   }, Standard(), py::arg("logits"), py::arg("out"), py::arg("is_fresh"), py::arg("threads"));
 
-  m.def("attention_topk", [](const LogitArrays& x, py::array columns, py::array values,
-                             bool as_logits, int threads) {
+  m.def("attention_topk",
+        [](const LogitArrays& x, py::array columns, py::array values, bool as_logits, int threads) {
     const PythonRun run(threads);
     compute_in(x.in_double(), [&]<class T>() {
       const Index k = columns.shape(2);
@@ -41,7 +41,7 @@ void bind_attention(py::module_& m) {
       }
     });
   }, Standard(), py::arg("logits"), py::arg("columns"), py::arg("values"), py::arg("as_logits"),
-     py::arg("threads"));
+        py::arg("threads"));
 
   m.def("attention_apply", [](const LogitArrays& x, py::array v, py::array out, int threads) {
     const PythonRun run(threads);

@@ -50,17 +50,17 @@ void bind_certify(py::module_& m) {
       .def(py::init([](const std::optional<py::array>& q_error,
                        const std::optional<py::array>& k_error, bool float32_accumulation,
                        const std::optional<std::string>& logit_format, bool mass) {
-             return CertifyArguments{vector_of<double>(q_error, "q_error"),
-                                     vector_of<double>(k_error, "k_error"), float32_accumulation,
-                                     format_named(logit_format), mass};
-           }),
+    return CertifyArguments{vector_of<double>(q_error, "q_error"),
+                            vector_of<double>(k_error, "k_error"), float32_accumulation,
+                            format_named(logit_format), mass};
+  }),
            py::kw_only(), py::arg("q_error") = py::none(), py::arg("k_error") = py::none(),
            py::arg("float32_accumulation") = false, py::arg("logit_format") = py::none(),
            py::arg("mass") = false);
 
-  m.def("certify_logits", [](const TargetArrays& target, const LogitArrays& logits,
-                             const Tolerances& tolerances, const CertifyArguments& options,
-                             int threads) {
+  m.def("certify_logits",
+        [](const TargetArrays& target, const LogitArrays& logits, const Tolerances& tolerances,
+           const CertifyArguments& options, int threads) {
     const PythonRun run(threads);
     const Target view = target.view();
     const CertifyOptions asked = options.view();
@@ -70,11 +70,13 @@ void bind_certify(py::module_& m) {
       return certify_logits(view, source, tolerances, asked, run);
     });
     return as_dict(rows);
-  }, Standard(), py::arg("target"), py::arg("logits"), py::arg("tolerances"), py::arg("options"),
-     py::arg("threads"));
+  },
+        Standard(), py::arg("target"), py::arg("logits"), py::arg("tolerances"), py::arg("options"),
+        py::arg("threads"));
 
-  m.def("certify_matrix", [](const TargetArrays& target, const py::array& matrix,
-                             const Tolerances& tolerances, int threads) {
+  m.def("certify_matrix",
+        [](const TargetArrays& target, const py::array& matrix, const Tolerances& tolerances,
+           int threads) {
     const PythonRun run(threads);
     const Target view = target.view();
     const CertificateRows rows = compute_in(holds_doubles(matrix), [&]<class T>() {
@@ -83,7 +85,9 @@ void bind_certify(py::module_& m) {
       return certify_matrix(view, entries, tolerances, run);
     });
     return as_dict(rows);
-  }, Standard(), py::arg("target"), py::arg("matrix"), py::arg("tolerances"), py::arg("threads"));
+  },
+        Standard(), py::arg("target"), py::arg("matrix"), py::arg("tolerances"),
+        py::arg("threads"));
 
   m.def("product_errors", [](const py::array& x, const py::array& w, const py::array& product) {
     const PythonRun run(1);

@@ -57,50 +57,47 @@ Mask MaskArrays::view(Index heads, Index rows, Index cols) const {
 }
 
 void bind_logits(py::module_& m) {
-  py::class_<MaskArrays>(m, "Mask")
-      .def(py::init([](std::optional<Index> left, std::optional<Index> right,
-                       std::optional<Array<bool>> dense, const std::optional<py::array>& offsets,
-                       const std::optional<py::array>& columns,
-                       const std::optional<py::array>& key_lengths) {
-             if (offsets.has_value() != columns.has_value()) {
-               throw InputError("a sparse mask needs both sparse_offsets and sparse_columns");
-             }
-             return MaskArrays{left,
-                               right,
-                               std::move(dense),
-                               vector_of<Offset>(offsets, "sparse_offsets"),
-                               vector_of<Column>(columns, "sparse_columns"),
-                               vector_of<Index>(key_lengths, "key_lengths")};
-           }),
-           py::kw_only(), py::arg("left") = py::none(), py::arg("right") = py::none(),
-           py::arg("dense") = py::none(), py::arg("sparse_offsets") = py::none(),
-           py::arg("sparse_columns") = py::none(), py::arg("key_lengths") = py::none());
+  py::class_<MaskArrays>(m, "Mask").def(
+      py::init([](std::optional<Index> left, std::optional<Index> right,
+                  std::optional<Array<bool>> dense, const std::optional<py::array>& offsets,
+                  const std::optional<py::array>& columns,
+                  const std::optional<py::array>& key_lengths) {
+    if (offsets.has_value() != columns.has_value()) {
+      throw InputError("a sparse mask needs both sparse_offsets and sparse_columns");
+    }
+    return MaskArrays{left,
+                      right,
+                      std::move(dense),
+                      vector_of<Offset>(offsets, "sparse_offsets"),
+                      vector_of<Column>(columns, "sparse_columns"),
+                      vector_of<Index>(key_lengths, "key_lengths")};
+  }),
+      py::kw_only(), py::arg("left") = py::none(), py::arg("right") = py::none(),
+      py::arg("dense") = py::none(), py::arg("sparse_offsets") = py::none(),
+      py::arg("sparse_columns") = py::none(), py::arg("key_lengths") = py::none());
 
   py::class_<LogitOptions>(m, "LogitOptions")
       .def(py::init([](Index group, double scale, double softcap, std::optional<MaskArrays> mask,
                        std::optional<py::array> bias, std::optional<py::array> rotary,
                        bool rotary_halves) {
-             return LogitOptions{group,
-                                 scale,
-                                 softcap,
-                                 mask.value_or(MaskArrays{}),
-                                 std::move(bias),
-                                 std::move(rotary),
-                                 rotary_halves};
-           }),
+    return LogitOptions{group,           scale,
+                        softcap,         mask.value_or(MaskArrays{}),
+                        std::move(bias), std::move(rotary),
+                        rotary_halves};
+  }),
            py::kw_only(), py::arg("group") = 1, py::arg("scale") = 1.0, py::arg("softcap") = 0.0,
            py::arg("mask") = py::none(), py::arg("bias") = py::none(),
            py::arg("rotary") = py::none(), py::arg("rotary_halves") = false);
 
   py::class_<LogitArrays>(m, "Logits")
       .def(py::init([](py::array q, py::array k, LogitOptions options) {
-             return checked({std::move(q), std::move(k), std::move(options), std::nullopt});
-           }),
+    return checked({std::move(q), std::move(k), std::move(options), std::nullopt});
+  }),
            Standard(), py::arg("q"), py::arg("k"), py::arg("options") = LogitOptions{})
       // The same logits, some rows of them: arrays and options are shared. None: all rows.
       .def("of_rows", [](const LogitArrays& x, const std::optional<py::array>& rows) {
-        return checked({x.q, x.k, x.options, vector_of<Index>(rows, "rows")});
-      }, Standard(), py::arg("rows"));
+    return checked({x.q, x.k, x.options, vector_of<Index>(rows, "rows")});
+  }, Standard(), py::arg("rows"));
 }
 
 }  // namespace headfit::python

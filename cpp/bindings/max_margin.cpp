@@ -54,39 +54,39 @@ MatrixView<double> keys_of(const py::array& a) {
 void bind_max_margin(py::module_& m) {
   py::class_<MaxMarginOptions>(m, "MaxMarginOptions")
       .def(py::init([](bool equality, double max_norm) {
-             MaxMarginOptions options{equality ? RowForm::Equality : RowForm::Tolerance};
-             options.rows.max_norm = max_norm;
-             return options;
-           }),
+    MaxMarginOptions options{equality ? RowForm::Equality : RowForm::Tolerance};
+    options.rows.max_norm = max_norm;
+    return options;
+  }),
            py::kw_only(), py::arg("equality") = false,
            py::arg("max_norm") = std::numeric_limits<double>::infinity());
 
   // (queries, status of each row, norm of each row, witnesses, scans)
-  m.def("max_margin_queries", [](const TargetArrays& target, const py::array& keys,
-                                 const Tolerances& tolerances, const MaxMarginOptions& options,
-                                 int threads) {
+  m.def("max_margin_queries",
+        [](const TargetArrays& target, const py::array& keys, const Tolerances& tolerances,
+           const MaxMarginOptions& options, int threads) {
     const auto k = keys_of(keys);
-    const MaxMarginRows rows =
-        on_target(target, threads, [&](const Target& view, const Run& run) {
-          return max_margin_queries(view, k, tolerances, options, run);
-        });
+    const MaxMarginRows rows = on_target(target, threads, [&](const Target& view, const Run& run) {
+      return max_margin_queries(view, k, tolerances, options, run);
+    });
     py::list status;
     for (const RowStatus s : rows.status) status.append(name_of(s));
     return py::make_tuple(array_of(rows.q), status, array_of(rows.norm), witnesses_of(rows),
                           rows.scans);
-  }, Standard(), py::arg("target"), py::arg("keys"), py::arg("tolerances"), py::arg("options"),
-     py::arg("threads"));
+  },
+        Standard(), py::arg("target"), py::arg("keys"), py::arg("tolerances"), py::arg("options"),
+        py::arg("threads"));
 
   // For each row: (verdict, margin, inside, with_others, residual, others_weight, norm bound).
-  m.def("face_reports", [](const TargetArrays& target, const py::array& keys,
-                           const py::array& rows, int threads) {
+  m.def("face_reports",
+        [](const TargetArrays& target, const py::array& keys, const py::array& rows, int threads) {
     const auto k = keys_of(keys);
     const Array<Index> numbers = vector_of<Index>(rows, "rows");
     const auto wanted = span_of(numbers);
     const std::vector<FaceReport> reports =
         on_target(target, threads, [&](const Target& view, const Run& run) {
-          return face_reports(view, k, wanted, run);
-        });
+      return face_reports(view, k, wanted, run);
+    });
     const auto terms = [](const std::vector<ConvexTerm>& combination) {
       py::list out;
       for (const ConvexTerm& t : combination) out.append(py::make_tuple(t.column, t.weight));

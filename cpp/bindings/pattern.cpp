@@ -8,10 +8,10 @@ void bind_pattern(py::module_& m) {
   constexpr Tolerances usual;
   py::class_<Tolerances>(m, "Tolerances")
       .def(py::init([](double leak, double distortion, double max_logit) {
-             const Tolerances tolerances{leak, distortion, max_logit};
-             tolerances.check();
-             return tolerances;
-           }),
+    const Tolerances tolerances{leak, distortion, max_logit};
+    tolerances.check();
+    return tolerances;
+  }),
            Standard(), py::arg("leak") = usual.leak, py::arg("distortion") = usual.distortion,
            py::arg("max_logit") = usual.max_logit)
       .def_readonly("leak", &Tolerances::leak)
@@ -19,17 +19,15 @@ void bind_pattern(py::module_& m) {
       .def_readonly("max_logit", &Tolerances::max_logit);
 
   py::class_<TargetArrays>(m, "Target")
-      .def(py::init([](const py::array& offsets, const py::array& columns,
-                       const py::array& weights, std::optional<MaskArrays> mask) {
-             TargetArrays target{vector_of<Offset>(offsets, "offsets"),
-                                 vector_of<Column>(columns, "columns"),
-                                 vector_of<double>(weights, "weights"),
-                                 mask.value_or(MaskArrays{})};
-             target.view();
-             return target;
-           }),
-           py::arg("offsets"), py::arg("columns"), py::arg("weights"),
-           py::arg("mask") = py::none())
+      .def(py::init([](const py::array& offsets, const py::array& columns, const py::array& weights,
+                       std::optional<MaskArrays> mask) {
+    TargetArrays target{vector_of<Offset>(offsets, "offsets"),
+                        vector_of<Column>(columns, "columns"),
+                        vector_of<double>(weights, "weights"), mask.value_or(MaskArrays{})};
+    target.view();
+    return target;
+  }),
+           py::arg("offsets"), py::arg("columns"), py::arg("weights"), py::arg("mask") = py::none())
       .def_readonly("offsets", &TargetArrays::offsets)
       .def_readonly("columns", &TargetArrays::columns)
       .def_readonly("weights", &TargetArrays::weights)

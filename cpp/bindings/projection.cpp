@@ -25,8 +25,8 @@ Eigen::Map<Matrix<T>> out_matrix(py::array& a) {
 void bind_projection(py::module_& m) {
   py::class_<ProjectionOptions>(m, "ProjectionOptions")
       .def(py::init([](const std::string& sketch, std::uint64_t seed, double scale) {
-             return ProjectionOptions{sketch_named(sketch), seed, scale};
-           }),
+    return ProjectionOptions{sketch_named(sketch), seed, scale};
+  }),
            py::kw_only(), py::arg("sketch") = "rademacher", py::arg("seed") = 0,
            py::arg("scale") = 1.0);
 
@@ -49,17 +49,18 @@ void bind_projection(py::module_& m) {
     return b;
   }, Standard(), py::arg("target"), py::arg("tolerances"));
 
-  m.def("project_identity", [](const TargetArrays& target, const Tolerances& tolerances,
-                               const ProjectionOptions& options, py::array q, py::array k,
-                               int threads) {
+  m.def("project_identity",
+        [](const TargetArrays& target, const Tolerances& tolerances,
+           const ProjectionOptions& options, py::array q, py::array k, int threads) {
     compute_in(holds_doubles(q), [&]<class T>() {
       const auto queries = out_matrix<T>(q), keys = out_matrix<T>(k);
       on_target(target, threads, [&](const Target& view, const Run& run) {
         project_identity<T>(view, tolerances, options, queries, keys, run);
       });
     });
-  }, Standard(), py::arg("target"), py::arg("tolerances"), py::arg("options"), py::arg("q"),
-     py::arg("k"), py::arg("threads"));
+  },
+        Standard(), py::arg("target"), py::arg("tolerances"), py::arg("options"), py::arg("q"),
+        py::arg("k"), py::arg("threads"));
 }
 
 }  // namespace headfit::python

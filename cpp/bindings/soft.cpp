@@ -113,12 +113,11 @@ void bind_soft(py::module_& m) {
   py::class_<SoftTargetArrays>(m, "SoftTarget")
       .def(py::init([](std::optional<LogitArrays> attention, std::optional<py::array> matrix,
                        std::optional<MaskArrays> mask) {
-             if (attention.has_value() == matrix.has_value()) {
-               throw InputError("a soft target is either attention or a matrix");
-             }
-             return SoftTargetArrays{std::move(attention), std::move(matrix),
-                                     mask.value_or(MaskArrays{})};
-           }),
+    if (attention.has_value() == matrix.has_value()) {
+      throw InputError("a soft target is either attention or a matrix");
+    }
+    return SoftTargetArrays{std::move(attention), std::move(matrix), mask.value_or(MaskArrays{})};
+  }),
            py::kw_only(), py::arg("attention") = py::none(), py::arg("matrix") = py::none(),
            py::arg("mask") = py::none());
 
@@ -135,8 +134,8 @@ void bind_soft(py::module_& m) {
   py::class_<SoftArguments>(m, "SoftOptions")
       .def(py::init([](Index max_steps, double tolerance, double enough, double time_limit,
                        py::object progress) {
-             return SoftArguments{max_steps, tolerance, enough, time_limit, std::move(progress)};
-           }),
+    return SoftArguments{max_steps, tolerance, enough, time_limit, std::move(progress)};
+  }),
            py::kw_only(), py::arg("max_steps") = usual.max_steps,
            py::arg("tolerance") = usual.tolerance, py::arg("enough") = usual.enough,
            py::arg("time_limit") = usual.time_limit, py::arg("progress") = py::none());
@@ -150,8 +149,8 @@ void bind_soft(py::module_& m) {
         py::arg("k"), py::arg("threads"));
 
   // Per row, in double: (divergence, total variation, whether the target's row is not zero).
-  m.def("compare_soft", [](const SoftTargetArrays& target, const LogitArrays& attention,
-                           int threads) {
+  m.def("compare_soft",
+        [](const SoftTargetArrays& target, const LogitArrays& attention, int threads) {
     const PythonRun run(threads);
     const SoftTarget<double> view = target.view<double>();
     const LogitSource<double> source = attention.view<double>();

@@ -15,7 +15,7 @@ struct SparsifyArguments {
   bool keep_max;
 
   SparsifyOptions options() const {
-    return {per_row, mass,         per_column,
+    return {per_row,         mass,         per_column,
             span_of(exempt), exempt_sinks, keep_max ? OnEmpty::keep_max : OnEmpty::raise};
   }
 };
@@ -37,9 +37,8 @@ struct CompressedArrays {
 };
 
 py::tuple as_tuple(const SparseRows& rows) {
-  return py::make_tuple(array_of(rows.offsets), array_of(rows.columns),
-                        array_of(rows.weights), array_of(rows.dropped),
-                        array_of(rows.exempt));
+  return py::make_tuple(array_of(rows.offsets), array_of(rows.columns), array_of(rows.weights),
+                        array_of(rows.dropped), array_of(rows.exempt));
 }
 
 }  // namespace
@@ -48,18 +47,14 @@ void bind_sparsify(py::module_& m) {
   py::class_<SparsifyArguments>(m, "SparsifyOptions")
       .def(py::init([](Index per_row, double mass, Index per_column, const py::array& exempt,
                        bool exempt_sinks, bool keep_max) {
-             return SparsifyArguments{per_row,
-                                      mass,
-                                      per_column,
-                                      vector_of<Column>(exempt, "exempt"),
-                                      exempt_sinks,
-                                      keep_max};
-           }),
+    return SparsifyArguments{per_row,      mass,    per_column, vector_of<Column>(exempt, "exempt"),
+                             exempt_sinks, keep_max};
+  }),
            py::arg("per_row"), py::arg("mass"), py::arg("per_column"), py::arg("exempt"),
            py::arg("exempt_sinks"), py::arg("keep_max"));
 
-  m.def("sparsify_logits", [](const LogitArrays& x, const SparsifyArguments& arguments,
-                              int threads) {
+  m.def("sparsify_logits",
+        [](const LogitArrays& x, const SparsifyArguments& arguments, int threads) {
     const PythonRun run(threads);
     return as_tuple(compute_in(x.in_double(), [&]<class T>() {
       const LogitSource<T> source = x.view<T>();
@@ -69,8 +64,9 @@ void bind_sparsify(py::module_& m) {
     }));
   }, Standard(), py::arg("logits"), py::arg("options"), py::arg("threads"));
 
-  m.def("sparsify_matrix", [](const py::array& matrix, const MaskArrays& mask,
-                              const SparsifyArguments& arguments, int threads) {
+  m.def("sparsify_matrix",
+        [](const py::array& matrix, const MaskArrays& mask, const SparsifyArguments& arguments,
+           int threads) {
     const PythonRun run(threads);
     return as_tuple(compute_in(holds_doubles(matrix), [&]<class T>() {
       const Heads<T> entries = heads_of<T>(matrix, "M");
@@ -79,19 +75,21 @@ void bind_sparsify(py::module_& m) {
       const py::gil_scoped_release release;
       return sparsify_matrix(entries, view, options, run);
     }));
-  }, Standard(), py::arg("matrix"), py::arg("mask"), py::arg("options"), py::arg("threads"));
+  },
+        Standard(), py::arg("matrix"), py::arg("mask"), py::arg("options"), py::arg("threads"));
 
   py::class_<CompressedArrays>(m, "CompressedRows")
-      .def(py::init([](const py::array& offsets, const py::array& columns,
-                       const py::array& weights, Index cols) {
-             return CompressedArrays{vector_of<Offset>(offsets, "offsets"),
-                                     vector_of<Column>(columns, "columns"),
-                                     vector_of<double>(weights, "weights"), cols};
-           }),
+      .def(py::init([](const py::array& offsets, const py::array& columns, const py::array& weights,
+                       Index cols) {
+    return CompressedArrays{vector_of<Offset>(offsets, "offsets"),
+                            vector_of<Column>(columns, "columns"),
+                            vector_of<double>(weights, "weights"), cols};
+  }),
            py::arg("offsets"), py::arg("columns"), py::arg("weights"), py::arg("cols"));
 
-  m.def("sparsify_compressed", [](const CompressedArrays& matrix, const MaskArrays& mask,
-                                  const SparsifyArguments& arguments, int threads) {
+  m.def("sparsify_compressed",
+        [](const CompressedArrays& matrix, const MaskArrays& mask,
+           const SparsifyArguments& arguments, int threads) {
     const PythonRun run(threads);
     const CompressedRows entries = matrix.view();
     const Mask allowed = mask.checked_view(1, entries.rows, entries.cols);
@@ -102,7 +100,8 @@ void bind_sparsify(py::module_& m) {
       rows = sparsify_compressed(entries, allowed, options, run);
     }
     return as_tuple(rows);
-  }, Standard(), py::arg("matrix"), py::arg("mask"), py::arg("options"), py::arg("threads"));
+  },
+        Standard(), py::arg("matrix"), py::arg("mask"), py::arg("options"), py::arg("threads"));
 }
 
 }  // namespace headfit::python

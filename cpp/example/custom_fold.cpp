@@ -22,7 +22,8 @@ namespace {
 class Histogram {
  public:
   Histogram(float low, float high, Index bins)
-      : low_(low), width_((high - low) / static_cast<float>(bins)),
+      : low_(low),
+        width_((high - low) / static_cast<float>(bins)),
         counts_(static_cast<std::size_t>(bins), 0) {}
 
   void add(float x) {

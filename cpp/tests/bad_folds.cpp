@@ -33,4 +33,6 @@ struct Bad : Blocks {
 };
 #endif
 
-int main() { stream_tiles(LogitSource<float>(), Run(), [] { return Bad(); }); }
+int main() {
+  stream_tiles(LogitSource<float>(), Run(), [] { return Bad(); });
+}

@@ -77,29 +77,28 @@ inline int run_all() {
 
 }  // namespace headfit::test
 
-#define TEST(name)                                                             \
-  static void name();                                                          \
+#define TEST(name)                                                              \
+  static void name();                                                           \
   static const headfit::test::Registration registration_of_##name(#name, name); \
   static void name()
 
 // A test that shows a fault not yet repaired: it may fail.
-#define TEST_OF_KNOWN_FAULT(name)                                                    \
-  static void name();                                                                \
+#define TEST_OF_KNOWN_FAULT(name)                                                     \
+  static void name();                                                                 \
   static const headfit::test::Registration registration_of_##name(#name, name, true); \
   static void name()
 
-#define CHECK(condition)                                                       \
-  do {                                                                         \
-    if (!(condition)) headfit::test::fail(__FILE__, __LINE__, #condition);     \
+#define CHECK(condition)                                                   \
+  do {                                                                     \
+    if (!(condition)) headfit::test::fail(__FILE__, __LINE__, #condition); \
   } while (false)
 
 // The parts after the condition are printed when it fails.
-#define CHECK_THAT(condition, ...)                                             \
-  do {                                                                         \
-    if (!(condition)) {                                                        \
-      headfit::test::fail(__FILE__, __LINE__,                                  \
-                          #condition ": " + headfit::test::text(__VA_ARGS__)); \
-    }                                                                          \
+#define CHECK_THAT(condition, ...)                                                                 \
+  do {                                                                                             \
+    if (!(condition)) {                                                                            \
+      headfit::test::fail(__FILE__, __LINE__, #condition ": " + headfit::test::text(__VA_ARGS__)); \
+    }                                                                                              \
   } while (false)
 
 #define CHECK_THROWS(type, part, ...) \

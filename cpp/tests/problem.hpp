@@ -71,7 +71,11 @@ struct Problem {
   bool some_rows = false;
 
   Problem(Index heads_, Index group_, Index n_, Index m_, Index d_, Numbers& numbers)
-      : heads(heads_), group(group_), n(n_), m(m_), d(d_),
+      : heads(heads_),
+        group(group_),
+        n(n_),
+        m(m_),
+        d(d_),
         q(Stack<T>::random(heads_, n_, d_, numbers, 3)),
         k(Stack<T>::random(heads_ / group_, m_, d_, numbers, 3)),
         scale(1 / std::sqrt(static_cast<double>(d_))) {}
@@ -172,27 +176,28 @@ std::vector<Masking<T>> all_masks() {
       {"softcap", [](P& p, Numbers&) { p.softcap = 1.5; }},
       {"causal, lengths, bias, softcap",
        [](P& p, Numbers& numbers) {
-         p.mask.right = 0;
-         p.softcap = 2;
-         put_lengths(p, numbers);
-         put_bias(p, numbers);
-       }},
+    p.mask.right = 0;
+    p.softcap = 2;
+    put_lengths(p, numbers);
+    put_bias(p, numbers);
+  }},
       {"window, dense, rows",
        [](P& p, Numbers& numbers) {
-         p.mask.left = 40, p.mask.right = 2;
-         put_dense(p, numbers);
-         p.some_rows = true;
-         for (Index i = p.n - 1; i >= 0; i -= 2) p.rows.push_back(i);
-         if (p.n > 0) p.rows.push_back(0);
-       }},
+    p.mask.left = 40, p.mask.right = 2;
+    put_dense(p, numbers);
+    p.some_rows = true;
+    for (Index i = p.n - 1; i >= 0; i -= 2) p.rows.push_back(i);
+    if (p.n > 0) p.rows.push_back(0);
+  }},
   };
 }
 
 // n, m, d of problems whose edges fall inside, at and outside blocks and panels.
 inline const std::vector<std::array<Index, 3>>& sizes() {
-  static const std::vector<std::array<Index, 3>> all = {
-      {1, 1, 1}, {2, 3, 1}, {7, 33, 3}, {63, 64, 5}, {64, 65, 8}, {65, 31, 64}, {30, 300, 17},
-      {300, 30, 2}, {25, 513, 9}, {0, 5, 2}, {5, 0, 2}};
+  static const std::vector<std::array<Index, 3>> all = {{1, 1, 1},     {2, 3, 1},    {7, 33, 3},
+                                                        {63, 64, 5},   {64, 65, 8},  {65, 31, 64},
+                                                        {30, 300, 17}, {300, 30, 2}, {25, 513, 9},
+                                                        {0, 5, 2},     {5, 0, 2}};
   return all;
 }
 

@@ -92,18 +92,16 @@ void check_reading() {
     const StatsOut stats{numbers.data(), numbers.data(), numbers.data(), counts.data(), shares};
     const auto check = [&](const char* name, const auto& work) {
       const std::string what = text(name, ", mask ", mask, ", ", 8 * sizeof(T), " bits");
-      check_the_same_for_twice_as_many(
-          what.c_str(), n, [&](Index rows) { work((rows == n ? few : many).source()); });
+      check_the_same_for_twice_as_many(what.c_str(), n, [&](Index rows) {
+        work((rows == n ? few : many).source());
+      });
     };
     using Source = LogitSource<T>;
     check("logits", [&](const Source& s) { attention_logits(s, matrix.out(), here); });
     check("matrix", [&](const Source& s) { attention_matrix(s, matrix.out(), here); });
-    check("topk", [&](const Source& s) {
-      attention_topk(s, 5, columns.out(), top.out(), here);
-    });
-    check("topk of logits", [&](const Source& s) {
-      attention_topk_logits(s, 5, columns.out(), top.out(), here);
-    });
+    check("topk", [&](const Source& s) { attention_topk(s, 5, columns.out(), top.out(), here); });
+    check("topk of logits",
+          [&](const Source& s) { attention_topk_logits(s, 5, columns.out(), top.out(), here); });
     check("apply", [&](const Source& s) {
       const Heads<T> v{values.data.data(), 1, s.k.rows, 24, 0, 24};
       attention_apply(s, v, matrix.out(), here);
@@ -116,7 +114,8 @@ struct Judged {
   OwnedTarget target;
   Stack<float> q, k;
   Judged(Index n, Numbers& numbers)
-      : target(regular_target(n, 4, 1)), q(Stack<float>::random(1, n, 19, numbers, 3)),
+      : target(regular_target(n, 4, 1)),
+        q(Stack<float>::random(1, n, 19, numbers, 3)),
         k(Stack<float>::random(1, n, 19, numbers, 3)) {}
 };
 

@@ -17,13 +17,19 @@ struct Profile {
   std::vector<Offset> kept, load;
 
   Profile(Index heads, Index n, Index m)
-      : top_mass(size(heads, n)), log_gamma(size(heads, n)), induction(size(heads, n)),
-        column_mass(size(heads, m)), offset_mass(size(heads, std::max<Index>(0, n + m - 1))),
-        kept(size(heads, n)), load(size(heads, m)) {}
+      : top_mass(size(heads, n)),
+        log_gamma(size(heads, n)),
+        induction(size(heads, n)),
+        column_mass(size(heads, m)),
+        offset_mass(size(heads, std::max<Index>(0, n + m - 1))),
+        kept(size(heads, n)),
+        load(size(heads, m)) {}
   static std::size_t size(Index a, Index b) { return static_cast<std::size_t>(a * b); }
   ProfileOut out(bool tokens) {
-    return {top_mass.data(), log_gamma.data(), kept.data(), tokens ? induction.data() : nullptr,
-            load.data(), column_mass.data(), offset_mass.data()};
+    return {top_mass.data(),   log_gamma.data(),
+            kept.data(),       tokens ? induction.data() : nullptr,
+            load.data(),       column_mass.data(),
+            offset_mass.data()};
   }
 };
 
@@ -118,10 +124,11 @@ void check_triangular_factors() {
     // In two parts, as callers with many heads ask for them.
     const Index part = 3 * d * d;
     triangular_factors(source, {0, 3, queries.data(), keys.data(), centred.data()}, {3, {}});
-    triangular_factors(
-        source, {3, 1, queries.data() + part, keys.data() + part, centred.data() + part}, {1, {}});
-    CHECK_THROWS(InputError, "heads", triangular_factors(source, {3, 2, nullptr, nullptr, nullptr},
-                                                         {1, {}}));
+    triangular_factors(source,
+                       {3, 1, queries.data() + part, keys.data() + part, centred.data() + part},
+                       {1, {}});
+    CHECK_THROWS(InputError, "heads",
+                 triangular_factors(source, {3, 2, nullptr, nullptr, nullptr}, {1, {}}));
     for (Index h = 0; h < 4; ++h) {
       const Index count = p.key_lengths[static_cast<std::size_t>(h)];
       const auto check = [&, at = h * d * d, width = d](const std::vector<double>& found,

@@ -81,8 +81,8 @@ template <class T>
 void check_apply() {
   Numbers numbers(2);
   for (const Index width : {1, 5, 33}) {
-    for_all_rows<T>([&](const Problem<T>& p, const std::string& where, const auto& rows,
-                        const auto&) {
+    for_all_rows<T>(
+        [&](const Problem<T>& p, const std::string& where, const auto& rows, const auto&) {
       const LogitSource<T> source = p.source();
       const auto v = Stack<T>::random(p.heads / p.group, p.m, width, numbers);
       Stack<T> first(p.heads, source.row_count(), width, T(-7));
@@ -113,8 +113,8 @@ void check_apply() {
 
 template <class T>
 void check_topk() {
-  for_all_rows<T>([](const Problem<T>& p, const std::string& where, const auto& rows,
-                     const Stack<T>& logits) {
+  for_all_rows<T>(
+      [](const Problem<T>& p, const std::string& where, const auto& rows, const Stack<T>& logits) {
     const LogitSource<T> source = p.source();
     for (const Index k : {Index(1), Index(3), p.m}) {
       if (k > p.m || k < 1) continue;
@@ -155,8 +155,8 @@ template <class T>
 void check_stats() {
   // A full share is left to a test of its own.
   const std::vector<double> shares = {0.1, 0.5, 0.9};
-  for_all_rows<T>([&](const Problem<T>& p, const std::string& where, const auto& rows,
-                      const auto&) {
+  for_all_rows<T>(
+      [&](const Problem<T>& p, const std::string& where, const auto& rows, const auto&) {
     const LogitSource<T> source = p.source();
     const auto size = static_cast<std::size_t>(p.heads * source.row_count());
     for (const int threads : {1, 3}) {
@@ -317,8 +317,12 @@ void check_steps(double low, double high) {
 }
 
 TEST(steps_between_tiles) {
-  for (const auto& [low, high] : {std::pair{-3000.0, 5.0}, {200.0, 300.0}, {-300.0, -200.0},
-                                  {-1e4, 0.0}, {-1e4, 1e4}, {1e30, 2e30}}) {
+  for (const auto& [low, high] : {std::pair{-3000.0, 5.0},
+                                  {200.0, 300.0},
+                                  {-300.0, -200.0},
+                                  {-1e4, 0.0},
+                                  {-1e4, 1e4},
+                                  {1e30, 2e30}}) {
     check_steps<float>(low, high);
     check_steps<double>(low, high);
   }

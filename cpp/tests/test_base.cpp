@@ -127,9 +127,9 @@ TEST(poll_interrupts_from_the_calling_thread) {
     };
     const auto start = std::chrono::steady_clock::now();
     CHECK_THROWS(Interrupted, "interrupted", parallel_for(100000, {threads, poll}, [&](Index) {
-                   std::this_thread::sleep_for(std::chrono::milliseconds(1));
-                   ++done;
-                 }));
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      ++done;
+    }));
     const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
     CHECK_THAT(took.count() < 5, took.count());
     CHECK(done < 100000);
@@ -150,8 +150,8 @@ TEST(checkpoints_interrupt_within_a_task) {
     const auto start = std::chrono::steady_clock::now();
     const auto elapsed = [&] { return std::chrono::steady_clock::now() - start; };
     CHECK_THROWS(Interrupted, "interrupted", parallel_for(threads, {threads, poll}, [&](Index) {
-                   while (elapsed() < std::chrono::minutes(1)) checkpoint();
-                 }));
+      while (elapsed() < std::chrono::minutes(1)) checkpoint();
+    }));
     CHECK_THAT(elapsed() < std::chrono::seconds(5), threads);
   }
 }
@@ -166,8 +166,8 @@ TEST(a_poll_outside_reaches_checkpoints_of_regions_within) {
       while (elapsed() < std::chrono::minutes(1)) checkpoint();
     };
     CHECK_THROWS(Interrupted, "interrupted", parallel_for(threads, {threads, {}}, [&](Index) {
-                   parallel_for(2, {2, {}}, wait);
-                 }));
+      parallel_for(2, {2, {}}, wait);
+    }));
     CHECK_THAT(elapsed() < std::chrono::seconds(5), threads);
   }
   checkpoint();  // nobody listens any more

@@ -48,8 +48,7 @@ TEST(a_diagonal_head) {
   // Logits: 4 on the diagonal, 0 elsewhere; leak = exp(-4) in every row.
   const Matrix<double> q = 4 * Matrix<double>::Identity(5, 5), k = Matrix<double>::Identity(5, 5);
   const OwnedTarget t = diagonal(5);
-  const auto rows =
-      certify_logits(t.view(), source_of(q, k, 1.0), {0.05, 0.1}, with_mass, {2, {}});
+  const auto rows = certify_logits(t.view(), source_of(q, k, 1.0), {0.05, 0.1}, with_mass, {2, {}});
   const double want = std::exp(-4.0);
   for (Index i = 0; i < 5; ++i) {
     CHECK(rows.verdict[std::size_t(i)] == Verdict::holds);
@@ -72,8 +71,7 @@ TEST(tolerances_on_both_sides) {
   const OwnedTarget t = diagonal(3);
   const double leak = std::exp(-4.0);
   const auto verdict = [&](double tolerance) {
-    return certify_logits(t.view(), source_of(q, k, 1.0), {tolerance, 0.1}, {}, {1, {}})
-        .verdict[1];
+    return certify_logits(t.view(), source_of(q, k, 1.0), {tolerance, 0.1}, {}, {1, {}}).verdict[1];
   };
   CHECK(verdict(leak * (1 + 1e-9)) == Verdict::holds);
   CHECK(verdict(leak * (1 - 1e-9)) == Verdict::fails);
@@ -88,8 +86,7 @@ TEST(distortion_of_two_keys) {
   q.row(0) << 10 + std::log(3.0), 10, 0;
   q.row(1) << 0, 10, 0;
   q.row(2) << 0, 0, 10;
-  const auto rows =
-      certify_logits(t.view(), source_of(q, k, 1.0), {0.01, 2.1}, with_mass, {1, {}});
+  const auto rows = certify_logits(t.view(), source_of(q, k, 1.0), {0.01, 2.1}, with_mass, {1, {}});
   CHECK_THAT(std::abs(rows.distortion[0] - 2) < 1e-12 && rows.distortion[0] >= 2 - 1e-15,
              rows.distortion[0]);
   CHECK(rows.highest_column[0] == 0);
@@ -221,7 +218,7 @@ void check_against_scan(const Mask& mask, bool lower) {
     CHECK_THAT(rows.leak[i] >= leak * (1 - 1e-14) && rows.leak[i] <= leak * (1 + near) + 1e-300,
                "row ", i, ": ", rows.leak[i], " for ", leak);
     CHECK_THAT(rows.distortion[i] >= distortion - 1e-12 &&
-               rows.distortion[i] <= distortion * (1 + near) + 1e-12,
+                   rows.distortion[i] <= distortion * (1 + near) + 1e-12,
                "row ", i, ": ", rows.distortion[i], " for ", distortion);
     CHECK_THAT(std::abs(rows.tv[i] - double(tv)) < near, "row ", i);
     CHECK_THAT(std::abs(rows.stray[i] - double(stray)) < near, "row ", i);
@@ -293,9 +290,8 @@ TEST(bad_certificate_arguments) {
   CHECK_THROWS(InputError, "one row for each of the 2", with(small, {0.05, 0.1}));
   for_bad_tolerances([&](const Tolerances& bad) { with(t, bad); });
   const Heads<double> matrix{q.data(), 1, 3, 3, 9, 3};
-  for_bad_tolerances([&](const Tolerances& bad) {
-    certify_matrix<double>(t.view(), matrix, bad, {1, {}});
-  });
+  for_bad_tolerances(
+      [&](const Tolerances& bad) { certify_matrix<double>(t.view(), matrix, bad, {1, {}}); });
   CHECK_THROWS(InputError, "max_logit must not be given for a matrix",
                certify_matrix<double>(t.view(), matrix, {0.05, 0.1, 9}, {1, {}}));
   CHECK_THROWS(InputError, "of the shape of A, 2 x 2; got 3 x 3",
@@ -326,8 +322,7 @@ TEST(rows_without_input_errors_beside_rows_with_them) {
   const OwnedTarget t = diagonal(3);
   const auto verdict = [&](const std::vector<double>& q_error, const std::vector<double>& k_error) {
     const auto source = source_of(q, k, 1.0);
-    return certify_logits(t.view(), source, {0.019, 0.1}, {{q_error, k_error}}, {1, {}})
-        .verdict[0];
+    return certify_logits(t.view(), source, {0.019, 0.1}, {{q_error, k_error}}, {1, {}}).verdict[0];
   };
   const std::vector<double> none, large(3, 0.5), few(2, 0.0);
   CHECK(verdict(none, none) == Verdict::holds);
@@ -435,10 +430,10 @@ TEST(errors_of_products_that_another_library_rounded) {
     w.row(1) = w.row(0) * (1 - 1e-15);  // what is large cancels
     const Matrix<double> product = x * w;
     const Matrix<float> narrow = product.cast<float>();
-    const Vector<double> wide = product_errors(heads_as_double(x), heads_as_double(w),
-                                               heads_as_double(product));
-    const Vector<double> rounded = product_errors(heads_as_double(x), heads_as_double(w),
-                                                  heads_as_double(narrow));
+    const Vector<double> wide =
+        product_errors(heads_as_double(x), heads_as_double(w), heads_as_double(product));
+    const Vector<double> rounded =
+        product_errors(heads_as_double(x), heads_as_double(w), heads_as_double(narrow));
     for (Index i = 0; i < n; ++i) {
       long double error = 0, narrow_error = 0;
       for (Index c = 0; c < d; ++c) {

@@ -35,8 +35,13 @@ struct Scanned {
   Philox random{3};
 
   Scanned(OwnedTarget t, const Mask& m, Index dim, int cap, int threads = 1)
-      : target(std::move(t)), mask(m), required(target.view(), tolerances),
-        q(required.n(), dim), k(q), lists(required, cap), checks(required.n()) {
+      : target(std::move(t)),
+        mask(m),
+        required(target.view(), tolerances),
+        q(required.n(), dim),
+        k(q),
+        lists(required, cap),
+        checks(required.n()) {
     random_start(required, random, 0, q, k);
     scan(0, threads);
   }
@@ -479,13 +484,11 @@ TEST(every_entry_checks_its_tolerances_and_its_target) {
   each(t, {0.05, 0}, [](const auto& call) {
     CHECK_THROWS(InputError, "distortion must be positive to learn", call());
   });
-  each(outside, {}, [](const auto& call) {
-    CHECK_THROWS(TargetError, "column 20 in row 19", call());
-  });
-  for (const GivenHead& bad : {GivenHead{heads_of(few), heads_of(x)},
-                               GivenHead{heads_of(x), heads_of(few)}}) {
-    CHECK_THROWS(InputError, "20 rows",
-                 round_queries(t.view(), tolerances, bad, storage, {1, {}}));
+  each(outside, {},
+       [](const auto& call) { CHECK_THROWS(TargetError, "column 20 in row 19", call()); });
+  for (const GivenHead& bad :
+       {GivenHead{heads_of(few), heads_of(x)}, GivenHead{heads_of(x), heads_of(few)}}) {
+    CHECK_THROWS(InputError, "20 rows", round_queries(t.view(), tolerances, bad, storage, {1, {}}));
     CHECK_THROWS(InputError, "20 rows", feasibility_loss(t.view(), tolerances, bad, {1, {}}));
   }
 }

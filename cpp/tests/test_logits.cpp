@@ -65,8 +65,7 @@ void check_logits() {
         for (Index j = 0; j < p.m; ++j) {
           const double want = p.logit(h, i, j);
           const double got = double(first.at(h, place, j));
-          const double size =
-              std::abs(p.scale) * p.norm(p.q, h, i) * p.norm(p.k, h / p.group, j);
+          const double size = std::abs(p.scale) * p.norm(p.q, h, i) * p.norm(p.k, h / p.group, j);
           // A few roundings more for the cap and the bias.
           const double bound = double(p.d + 2) * u * size * 1.01 + 16 * u * (1 + p.softcap);
           const bool right = want == -infinity ? got == want : std::abs(got - want) <= bound;
@@ -158,9 +157,8 @@ void check_hits() {
         }
         for (const int threads : {1, 3}) {
           Hits<T> got{decltype(want.rows)(rows), std::vector<T>(rows)};
-          stream_tiles(source, Run{threads, {}}, [&] {
-            return HitFold<T>(source.row_count(), limit, moving, got);
-          });
+          stream_tiles(source, Run{threads, {}},
+                       [&] { return HitFold<T>(source.row_count(), limit, moving, got); });
           CHECK_THAT(got.rows == want.rows, where, ", limit ", limit, moving ? ", moving" : "");
           CHECK_THAT(got.least == want.least, where, ", limit ", limit);
         }

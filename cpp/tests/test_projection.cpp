@@ -155,10 +155,8 @@ TEST(bad_projection_arguments) {
   }
   const std::string shapes = "Q and K must have one row for each of the 20 rows of A";
   for (auto* bad : {&small, &narrow, &none}) {
-    CHECK_THROWS(InputError, shapes,
-                 project_identity<float>(t.view(), {}, {}, *bad, k, {1, {}}));
-    CHECK_THROWS(InputError, shapes,
-                 project_identity<float>(t.view(), {}, {}, q, *bad, {1, {}}));
+    CHECK_THROWS(InputError, shapes, project_identity<float>(t.view(), {}, {}, *bad, k, {1, {}}));
+    CHECK_THROWS(InputError, shapes, project_identity<float>(t.view(), {}, {}, q, *bad, {1, {}}));
   }
   CHECK_THROWS(InputError, shapes, project_identity<float>(t.view(), {}, {}, none, none, {1, {}}));
   CHECK_THROWS(TargetError, "column 20 in row 19", project(target_out_of_range(20), {}, {}));

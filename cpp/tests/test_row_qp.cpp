@@ -117,9 +117,8 @@ Row extreme_row(const Keys& keys, Index k, RowForm form, std::uint64_t seed) {
   for (Index i = 0; i < keys.d; ++i) direction.push_back(numbers.next());
   std::vector<Column> order;
   for (Index j = 0; j < keys.n; ++j) order.push_back(static_cast<Column>(j));
-  std::sort(order.begin(), order.end(), [&](Column a, Column b) {
-    return keys.dot(direction, a) > keys.dot(direction, b);
-  });
+  std::sort(order.begin(), order.end(),
+            [&](Column a, Column b) { return keys.dot(direction, a) > keys.dot(direction, b); });
   Row row{{order.begin(), order.begin() + k}, {}, form};
   for (Index i = 0; i < k; ++i) row.logs.push_back(0.3 * numbers.next());
   return row;
@@ -363,9 +362,8 @@ TEST(bad_max_margin_arguments) {
     CHECK_THROWS(InputError, reason, max_margin_queries(target.view(), bad, {}, {}, run));
     CHECK_THROWS(InputError, reason, face_reports(target.view(), bad, first, run));
   }
-  for_bad_tolerances([&](const Tolerances& bad) {
-    max_margin_queries(target.view(), view, bad, {}, run);
-  });
+  for_bad_tolerances(
+      [&](const Tolerances& bad) { max_margin_queries(target.view(), view, bad, {}, run); });
   CHECK_THROWS(InputError, "max_logit must be infinite here",
                max_margin_queries(target.view(), view, {0.05, 0.1, 30}, {}, run));
   for (const double max_norm : {0.0, -1.0, std::nan("")}) {

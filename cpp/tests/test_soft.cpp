@@ -114,8 +114,8 @@ void check_loss() {
 }  // namespace
 
 TEST(sums_of_features) {
-  for (const auto& [rows, count, cols] : {std::array<Index, 3>{1, 4, 1}, {3, 8, 17}, {24, 4, 1100},
-                                          {7, 36, 64}, {12, 12, 2050}}) {
+  for (const auto& [rows, count, cols] :
+       {std::array<Index, 3>{1, 4, 1}, {3, 8, 17}, {24, 4, 1100}, {7, 36, 64}, {12, 12, 2050}}) {
     check_sums<float>(rows, count, cols);
     check_sums<double>(rows, count, cols);
   }

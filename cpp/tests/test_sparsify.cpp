@@ -76,9 +76,9 @@ const std::vector<Column> exempt{0, 2};
 
 std::vector<SparsifyOptions> all_options() {
   const auto keep = OnEmpty::keep_max;
-  return {{3, 0, 0, {}, false, keep},   {3, 0, 3, {}, false, keep}, {8, 0, 1, {}, false, keep},
-          {0, 0.7, 0, {}, false, keep}, {0, 0.7, 2, {}, false, keep},
-          {4, 0.9, 3, exempt, false, keep}};
+  return {{3, 0, 0, {}, false, keep},   {3, 0, 3, {}, false, keep},
+          {8, 0, 1, {}, false, keep},   {0, 0.7, 0, {}, false, keep},
+          {0, 0.7, 2, {}, false, keep}, {4, 0.9, 3, exempt, false, keep}};
 }
 
 // Weights that are small integers: many ties.

@@ -155,8 +155,7 @@ void head_profile(const LogitSource<T>& source, const ProfileOptions& options,
   ExactSums columns(heads * m, largest);
   ExactSums offsets(heads * std::max<Index>(0, n + m - 1), largest);
   std::fill_n(out.load, heads * m, Offset(0));
-  stream_tiles(source, run,
-               [&] { return ProfileFold<T>(source, options, out, columns, offsets); });
+  stream_tiles(source, run, [&] { return ProfileFold<T>(source, options, out, columns, offsets); });
   columns.write(out.column_mass);
   offsets.write(out.offset_mass);
 }

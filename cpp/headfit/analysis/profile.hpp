@@ -21,13 +21,13 @@ struct ProfileOptions {
 // Arrays are row-major, with one row for each query head. Rows in which the mask allows nothing
 // count as zero.
 struct ProfileOut {
-  double* top_mass = nullptr;   // (heads, n): the mass of the per_row largest entries
+  double* top_mass = nullptr;  // (heads, n): the mass of the per_row largest entries
   double* log_gamma = nullptr;  // (heads, n): log of the largest ratio in the support
-  Offset* kept = nullptr;       // (heads, n): number of entries of the support
+  Offset* kept = nullptr;  // (heads, n): number of entries of the support
   // (heads, n): the mass on keys that follow an earlier occurrence of the row's token, and NaN
   // where there is none. Null if no tokens are given.
   double* induction = nullptr;
-  Offset* load = nullptr;       // (heads, m): number of rows whose support has the column
+  Offset* load = nullptr;  // (heads, m): number of rows whose support has the column
   double* column_mass = nullptr;  // (heads, m): the mass on a column, summed over rows
   // (heads, n + m - 1): the mass, summed over rows, by the offset p - j of a column j from the
   // position p = i + m - n of the row; offsets range from 1 - n to m - 1.

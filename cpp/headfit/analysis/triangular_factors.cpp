@@ -105,7 +105,6 @@ void triangular_factors(const LogitSource<T>& source, const TriangularFactors& o
 }
 
 template void triangular_factors(const LogitSource<float>&, const TriangularFactors&, const Run&);
-template void triangular_factors(const LogitSource<double>&, const TriangularFactors&,
-                                 const Run&);
+template void triangular_factors(const LogitSource<double>&, const TriangularFactors&, const Run&);
 
 }  // namespace headfit

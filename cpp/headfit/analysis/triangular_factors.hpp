@@ -22,7 +22,6 @@ struct TriangularFactors {
 // Rows are read as in the products: converted, rotated to their positions, without padding keys.
 // QR decompositions by blocks of rows, in O((n + m) d^2) time and O(d^2) memory for each head.
 template <class T>
-void triangular_factors(const LogitSource<T>& source, const TriangularFactors& out,
-                        const Run& run);
+void triangular_factors(const LogitSource<T>& source, const TriangularFactors& out, const Run& run);
 
 }  // namespace headfit

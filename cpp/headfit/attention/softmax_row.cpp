@@ -113,7 +113,8 @@ template struct OnlineSum<float>;
 template double row_max(const double*, Index);
 template LogitRange<double> logit_range(const double*, Index);
 template double exp_of(double, const simd::RowShift<double>&);
-template double exp_sum<double, Exponentials::discard>(double*, Index, const simd::RowShift<double>&);
+template double exp_sum<double, Exponentials::discard>(double*, Index,
+                                                       const simd::RowShift<double>&);
 template double exp_sum<double, Exponentials::keep>(double*, Index, const simd::RowShift<double>&);
 template struct OnlineSum<double>;
 

@@ -127,8 +127,8 @@ CertificateRows certify_logits(const Target& target, const LogitSource<T>& sourc
   return out;
 }
 
-template CertificateRows certify_logits(const Target&, const LogitSource<float>&,
-                                        const Tolerances&, const CertifyOptions&, const Run&);
+template CertificateRows certify_logits(const Target&, const LogitSource<float>&, const Tolerances&,
+                                        const CertifyOptions&, const Run&);
 template CertificateRows certify_logits(const Target&, const LogitSource<double>&,
                                         const Tolerances&, const CertifyOptions&, const Run&);
 

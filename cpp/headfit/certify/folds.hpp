@@ -71,9 +71,8 @@ class CertificateFold {
 
  private:
   void finish(Index i, const Row& row) {
-    const SupportRow support =
-        enclose_support(scan_.target, scan_.source.scale, queries_, keys_, scan_.norms,
-                        scan_.options, i, query_, logits_);
+    const SupportRow support = enclose_support(scan_.target, scan_.source.scale, queries_, keys_,
+                                               scan_.norms, scan_.options, i, query_, logits_);
     CertificateRows& out = scan_.out;
     const auto at = static_cast<std::size_t>(i);
     Enclosure leak{0, 0};
@@ -172,8 +171,7 @@ class CompareFold : public CertificateFold<T> {
   void end(const RowBlock& block) {
     for (Index r = 0; r < block.count; ++r) {
       this->row(r).largest = largest_.data()[r];
-      this->row(r).smallest =
-          simd::ei::predux_min(simd::load(lowest_.data() + r * simd::lanes<T>));
+      this->row(r).smallest = simd::ei::predux_min(simd::load(lowest_.data() + r * simd::lanes<T>));
     }
     CertificateFold<T>::end(block);
   }

@@ -88,8 +88,8 @@ inline double product_above(double a, double b, double c) {
   int exponents[3];
   const double significand =
       std::frexp(a, &exponents[0]) * std::frexp(b, &exponents[1]) * std::frexp(c, &exponents[2]);
-  return next_up(std::ldexp(significand * (1 + 4 * epsilon),
-                            exponents[0] + exponents[1] + exponents[2]));
+  return next_up(
+      std::ldexp(significand * (1 + 4 * epsilon), exponents[0] + exponents[1] + exponents[2]));
 }
 
 // An upper bound of the Euclidean norm of a row (Higham, Accuracy and Stability, 3.1:
@@ -113,8 +113,7 @@ double norm_above(const Row& row) {
     }
   }
   const double d = static_cast<double>(row.size());
-  const double norm =
-      std::sqrt(sum) * (1 + (d + 4) * std::numeric_limits<double>::epsilon());
+  const double norm = std::sqrt(sum) * (1 + (d + 4) * std::numeric_limits<double>::epsilon());
   return next_up(std::ldexp(norm, exponent));
 }
 

@@ -50,8 +50,8 @@ inline double options_radius(double scale, Index depth, const CertifyOptions& op
     radius = product_above(size, q_error, k_norm) + product_above(size, q_norm + q_error, k_error);
   }
   if (options.float32_accumulation) {
-    radius += float32_kernels_radius(scale, depth, next_up(q_norm + q_error),
-                                     next_up(k_norm + k_error));
+    radius +=
+        float32_kernels_radius(scale, depth, next_up(q_norm + q_error), next_up(k_norm + k_error));
   }
   return radius * (1 + 8 * std::numeric_limits<double>::epsilon());
 }

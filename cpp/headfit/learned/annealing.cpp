@@ -33,12 +33,10 @@ Annealing::Annealing(const Target& target, const Tolerances& tolerances,
 // Steps and scans of many rows may take long, so the poll enforces the time limit in the midst of
 // them.
 Run Annealing::timed(const Run& run) {
-  return {run.threads,
-          [this, poll = run.poll] {
-            if (poll) poll();
-            if (seconds() > limit_) throw OutOfTime();
-          },
-          run.helpers};
+  return {run.threads, [this, poll = run.poll] {
+    if (poll) poll();
+    if (seconds() > limit_) throw OutOfTime();
+  }, run.helpers};
 }
 
 LearnedResult Annealing::run() {

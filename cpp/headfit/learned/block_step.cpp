@@ -101,8 +101,8 @@ void BlockSteps::solve(Index block, float length, Index age, LaneScratch& scratc
   float* momentum = momentum_.data() + block * dim_ * lanes;
   const float y_correction = start_correction(momentum_memory, age);
   for (Index t = 0; t < dim_ * lanes; t += lanes) {
-    simd::store(y + t, averaged(momentum + t, momentum_memory, y_correction,
-                                scratch.gradient.data() + t));
+    simd::store(y + t,
+                averaged(momentum + t, momentum_memory, y_correction, scratch.gradient.data() + t));
   }
   const Pack squares = solve_factored(dim_, h, y);
   const Pack rms = ei::psqrt(ei::pmul(squares, simd::fill(1.0f / static_cast<float>(dim_))));

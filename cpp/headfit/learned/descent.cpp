@@ -140,8 +140,7 @@ void Descent::query_block(Index block, float length, Worker& worker) {
   for (Index lane = 0; lane < count; ++lane) {
     const Index i = first + lane;
     const auto at = static_cast<std::size_t>(i);
-    const auto state =
-        gradient_.query(i, q_, k_, weight_[at], checks_.rounding[at], worker.row);
+    const auto state = gradient_.query(i, q_, k_, weight_[at], checks_.rounding[at], worker.row);
     failures += !state.meets;
     worker.lane.take(q_.dim(), lane, worker.row.sums);
     std::copy_n(q_.row(i), q_.width(), next_q_.row(i));

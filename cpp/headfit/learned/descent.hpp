@@ -110,7 +110,7 @@ class Descent {
   Lists lists_;
   Gradient gradient_;
   RowChecks checks_;
-  std::vector<float> weight_;          // of each row in the gradient of the keys
+  std::vector<float> weight_;  // of each row in the gradient of the keys
   std::vector<Index> block_failures_;  // rows of each block that miss, judged by their lists
   PerWorker<Worker> workers_;
   Index age_ = 0;

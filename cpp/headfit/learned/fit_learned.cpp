@@ -39,8 +39,8 @@ void check_storage(const Storage& storage) {
 void check_options(const Target& target, const LearnedOptions& options) {
   const auto at_least = [](Index value, Index least, const char* name) {
     if (value < least) {
-      throw InputError(std::string(name) + " must be at least " + std::to_string(least) +
-                       "; got " + std::to_string(value));
+      throw InputError(std::string(name) + " must be at least " + std::to_string(least) + "; got " +
+                       std::to_string(value));
     }
   };
   if (options.dim < 1) throw InputError("dim must be positive; got " + std::to_string(options.dim));

@@ -17,7 +17,7 @@ namespace headfit {
 // What progress is told after every scan of the logits.
 struct LearnedScan {
   Index step;
-  Index rows_left;       // rows outside the tolerances, as far as the scan looked
+  Index rows_left;  // rows outside the tolerances, as far as the scan looked
   double worst_deficit;  // by how much the worst row misses them, in logit units
 };
 
@@ -35,7 +35,7 @@ struct LearnedOptions {
   Index first_hold = 300;
   Index max_steps = 60000;  // in all
   double time_limit = std::numeric_limits<double>::infinity();  // in seconds
-  double max_norm = 0;      // a bound on max ||q|| max ||k||; 0 for none
+  double max_norm = 0;  // a bound on max ||q|| max ||k||; 0 for none
   // Without it queries and keys stay in float32, in which the method computes.
   std::optional<Storage> storage = {};
   // A start, both or neither, of at most `dim` columns; missing columns are filled with small

@@ -53,8 +53,7 @@ Gradient::QueryState Gradient::query(Index i, const PaddedRows& q, const PaddedR
   }
   sums.finish();
   const float slack = 2 * rounding;
-  const bool in_bounds =
-      std::max(state.highest, -state.lowest) + slack <= required_.max_logit();
+  const bool in_bounds = std::max(state.highest, -state.lowest) + slack <= required_.max_logit();
   return {loss / 2, in_bounds && state.spread + slack <= required_.spread_limit() &&
                         top + slack <= state.lowest - required_.log_inverse_leak()};
 }

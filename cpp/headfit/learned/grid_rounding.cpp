@@ -77,8 +77,7 @@ void GridRounding::shift(const Lists& lists, Index i, const PaddedRows& keys, co
 }
 
 bool GridRounding::improve(const Requirements& required, const Lists& lists, Index i,
-                           const Grid& grid,
-                           const PaddedRows& keys, float rounding, float* query) {
+                           const Grid& grid, const PaddedRows& keys, float rounding, float* query) {
   constexpr int most_sweeps = 20;
   const Index support = required.support_size(i);
   if (support == 0) return true;
@@ -101,8 +100,8 @@ bool GridRounding::improve(const Requirements& required, const Lists& lists, Ind
     best = now;
     logits_ = trial_;
     for (const Move& move : moves) {
-      query[move.coordinate] = static_cast<float>(
-          grid.rounded(static_cast<double>(query[move.coordinate]) + move.by));
+      query[move.coordinate] =
+          static_cast<float>(grid.rounded(static_cast<double>(query[move.coordinate]) + move.by));
     }
     return true;
   };

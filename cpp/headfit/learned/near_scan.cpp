@@ -21,9 +21,15 @@ struct ScanPart {
 class NearRows {
  public:
   NearRows(const NearScan& scan, const ScanPart& part, float largest_key)
-      : required_(scan.required), lists_(scan.lists), q_(scan.q), k_(scan.k),
-        largest_key_(largest_key), random_(scan.random), scan_(scan.number),
-        part_(part), checks_(scan.checks) {}
+      : required_(scan.required),
+        lists_(scan.lists),
+        q_(scan.q),
+        k_(scan.k),
+        largest_key_(largest_key),
+        random_(scan.random),
+        scan_(scan.number),
+        part_(part),
+        checks_(scan.checks) {}
 
   static Index block_rows(const LogitSource<float>&) { return Blocking<float>::tile_rows; }
 

@@ -17,7 +17,7 @@ struct RowChecks {
   explicit RowChecks(Index n)
       : deficit(static_cast<std::size_t>(n), std::numeric_limits<float>::infinity()),
         rounding(deficit.size()) {}
-  std::vector<float> deficit;   // by how much the row misses the tolerances; it meets them if <= 0
+  std::vector<float> deficit;  // by how much the row misses the tolerances; it meets them if <= 0
   std::vector<float> rounding;  // bound on |fl(q.k) - q.k| in this row, to first order
 };
 

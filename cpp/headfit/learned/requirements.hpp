@@ -72,8 +72,7 @@ class Requirements {
   // The hinge of the loss: logits off the support should stay below it.
   float hinge(Index i, const SupportState& state) const { return hinge(i, state.centre); }
   float hinge(Index i, float centre) const {
-    return centre + log_smallest_[static_cast<std::size_t>(i)] - log_inverse_leak_ -
-           hinge_reserve_;
+    return centre + log_smallest_[static_cast<std::size_t>(i)] - log_inverse_leak_ - hinge_reserve_;
   }
 
   // Writes the logits of the support to `logits`, unless it is null. The row must not be empty.

@@ -20,11 +20,10 @@ namespace headfit {
 
 // begin(block): a new block of rows. end(block): all of its logits were seen.
 template <class F>
-concept BlockFold =
-    std::move_constructible<F> && requires(F& fold, const RowBlock& block) {
-      fold.begin(block);
-      fold.end(block);
-    };
+concept BlockFold = std::move_constructible<F> && requires(F& fold, const RowBlock& block) {
+  fold.begin(block);
+  fold.end(block);
+};
 
 // tile(block, tile): the finished logits of a tile, which the fold may overwrite.
 //
@@ -62,11 +61,10 @@ concept LimitFold =
 // Such a fold also has limits and hits. It sees tiles only where an edge of a mask, bias or
 // soft-cap stands in the way, and sums the logits of these tiles itself.
 template <class F, class T>
-concept SumFold =
-    TileFold<F, T> && LimitFold<F, T> && requires(F& fold, const RowBlock& block) {
-      { fold.sums(block) } -> std::same_as<ExpSums<T>>;
-      fold.settle(block);
-    };
+concept SumFold = TileFold<F, T> && LimitFold<F, T> && requires(F& fold, const RowBlock& block) {
+  { fold.sums(block) } -> std::same_as<ExpSums<T>>;
+  fold.settle(block);
+};
 
 namespace detail {
 
@@ -81,15 +79,17 @@ inline constexpr bool has_sums = requires(F& fold, const RowBlock& block) { fold
 // whether it lacks nothing, so that no other errors follow.
 template <class F, class T>
 consteval bool check_fold() {
-  static_assert(BlockFold<F>,
-                "a fold needs begin(const RowBlock&) and end(const RowBlock&), and must be movable");
+  static_assert(
+      BlockFold<F>,
+      "a fold needs begin(const RowBlock&) and end(const RowBlock&), and must be movable");
   if constexpr (!BlockFold<F>) {
     return false;
   } else if constexpr (has_sums<F>) {
-    static_assert(SumFold<F, T>,
-                  "a fold with sums() needs ExpSums<T> sums(const RowBlock&), "
-                  "settle(const RowBlock&), tile(const RowBlock&, const Tile<T>&), and the limits() "
-                  "and hits() of a LimitFold, see logits/fold.hpp");
+    static_assert(
+        SumFold<F, T>,
+        "a fold with sums() needs ExpSums<T> sums(const RowBlock&), "
+        "settle(const RowBlock&), tile(const RowBlock&, const Tile<T>&), and the limits() "
+        "and hits() of a LimitFold, see logits/fold.hpp");
     return SumFold<F, T>;
   } else if constexpr (has_limits<F>) {
     static_assert(LimitFold<F, T>,

@@ -111,29 +111,29 @@ void add_exponentials(const T* c, const ExpSums<T>& to) {
   }
 }
 
-template void multiply_panel<Product::stored>(Index, Index, QueryGroup<float>, const float*,
-                                              float*, Index);
+template void multiply_panel<Product::stored>(Index, Index, QueryGroup<float>, const float*, float*,
+                                              Index);
 template void multiply_panel<Product::stored>(Index, Index, RowGroup<float>, const float*, float*,
                                               Index);
 template void multiply_panel<Product::added>(Index, Index, RowGroup<float>, const float*, float*,
                                              Index);
 template bool panel_exceeds<float, false>(Index, const QueryGroup<float>&, const float*,
-                                        const float*, float*, float*);
+                                          const float*, float*, float*);
 template bool panel_exceeds<float, true>(Index, const QueryGroup<float>&, const float*,
-                                       const float*, float*, float*);
+                                         const float*, float*, float*);
 template bool add_exponentials_below(Index, const QueryGroup<float>&, const float*, const float*,
                                      const ExpSums<float>&, float*);
 template void add_exponentials(const float*, const ExpSums<float>&);
 template void multiply_panel<Product::stored>(Index, Index, QueryGroup<double>, const double*,
                                               double*, Index);
-template void multiply_panel<Product::stored>(Index, Index, RowGroup<double>, const double*, double*,
-                                              Index);
+template void multiply_panel<Product::stored>(Index, Index, RowGroup<double>, const double*,
+                                              double*, Index);
 template void multiply_panel<Product::added>(Index, Index, RowGroup<double>, const double*, double*,
                                              Index);
 template bool panel_exceeds<double, false>(Index, const QueryGroup<double>&, const double*,
-                                        const double*, double*, double*);
+                                           const double*, double*, double*);
 template bool panel_exceeds<double, true>(Index, const QueryGroup<double>&, const double*,
-                                       const double*, double*, double*);
+                                          const double*, double*, double*);
 template bool add_exponentials_below(Index, const QueryGroup<double>&, const double*, const double*,
                                      const ExpSums<double>&, double*);
 template void add_exponentials(const double*, const ExpSums<double>&);

@@ -10,7 +10,10 @@ void throw_nonfinite(const char* name, Index head, Index heads, Index row, Index
   const std::string place = (heads > 1 ? "head " + std::to_string(head) + ", " : std::string()) +
                             "row " + std::to_string(row) + ", column " + std::to_string(col);
   throw NonFiniteError(std::string(name) + " must be finite; got " +
-                       (std::isnan(value) ? "nan" : value > 0 ? "inf" : "-inf") + " at " + place);
+                       (std::isnan(value) ? "nan"
+                        : value > 0       ? "inf"
+                                          : "-inf") +
+                       " at " + place);
 }
 
 namespace {

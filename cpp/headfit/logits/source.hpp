@@ -49,9 +49,9 @@ struct Mask {
     const ColumnRange open = range(head, row, rows, cols);
     if (col < open.begin || col >= open.end) return false;
     if (dense && !dense[head * dense_head + row * dense_row + col * dense_col]) return false;
-    return !sparse_offsets || std::binary_search(sparse_columns + sparse_offsets[row],
-                                                 sparse_columns + sparse_offsets[row + 1],
-                                                 static_cast<Column>(col));
+    return !sparse_offsets ||
+           std::binary_search(sparse_columns + sparse_offsets[row],
+                              sparse_columns + sparse_offsets[row + 1], static_cast<Column>(col));
   }
 };
 

@@ -31,8 +31,7 @@ void BlockSource<T>::set_columns(RowBlock& block) const {
   for (Index r = 0; r < block.count; ++r) {
     const ColumnRange open = source_.mask.range(block.head, source_.row_at(block.first + r),
                                                 source_.q.rows, source_.k.rows);
-    block.shared = {std::max(block.shared.begin, open.begin),
-                    std::min(block.shared.end, open.end)};
+    block.shared = {std::max(block.shared.begin, open.begin), std::min(block.shared.end, open.end)};
     if (open.begin >= open.end) continue;
     begin = std::min(begin, open.begin);
     end = std::max(end, open.end);

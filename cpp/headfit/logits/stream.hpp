@@ -123,7 +123,7 @@ class BlockWorker : private BlockSource<T> {
         } else {
           T* least = has_lowest<Fold> ? lowest + first * B::lanes : nullptr;
           if (panel_exceeds<T, has_lowest<Fold>>(depth, queries, panel, limits + first, least,
-                                                   found)) {
+                                                 found)) {
             report<T>(block, first, p * B::panel, found, fold_);
           }
         }

@@ -33,8 +33,8 @@ void TileFinisher<T>::check_products(const RowBlock& block, const Tile<T>& tile,
   for (Index c = 0; c < tile.cols; ++c) {
     if (!std::isfinite(x[c])) {
       if (allowed(block, row, tile.col + c)) {
-        throw_nonfinite("the logits scale * Q K^T", block.head, source_.q.count, row,
-                        tile.col + c, x[c]);
+        throw_nonfinite("the logits scale * Q K^T", block.head, source_.q.count, row, tile.col + c,
+                        x[c]);
       }
       x[c] = T(0);
     }
@@ -55,8 +55,8 @@ void TileFinisher<T>::add_bias(const RowBlock& block, const Tile<T>& tile, Index
 
 template <class T>
 template <class S>
-void TileFinisher<T>::add_bias(const RowBlock& block, const Tile<T>& tile, Index row,
-                               const S* bias, T* x) const {
+void TileFinisher<T>::add_bias(const RowBlock& block, const Tile<T>& tile, Index row, const S* bias,
+                               T* x) const {
   const Bias& at = source_.bias;
   const S* b = bias + block.head * at.head + row * at.row + tile.col * at.col;
   for (Index c = 0; c < tile.cols; ++c) {
@@ -73,9 +73,9 @@ void TileFinisher<T>::add_bias(const RowBlock& block, const Tile<T>& tile, Index
 }
 
 template <class T>
-void TileFinisher<T>::apply_range(const RowBlock& block, const Tile<T>& tile, Index row, T* x) const {
-  const ColumnRange open =
-      source_.mask.range(block.head, row, source_.q.rows, source_.k.rows);
+void TileFinisher<T>::apply_range(const RowBlock& block, const Tile<T>& tile, Index row,
+                                  T* x) const {
+  const ColumnRange open = source_.mask.range(block.head, row, source_.q.rows, source_.k.rows);
   const Index begin = std::clamp<Index>(open.begin - tile.col, 0, tile.padded_cols());
   const Index end = std::clamp<Index>(open.end - tile.col, begin, tile.padded_cols());
   std::fill(x, x + begin, hidden<T>);
@@ -83,7 +83,8 @@ void TileFinisher<T>::apply_range(const RowBlock& block, const Tile<T>& tile, In
 }
 
 template <class T>
-void TileFinisher<T>::apply_dense(const RowBlock& block, const Tile<T>& tile, Index row, T* x) const {
+void TileFinisher<T>::apply_dense(const RowBlock& block, const Tile<T>& tile, Index row,
+                                  T* x) const {
   const Mask& m = source_.mask;
   const bool* allow =
       m.dense + block.head * m.dense_head + row * m.dense_row + tile.col * m.dense_col;

@@ -88,11 +88,10 @@ class OpenRows {
     const Index i = open_[static_cast<std::size_t>(place)];
     const auto support = target_.row_columns(i);
     const std::span<const double> logs{log_weights_.data() + target_.offsets[i], support.size()};
-    solver(place).start(
-        keys_,
-        {support, logs, std::log1p(tolerances_.distortion), -std::log(tolerances_.leak),
-         options_.form},
-        options_.rows);
+    solver(place).start(keys_,
+                        {support, logs, std::log1p(tolerances_.distortion),
+                         -std::log(tolerances_.leak), options_.form},
+                        options_.rows);
   }
 
   // Scans all keys for constraints that the open rows violate.

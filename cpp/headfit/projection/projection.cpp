@@ -42,8 +42,8 @@ template <class T>
 void write_keys(Sketch kind, std::uint64_t seed, T size, Eigen::Ref<Matrix<T>> k,
                 Matrix<std::uint32_t>& signs, const Run& run) {
   parallel_rows(k.rows(), run, [&] {
-    return [&, row = SketchRow<T>(kind, seed, k.cols()), pace = Checkpoints()](
-               Index first, Index end) mutable {
+    return [&, row = SketchRow<T>(kind, seed, k.cols()), pace = Checkpoints()](Index first,
+                                                                               Index end) mutable {
       for (Index j = first; j < end; ++j) {
         const T* values = row.make(j, size);
         std::copy(row.signs().begin(), row.signs().end(), signs.row(j).data());

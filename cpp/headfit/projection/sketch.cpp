@@ -49,7 +49,7 @@ void point_on_circle(const std::uint32_t* word, const T* radius, T* x, T* y) {
     const T c = is_odd ? sine : cosine;
     const T s = is_odd ? cosine : sine;
     x[b] = radius[b] * ((w + 0x40000000u) & 0x80000000u ? -c : c);  // in quarters 1 and 2
-    y[b] = radius[b] * (w & 0x80000000u ? -s : s);                  // in quarters 2 and 3
+    y[b] = radius[b] * (w & 0x80000000u ? -s : s);  // in quarters 2 and 3
   }
 }
 
@@ -135,8 +135,8 @@ const T* SketchRow<T>::make(Index j, T factor) {
 template <class T>
 void fill_sketch(Sketch kind, std::uint64_t seed, Eigen::Ref<Matrix<T>> g, const Run& run) {
   parallel_rows(g.rows(), run, [&] {
-    return [&, row = SketchRow<T>(kind, seed, g.cols()), pace = Checkpoints()](
-               Index first, Index end) mutable {
+    return [&, row = SketchRow<T>(kind, seed, g.cols()), pace = Checkpoints()](Index first,
+                                                                               Index end) mutable {
       for (Index j = first; j < end; ++j) {
         std::copy_n(row.make(j, T(1)), g.cols(), g.row(j).data());
         pace.after(4 * g.cols());

@@ -37,7 +37,7 @@ class RowSolver {
 
   double norm() const { return set_.q().norm(); }
   double ratio_offset() const { return set_.level(0); }  // c
-  double margin_level() const { return threshold_b_; }   // b: min_S q.k - L
+  double margin_level() const { return threshold_b_; }  // b: min_S q.k - L
   // The nonzero multipliers of the current working set; if the status is Optimal, those of the KKT
   // conditions.
   void multipliers(std::vector<Multiplier>& out) const;

@@ -74,8 +74,8 @@ class DualActiveSet {
   ConstraintPool pool_;
   WorkingSet set_;
   MostViolated next_;
-  Eigen::VectorXd d_, split_;       // of the constraint that enters
-  Eigen::VectorXd rate_, length_;   // per column: the rate of u, and the step that makes u zero
+  Eigen::VectorXd d_, split_;  // of the constraint that enters
+  Eigen::VectorXd rate_, length_;  // per column: the rate of u, and the step that makes u zero
   std::array<double, ConstraintPool::groups> base_rate_{};
   std::vector<double> ray_;
   int steps_ = 0;

@@ -87,8 +87,7 @@ void WorkingSet::rebuild(const ConstraintPool& pool, double dependency_tol) {
     difference(pool, r, d_);
     const double norm = factor.split(d_, x_);
     pace.after(4 * q.size() * factor.size());
-    const double terms =
-        pool.key_norm() * (1.0 + x_.segment(q.size(), factor.size()).lpNorm<1>());
+    const double terms = pool.key_norm() * (1.0 + x_.segment(q.size(), factor.size()).lpNorm<1>());
     if (factor.size() == q.size() || norm <= dependency_tol * terms) {
       place_[r] = outside;
       continue;

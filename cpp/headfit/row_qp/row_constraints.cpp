@@ -50,8 +50,7 @@ void RowConstraints::add_support(const RowProblem& problem, DualActiveSet& set) 
       row(point, 1, -1.0, problem.log_leak, ConstraintKind::Margin);
     }
   }
-  outside_rhs_ =
-      problem.form == RowForm::Equality ? problem.log_leak + problem.delta - least : 0.0;
+  outside_rhs_ = problem.form == RowForm::Equality ? problem.log_leak + problem.delta - least : 0.0;
   first_outside_row_ = static_cast<int>(kind_of_row_.size());
 }
 

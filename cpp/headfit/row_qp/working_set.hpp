@@ -67,7 +67,7 @@ class WorkingSet {
 
   // A step changes these together, such that the identities above hold.
   Eigen::VectorXd q;
-  Eigen::VectorXd u;                  // one entry per column
+  Eigen::VectorXd u;  // one entry per column
   std::array<double, groups> base_u{};
   DifferenceFactor factor;
 
@@ -82,7 +82,7 @@ class WorkingSet {
 
   std::array<int, groups> base_{};
   std::vector<int> column_;  // the constraint of each column of the factor
-  std::vector<int> place_;   // the column of each constraint, or seated (a base), or outside
+  std::vector<int> place_;  // the column of each constraint, or seated (a base), or outside
   int updates_ = 0;
   Eigen::VectorXd sense_;
   Eigen::MatrixXd member_, differences_;

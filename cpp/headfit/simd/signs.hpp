@@ -38,7 +38,7 @@ template <class P>
 P with_signs(const P& x, std::uint32_t bits) {
   using T = typename ei::unpacket_traits<P>::type;
   using E = detail::ExponentBits<T>;
-  const auto low = static_cast<typename E::Bits>(bits & ((1u << lanes<T>) - 1));
+  const auto low = static_cast<typename E::Bits>(bits & ((1u << lanes<T>)-1));
   const P pattern = fill<T>(std::bit_cast<T>(static_cast<typename E::Bits>(low << E::first)));
   const P kept = ei::pand(pattern, load(E::of_lane.data()));
   return ei::pselect(ei::pcmp_eq(kept, fill<T>(T(0))), ei::pnegate(x), x);

@@ -17,7 +17,9 @@ class DistanceFold : public WholeRows<double> {
  public:
   DistanceFold(const TargetRows<double>& target, std::span<const Index> rows, Index cols,
                SoftDistances& out)
-      : reader_(std::make_unique<TargetRows<double>::Reader>(target)), rows_(rows), cols_(cols),
+      : reader_(std::make_unique<TargetRows<double>::Reader>(target)),
+        rows_(rows),
+        cols_(cols),
         out_(out) {}
 
   void end(const RowBlock& block) {

@@ -12,7 +12,8 @@ namespace headfit {
 // has mass where M cannot have any, and the total variation distance, half the sum of |A - M|.
 struct SoftDistances {
   explicit SoftDistances(Index rows)
-      : divergence(static_cast<std::size_t>(rows)), variation(divergence.size()),
+      : divergence(static_cast<std::size_t>(rows)),
+        variation(divergence.size()),
         asks(divergence.size()) {}
   std::vector<double> divergence, variation;
   std::vector<char> asks;  // whether the row of the target is not zero

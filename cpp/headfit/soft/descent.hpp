@@ -10,9 +10,9 @@
 
 namespace headfit::soft {
 
-inline constexpr Index memory = 12;         // steps that the quasi-Newton method remembers
+inline constexpr Index memory = 12;  // steps that the quasi-Newton method remembers
 inline constexpr double sufficient = 1e-4;  // share of the predicted decrease (Armijo's rule)
-inline constexpr int most_trials = 12;      // step lengths tried in a line search
+inline constexpr int most_trials = 12;  // step lengths tried in a line search
 
 // One matrix with the queries, and below them the keys.
 template <class T>
@@ -129,8 +129,8 @@ class Descent {
       result_.status = SoftStatus::Stopped;
     } else if (h.back() <= options_.enough) {
       result_.status = SoftStatus::Enough;
-    } else if (step >= soft_window && h[h.size() - 1 - soft_window] - h.back() <=
-                                          options_.tolerance * h.back()) {
+    } else if (step >= soft_window &&
+               h[h.size() - 1 - soft_window] - h.back() <= options_.tolerance * h.back()) {
       result_.status = SoftStatus::Converged;
     } else if (step >= options_.max_steps) {
       result_.status = SoftStatus::StepLimit;

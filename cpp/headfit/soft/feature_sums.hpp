@@ -14,7 +14,7 @@ inline Index triangle(Index dim) { return dim * (dim + 1) / 2; }
 namespace detail {
 // Columns at a time, so that a few rows and features stay in cache.
 inline constexpr Index strip = 1024;
-}
+}  // namespace detail
 
 // out(r, f) = sum over c of weights(r, c) features(f, c).
 template <class T>

@@ -12,10 +12,10 @@ namespace headfit {
 
 enum class SoftStatus {
   Enough,      // the mean divergence per row is at most `enough`
-  Converged,   // `window` steps changed the loss by less than the tolerance, or no step lowers it
+  Converged,  // `window` steps changed the loss by less than the tolerance, or no step lowers it
   StepLimit,
   TimeLimit,
-  Stopped,     // the progress function returned false
+  Stopped,  // the progress function returned false
 };
 
 template <class T>
@@ -23,7 +23,7 @@ struct SoftOptions {
   Heads<T> init_q, init_k;
   Index max_steps = 1000;
   double tolerance = 1e-3;  // relative decrease of the loss over `window` steps
-  double enough = 1e-6;     // in nats per row
+  double enough = 1e-6;  // in nats per row
   double time_limit = std::numeric_limits<double>::infinity();
   // Returning false stops the fit.
   std::function<bool(Index step, double mean_divergence)> progress = {};

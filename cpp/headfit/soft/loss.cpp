@@ -43,10 +43,14 @@ double Loss<T>::evaluate(const Matrix<T>& head, Matrix<T>& gradient, Matrix<T>* 
   gradient.setZero(head.rows(), dim_);
   if (curvature) curvature->setZero(head.rows(), triangle(dim_));
   std::fill(row_loss_.begin(), row_loss_.end(), 0.0);
-  const LossPlan<T> plan{target_,         head,
-                         dim_,            width_,
-                         keys_.data(),    pairs_.data(),
-                         gradient.data(), curvature ? curvature->data() : nullptr,
+  const LossPlan<T> plan{target_,
+                         head,
+                         dim_,
+                         width_,
+                         keys_.data(),
+                         pairs_.data(),
+                         gradient.data(),
+                         curvature ? curvature->data() : nullptr,
                          row_loss_.data()};
   const Index features = feature_count(dim_) * width_;
   const Index pairs = feature_count(triangle(dim_)) * width_;
@@ -89,7 +93,7 @@ void Loss<T>::lay_out_keys(const Matrix<T>& head, bool with_pairs) {
 
 // Adds the sums of all chunks, in order, to the rows of the keys.
 template <class T>
-void Loss<T>::add_chunks(Buffer<T> Chunk::*part, Index count, Matrix<T>& out) const {
+void Loss<T>::add_chunks(Buffer<T> Chunk::* part, Index count, Matrix<T>& out) const {
   const auto add = [&](Index first, Index end) {
     for (const Chunk& chunk : chunks_) {
       const T* from = (chunk.*part).data();

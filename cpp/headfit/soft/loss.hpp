@@ -35,7 +35,7 @@ class Loss {
   };
 
   void lay_out_keys(const Matrix<T>& head, bool with_pairs);
-  void add_chunks(Buffer<T> Chunk::*part, Index count, Matrix<T>& out) const;
+  void add_chunks(Buffer<T> Chunk::* part, Index count, Matrix<T>& out) const;
 
   const TargetRows<T>& target_;
   const Run& run_;

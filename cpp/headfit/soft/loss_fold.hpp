@@ -36,8 +36,12 @@ class LossFold {
  public:
   LossFold(const LossPlan<T>& plan, std::span<const Index> rows, T* key_gradient, T* key_curvature,
            LossScratch<T>& scratch)
-      : plan_(plan), rows_(rows), key_gradient_(key_gradient), key_curvature_(key_curvature),
-        scratch_(scratch), features_(feature_count(plan.dim)),
+      : plan_(plan),
+        rows_(rows),
+        key_gradient_(key_gradient),
+        key_curvature_(key_curvature),
+        scratch_(scratch),
+        features_(feature_count(plan.dim)),
         pairs_(feature_count(triangle(plan.dim))) {}
 
   static Index block_rows(const LogitSource<T>& source) {

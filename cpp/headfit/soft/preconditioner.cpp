@@ -16,7 +16,10 @@ constexpr double common_damping = 1e-1;
 
 template <class T>
 Preconditioner<T>::Preconditioner(Index rows, Index queries, Index dim, const Run& run)
-    : rows_(rows), queries_(queries), dim_(dim), run_(run),
+    : rows_(rows),
+      queries_(queries),
+      dim_(dim),
+      run_(run),
       factors_(static_cast<std::size_t>(rows * dim * dim)) {}
 
 template <class T>

@@ -115,8 +115,8 @@ void check_structure(const CompressedRows& m) {
 }  // namespace
 
 template <class T>
-SparseRows sparsify_matrix(const Heads<T>& matrix, const Mask& mask,
-                           const SparsifyOptions& options, const Run& run) {
+SparseRows sparsify_matrix(const Heads<T>& matrix, const Mask& mask, const SparsifyOptions& options,
+                           const Run& run) {
   return match(MatrixRows<Dense<T>>({HeadRows<T>(matrix)}, mask), options, run);
 }
 

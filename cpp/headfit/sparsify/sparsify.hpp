@@ -42,8 +42,8 @@ SparseRows sparsify_logits(const LogitSource<T>& source, const SparsifyOptions& 
 // The same for a nonnegative matrix, dense or compressed. Masked entries are ignored. Throws
 // InputError for a negative or non-finite entry.
 template <class T>
-SparseRows sparsify_matrix(const Heads<T>& matrix, const Mask& mask,
-                           const SparsifyOptions& options, const Run& run);
+SparseRows sparsify_matrix(const Heads<T>& matrix, const Mask& mask, const SparsifyOptions& options,
+                           const Run& run);
 
 struct CompressedRows {
   Index rows = 0;

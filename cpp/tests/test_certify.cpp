@@ -79,7 +79,7 @@ TEST(tolerances_on_both_sides) {
 }
 
 TEST(distortion_of_two_keys) {
-  // Row 0: logits log 3 apart from what the target asks.
+  // The target asks for equal logits in row 0, and the head's differ by log 3.
   OwnedTarget t;
   t.row({0, 1}, {0.5, 0.5}).row({1}, {1}).row({2}, {1});
   Matrix<double> q = Matrix<double>::Zero(3, 3), k = Matrix<double>::Identity(3, 3);

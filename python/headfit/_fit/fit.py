@@ -186,7 +186,7 @@ def fit(
     Weller, AAAI 2023), so a search finds a size: ``fit.search`` says what was tried and why it
     ended, ``fit.lower_bound`` what is proved; nothing in between is claimed.
 
-    A certificate costs O(n**2 d), and O(n) memory beside Q and K; `Learned`, `MaxMargin` and
+    A certificate costs O(n**2 d), and O(n) memory besides Q and K; `Learned`, `MaxMargin` and
     `Projection` say what they cost.
 
     Examples
@@ -301,7 +301,7 @@ def fit(
 
 
 def _check_room(problem: Problem, size: int | None) -> None:
-    """Raise an error for a head that has no room for its columns, or that memory has none for."""
+    """Raise an error for a head that is too small for its columns, or too large for memory."""
     asked = size if problem.module is None else problem.module.dim
     if asked is not None and asked <= problem.exempt_dims:
         raise InputError(

@@ -47,8 +47,8 @@ EFFORTS = {"low": 300, "medium": 1000, "high": 5000}
 FULL = 200.0
 SEARCH = 24.0
 BRIEF = 4.0
-# With a larger share of rows left than this, keys are nowhere near done, and solving for exact
-# queries is a waste of time.
+# With a larger share of rows left than this, the keys are far from good enough, and exact queries
+# for them would be a waste of time.
 POLISHED_SHARE = 0.1
 # The seconds that exact queries may take after a time limit.
 POLISH_SECONDS = 0.5

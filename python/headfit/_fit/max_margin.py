@@ -30,8 +30,7 @@ __all__ = ["MaxMargin"]
 
 FORMS = ("tolerance", "equality")
 KEYS = ("random", "cyclic")
-# The part of the distortion's logarithm that is left to the rounding of queries to a narrow
-# format.
+# The part of the distortion's logarithm that is reserved for rounding queries to a narrow format.
 NARROW_RESERVE = 0.3
 
 
@@ -233,8 +232,8 @@ def max_margin(
     q, status, norms, proofs, scans = solve(target.core, *tightened(leak, distortion, reserve))
     failed = _not_optimal(status)
     if failed.size:
-        # Solve these rows again without the share that is left to rounding: a proof must speak
-        # of the tolerances that were asked for.
+        # Solve these rows again without the reserve for rounding: a proof must be about the
+        # tolerances that were asked for.
         again, exact, lengths, proofs, more = solve(_only_rows(target, failed), leak, distortion)
         scans += more
         q[failed], norms[failed] = again[failed], lengths[failed]

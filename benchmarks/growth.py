@@ -63,7 +63,7 @@ def max_margin(n, k, threads):
 
 
 def learned_steps(n, k, threads):
-    """Make a fixed number of steps, for a size too small to be found, so that times compare."""
+    """Make a fixed number of steps, at a size so small that no fit ends before them."""
     A = hf.Target(hf.patterns.random_regular(n, k, gamma=2.0, rng=0))
 
     def stop(step, left, deficit):

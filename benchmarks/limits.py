@@ -1,6 +1,7 @@
 """Limits of this machine that tasks are compared with: products, exponentials and stores.
 
-They are measured in a separate process, where BLAS uses one thread and threads have own buffers.
+They are measured in a separate process, where BLAS uses one thread and each thread has its own
+buffers.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ class Limits:
 
 
 def measured(threads: int, *dims: int) -> Limits:
-    """Return the limits, measured in a process of its own."""
+    """Return the limits, measured in a separate process."""
     one = dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1")
     arguments = [sys.executable, __file__, str(threads), *map(str, dims)]
     found = json.loads(subprocess.check_output(arguments, text=True, env={**os.environ, **one}))

@@ -89,7 +89,7 @@ def compare(n, k, dim, sample):
         measure.summarise(f"max-margin queries, n={n:,}, k={k}, d={dim}, a row",
                           seconds[name], peer, theirs)  # fmt: skip
     print(f"\nrows that have no query: {head.failed_rows.size}")
-    return {"seconds_a_row": seconds, "failed": int(head.failed_rows.size)}
+    return {"seconds_per_row": seconds, "failed": int(head.failed_rows.size)}
 
 
 def main():

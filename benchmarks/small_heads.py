@@ -1,8 +1,8 @@
 """The smallest heads that the learned method certifies, each judged by a separate NumPy scan.
 
 Targets: random k-regular, gamma 2, unless a table says otherwise; leak 0.05 and distortion
-expm1(0.1); float32 Q and K. With --peers, beside full-batch Adam on the cross-entropy in torch
-and JAX, on the same target, until the same tolerances hold or --limit seconds are over.
+expm1(0.1); float32 Q and K. With --peers, compared with full-batch Adam on the cross-entropy in
+torch and JAX, on the same target, until the same tolerances hold or --limit seconds are over.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ NARROW = {"bfloat16": [(512, 4, 8), (2048, 4, 9), (2048, 4, 8), (2048, 8, 16), (
           "float16": [(2048, 4, 8), (2048, 4, 7), (2048, 8, 14)]}  # fmt: skip
 PEERS = [(512, 4, 8), (1024, 4, 9), (2048, 4, 12), (512, 8, 13), (2048, 8, 18), (4096, 4, 10),
          (10_000, 4, 10)]  # fmt: skip
-FIRST_TRIED = {case for case in QUICK + PEERS if case[0] <= 2048}  # untuned Adam too
+FIRST_TRIED = {case for case in QUICK + PEERS if case[0] <= 2048}  # also run with untuned Adam
 
 
 def scan(A, Q, K, scale, block=512):

@@ -18,8 +18,8 @@ set(HEADFIT_CPU_LEVELS "${HEADFIT_CPU_LEVELS_DEFAULT}" CACHE STRING
     "CPU levels of the Python package: any of x86-64-v2, x86-64-v3, x86-64-v4, generic, native; or all")
 set(levels "${HEADFIT_CPU_LEVELS}")
 if(SKBUILD)
-  # pip keeps the build folder, and says each time what it wants: what an earlier call asked for is
-  # not remembered.
+  # pip keeps the build folder and passes its settings in every call, so the setting of an earlier
+  # call must not be remembered.
   unset(HEADFIT_CPU_LEVELS CACHE)
 endif()
 if(levels STREQUAL "all")
@@ -27,7 +27,7 @@ if(levels STREQUAL "all")
 endif()
 set(HEADFIT_CPU_LEVELS "${levels}")
 
-# What Python calls a level, and the value of -march for it ("" for the compiler's default).
+# Returns Python's name for a level, and the value of -march for it ("" for the compiler's default).
 function(headfit_cpu_level level name_variable arch_variable)
   string(REGEX REPLACE "^x86-64-" "" name "${level}")
   if(NOT name MATCHES "^(v[234]|generic|native)$")

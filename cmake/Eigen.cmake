@@ -1,11 +1,11 @@
-# Eigen 3.4 or newer: a system one when present, else the PyPI package cmeel-eigen,
-# which installs below <prefix>/cmeel.prefix.
+# Finds Eigen 3.4 or newer: that of the system if there is one, else that of the PyPI package
+# cmeel-eigen, which installs below <prefix>/cmeel.prefix.
 find_package(Eigen3 QUIET CONFIG)
 if(NOT Eigen3_FOUND)
   foreach(prefix IN LISTS CMAKE_PREFIX_PATH SKBUILD_PLATLIB_DIR)
     list(APPEND HEADFIT_EIGEN_PREFIXES "${prefix}/cmeel.prefix")
   endforeach()
-  # Not find_package(Python): pybind11 would then not look for Python's headers any more.
+  # find_package(Python) is not called: pybind11 would then no longer look for Python's headers.
   if(Python_EXECUTABLE)
     set(HEADFIT_PYTHON "${Python_EXECUTABLE}")
   else()

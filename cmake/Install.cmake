@@ -1,4 +1,4 @@
-# find_package(headfit) for C++ programs: headers, the static library, a config file.
+# Installs what find_package(headfit) needs in C++ programs: headers, static library, config file.
 include(GNUInstallDirs)
 include(CMakePackageConfigHelpers)
 install(TARGETS headfit_core EXPORT headfitTargets ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})

@@ -1,6 +1,6 @@
-# Header libraries at a place that stays. pip builds in a new temporary environment each time, and so
-# finds Eigen and pybind11 in another folder each time: everything would be compiled again. A copy
-# in the build folder stays where it is, and keeps its times while its contents are the same.
+# Copies header libraries to the build folder. pip builds in a new temporary environment each time,
+# and so finds Eigen and pybind11 in another folder each time: everything would be compiled again.
+# The copy stays at one place, and its files keep their times while their contents are the same.
 function(headfit_keep_headers target name)
   get_target_property(found ${target} INTERFACE_INCLUDE_DIRECTORIES)
   set(kept "${PROJECT_BINARY_DIR}/headers/${name}")

@@ -9,7 +9,7 @@ import pytest
 CPP = Path(__file__).parents[1] / "cpp"
 SOURCES = CPP / "headfit"
 
-# From the ground up: a room includes itself and rooms that stand before it in this list.
+# The rooms in the order of their dependencies: a room includes only itself and rooms before it.
 FLOORS = (
     "base",  # types, errors, threads
     "simd",  # vectors: the only room with intrinsics
@@ -47,7 +47,7 @@ def test_includes_point_down(room: str) -> None:
 
 def test_intrinsics_are_in_simd() -> None:
     users = {p for p in SOURCES.rglob("*.?pp") if "<immintrin.h>" in p.read_text()}
-    # Which also sets the rounding mode of the vector unit.
+    # This file includes the intrinsics too, to set the rounding mode of the vector unit.
     rounding_mode = SOURCES / "base" / "standard_arithmetic.hpp"
     assert {p.parent.name for p in users - {rounding_mode}} == {"simd"}
 
@@ -74,7 +74,7 @@ def test_headers_include_no_circle() -> None:
 
 PYTHON = CPP.parent / "python" / "headfit"
 
-# The same for Python: a room imports itself and rooms that stand before it in this list.
+# The same for Python: a room imports only itself and rooms before it.
 PYTHON_FLOORS = (
     "errors",
     "_base",  # with the core itself

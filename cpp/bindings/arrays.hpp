@@ -29,7 +29,7 @@ inline Index item_stride(const py::array& a, int axis) { return a.strides(axis) 
 
 inline bool holds_doubles(const py::array& a) { return py::isinstance<Array<double>>(a); }
 
-// The first of an array of floats that will be computed with as T and are stored in no wider type.
+// The first number of an array that is stored in T or in a narrower type, to be computed with as T.
 // NumPy has no bfloat16: such arrays come as records of 16 bits.
 template <class T>
 Stored stored_for(const py::array& a, const char* name) {
@@ -111,8 +111,8 @@ Array<T> array_of(const std::vector<T>& x) {
   return Array<T>(static_cast<Index>(x.size()), x.data());
 }
 
-// To be held while the core calls Python code of a user: takes the interpreter lock, and when the
-// call returns restores the standard arithmetic that this code may have changed.
+// Must be held while the core calls a user's Python code. It takes the interpreter lock, and when
+// the call returns it restores the standard arithmetic, which this code may have changed.
 struct UserCode {
   py::gil_scoped_acquire gil;
   StandardArithmetic kept;

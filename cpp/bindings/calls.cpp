@@ -4,7 +4,7 @@
 namespace headfit::python {
 
 void bind_calls(py::module_& m) {
-  // Limits all calls from this thread, from now on until it is called again; None is no limit.
+  // Limits the time of all calls from this thread until it is called again; None: no limit.
   m.def("limit_calls", [](std::optional<double> seconds) {
     using Clock = std::chrono::steady_clock;
     constexpr double longest = 1e8;

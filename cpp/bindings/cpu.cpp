@@ -1,6 +1,6 @@
-// Which CPU levels this machine can run. Nothing of the core is in here: this module is loaded
-// before one of its builds is chosen. Python's own interface, since pybind11 would take a hundred
-// times as long to compile.
+// Tells which CPU levels this machine can run. This module uses nothing of the core, since it is
+// loaded before one of the core's builds is chosen. It uses Python's C interface, since pybind11
+// would take a hundred times as long to compile.
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 
@@ -10,8 +10,8 @@ struct Levels {
   bool v2 = false, v3 = false, v4 = false;
 };
 
-// The levels of the x86-64 psABI; none on other architectures. The compiler's runtime asks the
-// CPU and, for wide registers, whether the system saves them.
+// The levels of the x86-64 psABI; none on other architectures. The compiler's runtime asks the CPU,
+// and for wide registers also whether the operating system saves them.
 Levels supported() {
   Levels levels;
 #ifdef __x86_64__
@@ -20,7 +20,7 @@ Levels supported() {
   levels.v2 = __builtin_cpu_supports("x86-64-v2");
   levels.v3 = __builtin_cpu_supports("x86-64-v3");
   levels.v4 = __builtin_cpu_supports("x86-64-v4");
-#else  // older compilers: the features that came last with each level
+#else  // older compilers know only single features, such as those that came last with each level
   levels.v2 = __builtin_cpu_supports("sse4.2") && __builtin_cpu_supports("popcnt");
   levels.v3 = levels.v2 && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
               __builtin_cpu_supports("bmi") && __builtin_cpu_supports("bmi2");

@@ -16,7 +16,7 @@ const char* name_of(LearnedStatus status) {
   }
 }
 
-// The options of a fit, with the arrays and the function of Python that they refer to.
+// The options of a fit, with the arrays and the Python function that they refer to.
 struct LearnedArguments {
   LearnedOptions options;
   std::optional<std::pair<py::array, py::array>> start;

@@ -94,7 +94,7 @@ void bind_logits(py::module_& m) {
     return checked({std::move(q), std::move(k), std::move(options), std::nullopt});
   }),
            Standard(), py::arg("q"), py::arg("k"), py::arg("options") = LogitOptions{})
-      // The same logits, some rows of them: arrays and options are shared. None: all rows.
+      // Returns some rows of the same logits (None: all rows), with shared arrays and options.
       .def("of_rows", [](const LogitArrays& x, const std::optional<py::array>& rows) {
     return checked({x.q, x.k, x.options, vector_of<Index>(rows, "rows")});
   }, Standard(), py::arg("rows"));

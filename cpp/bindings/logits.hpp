@@ -13,8 +13,9 @@ struct MaskArrays {
   std::optional<Array<Column>> sparse_columns;
   std::optional<Array<Index>> key_lengths;  // (heads,)
 
-  // For logits of this shape. Arrays of other sizes are refused, since the core would read beyond
-  // their ends; `checked_view` looks at their contents too, which takes O(nonzeros).
+  // Return the core's view of the mask for logits of this shape. Arrays of other sizes are refused,
+  // since the core would read beyond their ends. `checked_view` also checks the contents of the
+  // arrays, which takes O(nonzeros).
   Mask view(Index heads, Index rows, Index cols) const;
   Mask checked_view(Index heads, Index rows, Index cols) const;
 };
@@ -36,7 +37,7 @@ struct LogitArrays {
   py::array q;  // (heads, n, d)
   py::array k;  // (heads / group, m, d)
   LogitOptions options;
-  std::optional<Array<Index>> rows;  // all rows in order where it is missing
+  std::optional<Array<Index>> rows;  // if there is none: all rows in order
 
   bool in_double() const { return holds_doubles(q) || holds_doubles(k); }
   Index heads() const { return q.shape(0); }

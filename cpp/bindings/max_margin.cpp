@@ -27,7 +27,8 @@ const char* name_of(ConstraintKind kind) {
   }
 }
 
-// (row, terms, residual, gap, norm bound) with terms (kind, column, multiplier).
+// A tuple (row, terms, residual, gap, norm bound) for each witness; terms are tuples (kind, column,
+// multiplier).
 py::list witnesses_of(const MaxMarginRows& rows) {
   py::list all;
   for (std::size_t i = 0; i < rows.witness.size(); ++i) {

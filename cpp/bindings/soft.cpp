@@ -46,7 +46,7 @@ const char* name_of(SoftStatus status) {
   }
 }
 
-// The options of a soft fit beside its start, with the function of Python that they refer to.
+// The options of a soft fit except its start, with the Python function that they refer to.
 struct SoftArguments {
   Index max_steps;
   double tolerance;

@@ -1,4 +1,4 @@
-// A fold of one's own: a histogram of the logits of a head, without the matrix of logits. It is
+// A fold outside the core: a histogram of the logits of a head, without the matrix of logits. It is
 // compared with a count over that matrix. Exits with 0 when both agree.
 #include <algorithm>
 #include <cmath>
@@ -17,8 +17,8 @@ using namespace headfit;
 
 namespace {
 
-// Counts of numbers in bins of equal width between `low` and `high`; the bins at both ends also hold
-// what lies beyond.
+// Counts of numbers in bins of equal width between `low` and `high`. The first and the last bin
+// also count numbers outside this range.
 class Histogram {
  public:
   Histogram(float low, float high, Index bins)
@@ -51,7 +51,7 @@ struct SharedHistogram {
   std::mutex mutex;
 };
 
-// The fold. Each thread has one; the stream shows it the tiles of one block of rows after the other.
+// The fold. Each thread has one; the stream shows it the tiles of one block of rows after another.
 // Masked logits are -inf.
 class HistogramFold {
  public:

@@ -1,5 +1,5 @@
-// A head for a band of three keys a row, from C++ alone: the target, the projection of
-// its logits, and the certificate. Exits with 0 when the certificate holds.
+// Makes a head for a band of three keys per row in C++ alone: the target, the projection of its
+// logits, and the certificate. Exits with 0 when the certificate holds.
 #include <algorithm>
 #include <cmath>
 #include <cstdio>

@@ -1,5 +1,5 @@
-// Classes that are no folds: each of them must be refused by the compiler, with a message that says
-// what it lacks (CMakeLists.txt builds one at a time).
+// Classes that are no folds. The compiler must refuse each of them, with a message that says what
+// it lacks (CMakeLists.txt builds one at a time).
 #include "headfit/logits/stream.hpp"
 
 using namespace headfit;

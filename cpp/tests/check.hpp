@@ -82,7 +82,7 @@ inline int run_all() {
   static const headfit::test::Registration registration_of_##name(#name, name); \
   static void name()
 
-// A test that shows a fault not yet repaired: it may fail.
+// A test of a known fault: it may fail until the fault is repaired.
 #define TEST_OF_KNOWN_FAULT(name)                                                     \
   static void name();                                                                 \
   static const headfit::test::Registration registration_of_##name(#name, name, true); \

@@ -1,4 +1,4 @@
-// Random attention problems, their masks, and the slow way to compute them.
+// Random attention problems, their masks, and a slow reference for their logits.
 #pragma once
 
 #include <algorithm>
@@ -54,7 +54,7 @@ struct Stack {
   OutHeads<T> out() { return {data.data(), rows * cols, cols}; }
 };
 
-// A problem with everything that its views point to.
+// A problem that owns everything that its views point to.
 template <class T>
 struct Problem {
   Index heads, group, n, m, d;
@@ -93,7 +93,7 @@ struct Problem {
     return s;
   }
 
-  // The logit in double, -inf where it does not exist.
+  // The logit in double; -inf where it is masked.
   double logit(Index h, Index i, Index j) const {
     if (!mask.allows(h, i, j, n, m)) return -infinity;
     double sum = 0;
@@ -113,7 +113,7 @@ struct Problem {
   }
 };
 
-// Every kind of mask, as functions that put it on a problem.
+// A kind of mask, as a function that gives it to a problem.
 template <class T>
 struct Masking {
   const char* name;
@@ -125,7 +125,7 @@ void put_dense(Problem<T>& p, Numbers& numbers) {
   const Index size = p.heads * p.n * p.m;
   p.dense = std::make_unique<bool[]>(static_cast<std::size_t>(std::max<Index>(size, 1)));
   for (Index i = 0; i < size; ++i) p.dense[static_cast<std::size_t>(i)] = numbers.next() < 0.2;
-  // One row with nothing.
+  // Row 1 of the first head may attend to nothing.
   if (p.n > 1) std::fill_n(p.dense.get() + p.m, p.m, false);
   p.mask.dense = p.dense.get();
   p.mask.dense_head = p.n * p.m;
@@ -192,7 +192,7 @@ std::vector<Masking<T>> all_masks() {
   };
 }
 
-// n, m, d of problems whose edges fall inside, at and outside blocks and panels.
+// The sizes n, m, d of the problems. They end before, at and after the ends of blocks and panels.
 inline const std::vector<std::array<Index, 3>>& sizes() {
   static const std::vector<std::array<Index, 3>> all = {{1, 1, 1},     {2, 3, 1},    {7, 33, 3},
                                                         {63, 64, 5},   {64, 65, 8},  {65, 31, 64},

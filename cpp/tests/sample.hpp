@@ -31,7 +31,8 @@ struct OwnedTarget {
   }
 };
 
-// k entries a row and a column; weights i + 1 before they are scaled to sum to 1.
+// A target with k entries per row and per column. Before they are scaled to sum to 1, the weights
+// of a row are 1 ... k, or all 1 if `uniform`.
 inline OwnedTarget regular_target(Index n, Index k, std::uint64_t seed, bool uniform = false) {
   const std::vector<Column> columns = random_regular(n, k, seed);
   OwnedTarget t;
@@ -48,7 +49,7 @@ inline OwnedTarget regular_target(Index n, Index k, std::uint64_t seed, bool uni
   return t;
 }
 
-// A public function must refuse each of these by the name of what is wrong.
+// Checks that f refuses bad tolerances with messages that name what is wrong.
 template <class F>
 void for_bad_tolerances(F&& f) {
   const double nan = std::nan(""), inf = std::numeric_limits<double>::infinity();
@@ -63,7 +64,7 @@ void for_bad_tolerances(F&& f) {
   }
 }
 
-// A target with a column beyond its last, which no function may read with.
+// A target with a column that is out of range: no function may use it as an index.
 inline OwnedTarget target_out_of_range(Index n) {
   OwnedTarget t;
   for (Index i = 0; i < n; ++i) t.row({static_cast<Column>(i + 1)}, {1});

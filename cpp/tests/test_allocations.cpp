@@ -1,5 +1,5 @@
-// Hot loops do not allocate: twice the rows, tiles or steps cost no allocation more, but for
-// buffers that grow.
+// Hot loops do not allocate: twice as many rows, tiles or steps make no more allocations, except
+// for buffers that grow.
 //
 // The linker sends the C library's allocation functions here (CMakeLists.txt), so that Eigen's are
 // counted too.
@@ -32,7 +32,7 @@ void* __wrap_realloc(void* old, std::size_t size) {
 }
 }
 
-// Out of line: GCC takes an inlined pair for a mismatch.
+// These must not be inlined, or GCC warns that `new` and `delete` do not match.
 [[gnu::noinline]] void* operator new(std::size_t n) {
   if (void* p = std::malloc(n ? n : 1)) return p;
   throw std::bad_alloc();
@@ -54,10 +54,10 @@ long allocations_of(const Work& work) {
   return allocations - before;
 }
 
-// work(n) for a problem of so many rows and keys.
+// Checks that work(2 n) allocates no more often than work(n), for n rows and keys.
 template <class Work>
 void check_the_same_for_twice_as_many(const char* name, Index n, const Work& work) {
-  work(n);  // what is made once a process
+  work(n);  // makes the allocations that a process makes only once
   const long few = allocations_of([&] { work(n); });
   const long many = allocations_of([&] { work(2 * n); });
   constexpr long doublings = 2;  // of buffers that hold a row or a block
@@ -65,7 +65,7 @@ void check_the_same_for_twice_as_many(const char* name, Index n, const Work& wor
              " for twice as many");
 }
 
-// Calls f(problem) for every kind of mask and bias, with problems that are there already.
+// Calls f(name, n, few, many) for every kind of mask and bias, with problems of n and 2 n rows.
 template <class T, class F>
 void for_masks(const F& f) {
   for (const Masking<T>& masking : all_masks<T>()) {
@@ -188,7 +188,7 @@ TEST(queries_of_max_margin_allocate_what_they_return) {
   queries(n / 4);
   const auto [few, few_scans] = queries(n / 2);
   const auto [many, many_scans] = queries(n);
-  // A scan makes its fold; rows make nothing.
+  // Each scan allocates its fold; rows allocate nothing.
   const double each_scan = static_cast<double>(few) / static_cast<double>(few_scans);
   CHECK_THAT(static_cast<double>(many) <= each_scan * static_cast<double>(many_scans) + n / 8, few,
              " in ", few_scans, " scans for half of the rows, ", many, " in ", many_scans,

@@ -1,4 +1,4 @@
-// The profile of heads against sums over the dense matrix.
+// Compares the profile of heads with sums over the dense matrix.
 #include <Eigen/SVD>
 
 #include "check.hpp"
@@ -38,7 +38,7 @@ bool close(double got, double want, double tolerance) {
   return std::abs(got - want) <= tolerance * (1 + std::abs(want));
 }
 
-// One head, entry by entry.
+// Compares the profile of one head with sums entry by entry.
 template <class T>
 void compare(const Problem<T>& p, Index h, const Stack<T>& logits, const ProfileOptions& o,
              Profile& got, const std::string& where) {
@@ -121,7 +121,7 @@ void check_triangular_factors() {
     p.mask.key_lengths = p.key_lengths.data();
     std::vector<double> queries(4 * d * d), keys(4 * d * d), centred(4 * d * d);
     const LogitSource<T> source = p.source();
-    // In two parts, as callers with many heads ask for them.
+    // The factors are asked for in two parts, as callers with many heads do.
     const Index part = 3 * d * d;
     triangular_factors(source, {0, 3, queries.data(), keys.data(), centred.data()}, {3, {}});
     triangular_factors(source,

@@ -1,4 +1,4 @@
-// Each fold against the exact softmax of the logits that the stream gives.
+// Compares each fold with the exact softmax of the logits that the stream gives.
 #include <numeric>
 
 #include "check.hpp"
@@ -12,7 +12,7 @@ namespace {
 
 using Real = long double;
 
-// What is promised, in units in the last place.
+// The largest errors that are allowed, in units in the last place.
 constexpr double softmax_ulps = 4;
 constexpr double topk_ulps = 4;
 
@@ -153,7 +153,7 @@ void check_topk() {
 
 template <class T>
 void check_stats() {
-  // A full share is left to a test of its own.
+  // A share of 1 has its own test.
   const std::vector<double> shares = {0.1, 0.5, 0.9};
   for_all_rows<T>(
       [&](const Problem<T>& p, const std::string& where, const auto& rows, const auto&) {
@@ -181,7 +181,7 @@ void check_stats() {
             CHECK_THAT(got == 0, where, " row ", r);
             continue;
           }
-          // The fewest whose sum reaches the share, up to the rounding of the weights.
+          // This many of the largest weights reach the share, and one fewer do not, up to rounding.
           const auto sum_of = [&](Offset c) {
             const auto count = std::clamp<Offset>(c, 0, Offset(w.size()));
             return std::accumulate(w.begin(), w.begin() + count, Real(0));
@@ -206,8 +206,8 @@ TEST(topk_double) { check_topk<double>(); }
 TEST(stats_float) { check_stats<float>(); }
 TEST(stats_double) { check_stats<double>(); }
 
-// A result larger than the caches is written past them, to rows that lie anyhow; a few of its
-// rows alone are not.
+// A result larger than the caches is written past them, to rows with any alignment. It must equal
+// the result for a few of its rows, which is written through the caches.
 template <class T>
 void check_large_matrix() {
   const Index n = 1100, m = 2001, stride = m + 3;

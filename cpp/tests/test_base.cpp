@@ -44,7 +44,8 @@ TEST(every_thread_computes_in_standard_arithmetic) {
     const StandardArithmetic arithmetic;
     CHECK(halved(std::numeric_limits<double>::min()) > 0);
   }
-  CHECK((_mm_getcsr() & ~0x3fu) == (flushing & ~0x3fu));  // what was found, but for sticky flags
+  // The mode is what it was before, except for the sticky flags.
+  CHECK((_mm_getcsr() & ~0x3fu) == (flushing & ~0x3fu));
   _mm_setcsr(found);
   CHECK_THAT(right == 200, right);
 }
@@ -143,7 +144,8 @@ TEST(short_work_never_polls) {
   CHECK(polled == 0);
 }
 
-// One task that would take a minute, seen by whoever has it: the calling thread polls, or waits.
+// Each task would take a minute. With one thread the calling thread polls at the checkpoints of a
+// task; with several it may also poll while it waits for the others.
 TEST(checkpoints_interrupt_within_a_task) {
   for (const int threads : {1, 2, 3}) {
     const auto poll = [] { throw Interrupted(); };
@@ -170,10 +172,11 @@ TEST(a_poll_outside_reaches_checkpoints_of_regions_within) {
     }));
     CHECK_THAT(elapsed() < std::chrono::seconds(5), threads);
   }
-  checkpoint();  // nobody listens any more
+  checkpoint();  // does nothing, since no Interruptible is left
 }
 
-// An error of the work stops no other task: an earlier one may still find its own.
+// An error in one task does not stop the others: an earlier task may fail later, and its error is
+// the one to throw.
 TEST(only_interrupts_stop_tasks_at_work) {
   for (const int threads : {2, 3}) {
     std::atomic<bool> failed{false};
@@ -220,7 +223,7 @@ TEST(rounding_to_float32_is_what_the_machine_does) {
     const double x = std::ldexp(words[2] % 2 ? fraction : -fraction, exponent);
     CHECK_THAT(format.rounded(x) == static_cast<double>(static_cast<float>(x)), x);
   }
-  // Halfway cases go to even numbers; what is too large goes to infinity.
+  // Halfway cases are rounded to even, and numbers that are too large to infinity.
   const NumberFormat narrow = NumberFormat::bfloat16();
   CHECK_THAT(narrow.rounded(1 + 0x1p-8) == 1, "tie down to even");
   CHECK_THAT(narrow.rounded(1 + 3 * 0x1p-8) == 1 + 0x1p-6, "tie up to even");

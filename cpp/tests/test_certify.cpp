@@ -1,4 +1,4 @@
-// Certificates of cases whose answer is known by hand, and against a slow scan.
+// Certificates of cases with known answers, and of others compared with a slow scan.
 #include "check.hpp"
 #include "headfit/certify/certificate.hpp"
 #include "headfit/certify/product_errors.hpp"
@@ -79,7 +79,7 @@ TEST(tolerances_on_both_sides) {
 }
 
 TEST(distortion_of_two_keys) {
-  // Row 0: logits log 3 apart from what the target asks.
+  // The target asks for equal logits in row 0, and the head's differ by log 3.
   OwnedTarget t;
   t.row({0, 1}, {0.5, 0.5}).row({1}, {1}).row({2}, {1});
   Matrix<double> q = Matrix<double>::Zero(3, 3), k = Matrix<double>::Identity(3, 3);
@@ -226,7 +226,7 @@ void check_against_scan(const Mask& mask, bool lower) {
     CHECK_THAT(rows.verdict[std::size_t(i)] == (holds ? Verdict::holds : Verdict::fails), "row ",
                i);
   }
-  // Comparing alone, in registers, finds the same.
+  // The fold that only compares logits finds the same.
   const auto light = certify_logits(t.view(), source, {0.5, 3}, {}, {2, {}});
   CHECK(light.leak == rows.leak);
   CHECK(light.leak_column == rows.leak_column);
@@ -268,7 +268,7 @@ TEST(given_matrices) {
   CHECK(rows.verdict[0] == Verdict::holds && rows.verdict[1] == Verdict::holds);
   CHECK(std::abs(rows.tv[1] - 0.25) < 1e-15);
   CHECK(rows.stray[1] == 0.25);
-  m(1, 1) = 0;  // support without mass: nothing can be proved but failure
+  m(1, 1) = 0;  // a row fails if an entry on its support is 0
   const auto without = certify_matrix<double>(t.view(), view, {0.4, 0.6}, {1, {}});
   CHECK(without.verdict[1] == Verdict::fails);
   m(1, 1) = -1;
@@ -350,7 +350,7 @@ TEST(logits_that_a_format_cannot_hold) {
   CHECK(verdict(0, -70000) == Verdict::holds);     // exp(-inf) = 0
   CHECK(verdict(-70000, 0) == Verdict::fails);
   CHECK(verdict(65519.99, 0) == Verdict::holds);   // rounds to 65504
-  CHECK(verdict(65520, 0) == Verdict::undecided);  // a tie, that goes to infinity
+  CHECK(verdict(65520, 0) == Verdict::undecided);  // a tie, which is rounded to infinity
 }
 
 TEST(enclosures_are_never_nan) {
@@ -366,7 +366,7 @@ TEST(enclosures_are_never_nan) {
       }
     }
   }
-  // What overflows is above the largest double, not unknown.
+  // A result that overflows is known to be at least the largest double.
   CHECK(exp(Enclosure::exactly(1000)).lo > 1e308);
   CHECK(exp(Enclosure::exactly(1000)).hi == infinity);
   CHECK((Enclosure::exactly(1e308) - Enclosure::exactly(-1e308)).lo > 1.7e308);
@@ -374,7 +374,7 @@ TEST(enclosures_are_never_nan) {
 
 TEST(bounds_of_products_at_every_exponent) {
   const auto exact = [](double a, double b, double c) {
-    return (long double)a * (long double)b * (long double)c;  // of 15 bits of exponent
+    return (long double)a * (long double)b * (long double)c;  // its exponent has 15 bits
   };
   for (const double a : {0x1.8p-1074, 1e-300, 1e-160, 0.3, 7e150, 1e308}) {
     for (const double b : {4.9e-324, 1.1e-200, 0.7, 3e200, 1.7e308}) {
@@ -407,11 +407,11 @@ TEST(norms_at_every_exponent) {
 }
 
 TEST(float32_kernels_stay_within_their_bound) {
-  // One product, at the edge of underflow: multiplied first it is lost, and the scale magnifies it.
+  // If q and k are multiplied first, their product underflows, and the scale magnifies that error.
   const double q = 0x1p-75, k = 0x1p-75, scale = 3e38;
   const float lost = static_cast<float>(q) * static_cast<float>(k) * static_cast<float>(scale);
   CHECK(std::abs(lost - scale * q * k) <= float32_kernels_radius(scale, 1, q, k));
-  // Where one of them may overflow, nothing is bounded.
+  // There is no finite bound if one of the kernels may overflow.
   CHECK(float32_kernels_radius(1e-30, 4, 1e20, 1e20) == infinity);
   CHECK(float32_kernels_radius(1e30, 4, 1e20, 1e-20) == infinity);
   CHECK(float32_kernels_radius(1e30, 4, 1e-20, 1e20) == infinity);
@@ -427,7 +427,7 @@ TEST(errors_of_products_that_another_library_rounded) {
     for (Index i = 0; i < x.size(); ++i) x.data()[i] = size * numbers.next();
     for (Index i = 0; i < w.size(); ++i) w.data()[i] = numbers.next() / size;
     x.col(1) = -x.col(0);
-    w.row(1) = w.row(0) * (1 - 1e-15);  // what is large cancels
+    w.row(1) = w.row(0) * (1 - 1e-15);  // large terms cancel
     const Matrix<double> product = x * w;
     const Matrix<float> narrow = product.cast<float>();
     const Vector<double> wide =

@@ -24,7 +24,7 @@ constexpr double leak = 0.05;
 const double distortion = std::expm1(0.1);
 const Tolerances tolerances{leak, distortion};
 
-// A state of a fit, scanned.
+// The state of a fit at its random start, after a scan.
 struct Scanned {
   OwnedTarget target;
   Mask mask;
@@ -45,7 +45,7 @@ struct Scanned {
     random_start(required, random, 0, q, k);
     scan(0, threads);
   }
-  Scanned(const Scanned&) = delete;  // the lists point at what is wanted
+  Scanned(const Scanned&) = delete;  // `lists` refers to `required`
   Scanned& operator=(const Scanned&) = delete;
 
   void scan(Index number, int threads, Index column_step = 1) {
@@ -131,7 +131,7 @@ Heads<float> heads_of(const Matrix<float>& x) {
   return {x.data(), 1, x.rows(), x.cols(), x.size(), x.cols()};
 }
 
-// Rows outside the tolerances, in double.
+// The number of rows outside the tolerances, computed in double.
 Index rows_outside(const OwnedTarget& t, const Mask& mask, const LearnedResult& r) {
   Scanned state(t, mask, r.q.cols(), 24);
   given_start(heads_of(r.q)[0], heads_of(r.k)[0], state.random, state.q, state.k);
@@ -220,7 +220,8 @@ TEST(some_columns_stand_for_all) {
     for (const Index column_step : {2, 7}) {
       Scanned state(regular_target(n, 4, 2), {}, 4, 400);
       state.scan(1, 2, column_step);
-      // Row i has looked at the columns i + shift, modulo `column_step`, whatever the shift.
+      // There is one shift such that every row i has looked at the columns i + shift, modulo
+      // `column_step`.
       std::vector<Index> agrees(static_cast<std::size_t>(column_step), 0);
       for (Index i = 0; i < n; ++i) {
         const double limit = state.row(i).limit;
@@ -259,7 +260,7 @@ TEST(a_full_list_is_an_even_sample) {
       sample.take(0x3ffu, column, 24, list.data());
     }
     CHECK(sample.seen() == 1000);
-    if (expected == 5000) continue;  // a list that was to hold more
+    if (expected == 5000) continue;  // the list expects more columns, so it is not full
     CHECK_THAT(sample.taken() >= 11, expected, ": ", sample.taken());
     for (Index t = 1; t < sample.taken(); ++t) {
       const auto at = static_cast<std::size_t>(t);
@@ -318,7 +319,7 @@ TEST(threads_change_no_bit) {
   }
   options.seed = 9;
   CHECK((fit_learned(t.view(), tolerances, options, {1, {}}).q != one.q));
-  // So many tokens that the first scans look at some columns only.
+  // With this many tokens, the first scans look at a part of the columns only.
   const OwnedTarget large = regular_target(2500, 2, 4);
   options.max_steps = 6;
   check_same(fit_learned(large.view(), tolerances, options, {1, {}}),
@@ -326,7 +327,7 @@ TEST(threads_change_no_bit) {
 }
 
 TEST(edges) {
-  // One token; two; supports of everything; rows that the mask leaves empty.
+  // These are cases of one and two tokens, full supports, and rows that the mask leaves empty.
   for (const Index n : {1, 2, 3, 17}) {
     for (const Index dim : {1, 2, 5}) {
       OwnedTarget all;
@@ -366,7 +367,7 @@ TEST(starts) {
   const LearnedResult again = fit_learned(t.view(), tolerances, options, {1, {}});
   CHECK(again.steps == 0 && again.scans == 1 && again.q == met.q && again.k == met.k);
 
-  options.dim = 7;  // one coordinate more
+  options.dim = 7;  // one more than the start has
   const LearnedResult wider = fit_learned(t.view(), tolerances, options, {1, {}});
   CHECK(wider.status == LearnedStatus::Met && wider.starts == 1 && wider.quenches == 1);
   CHECK_THAT(wider.steps <= warm_steps, wider.steps);
@@ -390,7 +391,7 @@ TEST(norms_are_bounded) {
 
 TEST(limits_stop_the_fit) {
   const OwnedTarget t = regular_target(300, 4, 1);
-  LearnedOptions options = options_for(2);  // too small
+  LearnedOptions options = options_for(2);  // a head size that is too small
   options.max_steps = 40;
   LearnedResult r = fit_learned(t.view(), tolerances, options, {1, {}});
   CHECK(r.status == LearnedStatus::StepLimit && r.steps == 40);
@@ -433,7 +434,7 @@ TEST(pool_runs_every_task_once) {
                  [&](Index task) { ++seen[static_cast<std::size_t>(task)]; });
     for (const auto& count : seen) CHECK(count == 1);
   }
-  // From within a region; and the earliest failure wins.
+  // Regions may be nested, and the error of the earliest task is thrown.
   std::atomic<int> inner{0};
   parallel_for(5, run, [&](Index) { parallel_for(4, run, [&](Index) { ++inner; }); });
   CHECK(inner == 20);

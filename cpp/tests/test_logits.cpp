@@ -1,4 +1,4 @@
-// The microkernel and the stream of logits against loops that anybody can read.
+// Compares the microkernel and the stream of logits with plain loops.
 #include <bit>
 
 #include "check.hpp"
@@ -46,7 +46,7 @@ void check_microkernel() {
 TEST(microkernel_float) { check_microkernel<float>(); }
 TEST(microkernel_double) { check_microkernel<double>(); }
 
-// Logits within the bound that the certificate uses, and -inf exactly where masked.
+// Logits must lie within the bound that the certificate uses, and be -inf exactly where masked.
 template <class T>
 void check_logits() {
   for_all_problems<T>([](const Problem<T>& p, const std::string& where) {
@@ -66,7 +66,7 @@ void check_logits() {
           const double want = p.logit(h, i, j);
           const double got = double(first.at(h, place, j));
           const double size = std::abs(p.scale) * p.norm(p.q, h, i) * p.norm(p.k, h / p.group, j);
-          // A few roundings more for the cap and the bias.
+          // The soft cap and the bias add a few roundings.
           const double bound = double(p.d + 2) * u * size * 1.01 + 16 * u * (1 + p.softcap);
           const bool right = want == -infinity ? got == want : std::abs(got - want) <= bound;
           CHECK_THAT(right, where, ", head ", h, " row ", i, " column ", j, ": ", got, " for ",
@@ -80,8 +80,8 @@ void check_logits() {
 TEST(logits_float) { check_logits<float>(); }
 TEST(logits_double) { check_logits<double>(); }
 
-// What a fold is told that asks for logits above a limit: all hits of each row, and the least
-// logits. With `moving` the limit of a row is the largest logit so far.
+// What the stream tells a fold that asks for logits above a limit: all hits of each row, and the
+// least logits. With `moving` the limit of a row is the largest logit so far.
 template <class T>
 struct Hits {
   struct Hit {
@@ -171,7 +171,7 @@ TEST(hits_float) { check_hits<float>(); }
 TEST(hits_double) { check_hits<double>(); }
 
 TEST(a_block_of_rows_sees_the_columns_of_its_mask_only) {
-  // NaN in keys that no row may see through key_lengths; values beyond are never read.
+  // The keys beyond key_lengths hold NaN: no row may attend to them, so they must not be read.
   Numbers numbers(9);
   Problem<float> p(2, 1, 70, 300, 4, numbers);
   p.key_lengths = {100, 0};
@@ -210,7 +210,7 @@ TEST(non_finite_input_names_the_place) {
     p.k.at(0, 33, 0) = 1e200;
     CHECK_THROWS(NonFiniteError, "got inf at head 0, row 50, column 33",
                  attention_logits(p.source(), out.out(), run));
-    p.mask.right = -31;  // column 33 is now beyond what row 50 may see
+    p.mask.right = -31;  // now row 50 may not attend to column 33
     attention_logits(p.source(), out.out(), run);
   }
 }
@@ -243,7 +243,7 @@ TEST(best_few) {
       best.clear(most);
       std::vector<Scored<float>> all;
       for (Index i = 0; i < count; ++i) {
-        // Few values: many are equal.
+        // There are only a few different values, so many are equal.
         all.push_back({static_cast<float>(std::round(4 * numbers.next())), static_cast<Column>(i)});
         best.push(all.back());
       }

@@ -120,7 +120,7 @@ TEST(masks_of_targets) {
   upper.row({1}, {1}).row({0}, {1});
   rejected(upper, "masked position, row 0, column 1", causal);
 
-  // An empty row is allowed only where the mask leaves nothing.
+  // A row may be empty only if the mask allows it no column.
   OwnedTarget hole;
   hole.row({0}, {1}).row({}, {}).row({2}, {1});
   rejected(hole, "row 1 is empty", causal);
@@ -137,13 +137,13 @@ TEST(tolerances_are_checked_in_one_place) {
   Tolerances{1e-300, 0, 1e-300}.check();
   CHECK(!Tolerances{}.limits_logits());
   CHECK((Tolerances{0.05, 0.1, 7}.limits_logits()));
-  // The value is shown in as many digits as it takes to see what is wrong with it.
+  // Messages show enough digits to tell the value from valid ones.
   CHECK_THROWS(InputError, "got -1e-09", (Tolerances{-1e-9, 0.1}.check()));
   CHECK_THROWS(InputError, "got 1.0000000000000002", (Tolerances{1 + 0x1p-52, 0.1}.check()));
 }
 
 TEST(entries_are_checked_without_asking_for_sums) {
-  // Rows may sum to anything, and an empty one asks for nothing.
+  // Rows may sum to anything, and may be empty.
   OwnedTarget loose;
   loose.row({0, 2}, {3, 0.5}).row({}, {}).row({1}, {1e-9});
   for (const int threads : {1, 3}) check_entries(loose.view(), {threads, {}});

@@ -29,7 +29,7 @@ void check_sketch(Sketch kind) {
   for (const int threads : {2, 3}) CHECK((sketch<T>(kind, 5, 130, 700, threads) == wide));
   CHECK((sketch<T>(kind, 6, 130, 700) != wide));
 
-  // 91,000 entries: means of powers lie within 6 standard errors.
+  // The means of the powers of 91,000 entries lie within 6 standard errors.
   const auto x = wide.template cast<double>().array();
   const double error = 6 / std::sqrt(static_cast<double>(x.size()));
   CHECK_THAT(std::abs(x.mean()) < error, x.mean());
@@ -51,7 +51,7 @@ TEST(gaussian_double) { check_sketch<double>(Sketch::gaussian); }
 TEST(rademacher_float) { check_sketch<float>(Sketch::rademacher); }
 TEST(rademacher_double) { check_sketch<double>(Sketch::rademacher); }
 
-// Box and Muller in double, from the words of the stream.
+// Compares the entries with the method of Box and Muller in double, from the words of the stream.
 TEST(gaussian_entries) {
   const Matrix<float> g = sketch<float>(Sketch::gaussian, 3, 40, 600);
   const Matrix<double> wide = sketch<double>(Sketch::gaussian, 3, 40, 600);
@@ -65,7 +65,7 @@ TEST(gaussian_entries) {
       const double x = radius * std::cos(angle), y = radius * std::sin(angle);
       CHECK(std::abs(wide(j, l) - x) <= 1e-14 * radius &&
             std::abs(wide(j, l + 1) - y) <= 1e-14 * radius);
-      // In float a logarithm near 0 has the error of its argument's rounding.
+      // The argument of the logarithm is rounded to float, which matters where the radius is small.
       const double near = 1e-6 * radius + 1e-7 / radius;
       CHECK_THAT(std::abs(g(j, l) - x) <= near, g(j, l), " against ", x);
       CHECK_THAT(std::abs(g(j, l + 1) - y) <= near, g(j, l + 1), " against ", y);
@@ -101,7 +101,7 @@ void check_projection(Sketch kind, Index d) {
   t.row({}, {});
   std::vector<double> b(t.weights.size());
   target_logits(t.view(), {0.05, 0.1}, b, {1, {}});
-  // Rows that are apart, and not where vectors are aligned.
+  // The views have gaps between their rows, and are not aligned for vectors.
   Matrix<T> q_wide = Matrix<T>::Constant(n + 1, d + 3, 7), k_wide = q_wide;
   auto q = q_wide.middleCols(1, d), k = k_wide.middleCols(1, d);
   project_identity<T>(t.view(), {0.05, 0.1}, {kind, 9, 2.5}, q, k, {1, {}});
@@ -114,7 +114,7 @@ void check_projection(Sketch kind, Index d) {
     const auto want_k = g.row(i).template cast<double>() / std::sqrt(static_cast<double>(d));
     CHECK((k.row(i).template cast<double>() - want_k).norm() <= near * want_k.norm());
     Eigen::RowVectorXd want = Eigen::RowVectorXd::Zero(d);
-    double size = 0;  // of the terms, which may cancel
+    double size = 0;  // the sum of the terms' norms; the terms themselves may cancel
     for (Offset p = t.offsets[std::size_t(i)]; p < t.offsets[std::size_t(i) + 1]; ++p) {
       const Eigen::RowVectorXd term = b[std::size_t(p)] / 2.5 / std::sqrt(double(d)) *
                                       g.row(t.columns[std::size_t(p)]).template cast<double>();
@@ -131,7 +131,7 @@ void check_projection(Sketch kind, Index d) {
   }
 }
 
-// Sizes around vectors, parts of the stream and strips; the last is written past the caches.
+// The sizes end just after vectors, blocks of the stream and strips; the last has many strips.
 template <class T>
 void check_projections() {
   for (const Sketch kind : {Sketch::gaussian, Sketch::rademacher}) {

@@ -1,5 +1,5 @@
-// Max-margin rows: hand-made ones with known answers, evictions, caps, witnesses,
-// and no allocation once a solver has seen a row as large.
+// Max-margin rows: hand-made rows with known answers, evictions, limits, witnesses, and no
+// allocation once a solver has solved a row of the same size.
 #include <algorithm>
 #include <atomic>
 #include <cmath>
@@ -20,7 +20,7 @@ namespace {
 std::atomic<long> allocations{0};
 }  // namespace
 
-// Out of line: GCC takes an inlined pair for a mismatch.
+// These must not be inlined, or GCC warns that `new` and `delete` do not match.
 [[gnu::noinline]] void* operator new(std::size_t n) {
   ++allocations;
   if (void* p = std::malloc(n ? n : 1)) return p;
@@ -38,7 +38,7 @@ const double level = std::log(20.0);  // leak 0.05
 const double delta = std::log1p(0.1);
 constexpr RowForm both_forms[] = {RowForm::Tolerance, RowForm::Equality};
 
-// Keys with a plain scan: sorted, worst first, and no allocation but its reserve.
+// Keys with a plain scan that sorts all violators, the worst first, in memory reserved beforehand.
 struct Keys {
   Index n, d;
   std::vector<double> data;
@@ -110,7 +110,7 @@ Keys random_keys(Index n, Index d, std::uint64_t seed) {
   return Keys(d, values);
 }
 
-// The k keys furthest in a random direction: a support that is possible.
+// A row whose support is the k keys that lie furthest in a random direction: a query for it exists.
 Row extreme_row(const Keys& keys, Index k, RowForm form, std::uint64_t seed) {
   Numbers numbers(seed);
   std::vector<double> direction;
@@ -124,7 +124,7 @@ Row extreme_row(const Keys& keys, Index k, RowForm form, std::uint64_t seed) {
   return row;
 }
 
-// q.residual of a witness, from its terms alone.
+// Recomputes from the terms of a witness the bound gap / |residual| on the norm of a query.
 double recomputed_bound(const Keys& keys, const Row& row, const Witness& w) {
   double gap = 0, sums[2] = {0, 0};
   std::vector<double> r(keys.d);
@@ -164,12 +164,12 @@ TEST(two_keys_on_a_line) {
   check_row(Keys(1, {0, 1}), {{1}, {0}}, RowStatus::Optimal, {level});
   check_row(Keys(1, {0, 1}), {{0}, {0}}, RowStatus::Optimal, {-level});
   check_row(Keys(1, {0, 1}), {{1}, {0}, RowForm::Equality}, RowStatus::Optimal, {level + delta});
-  // An offset of all keys changes nothing.
+  // A common offset of all keys does not matter, only their distance.
   check_row(Keys(1, {7, 9}), {{1}, {0}}, RowStatus::Optimal, {level / 2});
 }
 
 TEST(a_square) {
-  // A vertex: both neighbours hold. An edge: only the other edge does.
+  // For a vertex, the constraints of both neighbours are active; for an edge, those of the other.
   const Keys square(2, {0, 0, 1, 0, 0, 1, 1, 1});
   for (const RowForm form : both_forms) {
     const double need = form == RowForm::Equality ? level + delta : level;
@@ -178,7 +178,7 @@ TEST(a_square) {
     check_row(square, {{0, 3}, {0, 0}, form}, RowStatus::Infeasible);  // a diagonal
     check_row(square, {{0, 1, 2, 3}, {0, 0, 0, 0}, form}, RowStatus::Optimal, {0, 0});
   }
-  // Log-ratios cost what the tolerance leaves of them, and tilt the margin.
+  // Unequal log-weights tilt the query: by their difference, less the tolerance if there is one.
   check_row(square, {{2, 3}, {0, 1}, RowForm::Equality}, RowStatus::Optimal,
             {1, level + delta + 1});
   check_row(square, {{2, 3}, {0, 1}}, RowStatus::Optimal, {1 - delta, level + 1 - delta});
@@ -190,7 +190,7 @@ TEST(masked_keys_and_duplicates) {
     check_row(Keys(1, {0, 1, -1}), {{0}, {0}, form}, RowStatus::Infeasible);
     check_row(Keys(1, {0, 1, 1}), {{1}, {0}, form}, RowStatus::Infeasible);
     check_row(Keys(1, {0, 1, 1}), {{1, 2}, {0, 1}, form}, RowStatus::Infeasible);
-    check_row(Keys(2, {0, 0, 0, 0}), {{0}, {0}, form}, RowStatus::Infeasible);  // all at 0
+    check_row(Keys(2, {0, 0, 0, 0}), {{0}, {0}, form}, RowStatus::Infeasible);  // all keys are 0
   }
 }
 
@@ -263,8 +263,8 @@ TEST(caps_end_with_a_status) {
     few.max_rounds = 2;
     few.cuts_per_round = 1;
     CHECK(solve(solver, keys, row, buffer, few) == RowStatus::IterationLimit);
-    CHECK(solver.norm() <= norm * (1 + 1e-12));  // of a relaxation
-    // Done is done: more violators change nothing.
+    CHECK(solver.norm() <= norm * (1 + 1e-12));  // a relaxation needs no larger norm
+    // A row that has ended stays so: more violators change nothing.
     const Violator late[] = {{0, 1e9}};
     CHECK(solver.add(late) == RowStatus::IterationLimit);
     RowSettings limit;
@@ -322,7 +322,7 @@ TEST(faces) {
 }
 
 TEST(the_driver_agrees_with_single_rows) {
-  // More rows than are solved at once, on shared keys.
+  // There are more rows than are solved at a time, and all share the keys.
   const Index n = 210, d = 20;
   Keys keys = random_keys(n, d, 9);
   const OwnedTarget target = regular_target(n, 3, 4);
@@ -413,7 +413,7 @@ TEST(column_products_float) { check_column_products<float>(); }
 TEST(column_products_double) { check_column_products<double>(); }
 
 TEST(keys_outside_single_precision) {
-  // Queries scale with 1/keys: norms that no float holds are multiplied in double precision.
+  // Queries scale with 1/keys. Norms outside the range of float require products in double.
   RowSolver solver;
   std::vector<Violator> buffer;
   Keys keys = random_keys(200, 8, 2);

@@ -1,4 +1,4 @@
-// The vector exp against the long double one of the C library.
+// Compares the exponential of a vector with that of the C library in long double.
 #include <cmath>
 #include <limits>
 
@@ -9,7 +9,8 @@ using namespace headfit;
 
 namespace {
 
-// The distance in units of the last place of the exact value, never below the least denormal.
+// The distance in units in the last place of the exact value; the unit is at least the least
+// subnormal number.
 template <class T>
 double ulps(T got, long double exact) {
   const long double least = std::numeric_limits<T>::denorm_min();
@@ -51,7 +52,7 @@ void check_near(T max, int samples, double depth) {
 }  // namespace
 
 TEST(float_exp_is_within_one_ulp) {
-  // Down to where results are denormal (below max - 87) and zero (below max - 104).
+  // The arguments reach down to results that are subnormal (below max - 87) and 0 (max - 104).
   for (const float max : {0.0f, 1.0f, -1.0f, 0.34f, 17.3f, 88.0f, 100.5f, 255.9f, -88.7f, -200.3f,
                           -255.9f, 256.1f, 300.0f, 1e4f, -1e4f, 1e8f, -1e8f, 3e38f}) {
     check_near<float>(max, 20000, 120);
@@ -66,12 +67,12 @@ TEST(double_exp_is_within_one_ulp) {
 }
 
 TEST(every_float_close_to_zero) {
-  // All floats of a few binades around the rounding of n, and the smallest arguments.
+  // Small steps from -0.4 to 0.4, which include 0 and the arguments at which n becomes -1 or 1.
   const simd::RowShift<float> none = simd::RowShift<float>::at(0.4f);
   double worst = 0;
   for (float x = -0.4f; x < 0.4f; x = std::nextafter(x, 1.0f)) {
     if (std::abs(x) < 0.05f) {
-      x += 1e-6f;  // sparser where floats are dense
+      x += 1e-6f;  // longer steps where floats are dense
     }
     worst = std::max(worst, ulps(exp_one(x, none), exact_exp(x, none)));
     x = std::nextafter(x + 3e-8f, 1.0f);

@@ -17,7 +17,7 @@ Heads<T> head(const Stack<T>& s) {
   return s.view();
 }
 
-// Attention of a problem as rows of double.
+// The attention matrix of a problem, as rows of doubles.
 template <class T>
 std::vector<std::vector<double>> attention(const Problem<T>& p) {
   std::vector<std::vector<double>> rows;
@@ -33,7 +33,7 @@ std::vector<std::vector<double>> attention(const Problem<T>& p) {
   return rows;
 }
 
-// A head of size d on the masks of another problem.
+// A problem of head size d with the mask of another problem.
 template <class T>
 Problem<T> smaller(const Problem<T>& p, Index d, Numbers& numbers) {
   Problem<T> out(1, 1, p.n, p.m, d, numbers);
@@ -84,7 +84,7 @@ void check_loss() {
       Numbers numbers(++seed);
       Problem<T> wide(1, 1, n, m, 6, numbers);
       masking.put(wide, numbers);
-      if (!wide.bias.empty() || wide.some_rows || wide.softcap > 0) continue;  // no mask for a head
+      if (!wide.bias.empty() || wide.some_rows || wide.softcap > 0) continue;  // these are no masks
       const Problem<T> small = smaller(wide, 3, numbers);
       SoftTarget<T> target;
       target.attention = wide.source();
@@ -147,7 +147,7 @@ TEST(descent_recovers_a_head_of_the_size) {
     CHECK(other.q == one.q && other.k == one.k && other.history == one.history);
   }
 
-  // The judge agrees, in double.
+  // The comparison in double agrees.
   const Matrix<double> q = one.q.cast<double>(), k = one.k.cast<double>();
   const Matrix<double> wide_q = wide.q.view()[0].cast<double>();
   const Matrix<double> wide_k = wide.k.view()[0].cast<double>();
@@ -194,7 +194,7 @@ TEST(limits_and_polls_end_a_descent) {
   CHECK(fit_soft(target, {}, options, Run{1, {}}).status == SoftStatus::Stopped);
   options.progress = {};
   options.max_steps = 100000;
-  options.tolerance = -1;  // goes on for as long as any step lowers the loss
+  options.tolerance = -1;  // the descent continues as long as any step lowers the loss
   std::atomic<int> calls{0};
   const Run run{2, [&] {
     if (++calls > 1) throw Interrupted();

@@ -1,4 +1,4 @@
-// Deferred acceptance against the plain greedy over all sorted entries.
+// Compares deferred acceptance with a plain greedy choice among all sorted entries.
 #include <numeric>
 
 #include "check.hpp"
@@ -15,7 +15,7 @@ struct Share {
   Index row, col;
 };
 
-// Takes entries in the order (weight falling, row, column) while there is room.
+// Takes entries by falling weight, then by row and column, while their row and column have room.
 std::vector<Share> slow_greedy(std::vector<Share> entries, Index n, Index m,
                                const SparsifyOptions& o) {
   std::stable_sort(entries.begin(), entries.end(),
@@ -42,7 +42,7 @@ std::vector<Share> slow_greedy(std::vector<Share> entries, Index n, Index m,
   return taken;
 }
 
-// Every row that has entries keeps some of them, and all agrees with the slow way.
+// Checks that a result agrees with the slow greedy choice.
 void check_same(const SparseRows& got, const std::vector<Share>& want, Index n, double tolerance,
                 const std::string& where) {
   std::vector<bool> kept(static_cast<std::size_t>(n));
@@ -52,7 +52,7 @@ void check_same(const SparseRows& got, const std::vector<Share>& want, Index n, 
     const Offset begin = got.offsets[static_cast<std::size_t>(i)];
     const Offset end = got.offsets[static_cast<std::size_t>(i) + 1];
     if (!kept[static_cast<std::size_t>(i)]) {
-      CHECK_THAT(end - begin <= 1, where, " row ", i);  // its largest, or nothing
+      CHECK_THAT(end - begin <= 1, where, " row ", i);  // the row's largest entry, or nothing
       continue;
     }
     double sum = 0;
@@ -81,7 +81,7 @@ std::vector<SparsifyOptions> all_options() {
           {0, 0.7, 2, {}, false, keep}, {4, 0.9, 3, exempt, false, keep}};
 }
 
-// Weights that are small integers: many ties.
+// The weights are small integers, so there are many ties.
 TEST(matrices_are_thinned_as_the_slow_greedy_does) {
   Numbers numbers(1);
   for (const auto& [n, m] : {std::pair<Index, Index>{1, 3}, {20, 30}, {61, 40}}) {

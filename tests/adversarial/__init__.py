@@ -22,8 +22,8 @@ What counts as a lie (`attack.py` has the code):
 - ``register``: flushing of subnormal numbers was on before the call and off after it, or the
   other way round.
 
-"Away" counts the rows that a scan in float64 should decide (`Truth.should_be_decided`), and
-"missed" those of them that the certificate calls undecided.
+In the tables, "away" counts the rows that a scan in float64 should decide
+(`Truth.should_be_decided`), and "missed" those of them that the certificate calls undecided.
 
 The files: `dyadic.py` has integers times powers of two, their logarithms and their rounding;
 `oracle.py` the truth about rows; `float32_results.py` what kernels may compute in float32;

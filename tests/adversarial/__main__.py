@@ -1,4 +1,4 @@
-"""The attack by command; see the package's docstring."""
+"""The command that runs the attack; see the package's docstring."""
 
 from __future__ import annotations
 
@@ -44,7 +44,8 @@ def main() -> int:
     tally = Tally()
     jobs = _jobs(arguments)
     if arguments.processes > 1:
-        # New processes cannot find what a __main__ defines, and a pool must say if one dies.
+        # `attack` lies in another module, since new processes cannot import from __main__. A pool
+        # of this kind raises an error if a process dies.
         context = multiprocessing.get_context("spawn")
         with ProcessPoolExecutor(arguments.processes, mp_context=context) as pool:
             for done in as_completed([pool.submit(attack, *job) for job in jobs]):

@@ -1,4 +1,4 @@
-"""Certificates against the truth: one call, many calls, and what came of them."""
+"""Certificates compared with the truth: one call, many calls, and the lies that are found."""
 
 from __future__ import annotations
 
@@ -81,8 +81,9 @@ class Call:
     def __init__(self, head: Head, form: str = "plain", apart: bool = False) -> None:
         self.head = head
         self.form = form
-        self.apart = apart  # Q and K given to certify itself, and the target as a matrix
-        # Made before flushing is on, which would change them.
+        # Whether certify() gets Q and K and a plain matrix, instead of an Attention and a Target.
+        self.apart = apart
+        # The arrays are made before flushing is on, which would change them.
         self.arrays = self._arrays()
         self.target = with_stored_zeros(head.A) if apart else None
         self.made: tuple[tuple, dict] | None = None
@@ -92,7 +93,7 @@ class Call:
         if h.reading == "matrix":
             return (stored(h.M, dtype, self.form),)
         if h.is_module:
-            # Weights of 16 bits are widened by the module, exactly.
+            # The module widens 16-bit weights, which is exact.
             weights = (stored(w, h.weights_dtype, self.form) for w in (h.W_Q, h.W_K))
             return (stored(h.X, dtype, self.form), *weights)
         return stored(h.Q, dtype, self.form), stored(h.K, h.k_dtype or dtype, self.form)
@@ -239,7 +240,7 @@ def _judge_whole(c: Any, truth: oracle.Truth, head: Head, found: Outcome) -> Non
 
 
 def _judge_places(c: Any, A: np.ndarray, found: Outcome) -> None:
-    """The columns that a certificate names are on the support or off it, as it says."""
+    """Check that the columns a certificate names are on the support or off it, as it says."""
     if c.worst_leak is not None:
         row, off, on = c.worst_leak
         if A[row, off] != 0 or A[row, on] == 0:
@@ -271,7 +272,7 @@ def _near(rng, x: float) -> float:
 
 
 def tolerances_for(rng, truth: oracle.Truth, head: Head) -> list[Tolerances]:
-    """Tolerances as users choose them, and some within ulps of what is true."""
+    """Return tolerances as users choose them, and some within a few ulps of the true values."""
     made = [
         Tolerances(float(rng.choice([0.05, 0.3, 0.9])), float(rng.choice([0.1, 1.0, 1e-9, 0.0])))
     ]
@@ -279,7 +280,7 @@ def tolerances_for(rng, truth: oracle.Truth, head: Head) -> list[Tolerances]:
     if not rows:
         return made
     top = 1 - 2.0**-53, 1e300
-    least = 2.0**-1022 if head.flush else 0.0  # what flushing leaves of a tolerance
+    least = 2.0**-1022 if head.flush else 0.0  # flushing makes smaller tolerances zero
     worst = max(rows, key=lambda r: r.log_leak)
     chosen = [worst, rows[int(rng.integers(len(rows)))]]
     leaks = [_near(rng, r.leak()) for r in (worst, *chosen) if r.log_leak < 0]
@@ -513,7 +514,7 @@ def as_code(lie: Lie) -> str:
         body += [f"Q = {_array(h.Q, h.dtype)}", f"K = {_array(h.K, h.k_dtype or h.dtype)}"]
         call = f"hf.certify(T, hf.Attention(Q, K, scale={h.scale!r}, mask=T.mask)"
         options.update(accumulate=h.accumulate, logits_dtype=h.logits_dtype)
-    # Flushing comes after the arrays, which it would change.
+    # Flushing is turned on after the arrays are made, since it would change them.
     body += ["torch.set_flush_denormal(True)"] if h.flush else []
     body.append(f"T = hf.Target(A, mask={mask})")
     text = "".join(f", {name}={value!r}" for name, value in options.items())

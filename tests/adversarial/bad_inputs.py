@@ -1,12 +1,11 @@
-"""Every public function against a table of bad arguments, each call in a process of its own.
+"""Calls of every public function with bad arguments from a table, each in a separate process.
 
 ``python -m tests.adversarial.bad_inputs`` runs all of it; ``test_bad_inputs.py`` a share. A call
 must raise a HeadfitError whose message names the argument, within ten seconds: no other exception,
-no answer, no crash. The process is forked from one that has everything loaded, with little memory
-above what it has, so that thousands of calls take a minute or two.
+no answer, no crash. The process is forked from one that has everything loaded, and may take little
+memory beyond that, so that thousands of calls take a minute or two.
 
-A parameter gets the bad values of its kind (``KINDS``); what a parameter takes although others of
-its kind do not is said in ``VALID``.
+A parameter gets the bad values of its kind, except for those that it does accept (`without`).
 """
 
 from __future__ import annotations
@@ -36,14 +35,14 @@ N, DIM = 6, 3
 
 
 class Unusable:
-    """An object that is nothing, and whose texts cannot be had either."""
+    """An object that is no valid argument, and whose repr raises an error."""
 
     def __repr__(self) -> str:
         raise RuntimeError("no text")
 
 
 class Untrue:
-    """What has no truth value and compares to nothing."""
+    """An object whose comparisons have no truth value."""
 
     def __eq__(self, other: object) -> Any:
         return np.array([True, False])
@@ -109,7 +108,7 @@ NOT_MASK = [
 
 
 def spoilt_sparse(dtype: Any = float) -> list[Any]:
-    """Sparse matrices whose indices or offsets are out of range, or whose shapes lie."""
+    """Return sparse matrices with indices or offsets out of range, or with wrong shapes."""
     bad = []
     for form in ("csr", "csc", "coo", "bsr", "lil", "dok", "dia"):
         x = getattr(sp, f"{form}_array")(np.eye(N, dtype=dtype))
@@ -141,7 +140,7 @@ def spoilt_sparse(dtype: Any = float) -> list[Any]:
 
 
 def bad_files(folder: Path) -> list[Any]:
-    """Paths that name no file of any kind that is read."""
+    """Return paths that name no file of any kind that headfit reads."""
     good = folder / "good.npz"
     sp.save_npz(good, sp.eye_array(N).tocsr())
     raw = good.read_bytes()
@@ -224,18 +223,18 @@ class Case:
 
 
 def optional(values: list[Any]) -> list[Any]:
-    """The bad values of a parameter that may be None."""
+    """Return the bad values of a parameter that may be None."""
     return [v for v in values if v is not None]
 
 
 def without(values: list[Any], *valid: Any) -> list[Any]:
-    """Bad values less those that this parameter takes after all, told by type and text."""
+    """Return the bad values except those that this parameter accepts, told by type and repr."""
     keys = {(type(v), repr(v)) for v in valid}
     return [v for v in values if isinstance(v, Unusable) or (type(v), repr(v)) not in keys]
 
 
 def columns_of() -> list[Any]:
-    """What is neither None, "auto" nor numbers of columns."""
+    """Return values that are neither None, "auto" nor numbers of columns."""
     return optional([*NOT_ARRAY, [N], [-1], [0.5], [[0]], "x", True, 1.5])
 
 
@@ -527,7 +526,7 @@ def doors(folder: Path) -> Iterator[Door]:
 
 
 def command_doors(folder: Path) -> Iterator[Door]:
-    """Yield the commands; a call of one raises what its exit status and its words stand for."""
+    """Yield the commands; a call raises an InputError for a refusal in one line, with status 2."""
     import headfit as hf
     from headfit._cli import kinds
     from headfit.errors import InputError
@@ -656,7 +655,7 @@ def pattern_doors(patterns: Any, files: list[Any]) -> Iterator[Door]:
             else:
                 bad[parameter] = [*counts(least.get(parameter, 1)), None]
                 reaches = ("width", "dilation", "stride", "size", "arity", "window")
-                if parameter in reaches and name != "grid2d":  # a reach beyond the tokens
+                if parameter in reaches and name != "grid2d":  # these may exceed the tokens
                     bad[parameter] = without(bad[parameter], 2**70)
                 if parameter == "n" and name != "tree":
                     bad[parameter] += big
@@ -743,7 +742,7 @@ def plot_doors(
 
 
 def torch_doors(head: Any, threads: list[Any], scales: list[Any]) -> Iterator[Door]:
-    """Yield what goes into PyTorch and out of it."""
+    """Yield the functions of headfit.torch."""
     import torch
 
     import headfit.torch as ht
@@ -774,7 +773,7 @@ def torch_doors(head: Any, threads: list[Any], scales: list[Any]) -> Iterator[Do
 def uncovered(folder: Path) -> list[str]:
     """Return the parameters of public functions and classes that the table lacks.
 
-    Records that headfit makes, and hands out, are not for users to make.
+    The records that only headfit makes are left out.
     """
     import headfit as hf
 
@@ -806,7 +805,7 @@ def cases(folder: Path) -> list[Case]:
 
 
 def outcome(case: Case) -> str:
-    """Call; return "" when it is refused as it should be, or what happened instead."""
+    """Make the call; return "" if it is refused as it should be, else what happened instead."""
     import re
 
     from headfit.errors import HeadfitError
@@ -824,7 +823,7 @@ def outcome(case: Case) -> str:
 
 
 def outcome_in_a_fork(case: Case) -> str:
-    """Return the outcome of a call in a process of its own."""
+    """Return the outcome of a call in a separate process."""
     reader, writer = os.pipe()
     child = os.fork()
     if child == 0:

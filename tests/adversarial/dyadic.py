@@ -96,7 +96,7 @@ def exceeds_number(m: int, e: int, bound: float) -> bool:
 def rounded(m: int, e: int, name: str) -> float:
     """Return m 2**e rounded to the nearest number of a format, ties to even, as a float.
 
-    What lies half a unit above the largest finite number or beyond becomes infinite.
+    Numbers at least half a unit above the largest finite one become infinite.
     """
     digits, least, largest = FORMATS[name]
     size = abs(m)
@@ -119,8 +119,8 @@ def rounded(m: int, e: int, name: str) -> float:
 def round_array(x: np.ndarray, name: str) -> np.ndarray:
     """Return float64 numbers rounded to a format: exactly representable, overflow infinite.
 
-    Rounds through float32 where the format is narrower: good enough to make inputs, and exact
-    for numbers that float32 holds.
+    Rounds to float32 first where the format is narrower: this is exact for numbers that float32
+    holds, and good enough to make inputs.
     """
     with np.errstate(over="ignore"):
         if name == "float64":

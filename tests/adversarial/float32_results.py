@@ -2,9 +2,9 @@
 
 The scale may be applied to the queries, to the keys, to the product, or as its square root to
 both, and log2(e) with it; sums run in several orders, with and without fused multiply-add;
-subnormal numbers are kept or flushed to zero. For each placement of the scale and each way with
-subnormal numbers the results are the smallest and the largest logit over the orders, entry by
-entry: kernels do sum different entries in different orders, at the edges of blocks for one.
+subnormal numbers are kept or flushed to zero. For each placement of the scale, with and without
+flushing, the results are the smallest and the largest logit over the orders, entry by entry:
+kernels may sum different entries in different orders, for example at the edges of blocks.
 """
 
 from __future__ import annotations
@@ -39,9 +39,10 @@ def fused(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> np.ndarray:
 
 
 def _scaled(Q: np.ndarray, K: np.ndarray, scale: float, flush: bool):
-    """Yield queries, keys and what comes after the product, for every placement of the scale.
+    """Yield queries, keys and a function to apply to products, for every placement of the scale.
 
-    Few coordinates are also scaled in float64; with more this makes little difference.
+    Heads of one or two coordinates are also scaled in float64; for larger ones this makes little
+    difference.
     """
     single = _clean(np.float32(scale), flush)
     q, k = _clean(Q, flush), _clean(K, flush)
@@ -105,7 +106,7 @@ def results(
                 found[low.tobytes() + high.tobytes()] = low, high
             if not powers_of_two:
                 continue
-            # Fused kernels take powers of two, of logits that are log2(e) as large.
+            # Fused kernels compute powers of 2, of logits that are multiplied by log2(e).
             low, high = next(_extremes(q, k, scale * LOG2_E, orders, flush))
             low, high = _inward(low, 1), _inward(high, -1)
             found[low.tobytes() + high.tobytes()] = low, high
@@ -125,7 +126,7 @@ def _extremes(q, k, scale, orders, flush):
 
 
 def _inward(x: np.ndarray, sign: int) -> np.ndarray:
-    """Return log(2) x, a little above for sign = 1 and below for -1, a whole number of 2**-149."""
+    """Return a multiple of 2**-149 just above log(2) x for sign = 1, just below for sign = -1."""
     exact = x.astype(np.float64) * math.log(2)
     moved = np.ldexp(exact + sign * 2.0**-50 * np.abs(exact), 149)
     whole = np.ldexp(np.ceil(moved) if sign > 0 else np.floor(moved), -149)
@@ -133,8 +134,8 @@ def _inward(x: np.ndarray, sign: int) -> np.ndarray:
 
 
 def _may_flush(q: np.ndarray, k: np.ndarray, scale: float) -> bool:
-    """Whether some number on the way may be subnormal, so that flushing matters."""
-    floor = 2.0**-60  # far above: sums of cancelling terms have small remainders
+    """Whether an intermediate result may be subnormal, so that flushing matters."""
+    floor = 2.0**-60  # far above subnormal, since terms that cancel leave small sums
     sizes = [np.abs(x[x != 0]).min(initial=np.inf) for x in (q, k)]
     a, b = (float(x) for x in sizes)
     s = abs(scale)

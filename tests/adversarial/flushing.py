@@ -9,7 +9,7 @@ import platform
 import struct
 from collections.abc import Iterator
 
-FLUSH = 0x8040  # results to zero, and operands read as zero
+FLUSH = 0x8040  # flushes results to zero, and reads operands as zero
 _ENVIRONMENT = 32  # bytes of glibc's fenv_t on x86-64; the control register is the last four
 
 
@@ -24,7 +24,7 @@ _MATH = _library()
 
 
 def is_flushing() -> bool:
-    """Whether this thread's arithmetic takes subnormal numbers for zero."""
+    """Whether this thread's arithmetic treats subnormal numbers as zero."""
     least = float.fromhex("0x1p-1074")
     return least * 4.0 == 0.0
 

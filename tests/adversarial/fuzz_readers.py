@@ -1,4 +1,4 @@
-"""Coverage-guided fuzzing of what reads files: npz, Matrix Market, safetensors.
+"""Coverage-guided fuzzing of the readers of files: npz, Matrix Market, safetensors.
 
 ``python -m tests.adversarial.fuzz_readers --seconds 600`` needs atheris (``pip install atheris``)
 and goes through all readers from the files in ``seeds/``. A reader must return, or raise an
@@ -32,7 +32,7 @@ def _matrix(path: Path) -> None:
 
 
 def _use(head: Any) -> None:
-    """A head that was read must work: its words, its attention, its judgement, a copy of it."""
+    """Use a head that was read: its texts, attention, a certificate and a saved copy must work."""
     import headfit as hf
 
     if head.Q.size > 10_000:
@@ -179,7 +179,7 @@ def main() -> int:
     kinds = [given.reader] if given.reader else list(READERS)
     given.findings.mkdir(parents=True, exist_ok=True)
     found = 0
-    for kind in kinds:  # each in a process of its own: a finding ends it
+    for kind in kinds:  # each in a separate process, which a finding ends
         end = time.monotonic() + given.seconds / len(kinds)
         while (left := int(end - time.monotonic())) > 0:
             command = [sys.executable, "-m", "tests.adversarial.fuzz_readers", "--inside"]

@@ -38,8 +38,8 @@ class Head:
     X: np.ndarray | None = None
     W_Q: np.ndarray | None = None
     W_K: np.ndarray | None = None
-    weights_dtype: str = ""  # of a module
-    k_dtype: str = ""  # of the keys, where it is not that of the queries
+    weights_dtype: str = ""  # the dtype of a module's weights
+    k_dtype: str = ""  # the dtype of the keys, where it is not that of the queries
     M: np.ndarray | None = None
     accumulate: str = "exact"
     logits_dtype: str | None = None
@@ -53,7 +53,7 @@ class Head:
 
     @property
     def computed(self) -> str:
-        """The dtype in which such arrays are multiplied."""
+        """The dtype in which the arrays are multiplied."""
         dtypes = self.dtype, self.weights_dtype, self.k_dtype
         return "float64" if "float64" in dtypes else "float32"
 
@@ -94,7 +94,7 @@ def significands(rng, n: int, d: int, look: str, digits: int):
         return rng.integers(-3, 4, (n, d)).astype(float), rng.integers(-3, 4, (n, d)).astype(float)
     if look == "ones":
         return np.ones((n, d)), np.ones((n, d))
-    if look == "near":  # keys that differ late in their digits
+    if look == "near":  # keys that differ only in their last digits
         base = rng.standard_normal(d)
         return q, base * (1 + k * 2.0 ** -rng.integers(1, digits + 2))
     if look == "repeated":
@@ -102,7 +102,7 @@ def significands(rng, n: int, d: int, look: str, digits: int):
     if look == "spread":  # entries of very different sizes
         return q * 2.0 ** rng.integers(-40, 1, (n, d)), k * 2.0 ** rng.integers(-40, 1, (n, d))
     if look == "cancelling" and d > 1:
-        # Columns in pairs whose products cancel up to the last digits.
+        # The products of each pair of columns cancel up to the last digits.
         u = 2.0 ** (1 - digits) * 2.0 ** rng.integers(0, 5)
         for p in range(0, d - 1, 2):
             size = rng.uniform(1, 1.9, (n, 1)) if rng.random() < 0.5 else np.ones((n, 1))
@@ -117,13 +117,13 @@ def significands(rng, n: int, d: int, look: str, digits: int):
 
 
 class Limits(NamedTuple):
-    """Of the stored format, and of the one that multiplies."""
+    """Exponents of the format that numbers are stored in, and of the one they are multiplied in."""
 
     digits: int
     low: int  # exponent of the least number
-    least: int  # of the least normal number
-    high: int  # of the largest binade
-    bottom: int  # least and high of the format that multiplies
+    least: int  # exponent of the least normal number
+    high: int  # exponent of the largest binade
+    bottom: int  # `bottom` and `top` are least and high of the format to multiply in
     top: int
 
 
@@ -134,7 +134,7 @@ def _limits(stored: str, computed: str) -> Limits:
 
 
 def _split(rng, total: float, low: float, high: float):
-    """Two exponents of this sum, each within bounds, where the bounds allow."""
+    """Return two exponents within bounds that have this sum, if the bounds allow it."""
     a = total / 2 + rng.uniform(-1, 1) * min(20, high - low)
     a = min(max(a, low), high)
     return a, min(max(total - a, low), high)
@@ -173,7 +173,7 @@ def overflowing_scaled_queries(rng, limits, reading):
 
 
 def underflowing_scaled_queries(rng, limits, reading):
-    """The scaled queries are subnormal, and large keys make the products moderate again."""
+    """Make scaled queries subnormal, and keys so large that the products are moderate again."""
     a = rng.uniform(max(limits.least, -30), min(limits.high, 30))
     scale = 2.0 ** max(-1022.0, limits.bottom - a - rng.uniform(0, 12))
     scale = max(scale, 2.0**limits.bottom) * rng.choice([1.0, 1.3])
@@ -238,7 +238,7 @@ def boundaries(rng, limits, reading):
 
 
 def format_edges(rng, limits, reading):
-    """Logits near the largest number of a format, or half way between two of its numbers."""
+    """Make logits near the largest number of a format, or half way between two of its numbers."""
     name = reading if reading in dyadic.FORMATS else rng.choice(["float16", "bfloat16", "float32"])
     largest = dyadic.FORMATS[name][2]
     if rng.random() < 0.5:
@@ -287,7 +287,7 @@ def spread_sizes(rng, limits, reading):
 
 
 def tiles(rng, limits, reading):
-    """More tokens than fit into the registers, or into one block of a scan."""
+    """Take more tokens than fit into the registers, or into one block of a scan."""
     n = int(rng.choice([9, 9, 15, 16, 17, 17, 33, 67]))
     look = rng.choice(["normal", "near", "repeated", "cancelling"])
     return Plan(0, 0, rng.uniform(0, 6), look=look, n=n, d=int(rng.integers(1, 6)))
@@ -325,14 +325,14 @@ def random_mask(rng, n: int) -> Any:
 def _support(rng, row: list, allowed: np.ndarray, most: int, honest: bool) -> np.ndarray:
     places = np.flatnonzero(allowed)
     count = int(min(len(places), rng.integers(1, most + 1)))
-    if honest or rng.random() < 0.7:  # the keys that the logits favour
+    if honest or rng.random() < 0.7:  # the keys with the largest logits
         chosen = sorted(places.tolist(), key=lambda j: -row[j])[:count]
         return np.array(sorted(chosen), int)
     return np.sort(rng.choice(places, count, replace=False))
 
 
 def _weights(rng, kind: str, exponents: np.ndarray) -> np.ndarray:
-    """Positive weights that sum to 1 about, for logarithms relative to the largest."""
+    """Return positive weights with a sum of about 1; `exponents` are logits minus the largest."""
     count = len(exponents)
     if kind == "uniform" or count == 1:
         return np.full(count, 1.0 / count)
@@ -352,7 +352,7 @@ def _weights(rng, kind: str, exponents: np.ndarray) -> np.ndarray:
 
 
 def target_for(rng, logits: list, e: int, allowed: np.ndarray, kind: str) -> np.ndarray:
-    """A target whose supports are mostly the largest logits, with weights near their softmax."""
+    """Return a target whose supports are mostly the largest logits, with weights like a softmax."""
     n = len(logits)
     A = np.zeros((n, n))
     most = int(rng.integers(1, 4))
@@ -423,7 +423,7 @@ def _queries_and_keys(rng, plan: Plan, fmt: str, digits: int):
 
 
 def _poison(rng, q, k, allowed, top):
-    """Make products overflow where the mask forbids, and only there."""
+    """Make products overflow at masked entries, and only there."""
     n = len(q)
     if rng.random() < 0.5:
         j = int(rng.integers(n))
@@ -458,14 +458,14 @@ def head(
 ) -> tuple[Head, list, int]:
     """Return a random head of a family, and its exact logits as integers times 2**e.
 
-    n and d, where given, are the sizes of logits that are no module's.
+    n and d, if given, are the sizes of heads that are not made by a module.
     """
     if reading == "matrix":
         return matrix_head(rng, family, dtype), [], 0
     if reading in ("module", "module-accumulate"):
         return module_head(rng, family, dtype, reading)
     settings = _settings(rng, reading)
-    # What is accumulated in float32 are mostly numbers that float32 holds.
+    # For accumulation in float32, most cases have numbers that float32 holds.
     narrow = settings["accumulate"] == "float32" and rng.random() < 0.7
     fmt = "float32" if narrow and dtype == "float64" else dtype
     computed = "float64" if dtype == "float64" else "float32"
@@ -514,10 +514,10 @@ MODULE_LOOKS = ("normal", "cancelling", "near", "ones", "integers", "repeated")
 
 
 def module_head(rng, family: str, dtype: str, reading: str) -> tuple[Head, list, int]:
-    """A module and its input: X of exponent a, weights of exponent w, logits of exponent t."""
+    """Return a module and its input: X has exponent a, weights have exponent w, logits t."""
     weights_dtype = dtype if rng.random() < 0.7 else rng.choice(["float32", "float64"])
     accumulates = reading == "module-accumulate"
-    # What is accumulated in float32 are mostly products of numbers that float32 holds.
+    # For accumulation in float32, most cases have products of numbers that float32 holds.
     narrow = accumulates and rng.random() < 0.7
     formats = ["float32" if narrow and f == "float64" else f for f in (dtype, weights_dtype)]
     computed = "float64" if "float64" in formats else "float32"
@@ -530,7 +530,7 @@ def module_head(rng, family: str, dtype: str, reading: str) -> tuple[Head, list,
     digits = dyadic.FORMATS[formats[0]][0]
     x, w = significands(rng, max(n, 2 * d), D, rng.choice(MODULE_LOOKS), digits)
     x, w = x[:n], w[: 2 * d]
-    # X near 2**a; X W_Q and X W_K near 2**b.
+    # X is near 2**a, and X W_Q and X W_K are near 2**b.
     inner = Plan(plan.a, min(max(plan.b - plan.a, -1040), high), look="given", n=n, d=D)
     stored = []
     for values, exponent, fmt in ((x, inner.a, formats[0]), (w, inner.b, formats[1])):
@@ -573,7 +573,7 @@ def module_logits(X, W_Q, W_K, scale) -> tuple[list, int]:
 
 
 def matrix_head(rng, family: str, dtype: str) -> Head:
-    """A given attention matrix: rows of a softmax, of tiny or huge numbers, or with zeros."""
+    """Return an attention matrix: rows of a softmax, of tiny or huge numbers, or with zeros."""
     limits = _limits(dtype, dtype)
     plan = FAMILIES[family](rng, limits, "matrix")
     _sizes(rng, plan)
@@ -603,7 +603,7 @@ def matrix_head(rng, family: str, dtype: str) -> Head:
 
 
 def spoiled(rng, made: Head) -> Head | None:
-    """A head with NaN or infinity in one place that matters, if there is such a place."""
+    """Return the head with NaN or infinity in one place that matters, if there is such a place."""
     names = [n for n in ("Q", "K", "X", "W_Q", "W_K", "M") if getattr(made, n) is not None]
     name = str(rng.choice(names))
     array = getattr(made, name).copy()

@@ -6,8 +6,8 @@ Written from the definitions alone. For row i with support S (the nonzeros w of 
 - distortion = max over j, l in S of (exp(s_j) / w_j) / (exp(s_l) / w_l), minus 1;
 - size = max over allowed j of |s_j|.
 
-Every `exceeds` method answers for certain. Floats only shortcut what is clear by a margin that
-is hundreds of times wider than all their errors.
+Every `exceeds` method answers exactly. Floats only decide cases that are clear by a margin
+hundreds of times wider than all their errors.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def leak_exceeds(m: int, e: int, bound: float) -> bool:
 
 
 def distortion_exceeds(m: int, e: int, high: float, low: float, bound: float) -> bool:
-    """Whether exp(m 2**e) low / high - 1 > bound: the pair of weights `high` and `low`."""
+    """Whether exp(m 2**e) low / high - 1 > bound, for a pair of weights `high` and `low`."""
     if math.isnan(bound) or bound <= -1:
         return True
     if math.isinf(bound):
@@ -117,7 +117,7 @@ class Row:
         return self.gap if isinstance(self.gap, float) else dyadic.to_float(self.gap, self.e)
 
     def leak_exceeds(self, bound: float) -> bool:
-        if isinstance(self.gap, float):  # of nothing the leak is 0, of 0/0 nothing is known
+        if isinstance(self.gap, float):  # no logits off the support: 0; 0/0 or x/0: unbounded
             if self.gap == -math.inf:
                 return not bound >= 0
             return bound != math.inf
@@ -133,7 +133,7 @@ class Row:
 
     @cached_property
     def pairs(self) -> list[tuple[float, int, int]]:
-        """(logarithm of the distortion, j, l) for pairs of the support, largest first."""
+        """Tuples (logarithm of the distortion, j, l) for pairs of the support, largest first."""
         found = []
         for j, high in enumerate(self.on_high):
             for k, low in enumerate(self.on_low):
@@ -144,7 +144,7 @@ class Row:
 
     @cached_property
     def error(self) -> float:
-        """How far the logarithms in `pairs` may be off, with much room."""
+        """A generous bound on the errors of the logarithms in `pairs`."""
         widest = max(map(abs, self.logs), default=0.0)
         if len(self.on_high) > 1 and not self.lost:
             spread = max(self.on_high) - min(self.on_low)
@@ -208,19 +208,19 @@ class Row:
 
 @dataclass
 class Truth:
-    """What is true of every row of a case: one row or more, of which each may be what is computed.
+    """The truth about a case: for each row of its target, all rows of logits that may be computed.
 
-    `radii` are what a careful scan in float64 may be off by in each row's logits (infinite where
-    even its intermediate results may overflow).
+    `radii` bound the errors of a careful scan in float64 in the logits of each row (infinite
+    where even intermediate results may overflow).
     """
 
     rows: list[list[Row]]
     radii: list[float]
-    # Certificates of one head with several tolerances state the same bounds again.
+    # Answers are kept, since certificates of one head with several tolerances state equal bounds.
     known: dict[tuple, bool] = field(default_factory=dict)
 
     def misses(self, i: int, leak: float, distortion: float, size: float) -> bool:
-        """Whether a result exists with which row i misses a tolerance."""
+        """Whether row i misses a tolerance in one of its possible results."""
         return (
             any(row.undefined for row in self.rows[i])
             or self.leak_exceeds(i, leak)
@@ -246,10 +246,10 @@ class Truth:
         return self.known[key]
 
     def should_be_decided(self, i: int, leak: float, distortion: float, size: float) -> bool:
-        """Whether row i lies away from the tolerances by more than rounding can account for.
+        """Whether row i lies further from the tolerances than rounding can account for.
 
-        That is a thousandth of the leak, distortion or largest logit, and four times the
-        radius of its logits. Tolerances near the least floats are left out.
+        It must be further than a thousandth of the leak, distortion or largest logit, and than
+        four times the radius of its logits. Tolerances near the least floats are left out.
         """
         radius = self.radii[i]
         rows = self.rows[i]
@@ -345,7 +345,7 @@ class MatrixRow:
         return min(self.on, default=0.0)
 
     def leak_exceeds(self, bound: float) -> bool:
-        if self.on and self.least == 0:  # a key without weight, beside others or alone
+        if self.on and self.least == 0:  # some key on the support has weight 0
             return bound != math.inf
         if not self.on or not self.off:
             return not bound >= 0
@@ -371,7 +371,7 @@ class MatrixRow:
 
     @cached_property
     def extremes(self) -> tuple[tuple[int, int], tuple[int, int]]:
-        """The largest and the smallest entry over weight, as fractions of integers."""
+        """The largest and the smallest ratio of entry to weight, as fractions of integers."""
         found = []
         for m, w in zip(self.on, self.weights, strict=True):
             (a, b), (c, d) = _ratio(m), _ratio(w)

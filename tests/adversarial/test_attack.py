@@ -1,4 +1,4 @@
-"""A share of the attack: no lies, and every family can tell right from wrong.
+"""A share of the attack: it finds no lies, and every family has rows that hold and rows that fail.
 
 CI runs ten times as many cases by command, in several processes.
 """
@@ -31,7 +31,7 @@ def test_no_certificate_lies(cell):
     assert counts["cases"] >= CASES
     code = "\n\n".join(as_code(reduce(lie)) for lie in found.lies[:3])
     assert {kind: counts[kind] for kind in LIES if counts[kind]} == {}, code
-    # Both verdicts come, and what lies away from the tolerances is decided.
+    # Both verdicts occur, and rows that lie away from the tolerances are decided.
     assert counts["holds"] > CASES / 20
     assert counts["fails"] > CASES / 20
     assert counts["away"] > CASES / 2

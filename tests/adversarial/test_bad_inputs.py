@@ -16,7 +16,7 @@ EVERY = os.environ.get("HEADFIT_BAD_INPUTS_EVERY", "12")
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="processes are read in /proc")
 def test_bad_inputs_are_refused_with_the_name_of_the_argument() -> None:
     command = [sys.executable, "-W", "ignore", "-m", "tests.adversarial.bad_inputs"]
-    # In a process of its own: it forks, which a process with threads should not.
+    # The table runs in a separate process, since it forks, which a process with threads should not.
     done = subprocess.run(
         [*command, "--every", EVERY],
         cwd=ROOT,

@@ -14,7 +14,7 @@ needs_flushing = pytest.mark.skipif(not can_flush(), reason="flushing cannot be 
 
 
 def never_holds(*args, **keywords) -> None:
-    """The certificate must not hold; an error for numbers that overflow is as good."""
+    """Check that the certificate does not hold; an error for numbers that overflow is fine too."""
     for mass in (True, False):
         try:
             c = hf.certify(*args, certificate_mass=mass, **keywords)
@@ -78,7 +78,7 @@ def test_module_whose_norms_overflow_and_products_underflow():
 
 
 def test_module_whose_products_cancel_where_norms_underflow():
-    # The squares of X underflow; what X W_Q loses by cancelling is half of it.
+    # The squares of X underflow. The terms of X W_Q cancel, with an error of half of its value.
     u, v = 1.041, 1.017
     X = 2.0**-545 * np.array([[u, v], [2 * u, -v]])
     W_Q = 2.0**500 * np.array([[v * (1 + 2.0**-52)], [-u]])

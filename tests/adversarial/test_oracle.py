@@ -1,4 +1,4 @@
-"""The oracle itself: against high precision, and against certificates with lies put in."""
+"""The oracle itself: compared with high precision, and with certificates that were made to lie."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ def rounded(x: list[list[Fraction]], name: str) -> list[list[float]]:
 
 
 def exact_logits(head) -> list[list[Fraction]]:
-    """The exact logits by rational arithmetic in its slowest form, rounded as the head asks."""
+    """Return the exact logits by plain rational arithmetic, rounded as the head asks."""
     if head.X is not None:
         x = fractions(head.X)
         q, k = times(x, fractions(head.W_Q.T)), times(x, fractions(head.W_K.T))
@@ -173,7 +173,7 @@ def compare_row(row: oracle.Row, s: dict, on: list, off: list, weights: list) ->
 
 
 def check_threshold(exceeds, exact, near: float) -> None:
-    """Bounds around a value are told apart exactly as high precision does."""
+    """Check that bounds around a value are compared with it as high precision does."""
     if exact is None or not 0 < near < 1e300:
         return
     for steps in (-(10**9), -1, 0, 1, 10**9):
@@ -193,11 +193,11 @@ def test_ties_are_decided():
     assert row.leak_exceeds(float(np.nextafter(1.0, 0)))
 
 
-# Lies put into certificates must be found ----------------------------------------------------
+# Certificates that are made to lie must be found out ------------------------------------------
 
 
 def doctored(monkeypatch, change) -> set[str]:
-    """The kinds of lies that the attack finds when `change` has been at every certificate."""
+    """Return the kinds of lies that the attack finds when `change` alters every certificate."""
     true = hf.certify
 
     def certify(*args, **keywords):

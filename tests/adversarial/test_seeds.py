@@ -1,4 +1,4 @@
-"""What the fuzzer starts from, and what it found: read or refused, never anything else."""
+"""The files that the fuzzer starts from or has found are read or refused, without other errors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What PyTorch's kernels compute on the CPU lies within what certificates for float32 claim."""
+"""The results of PyTorch's kernels on the CPU lie within the bounds of certificates for float32."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ SDPA["flash"] = getattr(torch.nn.attention.SDPBackend, SDPA["flash"])
 
 
 def heads(family: str, count: int = 12):
-    """Yield heads without a mask, their certificates for float32, and where the support lies."""
+    """Yield heads without a mask, with their queries, keys and certificates for float32."""
     rng = np.random.default_rng([3, FAMILIES.index(family)])
     made = 0
     while made < count:
@@ -72,7 +72,7 @@ def heads(family: str, count: int = 12):
 
 
 def check_logits(c, A: np.ndarray, logits: np.ndarray, what: str) -> None:
-    """The exact softmax of the computed logits keeps to the bounds of every row."""
+    """Check that the exact softmax of the computed logits keeps to the bounds of every row."""
     pattern = oracle.Pattern(A, np.ones(A.shape, bool))
     x = logits.astype(np.float64).tolist()
     for i in range(len(A)):
@@ -96,9 +96,9 @@ def test_eager_logits_keep_to_the_bounds(family):
 
 
 def attention_of(q, k, scale, backend) -> np.ndarray:
-    """The weights that scaled_dot_product_attention gives, read off with unit vectors as values.
+    """Return the weights of scaled_dot_product_attention, which unit vectors as values reveal.
 
-    The flash kernel wants values as wide as the queries: so many keys are read at a time.
+    The flash kernel needs values as wide as the queries, so d keys are read at a time.
     """
     n, d = q.shape
     parts = []
@@ -117,7 +117,7 @@ def attention_of(q, k, scale, backend) -> np.ndarray:
 @pytest.mark.parametrize("family", FAMILIES)
 def test_fused_attention_keeps_to_the_bounds(family, backend):
     slack = 1 + 2e-5  # the kernel's own exponentials and sums
-    least = 2e-38  # below, weights are no longer what the logits say
+    least = 2e-38  # smaller weights underflow
     for head, q, k, c in heads(family):
         for flush in (False, True) if can_flush() else (False,):
             with flushing(flush):

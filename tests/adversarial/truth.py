@@ -1,4 +1,4 @@
-"""From a head to the truth about it, and to what a careful certificate may leave open."""
+"""From a head to the truth about it, and to the errors that a careful certificate may make."""
 
 from __future__ import annotations
 
@@ -66,9 +66,9 @@ def _norms(x: np.ndarray) -> np.ndarray:
 
 
 def _sizes(head: Head) -> tuple[np.ndarray, float, float, float]:
-    """Return norms of queries by row and of all keys, absolute errors of both, and terms.
+    """Return each query's norm, the largest key norm, their absolute error, and terms per product.
 
-    A module's products may be computed by a library that flushes what is subnormal, inputs too.
+    A module's products may be computed by a library that flushes subnormal numbers, inputs too.
     """
     if not head.is_module:
         return _norms(head.Q), float(_norms(head.K).max()), 0.0, head.Q.shape[1]
@@ -84,7 +84,7 @@ def _sizes(head: Head) -> tuple[np.ndarray, float, float, float]:
 
 
 def radii(head: Head, allowed: np.ndarray) -> list[float]:
-    """Return for each row what a scan in float64 (or what the reading speaks of) may be off by."""
+    """Return for each row a bound on the errors of a scan in float64, or of what it covers."""
     q, k, error, terms = _sizes(head)
     scale = WIDE(abs(head.scale))
     narrow = head.accumulate == "float32" or (head.is_module and head.computed == "float32")
@@ -102,20 +102,20 @@ def radii(head: Head, allowed: np.ndarray) -> list[float]:
             r += (terms + 8) * tiny * (scale * (q + k) + root * (q + k) + q + k)
         largest = np.maximum(q, k) * np.maximum(1, scale)
         largest = np.maximum(largest, np.maximum(q * k, scale * q * k))
-        # Kernels may flush a scale that float32 has as a subnormal number only.
+        # Kernels may flush a scale that is subnormal in float32.
         flushed = head.accumulate == "float32" and scale < 2.0**-126
         r = np.where((largest > top) | (scale > top) | flushed, np.inf, r)
         if head.logits_dtype:
             digits, least, largest_exponent = dyadic.FORMATS[head.logits_dtype]
             size = scale * q * k
             r += size * 2.0 ** (1 - digits) + 2.0 ** (least - digits + 2)
-            # A logit that may be beyond the format leaves it open whether there is a softmax.
+            # If a logit may be beyond the format, it is not known whether there is a softmax.
             r = np.where(size + r > 2.0 ** (largest_exponent - 1), np.inf, r)
     return [float(x) for x in r]
 
 
 def _matrix_radii(head: Head) -> list[float]:
-    """Nothing is lost in a quotient but where it leaves the range of float64."""
+    """Bound the errors of quotients: small, except where one leaves the range of float64."""
     with np.errstate(all="ignore"):
         parts = np.where(head.A > 0, head.M / head.A, 1.0)
     fine = np.isfinite(parts) & ((parts == 0) | (parts > 2.0**-1000)) & (parts < 2.0**1000)
@@ -124,10 +124,10 @@ def _matrix_radii(head: Head) -> list[float]:
 
 
 def may_be_refused(head: Head) -> bool:
-    """Whether an error is a fair answer.
+    """Whether an error is an acceptable answer.
 
-    That is where logits computed in the arrays' dtype may overflow where the mask allows, and
-    where the scale is no normal number of that dtype.
+    This is so if unmasked logits computed in the arrays' dtype may overflow, and if the scale is
+    not a normal number of that dtype.
     """
     if head.reading == "matrix":
         return False

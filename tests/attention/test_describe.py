@@ -150,7 +150,7 @@ def test_the_support_is_what_sparsify_keeps(share):
 
 
 def head_that_attends(columns: np.ndarray, n: int, d: int = 64) -> tuple[np.ndarray, np.ndarray]:
-    """Queries and keys of a head whose row i attends to columns[i]."""
+    """Return queries and keys of a head whose row i attends to columns[i]."""
     K = np.linalg.qr(RNG(6).standard_normal((max(n, d), n)))[0].T * 12
     return K[columns], K
 
@@ -171,7 +171,7 @@ def test_heads_that_do_one_thing_are_recognised():
     assert table.sinks[3].nonzero()[0].tolist() == [0]
     assert table.sink_mass[3] == pytest.approx(1)
     assert table.max_load[3] == n
-    # Column 0 serves two rows of the head of previous tokens.
+    # Two rows of the previous-token head attend to column 0, so it is not sparse at 1 per column.
     assert table.sparse.tolist() == [True, False, False, False]
     assert table.statement(0).startswith("sparse at 1 a row and 1 a column")
     assert table.statement(3).startswith("not sparse")
@@ -261,7 +261,7 @@ def test_induction_without_tokens_or_repetitions_is_nan():
     X = RNG(10).standard_normal((6, 2))
     assert np.isnan(hf.describe(X, X).induction)
     assert np.isnan(hf.describe(X, X, tokens=np.arange(6)).induction)
-    # The token right before is equal, and the key that follows it is the row's own.
+    # The previous token is equal, but the key that follows it is the row's own token.
     assert np.isnan(hf.describe(X[:2], X[:2], tokens=[1, 1]).induction)
 
 

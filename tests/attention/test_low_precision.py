@@ -69,7 +69,7 @@ READERS = {
 @pytest.mark.parametrize("reader", READERS)
 def test_narrow_numbers_are_read_exactly(form, reader):
     rng = RNG(0)
-    # Numbers with few bits, which both formats represent exactly.
+    # Both formats represent these numbers exactly, since they have few bits.
     Q, K = (np.round(rng.standard_normal((2, 2, 20, 6)) * 16) / 16).astype(np.float32)
     Q, K = truncated(Q), truncated(K)
     expected = READERS[reader](Q, K)
@@ -111,7 +111,7 @@ NARROW = [np.dtype(np.float16), BFLOAT16]
 
 
 def narrow(rng: np.random.Generator, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
-    """Random numbers that use all bits of the format."""
+    """Return random numbers that use all bits of the format."""
     x = rng.standard_normal(shape, dtype=np.float32)
     if dtype == BFLOAT16:
         return (x.view(np.uint32) >> 16).astype(np.uint16).view(BFLOAT16)
@@ -211,7 +211,7 @@ def test_any_dtypes_may_meet(dtype):
 
 
 def narrowed(x: np.ndarray, dtype: Any) -> np.ndarray:
-    """Float32 numbers that the format holds exactly."""
+    """Return float32 numbers that the format holds exactly."""
     bits = (x.view(np.uint32) >> 16).astype(np.uint16).view(BFLOAT16)
     stored = bits if dtype == BFLOAT16 else x.astype(dtype)
     np.testing.assert_array_equal(widened(stored), x)
@@ -224,7 +224,7 @@ def test_certificates_of_16_bits(dtype, mass):
     A = hf.patterns.random_regular(60, 3, rng=0)
     head = hf.fit(A, 8, dtype="bfloat16" if dtype == BFLOAT16 else "float16")
     stored = narrowed(head.Q, dtype), narrowed(head.K, dtype)
-    # Just below the bound of a row's leak, only a scan in double decides.
+    # A leak just below the bound for a row can only be decided by a scan in double.
     leak = np.sort(hf.certify(A, head.Q, head.K).row_leak)[30]
     tolerance = {"leak": float(leak) * (1 - 1e-6), "distortion": 0.1}
     got = hf.certify(A, *stored, **tolerance, certificate_mass=mass)
@@ -302,8 +302,8 @@ def head_of(Q, K):
     return hf.Attention(Q, K, mask="causal")
 
 
-# One head of 4096 queries and keys that attends to itself, and every way to a smaller one.
-# Made beforehand: what Matplotlib keeps for a figure is not counted.
+# The functions that take one head, here of 4096 queries and keys. The axes are made beforehand, so
+# that the memory of Matplotlib's figure is not counted.
 AXES = Figure().subplots()
 ONE_HEAD = {
     "svd_head": lambda Q, K: svd_head(Q, K, 3),
@@ -341,7 +341,7 @@ def test_shrink_keeps_a_pattern_without_the_widened_head(dtype):
     head = head_of(narrowed(4 * widened(K), dtype), K)
     options = {"per_row": 2, "exempt_columns": [0], "effort": 200, "time_limit": 60}
     got = hf.shrink_to_pattern(head, **options)
-    # Queries and keys of 16 bits are widened as a whole where these are asked for.
+    # 16-bit queries and keys are widened as a whole only when a user asks for them.
     assert not {"Q", "K"} & vars(head).keys()
     wide = hf.shrink_to_pattern(head_of(head.Q, head.K), **options)
     assert got.ways == wide.ways
@@ -455,7 +455,7 @@ print((peak() - before) / (4 * Q.size))
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="no /proc")
 def test_the_core_widens_no_whole_array():
-    """Keys and values of a few heads are packed at a time: 64 MiB, half a widened array."""
+    """Keys and values are packed a few heads at a time: 64 MiB, half of a widened array."""
     ran = subprocess.run(
         [sys.executable, "-c", CORE_MEMORY], capture_output=True, text=True, check=True, timeout=120
     )

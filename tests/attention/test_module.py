@@ -148,7 +148,7 @@ def test_input_round_trip(width: int, d: int, dtype: str) -> None:
     assert X.shape == (9, width)
     assert X.dtype == dtype
     W = module.weights.astype(float)
-    # Relative to the sizes in the product: backward stable, times the rounding of X.
+    # The error is relative to the sizes in the product, as for a backward stable method.
     near = 50 * width * np.finfo(dtype).eps * np.linalg.norm(X, axis=1)[:, None] * np.linalg.norm(W)
     assert (np.abs(X.astype(float) @ W - np.hstack([Q, K])) <= near).all()
     if width > 2 * d:  # the input of least norm has no component outside the row space
@@ -220,7 +220,7 @@ def test_random_rotation_is_orthogonal(dim: int) -> None:
     np.testing.assert_allclose(W.T @ W, np.eye(2 * dim), atol=1e-12)
     assert not module.is_canonical
     if dim > 1:
-        # Dense: no entry stands out, none is tiny by design.
+        # The weights are dense: no entry is much larger or smaller than the others.
         assert np.abs(W).max() < 8 / np.sqrt(2 * dim)
         assert (W != 0).mean() > 0.9
     same = hf.random_rotation(dim, rng=1, dtype=np.float64)
@@ -257,13 +257,13 @@ def test_one_module_many_patterns(dtype: str) -> None:
         assert fit.certificate.basis == "module"
         assert fit.certificate.holds, (name, fit)
         inputs[name] = fit.X
-        # The independent check, from the input alone; and with another pattern it fails.
+        # A check from the input alone agrees, and it fails for another pattern.
         attention = module(fit.X)
         assert hf.certify(A, attention, leak=0.5, distortion=4.0).holds
         np.testing.assert_array_equal(attention.Q, fit.Q)
         other = targets["band" if name != "band" else "tree"]
         assert hf.certify(other, attention, leak=0.5, distortion=4.0).status == "fails"
-        # The rows do attend where they should.
+        # The largest weights of the rows lie on the supports.
         support = hf.attention_topk(fit.Q, fit.K, int(np.diff(A.indptr).min()), scale=fit.scale)
         assert (support.toarray()[A.toarray() == 0] == 0).all()
     assert module.weights is stored

@@ -24,7 +24,7 @@ MASKS = ["none", "causal", "window", "dense", "sparse"]
 
 
 def mask_of(kind: str, n: int, m: int) -> tuple[Any, np.ndarray]:
-    """A mask as users write it, and where it allows attention."""
+    """Return a mask as users write it, and where it allows attention."""
     rng = RNG(5)
     position, column = np.arange(n)[:, None] + m - n, np.arange(m)
     if kind == "none":
@@ -76,7 +76,7 @@ def check(result: hf.Sparsified, taken: np.ndarray, share: np.ndarray) -> None:
     expected = np.divide(kept, sums, out=np.zeros_like(kept), where=sums > 0)
     np.testing.assert_allclose(dense, expected, rtol=1e-5, atol=1e-12)
     present = share.any(axis=1)
-    # Total variation by its definition.
+    # This is the total variation by its definition.
     tv = 0.5 * np.abs(dense - share).sum(axis=1)
     np.testing.assert_allclose(result.tv[present], tv[present], atol=2e-6)
     assert (result.tv[~present] == 0).all()
@@ -466,7 +466,7 @@ def test_bad_entries_of_a_matrix_are_named(bad, sparse):
     M[1, 2] = bad
     with pytest.raises(InputError, match="at row 1, column 2"):
         hf.sparsify(sp.csr_array(M) if sparse else M, per_row=1)
-    # Masked entries do not count.
+    # Masked entries are ignored.
     mask = np.ones((3, 3), bool)
     mask[1, 2] = False
     assert hf.sparsify(M, per_row=1, mask=mask).per_row == 1

@@ -172,7 +172,7 @@ def test_a_level_that_is_none_is_bad_input_of_the_command() -> None:
 @pytest.mark.parametrize("dtype", [np.float64, np.float32, np.float16, BFLOAT16, np.int32])
 @pytest.mark.parametrize("start", [0, 1, 2, 4])
 def test_the_core_gets_items_at_multiples_of_their_size(dtype, start):
-    """Contiguous or not: where others lie, the core may not read them."""
+    """Arrays with other alignment are copied, contiguous or not: the core must not read them."""
     size = np.dtype(dtype).itemsize
     room = np.zeros(64 * size + start, np.uint8)
     room[start:] = np.arange(64 * size) % 60

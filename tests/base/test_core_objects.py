@@ -33,7 +33,7 @@ def core_target(**changes):
 
 
 def every_entry(target, tolerances):
-    """(name, call) for each function of the core that takes a target."""
+    """Return a call, by name, of each function of the core that takes a target."""
     q, k = np.empty((2, N, 8), np.float32)
     keys = X.astype(np.float64)
     matrix = np.full((1, N, N), 1 / N)
@@ -64,7 +64,7 @@ def test_no_function_takes_more_than_six_arguments():
     for node in ast.walk(ast.parse(STUBS.read_text())):
         if isinstance(node, ast.FunctionDef):
             positional = [a.arg for a in node.args.args if a.arg != "self"]
-            # What a struct of options takes by keyword are its fields.
+            # The keyword arguments of a class of options are its fields, and are not counted.
             fields = node.args.kwonlyargs if node.name != "__init__" else []
             found[node.name] = max(found.get(node.name, 0), len(positional) + len(fields))
     assert len(found) > 20
@@ -178,7 +178,7 @@ def test_every_function_refuses_a_target_that_it_cannot_read():
     for target, message in bad_targets():
         for name, call in every_entry(target, _core.Tolerances()).items():
             if name == "certify_logits" and message == "masked position":
-                continue  # it goes by the mask of the logits
+                continue  # it uses the mask of the logits
             with pytest.raises(TargetError, match=message):
                 call()
 

@@ -198,7 +198,7 @@ def test_pytorch_that_flushes() -> None:
 
 
 def test_this_machine_was_asked() -> None:
-    """The tests above are meaningful: another mode does change these numbers."""
+    """The tests above are meaningful: another mode changes these numbers."""
     assert sys.float_info.min / 4 > 0
     with environment("flushing"):
         assert sys.float_info.min / np.float64(4) == 0

@@ -152,7 +152,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 
 @pytest.mark.parametrize("level", USABLE)
 def test_heads_of_one_level_are_certified_by_another(answers, level):
-    # Levels round differently, so the descent finds different heads; all must be certified.
+    # Levels round differently, so descents find different heads, which must all be certified.
     got = answers[level]
     assert got["verdicts"].tolist() == ["holds", "fails"]
     A = hf.patterns.random_regular(64, 3, rng=1)

@@ -15,7 +15,7 @@ from headfit._base import memory, processors
 
 PACKAGE = str(Path(hf.__file__).parents[1])
 
-# Written to a module of its own, since another process must be able to import it.
+# The text of a module that the tests write, since another process must be able to import it.
 WORK = '''
 import hashlib
 import numpy as np

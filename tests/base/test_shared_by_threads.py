@@ -20,7 +20,7 @@ import headfit as hf
 from headfit.errors import InputError
 
 THREADS = 16
-ROUNDS = 2  # each with a new object, whose derived values all threads ask for at once
+ROUNDS = 2  # in each, all threads ask for the derived values of a new object at once
 TURNS = 2
 
 Q, K, V = np.random.default_rng(0).standard_normal((3, 96, 16))

@@ -27,7 +27,7 @@ def of_kind(format: str, kind: str, dense: Any = GOOD) -> Any:
 
 
 def spoilt(format: str, kind: str, bad: int, dtype: Any = None) -> Any:
-    """A sparse matrix one of whose entries stands at the column (or row, or diagonal) `bad`."""
+    """Return a sparse matrix with one entry at the column (or row, or diagonal) `bad`."""
     dense = GOOD if dtype is None else GOOD.astype(dtype)
     x = of_kind(format, kind, dense)
     if format in ("csr", "csc", "bsr"):

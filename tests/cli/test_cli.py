@@ -40,14 +40,14 @@ def run(tmp_path, monkeypatch, capsys):
 
 @pytest.fixture
 def head(run):
-    """A.npz and a head.npz that is certified for it."""
+    """Make A.npz and head.npz, a head that is certified for it."""
     assert run("pattern", "random_regular", 48, 3, "-o", "A.npz")[0] == 0
     assert run("fit", "A.npz", "--dim", 1024, *LOOSE, "-o", "head.npz")[0] == 0
     return Path("head.npz")
 
 
 def bad(outcome: tuple[int, str, str], *words: str) -> None:
-    """Bad input: status 2, nothing on stdout, one line on stderr with these words."""
+    """Check a refusal: status 2, nothing on stdout, one line on stderr with these words."""
     status, out, err = outcome
     assert (status, out) == (2, "")
     assert err.count("\n") == 1

@@ -56,7 +56,7 @@ def test_shell_commands_of_headfit_run(tmp_path, monkeypatch):
 
 
 def test_the_table_can_be_true():
-    # The result of a search of a few seconds depends on the machine; check only what does not.
+    # The result of a search of a few seconds depends on the machine, so only the rest is checked.
     rows = {
         cells[0]: cells[1:]
         for line in README.read_text(encoding="utf-8").splitlines()

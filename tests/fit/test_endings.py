@@ -141,7 +141,7 @@ def test_a_search_below_the_lower_bound_is_infeasible() -> None:
 
 
 def test_what_the_stored_numbers_lose_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The method has finished, but the certificate of what is stored does not hold."""
+    """The method has met the tolerances, but the certificate of what is stored does not hold."""
     stored = heads.Head.stored
     monkeypatch.setattr(heads.Head, "stored", lambda *a: [1.5 * x for x in stored(*a)])
     head = hf.fit(A, 9)
@@ -250,7 +250,7 @@ def test_calls_end_at_a_deadline_and_only_there() -> None:
 
 
 def hub(n: int, *, column: int | None = None, row: int | None = None) -> np.ndarray:
-    """A band with one full column, one full row, or none."""
+    """Return a band with one full column, one full row, or neither."""
     pattern = (hf.patterns.band(n, 1).toarray() > 0).astype(float)
     if column is not None:
         pattern[:, column] = 1

@@ -24,14 +24,14 @@ def rows_to_one(A: np.ndarray) -> np.ndarray:
 
 
 def with_globals(n: int, k: int, count: int) -> np.ndarray:
-    """A random pattern whose first columns every row attends to, with weights of their own."""
+    """Return a random pattern in which every row also attends to the first `count` columns."""
     A = P.random_regular(n, k, gamma=2.0, rng=0).toarray()
     A[:, :count] += RNG(0).uniform(0.5, 1, size=(n, count)) / k
     return rows_to_one(A)
 
 
 def star(n: int) -> np.ndarray:
-    """Every token attends to the hub 0 and to one other, in ratios up to 20."""
+    """Return a pattern in which tokens attend to token 0 and to one other, in ratios up to 20."""
     A = np.zeros((n, n))
     A[:, 0] = np.exp(RNG(0).uniform(0, np.log(20), n))
     A[np.arange(n), (np.arange(n) * 7 + 3) % n] += 1
@@ -46,7 +46,7 @@ def bigbird(n: int, count: int) -> np.ndarray:
     return A
 
 
-# Measured: within 20 s the plain fit certifies none of these sizes, exempt columns do in 0.3 s.
+# Within 20 s the plain fit certifies none of these sizes; a fit with exempt columns takes 0.3 s.
 HUBS = {
     "star": (star(512), 4, [0]),
     "two global tokens": (with_globals(512, 4, 2), 10, [0, 1]),
@@ -66,7 +66,7 @@ def test_global_tokens_fit_where_the_plain_fit_does_not(name: str) -> None:
     assert head.dim == head.Q.shape[1] == dim
     assert head.settings["exempt_columns"] == columns
     assert hf.certify(A, head.Q, head.K, leak=0.05, distortion=0.1).holds
-    # The numbers, by brute force.
+    # Leak and distortion are computed by brute force.
     S = head.scale * head.Q.astype(np.longdouble) @ head.K.astype(np.longdouble).T
     on = A > 0
     leak = np.where(on, -np.inf, S).max(axis=1) - np.where(on, S, np.inf).min(axis=1)
@@ -175,7 +175,7 @@ def test_bounded_logits_hold() -> None:
 )
 @settings(max_examples=60)
 def test_any_columns_of_any_pattern(seed: int, n: int, causal: bool, count: int) -> None:
-    """Exempt columns with all, some, one or no rows; rows without other nonzeros."""
+    """Exempt columns may have nonzeros in any of the rows, and rows may have no other nonzeros."""
     rng = RNG(seed)
     A = np.where(rng.random((n, n)) < 0.4, rng.uniform(0.2, 1, (n, n)), 0)
     A = np.tril(A) if causal else A

@@ -36,7 +36,7 @@ def fit_by_projection(A: Any, dim: int | None = None, **options: Any) -> hf.Fit:
 
 
 def target_logits(A: Any, leak: float, distortion: float) -> np.ndarray:
-    """The matrix B of the theory, dense."""
+    """Return the matrix B of the theory, dense."""
     dense = sp.csr_array(A).toarray()
     least = np.where(dense > 0, dense, np.inf).min(axis=1, keepdims=True)
     tau = math.log(1 / leak) + math.log1p(distortion)
@@ -45,7 +45,7 @@ def target_logits(A: Any, leak: float, distortion: float) -> np.ndarray:
 
 
 def sketch_of(fit: hf.Fit) -> np.ndarray:
-    """The random matrix of a fit by identity factors."""
+    """Return the random matrix of a fit by identity factors."""
     return fit.K * math.sqrt(fit.dim)
 
 
@@ -106,7 +106,7 @@ def test_a_wider_sketch_begins_with_the_narrower(sketch: str, dtype: str) -> Non
         narrow = np.empty((n, d), dtype)
         _core.fill_sketch(narrow, sketch, 12345, 2)
         np.testing.assert_array_equal(narrow, wide[:n, :d])
-    # The same through fits, up to the 1 / sqrt(d).
+    # The same holds for the keys of fits, up to the factor 1 / sqrt(d).
     a, b = (fit_by_projection(BAND, d, dtype=dtype, sketch=sketch, rng=3) for d in (300, 40))
     np.testing.assert_allclose(sketch_of(a)[:, :40], sketch_of(b), rtol=1e-5, atol=1e-6)
 
@@ -438,7 +438,7 @@ def test_no_draw_violates_the_bound(A: Any, leak: float, distortion: float, sket
 
 
 def test_stray_and_leak() -> None:
-    # The worst case: k equal weights, all others at the leak.
+    # In the worst case k weights are equal and all others are at the leak.
     n, k, leak = 50, 3, 0.01
     row = np.full(n, leak)
     row[:k] = 1

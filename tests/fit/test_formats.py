@@ -19,7 +19,7 @@ LEAST_NORMAL = {"bfloat16": -126, "float16": -14, "float32": -126}
 
 
 def rounded(x, name):
-    """Nearest number of a format, ties to even, by its definition."""
+    """Return the nearest number of a format, ties to even, by its definition."""
     x = np.asarray(x, dtype=np.float64)
     exponent = np.frexp(x)[1] - 1
     unit = np.ldexp(1.0, np.maximum(exponent, LEAST_NORMAL[name]) - DIGITS[name] + 1)
@@ -109,7 +109,7 @@ def test_a_narrow_head_survives_its_file(tmp_path):
 @settings(max_examples=25, deadline=None)
 @given(seed=st.integers(0, 2**32 - 1), size=st.sampled_from([1.0, 4.0, 12.0]))
 def test_certificates_of_rounded_logits(name, seed, size):
-    """Against the softmax of logits that are rounded one by one."""
+    """Certificates agree with the softmax of logits that are rounded one by one."""
     rng = np.random.default_rng(seed)
     n, d = 12, 4
     A = hf.patterns.random_regular(n, 3, gamma=2.0, rng=rng).toarray()

@@ -27,7 +27,7 @@ def head_for(target, dim, *, seed=0, threads=THREADS, leak=LEAK, distortion=DIST
 
 
 def rows_outside(target, head):
-    """The rows that miss a tolerance, by all n**2 logits in float64."""
+    """Return the rows that miss a tolerance, by all n**2 logits in float64."""
     logits = head.Q.astype(np.float64) @ head.K.astype(np.float64).T
     dense = np.asarray(sp.csr_array(target.matrix).todense())
     allowed = core_allowed(target)
@@ -129,7 +129,7 @@ def few_steps(target, q, k, steps=3):
 
 
 def test_a_few_steps_from_a_start_permute_with_the_tokens():
-    # Not exactly equal, since sums over rows are taken in the order of the tokens.
+    # The heads are not exactly equal, since sums over rows are in the order of the tokens.
     rng = np.random.default_rng(1)
     target = as_target(hf.patterns.random_regular(20, 3, gamma=2.0, rng=6))
     q, k = (rng.standard_normal((20, 3)).astype(np.float32) for _ in range(2))
@@ -243,7 +243,7 @@ def test_edges():
 
 @pytest.mark.parametrize("effort", [1, 7, 29, 31, 99, 101, 300])
 def test_any_effort_ends(effort):
-    """The first looks at a hold come at fixed steps, whatever hold was asked for."""
+    """A hold is first checked at fixed steps; a fit ends also if it is shorter than these."""
     target = as_target(hf.patterns.random_regular(200, 4, gamma=2.0, rng=0))
     head = head_for(target, 2, effort=effort, patience=3.0)
     report = head.settings["learned"]

@@ -1,4 +1,4 @@
-"""Max-margin queries: against quadprog and HiGHS, and their witnesses in rational arithmetic."""
+"""Max-margin queries compared with quadprog and HiGHS; witnesses in rational arithmetic."""
 
 import math
 from dataclasses import replace
@@ -49,7 +49,7 @@ def queries(target, keys, form="tolerance", leak=LEAK, distortion=DISTORTION, ma
 
 
 def faces(target, keys, rows):
-    """(verdict, margin, FaceWitness) of each row."""
+    """Return (verdict, margin, FaceWitness) of each row."""
     reports = _core.face_reports(
         target.core,
         np.ascontiguousarray(keys, dtype=np.float64),
@@ -72,7 +72,7 @@ def fit(A, keys, **options):
 
 
 def row_of(target, row):
-    """(support, log weights, columns off the support that the mask allows)."""
+    """Return the support, its log-weights, and the columns off it that the mask allows."""
     start, stop = target.matrix.indptr[row : row + 2]
     support = target.matrix.indices[start:stop]
     allowed = allowed_columns(target.mask, target.n)[row]
@@ -89,7 +89,7 @@ def allowed_columns(mask, n):
 
 
 def reference_norm(keys, support, logs, off, form, leak=LEAK, distortion=DISTORTION):
-    """The least norm by quadprog, the free offsets eliminated by pairs; None: infeasible."""
+    """Return the least norm by quadprog, with offsets eliminated by pairs; None if infeasible."""
     quadprog = pytest.importorskip("quadprog")
     level, delta = -math.log(leak), math.log1p(distortion)
     d = keys.shape[1]
@@ -173,7 +173,7 @@ MASKS = (None, "causal", "dense", "sparse")
 
 
 def problem(kind, seed, mask_kind=None):
-    """A target whose rows have supports of all sizes, half of them faces, and keys."""
+    """Return a target with supports of all sizes, half of them faces, and keys."""
     rng = np.random.default_rng([seed, KINDS.index(kind)])
     n, d, most = 36, int(rng.integers(2, 11)), 6
     if kind == "wide":
@@ -224,7 +224,7 @@ def sphere(rng, n, d):
 
 
 def about_threshold(n, k):
-    """The d with d = 2 k ln(n / d) (theory 3.2)."""
+    """Return the d with d = 2 k ln(n / d)."""
     d = 2.0 * k
     for _ in range(100):
         d = 0.5 * d + k * math.log(n / d)
@@ -268,7 +268,7 @@ def test_faces_against_highs(kind):
         target, keys = problem(kind, seed, MASKS[(seed + KINDS.index(kind)) % 4])
         for i, (verdict, margin, witness) in enumerate(faces(target, keys, range(target.n))):
             support, logs, off = row_of(target, i)
-            # Equal logits on the support and all others 1 lower.
+            # The row asks for equal logits on the support and all others 1 lower.
             row = support, np.zeros_like(logs), off
             face = possible(keys, *row, "equality", leak=math.exp(-1), distortion=0)
             assert verdict == ("face" if face else "not a face"), (kind, seed, i)
@@ -349,7 +349,7 @@ def test_a_row_that_the_mask_leaves_empty_asks_for_nothing(form):
 
 
 def test_masked_keys_do_not_constrain():
-    # Key 1 lies between the others: alone in the causal row 1 with key 0, it is possible.
+    # Key 1 lies between the others, so row 1 has no query; under a causal mask it sees only key 0.
     keys = np.array([[0.0], [1.0], [2.0]])
     assert fit(np.eye(3), keys, mask="causal").certificate.holds
     head = fit(np.eye(3), keys)
@@ -440,7 +440,7 @@ def test_a_module_keeps_its_dim_and_scale():
 
 
 def between(form="tolerance"):
-    """Key 0 lies between the other two: row 0 is impossible, exactly."""
+    """Return a problem in which key 0 lies between the others, so that row 0 has no query."""
     target, keys = hf.Target(np.eye(3)), np.array([[0.0], [1.0], [-1.0]])
     head = fit(target, keys, form=form)
     farkas, face = head.witnesses
@@ -532,7 +532,7 @@ def test_a_masked_column_is_rejected(kind):
         forged.verify(target, keys)
 
 
-# Three keys on a line, whose weights are not log-linear but within a distortion of 3 of that.
+# For three keys on a line, the weights are not log-linear but within a distortion of 3 of that.
 BENT = hf.Target(np.array([[0.25, 0.5, 0.25, 0], [0, 1, 0, 0], [0, 0, 1, 0], [0, 0, 0, 1]]))
 BENT_KEYS = np.array([[0.0, 0.0], [1.0, 0.0], [2.0, 0.0], [1.0, -1.0]])
 
@@ -548,7 +548,7 @@ def test_inconsistent_ratios_are_no_matter_of_faces():
 
 def test_constraints_of_the_other_form_are_rejected():
     equality = fit(BENT, BENT_KEYS, form="equality", distortion=3.0).witnesses[0]
-    with pytest.raises(hf.HeadfitError):  # the tolerance form is possible: see above
+    with pytest.raises(hf.HeadfitError):  # a query for the tolerance form exists, see above
         replace(equality, equality=False).verify(BENT, BENT_KEYS)
 
 
@@ -597,8 +597,10 @@ def test_a_farkas_witness_says_no_more_than_is_true():
 
 
 def test_not_a_face_yet_possible_at_this_tolerance():
-    # Key 1 lies between key 2 of its support and key 0: no face. The weights ask for a
-    # logit gap of log 24 on the support, and the line carries it on, to a leak of e^-3.08.
+    # Key 1 lies between key 2, also in the support of row 1, and key 0: the support is no face.
+    # The weights ask for a gap of log 24 between the logits of keys 2 and 1, up to the distortion.
+    # The keys are equidistant on a line, so the gap between keys 1 and 0 is the same: a leak of
+    # e^-3.08 for the shortest query.
     keys = np.array([[0.0], [1.0], [2.0]])
     target = hf.Target(np.array([[1, 0, 0], [0, 0.04, 0.96], [0, 0, 1]]))
     [(verdict, _, witness)] = faces(target, keys, [1])
@@ -610,7 +612,7 @@ def test_not_a_face_yet_possible_at_this_tolerance():
     head = fit(target, keys, leak=math.exp(-3.5))
     assert head.failed_rows.tolist() == [1]
     assert [w.kind for w in head.witnesses] == ["farkas", "not a face"]
-    # The one kind says nothing about a looser leak, the other holds at any.
+    # A Farkas witness proves nothing for a looser leak; a face witness does not depend on the leak.
     farkas, face = head.witnesses
     assert face.verify(target, keys) == math.inf
     with pytest.raises(hf.HeadfitError):
@@ -741,7 +743,7 @@ def test_cyclic_keys_survive_float64_only_and_the_certificate_says_so():
     t=st.floats(0.01, 3),
 )
 def test_the_face_normal_alone_tightens_the_leak(seed, n, k, t):
-    """Theory 3.2: q = r + t m, m constant on the support and lower elsewhere."""
+    """Adding t times a face normal, which is constant on the support, divides the leak by e^t."""
     rng = np.random.default_rng(seed)
     keys = sphere(rng, n, n + 2)  # every support is a face
     A = hf.patterns.random_regular(n, k, gamma=2.0, rng=rng)
@@ -784,7 +786,7 @@ def test_permuting_tokens_and_keys_permutes_the_queries(seed, kind, form, mask_k
     good = np.array([s == "optimal" for s in moved_status])
     np.testing.assert_allclose(moved_norms[good], norms[p][good], rtol=1e-8, atol=1e-12)
     size = max(norms[p][good].max(initial=0.0), 1e-300)
-    # The least-norm point is unique, but its error is the root of that of its norm.
+    # The point of least norm is unique, but its error is the square root of that of its norm.
     np.testing.assert_allclose(moved_q[good] / size, q[p][good] / size, atol=1e-6)
 
 
@@ -905,7 +907,7 @@ def test_witnesses_are_exact_statements():
             value = Fraction(term.value)
             assert value > 0
             assert (term.column in log) == (term.kind != "outside")
-            side = 1 if term.kind in ("ratio lower", "margin") else -1  # of q.k
+            side = 1 if term.kind in ("ratio lower", "margin") else -1  # the sign of q.k
             key = keys[term.column]
             normal = [x + side * value * Fraction(y) for x, y in zip(normal, key, strict=True)]
             if term.kind in ("ratio upper", "ratio lower"):

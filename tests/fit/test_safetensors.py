@@ -23,7 +23,7 @@ MASKS = [None, "causal", ("window", 4), ("window", (3, 1)), LOWER, sp.csr_array(
 
 
 def same(got, want):
-    """Assert that two fits keep the same in a file, whichever its format."""
+    """Assert that two fits have equal records in a file, whatever its format."""
     (got_arrays, got_about), (arrays, about) = got._record(), want._record()
     assert got_about == about
     assert got_arrays.keys() == arrays.keys()
@@ -52,7 +52,7 @@ def test_a_fit_comes_back(tmp_path, mask, dtype):
     [
         {"module": hf.SelfAttention(*np.random.default_rng(0).normal(size=(2, 20, 6)), scale=0.7)},
         {"dim": None, "time_limit": 2},
-        {"dim": 2, "method": "max-margin", "leak": 0.01},  # with witnesses of the rows it fails
+        {"dim": 2, "method": "max-margin", "leak": 0.01},  # has witnesses of failed rows
     ],
     ids=["module", "search", "witnesses"],
 )

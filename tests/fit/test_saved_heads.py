@@ -33,7 +33,7 @@ def digest(x: Any) -> Any:
 
 
 def plain(value: Any) -> Any:
-    """What JSON makes of a value: lists of tuples, and numbers of NumPy as their own."""
+    """Return a value as JSON keeps it: tuples become lists, NumPy's numbers plain numbers."""
 
     def item(x: Any) -> Any:
         return x.tolist()

@@ -39,7 +39,7 @@ def mask_forms(n, rng):
 
 
 def table(mask, n):
-    """The mask as a full boolean table, by its definition."""
+    """Return the mask as a full boolean table, by its definition."""
     i, j = np.indices((n, n))
     if mask is None:
         return np.ones((n, n), bool)
@@ -54,9 +54,9 @@ def table(mask, n):
 
 
 def head_target(seed, n, d, most, mask=None, spread=None):
-    """A target that a head of size d meets exactly: the top keys of each row, its own softmax.
+    """Return a target that a head of size d meets: the softmax over the top keys of each row.
 
-    Leak is at most 1/2 after scaling; distortion is 0.
+    The distortion of the head is 0; after scaling its leak is at most 1/2.
     """
     rng = np.random.default_rng(seed)
     kind = rng.integers(3)
@@ -132,7 +132,7 @@ def test_never_above_a_head_that_exists_under_causal_masks_and_windows(seed, d, 
 
 
 def causal_random(n, k, rng=0, window=None):
-    """Every row attends to up to k random keys among those that it sees."""
+    """Return a target in which each row attends to up to k random keys that its mask allows."""
     rng = np.random.default_rng(rng)
     rows = np.repeat(np.arange(n), k)
     back = np.floor(rng.random(n * k) * np.minimum(rows + 1, window or n)).astype(int)
@@ -264,7 +264,7 @@ def test_random_weights_of_a_block_need_more():
 
 
 def brute_vc(N, allowed, columns):
-    """The largest shattered set: columns without the constant traces, or rows with all."""
+    """Return the bound of the largest shattered set; columns may lack the constant traces."""
     if not columns:
         N, allowed = N.T, allowed.T
     best = 2 if columns else 1
@@ -336,7 +336,7 @@ def test_least_dim_is_the_count_of_halfspaces():
             assert least_dim(reachable, m) == d
             if d < m - 1:
                 assert least_dim(reachable + 1, m) == d + 1
-    # On a line: 5 points have 4 proper splits and the constant one.
+    # On a line 5 points have 4 proper splits and the constant one.
     assert sum(math.comb(4, i) for i in range(2)) == 5
 
 

@@ -19,7 +19,7 @@ from headfit.errors import InputError, TargetError
 POINTS = np.random.default_rng(5).standard_normal((40, 3))
 PATH_GRAPH = np.eye(7, k=1) + np.eye(7, k=-1)
 
-# One call of every kind, taking the keywords that all share.
+# A function for each kind, which makes a pattern from the keywords that all kinds share.
 KINDS: dict[str, Callable[..., Any]] = {
     "random_regular": lambda **s: patterns.random_regular(30, 4, **s),
     "permutation": lambda **s: patterns.permutation(30, **s),
@@ -45,7 +45,7 @@ SIZES = st.integers(1, 40)
 
 
 def ratios(A: sparse.csr_array) -> np.ndarray:
-    """The largest over the smallest nonzero of each row."""
+    """Return the ratio of the largest to the smallest nonzero of each row."""
     starts = A.indptr[:-1]
     return np.maximum.reduceat(A.data, starts) / np.minimum.reduceat(A.data, starts)
 
@@ -81,7 +81,7 @@ def per_column(A: sparse.csr_array) -> set[int]:
 
 
 def distance(n: int) -> np.ndarray:
-    """i - j at (i, j)."""
+    """Return the matrix with i - j at (i, j)."""
     return np.subtract.outer(np.arange(n), np.arange(n))
 
 
@@ -241,7 +241,7 @@ def test_random_regular_larger(n: int, k: int) -> None:
 
 
 def test_random_regular_places_are_even() -> None:
-    # Each place is taken with probability k/n = 1/2: 2000 draws, 5 standard deviations.
+    # Each entry is nonzero with probability k/n = 1/2: 2000 draws, 5 standard deviations.
     taken = sum(support(patterns.random_regular(6, 3, rng=seed)) for seed in range(2000))
     assert abs(taken / 2000 - 0.5).max() < 5 * 0.5 / np.sqrt(2000)
 
@@ -458,7 +458,7 @@ def test_networkx_is_not_imported_unasked() -> None:
 
 
 def sorted_pairs(points: np.ndarray) -> list[tuple[float, int, int]]:
-    """All pairs (squared distance, row, column), closest first; self excluded."""
+    """Return all pairs of different points as (squared distance, row, column), closest first."""
     n = len(points)
     squares = np.zeros((n, n))
     for coordinate in points.T:

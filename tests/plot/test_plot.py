@@ -1,4 +1,4 @@
-"""headfit.plot: pooling against a slow reference, and what is drawn."""
+"""headfit.plot: pooling compared with a slow reference, and the pictures that are drawn."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ RNG = np.random.default_rng(2)
 
 
 def pooled(M, pixels, relative=False):
-    """The largest entry of each tile, one entry after the other."""
+    """Return the largest entry of each tile, computed entry by entry."""
     n, m = M.shape
     p, q = min(n, pixels), min(m, pixels)
     rows = [i * n // p for i in range(p + 1)]

@@ -19,7 +19,7 @@ N = 96
 
 
 def sharp_heads(n=N, size=24, sink=False):
-    """A previous-token head and one that finds equal contents, perhaps with a sink at token 0."""
+    """Return a previous-token head and a head of equal contents, perhaps with a sink at token 0."""
     rng = np.random.default_rng(11)
     place = np.arange(n)[:, None] / 40.0 ** (np.arange(size // 2) / (size // 2))
     codes = np.hstack([np.sin(place), np.cos(place)])
@@ -46,7 +46,7 @@ HEADS = tuple(sharp_heads(4))
 
 
 def softmax(Q, K, scale, mask):
-    """Explicit attention, row by row."""
+    """Return the attention matrix, computed explicitly."""
     M = np.zeros((Q.shape[0], K.shape[0]))
     for i in range(Q.shape[0]):
         allowed = allowed_columns(mask, i, K.shape[0])
@@ -77,7 +77,7 @@ def test_stays_within_total_variation(name, mask):
     curve = dict(zip(result.curve.dim, result.curve.tv_mean, strict=True))
     assert {2, result.dim} <= set(curve)
     assert curve[result.dim] == result.tv_mean
-    # Every smaller size that was tried is farther away: this one is the smallest found.
+    # Heads of every smaller size that was tried are farther away.
     assert all(t > 0.03 for d, t in curve.items() if d < result.dim)
     assert result.dim == 1 or result.dim - 1 in curve
     base = dict(zip(result.baseline.dim, result.baseline.tv_mean, strict=True))
@@ -216,7 +216,7 @@ def test_keeps_the_pattern(name, sink):
     assert result.reached
     assert result.dim < Q.shape[1]
     assert hf.certify(A, result.fit, leak=0.02, distortion=0.2).holds
-    # Judged by hand as well, and against the original.
+    # A scan in NumPy agrees with the certificate, and with the distances from the original.
     fit = result.fit
     for i in range(N):
         support = A[[i]].indices
@@ -253,7 +253,7 @@ def test_max_margin_where_time_is_short():
 
 
 def test_a_head_of_columns_alone():
-    # Every row keeps the sink alone, so that nothing is left for a head.
+    # Every row keeps only the sink, so the other columns have no nonzeros.
     rng = np.random.default_rng(8)
     Q = np.hstack([np.full((40, 1), 8.0), 0.3 * rng.standard_normal((40, 7))])
     K = np.hstack([np.eye(40)[:, :1] * 8, rng.standard_normal((40, 7))])
@@ -301,7 +301,10 @@ def test_columns_bounded_but_for_the_sink():
 
 
 def with_columns(n, k, columns, seed, alone=0.1, masked=None):
-    """A pattern with a sparse rest, heavy and light entries in some columns, and rows of those."""
+    """Return a sparse pattern with heavy and light entries in some columns.
+
+    Some rows have nonzeros in these columns only.
+    """
     rng = np.random.default_rng(seed)
     A = np.zeros((n, n))
     for i in range(n):

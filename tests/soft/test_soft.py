@@ -44,7 +44,7 @@ def softmax(logits):
 
 
 def hidden(mask, n):
-    """Zero where attention is allowed, -inf elsewhere."""
+    """Return 0 where attention is allowed and -inf elsewhere."""
     allowed = np.array([allowed_columns(mask, i, n) for i in range(n)])
     return np.where(allowed, 0.0, -np.inf)
 
@@ -60,7 +60,7 @@ def random_head(n, d, seed, size=1.5, dtype=np.float64):
 
 
 def core_problem(wide, as_matrix):
-    """The core's target and mask for an Attention, or for its matrix."""
+    """Return the core's target and mask for an Attention, or for its matrix."""
     shape = (wide.Q.shape[0], wide.K.shape[0])
     mask = core_mask(wide.mask, (), shape)
     if as_matrix:
@@ -72,7 +72,7 @@ def core_problem(wide, as_matrix):
 
 
 def reference(a, q, k, off):
-    """Loss, gradient and curvature blocks, queries above keys."""
+    """Return loss, gradient and curvature blocks, queries above keys."""
     m = softmax(q @ k.T + off)
     g = m - a
     mean = m @ k
@@ -217,7 +217,7 @@ def test_svd_head_is_the_best_approximation():
 
 
 def sharp_heads(n=160, size=32):
-    """Heads as they are found in trained models: positions, contents, and something in between."""
+    """Return heads like those of trained models: by position, by content, and by both."""
     rng = np.random.default_rng(11)
     place = np.arange(n)[:, None] / 40.0 ** (np.arange(size // 2) / (size // 2))
     codes = np.hstack([np.sin(place), np.cos(place)])
@@ -254,7 +254,7 @@ def test_beats_the_svd(name):
 
 @pytest.mark.parametrize("name", SHARP)
 def test_no_worse_than_scipy(name):
-    # The same loss from the same start, with twice the evaluations.
+    # SciPy descends the same loss from the same start, with twice as many evaluations.
     wide = sharp_heads(80)[name]
     dim, n = 4, 80
     head = soft(wide, dim, effort="high")
@@ -283,7 +283,7 @@ def test_recovers_a_small_head(dtype, name):
     n, d = 120, 4
     mask = masks(n)[name]
     small = hf.Attention(*random_head(n, d, 12, size=3, dtype=dtype), mask=mask)
-    # Twice as wide as needed: the given columns, and others that are the same for all keys.
+    # The head is twice as wide as needed: its further coordinates are the same for all keys.
     rng = np.random.default_rng(13)
     Q = np.hstack([small.Q, rng.standard_normal((n, d))]).astype(dtype)
     K = np.hstack([small.K, np.ones((n, 1)) * rng.standard_normal(d)]).astype(dtype)

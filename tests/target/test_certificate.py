@@ -18,7 +18,7 @@ mp.mp.dps = 60
 
 
 def exact_logits(Q, K, scale):
-    """scale * Q K^T in rational arithmetic for the stored numbers, as mpmath numbers."""
+    """Return scale * Q K^T, computed in rational arithmetic, as mpmath numbers."""
     q = [[Fraction(float(x)) for x in row] for row in Q]
     k = [[Fraction(float(x)) for x in row] for row in K]
     s = Fraction(float(scale))
@@ -30,7 +30,7 @@ def as_mp(x):
 
 
 def exact_rows(A, logits, allowed=None):
-    """(leak, distortion) of every row, to 60 digits."""
+    """Return (leak, distortion) of every row, to 60 digits."""
     dense = A.toarray()
     n = dense.shape[0]
     allowed = np.ones((n, n), bool) if allowed is None else allowed
@@ -47,7 +47,7 @@ def exact_rows(A, logits, allowed=None):
 
 
 def near(x, steps):
-    """The double about `steps` units above the nearest of x."""
+    """Return the double that is about `steps` units above the double nearest to x."""
     y = np.float64(float(x))
     return float(y + steps * np.spacing(y))
 
@@ -232,7 +232,7 @@ def test_masses_and_places(n, mask, threads):
 
 @pytest.mark.parametrize("mask", [None, "causal"])
 def test_large_blocks_of_rows(mask):
-    """Compare-only scans take more rows at a time where there are many."""
+    """Scans that only compare logits take more rows at a time where there are many."""
     n = 6300
     A = hf.patterns.previous_token(n) if mask else hf.patterns.permutation(n, rng=0)
     rng = np.random.default_rng(0)
@@ -392,7 +392,7 @@ def test_masks_that_differ_are_refused(other):
     target = hf.Target(np.eye(6), mask="causal")
     with pytest.raises(hf.InputError, match="must have the same mask; the target's is 'causal'"):
         hf.certify(target, hf.Attention(np.eye(6), np.eye(6), mask=other))
-    # A target that was checked under no mask is checked under the attention's.
+    # A target that was checked without a mask is checked under the attention's mask.
     assert hf.certify(np.eye(6), hf.Attention(np.eye(6), np.eye(6), mask=other)).n == 6
 
 
@@ -421,7 +421,7 @@ def test_rows_of_zeros_meet_nothing(mask):
 
 @pytest.mark.parametrize("threads", [1, 2])
 def test_targets_that_were_changed_by_force_are_refused(threads):
-    """Arrays that a user changes on purpose, past their protection: no crash, no certificate."""
+    """If a user changes protected arrays by force, there is no crash and no certificate."""
     n = 300
     Q = np.eye(n, dtype=np.float32)
     changes = {
@@ -464,7 +464,7 @@ def test_float32_kernels_start_from_the_exact_products_of_a_module():
 
 
 def test_roots_of_the_scale_with_the_logarithm_in_it():
-    """The kernel with most roundings: the square root of fl(s log2(e)) on both Q and K."""
+    """This kernel has the most roundings: the square root of fl(s log2(e)) on both Q and K."""
     scale, q = 0.6948752105235769, 1.0002391934394268
     f4 = np.float32
     root = np.sqrt(f4(scale) * f4(1.4426950408889634))

@@ -1,4 +1,4 @@
-"""Targets: what is accepted, and the first offending row of what is not."""
+"""Targets: those that are accepted, and the first offending row of those that are not."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def test_sums_within_the_tolerance() -> None:
         hf.Target(changed(1, 1, 1 + 0.9 * tolerance), sum_tolerance=tolerance)
         with pytest.raises(TargetError, match="row 1 sums to"):
             hf.Target(changed(1, 1, 1 + 1.1 * tolerance), sum_tolerance=tolerance)
-    # Thirds in float32 do sum to 1 within the tolerance.
+    # Rounded thirds in float32 sum to 1 within the tolerance.
     assert hf.Target(np.full((3, 3), np.float32(1) / 3)).gamma == 1
 
 
@@ -343,7 +343,7 @@ def test_rows_may_be_empty_only_where_the_mask_leaves_nothing() -> None:
         target = hf.Target(A, mask=mask)
         assert target.nonzeros == 4
         assert hf.Target(A, mask=mask, normalize=True).nonzeros == 4
-    # The mask of a target holds wherever it goes, and another may be set.
+    # A target that is made from another one has the mask that is given, not the mask of the other.
     assert hf.Target(hf.Target(A, mask=closed), mask=closed).n == 3
     with pytest.raises(TargetError, match="row 1 is empty"):
         hf.Target(hf.Target(A, mask=closed))

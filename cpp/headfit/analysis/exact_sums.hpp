@@ -1,5 +1,5 @@
-// Sums that several threads add to, and whose result does not depend on the order: they are
-// fixed-point numbers, whose addition is associative, other than that of floating-point numbers.
+// Sums that several threads add to. The result does not depend on the order, since the sums are
+// fixed-point numbers: their addition is associative, that of floating-point numbers is not.
 #pragma once
 
 #include <atomic>

@@ -34,7 +34,7 @@ struct ProfileOut {
   double* offset_mass = nullptr;
 };
 
-// Takes O(n m d) time, and beside the outputs O(n + m) memory per head and a few rows per thread.
+// Takes O(n m d) time and, besides the outputs, O(n + m) memory per head and a few rows per thread.
 template <class T>
 void head_profile(const LogitSource<T>& source, const ProfileOptions& options,
                   const ProfileOut& out, const Run& run);

@@ -19,8 +19,9 @@ struct TriangularFactors {
   double* centred_keys;
 };
 
-// Rows are read as in the products: converted, rotated to their positions, without padding keys.
-// QR decompositions by blocks of rows, in O((n + m) d^2) time and O(d^2) memory for each head.
+// Reads rows as the products do: converted, rotated to their positions, without padding keys.
+// Makes QR decompositions by blocks of rows, which take O((n + m) d^2) time and O(d^2) memory for
+// each head.
 template <class T>
 void triangular_factors(const LogitSource<T>& source, const TriangularFactors& out, const Run& run);
 

@@ -31,8 +31,7 @@ class BestFew {
     kept_.clear();
   }
 
-  // Whether there is a bar. Once there is, an entry that does not come before it is not among the
-  // best few.
+  // Whether bar() is known: entries that do not come before it are not among the best few.
   bool full() const { return full_; }
   const Entry& bar() const { return bar_; }
   bool wants(const Entry& e) const { return !full_ || e.before(bar_); }
@@ -67,7 +66,7 @@ class BestFew {
     bar_ = kept_.front();
   }
 
-  // Called when the storage is full: drops the entries that are too many, and sets the bar.
+  // Called when the storage is full: drops all but the best entries, and sets the bar.
   void set_bar();
 
   std::size_t most_ = 0;

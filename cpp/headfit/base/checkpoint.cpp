@@ -10,14 +10,15 @@ Interruptible*& Interruptible::innermost() {
 }
 
 void Interruptible::check() {
-  was_stopped_ = true;  // stays so if anything below throws
+  was_stopped_ = true;  // remains true if anything below throws
   if (stop_ && stop_->load(std::memory_order_relaxed)) throw Interrupted();
   if (outer_) outer_->check();
   if (poll_) {
     const auto now = Clock::now();
     if (now - polled_ > poll_every) {
       polled_ = now;
-      const StandardArithmetic kept;  // the poll may run a signal handler, which may change it
+      // The poll may run a signal handler, which may change the arithmetic of this thread.
+      const StandardArithmetic kept;
       poll_();
     }
   }

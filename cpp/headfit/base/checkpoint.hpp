@@ -1,6 +1,6 @@
-// How long work is interrupted by Ctrl-C. Code that may take long calls checkpoint() every few
-// milliseconds, at any depth of calls and on any thread. Where no caller has asked to be able to
-// stop the work, a checkpoint does nothing.
+// How work that takes long can be stopped, for instance by Ctrl-C. Such code calls checkpoint()
+// every few milliseconds, at any depth of calls and on any thread. Where no caller has asked to be
+// able to stop the work, a checkpoint does nothing.
 #pragma once
 
 #include <atomic>

@@ -144,7 +144,7 @@ void run_region(Index count, const Run& run, const std::function<void(TaskSource
       at_work.join();
       try {
         helpers.emplace_back(help);
-      } catch (...) {  // threads or memory are used up: go on with the threads there are
+      } catch (...) {  // The system has no more threads or memory: go on with those there are.
         at_work.leave();
         break;
       }

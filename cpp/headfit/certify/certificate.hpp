@@ -46,7 +46,7 @@ struct CertificateRows {
   Vector<double> tv;
   Vector<double> stray;
   std::vector<Verdict> verdict;
-  std::vector<Offset> leak_column;        // the largest logit off the support, -1: none
+  std::vector<Offset> leak_column;        // the largest logit off the support; -1 for none
   std::vector<Offset> weakest_column;     // the smallest logit on the support
   std::vector<Offset> highest_column;     // the support entry most above its target
   std::vector<Offset> lowest_column;      // the support entry most below its target
@@ -62,7 +62,7 @@ struct CertificateRows {
 // more than products: rotary positions, a softcap or a bias are refused. The arrays of the target
 // are a view that somebody may have changed since they were last checked, so they are checked
 // here again, under the mask of `source` (target.mask is not read); rows may sum to anything.
-// Memory beside Q and K: O(n).
+// Takes O(n) memory besides Q and K.
 template <class T>
 CertificateRows certify_logits(const Target& target, const LogitSource<T>& source,
                                const Tolerances& tolerances, const CertifyOptions& options,

@@ -25,7 +25,7 @@ struct Scan {
   // By how much any logit that the stream computes for this row may differ from one that the
   // certificate is about, before that is rounded to a format.
   double radius(Index row) const {
-    // The scale is rounded, then multiplied into q: two roundings beside the dot product's d.
+    // The scale is rounded, then multiplied into q: two roundings more than the dot product's d.
     const DotBound bound = DotBound::of<T>(source.q.cols, source.q.cols + 2);
     const double r = bound.radius(source.scale, norms.q[row], norms.k_max);
     const double given = options_radius(source.scale, source.q.cols, options, norms.q[row], row,
@@ -89,8 +89,8 @@ class CertificateFold {
     if (scan_.target.row_columns(i).size() <= 1) distortion = {0, 0};
     if (overflow.possible) leak.hi = distortion.hi = no_bound;
     if (overflow.certain) leak.lo = distortion.lo = no_bound;
-    // A softmax over any keys has weights that sum to 1, so no head meets an empty target row
-    // whose mask leaves keys.
+    // The weights of a softmax sum to 1, so no head meets an empty target row if the mask allows
+    // it any key.
     if (support.weakest < 0 && row.column >= 0) leak = Enclosure::exactly(no_bound);
     out.leak[i] = leak.hi;
     out.distortion[i] = distortion.hi;

@@ -68,7 +68,7 @@ void judge_row(const Target& target, const Row& m, Index i, const Tolerances& to
   if (leak_column >= 0 && !columns.empty()) {
     leak = ratio(Enclosure::exactly(largest), Enclosure::exactly(weakest));
   }
-  // A support entry of weight zero, or any weight in a row whose target is empty.
+  // The leak is unbounded if a support entry is 0, or if an empty target row has any weight.
   if (columns.empty() ? largest > 0 : weakest == 0) leak = Enclosure::exactly(no_bound);
   Enclosure distortion{0, 0};
   if (columns.size() > 1) {

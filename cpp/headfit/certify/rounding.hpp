@@ -50,7 +50,7 @@ inline Enclosure operator-(const Enclosure& a, const Enclosure& b) {
   return {std::isnan(lo) ? -no_bound : next_down(lo), std::isnan(hi) ? no_bound : next_up(hi)};
 }
 
-// log and exp of the C library are assumed right to 4 units in the last place
+// The errors of the C library's log and exp are assumed to be at most 4 units in the last place
 // (glibc, musl and the BSDs stay below 2). Where the result overflows to infinity, the largest
 // double is a lower bound.
 inline double widen_up(double x) {
@@ -135,8 +135,8 @@ struct DotBound {
   template <class T>
   static DotBound of(Index depth, Index roundings) {
     const double d = static_cast<double>(depth);
-    // For double the least normal number instead of the least subnormal one, with which CPUs take
-    // a hundred cycles to multiply.
+    // For double this is the least normal number instead of the least subnormal one: to multiply
+    // with a subnormal number takes CPUs a hundred cycles.
     const double lost = std::max(static_cast<double>(std::numeric_limits<T>::denorm_min()),
                                  std::numeric_limits<double>::min());
     return {gamma_above<T>(static_cast<double>(roundings)), (2 * d + 4) * lost};
@@ -161,7 +161,8 @@ struct DotBound {
 // of three and one more for each of two roots, and one for each of two products. Underflow changes
 // every input, scaled input and product by up to twice the least normal number, and a scale that
 // is multiplied in last magnifies that.
-// Infinite where one of these kernels may overflow in between, or flush the scale itself.
+// The bound is infinite where one of these kernels may overflow at an intermediate result, or
+// flush the scale itself.
 inline double float32_kernels_radius(double scale, Index depth, double q_norm, double k_norm) {
   constexpr double largest = static_cast<double>(std::numeric_limits<float>::max()) / 4;
   constexpr double least = static_cast<double>(std::numeric_limits<float>::min());

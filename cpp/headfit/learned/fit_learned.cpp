@@ -87,7 +87,7 @@ Matrix<float> round_queries(const Target& target, const Tolerances& tolerances,
   if (target.n == 0) return {};
   constexpr int most_rounds = 6;
   const Requirements required(target, tolerances);
-  const std::uint64_t seed = 0;  // of the columns that scans draw
+  const std::uint64_t seed = 0;  // for the columns that scans draw
   const Recipe recipe = Recipe::for_rows(target.n, required.mean_support(), tolerances.distortion);
   constexpr float unbounded = std::numeric_limits<float>::infinity();
   Descent descent(required, target.mask, head.q.cols, recipe, seed, unbounded, run);

@@ -14,7 +14,7 @@
 
 namespace headfit {
 
-// What progress is told after every scan of the logits.
+// What the progress function is told after every scan of the logits.
 struct LearnedScan {
   Index step;
   Index rows_left;  // rows outside the tolerances, as far as the scan looked
@@ -38,8 +38,8 @@ struct LearnedOptions {
   double max_norm = 0;  // a bound on max ||q|| max ||k||; 0 for none
   // Without it queries and keys stay in float32, in which the method computes.
   std::optional<Storage> storage = {};
-  // A start, both or neither, of at most `dim` columns; missing columns are filled with small
-  // random numbers. If it fails, random starts follow.
+  // Queries and keys to start from (both or neither), with at most `dim` columns; missing columns
+  // are filled with small random numbers. If this start fails, random starts follow.
   std::optional<Heads<float>> init_q = {};
   std::optional<Heads<float>> init_k = {};
   // Called after every scan; returning false stops the fit.

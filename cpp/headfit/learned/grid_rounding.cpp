@@ -17,7 +17,7 @@ void GridRounding::nearest_plane(const RowSums& sums, const Grid& grid, float* r
       l(a, b) = a == b ? std::sqrt(std::max(v, damping * 1e-3)) : v / l(b, b);
     }
   }
-  // The errors are to minimise the sum over a of (sum over b >= a of l(b, a) error(b))^2.
+  // Chooses errors for which the sum over a of (sum over b >= a of l(b, a) error(b))^2 is small.
   for (Index a = dim_ - 1; a >= 0; --a) {
     double carried = 0;
     for (Index b = a + 1; b < dim_; ++b) carried += l(b, a) * error_[static_cast<std::size_t>(b)];

@@ -81,7 +81,7 @@ class NearRows {
   void begin_row(Index i, Row& row) const {
     const SupportCursor cursor(required_.target(), i, part_.columns);
     row = {cursor, {}, lists_.others(i), infinity, infinity, -infinity, infinity, infinity, 0};
-    // A row that the mask leaves empty has nothing to meet.
+    // Nothing is required of an empty row.
     if (required_.support_size(i) == 0) return;
     const float* query = q_.row(i);
     const float size = largest_key_ * std::sqrt(dot(query, query, q_.width()));
@@ -165,7 +165,7 @@ float largest_norm(const PaddedRows& rows) {
 }  // namespace
 
 void scan_near(const NearScan& scan, const Mask& mask, const Run& run) {
-  // A random stream of the scan. Those with lower numbers belong to rows, or to the start.
+  // The random stream of scans. Streams with lower numbers belong to rows and to the start.
   constexpr std::uint64_t stream = std::uint64_t(3) << 40;
   const float largest = largest_norm(scan.k);
   const auto draw = Index(scan.random(stream, static_cast<std::uint64_t>(scan.number))[0]);

@@ -13,8 +13,8 @@
 
 namespace headfit::learned {
 
-// The brief hold: so many steps, of this length, are enough where a head has ample room. The hits
-// per slot are checked after the first few steps of it, and then regularly.
+// The brief hold: where a head has ample room, `brief_hold` steps of length `brief_length` suffice.
+// The hits per slot are checked after `first_check` steps, and then every `check_every` steps.
 inline constexpr Index brief_hold = 100;
 inline constexpr Index first_check = 30;
 inline constexpr Index check_every = 10;
@@ -67,7 +67,7 @@ struct Recipe {
   }
 };
 
-inline constexpr double hits_to_quench = 4;  // per slot after a full hold; with more, hold on
+inline constexpr double hits_to_quench = 4;  // per slot; with more hits a full hold continues
 inline constexpr Index hold_span = 10;  // the longest hold from one start, in first holds
 inline constexpr Index quench_steps = 200;  // from the length of a hold to the last length
 inline constexpr Index ample_quench = 100;  // the same where the head has ample room

@@ -14,8 +14,8 @@ class OneRowScan {
 
   void operator()(std::span<const double> q, double threshold, int limit,
                   std::vector<Violator>& out) {
-    // A view in which every row is this query: the stream is asked for row `row_`, so that mask and
-    // support are those of this row.
+    // The queries are a view in which every row is q. The stream is asked for row `row_`, so that
+    // it uses the mask and the support of this row.
     LogitSource<double> source;
     source.q = {q.data(), 1, target_.n, keys_.cols(), 0, 0};
     source.k = {keys_.data(), 1, keys_.rows(), keys_.cols(), keys_.size(), keys_.outerStride()};

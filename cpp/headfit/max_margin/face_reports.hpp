@@ -1,4 +1,4 @@
-// For rows that no query meets: whether their support is a face of the convex hull of the keys.
+// For rows without a feasible query: whether their support is a face of the keys' convex hull.
 #pragma once
 
 #include <vector>

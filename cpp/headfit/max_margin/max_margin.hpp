@@ -20,7 +20,7 @@ struct MaxMarginOptions {
 struct MaxMarginRows {
   Matrix<double> q;                // logits are plain products q.k
   std::vector<RowStatus> status;
-  std::vector<double> norm;        // of q, or the norm that a witness proves necessary
+  std::vector<double> norm;        // of each query, or the norm that a witness proves necessary
   std::vector<Witness> witness;    // without terms unless the row is infeasible or past max_norm
   Index scans = 0;                 // passes over all keys, each for a batch of rows
 };

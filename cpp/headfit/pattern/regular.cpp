@@ -25,7 +25,8 @@ void check(Index n, Index k) {
   }
 }
 
-// The rows of a pattern, k columns each, sorted; a column may still occur twice in one.
+// The rows of a pattern, with k sorted columns each. Until repair_all() a row may hold a column
+// more than once.
 class Rows {
  public:
   Rows(Index n, Index k) : n_(n), k_(k), columns_(static_cast<std::size_t>(n * k)) {}
@@ -47,7 +48,7 @@ bool contains(std::span<const Column> sorted, Column column) {
   return std::binary_search(sorted.begin(), sorted.end(), column);
 }
 
-// Puts `now` in the place of one `was`, keeping the order by moving what lies between.
+// Replaces one copy of `was` by `now`, and moves the columns between them to keep the order.
 void replace(std::span<Column> sorted, Column was, Column now) {
   const auto from = std::lower_bound(sorted.begin(), sorted.end(), was);
   const auto to = std::lower_bound(sorted.begin(), sorted.end(), now);
@@ -60,8 +61,8 @@ void replace(std::span<Column> sorted, Column was, Column now) {
   }
 }
 
-// One shuffle a slot. The shuffle runs in a compact array of its own (4 bytes a row, so
-// that 10^6 rows stay in cache), and only then goes out, in order, with stride k.
+// Fills each slot of the rows with a random permutation of the columns. It is shuffled in a compact
+// array (4 bytes per row, so that 10^6 rows stay in cache) and then written in order with stride k.
 Rows permutations(Index n, Index k, std::uint64_t seed) {
   Rows rows(n, k);
   Checkpoints pace;
@@ -85,8 +86,8 @@ Rows permutations(Index n, Index k, std::uint64_t seed) {
   return rows;
 }
 
-// Exchanges one copy of `column` in `row` for `other_column` in `other`, unless that
-// would give either row a column which it has. Never adds a repeated entry.
+// Exchanges one copy of `column` in `row` for `other_column` in `other`, unless one of the rows
+// would receive a column that it has already. So no exchange adds a repeated entry.
 bool try_swap(Rows& rows, Index row, Column column, Index other, Column other_column) {
   if (contains(rows[other], column) || contains(rows[row], other_column)) {
     return false;
@@ -97,8 +98,8 @@ bool try_swap(Rows& rows, Index row, Column column, Index other, Column other_co
 }
 
 // Removes one copy of a column that `row` holds twice. A valid exchange exists whenever
-// 2k <= n + 2: at least n - k + 1 rows lack `column`, with k entries each, and of these
-// entries at most k (k - 2) lie in the other columns of `row`; k (n - 2k + 3) are left.
+// 2k <= n + 2: at least n - k + 1 rows lack `column`, with k entries each, and of these entries at
+// most k (k - 2) lie in the other columns of `row`, so at least k (n - 2k + 3) can be exchanged.
 // So the scan that follows the random tries cannot fail.
 void repair(Rows& rows, Index row, Column column, PhiloxReader& random) {
   constexpr int tries = 100;
@@ -122,8 +123,8 @@ void repair(Rows& rows, Index row, Column column, PhiloxReader& random) {
   throw std::logic_error("random_regular: no valid exchange, which is impossible");
 }
 
-// Each exchange lowers the number of repeated entries, so this ends. Rows before the
-// current one have none and gain none.
+// Each exchange lowers the number of repeated entries, so this ends. Rows before the current one
+// have no repeated entries, and no exchange adds one.
 void repair_all(Rows& rows, std::uint64_t seed) {
   PhiloxReader random(seed, static_cast<std::uint64_t>(rows.k()));
   std::vector<Column> repeated;
@@ -139,19 +140,20 @@ void repair_all(Rows& rows, std::uint64_t seed) {
     }
     for (const Column column : repeated) {
       repair(rows, row, column, random);
-      pace.after(rows.n());  // as many rows are asked at most
+      pace.after(rows.n());  // repair() looks at n rows or fewer
     }
   }
 }
 
-// Repair needs free columns in every row, so this is for k <= n / 2.
+// For k <= n / 2, where repair() always succeeds.
 Rows sparse(Index n, Index k, std::uint64_t seed) {
   Rows rows = permutations(n, k, seed);
   repair_all(rows, seed);
   return rows;
 }
 
-// What a regular pattern with n - k columns a row leaves free is regular too.
+// Returns the columns that are not in `holes`. If all rows and columns of `holes` have n - k
+// entries, those of the result have k.
 Rows complement(Rows&& holes) {
   const Index n = holes.n();
   Rows rows(n, n - holes.k());

@@ -8,7 +8,7 @@
 
 namespace headfit {
 
-// Which of all rows or columns a stream of tiles shows.
+// Which rows or columns a stream of tiles shows: every `step`-th one, beginning with `first`.
 struct EveryNth {
   Index first = 0;
   Index step = 1;
@@ -23,8 +23,8 @@ class SupportCursor {
         end_(target.columns + target.offsets[row + 1]),
         shown_(shown) {}
 
-  // Overwrites the support's logits in this tile with -inf, so that what is left is
-  // what should be small. True if there were any. For tiles that show all columns.
+  // Overwrites the logits of the support in this tile with -inf, so that only logits off the
+  // support are left. Returns whether there were any. The stream must show all columns.
   template <class T>
   bool hide(T* x, const Tile<T>& tile) {
     const Column* before = next_;
@@ -34,8 +34,8 @@ class SupportCursor {
     return next_ != before;
   }
 
-  // Clears the bits of the support's columns, where bit b stands for column col + b: calls
-  // with ascending columns.
+  // Clears the bits of the support's columns, where bit b stands for column col + b. `col` must
+  // ascend from call to call.
   std::uint32_t off_support(std::uint32_t bits, Index col) {
     const Index begin = shown_.at(col);
     const Index end = shown_.at(col + 32);

@@ -29,7 +29,7 @@ bool mask_leaves_nothing(const Target& t, Index row) {
   return true;
 }
 
-// Row offsets, and the mask.
+// Checks the row offsets and the mask.
 void check_structure(const Target& t) {
   if (t.n < 0 || !t.offsets) reject("A must have row offsets, one more than rows");
   if (t.offsets[0] != 0) reject("A has a first row offset of ", t.offsets[0], "; expected 0");
@@ -40,7 +40,7 @@ void check_structure(const Target& t) {
   check_mask(t.mask, 1, t.n, t.n);
 }
 
-// Whether columns and weights of the row are right; the mask is not asked. The loop has no
+// Whether the columns and weights of the row are valid, apart from the mask. The loop has no
 // branches, so that it runs as fast as memory is read.
 bool is_sound(const Target& t, Index i) {
   const auto columns = t.row_columns(i);
@@ -79,7 +79,8 @@ void check_row(const Target& t, Index i) {
 }
 
 // The same for several rows, in passes over all of their nonzeros that compile to vector code.
-// Columns may only fail to ascend from one row to the next: as often as they do at starts of rows.
+// Columns may fail to ascend only where a row starts. So the places where they do not ascend are
+// counted, and those at starts of rows are subtracted.
 bool are_sound(const Target& t, Index first, Index end) {
   const Offset begin = t.offsets[first], stop = t.offsets[end];
   const auto n = static_cast<std::uint32_t>(t.n);
@@ -100,7 +101,7 @@ bool are_sound(const Target& t, Index first, Index end) {
   return bad_weights == 0 && bad_columns == 0 && descents == 0;
 }
 
-// So many threads that starting each pays off.
+// Limits the number of threads, so that each has enough work to be worth starting.
 Run limited_to(Offset nonzeros, const Run& run) {
   constexpr Offset worth_a_thread = 1 << 17;
   Run limited = run;

@@ -39,11 +39,11 @@ struct TargetSummary {
 
 // Throws a TargetError that names the first offending row (and column) unless columns are sorted
 // and in range, weights are positive and finite, every row sums to 1 within `sum_tolerance`,
-// nothing lies on a masked position, and a row is empty only where the mask leaves it nothing.
+// nothing lies on a masked position, and a row is empty only if the mask allows it no column.
 TargetSummary validate_target(const Target& target, double sum_tolerance, const Run& run);
 
 // The part of this check that memory safety and logarithms depend on: every construction method
-// makes it first. Rows may sum to anything, and an empty row asks for nothing.
+// makes it first. Rows may sum to anything, and nothing is required of an empty row.
 void check_entries(const Target& target, const Run& run);
 
 }  // namespace headfit

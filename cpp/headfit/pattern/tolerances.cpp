@@ -9,7 +9,7 @@
 namespace headfit {
 namespace {
 
-// In as many digits as tell the number from its neighbours.
+// Returns the number with enough digits to tell it from its neighbours.
 std::string shown(double value) {
   char digits[32];
   return {digits, std::to_chars(digits, digits + sizeof(digits), value).ptr};

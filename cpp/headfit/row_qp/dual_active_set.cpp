@@ -88,8 +88,8 @@ DualActiveSet::Step DualActiveSet::step(int p, const RowSettings& settings, int 
     double norm = removed < 0 ? set_.factor.split(d_, split_)
                               : set_.factor.split_after_remove(removed, d_, split_);
     find_rates(p, sigma);
-    // z is what remains of d after the active differences are subtracted. If it is small beside the
-    // terms of that sum, it is rounding noise, and d depends on the active differences.
+    // z is what remains of d after the active differences are subtracted. If it is small compared
+    // with the terms of that sum, it is rounding noise, and d depends on the active differences.
     const bool dependent =
         set_.factor.size() == pool_.dim() || norm <= settings.dependency_tol * combined_size();
     const Block block = ratio_test();

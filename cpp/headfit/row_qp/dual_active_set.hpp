@@ -54,7 +54,7 @@ class DualActiveSet {
   double signed_ray(int row) const { return ray_[row]; }
   int steps() const { return steps_; }
   // How much a constraint may be violated. The rounding error of q.k grows with |q|, and so does
-  // this, but it stays so small beside the right-hand sides that the answer is meaningful.
+  // this, but it stays small enough, compared with the right-hand sides, for a meaningful answer.
   double allowance(double tol, double relative_cap) const;
 
  private:

@@ -18,7 +18,7 @@ namespace headfit {
 class MostViolated {
  public:
   void reserve(int rows);
-  // A constraint outside the working set that is violated by more than `allowed`, or -1.
+  // Returns a constraint outside the working set that is violated by more than `allowed`, or -1.
   int find(ConstraintPool& pool, const WorkingSet& set, double allowed);
 
  private:

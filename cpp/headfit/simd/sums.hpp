@@ -9,7 +9,8 @@
 
 namespace headfit {
 
-// to[l] += x[l], in double. Written out because compilers convert one lane at a time.
+// to[l] += x[l], in double. The conversion is written out, because compilers would convert one lane
+// at a time.
 EIGEN_ALWAYS_INLINE void add_wide(double* to, const simd::Packet<float>& x) {
   [[maybe_unused]] const auto add = [to](Index l, const simd::Packet<double>& part) {
     simd::store(to + l, simd::ei::padd(simd::load(to + l), part));
@@ -46,8 +47,8 @@ class CarefulSum {
   double carried_ = 0;
 };
 
-// A sum of vectors whose rounding error is negligible beside the precision of T. For float each
-// lane is summed in double; for double the sum is compensated.
+// A sum of vectors with a rounding error far below the precision of T. For float each lane is
+// summed in double; for double the sum is compensated.
 template <class T>
 class LaneSum {
  public:

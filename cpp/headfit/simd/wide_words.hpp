@@ -1,5 +1,5 @@
 // Vectors of 32-bit words, with a product that compilers do not vectorize by themselves: all 64
-// bits of each word times a constant. It more than halves the time of random numbers.
+// bits of each word times a constant. They more than halve the time that random numbers take.
 #pragma once
 
 #include <cstdint>

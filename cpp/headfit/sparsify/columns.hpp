@@ -38,8 +38,8 @@ class Columns {
     return free_[at(col)] || heap.size() < capacity_ || better(p, heap.front());
   }
 
-  // Takes a proposal, which it must be willing to take. Returns the entry that it gives up for it,
-  // if any.
+  // Takes a proposal for which would_take() is true. Returns the entry that the column gives up for
+  // it, if any.
   std::optional<Proposal> take(Column col, const Proposal& p) {
     auto& heap = held_[at(col)];  // a heap with the worst entry in front
     std::optional<Proposal> lost;

@@ -22,8 +22,8 @@ class RowReader {
   virtual Index rows() const = 0;
   virtual Index cols() const = 0;
   // Replaces the lists of some rows by their next best entries, at most `limit` for each row.
-  // Entries that `columns` would refuse now are left out, since what a column refuses once it
-  // refuses for ever.
+  // Entries that `columns` would refuse now are left out, since a column that refuses an entry
+  // would also refuse it later.
   virtual void read(std::span<const Index> rows, Index limit, const Columns& columns,
                     std::vector<RowList>& lists, const Run& run) const = 0;
   // The share of its row that belongs to an entry with this key.

@@ -14,10 +14,10 @@ enum class OnEmpty { raise, keep_max };
 
 struct SparsifyOptions {
   Index per_row = 0;     // entries that a row may keep; 0 for no bound but the mass
-  double mass = 0;       // a row stops when it keeps this share of itself; 0 for no such stop
+  double mass = 0;       // a row stops when it keeps this share of its weight; 0: it does not
   Index per_column = 0;  // entries that a column may keep; 0 for no bound
   std::span<const Column> exempt{};  // columns that are not bounded
-  bool exempt_sinks = false;         // nor are those that most rows attend to
+  bool exempt_sinks = false;         // whether columns that most rows attend to are not bounded
   OnEmpty on_empty = OnEmpty::raise;
 };
 

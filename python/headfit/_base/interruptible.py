@@ -18,8 +18,8 @@ def interruptible(operations: float, call: Callable[..., Result], *args: Any, **
     """Return ``call(*args, **kw)``, and stop waiting for it on Ctrl-C.
 
     `operations` is the number of multiplications that the call takes. A long call runs in a
-    thread of its own, since LAPACK cannot be stopped. After Ctrl-C that thread goes on to its
-    end and its result is dropped; the interpreter waits for it at exit. The call must release
+    separate thread, since LAPACK cannot be stopped. After Ctrl-C that thread runs to its end and
+    its result is dropped; the interpreter waits for it at exit. The call must release
     the interpreter's lock, as NumPy's linear algebra does (SciPy's singular values do not).
     Python delivers signals to the main thread only, so other threads make the call directly.
     """

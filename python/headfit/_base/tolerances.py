@@ -26,8 +26,8 @@ class Tolerances:
         0 < leak < 1.
     distortion : float, default 0.1
         By how much the ratio of two weights on the support may differ from the target's:
-        ratios may grow by the factor 1 + distortion. At least 0; whatever stores a head needs
-        more than 0, since rounding alone moves ratios.
+        ratios may grow by the factor 1 + distortion. At least 0; functions that store a head
+        need more than 0, since rounding alone moves ratios.
     max_logit : float, optional
         A bound on the absolute value of every logit that the mask allows. None: no bound.
 
@@ -88,7 +88,7 @@ def as_tolerances(tolerances: Any = None, **given: Any) -> Tolerances:
     ----------
     tolerances : Tolerances or None
     **given : float or None
-        leak, distortion and max_logit, as far as the function takes them; None is not given.
+        Those of leak, distortion and max_logit that the function takes; None if not given.
 
     Raises
     ------

@@ -71,7 +71,7 @@ def mask(text: str) -> Any:
 
 
 def columns(text: str) -> str | list[int]:
-    """Return `auto`, or the column numbers that stand between commas."""
+    """Return `auto`, or the column numbers in a list separated by commas."""
     if text == "auto":
         return text
     numbers = text.split(",")

@@ -35,7 +35,7 @@ def _status(holds: bool) -> int:
 
 
 def demo(arguments: Any) -> int:
-    """`headfit demo`."""
+    """Run `headfit demo`."""
     from headfit._cli.demo import run_demo
     from headfit._cli.picture import check_name
 
@@ -62,7 +62,7 @@ def demo(arguments: Any) -> int:
 
 
 def pattern(arguments: Any) -> int:
-    """`headfit pattern KIND`."""
+    """Run `headfit pattern KIND`."""
     values = {name: getattr(arguments, name) for name in arguments.names}
     if arguments.kind == "knn":
         values["points"] = _points(values["points"])
@@ -143,14 +143,14 @@ def _method(arguments: Any) -> Method:
 
 
 def _tolerances(arguments: Any, otherwise: Tolerances) -> Tolerances:
-    """Return the tolerances given, and others where nothing is given."""
+    """Return the tolerances of the arguments; those that are not given come from `otherwise`."""
     names = ("leak", "distortion", "max_logit")
     given = {name: getattr(arguments, name) for name in names}
     return dataclasses.replace(otherwise, **{k: v for k, v in given.items() if v is not None})
 
 
 def fit(arguments: Any) -> int:
-    """`headfit fit`."""
+    """Run `headfit fit`."""
     method, tolerances = _method(arguments), _tolerances(arguments, Tolerances())
     target = Target(arguments.target, mask=arguments.mask, normalize=arguments.normalize)
     module = None if arguments.module is None else _module(arguments.module)
@@ -184,7 +184,7 @@ def fit(arguments: Any) -> int:
 
 
 def certify(arguments: Any) -> int:
-    """`headfit certify`."""
+    """Run `headfit certify`."""
     head = read_fit(arguments.head, "head")
     target = Target(arguments.target, mask=head.mask, normalize=arguments.normalize)
     with text.progress() as say:
@@ -204,7 +204,7 @@ def certify(arguments: Any) -> int:
 
 
 def info(arguments: Any) -> int:
-    """`headfit info`."""
+    """Run `headfit info`."""
     found = _target_or_head(arguments.file, arguments.normalize)
     if isinstance(found, Fit):
         if arguments.json:

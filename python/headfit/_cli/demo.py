@@ -40,11 +40,11 @@ class DemoRow:
     name : str
     target : Target
     fit : Fit
-        Of the learned method. Its certificate is about the module's exact products.
+        The fit of the learned method. Its certificate is about the module's exact products.
     given_keys : Fit or None
         The smallest head found for random keys by max-margin queries, without the module.
     seconds : float
-        From the pattern to the certificate of `fit`.
+        The seconds from the pattern to the certificate of `fit`.
     order : ndarray of int or None
         The order of tokens that shows the structure of the pattern in a picture.
     """
@@ -58,7 +58,7 @@ class DemoRow:
 
     @property
     def dim(self) -> int:
-        """The smallest head size that was found; the module's further columns meet zeros."""
+        """The smallest head size that was found; the input has zeros for the further columns."""
         search = self.fit.search
         return self.fit.dim if search is None or search.dim is None else search.dim
 
@@ -99,7 +99,7 @@ class Demo:
     weights_before, weights_after : str
         SHA-256 digests of the bytes of [W_Q W_K], before the first fit and after the last.
     setup_seconds, seconds : float
-        For making and factorising the module, and for everything.
+        The seconds for making and factorising the module, and for everything.
     """
 
     module: SelfAttention
@@ -187,7 +187,7 @@ def run_demo(
     Returns
     -------
     Demo
-        Whether its patterns are certified or not; `Demo.holds` tells.
+        The results, certified or not; `Demo.holds` tells.
 
     Examples
     --------
@@ -200,7 +200,7 @@ def run_demo(
     say(f"one module with random weights, D = {2 * dim}, d = {dim}")
     module = random_rotation(dim, rng=rng)
     before = _digest(module)
-    # Factorised once, here: no pattern bears the cost for all.
+    # The module is factorised here, once, so that the time of no pattern includes it.
     module.input_for(*np.zeros((2, 1, dim), module.dtype))
     setup = time.perf_counter() - start
     rows = []

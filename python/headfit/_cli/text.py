@@ -39,7 +39,7 @@ def _plain(value: Any) -> Any:
 
 @contextmanager
 def progress() -> Iterator[Callable[[str], None]]:
-    """Yield what shows a line of progress, on a terminal only, and clear it at the end."""
+    """Yield a function that shows a line of progress (on terminals only); clear it at the end."""
     terminal = sys.stderr.isatty()
 
     def say(line: str) -> None:
@@ -54,7 +54,7 @@ def progress() -> Iterator[Callable[[str], None]]:
 
 
 def target_figures(target: Target) -> dict[str, Any]:
-    """Return what `headfit info` and `headfit pattern` say of a target."""
+    """Return the figures that `headfit info` and `headfit pattern` print about a target."""
     return {
         "n": target.n,
         "nonzeros": target.nonzeros,
@@ -65,7 +65,7 @@ def target_figures(target: Target) -> dict[str, Any]:
 
 
 def target_line(target: Target) -> str:
-    """Return the same for people."""
+    """Return the figures of a target as a line for people."""
     return (
         f"n = {target.n}, {target.nonzeros} nonzeros, at most {target.per_row} per row and "
         f"{target.per_column} per column, gamma = {target.gamma:.6g}"
@@ -73,7 +73,7 @@ def target_line(target: Target) -> str:
 
 
 def head_figures(head: Fit) -> dict[str, Any]:
-    """Return what `headfit fit` and `headfit info` say of a head."""
+    """Return the figures that `headfit fit` and `headfit info` print about a head."""
     return {
         "n": head.Q.shape[0],
         "dim": head.dim,
@@ -95,7 +95,7 @@ def head_figures(head: Fit) -> dict[str, Any]:
 
 
 def head_line(head: Fit) -> str:
-    """Return the same for people."""
+    """Return the figures of a head as a line for people."""
     searched = "" if head.search is None else f" ({head.search.stopped})"
     why = "" if head.stopped in (None, "certified") else f"not certified ({head.stopped}), "
     return (

@@ -21,7 +21,7 @@ from headfit.errors import InputError
 
 
 def make_head(method: Method, problem: Problem, dim: int, patience: Patience = "full") -> Head:
-    """Run a method at one size. Where it has nothing by the time limit, the head is zeros."""
+    """Run a method at one size. If it has no head at the time limit, return a head of zeros."""
     run = partial(_run, method, patience)
     try:
         if problem.exempt_columns.size:
@@ -34,7 +34,7 @@ def make_head(method: Method, problem: Problem, dim: int, patience: Patience = "
 
 
 def _run(method: Method, patience: Patience, problem: Problem, dim: int) -> Head:
-    """Return the method's head with all columns, or raise an InputError for what is none."""
+    """Return the method's head, padded to `dim` columns; raise an InputError if it is not valid."""
     head = method.head(problem, dim, patience)
     if not isinstance(head, Head):
         raise InputError(
@@ -55,7 +55,7 @@ def _run(method: Method, patience: Patience, problem: Problem, dim: int) -> Head
 
 
 def judge(problem: Problem, attention: Attention, certificate_mass: bool) -> Certificate:
-    """Certify an attention against the target, read as the dtypes say."""
+    """Certify an attention against the target, for the dtypes of the problem."""
     is_deployed = problem.is_narrow or problem.logits_dtype is not None
     certificate = certify(
         problem.target,

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 Ending = Literal["certified", "time limit", "steps", "stalled", "callback", "infeasible"]
 
-# What stands beside a size that a search tried, and did not certify.
+# How a size is described that a search tried and did not certify.
 _TRIED = {
     "time limit": "not certified before the time limit",
     "callback": "not certified before the callback ended it",
@@ -19,10 +19,10 @@ _TRIED = {
 
 
 def tried(dim: int, holds: bool, reason: str | None) -> str:
-    """Say of one size of a search how it went: what was cut short did not fail."""
+    """Describe the outcome at one size of a search. An attempt that was cut short did not fail."""
     if holds:
         return str(dim)
-    if reason is None:  # from a file that does not tell
+    if reason is None:  # old files hold no reason
         return f"{dim} no"
     return f"{dim} {_TRIED.get(reason, f'no ({reason})')}"
 
@@ -42,18 +42,18 @@ def advice(
     Parameters
     ----------
     stopped : str
-        The word for it.
+        The word for the end.
     head : Head
         What the method returned.
     of_method : str or None
-        What the method itself says of this end.
+        What the method itself says about this end.
     status : str
-        The certificate's.
+        The status of the certificate.
     proved : LowerBound or None
     was_cut : bool
         Whether the time limit ended a search.
     notes : sequence of str
-        Of `heavy_notes`.
+        What `heavy_notes` returned.
     """
     rows = 0 if head.failed_rows is None else int(head.failed_rows.size)
     left = f" with {rows} row{'' if rows == 1 else 's'} left" if rows else ""

@@ -31,7 +31,7 @@ def with_exempt_columns(problem: Problem, dim: int, run: Callable[[Problem, int]
         k = np.hstack([k, k[:, -columns.size :]])
     settings = {**head.settings, "exempt_columns": columns.tolist()}
     settings["dim_used"] = settings.get("dim_used", head.dim) + problem.exempt_dims
-    # What a method proves of the other columns' rows is no proof about the whole pattern.
+    # A proof for the pattern without the exempt columns is no proof for the whole pattern.
     ended: Ending = "stalled" if head.ended == "infeasible" else head.ended
     return replace(
         head,

@@ -99,7 +99,7 @@ def _read_safetensors(path: Any, name: str) -> tuple[Arrays, str | None]:
         tensors = package.deserialize(raw)
         about = _metadata(raw).get(METADATA)
         return {key: _array(tensor) for key, tensor in tensors}, about
-    except Exception as error:  # whatever a damaged or foreign file raises
+    except Exception as error:  # a damaged or foreign file may raise errors of any class
         raise unreadable(path, name, otherwise, error) from error
 
 
@@ -145,6 +145,6 @@ def write_head(path: Any, arrays: Arrays, about: str, dtype: str) -> Path:
 def read_head(path: Any, name: str) -> tuple[Arrays, str | None]:
     """Read arrays and text from a file that is the argument `name`, by its suffix."""
     with opened(path, name, "is no saved fit"):
-        # What is no file at all is said first, whatever its suffix.
+        # The file is opened first: the error for a missing file precedes that for a wrong suffix.
         _, read = FORMATS[_suffix(path, name)]
     return read(path, name)

@@ -39,7 +39,7 @@ __all__ = ["fit"]
 SEARCH_SECONDS = 60.0
 # A proved lower bound takes at most this many seconds of a search, and this share of its time.
 BOUND_SECONDS, BOUND_SHARE = 2.0, 0.4
-# A lower bound above this is rare: larger sizes that fail are not looked at.
+# Lower bounds above this are rare: none is looked for when a larger size fails.
 PROVABLE = 8
 
 
@@ -126,30 +126,31 @@ def fit(
         The fixed module whose input is sought; its dim and scale hold. None: the canonical
         module of this size.
     dtype : "float32", "float64", "bfloat16" or "float16"
-        Of Q, K and X. The last two come as float32 arrays whose values the format holds
-        exactly; the certificate is then about products accumulated in float32, in any order.
+        The dtype of Q, K and X. For the last two these are float32 arrays of numbers that the
+        format holds exactly; the certificate is then about products accumulated in float32, in
+        any order.
     leak, distortion, max_logit : float, optional
         What the certificate asks: see `Tolerances`, which has the defaults. The distortion must
         be above 0. Each method says how it keeps to a `max_logit`.
     tolerances : Tolerances, optional
         The same three as one object, in their place.
     scale : float, optional
-        Of the logits, when there is no module; 1 / sqrt(dim) when None.
+        The scale of the logits when there is no module; 1 / sqrt(dim) when None.
     mask : optional
         As in `attention_matrix`; the target's when None.
     exempt_columns : "auto" or sequence of int, optional
-        Columns with a coordinate of their own, one of `dim` each, two in a narrow dtype, beside a
-        head of the method for the other columns (`append_columns` says why the whole certifies):
-        global tokens, to which most rows attend. "auto": the columns that more than half of
-        the rows attend to, and four times as many as attend to a column on average. The
-        certificate is about the whole of A, and `dim` counts these coordinates.
+        Columns that get a coordinate of their own (two in a narrow dtype), such as those of
+        global tokens, to which most rows attend. The method makes a head for the other columns,
+        and `append_columns` says why the whole certifies. "auto": the columns that more than
+        half of the rows attend to, and more than four times as many as attend to a column on
+        average. The certificate is about the whole of A, and `dim` counts these coordinates.
     logits_dtype : "float32", "bfloat16" or "float16", optional
-        Certify logits that are rounded to this dtype before the softmax. Fused kernels keep
-        them in float32 registers: None. Without `max_logit`, |logit| is bounded so that steps
-        of the format are at most half of what the distortion allows.
+        Certify logits that are rounded to this dtype before the softmax. None, no rounding,
+        suits fused kernels, which keep logits in float32 registers. Without `max_logit`, |logit|
+        is bounded so that steps of the format are at most half of what the distortion allows.
     time_limit : float, optional
-        Seconds, of which a search has 60 unless said; the certificate is not counted. What it
-        cut short is not refuted: see ``fit.stopped``.
+        The most seconds that the fit may take, without the certificate; 60 for a search when
+        None. A size that the limit cut short is not refuted: see ``fit.stopped``.
     progress : bool, default False
         Show a tqdm bar of the rows that meet the tolerances, after every scan that the method
         reports and every head that is judged (needs tqdm).
@@ -169,7 +170,7 @@ def fit(
     Returns
     -------
     Fit
-        Whether it certifies or not: ``fit.certificate.holds`` tells, ``fit.stopped`` says why it
+        The fit, certified or not: ``fit.certificate.holds`` tells, ``fit.stopped`` says why it
         ended, and ``fit.advice`` what that means and what to try.
 
     Raises
@@ -185,7 +186,7 @@ def fit(
     Weller, AAAI 2023), so a search finds a size: ``fit.search`` says what was tried and why it
     ended, ``fit.lower_bound`` what is proved; nothing in between is claimed.
 
-    A certificate costs O(n**2 d), and O(n) memory beside Q and K; `Learned`, `MaxMargin` and
+    A certificate costs O(n**2 d), and O(n) memory besides Q and K; `Learned`, `MaxMargin` and
     `Projection` say what they cost.
 
     Examples
@@ -300,7 +301,7 @@ def fit(
 
 
 def _check_room(problem: Problem, size: int | None) -> None:
-    """Raise an error for a head that has no room for its columns, or that memory has none for."""
+    """Raise an error for a head that is too small for its columns, or too large for memory."""
     asked = size if problem.module is None else problem.module.dim
     if asked is not None and asked <= problem.exempt_dims:
         raise InputError(

@@ -16,7 +16,7 @@ from headfit.errors import InputError
 
 __all__ = ["Head"]
 
-# Part of each tolerance that is left to the rounding of Q and K on their way to storage.
+# Part of each tolerance that is reserved for rounding Q and K to the dtype they are stored in.
 ROUNDING_SHARE = 0.02
 
 

@@ -26,6 +26,7 @@ class KeyTable:
     keys : array_like, shape (n, d)
         Copied, and read-only from then on.
     kind : str, default "given"
+        Where the keys come from.
 
     Attributes
     ----------
@@ -94,7 +95,7 @@ class KeyTable:
         Notes
         -----
         Gaussian keys, normalised: on the sphere more supports are faces than with Gaussian
-        lengths. See `bounds.random_keys_dim` for the size at which almost every row is.
+        lengths. See `bounds.random_keys_dim` for the size at which almost every support is one.
         """
         _check_size(n, dim, dtype)
         g = np.empty((int(n), int(dim)))
@@ -116,8 +117,8 @@ class KeyTable:
         -----
         The cyclic polytope with dim = 2 k is neighbourly: every k of its vertices span a
         face, whatever n (Gale 1963), so dim = 2 k serves every pattern in exact arithmetic.
-        The margins shrink like (k / n)**(2 k) and the norms of the queries grow accordingly:
-        what a dtype survives, the certificate tells.
+        The margins shrink like (k / n)**(2 k) and the norms of the queries grow accordingly; the
+        certificate tells whether a dtype is precise enough.
         """
         _check_size(n, dim, dtype)
         if dim % 2:

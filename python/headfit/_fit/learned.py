@@ -47,8 +47,8 @@ EFFORTS = {"low": 300, "medium": 1000, "high": 5000}
 FULL = 200.0
 SEARCH = 24.0
 BRIEF = 4.0
-# With a larger share of rows left than this, keys are nowhere near done, and solving for exact
-# queries is a waste of time.
+# With a larger share of rows left than this, the keys are far from good enough, and exact queries
+# for them would be a waste of time.
 POLISHED_SHARE = 0.1
 # The seconds that exact queries may take after a time limit.
 POLISH_SECONDS = 0.5
@@ -131,12 +131,12 @@ class Learned(Method):
             object.__setattr__(self, "max_norm", limit)
 
     def check(self, problem: Problem, dim: int | None) -> int | None:
-        """Return the size asked for; without one it searches, within a module too."""
+        """Return the size that was asked for; None searches, also when there is a module."""
         check_norm_without_exempt(self.max_norm, problem)
         return dim
 
     def head(self, problem: Problem, dim: int, patience: Patience = "full") -> Head:
-        """Learn at a size that is ample, which zero columns fill up to a larger one.
+        """Return a learned head of a size that is ample, padded with zero columns up to `dim`.
 
         A step costs d**3 per row, and a pattern that fits a small head fits a large one.
         """
@@ -229,7 +229,7 @@ def check_norm_without_exempt(max_norm: float | None, problem: Problem) -> None:
 
 
 def rows_left(head: Head) -> str:
-    """Return " with 3 rows left", or nothing where none is."""
+    """Return a text such as " with 3 rows left", empty if no row is left."""
     rows = 0 if head.failed_rows is None else int(head.failed_rows.size)
     return f" with {rows} row{'' if rows == 1 else 's'} left" if rows else ""
 
@@ -247,7 +247,7 @@ def ample_dim(n: int, k: float) -> int:
 def likely_dim(n: int, k: float) -> int:
     """Return a head size that is likely to certify at once.
 
-    `k` is the mean number of nonzeros per row: a few full rows ask for little.
+    `k` is the mean number of nonzeros per row: a few full rows need no larger head.
     Measured for random k-regular patterns at gamma 2, leak 0.05 and log distortion 0.1: a size
     or two above the smallest found, which is about 2.3 + 1.2 k at n = 512, and 0.23 k more for
     each doubling of n. Structured patterns need less.
@@ -300,7 +300,7 @@ def _polish(
     """Solve for exact queries of the rows that are left; return the rows without a solution."""
     offsets, columns, weights = target.csr_arrays
     sizes = np.zeros(target.n, dtype=np.int64)
-    sizes[rows] = np.diff(offsets)[rows]  # the other rows ask for nothing
+    sizes[rows] = np.diff(offsets)[rows]  # nothing is required of the other rows
     asked = np.repeat(sizes > 0, np.diff(offsets))
     left_over = _core.Target(
         np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(sizes)]),

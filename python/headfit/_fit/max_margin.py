@@ -30,8 +30,7 @@ __all__ = ["MaxMargin"]
 
 FORMS = ("tolerance", "equality")
 KEYS = ("random", "cyclic")
-# The part of the distortion's logarithm that is left to the rounding of queries to a narrow
-# format.
+# The part of the distortion's logarithm that is reserved for rounding queries to a narrow format.
 NARROW_RESERVE = 0.3
 
 
@@ -45,8 +44,8 @@ class MaxMargin(Method):
         See `KeyTable`. An array becomes a table; a table serves any number of patterns. Its size
         is then that of the head, less what exempt columns take.
     form : "tolerance" or "equality", default "tolerance"
-        Use the distortion that is allowed to shorten queries, or meet the log-ratios to
-        rounding.
+        "tolerance" uses the allowed distortion to shorten queries; "equality" meets the
+        log-ratios up to rounding.
     max_norm : float, optional
         A bound on scale * max ||q|| * max ||k||. A row that needs more fails, with a proof.
 
@@ -64,7 +63,7 @@ class MaxMargin(Method):
     -----
     It costs a handful of scans of all logits, O(n**2 d) each, and a small quadratic program per
     row. A bound on the logits (`Tolerances.max_logit`) is kept by bounding the norms, since
-    |q.k| <= ||q|| ||k||: fewer rows are realised than could be.
+    |q.k| <= ||q|| ||k||; this gives up some rows for which a query within the bound exists.
 
     Examples
     --------
@@ -179,7 +178,7 @@ def _check_table(table: KeyTable, problem: Problem, dim: int) -> None:
 
 
 def _with_narrow_queries(problem: Problem, head: Head) -> Head:
-    """Round queries to a narrow format, so that what each loses is made up for by the others."""
+    """Round queries to a narrow format, so that the errors of a query's coordinates cancel."""
     step, asked = problem.logit_step, problem.tolerances
     limit = problem.logit_limit
     queries = _core.round_queries(
@@ -233,15 +232,15 @@ def max_margin(
     q, status, norms, proofs, scans = solve(target.core, *tightened(leak, distortion, reserve))
     failed = _not_optimal(status)
     if failed.size:
-        # Solve these rows again without the share that is left to rounding: a proof must speak
-        # of the tolerances that were asked for.
+        # Solve these rows again without the reserve for rounding: a proof must be about the
+        # tolerances that were asked for.
         again, exact, lengths, proofs, more = solve(_only_rows(target, failed), leak, distortion)
         scans += more
         q[failed], norms[failed] = again[failed], lengths[failed]
         for row in failed:
             status[row] = exact[row]
         failed = _not_optimal(status)
-    # What the solver left in failed rows is no answer, and may be enormous.
+    # The numbers that the solver leaves in failed rows are no queries, and may be enormous.
     q[failed] = 0.0
     witnesses: list[FarkasWitness | FaceWitness] = [
         FarkasWitness(
@@ -289,7 +288,7 @@ def _not_optimal(status: list[str]) -> NDArray[np.intp]:
 
 
 def _only_rows(target: Target, rows: NDArray[np.intp]) -> _core.Target:
-    """Return the target with all other rows empty, so that they ask for nothing."""
+    """Return the target with all other rows empty, so that nothing is required of them."""
     keep = np.zeros(target.n, dtype=np.bool_)
     keep[rows] = True
     offsets, columns, weights = target.csr_arrays

@@ -47,7 +47,7 @@ class Problem:
         The scale of the logits where there is no module; `scale_for` says which one holds.
     module : SelfAttention or None
     seed : int
-        Of everything that is random.
+        The seed of everything that is random.
     threads : int
     deadline : float
         The value of ``time.perf_counter()`` at which the time limit comes; infinite without one.
@@ -55,7 +55,7 @@ class Problem:
         The columns with a coordinate of their own. None when none were asked for. `Method.head`
         gets a problem without them; `Method.search` gets the whole one.
     watch : callable or None
-        What shows progress: ``watch(rows_left, name=figure, ...)``.
+        Shows progress when called: ``watch(rows_left, name=figure, ...)``.
     proved_dim : int
         No head below this size meets the tolerances; 1 when nothing is proved.
     """
@@ -132,7 +132,7 @@ class Problem:
         return leak_without(self.target, columns, leak) if columns.size else leak
 
     def without_exempt(self, dim: int) -> Problem:
-        """Return the problem of the other columns, for a head of `dim` with all coordinates."""
+        """Return the problem of the other columns, for a head of size `dim` with all columns."""
         delta = math.log1p(self.tolerances.distortion)
         limit = self.logit_limit
         # Exempt logits may lie above the others by this much, and the others leave them room.

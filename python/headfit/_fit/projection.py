@@ -36,7 +36,7 @@ SKETCHES = ("gaussian", "rademacher")
 
 @dataclass(frozen=True)
 class Projection(Method):
-    """Project the target logits at random: oblivious, proved, and in need of a large head.
+    """Project the target logits at random: proved to work, but only with large heads.
 
     Parameters
     ----------
@@ -44,8 +44,8 @@ class Projection(Method):
         The entries of the random projection. Rademacher keys have equal norms, so that the
         logits of a support carry less noise.
     factor : "identity" or "svd", default "identity"
-        How the target logits are factored. "svd" costs O(n**3) and needs bounded columns too; it
-        is there for comparison.
+        How the target logits are factored. "svd" costs O(n**3) and needs a bound on the nonzeros
+        per column as well; it is meant for comparison.
 
     Raises
     ------
@@ -59,8 +59,8 @@ class Projection(Method):
 
     Notes
     -----
-    O(nonzeros * d) time. The logits are what they are: a bound on them (`Tolerances.max_logit`)
-    is judged by the certificate, and nothing in the method keeps to it.
+    Takes O(nonzeros * d) time. The method does not bound the logits; whether they keep to
+    `Tolerances.max_logit` is for the certificate to judge.
 
     Examples
     --------
@@ -81,7 +81,7 @@ class Projection(Method):
         as_choice(self.sketch, "sketch", SKETCHES, "one of ")
 
     def head(self, problem: Problem, dim: int, patience: Patience = "full") -> Head:
-        """Return the projection of a size."""
+        """Return the projection with `dim` columns."""
         with calls_until(problem.deadline):
             return project(
                 problem.target,
@@ -103,7 +103,7 @@ class Projection(Method):
         )
 
     def advice(self, head: Head) -> str | None:
-        """Say what a draw that misses the tolerances means."""
+        """Say what it means if a random projection misses the tolerances."""
         if head.ended != "stalled":
             return None
         return (
@@ -128,8 +128,8 @@ def project(
 ) -> Head:
     """Return Q and K with E[scale Q K^T] = B, the target logits of `bounds.projection_dim`.
 
-    identity: B = B I, so K = G / sqrt(d) and a query is the logit-weighted sum of the keys it
-    must find, in O(nonzeros d) time. svd: B = U S V^T, Q = U S^(1/2) G / sqrt(d) and
+    identity: B = B I, so K = G / sqrt(d) and a query is the logit-weighted sum of the keys on
+    its support, in O(nonzeros d) time. svd: B = U S V^T, Q = U S^(1/2) G / sqrt(d) and
     K = V S^(1/2) G / sqrt(d), in O(n**3) time.
     """
     settings = {"factor": factor, "sketch": sketch}
@@ -168,11 +168,11 @@ def project_attention(
     rng: Any = 0,
     num_threads: int | None = None,
 ) -> Attention:
-    """Run the paper's projection alone, without judging what it made.
+    """Run the paper's projection alone, without a certificate.
 
     The parameters are those of `fit` and of `Projection`. `fit` also certifies: the projection
     costs O(nonzeros * d), a certificate O(n**2 d). A `max_logit` among the tolerances plays no
-    part, as the logits are what they are; `certify` judges it.
+    part, since the projection does not bound its logits; `certify` judges it.
 
     Returns
     -------

@@ -106,7 +106,7 @@ class Fit(FittedHead):
         What is proved: ``certificate.leak`` and the like are upper bounds, and
         ``certificate.holds`` tells whether the tolerances are met.
     status : str
-        The certificate's: "holds", "fails" or "undecided".
+        The status of the certificate: "holds", "fails" or "undecided".
     stopped : str or None
         Why the fit ended: "certified"; "time limit", "steps" (all of its effort), "callback" or
         "stalled" (the method gave up, or rounding took what it had found), which prove nothing;
@@ -227,7 +227,7 @@ class Fit(FittedHead):
             For another suffix; and for ``.safetensors`` when Q or K of a fit in float16 or
             bfloat16 hold numbers that the dtype cannot.
         FileError
-            When it cannot be written; an OSError too.
+            When it cannot be written. This error is an OSError as well.
         ImportError
             For ``.safetensors`` without the package safetensors.
 

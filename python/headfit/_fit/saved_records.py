@@ -32,12 +32,12 @@ def is_plain(value: Any, annotation: str) -> bool:
 def record(kind: type[Record], values: dict[str, Any], rows: int | None = None) -> Record:
     """Return a dataclass of these values, or raise a ValueError that names the field.
 
-    Numbers, texts and truth values must be that; every array must have one number for each of
+    Plain values must have the type of their field; every array must have one number for each of
     `rows`.
     """
     for item in dataclasses.fields(kind):  # type: ignore[arg-type]
         if item.name not in values:
-            continue  # it has a default, or the constructor misses it
+            continue  # the field has a default, or the constructor raises an error
         value = values[item.name]
         if not is_plain(value, str(item.type)):
             raise ValueError(f"{item.name} must be {item.type}; got {value!r:.80}")

@@ -77,7 +77,7 @@ def largest_dim(problem: Problem) -> tuple[int, str]:
         target.n, target.per_row, target.gamma, problem.other_leak, asked.distortion
     )
     free = available_memory()
-    # Q and K, and the packed copies that a scan makes of them, in half of what is free.
+    # Q and K, and the packed copies that a scan makes of them, must fit in half of the free memory.
     number = problem.working_dtype.itemsize
     affordable = 2**20 if free is None else free // (8 * target.n * number)
     if proved <= affordable:

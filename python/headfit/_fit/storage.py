@@ -69,8 +69,8 @@ def load(path: str | os.PathLike[str]) -> Fit:
     Returns
     -------
     Fit
-        With the certificate as it was; `certify` judges the arrays anew. float16 and bfloat16
-        come as the float32 arrays of the same numbers.
+        The fit with its certificate as it was saved; `certify` judges the arrays anew. Fits in
+        float16 and bfloat16 have float32 arrays of the same numbers.
 
     Raises
     ------
@@ -100,7 +100,7 @@ def read_fit(path: str | os.PathLike[str], name: str) -> Fit:
 
 
 def _tolerances_from(leak: Any, distortion: Any, max_logit: Any) -> Tolerances:
-    """Return the tolerances of a file, where an infinite bound on the logits is none."""
+    """Return the tolerances of a file, in which an infinite bound on the logits means no bound."""
     for name, value in {"leak": leak, "distortion": distortion}.items():
         if type(value) not in (int, float):
             raise ValueError(f"{name} must be a number; got {value!r:.80}")
@@ -136,7 +136,7 @@ def _fit_from(
             module = SelfAttention(arrays["W_Q"], arrays["W_K"], about["module_scale"])
         else:
             module = SelfAttention.canonical(Q.shape[1], about["module_scale"], dtype=Q.dtype)
-        Attention(Q, K, scale=about["scale"], mask=mask)  # they fit, or an error now
+        Attention(Q, K, scale=about["scale"], mask=mask)  # raises an error if they do not fit
         known = dict(about["certificate"])
         check_choice(known["status"], VERDICTS, "status")
         for item in dataclasses.fields(Certificate):
@@ -180,7 +180,7 @@ def _fit_from(
             "search": search,
             "seconds": about["seconds"],
             "settings": about["settings"],
-            # Files that were written before these two fields existed do not tell.
+            # Files that were written before these two fields existed lack them.
             "stopped": _ending(about),
             "advice": about.get("advice", ""),
             "input_stored": X,
@@ -188,7 +188,7 @@ def _fit_from(
         return record(Fit, values)
     except InputError as error:
         raise InputError(f"{argument}: {path} is no saved fit: {error}") from error
-    except Exception as error:  # whatever changed bytes may raise
+    except Exception as error:  # changed bytes may raise errors of any class
         raise InputError(
             f"{argument}: {path} is no saved fit: {type(error).__name__} {error}"
         ) from error

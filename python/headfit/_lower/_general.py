@@ -118,8 +118,8 @@ def random_keys_dim(n: int, k: int, *, all_subsets: bool = False) -> int:
     -----
     The formulas come from the number of faces of random polytopes for Gaussian keys (Donoho and
     Tanner 2005), with n much larger than d. They are the transition point of an asymptotic count,
-    which experiments follow; neither a guarantee nor a lower bound, since learned heads are much
-    smaller. Keys on the sphere do slightly better than Gaussian ones. Takes O(1) time.
+    which experiments confirm. They are neither a guarantee nor a lower bound: learned heads are
+    much smaller. Keys on the sphere do slightly better than Gaussian ones. Takes O(1) time.
 
     Examples
     --------

@@ -96,7 +96,7 @@ class Hull:
             for part in attend[p]:
                 for j, x in part.items():
                     totals[j] += x - part[p] + delta + gap
-            # Every row contributes -gap; those with j in their support got it back above.
+            # Every row contributes -gap; `totals` adds it back for rows with j in their support.
             ceiling = gap * len(attend[p]) - MARGIN / 2
             if ceiling <= 0 or any(x >= ceiling for j, x in totals.items() if j != p):
                 return 0
@@ -120,7 +120,7 @@ class Hull:
 
 
 def count_triangles(holders: dict[tuple[int, int], list[int]]) -> int:
-    """Count the triples of columns whose pairs are all held, but not all by one single row."""
+    """Count triples of columns whose three pairs have holders other than one common single row."""
     near: dict[int, set[int]] = defaultdict(set)
     for a, b in holders:
         near[a].add(b)

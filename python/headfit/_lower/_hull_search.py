@@ -24,7 +24,7 @@ from headfit._lower._problem import Candidate, Problem
 from headfit._lower._visibility import Ints
 
 PAIRS_LIMIT = 3_000_000  # bound on the sum of squared row sizes, which are pairs of columns
-PAIRS_A_SECOND = 1_000_000  # bound on the same sum per second of the time limit
+PAIRS_PER_SECOND = 1_000_000  # bound on the same sum per second of the time limit
 
 
 @dataclass
@@ -202,7 +202,7 @@ def _start_supports(problem: Problem, deadline: float) -> Iterator[_Supports]:
 
     A column is light if few rows attend to it.
     """
-    most = min(PAIRS_LIMIT, int(PAIRS_A_SECOND * (deadline - time.monotonic())))
+    most = min(PAIRS_LIMIT, int(PAIRS_PER_SECOND * (deadline - time.monotonic())))
     for rows, columns in problem.sight.rectangles(deadline):
         table = sp.csr_array(problem.supports[rows][:, columns])
         degree = np.bincount(table.indices, minlength=columns.size)

@@ -17,7 +17,7 @@ from headfit._lower._problem import Candidate, Problem
 from headfit._lower._traces import Traces, least_dim, packed
 
 PAIRS_LIMIT = 6_000_000  # bound on the work of counting the points that two sets share
-PAIRS_A_SECOND = 2_000_000  # bound on the same work per second of the time limit
+PAIRS_PER_SECOND = 2_000_000  # bound on the same work per second of the time limit
 LARGEST_SET = 12  # the most sets of a family that the greedy search grows
 
 
@@ -40,7 +40,7 @@ class Family:
         self.is_complete = True
         seconds = problem.deadline - time.monotonic()
         self.shared_counts = self._shared_points(
-            supports, min(PAIRS_LIMIT, int(PAIRS_A_SECOND * seconds))
+            supports, min(PAIRS_LIMIT, int(PAIRS_PER_SECOND * seconds))
         )
 
     def _shared_points(self, supports: sp.csr_array, most: int) -> sp.csr_array:

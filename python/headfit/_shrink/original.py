@@ -1,4 +1,4 @@
-"""The head that is to be shrunk, and what the truncated SVD of its logits makes of every size."""
+"""The head that is to be shrunk, and the heads that truncated SVDs of its logits give."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ from headfit._soft.fit_soft import SoftFit, fit_soft
 
 @dataclass(frozen=True)
 class Original:
-    """The attention to come close to, and how smaller heads are stored; all checked.
+    """The attention to come close to, and how smaller heads are stored; all is checked.
 
-    `heads` are the truncated SVDs that were looked at, by size.
+    `heads` holds the truncated SVDs that were computed so far, by size.
     """
 
     attention: Attention
@@ -96,7 +96,7 @@ class Original:
         return self.heads[dim]
 
     def baseline(self, dims: Iterable[int]) -> TvCurve:
-        """Return the curve of the truncated SVD over these sizes, and all that were looked at."""
+        """Return the curve of the truncated SVD over `dims` and all sizes computed before."""
         for dim in sorted(dims):
             self.svd(dim)
         return TvCurve.of({d: head.comparison for d, head in self.heads.items()})

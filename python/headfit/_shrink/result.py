@@ -24,9 +24,9 @@ class TvCurve:
     Attributes
     ----------
     dim : ndarray of int
-        Rising.
+        The head sizes, in increasing order.
     tv_mean, tv_worst : ndarray, the shape of dim
-        Over the rows of the attention matrix.
+        The mean and the largest total variation of the rows of the attention matrix.
     """
 
     dim: NDArray[np.int64]
@@ -79,7 +79,7 @@ class ShrinkResult:
     ways : mapping of str to int or None
         The smallest size certified by each way to keep a pattern; None: it found none.
     comparison : SoftComparison
-        With the original, row by row.
+        The comparison with the original, row by row.
     seconds : float
     """
 

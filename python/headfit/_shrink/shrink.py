@@ -41,14 +41,14 @@ def shrink(
 ) -> ShrinkResult:
     """Find a smaller head whose attention stays close to that of this one.
 
-    No sparsity is assumed: the smallest head whose attention stays within a total variation of
-    this head's, or the closest head of a size. `shrink_to_pattern` keeps the heaviest entries
-    of every row instead, with a certificate.
+    No sparsity is assumed. The result is the smallest head found whose attention stays within a
+    total variation of this head's, or the closest head of a given size. `shrink_to_pattern` keeps
+    the heaviest entries of every row instead, with a certificate.
 
     Parameters
     ----------
     Q, K : array_like, shape (n, D) and (m, D)
-        One head. Or Q an `Attention` or a fit.
+        One head; or Q is an `Attention` or a fit.
     tv : float in (0, 1), optional
         The total variation from the original, half the sum of |difference|, that rows may have
         on average; 0.05 when none of `tv`, `tv_worst` and `dim` is given.
@@ -57,18 +57,18 @@ def shrink(
     dim : int, optional
         The size to fit, without a search; then `tv` and `tv_worst` must not be given.
     scale : float, optional
-        Of the logits of Q and K; 1 / sqrt(D) when None. The new head has 1 / sqrt(dim).
+        The scale of the logits of Q and K; 1 / sqrt(D) when None. The new head has 1 / sqrt(dim).
     mask : optional
         As in `attention_matrix`.
     dtype : "float32", "float64", "bfloat16" or "float16"
-        Of the new head; what is reported is about the stored numbers.
+        The dtype of the new head; what is reported is about the stored numbers.
     effort : "low", "medium", "high" or int, default "medium"
         As in `fit_soft`.
     curve_dims : sequence of int, optional
         Sizes for both curves, besides those that the search tries: fitted with low effort. Powers
         of two up to the original size when None; () for none.
     time_limit : float, optional
-        Seconds.
+        The time limit in seconds.
     rng : seed or Generator, default 0
     num_threads : int, optional
         The result does not depend on it, as long as no time limit ends the search.
@@ -92,7 +92,7 @@ def shrink(
     Sizes 1, 2, 4, ... are fitted until one is close enough, then bisected; each by `fit_soft`,
     from the truncated SVD of the row-centred logits, and once more from a smaller head where that
     is closer. The SVD itself is kept where it is closer still. Total variation falls with the
-    size in practice, not provably: the smallest size found, not a proof.
+    size in practice, not provably: that no smaller size would do is not proved.
 
     Examples
     --------

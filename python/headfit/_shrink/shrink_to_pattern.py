@@ -48,7 +48,7 @@ def shrink_to_pattern(
     Parameters
     ----------
     Q, K : array_like, shape (n, D)
-        One head. Or Q an `Attention` or a fit.
+        One head; or Q is an `Attention` or a fit.
     per_row : int, optional
         Keep this many entries per row, the heaviest. `per_row` or `mass` must be given.
     mass : float in (0, 1], optional
@@ -65,18 +65,18 @@ def shrink_to_pattern(
     tolerances : Tolerances, optional
         The same three as one object, in their place.
     scale : float, optional
-        Of the logits of Q and K; 1 / sqrt(D) when None. The new head has 1 / sqrt(dim).
+        The scale of the logits of Q and K; 1 / sqrt(D) when None. The new head has 1 / sqrt(dim).
     mask : optional
         As in `attention_matrix`.
     dtype : "float32", "float64", "bfloat16" or "float16"
-        Of the new head; what is reported is about the stored numbers.
+        The dtype of the new head; what is reported is about the stored numbers.
     effort : "low", "medium", "high" or int, default "low"
         As in `Learned`.
     curve_dims : sequence of int, optional
         Sizes for the baseline, besides that of the new head. Powers of two up to the original
         size when None; () for none.
     time_limit : float, default 60
-        Seconds.
+        The time limit in seconds.
     rng : seed or Generator, default 0
     num_threads : int, optional
         The result does not depend on it, as long as no time limit ends the search.
@@ -101,13 +101,14 @@ def shrink_to_pattern(
     `sparsify` makes the pattern; then there are three ways, of which the smallest certified head
     is kept. The whole pattern, learned from random starts; the pattern without its exempt
     columns, to which these are appended; and one size less, learned from the truncated SVD. Where
-    no learned head certifies in time, max-margin queries for the keys of that SVD. Measured on
+    no learned head certifies in time, max-margin queries for the keys of that SVD are tried. On
     nine patterns of heads of 256 tokens, up to 4 or 8 entries per row, the learned method reaches
     the same sizes (3 to 9) from the SVD as from random starts, in as much time; max-margin needs
     13 to 24 dimensions for keys of the SVD, and 16 to 45 for random keys.
 
     The certificate is about the sparsified matrix; `tv_mean` and `tv_worst` are about the
-    original. What leaks adds up: ask for the leak that bounds it, `bounds.leak_for_stray`.
+    original. The leaks of all entries of a row add up; `bounds.leak_for_stray` gives the leak that
+    bounds their sum.
 
     Examples
     --------

@@ -19,7 +19,7 @@ FAR = 10.0
 
 @dataclass(frozen=True)
 class Closeness:
-    """How close attention is to stay: bounds on total variation, infinite where there is none."""
+    """How close attention must stay: bounds on total variation, infinite where there is none."""
 
     tv: float
     tv_worst: float
@@ -37,7 +37,7 @@ class Closeness:
 
 @dataclass
 class CloseHeads:
-    """Heads that are close to one attention, the closest found of each size looked at."""
+    """Heads that are close to one attention: the closest that was found, for each size tried."""
 
     original: Original
     closeness: Closeness
@@ -57,7 +57,7 @@ class CloseHeads:
         )
 
     def fit(self, dim: int, effort: str | int, enough: float = EXACT) -> SoftFit:
-        """Return the closest head of a size: descended from the SVD, and from a smaller head.
+        """Return the closest head of a size, by descents from the SVD and from a smaller head.
 
         The second descent is made where the smaller head is closer, since more columns must not
         do worse. KL divergence and total variation may disagree, so the SVD itself is kept where
@@ -93,7 +93,7 @@ class CloseHeads:
         return fit, stopped, self.closeness.holds(fit.comparison)
 
     def _smallest(self) -> tuple[SoftFit, str]:
-        """Double from size 1, where a fit costs least, then bisect: the smallest size found."""
+        """Return the smallest head found: double from size 1, the cheapest to fit, then bisect."""
         original, largest = self.original, self.original.largest
 
         def is_close(dim: int) -> bool:
@@ -115,7 +115,7 @@ class CloseHeads:
         return self.found[high], "bisected to neighbouring sizes"
 
     def curve(self, dims: Iterable[int]) -> TvCurve:
-        """Return the curve over all sizes looked at, and these, which are fitted quickly."""
+        """Return the curve over all sizes tried and over `dims`, fitted with low effort."""
         for dim in sorted(dims):
             if self.original.seconds_left > 0:
                 self.fit(dim, "low", self.closeness.enough)

@@ -26,7 +26,7 @@ from headfit._target.target import Target
 from headfit.errors import InputError
 
 # Shares of the time for the pattern as a whole and for the pattern without its sinks; starts
-# from the SVD have the rest.
+# from the SVD take the rest.
 SHARES = (0.4, 0.4)
 
 
@@ -111,7 +111,7 @@ class PatternToKeep:
         return self._learned(dim, self.original.seconds_left, self._svd(dim))
 
     def max_margin(self) -> Fit:
-        """Search for the fewest keys of the truncated SVD for which queries exist."""
+        """Search for the smallest size at which queries for the truncated SVD's keys exist."""
         dtype = array_dtype(self.original.dtype)
         heads: dict[int, Fit] = {}
 

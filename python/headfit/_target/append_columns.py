@@ -212,9 +212,9 @@ def append_columns(
         in rows of A that are zero in all other columns, do not matter.
     columns : sequence of int
     leak, max_logit : float, optional
-        See `Tolerances`, which has the defaults. The leak is that of the columns, in rows of A
-        that do not hold them, and of rows that hold nothing else. The logits of columns off the
-        support stay above -max_logit, as far as the leak allows.
+        See `Tolerances`, which has the defaults. The leak is asked of entries of the columns
+        where A is zero, and of rows whose nonzeros are all in the columns. The logits of the
+        columns off the support stay above -max_logit, as far as the leak allows.
     tolerances : Tolerances, optional
         The same as one object, in their place. Its distortion is not used: ratios on the
         support stay as close as those of `head`.

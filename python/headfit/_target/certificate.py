@@ -46,7 +46,7 @@ class Certificate:
     status : "holds", "fails" or "undecided"
         "holds" is proved in exact arithmetic for the stored numbers: every row meets both
         tolerances. "fails": some row provably does not. "undecided": no row provably fails,
-        but some lie closer to a tolerance than the rounding bound can tell.
+        but some lie closer to a tolerance than the rounding bound can resolve.
     leak, distortion : float
         Proved upper bounds over all rows.
     tolerances : Tolerances
@@ -55,7 +55,7 @@ class Certificate:
         Total variation between M and A (mean and worst row), and the largest mass that a row
         puts off its support. Computed, not enclosed; NaN when ``certificate_mass=False``.
     row_leak, row_distortion, row_tv, row_stray : ndarray, shape (n,)
-        The same for each row; the last two None when ``certificate_mass=False``.
+        The same for each row; the last two are None when ``certificate_mass=False``.
     row_status : ndarray of int8, shape (n,)
         0 holds, 1 fails, 2 undecided.
     worst_leak : tuple of int or None
@@ -75,7 +75,7 @@ class Certificate:
         What the statement is about: the stored Q and K; the exact products of a module's
         weights and input; or the entries of a given matrix (then no logits are involved).
     n, nonzeros, dtype, scale, mask
-        Of what was certified.
+        The size of what was certified, the nonzeros of its target, and its dtype, scale and mask.
     accumulate : "exact" or "float32"
         Whether the statement is about exact products, or about all that an accumulation in
         float32 may give.
@@ -123,7 +123,7 @@ class Certificate:
 
     @property
     def undecided_rows(self) -> NDArray[np.intp]:
-        """Rows that the rounding bound cannot tell."""
+        """Rows that the rounding bound leaves undecided."""
         return np.flatnonzero(self.row_status == 2)
 
     def raise_if_failed(self) -> Certificate:
@@ -286,15 +286,15 @@ def certify(
     Q, K : array_like, shape (n, d)
         Queries and keys; or Q an `Attention` (or a `Fit`), whose scale and mask then hold.
     matrix : array_like, shape (n, n), optional
-        Judge this attention matrix instead, its entries as they are stored. A row fails where an
-        entry on the support is zero, alone or not.
+        Judge this attention matrix instead, its entries as they are stored. A row fails if an
+        entry on its support is zero, even if the support has no other entry.
     scale : float, optional
         1 / sqrt(d) when None. Its float64 value is part of the statement.
     mask : optional
         As in `attention_matrix`; the target's own mask when None. Where both have one they
         must allow the same positions.
     leak, distortion, max_logit : float, optional
-        What is asked: see `Tolerances`, which has the defaults. `max_logit` is for logits, not
+        The tolerances: see `Tolerances`, which has the defaults. `max_logit` is for logits, not
         for `matrix`.
     tolerances : Tolerances, optional
         The same three as one object, in their place.
@@ -304,7 +304,7 @@ def certify(
     logits_dtype : "float32", "bfloat16" or "float16", optional
         The statement is about logits rounded once more, to the nearest number of this dtype,
         before the softmax. A row with a logit beyond the largest number of the dtype has no
-        softmax, and fails. Fused kernels keep the logits in registers: None.
+        softmax, and fails. None, no rounding, suits fused kernels, which keep logits in registers.
     certificate_mass : bool, default True
         Also compute total variation and stray mass; False compares only, without
         exponentials.
@@ -317,19 +317,19 @@ def certify(
     Raises
     ------
     InputError, TargetError, NonFiniteError
-        For input that can never be judged: a target that was checked under another mask than the
-        attention's, too. A certificate that fails is no error.
+        For input that can never be judged, such as a target that was checked under another mask
+        than the attention's. A certificate that fails is no error.
 
     Notes
     -----
-    One scan of all logits in the arrays' dtype, with the bound
+    All logits are scanned once in the arrays' dtype, with the bound
     ``|computed - exact| <= g |scale| ||q|| ||k||``, g = m u / (1 - m u), m = d + 2, that holds
     for every order of summation (Higham, *Accuracy and Stability of Numerical Algorithms*,
     section 3.1), plus a term for underflow; the logits on the support are computed in float64,
     and logarithms and exponentials are enclosed. Rows that float32 leaves undecided are
     scanned again in float64. For attention of a `SelfAttention` module the statement is about
     the exact products of the stored X and weights: the rounding of X W_Q and X W_K is in the
-    bound. Time O(n**2 d), memory O(n) beside Q and K.
+    bound. Takes O(n**2 d) time, and O(n) memory besides Q and K.
 
     With ``accumulate="float32"`` the bound covers every order of summation, with or without
     fused multiply-adds; a scale on Q, on K, on the product, or its square root on both (PyTorch's
@@ -349,10 +349,10 @@ def certify(
 
     Rotary positions and biases such as ALiBi's are out of scope. Cosines and sines are rounded
     numbers: a statement that includes them depends on how each kernel computes them. Give Q and K
-    as they are after turning. `fit` needs no positions, its keys tell tokens apart already.
+    as they are after the rotation. `fit` needs no positions, since its keys differ already.
 
     Leak bounds single entries: the mass off a support of size s in n keys is at most
-    ``leak (n - s) / (s + leak (n - s))``; `bounds.leak_for_stray` turns that round.
+    ``leak (n - s) / (s + leak (n - s))``; `bounds.leak_for_stray` solves this for the leak.
 
     Examples
     --------

@@ -14,7 +14,7 @@ MANY = 32
 # A column is global if more than half of the rows attend to it, and more than GLOBAL_TIMES times
 # the mean over the columns, so that a dense pattern has no global column. Measured for random
 # 4-regular patterns of 512 tokens with four hubs: giving a hub a coordinate of its own pays if at
-# least half of the rows attend to it; if a quarter of them do, a fit without is faster.
+# least half of the rows attend to it; if a quarter of them do, a fit without it is faster.
 GLOBAL_TIMES = 4
 
 

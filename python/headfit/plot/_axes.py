@@ -16,7 +16,7 @@ MISSING = "plots need Matplotlib, which comes with the extra: pip install 'headf
 # From the palette of Okabe and Ito, whose colours colour-blind readers can distinguish.
 BLUE, ORANGE, GREEN, INK, GREY = "#0072B2", "#D55E00", "#009E73", "#1b1b1b", "#8a8f94"
 
-_POINTS_A_LABEL = 7.5  # the least distance of labels, in points, at which they can be read
+_POINTS_PER_LABEL = 7.5  # the least distance of labels, in points, at which they can be read
 
 
 def matplotlib() -> Any:
@@ -104,7 +104,7 @@ def label_tokens(ax: Axes, tokens: Sequence[Any], shape: tuple[int, int]) -> Non
     check_tokens(tokens, shape)
     box = ax.get_window_extent()
     points = 72 * min(box.width, box.height) / float(ax.figure.dpi)
-    step = max(1, -(-len(tokens) * _POINTS_A_LABEL // points))
+    step = max(1, -(-len(tokens) * _POINTS_PER_LABEL // points))
     places = range(0, len(tokens), int(step))
     labels = [str(tokens[place]) for place in places]
     size = min(10.0, 0.85 * points * step / len(tokens))

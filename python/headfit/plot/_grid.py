@@ -23,7 +23,7 @@ from headfit.plot._tiles import tiles
 
 _PANEL = 1.35  # size of a picture in inches
 _CELLS = 96  # the most tiles along a side of a picture
-_MOST_A_LINE = 8  # pictures in a row, if heads have no layers
+_MOST_PER_LINE = 8  # pictures in a row, if heads have no layers
 _SINGLE_HEADS = (Attention, Fit, SoftFit, Sparsified, Target)
 
 
@@ -158,13 +158,13 @@ def _split(q: Any, k: Any, scale: Any, mask: Any) -> tuple[tuple[int, ...], list
 
 
 def _new_grid(shape: tuple[int, ...]) -> list[Any]:
-    """Return the axes of a new figure: a row per layer, or rows of `_MOST_A_LINE` heads."""
+    """Return the axes of a new figure: a row per layer, or rows of `_MOST_PER_LINE` heads."""
     import matplotlib.pyplot as plt
 
     if len(shape) == 2:
         rows, columns = shape
     else:
-        columns = min(shape[0], _MOST_A_LINE)
+        columns = min(shape[0], _MOST_PER_LINE)
         rows = -(-shape[0] // columns)
     if rows * columns == 1:
         return list(new_axes(size=(3.6, 3.0)))

@@ -46,7 +46,7 @@ def tiles(M: Any, pixels: int, *, relative: bool = False) -> NDArray[np.float64]
     Notes
     -----
     Takes O(nonzeros) time for a sparse matrix, O(n m) for a dense one and O(n m d) for queries
-    and keys; besides the tiles, the memory of a block of rows, never n x m.
+    and keys. Besides the tiles it needs the memory of a block of rows, never n x m.
 
     Examples
     --------
@@ -83,7 +83,7 @@ class Pool:
             yield start, min(start + rows, self.shape[0])
 
     def add(self, start: int, block: NDArray[Any], relative: bool = False) -> None:
-        """Pool a block of rows, first along the rows, which makes it smallest."""
+        """Pool a block of rows, along the rows first, which reduces it the most."""
         wide = np.maximum.reduceat(block, self.column_edges[:-1], axis=1).astype(np.float64)
         if relative:
             most = wide.max(axis=1, keepdims=True)

@@ -1282,7 +1282,7 @@ def test_stats(dtype: str, size: float) -> None:
     stats = hf.attention_stats(Q, K, shares=shares)
     assert stats.shares == shares
     logits = hf.attention_logits(Q, K)
-    check_stats(stats, softmax(logits), dtype)
+    check_stats(stats, softmax(logits), dtype, logits, None)
     wide = logits.astype(Real)
     top = wide.max(axis=1, keepdims=True)
     log_sum = (np.log(np.exp(wide - top).sum(axis=1)) + top[:, 0]).astype(float)

@@ -382,11 +382,15 @@ def check_stats(
     np.testing.assert_allclose(
         stats.key_mass, exact.sum(axis=-1).astype(float), atol=near, rtol=near
     )
+    terms = logits.astype(Real)
+    if sinks is not None:
+        sink = np.broadcast_to(np.asarray(sinks).astype(dtype).astype(Real), logits.shape[:-2])
+        sink = np.where(some, sink[..., None], -np.inf)
+        terms = np.concatenate([terms, sink[..., None]], axis=-1)
+    top = terms.max(axis=-1, initial=-np.inf)
+    shift = np.where(np.isfinite(top), top, 0)
     with np.errstate(divide="ignore"):
-        sums = np.exp(logits.astype(Real)).sum(axis=-1)
-        if sinks is not None:
-            sums = sums + some * np.exp(np.asarray(sinks).astype(dtype).astype(Real))[..., None]
-        sums = np.log(sums)
+        sums = shift + np.log(np.exp(terms - shift[..., None]).sum(axis=-1))
     np.testing.assert_allclose(stats.log_sum, sums.astype(float), atol=near, rtol=near)
     largest = exact.max(axis=-1, initial=0).astype(float)
     np.testing.assert_allclose(stats.max_weight, largest, atol=near, rtol=0)

@@ -53,6 +53,7 @@ from headfit._target.certificate import Certificate, certify
 from headfit._target.target import Target, load_matrix
 from headfit._target.witnesses import FaceWitness, FarkasWitness
 from headfit.errors import (
+    CaptureError,
     CertificateError,
     FileError,
     HeadfitError,
@@ -68,6 +69,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Attention",
     "AttentionStats",
+    "CaptureError",
     "Certificate",
     "CertificateError",
     "Config",

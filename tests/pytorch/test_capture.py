@@ -164,3 +164,222 @@ def test_captured_heads_give_the_layers_own_output(name, backend, padding, recor
     kinds = {"self", "cross"} if name == "t5" else {"self"}
     assert {layer.kind for layer in heads.layers} == kinds
     assert all(layer.deviation < 1e-5 for layer in heads.layers)
+
+
+@pytest.mark.parametrize(("name", "backend"), CASES)
+def test_captured_matrices_are_the_models_weights(name, backend):
+    given = inputs_of(name, "none")
+    eager, model = model_of(name, "eager"), model_of(name, backend)
+    with torch.no_grad():
+        out = eager(**given, output_attentions=True)
+        with hf.torch.capture(model) as heads:
+            model(**given)
+    if name == "t5":
+        weights = [*out.encoder_attentions]
+        for own, cross in zip(out.decoder_attentions, out.cross_attentions, strict=True):
+            weights += [own, cross]
+    else:
+        weights = out.attentions
+    for layer, expected in enumerate(weights):
+        np.testing.assert_allclose(heads[layer].matrix(), expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("backend", ["eager", "sdpa"])
+@pytest.mark.parametrize("name", ["gpt2", "llama", "mistral", "t5"])
+def test_generation_with_a_cache(name, backend):
+    model, given = model_of(name, backend), inputs_of(name, "left")
+    for option in ("decoder_input_ids", "decoder_attention_mask"):
+        given.pop(option, None)
+    settings = {"max_new_tokens": 4, "do_sample": False, "min_new_tokens": 4, "pad_token_id": 0}
+    if name == "t5":
+        settings["decoder_start_token_id"] = 0
+    expected = model.generate(**given, **settings)
+    with hf.torch.capture(model, check=True) as heads:
+        found = model.generate(**given, **settings)
+    assert torch.equal(found, expected)
+    layer = next(x for x in heads.layers if "encoder" not in x.name and x.kind == "self")
+    assert layer.calls == 4
+    sizes = [(heads[layer.name, 0, c].n, heads[layer.name, 0, c].m) for c in range(4)]
+    if name == "mistral":  # its cache holds no more keys than the window
+        assert sizes[0] == (N, N)
+        assert all(n == 1 and m <= 5 for n, m in sizes[1:])
+    elif name == "t5":
+        assert sizes == [(1, 1), (1, 2), (1, 3), (1, 4)]
+    else:
+        assert sizes == [(N, N), (1, N + 1), (1, N + 2), (1, N + 3)]
+        last = heads[layer.name, 0, 3].matrix()
+        assert (last[0, :, :4] == 0).all()  # padding
+        np.testing.assert_allclose(last.sum(axis=-1), 1, atol=1e-6)
+
+
+@pytest.mark.parametrize("backend", ["eager", "sdpa"])
+def test_a_cache_of_fixed_size(backend):
+    model, given = model_of("llama", backend), inputs_of("llama", "none")
+    settings = {"max_new_tokens": 3, "do_sample": False, "cache_implementation": "static"}
+    settings |= {"min_new_tokens": 3, "disable_compile": True, "pad_token_id": 0}
+    expected = model.generate(**given, **settings)
+    with hf.torch.capture(model, check=True) as heads:
+        found = model.generate(**given, **settings)
+    assert torch.equal(found, expected)
+    assert heads.table().numbers["diagonal"] == pytest.approx(
+        np.concatenate([diagonal_of(heads, layer.name) for layer in heads.layers]), abs=1e-6
+    )
+
+
+def diagonal_of(heads, layer):
+    """Return the mean weight of each query's own key, if the last key seen is the last query's."""
+    total = []
+    for call in range(heads.layers[0].calls):
+        matrix = heads[layer, :, call].matrix()
+        keys = matrix.any(axis=(0, 1, 2)).nonzero()[0][-1] + 1
+        rows = np.arange(matrix.shape[-2])
+        total.append(matrix[..., rows, rows + keys - len(rows)])
+    return np.concatenate(total, axis=-1).mean(axis=(0, -1))
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+@pytest.mark.parametrize("name", ["gpt2", "bert", "mistral"])
+def test_padding_does_not_count(name, side):
+    model, given = model_of(name, "sdpa"), inputs_of(name, side)
+    ids, mask = given["input_ids"], given["attention_mask"].bool()
+    with torch.no_grad(), hf.torch.capture(model) as padded:
+        model(**given, position_ids=(mask.cumsum(1) - 1).clamp(min=0))
+    with torch.no_grad(), hf.torch.capture(model) as alone:
+        for row, there in zip(ids, mask, strict=True):
+            model(input_ids=row[there][None])
+    a, b = padded.table(), alone.table()
+    for column, values in b.numbers.items():
+        if column in ("layer", "kind"):
+            assert (a.numbers[column] == values).all()
+        else:
+            np.testing.assert_allclose(a.numbers[column], values, atol=2e-5, err_msg=column)
+    for layer, profile in b.distances.items():
+        np.testing.assert_allclose(a.distances[layer], profile, atol=1e-6)
+        np.testing.assert_allclose(a.columns[layer], b.columns[layer], atol=1e-6)
+    assert not np.isnan(a.numbers["induction"]).any()
+
+
+def test_statistics_are_those_of_describe():
+    model, given = model_of("llama", "sdpa"), inputs_of("llama", "none")
+    ids = given["input_ids"]
+    with torch.no_grad(), hf.torch.capture(model) as heads:
+        heads.run([ids[:2], ids[2:]])
+    with torch.no_grad(), hf.torch.capture(model) as whole:
+        model(**given)
+    numbers = heads.table().numbers
+    for layer in range(2):
+        expected = hf.describe(whole[layer], tokens=ids).columns()
+        of_layer = slice(4 * layer, 4 * layer + 4)
+        for name in ("keys90_mean", "top8_mean", "entropy", "distance", "previous", "diagonal"):
+            np.testing.assert_allclose(
+                numbers[name][of_layer], expected[name].mean(axis=0), rtol=1e-6
+            )
+        for name in ("keys90_max", "max_load", "gamma"):
+            np.testing.assert_allclose(
+                numbers[name][of_layer], expected[name].max(axis=0), rtol=1e-6
+            )
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize(("name", "backend"), CASES)
+def test_narrow_models(name, backend, dtype):
+    model, given = model_of(name, backend, dtype), inputs_of(name, "right")
+    with torch.no_grad(), hf.torch.capture(model, check=True) as heads:
+        model(**given)
+    assert all(x.dtype.itemsize == 2 for x in heads[0].stored)
+
+
+def test_training_and_gradients_go_on():
+    model, given = model_of("gpt2", "sdpa"), inputs_of("gpt2", "none")
+    for module in model.modules():
+        if isinstance(module, torch.nn.Dropout):
+            module.p = 0.1
+    model.train()
+    losses = []
+    for captured in (False, True):
+        torch.manual_seed(5)
+        model.zero_grad()
+        if captured:
+            with hf.torch.capture(model) as heads:
+                loss = model(**given, labels=given["input_ids"]).loss
+                loss.backward()
+        else:
+            loss = model(**given, labels=given["input_ids"]).loss
+            loss.backward()
+        losses.append((loss.item(), model.transformer.wte.weight.grad.clone()))
+    assert losses[0][0] == losses[1][0]
+    assert torch.equal(losses[0][1], losses[1][1])
+    assert heads.layers[0].calls == 1
+
+
+def test_what_is_no_attention_of_ours_is_refused():
+    model, given = model_of("llama", "sdpa"), inputs_of("llama", "none")
+    interface = transformers.AttentionInterface
+    before, config = interface.get_interface, dict(vars(model.config))
+    with hf.torch.capture(model):
+        with pytest.raises(hf.CaptureError, match=r"layers.0.self_attn: its attention takes twist"):
+            model(**given, twist=2)
+        model(**given, twist=None)
+    model.model.gradient_checkpointing = True
+    model.train()
+    with pytest.raises(hf.CaptureError, match="recomputes its layers"):
+        hf.torch.capture(model).__enter__()
+    model.model.gradient_checkpointing = False
+    interface.register("own", interface()["sdpa"])
+    transformers.AttentionMaskInterface.register(
+        "own", transformers.AttentionMaskInterface()["sdpa"]
+    )
+    try:
+        model.set_attn_implementation("own")
+        with (
+            hf.torch.capture(model),
+            pytest.raises(hf.CaptureError, match="implementation 'own' is not captured"),
+        ):
+            model(**given)
+    finally:
+        del interface._global_mapping["own"]
+        del transformers.AttentionMaskInterface._global_mapping["own"]
+    model.set_attn_implementation("sdpa")
+    assert interface.get_interface is before
+    assert dict(vars(model.config)) == config
+
+
+def test_other_models_are_left_alone():
+    model, other = model_of("llama", "sdpa"), model_of("gpt2", "eager")
+    given = inputs_of("llama", "none")
+    with hf.torch.capture(model) as heads, hf.torch.capture(other, keep=0) as others:
+        model(**given)
+        other(**given)
+        with hf.torch.capture(model.model.layers[1], keep=0) as inner:
+            model(**given)
+    assert [layer.calls for layer in heads.layers] == [2, 2]
+    assert [layer.name for layer in others.layers] == [
+        "transformer.h.0.attn",
+        "transformer.h.1.attn",
+    ]
+    assert [(layer.name, layer.calls, layer.kept) for layer in inner.layers] == [
+        ("self_attn", 1, 0)
+    ]
+    np.testing.assert_array_equal(heads[1, 2, 0].matrix(), heads[1, 2, 1].matrix())
+
+
+def test_captures_may_end_in_any_order():
+    interface = transformers.AttentionInterface
+    before = interface.get_interface
+    model, given = model_of("llama", "sdpa"), inputs_of("llama", "none")
+    from headfit.torch.capture import Recorder, transformers_door
+    from headfit.torch.captured import CapturedHeads
+
+    doors = []
+    for _ in range(2):
+        found = CapturedHeads(hf.torch.Keep(), model)
+        door = transformers_door(Recorder(model, found, None, 1, False))
+        door.__enter__()
+        doors.append((door, found))
+    doors[0][0].__exit__(None, None, None)
+    model(**given)
+    doors[1][0].__exit__(None, None, None)
+    model(**given)
+    assert [len(found.layers) for _, found in doors] == [0, 2]
+    assert doors[1][1].layers[0].calls == 1
+    assert interface.get_interface is before

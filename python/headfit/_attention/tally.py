@@ -126,12 +126,12 @@ class Tally:
         share, shares = self.measures.share, np.atleast_1d(np.asarray(self.measures.shares))
         assert per_column is not None
         earlier = None if tokens is None else _previous(tokens, lead, n)
-        entropy, _, _, keys = _core.attention_stats(attention.core, shares, threads)
+        stats = attention.stats(shares=shares.tolist(), num_threads=threads)
         profile = _core.head_profile(attention.core, per_row, share, earlier, threads)
         # From here on, arrays have the axes passages, heads, and what they are about.
         parts = (math.prod(lead) // self.heads, self.heads)
-        entropy = entropy.reshape((*parts, n))
-        keys = keys.reshape((*parts, n, len(shares)))
+        entropy = stats.entropy.reshape((*parts, n))
+        keys = stats.keys_for_share.reshape((*parts, n, len(shares)))
         found = {name: x.reshape((*parts, x.shape[-1])) for name, x in profile.items()}
         present = found["kept"] > 0
         rows = present.sum(axis=-1)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -14,6 +14,23 @@ from headfit.torch.visibility import Visible
 
 if TYPE_CHECKING:
     from headfit.torch.recorder import Seen
+
+
+class Read(NamedTuple):
+    """What a mask and a bias say.
+
+    Attributes
+    ----------
+    visible : Visible
+    bias : ndarray that broadcasts to (batch, heads, n, keys), or None
+        What is added to the logits.
+    keys : int
+        The number of keys; those after them are empty places of a cache.
+    """
+
+    visible: Visible
+    bias: NDArray[Any] | None
+    keys: int
 
 
 class MaskReader:
@@ -30,14 +47,14 @@ class MaskReader:
 
     def read(
         self, seen: Seen, rows: NDArray[np.bool_] | None, shape: tuple[int, int, int], own: bool
-    ) -> tuple[Visible, NDArray[Any] | None]:
-        """Return which keys are seen, and what is added to the logits, of shape (1, 1, n, m) up."""
+    ) -> Read:
+        """Return what the mask and the bias of an attention say; see `Visible.read`."""
         known = None if rows is None else rows.tobytes()
         key = (_identity(seen.mask), _identity(seen.bias), seen.causal, known, shape, own)
         if key not in self._read:
             self._tensors += [seen.mask, seen.bias]
             self._read[key] = _read(seen, rows, shape, own)
-        found: tuple[Visible, NDArray[Any] | None] = self._read[key]
+        found: Read = self._read[key]
         return found
 
 
@@ -50,9 +67,9 @@ def _identity(tensor: Any) -> Any:
 
 def _read(
     seen: Seen, rows: NDArray[np.bool_] | None, shape: tuple[int, int, int], own: bool
-) -> tuple[Visible, NDArray[Any] | None]:
+) -> Read:
     allowed, bias = _split(_four_axes(seen.mask, "mask", seen, shape))
-    _, n, m = shape
+    batch, n, m = shape
     if seen.causal:
         lower = np.tri(n, m, m - n, dtype=bool)
         allowed = "causal" if allowed is None else allowed & lower
@@ -66,7 +83,13 @@ def _read(
             bias = more if bias is None else more + bias
     if isinstance(allowed, np.ndarray):
         allowed = np.broadcast_to(allowed, (*allowed.shape[:2], n, m))
-    return Visible.read(allowed, rows, shape, own), bias
+        if own and m > n:
+            # Keys at the end that nobody sees are the empty places of a cache of fixed size.
+            some = np.flatnonzero(allowed.any(axis=(0, 1, 2)))
+            m = max(n, int(some[-1]) + 1) if some.size else m
+            allowed = allowed[..., :m]
+            bias = bias if bias is None or bias.shape[-1] == 1 else bias[..., :m]
+    return Read(Visible.read(allowed, rows, (batch, n, m), own), bias, m)
 
 
 def _four_axes(tensor: Any, name: str, seen: Seen, shape: tuple[int, int, int]) -> Any:
@@ -75,13 +98,16 @@ def _four_axes(tensor: Any, name: str, seen: Seen, shape: tuple[int, int, int]) 
         return None
     batch, n, m = shape
     full = (batch, seen.query.shape[1], n, m)
-    tensor = tensor.detach()[(None,) * max(0, 4 - tensor.dim())]
-    if tensor.dim() > 4 or any(a not in (1, b) for a, b in zip(tensor.shape, full, strict=True)):
+    given = tuple(tensor.shape)
+    fits = len(given) <= 4 and all(
+        a in (1, b) for a, b in zip(given[::-1], full[::-1], strict=False)
+    )
+    if not fits:
         raise CaptureError(
             f"{seen.layer}: the {name} must broadcast to (batch, heads, n, m) = {full}; got shape "
-            f"{tuple(tensor.shape)}"
+            f"{given}"
         )
-    return tensor.cpu()
+    return tensor.detach()[(None,) * (4 - len(given))].cpu()
 
 
 def _split(mask: Any) -> tuple[Any, NDArray[Any] | None]:

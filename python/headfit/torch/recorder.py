@@ -123,11 +123,11 @@ class Recorder:
 
         return enter
 
-    def _leave(self, module: Any, _args: Any, _output: Any) -> None:
+    def _leave(self, module: Any, _args: Any, output: Any) -> None:
         while self.frames and self.frames.pop().module is not module:
             pass
         if not self.frames:
-            self.ran = True
+            self.ran = self.ran or output is not None  # None after an exception
             self._masks.forget()
 
     @contextmanager
@@ -184,7 +184,8 @@ class Recorder:
             rows = rows.detach().cpu().numpy()
         if not own or m != n:
             tokens = None
-        visible, bias = self._masks.read(seen, rows, (batch, n, m), own)
+        visible, bias, there = self._masks.read(seen, rows, (batch, n, m), own)
+        key = key[:, :, :there]
         layer = self._layer(seen, (query.shape[1], key.shape[1], query.shape[3]))
         call = Call(
             stored(query, "queries"),

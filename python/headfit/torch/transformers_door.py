@@ -11,6 +11,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 from headfit.errors import CaptureError
@@ -40,22 +41,34 @@ def transformers_door(recorder: Recorder) -> Iterator[None]:
     interface = library.AttentionInterface
     if not hasattr(interface, "get_interface"):
         raise CaptureError("capture needs transformers 5.0 or newer")
-    original = interface.get_interface
-    open_ = True
+    door = _Door(interface.get_interface)
 
     def get_interface(self: Any, name: Any, default: Any) -> Any:
-        function = original(self, name, default)
-        if not open_ or recorder.inside:
+        function = door.original(self, name, default)
+        if not door.is_open or recorder.inside:
             return function
         return _reporting(recorder, name, function)
 
+    get_interface.door = door  # type: ignore[attr-defined]
     interface.get_interface = get_interface
     try:
         yield
     finally:
-        open_ = False  # also where another thread has put its own function over this one
-        if interface.get_interface is get_interface:
-            interface.get_interface = original
+        door.is_open = False
+        # Where another thread has put a door of its own over this one, that one removes both.
+        while not getattr(interface.get_interface, "door", _OPEN).is_open:
+            interface.get_interface = interface.get_interface.door.original
+
+
+@dataclass
+class _Door:
+    """What the look-up was before a door was put in its place, and whether the door is open."""
+
+    original: Any
+    is_open: bool = True
+
+
+_OPEN = _Door(None)
 
 
 def _reporting(recorder: Recorder, implementation: Any, function: Any) -> Callable[..., Any]:

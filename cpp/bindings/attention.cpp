@@ -58,16 +58,16 @@ void bind_attention(py::module_& m) {
     const PythonRun run(threads);
     const Array<double> shares = vector_of<double>(given, "shares");
     const std::vector<Index> shape{x.heads(), x.row_count()};
-    Array<double> entropy(shape), max_weight(shape), log_sum(shape);
+    Array<double> entropy(shape), max_weight(shape), log_sum(shape), key_mass(shape);
     Array<Offset> counts(std::vector<Index>{x.heads(), x.row_count(), shares.size()});
     const StatsOut out{entropy.mutable_data(), max_weight.mutable_data(), log_sum.mutable_data(),
-                       counts.mutable_data(), span_of(shares)};
+                       counts.mutable_data(),  span_of(shares),           key_mass.mutable_data()};
     compute_in(x.in_double(), [&]<class T>() {
       const LogitSource<T> source = x.view<T>();
       const py::gil_scoped_release release;
       attention_stats(source, out, run);
     });
-    return py::make_tuple(entropy, max_weight, log_sum, counts);
+    return py::make_tuple(entropy, max_weight, log_sum, counts, key_mass);
   }, Standard(), py::arg("logits"), py::arg("shares"), py::arg("threads"));
 }
 

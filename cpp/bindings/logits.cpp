@@ -53,6 +53,14 @@ Mask MaskArrays::view(Index heads, Index rows, Index cols) const {
     }
     m.key_lengths = key_lengths->data();
   }
+  if (keys) {
+    if (keys->ndim() != 2 || keys->shape(0) != heads || keys->shape(1) != cols) {
+      throw InputError("a mask of keys must have a row of all keys for each head");
+    }
+    m.keys = keys->data();
+    m.keys_head = item_stride(*keys, 0);
+    m.keys_col = item_stride(*keys, 1);
+  }
   return m;
 }
 
@@ -61,7 +69,7 @@ void bind_logits(py::module_& m) {
       py::init([](std::optional<Index> left, std::optional<Index> right,
                   std::optional<Array<bool>> dense, const std::optional<py::array>& offsets,
                   const std::optional<py::array>& columns,
-                  const std::optional<py::array>& key_lengths) {
+                  const std::optional<py::array>& key_lengths, std::optional<Array<bool>> keys) {
     if (offsets.has_value() != columns.has_value()) {
       throw InputError("a sparse mask needs both sparse_offsets and sparse_columns");
     }
@@ -70,24 +78,27 @@ void bind_logits(py::module_& m) {
                       std::move(dense),
                       vector_of<Offset>(offsets, "sparse_offsets"),
                       vector_of<Column>(columns, "sparse_columns"),
-                      vector_of<Index>(key_lengths, "key_lengths")};
+                      vector_of<Index>(key_lengths, "key_lengths"),
+                      std::move(keys)};
   }),
       py::kw_only(), py::arg("left") = py::none(), py::arg("right") = py::none(),
       py::arg("dense") = py::none(), py::arg("sparse_offsets") = py::none(),
-      py::arg("sparse_columns") = py::none(), py::arg("key_lengths") = py::none());
+      py::arg("sparse_columns") = py::none(), py::arg("key_lengths") = py::none(),
+      py::arg("keys") = py::none());
 
   py::class_<LogitOptions>(m, "LogitOptions")
       .def(py::init([](Index group, double scale, double softcap, std::optional<MaskArrays> mask,
                        std::optional<py::array> bias, std::optional<py::array> rotary,
-                       bool rotary_halves) {
+                       bool rotary_halves, const std::optional<py::array>& sinks) {
     return LogitOptions{group,           scale,
                         softcap,         mask.value_or(MaskArrays{}),
                         std::move(bias), std::move(rotary),
-                        rotary_halves};
+                        rotary_halves,   vector_of<double>(sinks, "sinks")};
   }),
            py::kw_only(), py::arg("group") = 1, py::arg("scale") = 1.0, py::arg("softcap") = 0.0,
            py::arg("mask") = py::none(), py::arg("bias") = py::none(),
-           py::arg("rotary") = py::none(), py::arg("rotary_halves") = false);
+           py::arg("rotary") = py::none(), py::arg("rotary_halves") = false,
+           py::arg("sinks") = py::none());
 
   py::class_<LogitArrays>(m, "Logits")
       .def(py::init([](py::array q, py::array k, LogitOptions options) {

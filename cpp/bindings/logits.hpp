@@ -12,6 +12,7 @@ struct MaskArrays {
   std::optional<Array<Offset>> sparse_offsets;
   std::optional<Array<Column>> sparse_columns;
   std::optional<Array<Index>> key_lengths;  // (heads,)
+  std::optional<Array<bool>> keys;          // (heads, m), any strides
 
   // For logits of this shape. Arrays of other sizes are refused, since the core would read beyond
   // their ends; `checked_view` looks at their contents too, which takes O(nonzeros).
@@ -29,6 +30,7 @@ struct LogitOptions {
   // last row is that of the last key and of the last query.
   std::optional<py::array> rotary;
   bool rotary_halves = false;
+  std::optional<Array<double>> sinks;  // (heads,)
 };
 
 // Queries, keys and bias are read as float64 where Q or K is float64, else as float32.
@@ -55,6 +57,13 @@ struct LogitArrays {
     if (options.bias) source.bias = bias_of<T>(*options.bias);
     if (rows) source.rows = span_of(*rows);
     if (options.rotary) turn(source);
+    if (options.sinks) {
+      if (options.sinks->size() != heads()) {
+        throw InputError("sinks must be one for each of the " + std::to_string(heads()) +
+                         " heads; got " + std::to_string(options.sinks->size()));
+      }
+      source.sinks = options.sinks->data();
+    }
     return source;
   }
 

@@ -36,6 +36,7 @@ class Mask(metaclass=_Pybind11Type):
         sparse_offsets: _Offsets | None = None,
         sparse_columns: _Columns | None = None,
         key_lengths: NDArray[np.int64] | None = None,
+        keys: _Bools | None = None,
     ) -> None: ...
 
 class LogitOptions(metaclass=_Pybind11Type):
@@ -49,6 +50,7 @@ class LogitOptions(metaclass=_Pybind11Type):
         bias: _Floats | None = None,
         rotary: _Floats | None = None,
         rotary_halves: bool = False,
+        sinks: NDArray[np.float64] | None = None,
     ) -> None: ...
 
 # Checked when it is made. Some of its rows, by `of_rows`, share all else.
@@ -91,7 +93,7 @@ def attention_topk(
 def attention_apply(logits: Logits, v: _Floats, out: _Floats, threads: int) -> None: ...
 def attention_stats(
     logits: Logits, shares: _Float64, threads: int
-) -> tuple[_Float64, _Float64, _Float64, _Offsets]: ...
+) -> tuple[_Float64, _Float64, _Float64, _Offsets, _Float64]: ...
 def random_regular(n: int, k: int, seed: int) -> _Columns: ...
 
 # (most nonzeros in a row, most nonzeros in a column, largest ratio within a row)

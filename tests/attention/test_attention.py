@@ -58,7 +58,12 @@ def expand(K: np.ndarray, lead: tuple[int, ...]) -> np.ndarray:
 
 
 def allowed(
-    lead: tuple[int, ...], n: int, m: int, mask: Any = None, key_lengths: Any = None
+    lead: tuple[int, ...],
+    n: int,
+    m: int,
+    mask: Any = None,
+    key_lengths: Any = None,
+    key_mask: Any = None,
 ) -> np.ndarray:
     """Return where attention is allowed, decided entry by entry."""
     position = np.arange(n)[:, None] + m - n
@@ -77,6 +82,13 @@ def allowed(
         lengths = np.asarray(key_lengths)
         lengths = lengths.reshape(lengths.shape + (1,) * (len(lead) - lengths.ndim))
         open_ &= column < np.broadcast_to(lengths, lead)[..., None, None]
+    if key_mask is not None:
+        keys = np.asarray(key_mask) == 1
+        for i in np.ndindex(lead):
+            own = keys[i[: keys.ndim - 1]]
+            for j in range(m):
+                if not own[j]:
+                    open_[(*i, slice(None), j)] = False
     return open_
 
 
@@ -92,16 +104,21 @@ def reference(Q: np.ndarray, K: np.ndarray, **options: Any) -> np.ndarray:
         s = options["softcap"] * np.tanh(s / options["softcap"])
     if options.get("bias") is not None:
         s = s + np.asarray(options["bias"]).astype(Real)
-    open_ = allowed(lead, n, m, options.get("mask"), options.get("key_lengths"))
+    masks = (options.get(name) for name in ("mask", "key_lengths", "key_mask"))
+    open_ = allowed(lead, n, m, *masks)
     return np.where(open_, s, Real("-inf"))
 
 
-def softmax(logits: np.ndarray) -> np.ndarray:
+def softmax(logits: np.ndarray, sinks: Any = None) -> np.ndarray:
     """The exact softmax of each row; zeros where nothing is allowed."""
     s = logits.astype(Real)
-    top = s.max(axis=-1, keepdims=True, initial=Real("-inf"))
-    e = np.exp(s - np.where(np.isfinite(top), top, 0))
-    total = e.sum(axis=-1, keepdims=True)
+    sink = np.full((*logits.shape[:-2], 1, 1), Real("-inf"))
+    if sinks is not None:  # they are rounded to the dtype of the logits
+        sink[...] = np.asarray(sinks).astype(logits.dtype).astype(Real)[..., None, None]
+    top = np.maximum(s.max(axis=-1, keepdims=True, initial=Real("-inf")), sink)
+    top = np.where(np.isfinite(top), top, 0)
+    e = np.exp(s - top)
+    total = e.sum(axis=-1, keepdims=True) + np.exp(sink - top)
     return np.divide(e, total, out=np.zeros_like(e), where=total > 0)
 
 
@@ -163,6 +180,28 @@ OPTIONS: dict[str, Callable[[Any, tuple[int, ...], int, int], Options]] = {
     "bias-batched": lambda rng, lead, n, m: {"bias": random_bias(rng, *lead, n, m)},
     "bias-row": lambda rng, lead, n, m: {"bias": rng.standard_normal(m)},
     "softcap": lambda rng, lead, n, m: {"softcap": 1.5},
+    "keys": lambda rng, lead, n, m: {"key_mask": rng.random((*lead[:1], m)) < 0.6},
+    "keys-left": lambda rng, lead, n, m: {
+        "key_mask": (np.arange(m) >= rng.integers(0, m + 1, (*lead, 1))).astype(np.int64),
+        "mask": "causal",
+    },
+    "keys-dense": lambda rng, lead, n, m: {
+        "key_mask": rng.random(m) < 0.7,
+        "mask": rng.random((*lead, n, m)) < 0.6,
+        "key_lengths": rng.integers(0, m + 1, lead),
+    },
+    "keys-sparse": lambda rng, lead, n, m: {
+        "key_mask": rng.random((*lead, m)) < 0.7,
+        "mask": sparse_mask(rng, n, m),
+    },
+    "sinks": lambda rng, lead, n, m: {"sinks": 3 * rng.standard_normal(lead[-1:])},
+    "sinks-all": lambda rng, lead, n, m: {
+        "sinks": np.where(rng.random(lead) < 0.3, -np.inf, 8 * rng.standard_normal(lead)),
+        "mask": ("window", (30, 2)),
+        "key_mask": rng.random((*lead, m)) < 0.8,
+        "bias": random_bias(rng, n, m),
+    },
+    "sinks-causal": lambda rng, lead, n, m: {"sinks": np.float32(2.5), "mask": "causal"},
     "all": lambda rng, lead, n, m: {
         "mask": "causal",
         "bias": random_bias(rng, *lead, n, m),
@@ -222,8 +261,10 @@ def check_everything(
     lead, n, m = Q.shape[:-2], Q.shape[-2], K.shape[-2]
     exact = reference(Q, K, **options)
     bound = logit_bound(Q, K, **options)
+    sinks = options.get("sinks")
+    without = {name: value for name, value in options.items() if name != "sinks"}
 
-    logits = hf.attention_logits(Q, K, num_threads=1, **options)
+    logits = hf.attention_logits(Q, K, num_threads=1, **without)
     assert logits.dtype == dtype
     assert logits.shape == (*lead, n, m)
     finite = np.isfinite(exact)
@@ -233,9 +274,9 @@ def check_everything(
 
     matrix = hf.attention_matrix(Q, K, num_threads=1, **options)
     assert matrix.dtype == dtype
-    of_stored = softmax(logits)
+    of_stored = softmax(logits, sinks)
     assert ulps(matrix, of_stored) <= SOFTMAX_ULPS
-    truth = softmax(exact)
+    truth = softmax(exact, None if sinks is None else np.asarray(sinks).astype(dtype))
     allowance = np.expm1(2 * bound) + 4 * 2 * unit(dtype)
     assert (np.abs(matrix - truth) <= allowance * truth + np.finfo(dtype).smallest_subnormal).all()
     assert (matrix[~finite] == 0).all()
@@ -255,17 +296,19 @@ def check_everything(
     assert (np.abs(applied - want) <= (m + 16) * 2 * unit(dtype) * size).all()
 
     stats = hf.attention_stats(Q, K, num_threads=1, shares=(0.3, 0.9), **options)
-    check_stats(stats, of_stored, dtype)
+    check_stats(stats, of_stored, dtype, logits, sinks)
 
     for threads in THREADS[1:]:
         again = {"num_threads": threads, **options}
-        np.testing.assert_array_equal(logits, hf.attention_logits(Q, K, **again))
+        np.testing.assert_array_equal(
+            logits, hf.attention_logits(Q, K, num_threads=threads, **without)
+        )
         np.testing.assert_array_equal(matrix, hf.attention_matrix(Q, K, **again))
         np.testing.assert_array_equal(applied, hf.attention_apply(Q, K, V, **again))
         same_topk(top, hf.attention_topk(Q, K, k, **again))
         same_topk(scores, hf.attention_topk(Q, K, k, values="logits", **again))
         more = hf.attention_stats(Q, K, shares=(0.3, 0.9), **again)
-        for name in ("entropy", "max_weight", "effective_support", "log_sum", "keys_for_share"):
+        for name in vars(stats):
             np.testing.assert_array_equal(getattr(stats, name), getattr(more, name))
 
 
@@ -331,14 +374,27 @@ def check_topk(
     assert ulps(weights, np.where(order < 0, 0, want)) <= limit
 
 
-def check_stats(stats: hf.AttentionStats, exact: np.ndarray, dtype: Any) -> None:
+def check_stats(
+    stats: hf.AttentionStats, exact: np.ndarray, dtype: Any, logits: np.ndarray, sinks: Any
+) -> None:
     near = 128 * unit(dtype)
     some = exact.sum(axis=-1) > 0
+    np.testing.assert_allclose(
+        stats.key_mass, exact.sum(axis=-1).astype(float), atol=near, rtol=near
+    )
+    with np.errstate(divide="ignore"):
+        sums = np.exp(logits.astype(Real)).sum(axis=-1)
+        if sinks is not None:
+            sums = sums + some * np.exp(np.asarray(sinks).astype(dtype).astype(Real))[..., None]
+        sums = np.log(sums)
+    np.testing.assert_allclose(stats.log_sum, sums.astype(float), atol=near, rtol=near)
+    largest = exact.max(axis=-1, initial=0).astype(float)
+    np.testing.assert_allclose(stats.max_weight, largest, atol=near, rtol=0)
+    # The rest is about the keys alone.
+    exact = softmax(logits)
     logs = np.log(np.where(exact > 0, exact, 1))
     entropy = -(exact * logs).sum(axis=-1)
     np.testing.assert_allclose(stats.entropy, entropy.astype(float), atol=near, rtol=0)
-    largest = exact.max(axis=-1, initial=0).astype(float)
-    np.testing.assert_allclose(stats.max_weight, largest, atol=near, rtol=0)
     np.testing.assert_allclose(
         stats.effective_support, np.where(some, np.exp(stats.entropy), 0), rtol=1e-14
     )
@@ -414,6 +470,84 @@ def test_mixed_dtypes_take_the_wider() -> None:
 
 # In units of the last place; without a fused multiply-add there are more roundings.
 PLACES = 5 if hf.config().cpu in ("v2", "generic") else 4
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("sink", [-3e38, -1e4, -90.0, 0.0, 90.0, 2047.9, 2049.3, 1e4, 3e30, 3e38])
+@pytest.mark.parametrize("size", [1.0, 100.0, 1e4])
+def test_sinks_far_from_the_logits(size: float, sink: float, dtype: str) -> None:
+    """Whichever of sink and logits is larger, weights are as accurate as without a sink."""
+    Q, K, V = problem(dtype, (70, 300, 3), (2,), (2,))
+    head = hf.Attention(size * Q, K, mask="causal", sinks=[sink, -sink])
+    exact = softmax(head.logits(), [sink, -sink])
+    tiny = np.finfo(dtype).tiny
+    assert ulps(head.matrix(), exact) <= PLACES
+    want = np.einsum("hij,hjc->hic", exact, V.astype(Real))
+    allowance = 700 * unit(dtype) * np.einsum("hij,hjc->hic", exact, abs(V).astype(Real))
+    assert (np.abs(head.apply(V) - want) <= allowance + 300 * tiny).all()
+    columns, weights = head.topk(3)
+    assert ulps(weights, np.take_along_axis(exact, np.maximum(columns, 0), -1)) <= PLACES
+    stats = head.stats()
+    mass = exact.sum(axis=-1).astype(float)
+    near = max(300 * unit(dtype), 1e-10)  # they come from logarithms in float64
+    np.testing.assert_allclose(stats.key_mass, mass, rtol=near, atol=tiny)
+    np.testing.assert_allclose(stats.max_weight, exact.max(-1).astype(float), rtol=near, atol=tiny)
+
+
+def test_a_sink_of_minus_infinity_is_none() -> None:
+    Q, K, V = problem("float32", (70, 300, 3), (2,), (2,))
+    plain, none = hf.Attention(Q, K), hf.Attention(Q, K, sinks=-np.inf)
+    np.testing.assert_array_equal(plain.matrix(), none.matrix())
+    np.testing.assert_array_equal(plain.apply(V), none.apply(V))
+    for one, other in zip(plain.topk(5), none.topk(5), strict=True):
+        np.testing.assert_array_equal(one, other)
+    for name, value in vars(plain.stats()).items():
+        np.testing.assert_array_equal(value, getattr(none.stats(), name))
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32", "float16"])
+@pytest.mark.parametrize("lowest", [True, False])
+def test_additive_masks_are_read_as_booleans(dtype: str, lowest: bool) -> None:
+    Q, K, _ = problem("float32", (20, 30, 3), (2, 2), (2, 2))
+    allow = RNG(0).random((2, 1, 20, 30)) < 0.5
+    hidden = np.finfo(dtype).min if lowest else -np.inf
+    mask = np.where(allow, 0, hidden).astype(dtype)
+    head = hf.Attention(Q, K, mask=mask)
+    assert head.mask.dtype == np.bool_
+    np.testing.assert_array_equal(head.matrix(), hf.attention_matrix(Q, K, mask=allow))
+    wide = np.broadcast_to(mask, (2, 2, 20, 30))
+    assert 0 in hf.Attention(Q, K, mask=wide).mask.strides
+    np.testing.assert_array_equal(head.matrix(), hf.attention_matrix(Q, K, mask=wide))
+    assert hf.describe(head, mask=mask).n == 20
+    with pytest.raises(InputError, match=r"mask .* 1.5 at \(0, 0, 0, 1\): pass .* as bias="):
+        hf.Attention(Q, K, mask=np.where(np.arange(30) == 1, 1.5, mask))
+
+
+@needs_torch
+@pytest.mark.parametrize("lowest", [True, False])
+def test_additive_masks_in_bfloat16(lowest: bool) -> None:
+    allow = RNG(0).random((20, 30)) < 0.5
+    hidden = torch.finfo(torch.bfloat16).min if lowest else -torch.inf
+    mask = torch.where(torch.from_numpy(allow), 0.0, hidden).to(torch.bfloat16)
+    Q, K, _ = problem("float32", (20, 30, 3))
+    np.testing.assert_array_equal(
+        hf.attention_matrix(Q, K, mask=mask), hf.attention_matrix(Q, K, mask=allow)
+    )
+
+
+def test_masks_of_keys_given_as_mask_are_told_where_they_belong() -> None:
+    Q, K, _ = problem("float32", (5, 6, 3), (2, 3), (2, 3))
+    for mask in (np.ones((2, 6), int), np.ones((2, 6), bool), np.zeros((2, 6))):
+        with pytest.raises(InputError, match="pass it as key_mask"):
+            hf.attention_matrix(Q, K, mask=mask)
+
+
+def test_logits_know_no_sinks() -> None:
+    Q, K, _ = problem("float32", (5, 6, 3))
+    with pytest.raises(TypeError, match="sinks"):
+        hf.attention_logits(Q, K, sinks=1.0)
+    head = hf.Attention(Q, K, sinks=1.0)
+    np.testing.assert_array_equal(head.logits(), hf.attention_logits(Q, K))
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -611,6 +745,20 @@ def test_no_rows_in_a_batch(option: str) -> None:
         ({"key_lengths": -1}, "key_lengths must lie"),
         ({"key_lengths": 2.5}, "key_lengths must be integers"),
         ({"key_lengths": [1, 2]}, "key_lengths must broadcast"),
+        ({"key_mask": np.ones(5)}, "key_mask must hold booleans or integers"),
+        ({"key_mask": np.ones(5, bool)}, r"key_mask must have .* each of 6 keys; got shape \(5,\)"),
+        ({"key_mask": np.ones((2, 6), int)}, "key_mask must have the leading axes"),
+        ({"key_mask": [1, 1, 0, 0, -1, 0]}, r"key_mask must be 0 or 1; got -1 at \(4,\)"),
+        ({"key_mask": True}, "key_mask must have an entry for each key"),
+        ({"sinks": [0.0, 1.0]}, "sinks must broadcast to the leading axes"),
+        ({"sinks": np.nan}, "sinks must be finite, or -inf for none; got nan"),
+        ({"sinks": [np.inf]}, r"sinks must be finite, or -inf for none; got inf at \(0,\)"),
+        ({"sinks": 1e300}, "sinks must be finite in the arrays' dtype"),
+        ({"sinks": "high"}, "sinks must hold real numbers"),
+        ({"mask": np.eye(5, 6, dtype=int)}, "mask must be boolean.*pass it as key_mask"),
+        ({"mask": np.full((5, 6), -1e9)}, r"mask must be boolean, or additive.*-1000000000.0 at"),
+        ({"mask": np.full((5, 6), np.nan)}, "mask must be boolean, or additive"),
+        ({"mask": 0.0}, "mask must be None"),
         ({"softcap": 0}, "softcap must lie strictly"),
         ({"softcap": float("nan")}, "softcap must lie strictly"),
         ({"scale": 0}, "scale must be finite and nonzero"),

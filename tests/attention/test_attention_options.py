@@ -8,6 +8,7 @@ import pytest
 import scipy.sparse as sp
 
 import headfit as hf
+from headfit._attention.single_heads import single_heads
 from headfit.errors import InputError
 
 RNG = np.random.default_rng
@@ -28,6 +29,8 @@ OPTIONS = {
     "rope": {"position": "rope"},
     "rope-half": {"position": ("rope-half", 500.0)},
     "alibi": {"position": ("alibi", 0.2), "mask": "causal"},
+    "keys": {"key_mask": RNG(5).integers(0, 2, N)},
+    "sinks": {"sinks": 1.25},
     "all": {"scale": 2.0, "mask": "causal", "key_lengths": 20, "softcap": 3.0, "position": "rope"},
 }
 
@@ -39,9 +42,10 @@ def test_methods_and_functions_are_one(options):
         np.testing.assert_array_equal(
             head.matrix(rows=rows), hf.attention_matrix(Q, K, rows=rows, **options)
         )
-        np.testing.assert_array_equal(
-            head.logits(rows=rows), hf.attention_logits(Q, K, rows=rows, **options)
-        )
+        if "sinks" not in options:
+            np.testing.assert_array_equal(
+                head.logits(rows=rows), hf.attention_logits(Q, K, rows=rows, **options)
+            )
         np.testing.assert_array_equal(
             head.apply(V, rows=rows), hf.attention_apply(Q, K, V, rows=rows, **options)
         )
@@ -59,7 +63,8 @@ def test_readers_take_an_attention_with_its_options(options):
     kept = hf.sparsify(head, per_row=3, per_column=6, on_empty="keep-max")
     same = hf.sparsify(Q, K, per_row=3, per_column=6, on_empty="keep-max", **options)
     np.testing.assert_array_equal(kept.matrix.toarray(), same.matrix.toarray())
-    assert hf.compare_attention(matrix, head).tv_worst < 1e-12
+    if "sinks" not in options:  # rows of a target that is a matrix sum to 1
+        assert hf.compare_attention(matrix, head).tv_worst < 1e-12
     assert hf.compare_attention(head, hf.Attention(Q, K, **options)).tv_worst < 1e-12
 
 
@@ -67,6 +72,11 @@ def test_readers_take_an_attention_with_its_options(options):
 def test_soft_fits_and_shrink_aim_at_the_attention_with_its_options(options):
     """The reported distances of the smaller head are from the matrix with all options."""
     head = hf.Attention(Q, K, **options)
+    if "sinks" in options:
+        for call in (hf.fit_soft, hf.shrink, hf.shrink_to_pattern):
+            with pytest.raises(InputError, match="must have no sinks"):
+                call(head, dim=4) if call is not hf.shrink_to_pattern else call(head, per_row=2)
+        return
     soft = hf.fit_soft(head, 4, effort="low")
     rows = head.matrix()
     tv = 0.5 * np.abs(rows - soft.attention.matrix()).sum(axis=1)
@@ -108,12 +118,94 @@ def test_turned_heads_can_be_certified():
     assert certificate.max_logit >= np.abs(turned.logits()).max()
 
 
-@pytest.mark.parametrize("name", ["bias", "softcap", "lengths", "rope", "alibi"])
+@pytest.mark.parametrize("name", ["bias", "softcap", "lengths", "rope", "alibi", "keys", "sinks"])
 def test_certify_says_what_it_cannot_speak_about(name):
     options = OPTIONS[name]
     what = next(key for key in options if key != "mask")
     with pytest.raises(InputError, match=f"certify speaks about .* this attention has {what} too"):
         hf.certify(np.eye(N), hf.Attention(Q, K, **options))
+    with pytest.raises(InputError, match=f"append_columns speaks about .* has {what} too"):
+        hf.append_columns(np.eye(N), hf.Attention(Q, K, **options), [0])
+
+
+def test_shrink_to_pattern_refuses_a_mask_of_keys():
+    with pytest.raises(InputError, match="the head must have no key_mask"):
+        hf.shrink_to_pattern(hf.Attention(Q, K, key_mask=np.ones(N, bool)), per_row=2)
+
+
+def test_turned_keeps_all_other_options():
+    keys, sink = RNG(6).integers(0, 2, N), np.array(0.5)
+    head = hf.Attention(Q, K, position="rope", key_mask=keys, sinks=sink)
+    turned = head.turned()
+    np.testing.assert_array_equal(turned.key_mask, keys == 1)
+    assert turned.sinks == 0.5
+    np.testing.assert_allclose(turned.matrix(), head.matrix(), atol=1e-14)
+
+
+def test_arrays_given_beside_an_attention_are_compared_by_value():
+    keys = RNG(6).integers(0, 2, N)
+    head = hf.Attention(Q, K, key_mask=keys, sinks=1, key_lengths=20)
+    assert hf.describe(head, key_mask=keys, sinks=[1.0][0], key_lengths=20).n == N
+    for other in ({"key_mask": 1 - keys}, {"sinks": 2.0}, {"key_lengths": 19}):
+        (name,) = other
+        for given in (head, hf.Attention(Q, K)):
+            with pytest.raises(InputError, match=f"{name} must not be given beside"):
+                hf.describe(given, **other)
+
+
+def test_single_heads_have_the_options_of_their_stack():
+    rng = RNG(7)
+    q, k = rng.standard_normal((2, 4, N, D)), rng.standard_normal((2, 2, N, D))
+    stacks = [
+        {"mask": rng.random((2, 1, N, N)) < 0.7, "sinks": rng.standard_normal(4)},
+        {"key_mask": rng.random((2, N)) < 0.7, "bias": rng.standard_normal((4, N, N))},
+        {"key_lengths": [9, 20], "position": "alibi", "softcap": 2.0},
+        {"mask": "causal", "position": ("alibi", [0.1, 0.2, 0.3, 0.4]), "sinks": 1.0},
+        {"mask": sp.csr_array(rng.random((N, N)) < 0.5), "position": "rope", "scale": 0.3},
+        {"mask": rng.random((1, N)) < 0.7, "key_mask": rng.random((2, 4, N)) < 0.7},
+    ]
+    for options in stacks:
+        stack = hf.Attention(q, k, **options)
+        heads = np.stack([head.matrix() for head in single_heads(stack)])
+        np.testing.assert_array_equal(heads.reshape((2, 4, N, N)), stack.matrix())
+    shared = hf.Attention(q[0], k[0, 0], sinks=rng.standard_normal(4))
+    heads = np.stack([head.matrix() for head in single_heads(shared)])
+    np.testing.assert_array_equal(heads, shared.matrix())
+
+
+def test_compare_counts_what_a_sink_takes_as_one_more_key():
+    rng = RNG(8)
+    keys = rng.random(N) < 0.8
+    for mine, theirs in ((0.5, 2.0), (-np.inf, 1.0), (3.0, -40.0), (60.0, 61.0)):
+        one = hf.Attention(Q, K, sinks=mine, mask="causal")
+        other = hf.Attention(V, K, sinks=theirs)
+        a, m = (
+            np.column_stack([w, 1 - w.sum(axis=1)])
+            for w in (x.matrix().astype(np.float64) for x in (one, other))
+        )
+        a[:, -1], m[:, -1] = (
+            np.exp(s - x.stats().log_sum) for s, x in ((mine, one), (theirs, other))
+        )
+        found = hf.compare_attention(one, other)
+        np.testing.assert_allclose(found.row_tv, np.abs(a - m).sum(axis=1) / 2, atol=1e-12)
+        some = a > 0
+        terms = np.where(some, a * (np.log(np.where(some, a, 1)) - np.log(m)), 0)
+        np.testing.assert_allclose(found.row_kl, terms.sum(axis=1), rtol=1e-9, atol=1e-12)
+    plain = hf.compare_attention(one, hf.Attention(Q, K, key_mask=keys))
+    assert np.isinf(plain.kl_worst)
+
+
+def test_sparsify_does_not_depend_on_sinks():
+    head = hf.Attention(Q, K, mask="causal")
+    for sink in (-5.0, 0.0, 300.0):
+        for bounds in ({"per_row": 2, "per_column": 3}, {"mass": 0.9}):
+            for method in ("greedy", "exact")[: 2 if "per_row" in bounds else 1]:
+                kept, same = (
+                    hf.sparsify(x, method=method, on_empty="keep-max", **bounds)
+                    for x in (head, hf.Attention(Q, K, mask="causal", sinks=sink))
+                )
+                np.testing.assert_array_equal(kept.matrix.toarray(), same.matrix.toarray())
+                np.testing.assert_array_equal(kept.dropped_mass, same.dropped_mass)
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,8 @@ class ProfileFold : public WholeRows<T> {
  public:
   ProfileFold(const LogitSource<T>& source, const ProfileOptions& options, const ProfileOut& out,
               ExactSums& columns, ExactSums& offsets)
-      : n_(source.q.rows),
+      : source_(source),
+        n_(source.q.rows),
         m_(source.k.rows),
         options_(options),
         out_(out),
@@ -56,8 +57,9 @@ class ProfileFold : public WholeRows<T> {
     const double log_sum = static_cast<double>(max) + std::log(sum / exp_of(max, shift));
     best_.finish(list_, [&](double logit) { return logit - log_sum; }, least_log_share);
     count_support(block.head, place);
-    spread(block, r, x, 1 / sum);
-    if (out_.induction) out_.induction[place] = induction(block, row, x, sum);
+    const double key_mass = SumWithSink::of(log_sum, source_.sink(block.head)).key_mass;
+    spread(block, r, x, 1 / sum * key_mass);
+    if (out_.induction) out_.induction[place] = induction(block, row, x, sum) * key_mass;
   }
 
   void count_support(Index head, Index place) {
@@ -114,6 +116,7 @@ class ProfileFold : public WholeRows<T> {
     return total;
   }
 
+  const LogitSource<T>& source_;
   Index n_, m_;
   ProfileOptions options_;
   ProfileOut out_;

@@ -19,7 +19,9 @@ struct ProfileOptions {
 };
 
 // Arrays are row-major, with one row for each query head. Rows in which the mask allows nothing
-// count as zero.
+// count as zero. With sinks, supports and `top_mass` are about the weights of the keys divided by
+// their sum; the masses by column and offset and the induction scores are sums of weights as they
+// are.
 struct ProfileOut {
   double* top_mass = nullptr;  // (heads, n): the mass of the per_row largest entries
   double* log_gamma = nullptr;  // (heads, n): log of the largest ratio in the support

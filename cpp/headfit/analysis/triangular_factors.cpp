@@ -1,5 +1,8 @@
 #include "headfit/analysis/triangular_factors.hpp"
 
+#include <numeric>
+#include <vector>
+
 #include "headfit/base/checkpoint.hpp"
 
 namespace headfit {
@@ -37,21 +40,22 @@ void fold_into(Triangle& triangle, Eigen::Ref<Columns> block) {
 template <class T>
 class TriangleOfRows {
  public:
-  // Writes the triangle of all rows and, unless `centred` is null, that of the rows minus their
-  // mean.
-  void write(HeadRows<T>& x, Index head, Index rows, double* plain, double* centred) {
+  // Writes the triangle of the rows that are listed and, unless `centred` is null, that of these
+  // rows minus their mean.
+  void write(HeadRows<T>& x, Index head, std::span<const Index> rows, double* plain,
+             double* centred) {
     const Index d = x.heads().cols;
     // Rows are divided by a power of two near their largest entry, so that squares are finite.
     double largest = 0;
-    for (Index i = 0; i < rows; ++i) {
+    for (const Index i : rows) {
       largest = std::max(largest, static_cast<double>(x.row(head, i).cwiseAbs().maxCoeff()));
     }
     const double unit = largest > 0 ? std::ldexp(1.0, std::ilogb(largest)) : 1.0;
     mean_.setZero(d);
     factor(x, head, rows, unit, plain);
     if (!centred) return;
-    for (Index i = 0; i < rows; ++i) mean_ += scaled(x.row(head, i), unit);
-    if (rows > 0) mean_ /= static_cast<double>(rows);
+    for (const Index i : rows) mean_ += scaled(x.row(head, i), unit);
+    if (!rows.empty()) mean_ /= static_cast<double>(rows.size());
     factor(x, head, rows, unit, centred);
   }
 
@@ -60,16 +64,17 @@ class TriangleOfRows {
     return row.template cast<double>() / unit;
   }
 
-  void factor(HeadRows<T>& x, Index head, Index rows, double unit, double* out) {
+  void factor(HeadRows<T>& x, Index head, std::span<const Index> rows, double unit, double* out) {
     const Index d = x.heads().cols;
     const Index most = 4 * d;
     triangle_.setZero(d, d);
     block_.resize(most, d);
-    for (Index first = 0; first < rows; first += most) {
-      const Index count = std::min(most, rows - first);
+    while (!rows.empty()) {
+      const Index count = std::min(most, static_cast<Index>(rows.size()));
       for (Index i = 0; i < count; ++i) {
-        block_.row(i) = scaled(x.row(head, first + i), unit) - mean_;
+        block_.row(i) = scaled(x.row(head, rows[static_cast<std::size_t>(i)]), unit) - mean_;
       }
+      rows = rows.subspan(static_cast<std::size_t>(count));
       fold_into(triangle_, block_.topRows(count));
       checkpoint();
     }
@@ -81,6 +86,18 @@ class TriangleOfRows {
   Eigen::RowVectorXd mean_;
 };
 
+// The keys of a head that are not padding.
+template <class T>
+std::vector<Index> existing_keys(const LogitSource<T>& source, Index head) {
+  const Mask& mask = source.mask;
+  const Index count = mask.key_lengths ? mask.key_lengths[head] : source.k.rows;
+  std::vector<Index> found;
+  for (Index j = 0; j < count; ++j) {
+    if (mask.has_key(head, j)) found.push_back(j);
+  }
+  return found;
+}
+
 }  // namespace
 
 template <class T>
@@ -91,15 +108,15 @@ void triangular_factors(const LogitSource<T>& source, const TriangularFactors& o
     throw InputError("the heads to factor must be heads of the logits");
   }
   const Index size = source.q.cols * source.q.cols;
+  std::vector<Index> all_queries(static_cast<std::size_t>(source.q.rows));
+  std::iota(all_queries.begin(), all_queries.end(), Index(0));
   parallel_tasks(out.count, run, [&] {
     return [&, queries = HeadRows<T>(source.q), keys = HeadRows<T>(source.k),
             triangle = TriangleOfRows<T>()](Index place) mutable {
       const Index head = out.first + place;
-      const auto* lengths = source.mask.key_lengths;
-      const Index count = lengths ? lengths[head] : source.k.rows;
-      triangle.write(queries, head, source.q.rows, out.queries + place * size, nullptr);
-      triangle.write(keys, head / source.group, count, out.keys + place * size,
-                     out.centred_keys + place * size);
+      triangle.write(queries, head, all_queries, out.queries + place * size, nullptr);
+      triangle.write(keys, head / source.group, existing_keys(source, head),
+                     out.keys + place * size, out.centred_keys + place * size);
     };
   });
 }

@@ -86,8 +86,9 @@ class PackedValues {
 template <class T>
 class ApplyFold {
  public:
-  ApplyFold(const PackedValues<T>& values, Index group, Index cols, const OutHeads<T>& out)
-      : values_(values), group_(group), cols_(cols), out_(out) {}
+  ApplyFold(const LogitSource<T>& source, const PackedValues<T>& values, Index cols,
+            const OutHeads<T>& out)
+      : source_(source), values_(values), group_(source.group), cols_(cols), out_(out) {}
 
   void begin(const RowBlock& block) {
     rows_.assign(static_cast<std::size_t>(round_up(block.count, B::row_group)), OnlineSum<T>{});
@@ -115,8 +116,9 @@ class ApplyFold {
 
   void end(const RowBlock& block) {
     for (Index r = 0; r < block.count; ++r) {
-      const OnlineSum<T>& row = rows_[static_cast<std::size_t>(r)];
-      const T inverse = row.empty() ? T(0) : static_cast<T>(1.0 / row.sum);
+      OnlineSum<T>& row = rows_[static_cast<std::size_t>(r)];
+      const double factor = row.empty() ? 0 : row.add_sink(source_.sink(block.head));
+      const T inverse = row.empty() ? T(0) : static_cast<T>(factor / row.sum);
       T* to = out_.row(block.head, block.first + r);
       const T doubling = static_cast<T>(std::ldexp(1.0, values_.halvings(block.head / group_)));
       for (Index c = 0; c < cols_; ++c) to[c] = sum(r)[c] * inverse * doubling;
@@ -140,6 +142,7 @@ class ApplyFold {
     }
   }
 
+  const LogitSource<T>& source_;
   const PackedValues<T>& values_;
   Index group_;
   Index cols_;
@@ -161,8 +164,7 @@ void attention_apply(const LogitSource<T>& source, const Heads<T>& v, const OutH
                      " and " + std::to_string(v.rows));
   }
   PackedValues<T> values(v, source.mask, source.group);
-  stream_tiles(source, run, [&] { return ApplyFold<T>(values, source.group, v.cols, out); },
-               values);
+  stream_tiles(source, run, [&] { return ApplyFold<T>(source, values, v.cols, out); }, values);
 }
 
 template void attention_apply(const LogitSource<float>&, const Heads<float>&,

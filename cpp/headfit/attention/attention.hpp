@@ -1,5 +1,6 @@
 // The basic questions about an attention matrix softmax(logits). Each is answered by a fold over
-// the stream of logits. A row in which the mask allows nothing is a row of zeros.
+// the stream of logits. A row in which the mask allows nothing is a row of zeros. With sinks, what
+// the sink takes is missing from the weights of the keys.
 #pragma once
 
 #include <vector>
@@ -46,14 +47,17 @@ void attention_apply(const LogitSource<T>& source, const Heads<T>& v, const OutH
                      const Run& run);
 
 // For each row: its entropy in nats, its largest weight, the logarithm of the sum of its
-// exponentials, and for each share how many keys are needed at least to hold it. Arrays have shape
-// (heads, rows), counts (heads, rows, shares).
+// exponentials, and for each share how many keys are needed at least to hold it. The largest weight
+// is a fraction of the whole row and the sum has the term of the sink; entropy and counts are about
+// the keys alone, that is, about their weights divided by `key_mass`, the sum of these weights.
+// Arrays have shape (heads, rows), counts (heads, rows, shares).
 struct StatsOut {
   double* entropy = nullptr;
   double* max_weight = nullptr;
   double* log_sum = nullptr;
   Offset* counts = nullptr;
   std::span<const double> shares;
+  double* key_mass = nullptr;  // may be missing
 };
 template <class T>
 void attention_stats(const LogitSource<T>& source, const StatsOut& out, const Run& run);

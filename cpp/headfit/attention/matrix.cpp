@@ -34,7 +34,8 @@ class LogitFold : public WholeRows<T> {
 template <class T, simd::Store how>
 class SoftmaxFold : public WholeRows<T> {
  public:
-  SoftmaxFold(const OutHeads<T>& out, Index cols) : out_(out), cols_(cols) {}
+  SoftmaxFold(const LogitSource<T>& source, const OutHeads<T>& out)
+      : source_(source), out_(out), cols_(source.k.rows) {}
 
   void begin(const RowBlock&) { max_.fill(-std::numeric_limits<T>::infinity()); }
 
@@ -63,12 +64,15 @@ class SoftmaxFold : public WholeRows<T> {
   void write_weights(const RowBlock& block, T* x, T max, T* to) {
     const Index cols = block.col_end - block.col_begin;
     if (max == -std::numeric_limits<T>::infinity()) return write_zeros(to, cols);
-    const double sum =
-        exp_sum<T, Exponentials::keep>(x, this->padded(block), simd::RowShift<T>::at(max));
+    const double sink = source_.sink(block.head);
+    const auto shift = simd::RowShift<T>::at(std::max(max, static_cast<T>(sink)));
+    double sum = exp_sum<T, Exponentials::keep>(x, this->padded(block), shift);
+    if (source_.sinks) sum += sink_term(sink, shift);
     const Inverse<T> inverse(sum);
     simd::write_row<how>(to, cols, [&](Index c) { return inverse.times(simd::load(x + c)); });
   }
 
+  const LogitSource<T>& source_;
   OutHeads<T> out_;
   Index cols_;
   std::array<T, Blocking<T>::tile_rows> max_;
@@ -76,8 +80,7 @@ class SoftmaxFold : public WholeRows<T> {
 
 template <class T, simd::Store how>
 void write_matrix(const LogitSource<T>& source, const OutHeads<T>& out, const Run& run) {
-  const Index cols = source.k.rows;
-  stream_tiles(source, run, [&] { return SoftmaxFold<T, how>(out, cols); });
+  stream_tiles(source, run, [&] { return SoftmaxFold<T, how>(source, out); });
 }
 
 }  // namespace

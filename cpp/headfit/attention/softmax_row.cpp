@@ -90,6 +90,21 @@ double exp_sum(T* x, Index padded, const simd::RowShift<T>& shift) {
 }
 
 template <class T>
+double sink_term(double sink, const simd::RowShift<T>& shift) {
+  const long double left_out =
+      static_cast<long double>(shift.subtract) + shift.exponent * std::numbers::ln2_v<long double>;
+  return static_cast<double>(std::exp(sink - left_out));
+}
+
+SumWithSink SumWithSink::of(double log_keys, double sink) {
+  const double above = sink - log_keys;
+  if (above == -std::numeric_limits<double>::infinity()) return {log_keys, 1};
+  // The exponential of a large difference is infinite, and the share of the keys 0.
+  return {std::max(sink, log_keys) + std::log1p(std::exp(-std::abs(above))),
+          1 / (1 + std::exp(above))};
+}
+
+template <class T>
 double OnlineSum<T>::log_sum() const {
   return static_cast<double>(max) + std::log(sum / exp_of(max, shift));
 }
@@ -104,11 +119,20 @@ double OnlineSum<T>::raised(T new_max) {
   return factor;
 }
 
+template <class T>
+double OnlineSum<T>::add_sink(double sink) {
+  if (sink == -std::numeric_limits<double>::infinity()) return 1;
+  const double factor = raise(static_cast<T>(sink));
+  sum += sink_term(sink, shift);
+  return factor;
+}
+
 template float row_max(const float*, Index);
 template LogitRange<float> logit_range(const float*, Index);
 template double exp_of(float, const simd::RowShift<float>&);
 template double exp_sum<float, Exponentials::discard>(float*, Index, const simd::RowShift<float>&);
 template double exp_sum<float, Exponentials::keep>(float*, Index, const simd::RowShift<float>&);
+template double sink_term(double, const simd::RowShift<float>&);
 template struct OnlineSum<float>;
 template double row_max(const double*, Index);
 template LogitRange<double> logit_range(const double*, Index);
@@ -116,6 +140,7 @@ template double exp_of(double, const simd::RowShift<double>&);
 template double exp_sum<double, Exponentials::discard>(double*, Index,
                                                        const simd::RowShift<double>&);
 template double exp_sum<double, Exponentials::keep>(double*, Index, const simd::RowShift<double>&);
+template double sink_term(double, const simd::RowShift<double>&);
 template struct OnlineSum<double>;
 
 }  // namespace headfit

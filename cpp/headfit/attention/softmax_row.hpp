@@ -47,6 +47,20 @@ enum class Exponentials { discard, keep };
 template <class T, Exponentials what>
 double exp_sum(T* x, Index padded, const simd::RowShift<T>& shift);
 
+// exp(sink) / exp(shift), in double. A sink is a logit that only the denominator of a row has, -inf
+// for none.
+template <class T>
+double sink_term(double sink, const simd::RowShift<T>& shift);
+
+// The sum of exponentials of a row and its sink: its logarithm, and the share that the keys hold.
+struct SumWithSink {
+  double log_sum;
+  double key_mass;
+
+  // For keys with a sum of exp(log_keys). Without a sink: log_keys and 1.
+  static SumWithSink of(double log_keys, double sink);
+};
+
 // The running sum of a row whose logits arrive tile by tile: the sum so far, and the common factor
 // that its exponentials leave out.
 template <class T>
@@ -61,6 +75,10 @@ struct OnlineSum {
 
   // Moves the shift up to a new maximum. Returns the factor by which earlier sums change.
   double raise(T new_max) { return new_max > max ? raised(new_max) : 1; }
+
+  // Adds the term of a sink to the sum of a row that is not empty. Returns the factor by which
+  // what was summed before changes.
+  double add_sink(double sink);
 
  private:
   double raised(T new_max);

@@ -33,7 +33,8 @@ Index fewest_reaching(T* first, T* last, double wanted) {
 template <class T>
 class StatsFold : public WholeRows<T> {
  public:
-  StatsFold(const StatsOut& out, Index rows) : out_(out), rows_(rows) {}
+  StatsFold(const LogitSource<T>& source, const StatsOut& out)
+      : source_(source), out_(out), rows_(source.row_count()) {}
 
   void end(const RowBlock& block) {
     for (Index r = 0; r < block.count; ++r) finish_row(block, r);
@@ -46,7 +47,7 @@ class StatsFold : public WholeRows<T> {
     T* x = this->row(r);
     const T max = row_max(x, padded);
     if (max == -std::numeric_limits<T>::infinity()) {
-      write(place, 0, 0, -std::numeric_limits<double>::infinity());
+      write(place, 0, 0, {-std::numeric_limits<double>::infinity(), 0});
       std::fill_n(counts(place), out_.shares.size(), Offset(0));
       return;
     }
@@ -56,8 +57,9 @@ class StatsFold : public WholeRows<T> {
     // With e_j = exp(s_j - shift): entropy = log(sum e / e_max) - sum e (s - max) / sum e.
     const double relative = sum / exp_of(max, shift);
     const double entropy = std::log(relative) - moment / sum;
-    write(place, std::max(0.0, entropy), 1 / relative,
-          static_cast<double>(max) + std::log(relative));
+    const auto whole =
+        SumWithSink::of(static_cast<double>(max) + std::log(relative), source_.sink(block.head));
+    write(place, std::max(0.0, entropy), 1 / relative * whole.key_mass, whole);
     if (out_.shares.empty()) return;
     // Rounding may make the wanted sum slightly larger than the sum of all weights. Zero weights
     // are left out, so that they are never counted.
@@ -84,15 +86,17 @@ class StatsFold : public WholeRows<T> {
     return total;
   }
 
-  void write(Index place, double entropy, double max_weight, double log_sum) {
+  void write(Index place, double entropy, double max_weight, const SumWithSink& whole) {
     out_.entropy[place] = entropy;
     out_.max_weight[place] = max_weight;
-    out_.log_sum[place] = log_sum;
+    out_.log_sum[place] = whole.log_sum;
+    if (out_.key_mass) out_.key_mass[place] = whole.key_mass;
   }
   Offset* counts(Index place) {
     return out_.counts + place * static_cast<Index>(out_.shares.size());
   }
 
+  const LogitSource<T>& source_;
   StatsOut out_;
   Index rows_;
 };
@@ -106,7 +110,7 @@ void attention_stats(const LogitSource<T>& source, const StatsOut& out, const Ru
       throw InputError("shares must lie in (0, 1]; got " + std::to_string(share));
     }
   }
-  stream_tiles(source, run, [&] { return StatsFold<T>(out, source.row_count()); });
+  stream_tiles(source, run, [&] { return StatsFold<T>(source, out); });
 }
 
 template void attention_stats(const LogitSource<float>&, const StatsOut&, const Run&);

@@ -18,8 +18,9 @@ class TopkFold {
   static constexpr bool sums_in_lanes = sizeof(T) == 4;
 
  public:
-  TopkFold(Index k, const OutHeads<Offset>& columns, const OutHeads<T>& weights)
-      : k_(k), columns_(columns), weights_(weights) {}
+  TopkFold(const LogitSource<T>& source, Index k, const OutHeads<Offset>& columns,
+           const OutHeads<T>& weights)
+      : source_(source), k_(k), columns_(columns), weights_(weights) {}
 
   Index block_rows(const LogitSource<T>& source) const { return list_rows(source, k_); }
 
@@ -99,6 +100,7 @@ class TopkFold {
     for (Index r = 0; r < block.count; ++r) {
       sum_up(r);
       Row& row = rows_[static_cast<std::size_t>(r)];
+      if (!row.sum.empty()) row.sum.add_sink(source_.sink(block.head));
       const auto& best = row.best.sorted();
       const Index count = static_cast<Index>(best.size());
       const T* terms = exponentials(best, row.sum.shift);
@@ -172,6 +174,7 @@ class TopkFold {
     return terms;
   }
 
+  const LogitSource<T>& source_;
   Index k_;
   OutHeads<Offset> columns_;
   OutHeads<T> weights_;
@@ -188,7 +191,7 @@ template <class T>
 void attention_topk(const LogitSource<T>& source, Index k, const OutHeads<Offset>& columns,
                     const OutHeads<T>& weights, const Run& run) {
   check_list_length(k, source.k.rows);
-  stream_tiles(source, run, [&] { return TopkFold<T>(k, columns, weights); });
+  stream_tiles(source, run, [&] { return TopkFold<T>(source, k, columns, weights); });
 }
 
 template void attention_topk(const LogitSource<float>&, Index, const OutHeads<Offset>&,

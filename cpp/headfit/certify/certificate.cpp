@@ -39,10 +39,10 @@ void scan_rows(const Scan<T>& scan, const LogitSource<T>& source, const Run& run
 template <class T>
 void refuse_more_than_products(const LogitSource<T>& source) {
   if (source.q.rotary.table || source.k.rotary.table || source.softcap > 0 ||
-      source.bias.is_set() || source.rows) {
+      source.bias.is_set() || source.rows || source.sinks) {
     throw InputError(
         "a certificate is about all rows of scale * Q K^T: it takes no rotary positions, no "
-        "softcap, no bias and no choice of rows");
+        "softcap, no bias, no sinks and no choice of rows");
   }
 }
 

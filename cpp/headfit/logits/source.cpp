@@ -23,6 +23,13 @@ void LogitSource<T>::validate() const {
   if (!(softcap >= 0 && softcap <= std::numeric_limits<T>::max())) {
     throw InputError("softcap must be positive and finite; got " + std::to_string(softcap));
   }
+  for (Index h = 0; sinks && h < q.count; ++h) {
+    constexpr auto most = static_cast<double>(std::numeric_limits<T>::max());
+    if (!(std::abs(sinks[h]) <= most) && sinks[h] != -std::numeric_limits<double>::infinity()) {
+      throw InputError("sinks must be finite in the arrays' dtype, or -inf for none; got " +
+                       std::to_string(sinks[h]) + " for head " + std::to_string(h));
+    }
+  }
   for (Index place = 0; rows && place < row_count(); ++place) {
     if (row_at(place) < 0 || row_at(place) >= q.rows) {
       throw InputError("rows must lie in 0 ... " + std::to_string(q.rows - 1) + "; got " +

@@ -1,5 +1,5 @@
-// What defines a matrix of logits: queries, keys, scale, soft-cap, bias and mask. These are views;
-// none of them owns memory.
+// What defines attention: queries, keys, scale, soft-cap, bias and mask, which make the logits, and
+// the sinks of its softmax. These are views; none of them owns memory.
 #pragma once
 
 #include <algorithm>
@@ -32,10 +32,17 @@ struct Mask {
   const Column* sparse_columns = nullptr;
   // For each query head the number of keys that are not padding.
   const Index* key_lengths = nullptr;
+  // For each query head and key whether rows may attend to it; strides may be 0.
+  const bool* keys = nullptr;
+  Index keys_head = 0, keys_col = 0;
 
   // Whether every position is allowed.
   bool is_open() const { return !left && !right && !has_pattern() && !key_lengths; }
-  bool has_pattern() const { return dense || sparse_offsets; }
+  // Whether single positions within the range of a row may be masked.
+  bool has_pattern() const { return dense || sparse_offsets || keys; }
+  bool has_key(Index head, Index col) const {
+    return !keys || keys[head * keys_head + col * keys_col];
+  }
 
   ColumnRange range(Index head, Index row, Index rows, Index cols) const {
     const Index position = row + cols - rows;
@@ -49,6 +56,7 @@ struct Mask {
     const ColumnRange open = range(head, row, rows, cols);
     if (col < open.begin || col >= open.end) return false;
     if (dense && !dense[head * dense_head + row * dense_row + col * dense_col]) return false;
+    if (!has_key(head, col)) return false;
     return !sparse_offsets ||
            std::binary_search(sparse_columns + sparse_offsets[row],
                               sparse_columns + sparse_offsets[row + 1], static_cast<Column>(col));
@@ -67,6 +75,9 @@ struct Bias {
 
 // logits = softcap(scale * Q K^T) + bias where the mask allows, else -inf, with
 // softcap(s) = c * tanh(s / c). Query head h reads key head h / group.
+//
+// Attention is the softmax of the logits. With sinks, exp(sink of the head) is added to the sum of
+// exponentials that each row is divided by, so that rows sum to less than 1.
 template <class T>
 struct LogitSource {
   Heads<T> q;
@@ -77,10 +88,17 @@ struct LogitSource {
   Mask mask;
   Bias bias;
   std::optional<std::span<const Index>> rows;  // if missing, all rows in order
+  const double* sinks = nullptr;  // for each query head a logit, or -inf for no sink
 
   Index row_count() const { return rows ? static_cast<Index>(rows->size()) : q.rows; }
   Index row_at(Index place) const {
     return rows ? (*rows)[static_cast<std::size_t>(place)] : place;
+  }
+  // The logit that the rows of a head share in the denominator of the softmax; -inf for none. It is
+  // rounded to T, as all logits are: a row may be shifted by it.
+  double sink(Index head) const {
+    constexpr T none = -std::numeric_limits<T>::infinity();
+    return static_cast<double>(sinks ? static_cast<T>(sinks[head]) : none);
   }
 
   // Throws InputError unless the shapes fit each other and the numbers can be used.

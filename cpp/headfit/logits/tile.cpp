@@ -6,6 +6,12 @@ namespace {
 template <class T>
 constexpr T hidden = -std::numeric_limits<T>::infinity();
 
+// Masks the logits whose flags, `step` apart, are false.
+template <class T>
+void keep_allowed(T* x, Index cols, const bool* allow, Index step) {
+  for (Index c = 0; c < cols; ++c) x[c] = allow[c * step] ? x[c] : hidden<T>;
+}
+
 }  // namespace
 
 template <class T>
@@ -18,6 +24,7 @@ void TileFinisher<T>::finish(const RowBlock& block, const Tile<T>& tile, bool ma
     if (source_.bias.is_set()) add_bias(block, tile, row, x);
     apply_range(block, tile, row, x);
     if (source_.mask.dense) apply_dense(block, tile, row, x);
+    if (source_.mask.keys) apply_keys(block, tile, x);
     if (source_.mask.sparse_offsets) apply_sparse(tile, row, x);
   }
 }
@@ -88,7 +95,13 @@ void TileFinisher<T>::apply_dense(const RowBlock& block, const Tile<T>& tile, In
   const Mask& m = source_.mask;
   const bool* allow =
       m.dense + block.head * m.dense_head + row * m.dense_row + tile.col * m.dense_col;
-  for (Index c = 0; c < tile.cols; ++c) x[c] = allow[c * m.dense_col] ? x[c] : hidden<T>;
+  keep_allowed(x, tile.cols, allow, m.dense_col);
+}
+
+template <class T>
+void TileFinisher<T>::apply_keys(const RowBlock& block, const Tile<T>& tile, T* x) const {
+  const Mask& m = source_.mask;
+  keep_allowed(x, tile.cols, m.keys + block.head * m.keys_head + tile.col * m.keys_col, m.keys_col);
 }
 
 template <class T>

@@ -48,6 +48,7 @@ class TileFinisher {
   void add_bias(const RowBlock& block, const Tile<T>& tile, Index row, const S* bias, T* x) const;
   void apply_range(const RowBlock& block, const Tile<T>& tile, Index row, T* x) const;
   void apply_dense(const RowBlock& block, const Tile<T>& tile, Index row, T* x) const;
+  void apply_keys(const RowBlock& block, const Tile<T>& tile, T* x) const;
   void apply_sparse(const Tile<T>& tile, Index row, T* x) const;
 
   const LogitSource<T>& source_;

@@ -15,11 +15,13 @@ using soft::TargetRows;
 
 class DistanceFold : public WholeRows<double> {
  public:
-  DistanceFold(const TargetRows<double>& target, std::span<const Index> rows, Index cols,
-               SoftDistances& out)
-      : reader_(std::make_unique<TargetRows<double>::Reader>(target)),
+  DistanceFold(const TargetRows<double>& target, std::span<const Index> rows,
+               const LogitSource<double>& attention, SoftDistances& out)
+      : target_(target),
+        reader_(std::make_unique<TargetRows<double>::Reader>(target)),
         rows_(rows),
-        cols_(cols),
+        sink_(attention.sink(0)),
+        cols_(attention.k.rows),
         out_(out) {}
 
   void end(const RowBlock& block) {
@@ -42,8 +44,10 @@ class DistanceFold : public WholeRows<double> {
     const double max = cols > 0 ? row_max(x, padded(block)) : -infinity;
     const Row inside(target + block.col_begin, cols);
     const double outside = a.head(block.col_begin).sum() + a.tail(cols_ - block.col_end).sum();
+    // What a sink takes counts as the weight of one more key.
+    const double log_sink = target_.log_sink(block.first + r), of_sink = std::exp(log_sink);
     if (max == -infinity) {
-      const double all = a.sum();
+      const double all = a.sum() + of_sink;
       out_.divergence[at] = all > 0 ? infinity : 0;
       out_.variation[at] = all / 2;
       return;
@@ -52,16 +56,22 @@ class DistanceFold : public WholeRows<double> {
     Row s(x, cols);
     terms_ = s;
     const double sum = exp_sum<double, Exponentials::keep>(x, padded(block), shift);
-    const double log_sum = max + std::log(sum / exp_of(max, shift));
-    terms_ = (inside > 0).select(inside * (inside.log() - terms_ + log_sum), 0.0);
-    out_.divergence[at] = outside > 0 ? infinity : std::max(0.0, terms_.sum());
-    out_.variation[at] = ((inside - s / sum).abs().sum() + outside) / 2;
+    const auto whole = SumWithSink::of(max + std::log(sum / exp_of(max, shift)), sink_);
+    terms_ = (inside > 0).select(inside * (inside.log() - terms_ + whole.log_sum), 0.0);
+    const double own_log_sink = sink_ - whole.log_sum;
+    const double sink_term = of_sink > 0 ? of_sink * (log_sink - own_log_sink) : 0.0;
+    out_.divergence[at] = outside > 0 ? infinity : std::max(0.0, terms_.sum() + sink_term);
+    out_.variation[at] = ((inside - s / sum * whole.key_mass).abs().sum() + outside +
+                          std::abs(of_sink - std::exp(own_log_sink))) /
+                         2;
   }
 
   static constexpr double infinity = std::numeric_limits<double>::infinity();
 
+  const TargetRows<double>& target_;
   std::unique_ptr<TargetRows<double>::Reader> reader_;  // it cannot be moved
   std::span<const Index> rows_;
+  double sink_;
   Index cols_;
   SoftDistances& out_;
   Buffer<double> weights_;
@@ -85,7 +95,7 @@ SoftDistances compare_soft(const SoftTarget<double>& target, const LogitSource<d
   std::iota(all.begin(), all.end(), Index(0));
   SoftDistances out(target.rows());
   for (Index i = 0; i < target.rows(); ++i) out.asks[static_cast<std::size_t>(i)] = rows.asks(i);
-  stream_tiles(attention, run, [&] { return DistanceFold(rows, all, target.cols(), out); });
+  stream_tiles(attention, run, [&] { return DistanceFold(rows, all, attention, out); });
   return out;
 }
 

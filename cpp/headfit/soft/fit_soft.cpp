@@ -13,6 +13,9 @@ namespace {
 template <class T>
 void check(const SoftTarget<T>& target, const Heads<T>& q, const Heads<T>& k) {
   if (target.rows() < 1 || target.cols() < 1) throw InputError("the target must not be empty");
+  if (target.attention && target.attention->sinks) {
+    throw InputError("a soft fit takes no target with sinks: the rows of a fitted head sum to 1");
+  }
   if (q.count != 1 || k.count != 1 || q.rows != target.rows() || k.rows != target.cols() ||
       q.cols != k.cols || q.cols < 1) {
     throw InputError("a start must have " + std::to_string(target.rows()) + " queries and " +

@@ -40,6 +40,12 @@ class TargetRows {
     return log_sum_[static_cast<std::size_t>(row)] != -std::numeric_limits<double>::infinity();
   }
   Index asking_rows() const { return asking_; }
+  // The logarithm of the share of a row that the target's sink takes; -inf without a sink.
+  double log_sink(Index row) const {
+    const double log_sum = log_sum_[static_cast<std::size_t>(row)];
+    return target_.attention && asks(row) ? target_.attention->sink(0) - log_sum
+                                          : -std::numeric_limits<double>::infinity();
+  }
 
   // Reads blocks of rows. Each thread has a reader of its own.
   class Reader {

@@ -32,7 +32,7 @@ struct SparseRows {
 
 // Goes through the entries by falling weight (of equal weights: by row, then by column), and keeps
 // each one if its row is not satisfied yet and its column has room. Weights are shares of their
-// row. This version reads logits of one head: each scan of the rows that need one takes O(n m d)
+// row; what a sink takes is no part of the row, so sinks change nothing. This version reads logits of one head: each scan of the rows that need one takes O(n m d)
 // time, and memory is O(n (per_row + d)), never O(n m). Throws InputError if a row would keep
 // nothing.
 template <class T>

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cached_property
 from typing import Any, Literal
 
@@ -12,12 +13,20 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from headfit import _core
-from headfit._attention.logits import LogitOptions, Logits, Rows, check_scale, checked_logits
+from headfit._attention.logits import (
+    LogitOptions,
+    Logits,
+    Rows,
+    as_sinks,
+    check_scale,
+    checked_logits,
+)
 from headfit._attention.stats import AttentionStats
 from headfit._base.arguments import as_choice, as_flag, as_number
 from headfit._base.arithmetic import standard_arithmetic
 from headfit._base.arrays import (
     FloatArray,
+    as_array,
     as_count,
     as_shares,
     as_stack,
@@ -27,7 +36,7 @@ from headfit._base.arrays import (
     thread_count,
     widened,
 )
-from headfit._base.masks import frozen_mask, same_mask
+from headfit._base.masks import as_allowed, as_key_mask, frozen_mask, same_mask
 from headfit._base.memory import require_memory
 from headfit._base.positions import as_positions, rotate
 from headfit._base.text import mask_text
@@ -40,7 +49,8 @@ class Attention:
     """The attention of queries and keys, with all logit options; computed when asked for.
 
     The logits are ``softcap(scale * Q @ K.T) + bias``, and attention is their softmax over the
-    keys that the mask allows. A row without an allowed key gives zeros.
+    keys that the mask allows, with one term more in the denominator where there are `sinks`. A
+    row without an allowed key gives zeros.
 
     Parameters
     ----------
@@ -53,7 +63,7 @@ class Attention:
         Keys. They may have no leading axes (all heads share them), or the leading axes of Q where
         the number of key heads divides that of query heads: grouped queries, where query head h
         reads key head h // group.
-    scale, mask, key_lengths, bias, softcap, position : optional
+    scale, mask, key_lengths, bias, softcap, position, key_mask, sinks : optional
         As in `attention_matrix`.
 
     Attributes
@@ -65,7 +75,7 @@ class Attention:
     options : LogitOptions
         The logit options; `scale` is never None here.
     scale : float
-    mask, key_lengths, bias, softcap, position : object
+    mask, key_lengths, bias, softcap, position, key_mask, sinks : object
     lead : tuple of int
         The leading axes of Q.
     n, m, dim : int
@@ -113,17 +123,28 @@ class Attention:
         bias: Any = None,
         softcap: float | None = None,
         position: Any = None,
+        key_mask: Any = None,
+        sinks: Any = None,
     ) -> None:
-        # The core keeps a copy of a sparse mask. It is frozen so that the attribute `mask` always
-        # shows what the core computes with.
-        mask = frozen_mask(mask) if is_sparse(mask) else mask
-        lengths = None if key_lengths is None else np.array(key_lengths)
-        options = LogitOptions(scale, mask, lengths, bias, softcap, position)
+        # The core keeps copies of sparse masks and of small arrays. They are frozen so that the
+        # attributes always show what the core computes with.
+        if mask is not None and not isinstance(mask, (str, tuple)):
+            mask = frozen_mask(mask) if is_sparse(mask) else as_allowed(mask)
+        options = LogitOptions(
+            scale=scale,
+            mask=mask,
+            key_lengths=None if key_lengths is None else np.array(key_lengths),
+            bias=bias,
+            softcap=softcap,
+            position=position,
+            key_mask=None if key_mask is None else _frozen(as_key_mask(key_mask)),
+            sinks=None if sinks is None else _frozen(as_sinks(sinks)),
+        )
         logits = checked_logits(Q, K, options)
         scale = check_scale(scale, logits.stored[0].shape[-1])
         vars(self).update(
             stored=logits.stored,
-            options=LogitOptions(scale, mask, lengths, bias, softcap, position),
+            options=replace(options, scale=scale),
             errors=None,
             _logits=logits,
         )
@@ -283,6 +304,18 @@ class Attention:
         """The positional encoding that is not yet part of Q and K, or None."""
         return self.options.position
 
+    @property
+    def key_mask(self) -> NDArray[np.bool_] | None:
+        """Which keys may be attended to, as booleans; None if all may."""
+        found: NDArray[np.bool_] | None = self.options.key_mask
+        return found
+
+    @property
+    def sinks(self) -> NDArray[np.float64] | None:
+        """The logits that heads have in the denominator alone, or None."""
+        found: NDArray[np.float64] | None = self.options.sinks
+        return found
+
     @standard_arithmetic()
     def matrix(
         self,
@@ -377,7 +410,17 @@ class Attention:
             log_sum=log_sum,
             shares=tuple(float(s) for s in wanted),
             keys_for_share=found[3].reshape((*shape, wanted.size)),
+            key_mass=found[4].reshape(shape),
         )
+
+    def check_plain(self, caller: str) -> None:
+        """Raise an InputError unless the logits are scale * q.k under a mask, and no more."""
+        more = [name for name in self.options.given() if name not in ("scale", "mask")]
+        if more:
+            raise InputError(
+                f"{caller} speaks about scale * q.k under a mask; this attention has {more[0]} too"
+                + ("; attention.turned() applies rotary positions" if more[0] == "position" else "")
+            )
 
     def check_settings(self, asked: LogitOptions) -> None:
         """Raise an InputError if an option given beside this attention differs from its own."""
@@ -387,12 +430,20 @@ class Attention:
                 same = as_number(theirs, "scale") == mine
             elif name == "mask":
                 same = same_mask(theirs, mine)
+            elif name in ("key_lengths", "key_mask", "sinks"):
+                same = mine is not None and np.array_equal(as_array(theirs, name), mine)
             else:
                 same = theirs is mine
             if not same:
                 raise InputError(
                     f"{name} must not be given beside an Attention, which has its own: {self!r}"
                 )
+
+
+def _frozen(array: NDArray[Any]) -> NDArray[Any]:
+    copy = array.copy()
+    copy.flags.writeable = False
+    return copy
 
 
 def _as_csr(columns: NDArray[np.int64], found: NDArray[Any], keys: int) -> sp.csr_array:

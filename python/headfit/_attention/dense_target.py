@@ -22,6 +22,15 @@ def check_one_head(attention: Attention, name: str) -> None:
         raise InputError(f"{name} must not be empty; got Q and K of shapes {q} and {k}")
 
 
+def refuse_sinks(attention: Attention, name: str) -> None:
+    """Raise an InputError for attention whose rows sum to less than 1 because of sinks."""
+    if attention.sinks is not None:
+        raise InputError(
+            f"{name} must have no sinks: they take a part of every row, and the rows of the head "
+            f"that is looked for sum to 1; got {attention!r}"
+        )
+
+
 def target_matrix(target: Any) -> NDArray[Any]:
     """Return a target that is a dense matrix in a form that the core reads, or raise an error."""
     if is_sparse(target):

@@ -86,6 +86,8 @@ def describe(
     bias: Any = None,
     softcap: float | None = None,
     position: Any = None,
+    key_mask: Any = None,
+    sinks: Any = None,
     tokens: Any = None,
     per_row: int = 8,
     per_column: int | None = None,
@@ -97,7 +99,7 @@ def describe(
 
     Parameters
     ----------
-    Q, K, scale, mask, key_lengths, bias, softcap, position, num_threads
+    Q, K, scale, mask, key_lengths, bias, softcap, position, key_mask, sinks, num_threads
         As in `attention_matrix`; leading axes are batch or layers, and heads. Instead, Q may be
         an `Attention` (or a `Fit`), which has its own keys and options.
     tokens : array_like of int, shape (n,) or (..., n), optional
@@ -141,7 +143,7 @@ def describe(
     sparse at 1 a row and 1 a column: 100% of the rows hold 90% of their mass in 1 key (100% on
     average, 100% at worst); column 0 serves 1 of 16 rows
     """
-    options = LogitOptions(scale, mask, key_lengths, bias, softcap, position)
+    options = LogitOptions(scale, mask, key_lengths, bias, softcap, position, key_mask, sinks)
     attention = Attention.of(Q, K, options)
     lead, n, m = attention.lead, attention.n, attention.m
     if 0 in (n, m):
@@ -153,8 +155,9 @@ def describe(
         raise InputError(f"tokens need as many queries as keys; got {n} and {m}")
     previous = None if tokens is None else _previous(tokens, lead, n)
     threads = thread_count(num_threads)
-    entropy, _, _, keys = _core.attention_stats(attention.core, wanted[1:], threads)
-    entropy, keys = entropy.reshape((*lead, n)), keys.reshape((*lead, n, wanted.size - 1))
+    found = _core.attention_stats(attention.core, wanted[1:], threads)
+    entropy, key_mass = (found[i].reshape((*lead, n)) for i in (0, 4))
+    keys = found[3].reshape((*lead, n, wanted.size - 1))
     profile = {
         name: array.reshape((*lead, array.shape[-1]))
         for name, array in _core.head_profile(
@@ -165,10 +168,14 @@ def describe(
     rows = present.sum(axis=-1)
     share_of = np.where(rows > 0, rows, 1)[..., np.newaxis]
     load, top_mass = profile["load"], profile["top_mass"]
-    sinks = (2 * load > rows[..., np.newaxis]) & (load > per_column)
+    sink_columns = (2 * load > rows[..., np.newaxis]) & (load > per_column)
     column_mass = profile["column_mass"] / share_of
     offset_mass = profile["offset_mass"] / share_of
     offsets = np.arange(1 - n, m)
+    distance = np.asarray(offset_mass @ np.abs(offsets).astype(np.float64))
+    mean_key_mass = _over_rows(np.nanmean, key_mass, present)
+    if attention.sinks is not None:
+        distance = distance / np.where(mean_key_mass > 0, mean_key_mass, np.nan)
 
     def over_keys(function: Callable[..., Any]) -> Floats:
         each = [_over_rows(function, keys[..., s], present) for s in range(keys.shape[-1])]
@@ -213,11 +220,12 @@ def describe(
         gamma_median=_over_rows(np.nanmedian, gammas, present),
         entropy=_over_rows(np.nanmean, entropy, present),
         column_mass=column_mass,
-        sinks=sinks,
-        sink_mass=(column_mass * sinks).sum(axis=-1),
+        key_mass=mean_key_mass,
+        sinks=sink_columns,
+        sink_mass=(column_mass * sink_columns).sum(axis=-1),
         offsets=offsets,
         offset_mass=offset_mass,
-        distance=np.asarray(offset_mass @ np.abs(offsets).astype(np.float64)),
+        distance=distance,
         previous=at_offset(1),
         diagonal=at_offset(0),
         induction=induction,

@@ -32,6 +32,8 @@ def attention_matrix(
     bias: Any = None,
     softcap: float | None = None,
     position: Any = None,
+    key_mask: Any = None,
+    sinks: Any = None,
     rows: Rows = None,
     out: NDArray[Any] | None = None,
     num_threads: int | None = None,
@@ -57,7 +59,8 @@ def attention_matrix(
         at position i + m - n, `left` keys before and `right` keys after it. A boolean array that
         broadcasts to (..., n, m), or a sparse boolean (n, m) matrix: True where attention is
         allowed (as in ``scaled_dot_product_attention``; in ``MultiheadAttention`` True means the
-        opposite).
+        opposite). An array of floats is an additive mask, with 0 where attention is allowed and
+        -inf (or the lowest finite number of its dtype) where it is not.
     key_lengths : array_like of int, optional
         For padded batches: how many keys exist; the rows of K after those are never read.
         Broadcasts over the leading axes from the left. "causal" and windows stay aligned to m,
@@ -74,6 +77,17 @@ def attention_matrix(
         bias -slope * distance (Press et al. 2022); ``"alibi"``: their slopes 2**(-8 h / H) for
         head h = 1 ... H. Only for computing attention: `fit` and `certify` work with stored
         queries and keys and accept no positions.
+    key_mask : array_like of bool or of 0 and 1, optional
+        Which keys may be attended to (1) and which are padding (0), besides what `mask` says: one
+        entry for each key, shape (m,), (batch, m) or (batch, heads, m), so that it broadcasts over
+        the leading axes from the left (the ``attention_mask`` of Hugging Face tokenizers). Keys
+        are still read, and must be finite. "causal" stays aligned to m, for padding on either
+        side; a query that is left without keys gives zeros.
+    sinks : array_like, optional
+        A logit for each query head that is added to the denominator of the softmax alone (GPT-OSS):
+        weights are exp(logit) / (exp(sink) + sum of exp(logits)), and rows sum to less than 1.
+        Broadcasts to the leading axes; rounded to the dtype of the logits; -inf for a head without
+        a sink.
     rows : slice or sequence of int, optional
         The rows to compute; all when None.
     out : ndarray, optional
@@ -84,9 +98,10 @@ def attention_matrix(
     Returns
     -------
     ndarray, shape (..., rows, m)
-        Rows sum to 1, or are zero where the mask leaves no key. Compared with the exact softmax
-        of the logits (as rounded to the arrays' dtype), weights are accurate to 4 units in the
-        last place, or 5 on CPU levels without fused multiply-add (v2, see `config`).
+        Rows sum to 1, or to less with sinks, or are zero where the mask leaves no key. Compared
+        with the exact softmax of the logits (as rounded to the arrays' dtype), weights are accurate
+        to 4 units in the last place, or 5 on CPU levels without fused multiply-add (v2, see
+        `config`).
 
     Raises
     ------
@@ -118,6 +133,8 @@ def attention_matrix(
         bias=bias,
         softcap=softcap,
         position=position,
+        key_mask=key_mask,
+        sinks=sinks,
     )
     return attention.matrix(rows=rows, out=out, num_threads=num_threads)
 
@@ -132,6 +149,7 @@ def attention_logits(
     bias: Any = None,
     softcap: float | None = None,
     position: Any = None,
+    key_mask: Any = None,
     rows: Rows = None,
     out: NDArray[Any] | None = None,
     num_threads: int | None = None,
@@ -140,8 +158,9 @@ def attention_logits(
 
     Parameters
     ----------
-    Q, K, scale, mask, key_lengths, bias, softcap, position, rows, out, num_threads
-        As in `attention_matrix`.
+    Q, K, scale, mask, key_lengths, bias, softcap, position, key_mask, rows, out, num_threads
+        As in `attention_matrix`. There are no sinks: they belong to the softmax, and are not among
+        the logits of keys.
 
     Returns
     -------
@@ -177,6 +196,7 @@ def attention_logits(
         bias=bias,
         softcap=softcap,
         position=position,
+        key_mask=key_mask,
     )
     return attention.logits(rows=rows, out=out, num_threads=num_threads)
 
@@ -192,6 +212,8 @@ def attention_topk(
     bias: Any = None,
     softcap: float | None = None,
     position: Any = None,
+    key_mask: Any = None,
+    sinks: Any = None,
     values: Literal["weights", "logits"] = "weights",
     renormalize: bool = False,
     num_threads: int | None = None,
@@ -200,7 +222,7 @@ def attention_topk(
 
     Parameters
     ----------
-    Q, K, scale, mask, key_lengths, bias, softcap, position, num_threads
+    Q, K, scale, mask, key_lengths, bias, softcap, position, key_mask, sinks, num_threads
         As in `attention_matrix`.
     k : int
         How many weights to keep in each row, 1 ... m. Ties go to the lower column.
@@ -248,6 +270,8 @@ def attention_topk(
         bias=bias,
         softcap=softcap,
         position=position,
+        key_mask=key_mask,
+        sinks=sinks,
     )
     return attention.topk(k, values=values, renormalize=renormalize, num_threads=num_threads)
 
@@ -263,6 +287,8 @@ def attention_apply(
     bias: Any = None,
     softcap: float | None = None,
     position: Any = None,
+    key_mask: Any = None,
+    sinks: Any = None,
     rows: Rows = None,
     num_threads: int | None = None,
 ) -> NDArray[Any]:
@@ -270,7 +296,7 @@ def attention_apply(
 
     Parameters
     ----------
-    Q, K, scale, mask, key_lengths, bias, softcap, position, rows, num_threads
+    Q, K, scale, mask, key_lengths, bias, softcap, position, key_mask, sinks, rows, num_threads
         As in `attention_matrix`.
     V : array_like, shape (..., m, dv)
         Values: one row for each key, with the leading axes of K. Their dtype must not be wider
@@ -310,6 +336,8 @@ def attention_apply(
         bias=bias,
         softcap=softcap,
         position=position,
+        key_mask=key_mask,
+        sinks=sinks,
     )
     return attention.apply(V, rows=rows, num_threads=num_threads)
 
@@ -324,6 +352,8 @@ def attention_stats(
     bias: Any = None,
     softcap: float | None = None,
     position: Any = None,
+    key_mask: Any = None,
+    sinks: Any = None,
     shares: float | Sequence[float] = (0.9,),
     num_threads: int | None = None,
 ) -> AttentionStats:
@@ -331,7 +361,7 @@ def attention_stats(
 
     Parameters
     ----------
-    Q, K, scale, mask, key_lengths, bias, softcap, position, num_threads
+    Q, K, scale, mask, key_lengths, bias, softcap, position, key_mask, sinks, num_threads
         As in `attention_matrix`.
     shares : float or sequence of float in (0, 1], default (0.9,)
         For each share, the fewest keys of a row that hold it are counted. Pass an empty sequence
@@ -370,5 +400,7 @@ def attention_stats(
         bias=bias,
         softcap=softcap,
         position=position,
+        key_mask=key_mask,
+        sinks=sinks,
     )
     return attention.stats(shares=shares, num_threads=num_threads)

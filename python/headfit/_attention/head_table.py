@@ -27,7 +27,9 @@ class HeadTable:
     """The measures of heads that `describe` returns, in arrays with the leading axes of Q.
 
     The leading axes are written ... below. Rows in which the mask allows no key are left out of
-    every measure; a head that has no other rows gets NaN.
+    every measure; a head that has no other rows gets NaN. With the option `sinks` of attention,
+    the mass of a row is what it gives to keys in `keys`, supports, `top_mass`, `entropy` and
+    `distance`; the other measures are made of the weights as they are.
 
     Attributes
     ----------
@@ -57,8 +59,10 @@ class HeadTable:
         median over the rows.
     entropy : ndarray, shape (...)
         The mean entropy of the rows, in nats.
+    key_mass : ndarray, shape (...)
+        The mean sum of a row's weights: 1 unless attention has the option `sinks`.
     column_mass : ndarray, shape (..., m)
-        The share of the head's attention that goes to each column; sums to 1.
+        The share of the head's attention that goes to each column; sums to `key_mass`.
     sinks : ndarray of bool, shape (..., m)
         Attention sinks: columns that are in the support of more than half of the rows, and of
         more than `per_column` rows. ``sparsify(exempt_columns="auto")`` exempts them.
@@ -68,7 +72,7 @@ class HeadTable:
         The differences between the position i + m - n of a query and the position j of a key,
         in increasing order.
     offset_mass : ndarray, shape (..., n + m - 1)
-        The share of the head's attention at each difference; sums to 1.
+        The share of the head's attention at each difference; sums to `key_mass`.
     distance : ndarray, shape (...)
         The mean absolute difference of positions, weighted by attention.
     previous, diagonal : ndarray, shape (...)
@@ -107,6 +111,7 @@ class HeadTable:
     gamma: Floats
     gamma_median: Floats
     entropy: Floats
+    key_mass: Floats
     column_mass: Floats
     sinks: NDArray[np.bool_]
     sink_mass: Floats
@@ -135,6 +140,8 @@ class HeadTable:
         table[f"top{self.per_row}_worst"] = self.top_mass_worst
         for name in ("max_load", "gamma", "gamma_median", "entropy"):
             table[name] = getattr(self, name)
+        if (self.key_mass < 1).any():
+            table["key_mass"] = self.key_mass
         table["sinks"] = self.sinks.sum(axis=-1)
         for name in ("sink_mass", "distance", "previous", "diagonal", "induction"):
             table[name] = getattr(self, name)

@@ -15,6 +15,7 @@ from headfit._base.arguments import as_number, shown
 from headfit._base.arrays import (
     as_array,
     as_contiguous,
+    as_float_array,
     as_items,
     as_stack,
     as_stored_array,
@@ -40,6 +41,8 @@ class LogitOptions:
     bias: Any = None
     softcap: float | None = None
     position: Any = None
+    key_mask: Any = None
+    sinks: Any = None
 
     def given(self) -> tuple[str, ...]:
         """Return the names of the options that are not None."""
@@ -203,6 +206,30 @@ def _bias(bias: Any, lead: tuple[int, ...], shape: tuple[int, int], dtype: Any) 
     return broadcast.reshape((math.prod(lead), *shape))
 
 
+def as_sinks(sinks: Any) -> NDArray[np.float64]:
+    """Return sinks as float64 numbers that are finite, or -inf for none."""
+    array = np.asarray(as_float_array(sinks, "sinks", ndim=0), np.float64)
+    bad = ~(np.isfinite(array) | (array == -np.inf))
+    if bad.any():
+        place = tuple(int(i) for i in np.argwhere(bad)[0])
+        where = f" at {place}" if place else ""
+        raise InputError(f"sinks must be finite, or -inf for none; got {array[place]}{where}")
+    return array
+
+
+def _sinks(sinks: Any, lead: tuple[int, ...]) -> NDArray[np.float64] | None:
+    """Return one sink for each head, with the leading axes flattened."""
+    if sinks is None:
+        return None
+    array = as_sinks(sinks)
+    try:
+        return np.ascontiguousarray(np.broadcast_to(array, lead).reshape(-1))
+    except ValueError as error:
+        raise InputError(
+            f"sinks must broadcast to the leading axes {lead}; got shape {array.shape}"
+        ) from error
+
+
 def checked_logits(Q: Any, K: Any, options: LogitOptions) -> Logits:
     """Check queries, keys and options, and return their logits.
 
@@ -232,10 +259,11 @@ def checked_logits(Q: Any, K: Any, options: LogitOptions) -> Logits:
         group=group,
         scale=check_scale(options.scale, q.shape[-1]),
         softcap=softcap,
-        mask=core_mask(options.mask, lead, shape, options.key_lengths),
+        mask=core_mask(options.mask, lead, shape, options.key_lengths, options.key_mask),
         bias=_bias(options.bias, lead, shape, dtype) if positions.bias is None else positions.bias,
         rotary=positions.table,
         rotary_halves=positions.halves,
+        sinks=_sinks(options.sinks, lead),
     )
     logits = _core.Logits(q_stack, k_stack, core_options)
     read = {"Q": q, "K": k, "bias": options.bias, "mask": options.mask}

@@ -188,6 +188,8 @@ def sparsify(
     bias: Any = None,
     softcap: float | None = None,
     position: Any = None,
+    key_mask: Any = None,
+    sinks: Any = None,
     per_row: int | None = None,
     per_column: int | None = None,
     exempt_columns: Sequence[int] | NDArray[Any] | str = (),
@@ -205,9 +207,10 @@ def sparsify(
         `Attention`, or queries with `K` as the keys; its matrix is never stored.
     K : array_like, shape (m, d), optional
         The keys, if M holds queries.
-    scale, mask, key_lengths, bias, softcap, position
+    scale, mask, key_lengths, bias, softcap, position, key_mask, sinks
         The logit options of queries and keys, as in `attention_matrix`; an `Attention` has its
-        own. With a matrix only `mask` may be given: masked entries are left out.
+        own. With a matrix only `mask` may be given: masked entries are left out. Weights count
+        as shares of what their row gives to keys, so `sinks` change nothing.
     per_row : int, optional
         The most entries that a row keeps. At least one of `per_row` and `mass` is needed.
     per_column : int, optional
@@ -271,7 +274,7 @@ def sparsify(
     >>> hf.sparsify(M, per_row=1, per_column=1, exempt_columns="auto").exempt
     array([0])
     """
-    options = LogitOptions(scale, mask, key_lengths, bias, softcap, position)
+    options = LogitOptions(scale, mask, key_lengths, bias, softcap, position, key_mask, sinks)
     source: LogitSource | MatrixSource
     if K is not None or isinstance(getattr(M, "attention", M), Attention):
         source = LogitSource(Attention.of(M, K, options))

@@ -26,6 +26,8 @@ class LogitSource:
                 "Q and K must be matrices, one head at a time; "
                 f"got leading axes {leads[0] or leads[1]}"
             )
+        if attention.sinks is not None:  # weights count as shares of what a row gives to keys
+            attention = Attention(*attention.stored, **{**vars(attention.options), "sinks": None})
         self.attention = attention
         self.shape = (attention.n, attention.m)
 

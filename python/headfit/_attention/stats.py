@@ -15,17 +15,20 @@ class AttentionStats:
     Attributes
     ----------
     entropy : ndarray
-        The entropy of each row's weights, in nats.
+        The entropy of each row's weights, in nats; with sinks, of the weights divided by
+        `key_mass`: how the row spreads what it gives to keys.
     max_weight : ndarray
-        The largest weight of each row.
+        The largest weight of each row, as `attention_matrix` has it.
     effective_support : ndarray
         exp(entropy): the effective number of keys that each row attends to.
     log_sum : ndarray
-        The logarithm of the sum of exp(logit); -inf for a row without keys.
+        The logarithm of the sum of exp(logit), the sink's included; -inf for a row without keys.
     shares : tuple of float
         The shares that were asked for.
     keys_for_share : ndarray of int64, shape (..., n, len(shares))
-        The fewest keys that hold each share of a row's mass.
+        The fewest keys that hold each share of a row's mass; with sinks, of `key_mass`.
+    key_mass : ndarray
+        The sum of each row's weights: 1 without sinks, 0 for a row without keys.
     """
 
     entropy: NDArray[np.float64]
@@ -34,6 +37,7 @@ class AttentionStats:
     log_sum: NDArray[np.float64]
     shares: tuple[float, ...]
     keys_for_share: NDArray[np.int64]
+    key_mass: NDArray[np.float64]
 
     def __repr__(self) -> str:
         if self.entropy.size == 0:

@@ -12,14 +12,15 @@ from numpy.typing import NDArray
 
 from headfit import _core
 from headfit._base.arguments import shown
-from headfit._base.arrays import as_array, as_items, is_sparse
+from headfit._base.arrays import BFLOAT16, as_array, as_items, is_sparse, widened
 from headfit._base.sparse import checked_csr
 from headfit.errors import InputError
 
 FORMS = (
-    'None, "causal", ("window", w), ("window", (left, right)), a boolean array or a sparse '
-    "boolean matrix"
+    'None, "causal", ("window", w), ("window", (left, right)), a boolean array, an additive one of '
+    "0 and -inf, or a sparse boolean matrix"
 )
+LOWEST_BFLOAT16 = np.float32(-3.3895313892515355e38)
 
 
 def _window(spec: Any) -> tuple[int, int]:
@@ -44,19 +45,52 @@ def _keys(count: Any) -> int:
     return min(operator.index(count), 2**31)  # larger windows mean the same: there are fewer keys
 
 
-def _dense(mask: Any, lead: tuple[int, ...], shape: tuple[int, int]) -> np.ndarray[Any, Any]:
-    array = as_items(as_array(mask, "mask"))
+def as_allowed(mask: Any) -> NDArray[np.bool_]:
+    """Return a mask that is a dense array as booleans, True where attention is allowed.
+
+    Floats are additive masks: 0 allows, while -inf and the dtype's lowest finite number forbid.
+    """
+    array = as_array(mask, "mask")
     if array.ndim == 0:
         raise InputError(f"mask must be {FORMS}; got {shown(mask)}")
+    if array.dtype.kind == "f" or array.dtype == BFLOAT16:
+        return _zeros_of_additive(array)
     if array.dtype != np.bool_:
-        raise InputError(
-            f"mask must be boolean, True where attention is allowed; got dtype {array.dtype}"
+        hint = (
+            "; if it tells which keys exist, pass it as key_mask"
+            if array.dtype.kind in "iu"
+            else ""
         )
+        raise InputError(
+            f"mask must be boolean, True where attention is allowed; got dtype {array.dtype}{hint}"
+        )
+    return array
+
+
+def _zeros_of_additive(array: NDArray[Any]) -> NDArray[np.bool_]:
+    """Return where an additive mask allows attention; broadcast axes stay without memory."""
+    distinct = widened(array[tuple(slice(0, 1 if s == 0 else None) for s in array.strides)])
+    lowest = LOWEST_BFLOAT16 if array.dtype == BFLOAT16 else np.finfo(array.dtype).min
+    allowed = distinct == 0
+    other = ~(allowed | (distinct == -np.inf) | (distinct == lowest))
+    if other.any():
+        place = tuple(int(i) for i in np.argwhere(other)[0])
+        raise InputError(
+            "mask must be boolean, or additive with no values but 0 and -inf (or the lowest of "
+            f"its dtype); got {distinct[place]} at {place}: pass terms of the logits as bias="
+        )
+    return np.broadcast_to(allowed, array.shape)
+
+
+def _dense(mask: Any, lead: tuple[int, ...], shape: tuple[int, int]) -> np.ndarray[Any, Any]:
+    array = as_items(as_allowed(mask))
     try:
         broadcast = np.broadcast_to(array, (*lead, *shape))
     except ValueError as error:
+        of_keys = array.shape[-1] == shape[1] and array.shape[:-1] == lead[: array.ndim - 1]
+        hint = "; if it tells which keys exist, pass it as key_mask" if of_keys else ""
         raise InputError(
-            f"mask must broadcast to {(*lead, *shape)}; got shape {array.shape}"
+            f"mask must broadcast to {(*lead, *shape)}; got shape {array.shape}{hint}"
         ) from error
     if array.ndim <= 2 or not lead:
         flat = np.broadcast_to(np.broadcast_to(array, shape), (math.prod(lead), *shape))
@@ -84,25 +118,63 @@ def _key_lengths(lengths: Any, lead: tuple[int, ...], keys: int) -> np.ndarray[A
     return np.ascontiguousarray(flat)
 
 
+def as_key_mask(key_mask: Any) -> NDArray[np.bool_]:
+    """Return a mask of keys as booleans; integers must be 0 or 1."""
+    array = as_array(key_mask, "key_mask")
+    if array.dtype.kind not in "biu":
+        raise InputError(
+            "key_mask must hold booleans or integers, 1 for keys that may be attended to; "
+            f"got dtype {array.dtype}"
+        )
+    if array.ndim == 0:
+        raise InputError(f"key_mask must have an entry for each key; got {shown(key_mask)}")
+    other = (array != 0) & (array != 1)
+    if other.any():
+        place = tuple(int(i) for i in np.argwhere(other)[0])
+        raise InputError(f"key_mask must be 0 or 1; got {array[place]} at {place}")
+    return array.astype(np.bool_, copy=False)
+
+
+def _allowed_keys(key_mask: Any, lead: tuple[int, ...], keys: int) -> np.ndarray[Any, Any] | None:
+    """Return which keys each head may attend to, shape (heads, keys); None for all."""
+    array = as_key_mask(key_mask)
+    given = array.shape
+    # As for key_lengths, axes that are missing are added after those that there are.
+    missing = len(lead) + 1 - array.ndim
+    array = array.reshape((*given[:-1], *(1,) * missing, given[-1]))
+    try:
+        if given[-1] != keys:
+            raise ValueError
+        broadcast = np.broadcast_to(array, (*lead, keys))
+    except ValueError as error:
+        raise InputError(
+            f"key_mask must have the leading axes {lead}, or the first of them, and then one entry "
+            f"for each of {keys} keys; got shape {given}"
+        ) from error
+    return None if array.all() else np.ascontiguousarray(broadcast.reshape((math.prod(lead), keys)))
+
+
 def core_mask(
     mask: Any,
     lead: tuple[int, ...],
     shape: tuple[int, int],
     key_lengths: Any = None,
+    key_mask: Any = None,
 ) -> _core.Mask:
     """Return the core's mask for logits of shape (*lead, *shape), or raise an InputError."""
     lengths = None if key_lengths is None else _key_lengths(key_lengths, lead, shape[1])
+    keys = None if key_mask is None else _allowed_keys(key_mask, lead, shape[1])
     if mask is None:
-        return _core.Mask(key_lengths=lengths)
+        return _core.Mask(key_lengths=lengths, keys=keys)
     if isinstance(mask, str):
         if mask != "causal":
             raise InputError(f"mask must be {FORMS}; got {shown(mask)}")
-        return _core.Mask(right=0, key_lengths=lengths)
+        return _core.Mask(right=0, key_lengths=lengths, keys=keys)
     if isinstance(mask, tuple) and len(mask) == 2 and isinstance(mask[0], str):
         if mask[0] != "window":
             raise InputError(f"mask must be {FORMS}; got {shown(mask)}")
         left, right = _window(mask[1])
-        return _core.Mask(left=left, right=right, key_lengths=lengths)
+        return _core.Mask(left=left, right=right, key_lengths=lengths, keys=keys)
     if is_sparse(mask):
         if mask.shape != shape:
             raise InputError(f"mask must have shape {shape}; got {mask.shape}")
@@ -115,8 +187,9 @@ def core_mask(
             sparse_offsets=csr.indptr.astype(np.int64),
             sparse_columns=csr.indices.astype(np.int32),
             key_lengths=lengths,
+            keys=keys,
         )
-    return _core.Mask(dense=_dense(mask, lead, shape), key_lengths=lengths)
+    return _core.Mask(dense=_dense(mask, lead, shape), key_lengths=lengths, keys=keys)
 
 
 def allowed_places(mask: Any) -> sp.csr_array:
@@ -133,7 +206,7 @@ def frozen_mask(mask: Any) -> Any:
         for array in (csr.data, csr.indices, csr.indptr):
             array.flags.writeable = False
         return csr
-    array = np.array(as_array(mask, "mask"))
+    array = np.array(as_allowed(mask))
     array.flags.writeable = False
     return array
 
@@ -148,14 +221,14 @@ def same_mask(a: Any, b: Any) -> bool:
     if a is None or b is None or isinstance(a, (str, tuple)) or isinstance(b, (str, tuple)):
         return type(a) is type(b) and bool(a == b)
     if is_sparse(a) or is_sparse(b):
-        one, other = (x if is_sparse(x) else as_array(x, "mask") for x in (a, b))
+        one, other = (x if is_sparse(x) else as_allowed(x) for x in (a, b))
         if one.shape != other.shape:
             return False
         one, other = (allowed_places(x if is_sparse(x) else sp.coo_array(x)) for x in (one, other))
         return np.array_equal(one.indptr, other.indptr) and np.array_equal(
             one.indices, other.indices
         )
-    return bool(np.array_equal(as_array(a, "mask"), as_array(b, "mask")))
+    return bool(np.array_equal(as_allowed(a), as_allowed(b)))
 
 
 def masks_agree(a: Any, b: Any, n: int) -> bool:
@@ -202,5 +275,5 @@ def allowed_columns(mask: Any, row: int, n: int) -> NDArray[np.bool_]:
         csr, allowed = allowed_places(mask), np.zeros(n, dtype=np.bool_)
         allowed[csr.indices[csr.indptr[row] : csr.indptr[row + 1]]] = True
         return allowed
-    dense: NDArray[np.bool_] = np.broadcast_to(as_array(mask, "mask"), (n, n))[row]
+    dense: NDArray[np.bool_] = np.broadcast_to(as_allowed(mask), (n, n))[row]
     return dense

@@ -113,11 +113,17 @@ def _rotary_table(first: int, stop: int, dim: int, base: float, dtype: Any) -> N
     return table
 
 
+def alibi_slopes(heads: int) -> NDArray[np.float64]:
+    """Return the slopes 2**(-8 h / heads) of heads h = 1 ... heads."""
+    slopes: NDArray[np.float64] = np.exp2(-8 * np.arange(1, heads + 1) / heads)
+    return slopes
+
+
 def _alibi(value: Any, lead: tuple[int, ...], n: int, m: int, dtype: Any) -> NDArray[Any]:
     """Return the bias of ALiBi, shape (heads, n, m): a view that takes O(n + m) memory per head."""
     heads = lead[-1] if lead else 1
     if value is None:
-        slopes: NDArray[Any] = np.exp2(-8 * np.arange(1, heads + 1) / heads)
+        slopes: NDArray[Any] = alibi_slopes(heads)
         slopes = slopes if lead else slopes[0]
     else:
         slopes = np.asarray(as_float_array(value, "the slopes of alibi", ndim=0), np.float64)

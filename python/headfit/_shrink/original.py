@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from headfit._attention.attention import Attention
-from headfit._attention.dense_target import check_one_head
+from headfit._attention.dense_target import check_one_head, refuse_sinks
 from headfit._attention.logits import LogitOptions
 from headfit._base.arrays import (
     as_array,
@@ -56,6 +56,7 @@ class Original:
         start = time.perf_counter()
         attention = Attention.of(Q, K, options).turned()
         check_one_head(attention, "the head")
+        refuse_sinks(attention, "the head")
         for x, name in zip(attention.stored, "QK", strict=True):
             check_finite(x, name)
         if time_limit is not None:

@@ -32,7 +32,8 @@ class SoftComparison:
     kl_mean, kl_worst : float
         KL(A_i || M_i) in nats; infinite where A has mass that M's mask forbids.
     tv_mean, tv_worst : float
-        Total variation, half the sum of |A_ij - M_ij|, between 0 and 1.
+        Total variation, half the sum of |A_ij - M_ij|, between 0 and 1. What a sink (see
+        `attention_matrix`) takes of a row counts as the weight of one more key, also in KL.
     worst_row : int
         The row of `tv_worst`.
     row_kl, row_tv : ndarray, shape (n,)

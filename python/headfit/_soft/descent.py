@@ -11,7 +11,12 @@ from numpy.typing import NDArray
 
 from headfit import _core
 from headfit._attention.attention import Attention
-from headfit._attention.dense_target import check_one_head, core_target_of, target_matrix
+from headfit._attention.dense_target import (
+    check_one_head,
+    core_target_of,
+    refuse_sinks,
+    target_matrix,
+)
 from headfit._attention.logits import LogitOptions
 from headfit._base.arrays import as_count, check_between, computed_in, effort_steps
 from headfit._base.masks import core_mask
@@ -136,6 +141,7 @@ def soft(
     steps, tolerance = check_effort(effort)
     if isinstance(target, Attention):
         check_one_head(target, "the target")
+        refuse_sinks(target, "the target")
         target.check_settings(LogitOptions(mask=mask))
         q, k = target.turned().stored
         mask, dtype, shape = target.mask, computed_in(q, k), (q.shape[0], k.shape[0])

@@ -269,6 +269,7 @@ def append_columns(
     if not isinstance(attention, Attention):
         raise InputError(f"head must be an Attention or a fit; got {type(head).__name__}")
     check_one_head(attention, "head")
+    attention.check_plain("append_columns")
     target = as_target(A, mask=attention.mask)
     stored = attention.stored
     if any(x.shape[0] != target.n for x in stored):

@@ -250,12 +250,7 @@ def _judged(Q: Any, K: Any, scale: float | None, mask: Any) -> Attention:
     if Q is None and K is None:
         raise InputError("certify takes Q and K, an Attention, or matrix=")
     attention = Attention.of(Q, K, LogitOptions(scale, mask))
-    more = [name for name in attention.options.given() if name not in ("scale", "mask")]
-    if more:
-        raise InputError(
-            f"certify speaks about scale * q.k under a mask; this attention has {more[0]} too"
-            + ("; attention.turned() applies rotary positions" if more[0] == "position" else "")
-        )
+    attention.check_plain("certify")
     return attention
 
 

@@ -9,9 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headfit._attention.attention import Attention
+from headfit._attention.logits import LogitOptions
+from headfit._attention.single_heads import single_heads
 from headfit._attention.sparsify import Sparsified
 from headfit._base.arguments import as_flag, shown
-from headfit._base.arrays import as_array, as_count, as_stored_array, is_sparse
+from headfit._base.arrays import as_count, as_stored_array, is_sparse
 from headfit._fit.result import Fit
 from headfit._soft.fit_soft import SoftFit
 from headfit._target.target import Target
@@ -124,9 +126,13 @@ def heads_grid(
 def _heads(heads: Any, K: Any, scale: Any, mask: Any) -> tuple[tuple[int, ...], list[Any]]:
     """Return the shape of the grid, and its matrices in order."""
     if isinstance(heads, Attention) and heads.stored[0].ndim > 2 and K is None:
-        (heads, K), scale, mask = heads.stored, heads.scale, heads.mask
+        heads.check_settings(LogitOptions(scale, mask))
+        return _split(heads)
     if K is not None:
-        return _split(as_stored_array(heads, "heads"), as_stored_array(K, "K"), scale, mask)
+        q, k = as_stored_array(heads, "heads"), as_stored_array(K, "K")
+        if len(q.shape) in (3, 4):
+            return _split(Attention(q, k, scale=scale, mask=mask))
+        raise _unfit(q.shape)
     if isinstance(heads, _SINGLE_HEADS) or is_sparse(heads) or not hasattr(heads, "__len__"):
         raise InputError("heads must be queries with K, or a sequence of matrices")
     lines = [line if isinstance(line, (list, tuple)) else None for line in heads]
@@ -138,23 +144,14 @@ def _heads(heads: Any, K: Any, scale: Any, mask: Any) -> tuple[tuple[int, ...], 
     return (len(lines), lengths.pop()), [M for line in lines for M in line or ()]
 
 
-def _split(q: Any, k: Any, scale: Any, mask: Any) -> tuple[tuple[int, ...], list[Any]]:
-    lead = q.shape[:-2]
-    if len(lead) not in (1, 2):
-        raise InputError(
-            f"heads must have shape (layers, heads, n, d) or (heads, n, d); got {q.shape}"
-        )
-    Attention(q, k, scale=scale, mask=mask)  # raises an error if shapes do not fit together
-    if k.ndim > 2:  # consecutive query heads share a key head, which is repeated for each
-        k = np.repeat(k, lead[-1] // k.shape[-3], axis=-3) if k.shape[-3] != lead[-1] else k
-    k = np.broadcast_to(k, (*lead, *k.shape[-2:]))
-    masks = mask
-    if mask is not None and not isinstance(mask, (str, tuple)) and not is_sparse(mask):
-        masks = np.broadcast_to(as_array(mask, "mask"), (*lead, q.shape[-2], k.shape[-2]))
-    return lead, [
-        Attention(q[i], k[i], scale=scale, mask=masks[i] if masks is not mask else mask)
-        for i in np.ndindex(lead)
-    ]
+def _split(heads: Attention) -> tuple[tuple[int, ...], list[Any]]:
+    if len(heads.lead) not in (1, 2):
+        raise _unfit(heads.stored[0].shape)
+    return heads.lead, single_heads(heads)
+
+
+def _unfit(shape: tuple[int, ...]) -> InputError:
+    return InputError(f"heads must have shape (layers, heads, n, d) or (heads, n, d); got {shape}")
 
 
 def _new_grid(shape: tuple[int, ...]) -> list[Any]:

@@ -56,6 +56,20 @@ def test_a_tally_is_describe_of_everything(mask, step):
     np.testing.assert_allclose(tally.columns / 200, whole.column_mass.mean(axis=0), atol=1e-14)
 
 
+def test_sinks_take_a_part_of_the_mass():
+    Q, K = passages()
+    heads = hf.Attention(Q, K, mask="causal", sinks=np.array([0.0, 1.0, 3.0]))
+    tally = Tally(3, Measures())
+    tally.add(heads)
+    numbers = TallyTable.of({"a": ("self", tally)}).numbers
+    expected = hf.describe(heads)
+    np.testing.assert_allclose(numbers["key_mass"], expected.key_mass.mean(axis=0), rtol=1e-12)
+    mass = expected.key_mass
+    distance = (expected.distance * mass).sum(axis=0) / mass.sum(axis=0)
+    np.testing.assert_allclose(numbers["distance"], distance, rtol=1e-12)
+    assert "key_mass" in repr(TallyTable.of({"a": ("self", tally)}))
+
+
 def test_passages_of_any_length_are_weighted_by_their_rows():
     Q, K = passages()
     tally = Tally(3, Measures())

@@ -62,7 +62,7 @@ class Tally:
     keys_sum, keys_max : ndarray, shape (heads, shares)
     keys_counts : ndarray of int, shape (heads, shares, BINS)
         The histogram of how many keys hold a share of a row's mass.
-    top_mass_sum, top_mass_worst, gamma_max, entropy_sum : ndarray
+    top_mass_sum, top_mass_worst, gamma_max, entropy_sum, key_mass_sum : ndarray
     gamma_counts : ndarray of int, shape (heads, BINS)
     max_load, sinks : ndarray of int
         The largest load of a column in a passage, and the number of sinks in all passages.
@@ -84,6 +84,7 @@ class Tally:
         self.keys_max: Floats = np.full((heads, shares), np.nan)
         self.keys_counts: Counts = np.zeros((heads, shares, BINS), np.int64)
         self.top_mass_sum, self.entropy_sum, self.sink_mass_sum = np.zeros((3, heads))
+        self.key_mass_sum: Floats = np.zeros(heads)
         self.top_mass_worst, self.gamma_max = np.full((2, heads), np.nan)
         self.gamma_counts: Counts = np.zeros((heads, BINS), np.int64)
         self.max_load, self.sinks, self.sparse = np.zeros((3, heads), np.int64)
@@ -138,6 +139,7 @@ class Tally:
         self.passages += parts[0]
         self.rows += rows.sum(axis=0)
         self.entropy_sum += _sum(entropy, present)
+        self.key_mass_sum += _sum(stats.key_mass.reshape((*parts, n)), present)
         self._add_keys(keys, present)
         self._add_top(found, rows, per_column)
         self._add_places(found, present)

@@ -133,6 +133,8 @@ class TallyTable:
 
     def _cells(self) -> tuple[list[str], list[list[str]]]:
         names = [n for n in self.numbers if not n.endswith(("_max", "_mean", "gamma", "_worst"))]
+        if (np.nan_to_num(self.numbers["key_mass"], nan=1) >= 1 - 1e-9).all():
+            names.remove("key_mass")  # no layer has sinks as parameters
         keep = len(self) if len(self) <= _SHOWN else _SHOWN // 2
         rows = [[_cell(self.numbers[name][at]) for name in names] for at in range(keep)]
         return names, rows
@@ -175,7 +177,7 @@ def _share(mass: NDArray[np.float64], rows: NDArray[np.int64]) -> NDArray[np.flo
 
 def _mean(total: NDArray[Any], count: NDArray[Any]) -> NDArray[np.float64]:
     """Return total / count, and NaN where nothing was counted."""
-    return np.where(count > 0, total / np.maximum(count, 1), np.nan)
+    return np.where(count > 0, total / np.where(count > 0, count, 1), np.nan)
 
 
 def _measures(tally: Tally) -> dict[str, NDArray[Any]]:
@@ -197,9 +199,10 @@ def _measures(tally: Tally) -> dict[str, NDArray[Any]]:
         "gamma": tally.gamma_max,
         "gamma_median~": medians(tally.gamma_counts),
         "entropy": _mean(tally.entropy_sum, rows),
+        "key_mass": _mean(tally.key_mass_sum, rows),
         "sinks": _mean(tally.sinks, passages),
         "sink_mass": _mean(tally.sink_mass_sum, rows),
-        "distance": _mean(distance, rows),
+        "distance": _mean(distance, np.where(rows > 0, tally.key_mass_sum, 0)),
         "previous": _mean(_at(tally.before, 1), tally.previous_rows),
         "diagonal": _mean(_at(tally.before, 0), tally.diagonal_rows),
         "induction": _mean(tally.induction_sum, tally.induction_rows),

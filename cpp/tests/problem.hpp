@@ -67,6 +67,8 @@ struct Problem {
   std::vector<Column> sparse_columns;
   std::vector<Index> key_lengths;
   std::vector<T> bias;
+  std::unique_ptr<bool[]> keys;
+  std::vector<double> sinks;
   std::vector<Index> rows;
   bool some_rows = false;
 
@@ -89,6 +91,7 @@ struct Problem {
     s.softcap = softcap;
     s.mask = mask;
     if (!bias.empty()) s.bias = {bias.data(), n * m, m, 1};
+    if (!sinks.empty()) s.sinks = sinks.data();
     if (some_rows) s.rows = std::span<const Index>(rows);
     return s;
   }
@@ -134,6 +137,16 @@ void put_dense(Problem<T>& p, Numbers& numbers) {
 }
 
 template <class T>
+void put_keys(Problem<T>& p, Numbers& numbers) {
+  const Index size = p.heads * p.m;
+  p.keys = std::make_unique<bool[]>(static_cast<std::size_t>(std::max<Index>(size, 1)));
+  for (Index i = 0; i < size; ++i) p.keys[static_cast<std::size_t>(i)] = numbers.next() < 0.4;
+  p.mask.keys = p.keys.get();
+  p.mask.keys_head = p.m;
+  p.mask.keys_col = 1;
+}
+
+template <class T>
 void put_sparse(Problem<T>& p, Numbers& numbers) {
   p.sparse_offsets = {0};
   for (Index i = 0; i < p.n; ++i) {
@@ -172,6 +185,7 @@ std::vector<Masking<T>> all_masks() {
       {"dense", put_dense<T>},
       {"sparse", put_sparse<T>},
       {"lengths", put_lengths<T>},
+      {"keys", put_keys<T>},
       {"bias", put_bias<T>},
       {"softcap", [](P& p, Numbers&) { p.softcap = 1.5; }},
       {"causal, lengths, bias, softcap",

@@ -16,13 +16,14 @@ using Real = long double;
 constexpr double softmax_ulps = 4;
 constexpr double topk_ulps = 4;
 
-// The exact weights of a row of logits.
+// The exact weights of a row of logits and a sink.
 template <class T>
-std::vector<Real> softmax(const Stack<T>& logits, Index h, Index i) {
+std::vector<Real> softmax(const Stack<T>& logits, Index h, Index i, Real sink = -infinity) {
   std::vector<Real> w(static_cast<std::size_t>(logits.cols));
   Real max = -std::numeric_limits<Real>::infinity();
   for (Index j = 0; j < logits.cols; ++j) max = std::max<Real>(max, logits.at(h, i, j));
-  Real sum = 0;
+  if (max > -infinity) max = std::max(max, sink);
+  Real sum = max > -infinity ? std::exp(sink - max) : Real(0);
   for (Index j = 0; j < logits.cols; ++j) {
     const Real e = max > -infinity ? std::exp(Real(logits.at(h, i, j)) - max) : Real(0);
     sum += w[static_cast<std::size_t>(j)] = e;
@@ -48,16 +49,21 @@ Stack<T> logits_of(const Problem<T>& p) {
   return logits;
 }
 
-// Calls f(problem, where, exact weights of every row) for all problems.
+// Calls f(problem, where, exact weights of every row) for all problems, without sinks and with.
 template <class T, class F>
 void for_all_rows(F&& f) {
-  for_all_problems<T>([&](const Problem<T>& p, const std::string& where) {
+  for_all_problems<T>([&](Problem<T>& p, const std::string& where) {
     const Stack<T> logits = logits_of(p);
-    std::vector<std::vector<Real>> rows;
-    for (Index h = 0; h < p.heads; ++h) {
-      for (Index i = 0; i < logits.rows; ++i) rows.push_back(softmax(logits, h, i));
+    for (const auto& sinks :
+         {std::vector<double>{}, {0.5, -infinity}, {-60.5, 60.25}, {3e38, 2100}}) {
+      p.sinks = sinks;
+      std::vector<std::vector<Real>> rows;
+      for (Index h = 0; h < p.heads; ++h) {
+        const Real sink = p.source().sink(h);
+        for (Index i = 0; i < logits.rows; ++i) rows.push_back(softmax(logits, h, i, sink));
+      }
+      f(p, sinks.empty() ? where : text(where, ", sinks ", sinks[0], " ", sinks[1]), rows, logits);
     }
-    f(p, where, rows, logits);
   });
 }
 
@@ -102,7 +108,9 @@ void check_apply() {
               want += term;
               size += std::abs(term);
             }
-            const Real bound = Real(p.m + 16) * std::numeric_limits<T>::epsilon() * size;
+            // Weights far below the sink underflow.
+            const Real bound = Real(p.m + 16) * (std::numeric_limits<T>::epsilon() * size +
+                                                 std::numeric_limits<T>::min());
             CHECK_THAT(std::abs(Real(first.at(h, i, c)) - want) <= bound, where, " row ", i);
           }
         }
@@ -156,23 +164,31 @@ void check_stats() {
   // A full share is left to a test of its own.
   const std::vector<double> shares = {0.1, 0.5, 0.9};
   for_all_rows<T>(
-      [&](const Problem<T>& p, const std::string& where, const auto& rows, const auto&) {
+      [&](const Problem<T>& p, const std::string& where, const auto& rows, const auto& logits) {
     const LogitSource<T> source = p.source();
     const auto size = static_cast<std::size_t>(p.heads * source.row_count());
     for (const int threads : {1, 3}) {
       std::vector<double> entropy(size, -9), max_weight(size, -9), log_sum(size, -9);
+      std::vector<double> key_mass(size, -9);
       std::vector<Offset> counts(size * shares.size(), -9);
       attention_stats(source,
-                      {entropy.data(), max_weight.data(), log_sum.data(), counts.data(), shares},
+                      {entropy.data(), max_weight.data(), log_sum.data(), counts.data(), shares,
+                       key_mass.data()},
                       {threads, {}});
       const double near = 64 * double(std::numeric_limits<T>::epsilon());
       for (std::size_t r = 0; r < size; ++r) {
-        std::vector<Real> w = rows[r];
+        const auto& whole = rows[r];
+        const Real mass = std::accumulate(whole.begin(), whole.end(), Real(0));
+        CHECK_THAT(std::abs(double(mass) - key_mass[r]) <= near, where, " row ", r);
+        const Real largest = whole.empty() ? 0 : *std::max_element(whole.begin(), whole.end());
+        CHECK_THAT(std::abs(double(largest) - max_weight[r]) <= near, where, " row ", r);
+        // The rest is about the keys alone.
+        const auto row = static_cast<Index>(r);
+        std::vector<Real> w = softmax(logits, row / source.row_count(), row % source.row_count());
         Real want = 0;
         for (const Real x : w) want -= x > 0 ? x * std::log(x) : 0;
         CHECK_THAT(std::abs(double(want) - entropy[r]) <= near, where, " row ", r);
         const Real most = w.empty() ? 0 : *std::max_element(w.begin(), w.end());
-        CHECK_THAT(std::abs(double(most) - max_weight[r]) <= near, where, " row ", r);
         CHECK_THAT((most > 0) == std::isfinite(log_sum[r]), where, " row ", r);
         std::sort(w.begin(), w.end(), std::greater<Real>());
         for (std::size_t s = 0; s < shares.size(); ++s) {

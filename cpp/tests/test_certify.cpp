@@ -313,6 +313,8 @@ TEST(bad_certificate_arguments) {
   CHECK_THROWS(InputError, reason, changed([&](Source& s) { s.k.rotary.table = numbers.data(); }));
   CHECK_THROWS(InputError, reason, changed([&](Source& s) { s.bias = {numbers.data(), 0, 3, 1}; }));
   CHECK_THROWS(InputError, reason, changed([&](Source& s) { s.softcap = 1; }));
+  const double sink = 1;
+  CHECK_THROWS(InputError, reason, changed([&](Source& s) { s.sinks = &sink; }));
   CHECK_THROWS(InputError, reason, changed([&](Source& s) { s.rows = some; }));
 }
 

@@ -230,6 +230,11 @@ TEST(bad_arguments) {
   CHECK_THROWS(InputError, "scale", run_with([](auto& s) { s.scale = 1e-40; }));
   CHECK_THROWS(InputError, "scale", run_with([](auto& s) { s.scale = std::nan(""); }));
   CHECK_THROWS(InputError, "softcap", run_with([](auto& s) { s.softcap = -1; }));
+  for (const double bad : {std::nan(""), infinity, 1e39}) {
+    const std::vector<double> sinks(8, bad);
+    CHECK_THROWS(InputError, "sinks must be finite",
+                 run_with([&](auto& s) { s.sinks = sinks.data(); }));
+  }
   const std::vector<Index> rows = {1, 4};
   CHECK_THROWS(InputError, "rows must lie in 0 ... 3; got 4 at place 1",
                run_with([&](auto& s) { s.rows = std::span<const Index>(rows); }));

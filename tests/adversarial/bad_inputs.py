@@ -275,6 +275,8 @@ def doors(folder: Path) -> Iterator[Door]:
         "key_lengths": optional([*NOT_ARRAY, -1, N + 1, 1.5, [1, 2], True]),
         "bias": optional([*without(NOT_ARRAY, np.nan), np.ones((N + 1, N)), np.ones((2, N, N))]),
         "softcap": optional(between(0, np.inf)),
+        "key_mask": optional([*NOT_ARRAY, True, 1, [1.0] * N, [2] + [1] * (N - 1), [1] * (N + 1)]),
+        "sinks": optional([*NOT_ARRAY, np.inf, [0.0, 1.0], [[0.0]], [np.nan]]),
         "position": [
             "rotary", "", 5, True, ("rope",), ("rope", 1), ("rope", "x"), ("rope", np.nan),
             ("rope", np.inf), ("rope", True), ("alibi", "x"), ("alibi", np.nan), ("alibi", [1, 2]),
@@ -290,6 +292,8 @@ def doors(folder: Path) -> Iterator[Door]:
     outs += [np.empty((N, N), order="F"), np.empty((N + 1, N)), Unusable()]
     for name in ("attention_matrix", "attention_logits"):
         bad = {**heads, **logits, **rows, "out": outs}
+        if name == "attention_logits":
+            del bad["sinks"]  # they belong to the softmax
         yield Door(name, getattr(hf, name), good, bad, says)
     top = {**heads, **logits, "k": [*counts(1, N), None], "renormalize": NOT_FLAG}
     top["values"] = texts

@@ -27,10 +27,12 @@ def slow(
     per_row: int = 8,
     share: float = 0.9,
     shares: tuple[float, ...] = (0.9, 0.95, 0.99),
+    sink: float = -np.inf,
 ) -> dict[str, Any]:
-    """Compute all measures of one head from its logits, row by row."""
+    """Compute all measures of one head from its logits and its sink, row by row."""
     n, m = logits.shape
-    rows: dict[str, list[Any]] = {k: [] for k in ("keys", "top", "gamma", "entropy", "induction")}
+    names = ("keys", "top", "gamma", "entropy", "induction", "mass")
+    rows: dict[str, list[Any]] = {k: [] for k in names}
     load, column, offset = np.zeros(m, int), np.zeros(m), np.zeros(n + m - 1)
     steps: dict[int, list[float]] = {0: [], 1: []}
     for i, s in enumerate(logits.astype(np.longdouble)):
@@ -47,6 +49,9 @@ def slow(
         load[kept] += 1
         rows["gamma"].append(w[kept].max() / w[kept].min())
         rows["entropy"].append(-sum(x * np.log(x) for x in w if x > 0))
+        whole = np.exp(np.append(s, np.longdouble(sink)) - max(s.max(), sink))
+        w = (whole / whole.sum())[:-1].astype(np.float64)
+        rows["mass"].append(w.sum())
         column += w
         for j in range(m):
             offset[i + m - n - j + n - 1] += w[j]
@@ -73,11 +78,12 @@ def slow(
         "gamma": np.max(rows["gamma"]),
         "gamma_median": np.median(rows["gamma"]),
         "entropy": np.mean(rows["entropy"]),
+        "key_mass": np.mean(rows["mass"]),
         "column_mass": mass,
         "sinks": sinks,
         "sink_mass": mass[sinks].sum(),
         "offset_mass": offset / count,
-        "distance": offset / count @ np.abs(np.arange(1 - n, m)),
+        "distance": offset / offset.sum() @ np.abs(np.arange(1 - n, m)),
         "previous": np.mean(steps[1]) if steps[1] else np.nan,
         "diagonal": np.mean(steps[0]) if steps[0] else np.nan,
         "induction": np.mean(rows["induction"]) if rows["induction"] else np.nan,
@@ -100,6 +106,8 @@ MASKS: dict[str, Any] = {
     "sparse": lambda n, m: {"mask": sp.csr_array(RNG(2).random((n, m)) < 0.4)},
     "lengths": lambda n, m: {"key_lengths": max(1, m - 2)},
     "bias": lambda n, m: {"bias": RNG(3).standard_normal((n, m)), "softcap": 3.0},
+    "keys": lambda n, m: {"key_mask": np.arange(m) != 1, "mask": "causal"},
+    "sinks": lambda n, m: {"sinks": [-1.0, 0.5, 9.0, -np.inf], "mask": ("window", (20, 2))},
 }
 
 
@@ -113,12 +121,13 @@ def test_measures_are_those_of_the_dense_matrix(mask, dtype, n, m):
     tokens = rng.integers(0, 5, (2, n)) if n == m else None
     options = MASKS[mask](n, m)
     table = hf.describe(Q, K, tokens=tokens, per_row=4, **options)
-    logits = hf.attention_logits(Q, K, **options)
+    logits = hf.Attention(Q, K, **options).logits()
     for b, h in np.ndindex(2, 4):
+        sink = options["sinks"][h] if "sinks" in options else -np.inf
         if np.isneginf(logits[b, h]).all():
             assert np.isnan(table.entropy[b, h])
             continue
-        expected = slow(logits[b, h], None if tokens is None else tokens[b], per_row=4)
+        expected = slow(logits[b, h], None if tokens is None else tokens[b], per_row=4, sink=sink)
         check(table, (b, h), expected, 2e-5 if dtype == "float32" else 1e-9)
 
 
@@ -400,3 +409,26 @@ def test_padding_keys_have_no_rank():
     alone = hf.describe(Q[1], K[1, :, :3])
     np.testing.assert_array_equal(table.rank_99[1], alone.rank_99)
     np.testing.assert_allclose(table.entropy[1], alone.entropy)
+
+
+def test_the_rank_leaves_out_keys_that_are_masked():
+    """Padding on either side counts as no keys, as with key_lengths."""
+    rng = RNG(9)
+    Q, K = rng.standard_normal((2, 2, 30, 6))
+    keys = np.zeros((2, 30), int)
+    keys[0, 26:] = keys[1, [2, 7, 8, 20]] = 1
+    table = hf.describe(Q, K, key_mask=keys)
+    for h in range(2):
+        alone = hf.describe(Q[h], K[h, keys[h] == 1])
+        assert table.rank[h] == alone.rank == 4
+        assert table.rank_99[h] == alone.rank_99
+        np.testing.assert_allclose(table.entropy[h], alone.entropy)
+
+
+def test_the_table_shows_what_sinks_leave_to_the_keys():
+    Q, K = RNG(10).standard_normal((2, 2, 20, 4))
+    assert "key_mass" not in hf.describe(Q, K).columns()
+    with_sinks = hf.describe(Q, K, sinks=[1.0, -np.inf])
+    assert "key_mass" in str(with_sinks)
+    assert with_sinks.key_mass[0] < 1
+    assert with_sinks.key_mass[1] == 1

@@ -1,5 +1,7 @@
 """A tally of passages added one after the other agrees with `describe` of all of them."""
 
+import json
+
 import numpy as np
 import pytest
 
@@ -7,6 +9,7 @@ import headfit as hf
 from headfit._attention.histogram import BINS_PER_DOUBLING, counted, medians
 from headfit._attention.tally import Measures, Tally
 from headfit._attention.tally_table import TallyTable
+from headfit.cli import main
 from headfit.errors import InputError
 
 RNG = np.random.default_rng
@@ -102,12 +105,16 @@ def test_medians_are_within_a_bin():
     assert (abs(np.log2(ratio)) <= 1 / BINS_PER_DOUBLING).all()
 
 
-def test_saved_tables_are_read_again(tmp_path):
+def test_saved_tables_are_read_again(tmp_path, capsys):
     Q, K = passages()
     tally = Tally(3, Measures())
     tally.add(hf.Attention(Q, K))
     table = TallyTable.of({"b.0": ("self", tally), "b.1": ("cross", tally)})
     path = table.save(tmp_path / "x.npz")
+    assert main(["describe", str(path)]) == 0
+    assert "b.1" in capsys.readouterr().out
+    assert main(["describe", str(path), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["layer"] == ["b.0"] * 3 + ["b.1"] * 3
     again = TallyTable.load(path)
     assert repr(again) == repr(table)
     assert again.numbers.keys() == table.numbers.keys()
@@ -118,6 +125,10 @@ def test_saved_tables_are_read_again(tmp_path):
     np.savez(tmp_path / "y.npz", a=1)
     with pytest.raises(InputError, match="no saved capture"):
         TallyTable.load(tmp_path / "y.npz")
+    np.savez(tmp_path / "z.npz", format="headfit capture 1")
+    with pytest.raises(InputError, match="it lacks 'layers'"):
+        TallyTable.load(tmp_path / "z.npz")
+    assert main(["describe", str(tmp_path / "z.npz")]) == 2
 
 
 def test_the_table_shows_itself():

@@ -438,6 +438,28 @@ def test_run_takes_batches_of_all_kinds(monkeypatch):
         heads.run([x])
 
 
+def test_heads_are_drawn():
+    pyplot = pytest.importorskip("matplotlib.pyplot")
+    model = encoder()
+    given = {"src_key_padding_mask": padding_of("left")}
+    with torch.no_grad(), hf.torch.capture(model, keep=100) as heads:
+        model(torch.randn(3, N, E), **given)
+        model(torch.randn(3, N, E))
+    images = hf.plot.heads_grid(heads)
+    assert images.shape == (2, H)
+    first = heads.first_passages()[1][1]
+    assert first.lead == ()
+    assert first.n == N - 3  # without padding
+    np.testing.assert_array_equal(images[1, 1].get_array(), first.matrix())
+    pyplot.close("all")
+    with pytest.raises(InputError, match="scale and mask must not be given beside captured"):
+        hf.plot.heads_grid(heads, mask="causal")
+    with hf.torch.capture(model, keep=0) as nothing:
+        model(torch.randn(3, N, E))
+    with pytest.raises(CaptureError, match="no queries and keys were kept"):
+        hf.plot.heads_grid(nothing)
+
+
 def test_statistics_can_be_left_out():
     model, x = Attend(), torch.randn(1, 2, 5, 4)
     with hf.torch.capture(model, statistics=False) as heads:

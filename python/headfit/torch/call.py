@@ -105,6 +105,15 @@ class Call:
                 tokens = None if self.tokens is None else self.tokens[b][passage.rows]
                 yield self._part(b, passage), tokens, (b, passage)
 
+    def first_passage(self) -> Attention | None:
+        """Return the attention of the first passage, without padding; its leading axis is heads."""
+        if self.visible.passages is not None:
+            return next((attention for attention, _, _ in self.parts()), None)
+        whole = Passage(slice(None), slice(None), self.visible.mask)
+        if isinstance(whole.mask, np.ndarray):
+            whole = whole._replace(mask=whole.mask[0])
+        return self._part(0, whole)
+
     def _part(self, b: int, passage: Passage) -> Attention:
         rows, keys, mask = passage
         bias = None

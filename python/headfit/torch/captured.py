@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from headfit._attention.attention import Attention
+from headfit._attention.single_heads import single_heads
 from headfit._attention.tally import Measures, Tally
 from headfit._attention.tally_table import TallyTable
 from headfit._base.arguments import as_flag, shown
@@ -141,6 +142,26 @@ class CapturedHeads:
                 "attention pass capture(model, keep=...) with more tokens"
             )
         return layer._kept[number]
+
+    def first_passages(self) -> list[list[Attention]]:
+        """Return the kept heads of each layer, for the first passage that was kept of it.
+
+        Padding is left out. `heads_grid` draws these.
+
+        Raises
+        ------
+        CaptureError
+            If no queries and keys were kept.
+        """
+        first = [
+            next(iter(layer._kept.values())).first_passage() for layer in self.layers if layer.kept
+        ]
+        found = [single_heads(attention) for attention in first if attention is not None]
+        if not found:
+            raise CaptureError(
+                "no queries and keys were kept: capture(model, keep=...) says which to keep"
+            )
+        return found
 
     def table(self) -> TallyTable:
         """Return the statistics of all heads, over all passages that the model read so far.

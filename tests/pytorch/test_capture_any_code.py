@@ -460,6 +460,32 @@ def test_heads_are_drawn():
         hf.plot.heads_grid(nothing)
 
 
+@pytest.mark.parametrize("keep", [0, 1000])
+def test_a_report_is_one_page(keep, tmp_path):
+    pytest.importorskip("matplotlib")
+
+    class Odd(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.add_module("<b>&", Attend(is_causal=True))
+
+        def forward(self, x):
+            return self.get_submodule("<b>&")(x, x, x)
+
+    model = Odd().eval()
+    with hf.torch.capture(model, keep=keep) as heads:
+        model(torch.randn(2, 3, 20, 4))
+    page = heads.report(tmp_path / "x.html", title="A <model>").read_text()
+    assert "<h1>A &lt;model&gt;</h1>" in page
+    assert "<b>" not in page
+    assert "&lt;b&gt;&amp; head 2" in page
+    assert page.count("data:image/png;base64,") == (2 if keep else 1)
+    assert page.count("<tr>") == 4
+    assert "http" not in page
+    with pytest.raises(InputError, match=r"path must end in \.html"):
+        heads.report(tmp_path / "x.npz")
+
+
 def test_statistics_can_be_left_out():
     model, x = Attend(), torch.randn(1, 2, 5, 4)
     with hf.torch.capture(model, statistics=False) as heads:

@@ -136,8 +136,11 @@ class TallyTable:
         if (np.nan_to_num(self.numbers["key_mass"], nan=1) >= 1 - 1e-9).all():
             names.remove("key_mass")  # no layer has sinks as parameters
         keep = len(self) if len(self) <= _SHOWN else _SHOWN // 2
-        rows = [[_cell(self.numbers[name][at]) for name in names] for at in range(keep)]
-        return names, rows
+        return names, self.cells(names, keep)
+
+    def cells(self, names: list[str], count: int) -> list[list[str]]:
+        """Return the first rows of some columns as text."""
+        return [[_cell(self.numbers[name][at]) for name in names] for at in range(count)]
 
     def _title(self) -> str:
         return (

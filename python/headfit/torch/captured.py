@@ -192,6 +192,35 @@ class CapturedHeads:
         """
         return self.table().save(path)
 
+    def report(self, path: Any, *, title: str = "Attention heads") -> Path:
+        """Write a page about the heads: sentences in plain words, pictures, and the table.
+
+        The page is one HTML file that needs no other. Matplotlib must be installed.
+
+        Parameters
+        ----------
+        path : str or path
+            A file name that ends in .html.
+        title : str
+            The title of the page.
+
+        Returns
+        -------
+        Path
+
+        Raises
+        ------
+        CaptureError
+            If nothing was captured yet, or statistics were turned off.
+        FileError
+            If the file cannot be written.
+        ImportError
+            If Matplotlib is not installed.
+        """
+        from headfit.torch.report import write_report  # its pictures need Matplotlib
+
+        return write_report(self, path, title)
+
     def run(
         self,
         batches: Iterable[Any],

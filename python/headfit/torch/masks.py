@@ -115,7 +115,7 @@ def _split(mask: Any) -> tuple[Any, NDArray[Any] | None]:
     if mask is None:
         return None, None
     if mask.dtype == torch.bool:
-        return (None if bool(mask.all()) else mask.numpy()), None
+        return (None if bool(mask.all()) else mask.numpy().copy()), None
     # Masked entries are minus infinity, or the least number of the dtype plus some logit.
     closed = mask <= torch.finfo(mask.dtype).min / 2
     added = torch.where(closed, torch.zeros((), dtype=mask.dtype), mask)

@@ -161,6 +161,8 @@ def test_captured_heads_give_the_layers_own_output(name, backend, padding, recor
     record_property("deviation", worst)
     print(f"{name} {backend} {padding}: {worst:.1e}")
     assert worst <= 1e-5
+    counted = [real_rows(name, layer.name, given).sum() for layer in heads.layers for _ in range(4)]
+    assert heads.table().numbers["rows"].tolist() == counted
     kinds = {"self", "cross"} if name == "t5" else {"self"}
     assert {layer.kind for layer in heads.layers} == kinds
     assert all(layer.deviation < 1e-5 for layer in heads.layers)

@@ -432,3 +432,34 @@ def test_the_table_shows_what_sinks_leave_to_the_keys():
     assert "key_mass" in str(with_sinks)
     assert with_sinks.key_mass[0] < 1
     assert with_sinks.key_mass[1] == 1
+
+
+def test_leading_axes_have_names():
+    Q, K = RNG(11).standard_normal((2, 2, 1, 3, 8, 4))
+    table = hf.describe(Q, K, axes=("layer", "batch", "head"))
+    assert table.axes == ("layer", "batch", "head")
+    assert str(table).splitlines()[1].split()[0] == "layer,batch,head"
+    assert "<th>layer,batch,head</th>" in table._repr_html_()
+    usual = hf.describe(Q, K)
+    assert usual.axes == ("axis0", "batch", "head")
+    assert str(usual).splitlines()[1].split()[0] == "head"
+    assert hf.describe(Q[0, 0], K[0, 0]).axes == ("head",)
+    assert hf.describe(Q[0, 0, 0], K[0, 0, 0]).axes == ()
+    for bad in (("layer", "head"), ("a", "a", "b"), "abc", None, (1, 2, 3), ["x", None, "y"]):
+        with pytest.raises(InputError, match="axes must"):
+            hf.describe(Q, K, axes=bad)
+
+
+def test_pandas_takes_the_names_of_the_table():
+    pd = pytest.importorskip("pandas")
+    Q, K = RNG(11).standard_normal((2, 2, 1, 3, 8, 4))
+    frame = hf.describe(Q, K, axes=("layer", "batch", "head")).to_pandas()
+    assert isinstance(frame, pd.DataFrame)
+    assert list(frame.index.names) == ["layer", "batch", "head"]
+
+
+def test_a_missing_pandas_is_named(monkeypatch):
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    Q = RNG(11).standard_normal((8, 4))
+    with pytest.raises(ImportError, match=r"pip install 'headfit\[pandas\]'"):
+        hf.describe(Q, Q).to_pandas()

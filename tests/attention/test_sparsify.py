@@ -476,8 +476,8 @@ def test_bad_logits_and_shapes_are_named():
     Q = np.ones((3, 2))
     with pytest.raises(InputError, match="give Q and K, or an Attention"):
         hf.sparsify(None, Q, per_row=1)
-    with pytest.raises(InputError, match="one head at a time"):
-        hf.sparsify(np.ones((2, 3, 2)), Q, per_row=1)
+    with pytest.raises(InputError, match="the leading axes of K must be those of Q"):
+        hf.sparsify(Q, np.ones((2, 3, 2)), per_row=1)
     with pytest.raises(InputError, match="rows and columns"):
         hf.sparsify(np.ones((0, 3)), per_row=1)
     with pytest.raises(InputError, match="M must be a matrix"):
@@ -494,3 +494,29 @@ def test_what_it_says():
     assert "60 x 60" in text
     assert "at most 3 a row and 4 a column without column 7" in text
     assert "dropped mass" in text
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3])
+def test_stacks_of_heads_are_as_single_calls(threads):
+    """Each head of a stack gets, bit for bit, what a call for it alone returns."""
+    rng = np.random.default_rng(5)
+    Q, K = rng.standard_normal((2, 4, 30, 6)), rng.standard_normal((2, 2, 30, 6))
+    bias = rng.standard_normal((4, 30, 30))
+    bounds = {"per_row": 3, "per_column": 6, "on_empty": "keep-max"}
+    stack = hf.sparsify(Q, K, mask="causal", bias=bias, num_threads=threads, **bounds)
+    assert stack.shape == (2, 4)
+    for b, h in np.ndindex(2, 4):
+        alone = hf.sparsify(Q[b, h], K[b, h // 2], mask="causal", bias=bias[h], **bounds)
+        np.testing.assert_array_equal(stack[b, h].matrix.toarray(), alone.matrix.toarray())
+        np.testing.assert_array_equal(stack[b, h].dropped_mass, alone.dropped_mass)
+    flat = hf.sparsify(hf.Attention(Q[0], K[0]), mass=0.5, num_threads=threads)
+    assert flat.shape == (4,)
+    assert hf.sparsify(Q[:0], K[:0], per_row=1).shape == (0, 4)
+
+
+def test_an_error_in_a_stack_names_the_head():
+    Q, K = np.zeros((2, 8, 2)), np.zeros((8, 2))
+    mask = np.ones((2, 8, 8), dtype=bool)
+    mask[1] = np.arange(8) == 2  # all rows want the same column
+    with pytest.raises(InputError, match=r"head 1: row \d keeps nothing"):
+        hf.sparsify(Q, K, mask=mask, per_row=1, per_column=1, num_threads=2)

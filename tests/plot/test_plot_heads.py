@@ -10,6 +10,7 @@ from scipy import sparse
 
 import headfit as hf
 from headfit import plot
+from headfit.errors import InputError
 
 RNG = np.random.default_rng(3)
 
@@ -250,3 +251,25 @@ def test_offsets_of_heads_are_an_image(axes):
 def test_errors_name_the_problem(draw, message, axes):
     with pytest.raises(hf.InputError, match=message):
         draw(axes[0])
+
+
+def test_a_grid_draws_an_entry_of_a_batch():
+    rng = np.random.default_rng(0)
+    Q, K = rng.standard_normal((2, 3, 2, 4, 16, 5))  # layers, batch, heads
+    sinks = rng.standard_normal(4)
+    head = hf.Attention(Q, K, mask="causal", sinks=sinks)
+    images = hf.plot.heads_grid(head, batch=1)
+    assert images.shape == (3, 4)
+    weights = head.matrix()
+    for layer, h in np.ndindex(3, 4):
+        drawn = np.asarray(images[layer, h].get_array())
+        np.testing.assert_allclose(drawn, weights[layer, 1, h], rtol=1e-6)
+    assert hf.plot.heads_grid(Q[0], K[0], batch=0).shape == (4,)
+    with pytest.raises(InputError, match="or one axis more and batch="):
+        hf.plot.heads_grid(head)
+    with pytest.raises(InputError, match=r"batch must lie in 0 ... 1; got 2"):
+        hf.plot.heads_grid(head, batch=2)
+    with pytest.raises(InputError, match="batch is for queries of shape"):
+        hf.plot.heads_grid(Q[0, 0], K[0, 0], batch=0)
+    with pytest.raises(InputError, match="batch goes with queries"):
+        hf.plot.heads_grid([weights[0, 0, 0]], batch=0)

@@ -168,6 +168,55 @@ def test_captured_heads_give_the_layers_own_output(name, backend, padding, recor
     assert all(layer.deviation < 1e-5 for layer in heads.layers)
 
 
+OF_BART = {
+    **{"d_model": 32, "encoder_layers": 1, "decoder_layers": 1, "decoder_start_token_id": 1},
+    **{"encoder_attention_heads": 4, "decoder_attention_heads": 4, "pad_token_id": 0},
+    **{"encoder_ffn_dim": 32, "decoder_ffn_dim": 32, "vocab_size": 50},
+}
+LATENT = {
+    **{"q_lora_rank": 8, "kv_lora_rank": 8, "qk_nope_head_dim": 8, "qk_rope_head_dim": 4},
+    **{"v_head_dim": 8, "n_routed_experts": 4, "n_group": 1, "topk_group": 1},
+    **{"num_experts_per_tok": 2, "moe_intermediate_size": 16, "num_key_value_heads": 4},
+}
+MORE_MODELS = {
+    "BartForConditionalGeneration": (OF_BART, 3),
+    "AlbertModel": ({**SMALL, "intermediate_size": 32, "embedding_size": 16}, 1),
+    "ModernBertModel": (
+        {
+            **{**SMALL, "intermediate_size": 32, "local_attention": 4, "pad_token_id": 0},
+            **{"global_attn_every_n_layers": 2, "cls_token_id": 1, "sep_token_id": 2},
+        },
+        2,
+    ),
+    "Gemma3ForCausalLM": ({**HEAD, "sliding_window": 5}, 2),
+    "DeepseekV3ForCausalLM": ({**SMALL, **LATENT, "intermediate_size": 32}, 2),
+    "ViTModel": (
+        {**SMALL, "intermediate_size": 32, "image_size": 32, "patch_size": 8},
+        2,
+    ),
+}
+
+
+@pytest.mark.parametrize("backend", ["eager", "sdpa"])
+@pytest.mark.parametrize("name", MORE_MODELS)
+def test_more_models(name, backend):
+    settings, layers = MORE_MODELS[name]
+    settings = dict(settings)
+    given = inputs_of("more", "left")
+    if name == "ViTModel":
+        del settings["vocab_size"]
+        given = {"pixel_values": torch.randn(2, 3, 32, 32)}
+    kind = getattr(transformers, name)
+    torch.manual_seed(0)
+    model = kind._from_config(kind.config_class(**settings), attn_implementation=backend).eval()
+    with torch.no_grad():
+        expected = model(**given)[0]
+        with hf.torch.capture(model, check=True) as heads:
+            assert torch.equal(model(**given)[0], expected)
+    assert len(heads.layers) == layers
+    assert all(layer.deviation < 1e-6 for layer in heads.layers)
+
+
 @pytest.mark.parametrize(("name", "backend"), CASES)
 def test_captured_matrices_are_the_models_weights(name, backend):
     given = inputs_of(name, "none")

@@ -494,7 +494,7 @@ def test_each_question_has_arguments_of_its_own():
 def test_heads_refused():
     Q = np.zeros((8, 4))
     with pytest.raises(hf.InputError, match="one head"):
-        hf.shrink(np.zeros((2, 8, 4)), np.zeros((2, 8, 4)))
+        hf.shrink_to_pattern(np.zeros((2, 8, 4)), np.zeros((2, 8, 4)), per_row=1)
     with pytest.raises(hf.InputError, match="Q must be finite; got nan at row 0, column 0"):
         hf.shrink(np.full((8, 4), np.nan), Q)
     with pytest.raises(hf.InputError, match="give Q and K"):
@@ -515,3 +515,17 @@ def test_heads_refused():
         hf.append_columns(A, head, [0], leak=1.5)
     with pytest.raises(hf.TargetError, match="sum to 1"):
         hf.append_columns(sp.csr_array(2 * A), head, [0])
+
+
+@pytest.mark.parametrize("seeded", [True, False])
+def test_stacks_of_heads_are_as_single_calls(seeded):
+    """Each head of a stack gets what calls in the order of the heads return, bit for bit."""
+    Q, K = np.random.default_rng(3).standard_normal((2, 2, 2, 20, 6))
+    options = {"dim": 2, "curve_dims": (), "effort": "low", "mask": "causal"}
+    rng, same = (3, 3) if seeded else (np.random.default_rng(1), np.random.default_rng(1))
+    stack = hf.shrink(Q, K, rng=rng, num_threads=2, **options)
+    assert stack.shape == (2, 2)
+    for place in np.ndindex(2, 2):
+        alone = hf.shrink(Q[place], K[place], rng=same, **options)
+        np.testing.assert_array_equal(stack[place].fit.Q, alone.fit.Q)
+        np.testing.assert_array_equal(stack[place].fit.K, alone.fit.K)

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from headfit import _core
 from headfit._attention.attention import Attention
-from headfit._attention.head_table import Counts, Floats, HeadTable
+from headfit._attention.head_table import AXES, Counts, Floats, HeadTable, axis_names
 from headfit._attention.logits import LogitOptions
 from headfit._attention.spectrum import product_spectrum
 from headfit._base.arithmetic import standard_arithmetic
@@ -93,6 +93,7 @@ def describe(
     per_column: int | None = None,
     share: float = 0.9,
     shares: float | Sequence[float] = (0.9, 0.95, 0.99),
+    axes: Sequence[str] = AXES,
     num_threads: int | None = None,
 ) -> HeadTable:
     """Measure heads: how sparse they are, where they attend, and the rank of their logits.
@@ -113,6 +114,10 @@ def describe(
         `per_row` when None.
     shares : float or sequence of float in (0, 1], default (0.9, 0.95, 0.99)
         For each share, the fewest keys of a row that hold it are counted.
+    axes : sequence of str, default ("batch", "head")
+        The names of the leading axes of Q, for the table, such as ("layer", "batch", "head"). The
+        default means ("head",) for one leading axis, and ("axis0", ..., "batch", "head") for more
+        than two.
 
     Returns
     -------
@@ -148,6 +153,7 @@ def describe(
     lead, n, m = attention.lead, attention.n, attention.m
     if 0 in (n, m):
         raise InputError(f"Q and K must have rows; got {n} and {m}")
+    names = axis_names(axes, len(lead))
     per_row = min(as_count(per_row, "per_row", 1), m)
     per_column = per_row if per_column is None else as_count(per_column, "per_column", 1)
     wanted = np.array([as_share(share, "share"), *as_shares(shares, "shares")])
@@ -232,4 +238,5 @@ def describe(
         rank=rank,
         rank_99=rank_99,
         sparse=(worst >= wanted[0] - 1e-12) & (max_load <= per_column),
+        axes=names,
     )

@@ -35,6 +35,9 @@ class HeadTable:
     ----------
     n, m : int
         The numbers of queries and keys of a head.
+    axes : tuple of str
+        The names of the leading axes: those that `describe` was given, else ``("batch", "head")``
+        for two, ``("head",)`` for one, and ``("axis0", ..., "batch", "head")`` for more.
     shares : tuple of float
         The shares of a row's mass that keys are counted for.
     keys : ndarray of int, shape (..., n, len(shares))
@@ -124,6 +127,7 @@ class HeadTable:
     rank: Counts
     rank_99: Counts
     sparse: NDArray[np.bool_]
+    axes: tuple[str, ...]
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -152,10 +156,9 @@ class HeadTable:
 
         Parameters
         ----------
-        axes : sequence of str, default ("batch", "head")
-            The names of the leading axes of Q, which become the levels of the index. The default
-            is for two leading axes; with one it means ("head",), with more than two
-            ("axis0", ..., "batch", "head").
+        axes : sequence of str, optional
+            The names of the leading axes of Q, which become the levels of the index; the
+            attribute `axes` when they are not given.
 
         Returns
         -------
@@ -165,9 +168,16 @@ class HeadTable:
         ------
         InputError
             If there are not as many names as leading axes, or a name occurs twice.
+        ImportError
+            If pandas is not installed.
         """
-        names = _axis_names(axes, len(self.shape))
-        import pandas as pd  # type: ignore[import-untyped,unused-ignore]
+        names = list(self.axes if axes is AXES else axis_names(axes, len(self.shape)))
+        try:
+            import pandas as pd  # type: ignore[import-untyped,unused-ignore]
+        except ImportError as error:
+            raise ImportError(
+                "to_pandas needs pandas: pip install 'headfit[pandas]', or pip install pandas"
+            ) from error
 
         rows = {name: values.reshape(-1) for name, values in self.columns().items()}
         if not self.shape:
@@ -225,7 +235,8 @@ class HeadTable:
             for head in keep
         ]
         names = [name.removesuffix("_median") for name in shown]
-        return ["head", *names], rows
+        is_usual = self.axes == axis_names(AXES, len(self.shape))
+        return ["head" if is_usual else ",".join(self.axes), *names], rows
 
     def __repr__(self) -> str:
         names, rows = self._cells()
@@ -260,22 +271,22 @@ class HeadTable:
         return [f"... and {left} heads more"] if left else []
 
 
-def _axis_names(axes: Any, count: int) -> list[str]:
-    """Return one name for each leading axis, or raise an InputError."""
+def axis_names(axes: Any, count: int) -> tuple[str, ...]:
+    """Return one name for each leading axis, or raise an InputError; `AXES` fits any number."""
     if not isinstance(axes, (list, tuple)) or not all(isinstance(name, str) for name in axes):
         raise InputError(f"axes must be a sequence of names; got {shown(axes)}")
     if tuple(axes) == AXES and count != len(AXES):
-        return [
+        return (
             *(f"axis{at}" for at in range(count - len(AXES))),
             *AXES[max(0, len(AXES) - count) :],
-        ]
+        )
     if len(axes) != count:
         raise InputError(
             f"axes must name each of the {count} leading axes of Q; got {len(axes)}: {axes!r}"
         )
     if len(set(axes)) < count:
         raise InputError(f"axes must be different names; got {axes!r}")
-    return list(axes)
+    return tuple(axes)
 
 
 def _text(value: Any) -> str:

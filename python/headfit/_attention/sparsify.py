@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from headfit import _core
 from headfit._attention.attention import Attention
 from headfit._attention.logits import LogitOptions
+from headfit._attention.over_heads import over_heads
 from headfit._attention.sparsify_source import LogitSource, MatrixSource
 from headfit._base.arguments import as_choice
 from headfit._base.arithmetic import standard_arithmetic
@@ -197,16 +198,17 @@ def sparsify(
     mass: float | None = None,
     on_empty: Literal["raise", "keep-max"] = "raise",
     num_threads: int | None = None,
-) -> Sparsified:
+) -> Any:
     """Keep the heaviest entries of an attention matrix, few in every row and column.
 
     Parameters
     ----------
     M : array_like or sparse array, shape (n, m); Attention or Fit; array_like, shape (n, d)
         A nonnegative matrix, whose entries count as shares of their rows. Or a head: an
-        `Attention`, or queries with `K` as the keys; its matrix is never stored.
+        `Attention`, or queries with `K` as the keys; its matrix is never stored. Queries (and an
+        `Attention`) may have leading axes, batch and heads: every head is made sparse by itself.
     K : array_like, shape (m, d), optional
-        The keys, if M holds queries.
+        The keys, if M holds queries; with leading axes as in `attention_matrix`.
     scale, mask, key_lengths, bias, softcap, position, key_mask, sinks
         The logit options of queries and keys, as in `attention_matrix`; an `Attention` has its
         own. With a matrix only `mask` may be given: masked entries are left out. Weights count
@@ -233,8 +235,10 @@ def sparsify(
 
     Returns
     -------
-    Sparsified
-        The pattern with rows renormalised, ready for `fit`, and the mass that each row lost.
+    Sparsified, or ndarray of them
+        The pattern with rows renormalised, ready for `fit`, and the mass that each row lost. For a
+        stack of heads, an array of objects in the shape of the leading axes, with what single
+        calls return for each head.
 
     Raises
     ------
@@ -277,7 +281,24 @@ def sparsify(
     options = LogitOptions(scale, mask, key_lengths, bias, softcap, position, key_mask, sinks)
     source: LogitSource | MatrixSource
     if K is not None or isinstance(getattr(M, "attention", M), Attention):
-        source = LogitSource(Attention.of(M, K, options))
+        attention = Attention.of(M, K, options)
+        if attention.lead:
+            threads = thread_count(num_threads)
+            bounds_of_each: dict[str, Any] = {
+                "per_row": per_row,
+                "per_column": per_column,
+                "exempt_columns": exempt_columns,
+                "method": method,
+                "mass": mass,
+                "on_empty": on_empty,
+            }
+            return over_heads(
+                attention,
+                lambda head, own: sparsify(head, **bounds_of_each, num_threads=own),
+                threads,
+                at_once=threads,
+            )
+        source = LogitSource(attention)
         mask = source.attention.mask
     else:
         given = [name for name in options.given() if name != "mask"]

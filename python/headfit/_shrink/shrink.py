@@ -7,9 +7,11 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
+from headfit._attention.attention import Attention
 from headfit._attention.logits import LogitOptions
+from headfit._attention.over_heads import over_heads
 from headfit._base.arithmetic import standard_arithmetic
-from headfit._base.arrays import as_count, check_between
+from headfit._base.arrays import as_count, check_between, thread_count
 from headfit._shrink.original import Original
 from headfit._shrink.result import ShrinkResult
 from headfit._shrink.to_attention import CloseHeads, Closeness
@@ -38,7 +40,7 @@ def shrink(
     time_limit: float | None = None,
     rng: Any = 0,
     num_threads: int | None = None,
-) -> ShrinkResult:
+) -> Any:
     """Find a smaller head whose attention stays close to that of this one.
 
     No sparsity is assumed: the smallest head whose attention stays within a total variation of
@@ -47,8 +49,9 @@ def shrink(
 
     Parameters
     ----------
-    Q, K : array_like, shape (n, D) and (m, D)
-        One head. Or Q an `Attention` or a fit.
+    Q, K : array_like, shape (..., n, D) and (..., m, D)
+        One head, or heads with leading axes as in `attention_matrix`, each of which is shrunk by
+        itself. Or Q an `Attention` or a fit.
     tv : float in (0, 1), optional
         The total variation from the original, half the sum of |difference|, that rows may have
         on average; 0.05 when none of `tv`, `tv_worst` and `dim` is given.
@@ -68,15 +71,17 @@ def shrink(
         Sizes for both curves, besides those that the search tries: fitted with low effort. Powers
         of two up to the original size when None; () for none.
     time_limit : float, optional
-        Seconds.
+        Seconds, for each head.
     rng : seed or Generator, default 0
     num_threads : int, optional
         The result does not depend on it, as long as no time limit ends the search.
 
     Returns
     -------
-    ShrinkResult
-        ``result.shrunk`` tells whether there is a smaller head, ``result.fit`` is the head.
+    ShrinkResult, or ndarray of them
+        ``result.shrunk`` tells whether there is a smaller head, ``result.fit`` is the head. For a
+        stack of heads, an array of objects in the shape of the leading axes, with what single
+        calls in this order return for each head.
 
     Raises
     ------
@@ -108,10 +113,30 @@ def shrink(
         if value is not None and dim is not None:
             raise InputError(f"{name} must not be given beside dim: the size decides how close")
     check_effort(effort)
+    attention = Attention.of(Q, K, LogitOptions(scale, mask))
+    if attention.lead:
+        options: dict[str, Any] = {
+            "tv": tv,
+            "tv_worst": tv_worst,
+            "dim": dim,
+            "dtype": dtype,
+            "effort": effort,
+            "curve_dims": curve_dims,
+            "time_limit": time_limit,
+            "rng": rng,
+        }
+        # One head after the other, each with all threads: a Generator is read in the order of the
+        # heads, and Ctrl-C ends the head that is being worked on.
+        return over_heads(
+            attention,
+            lambda head, own: shrink(head, **options, num_threads=own),
+            thread_count(num_threads),
+            at_once=1,
+        )
     original = Original.of(
-        Q,
-        K,
-        LogitOptions(scale, mask),
+        attention,
+        None,
+        LogitOptions(),
         dtype=dtype,
         time_limit=time_limit,
         rng=rng,

@@ -74,7 +74,7 @@ class PatternToKeep:
             raise InputError(
                 f"a pattern needs as many keys as queries; got {k.shape[0]} and {q.shape[0]}"
             )
-        kept = sparsify(
+        kept: Sparsified = sparsify(
             original.attention,
             per_column=per_column,
             exempt_columns=exempt,

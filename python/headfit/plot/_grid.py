@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -35,6 +36,7 @@ def heads_grid(
     *,
     scale: float | None = None,
     mask: Any = None,
+    batch: int | None = None,
     axes: Any = None,
     titles: Sequence[str] | None = None,
     relative: bool = False,
@@ -50,12 +52,16 @@ def heads_grid(
         Queries of shape (layers, heads, n, d) or (heads, n, d), with `K` as keys; an `Attention`
         of such shapes; what `headfit.torch.capture` found, of which the first passage of each
         layer is drawn; a sequence of matrices or heads that `attention` can draw; or a sequence
-        of such sequences, one for each layer.
+        of such sequences, one for each layer. With `batch`, queries have one axis more before the
+        heads.
     K : array_like, optional
         The keys, if `heads` are queries; there may be fewer heads of them, as in
         `attention_matrix`.
     scale, mask : optional
         As in `attention_matrix`, for queries and keys.
+    batch : int, optional
+        Which entry of a batch to draw, for queries of shape (layers, batch, heads, n, d) or
+        (batch, heads, n, d).
     axes : array of matplotlib Axes, optional
         The axes to draw on, one for each head in order; those of a new figure, with a row per
         layer, when None.
@@ -90,7 +96,7 @@ def heads_grid(
     >>> plt.close("all")
     """
     matplotlib()
-    shape, matrices = _heads(heads, K, scale, mask)
+    shape, matrices = _heads(heads, K, scale, mask, batch)
     count = len(matrices)
     if not count:
         raise InputError("heads must have at least one; got none")
@@ -124,7 +130,9 @@ def heads_grid(
     return images.reshape(shape)
 
 
-def _heads(heads: Any, K: Any, scale: Any, mask: Any) -> tuple[tuple[int, ...], list[Any]]:
+def _heads(
+    heads: Any, K: Any, scale: Any, mask: Any, batch: Any
+) -> tuple[tuple[int, ...], list[Any]]:
     """Return the shape of the grid, and its matrices in order."""
     if hasattr(heads, "first_passages") and K is None:
         if scale is not None or mask is not None:
@@ -132,12 +140,14 @@ def _heads(heads: Any, K: Any, scale: Any, mask: Any) -> tuple[tuple[int, ...], 
         heads = heads.first_passages()
     if isinstance(heads, Attention) and heads.stored[0].ndim > 2 and K is None:
         heads.check_settings(LogitOptions(scale, mask))
-        return _split(heads)
+        return _split(heads, batch)
     if K is not None:
         q, k = as_stored_array(heads, "heads"), as_stored_array(K, "K")
-        if len(q.shape) in (3, 4):
-            return _split(Attention(q, k, scale=scale, mask=mask))
-        raise _unfit(q.shape)
+        if q.ndim < 3:
+            raise _unfit(q.shape)
+        return _split(Attention(q, k, scale=scale, mask=mask), batch)
+    if batch is not None:
+        raise InputError("batch goes with queries and keys that have a batch axis")
     if isinstance(heads, _SINGLE_HEADS) or is_sparse(heads) or not hasattr(heads, "__len__"):
         raise InputError("heads must be queries with K, or a sequence of matrices")
     lines = [line if isinstance(line, (list, tuple)) else None for line in heads]
@@ -149,14 +159,28 @@ def _heads(heads: Any, K: Any, scale: Any, mask: Any) -> tuple[tuple[int, ...], 
     return (len(lines), lengths.pop()), [M for line in lines for M in line or ()]
 
 
-def _split(heads: Attention) -> tuple[tuple[int, ...], list[Any]]:
-    if len(heads.lead) not in (1, 2):
-        raise _unfit(heads.stored[0].shape)
-    return heads.lead, single_heads(heads)
+def _split(heads: Attention, batch: Any) -> tuple[tuple[int, ...], list[Any]]:
+    lead = heads.lead
+    if batch is None:
+        if len(lead) not in (1, 2):
+            raise _unfit(heads.stored[0].shape)
+        return lead, single_heads(heads)
+    if len(lead) not in (2, 3):
+        raise InputError(
+            "batch is for queries of shape (layers, batch, heads, n, d) or (batch, heads, n, d); "
+            f"got {heads.stored[0].shape}"
+        )
+    entry = as_count(batch, "batch", 0, lead[-2] - 1)
+    places = np.arange(math.prod(lead)).reshape(lead)[..., entry, :]
+    single = single_heads(heads)
+    return places.shape, [single[i] for i in places.ravel()]
 
 
 def _unfit(shape: tuple[int, ...]) -> InputError:
-    return InputError(f"heads must have shape (layers, heads, n, d) or (heads, n, d); got {shape}")
+    return InputError(
+        f"heads must have shape (layers, heads, n, d) or (heads, n, d), or one axis more and "
+        f"batch=; got {shape}"
+    )
 
 
 def _new_grid(shape: tuple[int, ...]) -> list[Any]:

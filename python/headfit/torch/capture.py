@@ -83,6 +83,9 @@ def capture(
     steps one by one instead of the fused path: their output differs by rounding, and padded rows
     are not set to zero. Settings of the model are not touched.
 
+    Layers that compute attention in another way, by products and a softmax of their own, are not
+    seen: compare ``heads.layers`` with the layers that you expect.
+
     Statistics are taken of one passage after the other, from the batch and the keys of a call.
     Padding is left out. It is known from the two-dimensional ``attention_mask`` of the model's
     call, or from the `key_padding_mask` of a layer. Where there is neither, queries at the places
@@ -152,7 +155,8 @@ def _check_found(heads: CapturedHeads) -> None:
     if not heads.layers:
         raise CaptureError(
             "the model ran, but computed no attention by scaled_dot_product_attention, "
-            "MultiheadAttention or the attention functions of transformers"
+            "MultiheadAttention or the attention functions of transformers. Some models of "
+            "transformers do with attn_implementation='sdpa'"
         )
     names = [layer.name for layer in heads.layers]
     for layer in heads._keep.layers or ():

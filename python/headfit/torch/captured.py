@@ -85,6 +85,17 @@ class CapturedHeads:
     -----
     Rows and keys that are padding are part of these attentions, where padded keys are masked; the
     statistics of `table` leave both out.
+
+    Examples
+    --------
+    >>> import torch, headfit as hf, headfit.torch
+    >>> model = torch.nn.MultiheadAttention(8, num_heads=2, batch_first=True).eval()
+    >>> with hf.torch.capture(model) as heads:
+    ...     heads.run([(torch.randn(1, n, 8),) * 3 for n in (5, 7)])  # query, key and value
+    >>> heads["model", 1, 0].matrix().shape, heads["model", :, 1].matrix().shape
+    ((5, 5), (2, 7, 7))
+    >>> heads.table().numbers["rows"]
+    array([12, 12])
     """
 
     def __init__(self, keep: Keep, model: Any) -> None:
@@ -183,7 +194,7 @@ class CapturedHeads:
         return TallyTable.of({x.name: (x.kind, x._tally) for x in self.layers})
 
     def save(self, path: Any) -> Path:
-        """Write the numbers of `table` to an .npz file; `TallyTable.load` reads it.
+        """Write the numbers of `table` to an .npz file; `headfit.TallyTable.load` reads it.
 
         Raises
         ------

@@ -23,6 +23,7 @@ FLOORS = (
     "max_margin",
     "learned",
     "soft",  # heads for dense targets
+    "compress",  # smaller heads for every input
     "sparsify",
     "analysis",
 )

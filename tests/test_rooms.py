@@ -86,6 +86,7 @@ PYTHON_FLOORS = (
     "_fit",
     "_soft",
     "_shrink",
+    "_compress",
     "patterns",
     "plot",
     "_cli",

@@ -30,6 +30,8 @@ from headfit._attention.stats import AttentionStats
 from headfit._base.configuration import Config, config
 from headfit._base.tolerances import Tolerances
 from headfit._base.version import VERSION as __version__
+from headfit._compress.compress import compress
+from headfit._compress.result import Compressed, CompressedCurve
 from headfit._fit.fit import fit
 from headfit._fit.head import Head
 from headfit._fit.key_table import KeyTable
@@ -70,6 +72,8 @@ __all__ = [
     "AttentionStats",
     "Certificate",
     "CertificateError",
+    "Compressed",
+    "CompressedCurve",
     "Config",
     "FaceWitness",
     "FarkasWitness",
@@ -108,6 +112,7 @@ __all__ = [
     "bounds",
     "certify",
     "compare_attention",
+    "compress",
     "config",
     "describe",
     "errors",

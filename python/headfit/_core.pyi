@@ -210,8 +210,8 @@ def compare_soft(
     target: SoftTarget, attention: Logits, threads: int
 ) -> tuple[_Float64, _Float64, _Bools]: ...
 
-# How far maps leave the attention of one head in some passages. Maps are P_q of each query head, and
-# below them P_k.
+# How far maps leave the attention of one head in some passages. Maps are P_q of each query head,
+# and below them P_k.
 class CompressLoss(metaclass=_Pybind11Type):
     def __init__(self, passages: Sequence[Logits], threads: int) -> None: ...
     def value(self, maps: _Float64, threads: int) -> float: ...

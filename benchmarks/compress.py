@@ -164,7 +164,9 @@ def race(head, dim, threads, limit):
         begun = time.perf_counter()
         loss = _core.CompressLoss([a.core for a in passages.attentions], threads)
         forms = closed_forms(passages, loss, threads)
-        starts = [form.maps([passages.scale * np.eye(passages.dim)], dim) for form in forms.values()]
+        starts = [
+            form.maps([passages.scale * np.eye(passages.dim)], dim) for form in forms.values()
+        ]
         start = min(starts, key=lambda maps: loss.value(maps, threads))
         _, _, history, report = loss.fit(None, start, enough=enough, threads=threads)
         return time.perf_counter() - begun, start, history, report["evaluations"]
@@ -175,7 +177,9 @@ def race(head, dim, threads, limit):
     runs = [fitted(enough) for _ in range(3)]
     ours = float(np.median([run[0] for run in runs]))
     size = passages.dim
-    theirs, reached, steps = torch_seconds(q, k, (start[:size], start[size:]), enough, threads, limit)
+    theirs, reached, steps = torch_seconds(
+        q, k, (start[:size], start[size:]), enough, threads, limit
+    )
     row = [name, str(dim), f"{history[0]:.4f}", f"{history[-1]:.4f}", f"{1e3 * ours:.0f}",
            str(runs[0][3]), f"{1e3 * theirs:.0f}" if reached <= enough else
            f"> {1e3 * theirs:.0f} ({reached:.4f})", str(steps), f"{theirs / ours:.1f}"]  # fmt: skip
@@ -214,7 +218,7 @@ def main():
                 assert ours <= 0.1 * min(peers), f"{name}: {ours} and {peers}"
             fitted = small.settings["descents"][dim]["kl"][1]
             rows.append(
-                [name, str(dim), *(f"{x:.4f}" for x in (peers + [np.nan])[:3]),
+                [name, str(dim), *(f"{x:.4f}" for x in [*peers, np.nan][:3]),
                  f"{tv['attended']:.4f}", f"{ours:.4f}", f"{100 * (1 - ours / min(peers)):.0f}%",
                  f"{fitted:.4f} / {curve.kl['descent'][i]:.4f}"]
             )  # fmt: skip
@@ -227,11 +231,24 @@ def main():
     except ImportError:
         print("\nwithout PyTorch: no race")
     else:
-        table = [["head", "d", "KL before", "after", "ms", "evaluations", "PyTorch, ms", "evaluations",
-                  "times"]]
+        table = [
+            [
+                "head",
+                "d",
+                "KL before",
+                "after",
+                "ms",
+                "evaluations",
+                "PyTorch, ms",
+                "evaluations",
+                "times",
+            ]
+        ]
         ratios = []
         for head in heads[:: 1 if given.quick else 2]:
-            row, ours, theirs = race(head, head[1].shape[-1] // 4, threads, 5 if given.quick else 30)
+            row, ours, theirs = race(
+                head, head[1].shape[-1] // 4, threads, 5 if given.quick else 30
+            )
             table.append(row)
             ratios.append(theirs / ours)
             measure.summarise(f"compress {head[0]}", ours, "torch.optim.LBFGS", theirs)

@@ -30,7 +30,9 @@ from headfit._attention.stats import AttentionStats
 from headfit._base.configuration import Config, config
 from headfit._base.tolerances import Tolerances
 from headfit._base.version import VERSION as __version__
+from headfit._compress.budget import TradeOff
 from headfit._compress.compress import compress
+from headfit._compress.compress_heads import CompressedHeads, compress_heads
 from headfit._compress.result import Compressed, CompressedCurve
 from headfit._fit.fit import fit
 from headfit._fit.head import Head
@@ -74,6 +76,7 @@ __all__ = [
     "CertificateError",
     "Compressed",
     "CompressedCurve",
+    "CompressedHeads",
     "Config",
     "FaceWitness",
     "FarkasWitness",
@@ -100,6 +103,7 @@ __all__ = [
     "Target",
     "TargetError",
     "Tolerances",
+    "TradeOff",
     "Trial",
     "TvCurve",
     "__version__",
@@ -113,6 +117,7 @@ __all__ = [
     "certify",
     "compare_attention",
     "compress",
+    "compress_heads",
     "config",
     "describe",
     "errors",

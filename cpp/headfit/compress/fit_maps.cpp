@@ -31,7 +31,8 @@ class Descent {
 
   CompressResult run() {
     metric_.refresh(maps_);
-    value_ = evaluate(maps_, gradient_);
+    value_ = loss_.evaluate(maps_, &gradient_, run_);
+    ++result_.evaluations;
     result_.history.push_back(value_);
     result_.judged = std::numeric_limits<double>::infinity();
     for (Index step = 0; !finished(step); ++step) {
@@ -52,9 +53,14 @@ class Descent {
  private:
   using Clock = std::chrono::steady_clock;
 
-  double evaluate(const Matrix<double>& maps, Matrix<double>& gradient) {
+  // The loss after a step, with its gradient; infinite where a step is so long that logits overflow.
+  double evaluate_next() {
     ++result_.evaluations;
-    return loss_.evaluate(maps, &gradient, run_);
+    try {
+      return loss_.evaluate(next_, &next_gradient_, run_);
+    } catch (const NonFiniteError&) {
+      return std::numeric_limits<double>::infinity();
+    }
   }
 
   // Keeps the maps that do best on the other passages.
@@ -78,7 +84,7 @@ class Descent {
         length *= 0.1;
         continue;
       }
-      const double value = evaluate(next_, next_gradient_);
+      const double value = evaluate_next();
       if (value <= value_ + sufficient * length * slope) {
         accept(value);
         return true;

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -10,14 +9,12 @@ from typing import Any
 import numpy as np
 
 from headfit._attention.logits import LogitOptions
-from headfit._base.arguments import as_flag, as_generator, as_number, check_callable
 from headfit._base.arithmetic import standard_arithmetic
-from headfit._base.arrays import as_array, as_count, check_between, thread_count
-from headfit._base.dtypes import check_dtype
-from headfit._compress.passages import Parts, Passages
-from headfit._compress.result import Compressed, CompressedCurve
-from headfit._compress.sizes import Sizes, deadline
-from headfit._soft.descent import check_effort
+from headfit._base.arrays import as_array, as_count, check_between
+from headfit._compress.arguments import Request
+from headfit._compress.finish import compressed
+from headfit._compress.passages import Passages
+from headfit._compress.result import Compressed
 from headfit.errors import InputError
 
 __all__ = ["compress"]
@@ -142,75 +139,43 @@ def compress(
     start = time.perf_counter()
     if dim is not None and tv is not None:
         raise InputError("tv must not be given beside dim: the size decides how close")
-    if as_flag(commute, "commute"):
-        raise InputError("commute=True is not supported: maps act after rotary positions")
-    held_out = check_between(held_out, "held_out", 0, 1)
-    validation = as_number(validation, "validation")
-    if not 0 <= validation < 1:
-        raise InputError(f"validation must lie in [0, 1); got {validation}")
-    check_effort(effort)
-    check_callable(callback, "callback")
-    dtype = check_dtype(dtype)
-    threads = thread_count(num_threads)
-    generator = as_generator(rng)
-    if time_limit is not None:
-        time_limit = check_between(time_limit, "time_limit", 0, math.inf)
-    until = deadline(time_limit)
+    request = Request.of(
+        LogitOptions(scale, mask, key_lengths, bias, softcap, position),
+        held_out=held_out,
+        validation=validation,
+        commute=commute,
+        dtype=dtype,
+        effort=effort,
+        time_limit=time_limit,
+        callback=callback,
+        rng=rng,
+        num_threads=num_threads,
+    )
     asked = None
     if dim is None:
         asked = TV if tv is None else check_between(tv, "tv", 0, 1)
-    whole = Passages.of(
-        passages, K, LogitOptions(scale, mask, key_lengths, bias, softcap, position)
-    )
+    whole = Passages.of(passages, K, request.options)
     if dim is not None:
         dim = as_count(dim, "dim", 1, whole.dim)
     more = _curve_sizes(curve_dims, whole.dim)
-    parts = Parts.of(len(whole.attentions), held_out, validation, generator)
-    sizes = Sizes(
-        calibration=whole.part(parts.calibration),
-        validation=whole.part(parts.validation) if parts.validation.size else None,
-        effort=effort,
-        dtype=dtype,
-        deadline=until,
-        threads=threads,
-        callback=callback,
-    )
+    parts = request.parts(whole)
+    sizes = request.sizes(whole, parts)
     stopped = "one size"
     if asked is not None:
         dim, stopped = sizes.smallest(asked)
     assert dim is not None
-    # Larger sizes start from smaller ones.
-    for size in sorted({*more, dim}):
+    for size in sorted({*more, dim}):  # larger sizes start from smaller ones
         if size == dim or sizes.seconds_left > 0:
             sizes.fit(size)
-    found = sizes.fit(dim)
-    stored = sizes.stored(found.maps)
-    reached = asked is None or sizes.is_close(dim, asked)
-    distances = sizes.judged(whole.part(parts.held_out))  # here held-out passages are read
-    closeness = distances[dim]["taken"]
-    return Compressed(
-        P_q=stored.P_q,
-        P_k=stored.P_k,
-        dim=dim,
-        original_dim=whole.dim,
-        dtype=dtype,
-        **vars(closeness),
-        calibration_kl=sizes.loss.value(found.maps, threads),
-        validation_kl=found.judged.kl if parts.validation.size else math.nan,
-        taken=found.taken,
-        reached=reached,
+    return compressed(
+        whole,
+        parts,
+        sizes.found,
+        dim,
+        request,
+        asked=asked,
         stopped=stopped,
-        curve=CompressedCurve.of(distances),
-        calibration=parts.calibration,
-        validation=parts.validation,
-        held_out=parts.held_out,
-        seconds=time.perf_counter() - start,
-        settings={
-            "dim": dim,
-            "tv": asked,
-            "effort": effort,
-            "descents": {d: sizes.found[d].report for d in sorted(sizes.found)},
-        },
+        begun=start,
     )
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -11,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from headfit import _core
-from headfit._compress.closed_forms import FORMS, ClosedForm, closed_forms
+from headfit._compress.closed_forms import ClosedForm, closed_forms
 from headfit._compress.judge import Closeness, judged
 from headfit._compress.maps import Maps, StoredMaps, identity
 from headfit._compress.passages import Passages
@@ -28,7 +27,8 @@ class MapsOfSize:
 
     `descended` has the least loss on the calibration passages, and is where larger sizes may
     start. `taken` has the least mean total variation on the validation passages of all
-    `candidates`, which are the closed forms, the descent, and the maps taken at a smaller size.
+    `candidates`, which are the closed forms, the descent, and the maps taken at a smaller size;
+    `judged` and `calibration_kl` are about what is taken.
     """
 
     dim: int
@@ -37,6 +37,7 @@ class MapsOfSize:
     candidates: dict[str, Maps]
     taken: str
     judged: Closeness
+    calibration_kl: float
     report: dict[str, Any]
 
     @property
@@ -114,9 +115,16 @@ class Sizes:
         passages, closed = self.calibration, self._closed(dim)
         if dim == passages.dim:
             maps = identity(passages.heads, dim, passages.scale)
-            distance = self._judged(maps)
-            candidates = {**closed, DESCENT: maps}
-            return MapsOfSize(dim, maps, 0.0, candidates, DESCENT, distance, {"status": "exact"})
+            return MapsOfSize(
+                dim,
+                descended=maps,
+                kl=0.0,
+                candidates={**closed, DESCENT: maps},
+                taken=DESCENT,
+                judged=self._judged(maps),
+                calibration_kl=0.0,
+                report={"status": "exact"},
+            )
         starts = self._starts(dim, closed)
         losses = {name: self.loss.value(maps, self.threads) for name, maps in starts.items()}
         first = min(losses, key=lambda name: losses[name])
@@ -138,7 +146,14 @@ class Sizes:
         found = {name: self._judged(maps) for name, maps in candidates.items()}
         taken = min(found, key=lambda name: found[name].tv_mean)
         return MapsOfSize(
-            dim, descended, float(history[-1]), candidates, taken, found[taken], report
+            dim,
+            descended=descended,
+            kl=float(history[-1]),
+            candidates=candidates,
+            taken=taken,
+            judged=found[taken],
+            calibration_kl=self.loss.value(candidates[taken], self.threads),
+            report=report,
         )
 
     def _judged(self, maps: Maps) -> Closeness:
@@ -176,24 +191,3 @@ class Sizes:
             middle = (low + high) // 2
             low, high = (low, middle) if self.is_close(middle, tv) else (middle, high)
         return high, "bisected to neighbouring sizes"
-
-    def judged(self, passages: Passages) -> dict[int, dict[str, Closeness]]:
-        """Return how close maps of every size are on other passages.
-
-        Those of the closed forms and of the descent, by their names, and those "taken".
-        """
-        table = {}
-        for dim in sorted(self.found):
-            found = self.found[dim]
-            table[dim] = {
-                name: judged(passages, self.stored(found.candidates[name]), self.threads)
-                for name in (*FORMS, DESCENT)
-            }
-            taken = table[dim].get(found.taken)
-            table[dim]["taken"] = taken or judged(passages, self.stored(found.maps), self.threads)
-        return table
-
-
-def deadline(time_limit: float | None) -> float:
-    """Return when `time.perf_counter` reaches a time limit that begins now."""
-    return math.inf if time_limit is None else time.perf_counter() + time_limit

@@ -23,6 +23,7 @@ FLOORS = (
     "max_margin",
     "learned",
     "soft",  # heads for dense targets
+    "compress",  # smaller heads for every input
     "sparsify",
     "analysis",
 )
@@ -85,6 +86,7 @@ PYTHON_FLOORS = (
     "_fit",
     "_soft",
     "_shrink",
+    "_compress",
     "patterns",
     "plot",
     "_cli",

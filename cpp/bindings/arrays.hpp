@@ -161,6 +161,7 @@ void bind_projection(py::module_& m);
 void bind_max_margin(py::module_& m);
 void bind_learned(py::module_& m);
 void bind_soft(py::module_& m);
+void bind_compress(py::module_& m);
 void bind_sparsify(py::module_& m);
 void bind_analysis(py::module_& m);
 

@@ -67,6 +67,7 @@ PYBIND11_MODULE(HEADFIT_MODULE, m) {
   bind_max_margin(m);
   bind_learned(m);
   bind_soft(m);
+  bind_compress(m);
   bind_sparsify(m);
   bind_analysis(m);
   py::dict build;

@@ -31,6 +31,10 @@ from headfit._attention.tally_table import TallyTable
 from headfit._base.configuration import Config, config
 from headfit._base.tolerances import Tolerances
 from headfit._base.version import VERSION as __version__
+from headfit._compress.budget import TradeOff
+from headfit._compress.compress import compress
+from headfit._compress.compress_heads import CompressedHeads, compress_heads
+from headfit._compress.result import Compressed, CompressedCurve
 from headfit._fit.fit import fit
 from headfit._fit.head import Head
 from headfit._fit.key_table import KeyTable
@@ -73,6 +77,9 @@ __all__ = [
     "CaptureError",
     "Certificate",
     "CertificateError",
+    "Compressed",
+    "CompressedCurve",
+    "CompressedHeads",
     "Config",
     "FaceWitness",
     "FarkasWitness",
@@ -100,6 +107,7 @@ __all__ = [
     "Target",
     "TargetError",
     "Tolerances",
+    "TradeOff",
     "Trial",
     "TvCurve",
     "__version__",
@@ -112,6 +120,8 @@ __all__ = [
     "bounds",
     "certify",
     "compare_attention",
+    "compress",
+    "compress_heads",
     "config",
     "describe",
     "errors",

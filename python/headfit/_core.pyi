@@ -1,6 +1,6 @@
 """The C++ core of headfit. Use the functions of the package headfit instead."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Literal, TypeAlias, type_check_only
 
 import numpy as np
@@ -210,6 +210,30 @@ def soft_loss(
 ) -> tuple[float, _Floats, _Floats]: ...
 def compare_soft(
     target: SoftTarget, attention: Logits, threads: int
+) -> tuple[_Float64, _Float64, _Bools]: ...
+
+# How far maps leave the attention of one head in some passages. Maps are P_q of each query head,
+# and below them P_k.
+class CompressLoss(metaclass=_Pybind11Type):
+    def __init__(self, passages: Sequence[Logits], threads: int) -> None: ...
+    def value(self, maps: _Float64, threads: int) -> float: ...
+    def evaluate(self, maps: _Float64, threads: int) -> tuple[float, _Float64]: ...
+    def moments(self, threads: int) -> tuple[list[_Float64], _Float64]: ...
+    def fit(
+        self,
+        judge: CompressLoss | None,
+        start: _Float64,
+        *,
+        max_steps: int = 500,
+        tolerance: float = 1e-3,
+        enough: float = 1e-6,
+        time_limit: float = ...,
+        progress: Callable[[int, float], bool] | None = None,
+        threads: int,
+    ) -> tuple[_Float64, _Float64, _Float64, dict[str, Any]]: ...
+
+def compare_heads(
+    originals: Sequence[Logits], smaller: Sequence[Logits], threads: int
 ) -> tuple[_Float64, _Float64, _Bools]: ...
 
 class CertifyOptions(metaclass=_Pybind11Type):

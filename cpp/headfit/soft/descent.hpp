@@ -81,9 +81,7 @@ class Descent {
         continue;
       }
       const bool with_curvature = renew && trial == 0;
-      const double value =
-          loss_.evaluate(next_, next_gradient_, with_curvature ? &curvature_ : nullptr);
-      ++result_.evaluations;
+      const double value = evaluate_next(with_curvature ? &curvature_ : nullptr);
       if (value <= value_ + sufficient * length * slope + noise) {
         accept(value, with_curvature);
         return true;
@@ -93,6 +91,16 @@ class Descent {
       length = std::isfinite(best) ? std::clamp(best, 0.1 * length, 0.5 * length) : 0.1 * length;
     }
     return false;
+  }
+
+  // The loss after a step, with its gradient; infinite where a step is so long that logits overflow.
+  double evaluate_next(Matrix<T>* curvature) {
+    ++result_.evaluations;
+    try {
+      return loss_.evaluate(next_, next_gradient_, curvature);
+    } catch (const NonFiniteError&) {
+      return std::numeric_limits<double>::infinity();
+    }
   }
 
   // Tries again with a new curvature and without the memory of earlier steps, which may be

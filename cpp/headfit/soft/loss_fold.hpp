@@ -1,9 +1,9 @@
 // The fold of the loss: what one block of rows adds to the loss, its gradient and its curvature.
 #pragma once
 
-#include "headfit/attention/softmax_row.hpp"
 #include "headfit/logits/whole_rows.hpp"
 #include "headfit/soft/feature_sums.hpp"
+#include "headfit/soft/row_divergence.hpp"
 #include "headfit/soft/target_rows.hpp"
 
 namespace headfit::soft {
@@ -76,56 +76,10 @@ class LossFold {
 
   // Turns a row of logits into M, and the row of A into M - A; records the loss of the row.
   void settle(const RowBlock& block, Index r) {
-    namespace ei = simd::ei;
-    T* x = scratch_.logits.data() + r * stride_;
-    T* a = scratch_.weights.data() + r * stride_;
-    const Index cols = padded(block);
-    const T max = row_max(x, cols);
-    if (max == -std::numeric_limits<T>::infinity()) {
-      std::fill(x, x + cols, T(0));
-      std::fill(a, a + cols, T(0));
-      return;
-    }
     const Index i = row_at(block, r);
-    const auto shift = simd::RowShift<T>::at(max);
-    double sum = 0;
-    const double below = exponentials(a, x, cols, max, shift, sum);
-    // The loss is the sum of A (log A - log M), with log M = s - max - log(sum / e_max).
-    plan_.row_loss[i] = below + std::log(sum / exp_of(max, shift)) - plan_.target.entropy(i);
-    const Inverse<T> inverse(sum);
-    for (Index c = 0; c < cols; c += simd::lanes<T>) {
-      const auto m = inverse.times(simd::load(x + c));
-      simd::store(x + c, m);
-      simd::store(a + c, ei::psub(m, simd::load(a + c)));
-    }
-  }
-
-  // Replaces the logits by their exponentials, and sums these. Returns the sum of a (max - s), in
-  // which terms with a = 0 are left out, since their logit may be -inf. Vectors of a tile's width
-  // are summed in T, and their sums in double.
-  static double exponentials(const T* a, T* x, Index cols, T max, const simd::RowShift<T>& shift,
-                             double& sum) {
-    namespace ei = simd::ei;
-    const auto top = simd::fill<T>(max);
-    const auto limit = simd::fill<T>(max - negligible<T>);
-    const auto zero = simd::fill<T>(T(0));
-    double below = 0;
-    for (Index begin = 0; begin < cols; begin += Blocking<T>::tile_cols) {
-      auto e_sum = zero, a_sum = zero;
-      const Index end = std::min(begin + Blocking<T>::tile_cols, cols);
-      for (Index c = begin; c < end; c += simd::lanes<T>) {
-        const auto s = simd::load(x + c);
-        const auto weight = simd::load(a + c);
-        const auto e = exp_above<T>(s, limit, shift);
-        simd::store(x + c, e);
-        e_sum = ei::padd(e_sum, e);
-        const auto term = ei::pmul(weight, ei::psub(top, s));
-        a_sum = ei::padd(a_sum, ei::pselect(ei::pcmp_lt(zero, weight), term, zero));
-      }
-      sum += static_cast<double>(ei::predux(e_sum));
-      below += static_cast<double>(ei::predux(a_sum));
-    }
-    return below;
+    plan_.row_loss[i] =
+        to_difference(scratch_.logits.data() + r * stride_, scratch_.weights.data() + r * stride_,
+                      padded(block), plan_.target.entropy(i));
   }
 
   void add_gradient(const RowBlock& block) {

@@ -16,10 +16,10 @@ double inner(const Matrix<T>& a, const Matrix<T>& b) {
   return x.template cast<double>().dot(y.template cast<double>());
 }
 
-template <class T>
+template <class T, class Preconditioner = soft::Preconditioner<T>>
 class QuasiNewton {
  public:
-  QuasiNewton(Index memory, const Preconditioner<T>& preconditioner)
+  QuasiNewton(Index memory, const Preconditioner& preconditioner)
       : memory_(static_cast<std::size_t>(memory)), preconditioner_(preconditioner) {}
 
   void forget() { pairs_.clear(); }
@@ -71,7 +71,7 @@ class QuasiNewton {
   };
 
   std::size_t memory_;
-  const Preconditioner<T>& preconditioner_;
+  const Preconditioner& preconditioner_;
   std::deque<Pair> pairs_;
   Matrix<T> solved_;
 };

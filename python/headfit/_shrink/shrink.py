@@ -41,7 +41,10 @@ def shrink(
     rng: Any = 0,
     num_threads: int | None = None,
 ) -> Any:
-    """Find a smaller head whose attention stays close to that of this one.
+    """Find a smaller head whose attention stays close to that of this one, for this input.
+
+    New queries and keys are found for the passage that Q and K come from, and say nothing about
+    other inputs; `compress` finds maps that make the head smaller for every input.
 
     No sparsity is assumed. The result is the smallest head found whose attention stays within a
     total variation of this head's, or the closest head of a given size. `shrink_to_pattern` keeps
@@ -90,14 +93,16 @@ def shrink(
 
     See Also
     --------
+    compress : for every input, from several passages.
     shrink_to_pattern, fit_soft, svd_head
 
     Notes
     -----
     Sizes 1, 2, 4, ... are fitted until one is close enough, then bisected; each by `fit_soft`,
     from the truncated SVD of the row-centred logits, and once more from a smaller head where that
-    is closer. The SVD itself is kept where it is closer still. Total variation falls with the
-    size in practice, not provably: that no smaller size would do is not proved.
+    is closer. The SVD itself is kept where it is closer still, and so is a smaller head. Among the
+    sizes tried total variation does not rise with the size; that no smaller size would do is not
+    proved.
 
     Examples
     --------
@@ -152,6 +157,7 @@ def shrink(
     heads = CloseHeads(original, closeness, effort)
     fit, stopped, reached = heads.answer(dim)
     curve = heads.curve(more)
+    fit = heads.found.get(fit.dim, fit)  # a smaller head may have turned out to be closer
     return ShrinkResult(
         fit=fit,
         tv_mean=fit.comparison.tv_mean,

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
+
+import numpy as np
 
 from headfit._shrink.original import Original
 from headfit._shrink.result import TvCurve
@@ -60,8 +63,9 @@ class CloseHeads:
         """Return the closest head of a size, by descents from the SVD and from a smaller head.
 
         The second descent is made where the smaller head is closer, since more columns must not
-        do worse. KL divergence and total variation may disagree, so the SVD itself is kept where
-        it is closer in what was asked.
+        do worse. KL divergence and total variation may disagree, and a descent ends where it is
+        close enough, so the SVD and the smaller head themselves are kept where they are closer in
+        what was asked.
         """
         if dim in self.found:
             return self.found[dim]
@@ -76,7 +80,26 @@ class CloseHeads:
                 init = (before.Q * before.scale, before.K)
                 heads.append(self._descend(dim, effort, enough, init))
         self.found[dim] = min(heads, key=self._distance)
+        if smaller:
+            self._not_worse(dim, smaller)
         return self.found[dim]
+
+    def _not_worse(self, dim: int, smaller: int) -> None:
+        """Replace a head by a smaller one with zero columns if that is closer."""
+        head, before = self.found[dim], self.found[smaller]
+        if self._distance(before) < self._distance(head):
+            self.found[dim] = min(head, self._padded(before, dim), key=self._distance)
+
+    def _padded(self, head: SoftFit, dim: int) -> SoftFit:
+        """Return the same logits as a head of a larger size, with zero columns."""
+        missing = ((0, 0), (0, dim - head.dim))
+        return fit_soft(
+            self.original.attention,
+            dim,
+            init=(np.pad(head.Q * head.scale, missing), np.pad(head.K, missing)),
+            callback=lambda *_: False,
+            **self.original.options(),
+        )
 
     def _distance(self, head: SoftFit) -> tuple[bool, float]:
         c = head.comparison
@@ -119,4 +142,7 @@ class CloseHeads:
         for dim in sorted(dims):
             if self.original.seconds_left > 0:
                 self.fit(dim, "low", self.closeness.enough)
+        # Sizes were not fitted in rising order: some may be further away than smaller ones.
+        for smaller, dim in itertools.pairwise(sorted(self.found)):
+            self._not_worse(dim, smaller)
         return TvCurve.of({d: head.comparison for d, head in self.found.items()})

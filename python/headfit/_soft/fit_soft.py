@@ -99,7 +99,9 @@ def fit_soft(
         the tolerances, whatever its effort, while this descent has no such end, and what more
         steps gain is the result.
     enough : float
-        The mean over rows of the KL divergence, in nats, at which to stop.
+        The mean over rows of the KL divergence, in nats, at which to stop. Sizes that reach it
+        are all as good: of two the larger may end with more, up to `enough`, because it started
+        closer and made fewer steps.
     init : (Q, K), optional
         A start of `dim` columns or fewer; logits are Q @ K.T. The truncated SVD of the target's
         logits when None.

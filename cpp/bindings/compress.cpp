@@ -1,0 +1,158 @@
+// Maps that make a head smaller for every input.
+#include "headfit/compress/compress.hpp"
+#include "logits.hpp"
+
+namespace headfit::python {
+namespace {
+
+const char* ending(SoftStatus status) {
+  switch (status) {
+    case SoftStatus::Enough: return "enough";
+    case SoftStatus::Converged: return "converged";
+    case SoftStatus::StepLimit: return "step limit";
+    case SoftStatus::TimeLimit: return "time limit";
+    default: return "stopped";
+  }
+}
+
+template <class T>
+std::vector<LogitSource<T>> views(const std::vector<LogitArrays>& heads) {
+  std::vector<LogitSource<T>> sources;
+  for (const LogitArrays& head : heads) sources.push_back(head.view<T>());
+  return sources;
+}
+
+Matrix<double> matrix_of(const py::array& a, const char* name) {
+  return one_head<double>(a, name)[0];
+}
+
+// The loss of maps over some passages, which are all computed with in one type. It keeps the arrays
+// that its views point into.
+struct CompressLossArrays {
+  std::vector<LogitArrays> passages;
+  std::variant<std::unique_ptr<CompressLoss<float>>, std::unique_ptr<CompressLoss<double>>> loss;
+
+  CompressLossArrays(std::vector<LogitArrays> given, int threads) : passages(std::move(given)) {
+    const PythonRun run(threads);
+    const bool doubles = !passages.empty() && passages[0].in_double();
+    for (const LogitArrays& passage : passages) {
+      if (passage.in_double() != doubles) throw InputError("all passages must have one dtype");
+    }
+    compute_in(doubles, [&]<class T>() {
+      const auto sources = views<T>(passages);
+      const py::gil_scoped_release release;
+      loss = std::make_unique<CompressLoss<T>>(std::span<const LogitSource<T>>(sources), run);
+    });
+  }
+};
+
+py::tuple loss_and_gradient(const CompressLossArrays& x, const py::array& maps, int threads) {
+  const PythonRun run(threads);
+  const Matrix<double> at = matrix_of(maps, "maps");
+  Matrix<double> gradient;
+  const double value = std::visit([&](const auto& loss) {
+    const py::gil_scoped_release release;
+    return loss->evaluate(at, &gradient, run);
+  }, x.loss);
+  return py::make_tuple(value, array_of(gradient));
+}
+
+double loss_of_maps(const CompressLossArrays& x, const py::array& maps, int threads) {
+  const PythonRun run(threads);
+  const Matrix<double> at = matrix_of(maps, "maps");
+  return std::visit([&](const auto& loss) {
+    const py::gil_scoped_release release;
+    return loss->evaluate(at, nullptr, run);
+  }, x.loss);
+}
+
+py::tuple moments_of(const CompressLossArrays& x, int threads) {
+  const PythonRun run(threads);
+  const CompressMoments found = std::visit([&](const auto& loss) {
+    const py::gil_scoped_release release;
+    return loss->moments(run);
+  }, x.loss);
+  py::list queries;
+  for (const Matrix<double>& q : found.queries) queries.append(array_of(q));
+  return py::make_tuple(queries, array_of(found.keys));
+}
+
+py::tuple fit_maps_of(const CompressLossArrays& x, const CompressLossArrays* judge,
+                      const py::array& start, Index max_steps, double tolerance, double enough,
+                      double time_limit, const py::object& progress, int threads) {
+  const PythonRun run(threads);
+  CompressOptions options{matrix_of(start, "start"), max_steps, tolerance, enough, time_limit};
+  if (!progress.is_none()) {
+    options.progress = [&progress](Index step, double divergence) {
+      const UserCode here;
+      return progress(step, divergence).template cast<bool>();
+    };
+  }
+  if (judge && judge->loss.index() != x.loss.index()) {
+    throw InputError("all passages must have one dtype");
+  }
+  const CompressResult r = std::visit([&]<class L>(const std::unique_ptr<L>& loss) {
+    const L* other = judge ? std::get<std::unique_ptr<L>>(judge->loss).get() : nullptr;
+    const py::gil_scoped_release release;
+    return fit_maps(*loss, other, options, run);
+  }, x.loss);
+  py::dict report;
+  report["status"] = ending(r.status);
+  report["steps"] = r.history.size() - 1;
+  report["evaluations"] = r.evaluations;
+  report["seconds"] = r.seconds;
+  return py::make_tuple(array_of(r.maps), judge ? array_of(r.judged_maps) : array_of(r.maps),
+                        array_of(r.history), report);
+}
+
+// Distances of all rows of all query heads, one after the other.
+py::tuple compare_rows(const std::vector<LogitArrays>& originals,
+                       const std::vector<LogitArrays>& smaller, int threads) {
+  const PythonRun run(threads);
+  const auto first = views<double>(originals), second = views<double>(smaller);
+  std::vector<SoftDistances> found;
+  {
+    const py::gil_scoped_release release;
+    found = compare_heads(first, second, run);
+  }
+  std::size_t rows = 0;
+  for (const SoftDistances& part : found) rows += part.asks.size();
+  Array<double> divergence(static_cast<Index>(rows)), variation(static_cast<Index>(rows));
+  Array<bool> asks(static_cast<Index>(rows));
+  Index at = 0;
+  for (const SoftDistances& part : found) {
+    std::copy(part.divergence.begin(), part.divergence.end(), divergence.mutable_data() + at);
+    std::copy(part.variation.begin(), part.variation.end(), variation.mutable_data() + at);
+    std::copy(part.asks.begin(), part.asks.end(), asks.mutable_data() + at);
+    at += static_cast<Index>(part.asks.size());
+  }
+  return py::make_tuple(divergence, variation, asks);
+}
+
+}  // namespace
+
+void bind_compress(py::module_& m) {
+  const CompressOptions usual{};
+  // Maps are one float64 matrix: P_q of each query head, and below them P_k.
+  py::class_<CompressLossArrays>(m, "CompressLoss")
+      .def(py::init<std::vector<LogitArrays>, int>(), Standard(), py::arg("passages"),
+           py::arg("threads"))
+      // The mean divergence per row.
+      .def("value", &loss_of_maps, Standard(), py::arg("maps"), py::arg("threads"))
+      // (mean divergence, its gradient)
+      .def("evaluate", &loss_and_gradient, Standard(), py::arg("maps"), py::arg("threads"))
+      // (second moments of the queries of each query head, covariance of the attended keys)
+      .def("moments", &moments_of, Standard(), py::arg("threads"))
+      // (maps, maps that do best on the passages of `judge`, history, report)
+      .def("fit", &fit_maps_of, Standard(), py::arg("judge").none(true), py::arg("start"),
+           py::kw_only(), py::arg("max_steps") = usual.max_steps,
+           py::arg("tolerance") = usual.tolerance, py::arg("enough") = usual.enough,
+           py::arg("time_limit") = usual.time_limit, py::arg("progress") = py::none(),
+           py::arg("threads"));
+
+  // Per row, in double: (divergence, total variation, whether the original's row is not zero).
+  m.def("compare_heads", &compare_rows, Standard(), py::arg("originals"), py::arg("smaller"),
+        py::arg("threads"));
+}
+
+}  // namespace headfit::python

@@ -1,0 +1,122 @@
+// One smaller head for every input: maps P_q and P_k such that the attention of Q P_q and K P_k is
+// close, in KL divergence, to that of Q and K in every passage that a head meets.
+//
+// The maps are one matrix here: P_q of each query head (dim rows each), and below them P_k, which all
+// query heads share. The scale of the logits is part of P_q; soft-cap, mask and bias stay as they
+// are.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "headfit/base/threads.hpp"
+#include "headfit/soft/compare.hpp"
+#include "headfit/soft/fit_soft.hpp"
+#include "headfit/soft/target_rows.hpp"
+
+namespace headfit {
+
+namespace compress {
+
+// One query head in one passage, and a part of its rows: the unit of work.
+template <class T>
+struct QueryHead {
+  LogitSource<T> source;  // one query head and its key head
+  Index head;
+  std::unique_ptr<const soft::TargetRows<T>> target;
+};
+struct Unit {
+  Index query_head;
+  Index first, count;  // rows
+};
+
+}  // namespace compress
+
+// Second moments per row of attention, as the descent and a closed form need them.
+struct CompressMoments {
+  std::vector<Matrix<double>> queries;  // of each query head: the mean of q q^T
+  // The mean covariance of the keys that a row attends to, weighted by its attention.
+  Matrix<double> keys;
+};
+
+// The mean over all rows of KL(A_i || M_i), where A is the attention of a head in some passages, and
+// M that of its queries and keys under the maps. Rows that attend to nothing are left out.
+//
+// Passages must store queries and keys as T, without rotary positions; they stay the caller's. What
+// is computed once for each row of A is kept, and so is a packed copy of the keys.
+template <class T>
+class CompressLoss {
+ public:
+  // Each passage has the query heads of one key head, and that key head.
+  CompressLoss(std::span<const LogitSource<T>> passages, const Run& run);
+
+  Index heads() const { return heads_; }
+  Index dim() const { return dim_; }
+  Index rows() const { return rows_; }
+
+  // `gradient` may be null.
+  double evaluate(const Matrix<double>& maps, Matrix<double>* gradient, const Run& run) const;
+  CompressMoments moments(const Run& run) const;
+
+ private:
+  Index groups() const;
+  void check(const Matrix<double>& maps) const;
+
+  Index heads_ = 0, dim_ = 0, rows_ = 0;
+  std::vector<compress::QueryHead<T>> query_heads_;
+  std::vector<compress::Unit> units_;
+  std::vector<Index> numbers_;  // 0, 1, 2 ...: the rows of a unit are a part of them
+};
+
+struct CompressOptions {
+  Matrix<double> start;
+  Index max_steps = 500;
+  double tolerance = 1e-3;  // relative decrease of the loss over `soft_window` steps
+  double enough = 1e-6;  // in nats per row
+  double time_limit = std::numeric_limits<double>::infinity();
+  // Returning false stops the descent.
+  std::function<bool(Index step, double mean_divergence)> progress = {};
+};
+
+struct CompressResult {
+  SoftStatus status = SoftStatus::Converged;
+  Matrix<double> maps;  // with the least loss
+  // Those of the steps looked at whose loss is least on the passages of `judge`.
+  Matrix<double> judged_maps;
+  double judged = 0;
+  std::vector<double> history;  // the mean divergence per row, at the start and after each step
+  Index evaluations = 0;
+  double seconds = 0;
+};
+
+// Descends from a start. Every few steps, and at the end, the loss on other passages is computed,
+// unless `judge` is null.
+template <class T>
+CompressResult fit_maps(const CompressLoss<T>& loss, const CompressLoss<T>* judge,
+                        const CompressOptions& options, const Run& run);
+
+// Compares heads with their originals, pair by pair, in double. Each has one query head or more.
+std::vector<SoftDistances> compare_heads(std::span<const LogitSource<double>> originals,
+                                         std::span<const LogitSource<double>> smaller,
+                                         const Run& run);
+
+// One query head of a source, with its key head.
+template <class T>
+LogitSource<T> query_head_of(const LogitSource<T>& source, Index head) {
+  const auto advance = [](Stored& data, Index items) {
+    std::visit([&](auto*& first) {
+      if (first) first += items;
+    }, data);
+  };
+  LogitSource<T> one = source;
+  advance(one.q.data, head * source.q.head_stride);
+  advance(one.k.data, head / source.group * source.k.head_stride);
+  advance(one.bias.data, head * source.bias.head);
+  if (one.mask.dense) one.mask.dense += head * one.mask.dense_head;
+  if (one.mask.key_lengths) one.mask.key_lengths += head;
+  one.q.count = one.k.count = one.group = 1;
+  return one;
+}
+
+}  // namespace headfit

@@ -1,0 +1,172 @@
+// The descent of maps: quasi-Newton steps with a line search, and the rules for stopping.
+#include <chrono>
+#include <cmath>
+
+#include "headfit/base/worker_pool.hpp"
+#include "headfit/compress/compress.hpp"
+#include "headfit/compress/metric.hpp"
+#include "headfit/soft/quasi_newton.hpp"
+
+namespace headfit {
+namespace compress {
+namespace {
+
+constexpr Index memory = 20;  // steps that the quasi-Newton method remembers
+constexpr double sufficient = 1e-4;  // share of the predicted decrease (Armijo's rule)
+constexpr int most_trials = 12;  // step lengths tried in a line search
+constexpr Index look_every = 10;  // steps between two looks at the other passages
+
+template <class T>
+class Descent {
+ public:
+  Descent(const CompressLoss<T>& loss, const CompressLoss<T>* judge, const CompressOptions& options,
+          const Run& run)
+      : loss_(loss),
+        judge_(judge),
+        options_(options),
+        run_(run),
+        metric_(loss.moments(run)),
+        quasi_newton_(memory, metric_),
+        maps_(options.start) {}
+
+  CompressResult run() {
+    metric_.refresh(maps_);
+    value_ = loss_.evaluate(maps_, &gradient_, run_);
+    ++result_.evaluations;
+    result_.history.push_back(value_);
+    result_.judged = std::numeric_limits<double>::infinity();
+    for (Index step = 0; !finished(step); ++step) {
+      if (judge_ && step % look_every == 0) look();
+      if (step % soft_refresh == 0) metric_.refresh(maps_);
+      if (!advance() && !advance_afresh()) {
+        result_.status = SoftStatus::Converged;
+        break;
+      }
+      result_.history.push_back(value_);
+    }
+    if (judge_) look();
+    result_.maps = std::move(maps_);
+    result_.seconds = seconds();
+    return std::move(result_);
+  }
+
+ private:
+  using Clock = std::chrono::steady_clock;
+
+  // The loss after a step, with its gradient; infinite where a step is so long that logits overflow.
+  double evaluate_next() {
+    ++result_.evaluations;
+    try {
+      return loss_.evaluate(next_, &next_gradient_, run_);
+    } catch (const NonFiniteError&) {
+      return std::numeric_limits<double>::infinity();
+    }
+  }
+
+  // Keeps the maps that do best on the other passages.
+  void look() {
+    const double judged = judge_->evaluate(maps_, nullptr, run_);
+    if (!(judged < result_.judged)) return;
+    result_.judged = judged;
+    result_.judged_maps = maps_;
+  }
+
+  // Makes one step to a lower loss. Returns false if the line search finds none.
+  bool advance() {
+    direction_ = gradient_;
+    quasi_newton_.to_direction(direction_);
+    const double slope = soft::inner(gradient_, direction_);
+    if (!(slope < 0) || !std::isfinite(slope)) return false;
+    double length = 1;
+    for (int trial = 0; trial < most_trials; ++trial) {
+      next_ = maps_ + length * direction_;
+      if (!next_.allFinite()) {
+        length *= 0.1;
+        continue;
+      }
+      const double value = evaluate_next();
+      if (value <= value_ + sufficient * length * slope) {
+        accept(value);
+        return true;
+      }
+      // The minimum of the parabola through both values and the slope, within bounds.
+      const double best = -slope * length * length / (2 * (value - value_ - slope * length));
+      length = std::isfinite(best) ? std::clamp(best, 0.1 * length, 0.5 * length) : 0.1 * length;
+      // What is left to gain is less than rounding.
+      if (-slope * length < std::numeric_limits<T>::epsilon() * 1e-2 * value_) return false;
+    }
+    return false;
+  }
+
+  // Tries again without the memory of earlier steps, which may be outdated.
+  bool advance_afresh() {
+    if (!quasi_newton_.remembers()) return false;
+    quasi_newton_.forget();
+    metric_.refresh(maps_);
+    return advance();
+  }
+
+  void accept(double value) {
+    quasi_newton_.learn(next_ - maps_, next_gradient_ - gradient_);
+    next_.swap(maps_);
+    next_gradient_.swap(gradient_);
+    value_ = value;
+  }
+
+  bool finished(Index step) {
+    if (run_.poll) run_.poll();
+    const std::vector<double>& h = result_.history;
+    if (options_.progress && !options_.progress(step, h.back())) {
+      result_.status = SoftStatus::Stopped;
+    } else if (h.back() <= options_.enough) {
+      result_.status = SoftStatus::Enough;
+    } else if (step >= soft_window &&
+               h[h.size() - 1 - soft_window] - h.back() <= options_.tolerance * h.back()) {
+      result_.status = SoftStatus::Converged;
+    } else if (step >= options_.max_steps) {
+      result_.status = SoftStatus::StepLimit;
+    } else if (seconds() > options_.time_limit) {
+      result_.status = SoftStatus::TimeLimit;
+    } else {
+      return false;
+    }
+    return true;
+  }
+
+  double seconds() const { return std::chrono::duration<double>(Clock::now() - begun_).count(); }
+
+  const CompressLoss<T>& loss_;
+  const CompressLoss<T>* judge_;
+  const CompressOptions& options_;
+  const Run& run_;
+  Clock::time_point begun_ = Clock::now();
+  Metric metric_;
+  soft::QuasiNewton<double, Metric> quasi_newton_;
+  Matrix<double> maps_, gradient_, direction_, next_, next_gradient_;
+  double value_ = 0;
+  CompressResult result_;
+};
+
+}  // namespace
+}  // namespace compress
+
+template <class T>
+CompressResult fit_maps(const CompressLoss<T>& loss, const CompressLoss<T>* judge,
+                        const CompressOptions& options, const Run& run) {
+  if (options.max_steps < 0) throw InputError("max_steps must not be negative");
+  for (const double limit : {options.tolerance, options.enough, options.time_limit}) {
+    if (std::isnan(limit)) throw InputError("tolerance, enough and time_limit must not be nan");
+  }
+  const int threads = run.thread_count(std::numeric_limits<int>::max());
+  WorkerPool helpers(threads - 1);  // an evaluation may take less time than starting threads
+  Run pooled{threads, run.poll};
+  pooled.helpers = &helpers;
+  return compress::Descent<T>(loss, judge, options, pooled).run();
+}
+
+template CompressResult fit_maps(const CompressLoss<float>&, const CompressLoss<float>*,
+                                 const CompressOptions&, const Run&);
+template CompressResult fit_maps(const CompressLoss<double>&, const CompressLoss<double>*,
+                                 const CompressOptions&, const Run&);
+
+}  // namespace headfit

@@ -1,0 +1,182 @@
+#include <memory>
+#include <numeric>
+
+#include "headfit/compress/compress.hpp"
+#include "headfit/compress/unit_fold.hpp"
+#include "headfit/logits/stream.hpp"
+
+namespace headfit {
+namespace compress {
+namespace {
+
+// The rows of a unit: few enough to share long passages among threads, and so many that mapping the
+// keys again for every unit takes little of its time.
+constexpr Index unit_rows = 512;
+// Into how many sums the units are divided. It does not depend on the number of threads, and neither
+// does a result then.
+constexpr Index most_groups = 64;
+
+template <class T>
+void check_passage(const LogitSource<T>& source, const LogitSource<T>& first) {
+  source.validate();
+  if (source.k.count != 1) throw InputError("a passage must have one key head");
+  if (source.q.count != first.q.count || source.q.cols != first.q.cols) {
+    throw InputError("all passages must have as many query heads, of one size");
+  }
+  for (const Heads<T>* x : {&source.q, &source.k}) {
+    if (!std::holds_alternative<const T*>(x->data) || x->rotary.table) {
+      throw InputError("passages must store the numbers to compute with, without positions");
+    }
+  }
+}
+
+template <class T>
+class UnitWorker {
+ public:
+  explicit UnitWorker(const std::vector<Index>& numbers) : numbers_(numbers) {}
+
+  // Adds a unit to the sum of divergences, and to the gradient by the maps if that is not null.
+  void add(const QueryHead<T>& head, const Unit& unit, const Matrix<T>& maps, double& loss,
+           Matrix<double>* gradient) {
+    LogitSource<T> source = mapped(head, unit, maps, gradient != nullptr);
+    typename soft::TargetRows<T>::Reader reader(*head.target);
+    stream_tiles(source, Run{1, {}}, [&] {
+      return UnitFold<T>(source, reader, *head.target, work_, gradient != nullptr, loss);
+    });
+    if (gradient) add_gradient(head, unit, *gradient);
+  }
+
+ private:
+  // The smaller head: mapped queries, for the rows of the unit only, and mapped keys.
+  LogitSource<T> mapped(const QueryHead<T>& head, const Unit& unit, const Matrix<T>& maps,
+                        bool with_gradient) {
+    const MatrixView<T> q = head.source.q[0], k = head.source.k[0];
+    const Index size = head.source.q.cols, dim = maps.cols();
+    work_.dim = dim;
+    work_.width = round_up(k.rows(), Blocking<T>::panel);
+    Eigen::Map<Matrix<T>> queries(work_.queries.ensure(q.rows() * dim), q.rows(), dim);
+    Eigen::Map<Matrix<T>> keys(work_.keys.ensure(k.rows() * dim), k.rows(), dim);
+    queries.middleRows(unit.first, unit.count).noalias() =
+        q.middleRows(unit.first, unit.count) * maps.middleRows(head.head * size, size);
+    keys.noalias() = k * maps.bottomRows(size);
+    if (with_gradient) lay_out(keys, unit);
+    LogitSource<T> source = head.source;
+    source.q = {queries.data(), 1, q.rows(), dim, queries.size(), dim};
+    source.k = {keys.data(), 1, k.rows(), dim, keys.size(), dim};
+    source.scale = 1;
+    source.rows = std::span<const Index>(numbers_).subspan(static_cast<std::size_t>(unit.first),
+                                                           static_cast<std::size_t>(unit.count));
+    return source;
+  }
+
+  void lay_out(const Eigen::Map<Matrix<T>>& keys, const Unit& unit) {
+    const Index features = soft::feature_count(work_.dim) * work_.width;
+    std::fill_n(work_.key_features.ensure(features), features, T(0));
+    std::fill_n(work_.key_gradient.ensure(features), features, T(0));
+    std::fill_n(work_.query_gradient.ensure(unit.count * work_.dim), unit.count * work_.dim, T(0));
+    of_keys(work_.key_features, keys.rows()) = keys.transpose();
+  }
+
+  auto of_keys(Buffer<T>& features, Index keys) const {
+    return MutableMatrixView<T>(features.data(), work_.dim, keys, RowStride(work_.width));
+  }
+
+  void add_gradient(const QueryHead<T>& head, const Unit& unit, Matrix<double>& gradient) {
+    const MatrixView<T> q = head.source.q[0], k = head.source.k[0];
+    const Index size = head.source.q.cols;
+    const Eigen::Map<const Matrix<T>> queries(work_.query_gradient.data(), unit.count, work_.dim);
+    product_.noalias() = q.middleRows(unit.first, unit.count).transpose() * queries;
+    gradient.middleRows(head.head * size, size) += product_.template cast<double>();
+    product_.noalias() = k.transpose() * of_keys(work_.key_gradient, k.rows()).transpose();
+    gradient.bottomRows(size) += product_.template cast<double>();
+  }
+
+  const std::vector<Index>& numbers_;
+  UnitWork<T> work_;
+  Matrix<T> product_;
+};
+
+}  // namespace
+}  // namespace compress
+
+template <class T>
+CompressLoss<T>::CompressLoss(std::span<const LogitSource<T>> passages, const Run& run) {
+  if (passages.empty()) throw InputError("there must be a passage");
+  heads_ = passages[0].q.count;
+  dim_ = passages[0].q.cols;
+  Index longest = 0;
+  for (const LogitSource<T>& passage : passages) {
+    compress::check_passage(passage, passages[0]);
+    longest = std::max(longest, passage.q.rows);
+    for (Index h = 0; h < heads_; ++h) {
+      for (Index i = 0; i < passage.q.rows; i += compress::unit_rows) {
+        units_.push_back({static_cast<Index>(query_heads_.size()), i,
+                          std::min(compress::unit_rows, passage.q.rows - i)});
+      }
+      query_heads_.push_back({query_head_of(passage, h), h, nullptr});
+    }
+  }
+  numbers_.resize(static_cast<std::size_t>(longest));
+  std::iota(numbers_.begin(), numbers_.end(), Index(0));
+  const auto measure = [&](Index i, const Run& inner) {
+    compress::QueryHead<T>& head = query_heads_[static_cast<std::size_t>(i)];
+    SoftTarget<T> target;
+    target.attention = head.source;
+    head.target = std::make_unique<const soft::TargetRows<T>>(target, inner);
+  };
+  // Threads go over the passages, or over the rows of each if there are fewer passages than threads.
+  const auto count = static_cast<Index>(query_heads_.size());
+  if (count < run.thread_count(count + 1)) {
+    for (Index i = 0; i < count; ++i) measure(i, run);
+  } else {
+    parallel_for(count, run, [&](Index i) { measure(i, Run{1, {}}); });
+  }
+  for (const auto& head : query_heads_) rows_ += head.target->asking_rows();
+}
+
+template <class T>
+Index CompressLoss<T>::groups() const {
+  return std::min(static_cast<Index>(units_.size()), compress::most_groups);
+}
+
+template <class T>
+void CompressLoss<T>::check(const Matrix<double>& maps) const {
+  if (maps.rows() != (heads_ + 1) * dim_ || maps.cols() < 1) {
+    throw InputError("maps must have " + std::to_string((heads_ + 1) * dim_) + " rows; got " +
+                     std::to_string(maps.rows()) + " x " + std::to_string(maps.cols()));
+  }
+  if (!maps.allFinite()) throw NonFiniteError("maps must be finite");
+}
+
+template <class T>
+double CompressLoss<T>::evaluate(const Matrix<double>& maps, Matrix<double>* gradient,
+                                 const Run& run) const {
+  check(maps);
+  const Matrix<T> used = maps.cast<T>();
+  std::vector<double> losses(static_cast<std::size_t>(groups()), 0.0);
+  std::vector<Matrix<double>> gradients(gradient ? losses.size() : 0);
+  parallel_tasks(groups(), run, [&] {
+    return [&, worker = std::make_unique<compress::UnitWorker<T>>(numbers_)](Index g) {
+      const auto group = static_cast<std::size_t>(g);
+      Matrix<double>* sum = gradient ? &gradients[group] : nullptr;
+      if (sum) sum->setZero(maps.rows(), maps.cols());
+      for (std::size_t u = group; u < units_.size(); u += losses.size()) {
+        const compress::Unit& unit = units_[u];
+        const auto& head = query_heads_[static_cast<std::size_t>(unit.query_head)];
+        worker->add(head, unit, used, losses[group], sum);
+      }
+    };
+  });
+  const double rows = static_cast<double>(std::max<Index>(1, rows_));
+  if (gradient) {
+    gradient->setZero(maps.rows(), maps.cols());
+    for (const Matrix<double>& sum : gradients) *gradient += sum;
+    *gradient /= rows;
+  }
+  return std::accumulate(losses.begin(), losses.end(), 0.0) / rows;
+}
+
+template class CompressLoss<float>;
+template class CompressLoss<double>;
+
+}  // namespace headfit

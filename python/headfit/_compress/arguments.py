@@ -1,0 +1,94 @@
+"""The arguments that compressing one head shares with compressing many: checked once."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from headfit._attention.logits import LogitOptions
+from headfit._base.arguments import as_flag, as_generator, as_number, check_callable
+from headfit._base.arrays import check_between, seed_from, thread_count
+from headfit._base.dtypes import check_dtype
+from headfit._compress.passages import Parts, Passages
+from headfit._compress.sizes import Sizes
+from headfit._soft.descent import check_effort
+from headfit.errors import InputError
+
+
+@dataclass(frozen=True)
+class Request:
+    """How heads are compressed, whatever their size; all checked.
+
+    Every head with as many passages is divided in the same way.
+    """
+
+    options: LogitOptions
+    held_out: float
+    validation: float
+    dtype: str
+    effort: str | int
+    deadline: float
+    callback: Callable[[int, float], Any] | None
+    seed: int
+    threads: int
+
+    @classmethod
+    def of(
+        cls,
+        options: LogitOptions,
+        *,
+        held_out: float,
+        validation: float,
+        commute: bool,
+        dtype: str,
+        effort: str | int,
+        time_limit: float | None,
+        callback: Callable[[int, float], Any] | None,
+        rng: Any,
+        num_threads: int | None,
+    ) -> Request:
+        """Check what a user passes."""
+        start = time.perf_counter()
+        if as_flag(commute, "commute"):
+            raise InputError("commute=True is not supported: maps act after rotary positions")
+        held_out = check_between(held_out, "held_out", 0, 1)
+        validation = as_number(validation, "validation")
+        if not 0 <= validation < 1:
+            raise InputError(f"validation must lie in [0, 1); got {validation}")
+        check_effort(effort)
+        check_callable(callback, "callback")
+        dtype = check_dtype(dtype)
+        threads = thread_count(num_threads)
+        if time_limit is not None:
+            time_limit = check_between(time_limit, "time_limit", 0, math.inf)
+        return cls(
+            options,
+            held_out,
+            validation,
+            dtype,
+            effort,
+            math.inf if time_limit is None else start + time_limit,
+            callback,
+            seed_from(rng),
+            threads,
+        )
+
+    def parts(self, passages: Passages) -> Parts:
+        """Divide the passages of a head."""
+        generator = as_generator(self.seed)
+        return Parts.of(len(passages.attentions), self.held_out, self.validation, generator)
+
+    def sizes(self, passages: Passages, parts: Parts) -> Sizes:
+        """Return the sizes of a head, none of them fitted yet."""
+        return Sizes(
+            calibration=passages.part(parts.calibration),
+            validation=passages.part(parts.validation) if parts.validation.size else None,
+            effort=self.effort,
+            dtype=self.dtype,
+            deadline=self.deadline,
+            threads=self.threads,
+            callback=self.callback,
+        )

@@ -1,0 +1,71 @@
+"""How many dimensions each of several heads gets from one budget."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["TradeOff"]
+
+
+@dataclass(frozen=True, eq=False)
+class TradeOff:
+    """Closeness against the number of dimensions of all heads, on the validation passages.
+
+    Attributes
+    ----------
+    total : ndarray of int
+        Dimensions of all heads together, rising.
+    tv_mean : ndarray
+        The mean over heads of their mean total variation.
+    """
+
+    total: NDArray[np.int64]
+    tv_mean: NDArray[np.float64]
+
+    def __repr__(self) -> str:
+        return (
+            f"TradeOff({self.total[0]} dimensions: total variation {self.tv_mean[0]:.3g}, ..., "
+            f"{self.total[-1]}: {self.tv_mean[-1]:.3g})"
+        )
+
+
+def shared_out(
+    curves: Mapping[Any, Mapping[int, float]], total: float
+) -> tuple[dict[Any, int], TradeOff]:
+    """Return a size for each head with at most `total` dimensions, and the path to all of them.
+
+    Every head begins at its least size; the step that lowers total variation most for each
+    dimension it takes is made next, over any number of sizes of one head. So a head is always at
+    a corner of the convex hull of its curve, and no other sizes with as many dimensions as a
+    point of the path have less total variation. Steps that do not fit `total` any more are left
+    out for good.
+    """
+    sizes = {name: min(curve) for name, curve in curves.items()}
+    path = [(sum(sizes.values()), _mean(curves, sizes))]
+    chosen = dict(sizes)
+    while True:
+        steps = [
+            ((curve[sizes[name]] - curve[dim]) / (dim - sizes[name]), -place, name, dim)
+            for place, (name, curve) in enumerate(curves.items())
+            for dim in curve
+            if dim > sizes[name] and curve[dim] < curve[sizes[name]]
+        ]
+        if not steps:
+            break
+        _, _, name, dim = max(steps, key=lambda step: (*step[:2], -step[3]))
+        left = total - sum(chosen.values())
+        if chosen[name] == sizes[name] and dim - sizes[name] <= left:
+            chosen[name] = dim
+        sizes[name] = dim
+        path.append((sum(sizes.values()), _mean(curves, sizes)))
+    totals, means = zip(*path, strict=True)
+    return chosen, TradeOff(np.array(totals, dtype=np.int64), np.array(means))
+
+
+def _mean(curves: Mapping[Any, Mapping[int, float]], sizes: Mapping[Any, int]) -> float:
+    return float(np.mean([curves[name][dim] for name, dim in sizes.items()]))

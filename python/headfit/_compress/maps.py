@@ -1,0 +1,61 @@
+"""Maps of queries and keys, as one matrix for the core and as the arrays that users get."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headfit._attention.attention import Attention
+from headfit._base.arrays import FloatArray
+from headfit._base.dtypes import round_to
+from headfit._compress.passages import Passages
+
+Maps = NDArray[np.float64]
+"""P_q of each query head, D rows each, and below them P_k: one matrix of d columns."""
+
+
+def split(maps: Maps, heads: int) -> tuple[Maps, Maps]:
+    """Return P_q, shape (heads, D, d), and P_k, shape (D, d)."""
+    stacked = maps.reshape(heads + 1, -1, maps.shape[1])
+    return stacked[:-1], stacked[-1]
+
+
+def identity(heads: int, dim: int, scale: float) -> Maps:
+    """Return the maps of size D that leave every logit as it is."""
+    return np.vstack([scale * np.eye(dim)] * heads + [np.eye(dim)])
+
+
+@dataclass(frozen=True)
+class StoredMaps:
+    """Maps in the dtype of the result: P_q of shape (D, d) or (heads, D, d), and P_k."""
+
+    P_q: FloatArray
+    P_k: FloatArray
+    dtype: str
+
+    @classmethod
+    def of(cls, maps: Maps, lead: tuple[int, ...], dtype: str) -> StoredMaps:
+        """Round maps to the numbers of a dtype."""
+        p_q, p_k = split(maps, lead[0] if lead else 1)
+        return cls(round_to(p_q if lead else p_q[0], dtype), round_to(p_k, dtype), dtype)
+
+    def smaller(self, attention: Attention) -> Attention:
+        """Return the smaller head in a passage: its queries and keys are rounded to the dtype.
+
+        Products are computed in the wider of the dtypes. The scale is part of P_q; rotary
+        positions are part of the queries and keys that are mapped.
+        """
+        turned = attention.turned()
+        q, k = (
+            round_to(x @ p, self.dtype)
+            for x, p in zip((turned.Q, turned.K), (self.P_q, self.P_k), strict=True)
+        )
+        options: dict[str, Any] = {**vars(turned.options), "scale": 1.0}
+        return Attention(q, k, **options)
+
+    def all_smaller(self, passages: Passages) -> tuple[Attention, ...]:
+        """Return the smaller head in all passages."""
+        return tuple(self.smaller(attention) for attention in passages.attentions)

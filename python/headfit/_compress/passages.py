@@ -1,0 +1,172 @@
+"""The passages of a head: what users pass, checked once, and how they are divided."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headfit._attention.attention import Attention
+from headfit._attention.logits import LogitOptions
+from headfit._base.arguments import shown
+from headfit._base.arrays import as_array, as_stored_array, check_finite, is_sparse
+from headfit.errors import InputError
+
+FORMS = "pairs (Q, K), Attentions, or an array of the queries of all passages with K beside it"
+
+
+@dataclass(frozen=True)
+class Passages:
+    """One head in some passages, all computed in one dtype, with rotary positions applied.
+
+    Queries have shape (n, D), or (heads, n, D) if several query heads share the keys, which have
+    shape (m, D).
+    """
+
+    attentions: tuple[Attention, ...]
+
+    @classmethod
+    def of(cls, passages: Any, K: Any, options: LogitOptions) -> Passages:
+        """Check what a user passes."""
+        given = _attentions(passages, K, options)
+        if len(given) < 2:
+            raise InputError(
+                "passages must be at least 2, since some are held out to judge the result; "
+                f"got {len(given)}"
+            )
+        shared = [_with_shared_keys(a, i) for i, a in enumerate(given)]
+        first = shared[0]
+        for i, attention in enumerate(shared):
+            for name in ("dim", "lead", "scale", "softcap"):
+                theirs, mine = getattr(attention, name), getattr(first, name)
+                if theirs != mine:
+                    name = {"dim": "head size", "lead": "query heads"}.get(name, name)
+                    raise InputError(
+                        f"passages must be of one head; passage {i} has {name} {theirs}, "
+                        f"passage 0 has {mine}"
+                    )
+        dtype = np.result_type(*(a.dtype for a in shared))
+        return cls(tuple(_as_dtype(a.turned(), dtype) for a in shared))
+
+    @property
+    def dim(self) -> int:
+        """The head size D."""
+        return self.attentions[0].dim
+
+    @property
+    def lead(self) -> tuple[int, ...]:
+        """The leading axes of the queries: () or the number of query heads."""
+        return self.attentions[0].lead
+
+    @property
+    def heads(self) -> int:
+        """The number of query heads."""
+        return self.lead[0] if self.lead else 1
+
+    @property
+    def scale(self) -> float:
+        """The scale of the logits."""
+        return self.attentions[0].scale
+
+    def part(self, places: NDArray[np.intp]) -> Passages:
+        """Return some of the passages."""
+        return Passages(tuple(self.attentions[i] for i in places))
+
+
+def _attentions(passages: Any, K: Any, options: LogitOptions) -> list[Attention]:
+    if K is not None:
+        return _stacked(passages, K, options)
+    if isinstance(passages, (Attention, str)) or not isinstance(passages, Sequence):
+        raise InputError(f"passages must be {FORMS}; got {shown(passages)}")
+    found = []
+    for i, passage in enumerate(passages):
+        pair: tuple[Any, Any] = (passage, None)
+        if not isinstance(getattr(passage, "attention", passage), Attention):
+            if not isinstance(passage, (tuple, list, np.ndarray)) or len(passage) != 2:
+                raise InputError(f"passages must be {FORMS}; passage {i} is {shown(passage)}")
+            pair = (passage[0], passage[1])
+        try:
+            found.append(Attention.of(*pair, _of_passage(options, i, len(passages))))
+        except InputError as error:
+            raise InputError(f"passage {i}: {error}") from error
+    return found
+
+
+def _stacked(Q: Any, K: Any, options: LogitOptions) -> list[Attention]:
+    q, k = as_stored_array(Q, "passages", ndim=3), as_stored_array(K, "K", ndim=3)
+    if q.ndim > 4 or len(k) != len(q):
+        raise InputError(
+            "passages and K must be arrays of shape (passages, n, D), or (passages, heads, n, D) "
+            f"and (passages, m, D); got {q.shape} and {k.shape}"
+        )
+    return _attentions(list(zip(q, k, strict=True)), None, options)
+
+
+def _of_passage(options: LogitOptions, place: int, count: int) -> LogitOptions:
+    """Return the options of one passage: arrays with an axis of passages are divided."""
+
+    def part(value: Any, ndim: int) -> Any:
+        if value is None or isinstance(value, (str, tuple)) or is_sparse(value):
+            return value
+        array = as_array(value, "mask, bias and key_lengths")
+        return array[place] if array.ndim >= ndim and array.shape[0] == count else value
+
+    return replace(
+        options,
+        mask=part(options.mask, 3),
+        bias=part(options.bias, 3),
+        key_lengths=part(options.key_lengths, 1),
+    )
+
+
+def _with_shared_keys(attention: Attention, place: int) -> Attention:
+    """Return an attention whose keys are one matrix; check that it is one head, and finite."""
+    q, k = attention.stored
+    if q.ndim > 3 or k.ndim > 3 or (k.ndim == 3 and k.shape[0] != 1):
+        raise InputError(
+            "passages must be of one key head, with Q of shape (n, D) or (heads, n, D) and K of "
+            f"shape (m, D); got {q.shape} and {k.shape} in passage {place}"
+        )
+    if 0 in (*q.shape, *k.shape):
+        raise InputError(
+            f"passages must not be empty; got Q and K of shapes {q.shape} and {k.shape} in "
+            f"passage {place}"
+        )
+    for name, x in (("Q", q), ("K", k)):
+        check_finite(x.reshape(-1, x.shape[-1]), f"{name} of passage {place}")
+    return attention if k.ndim == 2 else Attention(q, k[0], **vars(attention.options))
+
+
+def _as_dtype(attention: Attention, dtype: np.dtype[Any]) -> Attention:
+    """Return an attention whose queries and keys are stored in the dtype to compute in."""
+    if all(x.dtype == dtype for x in attention.stored):
+        return attention
+    q, k = (x.astype(dtype, copy=False) for x in (attention.Q, attention.K))
+    return Attention(q, k, **vars(attention.options))
+
+
+@dataclass(frozen=True)
+class Parts:
+    """Which passages maps are fitted to, chosen by, and judged on; numbers in rising order.
+
+    `validation` is empty if there are too few passages: then the fitted ones decide.
+    """
+
+    calibration: NDArray[np.intp]
+    validation: NDArray[np.intp]
+    held_out: NDArray[np.intp]
+
+    @classmethod
+    def of(cls, count: int, held_out: float, validation: float, rng: np.random.Generator) -> Parts:
+        """Divide passages at random. Every part that is asked for has at least one."""
+        order = rng.permutation(count)
+        last = int(np.clip(round(held_out * count), 1, count - 1))
+        rest = count - last
+        middle = 0
+        if validation > 0 and rest > 1:
+            middle = int(np.clip(round(validation * rest), 1, rest - 1))
+        first = rest - middle
+        return cls(*(np.sort(part) for part in np.split(order, [first, rest])))

@@ -1,0 +1,185 @@
+"""What compressing a head gives: maps, and how close they stay on passages not seen before."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headfit._attention.attention import Attention
+from headfit._attention.logits import LogitOptions
+from headfit._base.arithmetic import standard_arithmetic
+from headfit._base.arrays import FloatArray
+from headfit._compress.judge import Closeness
+from headfit._compress.maps import StoredMaps
+from headfit.errors import InputError
+
+__all__ = ["Compressed", "CompressedCurve"]
+
+# A result overfits where the held-out divergence is so many times that of the fitted passages, and
+# so many nats above it.
+FAR, ENOUGH = 2.0, 1e-4
+
+
+@dataclass(frozen=True, eq=False)
+class CompressedCurve:
+    """Distances from the original on the held-out passages, against head size.
+
+    Attributes
+    ----------
+    dim : ndarray of int
+        Rising.
+    tv_mean, tv_95, tv_worst, kl : mapping of str to ndarray, the shape of dim
+        Mean total variation, its 95th percentile, its largest value, and mean KL divergence in
+        nats; over all rows. Keys: "kq-svd", "centred" and "attended", the closed forms;
+        "descent", the maps descended from them (at size D those that change nothing); "taken",
+        what `compress` gives at this size.
+    """
+
+    dim: NDArray[np.int64]
+    tv_mean: Mapping[str, NDArray[np.float64]]
+    tv_95: Mapping[str, NDArray[np.float64]]
+    tv_worst: Mapping[str, NDArray[np.float64]]
+    kl: Mapping[str, NDArray[np.float64]]
+
+    @classmethod
+    def of(cls, found: Mapping[int, Mapping[str, Closeness]]) -> CompressedCurve:
+        """Return the curves of what was judged, by size and by the name of the maps."""
+
+        def table(distance: str) -> dict[str, NDArray[np.float64]]:
+            return {
+                name: np.array([getattr(row[name], distance) for row in found.values()])
+                for name in next(iter(found.values()))
+            }
+
+        return cls(
+            np.array(list(found), dtype=np.int64),
+            *(table(name) for name in ("tv_mean", "tv_95", "tv_worst", "kl")),
+        )
+
+    def __repr__(self) -> str:
+        points = ", ".join(
+            f"{d}: {mean:.3g}" for d, mean in zip(self.dim, self.tv_mean["taken"], strict=True)
+        )
+        return f"CompressedCurve(mean total variation by size: {points})"
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class Compressed:
+    """One smaller head for every input: maps of its queries and keys.
+
+    The logits of the smaller head are ``(Q @ P_q) @ (K @ P_k).T``: the scale is part of `P_q`. Its
+    mask, soft-cap and bias are those of the original. With weights W_Q and W_K and no rotary
+    positions, ``W_Q @ P_q`` and ``W_K @ P_k`` are those of the smaller head; with rotary positions
+    queries and keys are mapped after they are rotated.
+
+    Attributes
+    ----------
+    P_q : ndarray, shape (D, d) or (heads, D, d)
+        One map for each query head that shares the keys.
+    P_k : ndarray, shape (D, d)
+        float64 or float32; for "float16" and "bfloat16" rounded to their numbers.
+    dim, original_dim : int
+        The sizes d and D.
+    dtype : str
+        Of the maps, and of the mapped queries and keys.
+    tv_mean, tv_95, tv_worst : float
+        Total variation from the original over the rows of the held-out passages, for what is
+        stored: mean, 95th percentile and largest.
+    kl : float
+        The mean of KL(original || smaller) on the held-out passages, in nats.
+    calibration_kl, validation_kl : float
+        The same on the passages that the maps were fitted to, and on those that chose them (NaN
+        if there are none).
+    taken : str
+        Which maps did best on the validation passages: "descent"; a closed form, "kq-svd",
+        "centred" or "attended"; or "size k", those of a smaller size, with zeros.
+    reached : bool
+        Whether the mean total variation on the validation passages is what was asked.
+    stopped : str
+        Why the search ended.
+    curve : CompressedCurve
+    calibration, validation, held_out : ndarray of int
+        Which passages the maps were fitted to, chosen by, and judged on.
+    seconds : float
+    settings : dict
+        ``settings["descents"]`` says of every size how its descent went.
+    """
+
+    P_q: FloatArray
+    P_k: FloatArray
+    dim: int
+    original_dim: int
+    dtype: str
+    tv_mean: float
+    tv_95: float
+    tv_worst: float
+    kl: float
+    calibration_kl: float
+    validation_kl: float
+    taken: str
+    reached: bool
+    stopped: str
+    curve: CompressedCurve
+    calibration: NDArray[np.intp]
+    validation: NDArray[np.intp]
+    held_out: NDArray[np.intp]
+    seconds: float
+    settings: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def overfits(self) -> bool:
+        """Whether the divergence on held-out passages is more than twice that on fitted ones.
+
+        More passages help then, or a smaller size.
+        """
+        return self.kl > FAR * self.calibration_kl and self.kl - self.calibration_kl > ENOUGH
+
+    @standard_arithmetic()
+    def apply(self, Q: Any, K: Any = None, **options: Any) -> Attention:
+        """Return the smaller head in a passage.
+
+        Parameters
+        ----------
+        Q, K : array_like, shape (n, D) and (m, D)
+            Queries and keys of the original; or Q an `Attention`.
+        **options
+            Those of `Attention`, for the original: mask, softcap, bias, position, ... Its scale
+            is that of the passages, part of `P_q`, and must not be given.
+
+        Returns
+        -------
+        Attention
+            Of scale 1 and head size d. Rotary positions have been applied.
+
+        Raises
+        ------
+        InputError
+            For arguments that do not fit, or a head of another size.
+        """
+        if "scale" in options:
+            raise InputError("scale must not be given: it is part of P_q")
+        attention = Attention.of(Q, K, LogitOptions(**options))
+        lead = self.P_q.shape[:-2]
+        if attention.dim != self.original_dim or attention.lead != lead:
+            raise InputError(
+                f"Q must have head size {self.original_dim} and leading axes {lead}; "
+                f"got {attention.dim} and {attention.lead}"
+            )
+        return StoredMaps(self.P_q, self.P_k, self.dtype).smaller(attention)
+
+    def __repr__(self) -> str:
+        parts = [
+            f"size {self.original_dim} -> {self.dim}, {self.dtype}",
+            f"on {self.held_out.size} held-out passages total variation mean {self.tv_mean:.3g}, "
+            f"95% {self.tv_95:.3g}, worst {self.tv_worst:.3g}; KL mean {self.kl:.3g}",
+            self.taken,
+        ]
+        if not self.reached:
+            parts[0] = f"NOT within what was asked: {parts[0]}"
+        if self.overfits:
+            parts.append(f"OVERFITS: KL {self.calibration_kl:.3g} on the fitted passages")
+        return f"Compressed({'; '.join(parts)}; {self.stopped}, {self.seconds:.3g} s)"

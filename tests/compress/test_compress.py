@@ -1,0 +1,377 @@
+"""Maps that make a head smaller for every input."""
+
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import pytest
+
+import headfit as hf
+from headfit._compress.closed_forms import ClosedForm
+from headfit._compress.passages import Parts
+
+RNG = np.random.default_rng
+D = 8
+
+
+@lru_cache
+def passages(count: int = 12, heads: int = 0, seed: int = 0, dtype: str = "float32") -> Any:
+    """Passages of different lengths whose queries and keys share a spectrum that falls."""
+    rng = RNG(seed)
+    mix = rng.normal(size=(2, 16, D)) * 1.6 ** -np.arange(D) * 0.9
+    found = []
+    for i in range(count):
+        x = rng.normal(size=(24 + 5 * (i % 3), 16))
+        q = x @ mix[0]
+        if heads:
+            q = np.stack([q @ np.diag(RNG(h).uniform(0.5, 1.5, D)) for h in range(heads)])
+        found.append((q.astype(dtype), (x @ mix[1] + 1).astype(dtype)))
+    return tuple(found)
+
+
+def compressed(given: Any = None, **options: Any) -> hf.Compressed:
+    settings = {"mask": "causal", "curve_dims": (), "num_threads": 2, **options}
+    return hf.compress(list(passages() if given is None else given), **settings)
+
+
+def distances(result: hf.Compressed, given: Any, which: Any, **options: Any) -> Any:
+    """Return total variation and KL of every row, from matrices in float64."""
+    tv, kl = [], []
+    for i in which:
+        q, k = (np.asarray(x, dtype=float) for x in given[i])
+        A = hf.Attention(q, k, **options).matrix()
+        small = result.apply(*given[i], **{n: v for n, v in options.items() if n != "scale"})
+        M = hf.Attention(
+            small.Q.astype(float), small.K.astype(float), **vars(small.options)
+        ).matrix()
+        tv.append(np.abs(A - M).sum(axis=-1).ravel() / 2)
+        terms = np.where(A > 0, A * np.log(np.where(A > 0, A, 1) / np.where(A > 0, M, 1)), 0)
+        kl.append(terms.sum(axis=-1).ravel())
+    return np.concatenate(tv), np.concatenate(kl)
+
+
+@pytest.mark.parametrize("heads", [0, 2])
+@pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "bfloat16"])
+def test_reported_distances_are_those_of_the_stored_maps(dtype: str, heads: int) -> None:
+    given = passages(heads=heads)
+    result = compressed(given, dim=3, dtype=dtype)
+    lead = (heads,) if heads else ()
+    assert result.P_q.shape == (*lead, D, 3)
+    assert result.P_k.shape == (D, 3)
+    assert result.P_k.dtype == ("float64" if dtype == "float64" else "float32")
+    if dtype in ("float16", "bfloat16"):
+        bits = result.P_k.view(np.uint32)
+        assert (bits & (0x1FFF if dtype == "float16" else 0xFFFF) == 0).all()
+    tv, kl = distances(result, given, result.held_out, mask="causal")
+    for found, expected in (
+        (result.tv_mean, tv.mean()),
+        (result.tv_95, np.quantile(tv, 0.95)),
+        (result.tv_worst, tv.max()),
+        (result.kl, kl.mean()),
+    ):
+        assert found == pytest.approx(expected, rel=1e-5)
+
+
+def test_parts_are_disjoint_and_as_large_as_asked() -> None:
+    result = compressed(dim=2, held_out=0.5, validation=0.34)
+    parts = (result.calibration, result.validation, result.held_out)
+    assert [p.size for p in parts] == [4, 2, 6]
+    assert sorted(np.concatenate(parts)) == list(range(12))
+    assert not np.isnan(result.validation_kl)
+    assert np.isnan(compressed(dim=2, validation=0).validation_kl)
+    for count, sizes in ((2, [1, 0, 1]), (3, [1, 1, 1]), (4, [2, 1, 1])):
+        parts = Parts.of(count, 0.25, 0.25, RNG(0))
+        assert [parts.calibration.size, parts.validation.size, parts.held_out.size] == sizes
+
+
+@pytest.mark.parametrize("asked", [{"dim": 3}, {"tv": 0.1}])
+def test_held_out_passages_decide_nothing(asked: Any) -> None:
+    given = list(passages())
+    first = compressed(given, **asked)
+    for i in first.held_out:
+        given[i] = tuple(RNG(i).normal(size=x.shape).astype(x.dtype) for x in given[i])
+    second = compressed(given, **asked)
+    np.testing.assert_array_equal(first.held_out, second.held_out)
+    np.testing.assert_array_equal(first.P_q, second.P_q)
+    np.testing.assert_array_equal(first.P_k, second.P_k)
+    assert (first.taken, first.dim) == (second.taken, second.dim)
+    assert first.tv_mean != second.tv_mean
+
+
+def test_results_do_not_depend_on_threads_and_repeat() -> None:
+    results = [compressed(dim=3, num_threads=t, rng=5) for t in (1, 2, 3, 1)]
+    for other in results[1:]:
+        np.testing.assert_array_equal(results[0].P_q, other.P_q)
+        np.testing.assert_array_equal(results[0].P_k, other.P_k)
+        assert results[0].tv_mean == other.tv_mean
+
+
+@pytest.mark.parametrize("heads", [0, 2])
+def test_curves(heads: int) -> None:
+    given = passages(20, heads=heads, seed=3)
+    result = compressed(given, dim=4, curve_dims=range(1, D + 1), validation=0)
+    assert list(result.curve.dim) == list(range(1, D + 1))
+    descents = result.settings["descents"]
+    kl = [descents[d]["kl"][1] for d in range(1, D)]
+    assert (np.diff(kl) <= 0).all()  # on the calibration passages
+    curve = result.curve
+    assert set(curve.tv_mean) == {"kq-svd", "centred", "attended", "descent", "taken"}
+    for name in curve.kl:
+        assert (np.diff(curve.kl[name]) < 1e-3).all(), name
+        assert curve.tv_mean[name][-1] < 1e-5  # at size D nothing changes
+    assert curve.tv_mean["taken"][3] == result.tv_mean
+    assert curve.tv_worst["taken"][3] == result.tv_worst
+
+
+def previous_token_head(count: int, n: int, noise: float) -> Any:
+    """Return passages of a head of size 16 whose logits are sums of 8 cosines of the offset."""
+    angle = np.arange(n)[:, np.newaxis] * np.geomspace(1.5, 0.1, 8)
+    keys = np.hstack([np.cos(angle), np.sin(angle)])
+    turn = np.geomspace(1.5, 0.1, 8)
+    queries = np.hstack([np.cos(angle - turn), np.sin(angle - turn)])
+    rng = RNG(0)
+    return [
+        (12 * (queries + noise * rng.normal(size=(n, 16))), keys + noise * rng.normal(size=(n, 16)))
+        for _ in range(count)
+    ]
+
+
+def test_a_sharp_positional_head_is_ten_times_closer_than_in_closed_form() -> None:
+    result = compressed(previous_token_head(16, 96, 0.02), dim=4)
+    tv = {name: values[0] for name, values in result.curve.tv_mean.items()}
+    assert result.taken == "descent"
+    assert tv["taken"] < 0.1 * min(tv["kq-svd"], tv["centred"])
+
+
+def test_the_whole_size_changes_nothing() -> None:
+    result = compressed(passages(dtype="float64"), dim=D, dtype="float64")
+    assert result.tv_worst < 1e-12
+    assert result.dim == result.original_dim == D
+    assert compressed(dim=D).tv_worst < 1e-5
+
+
+def test_never_worse_than_a_closed_form_where_it_is_chosen() -> None:
+    for seed in range(4):
+        given = passages(8, seed=seed)
+        result = compressed(given, dim=2, validation=0.4, effort=seed * 5 + 1)
+        chosen = distances(result, given, result.validation, mask="causal")[0].mean()
+        cores = [hf.Attention(*given[i], mask="causal") for i in result.calibration]
+        q = sum(a.Q.T.astype(float) @ a.Q for a in cores)
+        k = sum(a.K.T.astype(float) @ a.K for a in cores)
+        p_q, p_k = kq_svd(q, k, 2, D**-0.5)
+        other = [
+            hf.compare_attention(
+                hf.Attention(*given[i], mask="causal"),
+                hf.Attention(given[i][0] @ p_q, given[i][1] @ p_k, scale=1, mask="causal"),
+            ).row_tv
+            for i in result.validation
+        ]
+        assert chosen <= np.concatenate(other).mean() + 1e-6
+
+
+def kq_svd(q: Any, k: Any, dim: int, scale: float) -> tuple[Any, Any]:
+    """Return KQ-SVD by its definition, with square roots from Cholesky factors."""
+    a, b = np.linalg.cholesky(q), np.linalg.cholesky(k)
+    left, size, right = np.linalg.svd(scale * a.T @ b)
+    root = np.sqrt(size[:dim])
+    return (
+        np.linalg.solve(a.T, left[:, :dim] * root),
+        np.linalg.solve(b.T, right[:dim].T * root),
+    )
+
+
+def test_a_closed_form_is_the_best_of_its_size() -> None:
+    rng = RNG(0)
+    x, y = rng.normal(size=(50, D)), rng.normal(size=(60, D)) @ rng.normal(size=(D, D))
+    form = ClosedForm.of([x.T @ x], y.T @ y)
+    maps = form.maps([0.3 * np.eye(D)], 3)
+    products = x @ maps[:D] @ (y @ maps[D:]).T
+    u, s, vt = np.linalg.svd(0.3 * x @ y.T, full_matrices=False)  # Eckart and Young
+    np.testing.assert_allclose(products, (u[:, :3] * s[:3]) @ vt[:3], atol=1e-10)
+    p_q, p_k = kq_svd(x.T @ x, y.T @ y, 3, 0.3)
+    np.testing.assert_allclose(maps[:D] @ maps[D:].T, p_q @ p_k.T, atol=1e-10)
+    balanced = form.balanced(np.vstack([p_q * 7, p_k / 7]))
+    np.testing.assert_allclose(np.abs(balanced), np.abs(maps), atol=1e-9)
+    more = form.extended(maps[:, :2], 0.3, 4)
+    np.testing.assert_allclose(more[:D] @ more[D:].T, [*form.maps([0.3 * np.eye(D)], 4)[:D]]
+                               @ form.maps([0.3 * np.eye(D)], 4)[D:].T, atol=1e-9)  # fmt: skip
+
+
+def test_a_closed_form_of_few_passages() -> None:
+    x = RNG(0).normal(size=(3, D))  # less than D directions are seen
+    form = ClosedForm.of([x.T @ x], x.T @ x)
+    maps = form.maps([np.eye(D)], 4)
+    np.testing.assert_allclose(x @ maps[:D] @ (x @ maps[D:]).T, x @ x.T, atol=1e-10)
+
+
+def test_smallest_size_for_a_total_variation() -> None:
+    result = compressed(passages(20), tv=0.05)
+    assert result.reached
+    assert "bisected" in result.stopped
+    given = passages(20)
+    tv = distances(result, given, result.validation, mask="causal")[0].mean()
+    assert tv <= 0.05
+    below = compressed(passages(20), dim=result.dim - 1)
+    assert distances(below, given, below.validation, mask="causal")[0].mean() > 0.05
+    none = compressed(passages(6), tv=1e-9)
+    assert not none.reached
+    assert none.dim == D
+    assert "NOT" in repr(none)
+
+
+def test_overfitting_is_said() -> None:
+    rng = RNG(0)
+    given = [tuple(3 * rng.normal(size=(2, 10, 16))) for _ in range(8)]
+    result = compressed(given, dim=8, held_out=0.8, validation=0, effort="high")
+    assert result.overfits
+    assert result.kl > 2 * result.calibration_kl
+    assert "OVERFITS" in repr(result)
+    assert not compressed(passages(20), dim=3).overfits
+
+
+FORMS: dict[str, Any] = {
+    "pairs": lambda q, k: ([list(pair) for pair in zip(q, k, strict=True)], {"mask": "causal"}),
+    "attentions": lambda q, k: (
+        [hf.Attention(*pair, mask="causal") for pair in zip(q, k, strict=True)],
+        {},
+    ),
+    "arrays": lambda q, k: ((q, k), {"mask": "causal"}),
+    "one key head": lambda q, k: (
+        [hf.Attention(a, b[np.newaxis], mask="causal") for a, b in zip(q[:, None], k, strict=True)],
+        {},
+    ),
+    "a mask for each": lambda q, k: (
+        (q, k),
+        {"mask": np.tile(np.tril(np.ones((20, 20), bool)), (9, 1, 1))},
+    ),
+    "a bias for each": lambda q, k: (
+        (q, k),
+        {"bias": np.tile(np.where(np.tril(np.ones((20, 20))) > 0, 0, -np.inf), (9, 1, 1))},
+    ),
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_forms_of_passages(form: str) -> None:
+    q, k = RNG(4).normal(size=(2, 9, 20, D)).astype(np.float32)
+    given, options = FORMS[form](q, k)
+    given = given if isinstance(given, tuple) else (given,)
+    result = hf.compress(*given, dim=3, curve_dims=(), **options)
+    plain = hf.compress(list(zip(q, k, strict=True)), dim=3, curve_dims=(), mask="causal")
+    np.testing.assert_allclose(np.squeeze(result.P_q), plain.P_q, rtol=1e-3, atol=1e-4)
+    assert result.tv_mean == pytest.approx(plain.tv_mean, rel=1e-3)
+
+
+def test_lengths_of_each_passage() -> None:
+    q, k = RNG(4).normal(size=(2, 6, 20, D))
+    lengths = np.array([20, 5, 7, 9, 11, 13])
+    result = hf.compress(q, k, dim=3, key_lengths=lengths, curve_dims=(), dtype="float64")
+    cut = [(a, b[:n]) for a, b, n in zip(q, k, lengths, strict=True)]
+    other = hf.compress(cut, dim=3, curve_dims=(), dtype="float64")
+    # The plain and centred moments see the keys beyond the length, and so the start differs.
+    assert result.tv_mean == pytest.approx(other.tv_mean, rel=0.2)
+
+
+def test_soft_cap_scale_and_bias_stay_those_of_the_head() -> None:
+    given = passages(20)
+    options = {"mask": ("window", 9), "softcap": 3.0, "scale": 0.7}
+    result = compressed(given, dim=5, **options)
+    small = result.apply(*given[0], mask=("window", 9), softcap=3.0)
+    assert (small.scale, small.softcap, small.mask) == (1.0, 3.0, ("window", 9))
+    tv, _ = distances(result, given, result.held_out, **options)
+    assert result.tv_mean == pytest.approx(tv.mean(), rel=1e-5)
+    assert result.tv_mean < 0.05
+
+
+def test_rotary_positions_are_applied_first() -> None:
+    given = passages(8)
+    result = compressed(given, dim=5, position="rope")
+    turned = [hf.Attention(*pair, position="rope", mask="causal").turned() for pair in given]
+    other = compressed(turned, dim=5, mask=None)
+    np.testing.assert_array_equal(result.P_k, other.P_k)
+    small = result.apply(*given[0], position="rope", mask="causal")
+    assert small.position is None
+    np.testing.assert_array_equal(small.Q, other.apply(turned[0]).Q)
+
+
+def test_16_bit_passages() -> None:
+    given = [tuple(x.astype(np.float16) for x in pair) for pair in passages()]
+    wide = [tuple(x.astype(np.float32) for x in pair) for pair in given]
+    np.testing.assert_array_equal(compressed(given, dim=3).P_k, compressed(wide, dim=3).P_k)
+
+
+def test_a_callback_and_a_time_limit_end_descents() -> None:
+    steps: list[int] = []
+
+    def stop(step: int, kl: float) -> bool:
+        steps.append(step)
+        return step < 2
+
+    result = compressed(dim=3, callback=stop)
+    assert steps == [0, 1, 2]
+    assert result.settings["descents"][3]["status"] == "stopped"
+    short = compressed(dim=3, time_limit=1e-6)
+    assert short.settings["descents"][3]["status"] == "time limit"
+    assert short.tv_mean < 1
+
+
+BAD: dict[str, tuple[Any, str]] = {
+    "one passage": (lambda p: (p[:1], {"dim": 2}), "passages must be at least 2.*got 1"),
+    "none": (lambda p: ([], {"dim": 2}), "passages must be at least 2.*got 0"),
+    "no pairs": (lambda p: ([1, 2], {"dim": 2}), "passages must be pairs .*passage 0 is 1"),
+    "an attention": (lambda p: (hf.Attention(*p[0]), {}), "passages must be pairs"),
+    "other sizes": (
+        lambda p: ([p[0], (p[1][0][:, :4], p[1][1][:, :4])], {}),
+        "passages must be of one head; passage 1 has head size 4, passage 0 has 8",
+    ),
+    "sizes of a pair": (lambda p: ([p[0], (p[1][0], p[1][1][:, :4])], {}), "passage 1: Q and K"),
+    "other heads": (
+        lambda p: ([p[0], (np.stack([p[1][0]] * 2), p[1][1])], {}),
+        r"passage 1 has query heads \(2,\)",
+    ),
+    "key heads": (
+        lambda p: ([(np.stack([q] * 2), np.stack([k] * 2)) for q, k in p], {}),
+        "passages must be of one key head",
+    ),
+    "nan": (
+        lambda p: ([*p[:3], (p[3][0], p[3][1] * np.nan)], {}),
+        "K of passage 3 must be finite; got nan at row 0, column 0",
+    ),
+    "empty": (lambda p: ([p[0], (p[1][0][:0], p[1][1])], {}), "passages must not be empty"),
+    "scales": (
+        lambda p: ([hf.Attention(*pair, scale=0.1 * (i + 1)) for i, pair in enumerate(p)], {}),
+        "passage 1 has scale 0.2",
+    ),
+    "dim": (lambda p: (p, {"dim": 9}), r"dim must lie in 1 \.\.\. 8; got 9"),
+    "zero": (lambda p: (p, {"dim": 0}), r"dim must lie in 1 \.\.\. 8; got 0"),
+    "both": (lambda p: (p, {"dim": 2, "tv": 0.1}), "tv must not be given beside dim"),
+    "tv": (lambda p: (p, {"tv": 1.5}), "tv must lie strictly between 0 and 1"),
+    "held_out": (lambda p: (p, {"held_out": 0}), "held_out must lie strictly between 0 and 1"),
+    "validation": (lambda p: (p, {"validation": 1}), r"validation must lie in \[0, 1\)"),
+    "commute": (lambda p: (p, {"commute": True}), "commute=True is not supported"),
+    "dtype": (lambda p: (p, {"dtype": "int8"}), "dtype must be one of"),
+    "effort": (lambda p: (p, {"effort": "much"}), "effort must be one of"),
+    "curve": (lambda p: (p, {"curve_dims": [9]}), r"curve_dims must lie in 1 \.\.\. 8"),
+    "K": (
+        lambda p: (np.zeros((3, 5, 8)), {"K": np.zeros((2, 5, 8))}),
+        r"passages and K must be arrays of shape",
+    ),
+    "mask": (lambda p: (p, {"mask": "casual"}), "passage 0: mask must be"),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_bad_input(case: str) -> None:
+    make, message = BAD[case]
+    given, options = make(list(passages()))
+    with pytest.raises(hf.InputError, match=message):
+        hf.compress(given, **options)
+
+
+def test_bad_input_to_apply() -> None:
+    result = compressed(dim=2)
+    q, k = passages()[0]
+    with pytest.raises(hf.InputError, match="scale must not be given"):
+        result.apply(q, k, scale=1.0)
+    with pytest.raises(hf.InputError, match=r"Q must have head size 8 .* got 4"):
+        result.apply(q[:, :4], k[:, :4])

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headfit._attention.attention import Attention
+from headfit._attention.dense_target import refuse_sinks
 from headfit._attention.logits import LogitOptions
 from headfit._base.arguments import shown
 from headfit._base.arrays import as_array, as_stored_array, check_finite, is_sparse
@@ -32,6 +33,8 @@ class Passages:
     def of(cls, passages: Any, K: Any, options: LogitOptions) -> Passages:
         """Check what a user passes."""
         given = _attentions(passages, K, options)
+        for i, attention in enumerate(given):
+            refuse_sinks(attention, f"passage {i}")
         if len(given) < 2:
             raise InputError(
                 "passages must be at least 2, since some are held out to judge the result; "

@@ -105,14 +105,27 @@ class Call:
                 tokens = None if self.tokens is None else self.tokens[b][passage.rows]
                 yield self._part(b, passage), tokens, (b, passage)
 
+    def passages(self) -> Iterator[Attention]:
+        """Yield the attention of each entry of the batch, without padding.
+
+        Its leading axis is heads. An entry that is padding alone is left out.
+        """
+        for b in range(len(self.q)):
+            passage = self._passage(b)
+            if passage is not None:
+                yield self._part(b, passage)
+
     def first_passage(self) -> Attention | None:
         """Return the attention of the first passage, without padding; its leading axis is heads."""
+        return next(self.passages(), None)
+
+    def _passage(self, b: int) -> Passage | None:
         if self.visible.passages is not None:
-            return next((attention for attention, _, _ in self.parts()), None)
-        whole = Passage(slice(None), slice(None), self.visible.mask)
-        if isinstance(whole.mask, np.ndarray):
-            whole = whole._replace(mask=whole.mask[0])
-        return self._part(0, whole)
+            return self.visible.passages[b]
+        mask = self.visible.mask
+        if isinstance(mask, np.ndarray):
+            mask = mask[b % len(mask)]
+        return Passage(slice(None), slice(None), mask)
 
     def _part(self, b: int, passage: Passage) -> Attention:
         rows, keys, mask = passage

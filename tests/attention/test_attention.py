@@ -375,18 +375,25 @@ def check_topk(
 
 
 def check_stats(
-    stats: hf.AttentionStats, exact: np.ndarray, dtype: Any, logits: np.ndarray, sinks: Any
+    stats: hf.AttentionStats,
+    exact: np.ndarray,
+    dtype: Any,
+    logits: np.ndarray,
+    sinks: Any = None,
 ) -> None:
     near = 128 * unit(dtype)
     some = exact.sum(axis=-1) > 0
     np.testing.assert_allclose(
         stats.key_mass, exact.sum(axis=-1).astype(float), atol=near, rtol=near
     )
+    wide = logits.astype(Real)
+    top = wide.max(axis=-1, keepdims=True, initial=Real("-inf"))
+    top = np.where(np.isfinite(top), top, 0)
     with np.errstate(divide="ignore"):
-        sums = np.exp(logits.astype(Real)).sum(axis=-1)
-        if sinks is not None:
-            sums = sums + some * np.exp(np.asarray(sinks).astype(dtype).astype(Real))[..., None]
-        sums = np.log(sums)
+        sums = np.log(np.exp(wide - top).sum(axis=-1)) + top[..., 0]
+    if sinks is not None:
+        sink = np.asarray(sinks).astype(dtype).astype(Real)[..., None]
+        sums = np.where(some, np.logaddexp(sums, sink), Real("-inf"))
     np.testing.assert_allclose(stats.log_sum, sums.astype(float), atol=near, rtol=near)
     largest = exact.max(axis=-1, initial=0).astype(float)
     np.testing.assert_allclose(stats.max_weight, largest, atol=near, rtol=0)
@@ -1282,7 +1289,7 @@ def test_stats(dtype: str, size: float) -> None:
     stats = hf.attention_stats(Q, K, shares=shares)
     assert stats.shares == shares
     logits = hf.attention_logits(Q, K)
-    check_stats(stats, softmax(logits), dtype)
+    check_stats(stats, softmax(logits), dtype, logits)
     wide = logits.astype(Real)
     top = wide.max(axis=1, keepdims=True)
     log_sum = (np.log(np.exp(wide - top).sum(axis=1)) + top[:, 0]).astype(float)

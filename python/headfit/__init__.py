@@ -27,6 +27,7 @@ from headfit._attention.module import SelfAttention
 from headfit._attention.random_rotation import random_rotation
 from headfit._attention.sparsify import Sparsified, sparsify
 from headfit._attention.stats import AttentionStats
+from headfit._attention.tally_table import TallyTable
 from headfit._base.configuration import Config, config
 from headfit._base.tolerances import Tolerances
 from headfit._base.version import VERSION as __version__
@@ -53,6 +54,7 @@ from headfit._target.certificate import Certificate, certify
 from headfit._target.target import Target, load_matrix
 from headfit._target.witnesses import FaceWitness, FarkasWitness
 from headfit.errors import (
+    CaptureError,
     CertificateError,
     FileError,
     HeadfitError,
@@ -68,6 +70,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Attention",
     "AttentionStats",
+    "CaptureError",
     "Certificate",
     "CertificateError",
     "Config",
@@ -93,6 +96,7 @@ __all__ = [
     "SoftComparison",
     "SoftFit",
     "Sparsified",
+    "TallyTable",
     "Target",
     "TargetError",
     "Tolerances",

@@ -1,4 +1,4 @@
-"""The command line: ``headfit demo | pattern | fit | certify | info``."""
+"""The command line: ``headfit demo | pattern | fit | certify | info | describe``."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import zlib
 from collections.abc import Sequence
 
 import headfit
-from headfit._cli.arguments import Parser, add_certify, add_demo, add_fit, add_info
+from headfit._cli.arguments import Parser, add_certify, add_demo, add_describe, add_fit, add_info
 from headfit._cli.kinds import add_pattern
 from headfit.errors import HeadfitError
 
@@ -94,6 +94,7 @@ def _parser() -> Parser:
     add_fit(commands)
     add_certify(commands)
     add_info(commands)
+    add_describe(commands)
     return parser
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 __all__ = [
+    "CaptureError",
     "CertificateError",
     "FileError",
     "HeadfitError",
@@ -52,3 +53,7 @@ class MissingFileError(FileError, FileNotFoundError):
 
 class CertificateError(HeadfitError):
     """A certificate that was required to hold does not."""
+
+
+class CaptureError(HeadfitError):
+    """A model's attention that cannot be captured; the message names the layer and the reason."""

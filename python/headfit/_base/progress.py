@@ -1,29 +1,28 @@
-"""A progress bar that counts finished rows, in a terminal or a notebook."""
+"""Progress bars that count finished rows or steps, in a terminal or a notebook."""
 
 from __future__ import annotations
 
 import time
 from importlib import import_module
 from types import TracebackType
-from typing import Any
+from typing import Any, Self
 
 from headfit.errors import InputError
 
 SECONDS_BETWEEN = 0.1
 
 
-class Progress:
-    """A tqdm bar of the rows that meet the tolerances; leaving its context closes the bar."""
+class _Bar:
+    """A tqdm bar; leaving its context closes it."""
 
-    def __init__(self, rows: int) -> None:
+    def __init__(self, total: int | None, unit: str) -> None:
         try:
             tqdm = import_module("tqdm.auto").tqdm
         except ImportError as error:
             raise InputError("progress=True needs tqdm: pip install 'headfit[progress]'") from error
-        self._rows, self._shown = rows, 0.0
-        self._bar: Any = tqdm(total=rows, unit="row")
+        self._bar: Any = tqdm(total=total, unit=unit)
 
-    def __enter__(self) -> Progress:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(
@@ -33,6 +32,22 @@ class Progress:
         trace: TracebackType | None,
     ) -> None:
         self._bar.close()
+
+
+class Counter(_Bar):
+    """A bar that counts steps, whose number may be unknown."""
+
+    def step(self) -> None:
+        """Count one step."""
+        self._bar.update()
+
+
+class Progress(_Bar):
+    """A bar of the rows that meet the tolerances."""
+
+    def __init__(self, rows: int) -> None:
+        super().__init__(rows, "row")
+        self._rows, self._shown = rows, 0.0
 
     def watch(self, left: int, **figures: Any) -> None:
         """Show how many rows are left, and figures beside the bar; at most ten times a second."""

@@ -245,6 +245,18 @@ def add_info(parent: Commands) -> None:
     )
 
 
+def add_describe(parent: Commands) -> None:
+    """Add `headfit describe`."""
+    parser = command(
+        parent,
+        "describe",
+        commands.describe,
+        "show the statistics of a model's heads that a capture saved",
+        "  headfit describe model.npz\n  headfit describe model.npz --json\n",
+    )
+    parser.add_argument("file", metavar="FILE", type=Path, help="what heads.save() wrote")
+
+
 def effort(text: str) -> str | int:
     """Return a number of steps, or a word that `Learned` knows."""
     return int(text) if text.isdecimal() else text

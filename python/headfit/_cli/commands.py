@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from headfit import bounds, patterns
 from headfit._attention.module import SelfAttention
+from headfit._attention.tally_table import TallyTable
 from headfit._base.files import file_size, opened, replace_file
 from headfit._base.memory import require_memory
 from headfit._base.stored_arrays import load_array, load_arrays
@@ -201,6 +202,17 @@ def certify(arguments: Any) -> int:
     else:
         print(certificate)
     return _status(certificate.holds)
+
+
+def describe(arguments: Any) -> int:
+    """`headfit describe`."""
+    table = TallyTable.load(arguments.file)
+    if arguments.json:
+        columns = {name: values.tolist() for name, values in table.numbers.items()}
+        text.emit({"file": str(arguments.file), "kind": "capture", **columns})
+    else:
+        print(table)
+    return 0
 
 
 def info(arguments: Any) -> int:

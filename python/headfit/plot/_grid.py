@@ -50,7 +50,8 @@ def heads_grid(
     ----------
     heads : array_like or sequence
         Queries of shape (layers, heads, n, d) or (heads, n, d), with `K` as keys; an `Attention`
-        of such shapes; a sequence of matrices or heads that `attention` can draw; or a sequence
+        of such shapes; what `headfit.torch.capture` found, of which the first passage of each
+        layer is drawn; a sequence of matrices or heads that `attention` can draw; or a sequence
         of such sequences, one for each layer. With `batch`, queries have one axis more before the
         heads.
     K : array_like, optional
@@ -133,6 +134,10 @@ def _heads(
     heads: Any, K: Any, scale: Any, mask: Any, batch: Any
 ) -> tuple[tuple[int, ...], list[Any]]:
     """Return the shape of the grid, and its matrices in order."""
+    if hasattr(heads, "first_passages") and K is None:
+        if scale is not None or mask is not None:
+            raise InputError("scale and mask must not be given beside captured heads")
+        heads = heads.first_passages()
     if isinstance(heads, Attention) and heads.stored[0].ndim > 2 and K is None:
         heads.check_settings(LogitOptions(scale, mask))
         return _split(heads, batch)

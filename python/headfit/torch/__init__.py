@@ -1,4 +1,4 @@
-"""Conversion of fitted heads to PyTorch modules, and of modules to queries and keys.
+"""Heads of PyTorch models read while they run; fitted heads as PyTorch modules.
 
 This needs PyTorch. A `torch.nn.MultiheadAttention` of H heads has an embedding of size
 E = H * head_dim and takes the softmax of q k^T / sqrt(head_dim). Its boolean masks are True where
@@ -22,12 +22,20 @@ except ImportError as missing:
     raise ImportError("headfit.torch needs PyTorch: pip install 'headfit[torch]'") from missing
 
 from headfit.torch.building import to_multihead_attention
+from headfit.torch.capture import capture
+from headfit.torch.captured import CapturedHeads, CapturedLayer
 from headfit.torch.fitted import FittedAttention
+from headfit.torch.keep import KEPT_TOKENS, Keep
 from headfit.torch.reading import Projected, from_module, from_projections
 
 __all__ = [
+    "KEPT_TOKENS",
+    "CapturedHeads",
+    "CapturedLayer",
     "FittedAttention",
+    "Keep",
     "Projected",
+    "capture",
     "from_module",
     "from_projections",
     "to_multihead_attention",

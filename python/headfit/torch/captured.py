@@ -1,0 +1,309 @@
+"""`CapturedHeads`: what `capture` found in a model, while it runs and afterwards."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sized
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from headfit._attention.attention import Attention
+from headfit._attention.single_heads import single_heads
+from headfit._attention.tally import Measures, Tally
+from headfit._attention.tally_table import TallyTable
+from headfit._base.arguments import as_flag, shown
+from headfit._base.arrays import as_count
+from headfit._base.progress import Counter
+from headfit.errors import CaptureError, InputError
+from headfit.torch.call import Call
+from headfit.torch.keep import Keep
+
+__all__ = ["CapturedHeads", "CapturedLayer"]
+
+
+class CapturedLayer:
+    """An attention layer of a model, and what was captured of it.
+
+    Attributes
+    ----------
+    name : str
+        The path of its module in the model, with "#2", "#3", ... for a second and third attention
+        that the module computes in one call.
+    kind : str
+        "self", or "cross" where the keys belong to other tokens than the queries.
+    heads, key_heads, dim : int
+        The numbers of query heads and of key heads, and their size.
+    calls, kept : int
+        How often it was called, and how many of these calls were kept.
+    deviation : float or None
+        With ``check=True``, the largest difference between the layer's output and what
+        `attention_apply` makes of the captured queries and keys, relative to the largest value.
+    """
+
+    def __init__(
+        self, name: str, kind: str, shape: tuple[int, int, int], measures: Measures
+    ) -> None:
+        self.name, self.kind = name, kind
+        self.heads, self.key_heads, self.dim = shape
+        self.calls, self.deviation = 0, None
+        self._tally = Tally(self.heads, measures)
+        self._kept: dict[int, Call] = {}
+        self._kept_tokens = 0
+
+    deviation: float | None
+
+    @property
+    def kept(self) -> int:
+        """How many calls were kept."""
+        return len(self._kept)
+
+    def __repr__(self) -> str:
+        shared = "" if self.key_heads == self.heads else f" on {self.key_heads} key heads"
+        return (
+            f"CapturedLayer({self.name!r}, {self.kind}, {self.heads} heads{shared} of size "
+            f"{self.dim}, {self.calls} call{'' if self.calls == 1 else 's'}, {self.kept} kept)"
+        )
+
+
+class CapturedHeads:
+    """The heads of a model, as `capture` saw them.
+
+    ``heads[layer, head]`` is the `Attention` of a head, with the axis of the batch first, which is
+    left out for a batch of one; ``heads[layer]`` that of all heads of the layer. A layer is given
+    by its number in the order of the first calls or by its name. A layer that was called several
+    times needs the number of the call, too: ``heads[layer, head, call]``.
+
+    Attributes
+    ----------
+    layers : tuple of CapturedLayer
+        In the order of their first calls.
+
+    Notes
+    -----
+    Rows and keys that are padding are part of these attentions, where padded keys are masked; the
+    statistics of `table` leave both out.
+
+    Examples
+    --------
+    >>> import torch, headfit as hf, headfit.torch
+    >>> model = torch.nn.MultiheadAttention(8, num_heads=2, batch_first=True).eval()
+    >>> with hf.torch.capture(model) as heads:
+    ...     heads.run([(torch.randn(1, n, 8),) * 3 for n in (5, 7)])  # query, key and value
+    >>> heads["model", 1, 0].matrix().shape, heads["model", :, 1].matrix().shape
+    ((5, 5), (2, 7, 7))
+    >>> heads.table().numbers["rows"]
+    array([12, 12])
+    """
+
+    def __init__(self, keep: Keep, model: Any) -> None:
+        self._keep, self._model = keep, model
+        self._layers: dict[str, CapturedLayer] = {}
+
+    @property
+    def layers(self) -> tuple[CapturedLayer, ...]:
+        """The layers, in the order of their first calls."""
+        return tuple(self._layers.values())
+
+    def __getitem__(self, key: Any) -> Attention:
+        parts = key if isinstance(key, tuple) else (key,)
+        if not 1 <= len(parts) <= 3:
+            raise InputError(f"heads takes [layer, head] or [layer, head, call]; got {shown(key)}")
+        layer = self._layer(parts[0])
+        head = None
+        if len(parts) > 1 and parts[1] != slice(None):
+            head = as_count(parts[1], "head", 0, layer.heads - 1)
+        call = self._call(layer, parts[2] if len(parts) > 2 else None)
+        kept = self._keep.heads
+        if kept is None or (head is None and len(kept) == layer.heads):
+            return call.attention() if head is None else call.head(head)
+        if head not in kept:
+            what = "all heads" if head is None else f"head {head}"
+            raise CaptureError(f"{what} of {layer.name} were not kept: keep has heads={kept}")
+        return call.head(kept.index(head))
+
+    def _layer(self, which: Any) -> CapturedLayer:
+        layers = self.layers
+        if isinstance(which, str):
+            if which not in self._layers:
+                raise InputError(
+                    f"layer must be the name of a captured layer; got {which!r}, and the layers "
+                    f"are {shown(list(self._layers))}"
+                )
+            return self._layers[which]
+        if not layers:
+            raise CaptureError("nothing was captured yet: call the model first")
+        return layers[as_count(which, "layer", 0, len(layers) - 1)]
+
+    def _call(self, layer: CapturedLayer, which: Any) -> Call:
+        if which is None:
+            if layer.calls > 1:
+                raise InputError(
+                    f"{layer.name} was called {layer.calls} times: ask for heads[layer, head, "
+                    f"call], with a call in 0 ... {layer.calls - 1}"
+                )
+            which = 0
+        number = as_count(which, "call", 0, layer.calls - 1)
+        if number not in layer._kept:
+            raise CaptureError(
+                f"call {number} of {layer.name} was not kept: its queries and keys are not within "
+                f"what keep={self._keep} allows. The statistics of table() count it; for its "
+                "attention pass capture(model, keep=...) with more tokens"
+            )
+        return layer._kept[number]
+
+    def first_passages(self) -> list[list[Attention]]:
+        """Return the kept heads of each layer, for the first passage that was kept of it.
+
+        Padding is left out. `heads_grid` draws these.
+
+        Raises
+        ------
+        CaptureError
+            If no queries and keys were kept.
+        """
+        first = [
+            next(iter(layer._kept.values())).first_passage() for layer in self.layers if layer.kept
+        ]
+        found = [single_heads(attention) for attention in first if attention is not None]
+        if not found:
+            raise CaptureError(
+                "no queries and keys were kept: capture(model, keep=...) says which to keep"
+            )
+        return found
+
+    def table(self) -> TallyTable:
+        """Return the statistics of all heads, over all passages that the model read so far.
+
+        Returns
+        -------
+        TallyTable
+            One row per layer and head.
+
+        Raises
+        ------
+        CaptureError
+            If nothing was captured yet, or statistics were turned off.
+        """
+        if not self._layers:
+            raise CaptureError("nothing was captured yet: call the model first")
+        if not any(layer._tally.passages for layer in self.layers):
+            raise CaptureError("no statistics were taken: capture(model, statistics=True) does")
+        return TallyTable.of({x.name: (x.kind, x._tally) for x in self.layers})
+
+    def save(self, path: Any) -> Path:
+        """Write the numbers of `table` to an .npz file; `headfit.TallyTable.load` reads it.
+
+        Raises
+        ------
+        FileError
+            If the file cannot be written.
+        """
+        return self.table().save(path)
+
+    def report(self, path: Any, *, title: str = "Attention heads") -> Path:
+        """Write a page about the heads: sentences in plain words, pictures, and the table.
+
+        The page is one HTML file that needs no other. Matplotlib must be installed.
+
+        Parameters
+        ----------
+        path : str or path
+            A file name that ends in .html.
+        title : str
+            The title of the page.
+
+        Returns
+        -------
+        Path
+
+        Raises
+        ------
+        CaptureError
+            If nothing was captured yet, or statistics were turned off.
+        FileError
+            If the file cannot be written.
+        ImportError
+            If Matplotlib is not installed.
+        """
+        from headfit.torch.report import write_report  # its pictures need Matplotlib
+
+        return write_report(self, path, title)
+
+    def run(
+        self,
+        batches: Iterable[Any],
+        *,
+        progress: bool = False,
+        call: Callable[..., Any] | None = None,
+    ) -> None:
+        """Run the model on the batches of a loader, without gradients, and capture them.
+
+        Parameters
+        ----------
+        batches : iterable
+            Mappings, whose items become keyword arguments of the model, sequences, whose items
+            become positional ones, or single tensors. Tensors are moved to the model's device.
+        progress : bool, default False
+            Whether to show a progress bar of the batches (with tqdm).
+        call : callable, optional
+            What is called with these arguments; the model itself when None. For example
+            ``model.generate``.
+
+        Raises
+        ------
+        CaptureError
+            If the model is not being captured any more.
+        """
+        model = self._model
+        if model is None:
+            raise CaptureError("run works inside the with statement of capture only")
+        target = model if call is None else call
+        device = next((p.device for p in model.parameters()), torch.device("cpu"))
+        counter: AbstractContextManager[Counter | None] = nullcontext()
+        if as_flag(progress, "progress"):
+            counter = Counter(len(batches) if isinstance(batches, Sized) else None, "batch")
+        with counter as bar, torch.no_grad():
+            for batch in batches:
+                positional, named = _arguments(batch)
+                target(
+                    *(_moved(x, device) for x in positional),
+                    **{name: _moved(x, device) for name, x in named.items()},
+                )
+                if bar is not None:
+                    bar.step()
+
+    def __repr__(self) -> str:
+        heads = sum(layer.heads for layer in self.layers)
+        lines = [f"CapturedHeads({len(self._layers)} layers, {heads} heads)"]
+        lines += [f"  {at}: {layer!r}" for at, layer in enumerate(self.layers[:24])]
+        left = len(self._layers) - 24
+        return "\n".join([*lines, *([f"  ... and {left} layers more"] if left > 0 else [])])
+
+
+def _arguments(batch: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    if hasattr(batch, "keys"):
+        return (), {name: batch[name] for name in batch.keys()}  # noqa: SIM118
+    return (tuple(batch), {}) if isinstance(batch, (list, tuple)) else ((batch,), {})
+
+
+def _moved(x: Any, device: Any) -> Any:
+    return x.to(device) if isinstance(x, torch.Tensor) else x
+
+
+def keep_call(layer: CapturedLayer, number: int, call: Call, keep: Keep) -> None:
+    """Keep a call of a layer, copied, if it is to be kept and fits."""
+    tokens = call.k.shape[0] * call.k.shape[2]
+    if not keep.has_layer(number, layer.name) or layer._kept_tokens + tokens > keep.tokens:
+        return
+    if keep.heads is not None:
+        if keep.heads and keep.heads[-1] >= layer.heads:
+            raise CaptureError(
+                f"keep.heads must be below {layer.heads}, the heads of {layer.name}; "
+                f"got {keep.heads[-1]}"
+            )
+        call = call.only(np.array(keep.heads, dtype=np.int64))
+    layer._kept_tokens += tokens
+    layer._kept[layer.calls] = call

@@ -1,0 +1,149 @@
+"""A tally of passages added one after the other agrees with `describe` of all of them."""
+
+import json
+
+import numpy as np
+import pytest
+
+import headfit as hf
+from headfit._attention.histogram import BINS_PER_DOUBLING, counted, medians
+from headfit._attention.tally import Measures, Tally
+from headfit._attention.tally_table import TallyTable
+from headfit.cli import main
+from headfit.errors import InputError
+
+RNG = np.random.default_rng
+MEASURES = {"per_row": 3, "per_column": 5, "share": 0.6, "shares": (0.5, 0.9)}
+
+
+def passages(count=5, heads=3, n=40, m=40, d=4):
+    return RNG(0).normal(size=(2, count, heads, max(n, m), d))[:, :, :, :n] * 2
+
+
+@pytest.mark.parametrize("mask", [None, "causal", ("window", 4)])
+@pytest.mark.parametrize("step", [1, 2, 5])
+def test_a_tally_is_describe_of_everything(mask, step):
+    Q, K = passages()
+    tokens = RNG(1).integers(0, 6, size=(5, 40))
+    whole = hf.describe(Q, K, mask=mask, tokens=tokens, **MEASURES)
+    tally = Tally(3, Measures(**MEASURES))
+    for at in range(0, 5, step):
+        part = slice(at, at + step)
+        tally.add(hf.Attention(Q[part], K[part], mask=mask), tokens=tokens[part])
+    table = TallyTable.of({"a": ("self", tally)}).numbers
+    assert tally.passages == 5
+    expected = whole.columns()
+    for name, values in table.items():
+        if name.endswith(("_mean", "entropy", "sink_mass", "distance", "diagonal", "sinks")):
+            np.testing.assert_allclose(values, expected[name].mean(axis=0), rtol=1e-12)
+        elif name.endswith(("_max", "max_load")) or name == "gamma":
+            np.testing.assert_array_equal(values, expected[name].max(axis=0))
+        elif name.endswith("_worst"):
+            np.testing.assert_array_equal(values, expected[name].min(axis=0))
+        elif name == "sparse":
+            np.testing.assert_array_equal(values, expected[name].mean(axis=0))
+    np.testing.assert_allclose(table["previous"], expected["previous"].mean(axis=0), rtol=1e-12)
+    # The rows whose token occurred before, with a key between.
+    weight = [sum(t in row[: max(0, i - 1)] for i, t in enumerate(row)) for row in tokens.tolist()]
+    induction = np.average(whole.induction, axis=0, weights=weight)
+    np.testing.assert_allclose(table["induction"], induction, rtol=1e-12)
+    bin_ratio = 2 ** (1 / BINS_PER_DOUBLING)
+    for s, share in enumerate((50, 90)):
+        exact = np.median(whole.keys[..., s].transpose(1, 0, 2).reshape(3, -1), axis=1)
+        ratio = table[f"keys{share}_median~"] / exact
+        assert (ratio <= bin_ratio).all()
+        assert (ratio >= 1 / bin_ratio).all()
+    profile = whole.offset_mass.mean(axis=0)
+    np.testing.assert_allclose(tally.before / 200, profile[:, 39:], atol=1e-14)
+    np.testing.assert_allclose(tally.after / 200, profile[:, 38::-1], atol=1e-14)
+    np.testing.assert_allclose(tally.columns / 200, whole.column_mass.mean(axis=0), atol=1e-14)
+
+
+def test_sinks_take_a_part_of_the_mass():
+    Q, K = passages()
+    heads = hf.Attention(Q, K, mask="causal", sinks=np.array([0.0, 1.0, 3.0]))
+    tally = Tally(3, Measures())
+    tally.add(heads)
+    numbers = TallyTable.of({"a": ("self", tally)}).numbers
+    expected = hf.describe(heads)
+    np.testing.assert_allclose(numbers["key_mass"], expected.key_mass.mean(axis=0), rtol=1e-12)
+    mass = expected.key_mass
+    distance = (expected.distance * mass).sum(axis=0) / mass.sum(axis=0)
+    np.testing.assert_allclose(numbers["distance"], distance, rtol=1e-12)
+    assert "key_mass" in repr(TallyTable.of({"a": ("self", tally)}))
+
+
+def test_passages_of_any_length_are_weighted_by_their_rows():
+    Q, K = passages()
+    tally = Tally(3, Measures())
+    total, rows = 0, 0
+    for at, n in enumerate((1, 7, 40, 3)):
+        one = hf.Attention(Q[at, :, :n], K[at, :, :n], mask="causal")
+        tally.add(one)
+        total, rows = total + n * hf.describe(one).entropy, rows + n
+    table = TallyTable.of({"a": ("self", tally)})
+    np.testing.assert_allclose(table.numbers["entropy"], total / rows, rtol=1e-12)
+    np.testing.assert_array_equal(table.numbers["rows"], rows)
+    assert table.distances["a"].shape == (3, 40)
+    np.testing.assert_allclose(table.distances["a"].sum(axis=1), 1)
+
+
+def test_medians_of_integers_up_to_11_are_exact():
+    values = RNG(0).integers(1, 12, size=(50, 30)).astype(float)
+    counts = counted(values, np.ones(values.shape, bool))
+    np.testing.assert_array_equal(medians(counts, integers=True), np.median(values, axis=1))
+    assert np.isnan(medians(np.zeros_like(counts))).all()
+
+
+def test_medians_are_within_a_bin():
+    values = np.exp(RNG(0).exponential(20, size=(50, 31)))
+    values[0, :3] = np.inf
+    present = np.ones(values.shape, bool)
+    present[:, ::3] = False
+    exact = np.median(values[:, present[0]], axis=1)
+    ratio = medians(counted(values, present)) / exact
+    assert (abs(np.log2(ratio)) <= 1 / BINS_PER_DOUBLING).all()
+
+
+def test_saved_tables_are_read_again(tmp_path, capsys):
+    Q, K = passages()
+    tally = Tally(3, Measures())
+    tally.add(hf.Attention(Q, K))
+    table = TallyTable.of({"b.0": ("self", tally), "b.1": ("cross", tally)})
+    path = table.save(tmp_path / "x.npz")
+    assert main(["describe", str(path)]) == 0
+    assert "b.1" in capsys.readouterr().out
+    assert main(["describe", str(path), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["layer"] == ["b.0"] * 3 + ["b.1"] * 3
+    again = TallyTable.load(path)
+    assert repr(again) == repr(table)
+    assert again.numbers.keys() == table.numbers.keys()
+    for name in table.distances:
+        np.testing.assert_array_equal(again.distances[name], table.distances[name])
+    with pytest.raises(InputError, match=r"path must end in \.npz"):
+        table.save(tmp_path / "x.npy")
+    np.savez(tmp_path / "y.npz", a=1)
+    with pytest.raises(InputError, match="no saved capture"):
+        TallyTable.load(tmp_path / "y.npz")
+    np.savez(tmp_path / "z.npz", format="headfit capture 1")
+    with pytest.raises(InputError, match="it lacks 'layers'"):
+        TallyTable.load(tmp_path / "z.npz")
+    assert main(["describe", str(tmp_path / "z.npz")]) == 2
+
+
+def test_the_table_shows_itself():
+    tally = Tally(30, Measures())
+    table = TallyTable.of({"<b>": ("self", tally)})  # nothing was added
+    assert "... and 18 heads more" in repr(table)
+    assert "&lt;b&gt;" in table._repr_html_()
+    assert np.isnan(table.numbers["entropy"]).all()
+    frame = pytest.importorskip("pandas") and table.to_pandas()
+    assert frame.index.names == ["layer", "head"]
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"per_row": 0}, {"share": 2}, {"shares": (0,)}, {"per_column": 0}]
+)
+def test_measures_are_checked(wrong):
+    with pytest.raises(InputError, match=next(iter(wrong))):
+        Measures(**wrong)

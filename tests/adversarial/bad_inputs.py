@@ -720,6 +720,7 @@ def plot_doors(
         "heads": [None, "x", 5, [], ragged(), Q[0, 0], np.array([[None]]), A, Unusable(), 2j],
         "K": [*optional(NOT_ARRAY), Q[0, 0, :, :1]], "scale": ["x", 0, np.nan, True, [1.0]],
         "mask": masks, "titles": [5, "ab", ["a"], Unusable()],
+        "batch": [0.5, "x", -1, N, True, Unusable()],
         "axes": [5, [], [1] * 6, "abcdef", [None] * 6, Unusable()], "relative": NOT_FLAG,
         "pixels": pixels, **colors,
     }  # fmt: skip

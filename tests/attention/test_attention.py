@@ -42,7 +42,7 @@ SOFTMAX_ULPS = 4
 
 
 def unit(dtype: Any) -> float:
-    """Return the unit roundoff u."""
+    """The unit roundoff u."""
     return float(np.finfo(dtype).eps) / 2
 
 
@@ -51,7 +51,7 @@ def gamma(terms: int, dtype: Any) -> float:
 
 
 def expand(K: np.ndarray, lead: tuple[int, ...]) -> np.ndarray:
-    """Repeat keys or values, so that there is one for each query head."""
+    """Keys or values repeated so that there is one for each query head."""
     if K.ndim == 2 or not lead:
         return np.broadcast_to(K, (*lead, *K.shape[-2:]))
     return np.repeat(K, lead[-1] // K.shape[-3], axis=-3)
@@ -93,7 +93,7 @@ def allowed(
 
 
 def reference(Q: np.ndarray, K: np.ndarray, **options: Any) -> np.ndarray:
-    """Return the exact logits, -inf where masked."""
+    """The exact logits, -inf where masked."""
     lead, n, m, d = Q.shape[:-2], Q.shape[-2], K.shape[-2], Q.shape[-1]
     k = expand(K, lead)
     wide = Real if math.prod(lead) * n * m * d < 3e6 else np.float64
@@ -110,7 +110,7 @@ def reference(Q: np.ndarray, K: np.ndarray, **options: Any) -> np.ndarray:
 
 
 def softmax(logits: np.ndarray, sinks: Any = None) -> np.ndarray:
-    """Return the exact softmax of each row; zeros where nothing is allowed."""
+    """The exact softmax of each row; zeros where nothing is allowed."""
     s = logits.astype(Real)
     sink = np.full((*logits.shape[:-2], 1, 1), Real("-inf"))
     if sinks is not None:  # they are rounded to the dtype of the logits
@@ -123,7 +123,7 @@ def softmax(logits: np.ndarray, sinks: Any = None) -> np.ndarray:
 
 
 def ulps(got: np.ndarray, exact: np.ndarray) -> float:
-    """Return the largest distance in units in the last place of the exact values."""
+    """The worst distance in units of the last place of the exact values."""
     info = np.finfo(got.dtype)
     _, exponent = np.frexp(exact.astype(Real))
     place = np.ldexp(Real(1), exponent - (info.nmant + 1))
@@ -320,7 +320,7 @@ def same_topk(a: Any, b: Any) -> None:
 
 
 def dense_topk(top: sp.csr_array, k: int) -> tuple[np.ndarray, np.ndarray]:
-    """Check the structure of a csr result, and return its rows as padded arrays."""
+    """The rows of a csr result as padded arrays; checks its structure on the way."""
     assert isinstance(top, sp.csr_array)
     top.check_format(full_check=True)
     assert top.has_canonical_format
@@ -337,7 +337,7 @@ def dense_topk(top: sp.csr_array, k: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def check_topk_logits(scores: Any, top: Any, logits: np.ndarray) -> None:
-    """Check that `topk` with logits has the keys of weights, and values of `attention_logits`."""
+    """`topk` with logits has the same keys as with weights, and those of `attention_logits`."""
     if sp.issparse(scores):
         for name in ("indptr", "indices"):
             np.testing.assert_array_equal(getattr(scores, name), getattr(top, name))
@@ -361,7 +361,7 @@ def check_topk(
     limit: float = 4,
 ) -> None:
     k, m = columns.shape[-1], logits.shape[-1]
-    # The largest come first, and of equal logits the lower column.
+    # Largest first, ties to the lower column.
     order = np.argsort(-logits, axis=-1, kind="stable")[..., :k]
     hidden = np.isneginf(np.take_along_axis(logits, order, axis=-1))
     order = np.where(hidden, -1, order)
@@ -375,22 +375,25 @@ def check_topk(
 
 
 def check_stats(
-    stats: hf.AttentionStats, exact: np.ndarray, dtype: Any, logits: np.ndarray, sinks: Any
+    stats: hf.AttentionStats,
+    exact: np.ndarray,
+    dtype: Any,
+    logits: np.ndarray,
+    sinks: Any = None,
 ) -> None:
     near = 128 * unit(dtype)
     some = exact.sum(axis=-1) > 0
     np.testing.assert_allclose(
         stats.key_mass, exact.sum(axis=-1).astype(float), atol=near, rtol=near
     )
-    terms = logits.astype(Real)
-    if sinks is not None:
-        sink = np.broadcast_to(np.asarray(sinks).astype(dtype).astype(Real), logits.shape[:-2])
-        sink = np.where(some, sink[..., None], -np.inf)
-        terms = np.concatenate([terms, sink[..., None]], axis=-1)
-    top = terms.max(axis=-1, initial=-np.inf)
-    shift = np.where(np.isfinite(top), top, 0)
+    wide = logits.astype(Real)
+    top = wide.max(axis=-1, keepdims=True, initial=Real("-inf"))
+    top = np.where(np.isfinite(top), top, 0)
     with np.errstate(divide="ignore"):
-        sums = shift + np.log(np.exp(terms - shift[..., None]).sum(axis=-1))
+        sums = np.log(np.exp(wide - top).sum(axis=-1)) + top[..., 0]
+    if sinks is not None:
+        sink = np.asarray(sinks).astype(dtype).astype(Real)[..., None]
+        sums = np.where(some, np.logaddexp(sums, sink), Real("-inf"))
     np.testing.assert_allclose(stats.log_sum, sums.astype(float), atol=near, rtol=near)
     largest = exact.max(axis=-1, initial=0).astype(float)
     np.testing.assert_allclose(stats.max_weight, largest, atol=near, rtol=0)
@@ -472,7 +475,7 @@ def test_mixed_dtypes_take_the_wider() -> None:
 
 # Extreme logits -----------------------------------------------------------------------
 
-# The largest errors in units in the last place. Without fused multiply-adds, more is rounded.
+# In units of the last place; without a fused multiply-add there are more roundings.
 PLACES = 5 if hf.config().cpu in ("v2", "generic") else 4
 
 
@@ -600,7 +603,7 @@ def test_topk_weights_within_4_ulp(dtype: str, size: float) -> None:
 
 
 STEPS = [(-3000, 5), (200, 300), (-300, -200), (-1e4, 0), (-1e4, 1e4), (1e30, 2e30)]
-# With these, exp(-2050) * 2**2885 would be 0 * inf when the shift of a running sum changes.
+# Here exp(-2050) * 2**2885 is 0 * inf when the shift of a running sum moves.
 FAR_STEPS = [(2000, 2050), (-3000, -1000), (2000, 1e4)]
 
 
@@ -664,7 +667,7 @@ def test_logits_near_the_largest_number(dtype: str) -> None:
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_values_near_the_largest_number(dtype: str) -> None:
-    # An average of finite values is finite, so it must not overflow.
+    # An average of finite values is finite: it may not come out as inf.
     big = float(np.finfo(dtype).max) * 0.9
     Q, K, _ = problem(dtype, (4, 300, 3))
     applied = hf.attention_apply(Q, K, np.full((300, 2), big, dtype))
@@ -1180,7 +1183,7 @@ def test_tensors_elsewhere_are_refused(dtype: str) -> None:
 
 @pytest.mark.parametrize("mask", [None, "causal", ("window", 90)])
 def test_topk_by_tiles_is_topk_by_hits(mask: Any) -> None:
-    """With a dense mask, even an open one, the scan works on tiles and not in registers."""
+    """With a dense mask, even one that allows everything, the scan cannot work in registers."""
     rng = np.random.default_rng(0)
     Q, K = (5 * rng.normal(size=(1, 700, 9)).astype("f4") for _ in range(2))
     whole = hf.attention_topk(Q, K, 5, mask=mask)
@@ -1205,7 +1208,7 @@ def test_topk_ties_go_to_the_lower_column() -> None:
         np.testing.assert_array_equal(columns[0], np.tile(np.arange(k), (5, 1)))
         same_topk((columns, np.zeros((1, 5, k))), hf.attention_topk(Q[None], K, k, values="logits"))
         assert ulps(weights, np.full(weights.shape, Real(1) / 600)) <= 4
-    # Different tiles hold equal values, with larger ones between.
+    # Equal values in different tiles, with larger ones between.
     K = RNG(7).integers(0, 4, (600, 1)).astype(np.float32)
     check_topk(
         *hf.attention_topk(np.ones((1, 1, 1), "f4"), K, 250),
@@ -1286,7 +1289,7 @@ def test_stats(dtype: str, size: float) -> None:
     stats = hf.attention_stats(Q, K, shares=shares)
     assert stats.shares == shares
     logits = hf.attention_logits(Q, K)
-    check_stats(stats, softmax(logits), dtype, logits, None)
+    check_stats(stats, softmax(logits), dtype, logits)
     wide = logits.astype(Real)
     top = wide.max(axis=1, keepdims=True)
     log_sum = (np.log(np.exp(wide - top).sum(axis=1)) + top[:, 0]).astype(float)

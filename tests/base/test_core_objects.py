@@ -203,6 +203,9 @@ def test_tolerances_that_a_function_cannot_keep_are_refused():
         ({"key_lengths": np.array([N + 1])}, "key_lengths must lie in 0 ... 24; got 25"),
         ({"key_lengths": np.array([-1])}, "key_lengths must lie"),
         ({"key_lengths": np.array([1, 2])}, "one for each of the 1 heads; got 2"),
+        ({"keys": np.ones((1, N + 1), bool)}, "a mask of keys must have a row of all keys"),
+        ({"keys": np.ones((2, N), bool)}, "a mask of keys must have a row of all keys"),
+        ({"keys": np.ones(N, bool)}, "a mask of keys must have a row of all keys"),
         ({"left": -1}, "must not be negative"),
         (
             {"sparse_offsets": np.array([0, 1]), "sparse_columns": np.zeros(1, np.int32)},
@@ -257,6 +260,10 @@ def test_logits_that_do_not_fit_are_refused_when_they_are_made():
         ({"group": 2}, "must divide"),
         ({"scale": math.nan}, "scale must be"),
         ({"softcap": -1.0}, "softcap must be"),
+        ({"sinks": np.zeros(2)}, "sinks must be one for each of the 1 heads; got 2"),
+        ({"sinks": np.full(1, math.nan)}, "sinks must be finite"),
+        ({"sinks": np.full(1, 1e39)}, "sinks must be finite in the arrays' dtype"),
+        ({"sinks": np.zeros(1, np.float32)}, "sinks must be a contiguous vector of float64"),
         ({"bias": np.zeros((1, N, N - 1), np.float32)}, "bias must have the shape"),
         ({"rotary": np.zeros((N - 1, 4), np.float32)}, "rotary must be"),
     ):
@@ -264,6 +271,12 @@ def test_logits_that_do_not_fit_are_refused_when_they_are_made():
             _core.Logits(X[None], X[None], _core.LogitOptions(**options))
     with pytest.raises(InputError, match="same head size"):
         _core.Logits(X[None], X[None, :, :3].copy())
+
+
+def test_a_soft_target_has_no_sinks():
+    logits = _core.Logits(X[None], X[None], _core.LogitOptions(sinks=np.zeros(1)))
+    with pytest.raises(InputError, match="takes no target with sinks"):
+        _core.soft_loss(_core.SoftTarget(attention=logits), _core.Mask(), X, X, 1)
 
 
 def test_compressed_rows_that_do_not_fit():

@@ -27,6 +27,7 @@ from headfit.torch.captured import CapturedHeads, CapturedLayer
 from headfit.torch.fitted import FittedAttention
 from headfit.torch.keep import KEPT_TOKENS, Keep
 from headfit.torch.reading import Projected, from_module, from_projections
+from headfit.torch.smaller_heads import SmallerHeads, smaller_heads
 
 __all__ = [
     "KEPT_TOKENS",
@@ -35,9 +36,11 @@ __all__ = [
     "FittedAttention",
     "Keep",
     "Projected",
+    "SmallerHeads",
     "capture",
     "from_module",
     "from_projections",
+    "smaller_heads",
     "to_multihead_attention",
 ]
 

@@ -143,5 +143,22 @@ class Call:
         return given if self.sinks is None else {**given, "sinks": self.sinks}
 
 
+def key_head(attention: Attention, at: int) -> Attention:
+    """Return one key head of an attention whose leading axis is heads.
+
+    The leading axis is that of the query heads that read it, or none if there is only one.
+    """
+    q, k = attention.stored
+    group = len(q) // len(k)
+    own = slice(at * group, (at + 1) * group) if group > 1 else at
+    options = vars(attention.options).copy()
+    for name in ("mask", "bias", "sinks"):
+        value = options[name]
+        if isinstance(value, np.ndarray) and (name == "sinks" or value.ndim == 3):
+            # One entry may stand for all heads.
+            options[name] = value[own] if len(value) == len(q) else value[0]
+    return Attention(q[own], k[at], **options)
+
+
 def _first(array: NDArray[Any] | None) -> NDArray[Any] | None:
     return None if array is None else array[0]

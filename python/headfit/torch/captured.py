@@ -18,7 +18,7 @@ from headfit._base.arguments import as_flag, shown
 from headfit._base.arrays import as_count
 from headfit._base.progress import Counter
 from headfit.errors import CaptureError, InputError
-from headfit.torch.call import Call
+from headfit.torch.call import Call, key_head
 from headfit.torch.keep import Keep
 
 __all__ = ["CapturedHeads", "CapturedLayer"]
@@ -153,6 +153,43 @@ class CapturedHeads:
                 "attention pass capture(model, keep=...) with more tokens"
             )
         return layer._kept[number]
+
+    def passages(self) -> dict[tuple[str, int], list[Attention]]:
+        """Return what was kept as passages of each key head, as `compress_heads` takes them.
+
+        Returns
+        -------
+        dict
+            By the name of the layer and the number of the key head: one `Attention` for each
+            passage, without padding. Its leading axis is that of the query heads that share the
+            key head, if there are several.
+
+        Raises
+        ------
+        CaptureError
+            If nothing was kept, or not all heads of a layer.
+
+        Examples
+        --------
+        >>> import torch, headfit as hf, headfit.torch
+        >>> layer = torch.nn.TransformerEncoderLayer(16, nhead=2, batch_first=True).eval()
+        >>> with hf.torch.capture(layer) as heads:
+        ...     _ = layer(torch.randn(3, 10, 16))
+        >>> {name: len(of_head) for name, of_head in heads.passages().items()}
+        {('self_attn', 0): 3, ('self_attn', 1): 3}
+        """
+        if not any(layer.kept for layer in self.layers):
+            raise CaptureError("no queries and keys were kept; see keep of capture")
+        if self._keep.heads is not None:
+            raise CaptureError(
+                f"passages need all heads of a layer, and keep has heads={self._keep.heads}"
+            )
+        found: dict[tuple[str, int], list[Attention]] = {}
+        for layer in self.layers:
+            whole = [passage for call in layer._kept.values() for passage in call.passages()]
+            for at in range(layer.key_heads if whole else 0):
+                found[layer.name, at] = [key_head(passage, at) for passage in whole]
+        return found
 
     def first_passages(self) -> list[list[Attention]]:
         """Return the kept heads of each layer, for the first passage that was kept of it.

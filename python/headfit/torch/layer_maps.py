@@ -43,9 +43,10 @@ class LayerMaps:
         place = (shape, scale, query.dtype, query.device)
         if place not in self._tensors:
             maps = self._numbers(shape, scale)
-            self._tensors[place] = tuple(  # type: ignore[assignment]
+            p_q, p_k = (
                 torch.from_numpy(x).to(dtype=query.dtype, device=query.device) for x in maps
             )
+            self._tensors[place] = (p_q, p_k)
         for_queries, for_keys = self._tensors[place]
         return query @ for_queries, key @ for_keys
 
@@ -69,7 +70,7 @@ class LayerMaps:
         p_k = np.zeros((key_heads, size, max(dims)))
         for at, dim in zip(every, dims, strict=True):
             own = slice(at * group, (at + 1) * group)
-            found = self.heads.get(at)
-            p_q[own, :, :dim] = scale * np.eye(size) if found is None else found.P_q
-            p_k[at, :, :dim] = np.eye(size) if found is None else found.P_k
+            head = self.heads.get(at)
+            p_q[own, :, :dim] = scale * np.eye(size) if head is None else head.P_q
+            p_k[at, :, :dim] = np.eye(size) if head is None else head.P_k
         return p_q, p_k

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import inspect
 import re
-import sys
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -21,6 +17,7 @@ from headfit.errors import CaptureError, InputError
 from headfit.torch.call import Call
 from headfit.torch.captured import CapturedHeads, CapturedLayer, keep_call
 from headfit.torch.masks import MaskReader
+from headfit.torch.running import Running
 
 _CROSS = re.compile(r"cross|enc_?dec|encoder_attn|multihead_attn", re.IGNORECASE)
 
@@ -60,17 +57,7 @@ class Seen:
     rows: Any = None
 
 
-@dataclass
-class Frame:
-    """A module of the model that is running."""
-
-    module: Any
-    name: str
-    arguments: dict[str, Any] | None
-    calls: int = field(default=0)
-
-
-class Recorder:
+class Recorder(Running):
     """Takes statistics of each attention that is reported, and keeps its queries and keys."""
 
     def __init__(
@@ -81,70 +68,13 @@ class Recorder:
         threads: int | None,
         check: bool,
     ) -> None:
+        super().__init__(model)
         self.heads, self.measures, self.threads, self.check = heads, measures, threads, check
-        self.names = {id(module): name for name, module in model.named_modules()}
-        self.frames: list[Frame] = []
-        self.inside = False
-        self.ran = False
-        self._model = model
         self._masks = MaskReader()
 
-    # Which module is running.
-
-    @contextmanager
-    def watching(self) -> Iterator[None]:
-        """Follow which module of the model is running, while the context lasts."""
-        with ExitStack() as stack:
-            for name, module in self._model.named_modules():
-                names = self._read_arguments(module)
-                before = module.register_forward_pre_hook(
-                    self._entering(name, names), with_kwargs=True
-                )
-                stack.callback(before.remove)
-                after = module.register_forward_hook(self._leave, always_call=True)
-                stack.callback(after.remove)
-            yield
-
-    def _read_arguments(self, module: Any) -> tuple[str, ...] | None:
-        """Return the argument names of a module whose padding mask is that of its attentions."""
-        library = sys.modules.get("transformers")
-        if module is not self._model and not (
-            library is not None and isinstance(module, library.PreTrainedModel)
-        ):
-            return None
-        return tuple(inspect.signature(module.forward).parameters)
-
-    def _entering(self, name: str, names: tuple[str, ...] | None) -> Callable[..., None]:
-        def enter(module: Any, args: Any, kwargs: Any) -> None:
-            arguments = (
-                None if names is None else {**dict(zip(names, args, strict=False)), **kwargs}
-            )
-            self.frames.append(Frame(module, name, arguments))
-
-        return enter
-
-    def _leave(self, module: Any, _args: Any, output: Any) -> None:
-        while self.frames and self.frames.pop().module is not module:
-            pass
-        if not self.frames:
-            self.ran = self.ran or output is not None  # None after an exception
-            self._masks.forget()
-
-    @contextmanager
-    def passing(self) -> Iterator[None]:
-        """Take no notice of attentions while the context lasts: they are parts of a larger one."""
-        before, self.inside = self.inside, True
-        try:
-            yield
-        finally:
-            self.inside = before
-
-    def name_here(self) -> str:
-        """Return the name of a layer for the attention that the running module computes."""
-        frame = self.frames[-1]
-        frame.calls += 1
-        name = frame.name or "model"
-        return name if frame.calls == 1 else f"{name}#{frame.calls}"
+    def end(self) -> None:
+        """Forget the masks of a call of the model, which has ended."""
+        self._masks.forget()
 
     @staticmethod
     def kind_of(module: Any, name: str) -> str:

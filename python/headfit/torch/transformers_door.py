@@ -34,20 +34,32 @@ _READ = frozenset({"scaling", "is_causal", "position_bias", "softcap", "s_aux"})
 @contextmanager
 def transformers_door(recorder: Recorder) -> Iterator[None]:
     """Report the attention of all layers that look it up, while the context lasts."""
+
+    def reporting(implementation: Any, function: Any) -> Any:
+        return function if recorder.inside else _reporting(recorder, implementation, function)
+
+    with replaced_functions(reporting):
+        yield
+
+
+@contextmanager
+def replaced_functions(replacement: Callable[[Any, Any], Any]) -> Iterator[None]:
+    """Put functions in the place of those that layers look up, while the context lasts.
+
+    Each is what `replacement` returns for the name of an implementation and its function.
+    """
     library = sys.modules.get("transformers.modeling_utils")
     if library is None:
         yield  # nobody has loaded a model of this library
         return
     interface = library.AttentionInterface
     if not hasattr(interface, "get_interface"):
-        raise CaptureError("capture needs transformers 5.0 or newer")
+        raise CaptureError("headfit.torch needs transformers 5.0 or newer")
     door = _Door(interface.get_interface)
 
     def get_interface(self: Any, name: Any, default: Any) -> Any:
         function = door.original(self, name, default)
-        if not door.is_open or recorder.inside:
-            return function
-        return _reporting(recorder, name, function)
+        return replacement(name, function) if door.is_open else function
 
     get_interface.door = door  # type: ignore[attr-defined]
     interface.get_interface = get_interface
@@ -75,7 +87,7 @@ def _reporting(recorder: Recorder, implementation: Any, function: Any) -> Callab
     """Return a function that reports a call and then calls the layer's own function."""
 
     def attention(module: Any, *args: Any, **kwargs: Any) -> Any:
-        name = recorder.names.get(id(module))
+        name = recorder.name_of(module)
         if name is None:  # another model
             return function(module, *args, **kwargs)
         seen, value = _seen(recorder, name, module, implementation, args, kwargs)
@@ -118,7 +130,7 @@ def _seen(
     if implementation == "sdpa":
         key = _as_sdpa(name, module, given, seen, query, key)
     kind = recorder.kind_of(module, name)
-    return Seen(_numbered(recorder, name, module), kind, query, key, **seen), value
+    return Seen(name, kind, query, key, **seen), value
 
 
 def _as_sdpa(
@@ -144,12 +156,3 @@ def _as_sdpa(
     if m > n and seen["bias"] is not None:
         seen["bias"] = seen["bias"][..., :n]
     return key[:, :, :n]
-
-
-def _numbered(recorder: Recorder, name: str, module: Any) -> str:
-    """Return the name of a layer; its module may compute several attentions in one call."""
-    for frame in reversed(recorder.frames):
-        if frame.module is module:
-            frame.calls += 1
-            return name if frame.calls == 1 else f"{name}#{frame.calls}"
-    return name

@@ -515,3 +515,13 @@ def test_heads_refused():
         hf.append_columns(A, head, [0], leak=1.5)
     with pytest.raises(hf.TargetError, match="sum to 1"):
         hf.append_columns(sp.csr_array(2 * A), head, [0])
+
+
+@pytest.mark.parametrize("name", HEADS)
+def test_the_curve_never_rises(name):
+    """Descents end where they are close enough, so a larger size alone may stay further away."""
+    Q, K = sharp_heads()[name]
+    result = hf.shrink(Q, K, mask="causal", tv=0.05, curve_dims=range(1, 13), num_threads=2)
+    assert (np.diff(result.curve.tv_mean) <= 1e-7).all()  # rounding of float32
+    at = list(result.curve.dim).index(result.dim)
+    assert result.curve.tv_mean[at] == result.tv_mean

@@ -115,6 +115,12 @@ LogitSource<T> query_head_of(const LogitSource<T>& source, Index head) {
   advance(one.bias.data, head * source.bias.head);
   if (one.mask.dense) one.mask.dense += head * one.mask.dense_head;
   if (one.mask.key_lengths) one.mask.key_lengths += head;
+  if constexpr (requires { one.mask.keys; }) {
+    if (one.mask.keys) one.mask.keys += head * one.mask.keys_head;
+  }
+  if constexpr (requires { one.sinks; }) {
+    if (one.sinks) one.sinks += head;
+  }
   one.q.count = one.k.count = one.group = 1;
   return one;
 }

@@ -242,11 +242,11 @@ def main():
             figures.append({"head": name, "dim": dim, "peers": peers, "ours": ours})
         assert (np.diff(curve.tv_mean["taken"]) <= 0).all()
     measure.table(f"mean total variation on {int(HELD_OUT * PASSAGES)} unseen passages", rows)
-    print(f"\n{len(heads)} heads, three sizes each: {np.median(seconds):.2f} s a head")
+    print(f"\n{len(heads)} heads, three sizes each: {np.median(seconds):.2f} s per head")
     few, passages, tokens = (1, 8, 128) if given.quick else (6, 64, 512)
     one = model_seconds(few, passages, tokens, threads) / few
     print(
-        f"\nheads of size 64, {passages} passages of {tokens} tokens, one size: {one:.2f} s a head, "
+        f"\nsize 64, {passages} passages of {tokens} tokens, one size: {one:.2f} s per head, "
         f"{144 * one:.0f} s for 12 layers of 12 heads (from {few})"
     )
     try:

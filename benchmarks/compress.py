@@ -186,6 +186,23 @@ def race(head, dim, threads, limit):
     return row, ours, theirs
 
 
+def model_seconds(heads, passages, tokens, threads):
+    """Return the seconds that some heads of size 64 of a wide model take at size 16."""
+    import headfit as hf
+
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(passages, tokens, 256)).astype(np.float32) / 16
+    x[:, 1:] += 0.7 * x[:, :-1]
+    found = {}
+    for h in range(heads):
+        w_q, w_k = rng.normal(size=(2, 256, 64)) * np.geomspace(1, rng.uniform(0.02, 0.3), 64)
+        q, k = ((x @ w).astype(np.float32) for w in (4 * w_q, 2 * w_k))
+        found[h] = list(zip(q, k, strict=True))
+    result = hf.compress_heads(found, dim=16, mask="causal", num_threads=threads)
+    assert result.total == 16 * heads
+    return result.seconds
+
+
 def main():
     given = measure.arguments(__doc__)
     import headfit as hf
@@ -225,7 +242,13 @@ def main():
             figures.append({"head": name, "dim": dim, "peers": peers, "ours": ours})
         assert (np.diff(curve.tv_mean["taken"]) <= 0).all()
     measure.table(f"mean total variation on {int(HELD_OUT * PASSAGES)} unseen passages", rows)
-    print(f"\n{len(heads)} heads, three sizes each: {np.median(seconds):.2f} s a head")
+    print(f"\n{len(heads)} heads, three sizes each: {np.median(seconds):.2f} s per head")
+    few, passages, tokens = (1, 8, 128) if given.quick else (6, 64, 512)
+    one = model_seconds(few, passages, tokens, threads) / few
+    print(
+        f"\nsize 64, {passages} passages of {tokens} tokens, one size: {one:.2f} s per head, "
+        f"{144 * one:.0f} s for 12 layers of 12 heads (from {few})"
+    )
     try:
         import torch  # noqa: F401
     except ImportError:

@@ -532,3 +532,13 @@ def test_stacks_of_heads_are_as_single_calls(seeded):
         alone = hf.shrink(Q[place], K[place], rng=same, **options)
         np.testing.assert_array_equal(stack[place].fit.Q, alone.fit.Q)
         np.testing.assert_array_equal(stack[place].fit.K, alone.fit.K)
+
+
+@pytest.mark.parametrize("name", HEADS)
+def test_the_curve_never_rises(name):
+    """Descents end where they are close enough, so a larger size alone may stay further away."""
+    Q, K = sharp_heads()[name]
+    result = hf.shrink(Q, K, mask="causal", tv=0.05, curve_dims=range(1, 13), num_threads=2)
+    assert (np.diff(result.curve.tv_mean) <= 1e-7).all()  # rounding of float32
+    at = list(result.curve.dim).index(result.dim)
+    assert result.curve.tv_mean[at] == result.tv_mean

@@ -521,3 +521,17 @@ def test_fits_are_compared_as_their_attention_is():
     assert hf.compare_attention(A.toarray(), fit).tv_mean > 0
     with pytest.raises(hf.InputError, match="attention must be an Attention or a fit; got int"):
         hf.compare_attention(fit, 5)
+
+
+def test_a_step_that_overflows_is_shortened():
+    """Hardly any curvature is left where rows attend to one key, and steps may be very long."""
+    at = np.arange(128)[:, np.newaxis]
+    turn, size = np.geomspace(2.5, 0.01, 16), np.tile(np.geomspace(1, 0.3, 16), 2)
+    rng = np.random.default_rng(2)
+    Q = 4 * size * np.hstack([np.cos((at - 1) * turn), np.sin((at - 1) * turn)])
+    K = np.hstack([np.cos(at * turn), np.sin(at * turn)])
+    Q = (Q + 0.4 * rng.normal(size=Q.shape)).astype(np.float32)
+    K = (K + 0.1 * rng.normal(size=K.shape)).astype(np.float32)
+    for dim in (4, 8, 16):
+        found = hf.fit_soft(hf.Attention(Q, K, scale=1.0, mask="causal"), dim)
+        assert found.comparison.kl_mean < 1e-3

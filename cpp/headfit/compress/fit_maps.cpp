@@ -14,7 +14,9 @@ namespace {
 constexpr Index memory = 20;  // steps that the quasi-Newton method remembers
 constexpr double sufficient = 1e-4;  // share of the predicted decrease (Armijo's rule)
 constexpr int most_trials = 12;  // step lengths tried in a line search
-constexpr Index look_every = 10;  // steps between two looks at the other passages
+// The loss on the other passages is looked at after every one of the first steps, which change the
+// maps most and may already fit what only the fitted passages have, and then every few steps.
+constexpr Index first_looks = 10, look_every = 10;
 
 template <class T>
 class Descent {
@@ -36,7 +38,7 @@ class Descent {
     result_.history.push_back(value_);
     result_.judged = std::numeric_limits<double>::infinity();
     for (Index step = 0; !finished(step); ++step) {
-      if (judge_ && step % look_every == 0) look();
+      if (judge_ && (step < first_looks || step % look_every == 0)) look();
       if (step % soft_refresh == 0) metric_.refresh(maps_);
       if (!advance() && !advance_afresh()) {
         result_.status = SoftStatus::Converged;

@@ -81,10 +81,15 @@ def closed_forms(
     rows = 0
     for attention in passages.attentions:
         keys = attention.stored[1].astype(np.float64)
+        if attention.key_lengths is not None:
+            keys = keys[: int(np.max(attention.key_lengths))]
+        if attention.key_mask is not None:
+            exists = attention.key_mask.reshape(-1, attention.m).any(axis=0)
+            keys = keys[exists[: len(keys)]]
         rows += len(keys)
         plain += keys.T @ keys
-        keys -= keys.mean(axis=0)
+        keys -= keys.mean(axis=0) if len(keys) else 0.0
         centred += keys.T @ keys
     queries, attended = loss.moments(threads)
-    found = (plain / rows, centred / rows, attended)
+    found = (plain / max(rows, 1), centred / max(rows, 1), attended)
     return {name: ClosedForm.of(queries, keys) for name, keys in zip(FORMS, found, strict=True)}

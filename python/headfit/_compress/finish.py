@@ -51,6 +51,7 @@ def compressed(
         dim=dim,
         original_dim=passages.dim,
         dtype=request.dtype,
+        rotary=passages.rotary,
         **vars(curve[dim]["taken"]),
         calibration_kl=size.calibration_kl,
         validation_kl=size.judged.kl if parts.validation.size else math.nan,

@@ -10,7 +10,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headfit._attention.attention import Attention
-from headfit._attention.dense_target import refuse_sinks
 from headfit._attention.logits import LogitOptions
 from headfit._base.arguments import shown
 from headfit._base.arrays import as_array, as_stored_array, check_finite, is_sparse
@@ -28,13 +27,12 @@ class Passages:
     """
 
     attentions: tuple[Attention, ...]
+    rotary: bool = False
 
     @classmethod
     def of(cls, passages: Any, K: Any, options: LogitOptions) -> Passages:
         """Check what a user passes."""
         given = _attentions(passages, K, options)
-        for i, attention in enumerate(given):
-            refuse_sinks(attention, f"passage {i}")
         if len(given) < 2:
             raise InputError(
                 "passages must be at least 2, since some are held out to judge the result; "
@@ -52,7 +50,10 @@ class Passages:
                         f"passage 0 has {mine}"
                     )
         dtype = np.result_type(*(a.dtype for a in shared))
-        return cls(tuple(_as_dtype(a.turned(), dtype) for a in shared))
+        turned = tuple(_as_dtype(a.turned(), dtype) for a in shared)
+        pairs = zip(shared, turned, strict=True)
+        rotary = any(a.position is not None and b.position is None for a, b in pairs)
+        return cls(turned, rotary)
 
     @property
     def dim(self) -> int:
@@ -76,7 +77,7 @@ class Passages:
 
     def part(self, places: NDArray[np.intp]) -> Passages:
         """Return some of the passages."""
-        return Passages(tuple(self.attentions[i] for i in places))
+        return replace(self, attentions=tuple(self.attentions[i] for i in places))
 
 
 def _attentions(passages: Any, K: Any, options: LogitOptions) -> list[Attention]:
@@ -138,6 +139,8 @@ def _with_shared_keys(attention: Attention, place: int) -> Attention:
             f"passages must not be empty; got Q and K of shapes {q.shape} and {k.shape} in "
             f"passage {place}"
         )
+    if attention.sinks is not None:
+        raise InputError(f"passages must not have sinks; passage {place} has")
     for name, x in (("Q", q), ("K", k)):
         check_finite(x.reshape(-1, x.shape[-1]), f"{name} of passage {place}")
     return attention if k.ndim == 2 else Attention(q, k[0], **vars(attention.options))

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,9 +14,12 @@ from numpy.typing import NDArray
 from headfit._attention.attention import Attention
 from headfit._attention.logits import LogitOptions
 from headfit._base.arithmetic import standard_arithmetic
-from headfit._base.arrays import FloatArray
+from headfit._base.arrays import FloatArray, as_float_array
+from headfit._base.dtypes import round_to
+from headfit._base.files import as_path
 from headfit._compress.judge import Closeness
 from headfit._compress.maps import StoredMaps
+from headfit._fit.file_formats import FORMATS
 from headfit.errors import InputError
 
 __all__ = ["Compressed", "CompressedCurve"]
@@ -86,6 +91,8 @@ class Compressed:
         The sizes d and D.
     dtype : str
         Of the maps, and of the mapped queries and keys.
+    rotary : bool
+        Whether the head has rotary positions, after which the maps act.
     tv_mean, tv_95, tv_worst : float
         Total variation from the original over the rows of the held-out passages, for what is
         stored: mean, 95th percentile and largest.
@@ -114,6 +121,7 @@ class Compressed:
     dim: int
     original_dim: int
     dtype: str
+    rotary: bool
     tv_mean: float
     tv_95: float
     tv_worst: float
@@ -170,6 +178,74 @@ class Compressed:
                 f"got {attention.dim} and {attention.lead}"
             )
         return StoredMaps(self.P_q, self.P_k, self.dtype).smaller(attention)
+
+    @standard_arithmetic()
+    def tensors(self, W_Q: Any = None, W_K: Any = None) -> dict[str, FloatArray]:
+        """Return the maps by name, and the weights of the smaller head if those of the head come.
+
+        Parameters
+        ----------
+        W_Q, W_K : array_like, shape (width, D), optional
+            The head's weights: its queries are ``x @ W_Q``. For several query heads W_Q has shape
+            (heads, width, D).
+
+        Returns
+        -------
+        dict
+            "P_q" and "P_k"; with weights "W_Q_P_q" and "W_K_P_k", their products, rounded to the
+            dtype of the maps.
+
+        Raises
+        ------
+        InputError
+            For weights of other shapes, or of a head with rotary positions: maps act after the
+            rotation, and do not fold into weights.
+        """
+        found = {"P_q": self.P_q, "P_k": self.P_k}
+        for name, weights, maps in (("W_Q", W_Q, self.P_q), ("W_K", W_K, self.P_k)):
+            if weights is None:
+                continue
+            if self.rotary:
+                raise InputError(f"{name} must not be given: maps act after rotary positions")
+            w = as_float_array(weights, name)
+            if w.shape[-1] != self.original_dim or w.shape[:-2] != maps.shape[:-2]:
+                raise InputError(
+                    f"{name} must have shape (..., width, {self.original_dim}) with leading axes "
+                    f"{maps.shape[:-2]}; got {w.shape}"
+                )
+            product = w.astype(np.float64) @ maps
+            found[f"{name}_P_{name[-1].lower()}"] = round_to(product, self.dtype)
+        return found
+
+    def save(self, path: Any, W_Q: Any = None, W_K: Any = None) -> None:
+        """Write the tensors to a file that other tools read, in the dtype of the maps.
+
+        Parameters
+        ----------
+        path : str or path
+            The exact name, which ends in ``.safetensors``.
+        W_Q, W_K : array_like, optional
+            As in `tensors`.
+
+        Raises
+        ------
+        InputError
+            For another suffix, or weights that `tensors` refuses.
+        ImportError
+            Without the package safetensors.
+        """
+        name = Path(as_path(path, "path"))
+        if name.suffix != ".safetensors":
+            raise InputError(f"path must end in .safetensors; got {name.name!r}")
+        write, _ = FORMATS[".safetensors"]
+        about = {
+            "compressed": 1,
+            "dim": self.dim,
+            "original_dim": self.original_dim,
+            "tv_mean": self.tv_mean,
+            "rotary": self.rotary,
+        }
+        write(name, self.tensors(W_Q, W_K), json.dumps(about), self.dtype)
 
     def __repr__(self) -> str:
         parts = [

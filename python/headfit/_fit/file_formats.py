@@ -25,8 +25,8 @@ ABOUT = "about"
 METADATA = "headfit"
 """The entry of a safetensors file's metadata that holds it."""
 
-NARROWED = ("Q", "K")
-"""The arrays that a safetensors file keeps in the dtype of the fit."""
+NARROWED = ("Q", "K", "P_q", "P_k", "W_Q_P_q", "W_K_P_k")
+"""The arrays that a safetensors file keeps in the dtype of the fit, or of the maps."""
 
 Arrays = dict[str, NDArray[Any]]
 

@@ -101,8 +101,8 @@ def shrink(
     Sizes 1, 2, 4, ... are fitted until one is close enough, then bisected; each by `fit_soft`,
     from the truncated SVD of the row-centred logits, and once more from a smaller head where that
     is closer. The SVD itself is kept where it is closer still, and so is a smaller head. Among the
-    sizes tried total variation does not rise with the size; that no smaller size would do is not
-    proved.
+    sizes tried total variation does not rise with the size, up to rounding; that no smaller size
+    would do is not proved.
 
     Examples
     --------

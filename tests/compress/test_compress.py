@@ -10,6 +10,7 @@ import pytest
 import headfit as hf
 from headfit._compress.closed_forms import ClosedForm
 from headfit._compress.passages import Parts
+from headfit.errors import InputError
 
 RNG = np.random.default_rng
 D = 8
@@ -407,3 +408,21 @@ def test_bad_input_to_apply() -> None:
         result.apply(q, k, scale=1.0)
     with pytest.raises(hf.InputError, match=r"Q must have head size 8 .* got 4"):
         result.apply(q[:, :4], k[:, :4])
+
+
+def test_masked_keys_have_no_part_in_the_closed_forms():
+    rng = np.random.default_rng(0)
+    q, k = rng.normal(size=(2, 4, 12, 6))
+    there = np.arange(12) < 9
+    k[:, ~there] = 1e3
+    masked = [hf.Attention(q[i], k[i], key_mask=there) for i in range(4)]
+    shorter = [hf.Attention(q[i], k[i, :9]) for i in range(4)]
+    a, b = (hf.compress(x, dim=2, curve_dims=(2,), effort=1) for x in (masked, shorter))
+    for form in ("kq-svd", "centred"):
+        np.testing.assert_allclose(a.curve.tv_mean[form], b.curve.tv_mean[form], rtol=1e-5)
+
+
+def test_sinks_are_refused():
+    sunk = [hf.Attention(np.ones((4, 3)), np.ones((4, 3)), sinks=0.5)] * 3
+    with pytest.raises(InputError, match="passages must not have sinks; passage 0 has"):
+        hf.compress(sunk, dim=2)

@@ -28,6 +28,7 @@ OPTIONS: dict[str, Any] = {
     "dense": lambda rng, n, m: {"mask": dense(rng, n, m)},
     "sparse": lambda rng, n, m: {"mask": sp.csr_array(dense(rng, n, m))},
     "lengths": lambda rng, n, m: {"mask": "causal", "key_lengths": m - 2},
+    "key mask": lambda rng, n, m: {"mask": "causal", "key_mask": dense(rng, 2, m)[1]},
     "bias": lambda rng, n, m: {"bias": rng.normal(size=(n, m)), "scale": -0.4},
     "softcap": lambda rng, n, m: {"softcap": 1.5, "mask": "causal", "scale": 1.0},
     "softcap and bias": lambda rng, n, m: {"softcap": 2.0, "bias": masking_bias(rng, n, m)},

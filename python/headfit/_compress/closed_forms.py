@@ -84,7 +84,7 @@ def closed_forms(
         if attention.key_lengths is not None:
             keys = keys[: int(np.max(attention.key_lengths))]
         if attention.key_mask is not None:
-            exists = attention.key_mask.reshape(-1, attention.m).any(axis=0)
+            exists = np.asarray(attention.key_mask.reshape(-1, attention.m).any(axis=0))
             keys = keys[exists[: len(keys)]]
         rows += len(keys)
         plain += keys.T @ keys

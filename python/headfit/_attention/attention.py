@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import cached_property
 from typing import Any, Literal
 
@@ -144,7 +143,7 @@ class Attention:
         scale = check_scale(scale, logits.stored[0].shape[-1])
         vars(self).update(
             stored=logits.stored,
-            options=replace(options, scale=scale),
+            options=LogitOptions(**{**vars(options), "scale": scale}),
             errors=None,
             _logits=logits,
         )

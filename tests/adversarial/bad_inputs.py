@@ -182,11 +182,12 @@ def between(low: float, high: float) -> list[Any]:
 
 
 RECORDS = (
-    "AttentionStats", "Certificate", "Config", "FaceWitness", "FarkasWitness", "Fit", "Head",
-    "HeadTable", "Method", "Problem", "Search", "ShrinkResult", "SoftComparison", "SoftFit",
-    "Sparsified", "Trial", "TvCurve",
-    "bounds.LowerBound", "plot.KeysPicture", "plot.SearchPicture", "torch.FittedAttention",
-    "torch.Projected",
+    "AttentionStats", "Certificate", "Compressed", "CompressedCurve", "CompressedHeads", "Config",
+    "FaceWitness", "FarkasWitness", "Fit", "Head", "HeadTable", "Method", "Problem", "Search",
+    "ShrinkResult", "SoftComparison", "SoftFit", "Sparsified", "TallyTable", "TradeOff", "Trial",
+    "TvCurve", "bounds.LowerBound", "plot.KeysPicture", "plot.SearchPicture",
+    "torch.CapturedHeads", "torch.CapturedLayer", "torch.FittedAttention", "torch.Projected",
+    "torch.SmallerHeads",
 )  # fmt: skip
 """What functions return, and what `fit` and methods hand each other: nobody makes one by hand."""
 
@@ -332,6 +333,7 @@ def doors(folder: Path) -> Iterator[Door]:
     })  # fmt: skip
     yield Door("load_matrix", hf.load_matrix, {}, {"path": [*NOT_PATH, *files]})
     yield Door("load", hf.load, {}, {"path": [*NOT_PATH, *files]})
+    yield Door("TallyTable.load", hf.TallyTable.load, {}, {"path": [*NOT_PATH, *files]})
     unfit = [folder / "x", folder / "x.npy", folder / "x.npz.gz", folder / "no folder" / "x.npz"]
     unfit += [folder, Path("/proc/x.npz"), folder / "pipe.npz"]
     unfit += [folder / "no folder" / "x.safetensors", Path("/proc/x.safetensors")]
@@ -426,6 +428,7 @@ def doors(folder: Path) -> Iterator[Door]:
     for name, values in kept.items():
         asked = {**quick, "per_row": 2, "time_limit": 1}
         yield Door("shrink_to_pattern", hf.shrink_to_pattern, asked, {name: values}, says_shrink)
+    yield from compress_doors(hf, {**close, **logits, "callback": calls}, folder)
     sparse = {
         "mask": masks, "per_row": kept["per_row"], "per_column": kept["per_column"],
         "exempt_columns": [*columns, None], "method": texts, "mass": kept["mass"],
@@ -528,6 +531,70 @@ def doors(folder: Path) -> Iterator[Door]:
     yield from command_doors(folder)
     if with_torch:
         yield from torch_doors(head, threads, logits["scale"])
+        measures = {name: described[name] for name in ("per_row", "per_column", "share", "shares")}
+        yield from model_doors({**measures, "num_threads": threads}, folder)
+
+
+def compress_doors(hf: Any, known: dict[str, list[Any]], folder: Path) -> Iterator[Door]:
+    """Yield the functions that compress heads, and the methods of their results.
+
+    `known` has the bad values of the arguments that they share with other functions.
+    """
+    Q, K = np.random.default_rng(0).standard_normal((2, 4, N, DIM))
+    passages = list(zip(Q, K, strict=True))
+    quick = {"passages": passages, "effort": 1, "curve_dims": ()}
+    no_passages: list[Any] = [*NOT_ARRAY, [], passages[:1], [passages[0], "x"], [(Q[0],)] * 4]
+    no_passages += [[passages[0], (Q[0], K[0][:, :2])], [(Q[0], None)] * 4, [Unusable()] * 4]
+    no_passages += [[passages[0], (Q[0, :, :2], K[0, :, :2])], [(Q[:2], K[:2])] * 4, Q, passages[0]]
+    no_passages += [[passages[0], (Q[0] * np.nan, K[0])], hf.Attention(Q[0], K[0])]
+    shared = {
+        **{name: known[name] for name in ("scale", "mask", "bias", "softcap", "position")},
+        **{name: known[name] for name in ("dtype", "effort", "time_limit", "callback", "rng")},
+        "num_threads": known["num_threads"], "tv": known["tv"],
+        "dim": optional(counts(1, DIM)), "held_out": between(0, 1),
+        "validation": [*without(NOT_NUMBER, None), None, -0.1, 1, 1.5, np.inf, 10**400],
+    }  # fmt: skip
+    says = {"passages": "passages?|Q|K", "position": "position|rope|alibi"}
+    yield Door("compress", hf.compress, quick, {
+        **shared, "passages": no_passages, "key_lengths": known["key_lengths"],
+        "commute": [*NOT_FLAG, True], "curve_dims": known["curve_dims"],
+    }, says)  # fmt: skip
+    stacks = [*BAD_MATRIX, K[:3], K[:, :, :2], K[0], K[None, None], K * np.nan]
+    yield Door("compress(Q, K)", hf.compress, {**quick, "passages": Q, "K": K}, {
+        "passages": stacks, "K": stacks,
+    }, {**says, "K": "K"})  # fmt: skip
+    both = {**quick, "dim": 2}
+    yield Door("compress(dim)", hf.compress, both, {"tv": [0.1, "x", Unusable()]})
+    no_heads: list[Any] = [None, 5, "x", b"x", [], {}, {1, 2}, True, Unusable(), passages, Q]
+    no_heads += [{"a": bad} for bad in (None, "x", [], passages[:1], Unusable())]
+    budgets = optional(without(counts(2), 2**70))
+    many = {"heads": {"a": passages, "b": passages}, "effort": 1}
+    says["heads"] = "heads?|passages?"
+    for name, given in {"dim": 2, "tv": 0.3, "total": 4}.items():
+        tried = {"heads": no_heads, "total": [*budgets, 1]} if name == "total" else {}
+        if name == "total":
+            dims = optional(known["curve_dims"])
+            tried["dims"] = [*dims, [], Untrue()]
+        elif name == "dim":
+            tried = {key: values for key, values in shared.items() if key != "tv"}
+            tried |= {"dim": [*tried["dim"], None], "tv": [0.1, "x"], "dims": [[1], "x"]}
+        else:
+            tried = {"tv": shared["tv"], "dim": [2, "x"], "total": [4, "x"]}
+        yield Door(f"compress_heads({name})", hf.compress_heads, {**many, name: given}, tried, says)
+    small = hf.compress(passages, dim=2, effort=1, curve_dims=())
+    options = {name: known[name] for name in ("mask", "key_lengths", "bias", "softcap", "position")}
+    heads = [*BAD_MATRIX, np.ones((N, DIM + 1)), np.ones((2, N, DIM))]
+    yield Door("Compressed.apply", small.apply, {"Q": Q[0], "K": K[0]}, {
+        **options, "Q": heads, "K": heads, "scale": [1.0, None, "x", Unusable()],
+    }, {**says, "Q": "Q", "K": "Q and K|K"})  # fmt: skip
+    weights = [*optional(BAD_MATRIX), np.ones((4, DIM + 1)), np.ones((2, 4, DIM))]
+    weights = [w for w in weights if getattr(w, "shape", None) != (N, DIM) or w.dtype.kind != "f"]
+    bad = {"W_Q": weights, "W_K": weights}
+    yield Door("Compressed.tensors", small.tensors, {}, bad)
+    unfit = [folder / "x", folder / "x.npz", folder, folder / "no folder" / "x.safetensors"]
+    made = {"path": folder / "made.safetensors"}
+    paths = [*NOT_PATH, *unfit, Path("/proc/x.safetensors")]
+    yield Door("Compressed.save", small.save, made, {"path": paths, **bad})
 
 
 def command_doors(folder: Path) -> Iterator[Door]:
@@ -773,6 +840,83 @@ def torch_doors(head: Any, threads: list[Any], scales: list[Any]) -> Iterator[Do
     yield Door("torch.from_module", ht.from_module, {"mha": mha, "X": X}, {
         "mha": [None, 5, "x", torch.nn.Linear(2, 2), Unusable()], "X": matrices,
         "X_k": optional(matrices),
+    })  # fmt: skip
+
+
+def model_doors(known: dict[str, list[Any]], folder: Path) -> Iterator[Door]:
+    """Yield the functions that read the heads of running models, and their results' methods.
+
+    `known` has the bad values of what is measured.
+    """
+    import torch
+
+    import headfit as hf
+    import headfit.torch as ht
+
+    class Layer(torch.nn.Module):
+        def forward(self, x: Any) -> Any:
+            return torch.nn.functional.scaled_dot_product_attention(x, x, x)
+
+    model = Layer().eval()
+    batch = torch.randn(4, 1, N, DIM, generator=torch.Generator().manual_seed(0))
+    no_models = [None, *JUNK, True, Layer, torch.jit.script(torch.nn.Identity())]
+    items = [5, 1.5, True, "x", b"x", [1.5], [-1], [None], [True], [[0]], Unusable(), [Unusable()]]
+    tokens = [*without(counts(0), 2**70), None]
+    yield Door("torch.Keep", ht.Keep, {}, {"layers": items, "heads": [*items, ["x"]],
+                                           "tokens": tokens})  # fmt: skip
+
+    def captured(**given: Any) -> None:
+        torch.set_num_threads(1)  # PyTorch's own threads do not survive the fork
+        with ht.capture(**{"model": model, **given}):
+            model(batch)
+
+    yield Door("torch.capture", captured, {}, {
+        **known, "model": no_models, "statistics": NOT_FLAG, "check": NOT_FLAG,
+        "keep": [*optional(tokens), ht.Keep, ht.Keep(layers=["x"]), ht.Keep(layers=[1]),
+                 ht.Keep(heads=[1])],
+    })  # fmt: skip
+    with ht.capture(model) as heads:
+        model(batch)
+    places = [*without(counts(0, 0), 1), None, 1, Unusable(), slice(1)]
+
+    def one_head(layer: Any = 0, head: Any = 0, call: Any = 0) -> Any:
+        return heads[layer, head, call]
+
+    yield Door("CapturedHeads[]", one_head, {}, {
+        "layer": places, "head": places, "call": optional(places),
+    }, {"call": "call|heads"})  # fmt: skip
+
+    def run(**given: Any) -> None:
+        torch.set_num_threads(1)
+        with ht.capture(model) as watched:
+            watched.run(**{"batches": [batch], **given})
+
+    yield Door("CapturedHeads.run", run, {}, {
+        "batches": [None, 5, True, 1.5, 2j, Unusable()], "progress": NOT_FLAG,
+        "call": [5, "x", True, [], Unusable()],
+    })  # fmt: skip
+    unfit = [folder, folder / "no folder" / "x.npz", Path("/proc/x.npz")]
+    paths = [*NOT_PATH, *unfit]
+    yield Door("CapturedHeads.save", heads.save, {}, {"path": paths})
+    yield Door("TallyTable.save", heads.table().save, {}, {"path": paths})
+    pages = [*NOT_PATH, folder, folder / "x.txt", folder / "no folder" / "x.html"]
+    yield Door("CapturedHeads.report", heads.report, {"path": folder / "made.html"}, {
+        "path": pages, "title": NOT_TEXT,
+    })  # fmt: skip
+    found = hf.compress_heads(heads.passages(), dim=2, effort=1)
+    small = found["model", 0]
+
+    def smaller(**given: Any) -> None:
+        torch.set_num_threads(1)
+        with ht.smaller_heads(**{"model": model, "heads": found, **given}):
+            model(batch)
+
+    no_maps: list[Any] = [None, *JUNK, [], {}, True, small, [small], {"model": small}]
+    no_maps += [{("model", 0): 5}, {("model",): small}, {(0, 0): small}, {("model", "0"): small}]
+    no_maps += [{("model", 1): small}, {("model", -1): small}, {("other", 0): small}]
+    no_maps += [{("model", True): small}, {("model", 0): found}]
+    yield Door("torch.smaller_heads", smaller, {}, {"model": no_models, "heads": no_maps}, {
+        "heads": "heads?|layer",
     })  # fmt: skip
 
 

@@ -132,7 +132,9 @@ class Attention:
         options = LogitOptions(
             scale=scale,
             mask=mask,
-            key_lengths=None if key_lengths is None else np.array(key_lengths),
+            key_lengths=None
+            if key_lengths is None
+            else np.array(as_array(key_lengths, "key_lengths")),
             bias=bias,
             softcap=softcap,
             position=position,

@@ -235,4 +235,6 @@ def _sizes(dim: Any, total: Any, dims: Any, largest: int) -> list[int]:
     if dims is None:
         return sorted({max(1, round(largest * part / 8)) for part in range(1, 9)})
     given = np.atleast_1d(as_array(dims, "dims")).tolist()
+    if not given:
+        raise InputError("dims must not be empty")
     return sorted({as_count(d, "dims", 1, largest) for d in given})

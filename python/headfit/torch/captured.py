@@ -14,7 +14,7 @@ from headfit._attention.attention import Attention
 from headfit._attention.single_heads import single_heads
 from headfit._attention.tally import Measures, Tally
 from headfit._attention.tally_table import TallyTable
-from headfit._base.arguments import as_flag, shown
+from headfit._base.arguments import as_flag, check_callable, shown
 from headfit._base.arrays import as_count
 from headfit._base.progress import Counter
 from headfit.errors import CaptureError, InputError
@@ -113,7 +113,7 @@ class CapturedHeads:
             raise InputError(f"heads takes [layer, head] or [layer, head, call]; got {shown(key)}")
         layer = self._layer(parts[0])
         head = None
-        if len(parts) > 1 and parts[1] != slice(None):
+        if len(parts) > 1 and not (isinstance(parts[1], slice) and parts[1] == slice(None)):
             head = as_count(parts[1], "head", 0, layer.heads - 1)
         call = self._call(layer, parts[2] if len(parts) > 2 else None)
         kept = self._keep.heads
@@ -293,10 +293,15 @@ class CapturedHeads:
         ------
         CaptureError
             If the model is not being captured any more.
+        InputError
+            For arguments of the wrong kind.
         """
         model = self._model
         if model is None:
             raise CaptureError("run works inside the with statement of capture only")
+        check_callable(call, "call")
+        if not hasattr(batches, "__iter__") and not hasattr(batches, "__getitem__"):
+            raise InputError(f"batches must be an iterable of batches; got {shown(batches)}")
         target = model if call is None else call
         device = next((p.device for p in model.parameters()), torch.device("cpu"))
         counter: AbstractContextManager[Counter | None] = nullcontext()

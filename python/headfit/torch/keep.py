@@ -80,7 +80,7 @@ class Keep:
 def _items(given: Any, name: str) -> tuple[Any, ...] | None:
     if given is None:
         return None
-    if isinstance(given, str) or not hasattr(given, "__iter__"):
+    if isinstance(given, (str, bytes)) or not hasattr(given, "__iter__"):
         raise InputError(f"{name} must be a sequence; got {shown(given)}")
     return tuple(given)
 

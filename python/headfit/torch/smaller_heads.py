@@ -68,7 +68,7 @@ def smaller_heads(model: torch.nn.Module, heads: Any) -> Iterator[SmallerHeads]:
     InputError
         For maps that do not fit the heads of their layer: when the layer is called.
     CaptureError
-        For a layer that the model does not have, or that computes attention in another way. Leaving
+        For a ScriptModule, or a layer that the model lacks or that computes in another way. Leaving
         the context raises one if the model ran and a layer with maps was never called.
 
     Notes
@@ -98,6 +98,11 @@ def smaller_heads(model: torch.nn.Module, heads: Any) -> Iterator[SmallerHeads]:
     """
     if not isinstance(model, torch.nn.Module):
         raise InputError(f"model must be a torch.nn.Module; got {type(model).__name__}")
+    for name, module in model.named_modules():
+        if isinstance(module, torch.jit.ScriptModule):
+            raise CaptureError(
+                f"{name or 'model'} is a ScriptModule; pass the one it was made from"
+            )
     maps = _by_layer(getattr(heads, "heads", heads))
     running = Running(model)
     names = set(running.names.values())

@@ -19,7 +19,7 @@ def notebook(request):
 
 
 def test_there_are_notebooks():
-    assert len(NOTEBOOKS) == 5
+    assert len(NOTEBOOKS) == 7
 
 
 def test_every_cell_ran_once_in_order(notebook):

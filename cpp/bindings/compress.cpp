@@ -77,17 +77,28 @@ py::tuple moments_of(const CompressLossArrays& x, int threads) {
   return py::make_tuple(queries, array_of(found.keys));
 }
 
-py::tuple fit_maps_of(const CompressLossArrays& x, const CompressLossArrays* judge,
-                      const py::array& start, Index max_steps, double tolerance, double enough,
-                      double time_limit, const py::object& progress, int threads) {
-  const PythonRun run(threads);
-  CompressOptions options{matrix_of(start, "start"), max_steps, tolerance, enough, time_limit};
-  if (!progress.is_none()) {
-    options.progress = [&progress](Index step, double divergence) {
-      const UserCode here;
-      return progress(step, divergence).template cast<bool>();
-    };
+// The options of a descent, without the maps that it starts from.
+struct CompressArguments {
+  Index max_steps;
+  double tolerance, enough, time_limit;
+  py::object progress;
+
+  CompressOptions with_start(const py::array& start) const {
+    CompressOptions options{matrix_of(start, "start"), max_steps, tolerance, enough, time_limit};
+    if (!progress.is_none()) {
+      options.progress = [this](Index step, double divergence) {
+        const UserCode here;
+        return progress(step, divergence).template cast<bool>();
+      };
+    }
+    return options;
   }
+};
+
+py::tuple fit_maps_of(const CompressLossArrays& x, const CompressLossArrays* judge,
+                      const py::array& start, const CompressArguments& arguments, int threads) {
+  const PythonRun run(threads);
+  const CompressOptions options = arguments.with_start(start);
   if (judge && judge->loss.index() != x.loss.index()) {
     throw InputError("all passages must have one dtype");
   }
@@ -133,6 +144,15 @@ py::tuple compare_rows(const std::vector<LogitArrays>& originals,
 
 void bind_compress(py::module_& m) {
   const CompressOptions usual{};
+  py::class_<CompressArguments>(m, "CompressOptions")
+      .def(py::init([](Index max_steps, double tolerance, double enough, double time_limit,
+                       py::object progress) {
+    return CompressArguments{max_steps, tolerance, enough, time_limit, std::move(progress)};
+  }),
+           py::kw_only(), py::arg("max_steps") = usual.max_steps,
+           py::arg("tolerance") = usual.tolerance, py::arg("enough") = usual.enough,
+           py::arg("time_limit") = usual.time_limit, py::arg("progress") = py::none());
+
   // Maps are one float64 matrix: P_q of each query head, and below them P_k.
   py::class_<CompressLossArrays>(m, "CompressLoss")
       .def(py::init<std::vector<LogitArrays>, int>(), Standard(), py::arg("passages"),
@@ -145,10 +165,7 @@ void bind_compress(py::module_& m) {
       .def("moments", &moments_of, Standard(), py::arg("threads"))
       // (maps, maps that do best on the passages of `judge`, history, report)
       .def("fit", &fit_maps_of, Standard(), py::arg("judge").none(true), py::arg("start"),
-           py::kw_only(), py::arg("max_steps") = usual.max_steps,
-           py::arg("tolerance") = usual.tolerance, py::arg("enough") = usual.enough,
-           py::arg("time_limit") = usual.time_limit, py::arg("progress") = py::none(),
-           py::arg("threads"));
+           py::arg("options"), py::arg("threads"));
 
   // Per row, in double: (divergence, total variation, whether the original's row is not zero).
   m.def("compare_heads", &compare_rows, Standard(), py::arg("originals"), py::arg("smaller"),

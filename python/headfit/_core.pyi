@@ -212,6 +212,17 @@ def compare_soft(
     target: SoftTarget, attention: Logits, threads: int
 ) -> tuple[_Float64, _Float64, _Bools]: ...
 
+class CompressOptions(metaclass=_Pybind11Type):
+    def __init__(
+        self,
+        *,
+        max_steps: int = 500,
+        tolerance: float = 1e-3,
+        enough: float = 1e-6,
+        time_limit: float = ...,
+        progress: Callable[[int, float], bool] | None = None,
+    ) -> None: ...
+
 # How far maps leave the attention of one head in some passages. Maps are P_q of each query head,
 # and below them P_k.
 class CompressLoss(metaclass=_Pybind11Type):
@@ -223,12 +234,7 @@ class CompressLoss(metaclass=_Pybind11Type):
         self,
         judge: CompressLoss | None,
         start: _Float64,
-        *,
-        max_steps: int = 500,
-        tolerance: float = 1e-3,
-        enough: float = 1e-6,
-        time_limit: float = ...,
-        progress: Callable[[int, float], bool] | None = None,
+        options: CompressOptions,
         threads: int,
     ) -> tuple[_Float64, _Float64, _Float64, dict[str, Any]]: ...
 

@@ -128,15 +128,15 @@ class Sizes:
         starts = self._starts(dim, closed)
         losses = {name: self.loss.value(maps, self.threads) for name, maps in starts.items()}
         first = min(losses, key=lambda name: losses[name])
-        descended, stopped_early, history, report = self.loss.fit(
-            self.judge,
-            starts[first],
+        options = _core.CompressOptions(
             max_steps=self.steps,
             tolerance=self.tolerance,
             enough=EXACT,
             time_limit=max(self.seconds_left, 0.0),
             progress=self._progress(),
-            threads=self.threads,
+        )
+        descended, stopped_early, history, report = self.loss.fit(
+            self.judge, starts[first], options, self.threads
         )
         report.update(start=first, kl=[float(history[0]), float(history[-1])])
         candidates = {**closed, DESCENT: self.best_form.balanced(stopped_early)}

@@ -1,0 +1,168 @@
+// Maps that make a head smaller: the loss against its definition, its gradient, and the descent.
+#include "check.hpp"
+#include "headfit/compress/compress.hpp"
+#include "problem.hpp"
+
+using namespace headfit;
+using namespace headfit::test;
+
+namespace {
+
+constexpr Index heads = 2, dim = 5;
+
+// Passages of two query heads that share their keys, of different lengths.
+template <class T>
+std::vector<Problem<T>> passages() {
+  Numbers numbers(1);
+  std::vector<Problem<T>> found;
+  for (const Index n : {7, 40, 129}) {
+    found.emplace_back(heads, heads, n, n, dim, numbers);
+    found.back().mask.right = 0;
+  }
+  found[1].mask.left = 6;
+  found[2].softcap = found[1].softcap = found[0].softcap = 2;
+  return found;
+}
+
+template <class T>
+std::vector<LogitSource<T>> sources(const std::vector<Problem<T>>& problems) {
+  std::vector<LogitSource<T>> found;
+  for (const Problem<T>& p : problems) found.push_back(p.source());
+  return found;
+}
+
+Matrix<double> random_maps(Index size, std::uint64_t seed) {
+  Numbers numbers(seed);
+  Matrix<double> maps((heads + 1) * dim, size);
+  for (Index i = 0; i < maps.size(); ++i) maps.data()[i] = numbers.next();
+  return maps;
+}
+
+// The divergence of a row of logits from another, which is -inf where the first one is.
+double divergence(const std::vector<double>& from, const std::vector<double>& to) {
+  const auto log_sum = [](const std::vector<double>& logits) {
+    double sum = 0;
+    for (const double s : logits) sum += std::exp(s);
+    return std::log(sum);
+  };
+  const double first = log_sum(from), second = log_sum(to);
+  double total = 0;
+  for (std::size_t j = 0; j < from.size(); ++j) {
+    if (from[j] == -infinity) continue;
+    total += std::exp(from[j] - first) * (from[j] - first - to[j] + second);
+  }
+  return total;
+}
+
+// The mean divergence by its definition.
+template <class T>
+double slow_loss(const std::vector<Problem<T>>& problems, const Matrix<double>& maps) {
+  double total = 0;
+  Index rows = 0;
+  for (const Problem<T>& p : problems) {
+    for (Index h = 0; h < heads; ++h) {
+      const Matrix<double> product =
+          maps.middleRows(h * dim, dim) * maps.bottomRows(dim).transpose();
+      for (Index i = 0; i < p.n; ++i, ++rows) {
+        std::vector<double> from, to;
+        for (Index j = 0; j < p.m; ++j) {
+          double s = 0;
+          for (Index a = 0; a < dim; ++a) {
+            for (Index b = 0; b < dim; ++b) {
+              s += double(p.q.at(h, i, a)) * product(a, b) * double(p.k.at(0, j, b));
+            }
+          }
+          from.push_back(p.logit(h, i, j));
+          to.push_back(from.back() == -infinity ? -infinity : p.softcap * std::tanh(s / p.softcap));
+        }
+        total += divergence(from, to);
+      }
+    }
+  }
+  return total / static_cast<double>(rows);
+}
+
+template <class T>
+void check_loss(double tolerance) {
+  const auto problems = passages<T>();
+  const auto views = sources(problems);
+  const CompressLoss<T> loss(views, Run{1, {}});
+  for (const Index size : {1, 3, 5}) {
+    const Matrix<double> maps = random_maps(size, 2);
+    Matrix<double> gradient;
+    const double value = loss.evaluate(maps, &gradient, Run{1, {}});
+    const double expected = slow_loss(problems, maps);
+    CHECK_THAT(std::abs(value - expected) < tolerance * expected, size, " ", value, " ", expected);
+    CHECK(loss.evaluate(maps, nullptr, Run{1, {}}) == value);
+    for (const int threads : {2, 3}) {  // bit for bit
+      Matrix<double> same;
+      CHECK(loss.evaluate(maps, &same, Run{threads, {}}) == value);
+      CHECK(same == gradient);
+    }
+  }
+}
+
+}  // namespace
+
+TEST(loss_is_the_mean_divergence) {
+  check_loss<double>(1e-11);
+  check_loss<float>(1e-4);
+}
+
+TEST(gradient_is_the_finite_difference) {
+  const auto problems = passages<double>();
+  const auto views = sources(problems);
+  const CompressLoss<double> loss(views, Run{2, {}});
+  const Matrix<double> maps = random_maps(2, 3);
+  Matrix<double> gradient;
+  loss.evaluate(maps, &gradient, Run{2, {}});
+  constexpr double step = 1e-6;
+  for (Index i = 0; i < maps.size(); ++i) {
+    Matrix<double> above = maps, below = maps;
+    above.data()[i] += step;
+    below.data()[i] -= step;
+    const double difference =
+        (loss.evaluate(above, nullptr, Run{2, {}}) - loss.evaluate(below, nullptr, Run{2, {}})) /
+        (2 * step);
+    CHECK_THAT(std::abs(gradient.data()[i] - difference) < 1e-6, i, " ", difference);
+  }
+}
+
+TEST(descent_ends_at_a_lower_loss) {
+  const auto problems = passages<float>();
+  const auto views = sources(problems);
+  const CompressLoss<float> loss(views, Run{2, {}});
+  CompressOptions options;
+  options.start = random_maps(3, 4);
+  options.max_steps = 40;
+  const CompressResult one = fit_maps(loss, &loss, options, Run{1, {}});
+  for (std::size_t i = 1; i < one.history.size(); ++i) CHECK(one.history[i] < one.history[i - 1]);
+  CHECK_THAT(one.history.back() < 0.5 * one.history.front(), one.history.back());
+  CHECK(loss.evaluate(one.maps, nullptr, Run{1, {}}) == one.history.back());
+  CHECK(fit_maps(loss, &loss, options, Run{3, {}}).maps == one.maps);
+}
+
+TEST(a_head_is_as_close_as_can_be_to_itself) {
+  const auto problems = passages<double>();
+  const auto views = sources(problems);
+  const auto rows = compare_heads(views, views, Run{2, {}});
+  CHECK(rows.size() == problems.size() * heads);
+  for (const SoftDistances& of_head : rows) {
+    for (const double variation : of_head.variation) CHECK(variation < 1e-12);
+  }
+}
+
+TEST(passages_that_do_not_fit_are_refused) {
+  auto problems = passages<float>();
+  Numbers numbers(5);
+  problems.emplace_back(heads, 1, 9, 9, dim, numbers);
+  CHECK_THROWS(InputError, "one key head", CompressLoss<float>(sources(problems), Run{1, {}}));
+  problems.pop_back();
+  problems.emplace_back(1, 1, 9, 9, dim, numbers);
+  CHECK_THROWS(InputError, "as many query heads",
+               CompressLoss<float>(sources(problems), Run{1, {}}));
+  problems.pop_back();
+  problems.back().sinks.assign(heads, 0.5);
+  CHECK_THROWS(InputError, "must not have sinks",
+               CompressLoss<float>(sources(problems), Run{1, {}}));
+}

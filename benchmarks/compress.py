@@ -168,7 +168,9 @@ def race(head, dim, threads, limit):
             form.maps([passages.scale * np.eye(passages.dim)], dim) for form in forms.values()
         ]
         start = min(starts, key=lambda maps: loss.value(maps, threads))
-        _, _, history, report = loss.fit(None, start, _core.CompressOptions(enough=enough), threads)
+        _, _, history, report = loss.fit(
+            None, start, _core.DescentLimits(max_steps=500, enough=enough), threads
+        )
         return time.perf_counter() - begun, start, history, report["evaluations"]
 
     _, start, history, _ = fitted(0.0)

@@ -1,19 +1,10 @@
 // Maps that make a head smaller for every input.
 #include "headfit/compress/compress.hpp"
+#include "descents.hpp"
 #include "logits.hpp"
 
 namespace headfit::python {
 namespace {
-
-const char* ending(SoftStatus status) {
-  switch (status) {
-    case SoftStatus::Enough: return "enough";
-    case SoftStatus::Converged: return "converged";
-    case SoftStatus::StepLimit: return "step limit";
-    case SoftStatus::TimeLimit: return "time limit";
-    default: return "stopped";
-  }
-}
 
 template <class T>
 std::vector<LogitSource<T>> views(const std::vector<LogitArrays>& heads) {
@@ -77,28 +68,10 @@ py::tuple moments_of(const CompressLossArrays& x, int threads) {
   return py::make_tuple(queries, array_of(found.keys));
 }
 
-// The options of a descent, without the maps that it starts from.
-struct CompressArguments {
-  Index max_steps;
-  double tolerance, enough, time_limit;
-  py::object progress;
-
-  CompressOptions with_start(const py::array& start) const {
-    CompressOptions options{matrix_of(start, "start"), max_steps, tolerance, enough, time_limit};
-    if (!progress.is_none()) {
-      options.progress = [this](Index step, double divergence) {
-        const UserCode here;
-        return progress(step, divergence).template cast<bool>();
-      };
-    }
-    return options;
-  }
-};
-
 py::tuple fit_maps_of(const CompressLossArrays& x, const CompressLossArrays* judge,
-                      const py::array& start, const CompressArguments& arguments, int threads) {
+                      const py::array& start, const DescentArguments& arguments, int threads) {
   const PythonRun run(threads);
-  const CompressOptions options = arguments.with_start(start);
+  const CompressOptions options{matrix_of(start, "start"), arguments.view()};
   if (judge && judge->loss.index() != x.loss.index()) {
     throw InputError("all passages must have one dtype");
   }
@@ -108,7 +81,7 @@ py::tuple fit_maps_of(const CompressLossArrays& x, const CompressLossArrays* jud
     return fit_maps(*loss, other, options, run);
   }, x.loss);
   py::dict report;
-  report["status"] = ending(r.status);
+  report["status"] = ending_of(r.status);
   report["steps"] = r.history.size() - 1;
   report["evaluations"] = r.evaluations;
   report["seconds"] = r.seconds;
@@ -143,16 +116,6 @@ py::tuple compare_rows(const std::vector<LogitArrays>& originals,
 }  // namespace
 
 void bind_compress(py::module_& m) {
-  const CompressOptions usual{};
-  py::class_<CompressArguments>(m, "CompressOptions")
-      .def(py::init([](Index max_steps, double tolerance, double enough, double time_limit,
-                       py::object progress) {
-    return CompressArguments{max_steps, tolerance, enough, time_limit, std::move(progress)};
-  }),
-           py::kw_only(), py::arg("max_steps") = usual.max_steps,
-           py::arg("tolerance") = usual.tolerance, py::arg("enough") = usual.enough,
-           py::arg("time_limit") = usual.time_limit, py::arg("progress") = py::none());
-
   // Maps are one float64 matrix: P_q of each query head, and below them P_k.
   py::class_<CompressLossArrays>(m, "CompressLoss")
       .def(py::init<std::vector<LogitArrays>, int>(), Standard(), py::arg("passages"),
@@ -165,7 +128,7 @@ void bind_compress(py::module_& m) {
       .def("moments", &moments_of, Standard(), py::arg("threads"))
       // (maps, maps that do best on the passages of `judge`, history, report)
       .def("fit", &fit_maps_of, Standard(), py::arg("judge").none(true), py::arg("start"),
-           py::arg("options"), py::arg("threads"));
+           py::arg("limits"), py::arg("threads"));
 
   // Per row, in double: (divergence, total variation, whether the original's row is not zero).
   m.def("compare_heads", &compare_rows, Standard(), py::arg("originals"), py::arg("smaller"),

@@ -1,4 +1,5 @@
 // Soft fits: heads close in KL divergence to a dense target.
+#include "descents.hpp"
 #include "headfit/soft/compare.hpp"
 #include "headfit/soft/fit_soft.hpp"
 #include "logits.hpp"
@@ -36,43 +37,11 @@ struct SoftTargetArrays {
   }
 };
 
-const char* name_of(SoftStatus status) {
-  switch (status) {
-    case SoftStatus::Enough: return "enough";
-    case SoftStatus::Converged: return "converged";
-    case SoftStatus::StepLimit: return "step limit";
-    case SoftStatus::TimeLimit: return "time limit";
-    default: return "stopped";
-  }
-}
-
-// The options of a soft fit except its start, with the Python function that they refer to.
-struct SoftArguments {
-  Index max_steps;
-  double tolerance;
-  double enough;
-  double time_limit;
-  py::object progress;
-
-  template <class T>
-  SoftOptions<T> with_start(const py::array& q, const py::array& k) const {
-    SoftOptions<T> options{one_head<T>(q, "Q"), one_head<T>(k, "K"), max_steps, tolerance, enough,
-                           time_limit};
-    if (!progress.is_none()) {
-      options.progress = [this](Index step, double divergence) {
-        const UserCode here;
-        return progress(step, divergence).template cast<bool>();
-      };
-    }
-    return options;
-  }
-};
-
 py::object fit(const SoftTargetArrays& target, const MaskArrays& mask, const py::array& q,
-               const py::array& k, const SoftArguments& arguments, int threads) {
+               const py::array& k, const DescentArguments& arguments, int threads) {
   const PythonRun run(threads);
   return compute_in(target.in_double(), [&]<class T>() -> py::object {
-    const SoftOptions<T> options = arguments.with_start<T>(q, k);
+    const SoftOptions<T> options{one_head<T>(q, "Q"), one_head<T>(k, "K"), arguments.view()};
     const SoftTarget<T> view = target.view<T>();
     const Mask allowed = mask.checked_view(1, view.rows(), view.cols());
     SoftResult<T> r;
@@ -81,7 +50,7 @@ py::object fit(const SoftTargetArrays& target, const MaskArrays& mask, const py:
       r = fit_soft<T>(view, allowed, options, run);
     }
     py::dict report;
-    report["status"] = name_of(r.status);
+    report["status"] = ending_of(r.status);
     report["steps"] = r.history.size() - 1;
     report["evaluations"] = r.evaluations;
     report["refreshes"] = r.refreshes;
@@ -109,7 +78,7 @@ py::object loss(const SoftTargetArrays& target, const MaskArrays& mask, const py
 }  // namespace
 
 void bind_soft(py::module_& m) {
-  const SoftOptions<double> usual{};
+  const DescentLimits usual;
   py::class_<SoftTargetArrays>(m, "SoftTarget")
       .def(py::init([](std::optional<LogitArrays> attention, std::optional<py::array> matrix,
                        std::optional<MaskArrays> mask) {
@@ -131,10 +100,10 @@ void bind_soft(py::module_& m) {
   }, Standard(), py::arg("target"), py::arg("threads"));
 
   // progress(step, mean divergence) returns False to stop.
-  py::class_<SoftArguments>(m, "SoftOptions")
+  py::class_<DescentArguments>(m, "DescentLimits")
       .def(py::init([](Index max_steps, double tolerance, double enough, double time_limit,
                        py::object progress) {
-    return SoftArguments{max_steps, tolerance, enough, time_limit, std::move(progress)};
+    return DescentArguments{{max_steps, tolerance, enough, time_limit}, std::move(progress)};
   }),
            py::kw_only(), py::arg("max_steps") = usual.max_steps,
            py::arg("tolerance") = usual.tolerance, py::arg("enough") = usual.enough,
@@ -142,7 +111,7 @@ void bind_soft(py::module_& m) {
 
   // (q, k, history, report)
   m.def("fit_soft", &fit, Standard(), py::arg("target"), py::arg("mask"), py::arg("q"),
-        py::arg("k"), py::arg("options"), py::arg("threads"));
+        py::arg("k"), py::arg("limits"), py::arg("threads"));
 
   // (sum of divergences, gradient, lower triangles of the curvature), queries above keys.
   m.def("soft_loss", &loss, Standard(), py::arg("target"), py::arg("mask"), py::arg("q"),

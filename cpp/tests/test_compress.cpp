@@ -134,7 +134,7 @@ TEST(descent_ends_at_a_lower_loss) {
   const CompressLoss<float> loss(views, Run{2, {}});
   CompressOptions options;
   options.start = random_maps(3, 4);
-  options.max_steps = 40;
+  options.limits.max_steps = 40;
   const CompressResult one = fit_maps(loss, &loss, options, Run{1, {}});
   for (std::size_t i = 1; i < one.history.size(); ++i) CHECK(one.history[i] < one.history[i - 1]);
   CHECK_THAT(one.history.back() < 0.5 * one.history.front(), one.history.back());

@@ -141,7 +141,7 @@ TEST(descent_recovers_a_head_of_the_size) {
   SoftOptions<float> options{start.q.view(), start.k.view()};
   const SoftResult<float> one = fit_soft(target, wide.mask, options, Run{1, {}});
   CHECK(one.status == SoftStatus::Enough);
-  CHECK(one.history.front() > 0.05 && one.history.back() <= options.enough);
+  CHECK(one.history.front() > 0.05 && one.history.back() <= options.limits.enough);
   for (const int threads : {2, 5}) {
     const SoftResult<float> other = fit_soft(target, wide.mask, options, Run{threads, {}});
     CHECK(other.q == one.q && other.k == one.k && other.history == one.history);
@@ -187,14 +187,14 @@ TEST(limits_and_polls_end_a_descent) {
   SoftTarget<float> target;
   target.attention = wide.source();
   SoftOptions<float> options{start.q.view(), start.k.view()};
-  options.max_steps = 4;
+  options.limits.max_steps = 4;
   const SoftResult<float> few = fit_soft(target, {}, options, Run{1, {}});
   CHECK(few.status == SoftStatus::StepLimit && few.history.size() == 5);
-  options.progress = [](Index step, double) { return step < 2; };
+  options.limits.progress = [](Index step, double) { return step < 2; };
   CHECK(fit_soft(target, {}, options, Run{1, {}}).status == SoftStatus::Stopped);
-  options.progress = {};
-  options.max_steps = 100000;
-  options.tolerance = -1;  // the descent continues as long as any step lowers the loss
+  options.limits.progress = {};
+  options.limits.max_steps = 100000;
+  options.limits.tolerance = -1;  // the descent continues as long as any step lowers the loss
   std::atomic<int> calls{0};
   const Run run{2, [&] {
     if (++calls > 1) throw Interrupted();

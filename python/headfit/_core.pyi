@@ -191,7 +191,7 @@ class SoftTarget(metaclass=_Pybind11Type):
 
 def check_soft_target(target: SoftTarget, threads: int) -> None: ...
 
-class SoftOptions(metaclass=_Pybind11Type):
+class DescentLimits(metaclass=_Pybind11Type):
     def __init__(
         self,
         *,
@@ -203,7 +203,7 @@ class SoftOptions(metaclass=_Pybind11Type):
     ) -> None: ...
 
 def fit_soft(
-    target: SoftTarget, mask: Mask, q: _Floats, k: _Floats, options: SoftOptions, threads: int
+    target: SoftTarget, mask: Mask, q: _Floats, k: _Floats, limits: DescentLimits, threads: int
 ) -> tuple[_Floats, _Floats, _Float64, dict[str, Any]]: ...
 def soft_loss(
     target: SoftTarget, mask: Mask, q: _Floats, k: _Floats, threads: int
@@ -211,17 +211,6 @@ def soft_loss(
 def compare_soft(
     target: SoftTarget, attention: Logits, threads: int
 ) -> tuple[_Float64, _Float64, _Bools]: ...
-
-class CompressOptions(metaclass=_Pybind11Type):
-    def __init__(
-        self,
-        *,
-        max_steps: int = 500,
-        tolerance: float = 1e-3,
-        enough: float = 1e-6,
-        time_limit: float = ...,
-        progress: Callable[[int, float], bool] | None = None,
-    ) -> None: ...
 
 # How far maps leave the attention of one head in some passages. Maps are P_q of each query head,
 # and below them P_k.
@@ -234,7 +223,7 @@ class CompressLoss(metaclass=_Pybind11Type):
         self,
         judge: CompressLoss | None,
         start: _Float64,
-        options: CompressOptions,
+        limits: DescentLimits,
         threads: int,
     ) -> tuple[_Float64, _Float64, _Float64, dict[str, Any]]: ...
 

@@ -71,12 +71,7 @@ class CompressLoss {
 
 struct CompressOptions {
   Matrix<double> start;
-  Index max_steps = 500;
-  double tolerance = 1e-3;  // relative decrease of the loss over `soft_window` steps
-  double enough = 1e-6;  // in nats per row
-  double time_limit = std::numeric_limits<double>::infinity();
-  // Returning false stops the descent.
-  std::function<bool(Index step, double mean_divergence)> progress = {};
+  DescentLimits limits = {};
 };
 
 struct CompressResult {

@@ -117,22 +117,9 @@ class Descent {
 
   bool finished(Index step) {
     if (run_.poll) run_.poll();
-    const std::vector<double>& h = result_.history;
-    if (options_.progress && !options_.progress(step, h.back())) {
-      result_.status = SoftStatus::Stopped;
-    } else if (h.back() <= options_.enough) {
-      result_.status = SoftStatus::Enough;
-    } else if (step >= soft_window &&
-               h[h.size() - 1 - soft_window] - h.back() <= options_.tolerance * h.back()) {
-      result_.status = SoftStatus::Converged;
-    } else if (step >= options_.max_steps) {
-      result_.status = SoftStatus::StepLimit;
-    } else if (seconds() > options_.time_limit) {
-      result_.status = SoftStatus::TimeLimit;
-    } else {
-      return false;
-    }
-    return true;
+    const auto ending = options_.limits.ending(step, result_.history, seconds());
+    if (ending) result_.status = *ending;
+    return ending.has_value();
   }
 
   double seconds() const { return std::chrono::duration<double>(Clock::now() - begun_).count(); }
@@ -155,10 +142,7 @@ class Descent {
 template <class T>
 CompressResult fit_maps(const CompressLoss<T>& loss, const CompressLoss<T>* judge,
                         const CompressOptions& options, const Run& run) {
-  if (options.max_steps < 0) throw InputError("max_steps must not be negative");
-  for (const double limit : {options.tolerance, options.enough, options.time_limit}) {
-    if (std::isnan(limit)) throw InputError("tolerance, enough and time_limit must not be nan");
-  }
+  options.limits.check();
   const int threads = run.thread_count(std::numeric_limits<int>::max());
   WorkerPool helpers(threads - 1);  // an evaluation may take less time than starting threads
   Run pooled{threads, run.poll};

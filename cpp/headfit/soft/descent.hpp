@@ -132,22 +132,9 @@ class Descent {
       polled_ = now;
       run_.poll();
     }
-    const std::vector<double>& h = result_.history;
-    if (options_.progress && !options_.progress(step, h.back())) {
-      result_.status = SoftStatus::Stopped;
-    } else if (h.back() <= options_.enough) {
-      result_.status = SoftStatus::Enough;
-    } else if (step >= soft_window &&
-               h[h.size() - 1 - soft_window] - h.back() <= options_.tolerance * h.back()) {
-      result_.status = SoftStatus::Converged;
-    } else if (step >= options_.max_steps) {
-      result_.status = SoftStatus::StepLimit;
-    } else if (seconds() > options_.time_limit) {
-      result_.status = SoftStatus::TimeLimit;
-    } else {
-      return false;
-    }
-    return true;
+    const auto ending = options_.limits.ending(step, result_.history, seconds());
+    if (ending) result_.status = *ending;
+    return ending.has_value();
   }
 
   double seconds() const { return std::chrono::duration<double>(Clock::now() - begun_).count(); }

@@ -26,14 +26,6 @@ void check(const SoftTarget<T>& target, const Heads<T>& q, const Heads<T>& k) {
   if (!q[0].allFinite() || !k[0].allFinite()) throw NonFiniteError("a start must be finite");
 }
 
-template <class T>
-void check(const SoftOptions<T>& options) {
-  if (options.max_steps < 0) throw InputError("max_steps must not be negative");
-  for (const double limit : {options.tolerance, options.enough, options.time_limit}) {
-    if (std::isnan(limit)) throw InputError("tolerance, enough and time_limit must not be nan");
-  }
-}
-
 }  // namespace
 }  // namespace soft
 
@@ -46,7 +38,7 @@ template <class T>
 SoftResult<T> fit_soft(const SoftTarget<T>& target, const Mask& mask, const SoftOptions<T>& options,
                        const Run& run) {
   soft::check(target, options.init_q, options.init_k);
-  soft::check(options);
+  options.limits.check();
   const int threads = run.thread_count(target.rows());
   WorkerPool helpers(threads - 1);  // an evaluation may take less time than starting threads
   Run pooled{threads, run.poll};

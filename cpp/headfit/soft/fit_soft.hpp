@@ -2,31 +2,18 @@
 // target, by descent from a given start.
 #pragma once
 
-#include <functional>
 #include <vector>
 
 #include "headfit/base/threads.hpp"
 #include "headfit/soft/soft_target.hpp"
+#include "headfit/soft/stopping.hpp"
 
 namespace headfit {
-
-enum class SoftStatus {
-  Enough,      // the mean divergence per row is at most `enough`
-  Converged,  // `window` steps changed the loss by less than the tolerance, or no step lowers it
-  StepLimit,
-  TimeLimit,
-  Stopped,  // the progress function returned false
-};
 
 template <class T>
 struct SoftOptions {
   Heads<T> init_q, init_k;
-  Index max_steps = 1000;
-  double tolerance = 1e-3;  // relative decrease of the loss over `window` steps
-  double enough = 1e-6;  // in nats per row
-  double time_limit = std::numeric_limits<double>::infinity();
-  // Returning false stops the fit.
-  std::function<bool(Index step, double mean_divergence)> progress = {};
+  DescentLimits limits = {};
 };
 
 template <class T>
@@ -39,8 +26,7 @@ struct SoftResult {
   double seconds = 0;
 };
 
-// Over how many steps the tolerance compares the loss, and how many steps share one curvature.
-inline constexpr Index soft_window = 10;
+// How many steps share one curvature.
 inline constexpr Index soft_refresh = 10;
 
 // Throws TargetError, which names the row and column, if the target is not valid.

@@ -128,7 +128,7 @@ class Sizes:
         starts = self._starts(dim, closed)
         losses = {name: self.loss.value(maps, self.threads) for name, maps in starts.items()}
         first = min(losses, key=lambda name: losses[name])
-        options = _core.CompressOptions(
+        limits = _core.DescentLimits(
             max_steps=self.steps,
             tolerance=self.tolerance,
             enough=EXACT,
@@ -136,7 +136,7 @@ class Sizes:
             progress=self._progress(),
         )
         descended, stopped_early, history, report = self.loss.fit(
-            self.judge, starts[first], options, self.threads
+            self.judge, starts[first], limits, self.threads
         )
         report.update(start=first, kl=[float(history[0]), float(history[-1])])
         candidates = {**closed, DESCENT: self.best_form.balanced(stopped_early)}

@@ -167,7 +167,7 @@ def soft(
         allowed,
         first_q,
         first_k,
-        _core.SoftOptions(
+        _core.DescentLimits(
             max_steps=steps,
             tolerance=tolerance,
             enough=check_between(enough, "enough", 0, math.inf),

@@ -1,0 +1,59 @@
+// When a descent of a mean divergence ends: the limits that callers set, and their check after each
+// step.
+#pragma once
+
+#include <cmath>
+#include <functional>
+#include <limits>
+#include <optional>
+#include <vector>
+
+#include "headfit/base/errors.hpp"
+#include "headfit/base/types.hpp"
+
+namespace headfit {
+
+enum class SoftStatus {
+  Enough,  // the mean divergence per row is at most `enough`
+  Converged,  // `soft_window` steps changed the loss by less than the tolerance, or no step lowers it
+  StepLimit,
+  TimeLimit,
+  Stopped,  // the progress function returned false
+};
+
+// Over how many steps the tolerance compares the loss.
+inline constexpr Index soft_window = 10;
+
+struct DescentLimits {
+  Index max_steps = 1000;
+  double tolerance = 1e-3;  // relative decrease of the loss over `soft_window` steps
+  double enough = 1e-6;  // in nats per row
+  double time_limit = std::numeric_limits<double>::infinity();
+  // Returning false stops the descent.
+  std::function<bool(Index step, double mean_divergence)> progress = {};
+
+  // Throws InputError for limits that nothing can be compared with.
+  void check() const {
+    if (max_steps < 0) throw InputError("max_steps must not be negative");
+    for (const double limit : {tolerance, enough, time_limit}) {
+      if (std::isnan(limit)) throw InputError("tolerance, enough and time_limit must not be nan");
+    }
+  }
+
+  // Why a descent ends after `step` steps; nothing while it goes on. `history` has the mean
+  // divergence at the start and after each step.
+  std::optional<SoftStatus> ending(Index step, const std::vector<double>& history,
+                                   double seconds) const {
+    const double now = history.back();
+    if (progress && !progress(step, now)) return SoftStatus::Stopped;
+    if (now <= enough) return SoftStatus::Enough;
+    if (step >= soft_window && history[history.size() - 1 - soft_window] - now <= tolerance * now) {
+      return SoftStatus::Converged;
+    }
+    if (step >= max_steps) return SoftStatus::StepLimit;
+    if (seconds > time_limit) return SoftStatus::TimeLimit;
+    return std::nullopt;
+  }
+};
+
+}  // namespace headfit

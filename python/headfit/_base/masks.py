@@ -238,7 +238,7 @@ def masks_agree(a: Any, b: Any, n: int) -> bool:
     """
     if same_mask(a, b):
         return True
-    windows = [_as_window(mask, n) for mask in (a, b)]
+    windows = [as_window(mask, n) for mask in (a, b)]
     if None not in windows:
         return windows[0] == windows[1]
     return all(
@@ -246,7 +246,7 @@ def masks_agree(a: Any, b: Any, n: int) -> bool:
     )
 
 
-def _as_window(mask: Any, n: int) -> tuple[int, int] | None:
+def as_window(mask: Any, n: int) -> tuple[int, int] | None:
     """Return how many keys before and after its own position a row may attend to.
 
     None for masks that are arrays.

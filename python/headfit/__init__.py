@@ -46,6 +46,7 @@ from headfit._fit.projection import Projection
 from headfit._fit.projection import project_attention as project
 from headfit._fit.result import Fit, Search, Trial
 from headfit._fit.storage import load
+from headfit._fit.toeplitz import Toeplitz
 from headfit._shrink.result import ShrinkResult, TvCurve
 from headfit._shrink.shrink import shrink
 from headfit._shrink.shrink_to_pattern import shrink_to_pattern
@@ -106,6 +107,7 @@ __all__ = [
     "TallyTable",
     "Target",
     "TargetError",
+    "Toeplitz",
     "Tolerances",
     "TradeOff",
     "Trial",

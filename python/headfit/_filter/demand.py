@@ -32,9 +32,11 @@ class Demand:
     stencil: Stencil
     tolerances: Tolerances
     others: NDArray[np.int64] = field(init=False)
+    is_symmetric: bool = field(init=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "others", self.stencil.others)
+        object.__setattr__(self, "is_symmetric", self.stencil.is_symmetric)
 
     @property
     def spread(self) -> float:

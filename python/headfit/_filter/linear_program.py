@@ -1,9 +1,10 @@
-"""The amplitudes of given frequencies: a linear program, with offsets added as they are violated."""
+"""The amplitudes of given frequencies: a linear program, to which violated offsets are added."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import scipy.optimize
@@ -13,13 +14,18 @@ from numpy.typing import NDArray
 from headfit._filter.demand import SLACK, Demand
 from headfit._filter.filter import Filter
 
-__all__ = ["Solved", "sampled_offsets", "solve"]
+__all__ = ["Solved", "sampled_offsets", "solve", "solve_with_moves"]
 
 # The amplitude hypot(a, b) is bounded from below by so many directions: within 2% of it.
 DIRECTIONS = 16
+# The same in programs that move frequencies, which are only steps on the way.
+MOVING = 8
 # The most rounds in which violated offsets are added, and how many are added in each.
 ROUNDS = 12
 ADDED = 400
+# The most iterations of the solver, some ten times what most programs take: a program that needs
+# more is close to infeasible, and is given up.
+ITERATIONS = 5000
 # Offsets that lie further below their limit than this are dropped from the next program.
 IDLE = 2.0
 
@@ -50,7 +56,7 @@ class Solved:
         return self.lacks <= SLACK
 
 
-def sampled_offsets(demand: Demand, count: int = 1000) -> Offsets:
+def sampled_offsets(demand: Demand, count: int = 300) -> Offsets:
     """Return offsets outside the stencil to begin with: all near its ends, some of the others."""
     others, inside = demand.others, demand.stencil.offsets
     right = np.searchsorted(inside, others)
@@ -67,7 +73,12 @@ def sampled_offsets(demand: Demand, count: int = 1000) -> Offsets:
 
 
 def solve(
-    frequencies: Floats, demand: Demand, start: Offsets | None = None, rounds: int = ROUNDS
+    frequencies: Floats,
+    demand: Demand,
+    start: Offsets | None = None,
+    *,
+    max_norm: float = math.inf,
+    directions: int = DIRECTIONS,
 ) -> Solved | None:
     """Return the filter of least norm, or None if the solver finds these frequencies infeasible.
 
@@ -80,21 +91,27 @@ def solve(
     demand : Demand
     start : ndarray of int64, optional
         Offsets to begin with; `sampled_offsets` when None.
-    rounds : int
-        The most programs that are solved.
+    max_norm : float
+        Programs with too few offsets have solutions of too small a norm: when one exceeds this,
+        no more are solved.
+    directions : int
+        In how many directions amplitudes are bounded: the norm is least up to the factor
+        1 / cos(pi / directions).
     """
     offsets = sampled_offsets(demand) if start is None else start
     limited = np.empty(0, dtype=np.int64)
     solved = None
-    for _ in range(rounds):
-        found = _program(frequencies, demand, offsets, limited)
-        if found is None:
+    for _ in range(ROUNDS):
+        program = _Program(frequencies, demand, offsets, limited, directions)
+        x = program.solution()
+        if x is None:
             return None
+        found = program.filter(x)
         spread, above, large = demand.deficits(found)
         lacks = float(max(spread[0], above.max(initial=-math.inf), large.max(initial=-math.inf)))
         binding = _deficits_at(above, demand.others, offsets) > -IDLE
         solved = Solved(found, offsets[binding], lacks)
-        if solved.meets:
+        if solved.meets or x[2 * frequencies.size : 3 * frequencies.size].sum() > max_norm:
             break
         offsets = np.union1d(solved.offsets, demand.others[_peaks(above)])
         limited = np.union1d(limited, demand.stencil.first + _peaks(large))
@@ -113,42 +130,95 @@ def _peaks(deficits: Floats) -> Offsets:
     return at[np.argsort(-deficits[at], kind="stable")[:ADDED]]
 
 
-def _program(
-    frequencies: Floats, demand: Demand, offsets: Offsets, limited: Offsets
-) -> Filter | None:
-    """Solve for a, b, r >= hypot(a, b) approximately, c and m; minimise the sum of r."""
-    count, stencil = frequencies.size, demand.stencil
+def solve_with_moves(start: Solved, demand: Demand, radii: Floats) -> tuple[Floats, float] | None:
+    """Return frequencies within `radii` of those of a filter, and the norm to expect of them.
 
-    def rows(at: Offsets, sign: float, c: float, m: float) -> sp.csr_array:
-        angles = np.multiply.outer(at, frequencies)
-        part = np.zeros((at.size, 3 * count + 2))
-        part[:, :count], part[:, count : 2 * count] = sign * np.cos(angles), sign * np.sin(angles)
+    The program is linear in the moves: products of moves and amplitudes are those at the start.
+    None if the solver finds no solution.
+    """
+    found = start.filter
+    none = np.empty(0, dtype=np.int64)
+    program = _Program(found.frequencies, demand, start.offsets, none, MOVING, found, radii)
+    x = program.solution()
+    if x is None:
+        return None
+    count = found.frequencies.size
+    moved = found.frequencies + radii * x[3 * count : 4 * count]
+    return np.clip(moved, 0, np.pi), float(x[2 * count : 3 * count].sum())
+
+
+class _Program:
+    """Amplitudes a and b, bounds r on hypot(a, b), moves, c and m; minimise the sum of r."""
+
+    def __init__(
+        self,
+        frequencies: Floats,
+        demand: Demand,
+        offsets: Offsets,
+        limited: Offsets,
+        directions: int,
+        around: Filter | None = None,
+        radii: Floats | None = None,
+    ) -> None:
+        self.frequencies, self.around, self.radii = frequencies, around, radii
+        self.count = frequencies.size
+        self.moves = 0 if radii is None else self.count
+        stencil, half = demand.stencil, demand.spread / 2
+        inside, weights = stencil.offsets, stencil.log_weights
+        self.is_even = demand.is_symmetric
+        if self.is_even:
+            directions = 2  # sines are zero
+            inside, weights = inside[inside >= 0], weights[inside >= 0]
+            offsets, limited = (np.unique(np.abs(x)) for x in (offsets, limited))
+        self.parts = [
+            (self._rows(inside, 1.0, -1.0, 0.0), weights + half),
+            (self._rows(inside, -1.0, 1.0, 0.0), half - weights),
+            (self._rows(inside, -1.0, 0.0, 1.0), np.zeros(inside.size)),
+            (self._rows(offsets, 1.0, 0.0, -1.0), np.full(offsets.size, -demand.gap)),
+        ]
+        if math.isfinite(demand.max_logit):
+            at = np.union1d(np.union1d(limited, inside), offsets)
+            limit = np.full(at.size, demand.max_logit)
+            self.parts += [(self._rows(at, sign, 0.0, 0.0), limit) for sign in (1.0, -1.0)]
+        one, rest = sp.eye_array(self.count), sp.csr_array((self.count, self.moves + 2))
+        shift = 0.0 if self.is_even else 0.5
+        for angle in 2 * np.pi * (np.arange(directions) + shift) / directions:
+            side = sp.hstack([np.cos(angle) * one, np.sin(angle) * one, -one, rest])
+            self.parts.append((side, np.zeros(self.count)))
+
+    def _rows(self, at: Offsets, sign: float, c: float, m: float) -> sp.csr_array:
+        """Return rows that hold sign * p(x) + c * (variable c) + m * (variable m)."""
+        angles = np.multiply.outer(at, self.frequencies)
+        cosines, sines = np.cos(angles), np.sin(angles)
+        part = np.zeros((at.size, 3 * self.count + self.moves + 2))
+        part[:, : self.count] = sign * cosines
+        part[:, self.count : 2 * self.count] = sign * sines
+        if self.around is not None and self.radii is not None:
+            slope = self.around.sines * cosines - self.around.cosines * sines
+            part[:, 3 * self.count : -2] = sign * slope * np.multiply.outer(at, self.radii)
         part[:, -2], part[:, -1] = c, m
         return sp.csr_array(part)
 
-    inside, weights, half = stencil.offsets, stencil.log_weights, demand.spread / 2
-    parts = [
-        (rows(inside, 1.0, -1.0, 0.0), weights + half),
-        (rows(inside, -1.0, 1.0, 0.0), half - weights),
-        (rows(inside, -1.0, 0.0, 1.0), np.zeros(inside.size)),
-        (rows(offsets, 1.0, 0.0, -1.0), np.full(offsets.size, -demand.gap)),
-    ]
-    if math.isfinite(demand.max_logit):
-        at = np.union1d(np.union1d(limited, inside), offsets)
-        parts += [(rows(at, s, 0.0, 0.0), np.full(at.size, demand.max_logit)) for s in (1.0, -1.0)]
-    one = sp.eye_array(count)
-    rest = sp.csr_array((count, 2))
-    for angle in 2 * np.pi * (np.arange(DIRECTIONS) + 0.5) / DIRECTIONS:
-        side = sp.hstack([np.cos(angle) * one, np.sin(angle) * one, -one, rest])
-        parts.append((side, np.zeros(count)))
-    free = (None, None)
-    result = scipy.optimize.linprog(
-        np.concatenate([np.zeros(2 * count), np.ones(count), np.zeros(2)]),
-        A_ub=sp.csc_array(sp.vstack([matrix for matrix, _ in parts])),
-        b_ub=np.concatenate([right for _, right in parts]),
-        bounds=[*[free] * (2 * count), *[(0, None)] * count, free, free],
-        method="highs",
-    )
-    if result.status != 0:
-        return None
-    return Filter(frequencies, result.x[:count], result.x[count : 2 * count])
+    def solution(self) -> Floats | None:
+        """Return the variables of the best solution, None if the solver finds none."""
+        count, free = self.count, (None, None)
+        matrix: Any = sp.csc_array(sp.vstack([rows for rows, _ in self.parts]))
+        result = scipy.optimize.linprog(
+            np.concatenate([np.zeros(2 * count), np.ones(count), np.zeros(self.moves + 2)]),
+            A_ub=matrix,
+            b_ub=np.concatenate([right for _, right in self.parts]),
+            bounds=[
+                *[free] * count,
+                *[(0, 0) if self.is_even else free] * count,
+                *[(0, None)] * count,
+                *[(-1, 1)] * self.moves,
+                *[free] * 2,
+            ],
+            method="highs",
+            options={"maxiter": ITERATIONS},
+        )
+        return result.x if result.status == 0 else None
+
+    def filter(self, x: Floats) -> Filter:
+        """Return the filter of a solution."""
+        return Filter(self.frequencies, x[: self.count], x[self.count : 2 * self.count])

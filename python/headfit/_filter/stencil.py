@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -37,6 +37,8 @@ class Stencil:
         The least and the largest offset that the mask allows.
     block : int
         How many tokens share a position.
+    apart : ndarray of int
+        Rows that attend to everything with equal weights, whatever the stencil is.
     """
 
     n: int
@@ -45,29 +47,56 @@ class Stencil:
     first: int
     last: int
     block: int = 1
+    apart: NDArray[np.intp] = field(default_factory=lambda: np.empty(0, dtype=np.intp))
 
     @classmethod
-    def of(cls, target: Target) -> Stencil:
+    def of(cls, target: Target, ignored: NDArray[np.int64] | None = None) -> Stencil:
         """Find the stencil of a target.
+
+        Parameters
+        ----------
+        target : Target
+            Rows that attend to all that the mask allows, with equal weights, may be anything
+            else than the stencil: a query of zeros produces them.
+        ignored : ndarray of int64, optional
+            Columns whose logits do not matter, such as exempt ones.
 
         Raises
         ------
         InputError
             If the target is not translation-invariant; the message names an entry that shows it.
         """
-        csr = target.matrix
-        rows = np.repeat(np.arange(target.n, dtype=np.int64), np.diff(csr.indptr))
-        columns = csr.indices.astype(np.int64)
-        reach = _allowed_offsets(target.mask, target.n)
-        sizes = {1, _block_size(target)}
-        for block in sorted(sizes):
-            positions = -(-target.n // block)
-            offsets = rows // block - columns // block
-            missing = _missing(offsets, target.n, block, reach, target.mask)
-            if missing is None:
-                found, log_weights = _log_weights(rows, offsets, np.log(csr.data), target.n)
-                first, last = (int(np.clip(x // block, 1 - positions, positions - 1)) for x in reach)
-                return cls(positions, found, log_weights, first, last, block)
+        csr, n = target.matrix, target.n
+        reach = _allowed_offsets(target.mask, n)
+        left_out = np.zeros(n, dtype=np.bool_)
+        left_out[[] if ignored is None else ignored] = True
+        full = np.zeros(n, dtype=np.bool_)
+        rows = np.repeat(np.arange(n, dtype=np.int64), np.diff(csr.indptr))
+        readings = [(1, False), (_block_size(target), False), (1, True)]
+        missing = None
+        for block, without_full in readings:
+            if without_full:
+                full[full_rows(target, left_out)] = True
+            kept = ~(full[rows] | left_out[csr.indices])
+            at, columns = rows[kept], csr.indices[kept].astype(np.int64)
+            if not at.size:
+                continue
+            offsets = at // block - columns // block
+            present, count = np.unique(offsets, return_counts=True)
+            if block == 1:
+                allowed = _pairs(present, n, full, left_out)
+            else:
+                allowed = _pairs_of_blocks(present, n, block, target.mask)
+            wrong = np.flatnonzero(count != allowed)
+            if wrong.size == 0:
+                found, log_weights = _log_weights(at, offsets, np.log(csr.data[kept]), n)
+                positions = -(-n // block)
+                first, last = (
+                    int(np.clip(x // block, 1 - positions, positions - 1)) for x in reach
+                )
+                apart = np.flatnonzero(full)
+                return cls(positions, found, log_weights, first, last, block, apart)
+            missing = int(present[wrong[0]]) if missing is None else missing
         raise InputError(
             "A must be translation-invariant: whether token i attends to token j must depend on "
             f"i - j alone; some rows attend at offset {missing}, and others do not"
@@ -79,12 +108,50 @@ class Stencil:
         return int(self.offsets.size) * self.block
 
     @property
+    def is_symmetric(self) -> bool:
+        """Whether offsets x and -x are attended to alike; then cosines alone suffice."""
+        return (
+            self.first == -self.last
+            and np.array_equal(self.offsets, -self.offsets[::-1])
+            and bool(np.all(np.abs(self.log_weights - self.log_weights[::-1]) <= SAME))
+        )
+
+    @property
+    def wraps(self) -> bool:
+        """Whether offsets x and x - n are attended to alike, as in circulant patterns."""
+        inside = self.offsets[self.offsets != 0]
+        if not inside.size or not self.first < 0 < self.last:
+            return False
+        repeats = np.where(inside > 0, inside - self.n, inside + self.n)
+        return bool(np.isin(repeats, self.offsets).all())
+
+    @property
     def others(self) -> NDArray[np.int64]:
         """All allowed offsets that are not attended to, shape (n - k,) or up to twice as many."""
         every = np.arange(self.first, self.last + 1, dtype=np.int64)
         wanted = np.zeros(every.size, dtype=np.bool_)
         wanted[self.offsets - self.first] = True
         return every[~wanted]
+
+
+def full_rows(target: Target, left_out: NDArray[np.bool_]) -> NDArray[np.intp]:
+    """Return the rows that attend to all that the mask allows, with equal weights.
+
+    Columns that are left out do not count.
+    """
+    csr, n = target.matrix, target.n
+    first, last = _allowed_offsets(target.mask, n)
+    row = np.arange(n)
+    start, end = np.maximum(row - last, 0), np.minimum(row - first, n - 1) + 1
+    skipped = np.cumsum(np.pad(left_out, (1, 0)))
+    allowed = end - start - (skipped[end] - skipped[start])
+    counts = np.diff(csr.indptr)
+    filled = np.flatnonzero(counts > 0)
+    ratio = np.full(n, np.inf)
+    starts = csr.indptr[:-1][filled]
+    most, least = (f.reduceat(csr.data, starts) for f in (np.maximum, np.minimum))
+    ratio[filled] = most / least
+    return np.flatnonzero((counts == allowed) & (np.log(ratio) <= SAME))
 
 
 def _allowed_offsets(mask: Any, n: int) -> tuple[int, int]:
@@ -109,26 +176,36 @@ def _block_size(target: Target) -> int:
     return int(later[0]) if later.size else 1
 
 
-def _missing(
-    offsets: NDArray[np.int64], n: int, block: int, reach: tuple[int, int], mask: Any
-) -> int | None:
-    """Return an offset at which some allowed entries are zero; None if there is none."""
+def _pairs(
+    offsets: NDArray[np.int64], n: int, full: NDArray[np.bool_], left_out: NDArray[np.bool_]
+) -> NDArray[np.int64]:
+    """Return how many rows and columns that count lie at each offset from each other."""
+    pairs = n - np.abs(offsets)
+    first, last = np.maximum(offsets, 0), n + np.minimum(offsets, 0)  # the rows at each offset
+    rows, columns = np.cumsum(np.pad(full, (1, 0))), np.cumsum(np.pad(left_out, (1, 0)))
+    pairs -= rows[last] - rows[first]
+    pairs -= columns[last - offsets] - columns[first - offsets]
+    both = np.subtract.outer(np.flatnonzero(full), np.flatnonzero(left_out)).ravel()
+    places, counts = np.unique(both, return_counts=True)
+    at = np.searchsorted(offsets, places)
+    met = (at < offsets.size) & (offsets[np.minimum(at, offsets.size - 1)] == places)
+    pairs[at[met]] += counts[met]
+    return pairs
+
+
+def _pairs_of_blocks(
+    offsets: NDArray[np.int64], n: int, block: int, mask: Any
+) -> NDArray[np.int64]:
+    """Return how many allowed entries there are between blocks at each offset."""
     positions = -(-n // block)
-    count = np.bincount(offsets + positions - 1, minlength=2 * positions - 1)
-    present = np.flatnonzero(count) - (positions - 1)
-    if block == 1:
-        allowed = np.where((present >= reach[0]) & (present <= reach[1]), n - np.abs(present), 0)
-    else:
-        if mask is not None and not isinstance(mask, str):
-            return int(present[0])
-        last = n - (positions - 1) * block  # the size of the last block
-        pairs = (positions - np.abs(present) - 1) * block * block + block * last
-        inner = (positions - 1) * block * block + last * last
-        if mask is not None:  # causal: half of the blocks on the diagonal
-            inner = (inner + n) // 2
-        allowed = np.where(present == 0, inner, pairs)
-    wrong = np.flatnonzero(count[present + positions - 1] != allowed)
-    return int(present[wrong[0]]) if wrong.size else None
+    last = n - (positions - 1) * block  # the size of the last block
+    pairs = (positions - np.abs(offsets) - 1) * block * block + block * last
+    inner = (positions - 1) * block * block + last * last
+    if isinstance(mask, str):  # causal: half of the blocks on the diagonal
+        inner = ((positions - 1) * block * (block + 1) + last * (last + 1)) // 2
+    elif mask is not None:
+        return np.zeros_like(offsets)  # windows of tokens do not keep to blocks
+    return np.where(offsets == 0, inner, pairs)
 
 
 def _log_weights(

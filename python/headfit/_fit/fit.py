@@ -186,8 +186,8 @@ def fit(
     Weller, AAAI 2023), so a search finds a size: ``fit.search`` says what was tried and why it
     ended, ``fit.lower_bound`` what is proved; nothing in between is claimed.
 
-    A certificate costs O(n**2 d), and O(n) memory besides Q and K; `Learned`, `MaxMargin` and
-    `Projection` say what they cost.
+    A certificate costs O(n**2 d), and O(n) memory besides Q and K; the methods say what they
+    cost.
 
     Examples
     --------
@@ -257,6 +257,7 @@ def fit(
         )
         certificate = judge(problem, attention, certificate_mass)
     holds = certificate.holds
+    used_method = method.name if head.method is None else head.method
     if lower is None and not holds:
         lower = _late_bound(method, problem, head, time.perf_counter() - start)
     stopped = _ending(head, holds, search, lower)
@@ -273,7 +274,7 @@ def fit(
         raise CertificateError(f"{certificate}\n  {stopped}: {said}")
     return Fit(
         **fields,
-        method=method.name,
+        method=used_method,
         tolerances=asked,
         certificate=certificate,
         status=certificate.status,
@@ -284,7 +285,7 @@ def fit(
         seconds=time.perf_counter() - start,
         settings={
             "dim": None if dim is None else int(dim),
-            "method": method.name,
+            "method": used_method,
             "dtype": dtype,
             "seed": seed,
             "leak": asked.leak,

@@ -53,6 +53,9 @@ class Head:
         The steps that an iterative method took.
     restarts : int, default 0
         How often it started over.
+    method : str, optional
+        What `Fit.method` says; the name of the method when None. For methods that choose among
+        others.
 
     Examples
     --------
@@ -69,6 +72,7 @@ class Head:
     ended: Ending = "stalled"
     steps: int | None = None
     restarts: int = 0
+    method: str | None = None
 
     @property
     def dim(self) -> int:

@@ -127,7 +127,7 @@ class MaxMargin(Method):
                 threads=problem.threads,
             )
             head.settings["max_norm"] = self.max_norm
-            return _with_narrow_queries(problem, head) if problem.is_narrow else head
+            return with_narrow_queries(problem, head) if problem.is_narrow else head
 
     def search(self, problem: Problem, attempt: Attempt) -> Search:
         """Double from twice the nonzeros per row, then bisect; cyclic keys have even sizes."""
@@ -177,7 +177,7 @@ def _check_table(table: KeyTable, problem: Problem, dim: int) -> None:
         )
 
 
-def _with_narrow_queries(problem: Problem, head: Head) -> Head:
+def with_narrow_queries(problem: Problem, head: Head) -> Head:
     """Round queries to a narrow format, so that the errors of a query's coordinates cancel."""
     step, asked = problem.logit_step, problem.tolerances
     limit = problem.logit_limit

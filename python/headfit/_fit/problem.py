@@ -54,6 +54,8 @@ class Problem:
     exempt : ndarray of int or None
         The columns with a coordinate of their own. None when none were asked for. `Method.head`
         gets a problem without them; `Method.search` gets the whole one.
+    ignored : ndarray of int or None
+        Columns, of a problem without exempt ones, whose logits do not matter: the exempt ones.
     watch : callable or None
         Shows progress when called: ``watch(rows_left, name=figure, ...)``.
     proved_dim : int
@@ -70,6 +72,7 @@ class Problem:
     threads: int = 1
     deadline: float = math.inf
     exempt: NDArray[np.int64] | None = None
+    ignored: NDArray[np.int64] | None = None
     watch: Callable[..., Any] | None = None
     proved_dim: int = 1
 
@@ -150,4 +153,5 @@ class Problem:
             scale=self.scale_for(dim),
             module=None,
             exempt=None,
+            ignored=self.exempt,
         )

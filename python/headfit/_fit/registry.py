@@ -6,17 +6,20 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from headfit._base.arguments import shown
+from headfit._fit.auto import Auto
 from headfit._fit.learned import Learned
 from headfit._fit.max_margin import MaxMargin
 from headfit._fit.method import Method
 from headfit._fit.projection import Projection
+from headfit._fit.toeplitz import Toeplitz
 from headfit.errors import InputError
 
 METHODS: Mapping[str, Callable[..., Method]] = {
-    "auto": Learned,
+    "auto": Auto,
     "learned": Learned,
     "max-margin": MaxMargin,
     "projection": Projection,
+    "toeplitz": Toeplitz,
 }
 
 

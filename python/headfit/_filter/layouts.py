@@ -1,0 +1,143 @@
+"""Which frequencies a filter may have: combs of harmonics, and a few low ones."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headfit._filter.stencil import Stencil
+
+__all__ = ["Layout", "Shape", "first_layout", "neighbours"]
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What the offsets of a stencil look like: a run of equal spacing, and repeats far away.
+
+    Attributes
+    ----------
+    width : int
+        The offsets of the longest run, in steps of `spacing`.
+    spacing : int
+        The distance of neighbouring offsets in the run.
+    stride : int or None
+        The distance of the offsets outside the run, if they are evenly spaced.
+    reach : int
+        The largest |offset| that the mask allows.
+    """
+
+    width: int
+    spacing: int
+    stride: int | None
+    reach: int
+
+    @classmethod
+    def of(cls, stencil: Stencil) -> Shape:
+        """Describe a stencil."""
+        offsets, reach = stencil.offsets, max(-stencil.first, stencil.last, 1)
+        if stencil.wraps:  # one period says all
+            offsets = offsets[(offsets > -stencil.n / 2) & (offsets <= stencil.n / 2)]
+        steps = np.diff(offsets)
+        if steps.size == 0:
+            return cls(1, 1, None, reach)
+        spacing = int(steps[np.argmin(np.abs((offsets[1:] + offsets[:-1]) / 2))])
+        runs = np.split(offsets, np.flatnonzero(steps != spacing) + 1)
+        run = max(runs, key=len)
+        outside = np.setdiff1d(offsets, run)
+        stride = None
+        if outside.size:
+            sizes, counts = np.unique(np.diff(offsets), return_counts=True)
+            others = sizes != spacing
+            if others.any():
+                stride = int(sizes[others][np.argmax(counts[others])])
+        return cls(int(run.size), spacing, stride, reach)
+
+
+@dataclass(frozen=True)
+class Layout:
+    """A set of frequencies, described by a few numbers that are searched one at a time.
+
+    Attributes
+    ----------
+    phase : float
+        The phase of the first harmonic over the width of the window. Below 2 pi the window does
+        not reach its own repeat; above about 4 the harmonics suffice for a sharp edge.
+    lows : int
+        How many low frequencies tell the repeats of the window apart, spaced evenly in logarithm.
+    lowest : float
+        The least of them, in multiples of pi over the largest offset.
+    top : float
+        The largest of them, as a share of the first harmonic.
+    share : float
+        The share of all frequencies that goes to each comb of a spacing or stride.
+    """
+
+    phase: float = 5.5
+    lows: int = 3
+    lowest: float = 1.25
+    top: float = 0.5
+    share: float = 0.3
+
+    def frequencies(self, stencil: Stencil, shape: Shape, count: int) -> Floats | None:
+        """Return at most `count` frequencies; None if so few cannot be laid out this way."""
+        combs = [
+            2
+            * np.pi
+            / period
+            * np.arange(1, min(period // 2, max(1, round(self.share * count))) + 1)
+            for period in (shape.spacing, shape.stride)
+            if period is not None and period > 1
+        ]
+        harmonics = count - self.lows - sum(comb.size for comb in combs)
+        if harmonics < 0 or self.lows < 0 or (harmonics == 0 and not combs):
+            return None
+        span = shape.width * shape.spacing
+        # No harmonic exceeds pi: a small window has a longer period instead.
+        base = min(self.phase, np.pi * span / max(harmonics, 1)) / span
+        largest = min(self.top * base, np.pi)
+        least = min(self.lowest * np.pi / shape.reach, largest)
+        low = np.geomspace(least, largest, self.lows, endpoint=self.top < 1 or self.lows == 1)
+        frequencies = np.concatenate([base * np.arange(1, harmonics + 1), *combs, low])
+        if stencil.wraps:
+            step = 2 * np.pi / stencil.n
+            frequencies = step * np.maximum(np.round(frequencies / step), 1)
+        return np.unique(np.round(np.minimum(frequencies, np.pi), 12))
+
+
+# What is tried for each number of a layout, likely ones first.
+OPTIONS: dict[str, tuple[float, ...]] = {
+    "phase": (5.5, 5.8, 5.0, 4.5, 4.0),
+    "share": (0.3, 0.15, 0.5),
+    "top": (0.5, 1.0, 0.3),
+    "lowest": (1.25, 0.9),
+}
+# Each low frequency tells repeats apart over about so many octaves of distance.
+OCTAVES = 2.6
+
+
+def neighbours(layout: Layout, shape: Shape) -> Iterator[Layout]:
+    """Yield layouts that differ from one in a single number."""
+    for lows in (layout.lows + 1, layout.lows - 1, layout.lows + 2, layout.lows - 2):
+        if lows >= 0:
+            yield replace(layout, lows=lows)
+    has_combs = shape.spacing > 1 or shape.stride is not None
+    for name, values in OPTIONS.items():
+        if name == "share" and not has_combs:
+            continue
+        for value in values:
+            if value != getattr(layout, name):
+                changed: dict[str, Any] = {name: value}
+                yield replace(layout, **changed)
+
+
+def first_layout(shape: Shape, count: int) -> Layout:
+    """Return a layout that is likely to suit a stencil."""
+    octaves = math.log2(max(1.0, shape.reach / (shape.width * shape.spacing)))
+    return Layout(lows=min(round(octaves / OCTAVES), max(count // 3, 1)))

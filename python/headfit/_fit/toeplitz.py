@@ -1,0 +1,223 @@
+"""The method for translation-invariant patterns: one filter gives the logits of all rows."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from headfit._base.arrays import as_float_array, check_between
+from headfit._base.memory import require_memory
+from headfit._base.tolerances import Tolerances
+from headfit._filter.demand import Demand
+from headfit._filter.design import design
+from headfit._filter.layouts import Shape
+from headfit._filter.linear_program import Solved, solve
+from headfit._filter.stencil import Stencil
+from headfit._fit.head import Head, tightened
+from headfit._fit.learned import check_norm_without_exempt
+from headfit._fit.max_margin import with_narrow_queries
+from headfit._fit.method import Attempt, Method, Patience
+from headfit._fit.problem import Problem
+from headfit._fit.result import Search
+from headfit._fit.search import double_and_bisect, largest_dim
+from headfit.errors import InputError
+
+__all__ = ["Toeplitz", "stencil_of"]
+
+# The shares of the distortion's logarithm that a filter may use where queries and keys are rounded
+# to a narrow format; the rest is for the rounding. The first that some filter meets is taken.
+NARROW_SHARES = (0.3, 0.5, 0.7)
+# The part of the leak's logarithm that is reserved for the same.
+NARROW_LEAK = 0.03
+# The part of the distortion's logarithm that the rounding of queries and keys to their dtype may
+# take in all: it bounds the norm of a filter.
+ROUNDING = 0.01
+# Steps that move frequencies: of the one size that was asked for, and of a size of a search.
+MOVES = {"full": 10, "search": 0, "brief": 0}
+
+
+@dataclass(frozen=True, eq=False)
+class Toeplitz(Method):
+    """Make the logits one trigonometric polynomial of the offset between query and key.
+
+    For translation-invariant patterns, in which whether token i attends to token j, and how much,
+    depends on i - j alone: windows on one side and both, dilated windows, strides, blocks, with
+    weights that are equal or not. There are n conditions in place of n**2, so that windows of
+    thousands of keys take seconds at any length. Rows that attend to everything may be among the
+    others, such as those of global tokens, whose columns are `exempt_columns`.
+
+    Parameters
+    ----------
+    frequencies : array_like of shape (F,), optional
+        Radians per position, each in (0, pi], for a head of 2 F dimensions. None chooses them.
+    max_norm : float, optional
+        A bound on scale * max ||q|| * max ||k||, the sum of all amplitudes.
+
+    Raises
+    ------
+    InputError
+        For an option out of range. A pattern that is not translation-invariant is refused by
+        `fit`; the message names an offset that shows it.
+
+    See Also
+    --------
+    Learned : reaches far smaller heads for a few nonzeros per row.
+
+    Notes
+    -----
+    With x = i - j, the logits are p(x) = sum of a_f cos(w_f x) + b_f sin(w_f x). Each frequency
+    costs two dimensions, with keys (cos w_f j, sin w_f j): what rotary positions express without
+    content. For given frequencies a linear program finds the amplitudes of least sum that meet
+    the tolerances at every offset (SciPy's HiGHS; offsets are added as they are violated), so
+    that for them a size which is called infeasible is so by the solver's proof. Frequencies are
+    the harmonics of a period a little longer than the window, combs for spacings and strides, and
+    a few low ones that tell repeats apart; they are searched and moved, and others are not tried.
+
+    The design costs seconds, nearly independent of n; queries and keys O(n d).
+
+    Examples
+    --------
+    >>> import headfit as hf
+    >>> A = hf.patterns.causal_band(512, 31)
+    >>> fit = hf.fit(A, 32, method=hf.Toeplitz(), mask="causal")
+    >>> fit.certificate.holds, fit.method
+    (True, 'toeplitz')
+    """
+
+    frequencies: Any = None
+    max_norm: float | None = None
+
+    name = "toeplitz"
+
+    def __post_init__(self) -> None:
+        if self.frequencies is not None:
+            object.__setattr__(self, "frequencies", _as_frequencies(self.frequencies))
+        if self.max_norm is not None:
+            limit = check_between(self.max_norm, "max_norm", 0, math.inf)
+            object.__setattr__(self, "max_norm", limit)
+
+    def check(self, problem: Problem, dim: int | None) -> int | None:
+        """Return the size asked for, or that of the frequencies or of the module."""
+        check_norm_without_exempt(self.max_norm, problem)
+        stencil_of(problem)
+        size = dim if problem.module is None else problem.module.dim
+        if self.frequencies is None:
+            return size
+        needed = 2 * self.frequencies.size + problem.exempt_dims
+        if size is not None and size < needed:
+            raise InputError(
+                f"dim must be at least {needed}, two for each of the {self.frequencies.size} "
+                f"frequencies; got {size}"
+            )
+        return needed if size is None else size
+
+    def head(self, problem: Problem, dim: int, patience: Patience = "full") -> Head:
+        """Return the head of a filter of at most `dim` dimensions."""
+        stencil, target = stencil_of(problem), problem.target
+        require_memory(
+            4 * target.n * dim * problem.working_dtype.itemsize, f"a filter of size dim = {dim}"
+        )
+        found = self._filter(problem, stencil, dim, MOVES[patience])
+        if found is None:
+            nothing = np.zeros((target.n, dim), dtype=problem.working_dtype)
+            return Head(
+                nothing, nothing, failed_rows=np.arange(target.n), method=self.name, ended="stalled"
+            )
+        q, k = found.filter.head(target.n, stencil.block, str(problem.working_dtype))
+        q[stencil.apart] = 0.0
+        head = Head(
+            q,
+            k,
+            failed_rows=np.empty(0, dtype=np.intp),
+            settings={
+                "filter": {
+                    "frequencies": found.filter.frequencies.tolist(),
+                    "cosines": found.filter.cosines.tolist(),
+                    "sines": found.filter.sines.tolist(),
+                    "block": stencil.block,
+                },
+                "max_norm": self.max_norm,
+            },
+            method=self.name,
+        )
+        return with_narrow_queries(problem, head) if problem.is_narrow else head
+
+    def search(self, problem: Problem, attempt: Attempt) -> Search:
+        """Start at a size that windows of this width need, double until one certifies, bisect."""
+        shape = Shape.of(stencil_of(problem))
+        octaves = math.log2(max(2.0, shape.reach / shape.width))
+        likely = 2 * round((3.5 * math.sqrt(shape.width) + 1.2 * octaves) / 2)
+        if self.frequencies is not None:
+            likely = 2 * self.frequencies.size
+        largest, why = largest_dim(problem)
+        return double_and_bisect(
+            attempt, likely, largest, why, 2, problem.deadline, problem.exempt_dims
+        )
+
+    def advice(self, head: Head) -> str | None:
+        """Say what a size without a filter means."""
+        if head.failed_rows is None or not head.failed_rows.size:
+            return None
+        if self.frequencies is not None:
+            return (
+                "The linear program has no solution for these frequencies within the tolerances "
+                "and norms allowed: try others, or a wider leak or distortion."
+            )
+        return (
+            f"No filter of size {head.dim} was found. Frequencies of other layouts were not tried, "
+            "and heads that are no filters may be smaller: try a larger dim, a wider leak or "
+            'distortion, or method="learned".'
+        )
+
+    def _filter(self, problem: Problem, stencil: Stencil, dim: int, moves: int) -> Solved | None:
+        """Return the filter of least norm that keeps within the bounds, None if none is found."""
+        asked = problem.tolerances
+        spread = math.log1p(asked.distortion)
+        shares = NARROW_SHARES if problem.is_narrow else (1.0,)
+        spare = NARROW_LEAK if problem.is_narrow else 0.0
+        for share in shares:
+            leak, distortion = tightened(
+                asked.leak ** (1 + spare), math.expm1(share * spread), problem.logit_step
+            )
+            limit = problem.logit_limit
+            demand = Demand(
+                stencil,
+                Tolerances(leak, distortion, None if limit is None else limit * (1 - 1e-5)),
+            )
+            norm = self._largest_norm(problem, spread)
+            if self.frequencies is not None:
+                found = solve(self.frequencies, demand, max_norm=norm)
+                found = found if found is not None and found.meets else None
+            else:
+                found = design(demand, dim, max_norm=norm, deadline=problem.deadline, moves=moves)
+            if found is not None and found.filter.norm <= norm:
+                return found
+        return None
+
+    def _largest_norm(self, problem: Problem, spread: float) -> float:
+        """Return the largest norm that the dtype can hold, or that was asked for."""
+        asked = math.inf if self.max_norm is None else self.max_norm
+        if problem.is_narrow:  # a share of the tolerance is for the rounding; see NARROW_SHARES
+            return asked
+        unit = float(np.finfo(problem.working_dtype).eps)
+        return min(asked, ROUNDING * min(1.0, spread) / unit)
+
+
+def stencil_of(problem: Problem) -> Stencil:
+    """Return the stencil of a problem's target, its exempt columns left out."""
+    ignored = problem.exempt_columns if problem.exempt is not None else problem.ignored
+    return Stencil.of(problem.target, ignored)
+
+
+def _as_frequencies(frequencies: Any) -> Any:
+    array = np.array(as_float_array(frequencies, "frequencies", ndim=1), dtype=np.float64)
+    if array.size == 0 or not np.isfinite(array).all():
+        raise InputError("frequencies must be finite, and at least one")
+    outside = (array <= 0) | (array > np.pi)
+    if outside.any():
+        raise InputError(f"frequencies must lie in (0, pi]; got {array[outside][0]:.6g}")
+    array.flags.writeable = False
+    return array

@@ -12,7 +12,6 @@ from headfit._base.arrays import BFLOAT16, BLOCK, as_array, as_count, is_sparse,
 from headfit._base.masks import additive_entries
 from headfit._base.sparse import checked_csr
 from headfit.errors import InputError, TargetError
-from headfit.patterns import _torch_masks
 from headfit.patterns._build import (
     MOST_TOKENS,
     Ints,
@@ -23,6 +22,12 @@ from headfit.patterns._build import (
     check_entries,
     row_starts,
     weighted,
+)
+from headfit.patterns._torch_masks import (
+    as_scipy,
+    is_block_mask,
+    is_sparse_tensor,
+    of_block_mask,
 )
 
 FORMS = (
@@ -94,14 +99,14 @@ def from_mask(
     array([0, 2], dtype=int32)
     """
     style = Style.of(weights, gamma, rng)
-    if _torch_masks.is_sparse_tensor(mask):
+    if is_sparse_tensor(mask):
         if mask.is_floating_point() or mask.is_complex():
             raise _wrong_sparse_dtype(mask.dtype)
         n, entry = _places(mask.shape, batch, head)
-        counts, columns = _of_sparse(_torch_masks.as_scipy(mask, entry))
-    elif _torch_masks.is_block_mask(mask):
+        counts, columns = _of_sparse(as_scipy(mask, entry))
+    elif is_block_mask(mask):
         n, entry = _places(mask.shape, batch, head)
-        counts, columns = _torch_masks.of_block_mask(mask, entry, n)
+        counts, columns = of_block_mask(mask, entry, n)
     elif is_sparse(mask):
         n, _ = _places(mask.shape, batch, head)
         counts, columns = _of_sparse(mask)

@@ -358,6 +358,13 @@ def test_window_global_among_other_patterns() -> None:
         assert same(A, patterns.strided(40, 7, window=4, causal=causal))
 
 
+def test_empty_rows_after_full_ones_attend_to_themselves() -> None:
+    style = patterns._build.Style.of(None, 1.0, 0)
+    A = patterns._build.from_rows(np.full((4, 2), -1), 4, style, full=2)
+    check(A)
+    assert np.array_equal(support(A), np.vstack([np.ones((2, 4)), np.eye(4)[2:]]))
+
+
 def grid_reference(
     height: int, width: int, diagonals: bool, wrap: bool, self_loops: bool
 ) -> np.ndarray:

@@ -669,7 +669,7 @@ def command_doors(folder: Path) -> Iterator[Door]:
         if kind in ("digits_knn", "induction") or not count:
             continue
         first = {"knn": str(folder / "points.npy"), "from_graph": str(target)}.get(kind, "8")
-        values = files if kind in ("knn", "from_graph") else whole
+        values = files if kind in ("knn", "from_graph", "from_mask") else whole
         words = ["pattern", kind, first, *["1"] * (count - 1), "-o", made]
         words[2] = "{file}"
         yield Door(f"$ pattern {kind}", command(words), {}, {"file": values}, anything)
@@ -688,7 +688,7 @@ def pattern_doors(patterns: Any, files: list[Any]) -> Iterator[Door]:
     good: dict[str, Any] = {
         "n": 8, "k": 2, "width": 1, "dilation": 2, "offsets": [0, 1], "stride": 2, "size": 2,
         "window": 1, "n_global": 1, "n_random": 1, "tokens": [1, 2, 1], "height": 2,
-        "points": points, "graph": np.eye(3), "arity": 2,
+        "points": points, "graph": np.eye(3), "arity": 2, "mask": np.tri(N, dtype=bool),
     }  # fmt: skip
     choices = ["", "x", *NOT_TEXT]
     special: dict[str, list[Any]] = {
@@ -712,6 +712,18 @@ def pattern_doors(patterns: Any, files: list[Any]) -> Iterator[Door]:
             *without(NOT_ARRAY, sp.eye_array(N)), *spoilt_sparse(), np.ones((2, 3)), [], [1.0],
             np.full((2, 2), np.nan), np.zeros((2, 2)),
         ],
+        # A mask of one matrix has neither axis: any index of them is refused.
+        "batch": optional([*counts(0), 0]),
+        "head": optional([*counts(0), 0]),
+        "mask": [
+            *without(NOT_MASK, np.ones((N, N), np.int8), np.ones((N + 1, N + 1), bool),
+                     np.ones((1, 1, 1, N, N), bool), sp.eye_array(N + 1, dtype=bool)),
+            *NOT_ARRAY, *spoilt_sparse(bool), np.zeros((N, N), bool), np.ones((N, N + 1), bool),
+            np.ones((2, N, N), bool), np.ones((2, 1, N, N), bool), np.ones((2, 1, 1, N, N), bool),
+            np.full((N, N), np.nan), np.full((N, N), -np.inf), 2 * np.eye(N, dtype=int),
+            np.ones((N, N), "M8[s]"), np.empty((0, 0), bool), np.empty((0, N, N), bool),
+            sp.csr_array((N, N), dtype=bool), sp.csr_array(2 * np.eye(N, dtype=int)),
+        ],
     }  # fmt: skip
     for name in patterns.__all__:
         call = getattr(patterns, name)
@@ -733,6 +745,8 @@ def pattern_doors(patterns: Any, files: list[Any]) -> Iterator[Door]:
                     bad[parameter] += big
         if name == "bigbird":
             bad["window"] = [*counts(0), None]
+        if name == "window_global":
+            bad["width"], bad["stride"] = [*counts(1), None], optional(counts(1))
         says = {"per_column": "per_column", "n": "n = |n must"}
         yield Door(f"patterns.{name}", call, given, bad, says)
 

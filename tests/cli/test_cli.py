@@ -72,6 +72,7 @@ def test_every_pattern_has_a_command_with_its_parameters():
 def test_the_example_of_each_pattern_runs(kind, run):
     np.save("points.npy", np.random.default_rng(0).standard_normal((60, 3)))
     scipy.io.mmwrite("graph.mtx", sparse.csr_array(np.eye(5, k=1) + np.eye(5, k=-1)))
+    np.save("mask.npy", np.stack([np.tri(5), np.eye(5)]).astype(bool))
     program, *arguments = shlex.split(kinds.example(kind))
     status, out, err = run(*arguments)
     assert (program, status, err) == ("headfit", 0, "")
@@ -86,6 +87,10 @@ def test_the_example_of_each_pattern_runs(kind, run):
         ("circulant 30 -1 2", lambda p: p.circulant(30, [-1, 2])),
         ("strided 30 5 --no-causal", lambda p: p.strided(30, 5, causal=False)),
         ("butterfly 32 --stages 0 2", lambda p: p.butterfly(32, stages=[0, 2])),
+        (
+            "window_global 30 4 2 --stride 8 --no-causal",
+            lambda p: p.window_global(30, 4, 2, stride=8, causal=False),
+        ),
         ("tree 30 --arity 3 --self-loops", lambda p: p.tree(30, 3, self_loops=True)),
         (
             "random_regular 30 4 --gamma 2 --seed 7",
@@ -103,6 +108,20 @@ def test_patterns_are_those_of_python(arguments, expected, run):
     assert run("pattern", *arguments.split(), "-o", "A.npz")[0] == 0
     A, B = hf.load_matrix("A.npz"), expected(hf.patterns)
     np.testing.assert_array_equal(A.toarray(), B.toarray())
+
+
+def test_masks_are_read_from_files_of_both_kinds(run):
+    mask = np.tri(6, k=0, dtype=bool) & ~np.tri(6, k=-3, dtype=bool)
+    np.save("dense.npy", np.where(mask, 0, -np.inf)[None])
+    sparse.save_npz("sparse.npz", sparse.csr_array(mask))
+    for name in ("dense.npy", "sparse.npz"):
+        assert run("pattern", "from_mask", name, "-o", "A.npz")[0] == 0
+        np.testing.assert_array_equal(
+            hf.load_matrix("A.npz").toarray(), hf.patterns.causal_band(6, 2).toarray()
+        )
+    bad(run("pattern", "from_mask", "absent.npy", "-o", "A.npz"), "mask", "absent.npy")
+    np.save("text.npy", np.array(["a"]))
+    bad(run("pattern", "from_mask", "text.npy", "-o", "A.npz"), "mask")
 
 
 def test_a_pattern_may_be_a_matrix_market_file_and_json(run):

@@ -37,6 +37,8 @@ KINDS: dict[str, Callable[..., Any]] = {
     "previous_token": lambda **s: patterns.previous_token(30, **s),
     "induction": lambda **s: patterns.induction([0, 1, 0, 2, 0, 1, 1, 2] * 3, which="all", **s),
     "from_graph": lambda **s: patterns.from_graph(PATH_GRAPH, **s),
+    "from_mask": lambda **s: patterns.from_mask(np.tri(9, dtype=bool), **s),
+    "window_global": lambda **s: patterns.window_global(30, 3, 2, stride=7, **s),
     "knn": lambda **s: patterns.knn(POINTS, 4, **s),
     "digits_knn": lambda **s: patterns.digits_knn(**s),
 }
@@ -165,6 +167,10 @@ def test_shared_arguments_are_checked(kind: str, name: str, value: object) -> No
         ("window", lambda: patterns.bigbird(5, -1, 0, 0)),
         ("n_global", lambda: patterns.bigbird(5, 1, 6, 0)),
         ("n_random", lambda: patterns.bigbird(5, 1, 0, 6)),
+        ("width", lambda: patterns.window_global(5, 0, 0)),
+        ("n_global", lambda: patterns.window_global(5, 1, 6)),
+        ("stride", lambda: patterns.window_global(5, 1, 1, stride=0)),
+        ("causal", lambda: patterns.window_global(5, 1, 1, causal=1)),  # type: ignore[arg-type]
         ("height", lambda: patterns.grid2d(0, 3)),
         ("width", lambda: patterns.grid2d(3, 0)),
         ("width", lambda: patterns.grid2d(2**16, 2**16)),
@@ -209,6 +215,10 @@ def test_small_and_odd_sizes(n: int) -> None:
         patterns.block(n, 100),
         patterns.bigbird(n, 0, 0, 0),
         patterns.bigbird(n, 1, n, n),
+        patterns.window_global(n, 100, n),
+        patterns.window_global(n, 1, 0, stride=100),
+        patterns.window_global(n, 1, n, causal=False, stride=2**40),
+        patterns.from_mask(np.ones((n, n), bool)),
         patterns.grid2d(1, n),
         patterns.grid2d(n, 1, boundary="wrap", diagonals=True),
         patterns.tree(n, 100),
@@ -315,6 +325,44 @@ def test_bigbird(boundary: Any) -> None:
     assert (S.sum(axis=1)[n_global:] <= bound).all()
     assert (S & ~fixed).sum() > n  # some random ones are there
     assert (S & ~fixed).sum(axis=1).max() <= n_random
+
+
+@given(SIZES, st.integers(1, 50), st.data(), st.booleans(), st.none() | st.integers(1, 50))
+def test_window_global(
+    n: int, width: int, data: st.DataObject, causal: bool, stride: int | None
+) -> None:
+    n_global = data.draw(st.integers(0, n))
+    A = patterns.window_global(n, width, n_global, causal=causal, stride=stride)
+    expected = np.zeros((n, n), dtype=bool)
+    for i, j in np.ndindex(n, n):
+        near = abs(i - j) < width
+        far = stride is not None and (i - j) % stride == 0
+        shared = j < n_global or (i < n_global and not causal)
+        expected[i, j] = (near or far or shared) and (j <= i or not causal)
+    check(A)
+    assert np.array_equal(support(A), expected)
+
+
+def test_window_global_among_other_patterns() -> None:
+    def same(A: sparse.csr_array, B: sparse.csr_array) -> bool:
+        return np.array_equal(A.toarray(), B.toarray())
+
+    assert same(patterns.window_global(40, 5, 0), patterns.causal_band(40, 4))
+    assert same(patterns.window_global(40, 5, 0, causal=False), patterns.band(40, 4))
+    assert same(
+        patterns.window_global(40, 5, 2, causal=False, gamma=3.0, rng=1),
+        patterns.bigbird(40, 4, 2, 0, gamma=3.0, rng=1),
+    )
+    for causal in (False, True):
+        A = patterns.window_global(40, 5, 0, stride=7, causal=causal)
+        assert same(A, patterns.strided(40, 7, window=4, causal=causal))
+
+
+def test_empty_rows_after_full_ones_attend_to_themselves() -> None:
+    style = patterns._build.Style.of(None, 1.0, 0)
+    A = patterns._build.from_rows(np.full((4, 2), -1), 4, style, full=2)
+    check(A)
+    assert np.array_equal(support(A), np.vstack([np.ones((2, 4)), np.eye(4)[2:]]))
 
 
 def grid_reference(

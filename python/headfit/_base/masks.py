@@ -67,17 +67,23 @@ def as_allowed(mask: Any) -> NDArray[np.bool_]:
     return array
 
 
+def additive_entries(values: NDArray[Any]) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+    """Return which entries of an additive mask allow attention, and which are no mask's at all."""
+    lowest = LOWEST_BFLOAT16 if values.dtype == BFLOAT16 else np.finfo(values.dtype).min
+    wide = widened(values)
+    allowed = wide == 0
+    return allowed, ~(allowed | (wide == -np.inf) | (wide == lowest))
+
+
 def _zeros_of_additive(array: NDArray[Any]) -> NDArray[np.bool_]:
     """Return where an additive mask allows attention; broadcast axes stay without memory."""
-    distinct = widened(array[tuple(slice(0, 1 if s == 0 else None) for s in array.strides)])
-    lowest = LOWEST_BFLOAT16 if array.dtype == BFLOAT16 else np.finfo(array.dtype).min
-    allowed = distinct == 0
-    other = ~(allowed | (distinct == -np.inf) | (distinct == lowest))
+    distinct = array[tuple(slice(0, 1 if s == 0 else None) for s in array.strides)]
+    allowed, other = additive_entries(distinct)
     if other.any():
         place = tuple(int(i) for i in np.argwhere(other)[0])
         raise InputError(
-            "mask must be boolean, or additive with no values but 0 and -inf (or the lowest of "
-            f"its dtype); got {distinct[place]} at {place}: pass terms of the logits as bias="
+            "mask must be boolean, or additive with no values but 0 and -inf (or the lowest of its "
+            f"dtype); got {widened(distinct)[place]} at {place}: pass terms of the logits as bias="
         )
     return np.broadcast_to(allowed, array.shape)
 

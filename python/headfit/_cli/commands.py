@@ -69,6 +69,8 @@ def pattern(arguments: Any) -> int:
         values["points"] = _points(values["points"])
     elif arguments.kind == "from_graph":
         values["graph"] = load_matrix(values["graph"])
+    elif arguments.kind == "from_mask":
+        values["mask"] = _mask(values["mask"])
     elif arguments.kind == "induction":
         values["tokens"] = _tokens(values["tokens"], values.pop("text"), values.pop("by"))
     make = getattr(patterns, arguments.kind)
@@ -88,6 +90,10 @@ def pattern(arguments: Any) -> int:
 
 def _points(path: Path) -> NDArray[Any]:
     return load_array(path, ".npy file of numbers", "points")
+
+
+def _mask(path: Path) -> Any:
+    return load_array(path, ".npy file", "mask") if path.suffix == ".npy" else load_matrix(path)
 
 
 def _tokens(path: Path | None, given: str | None, by: str) -> list[str]:

@@ -30,6 +30,14 @@ _N = _count("n", "tokens")
 _BOUNDARY = _choice("--boundary", "clip", "wrap")
 _LOOPS = _flag("--self-loops", "tokens attend to themselves as well")
 _SIDES = _count("width", "neighbours on each side")
+_CAUSAL: Argument = (
+    "--causal",
+    {
+        "action": argparse.BooleanOptionalAction,
+        "default": True,
+        "help": "attend to earlier tokens only (default), or both ways",
+    },
+)
 
 # The names are those of the functions' parameters; `run` in commands.py passes them on.
 KINDS: dict[str, tuple[Argument, ...]] = {
@@ -51,6 +59,12 @@ KINDS: dict[str, tuple[Argument, ...]] = {
         ("graph", {"type": Path, "help": "adjacency matrix: .npz of save_npz, or .mtx"}),
         ("--self-loops", {"action": argparse.BooleanOptionalAction,
                           "help": "give every token one, or remove all (default: as they are)"}),
+    ),
+    "from_mask": (
+        ("mask", {"type": Path, "help": "what may be attended to: .npy of booleans, of integers 0 "
+                  "and 1, or of floats 0 and -inf; .npz of save_npz"}),
+        _count("--batch", "which batch entry, of several", metavar="B"),
+        _count("--head", "which head, of several", metavar="H"),
     ),
     "grid2d": (
         _count("height", "rows of the grid"),
@@ -81,10 +95,16 @@ KINDS: dict[str, tuple[Argument, ...]] = {
         _N,
         _count("stride", "distance between the far tokens"),
         _count("--window", "how far back the window reaches (default: stride)", metavar="W"),
-        ("--causal", {"action": argparse.BooleanOptionalAction, "default": True,
-                      "help": "attend to earlier tokens only (default), or both ways"}),
+        _CAUSAL,
     ),
     "tree": (_N, _count("--arity", "children of a token", default=2), _LOOPS),
+    "window_global": (
+        _N,
+        _count("width", "keys of the window, the token itself included"),
+        _count("n_global", "global tokens"),
+        _CAUSAL,
+        _count("--stride", "distance between far tokens (default: none)", metavar="S"),
+    ),
 }  # fmt: skip
 
 _ARGUMENTS = {
@@ -97,6 +117,7 @@ _ARGUMENTS = {
     "digits_knn": "",
     "dilated": "512 2 4 --boundary wrap",
     "from_graph": "graph.mtx --no-self-loops",
+    "from_mask": "mask.npy --head 1",
     "grid2d": "20 30 --diagonals",
     "hypercube": "512 --self-loops",
     "induction": '--text "the cat and the dog and the bird"',
@@ -106,6 +127,7 @@ _ARGUMENTS = {
     "random_regular": "512 4 --gamma 2 --seed 3",
     "strided": "512 16 --window 4",
     "tree": "511 --arity 3",
+    "window_global": "512 16 2 --stride 64",
 }
 
 

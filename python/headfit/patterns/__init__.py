@@ -20,7 +20,8 @@ memory. Each function takes the same three keyword arguments:
 
 At the ends of the sequence, ``boundary="clip"`` leaves out columns outside
 ``0 ... n - 1`` and ``boundary="wrap"`` takes them modulo ``n``. A row that would have no
-column attends to itself (token 0 of `previous_token`, a grid of one cell).
+column attends to itself (token 0 of `previous_token`, a grid of one cell); only `from_graph`
+and `from_mask`, which are given the rows, refuse an empty one.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from headfit.patterns._bands import band, causal_band, circulant, dilated
 from headfit.patterns._graphs import from_graph
 from headfit.patterns._heads import induction, previous_token
 from headfit.patterns._knn import digits_knn, knn
+from headfit.patterns._masks import from_mask
 from headfit.patterns._random import permutation, random_regular
 from headfit.patterns._shapes import (
     butterfly,
@@ -36,7 +38,7 @@ from headfit.patterns._shapes import (
     hypercube,
     tree,
 )
-from headfit.patterns._transformers import bigbird, block, strided
+from headfit.patterns._transformers import bigbird, block, strided, window_global
 
 __all__ = [
     "band",
@@ -48,6 +50,7 @@ __all__ = [
     "digits_knn",
     "dilated",
     "from_graph",
+    "from_mask",
     "grid2d",
     "hypercube",
     "induction",
@@ -57,6 +60,7 @@ __all__ = [
     "random_regular",
     "strided",
     "tree",
+    "window_global",
 ]
 
 

@@ -105,19 +105,21 @@ def weighted(
     return matrix
 
 
-def from_rows(columns: Ints, n: int, style: Style) -> Pattern:
+def from_rows(columns: Ints, n: int, style: Style, *, full: int = 0) -> Pattern:
     """Return the pattern whose row ``i`` has the columns ``columns[i]``, in any order.
 
     Columns outside ``0 ... n - 1`` are left out and repeated ones merged; a row that would be
-    empty attends to itself.
+    empty attends to itself. The first `full` rows have all columns instead.
     """
-    columns = np.where((columns >= 0) & (columns < n), columns, n)
+    columns = np.where((columns >= 0) & (columns < n), columns, n)[full:]
     columns.sort(axis=1)
-    empty = columns[:, 0] == n
-    columns[empty, 0] = np.flatnonzero(empty)
+    empty = np.flatnonzero(columns[:, 0] == n)
+    columns[empty, 0] = full + empty
     keep = columns < n
     keep[:, 1:] &= columns[:, 1:] != columns[:, :-1]
-    return weighted(row_starts(keep.sum(axis=1)), columns[keep], n, style)
+    counts = np.concatenate([np.full(full, n), keep.sum(axis=1)])
+    all_columns = np.tile(np.arange(n), full)
+    return weighted(row_starts(counts), np.concatenate([all_columns, columns[keep]]), n, style)
 
 
 def from_edges(rows: Ints, columns: Ints, n: int, style: Style) -> Pattern:

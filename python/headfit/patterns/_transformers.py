@@ -1,4 +1,4 @@
-"""Patterns of sparse transformers: strided, in blocks, and BigBird."""
+"""Patterns of sparse transformers: strided, in blocks, BigBird, windows with global tokens."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ from headfit.patterns._build import (
     check_entries,
     checked_choice,
     checked_tokens,
-    from_edges,
     from_rows,
     shifted_columns,
 )
@@ -181,15 +180,76 @@ def bigbird(
     near = shifted_columns(n, np.arange(-reach, reach + 1), boundary)
     far = regular_columns(n, n_random, style) if n_random else np.empty((n, 0), np.int32)
     shared = np.broadcast_to(np.arange(n_global), (n, n_global))
-    columns = np.hstack([near, shared, far])[n_global:]
-    rows = np.repeat(np.arange(n_global, n), columns.shape[1])
-    flat = columns.ravel()
-    inside = (flat >= 0) & (flat < n)
-    all_rows = np.repeat(np.arange(n_global), n)
-    all_columns = np.tile(np.arange(n), n_global)
-    return from_edges(
-        np.concatenate([all_rows, rows[inside]]),
-        np.concatenate([all_columns, flat[inside]]),
-        n,
-        style,
-    )
+    return from_rows(np.hstack([near, shared, far]), n, style, full=n_global)
+
+
+def window_global(
+    n: int,
+    width: int,
+    n_global: int,
+    *,
+    causal: bool = True,
+    stride: int | None = None,
+    weights: Weights | None = None,
+    gamma: float = 1.0,
+    rng: Seed = None,
+) -> Pattern:
+    """Return the pattern of a window with global tokens, and every stride-th token if asked.
+
+    Row ``i`` has the columns ``j <= i`` with ``i - j < width``, which are `width` keys including
+    the token itself, as in the mask ``("window", width)``; the global columns
+    ``0 ... n_global - 1`` as far as ``j <= i``; and with a `stride` those with ``i - j`` a
+    multiple of it. Without global tokens and stride this is ``causal_band(n, width - 1)``.
+
+    With ``causal=False``, ``|i - j|`` takes the place of ``i - j``: the window has ``width - 1``
+    tokens on each side beside the token itself, as ``band(n, width - 1)``. All rows have the
+    global columns, and the first `n_global` rows have all columns, as in `bigbird`. (Beltagy,
+    Peters and Cohan, "Longformer: the long-document transformer", 2020.)
+
+    Parameters
+    ----------
+    n : int
+        The number of tokens.
+    width : int
+        The number of keys in the window, including the token itself, 1 or more.
+    n_global : int
+        The number of global tokens, 0 to `n`. They are the first ones.
+    causal : bool
+        Attend to earlier tokens only, or both ways.
+    stride : int, optional
+        The distance between the distant tokens, 1 or more; None for no such tokens.
+    weights, gamma, rng
+        Equal weights, or random ones with ratios up to `gamma`; see the module.
+
+    Returns
+    -------
+    csr_array, shape (n, n)
+
+    Raises
+    ------
+    InputError
+        For an argument out of range, or a pattern that does not fit in memory.
+
+    Examples
+    --------
+    >>> from headfit import patterns
+    >>> patterns.window_global(12, width=3, n_global=1, stride=4)[[11]].indices
+    array([ 0,  3,  7,  9, 10, 11], dtype=int32)
+    >>> patterns.window_global(12, width=2, n_global=1, causal=False)[[5]].indices
+    array([0, 4, 5, 6], dtype=int32)
+    """
+    n = checked_tokens(n)
+    reach = min(as_count(width, "width", 1), n) - 1
+    n_global = as_count(n_global, "n_global", 0, n)
+    step = n if stride is None else as_count(stride, "stride", 1)
+    causal = as_flag(causal, "causal")
+    style = Style.of(weights, gamma, rng)
+    each_way = reach + 1 + (n - 1) // step
+    check_entries(n * (n_global + each_way if causal else 2 * (n_global + each_way)), n)
+    back = np.union1d(np.arange(reach + 1), np.arange(0, n, step))
+    offsets = -back if causal else np.union1d(-back, back)
+    shared = np.broadcast_to(np.arange(n_global), (n, n_global))
+    if causal:
+        shared = np.where(shared <= np.arange(n)[:, None], shared, -1)
+    columns = np.hstack([shifted_columns(n, offsets, "clip"), shared])
+    return from_rows(columns, n, style, full=0 if causal else n_global)

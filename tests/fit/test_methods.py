@@ -167,12 +167,20 @@ def test_what_is_no_method_is_refused(method: Any) -> None:
     ],
 )
 def test_words_stand_for_defaults(word: str, method: hf.Method) -> None:
-    assert {*registry.METHODS} == {"auto", "learned", "max-margin", "projection"}
+    assert {*registry.METHODS} == {"auto", "learned", "max-margin", "projection", "toeplitz"}
     by_word = hf.fit(A, 24, method=word)
     by_object = hf.fit(A, 24, method=method)
     assert by_word.method == by_object.method == method.name
     np.testing.assert_array_equal(by_word.Q, by_object.Q)
     np.testing.assert_array_equal(by_word.K, by_object.K)
+
+
+def test_toeplitz_by_word() -> None:
+    by_word = hf.fit(BAND, 12, method="toeplitz")
+    by_object = hf.fit(BAND, 12, method=hf.Toeplitz())
+    assert by_word.method == by_object.method == "toeplitz"
+    assert by_word.certificate.holds
+    np.testing.assert_array_equal(by_word.Q, by_object.Q)
 
 
 @pytest.mark.parametrize(
@@ -185,6 +193,11 @@ def test_words_stand_for_defaults(word: str, method: hf.Method) -> None:
         (lambda: hf.Learned(init=(np.eye(3), np.ones((3, 2)))), "init must be Q and K"),
         (lambda: hf.Learned(init=(np.eye(3), np.eye(3) * np.nan)), "init must be finite; K"),
         (lambda: hf.Learned(max_norm=0), "max_norm must lie"),
+        (lambda: hf.Toeplitz(frequencies=[]), "frequencies must be finite, and at least one"),
+        (lambda: hf.Toeplitz(frequencies=[1.0, np.nan]), "frequencies must be finite"),
+        (lambda: hf.Toeplitz(frequencies=[1.0, 4.0]), r"frequencies must lie in \(0, pi\]; got 4"),
+        (lambda: hf.Toeplitz(frequencies=[[1.0]]), "frequencies must be a vector"),
+        (lambda: hf.Toeplitz(max_norm=0), "max_norm must lie"),
         (lambda: hf.MaxMargin(keys="spiral"), 'keys must be "random", "cyclic"'),
         (lambda: hf.MaxMargin(keys=np.ones(3)), "keys must have at least 2 axes"),
         (lambda: hf.MaxMargin(form="loose"), "form must be one of"),

@@ -213,7 +213,9 @@ def stencil_of(problem: Problem) -> Stencil:
 
 
 def _as_frequencies(frequencies: Any) -> Any:
-    array = np.array(as_float_array(frequencies, "frequencies", ndim=1), dtype=np.float64)
+    array = np.array(as_float_array(frequencies, "frequencies", ndim=0), dtype=np.float64)
+    if array.ndim != 1:
+        raise InputError(f"frequencies must be a vector; got shape {array.shape}")
     if array.size == 0 or not np.isfinite(array).all():
         raise InputError("frequencies must be finite, and at least one")
     outside = (array <= 0) | (array > np.pi)

@@ -66,6 +66,7 @@ from headfit.errors import (
     MissingFileError,
     NonFiniteError,
     TargetError,
+    TooLargeError,
 )
 
 if TYPE_CHECKING:
@@ -107,6 +108,7 @@ __all__ = [
     "Target",
     "TargetError",
     "Tolerances",
+    "TooLargeError",
     "TradeOff",
     "Trial",
     "TvCurve",

@@ -84,6 +84,7 @@ PYTHON_FLOORS = (
     "_lower",
     "bounds",
     "_fit",
+    "_plan",
     "_soft",
     "_shrink",
     "_compress",

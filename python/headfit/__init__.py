@@ -46,6 +46,10 @@ from headfit._fit.projection import Projection
 from headfit._fit.projection import project_attention as project
 from headfit._fit.result import Fit, Search, Trial
 from headfit._fit.storage import load
+from headfit._plan.attempt import PlanAttempt
+from headfit._plan.plan import plan
+from headfit._plan.result import Plan
+from headfit._plan.trend import PlanTrend
 from headfit._shrink.result import ShrinkResult, TvCurve
 from headfit._shrink.shrink import shrink
 from headfit._shrink.shrink_to_pattern import shrink_to_pattern
@@ -96,6 +100,9 @@ __all__ = [
     "Method",
     "MissingFileError",
     "NonFiniteError",
+    "Plan",
+    "PlanAttempt",
+    "PlanTrend",
     "Problem",
     "Projection",
     "Search",
@@ -132,6 +139,7 @@ __all__ = [
     "load",
     "load_matrix",
     "patterns",
+    "plan",
     "plot",
     "project",
     "random_rotation",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from contextlib import nullcontext
 from typing import Any
 
 from headfit._base.arguments import as_flag
@@ -42,7 +41,7 @@ def plan(
     mask: Any = None,
     logits_dtype: str | None = None,
     time_limit: float = SECONDS,
-    progress: bool = False,
+    progress: bool | Callable[[str], None] = False,
     rng: Any = 0,
     num_threads: int | None = None,
 ) -> Plan:
@@ -67,8 +66,9 @@ def plan(
     time_limit : float, default 60
         The most seconds that the plan may take. Certificates are not cut short; a size is tried
         only if its certificate is predicted to take a quarter of the time that is left.
-    progress : bool, default False
-        Show what is being tried, and count the steps, on a tqdm bar (needs tqdm).
+    progress : bool or callable, default False
+        True shows what is being tried, and counts the steps, on a tqdm bar (needs tqdm). A
+        function is called with a line of text for each step.
     rng : seed or Generator, default 0
 
     Returns
@@ -124,16 +124,13 @@ def plan(
         threads=thread_count(num_threads),
     )
     limit = check_between(time_limit, "time_limit", 0, math.inf)
-    is_shown = as_flag(progress, "progress")
+    say = progress if callable(progress) else None
+    is_shown = say is None and as_flag(progress, "progress")
     source = source_of(pattern, n, mask, num_threads)
-    bar = Counter(None, "step") if is_shown else None
-
-    def say(line: str) -> None:
-        if bar is not None:
-            bar.step(line)
-
-    with nullcontext() if bar is None else bar:
-        return make_plan(source, question, limit, say)
+    if not is_shown:
+        return make_plan(source, question, limit, say or (lambda _: None))
+    with Counter(None, "step") as bar:
+        return make_plan(source, question, limit, bar.step)
 
 
 def make_plan(source: Source, question: Question, limit: float, say: Callable[[str], None]) -> Plan:

@@ -67,8 +67,9 @@ def least_logit(target: Target, leak: float) -> float:
     log(1 / leak), and so a |logit| of at least half of that. 0 where no such row is known: rows
     are looked at without a mask and with "causal", and not under other masks.
     """
-    if target.mask is not None and target.mask != "causal":
+    is_causal = isinstance(target.mask, str) and target.mask == "causal"
+    if target.mask is not None and not is_causal:
         return 0.0
     sizes = np.diff(target.csr_arrays[0])
-    visible = target.n if target.mask is None else np.arange(1, target.n + 1)
+    visible = np.arange(1, target.n + 1) if is_causal else target.n
     return math.log(1 / leak) / 2 if np.any((sizes > 0) & (sizes < visible)) else 0.0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -12,7 +13,7 @@ from headfit._attention.attention import Attention
 from headfit._base.arguments import shown
 from headfit._base.arrays import as_count
 from headfit._target.target import Target, as_target
-from headfit.errors import HeadfitError, InputError, TooLargeError
+from headfit.errors import FileError, HeadfitError, InputError, TooLargeError
 
 MOST_TOKENS = 2**31 - 1
 LONGEST_NAME = 48
@@ -101,23 +102,23 @@ def _called(pattern: Callable[[int], Any], n: int) -> Any:
 
 
 def _checked(name: str, given: Any, mask: Any, num_threads: int | None) -> Target:
-    """Return a target; the message of an error begins with the name of the argument."""
+    """Return a target; messages about `A`, the argument of `as_target`, name this one instead."""
     try:
         return as_target(given, mask=mask, num_threads=num_threads)
-    except (TooLargeError, OSError):
-        raise
     except HeadfitError as error:
-        if str(error).startswith("mask"):
-            raise
-        raise type(error)(f"{name}: {error}") from error
+        said = re.sub(r"^A\b", name, str(error))
+        if isinstance(error, FileError):
+            raise type(error)(said, error.errno, error.filename) from error
+        raise type(error)(said) from error
 
 
 def _name_of(pattern: Any) -> str:
-    """Return a short name of a function, with the arguments of a partial one."""
+    """Return a short name of a function, with the arguments of a partial one but its seed."""
     if isinstance(pattern, functools.partial):
         values = [shown(v) for v in pattern.args]
-        values += [f"{name}={shown(v)}" for name, v in pattern.keywords.items()]
-        return _short(f"{_name_of(pattern.func)}({', '.join(values)})")
+        values += [f"{name}={shown(v)}" for name, v in pattern.keywords.items() if name != "rng"]
+        name, given = _name_of(pattern.func), ", ".join(values)
+        return _short(f"{name}({given})" if given else name)
     name = getattr(pattern, "__name__", type(pattern).__name__)
     return "the pattern" if name == "<lambda>" else _short(str(name))
 

@@ -185,7 +185,8 @@ RECORDS = (
     "AttentionStats", "Certificate", "Compressed", "CompressedCurve", "CompressedHeads", "Config",
     "FaceWitness", "FarkasWitness", "Fit", "Head", "HeadTable", "Method", "Plan", "PlanAttempt",
     "PlanTrend", "Problem", "Search", "ShrinkResult", "SoftComparison", "SoftFit", "Sparsified",
-    "TallyTable", "TradeOff", "Trial", "TvCurve", "bounds.LowerBound", "plot.KeysPicture", "plot.PlanPicture", "plot.SearchPicture",
+    "TallyTable", "TradeOff", "Trial", "TvCurve", "bounds.LowerBound", "plot.KeysPicture",
+    "plot.PlanPicture", "plot.SearchPicture",
     "torch.CapturedHeads", "torch.CapturedLayer", "torch.FittedAttention", "torch.Projected",
     "torch.SmallerHeads",
 )  # fmt: skip

@@ -21,9 +21,9 @@ SHARES = {
     "relaxed": 0.35,
     "looser": 0.35,
     "smaller n": 0.5,
-    "smaller logits": 0.2,  # all attempts at it together
-    "smaller dims": 0.3,  # likewise
-    "one of these": 0.4,
+    "smaller logits": 0.4,  # all attempts at it together
+    "smaller dims": 0.4,  # likewise
+    "one of these": 0.6,
 }
 """The most that each step may take of the time that is left when it begins."""
 

@@ -91,11 +91,11 @@ def plan(
     The plan first looks for proofs that no such head exists. Then it fits a head as asked, in up
     to half of its time. Where that certifies, it looks for smaller heads. Where it does not, it
     takes back one demand at a time (the format in favour of float32, the rounding and the bound of
-    the logits, the tolerances) to tell which one stood in the way, and tries the pattern at n /
-    64, n / 16 and n / 4. What it says of larger n is then a trend, and called one. An n at which
-    a certificate alone would take too long is not tried. Global columns, to which most rows
-    attend, always get coordinates of their own (`exempt_columns` of `fit`), where the head has
-    room for them.
+    the logits, the tolerances) to tell which one stood in the way, and tries the pattern at
+    n / 256, n / 64, n / 16 and n / 4. What it says of larger n is then a trend, and called one.
+    An n at which a certificate alone would take too long is not tried. Global columns, to which
+    most rows attend, always get coordinates of their own (`exempt_columns` of `fit`), where the
+    head has room for them.
 
     Smaller sizes of a matrix are its leading blocks, which are whole rows if no token attends to
     a later one; otherwise only its own n is tried.

@@ -85,6 +85,7 @@ PYTHON_FLOORS = (
     "bounds",
     "_filter",
     "_fit",
+    "_plan",
     "_soft",
     "_shrink",
     "_compress",

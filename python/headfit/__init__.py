@@ -47,6 +47,10 @@ from headfit._fit.projection import project_attention as project
 from headfit._fit.result import Fit, Search, Trial
 from headfit._fit.storage import load
 from headfit._fit.toeplitz import Toeplitz
+from headfit._plan.attempt import PlanAttempt
+from headfit._plan.plan import plan
+from headfit._plan.result import Plan
+from headfit._plan.trend import PlanTrend
 from headfit._shrink.result import ShrinkResult, TvCurve
 from headfit._shrink.shrink import shrink
 from headfit._shrink.shrink_to_pattern import shrink_to_pattern
@@ -67,6 +71,7 @@ from headfit.errors import (
     MissingFileError,
     NonFiniteError,
     TargetError,
+    TooLargeError,
 )
 
 if TYPE_CHECKING:
@@ -96,6 +101,9 @@ __all__ = [
     "Method",
     "MissingFileError",
     "NonFiniteError",
+    "Plan",
+    "PlanAttempt",
+    "PlanTrend",
     "Problem",
     "Projection",
     "Search",
@@ -109,6 +117,7 @@ __all__ = [
     "TargetError",
     "Toeplitz",
     "Tolerances",
+    "TooLargeError",
     "TradeOff",
     "Trial",
     "TvCurve",
@@ -132,6 +141,7 @@ __all__ = [
     "load",
     "load_matrix",
     "patterns",
+    "plan",
     "plot",
     "project",
     "random_rotation",

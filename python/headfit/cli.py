@@ -1,4 +1,4 @@
-"""The command line: ``headfit demo | pattern | fit | certify | info | describe``."""
+"""The command line: ``headfit demo | pattern | plan | fit | certify | info | describe``."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from collections.abc import Sequence
 import headfit
 from headfit._cli.arguments import Parser, add_certify, add_demo, add_describe, add_fit, add_info
 from headfit._cli.kinds import add_pattern
+from headfit._cli.planning import add_plan
 from headfit.errors import HeadfitError
 
 __all__ = ["main"]
@@ -25,10 +26,11 @@ _EXAMPLES = """\
 examples:
   headfit demo
   headfit pattern random_regular 512 4 -o A.npz
+  headfit plan causal_band --n 2048 --arg width=4 --mask causal
   headfit fit A.npz --dim 2048 --leak 0.3 --distortion 2 -o head.npz
   headfit certify A.npz head.npz
 
-exit status: 0 the certificate holds, 1 it does not, 2 bad input
+exit status: 0 the certificate holds (a plan says yes), 1 it does not, 2 bad input
 """
 
 
@@ -91,6 +93,7 @@ def _parser() -> Parser:
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
     add_demo(commands)
     add_pattern(commands)
+    add_plan(commands)
     add_fit(commands)
     add_certify(commands)
     add_info(commands)

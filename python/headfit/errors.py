@@ -11,6 +11,7 @@ __all__ = [
     "MissingFileError",
     "NonFiniteError",
     "TargetError",
+    "TooLargeError",
 ]
 
 
@@ -49,6 +50,10 @@ class FileError(InputError, OSError):
 
 class MissingFileError(FileError, FileNotFoundError):
     """A path to a file or folder that does not exist; also a `FileNotFoundError`."""
+
+
+class TooLargeError(InputError, MemoryError):
+    """Work that does not fit in the free memory, refused before it starts; also a `MemoryError`."""
 
 
 class CertificateError(HeadfitError):

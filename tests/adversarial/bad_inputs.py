@@ -183,9 +183,10 @@ def between(low: float, high: float) -> list[Any]:
 
 RECORDS = (
     "AttentionStats", "Certificate", "Compressed", "CompressedCurve", "CompressedHeads", "Config",
-    "FaceWitness", "FarkasWitness", "Fit", "Head", "HeadTable", "Method", "Problem", "Search",
-    "ShrinkResult", "SoftComparison", "SoftFit", "Sparsified", "TallyTable", "TradeOff", "Trial",
-    "TvCurve", "bounds.LowerBound", "plot.KeysPicture", "plot.SearchPicture",
+    "FaceWitness", "FarkasWitness", "Fit", "Head", "HeadTable", "Method", "Plan", "PlanAttempt",
+    "PlanTrend", "Problem", "Search", "ShrinkResult", "SoftComparison", "SoftFit", "Sparsified",
+    "TallyTable", "TradeOff", "Trial", "TvCurve", "bounds.LowerBound", "plot.KeysPicture",
+    "plot.PlanPicture", "plot.SearchPicture",
     "torch.CapturedHeads", "torch.CapturedLayer", "torch.FittedAttention", "torch.Projected",
     "torch.SmallerHeads",
 )  # fmt: skip
@@ -371,6 +372,15 @@ def doors(folder: Path) -> Iterator[Door]:
     yield Door("MaxMargin", hf.MaxMargin, {}, {"keys": keyed, "form": texts, "max_norm": norms})
     yield Door("Projection", hf.Projection, {}, {"sketch": texts, "factor": texts})
     yield Door("fit", hf.fit, {"A": A, "dim": DIM, **loose}, fitted)
+
+    no_patterns = [v for v in target if not (callable(v) and v is not object)]
+    yield Door("plan", hf.plan, {"pattern": A, "dim": DIM, "time_limit": 1, **loose}, {
+        **{name: fitted[name] for name in ("method", "dtype", "mask", "max_logit", "rng")},
+        **{name: fitted[name] for name in ("logits_dtype", "leak", "distortion", "tolerances")},
+        "pattern": [*no_patterns, lambda: 1, lambda n: 1, lambda n: A[:-1], hf.patterns.band],
+        "n": [*optional(counts(1)), N + 1], "dim": [*counts(1), None], "num_threads": threads,
+        "time_limit": between(0, np.inf), "progress": NOT_FLAG,
+    }, {"n": "n must|n = "})  # fmt: skip
 
     def by_keys(keys: Any, dim: Any) -> Any:
         return hf.fit(A, dim, method=hf.MaxMargin(keys=keys), **loose)
@@ -676,6 +686,16 @@ def command_doors(folder: Path) -> Iterator[Door]:
     induction = ["pattern", "induction", "{file}", "-o", made]
     texts = [f for f in files if not os.path.isfile(f) or f.endswith("long.safetensors")]
     yield Door("$ pattern induction", command(induction), {}, {"file": texts}, anything)
+    planned = {"pattern": [f for f in files if f], "arg": ["", "x", "x=1", "width=", "width=x"],
+               "n": whole, "plot": output}  # fmt: skip
+    plan = ["plan", "causal_band", "--n", "8", "--arg", "width=1", "--time-limit", "1"]
+    for name, place in {"pattern": 1, "arg": 5, "n": 3}.items():
+        words = ["plan", "{pattern}"] if name == "pattern" else list(plan)
+        words[place] = f"{{{name}}}"
+        yield Door(f"$ plan {name}", command(words), {}, {name: planned[name]}, {name: r"\S"})
+    yield Door("$ plan --plot", command([*plan, "--plot", "{plot}"]), {}, {"plot": output}, {
+        "plot": r"\S",
+    })  # fmt: skip
     demo = ["demo", "--out", "{file}"]
     yield Door("$ demo", command(demo), {}, {"file": output[:-2]}, anything)
 
@@ -789,6 +809,9 @@ def plot_doors(
     both = {"A": A, "M": head, "axes": axes(3)}
     says = {"A": "A|M|pict", "M": "M|A and M|pict"}
     yield Door("plot.compare", hf.plot.compare, both, compared, says)
+    plans = {"plan": [None, A, head, 5, "x", Unusable()], "ax": no_axes}
+    planned = hf.plan(A, dim=DIM, time_limit=1, leak=0.3, distortion=1.0)
+    yield Door("plot.plan", hf.plot.plan, {"plan": planned, "ax": axes()}, plans)
     rows = optional(counts(0, N - 1))
     of_keys = {"A": target, "M": [None, A, 5, "x", Unusable()], "row": rows, "ax": no_axes}
     yield Door("plot.keys", hf.plot.keys, {"A": A, "M": head, "ax": axes()}, of_keys)

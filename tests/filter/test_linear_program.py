@@ -65,11 +65,14 @@ def test_a_solution_meets_the_demand_at_every_offset(
     stencil = window(n, range(w) if first == 0 else range(-4, 5), first)
     logs = -0.2 * np.abs(stencil.offsets) if weights == "falling" else np.zeros(w)
     stencil = Stencil(n, stencil.offsets, logs, stencil.first, stencil.last)
-    tolerances = Tolerances(0.05, 0.1, max_logit)
-    found = design(Demand(stencil, tolerances), 28, moves=2)
+    x = np.arange(stencil.first, n)
+    found, max_logit = design(Demand(stencil, Tolerances(0.05, 0.1)), 28, moves=2), None
+    if share is not None:
+        assert found is not None
+        max_logit = share * float(np.abs(found.filter.logits(x)).max())
+        found = design(Demand(stencil, Tolerances(0.05, 0.1, max_logit)), 28, moves=2)
     assert found is not None
     assert found.meets
-    x = np.arange(stencil.first, n)
     p = found.filter.logits(x)
     inside = np.isin(x, stencil.offsets)
     error = p[inside] - logs

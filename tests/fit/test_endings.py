@@ -128,6 +128,61 @@ def test_a_fit_says_why_it_ended(options: dict[str, Any], stopped: str, said: st
         assert head.witnesses[0].verify(A, head.K)
 
 
+OBSTACLES = {
+    "certified": None, "time limit": "time", "steps": "steps", "callback": "callback",
+    "infeasible": "bound", "stalled": "method",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("options", "stopped", "said"), ENDS)
+def test_a_fit_says_what_stood_in_the_way_and_what_was_reached(
+    options: dict[str, Any], stopped: str, said: str
+) -> None:
+    head = hf.fit(A, **options)
+    c = head.certificate
+    assert head.obstacle == OBSTACLES[stopped]
+    assert c.share_held == 1 - (c.failed_rows.size + c.undecided_rows.size) / 128
+    assert c.as_dict()["share_held"] == c.share_held
+    assert c.max_norm == pytest.approx(c.scale * c.q_norm * c.k_norm)
+    assert ("Reached: " in head.advice) != c.holds
+    if not c.holds:
+        held = round(128 * c.share_held)
+        rows = "no row holds" if held == 0 else f"{held} of 128 rows hold"
+        assert f"Reached: {rows}; leak <= " in head.advice
+        assert f"(tolerance {head.tolerances.distortion:.3g})" in head.advice
+
+
+def test_demands_that_may_stand_in_the_way_are_named() -> None:
+    head = hf.fit(A, 7, dtype="bfloat16", logits_dtype="float16", max_logit=9.0, time_limit=1e-3)
+    assert head.obstacle == "time"
+    assert 'bfloat16 stands in the way, a fit with dtype="float32" tells' in head.advice
+    assert "rounded to float16: logits_dtype=None" in head.advice
+    assert "max_logit = 9: a fit without it" in head.advice
+    assert "stands in the way" not in hf.fit(A, 7, time_limit=1e-3).advice
+
+
+@pytest.mark.parametrize(("dtype", "wider"), [("bfloat16", "float32"), ("float32", "float64")])
+def test_a_format_that_lost_what_was_found_is_named(
+    dtype: str, wider: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stored = heads.Head.stored
+    monkeypatch.setattr(heads.Head, "stored", lambda *a: [1.5 * x for x in stored(*a)])
+    head = hf.fit(A, 12, dtype=dtype)
+    assert (head.stopped, head.obstacle) == ("stalled", "format")
+    assert f"significant bits of {dtype} takes more" in head.advice
+    assert f'Try dtype="{wider}"' in head.advice
+    bounded = hf.fit(A, 12, dtype=dtype, max_logit=20.0)
+    assert bounded.certificate.max_logit > 20
+    assert bounded.obstacle == "logits"
+
+
+def test_a_certificate_of_a_matrix_has_no_norm() -> None:
+    judged = hf.certify(np.eye(3), matrix=np.eye(3))
+    assert math.isnan(judged.max_norm)
+    assert judged.as_dict()["max_norm"] is None
+    assert judged.reached.startswith("3 of 3 rows hold; leak <= 0 (tolerance 0.05)")
+
+
 def test_a_strict_fit_says_why_too() -> None:
     with pytest.raises(hf.errors.CertificateError, match=r"FAILS(?s:.*)steps: All .* were spent"):
         hf.fit(A, 5, method=hf.Learned(effort=1), strict=True)

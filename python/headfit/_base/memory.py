@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from headfit.errors import InputError
+from headfit.errors import TooLargeError
 
 CGROUPS = Path("/sys/fs/cgroup")
 """Where the kernel shows the limits of containers and of batch systems."""
@@ -26,12 +26,12 @@ def available_memory() -> int | None:
 
 
 def require_memory(wanted: int, what: str) -> None:
-    """Raise an InputError with the size when `wanted` bytes cannot fit in memory."""
+    """Raise a TooLargeError with the size when `wanted` bytes cannot fit in memory."""
     if wanted <= SMALL:
         return
     free = available_memory()
     if free is not None and wanted > free:
-        raise InputError(
+        raise TooLargeError(
             f"{what} needs {_gibibytes(wanted)} GiB of memory; {_gibibytes(free)} GiB are free"
         )
 

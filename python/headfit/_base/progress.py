@@ -37,8 +37,9 @@ class _Bar:
 class Counter(_Bar):
     """A bar that counts steps, whose number may be unknown."""
 
-    def step(self) -> None:
-        """Count one step."""
+    def step(self, line: str = "") -> None:
+        """Count one step; `line` says what it is."""
+        self._bar.set_description(line, refresh=False)
         self._bar.update()
 
 

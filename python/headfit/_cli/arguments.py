@@ -120,7 +120,7 @@ def _target(parser: Parser) -> None:
     )
 
 
-def _tolerances(parser: Parser, default: Tolerances | None) -> None:
+def tolerances(parser: Parser, default: Tolerances | None) -> None:
     """Add the tolerances; None stands for those of a head."""
     leak, distortion, max_logit = (
         ("the head's",) * 3 if default is None else (default.leak, default.distortion, "none")
@@ -139,6 +139,15 @@ def _tolerances(parser: Parser, default: Tolerances | None) -> None:
         metavar="L",
         help=f"bound of every |logit| (default: {max_logit})",
     )
+
+
+def formats(parser: Parser, default: str) -> None:
+    """Add the formats of Q and K, and of the logits."""
+    parser.add_argument("--dtype", choices=DTYPES, default=default, help="default: %(default)s")
+    parser.add_argument(
+        "--logits-dtype", choices=LOGIT_DTYPES,
+        help="certify logits that are rounded to this (default: they are not rounded)",
+    )  # fmt: skip
 
 
 def add_demo(parent: Commands) -> None:
@@ -178,18 +187,14 @@ def add_fit(parent: Commands) -> None:
     parser.add_argument("--dim", type=int, metavar="D", help="head size (default: search)")
     parser.add_argument("--method", choices=METHODS, default="auto", help="default: %(default)s")
     _of_methods(parser)
-    _tolerances(parser, Tolerances())
-    parser.add_argument("--dtype", choices=DTYPES, default="float32", help="default: %(default)s")
+    tolerances(parser, Tolerances())
+    formats(parser, "float32")
     parser.add_argument(
         "--time-limit", type=float, metavar="S", help="seconds (default: 60 for a search)"
     )
     parser.add_argument(
         "--exempt-columns", type=columns, metavar="J",
         help="auto, or numbers as in 0,1,7: columns with a coordinate of their own",
-    )  # fmt: skip
-    parser.add_argument(
-        "--logits-dtype", choices=LOGIT_DTYPES,
-        help="certify logits that are rounded to this (default: they are not rounded)",
     )  # fmt: skip
     parser.add_argument(
         "--module", type=Path, metavar="W",
@@ -227,7 +232,7 @@ def add_certify(parent: Commands) -> None:
     )
     _target(parser)
     parser.add_argument("head", metavar="HEAD", type=Path, help="a head that headfit fit wrote")
-    _tolerances(parser, None)
+    tolerances(parser, None)
 
 
 def add_info(parent: Commands) -> None:

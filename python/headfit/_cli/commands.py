@@ -149,7 +149,7 @@ def _method(arguments: Any) -> Method:
     return method
 
 
-def _tolerances(arguments: Any, otherwise: Tolerances) -> Tolerances:
+def asked_tolerances(arguments: Any, otherwise: Tolerances) -> Tolerances:
     """Return the tolerances of the arguments; those that are not given come from `otherwise`."""
     names = ("leak", "distortion", "max_logit")
     given = {name: getattr(arguments, name) for name in names}
@@ -158,7 +158,7 @@ def _tolerances(arguments: Any, otherwise: Tolerances) -> Tolerances:
 
 def fit(arguments: Any) -> int:
     """Run `headfit fit`."""
-    method, tolerances = _method(arguments), _tolerances(arguments, Tolerances())
+    method, tolerances = _method(arguments), asked_tolerances(arguments, Tolerances())
     target = Target(arguments.target, mask=arguments.mask, normalize=arguments.normalize)
     module = None if arguments.module is None else _module(arguments.module)
     size = module.dim if module is not None else arguments.dim
@@ -199,7 +199,7 @@ def certify(arguments: Any) -> int:
         certificate = judge(
             target,
             head.attention,
-            tolerances=_tolerances(arguments, head.tolerances),
+            tolerances=asked_tolerances(arguments, head.tolerances),
             accumulate=head.certificate.accumulate,
             logits_dtype=head.certificate.logits_dtype,
         )

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import argparse
+import functools
 import inspect
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from headfit import patterns
 from headfit._cli import commands
 from headfit._cli.arguments import Commands, Parser, command, output, seed
+from headfit.errors import InputError
 
 Argument = tuple[str, dict[str, Any]]
 
@@ -152,21 +155,27 @@ def add_pattern(parent: Commands) -> None:
     for kind, arguments in KINDS.items():
         about = (inspect.getdoc(getattr(patterns, kind)) or "").splitlines()[0].replace("`", "")
         one = command(kinds, kind, commands.pattern, about, f"  {example(kind)}\n")
-        names = []
-        for name, settings in arguments:
-            names.append(one.add_argument(name, **settings).dest)
-        one.set_defaults(names=names)
-        _add_common(one, kind)
+        one.set_defaults(names=[one.add_argument(name, **about).dest for name, about in arguments])
+        _add_weights(one, kind)
+        _add_output(one)
 
 
-def _add_common(parser: Parser, kind: str) -> None:
+def _add_weights(parser: Parser, kind: str) -> list[argparse.Action]:
     weights = ["uniform", "random"] + (["gaussian"] if kind == "knn" else [])
-    parser.add_argument(
-        "--weights", choices=weights, help="default: random where gamma > 1, else uniform"
-    )
-    parser.add_argument(
-        "--gamma", type=float, default=1.0, help="largest ratio of weights in a row (default: 1)"
-    )
+    return [
+        parser.add_argument(
+            "--weights", choices=weights, help="default: random where gamma > 1, else uniform"
+        ),
+        parser.add_argument(
+            "--gamma",
+            type=float,
+            default=1.0,
+            help="largest ratio of weights in a row (default: 1)",
+        ),
+    ]
+
+
+def _add_output(parser: Parser) -> None:
     parser.add_argument("--seed", type=seed, default=0, help="of all that is random (default: 0)")
     parser.add_argument(
         "-o",
@@ -176,3 +185,61 @@ def _add_common(parser: Parser, kind: str) -> None:
         metavar="A",
         help="the file, .npz or .mtx",
     )
+
+
+def function_of_n(kind: str, pairs: Sequence[tuple[str, str]], rng: int) -> Callable[[int], Any]:
+    """Return a kind of pattern as a function of n, its other arguments given as words.
+
+    Parameters
+    ----------
+    kind : str
+        A key of `KINDS`.
+    pairs : sequence of (str, str)
+        Names of the function's parameters, and values in the words of `headfit pattern`: lists
+        are separated by commas, flags are true or false.
+    rng : int
+        The seed of all that is random.
+
+    Raises
+    ------
+    InputError
+        For a kind that is no function of n, a name that it does not have, a bad value, and a
+        value that is missing.
+    """
+    arguments = KINDS[kind]
+    if not arguments or arguments[0] is not _N:
+        raise InputError(
+            f"pattern must be a function of n; {kind} is not: write it with headfit pattern, and "
+            "name the file"
+        )
+    parser = Parser(prog=f"headfit pattern {kind}", add_help=False)
+    actions = [parser.add_argument(name, **about) for name, about in arguments[1:]]
+    actions += _add_weights(parser, kind)
+    known = {action.dest: action for action in actions}
+    given = dict(pairs)
+    for name in given:
+        if name not in known:
+            raise InputError(
+                f"--arg must name an argument of {kind}: {', '.join(known)}; got {name}"
+            )
+    for name, action in known.items():
+        if not action.option_strings and name not in given:
+            raise InputError(f"--arg {name}=... must be given: {kind} needs it")
+    places = [_words(a, given[a.dest]) for a in actions if not a.option_strings]
+    options = [_words(a, given[a.dest]) for a in actions if a.option_strings and a.dest in given]
+    found = vars(parser.parse_args([word for words in [*places, *options] for word in words]))
+    values = {name: found[name] for name in given}
+    return functools.partial(getattr(patterns, kind), **values, rng=rng)
+
+
+def _words(action: argparse.Action, value: str) -> list[str]:
+    """Return the words of a command line that give an argument its value."""
+    if action.nargs == 0:
+        if value not in ("true", "false"):
+            raise InputError(f"--arg {action.dest} must be true or false; got {value!r}")
+        names = list(action.option_strings)
+        if value == "true":
+            return names[:1]
+        return names[1:]  # a plain flag has no name that turns it off: it is off already
+    values = value.split(",") if action.nargs == "+" else [value]
+    return [*action.option_strings[:1], *values]

@@ -1,4 +1,4 @@
-"""The picture of the demonstration: target and attention side by side for each pattern."""
+"""The pictures of commands: targets and attention of the demonstration, and what a plan found."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from headfit import plot
 from headfit._attention.attention import Attention
 from headfit._base.files import replace_file
 from headfit._base.text import number
+from headfit._plan.result import Plan
 from headfit.errors import InputError
 
 if TYPE_CHECKING:
@@ -39,6 +40,24 @@ def save(demo: Demo, path: Path) -> Path:
     return path
 
 
+def save_plan(found: Plan, path: Path) -> Path:
+    """Write the picture of a plan to a file whose name ends as one of FORMATS does."""
+    kind = check_name(path)
+    figure = new_figure(dpi=150, figsize=(8.0, 5.4), layout="constrained")
+    plot.plan(found, ax=figure.subplots())
+    replace_file(path, lambda file: figure.savefig(file, format=kind))
+    return path
+
+
+def new_figure(**settings: Any) -> Figure:
+    """Return a figure that belongs to no pyplot window."""
+    try:
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise ImportError(plot.MISSING) from error
+    return Figure(**settings)
+
+
 def check_name(path: Path) -> str:
     """Return the format that a file's name asks for, or raise an InputError."""
     if path.suffix.lower() not in FORMATS:
@@ -47,14 +66,10 @@ def check_name(path: Path) -> str:
 
 
 def draw(demo: Demo) -> Figure:
-    """Return the figure; it belongs to no pyplot window."""
-    try:
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise ImportError(plot.MISSING) from error
-
+    """Return the figure of the demonstration."""
     lines = -(-(len(demo.rows) + 1) // _PAIRS_A_LINE)
-    figure = Figure(dpi=200, figsize=(13.333, 0.85 + 3.325 * lines), facecolor="white")
+    size = (13.333, 0.85 + 3.325 * lines)
+    figure = new_figure(dpi=200, figsize=size, facecolor="white")
     top = 0.85 / figure.get_figheight()
     title, body = cast("Any", figure.subfigures)(2, 1, height_ratios=[top, 1 - top])
     title.text(

@@ -1,20 +1,33 @@
-"""Why a fit ended: six words for it, and what each means in a sentence."""
+"""Why a fit ended: words for it, what stood in the way, and what to try, in sentences."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
+
+from headfit._base.dtypes import DIGITS, NARROW
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from headfit._fit.head import Head
     from headfit._lower import LowerBound
+    from headfit._target.certificate import Certificate
 
 Ending = Literal["certified", "time limit", "steps", "stalled", "callback", "infeasible"]
+Obstacle = Literal["time", "steps", "logits", "format", "bound", "callback", "method"]
 
 # How a size is described that a search tried and did not certify.
 _TRIED = {
     "time limit": "not certified before the time limit",
     "callback": "not certified before the callback ended it",
+}
+# What stood in the way for each word of `Ending`. A fit that stalled is looked at more closely.
+_OBSTACLES: dict[str, Obstacle] = {
+    "time limit": "time",
+    "steps": "steps",
+    "callback": "callback",
+    "infeasible": "bound",
 }
 
 
@@ -27,17 +40,40 @@ def tried(dim: int, holds: bool, reason: str | None) -> str:
     return f"{dim} {_TRIED.get(reason, f'no ({reason})')}"
 
 
+def obstacle(
+    stopped: Ending | None, failed_rows: NDArray[Any] | None, certificate: Certificate
+) -> Obstacle | None:
+    """Return what stood in the way of a fit; None if it is certified, or nobody knows.
+
+    Parameters
+    ----------
+    stopped : str or None
+        The word for the end; None in an old file of a fit that does not certify.
+    failed_rows : ndarray or None
+        The rows that the method itself gave up; None when it cannot tell.
+    certificate : Certificate
+        That of what is stored.
+    """
+    if stopped != "stalled":
+        return _OBSTACLES.get(stopped or "")
+    if failed_rows is None or failed_rows.size:
+        return "method"
+    # The method met the tolerances, and storing the head lost what it had met.
+    return "logits" if certificate.max_logit > certificate.tolerances.logit_limit else "format"
+
+
 def advice(
     stopped: Ending,
     *,
     head: Head,
     of_method: str | None,
-    status: str,
+    certificate: Certificate,
+    dtype: str,
     proved: LowerBound | None,
     was_cut: bool,
     notes: Sequence[str],
 ) -> str:
-    """Return what the end of a fit means and what to try next.
+    """Return what the end of a fit means, what was reached, and what to try next.
 
     Parameters
     ----------
@@ -47,14 +83,34 @@ def advice(
         What the method returned.
     of_method : str or None
         What the method itself says about this end.
-    status : str
-        The status of the certificate.
+    certificate : Certificate
+        That of what is stored.
+    dtype : str
+        The dtype of the head.
     proved : LowerBound or None
     was_cut : bool
         Whether the time limit ended a search.
     notes : sequence of str
         What `heavy_notes` returned.
     """
+    sentences = [_meaning(stopped, head, of_method, certificate, dtype, proved, was_cut)]
+    if stopped != "certified":
+        sentences.append(f"Reached: {certificate.reached}.")
+        if stopped != "infeasible":
+            sentences += _constraints(certificate, dtype)
+    return " ".join([*sentences, *(f"{note[0].upper()}{note[1:]}." for note in notes)])
+
+
+def _meaning(
+    stopped: Ending,
+    head: Head,
+    of_method: str | None,
+    certificate: Certificate,
+    dtype: str,
+    proved: LowerBound | None,
+    was_cut: bool,
+) -> str:
+    """Return what the end of a fit means and what to try next."""
     rows = 0 if head.failed_rows is None else int(head.failed_rows.size)
     left = f" with {rows} row{'' if rows == 1 else 's'} left" if rows else ""
     if stopped == "certified":
@@ -64,40 +120,59 @@ def advice(
                 " The time limit ended the search, which proves nothing about smaller sizes: a "
                 "larger time_limit may find one."
             )
-    elif stopped == "time limit":
+        return text
+    if stopped == "time limit":
         steps = "" if head.steps is None else f" after {head.steps} steps"
-        text = (
+        return (
             f"The time limit came{steps} at d = {head.dim}{left}, which proves nothing about this "
             "size: try a larger time_limit, or a larger dim, which takes fewer steps."
         )
-    elif stopped == "callback":
-        text = (
+    if stopped == "callback":
+        return (
             f"The callback ended the fit at d = {head.dim}{left}, which proves nothing about "
             "this size."
         )
-    elif stopped == "infeasible" and proved is not None and proved.dim > head.dim:
-        text = (
+    if stopped == "infeasible" and proved is not None and proved.dim > head.dim:
+        return (
             f"It is proved that no head of size {head.dim} meets these tolerances: "
             f"{proved.reason}. Ask for dim={proved.dim} or more, or for a wider leak or "
             "distortion."
         )
-    elif of_method is not None:
-        text = of_method
-    elif stopped == "infeasible":
-        text = (
+    if of_method is not None:
+        return of_method
+    if stopped == "infeasible":
+        return (
             f"The method proved that it has no head of size {head.dim} within the tolerances: try "
             "a larger dim, a wider leak or distortion, or another method."
         )
-    elif left:
-        text = (
+    if left:
+        return (
             f"The method gave up{left} at d = {head.dim} and proved nothing about them: try a "
             "larger dim, a wider leak or distortion, or another rng."
         )
-    else:
-        judged = "cannot decide" if status == "undecided" else "does not hold"
-        text = (
-            "The method ended with no row left, but the certificate of the stored numbers "
-            f"{judged}: rounding takes more than the tolerances leave. Try "
-            'dtype="float64", a wider distortion, or a larger dim.'
+    judged = "cannot decide" if certificate.status == "undecided" else "does not hold"
+    wider = "float32" if dtype in NARROW else "float64"
+    return (
+        "The method ended with no row left, but the certificate of the stored numbers "
+        f"{judged}: rounding to the {DIGITS[dtype]} significant bits of {dtype} takes more than "
+        f'the tolerances leave. Try dtype="{wider}", a wider distortion, or a larger dim.'
+    )
+
+
+def _constraints(certificate: Certificate, dtype: str) -> list[str]:
+    """Name the formats and the bound on logits that may stand in the way, and how to find out."""
+    found = []
+    if dtype in NARROW:
+        found.append(f'Whether {dtype} stands in the way, a fit with dtype="float32" tells.')
+    if certificate.logits_dtype in NARROW:
+        found.append(
+            f"Logits are rounded to {certificate.logits_dtype}: logits_dtype=None tells whether "
+            "that stands in the way."
         )
-    return " ".join([text, *(f"{note[0].upper()}{note[1:]}." for note in notes)])
+    limit = certificate.tolerances.max_logit
+    if limit is not None:
+        found.append(
+            f"Logits are bounded by max_logit = {limit:.4g}: a fit without it tells whether the "
+            "bound stands in the way."
+        )
+    return found

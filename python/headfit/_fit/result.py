@@ -18,7 +18,7 @@ from headfit._base.masks import allowed_places
 from headfit._base.text import mask_text, number
 from headfit._base.tolerances import Tolerances
 from headfit._base.version import VERSION
-from headfit._fit.ending import Ending, tried
+from headfit._fit.ending import Ending, Obstacle, obstacle, tried
 from headfit._fit.file_formats import write_head
 from headfit._target.certificate import Certificate
 from headfit._target.witnesses import FaceWitness, FarkasWitness
@@ -113,8 +113,12 @@ class Fit(FittedHead):
         or "infeasible": it is proved that no head of this size, or none with the keys given, meets
         the tolerances. None in an old file of a fit that does not certify.
     advice : str
-        What that means and what to try, in a sentence or two; and which columns and rows of the
+        What that means, what was reached, and what to try; and which columns and rows of the
         pattern are far heavier than the rest.
+    obstacle : str or None
+        What stood in the way of a certificate: "time"; "steps", all of which were spent; "logits",
+        which exceed the bound asked for; "format", since rounding took what the method had found;
+        "bound", a proof; "callback"; or "method", which gave up. None when the certificate holds.
     failed_rows : ndarray of int or None
         Rows that the method itself gave up; None when it cannot tell.
     witnesses : tuple or None
@@ -142,6 +146,11 @@ class Fit(FittedHead):
     settings: dict[str, Any] = field(default_factory=dict)
     stopped: Ending | None = None
     advice: str = ""
+
+    @property
+    def obstacle(self) -> Obstacle | None:
+        """What stood in the way of a certificate, in a word; None when it holds."""
+        return obstacle(self.stopped, self.failed_rows, self.certificate)
 
     def __repr__(self) -> str:
         c = self.certificate

@@ -126,6 +126,30 @@ class Certificate:
         """Rows that the rounding bound leaves undecided."""
         return np.flatnonzero(self.row_status == 2)
 
+    @property
+    def share_held(self) -> float:
+        """The share of the rows that provably meet all tolerances, from 0 to 1."""
+        return np.count_nonzero(self.row_status == 0) / max(1, self.row_status.size)
+
+    @property
+    def max_norm(self) -> float:
+        """An upper bound of scale × max ‖q‖ × max ‖k‖, the `max_norm` of the methods.
+
+        NaN for a certificate about the entries of a matrix.
+        """
+        return float("nan") if self.basis == "matrix" else self.scale * self.q_norm * self.k_norm
+
+    @property
+    def reached(self) -> str:
+        """What was reached, in words: the rows that hold, and both bounds beside the tolerances."""
+        held = int(np.count_nonzero(self.row_status == 0))
+        rows = "no row holds" if held == 0 else f"{held} of {self.n} rows hold"
+        return (
+            f"{rows}; leak <= {number(self.leak, 3)} (tolerance {self.tolerances.leak:.3g}), "
+            f"distortion <= {number(self.distortion, 3)} "
+            f"(tolerance {self.tolerances.distortion:.3g})"
+        )
+
     def raise_if_failed(self) -> Certificate:
         """Return the certificate if it holds; raise a CertificateError that says why if not."""
         if not self.holds:
@@ -135,9 +159,10 @@ class Certificate:
     def as_dict(self) -> dict[str, Any]:
         """Return the scalars as plain Python values, for JSON."""
         plain: dict[str, Any] = {"holds": self.holds}
-        for field in dataclasses.fields(self):
-            value = getattr(self, field.name)
-            if field.name == "mask" and value is not None:
+        names = [field.name for field in dataclasses.fields(self)]
+        for name in [*names, "share_held", "max_norm"]:
+            value = getattr(self, name)
+            if name == "mask" and value is not None:
                 value = mask_text(value)
             if isinstance(value, np.ndarray):
                 continue
@@ -145,7 +170,7 @@ class Certificate:
                 value = dataclasses.asdict(value)
             if isinstance(value, float) and not np.isfinite(value):
                 value = None if np.isnan(value) else str(value)
-            plain[field.name] = value
+            plain[name] = value
         plain["rows_failed"] = int(self.failed_rows.size)
         plain["rows_undecided"] = int(self.undecided_rows.size)
         return plain

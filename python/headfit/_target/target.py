@@ -131,6 +131,8 @@ class Target:
         The largest ratio of two weights in the same row.
     mask : object
         The mask, as given; arrays are read-only copies.
+    looks_back : bool
+        Whether no token attends to a later one.
 
     Raises
     ------
@@ -258,6 +260,12 @@ class Target:
         """The mean number of nonzeros of the rows that have any."""
         filled = np.count_nonzero(np.diff(self.matrix.indptr))
         return float(self.nonzeros / max(1, int(filled)))
+
+    @property
+    def looks_back(self) -> bool:
+        """Whether no token attends to a later one, as under a causal mask."""
+        offsets, columns, _ = self.csr_arrays
+        return bool(np.all(columns <= np.repeat(np.arange(self.n), np.diff(offsets))))
 
     def __repr__(self) -> str:
         mask = "" if self.mask is None else f", mask={mask_text(self.mask)}"

@@ -16,12 +16,14 @@ from headfit.plot._grid import heads_grid
 from headfit.plot._keys import KeysPicture, keys
 from headfit.plot._matrix import attention
 from headfit.plot._offsets import offsets
+from headfit.plot._plan import PlanPicture, plan
 from headfit.plot._search import SearchPicture, search
 from headfit.plot._tiles import tiles
 
 __all__ = [
     "MISSING",
     "KeysPicture",
+    "PlanPicture",
     "SearchPicture",
     "attention",
     "certificate",
@@ -30,6 +32,7 @@ __all__ = [
     "heads_grid",
     "keys",
     "offsets",
+    "plan",
     "search",
     "tiles",
 ]

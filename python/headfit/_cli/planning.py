@@ -1,0 +1,113 @@
+"""`headfit plan`: is a head of this size and format enough for a pattern?"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from headfit._base.tolerances import Tolerances
+from headfit._cli import text
+from headfit._cli.arguments import (
+    Commands,
+    command,
+    formats,
+    mask,
+    output,
+    seed,
+    tolerances,
+)
+from headfit._cli.commands import asked_tolerances
+from headfit._cli.kinds import KINDS, function_of_n
+from headfit._cli.picture import FORMATS, save_plan
+from headfit._fit.registry import METHODS
+from headfit._plan.clock import SECONDS
+from headfit._plan.plan import plan as find
+from headfit.errors import InputError
+
+
+def add_plan(parent: Commands) -> None:
+    """Add `headfit plan`."""
+    parser = command(
+        parent,
+        "plan",
+        plan,
+        "say whether a head of a size and format is enough for a pattern, in a minute at most",
+        "  headfit plan causal_band --n 16384 --arg width=64 --mask causal\n"
+        "  headfit plan bigbird --n 4096 --arg window=8 --arg n_global=2 --arg n_random=3\n"
+        "  headfit plan A.npz --dim 16 --dtype float32 --plot plan.png\n",
+    )
+    parser.add_argument(
+        "pattern", metavar="PATTERN",
+        help="a kind of headfit pattern, or a target: .npz of scipy.sparse.save_npz, or .mtx",
+    )  # fmt: skip
+    parser.add_argument("--n", type=int, metavar="N", help="tokens; a file has its own")
+    parser.add_argument(
+        "--arg", type=pair, action="append", default=[], metavar="NAME=VALUE",
+        help="an argument of the kind, as in width=64 or offsets=-1,2; may be repeated",
+    )  # fmt: skip
+    parser.add_argument(
+        "--dim", type=int, default=64, metavar="D", help="head size (default: %(default)s)"
+    )
+    formats(parser, "bfloat16")
+    tolerances(parser, Tolerances())
+    parser.add_argument("--method", choices=METHODS, default="auto", help="default: %(default)s")
+    parser.add_argument("--mask", type=mask, help="causal, window:W or window:LEFT,RIGHT")
+    parser.add_argument(
+        "--time-limit", type=float, default=SECONDS, metavar="S",
+        help="seconds that it may take (default: %(default)g)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--plot", type=output(*FORMATS), metavar="FILE", help="draw it: .png, .pdf or .svg"
+    )
+    parser.add_argument("--seed", type=seed, default=0, help="of all that is random (default: 0)")
+
+
+def pair(given: str) -> tuple[str, str]:
+    """Return the two sides of NAME=VALUE."""
+    name, equals, value = given.partition("=")
+    if not name or not equals:
+        raise argparse.ArgumentTypeError(f"expected NAME=VALUE as in width=64, got {given!r}")
+    return name, value
+
+
+def plan(arguments: Any) -> int:
+    """Run `headfit plan`."""
+    pattern = _pattern(arguments)
+    with text.progress() as say:
+        found = find(
+            pattern,
+            arguments.n,
+            arguments.dim,
+            arguments.dtype,
+            method=arguments.method,
+            tolerances=asked_tolerances(arguments, Tolerances()),
+            mask=arguments.mask,
+            logits_dtype=arguments.logits_dtype,
+            time_limit=arguments.time_limit,
+            progress=say,
+            rng=arguments.seed,
+        )
+        picture = None if arguments.plot is None else save_plan(found, arguments.plot)
+    if arguments.json:
+        text.emit({**found.as_dict(), "picture": None if picture is None else str(picture)})
+    else:
+        print(found)
+        if picture is not None:
+            print(f"\npicture: {picture.resolve()}")
+    return 0 if found.verdict == "yes" else 1
+
+
+def _pattern(arguments: Any) -> Any:
+    """Return the pattern that was named: a function of n, or the path of a file."""
+    if arguments.pattern in KINDS:
+        return function_of_n(arguments.pattern, arguments.arg, arguments.seed)
+    path = Path(arguments.pattern)
+    if arguments.arg:
+        raise InputError(f"--arg must go with a kind of pattern; {path} is none: it names a file")
+    if not path.suffix:
+        raise InputError(
+            f"pattern must be a file, .npz or .mtx, or one of {', '.join(KINDS)}; "
+            f"got {arguments.pattern!r}"
+        )
+    return path

@@ -1,0 +1,178 @@
+"""`plan`: is a head of this size and format enough for a pattern, and how large are its logits?"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+from headfit._base.arguments import as_flag
+from headfit._base.arithmetic import standard_arithmetic
+from headfit._base.arrays import as_count, check_between, seed_from, thread_count
+from headfit._base.dtypes import check_dtype, check_logits_dtype
+from headfit._base.progress import Counter
+from headfit._base.tolerances import Tolerances, as_tolerances
+from headfit._fit.method import Method
+from headfit._fit.registry import as_method
+from headfit._plan.attempt import Question
+from headfit._plan.clock import SECONDS, Clock
+from headfit._plan.result import Plan
+from headfit._plan.search import Findings, Planner
+from headfit._plan.source import Source, source_of
+from headfit._plan.trend import trend_of
+from headfit._plan.verdict import advice_of, obstacle_of, verdict_of
+from headfit._target.heavy import global_columns
+
+__all__ = ["plan"]
+
+
+@standard_arithmetic()
+def plan(
+    pattern: Any,
+    n: int | None = None,
+    dim: int = 64,
+    dtype: str = "bfloat16",
+    *,
+    method: str | Method = "auto",
+    leak: float | None = None,
+    distortion: float | None = None,
+    max_logit: float | None = None,
+    tolerances: Tolerances | None = None,
+    mask: Any = None,
+    logits_dtype: str | None = None,
+    time_limit: float = SECONDS,
+    progress: bool | Callable[[str], None] = False,
+    rng: Any = 0,
+    num_threads: int | None = None,
+) -> Plan:
+    """Answer whether a head of this size is enough for a pattern, and how large its logits are.
+
+    Parameters
+    ----------
+    pattern : function of n, or target
+        A function that returns the pattern of n tokens, such as
+        ``functools.partial(hf.patterns.causal_band, width=64)``; or one pattern: a `Target`, a
+        sparse or dense array, or a path.
+    n : int, optional
+        The number of tokens; needed for a function. A matrix has its own.
+    dim : int, default 64
+        The head size.
+    dtype : "bfloat16", "float16", "float32" or "float64"
+        The format of queries and keys, as in `fit`.
+    method, leak, distortion, max_logit, tolerances, logits_dtype, num_threads
+        As in `fit`.
+    mask : optional
+        As in `fit`. Where it is an array, no smaller n is tried.
+    time_limit : float, default 60
+        The most seconds that the plan may take. Certificates are not cut short; a size is tried
+        only if its certificate is predicted to take a quarter of the time that is left.
+    progress : bool or callable, default False
+        True shows what is being tried, and counts the steps, on a tqdm bar (needs tqdm). A
+        function is called with a line of text for each step.
+    rng : seed or Generator, default 0
+
+    Returns
+    -------
+    Plan
+        Its text is the answer in one screen.
+
+    Raises
+    ------
+    InputError, TargetError
+        For arguments that can never be right, before any work starts.
+
+    See Also
+    --------
+    fit : finds one head, with all the time that it needs.
+    bounds.lower : what is proved about the size.
+
+    Notes
+    -----
+    The plan first looks for proofs that no such head exists. Then it fits a head as asked, in up
+    to half of its time. Where that certifies, it looks for smaller heads. Where it does not, it
+    takes back one demand at a time (the format in favour of float32, the rounding and the bound of
+    the logits, the tolerances) to tell which one stood in the way, and tries the pattern at
+    n / 256, n / 64, n / 16 and n / 4. What it says of larger n is then a trend, and called one.
+    An n at which a certificate alone would take too long is not tried. Global columns, to which
+    most rows attend, always get coordinates of their own (`exempt_columns` of `fit`), where the
+    head has room for them.
+
+    Smaller sizes of a matrix are its leading blocks, which are whole rows if no token attends to
+    a later one; otherwise only its own n is tried.
+
+    Examples
+    --------
+    >>> import headfit as hf
+    >>> from functools import partial
+    >>> found = hf.plan(partial(hf.patterns.causal_band, width=2), n=64, dim=8, time_limit=5,
+    ...                 mask="causal")
+    >>> found.verdict, found.fit.dim
+    ('yes', 8)
+    >>> str(found).splitlines()[0]
+    'Yes: head size 8 in bfloat16 is enough for causal_band(width=2) at n = 64; certified, ...'
+    """
+    asked = as_tolerances(tolerances, leak=leak, distortion=distortion, max_logit=max_logit)
+    dtype = check_dtype(dtype)
+    asked.check_storable(dtype)
+    question = Question(
+        dim=as_count(dim, "dim", 1),
+        dtype=dtype,
+        logits_dtype=check_logits_dtype(logits_dtype),
+        tolerances=asked,
+        method=as_method(method),
+        seed=seed_from(rng),
+        threads=thread_count(num_threads),
+    )
+    limit = check_between(time_limit, "time_limit", 0, math.inf)
+    say = progress if callable(progress) else None
+    is_shown = say is None and as_flag(progress, "progress")
+    source = source_of(pattern, n, mask, num_threads)
+    if not is_shown:
+        return make_plan(source, question, limit, say or (lambda _: None))
+    with Counter(None, "step") as bar:
+        return make_plan(source, question, limit, bar.step)
+
+
+def make_plan(source: Source, question: Question, limit: float, say: Callable[[str], None]) -> Plan:
+    """Return the plan for a checked question; `say` shows what is being tried."""
+    clock = Clock(limit)
+    found = Planner(source, question, clock, say).carry_out()
+    return concluded(found, source, question, clock)
+
+
+def concluded(found: Findings, source: Source, question: Question, clock: Clock) -> Plan:
+    """Return what the findings say."""
+    verdict = verdict_of(found, question)
+    trend = None if verdict != "not found" else trend_of(found.attempts, source.n)
+    target, proved, asked = found.target, found.proved, found.asked
+    own = [a for a in found.attempts if a.purpose in ("asked", "smaller dim") and a.holds]
+    late = None if asked is None else asked.lower_bound
+    early = None if proved is None else proved.lower
+    return Plan(
+        verdict=verdict,
+        name=source.name,
+        n=source.n,
+        nonzeros=None if target is None else target.nonzeros,
+        per_row=None if target is None else target.per_row,
+        mean_per_row=math.nan if target is None else target.mean_per_row,
+        global_columns=0 if target is None else int(global_columns(target).size),
+        mask=None if target is None else target.mask,
+        dim=question.dim,
+        dtype=question.dtype,
+        logits_dtype=question.logits_dtype,
+        tolerances=question.tolerances,
+        attempts=tuple(found.attempts),
+        fit=found.fit,
+        best=found.best,
+        smallest=min(own, key=lambda a: a.dim, default=None),
+        lower_bound=max(
+            (b for b in (early, late) if b is not None), key=lambda b: b.dim, default=None
+        ),
+        projection_dim=None if proved is None else proved.projection_dim,
+        least_logit=0.0 if proved is None else proved.least_logit,
+        trend=trend,
+        obstacle=obstacle_of(found, question, verdict),
+        advice=advice_of(found, source, question, clock, verdict, trend),
+        time_limit=clock.limit,
+        seconds=clock.spent,
+    )

@@ -1,0 +1,401 @@
+"""`hf.plan`: every verdict, what it says of it, and the time it takes."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import json
+import math
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+
+import headfit as hf
+from headfit._fit.registry import as_method
+from headfit._plan.attempt import Question
+from headfit._plan.clock import Clock
+from headfit._plan.plan import concluded
+from headfit._plan.search import Planner
+from headfit._plan.source import source_of
+from headfit.errors import InputError, TooLargeError
+
+identity = functools.partial(sp.eye_array)
+
+
+@dataclass(frozen=True)
+class Ring(hf.Method):
+    """Keys on a circle, each token attending to itself: certified in float32 and not in bfloat16.
+
+    `leak` is that of its heads; `most` and `room` the n and the |logit| above which it has none at
+    the time limit.
+    """
+
+    leak: float = 0.04
+    most: float = math.inf
+    room: float = math.inf
+    ended: Any = "stalled"
+    deadlines: list[float] = field(default_factory=list)
+
+    name = "ring"
+
+    def head(self, problem: hf.Problem, dim: int, patience: Any = "full") -> hf.Head:
+        self.deadlines.append(problem.deadline)
+        n = problem.target.n
+        if n > self.most:
+            raise TimeoutError
+        angles = 2 * np.pi * np.arange(n) / n
+        keys = np.stack([np.cos(angles), np.sin(angles)], axis=1)[:, :dim]
+        long = min(-math.log(self.leak) / (1 - math.cos(2 * math.pi / n)), self.room)
+        rows = np.empty(0, dtype=np.intp) if self.ended == "stalled" else None
+        return hf.Head(long * keys, keys, failed_rows=rows, ended=self.ended)
+
+
+def plan(pattern: Any = identity, n: int | None = 64, dim: int = 4, **options: Any) -> hf.Plan:
+    options = {"dtype": "float32", "method": Ring(), "time_limit": 8.0, **options}
+    found = hf.plan(pattern, n, dim, num_threads=1, **options)
+    lines = str(found).splitlines()
+    assert len(lines) <= 30
+    assert max(len(line) for line in lines) <= 100
+    assert json.loads(json.dumps(found.as_dict(), allow_nan=False))["verdict"] == found.verdict
+    return found
+
+
+def purposes(found: hf.Plan) -> list[str]:
+    return [a.purpose for a in found.attempts if not a.purpose.startswith("rounded")]
+
+
+# Verdicts -----------------------------------------------------------------------------
+
+
+def test_yes_with_a_smaller_head_and_what_formats_break() -> None:
+    found = plan(n=128, dim=8)
+    assert (found.verdict, found.obstacle, found.best.purpose) == ("yes", None, "asked")
+    assert found.fit.certificate.holds
+    assert found.fit.Q.shape == (128, 8)
+    first = found.attempts[0]
+    assert (first.n, first.dim, first.dtype, first.method) == (128, 8, "float32", "ring")
+    assert (first.share_held, first.stopped, first.obstacle) == (1.0, "certified", None)
+    c = found.fit.certificate
+    assert first.max_logit == c.max_logit
+    assert first.max_norm == pytest.approx(c.scale * c.q_norm * c.k_norm)
+    assert found.smallest.dim == 2  # a ring has two dimensions
+    assert found.lower_bound.dim == 2
+    rounded = {(a.dtype, a.logits_dtype): a for a in found.attempts if "rounded" in a.purpose}
+    assert not rounded["bfloat16", None].holds
+    assert not rounded["float32", "bfloat16"].holds
+    assert rounded["bfloat16", None].leak > 0.05
+    said = str(found)
+    assert said.startswith("Yes: head size 8 in float32 is enough for eye_array at n = 128")
+    assert "d = 2 is certified too" in said
+    assert "Q, K in bfloat16 break it (leak" in " ".join(said.split())
+    assert repr(found).startswith("Plan(yes: dim=8, float32")
+
+
+def test_yes_with_the_smallest_logits_that_certify() -> None:
+    found = hf.plan(hf.patterns.block(32, 4), dim=12, dtype="float32", time_limit=20, num_threads=1)
+    assert found.verdict == "yes"
+    assert found.best.purpose == "smaller logits"
+    assert found.best.max_logit <= found.best.tolerances.max_logit < found.attempts[0].max_logit
+    assert found.fit.certificate.max_logit == found.best.max_logit
+    assert f"|logit| <= {found.best.tolerances.max_logit:.3g}" in str(found)
+
+
+def test_smaller_n_and_a_trend_that_is_called_one() -> None:
+    found = plan(n=2048, method=Ring(most=500))
+    assert (found.verdict, found.obstacle) == ("not found", "time")
+    tried = [(a.n, a.holds) for a in found.attempts if a.purpose == "smaller n"]
+    assert tried == [(32, True), (128, True), (512, False)]
+    assert (found.best.n, found.fit.Q.shape[0]) == (128, 128)
+    trend = found.trend
+    assert trend.sizes == (32, 128)
+    assert trend.value(128) == pytest.approx(trend.logits[1])
+    assert trend.at_n == pytest.approx(trend.logits[1] + 4 * trend.per_doubling)
+    said = " ".join(str(found).split())
+    assert said.startswith("Not found: head size 4 in float32 for eye_array at n = 2,048")
+    assert "certified up to n = 128" in said
+    assert "The trend, which is no proof, has" in said
+
+
+def test_time_stood_in_the_way() -> None:
+    found = plan(method=Ring(most=0), n=48)
+    assert (found.verdict, found.obstacle, found.fit, found.trend) == (
+        "not found", "time", None, None
+    )  # fmt: skip
+    assert found.attempts[0].stopped == "time limit"
+    assert "nothing near it was certified" in str(found)
+    assert "proves nothing" in found.advice
+    assert "no row holds" in found.advice
+
+
+@pytest.mark.parametrize(
+    ("ended", "said"), [("steps", "all steps"), ("callback", "callback"), ("stalled", "Rounding")]
+)
+def test_other_ends_are_named(ended: Any, said: str) -> None:
+    found = plan(method=Ring(leak=0.9, ended=ended), n=32)
+    obstacle = "format" if ended == "stalled" else ended
+    assert (found.verdict, found.obstacle) == ("not found", obstacle)
+    assert said in found.advice
+    assert "leak <= 0.9" in found.advice
+
+
+def test_a_proof_ends_a_plan() -> None:
+    found = plan(hf.patterns.band(32, 1), n=None, dim=1)
+    assert (found.verdict, found.obstacle, found.attempts) == ("no", "bound", ())
+    assert found.lower_bound.dim == 2
+    assert found.lower_bound.verify(hf.patterns.band(32, 1))
+    assert str(found).startswith("No (proved): head size 1 in float32 is not enough for the matrix")
+
+
+def test_logits_that_no_head_can_keep_to_are_refuted() -> None:
+    found = plan(max_logit=1.4)
+    assert (found.verdict, found.attempts) == ("no", ())
+    assert found.least_logit == pytest.approx(math.log(20) / 2)
+    assert "a |logit| of 1.5 or more in a head of any size" in " ".join(str(found).split())
+    assert plan(sp.csr_array(np.full((4, 4), 0.25)), None).least_logit == 0
+    triangle = np.tril(np.ones((4, 4))) / np.arange(1, 5)[:, None]
+    assert plan(triangle, None, mask="causal").least_logit == 0
+    assert plan(triangle, None).least_logit > 0
+
+
+def test_a_late_proof_counts_too() -> None:
+    """`fit` looks for a proof itself where a small size does not certify."""
+    pattern = hf.patterns.random_regular(128, k=4, gamma=2.0, rng=0)
+    bound = hf.bounds.lower(pattern, time_limit=10)
+    found = hf.plan(pattern, dim=bound.dim - 1, dtype="float32", time_limit=60, num_threads=1)
+    assert (found.verdict, found.obstacle) == ("no", "bound")
+    assert found.lower_bound.dim == bound.dim
+
+
+# What stood in the way ----------------------------------------------------------------
+
+
+def test_the_narrow_format_stood_in_the_way() -> None:
+    found = plan(dtype="bfloat16")
+    assert (found.verdict, found.obstacle) == ("not found", "format")
+    assert (found.best.purpose, found.fit.dtype) == ("float32", "float32")
+    assert found.attempts[0].leak > 0.05
+    assert "certified with float32 instead" in " ".join(str(found).split())
+    assert "bfloat16, of 8 significant bits, was not certified" in found.advice
+
+
+def test_the_rounding_of_logits_stood_in_the_way() -> None:
+    found = plan(n=128, logits_dtype="bfloat16")
+    assert (found.verdict, found.obstacle) == ("not found", "format")
+    assert found.best.purpose == "exact logits"
+    assert "Fused kernels do not round them" in found.advice
+
+
+def test_the_bound_on_logits_stood_in_the_way() -> None:
+    found = plan(max_logit=10.0)
+    assert (found.verdict, found.obstacle) == ("not found", "logits")
+    assert found.best.purpose == "free logits"
+    assert "without max_logit = 10 a head is certified" in found.advice
+
+
+def test_looser_tolerances_in_reach_are_named() -> None:
+    found = plan(method=Ring(leak=0.2))
+    assert found.verdict == "not found"
+    assert [a.holds for a in found.attempts if a.purpose == "looser"] == [True, False]
+    assert (found.best.tolerances.leak, found.best.tolerances.distortion) == pytest.approx(
+        (0.3, 0.6)
+    )
+    assert "certified with leak <= 0.3, distortion <= 0.6" in " ".join(str(found).split())
+    assert "Tolerances in reach: leak 0.3 and distortion 0.6." in found.advice
+
+
+def test_the_tightest_of_the_looser_tolerances_is_best() -> None:
+    found = plan(method=Ring(leak=0.09))
+    assert [a.holds for a in found.attempts if a.purpose == "looser"] == [True, True]
+    assert found.best.tolerances.leak == pytest.approx(0.1)
+
+
+def test_global_tokens_get_coordinates_of_their_own() -> None:
+    def star(n: int) -> Any:
+        return (sp.eye_array(n).tolil() + sp.csr_array(np.eye(1, n)[[0] * n])).tocsr() / 2
+
+    found = plan(star, n=48, method="auto", dim=10, dtype="bfloat16")
+    assert found.verdict == "yes"
+    assert found.global_columns == 1
+    assert found.attempts[0].exempt == 1
+    assert found.fit.settings["exempt_columns"] == [0]
+    assert "1 global column" in str(found)
+    # Two coordinates of its own leave no room in a head of size 2.
+    assert plan(star, n=48, dim=2, dtype="bfloat16", method=Ring()).attempts[0].exempt == 0
+
+
+def test_a_causal_pattern_without_its_mask_is_told() -> None:
+    pattern = functools.partial(hf.patterns.causal_band, width=0)
+    assert 'mask="causal"' in plan(pattern).advice
+    assert 'mask="causal"' not in plan(pattern, mask="causal").advice
+
+
+# Sizes --------------------------------------------------------------------------------
+
+
+def test_leading_blocks_of_a_matrix_that_looks_back() -> None:
+    found = plan(sp.eye_array(512), None, method=Ring(most=100))
+    assert [(a.n, a.holds) for a in found.attempts if a.purpose == "smaller n"] == [
+        (32, True),
+        (128, False),
+    ]
+    other = hf.patterns.band(128, 1)
+    found = plan(other, None, method=Ring(most=0))
+    assert "smaller n" not in purposes(found)
+    assert "known at this n alone" in found.advice
+
+
+def test_dense_masks_are_for_one_n() -> None:
+    found = plan(n=256, mask=np.ones((256, 256), dtype=bool), method=Ring(most=100))
+    assert "smaller n" not in purposes(found)
+
+
+def test_an_n_whose_certificate_takes_too_long_is_not_tried(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(Clock, "measure", lambda clock, *_: setattr(clock, "rate", 1e-4))
+    found = plan(n=4096, method=Ring(), time_limit=20)
+    assert (found.verdict, found.obstacle) == ("not found", "time")
+    assert purposes(found) == ["smaller n"]  # a certificate of 64 tokens takes "0.4 s"
+    assert found.attempts[0].n == 64
+    assert "is predicted to take 1.7e+03 s" in found.advice
+    late = plan(n=4096, method=Ring(leak=0.5), dtype="bfloat16", time_limit=20)
+    assert purposes(late) == ["smaller n", "float32"]  # what failed at 64 is tried in float32
+
+
+def test_a_pattern_that_fits_in_memory_only_when_smaller() -> None:
+    def wide(n: int) -> Any:
+        if n > 300:
+            raise TooLargeError("too large")
+        return sp.eye_array(n)
+
+    found = plan(wide, n=1024)
+    assert (found.verdict, found.obstacle, found.nonzeros) == ("not found", "memory", None)
+    assert found.best.n == 256
+    assert "does not fit in memory" in str(found)
+
+    def never(n: int) -> Any:
+        raise MemoryError
+
+    assert (plan(never).obstacle, plan(never).fit) == ("memory", None)
+
+
+def test_sizes_that_a_function_refuses_are_left_out() -> None:
+    def some(n: int) -> Any:
+        if n == 64:
+            raise InputError("n must not be 64")
+        return sp.eye_array(32 if n == 1 else n)
+
+    found = plan(some, n=1024, method=Ring(most=1000))
+    assert [a.n for a in found.attempts if a.purpose == "smaller n"] == [256]
+
+
+# Time and progress --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("leak", [0.04, 0.9])
+def test_no_deadline_that_is_passed_down_lies_beyond_the_limit(leak: float) -> None:
+    ring = Ring(leak=leak)
+    question = Question(4, "bfloat16", None, hf.Tolerances(max_logit=5.0), ring, 0, 1)
+    clock = Clock(3.0)
+    source = source_of(identity, 256, None, 1)
+    found = Planner(source, question, clock, lambda _: None).carry_out()
+    assert len(ring.deadlines) >= 3
+    assert all(deadline <= clock.start + 3.0 for deadline in ring.deadlines)
+    assert ring.deadlines[0] <= clock.start + 0.6 * 3.0  # others are left some time
+    assert concluded(found, source, question, clock).time_limit == 3.0
+
+
+def test_no_time_is_no_attempt() -> None:
+    found = plan(time_limit=1e-6)
+    assert (found.verdict, found.obstacle, found.attempts) == ("not found", "time", ())
+
+
+def test_the_default_time_is_a_minute() -> None:
+    assert inspect.signature(hf.plan).parameters["time_limit"].default == 60.0
+
+
+def test_a_clock_shares_what_is_left() -> None:
+    clock = Clock(100.0, start=time.perf_counter() - 60)
+    assert clock.left == pytest.approx(40, abs=1)
+    assert clock.part("asked") == pytest.approx(20, abs=0.5)
+    clock.rate = 1e-6
+    assert clock.certificate(1000) == pytest.approx(1.0)
+    assert clock.affords(3000)
+    assert not clock.affords(4000)
+
+
+def test_progress_goes_to_a_function_or_a_bar(capsys: pytest.CaptureFixture[str]) -> None:
+    lines: list[str] = []
+    plan(progress=lines.append)
+    assert any("n = 64, d = 4, float32 (asked)" in line for line in lines)
+    pytest.importorskip("tqdm")
+    plan(progress=True)
+    assert "step" in capsys.readouterr().err
+
+
+# Bad input ----------------------------------------------------------------------------
+
+BAD: list[tuple[dict[str, Any], str]] = [
+    ({"pattern": None}, "pattern must"),
+    ({"pattern": "nowhere.npz", "n": None}, "pattern: nowhere.npz"),
+    ({"pattern": hf.Attention(np.eye(2), np.eye(2))}, "pattern must be sparse"),
+    ({"pattern": -np.eye(3), "n": None}, "pattern must"),
+    ({"pattern": lambda: 1}, "pattern must be a function of n alone"),
+    ({"pattern": lambda n: 1}, "pattern"),
+    ({"pattern": lambda n: sp.eye_array(n - 1)}, "must return a matrix of 64 tokens for n = 64"),
+    ({"pattern": hf.patterns.causal_band}, "a function of n alone"),
+    ({"n": None}, "n must be given"),
+    ({"n": 0}, "n must"),
+    ({"n": 2.5}, "n must"),
+    ({"pattern": np.eye(3), "n": 4}, "n must be the matrix's own, 3"),
+    ({"dim": 0}, "dim must"),
+    ({"dim": -2}, "dim must"),
+    ({"dim": None}, "dim must"),
+    ({"dtype": "int8"}, "dtype must"),
+    ({"logits_dtype": "int8"}, "logits_dtype must"),
+    ({"leak": 0.0}, "leak must"),
+    ({"distortion": 0.0}, "distortion must"),
+    ({"tolerances": 0.1}, "tolerances must"),
+    ({"mask": "Causal"}, "mask"),
+    ({"time_limit": math.nan}, "time_limit must"),
+    ({"time_limit": 0.0}, "time_limit must"),
+    ({"time_limit": None}, "time_limit must"),
+    ({"progress": 1}, "progress must"),
+    ({"rng": "x"}, "rng must"),
+    ({"method": "none"}, "method must"),
+]
+
+
+@pytest.mark.parametrize(("given", "said"), BAD)
+def test_bad_input_is_refused_before_any_fit(given: dict[str, Any], said: str) -> None:
+    ring = Ring()
+    options = {"pattern": identity, "n": 64, "method": ring, "time_limit": 5.0, **given}
+    with pytest.raises(InputError, match=said):
+        hf.plan(options.pop("pattern"), num_threads=1, **options)
+    assert ring.deadlines == []
+
+
+def test_threads_are_checked() -> None:
+    with pytest.raises(InputError, match="num_threads must"):
+        hf.plan(identity, 8, num_threads=0)
+
+
+def test_a_missing_file_is_that_error() -> None:
+    with pytest.raises(hf.errors.MissingFileError):
+        hf.plan("nowhere.npz")
+
+
+def test_names_of_patterns() -> None:
+    def at(pattern: Any) -> str:
+        return source_of(pattern, 8, None, 1).name
+
+    assert at(functools.partial(hf.patterns.band, width=2, rng=0)) == "band(width=2)"
+    assert at(functools.partial(hf.patterns.permutation, rng=0)) == "permutation"
+    assert at(lambda n: sp.eye_array(n)) == "the pattern"
+    assert at(np.eye(8)) == "the matrix"
+    assert len(at(functools.partial(hf.patterns.circulant, offsets=list(range(50))))) <= 48
+    assert as_method("auto").name

@@ -291,9 +291,7 @@ def sparsify(
                 "mass": mass,
                 "on_empty": on_empty,
             }
-            return over_heads(
-                attention, sparsify, bounds_of_each, num_threads, one_at_a_time=False
-            )
+            return over_heads(attention, sparsify, bounds_of_each, num_threads, one_at_a_time=False)
         source = LogitSource(attention)
         mask = source.attention.mask
     else:

@@ -38,6 +38,8 @@ def compress(
     bias: Any = None,
     softcap: float | None = None,
     position: Any = None,
+    key_mask: Any = None,
+    sinks: Any = None,
     commute: bool = False,
     dtype: str = "float32",
     effort: str | int = "medium",
@@ -71,10 +73,11 @@ def compress(
     validation : float in [0, 1), default 0.25
         The share of the others that choose: the size for `tv`, how long to descend, and whether
         a closed form is better. With 0, or of a single passage, the fitted ones choose.
-    scale, mask, key_lengths, bias, softcap, position : optional
+    scale, mask, key_lengths, bias, softcap, position, key_mask, sinks : optional
         Of the original head, as in `attention_matrix`, for passages that are not an `Attention`.
         `mask` and `bias` with three axes and as many entries as passages are divided among them,
-        and so is a vector of `key_lengths`.
+        and so are a `key_mask` of two axes (that of a tokenizer) and a vector of `key_lengths`.
+        What a sink takes counts as the weight of one more key, whose logit maps do not change.
     commute : bool, default False
         Whether maps are to act before rotary positions. Not supported: only True is refused.
     dtype : "float32", "float64", "bfloat16" or "float16"
@@ -140,7 +143,7 @@ def compress(
     if dim is not None and tv is not None:
         raise InputError("tv must not be given beside dim: the size decides how close")
     request = Request.of(
-        LogitOptions(scale, mask, key_lengths, bias, softcap, position),
+        LogitOptions(scale, mask, key_lengths, bias, softcap, position, key_mask, sinks),
         held_out=held_out,
         validation=validation,
         commute=commute,

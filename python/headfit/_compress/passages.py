@@ -13,6 +13,7 @@ from headfit._attention.attention import Attention
 from headfit._attention.logits import LogitOptions
 from headfit._base.arguments import shown
 from headfit._base.arrays import as_array, as_stored_array, check_finite, is_sparse
+from headfit._base.positions import Rotary, as_rotary
 from headfit.errors import InputError
 
 FORMS = "pairs (Q, K), Attentions, or an array of the queries of all passages with K beside it"
@@ -28,6 +29,7 @@ class Passages:
 
     attentions: tuple[Attention, ...]
     rotary: bool = False
+    positions: Rotary | None = None  # the rotary positions, where they are the same in all passages
 
     @classmethod
     def of(cls, passages: Any, K: Any, options: LogitOptions) -> Passages:
@@ -59,7 +61,7 @@ class Passages:
         turned = tuple(_as_dtype(a.turned(), dtype) for a in shared)
         pairs = zip(shared, turned, strict=True)
         rotary = any(a.position is not None and b.position is None for a, b in pairs)
-        return cls(turned, rotary)
+        return cls(turned, rotary, _common([as_rotary(a.position, a.dim) for a in shared]))
 
     @property
     def dim(self) -> int:
@@ -149,6 +151,14 @@ def _with_shared_keys(attention: Attention, place: int) -> Attention:
     for name, x in (("Q", q), ("K", k)):
         check_finite(x.reshape(-1, x.shape[-1]), f"{name} of passage {place}")
     return attention if k.ndim == 2 else Attention(q, k[0], **vars(attention.options))
+
+
+def _common(positions: list[Rotary | None]) -> Rotary | None:
+    """Return rotary positions that are the same in all passages; None if there are none."""
+    first = positions[0]
+    if first is None or any(p is None or p.position != first.position for p in positions):
+        return None
+    return first
 
 
 def _sinks(attention: Attention) -> NDArray[np.float64]:

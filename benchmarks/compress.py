@@ -5,6 +5,10 @@ structure are compressed: maps are fitted to 24 passages of 128 tokens and judge
 Beside them stand KQ-SVD (arXiv 2512.05916), the same with centred keys, and the SVD of the weights;
 and, where PyTorch is installed, its L-BFGS on the same loss from the same start, until it reaches
 the same divergence.
+
+All heads of that model at once: its loss and perplexity on text that neither the model nor the maps
+have seen, with the keys of all heads made smaller by each method to the same bytes. And the time of
+a large model, from a sample of its heads.
 """
 
 from __future__ import annotations
@@ -14,6 +18,7 @@ from pathlib import Path
 from pydoc_data.topics import topics
 
 import numpy as np
+from scipy.special import log_softmax
 
 import measure
 
@@ -22,6 +27,7 @@ SIZE = WIDTH // HEADS
 PASSAGES, HELD_OUT = 40, 0.4
 WEIGHTS = Path(__file__).parents[1] / "notebooks" / "03-a-real-head.npz"
 STRUCTURED = 32  # the size of the random heads
+BUDGET_DIMS = (1, 2, 3, 4, 6, 8, 12)  # sizes that heads may have with one budget
 
 
 def norm(x, gain):
@@ -29,35 +35,138 @@ def norm(x, gain):
     return gain * x * ((x * x).mean(-1, keepdims=True) + 1e-5) ** -0.5
 
 
+class Model:
+    """The trained model of notebook 03; its attention may be replaced."""
+
+    def __init__(self):
+        with np.load(WEIGHTS) as file:
+            letters = str(file["letters"])
+            self.w = {
+                name: file[name].astype(np.float32) for name in file.files if name != "letters"
+            }
+        place = {letter: i for i, letter in enumerate(letters)}
+        text = "\n".join(topics[name] for name in sorted(topics))
+        self.data = np.array([place[letter] for letter in text if letter in place])
+        self.cut = int(0.9 * len(self.data))  # the last tenth was not trained on
+
+    def run(self, tokens, attend):
+        """Return the logits of the next characters; `attend` is called with layer, q, k and v."""
+        w = self.w
+        x = w["letter"][tokens] + w["place"][: tokens.shape[1]]
+        for i in range(LAYERS):
+            q, k, v = (
+                (norm(x, w[f"{i}.before"]) @ w[f"{i}.{part}"])
+                .reshape(*x.shape[:2], HEADS, SIZE)
+                .swapaxes(1, 2)
+                for part in "qkv"
+            )
+            x = x + attend(i, q, k, v).swapaxes(1, 2).reshape(x.shape) @ w[f"{i}.out"]
+            up = norm(x, w[f"{i}.between"]) @ w[f"{i}.up"]
+            x = x + (up * (up > 0)) @ w[f"{i}.down"]
+        return norm(x, w["after"]) @ w["last"]
+
+    def weights(self, layer, head):
+        """Return W_Q and W_K of a head."""
+        own = slice(head * SIZE, (head + 1) * SIZE)
+        return self.w[f"{layer}.q"][:, own], self.w[f"{layer}.k"][:, own]
+
+    def heads(self, tokens, threads):
+        """Return the queries and keys of every head in some passages, by layer and head."""
+        import headfit as hf
+
+        seen = {}
+
+        def keep(layer, q, k, v):
+            for h in range(HEADS):
+                seen[layer, h] = q[:, h].copy(), k[:, h].copy()
+            return hf.attention_apply(q, k, v, mask="causal", num_threads=threads)
+
+        self.run(tokens, keep)
+        return seen
+
+    def loss(self, tokens, maps, threads):
+        """Return nats per character with smaller heads; maps of None leave them as they are."""
+        import headfit as hf
+
+        def attend(layer, q, k, v):
+            if maps is None:
+                return hf.attention_apply(q, k, v, mask="causal", num_threads=threads)
+            out = np.empty_like(v)
+            for h in range(HEADS):
+                p_q, p_k = (p.astype(np.float32) for p in maps[layer, h])
+                small = q[:, h] @ p_q, k[:, h] @ p_k
+                out[:, h] = hf.attention_apply(
+                    *small, v[:, h], scale=1.0, mask="causal", num_threads=threads
+                )
+            return out
+
+        guess = log_softmax(self.run(tokens[:, :-1], attend), axis=-1)
+        return -float(np.take_along_axis(guess, tokens[:, 1:, np.newaxis], axis=-1).mean())
+
+
 def trained_heads(threads):
     """Return the heads of the notebook's model: name, passages, and W_Q and W_K."""
+    model = Model()
+    starts = np.random.default_rng(1).integers(0, len(model.data) - TOKENS, PASSAGES)
+    seen = model.heads(np.stack([model.data[s : s + TOKENS] for s in starts]), threads)
+    return [(f"trained {i}.{h}", q, k, model.weights(i, h)) for (i, h), (q, k) in seen.items()]
+
+
+def moments_maps(q, k, dim):
+    """Return the maps of least error for the second moments of queries and keys (KQ-SVD)."""
+    from headfit._compress.closed_forms import ClosedForm
+
+    whole = ClosedForm.of([q.T @ q], k.T @ k).maps([SIZE**-0.5 * np.eye(SIZE)], dim)
+    return whole[:SIZE], whole[SIZE:]
+
+
+def model_losses(quick, threads):
+    """Print the loss of the trained model against the bytes of its key cache, for four methods."""
     import headfit as hf
 
-    with np.load(WEIGHTS) as file:
-        letters = str(file["letters"])
-        w = {name: file[name].astype(np.float32) for name in file.files if name != "letters"}
-    place = {letter: i for i, letter in enumerate(letters)}
-    text = "\n".join(topics[name] for name in sorted(topics))
-    data = np.array([place[letter] for letter in text if letter in place])
-    starts = np.random.default_rng(1).integers(0, len(data) - TOKENS, PASSAGES)
-    x = w["letter"][np.stack([data[s : s + TOKENS] for s in starts])] + w["place"]
-    heads = []
-    for i in range(LAYERS):
-        q, k, v = (
-            (norm(x, w[f"{i}.before"]) @ w[f"{i}.{part}"])
-            .reshape(*x.shape[:2], HEADS, SIZE)
-            .swapaxes(1, 2)
-            for part in "qkv"
+    model = Model()
+    few = 24 if quick else 64
+    starts = np.random.default_rng(1).integers(0, model.cut - TOKENS - 1, few)
+    seen = model.heads(np.stack([model.data[s : s + TOKENS] for s in starts]), threads)
+    starts = np.random.default_rng(0).integers(model.cut, len(model.data) - TOKENS - 1, few)
+    unseen = np.stack([model.data[s : s + TOKENS + 1] for s in starts])
+    passages = {at: list(zip(q, k, strict=True)) for at, (q, k) in seen.items()}
+    whole = model.loss(unseen, None, threads)
+    rows = [["bytes per token", "d", "compress", "one budget", "KQ-SVD", "centred", "weights' SVD"]]
+    options = {"mask": "causal", "held_out": 0.2, "num_threads": threads}
+    figures = []
+    for dim in (SIZE // 8, SIZE // 4, SIZE // 2):
+        total = dim * LAYERS * HEADS
+        found = hf.compress_heads(passages, dim=dim, **options)
+        shared = hf.compress_heads(passages, total=total, dims=BUDGET_DIMS, **options)
+        assert shared.total <= total
+        # The closed forms get all passages that are not held out, the validating ones as well.
+        used = np.concatenate([found[0, 0].calibration, found[0, 0].validation])
+        methods = {
+            "compress": {at: (one.P_q, one.P_k) for at, one in found.heads.items()},
+            "one budget": {at: (one.P_q, one.P_k) for at, one in shared.heads.items()},
+            "KQ-SVD": {}, "centred": {}, "weights' SVD": {},
+        }  # fmt: skip
+        for at, (q, k) in seen.items():
+            q, k = q[used].astype(np.float64), k[used].astype(np.float64)
+            flat, mean = q.reshape(-1, SIZE), k.mean(axis=1, keepdims=True)
+            methods["KQ-SVD"][at] = moments_maps(flat, k.reshape(-1, SIZE), dim)
+            methods["centred"][at] = moments_maps(flat, (k - mean).reshape(-1, SIZE), dim)
+            methods["weights' SVD"][at] = weights_svd(model.weights(*at), dim)
+        losses = {name: model.loss(unseen, maps, threads) for name, maps in methods.items()}
+        assert losses["compress"] < min(
+            losses[name] for name in ("KQ-SVD", "centred", "weights' SVD")
         )
-        for h in range(HEADS):
-            own = slice(h * SIZE, (h + 1) * SIZE)
-            weights = (w[f"{i}.q"][:, own], w[f"{i}.k"][:, own])
-            heads.append((f"trained {i}.{h}", q[:, h].copy(), k[:, h].copy(), weights))
-        attended = hf.attention_apply(q, k, v, mask="causal", num_threads=threads)
-        x = x + attended.swapaxes(1, 2).reshape(x.shape) @ w[f"{i}.out"]
-        up = norm(x, w[f"{i}.between"]) @ w[f"{i}.up"]
-        x = x + (up * (up > 0)) @ w[f"{i}.down"]
-    return heads
+        rows.append(
+            [str(2 * total), str(dim), *(f"{x:.3f} ({np.exp(x):.2f})" for x in losses.values())]
+        )
+        figures.append({"bytes": 2 * total, "losses": losses})
+    measure.table(
+        f"loss in nats per character (perplexity) on {few} unseen passages; {whole:.3f} "
+        f"({np.exp(whole):.2f}) with {2 * SIZE * LAYERS * HEADS} bytes of keys per token",
+        rows,
+    )
+    return figures
 
 
 def structured_heads():
@@ -189,20 +298,21 @@ def race(head, dim, threads, limit):
 
 
 def model_seconds(heads, passages, tokens, threads):
-    """Return the seconds that some heads of size 64 of a wide model take at size 16."""
+    """Return the seconds that each of some heads of size 64 of a wide model takes at size 16."""
     import headfit as hf
 
     rng = np.random.default_rng(0)
     x = rng.normal(size=(passages, tokens, 256)).astype(np.float32) / 16
     x[:, 1:] += 0.7 * x[:, :-1]
-    found = {}
-    for h in range(heads):
+    seconds = []
+    for _ in range(heads):
         w_q, w_k = rng.normal(size=(2, 256, 64)) * np.geomspace(1, rng.uniform(0.02, 0.3), 64)
         q, k = ((x @ w).astype(np.float32) for w in (4 * w_q, 2 * w_k))
-        found[h] = list(zip(q, k, strict=True))
-    result = hf.compress_heads(found, dim=16, mask="causal", num_threads=threads)
-    assert result.total == 16 * heads
-    return result.seconds
+        head = list(zip(q, k, strict=True))
+        result = hf.compress_heads([head], dim=16, mask="causal", num_threads=threads)
+        assert result.total == 16
+        seconds.append(result.seconds)
+    return np.array(seconds)
 
 
 def main():
@@ -245,11 +355,15 @@ def main():
         assert (np.diff(curve.tv_mean["taken"]) <= 0).all()
     measure.table(f"mean total variation on {int(HELD_OUT * PASSAGES)} unseen passages", rows)
     print(f"\n{len(heads)} heads, three sizes each: {np.median(seconds):.2f} s per head")
-    few, passages, tokens = (1, 8, 128) if given.quick else (6, 64, 512)
-    one = model_seconds(few, passages, tokens, threads) / few
+    losses = model_losses(given.quick, threads)
+    few, passages, tokens = (2, 8, 128) if given.quick else (8, 64, 512)
+    one = model_seconds(few, passages, tokens, threads)
+    # The heads of a model differ; the error of their mean says how far 144 of them may be off.
+    error = one.std(ddof=1) / few**0.5
     print(
-        f"\nsize 64, {passages} passages of {tokens} tokens, one size: {one:.2f} s per head, "
-        f"{144 * one:.0f} s for 12 layers of 12 heads (from {few})"
+        f"\nsize 64 to 16, {passages} passages of {tokens} tokens: {one.mean():.2f} s per head "
+        f"({one.min():.2f} to {one.max():.2f}, {few} heads); 12 layers of 12 heads take "
+        f"{144 * one.mean():.0f} s, give or take {144 * 2 * error:.0f}"
     )
     try:
         import torch  # noqa: F401
@@ -279,7 +393,7 @@ def main():
             measure.summarise(f"compress {head[0]}", ours, "torch.optim.LBFGS", theirs)
         measure.table("seconds to the same divergence from the same start", table)
         print(f"\nmedian: PyTorch takes {np.median(ratios):.1f} times as long")
-    measure.finish(given, {"compress": figures})
+    measure.finish(given, {"compress": figures, "losses": losses, "seconds per head": one.tolist()})
 
 
 if __name__ == "__main__":

@@ -280,8 +280,9 @@ def doors(folder: Path) -> Iterator[Door]:
         "sinks": optional([*NOT_ARRAY, np.inf, [0.0, 1.0], [[0.0]], [np.nan]]),
         "position": [
             "rotary", "", 5, True, ("rope",), ("rope", 1), ("rope", "x"), ("rope", np.nan),
-            ("rope", np.inf), ("rope", True), ("alibi", "x"), ("alibi", np.nan), ("alibi", [1, 2]),
-            ("alibi", ragged()), (), {"a": 1}, Unusable(), Untrue(), "rope", "rope-half",
+            ("rope", np.inf), ("rope", True), ("rope", [1.0]), ("alibi", "x"), ("alibi", np.nan),
+            ("alibi", [1, 2]), ("alibi", ragged()), (),
+            {"a": 1}, Unusable(), Untrue(), "rope", "rope-half",
         ],
         "num_threads": threads,
     }  # fmt: skip
@@ -559,6 +560,7 @@ def compress_doors(hf: Any, known: dict[str, list[Any]], folder: Path) -> Iterat
     no_passages += [[passages[0], (Q[0] * np.nan, K[0])], hf.Attention(Q[0], K[0])]
     shared = {
         **{name: known[name] for name in ("scale", "mask", "bias", "softcap", "position")},
+        "key_mask": known["key_mask"],
         **{name: known[name] for name in ("dtype", "effort", "time_limit", "callback", "rng")},
         "num_threads": known["num_threads"], "tv": known["tv"],
         "dim": optional(counts(1, DIM)), "held_out": between(0, 1),
@@ -567,6 +569,7 @@ def compress_doors(hf: Any, known: dict[str, list[Any]], folder: Path) -> Iterat
     says = {"passages": "passages?|Q|K", "position": "position|rope|alibi"}
     yield Door("compress", hf.compress, quick, {
         **shared, "passages": no_passages, "key_lengths": known["key_lengths"],
+        "sinks": known["sinks"],
         "commute": [*NOT_FLAG, True], "curve_dims": known["curve_dims"],
     }, says)  # fmt: skip
     stacks = [*BAD_MATRIX, K[:3], K[:, :, :2], K[0], K[None, None], K * np.nan]
@@ -794,9 +797,10 @@ def plot_doors(
     labels = [5, "ab", ["a"], Unusable(), True]
     pixels = optional(counts(1))
     flags = optional(NOT_FLAG)
+    batches = [0, 0.5, "x", -1, True, Unusable()]  # what is drawn has no axis of a batch
     drawn = {
-        "M": matrices, "ax": no_axes, "tokens": labels, "relative": NOT_FLAG, "pixels": pixels,
-        "colorbar": flags, **colors,
+        "batch": batches, "M": matrices, "ax": no_axes, "tokens": labels, "relative": NOT_FLAG,
+        "pixels": pixels, "colorbar": flags, **colors,
     }  # fmt: skip
     drawn["pixels"] = pixels
     yield Door("plot.attention", hf.plot.attention, {"M": A, "ax": axes()}, drawn, {"M": "M|pict"})
@@ -813,7 +817,8 @@ def plot_doors(
     planned = hf.plan(A, dim=DIM, time_limit=1, leak=0.3, distortion=1.0)
     yield Door("plot.plan", hf.plot.plan, {"plan": planned, "ax": axes()}, plans)
     rows = optional(counts(0, N - 1))
-    of_keys = {"A": target, "M": [None, A, 5, "x", Unusable()], "row": rows, "ax": no_axes}
+    of_keys = {"A": target, "M": [None, A, 5, "x", Unusable()], "row": rows, "ax": no_axes,
+               "batch": batches}  # fmt: skip
     yield Door("plot.keys", hf.plot.keys, {"A": A, "M": head, "ax": axes()}, of_keys)
     certificates = {"c": [None, A, 5, "x", Unusable(), whole], "ax": no_axes}
     yield Door("plot.certificate", hf.plot.certificate, {"c": head, "ax": axes()}, certificates)
@@ -834,6 +839,7 @@ def plot_doors(
     offsets = {
         "heads": many["heads"][:-1], "K": many["K"], "scale": many["scale"], "mask": masks,
         "bins": ["", "x", *NOT_TEXT], "ax": no_axes, "cmap": colors["cmap"],
+        "batch": many["batch"],
     }  # fmt: skip
     offsets["heads"] = [h for h in offsets["heads"] if h is not many["heads"][5]]
     given = {"heads": Q, "K": Q, "ax": axes()}
@@ -847,7 +853,7 @@ def plot_doors(
         "result": curves, "tv": optional([*NOT_NUMBER, -1, np.inf]), "ax": no_axes,
         "names": [None, 5, "ab", ("a",), ("a", 5), Unusable()],
     }, {"result": "result|curve"})  # fmt: skip
-    tiled = {"M": matrices, "pixels": [*counts(1), None], "relative": NOT_FLAG}
+    tiled = {"batch": batches, "M": matrices, "pixels": [*counts(1), None], "relative": NOT_FLAG}
     yield Door("plot.tiles", hf.plot.tiles, {"M": A, "pixels": 4}, tiled, {"M": "M|pict"})
 
 

@@ -101,6 +101,24 @@ def test_rope_stays_float32_and_leaves_the_inputs():
     assert rows == pytest.approx(float(Q[0] @ Q[0]) / 2, rel=1e-6)
 
 
+@pytest.mark.parametrize("kind", ["rope", "rope-half"])
+def test_rope_of_given_frequencies(kind):
+    """Those of a base are that base; other pairs are turned one by one."""
+    rng = RNG(4)
+    Q, K = rng.standard_normal((2, 3, 7, 6))
+    frequencies = 37.0 ** (-np.arange(3) / 3)
+    for form in (frequencies, tuple(frequencies), list(frequencies)):
+        got = hf.attention_logits(Q, K, position=(kind, form))
+        np.testing.assert_array_equal(got, hf.attention_logits(Q, K, position=(kind, 37.0)))
+    pair = [0, 3] if kind == "rope-half" else [0, 1]
+    x = Q[..., pair], K[..., pair]
+    z, w = (a[..., 0] + 1j * a[..., 1] for a in x)
+    turn = np.exp(0.3j * np.arange(7))
+    expected = ((z * turn)[..., :, None].conj() * (w * turn)[..., None, :]).real
+    got = hf.attention_logits(*x, position=(kind, [0.3]), scale=1.0)
+    np.testing.assert_allclose(got, expected, atol=1e-12)
+
+
 def test_sparsify_takes_positions():
     rng = RNG(3)
     Q, K = rng.standard_normal((2, 40, 6))
@@ -118,6 +136,9 @@ def test_sparsify_takes_positions():
         (("rope", 10.0, 2), "position must be"),
         (("rope", -1.0), "the base of rope"),
         (("rope", "big"), "the base of rope"),
+        (("rope", [1.0, 0.5]), "the frequencies of rope must be 1 finite numbers"),
+        (("rope-half", [np.nan]), "the frequencies of rope must be 1 finite"),
+        (("rope", ["a"]), "the frequencies of rope"),
         (("alibi", [1.0, 2.0]), "one for each of 1 heads"),
         (("alibi", np.nan), "finite"),
         (3, "position must be"),

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import headfit as hf
+from headfit import _core
 from headfit._compress.closed_forms import ClosedForm
 from headfit._compress.passages import Parts
 from headfit.errors import InputError
@@ -381,7 +382,7 @@ BAD: dict[str, tuple[Any, str]] = {
     "tv": (lambda p: (p, {"tv": 1.5}), "tv must lie strictly between 0 and 1"),
     "held_out": (lambda p: (p, {"held_out": 0}), "held_out must lie strictly between 0 and 1"),
     "validation": (lambda p: (p, {"validation": 1}), r"validation must lie in \[0, 1\)"),
-    "commute": (lambda p: (p, {"commute": True}), "commute=True is not supported"),
+    "commute": (lambda p: (p, {"commute": True}), "commute=True needs passages of the same rotary"),
     "dtype": (lambda p: (p, {"dtype": "int8"}), "dtype must be one of"),
     "effort": (lambda p: (p, {"effort": "much"}), "effort must be one of"),
     "curve": (lambda p: (p, {"curve_dims": [9]}), r"curve_dims must lie in 1 \.\.\. 8"),
@@ -422,7 +423,67 @@ def test_masked_keys_have_no_part_in_the_closed_forms():
         np.testing.assert_allclose(a.curve.tv_mean[form], b.curve.tv_mean[form], rtol=1e-5)
 
 
-def test_sinks_are_refused():
-    sunk = [hf.Attention(np.ones((4, 3)), np.ones((4, 3)), sinks=0.5)] * 3
-    with pytest.raises(InputError, match="passages must not have sinks; passage 0 has"):
-        hf.compress(sunk, dim=2)
+def test_a_key_mask_of_each_passage():
+    """A padding mask of (passages, keys), as a tokenizer makes it, is divided among passages."""
+    q, k = RNG(4).normal(size=(2, 6, 20, D))
+    there = np.arange(20) >= np.array([0, 5, 7, 9, 11, 13])[:, np.newaxis]  # padding on the left
+    options = {"dim": 3, "curve_dims": (), "dtype": "float64", "mask": "causal"}
+    result = hf.compress(q, k, key_mask=there.astype(int), **options)
+    alone = [hf.Attention(q[i], k[i], mask="causal", key_mask=there[i]) for i in range(6)]
+    other = hf.compress(alone, **{**options, "mask": None})
+    np.testing.assert_array_equal(result.P_k, other.P_k)
+    assert result.tv_mean == other.tv_mean
+    # The rows that attend to nothing are those of the padding: they count nowhere.
+    cut = [(q[i][there[i]], k[i][there[i]]) for i in range(6)]
+    shorter = hf.compress(cut, **options)
+    np.testing.assert_allclose(result.P_k, shorter.P_k, rtol=1e-3, atol=1e-6)
+    assert result.tv_mean == pytest.approx(shorter.tv_mean, rel=1e-4)
+    one = hf.compress(q, k, key_mask=there[1], **options)
+    same = hf.compress(q, k, key_mask=np.tile(there[1], (6, 1)), **options)
+    np.testing.assert_array_equal(one.P_k, same.P_k)
+    heads = hf.compress_heads({"a": list(zip(q, k, strict=True))}, key_mask=there, dim=3,
+                              mask="causal", dtype="float64")  # fmt: skip
+    np.testing.assert_array_equal(heads["a"].P_k, result.P_k)
+
+
+@pytest.mark.parametrize("heads", [0, 2])
+def test_sinks_are_one_more_class(heads):
+    given = passages(20, heads=heads)
+    sinks = np.array([0.5, 2.0]) if heads else 1.5
+    result = compressed(given, dim=3, sinks=sinks, dtype="float64")
+    assert result.P_q.shape == ((2, D, 3) if heads else (D, 3))
+    tv, kl = [], []
+    for i in result.held_out:
+        whole, small = (
+            np.concatenate([M, 1 - M.sum(axis=-1, keepdims=True)], axis=-1)
+            for M in (
+                hf.Attention(*(np.float64(x) for x in given[i]), mask="causal", sinks=sinks)
+                .matrix(),
+                result.apply(*given[i], mask="causal", sinks=sinks).matrix(),
+            )
+        )  # fmt: skip
+        tv.append(np.abs(whole - small).sum(axis=-1).ravel() / 2)
+        ratio = np.where(whole > 0, whole, 1) / np.where(whole > 0, small, 1)
+        terms = whole * np.log(ratio)
+        kl.append(terms.sum(axis=-1).ravel())
+    assert result.tv_mean == pytest.approx(np.concatenate(tv).mean(), rel=1e-5)
+    assert result.tv_worst == pytest.approx(np.concatenate(tv).max(), rel=1e-5)
+    assert result.kl == pytest.approx(np.concatenate(kl).mean(), rel=1e-5)
+    # The descent knows of the sink: maps fitted without it leave the attention with it further off.
+    plain = compressed(given, dim=3, dtype="float64")
+    core = [hf.Attention(*given[i], mask="causal", sinks=sinks).core for i in result.calibration]
+    loss = _core.CompressLoss(core, 1)
+    without, of_sinks = (
+        loss.value(np.vstack([*x.P_q.reshape(-1, D, 3), x.P_k]), 1) for x in (plain, result)
+    )
+    assert of_sinks < without
+
+
+def test_sinks_are_those_of_one_head():
+    q, k = np.ones((2, 4, 3))
+    sunk = [hf.Attention(q, k, sinks=0.5), hf.Attention(q, k, sinks=0.6), hf.Attention(q, k)]
+    for pair, said in (((0, 1), "sinks 0.6, passage 0 has 0.5"), ((0, 2), "sinks None")):
+        with pytest.raises(InputError, match=f"passage 1 has {said}"):
+            hf.compress([sunk[i] for i in pair], dim=2)
+    with pytest.raises(InputError, match="passage 0: sinks must broadcast"):
+        hf.compress([(q, k)] * 3, dim=2, sinks=[0.5, 0.6])

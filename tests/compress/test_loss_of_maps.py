@@ -32,6 +32,12 @@ OPTIONS: dict[str, Any] = {
     "bias": lambda rng, n, m: {"bias": rng.normal(size=(n, m)), "scale": -0.4},
     "softcap": lambda rng, n, m: {"softcap": 1.5, "mask": "causal", "scale": 1.0},
     "softcap and bias": lambda rng, n, m: {"softcap": 2.0, "bias": masking_bias(rng, n, m)},
+    "sinks": lambda rng, n, m: {"mask": "causal", "sinks": 0.7},
+    "large sinks": lambda rng, n, m: {
+        "softcap": 2.0,
+        "sinks": 12.0,
+        "bias": masking_bias(rng, n, m),
+    },
     "alibi": lambda rng, n, m: {"position": "alibi"},
 }
 
@@ -67,16 +73,22 @@ def reference(attentions: Any, x: Any) -> tuple[float, Any]:
             products = (one @ p_q) @ (k @ p_k).T
             cap = a.softcap
             capped = products if cap is None else cap * np.tanh(products / cap)
-            zero = hf.Attention(
-                np.zeros_like(q), k, **{**vars(a.options), "scale": 1.0, "softcap": None}
-            ).logits()
+            plain = {**vars(a.options), "scale": 1.0, "softcap": None, "sinks": None}
+            zero = hf.Attention(np.zeros_like(q), k, **plain).logits()
+            sink = -np.inf if a.sinks is None else a.sinks
             logits = capped + (zero[h] if q.ndim == 3 else zero)
             asks = np.isfinite(logits).any(axis=1)
             M = np.zeros_like(A)
-            e = np.exp(logits[asks] - logits[asks].max(axis=1, keepdims=True))
-            M[asks] = e / e.sum(axis=1, keepdims=True)
+            # What the sink takes is one more class of both.
+            top = np.maximum(logits[asks].max(axis=1, keepdims=True), sink)
+            e = np.exp(logits[asks] - top)
+            whole = e.sum(axis=1, keepdims=True) + np.exp(sink - top)
+            M[asks] = e / whole
             at = A > 0
             total += float((A[at] * np.log(A[at] / M[at])).sum())
+            left, of_sink = 1 - A[asks].sum(axis=1), np.exp(sink - top - np.log(whole))[:, 0]
+            if np.isfinite(sink):
+                total += float((left * np.log(left / of_sink)).sum())
             rows += int(asks.sum())
             slope = 1.0 if cap is None else 1 - (capped / cap) ** 2
             g = (M - A) * slope
@@ -104,7 +116,7 @@ def test_loss_and_gradient(name: str, dtype: str, lead: tuple[int, ...]) -> None
         assert one == (value, gradient.tobytes())  # bit for bit with any number of threads
 
 
-@pytest.mark.parametrize("name", ["causal", "softcap and bias"])
+@pytest.mark.parametrize("name", ["causal", "softcap and bias", "large sinks"])
 def test_gradient_is_the_finite_difference(name: str) -> None:
     attentions = passages(name, "float64", (2,), LENGTHS[:3])
     loss = _core.CompressLoss([a.core for a in attentions], 1)
@@ -116,7 +128,7 @@ def test_gradient_is_the_finite_difference(name: str) -> None:
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize("name", ["open", "causal", "dense", "bias"])
+@pytest.mark.parametrize("name", ["open", "causal", "dense", "bias", "sinks"])
 def test_moments(name: str, dtype: str) -> None:
     attentions = passages(name, dtype, (2,))
     queries, keys = np.zeros((2, D, D)), np.zeros((D, D))

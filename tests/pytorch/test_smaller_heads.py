@@ -29,6 +29,12 @@ def transformer(name, backend):
             **SMALL, num_key_value_heads=KEY_HEADS, intermediate_size=32
         )
         model = transformers.LlamaForCausalLM(config)
+    elif name == "gpt_oss":
+        config = transformers.GptOssConfig(
+            **SMALL, num_key_value_heads=KEY_HEADS, intermediate_size=32, head_dim=SIZE,
+            sliding_window=5, num_local_experts=2, num_experts_per_tok=1,
+        )  # fmt: skip
+        model = transformers.GptOssForCausalLM(config)
     elif name == "bert":
         model = transformers.BertModel(transformers.BertConfig(**SMALL, intermediate_size=32))
     else:
@@ -78,13 +84,19 @@ def tokens(batch=8, padded=False):
     return {"input_ids": torch.randint(5, 50, (batch, N)), "attention_mask": mask}
 
 
-CASES = [("llama", "eager"), ("llama", "sdpa"), ("gpt2", "sdpa"), ("bert", "eager")]
+CASES = [
+    ("gpt_oss", "eager"),
+    ("llama", "eager"),
+    ("llama", "sdpa"),
+    ("gpt2", "sdpa"),
+    ("bert", "eager"),
+]
 
 
 @pytest.mark.parametrize(("name", "backend"), CASES)
 def test_a_model_attends_as_its_smaller_heads_do(name, backend):
     model, given = transformer(name, backend), tokens(padded=True)
-    key_heads = KEY_HEADS if name == "llama" else HEADS
+    key_heads = KEY_HEADS if name in ("llama", "gpt_oss") else HEADS
     with torch.no_grad():
         with ht.capture(model, statistics=False) as heads:
             whole = model(**given)[0]
@@ -106,6 +118,36 @@ def test_a_model_attends_as_its_smaller_heads_do(name, backend):
             assert other.dim == 3
             assert other.scale == 1
             np.testing.assert_allclose(other.matrix(), one.matrix(), atol=2e-5)
+
+
+def test_maps_that_commute_fold_into_the_weights_of_a_rotary_model():
+    """Captured queries and keys are rotated; the weights that the maps make are before that."""
+    model, given, width = transformer("llama", "eager"), tokens(), SIZE * HEADS
+    inputs = []
+    layer = model.model.layers[0]
+    hook = layer.input_layernorm.register_forward_hook(lambda _m, _i, x: inputs.append(x))
+    with torch.no_grad(), ht.capture(model, statistics=False) as heads:
+        model(**given)
+    hook.remove()
+    name = heads.layers[0].name
+    frequencies = model.model.rotary_emb.inv_freq
+    small = hf.compress(
+        heads.passages()[name, 1], dim=4, commute=("rope-half", frequencies), curve_dims=()
+    )
+    assert small.P_q.shape == (2, SIZE, 4)
+    np.testing.assert_allclose(small.frequencies, frequencies.numpy()[small.pairs])
+    w_q = layer.self_attn.q_proj.weight.detach().numpy().T.reshape(width, HEADS, SIZE)
+    w_k = layer.self_attn.k_proj.weight.detach().numpy().T.reshape(width, KEY_HEADS, SIZE)
+    folded = small.tensors(w_q[:, 2:].transpose(1, 0, 2), w_k[:, 1])
+    assert folded["W_Q_P_q"].shape == (2, width, 4)
+    x = inputs[0].numpy()
+    for passage, hidden in zip(heads.passages()[name, 1], x, strict=True):
+        before = hf.Attention(
+            hidden @ folded["W_Q_P_q"], hidden @ folded["W_K_P_k"], scale=1, mask="causal",
+            position=("rope-half", folded["inv_freq"]),
+        )  # fmt: skip
+        after = small.apply(passage)
+        np.testing.assert_allclose(before.matrix(), after.matrix(), atol=2e-4)
 
 
 @pytest.mark.parametrize(("name", "backend"), CASES)

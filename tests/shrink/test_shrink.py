@@ -496,8 +496,8 @@ def test_each_question_has_arguments_of_its_own():
 
 def test_heads_refused():
     Q = np.zeros((8, 4))
-    with pytest.raises(hf.InputError, match="one head"):
-        hf.shrink_to_pattern(np.zeros((2, 8, 4)), np.zeros((2, 8, 4)), per_row=1)
+    with pytest.raises(hf.InputError, match="the leading axes of K must be those of Q"):
+        hf.shrink_to_pattern(np.zeros((2, 8, 4)), np.zeros((3, 8, 4)), per_row=1)
     with pytest.raises(hf.InputError, match="Q must be finite; got nan at row 0, column 0"):
         hf.shrink(np.full((8, 4), np.nan), Q)
     with pytest.raises(hf.InputError, match="give Q and K"):
@@ -542,3 +542,30 @@ def test_the_curve_never_rises(name):
     assert (np.diff(result.curve.tv_mean) <= 1e-7).all()  # rounding of float32
     at = list(result.curve.dim).index(result.dim)
     assert result.curve.tv_mean[at] == result.tv_mean
+
+
+@pytest.mark.parametrize("seeded", [True, False])
+def test_patterns_of_stacks_are_as_single_calls(seeded):
+    """Query heads that share their keys are shrunk one by one, as calls in their order do."""
+    Q = 3 * np.random.default_rng(4).standard_normal((2, 2, 14, 4))
+    K = np.random.default_rng(5).standard_normal((2, 1, 14, 4))
+    options = {"per_row": 2, "curve_dims": (), "effort": 1, "mask": "causal", "leak": 0.3}
+    rng, same = (3, 3) if seeded else (np.random.default_rng(1), np.random.default_rng(1))
+    stack = hf.shrink_to_pattern(Q, K, rng=rng, num_threads=2, **options)
+    assert stack.shape == (2, 2)
+    for b, h in np.ndindex(2, 2):
+        alone = hf.shrink_to_pattern(Q[b, h], K[b, 0], rng=same, **options)
+        found = stack[b, h]
+        assert found.fit.certificate.holds
+        np.testing.assert_array_equal(found.fit.Q, alone.fit.Q)
+        np.testing.assert_array_equal(found.fit.K, alone.fit.K)
+        kept, expected = (x.sparsified.matrix.toarray() for x in (found, alone))
+        np.testing.assert_array_equal(kept, expected)
+        assert found.ways == alone.ways
+
+
+def test_an_error_in_a_stack_to_a_pattern_names_the_head():
+    Q, K = np.random.default_rng(4).standard_normal((2, 3, 14, 4))
+    Q[1, 5] = np.nan
+    with pytest.raises(hf.NonFiniteError, match="head 1: Q must be finite; got nan at row 5"):
+        hf.shrink_to_pattern(Q, K, per_row=2, curve_dims=(), effort=1, leak=0.3, num_threads=1)

@@ -41,7 +41,8 @@ struct CompressMoments {
 };
 
 // The mean over all rows of KL(A_i || M_i), where A is the attention of a head in some passages, and
-// M that of its queries and keys under the maps. Rows that attend to nothing are left out.
+// M that of its queries and keys under the maps. Rows that attend to nothing are left out. What a sink
+// takes is one more class, whose logit maps do not change.
 //
 // Passages must store queries and keys as T, without rotary positions; they stay the caller's. What
 // is computed once for each row of A is kept, and so is a packed copy of the keys.

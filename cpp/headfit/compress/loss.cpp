@@ -19,7 +19,6 @@ constexpr Index most_groups = 64;
 template <class T>
 void check_passage(const LogitSource<T>& source, const LogitSource<T>& first) {
   source.validate();
-  if (source.sinks) throw InputError("passages must not have sinks");
   if (source.k.count != 1) throw InputError("a passage must have one key head");
   if (source.q.count != first.q.count || source.q.cols != first.q.cols) {
     throw InputError("all passages must have as many query heads, of one size");

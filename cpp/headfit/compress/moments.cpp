@@ -19,8 +19,12 @@ class MomentWorker {
   void add(const QueryHead<T>& head, const Unit& unit, CompressMoments& sums) {
     const MatrixView<T> k = head.source.k[0];
     const Index cols = k.rows(), width = round_up(cols, Blocking<T>::panel);
-    // A shift of all keys changes no covariance. Without their mean less is lost to rounding.
-    centred_ = k.rowwise() - (k.colwise().sum() / static_cast<T>(std::max<Index>(1, cols)));
+    // A shift of all keys changes no covariance. Without their mean less is lost to rounding. But a
+    // sink counts as one more key, which is zero.
+    centred_ = k;
+    if (!head.source.sinks) {
+      centred_.rowwise() -= k.colwise().sum() / static_cast<T>(std::max<Index>(1, cols));
+    }
     const Index features = soft::feature_count(k.cols());
     std::fill_n(features_.ensure(features * width), features * width, T(0));
     MutableMatrixView<T>(features_.data(), k.cols(), cols, RowStride(width)) = centred_.transpose();

@@ -68,7 +68,8 @@ class UnitFold {
     const Index row = source_.row_at(block.first + r);
     const bool capped = with_gradient_ && source_.softcap > 0;
     if (capped) find_slopes(block, row, x);
-    loss_ += soft::to_difference(x, a, cols, target_.entropy(row));
+    loss_ += soft::to_difference(x, a, cols, target_.entropy(row),
+                                 {source_.sink(0), target_.log_sink(row)});
     if (!capped) return;
     const T* slopes = work_.slopes.data();
     for (Index c = 0; c < cols; ++c) a[c] *= slopes[c];

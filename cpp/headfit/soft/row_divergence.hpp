@@ -1,5 +1,6 @@
 // The divergence of a row of attention M from a row A of the target, and the difference M - A, which
-// is the gradient of the divergence by the logits of M.
+// is the gradient of the divergence by the logits of M. What a sink takes is one more class of both,
+// whose logit does not change.
 #pragma once
 
 #include "headfit/attention/softmax_row.hpp"
@@ -36,11 +37,25 @@ double to_exponentials(const T* a, T* x, Index cols, T max, const simd::RowShift
   return below;
 }
 
-// Turns a row of logits x into M, and the row a of the target, whose entropy is given, into M - A.
-// Both are padded to whole vectors, x with -inf and a with zeros. Returns KL(A || M); a row without
-// an allowed column becomes zeros and has divergence 0.
+// The sink of a row: its logit in M, and the logarithm of its share of A. Both are -inf without one.
+struct RowSink {
+  static constexpr double none = -std::numeric_limits<double>::infinity();
+  double logit = none, log_share = none;
+
+  // KL(A || M) without the sum of A (max - s) over the keys. `log_sum` is that of all exponentials
+  // of M, that of the sink included.
+  double rest_of_divergence(double entropy, double log_sum, double max) const {
+    const double share = std::exp(log_share), mass = -std::expm1(log_share);
+    const double of_keys = mass > 0 ? mass * (log_sum - max + std::log(mass) - entropy) : 0.0;
+    return of_keys + (share > 0 ? share * (log_share - logit + log_sum) : 0.0);
+  }
+};
+
+// Turns a row of logits x into M, and the row a of the target into M - A. The entropy is that of A
+// over the keys, divided by their sum. Both rows are padded to whole vectors, x with -inf and a with
+// zeros. Returns KL(A || M); a row without an allowed column becomes zeros and has divergence 0.
 template <class T>
-double to_difference(T* x, T* a, Index cols, double entropy) {
+double to_difference(T* x, T* a, Index cols, double entropy, const RowSink& sink = {}) {
   namespace ei = simd::ei;
   const T max = row_max(x, cols);
   if (max == -std::numeric_limits<T>::infinity()) {
@@ -52,7 +67,13 @@ double to_difference(T* x, T* a, Index cols, double entropy) {
   double sum = 0;
   const double below = to_exponentials(a, x, cols, max, shift, sum);
   // The divergence is the sum of A (log A - log M), with log M = s - max - log(sum / e_max).
-  const double divergence = below + std::log(sum / exp_of(max, shift)) - entropy;
+  const double above = std::log(sum / exp_of(max, shift));
+  double divergence = below + above - entropy;
+  if (sink.logit != RowSink::none) {
+    const auto whole = SumWithSink::of(static_cast<double>(max) + above, sink.logit);
+    divergence = below + sink.rest_of_divergence(entropy, whole.log_sum, static_cast<double>(max));
+    sum = std::min(sum / whole.key_mass, std::numeric_limits<double>::max());
+  }
   const Inverse<T> inverse(sum);
   for (Index c = 0; c < cols; c += simd::lanes<T>) {
     const auto m = inverse.times(simd::load(x + c));

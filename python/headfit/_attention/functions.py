@@ -73,10 +73,11 @@ def attention_matrix(
         A positional encoding that is not yet part of Q and K. Key j is at position j, query i at
         i + m - n. ``"rope"`` or ``("rope", base)``: rotary embeddings (Su et al. 2021) that
         rotate entries 2p and 2p + 1 together, base 10000; ``"rope-half"``: entries p and
-        p + d/2 together (Llama). ``("alibi", slope)``, with one slope or one for each head: the
-        bias -slope * distance (Press et al. 2022); ``"alibi"``: their slopes 2**(-8 h / H) for
-        head h = 1 ... H. Only for computing attention: `fit` and `certify` work with stored
-        queries and keys and accept no positions.
+        p + d/2 together (Llama). ``("rope", frequencies)``: by frequencies of your own, one for
+        each pair, in radians per token. ``("alibi", slope)``, with one slope or one for each
+        head: the bias -slope * distance (Press et al. 2022); ``"alibi"``: their slopes
+        2**(-8 h / H) for head h = 1 ... H. Only for computing attention: `fit` and `certify` work
+        with stored queries and keys and accept no positions.
     key_mask : array_like of bool or of 0 and 1, optional
         Which keys may be attended to (1) and which are padding (0), besides what `mask` says: one
         entry for each key, shape (m,), (batch, m) or (batch, heads, m), so that it broadcasts over

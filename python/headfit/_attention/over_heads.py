@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextvars
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -12,25 +12,34 @@ from numpy.typing import NDArray
 
 from headfit._attention.attention import Attention
 from headfit._attention.single_heads import single_heads
+from headfit._base.arrays import thread_count
 from headfit.errors import InputError
 
 
 def over_heads(
-    attention: Attention, call: Callable[[Attention, int], Any], threads: int, *, at_once: int
+    attention: Attention,
+    function: Callable[..., Any],
+    options: Mapping[str, Any],
+    num_threads: int | None,
+    *,
+    one_at_a_time: bool,
 ) -> NDArray[np.object_]:
-    """Return ``call(head, threads_of_the_call)`` for each head, in the shape of the leading axes.
+    """Return ``function(head, **options)`` for each head, in the shape of the leading axes.
 
-    At most `at_once` heads are worked on at the same time, each with its share of the threads.
-    Errors name the head. After Ctrl-C no further head is started; those that other threads are
-    working on go on to their end, and their results are dropped.
+    Heads are worked on at the same time, each with its share of the threads, or one after the
+    other, each with all of them: then a Generator is read in the order of the heads, and Ctrl-C
+    ends the head that is being worked on. Errors name the head. Where heads are worked on at the
+    same time, no further head is started after Ctrl-C; those that other threads are working on go
+    on to their end, and their results are dropped.
     """
+    threads = thread_count(num_threads)
     heads, places = single_heads(attention), list(np.ndindex(attention.lead))
     found = np.empty(attention.lead, dtype=object)
-    workers = max(1, min(threads, at_once, len(heads)))
+    workers = 1 if one_at_a_time else max(1, min(threads, len(heads)))
 
     def work(i: int) -> Any:
         try:
-            return call(heads[i], max(1, threads // workers))
+            return function(heads[i], **options, num_threads=max(1, threads // workers))
         except InputError as error:
             where = ", ".join(str(p) for p in places[i])
             raise type(error)(f"head {where}: {error}") from error

@@ -283,7 +283,6 @@ def sparsify(
     if K is not None or isinstance(getattr(M, "attention", M), Attention):
         attention = Attention.of(M, K, options)
         if attention.lead:
-            threads = thread_count(num_threads)
             bounds_of_each: dict[str, Any] = {
                 "per_row": per_row,
                 "per_column": per_column,
@@ -292,12 +291,7 @@ def sparsify(
                 "mass": mass,
                 "on_empty": on_empty,
             }
-            return over_heads(
-                attention,
-                lambda head, own: sparsify(head, **bounds_of_each, num_threads=own),
-                threads,
-                at_once=threads,
-            )
+            return over_heads(attention, sparsify, bounds_of_each, num_threads, one_at_a_time=False)
         source = LogitSource(attention)
         mask = source.attention.mask
     else:

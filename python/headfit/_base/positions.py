@@ -14,7 +14,8 @@ from headfit._base.arrays import as_float_array, check_between
 from headfit.errors import InputError
 
 FORMS = (
-    'None, "rope", ("rope", base), "rope-half", ("rope-half", base), "alibi" or ("alibi", slopes)'
+    'None, "rope" or "rope-half", alone or with a base or frequencies, as in ("rope", base), '
+    '"alibi" or ("alibi", slopes)'
 )
 ROPE_BASE = 10000.0
 
@@ -56,8 +57,9 @@ def as_positions(
         10000 by default: entries 2p and 2p + 1 at position t are rotated by the angle
         t * base**(-2p / d) (radians), so that products depend on differences of positions only.
         ``"rope-half"``: the same, but entries p and p + d/2 are rotated together (GPT-NeoX,
-        Llama). ``("alibi", slopes)``: the bias -slope * abs(position - j) of Press, Smith and
-        Lewis (2022), with one slope, or one for each head (the last leading axis);
+        Llama). ``("rope", frequencies)``: pair p by the angle t * frequencies[p] (the ``inv_freq``
+        of Hugging Face models). ``("alibi", slopes)``: the bias -slope * abs(position - j) of
+        Press, Smith and Lewis (2022), with one slope, or one for each head (the last leading axis);
         ``"alibi"``: their slopes 2**(-8 h / H), h = 1 ... H, for H heads.
     lead : tuple of int
         The leading axes of Q: batch and heads.
@@ -70,18 +72,65 @@ def as_positions(
     """
     if position is None:
         return Positions()
-    kind, value = (
-        position if isinstance(position, tuple) and len(position) == 2 else (position, None)
-    )
-    if isinstance(kind, str) and kind == "alibi":
+    kind, value = _parts(position)
+    if kind == "alibi":
         return Positions(bias=_alibi(value, lead, *shape, dtype))
-    if isinstance(kind, str) and kind in ("rope", "rope-half"):
+    rotary = as_rotary(position, dim)
+    if rotary is None:
+        raise InputError(f"position must be {FORMS}; got {shown(position)}")
+    table = _rotary_table(shape[1] - max(shape), shape[1], rotary.frequencies, dtype)
+    return Positions(table=table, halves=rotary.halves)
+
+
+@dataclass(frozen=True)
+class Rotary:
+    """Rotary positions of a head size: pair p at position t is turned by t * frequencies[p].
+
+    `halves` says which entries are pair p: p and p + d/2, or 2p and 2p + 1.
+    """
+
+    halves: bool
+    frequencies: NDArray[np.float64]
+
+    def of_pairs(self, pairs: NDArray[np.intp]) -> Rotary:
+        """Return the positions of a smaller head, which has some of the pairs."""
+        return Rotary(self.halves, self.frequencies[pairs])
+
+    @property
+    def position(self) -> tuple[str, tuple[float, ...]]:
+        """The same as an argument `position`."""
+        return "rope-half" if self.halves else "rope", tuple(self.frequencies.tolist())
+
+    def pairs(self) -> NDArray[np.intp]:
+        """Return the two entries of each pair, shape (d/2, 2)."""
+        places = np.arange(2 * len(self.frequencies))
+        return places.reshape(2, -1).T if self.halves else places.reshape(-1, 2)
+
+
+def as_rotary(position: Any, dim: int) -> Rotary | None:
+    """Return checked rotary positions for a head size; None for positions of another kind."""
+    kind, value = _parts(position)
+    if kind not in ("rope", "rope-half"):
+        return None
+    if dim % 2:
+        raise InputError(f"position {kind!r} needs an even head size; got {dim}")
+    if np.iterable(value) and not isinstance(value, str):
+        frequencies = np.array(as_float_array(value, "the frequencies of rope", ndim=0), np.float64)
+        if frequencies.shape != (dim // 2,) or not np.isfinite(frequencies).all():
+            raise InputError(
+                f"the frequencies of rope must be {dim // 2} finite numbers, one for each pair of "
+                f"the head size {dim}; got {shown(value)}"
+            )
+    else:
         base = ROPE_BASE if value is None else check_between(value, "the base of rope", 1, math.inf)
-        if dim % 2:
-            raise InputError(f"position {kind!r} needs an even head size; got {dim}")
-        table = _rotary_table(shape[1] - max(shape), shape[1], dim, base, dtype)
-        return Positions(table=table, halves=kind == "rope-half")
-    raise InputError(f"position must be {FORMS}; got {shown(position)}")
+        frequencies = base ** (-np.arange(0, dim, 2) / dim)
+    return Rotary(kind == "rope-half", frequencies)
+
+
+def _parts(position: Any) -> tuple[str | None, Any]:
+    """Return the kind of a position and what it comes with; None for what is no position."""
+    whole = position if isinstance(position, tuple) and len(position) == 2 else (position, None)
+    return (whole[0] if isinstance(whole[0], str) else None), whole[1]
 
 
 def rotate(x: NDArray[Any], positions: Positions) -> NDArray[Any]:
@@ -103,10 +152,12 @@ def rotate(x: NDArray[Any], positions: Positions) -> NDArray[Any]:
     return out
 
 
-def _rotary_table(first: int, stop: int, dim: int, base: float, dtype: Any) -> NDArray[Any]:
+def _rotary_table(
+    first: int, stop: int, frequencies: NDArray[np.float64], dtype: Any
+) -> NDArray[Any]:
     """Return cosines and sines of the rotary angles of the positions first ... stop - 1."""
-    frequency = base ** (-np.arange(0, dim, 2) / dim)
-    angle = np.arange(first, stop)[:, np.newaxis] * frequency
+    dim = 2 * len(frequencies)
+    angle = np.arange(first, stop)[:, np.newaxis] * frequencies
     table = np.empty((stop - first, dim), dtype)
     np.cos(angle, out=table[:, : dim // 2], casting="same_kind")
     np.sin(angle, out=table[:, dim // 2 :], casting="same_kind")

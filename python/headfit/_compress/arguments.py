@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from headfit._attention.logits import LogitOptions
-from headfit._base.arguments import as_flag, as_generator, as_number, check_callable
+from headfit._base.arguments import as_flag, as_generator, as_number, check_callable, shown
 from headfit._base.arrays import check_between, seed_from, thread_count
 from headfit._base.dtypes import check_dtype
+from headfit._base.positions import Rotary, as_rotary
 from headfit._compress.passages import Parts, Passages
 from headfit._compress.sizes import Sizes
 from headfit._soft.descent import check_effort
@@ -34,6 +35,7 @@ class Request:
     callback: Callable[[int, float], Any] | None
     seed: int
     threads: int
+    commute: Any = False
 
     @classmethod
     def of(
@@ -42,7 +44,7 @@ class Request:
         *,
         held_out: float,
         validation: float,
-        commute: bool,
+        commute: Any,
         dtype: str,
         effort: str | int,
         time_limit: float | None,
@@ -52,8 +54,8 @@ class Request:
     ) -> Request:
         """Check what a user passes."""
         start = time.perf_counter()
-        if as_flag(commute, "commute"):
-            raise InputError("commute=True is not supported: maps act after rotary positions")
+        if not isinstance(commute, (str, tuple)):
+            commute = as_flag(commute, "commute")
         held_out = check_between(held_out, "held_out", 0, 1)
         validation = as_number(validation, "validation")
         if not 0 <= validation < 1:
@@ -74,7 +76,33 @@ class Request:
             callback,
             seed_from(rng),
             threads,
+            commute,
         )
+
+    def positions(self, passages: Passages) -> Rotary | None:
+        """Return the rotary positions that maps are to commute with; None for any maps."""
+        if self.commute is False:
+            return None
+        if self.commute is True:
+            if passages.positions is None:
+                raise InputError(
+                    "commute=True needs passages of the same rotary positions, which position= "
+                    'gives, as in position="rope"; for queries and keys that have been rotated, '
+                    "commute= takes the position itself"
+                )
+            return passages.positions
+        rotary = as_rotary(self.commute, passages.dim)
+        if rotary is None:
+            raise InputError(
+                "commute must be True, False, or the rotary position by which passages have been "
+                f"rotated; got {shown(self.commute)}"
+            )
+        if passages.rotary:
+            raise InputError(
+                "commute must be True where passages have rotary positions of their own; got "
+                f"{shown(self.commute)}"
+            )
+        return rotary
 
     def parts(self, passages: Passages) -> Parts:
         """Divide the passages of a head."""
@@ -91,4 +119,5 @@ class Request:
             deadline=self.deadline,
             threads=self.threads,
             callback=self.callback,
+            rotary=self.positions(passages),
         )

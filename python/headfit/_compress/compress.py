@@ -38,7 +38,9 @@ def compress(
     bias: Any = None,
     softcap: float | None = None,
     position: Any = None,
-    commute: bool = False,
+    key_mask: Any = None,
+    sinks: Any = None,
+    commute: Any = False,
     dtype: str = "float32",
     effort: str | int = "medium",
     curve_dims: Sequence[int] | None = None,
@@ -71,12 +73,17 @@ def compress(
     validation : float in [0, 1), default 0.25
         The share of the others that choose: the size for `tv`, how long to descend, and whether
         a closed form is better. With 0, or of a single passage, the fitted ones choose.
-    scale, mask, key_lengths, bias, softcap, position : optional
+    scale, mask, key_lengths, bias, softcap, position, key_mask, sinks : optional
         Of the original head, as in `attention_matrix`, for passages that are not an `Attention`.
         `mask` and `bias` with three axes and as many entries as passages are divided among them,
-        and so is a vector of `key_lengths`.
-    commute : bool, default False
-        Whether maps are to act before rotary positions. Not supported: only True is refused.
+        and so are a `key_mask` of two axes (that of a tokenizer) and a vector of `key_lengths`.
+        What a sink takes counts as the weight of one more key, whose logit maps do not change.
+    commute : bool or rotary position, default False
+        Whether maps must commute with the rotary positions of the passages, so that they may act
+        before these: then ``W_Q @ P_q`` and ``W_K @ P_k`` are the weights of the smaller head,
+        whose rotary positions have some of the frequencies; see the notes. Sizes are even. For
+        queries and keys that have been rotated, such as those of `headfit.torch.capture`, the
+        position that did so: "rope-half", ("rope-half", inv_freq), ...
     dtype : "float32", "float64", "bfloat16" or "float16"
         Of the maps and of mapped queries and keys. What is reported is about the stored numbers.
     effort : "low", "medium", "high" or int, default "medium"
@@ -119,7 +126,12 @@ def compress(
 
     The soft-cap, the mask and the bias are those of the original: maps only replace the product.
     Rotary positions are applied first, so the cache holds rotated keys; such maps do not fold into
-    W_Q and W_K.
+    W_Q and W_K. With `commute` they do: rotary positions turn pairs of entries, each at its own
+    frequency, and what commutes with that keeps some of the pairs, times a complex number each.
+    So the keys of the smaller head are some pairs of the keys, and P_q has d unknowns for each
+    query head. Which pairs: the ones that are left when the cheapest is left out again and again,
+    in a quadratic model of the loss (Hassibi and Stork 1993), and then exchanges that lower the
+    divergence. For chosen pairs it is convex in the unknowns, without a soft-cap.
 
     A step costs O(n m (D + d)) time for each passage. Memory is that of the passages, twice.
 
@@ -135,12 +147,21 @@ def compress(
     >>> Q, K = passages[0]
     >>> small.apply(Q, K, mask="causal").matrix().shape
     (40, 40)
+
+    Maps that fold into the weights of a head with rotary positions:
+
+    >>> early = hf.compress(passages, dim=8, position="rope", commute=True, curve_dims=())
+    >>> early.position[0], len(early.position[1]), early.pairs.size
+    ('rope', 4, 4)
+    >>> small = early.apply(Q, K, position="rope")
+    >>> small.Q.shape, small.position == early.position
+    ((40, 8), True)
     """
     start = time.perf_counter()
     if dim is not None and tv is not None:
         raise InputError("tv must not be given beside dim: the size decides how close")
     request = Request.of(
-        LogitOptions(scale, mask, key_lengths, bias, softcap, position),
+        LogitOptions(scale, mask, key_lengths, bias, softcap, position, key_mask, sinks),
         held_out=held_out,
         validation=validation,
         commute=commute,
@@ -155,9 +176,10 @@ def compress(
     if dim is None:
         asked = TV if tv is None else check_between(tv, "tv", 0, 1)
     whole = Passages.of(passages, K, request.options)
+    step = 1 if request.positions(whole) is None else 2
     if dim is not None:
-        dim = as_count(dim, "dim", 1, whole.dim)
-    more = _curve_sizes(curve_dims, whole.dim)
+        dim = _size(dim, "dim", whole.dim, step)
+    more = _curve_sizes(curve_dims, whole.dim, step)
     parts = request.parts(whole)
     sizes = request.sizes(whole, parts)
     stopped = "one size"
@@ -179,8 +201,16 @@ def compress(
     )
 
 
-def _curve_sizes(curve_dims: Any, largest: int) -> list[int]:
+def _curve_sizes(curve_dims: Any, largest: int, step: int) -> list[int]:
     if curve_dims is None:
-        return sorted({2**e for e in range(largest.bit_length())} | {largest})
+        powers = {2**e for e in range(largest.bit_length())}
+        return sorted({dim for dim in powers if dim >= step} | {largest})
     asked = np.atleast_1d(as_array(curve_dims, "curve_dims"))
-    return [as_count(d, "curve_dims", 1, largest) for d in asked.tolist()]
+    return [_size(d, "curve_dims", largest, step) for d in asked.tolist()]
+
+
+def _size(value: Any, name: str, largest: int, step: int) -> int:
+    size = as_count(value, name, 1, largest)
+    if size % step:
+        raise InputError(f"{name} must be even for maps that commute with rotations; got {size}")
+    return size

@@ -84,6 +84,7 @@ def compress_heads(
     bias: Any = None,
     softcap: float | None = None,
     position: Any = None,
+    key_mask: Any = None,
     dtype: str = "float32",
     effort: str | int = "medium",
     time_limit: float | None = None,
@@ -107,8 +108,10 @@ def compress_heads(
         variation most. Exactly one of `dim`, `tv` and `total` must be given.
     dims : sequence of int, optional
         For `total`, the sizes that heads may have: multiples of an eighth of D when None.
-    held_out, validation, scale, mask, bias, softcap, position, dtype, effort, rng, num_threads
+    held_out, validation, dtype, effort, rng, num_threads
         As in `compress`. All heads with as many passages hold out the same ones.
+    scale, mask, bias, softcap, position, key_mask : optional
+        As in `compress`, for all heads. An `Attention` has its own, and may have sinks.
     time_limit : float, optional
         Seconds, for all heads together.
     callback : callable, optional
@@ -150,7 +153,7 @@ def compress_heads(
     if dims is not None and total is None:
         raise InputError("dims must be given beside total only")
     request = Request.of(
-        LogitOptions(scale, mask, None, bias, softcap, position),
+        LogitOptions(scale, mask, None, bias, softcap, position, key_mask),
         held_out=held_out,
         validation=validation,
         commute=False,

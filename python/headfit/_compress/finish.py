@@ -5,14 +5,15 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Mapping
+from typing import Any
 
 from headfit._compress.arguments import Request
-from headfit._compress.closed_forms import FORMS
 from headfit._compress.judge import Closeness, judged
 from headfit._compress.maps import Maps, StoredMaps
+from headfit._compress.pair_weights import PairWeights
 from headfit._compress.passages import Parts, Passages
 from headfit._compress.result import Compressed, CompressedCurve
-from headfit._compress.sizes import DESCENT, MapsOfSize
+from headfit._compress.sizes import MapsOfSize
 
 
 def compressed(
@@ -36,7 +37,7 @@ def compressed(
         """Closed forms and the descent, by their names, and what is taken."""
         table = {
             name: judged(held_out, stored(size.candidates[name]), request.threads)
-            for name in (*FORMS, DESCENT)
+            for name in size.named
         }
         taken = table.get(size.taken)
         table["taken"] = taken or judged(held_out, stored(size.maps), request.threads)
@@ -45,13 +46,23 @@ def compressed(
     curve = {d: distances(found[d]) for d in sorted(found)}
     size = found[dim]
     maps = stored(size.maps)
+    positions = request.positions(passages)
+    of_pairs: dict[str, Any] = {}
+    if positions is not None:
+        pairs = PairWeights.of_maps(size.maps, positions).pairs
+        of_pairs = {
+            "pairs": pairs,
+            "position": positions.of_pairs(pairs).position,
+            "original_position": positions.position,
+        }
     return Compressed(
         P_q=maps.P_q,
         P_k=maps.P_k,
         dim=dim,
         original_dim=passages.dim,
         dtype=request.dtype,
-        rotary=passages.rotary,
+        rotary=passages.rotary or positions is not None,
+        **of_pairs,
         **vars(curve[dim]["taken"]),
         calibration_kl=size.calibration_kl,
         validation_kl=size.judged.kl if parts.validation.size else math.nan,

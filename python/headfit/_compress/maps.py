@@ -49,11 +49,15 @@ class StoredMaps:
         positions are part of the queries and keys that are mapped.
         """
         turned = attention.turned()
+        return self.mapped(turned, turned.position)
+
+    def mapped(self, attention: Attention, position: Any) -> Attention:
+        """Return the smaller head, whose own positions are applied after the maps."""
         q, k = (
             round_to(x @ p, self.dtype)
-            for x, p in zip((turned.Q, turned.K), (self.P_q, self.P_k), strict=True)
+            for x, p in zip((attention.Q, attention.K), (self.P_q, self.P_k), strict=True)
         )
-        options: dict[str, Any] = {**vars(turned.options), "scale": 1.0}
+        options: dict[str, Any] = {**vars(attention.options), "scale": 1.0, "position": position}
         return Attention(q, k, **options)
 
     def all_smaller(self, passages: Passages) -> tuple[Attention, ...]:

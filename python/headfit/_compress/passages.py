@@ -13,6 +13,7 @@ from headfit._attention.attention import Attention
 from headfit._attention.logits import LogitOptions
 from headfit._base.arguments import shown
 from headfit._base.arrays import as_array, as_stored_array, check_finite, is_sparse
+from headfit._base.positions import Rotary, as_rotary
 from headfit.errors import InputError
 
 FORMS = "pairs (Q, K), Attentions, or an array of the queries of all passages with K beside it"
@@ -28,6 +29,7 @@ class Passages:
 
     attentions: tuple[Attention, ...]
     rotary: bool = False
+    positions: Rotary | None = None  # the rotary positions, where they are the same in all passages
 
     @classmethod
     def of(cls, passages: Any, K: Any, options: LogitOptions) -> Passages:
@@ -40,6 +42,7 @@ class Passages:
             )
         shared = [_with_shared_keys(a, i) for i, a in enumerate(given)]
         first = shared[0]
+        sinks = _sinks(first)
         for i, attention in enumerate(shared):
             for name in ("dim", "lead", "scale", "softcap"):
                 theirs, mine = getattr(attention, name), getattr(first, name)
@@ -49,11 +52,16 @@ class Passages:
                         f"passages must be of one head; passage {i} has {name} {theirs}, "
                         f"passage 0 has {mine}"
                     )
+            if not np.array_equal(_sinks(attention), sinks):
+                raise InputError(
+                    f"passages must be of one head; passage {i} has sinks {attention.sinks}, "
+                    f"passage 0 has {first.sinks}"
+                )
         dtype = np.result_type(*(a.dtype for a in shared))
         turned = tuple(_as_dtype(a.turned(), dtype) for a in shared)
         pairs = zip(shared, turned, strict=True)
         rotary = any(a.position is not None and b.position is None for a, b in pairs)
-        return cls(turned, rotary)
+        return cls(turned, rotary, _common([as_rotary(a.position, a.dim) for a in shared]))
 
     @property
     def dim(self) -> int:
@@ -115,7 +123,7 @@ def _of_passage(options: LogitOptions, place: int, count: int) -> LogitOptions:
     def part(value: Any, ndim: int) -> Any:
         if value is None or isinstance(value, (str, tuple)) or is_sparse(value):
             return value
-        array = as_array(value, "mask, bias and key_lengths")
+        array = as_array(value, "mask, bias, key_lengths and key_mask")
         return array[place] if array.ndim >= ndim and array.shape[0] == count else value
 
     return replace(
@@ -123,6 +131,7 @@ def _of_passage(options: LogitOptions, place: int, count: int) -> LogitOptions:
         mask=part(options.mask, 3),
         bias=part(options.bias, 3),
         key_lengths=part(options.key_lengths, 1),
+        key_mask=part(options.key_mask, 2),
     )
 
 
@@ -139,11 +148,23 @@ def _with_shared_keys(attention: Attention, place: int) -> Attention:
             f"passages must not be empty; got Q and K of shapes {q.shape} and {k.shape} in "
             f"passage {place}"
         )
-    if attention.sinks is not None:
-        raise InputError(f"passages must not have sinks; passage {place} has")
     for name, x in (("Q", q), ("K", k)):
         check_finite(x.reshape(-1, x.shape[-1]), f"{name} of passage {place}")
     return attention if k.ndim == 2 else Attention(q, k[0], **vars(attention.options))
+
+
+def _common(positions: list[Rotary | None]) -> Rotary | None:
+    """Return rotary positions that are the same in all passages; None if there are none."""
+    first = positions[0]
+    if first is None or any(p is None or p.position != first.position for p in positions):
+        return None
+    return first
+
+
+def _sinks(attention: Attention) -> NDArray[np.float64]:
+    """Return the sink of each query head; -inf for none."""
+    sinks = -np.inf if attention.sinks is None else attention.sinks
+    return np.broadcast_to(np.asarray(sinks, np.float64), attention.lead)
 
 
 def _as_dtype(attention: Attention, dtype: np.dtype[Any]) -> Attention:

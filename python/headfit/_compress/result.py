@@ -13,10 +13,12 @@ from numpy.typing import NDArray
 
 from headfit._attention.attention import Attention
 from headfit._attention.logits import LogitOptions
+from headfit._base.arguments import shown
 from headfit._base.arithmetic import standard_arithmetic
 from headfit._base.arrays import FloatArray, as_float_array
 from headfit._base.dtypes import round_to
 from headfit._base.files import as_path
+from headfit._base.positions import as_rotary
 from headfit._compress.judge import Closeness
 from headfit._compress.maps import StoredMaps
 from headfit._fit.file_formats import FORMATS
@@ -41,7 +43,10 @@ class CompressedCurve:
         Mean total variation, its 95th percentile, its largest value, and mean KL divergence in
         nats; over all rows. Keys: "kq-svd", "centred" and "attended", the closed forms;
         "descent", the maps descended from them (at size D those that change nothing); "taken",
-        what `compress` gives at this size.
+        what `compress` gives at this size. For maps that commute with rotary positions the closed
+        forms are "share", the pairs that weigh most as they are, and "eliminated", the pairs that
+        are left when the cheapest is left out again and again, with the weights of a quadratic
+        model.
     """
 
     dim: NDArray[np.int64]
@@ -79,7 +84,7 @@ class Compressed:
     The logits of the smaller head are ``(Q @ P_q) @ (K @ P_k).T``: the scale is part of `P_q`. Its
     mask, soft-cap and bias are those of the original. With weights W_Q and W_K and no rotary
     positions, ``W_Q @ P_q`` and ``W_K @ P_k`` are those of the smaller head; with rotary positions
-    queries and keys are mapped after they are rotated.
+    queries and keys are mapped after they are rotated, unless the maps commute with rotations.
 
     Attributes
     ----------
@@ -92,7 +97,13 @@ class Compressed:
     dtype : str
         Of the maps, and of the mapped queries and keys.
     rotary : bool
-        Whether the head has rotary positions, after which the maps act.
+        Whether the head has rotary positions. The maps act after them, or also before them where
+        they commute with rotations.
+    pairs : ndarray of int, or None
+        For maps that commute with rotations: which pairs of entries the smaller head keeps.
+    position, original_position : tuple, or None
+        The rotary positions of the smaller head and of the original then, with their frequencies,
+        as an `Attention` takes them.
     tv_mean, tv_95, tv_worst : float
         Total variation from the original over the rows of the held-out passages, for what is
         stored: mean, 95th percentile and largest.
@@ -137,6 +148,14 @@ class Compressed:
     held_out: NDArray[np.intp]
     seconds: float
     settings: dict[str, Any] = field(default_factory=dict)
+    pairs: NDArray[np.intp] | None = None
+    position: tuple[str, tuple[float, ...]] | None = None
+    original_position: tuple[str, tuple[float, ...]] | None = None
+
+    @property
+    def frequencies(self) -> NDArray[np.float64] | None:
+        """The frequencies of `position`, in radians per token: the smaller head's ``inv_freq``."""
+        return None if self.position is None else np.array(self.position[1])
 
     @property
     def overfits(self) -> bool:
@@ -161,7 +180,8 @@ class Compressed:
         Returns
         -------
         Attention
-            Of scale 1 and head size d. Rotary positions have been applied.
+            Of scale 1 and head size d. Rotary positions have been applied; but maps that commute
+            with them act first, and the result has the `position` of the smaller head.
 
         Raises
         ------
@@ -177,10 +197,19 @@ class Compressed:
                 f"Q must have head size {self.original_dim} and leading axes {lead}; "
                 f"got {attention.dim} and {attention.lead}"
             )
-        return StoredMaps(self.P_q, self.P_k, self.dtype).smaller(attention)
+        maps = StoredMaps(self.P_q, self.P_k, self.dtype)
+        if self.position is None or attention.position is None:
+            return maps.smaller(attention)
+        given = as_rotary(attention.position, self.original_dim)
+        if given is None or given.position != self.original_position:
+            raise InputError(
+                "position must be that of the passages, which the maps commute with: "
+                f"{shown(self.original_position)}; got {shown(attention.position)}"
+            )
+        return maps.mapped(attention, self.position)
 
     @standard_arithmetic()
-    def tensors(self, W_Q: Any = None, W_K: Any = None) -> dict[str, FloatArray]:
+    def tensors(self, W_Q: Any = None, W_K: Any = None) -> dict[str, NDArray[Any]]:
         """Return the maps by name, and the weights of the smaller head if those of the head come.
 
         Parameters
@@ -192,21 +221,28 @@ class Compressed:
         Returns
         -------
         dict
-            "P_q" and "P_k"; with weights "W_Q_P_q" and "W_K_P_k", their products, rounded to the
-            dtype of the maps.
+            "P_q" and "P_k", and for maps that commute with rotary positions "pairs" and
+            "inv_freq", the frequencies of the smaller head; with weights "W_Q_P_q" and
+            "W_K_P_k", their products, rounded to the dtype of the maps.
 
         Raises
         ------
         InputError
-            For weights of other shapes, or of a head with rotary positions: maps act after the
-            rotation, and do not fold into weights.
+            For weights of other shapes, or of a head with rotary positions, unless maps commute
+            with them: others act after the rotation, and do not fold into weights.
         """
-        found = {"P_q": self.P_q, "P_k": self.P_k}
+        found: dict[str, NDArray[Any]] = {"P_q": self.P_q, "P_k": self.P_k}
+        if self.pairs is not None:
+            found |= {"pairs": self.pairs.astype(np.int64)}
+            found |= {"inv_freq": np.asarray(self.frequencies)}
         for name, weights, maps in (("W_Q", W_Q, self.P_q), ("W_K", W_K, self.P_k)):
             if weights is None:
                 continue
-            if self.rotary:
-                raise InputError(f"{name} must not be given: maps act after rotary positions")
+            if self.rotary and self.pairs is None:
+                raise InputError(
+                    f"{name} must not be given: maps act after rotary positions; those of "
+                    "compress(commute=True) act before them"
+                )
             w = as_float_array(weights, name)
             if w.shape[-1] != self.original_dim or w.shape[:-2] != maps.shape[:-2]:
                 raise InputError(
@@ -244,6 +280,7 @@ class Compressed:
             "original_dim": self.original_dim,
             "tv_mean": self.tv_mean,
             "rotary": self.rotary,
+            "position": None if self.position is None else self.position[0],
         }
         write(name, self.tensors(W_Q, W_K), json.dumps(about), self.dtype)
 

@@ -7,16 +7,17 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
-
 from headfit import _core
-from headfit._compress.closed_forms import ClosedForm, closed_forms
+from headfit._base.positions import Rotary
+from headfit._compress.commuting_maps import CommutingMaps
+from headfit._compress.family import Family, Limits
+from headfit._compress.free_maps import FreeMaps
 from headfit._compress.judge import Closeness, judged
 from headfit._compress.maps import Maps, StoredMaps, identity
 from headfit._compress.passages import Passages
 from headfit._soft.descent import EXACT, check_effort
 
-DESCENT = "descent"
+DESCENT, SMALLER = "descent", "size "
 
 Callback = Callable[[int, float], Any]
 
@@ -41,6 +42,11 @@ class MapsOfSize:
     report: dict[str, Any]
 
     @property
+    def named(self) -> list[str]:
+        """The candidates that every size has: the closed forms and the descent."""
+        return [name for name in self.candidates if not name.startswith(SMALLER)]
+
+    @property
     def maps(self) -> Maps:
         """The maps that are taken."""
         return self.candidates[self.taken]
@@ -48,7 +54,10 @@ class MapsOfSize:
 
 @dataclass
 class Sizes:
-    """Maps of one head, of every size looked at."""
+    """Maps of one head, of every size looked at.
+
+    With `rotary` they commute with these positions; else they may have any numbers.
+    """
 
     calibration: Passages
     validation: Passages | None
@@ -57,13 +66,19 @@ class Sizes:
     deadline: float
     threads: int
     callback: Callback | None = None
+    rotary: Rotary | None = None
     found: dict[int, MapsOfSize] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.steps, self.tolerance = check_effort(self.effort)
         self.loss = self._loss(self.calibration)
         self.judge = None if self.validation is None else self._loss(self.validation)
-        self.forms = closed_forms(self.calibration, self.loss, self.threads)
+        self.family = self._family()
+
+    def _family(self) -> Family:
+        if self.rotary is None:
+            return FreeMaps.of(self.calibration, self.loss, self.threads)
+        return CommutingMaps.of(self.calibration, self.loss, self.rotary, self.threads)
 
     def _loss(self, passages: Passages) -> _core.CompressLoss:
         return _core.CompressLoss([a.core for a in passages.attentions], self.threads)
@@ -73,30 +88,16 @@ class Sizes:
         """The seconds until the time limit; negative after it."""
         return self.deadline - time.perf_counter()
 
-    @property
-    def best_form(self) -> ClosedForm:
-        """The closed form whose metric is closest to that of the loss."""
-        return self.forms["attended"]
-
     def smaller(self, dim: int) -> MapsOfSize | None:
         """Return what was found at the next smaller size."""
         before = [d for d in self.found if d < dim]
         return self.found[max(before)] if before else None
 
-    def _closed(self, dim: int) -> dict[str, Maps]:
-        whole = [self.calibration.scale * np.eye(self.calibration.dim)] * self.calibration.heads
-        return {name: form.maps(whole, dim) for name, form in self.forms.items()}
-
     def _starts(self, dim: int, closed: dict[str, Maps]) -> dict[str, Maps]:
         before = self.smaller(dim)
-        if before is None:
-            return closed
-        extended = self.best_form.extended(before.descended, self.calibration.scale, dim)
-        # With queries zero in the new columns the loss is that of the smaller size, exactly, and
-        # its gradient is not zero.
-        silent = extended.copy()
-        silent[: -self.calibration.dim, before.dim :] = 0
-        return {**closed, "extended": extended, "silent": silent}
+        return closed if before is None else {
+            **closed, **self.family.extended(before.descended, dim)
+        }  # fmt: skip
 
     def fit(self, dim: int) -> MapsOfSize:
         """Return the maps of a size.
@@ -112,7 +113,7 @@ class Sizes:
         return self.found[dim]
 
     def _fit(self, dim: int) -> MapsOfSize:
-        passages, closed = self.calibration, self._closed(dim)
+        passages, closed = self.calibration, self.family.closed(dim)
         if dim == passages.dim:
             maps = identity(passages.heads, dim, passages.scale)
             return MapsOfSize(
@@ -128,30 +129,28 @@ class Sizes:
         starts = self._starts(dim, closed)
         losses = {name: self.loss.value(maps, self.threads) for name, maps in starts.items()}
         first = min(losses, key=lambda name: losses[name])
-        limits = _core.DescentLimits(
+        limits = Limits(
             max_steps=self.steps,
             tolerance=self.tolerance,
             enough=EXACT,
             time_limit=max(self.seconds_left, 0.0),
             progress=self._progress(),
         )
-        descended, stopped_early, history, report = self.loss.fit(
-            self.judge, starts[first], limits, self.threads
-        )
-        report.update(start=first, kl=[float(history[0]), float(history[-1])])
-        candidates = {**closed, DESCENT: self.best_form.balanced(stopped_early)}
+        found = self.family.descend(starts[first], self.judge, limits)
+        report = {**found.report, "start": first, "kl": [found.first, found.last]}
+        candidates = {**closed, DESCENT: found.judged}
         before = self.smaller(dim)
         if before is not None:
-            candidates[f"size {before.dim}"] = np.pad(before.maps, ((0, 0), (0, dim - before.dim)))
-        found = {name: self._judged(maps) for name, maps in candidates.items()}
-        taken = min(found, key=lambda name: found[name].tv_mean)
+            candidates[f"{SMALLER}{before.dim}"] = self.family.padded(before.maps, dim)
+        distances = {name: self._judged(maps) for name, maps in candidates.items()}
+        taken = min(distances, key=lambda name: distances[name].tv_mean)
         return MapsOfSize(
             dim,
-            descended=descended,
-            kl=float(history[-1]),
+            descended=found.maps,
+            kl=found.last,
             candidates=candidates,
             taken=taken,
-            judged=found[taken],
+            judged=distances[taken],
             calibration_kl=self.loss.value(candidates[taken], self.threads),
             report=report,
         )
@@ -176,18 +175,19 @@ class Sizes:
     def smallest(self, tv: float) -> tuple[int, str]:
         """Return the smallest size found that is close enough, and why the search ended.
 
-        Sizes are doubled from 1, where a fit costs least, and then bisected.
+        Sizes are doubled from the least, where a fit costs least, and then bisected.
         """
-        low, high = 0, 1
+        step = self.family.step
+        low, high = 0, step
         while not self.is_close(high, tv):
             if high == self.calibration.dim:
                 return high, "no size is close enough in this dtype"
             if self.seconds_left <= 0:
                 return self.calibration.dim, "the time limit"
             low, high = high, min(2 * high, self.calibration.dim)
-        while high - low > 1:
+        while high - low > step:
             if self.seconds_left <= 0:
                 return high, "the time limit"
-            middle = (low + high) // 2
+            middle = (low + high) // (2 * step) * step
             low, high = (low, middle) if self.is_close(middle, tv) else (middle, high)
         return high, "bisected to neighbouring sizes"

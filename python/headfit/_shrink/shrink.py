@@ -11,7 +11,7 @@ from headfit._attention.attention import Attention
 from headfit._attention.logits import LogitOptions
 from headfit._attention.over_heads import over_heads
 from headfit._base.arithmetic import standard_arithmetic
-from headfit._base.arrays import as_count, check_between, thread_count
+from headfit._base.arrays import as_count, check_between
 from headfit._shrink.original import Original
 from headfit._shrink.result import ShrinkResult
 from headfit._shrink.to_attention import CloseHeads, Closeness
@@ -130,14 +130,7 @@ def shrink(
             "time_limit": time_limit,
             "rng": rng,
         }
-        # One head after the other, each with all threads: a Generator is read in the order of the
-        # heads, and Ctrl-C ends the head that is being worked on.
-        return over_heads(
-            attention,
-            lambda head, own: shrink(head, **options, num_threads=own),
-            thread_count(num_threads),
-            at_once=1,
-        )
+        return over_heads(attention, shrink, options, num_threads, one_at_a_time=True)
     original = Original.of(
         attention,
         None,

@@ -7,7 +7,9 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
+from headfit._attention.attention import Attention
 from headfit._attention.logits import LogitOptions
+from headfit._attention.over_heads import over_heads
 from headfit._base.arithmetic import standard_arithmetic
 from headfit._base.arrays import check_between
 from headfit._base.tolerances import Tolerances, as_tolerances
@@ -40,15 +42,16 @@ def shrink_to_pattern(
     time_limit: float = 60.0,
     rng: Any = 0,
     num_threads: int | None = None,
-) -> ShrinkResult:
+) -> Any:
     """Find a smaller head that is certified to keep the heaviest entries of every row.
 
     `shrink` stays close to the attention as a whole instead, and assumes no sparsity.
 
     Parameters
     ----------
-    Q, K : array_like, shape (n, D)
-        One head; or Q is an `Attention` or a fit.
+    Q, K : array_like, shape (..., n, D)
+        One head, or heads with leading axes as in `attention_matrix`, each of which is shrunk by
+        itself, with the same `exempt_columns`. Or Q an `Attention` or a fit.
     per_row : int, optional
         Keep this many entries per row, the heaviest. `per_row` or `mass` must be given.
     mass : float in (0, 1], optional
@@ -76,16 +79,17 @@ def shrink_to_pattern(
         Sizes for the baseline, besides that of the new head. Powers of two up to the original
         size when None; () for none.
     time_limit : float, default 60
-        The time limit in seconds.
+        The time limit in seconds, for each head.
     rng : seed or Generator, default 0
     num_threads : int, optional
         The result does not depend on it, as long as no time limit ends the search.
 
     Returns
     -------
-    ShrinkResult
+    ShrinkResult, or ndarray of them
         ``result.shrunk`` tells whether there is a smaller head, ``result.fit`` is the head, and
-        ``result.sparsified`` the pattern.
+        ``result.sparsified`` the pattern. For a stack of heads, an array of objects in the shape
+        of the leading axes, with what single calls in this order return for each head.
 
     Raises
     ------
@@ -123,10 +127,25 @@ def shrink_to_pattern(
     check_effort(effort)
     time_limit = check_between(time_limit, "time_limit", 0, math.inf)
     asked = as_tolerances(tolerances, leak=leak, distortion=distortion, max_logit=max_logit)
+    attention = Attention.of(Q, K, LogitOptions(scale, mask))
+    if attention.lead:
+        options: dict[str, Any] = {
+            "per_row": per_row,
+            "mass": mass,
+            "per_column": per_column,
+            "exempt_columns": exempt_columns,
+            "tolerances": asked,
+            "dtype": dtype,
+            "effort": effort,
+            "curve_dims": curve_dims,
+            "time_limit": time_limit,
+            "rng": rng,
+        }
+        return over_heads(attention, shrink_to_pattern, options, num_threads, one_at_a_time=True)
     original = Original.of(
-        Q,
-        K,
-        LogitOptions(scale, mask),
+        attention,
+        None,
+        LogitOptions(),
         dtype=dtype,
         time_limit=time_limit,
         rng=rng,

@@ -26,6 +26,7 @@ from headfit.plot._axes import (
     matplotlib,
     new_axes,
 )
+from headfit.plot._batch import one_of_batch
 from headfit.plot._errors import Errors, difference_errors, tolerance_errors
 from headfit.plot._matrix import add_colorbar, draw_cells, root_norm, weight_name
 from headfit.plot._source import Source, source
@@ -44,6 +45,7 @@ def compare(
     A: Any,
     M: Any,
     *,
+    batch: int | None = None,
     axes: Sequence[Axes] | None = None,
     tokens: Sequence[Any] | None = None,
     relative: bool = True,
@@ -71,6 +73,9 @@ def compare(
         The target. A matrix counts as sparse if at most half of its entries are nonzero.
     M : Attention, Fit, SoftFit, sparse or dense matrix
         The attention.
+    batch : int, optional
+        Which entry to draw of those of `A` and `M` that are a batch: an `Attention` of shape
+        (batch, n, d), or matrices of shape (batch, n, m).
     axes : sequence of two or three matplotlib Axes, optional
         The axes to draw on, two for target and attention alone; three of a new figure when None.
     tokens : sequence, optional
@@ -95,7 +100,8 @@ def compare(
     Raises
     ------
     InputError
-        For matrices of different shapes, stacks of heads, or labels of another number.
+        For matrices of different shapes, stacks of heads without `batch`, or labels of another
+        number.
     ImportError
         If Matplotlib is not installed.
 
@@ -113,6 +119,7 @@ def compare(
     >>> [image.axes.get_title() for image in images]
     ['target', 'attention', 'share of the tolerance used']
     """
+    A, M = one_of_batch(batch, A, M)
     left, right = source(A), source(M)
     if left.shape != right.shape:
         raise InputError(f"A and M must have one shape; got {left.shape} and {right.shape}")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -20,6 +19,7 @@ from headfit._soft.fit_soft import SoftFit
 from headfit._target.target import Target
 from headfit.errors import InputError
 from headfit.plot._axes import check_colors, listed_axes, matplotlib, new_axes
+from headfit.plot._batch import entry_of_batch
 from headfit.plot._matrix import draw_cells, root_norm, weight_name
 from headfit.plot._source import source
 from headfit.plot._tiles import tiles
@@ -170,10 +170,7 @@ def _split(heads: Attention, batch: Any) -> tuple[tuple[int, ...], list[Any]]:
             "batch is for queries of shape (layers, batch, heads, n, d) or (batch, heads, n, d); "
             f"got {heads.stored[0].shape}"
         )
-    entry = as_count(batch, "batch", 0, lead[-2] - 1)
-    places = np.arange(math.prod(lead)).reshape(lead)[..., entry, :]
-    single = single_heads(heads)
-    return places.shape, [single[i] for i in places.ravel()]
+    return entry_of_batch(heads, batch, -2)
 
 
 def _unfit(shape: tuple[int, ...]) -> InputError:

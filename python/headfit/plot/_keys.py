@@ -14,6 +14,7 @@ from headfit._target.certificate import certify
 from headfit._target.target import as_target
 from headfit.errors import InputError
 from headfit.plot._axes import BLUE, GREY, INK, ORANGE, check_axes, matplotlib, new_axes
+from headfit.plot._batch import one_of_batch
 from headfit.plot._source import as_attention
 
 if TYPE_CHECKING:
@@ -40,6 +41,7 @@ def keys(
     M: Any,
     row: int | None = None,
     *,
+    batch: int | None = None,
     ax: Axes | None = None,
 ) -> KeysPicture:
     """Draw the keys by their logits for one query: the support on the right, others on the left.
@@ -60,6 +62,8 @@ def keys(
     row : int, optional
         The row to draw. None takes the row of largest leak, by the certificate of a `Fit` or by
         `certify`.
+    batch : int, optional
+        Which entry of a batch to draw, for an `Attention` of shape (batch, n, d).
     ax : matplotlib Axes, optional
         The axes to draw on; those of a new figure when None.
 
@@ -73,7 +77,8 @@ def keys(
     Raises
     ------
     InputError
-        If `M` is not a single head, or the row does not exist or has no nonzeros.
+        If `M` is not a single head or an entry of its batch, or the row does not exist or has no
+        nonzeros.
     ImportError
         If Matplotlib is not installed.
 
@@ -92,9 +97,14 @@ def keys(
     """
     matplotlib()
     check_axes(ax)
+    if batch is not None and as_attention(M) is not None:
+        (M,) = one_of_batch(batch, M)
     head = as_attention(M)
     if head is None or head.stored[0].ndim != 2:
-        raise InputError("M must be a Fit or an Attention of one head: keys have queries")
+        raise InputError(
+            "M must be a Fit or an Attention of one head, or of a batch with batch=: keys have "
+            "queries"
+        )
     target = as_target(A, mask=head.mask)
     queries, keys = head.stored
     if target.n != queries.shape[0] or target.n != keys.shape[0]:

@@ -19,6 +19,7 @@ from headfit.plot._axes import (
     matplotlib,
     new_axes,
 )
+from headfit.plot._batch import one_of_batch
 from headfit.plot._source import source
 from headfit.plot._tiles import tiles
 
@@ -32,6 +33,7 @@ _STRIP = 4  # matrices with a larger ratio of sides are stretched to fill the ax
 def attention(
     M: Any,
     *,
+    batch: int | None = None,
     ax: Axes | None = None,
     tokens: Sequence[Any] | None = None,
     relative: bool = False,
@@ -46,6 +48,9 @@ def attention(
     ----------
     M : Attention, Fit, SoftFit, Target, Sparsified, sparse or dense matrix
         The matrix to draw. An `Attention` is computed by blocks of rows, never as a whole.
+    batch : int, optional
+        Which entry of a batch to draw, for an `Attention` of shape (batch, n, d) or matrices of
+        shape (batch, n, m).
     ax : matplotlib Axes, optional
         The axes to draw on; those of a new figure when None.
     tokens : sequence, optional
@@ -70,7 +75,7 @@ def attention(
     Raises
     ------
     InputError
-        For a stack of heads, which is not a single matrix, or labels of another number.
+        For a stack of heads without `batch`, or labels of another number.
     ImportError
         If Matplotlib is not installed.
 
@@ -80,13 +85,16 @@ def attention(
 
     Examples
     --------
-    >>> import headfit as hf
+    >>> import numpy as np, headfit as hf
     >>> from matplotlib.figure import Figure
     >>> image = hf.plot.attention(hf.patterns.band(64, 1), ax=Figure().subplots())
     >>> image.get_array().shape
     (64, 64)
+    >>> Q, K = np.random.default_rng(0).standard_normal((2, 5, 16, 4))  # a batch of 5
+    >>> image = hf.plot.attention(hf.Attention(Q, K), batch=3, ax=Figure().subplots())
     """
     matplotlib()
+    (M,) = one_of_batch(batch, M)
     shape = source(M).shape
     check_axes(ax)
     check_colors(cmap, norm)

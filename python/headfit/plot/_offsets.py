@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -10,10 +11,13 @@ from numpy.typing import NDArray
 from headfit._attention.attention import Attention
 from headfit._attention.describe import describe
 from headfit._attention.head_table import HeadTable
+from headfit._attention.logits import LogitOptions
 from headfit._base.arguments import as_choice
+from headfit._base.arrays import as_count
 from headfit._fit.result import Fit
 from headfit.errors import InputError
 from headfit.plot._axes import BLUE, check_axes, check_colors, matplotlib, new_axes
+from headfit.plot._batch import entry_of_batch
 from headfit.plot._matrix import add_colorbar, root_norm
 from headfit.plot._source import as_attention
 
@@ -34,6 +38,7 @@ def offsets(
     *,
     scale: float | None = None,
     mask: Any = None,
+    batch: int | None = None,
     bins: Literal["auto", "each", "doubling"] = "auto",
     ax: Axes | None = None,
     cmap: Any = "viridis",
@@ -49,6 +54,9 @@ def offsets(
         The keys, if `heads` are queries.
     scale, mask : optional
         As in `attention_matrix`, for queries and keys.
+    batch : int, optional
+        Which entry of a batch to draw, for heads of shape (..., batch, heads, n, d), or
+        (batch, n, d) of one head, or the table of such heads. All are drawn when None.
     bins : "auto", "each" or "doubling", default "auto"
         "each" shows every distance. "doubling" adds up the shares over the distances 0, 1, 2,
         3-4, 5-8, ..., and the same for keys ahead of the query, with negative distances. The sums
@@ -91,19 +99,19 @@ def offsets(
     as_choice(bins, "bins", ("auto", "each", "doubling"))
     check_axes(ax)
     check_colors(cmap, None)
-    table = _table(heads, K, scale, mask)
-    distance, mass = _occurring(table)
+    profile = _Profile.of(heads, K, scale, mask, batch)
+    distance, mass = profile.occurring()
     each = bins == "each" or (bins == "auto" and distance.size <= _MOST_BARS)
     names = [f"{d}".replace("-", "\u2212") for d in distance]
     if not each:
         names, mass = _doubling(distance, mass)
-    if table.shape:
+    if profile.shape:
         ax = (
             new_axes(size=(7.0, min(9.0, max(2.6, 0.16 * len(mass) + 1.4))))[0]
             if ax is None
             else ax
         )
-        return _heat_map(ax, distance if each else None, names, mass, table.shape, cmap)
+        return _heat_map(ax, distance if each else None, names, mass, profile.shape, cmap)
     ax = new_axes(size=(7.0, 3.6))[0] if ax is None else ax
     ax.set(xlabel="distance from query back to key", ylabel="share of attention")
     if each and distance.size > _MOST_BARS:
@@ -114,23 +122,58 @@ def offsets(
     return bars
 
 
-def _table(heads: Any, K: Any, scale: float | None, mask: Any) -> HeadTable:
-    if isinstance(heads, HeadTable):
-        return heads
-    head = as_attention(heads)
-    if head is not None and K is None:
-        return describe(head, shares=())
-    if K is None:
-        raise InputError("heads must be a HeadTable, an Attention or a Fit, or queries with K")
-    return describe(heads, K, scale=scale, mask=mask, shares=())
+@dataclass(frozen=True)
+class _Profile:
+    """The share of attention of heads of any shape at each of their distances."""
+
+    distance: NDArray[np.int64]
+    mass: NDArray[np.float64]  # (..., distances)
+    zero: int  # the place of distance 0
+
+    @classmethod
+    def of(cls, heads: Any, K: Any, scale: Any, mask: Any, batch: Any) -> _Profile:
+        """Return the shares of a table, or measure those of heads."""
+        if isinstance(heads, HeadTable):
+            return cls._of_table(heads, batch)
+        head = as_attention(heads)
+        if head is None and K is None:
+            raise InputError("heads must be a HeadTable, an Attention or a Fit, or queries with K")
+        if batch is None:
+            given = (heads if head is None else head, K)
+            return cls._of_table(describe(*given, scale=scale, mask=mask, shares=()), None)
+        head = Attention.of(heads if head is None else head, K, LogitOptions(scale, mask))
+        shape, single = entry_of_batch(head, batch, _batch_axis(head.lead))
+        tables = [describe(one, shares=()) for one in single]
+        first = tables[0]
+        mass = np.stack([table.offset_mass for table in tables]).reshape(*shape, -1)
+        return cls(first.offsets, mass, first.n - 1)
+
+    @classmethod
+    def _of_table(cls, table: HeadTable, batch: Any) -> _Profile:
+        mass: NDArray[np.float64] = table.offset_mass
+        if batch is not None:
+            axis = _batch_axis(table.shape)
+            entry = as_count(batch, "batch", 0, table.shape[axis] - 1)
+            mass = np.take(mass, entry, axis % len(table.shape))
+        return cls(table.offsets, mass, table.n - 1)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.mass.shape[:-1]
+
+    def occurring(self) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+        """Return the range of distances with any attention, and the shares there per head."""
+        mass = np.nan_to_num(self.mass.reshape((-1, self.distance.size)))
+        some = np.flatnonzero((mass > 0).any(axis=0))
+        part = slice(some[0], some[-1] + 1) if some.size else slice(self.zero, self.zero + 1)
+        return self.distance[part], mass[:, part]
 
 
-def _occurring(table: HeadTable) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """Return the range of distances with any attention, and the shares there per head."""
-    mass = np.nan_to_num(table.offset_mass.reshape((-1, table.offsets.size)))
-    some = np.flatnonzero((mass > 0).any(axis=0))
-    part = slice(some[0], some[-1] + 1) if some.size else slice(table.n - 1, table.n)
-    return table.offsets[part], mass[:, part]
+def _batch_axis(lead: tuple[int, ...]) -> int:
+    """Return which leading axis is the batch: the one before the heads, or that of one head."""
+    if not lead:
+        raise InputError("batch must not be given for one head without an axis of a batch")
+    return max(-2, -len(lead))
 
 
 def _doubling(

@@ -21,6 +21,9 @@ from headfit.errors import InputError
 
 Block = Callable[[int, int], NDArray[Any]]
 
+HELD_MATRICES = (Target, Sparsified)
+"""What holds a sparse matrix as `matrix`."""
+
 
 @dataclass(frozen=True)
 class Source:
@@ -54,7 +57,7 @@ def as_attention(M: Any) -> Attention | None:
 
 def source(M: Any) -> Source:
     """Return the matrix that `M` is, holds (`Target`, `Sparsified`) or computes (heads)."""
-    if isinstance(M, (Target, Sparsified)):
+    if isinstance(M, HELD_MATRICES):
         M = M.matrix
     heads = as_attention(M)
     if heads is not None:
@@ -71,5 +74,8 @@ def source(M: Any) -> Source:
 
 def _one(shape: tuple[int, ...]) -> tuple[int, int]:
     if len(shape) != 2 or 0 in shape:
-        raise InputError(f"a picture is of one attention matrix that is not empty; got {shape}")
+        raise InputError(
+            "a picture is of one attention matrix that is not empty, or of the entry batch= of a "
+            f"batch; got {shape}"
+        )
     return shape[0], shape[1]

@@ -13,12 +13,15 @@ from numpy.typing import NDArray
 from headfit._base.arguments import as_flag
 from headfit._base.arrays import as_count
 from headfit._base.memory import require_memory
+from headfit.plot._batch import one_of_batch
 from headfit.plot._source import source
 
 _BLOCK_ENTRIES = 1 << 23  # how many entries of the matrix are in memory at a time
 
 
-def tiles(M: Any, pixels: int, *, relative: bool = False) -> NDArray[np.float64]:
+def tiles(
+    M: Any, pixels: int, *, batch: int | None = None, relative: bool = False
+) -> NDArray[np.float64]:
     """Return the largest entry of each tile of a matrix, with at most `pixels` tiles per side.
 
     A single large entry stays visible in a matrix of any size, while taking every tenth entry
@@ -30,6 +33,9 @@ def tiles(M: Any, pixels: int, *, relative: bool = False) -> NDArray[np.float64]
         The matrix, shape (n, m).
     pixels : int
         The most tiles along each side. A side that is shorter is not pooled.
+    batch : int, optional
+        Which entry of a batch to draw, for an `Attention` of shape (batch, n, d) or matrices of
+        shape (batch, n, m).
     relative : bool, default False
         Whether to divide each row by its largest entry first.
 
@@ -41,7 +47,8 @@ def tiles(M: Any, pixels: int, *, relative: bool = False) -> NDArray[np.float64]
     Raises
     ------
     InputError
-        For a stack of heads, an empty matrix, or if `pixels` is not a positive integer.
+        For a stack of heads without `batch`, an empty matrix, or if `pixels` is not a positive
+        integer.
 
     Notes
     -----
@@ -56,6 +63,7 @@ def tiles(M: Any, pixels: int, *, relative: bool = False) -> NDArray[np.float64]
            [0., 4.]])
     """
     pixels, relative = as_count(pixels, "pixels", 1), as_flag(relative, "relative")
+    (M,) = one_of_batch(batch, M)
     matrix = source(M)
     cells = math.prod(min(size, pixels) for size in matrix.shape)
     require_memory(24 * cells, f"a picture of {cells} cells (pixels = {pixels})")

@@ -55,8 +55,7 @@ def test_queries_times_keys_are_the_logits(block: int) -> None:
     np.testing.assert_allclose((k**2).sum(axis=1), made.norm)
 
 
-@pytest.mark.parametrize("share", [None, 0.98])
-@pytest.mark.parametrize("first", [None, 0])
+@pytest.mark.parametrize(("share", "first"), [(None, None), (None, 0), (0.98, 0)])
 @pytest.mark.parametrize("weights", ["equal", "falling"])
 def test_a_solution_meets_the_demand_at_every_offset(
     share: float | None, first: int | None, weights: str
@@ -66,11 +65,11 @@ def test_a_solution_meets_the_demand_at_every_offset(
     logs = -0.2 * np.abs(stencil.offsets) if weights == "falling" else np.zeros(w)
     stencil = Stencil(n, stencil.offsets, logs, stencil.first, stencil.last)
     x = np.arange(stencil.first, n)
-    found, max_logit = design(Demand(stencil, Tolerances(0.05, 0.1)), 28, moves=2), None
+    found, max_logit = design(Demand(stencil, Tolerances(0.05, 0.1)), 28, moves=0), None
     if share is not None:
         assert found is not None
         max_logit = share * float(np.abs(found.filter.logits(x)).max())
-        found = design(Demand(stencil, Tolerances(0.05, 0.1, max_logit)), 28, moves=2)
+        found = design(Demand(stencil, Tolerances(0.05, 0.1, max_logit)), 28, moves=0)
     assert found is not None
     assert found.meets
     p = found.filter.logits(x)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 import time
+from dataclasses import replace
 
 from headfit._filter.demand import Demand
-from headfit._filter.layouts import Shape, first_layout, neighbours
+from headfit._filter.layouts import Layout, Shape, first_layout, neighbours
 from headfit._filter.linear_program import Solved, solve
 from headfit._filter.moves import improved
 
@@ -46,26 +47,39 @@ def design(
     searched one number at a time, until no neighbour of the best is better; then its frequencies
     are moved as long as the norm falls. Other frequencies are not tried.
     """
-    stencil, count = demand.stencil, dim // 2
-    if count < 1:
+    if dim < 2:
         return None
-    shape = Shape.of(stencil)
-    start = first_layout(shape, count)
-    best: Solved | None = None
-    waiting, seen = [start, *neighbours(start, shape)], set()
+    shape = Shape.of(demand.stencil)
+    start = first_layout(shape, dim // 2)
+    found = _search(demand, shape, start, dim // 2, max_norm, deadline)
+    if found is None and demand.tolerances.max_logit is not None:
+        # A bound on the logits leaves few layouts: begin with one that is good without it.
+        free = Demand(demand.stencil, replace(demand.tolerances, max_logit=None))
+        near = _search(free, shape, start, dim // 2, max_norm, deadline)
+        found = near and _search(demand, shape, near[1], dim // 2, max_norm, deadline)
+    if found is None:
+        return None
+    best = improved(found[0], demand, moves, deadline)
+    final = solve(best.filter.frequencies, demand, best.offsets)
+    return final if final is not None and final.meets else best
+
+
+def _search(
+    demand: Demand, shape: Shape, start: Layout, count: int, max_norm: float, deadline: float
+) -> tuple[Solved, Layout] | None:
+    """Return the best filter that is found by changing one number of a layout at a time."""
+    best: tuple[Solved, Layout] | None = None
+    seen: set[bytes] = set()
+    waiting = [start, *neighbours(start, shape)]
     while waiting and time.perf_counter() < deadline:
         layout = waiting.pop(0)
-        frequencies = layout.frequencies(stencil, shape, count)
+        frequencies = layout.frequencies(demand.stencil, shape, count)
         if frequencies is None or frequencies.tobytes() in seen:
             continue
         seen.add(frequencies.tobytes())
-        limit = max_norm if best is None else best.filter.norm * ENOUGH
+        limit = max_norm if best is None else best[0].filter.norm * ENOUGH
         found = solve(frequencies, demand, max_norm=limit, directions=COARSE)
         if found is not None and found.meets and found.filter.norm < limit:
-            best = found
+            best = found, layout
             waiting = list(neighbours(layout, shape))
-    if best is None:
-        return None
-    best = improved(best, demand, moves, deadline)
-    final = solve(best.filter.frequencies, demand, best.offsets)
-    return final if final is not None and final.meets else best
+    return best

@@ -83,6 +83,7 @@ PYTHON_FLOORS = (
     "_target",
     "_lower",
     "bounds",
+    "_filter",
     "_fit",
     "_soft",
     "_shrink",

@@ -103,10 +103,15 @@ def rotate(x: NDArray[Any], positions: Positions) -> NDArray[Any]:
     return out
 
 
+def rope_frequencies(dim: int, base: float) -> NDArray[np.float64]:
+    """Return the angles in radians by which pairs of entries are rotated per position."""
+    frequencies: NDArray[np.float64] = base ** (-np.arange(0, dim, 2) / dim)
+    return frequencies
+
+
 def _rotary_table(first: int, stop: int, dim: int, base: float, dtype: Any) -> NDArray[Any]:
     """Return cosines and sines of the rotary angles of the positions first ... stop - 1."""
-    frequency = base ** (-np.arange(0, dim, 2) / dim)
-    angle = np.arange(first, stop)[:, np.newaxis] * frequency
+    angle = np.arange(first, stop)[:, np.newaxis] * rope_frequencies(dim, base)
     table = np.empty((stop - first, dim), dtype)
     np.cos(angle, out=table[:, : dim // 2], casting="same_kind")
     np.sin(angle, out=table[:, dim // 2 :], casting="same_kind")

@@ -12,14 +12,17 @@ from numpy.typing import NDArray
 
 from headfit._filter.demand import SLACK, Demand
 from headfit._filter.filter import Filter
+from headfit._filter.limits import Limits, Proof
 
-__all__ = ["Solved", "sampled_offsets", "solve"]
+__all__ = ["Solved", "closest", "sampled_offsets", "solve"]
 
 # The amplitude hypot(a, b) is bounded from below by so many directions: within 2% of it.
 DIRECTIONS = 16
 # The most rounds in which violated offsets are added, and how many are added in each.
 ROUNDS = 12
 ADDED = 400
+# A stencil of more offsets than this begins with a sample of so many.
+INSIDE = 160
 # Offsets that lie further below their limit than this are dropped from the next program.
 IDLE = 2.0
 
@@ -29,7 +32,7 @@ Offsets = NDArray[np.int64]
 
 @dataclass(frozen=True, eq=False)
 class Solved:
-    """The filter of least norm for some frequencies.
+    """A filter that a linear program found.
 
     Attributes
     ----------
@@ -38,11 +41,14 @@ class Solved:
         Offsets outside the stencil that bind, a good start for similar frequencies.
     lacks : float
         The largest deficit over all offsets, see `Demand.lacks`.
+    proof : Proof
+        From which a lower bound of the norm of all filters of these frequencies follows.
     """
 
     filter: Filter
     offsets: Offsets
     lacks: float
+    proof: Proof
 
     @property
     def meets(self) -> bool:
@@ -69,40 +75,88 @@ def sampled_offsets(demand: Demand, count: int = 1000) -> Offsets:
 def solve(
     frequencies: Floats, demand: Demand, start: Offsets | None = None, rounds: int = ROUNDS
 ) -> Solved | None:
-    """Return the filter of least norm, or None if the solver finds these frequencies infeasible.
+    """Return the filter of least norm, or None if the solver ends without a solution.
 
-    Offsets outside the stencil are as many as there are tokens: the program begins with some, and
-    offsets where its solution exceeds the limits most, locally, are added until none is left.
+    The solver may call a program infeasible, or give up for numerical reasons, because the least
+    norm is large: `closest` tells more.
+
+    Offsets are as many as there are tokens: the program begins with some, and offsets where its
+    solution exceeds the limits most, locally, are added until none is left.
 
     Parameters
     ----------
     frequencies : ndarray, shape (F,)
     demand : Demand
     start : ndarray of int64, optional
-        Offsets to begin with; `sampled_offsets` when None.
+        Offsets outside the stencil to begin with; `sampled_offsets` when None.
     rounds : int
         The most programs that are solved.
     """
-    offsets = sampled_offsets(demand) if start is None else start
+    return _exchange(frequencies, demand, start, rounds, None)
+
+
+def closest(
+    frequencies: Floats, demand: Demand, max_norm: float, start: Offsets | None = None
+) -> Solved | None:
+    """Return a filter of norm at most `max_norm` that lacks the least at some of the offsets.
+
+    Such a program always has a solution. If that lacks something, the lower bound of the
+    norm that follows from its proof is above `max_norm` (up to rounding, and often far above): no
+    filter within `max_norm` meets the demand. If it lacks nothing at these offsets, nothing follows. None if the solver fails.
+    """
+    return _exchange(frequencies, demand, start, 1, max_norm)
+
+
+def _exchange(
+    frequencies: Floats,
+    demand: Demand,
+    start: Offsets | None,
+    rounds: int,
+    max_norm: float | None,
+) -> Solved | None:
+    stencil = demand.stencil
+    outside = sampled_offsets(demand) if start is None else start
+    inside = stencil.offsets[_sample(stencil.offsets.size)]
     limited = np.empty(0, dtype=np.int64)
     solved = None
     for _ in range(rounds):
-        found = _program(frequencies, demand, offsets, limited)
+        limits = Limits.of(demand, inside, outside, limited)
+        found = _program(frequencies, limits, max_norm)
         if found is None:
             return None
-        spread, above, large = demand.deficits(found)
+        made, multipliers = found
+        spread, above, large = demand.deficits(made)
         lacks = float(max(spread[0], above.max(initial=-math.inf), large.max(initial=-math.inf)))
-        binding = _deficits_at(above, demand.others, offsets) > -IDLE
-        solved = Solved(found, offsets[binding], lacks)
+        binding = above[np.searchsorted(demand.others, outside)] > -IDLE
+        proof = Proof(frequencies, inside, outside, limited, multipliers)
+        solved = Solved(made, outside[binding], lacks, proof)
         if solved.meets:
             break
-        offsets = np.union1d(solved.offsets, demand.others[_peaks(above)])
-        limited = np.union1d(limited, demand.stencil.first + _peaks(large))
+        outside = np.union1d(solved.offsets, demand.others[_peaks(above)])
+        limited = np.union1d(limited, stencil.first + _peaks(large))
+        inside = np.union1d(inside, _extremes(made, demand))
     return solved
 
 
-def _deficits_at(above: Floats, others: Offsets, offsets: Offsets) -> Floats:
-    return above[np.searchsorted(others, offsets)]
+def _sample(count: int) -> NDArray[np.int64]:
+    """Return places in a stencil of so many offsets, denser towards its ends."""
+    if count <= INSIDE:
+        return np.arange(count)
+    angles = np.linspace(0.0, np.pi, INSIDE)
+    return np.unique(np.rint((count - 1) * (1 - np.cos(angles)) / 2).astype(np.int64))
+
+
+def _extremes(found: Filter, demand: Demand) -> Offsets:
+    """Return offsets in the stencil where the spread is exceeded, highest or lowest locally.
+
+    The logits in the stencil, less the logarithms of weights, should lie in a band; it is centred
+    here at the middle of their range. So are offsets whose logits are the least of all.
+    """
+    stencil = demand.stencil
+    logits = found.logits_between(stencil.first, stencil.last)[stencil.offsets - stencil.first]
+    error = logits - stencil.log_weights
+    distance = np.abs(error - (error.max() + error.min()) / 2) - demand.spread / 2
+    return stencil.offsets[np.union1d(_peaks(distance), np.argmin(logits))]
 
 
 def _peaks(deficits: Floats) -> Offsets:
@@ -114,41 +168,40 @@ def _peaks(deficits: Floats) -> Offsets:
 
 
 def _program(
-    frequencies: Floats, demand: Demand, offsets: Offsets, limited: Offsets
-) -> Filter | None:
-    """Solve for a, b, r >= hypot(a, b) approximately, c and m; minimise the sum of r."""
-    count, stencil = frequencies.size, demand.stencil
+    frequencies: Floats, limits: Limits, max_norm: float | None
+) -> tuple[Filter, Floats] | None:
+    """Solve for a, b, r >= hypot(a, b) approximately, c, m and t.
 
-    def rows(at: Offsets, sign: float, c: float, m: float) -> sp.csr_array:
-        angles = np.multiply.outer(at, frequencies)
-        part = np.zeros((at.size, 3 * count + 2))
-        part[:, :count], part[:, count : 2 * count] = sign * np.cos(angles), sign * np.sin(angles)
-        part[:, -2], part[:, -1] = c, m
-        return sp.csr_array(part)
-
-    inside, weights, half = stencil.offsets, stencil.log_weights, demand.spread / 2
-    parts = [
-        (rows(inside, 1.0, -1.0, 0.0), weights + half),
-        (rows(inside, -1.0, 1.0, 0.0), half - weights),
-        (rows(inside, -1.0, 0.0, 1.0), np.zeros(inside.size)),
-        (rows(offsets, 1.0, 0.0, -1.0), np.full(offsets.size, -demand.gap)),
-    ]
-    if math.isfinite(demand.max_logit):
-        at = np.union1d(np.union1d(limited, inside), offsets)
-        parts += [(rows(at, s, 0.0, 0.0), np.full(at.size, demand.max_logit)) for s in (1.0, -1.0)]
-    one = sp.eye_array(count)
-    rest = sp.csr_array((count, 2))
+    Without `max_norm`, t = 0 and the sum of r is minimal. With it, the sum of r is at most
+    `max_norm`, and t minimal, by which all limits are relaxed (but those that define m). Returns
+    the filter and the multipliers of the limits.
+    """
+    count = frequencies.size
+    rows = limits.matrix(frequencies)
+    relaxed = np.where(limits.on_m == 1.0, 0.0, -1.0)[:, np.newaxis]
+    part = np.hstack([rows[:, : 2 * count], np.zeros((rows.shape[0], count)), rows[:, 2 * count :]])
+    parts, right = [sp.csr_array(np.hstack([part, relaxed]))], [limits.right]
+    one, rest = sp.eye_array(count), sp.csr_array((count, 3))
     for angle in 2 * np.pi * (np.arange(DIRECTIONS) + 0.5) / DIRECTIONS:
         side = sp.hstack([np.cos(angle) * one, np.sin(angle) * one, -one, rest])
-        parts.append((side, np.zeros(count)))
+        parts.append(sp.csr_array(side))
+        right.append(np.zeros(count))
+    amplitudes = np.concatenate([np.zeros(2 * count), np.ones(count), np.zeros(3)])
+    least_t = np.append(np.zeros(3 * count + 2), 1.0)
+    if max_norm is not None:
+        parts.append(sp.csr_array(amplitudes[np.newaxis]))
+        right.append(np.array([max_norm * math.cos(math.pi / DIRECTIONS)]))
     free = (None, None)
+    slack = (0, 0) if max_norm is None else (0, None)
     result = scipy.optimize.linprog(
-        np.concatenate([np.zeros(2 * count), np.ones(count), np.zeros(2)]),
-        A_ub=sp.csc_array(sp.vstack([matrix for matrix, _ in parts])),
-        b_ub=np.concatenate([right for _, right in parts]),
-        bounds=[*[free] * (2 * count), *[(0, None)] * count, free, free],
+        amplitudes if max_norm is None else least_t,
+        A_ub=sp.csc_array(sp.vstack(parts)),
+        b_ub=np.concatenate(right),
+        bounds=[*[free] * (2 * count), *[(0, None)] * count, free, free, slack],
         method="highs",
     )
     if result.status != 0:
         return None
-    return Filter(frequencies, result.x[:count], result.x[count : 2 * count])
+    multipliers = -result.ineqlin.marginals[: limits.right.size]
+    found = Filter(frequencies, result.x[:count], result.x[count : 2 * count])
+    return found, multipliers

@@ -66,7 +66,9 @@ class Stencil:
             missing = _missing(offsets, target.n, block, reach, target.mask)
             if missing is None:
                 found, log_weights = _log_weights(rows, offsets, np.log(csr.data), target.n)
-                first, last = (int(np.clip(x // block, 1 - positions, positions - 1)) for x in reach)
+                first, last = (
+                    int(np.clip(x // block, 1 - positions, positions - 1)) for x in reach
+                )
                 return cls(positions, found, log_weights, first, last, block)
         raise InputError(
             "A must be translation-invariant: whether token i attends to token j must depend on "

@@ -35,7 +35,7 @@ from headfit._compress.budget import TradeOff
 from headfit._compress.compress import compress
 from headfit._compress.compress_heads import CompressedHeads, compress_heads
 from headfit._compress.result import Compressed, CompressedCurve
-from headfit._filter.rope import rope_filter
+from headfit._filter.rope import rope_filter, rope_windows
 from headfit._filter.rope_result import RopeFilter
 from headfit._fit.fit import fit
 from headfit._fit.head import Head
@@ -137,6 +137,7 @@ __all__ = [
     "project",
     "random_rotation",
     "rope_filter",
+    "rope_windows",
     "shrink",
     "shrink_to_pattern",
     "sparsify",

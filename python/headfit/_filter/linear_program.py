@@ -1,9 +1,10 @@
-"""The amplitudes of given frequencies: a linear program, with offsets added as they are violated."""
+"""The amplitudes of given frequencies: a linear program, to which violated offsets are added."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import scipy.optimize
@@ -102,7 +103,8 @@ def closest(
 
     Such a program always has a solution. If that lacks something, the lower bound of the
     norm that follows from its proof is above `max_norm` (up to rounding, and often far above): no
-    filter within `max_norm` meets the demand. If it lacks nothing at these offsets, nothing follows. None if the solver fails.
+    filter within `max_norm` meets the demand. If it lacks nothing at these offsets, nothing
+    follows. None if the solver fails.
     """
     return _exchange(frequencies, demand, start, 1, max_norm)
 
@@ -191,17 +193,20 @@ def _program(
     if max_norm is not None:
         parts.append(sp.csr_array(amplitudes[np.newaxis]))
         right.append(np.array([max_norm * math.cos(math.pi / DIRECTIONS)]))
-    free = (None, None)
-    slack = (0, 0) if max_norm is None else (0, None)
+    free: tuple[float | None, float | None] = (None, None)
+    bounds = [*[free] * (2 * count), *[(0.0, None)] * count, free, free]
+    bounds.append((0.0, 0.0 if max_norm is None else None))
+    matrix: Any = sp.csc_array(sp.vstack(parts))
     result = scipy.optimize.linprog(
         amplitudes if max_norm is None else least_t,
-        A_ub=sp.csc_array(sp.vstack(parts)),
+        A_ub=matrix,
         b_ub=np.concatenate(right),
-        bounds=[*[free] * (2 * count), *[(0, None)] * count, free, free, slack],
+        bounds=bounds,
         method="highs",
     )
     if result.status != 0:
         return None
-    multipliers = -result.ineqlin.marginals[: limits.right.size]
-    found = Filter(frequencies, result.x[:count], result.x[count : 2 * count])
+    solution, marginals = np.asarray(result.x), np.asarray(result.ineqlin.marginals)
+    multipliers = -marginals[: limits.right.size]
+    found = Filter(frequencies, solution[:count], solution[count : 2 * count])
     return found, multipliers

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,7 +23,7 @@ from headfit._filter.stencil import Stencil
 from headfit._target.target import as_target
 from headfit.errors import InputError
 
-__all__ = ["rope_filter"]
+__all__ = ["rope_filter", "rope_windows"]
 
 DIM = 64
 MOST_TOKENS = 2**24
@@ -31,6 +33,7 @@ MARGINS = (1e-4, SLACK + 1e-4)
 LEAST_DISTORTION = 0.002
 
 Floats = NDArray[np.float64]
+_Item = TypeVar("_Item")
 
 
 def rope_filter(
@@ -134,13 +137,91 @@ def rope_filter(
     )  # fmt: skip
 
 
+def rope_windows(
+    widths: Any,
+    *,
+    n: int,
+    causal: bool = True,
+    dims: Sequence[int] = (64, 128),
+    bases: Sequence[float] = (1e4, 5e5, 1e6),
+    tolerances: Tolerances | Sequence[Tolerances] | None = None,
+    max_norm: float | None = None,
+) -> tuple[RopeFilter, ...]:
+    """Return the shortest filter for windows of several widths, head sizes and bases.
+
+    Parameters
+    ----------
+    widths : sequence of int
+        As in `rope_filter`; `n`, `causal` and `max_norm` too.
+    dims, bases, tolerances : sequences
+        All their combinations are tried.
+
+    Returns
+    -------
+    tuple of RopeFilter
+        In the order of tolerances, dims, bases and widths; `plot.rope` draws them.
+
+    Raises
+    ------
+    InputError
+        For an argument out of range.
+
+    Notes
+    -----
+    Takes a few seconds for each combination.
+
+    Examples
+    --------
+    >>> import headfit as hf
+    >>> loose = hf.Tolerances(leak=0.3, distortion=0.5)
+    >>> found = hf.rope_windows([2, 4, 8], n=128, dims=[32], bases=[1e4], tolerances=loose)
+    >>> [f.width for f in found], found[0].norm < found[1].norm < found[2].norm
+    ([2, 4, 8], True)
+    """
+    if tolerances is None or isinstance(tolerances, Tolerances):
+        tolerances = [as_tolerances(tolerances)]
+    combinations = list(
+        itertools.product(
+            _listed(tolerances, "tolerances", as_tolerances),
+            _listed(dims, "dims", _as_dim),
+            _listed(bases, "bases", _as_base),
+            _listed(widths, "widths", lambda width: as_count(width, "widths", 1)),
+        )
+    )
+    n = as_count(n, "n", 1, MOST_TOKENS)
+    return tuple(
+        rope_filter(
+            width, n=n, causal=causal, dim=dim, base=base, tolerances=asked, max_norm=max_norm
+        )
+        for asked, dim, base, width in combinations
+    )
+
+
+def _listed(values: Any, name: str, check: Callable[[Any], _Item]) -> list[_Item]:
+    """Return checked values of a sequence."""
+    try:
+        found = list(values)
+    except TypeError as error:
+        raise InputError(f"{name} must be a sequence; got {shown(values)}") from error
+    return [check(value) for value in found]
+
+
+def _as_dim(dim: Any) -> int:
+    size = as_count(dim, "dim", 2, 2**15)
+    if size % 2:
+        raise InputError(f"dim must be even, two for each frequency; got {size}")
+    return size
+
+
+def _as_base(base: Any) -> float:
+    return check_between(base, "base", 1, math.inf)
+
+
 def _frequencies(dim: Any, base: Any, inv_freq: Any) -> tuple[Floats, float | None]:
     """Return checked frequencies, and their base if they have one."""
     if inv_freq is None:
-        dim = DIM if dim is None else as_count(dim, "dim", 2, 2**15)
-        if dim % 2:
-            raise InputError(f"dim must be even, two for each frequency; got {dim}")
-        base = ROPE_BASE if base is None else check_between(base, "base", 1, math.inf)
+        dim = DIM if dim is None else _as_dim(dim)
+        base = ROPE_BASE if base is None else _as_base(base)
         return rope_frequencies(dim, base), base
     for name, value in (("dim", dim), ("base", base)):
         if value is not None:

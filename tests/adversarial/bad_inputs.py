@@ -185,9 +185,9 @@ RECORDS = (
     "AttentionStats", "Certificate", "Compressed", "CompressedCurve", "CompressedHeads", "Config",
     "FaceWitness", "FarkasWitness", "Fit", "Head", "HeadTable", "Method", "Problem", "Search",
     "RopeFilter", "ShrinkResult", "SoftComparison", "SoftFit", "Sparsified", "TallyTable",
-    "TradeOff", "Trial", "TvCurve", "bounds.LowerBound", "plot.FilterPicture", "plot.KeysPicture", "plot.RopePicture",
-    "plot.SearchPicture",
-    "torch.CapturedHeads", "torch.CapturedLayer", "torch.FittedAttention", "torch.Projected",
+    "TradeOff", "Trial", "TvCurve", "bounds.LowerBound", "plot.FilterPicture",
+    "plot.KeysPicture", "plot.RopePicture", "plot.SearchPicture", "torch.CapturedHeads",
+    "torch.CapturedLayer", "torch.FittedAttention", "torch.Projected",
     "torch.SmallerHeads",
 )  # fmt: skip
 """What functions return, and what `fit` and methods hand each other: nobody makes one by hand."""
@@ -454,7 +454,7 @@ def doors(folder: Path) -> Iterator[Door]:
 
     turned = {"pattern": 2, "n": N, "dim": 4, "leak": 0.3, "distortion": 1.0}
     inv_freq: list[Any] = [*optional(NOT_ARRAY), [], [[0.5]], [-1.0], [np.inf], 0.5, True]
-    widths = [*without(target, N), 0, -1, N + 1, 1.5, 2**70, Untrue()]
+    widths = [0, -1, N + 1, 1.5, 2**70, Untrue(), A, "x", None, True, Unusable()]
     of_rope = {
         "dim": [*optional(counts(2, 2**15)), 3], "base": optional(between(1, np.inf)),
         "causal": NOT_FLAG, "max_norm": optional(between(0, np.inf)), "max_logit": of_logits,
@@ -466,6 +466,10 @@ def doors(folder: Path) -> Iterator[Door]:
         "mask": [*masks, "causal"],
     }, {"pattern": "pattern|A", "n": r"\bn\b|width"})  # fmt: skip
     no_list: list[Any] = [None, 5, "x", [0], ["x"], [True], Unusable(), [2, None], 2j]
+    loosely = {"pattern": A, "dim": 4, **loose}
+    yield Door("rope_filter(A)", hf.rope_filter, loosely, {
+        "pattern": [*without(target, N), 0, 2], "mask": masks, "n": [N], "causal": [False],
+    }, {"pattern": "pattern|A|n must", "n": r"\bn\b"})  # fmt: skip
     yield Door("rope_windows", hf.rope_windows, {"widths": [2], "n": N, "dims": [4]}, {
         "widths": [*no_list, [N + 1], [2.5]], "n": counts(1, 2**24), "causal": NOT_FLAG,
         "dims": [*no_list, [3], [2**16]], "bases": [*no_list, [1], [np.nan]],
@@ -473,7 +477,7 @@ def doors(folder: Path) -> Iterator[Door]:
     }, {"dims": "dims?", "bases": "bases?", "widths": "width"})  # fmt: skip
     sharp = hf.rope_filter(**turned)
     yield Door("RopeFilter.attention", sharp.attention, {}, {
-        "n": optional(counts(1, N)), "dtype": [*dtypes, "bfloat16", "float16"],
+        "n": optional(counts(1, N)), "dtype": [*without(dtypes, "f4", "float"), "bfloat16"],
     })  # fmt: skip
     yield Door("RopeFilter.rounding", sharp.rounding, {}, {"dtype": dtypes})
 

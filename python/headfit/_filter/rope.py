@@ -247,7 +247,10 @@ def _stencil(pattern: Any, n: Any, causal: bool, mask: Any) -> tuple[Stencil, An
         window = Stencil(n, offsets, np.zeros(offsets.size), 0 if causal else 1 - n, n - 1)
         return window, "causal" if causal else None
     if n is not None or not causal:
-        raise InputError("n and causal must be given with a width only; a target has n and mask")
+        raise InputError(
+            "pattern must be the width of a window, an integer, where n or causal is given (a target "
+            f"has its own n and mask); got {shown(pattern)}"
+        )
     target = as_target(pattern, mask=mask)
     stencil = Stencil.of(target)
     if stencil.block > 1:

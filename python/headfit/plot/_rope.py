@@ -21,17 +21,23 @@ _MARKERS = "os^vD"
 
 
 class RopePicture(NamedTuple):
-    """The Matplotlib objects that `rope` drew: a line and marks above the limit per embedding."""
+    """The Matplotlib objects that `rope` drew for each embedding.
+
+    The line of the filters that were found, the marks of widths that are proved to be out of reach,
+    and of those that are undecided.
+    """
 
     lines: tuple[Line2D, ...]
     out_of_reach: tuple[PathCollection, ...]
+    undecided: tuple[PathCollection, ...]
 
 
 def rope(found: RopeFilter | Iterable[RopeFilter], *, ax: Axes | None = None) -> RopePicture:
     """Draw the norm that windows of each width need without content, for rotary embeddings.
 
-    Bases differ by colour, sizes and tolerances by line. Where a norm above `max_norm` is needed,
-    a triangle above the dotted line says so, hollow where that is not proved.
+    Bases differ by colour, sizes and tolerances by line. Where it is proved that a norm above
+    `max_norm` is needed, a triangle above the dotted line says so; a question mark where neither a
+    filter nor a proof was found.
 
     Parameters
     ----------
@@ -85,13 +91,14 @@ def rope(found: RopeFilter | Iterable[RopeFilter], *, ax: Axes | None = None) ->
         # Rows of triangles, one for each embedding, so that none hides another.
         height = limit * 1.5 * 1.45**place
         missing = [f for f in filters if f.filter is None]
-        faces = [color if f.status == "out of reach" else "none" for f in missing]
-        marks.append(
-            ax.scatter(
-                [_width(f) for f in missing], [height] * len(missing), s=26, marker="^",
-                facecolors=faces, edgecolors=color,
-            )
-        )  # fmt: skip
+        for marker, status in (("^", "out of reach"), ("$?$", "undecided")):
+            at = [_width(f) for f in missing if f.status == status]
+            marks.append(
+                ax.scatter(
+                    at, [height] * len(at), s=26, marker=marker, edgecolors=color,
+                    facecolors=color if kind == 0 else "white",
+                )
+            )  # fmt: skip
     widths = sorted({_width(f) for f in every})
     ax.set_xscale("log", base=2)
     ax.set_yscale("log")
@@ -109,7 +116,7 @@ def rope(found: RopeFilter | Iterable[RopeFilter], *, ax: Axes | None = None) ->
     ax.set(xlabel="width of the window (keys)", ylabel="least scale · ‖q‖ · ‖k‖ without content")
     ax.grid(alpha=0.25, linewidth=0.6)
     ax.legend(fontsize=8, frameon=False, loc="lower right")
-    return RopePicture(tuple(lines), tuple(marks))
+    return RopePicture(tuple(lines), tuple(marks[0::2]), tuple(marks[1::2]))
 
 
 def _series(found: Any) -> dict[Any, list[RopeFilter]]:

@@ -191,6 +191,15 @@ def test_targets_with_gaps():
     assert hf.certify(A, found.attention().turned(), tolerances=LOOSE, num_threads=1).holds
 
 
+def test_the_previous_token_is_a_filter_where_the_first_row_has_no_choice():
+    A = hf.Target(hf.patterns.previous_token(100), mask="causal")
+    found = hf.rope_filter(A, tolerances=LOOSE)
+    np.testing.assert_array_equal(found.stencil.offsets, [1])
+    assert hf.certify(A, found.attention().turned(), tolerances=LOOSE, num_threads=1).holds
+    with pytest.raises(InputError, match="translation-invariant.* offset 0"):
+        hf.rope_filter(hf.patterns.previous_token(100))
+
+
 def test_targets_with_weights_that_fall_with_the_distance():
     n = 200
     x = np.subtract.outer(np.arange(n), np.arange(n))

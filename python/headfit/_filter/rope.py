@@ -248,8 +248,8 @@ def _stencil(pattern: Any, n: Any, causal: bool, mask: Any) -> tuple[Stencil, An
         return window, "causal" if causal else None
     if n is not None or not causal:
         raise InputError(
-            "pattern must be the width of a window, an integer, where n or causal is given (a target "
-            f"has its own n and mask); got {shown(pattern)}"
+            "pattern must be the width of a window, an integer, where n or causal is given (a "
+            f"target has its own n and mask); got {shown(pattern)}"
         )
     target = as_target(pattern, mask=mask)
     stencil = Stencil.of(target)

@@ -59,13 +59,18 @@ class Stencil:
         rows = np.repeat(np.arange(target.n, dtype=np.int64), np.diff(csr.indptr))
         columns = csr.indices.astype(np.int64)
         reach = _allowed_offsets(target.mask, target.n)
+        # A row with one allowed key, such as the first of a causal mask, attends to it anyway.
+        free = _choices(reach, target.n)
+        forced = int(target.n - np.count_nonzero(free))
+        data = csr.data[free[rows]]
+        rows, columns = rows[free[rows]], columns[free[rows]]
         sizes = {1, _block_size(target)}
         for block in sorted(sizes):
             positions = -(-target.n // block)
             offsets = rows // block - columns // block
-            missing = _missing(offsets, target.n, block, reach, target.mask)
+            missing = _missing(offsets, target.n, block, reach, target.mask, forced)
             if missing is None:
-                found, log_weights = _log_weights(rows, offsets, np.log(csr.data), target.n)
+                found, log_weights = _log_weights(rows, offsets, np.log(data), target.n)
                 first, last = (
                     int(np.clip(x // block, 1 - positions, positions - 1)) for x in reach
                 )
@@ -99,6 +104,14 @@ def _allowed_offsets(mask: Any, n: int) -> tuple[int, int]:
     return -window[1], window[0]
 
 
+def _choices(reach: tuple[int, int], n: int) -> NDArray[np.bool_]:
+    """Return which rows may attend to more than one key; all rows if none may."""
+    rows = np.arange(n)
+    first, last = np.maximum(rows - reach[1], 0), np.minimum(rows - reach[0], n - 1)
+    free = last > first
+    return free if free.any() else ~free
+
+
 def _block_size(target: Target) -> int:
     """Return how many tokens share a position, should the pattern consist of blocks.
 
@@ -112,14 +125,23 @@ def _block_size(target: Target) -> int:
 
 
 def _missing(
-    offsets: NDArray[np.int64], n: int, block: int, reach: tuple[int, int], mask: Any
+    offsets: NDArray[np.int64],
+    n: int,
+    block: int,
+    reach: tuple[int, int],
+    mask: Any,
+    forced: int,
 ) -> int | None:
-    """Return an offset at which some allowed entries are zero; None if there is none."""
+    """Return an offset at which some allowed entries are zero; None if there is none.
+
+    `forced` rows have no choice, and are not among the entries.
+    """
     positions = -(-n // block)
     count = np.bincount(offsets + positions - 1, minlength=2 * positions - 1)
     present = np.flatnonzero(count) - (positions - 1)
     if block == 1:
         allowed = np.where((present >= reach[0]) & (present <= reach[1]), n - np.abs(present), 0)
+        allowed -= np.where(present == 0, forced, 0)  # their one key is their own
     else:
         if mask is not None and not isinstance(mask, str):
             return int(present[0])
@@ -127,7 +149,7 @@ def _missing(
         pairs = (positions - np.abs(present) - 1) * block * block + block * last
         inner = (positions - 1) * block * block + last * last
         if mask is not None:  # causal: half of the blocks on the diagonal
-            inner = (inner + n) // 2
+            inner = (inner + n) // 2 - forced
         allowed = np.where(present == 0, inner, pairs)
     wrong = np.flatnonzero(count[present + positions - 1] != allowed)
     return int(present[wrong[0]]) if wrong.size else None

@@ -196,7 +196,7 @@ def test_the_previous_token_is_a_filter_where_the_first_row_has_no_choice():
     found = hf.rope_filter(A, tolerances=LOOSE)
     np.testing.assert_array_equal(found.stencil.offsets, [1])
     assert hf.certify(A, found.attention().turned(), tolerances=LOOSE, num_threads=1).holds
-    with pytest.raises(InputError, match="translation-invariant.* offset 0"):
+    with pytest.raises(InputError, match=r"translation-invariant.* offset 0"):
         hf.rope_filter(hf.patterns.previous_token(100))
 
 

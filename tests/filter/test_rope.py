@@ -151,6 +151,22 @@ def test_any_multipliers_prove_a_bound_that_no_filter_undercuts(seed, width, fre
     assert solved.proof.least_norm(demand) <= norm * 1.001
     for _ in range(5):
         assert limits.least_norm(w, rng.exponential(size=limits.right.size)) <= norm * 1.001
+    # Good multipliers, of which those of one kind of limit are too large by a factor.
+    good = solved.proof
+    at = Limits.of(demand, good.inside, good.outside, good.limited)
+    for column in (at.on_c, at.on_m):
+        for sign in (1.0, -1.0):
+            spoilt = np.where(column == sign, 10 * good.multipliers, good.multipliers)
+            assert at.least_norm(w, spoilt) <= norm * 1.001
+
+
+@pytest.mark.parametrize("weight", [-5.0, 0.0, 5.0])
+@pytest.mark.parametrize("multipliers", [[1, 10, 0], [10, 1, 0], [1, 0, 0], [0, 1, 3], [1, 1, 1]])
+def test_what_depends_on_the_level_of_the_logits_proves_nothing(weight, multipliers):
+    # One token attends to itself with any norm, 0 too, whatever the level that its weight is given.
+    demand = Demand(Stencil(1, np.zeros(1, np.int64), np.array([weight]), 0, 0), TIGHT)
+    limits = Limits.of(demand, np.zeros(1, np.int64), demand.others, np.empty(0, np.int64))
+    assert limits.least_norm(np.array([0.5]), np.array(multipliers, np.float64)) == 0
 
 
 def test_a_window_out_of_reach_says_that_content_is_needed():

@@ -35,6 +35,8 @@ from headfit._compress.budget import TradeOff
 from headfit._compress.compress import compress
 from headfit._compress.compress_heads import CompressedHeads, compress_heads
 from headfit._compress.result import Compressed, CompressedCurve
+from headfit._filter.rope import rope_filter, rope_windows
+from headfit._filter.rope_result import RopeFilter
 from headfit._fit.fit import fit
 from headfit._fit.head import Head
 from headfit._fit.key_table import KeyTable
@@ -106,6 +108,7 @@ __all__ = [
     "PlanTrend",
     "Problem",
     "Projection",
+    "RopeFilter",
     "Search",
     "SelfAttention",
     "ShrinkResult",
@@ -145,6 +148,8 @@ __all__ = [
     "plot",
     "project",
     "random_rotation",
+    "rope_filter",
+    "rope_windows",
     "shrink",
     "shrink_to_pattern",
     "sparsify",

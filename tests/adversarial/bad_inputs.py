@@ -184,10 +184,11 @@ def between(low: float, high: float) -> list[Any]:
 RECORDS = (
     "AttentionStats", "Certificate", "Compressed", "CompressedCurve", "CompressedHeads", "Config",
     "FaceWitness", "FarkasWitness", "Fit", "Head", "HeadTable", "Method", "Plan", "PlanAttempt",
-    "PlanTrend", "Problem", "Search", "ShrinkResult", "SoftComparison", "SoftFit", "Sparsified",
-    "TallyTable", "TradeOff", "Trial", "TvCurve", "bounds.LowerBound", "plot.KeysPicture",
-    "plot.PlanPicture", "plot.SearchPicture",
-    "torch.CapturedHeads", "torch.CapturedLayer", "torch.FittedAttention", "torch.Projected",
+    "PlanTrend", "Problem", "RopeFilter", "Search", "ShrinkResult", "SoftComparison", "SoftFit",
+    "Sparsified", "TallyTable", "TradeOff", "Trial", "TvCurve", "bounds.LowerBound",
+    "plot.FilterPicture", "plot.KeysPicture", "plot.PlanPicture", "plot.RopePicture",
+    "plot.SearchPicture", "torch.CapturedHeads", "torch.CapturedLayer", "torch.FittedAttention",
+    "torch.Projected",
     "torch.SmallerHeads",
 )  # fmt: skip
 """What functions return, and what `fit` and methods hand each other: nobody makes one by hand."""
@@ -461,6 +462,35 @@ def doors(folder: Path) -> Iterator[Door]:
         "leak": tolerances["leak"], "max_logit": of_logits, "scale": logits["scale"],
         "tolerances": tolerances["tolerances"],
     })  # fmt: skip
+
+    turned = {"pattern": 2, "n": N, "dim": 4, "leak": 0.3, "distortion": 1.0}
+    inv_freq: list[Any] = [*optional(NOT_ARRAY), [], [[0.5]], [-1.0], [np.inf], 0.5, True]
+    widths = [0, -1, N + 1, 1.5, 2**70, Untrue(), A, "x", None, True, Unusable()]
+    of_rope = {
+        "dim": [*optional(counts(2, 2**15)), 3], "base": optional(between(1, np.inf)),
+        "causal": NOT_FLAG, "max_norm": optional(between(0, np.inf)), "max_logit": of_logits,
+        "leak": tolerances["leak"], "distortion": [*tolerances["distortion"], 0, 1e-6],
+        "tolerances": tolerances["tolerances"],
+    }  # fmt: skip
+    yield Door("rope_filter", hf.rope_filter, turned, {
+        **of_rope, "pattern": widths, "n": [*counts(1, 2**24), None, 1], "inv_freq": inv_freq,
+        "mask": [*masks, "causal"],
+    }, {"pattern": "pattern|A", "n": r"\bn\b|width"})  # fmt: skip
+    no_list: list[Any] = [None, 5, "x", [0], ["x"], [True], Unusable(), [2, None], 2j]
+    loosely = {"pattern": A, "dim": 4, **loose}
+    yield Door("rope_filter(A)", hf.rope_filter, loosely, {
+        "pattern": [*without(target, N), 0, 2], "mask": masks, "n": [N], "causal": [False],
+    }, {"pattern": "pattern|A|n must", "n": r"\bn\b"})  # fmt: skip
+    yield Door("rope_windows", hf.rope_windows, {"widths": [2], "n": N, "dims": [4]}, {
+        "widths": [*no_list, [N + 1], [2.5]], "n": counts(1, 2**24), "causal": NOT_FLAG,
+        "dims": [*no_list, [3], [2**16]], "bases": [*no_list, [1], [np.nan]],
+        "tolerances": [0.1, "x", [0.05], Unusable(), True], "max_norm": of_rope["max_norm"],
+    }, {"dims": "dims?", "bases": "bases?", "widths": "width"})  # fmt: skip
+    sharp = hf.rope_filter(**turned)
+    yield Door("RopeFilter.attention", sharp.attention, {}, {
+        "n": optional(counts(1, N)), "dtype": [*without(dtypes, "f4", "float"), "bfloat16"],
+    })  # fmt: skip
+    yield Door("RopeFilter.rounding", sharp.rounding, {}, {"dtype": dtypes})
 
     yield Door("KeyTable", hf.KeyTable, {"keys": Q}, {
         "keys": [*BAD_MATRIX, np.full((N, 2), np.nan), np.ones((N, 0))], "kind": NOT_TEXT,
@@ -844,6 +874,17 @@ def plot_doors(
     offsets["heads"] = [h for h in offsets["heads"] if h is not many["heads"][5]]
     given = {"heads": Q, "K": Q, "ax": axes()}
     yield Door("plot.offsets", hf.plot.offsets, given, offsets, {"heads": "heads|Q", "K": "K"})
+    sharp = hf.rope_filter(2, n=N, dim=4, leak=0.3, distortion=1.0)
+    yield Door("plot.filter", hf.plot.filter, {"head": sharp, "ax": axes()}, {
+        "head": [None, 5, "x", A, whole, Q, Unusable(), Untrue(), hf.RopeFilter],
+        "A": optional(target), "ax": no_axes, "n": [5, *optional(counts(1))],
+        "tolerances": [0.1, "x", (0.05, 0.1), Unusable(), True],
+    })  # fmt: skip
+    plain = {"head": sharp.filter, "n": N, "ax": axes()}
+    yield Door("plot.filter(Filter)", hf.plot.filter, plain, {"n": [*counts(1, 2**24), None]})
+    yield Door("plot.rope", hf.plot.rope, {"found": sharp, "ax": axes()}, {
+        "found": [None, 5, "x", [], [5], [None], sharp.filter, whole, Unusable()], "ax": no_axes,
+    })  # fmt: skip
     curves: list[Any] = [None, 5, "x", Unusable()]
     for name, value in (("dim", [1]), ("dim", ["a", "b"]), ("tv_mean", ragged()), ("dim", None)):
         bad = Curve()

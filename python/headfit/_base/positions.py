@@ -123,7 +123,7 @@ def as_rotary(position: Any, dim: int) -> Rotary | None:
             )
     else:
         base = ROPE_BASE if value is None else check_between(value, "the base of rope", 1, math.inf)
-        frequencies = base ** (-np.arange(0, dim, 2) / dim)
+        frequencies = rope_frequencies(dim, base)
     return Rotary(kind == "rope-half", frequencies)
 
 
@@ -150,6 +150,12 @@ def rotate(x: NDArray[Any], positions: Positions) -> NDArray[Any]:
     out[..., first] = x[..., first] * cosines - x[..., second] * sines
     out[..., second] = x[..., second] * cosines + x[..., first] * sines
     return out
+
+
+def rope_frequencies(dim: int, base: float) -> NDArray[np.float64]:
+    """Return the angles in radians by which pairs of entries are rotated per position."""
+    frequencies: NDArray[np.float64] = base ** (-np.arange(0, dim, 2) / dim)
+    return frequencies
 
 
 def _rotary_table(

@@ -60,7 +60,8 @@ def design(
     if found is None:
         return None
     best = improved(found[0], demand, moves, deadline)
-    final = solve(best.filter.frequencies, demand, best.offsets)
+    even = demand.is_symmetric
+    final = solve(best.filter.frequencies, demand, best.offsets, even=even)
     return final if final is not None and final.meets else best
 
 
@@ -78,7 +79,13 @@ def _search(
             continue
         seen.add(frequencies.tobytes())
         limit = max_norm if best is None else best[0].filter.norm * ENOUGH
-        found = solve(frequencies, demand, max_norm=limit, directions=COARSE)
+        found = solve(
+            frequencies,
+            demand,
+            norm_limit=limit,
+            directions=COARSE,
+            even=demand.is_symmetric,
+        )
         if found is not None and found.meets and found.filter.norm < limit:
             best = found, layout
             waiting = list(neighbours(layout, shape))

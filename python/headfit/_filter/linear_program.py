@@ -13,8 +13,9 @@ from numpy.typing import NDArray
 
 from headfit._filter.demand import SLACK, Demand
 from headfit._filter.filter import Filter
+from headfit._filter.limits import Limits, Proof
 
-__all__ = ["Solved", "sampled_offsets", "solve", "solve_with_moves"]
+__all__ = ["Solved", "closest", "sampled_offsets", "solve", "solve_with_moves"]
 
 # The amplitude hypot(a, b) is bounded from below by so many directions: within 2% of it.
 DIRECTIONS = 16
@@ -26,6 +27,8 @@ ADDED = 400
 # The most iterations of the solver, some ten times what most programs take: a program that needs
 # more is close to infeasible, and is given up.
 ITERATIONS = 5000
+# A stencil of more offsets than this begins with a sample of so many.
+INSIDE = 160
 # Offsets that lie further below their limit than this are dropped from the next program.
 IDLE = 2.0
 
@@ -35,7 +38,7 @@ Offsets = NDArray[np.int64]
 
 @dataclass(frozen=True, eq=False)
 class Solved:
-    """The filter of least norm for some frequencies.
+    """A filter that a linear program found.
 
     Attributes
     ----------
@@ -44,11 +47,14 @@ class Solved:
         Offsets outside the stencil that bind, a good start for similar frequencies.
     lacks : float
         The largest deficit over all offsets, see `Demand.lacks`.
+    proof : Proof
+        From which a lower bound of the norm of all filters of these frequencies follows.
     """
 
     filter: Filter
     offsets: Offsets
     lacks: float
+    proof: Proof
 
     @property
     def meets(self) -> bool:
@@ -56,7 +62,7 @@ class Solved:
         return self.lacks <= SLACK
 
 
-def sampled_offsets(demand: Demand, count: int = 300) -> Offsets:
+def sampled_offsets(demand: Demand, count: int = 1000) -> Offsets:
     """Return offsets outside the stencil to begin with: all near its ends, some of the others."""
     others, inside = demand.others, demand.stencil.offsets
     right = np.searchsorted(inside, others)
@@ -77,49 +83,134 @@ def solve(
     demand: Demand,
     start: Offsets | None = None,
     *,
-    max_norm: float = math.inf,
+    norm_limit: float = math.inf,
     directions: int = DIRECTIONS,
+    even: bool = False,
 ) -> Solved | None:
-    """Return the filter of least norm, or None if the solver finds these frequencies infeasible.
+    """Return the filter of least norm, or None if the solver ends without a solution.
 
-    Offsets outside the stencil are as many as there are tokens: the program begins with some, and
-    offsets where its solution exceeds the limits most, locally, are added until none is left.
+    The solver may call a program infeasible, or give up for numerical reasons, because the least
+    norm is large: `closest` tells more.
+
+    Offsets are as many as there are tokens: the program begins with some, and offsets where its
+    solution exceeds the limits most, locally, are added until none is left.
 
     Parameters
     ----------
     frequencies : ndarray, shape (F,)
     demand : Demand
     start : ndarray of int64, optional
-        Offsets to begin with; `sampled_offsets` when None.
-    max_norm : float
+        Offsets outside the stencil to begin with; `sampled_offsets` when None.
+    norm_limit : float
         Programs with too few offsets have solutions of too small a norm: when one exceeds this,
         no more are solved.
     directions : int
         In how many directions amplitudes are bounded: the norm is least up to the factor
         1 / cos(pi / directions).
+    even : bool
+        Whether to leave out the sines, which a symmetric stencil does not need. The proof is then
+        about filters without sines, and of others proves less.
     """
-    offsets = sampled_offsets(demand) if start is None else start
+    return _exchange(frequencies, demand, start, norm_limit, None, directions, even)
+
+
+def closest(
+    frequencies: Floats, demand: Demand, max_norm: float, start: Offsets | None = None
+) -> Solved | None:
+    """Return a filter of norm at most `max_norm` that lacks the least at some of the offsets.
+
+    Such a program always has a solution. If that lacks something, the lower bound of the
+    norm that follows from its proof is above `max_norm` (up to rounding, and often far above): no
+    filter within `max_norm` meets the demand. If it lacks nothing at these offsets, nothing
+    follows. None if the solver fails.
+    """
+    return _exchange(frequencies, demand, start, -math.inf, max_norm, DIRECTIONS, False)
+
+
+def solve_with_moves(
+    start: Solved, demand: Demand, radii: Floats, even: bool
+) -> tuple[Floats, float] | None:
+    """Return frequencies within `radii` of those of a filter, and the norm to expect of them.
+
+    The program is linear in the moves: products of moves and amplitudes are those at the start.
+    None if the solver finds no solution.
+    """
+    found = start.filter
+    inside = demand.stencil.offsets[_sample(demand.stencil.offsets.size)]
+    parts = (inside, start.offsets, np.empty(0, dtype=np.int64))
+    limits = (
+        Limits.of(demand, *(_one_side(x) for x in parts)) if even else Limits.of(demand, *parts)
+    )
+    program = _Program(found.frequencies, limits, MOVING, even, slopes=limits.slopes(found) * radii)
+    result = program.solve()
+    if result is None:
+        return None
+    x = result[0]
+    count = found.frequencies.size
+    moved = found.frequencies + radii * x[3 * count : 4 * count]
+    return np.clip(moved, 0, np.pi), float(x[2 * count : 3 * count].sum())
+
+
+def _exchange(
+    frequencies: Floats,
+    demand: Demand,
+    start: Offsets | None,
+    norm_limit: float,
+    max_norm: float | None,
+    directions: int,
+    even: bool,
+) -> Solved | None:
+    stencil, count = demand.stencil, frequencies.size
+    outside = sampled_offsets(demand) if start is None else start
+    inside = stencil.offsets[_sample(stencil.offsets.size)]
     limited = np.empty(0, dtype=np.int64)
     solved = None
     for _ in range(ROUNDS):
-        program = _Program(frequencies, demand, offsets, limited, directions)
-        x = program.solution()
-        if x is None:
+        if even:
+            inside, outside, limited = (_one_side(x) for x in (inside, outside, limited))
+        limits = Limits.of(demand, inside, outside, limited)
+        result = _Program(frequencies, limits, directions, even, max_norm=max_norm).solve()
+        if result is None:
             return None
-        found = program.filter(x)
-        spread, above, large = demand.deficits(found)
+        x, multipliers = result
+        made = Filter(frequencies, x[:count], x[count : 2 * count])
+        spread, above, large = demand.deficits(made)
         lacks = float(max(spread[0], above.max(initial=-math.inf), large.max(initial=-math.inf)))
-        binding = _deficits_at(above, demand.others, offsets) > -IDLE
-        solved = Solved(found, offsets[binding], lacks)
-        if solved.meets or x[2 * frequencies.size : 3 * frequencies.size].sum() > max_norm:
+        binding = above[np.searchsorted(demand.others, outside)] > -IDLE
+        proof = Proof(frequencies, inside, outside, limited, multipliers)
+        solved = Solved(made, outside[binding], lacks, proof)
+        if solved.meets or x[2 * count : 3 * count].sum() > norm_limit:
             break
-        offsets = np.union1d(solved.offsets, demand.others[_peaks(above)])
-        limited = np.union1d(limited, demand.stencil.first + _peaks(large))
+        outside = np.union1d(solved.offsets, demand.others[_peaks(above)])
+        limited = np.union1d(limited, stencil.first + _peaks(large))
+        inside = np.union1d(inside, _extremes(made, demand))
     return solved
 
 
-def _deficits_at(above: Floats, others: Offsets, offsets: Offsets) -> Floats:
-    return above[np.searchsorted(others, offsets)]
+def _one_side(offsets: Offsets) -> Offsets:
+    """Return the distances of offsets, which say all about a symmetric demand."""
+    return np.unique(np.abs(offsets))
+
+
+def _sample(count: int) -> NDArray[np.int64]:
+    """Return places in a stencil of so many offsets, denser towards its ends."""
+    if count <= INSIDE:
+        return np.arange(count)
+    angles = np.linspace(0.0, np.pi, INSIDE)
+    return np.unique(np.rint((count - 1) * (1 - np.cos(angles)) / 2).astype(np.int64))
+
+
+def _extremes(found: Filter, demand: Demand) -> Offsets:
+    """Return offsets in the stencil where the spread is exceeded, highest or lowest locally.
+
+    The logits in the stencil, less the logarithms of weights, should lie in a band; it is centred
+    here at the middle of their range. So are offsets whose logits are the least of all.
+    """
+    stencil = demand.stencil
+    logits = found.logits_between(stencil.first, stencil.last)[stencil.offsets - stencil.first]
+    error = logits - stencil.log_weights
+    distance = np.abs(error - (error.max() + error.min()) / 2) - demand.spread / 2
+    return stencil.offsets[np.union1d(_peaks(distance), np.argmin(logits))]
 
 
 def _peaks(deficits: Floats) -> Offsets:
@@ -130,95 +221,72 @@ def _peaks(deficits: Floats) -> Offsets:
     return at[np.argsort(-deficits[at], kind="stable")[:ADDED]]
 
 
-def solve_with_moves(start: Solved, demand: Demand, radii: Floats) -> tuple[Floats, float] | None:
-    """Return frequencies within `radii` of those of a filter, and the norm to expect of them.
-
-    The program is linear in the moves: products of moves and amplitudes are those at the start.
-    None if the solver finds no solution.
-    """
-    found = start.filter
-    none = np.empty(0, dtype=np.int64)
-    program = _Program(found.frequencies, demand, start.offsets, none, MOVING, found, radii)
-    x = program.solution()
-    if x is None:
-        return None
-    count = found.frequencies.size
-    moved = found.frequencies + radii * x[3 * count : 4 * count]
-    return np.clip(moved, 0, np.pi), float(x[2 * count : 3 * count].sum())
-
-
 class _Program:
-    """Amplitudes a and b, bounds r on hypot(a, b), moves, c and m; minimise the sum of r."""
+    """Amplitudes a and b, bounds r >= hypot(a, b) approximately, moves, c, m and t.
+
+    Without `max_norm`, t = 0 and the sum of r is minimal. With it, the sum of r is at most
+    `max_norm`, and t minimal, by which all limits are relaxed (but those that define m). Moves
+    have columns where `slopes` says what they do to each limit.
+    """
 
     def __init__(
         self,
         frequencies: Floats,
-        demand: Demand,
-        offsets: Offsets,
-        limited: Offsets,
+        limits: Limits,
         directions: int,
-        around: Filter | None = None,
-        radii: Floats | None = None,
+        even: bool,
+        *,
+        max_norm: float | None = None,
+        slopes: Floats | None = None,
     ) -> None:
-        self.frequencies, self.around, self.radii = frequencies, around, radii
-        self.count = frequencies.size
-        self.moves = 0 if radii is None else self.count
-        stencil, half = demand.stencil, demand.spread / 2
-        inside, weights = stencil.offsets, stencil.log_weights
-        self.is_even = demand.is_symmetric
-        if self.is_even:
-            directions = 2  # sines are zero
-            inside, weights = inside[inside >= 0], weights[inside >= 0]
-            offsets, limited = (np.unique(np.abs(x)) for x in (offsets, limited))
-        self.parts = [
-            (self._rows(inside, 1.0, -1.0, 0.0), weights + half),
-            (self._rows(inside, -1.0, 1.0, 0.0), half - weights),
-            (self._rows(inside, -1.0, 0.0, 1.0), np.zeros(inside.size)),
-            (self._rows(offsets, 1.0, 0.0, -1.0), np.full(offsets.size, -demand.gap)),
-        ]
-        if math.isfinite(demand.max_logit):
-            at = np.union1d(np.union1d(limited, inside), offsets)
-            limit = np.full(at.size, demand.max_logit)
-            self.parts += [(self._rows(at, sign, 0.0, 0.0), limit) for sign in (1.0, -1.0)]
-        one, rest = sp.eye_array(self.count), sp.csr_array((self.count, self.moves + 2))
-        shift = 0.0 if self.is_even else 0.5
-        for angle in 2 * np.pi * (np.arange(directions) + shift) / directions:
+        self.count, self.limits, self.even, self.max_norm = frequencies.size, limits, even, max_norm
+        count, rows = self.count, limits.matrix(frequencies)
+        self.moves = 0 if slopes is None else count
+        height = rows.shape[0]
+        moved = np.zeros((height, 0)) if slopes is None else slopes
+        relaxed = np.where(limits.on_m == 1.0, 0.0, -1.0)[:, np.newaxis]
+        sides = (np.zeros((height, count)), moved, rows[:, 2 * count :], relaxed)
+        self.parts = [sp.csr_array(np.hstack([rows[:, : 2 * count], *sides]))]
+        self.right = [limits.right]
+        if even:
+            directions = 2  # sines are zero, and r >= |a|
+        one, rest = sp.eye_array(count), sp.csr_array((count, self.moves + 3))
+        for angle in 2 * np.pi * (np.arange(directions) + (0.0 if even else 0.5)) / directions:
             side = sp.hstack([np.cos(angle) * one, np.sin(angle) * one, -one, rest])
-            self.parts.append((side, np.zeros(self.count)))
+            self.parts.append(sp.csr_array(side))
+            self.right.append(np.zeros(count))
+        if max_norm is not None:
+            self.parts.append(sp.csr_array(self._sum_of_r()[np.newaxis]))
+            self.right.append(np.array([max_norm * math.cos(math.pi / directions)]))
 
-    def _rows(self, at: Offsets, sign: float, c: float, m: float) -> sp.csr_array:
-        """Return rows that hold sign * p(x) + c * (variable c) + m * (variable m)."""
-        angles = np.multiply.outer(at, self.frequencies)
-        cosines, sines = np.cos(angles), np.sin(angles)
-        part = np.zeros((at.size, 3 * self.count + self.moves + 2))
-        part[:, : self.count] = sign * cosines
-        part[:, self.count : 2 * self.count] = sign * sines
-        if self.around is not None and self.radii is not None:
-            slope = self.around.sines * cosines - self.around.cosines * sines
-            part[:, 3 * self.count : -2] = sign * slope * np.multiply.outer(at, self.radii)
-        part[:, -2], part[:, -1] = c, m
-        return sp.csr_array(part)
+    def _sum_of_r(self) -> Floats:
+        return np.concatenate(
+            [np.zeros(2 * self.count), np.ones(self.count), np.zeros(self.moves + 3)]
+        )
 
-    def solution(self) -> Floats | None:
-        """Return the variables of the best solution, None if the solver finds none."""
-        count, free = self.count, (None, None)
-        matrix: Any = sp.csc_array(sp.vstack([rows for rows, _ in self.parts]))
+    def solve(self) -> tuple[Floats, Floats] | None:
+        """Return the variables and the multipliers of the limits; None without a solution."""
+        count = self.count
+        free: tuple[float | None, float | None] = (None, None)
+        bounds = [
+            *[free] * count,
+            *[(0.0, 0.0) if self.even else free] * count,
+            *[(0.0, None)] * count,
+            *[(-1.0, 1.0)] * self.moves,
+            *[free] * 2,
+            (0.0, 0.0 if self.max_norm is None else None),
+        ]
+        least_t = np.append(np.zeros(3 * count + self.moves + 2), 1.0)
+        matrix: Any = sp.csc_array(sp.vstack(self.parts))
         result = scipy.optimize.linprog(
-            np.concatenate([np.zeros(2 * count), np.ones(count), np.zeros(self.moves + 2)]),
+            self._sum_of_r() if self.max_norm is None else least_t,
             A_ub=matrix,
-            b_ub=np.concatenate([right for _, right in self.parts]),
-            bounds=[
-                *[free] * count,
-                *[(0, 0) if self.is_even else free] * count,
-                *[(0, None)] * count,
-                *[(-1, 1)] * self.moves,
-                *[free] * 2,
-            ],
+            b_ub=np.concatenate(self.right),
+            bounds=bounds,
             method="highs",
             options={"maxiter": ITERATIONS},
         )
-        return result.x if result.status == 0 else None
-
-    def filter(self, x: Floats) -> Filter:
-        """Return the filter of a solution."""
-        return Filter(self.frequencies, x[: self.count], x[self.count : 2 * self.count])
+        if result.status != 0:
+            return None
+        marginals = np.asarray(result.ineqlin.marginals)
+        return np.asarray(result.x), -marginals[: self.limits.right.size]

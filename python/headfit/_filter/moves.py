@@ -7,14 +7,12 @@ import time
 import numpy as np
 
 from headfit._filter.demand import Demand
-from headfit._filter.linear_program import Solved, solve, solve_with_moves
+from headfit._filter.linear_program import MOVING, Solved, solve, solve_with_moves
 
 __all__ = ["improved"]
 
 # The first radius of the moves, in radians at the farthest offset, and the least one.
 FIRST, LEAST = 1.0, 1e-3
-# Amplitudes are bounded in so many directions meanwhile.
-COARSE = 8
 # A step that gains this share of what the program predicted lets the radius grow.
 TRUSTED = 0.5
 
@@ -25,7 +23,7 @@ def improved(start: Solved, demand: Demand, steps: int, deadline: float) -> Solv
     Each step solves the program linearised in the frequencies, within a radius, and then the exact
     one for the frequencies that come out: a trust-region method.
     """
-    best, radius = start, FIRST
+    best, radius, even = start, FIRST, demand.is_symmetric
     reach = max(-demand.stencil.first, demand.stencil.last, 1)
     if demand.stencil.wraps:
         return start  # frequencies must stay multiples of 2 pi / n
@@ -33,13 +31,18 @@ def improved(start: Solved, demand: Demand, steps: int, deadline: float) -> Solv
         if time.perf_counter() >= deadline or radius < LEAST:
             break
         radii = radius * np.minimum(1 / reach, 0.3 * best.filter.frequencies)
-        moved = solve_with_moves(best, demand, radii)
+        moved = solve_with_moves(best, demand, radii, even)
         if moved is None:
             radius /= 3
             continue
         frequencies, predicted = moved
         found = solve(
-            frequencies, demand, best.offsets, max_norm=best.filter.norm, directions=COARSE
+            frequencies,
+            demand,
+            best.offsets,
+            norm_limit=best.filter.norm,
+            directions=COARSE,
+            even=even,
         )
         gain = best.filter.norm - predicted
         if found is None or not found.meets or found.filter.norm >= best.filter.norm:

@@ -189,7 +189,7 @@ class Toeplitz(Method):
             )
             norm = self._largest_norm(problem, spread)
             if self.frequencies is not None:
-                found = solve(self.frequencies, demand, max_norm=norm)
+                found = solve(self.frequencies, demand, norm_limit=norm)
                 found = found if found is not None and found.meets else None
             else:
                 found = design(demand, dim, max_norm=norm, deadline=problem.deadline, moves=moves)

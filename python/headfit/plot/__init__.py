@@ -12,27 +12,33 @@ from headfit.plot._axes import MISSING
 from headfit.plot._certificate import certificate
 from headfit.plot._compare import compare
 from headfit.plot._curve import curve
+from headfit.plot._filter import FilterPicture, filter
 from headfit.plot._grid import heads_grid
 from headfit.plot._keys import KeysPicture, keys
 from headfit.plot._matrix import attention
 from headfit.plot._offsets import offsets
 from headfit.plot._plan import PlanPicture, plan
+from headfit.plot._rope import RopePicture, rope
 from headfit.plot._search import SearchPicture, search
 from headfit.plot._tiles import tiles
 
 __all__ = [
     "MISSING",
+    "FilterPicture",
     "KeysPicture",
     "PlanPicture",
+    "RopePicture",
     "SearchPicture",
     "attention",
     "certificate",
     "compare",
     "curve",
+    "filter",
     "heads_grid",
     "keys",
     "offsets",
     "plan",
+    "rope",
     "search",
     "tiles",
 ]

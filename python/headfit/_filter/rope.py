@@ -1,0 +1,295 @@
+"""What rotary positions can express without content: filters of a RoPE's own frequencies."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headfit._base.arguments import as_flag, shown
+from headfit._base.arrays import as_count, as_float_array, check_between
+from headfit._base.positions import ROPE_BASE, rope_frequencies
+from headfit._base.tolerances import Tolerances, as_tolerances
+from headfit._filter.demand import SLACK, Demand
+from headfit._filter.filter import Filter
+from headfit._filter.linear_program import closest, solve
+from headfit._filter.rope_result import RopeFilter
+from headfit._filter.stencil import Stencil
+from headfit._target.target import as_target
+from headfit.errors import InputError
+
+__all__ = ["rope_filter", "rope_windows"]
+
+DIM = 64
+MOST_TOKENS = 2**24
+# Programs are solved for limits that are tighter by so many logits, so that what a certificate
+# judges has room for rounding; the second where the first is not enough.
+MARGINS = (1e-4, SLACK + 1e-4)
+LEAST_DISTORTION = 0.002
+
+Floats = NDArray[np.float64]
+_Item = TypeVar("_Item")
+
+
+def rope_filter(
+    pattern: Any,
+    *,
+    n: int | None = None,
+    causal: bool = True,
+    mask: Any = None,
+    dim: int | None = None,
+    base: float | None = None,
+    inv_freq: Any = None,
+    leak: float | None = None,
+    distortion: float | None = None,
+    max_logit: float | None = None,
+    tolerances: Tolerances | None = None,
+    max_norm: float | None = None,
+) -> RopeFilter:
+    """Return the shortest queries and keys that attend to a window by rotary positions alone.
+
+    All queries are equal and all keys are equal before they are rotated ("without content"), so
+    that the logits are one trigonometric polynomial of the offset i - j, with the frequencies of
+    the rotary embedding. How small can scale * ||q|| * ||k|| be so that attention is, say, uniform
+    over the last 16 keys? Where no norm in reach suffices, a head needs content.
+
+    Parameters
+    ----------
+    pattern : int, or target
+        The width w of a window: tokens attend evenly to the keys at distances 0, 1, ..., w - 1.
+        Or a translation-invariant target: a `Target`, a sparse or dense array, or a path.
+    n : int, optional
+        The number of tokens, at most 2**24. Needed with a width; a target has its own.
+    causal : bool, default True
+        For a width: whether the window reaches back only. False: to both sides, 2 w - 1 keys.
+    mask : optional
+        For a target: its mask, None, "causal" or a window; a `Target` has its own.
+    dim : int, optional
+        The number of rotated dimensions of the head, 64 by default: two for each frequency.
+        Dimensions that are not rotated (partial rotary embeddings) only add a constant to all
+        logits, and are not counted.
+    base : float, optional
+        The base of the frequencies base**(-2 f / dim), 10,000 by default.
+    inv_freq : array_like, shape (dim / 2,), optional
+        The frequencies themselves, in radians per position, in place of `dim` and `base`: what
+        transformers calls ``inv_freq``, with whatever scaling for long sequences.
+    leak, distortion, max_logit, tolerances : optional
+        The tolerances: see `Tolerances`. A distortion must be at least 0.002.
+    max_norm : float, optional
+        The norm above which the pattern counts as out of reach. By default
+        log(1 + distortion) * 2**23, about 800,000 for the default distortion: above it the rounding
+        of queries and keys to float32 alone may use up the distortion.
+
+    Returns
+    -------
+    RopeFilter
+
+    Raises
+    ------
+    InputError, TargetError
+        For an argument out of range, or a target that is not translation-invariant.
+
+    Notes
+    -----
+    For given frequencies, the least norm is a linear program, up to the amplitude
+    hypot(a, b) of each frequency, for which a polygon stands that is within 2% of it. `norm` is
+    that of the filter that was found, which is checked at every offset; `least_norm` is a lower
+    bound for all filters of these frequencies, that follows from the program's multipliers by weak
+    duality and does not rest on the solver. Takes O(n dim) time and memory for each of a few
+    programs, whose size hardly depends on n: seconds.
+
+    Examples
+    --------
+    >>> import headfit as hf
+    >>> found = hf.rope_filter(4, n=256, dim=32, leak=0.3, distortion=0.5)
+    >>> found.status, bool(found.least_norm <= found.norm < 1.03 * found.least_norm)
+    ('found', True)
+    >>> A = hf.patterns.causal_band(256, 3)  # a token and three before it
+    >>> head = found.attention().turned()
+    >>> hf.certify(A, head, leak=0.3, distortion=0.5).holds
+    True
+    >>> hf.rope_filter(64, n=256, dim=32).status
+    'out of reach'
+    """
+    asked = as_tolerances(tolerances, leak=leak, distortion=distortion, max_logit=max_logit)
+    if asked.distortion < LEAST_DISTORTION:
+        raise InputError(
+            f"distortion must be at least {LEAST_DISTORTION} for a filter of given frequencies, "
+            f"which is designed to within {SLACK:g} in every logit; got {asked.distortion:g}"
+        )
+    frequencies, base = _frequencies(dim, base, inv_freq)
+    stencil, mask = _stencil(pattern, n, as_flag(causal, "causal"), mask)
+    limit = (
+        math.log1p(asked.distortion) * 2.0**23
+        if max_norm is None
+        else check_between(max_norm, "max_norm", 0, math.inf)
+    )
+    demand = Demand(stencil, asked)
+    filter_, least_norm = _shortest(frequencies, demand, limit)
+    return RopeFilter(
+        stencil=stencil, mask=mask, base=base, frequencies=frequencies, tolerances=asked,
+        max_norm=limit, filter=filter_, least_norm=least_norm,
+    )  # fmt: skip
+
+
+def rope_windows(
+    widths: Any,
+    *,
+    n: int,
+    causal: bool = True,
+    dims: Sequence[int] = (64, 128),
+    bases: Sequence[float] = (1e4, 5e5, 1e6),
+    tolerances: Tolerances | Sequence[Tolerances] | None = None,
+    max_norm: float | None = None,
+) -> tuple[RopeFilter, ...]:
+    """Return the shortest filter for windows of several widths, head sizes and bases.
+
+    Parameters
+    ----------
+    widths : sequence of int
+        As in `rope_filter`; `n`, `causal` and `max_norm` too.
+    dims, bases, tolerances : sequences
+        All their combinations are tried.
+
+    Returns
+    -------
+    tuple of RopeFilter
+        In the order of tolerances, dims, bases and widths; `plot.rope` draws them.
+
+    Raises
+    ------
+    InputError
+        For an argument out of range.
+
+    Notes
+    -----
+    Takes a few seconds for each combination.
+
+    Examples
+    --------
+    >>> import headfit as hf
+    >>> loose = hf.Tolerances(leak=0.3, distortion=0.5)
+    >>> found = hf.rope_windows([2, 4, 8], n=128, dims=[32], bases=[1e4], tolerances=loose)
+    >>> [f.width for f in found], found[0].norm < found[1].norm < found[2].norm
+    ([2, 4, 8], True)
+    """
+    if tolerances is None or isinstance(tolerances, Tolerances):
+        tolerances = [as_tolerances(tolerances)]
+    combinations = list(
+        itertools.product(
+            _listed(tolerances, "tolerances", as_tolerances),
+            _listed(dims, "dims", _as_dim),
+            _listed(bases, "bases", _as_base),
+            _listed(widths, "widths", lambda width: as_count(width, "widths", 1)),
+        )
+    )
+    n = as_count(n, "n", 1, MOST_TOKENS)
+    return tuple(
+        rope_filter(
+            width, n=n, causal=causal, dim=dim, base=base, tolerances=asked, max_norm=max_norm
+        )
+        for asked, dim, base, width in combinations
+    )
+
+
+def _listed(values: Any, name: str, check: Callable[[Any], _Item]) -> list[_Item]:
+    """Return checked values of a sequence."""
+    try:
+        found = list(values)
+    except TypeError as error:
+        raise InputError(f"{name} must be a sequence; got {shown(values)}") from error
+    return [check(value) for value in found]
+
+
+def _as_dim(dim: Any) -> int:
+    size = as_count(dim, "dim", 2, 2**15)
+    if size % 2:
+        raise InputError(f"dim must be even, two for each frequency; got {size}")
+    return size
+
+
+def _as_base(base: Any) -> float:
+    return check_between(base, "base", 1, math.inf)
+
+
+def _frequencies(dim: Any, base: Any, inv_freq: Any) -> tuple[Floats, float | None]:
+    """Return checked frequencies, and their base if they have one."""
+    if inv_freq is None:
+        dim = DIM if dim is None else _as_dim(dim)
+        base = ROPE_BASE if base is None else _as_base(base)
+        return rope_frequencies(dim, base), base
+    for name, value in (("dim", dim), ("base", base)):
+        if value is not None:
+            raise InputError(f"{name} and inv_freq must not both be given; got {shown(value)}")
+    given = np.array(as_float_array(inv_freq, "inv_freq", ndim=0), np.float64)
+    if given.ndim != 1 or given.size == 0:
+        raise InputError(f"inv_freq must have one axis of frequencies; got shape {given.shape}")
+    if not (np.isfinite(given) & (given >= 0)).all():
+        raise InputError(f"inv_freq must be finite and not negative; got {shown(inv_freq)}")
+    return given, None
+
+
+def _stencil(pattern: Any, n: Any, causal: bool, mask: Any) -> tuple[Stencil, Any]:
+    """Return the offsets that are attended to, and the mask."""
+    if isinstance(pattern, (int, np.integer)) and not isinstance(pattern, bool):
+        if n is None:
+            raise InputError("n must be given with the width of a window")
+        if mask is not None:
+            raise InputError(f"mask must not be given with a width, but causal; got {shown(mask)}")
+        n = as_count(n, "n", 1, MOST_TOKENS)
+        width = as_count(pattern, "pattern, the width of a window,", 1, n)
+        offsets = np.arange(0 if causal else 1 - width, width)
+        window = Stencil(n, offsets, np.zeros(offsets.size), 0 if causal else 1 - n, n - 1)
+        return window, "causal" if causal else None
+    if n is not None or not causal:
+        raise InputError(
+            "pattern must be the width of a window, an integer, where n or causal is given (a "
+            f"target has its own n and mask); got {shown(pattern)}"
+        )
+    target = as_target(pattern, mask=mask)
+    stencil = Stencil.of(target)
+    if stencil.block > 1:
+        raise InputError(
+            "pattern must be translation-invariant token by token, as rotary positions are; got "
+            f"blocks of {stencil.block} tokens"
+        )
+    return stencil, target.mask
+
+
+def _shortest(frequencies: Floats, demand: Demand, max_norm: float) -> tuple[Filter | None, float]:
+    """Return the shortest filter, or None, and a lower bound of the norm of all of them."""
+    least = 0.0
+    # A proof that the norm is out of reach is found faster than the solver gives up. One for a
+    # smaller norm often proves much more, and can be found where that for a larger norm cannot.
+    for norm in (max_norm / 10, max_norm, max_norm / 100):
+        near = closest(frequencies, demand, norm)
+        bound = 0.0 if near is None else near.proof.least_norm(demand)
+        least = max(least, bound)
+        if least > max_norm:
+            return None, least
+        if near is not None and bound <= norm / 2:  # nothing is lacking
+            break
+    for margin in MARGINS:
+        solved = solve(frequencies, _tightened(demand, margin))
+        if solved is None:
+            break
+        least = max(least, solved.proof.least_norm(demand))
+        if demand.lacks(solved.filter) <= -margin / 10 and solved.filter.norm <= max_norm:
+            return solved.filter, least
+    return None, least
+
+
+def _tightened(demand: Demand, margin: float) -> Demand:
+    """Return a demand whose limits are tighter by some logits."""
+    asked = demand.tolerances
+    tighter = Tolerances(
+        leak=asked.leak * math.exp(-margin),
+        distortion=math.expm1(math.log1p(asked.distortion) - margin),
+        max_logit=None if asked.max_logit is None else max(asked.max_logit - margin, 1e-9),
+    )
+    return dataclasses.replace(demand, tolerances=tighter)

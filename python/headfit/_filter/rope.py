@@ -266,7 +266,7 @@ def _shortest(frequencies: Floats, demand: Demand, max_norm: float) -> tuple[Fil
     least = 0.0
     # A proof that the norm is out of reach is found faster than the solver gives up. One for a
     # smaller norm often proves much more, and can be found where that for a larger norm cannot.
-    for norm in (max_norm / 10, max_norm, max_norm / 3, max_norm / 100):
+    for norm in (max_norm / 10, max_norm, max_norm / 100):
         near = closest(frequencies, demand, norm)
         bound = 0.0 if near is None else near.proof.least_norm(demand)
         least = max(least, bound)

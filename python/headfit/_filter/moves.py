@@ -41,7 +41,7 @@ def improved(start: Solved, demand: Demand, steps: int, deadline: float) -> Solv
             demand,
             best.offsets,
             norm_limit=best.filter.norm,
-            directions=COARSE,
+            directions=MOVING,
             even=even,
         )
         gain = best.filter.norm - predicted

@@ -6,7 +6,7 @@ import math
 import time
 
 from headfit._filter.demand import Demand
-from headfit._filter.layouts import Shape, first_layout, neighbours
+from headfit._filter.layouts import Shape, first_layouts
 from headfit._filter.linear_program import Solved, solve
 from headfit._filter.moves import improved
 
@@ -50,9 +50,9 @@ def design(
     if count < 1:
         return None
     shape = Shape.of(stencil)
-    start = first_layout(shape, count)
     best: Solved | None = None
-    waiting, seen = [start, *neighbours(start, shape)], set()
+    starts = first_layouts(shape, count)
+    waiting, seen = [*starts, *starts[0].neighbours(shape)], set()
     while waiting and time.perf_counter() < deadline:
         layout = waiting.pop(0)
         frequencies = layout.frequencies(stencil, shape, count)
@@ -63,7 +63,7 @@ def design(
         found = solve(frequencies, demand, max_norm=limit, directions=COARSE)
         if found is not None and found.meets and found.filter.norm < limit:
             best = found
-            waiting = list(neighbours(layout, shape))
+            waiting = list(layout.neighbours(shape))
     if best is None:
         return None
     best = improved(best, demand, moves, deadline)

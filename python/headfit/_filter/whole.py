@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+from typing import Any
+
 import numpy as np
 import scipy.sparse as sp
 
@@ -18,28 +21,28 @@ def whole_target(target: Target, stencil: Stencil) -> _core.Target:
     A target without its exempt columns wants the first rows of a window to keep away from them,
     which no filter does and no one needs. Rows that attend to everything become empty.
     """
-    n, reach = target.n, (stencil.first, stencil.last)
-    weights = np.exp(stencil.log_weights)
-    inside = sp.diags_array(
-        [np.full(stencil.n - abs(x), w) for x, w in zip(stencil.offsets, weights, strict=True)],
+    n, size = target.n, stencil.n
+    inside: Any = sp.diags_array(
+        [
+            np.full(size - abs(int(x)), math.exp(weight))
+            for x, weight in zip(stencil.offsets, stencil.log_weights, strict=True)
+        ],
         offsets=[-int(x) for x in stencil.offsets],
-        shape=(stencil.n, stencil.n),
+        shape=(size, size),
     )
     if stencil.block > 1:
         inside = sp.kron(inside, np.ones((stencil.block, stencil.block)))
-    whole = sp.csr_array(sp.csr_array(inside)[:n, :n])
-    if stencil.block > 1 and reach[0] == 0:
-        whole = sp.csr_array(sp.tril(whole))
-    apart = np.ones(n)
-    apart[stencil.apart] = 0.0
-    whole = sp.csr_array(sp.diags_array(apart) @ whole)
+        inside = sp.csr_array(inside)[:n, :n]
+        inside = sp.tril(inside) if stencil.first == 0 else inside
+    attends = np.ones(n)
+    attends[stencil.apart] = 0.0
+    whole: Any = sp.csr_array(sp.diags_array(attends) @ inside)
     whole.eliminate_zeros()
     whole.sort_indices()
-    counts = np.diff(whole.indptr)
     sums = np.asarray(whole.sum(axis=1)).ravel()
     return _core.Target(
         whole.indptr.astype(np.int64),
         whole.indices.astype(np.int32),
-        whole.data / np.repeat(sums, counts),
+        whole.data / np.repeat(sums, np.diff(whole.indptr)),
         target.core.mask,
     )

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 
 from headfit._filter.demand import Demand
-from headfit._filter.layouts import Layout, Shape, first_layout, neighbours
+from headfit._filter.layouts import Layout, Modulated, Shape, first_layouts
 from headfit._filter.linear_program import Solved, solve
 from headfit._filter.moves import improved
 
@@ -50,13 +51,13 @@ def design(
     if dim < 2:
         return None
     shape = Shape.of(demand.stencil)
-    start = first_layout(shape, dim // 2)
-    found = _search(demand, shape, start, dim // 2, max_norm, deadline)
+    starts = first_layouts(shape, dim // 2)
+    found = _search(demand, shape, starts, dim // 2, max_norm, deadline)
     if found is None and demand.tolerances.max_logit is not None:
         # A bound on the logits leaves few layouts: begin with one that is good without it.
         free = Demand(demand.stencil, replace(demand.tolerances, max_logit=None))
-        near = _search(free, shape, start, dim // 2, max_norm, deadline)
-        found = near and _search(demand, shape, near[1], dim // 2, max_norm, deadline)
+        near = _search(free, shape, starts, dim // 2, max_norm, deadline)
+        found = near and _search(demand, shape, [near[1]], dim // 2, max_norm, deadline)
     if found is None:
         return None
     best = improved(found[0], demand, moves, deadline)
@@ -66,12 +67,17 @@ def design(
 
 
 def _search(
-    demand: Demand, shape: Shape, start: Layout, count: int, max_norm: float, deadline: float
-) -> tuple[Solved, Layout] | None:
+    demand: Demand,
+    shape: Shape,
+    starts: Sequence[Layout | Modulated],
+    count: int,
+    max_norm: float,
+    deadline: float,
+) -> tuple[Solved, Layout | Modulated] | None:
     """Return the best filter that is found by changing one number of a layout at a time."""
-    best: tuple[Solved, Layout] | None = None
+    best: tuple[Solved, Layout | Modulated] | None = None
     seen: set[bytes] = set()
-    waiting = [start, *neighbours(start, shape)]
+    waiting: list[Layout | Modulated] = [*starts, *starts[0].neighbours(shape)]
     while waiting and time.perf_counter() < deadline:
         layout = waiting.pop(0)
         frequencies = layout.frequencies(demand.stencil, shape, count)
@@ -88,5 +94,5 @@ def _search(
         )
         if found is not None and found.meets and found.filter.norm < limit:
             best = found, layout
-            waiting = list(neighbours(layout, shape))
+            waiting = list(layout.neighbours(shape))
     return best

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from headfit._filter.stencil import Stencil
 
-__all__ = ["Layout", "Shape", "first_layout", "neighbours"]
+__all__ = ["Layout", "Modulated", "Shape", "first_layouts"]
 
 Floats = NDArray[np.float64]
 
@@ -85,6 +85,20 @@ class Layout:
     top: float = 0.5
     share: float = 0.3
 
+    def neighbours(self, shape: Shape) -> Iterator[Layout]:
+        """Yield layouts that differ in a single number."""
+        for lows in (self.lows + 1, self.lows - 1, self.lows + 2, self.lows - 2):
+            if lows >= 0:
+                yield replace(self, lows=lows)
+        has_combs = shape.spacing > 1 or shape.stride is not None
+        for name, values in OPTIONS.items():
+            if name == "share" and not has_combs:
+                continue
+            for value in values:
+                if value != getattr(self, name):
+                    changed: dict[str, Any] = {name: value}
+                    yield replace(self, **changed)
+
     def frequencies(self, stencil: Stencil, shape: Shape, count: int) -> Floats | None:
         """Return at most `count` frequencies; None if so few cannot be laid out this way."""
         combs = [
@@ -122,22 +136,68 @@ OPTIONS: dict[str, tuple[float, ...]] = {
 OCTAVES = 2.6
 
 
-def neighbours(layout: Layout, shape: Shape) -> Iterator[Layout]:
-    """Yield layouts that differ from one in a single number."""
-    for lows in (layout.lows + 1, layout.lows - 1, layout.lows + 2, layout.lows - 2):
-        if lows >= 0:
-            yield replace(layout, lows=lows)
-    has_combs = shape.spacing > 1 or shape.stride is not None
-    for name, values in OPTIONS.items():
-        if name == "share" and not has_combs:
-            continue
-        for value in values:
-            if value != getattr(layout, name):
-                changed: dict[str, Any] = {name: value}
-                yield replace(layout, **changed)
+@dataclass(frozen=True)
+class Modulated:
+    """Harmonics of a stride, and bands on both sides of each: for a window beside a stride.
+
+    Logits that repeat with the stride, plus a slowly falling envelope times others that do: the
+    first produce the stride, the second the window and nothing at its repeats. The product of
+    cos(v x) and cos(w x) has the frequencies w - v and w + v.
+
+    Attributes
+    ----------
+    teeth : int
+        How many harmonics of the stride there are at most.
+    sides : int
+        How many low frequencies the envelope has.
+    lowest : float
+        The least of them, in multiples of pi over the largest offset.
+    """
+
+    teeth: int = 24
+    sides: int = 2
+    lowest: float = 1.2
+
+    def neighbours(self, shape: Shape) -> Iterator[Modulated]:
+        """Yield layouts that differ in a single number."""
+        for teeth in (6, 10, 16, 24, 32):
+            if teeth != self.teeth:
+                yield replace(self, teeth=teeth)
+        for sides in (1, 2, 3):
+            if sides != self.sides:
+                yield replace(self, sides=sides)
+        for lowest in (1.2, 2.4, 0.9):
+            if lowest != self.lowest:
+                yield replace(self, lowest=lowest)
+
+    def frequencies(self, stencil: Stencil, shape: Shape, count: int) -> Floats | None:
+        """Return at most `count` frequencies; None if so few cannot be laid out this way."""
+        if shape.stride is None or stencil.wraps:
+            return None
+        base = 2 * np.pi / shape.stride
+        teeth = base * np.arange(1, min(self.teeth, shape.stride // 2) + 1)
+        slow = self.lowest * np.pi / shape.reach
+        if self.sides == 1:
+            low = np.array([4 * slow])
+        else:
+            low = np.geomspace(slow, max(slow, base / 8), self.sides)
+        core = np.concatenate([teeth, low])
+        if core.size > count:
+            return None
+        bands = np.sort(np.concatenate([np.add.outer(teeth, low), np.subtract.outer(teeth, low)]))
+        parts = [core, np.sort(bands.ravel())[: count - core.size]]
+        spare = count - core.size - parts[1].size
+        if spare > 0:  # halfway between the harmonics, for the edges of the window
+            parts.append(base * (np.arange(1, spare + 1) - 0.5))
+        frequencies = np.unique(np.round(np.concatenate(parts), 12))
+        return frequencies[(frequencies > 0) & (frequencies <= np.pi)]
 
 
-def first_layout(shape: Shape, count: int) -> Layout:
-    """Return a layout that is likely to suit a stencil."""
+def first_layouts(shape: Shape, count: int) -> list[Layout | Modulated]:
+    """Return layouts that are likely to suit a stencil."""
     octaves = math.log2(max(1.0, shape.reach / (shape.width * shape.spacing)))
-    return Layout(lows=min(round(octaves / OCTAVES), max(count // 3, 1)))
+    plain = Layout(lows=min(round(octaves / OCTAVES), max(count // 3, 1)))
+    if shape.stride is None:
+        return [plain]
+    few, many = Modulated(teeth=6, sides=1), Modulated(teeth=24)
+    return [plain, many, few, *few.neighbours(shape), *many.neighbours(shape)]

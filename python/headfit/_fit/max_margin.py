@@ -177,12 +177,15 @@ def _check_table(table: KeyTable, problem: Problem, dim: int) -> None:
         )
 
 
-def with_narrow_queries(problem: Problem, head: Head) -> Head:
-    """Round queries to a narrow format, so that the errors of a query's coordinates cancel."""
+def with_narrow_queries(problem: Problem, head: Head, target: _core.Target | None = None) -> Head:
+    """Round queries to a narrow format, so that the errors of a query's coordinates cancel.
+
+    They keep to the tolerances of `target`, that of the problem when None.
+    """
     step, asked = problem.logit_step, problem.tolerances
     limit = problem.logit_limit
     queries = _core.round_queries(
-        problem.target.core,
+        problem.target.core if target is None else target,
         np.ascontiguousarray(head.Q, dtype=np.float32),
         np.ascontiguousarray(head.K, dtype=np.float32),
         _core.Tolerances(

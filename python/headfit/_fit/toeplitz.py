@@ -8,7 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from headfit._base import dtypes
 from headfit._base.arrays import as_float_array, check_between
+from headfit._base.deadline import calls_until
 from headfit._base.memory import require_memory
 from headfit._base.tolerances import Tolerances
 from headfit._filter.demand import Demand
@@ -16,6 +18,7 @@ from headfit._filter.design import design
 from headfit._filter.layouts import Shape
 from headfit._filter.linear_program import Solved, solve
 from headfit._filter.stencil import Stencil
+from headfit._filter.whole import whole_target
 from headfit._fit.head import Head, tightened
 from headfit._fit.learned import check_norm_without_exempt
 from headfit._fit.max_margin import with_narrow_queries
@@ -35,6 +38,9 @@ NARROW_LEAK = 0.03
 # The part of the distortion's logarithm that the rounding of queries and keys to their dtype may
 # take in all: it bounds the norm of a filter.
 ROUNDING = 0.01
+# Rounding to a narrow format moves logits by up to the norm times 2**-digits, less what cancels.
+# A filter whose norm exceeds this many times the spread over that was never found to survive it.
+NARROW_NORM = 2
 # Steps that move frequencies: of the one size that was asked for, and of a size of a search.
 MOVES = {"full": 10, "search": 0, "brief": 0}
 
@@ -128,6 +134,8 @@ class Toeplitz(Method):
             )
         q, k = found.filter.head(target.n, stencil.block, str(problem.working_dtype))
         q[stencil.apart] = 0.0
+        if problem.is_narrow:  # keys first: queries then make up for what their rounding did
+            k = dtypes.round_to(k, problem.dtype)
         head = Head(
             q,
             k,
@@ -143,7 +151,11 @@ class Toeplitz(Method):
             },
             method=self.name,
         )
-        return with_narrow_queries(problem, head) if problem.is_narrow else head
+        if not problem.is_narrow:
+            return head
+        whole = None if problem.ignored is None else whole_target(target, stencil)
+        with calls_until(problem.deadline):
+            return with_narrow_queries(problem, head, whole)
 
     def search(self, problem: Problem, attempt: Attempt) -> Search:
         """Start at a size that windows of this width need, double until one certifies, bisect."""
@@ -200,8 +212,8 @@ class Toeplitz(Method):
     def _largest_norm(self, problem: Problem, spread: float) -> float:
         """Return the largest norm that the dtype can hold, or that was asked for."""
         asked = math.inf if self.max_norm is None else self.max_norm
-        if problem.is_narrow:  # a share of the tolerance is for the rounding; see NARROW_SHARES
-            return asked
+        if problem.is_narrow:
+            return min(asked, NARROW_NORM * spread * 2.0 ** dtypes.DIGITS[problem.dtype])
         unit = float(np.finfo(problem.working_dtype).eps)
         return min(asked, ROUNDING * min(1.0, spread) / unit)
 

@@ -225,7 +225,10 @@ def stencil_of(problem: Problem) -> Stencil:
 
 
 def _as_frequencies(frequencies: Any) -> Any:
-    array = np.array(as_float_array(frequencies, "frequencies", ndim=0), dtype=np.float64)
+    given = as_float_array(frequencies, "frequencies", ndim=0)
+    if np.asarray(frequencies).dtype.kind == "b":
+        raise InputError("frequencies must be numbers, in radians per position; got truth values")
+    array = np.array(given, dtype=np.float64)
     if array.ndim != 1:
         raise InputError(f"frequencies must be a vector; got shape {array.shape}")
     if array.size == 0 or not np.isfinite(array).all():

@@ -85,7 +85,7 @@ def test_every_kind_that_has_an_n_takes_it_from_the_option():
         except InputError as error:
             if "must be a function of n" in str(error):
                 refused.add(kind)
-    assert refused == {"digits_knn", "from_graph", "grid2d", "induction", "knn"}
+    assert refused == {"digits_knn", "from_graph", "from_mask", "grid2d", "induction", "knn"}
 
 
 @pytest.mark.parametrize(

@@ -123,6 +123,16 @@ def test_auto_takes_a_filter_for_wide_patterns_only() -> None:
     assert learned.method == "learned"
 
 
+@pytest.mark.parametrize(("dim", "holds"), [(48, True), (8, False)])
+def test_a_search_stays_within_the_module(dim: int, holds: bool) -> None:
+    module = hf.SelfAttention.canonical(dim=dim)
+    A = hf.patterns.causal_band(200, 40)
+    fit = hf.fit(A, module=module, mask="causal", time_limit=5.0)
+    assert fit.certificate.holds == holds
+    assert fit.method == ("toeplitz" if holds else "learned")
+    assert all(trial.dim <= dim for trial in fit.search.trials)
+
+
 @pytest.mark.parametrize("causal", [True, False])
 def test_global_tokens(causal: bool) -> None:
     A = hf.patterns.window_global(400, 36, 2, causal=causal)

@@ -165,6 +165,8 @@ class Toeplitz(Method):
         if self.frequencies is not None:
             likely = 2 * self.frequencies.size
         largest, why = largest_dim(problem)
+        if problem.module is not None and problem.module.dim - problem.exempt_dims < largest:
+            largest, why = problem.module.dim - problem.exempt_dims, "the size of the module"
         return double_and_bisect(
             attempt, likely, largest, why, 2, problem.deadline, problem.exempt_dims
         )

@@ -98,6 +98,15 @@ def test_rows_that_attend_to_everything_and_ignored_columns() -> None:
     assert found.offsets.tolist() == [-1, 0, 1]
 
 
+def test_nothing_but_ignored_columns() -> None:
+    A = np.zeros((6, 6))
+    A[:, 2] = 1.0
+    found = Stencil.of(hf.Target(A), np.array([2]))
+    assert found.apart.tolist() == list(range(6))
+    fit = hf.fit(A, 4, method="toeplitz", exempt_columns=[2])
+    assert fit.certificate.holds
+
+
 def test_shapes() -> None:
     def shape(A: sp.csr_array, mask: str | None = None) -> Shape:
         return Shape.of(Stencil.of(hf.Target(A, mask=mask)))

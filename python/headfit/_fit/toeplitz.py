@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import time
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -41,6 +43,8 @@ ROUNDING = 0.01
 # Rounding to a narrow format moves logits by up to the norm times 2**-digits, less what cancels.
 # A filter whose norm exceeds this many times the spread over that was never found to survive it.
 NARROW_NORM = 2
+# The share of the time that the design of a filter may take in a narrow format.
+DESIGN = 0.5
 # Steps that move frequencies: of the one size that was asked for, and of a size of a search.
 MOVES = {"full": 10, "search": 0, "brief": 0}
 
@@ -154,8 +158,10 @@ class Toeplitz(Method):
         if not problem.is_narrow:
             return head
         whole = None if problem.ignored is None else whole_target(target, stencil)
-        with calls_until(problem.deadline):
+        # Without time for the neighbours of each query in the format, `fit` rounds to nearest.
+        with suppress(TimeoutError), calls_until(problem.deadline):
             return with_narrow_queries(problem, head, whole)
+        return head
 
     def search(self, problem: Problem, attempt: Attempt) -> Search:
         """Start at a size that windows of this width need, double until one certifies, bisect."""
@@ -192,6 +198,9 @@ class Toeplitz(Method):
         spread = math.log1p(asked.distortion)
         shares = NARROW_SHARES if problem.is_narrow else (1.0,)
         spare = NARROW_LEAK if problem.is_narrow else 0.0
+        deadline = problem.deadline
+        if problem.is_narrow:  # rounding queries takes time too
+            deadline = time.perf_counter() + DESIGN * problem.seconds_left
         for share in shares:
             leak, distortion = tightened(
                 asked.leak ** (1 + spare), math.expm1(share * spread), problem.logit_step
@@ -206,7 +215,7 @@ class Toeplitz(Method):
                 found = solve(self.frequencies, demand, norm_limit=norm)
                 found = found if found is not None and found.meets else None
             else:
-                found = design(demand, dim, max_norm=norm, deadline=problem.deadline, moves=moves)
+                found = design(demand, dim, max_norm=norm, deadline=deadline, moves=moves)
             if found is not None and found.filter.norm <= norm:
                 return found
         return None

@@ -10,9 +10,9 @@ namespace {
 
 constexpr Index heads = 2, dim = 5;
 
-// Passages of two query heads that share their keys, of different lengths.
+// Passages of two query heads that share their keys, of different lengths, without sinks or with.
 template <class T>
-std::vector<Problem<T>> passages() {
+std::vector<Problem<T>> passages(const std::vector<double>& sinks = {}) {
   Numbers numbers(1);
   std::vector<Problem<T>> found;
   for (const Index n : {7, 40, 129}) {
@@ -20,8 +20,10 @@ std::vector<Problem<T>> passages() {
     found.back().mask.right = 0;
   }
   found[1].mask.left = 6;
-  for (Index h = 0; h < heads; ++h) found[1].sinks.push_back(0.4 - 0.9 * static_cast<double>(h));
-  found[2].softcap = found[1].softcap = found[0].softcap = 2;
+  for (Problem<T>& passage : found) {
+    passage.softcap = 2;
+    passage.sinks = sinks;
+  }
   return found;
 }
 
@@ -76,10 +78,9 @@ double slow_loss(const std::vector<Problem<T>>& problems, const Matrix<double>& 
           from.push_back(p.logit(h, i, j));
           to.push_back(from.back() == -infinity ? -infinity : p.softcap * std::tanh(s / p.softcap));
         }
-        if (!p.sinks.empty()) {  // their share is one more class, with the same logit in both
-          from.push_back(p.sinks[h]);
-          to.push_back(p.sinks[h]);
-        }
+        // A sink is one more class, whose logit no map changes.
+        from.push_back(p.source().sink(h));
+        to.push_back(from.back());
         total += divergence(from, to);
       }
     }
@@ -88,8 +89,8 @@ double slow_loss(const std::vector<Problem<T>>& problems, const Matrix<double>& 
 }
 
 template <class T>
-void check_loss(double tolerance) {
-  const auto problems = passages<T>();
+void check_loss(const std::vector<double>& sinks, double tolerance) {
+  const auto problems = passages<T>(sinks);
   const auto views = sources(problems);
   const CompressLoss<T> loss(views, Run{1, {}});
   for (const Index size : {1, 3, 5}) {
@@ -110,12 +111,14 @@ void check_loss(double tolerance) {
 }  // namespace
 
 TEST(loss_is_the_mean_divergence) {
-  check_loss<double>(1e-11);
-  check_loss<float>(1e-4);
+  for (const std::vector<double>& sinks : {std::vector<double>{}, {0.5, -1}, {9, -infinity}}) {
+    check_loss<double>(sinks, 1e-11);
+    check_loss<float>(sinks, 1e-4);
+  }
 }
 
 TEST(gradient_is_the_finite_difference) {
-  const auto problems = passages<double>();
+  const auto problems = passages<double>({0.5, 3});
   const auto views = sources(problems);
   const CompressLoss<double> loss(views, Run{2, {}});
   const Matrix<double> maps = random_maps(2, 3);

@@ -9,7 +9,7 @@ from headfit._fit.learned import Learned, likely_dim
 from headfit._fit.method import Attempt, Patience
 from headfit._fit.problem import Problem
 from headfit._fit.result import Search
-from headfit._fit.toeplitz import Toeplitz, stencil_of
+from headfit._fit.toeplitz import Toeplitz
 from headfit.errors import InputError
 
 __all__ = ["Auto"]
@@ -54,6 +54,6 @@ class Auto(Learned):
         if self.init is not None or problem.other_columns.mean_per_row <= WIDE / 2:
             return False  # rows near the ends have fewer nonzeros
         try:
-            return stencil_of(problem).per_row > WIDE
+            return problem.stencil.per_row > WIDE
         except InputError:
             return False

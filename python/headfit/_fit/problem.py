@@ -16,6 +16,7 @@ from headfit._attention.logits import check_scale
 from headfit._attention.module import SelfAttention
 from headfit._base import dtypes
 from headfit._base.tolerances import Tolerances
+from headfit._filter.stencil import Stencil
 from headfit._target.append_columns import heavier_by, leak_without, without_columns
 from headfit._target.target import Target
 
@@ -127,6 +128,14 @@ class Problem:
         """The target without the exempt columns: what a method is asked for."""
         columns = self.exempt_columns
         return without_columns(self.target, columns) if columns.size else self.target
+
+    @cached_property
+    def stencil(self) -> Stencil:
+        """What the pattern wants at each offset, exempt columns left out.
+
+        Raises an InputError where the pattern is not translation-invariant.
+        """
+        return Stencil.of(self.target, self.exempt if self.ignored is None else self.ignored)
 
     @cached_property
     def other_leak(self) -> float:

@@ -30,7 +30,7 @@ from headfit._fit.result import Search
 from headfit._fit.search import double_and_bisect, largest_dim
 from headfit.errors import InputError
 
-__all__ = ["Toeplitz", "stencil_of"]
+__all__ = ["Toeplitz"]
 
 # The shares of the distortion's logarithm that a filter may use where queries and keys are rounded
 # to a narrow format; the rest is for the rounding. The first that some filter meets is taken.
@@ -81,10 +81,11 @@ class Toeplitz(Method):
     With x = i - j, the logits are p(x) = sum of a_f cos(w_f x) + b_f sin(w_f x). Each frequency
     costs two dimensions, with keys (cos w_f j, sin w_f j): what rotary positions express without
     content. For given frequencies a linear program finds the amplitudes of least sum that meet
-    the tolerances at every offset (SciPy's HiGHS; offsets are added as they are violated), so
-    that for them a size which is called infeasible is so by the solver's proof. Frequencies are
-    the harmonics of a period a little longer than the window, combs for spacings and strides, and
-    a few low ones that tell repeats apart; they are searched and moved, and others are not tried.
+    the tolerances at every offset (SciPy's HiGHS; offsets are added as they are violated). A
+    program that ends without a solution proves nothing: the solver gives up for numerical reasons
+    too (`rope_filter` has proofs for given frequencies). Frequencies are the harmonics of a period
+    a little longer than the window, combs for spacings and strides, and a few low ones that tell
+    repeats apart; they are searched and moved, and others are not tried.
 
     The design costs seconds, nearly independent of n; queries and keys O(n d).
 
@@ -112,7 +113,7 @@ class Toeplitz(Method):
     def check(self, problem: Problem, dim: int | None) -> int | None:
         """Return the size asked for, or that of the frequencies or of the module."""
         check_norm_without_exempt(self.max_norm, problem)
-        stencil_of(problem)
+        _ = problem.stencil  # an InputError where there is none
         size = dim if problem.module is None else problem.module.dim
         if self.frequencies is None:
             return size
@@ -126,7 +127,7 @@ class Toeplitz(Method):
 
     def head(self, problem: Problem, dim: int, patience: Patience = "full") -> Head:
         """Return the head of a filter of at most `dim` dimensions."""
-        stencil, target = stencil_of(problem), problem.target
+        stencil, target = problem.stencil, problem.target
         require_memory(
             4 * target.n * dim * problem.working_dtype.itemsize, f"a filter of size dim = {dim}"
         )
@@ -165,7 +166,7 @@ class Toeplitz(Method):
 
     def search(self, problem: Problem, attempt: Attempt) -> Search:
         """Start at a size that windows of this width need, double until one certifies, bisect."""
-        shape = Shape.of(stencil_of(problem))
+        shape = Shape.of(problem.stencil)
         octaves = math.log2(max(2.0, shape.reach / shape.width))
         likely = 2 * round((3.5 * math.sqrt(shape.width) + 1.2 * octaves) / 2)
         if self.frequencies is not None:
@@ -183,8 +184,8 @@ class Toeplitz(Method):
             return None
         if self.frequencies is not None:
             return (
-                "The linear program has no solution for these frequencies within the tolerances "
-                "and norms allowed: try others, or a wider leak or distortion."
+                "The solver found no solution for these frequencies within the tolerances and "
+                "norms allowed, which proves nothing: try others, or a wider leak or distortion."
             )
         return (
             f"No filter of size {head.dim} was found. Frequencies of other layouts were not tried, "
@@ -201,22 +202,18 @@ class Toeplitz(Method):
         deadline = problem.deadline
         if problem.is_narrow:  # rounding queries takes time too
             deadline = time.perf_counter() + DESIGN * problem.seconds_left
+        norm, limit = self._largest_norm(problem, spread), problem.logit_limit
+        max_logit = None if limit is None else limit * (1 - 1e-5)
         for share in shares:
             leak, distortion = tightened(
                 asked.leak ** (1 + spare), math.expm1(share * spread), problem.logit_step
             )
-            limit = problem.logit_limit
-            demand = Demand(
-                stencil,
-                Tolerances(leak, distortion, None if limit is None else limit * (1 - 1e-5)),
-            )
-            norm = self._largest_norm(problem, spread)
+            demand = Demand(stencil, Tolerances(leak, distortion, max_logit))
             if self.frequencies is not None:
                 found = solve(self.frequencies, demand, norm_limit=norm)
-                found = found if found is not None and found.meets else None
             else:
                 found = design(demand, dim, max_norm=norm, deadline=deadline, moves=moves)
-            if found is not None and found.filter.norm <= norm:
+            if found is not None and found.meets and found.filter.norm <= norm:
                 return found
         return None
 
@@ -227,12 +224,6 @@ class Toeplitz(Method):
             return min(asked, NARROW_NORM * spread * 2.0 ** dtypes.DIGITS[problem.dtype])
         unit = float(np.finfo(problem.working_dtype).eps)
         return min(asked, ROUNDING * min(1.0, spread) / unit)
-
-
-def stencil_of(problem: Problem) -> Stencil:
-    """Return the stencil of a problem's target, its exempt columns left out."""
-    ignored = problem.exempt_columns if problem.exempt is not None else problem.ignored
-    return Stencil.of(problem.target, ignored)
 
 
 def _as_frequencies(frequencies: Any) -> Any:

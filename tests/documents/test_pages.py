@@ -28,6 +28,12 @@ def blocks(page: Path) -> list[tuple[str, str]]:
     return re.findall(r"^```(\w+)\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
 
 
+def anchors(page: Path) -> set[str]:
+    """Return the anchors that a code host, and the site, make of the headings of a page."""
+    headings = re.findall(r"^#+ (.*)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
 def needs_torch(text: str) -> bool:
     return re.search(r"^\s*import (headfit\.)?torch$", text, re.MULTILINE) is not None
 
@@ -76,7 +82,10 @@ def test_links_lead_somewhere(page):
             assert parts.scheme in ("http", "https"), target
             assert "." in parts.netloc, target
         elif parts.path:
-            assert (page.parent / parts.path).exists(), f"{page.name}: {target}"
+            file = page.parent / parts.path
+            assert file.exists(), f"{page.name}: {target}"
+            if parts.fragment and file.suffix == ".md":
+                assert parts.fragment in anchors(file), f"{page.name}: {target}"
 
 
 def test_pictures_have_alternative_text():

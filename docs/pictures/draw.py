@@ -1,10 +1,12 @@
-"""Draw the pictures of the pages tutorial, idea, certificates and teach, as SVG files.
+"""Draw the pictures of the pages, and that of README.md, as SVG files.
 
 `python docs/pictures/draw.py FOLDER` writes them to a folder: this one when none is named.
 """
 
 from __future__ import annotations
 
+import json
+import re
 import sys
 from collections.abc import Callable
 from functools import cache
@@ -17,6 +19,7 @@ from scipy.sparse import csr_array
 
 import headfit as hf
 
+NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
 BLUE, ORANGE, GREY = "#0072B2", "#D55E00", "#8a8f94"  # distinguished by colour-blind readers
 
 
@@ -40,8 +43,9 @@ def tutorial_search() -> Figure:
 
 def tutorial_compare() -> Figure:
     """Draw the tutorial's pattern, its head's attention, and what of the tolerances is used."""
-    drawn = hf.plot.compare(tutorial_pattern(), tutorial_head())
-    return np.ravel(drawn)[0].figure
+    figure, axes = plt.subplots(1, 3, figsize=(10.5, 3.6), layout="constrained")
+    hf.plot.compare(tutorial_pattern(), tutorial_head(), axes=list(axes))
+    return figure
 
 
 def tutorial_certificate() -> Figure:
@@ -156,6 +160,55 @@ def teach_circle() -> Figure:
     return figure
 
 
+def printed(notebook: str, heading: str) -> np.ndarray:
+    """Return the table of numbers that a saved notebook prints below a line."""
+    cells = json.loads((NOTEBOOKS / notebook).read_text(encoding="utf-8"))["cells"]
+    lines = "".join(
+        "".join(output.get("text", "")) for cell in cells for output in cell.get("outputs", [])
+    ).splitlines()
+    table = []
+    for line in lines[lines.index(heading) + 1 :]:
+        if re.search(r"[^\d.\s]", line) or not line:
+            break
+        table.append([float(word) for word in line.split()])
+    return np.array(table)
+
+
+def how_small() -> Figure:
+    """Draw the head size against the number of tokens, by three methods, from notebook 02."""
+    head = "    n  proved d >=  learned  max-margin  projection"
+    n, needed, learned, margin, projected = printed("02-how-small-can-a-head-be.ipynb", head).T
+    enough = [hf.bounds.projection_dim(int(size), 4, 2.0, 0.3, 1.0) for size in n]
+    figure, ax = plt.subplots(figsize=(8, 4.2), layout="constrained")
+    ax.plot(n, enough, ":", color="0.4", label="projection: proved to suffice")
+    for found, style, name in (
+        (projected, "^-", "projection"),
+        (margin, "s-", "max-margin, random keys"),
+        (learned, "o-", "learned"),
+    ):
+        ax.plot(n, found, style, label=name)
+    ax.plot(n, needed, "--", color="0.4", label="proved to be needed")
+    ax.set(xscale="log", yscale="log", xlabel="tokens n", ylabel="head size d")
+    ax.set_xticks(n, [f"{size:.0f}" for size in n])
+    ax.xaxis.minorticks_off()
+    ax.legend(loc="center left", bbox_to_anchor=(1, 0.5), frameon=False)
+    return figure
+
+
+def a_real_head() -> Figure:
+    """Draw the loss of a model with all heads shrunk, from notebook 03."""
+    dims, ours, cut = printed("03-a-real-head.ipynb", "size  shrunk  truncated SVD").T
+    figure, ax = plt.subplots(figsize=(6.4, 4), layout="constrained")
+    ax.plot(dims, ours, "o-", label="shrunk")
+    ax.plot(dims, cut, "s--", label="truncated SVD")
+    ax.axhline(1.097, color="0.3", linestyle=":", label="all 16 dimensions")
+    ax.set(xscale="log", xlabel="size of every head", ylabel="loss, nats per character")
+    ax.set_xticks(dims, [f"{dim:.0f}" for dim in dims])
+    ax.minorticks_off()
+    ax.legend()
+    return figure
+
+
 PICTURES: dict[str, Callable[[], Figure]] = {
     "tutorial-search": tutorial_search,
     "tutorial-certificate": tutorial_certificate,
@@ -166,6 +219,8 @@ PICTURES: dict[str, Callable[[], Figure]] = {
     "idea-projection": idea_projection,
     "idea-margin": idea_margin,
     "teach-circle": teach_circle,
+    "how-small": how_small,
+    "a-real-head": a_real_head,
 }
 
 

@@ -50,7 +50,8 @@ autodoc_typehints_format = "short"
 autodoc_preserve_defaults = True
 maximum_signature_line_length = 88
 napoleon_google_docstring = False
-napoleon_use_ivar = True
+# Attributes are listed as parameters are: several names may share a line.
+napoleon_custom_sections = [("Attributes", "params_style")]
 napoleon_use_rtype = False
 
 nb_execution_mode = "off"
@@ -112,13 +113,24 @@ def usage() -> str:
     )
 
 
+COLON = "\ue000"  # stands for a colon while napoleon reads a docstring
+LITERAL_OR_BAR = re.compile(r"(``.*?``|^ *>>>.*?(?=\n *\n|\Z))|\|", re.MULTILINE | re.DOTALL)
+
+
+def hide_colons(
+    app: Sphinx, what: str, name: str, obj: Any, options: Any, lines: list[str]
+) -> None:
+    """Keep "The leading axes: batch and heads" from being read as a type and its description."""
+    if what in ("attribute", "property") and lines:
+        lines[0] = re.sub(r":(?= )", COLON, lines[0])
+
+
 def escape_bars(
     app: Sphinx, what: str, name: str, obj: Any, options: Any, lines: list[str]
 ) -> None:
     """Keep absolute values such as |logit| from being read as substitutions."""
-    for i, line in enumerate(lines):
-        if not line.lstrip().startswith((">>>", "...")):
-            lines[i] = re.sub(r"(?<![`\\|])\|(?!\|)", r"\\|", line)
+    text = LITERAL_OR_BAR.sub(lambda found: found[1] or r"\|", "\n".join(lines))
+    lines[:] = text.replace(COLON, ":").split("\n")
 
 
 def link_public_names_only(app: Sphinx, doctree: nodes.document) -> None:
@@ -128,6 +140,16 @@ def link_public_names_only(app: Sphinx, doctree: nodes.document) -> None:
             first, *_ = node["reftarget"].removeprefix("headfit.").split(".")
             if not any(first in import_module(module).__all__ for module in PUBLIC):
                 node.replace_self(node.children)
+
+
+def describe_pictures(app: Sphinx, doctree: nodes.document) -> None:
+    """Give the pictures of notebooks the text that stands before them as alternative text."""
+    said = ""
+    for node in doctree.findall():
+        if isinstance(node, nodes.title | nodes.paragraph):
+            said = node.astext()
+        elif isinstance(node, nodes.image) and not node.get("alt"):
+            node["alt"] = " ".join(said.split())
 
 
 def check_the_reference(app: Sphinx, env: Any) -> None:
@@ -146,6 +168,8 @@ def setup(app: Sphinx) -> None:
     copy_notebooks()
     sharpen_pictures()
     app.connect("source-read", link_within_the_site)
-    app.connect("autodoc-process-docstring", escape_bars)
+    app.connect("autodoc-process-docstring", hide_colons, priority=400)
+    app.connect("autodoc-process-docstring", escape_bars, priority=600)
     app.connect("doctree-read", link_public_names_only)
+    app.connect("doctree-read", describe_pictures)
     app.connect("env-check-consistency", check_the_reference)

@@ -100,7 +100,25 @@ def link_within_the_site(app: Sphinx, docname: str, source: list[str]) -> None:
                       text, flags=re.MULTILINE)  # fmt: skip
     if docname == "cli":
         text += usage()
+    elif docname == "reference":
+        text += names_without_a_page()
     source[0] = text
+
+
+def names_without_a_page() -> str:
+    """Return the descriptions of public names that nobody has put onto a page yet."""
+    pages = "\n".join(page.read_text(encoding="utf-8") for page in HERE.glob("reference-*.md"))
+    placed = set(re.findall(r"^\.\. auto\w+:: (?:headfit\.)?(\w+)$", pages, re.MULTILINE))
+    named = {name: getattr(headfit, name) for name in sorted(set(headfit.__all__) - placed)}
+    shown = [
+        f".. auto{'class' if isinstance(item, type) else 'function'}:: headfit.{name}"
+        + ("\n   :members:" if isinstance(item, type) else "")
+        for name, item in named.items()
+        if name not in headfit.errors.__all__ and callable(item)
+    ]
+    if not shown:
+        return ""
+    return "\n## More\n\n```{eval-rst}\n" + "\n\n".join(shown) + "\n```\n"
 
 
 def usage() -> str:

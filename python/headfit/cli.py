@@ -1,4 +1,4 @@
-"""The command line: ``headfit demo | pattern | plan | fit | certify | info | describe``."""
+"""The command line: ``headfit demo | pattern | plan | fit | certify | info | describe | sweep``."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import headfit
 from headfit._cli.arguments import Parser, add_certify, add_demo, add_describe, add_fit, add_info
 from headfit._cli.kinds import add_pattern
 from headfit._cli.planning import add_plan
+from headfit._cli.sweeping import add_report, add_sweep
 from headfit.errors import HeadfitError
 
 __all__ = ["main"]
@@ -30,7 +31,8 @@ examples:
   headfit fit A.npz --dim 2048 --leak 0.3 --distortion 2 -o head.npz
   headfit certify A.npz head.npz
 
-exit status: 0 the certificate holds (a plan says yes), 1 it does not, 2 bad input
+exit status: 0 the certificate holds (a plan says yes; no point of a sweep failed), 1 it does
+not, 2 bad input
 """
 
 
@@ -98,6 +100,8 @@ def _parser() -> Parser:
     add_certify(commands)
     add_info(commands)
     add_describe(commands)
+    add_sweep(commands)
+    add_report(commands)
     return parser
 
 

@@ -16,6 +16,7 @@ from headfit._attention.logits import check_scale
 from headfit._attention.module import SelfAttention
 from headfit._base import dtypes
 from headfit._base.tolerances import Tolerances
+from headfit._cluster.cluster import Cluster
 from headfit._filter.stencil import Stencil
 from headfit._target.append_columns import heavier_by, leak_without, without_columns
 from headfit._target.target import Target
@@ -61,6 +62,8 @@ class Problem:
         Shows progress when called: ``watch(rows_left, name=figure, ...)``.
     proved_dim : int
         No head below this size meets the tolerances; 1 when nothing is proved.
+    cluster : Cluster or None
+        The workers of the fit's client, to which a method may give its scans of the logits.
     """
 
     target: Target
@@ -76,6 +79,7 @@ class Problem:
     ignored: NDArray[np.int64] | None = None
     watch: Callable[..., Any] | None = None
     proved_dim: int = 1
+    cluster: Cluster | None = None
 
     @property
     def is_narrow(self) -> bool:

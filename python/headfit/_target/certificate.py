@@ -19,6 +19,8 @@ from headfit._base.dtypes import check_logits_dtype
 from headfit._base.masks import masks_agree
 from headfit._base.text import mask_text, number
 from headfit._base.tolerances import Tolerances, as_tolerances
+from headfit._cluster.cluster import Cluster
+from headfit._target.blocks import Statement, certify_blocks, certify_rows
 from headfit._target.target import Target, as_target
 from headfit.errors import CertificateError, InputError
 
@@ -295,6 +297,8 @@ def certify(
     accumulate: str = "exact",
     logits_dtype: str | None = None,
     certificate_mass: bool = True,
+    client: Any = None,
+    progress: bool = False,
     num_threads: int | None = None,
 ) -> Certificate:
     """Judge attention against a sparse target: every one of the n**2 entries.
@@ -328,7 +332,13 @@ def certify(
     certificate_mass : bool, default True
         Also compute total variation and stray mass; False compares only, without
         exponentials.
+    client : dask.distributed.Client, optional
+        The workers that scan the logits, split by rows. The certificate is that of one machine
+        with their CPU level, bit for bit. Not for `matrix`. docs/cluster.md says more.
+    progress : bool, default False
+        Show a tqdm bar of the blocks of rows that a `client` has done (needs tqdm).
     num_threads : int, optional
+        None uses every core; with a `client`, one thread for each block of rows.
 
     Returns
     -------
@@ -338,7 +348,8 @@ def certify(
     ------
     InputError, TargetError, NonFiniteError
         For input that can never be judged, such as a target that was checked under another mask
-        than the attention's. A certificate that fails is no error.
+        than the attention's, and for a client whose workers differ in CPU level or version. A
+        certificate that fails is no error.
 
     Notes
     -----
@@ -389,7 +400,10 @@ def certify(
     mass = as_flag(certificate_mass, "certificate_mass")
     logits_dtype = check_logits_dtype(logits_dtype)
     threads = thread_count(num_threads)
+    cluster = Cluster.of(client, num_threads, progress)
     if matrix is not None:
+        if cluster is not None:
+            raise InputError("client must not be given with matrix: workers scan logits alone")
         if asked.max_logit is not None or logits_dtype is not None or accumulate != "exact":
             raise InputError("max_logit, accumulate and logits_dtype are of logits, not of matrix")
         if Q is not None or K is not None or scale is not None:
@@ -414,20 +428,11 @@ def certify(
     q, k = attention.stored
     _check_rows(target, q, "Q")
     _check_rows(target, k, "K")
-    q_error, k_error = attention.errors or (None, None)
-    found = _core.certify_logits(
-        target.core,
-        attention.core,
-        asked.core,
-        _core.CertifyOptions(
-            q_error=q_error,
-            k_error=k_error,
-            float32_accumulation=accumulate == "float32",
-            logit_format=logits_dtype,
-            mass=mass,
-        ),
-        threads,
-    )
+    statement = Statement(target, attention, asked, accumulate, logits_dtype, mass)
+    if cluster is None:
+        found = certify_rows(statement, threads)
+    else:
+        found = certify_blocks(cluster, statement)
     return _assemble(
         found,
         mass,

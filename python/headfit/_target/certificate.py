@@ -20,7 +20,7 @@ from headfit._base.masks import masks_agree
 from headfit._base.text import mask_text, number
 from headfit._base.tolerances import Tolerances, as_tolerances
 from headfit._cluster.cluster import Cluster
-from headfit._target.blocks import Statement, certify_blocks, certify_rows
+from headfit._target.scans import Statement, certify_blocks, certify_rows
 from headfit._target.target import Target, as_target
 from headfit.errors import CertificateError, InputError
 

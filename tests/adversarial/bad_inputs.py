@@ -895,10 +895,10 @@ def plot_doors(
         "result": curves, "tv": optional([*NOT_NUMBER, -1, np.inf]), "ax": no_axes,
         "names": [None, 5, "ab", ("a",), ("a", 5), Unusable()],
     }, {"result": "result|curve"})  # fmt: skip
-    sizes = {"n": [64, 128], "dim": [4, 5], "holds": [True, False], "k": [2, 2]}
+    sizes = {"n": [64, 128], "dim": [4, 5], "certified": [True, False], "k": [2, 2]}
     tables = [None, 5, "x", [], {}, A, np.ones((2, 2)), Unusable(), {"n": [64]}, {"dim": [4]}]
     for name, value in (("n", [64]), ("n", 5), ("n", ["a", "b"]), ("n", [1.5, 2]), ("dim", [0, 1]),
-                        ("dim", [np.nan, 1]), ("holds", [0, 1]), ("holds", [False, False]),
+                        ("dim", [np.nan, 1]), ("certified", [0, 1]), ("certified", [False, False]),
                         ("kind", ["x", "y"]), ("seed", [[1], [2]]), ("dim", [])):  # fmt: skip
         tables.append({**sizes, name: value})
     yield Door("plot.growth", hf.plot.growth, {"table": sizes, "ax": axes()}, {

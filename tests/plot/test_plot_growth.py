@@ -44,7 +44,7 @@ def test_the_smallest_size_of_each_seed_and_the_largest_of_these_counts(ax):
         "n": [64, 64, 64, 64, 64, 128],
         "dim": [5, 4, 3, 5, 4, 7],
         "seed": [0, 0, 0, 1, 1, 0],
-        "holds": [True, True, False, True, None, True],
+        "certified": [True, True, False, True, None, True],
     }
     assert plot.growth(table, ax=ax).points["sizes"].get_ydata().tolist() == [5, 7]
 
@@ -91,6 +91,14 @@ def test_a_frame_is_a_table(ax):
     assert plot.growth(frame, ax=ax).points["learned"].get_ydata().tolist() == [4, 5]
 
 
+def test_a_sweep_is_a_table(ax, tmp_path):
+    points = hf.grid(pattern="random_regular", n=[16, 32], k=2, dim=[1, 6])
+    found = hf.sweep(points, tmp_path / "store", processes=0, num_threads=1)
+    assert plot.growth(found, ax=ax).points["auto, k = 2"].get_ydata().tolist() == [6, 6]
+    searched = {"n": [16, 32], "dim": [None, None], "dim_found": [3, 4]}
+    assert plot.growth(searched, ax=ax).points["sizes"].get_ydata().tolist() == [3, 4]
+
+
 def test_a_new_figure_is_neither_shown_nor_transparent(monkeypatch):
     monkeypatch.setattr(plt, "show", lambda *a, **k: pytest.fail("plt.show was called"))
     figure = plot.growth({"n": [64, 128], "dim": [4, 5]}).points["sizes"].axes.figure
@@ -103,7 +111,7 @@ def test_a_new_figure_is_neither_shown_nor_transparent(monkeypatch):
     [
         ({"n": [64]}, "column 'dim'"),
         ({"n": [64, 128], "dim": [4]}, "one length"),
-        ({"n": [64], "dim": [4], "holds": [False]}, "got none"),
+        ({"n": [64], "dim": [4], "certified": [False]}, "got none"),
         ({"n": [64], "dim": [4], "kind": ["guessed"]}, "kinds"),
         ({"n": [64.5], "dim": [4]}, "integers"),
         ({"n": [64], "dim": [0]}, "dim must be finite and at least 1"),

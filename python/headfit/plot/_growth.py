@@ -55,12 +55,12 @@ def growth(
 
     Parameters
     ----------
-    table : mapping of str to sequences, or pandas.DataFrame
-        Columns of one length: ``n``; ``dim``, the head size; and optionally ``holds``, whether
-        the size was certified (others are left out), ``seed``, and ``kind``, which is "found" or
-        "proved". For every n the smallest size of each seed counts, and the largest of these
-        over the seeds; for a proved bound the largest. What `headfit.load_sweep` returns is such
-        a table.
+    table : Sweep, mapping of str to sequences, or pandas.DataFrame
+        What `headfit.sweep` found, or columns of one length: ``n``; ``dim``, the head size (or
+        ``dim_found``, where it was searched for); and optionally ``certified`` (rows without it
+        are left out), ``seed``, and ``kind``, which is "found" or "proved". For every n the
+        smallest size of each seed counts, and the largest of these over the seeds; of a proved
+        bound the largest.
     by : str or sequence of str, optional
         The columns whose values name a series; "method" and "k" when None, if there are such.
     ax : matplotlib Axes, optional

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -73,20 +73,21 @@ def as_series(table: Any, by: str | Sequence[str] | None) -> list[Series]:
     """Return the series of a table, in the order of their first rows."""
     columns = _as_columns(table)
     named = _named(by, columns)
+    size = "dim" if "dim_found" not in columns else "dim_found"
     sizes: dict[tuple[str, bool], dict[int, dict[Any, float]]] = {}
     for row in range(len(columns["n"])):
         values = {name: column[row] for name, column in columns.items()}
-        if not _flag(values.get("holds", True)):
+        if not _flag(values.get("certified", True)):
             continue
         labels = [_label(name, values[name]) for name in named if values[name] is not None]
         key = ", ".join(labels) or "sizes", _proved(values)
-        n, dim = _number("n", values["n"]), _number("dim", values["dim"])
+        n, dim = _number("n", values["n"]), _number(size, values[size])
         of_seeds = sizes.setdefault(key, {}).setdefault(int(n), {})
         best = max if key[1] else min
         seed = _hashable(values.get("seed"))
         of_seeds[seed] = best(dim, of_seeds.get(seed, dim))
     if not sizes:
-        raise InputError("table must have a row whose size holds; got none")
+        raise InputError("table must have a row that is certified; got none")
     return [_series(name, by_n, proved) for (name, proved), by_n in sizes.items()]
 
 
@@ -99,14 +100,17 @@ def _series(name: str, by_n: dict[int, dict[Any, float]], is_proved: bool) -> Se
 def _as_columns(table: Any) -> dict[str, list[Any]]:
     """Return the columns of a table as lists of one length; n and dim must be among them."""
     try:
-        columns = {name: list(table[name]) for name in table.keys() if isinstance(name, str)}  # noqa: SIM118
+        if isinstance(getattr(table, "columns", None), Mapping):  # what a sweep found
+            table = table.columns
+        names = [name for name in table.keys() if isinstance(name, str)]  # noqa: SIM118
+        columns = {name: list(table[name]) for name in names}
     except Exception as error:
         raise InputError(
             f"table must be a mapping of columns, n and dim among them; got {shown(table)}"
         ) from error
-    for name in ("n", "dim"):
-        if name not in columns:
-            raise InputError(f"table must have a column {name!r}; got {sorted(columns)}")
+    for options in (("n",), ("dim", "dim_found")):
+        if not any(name in columns for name in options):
+            raise InputError(f"table must have a column {options[0]!r}; got {sorted(columns)}")
     if len({len(column) for column in columns.values()}) != 1:
         lengths = {name: len(column) for name, column in columns.items()}
         raise InputError(f"table must have columns of one length; got {lengths}")
@@ -142,7 +146,7 @@ def _flag(value: Any) -> bool:
     if value is None:  # a point of a sweep that failed
         return False
     if not isinstance(value, (bool, np.bool_)):
-        raise InputError(f"table must have True or False as holds; got {shown(value)}")
+        raise InputError(f"table must have True or False as certified; got {shown(value)}")
     return bool(value)
 
 

@@ -35,7 +35,7 @@ class Settings:
     """Which plan to run, and where its files go.
 
     `out` gets the CSV file and the picture, `store` the durable results of a sweep; `processes`
-    are those of `headfit.sweep`.
+    are those of `headfit.sweep`. With `only_draw` nothing is computed.
     """
 
     name: str
@@ -43,6 +43,7 @@ class Settings:
     out: Path
     store: Path
     processes: int | None = None
+    only_draw: bool = False
 
     @property
     def csv(self) -> Path:
@@ -71,13 +72,15 @@ def settings(name: str, description: str, arguments: Sequence[str] | None = None
                         "store of the sweep; for --full experiments/results")  # fmt: skip
     parser.add_argument("--processes", type=int, help="worker processes; 0 computes in this one, "
                         "and the default is one for each core")  # fmt: skip
+    parser.add_argument("--draw", action="store_true", help="compute nothing: draw the rows that "
+                        "the CSV file has")  # fmt: skip
     given = parser.parse_args(arguments)
     chosen = given.size or "quick"
     scratch = SCRATCH / chosen
     out = given.out or (RESULTS if chosen == "full" else scratch)
     out.mkdir(parents=True, exist_ok=True)
     store = (given.out or scratch) / f"{name}.store"
-    return Settings(name, chosen, out, store, given.processes)
+    return Settings(name, chosen, out, store, given.processes, given.draw)
 
 
 class Rows:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import csv
+import inspect
 import platform
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -89,14 +90,16 @@ class Rows:
     def __init__(self, chosen: Settings, run: Callable[..., Mapping[str, Value]]) -> None:
         self.settings = chosen
         self.run = run
+        self.names = [name for name in inspect.signature(run).parameters if name != "num_threads"]
         self.rows = read_csv(chosen.csv) if chosen.csv.exists() else []
+        self._take_from_store()
 
     def of(self, points: Iterable[Mapping[str, Value]]) -> list[Row]:
         """Return the rows of these points, in their order, after computing those that lack."""
         wanted = [dict(p) for p in points]
-        missing = [p for p in wanted if self.find(p) is None]
+        missing = {tuple(p.items()): p for p in wanted if self.find(p) is None}
         if missing:
-            self._sweep(missing)
+            self._sweep(list(missing.values()))
         return [self[p] for p in wanted]
 
     def find(self, point: Mapping[str, Value]) -> Row | None:
@@ -110,22 +113,26 @@ class Rows:
         return row
 
     def _sweep(self, points: Sequence[Row]) -> None:
-        store = self.settings.store
         try:
             found = hf.sweep(
-                points, store, run=self.run, processes=self.settings.processes, num_threads=1,
-                retry_failed=True, progress=print,
+                points, self.settings.store, run=self.run, processes=self.settings.processes,
+                num_threads=1, retry_failed=True, progress=print,
             )  # fmt: skip
             if found.failures:
                 raise RuntimeError(f"{len(found.failures)} points failed: {found.failures[0]}")
-        finally:  # what is done is kept, also when it is interrupted
-            done = hf.load_sweep(store).rows if store.exists() else []
-            for point in points:
-                row = find(done, point)
-                if row is not None:
-                    results = {n: v for n, v in row.items() if n not in point and n not in MADE}
-                    self.rows.append({**point, **results})
-            write_csv(self.settings.csv, self.rows)
+        finally:
+            self._take_from_store()
+
+    def _take_from_store(self) -> None:
+        """Add what the sweep has done, also before it was interrupted, to the CSV file."""
+        if not self.settings.store.exists():
+            return
+        for row in hf.load_sweep(self.settings.store).rows:
+            point = {name: row.get(name) for name in self.names}
+            if self.find(point) is None:
+                results = {n: v for n, v in row.items() if n not in point and n not in MADE}
+                self.rows.append({**point, **results})
+        write_csv(self.settings.csv, self.rows)
 
 
 def find(rows: Iterable[Row], point: Mapping[str, Value]) -> Row | None:
@@ -160,7 +167,7 @@ def as_text(value: Value) -> str:
         return ""
     if isinstance(value, bool):
         return "yes" if value else "no"
-    return repr(value) if isinstance(value, float) else str(value)
+    return str(int(value) if isinstance(value, float) and value.is_integer() else value)
 
 
 def as_value(text: str) -> Value:

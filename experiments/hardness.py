@@ -7,7 +7,7 @@ tokens, how often the proved lower bound and the smallest head found meet.
 
 from __future__ import annotations
 
-from statistics import median
+from statistics import mean, median
 from typing import Any
 
 import matplotlib.pyplot as plt
@@ -89,26 +89,27 @@ def few(sizes, degrees, seeds):
 
 
 def meetings(rows: list[Row]) -> list[Row]:
-    """Return for each n and k how often bound and head meet, and the gaps."""
-    gaps: dict[tuple[Any, Any], list[int]] = {}
+    """Return for each n and k the mean bound and head, and on how many patterns they meet."""
+    pairs: dict[tuple[Any, Any], list[tuple[int, int]]] = {}
     for row in rows:
         if row["method"] == "lower bound":
             about = {"method": "learned", "n": row["n"], "k": row["k"], "seed": row["seed"],
                      "steps": FEW_STEPS, "start": None}  # fmt: skip
             best = smallest(rows, about)
             if best:
-                gap = int(best["dim"] or 0) - int(row["dim_found"] or 0)
-                gaps.setdefault((row["k"], row["n"]), []).append(gap)
+                pair = int(row["dim_found"] or 0), int(best["dim"] or 0)
+                pairs.setdefault((row["k"], row["n"]), []).append(pair)
     return [
-        {"k": k, "n": n, "patterns": len(found), "met": found.count(0), "gaps": median(found),
-         "most": max(found)}
-        for (k, n), found in sorted(gaps.items())
+        {"k": k, "n": n, "patterns": len(found), "met": sum(low == high for low, high in found),
+         "proved": mean(low for low, _ in found), "found": mean(high for _, high in found),
+         "gap": max(high - low for low, high in found)}
+        for (k, n), found in sorted(pairs.items())
     ]  # fmt: skip
 
 
 def draw(chosen: Settings, rows: list[Row]) -> None:
     """Draw the three pictures of the module's docstring, and print their numbers."""
-    figure, (left, middle, right) = plt.subplots(1, 3, figsize=(13, 4.4), layout="constrained")
+    figure, (left, middle, right) = plt.subplots(1, 3, figsize=(14, 4.6), layout="constrained")
     draw_near(left, rows)
     draw_starts(middle, rows)
     draw_meetings(right, meetings(rows))
@@ -134,14 +135,14 @@ def draw_near(ax, rows):
                   f"{min(steps, default=0):,} to {max(steps, default=0):,}, median "
                   f"{median(steps) if steps else 0:,.0f}")  # fmt: skip
             if steps:
-                ax.annotate(thousands(median(steps)), (n, share), xytext=(0, 6), fontsize=7.5,
-                            textcoords="offset points", ha="center", color=color)  # fmt: skip
-    ax.set(
-        ylim=(-0.04, 1.16), xlabel="tokens n", ylabel="share of patterns certified", xscale="log"
-    )
+                ax.annotate(thousands(median(steps)), (n, share), xytext=(-3, 5), fontsize=7.5,
+                            textcoords="offset points", rotation=55, color=color)  # fmt: skip
+    ax.set(ylim=(-0.04, 1.2), xlabel="tokens n", ylabel="share of patterns certified", xscale="log")
     ax.set_title("Near the largest n: success, and median steps", fontsize=10)
-    set_ticks(ax, sorted({n for by_n in tried.values() for n in by_n}))
-    ax.legend(fontsize=8, frameon=False, loc="lower left")
+    most = max((n for by_n in tried.values() for n in by_n), default=64)
+    set_ticks(ax, [2**e for e in range(4, 11) if 2**e <= 1.4 * most])
+    if tried:
+        ax.legend(fontsize=8, frameon=False, loc="lower left")
     ax.grid(alpha=0.25, linewidth=0.6)
 
 
@@ -162,39 +163,41 @@ def draw_starts(ax, rows):
         ax.plot([x] * len(held), held, "o", color=BLUE, alpha=0.7,
                 label="certified" if x == 0 else None)  # fmt: skip
         if lost:
-            ax.plot([x], [limit], "X", color=ORANGE, markersize=8,
-                    label="not within the budget" if x == 0 else None)  # fmt: skip
+            ax.plot([x], [limit], "X", color=ORANGE, markersize=8)
             ax.annotate(f"{lost} of {len(tried)}", (x, limit), xytext=(0, 7), fontsize=8,
                         textcoords="offset points", ha="center", color=ORANGE)  # fmt: skip
+    ax.plot([], [], "X", color=ORANGE, markersize=8, label="not within the budget")
     ax.set(yscale="log", xlabel="pattern", ylabel="steps", xlim=(-0.6, len(by_seed) - 0.4))
-    ax.set_ylim(top=2 * limit)
+    ax.set_ylim(top=5 * limit)
     ax.set_xticks(range(len(by_seed)))
     ax.set_title(f"Restarts: n = {any_row['n']}, k = {any_row['k']}, d = {any_row['dim']}",
                  fontsize=10)  # fmt: skip
-    ax.legend(fontsize=8, frameon=False, loc="lower right")
+    ax.legend(fontsize=8, frameon=False, loc="upper left", ncols=2)
     ax.grid(alpha=0.25, linewidth=0.6)
 
 
 def draw_meetings(ax, met):
-    """Draw how many dimensions lie between the proved bound and the head found."""
+    """Draw the means of the heads found and of the bounds proved, and how often they meet."""
     degrees = sorted({row["k"] for row in met})
     for k, color in zip(degrees, (BLUE, ORANGE, GREEN), strict=False):
         part = [row for row in met if row["k"] == k]
-        ax.plot([r["n"] for r in part], [r["gaps"] for r in part], "o-", color=color,
-                label=f"k = {k}")  # fmt: skip
+        sizes = [row["n"] for row in part]
+        ax.plot(sizes, [r["found"] for r in part], "o-", color=color, label=f"k = {k}: found")
+        ax.plot(sizes, [r["proved"] for r in part], "o--", color=color, markersize=4,
+                markerfacecolor="white", label=f"k = {k}: proved")  # fmt: skip
         for r in part:
-            print(f"k = {k}, n = {r['n']}: met on {r['met']} of {r['patterns']}, median gap "
-                  f"{r['gaps']}, largest {r['most']}")  # fmt: skip
+            print(f"k = {k}, n = {r['n']}: mean found {r['found']:.1f}, proved "
+                  f"{r['proved']:.1f}; met on {r['met']} of {r['patterns']}, at most "
+                  f"{r['gap']} apart")  # fmt: skip
             if r["met"]:
-                ax.annotate(f"{r['met']}/{r['patterns']}", (r["n"], r["gaps"]), xytext=(0, 6),
+                ax.annotate(f"{r['met']}/{r['patterns']}", (r["n"], r["found"]), xytext=(0, 6),
                             textcoords="offset points", ha="center", fontsize=7.5,
                             color=color)  # fmt: skip
-    ax.set(xlabel="tokens n", ylabel="dimensions between", xscale="log")
-    ax.set_ylim(-0.2, 0.6 + max((r["gaps"] for r in met), default=1))
-    ax.set_title("Proved bound and smallest head found: median gap,\nand how often they meet",
-                 fontsize=10)  # fmt: skip
+    ax.set(xlabel="tokens n", ylabel="head size d, mean of the patterns", xscale="log")
+    ax.set_ylim(0, 1.45 * max((r["found"] for r in met), default=1))
+    ax.set_title("Few tokens: found and proved, and how often they meet", fontsize=10)
     set_ticks(ax, sorted({r["n"] for r in met}))
-    ax.legend(fontsize=8, frameon=False)
+    ax.legend(fontsize=7.5, frameon=False, ncols=len(degrees), loc="upper left", columnspacing=1.0)
     ax.grid(alpha=0.25, linewidth=0.6)
 
 

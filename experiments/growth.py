@@ -83,7 +83,7 @@ OTHERS = {
     + cyclic(2, (64, 256)),
     "full": [p for k in (2, 4, 8, 16) for p in points("lower bound", k, POWERS[:8:2])]
     + points("lower bound", 4, (16_384, 65_536, 100_000))
-    + points("projection", 4, (64, 128, 256, 512))
+    + points("projection", 4, (64, 128, 256))
     + cyclic(2, POWERS[:7]) + cyclic(4, POWERS[:4]),
 }  # fmt: skip
 
@@ -92,11 +92,13 @@ def table(rows):
     """Return the sizes to draw: one for each method, k and n."""
     found = []
     searched = {(r["method"], r["k"], r["n"]) for r in rows if r["method"] in SEARCHED}
-    for method, k, n in sorted(searched, key=lambda cell: (SEARCHED.index(cell[0]), -cell[1])):
+    for method, k, n in sorted(
+        searched, key=lambda cell: (SEARCHED.index(cell[0]), -cell[1], cell[2])
+    ):
         best = smallest(rows, {"method": method, "k": k, "n": n})
         if best:
             found.append({"method": method, "k": k, "n": n, "kind": "found", **best})
-    for row in rows:
+    for row in sorted(rows, key=lambda row: row["n"]):
         about = {"k": row["k"], "n": row["n"], "dim": row.get("dim_found")}
         if row["method"] == "projection":
             found.append({"method": "projection", "kind": "found", **about})

@@ -139,8 +139,8 @@ def draw_near(ax, rows):
                             textcoords="offset points", rotation=55, color=color)  # fmt: skip
     ax.set(ylim=(-0.04, 1.2), xlabel="tokens n", ylabel="share of patterns certified", xscale="log")
     ax.set_title("Near the largest n: success, and median steps", fontsize=10)
-    most = max((n for by_n in tried.values() for n in by_n), default=64)
-    set_ticks(ax, [2**e for e in range(4, 11) if 2**e <= 1.4 * most])
+    sizes = [n for by_n in tried.values() for n in by_n] or [64]
+    set_ticks(ax, [2**e for e in range(4, 11) if min(sizes) <= 2**e <= 1.4 * max(sizes)])
     if tried:
         ax.legend(fontsize=8, frameon=False, loc="lower left")
     ax.grid(alpha=0.25, linewidth=0.6)

@@ -186,10 +186,9 @@ RECORDS = (
     "FaceWitness", "FarkasWitness", "Fit", "Head", "HeadTable", "Method", "Plan", "PlanAttempt",
     "PlanTrend", "Problem", "RopeFilter", "Search", "ShrinkResult", "SoftComparison", "SoftFit",
     "Sparsified", "TallyTable", "TradeOff", "Trial", "TvCurve", "bounds.LowerBound",
-    "plot.FilterPicture", "plot.KeysPicture", "plot.PlanPicture", "plot.RopePicture",
-    "plot.SearchPicture", "torch.CapturedHeads", "torch.CapturedLayer", "torch.FittedAttention",
-    "torch.Projected",
-    "torch.SmallerHeads",
+    "plot.FilterPicture", "plot.GrowthPicture", "plot.KeysPicture", "plot.PlanPicture",
+    "plot.RopePicture", "plot.SearchPicture", "torch.CapturedHeads", "torch.CapturedLayer",
+    "torch.FittedAttention", "torch.Projected", "torch.SmallerHeads",
 )  # fmt: skip
 """What functions return, and what `fit` and methods hand each other: nobody makes one by hand."""
 
@@ -926,6 +925,15 @@ def plot_doors(
         "result": curves, "tv": optional([*NOT_NUMBER, -1, np.inf]), "ax": no_axes,
         "names": [None, 5, "ab", ("a",), ("a", 5), Unusable()],
     }, {"result": "result|curve"})  # fmt: skip
+    sizes = {"n": [64, 128], "dim": [4, 5], "certified": [True, False], "k": [2, 2]}
+    tables = [None, 5, "x", [], {}, A, np.ones((2, 2)), Unusable(), {"n": [64]}, {"dim": [4]}]
+    for name, value in (("n", [64]), ("n", 5), ("n", ["a", "b"]), ("n", [1.5, 2]), ("dim", [0, 1]),
+                        ("dim", [np.nan, 1]), ("certified", [0, 1]), ("certified", [False, False]),
+                        ("kind", ["x", "y"]), ("seed", [[1], [2]]), ("dim", [])):  # fmt: skip
+        tables.append({**sizes, name: value})
+    yield Door("plot.growth", hf.plot.growth, {"table": sizes, "ax": axes()}, {
+        "table": tables, "by": [5, "x", ["x"], True, Unusable(), [5], {}, {"k"}], "ax": no_axes,
+    })  # fmt: skip
     tiled = {"batch": batches, "M": matrices, "pixels": [*counts(1), None], "relative": NOT_FLAG}
     yield Door("plot.tiles", hf.plot.tiles, {"M": A, "pixels": 4}, tiled, {"M": "M|pict"})
 

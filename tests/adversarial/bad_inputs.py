@@ -185,7 +185,7 @@ RECORDS = (
     "AttentionStats", "Certificate", "Compressed", "CompressedCurve", "CompressedHeads", "Config",
     "FaceWitness", "FarkasWitness", "Fit", "Head", "HeadTable", "Method", "Plan", "PlanAttempt",
     "PlanTrend", "Problem", "RopeFilter", "Search", "ShrinkResult", "SoftComparison", "SoftFit",
-    "Sparsified", "TallyTable", "TradeOff", "Trial", "TvCurve", "bounds.LowerBound",
+    "Sparsified", "Sweep", "TallyTable", "TradeOff", "Trial", "TvCurve", "bounds.LowerBound",
     "plot.FilterPicture", "plot.GrowthPicture", "plot.KeysPicture", "plot.PlanPicture",
     "plot.RopePicture", "plot.SearchPicture", "torch.CapturedHeads", "torch.CapturedLayer",
     "torch.FittedAttention", "torch.Projected", "torch.SmallerHeads",
@@ -570,6 +570,7 @@ def doors(folder: Path) -> Iterator[Door]:
 
     yield from pattern_doors(hf.patterns, files)
     yield from plot_doors(hf, A, whole, head, searched, masks, target)
+    yield from sweep_doors(hf, threads, folder)
     yield from command_doors(folder)
     if with_torch:
         yield from torch_doors(head, threads, logits["scale"])
@@ -639,6 +640,32 @@ def compress_doors(hf: Any, known: dict[str, list[Any]], folder: Path) -> Iterat
     made = {"path": folder / "made.safetensors"}
     paths = [*NOT_PATH, *unfit, Path("/proc/x.safetensors")]
     yield Door("Compressed.save", small.save, made, {"path": paths, **bad})
+
+
+def sweep_doors(hf: Any, threads: list[Any], folder: Path) -> Iterator[Door]:
+    """Yield sweeps and what reads their stores."""
+    store = folder / "store"
+    point = {"pattern": "band", "n": 8, "width": 1, "dim": 6}
+    hf.sweep([point], store, processes=0, num_threads=1)
+    no_stores = [*NOT_PATH, folder, folder / "no folder", folder / "good.npz", Path("/proc/x")]
+    yield Door("grid", hf.grid, {}, {"axes": [[], (), range(0), np.ones((2, 2)), np.array(1)]})
+    yield Door("sweep", hf.sweep, {"points": [point], "out": store}, {
+        "points": [None, *JUNK, [], [None], [5], {"pattern": "band"}, True, [{5: 1}], [{}],
+                   [{**point, "n": np.nan}], [{**point, "n": [8]}], [{**point, "x": 1}]],
+        "out": [*NOT_PATH, folder, folder / "good.npz", Path("/proc/x"), folder / "good.npz" / "x"],
+        "run": [5, *JUNK, True, max, hf.Target, lambda n: {}],
+        "version": [5, "x", True, [], Unusable()],
+        "client": [5, *JUNK, True], "processes": optional(counts(0, 2**12)),
+        "num_threads": threads, "retry_failed": NOT_FLAG,
+        "progress": [5, "x", [], b"x", Unusable()],
+    }, {"points": "points|pattern|n|x|width"})  # fmt: skip
+    yield Door("load_sweep", hf.load_sweep, {}, {"store": no_stores})
+    found = hf.load_sweep(store)
+    names = {"y": [1]}
+    yield Door("Sweep.where", lambda y: found.where(y=y), {}, names)
+    yield Door("Sweep.to_csv", found.to_csv, {}, {
+        "path": [*NOT_PATH, folder, folder / "no folder" / "x.csv", Path("/proc/x.csv")],
+    })  # fmt: skip
 
 
 def command_doors(folder: Path) -> Iterator[Door]:
@@ -760,6 +787,22 @@ def command_doors(folder: Path) -> Iterator[Door]:
                 continue
             words = [name, str(qk), *start[name], option, "{file}"]
             yield Door(f"$ {name} {option}", command(words), {}, {"file": values}, anything)
+    store, toml = str(folder / "store"), str(folder / "sweep.toml")
+    Path(toml).write_text('grid = {pattern = "band", n = 8, width = 1, dim = 6}', encoding="utf-8")
+    stores = [str(folder), str(folder / "pipe.npz"), "/proc/x", str(target)]
+    for option, values in {
+        "--out": stores,
+        "--processes": without(whole, "0"),
+        "--num-threads": whole,
+        "--scheduler": ["x", "tcp://x:y"],
+    }.items():
+        words = ["sweep", toml, "--out", store, option, "{value}"]
+        yield Door(f"$ sweep {option}", command(words), {}, {"value": values}, {"value": r"\S"})
+    yield Door("$ sweep FILE", command(["sweep", "{file}", "--out", store]), {}, plain, anything)
+    page = ["report", "{file}", "-o", str(folder / "page")]
+    yield Door("$ report STORE", command(page), {}, {"file": [*files, *stores]}, anything)
+    page = ["report", store, "-o", "{file}"]
+    yield Door("$ report -o", command(page), {}, {"file": stores}, anything)
     demo = ["demo", "--out", "{file}"]
     yield Door("$ demo", command(demo), {}, {"file": output[:-2]}, anything)
 

@@ -11,6 +11,7 @@ from headfit._base.arrays import check_between
 from headfit._base.text import mask_text
 from headfit._base.tolerances import Tolerances, as_tolerances
 from headfit._lower._bounded import Limits, Separated, bounded
+from headfit._lower._every_subset import EverySubset, every_subset
 from headfit._lower._families import Apart, Groups
 from headfit._lower._general import Counting, counting, random_keys_dim
 from headfit._lower._hull import Hull
@@ -27,6 +28,7 @@ __all__ = [
     "Block",
     "Candidate",
     "Counting",
+    "EverySubset",
     "Groups",
     "Hull",
     "KeyOrder",
@@ -35,6 +37,7 @@ __all__ = [
     "Separated",
     "Traces",
     "counting",
+    "every_subset",
     "lower",
     "random_keys_dim",
 ]
@@ -193,9 +196,9 @@ def lower(
     mask may attend to all earlier columns.
 
     All bounds hold in exact arithmetic, and those without `max_norm` and `max_logit` for heads of
-    any norm. They are about exact logits, not about logits that a kernel rounds. Deciding whether a pattern has a
-    head of size d > 1 is NP-hard, so a gap to the smallest head that is found is to be expected.
-    A band, for example, has heads of size 2 whose logits grow exponentially along it.
+    any norm. They are about exact logits, not about logits that a kernel rounds. Deciding whether a
+    pattern has a head of size d > 1 is NP-hard, so a gap to the smallest head that is found is to
+    be expected. A band, for example, has heads of size 2 whose logits grow exponentially along it.
 
     Examples
     --------
@@ -211,6 +214,7 @@ def lower(
     With bounded norms:
 
     >>> lower(A, max_norm=5.0)
+    LowerBound(d >= 9: 182 queries and keys are apart by a gap of ln(1/leak) in bounded heads ...)
     """
     asked = as_tolerances(tolerances, leak=leak, distortion=distortion, max_logit=max_logit)
     limits = Limits(

@@ -28,11 +28,11 @@ radius gap / 2 and the isodiametric inequality, which holds in every norm.
 the bounds for norms apply.
 
 **Powers** (after Alon 2003). Let M_ts = x_t.y_s be a square matrix of rank d with |M_ts| <= B and
-M_tt - M_ts >= c for t != s. In row t subtract (M_tt - c - B) / 2, so that the entries off the diagonal
-are at most (M_tt - c + B) / 2 in size, and divide by the entry that is now on the diagonal,
-(M_tt + c + B) / 2. This gives a matrix of rank d + 1 with ones on its diagonal and entries of at most
-e = (2 B - c) / (2 B + c) elsewhere. Its p-th power by entries has rank C(d + p, p) at most, and at
-least m / (1 + (m - 1) e^(2 p)), as |trace|^2 <= rank |.|_F^2.
+M_tt - M_ts >= c for t != s. In row t subtract (M_tt - c - B) / 2, so that the entries off the
+diagonal are at most (M_tt - c + B) / 2 in size, and divide by the entry that is now on the diagonal,
+(M_tt + c + B) / 2. This gives a matrix of rank d + 1 with ones on its diagonal and entries of at
+most e = (2 B - c) / (2 B + c) elsewhere. Its p-th power by entries has rank C(d + p, p) at most, and
+at least m / (1 + (m - 1) e^(2 p)), as |trace|^2 <= rank |.|_F^2.
 
 A head of any size can be projected on the span of the m keys (or queries, or mean keys) of the
 family, so that what excludes d = m excludes every size.
@@ -51,7 +51,7 @@ from headfit._lower._packing import Most, least_dim, log_most
 from headfit._lower._problem import Candidate, Problem
 from headfit._target.target import Target
 
-SQUARE_BITS = 40
+SQUARE_BITS = 80
 """Squares of ratios are rounded up to so many binary digits after the point."""
 
 
@@ -106,7 +106,7 @@ class Separated:
 
 def needed(facts: Facts, limits: Limits, leak: float, n: int) -> tuple[int, str]:
     """Return the least head size that is not excluded, and the name of the proof."""
-    points = facts.points
+    points, largest = facts.points, min(facts.points, n)
     gap = facts.share * log_below(1 / Fraction(leak))
     found = [(1, "a head has at least one dimension")]
 
@@ -118,20 +118,22 @@ def needed(facts: Facts, limits: Limits, leak: float, n: int) -> tuple[int, str]
     if limits.max_norm is not None:
         norm = Fraction(limits.max_norm)
         sizes.append(norm)
-        found.append(least_dim(lambda d: log_most(d, square(norm)), points, points))
+        found.append(least_dim(lambda d: log_most(d, square(norm)), points, largest))
     if limits.max_logit is not None and (facts.closed or limits.masked_logits):
         logit = Fraction(limits.max_logit)
         sizes.append(logit)
         if facts.in_rows or not facts.joint:
-            found.append(least_dim(lambda d: _range(d, logit, gap), points, points))
+            found.append(least_dim(lambda d: _range(d, logit, gap), points, largest))
         found.append(
-            least_dim(lambda d: log_most(d, square(logit * root_above(Fraction(d)))), points, points)
+            least_dim(
+                lambda d: log_most(d, square(logit * root_above(Fraction(d)))), points, largest
+            )
         )
     if sizes and facts.joint and facts.in_rows and points > 1:
         least = min(sizes)
-        found.append(least_dim(lambda d: _powers(d, points, least, gap), points, points))
+        found.append(least_dim(lambda d: _powers(d, points, least, gap), points, largest))
     dim, reason = max(found, key=lambda item: item[0])
-    return (n + 1 if dim > points else dim), reason
+    return (n + 1 if dim > largest else dim), reason
 
 
 def _range(dim: int, logit: Fraction, gap: Fraction) -> Most:

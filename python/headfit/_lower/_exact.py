@@ -3,7 +3,15 @@
 from __future__ import annotations
 
 import math
-from decimal import MAX_EMAX, MIN_EMIN, ROUND_CEILING, ROUND_FLOOR, ROUND_HALF_EVEN, Context, Decimal
+from decimal import (
+    MAX_EMAX,
+    MIN_EMIN,
+    ROUND_CEILING,
+    ROUND_FLOOR,
+    ROUND_HALF_EVEN,
+    Context,
+    Decimal,
+)
 from fractions import Fraction
 
 DIGITS = 40
@@ -25,18 +33,18 @@ def _context(rounding: str) -> Context:
 
 def log_below(x: Fraction | int) -> Fraction:
     """Return a rational number that is at most ln(x), for x > 0."""
-    ratio = Fraction(x)
-    near = _context(ROUND_FLOOR).divide(Decimal(ratio.numerator), Decimal(ratio.denominator))
-    work = _context(ROUND_HALF_EVEN)
-    return Fraction(work.next_minus(work.ln(near)))
+    near, work = _divided(Fraction(x), ROUND_FLOOR), _context(ROUND_HALF_EVEN)
+    return Fraction(0) if near == 1 else Fraction(work.next_minus(work.ln(near)))
 
 
 def log_above(x: Fraction | int) -> Fraction:
     """Return a rational number that is at least ln(x), for x > 0."""
-    ratio = Fraction(x)
-    near = _context(ROUND_CEILING).divide(Decimal(ratio.numerator), Decimal(ratio.denominator))
-    work = _context(ROUND_HALF_EVEN)
-    return Fraction(work.next_plus(work.ln(near)))
+    near, work = _divided(Fraction(x), ROUND_CEILING), _context(ROUND_HALF_EVEN)
+    return Fraction(0) if near == 1 else Fraction(work.next_plus(work.ln(near)))
+
+
+def _divided(x: Fraction, rounding: str) -> Decimal:
+    return _context(rounding).divide(Decimal(x.numerator), Decimal(x.denominator))
 
 
 def log_factorial(n: int) -> tuple[Fraction, Fraction]:

@@ -223,9 +223,7 @@ def _visible_bits(sight: Visibility, i: int, order: list[int]) -> int:
     return int.from_bytes(np.packbits(flags, bitorder="little").tobytes(), "little")
 
 
-def _no_row_contains_another(
-    target: Target, rows: tuple[int, ...], columns: Iterable[int]
-) -> bool:
+def _no_row_contains_another(target: Target, rows: tuple[int, ...], columns: Iterable[int]) -> bool:
     """Return whether, within the columns, no row's support contains another's."""
     inside = set(columns)
     supports = [support & inside for support in _supports(target, rows).values()]

@@ -127,9 +127,7 @@ def _greedily_apart(problem: Problem, columns: Ints, deadline: float) -> tuple[i
     return tuple(taken)
 
 
-def _in_rectangle(
-    problem: Problem, rows: Ints, columns: Ints, deadline: float
-) -> Iterator[Found]:
+def _in_rectangle(problem: Problem, rows: Ints, columns: Ints, deadline: float) -> Iterator[Found]:
     """Yield families of rows and columns that all see each other."""
     is_part = problem.sight.limited
     names = {"rows": rows, "columns": columns}

@@ -3,11 +3,11 @@
 Let m points of R^d lie in a ball of radius r, every two of them at least 1 apart; q = r^2. The
 bounds, with their proofs:
 
-- *simplex*: the |x_i - x_j|^2 of all pairs add up to m times the sum of |x_i|^2 less |sum x_i|^2, so
-  to m^2 q at most: m (m - 1) / 2 <= m^2 q, in every dimension. For q < 1/2, m <= 1 / (1 - 2 q).
+- *simplex*: the |x_i - x_j|^2 of all pairs add up to m times the sum of |x_i|^2 less |sum x_i|^2,
+  so to m^2 q at most: m (m - 1) / 2 <= m^2 q in every dimension. For q < 1/2, m <= 1 / (1 - 2 q).
 - *obtuse angles* (Rankin 1955): for q <= 1/2, 1 <= |x_i - x_j|^2 and |x_i|^2 + |x_j|^2 <= 2 q <= 1
   give x_i.x_j <= 0. At most 2 d vectors of R^d other than 0 have this property (0 is none of them:
-  the others would be 1 away from it). For q < 1/2 all x_i.x_j < 0, which at most d + 1 vectors have.
+  the others would be 1 away from it). For q < 1/2 all x_i.x_j < 0, as at most d + 1 vectors have.
 - *volume*: balls of radius 1/2 around the points have no common interior and lie in a ball of
   radius r + 1/2. So m <= (1 + 2 r)^d.
 - *mean distance* (after Blichfeldt 1929): let f_i(x) = max(0, 1 - 2 |x - x_i|^2). Where t of the
@@ -53,9 +53,7 @@ def log_most(dim: int, square: Fraction) -> Most:
     return min(found)
 
 
-def least_dim(
-    most: Callable[[int], Most], points: int | Fraction, largest: int
-) -> tuple[int, str]:
+def least_dim(most: Callable[[int], Most], points: int | Fraction, largest: int) -> tuple[int, str]:
     """Return the least head size that is not excluded, and the proof that excludes the one below.
 
     Parameters

@@ -17,6 +17,7 @@ coefficients f_i are then exact rational numbers, whose signs are checked.
 from __future__ import annotations
 
 import functools
+from bisect import bisect_left
 from fractions import Fraction
 
 import numpy as np
@@ -39,10 +40,12 @@ def log_code(dim: int, cosine: Fraction) -> Fraction | None:
     """Return a bound on the logarithm of the number of points on the sphere of R^dim.
 
     The best degree is the least for which s is no larger than the largest zero of the polynomial
-    that p would have as its next. None if that is above `LARGEST_DEGREE`.
+    that would come next in the kernel. None if that is above `LARGEST_DEGREE`.
     """
     s = shortened(cosine, COSINE_BITS)
-    for degree in range(1, LARGEST_DEGREE + 1):
+    degrees = range(1, LARGEST_DEGREE + 1)
+    start = bisect_left(degrees, float(s), key=lambda degree: _largest_zero(dim, degree))
+    for degree in degrees[start : start + 3]:
         value = _delsarte(dim, s, degree)
         if value is not None:
             return log_above(value)
@@ -50,26 +53,31 @@ def log_code(dim: int, cosine: Fraction) -> Fraction | None:
 
 
 def _delsarte(dim: int, s: Fraction, degree: int) -> Fraction | None:
-    """Return f(1) / f_0 for a degree; None if it is too low, or if a sign is wrong."""
-    count, is_odd = (degree + 1) // 2, degree % 2 == 1
-    shifts, falls = _recurrence(count, (dim - 1) / 2, (dim - 3) / 2 if is_odd else (dim - 1) / 2)
-    jacobi = np.diag(shifts) + np.diag(np.sqrt(falls[1:]), 1) + np.diag(np.sqrt(falls[1:]), -1)
-    if float(s) > np.linalg.eigvalsh(jacobi)[-1]:
-        return None
-    p = _kernel(float(s), shifts, falls)
+    """Return f(1) / f_0 for Levenshtein's polynomial of a degree; None if a sign is wrong."""
+    p = _kernel(float(s), *_recurrence(dim, degree))
     rounded = [round(x * 2**SCALE_BITS) for x in (p / np.abs(p).max()).tolist()]
     f = _times(_times(rounded, rounded), [-s.numerator, s.denominator])
-    if not is_odd:
+    if degree % 2 == 0:
         f = _times(f, [1, 1])
     g = _in_gegenbauer(f, dim)
     return Fraction(sum(f)) / g[0] if g[0] > 0 and min(g) >= 0 else None
 
 
-def _recurrence(count: int, a: float, b: float) -> tuple[Floats, Floats]:
-    """Return the c_i and h_i in P_(i+1) = (t - c_i) P_i - h_i P_(i-1), for i < count.
+@functools.lru_cache(maxsize=4096)
+def _largest_zero(dim: int, degree: int) -> float:
+    """Return the largest zero of the polynomial that comes after those of the kernel."""
+    shifts, falls = _recurrence(dim, degree)
+    roots = np.sqrt(falls[1:])
+    return float(np.linalg.eigvalsh(np.diag(shifts) + np.diag(roots, 1) + np.diag(roots, -1))[-1])
+
+
+def _recurrence(dim: int, degree: int) -> tuple[Floats, Floats]:
+    """Return the c_i and h_i in P_(i+1) = (t - c_i) P_i - h_i P_(i-1), for the kernel's P_i.
 
     The P_i have the leading coefficient 1 and are orthogonal for the weight (1-t)^a (1+t)^b.
     """
+    count, a = (degree + 1) // 2, (dim - 1) / 2
+    b = a - 1 if degree % 2 else a
     i = np.arange(count, dtype=np.float64)
     c = 2 * i + a + b
     shifts, falls = np.empty(count), np.zeros(count)
@@ -87,7 +95,7 @@ def _kernel(s: float, shifts: Floats, falls: Floats) -> Floats:
     for i in range(shifts.size):
         square *= falls[i] if i else 1.0
         total[: now.size] += polynomial.polyval(s, now) / square * now
-        after = polynomial.polymulx(now)
+        after: Floats = polynomial.polymulx(now).astype(np.float64)
         after[: now.size] -= shifts[i] * now
         after[: before.size] -= falls[i] * before
         before, now = now, after

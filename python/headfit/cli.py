@@ -1,4 +1,4 @@
-"""The command line: ``headfit demo | pattern | plan | fit | certify | info | describe``."""
+"""The command line: ``headfit demo``, ``pattern``, ``plan``, ``fit``, ``certify`` and others."""
 
 from __future__ import annotations
 
@@ -9,7 +9,15 @@ import zlib
 from collections.abc import Sequence
 
 import headfit
-from headfit._cli.arguments import Parser, add_certify, add_demo, add_describe, add_fit, add_info
+from headfit._cli.arguments import (
+    Parser,
+    add_bounds,
+    add_certify,
+    add_demo,
+    add_describe,
+    add_fit,
+    add_info,
+)
 from headfit._cli.kinds import add_pattern
 from headfit._cli.planning import add_plan
 from headfit.errors import HeadfitError
@@ -96,6 +104,7 @@ def _parser() -> Parser:
     add_plan(commands)
     add_fit(commands)
     add_certify(commands)
+    add_bounds(commands)
     add_info(commands)
     add_describe(commands)
     return parser

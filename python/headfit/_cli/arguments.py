@@ -250,6 +250,34 @@ def add_info(parent: Commands) -> None:
     )
 
 
+def add_bounds(parent: Commands) -> None:
+    """Add `headfit bounds`."""
+    parser = command(
+        parent,
+        "bounds",
+        commands.bound,
+        "prove a lower bound on the head size of a pattern",
+        "  headfit bounds A.npz\n"
+        "  headfit bounds A.npz --leak 0.05 --max-norm 10\n"
+        "  headfit bounds A.npz --mask causal --max-logit 20 --json\n",
+    )
+    _target(parser)
+    tolerances(parser, Tolerances())
+    parser.add_argument(
+        "--max-norm", type=float, metavar="N", help="bound of scale max |q| max |k| (default: none)"
+    )
+    parser.add_argument(
+        "--masked-logits", action="store_true",
+        help="--max-logit bounds the logits of masked pairs too, as no certificate does",
+    )  # fmt: skip
+    parser.add_argument("--mask", type=mask, help="causal, window:W or window:LEFT,RIGHT")
+    parser.add_argument(
+        "--time-limit", type=float, default=5.0, metavar="S",
+        help="seconds for the searches (default: %(default)g)",
+    )  # fmt: skip
+    parser.add_argument("--seed", type=seed, default=0, help="of all that is random (default: 0)")
+
+
 def add_describe(parent: Commands) -> None:
     """Add `headfit describe`."""
     parser = command(

@@ -210,6 +210,33 @@ def certify(arguments: Any) -> int:
     return _status(certificate.holds)
 
 
+def bound(arguments: Any) -> int:
+    """Run `headfit bounds`."""
+    tolerances = asked_tolerances(arguments, Tolerances())
+    target = Target(arguments.target, mask=arguments.mask, normalize=arguments.normalize)
+    with text.progress() as say:
+        say(f"lower bounds for n = {target.n}")
+        found = bounds.lower(
+            target,
+            tolerances=tolerances,
+            max_norm=arguments.max_norm,
+            masked_logits=arguments.masked_logits,
+            time_limit=arguments.time_limit,
+            rng=arguments.seed,
+        )
+        say("checking the witness")
+        is_valid = found.verify(target)
+    if arguments.json:
+        text.emit({"file": str(arguments.target), "n": target.n, **text.bound_figures(found)})
+    else:
+        print(f"{arguments.target}: {text.bound_line(found)}")
+        for candidate in found.candidates:
+            print(f"  {candidate.name}: {text.candidate_line(candidate, target.n)}")
+    if not is_valid:
+        raise InputError("the witness does not prove the bound: this is a defect of headfit")
+    return 0
+
+
 def describe(arguments: Any) -> int:
     """`headfit describe`."""
     table = TallyTable.load(arguments.file)

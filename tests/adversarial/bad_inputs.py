@@ -540,6 +540,7 @@ def doors(folder: Path) -> Iterator[Door]:
     yield Door("bounds.lower", hf.bounds.lower, {"A": A, "time_limit": 0.5}, {
         "A": target, **tolerances, "mask": masks, "rng": NOT_SEED,
         "time_limit": between(0, np.inf),
+        "max_norm": of_logits, "max_logit": of_logits, "masked_logits": NOT_FLAG,
     })  # fmt: skip
     few = {"n": [*counts(1), None], "k": [*counts(1), None]}
     gamma = [*NOT_NUMBER, 0, 0.5, np.inf]
@@ -560,11 +561,13 @@ def doors(folder: Path) -> Iterator[Door]:
     yield Door("bounds.leak_for_stray", hf.bounds.leak_for_stray, leak_stray, {
         **few, "stray": between(0, 1),
     })  # fmt: skip
-    for name in ("counting", "random_keys_dim"):
+    for name in ("counting", "every_subset", "random_keys_dim"):
         call = getattr(hf.bounds, name)
         taken = inspect.signature(call).parameters
         known = {**few, **tolerances, "gamma": gamma, "failure": [*NOT_NUMBER, 0, 1.5]}
         known["all_subsets"] = NOT_FLAG
+        known.update(max_norm=of_logits, max_logit=of_logits)
+        known["exceptions"] = optional([*NOT_NUMBER, 0, 1.5])
         bad = {p: known[p] for p in taken if p in known}
         yield Door(f"bounds.{name}", call, {p: v for p, v in stray.items() if p in taken}, bad)
 

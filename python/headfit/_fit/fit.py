@@ -74,7 +74,7 @@ def _early_bound(method: Method, problem: Problem, limit: float | None) -> Lower
     if not method.seeks_smallest:
         return None
     seconds = min(BOUND_SECONDS, BOUND_SHARE * (limit or math.inf))
-    return bounds.lower(problem.target, tolerances=problem.tolerances, time_limit=seconds)
+    return _lower_bound(problem, seconds)
 
 
 def _late_bound(method: Method, problem: Problem, head: Head, seconds: float) -> LowerBound | None:
@@ -82,7 +82,13 @@ def _late_bound(method: Method, problem: Problem, head: Head, seconds: float) ->
     if not method.seeks_smallest or head.dim > PROVABLE or head.ended == "callback":
         return None
     limit = min(1.0, max(0.1, seconds / 4))
-    return bounds.lower(problem.target, tolerances=problem.tolerances, time_limit=limit)
+    return _lower_bound(problem, limit)
+
+
+def _lower_bound(problem: Problem, seconds: float) -> LowerBound:
+    """Look for a proof about the exact logits of heads that meet the tolerances."""
+    exact = problem.tolerances.before_rounding(problem.logits_dtype)
+    return bounds.lower(problem.target, tolerances=exact, time_limit=seconds)
 
 
 @standard_arithmetic()
@@ -251,7 +257,8 @@ def fit(
     with nullcontext() if bar is None else bar:
         if size is None:
             lower = _early_bound(method, problem, limit)
-            problem = problem if lower is None else replace(problem, proved_dim=lower.dim)
+            if lower is not None and not lower.impossible:
+                problem = replace(problem, proved_dim=lower.dim)
             search, head = _search(method, problem)
         else:
             head = make_head(method, problem, size)

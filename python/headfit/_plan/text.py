@@ -82,7 +82,8 @@ def _why_not(plan: Plan) -> str:
         )
     bound = plan.lower_bound
     assert bound is not None
-    return f"d >= {bound.dim}, since {bound.reason}"
+    what = "no size suffices" if bound.impossible else f"d >= {bound.dim}"
+    return f"{what}, since {bound.reason}"
 
 
 def _entry(label: str, text: str) -> list[str]:
@@ -137,7 +138,7 @@ def _smallest(smallest: PlanAttempt, plan: Plan) -> str:
 def _proved(plan: Plan) -> str:
     bound, words = plan.lower_bound, []
     if bound is not None and bound.dim > 1:
-        words.append(f"d >= {bound.dim}")
+        words.append("no size suffices" if bound.impossible else f"d >= {bound.dim}")
     if plan.least_logit > 0:
         words.append(f"some |logit| >= {plan.least_logit:.3g}")
     if plan.projection_dim is not None:

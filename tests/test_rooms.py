@@ -92,6 +92,7 @@ PYTHON_FLOORS = (
     "_compress",
     "patterns",
     "plot",
+    "_sweep",
     "_cli",
     "torch",
     "cli",

@@ -161,6 +161,7 @@ class LearnedOptions(metaclass=_Pybind11Type):
         max_norm: float = 0.0,
         storage: Storage | None = None,
         start: tuple[NDArray[np.float32], NDArray[np.float32]] | None = None,
+        warm_steps: int = 500,
         progress: Callable[[int, int, float], bool] | None = None,
     ) -> None: ...
 

@@ -186,10 +186,9 @@ RECORDS = (
     "FaceWitness", "FarkasWitness", "Fit", "Head", "HeadTable", "Method", "Plan", "PlanAttempt",
     "PlanTrend", "Problem", "RopeFilter", "Search", "ShrinkResult", "SoftComparison", "SoftFit",
     "Sparsified", "TallyTable", "TradeOff", "Trial", "TvCurve", "bounds.LowerBound",
-    "plot.FilterPicture", "plot.KeysPicture", "plot.PlanPicture", "plot.RopePicture",
-    "plot.SearchPicture", "torch.CapturedHeads", "torch.CapturedLayer", "torch.FittedAttention",
-    "torch.Projected",
-    "torch.SmallerHeads",
+    "plot.FilterPicture", "plot.GrowthPicture", "plot.KeysPicture", "plot.PlanPicture",
+    "plot.RopePicture", "plot.SearchPicture", "torch.CapturedHeads", "torch.CapturedLayer",
+    "torch.FittedAttention", "torch.Projected", "torch.SmallerHeads",
 )  # fmt: skip
 """What functions return, and what `fit` and methods hand each other: nobody makes one by hand."""
 
@@ -735,6 +734,36 @@ def command_doors(folder: Path) -> Iterator[Door]:
     yield Door("$ plan --plot", command([*plan, "--plot", "{plot}"]), {}, {"plot": output}, {
         "plot": r"\S",
     })  # fmt: skip
+    qk = folder / "qk.npz"
+    passages = np.random.default_rng(0).standard_normal((2, 4, N, DIM))
+    np.savez(qk, Q=passages[0], K=passages[1])
+    one = ["--head", "1", "-o", made]
+    picture = str(folder / "made.png")
+    for words in (["describe", "{file}"], ["shrink", "{file}", *one],
+                  ["compress", "{file}", "--dim", "2", "-o", made],
+                  ["plot", "{file}", "-o", picture]):  # fmt: skip
+        yield Door(f"$ {words[0]} FILE", command(words), {}, plain, anything)
+    plot = ["plot", str(qk), "-o", "{file}"]
+    yield Door("$ plot -o", command(plot), {}, outputs, anything)
+    of_heads = {
+        "--scale": ["", "x", "nan", "-inf", "0"],
+        "--mask": options["--mask"],
+        "--position": ["", "x"],
+    }
+    more: dict[str, dict[str, list[str]]] = {
+        "describe": {"--per-row": whole[:-1], "--per-column": whole, "--share": numbers},
+        "shrink": {"--tv": numbers, "--tv-worst": numbers, "--dim": whole, "--head": ["", "x", "9"],
+                   "--effort": ["", "x", "0"], "--time-limit": numbers, "--mass": numbers},
+        "compress": {"--tv": numbers, "--dim": whole, "--held-out": numbers, "--dtype": ["x"]},
+        "plot": {"--kind": ["", "x", "search"], "--head": ["", "x", "9"], "--target": files},
+    }  # fmt: skip
+    start = {"describe": [], "shrink": one, "compress": ["-o", made], "plot": ["-o", picture]}
+    for name, own in more.items():
+        for option, values in {**of_heads, **own, "--num-threads": whole}.items():
+            if name == "plot" and option == "--num-threads":
+                continue
+            words = [name, str(qk), *start[name], option, "{file}"]
+            yield Door(f"$ {name} {option}", command(words), {}, {"file": values}, anything)
     demo = ["demo", "--out", "{file}"]
     yield Door("$ demo", command(demo), {}, {"file": output[:-2]}, anything)
 
@@ -900,6 +929,15 @@ def plot_doors(
         "result": curves, "tv": optional([*NOT_NUMBER, -1, np.inf]), "ax": no_axes,
         "names": [None, 5, "ab", ("a",), ("a", 5), Unusable()],
     }, {"result": "result|curve"})  # fmt: skip
+    sizes = {"n": [64, 128], "dim": [4, 5], "certified": [True, False], "k": [2, 2]}
+    tables = [None, 5, "x", [], {}, A, np.ones((2, 2)), Unusable(), {"n": [64]}, {"dim": [4]}]
+    for name, value in (("n", [64]), ("n", 5), ("n", ["a", "b"]), ("n", [1.5, 2]), ("dim", [0, 1]),
+                        ("dim", [np.nan, 1]), ("certified", [0, 1]), ("certified", [False, False]),
+                        ("kind", ["x", "y"]), ("seed", [[1], [2]]), ("dim", [])):  # fmt: skip
+        tables.append({**sizes, name: value})
+    yield Door("plot.growth", hf.plot.growth, {"table": sizes, "ax": axes()}, {
+        "table": tables, "by": [5, "x", ["x"], True, Unusable(), [5], {}, {"k"}], "ax": no_axes,
+    })  # fmt: skip
     tiled = {"batch": batches, "M": matrices, "pixels": [*counts(1), None], "relative": NOT_FLAG}
     yield Door("plot.tiles", hf.plot.tiles, {"M": A, "pixels": 4}, tiled, {"M": "M|pict"})
 

@@ -17,8 +17,10 @@ from headfit._attention.module import SelfAttention
 from headfit._base import dtypes
 from headfit._base.tolerances import Tolerances
 from headfit._cluster.cluster import Cluster
+from headfit._filter.remainder import Parts
 from headfit._filter.stencil import Stencil
 from headfit._target.append_columns import heavier_by, leak_without, without_columns
+from headfit._target.blocks import Blocks
 from headfit._target.target import Target
 
 __all__ = ["Problem"]
@@ -140,6 +142,19 @@ class Problem:
         Raises an InputError where the pattern is not translation-invariant.
         """
         return Stencil.of(self.target, self.exempt if self.ignored is None else self.ignored)
+
+    @cached_property
+    def blocks(self) -> Blocks | None:
+        """The blocks that the pattern consists of; None if there are none."""
+        return Blocks.of(self.target)
+
+    @cached_property
+    def parts(self) -> Parts:
+        """The offsets that nearly all rows attend to, and what there is beside them.
+
+        Raises an InputError where there are no such offsets.
+        """
+        return Parts.of(self.target, self.exempt if self.ignored is None else self.ignored)
 
     @cached_property
     def other_leak(self) -> float:

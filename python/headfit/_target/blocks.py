@@ -1,112 +1,98 @@
-"""The scans of a certificate: on this machine, or by the workers of a cluster."""
+"""Patterns of blocks: tokens that come in groups, all of which attend and are attended to alike."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
+import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from headfit import _core
-from headfit._attention.attention import Attention
-from headfit._base.tolerances import Tolerances
-from headfit._cluster.blocks import row_blocks
-from headfit._cluster.cluster import Cluster
-from headfit._cluster.run import Held, run_blocks
+from headfit._base.arrays import FloatArray
 from headfit._target.target import Target
 
-Scans = Literal["both", "first", "in double"]
+__all__ = ["Blocks"]
 
-# What the core returns for each row, and the numbers that are the largest of all rows.
-BY_ROW = (
-    "leak",
-    "distortion",
-    "tv",
-    "stray",
-    "largest_logit",
-    "verdict",
-    "leak_column",
-    "weakest_column",
-    "highest_column",
-    "lowest_column",
-)
-LARGEST = ("q_norm", "k_norm", "max_logit", "rounding_bound")
+# By how much the logarithms of weights in one block may differ.
+SAME = 1e-6
 
 
 @dataclass(frozen=True, eq=False)
-class Statement:
-    """What a certificate is about: checked arguments of `certify`."""
+class Blocks:
+    """A pattern of blocks of equal size (the last one may be smaller), and that of its blocks.
 
-    target: Target
-    attention: Attention
-    tolerances: Tolerances
-    accumulate: str
-    logits_dtype: str | None
-    mass: bool
+    A head for `target`, with its queries and keys repeated, meets the same tolerances for all
+    tokens: logits, and weights up to one factor for each row, are the same within each block.
 
-
-def certify_rows(
-    statement: Statement,
-    threads: int,
-    rows: NDArray[np.int64] | None = None,
-    scans: Scans = "both",
-) -> dict[str, Any]:
-    """Return what the core finds out about some rows, by default all, in arrays for all rows."""
-    attention = statement.attention
-    q_error, k_error = attention.errors or (None, None)
-    options = _core.CertifyOptions(
-        q_error=q_error,
-        k_error=k_error,
-        float32_accumulation=statement.accumulate == "float32",
-        logit_format=statement.logits_dtype,
-        mass=statement.mass,
-        scans=scans,
-    )
-    logits = attention.core if rows is None else attention.core.of_rows(rows)
-    return _core.certify_logits(
-        statement.target.core, logits, statement.tolerances.core, options, threads
-    )
-
-
-def certify_blocks(cluster: Cluster, statement: Statement) -> dict[str, Any]:
-    """Return what `certify_rows` does, found by the workers of a cluster.
-
-    The scan in float64 of undecided rows follows the one of all rows, as on one machine: the rows
-    that one block of the core holds, and with them the order of sums, are then the same.
+    Attributes
+    ----------
+    size : int
+        The number of tokens in a block, at least 2.
+    target : Target
+        The pattern of the blocks, in which a block is one token.
+    n : int
+        The number of tokens.
     """
-    n, attention = statement.target.n, statement.attention
-    held = Held.of(cluster, (statement, cluster.threads))
-    found: dict[str, Any] = {}
 
-    def take(scan: tuple[NDArray[np.int64], Scans], part: dict[str, Any]) -> None:
-        rows, _ = scan
-        for name in BY_ROW:
-            if name not in found:
-                found[name] = np.empty(n, part[name].dtype)
-            found[name][rows] = part[name]
-        for name in LARGEST:
-            found[name] = max(found.get(name, 0.0), part[name])
+    size: int
+    target: Target
+    n: int
 
-    def scan(rows: NDArray[np.int64], scans: Scans) -> None:
-        blocks = row_blocks(rows.size, attention.m * attention.dim, cluster.slots)
-        asked = [(rows[block], scans) for block in blocks]
-        run_blocks(held, _certify_block, asked, take, f"certify, scan {scans}")
+    @classmethod
+    def of(cls, target: Target) -> Blocks | None:
+        """Return the largest blocks that a target consists of; None if there are none."""
+        is_causal = isinstance(target.mask, str)  # "causal" is the only word
+        if target.mask is not None and not is_causal:
+            return None
+        csr, n = target.matrix, target.n
+        size = _block_size(csr, is_causal)
+        if size < 2 or n <= size:
+            return None
+        # The last row of a block sees all of it; under a causal mask earlier ones see less.
+        last = np.minimum(np.arange(size - 1, n + size - 1, size), n - 1)
+        small: Any = sp.csr_array(csr[last][:, ::size])
+        whole: Any = sp.csr_array(sp.kron(small, np.ones((size, size))))[:n, :n]
+        whole = sp.csr_array(sp.tril(whole)) if is_causal else whole
+        whole.sort_indices()
+        if not (
+            np.array_equal(whole.indptr, csr.indptr) and np.array_equal(whole.indices, csr.indices)
+        ):
+            return None
+        ratio = np.log(_normalized(whole).data) - np.log(csr.data)
+        if np.abs(ratio).max(initial=0.0) > SAME:
+            return None
+        return cls(size, Target(small, mask=target.mask, normalize=True), n)
 
-    scan(np.arange(n, dtype=np.int64), "first")
-    undecided = np.flatnonzero(found["verdict"] == 2).astype(np.int64)
-    found["rescanned"] = 0
-    if attention.dtype == np.float32 and undecided.size:
-        scan(undecided, "in double")
-        found["rescanned"] = undecided.size
-    found["max_logit"] = float(found["largest_logit"].max())
-    return found
+    def expanded(self, rows: FloatArray) -> FloatArray:
+        """Return one row for each token, given one for each block."""
+        return np.repeat(rows, self.size, axis=0)[: self.n]
 
 
-def _certify_block(
-    shared: tuple[Statement, int], block: tuple[NDArray[np.int64], Scans]
-) -> dict[str, Any]:
-    """Judge a block of rows on a worker."""
-    (statement, threads), (rows, scans) = shared, block
-    found = certify_rows(statement, threads, rows, scans)
-    return {name: found[name][rows] for name in BY_ROW} | {name: found[name] for name in LARGEST}
+def _normalized(csr: Any) -> Any:
+    sums = np.asarray(csr.sum(axis=1)).ravel()
+    csr.data = csr.data / np.repeat(sums, np.diff(csr.indptr))
+    return csr
+
+
+def _block_size(csr: Any, is_causal: bool) -> int:
+    """Return the greatest common divisor of all places where runs of nonzeros start or end.
+
+    Rows whose runs differ from those of the row before count as such places too.
+    """
+    n = csr.shape[0]
+    columns: NDArray[np.int64] = csr.indices.astype(np.int64)
+    rows = np.repeat(np.arange(n), np.diff(csr.indptr))
+    starts = np.ones(columns.size, dtype=np.bool_)
+    starts[1:] = (columns[1:] != columns[:-1] + 1) | (rows[1:] != rows[:-1])
+    ends = np.ones(columns.size, dtype=np.bool_)
+    ends[:-1] = starts[1:]
+    if is_causal:  # runs that end at the token itself are cut off by the mask
+        ends &= columns != rows
+    ends &= columns != n - 1
+    places = [columns[starts], columns[ends] + 1]
+    for at, where in zip(places, (starts, ends), strict=True):
+        sums = np.bincount(rows[where], at, n)
+        places = [*places, np.flatnonzero(np.diff(sums)) + 1]
+    return math.gcd(*np.unique(np.concatenate(places)).tolist())

@@ -17,10 +17,11 @@ from headfit._base.arithmetic import standard_arithmetic
 from headfit._base.arrays import as_stack, as_stored_array, computed_in, thread_count
 from headfit._base.dtypes import check_logits_dtype
 from headfit._base.masks import masks_agree
+from headfit._base.plain import plain_dict
 from headfit._base.text import mask_text, number
 from headfit._base.tolerances import Tolerances, as_tolerances
 from headfit._cluster.cluster import Cluster
-from headfit._target.blocks import Statement, certify_blocks, certify_rows
+from headfit._target.scans import Statement, certify_blocks, certify_rows
 from headfit._target.target import Target, as_target
 from headfit.errors import CertificateError, InputError
 
@@ -158,24 +159,18 @@ class Certificate:
             raise CertificateError(repr(self))
         return self
 
-    def as_dict(self) -> dict[str, Any]:
-        """Return the scalars as plain Python values, for JSON."""
-        plain: dict[str, Any] = {"holds": self.holds}
+    def to_dict(self) -> dict[str, Any]:
+        """Return the scalars as plain Python values, for JSON; `to_pandas` has the rows."""
+        found: dict[str, Any] = {"holds": self.holds}
         names = [field.name for field in dataclasses.fields(self)]
         for name in [*names, "share_held", "max_norm"]:
             value = getattr(self, name)
-            if name == "mask" and value is not None:
-                value = mask_text(value)
-            if isinstance(value, np.ndarray):
-                continue
-            if isinstance(value, Tolerances):
-                value = dataclasses.asdict(value)
-            if isinstance(value, float) and not np.isfinite(value):
-                value = None if np.isnan(value) else str(value)
-            plain[name] = value
-        plain["rows_failed"] = int(self.failed_rows.size)
-        plain["rows_undecided"] = int(self.undecided_rows.size)
-        return plain
+            if not isinstance(value, np.ndarray):
+                found[name] = value
+        found["mask"] = None if self.mask is None else mask_text(self.mask)
+        found["rows_failed"] = self.failed_rows.size
+        found["rows_undecided"] = self.undecided_rows.size
+        return plain_dict(found)
 
     def __repr__(self) -> str:
         lines = [f"Certificate: {self._headline()}"]

@@ -299,6 +299,9 @@ def doors(folder: Path) -> Iterator[Door]:
         yield Door(name, getattr(hf, name), good, bad, says)
     top = {**heads, **logits, "k": [*counts(1, N), None], "renormalize": NOT_FLAG}
     top["values"] = texts
+    no_client = ["tcp://127.0.0.1:8786", *JUNK, 5, True, [], np.eye(2)]
+    by_workers = {"client": no_client, "progress": [*NOT_FLAG, True]}  # progress needs a client
+    top |= by_workers
     yield Door("attention_topk", hf.attention_topk, {**good, "k": 2}, top, says)
     applied = {**heads, **logits, **rows, "V": [*BAD_MATRIX, np.ones((N + 1, 2))]}
     yield Door("attention_apply", hf.attention_apply, {**good, "V": V}, applied, says)
@@ -325,6 +328,7 @@ def doors(folder: Path) -> Iterator[Door]:
     yield Door("Attention.matrix", whole.matrix, {}, {**rows, "out": outs, "num_threads": threads})
     yield Door("Attention.logits", whole.logits, {}, {**rows, "num_threads": threads})
     of_top = {"k": top["k"], "values": texts, "renormalize": NOT_FLAG, "num_threads": threads}
+    of_top |= by_workers
     yield Door("Attention.topk", whole.topk, {"k": 2}, of_top)
     yield Door("Attention.stats", whole.stats, {}, {"shares": shares, "num_threads": threads})
     yield Door("Attention.apply", whole.apply, {"V": V}, {"V": applied["V"]})
@@ -346,7 +350,7 @@ def doors(folder: Path) -> Iterator[Door]:
         "K": [*BAD_MATRIX, np.ones((N, DIM + 1))], "scale": logits["scale"], "mask": masks,
         **tolerances, "max_logit": of_logits, "accumulate": texts,
         "logits_dtype": optional([*dtypes, "float64"]), "certificate_mass": NOT_FLAG,
-        "num_threads": threads,
+        "num_threads": threads, **by_workers,
     }  # fmt: skip
     yield Door("certify", hf.certify, {"A": A, **good, "leak": 0.3}, judged, says)
     of_matrix = optional([*BAD_MATRIX, np.ones((N, DIM)), -np.eye(N), np.full((N, N), np.inf)])
@@ -361,7 +365,7 @@ def doors(folder: Path) -> Iterator[Door]:
         "max_logit": of_logits, "logits_dtype": judged["logits_dtype"],
         "time_limit": optional(between(0, np.inf)), "exempt_columns": columns_of(),
         "progress": NOT_FLAG, "rng": NOT_SEED, "strict": NOT_FLAG,
-        "certificate_mass": NOT_FLAG, "num_threads": threads,
+        "certificate_mass": NOT_FLAG, "num_threads": threads, "client": no_client,
     }  # fmt: skip
     keyed = [*without(BAD_MATRIX, "x"), "x", np.ones((N, 0))]
     efforts = [*counts(1, 10**9), "max", None]

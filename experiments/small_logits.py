@@ -11,12 +11,13 @@ import matplotlib.pyplot as plt
 from common import Rows, save, settings
 from fits import Search, make_searches, point, run, smallest
 
-STEPS = 3000
+STEPS = 2000
+FURTHER = 24  # how many sizes above that of the next larger bound are tried
 NORMS = (256.0, 128.0, 64.0, 48.0, 32.0, 24.0, 16.0, 12.0)
 PLANS = {
     # Pairs of n and k, the bounds on N, and the dtypes without a bound
     "tiny": (((32, 2),), (32.0,), ("float32",)),
-    "quick": (((512, 4),), (128.0, 64.0, 32.0, 16.0), ("float32", "float16", "bfloat16")),
+    "quick": (((128, 4),), (128.0, 64.0, 32.0, 16.0), ("float32", "float16", "bfloat16")),
     "full": (((512, 4), (512, 8), (4096, 4), (4096, 8), (16_384, 4)), NORMS,
              ("float32", "float16", "bfloat16")),
 }  # fmt: skip
@@ -29,23 +30,19 @@ def first(n, k):
     return max(2, round(1.5 + 1.08 * k + 0.2 * k * (n.bit_length() - 10)))
 
 
-def compute(rows, cells, norms, dtypes):
-    """Search the size for every bound, starting from that for the next larger one."""
-    starts = {cell: first(*cell) for cell in cells}
-    for dtype in dtypes:
-        make_searches(rows, [
-            Search({"n": n, "k": k, "dtype": dtype, "steps": STEPS}, starts[n, k], (0,))
-            for n, k in cells
-        ])  # fmt: skip
+def compute(rows, n, k, norms, dtypes):
+    """Search the size without a bound, then for each bound from that of the next larger one on."""
+    start = first(n, k)
+    make_searches(rows, [
+        Search({"n": n, "k": k, "dtype": dtype, "steps": STEPS}, start, (0,)) for dtype in dtypes
+    ])  # fmt: skip
     for norm in norms:
-        make_searches(rows, [
-            Search({"n": n, "k": k, "max_norm": norm, "steps": STEPS}, starts[n, k], (0,),
-                   further=120)
-            for n, k in cells
-        ])  # fmt: skip
-        for n, k in cells:
-            best = smallest(rows.rows, about(n, k, norm))
-            starts[n, k] = best["dim"] if best else 120
+        cell = {"n": n, "k": k, "max_norm": norm, "steps": STEPS}
+        make_searches(rows, [Search(cell, start, (0,), further=FURTHER)])
+        best = smallest(rows.rows, about(n, k, norm))
+        if best is None:
+            return
+        start = best["dim"]
 
 
 def about(n, k, norm, dtype="float32"):
@@ -112,7 +109,8 @@ def main():
     if not chosen.only_draw:
         rows.of(point(method="lower bound", n=n, k=k, max_norm=norm) for n, k in cells
                 for norm in norms)  # fmt: skip
-        compute(rows, cells, norms, dtypes)
+        for n, k in cells:
+            compute(rows, n, k, norms, dtypes)
     draw(chosen, rows.rows)
 
 

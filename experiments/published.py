@@ -284,7 +284,10 @@ def plan(chosen: common.Settings) -> list[dict[str, Any]]:
 
 
 def found(rows: common.Rows, search: dict[str, Any]) -> int:
-    """Carry out a search: return the largest n of a d, or the least d of an n."""
+    """Carry out a search: return the largest n of a d that was solved, or the least d of an n.
+
+    Rounding makes solved sizes come and go near the end, so that the search may pass by one.
+    """
     fixed = {name: search[name] for name in ("method", "dtype", "asked", "seed")}
 
     def solved(n: int, d: int) -> bool:
@@ -292,7 +295,10 @@ def found(rows: common.Rows, search: dict[str, Any]) -> int:
         return bool(rows.of([order])[0]["solved"])
 
     if "d" in search:
-        return largest(lambda n: solved(n, search["d"]), search["start"], search["most"])
+        d = search["d"]
+        answer = largest(lambda n: solved(n, d), search["start"], search["most"])
+        others = [r["n"] for r in rows.rows if r["solved"] and {**r, **fixed, "d": d} == r]
+        return max([answer, *others])
     n = search["n"]
     # The least d is the largest that is not solved, plus 1.
     return 1 + largest(lambda d: not solved(n, d), CENTROID[n], 4 * CENTROID[n], 0)

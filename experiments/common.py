@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import csv
+import inspect
 import platform
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -35,7 +36,7 @@ class Settings:
     """Which plan to run, and where its files go.
 
     `out` gets the CSV file and the picture, `store` the durable results of a sweep; `processes`
-    are those of `headfit.sweep`.
+    are those of `headfit.sweep`. With `only_draw` nothing is computed.
     """
 
     name: str
@@ -43,6 +44,7 @@ class Settings:
     out: Path
     store: Path
     processes: int | None = None
+    only_draw: bool = False
 
     @property
     def csv(self) -> Path:
@@ -71,13 +73,15 @@ def settings(name: str, description: str, arguments: Sequence[str] | None = None
                         "store of the sweep; for --full experiments/results")  # fmt: skip
     parser.add_argument("--processes", type=int, help="worker processes; 0 computes in this one, "
                         "and the default is one for each core")  # fmt: skip
+    parser.add_argument("--draw", action="store_true", help="compute nothing: draw the rows that "
+                        "the CSV file has")  # fmt: skip
     given = parser.parse_args(arguments)
     chosen = given.size or "quick"
     scratch = SCRATCH / chosen
     out = given.out or (RESULTS if chosen == "full" else scratch)
     out.mkdir(parents=True, exist_ok=True)
     store = (given.out or scratch) / f"{name}.store"
-    return Settings(name, chosen, out, store, given.processes)
+    return Settings(name, chosen, out, store, given.processes, given.draw)
 
 
 class Rows:
@@ -86,14 +90,16 @@ class Rows:
     def __init__(self, chosen: Settings, run: Callable[..., Mapping[str, Value]]) -> None:
         self.settings = chosen
         self.run = run
+        self.names = [name for name in inspect.signature(run).parameters if name != "num_threads"]
         self.rows = read_csv(chosen.csv) if chosen.csv.exists() else []
+        self._take_from_store()
 
     def of(self, points: Iterable[Mapping[str, Value]]) -> list[Row]:
         """Return the rows of these points, in their order, after computing those that lack."""
         wanted = [dict(p) for p in points]
-        missing = [p for p in wanted if self.find(p) is None]
+        missing = {tuple(p.items()): p for p in wanted if self.find(p) is None}
         if missing:
-            self._sweep(missing)
+            self._sweep(list(missing.values()))
         return [self[p] for p in wanted]
 
     def find(self, point: Mapping[str, Value]) -> Row | None:
@@ -107,22 +113,26 @@ class Rows:
         return row
 
     def _sweep(self, points: Sequence[Row]) -> None:
-        store = self.settings.store
         try:
             found = hf.sweep(
-                points, store, run=self.run, processes=self.settings.processes, num_threads=1,
-                retry_failed=True, progress=print,
+                points, self.settings.store, run=self.run, processes=self.settings.processes,
+                num_threads=1, retry_failed=True, progress=print,
             )  # fmt: skip
             if found.failures:
                 raise RuntimeError(f"{len(found.failures)} points failed: {found.failures[0]}")
-        finally:  # what is done is kept, also when it is interrupted
-            done = hf.load_sweep(store).rows if store.exists() else []
-            for point in points:
-                row = find(done, point)
-                if row is not None:
-                    results = {n: v for n, v in row.items() if n not in point and n not in MADE}
-                    self.rows.append({**point, **results})
-            write_csv(self.settings.csv, self.rows)
+        finally:
+            self._take_from_store()
+
+    def _take_from_store(self) -> None:
+        """Add what the sweep has done, also before it was interrupted, to the CSV file."""
+        if not self.settings.store.exists():
+            return
+        for row in hf.load_sweep(self.settings.store).rows:
+            point = {name: row.get(name) for name in self.names}
+            if self.find(point) is None:
+                results = {n: v for n, v in row.items() if n not in point and n not in MADE}
+                self.rows.append({**point, **results})
+        write_csv(self.settings.csv, self.rows)
 
 
 def find(rows: Iterable[Row], point: Mapping[str, Value]) -> Row | None:
@@ -157,7 +167,7 @@ def as_text(value: Value) -> str:
         return ""
     if isinstance(value, bool):
         return "yes" if value else "no"
-    return repr(value) if isinstance(value, float) else str(value)
+    return str(int(value) if isinstance(value, float) and value.is_integer() else value)
 
 
 def as_value(text: str) -> Value:

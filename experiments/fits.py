@@ -7,7 +7,7 @@ processor seconds of the process, with one thread.
 from __future__ import annotations
 
 import time
-from collections.abc import Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from statistics import median
@@ -50,7 +50,7 @@ def run(
 
 
 def fitted(
-    A: Any, method: str, dim: int, steps: int, seed: int, *, max_norm: float | None = None,
+    A: Any, method: str, dim: int, steps: int, rng: Any, *, max_norm: float | None = None,
     **asked: Any,
 ) -> Row:  # fmt: skip
     """Fit a head of one size within a number of steps, and return what came out."""
@@ -61,7 +61,7 @@ def fitted(
         how = hf.MaxMargin(keys=method.removesuffix(" keys"), max_norm=max_norm)
     else:
         how = method
-    head = hf.fit(A, dim, method=how, rng=seed, certificate_mass=False, num_threads=1, **asked)
+    head = hf.fit(A, dim, method=how, rng=rng, certificate_mass=False, num_threads=1, **asked)
     proof = head.certificate
     taken = head.settings.get("learned", {}).get("steps")
     return {
@@ -75,10 +75,11 @@ def fitted(
     }
 
 
-def proved(A: Any, max_norm: float | None, **asked: float) -> Row:
+def proved(A: Any, max_norm: float | None = None, time_limit: float = 20.0, **asked: Any) -> Row:
     """Prove that a size is necessary, and return it with the kind of the proof."""
     start = time.process_time()
-    bound = hf.bounds.lower(A, time_limit=20.0, **asked)
+    limits = {} if max_norm is None else {"max_norm": max_norm}
+    bound = hf.bounds.lower(A, time_limit=time_limit, **limits, **asked)
     best = next((c.name for c in bound.candidates if c.dim == bound.dim), "trivial")
     seconds = rounded(time.process_time() - start, 3)
     return {"dim_found": bound.dim, "stopped": best, "cpu_seconds": seconds}
@@ -109,7 +110,8 @@ class Search:
     """A search for the smallest size that certifies on all seeds, for a point without size.
 
     It starts at `first`, which is a guess or known from earlier runs, and goes down while every
-    seed certifies, to `lowest` at most; or up, `further` sizes at most, until they do.
+    seed certifies, to `lowest` at most. Where `first` does not certify it goes up by 1, 2, 4, ...,
+    `further` sizes at most, until they do, and bisects what lies between.
     """
 
     point: Mapping[str, Value]
@@ -124,10 +126,14 @@ class Search:
         if (yield from self._certify(dim)):
             while dim > self.lowest and (yield from self._certify(dim - 1)):
                 dim -= 1
-        else:
-            last = self.first + self.further
-            while dim < last and not (yield from self._certify(dim + 1)):
-                dim += 1
+            return
+        low, step, last = dim, 1, self.first + self.further
+        while low < last and not (yield from self._certify(min(low + step, last))):
+            low, step = min(low + step, last), 2 * step
+        high = min(low + step, last)
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (low, middle) if (yield from self._certify(middle)) else (middle, high)
 
     def _certify(self, dim: int) -> Generator[list[tuple[int, int]], list[bool], bool]:
         """Try the first seed, then the others: a size is given up at the first that fails."""
@@ -137,14 +143,19 @@ class Search:
         return True
 
 
-def make_searches(rows: Rows, searches: Iterable[Search]) -> None:
-    """Make searches side by side, so that a sweep has many points at a time."""
+def make_searches(
+    rows: Rows, searches: Iterable[Search], complete: Callable[..., Row] = point
+) -> None:
+    """Make searches side by side, so that a sweep has many points at a time.
+
+    `complete` makes a whole point of that of a search with a size and a seed.
+    """
     running = [(s.point, trials, next(trials)) for s in searches for trials in [s.trials()]]
     while running:
-        rows.of(point(**p, dim=d, seed=s) for p, _, pairs in running for d, s in pairs)
+        rows.of(complete(**p, dim=d, seed=s) for p, _, pairs in running for d, s in pairs)
         following = []
         for p, trials, pairs in running:
-            held = [bool(rows[point(**p, dim=d, seed=s)]["certified"]) for d, s in pairs]
+            held = [bool(rows[complete(**p, dim=d, seed=s)]["certified"]) for d, s in pairs]
             with suppress(StopIteration):
                 following.append((p, trials, trials.send(held)))
         running = following

@@ -14,11 +14,11 @@ from fits import Search, make_searches, point, run, smallest
 import headfit as hf
 
 KNOWN = {
-    2: {64: 4, 128: 4, 256: 4, 512: 4, 1024: 5, 2048: 5, 4096: 5, 8192: 6, 16_384: 6, 32_768: 6},
-    4: {64: 5, 128: 5, 256: 6, 512: 6, 1024: 7, 2048: 7, 4096: 8, 8192: 9, 16_384: 10,
+    2: dict.fromkeys((64, 128, 256, 512, 1024, 2048, 4096, 8192, 16_384, 32_768, 65_536), 4),
+    4: {64: 5, 128: 6, 256: 6, 512: 6, 1024: 7, 2048: 7, 4096: 8, 8192: 9, 16_384: 10,
         32_768: 11, 65_536: 12, 100_000: 12},
     8: {64: 8, 128: 9, 256: 10, 512: 11, 1024: 12, 2048: 14, 4096: 16, 8192: 18},
-    16: {64: 13, 128: 15, 256: 17, 512: 19, 1024: 22, 2048: 26},
+    16: {64: 14, 128: 15, 256: 17, 512: 19, 1024: 22, 2048: 26},
 }  # fmt: skip
 """Head sizes to start from, for each k and n: found in earlier runs, or guessed."""
 
@@ -58,15 +58,20 @@ PLANS = {
     "quick": [learned(2, (64, 128, 256), (0,)) + learned(4, (64, 128, 256, 512), (0,))
               + learned(8, (64, 128, 256), (0,)) + random_keys(4, (64, 128, 256, 512), (0,))],
     "full": [
-        learned(2, (64, 128, 256, 512, 1024)) + learned(4, (64, 128, 256, 512, 1024)),
+        learned(2, (64, 128, 256, 512, 1024, 2048)) + learned(4, (64, 128, 256, 512, 1024, 2048)),
         learned(8, (64, 128, 256, 512)) + learned(16, (64, 128, 256)),
         random_keys(4, (64, 128, 256, 512, 1024, 2048)),
-        learned(4, (2048,)), learned(8, (1024,)), learned(2, (2048,)), learned(16, (512,)),
-        learned(4, (4096,)), learned(8, (2048,)), learned(2, (4096,)),
-        only_known(4, (8192, 16_384)) + only_known(8, (4096,)) + only_known(2, (8192, 16_384)),
+        only_known(2, (4096, 8192)) + only_known(4, (4096,)) + only_known(8, (1024,)),
+        only_known(16, (512,)) + only_known(8, (2048,), (0,)) + only_known(4, (8192,), (0,)),
+        only_known(2, (16_384,), (0,)) + only_known(4, (16_384,), (0,)),
+        only_known(16, (1024,), (0,)) + only_known(8, (4096,), (0,)),
+        only_known(8, (2048,)) + only_known(4, (8192,)),
+        only_known(4, (65_536,), (0,)) + only_known(2, (65_536,), (0,)),
+        # From here on hours: one size less at larger n, and the largest n on three seeds.
+        learned(16, (512,)) + learned(8, (1024, 2048)) + learned(4, (4096,)),
+        only_known(4, (16_384, 32_768)) + only_known(8, (4096, 8192)),
         only_known(16, (1024, 2048)),
-        only_known(4, (32_768, 65_536, 100_000), (0,)),
-        only_known(8, (8192,), (0,)),
+        only_known(4, (65_536, 100_000)) + only_known(2, (16_384, 32_768, 65_536)),
     ],
 }  # fmt: skip
 
@@ -79,7 +84,7 @@ OTHERS = {
     + cyclic(2, (64, 256)),
     "full": [p for k in (2, 4, 8, 16) for p in points("lower bound", k, POWERS[:8:2])]
     + points("lower bound", 4, (16_384, 65_536, 100_000))
-    + points("projection", 4, (64, 128, 256, 512))
+    + points("projection", 4, (64, 128, 256))
     + cyclic(2, POWERS[:7]) + cyclic(4, POWERS[:4]),
 }  # fmt: skip
 
@@ -88,11 +93,13 @@ def table(rows):
     """Return the sizes to draw: one for each method, k and n."""
     found = []
     searched = {(r["method"], r["k"], r["n"]) for r in rows if r["method"] in SEARCHED}
-    for method, k, n in sorted(searched, key=lambda cell: (SEARCHED.index(cell[0]), -cell[1])):
+    for method, k, n in sorted(
+        searched, key=lambda cell: (SEARCHED.index(cell[0]), -cell[1], cell[2])
+    ):
         best = smallest(rows, {"method": method, "k": k, "n": n})
         if best:
             found.append({"method": method, "k": k, "n": n, "kind": "found", **best})
-    for row in rows:
+    for row in sorted(rows, key=lambda row: row["n"]):
         about = {"k": row["k"], "n": row["n"], "dim": row.get("dim_found")}
         if row["method"] == "projection":
             found.append({"method": "projection", "kind": "found", **about})
@@ -130,9 +137,10 @@ def main():
     """Run the plan of the size asked for, and draw it."""
     chosen = settings("growth", __doc__)
     rows = Rows(chosen, run)
-    for part in chosen.pick(**PLANS):
-        make_searches(rows, part)
-    rows.of(chosen.pick(**OTHERS))
+    if not chosen.only_draw:
+        rows.of(chosen.pick(**OTHERS))
+        for part in chosen.pick(**PLANS):
+            make_searches(rows, part)
     picture = draw(chosen, rows.rows)
     for name, slope in picture.slopes.items():
         print(f"{name}: {slope}")

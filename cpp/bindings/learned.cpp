@@ -71,7 +71,8 @@ void bind_learned(py::module_& m) {
   py::class_<LearnedArguments>(m, "LearnedOptions")
       .def(py::init([](Index dim, std::uint64_t seed, Index first_hold, Index max_steps,
                        double time_limit, double max_norm, std::optional<Storage> storage,
-                       std::optional<std::pair<py::array, py::array>> start, py::object progress) {
+                       std::optional<std::pair<py::array, py::array>> start, Index warm_steps,
+                       py::object progress) {
     LearnedOptions options;
     options.dim = dim;
     options.seed = seed;
@@ -80,13 +81,14 @@ void bind_learned(py::module_& m) {
     options.time_limit = time_limit;
     options.max_norm = max_norm;
     options.storage = storage;
+    options.warm_steps = warm_steps;
     return LearnedArguments{std::move(options), std::move(start), std::move(progress)};
   }),
            py::kw_only(), py::arg("dim"), py::arg("seed") = usual.seed,
            py::arg("first_hold") = usual.first_hold, py::arg("max_steps") = usual.max_steps,
            py::arg("time_limit") = usual.time_limit, py::arg("max_norm") = usual.max_norm,
            py::arg("storage") = py::none(), py::arg("start") = py::none(),
-           py::arg("progress") = py::none());
+           py::arg("warm_steps") = usual.warm_steps, py::arg("progress") = py::none());
 
   // (q, k, report)
   m.def("fit_learned",

@@ -370,7 +370,10 @@ TEST(starts) {
   options.dim = 7;  // one more than the start has
   const LearnedResult wider = fit_learned(t.view(), tolerances, options, {1, {}});
   CHECK(wider.status == LearnedStatus::Met && wider.starts == 1 && wider.quenches == 1);
-  CHECK_THAT(wider.steps <= warm_steps, wider.steps);
+  CHECK_THAT(wider.steps <= options.warm_steps, wider.steps);
+  options.warm_steps = 0;
+  const LearnedResult cold = fit_learned(t.view(), tolerances, options, {1, {}});
+  CHECK(cold.starts >= 1);
   options.dim = 5;
   CHECK_THROWS(InputError, "a start must have 200 rows and 1 to 5 columns",
                fit_learned(t.view(), tolerances, options, {1, {}}));

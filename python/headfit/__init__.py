@@ -43,6 +43,7 @@ from headfit._fit.key_table import KeyTable
 from headfit._fit.learned import Learned
 from headfit._fit.max_margin import MaxMargin
 from headfit._fit.method import Method
+from headfit._fit.mixed import Mixed
 from headfit._fit.problem import Problem
 from headfit._fit.projection import Projection
 from headfit._fit.projection import project_attention as project
@@ -105,6 +106,7 @@ __all__ = [
     "MaxMargin",
     "Method",
     "MissingFileError",
+    "Mixed",
     "NonFiniteError",
     "Plan",
     "PlanAttempt",

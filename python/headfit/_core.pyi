@@ -17,6 +17,9 @@ _Bools: TypeAlias = NDArray[np.bool_]
 # Facts about this build, under the keys "level", "compiler", "flags" and "eigen".
 build: dict[str, str]
 
+# Rows that are split at multiples of this number have the same results as all rows together.
+row_granule: int
+
 @type_check_only
 class _Pybind11Type(type): ...
 
@@ -158,6 +161,7 @@ class LearnedOptions(metaclass=_Pybind11Type):
         max_norm: float = 0.0,
         storage: Storage | None = None,
         start: tuple[NDArray[np.float32], NDArray[np.float32]] | None = None,
+        warm_steps: int = 500,
         progress: Callable[[int, int, float], bool] | None = None,
     ) -> None: ...
 
@@ -240,6 +244,7 @@ class CertifyOptions(metaclass=_Pybind11Type):
         float32_accumulation: bool = False,
         logit_format: str | None = None,
         mass: bool = False,
+        scans: Literal["both", "first", "in double"] = "both",
     ) -> None: ...
 
 def certify_logits(

@@ -730,6 +730,36 @@ def command_doors(folder: Path) -> Iterator[Door]:
     yield Door("$ plan --plot", command([*plan, "--plot", "{plot}"]), {}, {"plot": output}, {
         "plot": r"\S",
     })  # fmt: skip
+    qk = folder / "qk.npz"
+    passages = np.random.default_rng(0).standard_normal((2, 4, N, DIM))
+    np.savez(qk, Q=passages[0], K=passages[1])
+    one = ["--head", "1", "-o", made]
+    picture = str(folder / "made.png")
+    for words in (["describe", "{file}"], ["shrink", "{file}", *one],
+                  ["compress", "{file}", "--dim", "2", "-o", made],
+                  ["plot", "{file}", "-o", picture]):  # fmt: skip
+        yield Door(f"$ {words[0]} FILE", command(words), {}, plain, anything)
+    plot = ["plot", str(qk), "-o", "{file}"]
+    yield Door("$ plot -o", command(plot), {}, outputs, anything)
+    of_heads = {
+        "--scale": ["", "x", "nan", "-inf", "0"],
+        "--mask": options["--mask"],
+        "--position": ["", "x"],
+    }
+    more: dict[str, dict[str, list[str]]] = {
+        "describe": {"--per-row": whole[:-1], "--per-column": whole, "--share": numbers},
+        "shrink": {"--tv": numbers, "--tv-worst": numbers, "--dim": whole, "--head": ["", "x", "9"],
+                   "--effort": ["", "x", "0"], "--time-limit": numbers, "--mass": numbers},
+        "compress": {"--tv": numbers, "--dim": whole, "--held-out": numbers, "--dtype": ["x"]},
+        "plot": {"--kind": ["", "x", "search"], "--head": ["", "x", "9"], "--target": files},
+    }  # fmt: skip
+    start = {"describe": [], "shrink": one, "compress": ["-o", made], "plot": ["-o", picture]}
+    for name, own in more.items():
+        for option, values in {**of_heads, **own, "--num-threads": whole}.items():
+            if name == "plot" and option == "--num-threads":
+                continue
+            words = [name, str(qk), *start[name], option, "{file}"]
+            yield Door(f"$ {name} {option}", command(words), {}, {"file": values}, anything)
     demo = ["demo", "--out", "{file}"]
     yield Door("$ demo", command(demo), {}, {"file": output[:-2]}, anything)
 

@@ -39,6 +39,12 @@ def test_slope_and_interval_are_those_of_scipy(ax):
     assert (ax.get_xscale(), ax.get_yscale(), ax.get_ylim()[0]) == ("log", "linear", 0)
 
 
+def test_the_interval_counts_the_rounding_to_integers(ax):
+    slope = plot.growth({"n": [64, 128, 256, 512], "dim": [8, 9, 10, 11]}, ax=ax).slopes["sizes"]
+    reach = stats.t.ppf(0.975, 2) * np.sqrt(1 / 12 / 5)
+    assert slope[:3] == pytest.approx((1, 1 - reach, 1 + reach))
+
+
 def test_the_smallest_size_of_each_seed_and_the_largest_of_these_counts(ax):
     table = {
         "n": [64, 64, 64, 64, 64, 128],
@@ -69,7 +75,7 @@ def test_the_legend_names_the_slopes(ax):
     picture = plot.growth(table, ax=ax, by="k")
     labels = [text.get_text() for text in ax.get_legend().get_texts()]
     assert labels == [f"{name}\n{slope}" for name, slope in picture.slopes.items()]
-    assert labels[1] == "k = 4\n+1.00 per doubling (1.00 to 1.00)"
+    assert labels[1] == "k = 4\n+1.00 per doubling (-0.30 to 2.30)"
 
 
 def test_a_series_far_above_is_named_and_flattens_nothing(ax):

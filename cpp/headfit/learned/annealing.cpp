@@ -81,7 +81,7 @@ Annealing::Outcome Annealing::search() {
 Annealing::Outcome Annealing::from_given_start() {
   descent_.start_from((*options_.init_q)[0], (*options_.init_k)[0]);
   ++result_.starts;
-  return settle(reheat_length, warm_steps);
+  return settle(reheat_length, options_.warm_steps);
 }
 
 // Holds the temperature, in longer and longer stretches, and quenches after each of them. The first

@@ -42,6 +42,7 @@ struct LearnedOptions {
   // are filled with small random numbers. If this start fails, random starts follow.
   std::optional<Heads<float>> init_q = {};
   std::optional<Heads<float>> init_k = {};
+  Index warm_steps = 500;  // of the anneal of a given start
   // Called after every scan; returning false stops the fit.
   std::function<bool(const LearnedScan&)> progress = {};
 };

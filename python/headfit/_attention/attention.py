@@ -21,6 +21,7 @@ from headfit._attention.logits import (
     checked_logits,
 )
 from headfit._attention.stats import AttentionStats
+from headfit._attention.topk_blocks import topk_blocks, topk_rows
 from headfit._base.arguments import as_choice, as_flag, as_number
 from headfit._base.arithmetic import standard_arithmetic
 from headfit._base.arrays import (
@@ -39,6 +40,7 @@ from headfit._base.masks import as_allowed, as_key_mask, frozen_mask, same_mask
 from headfit._base.memory import require_memory
 from headfit._base.positions import as_positions, rotate
 from headfit._base.text import mask_text
+from headfit._cluster.cluster import Cluster
 from headfit.errors import InputError
 
 __all__ = ["Attention"]
@@ -212,6 +214,11 @@ class Attention:
         return self._logits if rows is None else self._logits.of_rows(rows)
 
     @property
+    def checked(self) -> Logits:
+        """The checked logits: the form of the core, and the shapes."""
+        return self._logits
+
+    @property
     def core(self) -> _core.Logits:
         """The logits as the core reads them."""
         return self._logits.core
@@ -353,6 +360,8 @@ class Attention:
         *,
         values: Literal["weights", "logits"] = "weights",
         renormalize: bool = False,
+        client: Any = None,
+        progress: bool = False,
         num_threads: int | None = None,
     ) -> sp.csr_array | tuple[NDArray[np.int64], NDArray[Any]]:
         """Return the k largest weights of every row; see `attention_topk`."""
@@ -361,18 +370,16 @@ class Attention:
         as_choice(values, "values", ("weights", "logits"))
         if as_flag(renormalize, "renormalize") and values == "logits":
             raise InputError("renormalize scales weights; got values='logits'")
+        threads = thread_count(num_threads)
+        cluster = Cluster.of(client, num_threads, progress)
         kept = math.prod(logits.lead) * logits.rows * k
         require_memory(
             kept * (24 if logits.lead else 60), f"the {k} largest weights of every row (k)"
         )
-        columns, found = logits.empty(k, np.int64), logits.empty(k)
-        _core.attention_topk(
-            logits.core,
-            logits.stack(columns),
-            logits.stack(found),
-            values == "logits",
-            thread_count(num_threads),
-        )
+        if cluster is None:
+            columns, found = topk_rows(logits, k, values == "logits", threads)
+        else:
+            columns, found = topk_blocks(cluster, self, k, values == "logits")
         if renormalize:
             total = found.sum(axis=-1, keepdims=True)
             np.divide(found, total, out=found, where=total > 0)

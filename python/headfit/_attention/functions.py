@@ -217,13 +217,15 @@ def attention_topk(
     sinks: Any = None,
     values: Literal["weights", "logits"] = "weights",
     renormalize: bool = False,
+    client: Any = None,
+    progress: bool = False,
     num_threads: int | None = None,
 ) -> sp.csr_array | tuple[NDArray[np.int64], NDArray[Any]]:
     """Return the k largest attention weights of every row, without the matrix.
 
     Parameters
     ----------
-    Q, K, scale, mask, key_lengths, bias, softcap, position, key_mask, sinks, num_threads
+    Q, K, scale, mask, key_lengths, bias, softcap, position, key_mask, sinks
         As in `attention_matrix`.
     k : int
         How many weights to keep in each row, 1 ... m. Ties go to the lower column.
@@ -233,6 +235,14 @@ def attention_topk(
     renormalize : bool, default False
         Whether to scale the weights that are kept so that they sum to 1 in each row. By default
         they are the weights in the whole row.
+    client : dask.distributed.Client, optional
+        The workers that compute the logits, split by rows. The result is that of one machine with
+        their CPU level, bit for bit. docs/cluster.md says more.
+    progress : bool, default False
+        Show a tqdm bar of the blocks of rows that a `client` has done (needs tqdm).
+    num_threads : int, optional
+        None uses every core; with a `client`, one thread for each block of rows. The result does
+        not depend on it.
 
     Returns
     -------
@@ -246,8 +256,8 @@ def attention_topk(
     Raises
     ------
     InputError
-        If k, `values` or another argument is not as described, or if `renormalize` is asked for
-        with logits.
+        If k, `values` or another argument is not as described, if `renormalize` is asked for
+        with logits, or if the workers of a client differ in CPU level or version.
     NonFiniteError
         For NaN or infinity in Q, K or bias.
 
@@ -274,7 +284,14 @@ def attention_topk(
         key_mask=key_mask,
         sinks=sinks,
     )
-    return attention.topk(k, values=values, renormalize=renormalize, num_threads=num_threads)
+    return attention.topk(
+        k,
+        values=values,
+        renormalize=renormalize,
+        client=client,
+        progress=progress,
+        num_threads=num_threads,
+    )
 
 
 def attention_apply(

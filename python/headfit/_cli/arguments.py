@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
@@ -11,7 +10,9 @@ from typing import Any, NoReturn
 from headfit._base.dtypes import DTYPES, LOGIT_DTYPES
 from headfit._base.tolerances import Tolerances
 from headfit._cli import commands
-from headfit._fit.file_formats import FORMATS, safetensors_package
+from headfit._cli.picture import FORMATS as PICTURES
+from headfit._cli.shared import add_output, add_running, add_seed
+from headfit._fit.file_formats import FORMATS
 from headfit._fit.max_margin import FORMS, KEYS
 from headfit._fit.projection import FACTORS, SKETCHES
 from headfit._fit.registry import METHODS
@@ -80,41 +81,11 @@ def columns(text: str) -> str | list[int]:
     return [int(number) for number in numbers]
 
 
-def output(*suffixes: str) -> Callable[[str], Path]:
-    """Return a parser for the name of a file to write, which must end in one of the suffixes."""
-
-    def path_of(text: str) -> Path:
-        path = writable(text)
-        if suffixes and path.suffix not in suffixes:
-            raise argparse.ArgumentTypeError(f"{text} must end in {' or '.join(suffixes)}")
-        if path.suffix == ".safetensors":
-            try:
-                safetensors_package()
-            except ImportError as error:
-                raise argparse.ArgumentTypeError(str(error)) from error
-        return path
-
-    return path_of
-
-
-def writable(text: str) -> Path:
-    """Return a path that can be written to, checked before the work begins."""
-    path = Path(text)
-    if not path.parent.is_dir():
-        raise argparse.ArgumentTypeError(f"there is no folder {path.parent}")
-    if not os.access(path.parent, os.W_OK):
-        raise argparse.ArgumentTypeError(f"the folder {path.parent} cannot be written to")
-    if path.is_dir():
-        raise argparse.ArgumentTypeError(f"{text} is a folder")
-    if path.exists() and not path.is_file():
-        raise argparse.ArgumentTypeError(f"{text} is no ordinary file")
-    return path
-
-
 def _target(parser: Parser) -> None:
     parser.add_argument(
-        "target", metavar="A", type=Path, help="the target: .npz of scipy.sparse.save_npz, or .mtx"
-    )
+        "target", metavar="A", type=Path,
+        help="the target: .npz of scipy.sparse.save_npz, or .mtx; - for standard input",
+    )  # fmt: skip
     parser.add_argument(
         "--normalize", action="store_true", help="scale the rows of the target to sum to 1"
     )
@@ -159,12 +130,14 @@ def add_demo(parent: Commands) -> None:
         "one fixed module attends in five patterns, each certified",
         "  headfit demo\n  headfit demo --out demo.pdf\n  headfit demo --no-picture --json\n",
     )
-    parser.add_argument(
-        "--out", type=output(), default=Path("headfit-demo.png"), metavar="PNG",
-        help="where the picture goes; .pdf and .svg too (default: %(default)s)",
+    add_output(
+        parser, "--out", suffixes=PICTURES, metavar="PNG",
+        help="where the picture goes; .pdf and .svg too (default: headfit-demo.png, which is "
+        "replaced)",
     )  # fmt: skip
     parser.add_argument("--no-picture", action="store_true", help="draw nothing")
-    parser.add_argument("--seed", type=seed, default=0, help="of all that is random (default: 0)")
+    add_seed(parser)
+    add_running(parser)
 
 
 def add_fit(parent: Commands) -> None:
@@ -180,9 +153,9 @@ def add_fit(parent: Commands) -> None:
         "  headfit fit A.npz --method max-margin --keys cyclic --dtype float64 -o head.npz\n",
     )
     _target(parser)
-    parser.add_argument(
-        "-o", "--output", type=output(*FORMATS), required=True, metavar="HEAD",
-        help="the head, .npz or .safetensors",
+    add_output(
+        parser, "-o", "--output", suffixes=tuple(FORMATS), required=True, metavar="HEAD",
+        help="the head, .npz or .safetensors, or -",
     )  # fmt: skip
     parser.add_argument("--dim", type=int, metavar="D", help="head size (default: search)")
     parser.add_argument("--method", choices=METHODS, default="auto", help="default: %(default)s")
@@ -201,7 +174,8 @@ def add_fit(parent: Commands) -> None:
         help="use this fixed module: .npz with W_Q, W_K and perhaps scale, or a head",
     )  # fmt: skip
     parser.add_argument("--mask", type=mask, help="causal, window:W or window:LEFT,RIGHT")
-    parser.add_argument("--seed", type=seed, default=0, help="of all that is random (default: 0)")
+    add_seed(parser)
+    add_running(parser)
 
 
 def _of_methods(parser: Parser) -> None:
@@ -233,6 +207,7 @@ def add_certify(parent: Commands) -> None:
     _target(parser)
     parser.add_argument("head", metavar="HEAD", type=Path, help="a head that headfit fit wrote")
     tolerances(parser, None)
+    add_running(parser)
 
 
 def add_info(parent: Commands) -> None:
@@ -250,25 +225,6 @@ def add_info(parent: Commands) -> None:
     )
 
 
-def add_describe(parent: Commands) -> None:
-    """Add `headfit describe`."""
-    parser = command(
-        parent,
-        "describe",
-        commands.describe,
-        "show the statistics of a model's heads that a capture saved",
-        "  headfit describe model.npz\n  headfit describe model.npz --json\n",
-    )
-    parser.add_argument("file", metavar="FILE", type=Path, help="what heads.save() wrote")
-
-
 def effort(text: str) -> str | int:
     """Return a number of steps, or a word that `Learned` knows."""
     return int(text) if text.isdecimal() else text
-
-
-def seed(text: str) -> int:
-    """Return a seed: an integer of at least 0."""
-    if not text.isdecimal():
-        raise argparse.ArgumentTypeError(f"expected an integer of at least 0, got {text!r}")
-    return int(text)

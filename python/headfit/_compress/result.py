@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -18,6 +19,7 @@ from headfit._base.arithmetic import standard_arithmetic
 from headfit._base.arrays import FloatArray, as_float_array
 from headfit._base.dtypes import round_to
 from headfit._base.files import as_path
+from headfit._base.plain import plain_dict
 from headfit._base.positions import as_rotary
 from headfit._compress.judge import Closeness
 from headfit._compress.maps import StoredMaps
@@ -283,6 +285,13 @@ class Compressed:
             "position": None if self.position is None else self.position[0],
         }
         write(name, self.tensors(W_Q, W_K), json.dumps(about), self.dtype)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return all but the maps as plain Python values, for JSON."""
+        names = [f.name for f in dataclasses.fields(self) if f.name not in ("P_q", "P_k")]
+        return plain_dict(
+            {**{name: getattr(self, name) for name in names}, "overfits": self.overfits}
+        )
 
     def __repr__(self) -> str:
         parts = [

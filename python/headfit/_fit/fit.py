@@ -19,6 +19,7 @@ from headfit._base.dtypes import check_dtype, check_logits_dtype
 from headfit._base.memory import require_memory
 from headfit._base.progress import Progress
 from headfit._base.tolerances import Tolerances, as_tolerances
+from headfit._cluster.cluster import Cluster
 from headfit._fit.attempt import judge, make_head, try_size
 from headfit._fit.ending import Ending, advice
 from headfit._fit.head import Head
@@ -105,6 +106,7 @@ def fit(
     rng: Any = 0,
     strict: bool = False,
     certificate_mass: bool = True,
+    client: Any = None,
     num_threads: int | None = None,
 ) -> Fit:
     """Find a head, and the input of a fixed module, that produce a sparse attention pattern.
@@ -159,8 +161,13 @@ def fit(
         Raise a CertificateError unless the certificate holds.
     certificate_mass : bool, default True
         Whether the certificate computes total variation and stray mass.
+    client : dask.distributed.Client, optional
+        The workers that make the certificates and find the queries of `MaxMargin`, split by rows.
+        All else is done here. Workers of one CPU level give what one machine of that level gives,
+        bit for bit. docs/cluster.md says more.
     num_threads : int, optional
-        None uses every core. The result does not depend on it, as long as no time limit ends it.
+        None uses every core; a worker of a `client` then takes one thread for each block of rows.
+        The result does not depend on it, as long as no time limit ends it.
 
     See Also
     --------
@@ -176,7 +183,8 @@ def fit(
     Raises
     ------
     InputError, TargetError
-        For arguments that can never be right, before any work starts.
+        For arguments that can never be right, before any work starts; also for a client whose
+        workers differ in CPU level or version.
     CertificateError
         With ``strict=True``, when the certificate does not hold; it says why the fit ended.
 
@@ -215,6 +223,7 @@ def fit(
     size = None if dim is None else as_count(dim, "dim", 1)
     check_module(module, size, dtype, scale)
     seed, threads = seed_from(rng), thread_count(num_threads)
+    cluster = Cluster.of(client, num_threads)
     target = as_target(A, mask=mask, num_threads=num_threads)
     problem = Problem(
         target=target,
@@ -226,6 +235,7 @@ def fit(
         seed=seed,
         threads=threads,
         exempt=None if exempt_columns is None else exempt_from(exempt_columns, target),
+        cluster=cluster,
     )
     size = method.check(problem, size)
     _check_room(problem, size)

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from headfit._attention.fitted_head import FittedHead
 from headfit._base.arrays import is_sparse
 from headfit._base.masks import allowed_places
+from headfit._base.plain import plain_dict
 from headfit._base.text import mask_text, number
 from headfit._base.tolerances import Tolerances
 from headfit._base.version import VERSION
@@ -164,6 +165,30 @@ class Fit(FittedHead):
             f"mask={mask_text(self.mask)}, {self.seconds:.3g} s)"
         )
 
+    def to_dict(self) -> dict[str, Any]:
+        """Return the figures of the head as plain Python values, for JSON; without its arrays."""
+        return plain_dict(
+            {
+                "n": self.Q.shape[0],
+                "dim": self.dim,
+                "width": self.module.width,
+                "canonical": self.module.is_canonical,
+                "dtype": self.dtype,
+                "scale": self.scale,
+                "mask": None if self.mask is None else mask_text(self.mask),
+                "method": self.method,
+                "tolerances": self.tolerances,
+                "status": self.status,
+                "stopped": self.stopped,
+                "advice": self.advice,
+                "lower_bound": _bound_text(self.lower_bound),
+                "seconds": self.seconds,
+                "settings": self.settings,
+                "search": self.search,
+                "certificate": self.certificate.to_dict(),
+            }
+        )
+
     def _record(self) -> tuple[dict[str, NDArray[Any]], str]:
         """Return what a file keeps of the fit: plain arrays, and all else as a JSON text."""
         arrays: dict[str, NDArray[Any]] = {"Q": self.Q, "K": self.K}
@@ -215,7 +240,7 @@ class Fit(FittedHead):
             if self.witnesses is None
             else [{"kind": w.kind, **dataclasses.asdict(w)} for w in self.witnesses],
         }
-        return arrays, json.dumps(about, default=_plain)
+        return arrays, json.dumps(about, default=_as_scalar)
 
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write the fit to a file of plain arrays and a JSON text, in one step.
@@ -264,7 +289,7 @@ class Fit(FittedHead):
         return write_head(path, arrays, about, self.dtype)
 
 
-def _plain(value: Any) -> Any:
+def _as_scalar(value: Any) -> Any:
     if isinstance(value, np.generic):
         return value.item()
     raise TypeError(f"settings hold a {type(value).__name__}, which is not saved")

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
+from headfit._base.plain import plain_dict
 from headfit._base.text import mask_text
 from headfit._base.tolerances import Tolerances
 from headfit._fit.ending import Obstacle
@@ -110,31 +110,14 @@ class Plan:
             f"{len(self.attempts)} attempts, {self.seconds:.3g} s)"
         )
 
-    def as_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """Return all but the head itself as plain Python values, for JSON."""
-        plain: dict[str, Any] = {}
-        for field in dataclasses.fields(self):
-            value = getattr(self, field.name)
-            if field.name == "fit":
-                continue
-            if field.name == "mask" and value is not None:
-                value = mask_text(value)
-            elif field.name == "attempts":
-                value = [dataclasses.asdict(attempt) for attempt in value]
-            elif field.name == "lower_bound" and value is not None:
-                value = {"dim": value.dim, "reason": value.reason}
-            elif dataclasses.is_dataclass(value) and not isinstance(value, type):
-                value = dataclasses.asdict(value)
-            plain[field.name] = value
-        return {name: _finite(value) for name, value in plain.items()}
-
-
-def _finite(value: Any) -> Any:
-    """Return a value for JSON, which has neither NaN nor infinity."""
-    if isinstance(value, dict):
-        return {name: _finite(item) for name, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_finite(item) for item in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return None if math.isnan(value) else str(value)
-    return value
+        names = [field.name for field in dataclasses.fields(self)]
+        found = {name: getattr(self, name) for name in names if name != "fit"}
+        found["mask"] = None if self.mask is None else mask_text(self.mask)
+        if self.lower_bound is not None:
+            found["lower_bound"] = {
+                "dim": self.lower_bound.dim,
+                "reason": self.lower_bound.reason,
+            }
+        return plain_dict(found)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from headfit._attention.attention import Attention
 from headfit._attention.sparsify import Sparsified
+from headfit._base.plain import plain_dict
 from headfit._fit.result import Fit
 from headfit._soft.compare import SoftComparison
 from headfit._soft.fit_soft import SoftFit
@@ -111,6 +113,26 @@ class ShrinkResult:
     def attention(self) -> Attention:
         """The attention of the head, evaluated when asked for."""
         return self.fit.attention
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the figures as plain Python values, for JSON; without the heads' arrays."""
+        return plain_dict(
+            {
+                "dim": self.dim,
+                "original_dim": self.original_dim,
+                "shrunk": self.shrunk,
+                "reached": self.reached,
+                "tv_mean": self.tv_mean,
+                "tv_worst": self.tv_worst,
+                "stopped": self.stopped,
+                "appended": self.appended,
+                "ways": self.ways,
+                "curve": self.curve,
+                "baseline": self.baseline,
+                "seconds": self.seconds,
+                "fit": self.fit.to_dict(),
+            }
+        )
 
     def __repr__(self) -> str:
         if self.shrunk:

@@ -18,6 +18,7 @@ from headfit._attention.dense_target import (
 from headfit._attention.logits import LogitOptions
 from headfit._base.arithmetic import standard_arithmetic
 from headfit._base.arrays import thread_count
+from headfit._base.plain import plain_dict
 from headfit.errors import InputError
 
 __all__ = ["SoftComparison", "compare"]
@@ -47,6 +48,11 @@ class SoftComparison:
     worst_row: int
     row_kl: NDArray[np.float64]
     row_tv: NDArray[np.float64]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the scalars as plain Python values, for JSON; `to_pandas` has the rows."""
+        names = ("kl_mean", "kl_worst", "tv_mean", "tv_worst", "worst_row")
+        return plain_dict({"n": self.row_tv.size, **{name: getattr(self, name) for name in names}})
 
     def __repr__(self) -> str:
         return (

@@ -16,6 +16,8 @@ from headfit._base.arguments import check_callable
 from headfit._base.arithmetic import standard_arithmetic
 from headfit._base.arrays import as_count, check_between, seed_from, thread_count
 from headfit._base.dtypes import check_dtype
+from headfit._base.plain import plain_dict
+from headfit._base.text import mask_text
 from headfit._soft.compare import SoftComparison, compare
 from headfit._soft.descent import EXACT, soft
 
@@ -48,6 +50,21 @@ class SoftFit(FittedHead):
     comparison: SoftComparison
     seconds: float
     settings: dict[str, Any] = field(default_factory=dict)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the figures of the head as plain Python values, for JSON; without its arrays."""
+        return plain_dict(
+            {
+                "n": self.Q.shape[0],
+                "dim": self.dim,
+                "dtype": self.dtype,
+                "scale": self.scale,
+                "mask": None if self.mask is None else mask_text(self.mask),
+                "comparison": self.comparison.to_dict(),
+                "seconds": self.seconds,
+                "settings": self.settings,
+            }
+        )
 
     def __repr__(self) -> str:
         c = self.comparison

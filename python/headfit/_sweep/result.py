@@ -9,7 +9,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from headfit._base.files import as_path, replace_file
-from headfit._sweep.rows import Row, as_columns, as_csv, as_row, names_of
+from headfit._sweep.rows import Row, as_columns, as_csv, as_row, distinct, names_of
 from headfit._sweep.store import Entry, Store
 from headfit.errors import InputError
 
@@ -63,6 +63,7 @@ class Sweep:
         self.failures: list[Row] = []
         self.damaged: list[str] = []
         self.missing = 0
+        self._axes: list[str] = []
         for entry in entries:
             if entry.record is not None:
                 self._add(entry.record)
@@ -72,12 +73,20 @@ class Sweep:
                 self.missing += 1
 
     def _add(self, record: dict[str, Any]) -> None:
+        self._axes += [name for name in record["point"] if name not in self._axes]
         if record["status"] == "done":
             self.rows.append(as_row(record))
             return
         error = record["error"]
         about = {name: error.get(name, "") for name in ("message", "traceback")}
         self.failures.append({**as_row(record), "error": error.get("class", ""), **about})
+
+    @property
+    def axes(self) -> dict[str, list[Any]]:
+        """The keys of points that have more than one value, with their values."""
+        rows = [*self.rows, *self.failures]
+        found = {name: distinct(row.get(name) for row in rows) for name in self._axes}
+        return {name: values for name, values in found.items() if len(values) > 1}
 
     @property
     def columns(self) -> dict[str, NDArray[Any]]:
@@ -99,6 +108,7 @@ class Sweep:
         allowed = {n: v if isinstance(v, (list, tuple)) else [v] for n, v in values.items()}
         found = Sweep(self.store, ())
         found.rows = [r for r in self.rows if all(r.get(n) in v for n, v in allowed.items())]
+        found._axes = self._axes
         return found
 
     def to_pandas(self) -> Any:

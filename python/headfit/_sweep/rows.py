@@ -39,6 +39,21 @@ def names_of(rows: Iterable[Mapping[str, Any]]) -> list[str]:
     return list(dict.fromkeys(name for row in rows for name in row))
 
 
+def distinct(values: Iterable[Any]) -> list[Any]:
+    """Return values without repetition: numbers by size, then texts, then anything else."""
+    found = {json.dumps(value): value for value in values}
+    return [found[text] for text in sorted(found, key=lambda text: order(found[text]))]
+
+
+def order(value: Any) -> tuple[int, float, str]:
+    """Return what sorts values of different kinds: nothing, numbers, texts and the rest."""
+    if value is None:
+        return 0, 0.0, ""
+    if isinstance(value, (int, float)):
+        return 1, float(value), ""
+    return 2, 0.0, str(value)
+
+
 def as_column(values: Sequence[Any]) -> NDArray[Any]:
     """Return values as an array: booleans, int64, float64 (None is NaN), or objects."""
     present = [value for value in values if value is not None]

@@ -17,8 +17,11 @@ from headfit._base.arithmetic import standard_arithmetic
 from headfit._base.arrays import as_stack, as_stored_array, computed_in, thread_count
 from headfit._base.dtypes import check_logits_dtype
 from headfit._base.masks import masks_agree
+from headfit._base.plain import plain_dict
 from headfit._base.text import mask_text, number
 from headfit._base.tolerances import Tolerances, as_tolerances
+from headfit._cluster.cluster import Cluster
+from headfit._target.scans import Statement, certify_blocks, certify_rows
 from headfit._target.target import Target, as_target
 from headfit.errors import CertificateError, InputError
 
@@ -156,24 +159,18 @@ class Certificate:
             raise CertificateError(repr(self))
         return self
 
-    def as_dict(self) -> dict[str, Any]:
-        """Return the scalars as plain Python values, for JSON."""
-        plain: dict[str, Any] = {"holds": self.holds}
+    def to_dict(self) -> dict[str, Any]:
+        """Return the scalars as plain Python values, for JSON; `to_pandas` has the rows."""
+        found: dict[str, Any] = {"holds": self.holds}
         names = [field.name for field in dataclasses.fields(self)]
         for name in [*names, "share_held", "max_norm"]:
             value = getattr(self, name)
-            if name == "mask" and value is not None:
-                value = mask_text(value)
-            if isinstance(value, np.ndarray):
-                continue
-            if isinstance(value, Tolerances):
-                value = dataclasses.asdict(value)
-            if isinstance(value, float) and not np.isfinite(value):
-                value = None if np.isnan(value) else str(value)
-            plain[name] = value
-        plain["rows_failed"] = int(self.failed_rows.size)
-        plain["rows_undecided"] = int(self.undecided_rows.size)
-        return plain
+            if not isinstance(value, np.ndarray):
+                found[name] = value
+        found["mask"] = None if self.mask is None else mask_text(self.mask)
+        found["rows_failed"] = self.failed_rows.size
+        found["rows_undecided"] = self.undecided_rows.size
+        return plain_dict(found)
 
     def __repr__(self) -> str:
         lines = [f"Certificate: {self._headline()}"]
@@ -295,6 +292,8 @@ def certify(
     accumulate: str = "exact",
     logits_dtype: str | None = None,
     certificate_mass: bool = True,
+    client: Any = None,
+    progress: bool = False,
     num_threads: int | None = None,
 ) -> Certificate:
     """Judge attention against a sparse target: every one of the n**2 entries.
@@ -328,7 +327,13 @@ def certify(
     certificate_mass : bool, default True
         Also compute total variation and stray mass; False compares only, without
         exponentials.
+    client : dask.distributed.Client, optional
+        The workers that scan the logits, split by rows. The certificate is that of one machine
+        with their CPU level, bit for bit. Not for `matrix`. docs/cluster.md says more.
+    progress : bool, default False
+        Show a tqdm bar of the blocks of rows that a `client` has done (needs tqdm).
     num_threads : int, optional
+        None uses every core; with a `client`, one thread for each block of rows.
 
     Returns
     -------
@@ -338,7 +343,8 @@ def certify(
     ------
     InputError, TargetError, NonFiniteError
         For input that can never be judged, such as a target that was checked under another mask
-        than the attention's. A certificate that fails is no error.
+        than the attention's, and for a client whose workers differ in CPU level or version. A
+        certificate that fails is no error.
 
     Notes
     -----
@@ -389,7 +395,10 @@ def certify(
     mass = as_flag(certificate_mass, "certificate_mass")
     logits_dtype = check_logits_dtype(logits_dtype)
     threads = thread_count(num_threads)
+    cluster = Cluster.of(client, num_threads, progress)
     if matrix is not None:
+        if cluster is not None:
+            raise InputError("client must not be given with matrix: workers scan logits alone")
         if asked.max_logit is not None or logits_dtype is not None or accumulate != "exact":
             raise InputError("max_logit, accumulate and logits_dtype are of logits, not of matrix")
         if Q is not None or K is not None or scale is not None:
@@ -414,20 +423,11 @@ def certify(
     q, k = attention.stored
     _check_rows(target, q, "Q")
     _check_rows(target, k, "K")
-    q_error, k_error = attention.errors or (None, None)
-    found = _core.certify_logits(
-        target.core,
-        attention.core,
-        asked.core,
-        _core.CertifyOptions(
-            q_error=q_error,
-            k_error=k_error,
-            float32_accumulation=accumulate == "float32",
-            logit_format=logits_dtype,
-            mass=mass,
-        ),
-        threads,
-    )
+    statement = Statement(target, attention, asked, accumulate, logits_dtype, mass)
+    if cluster is None:
+        found = certify_rows(statement, threads)
+    else:
+        found = certify_blocks(cluster, statement)
     return _assemble(
         found,
         mass,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 from dataclasses import dataclass
 from typing import Any
@@ -291,3 +292,23 @@ def as_target(A: Any, *, mask: Any = None, num_threads: int | None = None) -> Ta
         mask = A.mask
     with standard_arithmetic():
         return Target._borrowing(A, mask, num_threads)
+
+
+def with_matrix(target: Target, matrix: sp.csr_array) -> Target:
+    """Return the target of another matrix with the same mask, whose rows sum to 1 or are empty.
+
+    Nothing is required of an empty row.
+    """
+    counts = np.diff(matrix.indptr)
+    starts = matrix.indptr[:-1][counts > 0]
+    most, least = (f.reduceat(matrix.data, starts) for f in (np.maximum, np.minimum))
+    other = copy.copy(target)
+    for name, value in {
+        "matrix": matrix,
+        "nonzeros": int(matrix.nnz),
+        "per_row": int(counts.max(initial=0)),
+        "per_column": int(np.bincount(matrix.indices, minlength=1).max()),
+        "gamma": float(np.max(most / least, initial=1.0)),
+    }.items():
+        object.__setattr__(other, name, value)
+    return other

@@ -80,9 +80,9 @@ def growth(
     Notes
     -----
     The lines minimise the squared differences of d from a + b log2 n. The interval of the slope
-    b is the 95% interval of Student's t, as if the differences were independent and normal. Sizes
-    are integers and what a search found, so it is a description of these points: no bound, and
-    no law. Takes O(rows) time.
+    b is the 95% interval of Student's t, as if the differences were independent and normal, with a
+    variance of at least 1/12, that of rounding to integers. The sizes are what searches found, so
+    it is a description of these points: no bound, and no law. Takes O(rows) time.
 
     Examples
     --------
@@ -114,7 +114,7 @@ def growth(
     for index, one in enumerate(one for one in drawn if one.is_proved):
         (points[one.name],) = ax.plot(
             one.n, one.dim, _DASHES[index % len(_DASHES)], color=GREY if index % 2 else INK,
-            linewidth=1.3, zorder=2, label=one.name,
+            linewidth=1.3, zorder=3.5, label=one.name,
         )  # fmt: skip
     _scale(ax, drawn)
     beyond = _name_those_above(ax, above)

@@ -14,6 +14,7 @@ from headfit._base.arguments import as_finite, shown
 from headfit.errors import InputError
 
 _CONFIDENCE = 0.95
+_ROUNDING = 1 / 12  # the variance of rounding to an integer
 _DEFAULT_BY = ("method", "k")
 
 
@@ -64,7 +65,8 @@ class Series:
         rise = float(about @ self.dim / (about @ about))
         at_one = float(self.dim.mean() - rise * x.mean())
         left = self.dim - at_one - rise * x
-        error = math.sqrt(float(left @ left) / (count - 2) / float(about @ about))
+        variance = max(float(left @ left) / (count - 2), _ROUNDING)
+        error = math.sqrt(variance / float(about @ about))
         reach = float(stdtrit(count - 2, (1 + _CONFIDENCE) / 2)) * error
         return Slope(rise, rise - reach, rise + reach, at_one)
 

@@ -43,17 +43,6 @@ def progress(wanted: bool | None = None) -> Iterator[Callable[[str], None]]:
             print("\r\x1b[2K", end="", file=sys.stderr, flush=True)
 
 
-def target_figures(target: Target) -> dict[str, Any]:
-    """Return the figures that `headfit info` and `headfit pattern` print about a target."""
-    return {
-        "n": target.n,
-        "nonzeros": target.nonzeros,
-        "per_row": target.per_row,
-        "per_column": target.per_column,
-        "gamma": target.gamma,
-    }
-
-
 def target_line(target: Target) -> str:
     """Return the figures of a target as a line for people."""
     return (

@@ -34,7 +34,7 @@ ROOMY = 1.5
 DESIGN = 0.2
 # The steps of the anneal from the filter, and after how many of them the rows that are left get
 # exact queries: these need keys that are good, but no short steps.
-WARM, TAKEN = 500, 250
+WARM, TAKEN = 300, 220
 # The most steps where queries are rounded or bounded, and none are exact, in multiples of 300.
 BOUNDED = 8.0
 # How often the descent goes on from the queries and keys of the last time.
@@ -117,7 +117,7 @@ class Mixed(Method):
         filter_dim = start[0].shape[1]
         for _ in range(ROUNDS[patience]):
             head = self._learned(problem, parts, dim, start)
-            if not head.failed_rows.size or head.ended == "time limit":
+            if not head.rows_left or head.ended == "time limit":
                 break
             start = head.Q, head.K
         head.Q[parts.stencil.apart] = 0.0
@@ -146,7 +146,7 @@ class Mixed(Method):
             return None
         return (
             f"The descent from a filter of {head.settings['filter_dim']} dimensions left "
-            f"{head.failed_rows.size} rows at d = {head.dim}, which proves nothing: try a larger "
+            f"{head.rows_left} rows at d = {head.dim}, which proves nothing: try a larger "
             "dim, another filter_dim, or a wider leak or distortion."
         )
 

@@ -237,7 +237,7 @@ def max_margin(
     if failed.size:
         # Solve these rows again without the reserve for rounding: a proof must be about the
         # tolerances that were asked for.
-        again, exact, lengths, proofs, more = solve(_only_rows(target, failed), leak, distortion)
+        again, exact, lengths, proofs, more = solve(only_rows(target, failed), leak, distortion)
         scans += more
         q[failed], norms[failed] = again[failed], lengths[failed]
         for row in failed:
@@ -290,7 +290,7 @@ def _not_optimal(status: list[str]) -> NDArray[np.intp]:
     return np.flatnonzero(np.array([s != "optimal" for s in status], dtype=np.bool_))
 
 
-def _only_rows(target: Target, rows: NDArray[np.intp]) -> _core.Target:
+def only_rows(target: Target, rows: NDArray[np.intp]) -> _core.Target:
     """Return the target with all other rows empty, so that nothing is required of them."""
     keep = np.zeros(target.n, dtype=np.bool_)
     keep[rows] = True

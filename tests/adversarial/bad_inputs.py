@@ -377,6 +377,7 @@ def doors(folder: Path) -> Iterator[Door]:
     yield Door("MaxMargin", hf.MaxMargin, {}, {"keys": keyed, "form": texts, "max_norm": norms})
     turning = [5, "x", [], [0.0], [4.0], [-1.0], [[1.0]], [np.nan], [2j], [True], Unusable()]
     yield Door("Toeplitz", hf.Toeplitz, {}, {"frequencies": turning, "max_norm": norms})
+    yield Door("Mixed", hf.Mixed, {}, {"filter_dim": [*optional(counts(2)), 3]})
     yield Door("Projection", hf.Projection, {}, {"sketch": texts, "factor": texts})
     yield Door("fit", hf.fit, {"A": A, "dim": DIM, **loose}, fitted)
 

@@ -81,7 +81,8 @@ def columns(text: str) -> str | list[int]:
     return [int(number) for number in numbers]
 
 
-def _target(parser: Parser) -> None:
+def add_target(parser: Parser) -> None:
+    """Add the target."""
     parser.add_argument(
         "target", metavar="A", type=Path,
         help="the target: .npz of scipy.sparse.save_npz, or .mtx; - for standard input",
@@ -152,7 +153,7 @@ def add_fit(parent: Commands) -> None:
         "  headfit fit A.mtx --module W.npz --mask causal -o head.npz\n"
         "  headfit fit A.npz --method max-margin --keys cyclic --dtype float64 -o head.npz\n",
     )
-    _target(parser)
+    add_target(parser)
     add_output(
         parser, "-o", "--output", suffixes=tuple(FORMATS), required=True, metavar="HEAD",
         help="the head, .npz or .safetensors, or -",
@@ -204,7 +205,7 @@ def add_certify(parent: Commands) -> None:
         "  headfit certify A.npz head.npz\n"
         "  headfit certify A.npz head.npz --leak 0.2 --distortion 1 --json\n",
     )
-    _target(parser)
+    add_target(parser)
     parser.add_argument("head", metavar="HEAD", type=Path, help="a head that headfit fit wrote")
     tolerances(parser, None)
     add_running(parser)

@@ -86,7 +86,7 @@ def pattern(arguments: Any) -> int:
     files.write(arguments.output, lambda path: _save_matrix(path, A))
     if arguments.json:
         about = {"kind": arguments.kind, "seed": arguments.seed, "file": str(arguments.output)}
-        text.emit({**about, **text.target_figures(target)})
+        text.emit({**about, **target.to_dict()})
     else:
         print(f"{arguments.output}: {arguments.kind}, {text.target_line(target)}")
     return 0
@@ -241,8 +241,8 @@ def info(arguments: Any) -> int:
     asked = Tolerances()
     proved = bounds.projection_dim(found.n, found.per_row, found.gamma, tolerances=asked)
     if arguments.json:
-        figures = text.target_figures(found)
-        text.emit({"file": str(arguments.file), "kind": "target", **figures, "proved_dim": proved})
+        figures = {"file": str(arguments.file), "kind": "target", **found.to_dict()}
+        text.emit({**figures, "proved_dim": proved})
     else:
         print(f"{arguments.file}: target, {text.target_line(found)}")
         words = f"leak {asked.leak:g}, distortion {asked.distortion:g}"

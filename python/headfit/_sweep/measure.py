@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import math
+import pickle
 import platform
 import time
 import traceback
@@ -45,6 +46,19 @@ def measure(task: Task, num_threads: int) -> Outcome:
         "cpu": cpu_name(),
     }
     return outcome
+
+
+def measure_packed(packed: bytes, num_threads: int) -> Outcome:
+    """Compute the point of a pickled task.
+
+    A worker that could not import the function of a task would end as it receives it, or never
+    answer; here that is an error of the point.
+    """
+    try:
+        task: Task = pickle.loads(packed)
+    except Exception as error:
+        return {"status": "failed", "error": error_record(error), "made": {}}
+    return measure(task, num_threads)
 
 
 def _result(task: Task, num_threads: int) -> dict[str, Any]:

@@ -137,6 +137,21 @@ def test_a_pattern_may_be_a_matrix_market_file_and_json(run):
 # From a pattern to a judged head
 
 
+def test_info_describes_the_installation(run):
+    status, out, err = run("info", "--system")
+    assert (status, err) == (0, "")
+    assert out.strip() == repr(hf.config())
+    status, out, _ = run("info", "--system", "--json")
+    assert status == 0
+    figures = json.loads(out)
+    assert figures["version"] == hf.__version__
+    assert figures["numpy"] == np.__version__
+    for words in (["info"], ["info", "A.npz", "--system"], ["info", "--system", "--normalize"]):
+        status, out, err = run(*words)
+        assert (status, out) == (2, "")
+        assert "--system" in err
+
+
 def test_fit_certify_and_info_agree(head, run):
     status, out, err = run("certify", "A.npz", head)
     assert (status, err) == (0, "")

@@ -217,10 +217,15 @@ def add_info(parent: Commands) -> None:
         parent,
         "info",
         commands.info,
-        "say what a target or a head is",
-        "  headfit info A.npz\n  headfit info head.npz --json\n",
+        "say what a target or a head is, or what this installation is",
+        "  headfit info A.npz\n  headfit info head.npz --json\n  headfit info --system\n",
     )
-    parser.add_argument("file", metavar="FILE", type=Path, help="a target or a head")
+    what = parser.add_mutually_exclusive_group(required=True)
+    what.add_argument("file", metavar="FILE", type=Path, nargs="?", help="a target or a head")
+    what.add_argument(
+        "--system", action="store_true",
+        help="versions, CPU, compiler and threads: what a report of a defect needs",
+    )  # fmt: skip
     parser.add_argument(
         "--normalize", action="store_true", help="scale the rows of a target to sum to 1"
     )

@@ -5,19 +5,17 @@ from __future__ import annotations
 import inspect
 import math
 import pickle
-import platform
 import time
 import traceback
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from functools import cache
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from headfit import _core
 from headfit._base.arguments import shown
+from headfit._base.processors import cpu_name
 from headfit._base.version import VERSION
 from headfit._sweep.fit_points import measure_fit
 from headfit._sweep.work import THREADS, Task
@@ -95,18 +93,6 @@ def error_record(error: BaseException) -> dict[str, str]:
         "message": str(error)[:TAIL],
         "traceback": text[-TAIL:],
     }
-
-
-@cache
-def cpu_name() -> str:
-    """Return the name of this machine's processor."""
-    try:
-        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    except OSError:
-        pass  # not Linux
-    return platform.processor() or platform.machine()
 
 
 def finite_or_tagged(value: Any) -> Any:

@@ -56,7 +56,7 @@ def test_a_sweep_and_its_report(run):
     assert (status, json.loads(out)["failed"]) == (1, 1)
     pytest.importorskip("matplotlib")
     status, out, err = run("report", "results", "-o", "report")
-    assert (status, out, err) == (0, "report/index.html: 3 results, 1 failures\n", "")
+    assert (status, out, err) == (0, "report/index.html: 3 results, 1 failed\n", "")
     status, out, _ = run("report", "results", "-o", "report", "--json")
     assert "results.csv" in json.loads(out)["files"]
 

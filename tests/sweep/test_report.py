@@ -108,30 +108,37 @@ def test_the_numbers_beside_a_picture_are_those_of_the_sweep(found, tmp_path):
         assert len(list(csv.DictReader(file))) == len(found)
 
 
-def test_nothing_that_is_there_is_lost(found, tmp_path):
+@pytest.fixture
+def small(swept, tmp_path):
+    """A sweep with one picture."""
+    hf.sweep(hf.grid(x=[1, 2, 8]), tmp_path / "store", run=swept.square, processes=0)
+    return hf.load_sweep(tmp_path / "store")
+
+
+def test_nothing_that_is_there_is_lost(small, tmp_path):
     folder = tmp_path / "report"
-    write_report(found, folder)
+    write_report(small, folder)
     first = (folder / "index.html").read_bytes()
     (folder / "index.html").write_text("old")
-    write_report(found, folder)
+    write_report(small, folder)
     assert (folder / "index.html").read_bytes() == first
     (folder / "notes.txt").write_text("mine")
     with pytest.raises(FileError, match=r"holds notes\.txt"):
-        write_report(found, folder)
+        write_report(small, folder)
     assert (folder / "notes.txt").read_text() == "mine"
     with pytest.raises(FileError, match="which is not of a report"):
-        write_report(found, tmp_path / "store")
+        write_report(small, tmp_path / "store")
     (tmp_path / "file").write_text("mine")
     with pytest.raises(FileError, match="no folder"):
-        write_report(found, tmp_path / "file")
+        write_report(small, tmp_path / "file")
     (tmp_path / "empty").mkdir()
-    write_report(found, tmp_path / "empty")
+    write_report(small, tmp_path / "empty")
     assert not list(tmp_path.glob(".headfit*"))
 
 
-def test_an_interrupted_report_leaves_the_old_one(found, tmp_path, monkeypatch):
+def test_an_interrupted_report_leaves_the_old_one(small, tmp_path, monkeypatch):
     folder = tmp_path / "report"
-    write_report(found, folder)
+    write_report(small, folder)
     before = {file.name: file.read_bytes() for file in folder.iterdir()}
 
     def fail(self: Path, text: bytes) -> int:
@@ -141,7 +148,7 @@ def test_an_interrupted_report_leaves_the_old_one(found, tmp_path, monkeypatch):
 
     monkeypatch.setattr(Path, "write_bytes", fail)
     with pytest.raises(FileError, match=r"output: .* cannot be written: No space"):
-        write_report(found, folder)
+        write_report(small, folder)
     monkeypatch.undo()
     assert {file.name: file.read_bytes() for file in folder.iterdir()} == before
     assert not list(tmp_path.glob(".headfit*"))
@@ -150,12 +157,11 @@ def test_an_interrupted_report_leaves_the_old_one(found, tmp_path, monkeypatch):
 def test_a_store_without_results_has_a_report_all_the_same(swept, tmp_path):
     hf.sweep([{"x": 1, "log": str(tmp_path / "log")}], tmp_path / "s", run=swept.picky, processes=0)
     write_report(hf.load_sweep(tmp_path / "s"), tmp_path / "report")
-    assert "1 points: 0 with a result, 1 failed." in read(tmp_path / "report" / "index.html").text
+    assert "1 point: 0 with a result, 1 failed." in read(tmp_path / "report" / "index.html").text
 
 
-def test_functions_of_ones_own_are_drawn(swept, tmp_path):
-    hf.sweep(hf.grid(x=[1, 2, 8]), tmp_path / "s", run=swept.square, processes=0)
-    files = write_report(hf.load_sweep(tmp_path / "s"), tmp_path / "report")
+def test_functions_of_ones_own_are_drawn(small, tmp_path):
+    files = write_report(small, tmp_path / "report")
     assert "square-against-x.csv" in files
 
 

@@ -245,7 +245,8 @@ def draw(chosen: common.Settings, rows: Sequence[common.Row]) -> None:
 def main(arguments: Sequence[str] | None = None) -> list[common.Row]:
     """Run the experiment, and return its rows."""
     chosen = common.settings("phase_diagram", str(__doc__), arguments)
-    rows = common.Rows(chosen, point).of(plan(chosen))
+    known = common.Rows(chosen, point)
+    rows = known.rows if chosen.only_draw else known.of(plan(chosen))
     draw(chosen, rows)
     return rows
 

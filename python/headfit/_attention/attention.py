@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any, Literal, Protocol, TypeAlias
 
 import numpy as np
 import scipy.sparse as sp
@@ -41,6 +41,7 @@ from headfit._base.memory import require_memory
 from headfit._base.positions import as_positions, rotate
 from headfit._base.shown import PICTURE_ENTRIES, Shown, picture
 from headfit._base.text import mask_text
+from headfit._base.types import ArrayLike, MaskLike, PositionLike
 from headfit._cluster.cluster import Cluster
 from headfit.errors import InputError
 
@@ -116,17 +117,17 @@ class Attention(Shown):
     @standard_arithmetic()
     def __init__(
         self,
-        Q: Any,
-        K: Any,
+        Q: ArrayLike,
+        K: ArrayLike,
         *,
         scale: float | None = None,
-        mask: Any = None,
-        key_lengths: Any = None,
-        bias: Any = None,
+        mask: MaskLike = None,
+        key_lengths: ArrayLike | None = None,
+        bias: ArrayLike | None = None,
         softcap: float | None = None,
-        position: Any = None,
-        key_mask: Any = None,
-        sinks: Any = None,
+        position: PositionLike = None,
+        key_mask: ArrayLike | None = None,
+        sinks: ArrayLike | None = None,
     ) -> None:
         # The core keeps copies of sparse masks and of small arrays. They are frozen so that the
         # attributes always show what the core computes with.
@@ -405,7 +406,9 @@ class Attention(Shown):
         return (columns, found) if logits.lead else _as_csr(columns, found, logits.keys)
 
     @standard_arithmetic()
-    def apply(self, V: Any, *, rows: Rows = None, num_threads: int | None = None) -> NDArray[Any]:
+    def apply(
+        self, V: ArrayLike, *, rows: Rows = None, num_threads: int | None = None
+    ) -> NDArray[Any]:
         """Return attention times values; see `attention_apply`."""
         v = as_stored_array(V, "V")
         logits = self._logits_of(rows)
@@ -491,3 +494,19 @@ def _as_csr(columns: NDArray[np.int64], found: NDArray[Any], keys: int) -> sp.cs
         ),
         shape=(columns.shape[0], keys),
     )
+
+
+class HasAttention(Protocol):
+    """A result with a head, such as a `Fit`, a `SoftFit` or a `ShrinkResult`."""
+
+    @property
+    def attention(self) -> Attention:
+        """The attention of the head."""
+        ...
+
+
+HeadLike: TypeAlias = Attention | HasAttention | ArrayLike
+"""Heads as functions take them: an `Attention`, a result that has one, or queries beside keys."""
+
+OneHead: TypeAlias = HasAttention | np.ndarray[tuple[int, int], np.dtype[Any]]
+"""What is one head, not a stack, by its type: a result, or queries known to be a matrix."""

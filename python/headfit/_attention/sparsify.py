@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, TypedDict, Unpack, overload
 
 import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from headfit import _core
-from headfit._attention.attention import Attention
+from headfit._attention.attention import Attention, HeadLike, OneHead
 from headfit._attention.logits import LogitOptions
 from headfit._attention.over_heads import over_heads
 from headfit._attention.sparsify_source import LogitSource, MatrixSource
@@ -27,6 +26,7 @@ from headfit._base.arrays import (
 from headfit._base.memory import require_memory
 from headfit._base.plain import plain_dict
 from headfit._base.shown import Shown, picture
+from headfit._base.types import ArrayLike, Columns, MaskLike, PositionLike, Sparse
 from headfit.errors import InputError
 
 __all__ = ["EXACT_LIMIT", "Sparsified", "sparsify"]
@@ -198,22 +198,52 @@ def _renormalised(
     return matrix, np.where(present, np.maximum(0.0, 1 - sums), 0.0)
 
 
+class _Options(TypedDict, total=False):
+    """The options of `sparsify`, for type checkers."""
+
+    scale: float | None
+    mask: MaskLike
+    key_lengths: ArrayLike | None
+    bias: ArrayLike | None
+    softcap: float | None
+    position: PositionLike
+    key_mask: ArrayLike | None
+    sinks: ArrayLike | None
+    per_row: int | None
+    per_column: int | None
+    exempt_columns: Columns
+    method: Method
+    mass: float | None
+    on_empty: Literal["raise", "keep-max"]
+    num_threads: int | None
+
+
+@overload
+def sparsify(
+    M: OneHead | Sparse, K: ArrayLike | None = None, **options: Unpack[_Options]
+) -> Sparsified: ...
+
+
+@overload
+def sparsify(M: HeadLike, K: ArrayLike | None = None, **options: Unpack[_Options]) -> Any: ...
+
+
 @standard_arithmetic()
 def sparsify(
-    M: Any,
-    K: Any = None,
+    M: HeadLike | Sparse,
+    K: ArrayLike | None = None,
     *,
     scale: float | None = None,
-    mask: Any = None,
-    key_lengths: Any = None,
-    bias: Any = None,
+    mask: MaskLike = None,
+    key_lengths: ArrayLike | None = None,
+    bias: ArrayLike | None = None,
     softcap: float | None = None,
-    position: Any = None,
-    key_mask: Any = None,
-    sinks: Any = None,
+    position: PositionLike = None,
+    key_mask: ArrayLike | None = None,
+    sinks: ArrayLike | None = None,
     per_row: int | None = None,
     per_column: int | None = None,
-    exempt_columns: Sequence[int] | NDArray[Any] | str = (),
+    exempt_columns: Columns = (),
     method: Method = "greedy",
     mass: float | None = None,
     on_empty: Literal["raise", "keep-max"] = "raise",

@@ -16,6 +16,7 @@ from headfit._base.arrays import as_array, as_count, check_between
 from headfit._base.frames import data_frame
 from headfit._base.plain import plain_dict
 from headfit._base.shown import Shown
+from headfit._base.types import ArrayLike, MaskLike, PositionLike, Seed
 from headfit._compress.arguments import Request
 from headfit._compress.budget import TradeOff, shared_out
 from headfit._compress.finish import compressed
@@ -112,16 +113,16 @@ def compress_heads(
     held_out: float = 0.25,
     validation: float = 0.25,
     scale: float | None = None,
-    mask: Any = None,
-    bias: Any = None,
+    mask: MaskLike = None,
+    bias: ArrayLike | None = None,
     softcap: float | None = None,
-    position: Any = None,
-    key_mask: Any = None,
+    position: PositionLike = None,
+    key_mask: ArrayLike | None = None,
     dtype: str = "float32",
     effort: str | int = "medium",
     time_limit: float | None = None,
     callback: Callable[[int, float], Any] | None = None,
-    rng: Any = 0,
+    rng: Seed = 0,
     num_threads: int | None = None,
 ) -> CompressedHeads:
     """Make all heads of a model smaller for every input, with one budget.

@@ -6,7 +6,7 @@ import math
 import time
 from contextlib import nullcontext
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from headfit import bounds
 from headfit._attention.attention import Attention
@@ -19,6 +19,7 @@ from headfit._base.dtypes import check_dtype, check_logits_dtype
 from headfit._base.memory import require_memory
 from headfit._base.progress import Progress
 from headfit._base.tolerances import Tolerances, as_tolerances
+from headfit._base.types import Columns, MaskLike, Seed
 from headfit._cluster.cluster import Cluster
 from headfit._fit.attempt import judge, make_head, try_size
 from headfit._fit.ending import Ending, advice
@@ -29,7 +30,7 @@ from headfit._fit.registry import as_method
 from headfit._fit.result import Fit, Search, Trial
 from headfit._target.append_columns import exempt_from
 from headfit._target.heavy import heavy_notes
-from headfit._target.target import as_target
+from headfit._target.target import TargetLike, as_target
 from headfit.errors import CertificateError, InputError
 
 if TYPE_CHECKING:
@@ -93,7 +94,7 @@ def _lower_bound(problem: Problem, seconds: float) -> LowerBound:
 
 @standard_arithmetic()
 def fit(
-    A: Any,
+    A: TargetLike,
     dim: int | None = None,
     *,
     method: str | Method = "auto",
@@ -104,12 +105,12 @@ def fit(
     max_logit: float | None = None,
     tolerances: Tolerances | None = None,
     scale: float | None = None,
-    mask: Any = None,
-    exempt_columns: Any = None,
+    mask: MaskLike = None,
+    exempt_columns: Columns = None,
     logits_dtype: str | None = None,
     time_limit: float | None = None,
     progress: bool = False,
-    rng: Any = 0,
+    rng: Seed = 0,
     strict: bool = False,
     certificate_mass: bool = True,
     client: Any = None,

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headfit import _core
-from headfit._attention.attention import Attention
+from headfit._attention.attention import Attention, HeadLike
 from headfit._attention.dense_target import (
     check_one_head,
     core_target_of,
@@ -21,6 +21,7 @@ from headfit._base.arrays import thread_count
 from headfit._base.frames import data_frame
 from headfit._base.plain import plain_dict
 from headfit._base.shown import Shown
+from headfit._base.types import MaskLike
 from headfit.errors import InputError
 
 __all__ = ["SoftComparison", "compare"]
@@ -81,7 +82,11 @@ class SoftComparison(Shown):
 
 @standard_arithmetic()
 def compare(
-    target: Any, attention: Any, *, mask: Any = None, num_threads: int | None = None
+    target: HeadLike,
+    attention: HeadLike,
+    *,
+    mask: MaskLike = None,
+    num_threads: int | None = None,
 ) -> SoftComparison:
     """Compare attention with a dense target, row by row, in float64.
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from headfit._attention.attention import Attention
+from headfit._attention.attention import Attention, HeadLike
 from headfit._attention.fitted_head import FittedHead, placed
 from headfit._attention.logits import check_scale
 from headfit._attention.module import SelfAttention, check_module
@@ -19,6 +19,7 @@ from headfit._base.dtypes import check_dtype
 from headfit._base.plain import plain_dict
 from headfit._base.shown import Shown
 from headfit._base.text import mask_text
+from headfit._base.types import MaskLike, Seed
 from headfit._soft.compare import SoftComparison, compare
 from headfit._soft.descent import EXACT, soft
 
@@ -89,19 +90,19 @@ class SoftFit(Shown, FittedHead):
 
 @standard_arithmetic()
 def fit_soft(
-    target: Any,
+    target: HeadLike,
     dim: int,
     *,
     module: SelfAttention | None = None,
     dtype: str = "float32",
     scale: float | None = None,
-    mask: Any = None,
+    mask: MaskLike = None,
     effort: str | int = "medium",
     enough: float = EXACT,
     init: Any = None,
     time_limit: float | None = None,
     callback: Callable[[int, float], Any] | None = None,
-    rng: Any = 0,
+    rng: Seed = 0,
     num_threads: int | None = None,
 ) -> SoftFit:
     """Find the head of a size whose attention is closest to a dense one, in KL divergence.

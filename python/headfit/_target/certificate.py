@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headfit import _core
-from headfit._attention.attention import Attention
+from headfit._attention.attention import Attention, HeadLike
 from headfit._attention.logits import LogitOptions
 from headfit._base.arguments import as_choice, as_flag
 from headfit._base.arithmetic import standard_arithmetic
@@ -22,13 +22,14 @@ from headfit._base.plain import plain_dict
 from headfit._base.shown import Shown, picture
 from headfit._base.text import mask_text, number
 from headfit._base.tolerances import Tolerances, as_tolerances
+from headfit._base.types import ArrayLike, MaskLike
 from headfit._cluster.cluster import Cluster
 from headfit._target.scans import Statement, certify_blocks, certify_rows
-from headfit._target.target import Target, as_target
+from headfit._target.target import Target, TargetLike, as_target
 from headfit.errors import CertificateError, InputError
 
 if TYPE_CHECKING:
-    from headfit._fit.result import Fit
+    pass
 
 __all__ = ["Certificate", "certify"]
 
@@ -303,13 +304,13 @@ def _judged(Q: Any, K: Any, scale: float | None, mask: Any) -> Attention:
 
 @standard_arithmetic()
 def certify(
-    A: Any,
-    Q: Any | Attention | Fit = None,
-    K: Any = None,
+    A: TargetLike,
+    Q: HeadLike | None = None,
+    K: ArrayLike | None = None,
     *,
-    matrix: Any = None,
+    matrix: ArrayLike | None = None,
     scale: float | None = None,
-    mask: Any = None,
+    mask: MaskLike = None,
     leak: float | None = None,
     distortion: float | None = None,
     max_logit: float | None = None,

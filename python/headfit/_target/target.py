@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import os
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import scipy.sparse as sp
@@ -23,6 +23,7 @@ from headfit._base.shown import Shown, picture
 from headfit._base.sparse import checked_csr
 from headfit._base.stored_arrays import read_matrix
 from headfit._base.text import mask_text
+from headfit._base.types import ArrayLike, MaskLike, PathLike, Sparse
 from headfit.errors import TargetError
 
 __all__ = ["SUM_TOLERANCE", "Target", "load_matrix"]
@@ -170,9 +171,9 @@ class Target(Shown):
     @standard_arithmetic()
     def __init__(
         self,
-        A: Any,
+        A: TargetLike,
         *,
-        mask: Any = None,
+        mask: MaskLike = None,
         normalize: bool = False,
         sum_tolerance: float = SUM_TOLERANCE,
         num_threads: int | None = None,
@@ -288,6 +289,10 @@ class Target(Shown):
 
     def __repr__(self) -> str:
         return f"Target({', '.join(f'{name}={text}' for name, text in self._facts().items())})"
+
+
+TargetLike: TypeAlias = Target | Sparse | ArrayLike | PathLike
+"""What makes a target: a sparse or dense matrix, or the name of a file that holds one."""
 
 
 def _csr_arrays(csr: sp.csr_array) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:

@@ -196,6 +196,7 @@ class Mixed(Method):
             warm_steps=WARM,
             polished_share=1.0,
             callback=after_a_scan(problem),
+            cluster=problem.cluster,
         )
 
 

@@ -24,10 +24,10 @@ VALUES = {
     "k": (1, 2, 4, 8, 16, 32),
 }
 PLANS = {
-    # Tokens, most steps of a fit, seeds, and the values of each of the four
-    "tiny": (32, 1000, (0,), {"leak": (0.1, 0.05), "k": (1, 2)}),
-    "quick": (128, 5000, (0,), VALUES),
-    "full": (512, 5000, (0, 1, 2), VALUES),
+    # Tokens, steps of a fit, seeds of one part after the other, values of each of the four
+    "tiny": (32, 1000, ((0,),), {"leak": (0.1, 0.05), "k": (1, 2)}),
+    "quick": (128, 5000, ((0,),), VALUES),
+    "full": (512, 5000, ((0,), (0, 1, 2)), VALUES),
 }
 
 
@@ -120,7 +120,9 @@ def main():
     chosen = settings("precision", __doc__)
     rows = Rows(chosen, run)
     if not chosen.only_draw:
-        make_searches(rows, searches(*chosen.pick(**PLANS)))
+        n, steps, seeds, values = chosen.pick(**PLANS)
+        for part in seeds:
+            make_searches(rows, searches(n, steps, part, values))
     draw(chosen, rows.rows)
 
 

@@ -165,7 +165,7 @@ SETS = {
     "quick": [*list(PATTERNS)[:4], "trained head 0.0", "trained head 1.0"],
     "full": list(PATTERNS),
 }
-LARGEST = 400  # tokens up to which the projection's size, tens of thousands, is searched for
+LARGEST = 40  # tokens up to which the size of the projection, at least tens of thousands, is sought
 
 
 def compute(rows: Rows, names: list[str]) -> None:

@@ -1,8 +1,9 @@
 """Bounds on the head size, and conversions between tolerances.
 
-`projection_dim`, `lower` and the conversions are proved for every pattern. `counting` is a bound
-for most random patterns and `random_keys_dim` an asymptotic estimate; neither says anything
-certain about a given pattern.
+`projection_dim`, `lower` and the conversions are proved for every pattern; `every_subset` is
+proved for all supports of k keys at once. `counting` is a bound for most random patterns and
+`random_keys_dim` an asymptotic estimate; neither says anything certain about a given pattern.
+docs/bounds.md has the statements and proofs for bounded norms and logits.
 """
 
 from __future__ import annotations
@@ -17,11 +18,22 @@ from headfit._base.tolerances import Tolerances, as_tolerances
 from headfit.errors import InputError
 
 if TYPE_CHECKING:
-    from headfit._lower import LowerBound, counting, lower, random_keys_dim
+    from headfit._lower import (
+        Counting,
+        EverySubset,
+        LowerBound,
+        counting,
+        every_subset,
+        lower,
+        random_keys_dim,
+    )
 
 __all__ = [
+    "Counting",
+    "EverySubset",
     "LowerBound",
     "counting",
+    "every_subset",
     "leak_for_stray",
     "logit_range",
     "lower",
@@ -30,10 +42,15 @@ __all__ = [
     "stray_for_leak",
 ]
 
+_OF_LOWER = {
+    "Counting", "EverySubset", "LowerBound", "counting", "every_subset", "lower",
+    "random_keys_dim",
+}  # fmt: skip
+
 
 def __getattr__(name: str) -> Any:
     # The modules of lower bounds are imported when they are first used.
-    if name in ("LowerBound", "counting", "lower", "random_keys_dim"):
+    if name in _OF_LOWER:
         return getattr(import_module("headfit._lower"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 

@@ -39,6 +39,7 @@ from headfit._base.arrays import (
 from headfit._base.masks import as_allowed, as_key_mask, frozen_mask, same_mask
 from headfit._base.memory import require_memory
 from headfit._base.positions import as_positions, rotate
+from headfit._base.shown import PICTURE_ENTRIES, Shown, picture
 from headfit._base.text import mask_text
 from headfit._cluster.cluster import Cluster
 from headfit.errors import InputError
@@ -46,7 +47,7 @@ from headfit.errors import InputError
 __all__ = ["Attention"]
 
 
-class Attention:
+class Attention(Shown):
     """The attention of queries and keys, with all logit options; computed when asked for.
 
     The logits are ``softcap(scale * Q @ K.T) + bias``, and attention is their softmax over the
@@ -198,12 +199,30 @@ class Attention:
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)
 
-    def __repr__(self) -> str:
+    def _facts(self) -> dict[str, str]:
         q, k = self.stored
         more = [name for name in self.options.given() if name not in ("scale", "mask")]
+        facts = {
+            "Q": str(q.shape),
+            "K": str(k.shape),
+            "dtype": str(computed_in(q, k)),
+            "scale": f"{self.scale:.6g}",
+            "mask": mask_text(self.mask),
+        }
+        return {**facts, "with": ", ".join(more)} if more else facts
+
+    def _picture(self) -> str:
+        if self.lead or self.n * self.m > PICTURE_ENTRIES:
+            return ""
+        alt = f"The attention of {self.n} queries and {self.m} keys"
+        return picture("attention", self, alt, (4.0, 3.6), pixels=64, colorbar=True)
+
+    def __repr__(self) -> str:
+        f = self._facts()
+        more = f", {f['with']}" if "with" in f else ""
         return (
-            f"Attention(Q {q.shape}, K {k.shape}, {computed_in(q, k)}, scale={self.scale:.6g}, "
-            f"mask={mask_text(self.mask)}{''.join(f', {name}' for name in more)})"
+            f"Attention(Q {f['Q']}, K {f['K']}, {f['dtype']}, scale={f['scale']}, "
+            f"mask={f['mask']}{more})"
         )
 
     @cached_property

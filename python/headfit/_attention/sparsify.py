@@ -25,6 +25,8 @@ from headfit._base.arrays import (
     thread_count,
 )
 from headfit._base.memory import require_memory
+from headfit._base.plain import plain_dict
+from headfit._base.shown import Shown, picture
 from headfit.errors import InputError
 
 __all__ = ["EXACT_LIMIT", "Sparsified", "sparsify"]
@@ -36,7 +38,7 @@ Method = Literal["greedy", "exact"]
 
 
 @dataclass(frozen=True, repr=False, eq=False)
-class Sparsified:
+class Sparsified(Shown):
     """A sparse pattern made by `sparsify`, and the mass that it left out.
 
     Attributes
@@ -85,17 +87,35 @@ class Sparsified:
         """The largest total variation of a row."""
         return float(self.dropped_mass[self.worst_row])
 
-    def __repr__(self) -> str:
+    def to_dict(self) -> dict[str, Any]:
+        """Return the figures as plain Python values, for JSON; without the matrix and the rows."""
+        n, m = self.matrix.shape
+        names = ("per_row", "per_column", "exempt", "method", "tv_mean", "tv_worst", "worst_row")
+        found = {name: getattr(self, name) for name in names}
+        return plain_dict({"n": n, "m": m, "nonzeros": self.matrix.nnz, **found})
+
+    def _facts(self) -> dict[str, str]:
         n, m = self.matrix.shape
         exempt = ""
         if self.exempt.size:
             named = ", ".join(str(j) for j in self.exempt[:4])
             exempt = f" without column{'s' if self.exempt.size > 1 else ''} {named}"
             exempt += ", ..." if self.exempt.size > 4 else ""
+        return {
+            "matrix": f"{n} x {m}, {self.matrix.nnz} entries",
+            "at most": f"{self.per_row} a row and {self.per_column} a column{exempt}",
+            "dropped mass": f"{self.tv_mean:.3g} on average, {self.tv_worst:.3g} in row "
+            f"{self.worst_row}",
+        }
+
+    def _picture(self) -> str:
+        alt = "The entries that are kept"
+        return picture("attention", self, alt, (4.0, 3.6), pixels=64, colorbar=True)
+
+    def __repr__(self) -> str:
+        f = self._facts()
         return (
-            f"Sparsified({n} x {m}, {self.matrix.nnz} entries, at most {self.per_row} a row and "
-            f"{self.per_column} a column{exempt}; dropped mass {self.tv_mean:.3g} on average, "
-            f"{self.tv_worst:.3g} in row {self.worst_row})"
+            f"Sparsified({f['matrix']}, at most {f['at most']}; dropped mass {f['dropped mass']})"
         )
 
 

@@ -74,7 +74,7 @@ def _early_bound(method: Method, problem: Problem, limit: float | None) -> Lower
     if not method.seeks_smallest:
         return None
     seconds = min(BOUND_SECONDS, BOUND_SHARE * (limit or math.inf))
-    return bounds.lower(problem.target, tolerances=problem.tolerances, time_limit=seconds)
+    return _lower_bound(problem, seconds)
 
 
 def _late_bound(method: Method, problem: Problem, head: Head, seconds: float) -> LowerBound | None:
@@ -82,7 +82,13 @@ def _late_bound(method: Method, problem: Problem, head: Head, seconds: float) ->
     if not method.seeks_smallest or head.dim > PROVABLE or head.ended == "callback":
         return None
     limit = min(1.0, max(0.1, seconds / 4))
-    return bounds.lower(problem.target, tolerances=problem.tolerances, time_limit=limit)
+    return _lower_bound(problem, limit)
+
+
+def _lower_bound(problem: Problem, seconds: float) -> LowerBound:
+    """Look for a proof about the exact logits of heads that meet the tolerances."""
+    exact = problem.tolerances.before_rounding(problem.logits_dtype)
+    return bounds.lower(problem.target, tolerances=exact, time_limit=seconds)
 
 
 @standard_arithmetic()
@@ -122,8 +128,11 @@ def fit(
         is padded with zeros.
     method : Method or str, default "auto"
         How queries and keys are found, with the options that are its own: `Learned`, `MaxMargin`,
-        `Projection`, or a `Method` of your own. The words "learned", "max-margin" and
-        "projection" stand for these with their defaults, "auto" for "learned".
+        `Mixed`, `Projection`, `Toeplitz`, or a `Method` of your own. The words "learned",
+        "max-margin", "mixed", "projection" and "toeplitz" stand for these with their defaults.
+        "auto" tries, for more than 32 nonzeros per row, "toeplitz" where the pattern is
+        translation-invariant, and "mixed" where it is so but for a few entries; a pattern of
+        blocks is solved for its blocks. Otherwise, and where these fail, it is "learned".
     module : SelfAttention, optional
         The fixed module whose input is sought; its dim and scale hold. None: the canonical
         module of this size.
@@ -145,7 +154,8 @@ def fit(
         global tokens, to which most rows attend. The method makes a head for the other columns,
         and `append_columns` says why the whole certifies. "auto": the columns that more than
         half of the rows attend to, and more than four times as many as attend to a column on
-        average. The certificate is about the whole of A, and `dim` counts these coordinates.
+        average; none where tokens come in blocks, since "auto" then fits the pattern of the
+        blocks. The certificate is about the whole of A, and `dim` counts these coordinates.
     logits_dtype : "float32", "bfloat16" or "float16", optional
         Certify logits that are rounded to this dtype before the softmax. None, no rounding,
         suits fused kernels, which keep logits in float32 registers. Without `max_logit`, |logit|
@@ -253,7 +263,8 @@ def fit(
     with nullcontext() if bar is None else bar:
         if size is None:
             lower = _early_bound(method, problem, limit)
-            problem = problem if lower is None else replace(problem, proved_dim=lower.dim)
+            if lower is not None and not lower.impossible:
+                problem = replace(problem, proved_dim=lower.dim)
             search, head = _search(method, problem)
         else:
             head = make_head(method, problem, size)

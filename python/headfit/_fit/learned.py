@@ -294,7 +294,7 @@ def _check_start(start: Start, n: int, dim: int) -> None:
             )
 
 
-def _polish(
+def polish_rows(
     target: Target,
     q: FloatArray,
     k: FloatArray,
@@ -418,7 +418,7 @@ def learned(
         max_query = max_norm / longest if max_norm > 0 and longest > 0 else math.inf
         end = max(start + time_limit, time.perf_counter() + POLISH_SECONDS)
         with suppress(TimeoutError), calls_until(end):
-            failed = _polish(target, q, k, failed, tolerances[:2], max_query, threads)
+            failed = polish_rows(target, q, k, failed, tolerances[:2], max_query, threads)
     report["rows_polished"] = report["rows_left"] - int(failed.size)
     return Head(
         q,

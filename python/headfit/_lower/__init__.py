@@ -6,10 +6,13 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from headfit._base.arguments import as_generator
+from headfit._base.arguments import as_flag, as_generator
 from headfit._base.arrays import check_between
 from headfit._base.text import mask_text
 from headfit._base.tolerances import Tolerances, as_tolerances
+from headfit._lower._bounded import Limits, Separated, bounded
+from headfit._lower._every_subset import EverySubset, every_subset
+from headfit._lower._families import Apart, Groups
 from headfit._lower._general import Counting, counting, random_keys_dim
 from headfit._lower._hull import Hull
 from headfit._lower._hull_search import hull
@@ -21,15 +24,20 @@ from headfit._lower._weights import Block, weights
 from headfit._target.target import Target, as_target
 
 __all__ = [
+    "Apart",
     "Block",
     "Candidate",
     "Counting",
+    "EverySubset",
+    "Groups",
     "Hull",
     "KeyOrder",
     "LowerBound",
     "NoOrder",
+    "Separated",
     "Traces",
     "counting",
+    "every_subset",
     "lower",
     "random_keys_dim",
 ]
@@ -42,18 +50,24 @@ class LowerBound:
     Attributes
     ----------
     dim : int
-        No head of a smaller size meets the tolerances, whatever its norms and dtype.
+        No head of a smaller size meets the tolerances within the bounds, whatever its dtype.
     reason : str
         The argument of the proof in a sentence.
-    witness : Traces, Hull, Block, NoOrder or None
+    witness : Traces, Hull, Block, NoOrder, Separated or None
         The evidence of the best candidate, which `verify` checks; None for the trivial bound 1.
     candidates : tuple of Candidate
         Every bound that was tried.
     tolerances : Tolerances
-        What it is proved for. A bound on the logits plays no part in the proofs, which hold
-        with and without one.
+        What it is proved for.
     mask : object
         The mask, as given.
+    max_norm : float or None
+        The bound on scale × max ‖q‖ × max ‖k‖ that it is proved for. None: any norms.
+    masked_logits : bool
+        Whether the `max_logit` of the tolerances was taken to hold for masked pairs too.
+    impossible : bool
+        Whether no head of any size meets the tolerances within the bounds. `dim` is then n + 1: a
+        head of any size has the logits of one of size n, with no larger norms.
     """
 
     dim: int
@@ -62,6 +76,9 @@ class LowerBound:
     candidates: tuple[Candidate, ...]
     tolerances: Tolerances
     mask: Any = None
+    max_norm: float | None = None
+    masked_logits: bool = False
+    impossible: bool = False
 
     def verify(self, A: Any) -> bool:
         """Check the witness, and that of every candidate, against a target.
@@ -96,7 +113,8 @@ class LowerBound:
 
     def __repr__(self) -> str:
         mask = "" if self.mask is None else f", mask={mask_text(self.mask)}"
-        return f"LowerBound(d >= {self.dim}: {self.reason}{mask})"
+        what = "no head of any size" if self.impossible else f"d >= {self.dim}"
+        return f"LowerBound({what}: {self.reason}{mask})"
 
 
 def lower(
@@ -104,6 +122,9 @@ def lower(
     *,
     leak: float | None = None,
     distortion: float | None = None,
+    max_norm: float | None = None,
+    max_logit: float | None = None,
+    masked_logits: bool = False,
     tolerances: Tolerances | None = None,
     mask: Any = None,
     time_limit: float = 5.0,
@@ -117,9 +138,15 @@ def lower(
         A `Target`, or whatever makes one: a sparse or dense array, or a path.
     leak, distortion : float, optional
         See `Tolerances`, which has the defaults.
+    max_norm : float, optional
+        A bound on scale × max ‖q‖ × max ‖k‖, as of the methods and of `Certificate.max_norm`.
+    max_logit : float, optional
+        A bound on |logit| where the mask allows, as of `Tolerances` and `Certificate`.
+    masked_logits : bool, default False
+        Whether `max_logit` bounds the logits of masked pairs as well. A certificate's does not, and
+        what is proved with True may then be false.
     tolerances : Tolerances, optional
-        The same as one object, in their place. Its `max_logit` plays no part: what is proved
-        for logits of any size holds for bounded ones.
+        Leak, distortion and `max_logit` as one object, in their place.
     mask : optional
         As in `attention_matrix`; the target's own mask when None. Nothing is required of masked
         entries, so that a row says nothing about the columns that are masked in it.
@@ -157,6 +184,10 @@ def lower(
       Then each support is connected in the graph of the hull's edges, which is planar for d = 3
       and a cycle for d = 2. Supports that need too many edges prove d >= 4 or d >= 3. This bound
       never exceeds 4, since every two vertices of a hull in R^4 can be joined by an edge.
+    - *keys apart, queries apart, queries and keys apart*, if `max_norm` or `max_logit` is given:
+      keys that some row must tell apart, queries, or both at once, keep a distance from each other,
+      and only so many fit in a ball. These grow like the logarithm of n; docs/bounds.md has the
+      statements and proofs.
     - *weights of a block*: on rows and columns of common support, log A with its rows centred
       must be within the distortion of a matrix of rank d (Eckart and Young).
 
@@ -164,9 +195,10 @@ def lower(
     head for the whole pattern is also one for these rows and columns; the last rows of a causal
     mask may attend to all earlier columns.
 
-    All bounds hold in exact arithmetic for heads of any norm. Deciding whether a pattern has a
-    head of size d > 1 is NP-hard, so a gap to the smallest head that is found is to be expected.
-    A band, for example, has heads of size 2 whose logits grow exponentially along it.
+    All bounds hold in exact arithmetic, and those without `max_norm` and `max_logit` for heads of
+    any norm. They are about exact logits, not about logits that a kernel rounds. Deciding whether a
+    pattern has a head of size d > 1 is NP-hard, so a gap to the smallest head that is found is to
+    be expected. A band, for example, has heads of size 2 whose logits grow exponentially along it.
 
     Examples
     --------
@@ -178,17 +210,29 @@ def lower(
     >>> A = hf.patterns.random_regular(512, 4, gamma=2.0, rng=0)
     >>> lower(A)
     LowerBound(d >= 4: 512 keys are vertices of their hull, and 512 supports ... planar graph has)
+
+    With bounded norms:
+
+    >>> lower(A, max_norm=5.0)
+    LowerBound(d >= 9: 182 queries and keys are apart by a gap of ln(1/leak) in bounded heads ...)
     """
-    asked = as_tolerances(tolerances, leak=leak, distortion=distortion)
+    asked = as_tolerances(tolerances, leak=leak, distortion=distortion, max_logit=max_logit)
+    limits = Limits(
+        None if max_norm is None else check_between(max_norm, "max_norm", 0, math.inf),
+        asked.max_logit,
+        as_flag(masked_logits, "masked_logits"),
+    )
     limit = check_between(time_limit, "time_limit", 0, math.inf)
     if mask is None and isinstance(A, Target):
         mask = A.mask
     target = as_target(A, mask=mask)
     problem = Problem.of(target, asked.leak, asked.distortion, limit, as_generator(rng))
+    of_bounded = bounded(problem, limits) if limits.any else []
     candidates = [order(problem), hull(problem), weights(problem)]
     for kind in ("columns", "rows"):
         family = Family(problem, kind)
         candidates += [shattering(problem, family), counted(problem, family)]
+    candidates += of_bounded
     best = Candidate("trivial", 1, "proved", "a head has at least one dimension")
     for candidate in candidates:
         if (candidate.dim or 0) > (best.dim or 0):
@@ -200,4 +244,7 @@ def lower(
         candidates=tuple(candidates),
         tolerances=asked,
         mask=mask,
+        max_norm=limits.max_norm,
+        masked_logits=limits.masked_logits,
+        impossible=(best.dim or 1) > target.n,
     )

@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from fractions import Fraction
 
-from headfit._base.arguments import as_flag
-from headfit._base.arrays import as_count
+from headfit._base.arguments import as_flag, shown
+from headfit._base.arrays import as_count, as_share, check_between
+from headfit._base.tolerances import Tolerances
+from headfit._lower._exact import log_above, log_below, log_factorial, root_above, shortened
+from headfit._lower._packing import Most, least_dim, log_most
+from headfit.errors import InputError
 
 
 def _sizes(n: int, k: int) -> tuple[int, int]:
@@ -24,64 +29,186 @@ class Counting:
         There are fewer heads of a smaller size than k-regular patterns.
     n, k : int
         The number of tokens, and of nonzeros in every row and column.
+    exceptions : float or None
+        The largest share of the patterns that may have smaller heads; None: a share that falls
+        exponentially with n.
     about : str
         The patterns that the bound is about.
+    dim : int
+        The least integer that is at least `value`; n + 1 if no pattern has a head of any size.
     """
 
     value: float
     n: int
     k: int
-    about: str = "most random patterns, not a given one"
+    exceptions: float | None = None
+
+    @property
+    def about(self) -> str:
+        """The patterns that the bound is about."""
+        if self.exceptions is None:
+            return "most random patterns, not a given one"
+        return f"all but a share of {self.exceptions:g} of the patterns, not a given one"
+
+    @property
+    def dim(self) -> int:
+        """The least head size, an integer."""
+        return max(1, math.ceil(self.value))
 
     def __float__(self) -> float:
         return self.value
 
     def __repr__(self) -> str:
+        most = "most random"
+        if self.exceptions is not None:
+            most = f"all but a share of {self.exceptions:g} of the"
         return (
-            f"Counting(d >= {self.value:.3g} for most random {self.k}-regular patterns of "
+            f"Counting(d >= {self.value:.3g} for {most} {self.k}-regular patterns of "
             f"{self.n} tokens; not about a given one)"
         )
 
 
-def counting(n: int, k: int) -> Counting:
+def counting(
+    n: int,
+    k: int,
+    *,
+    max_norm: float | None = None,
+    max_logit: float | None = None,
+    leak: float | None = None,
+    exceptions: float | None = None,
+) -> Counting:
     """Return a lower bound on the head size that most k-regular patterns need, by counting.
 
     Parameters
     ----------
     n, k : int
         The number of tokens, and of nonzeros in every row and column.
+    max_norm : float, optional
+        A bound on scale × max ‖q‖ × max ‖k‖.
+    max_logit : float, optional
+        A bound on every |logit|, without a mask.
+    leak : float, optional
+        The leak that heads shall meet; `Tolerances` has the default. Only with one of the bounds.
+    exceptions : float, optional
+        The largest share of the patterns that may have smaller heads, in (0, 1]; 0.01 when None.
+        Only with one of the bounds.
 
     Returns
     -------
     Counting
-        Its ``value`` is (x - 1) / 2 with x ln(8 e n / x) = ln N / n.
+        Without bounds its ``value`` is (x - 1) / 2 with x ln(8 e n / x) = ln N / n, and with them
+        the least size that is not excluded.
 
     Raises
     ------
     InputError
-        Unless n and k are integers with 1 <= k <= n.
+        Unless n and k are integers with 1 <= k <= n, and for other arguments out of range.
 
     Notes
     -----
-    ``ln N = ln[(n k)! / (k!)^(2 n)] - (k - 1)^2 / 2`` is the logarithm of the number of k-regular
-    0-1 matrices, asymptotically for fixed k (O'Neil 1969, Bender 1974). A head of size d has
-    n (2 d + 1) = n x unknowns: queries, keys, and for each row an offset that separates the
-    support from the rest. A support pattern is given by the signs of n^2 polynomials of degree 2
-    in these unknowns, so heads have at most (8 e n / x)^(n x) patterns (Warren 1968). For d below
-    the value these are fewer than N, by a factor exponential in n: most patterns have no head of
-    that size. The count does not tell which patterns, and is weak at practical n. Takes O(1)
-    time.
+    Without bounds: ``ln N = ln[(n k)! / (k!)^(2 n)] - (k - 1)^2 / 2`` is the logarithm of the
+    number of k-regular 0-1 matrices, asymptotically for fixed k (O'Neil 1969, Bender 1974). A head
+    of size d has n (2 d + 1) = n x unknowns: queries, keys, and for each row an offset that
+    separates the support from the rest. A support pattern is given by the signs of n^2 polynomials
+    of degree 2 in these unknowns, so heads have at most (8 e n / x)^(n x) patterns (Warren 1968).
+    For d below the value these are fewer than N, by a factor exponential in n: most patterns have
+    no head of that size. The count does not tell which patterns, and is weak at practical n. Takes
+    O(1) time.
+
+    With bounds, everything is rigorous and in exact arithmetic: the number of patterns is that of
+    `log_regular_patterns`, from below, and the heads are counted by rounding their keys; see
+    docs/bounds.md. At most a share of `exceptions` of all k-regular patterns has a smaller head.
 
     Examples
     --------
     >>> counting(1024, 4)
     Counting(d >= 0.761 for most random 4-regular patterns of 1024 tokens; not about a given one)
+    >>> counting(1024, 4, max_norm=10.0, leak=0.05)
+    Counting(d >= 5 for all but a share of 0.01 of the 4-regular patterns of 1024 tokens; ...)
     """
+    n, k = _sizes(n, k)
+    if max_norm is None and max_logit is None:
+        for name, value in (("leak", leak), ("exceptions", exceptions)):
+            if value is not None:
+                raise InputError(
+                    f"{name} must be None without max_norm and max_logit; got {shown(value)}"
+                )
+        return Counting(_by_signs(n, k), n, k)
+    gap = log_below(1 / Fraction(Tolerances(leak=0.05 if leak is None else leak).leak))
+    share = as_share(0.01 if exceptions is None else exceptions, "exceptions")
+    needed = log_regular_patterns(n, k) + log_below(Fraction(share))
+    dims = [1]
+    for name, given in (("max_norm", max_norm), ("max_logit", max_logit)):
+        if given is None:
+            continue
+        limit = Fraction(check_between(given, name, 0, math.inf))
+        if 2 * limit < gap and k < n:
+            dims.append(n + 1)  # no row can have both a column on its support and one off it
+            continue
+
+        def heads(dim: int, limit: Fraction = limit, by_logit: bool = name == "max_logit") -> Most:
+            norm = limit * root_above(Fraction(dim)) if by_logit else limit
+            return n * _log_heads(dim, shortened(norm / gap, RATIO_BITS), k), "counting"
+
+        dims.append(least_dim(heads, needed, n)[0])
+    return Counting(float(max(dims)), n, k, share)
+
+
+RATIO_BITS = 30
+"""Ratios of norms to gaps are rounded up to so many binary digits after the point."""
+
+
+def _log_heads(dim: int, ratio: Fraction, k: int) -> Fraction:
+    """Return a bound on the logarithm of the number of patterns of heads, divided by n.
+
+    Let the ratio be N / tau, and the norms of keys be at most N, those of queries at most 1. Of
+    keys that are x tau or more apart take as many as possible: every key has one of them nearer
+    than x tau. Rounding to it changes each logit by less than x tau. With all keys rounded, the
+    logits on a row's support exceed the others by (1 - 2 x) tau still. Queries of different
+    supports of k of these keys are (1 - 2 x) tau / N apart, and with the mean keys of the supports
+    they are points in a ball of squared ratio N k / (2 (1 - 2 x) tau); see `Groups`. The number of
+    heads is at most that of rounded keys, times that of such queries, to the power of n.
+    """
+    counts = []
+    for part in range(1, 8):
+        x = Fraction(part, 16)
+        left = 1 - 2 * x
+        keys, _ = log_most(dim, (ratio / x) ** 2)
+        queries = min(log_most(dim, (ratio / left) ** 2), log_most(dim, ratio * k / (2 * left)))
+        counts.append(keys + queries[0])
+    return min(counts)
+
+
+def log_regular_patterns(n: int, k: int) -> Fraction:
+    """Return a number that is at most the logarithm of the number of k-regular 0-1 matrices.
+
+    Take k permutation matrices one after the other, each without a common entry with those before.
+    After t of them the next one is a perfect matching in a bipartite graph whose nodes have n - t
+    edges each; there are (n - t)^n n! / n^n of these or more (van der Waerden's conjecture, proved
+    by Egorychev and by Falikman in 1981). Each k-regular matrix arises from as many sequences as it
+    has decompositions into permutation matrices in order, at most the product of (s!)^(n/s) for
+    s = 1 ... k (Bregman 1973). The count is exact for k = 1. Matrices and their complements are
+    equally many.
+    """
+    few = min(k, n - k)
+    if few == 0:
+        return Fraction(0)
+    low, _ = log_factorial(n)
+    above = n * log_above(n)
+    total = few * low
+    for t in range(1, few):
+        total += n * log_below(n - t) - above
+    for s in range(2, few + 1):
+        total -= Fraction(n, s) * log_factorial(s)[1]
+    return max(Fraction(0), total)
+
+
+def _by_signs(n: int, k: int) -> float:
+    """Return the bound without bounds on norms."""
     # These parts of SciPy take long to import, so they are imported only when they are needed.
     from scipy.optimize import brentq
     from scipy.special import gammaln
 
-    n, k = _sizes(n, k)
     each = float(gammaln(n * k + 1) - 2 * n * gammaln(k + 1) - (k - 1) ** 2 / 2) / n
 
     def excess(x: float) -> float:
@@ -89,7 +216,7 @@ def counting(n: int, k: int) -> Counting:
 
     top = 8.0 * n  # the x for which `excess` is largest
     x = 0.0 if each <= 0 else top if excess(top) <= 0 else float(brentq(excess, 1e-12, top))
-    return Counting(max(0.0, (x - 1) / 2), n, k)
+    return max(0.0, (x - 1) / 2)
 
 
 def random_keys_dim(n: int, k: int, *, all_subsets: bool = False) -> int:

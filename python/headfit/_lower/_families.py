@@ -1,0 +1,238 @@
+"""Families of rows and columns that the supports tell apart: the witnesses of `_bounded`.
+
+Whoever reads a proof needs the checks of this file only. They are plain loops that share no code
+with the searches for families.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Literal, NamedTuple
+
+import numpy as np
+
+from headfit._lower._problem import are_distinct, support_of
+from headfit._lower._visibility import Visibility
+from headfit._target.target import Target
+
+Kind = Literal["rows", "columns"]
+
+
+class Facts(NamedTuple):
+    """What a family that was checked says about every head, with tau = ln(1 / leak).
+
+    Attributes
+    ----------
+    points : int
+        How many members the family has.
+    share : Fraction
+        The gap between its members is this share of tau.
+    joint : bool
+        Whether queries and keys are told apart together (`Groups`), not one of them (`Apart`).
+    in_rows : bool
+        Whether each member's own row has the gap to all other members.
+    closed : bool
+        Whether every row of the family sees all of its columns.
+    """
+
+    points: int
+    share: Fraction
+    joint: bool
+    in_rows: bool
+    closed: bool
+
+
+@dataclass(frozen=True, repr=False)
+class Apart:
+    """Columns of which every two are told apart by a row, or rows told apart by their supports.
+
+    A row that sees two columns tells them apart if it attends to one of them. Two rows are told
+    apart if each attends to a column that the other sees and does not attend to.
+
+    Attributes
+    ----------
+    kind : "rows" or "columns"
+    members : tuple of int
+    within : tuple of int or None
+        The columns (or rows) that tell them apart, all of which see, or are seen by, all members.
+        None: any row, for columns; all columns, for rows without a mask.
+    """
+
+    kind: Kind
+    members: tuple[int, ...]
+    within: tuple[int, ...] | None = None
+
+    def __repr__(self) -> str:
+        return f"Apart({len(self.members)} {self.kind})"
+
+    def facts(self, target: Target) -> Facts | None:
+        """Return what the family proves; None if it is not what it says."""
+        n = target.n
+        within = range(n) if self.within is None else self.within
+        if not are_distinct(self.members, n) or not are_distinct(tuple(within), n):
+            return None
+        sight = Visibility(target.mask, n)
+        closed = not sight.limited or self.within is not None
+        if self.kind == "columns":
+            if closed:
+                good = _all_seen(sight, within, self.members) and _columns_differ(
+                    target, within, self.members
+                )
+            else:
+                good = _columns_apart(target, sight, self.members)
+        else:
+            good = closed and _all_seen(sight, self.members, within)
+            good = good and _no_row_contains_another(target, self.members, within)
+        return Facts(len(self.members), Fraction(1), False, False, closed) if good else None
+
+
+@dataclass(frozen=True, repr=False)
+class Groups:
+    """Rows with equally many columns each of their supports, that have few columns in common.
+
+    Row t comes with a group of columns T_t in its support, and attends to no further column of
+    all groups. Every row sees all columns of all groups. Or the same of columns, with groups of
+    rows that attend to them.
+
+    Attributes
+    ----------
+    kind : "rows" or "columns"
+        What the members are.
+    members : tuple of int
+    groups : tuple of tuple of int
+        Of equal sizes. Those of size 1 are a matching.
+    """
+
+    kind: Kind
+    members: tuple[int, ...]
+    groups: tuple[tuple[int, ...], ...]
+
+    def __repr__(self) -> str:
+        return f"Groups({len(self.members)} {self.kind} with {len(self.groups[0])} each)"
+
+    def facts(self, target: Target) -> Facts | None:
+        """Return what the family proves; None if it is not what it says."""
+        n, used = target.n, sorted({x for group in self.groups for x in group})
+        if not (self.groups and len(self.groups) == len(self.members)):
+            return None
+        if not (are_distinct(self.members, n) and are_distinct(tuple(used), n)):
+            return None
+        size = len(self.groups[0])
+        if size == 0 or any(len(set(g)) != size or len(g) != size for g in self.groups):
+            return None
+        rows, columns = self.members, used
+        if self.kind == "columns":
+            rows, columns = tuple(used), list(self.members)
+        if not _all_seen(Visibility(target.mask, n), rows, columns):
+            return None
+        lines = _supports(target, self.members) if self.kind == "rows" else _attending(target)
+        wanted, holders = set(used), _holders(self.groups)
+        common = 0
+        for place, (member, group) in enumerate(zip(self.members, self.groups, strict=True)):
+            if lines.get(member, set()) & wanted != set(group):
+                return None
+            met = Counter(other for x in group for other in holders[x])
+            del met[place]
+            common = max(common, max(met.values(), default=0))
+        if common == size:
+            return None
+        share = Fraction(size - common, size)
+        return Facts(len(self.members), share, True, self.kind == "rows" or common == 0, True)
+
+
+def _supports(target: Target, rows: Iterable[int]) -> dict[int, set[int]]:
+    return {i: set(support_of(target, i)) for i in rows}
+
+
+def _attending(target: Target) -> dict[int, set[int]]:
+    """Return the rows that attend to each column."""
+    found: dict[int, set[int]] = {}
+    for i in range(target.n):
+        for j in support_of(target, i):
+            found.setdefault(j, set()).add(i)
+    return found
+
+
+def _holders(groups: Iterable[Iterable[int]]) -> dict[int, list[int]]:
+    """Return the places of the groups that contain each element."""
+    found: dict[int, list[int]] = {}
+    for place, group in enumerate(groups):
+        for x in group:
+            found.setdefault(x, []).append(place)
+    return found
+
+
+def _all_seen(sight: Visibility, rows: Iterable[int], columns: Iterable[int]) -> bool:
+    """Return whether every row sees every column."""
+    if not sight.limited:
+        return True
+    wanted = np.array(list(columns), dtype=np.intp)
+    return all(sight.sees(i, wanted) for i in rows)
+
+
+def _columns_differ(target: Target, rows: Iterable[int], columns: Iterable[int]) -> bool:
+    """Return whether no two of the columns are attended to by the same of these rows."""
+    inside, attending = set(rows), _attending(target)
+    seen = set()
+    for j in columns:
+        by = frozenset(attending.get(j, set()) & inside)
+        if by in seen:
+            return False
+        seen.add(by)
+    return True
+
+
+def _columns_apart(target: Target, sight: Visibility, columns: tuple[int, ...]) -> bool:
+    """Return whether every two columns are told apart by a row that sees both of them.
+
+    For each column, the members before it that its own rows tell from it are collected as bits of
+    an integer; the others are looked at one by one, from the rows that attend to those.
+    """
+    order = sorted(columns)
+    places = {j: place for place, j in enumerate(order)}
+    attending = _attending(target)
+    for place, j in enumerate(order):
+        told = 0
+        for i in attending.get(j, ()):
+            off = _visible_bits(sight, i, order)
+            for x in support_of(target, i):
+                if x in places:
+                    off &= ~(1 << places[x])
+            told |= off
+        missing = ~told & ((1 << place) - 1)
+        while missing:
+            lowest = missing & -missing
+            missing ^= lowest
+            other = order[lowest.bit_length() - 1]
+            rows = attending.get(other, set()) - attending.get(j, set())
+            if not any(sight.sees(i, np.array([other, j])) for i in rows):
+                return False
+    return True
+
+
+def _visible_bits(sight: Visibility, i: int, order: list[int]) -> int:
+    """Return which of some columns in ascending order a row sees, as bits."""
+    if sight.window is not None:
+        left, right = sight.window
+        return (1 << bisect_right(order, i + right)) - (1 << bisect_left(order, i - left))
+    flags = sight.row(i)[order]
+    return int.from_bytes(np.packbits(flags, bitorder="little").tobytes(), "little")
+
+
+def _no_row_contains_another(target: Target, rows: tuple[int, ...], columns: Iterable[int]) -> bool:
+    """Return whether, within the columns, no row's support contains another's."""
+    inside = set(columns)
+    supports = [support & inside for support in _supports(target, rows).values()]
+    if len(rows) > 1 and not all(supports):
+        return False
+    holders = _holders(supports)
+    for place, support in enumerate(supports):
+        met = Counter(other for x in support for other in holders[x])
+        del met[place]
+        if max(met.values(), default=0) == len(support):
+            return False
+    return True

@@ -1,0 +1,257 @@
+"""The searches for large families of rows and columns that the supports tell apart.
+
+What the families prove is in `headfit._lower._bounded`, and how they are checked in
+`headfit._lower._families`.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator
+from fractions import Fraction
+
+import numpy as np
+import scipy.sparse as sp
+
+from headfit._lower._deadline import OutOfTimeError, check_time
+from headfit._lower._families import Apart, Facts, Groups, Kind
+from headfit._lower._problem import Problem
+from headfit._lower._visibility import Bools, Ints
+
+MOST_PAIRS = 20_000_000
+"""No table of the columns that two rows share is made if it could have more entries than this."""
+
+HEAVY = 8
+"""Columns with so many times the mean of entries may be left out of groups."""
+
+
+Found = tuple[Apart | Groups, Facts]
+"""A family, and what it proves unless the search is wrong: `facts` of the family checks that."""
+
+
+def families(problem: Problem, deadline: float) -> Iterator[Found]:
+    """Yield families, as many as the time allows."""
+    try:
+        yield from _columns_apart(problem, deadline)
+        for rows, columns in problem.sight.rectangles(deadline):
+            yield from _in_rectangle(problem, rows, columns, deadline)
+    except OutOfTimeError:
+        return
+
+
+def _apart(
+    kind: Kind, members: tuple[int, ...], closed: bool, within: tuple[int, ...] | None = None
+) -> Found:
+    facts = Facts(len(members), Fraction(1), joint=False, in_rows=False, closed=closed)
+    return Apart(kind, members, within), facts
+
+
+def _groups(
+    kind: Kind, members: tuple[int, ...], groups: tuple[tuple[int, ...], ...], common: int
+) -> Found:
+    size = len(groups[0])
+    share = Fraction(size - common, size)
+    in_rows = kind == "rows" or common == 0
+    return Groups(kind, members, groups), Facts(len(members), share, True, in_rows, closed=True)
+
+
+def _columns_apart(problem: Problem, deadline: float) -> Iterator[Found]:
+    """Yield columns of which every two are told apart by a row that sees both."""
+    everything = np.arange(problem.target.n)
+    if not problem.sight.limited:
+        members = _different_lines(sp.csc_array(problem.supports), everything)
+        yield _apart("columns", members, closed=True)
+        return
+    window = problem.sight.window
+    spans = [everything]
+    if window is not None and sum(window) + 1 < problem.target.n:
+        # Columns that no row sees together are not told apart, so that none are further apart.
+        length = sum(window) + 1
+        starts = dict.fromkeys((0, (everything.size - length) // 2, everything.size - length))
+        spans = [everything[first : first + length] for first in starts]
+    for span in spans:
+        members = _greedily_apart(problem, span, deadline)
+        if len(members) > 1:
+            yield _apart("columns", members, closed=False)
+
+
+def _different_lines(lines: sp.csc_array | sp.csr_array, names: Ints) -> tuple[int, ...]:
+    """Return one of each class of equal columns of a csc_array, or rows of a csr_array."""
+    lines.sort_indices()
+    first: dict[bytes, int] = {}
+    for place, name in enumerate(names.tolist()):
+        line = lines.indices[lines.indptr[place] : lines.indptr[place + 1]]
+        first.setdefault(line.tobytes(), name)
+    return tuple(first.values())
+
+
+def _greedily_apart(problem: Problem, columns: Ints, deadline: float) -> tuple[int, ...]:
+    """Take columns in ascending order, each that is told apart from all that were taken."""
+    supports, sight = problem.supports, problem.sight
+    by_column = sp.csc_array(supports)
+    by_column.sort_indices()
+    rows_of = {
+        j: set(by_column.indices[by_column.indptr[j] : by_column.indptr[j + 1]].tolist())
+        for j in columns.tolist()
+    }
+    taken: list[int] = []
+    inside: set[int] = set()
+
+    def is_apart(j: int, x: int) -> bool:
+        pair = np.array([j, x])
+        return any(sight.sees(i, pair) for i in rows_of[j] ^ rows_of[x])
+
+    # Columns without rows are not told apart from each other; one of them may come last.
+    empty = [j for j in rows_of if not rows_of[j]]
+    for j in [*(j for j in rows_of if rows_of[j]), *empty[:1]]:
+        try:
+            check_time(deadline)
+        except OutOfTimeError:
+            break
+        doubtful = taken
+        if rows_of[j]:
+            # A row of column j tells it from all that it sees and does not attend to.
+            i = max(rows_of[j])
+            support = supports.indices[supports.indptr[i] : supports.indptr[i + 1]].tolist()
+            if sight.window is not None:
+                left, right = sight.window
+                low, high = bisect_left(taken, i - left), bisect_right(taken, i + right)
+                doubtful = taken[:low] + taken[high:]
+            else:
+                seen = sight.row(i)
+                doubtful = [x for x in taken if not seen[x]]
+            doubtful = doubtful + [x for x in support if x in inside]
+        if all(is_apart(j, x) for x in doubtful):
+            taken.append(j)
+            inside.add(j)
+    return tuple(taken)
+
+
+def _in_rectangle(problem: Problem, rows: Ints, columns: Ints, deadline: float) -> Iterator[Found]:
+    """Yield families of rows and columns that all see each other."""
+    is_part = problem.sight.limited
+    names = {"rows": rows, "columns": columns}
+    part = sp.csr_array(problem.supports[rows][:, columns]) if is_part else problem.supports
+    if is_part:
+        members = _different_lines(sp.csc_array(part), columns)
+        if len(members) > 1:
+            yield _apart("columns", members, True, tuple(rows.tolist()))
+    kinds: tuple[Kind, Kind] = ("rows", "columns")
+    for kind, other in zip(kinds, reversed(kinds), strict=True):
+        lines = part if kind == "rows" else sp.csr_array(part.T)
+        lines.sort_indices()
+        within = tuple(names[other].tolist()) if is_part else None
+        for family in _of_lines(lines, names[kind], names[other], kind, deadline):
+            if isinstance(family[0], Groups):
+                yield family
+            elif kind == "rows":
+                yield _apart("rows", family[0].members, True, within)
+
+
+def _of_lines(
+    lines: sp.csr_array,
+    names: Ints,
+    others: Ints,
+    kind: Kind,
+    deadline: float,
+) -> Iterator[Found]:
+    """Yield groups of lines, and lines of which none contains another."""
+    degrees = np.bincount(lines.indices, minlength=others.size)
+    light = degrees <= HEAVY * max(1.0, float(degrees.mean()))
+    yield from _matchings(lines, names, others, kind, light, deadline)
+    kept = [np.ones(others.size, np.bool_)] + ([] if light.all() else [light])
+    for keep in kept:
+        check_time(deadline)
+        if np.square(degrees[keep], dtype=np.float64).sum() > MOST_PAIRS:
+            continue
+        part = lines if keep.all() else sp.csr_array(lines[:, keep])
+        part.sort_indices()
+        where = np.flatnonzero(keep)
+        sizes = np.diff(part.indptr)
+        common = sp.csr_array(part @ part.T).astype(np.int64)
+        common.setdiag(0)
+        common.eliminate_zeros()
+        if keep.all():
+            yield _apart(kind, _uncontained(common, sizes, names, deadline), True)
+        counts = np.bincount(sizes)
+        counts[0] = 0
+        for size in np.argsort(-counts)[:2].tolist():
+            if counts[size] < 2:
+                continue
+            same = np.flatnonzero(sizes == size)
+            table = sp.csr_array(common[same][:, same])
+            for most in sorted({0, 1, 2, size // 4, size // 2, 3 * size // 4, size - 1}):
+                if most >= size:
+                    continue
+                check_time(deadline)
+                chosen = same[_independent(table, table.data > most, deadline)]
+                members = tuple(names[chosen].tolist())
+                groups = tuple(
+                    tuple(others[where[part.indices[part.indptr[t] : part.indptr[t + 1]]]].tolist())
+                    for t in chosen.tolist()
+                )
+                if len(members) > 1:
+                    yield _groups(kind, members, groups, most)
+
+
+def _uncontained(
+    common: sp.csr_array, sizes: Ints, names: Ints, deadline: float
+) -> tuple[int, ...]:
+    """Return lines of which none contains another."""
+    row = np.repeat(np.arange(sizes.size), np.diff(common.indptr))
+    contained = common.data >= np.minimum(sizes[row], sizes[common.indices])
+    chosen = _independent(common, contained, deadline)
+    return tuple(names[chosen[sizes[chosen] > 0]].tolist())
+
+
+def _matchings(
+    lines: sp.csr_array,
+    names: Ints,
+    others: Ints,
+    kind: Kind,
+    light: Bools,
+    deadline: float,
+) -> Iterator[Found]:
+    """Yield lines with one entry each, at which the other lines of the family have none."""
+    degrees = np.bincount(lines.indices, minlength=others.size)
+    row = np.repeat(np.arange(names.size), np.diff(lines.indptr))
+    for order in (degrees[lines.indices], lines.indices, -lines.indices):
+        check_time(deadline)
+        # Each line takes its first entry in this order, among those that few lines have.
+        by = np.lexsort((order, ~light[lines.indices], row))
+        first = by[np.unique(row[by], return_index=True)[1]]
+        used, entry = row[first], lines.indices[first]
+        if np.square(degrees[entry], dtype=np.float64).sum() > 50 * MOST_PAIRS:
+            continue
+        # Line r conflicts with line s if it has the entry that s takes.
+        meets = sp.csr_array(sp.csc_array(lines)[:, entry])[used]
+        meets = sp.csr_array(meets + meets.T)
+        meets.setdiag(0)
+        meets.eliminate_zeros()
+        chosen = _independent(meets, np.ones(meets.nnz, np.bool_), deadline)
+        if chosen.size > 1:
+            groups = tuple((x,) for x in others[entry[chosen]].tolist())
+            yield _groups(kind, tuple(names[used[chosen]].tolist()), groups, 0)
+
+
+def _independent(table: sp.csr_array, is_edge: Bools, deadline: float) -> Ints:
+    """Return nodes without edges between them, as many as a greedy choice finds.
+
+    Nodes are taken in their own order, and in the order of their numbers of edges.
+    """
+    row = np.repeat(np.arange(table.shape[0]), np.diff(table.indptr))[is_edge]
+    target = table.indices[is_edge]
+    start = np.searchsorted(row, np.arange(table.shape[0] + 1)).tolist()
+    edges = np.diff(start)
+    best = np.empty(0, np.intp)
+    for order in (np.arange(edges.size), np.argsort(edges, kind="stable")):
+        check_time(deadline)
+        is_free = np.ones(edges.size, np.bool_)
+        is_taken = np.zeros(edges.size, np.bool_)
+        for node in order.tolist():
+            if is_free[node]:
+                is_taken[node] = True
+                is_free[target[start[node] : start[node + 1]]] = False
+        chosen = np.flatnonzero(is_taken)
+        best = chosen if chosen.size > best.size else best
+    return best

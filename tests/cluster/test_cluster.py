@@ -167,6 +167,39 @@ def test_max_margin_queries(client, dim, method):
     assert found.settings == local.settings
 
 
+LEARNED: dict[str, tuple[Any, dict[str, Any]]] = {
+    "plain": (hf.patterns.random_regular(N, 3, gamma=2.0, rng=0), {}),
+    "logits": (hf.patterns.random_regular(N, 3, rng=0), {"max_logit": 15.0}),
+    "causal": (hf.patterns.causal_band(N, 2), {"mask": "causal"}),
+    "narrow": (hf.patterns.random_regular(N, 3, rng=0), {"dtype": "bfloat16"}),
+    "sampled": (hf.patterns.random_regular(5 * N, 2, rng=0), {}),
+}
+
+
+@pytest.mark.parametrize("name", LEARNED)
+def test_scans_of_learned_fits(client, name):
+    A, given = LEARNED[name]
+
+    def fitted(**more: Any) -> hf.Fit:
+        left = iter(range(3 if name == "sampled" else 8))
+        method = hf.Learned(effort=30, callback=lambda *_: next(left, None) is not None)
+        return hf.fit(A, 7, method=method, **given, **more)
+
+    local, found = fitted(num_threads=1), fitted(client=client)
+    for part in ("Q", "K", "certificate", "failed_rows", "stopped"):
+        assert_same(getattr(found, part), getattr(local, part), part)
+    for fit in (local, found):
+        del fit.settings["learned"]["seconds"]
+    assert found.settings == local.settings
+
+
+def test_a_learned_fit_to_its_end(client):
+    A = hf.patterns.band(700, 1)
+    local, found = hf.fit(A, 5, num_threads=1), hf.fit(A, 5, client=client)
+    assert found.certificate.holds
+    assert_same((found.Q, found.K), (local.Q, local.K))
+
+
 def test_any_method_gets_its_certificate_from_the_workers(client):
     A = hf.patterns.band(N, 1)
     given = {"method": "projection", "leak": 0.3, "distortion": 2.0}
@@ -283,6 +316,17 @@ def test_mixed_levels_are_refused(client):
         client.run(set_level, level, workers=[second])
     for part in ("client", first, second, f"CPU level {level}", "CPU level v2", "HEADFIT_CPU"):
         assert part in str(caught.value)
+
+
+def test_fits_want_the_level_of_this_process(client):
+    level = client.run(set_level, "v2")
+    try:
+        X = np.eye(4)
+        assert hf.certify(sp.eye_array(4), X, X, client=client).n == 4
+        with pytest.raises(hf.InputError, match="workers must have the build and CPU level of th"):
+            hf.fit(sp.eye_array(4), 2, client=client)
+    finally:
+        client.run(set_level, next(iter(level.values())))
 
 
 def test_a_worker_of_another_level_that_joins_later_is_refused(client):

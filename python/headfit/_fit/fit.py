@@ -173,9 +173,9 @@ def fit(
     certificate_mass : bool, default True
         Whether the certificate computes total variation and stray mass.
     client : dask.distributed.Client, optional
-        The workers that make the certificates and find the queries of `MaxMargin`, split by rows.
-        All else is done here. Workers of one CPU level give what one machine of that level gives,
-        bit for bit. docs/cluster.md says more.
+        The workers that make the certificates, the scans of `Learned` and the queries of
+        `MaxMargin`, split by rows. All else is done here. The result is that of this machine
+        alone, bit for bit. docs/cluster.md says more.
     num_threads : int, optional
         None uses every core; a worker of a `client` then takes one thread for each block of rows.
         The result does not depend on it, as long as no time limit ends it.
@@ -195,7 +195,7 @@ def fit(
     ------
     InputError, TargetError
         For arguments that can never be right, before any work starts; also for a client whose
-        workers differ in CPU level or version.
+        workers differ from each other or from this process in CPU level or version.
     CertificateError
         With ``strict=True``, when the certificate does not hold; it says why the fit ended.
 
@@ -235,6 +235,8 @@ def fit(
     check_module(module, size, dtype, scale)
     seed, threads = seed_from(rng), thread_count(num_threads)
     cluster = Cluster.of(client, num_threads)
+    if cluster is not None:
+        cluster.check_own_build()
     target = as_target(A, mask=mask, num_threads=num_threads)
     problem = Problem(
         target=target,

@@ -204,6 +204,7 @@ class Mixed(Method):
             warm_steps=WARM,
             polished_share=0.0 if problem.is_narrow else 1.0,
             callback=after_a_scan(problem),
+            cluster=problem.cluster,
         )
         if not problem.is_narrow or limit is not None or head.ended == "time limit":
             return head

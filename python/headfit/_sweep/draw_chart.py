@@ -45,7 +45,7 @@ def caption(chart: Chart) -> str:
     """Return how a chart is to be read."""
     what = "Share of the points" if chart.is_share else "Medians, with bars from least to most"
     text = f"{what} with equal {', '.join([chart.x, *chart.split])}"
-    return text + (f"; {', '.join(chart.pooled)} vary among them." if chart.pooled else ".")
+    return text + (f", pooled over {', '.join(chart.pooled)}." if chart.pooled else ".")
 
 
 def description(chart: Chart) -> str:
@@ -92,7 +92,7 @@ def figure_of(chart: Chart) -> Any:
             linewidth=1.4 if _is_number(spots[0].x) else 0, elinewidth=0.9, capsize=2.5,
             label=line_name(chart, values),
         )  # fmt: skip
-    _scale_x(ax, places)
+    _scale_x(ax, places, chart.x)
     _scale_y(ax, chart)
     ax.set_xlabel(label(chart.x), color=INK)
     ax.set_ylabel(label(chart.y), color=INK)
@@ -118,9 +118,9 @@ def _places(chart: Chart) -> dict[Any, float]:
     return {value: float(i) for i, value in enumerate(values)}
 
 
-def _scale_x(ax: Any, places: dict[Any, float]) -> None:
+def _scale_x(ax: Any, places: dict[Any, float], name: str) -> None:
     numeric = all(map(_is_number, places))
-    if numeric and _is_wide(list(places.values())):
+    if numeric and _is_wide(list(places.values()), 1.0 if name == "n" else WIDE):
         ax.set_xscale("log", base=2 if min(places) >= 1 else 10)
     if len(places) <= TICKS or not numeric:
         turn = 0 if numeric else 30
@@ -142,8 +142,8 @@ def _scale_y(ax: Any, chart: Chart) -> None:
         ax.yaxis.get_major_locator().set_params(integer=True)
 
 
-def _is_wide(values: Sequence[float]) -> bool:
-    return min(values) > 0 and WIDE <= max(values) / min(values) <= WIDEST
+def _is_wide(values: Sequence[float], least: float = WIDE) -> bool:
+    return min(values) > 0 and least <= max(values) / min(values) <= WIDEST
 
 
 def _is_number(value: Any) -> bool:

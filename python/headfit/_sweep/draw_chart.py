@@ -10,6 +10,7 @@ from html import escape
 from typing import Any
 
 from headfit._sweep.chart import Chart, Spot
+from headfit._sweep.choose_charts import LEAST
 from headfit.plot._axes import INK, matplotlib
 
 # The palette of Okabe and Ito, and a marker for each colour, so that no line needs its colour.
@@ -19,12 +20,13 @@ TICKS = 10  # values of an axis that are all named
 WIDE = 8.0  # a ratio of largest to smallest from which an axis is logarithmic
 WIDEST = 1e12  # and up to which: a value beyond is an exception
 
-LINEAR = ("dim_found", "dim_tried")  # logarithmic in n, as the theorem says
+LINEAR = ("dim_found", "dim_least")  # logarithmic in n, as the theorem says
 
 NAMES = {
     "certified": "share certified",
     "dim": "head size",
     "dim_found": "smallest head size found",
+    "dim_least": "smallest head size certified",
     "seconds": "seconds of the fit",
     "max_norm_found": "scale \u00b7 max |q| \u00b7 max |k|",
     "max_logit_found": "largest |logit|",
@@ -45,7 +47,10 @@ def caption(chart: Chart) -> str:
     """Return how a chart is to be read."""
     what = "Share of the points" if chart.is_share else "Medians, with bars from least to most"
     text = f"{what} with equal {', '.join([chart.x, *chart.split])}"
-    return text + (f", pooled over {', '.join(chart.pooled)}." if chart.pooled else ".")
+    text += f", pooled over {', '.join(chart.pooled)}." if chart.pooled else "."
+    if chart.y == LEAST:
+        text += " Sizes are those that points ask for; where none certifies, there is no value."
+    return text
 
 
 def description(chart: Chart) -> str:

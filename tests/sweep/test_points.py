@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 import headfit as hf
-from headfit._sweep.fit_points import UNSUITED, checked_fit_point, measure_fit, pattern_of
+from headfit._sweep.fit_points import UNSUITED, checked_fit_point, pattern_of
+from headfit._sweep.fit_record import measure_fit
 from headfit.errors import InputError
 
 RANDOM = {"pattern": "random_regular", "n": 32, "k": 2}

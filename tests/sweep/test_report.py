@@ -181,6 +181,19 @@ def test_charts_take_medians_and_shares():
     assert "k = 2: 17 at n = 8 to 33 at 16" in description(chart)
 
 
+def test_the_smallest_size_of_those_asked_for():
+    rows = [
+        {"n": n, "dim": dim, "seed": seed, "certified": dim >= (4 if n == 8 else 5 + seed)}
+        for n in (8, 16) for dim in (3, 4, 5, 6) for seed in (0, 1, 2)
+    ]  # fmt: skip
+    axes = {"n": [8, 16], "dim": [3, 4, 5, 6], "seed": [0, 1, 2]}
+    first = charts(rows, axes, "headfit.fit")[0]
+    assert (first.y, first.x, first.split, first.pooled) == ("dim_least", "n", (), ())
+    small, large = first.lines[()]
+    assert (small.y, small.count) == (4, 3)
+    assert (large.low, large.high, large.count) == (5, 6, 2)  # seed 2 has none
+
+
 def test_many_lines_are_pooled_and_the_chart_says_so():
     rows = [{"n": n, "a": a, "y": n + a} for n in (1, 2) for a in range(9)]
     (chart,) = charts(rows, {"n": [1, 2], "a": list(range(9))}, "w")

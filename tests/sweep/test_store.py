@@ -84,7 +84,8 @@ def test_a_damaged_file_counts_as_missing_and_is_kept(how, filled, store, log):
     assert (len(found), found.missing, len(found.damaged)) == (3, 1, 1)
     assert str(file) in found.damaged[0]
     before = len(Path(log).read_text().split())
-    assert len(filled()) == 4
+    mended = filled()
+    assert (len(mended), mended.damaged) == (4, found.damaged)
     assert len(Path(log).read_text().split()) == before + 1
     again = hf.load_sweep(store)
     assert (len(again), again.missing, len(again.damaged)) == (4, 0, 1)

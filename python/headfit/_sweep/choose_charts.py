@@ -26,6 +26,9 @@ FIT_MEASURES = (
 CERTIFIED_ONLY = frozenset({*FIT_MEASURES} - {"certified", "seconds", "steps"})
 """What says nothing about a head that was not found."""
 
+LEAST = "dim_least"
+"""The smallest size that certifies, of those that points ask for."""
+
 HOW_MADE = frozenset(
     {"wall_seconds", "when", "threads", "headfit", "cpu_level", "cpu", "key", "work", "version"}
 )
@@ -39,13 +42,29 @@ def charts(rows: Sequence[Row], axes: Mapping[str, Sequence[Any]], work: str) ->
     numeric = [name for name, values in drawn.items() if _is_scale(values)]
     main = "n" if "n" in numeric else _richest(numeric or list(drawn), drawn)
     found = []
+    if work == FITS and "dim" in numeric and main != "dim":
+        least = least_dims(rows, list(axes))
+        found.append(_chart(least, LEAST, main, {n: v for n, v in drawn.items() if n != "dim"}))
     for measure in _measures(rows, axes, work)[:MOST_CHARTS]:
         also = ["dim"] if measure == "certified" and "dim" in numeric and main != "dim" else []
         for x in [main, *also]:
-            chart = _chart(_rows_with(rows, measure, work), measure, x, drawn)
-            if chart.lines:
-                found.append(chart)
-    return found
+            found.append(_chart(_rows_with(rows, measure, work), measure, x, drawn))
+    return [chart for chart in found if chart.lines]
+
+
+def least_dims(rows: Sequence[Row], axes: Sequence[str]) -> list[Row]:
+    """Return rows of the smallest size that certifies, among points that differ in `dim` alone.
+
+    Points of which none certifies have none.
+    """
+    others = [name for name in axes if name != "dim"]
+    found: dict[str, Row] = {}
+    for row in rows:
+        if row.get("certified") and row.get("dim") is not None:
+            place = {name: row.get(name) for name in others}
+            known = found.setdefault(str(place), {**place, LEAST: row["dim"]})
+            known[LEAST] = min(known[LEAST], row["dim"])
+    return list(found.values())
 
 
 def is_seed(name: str) -> bool:

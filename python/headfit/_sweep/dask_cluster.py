@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import pickle
 import secrets
+import time
 from types import TracebackType
 from typing import Any, Self
 
@@ -15,6 +17,9 @@ from headfit.errors import HeadfitError, InputError
 
 PER_THREAD = 2
 """Tasks in flight for each thread of the cluster, so that no thread waits for this process."""
+
+COUNTING = 5.0
+"""Seconds after which the threads of the cluster are counted again: workers come and go."""
 
 CONNECTING = 10
 """Seconds after which a scheduler that does not answer is an error."""
@@ -78,6 +83,7 @@ class DaskCluster:
 
         self._client, self._threads = client, num_threads
         self._completed: Any = as_completed(loop=client.loop)
+        self._cores, self._counted = 0, -math.inf
         self._tasks: dict[str, Task] = {}
         self._futures: dict[str, Any] = {}
 
@@ -96,8 +102,12 @@ class DaskCluster:
 
     @property
     def most(self) -> int:
-        """A few tasks for each thread that the cluster has now."""
-        return max(1, PER_THREAD * sum(int(n) for n in self._client.nthreads().values()))
+        """A few tasks for each thread that the cluster has."""
+        now = time.monotonic()
+        if now - self._counted > COUNTING:
+            self._counted = now
+            self._cores = sum(int(n) for n in self._client.nthreads().values())
+        return max(1, PER_THREAD * self._cores)
 
     @property
     def in_flight(self) -> int:
@@ -107,8 +117,8 @@ class DaskCluster:
     def submit(self, task: Task) -> None:
         """Give a task to the cluster.
 
-        Its name is a new one each time: a scheduler may still be forgetting the last task of a
-        point when it is computed again, and would then forget the new one.
+        Its name is a new one each time. Under an old name Dask would return a failure that some
+        client of the cluster still holds.
         """
         name = f"headfit-sweep-{task.key}-{secrets.token_hex(4)}"
         future = self._client.submit(

@@ -10,6 +10,7 @@ from html import escape
 from typing import Any
 
 from headfit._sweep.chart import Chart, Spot
+from headfit._sweep.choose_charts import LEAST
 from headfit.plot._axes import INK, matplotlib
 
 # The palette of Okabe and Ito, and a marker for each colour, so that no line needs its colour.
@@ -19,12 +20,13 @@ TICKS = 10  # values of an axis that are all named
 WIDE = 8.0  # a ratio of largest to smallest from which an axis is logarithmic
 WIDEST = 1e12  # and up to which: a value beyond is an exception
 
-LINEAR = ("dim_found", "dim_tried")  # logarithmic in n, as the theorem says
+LINEAR = ("dim_found", "dim_least")  # logarithmic in n, as the theorem says
 
 NAMES = {
     "certified": "share certified",
     "dim": "head size",
     "dim_found": "smallest head size found",
+    "dim_least": "smallest head size certified",
     "seconds": "seconds of the fit",
     "max_norm_found": "scale \u00b7 max |q| \u00b7 max |k|",
     "max_logit_found": "largest |logit|",
@@ -45,7 +47,10 @@ def caption(chart: Chart) -> str:
     """Return how a chart is to be read."""
     what = "Share of the points" if chart.is_share else "Medians, with bars from least to most"
     text = f"{what} with equal {', '.join([chart.x, *chart.split])}"
-    return text + (f"; {', '.join(chart.pooled)} vary among them." if chart.pooled else ".")
+    text += f", pooled over {', '.join(chart.pooled)}." if chart.pooled else "."
+    if chart.y == LEAST:
+        text += " Sizes are those that points ask for; where none certifies, there is no value."
+    return text
 
 
 def description(chart: Chart) -> str:
@@ -92,7 +97,7 @@ def figure_of(chart: Chart) -> Any:
             linewidth=1.4 if _is_number(spots[0].x) else 0, elinewidth=0.9, capsize=2.5,
             label=line_name(chart, values),
         )  # fmt: skip
-    _scale_x(ax, places)
+    _scale_x(ax, places, chart.x)
     _scale_y(ax, chart)
     ax.set_xlabel(label(chart.x), color=INK)
     ax.set_ylabel(label(chart.y), color=INK)
@@ -118,9 +123,9 @@ def _places(chart: Chart) -> dict[Any, float]:
     return {value: float(i) for i, value in enumerate(values)}
 
 
-def _scale_x(ax: Any, places: dict[Any, float]) -> None:
+def _scale_x(ax: Any, places: dict[Any, float], name: str) -> None:
     numeric = all(map(_is_number, places))
-    if numeric and _is_wide(list(places.values())):
+    if numeric and _is_wide(list(places.values()), 1.0 if name == "n" else WIDE):
         ax.set_xscale("log", base=2 if min(places) >= 1 else 10)
     if len(places) <= TICKS or not numeric:
         turn = 0 if numeric else 30
@@ -142,8 +147,8 @@ def _scale_y(ax: Any, chart: Chart) -> None:
         ax.yaxis.get_major_locator().set_params(integer=True)
 
 
-def _is_wide(values: Sequence[float]) -> bool:
-    return min(values) > 0 and WIDE <= max(values) / min(values) <= WIDEST
+def _is_wide(values: Sequence[float], least: float = WIDE) -> bool:
+    return min(values) > 0 and least <= max(values) / min(values) <= WIDEST
 
 
 def _is_number(value: Any) -> bool:

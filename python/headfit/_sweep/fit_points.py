@@ -1,4 +1,4 @@
-"""The default work of a sweep: a point asks for a fit, and its result is one flat record."""
+"""Points of fits, the default work of a sweep: what they may say, and what it stands for."""
 
 from __future__ import annotations
 
@@ -15,11 +15,8 @@ from headfit._base.arguments import as_choice, as_flag, as_number, shown
 from headfit._base.arrays import as_count, check_between
 from headfit._base.dtypes import check_dtype, check_logits_dtype
 from headfit._base.tolerances import Tolerances
-from headfit._fit.fit import fit
-from headfit._fit.learned import Learned
 from headfit._fit.method import Method
 from headfit._fit.registry import METHODS
-from headfit._fit.result import Fit
 from headfit._sweep.canonical import canonical
 from headfit.errors import InputError
 from headfit.patterns._build import Boundary, Style
@@ -122,10 +119,10 @@ def _check_values(point: Mapping[str, Any]) -> None:
     Style.of(point.get("weights"), point["gamma"], 0, ("uniform", "random", *gaussian))
     if "boundary" in point:
         as_choice(point["boundary"], "boundary", get_args(Boundary))
-    tolerances = _tolerances(point)
+    tolerances = tolerances_of(point)
     tolerances.check_storable(check_dtype(point["dtype"]))
     check_logits_dtype(point.get("logits_dtype"))
-    _method(point)
+    method_of(point)
     for name, least in (("dim", 1), ("seed", 0), ("pattern_seed", 0)):
         if name in point:
             as_count(point[name], name, least)
@@ -140,17 +137,20 @@ def _check_values(point: Mapping[str, Any]) -> None:
         raise InputError(f'exempt_columns must be "auto" or a list; got {shown(exempt)}')
 
 
-def _tolerances(point: Mapping[str, Any]) -> Tolerances:
+def tolerances_of(point: Mapping[str, Any]) -> Tolerances:
+    """Return the tolerances of a point."""
     return Tolerances(point["leak"], point["distortion"], point.get("max_logit"))
 
 
-def _method(point: Mapping[str, Any]) -> Method:
+def method_of(point: Mapping[str, Any]) -> Method:
+    """Return the method of a point, with its options."""
     word = point["method"]
     given = {name: point[name] for name in _options(word) if name in point}
     return METHODS[word](**given)
 
 
-def _mask(point: Mapping[str, Any]) -> Any:
+def mask_of(point: Mapping[str, Any]) -> Any:
+    """Return the mask of a point as `fit` takes it."""
     mask = point.get("mask")
     if not isinstance(mask, list):
         return mask
@@ -164,65 +164,3 @@ def pattern_of(point: Mapping[str, Any]) -> sp.csr_array[Any, Any]:
     make: Callable[..., Any] = getattr(patterns, kind)
     found: sp.csr_array[Any, Any] = make(**given, rng=point.get("pattern_seed", point["seed"]))
     return found
-
-
-def measure_fit(point: Mapping[str, Any], num_threads: int) -> dict[str, Any]:
-    """Do the fit that a checked point asks for, and return its record."""
-    method, steps = _method(point), StepCounter()
-    if isinstance(method, Learned):
-        method = dataclasses.replace(method, callback=steps)
-    A = pattern_of(point)
-    named = ("dim", "dtype", "logits_dtype", "scale", "exempt_columns", "time_limit")
-    found = fit(
-        A,
-        method=method,
-        tolerances=_tolerances(point),
-        mask=_mask(point),
-        rng=point["seed"],
-        num_threads=num_threads,
-        **{name: point[name] for name in named if name in point},
-    )
-    return fit_record(found, A.nnz, steps.total)
-
-
-def fit_record(found: Fit, nonzeros: int, steps: int) -> dict[str, Any]:
-    """Return what a sweep keeps of a fit: one number, text or None for each name."""
-    certificate, search, failed = found.certificate, found.search, found.failed_rows
-    holds = certificate.holds
-    return {
-        "certified": holds,
-        "status": found.status,
-        "dim_found": found.dim if holds else None,
-        "dim_tried": found.dim,
-        "lower_bound": None if found.lower_bound is None else found.lower_bound.dim,
-        "stopped": found.stopped,
-        "searched": None if search is None else search.stopped,
-        "leak_found": certificate.leak,
-        "distortion_found": certificate.distortion,
-        "max_logit_found": certificate.max_logit,
-        "max_norm_found": certificate.max_norm,
-        "share_held": certificate.share_held,
-        "failed_rows": None if failed is None else int(failed.size),
-        "steps": steps or None,
-        "method_used": found.method,
-        "n": int(found.Q.shape[0]),
-        "nnz": int(nonzeros),
-        "seconds": found.seconds,
-    }
-
-
-class StepCounter:
-    """A callback of the learned method that adds up the steps of all sizes that are tried."""
-
-    def __init__(self) -> None:
-        self._before = self._last = 0
-
-    def __call__(self, step: int, left: int, deficit: float) -> None:
-        if step < self._last:  # a new descent has begun
-            self._before += self._last
-        self._last = step
-
-    @property
-    def total(self) -> int:
-        """The steps as of the last scan."""
-        return self._before + self._last

@@ -17,7 +17,7 @@ from headfit import _core
 from headfit._base.arguments import shown
 from headfit._base.processors import cpu_name
 from headfit._base.version import VERSION
-from headfit._sweep.fit_points import measure_fit
+from headfit._sweep.fit_record import measure_fit
 from headfit._sweep.work import THREADS, Task
 from headfit.errors import InputError
 

@@ -111,7 +111,7 @@ def sweep(
     Examples
     --------
     >>> import headfit as hf
-    >>> points = hf.grid(pattern="random_regular", n=[32, 64], k=2, dim=[2, 6])
+    >>> points = hf.grid(pattern="random_regular", n=[32, 64], k=2, dim=[2, 6], effort=20)
     >>> found = hf.sweep(points, "results", processes=0, num_threads=1)
     >>> [(row["n"], row["dim"], row["certified"]) for row in found.rows]
     [(32, 2, False), (32, 6, True), (64, 2, False), (64, 6, True)]
@@ -123,6 +123,7 @@ def sweep(
     engine = _engine_maker(client, processes, num_threads, run)
     store = Store.made(out)
     held = {task.key: store.read(task.key) for task in tasks}
+    damaged = [entry.why for entry in held.values() if entry.status == "damaged"]
     todo = [task for task in tasks if is_open(held[task.key], retry_failed)]
     if todo:
         # Another sweep on this store may have computed a point in the meantime.
@@ -133,8 +134,11 @@ def sweep(
                 held[task.key] = entry
                 pace.step(entry.status == "failed")
         write_index(store)
-    entries = [e if e.record or e.why else store.read(key) for key, e in held.items()]
-    return Sweep(store.folder, entries)
+    # A point that another sweep computed is not yet among what this one holds.
+    entries = [e if e.record else store.read(key) for key, e in held.items()]
+    found = Sweep(store.folder, entries)
+    found.damaged = damaged
+    return found
 
 
 def is_open(entry: Entry, retry_failed: bool) -> bool:

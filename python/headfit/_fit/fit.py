@@ -6,7 +6,7 @@ import math
 import time
 from contextlib import nullcontext
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from headfit import bounds
 from headfit._attention.attention import Attention

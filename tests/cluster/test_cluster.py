@@ -18,7 +18,7 @@ import scipy.sparse as sp
 import headfit as hf
 from headfit._attention import topk_blocks
 from headfit._cluster import blocks, build, cluster, run
-from headfit._target import blocks as certify_blocks
+from headfit._target import scans as certify_blocks
 
 distributed = pytest.importorskip("distributed")
 

@@ -1,0 +1,1 @@
+"""Tasks that airspeed velocity (asv) times over the history of the project."""

@@ -78,7 +78,7 @@ def exponent(x, dims):
     rise = about @ y / (about @ about)
     left = y - y.mean() - rise * about
     error = math.sqrt(left @ left / (x.size - 2) / (about @ about)) if x.size > 2 else math.nan
-    return round(float(rise), 3) + 0.0, float(error)  # no negative zero
+    return (float(rise) if abs(rise) > 1e-9 else 0.0), float(error)
 
 
 def draw(chosen, rows):
@@ -94,8 +94,8 @@ def draw(chosen, rows):
         _, symbol, bound = VARIABLES[name]
         powers = [exponent(x, y) for y in (dims, norms)]
         for what, y, (rise, error) in zip(("d", "N"), (dims, norms), powers, strict=True):
-            print(f"{name}: {what} = {y.astype(int).tolist()} for {values.tolist()}; {what} ~ "
-                  f"{symbol}^{rise:.2f} (standard error {error:.2f}); bound of d {bound}")  # fmt: skip
+            print(f"{name} {values.tolist()}: {what} = {y.astype(int).tolist()}, power {rise:.2f} "
+                  f"of {symbol}, standard error {error:.2f}; bound of d: {bound}")  # fmt: skip
         order = np.argsort(x)
         middle = np.argmin(np.abs(values - BASE[name]))
         top.plot(x[order], dims[middle] * (x[order] / x[middle]) ** bound, "--", color="#D55E00",

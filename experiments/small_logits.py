@@ -76,8 +76,10 @@ def draw(chosen, rows):
         for row in part:
             print(f"n = {n}, k = {k}, {row['dtype']}, N <= {row['max_norm'] or 'any'}: "
                   f"d = {row['dim']}, N = {row['norm']:.0f}")  # fmt: skip
-        for norm, dim in sorted({(r["norm"], r["dim"]) for r in part if not r["max_norm"]}):
-            here = [r["dtype"] for r in part if (r["norm"], r["dim"]) == (norm, dim)]
+        free = [row for row in part if not row["max_norm"]]
+        for dim in sorted({row["dim"] for row in free}):
+            norm = max(row["norm"] for row in free if row["dim"] == dim)
+            here = [row["dtype"] for row in free if row["dim"] == dim]
             ax.plot(norm, dim, MARKERS[here[0]], color=color, markersize=9,
                     markerfacecolor="white", markeredgewidth=1.5)  # fmt: skip
             ax.annotate(", ".join(here), (norm, dim), xytext=(0, 9), fontsize=8, ha="center",

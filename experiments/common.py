@@ -11,9 +11,7 @@ from __future__ import annotations
 import argparse
 import csv
 import inspect
-import platform
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -187,19 +185,13 @@ def rounded(value: float, digits: int = 4) -> float:
     return float(f"{value:.{digits}g}")
 
 
-def machine() -> str:
-    """Return the name of this machine's processor."""
-    name = platform.processor() or platform.machine()
-    with suppress(OSError, IndexError):
-        name = Path("/proc/cpuinfo").read_text().split("model name\t: ")[1].splitlines()[0]
-    return name.strip()
-
-
 def save(figure: Any, chosen: Settings, note: str = "", rows: Iterable[Row] = ()) -> Path:
     """Write a picture as SVG, with a note and the machine that computed its rows below it."""
     import matplotlib
 
-    machines = sorted({str(row["cpu"]) for row in rows if row.get("cpu")}) or [machine()]
+    machines = sorted({str(row["cpu"]) for row in rows if row.get("cpu")}) or [
+        hf.config().processor
+    ]
     small = "   ".join(part for part in (note, "computed on " + ", ".join(machines)) if part)
     figure.supxlabel(small, fontsize=7, color="#555555", x=0.01, ha="left")
     path = chosen.out / f"{chosen.name}.svg"

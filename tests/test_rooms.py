@@ -79,6 +79,7 @@ PYTHON = CPP.parent / "python" / "headfit"
 PYTHON_FLOORS = (
     "errors",
     "_base",  # with the core itself
+    "_cluster",
     "_attention",
     "_target",
     "_lower",

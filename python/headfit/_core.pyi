@@ -162,9 +162,35 @@ class LearnedOptions(metaclass=_Pybind11Type):
         storage: Storage | None = None,
         start: tuple[NDArray[np.float32], NDArray[np.float32]] | None = None,
         warm_steps: int = 500,
+        scanner: Callable[[dict[str, Any]], tuple[NDArray[Any], ...]] | None = None,
         progress: Callable[[int, int, float], bool] | None = None,
     ) -> None: ...
 
+# A scan that several machines share: `scanner` gets these arguments, and returns of all rows what
+# scan_rows returns of some: candidate lists of list_cap places each, how many of them are in use,
+# hits, deficits, and bounds of the rounding.
+class ScanRequest(metaclass=_Pybind11Type):
+    def __init__(
+        self,
+        *,
+        q: NDArray[np.float32],
+        k: NDArray[np.float32],
+        hits: _Offsets,
+        seed: int,
+        number: int,
+        column_step: int,
+        list_cap: int,
+        reserve: float,
+    ) -> None: ...
+
+def scan_rows(
+    target: Target,
+    tolerances: Tolerances,
+    request: ScanRequest,
+    first: int,
+    end: int,
+    threads: int,
+) -> tuple[_Columns, _Offsets, _Offsets, NDArray[np.float32], NDArray[np.float32]]: ...
 def fit_learned(
     target: Target, tolerances: Tolerances, options: LearnedOptions, threads: int
 ) -> tuple[NDArray[np.float32], NDArray[np.float32], dict[str, Any]]: ...

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 import headfit
 from headfit._cli.arguments import Parser, add_certify, add_demo, add_fit, add_info
+from headfit._cli.bounding import add_bounds
 from headfit._cli.describing import add_describe
 from headfit._cli.drawing import add_plot
 from headfit._cli.kinds import add_pattern
@@ -108,6 +109,7 @@ def _parser() -> Parser:
     add_plan(commands)
     add_fit(commands)
     add_certify(commands)
+    add_bounds(commands)
     add_info(commands)
     add_describe(commands)
     add_shrink(commands)

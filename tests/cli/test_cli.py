@@ -137,6 +137,21 @@ def test_a_pattern_may_be_a_matrix_market_file_and_json(run):
 # From a pattern to a judged head
 
 
+def test_info_describes_the_installation(run):
+    status, out, err = run("info", "--system")
+    assert (status, err) == (0, "")
+    assert out.strip() == repr(hf.config())
+    status, out, _ = run("info", "--system", "--json")
+    assert status == 0
+    figures = json.loads(out)
+    assert figures["version"] == hf.__version__
+    assert figures["numpy"] == np.__version__
+    for words in (["info"], ["info", "A.npz", "--system"], ["info", "--system", "--normalize"]):
+        status, out, err = run(*words)
+        assert (status, out) == (2, "")
+        assert "--system" in err
+
+
 def test_fit_certify_and_info_agree(head, run):
     status, out, err = run("certify", "A.npz", head)
     assert (status, err) == (0, "")
@@ -151,6 +166,24 @@ def test_fit_certify_and_info_agree(head, run):
     status, out, _ = run("info", "A.npz")
     assert status == 0
     assert "n = 48, 144 nonzeros" in out
+
+
+def test_bounds_of_a_pattern(run):
+    run("pattern", "random_regular", 48, 3, "-o", "A.npz")
+    status, out, err = run("bounds", "A.npz", "--max-norm", 4, "--time-limit", 1)
+    assert (status, err) == (0, "")
+    assert out.startswith("A.npz: d >= ")
+    assert "scale max|q| max|k| <= 4" in out
+    assert "queries and keys apart: d >= " in out
+    options = ("--mask", "causal", "--max-logit", 4, "--masked-logits", "--time-limit", 1)
+    run("pattern", "causal_band", 24, 2, "-o", "B.npz")
+    status, out, err = run("bounds", "B.npz", *options, "--json")
+    assert (status, err) == (0, "")
+    found = json.loads(out)
+    assert (found["max_logit"], found["masked_logits"], found["max_norm"]) == (4, True, None)
+    assert found["dim"] == max(c["dim"] or 1 for c in found["candidates"])
+    status, out, err = run("bounds", "A.npz", "--max-norm", 1, "--time-limit", 1)
+    assert "no head of any size" in out
 
 
 def test_fit_that_does_not_hold_is_written_and_ends_with_1(run):
@@ -310,7 +343,8 @@ def test_a_damaged_head_is_bad_input(head, run):
 
 @pytest.mark.parametrize(
     "command",
-    ["", "demo", "pattern", "fit", "certify", "info"] + [f"pattern {k}" for k in kinds.KINDS],
+    ["", "demo", "pattern", "fit", "certify", "bounds", "info"]
+    + [f"pattern {k}" for k in kinds.KINDS],
 )
 def test_every_help_has_examples(command, run):
     status, out, err = run(*command.split(), "--help")

@@ -14,11 +14,12 @@ from hypothesis import strategies as st
 
 import headfit as hf
 from headfit._lower import Apart, Groups, Separated, counting, every_subset, lower
-from headfit._lower._bounded import NAMES, Limits, needed
+from headfit._lower._bounded import NAMES, Limits, bounded, needed
 from headfit._lower._exact import log_above, log_below, log_factorial, root_above
 from headfit._lower._families import Facts
 from headfit._lower._general import log_regular_patterns
 from headfit._lower._packing import least_dim, log_most
+from headfit._lower._problem import Problem
 from headfit._lower._spherical_code import log_code
 from headfit.errors import InputError
 
@@ -241,8 +242,11 @@ def test_no_bound_exceeds_a_fit_of_bounded_norm(name, method):
 
 
 def test_bounds_grow_with_n_and_fall_with_the_norm():
-    targets = [P.random_regular(n, 4, rng=0) for n in (64, 256, 1024)]
-    tables = [[lower(A, max_norm=N, time_limit=3).dim for N in (3.0, 10.0, 100.0)] for A in targets]
+    def dim(n, N):
+        problem = Problem.of(hf.Target(P.random_regular(n, 4, rng=0)), 0.05, 0.1, 600.0, 0)
+        return max(c.dim for c in bounded(problem, Limits(N)))
+
+    tables = [[dim(n, N) for N in (3.0, 10.0, 100.0)] for n in (64, 192, 600)]
     for low, high in itertools.pairwise(tables):
         assert all(a <= b for a, b in zip(low, high, strict=True))
     for line in tables:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+
 import numpy as np
 import pytest
 
@@ -40,6 +42,9 @@ def test_defaults_are_filled_in_and_none_is_nothing():
         ({**RANDOM, "n": 6.5}, "n must"),
         ({**RANDOM, "n": True}, "n must"),
         ({**RANDOM, "gamma": "high"}, "gamma must"),
+        ({**RANDOM, "gamma": 0.5}, "gamma must"),
+        ({**RANDOM, "weights": "gaussian"}, "weights must"),
+        ({"pattern": "band", "n": 8, "width": 1, "boundary": "no"}, "boundary must"),
         ({"pattern": "tree", "n": 8, "self_loops": 1}, "self_loops must be True or False"),
         ({**RANDOM, "method": "nothing"}, "method must be one of"),
         ({**RANDOM, "method": 5}, "method must be one of"),
@@ -78,8 +83,6 @@ def test_every_pattern_can_be_swept_but_those_made_of_objects():
     for kind in hf.patterns.__all__:
         if kind in UNSUITED or kind == "digits_knn":
             continue
-        import inspect
-
         names = inspect.signature(getattr(hf.patterns, kind)).parameters
         own = {name: given[name] for name in names if name in given and name != "rng"}
         if kind == "strided":

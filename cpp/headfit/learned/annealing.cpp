@@ -28,6 +28,7 @@ Annealing::Annealing(const Target& target, const Tolerances& tolerances,
                radius_for(options.max_norm), run_) {
   last_ = {required_.n(), required_.n(), std::numeric_limits<float>::infinity()};
   if (options.storage) required_.reserve(reserve_);
+  descent_.scan_with(options.scanner);
 }
 
 // Steps and scans of many rows may take long, so the poll enforces the time limit in the midst of

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from headfit._attention.attention import Attention
 from headfit._attention.logits import Rows
 from headfit._attention.stats import AttentionStats
+from headfit._base.types import ArrayLike, MaskLike, PositionLike
 
 __all__ = [
     "attention_apply",
@@ -23,17 +24,17 @@ __all__ = [
 
 
 def attention_matrix(
-    Q: Any,
-    K: Any,
+    Q: ArrayLike,
+    K: ArrayLike,
     *,
     scale: float | None = None,
-    mask: Any = None,
-    key_lengths: Any = None,
-    bias: Any = None,
+    mask: MaskLike = None,
+    key_lengths: ArrayLike | None = None,
+    bias: ArrayLike | None = None,
     softcap: float | None = None,
-    position: Any = None,
-    key_mask: Any = None,
-    sinks: Any = None,
+    position: PositionLike = None,
+    key_mask: ArrayLike | None = None,
+    sinks: ArrayLike | None = None,
     rows: Rows = None,
     out: NDArray[Any] | None = None,
     num_threads: int | None = None,
@@ -141,16 +142,16 @@ def attention_matrix(
 
 
 def attention_logits(
-    Q: Any,
-    K: Any,
+    Q: ArrayLike,
+    K: ArrayLike,
     *,
     scale: float | None = None,
-    mask: Any = None,
-    key_lengths: Any = None,
-    bias: Any = None,
+    mask: MaskLike = None,
+    key_lengths: ArrayLike | None = None,
+    bias: ArrayLike | None = None,
     softcap: float | None = None,
-    position: Any = None,
-    key_mask: Any = None,
+    position: PositionLike = None,
+    key_mask: ArrayLike | None = None,
     rows: Rows = None,
     out: NDArray[Any] | None = None,
     num_threads: int | None = None,
@@ -203,18 +204,18 @@ def attention_logits(
 
 
 def attention_topk(
-    Q: Any,
-    K: Any,
+    Q: ArrayLike,
+    K: ArrayLike,
     k: int,
     *,
     scale: float | None = None,
-    mask: Any = None,
-    key_lengths: Any = None,
-    bias: Any = None,
+    mask: MaskLike = None,
+    key_lengths: ArrayLike | None = None,
+    bias: ArrayLike | None = None,
     softcap: float | None = None,
-    position: Any = None,
-    key_mask: Any = None,
-    sinks: Any = None,
+    position: PositionLike = None,
+    key_mask: ArrayLike | None = None,
+    sinks: ArrayLike | None = None,
     values: Literal["weights", "logits"] = "weights",
     renormalize: bool = False,
     client: Any = None,
@@ -295,18 +296,18 @@ def attention_topk(
 
 
 def attention_apply(
-    Q: Any,
-    K: Any,
-    V: Any,
+    Q: ArrayLike,
+    K: ArrayLike,
+    V: ArrayLike,
     *,
     scale: float | None = None,
-    mask: Any = None,
-    key_lengths: Any = None,
-    bias: Any = None,
+    mask: MaskLike = None,
+    key_lengths: ArrayLike | None = None,
+    bias: ArrayLike | None = None,
     softcap: float | None = None,
-    position: Any = None,
-    key_mask: Any = None,
-    sinks: Any = None,
+    position: PositionLike = None,
+    key_mask: ArrayLike | None = None,
+    sinks: ArrayLike | None = None,
     rows: Rows = None,
     num_threads: int | None = None,
 ) -> NDArray[Any]:
@@ -361,17 +362,17 @@ def attention_apply(
 
 
 def attention_stats(
-    Q: Any,
-    K: Any,
+    Q: ArrayLike,
+    K: ArrayLike,
     *,
     scale: float | None = None,
-    mask: Any = None,
-    key_lengths: Any = None,
-    bias: Any = None,
+    mask: MaskLike = None,
+    key_lengths: ArrayLike | None = None,
+    bias: ArrayLike | None = None,
     softcap: float | None = None,
-    position: Any = None,
-    key_mask: Any = None,
-    sinks: Any = None,
+    position: PositionLike = None,
+    key_mask: ArrayLike | None = None,
+    sinks: ArrayLike | None = None,
     shares: float | Sequence[float] = (0.9,),
     num_threads: int | None = None,
 ) -> AttentionStats:

@@ -65,6 +65,23 @@ class Tolerances:
         """The bound on every |logit|; infinite when there is none."""
         return math.inf if self.max_logit is None else self.max_logit
 
+    def before_rounding(self, dtype: str | None) -> Tolerances:
+        """Return what exact logits meet if the logits rounded to a dtype meet these tolerances.
+
+        Proofs about exact logits start from this. Rounding moves a logit by half a unit in the last
+        place, so that without a bound on the logits only the order of rounded ones says something
+        about exact ones.
+        """
+        if dtype is None:
+            return self
+        unit = 2.0 ** -DIGITS[dtype]
+        # Relative to the exact logit, and with room for subnormal numbers and for this arithmetic.
+        moved = 2 * unit * self.logit_limit * (1 + 2 * unit) + 1e-6
+        leak = self.leak * math.exp(min(moved, 700.0))
+        distortion = (1 + self.distortion) * math.exp(min(moved, 600.0)) - 1
+        highest = None if self.max_logit is None else self.max_logit * (1 + 2 * unit)
+        return Tolerances(min(leak, math.nextafter(1, 0)), min(distortion, 1e300), highest)
+
     @property
     def core(self) -> _core.Tolerances:
         """The tolerances as the core takes them."""

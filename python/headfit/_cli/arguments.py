@@ -81,7 +81,8 @@ def columns(text: str) -> str | list[int]:
     return [int(number) for number in numbers]
 
 
-def _target(parser: Parser) -> None:
+def add_target(parser: Parser) -> None:
+    """Add the target."""
     parser.add_argument(
         "target", metavar="A", type=Path,
         help="the target: .npz of scipy.sparse.save_npz, or .mtx; - for standard input",
@@ -152,7 +153,7 @@ def add_fit(parent: Commands) -> None:
         "  headfit fit A.mtx --module W.npz --mask causal -o head.npz\n"
         "  headfit fit A.npz --method max-margin --keys cyclic --dtype float64 -o head.npz\n",
     )
-    _target(parser)
+    add_target(parser)
     add_output(
         parser, "-o", "--output", suffixes=tuple(FORMATS), required=True, metavar="HEAD",
         help="the head, .npz or .safetensors, or -",
@@ -204,7 +205,7 @@ def add_certify(parent: Commands) -> None:
         "  headfit certify A.npz head.npz\n"
         "  headfit certify A.npz head.npz --leak 0.2 --distortion 1 --json\n",
     )
-    _target(parser)
+    add_target(parser)
     parser.add_argument("head", metavar="HEAD", type=Path, help="a head that headfit fit wrote")
     tolerances(parser, None)
     add_running(parser)
@@ -216,10 +217,15 @@ def add_info(parent: Commands) -> None:
         parent,
         "info",
         commands.info,
-        "say what a target or a head is",
-        "  headfit info A.npz\n  headfit info head.npz --json\n",
+        "say what a target or a head is, or what this installation is",
+        "  headfit info A.npz\n  headfit info head.npz --json\n  headfit info --system\n",
     )
-    parser.add_argument("file", metavar="FILE", type=Path, help="a target or a head")
+    what = parser.add_mutually_exclusive_group(required=True)
+    what.add_argument("file", metavar="FILE", type=Path, nargs="?", help="a target or a head")
+    what.add_argument(
+        "--system", action="store_true",
+        help="versions, CPU, compiler and threads: what a report of a defect needs",
+    )  # fmt: skip
     parser.add_argument(
         "--normalize", action="store_true", help="scale the rows of a target to sum to 1"
     )

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from headfit import bounds, patterns
 from headfit._attention.module import SelfAttention
+from headfit._base.configuration import config
 from headfit._base.files import file_size, opened, replace_file
 from headfit._base.memory import require_memory
 from headfit._base.stored_arrays import load_array, load_arrays
@@ -86,7 +87,7 @@ def pattern(arguments: Any) -> int:
     files.write(arguments.output, lambda path: _save_matrix(path, A))
     if arguments.json:
         about = {"kind": arguments.kind, "seed": arguments.seed, "file": str(arguments.output)}
-        text.emit({**about, **text.target_figures(target)})
+        text.emit({**about, **target.to_dict()})
     else:
         print(f"{arguments.output}: {arguments.kind}, {text.target_line(target)}")
     return 0
@@ -229,6 +230,8 @@ def certify(arguments: Any) -> int:
 
 def info(arguments: Any) -> int:
     """Run `headfit info`."""
+    if arguments.system:
+        return _system(arguments)
     found = target_or_head(arguments.streams.path(arguments.file), arguments.normalize)
     if isinstance(found, Fit):
         if arguments.json:
@@ -241,12 +244,23 @@ def info(arguments: Any) -> int:
     asked = Tolerances()
     proved = bounds.projection_dim(found.n, found.per_row, found.gamma, tolerances=asked)
     if arguments.json:
-        figures = text.target_figures(found)
-        text.emit({"file": str(arguments.file), "kind": "target", **figures, "proved_dim": proved})
+        figures = {"file": str(arguments.file), "kind": "target", **found.to_dict()}
+        text.emit({**figures, "proved_dim": proved})
     else:
         print(f"{arguments.file}: target, {text.target_line(found)}")
         words = f"leak {asked.leak:g}, distortion {asked.distortion:g}"
         print(f"size proved to suffice for {words}: {proved}")
+    return 0
+
+
+def _system(arguments: Any) -> int:
+    if arguments.normalize:
+        raise InputError("--normalize must not be given with --system: there is no target")
+    found = config()
+    if arguments.json:
+        text.emit(dataclasses.asdict(found))
+    else:
+        print(found)
     return 0
 
 

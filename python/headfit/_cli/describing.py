@@ -45,9 +45,7 @@ def describe(arguments: Any) -> int:
     """Run `headfit describe`."""
     table, kind = _table(arguments)
     if arguments.json:
-        columns = table.columns() if isinstance(table, HeadTable) else table.numbers
-        figures = {name: values.tolist() for name, values in columns.items()}
-        text.emit({"file": str(arguments.file), "kind": kind, **figures})
+        text.emit({"file": str(arguments.file), "kind": kind, **table.to_dict()})
     else:
         print(table)
     return 0

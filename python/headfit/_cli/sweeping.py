@@ -140,5 +140,5 @@ def report(arguments: Any) -> int:
     if arguments.json:
         text.emit({"page": str(page), "files": files, "results": len(found)})
     else:
-        print(f"{page}: {len(found)} results, {len(found.failures)} failures")
+        print(f"{page}: {len(found)} results, {len(found.failures)} failed")
     return 0

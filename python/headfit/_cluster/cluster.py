@@ -77,6 +77,17 @@ class Cluster:
         slots = sum(client.nthreads().values())
         return cls(client, common_build(builds), max(1, slots), threads, bool(progress))
 
+    def check_own_build(self) -> None:
+        """Raise an InputError unless this process has the build of the workers too.
+
+        For work of which this process does a part.
+        """
+        if own_build() != self.build:
+            raise InputError(
+                "client: a fit computes a part here, so workers must have the build and CPU level "
+                f"of this process, {own_build()}; got {self.build} (HEADFIT_CPU sets the level)"
+            )
+
     def until(self, deadline: float) -> Cluster:
         """Return the same cluster with a deadline for all that it is asked to do."""
         return replace(self, deadline=deadline)

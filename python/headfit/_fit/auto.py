@@ -38,13 +38,13 @@ class Auto(Learned):
         """
         if self._is_wide(problem):
             head = Toeplitz(max_norm=self.max_norm).head(problem, dim, patience)
-            if patience == "brief" or head.failed_rows is None or not head.failed_rows.size:
+            if patience == "brief" or not head.rows_left:
                 return head
         elif self._has_blocks(problem):
             return self._of_blocks(problem, dim, patience)
         elif self._is_mixed(problem):
             head = Mixed().head(problem, dim, patience)
-            if not head.failed_rows.size or head.ended == "time limit":
+            if not head.rows_left or head.ended == "time limit":
                 return replace(head, method=Mixed.name)
         return super().head(problem, dim, patience)
 
@@ -100,7 +100,8 @@ class Auto(Learned):
     @property
     def _is_asked(self) -> bool:
         """Whether options were given that `Learned` alone has."""
-        return self.init is not None or self.max_norm is not None or self.callback is not None
+        options = (self.init, self.max_norm, self.callback)
+        return self.effort != "low" or any(option is not None for option in options)
 
     def _is_mixed(self, problem: Problem) -> bool:
         """Whether nearly all entries of a wide pattern lie at common offsets."""

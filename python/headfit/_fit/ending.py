@@ -133,6 +133,11 @@ def _meaning(
             "this size."
         )
     if stopped == "infeasible" and proved is not None and proved.dim > head.dim:
+        if proved.impossible:
+            return (
+                f"It is proved that no head of any size meets these tolerances: {proved.reason}. "
+                "Ask for a wider leak or max_logit."
+            )
         return (
             f"It is proved that no head of size {head.dim} meets these tolerances: "
             f"{proved.reason}. Ask for dim={proved.dim} or more, or for a wider leak or "

@@ -19,6 +19,7 @@ from headfit._base.dtypes import check_dtype, check_logits_dtype
 from headfit._base.memory import require_memory
 from headfit._base.progress import Progress
 from headfit._base.tolerances import Tolerances, as_tolerances
+from headfit._base.types import Columns, MaskLike, Seed
 from headfit._cluster.cluster import Cluster
 from headfit._fit.attempt import judge, make_head, try_size
 from headfit._fit.ending import Ending, advice
@@ -29,7 +30,7 @@ from headfit._fit.registry import as_method
 from headfit._fit.result import Fit, Search, Trial
 from headfit._target.append_columns import exempt_from
 from headfit._target.heavy import heavy_notes
-from headfit._target.target import as_target
+from headfit._target.target import TargetLike, as_target
 from headfit.errors import CertificateError, InputError
 
 if TYPE_CHECKING:
@@ -74,7 +75,7 @@ def _early_bound(method: Method, problem: Problem, limit: float | None) -> Lower
     if not method.seeks_smallest:
         return None
     seconds = min(BOUND_SECONDS, BOUND_SHARE * (limit or math.inf))
-    return bounds.lower(problem.target, tolerances=problem.tolerances, time_limit=seconds)
+    return _lower_bound(problem, seconds)
 
 
 def _late_bound(method: Method, problem: Problem, head: Head, seconds: float) -> LowerBound | None:
@@ -82,12 +83,18 @@ def _late_bound(method: Method, problem: Problem, head: Head, seconds: float) ->
     if not method.seeks_smallest or head.dim > PROVABLE or head.ended == "callback":
         return None
     limit = min(1.0, max(0.1, seconds / 4))
-    return bounds.lower(problem.target, tolerances=problem.tolerances, time_limit=limit)
+    return _lower_bound(problem, limit)
+
+
+def _lower_bound(problem: Problem, seconds: float) -> LowerBound:
+    """Look for a proof about the exact logits of heads that meet the tolerances."""
+    exact = problem.tolerances.before_rounding(problem.logits_dtype)
+    return bounds.lower(problem.target, tolerances=exact, time_limit=seconds)
 
 
 @standard_arithmetic()
 def fit(
-    A: Any,
+    A: TargetLike,
     dim: int | None = None,
     *,
     method: str | Method = "auto",
@@ -98,12 +105,12 @@ def fit(
     max_logit: float | None = None,
     tolerances: Tolerances | None = None,
     scale: float | None = None,
-    mask: Any = None,
-    exempt_columns: Any = None,
+    mask: MaskLike = None,
+    exempt_columns: Columns = None,
     logits_dtype: str | None = None,
     time_limit: float | None = None,
     progress: bool = False,
-    rng: Any = 0,
+    rng: Seed = 0,
     strict: bool = False,
     certificate_mass: bool = True,
     client: Any = None,
@@ -122,8 +129,11 @@ def fit(
         is padded with zeros.
     method : Method or str, default "auto"
         How queries and keys are found, with the options that are its own: `Learned`, `MaxMargin`,
-        `Projection`, or a `Method` of your own. The words "learned", "max-margin" and
-        "projection" stand for these with their defaults, "auto" for "learned".
+        `Mixed`, `Projection`, `Toeplitz`, or a `Method` of your own. The words "learned",
+        "max-margin", "mixed", "projection" and "toeplitz" stand for these with their defaults.
+        "auto" tries, for more than 32 nonzeros per row, "toeplitz" where the pattern is
+        translation-invariant, and "mixed" where it is so but for a few entries; a pattern of
+        blocks is solved for its blocks. Otherwise, and where these fail, it is "learned".
     module : SelfAttention, optional
         The fixed module whose input is sought; its dim and scale hold. None: the canonical
         module of this size.
@@ -145,7 +155,8 @@ def fit(
         global tokens, to which most rows attend. The method makes a head for the other columns,
         and `append_columns` says why the whole certifies. "auto": the columns that more than
         half of the rows attend to, and more than four times as many as attend to a column on
-        average. The certificate is about the whole of A, and `dim` counts these coordinates.
+        average; none where tokens come in blocks, since "auto" then fits the pattern of the
+        blocks. The certificate is about the whole of A, and `dim` counts these coordinates.
     logits_dtype : "float32", "bfloat16" or "float16", optional
         Certify logits that are rounded to this dtype before the softmax. None, no rounding,
         suits fused kernels, which keep logits in float32 registers. Without `max_logit`, |logit|
@@ -162,9 +173,9 @@ def fit(
     certificate_mass : bool, default True
         Whether the certificate computes total variation and stray mass.
     client : dask.distributed.Client, optional
-        The workers that make the certificates and find the queries of `MaxMargin`, split by rows.
-        All else is done here. Workers of one CPU level give what one machine of that level gives,
-        bit for bit. docs/cluster.md says more.
+        The workers that make the certificates, the scans of `Learned` and the queries of
+        `MaxMargin`, split by rows. All else is done here. The result is that of this machine
+        alone, bit for bit. docs/cluster.md says more.
     num_threads : int, optional
         None uses every core; a worker of a `client` then takes one thread for each block of rows.
         The result does not depend on it, as long as no time limit ends it.
@@ -184,7 +195,7 @@ def fit(
     ------
     InputError, TargetError
         For arguments that can never be right, before any work starts; also for a client whose
-        workers differ in CPU level or version.
+        workers differ from each other or from this process in CPU level or version.
     CertificateError
         With ``strict=True``, when the certificate does not hold; it says why the fit ended.
 
@@ -224,6 +235,8 @@ def fit(
     check_module(module, size, dtype, scale)
     seed, threads = seed_from(rng), thread_count(num_threads)
     cluster = Cluster.of(client, num_threads)
+    if cluster is not None:
+        cluster.check_own_build()
     target = as_target(A, mask=mask, num_threads=num_threads)
     problem = Problem(
         target=target,
@@ -251,7 +264,8 @@ def fit(
     with nullcontext() if bar is None else bar:
         if size is None:
             lower = _early_bound(method, problem, limit)
-            problem = problem if lower is None else replace(problem, proved_dim=lower.dim)
+            if lower is not None and not lower.impossible:
+                problem = replace(problem, proved_dim=lower.dim)
             search, head = _search(method, problem)
         else:
             head = make_head(method, problem, size)

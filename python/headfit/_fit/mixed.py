@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from headfit._base.arrays import FloatArray, as_count
+from headfit._base.deadline import calls_until
 from headfit._base.memory import require_memory
 from headfit._base.tolerances import Tolerances
 from headfit._filter.demand import Demand
@@ -18,6 +19,7 @@ from headfit._filter.remainder import Parts
 from headfit._fit.head import Head
 from headfit._fit.learned import EFFORTS, Learned, after_a_scan, learned, likely_dim
 from headfit._fit.method import Attempt, Method, Patience
+from headfit._fit.narrow_rows import FIRST_RESERVE, narrowed, reserved
 from headfit._fit.problem import Problem
 from headfit._fit.result import Search
 from headfit._fit.search import double_and_bisect, largest_dim
@@ -34,9 +36,9 @@ ROOMY = 1.5
 DESIGN = 0.2
 # The steps of the anneal from the filter, and after how many of them the rows that are left get
 # exact queries: these need keys that are good, but no short steps.
-WARM, TAKEN = 500, 250
-# The most steps where queries are rounded or bounded, and none are exact, in multiples of 300.
-BOUNDED = 8.0
+WARM, TAKEN = 300, 220
+# The most steps where logits are bounded.
+BOUNDED = 2400
 # How often the descent goes on from the queries and keys of the last time.
 ROUNDS: dict[Patience, int] = {"full": 4, "search": 2, "brief": 1}
 
@@ -117,7 +119,7 @@ class Mixed(Method):
         filter_dim = start[0].shape[1]
         for _ in range(ROUNDS[patience]):
             head = self._learned(problem, parts, dim, start)
-            if not head.failed_rows.size or head.ended == "time limit":
+            if not head.rows_left or head.ended == "time limit":
                 break
             start = head.Q, head.K
         head.Q[parts.stencil.apart] = 0.0
@@ -146,7 +148,7 @@ class Mixed(Method):
             return None
         return (
             f"The descent from a filter of {head.settings['filter_dim']} dimensions left "
-            f"{head.failed_rows.size} rows at d = {head.dim}, which proves nothing: try a larger "
+            f"{head.rows_left} rows at d = {head.dim}, which proves nothing: try a larger "
             "dim, another filter_dim, or a wider leak or distortion."
         )
 
@@ -175,28 +177,39 @@ class Mixed(Method):
     def _learned(
         self, problem: Problem, parts: Parts, dim: int, start: tuple[FloatArray, FloatArray]
     ) -> Head:
-        """Return what an anneal from a start finds, with exact queries where a format has room."""
-        limit, is_narrow = problem.logit_limit, problem.is_narrow
-        is_bounded = is_narrow or limit is not None
-        return learned(
+        """Return what an anneal from a start finds, with exact queries for the rows it leaves."""
+        limit, asked = problem.logit_limit, problem.tolerances
+        leak, distortion, steps, storage = asked.leak, asked.distortion, TAKEN, ""
+        if limit is not None:  # exact queries do not keep to it: the descent has to go to the end
+            steps, storage = BOUNDED, problem.dtype if problem.is_narrow else ""
+        elif problem.is_narrow:
+            leak, distortion = reserved(asked, FIRST_RESERVE)
+            steps = WARM
+        max_norm = Learned().norm_limit(problem)
+        head = learned(
             parts.target,
             dim,
-            leak=problem.tolerances.leak,
-            distortion=problem.tolerances.distortion,
+            leak=leak,
+            distortion=distortion,
             seed=problem.seed,
             threads=problem.threads,
-            max_norm=Learned().norm_limit(problem) or 0.0,
+            max_norm=max_norm or 0.0,
             max_logit=math.inf if limit is None else limit,
             logit_step=problem.logit_step,
-            storage=problem.dtype if is_narrow else "",
-            query_unit=problem.scale_for(dim) if is_narrow else 1.0,
+            storage=storage,
+            query_unit=problem.scale_for(dim) if storage else 1.0,
             time_limit=problem.seconds_left,
-            patience=BOUNDED if is_bounded else TAKEN / EFFORTS["low"],
+            patience=steps / EFFORTS["low"],
             init=start,
             warm_steps=WARM,
-            polished_share=1.0,
+            polished_share=0.0 if problem.is_narrow else 1.0,
             callback=after_a_scan(problem),
+            cluster=problem.cluster,
         )
+        if not problem.is_narrow or limit is not None or head.ended == "time limit":
+            return head
+        with calls_until(problem.deadline):
+            return narrowed(problem, parts.target, head, max_norm or math.inf)
 
 
 def _dims_beside(parts: Parts) -> int:

@@ -14,8 +14,10 @@ from numpy.typing import NDArray
 
 from headfit._attention.fitted_head import FittedHead
 from headfit._base.arrays import is_sparse
+from headfit._base.frames import records_frame
 from headfit._base.masks import allowed_places
 from headfit._base.plain import plain_dict
+from headfit._base.shown import page
 from headfit._base.text import mask_text, number
 from headfit._base.tolerances import Tolerances
 from headfit._base.version import VERSION
@@ -74,10 +76,30 @@ class Search:
         """Whether the time limit ended it: then sizes that did not certify are not refuted."""
         return self.stopped == "the time limit"
 
-    def __repr__(self) -> str:
+    def in_words(self) -> str:
+        """Return what was found, tried and why it ended, in words."""
         sizes = ", ".join(tried(t.dim, t.holds, t.reason) for t in self.trials)
         found = "none certified" if self.dim is None else f"smallest found {self.dim}"
-        return f"Search({found}; tried {sizes}; {self.stopped})"
+        return f"{found}; tried {sizes}; {self.stopped}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return all as plain Python values, for JSON."""
+        return plain_dict(vars(self))
+
+    def to_pandas(self) -> Any:
+        """Return the trials as a pandas DataFrame, in the order they were made.
+
+        Columns are the attributes of `Trial`.
+
+        Raises
+        ------
+        ImportError
+            Without pandas.
+        """
+        return records_frame(Trial, self.trials, "trial")
+
+    def __repr__(self) -> str:
+        return f"Search({self.in_words()})"
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -153,16 +175,35 @@ class Fit(FittedHead):
         """What stood in the way of a certificate, in a word; None when it holds."""
         return obstacle(self.stopped, self.failed_rows, self.certificate)
 
-    def __repr__(self) -> str:
+    def _facts(self) -> dict[str, str]:
         c = self.certificate
         words = {"holds": "certified", "fails": "NOT certified", "undecided": "UNDECIDED"}
         why = "" if self.stopped in (None, "certified") else f" ({self.stopped})"
-        verdict = f"{words[self.status]}{why}"
+        return {
+            "method": self.method,
+            "n": str(self.Q.shape[0]),
+            "dim": str(self.dim),
+            "dtype": self.dtype,
+            "verdict": f"{words[self.status]}{why}",
+            "leak": f"<= {number(c.leak)} of {self.tolerances.leak:.6g}",
+            "distortion": f"<= {number(c.distortion)} of {self.tolerances.distortion:.6g}",
+            "mask": mask_text(self.mask),
+            "time": f"{self.seconds:.3g} s",
+        }
+
+    def _repr_html_(self) -> str:
+        facts = self._facts()
+        if self.search is not None:
+            facts["search"] = self.search.in_words()
+        if self.advice and not self.certificate.holds:
+            facts["advice"] = self.advice
+        return page("Fit", facts=facts, picture=self.certificate._picture())
+
+    def __repr__(self) -> str:
+        f = self._facts()
         return (
-            f"Fit({self.method}, n={self.Q.shape[0]}, dim={self.dim}, {self.dtype}: "
-            f"{verdict}, leak <= {number(c.leak)} of {self.tolerances.leak:.6g}, distortion <= "
-            f"{number(c.distortion)} of {self.tolerances.distortion:.6g}, "
-            f"mask={mask_text(self.mask)}, {self.seconds:.3g} s)"
+            f"Fit({f['method']}, n={f['n']}, dim={f['dim']}, {f['dtype']}: {f['verdict']}, "
+            f"leak {f['leak']}, distortion {f['distortion']}, mask={f['mask']}, {f['time']})"
         )
 
     def to_dict(self) -> dict[str, Any]:

@@ -29,10 +29,10 @@ the bounds for norms apply.
 
 **Powers** (after Alon 2003). Let M_ts = x_t.y_s be a square matrix of rank d with |M_ts| <= B and
 M_tt - M_ts >= c for t != s. In row t subtract (M_tt - c - B) / 2, so that the entries off the
-diagonal are at most (M_tt - c + B) / 2 in size, and divide by the entry that is now on the diagonal,
-(M_tt + c + B) / 2. This gives a matrix of rank d + 1 with ones on its diagonal and entries of at
-most e = (2 B - c) / (2 B + c) elsewhere. Its p-th power by entries has rank C(d + p, p) at most, and
-at least m / (1 + (m - 1) e^(2 p)), as |trace|^2 <= rank |.|_F^2.
+diagonal are at most (M_tt - c + B) / 2 in size, and divide by the entry that is now on the
+diagonal, (M_tt + c + B) / 2. This gives a matrix of rank d + 1 with ones on its diagonal and
+entries of at most e = (2 B - c) / (2 B + c) elsewhere. Its p-th power by entries has rank
+C(d + p, p) at most, and at least m / (1 + (m - 1) e^(2 p)), as |trace|^2 <= rank |.|_F^2.
 
 A head of any size can be projected on the span of the m keys (or queries, or mean keys) of the
 family, so that what excludes d = m excludes every size.
@@ -166,9 +166,9 @@ def bounded(problem: Problem, limits: Limits) -> list[Candidate]:
     """Return the best bounds for a head whose norms or logits are bounded."""
     best: dict[str, tuple[int, str, Apart | Groups, Facts]] = {}
     for family, facts in families(problem, problem.share(0.5)):
-        if facts.points < 2:
-            continue
         name = _name(family)
+        if facts.points < 2 or (name in best and _says_no_more(facts, best[name][3])):
+            continue
         dim, proof = needed(facts, limits, problem.leak, problem.target.n)
         if name not in best or dim > best[name][0]:
             best[name] = (dim, proof, family, facts)
@@ -184,6 +184,16 @@ def bounded(problem: Problem, limits: Limits) -> list[Candidate]:
         witness = Separated(family, limits)
         found.append(Candidate(name, dim, "proved", _reason(facts, name, proof), witness))
     return found
+
+
+def _says_no_more(facts: Facts, best: Facts) -> bool:
+    """Return whether what a family says follows from what another one says."""
+    return (
+        facts.points <= best.points
+        and facts.share <= best.share
+        and facts.in_rows <= best.in_rows
+        and facts.closed <= best.closed
+    )
 
 
 NAMES = ("keys apart", "queries apart", "queries and keys apart")

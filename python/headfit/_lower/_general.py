@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from fractions import Fraction
 
-from headfit._base.arguments import as_flag
+from headfit._base.arguments import as_flag, shown
 from headfit._base.arrays import as_count, as_share, check_between
 from headfit._base.tolerances import Tolerances
 from headfit._lower._exact import log_above, log_below, log_factorial, root_above, shortened
@@ -130,7 +130,9 @@ def counting(
     if max_norm is None and max_logit is None:
         for name, value in (("leak", leak), ("exceptions", exceptions)):
             if value is not None:
-                raise InputError(f"{name} must be None without max_norm or max_logit; got {value}")
+                raise InputError(
+                    f"{name} must be None without max_norm and max_logit; got {shown(value)}"
+                )
         return Counting(_by_signs(n, k), n, k)
     gap = log_below(1 / Fraction(Tolerances(leak=0.05 if leak is None else leak).leak))
     share = as_share(0.01 if exceptions is None else exceptions, "exceptions")

@@ -42,12 +42,15 @@ class Proved(NamedTuple):
         return tolerances.logit_limit < self.least_logit
 
 
-def prove(target: Target, tolerances: Tolerances, seconds: float) -> Proved:
+def prove(
+    target: Target, tolerances: Tolerances, seconds: float, logits_dtype: str | None = None
+) -> Proved:
     """Return what is proved in about so many seconds."""
     lower = None
     if target.nonzeros <= MOST_NONZEROS:
         limit = max(min(seconds, LONGEST_BOUND), 1e-3)
-        lower = bounds.lower(target, tolerances=tolerances, time_limit=limit)
+        exact = tolerances.before_rounding(logits_dtype)
+        lower = bounds.lower(target, tolerances=exact, time_limit=limit)
     return Proved(lower, _suffices(target, tolerances), least_logit(target, tolerances.leak))
 
 

@@ -6,13 +6,15 @@ import dataclasses
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
+from headfit._base.frames import records_frame
 from headfit._base.plain import plain_dict
+from headfit._base.shown import page, picture
 from headfit._base.text import mask_text
 from headfit._base.tolerances import Tolerances
 from headfit._fit.ending import Obstacle
 from headfit._fit.result import Fit
 from headfit._plan.attempt import PlanAttempt
-from headfit._plan.text import plan_text
+from headfit._plan.text import headline, plan_facts, plan_text
 from headfit._plan.trend import PlanTrend
 
 if TYPE_CHECKING:
@@ -101,13 +103,38 @@ class Plan:
     time_limit: float
     seconds: float
 
+    def to_pandas(self) -> Any:
+        """Return the attempts as a pandas DataFrame, in the order they were made.
+
+        Columns are the attributes of `PlanAttempt`.
+
+        Raises
+        ------
+        ImportError
+            Without pandas.
+        """
+        return records_frame(PlanAttempt, self.attempts, "attempt")
+
+    def _repr_html_(self) -> str:
+        facts = {name: text for name, text in plan_facts(self).items() if text}
+        if self.advice:
+            facts["advice"] = self.advice
+        facts["tried"] = self._effort()
+        drawn = ""
+        if self.attempts:
+            drawn = picture("plan", self, "The largest logit of the heads that were tried")
+        return page(headline(self), facts=facts, picture=drawn)
+
     def __str__(self) -> str:
         return plan_text(self)
+
+    def _effort(self) -> str:
+        return f"{len(self.attempts)} attempts, {self.seconds:.3g} s"
 
     def __repr__(self) -> str:
         return (
             f"Plan({self.verdict}: dim={self.dim}, {self.dtype}, for {self.name} at n={self.n}, "
-            f"{len(self.attempts)} attempts, {self.seconds:.3g} s)"
+            f"{self._effort()})"
         )
 
     def to_dict(self) -> dict[str, Any]:

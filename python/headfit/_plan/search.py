@@ -46,8 +46,10 @@ class Planner:
         if target is not None:
             found.target = target
             self.say(f"bounds that are proved for n = {source.n:,}")
-            found.proved = prove(target, self.question.tolerances, clock.part("bound"))
-            if found.proved.refutes(self.question.dim, self.question.tolerances):
+            asked = self.question
+            seconds = clock.part("bound")
+            found.proved = prove(target, asked.tolerances, seconds, asked.logits_dtype)
+            if found.proved.refutes(asked.dim, asked.tolerances):
                 return found
         clock.measure(source.n, self.question.dim, self.question.threads)
         if target is None or not clock.affords(source.n):

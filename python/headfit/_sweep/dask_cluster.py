@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import pickle
+import secrets
 from types import TracebackType
 from typing import Any, Self
 
 from headfit._base.arguments import shown
 from headfit._base.version import VERSION
-from headfit._sweep.measure import Outcome, error_record, measure
+from headfit._sweep.measure import Outcome, error_record, measure_packed
 from headfit._sweep.work import Task
 from headfit.errors import HeadfitError, InputError
 
@@ -32,8 +34,8 @@ def connected(address: str) -> Any:
         raise InputError(f"scheduler: {address} does not answer: {error}") from error
 
 
-def check_client(client: Any) -> None:
-    """Raise an InputError unless a client is one, has workers, and they have this headfit."""
+def check_client(client: Any, run: Any) -> None:
+    """Raise an InputError unless a client is one, and its workers have this headfit and `run`."""
     try:
         from distributed import Client
     except ImportError as error:
@@ -44,16 +46,28 @@ def check_client(client: Any) -> None:
         )
     if client.status != "running":
         raise InputError(f"client must be connected; its status is {client.status}")
-    others = {v for v in client.run(worker_version).values() if v != VERSION}
-    if others:
-        raise InputError(
-            f"client: its workers have headfit {', '.join(sorted(others))}; this is {VERSION}"
-        )
+    for address, trouble in client.run(worker_trouble, VERSION, packed(run)).items():
+        if trouble:
+            raise InputError(f"client: its worker {address} {trouble}")
 
 
-def worker_version() -> str:
-    """Return the version of headfit that a worker has."""
-    return VERSION
+def packed(thing: Any) -> bytes:
+    """Return something pickled: functions by name, and those of a running script whole."""
+    from distributed.protocol.pickle import dumps
+
+    text: bytes = dumps(thing)
+    return text
+
+
+def worker_trouble(version: str, run: bytes) -> str:
+    """Return what a worker lacks, in words; empty if nothing."""
+    if version != VERSION:
+        return f"has headfit {VERSION}; this is {version}"
+    try:
+        pickle.loads(run)
+    except Exception as error:
+        return f"cannot import run: {error}"
+    return ""
 
 
 class DaskCluster:
@@ -63,7 +77,7 @@ class DaskCluster:
         from distributed import as_completed
 
         self._client, self._threads = client, num_threads
-        self._completed: Any = as_completed()
+        self._completed: Any = as_completed(loop=client.loop)
         self._tasks: dict[str, Task] = {}
         self._futures: dict[str, Any] = {}
 
@@ -91,9 +105,14 @@ class DaskCluster:
         return len(self._tasks)
 
     def submit(self, task: Task) -> None:
-        """Give a task to the cluster; two sweeps that ask it for one point get one task."""
+        """Give a task to the cluster.
+
+        Its name is a new one each time: a scheduler may still be forgetting the last task of a
+        point when it is computed again, and would then forget the new one.
+        """
+        name = f"headfit-sweep-{task.key}-{secrets.token_hex(4)}"
         future = self._client.submit(
-            measure, task, self._threads, key=f"headfit-sweep-{task.key}", pure=False
+            measure_packed, packed(task), self._threads, key=name, pure=False
         )
         self._tasks[future.key], self._futures[future.key] = task, future
         self._completed.add(future)

@@ -6,12 +6,12 @@ import dataclasses
 import inspect
 from collections.abc import Callable, Mapping
 from functools import cache
-from typing import Any
+from typing import Any, get_args
 
 import scipy.sparse as sp
 
 from headfit import patterns
-from headfit._base.arguments import as_flag, as_number, shown
+from headfit._base.arguments import as_choice, as_flag, as_number, shown
 from headfit._base.arrays import as_count, check_between
 from headfit._base.dtypes import check_dtype, check_logits_dtype
 from headfit._base.tolerances import Tolerances
@@ -22,6 +22,7 @@ from headfit._fit.registry import METHODS
 from headfit._fit.result import Fit
 from headfit._sweep.canonical import canonical
 from headfit.errors import InputError
+from headfit.patterns._build import Boundary, Style
 
 DEFAULTS: Mapping[str, Any] = {
     "method": "auto",
@@ -116,7 +117,11 @@ def _typed(value: Any, name: str, annotation: str) -> Any:
 
 
 def _check_values(point: Mapping[str, Any]) -> None:
-    """Raise an InputError for what a fit would refuse whatever the pattern is."""
+    """Raise an InputError for what a pattern or a fit would refuse, whatever its size is."""
+    gaussian = ("gaussian",) if point["pattern"] == "knn" else ()
+    Style.of(point.get("weights"), point["gamma"], 0, ("uniform", "random", *gaussian))
+    if "boundary" in point:
+        as_choice(point["boundary"], "boundary", get_args(Boundary))
     tolerances = _tolerances(point)
     tolerances.check_storable(check_dtype(point["dtype"]))
     check_logits_dtype(point.get("logits_dtype"))

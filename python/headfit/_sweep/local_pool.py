@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import multiprocessing
 import os
+import pickle
 import threading
 from collections.abc import Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
@@ -18,7 +19,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from headfit._base.processors import available_cores
-from headfit._sweep.measure import Outcome, measure
+from headfit._sweep.measure import Outcome, measure_packed
 from headfit._sweep.work import Task
 from headfit.errors import HeadfitError
 
@@ -102,13 +103,13 @@ class LocalPool:
 
     def submit(self, task: Task) -> None:
         """Give a task to an idle worker."""
-        worker = self._idle.pop()
+        worker, packed = self._idle.pop(), pickle.dumps(task)
         try:
-            future = worker.submit(measure, task, self._threads)
+            future = worker.submit(measure_packed, packed, self._threads)
         except BrokenProcessPool:  # the worker died while it was idle
             worker.shutdown()
             worker, _ = self._new_worker()
-            future = worker.submit(measure, task, self._threads)
+            future = worker.submit(measure_packed, packed, self._threads)
         self._busy[future] = task, worker
 
     def take(self) -> tuple[Task, Outcome]:
@@ -127,9 +128,6 @@ class LocalPool:
                     self.submit(task)
                     continue
                 return task, lost_outcome(lost, error)
-            except Exception as error:  # the task or its outcome could not be sent
-                self._idle.append(worker)
-                return task, {"status": "failed", "error": _plain(error), "made": {}}
             self._idle.append(worker)
             return task, outcome
 
@@ -156,10 +154,6 @@ def lost_outcome(times: int, error: BaseException) -> Outcome:
         "error": {"class": "WorkerDied", "message": message, "traceback": str(error)},
         "made": {},
     }
-
-
-def _plain(error: BaseException) -> dict[str, str]:
-    return {"class": type(error).__qualname__, "message": str(error), "traceback": ""}
 
 
 def begin_worker(lifeline: Connection) -> None:

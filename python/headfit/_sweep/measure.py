@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import inspect
 import math
-import platform
+import pickle
 import time
 import traceback
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from functools import cache
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from headfit import _core
 from headfit._base.arguments import shown
+from headfit._base.processors import cpu_name
 from headfit._base.version import VERSION
 from headfit._sweep.fit_points import measure_fit
 from headfit._sweep.work import THREADS, Task
@@ -45,6 +44,19 @@ def measure(task: Task, num_threads: int) -> Outcome:
         "cpu": cpu_name(),
     }
     return outcome
+
+
+def measure_packed(packed: bytes, num_threads: int) -> Outcome:
+    """Compute the point of a pickled task.
+
+    A worker that could not import the function of a task would end as it receives it, or never
+    answer; here that is an error of the point.
+    """
+    try:
+        task: Task = pickle.loads(packed)
+    except Exception as error:
+        return {"status": "failed", "error": error_record(error), "made": {}}
+    return measure(task, num_threads)
 
 
 def _result(task: Task, num_threads: int) -> dict[str, Any]:
@@ -81,18 +93,6 @@ def error_record(error: BaseException) -> dict[str, str]:
         "message": str(error)[:TAIL],
         "traceback": text[-TAIL:],
     }
-
-
-@cache
-def cpu_name() -> str:
-    """Return the name of this machine's processor."""
-    try:
-        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    except OSError:
-        pass  # not Linux
-    return platform.processor() or platform.machine()
 
 
 def finite_or_tagged(value: Any) -> Any:

@@ -60,8 +60,9 @@ def page(found: Sweep, charts: Mapping[str, Chart]) -> str:
 
 def _summary(found: Sweep) -> list[str]:
     seconds = sum(row.get("wall_seconds") or 0.0 for row in [*found.rows, *found.failures])
-    total = len(found.rows) + len(found.failures)
-    text = f"{total} points: {len(found.rows)} with a result, {len(found.failures)} failed. "
+    done, failed = len(found.rows), len(found.failures)
+    points = "1 point" if done + failed == 1 else f"{done + failed} points"
+    text = f"{points}: {done} with a result, {failed} failed. "
     certified = [row["certified"] for row in found.rows if isinstance(row.get("certified"), bool)]
     if certified:
         text += f"{sum(certified)} of {len(certified)} fits are certified. "

@@ -120,7 +120,7 @@ def sweep(
     tasks = work.tasks(points)
     retry_failed = as_flag(retry_failed, "retry_failed")
     progress = check_progress(progress)
-    engine = _engine_maker(client, processes, num_threads)
+    engine = _engine_maker(client, processes, num_threads, run)
     store = Store.made(out)
     held = {task.key: store.read(task.key) for task in tasks}
     todo = [task for task in tasks if is_open(held[task.key], retry_failed)]
@@ -163,14 +163,16 @@ def write_index(store: Store) -> None:
         replace_file(store.folder / INDEX, lambda file: file.write(text), "out")
 
 
-def _engine_maker(client: Any, processes: Any, num_threads: Any) -> Callable[[int], Engine]:
+def _engine_maker(
+    client: Any, processes: Any, num_threads: Any, run: Any
+) -> Callable[[int], Engine]:
     """Check what computes the points; return a function of their number that starts it."""
     if num_threads is not None:
         num_threads = thread_count(num_threads)
     if client is not None:
         if processes is not None:
             raise InputError("processes must not be given beside a client, which has its workers")
-        check_client(client)
+        check_client(client, run)
         return lambda tasks: DaskCluster(client, num_threads or 1)
     if processes is not None:
         processes = as_count(processes, "processes", 0, MOST_PROCESSES)

@@ -91,7 +91,7 @@ def _importable_name(run: Any) -> str:
     found: Any = sys.modules.get(module) if isinstance(module, str) else None
     for part in name.split(".") if isinstance(name, str) else ():
         found = getattr(found, part, None)
-    if not callable(run) or found is not run:
+    if not inspect.isfunction(run) or found is not run:
         raise InputError(
             "run must be None or a function of a module, which workers can import; "
             f"got {shown(run)}"

@@ -16,7 +16,7 @@ from headfit._attention.logits import check_scale
 from headfit._base.arrays import FloatArray, as_array, computed_in, widened
 from headfit._base.tolerances import Tolerances, as_tolerances
 from headfit._target.heavy import global_columns
-from headfit._target.target import Target, as_target, with_matrix
+from headfit._target.target import Target, TargetLike, as_target, with_matrix
 from headfit.errors import InputError
 
 __all__ = ["append_columns", "leak_without", "without_columns"]
@@ -164,7 +164,7 @@ def in_two_parts(q: FloatArray, columns: int, round_q: Rounding) -> FloatArray:
 
 
 def append_columns(
-    A: Any,
+    A: TargetLike,
     head: Any,
     columns: Any,
     *,

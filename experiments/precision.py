@@ -66,7 +66,8 @@ def table(rows, n, steps):
             at = {**BASE, name: value}
             best = smallest(rows, {"n": n, "steps": steps, **at})
             if best:
-                found.setdefault(name, []).append((value, VARIABLES[name][0](at), best["dim"]))
+                at_x = VARIABLES[name][0](at)
+                found.setdefault(name, []).append((value, at_x, best["dim"], best["norm"]))
     return {name: given for name, given in found.items() if len(given) > 1}
 
 
@@ -77,39 +78,44 @@ def exponent(x, dims):
     rise = about @ y / (about @ about)
     left = y - y.mean() - rise * about
     error = math.sqrt(left @ left / (x.size - 2) / (about @ about)) if x.size > 2 else math.nan
-    return float(rise), float(error)
+    return (float(rise) if abs(rise) > 1e-9 else 0.0), float(error)
 
 
 def draw(chosen, rows):
-    """Draw one picture for each of the four, with the exponents found and those of the bound."""
-    tried = {(row["n"], row["steps"]) for row in rows}
-    n, steps = max(tried)
+    """Draw size and norm for each of the four, with their exponents and those of the bound."""
+    n, steps = max((row["n"], row["steps"]) for row in rows)
     found = table(rows, n, steps)
     figure, axes = plt.subplots(
-        1, len(found), figsize=(3.3 * len(found), 4.0), layout="constrained", sharey=True
-    )
-    for ax, (name, given) in zip(np.atleast_1d(axes), found.items(), strict=True):
-        values, x, dims = (np.array(part, dtype=float) for part in zip(*given, strict=True))
-        rise, error = exponent(x, dims)
+        2, len(found), figsize=(3.3 * len(found), 6.2), layout="constrained", sharey="row",
+        squeeze=False, height_ratios=(3, 2),
+    )  # fmt: skip
+    for (top, bottom), (name, given) in zip(axes.T, found.items(), strict=True):
+        values, x, dims, norms = (np.array(part, dtype=float) for part in zip(*given, strict=True))
         _, symbol, bound = VARIABLES[name]
-        print(f"{name}: d = {dims.astype(int).tolist()} for {values.tolist()}; "
-              f"d ~ {symbol}^{rise:.2f} (standard error {error:.2f}), bound {bound}")  # fmt: skip
+        powers = [exponent(x, y) for y in (dims, norms)]
+        for what, y, (rise, error) in zip(("d", "N"), (dims, norms), powers, strict=True):
+            print(f"{name} {values.tolist()}: {what} = {y.astype(int).tolist()}, power {rise:.2f} "
+                  f"of {symbol}, standard error {error:.2f}; bound of d: {bound}")  # fmt: skip
         order = np.argsort(x)
         middle = np.argmin(np.abs(values - BASE[name]))
-        ax.plot(x[order], dims[middle] * (x[order] / x[middle]) ** bound, "--", color="#D55E00",
-                label=f"the bound's power, {symbol}$^{bound}$")  # fmt: skip
-        ax.plot(x, dims, "o-", color="#0072B2", label=f"found: {symbol}$^{{{rise:.2f}}}$")
+        top.plot(x[order], dims[middle] * (x[order] / x[middle]) ** bound, "--", color="#D55E00",
+                 label=f"the bound's power, {symbol}$^{bound}$")  # fmt: skip
+        for ax, y, (rise, _), color in zip((top, bottom), (dims, norms), powers,
+                                           ("#0072B2", "#009E73"), strict=True):  # fmt: skip
+            ax.plot(x, y, "o-", color=color, label=f"found: {symbol}$^{{{rise:.2f}}}$")
+            ax.set(xscale="log", yscale="log")
+            ax.xaxis.set_minor_formatter(plt.NullFormatter())
+            ax.grid(alpha=0.25, linewidth=0.6)
+            ax.legend(fontsize=8, frameon=False, loc="upper left")
         for one, place, dim in zip(values, x, dims, strict=True):
-            ax.annotate(f"{one:g}", (place, dim), xytext=(0, -13), textcoords="offset points",
-                        ha="center", fontsize=7.5, color="#1b1b1b")  # fmt: skip
-        ax.set(xscale="log", yscale="log", xlabel=f"{symbol}, for {name} as written")
-        ax.xaxis.set_minor_formatter(plt.NullFormatter())
-        ax.grid(alpha=0.25, linewidth=0.6)
-        ax.legend(fontsize=8, frameon=False, loc="upper left")
-    first = np.atleast_1d(axes)[0]
-    first.set(ylabel="head size d", ylim=(1.5, 100))
-    first.set_yticks([2, 4, 8, 16, 32, 64], ["2", "4", "8", "16", "32", "64"])
-    first.minorticks_off()
+            top.annotate(f"{one:g}", (place, dim), xytext=(0, -13), textcoords="offset points",
+                         ha="center", fontsize=7.5, color="#1b1b1b")  # fmt: skip
+        top.set_title(f"{name}, as written below the points", fontsize=9)
+        bottom.set_xlabel(symbol)
+    axes[0, 0].set(ylabel="head size d", ylim=(1.5, 100))
+    axes[0, 0].set_yticks([2, 4, 8, 16, 32, 64], ["2", "4", "8", "16", "32", "64"])
+    axes[0, 0].minorticks_off()
+    axes[1, 0].set(ylabel="N = scale · max‖q‖ · max‖k‖", ylim=(30, 9000))
     note = (f"n = {n}, learned method; around k = 4, leak 0.05, distortion 0.1, gamma 2; smallest "
             f"found within {steps:,} steps")  # fmt: skip
     save(figure, chosen, note, rows)

@@ -13,7 +13,7 @@ from fits import Search, make_searches, point, run, smallest
 
 STEPS = 2000
 FURTHER = 24  # how many sizes above that of the next larger bound are tried
-NORMS = (256.0, 128.0, 64.0, 48.0, 32.0, 24.0, 16.0, 12.0)
+NORMS = (256.0, 128.0, 64.0, 48.0, 32.0, 24.0, 16.0, 12.0, 10.0, 8.0)
 PLANS = {
     # Pairs of n and k, the bounds on N, and the dtypes without a bound
     "tiny": (((32, 2),), (32.0,), ("float32",)),
@@ -22,6 +22,7 @@ PLANS = {
              ("float32", "float16", "bfloat16")),
 }  # fmt: skip
 COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9")
+DASHES = {2: "-.", 4: "--", 8: ":"}
 MARKERS = {"float32": "o", "float16": "s", "bfloat16": "D"}
 
 
@@ -75,11 +76,14 @@ def draw(chosen, rows):
         for row in part:
             print(f"n = {n}, k = {k}, {row['dtype']}, N <= {row['max_norm'] or 'any'}: "
                   f"d = {row['dim']}, N = {row['norm']:.0f}")  # fmt: skip
-            if not row["max_norm"]:
-                ax.plot(row["norm"], row["dim"], MARKERS[row["dtype"]], color=color, markersize=9,
-                        markerfacecolor="white", markeredgewidth=1.5)  # fmt: skip
-                ax.annotate(row["dtype"], (row["norm"], row["dim"]), xytext=(7, 4), fontsize=8,
-                            textcoords="offset points", color=color)  # fmt: skip
+        free = [row for row in part if not row["max_norm"]]
+        for dim in sorted({row["dim"] for row in free}):
+            norm = max(row["norm"] for row in free if row["dim"] == dim)
+            here = [row["dtype"] for row in free if row["dim"] == dim]
+            ax.plot(norm, dim, MARKERS[here[0]], color=color, markersize=9,
+                    markerfacecolor="white", markeredgewidth=1.5)  # fmt: skip
+            ax.annotate(", ".join(here), (norm, dim), xytext=(0, 9), fontsize=8, ha="center",
+                        textcoords="offset points", color=color)  # fmt: skip
         proofs = sorted(
             (row["max_norm"], row["dim_found"])
             for row in rows
@@ -87,14 +91,18 @@ def draw(chosen, rows):
         )
         if proofs:
             print(f"n = {n}, k = {k}, proved: " + ", ".join(f"N <= {x:g}: {d}" for x, d in proofs))
-            ax.plot(*zip(*proofs, strict=True), "--", color=color, linewidth=1.2,
+            ax.plot(*zip(*proofs, strict=True), DASHES[k], color=color, linewidth=1.2,
                     label=f"n = {n:,}, k = {k}: proved necessary")  # fmt: skip
     ax.set(xscale="log", xlabel="N = scale · max‖q‖ · max‖k‖", ylabel="head size d")
     ax.set_yscale("log", base=2)
+    low, high = (round(limit) for limit in ax.get_ylim())
+    ax.set_yticks([d for d in (2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64) if low <= d <= high])
+    ax.minorticks_off()
     ax.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
+    ax.margins(x=0.12)
     ax.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
     ax.set_title("The price of small logits; open markers: no bound but the dtype's", fontsize=10)
-    ax.grid(alpha=0.25, linewidth=0.6, which="both")
+    ax.grid(alpha=0.25, linewidth=0.6)
     ax.legend(fontsize=8.5, frameon=False)
     note = (f"leak 0.05, distortion 0.1, gamma 2; learned method, smallest found within {STEPS:,} "
             "steps, one seed")  # fmt: skip
@@ -107,9 +115,8 @@ def main():
     cells, norms, dtypes = chosen.pick(**PLANS)
     rows = Rows(chosen, run)
     if not chosen.only_draw:
-        rows.of(point(method="lower bound", n=n, k=k, max_norm=norm) for n, k in cells
-                for norm in norms)  # fmt: skip
         for n, k in cells:
+            rows.of(point(method="lower bound", n=n, k=k, max_norm=norm) for norm in norms)
             compute(rows, n, k, norms, dtypes)
     draw(chosen, rows.rows)
 

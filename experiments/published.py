@@ -42,6 +42,12 @@ ASKED = {
     "attention": hf.Tolerances(leak=0.05, distortion=0.1),
 }
 
+SOUGHT = {
+    "order": hf.Tolerances(leak=0.5, distortion=1e30),
+    "attention": hf.Tolerances(leak=0.005, distortion=0.05),
+}
+"""What max-margin queries are asked for: more than is certified, so that rounding may take some."""
+
 Array = NDArray[np.float32]
 
 
@@ -61,18 +67,16 @@ def targets(n: int) -> Iterator[Any]:
         yield sp.csr_array(entries, shape=(n, n))
 
 
-def holds(A: Any, head: hf.Fit, asked: hf.Tolerances, dtype: str, mask: Any = None) -> bool:
-    """Certify a head: its stored numbers, as kernels that work in float32 multiply them."""
-    if not head.certificate.holds or dtype == "float64":
-        return bool(head.certificate.holds)
+def holds(A: Any, head: hf.Fit, asked: str, dtype: str, mask: Any = None) -> bool:
+    """Certify a head: its stored numbers, for float64 exactly, else as kernels multiply them."""
     certificate = hf.certify(
         A,
         head.Q,
         head.K,
         scale=head.certificate.scale,
         mask=mask,
-        tolerances=asked,
-        accumulate="float32",
+        tolerances=ASKED[asked],
+        accumulate="exact" if dtype == "float64" else "float32",
         certificate_mass=False,
         num_threads=1,
     )
@@ -90,12 +94,12 @@ def max_margin(n: int, d: int, dtype: str, asked: str, keys: str, seed: int) -> 
         head = hf.fit(
             A,
             method=hf.MaxMargin(keys=table),
-            tolerances=ASKED[asked],
+            tolerances=SOUGHT[asked],
             dtype=dtype,
             certificate_mass=False,
             num_threads=1,
         )
-        if not holds(A, head, ASKED[asked], dtype):
+        if not holds(A, head, asked, dtype):
             return {"solved": False}
     return {"solved": True}
 
@@ -117,7 +121,7 @@ def learned(n: int, d: int, dtype: str, asked: str, seed: int) -> dict[str, Any]
         certificate_mass=False,
         num_threads=1,
     )
-    return {"solved": holds(A, head, ASKED[asked], dtype, mask)}
+    return {"solved": holds(A, head, asked, dtype, mask)}
 
 
 class Adam:
@@ -286,7 +290,8 @@ def plan(chosen: common.Settings) -> list[dict[str, Any]]:
 def found(rows: common.Rows, search: dict[str, Any]) -> int:
     """Carry out a search: return the largest n of a d that was solved, or the least d of an n.
 
-    Rounding makes solved sizes come and go near the end, so that the search may pass by one.
+    Rounding makes solved sizes come and go near the end: for given keys, where a size that fails
+    does so at once, the search ends with ten sizes in a row that fail.
     """
     fixed = {name: search[name] for name in ("method", "dtype", "asked", "seed")}
 
@@ -297,8 +302,11 @@ def found(rows: common.Rows, search: dict[str, Any]) -> int:
     if "d" in search:
         d = search["d"]
         answer = largest(lambda n: solved(n, d), search["start"], search["most"])
-        others = [r["n"] for r in rows.rows if r["solved"] and {**r, **fixed, "d": d} == r]
-        return max([answer, *others])
+        n = answer
+        while fixed["method"] in ("cyclic", "random") and n < min(answer + 10, search["most"]):
+            n += 1
+            answer = n if solved(n, d) else answer
+        return answer
     n = search["n"]
     # The least d is the largest that is not solved, plus 1.
     return 1 + largest(lambda d: not solved(n, d), CENTROID[n], 4 * CENTROID[n], 0)
@@ -322,10 +330,10 @@ def draw(chosen: common.Settings, answers: Sequence[dict[str, Any]], rows: Any) 
     figure, axes = plt.subplots(1, 2, figsize=(12, 4.8), layout="constrained", sharey=True)
     known = np.array(list(LIMIT.items()))
     for axis, asked in zip(axes, ASKED, strict=True):
-        axis.plot(*known.T, "k-", lw=1, label="LIMIT, Table 6")
+        axis.plot(*known.T, "k-", lw=1, label="LIMIT, Table 6 (order)")
         run = [a for a in answers if a["method"] == "free embeddings"]
         axis.plot([a["d"] for a in run], [a["answer"] for a in run], "kx",
-                  label="free embeddings, run here")  # fmt: skip
+                  label="its method, run here (order)")  # fmt: skip
         for method, dtype in SERIES:
             some = [a for a in answers if a.get("d") is not None and
                     (a["method"], a["dtype"], a["asked"]) == (method, dtype, asked)]  # fmt: skip

@@ -2,7 +2,7 @@
 
 import math
 import sys
-from itertools import combinations
+from itertools import combinations, islice
 from pathlib import Path
 from typing import Any
 
@@ -238,6 +238,19 @@ def test_one_dimension_does_not_hold_every_pair() -> None:
         found = published.point(method, 6, 1, "float32", "order", 0)
         assert found["solved"] is False
         assert found["right"] < 1
+
+
+def test_queries_of_cyclic_keys_grow_like_the_fourth_power_of_n() -> None:
+    def longest(n: int) -> float:
+        keys = hf.KeyTable.cyclic(n, 4, dtype="float64")
+        some = islice(published.targets(n), 4)  # the closest pairs, which need the longest queries
+        method = hf.MaxMargin(keys=keys)
+        return max(
+            hf.fit(A, method=method, dtype="float64", num_threads=1).settings["largest_query"]
+            for A in some
+        )
+
+    assert longest(48) / longest(24) == pytest.approx(16, rel=0.05)
 
 
 def test_published_figures_beside_ours(tmp_path: Path) -> None:

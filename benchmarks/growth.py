@@ -144,7 +144,7 @@ def draw(figures, path):
     ax.grid(alpha=0.3, which="both")
     ax.legend(fontsize=8, loc="upper left", bbox_to_anchor=(1, 1), frameon=False)
     ax.set_title(measure.machine(), fontsize=9)
-    fig.savefig(path, dpi=120)
+    fig.savefig(path, dpi=160)
 
 
 if __name__ == "__main__":

@@ -27,7 +27,20 @@ def machine() -> str:
     return f"{name.strip()} ({flags}), {os.cpu_count()} cores"
 
 
-def interleaved(work: Mapping[str, Callable[[], Any]], repeat: int) -> dict[str, float]:
+class Median(float):
+    """The median seconds of some runs, with their number and their spread."""
+
+    runs: int
+    spread: float
+
+    def __new__(cls, times: Sequence[float]) -> Median:
+        self = super().__new__(cls, statistics.median(times))
+        self.runs = len(times)
+        self.spread = (max(times) - min(times)) / self
+        return self
+
+
+def interleaved(work: Mapping[str, Callable[[], Any]], repeat: int) -> dict[str, Median]:
     """Return the median seconds of each task; tasks run in turn, after one warm-up round."""
     seconds: dict[str, list[float]] = {name: [] for name in work}
     for round_ in range(repeat + 1):
@@ -37,7 +50,7 @@ def interleaved(work: Mapping[str, Callable[[], Any]], repeat: int) -> dict[str,
             run()
             if round_:
                 seconds[name].append(time.perf_counter() - start)
-    return {name: statistics.median(times) for name, times in seconds.items()}
+    return {name: Median(times) for name, times in seconds.items()}
 
 
 def table(title: str, rows: Sequence[Sequence[str]]) -> None:
@@ -63,11 +76,20 @@ SUMMARY: list[dict[str, Any]] = []
 def summarise(
     work: str, ours: float, peer: str, theirs: float | None, limit: float | None = None
 ) -> None:
-    """Record a row of the table of `all.py`: seconds of ours, of a peer, and of a limit."""
-    SUMMARY.append({"work": work, "seconds": ours, "peer": peer, "peer_seconds": theirs,
+    """Record a row of the table of `all.py`: seconds of ours, of a peer, and of a limit.
+
+    A `Median` has the number of its runs and their spread recorded as well; a time that was
+    measured once has one run and no spread.
+    """
+    SUMMARY.append({"work": work, "seconds": ours, "runs": getattr(ours, "runs", 1),
+                    "spread": _spread(ours), "peer": peer, "peer_seconds": theirs,
                     "limit_seconds": limit})  # fmt: skip
     if limit is not None:
         print(f"\n{work}: {1e3 * ours:.1f} ms; limit {1e3 * limit:.1f} ms ({ours / limit:.2f}x)")
+
+
+def _spread(seconds: float) -> float | None:
+    return seconds.spread if isinstance(seconds, Median) and seconds.runs > 1 else None
 
 
 def parser(description: str) -> argparse.ArgumentParser:

@@ -1,6 +1,6 @@
 """What rotary positions express without content: the least norm against the width of a window.
 
-Prints the tables of docs/rope.md; ``--plot docs/rope.png`` draws its picture. Filters that were
+Prints the tables of docs/rope.md; ``--plot docs/rope.svg`` draws its picture. Filters that were
 found are certified at up to 2,048 tokens, as heads of that RoPE whose queries and keys are equal in
 all rows. A bound is proved by the multipliers of a linear program.
 """

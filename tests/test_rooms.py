@@ -79,6 +79,7 @@ PYTHON = CPP.parent / "python" / "headfit"
 PYTHON_FLOORS = (
     "errors",
     "_base",  # with the core itself
+    "_cluster",
     "_attention",
     "_target",
     "_lower",
@@ -91,6 +92,7 @@ PYTHON_FLOORS = (
     "_compress",
     "patterns",
     "plot",
+    "_sweep",
     "_cli",
     "torch",
     "cli",

@@ -15,11 +15,19 @@ struct CertifyArguments {
   bool float32_accumulation;
   std::optional<NumberFormat> logit_format;
   bool mass;
+  Scans scans;
 
   CertifyOptions view() const {
-    return {{span_of(q_error), span_of(k_error)}, float32_accumulation, logit_format, mass};
+    return {{span_of(q_error), span_of(k_error)}, float32_accumulation, logit_format, mass, scans};
   }
 };
+
+Scans scans_named(const std::string& name) {
+  if (name == "both") return Scans::both;
+  if (name == "first") return Scans::first;
+  if (name == "in double") return Scans::in_double;
+  throw InputError("scans must be both, first or in double; got " + name);
+}
 
 py::dict as_dict(const CertificateRows& rows) {
   Array<std::int8_t> verdict(static_cast<Index>(rows.verdict.size()));
@@ -30,6 +38,7 @@ py::dict as_dict(const CertificateRows& rows) {
   d["distortion"] = array_of(rows.distortion);
   d["tv"] = array_of(rows.tv);
   d["stray"] = array_of(rows.stray);
+  d["largest_logit"] = array_of(rows.largest_logit);
   d["verdict"] = verdict;
   d["leak_column"] = array_of(rows.leak_column);
   d["weakest_column"] = array_of(rows.weakest_column);
@@ -49,14 +58,18 @@ void bind_certify(py::module_& m) {
   py::class_<CertifyArguments>(m, "CertifyOptions")
       .def(py::init([](const std::optional<py::array>& q_error,
                        const std::optional<py::array>& k_error, bool float32_accumulation,
-                       const std::optional<std::string>& logit_format, bool mass) {
+                       const std::optional<std::string>& logit_format, bool mass,
+                       const std::string& scans) {
     return CertifyArguments{vector_of<double>(q_error, "q_error"),
-                            vector_of<double>(k_error, "k_error"), float32_accumulation,
-                            format_named(logit_format), mass};
+                            vector_of<double>(k_error, "k_error"),
+                            float32_accumulation,
+                            format_named(logit_format),
+                            mass,
+                            scans_named(scans)};
   }),
            py::kw_only(), py::arg("q_error") = py::none(), py::arg("k_error") = py::none(),
            py::arg("float32_accumulation") = false, py::arg("logit_format") = py::none(),
-           py::arg("mass") = false);
+           py::arg("mass") = false, py::arg("scans") = "both");
 
   m.def("certify_logits",
         [](const TargetArrays& target, const LogitArrays& logits, const Tolerances& tolerances,

@@ -16,10 +16,60 @@ const char* name_of(LearnedStatus status) {
   }
 }
 
+// The arguments of a ScanRequest in Python.
+py::dict as_dict(const ScanRequest& request) {
+  py::dict d;
+  d["q"] = array_of(Matrix<float>(request.q[0]));
+  d["k"] = array_of(Matrix<float>(request.k[0]));
+  d["hits"] = array_of(std::vector<Index>(request.hits.begin(), request.hits.end()));
+  d["seed"] = request.seed;
+  d["number"] = request.number;
+  d["column_step"] = request.column_step;
+  d["list_cap"] = request.list_cap;
+  d["reserve"] = request.reserve;
+  return d;
+}
+
+// What a scanner in Python has found: the arrays that scan_rows returns, of all rows.
+ScannedRows scanned(const py::object& found, const ScanRequest& request) {
+  const auto arrays = found.cast<std::array<py::array, 5>>();
+  ScannedRows rows(request.q.rows, request.list_cap);
+  const auto copy = [&]<class T>(std::size_t which, const char* name, std::vector<T>& to) {
+    const Array<T> from = vector_of<T>(arrays[which], name);
+    if (static_cast<std::size_t>(from.size()) != to.size()) {
+      throw InputError(std::string(name) + " of a scan must have " + std::to_string(to.size()) +
+                       " entries; got " + std::to_string(from.size()));
+    }
+    std::copy_n(from.data(), to.size(), to.begin());
+  };
+  copy(0, "columns", rows.columns);
+  copy(1, "listed", rows.listed);
+  copy(2, "hits", rows.hits);
+  copy(3, "deficit", rows.deficit);
+  copy(4, "rounding", rows.rounding);
+  return rows;
+}
+
+// A request with the arrays that it refers to.
+struct ScanArguments {
+  py::array q, k;
+  Array<Index> hits;
+  ScanRequest numbers;
+
+  ScanRequest view() const {
+    ScanRequest all = numbers;
+    all.q = one_head<float>(q, "Q");
+    all.k = one_head<float>(k, "K");
+    all.hits = span_of(hits);
+    return all;
+  }
+};
+
 // The options of a fit, with the arrays and the Python function that they refer to.
 struct LearnedArguments {
   LearnedOptions options;
   std::optional<std::pair<py::array, py::array>> start;
+  py::object scanner;
   py::object progress;
 
   LearnedOptions view() const {
@@ -27,6 +77,12 @@ struct LearnedArguments {
     if (start) {
       all.init_q = one_head<float>(start->first, "start: Q");
       all.init_k = one_head<float>(start->second, "start: K");
+    }
+    if (!scanner.is_none()) {
+      all.scanner = [this](const ScanRequest& request) {
+        const UserCode here;
+        return scanned(scanner(as_dict(request)), request);
+      };
     }
     if (!progress.is_none()) {
       all.progress = [this](const LearnedScan& scan) {
@@ -71,7 +127,8 @@ void bind_learned(py::module_& m) {
   py::class_<LearnedArguments>(m, "LearnedOptions")
       .def(py::init([](Index dim, std::uint64_t seed, Index first_hold, Index max_steps,
                        double time_limit, double max_norm, std::optional<Storage> storage,
-                       std::optional<std::pair<py::array, py::array>> start, py::object progress) {
+                       std::optional<std::pair<py::array, py::array>> start, Index warm_steps,
+                       py::object scanner, py::object progress) {
     LearnedOptions options;
     options.dim = dim;
     options.seed = seed;
@@ -80,13 +137,45 @@ void bind_learned(py::module_& m) {
     options.time_limit = time_limit;
     options.max_norm = max_norm;
     options.storage = storage;
-    return LearnedArguments{std::move(options), std::move(start), std::move(progress)};
+    options.warm_steps = warm_steps;
+    return LearnedArguments{std::move(options), std::move(start), std::move(scanner),
+                            std::move(progress)};
   }),
            py::kw_only(), py::arg("dim"), py::arg("seed") = usual.seed,
            py::arg("first_hold") = usual.first_hold, py::arg("max_steps") = usual.max_steps,
            py::arg("time_limit") = usual.time_limit, py::arg("max_norm") = usual.max_norm,
            py::arg("storage") = py::none(), py::arg("start") = py::none(),
+           py::arg("warm_steps") = usual.warm_steps, py::arg("scanner") = py::none(),
            py::arg("progress") = py::none());
+
+  py::class_<ScanArguments>(m, "ScanRequest")
+      .def(py::init([](py::array q, py::array k, const py::array& hits, std::uint64_t seed,
+                       Index number, Index column_step, int list_cap, float reserve) {
+    ScanRequest numbers;
+    numbers.seed = seed;
+    numbers.number = number;
+    numbers.column_step = column_step;
+    numbers.list_cap = list_cap;
+    numbers.reserve = reserve;
+    return ScanArguments{std::move(q), std::move(k), vector_of<Index>(hits, "hits"), numbers};
+  }),
+           py::kw_only(), py::arg("q"), py::arg("k"), py::arg("hits"), py::arg("seed"),
+           py::arg("number"), py::arg("column_step"), py::arg("list_cap"), py::arg("reserve"));
+
+  // (columns, listed, hits, deficit, rounding) of the rows from `first` to `end` - 1; list_cap
+  // columns for each.
+  m.def("scan_rows",
+        [](const TargetArrays& target, const Tolerances& tolerances, const ScanArguments& request,
+           Index first, Index end, int threads) {
+    const ScanRequest asked = request.view();
+    const ScannedRows found = on_target(target, threads, [&](const Target& view, const Run& run) {
+      return scan_rows(view, tolerances, asked, {first, end}, run);
+    });
+    return py::make_tuple(array_of(found.columns), array_of(found.listed), array_of(found.hits),
+                          array_of(found.deficit), array_of(found.rounding));
+  },
+        Standard(), py::arg("target"), py::arg("tolerances"), py::arg("request"), py::arg("first"),
+        py::arg("end"), py::arg("threads"));
 
   // (q, k, report)
   m.def("fit_learned",

@@ -1,5 +1,6 @@
 // The extension module: its registrations, and the one translation of errors.
 #include "arrays.hpp"
+#include "headfit/logits/stream.hpp"
 
 namespace headfit::python {
 namespace {
@@ -76,4 +77,5 @@ PYBIND11_MODULE(HEADFIT_MODULE, m) {
   build["flags"] = HEADFIT_COMPILE_FLAGS;
   build["eigen"] = eigen_version();
   m.attr("build") = build;
+  m.attr("row_granule") = headfit::row_granule;
 }

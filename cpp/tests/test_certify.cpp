@@ -1,8 +1,11 @@
 // Certificates of cases with known answers, and of others compared with a slow scan.
+#include <numeric>
+
 #include "check.hpp"
 #include "headfit/certify/certificate.hpp"
 #include "headfit/certify/product_errors.hpp"
 #include "headfit/certify/rounding.hpp"
+#include "headfit/logits/stream.hpp"
 #include "headfit/projection/projection.hpp"
 #include "problem.hpp"
 #include "sample.hpp"
@@ -255,6 +258,62 @@ TEST(threads_do_not_matter) {
   }
 }
 
+// A scan of some rows at a time, and then one in double of the rows that are left, find what one
+// call finds. Sums over a window begin at a column that depends on the block of the row.
+TEST(parts_of_the_rows_are_certified_alike) {
+  const Index n = 2 * row_granule + 100;
+  OwnedTarget t;
+  for (Index i = 0; i < n; ++i) t.row({static_cast<Column>(i)}, {1});
+  Mask window;
+  window.left = 150;
+  window.right = 20;
+  Numbers numbers(5);
+  Matrix<float> q(n, 8), k(n, 8);
+  for (auto* x : {&q, &k}) {
+    *x = Matrix<float>::NullaryExpr(n, 8, [&] { return static_cast<float>(2 * numbers.next()); });
+  }
+  q += k;  // so that the diagonal is among the largest logits
+  const Tolerances tolerances{0.5, 5};
+  auto source = source_of(q, k, 1.0, window);
+  // Errors of this size leave some rows undecided.
+  const std::vector<double> errors(static_cast<std::size_t>(n), 0.02);
+  CertifyOptions options{.errors = {errors, errors}, .mass = true};
+  const auto all = certify_logits(t.view(), source, tolerances, options, {2, {}});
+  CHECK(all.rescanned > 0);
+
+  double rounding_bound = 0;
+  std::vector<Index> left;
+  const auto check = [&](const std::vector<Index>& rows, bool is_last) {
+    source.rows = std::span<const Index>(rows);
+    const auto part = certify_logits(t.view(), source, tolerances, options, {1, {}});
+    rounding_bound = std::max(rounding_bound, part.rounding_bound);
+    for (const Index i : rows) {
+      const auto at = static_cast<std::size_t>(i);
+      if (!is_last && part.verdict[at] == Verdict::undecided) {
+        left.push_back(i);
+        continue;
+      }
+      CHECK(part.leak[i] == all.leak[i]);
+      CHECK(part.tv[i] == all.tv[i]);
+      CHECK(part.stray[i] == all.stray[i]);
+      CHECK(part.largest_logit[i] == all.largest_logit[i]);
+      CHECK(part.leak_column[at] == all.leak_column[at]);
+      CHECK(part.verdict[at] == all.verdict[at]);
+    }
+    CHECK(part.q_norm == all.q_norm && part.k_norm == all.k_norm);
+  };
+  options.scans = Scans::first;
+  for (Index first = 0; first < n; first += row_granule) {
+    std::vector<Index> rows(static_cast<std::size_t>(std::min(row_granule, n - first)));
+    std::iota(rows.begin(), rows.end(), first);
+    check(rows, false);
+  }
+  CHECK(rounding_bound == all.rounding_bound);
+  CHECK(static_cast<Index>(left.size()) == all.rescanned);
+  options.scans = Scans::in_double;
+  check(left, true);
+}
+
 TEST(given_matrices) {
   OwnedTarget t;
   t.row({0, 1}, {0.5, 0.5}).row({1}, {1});
@@ -306,16 +365,17 @@ TEST(bad_certificate_arguments) {
     certify_logits(t.view(), source, {0.05, 0.1}, with_mass, {1, {}});
   };
   const std::vector<double> numbers(9, 0.0);
-  const std::vector<Index> some{0, 2};
+  const std::vector<Index> others{0, 3};
   using Source = LogitSource<double>;
-  const std::string reason = "all rows of scale * Q K^T";
+  const std::string reason = "about scale * Q K^T";
   CHECK_THROWS(InputError, reason, changed([&](Source& s) { s.q.rotary.table = numbers.data(); }));
   CHECK_THROWS(InputError, reason, changed([&](Source& s) { s.k.rotary.table = numbers.data(); }));
   CHECK_THROWS(InputError, reason, changed([&](Source& s) { s.bias = {numbers.data(), 0, 3, 1}; }));
   CHECK_THROWS(InputError, reason, changed([&](Source& s) { s.softcap = 1; }));
   const double sink = 1;
   CHECK_THROWS(InputError, reason, changed([&](Source& s) { s.sinks = &sink; }));
-  CHECK_THROWS(InputError, reason, changed([&](Source& s) { s.rows = some; }));
+  CHECK_THROWS(InputError, "rows must lie in 0 ... 2; got 3",
+               changed([&](Source& s) { s.rows = others; }));
 }
 
 TEST(rows_without_input_errors_beside_rows_with_them) {

@@ -326,6 +326,60 @@ TEST(threads_change_no_bit) {
              fit_learned(large.view(), tolerances, options, {3, {}}));
 }
 
+// A fit whose scans are made elsewhere, in parts that differ from scan to scan, is the same.
+TEST(shared_scans_change_no_bit) {
+  const auto check_shared = [](const Target& target, const Tolerances& asked,
+                               LearnedOptions options) {
+    const LearnedResult alone = fit_learned(target, asked, options, {1, {}});
+    Index scans = 0, largest_step = 0;
+    options.scanner = [&](const ScanRequest& request) {
+      ScannedRows all(target.n, request.list_cap);
+      Index first = 0;
+      for (const Index end : {1 + scans % 7, target.n / 3, target.n / 3, target.n}) {
+        const ScannedRows part = scan_rows(target, asked, request, {first, end}, {1, {}});
+        std::copy(part.columns.begin(), part.columns.end(),
+                  all.columns.begin() + first * request.list_cap);
+        std::copy(part.listed.begin(), part.listed.end(), all.listed.begin() + first);
+        std::copy(part.hits.begin(), part.hits.end(), all.hits.begin() + first);
+        std::copy(part.deficit.begin(), part.deficit.end(), all.deficit.begin() + first);
+        std::copy(part.rounding.begin(), part.rounding.end(), all.rounding.begin() + first);
+        first = end;
+      }
+      ++scans;
+      largest_step = std::max(largest_step, request.column_step);
+      return all;
+    };
+    const LearnedResult shared = fit_learned(target, asked, options, {1, {}});
+    check_same(alone, shared);
+    CHECK(scans >= shared.scans && shared.scans > 0);
+    return largest_step;
+  };
+  LearnedOptions options = options_for(5);
+  options.max_steps = 60;
+  const OwnedTarget t = regular_target(300, 3, 4), past = causal_target(150);
+  check_shared(t.view(), tolerances, options);
+  check_shared(t.view(), {leak, distortion, 12}, options);
+  check_shared(past.view(causal()), tolerances, options);
+  options.storage = Storage{NumberFormat::bfloat16(), 1};
+  check_shared(t.view(), tolerances, options);
+  options.storage.reset();
+  const OwnedTarget large = regular_target(2500, 2, 4);
+  options.max_steps = 6;
+  CHECK(check_shared(large.view(), tolerances, options) > 1);
+
+  options.scanner = [](const ScanRequest&) { return ScannedRows(3, 2); };
+  CHECK_THROWS(InputError, "a scan must find something about each of the 300 rows",
+               fit_learned(t.view(), tolerances, options, {1, {}}));
+  options.scanner = [](const ScanRequest& request) {
+    ScannedRows rows(request.q.rows, request.list_cap);
+    std::fill(rows.listed.begin(), rows.listed.end(), 1);
+    std::fill(rows.columns.begin(), rows.columns.end(), 300);
+    return rows;
+  };
+  CHECK_THROWS(InputError, "a scan must list columns of A; got 300",
+               fit_learned(t.view(), tolerances, options, {1, {}}));
+}
+
 TEST(edges) {
   // These are cases of one and two tokens, full supports, and rows that the mask leaves empty.
   for (const Index n : {1, 2, 3, 17}) {
@@ -370,7 +424,10 @@ TEST(starts) {
   options.dim = 7;  // one more than the start has
   const LearnedResult wider = fit_learned(t.view(), tolerances, options, {1, {}});
   CHECK(wider.status == LearnedStatus::Met && wider.starts == 1 && wider.quenches == 1);
-  CHECK_THAT(wider.steps <= warm_steps, wider.steps);
+  CHECK_THAT(wider.steps <= options.warm_steps, wider.steps);
+  options.warm_steps = 0;
+  const LearnedResult cold = fit_learned(t.view(), tolerances, options, {1, {}});
+  CHECK(cold.starts >= 1);
   options.dim = 5;
   CHECK_THROWS(InputError, "a start must have 200 rows and 1 to 5 columns",
                fit_learned(t.view(), tolerances, options, {1, {}}));

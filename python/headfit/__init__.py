@@ -43,6 +43,7 @@ from headfit._fit.key_table import KeyTable
 from headfit._fit.learned import Learned
 from headfit._fit.max_margin import MaxMargin
 from headfit._fit.method import Method
+from headfit._fit.mixed import Mixed
 from headfit._fit.problem import Problem
 from headfit._fit.projection import Projection
 from headfit._fit.projection import project_attention as project
@@ -60,6 +61,9 @@ from headfit._soft.compare import SoftComparison
 from headfit._soft.compare import compare as compare_attention
 from headfit._soft.descent import svd_head
 from headfit._soft.fit_soft import SoftFit, fit_soft
+from headfit._sweep.grid import grid
+from headfit._sweep.result import Sweep, load_sweep
+from headfit._sweep.sweep import sweep
 from headfit._target.append_columns import append_columns
 from headfit._target.certificate import Certificate, certify
 from headfit._target.target import Target, load_matrix
@@ -102,6 +106,7 @@ __all__ = [
     "MaxMargin",
     "Method",
     "MissingFileError",
+    "Mixed",
     "NonFiniteError",
     "Plan",
     "PlanAttempt",
@@ -115,6 +120,7 @@ __all__ = [
     "SoftComparison",
     "SoftFit",
     "Sparsified",
+    "Sweep",
     "TallyTable",
     "Target",
     "TargetError",
@@ -141,8 +147,10 @@ __all__ = [
     "errors",
     "fit",
     "fit_soft",
+    "grid",
     "load",
     "load_matrix",
+    "load_sweep",
     "patterns",
     "plan",
     "plot",
@@ -154,6 +162,7 @@ __all__ = [
     "shrink_to_pattern",
     "sparsify",
     "svd_head",
+    "sweep",
 ]
 
 

@@ -17,6 +17,9 @@ _Bools: TypeAlias = NDArray[np.bool_]
 # Facts about this build, under the keys "level", "compiler", "flags" and "eigen".
 build: dict[str, str]
 
+# Rows that are split at multiples of this number have the same results as all rows together.
+row_granule: int
+
 @type_check_only
 class _Pybind11Type(type): ...
 
@@ -158,9 +161,36 @@ class LearnedOptions(metaclass=_Pybind11Type):
         max_norm: float = 0.0,
         storage: Storage | None = None,
         start: tuple[NDArray[np.float32], NDArray[np.float32]] | None = None,
+        warm_steps: int = 500,
+        scanner: Callable[[dict[str, Any]], tuple[NDArray[Any], ...]] | None = None,
         progress: Callable[[int, int, float], bool] | None = None,
     ) -> None: ...
 
+# A scan that several machines share: `scanner` gets these arguments, and returns of all rows what
+# scan_rows returns of some: candidate lists of list_cap places each, how many of them are in use,
+# hits, deficits, and bounds of the rounding.
+class ScanRequest(metaclass=_Pybind11Type):
+    def __init__(
+        self,
+        *,
+        q: NDArray[np.float32],
+        k: NDArray[np.float32],
+        hits: _Offsets,
+        seed: int,
+        number: int,
+        column_step: int,
+        list_cap: int,
+        reserve: float,
+    ) -> None: ...
+
+def scan_rows(
+    target: Target,
+    tolerances: Tolerances,
+    request: ScanRequest,
+    first: int,
+    end: int,
+    threads: int,
+) -> tuple[_Columns, _Offsets, _Offsets, NDArray[np.float32], NDArray[np.float32]]: ...
 def fit_learned(
     target: Target, tolerances: Tolerances, options: LearnedOptions, threads: int
 ) -> tuple[NDArray[np.float32], NDArray[np.float32], dict[str, Any]]: ...
@@ -240,6 +270,7 @@ class CertifyOptions(metaclass=_Pybind11Type):
         float32_accumulation: bool = False,
         logit_format: str | None = None,
         mass: bool = False,
+        scans: Literal["both", "first", "in double"] = "both",
     ) -> None: ...
 
 def certify_logits(

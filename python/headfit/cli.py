@@ -1,4 +1,4 @@
-"""The command line: ``headfit demo``, ``pattern``, ``plan``, ``fit``, ``certify`` and others."""
+"""The command line, ``headfit COMMAND``: one call of a command, and its exit status."""
 
 from __future__ import annotations
 
@@ -9,17 +9,15 @@ import zlib
 from collections.abc import Sequence
 
 import headfit
-from headfit._cli.arguments import (
-    Parser,
-    add_bounds,
-    add_certify,
-    add_demo,
-    add_describe,
-    add_fit,
-    add_info,
-)
+from headfit._cli.arguments import Parser, add_certify, add_demo, add_fit, add_info
+from headfit._cli.bounding import add_bounds
+from headfit._cli.describing import add_describe
+from headfit._cli.drawing import add_plot
 from headfit._cli.kinds import add_pattern
 from headfit._cli.planning import add_plan
+from headfit._cli.shrinking import add_compress, add_shrink
+from headfit._cli.streams import Streams
+from headfit._cli.sweeping import add_report, add_sweep
 from headfit.errors import HeadfitError
 
 __all__ = ["main"]
@@ -37,8 +35,11 @@ examples:
   headfit plan causal_band --n 2048 --arg width=4 --mask causal
   headfit fit A.npz --dim 2048 --leak 0.3 --distortion 2 -o head.npz
   headfit certify A.npz head.npz
+  headfit pattern band 64 2 -o - | headfit info -
 
-exit status: 0 the certificate holds (a plan says yes), 1 it does not, 2 bad input
+- stands for standard input or output. Files are replaced with --force only.
+exit status: 0 the certificate holds (a plan says yes; no point of a sweep failed), 1 it does
+not, 2 bad input
 """
 
 
@@ -61,9 +62,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     >>> main(["certify", "no-such-file.npz", "head.npz"])
     2
     """
+    files = None
     try:
         arguments = _parser().parse_args(argv)
-        status: int = arguments.run(arguments)
+        with Streams(arguments) as files:
+            arguments.streams = files
+            status: int = arguments.run(arguments)
         sys.stdout.flush()
         return status
     except BrokenPipeError:
@@ -77,7 +81,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         print("headfit: interrupted", file=sys.stderr)
         return INTERRUPTED
     except _BAD as error:
-        print(f"headfit: {_one_line(error)}", file=sys.stderr)
+        line = _one_line(error)
+        print(f"headfit: {line if files is None else files.named(line)}", file=sys.stderr)
         return BAD_INPUT
 
 
@@ -107,6 +112,11 @@ def _parser() -> Parser:
     add_bounds(commands)
     add_info(commands)
     add_describe(commands)
+    add_shrink(commands)
+    add_compress(commands)
+    add_plot(commands)
+    add_sweep(commands)
+    add_report(commands)
     return parser
 
 

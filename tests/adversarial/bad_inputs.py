@@ -185,11 +185,10 @@ RECORDS = (
     "AttentionStats", "Certificate", "Compressed", "CompressedCurve", "CompressedHeads", "Config",
     "FaceWitness", "FarkasWitness", "Fit", "Head", "HeadTable", "Method", "Plan", "PlanAttempt",
     "PlanTrend", "Problem", "RopeFilter", "Search", "ShrinkResult", "SoftComparison", "SoftFit",
-    "Sparsified", "TallyTable", "TradeOff", "Trial", "TvCurve", "bounds.LowerBound",
-    "plot.FilterPicture", "plot.KeysPicture", "plot.PlanPicture", "plot.RopePicture",
-    "plot.SearchPicture", "torch.CapturedHeads", "torch.CapturedLayer", "torch.FittedAttention",
-    "torch.Projected",
-    "torch.SmallerHeads",
+    "Sparsified", "Sweep", "TallyTable", "TradeOff", "Trial", "TvCurve", "bounds.LowerBound",
+    "plot.FilterPicture", "plot.GrowthPicture", "plot.KeysPicture", "plot.PlanPicture",
+    "plot.RopePicture", "plot.SearchPicture", "torch.CapturedHeads", "torch.CapturedLayer",
+    "torch.FittedAttention", "torch.Projected", "torch.SmallerHeads",
 )  # fmt: skip
 """What functions return, and what `fit` and methods hand each other: nobody makes one by hand."""
 
@@ -300,6 +299,9 @@ def doors(folder: Path) -> Iterator[Door]:
         yield Door(name, getattr(hf, name), good, bad, says)
     top = {**heads, **logits, "k": [*counts(1, N), None], "renormalize": NOT_FLAG}
     top["values"] = texts
+    no_client = ["tcp://127.0.0.1:8786", *JUNK, 5, True, [], np.eye(2)]
+    by_workers = {"client": no_client, "progress": [*NOT_FLAG, True]}  # progress needs a client
+    top |= by_workers
     yield Door("attention_topk", hf.attention_topk, {**good, "k": 2}, top, says)
     applied = {**heads, **logits, **rows, "V": [*BAD_MATRIX, np.ones((N + 1, 2))]}
     yield Door("attention_apply", hf.attention_apply, {**good, "V": V}, applied, says)
@@ -326,6 +328,7 @@ def doors(folder: Path) -> Iterator[Door]:
     yield Door("Attention.matrix", whole.matrix, {}, {**rows, "out": outs, "num_threads": threads})
     yield Door("Attention.logits", whole.logits, {}, {**rows, "num_threads": threads})
     of_top = {"k": top["k"], "values": texts, "renormalize": NOT_FLAG, "num_threads": threads}
+    of_top |= by_workers
     yield Door("Attention.topk", whole.topk, {"k": 2}, of_top)
     yield Door("Attention.stats", whole.stats, {}, {"shares": shares, "num_threads": threads})
     yield Door("Attention.apply", whole.apply, {"V": V}, {"V": applied["V"]})
@@ -347,7 +350,7 @@ def doors(folder: Path) -> Iterator[Door]:
         "K": [*BAD_MATRIX, np.ones((N, DIM + 1))], "scale": logits["scale"], "mask": masks,
         **tolerances, "max_logit": of_logits, "accumulate": texts,
         "logits_dtype": optional([*dtypes, "float64"]), "certificate_mass": NOT_FLAG,
-        "num_threads": threads,
+        "num_threads": threads, **by_workers,
     }  # fmt: skip
     yield Door("certify", hf.certify, {"A": A, **good, "leak": 0.3}, judged, says)
     of_matrix = optional([*BAD_MATRIX, np.ones((N, DIM)), -np.eye(N), np.full((N, N), np.inf)])
@@ -362,7 +365,7 @@ def doors(folder: Path) -> Iterator[Door]:
         "max_logit": of_logits, "logits_dtype": judged["logits_dtype"],
         "time_limit": optional(between(0, np.inf)), "exempt_columns": columns_of(),
         "progress": NOT_FLAG, "rng": NOT_SEED, "strict": NOT_FLAG,
-        "certificate_mass": NOT_FLAG, "num_threads": threads,
+        "certificate_mass": NOT_FLAG, "num_threads": threads, "client": no_client,
     }  # fmt: skip
     keyed = [*without(BAD_MATRIX, "x"), "x", np.ones((N, 0))]
     efforts = [*counts(1, 10**9), "max", None]
@@ -374,6 +377,7 @@ def doors(folder: Path) -> Iterator[Door]:
     yield Door("MaxMargin", hf.MaxMargin, {}, {"keys": keyed, "form": texts, "max_norm": norms})
     turning = [5, "x", [], [0.0], [4.0], [-1.0], [[1.0]], [np.nan], [2j], [True], Unusable()]
     yield Door("Toeplitz", hf.Toeplitz, {}, {"frequencies": turning, "max_norm": norms})
+    yield Door("Mixed", hf.Mixed, {}, {"filter_dim": [*optional(counts(2)), 3]})
     yield Door("Projection", hf.Projection, {}, {"sketch": texts, "factor": texts})
     yield Door("fit", hf.fit, {"A": A, "dim": DIM, **loose}, fitted)
 
@@ -574,6 +578,7 @@ def doors(folder: Path) -> Iterator[Door]:
 
     yield from pattern_doors(hf.patterns, files)
     yield from plot_doors(hf, A, whole, head, searched, masks, target)
+    yield from sweep_doors(hf, threads, folder)
     yield from command_doors(folder)
     if with_torch:
         yield from torch_doors(head, threads, logits["scale"])
@@ -643,6 +648,32 @@ def compress_doors(hf: Any, known: dict[str, list[Any]], folder: Path) -> Iterat
     made = {"path": folder / "made.safetensors"}
     paths = [*NOT_PATH, *unfit, Path("/proc/x.safetensors")]
     yield Door("Compressed.save", small.save, made, {"path": paths, **bad})
+
+
+def sweep_doors(hf: Any, threads: list[Any], folder: Path) -> Iterator[Door]:
+    """Yield sweeps and what reads their stores."""
+    store = folder / "store"
+    point = {"pattern": "band", "n": 8, "width": 1, "dim": 6}
+    hf.sweep([point], store, processes=0, num_threads=1)
+    no_stores = [*NOT_PATH, folder, folder / "no folder", folder / "good.npz", Path("/proc/x")]
+    yield Door("grid", hf.grid, {}, {"axes": [[], (), range(0), np.ones((2, 2)), np.array(1)]})
+    yield Door("sweep", hf.sweep, {"points": [point], "out": store}, {
+        "points": [None, *JUNK, [], [None], [5], {"pattern": "band"}, True, [{5: 1}], [{}],
+                   [{**point, "n": np.nan}], [{**point, "n": [8]}], [{**point, "x": 1}]],
+        "out": [*NOT_PATH, folder, folder / "good.npz", Path("/proc/x"), folder / "good.npz" / "x"],
+        "run": [5, *JUNK, True, max, hf.Target, lambda n: {}],
+        "version": [5, "x", True, [], Unusable()],
+        "client": [5, *JUNK, True], "processes": optional(counts(0, 2**12)),
+        "num_threads": threads, "retry_failed": NOT_FLAG,
+        "progress": [5, "x", [], b"x", Unusable()],
+    }, {"points": "points|pattern|n|x|width"})  # fmt: skip
+    yield Door("load_sweep", hf.load_sweep, {}, {"store": no_stores})
+    found = hf.load_sweep(store)
+    names = {"y": [1]}
+    yield Door("Sweep.where", lambda y: found.where(y=y), {}, names)
+    yield Door("Sweep.to_csv", found.to_csv, {}, {
+        "path": [*NOT_PATH, folder, folder / "no folder" / "x.csv", Path("/proc/x.csv")],
+    })  # fmt: skip
 
 
 def command_doors(folder: Path) -> Iterator[Door]:
@@ -734,6 +765,52 @@ def command_doors(folder: Path) -> Iterator[Door]:
     yield Door("$ plan --plot", command([*plan, "--plot", "{plot}"]), {}, {"plot": output}, {
         "plot": r"\S",
     })  # fmt: skip
+    qk = folder / "qk.npz"
+    passages = np.random.default_rng(0).standard_normal((2, 4, N, DIM))
+    np.savez(qk, Q=passages[0], K=passages[1])
+    one = ["--head", "1", "-o", made]
+    picture = str(folder / "made.png")
+    for words in (["describe", "{file}"], ["shrink", "{file}", *one],
+                  ["compress", "{file}", "--dim", "2", "-o", made],
+                  ["plot", "{file}", "-o", picture]):  # fmt: skip
+        yield Door(f"$ {words[0]} FILE", command(words), {}, plain, anything)
+    plot = ["plot", str(qk), "-o", "{file}"]
+    yield Door("$ plot -o", command(plot), {}, outputs, anything)
+    of_heads = {
+        "--scale": ["", "x", "nan", "-inf", "0"],
+        "--mask": options["--mask"],
+        "--position": ["", "x"],
+    }
+    more: dict[str, dict[str, list[str]]] = {
+        "describe": {"--per-row": whole[:-1], "--per-column": whole, "--share": numbers},
+        "shrink": {"--tv": numbers, "--tv-worst": numbers, "--dim": whole, "--head": ["", "x", "9"],
+                   "--effort": ["", "x", "0"], "--time-limit": numbers, "--mass": numbers},
+        "compress": {"--tv": numbers, "--dim": whole, "--held-out": numbers, "--dtype": ["x"]},
+        "plot": {"--kind": ["", "x", "search"], "--head": ["", "x", "9"], "--target": files},
+    }  # fmt: skip
+    start = {"describe": [], "shrink": one, "compress": ["-o", made], "plot": ["-o", picture]}
+    for name, own in more.items():
+        for option, values in {**of_heads, **own, "--num-threads": whole}.items():
+            if name == "plot" and option == "--num-threads":
+                continue
+            words = [name, str(qk), *start[name], option, "{file}"]
+            yield Door(f"$ {name} {option}", command(words), {}, {"file": values}, anything)
+    store, toml = str(folder / "store"), str(folder / "sweep.toml")
+    Path(toml).write_text('grid = {pattern = "band", n = 8, width = 1, dim = 6}', encoding="utf-8")
+    stores = [str(folder), str(folder / "pipe.npz"), "/proc/x", str(target)]
+    for option, values in {
+        "--out": stores,
+        "--processes": without(whole, "0"),
+        "--num-threads": whole,
+        "--scheduler": ["x", "tcp://x:y"],
+    }.items():
+        words = ["sweep", toml, "--out", store, option, "{value}"]
+        yield Door(f"$ sweep {option}", command(words), {}, {"value": values}, {"value": r"\S"})
+    yield Door("$ sweep FILE", command(["sweep", "{file}", "--out", store]), {}, plain, anything)
+    page = ["report", "{file}", "-o", str(folder / "page")]
+    yield Door("$ report STORE", command(page), {}, {"file": [*files, *stores]}, anything)
+    page = ["report", store, "-o", "{file}"]
+    yield Door("$ report -o", command(page), {}, {"file": stores}, anything)
     demo = ["demo", "--out", "{file}"]
     yield Door("$ demo", command(demo), {}, {"file": output[:-2]}, anything)
 
@@ -899,6 +976,15 @@ def plot_doors(
         "result": curves, "tv": optional([*NOT_NUMBER, -1, np.inf]), "ax": no_axes,
         "names": [None, 5, "ab", ("a",), ("a", 5), Unusable()],
     }, {"result": "result|curve"})  # fmt: skip
+    sizes = {"n": [64, 128], "dim": [4, 5], "certified": [True, False], "k": [2, 2]}
+    tables = [None, 5, "x", [], {}, A, np.ones((2, 2)), Unusable(), {"n": [64]}, {"dim": [4]}]
+    for name, value in (("n", [64]), ("n", 5), ("n", ["a", "b"]), ("n", [1.5, 2]), ("dim", [0, 1]),
+                        ("dim", [np.nan, 1]), ("certified", [0, 1]), ("certified", [False, False]),
+                        ("kind", ["x", "y"]), ("seed", [[1], [2]]), ("dim", [])):  # fmt: skip
+        tables.append({**sizes, name: value})
+    yield Door("plot.growth", hf.plot.growth, {"table": sizes, "ax": axes()}, {
+        "table": tables, "by": [5, "x", ["x"], True, Unusable(), [5], {}, {"k"}], "ax": no_axes,
+    })  # fmt: skip
     tiled = {"batch": batches, "M": matrices, "pixels": [*counts(1), None], "relative": NOT_FLAG}
     yield Door("plot.tiles", hf.plot.tiles, {"M": A, "pixels": 4}, tiled, {"M": "M|pict"})
 

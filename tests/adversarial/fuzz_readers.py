@@ -38,7 +38,7 @@ def _use(head: Any) -> None:
     if head.Q.size > 10_000:
         return
     repr(head), repr(head.certificate), repr(head.search), repr(head.witnesses)
-    head.certificate.as_dict()
+    head.certificate.to_dict()
     head.attention.matrix()
     A = hf.Target(head.attention.matrix(), normalize=True, mask=head.mask)
     hf.certify(A, head)

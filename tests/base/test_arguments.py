@@ -199,6 +199,6 @@ def test_targets_and_matrices_that_lie_anywhere_give_the_same():
     for part in hf.Target(elsewhere).csr_arrays:
         assert part.flags.aligned
     got, want = (hf.certify(x, 4 * np.eye(4), np.eye(4), scale=1.0) for x in (elsewhere, A))
-    assert got.as_dict() == want.as_dict()
+    assert got.to_dict() == want.to_dict()
     for x in (elsewhere, A):
         assert (hf.sparsify(x, per_row=1).matrix != A).nnz == 0

@@ -115,13 +115,13 @@ def test_masks_are_read_from_files_of_both_kinds(run):
     np.save("dense.npy", np.where(mask, 0, -np.inf)[None])
     sparse.save_npz("sparse.npz", sparse.csr_array(mask))
     for name in ("dense.npy", "sparse.npz"):
-        assert run("pattern", "from_mask", name, "-o", "A.npz")[0] == 0
+        assert run("pattern", "from_mask", name, "-o", "A.npz", "--force")[0] == 0
         np.testing.assert_array_equal(
             hf.load_matrix("A.npz").toarray(), hf.patterns.causal_band(6, 2).toarray()
         )
-    bad(run("pattern", "from_mask", "absent.npy", "-o", "A.npz"), "mask", "absent.npy")
+    bad(run("pattern", "from_mask", "absent.npy", "-o", "B.npz"), "mask", "absent.npy")
     np.save("text.npy", np.array(["a"]))
-    bad(run("pattern", "from_mask", "text.npy", "-o", "A.npz"), "mask")
+    bad(run("pattern", "from_mask", "text.npy", "-o", "B.npz"), "mask")
 
 
 def test_a_pattern_may_be_a_matrix_market_file_and_json(run):
@@ -135,6 +135,21 @@ def test_a_pattern_may_be_a_matrix_market_file_and_json(run):
 
 
 # From a pattern to a judged head
+
+
+def test_info_describes_the_installation(run):
+    status, out, err = run("info", "--system")
+    assert (status, err) == (0, "")
+    assert out.strip() == repr(hf.config())
+    status, out, _ = run("info", "--system", "--json")
+    assert status == 0
+    figures = json.loads(out)
+    assert figures["version"] == hf.__version__
+    assert figures["numpy"] == np.__version__
+    for words in (["info"], ["info", "A.npz", "--system"], ["info", "--system", "--normalize"]):
+        status, out, err = run(*words)
+        assert (status, out) == (2, "")
+        assert "--system" in err
 
 
 def test_fit_certify_and_info_agree(head, run):
@@ -227,7 +242,7 @@ def test_one_module_from_a_file_serves_two_patterns(run):
     module = hf.random_rotation(512, rng=0)
     np.savez("W.npz", W_Q=module.W_Q, W_K=module.W_K, scale=0.5)
     for i, kind in enumerate((("permutation", 24), ("permutation", 24, "--seed", 1))):
-        assert run("pattern", *kind, "-o", "A.npz")[0] == 0
+        assert run("pattern", *kind, "-o", "A.npz", "--force")[0] == 0
         status, out, _ = run("fit", "A.npz", "--module", "W.npz", *LOOSE, "-o", f"{i}.npz")
         assert status == 0, out
         fit = hf.load(f"{i}.npz")
@@ -290,14 +305,14 @@ def test_normalize(run):
         ("info text.txt", ["text.txt"]),
         ("info .", ["."]),
         ("pattern", ["KIND"]),
-        ("pattern star 9 -o B.npz", ["star"]),
-        ("pattern band 9 -1 -o B.npz", ["width"]),
-        ("pattern band 9 1 --gamma 0.5 -o B.npz", ["gamma"]),
-        ("pattern induction -o B.npz", ["--text"]),
-        ("pattern induction latin.txt -o B.npz", ["UTF-8"]),
-        ("pattern knn A.npz 3 -o B.npz", ["A.npz", "single array"]),
-        ("pattern knn text.txt 3 -o B.npz", ["text.txt"]),
-        ("pattern from_graph no.mtx -o B.npz", ["no.mtx"]),
+        ("pattern star 9 -o C.npz", ["star"]),
+        ("pattern band 9 -1 -o C.npz", ["width"]),
+        ("pattern band 9 1 --gamma 0.5 -o C.npz", ["gamma"]),
+        ("pattern induction -o C.npz", ["--text"]),
+        ("pattern induction latin.txt -o C.npz", ["UTF-8"]),
+        ("pattern knn A.npz 3 -o C.npz", ["A.npz", "single array"]),
+        ("pattern knn text.txt 3 -o C.npz", ["text.txt"]),
+        ("pattern from_graph no.mtx -o C.npz", ["no.mtx"]),
         ("demo --out demo.doc", [".png"]),
     ],
 )

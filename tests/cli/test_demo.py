@@ -65,7 +65,7 @@ def test_the_digits_are_the_shipped_graph_and_may_miss(with_digits):
 
 
 def test_figures_are_plain(with_digits):
-    figures = json.loads(json.dumps(with_digits.as_dict(), allow_nan=False))
+    figures = json.loads(json.dumps(with_digits.to_dict(), allow_nan=False))
     assert figures["holds"] is False
     assert figures["untouched"] is True
     assert len(figures["patterns"]) == 5

@@ -142,7 +142,7 @@ def test_a_fit_says_what_stood_in_the_way_and_what_was_reached(
     c = head.certificate
     assert head.obstacle == OBSTACLES[stopped]
     assert c.share_held == 1 - (c.failed_rows.size + c.undecided_rows.size) / 128
-    assert c.as_dict()["share_held"] == c.share_held
+    assert c.to_dict()["share_held"] == c.share_held
     assert c.max_norm == pytest.approx(c.scale * c.q_norm * c.k_norm)
     assert ("Reached: " in head.advice) != c.holds
     if not c.holds:
@@ -179,7 +179,7 @@ def test_a_format_that_lost_what_was_found_is_named(
 def test_a_certificate_of_a_matrix_has_no_norm() -> None:
     judged = hf.certify(np.eye(3), matrix=np.eye(3))
     assert math.isnan(judged.max_norm)
-    assert judged.as_dict()["max_norm"] is None
+    assert judged.to_dict()["max_norm"] is None
     assert judged.reached.startswith("3 of 3 rows hold; leak <= 0 (tolerance 0.05)")
 
 
@@ -352,7 +352,7 @@ def test_the_command_line_says_why(tmp_path: Path, capsys: pytest.CaptureFixture
     assert said.err.startswith("headfit: column 7 (300 nonzeros")
     assert "not certified (time limit)" in said.out
     assert "time limit: The time limit came after" in said.out
-    assert cli.main([*fit, "--json"]) == 1
+    assert cli.main([*fit, "--force", "--json"]) == 1
     figures = json.loads(capsys.readouterr().out)
     assert figures["stopped"] == "time limit"
     assert "larger time_limit" in figures["advice"]

@@ -249,7 +249,7 @@ def test_bad_columns_are_refused(options: dict[str, Any], message: str) -> None:
 def test_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     A_file, head_file = str(tmp_path / "A.npz"), str(tmp_path / "head.npz")
     sparse.save_npz(A_file, sparse.csr_array(with_globals(300, 2, 1)))
-    fit = ["fit", A_file, "-o", head_file, "--dim", "7"]
+    fit = ["fit", A_file, "-o", head_file, "--dim", "7", "--force"]
     for columns in ("auto", "0"):
         assert cli.main([*fit, "--exempt-columns", columns]) == 0
         assert capsys.readouterr().err == ""  # no note, since no heavy column is left

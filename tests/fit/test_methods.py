@@ -167,7 +167,8 @@ def test_what_is_no_method_is_refused(method: Any) -> None:
     ],
 )
 def test_words_stand_for_defaults(word: str, method: hf.Method) -> None:
-    assert {*registry.METHODS} == {"auto", "learned", "max-margin", "projection", "toeplitz"}
+    words = {"auto", "learned", "max-margin", "mixed", "projection", "toeplitz"}
+    assert {*registry.METHODS} == words
     by_word = hf.fit(A, 24, method=word)
     by_object = hf.fit(A, 24, method=method)
     assert by_word.method == by_object.method == method.name

@@ -60,7 +60,7 @@ def plan(pattern: Any = identity, n: int | None = 64, dim: int = 4, **options: A
     lines = str(found).splitlines()
     assert len(lines) <= 30
     assert max(len(line) for line in lines) <= 100
-    assert json.loads(json.dumps(found.as_dict(), allow_nan=False))["verdict"] == found.verdict
+    assert json.loads(json.dumps(found.to_dict(), allow_nan=False))["verdict"] == found.verdict
     return found
 
 

@@ -548,6 +548,6 @@ def test_raise_if_failed_and_texts():
     bad = hf.certify(np.eye(3), np.eye(3), np.eye(3), scale=1.0)
     with pytest.raises(hf.CertificateError, match="FAILS in 3 of 3 rows"):
         bad.raise_if_failed()
-    plain = json.loads(json.dumps(bad.as_dict()))
+    plain = json.loads(json.dumps(bad.to_dict()))
     assert plain["holds"] is False
     assert plain["rows_failed"] == 3

@@ -12,10 +12,11 @@ inline void check_list_length(Index k, Index keys) {
 }
 
 // The number of rows of a block. All lists of a block should stay in cache while the keys are
-// streamed, so blocks are large only if lists are short.
+// streamed, so blocks are large only if lists are short. It is the same for some rows of a head as
+// for all of them, so that the sums of a row are too.
 template <class T>
 Index list_rows(const LogitSource<T>& source, Index k) {
-  return k <= Blocking<T>::tile_cols ? scan_block(source) : Blocking<T>::tile_rows;
+  return k <= Blocking<T>::tile_cols ? scan_block(source, source.q.rows) : Blocking<T>::tile_rows;
 }
 
 }  // namespace headfit

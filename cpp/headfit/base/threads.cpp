@@ -5,8 +5,8 @@
 #include <exception>
 #include <mutex>
 #include <thread>
-#include <vector>
 
+#include "headfit/base/joining_threads.hpp"
 #include "headfit/base/worker_pool.hpp"
 
 namespace headfit {
@@ -138,12 +138,12 @@ void run_region(Index count, const Run& run, const std::function<void(TaskSource
       region.work(no_poll, work);
       at_work.leave();
     };
-    std::vector<std::jthread> helpers;
+    JoiningThreads helpers;
     helpers.reserve(static_cast<std::size_t>(threads - 1));
     for (int t = 1; t < threads; ++t) {
       at_work.join();
       try {
-        helpers.emplace_back(help);
+        helpers.start(help);
       } catch (...) {  // The system has no more threads or memory: go on with those there are.
         at_work.leave();
         break;

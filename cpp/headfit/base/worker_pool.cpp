@@ -1,6 +1,7 @@
 #include "headfit/base/worker_pool.hpp"
 
 #include <system_error>
+#include <thread>
 
 namespace headfit {
 namespace {
@@ -17,7 +18,7 @@ void soon(const Condition& holds) {
 WorkerPool::WorkerPool(int helpers) {
   threads_.reserve(static_cast<std::size_t>(helpers));
   try {
-    for (int t = 0; t < helpers; ++t) threads_.emplace_back([this] { help(); });
+    for (int t = 0; t < helpers; ++t) threads_.start([this] { help(); });
   } catch (const std::system_error&) {
     // The system has no more threads to give: go on with those there are.
   }

@@ -7,8 +7,8 @@
 #include <cstdint>
 #include <functional>
 #include <mutex>
-#include <thread>
-#include <vector>
+
+#include "headfit/base/joining_threads.hpp"
 
 namespace headfit {
 
@@ -34,7 +34,7 @@ class WorkerPool {
   int wanted_ = 0;                            // helpers that may still join the work
   std::atomic<int> active_{0};                // helpers that are at work
   std::atomic<bool> closed_{false};
-  std::vector<std::jthread> threads_;  // declared last, so that threads end before what they use
+  JoiningThreads threads_;  // declared last, so that threads end before what they use
 };
 
 }  // namespace headfit

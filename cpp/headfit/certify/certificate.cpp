@@ -12,6 +12,7 @@ CertificateRows::CertificateRows(Index n)
       distortion(Vector<double>::Zero(n)),
       tv(Vector<double>::Zero(n)),
       stray(Vector<double>::Zero(n)),
+      largest_logit(Vector<double>::Zero(n)),
       verdict(static_cast<std::size_t>(n), Verdict::undecided),
       leak_column(static_cast<std::size_t>(n), -1),
       weakest_column(static_cast<std::size_t>(n), -1),
@@ -39,10 +40,10 @@ void scan_rows(const Scan<T>& scan, const LogitSource<T>& source, const Run& run
 template <class T>
 void refuse_more_than_products(const LogitSource<T>& source) {
   if (source.q.rotary.table || source.k.rotary.table || source.softcap > 0 ||
-      source.bias.is_set() || source.rows || source.sinks) {
+      source.bias.is_set() || source.sinks) {
     throw InputError(
-        "a certificate is about all rows of scale * Q K^T: it takes no rotary positions, no "
-        "softcap, no bias, no sinks and no choice of rows");
+        "a certificate is about scale * Q K^T: it takes no rotary positions, no softcap, no bias "
+        "and no sinks");
   }
 }
 
@@ -83,7 +84,8 @@ Target under_mask(Target target, const Mask& mask) {
 template <class T>
 void rescan_in_double(const Scan<T>& scan, const Run& run) {
   std::vector<Index> open;
-  for (Index i = 0; i < scan.target.n; ++i) {
+  for (Index place = 0; place < scan.source.row_count(); ++place) {
+    const Index i = scan.source.row_at(place);
     if (scan.out.verdict[static_cast<std::size_t>(i)] == Verdict::undecided) open.push_back(i);
   }
   scan.out.rescanned = static_cast<Index>(open.size());
@@ -94,8 +96,8 @@ void rescan_in_double(const Scan<T>& scan, const Run& run) {
   source.scale = scan.source.scale;
   source.mask = scan.source.mask;
   source.rows = std::span<const Index>(open);
-  const Scan<double> again{scan.target,  source,   scan.norms,        scan.tolerances,
-                           scan.options, scan.out, scan.row_max_logit};
+  const Scan<double> again{scan.target,     source,       scan.norms,
+                           scan.tolerances, scan.options, scan.out};
   scan_rows(again, source, run);
 }
 
@@ -113,17 +115,20 @@ CertificateRows certify_logits(const Target& target, const LogitSource<T>& sourc
   check_errors(options.errors.k, target.n, "K");
   const StandardArithmetic arithmetic;
   CertificateRows out(target.n);
-  Vector<double> row_max_logit = Vector<double>::Zero(target.n);
   const Norms norms = detail::bound_norms(source, options.errors);
   out.q_norm = norms.q_max;
   out.k_norm = norms.k_max;
-  const Scan<T> scan{target, source, norms, tolerances, options, out, row_max_logit};
-  scan_rows(scan, source, run);
-  for (Index i = 0; i < target.n; ++i) {
-    out.rounding_bound = std::max(out.rounding_bound, scan.radius(i));
+  const Scan<T> scan{target, source, norms, tolerances, options, out};
+  if (options.scans != Scans::in_double) {
+    scan_rows(scan, source, run);
+    for (Index place = 0; place < source.row_count(); ++place) {
+      out.rounding_bound = std::max(out.rounding_bound, scan.radius(source.row_at(place)));
+    }
   }
-  if constexpr (!std::is_same_v<T, double>) rescan_in_double(scan, run);
-  if (target.n > 0) out.max_logit = row_max_logit.maxCoeff();
+  if constexpr (!std::is_same_v<T, double>) {
+    if (options.scans != Scans::first) rescan_in_double(scan, run);
+  }
+  if (target.n > 0) out.max_logit = out.largest_logit.maxCoeff();
   return out;
 }
 

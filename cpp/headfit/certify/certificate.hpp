@@ -21,6 +21,11 @@ struct InputErrors {
   std::span<const double> k;
 };
 
+// Which scans are made: one in the type of the arrays, then one in double of the rows that are
+// still undecided. Where rows are split among machines, each scan is made on its own: first the
+// first one of all rows, then the second one of the undecided rows.
+enum class Scans { both, first, in_double };
+
 // Which logits the certificate is about, and what it reports. By default these are the exact
 // products of the stored Q and K.
 struct CertifyOptions {
@@ -34,6 +39,7 @@ struct CertifyOptions {
   // Whether to compute total variation and stray mass too, which takes the exponential of every
   // logit.
   bool mass = false;
+  Scans scans = Scans::both;
 };
 
 // What is found for each row. Leak and distortion are proved upper bounds. The total variation
@@ -45,6 +51,7 @@ struct CertificateRows {
   Vector<double> distortion;
   Vector<double> tv;
   Vector<double> stray;
+  Vector<double> largest_logit;           // bounds of the largest unmasked |logit|
   std::vector<Verdict> verdict;
   std::vector<Offset> leak_column;        // the largest logit off the support; -1 for none
   std::vector<Offset> weakest_column;     // the smallest logit on the support
@@ -52,14 +59,17 @@ struct CertificateRows {
   std::vector<Offset> lowest_column;      // the support entry most below its target
   double q_norm = 0;                      // largest norms, bounds from above
   double k_norm = 0;
-  double max_logit = 0;                   // largest |logit| over unmasked entries, computed
+  double max_logit = 0;                   // the largest of largest_logit
   double rounding_bound = 0;              // largest bound of a logit's error in the first scan
   Index rescanned = 0;                    // rows that needed the scan in double
 };
 
 // Scans every logit of scale * Q K^T under the mask of `source`, first in T and then, for the rows
-// that are still undecided, in double. The source is one head with all of its rows and with no
-// more than products: rotary positions, a softcap or a bias are refused. The arrays of the target
+// that are still undecided, in double. The source is one head with no more than products: rotary
+// positions, a softcap or a bias are refused. If it is about some of its rows, all different, then
+// nothing is found for the others. A part of a list of rows that begins and ends at multiples of
+// `row_granule` (stream.hpp) gets the results that it has in the whole list, bit for bit. The arrays
+// of the target
 // are a view that somebody may have changed since they were last checked, so they are checked
 // here again, under the mask of `source` (target.mask is not read); rows may sum to anything.
 // Takes O(n) memory besides Q and K.

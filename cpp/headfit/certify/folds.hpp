@@ -20,7 +20,6 @@ struct Scan {
   const Tolerances& tolerances;
   const CertifyOptions& options;
   CertificateRows& out;
-  Vector<double>& row_max_logit;  // largest |logit| of each row
 
   // By how much any logit that the stream computes for this row may differ from one that the
   // certificate is about, before that is rounded to a format.
@@ -99,7 +98,7 @@ class CertificateFold {
     out.weakest_column[at] = support.weakest;
     out.highest_column[at] = support.highest;
     out.lowest_column[at] = support.lowest;
-    scan_.row_max_logit[i] = size.hi;
+    out.largest_logit[i] = size.hi;
     if (scan_.options.mass) finish_mass(i, row);
   }
 

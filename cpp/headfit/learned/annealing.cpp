@@ -28,6 +28,7 @@ Annealing::Annealing(const Target& target, const Tolerances& tolerances,
                radius_for(options.max_norm), run_) {
   last_ = {required_.n(), required_.n(), std::numeric_limits<float>::infinity()};
   if (options.storage) required_.reserve(reserve_);
+  descent_.scan_with(options.scanner);
 }
 
 // Steps and scans of many rows may take long, so the poll enforces the time limit in the midst of
@@ -81,7 +82,7 @@ Annealing::Outcome Annealing::search() {
 Annealing::Outcome Annealing::from_given_start() {
   descent_.start_from((*options_.init_q)[0], (*options_.init_k)[0]);
   ++result_.starts;
-  return settle(reheat_length, warm_steps);
+  return settle(reheat_length, options_.warm_steps);
 }
 
 // Holds the temperature, in longer and longer stretches, and quenches after each of them. The first

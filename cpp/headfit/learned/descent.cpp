@@ -2,6 +2,7 @@
 
 #include <cmath>
 #include <numeric>
+#include <string>
 
 #include "headfit/learned/start.hpp"
 
@@ -12,6 +13,7 @@ Descent::Descent(const Requirements& required, const Mask& mask, Index dim, cons
     : required_(required),
       run_(run),
       mask_(mask),
+      seed_(seed),
       random_(seed),
       radius_(radius),
       q_(required.n(), dim),
@@ -61,7 +63,11 @@ double Descent::hits_per_slot() const {
 }
 
 ScanSummary Descent::scan_columns(Index column_step) {
-  scan_near({required_, q_, k_, random_, scans_, lists_, checks_, column_step}, mask_, run_);
+  if (scanner_) {
+    ask_scanner(column_step);
+  } else {
+    scan_near({required_, q_, k_, random_, scans_, lists_, checks_, column_step}, mask_, run_);
+  }
   ++scans_;
   is_hot_ = column_step > 1;
   ScanSummary summary;
@@ -71,6 +77,37 @@ ScanSummary Descent::scan_columns(Index column_step) {
     summary.worst_deficit = std::max(summary.worst_deficit, deficit);
   }
   return summary;
+}
+
+void Descent::ask_scanner(Index column_step) {
+  const Index n = required_.n(), cap = lists_.cap();
+  std::vector<Index> hits(static_cast<std::size_t>(n));
+  for (Index i = 0; i < n; ++i) hits[static_cast<std::size_t>(i)] = lists_.hits(i);
+  const ScannedRows found = scanner_({q_.heads(), k_.heads(), hits, seed_, scans_, column_step,
+                                      lists_.cap(), required_.reserved()});
+  const ScannedRows expected(n, lists_.cap());
+  if (found.columns.size() != expected.columns.size() || found.listed.size() != hits.size() ||
+      found.hits.size() != hits.size() || found.deficit.size() != hits.size() ||
+      found.rounding.size() != hits.size()) {
+    throw InputError("a scan must find something about each of the " + std::to_string(n) + " rows");
+  }
+  for (Index i = 0; i < n; ++i) {
+    const auto at = static_cast<std::size_t>(i);
+    if (found.listed[at] < 0 || found.listed[at] > cap) {
+      throw InputError("a scan must list at most " + std::to_string(cap) + " columns; got " +
+                       std::to_string(found.listed[at]) + " in row " + std::to_string(i));
+    }
+    const Column* columns = found.columns.data() + i * cap;
+    for (Index c = 0; c < found.listed[at]; ++c) {
+      if (columns[c] < 0 || columns[c] >= n) {
+        throw InputError("a scan must list columns of A; got " + std::to_string(columns[c]));
+      }
+    }
+    std::copy_n(columns, found.listed[at], lists_.others(i));
+    lists_.set_others(i, found.listed[at], found.hits[at]);
+  }
+  checks_.deficit = found.deficit;
+  checks_.rounding = found.rounding;
 }
 
 // A row whose query has shrunk towards zero pulls too weakly on the keys to ever become feasible by

@@ -46,6 +46,9 @@ class Descent {
   Descent(const Requirements& required, const Mask& mask, Index dim, const Recipe& recipe,
           std::uint64_t seed, float radius, const Run& run);
 
+  // From now on scans are made by this function, unless it is empty.
+  void scan_with(const Scanner& scanner) { scanner_ = scanner; }
+
   // Both starts reset all averages, candidate lists and weights.
   void start_randomly(std::uint64_t attempt);
   void start_from(const MatrixView<float>& q, const MatrixView<float>& k);
@@ -93,6 +96,7 @@ class Descent {
 
   void forget();
   ScanSummary scan_columns(Index column_step);
+  void ask_scanner(Index column_step);
   void query_block(Index block, float length, Worker& worker);
   void key_block(Index block, float length, Worker& worker);
   void move(PaddedRows& rows, Index first, Index count, const LaneScratch& lane) const;
@@ -102,7 +106,9 @@ class Descent {
   const Requirements& required_;
   const Run& run_;
   const Mask mask_;
+  const std::uint64_t seed_;
   const Philox random_;
+  Scanner scanner_;
   const float radius_;
   PaddedRows q_, k_;
   PaddedRows next_q_;  // the moved queries: keys still need the old ones

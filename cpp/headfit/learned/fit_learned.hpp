@@ -8,6 +8,7 @@
 
 #include "headfit/base/number_format.hpp"
 #include "headfit/base/threads.hpp"
+#include "headfit/learned/scan_request.hpp"
 #include "headfit/logits/source.hpp"
 #include "headfit/pattern/target.hpp"
 #include "headfit/pattern/tolerances.hpp"
@@ -42,6 +43,9 @@ struct LearnedOptions {
   // are filled with small random numbers. If this start fails, random starts follow.
   std::optional<Heads<float>> init_q = {};
   std::optional<Heads<float>> init_k = {};
+  Index warm_steps = 500;  // of the anneal of a given start
+  // Makes the scans of the logits in place of this machine. It must find what `scan_rows` finds.
+  Scanner scanner = {};
   // Called after every scan; returning false stops the fit.
   std::function<bool(const LearnedScan&)> progress = {};
 };

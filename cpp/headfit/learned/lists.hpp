@@ -11,12 +11,22 @@ namespace headfit::learned {
 // The index of an entry in the arrays that hold all lists.
 using Entry = std::uint32_t;
 
-class Lists {
+// What a scan asks of candidate lists: the hits that it expects in a row, and where to write.
+class CandidateLists {
+ public:
+  virtual ~CandidateLists() = default;
+  virtual int cap() const = 0;
+  virtual Index hits(Index i) const = 0;
+  virtual Column* others(Index i) = 0;
+  virtual void set_others(Index i, Index listed, Index hits) = 0;
+};
+
+class Lists final : public CandidateLists {
  public:
   Lists(const Requirements& required, int cap);
 
   Index n() const { return static_cast<Index>(size_.size()); }
-  int cap() const { return cap_; }
+  int cap() const override { return cap_; }
   // Row i owns the entries first(i) ... first(i) + size(i) - 1, its support before the others.
   Entry first(Index i) const {
     return static_cast<Entry>(required_.target().offsets[i] + i * cap_);
@@ -27,10 +37,10 @@ class Lists {
   float share(Index i) const { return share_[static_cast<std::size_t>(i)]; }
   // How many columns off the support exceeded the limit at the last scan, listed or not. It is an
   // estimate if the scan looked at a part of the columns only.
-  Index hits(Index i) const { return hits_[static_cast<std::size_t>(i)]; }
+  Index hits(Index i) const override { return hits_[static_cast<std::size_t>(i)]; }
 
-  Column* others(Index i) { return column_.data() + first(i) + required_.support_size(i); }
-  void set_others(Index i, Index listed, Index hits) {
+  Column* others(Index i) override { return column_.data() + first(i) + required_.support_size(i); }
+  void set_others(Index i, Index listed, Index hits) override {
     const auto at = static_cast<std::size_t>(i);
     size_[at] = required_.support_size(i) + listed;
     hits_[at] = hits;

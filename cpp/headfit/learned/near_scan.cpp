@@ -1,6 +1,7 @@
 #include "headfit/learned/near_scan.hpp"
 
 #include <array>
+#include <numeric>
 
 #include "headfit/learned/even_sample.hpp"
 #include "headfit/learned/recipe.hpp"
@@ -15,6 +16,9 @@ namespace {
 // row sees would lose the gradient that holds it in place.
 struct ScanPart {
   EveryNth rows, columns;
+  Index first_row = 0;  // the first row of the class that is scanned, counted within the class
+
+  Index row_at(Index place) const { return rows.at(first_row + place); }
 };
 
 // What both folds below share.
@@ -23,6 +27,7 @@ class NearRows {
   NearRows(const NearScan& scan, const ScanPart& part, float largest_key)
       : required_(scan.required),
         lists_(scan.lists),
+        cap_(scan.lists.cap()),
         q_(scan.q),
         k_(scan.k),
         largest_key_(largest_key),
@@ -36,7 +41,7 @@ class NearRows {
   void begin(const RowBlock& block) {
     for (Index r = 0; r < block.count; ++r) {
       Row& row = rows_[static_cast<std::size_t>(r)];
-      begin_row(part_.rows.at(block.first + r), row);
+      begin_row(part_.row_at(block.first + r), row);
       limits_[static_cast<std::size_t>(r)] = row.limit;
     }
     std::fill(limits_.begin() + block.count, limits_.end(), infinity);
@@ -45,7 +50,7 @@ class NearRows {
   void end(const RowBlock& block) {
     for (Index r = 0; r < block.count; ++r) {
       const Row& row = rows_[static_cast<std::size_t>(r)];
-      const Index i = part_.rows.at(block.first + r);
+      const Index i = part_.row_at(block.first + r);
       const auto at = static_cast<std::size_t>(i);
       for (Index t = 0; t < row.sample.taken(); ++t) {
         row.list[t] = static_cast<Column>(part_.columns.at(row.list[t]));
@@ -74,7 +79,8 @@ class NearRows {
   Row& row(Index r) { return rows_[static_cast<std::size_t>(r)]; }
 
   const Requirements& required_;
-  Lists& lists_;
+  CandidateLists& lists_;
+  const int cap_;
   std::array<float, Blocking<float>::tile_rows> limits_;
 
  private:
@@ -95,7 +101,7 @@ class NearRows {
     const float largest = std::max(state.highest, -state.lowest);
     row.spread_excess = std::max(row.spread_excess, largest - row.allowed_size);
     const auto draw = random_(static_cast<std::uint64_t>(i), static_cast<std::uint64_t>(scan_))[0];
-    row.sample = EvenSample(lists_.hits(i) / part_.columns.step, lists_.cap(), draw);
+    row.sample = EvenSample(lists_.hits(i) / part_.columns.step, cap_, draw);
   }
 
   const PaddedRows& q_;
@@ -118,7 +124,7 @@ class NearFold : public NearRows {
   void hits(const RowBlock&, Index r, Index col, const float* logits, std::uint32_t bits) {
     Row& row = this->row(r);
     bits = row.cursor.off_support(bits, col);
-    row.sample.take(bits, col, lists_.cap(), row.list);
+    row.sample.take(bits, col, cap_, row.list);
     for (bits &= panel_bits_above(logits, row.top); bits != 0; bits &= bits - 1) {
       row.top = std::max(row.top, logits[std::countr_zero(bits)]);
     }
@@ -148,7 +154,7 @@ class BoundedNearFold : public NearRows {
         for (auto rest = bits; rest; rest &= rest - 1) {
           row.bottom = std::min(row.bottom, x[c + std::countr_zero(rest)]);
         }
-        row.sample.take(bits, tile.col + c, lists_.cap(), row.list);
+        row.sample.take(bits, tile.col + c, cap_, row.list);
       }
     }
   }
@@ -171,8 +177,19 @@ void scan_near(const NearScan& scan, const Mask& mask, const Run& run) {
   const auto draw = Index(scan.random(stream, static_cast<std::uint64_t>(scan.number))[0]);
   LogitSource<float> source;
   source.mask = mask;
+  std::vector<Index> places;
   for (Index c = 0; c < scan.column_step; ++c) {
-    const ScanPart part{{c, scan.column_step}, {(c + draw) % scan.column_step, scan.column_step}};
+    ScanPart part{{c, scan.column_step}, {(c + draw) % scan.column_step, scan.column_step}};
+    if (scan.rows) {
+      // How many rows of the class lie before a row.
+      const auto before = [&](Index row) {
+        return (std::max<Index>(row - c, 0) + scan.column_step - 1) / scan.column_step;
+      };
+      part.first_row = before(scan.rows->first);
+      places.resize(static_cast<std::size_t>(before(scan.rows->end) - part.first_row));
+      std::iota(places.begin(), places.end(), part.first_row);
+      source.rows = std::span<const Index>(places);
+    }
     source.q = scan.q.heads(part.rows);
     source.k = scan.k.heads(part.columns);
     if (scan.required.is_bounded()) {

@@ -4,10 +4,12 @@
 #pragma once
 
 #include <limits>
+#include <optional>
 #include <vector>
 
 #include "headfit/base/threads.hpp"
 #include "headfit/learned/lists.hpp"
+#include "headfit/learned/scan_request.hpp"
 #include "headfit/random/philox.hpp"
 
 namespace headfit::learned {
@@ -28,14 +30,15 @@ struct NearScan {
   const PaddedRows& k;
   const Philox& random;
   Index number;
-  Lists& lists;
+  CandidateLists& lists;
   RowChecks& checks;
   // Each row looks at every column_step-th column only, and lets each stand for column_step
   // columns.
   Index column_step = 1;
+  std::optional<RowRange> rows = {};  // if missing, all rows
 };
 
-// Measures every row and fills its candidate list. A column step above 1 is possible only if there
+// Measures rows and fills their candidate lists. A column step above 1 is possible only if there
 // is no mask and |logit| is not bounded.
 void scan_near(const NearScan& scan, const Mask& mask, const Run& run);
 

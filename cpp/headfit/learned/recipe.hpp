@@ -71,7 +71,6 @@ inline constexpr double hits_to_quench = 4;  // per slot; with more hits a full 
 inline constexpr Index hold_span = 10;  // the longest hold from one start, in first holds
 inline constexpr Index quench_steps = 200;  // from the length of a hold to the last length
 inline constexpr Index ample_quench = 100;  // the same where the head has ample room
-inline constexpr Index warm_steps = 500;  // from the reheat length, with a given start
 inline constexpr Index reheat_steps = 300;
 inline constexpr float reheat_length = 0.03f;
 inline constexpr float momentum_memory = 0.9f;

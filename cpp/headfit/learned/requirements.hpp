@@ -65,6 +65,7 @@ class Requirements {
   // in reserve, and logits off the support must be lower by the same amount. With 0 the limits are
   // as asked.
   void reserve(float part) {
+    reserved_ = part;
     checked_.spread = asked_.spread * (1 - part);
     checked_.log_inverse_leak = asked_.log_inverse_leak + asked_.spread * part;
   }
@@ -95,6 +96,8 @@ class Requirements {
     return {sum / static_cast<float>(columns.size()), lowest, highest, high - low};
   }
 
+  float reserved() const { return reserved_; }
+
  private:
   Target target_;
   float log_inverse_leak_;
@@ -104,6 +107,7 @@ class Requirements {
     float spread;
   };
   Limits asked_, checked_;
+  float reserved_ = 0;
   float max_logit_;
   std::vector<float> log_weights_;
   std::vector<float> log_smallest_;  // of the weights of each row

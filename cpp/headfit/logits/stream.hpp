@@ -154,15 +154,27 @@ class BlockWorker : private BlockSource<T> {
 
 }  // namespace detail
 
-// The number of rows of a block for folds that keep little for each row. Large blocks read keys
-// that do not fit the caches less often; blocks are only so large that no thread waits long for
-// another to finish its last block.
+// The number of rows of a block for folds that keep little for each row, where the heads have
+// `row_count` rows. Large blocks read keys that do not fit the caches less often; blocks are only so
+// large that no thread waits long for another to finish its last block.
 template <class T>
-Index scan_block(const LogitSource<T>& source) {
+Index scan_block(const LogitSource<T>& source, Index row_count) {
   constexpr Index rows = Blocking<T>::tile_rows;
-  const Index shared_out = source.q.count * source.row_count() / 64;
+  const Index shared_out = source.q.count * row_count / 64;
   return std::clamp(shared_out / rows * rows, rows, 4 * rows);
 }
+template <class T>
+Index scan_block(const LogitSource<T>& source) {
+  return scan_block(source, source.row_count());
+}
+
+// A multiple of every number of rows that scan_block returns. Rows that are split at multiples of it
+// fall into the same blocks as all rows together, and the sums of a row, whose order depends on the
+// block, stay the same bit for bit.
+inline constexpr Index row_granule = 576;
+static_assert(row_granule % (3 * Blocking<float>::tile_rows) == 0 &&
+              row_granule % (4 * Blocking<float>::tile_rows) == 0);
+static_assert(Blocking<float>::tile_rows == Blocking<double>::tile_rows);
 
 // Streams the logits of the heads whose keys are packed through folds made by make_fold(),
 // one for each thread: for callers that ask the same keys again and again.

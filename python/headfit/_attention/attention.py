@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any, Literal, Protocol, TypeAlias
 
 import numpy as np
 import scipy.sparse as sp
@@ -21,6 +21,7 @@ from headfit._attention.logits import (
     checked_logits,
 )
 from headfit._attention.stats import AttentionStats
+from headfit._attention.topk_blocks import topk_blocks, topk_rows
 from headfit._base.arguments import as_choice, as_flag, as_number
 from headfit._base.arithmetic import standard_arithmetic
 from headfit._base.arrays import (
@@ -38,13 +39,16 @@ from headfit._base.arrays import (
 from headfit._base.masks import as_allowed, as_key_mask, frozen_mask, same_mask
 from headfit._base.memory import require_memory
 from headfit._base.positions import as_positions, rotate
+from headfit._base.shown import PICTURE_ENTRIES, Shown, picture
 from headfit._base.text import mask_text
+from headfit._base.types import ArrayLike, MaskLike, PositionLike
+from headfit._cluster.cluster import Cluster
 from headfit.errors import InputError
 
 __all__ = ["Attention"]
 
 
-class Attention:
+class Attention(Shown):
     """The attention of queries and keys, with all logit options; computed when asked for.
 
     The logits are ``softcap(scale * Q @ K.T) + bias``, and attention is their softmax over the
@@ -113,17 +117,17 @@ class Attention:
     @standard_arithmetic()
     def __init__(
         self,
-        Q: Any,
-        K: Any,
+        Q: ArrayLike,
+        K: ArrayLike,
         *,
         scale: float | None = None,
-        mask: Any = None,
-        key_lengths: Any = None,
-        bias: Any = None,
+        mask: MaskLike = None,
+        key_lengths: ArrayLike | None = None,
+        bias: ArrayLike | None = None,
         softcap: float | None = None,
-        position: Any = None,
-        key_mask: Any = None,
-        sinks: Any = None,
+        position: PositionLike = None,
+        key_mask: ArrayLike | None = None,
+        sinks: ArrayLike | None = None,
     ) -> None:
         # The core keeps copies of sparse masks and of small arrays. They are frozen so that the
         # attributes always show what the core computes with.
@@ -196,12 +200,30 @@ class Attention:
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)
 
-    def __repr__(self) -> str:
+    def _facts(self) -> dict[str, str]:
         q, k = self.stored
         more = [name for name in self.options.given() if name not in ("scale", "mask")]
+        facts = {
+            "Q": str(q.shape),
+            "K": str(k.shape),
+            "dtype": str(computed_in(q, k)),
+            "scale": f"{self.scale:.6g}",
+            "mask": mask_text(self.mask),
+        }
+        return {**facts, "with": ", ".join(more)} if more else facts
+
+    def _picture(self) -> str:
+        if self.lead or self.n * self.m > PICTURE_ENTRIES:
+            return ""
+        alt = f"The attention of {self.n} queries and {self.m} keys"
+        return picture("attention", self, alt, (4.0, 3.6), pixels=64, colorbar=True)
+
+    def __repr__(self) -> str:
+        f = self._facts()
+        more = f", {f['with']}" if "with" in f else ""
         return (
-            f"Attention(Q {q.shape}, K {k.shape}, {computed_in(q, k)}, scale={self.scale:.6g}, "
-            f"mask={mask_text(self.mask)}{''.join(f', {name}' for name in more)})"
+            f"Attention(Q {f['Q']}, K {f['K']}, {f['dtype']}, scale={f['scale']}, "
+            f"mask={f['mask']}{more})"
         )
 
     @cached_property
@@ -210,6 +232,11 @@ class Attention:
 
     def _logits_of(self, rows: Rows) -> Logits:
         return self._logits if rows is None else self._logits.of_rows(rows)
+
+    @property
+    def checked(self) -> Logits:
+        """The checked logits: the form of the core, and the shapes."""
+        return self._logits
 
     @property
     def core(self) -> _core.Logits:
@@ -353,6 +380,8 @@ class Attention:
         *,
         values: Literal["weights", "logits"] = "weights",
         renormalize: bool = False,
+        client: Any = None,
+        progress: bool = False,
         num_threads: int | None = None,
     ) -> sp.csr_array | tuple[NDArray[np.int64], NDArray[Any]]:
         """Return the k largest weights of every row; see `attention_topk`."""
@@ -361,25 +390,25 @@ class Attention:
         as_choice(values, "values", ("weights", "logits"))
         if as_flag(renormalize, "renormalize") and values == "logits":
             raise InputError("renormalize scales weights; got values='logits'")
+        threads = thread_count(num_threads)
+        cluster = Cluster.of(client, num_threads, progress)
         kept = math.prod(logits.lead) * logits.rows * k
         require_memory(
             kept * (24 if logits.lead else 60), f"the {k} largest weights of every row (k)"
         )
-        columns, found = logits.empty(k, np.int64), logits.empty(k)
-        _core.attention_topk(
-            logits.core,
-            logits.stack(columns),
-            logits.stack(found),
-            values == "logits",
-            thread_count(num_threads),
-        )
+        if cluster is None:
+            columns, found = topk_rows(logits, k, values == "logits", threads)
+        else:
+            columns, found = topk_blocks(cluster, self, k, values == "logits")
         if renormalize:
             total = found.sum(axis=-1, keepdims=True)
             np.divide(found, total, out=found, where=total > 0)
         return (columns, found) if logits.lead else _as_csr(columns, found, logits.keys)
 
     @standard_arithmetic()
-    def apply(self, V: Any, *, rows: Rows = None, num_threads: int | None = None) -> NDArray[Any]:
+    def apply(
+        self, V: ArrayLike, *, rows: Rows = None, num_threads: int | None = None
+    ) -> NDArray[Any]:
         """Return attention times values; see `attention_apply`."""
         v = as_stored_array(V, "V")
         logits = self._logits_of(rows)
@@ -465,3 +494,19 @@ def _as_csr(columns: NDArray[np.int64], found: NDArray[Any], keys: int) -> sp.cs
         ),
         shape=(columns.shape[0], keys),
     )
+
+
+class HasAttention(Protocol):
+    """A result with a head, such as a `Fit`, a `SoftFit` or a `ShrinkResult`."""
+
+    @property
+    def attention(self) -> Attention:
+        """The attention of the head."""
+        ...
+
+
+HeadLike: TypeAlias = Attention | HasAttention | ArrayLike
+"""Heads as functions take them: an `Attention`, a result that has one, or queries beside keys."""
+
+OneHead: TypeAlias = HasAttention | np.ndarray[tuple[int, int], np.dtype[Any]]
+"""What is one head, not a stack, by its type: a result, or queries known to be a matrix."""

@@ -10,12 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headfit import _core
-from headfit._attention.attention import Attention
+from headfit._attention.attention import Attention, HeadLike
 from headfit._attention.head_table import AXES, Counts, Floats, HeadTable, axis_names
 from headfit._attention.logits import LogitOptions
 from headfit._attention.spectrum import product_spectrum
 from headfit._base.arithmetic import standard_arithmetic
 from headfit._base.arrays import as_array, as_count, as_share, as_shares, thread_count
+from headfit._base.types import ArrayLike, MaskLike, PositionLike
 from headfit.errors import InputError
 
 __all__ = ["HeadTable", "describe"]
@@ -77,18 +78,18 @@ def _over_rows(
 
 @standard_arithmetic()
 def describe(
-    Q: Any,
-    K: Any = None,
+    Q: HeadLike,
+    K: ArrayLike | None = None,
     *,
     scale: float | None = None,
-    mask: Any = None,
-    key_lengths: Any = None,
-    bias: Any = None,
+    mask: MaskLike = None,
+    key_lengths: ArrayLike | None = None,
+    bias: ArrayLike | None = None,
     softcap: float | None = None,
-    position: Any = None,
-    key_mask: Any = None,
-    sinks: Any = None,
-    tokens: Any = None,
+    position: PositionLike = None,
+    key_mask: ArrayLike | None = None,
+    sinks: ArrayLike | None = None,
+    tokens: ArrayLike | None = None,
     per_row: int = 8,
     per_column: int | None = None,
     share: float = 0.9,

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from headfit._attention.attention import Attention
 from headfit._attention.logits import Rows
 from headfit._attention.stats import AttentionStats
+from headfit._base.types import ArrayLike, MaskLike, PositionLike
 
 __all__ = [
     "attention_apply",
@@ -23,17 +24,17 @@ __all__ = [
 
 
 def attention_matrix(
-    Q: Any,
-    K: Any,
+    Q: ArrayLike,
+    K: ArrayLike,
     *,
     scale: float | None = None,
-    mask: Any = None,
-    key_lengths: Any = None,
-    bias: Any = None,
+    mask: MaskLike = None,
+    key_lengths: ArrayLike | None = None,
+    bias: ArrayLike | None = None,
     softcap: float | None = None,
-    position: Any = None,
-    key_mask: Any = None,
-    sinks: Any = None,
+    position: PositionLike = None,
+    key_mask: ArrayLike | None = None,
+    sinks: ArrayLike | None = None,
     rows: Rows = None,
     out: NDArray[Any] | None = None,
     num_threads: int | None = None,
@@ -141,16 +142,16 @@ def attention_matrix(
 
 
 def attention_logits(
-    Q: Any,
-    K: Any,
+    Q: ArrayLike,
+    K: ArrayLike,
     *,
     scale: float | None = None,
-    mask: Any = None,
-    key_lengths: Any = None,
-    bias: Any = None,
+    mask: MaskLike = None,
+    key_lengths: ArrayLike | None = None,
+    bias: ArrayLike | None = None,
     softcap: float | None = None,
-    position: Any = None,
-    key_mask: Any = None,
+    position: PositionLike = None,
+    key_mask: ArrayLike | None = None,
     rows: Rows = None,
     out: NDArray[Any] | None = None,
     num_threads: int | None = None,
@@ -203,27 +204,29 @@ def attention_logits(
 
 
 def attention_topk(
-    Q: Any,
-    K: Any,
+    Q: ArrayLike,
+    K: ArrayLike,
     k: int,
     *,
     scale: float | None = None,
-    mask: Any = None,
-    key_lengths: Any = None,
-    bias: Any = None,
+    mask: MaskLike = None,
+    key_lengths: ArrayLike | None = None,
+    bias: ArrayLike | None = None,
     softcap: float | None = None,
-    position: Any = None,
-    key_mask: Any = None,
-    sinks: Any = None,
+    position: PositionLike = None,
+    key_mask: ArrayLike | None = None,
+    sinks: ArrayLike | None = None,
     values: Literal["weights", "logits"] = "weights",
     renormalize: bool = False,
+    client: Any = None,
+    progress: bool = False,
     num_threads: int | None = None,
 ) -> sp.csr_array | tuple[NDArray[np.int64], NDArray[Any]]:
     """Return the k largest attention weights of every row, without the matrix.
 
     Parameters
     ----------
-    Q, K, scale, mask, key_lengths, bias, softcap, position, key_mask, sinks, num_threads
+    Q, K, scale, mask, key_lengths, bias, softcap, position, key_mask, sinks
         As in `attention_matrix`.
     k : int
         How many weights to keep in each row, 1 ... m. Ties go to the lower column.
@@ -233,6 +236,14 @@ def attention_topk(
     renormalize : bool, default False
         Whether to scale the weights that are kept so that they sum to 1 in each row. By default
         they are the weights in the whole row.
+    client : dask.distributed.Client, optional
+        The workers that compute the logits, split by rows. The result is that of one machine with
+        their CPU level, bit for bit. docs/cluster.md says more.
+    progress : bool, default False
+        Show a tqdm bar of the blocks of rows that a `client` has done (needs tqdm).
+    num_threads : int, optional
+        None uses every core; with a `client`, one thread for each block of rows. The result does
+        not depend on it.
 
     Returns
     -------
@@ -246,8 +257,8 @@ def attention_topk(
     Raises
     ------
     InputError
-        If k, `values` or another argument is not as described, or if `renormalize` is asked for
-        with logits.
+        If k, `values` or another argument is not as described, if `renormalize` is asked for
+        with logits, or if the workers of a client differ in CPU level or version.
     NonFiniteError
         For NaN or infinity in Q, K or bias.
 
@@ -274,22 +285,29 @@ def attention_topk(
         key_mask=key_mask,
         sinks=sinks,
     )
-    return attention.topk(k, values=values, renormalize=renormalize, num_threads=num_threads)
+    return attention.topk(
+        k,
+        values=values,
+        renormalize=renormalize,
+        client=client,
+        progress=progress,
+        num_threads=num_threads,
+    )
 
 
 def attention_apply(
-    Q: Any,
-    K: Any,
-    V: Any,
+    Q: ArrayLike,
+    K: ArrayLike,
+    V: ArrayLike,
     *,
     scale: float | None = None,
-    mask: Any = None,
-    key_lengths: Any = None,
-    bias: Any = None,
+    mask: MaskLike = None,
+    key_lengths: ArrayLike | None = None,
+    bias: ArrayLike | None = None,
     softcap: float | None = None,
-    position: Any = None,
-    key_mask: Any = None,
-    sinks: Any = None,
+    position: PositionLike = None,
+    key_mask: ArrayLike | None = None,
+    sinks: ArrayLike | None = None,
     rows: Rows = None,
     num_threads: int | None = None,
 ) -> NDArray[Any]:
@@ -344,17 +362,17 @@ def attention_apply(
 
 
 def attention_stats(
-    Q: Any,
-    K: Any,
+    Q: ArrayLike,
+    K: ArrayLike,
     *,
     scale: float | None = None,
-    mask: Any = None,
-    key_lengths: Any = None,
-    bias: Any = None,
+    mask: MaskLike = None,
+    key_lengths: ArrayLike | None = None,
+    bias: ArrayLike | None = None,
     softcap: float | None = None,
-    position: Any = None,
-    key_mask: Any = None,
-    sinks: Any = None,
+    position: PositionLike = None,
+    key_mask: ArrayLike | None = None,
+    sinks: ArrayLike | None = None,
     shares: float | Sequence[float] = (0.9,),
     num_threads: int | None = None,
 ) -> AttentionStats:

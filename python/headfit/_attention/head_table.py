@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,6 +12,9 @@ from numpy.typing import NDArray
 
 from headfit._base.arguments import shown
 from headfit._base.arrays import as_count
+from headfit._base.frames import pandas
+from headfit._base.plain import plain_dict
+from headfit._base.shown import html_table, text_table
 from headfit.errors import InputError
 
 Floats = NDArray[np.float64]
@@ -151,6 +153,11 @@ class HeadTable:
             table[name] = getattr(self, name)
         return {**table, "rank": self.rank, "rank_99": self.rank_99, "sparse": self.sparse}
 
+    def to_dict(self) -> dict[str, Any]:
+        """Return `columns` as (nested) lists, with the shape and definitions, for JSON."""
+        names = ("n", "m", "axes", "per_row", "per_column", "share")
+        return plain_dict({**{name: getattr(self, name) for name in names}, **self.columns()})
+
     def to_pandas(self, axes: Sequence[str] = AXES) -> Any:
         """Return `columns` as a pandas DataFrame with one row per head; pandas must be installed.
 
@@ -172,13 +179,7 @@ class HeadTable:
             If pandas is not installed.
         """
         names = list(self.axes if axes is AXES else axis_names(axes, len(self.shape)))
-        try:
-            import pandas as pd  # type: ignore[import-untyped,unused-ignore]
-        except ImportError as error:
-            raise ImportError(
-                "to_pandas needs pandas: pip install 'headfit[pandas]', or pip install pandas"
-            ) from error
-
+        pd = pandas()
         rows = {name: values.reshape(-1) for name, values in self.columns().items()}
         if not self.shape:
             return pd.DataFrame(rows)
@@ -240,23 +241,11 @@ class HeadTable:
 
     def __repr__(self) -> str:
         names, rows = self._cells()
-        width = [max(len(row[c]) for row in [names, *rows]) for c in range(len(names))]
-        lines = [
-            "  ".join(cell.rjust(w) for cell, w in zip(row, width, strict=True))
-            for row in [names, *rows]
-        ]
-        return "\n".join([self._title(), *lines, *self._more(len(rows))])
+        return text_table(self._title(), names, rows, self._more(len(rows)))
 
     def _repr_html_(self) -> str:
         names, rows = self._cells()
-        head = "".join(f"<th>{html.escape(name)}</th>" for name in names)
-        body = "".join(
-            "<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>"
-            for row in rows
-        )
-        more = "".join(f"<p>{html.escape(line)}</p>" for line in self._more(len(rows)))
-        title = html.escape(self._title())
-        return f"<p>{title}</p><table><tr>{head}</tr>{body}</table>{more}"
+        return html_table(self._title(), names, rows, self._more(len(rows)))
 
     def _title(self) -> str:
         heads = math.prod(self.shape)

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, TypedDict, Unpack, overload
 
 import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from headfit import _core
-from headfit._attention.attention import Attention
+from headfit._attention.attention import Attention, HeadLike, OneHead
 from headfit._attention.logits import LogitOptions
 from headfit._attention.over_heads import over_heads
 from headfit._attention.sparsify_source import LogitSource, MatrixSource
@@ -25,6 +24,9 @@ from headfit._base.arrays import (
     thread_count,
 )
 from headfit._base.memory import require_memory
+from headfit._base.plain import plain_dict
+from headfit._base.shown import Shown, picture
+from headfit._base.types import ArrayLike, Columns, MaskLike, PositionLike, Sparse
 from headfit.errors import InputError
 
 __all__ = ["EXACT_LIMIT", "Sparsified", "sparsify"]
@@ -36,7 +38,7 @@ Method = Literal["greedy", "exact"]
 
 
 @dataclass(frozen=True, repr=False, eq=False)
-class Sparsified:
+class Sparsified(Shown):
     """A sparse pattern made by `sparsify`, and the mass that it left out.
 
     Attributes
@@ -85,17 +87,35 @@ class Sparsified:
         """The largest total variation of a row."""
         return float(self.dropped_mass[self.worst_row])
 
-    def __repr__(self) -> str:
+    def to_dict(self) -> dict[str, Any]:
+        """Return the figures as plain Python values, for JSON; without the matrix and the rows."""
+        n, m = self.matrix.shape
+        names = ("per_row", "per_column", "exempt", "method", "tv_mean", "tv_worst", "worst_row")
+        found = {name: getattr(self, name) for name in names}
+        return plain_dict({"n": n, "m": m, "nonzeros": self.matrix.nnz, **found})
+
+    def _facts(self) -> dict[str, str]:
         n, m = self.matrix.shape
         exempt = ""
         if self.exempt.size:
             named = ", ".join(str(j) for j in self.exempt[:4])
             exempt = f" without column{'s' if self.exempt.size > 1 else ''} {named}"
             exempt += ", ..." if self.exempt.size > 4 else ""
+        return {
+            "matrix": f"{n} x {m}, {self.matrix.nnz} entries",
+            "at most": f"{self.per_row} a row and {self.per_column} a column{exempt}",
+            "dropped mass": f"{self.tv_mean:.3g} on average, {self.tv_worst:.3g} in row "
+            f"{self.worst_row}",
+        }
+
+    def _picture(self) -> str:
+        alt = "The entries that are kept"
+        return picture("attention", self, alt, (4.0, 3.6), pixels=64, colorbar=True)
+
+    def __repr__(self) -> str:
+        f = self._facts()
         return (
-            f"Sparsified({n} x {m}, {self.matrix.nnz} entries, at most {self.per_row} a row and "
-            f"{self.per_column} a column{exempt}; dropped mass {self.tv_mean:.3g} on average, "
-            f"{self.tv_worst:.3g} in row {self.worst_row})"
+            f"Sparsified({f['matrix']}, at most {f['at most']}; dropped mass {f['dropped mass']})"
         )
 
 
@@ -178,22 +198,52 @@ def _renormalised(
     return matrix, np.where(present, np.maximum(0.0, 1 - sums), 0.0)
 
 
+class _Options(TypedDict, total=False):
+    """The options of `sparsify`, for type checkers."""
+
+    scale: float | None
+    mask: MaskLike
+    key_lengths: ArrayLike | None
+    bias: ArrayLike | None
+    softcap: float | None
+    position: PositionLike
+    key_mask: ArrayLike | None
+    sinks: ArrayLike | None
+    per_row: int | None
+    per_column: int | None
+    exempt_columns: Columns
+    method: Method
+    mass: float | None
+    on_empty: Literal["raise", "keep-max"]
+    num_threads: int | None
+
+
+@overload
+def sparsify(
+    M: OneHead | Sparse, K: ArrayLike | None = None, **options: Unpack[_Options]
+) -> Sparsified: ...
+
+
+@overload
+def sparsify(M: HeadLike, K: ArrayLike | None = None, **options: Unpack[_Options]) -> Any: ...
+
+
 @standard_arithmetic()
 def sparsify(
-    M: Any,
-    K: Any = None,
+    M: HeadLike | Sparse,
+    K: ArrayLike | None = None,
     *,
     scale: float | None = None,
-    mask: Any = None,
-    key_lengths: Any = None,
-    bias: Any = None,
+    mask: MaskLike = None,
+    key_lengths: ArrayLike | None = None,
+    bias: ArrayLike | None = None,
     softcap: float | None = None,
-    position: Any = None,
-    key_mask: Any = None,
-    sinks: Any = None,
+    position: PositionLike = None,
+    key_mask: ArrayLike | None = None,
+    sinks: ArrayLike | None = None,
     per_row: int | None = None,
     per_column: int | None = None,
-    exempt_columns: Sequence[int] | NDArray[Any] | str = (),
+    exempt_columns: Columns = (),
     method: Method = "greedy",
     mass: float | None = None,
     on_empty: Literal["raise", "keep-max"] = "raise",

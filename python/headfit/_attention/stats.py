@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from headfit._base.frames import data_frame, pandas
+from headfit._base.plain import plain_dict
+from headfit._base.shown import Shown
+
 
 @dataclass(frozen=True, repr=False)
-class AttentionStats:
+class AttentionStats(Shown):
     """Statistics of each row of attention, in float64 arrays of shape (..., n).
 
     Attributes
@@ -39,16 +44,49 @@ class AttentionStats:
     keys_for_share: NDArray[np.int64]
     key_mass: NDArray[np.float64]
 
-    def __repr__(self) -> str:
+    def to_dict(self) -> dict[str, Any]:
+        """Return all as plain Python values, for JSON: the arrays as nested lists."""
+        return plain_dict(vars(self))
+
+    def to_pandas(self) -> Any:
+        """Return the statistics as a pandas DataFrame with one row for each row of attention.
+
+        The index has a level for each leading axis (``axis0``, ...) and ``row``. Columns are the
+        attributes, with ``keys50`` and the like for each share.
+
+        Raises
+        ------
+        ImportError
+            Without pandas.
+        """
+        names = ("entropy", "max_weight", "effective_support", "log_sum", "key_mass")
+        columns = {name: getattr(self, name).ravel() for name in names}
+        for at, share in enumerate(self.shares):
+            columns[f"keys{share * 100:g}"] = self.keys_for_share[..., at].ravel()
+        shape = self.entropy.shape
+        if len(shape) == 1:
+            return data_frame(columns, "row")
+        levels = [*(f"axis{at}" for at in range(len(shape) - 1)), "row"]
+        index = pandas().MultiIndex.from_product([range(s) for s in shape], names=levels)
+        return pandas().DataFrame(columns, index=index)
+
+    def _facts(self) -> dict[str, str]:
         if self.entropy.size == 0:
-            return "AttentionStats(no rows)"
-        held = ", ".join(
-            f"{share:.0%} of the mass in {np.median(self.keys_for_share[..., i]):g}"
-            for i, share in enumerate(self.shares)
-        )
-        return (
-            f"AttentionStats({self.entropy.size} rows; medians: entropy "
-            f"{np.median(self.entropy):.3g} nats, largest weight {np.median(self.max_weight):.3g}, "
-            f"effective support {np.median(self.effective_support):.3g} keys"
-            + (f", {held} keys)" if held else ")")
-        )
+            return {"rows": "no rows"}
+        facts = {
+            "rows": f"{self.entropy.size} rows; medians:",
+            "entropy": f"{np.median(self.entropy):.3g} nats",
+            "largest weight": f"{np.median(self.max_weight):.3g}",
+            "effective support": f"{np.median(self.effective_support):.3g} keys",
+        }
+        for i, share in enumerate(self.shares):
+            keys = np.median(self.keys_for_share[..., i])
+            facts[f"{share:.0%} of the mass in"] = f"{keys:g}"
+        return facts
+
+    def __repr__(self) -> str:
+        facts = self._facts()
+        rows = facts.pop("rows")
+        said = ", ".join(f"{name} {text}" for name, text in facts.items())
+        unit = " keys" if self.shares and facts else ""
+        return f"AttentionStats({' '.join([rows, said]).rstrip()}{unit})"

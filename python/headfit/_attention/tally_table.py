@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +14,9 @@ from headfit._attention.head_table import _text
 from headfit._attention.histogram import medians
 from headfit._attention.tally import Tally
 from headfit._base.files import as_path, save_arrays
+from headfit._base.frames import pandas
+from headfit._base.plain import plain_dict
+from headfit._base.shown import html_table, text_table
 from headfit._base.stored_arrays import load_arrays
 from headfit.errors import InputError
 
@@ -80,11 +82,19 @@ class TallyTable:
     def __len__(self) -> int:
         return len(self.numbers["head"])
 
-    def to_pandas(self) -> Any:
-        """Return the table as a pandas DataFrame indexed by layer and head; pandas is needed."""
-        import pandas as pd  # type: ignore[import-untyped,unused-ignore]
+    def to_dict(self) -> dict[str, Any]:
+        """Return `numbers` as lists, for JSON."""
+        return plain_dict(self.numbers)
 
-        return pd.DataFrame(self.numbers).set_index(["layer", "head"])
+    def to_pandas(self) -> Any:
+        """Return the table as a pandas DataFrame indexed by layer and head.
+
+        Raises
+        ------
+        ImportError
+            Without pandas.
+        """
+        return pandas().DataFrame(self.numbers).set_index(["layer", "head"])
 
     def save(self, path: Any) -> Path:
         """Write the numbers of the table to an .npz file, which `load` reads; never a pickle.
@@ -154,19 +164,11 @@ class TallyTable:
 
     def __repr__(self) -> str:
         names, rows = self._cells()
-        width = [max(len(row[c]) for row in [names, *rows]) for c in range(len(names))]
-        lines = [
-            "  ".join(x.rjust(w) for x, w in zip(r, width, strict=True)) for r in [names, *rows]
-        ]
-        return "\n".join([self._title(), *lines, *self._more(len(rows))])
+        return text_table(self._title(), names, rows, self._more(len(rows)))
 
     def _repr_html_(self) -> str:
         names, rows = self._cells()
-        head = "".join(f"<th>{html.escape(name)}</th>" for name in names)
-        cells = ("".join(f"<td>{html.escape(cell)}</td>" for cell in row) for row in rows)
-        body = "".join(f"<tr>{row}</tr>" for row in cells)
-        more = "".join(f"<p>{line}</p>" for line in self._more(len(rows)))
-        return f"<p>{html.escape(self._title())}</p><table><tr>{head}</tr>{body}</table>{more}"
+        return html_table(self._title(), names, rows, self._more(len(rows)))
 
 
 def _cell(value: Any) -> str:

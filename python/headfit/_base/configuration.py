@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import platform
+from collections.abc import Iterator
 from dataclasses import dataclass, fields
+from importlib import metadata
 from typing import Any
 
 import numpy as np
@@ -12,9 +14,15 @@ import scipy
 from headfit import _core
 from headfit._base import cpu_level
 from headfit._base.arrays import thread_count
+from headfit._base.processors import cpu_name
 from headfit._base.version import VERSION
 
 __all__ = ["Config", "config"]
+
+OPTIONAL = (
+    "distributed", "matplotlib", "networkx", "pandas", "safetensors", "torch", "tqdm",
+    "transformers",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, repr=False)
@@ -39,6 +47,10 @@ class Config:
         The compiler of the core in use, and its options for optimisation.
     eigen, python, numpy, scipy : str
         Their versions; that of Eigen is the one that the core was compiled with.
+    extras : tuple of str
+        Name and version of each optional package that is installed.
+    system, processor : str
+        The operating system, and the name of the CPU.
     """
 
     version: str
@@ -52,9 +64,14 @@ class Config:
     python: str
     numpy: str
     scipy: str
+    extras: tuple[str, ...]
+    system: str
+    processor: str
 
     def __repr__(self) -> str:
-        lines = (f"  {field.name:<9}  {_text(getattr(self, field.name))}" for field in fields(self))
+        lines = (
+            f"  {field.name:<10}  {_text(getattr(self, field.name))}" for field in fields(self)
+        )
         return "\n".join(("headfit.Config", *lines))
 
 
@@ -98,7 +115,18 @@ def config() -> Config:
         python=platform.python_version(),
         numpy=np.__version__,
         scipy=scipy.__version__,
+        extras=tuple(_installed()),
+        system=platform.platform(),
+        processor=cpu_name(),
     )
+
+
+def _installed() -> Iterator[str]:
+    for name in OPTIONAL:
+        try:
+            yield f"{name} {metadata.version(name)}"
+        except metadata.PackageNotFoundError:
+            continue
 
 
 def _text(value: Any) -> str:

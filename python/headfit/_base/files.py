@@ -96,6 +96,19 @@ def replace_file(path: Path, write: Callable[[IO[bytes]], Any], name: str = "pat
         raise _file_error(name, str(path), "cannot be written", error) from error
 
 
+def sync_folder(folder: Path) -> None:
+    """Flush the names in a folder to the disk, so that a renamed file survives a loss of power.
+
+    File systems that cannot do so are left to themselves.
+    """
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        with contextlib.suppress(OSError):
+            os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
 def _write_and_rename(path: Path, write: Callable[[IO[bytes]], Any]) -> None:
     handle, temporary = _new_file(path.parent)
     try:

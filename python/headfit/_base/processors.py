@@ -1,9 +1,10 @@
-"""The number of cores that this process may use."""
+"""The processor, and the number of its cores that this process may use."""
 
 from __future__ import annotations
 
 import math
 import os
+import platform
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -32,6 +33,15 @@ def available_cores() -> int:
 def cores_of_quota() -> int:
     """Return the least CPU quota of this process's control groups, rounded up to whole cores."""
     return max(1, math.ceil(min(_quotas(), default=2**15)))
+
+
+@cache
+def cpu_name() -> str:
+    """Return the name of this machine's processor."""
+    for line in _lines(Path("/proc/cpuinfo")):
+        if line.startswith("model name"):
+            return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()
 
 
 def _quotas() -> Iterator[float]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
@@ -11,7 +10,9 @@ from typing import Any, NoReturn
 from headfit._base.dtypes import HEAD_DTYPES, LOGIT_DTYPES
 from headfit._base.tolerances import Tolerances
 from headfit._cli import commands
-from headfit._fit.file_formats import FORMATS, safetensors_package
+from headfit._cli.picture import FORMATS as PICTURES
+from headfit._cli.shared import add_output, add_running, add_seed
+from headfit._fit.file_formats import FORMATS
 from headfit._fit.max_margin import FORMS, KEYS
 from headfit._fit.projection import FACTORS, SKETCHES
 from headfit._fit.registry import METHODS
@@ -80,41 +81,12 @@ def columns(text: str) -> str | list[int]:
     return [int(number) for number in numbers]
 
 
-def output(*suffixes: str) -> Callable[[str], Path]:
-    """Return a parser for the name of a file to write, which must end in one of the suffixes."""
-
-    def path_of(text: str) -> Path:
-        path = writable(text)
-        if suffixes and path.suffix not in suffixes:
-            raise argparse.ArgumentTypeError(f"{text} must end in {' or '.join(suffixes)}")
-        if path.suffix == ".safetensors":
-            try:
-                safetensors_package()
-            except ImportError as error:
-                raise argparse.ArgumentTypeError(str(error)) from error
-        return path
-
-    return path_of
-
-
-def writable(text: str) -> Path:
-    """Return a path that can be written to, checked before the work begins."""
-    path = Path(text)
-    if not path.parent.is_dir():
-        raise argparse.ArgumentTypeError(f"there is no folder {path.parent}")
-    if not os.access(path.parent, os.W_OK):
-        raise argparse.ArgumentTypeError(f"the folder {path.parent} cannot be written to")
-    if path.is_dir():
-        raise argparse.ArgumentTypeError(f"{text} is a folder")
-    if path.exists() and not path.is_file():
-        raise argparse.ArgumentTypeError(f"{text} is no ordinary file")
-    return path
-
-
-def _target(parser: Parser) -> None:
+def add_target(parser: Parser) -> None:
+    """Add the target."""
     parser.add_argument(
-        "target", metavar="A", type=Path, help="the target: .npz of scipy.sparse.save_npz, or .mtx"
-    )
+        "target", metavar="A", type=Path,
+        help="the target: .npz of scipy.sparse.save_npz, or .mtx; - for standard input",
+    )  # fmt: skip
     parser.add_argument(
         "--normalize", action="store_true", help="scale the rows of the target to sum to 1"
     )
@@ -161,12 +133,14 @@ def add_demo(parent: Commands) -> None:
         "one fixed module attends in five patterns, each certified",
         "  headfit demo\n  headfit demo --out demo.pdf\n  headfit demo --no-picture --json\n",
     )
-    parser.add_argument(
-        "--out", type=output(), default=Path("headfit-demo.png"), metavar="PNG",
-        help="where the picture goes; .pdf and .svg too (default: %(default)s)",
+    add_output(
+        parser, "--out", suffixes=PICTURES, metavar="PNG",
+        help="where the picture goes; .pdf and .svg too (default: headfit-demo.png, which is "
+        "replaced)",
     )  # fmt: skip
     parser.add_argument("--no-picture", action="store_true", help="draw nothing")
-    parser.add_argument("--seed", type=seed, default=0, help="of all that is random (default: 0)")
+    add_seed(parser)
+    add_running(parser)
 
 
 def add_fit(parent: Commands) -> None:
@@ -181,10 +155,10 @@ def add_fit(parent: Commands) -> None:
         "  headfit fit A.mtx --module W.npz --mask causal -o head.npz\n"
         "  headfit fit A.npz --method max-margin --keys cyclic --dtype float64 -o head.npz\n",
     )
-    _target(parser)
-    parser.add_argument(
-        "-o", "--output", type=output(*FORMATS), required=True, metavar="HEAD",
-        help="the head, .npz or .safetensors",
+    add_target(parser)
+    add_output(
+        parser, "-o", "--output", suffixes=tuple(FORMATS), required=True, metavar="HEAD",
+        help="the head, .npz or .safetensors, or -",
     )  # fmt: skip
     parser.add_argument("--dim", type=int, metavar="D", help="head size (default: search)")
     parser.add_argument("--method", choices=METHODS, default="auto", help="default: %(default)s")
@@ -203,7 +177,8 @@ def add_fit(parent: Commands) -> None:
         help="use this fixed module: .npz with W_Q, W_K and perhaps scale, or a head",
     )  # fmt: skip
     parser.add_argument("--mask", type=mask, help="causal, window:W or window:LEFT,RIGHT")
-    parser.add_argument("--seed", type=seed, default=0, help="of all that is random (default: 0)")
+    add_seed(parser)
+    add_running(parser)
 
 
 def _of_methods(parser: Parser) -> None:
@@ -232,9 +207,10 @@ def add_certify(parent: Commands) -> None:
         "  headfit certify A.npz head.npz\n"
         "  headfit certify A.npz head.npz --leak 0.2 --distortion 1 --json\n",
     )
-    _target(parser)
+    add_target(parser)
     parser.add_argument("head", metavar="HEAD", type=Path, help="a head that headfit fit wrote")
     tolerances(parser, None)
+    add_running(parser)
 
 
 def add_info(parent: Commands) -> None:
@@ -243,62 +219,20 @@ def add_info(parent: Commands) -> None:
         parent,
         "info",
         commands.info,
-        "say what a target or a head is",
-        "  headfit info A.npz\n  headfit info head.npz --json\n",
+        "say what a target or a head is, or what this installation is",
+        "  headfit info A.npz\n  headfit info head.npz --json\n  headfit info --system\n",
     )
-    parser.add_argument("file", metavar="FILE", type=Path, help="a target or a head")
+    what = parser.add_mutually_exclusive_group(required=True)
+    what.add_argument("file", metavar="FILE", type=Path, nargs="?", help="a target or a head")
+    what.add_argument(
+        "--system", action="store_true",
+        help="versions, CPU, compiler and threads: what a report of a defect needs",
+    )  # fmt: skip
     parser.add_argument(
         "--normalize", action="store_true", help="scale the rows of a target to sum to 1"
     )
 
 
-def add_bounds(parent: Commands) -> None:
-    """Add `headfit bounds`."""
-    parser = command(
-        parent,
-        "bounds",
-        commands.bound,
-        "prove a lower bound on the head size of a pattern",
-        "  headfit bounds A.npz\n"
-        "  headfit bounds A.npz --leak 0.05 --max-norm 10\n"
-        "  headfit bounds A.npz --mask causal --max-logit 20 --json\n",
-    )
-    _target(parser)
-    tolerances(parser, Tolerances())
-    parser.add_argument(
-        "--max-norm", type=float, metavar="N", help="bound of scale max |q| max |k| (default: none)"
-    )
-    parser.add_argument(
-        "--masked-logits", action="store_true",
-        help="--max-logit bounds the logits of masked pairs too, as no certificate does",
-    )  # fmt: skip
-    parser.add_argument("--mask", type=mask, help="causal, window:W or window:LEFT,RIGHT")
-    parser.add_argument(
-        "--time-limit", type=float, default=5.0, metavar="S",
-        help="seconds for the searches (default: %(default)g)",
-    )  # fmt: skip
-    parser.add_argument("--seed", type=seed, default=0, help="of all that is random (default: 0)")
-
-
-def add_describe(parent: Commands) -> None:
-    """Add `headfit describe`."""
-    parser = command(
-        parent,
-        "describe",
-        commands.describe,
-        "show the statistics of a model's heads that a capture saved",
-        "  headfit describe model.npz\n  headfit describe model.npz --json\n",
-    )
-    parser.add_argument("file", metavar="FILE", type=Path, help="what heads.save() wrote")
-
-
 def effort(text: str) -> str | int:
     """Return a number of steps, or a word that `Learned` knows."""
     return int(text) if text.isdecimal() else text
-
-
-def seed(text: str) -> int:
-    """Return a seed: an integer of at least 0."""
-    if not text.isdecimal():
-        raise argparse.ArgumentTypeError(f"expected an integer of at least 0, got {text!r}")
-    return int(text)

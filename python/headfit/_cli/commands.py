@@ -13,12 +13,13 @@ from numpy.typing import NDArray
 
 from headfit import bounds, patterns
 from headfit._attention.module import SelfAttention
-from headfit._attention.tally_table import TallyTable
+from headfit._base.configuration import config
 from headfit._base.files import file_size, opened, replace_file
 from headfit._base.memory import require_memory
 from headfit._base.stored_arrays import load_array, load_arrays
 from headfit._base.tolerances import Tolerances
 from headfit._cli import text
+from headfit._cli.streams import shown
 from headfit._fit.fit import fit as find
 from headfit._fit.method import Method
 from headfit._fit.registry import METHODS
@@ -35,28 +36,33 @@ def _status(holds: bool) -> int:
     return 0 if holds else 1
 
 
+DEMO_PICTURE = Path("headfit-demo.png")
+"""The picture of a demo for which no name is given; a second demo replaces it."""
+
+
 def demo(arguments: Any) -> int:
     """Run `headfit demo`."""
     from headfit._cli.demo import run_demo
-    from headfit._cli.picture import check_name
 
-    if not arguments.no_picture:
-        check_name(arguments.out)  # refuse a bad name before the work begins
-    with text.progress() as say:
-        found = run_demo(rng=arguments.seed, progress=say)
+    if arguments.no_picture and arguments.out is not None:
+        raise InputError("--out must not be given beside --no-picture")
+    with text.progress(arguments.progress) as say:
+        found = run_demo(rng=arguments.seed, progress=say, num_threads=arguments.num_threads)
         picture, missing = None, None
         if not arguments.no_picture:
             say("the picture")
+            path = arguments.out or DEMO_PICTURE
             try:
-                picture = found.save_picture(arguments.out)
+                arguments.streams.write(path, found.save_picture)
+                picture = path
             except ImportError as error:
                 missing = str(error)
     if arguments.json:
-        text.emit({**found.as_dict(), "picture": None if picture is None else str(picture)})
+        text.emit({**found.to_dict(), "picture": None if picture is None else str(picture)})
     else:
         print(text.demo_table(found))
         if picture is not None:
-            print(f"\npicture: {picture.resolve()}")
+            print(f"\npicture: {shown(picture)}")
         elif missing is not None:
             print(f"\nno picture: {missing}")
     return _status(found.holds)
@@ -65,27 +71,33 @@ def demo(arguments: Any) -> int:
 def pattern(arguments: Any) -> int:
     """Run `headfit pattern KIND`."""
     values = {name: getattr(arguments, name) for name in arguments.names}
+    files = arguments.streams
     if arguments.kind == "knn":
-        values["points"] = _points(values["points"])
+        values["points"] = _points(files.path(values["points"]))
     elif arguments.kind == "from_graph":
-        values["graph"] = load_matrix(values["graph"])
+        values["graph"] = load_matrix(files.path(values["graph"]))
     elif arguments.kind == "from_mask":
-        values["mask"] = _mask(values["mask"])
+        values["mask"] = _mask(files.path(values["mask"]))
     elif arguments.kind == "induction":
-        values["tokens"] = _tokens(values["tokens"], values.pop("text"), values.pop("by"))
+        path = values["tokens"] and files.path(values["tokens"])
+        values["tokens"] = _tokens(path, values.pop("text"), values.pop("by"))
     make = getattr(patterns, arguments.kind)
     A = make(**values, weights=arguments.weights, gamma=arguments.gamma, rng=arguments.seed)
     target = Target(A)
-    if arguments.output.suffix == ".mtx":
-        replace_file(arguments.output, lambda file: scipy.io.mmwrite(file, A))
-    else:
-        replace_file(arguments.output, lambda file: sp.save_npz(file, A))
+    files.write(arguments.output, lambda path: _save_matrix(path, A))
     if arguments.json:
         about = {"kind": arguments.kind, "seed": arguments.seed, "file": str(arguments.output)}
-        text.emit({**about, **text.target_figures(target)})
+        text.emit({**about, **target.to_dict()})
     else:
         print(f"{arguments.output}: {arguments.kind}, {text.target_line(target)}")
     return 0
+
+
+def _save_matrix(path: Path, A: Any) -> None:
+    if path.suffix == ".mtx":
+        replace_file(path, lambda file: scipy.io.mmwrite(file, A))
+    else:
+        replace_file(path, lambda file: sp.save_npz(file, A))
 
 
 def _points(path: Path) -> NDArray[Any]:
@@ -159,12 +171,15 @@ def asked_tolerances(arguments: Any, otherwise: Tolerances) -> Tolerances:
 def fit(arguments: Any) -> int:
     """Run `headfit fit`."""
     method, tolerances = _method(arguments), asked_tolerances(arguments, Tolerances())
-    target = Target(arguments.target, mask=arguments.mask, normalize=arguments.normalize)
-    module = None if arguments.module is None else _module(arguments.module)
+    files = arguments.streams
+    target = Target(
+        files.path(arguments.target), mask=arguments.mask, normalize=arguments.normalize
+    )
+    module = None if arguments.module is None else _module(files.path(arguments.module))
     size = module.dim if module is not None else arguments.dim
     for note in heavy_notes(target, exempt_from(arguments.exempt_columns, target)):
         print(f"headfit: {note}", file=sys.stderr)
-    with text.progress() as say:
+    with text.progress(arguments.progress) as say:
         say(f"fitting n = {target.n}, " + ("searching dim" if size is None else f"dim = {size}"))
         head = find(
             target,
@@ -177,11 +192,12 @@ def fit(arguments: Any) -> int:
             exempt_columns=arguments.exempt_columns,
             logits_dtype=arguments.logits_dtype,
             rng=arguments.seed,
+            num_threads=arguments.num_threads,
         )
         say(f"writing {arguments.output}")
-        head.save(arguments.output)
+        files.write(arguments.output, head.save)
     if arguments.json:
-        text.emit({"file": str(arguments.output), **text.head_figures(head)})
+        text.emit({"file": str(arguments.output), **head.to_dict()})
     else:
         print(head.certificate)
         print(f"{arguments.output}: {text.head_line(head)}")
@@ -192,9 +208,10 @@ def fit(arguments: Any) -> int:
 
 def certify(arguments: Any) -> int:
     """Run `headfit certify`."""
-    head = read_fit(arguments.head, "head")
-    target = Target(arguments.target, mask=head.mask, normalize=arguments.normalize)
-    with text.progress() as say:
+    files = arguments.streams
+    head = read_fit(files.path(arguments.head), "head")
+    target = Target(files.path(arguments.target), mask=head.mask, normalize=arguments.normalize)
+    with text.progress(arguments.progress) as say:
         say(f"certifying {target.n} x {target.n} entries")
         certificate = judge(
             target,
@@ -202,58 +219,23 @@ def certify(arguments: Any) -> int:
             tolerances=asked_tolerances(arguments, head.tolerances),
             accumulate=head.certificate.accumulate,
             logits_dtype=head.certificate.logits_dtype,
+            num_threads=arguments.num_threads,
         )
     if arguments.json:
-        text.emit({"dim": head.dim, **certificate.as_dict()})
+        text.emit({"dim": head.dim, **certificate.to_dict()})
     else:
         print(certificate)
     return _status(certificate.holds)
 
 
-def bound(arguments: Any) -> int:
-    """Run `headfit bounds`."""
-    tolerances = asked_tolerances(arguments, Tolerances())
-    target = Target(arguments.target, mask=arguments.mask, normalize=arguments.normalize)
-    with text.progress() as say:
-        say(f"lower bounds for n = {target.n}")
-        found = bounds.lower(
-            target,
-            tolerances=tolerances,
-            max_norm=arguments.max_norm,
-            masked_logits=arguments.masked_logits,
-            time_limit=arguments.time_limit,
-            rng=arguments.seed,
-        )
-        say("checking the witness")
-        is_valid = found.verify(target)
-    if arguments.json:
-        text.emit({"file": str(arguments.target), "n": target.n, **text.bound_figures(found)})
-    else:
-        print(f"{arguments.target}: {text.bound_line(found)}")
-        for candidate in found.candidates:
-            print(f"  {candidate.name}: {text.candidate_line(candidate, target.n)}")
-    if not is_valid:
-        raise InputError("the witness does not prove the bound: this is a defect of headfit")
-    return 0
-
-
-def describe(arguments: Any) -> int:
-    """`headfit describe`."""
-    table = TallyTable.load(arguments.file)
-    if arguments.json:
-        columns = {name: values.tolist() for name, values in table.numbers.items()}
-        text.emit({"file": str(arguments.file), "kind": "capture", **columns})
-    else:
-        print(table)
-    return 0
-
-
 def info(arguments: Any) -> int:
     """Run `headfit info`."""
-    found = _target_or_head(arguments.file, arguments.normalize)
+    if arguments.system:
+        return _system(arguments)
+    found = target_or_head(arguments.streams.path(arguments.file), arguments.normalize)
     if isinstance(found, Fit):
         if arguments.json:
-            text.emit({"file": str(arguments.file), "kind": "head", **text.head_figures(found)})
+            text.emit({"file": str(arguments.file), "kind": "head", **found.to_dict()})
         else:
             print(f"{arguments.file}: {text.head_line(found)}")
             print(f"module: {found.module}")
@@ -262,8 +244,8 @@ def info(arguments: Any) -> int:
     asked = Tolerances()
     proved = bounds.projection_dim(found.n, found.per_row, found.gamma, tolerances=asked)
     if arguments.json:
-        figures = text.target_figures(found)
-        text.emit({"file": str(arguments.file), "kind": "target", **figures, "proved_dim": proved})
+        figures = {"file": str(arguments.file), "kind": "target", **found.to_dict()}
+        text.emit({**figures, "proved_dim": proved})
     else:
         print(f"{arguments.file}: target, {text.target_line(found)}")
         words = f"leak {asked.leak:g}, distortion {asked.distortion:g}"
@@ -271,7 +253,19 @@ def info(arguments: Any) -> int:
     return 0
 
 
-def _target_or_head(path: Path, normalize: bool) -> Target | Fit:
+def _system(arguments: Any) -> int:
+    if arguments.normalize:
+        raise InputError("--normalize must not be given with --system: there is no target")
+    found = config()
+    if arguments.json:
+        text.emit(dataclasses.asdict(found))
+    else:
+        print(found)
+    return 0
+
+
+def target_or_head(path: Path, normalize: bool) -> Target | Fit:
+    """Read a file that is a target or a saved head, whichever it is."""
     if path.suffix == ".safetensors":
         return read_fit(path, "file")
     if path.suffix == ".npz":

@@ -68,7 +68,7 @@ class DemoRow:
         t, asked = self.target, self.fit.tolerances
         return bounds.projection_dim(t.n, t.per_row, t.gamma, tolerances=asked)
 
-    def as_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """Return the figures as plain Python values, for JSON."""
         return {
             "pattern": self.name,
@@ -83,7 +83,7 @@ class DemoRow:
             "random_keys_hold": self.given_keys is not None and self.given_keys.certificate.holds,
             "proved_dim": self.proved_dim,
             "seconds": self.seconds,
-            "certificate": self.fit.certificate.as_dict(),
+            "certificate": self.fit.certificate.to_dict(),
         }
 
 
@@ -133,7 +133,7 @@ class Demo:
 
         return picture.save(self, Path(path))
 
-    def as_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """Return the figures as plain Python values, for JSON."""
         return {
             "holds": self.holds,
@@ -145,7 +145,7 @@ class Demo:
             "dtype": str(self.module.dtype),
             "setup_seconds": self.setup_seconds,
             "seconds": self.seconds,
-            "patterns": [row.as_dict() for row in self.rows],
+            "patterns": [row.to_dict() for row in self.rows],
         }
 
 

@@ -11,7 +11,8 @@ from typing import Any
 
 from headfit import patterns
 from headfit._cli import commands
-from headfit._cli.arguments import Commands, Parser, command, output, seed
+from headfit._cli.arguments import Commands, Parser, command
+from headfit._cli.shared import add_output, add_seed
 from headfit.errors import InputError
 
 Argument = tuple[str, dict[str, Any]]
@@ -176,15 +177,11 @@ def _add_weights(parser: Parser, kind: str) -> list[argparse.Action]:
 
 
 def _add_output(parser: Parser) -> None:
-    parser.add_argument("--seed", type=seed, default=0, help="of all that is random (default: 0)")
-    parser.add_argument(
-        "-o",
-        "--output",
-        type=output(".npz", ".mtx"),
-        required=True,
-        metavar="A",
-        help="the file, .npz or .mtx",
-    )
+    add_seed(parser)
+    add_output(
+        parser, "-o", "--output", suffixes=(".npz", ".mtx"), required=True, metavar="A",
+        help="the file, .npz or .mtx, or -",
+    )  # fmt: skip
 
 
 def function_of_n(kind: str, pairs: Sequence[tuple[str, str]], rng: int) -> Callable[[int], Any]:

@@ -9,7 +9,6 @@ from headfit import plot
 from headfit._attention.attention import Attention
 from headfit._base.files import replace_file
 from headfit._base.text import number
-from headfit._plan.result import Plan
 from headfit.errors import InputError
 
 if TYPE_CHECKING:
@@ -40,11 +39,39 @@ def save(demo: Demo, path: Path) -> Path:
     return path
 
 
-def save_plan(found: Plan, path: Path) -> Path:
-    """Write the picture of a plan to a file whose name ends as one of FORMATS does."""
+def save_drawing(
+    name: str,
+    *given: Any,
+    path: Path,
+    panels: tuple[int, int] | None = None,
+    size: tuple[float, float] = (8.0, 5.4),
+    **settings: Any,
+) -> Path:
+    """Write what a function of `headfit.plot` draws to a file whose name ends as FORMATS say.
+
+    Parameters
+    ----------
+    name : str
+        The function's name.
+    *given
+        Its arguments.
+    path : Path
+    panels : tuple of two int, optional
+        The rows and columns of axes, for a function that takes several; else it takes one.
+    size : tuple of two float
+        The width and height in inches.
+    **settings
+        Its other arguments by name.
+    """
     kind = check_name(path)
-    figure = new_figure(dpi=150, figsize=(8.0, 5.4), layout="constrained")
-    plot.plan(found, ax=figure.subplots())
+    figure = new_figure(dpi=150, figsize=size)
+    # More padding than the default, since the layout is approximate before the first drawing.
+    figure.set_layout_engine("constrained", w_pad=0.12, h_pad=0.08)
+    if panels is None:
+        places: dict[str, Any] = {"ax": figure.subplots()}
+    else:
+        places = {"axes": figure.subplots(*panels, squeeze=False).ravel()}
+    getattr(plot, name)(*given, **places, **settings)
     replace_file(path, lambda file: figure.savefig(file, format=kind))
     return path
 

@@ -13,13 +13,13 @@ from headfit._cli.arguments import (
     command,
     formats,
     mask,
-    output,
-    seed,
     tolerances,
 )
 from headfit._cli.commands import asked_tolerances
 from headfit._cli.kinds import KINDS, function_of_n
-from headfit._cli.picture import FORMATS, save_plan
+from headfit._cli.picture import FORMATS, save_drawing
+from headfit._cli.shared import add_output, add_running, add_seed
+from headfit._cli.streams import DASH, shown
 from headfit._fit.registry import METHODS
 from headfit._plan.clock import SECONDS
 from headfit._plan.plan import plan as find
@@ -39,7 +39,7 @@ def add_plan(parent: Commands) -> None:
     )
     parser.add_argument(
         "pattern", metavar="PATTERN",
-        help="a kind of headfit pattern, or a target: .npz of scipy.sparse.save_npz, or .mtx",
+        help="a kind of headfit pattern, or a target: .npz of scipy.sparse.save_npz, or .mtx, or -",
     )  # fmt: skip
     parser.add_argument("--n", type=int, metavar="N", help="tokens; a file has its own")
     parser.add_argument(
@@ -57,10 +57,11 @@ def add_plan(parent: Commands) -> None:
         "--time-limit", type=float, default=SECONDS, metavar="S",
         help="seconds that it may take (default: %(default)g)",
     )  # fmt: skip
-    parser.add_argument(
-        "--plot", type=output(*FORMATS), metavar="FILE", help="draw it: .png, .pdf or .svg"
+    add_output(
+        parser, "--plot", suffixes=FORMATS, metavar="FILE", help="draw it: .png, .pdf or .svg"
     )
-    parser.add_argument("--seed", type=seed, default=0, help="of all that is random (default: 0)")
+    add_seed(parser)
+    add_running(parser)
 
 
 def pair(given: str) -> tuple[str, str]:
@@ -74,7 +75,7 @@ def pair(given: str) -> tuple[str, str]:
 def plan(arguments: Any) -> int:
     """Run `headfit plan`."""
     pattern = _pattern(arguments)
-    with text.progress() as say:
+    with text.progress(arguments.progress) as say:
         found = find(
             pattern,
             arguments.n,
@@ -87,14 +88,17 @@ def plan(arguments: Any) -> int:
             time_limit=arguments.time_limit,
             progress=say,
             rng=arguments.seed,
+            num_threads=arguments.num_threads,
         )
-        picture = None if arguments.plot is None else save_plan(found, arguments.plot)
+        picture = arguments.plot
+        if picture is not None:
+            arguments.streams.write(picture, lambda path: save_drawing("plan", found, path=path))
     if arguments.json:
-        text.emit({**found.as_dict(), "picture": None if picture is None else str(picture)})
+        text.emit({**found.to_dict(), "picture": None if picture is None else str(picture)})
     else:
         print(found)
         if picture is not None:
-            print(f"\npicture: {picture.resolve()}")
+            print(f"\npicture: {shown(picture)}")
     return 0 if found.verdict == "yes" else 1
 
 
@@ -105,9 +109,9 @@ def _pattern(arguments: Any) -> Any:
     path = Path(arguments.pattern)
     if arguments.arg:
         raise InputError(f"--arg must go with a kind of pattern; {path} is none: it names a file")
-    if not path.suffix:
+    if not path.suffix and path != DASH:
         raise InputError(
             f"pattern must be a file, .npz or .mtx, or one of {', '.join(KINDS)}; "
             f"got {arguments.pattern!r}"
         )
-    return path
+    return arguments.streams.path(path)

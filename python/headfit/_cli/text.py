@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import math
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-import numpy as np
-
+from headfit._base.plain import plain
 from headfit._base.text import mask_text, number
 from headfit._cli.demo import Demo, DemoRow
 from headfit._fit.result import Fit
@@ -21,36 +19,29 @@ from headfit._target.target import Target
 
 def emit(figures: dict[str, Any]) -> None:
     """Print one JSON object, in strict JSON: no NaN, no infinity."""
-    print(json.dumps(_plain(figures), allow_nan=False))
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {str(key): _plain(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_plain(item) for item in value]
-    if isinstance(value, np.generic):
-        value = value.item()
-    if isinstance(value, float) and not math.isfinite(value):
-        return None if math.isnan(value) else str(value)
-    if value is None or isinstance(value, (bool, int, float, str)):
-        return value
-    return str(value)
+    print(json.dumps(plain(figures), allow_nan=False))
 
 
 @contextmanager
-def progress() -> Iterator[Callable[[str], None]]:
-    """Yield a function that shows a line of progress (on terminals only); clear it at the end."""
+def progress(wanted: bool | None = None) -> Iterator[Callable[[str], None]]:
+    """Yield a function that shows a line of progress on stderr.
+
+    On a terminal each line takes the place of the last, and the end clears it; elsewhere lines
+    are written below each other, if they are wanted. None: on terminals only.
+    """
     terminal = sys.stderr.isatty()
+    shows = terminal if wanted is None else wanted
 
     def say(line: str) -> None:
-        if terminal:
+        if shows and terminal:
             print(f"\r\x1b[2K{line} ...", end="", file=sys.stderr, flush=True)
+        elif shows:
+            print(f"headfit: {line} ...", file=sys.stderr, flush=True)
 
     try:
         yield say
     finally:
-        if terminal:
+        if shows and terminal:
             print("\r\x1b[2K", end="", file=sys.stderr, flush=True)
 
 
@@ -107,28 +98,6 @@ def target_line(target: Target) -> str:
         f"n = {target.n}, {target.nonzeros} nonzeros, at most {target.per_row} per row and "
         f"{target.per_column} per column, gamma = {target.gamma:.6g}"
     )
-
-
-def head_figures(head: Fit) -> dict[str, Any]:
-    """Return the figures that `headfit fit` and `headfit info` print about a head."""
-    return {
-        "n": head.Q.shape[0],
-        "dim": head.dim,
-        "width": head.module.width,
-        "canonical": head.module.is_canonical,
-        "dtype": head.dtype,
-        "scale": head.scale,
-        "mask": None if head.mask is None else mask_text(head.mask),
-        "method": head.method,
-        "tolerances": dataclasses.asdict(head.tolerances),
-        "status": head.status,
-        "stopped": head.stopped,
-        "advice": head.advice,
-        "seconds": head.seconds,
-        "settings": head.settings,
-        "search": None if head.search is None else dataclasses.asdict(head.search),
-        "certificate": head.certificate.as_dict(),
-    }
 
 
 def head_line(head: Fit) -> str:

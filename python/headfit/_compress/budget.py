@@ -9,6 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from headfit._base.frames import data_frame
+from headfit._base.plain import plain_dict
+
 __all__ = ["TradeOff"]
 
 
@@ -26,6 +29,20 @@ class TradeOff:
 
     total: NDArray[np.int64]
     tv_mean: NDArray[np.float64]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the columns as lists, for JSON."""
+        return plain_dict(vars(self))
+
+    def to_pandas(self) -> Any:
+        """Return ``tv_mean`` as a pandas DataFrame, by the total of dimensions.
+
+        Raises
+        ------
+        ImportError
+            Without pandas.
+        """
+        return data_frame(vars(self), "").set_index("total")
 
     def __repr__(self) -> str:
         return (

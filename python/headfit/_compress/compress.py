@@ -8,9 +8,11 @@ from typing import Any
 
 import numpy as np
 
+from headfit._attention.attention import HeadLike
 from headfit._attention.logits import LogitOptions
 from headfit._base.arithmetic import standard_arithmetic
 from headfit._base.arrays import as_array, as_count, check_between
+from headfit._base.types import ArrayLike, MaskLike, PositionLike, Seed
 from headfit._compress.arguments import Request
 from headfit._compress.finish import compressed
 from headfit._compress.passages import Passages
@@ -25,28 +27,28 @@ TV = 0.05
 
 @standard_arithmetic()
 def compress(
-    passages: Any,
-    K: Any = None,
+    passages: Sequence[HeadLike | tuple[ArrayLike, ArrayLike]] | ArrayLike,
+    K: ArrayLike | None = None,
     *,
     dim: int | None = None,
     tv: float | None = None,
     held_out: float = 0.25,
     validation: float = 0.25,
     scale: float | None = None,
-    mask: Any = None,
-    key_lengths: Any = None,
-    bias: Any = None,
+    mask: MaskLike = None,
+    key_lengths: ArrayLike | None = None,
+    bias: ArrayLike | None = None,
     softcap: float | None = None,
-    position: Any = None,
-    key_mask: Any = None,
-    sinks: Any = None,
-    commute: Any = False,
+    position: PositionLike = None,
+    key_mask: ArrayLike | None = None,
+    sinks: ArrayLike | None = None,
+    commute: bool | PositionLike = False,
     dtype: str = "float32",
     effort: str | int = "medium",
     curve_dims: Sequence[int] | None = None,
     time_limit: float | None = None,
     callback: Callable[[int, float], Any] | None = None,
-    rng: Any = 0,
+    rng: Seed = 0,
     num_threads: int | None = None,
 ) -> Compressed:
     """Find maps that make a head smaller for every input.

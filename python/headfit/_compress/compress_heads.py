@@ -13,6 +13,10 @@ from headfit._attention.logits import LogitOptions
 from headfit._base.arguments import shown
 from headfit._base.arithmetic import standard_arithmetic
 from headfit._base.arrays import as_array, as_count, check_between
+from headfit._base.frames import data_frame
+from headfit._base.plain import plain_dict
+from headfit._base.shown import Shown
+from headfit._base.types import ArrayLike, MaskLike, PositionLike, Seed
 from headfit._compress.arguments import Request
 from headfit._compress.budget import TradeOff, shared_out
 from headfit._compress.finish import compressed
@@ -25,7 +29,7 @@ __all__ = ["CompressedHeads", "compress_heads"]
 
 
 @dataclass(frozen=True, repr=False, eq=False)
-class CompressedHeads:
+class CompressedHeads(Shown):
     """Smaller heads for every input, for all heads of a model.
 
     Attributes
@@ -59,14 +63,43 @@ class CompressedHeads:
         """The mean over heads of their mean total variation on held-out passages."""
         return float(np.mean([head.tv_mean for head in self.heads.values()]))
 
-    def __repr__(self) -> str:
+    def to_dict(self) -> dict[str, Any]:
+        """Return the figures of all heads as plain Python values, for JSON; without their maps."""
+        heads = {name: head.to_dict() for name, head in self.heads.items()}
+        names = ("trade_off", "seconds", "total", "tv_mean")
+        return plain_dict({"heads": heads, **{name: getattr(self, name) for name in names}})
+
+    def to_pandas(self) -> Any:
+        """Return the figures of the heads as a pandas DataFrame with one row per head.
+
+        Columns are attributes of `Compressed`: its sizes, distances, and how the search ended.
+
+        Raises
+        ------
+        ImportError
+            Without pandas.
+        """
+        names = ("dim", "original_dim", "tv_mean", "tv_95", "tv_worst", "kl", "taken", "reached",
+                 "stopped", "seconds")  # fmt: skip
+        rows = self.heads.values()
+        columns = {"head": [str(name) if isinstance(name, tuple) else name for name in self.heads]}
+        columns |= {name: [getattr(head, name) for head in rows] for name in names}
+        return data_frame(columns, "").set_index("head")
+
+    def _facts(self) -> dict[str, str]:
         before = sum(head.original_dim for head in self.heads.values())
         worst = max(head.tv_mean for head in self.heads.values())
-        return (
-            f"CompressedHeads({len(self.heads)} heads: {before} -> {self.total} dimensions; on "
-            f"held-out passages total variation mean {self.tv_mean:.3g}, of the worst head "
-            f"{worst:.3g}; {self.seconds:.3g} s)"
-        )
+        return {
+            "heads": f"{len(self.heads)} heads: {before} -> {self.total} dimensions",
+            "on held-out passages": f"total variation mean {self.tv_mean:.3g}, of the worst head "
+            f"{worst:.3g}",
+            "time": f"{self.seconds:.3g} s",
+        }
+
+    def __repr__(self) -> str:
+        f = self._facts()
+        held_out = f["on held-out passages"]
+        return f"CompressedHeads({f['heads']}; on held-out passages {held_out}; {f['time']})"
 
 
 @standard_arithmetic()
@@ -80,16 +113,16 @@ def compress_heads(
     held_out: float = 0.25,
     validation: float = 0.25,
     scale: float | None = None,
-    mask: Any = None,
-    bias: Any = None,
+    mask: MaskLike = None,
+    bias: ArrayLike | None = None,
     softcap: float | None = None,
-    position: Any = None,
-    key_mask: Any = None,
+    position: PositionLike = None,
+    key_mask: ArrayLike | None = None,
     dtype: str = "float32",
     effort: str | int = "medium",
     time_limit: float | None = None,
     callback: Callable[[int, float], Any] | None = None,
-    rng: Any = 0,
+    rng: Seed = 0,
     num_threads: int | None = None,
 ) -> CompressedHeads:
     """Make all heads of a model smaller for every input, with one budget.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -18,7 +19,10 @@ from headfit._base.arithmetic import standard_arithmetic
 from headfit._base.arrays import FloatArray, as_float_array
 from headfit._base.dtypes import round_to
 from headfit._base.files import as_path
+from headfit._base.frames import data_frame, pandas
+from headfit._base.plain import plain_dict
 from headfit._base.positions import as_rotary
+from headfit._base.shown import Shown
 from headfit._compress.judge import Closeness
 from headfit._compress.maps import StoredMaps
 from headfit._fit.file_formats import FORMATS
@@ -70,6 +74,28 @@ class CompressedCurve:
             *(table(name) for name in ("tv_mean", "tv_95", "tv_worst", "kl")),
         )
 
+    def to_dict(self) -> dict[str, Any]:
+        """Return the columns as lists, for JSON."""
+        return plain_dict(vars(self))
+
+    def to_pandas(self) -> Any:
+        """Return all as a pandas DataFrame by size, with a column for each (distance, maps).
+
+        Distances are ``tv_mean``, ``tv_95``, ``tv_worst`` and ``kl``.
+
+        Raises
+        ------
+        ImportError
+            Without pandas.
+        """
+        columns = {
+            (distance, name): values
+            for distance in ("tv_mean", "tv_95", "tv_worst", "kl")
+            for name, values in getattr(self, distance).items()
+        }
+        frame = data_frame(columns, "dim")
+        return frame.set_axis(pandas().Index(self.dim, name="dim"))
+
     def __repr__(self) -> str:
         points = ", ".join(
             f"{d}: {mean:.3g}" for d, mean in zip(self.dim, self.tv_mean["taken"], strict=True)
@@ -78,7 +104,7 @@ class CompressedCurve:
 
 
 @dataclass(frozen=True, repr=False, eq=False)
-class Compressed:
+class Compressed(Shown):
     """One smaller head for every input: maps of its queries and keys.
 
     The logits of the smaller head are ``(Q @ P_q) @ (K @ P_k).T``: the scale is part of `P_q`. Its
@@ -284,15 +310,30 @@ class Compressed:
         }
         write(name, self.tensors(W_Q, W_K), json.dumps(about), self.dtype)
 
-    def __repr__(self) -> str:
-        parts = [
-            f"size {self.original_dim} -> {self.dim}, {self.dtype}",
-            f"on {self.held_out.size} held-out passages total variation mean {self.tv_mean:.3g}, "
-            f"95% {self.tv_95:.3g}, worst {self.tv_worst:.3g}; KL mean {self.kl:.3g}",
-            self.taken,
-        ]
+    def to_dict(self) -> dict[str, Any]:
+        """Return all but the maps as plain Python values, for JSON."""
+        names = [f.name for f in dataclasses.fields(self) if f.name not in ("P_q", "P_k")]
+        return plain_dict(
+            {**{name: getattr(self, name) for name in names}, "overfits": self.overfits}
+        )
+
+    def _facts(self) -> dict[str, str]:
+        size = f"{self.original_dim} -> {self.dim}, {self.dtype}"
         if not self.reached:
-            parts[0] = f"NOT within what was asked: {parts[0]}"
+            size = f"NOT within what was asked: size {size}"
+        facts = {
+            "size": size,
+            f"on {self.held_out.size} held-out passages": f"total variation mean "
+            f"{self.tv_mean:.3g}, 95% {self.tv_95:.3g}, worst {self.tv_worst:.3g}; "
+            f"KL mean {self.kl:.3g}",
+            "taken": self.taken,
+        }
         if self.overfits:
-            parts.append(f"OVERFITS: KL {self.calibration_kl:.3g} on the fitted passages")
-        return f"Compressed({'; '.join(parts)}; {self.stopped}, {self.seconds:.3g} s)"
+            facts["OVERFITS:"] = f"KL {self.calibration_kl:.3g} on the fitted passages"
+        return {**facts, "ended": f"{self.stopped}, {self.seconds:.3g} s"}
+
+    def __repr__(self) -> str:
+        unnamed = ("taken", "ended") if self.reached else ("size", "taken", "ended")
+        said = (text if name in unnamed else f"{name} {text}" for name, text in
+                self._facts().items())  # fmt: skip
+        return f"Compressed({'; '.join(said)})"

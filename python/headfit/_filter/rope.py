@@ -15,6 +15,7 @@ from headfit._base.arguments import as_flag, shown
 from headfit._base.arrays import as_count, as_float_array, check_between
 from headfit._base.positions import ROPE_BASE, rope_frequencies
 from headfit._base.tolerances import Tolerances, as_tolerances
+from headfit._base.types import ArrayLike, MaskLike
 from headfit._filter.demand import SLACK, Demand
 from headfit._filter.filter import Filter
 from headfit._filter.linear_program import closest, solve
@@ -41,10 +42,10 @@ def rope_filter(
     *,
     n: int | None = None,
     causal: bool = True,
-    mask: Any = None,
+    mask: MaskLike = None,
     dim: int | None = None,
     base: float | None = None,
-    inv_freq: Any = None,
+    inv_freq: ArrayLike | None = None,
     leak: float | None = None,
     distortion: float | None = None,
     max_logit: float | None = None,

@@ -14,6 +14,8 @@ from headfit._attention.attention import Attention
 from headfit._base.arguments import as_float_dtype
 from headfit._base.arrays import as_count
 from headfit._base.dtypes import DIGITS, check_dtype
+from headfit._base.plain import plain_dict
+from headfit._base.shown import page, picture
 from headfit._base.tolerances import Tolerances
 from headfit._filter.filter import Filter
 from headfit._filter.stencil import Stencil
@@ -150,7 +152,13 @@ class RopeFilter:
             raise InputError(f"this RopeFilter holds no filter: the pattern is {self.status}")
         return self.filter
 
-    def __repr__(self) -> str:
+    def to_dict(self) -> dict[str, Any]:
+        """Return the figures as plain Python values, for JSON; without frequencies and filter."""
+        names = ("status", "n", "dim", "base", "width", "tolerances", "max_norm", "norm",
+                 "least_norm", "max_logit")  # fmt: skip
+        return plain_dict({name: getattr(self, name) for name in names})
+
+    def _lines(self) -> list[str]:
         what = f"a pattern of {self.stencil.offsets.size} offsets"
         if self.width is not None:
             side = "back" if self.mask == "causal" else "to each side"
@@ -179,7 +187,18 @@ class RopeFilter:
                 f"  undecided: the solver found no filter of norm up to {self.max_norm:.4g}; "
                 f"proved: at least {least} is needed"
             )
-        return "\n".join(lines)
+        return lines
+
+    def _repr_html_(self) -> str:
+        title, *lines = self._lines()
+        drawn = ""
+        if self.filter is not None:
+            alt = "Logits against the offset between query and key"
+            drawn = picture("filter", self, alt)
+        return page(title, facts={self.status: " ".join(x.strip() for x in lines)}, picture=drawn)
+
+    def __repr__(self) -> str:
+        return "\n".join(self._lines())
 
 
 def _rounded_down(value: float) -> str:

@@ -67,7 +67,7 @@ class Stencil:
             If the target is not translation-invariant; the message names an entry that shows it.
         """
         csr, n = target.matrix, target.n
-        reach = _allowed_offsets(target.mask, n)
+        reach = allowed_offsets(target.mask, n)
         left_out = np.zeros(n, dtype=np.bool_)
         left_out[[] if ignored is None else ignored] = True
         full = np.zeros(n, dtype=np.bool_)
@@ -142,7 +142,7 @@ def full_rows(target: Target, left_out: NDArray[np.bool_]) -> NDArray[np.intp]:
     Columns that are left out do not count.
     """
     csr, n = target.matrix, target.n
-    first, last = _allowed_offsets(target.mask, n)
+    first, last = allowed_offsets(target.mask, n)
     row = np.arange(n)
     start, end = np.maximum(row - last, 0), np.minimum(row - first, n - 1) + 1
     skipped = np.cumsum(np.pad(left_out, (1, 0)))
@@ -156,7 +156,7 @@ def full_rows(target: Target, left_out: NDArray[np.bool_]) -> NDArray[np.intp]:
     return np.flatnonzero((counts == allowed) & (np.log(ratio) <= SAME))
 
 
-def _allowed_offsets(mask: Any, n: int) -> tuple[int, int]:
+def allowed_offsets(mask: Any, n: int) -> tuple[int, int]:
     """Return the least and the largest offset i - j that a mask allows."""
     window = as_window(mask, n)
     if window is None:

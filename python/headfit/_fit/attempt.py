@@ -62,7 +62,9 @@ def _run(method: Method, patience: Patience, problem: Problem, dim: int) -> Head
     return head.padded(dim)
 
 
-def judge(problem: Problem, attention: Attention, certificate_mass: bool) -> Certificate:
+def judge(
+    problem: Problem, attention: Attention, certificate_mass: bool, deadline: float = math.inf
+) -> Certificate:
     """Certify an attention against the target, for the dtypes of the problem."""
     is_deployed = problem.is_narrow or problem.logits_dtype is not None
     certificate = certify(
@@ -72,6 +74,7 @@ def judge(problem: Problem, attention: Attention, certificate_mass: bool) -> Cer
         accumulate="float32" if is_deployed else "exact",
         logits_dtype=problem.logits_dtype,
         certificate_mass=certificate_mass,
+        client=problem.cluster and problem.cluster.until(deadline),
         num_threads=problem.threads,
     )
     if problem.watch is not None:
@@ -87,7 +90,8 @@ def try_size(method: Method, problem: Problem, dim: int, brief: bool = False) ->
     q, k = head.stored(used, problem.dtype)
     try:
         with calls_until(problem.deadline):
-            c = judge(problem, Attention(q, k, scale=used, mask=problem.target.mask), False)
+            attention = Attention(q, k, scale=used, mask=problem.target.mask)
+            c = judge(problem, attention, False, problem.deadline)
         judged = (c.holds, c.leak, c.distortion)
         reason: Ending = "certified" if c.holds else head.ended
     except TimeoutError:

@@ -1,12 +1,15 @@
-"""What "auto" stands for: a filter where the pattern is a wide one of offsets, else learned."""
+"""What "auto" stands for: a filter, or a start from one, for wide patterns; learned else."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+import numpy as np
+
 from headfit._fit.head import Head
 from headfit._fit.learned import Learned, likely_dim
 from headfit._fit.method import Attempt, Patience
+from headfit._fit.mixed import Mixed
 from headfit._fit.problem import Problem
 from headfit._fit.result import Search
 from headfit._fit.toeplitz import Toeplitz
@@ -17,11 +20,16 @@ __all__ = ["Auto"]
 # With more nonzeros per row than this, a filter is tried first; the learned method finds smaller
 # heads for fewer.
 WIDE = 32
+# A start from a filter is tried if the entries beside it are no more than this share of its own.
+BESIDE = 0.5
 
 
 @dataclass(frozen=True, eq=False)
 class Auto(Learned):
-    """`Toeplitz` first for wide translation-invariant patterns, `Learned` with its options else."""
+    """`Toeplitz` first for wide translation-invariant patterns, `Learned` with its options else.
+
+    `Mixed` first for patterns that are wide and translation-invariant but for a few entries.
+    """
 
     def head(self, problem: Problem, dim: int, patience: Patience = "full") -> Head:
         """Return the head of a filter if there is one of the size, otherwise a learned one.
@@ -30,13 +38,22 @@ class Auto(Learned):
         """
         if self._is_wide(problem):
             head = Toeplitz(max_norm=self.max_norm).head(problem, dim, patience)
-            if patience == "brief" or head.failed_rows is None or not head.failed_rows.size:
+            if patience == "brief" or not head.rows_left:
                 return head
+        elif self._has_blocks(problem):
+            return self._of_blocks(problem, dim, patience)
+        elif self._is_mixed(problem):
+            head = Mixed().head(problem, dim, patience)
+            if not head.rows_left or head.ended == "time limit":
+                return replace(head, method=Mixed.name)
         return super().head(problem, dim, patience)
 
     def search(self, problem: Problem, attempt: Attempt) -> Search:
         """Search among filters for wide patterns of offsets; learned heads may be smaller else."""
         if not self._is_wide(problem):
+            blocks = problem.blocks if self._has_blocks(problem) else None
+            if blocks is not None:
+                return self.search(replace(problem, target=blocks.target), attempt)
             return super().search(problem, attempt)
         filters = Toeplitz(max_norm=self.max_norm)
         search = filters.search(problem, lambda dim, brief=False: attempt(dim, True))
@@ -57,3 +74,41 @@ class Auto(Learned):
             return problem.stencil.per_row > WIDE
         except InputError:
             return False
+
+    def _has_blocks(self, problem: Problem) -> bool:
+        """Whether a wide pattern consists of blocks; options of `Learned` are about tokens."""
+        if self._is_asked or problem.exempt_columns.size or problem.ignored is not None:
+            return False
+        return problem.target.mean_per_row > WIDE and problem.blocks is not None
+
+    def _of_blocks(self, problem: Problem, dim: int, patience: Patience) -> Head:
+        """Return a head for the pattern of the blocks, with queries and keys repeated."""
+        blocks = problem.blocks
+        assert blocks is not None
+        head = self.head(replace(problem, target=blocks.target), dim, patience)
+        failed = head.failed_rows
+        if failed is not None and failed.size:
+            failed = np.flatnonzero(blocks.expanded(np.isin(np.arange(blocks.target.n), failed)))
+        return replace(
+            head,
+            Q=blocks.expanded(head.Q),
+            K=blocks.expanded(head.K),
+            failed_rows=failed,
+            settings={**head.settings, "block": blocks.size},
+        )
+
+    @property
+    def _is_asked(self) -> bool:
+        """Whether options were given that `Learned` alone has."""
+        options = (self.init, self.max_norm, self.callback)
+        return self.effort != "low" or any(option is not None for option in options)
+
+    def _is_mixed(self, problem: Problem) -> bool:
+        """Whether nearly all entries of a wide pattern lie at common offsets."""
+        if self._is_asked or problem.other_columns.mean_per_row <= WIDE:
+            return False
+        try:
+            parts = problem.parts
+        except InputError:
+            return False
+        return parts.per_row <= BESIDE * parts.stencil.per_row

@@ -19,6 +19,8 @@ from headfit._base.dtypes import HEAD_DTYPES, check_dtype, check_logits_dtype
 from headfit._base.memory import require_memory
 from headfit._base.progress import Progress
 from headfit._base.tolerances import Tolerances, as_tolerances
+from headfit._base.types import Columns, MaskLike, Seed
+from headfit._cluster.cluster import Cluster
 from headfit._fit.attempt import judge, make_head, try_size
 from headfit._fit.ending import Ending, advice
 from headfit._fit.head import Head
@@ -28,7 +30,7 @@ from headfit._fit.registry import as_method
 from headfit._fit.result import Fit, Search, Trial
 from headfit._target.append_columns import exempt_from
 from headfit._target.heavy import heavy_notes
-from headfit._target.target import as_target
+from headfit._target.target import TargetLike, as_target
 from headfit.errors import CertificateError, InputError
 
 if TYPE_CHECKING:
@@ -92,7 +94,7 @@ def _lower_bound(problem: Problem, seconds: float) -> LowerBound:
 
 @standard_arithmetic()
 def fit(
-    A: Any,
+    A: TargetLike,
     dim: int | None = None,
     *,
     method: str | Method = "auto",
@@ -103,14 +105,15 @@ def fit(
     max_logit: float | None = None,
     tolerances: Tolerances | None = None,
     scale: float | None = None,
-    mask: Any = None,
-    exempt_columns: Any = None,
+    mask: MaskLike = None,
+    exempt_columns: Columns = None,
     logits_dtype: str | None = None,
     time_limit: float | None = None,
     progress: bool = False,
-    rng: Any = 0,
+    rng: Seed = 0,
     strict: bool = False,
     certificate_mass: bool = True,
+    client: Any = None,
     num_threads: int | None = None,
 ) -> Fit:
     """Find a head, and the input of a fixed module, that produce a sparse attention pattern.
@@ -126,8 +129,11 @@ def fit(
         is padded with zeros.
     method : Method or str, default "auto"
         How queries and keys are found, with the options that are its own: `Learned`, `MaxMargin`,
-        `Projection`, or a `Method` of your own. The words "learned", "max-margin" and
-        "projection" stand for these with their defaults, "auto" for "learned".
+        `Mixed`, `Projection`, `Toeplitz`, or a `Method` of your own. The words "learned",
+        "max-margin", "mixed", "projection" and "toeplitz" stand for these with their defaults.
+        "auto" tries, for more than 32 nonzeros per row, "toeplitz" where the pattern is
+        translation-invariant, and "mixed" where it is so but for a few entries; a pattern of
+        blocks is solved for its blocks. Otherwise, and where these fail, it is "learned".
     module : SelfAttention, optional
         The fixed module whose input is sought; its dim and scale hold. None: the canonical
         module of this size.
@@ -150,7 +156,8 @@ def fit(
         global tokens, to which most rows attend. The method makes a head for the other columns,
         and `append_columns` says why the whole certifies. "auto": the columns that more than
         half of the rows attend to, and more than four times as many as attend to a column on
-        average. The certificate is about the whole of A, and `dim` counts these coordinates.
+        average; none where tokens come in blocks, since "auto" then fits the pattern of the
+        blocks. The certificate is about the whole of A, and `dim` counts these coordinates.
     logits_dtype : "float32", "bfloat16" or "float16", optional
         Certify logits that are rounded to this dtype before the softmax. None, no rounding,
         suits fused kernels, which keep logits in float32 registers. Without `max_logit`, |logit|
@@ -166,8 +173,13 @@ def fit(
         Raise a CertificateError unless the certificate holds.
     certificate_mass : bool, default True
         Whether the certificate computes total variation and stray mass.
+    client : dask.distributed.Client, optional
+        The workers that make the certificates, the scans of `Learned` and the queries of
+        `MaxMargin`, split by rows. All else is done here. The result is that of this machine
+        alone, bit for bit. docs/cluster.md says more.
     num_threads : int, optional
-        None uses every core. The result does not depend on it, as long as no time limit ends it.
+        None uses every core; a worker of a `client` then takes one thread for each block of rows.
+        The result does not depend on it, as long as no time limit ends it.
 
     See Also
     --------
@@ -183,7 +195,8 @@ def fit(
     Raises
     ------
     InputError, TargetError
-        For arguments that can never be right, before any work starts.
+        For arguments that can never be right, before any work starts; also for a client whose
+        workers differ from each other or from this process in CPU level or version.
     CertificateError
         With ``strict=True``, when the certificate does not hold; it says why the fit ended.
 
@@ -222,6 +235,9 @@ def fit(
     size = None if dim is None else as_count(dim, "dim", 1)
     check_module(module, size, dtype, scale)
     seed, threads = seed_from(rng), thread_count(num_threads)
+    cluster = Cluster.of(client, num_threads)
+    if cluster is not None:
+        cluster.check_own_build()
     target = as_target(A, mask=mask, num_threads=num_threads)
     problem = Problem(
         target=target,
@@ -233,6 +249,7 @@ def fit(
         seed=seed,
         threads=threads,
         exempt=None if exempt_columns is None else exempt_from(exempt_columns, target),
+        cluster=cluster,
     )
     size = method.check(problem, size)
     _check_room(problem, size)

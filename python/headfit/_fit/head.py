@@ -79,6 +79,11 @@ class Head:
         """The head size."""
         return int(self.Q.shape[1])
 
+    @property
+    def rows_left(self) -> int:
+        """How many rows the method itself gave up; 0 when it cannot tell."""
+        return 0 if self.failed_rows is None else int(self.failed_rows.size)
+
     def padded(self, dim: int) -> Head:
         """Return the same logits with zero columns up to a larger size."""
         if dim == self.dim:

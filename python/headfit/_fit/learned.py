@@ -27,11 +27,13 @@ from headfit._base.arrays import (
 )
 from headfit._base.deadline import calls_until
 from headfit._base.memory import require_memory
+from headfit._cluster.cluster import Cluster
 from headfit._fit.ending import Ending
 from headfit._fit.head import Head, tightened
 from headfit._fit.method import Attempt, Method, Patience
 from headfit._fit.problem import Problem
 from headfit._fit.result import Search
+from headfit._fit.scans import SharedScans
 from headfit._fit.search import PROVED, TAKEN, gallop_down
 from headfit._target.target import Target
 from headfit.errors import InputError
@@ -50,6 +52,8 @@ BRIEF = 4.0
 # With a larger share of rows left than this, the keys are far from good enough, and exact queries
 # for them would be a waste of time.
 POLISHED_SHARE = 0.1
+# The steps of the anneal of a start that is given.
+WARM_STEPS = 500
 # The seconds that exact queries may take after a time limit.
 POLISH_SECONDS = 0.5
 
@@ -201,22 +205,24 @@ class Learned(Method):
             time_limit=problem.seconds_left,
             patience=patience,
             init=self.init,
-            callback=self._after_a_scan(problem),
+            callback=after_a_scan(problem, self.callback),
+            cluster=problem.cluster,
         )
         head.settings["max_norm"] = self.max_norm
         return head
 
-    def _after_a_scan(self, problem: Problem) -> Callback | None:
-        """Return what to call after every scan: the progress of the fit, and the callback."""
-        watch, callback = problem.watch, self.callback
-        if watch is None:
-            return callback
 
-        def both(step: int, left: int, deficit: float) -> Any:
-            watch(left, step=step, worst=f"{deficit:.2g}")
-            return None if callback is None else callback(step, left, deficit)
+def after_a_scan(problem: Problem, callback: Callback | None = None) -> Callback | None:
+    """Return what to call after every scan: the progress of the fit, and a callback."""
+    watch = problem.watch
+    if watch is None:
+        return callback
 
-        return both
+    def both(step: int, left: int, deficit: float) -> Any:
+        watch(left, step=step, worst=f"{deficit:.2g}")
+        return None if callback is None else callback(step, left, deficit)
+
+    return both
 
 
 def check_norm_without_exempt(max_norm: float | None, problem: Problem) -> None:
@@ -288,7 +294,7 @@ def _check_start(start: Start, n: int, dim: int) -> None:
             )
 
 
-def _polish(
+def polish_rows(
     target: Target,
     q: FloatArray,
     k: FloatArray,
@@ -338,7 +344,10 @@ def learned(
     time_limit: float = math.inf,
     patience: float = FULL,
     init: Any = None,
+    warm_steps: int = WARM_STEPS,
+    polished_share: float = POLISHED_SHARE,
     callback: Callback | None = None,
+    cluster: Cluster | None = None,
 ) -> Head:
     """Return the keys and queries that an annealed descent finds, and the rows it leaves.
 
@@ -368,9 +377,15 @@ def learned(
         The most steps, in multiples of those before the first quench.
     init : (Q, K), optional
         A start, of `dim` columns or fewer; logits are Q @ K.T.
+    warm_steps : int
+        The steps of the anneal of this start.
+    polished_share : float
+        If at most this share of the rows is left, they get exact queries for the keys.
     callback : callable, optional
         Called after every scan with (step, rows left, worst deficit in logit units); returning
         False ends the fit.
+    cluster : Cluster, optional
+        Its workers make the scans; steps are taken here.
     """
     require_memory(
         target.n * (24 * (5 * math.ceil(target.mean_per_row) + 24) + 8 * dim * (dim + 16)),
@@ -380,7 +395,7 @@ def learned(
     init_q, init_k = (None, None) if init is None else _as_start(init)
     if init_q is not None and init_k is not None:
         _check_start((init_q, init_k), target.n, dim)
-    tolerances = tightened(leak, distortion, logit_step)
+    tolerances = (*tightened(leak, distortion, logit_step), max_logit * (1 - 1e-5))
     options = _core.LearnedOptions(
         dim=dim,
         seed=seed,
@@ -390,20 +405,20 @@ def learned(
         max_norm=max_norm,
         storage=_core.Storage(storage, query_unit) if storage else None,
         start=None if init_q is None or init_k is None else (init_q, init_k),
+        warm_steps=warm_steps,
+        scanner=None if cluster is None else SharedScans.of(cluster, target, tolerances),
         progress=None if callback is None else lambda *scan: callback(*scan) is not False,
     )
-    q, k, report = _core.fit_learned(
-        target.core, _core.Tolerances(*tolerances, max_logit * (1 - 1e-5)), options, threads
-    )
+    q, k, report = _core.fit_learned(target.core, _core.Tolerances(*tolerances), options, threads)
     failed = report.pop("rows_left")
     report["rows_left"] = int(failed.size)
     polish = not storage and math.isinf(max_logit) and report["status"] != "stopped"
-    if polish and 0 < failed.size <= POLISHED_SHARE * target.n:
+    if polish and 0 < failed.size <= polished_share * target.n:
         longest = float(np.linalg.norm(k.astype(np.float64), axis=1).max())
         max_query = max_norm / longest if max_norm > 0 and longest > 0 else math.inf
         end = max(start + time_limit, time.perf_counter() + POLISH_SECONDS)
         with suppress(TimeoutError), calls_until(end):
-            failed = _polish(target, q, k, failed, tolerances, max_query, threads)
+            failed = polish_rows(target, q, k, failed, tolerances[:2], max_query, threads)
     report["rows_polished"] = report["rows_left"] - int(failed.size)
     return Head(
         q,

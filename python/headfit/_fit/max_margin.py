@@ -15,6 +15,8 @@ from headfit._base.arguments import as_choice
 from headfit._base.arrays import check_between
 from headfit._base.deadline import calls_until
 from headfit._base.memory import require_memory
+from headfit._cluster.cluster import Cluster
+from headfit._fit.given_keys import ByWorkers, GivenKeys, Here, RowStatus
 from headfit._fit.head import Head, tightened
 from headfit._fit.key_table import KeyTable
 from headfit._fit.learned import check_norm_without_exempt
@@ -125,6 +127,7 @@ class MaxMargin(Method):
                 max_norm=min(limits) / longest if limits and longest > 0 else math.inf,
                 reserve=problem.logit_step + reserve,
                 threads=problem.threads,
+                cluster=problem.cluster and problem.cluster.until(problem.deadline),
             )
             head.settings["max_norm"] = self.max_norm
             return with_narrow_queries(problem, head) if problem.is_narrow else head
@@ -209,6 +212,7 @@ def max_margin(
     max_norm: float,
     reserve: float = 0.0,
     threads: int,
+    cluster: Cluster | None = None,
 ) -> Head:
     """Return the shortest query of every row for these keys, and proofs where there is none.
 
@@ -219,29 +223,22 @@ def max_margin(
     Cutting planes: the constraints elsewhere are found by scans of the logit tiles, and a
     dual active-set method (Goldfarb and Idnani 1983) re-solves from its last working set.
     `reserve` is kept back from the logarithms of both tolerances, for the rounding of queries.
+    With a cluster its workers solve the rows, each of which is a problem of its own.
     """
     require_memory(8 * target.n * table.dim * 4, f"a head of size dim = {table.dim}")
     keys = np.ascontiguousarray(table.keys, dtype=np.float64)
-    options = _core.MaxMarginOptions(equality=form == "equality", max_norm=max_norm)
-
-    def solve(
-        asked: _core.Target, leak: float, distortion: float
-    ) -> tuple[Any, list[str], Any, list[Any], int]:
-        q, status, norms, proofs, scans = _core.max_margin_queries(
-            asked, keys, _core.Tolerances(leak, distortion), options, threads
-        )
-        return q, list(status), norms, proofs, scans
-
-    q, status, norms, proofs, scans = solve(target.core, *tightened(leak, distortion, reserve))
+    given = GivenKeys(target, keys, form == "equality", max_norm)
+    solver = Here(given, threads) if cluster is None else ByWorkers.of(given, cluster)
+    rows = np.arange(target.n, dtype=np.int64)
+    q, status, norms, proofs, scans = solver.queries(rows, *tightened(leak, distortion, reserve))
     failed = _not_optimal(status)
     if failed.size:
         # Solve these rows again without the reserve for rounding: a proof must be about the
         # tolerances that were asked for.
-        again, exact, lengths, proofs, more = solve(_only_rows(target, failed), leak, distortion)
+        q[failed], exact, norms[failed], proofs, more = solver.queries(failed, leak, distortion)
         scans += more
-        q[failed], norms[failed] = again[failed], lengths[failed]
-        for row in failed:
-            status[row] = exact[row]
+        for row, found in zip(failed, exact, strict=True):
+            status[row] = found
         failed = _not_optimal(status)
     # The numbers that the solver leaves in failed rows are no queries, and may be enormous.
     q[failed] = 0.0
@@ -261,7 +258,7 @@ def max_margin(
         for row, terms, residual, gap, norm_bound in proofs
     ]
     if failed.size:
-        reports = _core.face_reports(target.core, keys, failed.astype(np.int64), threads)
+        reports = solver.face_reports(failed)
         witnesses += [
             FaceWitness(int(row), tuple(inside), tuple(with_others), residual, others, bound)
             for row, (verdict, _, inside, with_others, residual, others, bound) in zip(
@@ -286,16 +283,5 @@ def max_margin(
     )
 
 
-def _not_optimal(status: list[str]) -> NDArray[np.intp]:
+def _not_optimal(status: list[RowStatus]) -> NDArray[np.int64]:
     return np.flatnonzero(np.array([s != "optimal" for s in status], dtype=np.bool_))
-
-
-def _only_rows(target: Target, rows: NDArray[np.intp]) -> _core.Target:
-    """Return the target with all other rows empty, so that nothing is required of them."""
-    keep = np.zeros(target.n, dtype=np.bool_)
-    keep[rows] = True
-    offsets, columns, weights = target.csr_arrays
-    counts = np.diff(offsets)
-    entries = np.repeat(keep, counts)
-    left = np.concatenate(([0], np.cumsum(np.where(keep, counts, 0))))
-    return _core.Target(left.astype(np.int64), columns[entries], weights[entries], target.core.mask)

@@ -16,8 +16,11 @@ from headfit._attention.logits import check_scale
 from headfit._attention.module import SelfAttention
 from headfit._base import dtypes
 from headfit._base.tolerances import Tolerances
+from headfit._cluster.cluster import Cluster
+from headfit._filter.remainder import Parts
 from headfit._filter.stencil import Stencil
 from headfit._target.append_columns import heavier_by, leak_without, without_columns
+from headfit._target.blocks import Blocks
 from headfit._target.target import Target
 
 __all__ = ["Problem"]
@@ -61,6 +64,8 @@ class Problem:
         Shows progress when called: ``watch(rows_left, name=figure, ...)``.
     proved_dim : int
         No head below this size meets the tolerances; 1 when nothing is proved.
+    cluster : Cluster or None
+        The workers of the fit's client, to which a method may give its scans of the logits.
     """
 
     target: Target
@@ -76,6 +81,7 @@ class Problem:
     ignored: NDArray[np.int64] | None = None
     watch: Callable[..., Any] | None = None
     proved_dim: int = 1
+    cluster: Cluster | None = None
 
     @property
     def is_narrow(self) -> bool:
@@ -136,6 +142,19 @@ class Problem:
         Raises an InputError where the pattern is not translation-invariant.
         """
         return Stencil.of(self.target, self.exempt if self.ignored is None else self.ignored)
+
+    @cached_property
+    def blocks(self) -> Blocks | None:
+        """The blocks that the pattern consists of; None if there are none."""
+        return Blocks.of(self.target)
+
+    @cached_property
+    def parts(self) -> Parts:
+        """The offsets that nearly all rows attend to, and what there is beside them.
+
+        Raises an InputError where there are no such offsets.
+        """
+        return Parts.of(self.target, self.exempt if self.ignored is None else self.ignored)
 
     @cached_property
     def other_leak(self) -> float:

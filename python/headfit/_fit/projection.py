@@ -21,12 +21,13 @@ from headfit._base.deadline import calls_until
 from headfit._base.dtypes import round_to
 from headfit._base.memory import require_memory
 from headfit._base.tolerances import Tolerances, as_tolerances
+from headfit._base.types import MaskLike, Seed
 from headfit._fit.head import Head
 from headfit._fit.method import Attempt, Method, Patience
 from headfit._fit.problem import Problem
 from headfit._fit.result import Search
 from headfit._fit.search import double_and_bisect, largest_dim
-from headfit._target.target import Target, as_target
+from headfit._target.target import Target, TargetLike, as_target
 
 __all__ = ["Projection", "project_attention"]
 
@@ -154,7 +155,7 @@ def project(
 
 
 def project_attention(
-    A: Any,
+    A: TargetLike,
     dim: int,
     *,
     leak: float | None = None,
@@ -164,8 +165,8 @@ def project_attention(
     sketch: str = "rademacher",
     dtype: str = "float32",
     scale: float | None = None,
-    mask: Any = None,
-    rng: Any = 0,
+    mask: MaskLike = None,
+    rng: Seed = 0,
     num_threads: int | None = None,
 ) -> Attention:
     """Run the paper's projection alone, without a certificate.

@@ -10,6 +10,7 @@ from headfit._fit.auto import Auto
 from headfit._fit.learned import Learned
 from headfit._fit.max_margin import MaxMargin
 from headfit._fit.method import Method
+from headfit._fit.mixed import Mixed
 from headfit._fit.projection import Projection
 from headfit._fit.toeplitz import Toeplitz
 from headfit.errors import InputError
@@ -18,6 +19,7 @@ METHODS: Mapping[str, Callable[..., Method]] = {
     "auto": Auto,
     "learned": Learned,
     "max-margin": MaxMargin,
+    "mixed": Mixed,
     "projection": Projection,
     "toeplitz": Toeplitz,
 }

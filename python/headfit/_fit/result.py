@@ -14,7 +14,10 @@ from numpy.typing import NDArray
 
 from headfit._attention.fitted_head import FittedHead
 from headfit._base.arrays import is_sparse
+from headfit._base.frames import records_frame
 from headfit._base.masks import allowed_places
+from headfit._base.plain import plain_dict
+from headfit._base.shown import page
 from headfit._base.text import mask_text, number
 from headfit._base.tolerances import Tolerances
 from headfit._base.version import VERSION
@@ -73,10 +76,30 @@ class Search:
         """Whether the time limit ended it: then sizes that did not certify are not refuted."""
         return self.stopped == "the time limit"
 
-    def __repr__(self) -> str:
+    def in_words(self) -> str:
+        """Return what was found, tried and why it ended, in words."""
         sizes = ", ".join(tried(t.dim, t.holds, t.reason) for t in self.trials)
         found = "none certified" if self.dim is None else f"smallest found {self.dim}"
-        return f"Search({found}; tried {sizes}; {self.stopped})"
+        return f"{found}; tried {sizes}; {self.stopped}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return all as plain Python values, for JSON."""
+        return plain_dict(vars(self))
+
+    def to_pandas(self) -> Any:
+        """Return the trials as a pandas DataFrame, in the order they were made.
+
+        Columns are the attributes of `Trial`.
+
+        Raises
+        ------
+        ImportError
+            Without pandas.
+        """
+        return records_frame(Trial, self.trials, "trial")
+
+    def __repr__(self) -> str:
+        return f"Search({self.in_words()})"
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -152,16 +175,59 @@ class Fit(FittedHead):
         """What stood in the way of a certificate, in a word; None when it holds."""
         return obstacle(self.stopped, self.failed_rows, self.certificate)
 
-    def __repr__(self) -> str:
+    def _facts(self) -> dict[str, str]:
         c = self.certificate
         words = {"holds": "certified", "fails": "NOT certified", "undecided": "UNDECIDED"}
         why = "" if self.stopped in (None, "certified") else f" ({self.stopped})"
-        verdict = f"{words[self.status]}{why}"
+        return {
+            "method": self.method,
+            "n": str(self.Q.shape[0]),
+            "dim": str(self.dim),
+            "dtype": self.dtype,
+            "verdict": f"{words[self.status]}{why}",
+            "leak": f"<= {number(c.leak)} of {self.tolerances.leak:.6g}",
+            "distortion": f"<= {number(c.distortion)} of {self.tolerances.distortion:.6g}",
+            "mask": mask_text(self.mask),
+            "time": f"{self.seconds:.3g} s",
+        }
+
+    def _repr_html_(self) -> str:
+        facts = self._facts()
+        if self.search is not None:
+            facts["search"] = self.search.in_words()
+        if self.advice and not self.certificate.holds:
+            facts["advice"] = self.advice
+        return page("Fit", facts=facts, picture=self.certificate._picture())
+
+    def __repr__(self) -> str:
+        f = self._facts()
         return (
-            f"Fit({self.method}, n={self.Q.shape[0]}, dim={self.dim}, {self.dtype}: "
-            f"{verdict}, leak <= {number(c.leak)} of {self.tolerances.leak:.6g}, distortion <= "
-            f"{number(c.distortion)} of {self.tolerances.distortion:.6g}, "
-            f"mask={mask_text(self.mask)}, {self.seconds:.3g} s)"
+            f"Fit({f['method']}, n={f['n']}, dim={f['dim']}, {f['dtype']}: {f['verdict']}, "
+            f"leak {f['leak']}, distortion {f['distortion']}, mask={f['mask']}, {f['time']})"
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the figures of the head as plain Python values, for JSON; without its arrays."""
+        return plain_dict(
+            {
+                "n": self.Q.shape[0],
+                "dim": self.dim,
+                "width": self.module.width,
+                "canonical": self.module.is_canonical,
+                "dtype": self.dtype,
+                "scale": self.scale,
+                "mask": None if self.mask is None else mask_text(self.mask),
+                "method": self.method,
+                "tolerances": self.tolerances,
+                "status": self.status,
+                "stopped": self.stopped,
+                "advice": self.advice,
+                "lower_bound": _bound_text(self.lower_bound),
+                "seconds": self.seconds,
+                "settings": self.settings,
+                "search": self.search,
+                "certificate": self.certificate.to_dict(),
+            }
         )
 
     def _record(self) -> tuple[dict[str, NDArray[Any]], str]:
@@ -215,7 +281,7 @@ class Fit(FittedHead):
             if self.witnesses is None
             else [{"kind": w.kind, **dataclasses.asdict(w)} for w in self.witnesses],
         }
-        return arrays, json.dumps(about, default=_plain)
+        return arrays, json.dumps(about, default=_as_scalar)
 
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write the fit to a file of plain arrays and a JSON text, in one step.
@@ -264,7 +330,7 @@ class Fit(FittedHead):
         return write_head(path, arrays, about, self.dtype)
 
 
-def _plain(value: Any) -> Any:
+def _as_scalar(value: Any) -> Any:
     if isinstance(value, np.generic):
         return value.item()
     raise TypeError(f"settings hold a {type(value).__name__}, which is not saved")

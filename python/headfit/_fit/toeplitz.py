@@ -166,9 +166,7 @@ class Toeplitz(Method):
 
     def search(self, problem: Problem, attempt: Attempt) -> Search:
         """Start at a size that windows of this width need, double until one certifies, bisect."""
-        shape = Shape.of(problem.stencil)
-        octaves = math.log2(max(2.0, shape.reach / shape.width))
-        likely = 2 * round((3.5 * math.sqrt(shape.width) + 1.2 * octaves) / 2)
+        likely = likely_filter_dim(Shape.of(problem.stencil))
         if self.frequencies is not None:
             likely = 2 * self.frequencies.size
         largest, why = largest_dim(problem)
@@ -224,6 +222,12 @@ class Toeplitz(Method):
             return min(asked, NARROW_NORM * spread * 2.0 ** dtypes.DIGITS[problem.dtype])
         unit = float(np.finfo(problem.working_dtype).eps)
         return min(asked, ROUNDING * min(1.0, spread) / unit)
+
+
+def likely_filter_dim(shape: Shape) -> int:
+    """Return a size at which a filter is likely to be found, for the default tolerances."""
+    octaves = math.log2(max(2.0, shape.reach / shape.width))
+    return 2 * round((3.5 * math.sqrt(shape.width) + 1.2 * octaves) / 2)
 
 
 def _as_frequencies(frequencies: Any) -> Any:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
 
 from headfit._base.arguments import as_flag
 from headfit._base.arithmetic import standard_arithmetic
@@ -12,6 +11,7 @@ from headfit._base.arrays import as_count, check_between, seed_from, thread_coun
 from headfit._base.dtypes import HEAD_DTYPES, check_dtype, check_logits_dtype
 from headfit._base.progress import Counter
 from headfit._base.tolerances import Tolerances, as_tolerances
+from headfit._base.types import MaskLike, Seed
 from headfit._fit.method import Method
 from headfit._fit.registry import as_method
 from headfit._plan.attempt import Question
@@ -22,13 +22,14 @@ from headfit._plan.source import Source, source_of
 from headfit._plan.trend import trend_of
 from headfit._plan.verdict import advice_of, obstacle_of, verdict_of
 from headfit._target.heavy import global_columns
+from headfit._target.target import TargetLike
 
 __all__ = ["plan"]
 
 
 @standard_arithmetic()
 def plan(
-    pattern: Any,
+    pattern: TargetLike | Callable[[int], TargetLike],
     n: int | None = None,
     dim: int = 64,
     dtype: str = "bfloat16",
@@ -38,11 +39,11 @@ def plan(
     distortion: float | None = None,
     max_logit: float | None = None,
     tolerances: Tolerances | None = None,
-    mask: Any = None,
+    mask: MaskLike = None,
     logits_dtype: str | None = None,
     time_limit: float = SECONDS,
     progress: bool | Callable[[str], None] = False,
-    rng: Any = 0,
+    rng: Seed = 0,
     num_threads: int | None = None,
 ) -> Plan:
     """Answer whether a head of this size is enough for a pattern, and how large its logits are.

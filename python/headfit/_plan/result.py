@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
+from headfit._base.frames import records_frame
+from headfit._base.plain import plain_dict
+from headfit._base.shown import page, picture
 from headfit._base.text import mask_text
 from headfit._base.tolerances import Tolerances
 from headfit._fit.ending import Obstacle
 from headfit._fit.result import Fit
 from headfit._plan.attempt import PlanAttempt
-from headfit._plan.text import plan_text
+from headfit._plan.text import headline, plan_facts, plan_text
 from headfit._plan.trend import PlanTrend
 
 if TYPE_CHECKING:
@@ -101,40 +103,48 @@ class Plan:
     time_limit: float
     seconds: float
 
+    def to_pandas(self) -> Any:
+        """Return the attempts as a pandas DataFrame, in the order they were made.
+
+        Columns are the attributes of `PlanAttempt`.
+
+        Raises
+        ------
+        ImportError
+            Without pandas.
+        """
+        return records_frame(PlanAttempt, self.attempts, "attempt")
+
+    def _repr_html_(self) -> str:
+        facts = {name: text for name, text in plan_facts(self).items() if text}
+        if self.advice:
+            facts["advice"] = self.advice
+        facts["tried"] = self._effort()
+        drawn = ""
+        if self.attempts:
+            drawn = picture("plan", self, "The largest logit of the heads that were tried")
+        return page(headline(self), facts=facts, picture=drawn)
+
     def __str__(self) -> str:
         return plan_text(self)
+
+    def _effort(self) -> str:
+        return f"{len(self.attempts)} attempts, {self.seconds:.3g} s"
 
     def __repr__(self) -> str:
         return (
             f"Plan({self.verdict}: dim={self.dim}, {self.dtype}, for {self.name} at n={self.n}, "
-            f"{len(self.attempts)} attempts, {self.seconds:.3g} s)"
+            f"{self._effort()})"
         )
 
-    def as_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """Return all but the head itself as plain Python values, for JSON."""
-        plain: dict[str, Any] = {}
-        for field in dataclasses.fields(self):
-            value = getattr(self, field.name)
-            if field.name == "fit":
-                continue
-            if field.name == "mask" and value is not None:
-                value = mask_text(value)
-            elif field.name == "attempts":
-                value = [dataclasses.asdict(attempt) for attempt in value]
-            elif field.name == "lower_bound" and value is not None:
-                value = {"dim": value.dim, "reason": value.reason}
-            elif dataclasses.is_dataclass(value) and not isinstance(value, type):
-                value = dataclasses.asdict(value)
-            plain[field.name] = value
-        return {name: _finite(value) for name, value in plain.items()}
-
-
-def _finite(value: Any) -> Any:
-    """Return a value for JSON, which has neither NaN nor infinity."""
-    if isinstance(value, dict):
-        return {name: _finite(item) for name, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_finite(item) for item in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return None if math.isnan(value) else str(value)
-    return value
+        names = [field.name for field in dataclasses.fields(self)]
+        found = {name: getattr(self, name) for name in names if name != "fit"}
+        found["mask"] = None if self.mask is None else mask_text(self.mask)
+        if self.lower_bound is not None:
+            found["lower_bound"] = {
+                "dim": self.lower_bound.dim,
+                "reason": self.lower_bound.reason,
+            }
+        return plain_dict(found)

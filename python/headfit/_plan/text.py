@@ -29,21 +29,27 @@ _CHANGED = {
 
 def plan_text(plan: Plan) -> str:
     """Return the text of a plan: at most 30 lines of 100 characters."""
-    lines = textwrap.wrap(headline(plan), WIDTH)
-    lines += ["", *_entry("pattern", _pattern(plan)), *_entry("asked", _asked(plan))]
-    if plan.best is not None:
-        lines += _entry("head", _head(plan.best, plan))
-    if plan.smallest is not None and plan.smallest.dim < plan.dim:
-        lines += _entry("smallest", _smallest(plan.smallest, plan))
-    lines += _entry("proved", _proved(plan))
-    lines += _entry("formats", _formats(plan))
-    if plan.trend is not None:
-        lines += _entry("trend", _trend(plan))
+    lines = [*textwrap.wrap(headline(plan), WIDTH), ""]
+    for label, text in plan_facts(plan).items():
+        lines += _entry(label, text)
     table = _table(plan)
     lines += ["", *table, ""] if table else [""]
     room = min(ADVICE_LINES, 30 - len(lines))
     lines += textwrap.wrap(plan.advice, WIDTH, max_lines=max(1, room), placeholder=" ...")
     return "\n".join(lines).rstrip()
+
+
+def plan_facts(plan: Plan) -> dict[str, str]:
+    """Return what is known of the pattern and of heads for it, by label; no text where nothing."""
+    facts = {"pattern": _pattern(plan), "asked": _asked(plan)}
+    if plan.best is not None:
+        facts["head"] = _head(plan.best, plan)
+    if plan.smallest is not None and plan.smallest.dim < plan.dim:
+        facts["smallest"] = _smallest(plan.smallest, plan)
+    facts |= {"proved": _proved(plan), "formats": _formats(plan)}
+    if plan.trend is not None:
+        facts["trend"] = _trend(plan)
+    return facts
 
 
 def headline(plan: Plan) -> str:

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from headfit._attention.attention import Attention
 from headfit._attention.sparsify import Sparsified
+from headfit._base.frames import data_frame
+from headfit._base.plain import plain_dict
+from headfit._base.shown import Shown, picture
 from headfit._fit.result import Fit
 from headfit._soft.compare import SoftComparison
 from headfit._soft.fit_soft import SoftFit
@@ -43,6 +47,20 @@ class TvCurve:
             np.array([found[d].tv_worst for d in sizes]),
         )
 
+    def to_dict(self) -> dict[str, Any]:
+        """Return the columns as lists, for JSON."""
+        return plain_dict(vars(self))
+
+    def to_pandas(self) -> Any:
+        """Return the columns ``tv_mean`` and ``tv_worst`` as a pandas DataFrame, by size.
+
+        Raises
+        ------
+        ImportError
+            Without pandas.
+        """
+        return data_frame(vars(self), "").set_index("dim")
+
     def __repr__(self) -> str:
         points = ", ".join(
             f"{d}: {mean:.3g}" for d, mean in zip(self.dim, self.tv_mean, strict=True)
@@ -51,7 +69,7 @@ class TvCurve:
 
 
 @dataclass(frozen=True, repr=False, eq=False)
-class ShrinkResult:
+class ShrinkResult(Shown):
     """A smaller head, and how far its attention is from that of the original.
 
     Attributes
@@ -112,7 +130,27 @@ class ShrinkResult:
         """The attention of the head, evaluated when asked for."""
         return self.fit.attention
 
-    def __repr__(self) -> str:
+    def to_dict(self) -> dict[str, Any]:
+        """Return the figures as plain Python values, for JSON; without the heads' arrays."""
+        return plain_dict(
+            {
+                "dim": self.dim,
+                "original_dim": self.original_dim,
+                "shrunk": self.shrunk,
+                "reached": self.reached,
+                "tv_mean": self.tv_mean,
+                "tv_worst": self.tv_worst,
+                "stopped": self.stopped,
+                "appended": self.appended,
+                "ways": self.ways,
+                "curve": self.curve,
+                "baseline": self.baseline,
+                "seconds": self.seconds,
+                "fit": self.fit.to_dict(),
+            }
+        )
+
+    def _facts(self) -> dict[str, str]:
         if self.shrunk:
             size = f"size {self.original_dim} -> {self.dim}"
         elif self.reached:
@@ -120,15 +158,28 @@ class ShrinkResult:
             size += f"; this head has {self.dim}" if self.dim != self.original_dim else ""
         else:
             size = f"NOT within what was asked at size {self.dim} of {self.original_dim}"
-        parts = [f"total variation mean {self.tv_mean:.3g}, worst {self.tv_worst:.3g}"]
+        facts = {
+            "size": size,
+            "total variation": f"mean {self.tv_mean:.3g}, worst {self.tv_worst:.3g}",
+        }
         at = np.flatnonzero(self.baseline.dim == self.dim)
         if at.size:
-            parts.append(f"truncated SVD of that size: mean {self.baseline.tv_mean[at[0]]:.3g}")
+            facts["truncated SVD of that size:"] = f"mean {self.baseline.tv_mean[at[0]]:.3g}"
         if isinstance(self.fit, Fit) and self.sparsified is not None:
-            parts.append(
-                f"certificate of the pattern of {self.sparsified.per_row} per row {self.fit.status}"
+            facts[f"certificate of the pattern of {self.sparsified.per_row} per row"] = (
+                self.fit.status
             )
         if self.appended:
             count = len(self.appended)
-            parts.append(f"{count} column{'s' if count > 1 else ''} appended")
-        return f"ShrinkResult({size}; {'; '.join(parts)}; {self.stopped}, {self.seconds:.3g} s)"
+            facts["appended"] = f"{count} column{'s' if count > 1 else ''} appended"
+        return {**facts, "ended": f"{self.stopped}, {self.seconds:.3g} s"}
+
+    def _picture(self) -> str:
+        alt = "Total variation from the original head against head size"
+        return picture("curve", self, alt) if self.curve.dim.size > 1 else ""
+
+    def __repr__(self) -> str:
+        unnamed = ("size", "appended", "ended")
+        said = (text if name in unnamed else f"{name} {text}" for name, text in
+                self._facts().items())  # fmt: skip
+        return f"ShrinkResult({'; '.join(said)})"

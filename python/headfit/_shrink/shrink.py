@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypedDict, Unpack, overload
 
-from headfit._attention.attention import Attention
+from headfit._attention.attention import Attention, HeadLike, OneHead
 from headfit._attention.logits import LogitOptions
 from headfit._attention.over_heads import over_heads
 from headfit._base.arithmetic import standard_arithmetic
 from headfit._base.arrays import as_count, check_between
+from headfit._base.types import ArrayLike, MaskLike, Seed
 from headfit._shrink.original import Original
 from headfit._shrink.result import ShrinkResult
 from headfit._shrink.to_attention import CloseHeads, Closeness
@@ -24,21 +25,45 @@ __all__ = ["shrink"]
 TV = 0.05
 
 
+class _Options(TypedDict, total=False):
+    """The options of `shrink`, for type checkers."""
+
+    tv: float | None
+    tv_worst: float | None
+    dim: int | None
+    scale: float | None
+    mask: MaskLike
+    dtype: str
+    effort: str | int
+    curve_dims: Sequence[int] | None
+    time_limit: float | None
+    rng: Seed
+    num_threads: int | None
+
+
+@overload
+def shrink(Q: OneHead, K: ArrayLike | None = None, **options: Unpack[_Options]) -> ShrinkResult: ...
+
+
+@overload
+def shrink(Q: HeadLike, K: ArrayLike | None = None, **options: Unpack[_Options]) -> Any: ...
+
+
 @standard_arithmetic()
 def shrink(
-    Q: Any,
-    K: Any = None,
+    Q: HeadLike,
+    K: ArrayLike | None = None,
     *,
     tv: float | None = None,
     tv_worst: float | None = None,
     dim: int | None = None,
     scale: float | None = None,
-    mask: Any = None,
+    mask: MaskLike = None,
     dtype: str = "float32",
     effort: str | int = "medium",
     curve_dims: Sequence[int] | None = None,
     time_limit: float | None = None,
-    rng: Any = 0,
+    rng: Seed = 0,
     num_threads: int | None = None,
 ) -> Any:
     """Find a smaller head whose attention stays close to that of this one, for this input.

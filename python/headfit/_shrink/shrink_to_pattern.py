@@ -5,14 +5,15 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypedDict, Unpack, overload
 
-from headfit._attention.attention import Attention
+from headfit._attention.attention import Attention, HeadLike, OneHead
 from headfit._attention.logits import LogitOptions
 from headfit._attention.over_heads import over_heads
 from headfit._base.arithmetic import standard_arithmetic
 from headfit._base.arrays import check_between
 from headfit._base.tolerances import Tolerances, as_tolerances
+from headfit._base.types import ArrayLike, Columns, MaskLike, Seed
 from headfit._fit.learned import check_effort
 from headfit._shrink.original import Original
 from headfit._shrink.result import ShrinkResult, TvCurve
@@ -21,26 +22,59 @@ from headfit._shrink.to_pattern import PatternToKeep, smallest
 __all__ = ["shrink_to_pattern"]
 
 
+class _Options(TypedDict, total=False):
+    """The options of `shrink_to_pattern`, for type checkers."""
+
+    per_row: int | None
+    mass: float | None
+    per_column: int | None
+    exempt_columns: Columns
+    leak: float | None
+    distortion: float | None
+    max_logit: float | None
+    tolerances: Tolerances | None
+    scale: float | None
+    mask: MaskLike
+    dtype: str
+    effort: str | int
+    curve_dims: Sequence[int] | None
+    time_limit: float
+    rng: Seed
+    num_threads: int | None
+
+
+@overload
+def shrink_to_pattern(
+    Q: OneHead, K: ArrayLike | None = None, **options: Unpack[_Options]
+) -> ShrinkResult: ...
+
+
+@overload
+def shrink_to_pattern(
+    Q: HeadLike, K: ArrayLike | None = None, **options: Unpack[_Options]
+) -> Any: ...
+
+
 @standard_arithmetic()
 def shrink_to_pattern(
-    Q: Any,
-    K: Any = None,
+    Q: HeadLike,
+    K: ArrayLike | None = None,
     *,
     per_row: int | None = None,
     mass: float | None = None,
     per_column: int | None = None,
-    exempt_columns: Any = "auto",
+    exempt_columns: Columns = "auto",
     leak: float | None = None,
     distortion: float | None = None,
     max_logit: float | None = None,
     tolerances: Tolerances | None = None,
     scale: float | None = None,
-    mask: Any = None,
+    mask: MaskLike = None,
     dtype: str = "float32",
     effort: str | int = "low",
     curve_dims: Sequence[int] | None = None,
     time_limit: float = 60.0,
-    rng: Any = 0,
+    rng: Seed = 0,
     num_threads: int | None = None,
 ) -> Any:
     """Find a smaller head that is certified to keep the heaviest entries of every row.

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headfit import _core
-from headfit._attention.attention import Attention
+from headfit._attention.attention import Attention, HeadLike
 from headfit._attention.dense_target import (
     check_one_head,
     core_target_of,
@@ -18,13 +18,17 @@ from headfit._attention.dense_target import (
 from headfit._attention.logits import LogitOptions
 from headfit._base.arithmetic import standard_arithmetic
 from headfit._base.arrays import thread_count
+from headfit._base.frames import data_frame
+from headfit._base.plain import plain_dict
+from headfit._base.shown import Shown
+from headfit._base.types import MaskLike
 from headfit.errors import InputError
 
 __all__ = ["SoftComparison", "compare"]
 
 
 @dataclass(frozen=True)
-class SoftComparison:
+class SoftComparison(Shown):
     """How far attention M is from a dense target A, over the rows that ask for something.
 
     Attributes
@@ -48,17 +52,41 @@ class SoftComparison:
     row_kl: NDArray[np.float64]
     row_tv: NDArray[np.float64]
 
+    def to_dict(self) -> dict[str, Any]:
+        """Return the scalars as plain Python values, for JSON; `to_pandas` has the rows."""
+        names = ("kl_mean", "kl_worst", "tv_mean", "tv_worst", "worst_row")
+        return plain_dict({"n": self.row_tv.size, **{name: getattr(self, name) for name in names}})
+
+    def to_pandas(self) -> Any:
+        """Return the rows as a pandas DataFrame with the columns ``kl`` and ``tv``.
+
+        Raises
+        ------
+        ImportError
+            Without pandas.
+        """
+        return data_frame({"kl": self.row_kl, "tv": self.row_tv}, "row")
+
+    def _facts(self) -> dict[str, str]:
+        return {
+            "n": str(self.row_tv.size),
+            "total variation": f"mean {self.tv_mean:.4g}, worst {self.tv_worst:.4g} "
+            f"(row {self.worst_row})",
+            "KL": f"mean {self.kl_mean:.4g}, worst {self.kl_worst:.4g} nats",
+        }
+
     def __repr__(self) -> str:
-        return (
-            f"SoftComparison(n={self.row_tv.size}: total variation mean {self.tv_mean:.4g}, "
-            f"worst {self.tv_worst:.4g} (row {self.worst_row}); "
-            f"KL mean {self.kl_mean:.4g}, worst {self.kl_worst:.4g} nats)"
-        )
+        f = self._facts()
+        return f"SoftComparison(n={f['n']}: total variation {f['total variation']}; KL {f['KL']})"
 
 
 @standard_arithmetic()
 def compare(
-    target: Any, attention: Any, *, mask: Any = None, num_threads: int | None = None
+    target: HeadLike,
+    attention: HeadLike,
+    *,
+    mask: MaskLike = None,
+    num_threads: int | None = None,
 ) -> SoftComparison:
     """Compare attention with a dense target, row by row, in float64.
 

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headfit import _core
-from headfit._attention.attention import Attention
+from headfit._attention.attention import Attention, HeadLike
 from headfit._attention.dense_target import (
     check_one_head,
     core_target_of,
@@ -21,6 +21,7 @@ from headfit._attention.logits import LogitOptions
 from headfit._base.arrays import as_count, check_between, computed_in, effort_steps
 from headfit._base.masks import core_mask
 from headfit._base.memory import require_memory
+from headfit._base.types import MaskLike
 from headfit._fit.head import Head
 from headfit._soft.starts import given_start, log_svd, svd_head
 
@@ -50,10 +51,10 @@ def _history(kl: NDArray[np.float64]) -> list[tuple[int, float]]:
 
 
 def soft(
-    target: Any,
+    target: HeadLike,
     dim: int,
     *,
-    mask: Any = None,
+    mask: MaskLike = None,
     seed: int = 0,
     threads: int = 1,
     effort: str | int = "medium",

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from headfit._attention.attention import Attention
+from headfit._attention.attention import Attention, HeadLike
 from headfit._attention.fitted_head import FittedHead, placed
 from headfit._attention.logits import check_scale
 from headfit._attention.module import SelfAttention, check_module
@@ -16,6 +16,10 @@ from headfit._base.arguments import check_callable
 from headfit._base.arithmetic import standard_arithmetic
 from headfit._base.arrays import as_count, check_between, seed_from, thread_count
 from headfit._base.dtypes import check_dtype
+from headfit._base.plain import plain_dict
+from headfit._base.shown import Shown
+from headfit._base.text import mask_text
+from headfit._base.types import MaskLike, Seed
 from headfit._soft.compare import SoftComparison, compare
 from headfit._soft.descent import EXACT, soft
 
@@ -23,7 +27,7 @@ __all__ = ["SoftFit", "fit_soft"]
 
 
 @dataclass(frozen=True, repr=False, eq=False)
-class SoftFit(FittedHead):
+class SoftFit(Shown, FittedHead):
     """A head for a dense target, and the distance that is left.
 
     Attributes
@@ -49,31 +53,56 @@ class SoftFit(FittedHead):
     seconds: float
     settings: dict[str, Any] = field(default_factory=dict)
 
+    def to_dict(self) -> dict[str, Any]:
+        """Return the figures of the head as plain Python values, for JSON; without its arrays."""
+        return plain_dict(
+            {
+                "n": self.Q.shape[0],
+                "dim": self.dim,
+                "dtype": self.dtype,
+                "scale": self.scale,
+                "mask": None if self.mask is None else mask_text(self.mask),
+                "comparison": self.comparison.to_dict(),
+                "seconds": self.seconds,
+                "settings": self.settings,
+            }
+        )
+
+    def _facts(self) -> dict[str, str]:
+        c, soft = self.comparison, self.settings["soft"]
+        return {
+            "n": str(self.Q.shape[0]),
+            "dim": str(self.dim),
+            "dtype": self.dtype,
+            "total variation": f"mean {c.tv_mean:.3g}, worst {c.tv_worst:.3g}",
+            "KL": f"mean {c.kl_mean:.3g}",
+            "descent": f"{soft['status']} after {soft['steps']} steps",
+            "time": f"{self.seconds:.3g} s",
+        }
+
     def __repr__(self) -> str:
-        c = self.comparison
+        f = self._facts()
         return (
-            f"SoftFit(n={self.Q.shape[0]}, dim={self.dim}, {self.dtype}: total variation mean "
-            f"{c.tv_mean:.3g}, worst {c.tv_worst:.3g}; KL mean {c.kl_mean:.3g}; "
-            f"{self.settings['soft']['status']} after {self.settings['soft']['steps']} steps, "
-            f"{self.seconds:.3g} s)"
+            f"SoftFit(n={f['n']}, dim={f['dim']}, {f['dtype']}: total variation "
+            f"{f['total variation']}; KL {f['KL']}; {f['descent']}, {f['time']})"
         )
 
 
 @standard_arithmetic()
 def fit_soft(
-    target: Any,
+    target: HeadLike,
     dim: int,
     *,
     module: SelfAttention | None = None,
     dtype: str = "float32",
     scale: float | None = None,
-    mask: Any = None,
+    mask: MaskLike = None,
     effort: str | int = "medium",
     enough: float = EXACT,
     init: Any = None,
     time_limit: float | None = None,
     callback: Callable[[int, float], Any] | None = None,
-    rng: Any = 0,
+    rng: Seed = 0,
     num_threads: int | None = None,
 ) -> SoftFit:
     """Find the head of a size whose attention is closest to a dense one, in KL divergence.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Callable
 from typing import Any
@@ -17,7 +16,7 @@ from headfit._attention.logits import check_scale
 from headfit._base.arrays import FloatArray, as_array, computed_in, widened
 from headfit._base.tolerances import Tolerances, as_tolerances
 from headfit._target.heavy import global_columns
-from headfit._target.target import Target, as_target
+from headfit._target.target import Target, TargetLike, as_target, with_matrix
 from headfit.errors import InputError
 
 __all__ = ["append_columns", "leak_without", "without_columns"]
@@ -68,25 +67,7 @@ def without_columns(target: Target, columns: NDArray[np.int64]) -> Target:
     matrix = sp.csr_array(parts, shape=csr.shape)
     sums = np.asarray(matrix.sum(axis=1)).ravel()
     matrix.data = matrix.data / np.repeat(sums, np.diff(offsets))
-    counts = np.diff(offsets)
-    filled = counts > 0
-    starts = offsets[:-1][filled]
-    rest = copy.copy(target)
-    for name, value in {
-        "matrix": matrix,
-        "nonzeros": int(matrix.nnz),
-        "per_row": int(counts.max(initial=0)),
-        "per_column": int(np.bincount(matrix.indices, minlength=1).max()),
-        "gamma": float(
-            np.max(
-                np.maximum.reduceat(matrix.data, starts) / np.minimum.reduceat(matrix.data, starts)
-            )
-        )
-        if starts.size
-        else 1.0,
-    }.items():
-        object.__setattr__(rest, name, value)
-    return rest
+    return with_matrix(target, matrix)
 
 
 def leak_without(target: Target, columns: NDArray[np.int64], leak: float) -> float:
@@ -183,7 +164,7 @@ def in_two_parts(q: FloatArray, columns: int, round_q: Rounding) -> FloatArray:
 
 
 def append_columns(
-    A: Any,
+    A: TargetLike,
     head: Any,
     columns: Any,
     *,

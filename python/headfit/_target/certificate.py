@@ -10,20 +10,26 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headfit import _core
-from headfit._attention.attention import Attention
+from headfit._attention.attention import Attention, HeadLike
 from headfit._attention.logits import LogitOptions
 from headfit._base.arguments import as_choice, as_flag
 from headfit._base.arithmetic import standard_arithmetic
 from headfit._base.arrays import as_stack, as_stored_array, computed_in, thread_count
 from headfit._base.dtypes import check_logits_dtype
+from headfit._base.frames import data_frame
 from headfit._base.masks import masks_agree
+from headfit._base.plain import plain_dict
+from headfit._base.shown import Shown, picture
 from headfit._base.text import mask_text, number
 from headfit._base.tolerances import Tolerances, as_tolerances
-from headfit._target.target import Target, as_target
+from headfit._base.types import ArrayLike, MaskLike
+from headfit._cluster.cluster import Cluster
+from headfit._target.scans import Statement, certify_blocks, certify_rows
+from headfit._target.target import Target, TargetLike, as_target
 from headfit.errors import CertificateError, InputError
 
 if TYPE_CHECKING:
-    from headfit._fit.result import Fit
+    pass
 
 __all__ = ["Certificate", "certify"]
 
@@ -33,7 +39,7 @@ VERDICTS: tuple[Status, Status, Status] = ("holds", "fails", "undecided")
 
 
 @dataclass(frozen=True, repr=False, eq=False)
-class Certificate:
+class Certificate(Shown):
     """What a scan of all n**2 logits proved about an attention matrix and a target.
 
     For row i with support S (the nonzeros of the target A) and attention M:
@@ -156,67 +162,84 @@ class Certificate:
             raise CertificateError(repr(self))
         return self
 
-    def as_dict(self) -> dict[str, Any]:
-        """Return the scalars as plain Python values, for JSON."""
-        plain: dict[str, Any] = {"holds": self.holds}
+    def to_dict(self) -> dict[str, Any]:
+        """Return the scalars as plain Python values, for JSON; `to_pandas` has the rows."""
+        found: dict[str, Any] = {"holds": self.holds}
         names = [field.name for field in dataclasses.fields(self)]
         for name in [*names, "share_held", "max_norm"]:
             value = getattr(self, name)
-            if name == "mask" and value is not None:
-                value = mask_text(value)
-            if isinstance(value, np.ndarray):
-                continue
-            if isinstance(value, Tolerances):
-                value = dataclasses.asdict(value)
-            if isinstance(value, float) and not np.isfinite(value):
-                value = None if np.isnan(value) else str(value)
-            plain[name] = value
-        plain["rows_failed"] = int(self.failed_rows.size)
-        plain["rows_undecided"] = int(self.undecided_rows.size)
-        return plain
+            if not isinstance(value, np.ndarray):
+                found[name] = value
+        found["mask"] = None if self.mask is None else mask_text(self.mask)
+        found["rows_failed"] = self.failed_rows.size
+        found["rows_undecided"] = self.undecided_rows.size
+        return plain_dict(found)
+
+    def to_pandas(self) -> Any:
+        """Return the rows as a pandas DataFrame: leak, distortion, total variation and status.
+
+        Columns are ``leak``, ``distortion``, ``tv`` and ``stray`` (where they were computed) and
+        ``status``: "holds", "fails" or "undecided".
+
+        Raises
+        ------
+        ImportError
+            Without pandas.
+        """
+        columns: dict[str, Any] = {"leak": self.row_leak, "distortion": self.row_distortion}
+        if self.row_tv is not None and self.row_stray is not None:
+            columns |= {"tv": self.row_tv, "stray": self.row_stray}
+        columns["status"] = np.array(VERDICTS)[self.row_status]
+        return data_frame(columns, "row")
+
+    def _facts(self) -> dict[str, str]:
+        def place(at: tuple[int, int, int] | None) -> str:
+            return "" if at is None else " at row {}, columns {} / {}".format(*at)
+
+        facts = {
+            "leak": f"<= {number(self.leak)} (tolerance {self.tolerances.leak:.6g})"
+            f"{place(self.worst_leak)}",
+            "distortion": f"<= {number(self.distortion)} "
+            f"(tolerance {self.tolerances.distortion:.6g}){place(self.worst_distortion)}",
+        }
+        if self.row_tv is not None:
+            facts["total variation"] = f"mean {self.tv_mean:.3g}, worst {self.tv_worst:.3g}"
+            facts["stray mass"] = f"worst {self.stray_worst:.3g}"
+        facts["about"] = self._subject()
+        return facts
+
+    def _subject(self) -> str:
+        """Return what the statement is about, in words."""
+        if self.basis == "matrix":
+            return f"the entries of the given {self.dtype} matrix, as stored"
+        what = "Q, K" if self.basis == "logits" else "X, W_Q, W_K"
+        which = "exact logits of the stored"
+        if self.accumulate != "exact":
+            which = "logits of the stored"
+            if self.basis == "module":
+                which, what = "logits of the exact products", "X W_Q, X W_K"
+        how = "" if self.accumulate == "exact" else ", accumulated in float32 in any order"
+        if self.logits_dtype is not None:
+            how += f" and rounded to {self.logits_dtype}"
+        return (
+            f"the {which} {what} ({self.dtype}){how}: |logit| up to {self.max_logit:.4g}, "
+            f"rounding bound {self.rounding_bound:.2g}, {self.rescanned} rows rescanned in float64"
+        )
+
+    def _picture(self) -> str:
+        return picture("certificate", self, "How many rows leak and distort how much")
 
     def __repr__(self) -> str:
-        lines = [f"Certificate: {self._headline()}"]
-        at_leak = (
-            ""
-            if self.worst_leak is None
-            else " at row {}, columns {} / {}".format(*self.worst_leak)
-        )
-        at_distortion = (
-            ""
-            if self.worst_distortion is None
-            else (" at row {}, columns {} / {}".format(*self.worst_distortion))
-        )
-        lines.append(
-            f"  leak <= {number(self.leak)} (tolerance {self.tolerances.leak:.6g}){at_leak}; "
-            f"distortion <= {number(self.distortion)} "
-            f"(tolerance {self.tolerances.distortion:.6g}){at_distortion}"
-        )
-        if self.row_tv is not None:
-            lines.append(
-                f"  total variation mean {self.tv_mean:.3g}, worst {self.tv_worst:.3g}; "
-                f"stray mass worst {self.stray_worst:.3g}"
-            )
-        if self.basis == "matrix":
-            lines.append(f"  about the entries of the given {self.dtype} matrix, as stored")
-        else:
-            what = "Q, K" if self.basis == "logits" else "X, W_Q, W_K"
-            which = "exact logits of the stored"
-            if self.accumulate != "exact":
-                which = "logits of the stored"
-                if self.basis == "module":
-                    which, what = "logits of the exact products", "X W_Q, X W_K"
-            how = "" if self.accumulate == "exact" else ", accumulated in float32 in any order"
-            if self.logits_dtype is not None:
-                how += f" and rounded to {self.logits_dtype}"
-            lines.append(
-                f"  about the {which} {what} ({self.dtype}){how}: |logit| up to "
-                f"{self.max_logit:.4g}, rounding bound {self.rounding_bound:.2g}, "
-                f"{self.rescanned} rows rescanned in float64"
-            )
-        return "\n".join(lines)
+        facts = self._facts()
+        lines = [("leak", "distortion"), ("total variation", "stray mass"), ("about",)]
+        said = ["; ".join(f"{name} {facts[name]}" for name in line if name in facts)
+                for line in lines]  # fmt: skip
+        return "\n  ".join([self._headline(), *(line for line in said if line)])
 
     def _headline(self) -> str:
+        return f"Certificate: {self._verdict()}"
+
+    def _verdict(self) -> str:
         entries = f"all {self.n}**2 entries, {self.nonzeros} nonzeros"
         if self.status == "holds":
             return f"holds for {entries}"
@@ -281,13 +304,13 @@ def _judged(Q: Any, K: Any, scale: float | None, mask: Any) -> Attention:
 
 @standard_arithmetic()
 def certify(
-    A: Any,
-    Q: Any | Attention | Fit = None,
-    K: Any = None,
+    A: TargetLike,
+    Q: HeadLike | None = None,
+    K: ArrayLike | None = None,
     *,
-    matrix: Any = None,
+    matrix: ArrayLike | None = None,
     scale: float | None = None,
-    mask: Any = None,
+    mask: MaskLike = None,
     leak: float | None = None,
     distortion: float | None = None,
     max_logit: float | None = None,
@@ -295,6 +318,8 @@ def certify(
     accumulate: str = "exact",
     logits_dtype: str | None = None,
     certificate_mass: bool = True,
+    client: Any = None,
+    progress: bool = False,
     num_threads: int | None = None,
 ) -> Certificate:
     """Judge attention against a sparse target: every one of the n**2 entries.
@@ -328,7 +353,13 @@ def certify(
     certificate_mass : bool, default True
         Also compute total variation and stray mass; False compares only, without
         exponentials.
+    client : dask.distributed.Client, optional
+        The workers that scan the logits, split by rows. The certificate is that of one machine
+        with their CPU level, bit for bit. Not for `matrix`. docs/cluster.md says more.
+    progress : bool, default False
+        Show a tqdm bar of the blocks of rows that a `client` has done (needs tqdm).
     num_threads : int, optional
+        None uses every core; with a `client`, one thread for each block of rows.
 
     Returns
     -------
@@ -338,7 +369,8 @@ def certify(
     ------
     InputError, TargetError, NonFiniteError
         For input that can never be judged, such as a target that was checked under another mask
-        than the attention's. A certificate that fails is no error.
+        than the attention's, and for a client whose workers differ in CPU level or version. A
+        certificate that fails is no error.
 
     Notes
     -----
@@ -389,7 +421,10 @@ def certify(
     mass = as_flag(certificate_mass, "certificate_mass")
     logits_dtype = check_logits_dtype(logits_dtype)
     threads = thread_count(num_threads)
+    cluster = Cluster.of(client, num_threads, progress)
     if matrix is not None:
+        if cluster is not None:
+            raise InputError("client must not be given with matrix: workers scan logits alone")
         if asked.max_logit is not None or logits_dtype is not None or accumulate != "exact":
             raise InputError("max_logit, accumulate and logits_dtype are of logits, not of matrix")
         if Q is not None or K is not None or scale is not None:
@@ -414,20 +449,11 @@ def certify(
     q, k = attention.stored
     _check_rows(target, q, "Q")
     _check_rows(target, k, "K")
-    q_error, k_error = attention.errors or (None, None)
-    found = _core.certify_logits(
-        target.core,
-        attention.core,
-        asked.core,
-        _core.CertifyOptions(
-            q_error=q_error,
-            k_error=k_error,
-            float32_accumulation=accumulate == "float32",
-            logit_format=logits_dtype,
-            mass=mass,
-        ),
-        threads,
-    )
+    statement = Statement(target, attention, asked, accumulate, logits_dtype, mass)
+    if cluster is None:
+        found = certify_rows(statement, threads)
+    else:
+        found = certify_blocks(cluster, statement)
     return _assemble(
         found,
         mass,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from headfit._target.blocks import Blocks
 from headfit._target.target import Target
 
 # A column or row is heavy if it has more than TIMES_THE_MEAN times the mean number of nonzeros,
@@ -28,10 +29,15 @@ def _row_sizes(target: Target) -> NDArray[np.int64]:
 
 
 def global_columns(target: Target) -> NDArray[np.int64]:
-    """Return the columns that ``fit(A, exempt_columns="auto")`` exempts."""
+    """Return the columns that ``fit(A, exempt_columns="auto")`` exempts.
+
+    None if tokens come in blocks: a head for the blocks makes global ones as it does others.
+    """
     loads = column_loads(target)
     rows = np.count_nonzero(_row_sizes(target))
     is_global = (2 * loads > rows) & (loads > GLOBAL_TIMES * loads.mean())
+    if is_global.any() and Blocks.of(target) is not None:
+        is_global[:] = False
     return np.flatnonzero(is_global).astype(np.int64)
 
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import os
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import scipy.sparse as sp
@@ -17,9 +18,12 @@ from headfit._base.arrays import BFLOAT16, as_array, as_contiguous, is_sparse, t
 from headfit._base.dense_rows import csr_of_dense
 from headfit._base.masks import core_mask, frozen_mask
 from headfit._base.memory import require_memory
+from headfit._base.plain import plain_dict
+from headfit._base.shown import Shown, picture
 from headfit._base.sparse import checked_csr
 from headfit._base.stored_arrays import read_matrix
 from headfit._base.text import mask_text
+from headfit._base.types import ArrayLike, MaskLike, PathLike, Sparse
 from headfit.errors import TargetError
 
 __all__ = ["SUM_TOLERANCE", "Target", "load_matrix"]
@@ -97,7 +101,7 @@ def _frozen(csr: sp.csr_array, A: Any) -> sp.csr_array:
 
 
 @dataclass(frozen=True, init=False, repr=False, eq=False)
-class Target:
+class Target(Shown):
     """A checked row-stochastic sparse matrix that attention should reproduce.
 
     Parameters
@@ -167,9 +171,9 @@ class Target:
     @standard_arithmetic()
     def __init__(
         self,
-        A: Any,
+        A: TargetLike,
         *,
-        mask: Any = None,
+        mask: MaskLike = None,
         normalize: bool = False,
         sum_tolerance: float = SUM_TOLERANCE,
         num_threads: int | None = None,
@@ -267,12 +271,28 @@ class Target:
         offsets, columns, _ = self.csr_arrays
         return bool(np.all(columns <= np.repeat(np.arange(self.n), np.diff(offsets))))
 
+    def to_dict(self) -> dict[str, Any]:
+        """Return the figures as plain Python values, for JSON; without the matrix."""
+        names = ("n", "nonzeros", "per_row", "per_column", "gamma")
+        mask = None if self.mask is None else mask_text(self.mask)
+        return plain_dict({**{name: getattr(self, name) for name in names}, "mask": mask})
+
+    def _facts(self) -> dict[str, str]:
+        names = ("n", "nonzeros", "per_row", "per_column")
+        facts = {name: str(getattr(self, name)) for name in names}
+        facts["gamma"] = f"{self.gamma:.6g}"
+        return facts if self.mask is None else {**facts, "mask": mask_text(self.mask)}
+
+    def _picture(self) -> str:
+        alt = f"The nonzeros of a target of {self.n} tokens"
+        return picture("attention", self, alt, (4.0, 3.6), pixels=64, colorbar=True)
+
     def __repr__(self) -> str:
-        mask = "" if self.mask is None else f", mask={mask_text(self.mask)}"
-        return (
-            f"Target(n={self.n}, nonzeros={self.nonzeros}, per_row={self.per_row}, "
-            f"per_column={self.per_column}, gamma={self.gamma:.6g}{mask})"
-        )
+        return f"Target({', '.join(f'{name}={text}' for name, text in self._facts().items())})"
+
+
+TargetLike: TypeAlias = Target | Sparse | ArrayLike | PathLike
+"""What makes a target: a sparse or dense matrix, or the name of a file that holds one."""
 
 
 def _csr_arrays(csr: sp.csr_array) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
@@ -291,3 +311,23 @@ def as_target(A: Any, *, mask: Any = None, num_threads: int | None = None) -> Ta
         mask = A.mask
     with standard_arithmetic():
         return Target._borrowing(A, mask, num_threads)
+
+
+def with_matrix(target: Target, matrix: sp.csr_array) -> Target:
+    """Return the target of another matrix with the same mask, whose rows sum to 1 or are empty.
+
+    Nothing is required of an empty row.
+    """
+    counts = np.diff(matrix.indptr)
+    starts = matrix.indptr[:-1][counts > 0]
+    most, least = (f.reduceat(matrix.data, starts) for f in (np.maximum, np.minimum))
+    other = copy.copy(target)
+    for name, value in {
+        "matrix": matrix,
+        "nonzeros": int(matrix.nnz),
+        "per_row": int(counts.max(initial=0)),
+        "per_column": int(np.bincount(matrix.indices, minlength=1).max()),
+        "gamma": float(np.max(most / least, initial=1.0)),
+    }.items():
+        object.__setattr__(other, name, value)
+    return other

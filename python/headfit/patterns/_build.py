@@ -14,11 +14,11 @@ from scipy import sparse
 from headfit._base.arguments import as_choice, as_generator, as_number
 from headfit._base.arrays import as_count
 from headfit._base.memory import require_memory
+from headfit._base.types import Seed as Seed
 from headfit.errors import InputError, TargetError
 
 Weights: TypeAlias = Literal["uniform", "random"]
 Boundary: TypeAlias = Literal["clip", "wrap"]
-Seed: TypeAlias = "int | Sequence[int] | np.random.Generator | np.random.BitGenerator | None"
 Pattern: TypeAlias = "sparse.csr_array[np.float64, tuple[int, int]]"
 Ints: TypeAlias = "NDArray[np.signedinteger[Any]]"
 Floats: TypeAlias = NDArray[np.float64]

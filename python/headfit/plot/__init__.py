@@ -14,6 +14,7 @@ from headfit.plot._compare import compare
 from headfit.plot._curve import curve
 from headfit.plot._filter import FilterPicture, filter
 from headfit.plot._grid import heads_grid
+from headfit.plot._growth import GrowthPicture, growth
 from headfit.plot._keys import KeysPicture, keys
 from headfit.plot._matrix import attention
 from headfit.plot._offsets import offsets
@@ -25,6 +26,7 @@ from headfit.plot._tiles import tiles
 __all__ = [
     "MISSING",
     "FilterPicture",
+    "GrowthPicture",
     "KeysPicture",
     "PlanPicture",
     "RopePicture",
@@ -34,6 +36,7 @@ __all__ = [
     "compare",
     "curve",
     "filter",
+    "growth",
     "heads_grid",
     "keys",
     "offsets",

@@ -1,0 +1,91 @@
+"""A Sphinx extension: what the pages need that stands elsewhere in the repository.
+
+Notebooks are copied to where Sphinx looks for pages, links to files beside docs/ lead to their
+pages, and the page of the command line gets the help of every command.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from pathlib import Path
+
+from docutils import nodes
+from sphinx.application import Sphinx
+
+from headfit import cli
+
+DOCS = Path(__file__).parents[1]
+
+
+def copy_notebooks() -> None:
+    """Copy the notebooks, and the weights that some of them read."""
+    copies = DOCS / "notebooks"
+    copies.mkdir(exist_ok=True)
+    sources = {path.name: path for path in (DOCS.parent / "notebooks").iterdir()}
+    wanted = {name: path for name, path in sources.items() if path.suffix in (".ipynb", ".npz")}
+    for old in copies.iterdir():
+        if old.is_file() and old.name not in wanted:
+            old.unlink()
+    for name, source in wanted.items():
+        copy = copies / name
+        if not copy.is_file() or copy.read_bytes() != source.read_bytes():
+            shutil.copyfile(source, copy)
+
+
+def sharpen_pictures(folder: Path) -> None:
+    """Let notebooks that the build runs draw at 144 dots per inch, whatever they set."""
+    profile = folder / "profile_default"
+    profile.mkdir(parents=True, exist_ok=True)
+    (profile / "ipython_kernel_config.py").write_text(
+        "c.InlineBackend.print_figure_kwargs = {'dpi': 144, 'bbox_inches': 'tight'}\n"
+    )
+    os.environ["IPYTHONDIR"] = str(folder)
+
+
+def complete(app: Sphinx, docname: str, source: list[str]) -> None:
+    """Lead links that a code host needs to pages of the site, and add what is generated."""
+    text = re.sub(r"\]\(\.\./notebooks/([\w.-]+\.ipynb)", r"](notebooks/\1", source[0])
+    for name in ("CONTRIBUTING", "CHANGELOG"):
+        text = text.replace(f"](../{name}.md", f"]({name.lower()}.md")
+    if docname == "index":
+        # Lines of the table of contents whose page a branch does not have yet are left out.
+        text = re.sub(r"^([\w-]+)\n", there, text, flags=re.MULTILINE)
+    elif docname == "cli":
+        text += usage()
+    source[0] = text
+
+
+def there(line: re.Match[str]) -> str:
+    """Return a line that names a page if there is such a page, and nothing otherwise."""
+    return line[0] if (DOCS / f"{line[1]}.md").is_file() else ""
+
+
+def usage() -> str:
+    """Return the help of every command, as argparse prints it."""
+    os.environ["COLUMNS"] = "84"
+    commands = cli._parser()._subparsers._group_actions[0].choices
+    return "".join(
+        f"\n### headfit {name}\n\n```text\n{parser.format_help()}```\n"
+        for name, parser in commands.items()
+    )
+
+
+def describe_pictures(app: Sphinx, doctree: nodes.document) -> None:
+    """Give the pictures of notebooks the text that stands before them as alternative text."""
+    said = ""
+    for node in doctree.findall():
+        if isinstance(node, nodes.title | nodes.paragraph):
+            said = node.astext()
+        elif isinstance(node, nodes.image) and not node.get("alt"):
+            node["alt"] = " ".join(said.split())
+
+
+def setup(app: Sphinx) -> dict[str, bool]:
+    """Connect what stands above to the steps of a build."""
+    copy_notebooks()
+    sharpen_pictures(Path(app.doctreedir) / "ipython")
+    app.connect("source-read", complete)
+    app.connect("doctree-read", describe_pictures)
+    return {"parallel_read_safe": True}

@@ -1,0 +1,150 @@
+"""Curve 1: the head size against the number of tokens.
+
+For random k-regular patterns: the smallest sizes found by the learned method, by max-margin
+queries for random and cyclic keys, and by the construction of the paper's proof; a size that is
+proved to suffice, and sizes that are proved to be necessary.
+"""
+
+from __future__ import annotations
+
+import matplotlib.pyplot as plt
+from common import Rows, save, settings, write_csv
+from fits import Search, make_searches, point, run, smallest
+
+import headfit as hf
+
+KNOWN = {
+    2: dict.fromkeys((64, 128, 256, 512, 1024, 2048, 4096, 8192, 16_384, 32_768, 65_536), 4),
+    4: {64: 5, 128: 6, 256: 6, 512: 6, 1024: 7, 2048: 7, 4096: 8, 8192: 9, 16_384: 10,
+        32_768: 11, 65_536: 12, 100_000: 12},
+    8: {64: 8, 128: 9, 256: 10, 512: 11, 1024: 12, 2048: 14, 4096: 16, 8192: 18},
+    16: {64: 14, 128: 15, 256: 17, 512: 19, 1024: 22, 2048: 26},
+}  # fmt: skip
+"""Head sizes to start from, for each k and n: found in earlier runs, or guessed."""
+
+
+def learned(k, sizes, seeds=(0, 1, 2), **more):
+    """Return the searches of the learned method for some n."""
+    return [Search({"n": n, "k": k}, KNOWN[k][n], seeds, **more) for n in sizes]
+
+
+def only_known(k, sizes, seeds=(0, 1, 2)):
+    """Return searches that try no smaller size than the known one, which would take hours."""
+    return [Search({"n": n, "k": k}, KNOWN[k][n], seeds, lowest=KNOWN[k][n]) for n in sizes]
+
+
+def random_keys(k, sizes, seeds=(0, 1, 2)):
+    """Return the searches of max-margin queries for random keys."""
+    return [
+        Search({"method": "random keys", "n": n, "k": k}, hf.bounds.random_keys_dim(n, k) + 6,
+               seeds, further=30)
+        for n in sizes
+    ]  # fmt: skip
+
+
+def points(method, k, sizes, **more):
+    """Return points of a method that has no size to search for."""
+    return [point(method=method, k=k, n=n, **more) for n in sizes]
+
+
+def cyclic(k, sizes):
+    """Return the fits of cyclic keys with the 2 k dimensions that suffice in exact arithmetic."""
+    return points("cyclic keys", k, sizes, dim=2 * k, dtype="float64")
+
+
+# Each plan is a list of parts, made one after the other, the quicker ones first.
+PLANS = {
+    "tiny": [learned(2, (64, 128), (0,), lowest=4) + random_keys(2, (64,), (0,))],
+    "quick": [learned(2, (64, 128, 256), (0,)) + learned(4, (64, 128, 256, 512), (0,))
+              + learned(8, (64, 128, 256), (0,)) + random_keys(4, (64, 128, 256, 512), (0,))],
+    "full": [
+        learned(2, (64, 128, 256, 512, 1024, 2048)) + learned(4, (64, 128, 256, 512, 1024, 2048)),
+        learned(8, (64, 128, 256, 512)) + learned(16, (64, 128, 256)),
+        random_keys(4, (64, 128, 256, 512, 1024, 2048)),
+        only_known(2, (4096, 8192)) + only_known(4, (4096,)) + only_known(8, (1024,)),
+        only_known(16, (512,)) + only_known(8, (2048,), (0,)) + only_known(4, (8192,), (0,)),
+        only_known(2, (16_384,), (0,)) + only_known(4, (16_384,), (0,)),
+        only_known(16, (1024,), (0,)) + only_known(8, (4096,), (0,)),
+        only_known(8, (2048,)) + only_known(4, (8192,)),
+        only_known(4, (65_536,), (0,)) + only_known(2, (65_536,), (0,)),
+        # From here on hours: one size less at larger n, and the largest n on three seeds.
+        learned(16, (512,)) + learned(8, (1024, 2048)) + learned(4, (4096,)),
+        only_known(4, (16_384, 32_768)) + only_known(8, (4096, 8192)),
+        only_known(16, (1024, 2048)),
+        only_known(4, (65_536, 100_000)) + only_known(2, (16_384, 32_768, 65_536)),
+    ],
+}  # fmt: skip
+
+
+# Points beside the searches: bounds, cyclic keys, and the sizes of the projection.
+POWERS = tuple(2**e for e in range(6, 17))
+OTHERS = {
+    "tiny": points("lower bound", 2, (64,)),
+    "quick": points("lower bound", 4, (64, 128, 256, 512)) + points("projection", 4, (64, 128))
+    + cyclic(2, (64, 256)),
+    "full": [p for k in (2, 4, 8, 16) for p in points("lower bound", k, POWERS[:8:2])]
+    + points("lower bound", 4, (16_384, 65_536, 100_000))
+    + points("projection", 4, (64, 128, 256))
+    + cyclic(2, POWERS[:7]) + cyclic(4, POWERS[:4]),
+}  # fmt: skip
+
+
+def table(rows):
+    """Return the sizes to draw: one for each method, k and n."""
+    found = []
+    searched = {(r["method"], r["k"], r["n"]) for r in rows if r["method"] in SEARCHED}
+    for method, k, n in sorted(
+        searched, key=lambda cell: (SEARCHED.index(cell[0]), -cell[1], cell[2])
+    ):
+        best = smallest(rows, {"method": method, "k": k, "n": n})
+        if best:
+            found.append({"method": method, "k": k, "n": n, "kind": "found", **best})
+    for row in sorted(rows, key=lambda row: row["n"]):
+        about = {"k": row["k"], "n": row["n"], "dim": row.get("dim_found")}
+        if row["method"] == "projection":
+            found.append({"method": "projection", "kind": "found", **about})
+        if row["method"] == "lower bound" and row["k"] in (4,):
+            found.append({"method": "proved necessary", "kind": "proved", **about})
+    of_four = sorted({row["n"] for row in found if row["k"] == 4})
+    for n in of_four:
+        enough = hf.bounds.projection_dim(n, 4, 2.0, 0.05, 0.1, failure=1.0)
+        found.append({"method": "projection, proved to suffice", "kind": "proved", "k": 4, "n": n,
+                      "dim": enough})  # fmt: skip
+    return found
+
+
+SEARCHED = ("learned", "random keys")
+
+
+def draw(chosen, rows):
+    """Draw `table`, and write it beside the picture."""
+    found = table(rows)
+    write_csv(chosen.out / "growth-smallest.csv", found)
+    columns = {
+        name: [row.get(name) for row in found] for name in ("method", "k", "n", "dim", "kind")
+    }
+    axes = plt.figure(figsize=(9.6, 5.2), layout="constrained").subplots()
+    picture = hf.plot.growth(columns, ax=axes)
+    axes.set_title("The smallest heads found for random k-regular patterns", fontsize=11)
+    note = (
+        "leak 0.05, distortion 0.1, weight ratios up to 2; float32; certified on every seed tried"
+    )
+    save(axes.figure, chosen, note, rows)
+    return picture
+
+
+def main():
+    """Run the plan of the size asked for, and draw it."""
+    chosen = settings("growth", __doc__)
+    rows = Rows(chosen, run)
+    if not chosen.only_draw:
+        rows.of(chosen.pick(**OTHERS))
+        for part in chosen.pick(**PLANS):
+            make_searches(rows, part)
+    picture = draw(chosen, rows.rows)
+    for name, slope in picture.slopes.items():
+        print(f"{name}: {slope}")
+
+
+if __name__ == "__main__":
+    main()

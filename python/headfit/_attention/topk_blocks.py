@@ -1,0 +1,50 @@
+"""The largest weights of every row: found on this machine, or by the workers of a cluster."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headfit import _core
+from headfit._attention.logits import Logits
+from headfit._cluster.blocks import row_blocks
+from headfit._cluster.cluster import Cluster
+from headfit._cluster.run import Held, run_blocks
+
+if TYPE_CHECKING:
+    from headfit._attention.attention import Attention
+
+Lists = tuple[NDArray[np.int64], NDArray[Any]]
+"""Columns and their values, each of shape (..., rows, k)."""
+
+
+def topk_rows(logits: Logits, k: int, as_logits: bool, threads: int) -> Lists:
+    """Return the k largest entries of the rows of `logits`: their columns and values."""
+    columns, values = logits.empty(k, np.int64), logits.empty(k)
+    stacks = logits.stack(columns), logits.stack(values)
+    _core.attention_topk(logits.core, *stacks, as_logits, threads)
+    return columns, values
+
+
+def topk_blocks(cluster: Cluster, attention: Attention, k: int, as_logits: bool) -> Lists:
+    """Return what `topk_rows` does for all rows, found by the workers of a cluster."""
+    shape = (*attention.lead, attention.n, k)
+    columns, values = np.empty(shape, np.int64), np.empty(shape, attention.dtype)
+
+    def take(block: slice, found: Lists) -> None:
+        columns[..., block, :], values[..., block, :] = found
+
+    products = math.prod(attention.lead) * attention.m * attention.dim
+    blocks = row_blocks(attention.n, products, cluster.slots)
+    held = Held.of(cluster, (attention, k, as_logits, cluster.threads))
+    run_blocks(held, _topk_block, blocks, take, "top-k")
+    return columns, values
+
+
+def _topk_block(shared: tuple[Attention, int, bool, int], block: slice) -> Lists:
+    """Find the largest entries of a block of rows on a worker."""
+    attention, k, as_logits, threads = shared
+    return topk_rows(attention.checked.of_rows(block), k, as_logits, threads)

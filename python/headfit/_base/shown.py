@@ -1,0 +1,114 @@
+"""How results show themselves: as a table in text, and as HTML in notebooks."""
+
+from __future__ import annotations
+
+import base64
+import html
+import io
+from collections.abc import Iterable, Sequence
+from importlib import import_module
+from typing import Any
+
+PICTURE_BYTES = 36_000
+"""The largest picture, as SVG, that a notebook gets: base64 makes it a third larger."""
+
+PICTURE_ENTRIES = 2**20
+"""How many entries of attention are computed for a picture that nobody asked for."""
+
+
+class Shown:
+    """A result that notebooks show as a small table of facts, perhaps with a picture.
+
+    The text of a result is made of the same facts, so that each is stated once.
+    """
+
+    def _facts(self) -> dict[str, str]:
+        """Return what there is to say, in words, by name."""
+        raise NotImplementedError
+
+    def _headline(self) -> str:
+        return type(self).__name__
+
+    def _picture(self) -> str:
+        """Return a picture as HTML, or an empty text."""
+        return ""
+
+    def _repr_html_(self) -> str:
+        return page(self._headline(), facts=self._facts(), picture=self._picture())
+
+
+def page(title: str, *, facts: dict[str, str] | None = None, picture: str = "") -> str:
+    """Return a title, facts as a table of two columns, and a picture, in HTML.
+
+    Colours are those of the notebook, light or dark.
+    """
+    rows = "".join(
+        f'<tr><th style="text-align:left">{html.escape(name)}</th>'
+        f'<td style="text-align:left">{html.escape(text)}</td></tr>'
+        for name, text in (facts or {}).items()
+    )
+    table = f"<table>{rows}</table>" if rows else ""
+    return f"<p><b>{html.escape(title)}</b></p>{table}{picture}"
+
+
+def html_table(
+    title: str, names: Sequence[str], rows: Iterable[Sequence[str]], more: Iterable[str] = ()
+) -> str:
+    """Return a table with names of columns above its cells, and lines below it, in HTML."""
+    head = "".join(f"<th>{html.escape(name)}</th>" for name in names)
+    body = "".join(
+        "<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>" for row in rows
+    )
+    below = "".join(f"<p>{html.escape(line)}</p>" for line in more)
+    return f"<p>{html.escape(title)}</p><table><tr>{head}</tr>{body}</table>{below}"
+
+
+def text_table(
+    title: str, names: Sequence[str], rows: Sequence[Sequence[str]], more: Iterable[str] = ()
+) -> str:
+    """Return the same in text, with cells aligned to the right."""
+    lines = [list(names), *(list(row) for row in rows)]
+    widths = [max(len(line[column]) for line in lines) for column in range(len(names))]
+    table = ["  ".join(c.rjust(w) for c, w in zip(line, widths, strict=True)) for line in lines]
+    return "\n".join([title, *table, *more])
+
+
+def picture(
+    name: str, result: Any, alt: str, size: tuple[float, float] = (5.4, 3.6), **options: Any
+) -> str:
+    """Return what a function of `headfit.plot` draws of a result, as an HTML image.
+
+    The picture is SVG on white, so that it can be read on light and on dark pages, and belongs to
+    no window. Without Matplotlib, and for one that is too large for a notebook, the text is empty.
+
+    Parameters
+    ----------
+    name : str
+        The function. `headfit.plot` imports the results that it draws, so that it is looked up
+        here only when a notebook asks for a picture.
+    result : object
+        Its argument.
+    alt : str
+        What the picture shows, in words.
+    size : tuple of two float
+        The width and height in inches.
+    **options
+        Other arguments of the function.
+    """
+    try:
+        matplotlib = import_module("matplotlib")
+        figures = import_module("matplotlib.figure")
+    except ImportError:
+        return ""
+    figure = figures.Figure(figsize=size, facecolor="white", layout="constrained")
+    getattr(import_module("headfit.plot"), name)(result, ax=figure.subplots(), **options)
+    drawn = io.BytesIO()
+    with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": "headfit"}):
+        figure.savefig(
+            drawn, format="svg", bbox_inches="tight", pad_inches=0.1, metadata={"Date": None}
+        )
+    raw = drawn.getvalue()
+    if len(raw) > PICTURE_BYTES:
+        return ""
+    source = base64.b64encode(raw).decode("ascii")
+    return f'<img alt="{html.escape(alt)}" src="data:image/svg+xml;base64,{source}">'

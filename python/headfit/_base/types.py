@@ -1,0 +1,77 @@
+"""What users may pass, as types: arrays of any library, sparse matrices, masks, positions, seeds.
+
+These are for editors and type checkers. What is passed is checked when it is read, by the functions
+of `_base/arrays.py`, `_base/masks.py` and `_base/positions.py`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Any, Literal, Protocol, TypeAlias
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
+
+
+class SupportsArray(Protocol):
+    """An object that NumPy can turn into an array, such as a pandas DataFrame."""
+
+    def __array__(self) -> NDArray[Any]: ...
+
+
+class SupportsDLPack(Protocol):
+    """An array of a library that speaks DLPack, such as PyTorch, JAX or CuPy."""
+
+    def __dlpack__(self) -> Any: ...
+
+    def __dlpack_device__(self) -> tuple[Any, Any]: ...
+
+
+class SupportsArrayNamespace(Protocol):
+    """An array of a library that follows the array API standard."""
+
+    def __array_namespace__(self) -> Any: ...
+
+
+Numbers: TypeAlias = Sequence[float]
+AnyArray: TypeAlias = NDArray[Any] | SupportsArray | SupportsDLPack | SupportsArrayNamespace
+ArrayLike: TypeAlias = (
+    AnyArray
+    | Sequence[AnyArray]
+    | Numbers
+    | Sequence[Numbers]
+    | Sequence[Sequence[Numbers]]
+    | Sequence[Sequence[Sequence[Numbers]]]
+)
+"""An array of any library, or nested sequences of numbers."""
+
+Sparse: TypeAlias = sp.sparray | sp.spmatrix
+"""A SciPy sparse array or matrix of any format."""
+
+PathLike: TypeAlias = str | os.PathLike[str]
+"""The name of a file."""
+
+MaskLike: TypeAlias = (
+    Literal["causal"] | tuple[Literal["window"], int | tuple[int, int]] | ArrayLike | Sparse | None
+)
+"""What may be attended to: "causal", a window, or a boolean or additive matrix."""
+
+PositionLike: TypeAlias = (
+    Literal["rope", "rope-half", "alibi"] | tuple[str, float | ArrayLike] | None
+)
+"""Positions of tokens: "rope" and its like, alone or with a base, frequencies or slopes."""
+
+Seed: TypeAlias = (
+    int
+    | Sequence[int]
+    | np.random.Generator
+    | np.random.BitGenerator
+    | np.random.SeedSequence
+    | None
+)
+"""Whatever `numpy.random.default_rng` takes (SPEC 7)."""
+
+Columns: TypeAlias = Literal["auto"] | Sequence[int] | NDArray[np.integer[Any]] | None
+"""Columns by number, or "auto" for those that most rows attend to."""

@@ -1,0 +1,70 @@
+"""`headfit describe`: what heads attend to, from queries and keys or from a saved capture."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from headfit._attention.describe import describe as measure
+from headfit._attention.head_table import HeadTable
+from headfit._attention.tally_table import TallyTable
+from headfit._base.stored_arrays import load_arrays
+from headfit._cli import text
+from headfit._cli.arguments import Commands, command
+from headfit._cli.heads import add_heads, read_attention
+from headfit._cli.shared import add_running
+from headfit.errors import InputError
+
+_MEASURED = ("scale", "mask", "position", "per_row", "per_column", "share", "num_threads")
+"""The options of what is still to be measured, which a capture has no use for."""
+
+
+def add_describe(parent: Commands) -> None:
+    """Add `headfit describe`."""
+    parser = command(
+        parent,
+        "describe",
+        describe,
+        "show how sparse heads are, where they attend, and the rank of their logits",
+        "  headfit describe heads.npz --mask causal\n"
+        "  headfit describe model.npz --json  # what heads.save() of a capture wrote\n",
+    )
+    add_heads(parser, ".npz with Q and K, a saved head, or what heads.save() wrote")
+    parser.add_argument(
+        "--per-row", type=int, metavar="K", help="keys of a row's support at most (default: 8)"
+    )
+    parser.add_argument(
+        "--per-column", type=int, metavar="K", help="rows per column of a sparse head (default: K)"
+    )
+    parser.add_argument(
+        "--share", type=float, metavar="S", help="of a row's mass in its support (default: 0.9)"
+    )
+    add_running(parser)
+
+
+def describe(arguments: Any) -> int:
+    """Run `headfit describe`."""
+    table, kind = _table(arguments)
+    if arguments.json:
+        text.emit({"file": str(arguments.file), "kind": kind, **table.to_dict()})
+    else:
+        print(table)
+    return 0
+
+
+def _table(arguments: Any) -> tuple[HeadTable | TallyTable, str]:
+    path = arguments.streams.path(arguments.file)
+    given = {name: getattr(arguments, name) for name in _MEASURED}
+    given = {name: value for name, value in given.items() if value is not None}
+    if path.suffix == ".npz" and "format" in load_arrays(path, "file of heads", "file"):
+        table = TallyTable.load(path)
+        for name in given:
+            raise InputError(
+                f"--{name.replace('_', '-')} must not be given: the heads of a capture have been "
+                "measured"
+            )
+        return table, "capture"
+    attention = read_attention(arguments, path)
+    options = {name: value for name, value in given.items() if name in _MEASURED[3:]}
+    with text.progress(arguments.progress) as say:
+        say(f"measuring {attention}")
+        return measure(attention, **options), "heads"

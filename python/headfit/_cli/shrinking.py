@@ -1,0 +1,211 @@
+"""`headfit shrink` and `headfit compress`: smaller heads, for one passage or for every input."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from headfit._base.dtypes import DTYPES
+from headfit._base.files import save_arrays
+from headfit._base.tolerances import Tolerances
+from headfit._cli import text
+from headfit._cli.arguments import Commands, columns, command, effort, tolerances
+from headfit._cli.commands import asked_tolerances
+from headfit._cli.heads import (
+    add_head,
+    add_heads,
+    given_options,
+    head_of,
+    mask_words,
+    read_arrays,
+    read_attention,
+)
+from headfit._cli.picture import FORMATS as PICTURES
+from headfit._cli.picture import save_drawing
+from headfit._cli.shared import add_output, add_running, add_seed
+from headfit._compress.compress import compress as compressed
+from headfit._compress.result import Compressed
+from headfit._fit.file_formats import FORMATS
+from headfit._fit.result import Fit
+from headfit._shrink.result import ShrinkResult
+from headfit._shrink.shrink import shrink as closest
+from headfit._shrink.shrink_to_pattern import shrink_to_pattern
+from headfit.errors import InputError
+
+_CLOSE = ("tv", "tv_worst", "dim")
+_PATTERN = ("per_row", "mass", "per_column", "exempt_columns")
+_TOLERANCES = ("leak", "distortion", "max_logit")
+
+
+def add_shrink(parent: Commands) -> None:
+    """Add `headfit shrink`."""
+    parser = command(
+        parent,
+        "shrink",
+        shrink,
+        "find a smaller head that attends as a given one does, for this input",
+        "  headfit shrink head.npz --mask causal --tv 0.05 -o small.npz\n"
+        "  headfit shrink heads.npz --head 0,3 --dim 8 --plot curve.png -o small.npz\n"
+        "  headfit shrink head.npz --mask causal --mass 0.9 --per-row 8 -o certified.npz\n",
+    )
+    add_heads(parser, ".npz with Q and K, or a saved head")
+    add_head(parser)
+    add_output(
+        parser, "-o", "--output", suffixes=(".npz", ".safetensors"), required=True, metavar="HEAD",
+        help="the smaller head: Q and K as .npz; with --per-row or --mass as headfit fit writes it",
+    )  # fmt: skip
+    close = parser.add_argument_group("to stay close to the whole attention")
+    close.add_argument(
+        "--tv", type=float, metavar="T", help="mean total variation of the rows (default: 0.05)"
+    )
+    close.add_argument("--tv-worst", type=float, metavar="T", help="that of any row")
+    close.add_argument("--dim", type=int, metavar="D", help="this size (default: search)")
+    kept = parser.add_argument_group("to keep the heaviest entries of every row, certified")
+    kept.add_argument("--per-row", type=int, metavar="K", help="so many")
+    kept.add_argument("--mass", type=float, metavar="S", help="that hold this share of the row")
+    kept.add_argument("--per-column", type=int, metavar="K", help="at most so many of a column")
+    kept.add_argument(
+        "--exempt-columns", type=columns, metavar="J",
+        help="auto (default), or numbers as in 0,1,7: columns without that bound",
+    )  # fmt: skip
+    tolerances(parser, Tolerances())
+    add_output(
+        parser, "--plot", suffixes=PICTURES, metavar="FILE",
+        help="draw closeness against head size: .png, .pdf or .svg",
+    )  # fmt: skip
+    _add_search(parser)
+
+
+def _add_search(parser: Any) -> None:
+    parser.add_argument("--dtype", choices=DTYPES, default="float32", help="default: %(default)s")
+    parser.add_argument(
+        "--effort", type=effort, metavar="E", help="low, medium, high or a number of steps"
+    )
+    parser.add_argument("--time-limit", type=float, metavar="S", help="seconds")
+    add_seed(parser)
+    add_running(parser)
+
+
+def _given(arguments: Any, *names: str) -> dict[str, Any]:
+    """Return those of the arguments that were given; the others have the functions' defaults."""
+    found = {name: getattr(arguments, name) for name in names}
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def shrink(arguments: Any) -> int:
+    """Run `headfit shrink`."""
+    close, pattern = _given(arguments, *_CLOSE), _given(arguments, *_PATTERN)
+    asked = _given(arguments, *_TOLERANCES)
+    keeps = "per_row" in pattern or "mass" in pattern
+    for name in close if keeps else (*pattern, *asked):
+        where = "beside" if keeps else "without"
+        raise InputError(
+            f"--{name.replace('_', '-')} must not be given {where} --per-row or --mass"
+        )
+    files = arguments.streams
+    if not keeps and files.suffix(arguments.output) != ".npz":
+        raise InputError("output must end in .npz: a head without a certificate is Q and K")
+    head = head_of(read_attention(arguments, files.path(arguments.file)), arguments.head)
+    common: dict[str, Any] = _given(arguments, "effort", "time_limit", "num_threads")
+    common |= {"dtype": arguments.dtype, "rng": arguments.seed}
+    if arguments.plot is None:
+        common["curve_dims"] = ()
+    with text.progress(arguments.progress) as say:
+        say(f"shrinking a head of size {head.dim}, n = {head.n}")
+        if keeps:
+            common["tolerances"] = asked_tolerances(arguments, Tolerances())
+            found: ShrinkResult = shrink_to_pattern(head, **pattern, **common)
+        else:
+            found = closest(head, **close, **common)
+        files.write(arguments.output, lambda path: _save(found, path))
+        if arguments.plot is not None:
+            files.write(arguments.plot, lambda path: save_drawing("curve", found, path=path))
+    if arguments.json:
+        text.emit({"file": str(arguments.output), **found.to_dict()})
+    else:
+        print(f"{arguments.output}: {found}")
+    return 0 if found.reached else 1
+
+
+def _save(found: ShrinkResult, path: Path) -> None:
+    if isinstance(found.fit, Fit):
+        found.fit.save(path)
+        return
+    head = found.fit.attention
+    arrays = {"Q": head.Q, "K": head.K, "scale": np.array(head.scale)}
+    if head.mask is not None:
+        arrays["mask"] = mask_words(head.mask)
+    save_arrays(path, arrays)
+
+
+def add_compress(parent: Commands) -> None:
+    """Add `headfit compress`."""
+    parser = command(
+        parent,
+        "compress",
+        compress,
+        "find maps that make a head smaller for every input, from several passages",
+        "  headfit compress passages.npz --mask causal --dim 8 -o maps.npz\n"
+        "  headfit compress passages.npz --mask causal --tv 0.05 -o maps.safetensors\n",
+    )
+    add_heads(
+        parser, ".npz with Q and K of shape (passages, n, D); several query heads that share keys "
+        "have Q of shape (passages, heads, n, D)",
+    )  # fmt: skip
+    add_output(
+        parser, "-o", "--output", suffixes=tuple(FORMATS), required=True, metavar="MAPS",
+        help="the maps P_q and P_k, .npz or .safetensors, or -",
+    )  # fmt: skip
+    parser.add_argument("--dim", type=int, metavar="D", help="the size (default: search)")
+    parser.add_argument(
+        "--tv", type=float, metavar="T",
+        help="mean total variation that a search keeps on validation passages (default: 0.05)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--commute", action="store_true",
+        help="maps that commute with rotary positions, and fold into the weights",
+    )  # fmt: skip
+    parser.add_argument(
+        "--held-out", type=float, metavar="S", help="share of passages that judge (default: 0.25)"
+    )
+    parser.add_argument(
+        "--validation", type=float, metavar="S",
+        help="share of the others that choose (default: 0.25)",
+    )  # fmt: skip
+    _add_search(parser)
+
+
+def compress(arguments: Any) -> int:
+    """Run `headfit compress`."""
+    files = arguments.streams
+    arrays, options = read_arrays(files.path(arguments.file), given_options(arguments))
+    given = _given(
+        arguments, "dim", "tv", "held_out", "validation", "effort", "time_limit", "num_threads"
+    )
+    with text.progress(arguments.progress) as say:
+        say(f"compressing a head of {len(arrays['Q'])} passages")
+        found = compressed(
+            arrays["Q"],
+            arrays["K"],
+            **vars(options),
+            **given,
+            commute=arguments.commute,
+            dtype=arguments.dtype,
+            curve_dims=(),
+            rng=arguments.seed,
+        )
+        files.write(arguments.output, lambda path: _save_maps(found, path))
+    if arguments.json:
+        text.emit({"file": str(arguments.output), **found.to_dict()})
+    else:
+        print(f"{arguments.output}: {found}")
+    return 0 if found.reached else 1
+
+
+def _save_maps(found: Compressed, path: Path) -> None:
+    if path.suffix == ".safetensors":
+        found.save(path)
+    else:
+        save_arrays(path, found.tensors())

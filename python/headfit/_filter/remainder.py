@@ -1,0 +1,97 @@
+"""Patterns that are a stencil and a few entries more per row: the two parts are told apart."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
+
+from headfit._filter.stencil import Stencil, allowed_offsets, full_rows
+from headfit._target.target import Target, with_matrix
+from headfit.errors import InputError
+
+__all__ = ["Parts"]
+
+# An offset belongs to the stencil if more than this share of the rows that could attend to it do.
+MOST = 0.9
+
+
+@dataclass(frozen=True, eq=False)
+class Parts:
+    """A pattern as the sum of a stencil and a remainder.
+
+    Attributes
+    ----------
+    stencil : Stencil
+        The offsets that nearly all rows attend to, with the mean of their weights' logarithms.
+        ``stencil.apart`` are the rows that attend to everything with equal weights.
+    target : Target
+        The pattern without the rows apart, from which nothing is asked. Ignored columns are
+        attended to where the stencil does: their logits do not matter, and a filter does so.
+    per_row : float
+        How many entries per row, on average, the remainder has.
+    """
+
+    stencil: Stencil
+    target: Target
+    per_row: float
+
+    @classmethod
+    def of(cls, target: Target, ignored: NDArray[np.int64] | None = None) -> Parts:
+        """Tell the parts of a target apart; `ignored` are columns whose logits do not matter.
+
+        Raises an InputError if there is no offset that nearly all rows attend to.
+        """
+        csr, n = target.matrix, target.n
+        first, last = allowed_offsets(target.mask, n)
+        left_out = np.zeros(n, dtype=np.bool_)
+        left_out[[] if ignored is None else ignored] = True
+        apart = full_rows(target, left_out)
+        is_apart = np.zeros(n, dtype=np.bool_)
+        is_apart[apart] = True
+
+        rows = np.repeat(np.arange(n, dtype=np.int64), np.diff(csr.indptr))
+        kept = ~(is_apart[rows] | left_out[csr.indices])
+        rows, columns, logs = rows[kept], csr.indices[kept].astype(np.int64), np.log(csr.data[kept])
+        present, place, count = np.unique(rows - columns, return_inverse=True, return_counts=True)
+        could = n - np.abs(present) - apart.size - int(left_out.sum())
+        common = count > MOST * np.maximum(could, n / 2)
+        if not common.any():
+            raise InputError(
+                "A must attend at some offset i - j in nearly all rows; no offset of this pattern "
+                "is that common"
+            )
+        inside = common[place]
+        weights = _means(logs - _means(logs, rows, inside, n)[rows], place, inside, present.size)
+        level = _means(logs - weights[place], rows, inside, n)
+        stencil = Stencil(n, present[common], weights[common], first, last, apart=apart)
+
+        # A row attends to an ignored column as much as the stencil does.
+        to = np.tile(np.flatnonzero(left_out), stencil.offsets.size)
+        at = to + np.repeat(stencil.offsets, np.count_nonzero(left_out))
+        log = np.repeat(stencil.log_weights, np.count_nonzero(left_out))
+        exists = (at >= 0) & (at < n)
+        exists[exists] = ~is_apart[at[exists]]
+        at, to, log = at[exists], to[exists], log[exists]
+        entries = (
+            np.exp(np.concatenate([logs, log + level[at]])),
+            (np.concatenate([rows, at]), np.concatenate([columns, to])),
+        )
+        whole: Any = sp.csr_array(entries, shape=(n, n))
+        whole.sort_indices()
+        sums = np.asarray(whole.sum(axis=1)).ravel()
+        whole.data /= np.repeat(sums, np.diff(whole.indptr))
+        beside = float(np.count_nonzero(~inside)) / n
+        return cls(stencil, with_matrix(target, whole), beside)
+
+
+def _means(
+    values: NDArray[np.float64], groups: NDArray[np.int64], counts: NDArray[np.bool_], size: int
+) -> NDArray[np.float64]:
+    """Return the mean of the values that count in each group; 0 for a group without any."""
+    sums = np.bincount(groups, np.where(counts, values, 0.0), size)
+    sizes = np.bincount(groups, counts, size)
+    return np.asarray(sums / np.maximum(sizes, 1))

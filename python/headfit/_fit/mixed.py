@@ -1,0 +1,217 @@
+"""The method for a window and a few entries beside it: a filter, from which a descent starts."""
+
+from __future__ import annotations
+
+import math
+import time
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from headfit._base.arrays import FloatArray, as_count
+from headfit._base.deadline import calls_until
+from headfit._base.memory import require_memory
+from headfit._base.tolerances import Tolerances
+from headfit._filter.demand import Demand
+from headfit._filter.design import design
+from headfit._filter.layouts import Shape
+from headfit._filter.remainder import Parts
+from headfit._fit.head import Head
+from headfit._fit.learned import EFFORTS, Learned, after_a_scan, learned, likely_dim
+from headfit._fit.method import Attempt, Method, Patience
+from headfit._fit.narrow_rows import FIRST_RESERVE, narrowed, reserved
+from headfit._fit.problem import Problem
+from headfit._fit.result import Search
+from headfit._fit.search import double_and_bisect, largest_dim
+from headfit._fit.toeplitz import likely_filter_dim
+from headfit.errors import InputError
+
+__all__ = ["Mixed"]
+
+# The dimensions that the entries beside the filter get, in multiples of what they would need alone.
+BESIDE = 1.75
+# The largest filter that is designed, in multiples of a size that is likely to suffice.
+ROOMY = 1.5
+# The share of the time that the design of the filter may take.
+DESIGN = 0.2
+# The steps of the anneal from the filter, and after how many of them the rows that are left get
+# exact queries: these need keys that are good, but no short steps.
+WARM, TAKEN = 300, 220
+# The most steps where logits are bounded.
+BOUNDED = 2400
+# How often the descent goes on from the queries and keys of the last time.
+ROUNDS: dict[Patience, int] = {"full": 4, "search": 2, "brief": 1}
+
+
+@dataclass(frozen=True, eq=False)
+class Mixed(Method):
+    """Start from a filter for the offsets that nearly all rows attend to, and learn the rest.
+
+    For patterns that are a window, or another translation-invariant pattern, and a few entries per
+    row beside it, such as BigBird's random ones. Global columns are `exempt_columns`.
+
+    Parameters
+    ----------
+    filter_dim : int, optional
+        The dimensions of the filter, an even number. None: what a filter of this width needs to
+        have small logits, if the entries beside it then have enough dimensions left.
+
+    Raises
+    ------
+    InputError
+        For an option out of range. A pattern without an offset that nearly all rows attend to is
+        refused by `fit`.
+
+    See Also
+    --------
+    Toeplitz : for patterns that are translation-invariant throughout.
+    Learned : from random queries and keys; better for a few nonzeros per row.
+
+    Notes
+    -----
+    The offsets that nine of ten rows attend to make a filter, as in `Toeplitz`. From its queries
+    and keys, with small random numbers in the other dimensions, the descent of `Learned` moves all
+    coordinates. It is stopped early, when keys are good enough for the rows that are left to have
+    exact queries, as in `MaxMargin`. Costs some hundred steps of `Learned`, O(n d**2 (k + d))
+    each, and tens of scans, O(n**2 d).
+
+    Examples
+    --------
+    >>> import headfit as hf
+    >>> A = hf.patterns.bigbird(256, 8, 2, 3, rng=0)
+    >>> fit = hf.fit(A, 40, method=hf.Mixed(), exempt_columns="auto")
+    >>> fit.certificate.holds, fit.method
+    (True, 'mixed')
+    """
+
+    filter_dim: int | None = None
+
+    name = "mixed"
+
+    def __post_init__(self) -> None:
+        if self.filter_dim is not None:
+            size = as_count(self.filter_dim, "filter_dim", 2)
+            if size % 2:
+                raise InputError(f"filter_dim must be even; got {size}")
+            object.__setattr__(self, "filter_dim", size)
+
+    def check(self, problem: Problem, dim: int | None) -> int | None:
+        """Return the size asked for, or that of the module."""
+        _ = problem.parts  # an InputError where there is no stencil
+        size = dim if problem.module is None else problem.module.dim
+        if size is not None and self.filter_dim is not None:
+            needed = self.filter_dim + problem.exempt_dims
+            if size < needed:
+                raise InputError(
+                    f"dim must be at least {needed}, with filter_dim = {self.filter_dim}; "
+                    f"got {size}"
+                )
+        return size
+
+    def head(self, problem: Problem, dim: int, patience: Patience = "full") -> Head:
+        """Return a head that was learned from the start of a filter."""
+        parts, n = problem.parts, problem.target.n
+        require_memory(4 * n * dim * 4, f"a filter of size dim = {dim}")
+        start = self._filter(problem, parts, self._filter_dim(parts, dim))
+        if start is None:
+            nothing = np.zeros((n, dim), dtype=np.float32)
+            return Head(nothing, nothing, failed_rows=np.arange(n), ended="stalled")
+        filter_dim = start[0].shape[1]
+        for _ in range(ROUNDS[patience]):
+            head = self._learned(problem, parts, dim, start)
+            if not head.rows_left or head.ended == "time limit":
+                break
+            start = head.Q, head.K
+        head.Q[parts.stencil.apart] = 0.0
+        settings = {"filter_dim": filter_dim, "learned": head.settings["learned"]}
+        return replace(head, settings=settings)
+
+    def search(self, problem: Problem, attempt: Attempt) -> Search:
+        """Start at a size that filters of this width need, double until one certifies, bisect."""
+        largest, why = largest_dim(problem)
+        if problem.module is not None and problem.module.dim - problem.exempt_dims < largest:
+            largest, why = problem.module.dim - problem.exempt_dims, "the size of the module"
+        parts = problem.parts
+        likely = likely_filter_dim(Shape.of(parts.stencil)) + _dims_beside(parts)
+        return double_and_bisect(
+            attempt, likely, largest, why, 2, problem.deadline, problem.exempt_dims
+        )
+
+    def advice(self, head: Head) -> str | None:
+        """Say what a descent from a filter that leaves rows means."""
+        if "filter_dim" not in head.settings:
+            return (
+                f"No filter of size {head.dim} or less was found to start from: try a larger dim, "
+                'a wider leak or distortion, or method="learned".'
+            )
+        if head.ended != "steps":
+            return None
+        return (
+            f"The descent from a filter of {head.settings['filter_dim']} dimensions left "
+            f"{head.rows_left} rows at d = {head.dim}, which proves nothing: try a larger "
+            "dim, another filter_dim, or a wider leak or distortion."
+        )
+
+    def _filter_dim(self, parts: Parts, dim: int) -> int:
+        if self.filter_dim is not None:
+            return self.filter_dim
+        roomy = math.ceil(ROOMY * likely_filter_dim(Shape.of(parts.stencil)) / 2)
+        return 2 * min(roomy, max(1, (dim - _dims_beside(parts)) // 2))
+
+    def _filter(
+        self, problem: Problem, parts: Parts, dim: int
+    ) -> tuple[FloatArray, FloatArray] | None:
+        """Return the queries and keys of a filter of at most `dim` dimensions; None without one."""
+        asked = problem.tolerances
+        deadline = problem.deadline
+        if math.isfinite(deadline):
+            deadline = time.perf_counter() + DESIGN * problem.seconds_left
+        demand = Demand(parts.stencil, Tolerances(asked.leak, asked.distortion))
+        found = design(demand, dim, deadline=deadline, moves=0)
+        if found is None:
+            return None
+        q, k = found.filter.head(problem.target.n, dtype="float32")
+        q[parts.stencil.apart] = 0.0
+        return q, k
+
+    def _learned(
+        self, problem: Problem, parts: Parts, dim: int, start: tuple[FloatArray, FloatArray]
+    ) -> Head:
+        """Return what an anneal from a start finds, with exact queries for the rows it leaves."""
+        limit, asked = problem.logit_limit, problem.tolerances
+        leak, distortion, steps, storage = asked.leak, asked.distortion, TAKEN, ""
+        if limit is not None:  # exact queries do not keep to it: the descent has to go to the end
+            steps, storage = BOUNDED, problem.dtype if problem.is_narrow else ""
+        elif problem.is_narrow:
+            leak, distortion = reserved(asked, FIRST_RESERVE)
+            steps = WARM
+        max_norm = Learned().norm_limit(problem)
+        head = learned(
+            parts.target,
+            dim,
+            leak=leak,
+            distortion=distortion,
+            seed=problem.seed,
+            threads=problem.threads,
+            max_norm=max_norm or 0.0,
+            max_logit=math.inf if limit is None else limit,
+            logit_step=problem.logit_step,
+            storage=storage,
+            query_unit=problem.scale_for(dim) if storage else 1.0,
+            time_limit=problem.seconds_left,
+            patience=steps / EFFORTS["low"],
+            init=start,
+            warm_steps=WARM,
+            polished_share=0.0 if problem.is_narrow else 1.0,
+            callback=after_a_scan(problem),
+            cluster=problem.cluster,
+        )
+        if not problem.is_narrow or limit is not None or head.ended == "time limit":
+            return head
+        with calls_until(problem.deadline):
+            return narrowed(problem, parts.target, head, max_norm or math.inf)
+
+
+def _dims_beside(parts: Parts) -> int:
+    """Return how many dimensions the entries beside the stencil get."""
+    return math.ceil(BESIDE * likely_dim(parts.target.n, parts.per_row))

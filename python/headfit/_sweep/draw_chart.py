@@ -1,0 +1,175 @@
+"""Charts as SVG, whose texts stay texts, so that they can be read out, searched and enlarged."""
+
+from __future__ import annotations
+
+import io
+import math
+import re
+from collections.abc import Sequence
+from html import escape
+from typing import Any
+
+from headfit._sweep.chart import Chart, Spot
+from headfit.plot._axes import INK, matplotlib
+
+# The palette of Okabe and Ito, and a marker for each colour, so that no line needs its colour.
+COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#1b1b1b", "#8a8f94")
+MARKERS = "osD^vPX*"
+TICKS = 10  # values of an axis that are all named
+WIDE = 8.0  # a ratio of largest to smallest from which an axis is logarithmic
+WIDEST = 1e12  # and up to which: a value beyond is an exception
+
+LINEAR = ("dim_found", "dim_tried")  # logarithmic in n, as the theorem says
+
+NAMES = {
+    "certified": "share certified",
+    "dim": "head size",
+    "dim_found": "smallest head size found",
+    "seconds": "seconds of the fit",
+    "max_norm_found": "scale \u00b7 max |q| \u00b7 max |k|",
+    "max_logit_found": "largest |logit|",
+    "leak_found": "leak (certified bound)",
+    "steps": "steps",
+    "n": "tokens n",
+}
+"""What columns of fits are called in pictures."""
+
+
+def title(chart: Chart) -> str:
+    """Return what a chart shows, as a heading."""
+    heading = f"{label(chart.y)} against {label(chart.x)}"
+    return heading[0].upper() + heading[1:]
+
+
+def caption(chart: Chart) -> str:
+    """Return how a chart is to be read."""
+    what = "Share of the points" if chart.is_share else "Medians, with bars from least to most"
+    text = f"{what} with equal {', '.join([chart.x, *chart.split])}"
+    return text + (f"; {', '.join(chart.pooled)} vary among them." if chart.pooled else ".")
+
+
+def description(chart: Chart) -> str:
+    """Return a chart in words, for those who cannot see it."""
+    parts = []
+    for values, spots in chart.lines.items():
+        name = line_name(chart, values)
+        first, last = spots[0], spots[-1]
+        said = f"{_short(first.y)} at {chart.x} = {_short(first.x)}"
+        if len(spots) > 1:
+            said += f" to {_short(last.y)} at {_short(last.x)}"
+        parts.append(f"{name}: {said}" if name else said)
+    return f"{title(chart)}. {'; '.join(parts)}."
+
+
+def label(name: str) -> str:
+    """Return what a column is called in pictures."""
+    return NAMES.get(name, name)
+
+
+def line_name(chart: Chart, values: Sequence[Any]) -> str:
+    """Return what tells a line from the others."""
+    pairs = zip(chart.split, values, strict=True)
+    return ", ".join(
+        str(value) if isinstance(value, str) else f"{name} = {_short(value)}"
+        for name, value in pairs
+        if value is not None
+    )
+
+
+def figure_of(chart: Chart) -> Any:
+    """Return the figure of a chart."""
+    matplotlib()
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(7.2, 4.2), layout="constrained")
+    ax = figure.add_subplot()
+    places = _places(chart)
+    for i, (values, spots) in enumerate(chart.lines.items()):
+        x = [places[spot.x] for spot in spots]
+        ax.errorbar(
+            x, [spot.y for spot in spots], yerr=_bars(chart, spots),
+            color=COLORS[i % len(COLORS)], marker=MARKERS[i % len(MARKERS)], markersize=5,
+            linewidth=1.4 if _is_number(spots[0].x) else 0, elinewidth=0.9, capsize=2.5,
+            label=line_name(chart, values),
+        )  # fmt: skip
+    _scale_x(ax, places)
+    _scale_y(ax, chart)
+    ax.set_xlabel(label(chart.x), color=INK)
+    ax.set_ylabel(label(chart.y), color=INK)
+    ax.grid(color="#e3e5e8", linewidth=0.7)
+    ax.set_axisbelow(True)
+    ax.spines[["top", "right"]].set_visible(False)
+    if chart.split:
+        figure.legend(loc="outside right upper", frameon=False, fontsize=9)
+    return figure
+
+
+def _bars(chart: Chart, spots: Sequence[Spot]) -> Any:
+    if chart.is_share:
+        return None
+    return [[s.y - s.low for s in spots], [s.high - s.y for s in spots]]
+
+
+def _places(chart: Chart) -> dict[Any, float]:
+    """Return where each value of the axis stands: numbers at themselves, texts in a row."""
+    values = list(dict.fromkeys(spot.x for spots in chart.lines.values() for spot in spots))
+    if all(map(_is_number, values)):
+        return {value: float(value) for value in sorted(values)}
+    return {value: float(i) for i, value in enumerate(values)}
+
+
+def _scale_x(ax: Any, places: dict[Any, float]) -> None:
+    numeric = all(map(_is_number, places))
+    if numeric and _is_wide(list(places.values())):
+        ax.set_xscale("log", base=2 if min(places) >= 1 else 10)
+    if len(places) <= TICKS or not numeric:
+        turn = 0 if numeric else 30
+        ax.set_xticks(list(places.values()), [_short(v) for v in places], rotation=turn)
+        ax.minorticks_off()
+
+
+def _scale_y(ax: Any, chart: Chart) -> None:
+    if chart.is_share:
+        ax.set_ylim(-0.04, 1.04)
+        ax.yaxis.set_major_formatter(lambda value, _: f"{value:.0%}")
+        return
+    values = [v for spots in chart.lines.values() for s in spots for v in (s.low, s.high)]
+    if _is_wide(values) and chart.y not in LINEAR:
+        ax.set_yscale("log")
+        ax.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
+        ax.yaxis.set_minor_formatter(lambda value, _: "")
+    elif all(float(v).is_integer() for v in values):
+        ax.yaxis.get_major_locator().set_params(integer=True)
+
+
+def _is_wide(values: Sequence[float]) -> bool:
+    return min(values) > 0 and WIDE <= max(values) / min(values) <= WIDEST
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def _short(value: Any) -> str:
+    if not _is_number(value):
+        return str(value)
+    return f"{value:,}" if isinstance(value, int) else f"{value:.4g}"
+
+
+def svg_of(chart: Chart, prefix: str) -> str:
+    """Return a chart as an element <svg>, with its description; its ids start with a prefix."""
+    text, plain = io.StringIO(), {"svg.fonttype": "none", "svg.hashsalt": prefix}
+    nothing = dict.fromkeys(("Date", "Creator", "Format", "Type"))
+    with matplotlib().rc_context(plain):
+        figure_of(chart).savefig(text, format="svg", metadata=nothing)
+    found = text.getvalue()
+    found = found[found.index("<svg") :]
+    found = re.sub(r"<metadata>.*?</metadata>", "", found, flags=re.DOTALL)
+    found = re.sub(r'(\bid="|url\(#|href="#)', rf"\g<1>{prefix}-", found)
+    said = escape(description(chart))
+    return found.replace("<svg ", f'<svg role="img" aria-label="{said}" ', 1)
+
+
+def is_drawable(chart: Chart) -> bool:
+    """Return whether all numbers of a chart are finite."""
+    return all(math.isfinite(s.y) for spots in chart.lines.values() for s in spots)

@@ -1,0 +1,59 @@
+"""`grid`: the points of a sweep as a product of lists."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import numpy as np
+
+from headfit.errors import InputError
+
+
+def grid(**axes: Any) -> list[dict[str, Any]]:
+    """Return every combination of the values of some axes, as the points of a sweep.
+
+    Parameters
+    ----------
+    **axes
+        A list, a tuple, a range or a 1-dimensional array is an axis; anything else is a single
+        value. A value that is a list itself stands in a list of its own:
+        ``offsets=[[-1, 2]]``. The last axis varies fastest.
+
+    Returns
+    -------
+    list of dict
+        Lists of points can be added: ``grid(...) + grid(...)``.
+
+    Raises
+    ------
+    InputError
+        For an axis without values, and for an array that is not 1-dimensional.
+
+    See Also
+    --------
+    sweep : computes something for each point.
+
+    Examples
+    --------
+    >>> import headfit as hf
+    >>> hf.grid(pattern="band", n=[64, 128], width=2, seed=range(2))
+    [{'pattern': 'band', 'n': 64, 'width': 2, 'seed': 0},
+     {'pattern': 'band', 'n': 64, 'width': 2, 'seed': 1},
+     {'pattern': 'band', 'n': 128, 'width': 2, 'seed': 0},
+     {'pattern': 'band', 'n': 128, 'width': 2, 'seed': 1}]
+    """
+    values = {name: _values(name, axis) for name, axis in axes.items()}
+    return [dict(zip(values, point, strict=True)) for point in itertools.product(*values.values())]
+
+
+def _values(name: str, axis: Any) -> list[Any]:
+    if isinstance(axis, np.ndarray):
+        if axis.ndim != 1:
+            raise InputError(f"{name} must be a 1-dimensional array; got shape {axis.shape}")
+        axis = axis.tolist()
+    if not isinstance(axis, (list, tuple, range)):
+        return [axis]
+    if not axis:
+        raise InputError(f"{name} must have at least one value; got none")
+    return list(axis)

@@ -1,0 +1,160 @@
+"""The store of a sweep: a folder with one small file for each point. The files are the truth.
+
+A file appears whole or not at all: it is written under a temporary name in its folder, flushed to
+the disk, and renamed. Any number of sweeps, on any number of machines that share the folder, may
+write at once: files of one key say the same, and a result is never replaced.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import secrets
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from headfit._base.files import UNFINISHED, as_path, opened, replace_file, sync_folder
+from headfit._sweep.canonical import KEY_LENGTH
+from headfit._sweep.record import Record, from_bytes, to_bytes
+from headfit.errors import FileError, InputError, MissingFileError
+
+MARKER = "headfit-sweep.json"
+MARKER_TEXT = b'{"headfit": "sweep store", "format": 1}\n'
+INDEX = "index.csv"
+POINTS = "points"
+
+_NAME = re.compile(rf"([0-9a-f]{{{KEY_LENGTH}}})\.json")
+_ASIDE = re.compile(rf"[0-9a-f]{{{KEY_LENGTH}}}\.json\.damaged-[0-9a-f]+")
+
+Status = Literal["done", "failed", "missing", "damaged"]
+
+
+@dataclass(frozen=True)
+class Entry:
+    """What a store holds for a key: a record, nothing, or a file that is none (`why`)."""
+
+    key: str
+    status: Status
+    record: Record | None = None
+    why: str = ""
+
+
+class Store:
+    """A folder of results."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    @classmethod
+    def existing(cls, path: Any, name: str = "store") -> Store:
+        """Return the store at a path, or raise a FileError."""
+        folder = Path(as_path(path, name))
+        if not folder.exists():
+            raise MissingFileError(f"{name}: {folder} does not exist", filename=str(folder))
+        if not (folder / MARKER).is_file():
+            raise FileError(
+                f"{name}: {folder} is no store of a sweep: it has no file {MARKER}",
+                filename=str(folder),
+            )
+        return cls(folder)
+
+    @classmethod
+    def made(cls, path: Any, name: str = "out") -> Store:
+        """Return the store at a path, made if the path is free or an empty folder."""
+        folder = Path(as_path(path, name))
+        check_free(folder, name)
+        store = cls(folder)
+        with store.naming():
+            (folder / POINTS).mkdir(parents=True, exist_ok=True)
+            if not (folder / MARKER).is_file():
+                replace_file(folder / MARKER, lambda file: file.write(MARKER_TEXT), name)
+            sync_folder(folder)
+        return store
+
+    def path(self, key: str) -> Path:
+        """Return where the file of a key stands: 256 folders share the files."""
+        return self.folder / POINTS / key[:2] / f"{key}.json"
+
+    def read(self, key: str) -> Entry:
+        """Return what the store holds for a key; a damaged file is no error."""
+        try:
+            with opened(self.path(key), "store", "is no record") as file:
+                record = from_bytes(file.read(), key)
+        except MissingFileError:
+            return Entry(key, "missing")
+        except (InputError, ValueError) as error:
+            return Entry(key, "damaged", None, f"{self.path(key)}: {error}")
+        status: Status = record["status"]
+        return Entry(key, status, record)
+
+    def write(self, record: Record) -> Entry:
+        """Keep a record, and return what the store then holds.
+
+        A result that is there stays. A record of a failure is replaced. A damaged file is set
+        aside under another name.
+
+        Raises
+        ------
+        FileError
+            When the file cannot be written, as on a full disk; the store is then as it was.
+        """
+        key = record["key"]
+        entry, path = self.read(key), self.path(key)
+        if entry.status == "done":
+            return entry
+        with self.naming():
+            path.parent.mkdir(exist_ok=True)
+            if entry.status == "damaged":
+                with contextlib.suppress(FileNotFoundError):  # another sweep was quicker
+                    path.rename(path.with_name(f"{path.name}.damaged-{secrets.token_hex(4)}"))
+            text = to_bytes(record)
+            replace_file(path, lambda file: file.write(text), "out")
+            sync_folder(path.parent)
+        return Entry(key, record["status"], record)
+
+    def entries(self) -> Iterator[Entry]:
+        """Yield what every file of the store holds; files that are no records as damaged."""
+        root = self.folder / POINTS
+        for shard in sorted(root.iterdir()) if root.is_dir() else ():
+            if not shard.is_dir():
+                yield Entry("", "damaged", None, f"{shard}: it is no file of a sweep")
+                continue
+            for file in sorted(shard.iterdir()):
+                name = _NAME.fullmatch(file.name)
+                if name and file == self.path(name[1]):
+                    yield self.read(name[1])
+                elif _ASIDE.fullmatch(file.name):
+                    yield Entry("", "damaged", None, f"{file}: set aside by an earlier sweep")
+                elif not UNFINISHED.fullmatch(file.name):
+                    yield Entry("", "damaged", None, f"{file}: it is no file of a sweep")
+
+    @contextlib.contextmanager
+    def naming(self) -> Iterator[None]:
+        """Make errors of the file system name the store."""
+        try:
+            yield
+        except OSError as error:
+            reason = os.strerror(error.errno) if error.errno else str(error)
+            raise FileError(
+                f"out: the store {self.folder} cannot be written: {reason}. What it held is "
+                "whole; the same sweep goes on from there",
+                error.errno,
+                str(self.folder),
+            ) from error
+
+
+def check_free(folder: Path, name: str) -> None:
+    """Raise a FileError unless a path is free, an empty folder, or a store."""
+    if not folder.exists() and not folder.is_symlink():
+        return
+    if not folder.is_dir():
+        raise FileError(f"{name}: {folder} is no folder", filename=str(folder))
+    names = [n for n in os.listdir(folder) if n != POINTS and not UNFINISHED.fullmatch(n)]
+    if names and MARKER not in names:
+        raise FileError(
+            f"{name}: {folder} is no store of a sweep and not empty: it has no file {MARKER}",
+            filename=str(folder),
+        )

@@ -1,0 +1,300 @@
+"""What all results have in common: HTML for notebooks, `to_dict`, `to_pandas`, and pickles."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import pickle
+import re
+import sys
+from collections.abc import Mapping
+from html.parser import HTMLParser
+
+import numpy as np
+import pytest
+from scipy import sparse
+
+import headfit as hf
+from headfit._attention.tally import Measures, Tally
+from headfit._base.plain import plain
+
+SIZE = 50_000
+
+
+def _tally() -> hf.TallyTable:
+    tally = Tally(3, Measures())
+    tally.add(hf.Attention(*np.random.default_rng(0).normal(size=(2, 3, 10, 4))))
+    return hf.TallyTable.of({"<b>": ("self", tally)})
+
+
+def made() -> dict[str, object]:
+    """Return results of every class, small ones."""
+    rng, one = np.random.default_rng(0), {"num_threads": 1}
+    A = hf.patterns.band(24, 1)
+    Q, K = rng.normal(size=(2, 30, 8)) * 2.0 ** -np.arange(8) * 8
+    stack = hf.Attention(*rng.normal(size=(2, 2, 3, 10, 4)))
+    head = hf.Attention(Q, K, mask="causal", softcap=30.0)
+    fit = hf.fit(A, 4, **one)
+    searched = hf.fit(A, time_limit=2, leak=0.3, distortion=1.0, **one)
+    soft = hf.fit_soft(head, 3, **one)
+    shrunk = hf.shrink(Q, K, mask="causal", dim=3, **one)
+    mix = rng.normal(size=(2, 8, 8)) * 2.0 ** -np.arange(8) * 6
+    passages = [rng.normal(size=(20, 8)) @ mix for _ in range(6)]
+    small = hf.compress(passages, dim=2, mask="causal", **one)
+    heads = hf.compress_heads({("a", 0): passages, ("a", 1): passages[::-1]}, total=6, **one)
+    kept = hf.shrink_to_pattern(
+        Q, K, mask="causal", per_row=1, leak=0.5, distortion=1.0, time_limit=1, **one
+    )
+    return {
+        "Target": hf.Target(A),
+        "Fit": fit,
+        "Fit in a module": hf.fit(A, module=hf.random_rotation(4, rng=0), leak=0.3, **one),
+        "Fit without a certificate": hf.fit(A, 1, **one),
+        "Search": searched.search,
+        "Certificate": fit.certificate,
+        "Certificate of a matrix": hf.certify(A, matrix=A.toarray()),
+        "Certificate without mass": hf.certify(A, fit, certificate_mass=False),
+        "Attention": head,
+        "Attention of heads": stack,
+        "SoftFit": soft,
+        "SoftComparison": soft.comparison,
+        "ShrinkResult": shrunk,
+        "ShrinkResult to a pattern": kept,
+        "TvCurve": shrunk.curve,
+        "Compressed": small,
+        "CompressedCurve": small.curve,
+        "CompressedHeads": heads,
+        "TradeOff": heads.trade_off,
+        "Sparsified": hf.sparsify(Q, K, mask="causal", per_row=3, per_column=4),
+        "AttentionStats": head.stats(shares=(0.5, 0.9)),
+        "AttentionStats of heads": stack.stats(shares=()),
+        "HeadTable": hf.describe(stack),
+        "TallyTable": _tally(),
+        "Plan": hf.plan(A, dim=4, dtype="float32", time_limit=2, **one),
+        "RopeFilter": hf.rope_filter(hf.patterns.causal_band(32, 2), dim=16, leak=0.3),
+    }
+
+
+@pytest.fixture(scope="module")
+def results() -> dict[str, object]:
+    return made()
+
+
+NAMES = (
+    "Target", "Fit", "Fit in a module", "Fit without a certificate", "Search", "Certificate",
+    "Certificate of a matrix", "Certificate without mass", "Attention", "Attention of heads",
+    "SoftFit", "SoftComparison",
+    "ShrinkResult", "ShrinkResult to a pattern", "TvCurve", "Compressed", "CompressedCurve",
+    "CompressedHeads", "TradeOff", "Sparsified", "AttentionStats", "AttentionStats of heads",
+    "HeadTable", "TallyTable", "Plan", "RopeFilter",
+)  # fmt: skip
+WITHOUT_HTML = ("Search", "TvCurve", "CompressedCurve", "TradeOff")
+WITHOUT_DICT = ("Attention", "Attention of heads")
+TABLES = {
+    "Search": {"dim", "holds", "leak", "distortion", "seconds", "restarts", "reason"},
+    "Certificate": {"leak", "distortion", "tv", "stray", "status"},
+    "Certificate without mass": {"leak", "distortion", "status"},
+    "SoftComparison": {"kl", "tv"},
+    "TvCurve": {"tv_mean", "tv_worst"},
+    "CompressedCurve": None,
+    "CompressedHeads": None,
+    "TradeOff": {"tv_mean"},
+    "AttentionStats": {"entropy", "max_weight", "effective_support", "log_sum", "key_mass",
+                       "keys50", "keys90"},
+    "AttentionStats of heads": {"entropy", "max_weight", "effective_support", "log_sum",
+                                "key_mass"},
+    "HeadTable": None,
+    "TallyTable": None,
+    "Plan": {field.name for field in dataclasses.fields(hf.PlanAttempt)},
+}  # fmt: skip
+
+
+def test_all_results_are_here(results):
+    assert tuple(results) == NAMES
+
+
+# HTML
+
+
+class Tags(HTMLParser):
+    """Check that tags are closed in order; collect texts and attributes."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.open, self.texts, self.images = [], [], []
+        self.feed(page)
+        self.close()
+        assert not self.open
+
+    def handle_starttag(self, tag, attrs):
+        if tag == "img":
+            self.images.append(dict(attrs))
+        else:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        self.texts.append(data)
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name not in WITHOUT_HTML])
+def test_html_is_a_small_table_that_says_what_the_text_says(results, name):
+    page = results[name]._repr_html_()
+    assert len(page) < SIZE
+    tags = Tags(page)
+    assert "<table>" in page
+    said = " ".join(tags.texts)
+    # Every number of the text stands in the table as well.
+    numbers = re.findall(r"\d+\.\d+|\d+e-\d+", repr(results[name]))
+    assert [x for x in numbers if x not in said] == []
+    assert not re.search(r"color|black|#000", re.sub(r"base64,[\w+/=]+", "", page))
+    for image in tags.images:
+        assert image["alt"]
+        assert image["src"].startswith("data:image/svg+xml;base64,")
+
+
+@pytest.mark.parametrize("name", ["Fit", "Certificate", "Target", "Attention", "ShrinkResult",
+                                  "Plan", "RopeFilter", "Sparsified"])  # fmt: skip
+def test_pictures_are_drawn_without_pyplot_and_left_out_without_matplotlib(
+    results, name, monkeypatch
+):
+    pytest.importorskip("matplotlib")
+    import matplotlib.pyplot as plt
+
+    before = plt.get_fignums()
+    page = results[name]._repr_html_()
+    assert page.count("<img") == 1
+    assert plt.get_fignums() == before
+    assert results[name]._repr_html_() == page  # nothing in it is drawn by chance
+    for module in ("matplotlib", "matplotlib.figure"):
+        monkeypatch.setitem(sys.modules, module, None)
+    assert results[name]._repr_html_() == page[: page.index("<img")]
+
+
+def test_a_picture_that_is_too_large_is_left_out(monkeypatch, results):
+    pytest.importorskip("matplotlib")
+    monkeypatch.setattr("headfit._base.shown.PICTURE_BYTES", 1000)
+    assert "<img" not in results["Fit"]._repr_html_()
+    Q = np.zeros((1025, 1))
+    monkeypatch.undo()
+    assert "<img" not in hf.Attention(Q, Q)._repr_html_()
+
+
+def test_html_escapes_names(results):
+    assert "<b>" not in results["TallyTable"]._repr_html_()
+    plan = dataclasses.replace(results["Plan"], name="<script>", advice="a < b & c")
+    page = plan._repr_html_()
+    assert "<script>" not in page
+    assert "&lt;script&gt;" in page
+    assert "a &lt; b &amp; c" in page
+
+
+# Dictionaries
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name not in WITHOUT_DICT])
+def test_dictionaries_are_strict_json(results, name):
+    figures = results[name].to_dict()
+    assert json.loads(json.dumps(figures, allow_nan=False)) == figures
+    assert all(isinstance(key, str) for key in figures)
+
+
+def test_dictionaries_hold_the_figures(results):
+    fit = results["Fit"]
+    figures = fit.to_dict()
+    assert (figures["dim"], figures["status"]) == (4, "holds")
+    assert figures["certificate"]["leak"] == fit.certificate.leak
+    assert figures["certificate"] == fit.certificate.to_dict()
+    assert results["TvCurve"].to_dict()["dim"] == results["TvCurve"].dim.tolist()
+    assert results["ShrinkResult"].to_dict()["curve"] == results["TvCurve"].to_dict()
+    assert results["HeadTable"].to_dict()["rank"] == results["HeadTable"].rank.tolist()
+    heads = results["CompressedHeads"].to_dict()
+    assert heads["heads"]["('a', 1)"]["tv_mean"] == results["CompressedHeads"]["a", 1].tv_mean
+    assert "P_q" not in heads["heads"]["('a', 1)"]
+
+
+def test_what_json_lacks_has_a_form():
+    assert plain({"a": np.nan, 1: np.inf, "b": -np.inf}) == {"a": None, "1": "inf", "b": "-inf"}
+    assert plain([np.float32(0.5), np.int8(3), np.bool_(True), None]) == [0.5, 3, True, None]
+    assert plain(np.array([[1.0, np.nan]])) == [[1.0, None]]
+    assert plain(hf.Tolerances()) == {"leak": 0.05, "distortion": 0.1, "max_logit": None}
+    assert plain(range) == str(range)
+
+
+# Data frames
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_tables_as_data_frames(results, name):
+    pandas = pytest.importorskip("pandas")
+    frame = results[name].to_pandas()
+    assert isinstance(frame, pandas.DataFrame)
+    if TABLES[name] is not None:
+        assert set(frame.columns) == TABLES[name]
+    assert len(frame) > 0
+    assert None not in frame.index.names
+
+
+def test_data_frames_hold_the_numbers(results):
+    pytest.importorskip("pandas")
+    c = results["Certificate"]
+    assert c.to_pandas()["leak"].max() == c.leak
+    assert (c.to_pandas()["status"] == "holds").all()
+    curve = results["CompressedCurve"]
+    assert curve.to_pandas().loc[2, ("kl", "taken")] == curve.kl["taken"][list(curve.dim).index(2)]
+    assert results["TvCurve"].to_pandas().loc[3, "tv_mean"] == results["ShrinkResult"].tv_mean
+    stats = results["AttentionStats of heads"]
+    assert stats.to_pandas().loc[(1, 2, 9), "entropy"] == stats.entropy[1, 2, 9]
+    trials = results["Search"].to_pandas()
+    assert trials["dim"].tolist() == [t.dim for t in results["Search"].trials]
+    heads = results["CompressedHeads"]
+    assert heads.to_pandas().loc["('a', 0)", "tv_mean"] == heads["a", 0].tv_mean
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_a_missing_pandas_is_named(results, name, monkeypatch):
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with pytest.raises(ImportError, match=r"to_pandas needs pandas: pip install 'headfit\[pandas"):
+        results[name].to_pandas()
+
+
+# Pickles
+
+
+def same(a: object, b: object) -> bool:
+    """Return whether two objects hold the same values, bit for bit."""
+    if type(a) is not type(b):
+        return False
+    if isinstance(a, np.ndarray):
+        return a.dtype == b.dtype and a.tobytes() == b.tobytes() and a.shape == b.shape
+    if sparse.issparse(a):
+        return a.shape == b.shape and all(same(x, y) for x, y in zip(
+            (a.data, a.indices, a.indptr), (b.data, b.indices, b.indptr), strict=True))  # fmt: skip
+    if isinstance(a, Mapping):
+        return list(a) == list(b) and all(same(a[key], b[key]) for key in a)
+    if isinstance(a, (list, tuple)):
+        return len(a) == len(b) and all(map(same, a, b))
+    if isinstance(a, float):
+        return np.float64(a).tobytes() == np.float64(b).tobytes()
+    kept = getattr(a, "__getstate__", lambda: None)()
+    if isinstance(kept, dict) and kept:
+        return same(kept, b.__getstate__())
+    return bool(a == b)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_pickles_hold_everything(results, name):
+    kept = results[name]
+    again = pickle.loads(pickle.dumps(kept))
+    assert same(kept, again)
+    assert repr(again) == repr(kept)
+    if hasattr(kept, "_repr_html_"):
+        assert again._repr_html_() == kept._repr_html_()
+
+
+def test_the_comparison_of_pickles_can_fail(results):
+    fit = results["Fit"]
+    other = dataclasses.replace(fit, Q=fit.Q + 1)
+    assert not same(fit, other)

@@ -1,0 +1,252 @@
+"""`headfit describe`, `shrink`, `compress` and `plot`: heads in files."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from scipy import sparse
+
+import headfit as hf
+from headfit import cli
+
+N, D = 24, 6
+
+
+def queries_and_keys(*lead: int) -> dict[str, np.ndarray]:
+    """Return heads that mostly attend to the token before."""
+    rng = np.random.default_rng(0)
+    place = np.arange(N)[:, None] / 20.0 ** (np.arange(D // 2) / 3)
+    k = 3 * np.hstack([np.sin(place), np.cos(place)])
+    noise = rng.normal(0, 0.2, (2, *lead, N, D))
+    return {"Q": 1.5 * np.roll(k, 1, axis=0) + noise[0], "K": k + noise[1]}
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    np.savez("one.npz", **queries_and_keys())
+    np.savez("heads.npz", **queries_and_keys(2, 3))
+    sparse.save_npz("A.npz", hf.patterns.band(12, 1))
+
+    def call(*arguments: object) -> tuple[int, str, str]:
+        capsys.readouterr()
+        words = [str(argument) for argument in arguments]
+        takes_threads = words[0] != "plot" and "--help" not in words
+        status = cli.main([*words, *(("--num-threads", "1") if takes_threads else ())])
+        said = capsys.readouterr()
+        return status, said.out, said.err
+
+    return call
+
+
+def bad(outcome: tuple[int, str, str], *words: str) -> None:
+    status, out, err = outcome
+    assert (status, out) == (2, "")
+    assert err.count("\n") == 1
+    for word in words:
+        assert word in err
+
+
+@pytest.mark.parametrize("command", ["describe", "shrink", "compress", "plot", "plan"])
+def test_every_help_has_examples(command, run):
+    status, out, err = run(command, "--help")
+    assert (status, err) == (0, "")
+    assert "examples:\n  headfit " in out
+
+
+# describe
+
+
+def test_describe_measures_queries_and_keys(run):
+    status, out, err = run("describe", "heads.npz", "--mask", "causal", "--per-row", 4)
+    assert (status, err) == (0, "")
+    expected = hf.describe(**queries_and_keys(2, 3), mask="causal", per_row=4)
+    assert out == f"{expected}\n"
+    figures = json.loads(run("describe", "heads.npz", "--mask", "causal", "--json")[1])
+    assert figures["kind"] == "heads"
+    assert len(figures["entropy"]) == 2
+
+
+def test_describe_takes_options_from_the_file(run):
+    arrays = queries_and_keys()
+    np.savez("own.npz", **arrays, scale=0.5, mask=np.array("window:2,0"), softcap=30.0)
+    _, out, _ = run("describe", "own.npz")
+    expected = hf.describe(**arrays, scale=0.5, mask=("window", (2, 0)), softcap=30.0)
+    assert out == f"{expected}\n"
+    bad(run("describe", "own.npz", "--scale", 1), "scale must not be given: own.npz holds one")
+
+
+def test_describe_reads_saved_heads(run):
+    head = hf.fit("A.npz", 4, num_threads=1)
+    head.save("head.npz")
+    _, out, _ = run("describe", "head.npz", "--share", 0.5)
+    assert out == f"{hf.describe(head, share=0.5)}\n"
+    bad(run("describe", "head.npz", "--mask", "causal"), "mask")
+
+
+def test_describe_shows_captures_as_they_are(run):
+    from headfit._attention.tally import Measures, Tally
+
+    tally = Tally(1, Measures(per_row=1))
+    X = 8 * np.eye(16)
+    tally.add(hf.Attention(X[None], np.roll(X, -1, axis=0)[None]))
+    table = hf.TallyTable.of({"layer": ("self", tally)})
+    table.save("model.npz")
+    assert cli.main(["describe", "model.npz"]) == 0
+    bad(run("describe", "model.npz"), "--num-threads must not be given")
+    assert cli.main(["describe", "model.npz", "--mask", "causal"]) == 2
+
+
+# shrink
+
+
+def test_shrink_writes_a_smaller_head(run):
+    status, out, err = run("shrink", "one.npz", "--mask", "causal", "--tv", 0.05, "-o", "s.npz")
+    assert (status, err) == (0, "")
+    assert out.startswith(f"s.npz: ShrinkResult(size {D} -> ")
+    expected = hf.shrink(**queries_and_keys(), mask="causal", tv=0.05, curve_dims=())
+    with np.load("s.npz") as made:
+        np.testing.assert_array_equal(made["Q"], expected.fit.Q)
+        np.testing.assert_array_equal(made["K"], expected.fit.K)
+        assert (str(made["mask"]), float(made["scale"])) == ("causal", expected.fit.scale)
+    # The file has all that makes the smaller head's attention.
+    assert run("describe", "s.npz")[1] == f"{hf.describe(expected.attention)}\n"
+
+
+def test_shrink_of_one_of_several_heads_and_json(run):
+    line = ("shrink", "heads.npz", "--head", "1,2", "--dim", 2, "-o", "s.npz", "--json")
+    status, out, _ = run(*line, "--plot", "curve.svg")
+    figures = json.loads(out)
+    assert (status, figures["dim"], figures["original_dim"]) == (0, 2, D)
+    arrays = {name: x[1, 2] for name, x in queries_and_keys(2, 3).items()}
+    assert figures["tv_mean"] == hf.shrink(**arrays, dim=2).tv_mean
+    assert figures["curve"]["dim"] == [1, 2, 4, 6]
+    assert "<svg" in Path("curve.svg").read_text(encoding="utf-8")
+
+
+def test_shrink_to_a_pattern_writes_a_certified_head(run):
+    line = ("--mass", 0.5, "--per-row", 1, "--leak", 0.5, "--time-limit", 2)
+    status, out, _ = run("shrink", "one.npz", "--mask", "causal", *line, "-o", "s.npz")
+    assert status == 0
+    assert "certificate of the pattern" in out
+    assert hf.load("s.npz").certificate.holds
+
+
+def test_shrink_that_is_not_close_enough_ends_with_1(run):
+    rng = np.random.default_rng(0)
+    np.savez("wild.npz", Q=4 * rng.normal(size=(N, D)), K=4 * rng.normal(size=(N, D)))
+    line = ("--tv-worst", 1e-6, "--time-limit", 1e-3, "-o", "s.npz")
+    status, out, _ = run("shrink", "wild.npz", *line)
+    assert status in (0, 1)
+    assert (status == 1) == ("NOT within what was asked" in out)
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("shrink heads.npz -o s.npz", "--head must say which of the heads"),
+        ("shrink heads.npz --head 1 -o s.npz", "--head must have one index for each"),
+        ("shrink heads.npz --head 1,3 -o s.npz", "--head must have one index for each"),
+        ("shrink heads.npz --head a -o s.npz", "expected numbers as in 1,3"),
+        ("shrink one.npz --dim 2 --mass 0.5 -o s.npz", "--dim must not be given beside"),
+        ("shrink one.npz --leak 0.1 -o s.npz", "--leak must not be given without"),
+        ("shrink one.npz --dim 99 -o s.npz", "dim must lie in 1"),
+        ("shrink one.npz --dim 2 --tv 0.1 -o s.npz", "tv must not be given beside dim"),
+        ("shrink A.npz -o s.npz", "must hold Q and K"),
+        ("shrink odd.npz -o s.npz", "it holds colour"),
+        ("shrink masked.npz -o s.npz", "mask: expected causal"),
+        ("shrink one.npz --position rose -o s.npz", "rose"),
+        ("compress one.npz --dim 2 -o s.npz", "passages"),
+        ("compress passages.npz --dim 99 -o s.npz", "dim must"),
+        ("compress heads.npz --dim 2 --tv 0.1 -o s.npz", "tv must not be given beside dim"),
+        ("compress heads.npz --dim 2 --held-out 2 -o s.npz", "held_out"),
+        ("compress A.npz --dim 2 -o s.npz", "must hold Q and K"),
+        ("compress heads.npz --dim 2 -o s.doc", "must end in .npz or .safetensors"),
+    ],
+)
+def test_bad_input_is_named_on_one_line(line, words, run):
+    np.savez("odd.npz", **queries_and_keys(), colour=1)
+    np.savez("passages.npz", **queries_and_keys(4))
+    np.savez("masked.npz", **queries_and_keys(), mask=np.array("round"))
+    bad(run(*line.split()), words)
+    assert not Path("s.npz").exists()
+
+
+def test_a_head_without_a_certificate_is_no_safetensors_file(run):
+    pytest.importorskip("safetensors")
+    bad(run("shrink", "one.npz", "--dim", 2, "-o", "s.safetensors"), "must end in .npz")
+
+
+# compress
+
+
+def test_compress_writes_maps(run):
+    np.savez("passages.npz", **queries_and_keys(8))
+    line = ("compress", "passages.npz", "--mask", "causal", "--dim", 2)
+    status, out, err = run(*line, "-o", "maps.npz")
+    assert (status, err) == (0, "")
+    assert out.startswith(f"maps.npz: Compressed(size {D} -> 2")
+    arrays = queries_and_keys(8)
+    expected = hf.compress(arrays["Q"], arrays["K"], mask="causal", dim=2, curve_dims=())
+    with np.load("maps.npz") as made:
+        assert set(made) == {"P_q", "P_k"}
+        np.testing.assert_array_equal(made["P_q"], expected.P_q)
+        np.testing.assert_array_equal(made["P_k"], expected.P_k)
+    figures = json.loads(run(*line, "-o", "again.npz", "--json")[1])
+    assert figures["tv_mean"] == expected.tv_mean
+    assert "P_q" not in figures
+
+
+# plot
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "A.npz",
+        "head.npz",
+        "head.npz --kind search",
+        "head.npz --kind attention",
+        "head.npz --target A.npz",
+        "head.npz --kind offsets",
+        "one.npz --mask causal",
+        "one.npz --kind offsets",
+        "one.npz --kind compare --target B.npz",
+        "heads.npz --mask causal",
+        "heads.npz --head 1,2 --scale 0.3",
+    ],
+)
+def test_what_a_file_holds_is_drawn(line, run):
+    sparse.save_npz("B.npz", hf.patterns.band(N, 1))
+    hf.fit("A.npz", time_limit=1, leak=0.3, num_threads=1).save("head.npz")
+    status, out, err = run("plot", *line.split(), "-o", "x.png")
+    assert (status, err) == (0, "")
+    assert out.rstrip().endswith("x.png")
+    assert Path("x.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("A.npz --kind heads", "--kind heads is for heads; A.npz is a target"),
+        ("A.npz --kind certificate", "--kind certificate is for a head"),
+        ("A.npz --mask causal", "--mask is for a file with Q and K"),
+        ("A.npz --head 1", "--head is for a file with Q and K"),
+        ("one.npz --kind search", "--kind search is for a head"),
+        ("one.npz --kind heads", "several heads"),
+        ("one.npz --kind compare", "--kind compare needs --target"),
+        ("one.npz --kind attention --target A.npz", "--target is for the kind compare"),
+        ("one.npz --kind compare --target A.npz", "A and M must have one shape"),
+        ("heads.npz --kind attention", "--head must say which"),
+        ("heads.npz --kind round", "round"),
+        ("none.npz", "none.npz"),
+        ("text.txt", "text.txt"),
+    ],
+)
+def test_bad_plots_are_refused(line, words, run):
+    Path("text.txt").write_text("no head", encoding="utf-8")
+    bad(run("plot", *line.split(), "-o", "x.png"), words)
+    assert not Path("x.png").exists()

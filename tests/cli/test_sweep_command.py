@@ -1,0 +1,88 @@
+"""`headfit sweep` and `headfit report`: what they print, and their exit status."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+import headfit as hf
+from headfit import cli
+
+FILE = """
+num_threads = 1
+processes = 0
+
+[grid]
+pattern = "random_regular"
+n = [8, 4]
+k = [2, 5]
+dim = 6
+"""
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    Path("sweep.toml").write_text(FILE)
+
+    def call(*words: str) -> tuple[int, str, str]:
+        capsys.readouterr()
+        status = cli.main(list(words))
+        said = capsys.readouterr()
+        return status, said.out, said.err
+
+    return call
+
+
+def test_a_sweep_and_its_report(run):
+    to = ("--out", "results")
+    assert run("sweep", "sweep.toml", *to, "--dry-run") == (
+        0, "results: 4 points, 0 done, 0 failed; 4 to compute\n", "",
+    )  # fmt: skip
+    assert not Path("results").exists()
+    status, out, err = run("sweep", "sweep.toml", *to)
+    assert (status, err) == (1, "")
+    assert out.splitlines()[0] == "results: 3 points done, 1 failed"
+    assert "failed: headfit.errors.InputError: k must lie in 1 ... 4; got 5" in out
+    status, out, _ = run("sweep", "sweep.toml", *to, "--dry-run", "--json")
+    assert json.loads(out) == {
+        "store": "results", "points": 4, "done": 3, "failed": 1, "to_compute": 0,
+    }  # fmt: skip
+    status, out, _ = run("sweep", "sweep.toml", *to, "--dry-run", "--retry-failed")
+    assert out.endswith("1 to compute\n")
+    status, out, _ = run("sweep", "sweep.toml", *to, "--retry-failed", "--json")
+    assert (status, json.loads(out)["failed"]) == (1, 1)
+    pytest.importorskip("matplotlib")
+    status, out, err = run("report", "results", "-o", "report")
+    assert (status, out, err) == (0, "report/index.html: 3 results, 1 failed\n", "")
+    status, out, _ = run("report", "results", "-o", "report", "--json")
+    assert "results.csv" in json.loads(out)["files"]
+
+
+def test_a_sweep_whose_points_all_work(run):
+    Path("sweep.toml").write_text(FILE.replace("[2, 5]", "2"))
+    assert run("sweep", "sweep.toml", "--out", "results")[0] == 0
+    assert len(hf.load_sweep("results")) == 2
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("sweep sweep.toml", "out must be given"),
+        ("sweep nowhere.toml --out results", "nowhere.toml"),
+        ("sweep sweep.toml --out .", "no store of a sweep and not empty"),
+        ("sweep sweep.toml --out . --dry-run", "no store of a sweep and not empty"),
+        ("sweep sweep.toml --out results --processes -2", "processes must"),
+        ("sweep sweep.toml --out results --processes 2 --scheduler x:1", "--processes must not"),
+        ("report nowhere -o report", "nowhere does not exist"),
+        ("report . -o report", "no store of a sweep"),
+    ],
+)
+def test_bad_arguments_are_refused_in_one_line(words, said, run):
+    status, out, err = run(*words.split())
+    assert (status, out) == (2, "")
+    assert err.count("\n") == 1
+    assert said in err
+    assert sorted(path.name for path in Path().iterdir()) == ["sweep.toml"]

@@ -1,0 +1,33 @@
+"""docs/cluster.md: its Python runs as a program of its own."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import headfit as hf
+from headfit._cluster import blocks
+
+PAGE = (Path(__file__).parents[2] / "docs" / "cluster.md").read_text(encoding="utf-8")
+
+
+def test_its_python_runs(tmp_path):
+    pytest.importorskip("distributed")
+    (code,) = re.findall(r"^```python\n(.*?)^```$", PAGE, re.M | re.S)
+    (tmp_path / "page.py").write_text(code, encoding="utf-8")
+    environment = {**os.environ, "PYTHONPATH": str(Path(hf.__file__).parents[1])}
+    command = [sys.executable, "page.py"]
+    run = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert run.returncode == 0, run.stderr
+    assert run.stdout.startswith("Certificate: holds for all 2000**2 entries"), run.stdout
+
+
+def test_its_numbers():
+    assert f"multiples of {blocks.GRANULE} rows" in PAGE
+    assert f"at least {blocks.GRANULE} rows" in PAGE
+    assert blocks.PER_SLOT == 8

@@ -1,0 +1,26 @@
+"""docs/measured.md: its table of the demo can be true."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import headfit as hf
+from headfit._cli import demo
+
+PAGE = Path(__file__).parents[2] / "docs" / "measured.md"
+
+
+def test_the_table_can_be_true():
+    # The result of a search of a few seconds depends on the machine, so only the rest is checked.
+    rows = {
+        cells[0]: cells[1:]
+        for line in PAGE.read_text(encoding="utf-8").splitlines()
+        if len(cells := [cell.strip() for cell in line.strip("|").split("|")]) == 9
+    }
+    for name, target, _ in demo._targets(1024, 0, True):
+        n, k, d, leak, distortion, needs, _, proved = rows[name]
+        assert (int(n), int(k)) == (target.n, target.per_row)
+        assert int(needs.removeprefix("d >= ")) <= int(d) <= 16
+        assert float(leak) <= 0.05
+        assert float(distortion) <= 0.1
+        assert int(proved) == hf.bounds.projection_dim(target.n, target.per_row, target.gamma)

@@ -1,0 +1,94 @@
+"""The pages of docs/: their Python and their commands run, their links lead somewhere."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+
+from headfit import cli
+
+ROOT = Path(__file__).parents[2]
+# These pages have tests of their own in this folder.
+WITH_THEIR_OWN = {"patterns", "planning", "rope", "bounds", "sweeps", "cluster"}
+PAGES = sorted(
+    path
+    for path in (ROOT / "docs").glob("*.md")
+    if path.stem not in WITH_THEIR_OWN and "```python\n" in path.read_text(encoding="utf-8")
+)
+TEXTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+
+
+def blocks(page: Path) -> list[tuple[str, str]]:
+    """Return language and text of every fenced block of a page."""
+    text = page.read_text(encoding="utf-8")
+    return re.findall(r"^```(\w+)\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+
+
+def anchors(page: Path) -> set[str]:
+    """Return the anchors that a code host, and the site, make of the headings of a page."""
+    headings = re.findall(r"^#+ (.*)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def needs_torch(text: str) -> bool:
+    return re.search(r"^\s*import (headfit\.)?torch$", text, re.MULTILINE) is not None
+
+
+def run(page: Path, name: str) -> None:
+    """Run the Python of a page from top to bottom, and what it says of the command line."""
+    plt = pytest.importorskip("matplotlib.pyplot")
+    namespace: dict[str, object] = {"__name__": name}
+    for language, text in blocks(page):
+        if language == "python":
+            if needs_torch(text):
+                pytest.importorskip("torch")
+            exec(compile(text, str(page), "exec"), namespace)
+        elif language == "sh":
+            for line in text.splitlines():
+                # `headfit demo` has a test of its own.
+                if line.startswith("headfit "):
+                    assert cli.main(shlex.split(line)[1:]) == 0, line
+    plt.close("all")
+
+
+@pytest.mark.parametrize(
+    "page",
+    [
+        pytest.param(page, id=page.stem + ("-torch" if needs_torch(page.read_text()) else ""))
+        for page in PAGES
+    ],
+)
+def test_a_page_runs(page, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    run(page, page.stem)
+
+
+def test_there_are_pages():
+    assert {"tutorial", "fit", "numpy", "shrink", "by-hand", "teach"} <= {p.stem for p in PAGES}
+
+
+@pytest.mark.parametrize("page", TEXTS, ids=lambda page: page.stem)
+def test_links_lead_somewhere(page):
+    """Relative links lead to files of the repository; others are at least well formed."""
+    text = re.sub(r"^ *```.*?^ *```$", "", page.read_text(encoding="utf-8"), flags=re.M | re.S)
+    targets = re.findall(r"!?\[[^\]]*\]\(([^)\s]+)\)", text)
+    for target in targets:
+        parts = urlsplit(target)
+        if parts.scheme:
+            assert parts.scheme in ("http", "https"), target
+            assert "." in parts.netloc, target
+        elif parts.path:
+            file = page.parent / parts.path
+            assert file.exists(), f"{page.name}: {target}"
+            if parts.fragment and file.suffix == ".md":
+                assert parts.fragment in anchors(file), f"{page.name}: {target}"
+
+
+def test_pictures_have_alternative_text():
+    for page in TEXTS:
+        for words in re.findall(r"!\[([^\]]*)\]\(", page.read_text(encoding="utf-8")):
+            assert len(words.split()) >= 3, f"{page.name}: {words!r}"

@@ -1,0 +1,143 @@
+"""Windows with random entries beside them, and patterns of blocks, against the certificate."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+
+import headfit as hf
+from headfit._filter.remainder import Parts
+from headfit._target.append_columns import without_columns
+from headfit._target.blocks import Blocks
+from headfit.errors import InputError
+
+
+def bigbird(n: int, window: int, n_global: int, *, causal: bool = False) -> hf.Target:
+    A: Any = hf.patterns.bigbird(n, window, n_global, 3, rng=0)
+    if causal:
+        A = sp.csr_array(sp.tril(A))
+    return hf.Target(A, mask="causal" if causal else None, normalize=True)
+
+
+def in_blocks(small: Any, size: int, *, causal: bool = False, n: int | None = None) -> hf.Target:
+    """Return the pattern whose tokens are blocks of another."""
+    whole = sp.csr_array(sp.kron(sp.csr_array(small) != 0, np.ones((size, size))))[:n, :n]
+    whole = sp.csr_array(sp.tril(whole)) if causal else whole
+    return hf.Target(whole, mask="causal" if causal else None, normalize=True)
+
+
+def worst(A: hf.Target, fit: hf.Fit) -> tuple[float, float]:
+    """Return leak and distortion of equal weights, by NumPy."""
+    logits = fit.scale * fit.Q.astype(np.float64) @ fit.K.astype(np.float64).T
+    if A.mask is not None:
+        logits[np.triu_indices(A.n, 1)] = -np.inf
+    inside = A.matrix.toarray() > 0
+    weights = np.exp(logits - logits.max(axis=1, keepdims=True))
+    least = np.where(inside, weights, np.inf).min(axis=1)
+    most = np.where(inside, weights, 0).max(axis=1)
+    outside = np.where(inside, 0, weights).max(axis=1)
+    return float((outside / least).max()), float((most / least).max()) - 1
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("causal", [True, False])
+def test_random_entries_beside_a_window(causal: bool, dtype: str) -> None:
+    A = bigbird(300, 20 if causal else 10, 2, causal=causal)
+    exempt = [0, 1]
+    fit = hf.fit(
+        A, 56, method=hf.Mixed(), dtype=dtype, exempt_columns=exempt, num_threads=1, time_limit=200
+    )
+    assert fit.certificate.holds
+    assert fit.method == "mixed"
+    leak, distortion = worst(A, fit)
+    assert leak <= 0.05 * (1 + 1e-5)
+    assert distortion <= 0.1 * (1 + 1e-5)
+
+
+def test_auto_starts_from_a_filter() -> None:
+    A = bigbird(300, 16, 2)
+    fits = [
+        hf.fit(A, 48, exempt_columns="auto", num_threads=threads, time_limit=200)
+        for threads in (1, 2)
+    ]
+    assert all(fit.method == "mixed" and fit.certificate.holds for fit in fits)
+    assert np.array_equal(fits[0].Q, fits[1].Q)
+    assert np.array_equal(fits[0].K, fits[1].K)
+
+
+def test_weights_that_differ() -> None:
+    A = hf.patterns.bigbird(200, 5, 0, 2, gamma=2.0, rng=1)
+    fit = hf.fit(A, 24, method="mixed", num_threads=1, time_limit=200)
+    assert fit.certificate.holds
+
+
+def test_what_is_refused() -> None:
+    with pytest.raises(InputError, match="filter_dim must be even; got 7"):
+        hf.Mixed(filter_dim=7)
+    with pytest.raises(InputError, match="nearly all rows"):
+        hf.fit(hf.patterns.permutation(60, rng=0), 8, method=hf.Mixed())
+    with pytest.raises(InputError, match="dim must be at least 30, with filter_dim = 30; got 20"):
+        hf.fit(bigbird(60, 3, 0), 20, method=hf.Mixed(filter_dim=30))
+
+
+def test_a_size_without_a_filter_says_so() -> None:
+    A = bigbird(200, 16, 0)
+    fit = hf.fit(A, 12, method=hf.Mixed(filter_dim=2), num_threads=1, time_limit=60)
+    assert not fit.certificate.holds
+    assert fit.advice is not None
+    assert "No filter of size" in fit.advice
+
+
+@pytest.mark.parametrize("causal", [True, False])
+def test_the_parts_of_a_pattern(causal: bool) -> None:
+    A = bigbird(120, 6, 2, causal=causal)
+    columns = np.array([0, 1])
+    parts = Parts.of(without_columns(A, columns), columns)
+    assert parts.stencil.offsets.tolist() == list(range(0 if causal else -6, 7))
+    assert np.ptp(parts.stencil.log_weights) < 1e-9
+    assert 0 < parts.per_row <= 3
+    apart = set(parts.stencil.apart.tolist())
+    assert apart >= set(range(2, 7)) if causal else apart == {0, 1}
+    found = parts.target.matrix.toarray()
+    for i in set(range(120)) - apart:
+        row = A.matrix[[i]].toarray()[0] > 0
+        row[:2] = np.isin(i - np.arange(2), parts.stencil.offsets)  # a filter does as it likes
+        assert np.array_equal(found[i] > 0, row)
+
+
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize("n", [96, 90])
+def test_blocks_are_found(n: int, causal: bool) -> None:
+    small = hf.patterns.bigbird(12, 1, 1, 2, rng=0)
+    A = in_blocks(small, 8, causal=causal, n=n)
+    found = Blocks.of(A)
+    assert found is not None
+    assert found.size == 8
+    assert found.target.n == 12
+    wanted = small.toarray() > 0
+    assert np.array_equal(found.target.matrix.toarray() > 0, np.tril(wanted) if causal else wanted)
+
+
+def test_what_is_not_made_of_blocks() -> None:
+    assert Blocks.of(hf.Target(hf.patterns.band(40, 3))) is None
+    one_more = in_blocks(np.eye(5), 8).matrix.tolil()
+    one_more[3, 30] = 0.5
+    assert Blocks.of(hf.Target(sp.csr_array(one_more), normalize=True)) is None
+    weights = in_blocks(np.eye(5), 8).matrix.copy()
+    weights.data[::3] *= 2
+    assert Blocks.of(hf.Target(weights, normalize=True)) is None
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("causal", [True, False])
+def test_bigbird_by_blocks(causal: bool, dtype: str) -> None:
+    A = in_blocks(hf.patterns.bigbird(20, 1, 1, 3, rng=0), 16, causal=causal)
+    fit = hf.fit(A, 24, dtype=dtype, exempt_columns="auto", num_threads=1, time_limit=200)
+    assert fit.certificate.holds
+    assert fit.settings["block"] == 16
+    leak, distortion = worst(A, fit)
+    assert leak <= 0.05 * (1 + 1e-5)
+    assert distortion <= 0.1 * (1 + 1e-5)

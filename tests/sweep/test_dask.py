@@ -1,0 +1,109 @@
+"""Sweeps on a cluster of Dask, with a worker that is killed midway."""
+
+from __future__ import annotations
+
+import os
+import signal
+import warnings
+from collections.abc import Iterator
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import headfit as hf
+from headfit import cli
+from headfit.errors import InputError
+
+distributed = pytest.importorskip("distributed")
+
+FUNCTIONS = str(Path(__file__).parent / "functions")
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Any]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(FUNCTIONS)  # workers start with the path of this process
+        # Dask warns of its own timings, ports and sockets on a busy machine.
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            made = distributed.LocalCluster(
+                n_workers=2, threads_per_worker=1, dashboard_address=None, processes=True
+            )
+        with made:
+            yield made
+
+
+@pytest.fixture
+def client(cluster: Any) -> Iterator[Any]:
+    with distributed.Client(cluster, set_as_default=False) as made:
+        yield made
+
+
+def test_fits_on_a_cluster_are_those_of_this_process(client, tmp_path):
+    points = hf.grid(pattern="random_regular", n=[24, 32], k=2, dim=6, seed=[0, 1])
+    here = hf.sweep(points, tmp_path / "here", processes=0, num_threads=1)
+    there = hf.sweep(points, tmp_path / "there", client=client)
+    for name in ("key", "certified", "dim_found", "leak_found", "max_norm_found", "threads"):
+        assert here.columns[name].tolist() == there.columns[name].tolist()
+
+
+def test_failures_and_results_come_back(client, store, swept, log):
+    points = hf.grid(x=range(6), log=log)
+    found = hf.sweep(points, store, run=swept.picky, client=client)
+    assert [row["x"] for row in found.rows] == [0, 2, 4]
+    assert sorted(row["error"] for row in found.failures) == [
+        "SystemExit", "ValueError", "headfit.errors.InputError",
+    ]  # fmt: skip
+    hf.sweep(points, store, run=swept.picky, client=client)
+    assert len(Path(log).read_text().split()) == 6
+    hf.sweep(points, store, run=swept.picky, client=client, retry_failed=True)
+    assert len(Path(log).read_text().split()) == 9
+
+
+def test_a_worker_killed_midway_loses_no_result(client, store, swept, log):
+    points = hf.grid(x=range(60), log=log, seconds=0.05)
+    kept = []
+
+    def kill(line: str) -> None:
+        if line.startswith("10 of"):
+            kept.append(len(hf.load_sweep(store)))
+            os.kill(next(iter(client.run(os.getpid).values())), signal.SIGKILL)
+
+    found = hf.sweep(points, store, run=swept.slow_square, client=client, progress=kill)
+    assert kept == [10]
+    assert [row["square"] for row in found.rows] == [x * x for x in range(60)]
+    assert not found.failures
+    client.wait_for_workers(2, timeout=60)
+
+
+def test_the_command_takes_a_scheduler(cluster, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    Path("sweep.toml").write_text('[grid]\npattern = "band"\nn = [8, 12]\nwidth = 1\ndim = 6\n')
+    given = ["sweep", "sweep.toml", "--out", "results", "--scheduler", cluster.scheduler_address]
+    assert cli.main(given) == 0
+    assert "2 points done, 0 failed" in capsys.readouterr().out
+    assert cli.main([*given, "--processes", "2"]) == 2
+
+
+def test_workers_that_cannot_import_the_function_are_named(client, store, tmp_path, monkeypatch):
+    (tmp_path / "elsewhere.py").write_text("def half(x):\n    return {'half': x / 2}\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    half = import_module("elsewhere").half
+    with pytest.raises(InputError, match="cannot import run: No module named 'elsewhere'"):
+        hf.sweep([{"x": 1}], store, run=half, client=client)
+    assert not store.exists()
+
+
+def test_a_client_must_be_one_that_is_connected(cluster, store, swept):
+    with (
+        distributed.Client(cluster, set_as_default=False) as client,
+        pytest.raises(InputError, match="processes must not be given beside a client"),
+    ):
+        hf.sweep([{"x": 1}], store, run=swept.square, client=client, processes=2)
+    with pytest.raises(InputError, match="client must be connected"):
+        hf.sweep([{"x": 1}], store, run=swept.square, client=client)
+    with pytest.raises(InputError, match=r"client must be a distributed\.Client"):
+        hf.sweep([{"x": 1}], store, run=swept.square, client=cluster)
+    assert not store.exists()

@@ -1,0 +1,129 @@
+"""Sweeps that are killed lose no result, and worker processes end with their sweep."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+import headfit as hf
+
+KILLS = 20
+POINTS = 150
+
+# Forks a child that sweeps, says so, and kills it after the time that it reads.
+FORKER = """
+import os, signal, sys, time
+import headfit as hf, swept
+points = hf.grid(x=range({points}), log={log!r})
+for line in sys.stdin:
+    child = os.fork()
+    if not child:
+        hf.sweep(points, {store!r}, run=swept.slow_square, processes=0, num_threads=1)
+        os._exit(0)
+    time.sleep(float(line))
+    os.kill(child, signal.SIGKILL)
+    _, status = os.waitpid(child, 0)
+    print(os.WIFSIGNALED(status), flush=True)
+"""
+
+
+def environment() -> dict[str, str]:
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+
+
+def results(store: Path) -> dict[int, tuple[float, float]]:
+    return {row["x"]: (row["square"], row["third"]) for row in hf.load_sweep(store).rows}
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="it forks")
+def test_kill_at_random_moments_loses_the_point_in_flight_alone(swept, tmp_path, log):
+    whole, store = tmp_path / "whole", tmp_path / "store"
+    points = hf.grid(x=range(POINTS), log=log)
+    hf.sweep(points, whole, run=swept.slow_square, processes=0, num_threads=1)
+    Path(log).unlink()
+    code = FORKER.format(points=POINTS, log=log, store=str(store))
+    moments = random.Random(0)
+    killed, known = 0, {}
+    with subprocess.Popen(
+        [sys.executable, "-c", code], env=environment(), stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE, text=True,
+    ) as forker:  # fmt: skip
+        assert forker.stdin
+        assert forker.stdout
+        for _ in range(KILLS):
+            print(moments.uniform(0.01, 0.12), file=forker.stdin, flush=True)
+            killed += forker.stdout.readline() == "True\n"
+            if (store / "headfit-sweep.json").exists():
+                now = results(store)
+                assert known.items() <= now.items()  # what was there stays, as it was
+                assert not hf.load_sweep(store).damaged
+                known = now
+        forker.stdin.close()
+    assert killed == KILLS
+    assert len(known) < POINTS  # otherwise the last kills hit nothing
+    hf.sweep(points, store, run=swept.slow_square, processes=0, num_threads=1)
+    assert results(store) == results(whole)
+    computed = len(Path(log).read_text().split())
+    assert POINTS <= computed <= POINTS + KILLS
+
+
+def alive(pid: int) -> bool:
+    with contextlib.suppress(OSError):
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+        return state != "Z"
+    return False
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="processes are read in /proc")
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
+def test_workers_end_with_their_sweep(how, swept, log, store):
+    code = (
+        "import headfit as hf, swept\n"
+        f"hf.sweep(hf.grid(x=[1, 2], log={log!r}), {str(store)!r}, run=swept.endless, "
+        "processes=2, num_threads=1)"
+    )
+    sweep = subprocess.Popen(
+        [sys.executable, "-c", code], env=environment(), stderr=subprocess.PIPE, text=True
+    )
+    workers: list[int] = []
+    deadline = time.monotonic() + 120
+    while len(workers) < 2 and time.monotonic() < deadline:
+        time.sleep(0.05)
+        if Path(log).exists():
+            workers = [int(pid) for pid in Path(log).read_text().split()]
+    sweep.send_signal(how)
+    _, said = sweep.communicate(timeout=60)
+    assert sweep.returncode in (-how, 1, 130)
+    if how == signal.SIGINT:
+        assert said.rstrip().endswith("KeyboardInterrupt")
+        assert said.count("Traceback") == 1  # the workers say nothing
+    deadline = time.monotonic() + 30
+    while any(map(alive, workers)) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not any(map(alive, workers))
+    assert len(hf.load_sweep(store)) == 0
+
+
+def test_the_point_of_a_dead_worker_is_computed_again(swept, log, store):
+    points = hf.grid(x=range(5), log=log)
+    found = hf.sweep(points, store, run=swept.deadly, processes=2, num_threads=1)
+    assert [row["square"] for row in found.rows] == [0, 1, 4, 9, 16]
+    assert sorted(Path(log).read_text().split()) == ["0", "1", "2", "2", "3", "4"]
+
+
+def test_a_point_that_kills_its_workers_fails_after_a_few(swept, log, store):
+    points = hf.grid(x=range(5), log=log, once=False)
+    found = hf.sweep(points, store, run=swept.deadly, processes=1, num_threads=1)
+    assert [row["x"] for row in found.rows] == [0, 1, 3, 4]
+    (failure,) = found.failures
+    assert (failure["x"], failure["error"]) == (2, "WorkerDied")
+    assert "died 3 times" in failure["message"]
+    assert Path(log).read_text().split().count("2") == 3

@@ -1,0 +1,131 @@
+"""Points of fits: what they may say, what is filled in, and what the result holds."""
+
+from __future__ import annotations
+
+import inspect
+
+import numpy as np
+import pytest
+
+import headfit as hf
+from headfit._sweep.fit_points import UNSUITED, checked_fit_point, measure_fit, pattern_of
+from headfit.errors import InputError
+
+RANDOM = {"pattern": "random_regular", "n": 32, "k": 2}
+
+
+def test_defaults_are_filled_in_and_none_is_nothing():
+    point = checked_fit_point(RANDOM)
+    assert point["leak"] == hf.Tolerances().leak
+    assert (point["gamma"], point["seed"], point["method"]) == (1, 0, "auto")
+    assert "dim" not in point
+    same = [
+        {**RANDOM, "dim": None},
+        {**RANDOM, "leak": hf.Tolerances().leak, "gamma": 1.0, "weights": None},
+    ]
+    assert all(checked_fit_point(other) == point for other in same)
+    assert checked_fit_point({**RANDOM, "seed": 1}) != point
+
+
+@pytest.mark.parametrize(
+    ("point", "word"),
+    [
+        ({}, "pattern must be given"),
+        ({"pattern": "nothing"}, "pattern must be one of band"),
+        ({"pattern": ["band"]}, "pattern must be one of"),
+        ({"pattern": "from_mask"}, "pattern must be one of"),
+        ({"pattern": "band", "n": 8}, "width must be given"),
+        ({"pattern": "band", "n": 8, "width": 1, "k": 2}, "k is no key"),
+        ({**RANDOM, "widht": 3}, "widht is no key"),
+        ({**RANDOM, "rng": 3}, "rng is no key"),
+        ({**RANDOM, "n": "64"}, "n must"),
+        ({**RANDOM, "n": 6.5}, "n must"),
+        ({**RANDOM, "n": True}, "n must"),
+        ({**RANDOM, "gamma": "high"}, "gamma must"),
+        ({**RANDOM, "gamma": 0.5}, "gamma must"),
+        ({**RANDOM, "weights": "gaussian"}, "weights must"),
+        ({"pattern": "band", "n": 8, "width": 1, "boundary": "no"}, "boundary must"),
+        ({"pattern": "tree", "n": 8, "self_loops": 1}, "self_loops must be True or False"),
+        ({**RANDOM, "method": "nothing"}, "method must be one of"),
+        ({**RANDOM, "method": 5}, "method must be one of"),
+        ({**RANDOM, "method": "projection", "max_norm": 3}, "max_norm is no key"),
+        ({**RANDOM, "method": "learned", "callback": 3}, "callback is no key"),
+        ({**RANDOM, "method": "learned", "effort": "great"}, "effort must"),
+        ({**RANDOM, "method": "max-margin", "keys": "new"}, "keys must"),
+        ({**RANDOM, "max_norm": -1}, "max_norm must"),
+        ({**RANDOM, "leak": 2}, "leak must"),
+        ({**RANDOM, "distortion": 0}, "distortion must"),
+        ({**RANDOM, "max_logit": 0}, "max_logit must"),
+        ({**RANDOM, "dtype": "float8"}, "dtype must"),
+        ({**RANDOM, "logits_dtype": "int8"}, "logits_dtype must"),
+        ({**RANDOM, "mask": "window"}, "mask must"),
+        ({**RANDOM, "mask": [[True]]}, "mask must"),
+        ({**RANDOM, "exempt_columns": "all"}, "exempt_columns must"),
+        ({**RANDOM, "dim": 0}, "dim must"),
+        ({**RANDOM, "seed": -1}, "seed must"),
+        ({**RANDOM, "pattern_seed": "x"}, "pattern_seed must"),
+        ({**RANDOM, "time_limit": 0}, "time_limit must"),
+        ({**RANDOM, "scale": -1}, "scale must"),
+    ],
+)
+def test_a_bad_point_is_refused_by_its_key(point, word, store):
+    with pytest.raises(InputError, match=word):
+        checked_fit_point(point)
+    with pytest.raises(InputError, match=r"points\[1\]: "):
+        hf.sweep([RANDOM, point], store)
+    assert not store.exists()
+
+
+def test_every_pattern_can_be_swept_but_those_made_of_objects():
+    given = {"n": 8, "width": 1, "dilation": 1, "offsets": [0, 1], "stride": 2, "size": 2,
+             "window": 1, "n_global": 1, "n_random": 1, "tokens": ["a", "b", "a"], "height": 2,
+             "points": [[0, 0], [1, 0], [0, 1]], "k": 2}  # fmt: skip
+    for kind in hf.patterns.__all__:
+        if kind in UNSUITED or kind == "digits_knn":
+            continue
+        names = inspect.signature(getattr(hf.patterns, kind)).parameters
+        own = {name: given[name] for name in names if name in given and name != "rng"}
+        if kind == "strided":
+            del own["window"]
+        A = pattern_of(checked_fit_point({"pattern": kind, **own}))
+        np.testing.assert_allclose(A.sum(axis=1), 1)
+
+
+def test_seeds_of_pattern_and_fit():
+    made = [
+        pattern_of(checked_fit_point({**RANDOM, **seeds})).toarray()
+        for seeds in ({"seed": 1}, {"seed": 2, "pattern_seed": 1}, {"seed": 2})
+    ]
+    np.testing.assert_array_equal(made[0], made[1])
+    assert (made[0] != made[2]).any()
+
+
+def test_a_record_says_what_the_fit_says():
+    point = checked_fit_point({**RANDOM, "dim": 6, "seed": 3, "method": "learned", "mask": None})
+    record = measure_fit(point, 1)
+    A = hf.patterns.random_regular(32, 2, rng=3)
+    fit = hf.fit(A, 6, method="learned", rng=3, num_threads=1)
+    assert record["certified"] is fit.certificate.holds is True
+    assert (record["dim_found"], record["n"], record["nnz"]) == (6, 32, 64)
+    for name in ("leak", "distortion", "max_logit", "max_norm"):
+        assert record[f"{name}_found"] == getattr(fit.certificate, name)
+    assert record["steps"] > 0
+    assert record["stopped"] == "certified"
+
+
+def test_a_fit_that_does_not_certify_has_no_size():
+    point = {"pattern": "band", "n": 16, "width": 1, "dim": 1}
+    record = measure_fit(checked_fit_point(point), 1)
+    assert (record["certified"], record["dim_found"], record["dim_tried"]) == (False, None, 1)
+    masked = measure_fit(checked_fit_point({**point, "mask": ["window", [1, 1]]}), 1)
+    assert (masked["certified"], masked["dim_found"]) == (True, 1)
+
+
+def test_grid():
+    points = hf.grid(a=[1, 2], b="x", c=range(2), d=np.array([0.5]), e=[[1, 2]])
+    assert len(points) == 4
+    assert points[1] == {"a": 1, "b": "x", "c": 1, "d": 0.5, "e": [1, 2]}
+    assert hf.grid() == [{}]
+    for bad in ([], np.zeros((2, 2))):
+        with pytest.raises(InputError, match="a must"):
+            hf.grid(a=bad)

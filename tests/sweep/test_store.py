@@ -1,0 +1,234 @@
+"""The store: damaged files, full disks, leftovers, and several sweeps at once."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+import headfit as hf
+from headfit._base import files
+from headfit._sweep.canonical import KEY_LENGTH
+from headfit._sweep.record import from_bytes
+from headfit._sweep.store import MARKER, Store
+from headfit.errors import FileError
+
+
+def point_files(store: Path) -> list[Path]:
+    return sorted((store / "points").glob("*/*.json"))
+
+
+@pytest.fixture
+def filled(swept, store, log):
+    """A store of four points, and the function that sweeps them again."""
+
+    def again():
+        return hf.sweep(hf.grid(x=range(4), log=log), store, run=swept.square, processes=0)
+
+    again()
+    return again
+
+
+def test_a_file_says_all_about_its_point(filled, store):
+    for file in point_files(store):
+        record = json.loads(file.read_bytes())
+        assert from_bytes(file.read_bytes(), file.stem)["point"] == record["point"]
+        assert file.parent.name == file.name[:2]
+        assert set(record) == {
+            "format", "key", "work", "version", "point", "status", "result", "made", "check",
+        }  # fmt: skip
+        assert len(file.stem) == KEY_LENGTH
+    assert (store / MARKER).is_file()
+
+
+def damage(file: Path, how: str) -> None:
+    text = file.read_bytes()
+    record = json.loads(text)
+    if how == "empty":
+        file.write_bytes(b"")
+    elif how == "cut":
+        file.write_bytes(text[: len(text) // 2])
+    elif how == "zeros":
+        file.write_bytes(bytes(len(text)))
+    elif how == "changed":
+        record["result"]["square"] += 1
+        file.write_text(json.dumps(record))
+    elif how == "another":
+        other = next(f for f in file.parents[1].glob("*/*.json") if f != file)
+        file.write_bytes(other.read_bytes())
+    elif how == "list":
+        file.write_text("[]")
+    elif how == "parts":
+        file.write_text(json.dumps({"format": 1}))
+    elif how == "folder":
+        file.unlink()
+        file.mkdir()
+
+
+@pytest.mark.parametrize(
+    "how", ["empty", "cut", "zeros", "changed", "another", "list", "parts", "folder"]
+)
+def test_a_damaged_file_counts_as_missing_and_is_kept(how, filled, store, log):
+    file = point_files(store)[1]
+    whole = file.read_bytes()
+    damage(file, how)
+    spoilt = file.read_bytes() if file.is_file() else None
+    found = hf.load_sweep(store)
+    assert (len(found), found.missing, len(found.damaged)) == (3, 1, 1)
+    assert str(file) in found.damaged[0]
+    before = len(Path(log).read_text().split())
+    assert len(filled()) == 4
+    assert len(Path(log).read_text().split()) == before + 1
+    again = hf.load_sweep(store)
+    assert (len(again), again.missing, len(again.damaged)) == (4, 0, 1)
+    assert "set aside" in again.damaged[0]
+    assert json.loads(file.read_bytes())["result"] == json.loads(whole)["result"]
+    (aside,) = file.parent.glob("*.damaged-*")
+    if spoilt is not None:
+        assert aside.read_bytes() == spoilt
+
+
+def test_foreign_files_are_reported_and_left_alone(filled, store):
+    foreign = [store / "points" / "notes.txt", point_files(store)[0].parent / "copy (1).json"]
+    for file in foreign:
+        file.write_text("mine")
+    found = filled()
+    assert len(found) == 4
+    assert len(hf.load_sweep(store).damaged) == 2
+    assert all(file.read_text() == "mine" for file in foreign)
+
+
+def test_leftovers_are_ignored_and_removed_when_old(filled, store, swept, log):
+    folder = point_files(store)[0].parent
+    old, new = (folder / f".headfit-{digit * 16}.tmp" for digit in "01")
+    for file in (old, new):
+        file.write_text("half")
+    long_ago = time.time() - 2 * files.LONGEST_SAVE
+    os.utime(old, (long_ago, long_ago))
+    found = hf.load_sweep(store)
+    assert (len(found), found.damaged) == (4, [])
+    point_files(store)[0].unlink()
+    filled()
+    assert not old.exists()
+    assert new.exists()
+
+
+def test_a_result_is_never_replaced(filled, store):
+    file = point_files(store)[0]
+    text = file.read_bytes()
+    record = from_bytes(text, file.stem)
+    failed = {**record, "status": "failed", "error": {"class": "X", "message": ""}}
+    del failed["result"]
+    assert Store(store).write(failed).status == "done"
+    assert file.read_bytes() == text
+
+
+def test_an_error_of_writing_names_the_folder(filled, store, monkeypatch, swept, log):
+    def full(handle: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(files.os, "fsync", full)
+    with pytest.raises(FileError, match="No space left on device") as caught:
+        hf.sweep(hf.grid(x=range(9), log=log), store, run=swept.square, processes=0)
+    assert str(store) in str(caught.value)
+    assert caught.value.errno == errno.ENOSPC
+    monkeypatch.undo()
+    assert len(hf.load_sweep(store)) == 4
+
+
+SWEEP = """
+import resource, sys
+import headfit as hf, swept
+{before}
+try:
+    hf.sweep(hf.grid(x=range(40), log={log!r}), {store!r}, run=swept.square, processes=0)
+except hf.FileError as error:
+    print(error)
+    sys.exit(3)
+"""
+
+
+def run_sweep(store: Path, log: str, before: str = "") -> subprocess.CompletedProcess[str]:
+    path = os.pathsep.join(sys.path)
+    code = SWEEP.format(before=before, log=log, store=str(store))
+    return subprocess.run(
+        [sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": path},
+        capture_output=True, text=True, check=False, timeout=300,
+    )  # fmt: skip
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    """A file system with room for a few points."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    options = ["-t", "tmpfs", "-o", "size=64k", "tmpfs", str(folder)]
+    try:
+        done = subprocess.run(["mount", *options], capture_output=True, check=False)
+    except OSError:
+        pytest.skip("there is no command mount")
+    if done.returncode:
+        pytest.skip("this user may not mount a tmpfs")
+    yield folder
+    subprocess.run(["umount", str(folder)], check=True)
+
+
+def test_a_full_disk(small_disk, swept, log, store):
+    whole = hf.sweep(hf.grid(x=range(40), log=log), store, run=swept.square, processes=0)
+    full = small_disk / "store"
+    ran = run_sweep(full, log)
+    assert ran.returncode == 3
+    assert f"the store {full} cannot be written: No space left on device" in ran.stdout
+    found = hf.load_sweep(full)
+    assert 0 < len(found) < 40
+    assert not found.damaged
+    assert not list(full.rglob("*.tmp"))
+    bigger = ["mount", "-o", "remount,size=4m", str(small_disk)]
+    subprocess.run(bigger, check=True)
+    again = hf.sweep(hf.grid(x=range(40), log=log), full, run=swept.square, processes=0)
+    assert [row["square"] for row in again.rows] == [row["square"] for row in whole.rows]
+
+
+def test_a_write_that_is_cut_short_leaves_nothing(swept, log, store):
+    """A limit on the size of files makes writes end midway, as a full disk does."""
+    first = run_sweep(store, log, "import signal; signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
+                      "resource.setrlimit(resource.RLIMIT_FSIZE, (200, 200))")  # fmt: skip
+    assert first.returncode == 3, first.stderr
+    assert str(store) in first.stdout
+    found = hf.load_sweep(store)
+    assert (len(found), found.damaged) == (0, [])
+    assert run_sweep(store, log).returncode == 0
+    assert len(hf.load_sweep(store)) == 40
+
+
+def test_several_sweeps_at_once_on_one_store(swept, store, log):
+    path = os.pathsep.join(sys.path)
+    code = SWEEP.format(before="", log=log, store=str(store))
+    runs = [
+        subprocess.Popen([sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": path})
+        for _ in range(2)
+    ]
+    assert [run.wait(timeout=300) for run in runs] == [0, 0]
+    found = hf.load_sweep(store)
+    assert sorted(found.columns["square"].tolist()) == [x * x for x in range(40)]
+    assert not found.damaged
+    assert not list(store.rglob("*.tmp"))
+
+
+def test_a_store_may_be_made_and_written_by_several_threads_at_once(swept, tmp_path):
+    for attempt in range(5):
+        folder = tmp_path / str(attempt)
+
+        def sweep(folder: Path = folder) -> int:
+            return len(hf.sweep(hf.grid(x=range(3)), folder, run=swept.square, processes=0))
+
+        with ThreadPoolExecutor(4) as pool:
+            assert [job.result() for job in [pool.submit(sweep) for _ in range(4)]] == [3] * 4
+        assert len(hf.load_sweep(folder)) == 3

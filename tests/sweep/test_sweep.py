@@ -1,0 +1,216 @@
+"""`hf.sweep`: every point once, failures recorded, arguments checked before any work."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import headfit as hf
+from headfit._sweep.pace import Pace, duration
+from headfit.errors import FileError, HeadfitError, InputError, MissingFileError
+
+
+def called(log: str) -> list[str]:
+    return Path(log).read_text().split() if Path(log).exists() else []
+
+
+@pytest.mark.parametrize("processes", [0, 2])
+def test_nothing_is_computed_twice(processes, swept, store, log):
+    points = hf.grid(x=range(4), log=log)
+    first = hf.sweep(points, store, run=swept.square, processes=processes, num_threads=1)
+    assert [row["square"] for row in first.rows] == [0, 1, 4, 9]
+    more = hf.sweep(
+        [*hf.grid(x=[2.0, 3.0, 4.5], log=log), *points], store, run=swept.square, processes=0
+    )
+    assert [row["x"] for row in more.rows] == [2, 3, 4.5, 0, 1]  # points that are equal count once
+    assert sorted(called(log)) == ["0", "1", "2", "3", "4.5"]
+    everything = hf.load_sweep(store)
+    assert sorted(everything.columns["square"].tolist()) == [0, 1, 4, 9, 20.25]
+    assert (store / "index.csv").read_text().count("\n") == 6
+
+
+def test_fits_on_worker_processes_are_those_of_this_process(tmp_path):
+    points = hf.grid(pattern="random_regular", n=[24, 32], k=2, dim=[3, 6], effort=50)
+    here = hf.sweep(points, tmp_path / "here", processes=0, num_threads=1)
+    there = hf.sweep(points, tmp_path / "there", processes=2)
+    differing = {"seconds", "wall_seconds", "when", "threads"}
+    plain = [[{k: v for k, v in row.items() if k not in differing} for row in found.rows]
+             for found in (here, there)]  # fmt: skip
+    assert plain[0] == plain[1]
+    assert [row["dim"] for row in here.rows] == [3, 6, 3, 6]
+
+
+def test_a_failing_point_is_recorded_and_the_others_go_on(swept, store, log):
+    points = hf.grid(x=range(6), log=log)
+    found = hf.sweep(points, store, run=swept.picky, processes=2, num_threads=1)
+    assert [row["x"] for row in found.rows] == [0, 2, 4]
+    failures = {row["x"]: row for row in found.failures}
+    assert (failures[1]["error"], failures[1]["message"]) == ("ValueError", "one is odd")
+    assert 'raise ValueError("one is odd")' in failures[1]["traceback"]
+    assert failures[3]["error"] == "SystemExit"
+    assert "must return a dict" in failures[5]["message"]
+    assert "3 failed" in repr(found)
+
+    hf.sweep(points, store, run=swept.picky, processes=0)
+    assert len(called(log)) == 6  # failures count as done
+    again = hf.sweep(points, store, run=swept.picky, processes=0, retry_failed=True)
+    assert len(called(log)) == 9
+    assert len(again.failures) == 3
+
+
+def test_a_failure_that_is_mended_is_retried(swept, store, log, monkeypatch):
+    points = hf.grid(x=[1, 2], log=log)
+    hf.sweep(points, store, run=swept.picky, processes=0)
+    monkeypatch.setattr(swept.picky, "__code__", swept.square.__code__)
+    mended = hf.sweep(points, store, run=swept.picky, processes=0, retry_failed=True)
+    assert [row["square"] for row in mended.rows] == [1, 4]
+    assert not mended.failures
+
+
+def test_a_version_has_results_of_its_own(swept, store, monkeypatch):
+    for version, results in (("a", 1), ("b", 2), ("a", 2)):
+        monkeypatch.setattr(swept.versioned, "version", version)
+        hf.sweep([{"x": 1}], store, run=swept.versioned, processes=0)
+        assert len(hf.load_sweep(store)) == results
+    hf.sweep([{"x": 1}], store, run=swept.versioned, version="c", processes=0)
+    assert sorted(row["version"] for row in hf.load_sweep(store).rows) == ["a", "b", "c"]
+
+
+def test_threads_are_divided_and_numbers_come_in_one_form(swept, store):
+    found = hf.sweep(hf.grid(x=[1.0, 2.5]), store, run=swept.facts, processes=1, num_threads=1)
+    one, other = found.rows
+    assert (one["threads_given"], one["omp"], one["threads"]) == (1, "1", 1)
+    assert one["pid"] == other["pid"]
+    assert (one["is_whole"], other["is_whole"]) == (True, False)
+    assert one["infinite"] == np.inf
+    assert one["nothing"] is None
+
+
+def test_columns():
+    from headfit._sweep.rows import as_columns, as_row
+
+    rows = [{"a": 1, "b": True, "c": 1, "d": "x"}, {"a": 2, "b": False, "c": None, "e": [1]}]
+    columns = as_columns(rows)
+    kinds = {name: column.dtype.kind for name, column in columns.items()}
+    assert kinds == {"a": "i", "b": "b", "c": "f", "d": "O", "e": "O"}
+    assert np.isnan(columns["c"][1])
+    assert columns["e"].tolist() == [None, [1]]
+    made = {"wall_seconds": 0.5}
+    record = {"key": "k", "work": "w", "version": 1, "made": made, "status": "done"}
+    row = as_row({**record, "point": {"n": 8, "leak": 0.1}, "result": {"n": 8, "leak": 0.05}})
+    assert (row["n"], row["leak"], row["leak_found"]) == (8, 0.1, 0.05)
+    assert "n_found" not in row
+
+
+def test_rows_columns_and_filters(swept, store, tmp_path):
+    hf.sweep(hf.grid(x=[1, 2, 3]), store, run=swept.square, processes=0)
+    found = hf.load_sweep(store)
+    assert found.axes == {"x": [1, 2, 3]}
+    assert found.where(x=[1, 3]).columns["square"].tolist() in ([1, 9], [9, 1])
+    assert len(found.where(square=4)) == 1
+    with pytest.raises(InputError, match="y is no column"):
+        found.where(y=1)
+    frame = pytest.importorskip("pandas") and found.to_pandas()
+    assert sorted(frame["square"]) == [1, 4, 9]
+    found.to_csv(tmp_path / "all.csv")
+    assert (tmp_path / "all.csv").read_text().startswith("x,log,square,") or (
+        (tmp_path / "all.csv").read_text().startswith("x,square,")
+    )
+
+
+def test_progress_says_what_is_left(swept, store):
+    lines: list[str] = []
+    points = hf.grid(x=range(3))
+    hf.sweep(points, store, run=swept.square, processes=0, progress=lines.append)
+    assert (lines[0], lines[-1]) == ("0 of 3 points", "3 of 3 points")
+    assert lines[1].startswith("1 of 3 points, about ")
+    assert [duration(s) for s in (3, 300, 7300, 3e5)] == [
+        "3 s",
+        "5 min",
+        "2 h 2 min",
+        "3 days 11 h",
+    ]
+    pace = Pace(4, False)
+    pace.step(failed=True)
+    assert "1 failed" in pace.line()
+
+
+def test_a_bar(swept, store, capsys):
+    pytest.importorskip("tqdm")
+    hf.sweep(hf.grid(x=range(3)), store, run=swept.square, processes=0, progress=True)
+    assert "3/3" in capsys.readouterr().err
+
+
+def test_an_interrupt_ends_it_and_keeps_what_is_done(swept, store, log, monkeypatch):
+    def stop(line: str) -> None:
+        if line.startswith("2 of"):
+            raise KeyboardInterrupt
+
+    points = hf.grid(x=range(6), log=log)
+    for processes in (0, 1):
+        with pytest.raises(KeyboardInterrupt):
+            hf.sweep(points, store, run=swept.square, processes=processes, progress=stop)
+    assert len(hf.load_sweep(store)) == 4
+    assert len(hf.sweep(points, store, run=swept.square, processes=0)) == 6
+    assert not hf.load_sweep(store).damaged
+
+
+def test_bad_arguments_are_refused_before_any_work(swept, store, tmp_path):
+    points = [{"x": 1}]
+    for name, call in {
+        "points": lambda: hf.sweep([], store),
+        "points ": lambda: hf.sweep({"x": 1}, store, run=swept.square),
+        "points[0]": lambda: hf.sweep([5], store),
+        "run": lambda: hf.sweep(points, store, run=lambda x: {}),
+        "run ": lambda: hf.sweep(points, store, run=5),
+        "version": lambda: hf.sweep(points, store, version=1),
+        "point": lambda: hf.sweep([{"y": 1}], store, run=swept.square),
+        "num_threads": lambda: hf.sweep([{"x": 1, "num_threads": 2}], store, run=swept.facts),
+        "processes": lambda: hf.sweep(points, store, run=swept.square, processes=-1),
+        "progress": lambda: hf.sweep(points, store, run=swept.square, progress=5),
+        "retry_failed": lambda: hf.sweep(points, store, run=swept.square, retry_failed=1),
+        "client": lambda: hf.sweep(points, store, run=swept.square, client=5),
+        "out": lambda: hf.sweep(points, 5, run=swept.square, processes=0),
+    }.items():
+        with pytest.raises(InputError) as caught:
+            call()
+        assert name.strip() in str(caught.value)
+    assert not store.exists()
+    (tmp_path / "notes.txt").write_text("mine")
+    with pytest.raises(FileError, match="no store of a sweep and not empty"):
+        hf.sweep(points, tmp_path, run=swept.square, processes=0)
+    with pytest.raises(MissingFileError, match="does not exist"):
+        hf.load_sweep(store)
+    with pytest.raises(FileError, match="no store of a sweep"):
+        hf.load_sweep(tmp_path)
+
+
+def test_an_import_loads_nothing_heavy():
+    import subprocess
+
+    heavy = "{'dask', 'distributed', 'pandas', 'matplotlib', 'multiprocessing.pool'}"
+    code = f"import sys, headfit; print(sorted({heavy} & set(sys.modules)))"
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert said.stdout.strip() == "[]"
+
+
+def test_a_script_without_a_guard_is_told_so(swept, tmp_path):
+    import os
+    import subprocess
+
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import headfit as hf, swept\n"
+        "hf.sweep([{'x': 1}], 'results', run=swept.square, processes=1, num_threads=1)\n"
+    )
+    path = os.pathsep.join(sys.path)
+    ran = subprocess.run(
+        [sys.executable, str(script)], cwd=tmp_path, env={**os.environ, "PYTHONPATH": path},
+        capture_output=True, text=True, check=False, timeout=120,
+    )  # fmt: skip
+    assert ran.returncode == 1
+    assert HeadfitError.__name__ in ran.stderr
+    assert 'if __name__ == "__main__":' in ran.stderr.splitlines()[-1]

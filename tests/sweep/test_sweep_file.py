@@ -1,0 +1,63 @@
+"""Files of sweeps in TOML: points, and errors that name the table and the key."""
+
+from __future__ import annotations
+
+import pytest
+
+import headfit as hf
+from headfit._sweep.sweep_file import read_sweep_file
+from headfit.errors import InputError, MissingFileError
+
+
+def test_grids_add_up_and_out_is_beside_the_file(tmp_path):
+    file = tmp_path / "sweep.toml"
+    file.write_text(
+        'out = "results"\nprocesses = 3\nnum_threads = 2\n'
+        '[[grid]]\npattern = "band"\nn = [8, 16]\nwidth = 1\nmask = [["window", [1, 1]]]\n'
+        '[[grid]]\npattern = "circulant"\nn = 8\noffsets = [[-1, 2]]\nseed = [0, 1]\n'
+    )
+    found = read_sweep_file(file)
+    assert (found.out, found.processes, found.num_threads) == (tmp_path / "results", 3, 2)
+    bands = hf.grid(pattern="band", n=[8, 16], width=1, mask=[["window", [1, 1]]])
+    assert found.points == bands + hf.grid(pattern="circulant", n=8, offsets=[[-1, 2]], seed=[0, 1])
+
+
+GOOD = 'pattern = "band"\nn = 8\nwidth = 1\n'
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", "grid must be given"),
+        ("grid = 3", "grid must be given"),
+        ("grid = []", "grid must be given"),
+        ("grid = [3]", "grid must be a table"),
+        ("[grid\n", "is no TOML"),
+        ("\xff\xfe", "is no TOML"),
+        (f"[grid]\n{GOOD}widht = 3\n", "grid: points[0]: widht is no key"),
+        (f"[grid]\n{GOOD}leak = [0.1, 2]\n", "points[1]: leak must"),
+        (f"[grid]\n{GOOD}leak = nan\n", "leak must be finite"),
+        (f"[grid]\n{GOOD}dim = []\n", "dim must have at least one value"),
+        (f"[grid]\n{GOOD}seed = 2026-11-23\n", "seed must"),
+        (
+            f"[[grid]]\n{GOOD}[[grid]]\npattern = 'nothing'\n",
+            "grid 2 of 2: points[0]: pattern must",
+        ),
+        (f"thing = 1\n[grid]\n{GOOD}", "thing is no key"),
+        (f"out = 1\n[grid]\n{GOOD}", "out must"),
+        (f"processes = -1\n[grid]\n{GOOD}", "processes must"),
+        (f"num_threads = 0\n[grid]\n{GOOD}", "num_threads must"),
+    ],
+)
+def test_errors_name_the_file_and_the_key(text, words, tmp_path):
+    file = tmp_path / "sweep.toml"
+    file.write_text(text, encoding="latin-1")
+    with pytest.raises(InputError) as caught:
+        read_sweep_file(file)
+    assert words in str(caught.value)
+    assert str(file) in str(caught.value)
+
+
+def test_a_file_that_is_not_there(tmp_path):
+    with pytest.raises(MissingFileError, match="file: "):
+        read_sweep_file(tmp_path / "nowhere.toml")

@@ -1,0 +1,110 @@
+"""The experiments: their tiniest plans run, resume and draw; committed results are whole."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+EXPERIMENTS = ROOT / "experiments"
+COMMANDS = ("growth", "small_logits", "precision", "real_patterns", "hardness")
+RESULTS = sorted((EXPERIMENTS / "results").iterdir())
+
+
+def module(name: str) -> ModuleType:
+    """Return a module of the folder, which is no package."""
+    sys.path.insert(0, str(EXPERIMENTS))
+    try:
+        return importlib.import_module(name)
+    finally:
+        sys.path.remove(str(EXPERIMENTS))
+
+
+def command(name: str, out: Path, *more: str) -> str:
+    """Run an experiment's tiniest plan in a process of its own, and return what it printed."""
+    done = subprocess.run(
+        [sys.executable, EXPERIMENTS / f"{name}.py", "--tiny", "--processes", "0", "--out", out,
+         *more],
+        env={**os.environ, "MPLBACKEND": "Agg"}, capture_output=True, text=True, timeout=500,
+        check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_the_tiniest_plan_runs_and_is_computed_once(name: str, tmp_path: Path) -> None:
+    printed = command(name, tmp_path)
+    rows = (tmp_path / f"{name}.csv").read_bytes()
+    assert (tmp_path / f"{name}.svg").read_text(encoding="utf-8").startswith("<?xml")
+    assert " points" in printed
+    again = command(name, tmp_path, "--draw")
+    assert " points" not in again
+    assert (tmp_path / f"{name}.csv").read_bytes() == rows
+
+
+def test_results_are_small() -> None:
+    assert {path.suffix for path in RESULTS} <= {".csv", ".svg", ".png"}
+    assert sum(path.stat().st_size for path in RESULTS) < 3_000_000
+
+
+@pytest.mark.parametrize("path", [p for p in RESULTS if p.suffix == ".csv"], ids=lambda p: p.stem)
+def test_committed_rows_are_read_as_they_were_written(path: Path, tmp_path: Path) -> None:
+    common = module("common")
+    rows = common.read_csv(path)
+    common.write_csv(tmp_path / "again.csv", rows)
+    assert (tmp_path / "again.csv").read_bytes() == path.read_bytes()
+
+
+def test_values_survive_a_file(tmp_path: Path) -> None:
+    common = module("common")
+    rows = [{"a": 1, "b": 2.5, "c": None, "d": True, "e": "text, more"}, {"a": -1, "d": False}]
+    common.write_csv(tmp_path / "rows.csv", rows)
+    missing = dict.fromkeys("bce")
+    assert common.read_csv(tmp_path / "rows.csv") == [rows[0], {**missing, **rows[1]}]
+
+
+def tried(search, smallest: int) -> list[int]:
+    """Return the sizes that a search tries where those from `smallest` on certify."""
+    trials, sizes = search.trials(), []
+    asked = next(trials)
+    while True:
+        sizes += [dim for dim, _ in asked]
+        try:
+            asked = trials.send([dim >= smallest for dim, _ in asked])
+        except StopIteration:
+            return sizes
+
+
+def test_a_search_ends_one_below_the_smallest_size() -> None:
+    fits = module("fits")
+    for smallest in range(1, 30):
+        sizes = tried(fits.Search({}, 8, (0,), further=40), smallest)
+        assert smallest in sizes
+        assert smallest == 1 or smallest - 1 in sizes
+        assert min(sizes) == max(1, min(8, smallest - 1))
+    assert tried(fits.Search({}, 8, (0, 1, 2), lowest=8), 5) == [8, 8, 8]
+    assert max(tried(fits.Search({}, 8, (0,), further=5), 99)) == 13
+
+
+def test_the_smallest_size_certifies_on_every_seed() -> None:
+    fits = module("fits")
+    rows = [
+        {"n": 8, "dim": dim, "seed": seed, "certified": held, "norm": 1.0, "cpu_seconds": 1.0}
+        for dim, seed, held in (
+            (4, 0, True),
+            (4, 1, False),
+            (5, 0, True),
+            (5, 1, True),
+            (3, 0, False),
+        )
+    ]
+    best = fits.smallest(rows, {"n": 8})
+    assert (best["dim"], best["seeds"], best["less"]) == (5, 2, True)
+    assert fits.smallest(rows, {"n": 9}) is None

@@ -1,0 +1,86 @@
+"""Calls as users write them. Nothing here runs: mypy reads it in strict mode.
+
+`assert_type` states what an editor knows of a result. A line that a type checker must refuse has a
+comment that expects exactly its error, which strict mode reports where there is none.
+"""
+
+from pathlib import Path
+from typing import Any, assert_type
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
+
+import headfit as hf
+
+
+class Tensor:
+    """An array of a library that speaks DLPack only."""
+
+    def __dlpack__(self, *, stream: Any = None) -> Any:
+        raise NotImplementedError
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        raise NotImplementedError
+
+
+class Table:
+    """An object that NumPy can turn into an array."""
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
+        raise NotImplementedError
+
+
+def arrays(Q: NDArray[np.float32], tensor: Tensor, table: Table, K: NDArray[np.float64]) -> None:
+    assert_type(hf.attention_matrix(Q, K), NDArray[Any])
+    hf.attention_matrix(tensor, tensor, mask="causal")
+    hf.attention_matrix([[1.0, 2.0]], [[1, 2], [3, 4]])
+    hf.attention_matrix(table, [Q, Q], mask=("window", (3, 0)), position=("rope", 500_000.0))
+    hf.attention_matrix(Q, K, mask=np.tri(3, dtype=bool), key_mask=np.ones(3, bool))
+    hf.attention_matrix("Q", K)  # type: ignore[arg-type]
+    hf.attention_matrix(None, K)  # type: ignore[arg-type]
+    hf.attention_matrix(Q, K, mask="casual")  # type: ignore[arg-type]
+    hf.attention_matrix(Q, K, position="rotary")  # type: ignore[arg-type]
+    hf.attention_matrix(Q, K, scael=1.0)  # type: ignore[call-arg]
+
+
+def targets(A: sp.csr_array, dense: NDArray[np.float64]) -> None:
+    assert_type(hf.fit(A, 4), hf.Fit)
+    assert_type(hf.certify(Path("A.npz"), hf.fit("A.mtx")), hf.Certificate)
+    assert_type(hf.Target(dense, mask="causal").matrix, sp.csr_array)
+    assert_type(hf.plan(hf.patterns.previous_token, n=64), hf.Plan)
+    hf.fit(hf.Target(A), rng=np.random.default_rng(0), exempt_columns=[0, 3])
+    hf.fit(A, rng=np.random.SeedSequence(1), exempt_columns="auto")
+    hf.fit(4)  # type: ignore[arg-type]
+    hf.fit(A, rng="seed")  # type: ignore[arg-type]
+    hf.fit(A, exempt_columns="all")  # type: ignore[arg-type]
+
+
+def heads(Q: NDArray[Any], A: sp.csr_array) -> None:
+    head, fit = hf.Attention(Q, Q, mask="causal"), hf.fit(A, 4)
+    assert_type(hf.describe(head), hf.HeadTable)
+    assert_type(hf.describe(fit), hf.HeadTable)
+    assert_type(hf.fit_soft(head, 4).comparison, hf.SoftComparison)
+    assert_type(hf.compare_attention(fit, head).tv_mean, float)
+    assert_type(hf.compress([(Q, Q), (Q, Q)], dim=4), hf.Compressed)
+    assert_type(hf.compress([head, head], dim=4, commute="rope").P_q, NDArray[Any])
+    hf.describe(hf.Tolerances())  # type: ignore[arg-type]
+
+
+def one_or_several(fit: hf.Fit, stack: NDArray[Any], head: hf.Attention, A: sp.csr_array) -> None:
+    """A fit and a matrix are one head; of an array whose axes are not known, either may come."""
+    assert_type(hf.shrink(fit), hf.ShrinkResult)
+    assert_type(hf.shrink_to_pattern(fit, per_row=2), hf.ShrinkResult)
+    assert_type(hf.sparsify(A, per_row=2), hf.Sparsified)
+    assert_type(hf.shrink(np.ones((8, 4)), np.ones((8, 4)), tv=0.1).dim, int)
+    for small in hf.shrink(stack, stack, tv=0.1):  # the results of a stack
+        print(small.dim)
+    print(hf.shrink(head, tv=0.1).curve.tv_mean)
+    hf.shrink(fit, vt=0.1)  # type: ignore[call-overload]
+    hf.sparsify(A, per_row="2")  # type: ignore[call-overload]
+
+
+def tables(fit: hf.Fit, table: hf.HeadTable) -> None:
+    assert_type(fit.to_dict(), dict[str, Any])
+    assert_type(table.to_dict(), dict[str, Any])
+    table.to_pandas().loc[0]

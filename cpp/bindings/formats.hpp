@@ -13,7 +13,9 @@ inline NumberFormat format_named(const std::string& name) {
   if (name == "bfloat16") return NumberFormat::bfloat16();
   if (name == "float16") return NumberFormat::float16();
   if (name == "float32") return NumberFormat::float32();
-  throw InputError("a format must be bfloat16, float16 or float32; got '" + name + "'");
+  if (name == "float8_e4m3fn") return NumberFormat::float8_e4m3fn();
+  if (name == "float8_e5m2") return NumberFormat::float8_e5m2();
+  throw InputError("no number format is named '" + name + "'");
 }
 inline std::optional<NumberFormat> format_named(const std::optional<std::string>& name) {
   return name ? std::optional(format_named(*name)) : std::nullopt;

@@ -230,5 +230,10 @@ TEST(rounding_to_float32_is_what_the_machine_does) {
   CHECK_THAT(NumberFormat::float16().rounded(65519.9) == 65504, "the largest");
   CHECK_THAT(std::isinf(NumberFormat::float16().rounded(65520)), "beyond the largest");
   CHECK_THAT(NumberFormat::float16().spacing(0) == 0x1p-24, "denormal");
+  CHECK_THAT(NumberFormat::float8_e4m3fn().rounded(464) == 448, "a tie at the largest");
+  CHECK_THAT(std::isinf(NumberFormat::float8_e4m3fn().rounded(464.1)), "beyond it");
+  CHECK_THAT(NumberFormat::float8_e4m3fn().spacing(0) == 0x1p-9, "denormal");
+  CHECK_THAT(std::isinf(NumberFormat::float8_e5m2().rounded(61440)), "a tie beyond the largest");
+  CHECK_THAT(NumberFormat::float8_e5m2().rounded(-0x1p-17) == 0, "a tie at zero");
   CHECK_THAT(narrow.spacing(1) == 0x1p-7 && narrow.spacing(0.999) == 0x1p-8, "binades");
 }

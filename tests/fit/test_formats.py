@@ -32,7 +32,7 @@ def near_regular(n=128, k=4, seed=0):
 
 @given(st.floats(width=32, allow_nan=False, allow_infinity=False, min_value=-6e4, max_value=6e4))
 def test_rounding_is_to_the_nearest_number(x):
-    for name in dtypes.NARROW:
+    for name in dtypes.HALVES:
         assert dtypes.round_to([[np.float32(x)]], name)[0, 0] == rounded(np.float32(x), name)
 
 

@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import headfit as hf
+from headfit._base.dtypes import round_to
 from headfit._lower import Apart, Groups, Separated, counting, every_subset, lower
 from headfit._lower._bounded import NAMES, Limits, bounded, needed
 from headfit._lower._exact import log_above, log_below, log_factorial, root_above
@@ -486,6 +487,27 @@ def test_needed_agrees_with_the_formulas():
         joint = Facts(m, Fraction(3, 4), joint=True, in_rows=True, closed=True)
         root = math.sqrt(2 * N / (0.75 * TAU))
         assert needed(joint, Limits(N), leak, m)[0] >= math.log(m) / math.log(1 + root)
+
+
+@given(st.integers(0, 10**6), st.sampled_from(["float32", "bfloat16", "float16"]))
+def test_exact_logits_meet_the_tolerances_before_rounding(seed, dtype):
+    rng = np.random.default_rng(seed)
+    on, off = rng.normal(20, 3, size=4), rng.normal(0, 6, size=9)
+    exact = np.float32(np.concatenate([on, off]))
+    rounded = round_to(exact, dtype)
+    log_weights = exact[:4] - exact[0]
+    leak = math.exp(rounded[4:].max() - rounded[:4].min())
+    if not leak < 1:
+        return
+    spread = np.ptp((rounded[:4] - log_weights).astype(float))
+    for limit in (None, float(np.abs(rounded).max())):
+        of_rounded = hf.Tolerances(min(leak * (1 + 1e-9), 0.999999), math.expm1(spread), limit)
+        wide = of_rounded.before_rounding(dtype)
+        assert math.exp(float(exact[4:].max()) - float(exact[:4].min())) <= wide.leak
+        assert wide.distortion >= 0
+        assert np.abs(exact).max() <= wide.logit_limit
+        assert wide.leak >= of_rounded.leak
+    assert hf.Tolerances().before_rounding(None) == hf.Tolerances()
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,9 @@ struct NumberFormat {
   static constexpr NumberFormat bfloat16() { return {8, -126, 0x1.fep127}; }
   static constexpr NumberFormat float32() { return {24, -126, 0x1.fffffep127}; }
   static constexpr NumberFormat float16() { return {11, -14, 65504.0}; }
+  // The formats of 8 bits as PyTorch and ml_dtypes name them. e4m3fn has no infinity.
+  static constexpr NumberFormat float8_e4m3fn() { return {4, -6, 448.0}; }
+  static constexpr NumberFormat float8_e5m2() { return {3, -14, 57344.0}; }
 
   // The distance between neighbouring numbers of the format around x. At a power of 2, where it
   // differs on both sides, the distance to the next larger number.

@@ -13,6 +13,7 @@ import scipy.sparse
 from numpy.typing import NDArray
 
 from headfit._base.arguments import as_generator, as_number, shown
+from headfit._base.float8 import float8_of
 from headfit._base.processors import available_cores
 from headfit.errors import InputError, NonFiniteError
 
@@ -95,12 +96,19 @@ def computed_in(*arrays: NDArray[Any]) -> np.dtype[Any]:
 def as_array(x: Any, name: str) -> NDArray[Any]:
     """Return an array of any library that supports DLPack, or a sequence, as a NumPy array.
 
-    Arrays in bfloat16 become views with the dtype `BFLOAT16`.
+    Arrays in bfloat16 become views with the dtype `BFLOAT16`, and those in float8_e4m3fn and
+    float8_e5m2 become float32.
     """
-    if type(x) is np.ndarray and x.dtype.kind in "fiub":  # the usual case needs no other check
-        return x
+    is_usual = type(x) is np.ndarray and x.dtype.kind in "fiub"
+    if is_usual and (x.dtype.kind != "f" or x.dtype.itemsize > 1):  # this needs no other check
+        return x  # type: ignore[no-any-return]
     if hasattr(x, "detach") and hasattr(x, "dtype"):  # torch does not export tensors with a graph
         x = x.detach()
+    float8 = float8_of(getattr(x, "dtype", ""))
+    if float8 is not None:
+        is_tensor = hasattr(x, "detach")
+        codes = as_array(x.view(sys.modules["torch"].uint8), name) if is_tensor else np.asarray(x)
+        return float8.widened(codes.view(np.uint8))
     is_bfloat16 = str(getattr(x, "dtype", "")).endswith("bfloat16")
     if is_bfloat16 and hasattr(x, "detach"):
         return as_array(x.view(sys.modules["torch"].int16), name).view(BFLOAT16)

@@ -3,26 +3,33 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from headfit._base.arguments import shown
 from headfit._base.arrays import FloatArray
+from headfit._base.float8 import FLOAT8
 from headfit.errors import InputError
 
 # Significant bits of each format, including the implicit leading one.
 DIGITS = {"float64": 53, "float32": 24, "float16": 11, "bfloat16": 8}
+DIGITS.update({name: kind.digits for name, kind in FLOAT8.items()})
 DTYPES = ("float32", "float64", "bfloat16", "float16")
-NARROW = ("bfloat16", "float16")
+HALVES = ("bfloat16", "float16")
+HEAD_DTYPES = (*DTYPES, *FLOAT8)
+"""The formats that `fit` and `plan` store heads in. Other functions take `DTYPES`."""
+
+NARROW = (*HALVES, *FLOAT8)
 LOGIT_DTYPES = ("float32", "bfloat16", "float16")
 
 
-def check_dtype(dtype: Any) -> str:
-    """Return the name of a dtype that heads are stored in, or raise an InputError."""
+def check_dtype(dtype: Any, allowed: Sequence[str] = DTYPES) -> str:
+    """Return the name of a dtype that arrays are stored in, or raise an InputError."""
     name = _name(dtype)
-    if name not in DTYPES:
-        raise InputError(f"dtype must be one of {DTYPES}; got {shown(dtype)}")
+    if name not in allowed:
+        raise InputError(f"dtype must be one of {tuple(allowed)}; got {shown(dtype)}")
     return name
 
 
@@ -48,8 +55,8 @@ def array_dtype(name: str) -> Any:
 def round_to(x: Any, name: str) -> FloatArray:
     """Round to the nearest numbers of a format, ties to even.
 
-    The result has the dtype `array_dtype`. Numbers beyond the range of float16 or bfloat16 are an
-    InputError.
+    The result has the dtype `array_dtype`. Numbers beyond the range of a narrow format are an
+    InputError: nothing is saturated.
     """
     wide = np.ascontiguousarray(x, dtype=array_dtype(name))
     if name == "float16":
@@ -59,6 +66,8 @@ def round_to(x: Any, name: str) -> FloatArray:
         bits = wide.view(np.uint32)
         even = (bits >> np.uint32(16)) & np.uint32(1)
         wide = ((bits + np.uint32(0x7FFF) + even) & np.uint32(0xFFFF0000)).view(np.float32)
+    elif name in FLOAT8:
+        wide = FLOAT8[name].rounded(wide)
     if name in NARROW and not np.isfinite(wide).all():
         raise InputError(
             f"Q and K do not fit {name}: they hold numbers up to {np.abs(x).max():.3g}"

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
 
-from headfit._base.dtypes import DTYPES, LOGIT_DTYPES
+from headfit._base.dtypes import HEAD_DTYPES, LOGIT_DTYPES
 from headfit._base.tolerances import Tolerances
 from headfit._cli import commands
 from headfit._cli.picture import FORMATS as PICTURES
@@ -115,7 +115,9 @@ def tolerances(parser: Parser, default: Tolerances | None) -> None:
 
 def formats(parser: Parser, default: str) -> None:
     """Add the formats of Q and K, and of the logits."""
-    parser.add_argument("--dtype", choices=DTYPES, default=default, help="default: %(default)s")
+    parser.add_argument(
+        "--dtype", choices=HEAD_DTYPES, default=default, help="default: %(default)s"
+    )
     parser.add_argument(
         "--logits-dtype", choices=LOGIT_DTYPES,
         help="certify logits that are rounded to this (default: they are not rounded)",

@@ -17,7 +17,7 @@ from headfit._fit.method import Method, Patience
 from headfit._fit.problem import Problem
 from headfit._fit.result import Trial
 from headfit._target.certificate import Certificate, certify
-from headfit.errors import InputError
+from headfit.errors import InputError, NonFiniteError
 
 
 def make_head(method: Method, problem: Problem, dim: int, patience: Patience = "full") -> Head:
@@ -31,6 +31,14 @@ def make_head(method: Method, problem: Problem, dim: int, patience: Patience = "
         zeros = np.zeros((problem.target.n, dim), problem.working_dtype)
         rows = np.arange(problem.target.n)
         return Head(zeros, zeros, failed_rows=rows, ended="time limit")
+    except NonFiniteError as error:
+        if not problem.is_narrow:
+            raise
+        # Rounding gave infinity, and the steps after it made no number of that.
+        raise InputError(
+            f"Q and K do not fit {problem.dtype} at the scale {problem.scale_for(dim):.3g}: they "
+            "go beyond its largest number; try another scale or dtype, or a max_norm"
+        ) from error
 
 
 def _run(method: Method, patience: Patience, problem: Problem, dim: int) -> Head:

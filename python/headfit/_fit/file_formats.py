@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from headfit._base.arrays import BFLOAT16, widened
 from headfit._base.dtypes import NARROW, round_to
 from headfit._base.files import as_path, file_size, opened, replace_file, save_arrays
+from headfit._base.float8 import FLOAT8
 from headfit._base.memory import require_memory
 from headfit._base.stored_arrays import load_arrays, unreadable
 from headfit.errors import InputError
@@ -37,9 +38,13 @@ _DTYPES = {
     "I64": "<i8",
     "F16": "<f2",
     "BF16": "<u2",
+    "F8_E4M3": "u1",
+    "F8_E5M2": "u1",
     "F32": "<f4",
     "F64": "<f8",
 }
+
+_FLOAT8 = {"F8_E4M3": "float8_e4m3fn", "F8_E5M2": "float8_e5m2"}
 
 
 def safetensors_package() -> Any:
@@ -62,11 +67,13 @@ def _read_npz(path: Any, name: str) -> tuple[Arrays, str | None]:
 
 
 def _narrowed(x: NDArray[Any], name: str, dtype: str) -> NDArray[Any]:
-    """Return float32 numbers as float16, or as the bits of bfloat16; they must fit exactly."""
+    """Return float32 numbers as float16, or as the bits of a narrow format; they must fit."""
     if not np.array_equal(round_to(x, dtype), x):
         raise InputError(f"{name} must hold numbers of {dtype}, the dtype of the fit")
     if dtype == "float16":
         return x.astype(np.float16)
+    if dtype in FLOAT8:
+        return FLOAT8[dtype].codes(x)
     return (np.ascontiguousarray(x).view(np.uint32) >> np.uint32(16)).astype(np.uint16)
 
 
@@ -112,6 +119,8 @@ def _metadata(raw: bytes) -> dict[str, str]:
 def _array(tensor: dict[str, Any]) -> NDArray[Any]:
     """Return one tensor as an array in the dtype that a fit holds it in."""
     stored = np.frombuffer(tensor["data"], dtype=_DTYPES[tensor["dtype"]])
+    if tensor["dtype"] in _FLOAT8:
+        return FLOAT8[_FLOAT8[tensor["dtype"]]].widened(stored).reshape(tensor["shape"])
     if tensor["dtype"] == "BF16":
         return widened(stored.astype(np.uint16).view(BFLOAT16)).reshape(tensor["shape"])
     wide = np.dtype(np.float32) if tensor["dtype"] == "F16" else stored.dtype

@@ -15,7 +15,7 @@ from headfit._attention.module import SelfAttention, check_module
 from headfit._base.arguments import as_flag
 from headfit._base.arithmetic import standard_arithmetic
 from headfit._base.arrays import as_count, check_between, seed_from, thread_count
-from headfit._base.dtypes import check_dtype, check_logits_dtype
+from headfit._base.dtypes import HEAD_DTYPES, check_dtype, check_logits_dtype
 from headfit._base.memory import require_memory
 from headfit._base.progress import Progress
 from headfit._base.tolerances import Tolerances, as_tolerances
@@ -137,10 +137,11 @@ def fit(
     module : SelfAttention, optional
         The fixed module whose input is sought; its dim and scale hold. None: the canonical
         module of this size.
-    dtype : "float32", "float64", "bfloat16" or "float16"
-        The dtype of Q, K and X. For the last two these are float32 arrays of numbers that the
-        format holds exactly; the certificate is then about products accumulated in float32, in
-        any order.
+    dtype : "float32", "float64", "bfloat16", "float16", "float8_e4m3fn" or "float8_e5m2"
+        The dtype of Q, K and X. For the narrow ones, all but the first two, these are float32
+        arrays of numbers that the format holds exactly; the certificate is then about products
+        accumulated in float32, in any order. A number beyond the largest of the format (448 and
+        57344 for those of 8 bits) is an error: nothing is saturated.
     leak, distortion, max_logit : float, optional
         What the certificate asks: see `Tolerances`, which has the defaults. The distortion must
         be above 0. Each method says how it keeps to a `max_logit`.
@@ -227,7 +228,7 @@ def fit(
     progress, strict = as_flag(progress, "progress"), as_flag(strict, "strict")
     certificate_mass = as_flag(certificate_mass, "certificate_mass")
     asked = as_tolerances(tolerances, leak=leak, distortion=distortion, max_logit=max_logit)
-    dtype, logits_dtype = check_dtype(dtype), check_logits_dtype(logits_dtype)
+    dtype, logits_dtype = check_dtype(dtype, HEAD_DTYPES), check_logits_dtype(logits_dtype)
     asked.check_storable(dtype)
     if time_limit is not None:
         time_limit = check_between(time_limit, "time_limit", 0, math.inf)

@@ -43,7 +43,7 @@ class Problem:
     target : Target
         ``target.matrix`` is the pattern as a csr_array, ``target.mask`` its mask.
     tolerances : Tolerances
-    dtype : "float32", "float64", "bfloat16" or "float16"
+    dtype : "float32", "float64", "bfloat16", "float16", "float8_e4m3fn" or "float8_e5m2"
         What the head is stored in. Methods return float32 or float64 arrays; `fit` rounds.
     logits_dtype : str or None
         What the logits are rounded to before the softmax.

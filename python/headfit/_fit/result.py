@@ -299,8 +299,8 @@ class Fit(FittedHead):
         Raises
         ------
         InputError
-            For another suffix; and for ``.safetensors`` when Q or K of a fit in float16 or
-            bfloat16 hold numbers that the dtype cannot.
+            For another suffix; and for ``.safetensors`` when Q or K of a fit in a narrow dtype
+            hold numbers that the dtype cannot.
         FileError
             When it cannot be written. This error is an OSError as well.
         ImportError
@@ -311,7 +311,7 @@ class Fit(FittedHead):
         `load` reads the file. Both formats hold Q, K and the arrays of the certificate, the mask
         and the module. The JSON text is the array "about" of an .npz file, and the entry
         "headfit" of a safetensors file's metadata. In a safetensors file, Q and K of a fit in
-        float16 or bfloat16 are tensors of that dtype: half the size, and the same numbers.
+        a narrow dtype are tensors of that dtype: half the size or a quarter, and the same numbers.
 
         A process that is killed while it writes leaves a file ``.headfit-????????.tmp`` beside
         `path`, and `path` as it was. Such files are removed by the next save to that folder

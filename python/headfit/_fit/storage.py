@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from headfit._attention.attention import Attention
 from headfit._attention.module import SelfAttention
-from headfit._base.dtypes import DTYPES
+from headfit._base.dtypes import HEAD_DTYPES
 from headfit._base.masks import allowed_places
 from headfit._base.stored_arrays import StoredMatrix
 from headfit._base.tolerances import Tolerances
@@ -70,7 +70,7 @@ def load(path: str | os.PathLike[str]) -> Fit:
     -------
     Fit
         The fit with its certificate as it was saved; `certify` judges the arrays anew. Fits in
-        float16 and bfloat16 have float32 arrays of the same numbers.
+        narrow dtypes have float32 arrays of the same numbers.
 
     Raises
     ------
@@ -166,7 +166,7 @@ def _fit_from(
             "module": module,
             "dim": int(Q.shape[1]),
             "lower_bound": check_bound(about["lower_bound"]),
-            "dtype": check_choice(about.get("dtype", str(Q.dtype)), DTYPES, "dtype"),
+            "dtype": check_choice(about.get("dtype", str(Q.dtype)), HEAD_DTYPES, "dtype"),
             "method": about["method"],
             "tolerances": _tolerances_from(
                 about["leak"],

@@ -18,8 +18,8 @@ from headfit._lower._families import Apart, Facts, Groups, Kind
 from headfit._lower._problem import Problem
 from headfit._lower._visibility import Bools, Ints
 
-MOST_PAIRS = 20_000_000
-"""No table of the columns that two rows share is made if it could have more entries than this."""
+MOST_PAIRS = 8_000_000
+"""No table of the rows that share a column is made if it could have more entries than this."""
 
 HEAVY = 8
 """Columns with so many times the mean of entries may be left out of groups."""
@@ -221,7 +221,7 @@ def _matchings(
         by = np.lexsort((order, ~light[lines.indices], row))
         first = by[np.unique(row[by], return_index=True)[1]]
         used, entry = row[first], lines.indices[first]
-        if np.square(degrees[entry], dtype=np.float64).sum() > 50 * MOST_PAIRS:
+        if degrees[entry].sum() > MOST_PAIRS:
             continue
         # Line r conflicts with line s if it has the entry that s takes.
         meets = sp.csr_array(sp.csc_array(lines)[:, entry])[used]

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from headfit._attention.attention import Attention
-from headfit._base.dtypes import NARROW, round_to
+from headfit._base.dtypes import HALVES, round_to
 from headfit._fit.result import Fit
 from headfit._plan.attempt import PlanAttempt, Purpose, Question, recorded
 from headfit._plan.clock import Clock
@@ -49,9 +49,9 @@ def check_formats(
 def _roundings(best: PlanAttempt, question: Question) -> Iterator[tuple[Purpose, Question]]:
     """Yield the formats to check: those of Q and K first, then those of the logits."""
     stored = replace(question, dtype=best.dtype, logits_dtype=best.logits_dtype, dim=best.dim)
-    for dtype in NARROW:
+    for dtype in HALVES:
         if dtype != best.dtype:
             yield "rounded", replace(stored, dtype=dtype)
-    for dtype in NARROW:
+    for dtype in HALVES:
         if dtype != best.logits_dtype:
             yield "rounded logits", replace(stored, logits_dtype=dtype)

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from headfit._base.arguments import as_flag
 from headfit._base.arithmetic import standard_arithmetic
 from headfit._base.arrays import as_count, check_between, seed_from, thread_count
-from headfit._base.dtypes import check_dtype, check_logits_dtype
+from headfit._base.dtypes import HEAD_DTYPES, check_dtype, check_logits_dtype
 from headfit._base.progress import Counter
 from headfit._base.tolerances import Tolerances, as_tolerances
 from headfit._base.types import MaskLike, Seed
@@ -58,7 +58,7 @@ def plan(
         The number of tokens; needed for a function. A matrix has its own.
     dim : int, default 64
         The head size.
-    dtype : "bfloat16", "float16", "float32" or "float64"
+    dtype : "bfloat16", "float16", "float8_e4m3fn", "float8_e5m2", "float32" or "float64"
         The format of queries and keys, as in `fit`.
     method, leak, distortion, max_logit, tolerances, logits_dtype, num_threads
         As in `fit`.
@@ -113,7 +113,7 @@ def plan(
     'Yes: head size 8 in bfloat16 is enough for causal_band(width=2) at n = 64; certified, ...'
     """
     asked = as_tolerances(tolerances, leak=leak, distortion=distortion, max_logit=max_logit)
-    dtype = check_dtype(dtype)
+    dtype = check_dtype(dtype, HEAD_DTYPES)
     asked.check_storable(dtype)
     question = Question(
         dim=as_count(dim, "dim", 1),

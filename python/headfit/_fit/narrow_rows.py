@@ -18,12 +18,15 @@ from headfit._fit.learned import learned, polish_rows
 from headfit._fit.problem import Problem
 from headfit._target.target import Target
 
-__all__ = ["FIRST_RESERVE", "narrowed"]
+__all__ = ["FIRST_RESERVE", "narrowed", "reserved"]
 
-# The parts of the distortion's logarithm that exact queries keep in reserve for their rounding.
-# The first is that of the descent; rows that fail with one are tried with the next.
+Rows = NDArray[np.intp]
+
+# The part of the distortion's logarithm that the descent keeps in reserve for rounding.
 FIRST_RESERVE = 0.4
-RESERVES = (FIRST_RESERVE, 0.6, 0.25, 0.75)
+# What exact queries keep, in turn: less for rows that have no query otherwise, and more for rows
+# whose queries do not bear their rounding.
+LESS, MORE = (FIRST_RESERVE, 0.25, 0.1), (0.6, 0.8)
 
 
 def reserved(asked: Tolerances, share: float) -> tuple[float, float]:
@@ -35,40 +38,47 @@ def reserved(asked: Tolerances, share: float) -> tuple[float, float]:
 def narrowed(problem: Problem, target: Target, head: Head, max_norm: float) -> Head:
     """Return a head whose keys and queries / scale the format of the problem holds exactly.
 
-    Keys are rounded to nearest. Rows that these keys no longer suit get exact queries with some
-    reserve, which are rounded so that errors cancel; rows that fail then are tried with another
-    reserve. `failed_rows` are those that no reserve helps.
+    Keys are rounded to nearest. Rows that these keys no longer suit get exact queries, and all
+    queries are rounded so that their errors cancel. `failed_rows` are those that have no query for
+    the rounded keys, or none that bears its rounding; if there are any of the first kind, keys and
+    queries are returned as they were before rounding.
     """
-    asked, scale = problem.tolerances, problem.scale_for(head.dim)
+    scale, threads = problem.scale_for(head.dim), problem.threads
     k = dtypes.round_to(head.K, problem.dtype)
-    longest = float(np.linalg.norm(k.astype(np.float64), axis=1).max())
+    max_query = max_norm / float(np.linalg.norm(k.astype(np.float64), axis=1).max())
     exact = np.array(head.Q, dtype=np.float32)
+
+    def solve(rows: Rows, share: float) -> Rows:
+        tolerances = tightened(*reserved(problem.tolerances, share))
+        return polish_rows(target, exact, k, rows, tolerances, max_query, threads)
+
     failed = _failing(problem, target, exact, k, FIRST_RESERVE)
+    for share in LESS:
+        failed = solve(failed, share)
+    if failed.size:
+        return replace(head, Q=exact, failed_rows=failed)
     rounded = np.zeros_like(exact)
     rows = np.arange(target.n, dtype=np.intp)
-    for share in RESERVES:
-        tolerances = tightened(*reserved(problem.tolerances, share))
-        polish_rows(target, exact, k, failed, tolerances, max_norm / longest, problem.threads)
-        trial = _core.round_queries(
+    for share in (None, *MORE):
+        if share is not None:  # rows without a query for this reserve are not rounded again
+            rows = np.setdiff1d(rows, solve(rows, share))
+        rounded[rows] = _core.round_queries(
             only_rows(target, rows),
             exact,
             k,
-            _core.Tolerances(asked.leak, asked.distortion, math.inf),
+            _core.Tolerances(*reserved(problem.tolerances, 0.0), math.inf),
             _core.Storage(problem.dtype, scale),
-            problem.threads,
-        )
-        rounded[rows] = trial[rows]
-        # As `fit` will store them: rows for which no good rounding was found go to the nearest.
-        q = dtypes.round_to(rounded / np.float32(scale), problem.dtype) * np.float32(scale)
-        rows = failed = _failing(problem, target, q, k, 0.0)
+            threads,
+        )[rows]
+        # As `fit` will store them: queries for which no good rounding was found go to the nearest.
+        stored = dtypes.round_to(rounded / np.float32(scale), problem.dtype) * np.float32(scale)
+        rows = failed = _failing(problem, target, stored, k, 0.0)
         if not failed.size:
             break
     return replace(head, Q=rounded, K=k, failed_rows=failed)
 
 
-def _failing(
-    problem: Problem, target: Target, q: FloatArray, k: FloatArray, share: float
-) -> NDArray[np.intp]:
+def _failing(problem: Problem, target: Target, q: FloatArray, k: FloatArray, share: float) -> Rows:
     """Return the rows that miss the tolerances less a reserve."""
     leak, distortion = reserved(problem.tolerances, share)
     found = learned(

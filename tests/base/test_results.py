@@ -180,6 +180,16 @@ def test_a_picture_that_is_too_large_is_left_out(monkeypatch, results):
     Q = np.zeros((1025, 1))
     monkeypatch.undo()
     assert "<img" not in hf.Attention(Q, Q)._repr_html_()
+    assert "(0, 1)" in hf.Attention(Q[:0], Q)._repr_html_()  # no rows: nothing to draw
+
+
+def test_long_lines_are_drawn_in_little_room():
+    pytest.importorskip("matplotlib")
+    A = hf.patterns.random_regular(1000, 3, rng=0)
+    rows = np.random.default_rng(0).standard_normal((2, 1000, 4))
+    page = hf.certify(A, *rows, num_threads=1)._repr_html_()
+    assert page.count("<img") == 1
+    assert len(page) < SIZE
 
 
 def test_html_escapes_names(results):

@@ -5,12 +5,18 @@ from __future__ import annotations
 import base64
 import html
 import io
+import re
 from collections.abc import Iterable, Sequence
 from importlib import import_module
 from typing import Any
 
+from headfit.errors import InputError
+
 PICTURE_BYTES = 36_000
 """The largest picture, as SVG, that a notebook gets: base64 makes it a third larger."""
+
+LONG_LINE = 200
+"""How many points of a line a picture states one by one."""
 
 PICTURE_ENTRIES = 2**20
 """How many entries of attention are computed for a picture that nobody asked for."""
@@ -79,7 +85,8 @@ def picture(
     """Return what a function of `headfit.plot` draws of a result, as an HTML image.
 
     The picture is SVG on white, so that it can be read on light and on dark pages, and belongs to
-    no window. Without Matplotlib, and for one that is too large for a notebook, the text is empty.
+    no window. The text is empty without Matplotlib, for a result that cannot be drawn, and for a
+    picture that is too large for a notebook.
 
     Parameters
     ----------
@@ -101,13 +108,29 @@ def picture(
     except ImportError:
         return ""
     figure = figures.Figure(figsize=size, facecolor="white", layout="constrained")
-    getattr(import_module("headfit.plot"), name)(result, ax=figure.subplots(), **options)
+    ax = figure.subplots()
+    try:
+        getattr(import_module("headfit.plot"), name)(result, ax=ax, **options)
+    except InputError:  # it cannot be drawn, such as attention without rows
+        return ""
+    for line in ax.lines:  # as pixels, long lines take less room
+        line.set_rasterized(len(line.get_xdata()) > LONG_LINE)
     drawn = io.BytesIO()
-    with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": "headfit"}):
+    settings = {
+        "svg.fonttype": "none",  # text as text: the page's fonts draw it
+        "svg.hashsalt": "headfit",  # the same picture has the same bytes
+        "font.sans-serif": ["DejaVu Sans", "sans-serif"],  # written beside every text
+    }
+    with matplotlib.rc_context(settings):
         figure.savefig(
-            drawn, format="svg", bbox_inches="tight", pad_inches=0.1, metadata={"Date": None}
+            drawn,
+            format="svg",
+            dpi=96,
+            bbox_inches="tight",
+            pad_inches=0.1,
+            metadata={"Date": None},
         )
-    raw = drawn.getvalue()
+    raw = re.sub(rb">\s+<", b"><", drawn.getvalue())
     if len(raw) > PICTURE_BYTES:
         return ""
     source = base64.b64encode(raw).decode("ascii")

@@ -529,3 +529,30 @@ def test_exact_logits_meet_the_tolerances_before_rounding(seed, dtype):
 def test_bad_arguments_are_named(call, name):
     with pytest.raises(InputError, match=name):
         call(P.band(8, 1))
+
+
+@pytest.mark.parametrize("limits", [{"max_norm": 1e17}, {"max_logit": 1e17}], ids=str)
+def test_enormous_limits_say_no_more_than_none(limits):
+    A = hf.patterns.random_regular(24, 3, gamma=2.0, rng=0)
+    found = lower(A, masked_logits="max_logit" in limits, **limits)
+    assert found.dim == lower(A).dim
+    assert found.verify(A)
+
+
+def test_a_bound_is_valid_for_its_own_limits_only():
+    A = hf.patterns.random_regular(48, 3, gamma=2.0, rng=0)
+    found = lower(A, max_norm=3.0)
+    assert found.dim > lower(A).dim
+    assert found.verify(A)
+    for other in ({"max_norm": 1e9}, {"max_norm": None}, {"impossible": True}, {"dim": 49}):
+        assert not dataclasses.replace(found, **other).verify(A)
+
+
+def test_additive_masks_are_those_of_booleans():
+    allowed = np.tri(16, dtype=bool)
+    A = hf.patterns.causal_band(16, 2)
+    with np.errstate(divide="ignore"):
+        additive = np.log(allowed)
+    one, other = (lower(A, mask=m, max_norm=4.0) for m in (allowed, additive))
+    assert (one.dim, one.reason) == (other.dim, other.reason)
+    assert other.verify(A)

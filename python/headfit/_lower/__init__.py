@@ -94,7 +94,8 @@ class LowerBound:
         Returns
         -------
         bool
-            Whether every witness proves the head size that is claimed for it.
+            Whether every witness proves the head size that is claimed for it, for bounds of the
+            norms and logits that are those of this object.
 
         Raises
         ------
@@ -103,9 +104,14 @@ class LowerBound:
         """
         target = as_target(A, mask=self.mask)
         leak, distortion = self.tolerances.leak, self.tolerances.distortion
+        limits = Limits(self.max_norm, self.tolerances.max_logit, self.masked_logits)
+        if self.impossible != (self.dim > target.n):
+            return False
         claims = [(self.dim, self.witness)]
         claims += [(c.dim, c.witness) for c in self.candidates if c.dim is not None]
         for dim, witness in claims:
+            if isinstance(witness, Separated) and witness.limits != limits:
+                return False
             proved = 1 if witness is None else witness.proves(target, leak, distortion)
             if dim > proved:
                 return False

@@ -54,6 +54,9 @@ from headfit._target.target import Target
 SQUARE_BITS = 80
 """Squares of ratios are rounded up to so many binary digits after the point."""
 
+MOST_POWER = 1000
+"""Entries of a matrix are raised to this power at most."""
+
 
 @dataclass(frozen=True)
 class Limits:
@@ -150,16 +153,18 @@ def _powers(dim: int, points: int, logit: Fraction, gap: Fraction) -> Most:
     entry = shortened((2 * logit - gap) / (2 * logit + gap), SQUARE_BITS)
     if entry == 0:
         return log_above(dim + 1), "powers of the logits"
-    # The power for which the bound is about best: the two summands of its rank balance there.
-    middle = max(1.0, math.log(points) / (-2 * math.log(entry))) if entry < 1 else 1.0
+    # The power for which the bound is about best: the two summands of its rank balance there. Where
+    # logits are so large that the entry is 1 to rounding, no power says anything.
+    decay = -2 * math.log(entry)
+    if decay * MOST_POWER <= math.log(points):
+        return log_above(points), "powers of the logits"
+    middle = max(1.0, math.log(points) / decay)
     best: Fraction | None = None
     for factor in (0.7, 0.85, 1.0, 1.2, 1.5):
-        p = max(1, round(factor * middle))
-        if p > 1000:
-            continue
+        p = min(MOST_POWER, max(1, round(factor * middle)))
         rank = math.comb(dim + p, p) * (1 + (points - 1) * shortened(entry ** (2 * p), 80))
         best = rank if best is None else min(best, rank)
-    return (log_above(best if best is not None else points), "powers of the logits")
+    return log_above(best if best is not None else points), "powers of the logits"
 
 
 def bounded(problem: Problem, limits: Limits) -> list[Candidate]:

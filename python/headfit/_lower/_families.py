@@ -73,6 +73,8 @@ class Apart:
         """Return what the family proves; None if it is not what it says."""
         n = target.n
         within = range(n) if self.within is None else self.within
+        if not self.members:
+            return None
         if not are_distinct(self.members, n) or not are_distinct(tuple(within), n):
             return None
         sight = Visibility(target.mask, n)

@@ -9,8 +9,8 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from headfit._base.arrays import as_array, is_sparse
-from headfit._base.masks import _window, allowed_places
+from headfit._base.arrays import is_sparse
+from headfit._base.masks import _window, allowed_places, as_allowed
 from headfit._lower._deadline import check_time
 
 MOST_RECTANGLES = 6
@@ -35,7 +35,7 @@ class Visibility:
             self.table = allowed_places(mask)
             self.by_column = sp.csc_array(self.table)
         elif mask is not None:
-            self.table = np.broadcast_to(as_array(mask, "mask"), (n, n))
+            self.table = np.broadcast_to(as_allowed(mask), (n, n))
         self.limited = mask is not None
 
     def row(self, i: int) -> Bools:

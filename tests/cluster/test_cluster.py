@@ -193,13 +193,6 @@ def test_scans_of_learned_fits(client, name):
     assert found.settings == local.settings
 
 
-def test_a_learned_fit_to_its_end(client):
-    A = hf.patterns.band(700, 1)
-    local, found = hf.fit(A, 5, num_threads=1), hf.fit(A, 5, client=client)
-    assert found.certificate.holds
-    assert_same((found.Q, found.K), (local.Q, local.K))
-
-
 def test_any_method_gets_its_certificate_from_the_workers(client):
     A = hf.patterns.band(N, 1)
     given = {"method": "projection", "leak": 0.3, "distortion": 2.0}
@@ -207,10 +200,10 @@ def test_any_method_gets_its_certificate_from_the_workers(client):
     assert_same(found.certificate, hf.fit(A, 64, **given, num_threads=1).certificate)
 
 
-def test_a_search_and_its_time_limit(client):
+def test_a_time_limit(client):
     A = hf.patterns.random_regular(N, 2, rng=0)
     given = {"method": hf.MaxMargin(), "leak": 0.3, "distortion": 2.0}
-    cut = hf.fit(A, 300, **given, client=client, time_limit=0.05)
+    cut = hf.fit(A, 60, **given, client=client, time_limit=0.05)
     assert cut.stopped == "time limit"
 
 
@@ -229,22 +222,15 @@ def killing(monkeypatch: pytest.MonkeyPatch, room: Any, pids: list[int]) -> None
 
 
 @pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="kills processes")
-@pytest.mark.parametrize("lost", [1, 2])
-def test_a_worker_is_killed_midway(client, monkeypatch, lost):
+def test_a_worker_is_killed_midway(client, monkeypatch):
     client.wait_for_workers(2)
-    pids = list(client.run(os.getpid).values())[:lost]
+    pids = list(client.run(os.getpid).values())[:1]
     Q, K = queries_and_keys("float64", (12 * blocks.GRANULE, 16), (12 * blocks.GRANULE, 16))
-    if lost == 1:
-        A = sp.eye_array(len(Q))
-        local = hf.certify(A, Q, K, mask="causal", num_threads=1)
-        killing(monkeypatch, certify_blocks, pids)
-        assert_same(hf.certify(A, Q, K, mask="causal", client=client), local)
-    else:  # what the workers hold is then lost as well
-        local = hf.attention_topk(Q, K, 4, num_threads=1)
-        killing(monkeypatch, topk_blocks, pids)
-        assert_same(hf.attention_topk(Q, K, 4, client=client), local)
+    A = sp.eye_array(len(Q))
+    local = hf.certify(A, Q, K, mask="causal", num_threads=1)
+    killing(monkeypatch, certify_blocks, pids)
+    assert_same(hf.certify(A, Q, K, mask="causal", client=client), local)
     assert not pids
-    client.wait_for_workers(2, timeout=60)
 
 
 def test_ctrl_c_cancels_what_is_left(client, monkeypatch):
@@ -305,6 +291,7 @@ def set_level(level: str) -> str:
 
 def test_mixed_levels_are_refused(client):
     X = np.eye(4)
+    client.wait_for_workers(2, timeout=120)  # another test may have killed one
     first, second = client.run(os.getpid)
     level = client.run(set_level, "v2", workers=[second])[second]
     try:

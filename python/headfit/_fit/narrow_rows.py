@@ -59,9 +59,9 @@ def narrowed(problem: Problem, target: Target, head: Head, max_norm: float) -> H
         return replace(head, Q=exact, failed_rows=failed)
     rounded = np.zeros_like(exact)
     rows = np.arange(target.n, dtype=np.intp)
-    for share in (None, *MORE):
-        if share is not None:  # rows without a query for this reserve are not rounded again
-            rows = np.setdiff1d(rows, solve(rows, share))
+    for more in (None, *MORE):
+        if more is not None:  # rows without a query for this reserve are not rounded again
+            rows = np.setdiff1d(rows, solve(rows, more))
         rounded[rows] = _core.round_queries(
             only_rows(target, rows),
             exact,

@@ -91,6 +91,29 @@ def test_a_size_without_a_filter_says_so() -> None:
     assert "No filter of size" in fit.advice
 
 
+def test_a_search_tries_sizes_below_that_of_the_filter() -> None:
+    A = bigbird(60, 2, 0)
+    fit = hf.fit(A, method=hf.Mixed(filter_dim=12), num_threads=1, time_limit=60)
+    assert fit.certificate.holds
+    assert fit.search is not None
+    assert 12 <= fit.dim <= 60
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_a_time_limit_is_kept(dtype: str) -> None:
+    A = bigbird(400, 16, 0)
+    fit = hf.fit(A, 48, method="mixed", dtype=dtype, num_threads=1, time_limit=0.2)
+    assert not fit.certificate.holds
+    assert fit.stopped == "time limit"
+
+
+def test_bounded_logits() -> None:
+    A = bigbird(120, 8, 0)
+    fit = hf.fit(A, 40, method="mixed", max_logit=30.0, num_threads=1, time_limit=200)
+    assert fit.certificate.holds
+    assert fit.certificate.max_logit <= 30
+
+
 @pytest.mark.parametrize("causal", [True, False])
 def test_the_parts_of_a_pattern(causal: bool) -> None:
     A = bigbird(120, 6, 2, causal=causal)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -112,7 +113,8 @@ class Mixed(Method):
         """Return a head that was learned from the start of a filter."""
         parts, n = problem.parts, problem.target.n
         require_memory(4 * n * dim * 4, f"a filter of size dim = {dim}")
-        start = self._filter(problem, parts, self._filter_dim(parts, dim))
+        filter_dim = self._filter_dim(parts, dim)
+        start = None if filter_dim > dim else self._filter(problem, parts, filter_dim)
         if start is None:
             nothing = np.zeros((n, dim), dtype=np.float32)
             return Head(nothing, nothing, failed_rows=np.arange(n), ended="stalled")
@@ -208,8 +210,9 @@ class Mixed(Method):
         )
         if not problem.is_narrow or limit is not None or head.ended == "time limit":
             return head
-        with calls_until(problem.deadline):
+        with suppress(TimeoutError), calls_until(problem.deadline):
             return narrowed(problem, parts.target, head, max_norm or math.inf)
+        return replace(head, ended="time limit")
 
 
 def _dims_beside(parts: Parts) -> int:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 __all__ = [
     "CaptureError",
     "CertificateError",
@@ -46,6 +48,11 @@ class FileError(InputError, OSError):
 
     def __str__(self) -> str:
         return str(self.args[0])
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Made anew from its arguments: what OSError would do, and libraries that pickle tracebacks
+        # assume of it, does not suit a class with two built-in bases.
+        return type(self), (self.args[0], self.errno, self.filename)
 
 
 class MissingFileError(FileError, FileNotFoundError):

@@ -265,7 +265,7 @@ def test_tolerances_are_stated_once() -> None:
     assert fit.certificate.leak <= 0.2
     assert fit.certificate.max_logit <= 30.0
     assert not hasattr(fit, "leak")
-    assert fit.certificate.as_dict()["tolerances"] == dataclasses.asdict(asked)
+    assert fit.certificate.to_dict()["tolerances"] == dataclasses.asdict(asked)
     for call in (hf.fit, hf.certify, hf.shrink_to_pattern, hf.project, hf.bounds.projection_dim,
                  hf.bounds.lower, hf.bounds.logit_range, hf.append_columns):  # fmt: skip
         parameters = inspect.signature(call).parameters

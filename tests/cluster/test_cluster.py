@@ -281,39 +281,44 @@ def test_rows_are_split_at_multiples_of_the_granule():
     assert (few[0].stop - few[0].start) * 12 * 10**6 <= blocks.AT_ONCE + blocks.GRANULE * 12 * 10**6
 
 
-def set_level(level: str) -> str:
-    """Pretend, in the process of a worker, that the core has another level; return the old one."""
-    from headfit import _core
+def level_setter() -> Callable[[str], str]:
+    """Return a function for `client.run`: a nested one, since workers cannot import the tests."""
 
-    old, _core.build["level"] = _core.build["level"], level
-    return old
+    def set_level(level: str) -> str:
+        """Pretend that the core has another level; return the old one."""
+        from headfit import _core
+
+        old, _core.build["level"] = _core.build["level"], level
+        return old
+
+    return set_level
 
 
 def test_mixed_levels_are_refused(client):
     X = np.eye(4)
     client.wait_for_workers(2, timeout=120)  # another test may have killed one
     first, second = client.run(os.getpid)
-    level = client.run(set_level, "v2", workers=[second])[second]
+    level = client.run(level_setter(), "v2", workers=[second])[second]
     try:
         with pytest.raises(hf.InputError) as caught:
             hf.certify(sp.eye_array(4), X, X, client=client)
         with pytest.raises(hf.InputError, match="client: all workers must have the same build"):
             hf.fit(sp.eye_array(4), 2, client=client)
     finally:
-        client.run(set_level, level, workers=[second])
+        client.run(level_setter(), level, workers=[second])
     for part in ("client", first, second, f"CPU level {level}", "CPU level v2", "HEADFIT_CPU"):
         assert part in str(caught.value)
 
 
 def test_fits_want_the_level_of_this_process(client):
-    level = client.run(set_level, "v2")
+    level = client.run(level_setter(), "v2")
     try:
         X = np.eye(4)
         assert hf.certify(sp.eye_array(4), X, X, client=client).n == 4
         with pytest.raises(hf.InputError, match="workers must have the build and CPU level of th"):
             hf.fit(sp.eye_array(4), 2, client=client)
     finally:
-        client.run(set_level, next(iter(level.values())))
+        client.run(level_setter(), next(iter(level.values())))
 
 
 def test_a_worker_of_another_level_that_joins_later_is_refused(client):

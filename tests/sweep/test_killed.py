@@ -16,13 +16,18 @@ import pytest
 import headfit as hf
 
 KILLS = 20
+LONGEST = 0.12  # seconds from a start to its kill
+
+# The kills come after 1.3 seconds of sweeping in all, the points sleep for 4.5: a fast machine
+# must not finish before the last kill.
 POINTS = 150
+SECONDS = 0.03
 
 # Forks a child that sweeps, says so, and kills it after the time that it reads.
 FORKER = """
 import os, signal, sys, time
 import headfit as hf, swept
-points = hf.grid(x=range({points}), log={log!r})
+points = hf.grid(x=range({points}), log={log!r}, seconds={seconds})
 for line in sys.stdin:
     child = os.fork()
     if not child:
@@ -46,10 +51,11 @@ def results(store: Path) -> dict[int, tuple[float, float]]:
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="it forks")
 def test_kill_at_random_moments_loses_the_point_in_flight_alone(swept, tmp_path, log):
     whole, store = tmp_path / "whole", tmp_path / "store"
-    points = hf.grid(x=range(POINTS), log=log)
-    hf.sweep(points, whole, run=swept.slow_square, processes=0, num_threads=1)
+    points = hf.grid(x=range(POINTS), log=log, seconds=SECONDS)
+    quick = hf.grid(x=range(POINTS), log=log, seconds=0.0)
+    hf.sweep(quick, whole, run=swept.slow_square, processes=0, num_threads=1)
     Path(log).unlink()
-    code = FORKER.format(points=POINTS, log=log, store=str(store))
+    code = FORKER.format(points=POINTS, log=log, store=str(store), seconds=SECONDS)
     moments = random.Random(0)
     killed, known = 0, {}
     with subprocess.Popen(
@@ -59,7 +65,7 @@ def test_kill_at_random_moments_loses_the_point_in_flight_alone(swept, tmp_path,
         assert forker.stdin
         assert forker.stdout
         for _ in range(KILLS):
-            print(moments.uniform(0.01, 0.12), file=forker.stdin, flush=True)
+            print(moments.uniform(0.01, LONGEST), file=forker.stdin, flush=True)
             killed += forker.stdout.readline() == "True\n"
             if (store / "headfit-sweep.json").exists():
                 now = results(store)

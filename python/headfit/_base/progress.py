@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from importlib import import_module
-from types import TracebackType
 from typing import Any, Self
 
 from headfit.errors import InputError
@@ -25,12 +24,7 @@ class _Bar:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self._bar.close()
 
 

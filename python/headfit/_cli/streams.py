@@ -13,7 +13,6 @@ import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
-from types import TracebackType
 from typing import IO, Any, Self
 
 from headfit.errors import InputError
@@ -95,12 +94,7 @@ class Streams:
             self._exits.enter_context(contextlib.redirect_stdout(sys.stderr))
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self._exits.close()
 
     def _temporary(self, name: str) -> Path:

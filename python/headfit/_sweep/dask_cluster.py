@@ -6,7 +6,6 @@ import math
 import pickle
 import secrets
 import time
-from types import TracebackType
 from typing import Any, Self
 
 from headfit._base.arguments import shown
@@ -90,12 +89,7 @@ class DaskCluster:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         if self._futures:
             self._client.cancel(list(self._futures.values()))
             self._futures.clear()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from types import TracebackType
 from typing import Any, Self
 
 from headfit._base.arguments import shown
@@ -37,14 +36,9 @@ class Pace:
         self._show()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         if self._bar is not None:
-            self._bar.__exit__(kind, error, trace)
+            self._bar.__exit__(*error)
 
     def step(self, failed: bool) -> None:
         """Count a point."""

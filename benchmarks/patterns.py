@@ -7,6 +7,7 @@ says otherwise. Processor seconds are those of all threads; they say more than s
 machine does other work too.
 
 --lengths   the numbers of tokens of the main table
+--only      of the patterns whose names contain this text
 
 --tradeoff  the least largest logit that was found for each size, windows of 16 to 1,024 keys
 --million   a window of 64 keys for a million tokens: the design in seconds, one certificate
@@ -94,7 +95,7 @@ def table(options):
              "largest logit", "learned in this time"]]  # fmt: skip
     figures = []
     for name, pattern, causal in CASES:
-        for n in sizes:
+        for n in sizes if options.only in name else ():
             A = pattern(n)
             for dtype in ("float32", "bfloat16"):
                 limit = 5 if options.quick else options.limit
@@ -200,6 +201,7 @@ def main():
     parser = measure.parser(__doc__)
     parser.add_argument("--limit", type=float, default=60.0, help="the most seconds per fit")
     parser.add_argument("--lengths", type=int, nargs="+", default=(4096, 16384))
+    parser.add_argument("--only", default="")
     parser.add_argument("--tradeoff", action="store_true")
     parser.add_argument("--sizes", type=int, nargs="+", help="head sizes of the trade-off",
                         default=(16, 24, 32, 48, 64, 96, 128))  # fmt: skip

@@ -156,8 +156,13 @@ def _of_time(found: Findings, trend: PlanTrend | None) -> str:
     if trend is None or (asked and asked[0].obstacle != "time"):
         return ""
     seen = zip(trend.sizes[-2:], trend.seconds[-2:], strict=True)
-    took = " and ".join(f"{seconds:.2g} s at n = {n:,}" for n, seconds in seen)
-    return f" Fits took {took}: continued, some {trend.seconds_at_n:.2g} s at {trend.n:,}."
+    took = " and ".join(f"{_rough(seconds)} s at n = {n:,}" for n, seconds in seen)
+    return f" Fits took {took}: continued, some {_rough(trend.seconds_at_n)} s at {trend.n:,}."
+
+
+def _rough(seconds: float) -> str:
+    """Return a duration with about two digits."""
+    return f"{seconds:,.0f}" if seconds >= 10 else f"{seconds:.2g}"
 
 
 def _of_mask(found: Findings) -> str:

@@ -39,6 +39,8 @@ DESIGN = 0.2
 # The steps of the anneal from the filter, and after how many of them the rows that are left get
 # exact queries: these need keys that are good, but no short steps.
 WARM, TAKEN = 300, 220
+# The same for at most so many nonzeros per row, for which exact queries take less time than steps.
+FEW, FEW_WARM, FEW_TAKEN = 32, 100, 80
 # The most steps where logits are bounded.
 BOUNDED = 2400
 # How often the descent goes on from the queries and keys of the last time.
@@ -195,12 +197,14 @@ class Mixed(Method):
         `scale` is that of the logits of the whole head, which may be larger than `dim`.
         """
         limit, asked = problem.logit_limit, problem.tolerances
-        leak, distortion, steps, storage = asked.leak, asked.distortion, TAKEN, ""
+        has_few = parts.target.mean_per_row <= FEW and limit is None
+        warm, taken = (FEW_WARM, FEW_TAKEN) if has_few else (WARM, TAKEN)
+        leak, distortion, steps, storage = asked.leak, asked.distortion, taken, ""
         if limit is not None:  # exact queries do not keep to it: the descent has to go to the end
             steps, storage = BOUNDED, problem.dtype if problem.is_narrow else ""
         elif problem.is_narrow:
             leak, distortion = reserved(asked, FIRST_RESERVE)
-            steps = WARM
+            steps = warm
         max_norm = Learned().norm_limit(problem)
         head = learned(
             parts.target,
@@ -217,7 +221,7 @@ class Mixed(Method):
             time_limit=problem.seconds_left,
             patience=steps / EFFORTS["low"],
             init=start,
-            warm_steps=WARM,
+            warm_steps=warm,
             polished_share=0.0 if problem.is_narrow else 1.0,
             callback=after_a_scan(problem),
             cluster=problem.cluster,

@@ -24,6 +24,10 @@ WIDE = 32
 # From so many tokens on, a filter, or a start from one, takes less time than the learned method for
 # fewer nonzeros per row too, in a head that has room for it.
 LONG = 2048
+# In such sequences, the learned method is not tried for a pattern without a filter if the head is
+# smaller than what random patterns need by more than this factor. A window of 64 keys at n = 2,048
+# did not certify at half of that in any time.
+FAR = 2
 # A start from a filter is tried if the entries beside it are no more than this share of its own.
 BESIDE = 0.5
 # A narrow filter is tried in a head so many times as large as it is likely to need.
@@ -45,7 +49,7 @@ class Auto(Learned):
         has_room = patience == "full" and problem.target.n >= LONG
         if self._is_wide(problem) or (has_room and self._is_roomy_filter(problem, dim)):
             head = Toeplitz(max_norm=self.max_norm).head(problem, dim, patience)
-            if patience == "brief" or not head.rows_left:
+            if patience == "brief" or not head.rows_left or self._is_far_too_small(problem, dim):
                 return head
         elif self._has_blocks(problem):
             return self._of_blocks(problem, dim, patience)
@@ -103,6 +107,17 @@ class Auto(Learned):
             failed_rows=failed,
             settings={**head.settings, "block": blocks.size},
         )
+
+    def advice(self, head: Head) -> str | None:
+        """Say what a size without a filter means, or what the learned method says of its end."""
+        if head.method == Toeplitz.name:
+            return Toeplitz().advice(head)
+        return super().advice(head)
+
+    def _is_far_too_small(self, problem: Problem, dim: int) -> bool:
+        """Whether the learned method would spend hours, and most likely in vain."""
+        target = problem.target
+        return target.n >= LONG and dim * FAR < likely_dim(target.n, target.mean_per_row)
 
     def _is_roomy_filter(self, problem: Problem, dim: int) -> bool:
         """Whether a narrow filter, such as a window, is likely to fit with room to spare."""

@@ -32,6 +32,15 @@ def test_windows_with_global_tokens(causal: bool, n_global: int, dtype: str) -> 
     assert (np.where(inside, 0, weights).max(axis=1) / least).max() <= 0.05 * (1 + 1e-5)
 
 
+def test_a_window_on_both_sides_in_bfloat16_at_tolerances_in_reach() -> None:
+    """Rounding moves logits against each other on and off the support: both keep a reserve."""
+    A = hf.patterns.window_global(512, 64, 2, causal=False)
+    fit = hf.fit(
+        A, 64, exempt_columns="auto", dtype="bfloat16", leak=0.3, distortion=0.6, num_threads=1
+    )
+    assert (fit.method, fit.certificate.holds) == ("toeplitz", True)
+
+
 def test_a_filter_that_is_asked_for_takes_global_tokens() -> None:
     A = hf.patterns.window_global(200, 20, 2, causal=False)
     fit = hf.fit(A, 64, method="toeplitz", exempt_columns="auto", num_threads=1)

@@ -36,7 +36,8 @@ __all__ = ["Toeplitz"]
 # The shares of the distortion's logarithm that a filter may use where queries and keys are rounded
 # to a narrow format; the rest is for the rounding. The first that some filter meets is taken.
 NARROW_SHARES = (0.3, 0.5, 0.7)
-# The part of the leak's logarithm that is reserved for the same.
+# The least part of the leak's logarithm that is reserved for the same. Where the distortion leaves
+# more for the rounding, the leak reserves half of that too.
 NARROW_LEAK = 0.03
 # The part of the distortion's logarithm that the rounding of queries and keys to their dtype may
 # take in all: it bounds the norm of a filter.
@@ -202,10 +203,12 @@ class Toeplitz(Method):
         asked = problem.tolerances
         spread = math.log1p(asked.distortion)
         shares = NARROW_SHARES if problem.is_narrow else (1.0,)
-        spare = NARROW_LEAK if problem.is_narrow else 0.0
         norm, limit = self._largest_norm(problem, spread), problem.logit_limit
         max_logit = None if limit is None else limit * (1 - 1e-5)
         for share in shares:
+            spare = 0.0
+            if problem.is_narrow:
+                spare = max(NARROW_LEAK, (1 - share) * spread / 2 / -math.log(asked.leak))
             leak, distortion = tightened(
                 asked.leak ** (1 + spare), math.expm1(share * spread), problem.logit_step
             )

@@ -11,7 +11,7 @@ from headfit._cli.arguments import Commands, add_target, command, mask, toleranc
 from headfit._cli.commands import asked_tolerances
 from headfit._cli.shared import add_running, add_seed
 from headfit._target.target import Target
-from headfit.errors import InputError
+from headfit.errors import HeadfitError
 
 
 def add_bounds(parent: Commands) -> None:
@@ -60,12 +60,12 @@ def bound(arguments: Any) -> int:
         )
         say("checking the witness")
         is_valid = found.verify(target)
-    if arguments.json:
-        text.emit({"file": str(arguments.target), "n": target.n, **text.bound_figures(found)})
-    else:
-        print(f"{arguments.target}: {text.bound_line(found)}")
-        for candidate in found.candidates:
-            print(f"  {candidate.name}: {text.candidate_line(candidate, target.n)}")
     if not is_valid:
-        raise InputError("the witness does not prove the bound: this is a defect of headfit")
+        raise HeadfitError("the witness does not prove the bound: this is a defect of headfit")
+    if arguments.json:
+        text.emit({"file": str(arguments.target), "n": target.n, **found.to_dict()})
+    else:
+        print(f"{arguments.target}: {found.in_words()}")
+        for name, size, argument in found.tried():
+            print(f"  {name}: {size}; {argument}")
     return 0

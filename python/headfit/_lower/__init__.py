@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from dataclasses import dataclass
 from typing import Any
 
 from headfit._base.arguments import as_flag, as_generator
 from headfit._base.arrays import check_between
+from headfit._base.plain import plain_dict
+from headfit._base.shown import html_table
 from headfit._base.text import mask_text
 from headfit._base.tolerances import Tolerances, as_tolerances
 from headfit._lower._bounded import Limits, Separated, bounded
@@ -117,10 +120,52 @@ class LowerBound:
                 return False
         return True
 
+    def _size(self, dim: int) -> str:
+        is_every = self.impossible and dim == self.dim
+        return "no head of any size" if is_every else f"d >= {dim}"
+
+    def in_words(self) -> str:
+        """Return the bound, what it is proved for, and the argument in a line."""
+        asked = self.tolerances
+        words = [f"leak {asked.leak:g}", f"distortion {asked.distortion:g}"]
+        if asked.max_logit is not None:
+            words.append(f"|logit| <= {asked.max_logit:g}")
+        if self.max_norm is not None:
+            words.append(f"scale max|q| max|k| <= {self.max_norm:g}")
+        return f"{self._size(self.dim)} for {', '.join(words)}: {self.reason}"
+
+    def tried(self) -> list[tuple[str, str, str]]:
+        """Return name, size and argument of every bound that was tried, in words."""
+        return [
+            (c.name, c.status if c.dim is None else self._size(c.dim), c.reason)
+            for c in self.candidates
+        ]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return all but the witnesses as plain Python values, for JSON."""
+        names = ("name", "dim", "status", "reason")
+        return plain_dict(
+            {
+                "dim": self.dim,
+                "impossible": self.impossible,
+                "reason": self.reason,
+                **dataclasses.asdict(self.tolerances),
+                "max_norm": self.max_norm,
+                "masked_logits": self.masked_logits,
+                "mask": None if self.mask is None else mask_text(self.mask),
+                "candidates": [{n: getattr(c, n) for n in names} for c in self.candidates],
+            }
+        )
+
     def __repr__(self) -> str:
-        mask = "" if self.mask is None else f", mask={mask_text(self.mask)}"
-        what = "no head of any size" if self.impossible else f"d >= {self.dim}"
-        return f"LowerBound({what}: {self.reason}{mask})"
+        return f"LowerBound({self._size(self.dim)}: {self.reason}{self._with_mask()})"
+
+    def _repr_html_(self) -> str:
+        title = f"LowerBound: {self.in_words()}{self._with_mask()}"
+        return html_table(title, ("bound", "size", "argument"), self.tried())
+
+    def _with_mask(self) -> str:
+        return "" if self.mask is None else f", mask={mask_text(self.mask)}"
 
 
 def lower(

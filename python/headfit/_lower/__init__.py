@@ -7,7 +7,7 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from headfit._base.arguments import as_flag, as_generator
+from headfit._base.arguments import as_generator
 from headfit._base.arrays import check_between
 from headfit._base.plain import plain_dict
 from headfit._base.shown import html_table
@@ -44,6 +44,9 @@ __all__ = [
     "lower",
     "random_keys_dim",
 ]
+
+SECONDS = 5.0
+"""About how long the searches of `lower` may take in all, unless it is told otherwise."""
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -178,7 +181,7 @@ def lower(
     masked_logits: bool = False,
     tolerances: Tolerances | None = None,
     mask: Any = None,
-    time_limit: float = 5.0,
+    time_limit: float = SECONDS,
     rng: Any = 0,
 ) -> LowerBound:
     """Prove that every head below some size misses the tolerances for this target.
@@ -194,8 +197,8 @@ def lower(
     max_logit : float, optional
         A bound on |logit| where the mask allows, as of `Tolerances` and `Certificate`.
     masked_logits : bool, default False
-        Whether `max_logit` bounds the logits of masked pairs as well. A certificate's does not, and
-        what is proved with True may then be false.
+        Whether `max_logit`, which must then be given, bounds the logits of masked pairs as well. A
+        certificate's does not, and what is proved with True may then be false.
     tolerances : Tolerances, optional
         Leak, distortion and `max_logit` as one object, in their place.
     mask : optional
@@ -215,7 +218,8 @@ def lower(
     Raises
     ------
     InputError
-        For a tolerance or a time limit out of range, or if `A` is not a target.
+        For a tolerance, a bound or a time limit out of range, for `masked_logits` without
+        `max_logit`, or if `A` is not a target.
 
     Notes
     -----
@@ -268,11 +272,7 @@ def lower(
     LowerBound(d >= 9: 182 queries and keys are apart by a gap of ln(1/leak) in bounded heads ...)
     """
     asked = as_tolerances(tolerances, leak=leak, distortion=distortion, max_logit=max_logit)
-    limits = Limits(
-        None if max_norm is None else check_between(max_norm, "max_norm", 0, math.inf),
-        asked.max_logit,
-        as_flag(masked_logits, "masked_logits"),
-    )
+    limits = Limits(max_norm, asked.max_logit, masked_logits)
     limit = check_between(time_limit, "time_limit", 0, math.inf)
     if mask is None and isinstance(A, Target):
         mask = A.mask

@@ -7,9 +7,10 @@ from typing import Any
 from headfit import bounds
 from headfit._base.tolerances import Tolerances
 from headfit._cli import text
-from headfit._cli.arguments import Commands, add_target, command, mask, tolerances
+from headfit._cli.arguments import Commands, add_mask, add_target, command, tolerances
 from headfit._cli.commands import asked_tolerances
 from headfit._cli.shared import add_running, add_seed
+from headfit._lower import SECONDS
 from headfit._target.target import Target
 from headfit.errors import HeadfitError
 
@@ -34,9 +35,9 @@ def add_bounds(parent: Commands) -> None:
         "--masked-logits", action="store_true",
         help="--max-logit bounds the logits of masked pairs too, as no certificate does",
     )  # fmt: skip
-    parser.add_argument("--mask", type=mask, help="causal, window:W or window:LEFT,RIGHT")
+    add_mask(parser)
     parser.add_argument(
-        "--time-limit", type=float, default=5.0, metavar="S",
+        "--time-limit", type=float, default=SECONDS, metavar="S",
         help="seconds for the searches (default: %(default)g)",
     )  # fmt: skip
     add_seed(parser)

@@ -27,7 +27,7 @@ from headfit._fit.registry import METHODS
 from headfit._fit.result import Fit
 from headfit._fit.storage import read_fit
 from headfit._target.append_columns import exempt_from
-from headfit._target.certificate import certify as judge
+from headfit._target.certify import certify as judge
 from headfit._target.heavy import heavy_notes
 from headfit._target.target import Target, load_matrix
 from headfit.errors import InputError

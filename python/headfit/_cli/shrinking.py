@@ -113,6 +113,11 @@ def shrink(arguments: Any) -> int:
         files.write(arguments.output, lambda path: _save(found, path))
         if arguments.plot is not None:
             files.write(arguments.plot, lambda path: save_drawing("curve", found, path=path))
+    return _reported(arguments, found)
+
+
+def _reported(arguments: Any, found: ShrinkResult | Compressed) -> int:
+    """Print what was found, and return the exit status."""
     if arguments.json:
         text.emit({"file": str(arguments.output), **found.to_dict()})
     else:
@@ -188,11 +193,7 @@ def compress(arguments: Any) -> int:
             rng=arguments.seed,
         )
         files.write(arguments.output, lambda path: _save_maps(found, path))
-    if arguments.json:
-        text.emit({"file": str(arguments.output), **found.to_dict()})
-    else:
-        print(f"{arguments.output}: {found}")
-    return 0 if found.reached else 1
+    return _reported(arguments, found)
 
 
 def _save_maps(found: Compressed, path: Path) -> None:

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from headfit._base.plain import plain
+from headfit._base.shown import aligned
 from headfit._base.text import mask_text, number
 from headfit._cli.demo import Demo, DemoRow
 from headfit._fit.result import Fit
@@ -83,14 +84,7 @@ def demo_table(demo: Demo) -> str:
             number(c.leak, 3), number(c.distortion, 3), f"{row.seconds:.1f}",
             "yes" if c.holds else "no", _needs(row.fit), _random_keys(row), str(row.proved_dim),
         ))  # fmt: skip
-    widths = [max(len(line[i]) for line in lines) for i in range(len(head))]
-    table = "\n".join(
-        "  ".join(
-            cell.ljust(width) if i == 0 else cell.rjust(width)
-            for i, (cell, width) in enumerate(zip(line, widths, strict=True))
-        )
-        for line in lines
-    )
+    table = "\n".join(aligned(lines, left=(0,)))
     asked, module = demo.rows[0].fit.tolerances, demo.module
     kept = "the same bytes" if demo.untouched else "CHANGED"
     return (

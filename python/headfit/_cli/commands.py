@@ -160,6 +160,7 @@ def _method(arguments: Any) -> Method:
 
 
 TOLERANCES = tuple(field.name for field in dataclasses.fields(Tolerances))
+"""The arguments that are tolerances, by name."""
 
 
 def asked_tolerances(arguments: Any, otherwise: Tolerances) -> Tolerances:

@@ -28,6 +28,14 @@ def slow_square(x: float, log: str, seconds: float = 0.002) -> dict[str, Any]:
     return {"square": x * x, "third": x / 3}
 
 
+def gated_square(x: float, log: str, gate: str) -> dict[str, Any]:
+    """Begin, and go on while fewer points have begun, in all, than the file `gate` says."""
+    note(log, str(x))
+    while len(Path(log).read_text().split()) >= int(Path(gate).read_text()):
+        time.sleep(0.002)
+    return {"square": x * x, "third": x / 3}
+
+
 def picky(x: float, log: str) -> dict[str, Any]:
     """Fail for odd numbers, in several ways."""
     note(log, str(x))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import time
@@ -44,6 +45,20 @@ def picky(x: float, log: str) -> dict[str, Any]:
     if x == 3:
         raise SystemExit(3)
     return {"square": x * x} if x % 2 == 0 else [x]  # type: ignore[return-value]
+
+
+class Unsayable(Exception):
+    def __str__(self) -> str:
+        raise ValueError("no words")
+
+
+def odd(x: float) -> dict[str, Any]:
+    """Fail, or return something unusual, each in a way that must not end the sweep."""
+    if x == 1:
+        raise Unsayable
+    if x == 2:
+        raise asyncio.CancelledError("gone")
+    return {"text": "caf\udce9"} if x == 3 else {"whole": 10**5000}
 
 
 def deadly(x: float, log: str, once: bool = True) -> dict[str, Any]:

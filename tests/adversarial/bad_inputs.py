@@ -374,6 +374,7 @@ def doors(folder: Path) -> Iterator[Door]:
     fitted["distortion"] = [*tolerances["distortion"], 0]
     yield Door("Learned", hf.Learned, {}, {
         "effort": efforts, "init": pairs, "callback": calls, "max_norm": norms,
+        "reheats": [*counts(0, 10**9), None],
     })  # fmt: skip
     yield Door("MaxMargin", hf.MaxMargin, {}, {"keys": keyed, "form": texts, "max_norm": norms})
     turning = [5, "x", [], [0.0], [4.0], [-1.0], [[1.0]], [np.nan], [2j], [True], Unusable()]

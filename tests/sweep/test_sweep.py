@@ -82,7 +82,7 @@ def test_processes_that_cannot_be_started(swept, store, monkeypatch):
             raise OSError(errno.EAGAIN, "Resource temporarily unavailable")
 
     monkeypatch.setattr(local_pool, "ProcessPoolExecutor", Full)
-    with pytest.raises(HeadfitError, match=r"2 worker processes cannot be started: .*Resource"):
+    with pytest.raises(HeadfitError, match=r"cannot be started, of 2: .*Resource"):
         hf.sweep(hf.grid(x=range(2)), store, run=swept.square, processes=2)
 
 

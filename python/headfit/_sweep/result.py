@@ -8,7 +8,9 @@ from typing import Any
 
 from numpy.typing import NDArray
 
+from headfit._base.arguments import shown
 from headfit._base.files import as_path, replace_file
+from headfit._base.shown import Shown, picture
 from headfit._sweep.grid import axis_values
 from headfit._sweep.rows import Row, as_columns, as_csv, as_row, distinct, names_of
 from headfit._sweep.store import Entry, Store
@@ -17,7 +19,7 @@ from headfit.errors import InputError
 __all__ = ["Sweep", "load_sweep"]
 
 
-class Sweep:
+class Sweep(Shown):
     """The results of a sweep, as `sweep` and `load_sweep` return them.
 
     Attributes
@@ -134,6 +136,25 @@ class Sweep:
 
     def __len__(self) -> int:
         return len(self.rows)
+
+    def _facts(self) -> dict[str, str]:
+        facts = {"store": str(self.store), "results": str(len(self.rows))}
+        counts = {
+            "failed": len(self.failures),
+            "missing": self.missing,
+            "damaged files": len(self.damaged),
+        }
+        facts |= {name: str(count) for name, count in counts.items() if count}
+        return facts | {name: shown(values) for name, values in self.axes.items()}
+
+    def _picture(self) -> str:
+        """Return the head sizes against n, with a series for each value of the other keys."""
+        axes = self.axes
+        if "n" not in axes:
+            return ""
+        by = [name for name in axes if name not in ("n", "seed")]
+        alt = "The head size against the number of tokens"
+        return picture("growth", self, alt, (7.6, 3.8), by=by)
 
     def __repr__(self) -> str:
         parts = [f"{len(self.rows)} results"]

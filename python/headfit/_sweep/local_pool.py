@@ -137,7 +137,7 @@ class LocalPool:
                 return worker, worker.submit(os.getpid)  # the process starts here
         except OSError as error:
             raise HeadfitError(
-                f"a worker process of the sweep cannot be started, of {self._processes}: {error}"
+                f"one of {self._processes} worker processes cannot be started: {error}"
             ) from error
 
     def _abandon(self) -> None:

@@ -38,7 +38,7 @@ def test_pictures_are_small_and_nothing_names_a_machine(notebook):
             data = output.get("data", {})
             if "image/png" in data:
                 pictures += 1
-                assert len(base64.b64decode("".join(data["image/png"]))) < 150_000
+                assert len(base64.b64decode("".join(data["image/png"]))) < 200_000
             texts = [part for kind, part in data.items() if kind.startswith("text/")]
             for text in (*texts, output.get("text", "")):
                 assert not PATHS.search("".join(text))

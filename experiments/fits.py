@@ -54,10 +54,13 @@ def run(
 
 
 def fitted(
-    A: Any, method: str, dim: int, steps: int, rng: Any, *, max_norm: float | None = None,
-    **asked: Any,
+    A: Any, method: str | hf.Method, dim: int, steps: int, rng: Any, *,
+    max_norm: float | None = None, **asked: Any,
 ) -> Row:  # fmt: skip
-    """Fit a head of one size within a number of steps, and return what came out."""
+    """Fit a head of one size within a number of steps, and return what came out.
+
+    A method that is an object has its own budget and bound on norms.
+    """
     start = time.process_time()
     if method == "learned":
         how: Any = hf.Learned(max_norm=max_norm, callback=lambda step, *_: step < steps)

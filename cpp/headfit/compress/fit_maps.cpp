@@ -27,7 +27,7 @@ class Descent {
         judge_(judge),
         options_(options),
         run_(run),
-        metric_(loss.moments(run)),
+        metric_(loss.moments()),
         quasi_newton_(memory, metric_),
         maps_(options.start) {}
 

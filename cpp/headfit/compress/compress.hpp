@@ -25,8 +25,11 @@ template <class T>
 struct QueryHead {
   LogitSource<T> source;  // one query head and its key head
   Index head;
-  std::unique_ptr<const soft::TargetRows<T>> target;  // of soft-capped heads
 };
+
+// The rows of the original, by query head of each passage; null where they are not needed.
+template <class T>
+using Targets = std::vector<std::unique_ptr<const soft::TargetRows<T>>>;
 
 }  // namespace compress
 
@@ -47,13 +50,20 @@ class CompressLoss {
   Index dim() const { return dim_; }
   Index rows() const { return measured_.rows; }
 
-  // `gradient` may be null.
-  double evaluate(const Matrix<double>& maps, Matrix<double>* gradient, const Run& run) const;
+  // `gradient` may be null. With `targets` all rows of A are computed again: it takes twice as long,
+  // and what rounding changes falls with the loss.
+  double evaluate(const Matrix<double>& maps, Matrix<double>* gradient, const Run& run,
+                  const compress::Targets<T>* targets = nullptr) const;
+  compress::Targets<T> all_targets(const Run& run) const { return targets_of(false, run); }
+  // By about how much rounding may change a loss that is evaluated without targets.
+  double rounding() const {
+    return static_cast<double>(std::numeric_limits<T>::epsilon()) * measured_.size;
+  }
   const CompressMoments& moments() const { return measured_.moments; }
 
  private:
   void add_passage(const LogitSource<T>& passage);
-  void read_targets(const Run& run);
+  compress::Targets<T> targets_of(bool only_capped, const Run& run) const;
   void measure(const Run& run);
   Index groups() const;
   void check(const Matrix<double>& maps) const;
@@ -64,6 +74,7 @@ class CompressLoss {
   compress::Measured measured_;
   std::vector<Matrix<T>> keys_;  // of each passage, centred
   std::vector<compress::QueryHead<T>> query_heads_;
+  compress::Targets<T> capped_;  // of soft-capped heads
   std::vector<compress::Unit> units_;
   std::vector<Index> numbers_;  // 0, 1, 2 ...: the rows of a unit are a part of them
 };

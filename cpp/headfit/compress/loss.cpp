@@ -1,8 +1,8 @@
 #include <memory>
 #include <numeric>
 
-#include "headfit/compress/capped_fold.hpp"
 #include "headfit/compress/partition_fold.hpp"
+#include "headfit/compress/target_fold.hpp"
 #include "headfit/logits/stream.hpp"
 
 namespace headfit {
@@ -35,16 +35,16 @@ class UnitWorker {
  public:
   explicit UnitWorker(const std::vector<Index>& numbers) : numbers_(numbers) {}
 
-  // Adds to the loss what is not linear in the maps: the divergence of the rows of a unit, or without
-  // a soft-cap their log Z. Adds its gradient by the maps if that is not null.
-  void add(const QueryHead<T>& head, const Unit& unit, const Matrix<T>& maps, double& loss,
-           Matrix<double>* gradient) {
+  // Adds to the loss the divergence of the rows of a unit from the target, or log Z of these rows if
+  // that is null. Adds its gradient by the maps if that is not null.
+  void add(const QueryHead<T>& head, const Unit& unit, const soft::TargetRows<T>* target,
+           const Matrix<T>& maps, double& loss, Matrix<double>* gradient) {
     work_.with_gradient = gradient != nullptr;
     const LogitSource<T> source = mapped(head, unit, maps);
-    if (head.target) {
-      typename soft::TargetRows<T>::Reader reader(*head.target);
+    if (target) {
+      typename soft::TargetRows<T>::Reader reader(*target);
       stream_tiles(source, Run{1, {}},
-                   [&] { return CappedFold<T>(source, reader, *head.target, work_, loss); });
+                   [&] { return TargetFold<T>(source, reader, *target, work_, loss); });
     } else {
       stream_tiles(source, Run{1, {}}, [&] { return PartitionFold<T>(source, work_, loss); });
     }
@@ -117,7 +117,7 @@ CompressLoss<T>::CompressLoss(std::span<const LogitSource<T>> passages, const Ru
   numbers_.resize(static_cast<std::size_t>(longest));
   std::iota(numbers_.begin(), numbers_.end(), Index(0));
   measure(run);
-  read_targets(run);
+  capped_ = targets_of(true, run);
 }
 
 template <class T>
@@ -132,7 +132,7 @@ void CompressLoss<T>::add_passage(const LogitSource<T>& passage) {
       units_.push_back({static_cast<Index>(query_heads_.size()), i,
                         std::min(compress::unit_rows, source.q.rows - i)});
     }
-    query_heads_.push_back({query_head_of(source, h), h, nullptr});
+    query_heads_.push_back({query_head_of(source, h), h});
   }
 }
 
@@ -153,24 +153,26 @@ void CompressLoss<T>::measure(const Run& run) {
 }
 
 template <class T>
-void CompressLoss<T>::read_targets(const Run& run) {
-  std::vector<compress::QueryHead<T>*> capped;
-  for (auto& head : query_heads_) {
-    if (head.source.softcap > 0) capped.push_back(&head);
+compress::Targets<T> CompressLoss<T>::targets_of(bool only_capped, const Run& run) const {
+  compress::Targets<T> targets(query_heads_.size());
+  std::vector<std::size_t> wanted;
+  for (std::size_t i = 0; i < query_heads_.size(); ++i) {
+    if (!only_capped || query_heads_[i].source.softcap > 0) wanted.push_back(i);
   }
-  const auto read = [&](Index i, const Run& inner) {
-    compress::QueryHead<T>& head = *capped[static_cast<std::size_t>(i)];
+  const auto read = [&](Index w, const Run& inner) {
+    const std::size_t i = wanted[static_cast<std::size_t>(w)];
     SoftTarget<T> target;
-    target.attention = head.source;
-    head.target = std::make_unique<const soft::TargetRows<T>>(target, inner);
+    target.attention = query_heads_[i].source;
+    targets[i] = std::make_unique<const soft::TargetRows<T>>(target, inner);
   };
   // Threads go over the passages, or over the rows of each if there are fewer passages than threads.
-  const auto count = static_cast<Index>(capped.size());
+  const auto count = static_cast<Index>(wanted.size());
   if (count < run.thread_count(count + 1)) {
-    for (Index i = 0; i < count; ++i) read(i, run);
+    for (Index w = 0; w < count; ++w) read(w, run);
   } else {
-    parallel_for(count, run, [&](Index i) { read(i, Run{1, {}}); });
+    parallel_for(count, run, [&](Index w) { read(w, Run{1, {}}); });
   }
+  return targets;
 }
 
 template <class T>
@@ -189,8 +191,9 @@ void CompressLoss<T>::check(const Matrix<double>& maps) const {
 
 template <class T>
 double CompressLoss<T>::evaluate(const Matrix<double>& maps, Matrix<double>* gradient,
-                                 const Run& run) const {
+                                 const Run& run, const compress::Targets<T>* targets) const {
   check(maps);
+  const compress::Targets<T>& used_targets = targets ? *targets : capped_;
   const Matrix<T> used = maps.cast<T>();
   std::vector<double> losses(static_cast<std::size_t>(groups()), 0.0);
   std::vector<Matrix<double>> gradients(gradient ? losses.size() : 0);
@@ -201,8 +204,8 @@ double CompressLoss<T>::evaluate(const Matrix<double>& maps, Matrix<double>* gra
       if (sum) sum->setZero(maps.rows(), maps.cols());
       for (std::size_t u = group; u < units_.size(); u += losses.size()) {
         const compress::Unit& unit = units_[u];
-        const auto& head = query_heads_[static_cast<std::size_t>(unit.query_head)];
-        worker->add(head, unit, used, losses[group], sum);
+        const auto head = static_cast<std::size_t>(unit.query_head);
+        worker->add(query_heads_[head], unit, used_targets[head].get(), used, losses[group], sum);
       }
     };
   });
@@ -213,7 +216,7 @@ double CompressLoss<T>::evaluate(const Matrix<double>& maps, Matrix<double>* gra
     for (const Matrix<double>& sum : gradients) *gradient += sum;
     *gradient /= count;
   }
-  add_linear(used.template cast<double>(), loss, gradient);
+  if (!targets) add_linear(used.template cast<double>(), loss, gradient);
   return loss;
 }
 

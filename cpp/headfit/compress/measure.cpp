@@ -9,7 +9,7 @@ namespace {
 
 // What the rows of a unit have in sum.
 struct UnitSums {
-  double log_sums = 0;
+  double log_sums = 0, sizes = 0;
   Vector<double> received;  // of each key: the attention of all rows
   Vector<double> asks;  // of each row: 1 if it attends to anything, and 0 otherwise
 };
@@ -33,6 +33,7 @@ class MeasureFold : public UnitFold<T> {
       sums_.asks[block.first + r] = factors[r] > 0 ? 1 : 0;
     }
     sums_.log_sums += partition.log_sums();
+    sums_.sizes += partition.sizes();
     sums_.received.segment(block.col_begin, cols) += received_.template cast<double>();
     this->gather_keys(block, this->logits(0), factors);
   }
@@ -65,6 +66,7 @@ Measured Measured::zero(Index heads, Index dim) {
 void Measured::add(const Measured& other) {
   rows += other.rows;
   rest += other.rest;
+  size += other.size;
   moments.keys += other.moments.keys;
   for (std::size_t h = 0; h < attended.size(); ++h) {
     attended[h] += other.attended[h];
@@ -75,6 +77,7 @@ void Measured::add(const Measured& other) {
 void Measured::to_means() {
   const auto count = static_cast<double>(std::max<Index>(1, rows));
   rest /= count;
+  size /= count;
   moments.keys /= count;
   for (Matrix<double>& queries : moments.queries) queries /= count;
   for (Matrix<double>& part : attended) part /= count;
@@ -119,7 +122,7 @@ void measure(const LogitSource<T>& given, Index head, const Unit& unit,
   MutableMatrixView<T>(work.key_features.data(), dim, cols, RowStride(work.width)) =
       keys.transpose();
   std::fill_n(work.key_sums.ensure(unit.count * dim), unit.count * dim, T(0));
-  UnitSums found{0, Vector<double>::Zero(work.width), Vector<double>::Zero(unit.count)};
+  UnitSums found{0, 0, Vector<double>::Zero(work.width), Vector<double>::Zero(unit.count)};
   stream_tiles(source, Run{1, {}}, [&] { return MeasureFold<T>(source, work, found); });
 
   const Eigen::Map<const Matrix<T>> stored(work.key_sums.data(), unit.count, dim);
@@ -135,6 +138,7 @@ void measure(const LogitSource<T>& given, Index head, const Unit& unit,
   if (capped) return;
   const Matrix<double> both = queries.transpose() * attended;
   sums.attended[static_cast<std::size_t>(head)] += both;
+  sums.size += found.sizes;
   sums.rest += found.log_sums - source.scale * both.trace();
 }
 

@@ -31,6 +31,7 @@ struct Measured {
   // Of query heads without a soft-cap: G, and log Z(A) - <G, scale I>. Zero for others.
   std::vector<Matrix<double>> attended;
   double rest = 0;
+  double size = 0;  // of the same heads: the absolute value of the largest logit of a row
 
   static Measured zero(Index heads, Index dim);
   void add(const Measured& other);

@@ -27,11 +27,14 @@ class Partition {
     double sum = exponentials(x, cols, top, shift);
     if (static_cast<T>(sink_) != none) sum += sink_term(sink_, shift);
     add_log(sum, shift);
+    sizes_ += std::abs(static_cast<double>(top));
     return static_cast<T>(1 / sum);
   }
 
   // The sum of the logarithms; rows without an allowed column are left out.
   double log_sums() const { return logs_ + std::log(product_) + exponents_ * std::numbers::ln2; }
+  // The sum of the absolute values of the largest logits.
+  double sizes() const { return sizes_; }
 
  private:
   // Sums whose logarithms are taken at once: even for rows of 2^40 columns their product is finite.
@@ -66,7 +69,7 @@ class Partition {
   }
 
   double sink_;
-  double logs_ = 0, exponents_ = 0, product_ = 1;
+  double logs_ = 0, exponents_ = 0, product_ = 1, sizes_ = 0;
   int factors_ = 0;
 };
 

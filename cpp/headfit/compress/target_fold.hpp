@@ -1,5 +1,5 @@
-// The fold for heads with a soft-cap: the divergence of rows of the smaller head from those of the
-// original, which are computed again.
+// The fold that computes rows of the original again, and their divergence: for heads with a soft-cap,
+// and for losses so small that the difference of two logarithms loses them to rounding.
 #pragma once
 
 #include "headfit/compress/unit_fold.hpp"
@@ -8,9 +8,9 @@
 namespace headfit::compress {
 
 template <class T>
-class CappedFold : public UnitFold<T> {
+class TargetFold : public UnitFold<T> {
  public:
-  CappedFold(const LogitSource<T>& source, typename soft::TargetRows<T>::Reader& reader,
+  TargetFold(const LogitSource<T>& source, typename soft::TargetRows<T>::Reader& reader,
              const soft::TargetRows<T>& target, UnitWork<T>& work, double& loss)
       : UnitFold<T>(source, work), reader_(reader), target_(target), loss_(loss) {}
 
@@ -32,10 +32,11 @@ class CappedFold : public UnitFold<T> {
     T* x = this->logits(r);
     T* a = this->work_.weights.data() + r * this->stride_;
     const Index cols = this->padded(block), row = this->source_.row_at(block.first + r);
-    if (this->work_.with_gradient) find_slopes(block, row, x);
+    const bool capped = this->work_.with_gradient && this->source_.softcap > 0;
+    if (capped) find_slopes(block, row, x);
     loss_ += soft::to_difference(x, a, cols, target_.entropy(row),
                                  {this->source_.sink(0), target_.log_sink(row)});
-    if (!this->work_.with_gradient) return;
+    if (!capped) return;
     const T* slopes = this->work_.slopes.data();
     for (Index c = 0; c < cols; ++c) a[c] *= slopes[c];
   }

@@ -1,4 +1,6 @@
 // Maps that make a head smaller: the loss against its definition, its gradient, and the descent.
+#include <algorithm>
+
 #include "check.hpp"
 #include "headfit/compress/compress.hpp"
 #include "problem.hpp"
@@ -44,9 +46,10 @@ Matrix<double> random_maps(Index size, std::uint64_t seed) {
 // The divergence of a row of logits from another, which is -inf where the first one is.
 double divergence(const std::vector<double>& from, const std::vector<double>& to) {
   const auto log_sum = [](const std::vector<double>& logits) {
+    const double max = *std::max_element(logits.begin(), logits.end());
     double sum = 0;
-    for (const double s : logits) sum += std::exp(s);
-    return std::log(sum);
+    for (const double s : logits) sum += std::exp(s - max);
+    return max + std::log(sum);
   };
   const double first = log_sum(from), second = log_sum(to);
   double total = 0;

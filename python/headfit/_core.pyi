@@ -157,6 +157,7 @@ class LearnedOptions(metaclass=_Pybind11Type):
         seed: int = 0,
         first_hold: int = 300,
         max_steps: int = 60000,
+        most_reheats: int = 6,
         time_limit: float = ...,
         max_norm: float = 0.0,
         storage: Storage | None = None,

@@ -105,7 +105,7 @@ PLANS = {
         Climb(4, 3, 6, reheats=FEW), Climb(4, 4, 20, 8, reheats=FEW),
         Climb(4, 5, 128, reheats=FEW),
         Climb(2, 2, 5), Climb(2, 3, 24), Climb(8, 6, 16, steps=20_000),
-        Climb(4, 6, 1024, steps=30_000),
+        Climb(4, 6, 768, steps=30_000),
         Climb(8, 7, 28, steps=20_000), Climb(8, 8, 64, steps=20_000),
         # From here on hours.
         Climb(4, 6, 512, steps=30_000, reheats=FEW),

@@ -133,6 +133,26 @@ class Rows:
         write_csv(self.settings.csv, self.rows)
 
 
+def compute_and_draw(
+    name: str,
+    description: str,
+    run: Callable[..., Mapping[str, Value]],
+    compute: Callable[[Settings, Rows], object],
+    draw: Callable[[Settings, list[Row]], object],
+    arguments: Sequence[str] | None = None,
+) -> list[Row]:
+    """Run an experiment as its command line says, and return its rows.
+
+    `compute` asks for the rows of the plan, and `draw` draws all rows that there are.
+    """
+    chosen = settings(name, description, arguments)
+    rows = Rows(chosen, run)
+    if not chosen.only_draw:
+        compute(chosen, rows)
+    draw(chosen, rows.rows)
+    return rows.rows
+
+
 def find(rows: Iterable[Row], point: Mapping[str, Value]) -> Row | None:
     """Return the first row with all values of a point, or None."""
     for row in rows:

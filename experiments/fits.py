@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from statistics import median
 from typing import Any
 
@@ -23,12 +24,15 @@ BASE: dict[str, Value] = {
 }  # fmt: skip
 
 
-def point(**changes: Value) -> Row:
-    """Return a point that differs from the base point in some values."""
-    unknown = set(changes) - set(BASE)
+def changed(base: Mapping[str, Value], /, **changes: Value) -> Row:
+    """Return a point that differs from a base point in some values."""
+    unknown = set(changes) - set(base)
     if unknown:
         raise KeyError(unknown)
-    return {**BASE, **changes}
+    return {**base, **changes}
+
+
+point = partial(changed, BASE)
 
 
 def run(

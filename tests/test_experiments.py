@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 from types import ModuleType
 
+import matplotlib.pyplot as plt
 import pytest
 
 ROOT = Path(__file__).parents[1]
@@ -26,11 +27,10 @@ def module(name: str) -> ModuleType:
         sys.path.remove(str(EXPERIMENTS))
 
 
-def command(name: str, out: Path, *more: str) -> str:
+def command(name: str, out: Path) -> str:
     """Run an experiment's tiniest plan in a process of its own, and return what it printed."""
     done = subprocess.run(
-        [sys.executable, EXPERIMENTS / f"{name}.py", "--tiny", "--processes", "0", "--out", out,
-         *more],
+        [sys.executable, EXPERIMENTS / f"{name}.py", "--tiny", "--processes", "0", "--out", out],
         env={**os.environ, "MPLBACKEND": "Agg"}, capture_output=True, text=True, timeout=500,
         check=False,
     )  # fmt: skip
@@ -39,13 +39,23 @@ def command(name: str, out: Path, *more: str) -> str:
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_the_tiniest_plan_runs_and_is_computed_once(name: str, tmp_path: Path) -> None:
+def test_the_tiniest_plan_runs_and_is_computed_once(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     printed = command(name, tmp_path)
     rows = (tmp_path / f"{name}.csv").read_bytes()
     assert (tmp_path / f"{name}.svg").read_text(encoding="utf-8").startswith("<?xml")
     assert " points" in printed
-    again = command(name, tmp_path, "--draw")
-    assert " points" not in again
+    (tmp_path / f"{name}.svg").unlink()
+    again = module(name)
+    module("common").compute_and_draw(
+        name, "", again.run, again.compute, again.draw, ["--tiny", "--draw", "--out", str(tmp_path)]
+    )
+    plt.close("all")
+    printed = capsys.readouterr().out
+    assert printed
+    assert " points" not in printed
+    assert (tmp_path / f"{name}.svg").is_file()
     assert (tmp_path / f"{name}.csv").read_bytes() == rows
 
 

@@ -547,7 +547,8 @@ def doors(folder: Path) -> Iterator[Door]:
     yield Door("bounds.lower", hf.bounds.lower, {"A": A, "time_limit": 0.5}, {
         "A": target, **tolerances, "mask": masks, "rng": NOT_SEED,
         "time_limit": between(0, np.inf),
-        "max_norm": of_logits, "max_logit": of_logits, "masked_logits": NOT_FLAG,
+        "max_norm": of_logits, "max_logit": of_logits,
+        "masked_logits": [*NOT_FLAG, True],  # True needs a max_logit
     })  # fmt: skip
     few = {"n": [*counts(1), None], "k": [*counts(1), None]}
     gamma = [*NOT_NUMBER, 0, 0.5, np.inf]

@@ -19,7 +19,12 @@ PAGES = sorted(
     for path in (ROOT / "docs").glob("*.md")
     if path.stem not in WITH_THEIR_OWN and "```python\n" in path.read_text(encoding="utf-8")
 )
-TEXTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+EXPERIMENTS = sorted((ROOT / "experiments").glob("*.md"))
+TEXTS = [
+    *(ROOT / "README.md", ROOT / "CONTRIBUTING.md"),
+    *sorted((ROOT / "docs").glob("*.md")),
+    *EXPERIMENTS,
+]
 
 
 def blocks(page: Path) -> list[tuple[str, str]]:
@@ -69,6 +74,14 @@ def test_a_page_runs(page, tmp_path, monkeypatch, capsys):
 
 def test_there_are_pages():
     assert {"tutorial", "fit", "numpy", "shrink", "by-hand", "teach"} <= {p.stem for p in PAGES}
+
+
+@pytest.mark.parametrize("page", EXPERIMENTS, ids=lambda page: page.stem)
+def test_the_site_includes_what_experiments_found(page):
+    name = "index" if page.stem == "README" else page.stem
+    stub = ROOT / "docs" / "experiments" / f"{name}.md"
+    assert f"{{include}} ../../experiments/{page.name}\n" in stub.read_text(encoding="utf-8")
+    assert f"<experiments/{name}>\n" in (ROOT / "docs" / "index.md").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("page", TEXTS, ids=lambda page: page.stem)

@@ -10,12 +10,12 @@ from headfit._attention.tally_table import TallyTable
 from headfit._base.stored_arrays import load_arrays
 from headfit._cli import text
 from headfit._cli.arguments import Commands, command
-from headfit._cli.heads import add_heads, read_attention
-from headfit._cli.shared import add_running
+from headfit._cli.heads import add_heads, given_options, read_attention
+from headfit._cli.shared import add_running, given, option
 from headfit.errors import InputError
 
-_MEASURED = ("scale", "mask", "position", "per_row", "per_column", "share", "num_threads")
-"""The options of what is still to be measured, which a capture has no use for."""
+_MEASURED = ("per_row", "per_column", "share", "num_threads")
+"""The options of `headfit.describe`, which a capture has no use for: it has been measured."""
 
 
 def add_describe(parent: Commands) -> None:
@@ -53,18 +53,15 @@ def describe(arguments: Any) -> int:
 
 def _table(arguments: Any) -> tuple[HeadTable | TallyTable, str]:
     path = arguments.streams.path(arguments.file)
-    given = {name: getattr(arguments, name) for name in _MEASURED}
-    given = {name: value for name, value in given.items() if value is not None}
+    options = given(arguments, *_MEASURED)
     if path.suffix == ".npz" and "format" in load_arrays(path, "file of heads", "file"):
         table = TallyTable.load(path)
-        for name in given:
+        for name in (*given_options(arguments).given(), *options):
             raise InputError(
-                f"--{name.replace('_', '-')} must not be given: the heads of a capture have been "
-                "measured"
+                f"{option(name)} must not be given: the heads of a capture have been measured"
             )
         return table, "capture"
     attention = read_attention(arguments, path)
-    options = {name: value for name, value in given.items() if name in _MEASURED[3:]}
     with text.progress(arguments.progress) as say:
         say(f"measuring {attention}")
         return measure(attention, **options), "heads"

@@ -43,7 +43,7 @@ _CAUSAL: Argument = (
     },
 )
 
-# The names are those of the functions' parameters; `run` in commands.py passes them on.
+# The names are those of the functions' parameters; `pattern` in commands.py passes them on.
 KINDS: dict[str, tuple[Argument, ...]] = {
     "band": (_N, _SIDES, _BOUNDARY),
     "bigbird": (

@@ -1,4 +1,4 @@
-"""Options that several commands share: their output, how many threads, and progress."""
+"""Options that several commands share: their output, how many threads, progress and the seed."""
 
 from __future__ import annotations
 
@@ -63,6 +63,17 @@ def add_output(parser: Parser, *names: str, suffixes: tuple[str, ...], **setting
             "--format", metavar="FORMAT", help=f"of the output -: {known} (default: the first)"
         )
     parser.set_defaults(outputs={**outputs, action.dest: suffixes})
+
+
+def given(arguments: Any, *names: str) -> dict[str, Any]:
+    """Return those of the arguments that were given; functions have the defaults of the others."""
+    found = {name: getattr(arguments, name) for name in names}
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def option(name: str) -> str:
+    """Return the option that sets an argument, such as --max-norm for max_norm."""
+    return f"--{name.replace('_', '-')}"
 
 
 def add_running(parser: Parser, *, threads: bool = True) -> None:

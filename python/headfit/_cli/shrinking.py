@@ -12,7 +12,7 @@ from headfit._base.files import save_arrays
 from headfit._base.tolerances import Tolerances
 from headfit._cli import text
 from headfit._cli.arguments import Commands, columns, command, effort, tolerances
-from headfit._cli.commands import asked_tolerances
+from headfit._cli.commands import TOLERANCES, asked_tolerances
 from headfit._cli.heads import (
     add_head,
     add_heads,
@@ -24,7 +24,7 @@ from headfit._cli.heads import (
 )
 from headfit._cli.picture import FORMATS as PICTURES
 from headfit._cli.picture import save_drawing
-from headfit._cli.shared import add_output, add_running, add_seed
+from headfit._cli.shared import add_output, add_running, add_seed, given, option
 from headfit._compress.compress import compress as compressed
 from headfit._compress.result import Compressed
 from headfit._fit.file_formats import FORMATS
@@ -36,7 +36,6 @@ from headfit.errors import InputError
 
 _CLOSE = ("tv", "tv_worst", "dim")
 _PATTERN = ("per_row", "mass", "per_column", "exempt_columns")
-_TOLERANCES = ("leak", "distortion", "max_logit")
 
 
 def add_shrink(parent: Commands) -> None:
@@ -88,27 +87,19 @@ def _add_search(parser: Any) -> None:
     add_running(parser)
 
 
-def _given(arguments: Any, *names: str) -> dict[str, Any]:
-    """Return those of the arguments that were given; the others have the functions' defaults."""
-    found = {name: getattr(arguments, name) for name in names}
-    return {name: value for name, value in found.items() if value is not None}
-
-
 def shrink(arguments: Any) -> int:
     """Run `headfit shrink`."""
-    close, pattern = _given(arguments, *_CLOSE), _given(arguments, *_PATTERN)
-    asked = _given(arguments, *_TOLERANCES)
+    close, pattern = given(arguments, *_CLOSE), given(arguments, *_PATTERN)
+    asked = given(arguments, *TOLERANCES)
     keeps = "per_row" in pattern or "mass" in pattern
     for name in close if keeps else (*pattern, *asked):
         where = "beside" if keeps else "without"
-        raise InputError(
-            f"--{name.replace('_', '-')} must not be given {where} --per-row or --mass"
-        )
+        raise InputError(f"{option(name)} must not be given {where} --per-row or --mass")
     files = arguments.streams
     if not keeps and files.suffix(arguments.output) != ".npz":
         raise InputError("output must end in .npz: a head without a certificate is Q and K")
     head = head_of(read_attention(arguments, files.path(arguments.file)), arguments.head)
-    common: dict[str, Any] = _given(arguments, "effort", "time_limit", "num_threads")
+    common: dict[str, Any] = given(arguments, "effort", "time_limit", "num_threads")
     common |= {"dtype": arguments.dtype, "rng": arguments.seed}
     if arguments.plot is None:
         common["curve_dims"] = ()
@@ -122,6 +113,11 @@ def shrink(arguments: Any) -> int:
         files.write(arguments.output, lambda path: _save(found, path))
         if arguments.plot is not None:
             files.write(arguments.plot, lambda path: save_drawing("curve", found, path=path))
+    return _reported(arguments, found)
+
+
+def _reported(arguments: Any, found: ShrinkResult | Compressed) -> int:
+    """Print what was found, and return the exit status."""
     if arguments.json:
         text.emit({"file": str(arguments.output), **found.to_dict()})
     else:
@@ -181,7 +177,7 @@ def compress(arguments: Any) -> int:
     """Run `headfit compress`."""
     files = arguments.streams
     arrays, options = read_arrays(files.path(arguments.file), given_options(arguments))
-    given = _given(
+    asked = given(
         arguments, "dim", "tv", "held_out", "validation", "effort", "time_limit", "num_threads"
     )
     with text.progress(arguments.progress) as say:
@@ -190,18 +186,14 @@ def compress(arguments: Any) -> int:
             arrays["Q"],
             arrays["K"],
             **vars(options),
-            **given,
+            **asked,
             commute=arguments.commute,
             dtype=arguments.dtype,
             curve_dims=(),
             rng=arguments.seed,
         )
         files.write(arguments.output, lambda path: _save_maps(found, path))
-    if arguments.json:
-        text.emit({"file": str(arguments.output), **found.to_dict()})
-    else:
-        print(f"{arguments.output}: {found}")
-    return 0 if found.reached else 1
+    return _reported(arguments, found)
 
 
 def _save_maps(found: Compressed, path: Path) -> None:

@@ -71,10 +71,18 @@ class LocalPool:
 
     def __enter__(self) -> Self:
         try:
-            started = [self._new_worker() for _ in range(self._processes)]
-            for worker, ready in started:
+            starting = []
+            for _ in range(self._processes):
+                worker, ready = self._new_worker()
                 self._idle.append(worker)
+                starting.append(ready)
+            for ready in starting:
                 ready.result()
+        except OSError as error:
+            self._abandon()
+            raise HeadfitError(
+                f"{self._processes} worker processes cannot be started: {error}"
+            ) from error
         except BrokenProcessPool as error:
             self._abandon()
             raise HeadfitError(

@@ -40,7 +40,8 @@ def docs(session: nox.Session) -> None:
 @nox.session(default=False)
 def cpp(session: nox.Session) -> None:
     """Build and run the C++ tests."""
-    session.install("cmake>=3.25", "ninja", "pybind11>=3,<4", "cmeel-eigen>=3.4")
+    build = nox.project.load_toml("pyproject.toml")["build-system"]["requires"]
+    session.install("cmake>=3.25", "ninja", *build)
     session.run("cmake", "--preset", "dev", "-G", "Ninja")
     session.run("cmake", "--build", "--preset", "dev")
     session.run("ctest", "--preset", "dev", *session.posargs)

@@ -4,27 +4,24 @@ from __future__ import annotations
 
 import argparse
 import json
-import platform
+import os
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import headfit as hf
+
+FLAGS = {"v3": "avx2", "v4": "avx512f"}
+"""The vector extension that each CPU level adds, by the level's name in `hf.config().supported`."""
+
 
 def machine() -> str:
     """Return the processor, its vector extensions and the number of cores in a line."""
-    import os
-
-    name, flags = platform.processor() or platform.machine(), ""
-    try:
-        text = Path("/proc/cpuinfo").read_text()
-        name = text.split("model name\t: ")[1].splitlines()[0]
-        found = set(text.split("flags\t\t: ")[1].splitlines()[0].split())
-        flags = ", ".join(f for f in ("avx2", "avx512f") if f in found)
-    except (OSError, IndexError):
-        pass
-    return f"{name.strip()} ({flags}), {os.cpu_count()} cores"
+    found = hf.config()
+    flags = ", ".join(flag for level, flag in FLAGS.items() if level in found.supported)
+    return f"{found.processor} ({flags}), {os.cpu_count()} cores"
 
 
 class Median(float):

@@ -133,6 +133,27 @@ class Rows:
         write_csv(self.settings.csv, self.rows)
 
 
+def compute_and_draw(
+    name: str,
+    description: str,
+    run: Callable[..., Mapping[str, Value]],
+    compute: Callable[[Settings, Rows], list[Row] | None],
+    draw: Callable[[Settings, list[Row]], object],
+    arguments: Sequence[str] | None = None,
+) -> list[Row]:
+    """Run an experiment as its command line says, and return the rows that it drew.
+
+    `compute` asks for the rows of the plan. `draw` gets those that it returns; or, when it returns
+    None or does not run, all rows that there are.
+    """
+    chosen = settings(name, description, arguments)
+    rows = Rows(chosen, run)
+    asked = None if chosen.only_draw else compute(chosen, rows)
+    drawn = rows.rows if asked is None else asked
+    draw(chosen, drawn)
+    return drawn
+
+
 def find(rows: Iterable[Row], point: Mapping[str, Value]) -> Row | None:
     """Return the first row with all values of a point, or None."""
     for row in rows:

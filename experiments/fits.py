@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from statistics import median
 from typing import Any
 
@@ -23,12 +24,15 @@ BASE: dict[str, Value] = {
 }  # fmt: skip
 
 
-def point(**changes: Value) -> Row:
-    """Return a point that differs from the base point in some values."""
-    unknown = set(changes) - set(BASE)
+def changed(base: Mapping[str, Value], /, **changes: Value) -> Row:
+    """Return a point that differs from a base point in some values."""
+    unknown = set(changes) - set(base)
     if unknown:
         raise KeyError(unknown)
-    return {**BASE, **changes}
+    return {**base, **changes}
+
+
+point = partial(changed, BASE)
 
 
 def run(
@@ -50,10 +54,13 @@ def run(
 
 
 def fitted(
-    A: Any, method: str, dim: int, steps: int, rng: Any, *, max_norm: float | None = None,
-    **asked: Any,
+    A: Any, method: str | hf.Method, dim: int, steps: int, rng: Any, *,
+    max_norm: float | None = None, **asked: Any,
 ) -> Row:  # fmt: skip
-    """Fit a head of one size within a number of steps, and return what came out."""
+    """Fit a head of one size within a number of steps, and return what came out.
+
+    A method that is an object has its own budget and bound on norms.
+    """
     start = time.process_time()
     if method == "learned":
         how: Any = hf.Learned(max_norm=max_norm, callback=lambda step, *_: step < steps)

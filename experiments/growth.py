@@ -8,7 +8,7 @@ proved to suffice, and sizes that are proved to be necessary.
 from __future__ import annotations
 
 import matplotlib.pyplot as plt
-from common import Rows, save, settings, write_csv
+from common import compute_and_draw, save, write_csv
 from fits import Search, make_searches, point, run, smallest
 
 import headfit as hf
@@ -132,21 +132,16 @@ def draw(chosen, rows):
         "leak 0.05, distortion 0.1, weight ratios up to 2; float32; certified on every seed tried"
     )
     save(axes.figure, chosen, note, rows)
-    return picture
-
-
-def main():
-    """Run the plan of the size asked for, and draw it."""
-    chosen = settings("growth", __doc__)
-    rows = Rows(chosen, run)
-    if not chosen.only_draw:
-        rows.of(chosen.pick(**OTHERS))
-        for part in chosen.pick(**PLANS):
-            make_searches(rows, part)
-    picture = draw(chosen, rows.rows)
     for name, slope in picture.slopes.items():
         print(f"{name}: {slope}")
 
 
+def compute(chosen, rows):
+    """Compute the rows of the plan."""
+    rows.of(chosen.pick(**OTHERS))
+    for part in chosen.pick(**PLANS):
+        make_searches(rows, part)
+
+
 if __name__ == "__main__":
-    main()
+    compute_and_draw("growth", __doc__, run, compute, draw)

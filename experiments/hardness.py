@@ -7,12 +7,13 @@ tokens, how often the proved lower bound and the smallest head found meet.
 
 from __future__ import annotations
 
+from functools import partial
 from statistics import mean, median
 from typing import Any
 
 import matplotlib.pyplot as plt
-from common import Row, Rows, Settings, Value, rounded, save, settings
-from fits import Search, fitted, make_searches, proved, smallest
+from common import Row, Rows, Settings, Value, compute_and_draw, rounded, save
+from fits import Search, changed, fitted, make_searches, proved, smallest
 
 import headfit as hf
 
@@ -22,9 +23,7 @@ BASE: dict[str, Value] = {
 BLUE, ORANGE, GREEN, GREY = "#0072B2", "#D55E00", "#009E73", "#8a8f94"
 
 
-def complete(**changes: Value) -> Row:
-    """Return a point that differs from the base point in some values."""
-    return {**BASE, **changes}
+complete = partial(changed, BASE)
 
 
 def run(
@@ -212,18 +211,14 @@ def thousands(count: float) -> str:
     return f"{rounded(count / 1000, 2):g}k"
 
 
-def main() -> None:
-    """Run the plan of the size asked for, and draw it."""
-    chosen = settings("hardness", __doc__)
-    rows = Rows(chosen, run)
-    if not chosen.only_draw:
-        searches, bounds = few(*chosen.pick(**FEW))
-        rows.of(bounds)
-        make_searches(rows, searches, complete)
-        rows.of(chosen.pick(**STARTS))
-        rows.of(chosen.pick(**NEAR))
-    draw(chosen, rows.rows)
+def compute(chosen: Settings, rows: Rows) -> None:
+    """Compute the rows of the plan."""
+    searches, bounds = few(*chosen.pick(**FEW))
+    rows.of(bounds)
+    make_searches(rows, searches, complete)
+    rows.of(chosen.pick(**STARTS))
+    rows.of(chosen.pick(**NEAR))
 
 
 if __name__ == "__main__":
-    main()
+    compute_and_draw("hardness", __doc__, run, compute, draw)

@@ -299,11 +299,14 @@ def draw(chosen: common.Settings, rows: Sequence[common.Row]) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> list[common.Row]:
     """Run the experiment, and return its rows."""
-    chosen = common.settings("one_module", str(__doc__), arguments)
-    known = common.Rows(chosen, point)
-    rows = known.rows if chosen.only_draw else known.of(plan(chosen))
-    draw(chosen, rows)
-    return rows
+    return common.compute_and_draw(
+        "one_module",
+        str(__doc__),
+        point,
+        lambda chosen, rows: rows.of(plan(chosen)),
+        draw,
+        arguments,
+    )
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ import math
 
 import matplotlib.pyplot as plt
 import numpy as np
-from common import Rows, save, settings
+from common import compute_and_draw, save
 from fits import Search, make_searches, run, smallest
 
 import headfit as hf
@@ -121,16 +121,12 @@ def draw(chosen, rows):
     save(figure, chosen, note, rows)
 
 
-def main():
-    """Run the plan of the size asked for, and draw it."""
-    chosen = settings("precision", __doc__)
-    rows = Rows(chosen, run)
-    if not chosen.only_draw:
-        n, steps, seeds, values = chosen.pick(**PLANS)
-        for part in seeds:
-            make_searches(rows, searches(n, steps, part, values))
-    draw(chosen, rows.rows)
+def compute(chosen, rows):
+    """Make the searches of the plan."""
+    n, steps, seeds, values = chosen.pick(**PLANS)
+    for part in seeds:
+        make_searches(rows, searches(n, steps, part, values))
 
 
 if __name__ == "__main__":
-    main()
+    compute_and_draw("precision", __doc__, run, compute, draw)

@@ -10,16 +10,16 @@ from __future__ import annotations
 import ast
 import textwrap
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
-from pydoc_data.topics import topics
 from typing import Any
 
 import matplotlib.pyplot as plt
 import numpy as np
 import scipy.sparse as sp
-from common import Row, Rows, Settings, Value, save, settings
-from fits import Search, fitted, make_searches, proved, smallest, smallest_projection
+from common import Row, Rows, Settings, Value, compute_and_draw, save
+from fits import Search, changed, fitted, make_searches, proved, smallest, smallest_projection
+from trained_heads import HEADS, LAYERS, layers
 
 import headfit as hf
 
@@ -29,13 +29,10 @@ BASE: dict[str, Value] = {
 }  # fmt: skip
 METHODS = ("learned", "random keys", "projection")
 KEYS = 8  # of every row of a trained head
-WEIGHTS = Path(__file__).parents[1] / "notebooks" / "03-a-real-head.npz"
-LAYERS, HEADS, TOKENS = 2, 4, 128
+TRAINED = [f"trained head {layer}.{head}" for layer in range(LAYERS) for head in range(HEADS)]
 
 
-def complete(**changes: Value) -> Row:
-    """Return a point that differs from the base point in some values."""
-    return {**BASE, **changes}
+complete = partial(changed, BASE)
 
 
 def networkx_graph(name: str) -> Any:
@@ -84,33 +81,10 @@ def definitions(source: str) -> Any:
 
 @cache
 def trained_heads() -> dict[str, Any]:
-    """Return the heads of notebook 03's model for the last characters of its text, sparsified."""
-    with np.load(WEIGHTS) as file:
-        letters = str(file["letters"])
-        w = {name: file[name].astype(np.float32) for name in file.files if name != "letters"}
-
-    def norm(x: Any, gain: Any) -> Any:
-        x = x - x.mean(-1, keepdims=True)
-        return gain * x / np.sqrt((x * x).mean(-1, keepdims=True) + 1e-5)
-
-    text = "\n".join(topics[name] for name in sorted(topics))
-    tokens = [letters.index(letter) for letter in text[-4 * TOKENS :] if letter in letters]
-    x, found = w["letter"][tokens[-TOKENS:]] + w["place"], {}
-    for layer in range(LAYERS):
-        q, k, v = (
-            (norm(x, w[f"{layer}.before"]) @ w[f"{layer}.{part}"])
-            .reshape(TOKENS, HEADS, -1)
-            .swapaxes(0, 1)
-            for part in "qkv"
-        )
-        for head in range(HEADS):
-            kept = hf.sparsify(q[head], k[head], mask="causal", per_row=KEYS)
-            found[f"trained head {layer}.{head}"] = kept.matrix
-        seen = hf.attention_apply(q, k, v, mask="causal", num_threads=1)
-        x = x + seen.swapaxes(0, 1).reshape(x.shape) @ w[f"{layer}.out"]
-        up = norm(x, w[f"{layer}.between"]) @ w[f"{layer}.up"]
-        x = x + (up * (up > 0)) @ w[f"{layer}.down"]
-    return found
+    """Return the heads of notebook 03's model for its natural input, sparsified."""
+    heads = [(q[head], k[head]) for _, q, k in layers() for head in range(HEADS)]
+    kept = [hf.sparsify(q, k, mask="causal", per_row=KEYS).matrix for q, k in heads]
+    return dict(zip(TRAINED, kept, strict=True))
 
 
 PATTERNS: dict[str, Callable[[], Any]] = {
@@ -121,13 +95,7 @@ PATTERNS: dict[str, Callable[[], Any]] = {
     "def-use, textwrap.py": lambda: definitions(Path(textwrap.__file__).read_text("utf-8")),
     "digits, 8 neighbours": hf.patterns.digits_knn,
 }
-PATTERNS |= {
-    f"trained head {layer}.{head}": lambda name=f"trained head {layer}.{head}": trained_heads()[
-        name
-    ]
-    for layer in range(LAYERS)
-    for head in range(HEADS)
-}
+PATTERNS |= {name: lambda name=name: trained_heads()[name] for name in TRAINED}
 
 
 def run(
@@ -168,8 +136,9 @@ SETS = {
 LARGEST = 40  # tokens up to which the size of the projection, at least tens of thousands, is sought
 
 
-def compute(rows: Rows, names: list[str]) -> None:
-    """Make the searches of all ways, for all patterns."""
+def compute(chosen: Settings, rows: Rows) -> None:
+    """Make the searches of all ways, for all patterns of the plan."""
+    names = chosen.pick(**SETS)
     rows.of(complete(pattern=name, method="lower bound") for name in names)
     for i, method in enumerate(METHODS[:2]):
         make_searches(rows, [
@@ -227,14 +196,5 @@ def draw(chosen: Settings, rows: list[Row]) -> None:
     save(figure, chosen, note, rows)
 
 
-def main() -> None:
-    """Run the plan of the size asked for, and draw it."""
-    chosen = settings("real_patterns", __doc__)
-    rows = Rows(chosen, run)
-    if not chosen.only_draw:
-        compute(rows, chosen.pick(**SETS))
-    draw(chosen, rows.rows)
-
-
 if __name__ == "__main__":
-    main()
+    compute_and_draw("real_patterns", __doc__, run, compute, draw)

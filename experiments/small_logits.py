@@ -8,7 +8,7 @@ have a limit on N of their own, since rounding moves logits in proportion to it.
 from __future__ import annotations
 
 import matplotlib.pyplot as plt
-from common import Rows, save, settings
+from common import compute_and_draw, save
 from fits import Search, make_searches, point, run, smallest
 
 STEPS = 2000
@@ -31,7 +31,7 @@ def first(n, k):
     return max(2, round(1.5 + 1.08 * k + 0.2 * k * (n.bit_length() - 10)))
 
 
-def compute(rows, n, k, norms, dtypes):
+def search(rows, n, k, norms, dtypes):
     """Search the size without a bound, then for each bound from that of the next larger one on."""
     start = first(n, k)
     make_searches(rows, [
@@ -109,17 +109,13 @@ def draw(chosen, rows):
     save(figure, chosen, note, rows)
 
 
-def main():
-    """Run the plan of the size asked for, and draw it."""
-    chosen = settings("small_logits", __doc__)
+def compute(chosen, rows):
+    """Prove the lower bounds of the plan, and make its searches."""
     cells, norms, dtypes = chosen.pick(**PLANS)
-    rows = Rows(chosen, run)
-    if not chosen.only_draw:
-        for n, k in cells:
-            rows.of(point(method="lower bound", n=n, k=k, max_norm=norm) for norm in norms)
-            compute(rows, n, k, norms, dtypes)
-    draw(chosen, rows.rows)
+    for n, k in cells:
+        rows.of(point(method="lower bound", n=n, k=k, max_norm=norm) for norm in norms)
+        search(rows, n, k, norms, dtypes)
 
 
 if __name__ == "__main__":
-    main()
+    compute_and_draw("small_logits", __doc__, run, compute, draw)

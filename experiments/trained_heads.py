@@ -51,8 +51,11 @@ def module(name: str) -> hf.SelfAttention:
 
 
 @cache
-def natural_inputs() -> tuple[Array, ...]:
-    """Return the input of each layer's heads for the last 128 characters of the model's text."""
+def layers() -> tuple[tuple[Array, Array, Array], ...]:
+    """Return input, queries and keys of each layer for the last 128 characters of the text.
+
+    The input has shape (128, 64), queries and keys (4, 128, 16).
+    """
     w = weights()
     place = {letter: i for i, letter in enumerate(w["letters"])}
     text = "\n".join(topics[name] for name in sorted(topics))
@@ -60,13 +63,18 @@ def natural_inputs() -> tuple[Array, ...]:
     x, found = w["letter"][tokens] + w["place"], []
     for i in range(LAYERS):
         normed = layer_norm(x, w[f"{i}.before"])
-        found.append(normed)
         q, k, v = (
             (normed @ w[f"{i}.{part}"]).reshape(TOKENS, HEADS, SIZE).swapaxes(0, 1)
             for part in "qkv"
         )
+        found.append((normed, q, k))
         attended = hf.attention_apply(q, k, v, mask="causal", num_threads=1)
         x = x + attended.swapaxes(0, 1).reshape(x.shape) @ w[f"{i}.out"]
         up = layer_norm(x, w[f"{i}.between"]) @ w[f"{i}.up"]
         x = x + (up * (up > 0)) @ w[f"{i}.down"]
     return tuple(found)
+
+
+def natural_inputs() -> tuple[Array, ...]:
+    """Return the input of each layer's heads for the last 128 characters of the model's text."""
+    return tuple(x for x, _, _ in layers())

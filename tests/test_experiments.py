@@ -9,11 +9,12 @@ import sys
 from pathlib import Path
 from types import ModuleType
 
+import matplotlib.pyplot as plt
 import pytest
 
 ROOT = Path(__file__).parents[1]
 EXPERIMENTS = ROOT / "experiments"
-COMMANDS = ("growth", "small_logits", "precision", "real_patterns", "hardness")
+COMMANDS = ("growth", "small_logits", "precision", "real_patterns", "hardness", "capacity")
 RESULTS = sorted((EXPERIMENTS / "results").iterdir())
 
 
@@ -26,11 +27,10 @@ def module(name: str) -> ModuleType:
         sys.path.remove(str(EXPERIMENTS))
 
 
-def command(name: str, out: Path, *more: str) -> str:
+def command(name: str, out: Path) -> str:
     """Run an experiment's tiniest plan in a process of its own, and return what it printed."""
     done = subprocess.run(
-        [sys.executable, EXPERIMENTS / f"{name}.py", "--tiny", "--processes", "0", "--out", out,
-         *more],
+        [sys.executable, EXPERIMENTS / f"{name}.py", "--tiny", "--processes", "0", "--out", out],
         env={**os.environ, "MPLBACKEND": "Agg"}, capture_output=True, text=True, timeout=500,
         check=False,
     )  # fmt: skip
@@ -39,13 +39,23 @@ def command(name: str, out: Path, *more: str) -> str:
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_the_tiniest_plan_runs_and_is_computed_once(name: str, tmp_path: Path) -> None:
+def test_the_tiniest_plan_runs_and_is_computed_once(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     printed = command(name, tmp_path)
     rows = (tmp_path / f"{name}.csv").read_bytes()
     assert (tmp_path / f"{name}.svg").read_text(encoding="utf-8").startswith("<?xml")
     assert " points" in printed
-    again = command(name, tmp_path, "--draw")
-    assert " points" not in again
+    (tmp_path / f"{name}.svg").unlink()
+    again = module(name)
+    module("common").compute_and_draw(
+        name, "", again.run, again.compute, again.draw, ["--tiny", "--draw", "--out", str(tmp_path)]
+    )
+    plt.close("all")
+    printed = capsys.readouterr().out
+    assert printed
+    assert " points" not in printed
+    assert (tmp_path / f"{name}.svg").is_file()
     assert (tmp_path / f"{name}.csv").read_bytes() == rows
 
 
@@ -108,3 +118,44 @@ def test_the_smallest_size_certifies_on_every_seed() -> None:
     best = fits.smallest(rows, {"n": 8})
     assert (best["dim"], best["seeds"], best["less"]) == (5, 2, True)
     assert fits.smallest(rows, {"n": 9}) is None
+
+
+class Patterns:
+    """Stands for `common.Rows` where a number of patterns certifies up to given n."""
+
+    def __init__(self, *ends: int) -> None:
+        self.ends = ends
+        self.tried: list[int] = []
+
+    def of(self, points: list[dict[str, int]]) -> list[dict[str, bool]]:
+        self.tried.append(points[0]["n"])
+        return [{"certified": p["n"] <= self.ends[p["seed"]]} for p in points]
+
+
+@pytest.mark.parametrize("first", [8, 32, 64, 128, 256])
+def test_a_climb_reaches_from_all_patterns_to_none(first: int) -> None:
+    capacity = module("capacity")
+    rows = Patterns(48, 60, 130)
+    capacity.Climb(4, 5, first).make(rows)
+    rungs = [n for n in capacity.LADDER if min(rows.tried) <= n <= max(rows.tried)]
+    assert sorted(set(rows.tried)) == rungs
+    assert min(rows.tried) <= 48
+    assert max(rows.tried) == max(first, 160)
+    # Nothing certifies: it ends at the fewest tokens that a row of the pattern fits in.
+    rows = Patterns(0, 0, 0)
+    capacity.Climb(4, 2, 8).make(rows)
+    assert sorted(rows.tried) == [5, 6, 7, 8, 8]
+
+
+def test_the_largest_n_is_that_of_every_of_most_and_of_any_pattern() -> None:
+    capacity = module("capacity")
+    rows = [
+        {"k": 4, "reheats": 6, "dim": dim, "steps": 9, "n": n, "certified": seed < held,
+         "steps_taken": 3, "norm": 1.0, "fewest_left": 0, "cpu_seconds": 1.0}
+        for dim, n, held in ((4, 8, 3), (4, 16, 2), (4, 32, 1), (4, 64, 0), (5, 64, 3), (5, 80, 0))
+        for seed in range(3)
+    ]  # fmt: skip
+    four, five = capacity.largest(capacity.rungs(rows))
+    assert [four[name] for name in ("every", "most", "any", "tried")] == [8, 16, 32, 64]
+    assert four["growth"] is None
+    assert (five["most"], five["growth"], five["patterns"]) == (64, 4.0, 3)

@@ -126,7 +126,8 @@ void bind_learned(py::module_& m) {
   // progress(step, rows left, worst deficit) returns False to stop.
   py::class_<LearnedArguments>(m, "LearnedOptions")
       .def(py::init([](Index dim, std::uint64_t seed, Index first_hold, Index max_steps,
-                       double time_limit, double max_norm, std::optional<Storage> storage,
+                       Index most_reheats, double time_limit, double max_norm,
+                       std::optional<Storage> storage,
                        std::optional<std::pair<py::array, py::array>> start, Index warm_steps,
                        py::object scanner, py::object progress) {
     LearnedOptions options;
@@ -134,6 +135,7 @@ void bind_learned(py::module_& m) {
     options.seed = seed;
     options.first_hold = first_hold;
     options.max_steps = max_steps;
+    options.most_reheats = most_reheats;
     options.time_limit = time_limit;
     options.max_norm = max_norm;
     options.storage = storage;
@@ -143,10 +145,10 @@ void bind_learned(py::module_& m) {
   }),
            py::kw_only(), py::arg("dim"), py::arg("seed") = usual.seed,
            py::arg("first_hold") = usual.first_hold, py::arg("max_steps") = usual.max_steps,
-           py::arg("time_limit") = usual.time_limit, py::arg("max_norm") = usual.max_norm,
-           py::arg("storage") = py::none(), py::arg("start") = py::none(),
-           py::arg("warm_steps") = usual.warm_steps, py::arg("scanner") = py::none(),
-           py::arg("progress") = py::none());
+           py::arg("most_reheats") = usual.most_reheats, py::arg("time_limit") = usual.time_limit,
+           py::arg("max_norm") = usual.max_norm, py::arg("storage") = py::none(),
+           py::arg("start") = py::none(), py::arg("warm_steps") = usual.warm_steps,
+           py::arg("scanner") = py::none(), py::arg("progress") = py::none());
 
   py::class_<ScanArguments>(m, "ScanRequest")
       .def(py::init([](py::array q, py::array k, const py::array& hits, std::uint64_t seed,

@@ -49,178 +49,191 @@ Stack<T> logits_of(const Problem<T>& p) {
   return logits;
 }
 
-// Calls f(problem, where, exact weights of every row) for all problems, without sinks and with.
-template <class T, class F>
-void for_all_rows(F&& f) {
-  for_all_problems<T>([&](Problem<T>& p, const std::string& where) {
-    const Stack<T> logits = logits_of(p);
-    for (const auto& sinks :
-         {std::vector<double>{}, {0.5, -infinity}, {-60.5, 60.25}, {3e38, 2100}}) {
-      p.sinks = sinks;
-      std::vector<std::vector<Real>> rows;
-      for (Index h = 0; h < p.heads; ++h) {
-        const Real sink = p.source().sink(h);
-        for (Index i = 0; i < logits.rows; ++i) rows.push_back(softmax(logits, h, i, sink));
-      }
-      f(p, sinks.empty() ? where : text(where, ", sinks ", sinks[0], " ", sinks[1]), rows, logits);
-    }
-  });
-}
-
+// What the folds are compared with. Weights and orders stand head by head, row by row.
 template <class T>
-void check_matrix() {
-  for_all_rows<T>([](const Problem<T>& p, const std::string& where, const auto& rows, const auto&) {
-    const LogitSource<T> source = p.source();
-    for (const int threads : {1, 2, 3}) {
-      Stack<T> out(p.heads, source.row_count(), p.m, T(-7));
-      attention_matrix(source, out.out(), {threads, {}});
-      for (std::size_t x = 0; x < out.data.size(); ++x) {
-        const Real want = rows[x / std::size_t(p.m)][x % std::size_t(p.m)];
-        CHECK_THAT(ulps(out.data[x], want) <= softmax_ulps, where, " at ", x, ": ", out.data[x],
-                   " for ", want);
+struct Exact {
+  Stack<T> logits;
+  std::vector<std::vector<Real>> key_weights;  // without a sink
+  std::vector<std::vector<Real>> sorted;       // the same, from the largest down
+  std::vector<Real> entropy;                   // of the key weights
+  std::vector<std::vector<Real>> weights;      // with the sinks of the problem
+  std::vector<std::vector<Index>> order;       // of the columns, from the largest logit down
+
+  explicit Exact(const Problem<T>& p) : logits(logits_of(p)), key_weights(weights_of(p)) {
+    for (Index h = 0; h < p.heads; ++h) {
+      for (Index i = 0; i < logits.rows; ++i) {
+        std::vector<Real>& w = sorted.emplace_back(key_weights[order.size()]);
+        std::sort(w.begin(), w.end(), std::greater<Real>());
+        Real& sum = entropy.emplace_back(0);
+        for (const Real x : w) sum -= x > 0 ? x * std::log(x) : 0;
+        std::vector<Index>& columns = order.emplace_back(static_cast<std::size_t>(p.m));
+        std::iota(columns.begin(), columns.end(), Index(0));
+        std::stable_sort(columns.begin(), columns.end(),
+                         [&](Index a, Index b) { return logits.at(h, i, a) > logits.at(h, i, b); });
       }
     }
-  });
-}
+  }
+
+  std::vector<std::vector<Real>> weights_of(const Problem<T>& p) const {
+    std::vector<std::vector<Real>> found;
+    for (Index h = 0; h < p.heads; ++h) {
+      const Real sink = p.source().sink(h);
+      for (Index i = 0; i < logits.rows; ++i) found.push_back(softmax(logits, h, i, sink));
+    }
+    return found;
+  }
+};
 
 template <class T>
-void check_apply() {
-  Numbers numbers(2);
-  for (const Index width : {1, 5, 33}) {
-    for_all_rows<T>(
-        [&](const Problem<T>& p, const std::string& where, const auto& rows, const auto&) {
-      const LogitSource<T> source = p.source();
-      const auto v = Stack<T>::random(p.heads / p.group, p.m, width, numbers);
-      Stack<T> first(p.heads, source.row_count(), width, T(-7));
-      attention_apply(source, v.view(), first.out(), {1, {}});
-      for (const int threads : {2, 3}) {
-        Stack<T> again(p.heads, source.row_count(), width, T(-8));
-        attention_apply(source, v.view(), again.out(), {threads, {}});
-        CHECK_THAT(again.data == first.data, where, ", ", threads, " threads");
-      }
-      for (Index h = 0; h < p.heads; ++h) {
-        for (Index i = 0; i < first.rows; ++i) {
-          const auto& w = rows[std::size_t(h * first.rows + i)];
-          for (Index c = 0; c < width; ++c) {
-            Real want = 0, size = 0;
-            for (Index j = 0; j < p.m; ++j) {
-              const Real term = w[std::size_t(j)] * Real(v.at(h / p.group, j, c));
-              want += term;
-              size += std::abs(term);
-            }
-            // Weights far below the sink underflow.
-            const Real bound = Real(p.m + 16) * (std::numeric_limits<T>::epsilon() * size +
-                                                 std::numeric_limits<T>::min());
-            CHECK_THAT(std::abs(Real(first.at(h, i, c)) - want) <= bound, where, " row ", i);
-          }
-        }
-      }
-    });
+void check_matrix(const Problem<T>& p, const Exact<T>& exact, const std::string& where) {
+  const LogitSource<T> source = p.source();
+  for (const int threads : {1, 2, 3}) {
+    Stack<T> out(p.heads, source.row_count(), p.m, T(-7));
+    attention_matrix(source, out.out(), {threads, {}});
+    for (std::size_t x = 0; x < out.data.size(); ++x) {
+      const Real want = exact.weights[x / std::size_t(p.m)][x % std::size_t(p.m)];
+      CHECK_THAT(ulps(out.data[x], want) <= softmax_ulps, where, " at ", x, ": ", out.data[x],
+                 " for ", want);
+    }
   }
 }
 
 template <class T>
-void check_topk() {
-  for_all_rows<T>(
-      [](const Problem<T>& p, const std::string& where, const auto& rows, const Stack<T>& logits) {
-    const LogitSource<T> source = p.source();
-    for (const Index k : {Index(1), Index(3), p.m}) {
-      if (k > p.m || k < 1) continue;
-      for (const int threads : {1, 3}) {
-        Stack<Offset> columns(p.heads, source.row_count(), k, -9);
-        Stack<T> weights(p.heads, source.row_count(), k, T(-9));
-        Stack<Offset> same(p.heads, source.row_count(), k, -9);
-        Stack<T> scores(p.heads, source.row_count(), k, T(-9));
-        attention_topk(source, k, columns.out(), weights.out(), {threads, {}});
-        attention_topk_logits(source, k, same.out(), scores.out(), {threads, {}});
-        CHECK_THAT(same.data == columns.data, where);
-        for (Index h = 0; h < p.heads; ++h) {
-          for (Index i = 0; i < columns.rows; ++i) {
-            std::vector<Index> order(static_cast<std::size_t>(p.m));
-            std::iota(order.begin(), order.end(), Index(0));
-            std::stable_sort(order.begin(), order.end(), [&](Index a, Index b) {
-              return logits.at(h, i, a) > logits.at(h, i, b);
-            });
-            for (Index place = 0; place < k; ++place) {
-              const Index col = order[std::size_t(place)];
-              const bool exists = logits.at(h, i, col) > -infinity;
-              CHECK_THAT(columns.at(h, i, place) == (exists ? col : -1), where, " row ", i);
-              const auto& row = rows[std::size_t(h * columns.rows + i)];
-              const Real want = exists ? row[std::size_t(col)] : 0;
-              const T score = exists ? logits.at(h, i, col) : -T(infinity);
-              CHECK_THAT(scores.at(h, i, place) == score, where, " row ", i);
-              CHECK_THAT(ulps(weights.at(h, i, place), want) <= topk_ulps, where, " row ", i, ": ",
-                         weights.at(h, i, place), " for ", want);
-            }
+void check_apply(const Problem<T>& p, const Exact<T>& exact, const std::string& where,
+                 Numbers& numbers) {
+  const LogitSource<T> source = p.source();
+  for (const Index width : {1, 5, 33}) {
+    const auto v = Stack<T>::random(p.heads / p.group, p.m, width, numbers);
+    Stack<T> first(p.heads, source.row_count(), width, T(-7));
+    attention_apply(source, v.view(), first.out(), {1, {}});
+    for (const int threads : {2, 3}) {
+      Stack<T> again(p.heads, source.row_count(), width, T(-8));
+      attention_apply(source, v.view(), again.out(), {threads, {}});
+      CHECK_THAT(again.data == first.data, where, ", ", threads, " threads");
+    }
+    for (Index h = 0; h < p.heads; ++h) {
+      for (Index i = 0; i < first.rows; ++i) {
+        const auto& w = exact.weights[std::size_t(h * first.rows + i)];
+        for (Index c = 0; c < width; ++c) {
+          Real want = 0, size = 0;
+          for (Index j = 0; j < p.m; ++j) {
+            const Real term = w[std::size_t(j)] * Real(v.at(h / p.group, j, c));
+            want += term;
+            size += std::abs(term);
+          }
+          // Weights far below the sink underflow.
+          const Real bound = Real(p.m + 16) * (std::numeric_limits<T>::epsilon() * size +
+                                               std::numeric_limits<T>::min());
+          CHECK_THAT(std::abs(Real(first.at(h, i, c)) - want) <= bound, where, " row ", i);
+        }
+      }
+    }
+  }
+}
+
+template <class T>
+void check_topk(const Problem<T>& p, const Exact<T>& exact, const std::string& where) {
+  const LogitSource<T> source = p.source();
+  for (const Index k : {Index(1), Index(3), p.m}) {
+    if (k > p.m || k < 1) continue;
+    for (const int threads : {1, 3}) {
+      Stack<Offset> columns(p.heads, source.row_count(), k, -9);
+      Stack<T> weights(p.heads, source.row_count(), k, T(-9));
+      Stack<Offset> same(p.heads, source.row_count(), k, -9);
+      Stack<T> scores(p.heads, source.row_count(), k, T(-9));
+      attention_topk(source, k, columns.out(), weights.out(), {threads, {}});
+      attention_topk_logits(source, k, same.out(), scores.out(), {threads, {}});
+      CHECK_THAT(same.data == columns.data, where);
+      for (Index h = 0; h < p.heads; ++h) {
+        for (Index i = 0; i < columns.rows; ++i) {
+          const auto row = std::size_t(h * columns.rows + i);
+          for (Index place = 0; place < k; ++place) {
+            const Index col = exact.order[row][std::size_t(place)];
+            const T logit = exact.logits.at(h, i, col);
+            const bool exists = logit > -infinity;
+            CHECK_THAT(columns.at(h, i, place) == (exists ? col : -1), where, " row ", i);
+            const Real want = exists ? exact.weights[row][std::size_t(col)] : 0;
+            const T score = exists ? logit : -T(infinity);
+            CHECK_THAT(scores.at(h, i, place) == score, where, " row ", i);
+            CHECK_THAT(ulps(weights.at(h, i, place), want) <= topk_ulps, where, " row ", i, ": ",
+                       weights.at(h, i, place), " for ", want);
           }
         }
       }
     }
-  });
+  }
 }
 
 template <class T>
-void check_stats() {
+void check_stats(const Problem<T>& p, const Exact<T>& exact, const std::string& where) {
   // A share of 1 has its own test.
   const std::vector<double> shares = {0.1, 0.5, 0.9};
-  for_all_rows<T>(
-      [&](const Problem<T>& p, const std::string& where, const auto& rows, const auto& logits) {
-    const LogitSource<T> source = p.source();
-    const auto size = static_cast<std::size_t>(p.heads * source.row_count());
-    for (const int threads : {1, 3}) {
-      std::vector<double> entropy(size, -9), max_weight(size, -9), log_sum(size, -9);
-      std::vector<double> key_mass(size, -9);
-      std::vector<Offset> counts(size * shares.size(), -9);
-      attention_stats(source,
-                      {entropy.data(), max_weight.data(), log_sum.data(), counts.data(), shares,
-                       key_mass.data()},
-                      {threads, {}});
-      const double near = 64 * double(std::numeric_limits<T>::epsilon());
-      for (std::size_t r = 0; r < size; ++r) {
-        const auto& whole = rows[r];
-        const Real mass = std::accumulate(whole.begin(), whole.end(), Real(0));
-        CHECK_THAT(std::abs(double(mass) - key_mass[r]) <= near, where, " row ", r);
-        const Real largest = whole.empty() ? 0 : *std::max_element(whole.begin(), whole.end());
-        CHECK_THAT(std::abs(double(largest) - max_weight[r]) <= near, where, " row ", r);
-        // The rest is about the keys alone.
-        const auto row = static_cast<Index>(r);
-        std::vector<Real> w = softmax(logits, row / source.row_count(), row % source.row_count());
-        Real want = 0;
-        for (const Real x : w) want -= x > 0 ? x * std::log(x) : 0;
-        CHECK_THAT(std::abs(double(want) - entropy[r]) <= near, where, " row ", r);
-        const Real most = w.empty() ? 0 : *std::max_element(w.begin(), w.end());
-        CHECK_THAT((most > 0) == std::isfinite(log_sum[r]), where, " row ", r);
-        std::sort(w.begin(), w.end(), std::greater<Real>());
-        for (std::size_t s = 0; s < shares.size(); ++s) {
-          const Offset got = counts[r * shares.size() + s];
-          if (most == 0) {
-            CHECK_THAT(got == 0, where, " row ", r);
-            continue;
-          }
-          // This many of the largest weights reach the share, and one fewer do not, up to rounding.
-          const auto sum_of = [&](Offset c) {
-            const auto count = std::clamp<Offset>(c, 0, Offset(w.size()));
-            return std::accumulate(w.begin(), w.begin() + count, Real(0));
-          };
-          CHECK_THAT(got >= 1 && got <= p.m && sum_of(got) >= shares[s] - near &&
-                         sum_of(got - 1) < shares[s] + near,
-                     where, " row ", r, ": ", got, " keys for ", shares[s]);
+  const LogitSource<T> source = p.source();
+  const auto size = static_cast<std::size_t>(p.heads * source.row_count());
+  for (const int threads : {1, 3}) {
+    std::vector<double> entropy(size, -9), max_weight(size, -9), log_sum(size, -9);
+    std::vector<double> key_mass(size, -9);
+    std::vector<Offset> counts(size * shares.size(), -9);
+    attention_stats(source,
+                    {entropy.data(), max_weight.data(), log_sum.data(), counts.data(), shares,
+                     key_mass.data()},
+                    {threads, {}});
+    const double near = 64 * double(std::numeric_limits<T>::epsilon());
+    for (std::size_t r = 0; r < size; ++r) {
+      const auto& whole = exact.weights[r];
+      const Real mass = std::accumulate(whole.begin(), whole.end(), Real(0));
+      CHECK_THAT(std::abs(double(mass) - key_mass[r]) <= near, where, " row ", r);
+      const Real largest = whole.empty() ? 0 : *std::max_element(whole.begin(), whole.end());
+      CHECK_THAT(std::abs(double(largest) - max_weight[r]) <= near, where, " row ", r);
+      // The rest is about the keys alone.
+      CHECK_THAT(std::abs(double(exact.entropy[r]) - entropy[r]) <= near, where, " row ", r);
+      const std::vector<Real>& w = exact.sorted[r];
+      const Real most = w.empty() ? 0 : w.front();
+      CHECK_THAT((most > 0) == std::isfinite(log_sum[r]), where, " row ", r);
+      for (std::size_t s = 0; s < shares.size(); ++s) {
+        const Offset got = counts[r * shares.size() + s];
+        if (most == 0) {
+          CHECK_THAT(got == 0, where, " row ", r);
+          continue;
         }
+        // This many of the largest weights reach the share, and one fewer do not, up to rounding.
+        const auto sum_of = [&](Offset c) {
+          const auto count = std::clamp<Offset>(c, 0, Offset(w.size()));
+          return std::accumulate(w.begin(), w.begin() + count, Real(0));
+        };
+        CHECK_THAT(got >= 1 && got <= p.m && sum_of(got) >= shares[s] - near &&
+                       sum_of(got - 1) < shares[s] + near,
+                   where, " row ", r, ": ", got, " keys for ", shares[s]);
       }
+    }
+  }
+}
+
+// Compares all folds on all problems, without sinks and with. The exact weights, which take most of
+// the time, are computed once for all folds.
+template <class T>
+void check_folds() {
+  Numbers numbers(2);
+  for_all_problems<T>([&](Problem<T>& p, const std::string& about) {
+    Exact<T> exact(p);
+    for (const auto& sinks :
+         {std::vector<double>{}, {0.5, -infinity}, {-60.5, 60.25}, {3e38, 2100}}) {
+      p.sinks = sinks;
+      exact.weights = sinks.empty() ? exact.key_weights : exact.weights_of(p);
+      const std::string where =
+          sinks.empty() ? about : text(about, ", sinks ", sinks[0], " ", sinks[1]);
+      check_matrix(p, exact, where);
+      check_apply(p, exact, where, numbers);
+      check_topk(p, exact, where);
+      check_stats(p, exact, where);
     }
   });
 }
 
 }  // namespace
 
-TEST(matrix_float) { check_matrix<float>(); }
-TEST(matrix_double) { check_matrix<double>(); }
-TEST(apply_float) { check_apply<float>(); }
-TEST(apply_double) { check_apply<double>(); }
-TEST(topk_float) { check_topk<float>(); }
-TEST(topk_double) { check_topk<double>(); }
-TEST(stats_float) { check_stats<float>(); }
-TEST(stats_double) { check_stats<double>(); }
+TEST(folds_float) { check_folds<float>(); }
+TEST(folds_double) { check_folds<double>(); }
 
 // A result larger than the caches is written past them, to rows with any alignment. It must equal
 // the result for a few of its rows, which is written through the caches.

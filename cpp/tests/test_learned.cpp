@@ -515,6 +515,7 @@ TEST(impossible_options) {
   CHECK_THROWS(InputError, "dim must be positive", fit([](Options& o) { o.dim = 0; }));
   CHECK_THROWS(InputError, "first_hold must be", fit([](Options& o) { o.first_hold = 0; }));
   CHECK_THROWS(InputError, "max_steps must be", fit([](Options& o) { o.max_steps = -1; }));
+  CHECK_THROWS(InputError, "most_reheats must", fit([](Options& o) { o.most_reheats = -1; }));
   CHECK_THROWS(InputError, "time_limit must be", fit([&](Options& o) { o.time_limit = nan; }));
   CHECK_THROWS(InputError, "max_norm must not", fit([](Options& o) { o.max_norm = -1; }));
   CHECK_THROWS(InputError, "query_unit must be", fit([&](Options& o) { o.storage = no_unit; }));

@@ -1,7 +1,8 @@
 """A Sphinx extension: what the pages need that stands elsewhere in the repository.
 
 Notebooks are copied to where Sphinx looks for pages, links to files beside docs/ lead to their
-pages, and the page of the command line gets the help of every command.
+pages, those of experiments/ included, and the page of the command line gets the help of every
+command.
 """
 
 from __future__ import annotations
@@ -20,11 +21,14 @@ DOCS = Path(__file__).parents[1]
 
 
 def copy_notebooks() -> None:
-    """Copy the notebooks, and the weights that some of them read."""
+    """Copy the notebooks, the weights that some of them read, and how they draw."""
     copies = DOCS / "notebooks"
     copies.mkdir(exist_ok=True)
-    sources = {path.name: path for path in (DOCS.parent / "notebooks").iterdir()}
-    wanted = {name: path for name, path in sources.items() if path.suffix in (".ipynb", ".npz")}
+    wanted = {
+        path.name: path
+        for path in (DOCS.parent / "notebooks").iterdir()
+        if path.suffix in (".ipynb", ".npz") or path.name == "matplotlibrc"
+    }
     for old in copies.iterdir():
         if old.is_file() and old.name not in wanted:
             old.unlink()
@@ -34,27 +38,25 @@ def copy_notebooks() -> None:
             shutil.copyfile(source, copy)
 
 
-def sharpen_pictures(folder: Path) -> None:
-    """Let notebooks that the build runs draw at 144 dots per inch, whatever they set."""
-    profile = folder / "profile_default"
-    profile.mkdir(parents=True, exist_ok=True)
-    (profile / "ipython_kernel_config.py").write_text(
-        "c.InlineBackend.print_figure_kwargs = {'dpi': 144, 'bbox_inches': 'tight'}\n"
-    )
-    os.environ["IPYTHONDIR"] = str(folder)
-
-
 def complete(app: Sphinx, docname: str, source: list[str]) -> None:
     """Lead links that a code host needs to pages of the site, and add what is generated."""
     text = re.sub(r"\]\(\.\./notebooks/([\w.-]+\.ipynb)", r"](notebooks/\1", source[0])
     for name in ("CONTRIBUTING", "CHANGELOG"):
         text = text.replace(f"](../{name}.md", f"]({name.lower()}.md")
+    text = text.replace("](../experiments/README.md", "](experiments/index.md")
     if docname == "index":
         # Lines of the table of contents whose page a branch does not have yet are left out.
         text = re.sub(r"^([\w-]+)\n", there, text, flags=re.MULTILINE)
     elif docname == "cli":
         text += usage()
     source[0] = text
+
+
+def lead_links_of_experiments(app: Sphinx, file: Path, docname: str, content: list[str]) -> None:
+    """Lead links of a file of experiments/, included by a page, to pages and results."""
+    if file.parent.name == "experiments":
+        text = content[0].replace("](../docs/", "](../")
+        content[0] = text.replace("](results/", "](../../experiments/results/")
 
 
 def there(line: re.Match[str]) -> str:
@@ -73,19 +75,22 @@ def usage() -> str:
 
 
 def describe_pictures(app: Sphinx, doctree: nodes.document) -> None:
-    """Give the pictures of notebooks the text that stands before them as alternative text."""
+    """Give the pictures of notebooks their size, and the text before them as alternative text."""
     said = ""
     for node in doctree.findall():
         if isinstance(node, nodes.title | nodes.paragraph):
             said = node.astext()
         elif isinstance(node, nodes.image) and not node.get("alt"):
             node["alt"] = " ".join(said.split())
+            header = Path(app.srcdir, node["candidates"]["*"]).read_bytes()[:24]
+            # They have 144 dots per inch, and a browser's inch has 96 pixels.
+            node["width"] = f"{int.from_bytes(header[16:20]) * 96 // 144}px"
 
 
 def setup(app: Sphinx) -> dict[str, bool]:
     """Connect what stands above to the steps of a build."""
     copy_notebooks()
-    sharpen_pictures(Path(app.doctreedir) / "ipython")
     app.connect("source-read", complete)
+    app.connect("include-read", lead_links_of_experiments)
     app.connect("doctree-read", describe_pictures)
     return {"parallel_read_safe": True}

@@ -65,7 +65,8 @@ from headfit._sweep.grid import grid
 from headfit._sweep.result import Sweep, load_sweep
 from headfit._sweep.sweep import sweep
 from headfit._target.append_columns import append_columns
-from headfit._target.certificate import Certificate, certify
+from headfit._target.certificate import Certificate
+from headfit._target.certify import certify
 from headfit._target.target import Target, load_matrix
 from headfit._target.witnesses import FaceWitness, FarkasWitness
 from headfit.errors import (

@@ -157,6 +157,7 @@ class LearnedOptions(metaclass=_Pybind11Type):
         seed: int = 0,
         first_hold: int = 300,
         max_steps: int = 60000,
+        most_reheats: int = 6,
         time_limit: float = ...,
         max_norm: float = 0.0,
         storage: Storage | None = None,
@@ -248,7 +249,7 @@ class CompressLoss(metaclass=_Pybind11Type):
     def __init__(self, passages: Sequence[Logits], threads: int) -> None: ...
     def value(self, maps: _Float64, threads: int) -> float: ...
     def evaluate(self, maps: _Float64, threads: int) -> tuple[float, _Float64]: ...
-    def moments(self, threads: int) -> tuple[list[_Float64], _Float64]: ...
+    def moments(self) -> tuple[list[_Float64], _Float64]: ...
     def fit(
         self,
         judge: CompressLoss | None,

@@ -374,6 +374,7 @@ def doors(folder: Path) -> Iterator[Door]:
     fitted["distortion"] = [*tolerances["distortion"], 0]
     yield Door("Learned", hf.Learned, {}, {
         "effort": efforts, "init": pairs, "callback": calls, "max_norm": norms,
+        "reheats": [*counts(0, 10**9), None],
     })  # fmt: skip
     yield Door("MaxMargin", hf.MaxMargin, {}, {"keys": keyed, "form": texts, "max_norm": norms})
     turning = [5, "x", [], [0.0], [4.0], [-1.0], [[1.0]], [np.nan], [2j], [True], Unusable()]
@@ -546,7 +547,8 @@ def doors(folder: Path) -> Iterator[Door]:
     yield Door("bounds.lower", hf.bounds.lower, {"A": A, "time_limit": 0.5}, {
         "A": target, **tolerances, "mask": masks, "rng": NOT_SEED,
         "time_limit": between(0, np.inf),
-        "max_norm": of_logits, "max_logit": of_logits, "masked_logits": NOT_FLAG,
+        "max_norm": of_logits, "max_logit": of_logits,
+        "masked_logits": [*NOT_FLAG, True],  # True needs a max_logit
     })  # fmt: skip
     few = {"n": [*counts(1), None], "k": [*counts(1), None]}
     gamma = [*NOT_NUMBER, 0, 0.5, np.inf]

@@ -7,8 +7,10 @@ import json
 import pickle
 import re
 import sys
+import tempfile
 from collections.abc import Mapping
 from html.parser import HTMLParser
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -45,6 +47,9 @@ def made() -> dict[str, object]:
     kept = hf.shrink_to_pattern(
         Q, K, mask="causal", per_row=1, leak=0.5, distortion=1.0, time_limit=1, **one
     )
+    points = hf.grid(pattern="band", n=[16, 32], width=[1, 2], dim=8)
+    with tempfile.TemporaryDirectory() as folder:
+        swept = hf.sweep(points, Path(folder) / "<b>", processes=0, **one)
     return {
         "Target": hf.Target(A),
         "Fit": fit,
@@ -72,6 +77,8 @@ def made() -> dict[str, object]:
         "TallyTable": _tally(),
         "Plan": hf.plan(A, dim=4, dtype="float32", time_limit=2, **one),
         "RopeFilter": hf.rope_filter(hf.patterns.causal_band(32, 2), dim=16, leak=0.3),
+        "LowerBound": hf.bounds.lower(A, max_norm=5.0, mask=("window", (2, 2))),
+        "Sweep": swept,
     }
 
 
@@ -86,10 +93,9 @@ NAMES = (
     "SoftFit", "SoftComparison",
     "ShrinkResult", "ShrinkResult to a pattern", "TvCurve", "Compressed", "CompressedCurve",
     "CompressedHeads", "TradeOff", "Sparsified", "AttentionStats", "AttentionStats of heads",
-    "HeadTable", "TallyTable", "Plan", "RopeFilter",
+    "HeadTable", "TallyTable", "Plan", "RopeFilter", "LowerBound", "Sweep",
 )  # fmt: skip
-WITHOUT_HTML = ("Search", "TvCurve", "CompressedCurve", "TradeOff")
-WITHOUT_DICT = ("Attention", "Attention of heads")
+WITHOUT_DICT = ("Attention", "Attention of heads", "Sweep")
 TABLES = {
     "Search": {"dim", "holds", "leak", "distortion", "seconds", "restarts", "reason"},
     "Certificate": {"leak", "distortion", "tv", "stray", "status"},
@@ -139,7 +145,7 @@ class Tags(HTMLParser):
         self.texts.append(data)
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if name not in WITHOUT_HTML])
+@pytest.mark.parametrize("name", NAMES)
 def test_html_is_a_small_table_that_says_what_the_text_says(results, name):
     page = results[name]._repr_html_()
     assert len(page) < SIZE
@@ -156,7 +162,8 @@ def test_html_is_a_small_table_that_says_what_the_text_says(results, name):
 
 
 @pytest.mark.parametrize("name", ["Fit", "Certificate", "Target", "Attention", "ShrinkResult",
-                                  "Plan", "RopeFilter", "Sparsified"])  # fmt: skip
+                                  "Plan", "RopeFilter", "Sparsified", "TvCurve", "CompressedCurve",
+                                  "Sweep"])  # fmt: skip
 def test_pictures_are_drawn_without_pyplot_and_left_out_without_matplotlib(
     results, name, monkeypatch
 ):
@@ -194,11 +201,47 @@ def test_long_lines_are_drawn_in_little_room():
 
 def test_html_escapes_names(results):
     assert "<b>" not in results["TallyTable"]._repr_html_()
+    assert "/&lt;b&gt;</td>" in results["Sweep"]._repr_html_()
+    search = dataclasses.replace(results["Search"], stopped="a <script> & b")
+    assert "a &lt;script&gt; &amp; b</p>" in search._repr_html_()
+    bound = dataclasses.replace(results["LowerBound"], reason="<script>")
+    assert "&lt;script&gt;" in bound._repr_html_()
+    curve = results["CompressedCurve"]
+    closed = {"<i>": curve.tv_mean["taken"], **curve.tv_mean}
+    assert "&lt;i&gt;" in dataclasses.replace(curve, tv_mean=closed)._repr_html_()
     plan = dataclasses.replace(results["Plan"], name="<script>", advice="a < b & c")
     page = plan._repr_html_()
     assert "<script>" not in page
     assert "&lt;script&gt;" in page
     assert "a &lt; b &amp; c" in page
+
+
+def test_searches_bounds_and_curves_are_shown_line_by_line(results):
+    search = results["Search"]
+    texts = Tags(search._repr_html_()).texts
+    assert texts[1:6] == ["size", "ended", "leak", "distortion", "time"]
+    assert texts[6::5] == [str(trial.dim) for trial in search.trials]
+    bound = results["LowerBound"]
+    cells = [cell for line in bound.tried() for cell in line]
+    assert Tags(bound._repr_html_()).texts[4:] == cells
+    assert "no head of any size" in hf.bounds.lower(hf.patterns.band(9, 1), max_norm=0.1).in_words()
+    curve = results["CompressedCurve"]
+    texts = Tags(curve._repr_html_()).texts
+    assert texts[1 : 2 + len(curve.tv_mean)] == ["size", *curve.tv_mean]
+    one = hf.TvCurve(np.array([3]), np.array([0.25]), np.array([0.5]))
+    assert Tags(one._repr_html_()).texts[-3:] == ["3", "0.25", "0.5"]
+    assert "<img" not in one._repr_html_()  # a point is no line
+
+
+def test_long_trade_offs_are_shown_from_end_to_end():
+    totals = np.arange(100)
+    texts = Tags(hf.TradeOff(totals, 1 - totals / 100)._repr_html_()).texts
+    assert texts[3:5] == ["0", "1"]
+    assert texts[-3:] == ["99", "0.01", "and 80 totals between these"]
+
+
+def test_a_sweep_over_one_n_has_no_picture(results):
+    assert "<img" not in results["Sweep"].where(n=16)._repr_html_()
 
 
 # Dictionaries

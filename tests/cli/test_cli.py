@@ -273,6 +273,8 @@ def test_normalize(run):
     bad(run("certify", "A.npz", "h.npz"), "row 0")
     assert run("certify", "A.npz", "h.npz", "--normalize")[0] == 0
     assert run("info", "A.npz", "--normalize")[0] == 0
+    status, _, err = run("info", "h.npz", "--normalize")
+    assert (status, "--normalize is for a target" in err) == (2, True)
 
 
 # Bad input

@@ -15,7 +15,7 @@ from headfit._cli.demo import run_demo
 @pytest.fixture(scope="module")
 def small():
     said = []
-    return run_demo(n=24, dim=8, digits=False, progress=said.append), said
+    return run_demo(n=24, dim=8, digits=False, time_limit=2, progress=said.append), said
 
 
 @pytest.fixture(scope="module")

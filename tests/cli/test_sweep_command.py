@@ -54,6 +54,9 @@ def test_a_sweep_and_its_report(run):
     assert out.endswith("1 to compute\n")
     status, out, _ = run("sweep", "sweep.toml", *to, "--retry-failed", "--json")
     assert (status, json.loads(out)["failed"]) == (1, 1)
+    assert run("sweep", "sweep.toml", *to, "--retry-failed", "--progress")[2].startswith(
+        "headfit: "
+    )
     pytest.importorskip("matplotlib")
     status, out, err = run("report", "results", "-o", "report")
     assert (status, out, err) == (0, "report/index.html: 3 results, 1 failed\n", "")

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -17,9 +18,10 @@ import scipy.sparse as sp
 
 import headfit as hf
 from headfit._attention import topk_blocks
-from headfit._cluster import blocks, build, cluster, run
+from headfit._cluster import blocks, build, cluster, run, under_way, workers
 from headfit._target import scans as certify_blocks
 
+dask = pytest.importorskip("dask")
 distributed = pytest.importorskip("distributed")
 
 RNG = np.random.default_rng
@@ -31,6 +33,8 @@ SMALL = {"n_workers": 0, "processes": False, "dashboard_address": ":0"}
 def client() -> Iterator[Any]:
     settings = {"n_workers": 2, "threads_per_worker": 1, "memory_limit": 0}
     with (
+        # A LocalCluster lets go of a worker whose process takes longer than this to begin again.
+        dask.config.set({"distributed.deploy.lost-worker-timeout": "1 hour"}),
         distributed.LocalCluster(processes=True, dashboard_address=":0", **settings) as workers,
         distributed.Client(workers) as client,
     ):
@@ -222,15 +226,54 @@ def killing(monkeypatch: pytest.MonkeyPatch, room: Any, pids: list[int]) -> None
 
 
 @pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="kills processes")
-def test_a_worker_is_killed_midway(client, monkeypatch):
+@pytest.mark.parametrize("killed", [1, 2])
+def test_workers_are_killed_midway(client, monkeypatch, killed):
     client.wait_for_workers(2)
-    pids = list(client.run(os.getpid).values())[:1]
+    pids = list(client.run(os.getpid).values())[:killed]
     Q, K = queries_and_keys("float64", (12 * blocks.GRANULE, 16), (12 * blocks.GRANULE, 16))
     A = sp.eye_array(len(Q))
     local = hf.certify(A, Q, K, mask="causal", num_threads=1)
     killing(monkeypatch, certify_blocks, pids)
     assert_same(hf.certify(A, Q, K, mask="causal", client=client), local)
     assert not pids
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="kills processes")
+def test_a_result_that_is_lost_before_it_is_taken_is_computed_again(client):
+    client.wait_for_workers(2)
+    with under_way.UnderWay(client) as tasks:
+        future = client.submit(sum, [1, 2, 4], pure=False)
+        tasks.add(future, "item")
+        distributed.wait(future)
+        for pid in client.run(os.getpid).values():
+            os.kill(pid, signal.SIGKILL)
+        while future.status == "finished":
+            time.sleep(0.01)
+        assert tasks.take() == ("item", 7, None)
+
+
+def test_tasks_that_are_cancelled_end_the_work():
+    with (
+        distributed.LocalCluster(**SMALL) as empty,
+        distributed.Client(empty) as alone,
+        under_way.UnderWay(alone) as tasks,
+    ):
+        future = alone.submit(sum, [1])
+        tasks.add(future, "item")
+        alone.cancel([future])
+        with pytest.raises(hf.HeadfitError, match="the cluster gave up: its scheduler ended"):
+            tasks.take()
+
+
+def test_a_worker_that_leaves_before_it_answers_is_left_out():
+    class Leaving:
+        def run(self, *_: Any, on_error: str) -> dict[str, Any]:
+            return {"here": 1, "gone": OSError("connection refused"), "bad": OSError("no file")}
+
+        def nthreads(self) -> dict[str, int]:
+            return {"here": 1, "bad": 1}
+
+    assert sorted(workers.answers(Leaving(), os.getpid)) == ["bad", "here"]
 
 
 def test_ctrl_c_cancels_what_is_left(client, monkeypatch):

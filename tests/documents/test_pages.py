@@ -19,13 +19,12 @@ PAGES = sorted(
     for path in (ROOT / "docs").glob("*.md")
     if path.stem not in WITH_THEIR_OWN and "```python\n" in path.read_text(encoding="utf-8")
 )
-TEXTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
-
-
-def blocks(page: Path) -> list[tuple[str, str]]:
-    """Return language and text of every fenced block of a page."""
-    text = page.read_text(encoding="utf-8")
-    return re.findall(r"^```(\w+)\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+EXPERIMENTS = sorted((ROOT / "experiments").glob("*.md"))
+TEXTS = [
+    *(ROOT / "README.md", ROOT / "CONTRIBUTING.md"),
+    *sorted((ROOT / "docs").glob("*.md")),
+    *EXPERIMENTS,
+]
 
 
 def anchors(page: Path) -> set[str]:
@@ -38,10 +37,18 @@ def needs_torch(text: str) -> bool:
     return re.search(r"^\s*import (headfit\.)?torch$", text, re.MULTILINE) is not None
 
 
-def run(page: Path, name: str) -> None:
+@pytest.mark.parametrize(
+    "page",
+    [
+        pytest.param(page, id=page.stem + ("-torch" if needs_torch(page.read_text()) else ""))
+        for page in PAGES
+    ],
+)
+def test_a_page_runs(blocks, page, tmp_path, monkeypatch, capsys):
     """Run the Python of a page from top to bottom, and what it says of the command line."""
     plt = pytest.importorskip("matplotlib.pyplot")
-    namespace: dict[str, object] = {"__name__": name}
+    monkeypatch.chdir(tmp_path)
+    namespace: dict[str, object] = {"__name__": page.stem}
     for language, text in blocks(page):
         if language == "python":
             if needs_torch(text):
@@ -55,20 +62,16 @@ def run(page: Path, name: str) -> None:
     plt.close("all")
 
 
-@pytest.mark.parametrize(
-    "page",
-    [
-        pytest.param(page, id=page.stem + ("-torch" if needs_torch(page.read_text()) else ""))
-        for page in PAGES
-    ],
-)
-def test_a_page_runs(page, tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    run(page, page.stem)
-
-
 def test_there_are_pages():
     assert {"tutorial", "fit", "numpy", "shrink", "by-hand", "teach"} <= {p.stem for p in PAGES}
+
+
+@pytest.mark.parametrize("page", EXPERIMENTS, ids=lambda page: page.stem)
+def test_the_site_includes_what_experiments_found(page):
+    name = "index" if page.stem == "README" else page.stem
+    stub = ROOT / "docs" / "experiments" / f"{name}.md"
+    assert f"{{include}} ../../experiments/{page.name}\n" in stub.read_text(encoding="utf-8")
+    assert f"<experiments/{name}>\n" in (ROOT / "docs" / "index.md").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("page", TEXTS, ids=lambda page: page.stem)

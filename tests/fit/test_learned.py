@@ -224,6 +224,7 @@ def test_the_time_limit_holds():
         ({"init": (np.ones((20, 4)), np.ones((20, 4)))}, "init"),
         ({"init": (np.ones((20, 2)), np.full((20, 2), np.inf))}, "finite"),
         ({"max_norm": -1.0}, "max_norm"),
+        ({"reheats": -1}, "most_reheats"),
     ],
 )
 def test_impossible_options_are_refused(options, message):
@@ -239,6 +240,22 @@ def test_edges():
         head = head_for(target, 1)
         assert head.failed_rows.size == 0
         assert certified(target, head)
+
+
+@pytest.mark.parametrize(("reheats", "least"), [(0, 0), (6, 1), (40, 7)])
+def test_a_quench_is_followed_by_as_many_reheats_as_asked_for(reheats, least):
+    """With d = 2 keys are corners of a polygon: token 0 has no three edges, so a row is left."""
+    n = 16
+    pairs = np.eye(n)
+    pairs[[0, 1, 2], [1, 2, 3]] = pairs[[0, 1, 2], 0] = 1 / 2
+    pairs[[1, 2], [1, 2]] = 0
+    method = hf.Learned(effort=1000, reheats=reheats, callback=lambda step, *_: step < 20_000)
+    fit = hf.fit(pairs, 2, method=method, rng=0, num_threads=1)
+    report = fit.settings["learned"]
+    assert not fit.certificate.holds
+    assert fit.settings["reheats"] == reheats
+    assert report["quenches"] >= 1
+    assert least * report["quenches"] <= report["reheats"] <= reheats * report["quenches"]
 
 
 @pytest.mark.parametrize("effort", [1, 7, 29, 31, 99, 101, 300])

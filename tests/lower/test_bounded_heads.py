@@ -228,10 +228,11 @@ def test_no_bound_exceeds_a_fit_of_bounded_norm(name, method):
     found = 0
     for leak, norm, dim in itertools.product((0.05, 0.5), (1.2, 2.0, 6.0), (4, 8, 20)):
         tau = -math.log(leak)
-        how = hf.Learned(max_norm=norm * tau) if method == "learned" else hf.MaxMargin(
-            max_norm=norm * tau
-        )  # fmt: skip
-        fit = hf.fit(A, dim, method=how, leak=leak, distortion=1.0, num_threads=1, time_limit=1)
+        how = {
+            "learned": hf.Learned(max_norm=norm * tau, callback=lambda step, *_: step < 3000),
+            "max-margin": hf.MaxMargin(max_norm=norm * tau),
+        }[method]
+        fit = hf.fit(A, dim, method=how, leak=leak, distortion=1.0, num_threads=1)
         if not fit.certificate.holds:
             continue
         found += 1
@@ -517,6 +518,8 @@ def test_exact_logits_meet_the_tolerances_before_rounding(seed, dtype):
         (lambda A: lower(A, max_norm=math.inf), "max_norm"),
         (lambda A: lower(A, max_logit=-1.0), "max_logit"),
         (lambda A: lower(A, max_logit=3.0, masked_logits=1), "masked_logits"),
+        (lambda A: lower(A, masked_logits=True), "masked_logits must be False without max_logit"),
+        (lambda A: lower(A, max_norm=3.0, masked_logits=True), "masked_logits"),
         (lambda A: counting(8, 2, leak=0.1), "leak"),
         (lambda A: counting(8, 2, exceptions=0.1), "exceptions"),
         (lambda A: counting(8, 2, max_norm=3.0, exceptions=0.0), "exceptions"),

@@ -70,6 +70,19 @@ def test_proved_bounds_have_no_fit_and_the_largest_counts(ax):
     assert not picture.slopes
 
 
+def test_bounds_of_the_same_name_as_sizes_are_told_apart(ax):
+    table = {"n": [64, 128] * 2, "dim": [5, 6, 2, 3], "kind": ["found"] * 2 + ["proved"] * 2}
+    picture = plot.growth(table, ax=ax)
+    sizes = {name: line.get_ydata().tolist() for name, line in picture.points.items()}
+    assert sizes == {"sizes": [5, 6], "sizes, proved": [2, 3]}
+
+
+def test_many_series_look_different(ax):
+    table = {"n": [64] * 30, "dim": [9] * 30, "k": list(range(30))}
+    lines = plot.growth(table, ax=ax).points.values()
+    assert len({(line.get_color(), line.get_marker()) for line in lines}) == 30
+
+
 def test_the_legend_names_the_slopes(ax):
     table = {"n": [64, 256, 1024] * 2, "dim": [4, 5, 6, 8, 10, 12], "k": [2] * 3 + [4] * 3}
     picture = plot.growth(table, ax=ax, by="k")

@@ -16,29 +16,37 @@ import headfit as hf
 from headfit import cli
 from headfit.errors import InputError
 
+dask = pytest.importorskip("dask")
 distributed = pytest.importorskip("distributed")
 
 FUNCTIONS = str(Path(__file__).parent / "functions")
+
+
+# A LocalCluster lets go of a worker whose process takes longer than this to begin again.
+PATIENT = {"distributed.deploy.lost-worker-timeout": "1 hour"}
+
+
+def made(n_workers: int) -> Any:
+    # Dask warns of its own timings, ports and sockets on a busy machine.
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return distributed.LocalCluster(
+            n_workers=n_workers, threads_per_worker=1, dashboard_address=None, processes=True
+        )
 
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Any]:
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(FUNCTIONS)  # workers start with the path of this process
-        # Dask warns of its own timings, ports and sockets on a busy machine.
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            made = distributed.LocalCluster(
-                n_workers=2, threads_per_worker=1, dashboard_address=None, processes=True
-            )
-        with made:
-            yield made
+        with dask.config.set(PATIENT), made(n_workers=2) as workers:
+            yield workers
 
 
 @pytest.fixture
 def client(cluster: Any) -> Iterator[Any]:
-    with distributed.Client(cluster, set_as_default=False) as made:
-        yield made
+    with distributed.Client(cluster, set_as_default=False) as client:
+        yield client
 
 
 def test_fits_on_a_cluster_are_those_of_this_process(client, tmp_path):
@@ -75,7 +83,22 @@ def test_a_worker_killed_midway_loses_no_result(client, store, swept, log):
     assert kept == [10]
     assert [row["square"] for row in found.rows] == [x * x for x in range(60)]
     assert not found.failures
-    client.wait_for_workers(2, timeout=60)
+    client.wait_for_workers(2, timeout=600)
+
+
+def test_a_point_that_kills_its_workers_takes_no_other_with_it(swept, store, log):
+    points = hf.grid(x=range(4), log=log, once=False)
+    with (
+        dask.config.set({"distributed.scheduler.allowed-failures": 0, **PATIENT}),
+        made(n_workers=1) as cluster,
+        distributed.Client(cluster, set_as_default=False) as client,
+    ):
+        found = hf.sweep(points, store, run=swept.deadly, client=client)
+    assert [row["x"] for row in found.rows] == [0, 1, 3]
+    (failure,) = found.failures
+    assert (failure["x"], failure["error"]) == (2, "distributed.scheduler.KilledWorker")
+    # Once beside others, and once alone.
+    assert Path(log).read_text().split().count("2") == 2
 
 
 def test_the_command_takes_a_scheduler(cluster, tmp_path, monkeypatch, capsys):
@@ -104,6 +127,6 @@ def test_a_client_must_be_one_that_is_connected(cluster, store, swept):
         hf.sweep([{"x": 1}], store, run=swept.square, client=client, processes=2)
     with pytest.raises(InputError, match="client must be connected"):
         hf.sweep([{"x": 1}], store, run=swept.square, client=client)
-    with pytest.raises(InputError, match=r"client must be a distributed\.Client"):
+    with pytest.raises(InputError, match=r"client must be a dask\.distributed\.Client"):
         hf.sweep([{"x": 1}], store, run=swept.square, client=cluster)
     assert not store.exists()

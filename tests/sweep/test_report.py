@@ -15,6 +15,7 @@ from headfit._sweep.chart import make_chart
 from headfit._sweep.choose_charts import charts
 from headfit._sweep.draw_chart import description, line_name
 from headfit._sweep.report import MANIFEST, write_report
+from headfit._sweep.result import Sweep
 from headfit.errors import FileError
 
 pytest.importorskip("matplotlib")
@@ -206,3 +207,13 @@ def test_axes_of_words():
     assert [spot.x for spot in chart.lines[()]] == ["band", "tree"]
     mixed = make_chart([{"x": 1, "k": None, "y": 1.0}], "y", "x", ("k",), ())
     assert line_name(mixed, (None,)) == ""
+
+
+def test_columns_whose_files_would_share_a_name_have_both(tmp_path):
+    found = Sweep(tmp_path, ())
+    found.rows = [{"n": n, "a_b": n, "a-b": 2 * n, "work": "w"} for n in (1, 2)]
+    found._axes = ["n"]
+    files = write_report(found, tmp_path / "report")
+    assert {"a-b-against-n.csv", "a-b-against-n-2.csv"} <= set(files)
+    text = (tmp_path / "report" / "index.html").read_text(encoding="utf-8")
+    assert text.count("<figure>") == 2

@@ -96,6 +96,22 @@ def test_a_damaged_file_counts_as_missing_and_is_kept(how, filled, store, log):
         assert aside.read_bytes() == spoilt
 
 
+def test_a_file_that_cannot_be_read_stays_and_is_an_error(filled, store):
+    file = point_files(store)[1]
+    whole = file.rename(store / "kept")
+    file.symlink_to(file)  # a circle of links: the system refuses to open it
+    found = hf.load_sweep(store)
+    assert (len(found), found.missing, len(found.damaged)) == (3, 1, 1)
+    assert str(file) in found.damaged[0]
+    with pytest.raises(FileError, match="Too many levels of symbolic links") as caught:
+        filled()
+    assert str(file) in str(caught.value)
+    assert file.is_symlink()
+    file.unlink()
+    whole.rename(file)
+    assert len(filled()) == 4
+
+
 def test_foreign_files_are_reported_and_left_alone(filled, store):
     foreign = [store / "points" / "notes.txt", point_files(store)[0].parent / "copy (1).json"]
     for file in foreign:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import sys
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import numpy as np
 import pytest
 
 import headfit as hf
+from headfit._sweep import local_pool
 from headfit._sweep.pace import Pace, duration
 from headfit.errors import FileError, HeadfitError, InputError, MissingFileError
 
@@ -61,6 +63,31 @@ def test_a_failing_point_is_recorded_and_the_others_go_on(swept, store, log):
     assert len(again.failures) == 3
 
 
+@pytest.mark.parametrize("processes", [0, 1])
+def test_odd_errors_and_results_end_no_sweep(processes, swept, store):
+    points = hf.grid(x=[1, 2, 3, 4])
+    found = hf.sweep(points, store, run=swept.odd, processes=processes, num_threads=1)
+    assert [row["text"] for row in found.rows] == ["caf\udce9"]
+    assert "caf\\udce9" in (store / "index.csv").read_text(encoding="utf-8")
+    assert [(row["error"], row["message"]) for row in found.failures[:2]] == [
+        ("swept.Unsayable", "its message cannot be made"),
+        ("asyncio.exceptions.CancelledError", "gone"),
+    ]
+    assert "numbers below 1.8e308; got whole=" in found.failures[2]["message"]
+
+
+def test_processes_that_cannot_be_started(swept, store, monkeypatch):
+    class Full:
+        def __init__(self, *_: object, **__: object) -> None:
+            raise OSError(errno.EAGAIN, "Resource temporarily unavailable")
+
+    monkeypatch.setattr(local_pool, "ProcessPoolExecutor", Full)
+    with pytest.raises(
+        HeadfitError, match=r"one of 2 worker processes cannot be started: .*Resource"
+    ):
+        hf.sweep(hf.grid(x=range(2)), store, run=swept.square, processes=2)
+
+
 def test_a_failure_that_is_mended_is_retried(swept, store, log, monkeypatch):
     points = hf.grid(x=[1, 2], log=log)
     hf.sweep(points, store, run=swept.picky, processes=0)
@@ -111,6 +138,10 @@ def test_rows_columns_and_filters(swept, store, tmp_path):
     assert found.axes == {"x": [1, 2, 3]}
     assert found.where(x=[1, 3]).columns["square"].tolist() in ([1, 9], [9, 1])
     assert len(found.where(square=4)) == 1
+    assert len(found.where(x=range(2, 4))) == len(found.where(x=np.array([2.0, 3.0]))) == 2
+    assert len(found.where(x=[])) == 0
+    with pytest.raises(InputError, match="x must be a 1-dimensional array"):
+        found.where(x=np.eye(2))
     with pytest.raises(InputError, match="y is no column"):
         found.where(y=1)
     frame = pytest.importorskip("pandas") and found.to_pandas()

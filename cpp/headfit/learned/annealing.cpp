@@ -133,9 +133,10 @@ Annealing::Outcome Annealing::hold(Index from, Index to) {
 }
 
 // A quench, and then, if few rows are hard, reheats. They begin with raised weights of the hard
-// rows, which frees these.
+// rows, which frees these. The weights go on growing from reheat to reheat, so many reheats free
+// rows that a few do not.
 Annealing::Outcome Annealing::settle(float length, Index steps) {
-  constexpr Index most_reheats = 6, surely = 3;
+  const Index most_reheats = options_.most_reheats, surely = most_reheats / 2;
   ++result_.quenches;
   Outcome outcome = rounded_if_met(anneal(length, steps));
   for (Index again = 0; outcome == Outcome::RowsLeft && again < most_reheats; ++again) {

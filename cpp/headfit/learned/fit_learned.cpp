@@ -46,6 +46,7 @@ void check_options(const Target& target, const LearnedOptions& options) {
   if (options.dim < 1) throw InputError("dim must be positive; got " + std::to_string(options.dim));
   at_least(options.first_hold, 1, "first_hold");
   at_least(options.max_steps, 0, "max_steps");
+  at_least(options.most_reheats, 0, "most_reheats");
   if (std::isnan(options.time_limit)) throw InputError("time_limit must be a number; got nan");
   if (!(options.max_norm >= 0)) {
     throw InputError("max_norm must not be negative; got " + std::to_string(options.max_norm));

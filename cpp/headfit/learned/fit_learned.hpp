@@ -35,6 +35,9 @@ struct LearnedOptions {
   // so much room that a brief anneal does.
   Index first_hold = 300;
   Index max_steps = 60000;  // in all
+  // How many reheats may follow a quench that leaves few rows. The first half of them is always
+  // made; after that, one that leaves no fewer rows than the one before is the last.
+  Index most_reheats = 6;
   double time_limit = std::numeric_limits<double>::infinity();  // in seconds
   double max_norm = 0;  // a bound on max ||q|| max ||k||; 0 for none
   // Without it queries and keys stay in float32, in which the method computes.

@@ -1,5 +1,6 @@
 #include "headfit/learned/scan_request.hpp"
 
+#include <algorithm>
 #include <string>
 
 #include "headfit/base/errors.hpp"
@@ -52,9 +53,11 @@ void check(const Target& target, const Tolerances& tolerances, const ScanRequest
   if (request.list_cap < 2 || request.list_cap % 2 != 0) {
     throw InputError("list_cap must be even and positive; got " + std::to_string(request.list_cap));
   }
-  const bool may_step = target.mask.is_open() && !tolerances.limits_logits();
-  if (request.column_step < 1 || request.column_step > target.n ||
-      (request.column_step > 1 && !may_step)) {
+  if (request.column_step < 1 || request.column_step > target.n) {
+    throw InputError("column_step must be in 1 ... " + std::to_string(target.n) + "; got " +
+                     std::to_string(request.column_step));
+  }
+  if (request.column_step > 1 && (!target.mask.is_open() || tolerances.limits_logits())) {
     throw InputError("column_step must be 1 where there is a mask or a max_logit; got " +
                      std::to_string(request.column_step));
   }

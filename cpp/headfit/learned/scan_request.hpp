@@ -1,8 +1,10 @@
-// Scans of the learned method that others make: several machines, each of which scans a part of the
-// rows. What a row finds depends on the request alone, not on the rows that are scanned with it.
+// Scans of the learned method that several machines make together, each for a part of the rows. What
+// is found for a row depends on the request alone, not on the rows that are scanned with it.
 #pragma once
 
+#include <cstdint>
 #include <functional>
+#include <span>
 #include <vector>
 
 #include "headfit/base/threads.hpp"
@@ -16,9 +18,9 @@ namespace headfit {
 struct ScanRequest {
   Heads<float> q;  // one head, n x d
   Heads<float> k;
-  std::span<const Index> hits;  // of each row, as the last scan counted them
-  std::uint64_t seed = 0;  // of the fit
-  Index number = 0;  // of the scan within the fit
+  std::span<const Index> hits;  // those that the last scan counted in each row
+  std::uint64_t seed = 0;  // the seed of the fit
+  Index number = 0;  // how many scans the fit has made before this one
   Index column_step = 1;  // each row looks at every column_step-th column
   int list_cap = 2;  // the most columns that a row lists
   float reserve = 0;  // see Requirements::reserve

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from functools import cached_property
 from typing import Any, Literal, Protocol, TypeAlias
 
 import numpy as np
@@ -12,43 +11,32 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from headfit import _core
-from headfit._attention.logits import (
-    LogitOptions,
-    Logits,
-    Rows,
-    as_sinks,
-    check_scale,
-    checked_logits,
-)
+from headfit._attention.attention_inputs import AttentionInputs
+from headfit._attention.logits import LogitOptions, Rows
 from headfit._attention.stats import AttentionStats
-from headfit._attention.topk_blocks import topk_blocks, topk_rows
-from headfit._base.arguments import as_choice, as_flag, as_number
+from headfit._attention.topk_blocks import as_csr, topk_blocks, topk_rows
+from headfit._base.arguments import as_choice, as_flag
 from headfit._base.arithmetic import standard_arithmetic
 from headfit._base.arrays import (
     FloatArray,
-    as_array,
     as_count,
     as_shares,
     as_stack,
     as_stored_array,
     computed_in,
-    is_sparse,
     thread_count,
-    widened,
 )
-from headfit._base.masks import as_allowed, as_key_mask, frozen_mask, same_mask
 from headfit._base.memory import require_memory
 from headfit._base.positions import as_positions, rotate
-from headfit._base.shown import PICTURE_ENTRIES, Shown, picture
-from headfit._base.text import mask_text
-from headfit._base.types import ArrayLike, MaskLike, PositionLike
+from headfit._base.shown import PICTURE_ENTRIES, picture
+from headfit._base.types import ArrayLike
 from headfit._cluster.cluster import Cluster
 from headfit.errors import InputError
 
 __all__ = ["Attention"]
 
 
-class Attention(Shown):
+class Attention(AttentionInputs):
     """The attention of queries and keys, with all logit options; computed when asked for.
 
     The logits are ``softcap(scale * Q @ K.T) + bias``, and attention is their softmax over the
@@ -110,50 +98,6 @@ class Attention(Shown):
            [0.5, 0.5]])
     """
 
-    stored: tuple[NDArray[Any], NDArray[Any]]
-    options: LogitOptions
-    errors: tuple[NDArray[np.float64], ...] | None
-
-    @standard_arithmetic()
-    def __init__(
-        self,
-        Q: ArrayLike,
-        K: ArrayLike,
-        *,
-        scale: float | None = None,
-        mask: MaskLike = None,
-        key_lengths: ArrayLike | None = None,
-        bias: ArrayLike | None = None,
-        softcap: float | None = None,
-        position: PositionLike = None,
-        key_mask: ArrayLike | None = None,
-        sinks: ArrayLike | None = None,
-    ) -> None:
-        # The core keeps copies of sparse masks and of small arrays. They are frozen so that the
-        # attributes always show what the core computes with.
-        if mask is not None and not isinstance(mask, (str, tuple)):
-            mask = frozen_mask(mask) if is_sparse(mask) else as_allowed(mask)
-        options = LogitOptions(
-            scale=scale,
-            mask=mask,
-            key_lengths=None
-            if key_lengths is None
-            else np.array(as_array(key_lengths, "key_lengths")),
-            bias=bias,
-            softcap=softcap,
-            position=position,
-            key_mask=None if key_mask is None else _frozen(as_key_mask(key_mask)),
-            sinks=None if sinks is None else _frozen(as_sinks(sinks)),
-        )
-        logits = checked_logits(Q, K, options)
-        scale = check_scale(scale, logits.stored[0].shape[-1])
-        vars(self).update(
-            stored=logits.stored,
-            options=LogitOptions(**{**vars(options), "scale": scale}),
-            errors=None,
-            _logits=logits,
-        )
-
     @classmethod
     def of(cls, Q: Any, K: Any = None, options: LogitOptions | None = None) -> Attention:
         """Return the attention of a user's arguments: queries and keys, an `Attention` or a fit.
@@ -187,31 +131,6 @@ class Attention(Shown):
         vars(attention)["errors"] = errors
         return attention
 
-    def __setattr__(self, name: str, value: Any) -> None:
-        raise AttributeError(f"an Attention is never changed; {name!r} cannot be set")
-
-    def __delattr__(self, name: str) -> None:
-        raise AttributeError(f"an Attention is never changed; {name!r} cannot be deleted")
-
-    def __getstate__(self) -> dict[str, Any]:
-        kept = {"stored", "options", "errors"}  # everything else is derived from these
-        return {name: value for name, value in vars(self).items() if name in kept}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        vars(self).update(state)
-
-    def _facts(self) -> dict[str, str]:
-        q, k = self.stored
-        more = [name for name in self.options.given() if name not in ("scale", "mask")]
-        facts = {
-            "Q": str(q.shape),
-            "K": str(k.shape),
-            "dtype": str(computed_in(q, k)),
-            "scale": f"{self.scale:.6g}",
-            "mask": mask_text(self.mask),
-        }
-        return {**facts, "with": ", ".join(more)} if more else facts
-
     def _picture(self) -> str:
         if self.lead or self.n * self.m > PICTURE_ENTRIES:
             return ""
@@ -225,38 +144,6 @@ class Attention(Shown):
             f"Attention(Q {f['Q']}, K {f['K']}, {f['dtype']}, scale={f['scale']}, "
             f"mask={f['mask']}{more})"
         )
-
-    @cached_property
-    def _logits(self) -> Logits:
-        return checked_logits(*self.stored, self.options)
-
-    def _logits_of(self, rows: Rows) -> Logits:
-        return self._logits if rows is None else self._logits.of_rows(rows)
-
-    @property
-    def checked(self) -> Logits:
-        """The checked logits: the form of the core, and the shapes."""
-        return self._logits
-
-    @property
-    def core(self) -> _core.Logits:
-        """The logits as the core reads them."""
-        return self._logits.core
-
-    @cached_property
-    def Q(self) -> FloatArray:
-        """The queries, as float32 or float64."""
-        return widened(self.stored[0])
-
-    @cached_property
-    def K(self) -> FloatArray:
-        """The keys, as float32 or float64."""
-        return widened(self.stored[1])
-
-    @property
-    def dim(self) -> int:
-        """The head size d."""
-        return int(self.stored[0].shape[-1])
 
     @standard_arithmetic()
     def turned(self) -> Attention:
@@ -280,69 +167,6 @@ class Attention(Shown):
             return self
         q, k = (rotate(x.astype(self.dtype, copy=False), positions) for x in (self.Q, self.K))
         return Attention(q, k, **{**vars(self.options), "position": None})
-
-    @property
-    def lead(self) -> tuple[int, ...]:
-        """The leading axes of Q: batch and heads."""
-        return self._logits.lead
-
-    @property
-    def n(self) -> int:
-        """The number of queries of a head."""
-        return self._logits.rows
-
-    @property
-    def m(self) -> int:
-        """The number of keys of a head."""
-        return self._logits.keys
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        """The dtype in which attention is computed: float32 or float64."""
-        return self._logits.dtype
-
-    @property
-    def scale(self) -> float:
-        """The factor that the products of queries and keys are multiplied by."""
-        assert self.options.scale is not None
-        return self.options.scale
-
-    @property
-    def mask(self) -> Any:
-        """The mask, which says where attention is allowed, in the form that it was given in."""
-        return self.options.mask
-
-    @property
-    def key_lengths(self) -> Any:
-        """How many keys exist in each entry of a padded batch; None if all do."""
-        return self.options.key_lengths
-
-    @property
-    def bias(self) -> Any:
-        """The term that is added to the logits, or None."""
-        return self.options.bias
-
-    @property
-    def softcap(self) -> float | None:
-        """The bound c of soft-capped logits c tanh(logits / c), or None."""
-        return self.options.softcap
-
-    @property
-    def position(self) -> Any:
-        """The positional encoding that is not yet part of Q and K, or None."""
-        return self.options.position
-
-    @property
-    def key_mask(self) -> NDArray[np.bool_] | None:
-        """Which keys may be attended to, as booleans; None if all may."""
-        found: NDArray[np.bool_] | None = self.options.key_mask
-        return found
-
-    @property
-    def sinks(self) -> NDArray[np.float64] | None:
-        """The logits that heads have in the denominator alone, or None."""
-        found: NDArray[np.float64] | None = self.options.sinks
-        return found
 
     @standard_arithmetic()
     def matrix(
@@ -403,7 +227,7 @@ class Attention(Shown):
         if renormalize:
             total = found.sum(axis=-1, keepdims=True)
             np.divide(found, total, out=found, where=total > 0)
-        return (columns, found) if logits.lead else _as_csr(columns, found, logits.keys)
+        return (columns, found) if logits.lead else as_csr(columns, found, logits.keys)
 
     @standard_arithmetic()
     def apply(
@@ -442,58 +266,6 @@ class Attention(Shown):
             keys_for_share=found[3].reshape((*shape, wanted.size)),
             key_mass=found[4].reshape(shape),
         )
-
-    def check_plain(self, caller: str) -> None:
-        """Raise an InputError unless the logits are scale * q.k under a mask, and no more."""
-        more = [name for name in self.options.given() if name not in ("scale", "mask")]
-        if more:
-            raise InputError(
-                f"{caller} speaks about scale * q.k under a mask; this attention has {more[0]} too"
-                + ("; attention.turned() applies rotary positions" if more[0] == "position" else "")
-            )
-
-    def check_settings(self, asked: LogitOptions) -> None:
-        """Raise an InputError if an option given beside this attention differs from its own."""
-        for name in asked.given():
-            theirs, mine = getattr(asked, name), getattr(self.options, name)
-            if name == "scale":
-                same = as_number(theirs, "scale") == mine
-            elif name == "mask":
-                same = same_mask(theirs, mine)
-            elif name in ("key_lengths", "key_mask", "sinks"):
-                same = mine is not None and np.array_equal(as_array(theirs, name), mine)
-            else:
-                same = theirs is mine
-            if not same:
-                raise InputError(
-                    f"{name} must not be given beside an Attention, which has its own: {self!r}"
-                )
-
-
-def _frozen(array: NDArray[Any]) -> NDArray[Any]:
-    copy = array.copy()
-    copy.flags.writeable = False
-    return copy
-
-
-def _as_csr(columns: NDArray[np.int64], found: NDArray[Any], keys: int) -> sp.csr_array:
-    """Return the weights that each row keeps as a sparse matrix.
-
-    `columns` holds the columns of each row, largest weight first, and -1 beyond the last one.
-    """
-    present = columns >= 0
-    order = np.argsort(np.where(present, columns, keys), axis=1)
-    present = np.take_along_axis(present, order, axis=1)
-    offsets = np.concatenate(([0], np.cumsum(present.sum(axis=1))))
-    index_dtype = np.int32 if offsets[-1] < 2**31 else np.int64
-    return sp.csr_array(
-        (
-            np.take_along_axis(found, order, axis=1)[present],
-            np.take_along_axis(columns, order, axis=1)[present].astype(index_dtype),
-            offsets.astype(index_dtype),
-        ),
-        shape=(columns.shape[0], keys),
-    )
 
 
 class HasAttention(Protocol):

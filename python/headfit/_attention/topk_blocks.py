@@ -6,6 +6,7 @@ import math
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from headfit import _core
@@ -48,3 +49,23 @@ def _topk_block(shared: tuple[Attention, int, bool, int], block: slice) -> Lists
     """Find the largest entries of a block of rows on a worker."""
     attention, k, as_logits, threads = shared
     return topk_rows(attention.checked.of_rows(block), k, as_logits, threads)
+
+
+def as_csr(columns: NDArray[np.int64], found: NDArray[Any], keys: int) -> sp.csr_array:
+    """Return the weights that each row keeps as a sparse matrix.
+
+    `columns` holds the columns of each row, largest weight first, and -1 beyond the last one.
+    """
+    present = columns >= 0
+    order = np.argsort(np.where(present, columns, keys), axis=1)
+    present = np.take_along_axis(present, order, axis=1)
+    offsets = np.concatenate(([0], np.cumsum(present.sum(axis=1))))
+    index_dtype = np.int32 if offsets[-1] < 2**31 else np.int64
+    return sp.csr_array(
+        (
+            np.take_along_axis(found, order, axis=1)[present],
+            np.take_along_axis(columns, order, axis=1)[present].astype(index_dtype),
+            offsets.astype(index_dtype),
+        ),
+        shape=(columns.shape[0], keys),
+    )

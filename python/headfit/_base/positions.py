@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headfit._base.arguments import shown
-from headfit._base.arrays import as_float_array, check_between
+from headfit._base.arrays import as_array, as_float_array, check_between
 from headfit.errors import InputError
 
 FORMS = (
@@ -125,6 +125,19 @@ def as_rotary(position: Any, dim: int) -> Rotary | None:
         base = ROPE_BASE if value is None else check_between(value, "the base of rope", 1, math.inf)
         frequencies = rope_frequencies(dim, base)
     return Rotary(kind == "rope-half", frequencies)
+
+
+def as_frequencies(value: Any, name: str) -> NDArray[np.float64]:
+    """Return a new vector of checked frequencies, in radians per position."""
+    given = as_array(value, name)
+    if given.dtype.kind == "b":
+        raise InputError(f"{name} must be numbers, in radians per position; got truth values")
+    array = np.array(as_float_array(given, name, ndim=0), np.float64)
+    if array.ndim != 1:
+        raise InputError(f"{name} must be a vector; got shape {array.shape}")
+    if array.size == 0 or not np.isfinite(array).all():
+        raise InputError(f"{name} must be finite, and at least one; got {shown(value)}")
+    return array
 
 
 def _parts(position: Any) -> tuple[str | None, Any]:

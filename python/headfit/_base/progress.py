@@ -11,15 +11,19 @@ from headfit.errors import InputError
 SECONDS_BETWEEN = 0.1
 
 
+def tqdm_class() -> Any:
+    """Return the class of tqdm's bars, or raise an InputError where the package is missing."""
+    try:
+        return import_module("tqdm.auto").tqdm
+    except ImportError as error:
+        raise InputError("progress=True needs tqdm: pip install 'headfit[progress]'") from error
+
+
 class _Bar:
     """A tqdm bar; leaving its context closes it."""
 
     def __init__(self, total: int | None, unit: str) -> None:
-        try:
-            tqdm = import_module("tqdm.auto").tqdm
-        except ImportError as error:
-            raise InputError("progress=True needs tqdm: pip install 'headfit[progress]'") from error
-        self._bar: Any = tqdm(total=total, unit=unit)
+        self._bar: Any = tqdm_class()(total=total, unit=unit)
 
     def __enter__(self) -> Self:
         return self

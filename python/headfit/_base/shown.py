@@ -6,7 +6,7 @@ import base64
 import html
 import io
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from importlib import import_module
 from typing import Any
 
@@ -72,11 +72,23 @@ def html_table(
 def text_table(
     title: str, names: Sequence[str], rows: Sequence[Sequence[str]], more: Iterable[str] = ()
 ) -> str:
-    """Return the same in text, with cells aligned to the right."""
-    lines = [list(names), *(list(row) for row in rows)]
-    widths = [max(len(line[column]) for line in lines) for column in range(len(names))]
-    table = ["  ".join(c.rjust(w) for c, w in zip(line, widths, strict=True)) for line in lines]
-    return "\n".join([title, *table, *more])
+    """Return a title, a table with names of columns above its cells, and lines below it, as text.
+
+    Cells are aligned to the right.
+    """
+    return "\n".join([title, *aligned([names, *rows]), *more])
+
+
+def aligned(rows: Sequence[Sequence[str]], left: Container[int] = ()) -> list[str]:
+    """Return rows of cells as lines of text, aligned to the right but for the columns in `left`."""
+    widths = [max(len(cell) for cell in column) for column in zip(*rows, strict=True)]
+    return [
+        "  ".join(
+            cell.ljust(width) if place in left else cell.rjust(width)
+            for place, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in rows
+    ]
 
 
 def picture(

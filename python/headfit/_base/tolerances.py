@@ -98,6 +98,11 @@ class Tolerances:
             )
 
 
+def with_margin(leak: float, distortion: float, margin: float) -> tuple[float, float]:
+    """Return tolerances that leave room for differences of logits to change by a margin."""
+    return leak * math.exp(-margin), math.expm1(math.log1p(distortion) - margin)
+
+
 def as_tolerances(tolerances: Any = None, **given: Any) -> Tolerances:
     """Return the tolerances that a function was asked for, in one of two ways.
 

@@ -71,6 +71,11 @@ def mask(text: str) -> Any:
     return ("window", numbers[0] if len(numbers) == 1 else tuple(numbers))
 
 
+def add_mask(parser: Parser) -> None:
+    """Add the mask."""
+    parser.add_argument("--mask", type=mask, help="causal, window:W or window:LEFT,RIGHT")
+
+
 def columns(text: str) -> str | list[int]:
     """Return `auto`, or the column numbers in a list separated by commas."""
     if text == "auto":
@@ -111,6 +116,11 @@ def tolerances(parser: Parser, default: Tolerances | None) -> None:
         metavar="L",
         help=f"bound of every |logit| (default: {max_logit})",
     )
+
+
+def add_method(parser: Parser) -> None:
+    """Add the name of the method."""
+    parser.add_argument("--method", choices=METHODS, default="auto", help="default: %(default)s")
 
 
 def formats(parser: Parser, default: str) -> None:
@@ -161,7 +171,7 @@ def add_fit(parent: Commands) -> None:
         help="the head, .npz or .safetensors, or -",
     )  # fmt: skip
     parser.add_argument("--dim", type=int, metavar="D", help="head size (default: search)")
-    parser.add_argument("--method", choices=METHODS, default="auto", help="default: %(default)s")
+    add_method(parser)
     _of_methods(parser)
     tolerances(parser, Tolerances())
     formats(parser, "float32")
@@ -176,7 +186,7 @@ def add_fit(parent: Commands) -> None:
         "--module", type=Path, metavar="W",
         help="use this fixed module: .npz with W_Q, W_K and perhaps scale, or a head",
     )  # fmt: skip
-    parser.add_argument("--mask", type=mask, help="causal, window:W or window:LEFT,RIGHT")
+    add_mask(parser)
     add_seed(parser)
     add_running(parser)
 

@@ -7,11 +7,12 @@ from typing import Any
 from headfit import bounds
 from headfit._base.tolerances import Tolerances
 from headfit._cli import text
-from headfit._cli.arguments import Commands, add_target, command, mask, tolerances
+from headfit._cli.arguments import Commands, add_mask, add_target, command, tolerances
 from headfit._cli.commands import asked_tolerances
 from headfit._cli.shared import add_running, add_seed
+from headfit._lower import SECONDS
 from headfit._target.target import Target
-from headfit.errors import InputError
+from headfit.errors import HeadfitError
 
 
 def add_bounds(parent: Commands) -> None:
@@ -34,9 +35,9 @@ def add_bounds(parent: Commands) -> None:
         "--masked-logits", action="store_true",
         help="--max-logit bounds the logits of masked pairs too, as no certificate does",
     )  # fmt: skip
-    parser.add_argument("--mask", type=mask, help="causal, window:W or window:LEFT,RIGHT")
+    add_mask(parser)
     parser.add_argument(
-        "--time-limit", type=float, default=5.0, metavar="S",
+        "--time-limit", type=float, default=SECONDS, metavar="S",
         help="seconds for the searches (default: %(default)g)",
     )  # fmt: skip
     add_seed(parser)
@@ -60,12 +61,12 @@ def bound(arguments: Any) -> int:
         )
         say("checking the witness")
         is_valid = found.verify(target)
-    if arguments.json:
-        text.emit({"file": str(arguments.target), "n": target.n, **text.bound_figures(found)})
-    else:
-        print(f"{arguments.target}: {text.bound_line(found)}")
-        for candidate in found.candidates:
-            print(f"  {candidate.name}: {text.candidate_line(candidate, target.n)}")
     if not is_valid:
-        raise InputError("the witness does not prove the bound: this is a defect of headfit")
+        raise HeadfitError("the witness does not prove the bound: this is a defect of headfit")
+    if arguments.json:
+        text.emit({"file": str(arguments.target), "n": target.n, **found.to_dict()})
+    else:
+        print(f"{arguments.target}: {found.in_words()}")
+        for name, size, argument in found.tried():
+            print(f"  {name}: {size}; {argument}")
     return 0

@@ -19,6 +19,7 @@ from headfit._base.memory import require_memory
 from headfit._base.stored_arrays import load_array, load_arrays
 from headfit._base.tolerances import Tolerances
 from headfit._cli import text
+from headfit._cli.shared import given, option
 from headfit._cli.streams import shown
 from headfit._fit.fit import fit as find
 from headfit._fit.method import Method
@@ -26,7 +27,7 @@ from headfit._fit.registry import METHODS
 from headfit._fit.result import Fit
 from headfit._fit.storage import read_fit
 from headfit._target.append_columns import exempt_from
-from headfit._target.certificate import certify as judge
+from headfit._target.certify import certify as judge
 from headfit._target.heavy import heavy_notes
 from headfit._target.target import Target, load_matrix
 from headfit.errors import InputError
@@ -150,22 +151,21 @@ def _method(arguments: Any) -> Method:
     """Return the method that the arguments ask for, or refuse an option that it does not have."""
     kind: Any = METHODS[arguments.method]
     known = {field.name for field in dataclasses.fields(kind)}
-    given = {name: getattr(arguments, name) for name in OF_METHODS}
-    given = {name: value for name, value in given.items() if value is not None}
-    for name in given:
+    asked = given(arguments, *OF_METHODS)
+    for name in asked:
         if name not in known:
-            raise InputError(
-                f"--{name.replace('_', '-')} is no option of --method {arguments.method}"
-            )
-    method: Method = kind(**given)
+            raise InputError(f"{option(name)} is no option of --method {arguments.method}")
+    method: Method = kind(**asked)
     return method
+
+
+TOLERANCES = tuple(field.name for field in dataclasses.fields(Tolerances))
+"""The arguments that are tolerances, by name."""
 
 
 def asked_tolerances(arguments: Any, otherwise: Tolerances) -> Tolerances:
     """Return the tolerances of the arguments; those that are not given come from `otherwise`."""
-    names = ("leak", "distortion", "max_logit")
-    given = {name: getattr(arguments, name) for name in names}
-    return dataclasses.replace(otherwise, **{k: v for k, v in given.items() if v is not None})
+    return dataclasses.replace(otherwise, **given(arguments, *TOLERANCES))
 
 
 def fit(arguments: Any) -> int:
@@ -265,15 +265,17 @@ def _system(arguments: Any) -> int:
 
 
 def target_or_head(path: Path, normalize: bool) -> Target | Fit:
-    """Read a file that is a target or a saved head, whichever it is."""
-    if path.suffix == ".safetensors":
-        return read_fit(path, "file")
+    """Read a file that is a target or a saved head; only a target can be normalized."""
+    is_head = path.suffix == ".safetensors"
     if path.suffix == ".npz":
         arrays = load_arrays(path, "target or head", "file")
-        if "about" in arrays:
-            return read_fit(path, "file")
-        if "Q" in arrays or "W_Q" in arrays:
+        is_head = "about" in arrays
+        if not is_head and ("Q" in arrays or "W_Q" in arrays):
             raise InputError(
                 f"file: {path} is neither a target nor a saved head: {', '.join(arrays)}"
             )
-    return Target(path, normalize=normalize)
+    if not is_head:
+        return Target(path, normalize=normalize)
+    if normalize:
+        raise InputError(f"--normalize is for a target; {path} is a saved head")
+    return read_fit(path, "file")

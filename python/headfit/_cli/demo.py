@@ -1,10 +1,4 @@
-"""The demonstration: one fixed attention module, several patterns, a certificate for each.
-
->>> from headfit._cli.demo import run_demo
->>> demo = run_demo(n=32, dim=8, digits=False)
->>> demo.holds, demo.untouched
-(True, True)
-"""
+"""The demonstration: one fixed attention module, several patterns, a certificate for each."""
 
 from __future__ import annotations
 
@@ -191,7 +185,9 @@ def run_demo(
 
     Examples
     --------
-    >>> demo = run_demo(n=32, dim=8, digits=False)
+    >>> demo = run_demo(n=32, dim=8, digits=False, time_limit=2)
+    >>> demo.holds, demo.untouched
+    (True, True)
     >>> [row.name for row in demo.rows]
     ['band', 'random_regular', 'permutation', 'tree']
     """

@@ -10,12 +10,12 @@ from headfit._attention.tally_table import TallyTable
 from headfit._base.stored_arrays import load_arrays
 from headfit._cli import text
 from headfit._cli.arguments import Commands, command
-from headfit._cli.heads import add_heads, read_attention
-from headfit._cli.shared import add_running
+from headfit._cli.heads import add_heads, given_options, read_attention
+from headfit._cli.shared import add_running, given, option
 from headfit.errors import InputError
 
-_MEASURED = ("scale", "mask", "position", "per_row", "per_column", "share", "num_threads")
-"""The options of what is still to be measured, which a capture has no use for."""
+_MEASURED = ("per_row", "per_column", "share", "num_threads")
+"""The options of `headfit.describe`, which a capture has no use for: it has been measured."""
 
 
 def add_describe(parent: Commands) -> None:
@@ -30,13 +30,19 @@ def add_describe(parent: Commands) -> None:
     )
     add_heads(parser, ".npz with Q and K, a saved head, or what heads.save() wrote")
     parser.add_argument(
-        "--per-row", type=int, metavar="K", help="keys of a row's support at most (default: 8)"
+        "--per-row", type=int, metavar="K", help="most keys in a row's support (default: 8)"
     )
     parser.add_argument(
-        "--per-column", type=int, metavar="K", help="rows per column of a sparse head (default: K)"
+        "--per-column",
+        type=int,
+        metavar="K",
+        help="most rows that share a key in a sparse head (default: that of --per-row)",
     )
     parser.add_argument(
-        "--share", type=float, metavar="S", help="of a row's mass in its support (default: 0.9)"
+        "--share",
+        type=float,
+        metavar="S",
+        help="share of a row's mass that its support holds (default: 0.9)",
     )
     add_running(parser)
 
@@ -53,18 +59,15 @@ def describe(arguments: Any) -> int:
 
 def _table(arguments: Any) -> tuple[HeadTable | TallyTable, str]:
     path = arguments.streams.path(arguments.file)
-    given = {name: getattr(arguments, name) for name in _MEASURED}
-    given = {name: value for name, value in given.items() if value is not None}
+    options = given(arguments, *_MEASURED)
     if path.suffix == ".npz" and "format" in load_arrays(path, "file of heads", "file"):
         table = TallyTable.load(path)
-        for name in given:
+        for name in (*given_options(arguments).given(), *options):
             raise InputError(
-                f"--{name.replace('_', '-')} must not be given: the heads of a capture have been "
-                "measured"
+                f"{option(name)} must not be given: the heads of a capture have been measured"
             )
         return table, "capture"
     attention = read_attention(arguments, path)
-    options = {name: value for name, value in given.items() if name in _MEASURED[3:]}
     with text.progress(arguments.progress) as say:
         say(f"measuring {attention}")
         return measure(attention, **options), "heads"

@@ -13,7 +13,7 @@ from headfit._attention.attention import Attention
 from headfit._attention.logits import LogitOptions
 from headfit._attention.single_heads import single_heads
 from headfit._base.stored_arrays import load_arrays
-from headfit._cli.arguments import Parser, mask
+from headfit._cli.arguments import Parser, add_mask, mask
 from headfit._fit.storage import read_fit
 from headfit.errors import InputError
 
@@ -25,9 +25,11 @@ IN_FILES = ("scale", "mask", "key_lengths", "bias", "softcap", "key_mask", "sink
 def add_heads(parser: Parser, about: str) -> None:
     """Add a file of heads, and what makes their logits where the file does not say it."""
     parser.add_argument("file", metavar="FILE", type=Path, help=f"{about}; - for standard input")
-    parser.add_argument("--scale", type=float, help="of the logits (default: 1 / sqrt(D))")
-    parser.add_argument("--mask", type=mask, help="causal, window:W or window:LEFT,RIGHT")
-    parser.add_argument("--position", choices=POSITIONS, help="positions that are still to apply")
+    parser.add_argument("--scale", type=float, help="factor of the logits (default: 1 / sqrt(D))")
+    add_mask(parser)
+    parser.add_argument(
+        "--position", choices=POSITIONS, help="positions that are not yet part of Q and K"
+    )
 
 
 def add_head(parser: Parser) -> None:

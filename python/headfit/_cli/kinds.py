@@ -43,7 +43,7 @@ _CAUSAL: Argument = (
     },
 )
 
-# The names are those of the functions' parameters; `run` in commands.py passes them on.
+# The names are those of the functions' parameters; `pattern` in commands.py passes them on.
 KINDS: dict[str, tuple[Argument, ...]] = {
     "band": (_N, _SIDES, _BOUNDARY),
     "bigbird": (
@@ -90,7 +90,7 @@ KINDS: dict[str, tuple[Argument, ...]] = {
         _count("k", "neighbours of each point"),
         _count("--per-column", "most that attend to one point", metavar="K"),
         _choice("--on-short", "raise", "fewer"),
-        ("--bandwidth", {"type": float, "metavar": "H", "help": "of Gaussian weights"}),
+        ("--bandwidth", {"type": float, "metavar": "H", "help": "bandwidth of Gaussian weights"}),
     ),
     "permutation": (_N,),
     "previous_token": (_N, _BOUNDARY),

@@ -10,9 +10,10 @@ from headfit._base.tolerances import Tolerances
 from headfit._cli import text
 from headfit._cli.arguments import (
     Commands,
+    add_mask,
+    add_method,
     command,
     formats,
-    mask,
     tolerances,
 )
 from headfit._cli.commands import asked_tolerances
@@ -20,7 +21,6 @@ from headfit._cli.kinds import KINDS, function_of_n
 from headfit._cli.picture import FORMATS, save_drawing
 from headfit._cli.shared import add_output, add_running, add_seed
 from headfit._cli.streams import DASH, shown
-from headfit._fit.registry import METHODS
 from headfit._plan.clock import SECONDS
 from headfit._plan.plan import plan as find
 from headfit.errors import InputError
@@ -51,8 +51,8 @@ def add_plan(parent: Commands) -> None:
     )
     formats(parser, "bfloat16")
     tolerances(parser, Tolerances())
-    parser.add_argument("--method", choices=METHODS, default="auto", help="default: %(default)s")
-    parser.add_argument("--mask", type=mask, help="causal, window:W or window:LEFT,RIGHT")
+    add_method(parser)
+    add_mask(parser)
     parser.add_argument(
         "--time-limit", type=float, default=SECONDS, metavar="S",
         help="seconds that it may take (default: %(default)g)",

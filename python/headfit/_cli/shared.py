@@ -1,4 +1,4 @@
-"""Options that several commands share: their output, how many threads, and progress."""
+"""Options that several commands share: their output, how many threads, progress and the seed."""
 
 from __future__ import annotations
 
@@ -65,6 +65,17 @@ def add_output(parser: Parser, *names: str, suffixes: tuple[str, ...], **setting
     parser.set_defaults(outputs={**outputs, action.dest: suffixes})
 
 
+def given(arguments: Any, *names: str) -> dict[str, Any]:
+    """Return those of the arguments that were given; functions have the defaults of the others."""
+    found = {name: getattr(arguments, name) for name in names}
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def option(name: str) -> str:
+    """Return the option that sets an argument, such as --max-norm for max_norm."""
+    return f"--{name.replace('_', '-')}"
+
+
 def add_running(parser: Parser, *, threads: bool = True) -> None:
     """Add what says how a command runs and changes no result."""
     parser.add_argument(
@@ -80,7 +91,9 @@ def add_running(parser: Parser, *, threads: bool = True) -> None:
 
 def add_seed(parser: Parser) -> None:
     """Add the seed."""
-    parser.add_argument("--seed", type=seed, default=0, help="of all that is random (default: 0)")
+    parser.add_argument(
+        "--seed", type=seed, default=0, help="seed of everything random (default: %(default)s)"
+    )
 
 
 def seed(text: str) -> int:

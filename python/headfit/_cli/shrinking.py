@@ -12,7 +12,7 @@ from headfit._base.files import save_arrays
 from headfit._base.tolerances import Tolerances
 from headfit._cli import text
 from headfit._cli.arguments import Commands, columns, command, effort, tolerances
-from headfit._cli.commands import asked_tolerances
+from headfit._cli.commands import TOLERANCES, asked_tolerances
 from headfit._cli.heads import (
     add_head,
     add_heads,
@@ -24,7 +24,7 @@ from headfit._cli.heads import (
 )
 from headfit._cli.picture import FORMATS as PICTURES
 from headfit._cli.picture import save_drawing
-from headfit._cli.shared import add_output, add_running, add_seed
+from headfit._cli.shared import add_output, add_running, add_seed, given, option
 from headfit._compress.compress import compress as compressed
 from headfit._compress.result import Compressed
 from headfit._fit.file_formats import FORMATS
@@ -36,7 +36,6 @@ from headfit.errors import InputError
 
 _CLOSE = ("tv", "tv_worst", "dim")
 _PATTERN = ("per_row", "mass", "per_column", "exempt_columns")
-_TOLERANCES = ("leak", "distortion", "max_logit")
 
 
 def add_shrink(parent: Commands) -> None:
@@ -58,17 +57,26 @@ def add_shrink(parent: Commands) -> None:
     )  # fmt: skip
     close = parser.add_argument_group("to stay close to the whole attention")
     close.add_argument(
-        "--tv", type=float, metavar="T", help="mean total variation of the rows (default: 0.05)"
+        "--tv",
+        type=float,
+        metavar="T",
+        help="largest mean total variation of the rows (default: 0.05)",
     )
-    close.add_argument("--tv-worst", type=float, metavar="T", help="that of any row")
-    close.add_argument("--dim", type=int, metavar="D", help="this size (default: search)")
+    close.add_argument(
+        "--tv-worst", type=float, metavar="T", help="largest total variation of any row"
+    )
+    close.add_argument("--dim", type=int, metavar="D", help="head size (default: search)")
     kept = parser.add_argument_group("to keep the heaviest entries of every row, certified")
-    kept.add_argument("--per-row", type=int, metavar="K", help="so many")
-    kept.add_argument("--mass", type=float, metavar="S", help="that hold this share of the row")
-    kept.add_argument("--per-column", type=int, metavar="K", help="at most so many of a column")
+    kept.add_argument("--per-row", type=int, metavar="K", help="keep at most this many per row")
+    kept.add_argument(
+        "--mass", type=float, metavar="S", help="keep the fewest that hold this share of the row"
+    )
+    kept.add_argument(
+        "--per-column", type=int, metavar="K", help="keep at most this many per column"
+    )
     kept.add_argument(
         "--exempt-columns", type=columns, metavar="J",
-        help="auto (default), or numbers as in 0,1,7: columns without that bound",
+        help="auto (default), or numbers as in 0,1,7: columns that --per-column does not bound",
     )  # fmt: skip
     tolerances(parser, Tolerances())
     add_output(
@@ -83,32 +91,26 @@ def _add_search(parser: Any) -> None:
     parser.add_argument(
         "--effort", type=effort, metavar="E", help="low, medium, high or a number of steps"
     )
-    parser.add_argument("--time-limit", type=float, metavar="S", help="seconds")
+    parser.add_argument(
+        "--time-limit", type=float, metavar="S", help="seconds that the search may take"
+    )
     add_seed(parser)
     add_running(parser)
 
 
-def _given(arguments: Any, *names: str) -> dict[str, Any]:
-    """Return those of the arguments that were given; the others have the functions' defaults."""
-    found = {name: getattr(arguments, name) for name in names}
-    return {name: value for name, value in found.items() if value is not None}
-
-
 def shrink(arguments: Any) -> int:
     """Run `headfit shrink`."""
-    close, pattern = _given(arguments, *_CLOSE), _given(arguments, *_PATTERN)
-    asked = _given(arguments, *_TOLERANCES)
+    close, pattern = given(arguments, *_CLOSE), given(arguments, *_PATTERN)
+    asked = given(arguments, *TOLERANCES)
     keeps = "per_row" in pattern or "mass" in pattern
     for name in close if keeps else (*pattern, *asked):
         where = "beside" if keeps else "without"
-        raise InputError(
-            f"--{name.replace('_', '-')} must not be given {where} --per-row or --mass"
-        )
+        raise InputError(f"{option(name)} must not be given {where} --per-row or --mass")
     files = arguments.streams
     if not keeps and files.suffix(arguments.output) != ".npz":
         raise InputError("output must end in .npz: a head without a certificate is Q and K")
     head = head_of(read_attention(arguments, files.path(arguments.file)), arguments.head)
-    common: dict[str, Any] = _given(arguments, "effort", "time_limit", "num_threads")
+    common: dict[str, Any] = given(arguments, "effort", "time_limit", "num_threads")
     common |= {"dtype": arguments.dtype, "rng": arguments.seed}
     if arguments.plot is None:
         common["curve_dims"] = ()
@@ -122,6 +124,11 @@ def shrink(arguments: Any) -> int:
         files.write(arguments.output, lambda path: _save(found, path))
         if arguments.plot is not None:
             files.write(arguments.plot, lambda path: save_drawing("curve", found, path=path))
+    return _reported(arguments, found)
+
+
+def _reported(arguments: Any, found: ShrinkResult | Compressed) -> int:
+    """Print what was found, and return the exit status."""
     if arguments.json:
         text.emit({"file": str(arguments.output), **found.to_dict()})
     else:
@@ -158,7 +165,7 @@ def add_compress(parent: Commands) -> None:
         parser, "-o", "--output", suffixes=tuple(FORMATS), required=True, metavar="MAPS",
         help="the maps P_q and P_k, .npz or .safetensors, or -",
     )  # fmt: skip
-    parser.add_argument("--dim", type=int, metavar="D", help="the size (default: search)")
+    parser.add_argument("--dim", type=int, metavar="D", help="head size (default: search)")
     parser.add_argument(
         "--tv", type=float, metavar="T",
         help="mean total variation that a search keeps on validation passages (default: 0.05)",
@@ -181,7 +188,7 @@ def compress(arguments: Any) -> int:
     """Run `headfit compress`."""
     files = arguments.streams
     arrays, options = read_arrays(files.path(arguments.file), given_options(arguments))
-    given = _given(
+    asked = given(
         arguments, "dim", "tv", "held_out", "validation", "effort", "time_limit", "num_threads"
     )
     with text.progress(arguments.progress) as say:
@@ -190,18 +197,14 @@ def compress(arguments: Any) -> int:
             arrays["Q"],
             arrays["K"],
             **vars(options),
-            **given,
+            **asked,
             commute=arguments.commute,
             dtype=arguments.dtype,
             curve_dims=(),
             rng=arguments.seed,
         )
         files.write(arguments.output, lambda path: _save_maps(found, path))
-    if arguments.json:
-        text.emit({"file": str(arguments.output), **found.to_dict()})
-    else:
-        print(f"{arguments.output}: {found}")
-    return 0 if found.reached else 1
+    return _reported(arguments, found)
 
 
 def _save_maps(found: Compressed, path: Path) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 from headfit._cli import text
 from headfit._cli.arguments import Commands, command
+from headfit._cli.shared import add_running
 from headfit._sweep.dask_cluster import connected
 from headfit._sweep.report import write_report
 from headfit._sweep.result import load_sweep
@@ -44,10 +45,13 @@ def add_sweep(parent: Commands) -> None:
     )
     parser.add_argument(
         "--processes", type=int, metavar="N",
-        help="worker processes here (default: as many as fill the cores)",
+        help="worker processes here (default: those of the file, or as many as fill the cores)",
     )  # fmt: skip
     parser.add_argument(
-        "--num-threads", type=int, metavar="N", help="threads of each point (default: its share)"
+        "--num-threads",
+        type=int,
+        metavar="N",
+        help="threads of each point (default: that of the file, or its share of the cores)",
     )
     parser.add_argument(
         "--retry-failed", action="store_true", help="compute points again that failed before"
@@ -55,6 +59,7 @@ def add_sweep(parent: Commands) -> None:
     parser.add_argument(
         "--dry-run", action="store_true", help="check the file, count its points, and end"
     )
+    add_running(parser, threads=False)
 
 
 def add_report(parent: Commands) -> None:
@@ -96,7 +101,7 @@ def sweep(arguments: Any) -> int:
             processes=processes,
             num_threads=threads,
             retry_failed=arguments.retry_failed,
-            progress=stack.enter_context(text.progress()),
+            progress=stack.enter_context(text.progress(arguments.progress)),
         )
     figures = {
         "store": str(out),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -10,10 +9,10 @@ from contextlib import contextmanager
 from typing import Any
 
 from headfit._base.plain import plain
+from headfit._base.shown import aligned
 from headfit._base.text import mask_text, number
 from headfit._cli.demo import Demo, DemoRow
 from headfit._fit.result import Fit
-from headfit._lower import Candidate, LowerBound
 from headfit._target.target import Target
 
 
@@ -43,53 +42,6 @@ def progress(wanted: bool | None = None) -> Iterator[Callable[[str], None]]:
     finally:
         if shows and terminal:
             print("\r\x1b[2K", end="", file=sys.stderr, flush=True)
-
-
-def bound_figures(bound: LowerBound) -> dict[str, Any]:
-    """Return the figures that `headfit bounds` prints."""
-    return {
-        "dim": bound.dim,
-        "impossible": bound.impossible,
-        "reason": bound.reason,
-        **dataclasses.asdict(bound.tolerances),
-        "max_norm": bound.max_norm,
-        "masked_logits": bound.masked_logits,
-        "candidates": [
-            {"name": c.name, "dim": c.dim, "status": c.status, "reason": c.reason}
-            for c in bound.candidates
-        ],
-    }
-
-
-def bound_line(bound: LowerBound) -> str:
-    """Return a lower bound in a line."""
-    what = "no head of any size" if bound.impossible else f"d >= {bound.dim}"
-    asked = bound.tolerances
-    words = [f"leak {asked.leak:g}", f"distortion {asked.distortion:g}"]
-    if asked.max_logit is not None:
-        words.append(f"|logit| <= {asked.max_logit:g}")
-    if bound.max_norm is not None:
-        words.append(f"scale max|q| max|k| <= {bound.max_norm:g}")
-    return f"{what} for {', '.join(words)}: {bound.reason}"
-
-
-def candidate_line(candidate: Candidate, n: int) -> str:
-    """Return one bound that was tried in a line."""
-    if candidate.dim is None:
-        return f"{candidate.status}; {candidate.reason}"
-    what = "no size" if candidate.dim > n else f"d >= {candidate.dim}"
-    return f"{what}; {candidate.reason}"
-
-
-def target_figures(target: Target) -> dict[str, Any]:
-    """Return the figures that `headfit info` and `headfit pattern` print about a target."""
-    return {
-        "n": target.n,
-        "nonzeros": target.nonzeros,
-        "per_row": target.per_row,
-        "per_column": target.per_column,
-        "gamma": target.gamma,
-    }
 
 
 def target_line(target: Target) -> str:
@@ -132,14 +84,7 @@ def demo_table(demo: Demo) -> str:
             number(c.leak, 3), number(c.distortion, 3), f"{row.seconds:.1f}",
             "yes" if c.holds else "no", _needs(row.fit), _random_keys(row), str(row.proved_dim),
         ))  # fmt: skip
-    widths = [max(len(line[i]) for line in lines) for i in range(len(head))]
-    table = "\n".join(
-        "  ".join(
-            cell.ljust(width) if i == 0 else cell.rjust(width)
-            for i, (cell, width) in enumerate(zip(line, widths, strict=True))
-        )
-        for line in lines
-    )
+    table = "\n".join(aligned(lines, left=(0,)))
     asked, module = demo.rows[0].fit.tolerances, demo.module
     kept = "the same bytes" if demo.untouched else "CHANGED"
     return (

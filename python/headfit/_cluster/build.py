@@ -40,14 +40,14 @@ def own_build() -> Build:
     return Build(here.version, here.cpu, levels, here.compiler, here.flags, here.eigen)
 
 
-def common_build(found: Mapping[str, Any]) -> Build:
-    """Return the build of all workers, given by their addresses.
+def builds_of_this_version(found: Mapping[str, Any]) -> dict[Build, list[str]]:
+    """Return the addresses of the workers that have each build, given what they answered.
 
     Raises
     ------
     InputError
-        If a worker has no headfit, or another version than this process, or if the workers' builds
-        differ. The message names the workers and what they have.
+        If a worker has no headfit, or another version than this process. The message names the
+        workers and what they have.
     """
     by_build: dict[Build, list[str]] = {}
     for worker, build in found.items():
@@ -60,6 +60,18 @@ def common_build(found: Mapping[str, Any]) -> Build:
                 f"client: all workers must have headfit {own_build().version}, as this process "
                 f"does; got {build.version} on {_listed(workers)}"
             )
+    return by_build
+
+
+def common_build(found: Mapping[str, Any]) -> Build:
+    """Return the build of all workers, given what each of them answered to `own_build`.
+
+    Raises
+    ------
+    InputError
+        As `builds_of_this_version` does, and if the builds of the workers differ.
+    """
+    by_build = builds_of_this_version(found)
     if len(by_build) > 1:
         kinds = "; ".join(f"{build} on {_listed(workers)}" for build, workers in by_build.items())
         raise InputError(

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-import sys
 from dataclasses import dataclass, replace
 from typing import Any
 
-from headfit._base.arguments import as_flag, shown
+from headfit._base.arguments import as_flag
 from headfit._base.arrays import thread_count
 from headfit._cluster.build import Build, common_build, own_build
+from headfit._cluster.workers import answers, check_client
 from headfit.errors import InputError
 
 __all__ = ["Cluster"]
@@ -60,18 +60,9 @@ class Cluster:
             raise InputError("progress counts blocks of rows that a client has done: give client")
         if client is None or isinstance(client, Cluster):
             return client
-        # Nobody has a client without having imported its package. headfit itself never does.
-        distributed: Any = sys.modules.get("distributed")
-        if distributed is None or not isinstance(client, distributed.Client):
-            raise InputError(
-                f"client must be a dask.distributed.Client, or None; got {shown(client)}"
-            )
-        if client.asynchronous:
-            raise InputError("client must be synchronous; got a Client with asynchronous=True")
-        if client.status != "running":
-            raise InputError(f"client must be connected to a scheduler; it is {client.status!r}")
+        check_client(client)
         threads = 1 if num_threads is None else thread_count(num_threads)
-        builds = client.run(own_build, on_error="return")
+        builds = answers(client, own_build)
         if not builds:
             raise InputError("client must have at least one worker; got a cluster without any")
         slots = sum(client.nthreads().values())

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import math
 import pickle
 import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, Generic, TypeVar
 
 from headfit._base.arithmetic import standard_arithmetic
@@ -16,6 +16,7 @@ from headfit._base.deadline import calls_until
 from headfit._base.progress import Counter
 from headfit._cluster.build import Build, own_build
 from headfit._cluster.cluster import Cluster
+from headfit._cluster.under_way import UnderWay
 from headfit.errors import InputError
 
 Shared = TypeVar("Shared")
@@ -75,45 +76,35 @@ def run_blocks(
 
     Raises
     ------
+    HeadfitError
+        When the scheduler ended, or the blocks were cancelled there.
     TimeoutError
         When the deadline of the cluster comes. Then, after Ctrl-C and after any other error, what
         has been submitted is cancelled; a worker ends the block that it has begun.
     """
-    # The package of the client, which is loaded since there is a client.
-    distributed: Any = sys.modules["distributed"]
-    cluster = held.cluster
-    client, left = cluster.client, iter(blocks)
-    seconds = max(0.0, cluster.deadline - time.perf_counter())
-    done = distributed.as_completed(
-        loop=client.loop, timeout=None if math.isinf(seconds) else seconds
-    )
-    under_way: dict[Any, Block] = {}
-
-    def submit_next() -> None:
-        for block in left:
-            limit = cluster.deadline - time.perf_counter()
-            future = client.submit(
-                _task, cluster.build, limit, work, held.future, block, pure=False
-            )
-            under_way[future] = block
-            done.add(future)
-            return
-
+    cluster, left = held.cluster, iter(blocks)
     bar = Counter(len(blocks), "block") if cluster.progress else None
-    try:
-        with nullcontext() if bar is None else bar:
-            for _ in range(AHEAD * cluster.slots):
-                submit_next()
-            while under_way:
-                future = next(done)
-                result = future.result()
-                take(under_way.pop(future), result)
-                if bar is not None:
-                    bar.step(label)
-                submit_next()
-    finally:
-        if under_way:
-            client.cancel(list(under_way))
+    with (
+        nullcontext() if bar is None else bar,
+        UnderWay[Block](cluster.client, cluster.deadline) as tasks,
+    ):
+
+        def submit(block: Block) -> None:
+            seconds = cluster.deadline - time.perf_counter()
+            given = cluster.build, seconds, work, held.future, block
+            tasks.add(cluster.client.submit(_task, *given, pure=False), block)
+
+        for block in islice(left, AHEAD * cluster.slots):
+            submit(block)
+        while tasks:
+            done, result, error = tasks.take()
+            if error is not None:
+                raise error
+            take(done, result)
+            if bar is not None:
+                bar.step(label)
+            for block in islice(left, 1):
+                submit(block)
 
 
 def _unpickled(pickled: bytes) -> Any:

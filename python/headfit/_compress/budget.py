@@ -11,8 +11,12 @@ from numpy.typing import NDArray
 
 from headfit._base.frames import data_frame
 from headfit._base.plain import plain_dict
+from headfit._base.shown import html_table
 
 __all__ = ["TradeOff"]
+
+MOST_ROWS = 20
+"""How many totals a notebook shows."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,6 +52,18 @@ class TradeOff:
         return (
             f"TradeOff({self.total[0]} dimensions: total variation {self.tv_mean[0]:.3g}, ..., "
             f"{self.total[-1]}: {self.tv_mean[-1]:.3g})"
+        )
+
+    def _repr_html_(self) -> str:
+        # Both ends are among the rows.
+        places = np.unique(np.linspace(0, self.total.size - 1, MOST_ROWS).round().astype(int))
+        rows = [(str(self.total[i]), f"{self.tv_mean[i]:.3g}") for i in places]
+        left = self.total.size - places.size
+        return html_table(
+            "TradeOff: mean total variation of all heads by the total of their dimensions",
+            ("dimensions", "total variation"),
+            rows,
+            [f"and {left} totals between these"] if left else [],
         )
 
 

@@ -7,6 +7,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -22,7 +23,7 @@ from headfit._base.files import as_path
 from headfit._base.frames import data_frame, pandas
 from headfit._base.plain import plain_dict
 from headfit._base.positions import as_rotary
-from headfit._base.shown import Shown
+from headfit._base.shown import Shown, html_table, picture
 from headfit._compress.judge import Closeness
 from headfit._compress.maps import StoredMaps
 from headfit._fit.file_formats import FORMATS
@@ -101,6 +102,23 @@ class CompressedCurve:
             f"{d}: {mean:.3g}" for d, mean in zip(self.dim, self.tv_mean["taken"], strict=True)
         )
         return f"CompressedCurve(mean total variation by size: {points})"
+
+    def _repr_html_(self) -> str:
+        means = np.column_stack(list(self.tv_mean.values()))
+        rows = [
+            (str(d), *(f"{mean:.3g}" for mean in row))
+            for d, row in zip(self.dim, means, strict=True)
+        ]
+        title = "CompressedCurve: mean total variation by size"
+        return html_table(title, ("size", *self.tv_mean), rows) + self._picture()
+
+    def _picture(self) -> str:
+        if self.dim.size < 2:
+            return ""
+        taken = {"dim": self.dim, "tv_mean": self.tv_mean["taken"]}
+        taken["tv_worst"] = self.tv_worst["taken"]
+        alt = "Total variation from the original head against head size"
+        return picture("curve", SimpleNamespace(curve=taken), alt, names=("taken", ""))
 
 
 @dataclass(frozen=True, repr=False, eq=False)

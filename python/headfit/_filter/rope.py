@@ -12,9 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headfit._base.arguments import as_flag, shown
-from headfit._base.arrays import as_count, as_float_array, check_between
-from headfit._base.positions import ROPE_BASE, rope_frequencies
-from headfit._base.tolerances import Tolerances, as_tolerances
+from headfit._base.arrays import as_count, check_between
+from headfit._base.positions import ROPE_BASE, as_frequencies, rope_frequencies
+from headfit._base.tolerances import Tolerances, as_tolerances, with_margin
 from headfit._base.types import ArrayLike, MaskLike
 from headfit._filter.demand import SLACK, Demand
 from headfit._filter.filter import Filter
@@ -227,11 +227,9 @@ def _frequencies(dim: Any, base: Any, inv_freq: Any) -> tuple[Floats, float | No
     for name, value in (("dim", dim), ("base", base)):
         if value is not None:
             raise InputError(f"{name} and inv_freq must not both be given; got {shown(value)}")
-    given = np.array(as_float_array(inv_freq, "inv_freq", ndim=0), np.float64)
-    if given.ndim != 1 or given.size == 0:
-        raise InputError(f"inv_freq must have one axis of frequencies; got shape {given.shape}")
-    if not (np.isfinite(given) & (given >= 0)).all():
-        raise InputError(f"inv_freq must be finite and not negative; got {shown(inv_freq)}")
+    given = as_frequencies(inv_freq, "inv_freq")
+    if (given < 0).any():
+        raise InputError(f"inv_freq must not be negative; got {shown(inv_freq)}")
     return given, None
 
 
@@ -288,9 +286,6 @@ def _shortest(frequencies: Floats, demand: Demand, max_norm: float) -> tuple[Fil
 def _tightened(demand: Demand, margin: float) -> Demand:
     """Return a demand whose limits are tighter by some logits."""
     asked = demand.tolerances
-    tighter = Tolerances(
-        leak=asked.leak * math.exp(-margin),
-        distortion=math.expm1(math.log1p(asked.distortion) - margin),
-        max_logit=None if asked.max_logit is None else max(asked.max_logit - margin, 1e-9),
-    )
+    max_logit = None if asked.max_logit is None else max(asked.max_logit - margin, 1e-9)
+    tighter = Tolerances(*with_margin(asked.leak, asked.distortion, margin), max_logit)
     return dataclasses.replace(demand, tolerances=tighter)

@@ -8,7 +8,7 @@ import numpy as np
 
 from headfit._filter.layouts import Shape
 from headfit._fit.head import Head
-from headfit._fit.learned import Learned, likely_dim
+from headfit._fit.learned import REHEATS, Learned, likely_dim
 from headfit._fit.method import Attempt, Patience
 from headfit._fit.mixed import Mixed, dims_beside
 from headfit._fit.problem import Problem
@@ -145,7 +145,8 @@ class Auto(Learned):
     def _is_asked(self) -> bool:
         """Whether options were given that `Learned` alone has."""
         options = (self.init, self.max_norm, self.callback)
-        return self.effort != "low" or any(option is not None for option in options)
+        counts = (self.effort, self.reheats)
+        return counts != ("low", REHEATS) or any(option is not None for option in options)
 
     def _is_mixed(self, problem: Problem) -> bool:
         """Whether nearly all entries of a wide pattern lie at common offsets."""

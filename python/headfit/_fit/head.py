@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from headfit._base.arrays import FloatArray
 from headfit._base.dtypes import round_to
+from headfit._base.tolerances import with_margin
 from headfit._fit.ending import Ending
 from headfit.errors import InputError
 
@@ -29,7 +30,7 @@ def tightened(leak: float, distortion: float, logit_step: float = 0.0) -> tuple[
             f"distortion={distortion:.6g} leaves no room for logits that are rounded to steps of "
             f"{logit_step:.3g}: ask for a smaller max_logit or a wider logits_dtype"
         )
-    return leak * math.exp(-margin), math.expm1(delta - margin)
+    return with_margin(leak, distortion, margin)
 
 
 @dataclass(frozen=True, eq=False)

@@ -21,6 +21,7 @@ from headfit._base.arguments import check_callable
 from headfit._base.arrays import (
     FloatArray,
     as_contiguous,
+    as_count,
     as_float_array,
     check_between,
     effort_steps,
@@ -54,6 +55,8 @@ BRIEF = 4.0
 POLISHED_SHARE = 0.1
 # The steps of the anneal of a start that is given.
 WARM_STEPS = 500
+# How many reheats may follow a quench that leaves few rows.
+REHEATS = 6
 # The seconds that exact queries may take after a time limit.
 POLISH_SECONDS = 0.5
 
@@ -91,6 +94,11 @@ class Learned(Method):
     max_norm : float, optional
         A bound on scale * max ||q|| * max ||k||. None: no bound, or for a narrow dtype one of
         the method's own, because rounding moves logits in proportion to it.
+    reheats : int, default 6
+        How many reheats may follow a quench that leaves few rows. Each is a short anneal in which
+        these rows weigh more and more; after half of them, the first that frees no row is the
+        last. Near the smallest size many find heads that more steps alone do not: try 100 with
+        effort "medium" or "high". They cost time only where a quench nearly succeeds.
 
     Raises
     ------
@@ -121,12 +129,14 @@ class Learned(Method):
     init: Any = None
     callback: Callback | None = None
     max_norm: float | None = None
+    reheats: int = REHEATS
 
     name = "learned"
     seeks_smallest = True
 
     def __post_init__(self) -> None:
         check_effort(self.effort)
+        object.__setattr__(self, "reheats", as_count(self.reheats, "reheats", 0, 10**9))
         check_callable(self.callback, "callback")
         if self.init is not None:
             object.__setattr__(self, "init", _as_start(self.init))
@@ -197,6 +207,7 @@ class Learned(Method):
             seed=problem.seed,
             threads=problem.threads,
             effort=self.effort,
+            reheats=self.reheats,
             max_norm=self.norm_limit(problem) or 0.0,
             max_logit=math.inf if limit is None else limit,
             logit_step=problem.logit_step,
@@ -209,6 +220,7 @@ class Learned(Method):
             cluster=problem.cluster,
         )
         head.settings["max_norm"] = self.max_norm
+        head.settings["reheats"] = self.reheats
         return head
 
 
@@ -336,6 +348,7 @@ def learned(
     seed: int,
     threads: int,
     effort: str | int = "low",
+    reheats: int = REHEATS,
     max_norm: float = 0.0,
     max_logit: float = math.inf,
     logit_step: float = 0.0,
@@ -363,6 +376,8 @@ def learned(
     ----------
     effort : "low", "medium", "high" or int
         The steps before the first quench: less time for a large head, a small head sooner.
+    reheats : int
+        How many reheats may follow a quench that leaves few rows.
     max_norm : float
         A bound on max ||q|| max ||k||, kept by projection; 0 is none.
     max_logit : float
@@ -401,6 +416,7 @@ def learned(
         seed=seed,
         first_hold=steps,
         max_steps=math.ceil(patience * steps),
+        most_reheats=reheats,
         time_limit=time_limit,
         max_norm=max_norm,
         storage=_core.Storage(storage, query_unit) if storage else None,

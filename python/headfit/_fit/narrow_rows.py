@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from headfit import _core
 from headfit._base import dtypes
 from headfit._base.arrays import FloatArray
-from headfit._base.tolerances import Tolerances
+from headfit._base.tolerances import Tolerances, with_margin
 from headfit._fit.given_keys import only_rows
 from headfit._fit.head import Head, tightened
 from headfit._fit.learned import learned, polish_rows
@@ -32,7 +32,7 @@ LESS, MORE = (FIRST_RESERVE, 0.25, 0.1), (0.6, 0.8)
 def reserved(asked: Tolerances, share: float) -> tuple[float, float]:
     """Return leak and distortion with a part of the distortion's logarithm in reserve."""
     spare = share * math.log1p(asked.distortion)
-    return asked.leak * math.exp(-spare), math.expm1(math.log1p(asked.distortion) - spare)
+    return with_margin(asked.leak, asked.distortion, spare)
 
 
 def narrowed(problem: Problem, target: Target, head: Head, max_norm: float, scale: float) -> Head:

@@ -17,7 +17,7 @@ from headfit._base.arrays import is_sparse
 from headfit._base.frames import records_frame
 from headfit._base.masks import allowed_places
 from headfit._base.plain import plain_dict
-from headfit._base.shown import page
+from headfit._base.shown import html_table, page
 from headfit._base.text import mask_text, number
 from headfit._base.tolerances import Tolerances
 from headfit._base.version import VERSION
@@ -79,8 +79,10 @@ class Search:
     def in_words(self) -> str:
         """Return what was found, tried and why it ended, in words."""
         sizes = ", ".join(tried(t.dim, t.holds, t.reason) for t in self.trials)
-        found = "none certified" if self.dim is None else f"smallest found {self.dim}"
-        return f"{found}; tried {sizes}; {self.stopped}"
+        return f"{self._found()}; tried {sizes}; {self.stopped}"
+
+    def _found(self) -> str:
+        return "none certified" if self.dim is None else f"smallest found {self.dim}"
 
     def to_dict(self) -> dict[str, Any]:
         """Return all as plain Python values, for JSON."""
@@ -100,6 +102,15 @@ class Search:
 
     def __repr__(self) -> str:
         return f"Search({self.in_words()})"
+
+    def _repr_html_(self) -> str:
+        rows = [
+            (str(t.dim), t.reason or "not certified", number(t.leak), number(t.distortion),
+             f"{t.seconds:.3g} s")
+            for t in self.trials
+        ]  # fmt: skip
+        names = ("size", "ended", "leak", "distortion", "time")
+        return html_table(f"Search: {self._found()}; {self.stopped}", names, rows)
 
 
 @dataclass(frozen=True, repr=False, eq=False)

@@ -11,9 +11,10 @@ from typing import Any
 import numpy as np
 
 from headfit._base import dtypes
-from headfit._base.arrays import as_float_array, check_between
+from headfit._base.arrays import check_between
 from headfit._base.deadline import calls_until
 from headfit._base.memory import require_memory
+from headfit._base.positions import as_frequencies
 from headfit._base.tolerances import Tolerances
 from headfit._filter.demand import Demand
 from headfit._filter.design import design
@@ -237,14 +238,7 @@ def likely_filter_dim(shape: Shape) -> int:
 
 
 def _as_frequencies(frequencies: Any) -> Any:
-    given = as_float_array(frequencies, "frequencies", ndim=0)
-    if np.asarray(frequencies).dtype.kind == "b":
-        raise InputError("frequencies must be numbers, in radians per position; got truth values")
-    array = np.array(given, dtype=np.float64)
-    if array.ndim != 1:
-        raise InputError(f"frequencies must be a vector; got shape {array.shape}")
-    if array.size == 0 or not np.isfinite(array).all():
-        raise InputError("frequencies must be finite, and at least one")
+    array = as_frequencies(frequencies, "frequencies")
     outside = (array <= 0) | (array > np.pi)
     if outside.any():
         raise InputError(f"frequencies must lie in (0, pi]; got {array[outside][0]:.6g}")

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from dataclasses import dataclass
 from typing import Any
 
-from headfit._base.arguments import as_flag, as_generator
+from headfit._base.arguments import as_generator
 from headfit._base.arrays import check_between
+from headfit._base.plain import plain_dict
+from headfit._base.shown import html_table
 from headfit._base.text import mask_text
 from headfit._base.tolerances import Tolerances, as_tolerances
 from headfit._lower._bounded import Limits, Separated, bounded
@@ -41,6 +44,9 @@ __all__ = [
     "lower",
     "random_keys_dim",
 ]
+
+SECONDS = 5.0
+"""About how long the searches of `lower` may take in all, unless it is told otherwise."""
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -117,10 +123,52 @@ class LowerBound:
                 return False
         return True
 
+    def _size(self, dim: int) -> str:
+        is_every = self.impossible and dim == self.dim
+        return "no head of any size" if is_every else f"d >= {dim}"
+
+    def in_words(self) -> str:
+        """Return the bound, what it is proved for, and the argument in a line."""
+        asked = self.tolerances
+        words = [f"leak {asked.leak:g}", f"distortion {asked.distortion:g}"]
+        if asked.max_logit is not None:
+            words.append(f"|logit| <= {asked.max_logit:g}")
+        if self.max_norm is not None:
+            words.append(f"scale max|q| max|k| <= {self.max_norm:g}")
+        return f"{self._size(self.dim)} for {', '.join(words)}: {self.reason}"
+
+    def tried(self) -> list[tuple[str, str, str]]:
+        """Return name, size and argument of every bound that was tried, in words."""
+        return [
+            (c.name, c.status if c.dim is None else self._size(c.dim), c.reason)
+            for c in self.candidates
+        ]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return all but the witnesses as plain Python values, for JSON."""
+        names = ("name", "dim", "status", "reason")
+        return plain_dict(
+            {
+                "dim": self.dim,
+                "impossible": self.impossible,
+                "reason": self.reason,
+                **dataclasses.asdict(self.tolerances),
+                "max_norm": self.max_norm,
+                "masked_logits": self.masked_logits,
+                "mask": None if self.mask is None else mask_text(self.mask),
+                "candidates": [{n: getattr(c, n) for n in names} for c in self.candidates],
+            }
+        )
+
     def __repr__(self) -> str:
-        mask = "" if self.mask is None else f", mask={mask_text(self.mask)}"
-        what = "no head of any size" if self.impossible else f"d >= {self.dim}"
-        return f"LowerBound({what}: {self.reason}{mask})"
+        return f"LowerBound({self._size(self.dim)}: {self.reason}{self._with_mask()})"
+
+    def _repr_html_(self) -> str:
+        title = f"LowerBound: {self.in_words()}{self._with_mask()}"
+        return html_table(title, ("bound", "size", "argument"), self.tried())
+
+    def _with_mask(self) -> str:
+        return "" if self.mask is None else f", mask={mask_text(self.mask)}"
 
 
 def lower(
@@ -133,7 +181,7 @@ def lower(
     masked_logits: bool = False,
     tolerances: Tolerances | None = None,
     mask: Any = None,
-    time_limit: float = 5.0,
+    time_limit: float = SECONDS,
     rng: Any = 0,
 ) -> LowerBound:
     """Prove that every head below some size misses the tolerances for this target.
@@ -149,8 +197,8 @@ def lower(
     max_logit : float, optional
         A bound on |logit| where the mask allows, as of `Tolerances` and `Certificate`.
     masked_logits : bool, default False
-        Whether `max_logit` bounds the logits of masked pairs as well. A certificate's does not, and
-        what is proved with True may then be false.
+        Whether `max_logit`, which must then be given, bounds the logits of masked pairs as well. A
+        certificate's does not, and what is proved with True may then be false.
     tolerances : Tolerances, optional
         Leak, distortion and `max_logit` as one object, in their place.
     mask : optional
@@ -170,7 +218,8 @@ def lower(
     Raises
     ------
     InputError
-        For a tolerance or a time limit out of range, or if `A` is not a target.
+        For a tolerance, a bound or a time limit out of range, for `masked_logits` without
+        `max_logit`, or if `A` is not a target.
 
     Notes
     -----
@@ -223,11 +272,7 @@ def lower(
     LowerBound(d >= 9: 182 queries and keys are apart by a gap of ln(1/leak) in bounded heads ...)
     """
     asked = as_tolerances(tolerances, leak=leak, distortion=distortion, max_logit=max_logit)
-    limits = Limits(
-        None if max_norm is None else check_between(max_norm, "max_norm", 0, math.inf),
-        asked.max_logit,
-        as_flag(masked_logits, "masked_logits"),
-    )
+    limits = Limits(max_norm, asked.max_logit, masked_logits)
     limit = check_between(time_limit, "time_limit", 0, math.inf)
     if mask is None and isinstance(A, Target):
         mask = A.mask

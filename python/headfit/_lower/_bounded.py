@@ -44,15 +44,18 @@ import math
 from dataclasses import dataclass
 from fractions import Fraction
 
+from headfit._base.arguments import as_flag
+from headfit._base.arrays import check_between
 from headfit._lower._exact import log_above, log_below, root_above, shortened
 from headfit._lower._families import Apart, Facts, Groups
 from headfit._lower._family_search import families
 from headfit._lower._packing import Most, least_dim, log_most
 from headfit._lower._problem import Candidate, Problem
 from headfit._target.target import Target
+from headfit.errors import InputError
 
 SQUARE_BITS = 80
-"""Squares of ratios are rounded up to so many binary digits after the point."""
+"""Squares of ratios, and powers of entries, are rounded up to so many binary digits."""
 
 MOST_POWER = 1000
 """Entries of a matrix are raised to this power at most."""
@@ -75,6 +78,17 @@ class Limits:
     max_norm: float | None = None
     max_logit: float | None = None
     masked_logits: bool = False
+
+    def __post_init__(self) -> None:
+        for name in ("max_norm", "max_logit"):
+            value = getattr(self, name)
+            if value is not None:
+                object.__setattr__(self, name, check_between(value, name, 0, math.inf))
+        object.__setattr__(self, "masked_logits", as_flag(self.masked_logits, "masked_logits"))
+        if self.masked_logits and self.max_logit is None:
+            raise InputError(
+                "masked_logits must be False without max_logit, the bound of those logits; got True"
+            )
 
     @property
     def any(self) -> bool:
@@ -162,7 +176,7 @@ def _powers(dim: int, points: int, logit: Fraction, gap: Fraction) -> Most:
     best: Fraction | None = None
     for factor in (0.7, 0.85, 1.0, 1.2, 1.5):
         p = min(MOST_POWER, max(1, round(factor * middle)))
-        rank = math.comb(dim + p, p) * (1 + (points - 1) * shortened(entry ** (2 * p), 80))
+        rank = math.comb(dim + p, p) * (1 + (points - 1) * shortened(entry ** (2 * p), SQUARE_BITS))
         best = rank if best is None else min(best, rank)
     return log_above(best if best is not None else points), "powers of the logits"
 

@@ -7,14 +7,12 @@ import math
 from dataclasses import dataclass
 from fractions import Fraction
 
-from headfit._base.arrays import as_count, check_between
-from headfit._base.tolerances import Tolerances
-from headfit._lower._bounded import Limits, needed
+from headfit._base.arrays import as_count
+from headfit._base.tolerances import as_tolerances
+from headfit._lower._bounded import SQUARE_BITS, Limits, needed
 from headfit._lower._exact import log_below, root_above, shortened
 from headfit._lower._families import Facts
 from headfit._lower._packing import least_dim, log_most
-
-SQUARE_BITS = 80
 
 MARKOV = (Fraction(3, 2), Fraction(2), Fraction(4))
 """At most the share 1 / x of the subsets has more than x times the mean; these x are tried."""
@@ -103,9 +101,8 @@ def every_subset(
     """
     n = as_count(n, "n", 1)
     asked = as_count(k, "k", 1, n)
-    tolerances = Tolerances(**({} if leak is None else {"leak": leak}), max_logit=max_logit)
-    norm = None if max_norm is None else check_between(max_norm, "max_norm", 0, math.inf)
-    limits = Limits(norm, tolerances.max_logit)
+    tolerances = as_tolerances(leak=leak, max_logit=max_logit)
+    limits = Limits(max_norm, tolerances.max_logit)
     k = min(asked, n - asked)  # negative queries serve the complements
     found = [(1, "a head has at least one dimension")]
     if k > 0:
@@ -113,7 +110,7 @@ def every_subset(
         if limits.any:
             found += _bounded(n, k, limits, tolerances.leak)
     dim, reason = max(found, key=lambda item: item[0])
-    return EverySubset(dim, reason, n, asked, tolerances.leak, norm, tolerances.max_logit)
+    return EverySubset(dim, reason, n, asked, tolerances.leak, limits.max_norm, limits.max_logit)
 
 
 def _bounded(n: int, k: int, limits: Limits, leak: float) -> list[tuple[int, str]]:

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
+from dataclasses import dataclass
 from fractions import Fraction
+from functools import cached_property
 
 import numpy as np
 import scipy.sparse as sp
@@ -127,71 +129,102 @@ def _greedily_apart(problem: Problem, columns: Ints, deadline: float) -> tuple[i
     return tuple(taken)
 
 
+@dataclass(frozen=True, eq=False)
+class _Lines:
+    """The rows of a rectangle that all see its columns, or the columns, which all these rows see.
+
+    Attributes
+    ----------
+    kind : "rows" or "columns"
+        What the lines are.
+    table : csr_array
+        The supports within the rectangle, with one row for each line.
+    names, others : ndarray of int
+        The lines, and what crosses them, by their numbers in the target.
+    within : tuple of int or None
+        The same as `others`; None if the rectangle is the whole matrix.
+    """
+
+    kind: Kind
+    table: sp.csr_array
+    names: Ints
+    others: Ints
+    within: tuple[int, ...] | None
+
+    @cached_property
+    def degrees(self) -> Ints:
+        """How many lines have an entry in each column of the table."""
+        return np.bincount(self.table.indices, minlength=self.others.size)
+
+    @cached_property
+    def light(self) -> Bools:
+        """Which columns of the table have at most `HEAVY` times the mean of entries."""
+        return self.degrees <= HEAVY * max(1.0, float(self.degrees.mean()))
+
+
 def _in_rectangle(problem: Problem, rows: Ints, columns: Ints, deadline: float) -> Iterator[Found]:
     """Yield families of rows and columns that all see each other."""
     is_part = problem.sight.limited
-    names = {"rows": rows, "columns": columns}
     part = sp.csr_array(problem.supports[rows][:, columns]) if is_part else problem.supports
     if is_part:
         members = _different_lines(sp.csc_array(part), columns)
         if len(members) > 1:
-            yield _apart("columns", members, True, tuple(rows.tolist()))
-    kinds: tuple[Kind, Kind] = ("rows", "columns")
-    for kind, other in zip(kinds, reversed(kinds), strict=True):
-        lines = part if kind == "rows" else sp.csr_array(part.T)
-        lines.sort_indices()
-        within = tuple(names[other].tolist()) if is_part else None
-        for family in _of_lines(lines, names[kind], names[other], kind, deadline):
-            if isinstance(family[0], Groups):
-                yield family
-            elif kind == "rows":
-                yield _apart("rows", family[0].members, True, within)
+            yield _apart("columns", members, closed=True, within=tuple(rows.tolist()))
+    kinds: tuple[tuple[Kind, sp.csr_array, Ints, Ints], ...] = (
+        ("rows", part, rows, columns),
+        ("columns", sp.csr_array(part.T), columns, rows),
+    )
+    for kind, table, names, others in kinds:
+        table.sort_indices()
+        within = tuple(others.tolist()) if is_part else None
+        yield from _of_lines(_Lines(kind, table, names, others, within), deadline)
 
 
-def _of_lines(
-    lines: sp.csr_array,
-    names: Ints,
-    others: Ints,
-    kind: Kind,
-    deadline: float,
-) -> Iterator[Found]:
-    """Yield groups of lines, and lines of which none contains another."""
-    degrees = np.bincount(lines.indices, minlength=others.size)
-    light = degrees <= HEAVY * max(1.0, float(degrees.mean()))
-    yield from _matchings(lines, names, others, kind, light, deadline)
-    kept = [np.ones(others.size, np.bool_)] + ([] if light.all() else [light])
-    for keep in kept:
+def _of_lines(lines: _Lines, deadline: float) -> Iterator[Found]:
+    """Yield groups of lines, and rows of which none contains another."""
+    yield from _matchings(lines, deadline)
+    everything = np.ones(lines.others.size, np.bool_)
+    for keep in [everything] if lines.light.all() else [everything, lines.light]:
         check_time(deadline)
-        if np.square(degrees[keep], dtype=np.float64).sum() > MOST_PAIRS:
+        if np.square(lines.degrees[keep], dtype=np.float64).sum() > MOST_PAIRS:
             continue
-        part = lines if keep.all() else sp.csr_array(lines[:, keep])
-        part.sort_indices()
-        where = np.flatnonzero(keep)
-        sizes = np.diff(part.indptr)
-        common = sp.csr_array(part @ part.T).astype(np.int64)
+        table = lines.table if keep is everything else sp.csr_array(lines.table[:, keep])
+        table.sort_indices()
+        common = sp.csr_array(table @ table.T).astype(np.int64)
         common.setdiag(0)
         common.eliminate_zeros()
-        if keep.all():
-            yield _apart(kind, _uncontained(common, sizes, names, deadline), True)
-        counts = np.bincount(sizes)
-        counts[0] = 0
-        for size in np.argsort(-counts)[:2].tolist():
-            if counts[size] < 2:
+        if keep is everything and lines.kind == "rows":
+            members = _uncontained(common, np.diff(table.indptr), lines.names, deadline)
+            yield _apart("rows", members, closed=True, within=lines.within)
+        yield from _of_equal_sizes(lines, table, lines.others[keep], common, deadline)
+
+
+def _of_equal_sizes(
+    lines: _Lines, table: sp.csr_array, others: Ints, common: sp.csr_array, deadline: float
+) -> Iterator[Found]:
+    """Yield lines with equally many entries in a table, for the two sizes that most lines have.
+
+    `common` says how many entries every two lines share.
+    """
+    sizes = np.diff(table.indptr)
+    counts = np.bincount(sizes)
+    counts[0] = 0
+    for size in np.argsort(-counts)[:2].tolist():
+        if counts[size] < 2:
+            continue
+        same = np.flatnonzero(sizes == size)
+        shared = sp.csr_array(common[same][:, same])
+        for most in sorted({0, 1, 2, size // 4, size // 2, 3 * size // 4, size - 1}):
+            if most >= size:
                 continue
-            same = np.flatnonzero(sizes == size)
-            table = sp.csr_array(common[same][:, same])
-            for most in sorted({0, 1, 2, size // 4, size // 2, 3 * size // 4, size - 1}):
-                if most >= size:
-                    continue
-                check_time(deadline)
-                chosen = same[_independent(table, table.data > most, deadline)]
-                members = tuple(names[chosen].tolist())
-                groups = tuple(
-                    tuple(others[where[part.indices[part.indptr[t] : part.indptr[t + 1]]]].tolist())
-                    for t in chosen.tolist()
-                )
-                if len(members) > 1:
-                    yield _groups(kind, members, groups, most)
+            check_time(deadline)
+            chosen = same[_independent(shared, shared.data > most, deadline)]
+            groups = tuple(
+                tuple(others[table.indices[table.indptr[t] : table.indptr[t + 1]]].tolist())
+                for t in chosen.tolist()
+            )
+            if len(groups) > 1:
+                yield _groups(lines.kind, tuple(lines.names[chosen].tolist()), groups, most)
 
 
 def _uncontained(
@@ -204,34 +237,27 @@ def _uncontained(
     return tuple(names[chosen[sizes[chosen] > 0]].tolist())
 
 
-def _matchings(
-    lines: sp.csr_array,
-    names: Ints,
-    others: Ints,
-    kind: Kind,
-    light: Bools,
-    deadline: float,
-) -> Iterator[Found]:
+def _matchings(lines: _Lines, deadline: float) -> Iterator[Found]:
     """Yield lines with one entry each, at which the other lines of the family have none."""
-    degrees = np.bincount(lines.indices, minlength=others.size)
-    row = np.repeat(np.arange(names.size), np.diff(lines.indptr))
-    for order in (degrees[lines.indices], lines.indices, -lines.indices):
+    table, names, degrees = lines.table, lines.names, lines.degrees
+    row = np.repeat(np.arange(names.size), np.diff(table.indptr))
+    for order in (degrees[table.indices], table.indices, -table.indices):
         check_time(deadline)
         # Each line takes its first entry in this order, among those that few lines have.
-        by = np.lexsort((order, ~light[lines.indices], row))
+        by = np.lexsort((order, ~lines.light[table.indices], row))
         first = by[np.unique(row[by], return_index=True)[1]]
-        used, entry = row[first], lines.indices[first]
+        used, entry = row[first], table.indices[first]
         if degrees[entry].sum() > MOST_PAIRS:
             continue
         # Line r conflicts with line s if it has the entry that s takes.
-        meets = sp.csr_array(sp.csc_array(lines)[:, entry])[used]
+        meets = sp.csr_array(sp.csc_array(table)[:, entry])[used]
         meets = sp.csr_array(meets + meets.T)
         meets.setdiag(0)
         meets.eliminate_zeros()
         chosen = _independent(meets, np.ones(meets.nnz, np.bool_), deadline)
         if chosen.size > 1:
-            groups = tuple((x,) for x in others[entry[chosen]].tolist())
-            yield _groups(kind, tuple(names[used[chosen]].tolist()), groups, 0)
+            groups = tuple((x,) for x in lines.others[entry[chosen]].tolist())
+            yield _groups(lines.kind, tuple(names[used[chosen]].tolist()), groups, 0)
 
 
 def _independent(table: sp.csr_array, is_edge: Bools, deadline: float) -> Ints:

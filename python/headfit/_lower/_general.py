@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from headfit._base.arguments import as_flag, shown
-from headfit._base.arrays import as_count, as_share, check_between
-from headfit._base.tolerances import Tolerances
+from headfit._base.arrays import as_count, as_share
+from headfit._base.tolerances import as_tolerances
+from headfit._lower._bounded import Limits
 from headfit._lower._exact import log_above, log_below, log_factorial, root_above, shortened
 from headfit._lower._packing import Most, least_dim, log_most
 from headfit.errors import InputError
@@ -46,9 +47,12 @@ class Counting:
     @property
     def about(self) -> str:
         """The patterns that the bound is about."""
+        return f"{self._most()} patterns, not a given one"
+
+    def _most(self) -> str:
         if self.exceptions is None:
-            return "most random patterns, not a given one"
-        return f"all but a share of {self.exceptions:g} of the patterns, not a given one"
+            return "most random"
+        return f"all but a share of {self.exceptions:g} of the"
 
     @property
     def dim(self) -> int:
@@ -59,11 +63,8 @@ class Counting:
         return self.value
 
     def __repr__(self) -> str:
-        most = "most random"
-        if self.exceptions is not None:
-            most = f"all but a share of {self.exceptions:g} of the"
         return (
-            f"Counting(d >= {self.value:.3g} for {most} {self.k}-regular patterns of "
+            f"Counting(d >= {self.value:.3g} for {self._most()} {self.k}-regular patterns of "
             f"{self.n} tokens; not about a given one)"
         )
 
@@ -127,27 +128,29 @@ def counting(
     Counting(d >= 5 for all but a share of 0.01 of the 4-regular patterns of 1024 tokens; ...)
     """
     n, k = _sizes(n, k)
-    if max_norm is None and max_logit is None:
+    asked = as_tolerances(leak=leak, max_logit=max_logit)
+    limits = Limits(max_norm, asked.max_logit)
+    if not limits.any:
         for name, value in (("leak", leak), ("exceptions", exceptions)):
             if value is not None:
                 raise InputError(
                     f"{name} must be None without max_norm and max_logit; got {shown(value)}"
                 )
         return Counting(_by_signs(n, k), n, k)
-    gap = log_below(1 / Fraction(Tolerances(leak=0.05 if leak is None else leak).leak))
+    gap = log_below(1 / Fraction(asked.leak))
     share = as_share(0.01 if exceptions is None else exceptions, "exceptions")
     needed = log_regular_patterns(n, k) + log_below(Fraction(share))
     dims = [1]
-    for name, given in (("max_norm", max_norm), ("max_logit", max_logit)):
+    for is_logit, given in ((False, limits.max_norm), (True, limits.max_logit)):
         if given is None:
             continue
-        limit = Fraction(check_between(given, name, 0, math.inf))
+        limit = Fraction(given)
         if 2 * limit < gap and k < n:
             dims.append(n + 1)  # no row can have both a column on its support and one off it
             continue
 
-        def heads(dim: int, limit: Fraction = limit, by_logit: bool = name == "max_logit") -> Most:
-            norm = limit * root_above(Fraction(dim)) if by_logit else limit
+        def heads(dim: int, limit: Fraction = limit, is_logit: bool = is_logit) -> Most:
+            norm = limit * root_above(Fraction(dim)) if is_logit else limit
             return n * _log_heads(dim, shortened(norm / gap, RATIO_BITS), k), "counting"
 
         dims.append(least_dim(heads, needed, n)[0])

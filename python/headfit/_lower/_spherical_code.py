@@ -30,7 +30,10 @@ LARGEST_DEGREE = 30
 """Higher degrees are of use for very many points in few dimensions only, and take long."""
 
 SCALE_BITS = 60
+"""The coefficients of p are rounded to so many binary digits after the point."""
+
 COSINE_BITS = 24
+"""Cosines are rounded up to so many binary digits after the point."""
 
 Floats = NDArray[np.float64]
 

@@ -9,7 +9,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from headfit._attention.attention import Attention
-from headfit._target.certificate import certify
+from headfit._target.certify import certify
 from headfit._target.target import Target
 
 SECONDS = 60.0

@@ -11,7 +11,7 @@ from headfit._base.dtypes import HALVES, round_to
 from headfit._fit.result import Fit
 from headfit._plan.attempt import PlanAttempt, Purpose, Question, recorded
 from headfit._plan.clock import Clock
-from headfit._target.certificate import certify
+from headfit._target.certify import certify
 from headfit._target.target import Target
 from headfit.errors import InputError
 

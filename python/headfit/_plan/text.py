@@ -6,6 +6,7 @@ import textwrap
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from headfit._base.shown import aligned
 from headfit._base.text import mask_text, number
 from headfit._base.tolerances import Tolerances
 from headfit._plan.attempt import PlanAttempt
@@ -207,14 +208,7 @@ def _table(plan: Plan) -> list[str]:
             _what(a), f"{a.n:,}", str(a.dim), a.dtype, a.stopped, share, logit,
             f"{a.seconds:.1f}",
         ))  # fmt: skip
-    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    lines = [
-        "  ".join(
-            cell.ljust(w) if i in (0, 3, 4) else cell.rjust(w)
-            for i, (cell, w) in enumerate(zip(row, widths, strict=True))
-        ).rstrip()
-        for row in rows
-    ]
+    lines = aligned(rows, left=(0, 3, 4))
     if len(tried) > MOST_ROWS:
         lines.append(f"... and {len(tried) - MOST_ROWS} more in plan.attempts")
     return lines

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -13,12 +14,15 @@ from headfit._attention.attention import Attention
 from headfit._attention.sparsify import Sparsified
 from headfit._base.frames import data_frame
 from headfit._base.plain import plain_dict
-from headfit._base.shown import Shown, picture
+from headfit._base.shown import Shown, html_table, picture
 from headfit._fit.result import Fit
 from headfit._soft.compare import SoftComparison
 from headfit._soft.fit_soft import SoftFit
 
 __all__ = ["ShrinkResult", "TvCurve"]
+
+ALT = "Total variation from the original head against head size"
+"""What pictures of curves show, in words."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,6 +70,19 @@ class TvCurve:
             f"{d}: {mean:.3g}" for d, mean in zip(self.dim, self.tv_mean, strict=True)
         )
         return f"TvCurve(mean total variation by size: {points})"
+
+    def _repr_html_(self) -> str:
+        rows = [
+            (str(d), f"{mean:.3g}", f"{worst:.3g}")
+            for d, mean, worst in zip(self.dim, self.tv_mean, self.tv_worst, strict=True)
+        ]
+        title = "TvCurve: total variation by size"
+        return html_table(title, ("size", "mean", "worst"), rows) + self._picture()
+
+    def _picture(self) -> str:
+        if self.dim.size < 2:
+            return ""
+        return picture("curve", SimpleNamespace(curve=self), ALT, names=("smaller heads", ""))
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -175,8 +192,7 @@ class ShrinkResult(Shown):
         return {**facts, "ended": f"{self.stopped}, {self.seconds:.3g} s"}
 
     def _picture(self) -> str:
-        alt = "Total variation from the original head against head size"
-        return picture("curve", self, alt) if self.curve.dim.size > 1 else ""
+        return picture("curve", self, ALT) if self.curve.dim.size > 1 else ""
 
     def __repr__(self) -> str:
         unnamed = ("size", "appended", "ended")

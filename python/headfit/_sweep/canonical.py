@@ -35,7 +35,8 @@ def canonical(value: Any, name: str, depth: int = 0) -> Any:
     Raises
     ------
     InputError
-        For NaN and infinity, for keys that are no text, and for anything else.
+        For NaN and infinity, for integers that no float can hold, for keys that are no text, and
+        for anything else.
     """
     if depth > DEEPEST:
         raise InputError(f"{name} must not be nested more than {DEEPEST} deep")
@@ -44,7 +45,10 @@ def canonical(value: Any, name: str, depth: int = 0) -> Any:
     if isinstance(value, str):
         return str(value)
     if isinstance(value, (int, np.integer)):
-        return int(value)
+        whole = int(value)
+        if not fits_a_float(whole):
+            raise InputError(f"{name} must be less than 1.8e308 in size; got {shown(whole)}")
+        return whole
     if isinstance(value, (float, np.floating)):
         number = float(value)
         if not math.isfinite(number):
@@ -58,6 +62,15 @@ def canonical(value: Any, name: str, depth: int = 0) -> Any:
                 raise InputError(f"{name} must have texts as keys; got {shown(key)}")
         return {str(k): canonical(item, f"{name}.{k}", depth + 1) for k, item in value.items()}
     raise InputError(f"{name} must be a number, a text, None, a list or a dict; got {shown(value)}")
+
+
+def fits_a_float(value: int) -> bool:
+    """Return whether an integer is in the range of floats, which columns and axes may hold."""
+    try:
+        float(value)
+    except OverflowError:
+        return False
+    return True
 
 
 def digest(value: Any) -> str:

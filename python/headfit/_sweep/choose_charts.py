@@ -24,7 +24,7 @@ FIT_MEASURES = (
 )
 
 CERTIFIED_ONLY = frozenset({*FIT_MEASURES} - {"certified", "seconds", "steps"})
-"""What says nothing about a head that was not found."""
+"""Measures that are drawn for certified fits alone: of others they say nothing."""
 
 LEAST = "dim_least"
 """The smallest size that certifies, of those that points ask for."""

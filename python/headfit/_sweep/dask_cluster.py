@@ -8,11 +8,12 @@ import secrets
 import time
 from typing import Any, Self
 
-from headfit._base.arguments import shown
-from headfit._base.version import VERSION
+from headfit._cluster.build import builds_of_this_version, own_build
+from headfit._cluster.under_way import UnderWay
+from headfit._cluster.workers import answers, check_client
 from headfit._sweep.measure import Outcome, error_record, measure_packed
 from headfit._sweep.work import Task
-from headfit.errors import HeadfitError, InputError
+from headfit.errors import InputError
 
 PER_THREAD = 2
 """Tasks in flight for each thread of the cluster, so that no thread waits for this process."""
@@ -23,36 +24,26 @@ COUNTING = 5.0
 CONNECTING = 10
 """Seconds after which a scheduler that does not answer is an error."""
 
-MISSING = "a cluster needs Dask: pip install 'headfit[sweep]'"
-
 
 def connected(address: str) -> Any:
     """Return a client of the scheduler at an address."""
     try:
         from distributed import Client
     except ImportError as error:
-        raise ImportError(MISSING) from error
+        raise ImportError("a cluster needs Dask: pip install 'headfit[sweep]'") from error
     try:
         return Client(address, timeout=CONNECTING, set_as_default=False)
     except (OSError, ValueError) as error:
         raise InputError(f"scheduler: {address} does not answer: {error}") from error
 
 
-def check_client(client: Any, run: Any) -> None:
-    """Raise an InputError unless a client is one, and its workers have this headfit and `run`."""
-    try:
-        from distributed import Client
-    except ImportError as error:
-        raise InputError(MISSING) from error
-    if not isinstance(client, Client) or client.asynchronous:
-        raise InputError(
-            f"client must be a distributed.Client (not an asynchronous one); got {shown(client)}"
-        )
-    if client.status != "running":
-        raise InputError(f"client must be connected; its status is {client.status}")
-    for address, trouble in client.run(worker_trouble, VERSION, packed(run)).items():
-        if trouble:
-            raise InputError(f"client: its worker {address} {trouble}")
+def check_sweep_client(client: Any, run: Any) -> None:
+    """Raise an InputError unless this is a client whose workers have this headfit and `run`."""
+    check_client(client)
+    builds_of_this_version(answers(client, own_build))
+    for worker, answer in answers(client, import_error, packed(run)).items():
+        if answer:
+            raise InputError(f"client: its worker {worker} cannot import run: {answer}")
 
 
 def packed(thing: Any) -> bytes:
@@ -63,36 +54,34 @@ def packed(thing: Any) -> bytes:
     return text
 
 
-def worker_trouble(version: str, run: bytes) -> str:
-    """Return what a worker lacks, in words; empty if nothing."""
-    if version != VERSION:
-        return f"has headfit {VERSION}; this is {version}"
+def import_error(run: bytes) -> str:
+    """Return why a worker cannot import the pickled function of a sweep; empty if it can."""
     try:
         pickle.loads(run)
     except Exception as error:
-        return f"cannot import run: {error}"
+        return str(error) or type(error).__name__
     return ""
 
 
 class DaskCluster:
-    """The workers of a cluster. Dask gives the tasks of a dead worker to others, a few times."""
+    """The workers of a cluster. Dask gives the tasks of a dead worker to others, a few times.
+
+    It then takes each of them for the one that killed the workers, also those that only waited
+    beside it. Such tasks are computed once more at the end, one at a time with no other task.
+    """
 
     def __init__(self, client: Any, num_threads: int) -> None:
-        from distributed import as_completed
-
         self._client, self._threads = client, num_threads
-        self._completed: Any = as_completed(loop=client.loop)
+        self._tasks = UnderWay[Task](client)
+        self._suspects: list[Task] = []
+        self._alone: set[str] = set()
         self._cores, self._counted = 0, -math.inf
-        self._tasks: dict[str, Task] = {}
-        self._futures: dict[str, Any] = {}
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *error: object) -> None:
-        if self._futures:
-            self._client.cancel(list(self._futures.values()))
-            self._futures.clear()
+        self._tasks.__exit__(*error)
 
     @property
     def most(self) -> int:
@@ -101,12 +90,12 @@ class DaskCluster:
         if now - self._counted > COUNTING:
             self._counted = now
             self._cores = sum(int(n) for n in self._client.nthreads().values())
-        return max(1, PER_THREAD * self._cores)
+        return max(1, PER_THREAD * self._cores) + len(self._suspects)
 
     @property
     def in_flight(self) -> int:
-        """The number of tasks that the cluster has."""
-        return len(self._tasks)
+        """The number of tasks that the cluster has, or is to have once more."""
+        return len(self._tasks) + len(self._suspects)
 
     def submit(self, task: Task) -> None:
         """Give a task to the cluster.
@@ -118,20 +107,21 @@ class DaskCluster:
         future = self._client.submit(
             measure_packed, packed(task), self._threads, key=name, pure=False
         )
-        self._tasks[future.key], self._futures[future.key] = task, future
-        self._completed.add(future)
+        self._tasks.add(future, task)
 
     def take(self) -> tuple[Task, Outcome]:
         """Wait for the next outcome."""
-        future = next(self._completed)
-        task = self._tasks.pop(future.key)
-        del self._futures[future.key]
-        if future.status in ("cancelled", "lost"):
-            raise HeadfitError(
-                "the cluster gave up the sweep: its scheduler ended, or cancelled it"
-            )
-        error = future.exception()
-        if error is not None:  # the workers died that had it, or it could not be sent
-            return task, {"status": "failed", "error": error_record(error), "made": {}}
-        outcome: Outcome = future.result()
-        return task, outcome
+        from distributed import KilledWorker
+
+        while True:
+            if not len(self._tasks):
+                suspect = self._suspects.pop()
+                self._alone.add(suspect.key)
+                self.submit(suspect)
+            task, outcome, error = self._tasks.take()
+            if isinstance(error, KilledWorker) and task.key not in self._alone:
+                self._suspects.append(task)
+                continue
+            if error is not None:  # the workers died that had it, or it could not be sent
+                outcome = {"status": "failed", "error": error_record(error), "made": {}}
+            return task, outcome

@@ -16,9 +16,10 @@ from headfit.plot._axes import INK, matplotlib
 # The palette of Okabe and Ito, and a marker for each colour, so that no line needs its colour.
 COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#1b1b1b", "#8a8f94")
 MARKERS = "osD^vPX*"
-TICKS = 10  # values of an axis that are all named
-WIDE = 8.0  # a ratio of largest to smallest from which an axis is logarithmic
-WIDEST = 1e12  # and up to which: a value beyond is an exception
+TICKS = 10  # an axis with at most so many values has a tick for each of them
+# An axis is logarithmic if its largest value is at least WIDE times its smallest one, and at most
+# WIDEST times: beyond that a single extreme value would press all others together.
+WIDE, WIDEST = 8.0, 1e12
 
 LINEAR = ("dim_found", "dim_least")  # logarithmic in n, as the theorem says
 

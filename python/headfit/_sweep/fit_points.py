@@ -41,7 +41,8 @@ DEFAULTS: Mapping[str, Any] = {
 UNSUITED = ("from_graph", "from_mask")
 """Patterns that are made from an object of Python, which a point cannot hold."""
 
-_OBJECTS = ("init", "callback")  # options of methods that are no plain values
+# Options of methods that are arrays or functions, which a point cannot hold either.
+_OBJECTS = ("init", "callback")
 
 
 def checked_fit_point(given: Mapping[str, Any]) -> dict[str, Any]:

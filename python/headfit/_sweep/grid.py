@@ -43,17 +43,25 @@ def grid(**axes: Any) -> list[dict[str, Any]]:
      {'pattern': 'band', 'n': 128, 'width': 2, 'seed': 0},
      {'pattern': 'band', 'n': 128, 'width': 2, 'seed': 1}]
     """
-    values = {name: _values(name, axis) for name, axis in axes.items()}
+    values = {name: axis_values(name, axis) for name, axis in axes.items()}
+    for name, axis in values.items():
+        if not axis:
+            raise InputError(f"{name} must have at least one value; got none")
     return [dict(zip(values, point, strict=True)) for point in itertools.product(*values.values())]
 
 
-def _values(name: str, axis: Any) -> list[Any]:
+def axis_values(name: str, axis: Any) -> list[Any]:
+    """Return the values of an axis, or a single value as the only one.
+
+    Raises
+    ------
+    InputError
+        For an array that is not 1-dimensional.
+    """
     if isinstance(axis, np.ndarray):
         if axis.ndim != 1:
             raise InputError(f"{name} must be a 1-dimensional array; got shape {axis.shape}")
         axis = axis.tolist()
     if not isinstance(axis, (list, tuple, range)):
         return [axis]
-    if not axis:
-        raise InputError(f"{name} must have at least one value; got none")
     return list(axis)

@@ -71,9 +71,12 @@ class LocalPool:
 
     def __enter__(self) -> Self:
         try:
-            started = [self._new_worker() for _ in range(self._processes)]
-            for worker, ready in started:
+            starting = []
+            for _ in range(self._processes):
+                worker, ready = self._new_worker()
                 self._idle.append(worker)
+                starting.append(ready)
+            for ready in starting:
                 ready.result()
         except BrokenProcessPool as error:
             self._abandon()
@@ -126,11 +129,16 @@ class LocalPool:
             return task, outcome
 
     def _new_worker(self) -> tuple[ProcessPoolExecutor, Future[Any]]:
-        worker = ProcessPoolExecutor(
-            1, mp_context=self._context, initializer=begin_worker, initargs=(self._lifeline,)
-        )
-        with environment(dict.fromkeys(BLAS_VARIABLES, str(self._threads))):
-            return worker, worker.submit(os.getpid)  # the process starts here
+        try:
+            worker = ProcessPoolExecutor(
+                1, mp_context=self._context, initializer=begin_worker, initargs=(self._lifeline,)
+            )
+            with environment(dict.fromkeys(BLAS_VARIABLES, str(self._threads))):
+                return worker, worker.submit(os.getpid)  # the process starts here
+        except OSError as error:
+            raise HeadfitError(
+                f"one of {self._processes} worker processes cannot be started: {error}"
+            ) from error
 
     def _abandon(self) -> None:
         """End all workers, whatever they are doing."""

@@ -17,6 +17,7 @@ from headfit import _core
 from headfit._base.arguments import shown
 from headfit._base.processors import cpu_name
 from headfit._base.version import VERSION
+from headfit._sweep.canonical import fits_a_float
 from headfit._sweep.fit_record import measure_fit
 from headfit._sweep.work import THREADS, Task
 from headfit.errors import InputError
@@ -33,7 +34,9 @@ def measure(task: Task, num_threads: int) -> Outcome:
     outcome: Outcome
     try:
         outcome = {"status": "done", "result": _result(task, num_threads)}
-    except (Exception, SystemExit) as error:
+    except KeyboardInterrupt:  # of this process, when it computes the points itself
+        raise
+    except BaseException as error:
         outcome = {"status": "failed", "error": error_record(error)}
     outcome["made"] = {
         "wall_seconds": time.perf_counter() - start,
@@ -77,6 +80,8 @@ def scalars(result: Any) -> dict[str, Any]:
         if not isinstance(name, str):
             raise InputError(f"run must return a dict with texts as keys; got {shown(name)}")
         item = value.item() if isinstance(value, np.generic) else value
+        if isinstance(item, int) and not fits_a_float(item):
+            raise InputError(f"run must return numbers below 1.8e308; got {name}={shown(value)}")
         if item is not None and not isinstance(item, (bool, int, float, str)):
             raise InputError(f"run must return numbers, texts and None; got {name}={shown(value)}")
         plain[name] = item
@@ -90,9 +95,16 @@ def error_record(error: BaseException) -> dict[str, str]:
     text = "".join(traceback.format_exception(error))
     return {
         "class": prefix + kind.__qualname__,
-        "message": str(error)[:TAIL],
+        "message": _message(error)[:TAIL],
         "traceback": text[-TAIL:],
     }
+
+
+def _message(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception:  # the caller's own class may have a broken __str__
+        return "its message cannot be made"
 
 
 def finite_or_tagged(value: Any) -> Any:

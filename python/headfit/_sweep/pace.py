@@ -7,15 +7,17 @@ from collections.abc import Callable
 from typing import Any, Self
 
 from headfit._base.arguments import shown
-from headfit._base.progress import Counter
+from headfit._base.progress import Counter, tqdm_class
 from headfit.errors import InputError
 
 Say = Callable[[str], Any]
 
 
 def check_progress(progress: Any) -> bool | Say:
-    """Return True, False or a function of a line of text; None is False."""
+    """Return True, False or a function of a line of text; None is False, and True needs tqdm."""
     if progress is None or isinstance(progress, bool):
+        if progress:
+            tqdm_class()
         return bool(progress)
     if not callable(progress):
         raise InputError(f"progress must be True, False or callable; got {shown(progress)}")

@@ -66,6 +66,6 @@ def from_bytes(text: bytes, key: str) -> Record:
         stored["made"] = {k: untagged(v) for k, v in stored["made"].items()}
         if part == "result":
             stored["result"] = {k: untagged(v) for k, v in stored["result"].items()}
-    except (KeyError, TypeError) as error:
+    except (KeyError, TypeError, RecursionError) as error:
         raise ValueError("parts of it are missing") from error
     return stored

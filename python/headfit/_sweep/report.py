@@ -10,6 +10,7 @@ import json
 import os
 import secrets
 import shutil
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -44,7 +45,10 @@ def write_report(found: Sweep, out: Any, name: str = "output") -> list[str]:
     check_replaceable(folder, name)
     matplotlib()
     drawn = dict(_charts(found))
-    files = {PAGE: page(found, drawn).encode("utf-8"), "results.csv": as_csv(found.rows)}
+    files = {
+        PAGE: page(found, drawn).encode("utf-8", "backslashreplace"),
+        "results.csv": as_csv(found.rows),
+    }
     files |= {file: as_csv(chart.rows()) for file, chart in drawn.items()}
     if found.failures:
         files["failures.csv"] = as_csv(found.failures)
@@ -62,11 +66,14 @@ def write_report(found: Sweep, out: Any, name: str = "output") -> list[str]:
 def _charts(found: Sweep) -> Iterator[tuple[str, Chart]]:
     """Yield the charts of each work with the names of their files."""
     works = distinct(row["work"] for row in found.rows)
+    taken: Counter[str] = Counter()
     for i, work in enumerate(works, start=1):
         rows: list[Row] = [row for row in found.rows if row["work"] == work]
         for chart in charts(rows, found.axes, work):
             if is_drawable(chart):
-                yield (f"{i}-" if len(works) > 1 else "") + f"{chart.name}.csv", chart
+                name = (f"{i}-" if len(works) > 1 else "") + chart.name
+                taken[name] += 1  # columns whose names differ in a sign may share the name
+                yield name + (f"-{taken[name]}" if taken[name] > 1 else "") + ".csv", chart
 
 
 def check_replaceable(folder: Path, name: str) -> None:

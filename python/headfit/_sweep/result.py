@@ -8,7 +8,10 @@ from typing import Any
 
 from numpy.typing import NDArray
 
+from headfit._base.arguments import shown
 from headfit._base.files import as_path, replace_file
+from headfit._base.shown import Shown, picture
+from headfit._sweep.grid import axis_values
 from headfit._sweep.rows import Row, as_columns, as_csv, as_row, distinct, names_of
 from headfit._sweep.store import Entry, Store
 from headfit.errors import InputError
@@ -16,7 +19,7 @@ from headfit.errors import InputError
 __all__ = ["Sweep", "load_sweep"]
 
 
-class Sweep:
+class Sweep(Shown):
     """The results of a sweep, as `sweep` and `load_sweep` return them.
 
     Attributes
@@ -27,14 +30,16 @@ class Sweep:
         One flat dict for each point that has a result: the keys of the point, those of its
         result, and how it was made (`wall_seconds`, `when`, `threads`, `headfit`, `cpu_level`,
         `cpu`, and `key`, `work`, `version`). Where a point and its result share a name and
-        differ, the result's is ``name_found``.
+        differ, the result's is ``name_found``. A point or a result that has a name of the last
+        kind itself keeps it.
     failures : list of dict
         One for each point that failed: the keys of the point, with `error` (its class),
         `message` and `traceback`.
     missing : int
         How many points have neither.
     damaged : list of str
-        Files that are no records: cut short, changed, or not of a sweep. They count as missing,
+        Files that are no records: cut short, changed, not of a sweep, or such that the system
+        cannot read them. They count as missing,
         and are left as they are, or set aside where a result takes their place.
 
     Notes
@@ -94,18 +99,21 @@ class Sweep:
         return as_columns(self.rows)
 
     def where(self, **values: Any) -> Sweep:
-        """Return the rows whose values are as given; a list stands for any of its values.
+        """Return the rows whose values are as given, without failures.
+
+        A list, a tuple, a range or a 1-dimensional array stands for any of its values, as in
+        `grid`.
 
         Raises
         ------
         InputError
-            For a name that no row has.
+            For a name that no row has, and for an array that is not 1-dimensional.
         """
         known = names_of(self.rows)
         for name in values:
             if name not in known:
                 raise InputError(f"{name} is no column; these are: {', '.join(known)}")
-        allowed = {n: v if isinstance(v, (list, tuple)) else [v] for n, v in values.items()}
+        allowed = {name: axis_values(name, value) for name, value in values.items()}
         found = Sweep(self.store, ())
         found.rows = [r for r in self.rows if all(r.get(n) in v for n, v in allowed.items())]
         found._axes = self._axes
@@ -128,6 +136,25 @@ class Sweep:
 
     def __len__(self) -> int:
         return len(self.rows)
+
+    def _facts(self) -> dict[str, str]:
+        facts = {"store": str(self.store), "results": str(len(self.rows))}
+        counts = {
+            "failed": len(self.failures),
+            "missing": self.missing,
+            "damaged files": len(self.damaged),
+        }
+        facts |= {name: str(count) for name, count in counts.items() if count}
+        return facts | {name: shown(values) for name, values in self.axes.items()}
+
+    def _picture(self) -> str:
+        """Return the head sizes against n, with a series for each value of the other keys."""
+        axes = self.axes
+        if "n" not in axes:
+            return ""
+        by = [name for name in axes if name not in ("n", "seed")]
+        alt = "The head size against the number of tokens"
+        return picture("growth", self, alt, (7.6, 3.8), by=by)
 
     def __repr__(self) -> str:
         parts = [f"{len(self.rows)} results"]

@@ -77,14 +77,17 @@ def as_columns(rows: Sequence[Mapping[str, Any]]) -> dict[str, NDArray[Any]]:
 
 
 def as_csv(rows: Sequence[Mapping[str, Any]]) -> bytes:
-    """Return rows as the text of a CSV file; lists and dicts are written as JSON."""
+    """Return rows as the text of a CSV file in UTF-8; lists and dicts are written as JSON.
+
+    Texts that are no Unicode, as names of files may be, come with backslashes.
+    """
     text = io.StringIO()
     names = names_of(rows)
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(names)
     for row in rows:
         writer.writerow([_cell(row.get(name)) for name in names])
-    return text.getvalue().encode("utf-8")
+    return text.getvalue().encode("utf-8", "backslashreplace")
 
 
 def _cell(value: Any) -> Any:

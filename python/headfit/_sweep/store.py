@@ -19,7 +19,7 @@ from typing import Any, Literal
 from headfit._base.files import UNFINISHED, as_path, opened, replace_file, sync_folder
 from headfit._sweep.canonical import KEY_LENGTH
 from headfit._sweep.record import Record, from_bytes, to_bytes
-from headfit.errors import FileError, InputError, MissingFileError
+from headfit.errors import FileError, MissingFileError
 
 MARKER = "headfit-sweep.json"
 MARKER_TEXT = b'{"headfit": "sweep store", "format": 1}\n'
@@ -79,13 +79,21 @@ class Store:
         return self.folder / POINTS / key[:2] / f"{key}.json"
 
     def read(self, key: str) -> Entry:
-        """Return what the store holds for a key; a damaged file is no error."""
+        """Return what the store holds for a key; a damaged file is no error.
+
+        Raises
+        ------
+        FileError
+            When the system cannot read a file, which may then be whole.
+        """
         try:
-            with opened(self.path(key), "store", "is no record") as file:
+            with opened(self.path(key), "store", "is no record that can be read") as file:
                 record = from_bytes(file.read(), key)
         except MissingFileError:
             return Entry(key, "missing")
-        except (InputError, ValueError) as error:
+        except ValueError as error:
+            if isinstance(error, FileError) and error.errno is not None:
+                raise
             return Entry(key, "damaged", None, f"{self.path(key)}: {error}")
         status: Status = record["status"]
         return Entry(key, status, record)
@@ -116,7 +124,10 @@ class Store:
         return Entry(key, record["status"], record)
 
     def entries(self) -> Iterator[Entry]:
-        """Yield what every file of the store holds; files that are no records as damaged."""
+        """Yield what every file of the store holds.
+
+        Files that are no records, or that the system cannot read, come as damaged.
+        """
         root = self.folder / POINTS
         for shard in sorted(root.iterdir()) if root.is_dir() else ():
             if not shard.is_dir():
@@ -125,11 +136,17 @@ class Store:
             for file in sorted(shard.iterdir()):
                 name = _NAME.fullmatch(file.name)
                 if name and file == self.path(name[1]):
-                    yield self.read(name[1])
+                    yield self._listed(name[1])
                 elif _ASIDE.fullmatch(file.name):
                     yield Entry("", "damaged", None, f"{file}: set aside by an earlier sweep")
                 elif not UNFINISHED.fullmatch(file.name):
                     yield Entry("", "damaged", None, f"{file}: it is no file of a sweep")
+
+    def _listed(self, key: str) -> Entry:
+        try:
+            return self.read(key)
+        except FileError as error:
+            return Entry(key, "damaged", None, str(error))
 
     @contextlib.contextmanager
     def naming(self) -> Iterator[None]:

@@ -8,7 +8,7 @@ from typing import Any
 from headfit._base.arguments import as_flag
 from headfit._base.arrays import as_count, thread_count
 from headfit._base.files import replace_file
-from headfit._sweep.dask_cluster import DaskCluster, check_client
+from headfit._sweep.dask_cluster import DaskCluster, check_sweep_client
 from headfit._sweep.in_process import Engine, InProcess
 from headfit._sweep.local_pool import LocalPool, divided
 from headfit._sweep.measure import Outcome
@@ -61,8 +61,8 @@ def sweep(
     run : function, optional
         What to compute in place of fits: a function of a module, called with the items of the
         point as keyword arguments, and with `num_threads` if it has a parameter of this name. It
-        returns a flat dict of numbers, texts and None. Its numbers come as in the files: 2.0 as
-        2.
+        returns a flat dict of numbers, texts and None. Whole numbers of a point are given to it
+        as integers: 2.0 as 2.
     version : str or number, optional
         The version of `run`: results of another version are not taken. By default its attribute
         ``version``, if there is one. For fits it is headfit's.
@@ -176,7 +176,7 @@ def _engine_maker(
     if client is not None:
         if processes is not None:
             raise InputError("processes must not be given beside a client, which has its workers")
-        check_client(client, run)
+        check_sweep_client(client, run)
         return lambda tasks: DaskCluster(client, num_threads or 1)
     if processes is not None:
         processes = as_count(processes, "processes", 0, MOST_PROCESSES)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from headfit.plot._axes import GREY, INK, check_axes, matplotlib, new_axes
+from headfit.plot._axes import BLUE, GREEN, GREY, INK, ORANGE, check_axes, matplotlib, new_axes
 from headfit.plot._growth_table import Series, Slope, as_series
 
 if TYPE_CHECKING:
@@ -16,9 +16,10 @@ if TYPE_CHECKING:
     from matplotlib.lines import Line2D
     from matplotlib.text import Text
 
-# From the palette of Okabe and Ito, in an order in which neighbours differ in lightness too.
-_COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00")
-_MARKERS = "osD^vP"
+# From the palette of Okabe and Ito, in an order in which neighbours differ in lightness too. There
+# is one marker less, so that no pair of a colour and a marker comes twice among thirty series.
+_COLORS = (BLUE, ORANGE, GREEN, "#CC79A7", "#56B4E9", "#E69F00")
+_MARKERS = "osD^v"
 _DASHES = ("--", ":", "-.")
 _JUMP = 4  # a series that starts this many times above all smaller ones is named, not drawn
 

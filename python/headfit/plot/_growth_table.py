@@ -90,7 +90,11 @@ def as_series(table: Any, by: str | Sequence[str] | None) -> list[Series]:
         of_seeds[seed] = best(dim, of_seeds.get(seed, dim))
     if not sizes:
         raise InputError("table must have a row that is certified; got none")
-    return [_series(name, by_n, proved) for (name, proved), by_n in sizes.items()]
+    found = {name for name, is_proved in sizes if not is_proved}
+    return [
+        _series(f"{name}, proved" if is_proved and name in found else name, by_n, is_proved)
+        for (name, is_proved), by_n in sizes.items()
+    ]
 
 
 def _series(name: str, by_n: dict[int, dict[Any, float]], is_proved: bool) -> Series:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from headfit._base.arrays import as_count, blocks_of_rows, widened
 from headfit._base.text import number
 from headfit._fit.result import Fit
-from headfit._target.certificate import certify
+from headfit._target.certify import certify
 from headfit._target.target import as_target
 from headfit.errors import InputError
 from headfit.plot._axes import BLUE, GREY, INK, ORANGE, check_axes, matplotlib, new_axes

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import time
@@ -28,6 +29,14 @@ def slow_square(x: float, log: str, seconds: float = 0.002) -> dict[str, Any]:
     return {"square": x * x, "third": x / 3}
 
 
+def gated_square(x: float, log: str, gate: str) -> dict[str, Any]:
+    """Begin, and go on while fewer points have begun, in all, than the file `gate` says."""
+    note(log, str(x))
+    while len(Path(log).read_text().split()) >= int(Path(gate).read_text()):
+        time.sleep(0.002)
+    return {"square": x * x, "third": x / 3}
+
+
 def picky(x: float, log: str) -> dict[str, Any]:
     """Fail for odd numbers, in several ways."""
     note(log, str(x))
@@ -36,6 +45,20 @@ def picky(x: float, log: str) -> dict[str, Any]:
     if x == 3:
         raise SystemExit(3)
     return {"square": x * x} if x % 2 == 0 else [x]  # type: ignore[return-value]
+
+
+class Unsayable(Exception):
+    def __str__(self) -> str:
+        raise ValueError("no words")
+
+
+def odd(x: float) -> dict[str, Any]:
+    """Fail, or return something unusual, each in a way that must not end the sweep."""
+    if x == 1:
+        raise Unsayable
+    if x == 2:
+        raise asyncio.CancelledError("gone")
+    return {"text": "caf\udce9"} if x == 3 else {"whole": 10**5000}
 
 
 def deadly(x: float, log: str, once: bool = True) -> dict[str, Any]:

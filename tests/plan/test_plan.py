@@ -210,10 +210,16 @@ def test_looser_tolerances_in_reach_are_named() -> None:
     assert "Tolerances in reach: leak 0.3 and distortion 0.6." in found.advice
 
 
+def test_the_loosest_tolerances_are_tried_where_wider_ones_fail() -> None:
+    found = plan(method=Ring(leak=0.4))
+    assert [a.holds for a in found.attempts if a.purpose == "looser"] == [False, True]
+    assert "Tolerances in reach: leak 0.5 and distortion 1." in found.advice
+
+
 def test_after_a_time_out_smaller_n_come_first() -> None:
     found = plan(n=2048, method=Ring(most=500), dtype="bfloat16")
     tried = purposes(found)  # bfloat16 is too coarse at n = 32, the first of them
-    assert tried == ["asked", "smaller n", "float32", "looser"]
+    assert tried == ["asked", "smaller n", "float32", "looser", "looser"]
 
 
 def test_the_time_that_smaller_n_took_is_continued() -> None:

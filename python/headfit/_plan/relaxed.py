@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 STEP, SIZES = 4, 4
 """A pattern that does not certify is tried at `SIZES` smaller n, each `STEP` times the last."""
 
-LOOSER, LOOSEST_LEAK = (6, 2), 0.5
+LOOSER, LEAST_LOOSE, LOOSEST, LOOSEST_LEAK = 6, 2, 10, 0.5
 """By what leak and distortion are multiplied where they are not met, and where the leak ends."""
 
 FEWEST_TOKENS, SPARSE = 32, 4
@@ -39,17 +39,19 @@ def relax(planner: Planner, target: Target) -> None:
 
 
 def loosen(planner: Planner, target: Target) -> None:
-    """Try wider tolerances, the loosest first; stop at the first that does not certify."""
+    """Try wider tolerances; if they certify, narrower ones, and otherwise still wider ones."""
     asked = planner.question.tolerances
-    for times in LOOSER:
+
+    def holds(times: int) -> bool:
         wide = Tolerances(
             max(asked.leak, min(LOOSEST_LEAK, times * asked.leak)),
             times * asked.distortion,
             asked.max_logit,
         )
         question = replace(planner.question, tolerances=wide)
-        if not planner.attempt("looser", question, target, planner.clock.part("looser")):
-            return
+        return planner.attempt("looser", question, target, planner.clock.part("looser"))
+
+    holds(LEAST_LOOSE if holds(LOOSER) else LOOSEST)
 
 
 def smaller_n(planner: Planner) -> Target | None:

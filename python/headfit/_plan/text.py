@@ -161,11 +161,11 @@ def _formats(plan: Plan) -> str:
             what = "Q, K" if attempt.purpose == "rounded" else "logits"
             to = attempt.dtype if attempt.purpose == "rounded" else attempt.logits_dtype
             outcome = "hold" if attempt.holds else "break it"
-            words.append(f"{what} in {to} {outcome} ({_worse(attempt)})")
+            words.append(f"{what} in {to} {outcome} ({worse(attempt)})")
     return f"this head rounded: {'; '.join(words)}" if words else ""
 
 
-def _worse(attempt: PlanAttempt) -> str:
+def worse(attempt: PlanAttempt) -> str:
     """Return the bound, of leak and distortion, that is the larger share of its tolerance."""
     asked = attempt.tolerances
     if attempt.leak / asked.leak > attempt.distortion / asked.distortion:

@@ -14,6 +14,7 @@ from headfit._plan.clock import Clock
 from headfit._plan.result import Verdict
 from headfit._plan.search import Findings
 from headfit._plan.source import Source
+from headfit._plan.text import worse
 from headfit._plan.trend import PlanTrend
 from headfit._target.heavy import heavy_notes
 
@@ -105,7 +106,7 @@ def _of_formats(found: Findings, question: Question) -> str:
         narrow = [
             a for a in found.attempts if a.purpose in ("asked", "smaller n") and a.n == wide.n
         ]
-        reached = f" (distortion {number(narrow[-1].distortion, 3)})" if narrow else ""
+        reached = f" ({worse(narrow[-1])})" if narrow else ""
         return (
             f"The format stood in the way: float32 holds at the same size with logits up to "
             f"{number(wide.max_logit, 3)}, while {question.dtype}, of {DIGITS[question.dtype]} "

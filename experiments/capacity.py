@@ -101,15 +101,17 @@ PLANS = {
         Climb(2, 3, 16, 3, 10_000),
     ),
     "full": (
-        Climb(4, 3, 10), Climb(4, 4, 28), Climb(4, 5, 192),
-        Climb(4, 3, 10, reheats=FEW), Climb(4, 4, 24, reheats=FEW), Climb(4, 5, 128, reheats=FEW),
-        Climb(4, 6, 1024, steps=30_000),
-        Climb(2, 2, 5), Climb(2, 3, 24),
-        Climb(8, 6, 20), Climb(8, 7, 40, steps=30_000), Climb(8, 8, 80, steps=30_000),
+        Climb(4, 3, 6), Climb(4, 4, 28, 8), Climb(4, 5, 192),
+        Climb(4, 3, 6, reheats=FEW), Climb(4, 4, 20, 8, reheats=FEW),
+        Climb(4, 5, 128, reheats=FEW),
+        Climb(2, 2, 5), Climb(2, 3, 24), Climb(8, 6, 16, steps=20_000),
+        Climb(4, 6, 768, steps=30_000),
+        Climb(8, 7, 28, steps=20_000), Climb(8, 8, 64, steps=20_000),
         # From here on hours.
         Climb(4, 6, 512, steps=30_000, reheats=FEW),
         Climb(4, 7, 4096, steps=30_000),
-        Climb(8, 9, 160, steps=30_000), Climb(2, 3, 24, reheats=FEW), Climb(8, 6, 20, reheats=FEW),
+        Climb(8, 9, 160, steps=20_000), Climb(2, 3, 24, reheats=FEW),
+        Climb(8, 6, 16, steps=20_000, reheats=FEW),
         Climb(4, 8, 10_240, steps=30_000),
     ),
 }  # fmt: skip
@@ -195,9 +197,7 @@ def draw_ladders(left: Any, right: Any, table: list[Row]) -> None:
     right.set_title("k = 4: what it takes", fontsize=10)
     for axes in (left, right):
         axes.set(xscale="log", xlabel="tokens n")
-        axes.grid(alpha=0.25, linewidth=0.6)
-        if ladders:
-            axes.legend(fontsize=8, frameon=False)
+        finish(axes, sorted({row["n"] for ladder in ladders.values() for row in ladder}), "x")
 
 
 def draw_largest(axes: Any, ends: list[Row]) -> None:
@@ -214,17 +214,25 @@ def draw_largest(axes: Any, ends: list[Row]) -> None:
     axes.set(yscale="log", xlabel="head size d", ylabel="tokens n, half of the patterns certified")
     axes.set_title("The largest n, and its growth per dimension", fontsize=10)
     axes.xaxis.get_major_locator().set_params(integer=True)
-    axes.grid(alpha=0.25, linewidth=0.6)
-    if ends:
-        axes.legend(fontsize=8, frameon=False, loc="upper left")
+    finish(axes, [row["most"] for row in ends if row["most"]], "y")
 
 
 def look_of(reheats: int, color: str, label: str) -> dict[str, Any]:
     """Return how a line is drawn: solid with many reheats, dashed with few."""
     if reheats == FEW:
-        return {"marker": "o", "markerfacecolor": "white", "linestyle": "--", "color": color,
-                "label": f"{label}, {FEW} reheats"}  # fmt: skip
+        return {"marker": "o", "markerfacecolor": "white", "linestyle": "--", "color": color}
     return {"marker": "o", "color": color, "label": label}
+
+
+def finish(axes: Any, values: list[Any], name: str) -> None:
+    """Label the logarithmic axis of n at powers of two, and add a grid and a legend."""
+    low, high = min(values, default=8), max(values, default=8)
+    powers = [2**e for e in range(16) if low / 2 <= 2**e <= 2 * high]
+    getattr(axes, f"set_{name}ticks")(powers, [f"{n:,}" for n in powers], fontsize=8)
+    getattr(axes, f"{name}axis").minorticks_off()
+    axes.grid(alpha=0.25, linewidth=0.6)
+    axes.plot([], [], "o--", color="#555555", markerfacecolor="white", label=f"{FEW} reheats")
+    axes.legend(fontsize=8, frameon=False, loc="best")
 
 
 def main() -> None:

@@ -272,7 +272,7 @@ def race(head, dim, threads, limit):
     def fitted(enough):
         begun = time.perf_counter()
         loss = _core.CompressLoss([a.core for a in passages.attentions], threads)
-        forms = closed_forms(passages, loss, threads)
+        forms = closed_forms(passages, loss)
         starts = [
             form.maps([passages.scale * np.eye(passages.dim)], dim) for form in forms.values()
         ]

@@ -137,20 +137,21 @@ def compute_and_draw(
     name: str,
     description: str,
     run: Callable[..., Mapping[str, Value]],
-    compute: Callable[[Settings, Rows], object],
+    compute: Callable[[Settings, Rows], list[Row] | None],
     draw: Callable[[Settings, list[Row]], object],
     arguments: Sequence[str] | None = None,
 ) -> list[Row]:
-    """Run an experiment as its command line says, and return its rows.
+    """Run an experiment as its command line says, and return the rows that it drew.
 
-    `compute` asks for the rows of the plan, and `draw` draws all rows that there are.
+    `compute` asks for the rows of the plan. `draw` gets those that it returns; or, when it returns
+    None or does not run, all rows that there are.
     """
     chosen = settings(name, description, arguments)
     rows = Rows(chosen, run)
-    if not chosen.only_draw:
-        compute(chosen, rows)
-    draw(chosen, rows.rows)
-    return rows.rows
+    asked = None if chosen.only_draw else compute(chosen, rows)
+    drawn = rows.rows if asked is None else asked
+    draw(chosen, drawn)
+    return drawn
 
 
 def find(rows: Iterable[Row], point: Mapping[str, Value]) -> Row | None:

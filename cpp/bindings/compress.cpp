@@ -57,11 +57,9 @@ double loss_of_maps(const CompressLossArrays& x, const py::array& maps, int thre
   }, x.loss);
 }
 
-py::tuple moments_of(const CompressLossArrays& x, int threads) {
-  const PythonRun run(threads);
-  const CompressMoments found = std::visit([&](const auto& loss) {
-    const py::gil_scoped_release release;
-    return loss->moments(run);
+py::tuple moments_of(const CompressLossArrays& x) {
+  const CompressMoments& found = std::visit([](const auto& loss) -> const CompressMoments& {
+    return loss->moments();
   }, x.loss);
   py::list queries;
   for (const Matrix<double>& q : found.queries) queries.append(array_of(q));
@@ -125,7 +123,7 @@ void bind_compress(py::module_& m) {
       // (mean divergence, its gradient)
       .def("evaluate", &loss_and_gradient, Standard(), py::arg("maps"), py::arg("threads"))
       // (second moments of the queries of each query head, covariance of the attended keys)
-      .def("moments", &moments_of, Standard(), py::arg("threads"))
+      .def("moments", &moments_of)
       // (maps, maps that do best on the passages of `judge`, history, report)
       .def("fit", &fit_maps_of, Standard(), py::arg("judge").none(true), py::arg("start"),
            py::arg("limits"), py::arg("threads"));

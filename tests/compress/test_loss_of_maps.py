@@ -116,6 +116,18 @@ def test_loss_and_gradient(name: str, dtype: str, lead: tuple[int, ...]) -> None
         assert one == (value, gradient.tobytes())  # bit for bit with any number of threads
 
 
+def test_what_keys_have_in_common_does_not_cost_precision() -> None:
+    attentions = [
+        hf.Attention(a.Q, a.K + np.float32(100), mask="causal")
+        for a in passages("causal", "float32", ())
+    ]
+    x = np.vstack([0.4 * np.eye(D), np.eye(D)]) + 0.01 * maps(D, 1)  # nearly the head itself
+    expected, slope = reference(attentions, x)
+    value, gradient = _core.CompressLoss([a.core for a in attentions], 1).evaluate(x, 1)
+    np.testing.assert_allclose(value, expected, rtol=1e-4)
+    np.testing.assert_allclose(gradient, slope, atol=1e-4 * np.abs(slope).max())
+
+
 @pytest.mark.parametrize("name", ["causal", "softcap and bias", "large sinks"])
 def test_gradient_is_the_finite_difference(name: str) -> None:
     attentions = passages(name, "float64", (2,), LENGTHS[:3])
@@ -143,7 +155,7 @@ def test_moments(name: str, dtype: str) -> None:
             keys += k.T @ (A.sum(axis=0)[:, None] * k) - mean.T @ mean
     for threads in (1, 3):
         loss = _core.CompressLoss([a.core for a in attentions], threads)
-        found, attended = loss.moments(threads)
+        found, attended = loss.moments()
         atol = 1e-5 if dtype == "float32" else 1e-12
         np.testing.assert_allclose(found, queries / rows, atol=atol)
         np.testing.assert_allclose(attended, keys / rows, atol=atol)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -13,12 +12,12 @@ import pytest
 import headfit as hf
 from headfit._cluster import blocks
 
-PAGE = (Path(__file__).parents[2] / "docs" / "cluster.md").read_text(encoding="utf-8")
+PAGE = "docs/cluster.md"
 
 
-def test_its_python_runs(tmp_path):
+def test_its_python_runs(python_of, tmp_path):
     pytest.importorskip("distributed")
-    (code,) = re.findall(r"^```python\n(.*?)^```$", PAGE, re.M | re.S)
+    (code,) = python_of(PAGE)
     (tmp_path / "page.py").write_text(code, encoding="utf-8")
     environment = {**os.environ, "PYTHONPATH": str(Path(hf.__file__).parents[1])}
     command = [sys.executable, "page.py"]
@@ -28,6 +27,7 @@ def test_its_python_runs(tmp_path):
 
 
 def test_its_numbers():
-    assert f"multiples of {blocks.GRANULE} rows" in PAGE
-    assert f"at least {blocks.GRANULE} rows" in PAGE
+    text = (Path(__file__).parents[2] / PAGE).read_text(encoding="utf-8")
+    assert f"multiples of {blocks.GRANULE} rows" in text
+    assert f"at least {blocks.GRANULE} rows" in text
     assert blocks.PER_SLOT == 8

@@ -30,7 +30,7 @@ def test_every_cell_ran_once_in_order(notebook):
         assert output.get("name") != "stderr", output["text"]
 
 
-def test_pictures_are_small_and_nothing_names_a_machine(notebook):
+def test_pictures_are_sharp_and_small_and_nothing_names_a_machine(notebook):
     pictures = 0
     for cell in notebook["cells"]:
         assert not PATHS.search("".join(cell["source"]))
@@ -38,7 +38,10 @@ def test_pictures_are_small_and_nothing_names_a_machine(notebook):
             data = output.get("data", {})
             if "image/png" in data:
                 pictures += 1
-                assert len(base64.b64decode("".join(data["image/png"]))) < 150_000
+                picture = base64.b64decode("".join(data["image/png"]))
+                assert len(picture) < 200_000
+                density = picture.index(b"pHYs") + 4  # dots per metre
+                assert int.from_bytes(picture[density : density + 4]) * 0.0254 > 143
             texts = [part for kind, part in data.items() if kind.startswith("text/")]
             for text in (*texts, output.get("text", "")):
                 assert not PATHS.search("".join(text))

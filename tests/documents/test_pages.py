@@ -27,12 +27,6 @@ TEXTS = [
 ]
 
 
-def blocks(page: Path) -> list[tuple[str, str]]:
-    """Return language and text of every fenced block of a page."""
-    text = page.read_text(encoding="utf-8")
-    return re.findall(r"^```(\w+)\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
-
-
 def anchors(page: Path) -> set[str]:
     """Return the anchors that a code host, and the site, make of the headings of a page."""
     headings = re.findall(r"^#+ (.*)$", page.read_text(encoding="utf-8"), re.MULTILINE)
@@ -43,10 +37,18 @@ def needs_torch(text: str) -> bool:
     return re.search(r"^\s*import (headfit\.)?torch$", text, re.MULTILINE) is not None
 
 
-def run(page: Path, name: str) -> None:
+@pytest.mark.parametrize(
+    "page",
+    [
+        pytest.param(page, id=page.stem + ("-torch" if needs_torch(page.read_text()) else ""))
+        for page in PAGES
+    ],
+)
+def test_a_page_runs(blocks, page, tmp_path, monkeypatch, capsys):
     """Run the Python of a page from top to bottom, and what it says of the command line."""
     plt = pytest.importorskip("matplotlib.pyplot")
-    namespace: dict[str, object] = {"__name__": name}
+    monkeypatch.chdir(tmp_path)
+    namespace: dict[str, object] = {"__name__": page.stem}
     for language, text in blocks(page):
         if language == "python":
             if needs_torch(text):
@@ -58,18 +60,6 @@ def run(page: Path, name: str) -> None:
                 if line.startswith("headfit "):
                     assert cli.main(shlex.split(line)[1:]) == 0, line
     plt.close("all")
-
-
-@pytest.mark.parametrize(
-    "page",
-    [
-        pytest.param(page, id=page.stem + ("-torch" if needs_torch(page.read_text()) else ""))
-        for page in PAGES
-    ],
-)
-def test_a_page_runs(page, tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    run(page, page.stem)
 
 
 def test_there_are_pages():

@@ -9,25 +9,22 @@ import pytest
 
 import headfit as hf
 
-PAGE = Path(__file__).parents[2] / "docs" / "patterns.md"
-TEXT = PAGE.read_text(encoding="utf-8")
-BLOCKS = re.findall(r"^```python\n(.*?)^```$", TEXT, re.MULTILINE | re.DOTALL)
+PAGE = "docs/patterns.md"
+TEXT = (Path(__file__).parents[2] / PAGE).read_text(encoding="utf-8")
 
 
-def test_python_blocks_run_in_one_namespace(capsys):
-    namespace: dict[str, object] = {}
-    texts = [text for text in BLOCKS if "torch" not in text]
+def test_python_blocks_run_in_one_namespace(python_of, run):
+    texts = [text for text in python_of(PAGE) if "torch" not in text]
     assert len(texts) >= 4
-    for text in texts:
-        exec(compile(text, str(PAGE), "exec"), namespace)
+    run(PAGE, texts)
 
 
-def test_python_blocks_with_torch_run_alone():
+def test_python_blocks_with_torch_run_alone(python_of, run):
     pytest.importorskip("torch")
-    texts = [text for text in BLOCKS if "torch" in text]
+    texts = [text for text in python_of(PAGE) if "torch" in text]
     assert texts
     for text in texts:
-        exec(compile(text, str(PAGE), "exec"), {})
+        run(PAGE, [text])
 
 
 def test_the_table_has_every_pattern():

@@ -3,43 +3,35 @@
 from __future__ import annotations
 
 import os
-import re
 from pathlib import Path
 
 import pytest
 
-README = Path(__file__).parents[2] / "README.md"
-TEXT = README.read_text(encoding="utf-8")
-BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```$", TEXT, re.M | re.S)
-
-
-def blocks(language: str) -> list[str]:
-    return [text for found, text in BLOCKS if found == language]
+PAGE = "README.md"
 
 
 def test_it_is_short():
-    assert len(TEXT.split()) < 900
+    assert len((Path(__file__).parents[2] / PAGE).read_text(encoding="utf-8").split()) < 900
 
 
-def test_the_two_commands_stand_alone_in_blocks():
-    assert blocks("sh") == ["pip install . && headfit demo\n", "pip install '.[test]' && pytest\n"]
+def test_the_two_commands_stand_alone_in_blocks(blocks):
+    commands = [text for language, text in blocks(PAGE) if language == "sh"]
+    assert commands == ["pip install . && headfit demo\n", "pip install '.[test]' && pytest\n"]
 
 
-def test_python_blocks_run_in_one_namespace(tmp_path, monkeypatch):
+def test_python_blocks_run_in_one_namespace(python_of, run, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    namespace: dict[str, object] = {}
-    texts = [text for text in blocks("python") if "torch" not in text]
+    texts = [text for text in python_of(PAGE) if "torch" not in text]
     assert len(texts) == 2
-    for text in texts:
-        exec(compile(text, str(README), "exec"), namespace)
+    run(PAGE, texts)
     assert not os.listdir()
 
 
-def test_python_blocks_with_torch_run_alone(tmp_path, monkeypatch):
+def test_python_blocks_with_torch_run_alone(python_of, run, tmp_path, monkeypatch):
     pytest.importorskip("torch")
     monkeypatch.chdir(tmp_path)
-    texts = [text for text in blocks("python") if "torch" in text]
+    texts = [text for text in python_of(PAGE) if "torch" in text]
     assert texts
     for text in texts:
-        exec(compile(text, str(README), "exec"), {})
+        run(PAGE, [text])
     assert not os.listdir()

@@ -9,13 +9,14 @@ import pytest
 
 import headfit as hf
 
-TEXT = (Path(__file__).parents[2] / "docs" / "rope.md").read_text(encoding="utf-8")
+PAGE = "docs/rope.md"
+TEXT = (Path(__file__).parents[2] / PAGE).read_text(encoding="utf-8")
 
 
-def test_the_code_of_the_page_runs(capsys):
+def test_the_code_of_the_page_runs(python_of, run, capsys):
     plt = pytest.importorskip("matplotlib.pyplot")
-    (code,) = re.findall(r"^```python\n(.*?)^```$", TEXT, re.MULTILINE | re.DOTALL)
-    exec(compile(code, "docs/rope.md", "exec"), {})
+    (code,) = python_of(PAGE)
+    run(PAGE, [code])
     plt.close("all")
     said = capsys.readouterr().out
     assert said.index("content is not needed") < said.index("content is needed")

@@ -12,7 +12,7 @@ from headfit._filter.demand import SLACK, Demand
 from headfit._filter.design import design
 from headfit._filter.filter import Filter
 from headfit._filter.layouts import Layout, Shape
-from headfit._filter.linear_program import solve
+from headfit._filter.linear_program import is_out_of_reach, solve
 from headfit._filter.stencil import Stencil
 
 
@@ -116,6 +116,28 @@ def test_frequencies_that_cannot_do_it() -> None:
     assert solve(np.array([2 * np.pi / 5]), demand) is None  # offsets 0 and 10 are the same
     assert design(demand, 4) is None
     assert design(demand, 1) is None
+
+
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize("count", [8, 12, 24, 32])
+def test_what_is_out_of_reach_has_no_solution_of_so_small_a_norm(count: int, causal: bool) -> None:
+    """A window of 96 keys has more offsets than the small program looks at."""
+    stencil = window(600, range(96), 0) if causal else window(600, range(-95, 96))
+    demand = Demand(stencil, Tolerances())
+    even = demand.is_symmetric
+    frequencies = Layout().frequencies(stencil, Shape.of(stencil), count)
+    assert frequencies is not None
+    found = solve(frequencies, demand, even=even)
+    norm = math.inf if found is None or not found.meets else found.filter.norm
+    limits = np.array([1.0, 10.0, 100.0, 1e3, 1e5])
+    answers = [
+        is_out_of_reach(frequencies, demand, limit, directions=8, even=even) for limit in limits
+    ]
+    assert answers[0]  # the leak alone needs more
+    assert answers == sorted(answers, reverse=True)
+    assert (norm > limits[answers]).all()
+    if causal and count == 32:
+        assert not answers[3]
 
 
 def test_larger_heads_have_smaller_norms() -> None:

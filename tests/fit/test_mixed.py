@@ -68,6 +68,22 @@ def test_auto_starts_from_a_filter() -> None:
     assert np.array_equal(fits[0].K, fits[1].K)
 
 
+def test_auto_starts_from_a_narrow_filter_in_a_head_with_room(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("headfit._fit.auto.LONG", 200)
+    A = bigbird(200, 3, 2)
+    fit = hf.fit(A, 64, exempt_columns="auto", num_threads=1, time_limit=200)
+    assert (fit.method, fit.certificate.holds) == ("mixed", True)
+    assert fit.settings["dim_used"] < 64  # more columns would take time and help nothing
+    window = hf.fit(hf.patterns.causal_band(200, 5), 64, mask="causal", num_threads=1)
+    assert (window.method, window.certificate.holds) == ("toeplitz", True)
+    # Without room, without a stencil, or in a search, it is the learned method.
+    for pattern, dim in ((A, 20), (hf.patterns.random_regular(200, 6, rng=0), 64)):
+        assert hf.fit(pattern, dim, num_threads=1, time_limit=0.5).method == "learned"
+    assert hf.fit(hf.patterns.band(200, 1), num_threads=1, time_limit=5).method == "learned"
+
+
 def test_weights_that_differ() -> None:
     A = hf.patterns.bigbird(200, 5, 0, 2, gamma=2.0, rng=1)
     fit = hf.fit(A, 24, method="mixed", num_threads=1, time_limit=200)

@@ -123,6 +123,17 @@ def test_auto_takes_a_filter_for_wide_patterns_only() -> None:
     assert learned.method == "learned"
 
 
+def test_auto_ends_where_no_filter_is_found_and_the_head_is_far_too_small(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("headfit._fit.auto.LONG", 200)
+    fit = hf.fit(hf.patterns.band(200, 40), 16, num_threads=1)
+    assert (fit.method, fit.stopped, fit.obstacle) == ("toeplitz", "stalled", "method")
+    assert "No filter of size 16 was found" in fit.advice
+    near = hf.fit(hf.patterns.band(200, 40), 40, time_limit=0.5, max_logit=2.0, num_threads=1)
+    assert near.method == "learned"
+
+
 @pytest.mark.parametrize(("dim", "holds"), [(48, True), (8, False)])
 def test_a_search_stays_within_the_module(dim: int, holds: bool) -> None:
     module = hf.SelfAttention.canonical(dim=dim)

@@ -32,6 +32,12 @@ def test_windows_with_global_tokens(causal: bool, n_global: int, dtype: str) -> 
     assert (np.where(inside, 0, weights).max(axis=1) / least).max() <= 0.05 * (1 + 1e-5)
 
 
+def test_a_filter_that_is_asked_for_takes_global_tokens() -> None:
+    A = hf.patterns.window_global(200, 20, 2, causal=False)
+    fit = hf.fit(A, 64, method="toeplitz", exempt_columns="auto", num_threads=1)
+    assert fit.certificate.holds
+
+
 def test_a_window_with_a_stride_and_global_tokens() -> None:
     A = hf.patterns.window_global(1024, 32, 2, stride=64)
     fit = hf.fit(A, 64, exempt_columns="auto", mask="causal", num_threads=1, time_limit=60)

@@ -6,6 +6,7 @@ import functools
 import inspect
 import json
 import math
+import re
 import time
 from dataclasses import dataclass, field
 from typing import Any
@@ -114,6 +115,8 @@ def test_smaller_n_and_a_trend_that_is_called_one() -> None:
     assert trend.sizes == (32, 128)
     assert trend.value(128) == pytest.approx(trend.logits[1])
     assert trend.at_n == pytest.approx(trend.logits[1] + 4 * trend.per_doubling)
+    longest = trend.seconds[1]
+    assert 16 * longest <= trend.seconds_at_n * (1 + 1e-9) <= 256 * longest * (1 + 2e-9)
     said = " ".join(str(found).split())
     assert said.startswith("Not found: head size 4 in float32 for eye_array at n = 2,048")
     assert "certified up to n = 128" in said
@@ -205,6 +208,21 @@ def test_looser_tolerances_in_reach_are_named() -> None:
     )
     assert "certified with leak <= 0.3, distortion <= 0.6" in " ".join(str(found).split())
     assert "Tolerances in reach: leak 0.3 and distortion 0.6." in found.advice
+
+
+def test_after_a_time_out_smaller_n_come_first() -> None:
+    found = plan(n=2048, method=Ring(most=500), dtype="bfloat16")
+    tried = purposes(found)  # bfloat16 is too coarse at n = 32, the first of them
+    assert tried == ["asked", "smaller n", "float32", "looser"]
+
+
+def test_the_time_that_smaller_n_took_is_continued() -> None:
+    found = plan(n=2048, method=Ring(most=500))
+    sizes = [str(n) for n in found.trend.sizes]
+    took = r"Fits took [\d.e-]+ s at n = {} and [\d.e-]+ s at n = {}: continued, some".format(
+        *sizes
+    )
+    assert re.search(took, found.advice)
 
 
 def test_the_tightest_of_the_looser_tolerances_is_best() -> None:
@@ -305,7 +323,7 @@ def test_no_deadline_that_is_passed_down_lies_beyond_the_limit(leak: float) -> N
     found = Planner(source, question, clock, lambda _: None).carry_out()
     assert len(ring.deadlines) >= 3
     assert all(deadline <= clock.start + 3.0 for deadline in ring.deadlines)
-    assert ring.deadlines[0] <= clock.start + 0.6 * 3.0  # others are left some time
+    assert ring.deadlines[0] <= clock.start + 0.8 * 3.0  # others are left some time
     assert concluded(found, source, question, clock).time_limit == 3.0
 
 
@@ -321,7 +339,7 @@ def test_the_default_time_is_a_minute() -> None:
 def test_a_clock_shares_what_is_left() -> None:
     clock = Clock(100.0, start=time.perf_counter() - 60)
     assert clock.left == pytest.approx(40, abs=1)
-    assert clock.part("asked") == pytest.approx(20, abs=0.5)
+    assert clock.part("asked") == pytest.approx(24, abs=1)
     clock.rate = 1e-6
     assert clock.certificate(1000) == pytest.approx(1.0)
     assert clock.affords(3000)

@@ -30,6 +30,7 @@ import multiprocessing, os, signal, sys, time
 from multiprocessing import forkserver
 from pathlib import Path
 import headfit as hf, swept
+from headfit._sweep.local_pool import LocalPool
 
 def begun():
     return len(Path({log!r}).read_text().split()) if Path({log!r}).exists() else 0
@@ -45,6 +46,7 @@ for line in sys.stdin:
     if not child:
         forkserver._forkserver.ensure_running = lambda: None
         multiprocessing.get_context = lambda _: context
+        assert LocalPool(1, 1)._context is context
         hf.sweep(points, {store!r}, run=swept.gated_square, processes={processes}, num_threads=1)
         os._exit(0)
     ended = 0

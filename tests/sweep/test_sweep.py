@@ -82,7 +82,9 @@ def test_processes_that_cannot_be_started(swept, store, monkeypatch):
             raise OSError(errno.EAGAIN, "Resource temporarily unavailable")
 
     monkeypatch.setattr(local_pool, "ProcessPoolExecutor", Full)
-    with pytest.raises(HeadfitError, match=r"2 worker processes cannot be started: .*Resource"):
+    with pytest.raises(
+        HeadfitError, match=r"one of 2 worker processes cannot be started: .*Resource"
+    ):
         hf.sweep(hf.grid(x=range(2)), store, run=swept.square, processes=2)
 
 

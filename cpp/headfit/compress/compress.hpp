@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "headfit/base/threads.hpp"
+#include "headfit/compress/measure.hpp"
 #include "headfit/soft/compare.hpp"
 #include "headfit/soft/fit_soft.hpp"
 #include "headfit/soft/target_rows.hpp"
@@ -19,33 +20,26 @@ namespace headfit {
 
 namespace compress {
 
-// One query head in one passage, and a part of its rows: the unit of work.
+// One query head in one passage.
 template <class T>
 struct QueryHead {
   LogitSource<T> source;  // one query head and its key head
   Index head;
-  std::unique_ptr<const soft::TargetRows<T>> target;
 };
-struct Unit {
-  Index query_head;
-  Index first, count;  // rows
-};
+
+// The rows of the original, by query head of each passage; null where they are not needed.
+template <class T>
+using Targets = std::vector<std::unique_ptr<const soft::TargetRows<T>>>;
 
 }  // namespace compress
-
-// Second moments per row of attention, as the descent and a closed form need them.
-struct CompressMoments {
-  std::vector<Matrix<double>> queries;  // of each query head: the mean of q q^T
-  // The mean covariance of the keys that a row attends to, weighted by its attention.
-  Matrix<double> keys;
-};
 
 // The mean over all rows of KL(A_i || M_i), where A is the attention of a head in some passages, and
 // M that of its queries and keys under the maps. Rows that attend to nothing are left out. What a sink
 // takes is one more class, whose logit maps do not change.
 //
-// Passages must store queries and keys as T, without rotary positions; they stay the caller's. What
-// is computed once for each row of A is kept, and so is a packed copy of the keys.
+// Passages must store queries and keys as T, without rotary positions; they stay the caller's. A copy
+// of the keys is kept, and what was measured of A (measure.hpp). Only soft-capped heads compute A
+// again in every evaluation.
 template <class T>
 class CompressLoss {
  public:
@@ -54,18 +48,33 @@ class CompressLoss {
 
   Index heads() const { return heads_; }
   Index dim() const { return dim_; }
-  Index rows() const { return rows_; }
+  Index rows() const { return measured_.rows; }
 
-  // `gradient` may be null.
-  double evaluate(const Matrix<double>& maps, Matrix<double>* gradient, const Run& run) const;
-  CompressMoments moments(const Run& run) const;
+  // `gradient` may be null. With `targets` all rows of A are computed again: it takes twice as long,
+  // and what rounding changes falls with the loss.
+  double evaluate(const Matrix<double>& maps, Matrix<double>* gradient, const Run& run,
+                  const compress::Targets<T>* targets = nullptr) const;
+  compress::Targets<T> all_targets(const Run& run) const { return targets_of(false, run); }
+  // By about how much rounding may change a loss that is evaluated without targets.
+  double rounding() const {
+    return static_cast<double>(std::numeric_limits<T>::epsilon()) * measured_.size;
+  }
+  const CompressMoments& moments() const { return measured_.moments; }
 
  private:
+  void add_passage(const LogitSource<T>& passage);
+  compress::Targets<T> targets_of(bool only_capped, const Run& run) const;
+  void measure(const Run& run);
   Index groups() const;
   void check(const Matrix<double>& maps) const;
+  // The part of the loss that is linear in P_q P_k^T, added to it and to its gradient.
+  void add_linear(const Matrix<double>& maps, double& loss, Matrix<double>* gradient) const;
 
-  Index heads_ = 0, dim_ = 0, rows_ = 0;
+  Index heads_ = 0, dim_ = 0;
+  compress::Measured measured_;
+  std::vector<Matrix<T>> keys_;  // of each passage, centred
   std::vector<compress::QueryHead<T>> query_heads_;
+  compress::Targets<T> capped_;  // of soft-capped heads
   std::vector<compress::Unit> units_;
   std::vector<Index> numbers_;  // 0, 1, 2 ...: the rows of a unit are a part of them
 };

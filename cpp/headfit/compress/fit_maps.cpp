@@ -14,6 +14,11 @@ namespace {
 constexpr Index memory = 20;  // steps that the quasi-Newton method remembers
 constexpr double sufficient = 1e-4;  // share of the predicted decrease (Armijo's rule)
 constexpr int most_trials = 12;  // step lengths tried in a line search
+// Rounding by this share of the decrease that the tolerance compares is neglected.
+constexpr double trusted = 0.1;
+// A line search that finds no lower loss where less than this share of the rounding is to be gained
+// goes on with targets. As a rule most rounding cancels in the sum over all rows.
+constexpr double hidden = 0.05;
 // The loss on the other passages is looked at after every one of the first steps, which change the
 // maps most and may already fit what only the fitted passages have, and then every few steps.
 constexpr Index first_looks = 10, look_every = 10;
@@ -27,24 +32,27 @@ class Descent {
         judge_(judge),
         options_(options),
         run_(run),
-        metric_(loss.moments(run)),
+        metric_(loss.moments()),
         quasi_newton_(memory, metric_),
         maps_(options.start) {}
 
   CompressResult run() {
     metric_.refresh(maps_);
-    value_ = loss_.evaluate(maps_, &gradient_, run_);
-    ++result_.evaluations;
+    evaluate_here();
     result_.history.push_back(value_);
     result_.judged = std::numeric_limits<double>::infinity();
-    for (Index step = 0; !finished(step); ++step) {
+    for (Index step = 0; !finished(step);) {
       if (judge_ && (step < first_looks || step % look_every == 0)) look();
       if (step % soft_refresh == 0) metric_.refresh(maps_);
-      if (!advance() && !advance_afresh()) {
+      if (advance() || (!hidden_by_rounding_ && advance_afresh())) {
+        result_.history.push_back(value_);
+        ++step;
+      } else if (hidden_by_rounding_ || may_be_rounding()) {
+        compute_carefully(step);
+      } else {
         result_.status = SoftStatus::Converged;
         break;
       }
-      result_.history.push_back(value_);
     }
     if (judge_) look();
     result_.maps = std::move(maps_);
@@ -55,11 +63,36 @@ class Descent {
  private:
   using Clock = std::chrono::steady_clock;
 
+  void evaluate_here() {
+    ++result_.evaluations;
+    value_ = loss_.evaluate(maps_, &gradient_, run_, targets());
+  }
+
+  const Targets<T>* targets() const { return targets_.empty() ? nullptr : &targets_; }
+
+  // Whether an end is not to be trusted: rounding may have changed the loss by what the tolerance
+  // asks for.
+  bool may_be_rounding() const {
+    return !targets() && loss_.rounding() > trusted * options_.limits.tolerance * value_;
+  }
+
+  // From here on rows of the original are computed again in each evaluation.
+  void compute_carefully(Index step) {
+    const double before = value_;
+    hidden_by_rounding_ = false;
+    targets_ = loss_.all_targets(run_);
+    evaluate_here();
+    result_.history.back() = value_;
+    const bool differs =
+        std::abs(before - value_) > trusted * options_.limits.tolerance * std::abs(value_);
+    if (differs) first_ = step;
+  }
+
   // The loss after a step, with its gradient; infinite where a step is so long that logits overflow.
   double evaluate_next() {
     ++result_.evaluations;
     try {
-      return loss_.evaluate(next_, &next_gradient_, run_);
+      return loss_.evaluate(next_, &next_gradient_, run_, targets());
     } catch (const NonFiniteError&) {
       return std::numeric_limits<double>::infinity();
     }
@@ -95,7 +128,11 @@ class Descent {
       const double best = -slope * length * length / (2 * (value - value_ - slope * length));
       length = std::isfinite(best) ? std::clamp(best, 0.1 * length, 0.5 * length) : 0.1 * length;
       // What is left to gain is less than rounding.
-      if (-slope * length < std::numeric_limits<T>::epsilon() * 1e-2 * value_) return false;
+      const double gain = -slope * length;
+      hidden_by_rounding_ = !targets() && gain < hidden * loss_.rounding();
+      if (hidden_by_rounding_ || gain < std::numeric_limits<T>::epsilon() * 1e-2 * value_) {
+        return false;
+      }
     }
     return false;
   }
@@ -117,7 +154,13 @@ class Descent {
 
   bool finished(Index step) {
     if (run_.poll) run_.poll();
-    const auto ending = options_.limits.ending(step, result_.history, seconds());
+    auto ending = options_.limits.ending(step, result_.history, seconds(), first_);
+    const bool depends_on_loss = ending == SoftStatus::Enough || ending == SoftStatus::Converged;
+    if (depends_on_loss && may_be_rounding()) {
+      compute_carefully(step);
+      ending.reset();
+      if (value_ <= options_.limits.enough) ending = SoftStatus::Enough;
+    }
     if (ending) result_.status = *ending;
     return ending.has_value();
   }
@@ -133,6 +176,9 @@ class Descent {
   soft::QuasiNewton<double, Metric> quasi_newton_;
   Matrix<double> maps_, gradient_, direction_, next_, next_gradient_;
   double value_ = 0;
+  Targets<T> targets_;  // empty as long as the loss is large enough to be computed without them
+  bool hidden_by_rounding_ = false;
+  Index first_ = 0;  // the first step that the tolerance compares
   CompressResult result_;
 };
 

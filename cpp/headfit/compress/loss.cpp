@@ -1,8 +1,8 @@
 #include <memory>
 #include <numeric>
 
-#include "headfit/compress/compress.hpp"
-#include "headfit/compress/unit_fold.hpp"
+#include "headfit/compress/partition_fold.hpp"
+#include "headfit/compress/target_fold.hpp"
 #include "headfit/logits/stream.hpp"
 
 namespace headfit {
@@ -35,21 +35,25 @@ class UnitWorker {
  public:
   explicit UnitWorker(const std::vector<Index>& numbers) : numbers_(numbers) {}
 
-  // Adds a unit to the sum of divergences, and to the gradient by the maps if that is not null.
-  void add(const QueryHead<T>& head, const Unit& unit, const Matrix<T>& maps, double& loss,
-           Matrix<double>* gradient) {
-    LogitSource<T> source = mapped(head, unit, maps, gradient != nullptr);
-    typename soft::TargetRows<T>::Reader reader(*head.target);
-    stream_tiles(source, Run{1, {}}, [&] {
-      return UnitFold<T>(source, reader, *head.target, work_, gradient != nullptr, loss);
-    });
+  // Adds to the loss the divergence of the rows of a unit from the target, or log Z of these rows if
+  // that is null. Adds its gradient by the maps if that is not null.
+  void add(const QueryHead<T>& head, const Unit& unit, const soft::TargetRows<T>* target,
+           const Matrix<T>& maps, double& loss, Matrix<double>* gradient) {
+    work_.with_gradient = gradient != nullptr;
+    const LogitSource<T> source = mapped(head, unit, maps);
+    if (target) {
+      typename soft::TargetRows<T>::Reader reader(*target);
+      stream_tiles(source, Run{1, {}},
+                   [&] { return TargetFold<T>(source, reader, *target, work_, loss); });
+    } else {
+      stream_tiles(source, Run{1, {}}, [&] { return PartitionFold<T>(source, work_, loss); });
+    }
     if (gradient) add_gradient(head, unit, *gradient);
   }
 
  private:
   // The smaller head: mapped queries, for the rows of the unit only, and mapped keys.
-  LogitSource<T> mapped(const QueryHead<T>& head, const Unit& unit, const Matrix<T>& maps,
-                        bool with_gradient) {
+  LogitSource<T> mapped(const QueryHead<T>& head, const Unit& unit, const Matrix<T>& maps) {
     const MatrixView<T> q = head.source.q[0], k = head.source.k[0];
     const Index size = head.source.q.cols, dim = maps.cols();
     work_.dim = dim;
@@ -59,7 +63,7 @@ class UnitWorker {
     queries.middleRows(unit.first, unit.count).noalias() =
         q.middleRows(unit.first, unit.count) * maps.middleRows(head.head * size, size);
     keys.noalias() = k * maps.bottomRows(size);
-    if (with_gradient) lay_out(keys, unit);
+    if (work_.with_gradient) lay_out(keys, unit);
     LogitSource<T> source = head.source;
     source.q = {queries.data(), 1, q.rows(), dim, queries.size(), dim};
     source.k = {keys.data(), 1, k.rows(), dim, keys.size(), dim};
@@ -72,8 +76,8 @@ class UnitWorker {
   void lay_out(const Eigen::Map<Matrix<T>>& keys, const Unit& unit) {
     const Index features = soft::feature_count(work_.dim) * work_.width;
     std::fill_n(work_.key_features.ensure(features), features, T(0));
-    std::fill_n(work_.key_gradient.ensure(features), features, T(0));
-    std::fill_n(work_.query_gradient.ensure(unit.count * work_.dim), unit.count * work_.dim, T(0));
+    std::fill_n(work_.query_sums.ensure(features), features, T(0));
+    std::fill_n(work_.key_sums.ensure(unit.count * work_.dim), unit.count * work_.dim, T(0));
     of_keys(work_.key_features, keys.rows()) = keys.transpose();
   }
 
@@ -84,10 +88,10 @@ class UnitWorker {
   void add_gradient(const QueryHead<T>& head, const Unit& unit, Matrix<double>& gradient) {
     const MatrixView<T> q = head.source.q[0], k = head.source.k[0];
     const Index size = head.source.q.cols;
-    const Eigen::Map<const Matrix<T>> queries(work_.query_gradient.data(), unit.count, work_.dim);
+    const Eigen::Map<const Matrix<T>> queries(work_.key_sums.data(), unit.count, work_.dim);
     product_.noalias() = q.middleRows(unit.first, unit.count).transpose() * queries;
     gradient.middleRows(head.head * size, size) += product_.template cast<double>();
-    product_.noalias() = k.transpose() * of_keys(work_.key_gradient, k.rows()).transpose();
+    product_.noalias() = k.transpose() * of_keys(work_.query_sums, k.rows()).transpose();
     gradient.bottomRows(size) += product_.template cast<double>();
   }
 
@@ -107,31 +111,68 @@ CompressLoss<T>::CompressLoss(std::span<const LogitSource<T>> passages, const Ru
   Index longest = 0;
   for (const LogitSource<T>& passage : passages) {
     compress::check_passage(passage, passages[0]);
+    add_passage(passage);
     longest = std::max(longest, passage.q.rows);
-    for (Index h = 0; h < heads_; ++h) {
-      for (Index i = 0; i < passage.q.rows; i += compress::unit_rows) {
-        units_.push_back({static_cast<Index>(query_heads_.size()), i,
-                          std::min(compress::unit_rows, passage.q.rows - i)});
-      }
-      query_heads_.push_back({query_head_of(passage, h), h, nullptr});
-    }
   }
   numbers_.resize(static_cast<std::size_t>(longest));
   std::iota(numbers_.begin(), numbers_.end(), Index(0));
-  const auto measure = [&](Index i, const Run& inner) {
-    compress::QueryHead<T>& head = query_heads_[static_cast<std::size_t>(i)];
+  measure(run);
+  capped_ = targets_of(true, run);
+}
+
+template <class T>
+void CompressLoss<T>::add_passage(const LogitSource<T>& passage) {
+  LogitSource<T> source = passage;
+  if (source.softcap == 0) {
+    const Matrix<T>& keys = keys_.emplace_back(compress::centred_keys(passage));
+    source.k = {keys.data(), 1, keys.rows(), keys.cols(), keys.size(), keys.cols()};
+  }
+  for (Index h = 0; h < heads_; ++h) {
+    for (Index i = 0; i < source.q.rows; i += compress::unit_rows) {
+      units_.push_back({static_cast<Index>(query_heads_.size()), i,
+                        std::min(compress::unit_rows, source.q.rows - i)});
+    }
+    query_heads_.push_back({query_head_of(source, h), h});
+  }
+}
+
+template <class T>
+void CompressLoss<T>::measure(const Run& run) {
+  std::vector<compress::Measured> sums(static_cast<std::size_t>(groups()),
+                                       compress::Measured::zero(heads_, dim_));
+  parallel_for(groups(), run, [&](Index g) {
+    const auto group = static_cast<std::size_t>(g);
+    for (std::size_t u = group; u < units_.size(); u += sums.size()) {
+      const auto& head = query_heads_[static_cast<std::size_t>(units_[u].query_head)];
+      compress::measure<T>(head.source, head.head, units_[u], numbers_, sums[group]);
+    }
+  });
+  measured_ = compress::Measured::zero(heads_, dim_);
+  for (const compress::Measured& sum : sums) measured_.add(sum);
+  measured_.to_means();
+}
+
+template <class T>
+compress::Targets<T> CompressLoss<T>::targets_of(bool only_capped, const Run& run) const {
+  compress::Targets<T> targets(query_heads_.size());
+  std::vector<std::size_t> wanted;
+  for (std::size_t i = 0; i < query_heads_.size(); ++i) {
+    if (!only_capped || query_heads_[i].source.softcap > 0) wanted.push_back(i);
+  }
+  const auto read = [&](Index w, const Run& inner) {
+    const std::size_t i = wanted[static_cast<std::size_t>(w)];
     SoftTarget<T> target;
-    target.attention = head.source;
-    head.target = std::make_unique<const soft::TargetRows<T>>(target, inner);
+    target.attention = query_heads_[i].source;
+    targets[i] = std::make_unique<const soft::TargetRows<T>>(target, inner);
   };
   // Threads go over the passages, or over the rows of each if there are fewer passages than threads.
-  const auto count = static_cast<Index>(query_heads_.size());
+  const auto count = static_cast<Index>(wanted.size());
   if (count < run.thread_count(count + 1)) {
-    for (Index i = 0; i < count; ++i) measure(i, run);
+    for (Index w = 0; w < count; ++w) read(w, run);
   } else {
-    parallel_for(count, run, [&](Index i) { measure(i, Run{1, {}}); });
+    parallel_for(count, run, [&](Index w) { read(w, Run{1, {}}); });
   }
-  for (const auto& head : query_heads_) rows_ += head.target->asking_rows();
+  return targets;
 }
 
 template <class T>
@@ -150,8 +191,9 @@ void CompressLoss<T>::check(const Matrix<double>& maps) const {
 
 template <class T>
 double CompressLoss<T>::evaluate(const Matrix<double>& maps, Matrix<double>* gradient,
-                                 const Run& run) const {
+                                 const Run& run, const compress::Targets<T>* targets) const {
   check(maps);
+  const compress::Targets<T>& used_targets = targets ? *targets : capped_;
   const Matrix<T> used = maps.cast<T>();
   std::vector<double> losses(static_cast<std::size_t>(groups()), 0.0);
   std::vector<Matrix<double>> gradients(gradient ? losses.size() : 0);
@@ -162,18 +204,37 @@ double CompressLoss<T>::evaluate(const Matrix<double>& maps, Matrix<double>* gra
       if (sum) sum->setZero(maps.rows(), maps.cols());
       for (std::size_t u = group; u < units_.size(); u += losses.size()) {
         const compress::Unit& unit = units_[u];
-        const auto& head = query_heads_[static_cast<std::size_t>(unit.query_head)];
-        worker->add(head, unit, used, losses[group], sum);
+        const auto head = static_cast<std::size_t>(unit.query_head);
+        worker->add(query_heads_[head], unit, used_targets[head].get(), used, losses[group], sum);
       }
     };
   });
-  const double rows = static_cast<double>(std::max<Index>(1, rows_));
+  const double count = static_cast<double>(std::max<Index>(1, rows()));
+  double loss = std::accumulate(losses.begin(), losses.end(), 0.0) / count;
   if (gradient) {
     gradient->setZero(maps.rows(), maps.cols());
     for (const Matrix<double>& sum : gradients) *gradient += sum;
-    *gradient /= rows;
+    *gradient /= count;
   }
-  return std::accumulate(losses.begin(), losses.end(), 0.0) / rows;
+  if (!targets) add_linear(used.template cast<double>(), loss, gradient);
+  return loss;
+}
+
+template <class T>
+void CompressLoss<T>::add_linear(const Matrix<double>& maps, double& loss,
+                                 Matrix<double>* gradient) const {
+  const auto key_map = maps.bottomRows(dim_);
+  double linear = 0;
+  for (Index h = 0; h < heads_; ++h) {
+    const auto query_map = maps.middleRows(h * dim_, dim_);
+    const Matrix<double>& attended = measured_.attended[static_cast<std::size_t>(h)];
+    const Matrix<double> product = attended * key_map;
+    linear += query_map.cwiseProduct(product).sum();
+    if (!gradient) continue;
+    gradient->middleRows(h * dim_, dim_) -= product;
+    gradient->bottomRows(dim_).noalias() -= attended.transpose() * query_map;
+  }
+  loss -= linear + measured_.rest;
 }
 
 template class CompressLoss<float>;

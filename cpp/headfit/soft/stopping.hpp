@@ -41,13 +41,14 @@ struct DescentLimits {
   }
 
   // Why a descent ends after `step` steps; nothing while it goes on. `history` has the mean
-  // divergence at the start and after each step.
-  std::optional<SoftStatus> ending(Index step, const std::vector<double>& history,
-                                   double seconds) const {
+  // divergence at the start and after each step. The tolerance compares no steps before `first`.
+  std::optional<SoftStatus> ending(Index step, const std::vector<double>& history, double seconds,
+                                   Index first = 0) const {
     const double now = history.back();
     if (progress && !progress(step, now)) return SoftStatus::Stopped;
     if (now <= enough) return SoftStatus::Enough;
-    if (step >= soft_window && history[history.size() - 1 - soft_window] - now <= tolerance * now) {
+    if (step >= first + soft_window &&
+        history[history.size() - 1 - soft_window] - now <= tolerance * now) {
       return SoftStatus::Converged;
     }
     if (step >= max_steps) return SoftStatus::StepLimit;

@@ -30,13 +30,19 @@ def add_describe(parent: Commands) -> None:
     )
     add_heads(parser, ".npz with Q and K, a saved head, or what heads.save() wrote")
     parser.add_argument(
-        "--per-row", type=int, metavar="K", help="keys of a row's support at most (default: 8)"
+        "--per-row", type=int, metavar="K", help="most keys in a row's support (default: 8)"
     )
     parser.add_argument(
-        "--per-column", type=int, metavar="K", help="rows per column of a sparse head (default: K)"
+        "--per-column",
+        type=int,
+        metavar="K",
+        help="most rows that share a key in a sparse head (default: that of --per-row)",
     )
     parser.add_argument(
-        "--share", type=float, metavar="S", help="of a row's mass in its support (default: 0.9)"
+        "--share",
+        type=float,
+        metavar="S",
+        help="share of a row's mass that its support holds (default: 0.9)",
     )
     add_running(parser)
 

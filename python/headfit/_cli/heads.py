@@ -25,9 +25,11 @@ IN_FILES = ("scale", "mask", "key_lengths", "bias", "softcap", "key_mask", "sink
 def add_heads(parser: Parser, about: str) -> None:
     """Add a file of heads, and what makes their logits where the file does not say it."""
     parser.add_argument("file", metavar="FILE", type=Path, help=f"{about}; - for standard input")
-    parser.add_argument("--scale", type=float, help="of the logits (default: 1 / sqrt(D))")
+    parser.add_argument("--scale", type=float, help="factor of the logits (default: 1 / sqrt(D))")
     add_mask(parser)
-    parser.add_argument("--position", choices=POSITIONS, help="positions that are still to apply")
+    parser.add_argument(
+        "--position", choices=POSITIONS, help="positions that are not yet part of Q and K"
+    )
 
 
 def add_head(parser: Parser) -> None:

@@ -90,7 +90,7 @@ KINDS: dict[str, tuple[Argument, ...]] = {
         _count("k", "neighbours of each point"),
         _count("--per-column", "most that attend to one point", metavar="K"),
         _choice("--on-short", "raise", "fewer"),
-        ("--bandwidth", {"type": float, "metavar": "H", "help": "of Gaussian weights"}),
+        ("--bandwidth", {"type": float, "metavar": "H", "help": "bandwidth of Gaussian weights"}),
     ),
     "permutation": (_N,),
     "previous_token": (_N, _BOUNDARY),

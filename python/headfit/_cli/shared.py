@@ -91,7 +91,9 @@ def add_running(parser: Parser, *, threads: bool = True) -> None:
 
 def add_seed(parser: Parser) -> None:
     """Add the seed."""
-    parser.add_argument("--seed", type=seed, default=0, help="of all that is random (default: 0)")
+    parser.add_argument(
+        "--seed", type=seed, default=0, help="seed of everything random (default: %(default)s)"
+    )
 
 
 def seed(text: str) -> int:

@@ -57,17 +57,26 @@ def add_shrink(parent: Commands) -> None:
     )  # fmt: skip
     close = parser.add_argument_group("to stay close to the whole attention")
     close.add_argument(
-        "--tv", type=float, metavar="T", help="mean total variation of the rows (default: 0.05)"
+        "--tv",
+        type=float,
+        metavar="T",
+        help="largest mean total variation of the rows (default: 0.05)",
     )
-    close.add_argument("--tv-worst", type=float, metavar="T", help="that of any row")
-    close.add_argument("--dim", type=int, metavar="D", help="this size (default: search)")
+    close.add_argument(
+        "--tv-worst", type=float, metavar="T", help="largest total variation of any row"
+    )
+    close.add_argument("--dim", type=int, metavar="D", help="head size (default: search)")
     kept = parser.add_argument_group("to keep the heaviest entries of every row, certified")
-    kept.add_argument("--per-row", type=int, metavar="K", help="so many")
-    kept.add_argument("--mass", type=float, metavar="S", help="that hold this share of the row")
-    kept.add_argument("--per-column", type=int, metavar="K", help="at most so many of a column")
+    kept.add_argument("--per-row", type=int, metavar="K", help="keep at most this many per row")
+    kept.add_argument(
+        "--mass", type=float, metavar="S", help="keep the fewest that hold this share of the row"
+    )
+    kept.add_argument(
+        "--per-column", type=int, metavar="K", help="keep at most this many per column"
+    )
     kept.add_argument(
         "--exempt-columns", type=columns, metavar="J",
-        help="auto (default), or numbers as in 0,1,7: columns without that bound",
+        help="auto (default), or numbers as in 0,1,7: columns that --per-column does not bound",
     )  # fmt: skip
     tolerances(parser, Tolerances())
     add_output(
@@ -82,7 +91,9 @@ def _add_search(parser: Any) -> None:
     parser.add_argument(
         "--effort", type=effort, metavar="E", help="low, medium, high or a number of steps"
     )
-    parser.add_argument("--time-limit", type=float, metavar="S", help="seconds")
+    parser.add_argument(
+        "--time-limit", type=float, metavar="S", help="seconds that the search may take"
+    )
     add_seed(parser)
     add_running(parser)
 
@@ -154,7 +165,7 @@ def add_compress(parent: Commands) -> None:
         parser, "-o", "--output", suffixes=tuple(FORMATS), required=True, metavar="MAPS",
         help="the maps P_q and P_k, .npz or .safetensors, or -",
     )  # fmt: skip
-    parser.add_argument("--dim", type=int, metavar="D", help="the size (default: search)")
+    parser.add_argument("--dim", type=int, metavar="D", help="head size (default: search)")
     parser.add_argument(
         "--tv", type=float, metavar="T",
         help="mean total variation that a search keeps on validation passages (default: 0.05)",

@@ -45,10 +45,13 @@ def add_sweep(parent: Commands) -> None:
     )
     parser.add_argument(
         "--processes", type=int, metavar="N",
-        help="worker processes here (default: as many as fill the cores)",
+        help="worker processes here (default: those of the file, or as many as fill the cores)",
     )  # fmt: skip
     parser.add_argument(
-        "--num-threads", type=int, metavar="N", help="threads of each point (default: its share)"
+        "--num-threads",
+        type=int,
+        metavar="N",
+        help="threads of each point (default: that of the file, or its share of the cores)",
     )
     parser.add_argument(
         "--retry-failed", action="store_true", help="compute points again that failed before"

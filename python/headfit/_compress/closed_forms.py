@@ -72,9 +72,7 @@ class ClosedForm:
         return np.hstack([maps, self.maps(left, dim - maps.shape[1])])
 
 
-def closed_forms(
-    passages: Passages, loss: _core.CompressLoss, threads: int
-) -> dict[str, ClosedForm]:
+def closed_forms(passages: Passages, loss: _core.CompressLoss) -> dict[str, ClosedForm]:
     """Return the closed forms for some passages, by name."""
     dim = passages.dim
     plain, centred = np.zeros((2, dim, dim))
@@ -90,6 +88,9 @@ def closed_forms(
         plain += keys.T @ keys
         keys -= keys.mean(axis=0) if len(keys) else 0.0
         centred += keys.T @ keys
-    queries, attended = loss.moments(threads)
+    queries, attended = loss.moments()
     found = (plain / max(rows, 1), centred / max(rows, 1), attended)
-    return {name: ClosedForm.of(queries, keys) for name, keys in zip(FORMS, found, strict=True)}
+    of_queries = tuple(roots(q) for q in queries)
+    return {
+        name: ClosedForm(of_queries, roots(keys)) for name, keys in zip(FORMS, found, strict=True)
+    }

@@ -40,7 +40,7 @@ class CommutingMaps:
         cls, passages: Passages, loss: _core.CompressLoss, rotary: Rotary, threads: int
     ) -> CommutingMaps:
         """Measure the moments of the calibration passages."""
-        metric = PairMetric.of(*loss.moments(threads), rotary, passages.scale)
+        metric = PairMetric.of(*loss.moments(), rotary, passages.scale)
         return cls(rotary, loss, threads, metric, metric.order())
 
     def closed(self, dim: int) -> dict[str, Maps]:

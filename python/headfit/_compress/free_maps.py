@@ -26,7 +26,7 @@ class FreeMaps:
     @classmethod
     def of(cls, passages: Passages, loss: _core.CompressLoss, threads: int) -> FreeMaps:
         """Measure the moments of the calibration passages."""
-        return cls(passages, loss, threads, closed_forms(passages, loss, threads))
+        return cls(passages, loss, threads, closed_forms(passages, loss))
 
     @property
     def best_form(self) -> ClosedForm:

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from headfit._filter.demand import Demand
 from headfit._filter.layouts import Layout, Modulated, Shape, first_layouts
-from headfit._filter.linear_program import Solved, solve
+from headfit._filter.linear_program import Solved, is_out_of_reach, solve
 from headfit._filter.moves import improved
 
 __all__ = ["design"]
@@ -85,12 +85,17 @@ def _search(
             continue
         seen.add(frequencies.tobytes())
         limit = max_norm if best is None else best[0].filter.norm * ENOUGH
+        even = demand.is_symmetric
+        if math.isfinite(limit) and is_out_of_reach(
+            frequencies, demand, limit, directions=COARSE, even=even
+        ):
+            continue
         found = solve(
             frequencies,
             demand,
             norm_limit=limit,
             directions=COARSE,
-            even=demand.is_symmetric,
+            even=even,
         )
         if found is not None and found.meets and found.filter.norm < limit:
             best = found, layout

@@ -15,7 +15,7 @@ from headfit._filter.demand import SLACK, Demand
 from headfit._filter.filter import Filter
 from headfit._filter.limits import Limits, Proof
 
-__all__ = ["Solved", "closest", "sampled_offsets", "solve", "solve_with_moves"]
+__all__ = ["Solved", "closest", "is_out_of_reach", "sampled_offsets", "solve", "solve_with_moves"]
 
 # The amplitude hypot(a, b) is bounded from below by so many directions: within 2% of it.
 DIRECTIONS = 16
@@ -29,6 +29,9 @@ ADDED = 400
 ITERATIONS = 5000
 # A stencil of more offsets than this begins with a sample of so many.
 INSIDE = 160
+# A program that is to show that a norm is out of reach has so many offsets in the stencil, and some
+# so many outside it.
+FEW_INSIDE, FEW_OUTSIDE = 80, 200
 # Offsets that lie further below their limit than this are dropped from the next program.
 IDLE = 2.0
 
@@ -127,6 +130,28 @@ def closest(
     return _exchange(frequencies, demand, start, -math.inf, max_norm, DIRECTIONS, False)
 
 
+def is_out_of_reach(
+    frequencies: Floats, demand: Demand, norm_limit: float, *, directions: int, even: bool
+) -> bool:
+    """Return whether a few offsets suffice to see that no filter of so small a norm meets a demand.
+
+    The program asks how much a filter within the limit must lack at some of the offsets. It has few
+    rows, and always a solution, where the solver may give up a whole program that is close to
+    infeasible, after many iterations. True is the solver's word, good enough to leave frequencies
+    out of a search; False proves nothing.
+    """
+    offsets = demand.stencil.offsets
+    inside = offsets[_sample(offsets.size, FEW_INSIDE)]
+    outside = sampled_offsets(demand, FEW_OUTSIDE)
+    if even:
+        inside, outside = _one_side(inside), _one_side(outside)
+    limits = Limits.of(demand, inside, outside, np.empty(0, dtype=np.int64))
+    # In few directions amplitudes seem smaller than they are: all filters of this norm are allowed.
+    allowed = norm_limit / _shrink(directions, even)
+    result = _Program(frequencies, limits, directions, even, max_norm=allowed).solve()
+    return result is not None and float(result[0][-1]) > 2 * SLACK
+
+
 def solve_with_moves(
     start: Solved, demand: Demand, radii: Floats, even: bool
 ) -> tuple[Floats, float] | None:
@@ -192,11 +217,11 @@ def _one_side(offsets: Offsets) -> Offsets:
     return np.unique(np.abs(offsets))
 
 
-def _sample(count: int) -> NDArray[np.int64]:
+def _sample(count: int, most: int = INSIDE) -> NDArray[np.int64]:
     """Return places in a stencil of so many offsets, denser towards its ends."""
-    if count <= INSIDE:
+    if count <= most:
         return np.arange(count)
-    angles = np.linspace(0.0, np.pi, INSIDE)
+    angles = np.linspace(0.0, np.pi, most)
     return np.unique(np.rint((count - 1) * (1 - np.cos(angles)) / 2).astype(np.int64))
 
 
@@ -219,6 +244,11 @@ def _peaks(deficits: Floats) -> Offsets:
     is_peak = (deficits > SLACK) & (deficits >= padded[:-2]) & (deficits >= padded[2:])
     at = np.flatnonzero(is_peak)
     return at[np.argsort(-deficits[at], kind="stable")[:ADDED]]
+
+
+def _shrink(directions: int, even: bool) -> float:
+    """Return the least share of an amplitude that is seen in so many directions."""
+    return 1.0 if even else math.cos(math.pi / directions)
 
 
 class _Program:
@@ -248,6 +278,7 @@ class _Program:
         sides = (np.zeros((height, count)), moved, rows[:, 2 * count :], relaxed)
         self.parts = [sp.csr_array(np.hstack([rows[:, : 2 * count], *sides]))]
         self.right = [limits.right]
+        share = _shrink(directions, even)
         if even:
             directions = 2  # sines are zero, and r >= |a|
         one, rest = sp.eye_array(count), sp.csr_array((count, self.moves + 3))
@@ -257,7 +288,7 @@ class _Program:
             self.right.append(np.zeros(count))
         if max_norm is not None:
             self.parts.append(sp.csr_array(self._sum_of_r()[np.newaxis]))
-            self.right.append(np.array([max_norm * math.cos(math.pi / directions)]))
+            self.right.append(np.array([max_norm * share]))
 
     def _sum_of_r(self) -> Floats:
         return np.concatenate(

@@ -147,11 +147,13 @@ def full_rows(target: Target, left_out: NDArray[np.bool_]) -> NDArray[np.intp]:
     start, end = np.maximum(row - last, 0), np.minimum(row - first, n - 1) + 1
     skipped = np.cumsum(np.pad(left_out, (1, 0)))
     allowed = end - start - (skipped[end] - skipped[start])
-    counts = np.diff(csr.indptr)
+    kept = ~left_out[csr.indices]
+    ends = np.concatenate([[0], np.cumsum(kept)])[csr.indptr]
+    counts = np.diff(ends)
     filled = np.flatnonzero(counts > 0)
     ratio = np.full(n, np.inf)
-    starts = csr.indptr[:-1][filled]
-    most, least = (f.reduceat(csr.data, starts) for f in (np.maximum, np.minimum))
+    weights, starts = csr.data[kept], ends[:-1][filled]
+    most, least = (f.reduceat(weights, starts) for f in (np.maximum, np.minimum))
     ratio[filled] = most / least
     return np.flatnonzero((counts == allowed) & (np.log(ratio) <= SAME))
 

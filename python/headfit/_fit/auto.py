@@ -6,13 +6,14 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from headfit._filter.layouts import Shape
 from headfit._fit.head import Head
 from headfit._fit.learned import REHEATS, Learned, likely_dim
 from headfit._fit.method import Attempt, Patience
-from headfit._fit.mixed import Mixed
+from headfit._fit.mixed import Mixed, dims_beside
 from headfit._fit.problem import Problem
 from headfit._fit.result import Search
-from headfit._fit.toeplitz import Toeplitz
+from headfit._fit.toeplitz import Toeplitz, likely_filter_dim
 from headfit.errors import InputError
 
 __all__ = ["Auto"]
@@ -20,8 +21,17 @@ __all__ = ["Auto"]
 # With more nonzeros per row than this, a filter is tried first; the learned method finds smaller
 # heads for fewer.
 WIDE = 32
+# From so many tokens on, a filter, or a start from one, takes less time than the learned method for
+# fewer nonzeros per row too, in a head that has room for it.
+LONG = 2048
+# In such sequences, the learned method is not tried for a pattern without a filter if the head is
+# smaller than what random patterns need by more than this factor. A window of 64 keys at n = 2,048
+# did not certify at half of that in any time.
+FAR = 2
 # A start from a filter is tried if the entries beside it are no more than this share of its own.
 BESIDE = 0.5
+# A narrow filter is tried in a head so many times as large as it is likely to need.
+ROOMY = 1.5
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,15 +46,16 @@ class Auto(Learned):
 
         Of a wide pattern, a search asks briefly for a filter alone.
         """
-        if self._is_wide(problem):
+        has_room = patience == "full" and problem.target.n >= LONG
+        if self._is_wide(problem) or (has_room and self._is_roomy_filter(problem, dim)):
             head = Toeplitz(max_norm=self.max_norm).head(problem, dim, patience)
-            if patience == "brief" or not head.rows_left:
+            if patience == "brief" or not head.rows_left or self._is_far_too_small(problem, dim):
                 return head
         elif self._has_blocks(problem):
             return self._of_blocks(problem, dim, patience)
-        elif self._is_mixed(problem):
+        elif self._is_mixed(problem) or (has_room and self._is_roomy_mixed(problem, dim)):
             head = Mixed().head(problem, dim, patience)
-            if not head.rows_left or head.ended == "time limit":
+            if not head.rows_left or not problem.seconds_left:
                 return replace(head, method=Mixed.name)
         return super().head(problem, dim, patience)
 
@@ -96,6 +107,39 @@ class Auto(Learned):
             failed_rows=failed,
             settings={**head.settings, "block": blocks.size},
         )
+
+    def advice(self, head: Head) -> str | None:
+        """Say what a size without a filter means, or what the learned method says of its end."""
+        if head.method == Toeplitz.name:
+            return Toeplitz().advice(head)
+        return super().advice(head)
+
+    def _is_far_too_small(self, problem: Problem, dim: int) -> bool:
+        """Whether the learned method would spend hours, and most likely in vain."""
+        target = problem.target
+        return target.n >= LONG and dim * FAR < likely_dim(target.n, target.mean_per_row)
+
+    def _is_roomy_filter(self, problem: Problem, dim: int) -> bool:
+        """Whether a narrow filter, such as a window, is likely to fit with room to spare."""
+        if self._is_asked:
+            return False
+        try:
+            return problem.stencil.per_row > 1 and dim >= ROOMY * likely_filter_dim(
+                Shape.of(problem.stencil)
+            )
+        except InputError:
+            return False
+
+    def _is_roomy_mixed(self, problem: Problem, dim: int) -> bool:
+        """Whether a narrow window and a few entries beside it are likely to fit likewise."""
+        if self._is_asked:
+            return False
+        try:
+            parts = problem.parts
+        except InputError:
+            return False
+        wanted = likely_filter_dim(Shape.of(parts.stencil)) + dims_beside(parts)
+        return parts.per_row <= BESIDE * parts.stencil.per_row and dim >= wanted
 
     @property
     def _is_asked(self) -> bool:

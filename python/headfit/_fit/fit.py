@@ -132,8 +132,9 @@ def fit(
         `Mixed`, `Projection`, `Toeplitz`, or a `Method` of your own. The words "learned",
         "max-margin", "mixed", "projection" and "toeplitz" stand for these with their defaults.
         "auto" tries, for more than 32 nonzeros per row, "toeplitz" where the pattern is
-        translation-invariant, and "mixed" where it is so but for a few entries; a pattern of
-        blocks is solved for its blocks. Otherwise, and where these fail, it is "learned".
+        translation-invariant, and "mixed" where it is so but for a few entries, and likewise for
+        2,048 tokens and more in a head with room for it; a pattern of blocks is solved for its
+        blocks. Otherwise, and where these fail, it is "learned".
     module : SelfAttention, optional
         The fixed module whose input is sought; its dim and scale hold. None: the canonical
         module of this size.

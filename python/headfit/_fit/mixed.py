@@ -17,6 +17,7 @@ from headfit._filter.demand import Demand
 from headfit._filter.design import design
 from headfit._filter.layouts import Shape
 from headfit._filter.remainder import Parts
+from headfit._fit.ending import Ending
 from headfit._fit.head import Head
 from headfit._fit.learned import EFFORTS, Learned, after_a_scan, learned, likely_dim
 from headfit._fit.method import Attempt, Method, Patience
@@ -27,7 +28,7 @@ from headfit._fit.search import double_and_bisect, largest_dim
 from headfit._fit.toeplitz import likely_filter_dim
 from headfit.errors import InputError
 
-__all__ = ["Mixed"]
+__all__ = ["Mixed", "dims_beside"]
 
 # The dimensions that the entries beside the filter get, in multiples of what they would need alone.
 BESIDE = 1.75
@@ -38,6 +39,8 @@ DESIGN = 0.2
 # The steps of the anneal from the filter, and after how many of them the rows that are left get
 # exact queries: these need keys that are good, but no short steps.
 WARM, TAKEN = 300, 220
+# The same for at most so many nonzeros per row, for which exact queries take less time than steps.
+FEW, FEW_WARM, FEW_TAKEN = 32, 100, 80
 # The most steps where logits are bounded.
 BOUNDED = 2400
 # How often the descent goes on from the queries and keys of the last time.
@@ -114,13 +117,21 @@ class Mixed(Method):
         parts, n = problem.parts, problem.target.n
         require_memory(4 * n * dim * 4, f"a filter of size dim = {dim}")
         filter_dim = self._filter_dim(parts, dim)
-        start = None if filter_dim > dim else self._filter(problem, parts, filter_dim)
+        deadline = problem.deadline
+        if math.isfinite(deadline):
+            deadline = time.perf_counter() + DESIGN * problem.seconds_left
+        start = None if filter_dim > dim else self._filter(problem, parts, filter_dim, deadline)
         if start is None:
             nothing = np.zeros((n, dim), dtype=np.float32)
-            return Head(nothing, nothing, failed_rows=np.arange(n), ended="stalled")
+            was_cut = filter_dim <= dim and time.perf_counter() >= deadline
+            ended: Ending = "time limit" if was_cut else "stalled"
+            return Head(nothing, nothing, failed_rows=np.arange(n), ended=ended)
         filter_dim = start[0].shape[1]
+        size, scale = dim, problem.scale_for(dim)
+        if problem.logit_limit is None:  # a step costs dim**2 per row: no more than has ample room
+            size = min(dim, filter_dim + dims_beside(parts))
         for _ in range(ROUNDS[patience]):
-            head = self._learned(problem, parts, dim, start)
+            head = self._learned(problem, parts, size, scale, start)
             if not head.rows_left or head.ended == "time limit":
                 break
             start = head.Q, head.K
@@ -134,7 +145,7 @@ class Mixed(Method):
         if problem.module is not None and problem.module.dim - problem.exempt_dims < largest:
             largest, why = problem.module.dim - problem.exempt_dims, "the size of the module"
         parts = problem.parts
-        likely = likely_filter_dim(Shape.of(parts.stencil)) + _dims_beside(parts)
+        likely = likely_filter_dim(Shape.of(parts.stencil)) + dims_beside(parts)
         return double_and_bisect(
             attempt, likely, largest, why, 2, problem.deadline, problem.exempt_dims
         )
@@ -158,16 +169,13 @@ class Mixed(Method):
         if self.filter_dim is not None:
             return self.filter_dim
         roomy = math.ceil(ROOMY * likely_filter_dim(Shape.of(parts.stencil)) / 2)
-        return 2 * min(roomy, max(1, (dim - _dims_beside(parts)) // 2))
+        return 2 * min(roomy, max(1, (dim - dims_beside(parts)) // 2))
 
     def _filter(
-        self, problem: Problem, parts: Parts, dim: int
+        self, problem: Problem, parts: Parts, dim: int, deadline: float
     ) -> tuple[FloatArray, FloatArray] | None:
         """Return the queries and keys of a filter of at most `dim` dimensions; None without one."""
         asked = problem.tolerances
-        deadline = problem.deadline
-        if math.isfinite(deadline):
-            deadline = time.perf_counter() + DESIGN * problem.seconds_left
         demand = Demand(parts.stencil, Tolerances(asked.leak, asked.distortion))
         found = design(demand, dim, deadline=deadline, moves=0)
         if found is None:
@@ -177,16 +185,26 @@ class Mixed(Method):
         return q, k
 
     def _learned(
-        self, problem: Problem, parts: Parts, dim: int, start: tuple[FloatArray, FloatArray]
+        self,
+        problem: Problem,
+        parts: Parts,
+        dim: int,
+        scale: float,
+        start: tuple[FloatArray, FloatArray],
     ) -> Head:
-        """Return what an anneal from a start finds, with exact queries for the rows it leaves."""
+        """Return what an anneal from a start finds, with exact queries for the rows it leaves.
+
+        `scale` is that of the logits of the whole head, which may be larger than `dim`.
+        """
         limit, asked = problem.logit_limit, problem.tolerances
-        leak, distortion, steps, storage = asked.leak, asked.distortion, TAKEN, ""
+        has_few = parts.target.mean_per_row <= FEW and limit is None
+        warm, taken = (FEW_WARM, FEW_TAKEN) if has_few else (WARM, TAKEN)
+        leak, distortion, steps, storage = asked.leak, asked.distortion, taken, ""
         if limit is not None:  # exact queries do not keep to it: the descent has to go to the end
             steps, storage = BOUNDED, problem.dtype if problem.is_narrow else ""
         elif problem.is_narrow:
             leak, distortion = reserved(asked, FIRST_RESERVE)
-            steps = WARM
+            steps = warm
         max_norm = Learned().norm_limit(problem)
         head = learned(
             parts.target,
@@ -199,11 +217,11 @@ class Mixed(Method):
             max_logit=math.inf if limit is None else limit,
             logit_step=problem.logit_step,
             storage=storage,
-            query_unit=problem.scale_for(dim) if storage else 1.0,
+            query_unit=scale if storage else 1.0,
             time_limit=problem.seconds_left,
             patience=steps / EFFORTS["low"],
             init=start,
-            warm_steps=WARM,
+            warm_steps=warm,
             polished_share=0.0 if problem.is_narrow else 1.0,
             callback=after_a_scan(problem),
             cluster=problem.cluster,
@@ -211,10 +229,10 @@ class Mixed(Method):
         if not problem.is_narrow or limit is not None or head.ended == "time limit":
             return head
         with suppress(TimeoutError), calls_until(problem.deadline):
-            return narrowed(problem, parts.target, head, max_norm or math.inf)
+            return narrowed(problem, parts.target, head, max_norm or math.inf, scale)
         return replace(head, ended="time limit")
 
 
-def _dims_beside(parts: Parts) -> int:
+def dims_beside(parts: Parts) -> int:
     """Return how many dimensions the entries beside the stencil get."""
     return math.ceil(BESIDE * likely_dim(parts.target.n, parts.per_row))

@@ -35,7 +35,7 @@ def reserved(asked: Tolerances, share: float) -> tuple[float, float]:
     return with_margin(asked.leak, asked.distortion, spare)
 
 
-def narrowed(problem: Problem, target: Target, head: Head, max_norm: float) -> Head:
+def narrowed(problem: Problem, target: Target, head: Head, max_norm: float, scale: float) -> Head:
     """Return a head whose keys and queries / scale the format of the problem holds exactly.
 
     Keys are rounded to nearest. Rows that these keys no longer suit get exact queries, and all
@@ -43,7 +43,7 @@ def narrowed(problem: Problem, target: Target, head: Head, max_norm: float) -> H
     the rounded keys, or none that bears its rounding; if there are any of the first kind, keys and
     queries are returned as they were before rounding.
     """
-    scale, threads = problem.scale_for(head.dim), problem.threads
+    threads = problem.threads
     k = dtypes.round_to(head.K, problem.dtype)
     max_query = max_norm / float(np.linalg.norm(k.astype(np.float64), axis=1).max())
     exact = np.array(head.Q, dtype=np.float32)

@@ -22,6 +22,7 @@ from headfit._filter.layouts import Shape
 from headfit._filter.linear_program import Solved, solve
 from headfit._filter.stencil import Stencil
 from headfit._filter.whole import whole_target
+from headfit._fit.ending import Ending
 from headfit._fit.head import Head, tightened
 from headfit._fit.learned import check_norm_without_exempt
 from headfit._fit.max_margin import with_narrow_queries
@@ -132,12 +133,15 @@ class Toeplitz(Method):
         require_memory(
             4 * target.n * dim * problem.working_dtype.itemsize, f"a filter of size dim = {dim}"
         )
-        found = self._filter(problem, stencil, dim, MOVES[patience])
+        deadline = problem.deadline
+        if problem.is_narrow:  # rounding queries takes time too
+            deadline = time.perf_counter() + DESIGN * problem.seconds_left
+        found = self._filter(problem, stencil, dim, MOVES[patience], deadline)
         if found is None:
             nothing = np.zeros((target.n, dim), dtype=problem.working_dtype)
-            return Head(
-                nothing, nothing, failed_rows=np.arange(target.n), method=self.name, ended="stalled"
-            )
+            failed = np.arange(target.n)
+            ended: Ending = "stalled" if time.perf_counter() < deadline else "time limit"
+            return Head(nothing, nothing, failed_rows=failed, method=self.name, ended=ended)
         q, k = found.filter.head(target.n, stencil.block, str(problem.working_dtype))
         q[stencil.apart] = 0.0
         if problem.is_narrow:  # keys first: queries then make up for what their rounding did
@@ -179,7 +183,7 @@ class Toeplitz(Method):
 
     def advice(self, head: Head) -> str | None:
         """Say what a size without a filter means."""
-        if head.failed_rows is None or not head.failed_rows.size:
+        if head.ended == "time limit" or head.failed_rows is None or not head.failed_rows.size:
             return None
         if self.frequencies is not None:
             return (
@@ -192,15 +196,14 @@ class Toeplitz(Method):
             'distortion, or method="learned".'
         )
 
-    def _filter(self, problem: Problem, stencil: Stencil, dim: int, moves: int) -> Solved | None:
+    def _filter(
+        self, problem: Problem, stencil: Stencil, dim: int, moves: int, deadline: float
+    ) -> Solved | None:
         """Return the filter of least norm that keeps within the bounds, None if none is found."""
         asked = problem.tolerances
         spread = math.log1p(asked.distortion)
         shares = NARROW_SHARES if problem.is_narrow else (1.0,)
         spare = NARROW_LEAK if problem.is_narrow else 0.0
-        deadline = problem.deadline
-        if problem.is_narrow:  # rounding queries takes time too
-            deadline = time.perf_counter() + DESIGN * problem.seconds_left
         norm, limit = self._largest_norm(problem, spread), problem.logit_limit
         max_logit = None if limit is None else limit * (1 - 1e-5)
         for share in shares:

@@ -90,7 +90,7 @@ def plan(
     Notes
     -----
     The plan first looks for proofs that no such head exists. Then it fits a head as asked, in up
-    to half of its time. Where that certifies, it looks for smaller heads. Where it does not, it
+    to 60% of its time. Where that certifies, it looks for smaller heads. Where it does not, it
     takes back one demand at a time (the format in favour of float32, the rounding and the bound of
     the logits, the tolerances) to tell which one stood in the way, and tries the pattern at
     n / 256, n / 64, n / 16 and n / 4. What it says of larger n is then a trend, and called one.

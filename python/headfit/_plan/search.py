@@ -59,10 +59,17 @@ class Planner:
         elif self.attempt("asked", self.question, target, clock.part("asked")):
             smaller_logits(self, target)
             smaller_dims(self, target)
+        elif found.asked is None:  # the memory was too small
+            smaller_n(self)
+        elif found.asked.stopped == "time limit":
+            # What was asked had most of the time, and with other demands it may take as long.
+            # Smaller n are quick, and tell how much time it needs.
+            smaller_n(self)
+            relax(self, target)
+            loosen(self, target)
         else:
-            if self.found.asked is not None:  # there was memory enough
-                relax(self, target)
-                loosen(self, target)
+            relax(self, target)
+            loosen(self, target)
             smaller_n(self)
         if found.fit is not None and found.best is not None:
             at = self._target() if found.best.n == source.n else source.at(found.best.n)

@@ -1,9 +1,9 @@
-"""How the largest logit grows with n, as far as certified heads tell: a trend, not a proof."""
+"""How logits and times grow with n, as far as certified heads tell: a trend, not a proof."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -32,6 +32,11 @@ class PlanTrend:
         The n that was asked for.
     at_n : float
         The value of the line there.
+    seconds : tuple of float
+        The seconds that each of the heads took, with its certificate.
+    seconds_at_n : float
+        The power of n through the two largest of them, at the n asked for: on this machine, with
+        what else it does.
     """
 
     sizes: tuple[int, ...]
@@ -39,6 +44,8 @@ class PlanTrend:
     per_doubling: float
     n: int
     at_n: float
+    seconds: tuple[float, ...]
+    seconds_at_n: float
 
     def value(self, n: float) -> float:
         """Return the value of the line at another n."""
@@ -47,11 +54,19 @@ class PlanTrend:
 
 def trend_of(attempts: Iterable[PlanAttempt], n: int) -> PlanTrend | None:
     """Return the trend of the certified attempts at smaller n; None for fewer than two sizes."""
-    seen = {a.n: a.max_logit for a in attempts if a.purpose == "smaller n" and a.holds}
+    seen = {a.n: a for a in attempts if a.purpose == "smaller n" and a.holds}
     sizes = sorted(seen)
     if len(sizes) < 2 or n > MOST_TIMES * sizes[-1]:
         return None
     doublings = np.log2(np.array(sizes) / n)
-    slope, value = np.polyfit(doublings, [seen[size] for size in sizes], 1)
-    logits = tuple(seen[size] for size in sizes)
-    return PlanTrend(tuple(sizes), logits, float(slope), n, float(value))
+    logits = tuple(seen[size].max_logit for size in sizes)
+    slope, value = np.polyfit(doublings, logits, 1)
+    seconds = tuple(seen[size].seconds for size in sizes)
+    at_n = seconds[-1] * (n / sizes[-1]) ** _power(sizes[-2:], seconds[-2:])
+    return PlanTrend(tuple(sizes), logits, float(slope), n, float(value), seconds, at_n)
+
+
+def _power(sizes: Sequence[int], seconds: Sequence[float]) -> float:
+    """Return the power of n with which the time grows: between n, for the head, and n**2."""
+    grown = math.log(seconds[1] / seconds[0]) / math.log(sizes[1] / sizes[0])
+    return min(max(grown, 1.0), 2.0)

@@ -144,10 +144,25 @@ def _of_smaller_n(
     sizes = [a.n for a in found.attempts if a.purpose == "smaller n" and a.holds]
     if sizes:
         more = "" if trend is None else "; the trend over n is an extrapolation, and proves nothing"
-        return f"Certified up to n = {max(sizes):,}{more}."
+        return f"Certified up to n = {max(sizes):,}{more}.{_of_time(found, trend)}"
     if verdict == "not found" and not source.has_smaller:
         return "The pattern is known at this n alone, so no smaller n was tried."
     return ""
+
+
+def _of_time(found: Findings, trend: PlanTrend | None) -> str:
+    """Say what the n asked for may take, where time stood in the way."""
+    asked = [a for a in found.attempts if a.purpose == "asked"]
+    if trend is None or (asked and asked[0].obstacle != "time"):
+        return ""
+    seen = zip(trend.sizes[-2:], trend.seconds[-2:], strict=True)
+    took = " and ".join(f"{_rough(seconds)} s at n = {n:,}" for n, seconds in seen)
+    return f" Fits took {took}: continued, some {_rough(trend.seconds_at_n)} s at {trend.n:,}."
+
+
+def _rough(seconds: float) -> str:
+    """Return a duration with about two digits."""
+    return f"{seconds:,.0f}" if seconds >= 10 else f"{seconds:.2g}"
 
 
 def _of_mask(found: Findings) -> str:

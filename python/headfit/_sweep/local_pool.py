@@ -78,11 +78,6 @@ class LocalPool:
                 starting.append(ready)
             for ready in starting:
                 ready.result()
-        except OSError as error:
-            self._abandon()
-            raise HeadfitError(
-                f"{self._processes} worker processes cannot be started: {error}"
-            ) from error
         except BrokenProcessPool as error:
             self._abandon()
             raise HeadfitError(
@@ -134,11 +129,16 @@ class LocalPool:
             return task, outcome
 
     def _new_worker(self) -> tuple[ProcessPoolExecutor, Future[Any]]:
-        worker = ProcessPoolExecutor(
-            1, mp_context=self._context, initializer=begin_worker, initargs=(self._lifeline,)
-        )
-        with environment(dict.fromkeys(BLAS_VARIABLES, str(self._threads))):
-            return worker, worker.submit(os.getpid)  # the process starts here
+        try:
+            worker = ProcessPoolExecutor(
+                1, mp_context=self._context, initializer=begin_worker, initargs=(self._lifeline,)
+            )
+            with environment(dict.fromkeys(BLAS_VARIABLES, str(self._threads))):
+                return worker, worker.submit(os.getpid)  # the process starts here
+        except OSError as error:
+            raise HeadfitError(
+                f"one of {self._processes} worker processes cannot be started: {error}"
+            ) from error
 
     def _abandon(self) -> None:
         """End all workers, whatever they are doing."""

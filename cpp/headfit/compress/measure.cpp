@@ -1,0 +1,152 @@
+#include "headfit/compress/measure.hpp"
+
+#include "headfit/compress/partition.hpp"
+#include "headfit/compress/unit_fold.hpp"
+#include "headfit/logits/stream.hpp"
+
+namespace headfit::compress {
+namespace {
+
+// What the rows of a unit have in sum.
+struct UnitSums {
+  double log_sums = 0, sizes = 0;
+  Vector<double> received;  // of each key: the attention of all rows
+  Vector<double> asks;  // of each row: 1 if it attends to anything, and 0 otherwise
+};
+
+template <class T>
+class MeasureFold : public UnitFold<T> {
+ public:
+  MeasureFold(const LogitSource<T>& source, UnitWork<T>& work, UnitSums& sums)
+      : UnitFold<T>(source, work), sums_(sums) {}
+
+  void end(const RowBlock& block) {
+    if (block.col_begin >= block.col_end) return;
+    const Index cols = this->padded(block);
+    T* factors = this->work_.factors.ensure(block.count);
+    Partition<T> partition(this->source_.sink(0));
+    received_.setZero(cols);
+    for (Index r = 0; r < block.count; ++r) {
+      T* x = this->logits(r);
+      factors[r] = partition.to_exponentials(x, cols);
+      received_ += factors[r] * Eigen::Map<const Vector<T>>(x, cols);
+      sums_.asks[block.first + r] = factors[r] > 0 ? 1 : 0;
+    }
+    sums_.log_sums += partition.log_sums();
+    sums_.sizes += partition.sizes();
+    sums_.received.segment(block.col_begin, cols) += received_.template cast<double>();
+    this->gather_keys(block, this->logits(0), factors);
+  }
+
+ private:
+  UnitSums& sums_;
+  Vector<T> received_;
+};
+
+// Whether a query head of the passage may attend to a key.
+template <class T>
+bool has_key(const LogitSource<T>& passage, Index key) {
+  const Mask& mask = passage.mask;
+  for (Index h = 0; h < passage.q.count; ++h) {
+    const bool padding = mask.key_lengths && key >= mask.key_lengths[h];
+    if (!padding && mask.has_key(h, key)) return true;
+  }
+  return false;
+}
+
+}  // namespace
+
+Measured Measured::zero(Index heads, Index dim) {
+  Measured zero;
+  zero.attended.assign(static_cast<std::size_t>(heads), Matrix<double>::Zero(dim, dim));
+  zero.moments = {zero.attended, Matrix<double>::Zero(dim, dim)};
+  return zero;
+}
+
+void Measured::add(const Measured& other) {
+  rows += other.rows;
+  rest += other.rest;
+  size += other.size;
+  moments.keys += other.moments.keys;
+  for (std::size_t h = 0; h < attended.size(); ++h) {
+    attended[h] += other.attended[h];
+    moments.queries[h] += other.moments.queries[h];
+  }
+}
+
+void Measured::to_means() {
+  const auto count = static_cast<double>(std::max<Index>(1, rows));
+  rest /= count;
+  size /= count;
+  moments.keys /= count;
+  for (Matrix<double>& queries : moments.queries) queries /= count;
+  for (Matrix<double>& part : attended) part /= count;
+}
+
+template <class T>
+Matrix<T> centred_keys(const LogitSource<T>& passage) {
+  Matrix<T> keys = passage.k[0];
+  Vector<double> sum = Vector<double>::Zero(keys.cols());
+  Index count = 0;
+  for (Index c = 0; c < keys.rows(); ++c) {
+    if (has_key(passage, c)) {
+      sum += keys.row(c).transpose().template cast<double>();
+      ++count;
+    } else {
+      keys.row(c).setZero();
+    }
+  }
+  if (passage.sinks || count == 0) return keys;
+  const Vector<T> mean = (sum / static_cast<double>(count)).template cast<T>();
+  for (Index c = 0; c < keys.rows(); ++c) {
+    if (has_key(passage, c)) keys.row(c) -= mean.transpose();
+  }
+  return keys;
+}
+
+template <class T>
+void measure(const LogitSource<T>& given, Index head, const Unit& unit,
+             std::span<const Index> numbers, Measured& sums) {
+  LogitSource<T> source = given;
+  source.rows =
+      numbers.subspan(static_cast<std::size_t>(unit.first), static_cast<std::size_t>(unit.count));
+  const bool capped = source.softcap > 0;
+  const Matrix<T> keys = capped ? centred_keys(source) : Matrix<T>(source.k[0]);
+  const Index dim = keys.cols(), cols = keys.rows();
+
+  UnitWork<T> work;
+  work.dim = dim;
+  work.width = round_up(cols, Blocking<T>::panel);
+  const Index features = soft::feature_count(dim) * work.width;
+  std::fill_n(work.key_features.ensure(features), features, T(0));
+  MutableMatrixView<T>(work.key_features.data(), dim, cols, RowStride(work.width)) =
+      keys.transpose();
+  std::fill_n(work.key_sums.ensure(unit.count * dim), unit.count * dim, T(0));
+  UnitSums found{0, 0, Vector<double>::Zero(work.width), Vector<double>::Zero(unit.count)};
+  stream_tiles(source, Run{1, {}}, [&] { return MeasureFold<T>(source, work, found); });
+
+  const Eigen::Map<const Matrix<T>> stored(work.key_sums.data(), unit.count, dim);
+  const Matrix<double> attended = stored.template cast<double>();
+  const Matrix<double> wide = keys.template cast<double>();
+  Matrix<double> queries = source.q[0].middleRows(unit.first, unit.count).template cast<double>();
+  queries = found.asks.asDiagonal() * queries;
+  sums.rows += static_cast<Index>(found.asks.sum());
+  sums.moments.queries[static_cast<std::size_t>(head)].noalias() += queries.transpose() * queries;
+  sums.moments.keys.noalias() +=
+      wide.transpose() * (found.received.head(cols).asDiagonal() * wide).eval();
+  sums.moments.keys.noalias() -= attended.transpose() * attended;
+  if (capped) return;
+  const Matrix<double> both = queries.transpose() * attended;
+  sums.attended[static_cast<std::size_t>(head)] += both;
+  sums.size += found.sizes;
+  sums.rest += found.log_sums - source.scale * both.trace();
+}
+
+template Matrix<float> centred_keys(const LogitSource<float>&);
+template Matrix<double> centred_keys(const LogitSource<double>&);
+template void measure(const LogitSource<float>&, Index, const Unit&, std::span<const Index>,
+                      Measured&);
+template void measure(const LogitSource<double>&, Index, const Unit&, std::span<const Index>,
+                      Measured&);
+
+}  // namespace headfit::compress

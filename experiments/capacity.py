@@ -15,7 +15,7 @@ from statistics import median
 from typing import Any
 
 import matplotlib.pyplot as plt
-from common import Row, Rows, Settings, rounded, save, settings, write_csv
+from common import Row, Rows, Settings, compute_and_draw, rounded, save, write_csv
 from fits import fitted
 
 import headfit as hf
@@ -235,15 +235,11 @@ def finish(axes: Any, values: list[Any], name: str) -> None:
     axes.legend(fontsize=8, frameon=False, loc="best")
 
 
-def main() -> None:
-    """Run the plan of the size asked for, and draw it."""
-    chosen = settings("capacity", __doc__)
-    rows = Rows(chosen, run)
-    if not chosen.only_draw:
-        for climb in chosen.pick(**PLANS):
-            climb.make(rows)
-    draw(chosen, rows.rows)
+def compute(chosen: Settings, rows: Rows) -> None:
+    """Make the climbs of the plan."""
+    for climb in chosen.pick(**PLANS):
+        climb.make(rows)
 
 
 if __name__ == "__main__":
-    main()
+    compute_and_draw("capacity", __doc__, run, compute, draw)

@@ -12,13 +12,14 @@ d = 2 k on.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import common
 import numpy as np
 from scipy.optimize import brentq, minimize_scalar
-from scipy.stats import norm
+from scipy.special import ndtr
 
 import headfit as hf
 
@@ -31,7 +32,8 @@ ASKED = hf.Tolerances(leak=0.05, distortion=0.1)
 
 def excess(t: float) -> float:
     """Return E max(g - t, 0)**2 for a standard normal g."""
-    return (1 + t * t) * norm.sf(t) - t * norm.pdf(t)
+    density = math.exp(-t * t / 2) / math.sqrt(2 * math.pi)
+    return float((1 + t * t) * ndtr(-t) - t * density)
 
 
 def faces_need(sparsity: float) -> float:

@@ -19,7 +19,10 @@ RESULTS = sorted((EXPERIMENTS / "results").iterdir())
 
 
 def module(name: str) -> ModuleType:
-    """Return a module of the folder, which is no package."""
+    """Return a module of the folder, which is no package: another module may have its name."""
+    loaded = sys.modules.get(name)
+    if loaded is not None and Path(loaded.__file__ or "").parent != EXPERIMENTS:
+        del sys.modules[name]
     sys.path.insert(0, str(EXPERIMENTS))
     try:
         return importlib.import_module(name)

@@ -44,7 +44,7 @@ def test_sizes_of_one_n(found):
 
 def test_a_trend_over_n(found):
     ax = Figure().subplots()
-    trend = hf.PlanTrend((128, 512), (20.0, 26.0), 3.0, 2048, 32.0)
+    trend = hf.PlanTrend((128, 512), (20.0, 26.0), 3.0, 2048, 32.0, (1.0, 9.0), 144.0)
     tried = (
         attempt(found, "asked", n=2048, holds=False),
         attempt(found, "float32", n=2048, max_logit=50.0),

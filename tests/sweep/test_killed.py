@@ -92,7 +92,9 @@ def alive(pid: int) -> bool:
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
 def test_workers_end_with_their_sweep(how, swept, log, store):
     code = (
-        "import headfit as hf, swept\n"
+        "import signal, headfit as hf, swept\n"
+        # A shell that starts the tests in the background has Ctrl-C ignored.
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
         f"hf.sweep(hf.grid(x=[1, 2], log={log!r}), {str(store)!r}, run=swept.endless, "
         "processes=2, num_threads=1)"
     )

@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -266,13 +267,15 @@ def test_a_head_of_columns_alone():
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_an_appended_fit_is_a_fit(dtype, tmp_path, monkeypatch):
+    failed = SimpleNamespace(certificate=SimpleNamespace(holds=False))
     monkeypatch.setattr(PatternToKeep, "whole", PatternToKeep.with_exempt_columns)
+    monkeypatch.setattr(PatternToKeep, "from_svd", lambda *_: failed)
     Q, K = sharp_heads(sink=True)["content"]
     result = hf.shrink_to_pattern(
-        Q, K, mask="causal", per_row=3, mass=0.9, dtype=dtype, time_limit=2, curve_dims=()
+        Q, K, mask="causal", per_row=3, mass=0.9, dtype=dtype, time_limit=3, curve_dims=()
     )
     fit = result.fit
-    if "svd start" not in result.ways:
+    if "max-margin" not in result.ways:  # a tenth of the time is enough for an appended column
         assert result.appended == (0,)
         assert "1 column appended" in repr(result)
         assert fit.scale == 1 / math.sqrt(fit.dim)

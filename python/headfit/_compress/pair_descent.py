@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 import time
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import solve_triangular
-from scipy.optimize import OptimizeResult, minimize
 
 from headfit import _core
 from headfit._base.positions import Rotary
@@ -81,7 +81,7 @@ class PairDescent:
             ]  # fmt: skip
             return value * unit, unit * np.concatenate(slopes)
 
-        def look(intermediate_result: OptimizeResult) -> None:
+        def look(intermediate_result: Any) -> None:
             self._steps += 1
             self._look(weights(intermediate_result.x), float(intermediate_result.fun) / unit)
             if self._status:
@@ -97,6 +97,8 @@ class PairDescent:
         x = np.concatenate(
             [factor.T @ part for factor, part in zip(factors, start.weights, strict=True)]
         )
+        from scipy.optimize import minimize  # takes long to import
+
         found = minimize(
             loss,
             x,

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import scipy.optimize
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
@@ -309,7 +308,9 @@ class _Program:
         ]
         least_t = np.append(np.zeros(3 * count + self.moves + 2), 1.0)
         matrix: Any = sp.csc_array(sp.vstack(self.parts))
-        result = scipy.optimize.linprog(
+        from scipy.optimize import linprog  # takes long to import
+
+        result = linprog(
             self._sum_of_r() if self.max_norm is None else least_t,
             A_ub=matrix,
             b_ub=np.concatenate(self.right),

@@ -8,6 +8,7 @@ import io
 import re
 from collections.abc import Container, Iterable, Sequence
 from importlib import import_module
+from types import SimpleNamespace
 from typing import Any
 
 from headfit.errors import InputError
@@ -20,6 +21,9 @@ LONG_LINE = 200
 
 PICTURE_ENTRIES = 2**20
 """How many entries of attention are computed for a picture that nobody asked for."""
+
+CURVE = "Total variation from the original head against head size"
+"""What pictures of such curves show, in words."""
 
 
 class Shown:
@@ -147,3 +151,14 @@ def picture(
         return ""
     source = base64.b64encode(raw).decode("ascii")
     return f'<img alt="{html.escape(alt)}" src="data:image/svg+xml;base64,{source}">'
+
+
+def curve_picture(dim: Any, tv_mean: Any, tv_worst: Any, name: str) -> str:
+    """Return the picture of one curve of total variation against head size, as HTML.
+
+    A curve of one point is its table already, and has none.
+    """
+    if len(dim) < 2:
+        return ""
+    curve = SimpleNamespace(dim=dim, tv_mean=tv_mean, tv_worst=tv_worst)
+    return picture("curve", SimpleNamespace(curve=curve), CURVE, names=(name, ""))

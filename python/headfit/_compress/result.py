@@ -7,7 +7,6 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -23,7 +22,7 @@ from headfit._base.files import as_path
 from headfit._base.frames import data_frame, pandas
 from headfit._base.plain import plain_dict
 from headfit._base.positions import as_rotary
-from headfit._base.shown import Shown, html_table, picture
+from headfit._base.shown import Shown, curve_picture, html_table
 from headfit._compress.judge import Closeness
 from headfit._compress.maps import StoredMaps
 from headfit._fit.file_formats import FORMATS
@@ -110,15 +109,8 @@ class CompressedCurve:
             for d, row in zip(self.dim, means, strict=True)
         ]
         title = "CompressedCurve: mean total variation by size"
-        return html_table(title, ("size", *self.tv_mean), rows) + self._picture()
-
-    def _picture(self) -> str:
-        if self.dim.size < 2:
-            return ""
-        taken = {"dim": self.dim, "tv_mean": self.tv_mean["taken"]}
-        taken["tv_worst"] = self.tv_worst["taken"]
-        alt = "Total variation from the original head against head size"
-        return picture("curve", SimpleNamespace(curve=taken), alt, names=("taken", ""))
+        drawn = curve_picture(self.dim, self.tv_mean["taken"], self.tv_worst["taken"], "taken")
+        return html_table(title, ("size", *self.tv_mean), rows) + drawn
 
 
 @dataclass(frozen=True, repr=False, eq=False)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -14,15 +13,12 @@ from headfit._attention.attention import Attention
 from headfit._attention.sparsify import Sparsified
 from headfit._base.frames import data_frame
 from headfit._base.plain import plain_dict
-from headfit._base.shown import Shown, html_table, picture
+from headfit._base.shown import CURVE, Shown, curve_picture, html_table, picture
 from headfit._fit.result import Fit
 from headfit._soft.compare import SoftComparison
 from headfit._soft.fit_soft import SoftFit
 
 __all__ = ["ShrinkResult", "TvCurve"]
-
-ALT = "Total variation from the original head against head size"
-"""What pictures of curves show, in words."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,12 +73,8 @@ class TvCurve:
             for d, mean, worst in zip(self.dim, self.tv_mean, self.tv_worst, strict=True)
         ]
         title = "TvCurve: total variation by size"
-        return html_table(title, ("size", "mean", "worst"), rows) + self._picture()
-
-    def _picture(self) -> str:
-        if self.dim.size < 2:
-            return ""
-        return picture("curve", SimpleNamespace(curve=self), ALT, names=("smaller heads", ""))
+        drawn = curve_picture(self.dim, self.tv_mean, self.tv_worst, "smaller heads")
+        return html_table(title, ("size", "mean", "worst"), rows) + drawn
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -192,7 +184,7 @@ class ShrinkResult(Shown):
         return {**facts, "ended": f"{self.stopped}, {self.seconds:.3g} s"}
 
     def _picture(self) -> str:
-        return picture("curve", self, ALT) if self.curve.dim.size > 1 else ""
+        return picture("curve", self, CURVE) if self.curve.dim.size > 1 else ""
 
     def __repr__(self) -> str:
         unnamed = ("size", "appended", "ended")

@@ -72,6 +72,8 @@ class UnderWay(Generic[Item]):
                 "the cluster gave up: its scheduler ended, or cancelled the work"
             ) from gone
         except Exception as raised:
+            if isinstance(raised, TimeoutError) and future.status != "error":
+                raise  # the deadline came while this process waited for the result
             error = raised
         return self._items.pop(future), result, error
 

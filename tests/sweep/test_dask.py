@@ -22,10 +22,6 @@ distributed = pytest.importorskip("distributed")
 FUNCTIONS = str(Path(__file__).parent / "functions")
 
 
-# A LocalCluster lets go of a worker whose process takes longer than this to begin again.
-PATIENT = {"distributed.deploy.lost-worker-timeout": "1 hour"}
-
-
 def made(n_workers: int) -> Any:
     # Dask warns of its own timings, ports and sockets on a busy machine.
     with warnings.catch_warnings():
@@ -39,7 +35,7 @@ def made(n_workers: int) -> Any:
 def cluster() -> Iterator[Any]:
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(FUNCTIONS)  # workers start with the path of this process
-        with dask.config.set(PATIENT), made(n_workers=2) as workers:
+        with made(n_workers=2) as workers:
             yield workers
 
 
@@ -89,7 +85,7 @@ def test_a_worker_killed_midway_loses_no_result(client, store, swept, log):
 def test_a_point_that_kills_its_workers_takes_no_other_with_it(swept, store, log):
     points = hf.grid(x=range(4), log=log, once=False)
     with (
-        dask.config.set({"distributed.scheduler.allowed-failures": 0, **PATIENT}),
+        dask.config.set({"distributed.scheduler.allowed-failures": 0}),
         made(n_workers=1) as cluster,
         distributed.Client(cluster, set_as_default=False) as client,
     ):

@@ -39,8 +39,8 @@ class Sweep(Shown):
         How many points have neither.
     damaged : list of str
         Files that are no records: cut short, changed, not of a sweep, or such that the system
-        cannot read them. They count as missing,
-        and are left as they are, or set aside where a result takes their place.
+        cannot read them. They count as missing, and are left as they are, or set aside where a
+        result takes their place.
 
     Notes
     -----

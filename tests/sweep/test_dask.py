@@ -14,7 +14,9 @@ import pytest
 
 import headfit as hf
 from headfit import cli
-from headfit.errors import InputError
+from headfit._sweep.dask_cluster import DaskCluster
+from headfit._sweep.work import Work
+from headfit.errors import HeadfitError, InputError
 
 dask = pytest.importorskip("dask")
 distributed = pytest.importorskip("distributed")
@@ -95,6 +97,17 @@ def test_a_point_that_kills_its_workers_takes_no_other_with_it(swept, store, log
     assert (failure["x"], failure["error"]) == (2, "distributed.scheduler.KilledWorker")
     # Once beside others, and once alone.
     assert Path(log).read_text().split().count("2") == 2
+
+
+def test_a_client_that_loses_its_scheduler_is_an_error_that_says_so(cluster, swept):
+    (task,) = Work.of(swept.square, None).tasks([{"x": 1}])
+    with distributed.Client(cluster, set_as_default=False) as client:
+        engine = DaskCluster(client, 1)
+        client.close()
+        with pytest.raises(HeadfitError, match="the cluster gave up: its scheduler ended"):
+            _ = engine.most
+        with pytest.raises(HeadfitError, match="the cluster gave up: its scheduler ended"):
+            engine.submit(task)
 
 
 def test_the_command_takes_a_scheduler(cluster, tmp_path, monkeypatch, capsys):

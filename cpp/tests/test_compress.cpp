@@ -117,19 +117,17 @@ void check_loss(const std::vector<double>& sinks, double softcap, double toleran
   }
 }
 
-constexpr double large_scale = 64;
-
-std::vector<Problem<float>> passages_of_large_logits() {
+std::vector<Problem<float>> passages_of_scale(double scale) {
   auto problems = passages<float>({}, 0);
-  for (Problem<float>& problem : problems) problem.scale = large_scale;
+  for (Problem<float>& problem : problems) problem.scale = scale;
   return problems;
 }
 
 // The maps of all dimensions that leave these logits as they are, and some noise.
-Matrix<double> maps_near_the_head(double noise, std::uint64_t seed) {
+Matrix<double> maps_near_the_head(double scale, double noise, std::uint64_t seed) {
   Matrix<double> maps = noise * random_maps(dim, seed);
   for (Index i = 0; i < dim; ++i) {
-    for (Index h = 0; h < heads; ++h) maps(h * dim + i, i) += large_scale;
+    for (Index h = 0; h < heads; ++h) maps(h * dim + i, i) += scale;
     maps(heads * dim + i, i) += 1;
   }
   return maps;
@@ -181,36 +179,40 @@ TEST(descent_ends_at_a_lower_loss) {
 
 // Here the difference of two logarithms is lost in the rounding of float long before the end.
 TEST(descent_goes_on_where_rounding_is_larger_than_the_loss) {
-  const auto problems = passages_of_large_logits();
+  constexpr double scale = 64;
+  const auto problems = passages_of_scale(scale);
   const auto views = sources(problems);
   const CompressLoss<float> loss(views, Run{2, {}});
   CompressOptions options;
-  options.start = maps_near_the_head(0.1, 4);
+  options.start = maps_near_the_head(scale, 0.1, 4);
   options.limits = {500, 1e-3, 1e-6};
   const CompressResult one = fit_maps<float>(loss, nullptr, options, Run{1, {}});
   CHECK_THAT(slow_loss(problems, one.maps) < 1e-5, slow_loss(problems, one.maps));
   CHECK(fit_maps<float>(loss, nullptr, options, Run{3, {}}).maps == one.maps);
 }
 
-// The loss of the start is small enough, until it is computed again with less rounding.
+// The loss of a start is small enough here, until it is computed again with less rounding: that of
+// some starts is larger then.
 TEST(descent_makes_no_more_steps_than_it_may) {
-  const auto problems = passages_of_large_logits();
-  const auto views = sources(problems);
-  const CompressLoss<float> loss(views, Run{1, {}});
-  const auto targets = loss.all_targets(Run{1, {}});
   int larger = 0;
-  for (std::uint64_t seed = 0; seed < 8; ++seed) {
-    CompressOptions options;
-    options.start = maps_near_the_head(0.01, seed);
-    const double enough = loss.evaluate(options.start, nullptr, Run{1, {}});
-    options.limits = {0, 1e-3, enough};
-    const CompressResult found = fit_maps<float>(loss, nullptr, options, Run{1, {}});
-    CHECK(found.history.size() == 1);
-    const bool is_larger = loss.evaluate(options.start, nullptr, Run{1, {}}, &targets) > enough;
-    CHECK(found.status == (is_larger ? SoftStatus::StepLimit : SoftStatus::Enough));
-    larger += is_larger;
+  for (const double scale : {24, 32, 48, 64, 96}) {
+    const auto problems = passages_of_scale(scale);
+    const auto views = sources(problems);
+    const CompressLoss<float> loss(views, Run{1, {}});
+    const auto targets = loss.all_targets(Run{1, {}});
+    for (std::uint64_t seed = 0; seed < 8; ++seed) {
+      CompressOptions options;
+      options.start = maps_near_the_head(scale, 0.01, seed);
+      const double enough = loss.evaluate(options.start, nullptr, Run{1, {}});
+      options.limits = {0, 1e-3, enough};
+      const CompressResult found = fit_maps<float>(loss, nullptr, options, Run{1, {}});
+      CHECK(found.history.size() == 1);
+      const bool is_larger = loss.evaluate(options.start, nullptr, Run{1, {}}, &targets) > enough;
+      CHECK(found.status == (is_larger ? SoftStatus::StepLimit : SoftStatus::Enough));
+      larger += is_larger;
+    }
   }
-  CHECK_THAT(larger > 0 && larger < 8, larger);
+  CHECK_THAT(larger > 0, larger);
 }
 
 TEST(a_head_is_as_close_as_can_be_to_itself) {

@@ -27,6 +27,8 @@ py::dict as_dict(const ScanRequest& request) {
   d["column_step"] = request.column_step;
   d["list_cap"] = request.list_cap;
   d["reserve"] = request.reserve;
+  d["columns"] = array_of(std::vector<Column>(request.columns.begin(), request.columns.end()));
+  d["listed"] = array_of(std::vector<Index>(request.listed.begin(), request.listed.end()));
   return d;
 }
 
@@ -54,6 +56,8 @@ ScannedRows scanned(const py::object& found, const ScanRequest& request) {
 struct ScanArguments {
   py::array q, k;
   Array<Index> hits;
+  Array<Column> columns;
+  Array<Index> listed;
   ScanRequest numbers;
 
   ScanRequest view() const {
@@ -61,6 +65,8 @@ struct ScanArguments {
     all.q = one_head<float>(q, "Q");
     all.k = one_head<float>(k, "K");
     all.hits = span_of(hits);
+    all.columns = span_of(columns);
+    all.listed = span_of(listed);
     return all;
   }
 };
@@ -129,7 +135,7 @@ void bind_learned(py::module_& m) {
                        Index most_reheats, double time_limit, double max_norm,
                        std::optional<Storage> storage,
                        std::optional<std::pair<py::array, py::array>> start, Index warm_steps,
-                       py::object scanner, py::object progress) {
+                       Index keep_lists_from, py::object scanner, py::object progress) {
     LearnedOptions options;
     options.dim = dim;
     options.seed = seed;
@@ -140,6 +146,7 @@ void bind_learned(py::module_& m) {
     options.max_norm = max_norm;
     options.storage = storage;
     options.warm_steps = warm_steps;
+    options.keep_lists_from = keep_lists_from;
     return LearnedArguments{std::move(options), std::move(start), std::move(scanner),
                             std::move(progress)};
   }),
@@ -148,21 +155,30 @@ void bind_learned(py::module_& m) {
            py::arg("most_reheats") = usual.most_reheats, py::arg("time_limit") = usual.time_limit,
            py::arg("max_norm") = usual.max_norm, py::arg("storage") = py::none(),
            py::arg("start") = py::none(), py::arg("warm_steps") = usual.warm_steps,
-           py::arg("scanner") = py::none(), py::arg("progress") = py::none());
+           py::arg("keep_lists_from") = usual.keep_lists_from, py::arg("scanner") = py::none(),
+           py::arg("progress") = py::none());
 
   py::class_<ScanArguments>(m, "ScanRequest")
       .def(py::init([](py::array q, py::array k, const py::array& hits, std::uint64_t seed,
-                       Index number, Index column_step, int list_cap, float reserve) {
+                       Index number, Index column_step, int list_cap, float reserve,
+                       const py::array& columns, const py::array& listed) {
     ScanRequest numbers;
     numbers.seed = seed;
     numbers.number = number;
     numbers.column_step = column_step;
     numbers.list_cap = list_cap;
     numbers.reserve = reserve;
-    return ScanArguments{std::move(q), std::move(k), vector_of<Index>(hits, "hits"), numbers};
+    return ScanArguments{std::move(q),
+                         std::move(k),
+                         vector_of<Index>(hits, "hits"),
+                         vector_of<Column>(columns, "columns"),
+                         vector_of<Index>(listed, "listed"),
+                         numbers};
   }),
            py::kw_only(), py::arg("q"), py::arg("k"), py::arg("hits"), py::arg("seed"),
-           py::arg("number"), py::arg("column_step"), py::arg("list_cap"), py::arg("reserve"));
+           py::arg("number"), py::arg("column_step"), py::arg("list_cap"), py::arg("reserve"),
+           py::arg("columns") = array_of(std::vector<Column>()),
+           py::arg("listed") = array_of(std::vector<Index>()));
 
   // (columns, listed, hits, deficit, rounding) of the rows from `first` to `end` - 1; list_cap
   // columns for each.

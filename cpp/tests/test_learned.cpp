@@ -48,9 +48,9 @@ struct Scanned {
   Scanned(const Scanned&) = delete;  // `lists` refers to `required`
   Scanned& operator=(const Scanned&) = delete;
 
-  void scan(Index number, int threads, Index column_step = 1) {
+  void scan(Index number, int threads, Index column_step = 1, bool keep = false) {
     const Run run{threads, {}};
-    scan_near({required, q, k, random, number, lists, checks, column_step}, mask, run);
+    scan_near({required, q, k, random, number, lists, checks, column_step, keep}, mask, run);
     lists.transpose(run);
   }
 
@@ -252,6 +252,61 @@ TEST(some_columns_stand_for_all) {
   }
 }
 
+// When every class of columns has had its turn, lists that are kept hold all columns near the limits
+// and no others, wherever queries and keys were before.
+TEST(kept_lists_hold_all_classes) {
+  for (const Index n : {31, 300}) {
+    for (const Index column_step : {2, 7}) {
+      Scanned state(regular_target(n, 4, 2), {}, 4, 400);
+      for (const std::uint64_t start : {1u, 2u}) {
+        random_start(state.required, state.random, start, state.q, state.k);
+        for (Index t = 0; t < column_step; ++t) {
+          state.scan(t, 1 + static_cast<int>(t % 2), column_step, true);
+        }
+        for (Index i = 0; i < n; ++i) {
+          const Scanned::Row want = state.row(i);
+          const auto support = state.required.support(i);
+          std::multiset<Column> listed;
+          for (Index e = 0; e < state.lists.size(i); ++e) {
+            listed.insert(state.lists.column(static_cast<Entry>(state.lists.first(i) + e)));
+          }
+          for (Index j = 0; j < n; ++j) {
+            const auto column = static_cast<Column>(j);
+            const bool is_inside = std::count(support.begin(), support.end(), column) > 0;
+            const double over = state.logit(i, j) - want.limit;
+            if (!is_inside && std::abs(over) < 1e-3) continue;
+            CHECK_THAT(listed.count(column) == (is_inside || over > 0), n, " ", i, " ", j);
+          }
+          CHECK(state.lists.hits(i) == state.lists.listed(i));
+          CHECK(state.lists.share(i) == 1);
+          const auto deficit =
+              static_cast<double>(state.checks.deficit[static_cast<std::size_t>(i)]);
+          CHECK_THAT(std::abs(deficit - want.deficit) < 1e-3, n, " ", i);
+        }
+      }
+    }
+  }
+}
+
+// A list without room for all columns is full, and stands for about as many as there are.
+TEST(kept_lists_without_room_are_samples) {
+  constexpr Index n = 600, column_step = 8;
+  constexpr int cap = 10;
+  Scanned all(regular_target(n, 4, 2), {}, 4, 600);
+  Scanned few(regular_target(n, 4, 2), {}, 4, cap);
+  all.scan(1, 1);
+  for (Index t = 0; t < 4 * column_step; ++t) few.scan(t, 1, column_step, true);
+  double hits = 0, want = 0;
+  for (Index i = 0; i < n; ++i) {
+    CHECK(few.lists.listed(i) <= cap);
+    if (all.lists.hits(i) >= 8 * cap) CHECK(few.lists.listed(i) == cap);
+    hits += static_cast<double>(few.lists.hits(i));
+    want += static_cast<double>(all.lists.hits(i));
+  }
+  CHECK(want > 8.0 * cap * n);  // so that the samples are small
+  CHECK(std::abs(hits / want - 1) < 0.1);
+}
+
 TEST(a_full_list_is_an_even_sample) {
   for (const Index expected : {0, 24, 100, 1000, 5000}) {
     std::vector<Column> list(24);
@@ -324,6 +379,19 @@ TEST(threads_change_no_bit) {
   options.max_steps = 6;
   check_same(fit_learned(large.view(), tolerances, options, {1, {}}),
              fit_learned(large.view(), tolerances, options, {3, {}}));
+  options.keep_lists_from = 2000;
+  check_same(fit_learned(large.view(), tolerances, options, {1, {}}),
+             fit_learned(large.view(), tolerances, options, {3, {}}));
+}
+
+// With ample room a fit that keeps its lists ends, and its verdict is that of an exact scan.
+TEST(fits_that_keep_lists_meet_the_tolerances) {
+  const OwnedTarget t = regular_target(3000, 3, 2);
+  LearnedOptions options = options_for(14);
+  options.keep_lists_from = 2000;
+  const LearnedResult r = fit_learned(t.view(), tolerances, options, {2, {}});
+  CHECK(r.status == LearnedStatus::Met);
+  CHECK(rows_outside(t, {}, r) == 0);
 }
 
 // A fit whose scans are made elsewhere, in parts that differ from scan to scan, is the same.
@@ -365,6 +433,8 @@ TEST(shared_scans_change_no_bit) {
   options.storage.reset();
   const OwnedTarget large = regular_target(2500, 2, 4);
   options.max_steps = 6;
+  CHECK(check_shared(large.view(), tolerances, options) > 1);
+  options.keep_lists_from = 2000;
   CHECK(check_shared(large.view(), tolerances, options) > 1);
 
   options.scanner = [](const ScanRequest&) { return ScannedRows(3, 2); };

@@ -163,6 +163,7 @@ class LearnedOptions(metaclass=_Pybind11Type):
         storage: Storage | None = None,
         start: tuple[NDArray[np.float32], NDArray[np.float32]] | None = None,
         warm_steps: int = 500,
+        keep_lists_from: int = 65536,
         scanner: Callable[[dict[str, Any]], tuple[NDArray[Any], ...]] | None = None,
         progress: Callable[[int, int, float], bool] | None = None,
     ) -> None: ...
@@ -182,6 +183,8 @@ class ScanRequest(metaclass=_Pybind11Type):
         column_step: int,
         list_cap: int,
         reserve: float,
+        columns: _Columns = ...,
+        listed: _Offsets = ...,
     ) -> None: ...
 
 def scan_rows(

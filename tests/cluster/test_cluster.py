@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ import pytest
 import scipy.sparse as sp
 
 import headfit as hf
+from headfit import _core
 from headfit._attention import topk_blocks
 from headfit._cluster import blocks, build, cluster, run, under_way, workers
 from headfit._target import scans as certify_blocks
@@ -174,15 +176,19 @@ LEARNED: dict[str, tuple[Any, dict[str, Any]]] = {
     "causal": (hf.patterns.causal_band(N, 2), {"mask": "causal"}),
     "narrow": (hf.patterns.random_regular(N, 3, rng=0), {"dtype": "bfloat16"}),
     "sampled": (hf.patterns.random_regular(5 * N, 2, rng=0), {}),
+    "kept": (hf.patterns.random_regular(5 * N, 2, rng=0), {}),
 }
 
 
 @pytest.mark.parametrize("name", LEARNED)
-def test_scans_of_learned_fits(client, name):
+def test_scans_of_learned_fits(client, name, monkeypatch):
     A, given = LEARNED[name]
+    if name == "kept":  # candidate lists are kept as where there are many more tokens
+        keeping = partial(_core.LearnedOptions, keep_lists_from=N)
+        monkeypatch.setattr(_core, "LearnedOptions", keeping)
 
     def fitted(**more: Any) -> hf.Fit:
-        left = iter(range(3 if name == "sampled" else 8))
+        left = iter(range({"sampled": 3, "kept": 6}.get(name, 8)))
         method = hf.Learned(effort=30, callback=lambda *_: next(left, None) is not None)
         return hf.fit(A, 7, method=method, **given, **more)
 

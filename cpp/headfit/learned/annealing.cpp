@@ -100,6 +100,7 @@ Annealing::Outcome Annealing::from_random_start(Index number, Index first_hold) 
   };
   Index from = 0;
   for (Index to = std::min(first_check, first_hold);; to = longer(to)) {
+    keeps_lists_ = to <= brief_hold && has_many_rows();
     Outcome outcome = hold(from, to);
     if (outcome != Outcome::RowsLeft) return outcome;
     from = to;
@@ -107,6 +108,7 @@ Annealing::Outcome Annealing::from_random_start(Index number, Index first_hold) 
     if (hits > quench_limit(to, first_hold) && to < last) continue;
     const Snapshot held = descent_.snapshot();
     const bool is_ample = to <= brief_hold && hits <= ample_hits;
+    keeps_lists_ &= is_ample;
     outcome = settle(recipe_.held_length(to - 1), is_ample ? ample_quench : quench_steps);
     if (outcome != Outcome::RowsLeft || to >= last) return outcome;
     descent_.restore(held);
@@ -139,6 +141,7 @@ Annealing::Outcome Annealing::settle(float length, Index steps) {
   const Index most_reheats = options_.most_reheats, surely = most_reheats / 2;
   ++result_.quenches;
   Outcome outcome = rounded_if_met(anneal(length, steps));
+  keeps_lists_ = false;
   for (Index again = 0; outcome == Outcome::RowsLeft && again < most_reheats; ++again) {
     const Index before = last_.rows_left;
     if (!few_are_hard()) break;
@@ -198,31 +201,54 @@ Annealing::Outcome Annealing::anneal(float first, Index steps) {
     if (t >= next_scan || listed_failures == 0) {
       const Outcome outcome = scan_and_list(true);
       if (outcome != Outcome::RowsLeft) return outcome;
-      if (length < too_short && last_.hard_rows > 0 && last_.rows_left <= 2 * last_.hard_rows) {
-        return Outcome::RowsLeft;
-      }
+      const bool is_stuck = last_.hard_rows > 0 && last_.rows_left <= 2 * last_.hard_rows;
+      if (length < too_short && is_stuck && !keeps_lists_) return Outcome::RowsLeft;
       if (few_are_hard()) descent_.reweight();
       const auto lifetime = static_cast<Index>(list_lifetime / length);
-      next_scan = t + std::clamp(lifetime, scan_every, scan_within);
+      next_scan = t + (keeps_lists_ ? std::clamp(lifetime, Index(1), kept_within)
+                                    : std::clamp(lifetime, scan_every, scan_within));
     }
     listed_failures = descent_.step(length);
     ++result_.steps;
   }
-  return scan_and_list();
+  const Outcome outcome = scan_and_list();
+  return keeps_lists_ && outcome == Outcome::RowsLeft ? mend() : outcome;
+}
+
+// Mends the few rows whose lists missed a column, in rounds of short steps with a scan of all
+// columns after each.
+Annealing::Outcome Annealing::mend() {
+  const double most_left = mend_share * static_cast<double>(required_.n());
+  Outcome outcome = Outcome::RowsLeft;
+  for (Index round = 0; round < most_mends && outcome == Outcome::RowsLeft; ++round) {
+    if (static_cast<double>(last_.rows_left) > most_left) break;
+    for (Index t = 0; t < mend_steps; ++t) {
+      descent_.step(recipe_.falling_length(mend_length, t, mend_steps));
+      ++result_.steps;
+    }
+    outcome = scan_and_list();
+  }
+  return outcome;
 }
 
 // Scans the logits and fills the candidate lists, in the form that steps need.
 Annealing::Outcome Annealing::scan_and_list(bool hot) {
   scan(hot);
-  if (last_.rows_left == 0) return Outcome::Met;
+  if (last_.rows_left == 0 && !descent_.is_hot()) return Outcome::Met;
   if (must_stop()) return Outcome::Stopped;
   descent_.transpose_lists();
   return Outcome::RowsLeft;
 }
 
+// Hot scans that find no row left are followed by a scan of all columns: at once, or, where lists
+// are kept, when every class of columns has had its turn.
 void Annealing::scan(bool hot) {
-  last_ = hot ? descent_.scan_hot() : descent_.scan();
-  if (last_.rows_left == 0 && descent_.is_hot()) last_ = descent_.scan();
+  last_ = hot ? descent_.scan_hot(keeps_lists_) : descent_.scan();
+  clean_scans_ = last_.rows_left == 0 && descent_.is_hot() ? clean_scans_ + 1 : 0;
+  if (clean_scans_ >= (keeps_lists_ ? descent_.column_step() : 1)) {
+    last_ = descent_.scan();
+    clean_scans_ = 0;
+  }
   ++result_.scans;
   const LearnedScan scan{result_.steps, last_.rows_left, static_cast<double>(last_.worst_deficit)};
   if (options_.progress && !options_.progress(scan)) is_stopped_ = true;
@@ -245,6 +271,10 @@ bool Annealing::must_stop() {
     return false;
   }
   return true;
+}
+
+bool Annealing::has_many_rows() const {
+  return required_.n() >= options_.keep_lists_from && descent_.may_skip_columns();
 }
 
 bool Annealing::few_are_hard() const {

@@ -32,11 +32,13 @@ class Annealing {
   Outcome hold(Index from, Index to);
   Outcome settle(float length, Index steps);
   Outcome anneal(float length, Index steps);
+  Outcome mend();
   Outcome rounded_if_met(Outcome outcome);
   Outcome round_to_storage();
   Outcome scan_and_list(bool hot = false);
   void scan(bool hot = false);
   bool must_stop();
+  bool has_many_rows() const;
   bool few_are_hard() const;
 
   const LearnedOptions& options_;
@@ -48,6 +50,8 @@ class Annealing {
   const Recipe recipe_;
   Descent descent_;
   ScanSummary last_;  // what the last scan found
+  bool keeps_lists_ = false;  // whether hot scans keep what the candidate lists hold
+  Index clean_scans_ = 0;  // hot scans since the last one that found a row left
   bool is_stopped_ = false;  // the progress function has asked to stop
   float reserve_ = first_reserve;  // see recipe.hpp
   LearnedResult result_;

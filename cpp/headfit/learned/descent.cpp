@@ -49,11 +49,12 @@ void Descent::forget() {
   age_ = 0;
 }
 
-ScanSummary Descent::scan_hot() {
-  if (!mask_.is_open() || required_.is_bounded()) return scan();
-  const Index most =
-      std::clamp(required_.n() / fewest_rows_per_class, Index(1), largest_column_step);
-  return scan_columns(std::clamp(static_cast<Index>(hits_per_slot()), Index(1), most));
+ScanSummary Descent::scan_hot(bool keep) {
+  if (!may_skip_columns()) return scan();
+  const Index classes = std::max(required_.n() / fewest_rows_per_class, Index(1));
+  const Index least = keep ? std::min(kept_column_step, classes) : 1;
+  const Index most = keep ? classes : std::min(classes, largest_column_step);
+  return scan_columns(std::clamp(static_cast<Index>(hits_per_slot()), least, most), keep);
 }
 
 double Descent::hits_per_slot() const {
@@ -62,14 +63,15 @@ double Descent::hits_per_slot() const {
   return hits / static_cast<double>(required_.n() * lists_.cap());
 }
 
-ScanSummary Descent::scan_columns(Index column_step) {
+ScanSummary Descent::scan_columns(Index column_step, bool keep) {
   if (scanner_) {
-    ask_scanner(column_step);
+    ask_scanner(column_step, keep);
   } else {
-    scan_near({required_, q_, k_, random_, scans_, lists_, checks_, column_step}, mask_, run_);
+    scan_near({required_, q_, k_, random_, scans_, lists_, checks_, column_step, keep}, mask_,
+              run_);
   }
   ++scans_;
-  is_hot_ = column_step > 1;
+  column_step_ = column_step;
   ScanSummary summary;
   for (const float deficit : checks_.deficit) {
     summary.rows_left += !(deficit <= 0);
@@ -79,12 +81,18 @@ ScanSummary Descent::scan_columns(Index column_step) {
   return summary;
 }
 
-void Descent::ask_scanner(Index column_step) {
+void Descent::ask_scanner(Index column_step, bool keep) {
   const Index n = required_.n(), cap = lists_.cap();
   std::vector<Index> hits(static_cast<std::size_t>(n));
   for (Index i = 0; i < n; ++i) hits[static_cast<std::size_t>(i)] = lists_.hits(i);
+  std::vector<Column> kept;
+  std::vector<Index> kept_counts;
+  if (keep) {
+    kept = lists_.all_others();
+    for (Index i = 0; i < n; ++i) kept_counts.push_back(lists_.listed(i));
+  }
   const ScannedRows found = scanner_({q_.heads(), k_.heads(), hits, seed_, scans_, column_step,
-                                      lists_.cap(), required_.reserved()});
+                                      lists_.cap(), required_.reserved(), kept, kept_counts});
   const ScannedRows expected(n, lists_.cap());
   if (found.columns.size() != expected.columns.size() || found.listed.size() != hits.size() ||
       found.hits.size() != hits.size() || found.deficit.size() != hits.size() ||

@@ -54,10 +54,13 @@ class Descent {
   void start_from(const MatrixView<float>& q, const MatrixView<float>& k);
 
   // Measures every row, and fills its candidate list with the columns near its limit.
-  ScanSummary scan() { return scan_columns(1); }
+  ScanSummary scan() { return scan_columns(1, false); }
   // The same, but if so many columns are near the limits that lists overflow, each row looks at a
-  // part of the columns only.
-  ScanSummary scan_hot();
+  // part of the columns only. With `keep` it does so in any case, and lists keep what they hold (see
+  // NearScan::keep).
+  ScanSummary scan_hot(bool keep = false);
+  // Whether scans may look at a part of the columns: not with a mask or a bound on |logit|.
+  bool may_skip_columns() const { return mask_.is_open() && !required_.is_bounded(); }
   // Prepares the candidate lists for steps, which need them by column too.
   void transpose_lists() { lists_.transpose(run_); }
   // Raises the weight, in the gradient of the keys, of rows that missed by much, and lets the
@@ -79,7 +82,9 @@ class Descent {
   // The same, but moves only the queries.
   Index step_queries(float length);
 
-  bool is_hot() const { return is_hot_; }
+  bool is_hot() const { return column_step_ > 1; }
+  // Into how many classes the last scan divided the columns; each row looked at one of them.
+  Index column_step() const { return column_step_; }
   // How many columns the last scan found near or above the limit of their row, divided by the
   // number of slots in the candidate lists.
   double hits_per_slot() const;
@@ -95,8 +100,8 @@ class Descent {
   };
 
   void forget();
-  ScanSummary scan_columns(Index column_step);
-  void ask_scanner(Index column_step);
+  ScanSummary scan_columns(Index column_step, bool keep);
+  void ask_scanner(Index column_step, bool keep);
   void query_block(Index block, float length, Worker& worker);
   void key_block(Index block, float length, Worker& worker);
   void move(PaddedRows& rows, Index first, Index count, const LaneScratch& lane) const;
@@ -121,7 +126,7 @@ class Descent {
   PerWorker<Worker> workers_;
   Index age_ = 0;
   Index scans_ = 0;
-  bool is_hot_ = false;  // the last scan looked at a part of the columns only
+  Index column_step_ = 1;  // of the last scan
 };
 
 }  // namespace headfit::learned

@@ -47,6 +47,9 @@ struct LearnedOptions {
   std::optional<Heads<float>> init_q = {};
   std::optional<Heads<float>> init_k = {};
   Index warm_steps = 500;  // of the anneal of a given start
+  // From so many rows on, candidate lists are kept from scan to scan while the head may have ample
+  // room.
+  Index keep_lists_from = Index(1) << 16;
   // Makes the scans of the logits in place of this machine. It must find what `scan_rows` finds.
   Scanner scanner = {};
   // Called after every scan; returning false stops the fit.

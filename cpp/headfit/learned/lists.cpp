@@ -29,6 +29,15 @@ void Lists::forget() {
   for (Index i = 0; i < n(); ++i) set_others(i, 0, n() / 2);
 }
 
+std::vector<Column> Lists::all_others() const {
+  std::vector<Column> all(static_cast<std::size_t>(n() * cap_));
+  for (Index i = 0; i < n(); ++i) {
+    const Column* others = column_.data() + first(i) + required_.support_size(i);
+    std::copy_n(others, listed(i), all.begin() + i * cap_);
+  }
+  return all;
+}
+
 // A counting sort that works in chunks of rows. Its result does not depend on how rows are chunked.
 void Lists::transpose(const Run& run) {
   constexpr Index least_rows = 256;

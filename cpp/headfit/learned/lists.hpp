@@ -17,6 +17,8 @@ class CandidateLists {
   virtual ~CandidateLists() = default;
   virtual int cap() const = 0;
   virtual Index hits(Index i) const = 0;
+  // How many columns off the support the row lists already.
+  virtual Index listed(Index i) const = 0;
   virtual Column* others(Index i) = 0;
   virtual void set_others(Index i, Index listed, Index hits) = 0;
 };
@@ -39,6 +41,7 @@ class Lists final : public CandidateLists {
   // estimate if the scan looked at a part of the columns only.
   Index hits(Index i) const override { return hits_[static_cast<std::size_t>(i)]; }
 
+  Index listed(Index i) const override { return size(i) - required_.support_size(i); }
   Column* others(Index i) override { return column_.data() + first(i) + required_.support_size(i); }
   void set_others(Index i, Index listed, Index hits) override {
     const auto at = static_cast<std::size_t>(i);
@@ -47,6 +50,8 @@ class Lists final : public CandidateLists {
     share_[at] = listed > 0 ? static_cast<float>(hits) / static_cast<float>(listed) : 1.0f;
   }
   void forget();
+  // The columns off the support that rows list: cap() places for each row.
+  std::vector<Column> all_others() const;
 
   // Sorts all entries by column, with ascending rows in each. Keys can then sum their gradients in
   // a fixed order, which does not depend on the order in which threads process rows.

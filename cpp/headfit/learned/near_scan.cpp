@@ -34,7 +34,9 @@ class NearRows {
         random_(scan.random),
         scan_(scan.number),
         part_(part),
-        checks_(scan.checks) {}
+        keep_(scan.keep),
+        checks_(scan.checks),
+        kept_(scan.keep ? static_cast<std::size_t>(Blocking<float>::tile_rows * cap_) : 0) {}
 
   static Index block_rows(const LogitSource<float>&) { return Blocking<float>::tile_rows; }
 
@@ -42,6 +44,7 @@ class NearRows {
     for (Index r = 0; r < block.count; ++r) {
       Row& row = rows_[static_cast<std::size_t>(r)];
       begin_row(part_.row_at(block.first + r), row);
+      if (keep_) keep_near(part_.row_at(block.first + r), row, kept_.data() + r * cap_);
       limits_[static_cast<std::size_t>(r)] = row.limit;
     }
     std::fill(limits_.begin() + block.count, limits_.end(), infinity);
@@ -49,13 +52,17 @@ class NearRows {
 
   void end(const RowBlock& block) {
     for (Index r = 0; r < block.count; ++r) {
-      const Row& row = rows_[static_cast<std::size_t>(r)];
+      Row& row = rows_[static_cast<std::size_t>(r)];
       const Index i = part_.row_at(block.first + r);
       const auto at = static_cast<std::size_t>(i);
       for (Index t = 0; t < row.sample.taken(); ++t) {
         row.list[t] = static_cast<Column>(part_.columns.at(row.list[t]));
       }
-      lists_.set_others(i, row.sample.taken(), row.sample.seen() * part_.columns.step);
+      if (keep_) {
+        merge(i, row, kept_.data() + r * cap_);
+      } else {
+        lists_.set_others(i, row.sample.taken(), row.sample.seen() * part_.columns.step);
+      }
       checks_.deficit[at] =
           std::max({row.spread_excess, row.top - row.allowed_top, -row.bottom - row.allowed_size});
     }
@@ -68,6 +75,7 @@ class NearRows {
     SupportCursor cursor;
     EvenSample sample;
     Column* list = nullptr;
+    Index kept = 0;           // how many columns are kept from the list before
     float limit = 0;          // larger logits are listed
     float allowed_top = 0;    // larger logits exceed the leak
     float top = 0;            // the largest logit off the support, where that exceeds the limit
@@ -86,7 +94,7 @@ class NearRows {
  private:
   void begin_row(Index i, Row& row) const {
     const SupportCursor cursor(required_.target(), i, part_.columns);
-    row = {cursor, {}, lists_.others(i), infinity, infinity, -infinity, infinity, infinity, 0};
+    row = {cursor, {}, lists_.others(i), 0, infinity, infinity, -infinity, infinity, infinity, 0};
     // Nothing is required of an empty row.
     if (required_.support_size(i) == 0) return;
     const float* query = q_.row(i);
@@ -104,13 +112,43 @@ class NearRows {
     row.sample = EvenSample(lists_.hits(i) / part_.columns.step, cap_, draw);
   }
 
+  // Keeps the listed columns of other classes that are still near the limit.
+  void keep_near(Index i, Row& row, Column* kept) const {
+    for (Index t = 0; t < lists_.listed(i); ++t) {
+      const Column j = row.list[t];
+      if ((j - part_.columns.first) % part_.columns.step == 0) continue;
+      const float logit = dot(q_.row(i), k_.row(j), k_.width());
+      if (!(logit > row.limit)) continue;
+      kept[row.kept++] = j;
+      row.top = std::max(row.top, logit);
+    }
+  }
+
+  // Lists the columns that were found, and as many of those kept as there is room for. Without room
+  // for all of them a list is a sample of the hits, whose number is estimated over some scans.
+  void merge(Index i, const Row& row, const Column* kept) {
+    const Index taken = row.sample.taken(), found = row.sample.seen();
+    const Index room = std::min(cap_ - taken, row.kept), listed = taken + room;
+    for (Index t = 0; t < room; ++t) row.list[taken + t] = kept[t * row.kept / room];
+    Index hits = listed;
+    if (room < row.kept || taken < found) {
+      const double weight = std::clamp(2.0 * static_cast<double>(found) / cap_, 0.25, 1.0);
+      const auto before = static_cast<double>(lists_.hits(i));
+      const auto now = static_cast<double>(found * part_.columns.step);
+      hits = std::max(listed, static_cast<Index>(before + weight * (now - before)));
+    }
+    lists_.set_others(i, listed, hits);
+  }
+
   const PaddedRows& q_;
   const PaddedRows& k_;
   float largest_key_;
   const Philox& random_;
   Index scan_;
   ScanPart part_;
+  bool keep_;
   RowChecks& checks_;
+  std::vector<Column> kept_;  // cap_ places for each row of a block
   std::array<Row, Blocking<float>::tile_rows> rows_;
 };
 
@@ -174,7 +212,9 @@ void scan_near(const NearScan& scan, const Mask& mask, const Run& run) {
   // The random stream of scans. Streams with lower numbers belong to rows and to the start.
   constexpr std::uint64_t stream = std::uint64_t(3) << 40;
   const float largest = largest_norm(scan.k);
-  const auto draw = Index(scan.random(stream, static_cast<std::uint64_t>(scan.number))[0]);
+  const Index draw = scan.keep
+                         ? scan.number
+                         : Index(scan.random(stream, static_cast<std::uint64_t>(scan.number))[0]);
   LogitSource<float> source;
   source.mask = mask;
   std::vector<Index> places;

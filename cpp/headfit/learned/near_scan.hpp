@@ -35,6 +35,10 @@ struct NearScan {
   // Each row looks at every column_step-th column only, and lets each stand for column_step
   // columns.
   Index column_step = 1;
+  // Rows keep the columns of other classes that they list already, where these are still near their
+  // limits, and the classes take turns. So lists know of all columns after as many scans as the
+  // column step says.
+  bool keep = false;
   std::optional<RowRange> rows = {};  // if missing, all rows
 };
 

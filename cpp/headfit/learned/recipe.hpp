@@ -88,6 +88,17 @@ inline constexpr float list_lifetime = 0.02f;
 // `fewest_rows_per_class` rows look at the same columns.
 inline constexpr Index largest_column_step = 32;
 inline constexpr Index fewest_rows_per_class = 512;
+// Where a scan takes most of the time, and a head has ample room, lists are kept from scan to scan
+// (see NearScan::keep): every scan looks at one of at least so many classes of columns, and in an
+// anneal a list lives for at most `kept_within` steps.
+inline constexpr Index kept_column_step = 8;
+inline constexpr Index kept_within = 3;
+// The scan of all columns that follows finds rows whose lists missed a column. If they are at most
+// this share of all, short steps mend them, in at most `most_mends` rounds of `mend_steps` steps.
+inline constexpr double mend_share = 0.02;
+inline constexpr Index most_mends = 6;
+inline constexpr Index mend_steps = 30;
+inline constexpr float mend_length = 1e-3f;
 inline constexpr float list_slack = 0.15f;  // logits less than this below a row's limit are listed
 inline constexpr float hard_deficit = 0.5f;  // a row that misses by more is hard
 // If a smaller share of the rows is hard, reheats free them.

@@ -15,10 +15,17 @@ using learned::PaddedRows;
 class ListsOfRows final : public learned::CandidateLists {
  public:
   ListsOfRows(const ScanRequest& request, Index first, ScannedRows& out)
-      : request_(request), first_(first), out_(out) {}
+      : request_(request), first_(first), out_(out) {
+    if (request.listed.empty()) return;
+    const std::size_t places = out.columns.size(), begin = static_cast<std::size_t>(first * cap());
+    std::ranges::copy(request.columns.subspan(begin, places), out.columns.begin());
+  }
 
   int cap() const override { return request_.list_cap; }
   Index hits(Index i) const override { return request_.hits[static_cast<std::size_t>(i)]; }
+  Index listed(Index i) const override {
+    return request_.listed.empty() ? 0 : request_.listed[static_cast<std::size_t>(i)];
+  }
   Column* others(Index i) override { return out_.columns.data() + (i - first_) * cap(); }
   void set_others(Index i, Index listed, Index hits) override {
     const auto at = static_cast<std::size_t>(i - first_);
@@ -45,6 +52,25 @@ void check(const Target& target, const Tolerances& tolerances, const ScanRequest
   }
   for (const Index hits : request.hits) {
     if (hits < 0) throw InputError("hits must not be negative; got " + std::to_string(hits));
+  }
+  const bool keeps = !request.listed.empty() || !request.columns.empty();
+  if (keeps && (request.listed.size() != request.hits.size() ||
+                static_cast<Index>(request.columns.size()) != target.n * request.list_cap)) {
+    throw InputError("lists that a scan keeps must have list_cap places for each of the " +
+                     std::to_string(target.n) + " rows");
+  }
+  for (std::size_t i = 0; i < request.listed.size(); ++i) {
+    const Index listed = request.listed[i];
+    if (listed < 0 || listed > request.list_cap) {
+      throw InputError("listed must be in 0 ... " + std::to_string(request.list_cap) + "; got " +
+                       std::to_string(listed) + " in row " + std::to_string(i));
+    }
+    const auto first = static_cast<std::size_t>(request.list_cap) * i;
+    for (const Column j : request.columns.subspan(first, static_cast<std::size_t>(listed))) {
+      if (j < 0 || j >= target.n) {
+        throw InputError("a scan must keep columns of A; got " + std::to_string(j));
+      }
+    }
   }
   if (rows.first < 0 || rows.end < rows.first || rows.end > target.n) {
     throw InputError("rows must lie in 0 ... " + std::to_string(target.n) + "; got " +
@@ -86,7 +112,7 @@ ScannedRows scan_rows(const Target& target, const Tolerances& tolerances,
   ListsOfRows lists(request, rows.first, out);
   learned::RowChecks checks(target.n);
   learned::scan_near({required, q, k, random, request.number, lists, checks, request.column_step,
-                      rows},
+                      !request.listed.empty(), rows},
                      target.mask, run);
   std::copy_n(checks.deficit.begin() + rows.first, out.deficit.size(), out.deficit.begin());
   std::copy_n(checks.rounding.begin() + rows.first, out.rounding.size(), out.rounding.begin());

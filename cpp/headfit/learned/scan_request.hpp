@@ -24,6 +24,10 @@ struct ScanRequest {
   Index column_step = 1;  // each row looks at every column_step-th column
   int list_cap = 2;  // the most columns that a row lists
   float reserve = 0;  // see Requirements::reserve
+  // The lists that are kept (see NearScan::keep): list_cap places for each row, and how many of them
+  // are in use. Both are empty where lists begin anew.
+  std::span<const Column> columns = {};
+  std::span<const Index> listed = {};
 };
 
 // The rows first ... end - 1.

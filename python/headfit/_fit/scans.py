@@ -40,7 +40,7 @@ class SharedScans:
     """Makes scans on the workers of a cluster, which hold the target during the whole fit.
 
     Every scan sends them queries and keys, 8 n d bytes, and the hits of the last scan; it gets back
-    the candidate lists, about 4 n max(24, 4 k) bytes.
+    the candidate lists, about 4 n max(24, 4 k) bytes. Where lists are kept it sends these too.
     """
 
     held: Held[Scanner]

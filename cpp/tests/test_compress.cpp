@@ -117,6 +117,22 @@ void check_loss(const std::vector<double>& sinks, double softcap, double toleran
   }
 }
 
+std::vector<Problem<float>> passages_of_scale(double scale) {
+  auto problems = passages<float>({}, 0);
+  for (Problem<float>& problem : problems) problem.scale = scale;
+  return problems;
+}
+
+// The maps of all dimensions that leave these logits as they are, and some noise.
+Matrix<double> maps_near_the_head(double scale, double noise, std::uint64_t seed) {
+  Matrix<double> maps = noise * random_maps(dim, seed);
+  for (Index i = 0; i < dim; ++i) {
+    for (Index h = 0; h < heads; ++h) maps(h * dim + i, i) += scale;
+    maps(heads * dim + i, i) += 1;
+  }
+  return maps;
+}
+
 }  // namespace
 
 TEST(loss_is_the_mean_divergence) {
@@ -164,20 +180,39 @@ TEST(descent_ends_at_a_lower_loss) {
 // Here the difference of two logarithms is lost in the rounding of float long before the end.
 TEST(descent_goes_on_where_rounding_is_larger_than_the_loss) {
   constexpr double scale = 64;
-  auto problems = passages<float>({}, 0);
-  for (Problem<float>& problem : problems) problem.scale = scale;
+  const auto problems = passages_of_scale(scale);
   const auto views = sources(problems);
   const CompressLoss<float> loss(views, Run{2, {}});
   CompressOptions options;
-  options.start = 0.1 * random_maps(dim, 4);
-  for (Index i = 0; i < dim; ++i) {
-    for (Index h = 0; h < heads; ++h) options.start(h * dim + i, i) += scale;
-    options.start(heads * dim + i, i) += 1;
-  }
+  options.start = maps_near_the_head(scale, 0.1, 4);
   options.limits = {500, 1e-3, 1e-6};
   const CompressResult one = fit_maps<float>(loss, nullptr, options, Run{1, {}});
   CHECK_THAT(slow_loss(problems, one.maps) < 1e-5, slow_loss(problems, one.maps));
   CHECK(fit_maps<float>(loss, nullptr, options, Run{3, {}}).maps == one.maps);
+}
+
+// The loss of a start is small enough here, until it is computed again with less rounding: that of
+// some starts is larger then.
+TEST(descent_makes_no_more_steps_than_it_may) {
+  int larger = 0;
+  for (const double scale : {24, 32, 48, 64, 96}) {
+    const auto problems = passages_of_scale(scale);
+    const auto views = sources(problems);
+    const CompressLoss<float> loss(views, Run{1, {}});
+    const auto targets = loss.all_targets(Run{1, {}});
+    for (std::uint64_t seed = 0; seed < 8; ++seed) {
+      CompressOptions options;
+      options.start = maps_near_the_head(scale, 0.01, seed);
+      const double enough = loss.evaluate(options.start, nullptr, Run{1, {}});
+      options.limits = {0, 1e-3, enough};
+      const CompressResult found = fit_maps<float>(loss, nullptr, options, Run{1, {}});
+      CHECK(found.history.size() == 1);
+      const bool is_larger = loss.evaluate(options.start, nullptr, Run{1, {}}, &targets) > enough;
+      CHECK(found.status == (is_larger ? SoftStatus::StepLimit : SoftStatus::Enough));
+      larger += is_larger;
+    }
+  }
+  CHECK_THAT(larger > 0, larger);
 }
 
 TEST(a_head_is_as_close_as_can_be_to_itself) {

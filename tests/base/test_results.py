@@ -244,6 +244,14 @@ def test_a_sweep_over_one_n_has_no_picture(results):
     assert "<img" not in results["Sweep"].where(n=16)._repr_html_()
 
 
+def test_a_sweep_has_a_picture_where_a_key_is_one_of_failures_alone(results):
+    found = results["Sweep"].where(n=[16, 32])
+    found.failures = [{"n": 16, "mask": "causal"}]
+    found._axes = [*found._axes, "mask"]
+    assert found.axes["mask"] == [None, "causal"]
+    assert "<img" in found._repr_html_()
+
+
 # Dictionaries
 
 

@@ -21,7 +21,6 @@ from headfit._attention import topk_blocks
 from headfit._cluster import blocks, build, cluster, run, under_way, workers
 from headfit._target import scans as certify_blocks
 
-dask = pytest.importorskip("dask")
 distributed = pytest.importorskip("distributed")
 
 RNG = np.random.default_rng
@@ -33,8 +32,6 @@ SMALL = {"n_workers": 0, "processes": False, "dashboard_address": ":0"}
 def client() -> Iterator[Any]:
     settings = {"n_workers": 2, "threads_per_worker": 1, "memory_limit": 0}
     with (
-        # A LocalCluster lets go of a worker whose process takes longer than this to begin again.
-        dask.config.set({"distributed.deploy.lost-worker-timeout": "1 hour"}),
         distributed.LocalCluster(processes=True, dashboard_address=":0", **settings) as workers,
         distributed.Client(workers) as client,
     ):
@@ -250,6 +247,21 @@ def test_a_result_that_is_lost_before_it_is_taken_is_computed_again(client):
         while future.status == "finished":
             time.sleep(0.01)
         assert tasks.take() == ("item", 7, None)
+
+
+def test_a_deadline_is_no_error_of_the_task_whose_result_is_waited_for(client):
+    class Waiting:
+        status = "lost"
+
+        def result(self, timeout: float) -> None:
+            raise TimeoutError
+
+    waiting = Waiting()
+    tasks = under_way.UnderWay(client, time.perf_counter() + 600)
+    tasks._items[waiting], tasks._ended = "item", iter([waiting])
+    with pytest.raises(TimeoutError):
+        tasks.take()
+    assert len(tasks) == 1  # it is still to be cancelled
 
 
 def test_tasks_that_are_cancelled_end_the_work():

@@ -40,7 +40,9 @@ def needs_torch(text: str) -> bool:
 @pytest.mark.parametrize(
     "page",
     [
-        pytest.param(page, id=page.stem + ("-torch" if needs_torch(page.read_text()) else ""))
+        pytest.param(
+            page, id=page.stem + ("-torch" if needs_torch(page.read_text("utf-8")) else "")
+        )
         for page in PAGES
     ],
 )

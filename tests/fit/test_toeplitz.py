@@ -7,6 +7,7 @@ import pytest
 import scipy.sparse as sp
 
 import headfit as hf
+from headfit._fit.auto import Auto
 from headfit.errors import InputError
 
 
@@ -132,6 +133,9 @@ def test_auto_ends_where_no_filter_is_found_and_the_head_is_far_too_small(
     assert "No filter of size 16 was found" in fit.advice
     near = hf.fit(hf.patterns.band(200, 40), 40, time_limit=0.5, max_logit=2.0, num_threads=1)
     assert near.method == "learned"
+    # An option of the learned method asks for it.
+    tried = hf.fit(hf.patterns.band(200, 40), 16, method=Auto(effort=1), num_threads=1)
+    assert (tried.method, tried.stopped) == ("learned", "steps")
 
 
 @pytest.mark.parametrize(("dim", "holds"), [(48, True), (8, False)])

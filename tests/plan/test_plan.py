@@ -222,6 +222,21 @@ def test_after_a_time_out_smaller_n_come_first() -> None:
     assert tried == ["asked", "smaller n", "float32", "looser", "looser"]
 
 
+def test_a_relaxed_head_at_the_n_asked_for_is_better_than_one_at_a_smaller_n() -> None:
+    @dataclass(frozen=True)
+    class SlowIfBounded(Ring):
+        def head(self, problem: hf.Problem, dim: int, patience: Any = "full") -> hf.Head:
+            if problem.target.n > 64 and problem.tolerances.max_logit is not None:
+                raise TimeoutError
+            return super().head(problem, dim, patience)
+
+    found = plan(n=256, method=SlowIfBounded(), max_logit=1e6)
+    assert purposes(found)[:3] == ["asked", "smaller n", "free logits"]
+    assert [a.holds for a in found.attempts[:3]] == [False, True, True]
+    assert (found.best.purpose, found.best.n, found.fit.Q.shape[0]) == ("free logits", 256, 256)
+    assert "certified with logits not bounded, logits" in " ".join(str(found).split())
+
+
 def test_the_time_that_smaller_n_took_is_continued() -> None:
     found = plan(n=2048, method=Ring(most=500))
     sizes = [str(n) for n in found.trend.sizes]

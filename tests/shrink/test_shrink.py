@@ -275,7 +275,8 @@ def test_an_appended_fit_is_a_fit(dtype, tmp_path, monkeypatch):
         Q, K, mask="causal", per_row=3, mass=0.9, dtype=dtype, time_limit=3, curve_dims=()
     )
     fit = result.fit
-    if "max-margin" not in result.ways:  # a tenth of the time is enough for an appended column
+    # Where no head with learned keys was certified in time, one with given keys takes its place.
+    if "max-margin" not in result.ways:
         assert result.appended == (0,)
         assert "1 column appended" in repr(result)
         assert fit.scale == 1 / math.sqrt(fit.dim)

@@ -14,16 +14,14 @@ import pytest
 
 import headfit as hf
 from headfit import cli
-from headfit.errors import InputError
+from headfit._sweep.dask_cluster import DaskCluster
+from headfit._sweep.work import Work
+from headfit.errors import HeadfitError, InputError
 
 dask = pytest.importorskip("dask")
 distributed = pytest.importorskip("distributed")
 
 FUNCTIONS = str(Path(__file__).parent / "functions")
-
-
-# A LocalCluster lets go of a worker whose process takes longer than this to begin again.
-PATIENT = {"distributed.deploy.lost-worker-timeout": "1 hour"}
 
 
 def made(n_workers: int) -> Any:
@@ -39,7 +37,7 @@ def made(n_workers: int) -> Any:
 def cluster() -> Iterator[Any]:
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(FUNCTIONS)  # workers start with the path of this process
-        with dask.config.set(PATIENT), made(n_workers=2) as workers:
+        with made(n_workers=2) as workers:
             yield workers
 
 
@@ -89,7 +87,7 @@ def test_a_worker_killed_midway_loses_no_result(client, store, swept, log):
 def test_a_point_that_kills_its_workers_takes_no_other_with_it(swept, store, log):
     points = hf.grid(x=range(4), log=log, once=False)
     with (
-        dask.config.set({"distributed.scheduler.allowed-failures": 0, **PATIENT}),
+        dask.config.set({"distributed.scheduler.allowed-failures": 0}),
         made(n_workers=1) as cluster,
         distributed.Client(cluster, set_as_default=False) as client,
     ):
@@ -99,6 +97,17 @@ def test_a_point_that_kills_its_workers_takes_no_other_with_it(swept, store, log
     assert (failure["x"], failure["error"]) == (2, "distributed.scheduler.KilledWorker")
     # Once beside others, and once alone.
     assert Path(log).read_text().split().count("2") == 2
+
+
+def test_a_client_that_loses_its_scheduler_is_an_error_that_says_so(cluster, swept):
+    (task,) = Work.of(swept.square, None).tasks([{"x": 1}])
+    with distributed.Client(cluster, set_as_default=False) as client:
+        engine = DaskCluster(client, 1)
+        client.close()
+        with pytest.raises(HeadfitError, match="the cluster gave up: its scheduler ended"):
+            _ = engine.most
+        with pytest.raises(HeadfitError, match="the cluster gave up: its scheduler ended"):
+            engine.submit(task)
 
 
 def test_the_command_takes_a_scheduler(cluster, tmp_path, monkeypatch, capsys):

@@ -24,7 +24,8 @@ MANY = 10**9
 #
 # Starting a worker takes a second of imports. Here a process that has imported everything forks the
 # workers instead: the server of multiprocessing's start method "forkserver". Each child uses the
-# server of its parent, and may therefore not look after it, which needs the server's parent.
+# server that its parent started. It must not check whether the server still runs, since only the
+# parent of a process can wait for it: `ensure_running` does nothing in the children.
 FORKER = """
 import multiprocessing, os, signal, sys, time
 from multiprocessing import forkserver

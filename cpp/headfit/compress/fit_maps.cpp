@@ -16,8 +16,9 @@ constexpr double sufficient = 1e-4;  // share of the predicted decrease (Armijo'
 constexpr int most_trials = 12;  // step lengths tried in a line search
 // Rounding by this share of the decrease that the tolerance compares is neglected.
 constexpr double trusted = 0.1;
-// A line search that finds no lower loss where less than this share of the rounding is to be gained
-// goes on with targets. As a rule most rounding cancels in the sum over all rows.
+// Where a line search finds no lower loss, and what is left to gain is less than this share of the
+// rounding, rows of the original are computed again from there on. The share is small because most
+// rounding cancels in the sum over all rows.
 constexpr double hidden = 0.05;
 // The loss on the other passages is looked at after every one of the first steps, which change the
 // maps most and may already fit what only the fitted passages have, and then every few steps.
@@ -154,12 +155,12 @@ class Descent {
 
   bool finished(Index step) {
     if (run_.poll) run_.poll();
-    auto ending = options_.limits.ending(step, result_.history, seconds(), first_);
+    const DescentLimits& limits = options_.limits;
+    auto ending = limits.ending(step, result_.history, seconds(), first_);
     const bool depends_on_loss = ending == SoftStatus::Enough || ending == SoftStatus::Converged;
     if (depends_on_loss && may_be_rounding()) {
       compute_carefully(step);
-      ending.reset();
-      if (value_ <= options_.limits.enough) ending = SoftStatus::Enough;
+      ending = value_ <= limits.enough ? SoftStatus::Enough : limits.used_up(step, seconds());
     }
     if (ending) result_.status = *ending;
     return ending.has_value();

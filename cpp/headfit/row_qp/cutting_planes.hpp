@@ -37,7 +37,6 @@ class RowSolver {
 
   double norm() const { return set_.q().norm(); }
   double ratio_offset() const { return set_.level(0); }  // c
-  double margin_level() const { return threshold_b_; }  // b: min_S q.k - L
   // The nonzero multipliers of the current working set; if the status is Optimal, those of the KKT
   // conditions.
   void multipliers(std::vector<Multiplier>& out) const;
@@ -65,7 +64,7 @@ class RowSolver {
   RowConstraints constraints_;
   RowStatus status_ = RowStatus::Stalled;
   Eigen::VectorXd query_, scanned_;
-  double threshold_ = 0.0, threshold_b_ = 0.0;
+  double threshold_ = 0.0, threshold_b_ = 0.0;  // b: min_S q.k - L
   int rounds_ = 0;
   bool seeding_ = false, refined_ = false;
   std::vector<int> warm_rows_;

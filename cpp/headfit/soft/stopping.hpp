@@ -51,6 +51,11 @@ struct DescentLimits {
         history[history.size() - 1 - soft_window] - now <= tolerance * now) {
       return SoftStatus::Converged;
     }
+    return used_up(step, seconds);
+  }
+
+  // Which of the limits on steps and time is reached; nothing while neither is.
+  std::optional<SoftStatus> used_up(Index step, double seconds) const {
     if (step >= max_steps) return SoftStatus::StepLimit;
     if (seconds > time_limit) return SoftStatus::TimeLimit;
     return std::nullopt;

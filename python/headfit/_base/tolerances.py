@@ -12,7 +12,7 @@ from headfit._base.arrays import check_between
 from headfit._base.dtypes import DIGITS
 from headfit.errors import InputError
 
-__all__ = ["Tolerances", "as_tolerances"]
+__all__ = ["Tolerances", "as_tolerances", "with_margin"]
 
 
 @dataclass(frozen=True)

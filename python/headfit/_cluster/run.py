@@ -16,7 +16,7 @@ from headfit._base.deadline import calls_until
 from headfit._base.progress import Counter
 from headfit._cluster.build import Build, own_build
 from headfit._cluster.cluster import Cluster
-from headfit._cluster.under_way import UnderWay
+from headfit._cluster.under_way import UnderWay, reaching
 from headfit.errors import InputError
 
 Shared = TypeVar("Shared")
@@ -92,7 +92,9 @@ def run_blocks(
         def submit(block: Block) -> None:
             seconds = cluster.deadline - time.perf_counter()
             given = cluster.build, seconds, work, held.future, block
-            tasks.add(cluster.client.submit(_task, *given, pure=False), block)
+            with reaching(cluster.client):
+                future = cluster.client.submit(_task, *given, pure=False)
+            tasks.add(future, block)
 
         for block in islice(left, AHEAD * cluster.slots):
             submit(block)

@@ -6,11 +6,25 @@ import contextlib
 import math
 import sys
 import time
+from collections.abc import Iterator
 from typing import Any, Generic, Self, TypeVar
 
 from headfit.errors import HeadfitError
 
 Item = TypeVar("Item")
+
+GAVE_UP = "the cluster gave up: its scheduler ended, or cancelled the work"
+
+
+@contextlib.contextmanager
+def reaching(client: Any) -> Iterator[None]:
+    """Raise a HeadfitError in place of what Dask raises for a client without its scheduler."""
+    try:
+        yield
+    except Exception as error:
+        if client.status == "running":
+            raise
+        raise HeadfitError(GAVE_UP) from error
 
 
 class UnderWay(Generic[Item]):
@@ -68,10 +82,10 @@ class UnderWay(Generic[Item]):
             # This waits where the result was lost with its worker and is computed again.
             result = future.result(timeout=self._seconds())
         except self._distributed.CancelledError as gone:
-            raise HeadfitError(
-                "the cluster gave up: its scheduler ended, or cancelled the work"
-            ) from gone
+            raise HeadfitError(GAVE_UP) from gone
         except Exception as raised:
+            if isinstance(raised, TimeoutError) and future.status != "error":
+                raise  # the deadline came while this process waited for the result
             error = raised
         return self._items.pop(future), result, error
 

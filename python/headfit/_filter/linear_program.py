@@ -145,7 +145,8 @@ def is_out_of_reach(
     if even:
         inside, outside = _one_side(inside), _one_side(outside)
     limits = Limits.of(demand, inside, outside, np.empty(0, dtype=np.int64))
-    # In few directions amplitudes seem smaller than they are: all filters of this norm are allowed.
+    # The program allows a smaller norm than it is given, since amplitudes seem smaller than they
+    # are in few directions. Here no filter within the limit may be missed.
     allowed = norm_limit / _shrink(directions, even)
     result = _Program(frequencies, limits, directions, even, max_norm=allowed).solve()
     return result is not None and float(result[0][-1]) > 2 * SLACK

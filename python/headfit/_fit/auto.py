@@ -30,7 +30,7 @@ LONG = 2048
 FAR = 2
 # A start from a filter is tried if the entries beside it are no more than this share of its own.
 BESIDE = 0.5
-# A narrow filter is tried in a head so many times as large as it is likely to need.
+# A narrow filter is tried in heads of at least so many times the size that it is likely to need.
 ROOMY = 1.5
 
 
@@ -46,14 +46,14 @@ class Auto(Learned):
 
         Of a wide pattern, a search asks briefly for a filter alone.
         """
-        has_room = patience == "full" and problem.target.n >= LONG
-        if self._is_wide(problem) or (has_room and self._is_roomy_filter(problem, dim)):
+        is_long = patience == "full" and problem.target.n >= LONG
+        if self._is_wide(problem) or (is_long and self._is_roomy_filter(problem, dim)):
             head = Toeplitz(max_norm=self.max_norm).head(problem, dim, patience)
             if patience == "brief" or not head.rows_left or self._is_far_too_small(problem, dim):
                 return head
         elif self._has_blocks(problem):
             return self._of_blocks(problem, dim, patience)
-        elif self._is_mixed(problem) or (has_room and self._is_roomy_mixed(problem, dim)):
+        elif self._is_mixed(problem) or (is_long and self._is_roomy_mixed(problem, dim)):
             head = Mixed().head(problem, dim, patience)
             if not head.rows_left or not problem.seconds_left:
                 return replace(head, method=Mixed.name)
@@ -115,7 +115,12 @@ class Auto(Learned):
         return super().advice(head)
 
     def _is_far_too_small(self, problem: Problem, dim: int) -> bool:
-        """Whether the learned method would spend hours, and most likely in vain."""
+        """Whether the learned method would spend hours, and most likely in vain.
+
+        Its options, where some were given, ask for it all the same.
+        """
+        if self._is_asked:
+            return False
         target = problem.target
         return target.n >= LONG and dim * FAR < likely_dim(target.n, target.mean_per_row)
 

@@ -134,7 +134,9 @@ def fit(
         "auto" tries, for more than 32 nonzeros per row, "toeplitz" where the pattern is
         translation-invariant, and "mixed" where it is so but for a few entries, and likewise for
         2,048 tokens and more in a head with room for it; a pattern of blocks is solved for its
-        blocks. Otherwise, and where these fail, it is "learned".
+        blocks. Otherwise, and where these fail, it is "learned"; but where "toeplitz" fails for
+        2,048 tokens and more in a head of less than half the size that random patterns need,
+        nothing else is tried.
     module : SelfAttention, optional
         The fixed module whose input is sought; its dim and scale hold. None: the canonical
         module of this size.

@@ -15,6 +15,7 @@ from headfit._base.arguments import as_choice
 from headfit._base.arrays import check_between
 from headfit._base.deadline import calls_until
 from headfit._base.memory import require_memory
+from headfit._base.tolerances import with_margin
 from headfit._cluster.cluster import Cluster
 from headfit._fit.given_keys import ByWorkers, GivenKeys, Here, RowStatus
 from headfit._fit.head import Head, tightened
@@ -192,8 +193,7 @@ def with_narrow_queries(problem: Problem, head: Head, target: _core.Target | Non
         np.ascontiguousarray(head.Q, dtype=np.float32),
         np.ascontiguousarray(head.K, dtype=np.float32),
         _core.Tolerances(
-            asked.leak * math.exp(-step),
-            math.expm1(math.log1p(asked.distortion) - step),
+            *with_margin(asked.leak, asked.distortion, step),
             math.inf if limit is None else limit,
         ),
         _core.Storage(problem.dtype, problem.scale_for(head.dim)),

@@ -128,7 +128,8 @@ class Mixed(Method):
             return Head(nothing, nothing, failed_rows=np.arange(n), ended=ended)
         filter_dim = start[0].shape[1]
         size, scale = dim, problem.scale_for(dim)
-        if problem.logit_limit is None:  # a step costs dim**2 per row: no more than has ample room
+        # A step costs dim**2 per row: with free logits, no more dimensions than give ample room.
+        if problem.logit_limit is None:
             size = min(dim, filter_dim + dims_beside(parts))
         for _ in range(ROUNDS[patience]):
             head = self._learned(problem, parts, size, scale, start)
@@ -194,7 +195,7 @@ class Mixed(Method):
     ) -> Head:
         """Return what an anneal from a start finds, with exact queries for the rows it leaves.
 
-        `scale` is that of the logits of the whole head, which may be larger than `dim`.
+        `dim` may be less than the size of the whole head, and `scale` is that of its logits.
         """
         limit, asked = problem.logit_limit, problem.tolerances
         has_few = parts.target.mean_per_row <= FEW and limit is None

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from headfit._attention.logits import check_scale
 from headfit._attention.module import SelfAttention
 from headfit._base import dtypes
-from headfit._base.tolerances import Tolerances
+from headfit._base.tolerances import Tolerances, with_margin
 from headfit._cluster.cluster import Cluster
 from headfit._filter.remainder import Parts
 from headfit._filter.stencil import Stencil
@@ -170,8 +170,7 @@ class Problem:
         above = heavier_by(self.target, self.exempt_columns) + delta
         spare = EXEMPT_RESERVE * delta if self.is_narrow else 0.0
         tolerances = Tolerances(
-            self.other_leak * math.exp(-spare),
-            math.expm1(delta - spare),
+            *with_margin(self.other_leak, self.tolerances.distortion, spare),
             None if limit is None else max(limit - above, limit / 2),
         )
         return replace(

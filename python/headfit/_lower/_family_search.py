@@ -131,7 +131,7 @@ def _greedily_apart(problem: Problem, columns: Ints, deadline: float) -> tuple[i
 
 @dataclass(frozen=True, eq=False)
 class _Lines:
-    """The rows of a rectangle that all see its columns, or the columns, which all these rows see.
+    """One side of a rectangle in which every row sees every column: its rows, or its columns.
 
     Attributes
     ----------

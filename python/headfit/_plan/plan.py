@@ -172,7 +172,7 @@ def concluded(found: Findings, source: Source, question: Question, clock: Clock)
         projection_dim=None if proved is None else proved.projection_dim,
         least_logit=0.0 if proved is None else proved.least_logit,
         trend=trend,
-        obstacle=obstacle_of(found, question, verdict),
+        obstacle=obstacle_of(found, verdict),
         advice=advice_of(found, source, question, clock, verdict, trend),
         time_limit=clock.limit,
         seconds=clock.spent,

@@ -17,7 +17,8 @@ STEP, SIZES = 4, 4
 """A pattern that does not certify is tried at `SIZES` smaller n, each `STEP` times the last."""
 
 LOOSER, LEAST_LOOSE, LOOSEST, LOOSEST_LEAK = 6, 2, 10, 0.5
-"""By what leak and distortion are multiplied where they are not met, and where the leak ends."""
+"""Leak and distortion that are not met are multiplied by `LOOSER`: if that certifies, by
+`LEAST_LOOSE` too, and by `LOOSEST` otherwise. The leak is widened to `LOOSEST_LEAK` at most."""
 
 FEWEST_TOKENS, SPARSE = 32, 4
 """A smaller n is worth a try if it is at least this, and so many times the nonzeros of a row."""

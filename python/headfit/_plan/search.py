@@ -108,13 +108,15 @@ class Planner:
         """Return whether a certified head answers the question better than the best so far.
 
         The first relaxation that holds is kept, since those that ask least change come first; of
-        the sizes below n, the largest.
+        the sizes below n, the largest. A relaxation at n answers better than these.
         """
         best = self.found.best
         if best is None:
             return True
         if attempt.purpose == "smaller n":
             return best.purpose == "smaller n" and attempt.n > best.n
+        if best.purpose == "smaller n" and attempt.n == self.source.n:
+            return True
         if attempt.purpose == "smaller logits":
             return True
         return attempt.purpose == "looser" and best.purpose == "looser"

@@ -67,6 +67,6 @@ def trend_of(attempts: Iterable[PlanAttempt], n: int) -> PlanTrend | None:
 
 
 def _power(sizes: Sequence[int], seconds: Sequence[float]) -> float:
-    """Return the power of n with which the time grows: between n, for the head, and n**2."""
+    """Return the power of n with which the time grows: at least 1, and at most 2, as of scans."""
     grown = math.log(seconds[1] / seconds[0]) / math.log(sizes[1] / sizes[0])
     return min(max(grown, 1.0), 2.0)

@@ -46,9 +46,7 @@ def tried(found: Findings, purpose: str) -> bool:
     return any(a.purpose == purpose for a in found.attempts)
 
 
-def obstacle_of(
-    found: Findings, question: Question, verdict: Verdict
-) -> Obstacle | Literal["memory"] | None:
+def obstacle_of(found: Findings, verdict: Verdict) -> Obstacle | Literal["memory"] | None:
     """Return what stood in the way: a demand without which a head certifies, or else the fit's."""
     if verdict == "yes":
         return None

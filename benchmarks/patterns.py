@@ -132,7 +132,7 @@ def tradeoff(options):
     from headfit._filter.stencil import Stencil
 
     n = 1024 if options.quick else 16384
-    widths = (16,) if options.quick else (16, 64, 256, 1024)
+    widths = (16,) if options.quick else options.widths
     sizes = (16, 24, 32) if options.quick else options.sizes
     rows = [["window", "tolerances", *map(str, sizes)]]
     figures = []
@@ -166,8 +166,8 @@ def draw(figures, n, path):
     import matplotlib.pyplot as plt
 
     fig, ax = plt.subplots(figsize=(7.5, 4.5), layout="constrained")
-    colours = plt.get_cmap("viridis")(np.linspace(0, 0.85, 4))
     widths = sorted({f["width"] for f in figures})
+    colours = plt.get_cmap("viridis")(np.linspace(0, 0.85, len(widths)))
     styles = {"tight": "-", "middle": "--", "loose": ":"}
     for f in figures:
         ax.plot(f["sizes"], f["largest_logit"], styles[f["tolerances"]], marker=".",
@@ -203,6 +203,8 @@ def main():
     parser.add_argument("--lengths", type=int, nargs="+", default=(4096, 16384))
     parser.add_argument("--only", default="")
     parser.add_argument("--tradeoff", action="store_true")
+    parser.add_argument("--widths", type=int, nargs="+", help="windows of the trade-off",
+                        default=(16, 64, 256, 1024))  # fmt: skip
     parser.add_argument("--sizes", type=int, nargs="+", help="head sizes of the trade-off",
                         default=(16, 24, 32, 48, 64, 96, 128))  # fmt: skip
     parser.add_argument("--million", action="store_true")

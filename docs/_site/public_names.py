@@ -44,6 +44,14 @@ def escape_bars(
     lines[:] = text.replace(COLON, ":").split("\n")
 
 
+def skip_numbered_fields(
+    app: Sphinx, what: str, name: str, obj: Any, skip: bool, options: Any
+) -> bool | None:
+    """Leave out fields of named tuples that say nothing but their number."""
+    says = getattr(obj, "__doc__", None) or ""
+    return True if says.startswith("Alias for field number") else None
+
+
 def link_public_names_only(app: Sphinx, doctree: nodes.document) -> None:
     """Take back links of words such as n or dim, which are attributes of several classes."""
     for node in list(doctree.findall(pending_xref)):
@@ -85,6 +93,7 @@ def setup(app: Sphinx) -> dict[str, bool]:
     """Connect what stands above to the steps of a build; napoleon's priority is 500."""
     app.connect("autodoc-process-docstring", hide_colons, priority=400)
     app.connect("autodoc-process-docstring", escape_bars, priority=600)
+    app.connect("autodoc-skip-member", skip_numbered_fields)
     app.connect("source-read", add_names_without_a_page)
     app.connect("doctree-read", link_public_names_only)
     app.connect("env-check-consistency", check)

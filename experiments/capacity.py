@@ -191,13 +191,16 @@ def draw_ladders(left: Any, right: Any, table: list[Row]) -> None:
         left.plot([r["n"] for r in ladder], shares, **look)
         held = [r for r in ladder if r["certified"]]
         right.plot([r["n"] for r in held], [r["median_steps"] for r in held], **look)
-    left.set(ylabel="share of patterns certified", ylim=(-0.04, 1.04))
+    left.set(ylabel="share of patterns certified", ylim=(-0.04, 1.3),
+             yticks=[0, 0.2, 0.4, 0.6, 0.8, 1])  # fmt: skip
     left.set_title("k = 4: success within the budget", fontsize=10)
     right.set(ylabel="steps of the fits that certified, median", yscale="log")
     right.set_title("k = 4: what it takes", fontsize=10)
-    for axes in (left, right):
+    # The lines of the left picture leave room for its legend above them only.
+    for axes, legend in ((left, {"loc": "upper center", "ncols": 3}), (right, {})):
         axes.set(xscale="log", xlabel="tokens n")
-        finish(axes, sorted({row["n"] for ladder in ladders.values() for row in ladder}), "x")
+        sizes = sorted({row["n"] for ladder in ladders.values() for row in ladder})
+        finish(axes, sizes, "x", **legend)
 
 
 def draw_largest(axes: Any, ends: list[Row]) -> None:
@@ -224,7 +227,7 @@ def look_of(reheats: int, color: str, label: str) -> dict[str, Any]:
     return {"marker": "o", "color": color, "label": label}
 
 
-def finish(axes: Any, values: list[Any], name: str) -> None:
+def finish(axes: Any, values: list[Any], name: str, **legend: Any) -> None:
     """Label the logarithmic axis of n at powers of two, and add a grid and a legend."""
     low, high = min(values, default=8), max(values, default=8)
     powers = [2**e for e in range(16) if low / 2 <= 2**e <= 2 * high]
@@ -232,7 +235,7 @@ def finish(axes: Any, values: list[Any], name: str) -> None:
     getattr(axes, f"{name}axis").minorticks_off()
     axes.grid(alpha=0.25, linewidth=0.6)
     axes.plot([], [], "o--", color="#555555", markerfacecolor="white", label=f"{FEW} reheats")
-    axes.legend(fontsize=8, frameon=False, loc="best")
+    axes.legend(fontsize=8, frameon=False, **legend)
 
 
 def compute(chosen: Settings, rows: Rows) -> None:

@@ -144,16 +144,16 @@ def tradeoff(options):
             for dim in sizes:
                 ends = time.perf_counter() + options.limit / 4
                 found = design(demand, dim, max_norm=1e5, deadline=ends, moves=2)
-                if found is None:
-                    logits.append(math.nan)
-                    continue
-                assert demand.lacks(found.filter) <= 1e-3, "a filter that misses its demand"
-                values = found.filter.logits_between(stencil.first, stencil.last)
+                least = math.inf
+                if found is not None:
+                    assert demand.lacks(found.filter) <= 1e-3, "a filter that misses its demand"
+                    values = found.filter.logits_between(stencil.first, stencil.last)
+                    least = float(np.abs(values).max())
                 # A smaller head, padded with zeros, is a head of this size too.
-                logits.append(float(np.nanmin([*logits, np.abs(values).max()])))
+                logits.append(min([*logits, least]))
             figures.append({"width": width, "tolerances": name, "sizes": list(sizes),
                             "largest_logit": logits})  # fmt: skip
-            rows.append([str(width), name, *("-" if math.isnan(x) else f"{x:.3g}" for x in logits)])
+            rows.append([str(width), name, *("-" if math.isinf(x) else f"{x:.3g}" for x in logits)])
             print("  ".join(rows[-1]), flush=True)
     measure.table(f"largest logit by head size, causal windows, n = {n:,}", rows)
     if options.plot:
@@ -170,7 +170,8 @@ def draw(figures, n, path):
     colours = plt.get_cmap("viridis")(np.linspace(0, 0.85, len(widths)))
     styles = {"tight": "-", "middle": "--", "loose": ":"}
     for f in figures:
-        ax.plot(f["sizes"], f["largest_logit"], styles[f["tolerances"]], marker=".",
+        least = [math.nan if math.isinf(x) else x for x in f["largest_logit"]]
+        ax.plot(f["sizes"], least, styles[f["tolerances"]], marker=".",
                 color=colours[widths.index(f["width"])],
                 label=f"{f['width']} keys, {f['tolerances']}")  # fmt: skip
     ax.set(xscale="log", yscale="log", xlabel="head size d", ylabel="largest logit",

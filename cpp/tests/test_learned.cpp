@@ -450,6 +450,36 @@ TEST(shared_scans_change_no_bit) {
                fit_learned(t.view(), tolerances, options, {1, {}}));
 }
 
+TEST(requests_of_scans_are_checked) {
+  const OwnedTarget t = regular_target(40, 3, 4);
+  const PaddedRows x(40, 5);
+  const std::vector<Index> hits(40), listed(40, 1), many(40, 5), few(39);
+  const std::vector<Column> columns(160), outside(160, 40);
+  ScanRequest usual{x.heads(), x.heads(), hits};
+  usual.list_cap = 4;
+  const auto scanned = [&](auto change, RowRange rows = {3, 9}) {
+    ScanRequest request = usual;
+    change(request);
+    return scan_rows(t.view(), tolerances, request, rows, {1, {}});
+  };
+  const auto keep = [&](std::span<const Column> places, std::span<const Index> counts) {
+    return [=](ScanRequest& r) { r.columns = places, r.listed = counts, r.column_step = 2; };
+  };
+  CHECK(scanned(keep(columns, listed)).hits.size() == 6);
+  CHECK_THROWS(InputError, "must have list_cap places for each of the 40 rows",
+               scanned(keep(columns, few)));
+  CHECK_THROWS(InputError, "must have list_cap places for each of the 40 rows",
+               scanned(keep({}, listed)));
+  CHECK_THROWS(InputError, "listed must be in 0 ... 4; got 5 in row 3",
+               scanned(keep(columns, many)));
+  CHECK_THROWS(InputError, "a scan must keep columns of A; got 40 in row 3",
+               scanned(keep(outside, listed)));
+  CHECK_THROWS(InputError, "rows must lie in 0 ... 40; got 3 ... 41",
+               scanned([](ScanRequest&) {}, {3, 41}));
+  CHECK_THROWS(InputError, "column_step must be in 1 ... 40; got 41",
+               scanned([](ScanRequest& r) { r.column_step = 41; }));
+}
+
 TEST(edges) {
   // These are cases of one and two tokens, full supports, and rows that the mask leaves empty.
   for (const Index n : {1, 2, 3, 17}) {

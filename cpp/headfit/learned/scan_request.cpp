@@ -39,6 +39,24 @@ class ListsOfRows final : public learned::CandidateLists {
   ScannedRows& out_;
 };
 
+// Checks the lists of these rows alone: the others are for other scans.
+void check_kept(const Target& target, const ScanRequest& request, const RowRange& rows) {
+  for (Index i = rows.first; i < rows.end; ++i) {
+    const Index listed = request.listed[static_cast<std::size_t>(i)];
+    if (listed < 0 || listed > request.list_cap) {
+      throw InputError("listed must be in 0 ... " + std::to_string(request.list_cap) + "; got " +
+                       std::to_string(listed) + " in row " + std::to_string(i));
+    }
+    const auto first = static_cast<std::size_t>(request.list_cap * i);
+    for (const Column j : request.columns.subspan(first, static_cast<std::size_t>(listed))) {
+      if (j < 0 || j >= target.n) {
+        throw InputError("a scan must keep columns of A; got " + std::to_string(j) + " in row " +
+                         std::to_string(i));
+      }
+    }
+  }
+}
+
 void check(const Target& target, const Tolerances& tolerances, const ScanRequest& request,
            const RowRange& rows) {
   for (const Heads<float>* x : {&request.q, &request.k}) {
@@ -59,19 +77,6 @@ void check(const Target& target, const Tolerances& tolerances, const ScanRequest
     throw InputError("lists that a scan keeps must have list_cap places for each of the " +
                      std::to_string(target.n) + " rows");
   }
-  for (std::size_t i = 0; i < request.listed.size(); ++i) {
-    const Index listed = request.listed[i];
-    if (listed < 0 || listed > request.list_cap) {
-      throw InputError("listed must be in 0 ... " + std::to_string(request.list_cap) + "; got " +
-                       std::to_string(listed) + " in row " + std::to_string(i));
-    }
-    const auto first = static_cast<std::size_t>(request.list_cap) * i;
-    for (const Column j : request.columns.subspan(first, static_cast<std::size_t>(listed))) {
-      if (j < 0 || j >= target.n) {
-        throw InputError("a scan must keep columns of A; got " + std::to_string(j));
-      }
-    }
-  }
   if (rows.first < 0 || rows.end < rows.first || rows.end > target.n) {
     throw InputError("rows must lie in 0 ... " + std::to_string(target.n) + "; got " +
                      std::to_string(rows.first) + " ... " + std::to_string(rows.end));
@@ -87,6 +92,7 @@ void check(const Target& target, const Tolerances& tolerances, const ScanRequest
     throw InputError("column_step must be 1 where there is a mask or a max_logit; got " +
                      std::to_string(request.column_step));
   }
+  if (keeps) check_kept(target, request, rows);
 }
 
 PaddedRows padded(const Heads<float>& x) {

@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -17,7 +18,7 @@ import headfit as hf
 from headfit._base import files
 from headfit._sweep.canonical import KEY_LENGTH
 from headfit._sweep.record import from_bytes
-from headfit._sweep.store import MARKER, Store
+from headfit._sweep.store import MARKER, Entry, Store
 from headfit.errors import FileError
 
 
@@ -145,6 +146,46 @@ def test_a_result_is_never_replaced(filled, store):
     del failed["result"]
     assert Store(store).write(failed).status == "done"
     assert file.read_bytes() == text
+
+
+@pytest.mark.parametrize("has_links", [True, False])
+def test_a_result_that_another_sweep_wrote_meanwhile_stays(filled, store, monkeypatch, has_links):
+    file = point_files(store)[0]
+    text = file.read_bytes()
+    failed = {**from_bytes(text, file.stem), "status": "failed"}
+    failed["error"] = {"class": "X", "message": ""}
+    del failed["result"]
+    if not has_links:
+        monkeypatch.setattr(files.os, "link", no_link)
+    for seen in ("missing", "damaged"):
+        with monkeypatch.context() as first:
+            first.setattr(Store, "read", once(Entry(file.stem, seen), Store.read))
+            assert Store(store).write(failed).status == "done"
+        assert file.read_bytes() == text
+    assert os.listdir(file.parent) == [file.name]
+
+
+def no_link(*_: object) -> None:
+    raise OSError(errno.EPERM, os.strerror(errno.EPERM))
+
+
+def once(entry: Entry, then: Callable[[Store, str], Entry]) -> Callable[[Store, str], Entry]:
+    answers = iter([entry])
+    return lambda store, key: next(answers, None) or then(store, key)
+
+
+def test_an_index_that_is_older_than_a_result_is_made_again(filled, store):
+    index = store / "index.csv"
+    whole = index.read_bytes()
+    filled()
+    assert index.read_bytes() == whole
+    index.write_text("as if a sweep had been killed before its end")
+    os.utime(index, (1, 1))
+    filled()
+    assert index.read_bytes() == whole
+    index.unlink()
+    filled()
+    assert index.read_bytes() == whole
 
 
 def test_an_error_of_writing_names_the_folder(filled, store, monkeypatch, swept, log):

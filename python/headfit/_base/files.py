@@ -85,15 +85,35 @@ def replace_file(path: Path, write: Callable[[IO[bytes]], Any], name: str = "pat
 
     Temporary files that killed processes have left in the folder are removed.
     """
+    if path.exists() and not path.is_file():
+        raise FileError(f"{name}: {path} cannot be written: it is no ordinary file")
+    _write_whole(path, write, name, os.replace)
+
+
+def add_file(path: Path, write: Callable[[IO[bytes]], Any], name: str = "path") -> bool:
+    """Do the same where there is no file; return False, and leave it as it is, where there is one.
+
+    Of several processes that add one file, one does.
+    """
     try:
-        if path.exists() and not path.is_file():
-            raise FileError(f"{name}: {path} cannot be written: it is no ordinary file")
-        _remove_leftovers(path.parent)
-        _write_and_rename(path, write)
-    except InputError:
+        _write_whole(path, write, name, _publish)
+    except FileExistsError:
+        return False
+    return True
+
+
+def _publish(temporary: Path, path: Path) -> None:
+    """Give a file its name, or raise a FileExistsError."""
+    try:
+        os.link(temporary, path)
+    except FileExistsError:
         raise
-    except OSError as error:
-        raise _file_error(name, str(path), "cannot be written", error) from error
+    except OSError:  # a file system without links
+        if path.exists():
+            raise FileExistsError(path) from None
+        os.replace(temporary, path)
+    else:
+        temporary.unlink()
 
 
 def sync_folder(folder: Path) -> None:
@@ -109,14 +129,31 @@ def sync_folder(folder: Path) -> None:
         os.close(handle)
 
 
-def _write_and_rename(path: Path, write: Callable[[IO[bytes]], Any]) -> None:
+def _write_whole(
+    path: Path,
+    write: Callable[[IO[bytes]], Any],
+    name: str,
+    publish: Callable[[Path, Path], None],
+) -> None:
+    try:
+        _remove_leftovers(path.parent)
+        _write_and_publish(path, write, publish)
+    except (InputError, FileExistsError):
+        raise
+    except OSError as error:
+        raise _file_error(name, str(path), "cannot be written", error) from error
+
+
+def _write_and_publish(
+    path: Path, write: Callable[[IO[bytes]], Any], publish: Callable[[Path, Path], None]
+) -> None:
     handle, temporary = _new_file(path.parent)
     try:
         with os.fdopen(handle, "wb") as file:
             write(file)
             file.flush()
             os.fsync(file.fileno())
-        os.replace(temporary, path)
+        publish(temporary, path)
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise

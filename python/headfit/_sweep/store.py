@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from headfit._base.files import UNFINISHED, as_path, opened, replace_file, sync_folder
+from headfit._base.files import UNFINISHED, add_file, as_path, opened, replace_file, sync_folder
 from headfit._sweep.canonical import KEY_LENGTH
 from headfit._sweep.record import Record, from_bytes, to_bytes
 from headfit.errors import FileError, MissingFileError
@@ -101,27 +101,41 @@ class Store:
     def write(self, record: Record) -> Entry:
         """Keep a record, and return what the store then holds.
 
-        A result that is there stays. A record of a failure is replaced. A damaged file is set
-        aside under another name.
+        A result that is there stays, also one that another sweep writes meanwhile. A record of a
+        failure is replaced. A damaged file is set aside under another name.
 
         Raises
         ------
         FileError
             When the file cannot be written, as on a full disk; the store is then as it was.
         """
-        key = record["key"]
-        entry, path = self.read(key), self.path(key)
-        if entry.status == "done":
-            return entry
-        with self.naming():
-            path.parent.mkdir(exist_ok=True)
-            if entry.status == "damaged":
-                with contextlib.suppress(FileNotFoundError):  # another sweep was quicker
-                    path.rename(path.with_name(f"{path.name}.damaged-{secrets.token_hex(4)}"))
-            text = to_bytes(record)
-            replace_file(path, lambda file: file.write(text), "out")
-            sync_folder(path.parent)
-        return Entry(key, record["status"], record)
+        key, text = record["key"], to_bytes(record)
+        path = self.path(key)
+        while (entry := self.read(key)).status != "done":
+            with self.naming():
+                if not path.parent.is_dir():
+                    path.parent.mkdir(exist_ok=True)
+                    sync_folder(path.parent.parent)
+                if entry.status == "damaged":
+                    self._set_aside(key)
+                    continue
+                if entry.status == "failed":
+                    replace_file(path, lambda file: file.write(text), "out")
+                elif not add_file(path, lambda file: file.write(text), "out"):
+                    continue  # another sweep was quicker
+                sync_folder(path.parent)
+            return Entry(key, record["status"], record)
+        return entry
+
+    def _set_aside(self, key: str) -> None:
+        """Rename a damaged file, unless another sweep has put a whole one in its place."""
+        path = self.path(key)
+        aside = path.with_name(f"{path.name}.damaged-{secrets.token_hex(4)}")
+        with contextlib.suppress(FileNotFoundError):  # another sweep was quicker
+            path.rename(aside)
+            with contextlib.suppress(ValueError, OSError):
+                from_bytes(aside.read_bytes(), key)
+                aside.rename(path)
 
     def entries(self) -> Iterator[Entry]:
         """Yield what every file of the store holds.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
@@ -16,7 +17,7 @@ from headfit._sweep.pace import Pace, check_progress
 from headfit._sweep.record import make_record
 from headfit._sweep.result import Sweep, load_sweep
 from headfit._sweep.rows import as_csv
-from headfit._sweep.store import INDEX, Entry, Store
+from headfit._sweep.store import INDEX, POINTS, Entry, Store
 from headfit._sweep.work import Task, Work
 from headfit.errors import InputError
 
@@ -134,6 +135,7 @@ def sweep(
                 entry = store.write(make_record(task, outcome))
                 held[task.key] = entry
                 pace.step(entry.status == "failed")
+    if todo or is_index_old(store):
         write_index(store)
     # A point that another sweep computed is not yet among what this one holds.
     entries = [e if e.record else store.read(key) for key, e in held.items()]
@@ -156,6 +158,16 @@ def outcomes(tasks: Iterable[Task], engine: Engine) -> Iterator[tuple[Task, Outc
         if not engine.in_flight:
             return
         yield engine.take()
+
+
+def is_index_old(store: Store) -> bool:
+    """Return whether results were written after the index, by a sweep that was killed then."""
+    try:
+        made = (store.folder / INDEX).stat().st_mtime_ns
+        with os.scandir(store.folder / POINTS) as shards:
+            return any(shard.stat().st_mtime_ns > made for shard in shards)
+    except FileNotFoundError:
+        return True
 
 
 def write_index(store: Store) -> None:

@@ -720,6 +720,7 @@ def command_doors(folder: Path) -> Iterator[Door]:
     options = {
         "--leak": [*numbers, "0", "1", "2"], "--distortion": [*numbers, "0"], "--dim": whole,
         "--method": ["", "x"], "--dtype": ["", "x", "int8"], "--effort": ["", "x", "0", "-1"],
+        "--reheats": ["", "x", "-1", "1.5"],
         "--time-limit": [*numbers, "0"], "--max-norm": [*numbers, "0"],
         "--max-logit": [*numbers, "0"], "--logits-dtype": ["x", "float64"], "--mask": [
             "", "x", "window", "window:", "window:0", "window:-1", "window:1,2,3", "causal:1"],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 import json
 import os
@@ -452,6 +453,7 @@ def test_demo_without_matplotlib_says_so(run, monkeypatch):
     ("line", "words"),
     [
         ("--method max-margin --effort low", "--effort is no option of --method max-margin"),
+        ("--method max-margin --reheats 9", "--reheats is no option of --method max-margin"),
         ("--method projection --max-norm 9", "--max-norm is no option of --method projection"),
         ("--keys cyclic", "--keys is no option of --method auto"),
         ("--method learned --sketch gaussian", "--sketch is no option of --method learned"),
@@ -467,6 +469,7 @@ def test_an_option_of_another_method_is_refused(run, line, words):
     ("line", "method"),
     [
         ("--dim 4 --effort 400 --max-norm 900", hf.Learned(effort=400, max_norm=900)),
+        ("--dim 4 --effort 400 --reheats 9", hf.Learned(effort=400, reheats=9)),
         (
             "--dim 12 --method max-margin --keys cyclic --form equality --dtype float64",
             hf.MaxMargin(keys="cyclic", form="equality"),
@@ -486,6 +489,8 @@ def test_options_reach_their_method(run, line, method):
     )
     np.testing.assert_array_equal(head.Q, again.Q)
     np.testing.assert_array_equal(head.K, again.K)
+    for name in {field.name for field in dataclasses.fields(method)} & again.settings.keys():
+        assert head.settings[name] == again.settings[name], name
 
 
 def test_heads_in_safetensors_files(run, monkeypatch):

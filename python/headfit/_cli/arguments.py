@@ -199,6 +199,10 @@ def _of_methods(parser: Parser) -> None:
         help="learned: low, medium, high or steps; more reach smaller heads (default: low)",
     )  # fmt: skip
     own.add_argument(
+        "--reheats", type=int, metavar="R",
+        help="learned: how many may follow a quench; 100 where a size is just missed (default: 6)",
+    )  # fmt: skip
+    own.add_argument(
         "--max-norm", type=float, metavar="N", help="learned, max-margin: bound of max |q| max |k|"
     )
     own.add_argument("--keys", choices=KEYS, help="max-margin: which keys (default: random)")

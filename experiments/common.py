@@ -11,7 +11,9 @@ from __future__ import annotations
 import argparse
 import csv
 import inspect
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -34,7 +36,8 @@ class Settings:
     """Which plan to run, and where its files go.
 
     `out` gets the CSV file and the picture, `store` the durable results of a sweep; `processes`
-    are those of `headfit.sweep`. With `only_draw` nothing is computed.
+    are those of `headfit.sweep`, and `scheduler` is the address of a cluster that computes in their
+    place. With `only_draw` nothing is computed.
     """
 
     name: str
@@ -43,6 +46,7 @@ class Settings:
     store: Path
     processes: int | None = None
     only_draw: bool = False
+    scheduler: str | None = None
 
     @property
     def csv(self) -> Path:
@@ -71,6 +75,8 @@ def settings(name: str, description: str, arguments: Sequence[str] | None = None
                         "store of the sweep; for --full experiments/results")  # fmt: skip
     parser.add_argument("--processes", type=int, help="worker processes; 0 computes in this one, "
                         "and the default is one for each core")  # fmt: skip
+    parser.add_argument("--scheduler", metavar="ADDRESS", help="compute on the workers of this "
+                        "cluster of Dask, which need headfit alone")  # fmt: skip
     parser.add_argument("--draw", action="store_true", help="compute nothing: draw the rows that "
                         "the CSV file has")  # fmt: skip
     given = parser.parse_args(arguments)
@@ -79,7 +85,7 @@ def settings(name: str, description: str, arguments: Sequence[str] | None = None
     out = given.out or (RESULTS if chosen == "full" else scratch)
     out.mkdir(parents=True, exist_ok=True)
     store = (given.out or scratch) / f"{name}.store"
-    return Settings(name, chosen, out, store, given.processes, given.draw)
+    return Settings(name, chosen, out, store, given.processes, given.draw, given.scheduler)
 
 
 class Rows:
@@ -112,10 +118,12 @@ class Rows:
 
     def _sweep(self, points: Sequence[Row]) -> None:
         try:
-            found = hf.sweep(
-                points, self.settings.store, run=self.run, processes=self.settings.processes,
-                num_threads=1, retry_failed=True, progress=print,
-            )  # fmt: skip
+            with cluster(self.settings.scheduler) as client:
+                found = hf.sweep(
+                    points, self.settings.store, run=self.run, client=client,
+                    processes=self.settings.processes, num_threads=1, retry_failed=True,
+                    progress=print,
+                )  # fmt: skip
             if found.failures:
                 raise RuntimeError(f"{len(found.failures)} points failed: {found.failures[0]}")
         finally:
@@ -131,6 +139,22 @@ class Rows:
                 results = {n: v for n, v in row.items() if n not in point and n not in MADE}
                 self.rows.append({**point, **results})
         write_csv(self.settings.csv, self.rows)
+
+
+@contextmanager
+def cluster(scheduler: str | None) -> Iterator[Any]:
+    """Connect to a cluster whose workers get the modules of this folder with the work; or not."""
+    if scheduler is None:
+        yield None
+        return
+    import cloudpickle
+    from distributed import Client
+
+    for module in list(sys.modules.values()):
+        if Path(getattr(module, "__file__", None) or "").parent == HERE:
+            cloudpickle.register_pickle_by_value(module)
+    with Client(scheduler, set_as_default=False) as client:
+        yield client
 
 
 def compute_and_draw(

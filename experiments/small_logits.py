@@ -2,7 +2,8 @@
 
 Small heads have long queries and keys. With a bound on N the smallest head found grows; the
 lower bounds for bounded norms say how much of that is necessary. Heads in narrow dtypes
-have a limit on N of their own, since rounding moves logits in proportion to it.
+have a limit on N of their own, since rounding moves logits in proportion to it. With 8 bits it is
+so low that several are tried.
 """
 
 from __future__ import annotations
@@ -14,16 +15,24 @@ from fits import Search, make_searches, point, run, smallest
 STEPS = 2000
 FURTHER = 24  # how many sizes above that of the next larger bound are tried
 NORMS = (256.0, 128.0, 64.0, 48.0, 32.0, 24.0, 16.0, 12.0, 10.0, 8.0)
+FEWER_NORMS = (256.0, 64.0, 32.0, 16.0)
+FREE = ("float32", "float16", "bfloat16")
+FLOAT8 = ("float8_e4m3fn", "float8_e5m2")
+FLOAT8_NORMS = (8.0, 12.0, 16.0, 24.0)
 PLANS = {
-    # Pairs of n and k, the bounds on N, and the dtypes without a bound
-    "tiny": (((32, 2),), (32.0,), ("float32",)),
-    "quick": (((128, 4),), (128.0, 64.0, 32.0, 16.0), ("float32", "float16", "bfloat16")),
-    "full": (((512, 4), (512, 8), (4096, 4), (4096, 8), (16_384, 4)), NORMS,
-             ("float32", "float16", "bfloat16")),
+    # n, k, the bounds on N, the dtypes without a bound, and those with bounds of their own
+    "tiny": ((32, 2, (32.0,), ("float32",), ()),),
+    "quick": ((128, 4, (128.0, 64.0, 32.0, 16.0), FREE, FLOAT8[:1]),),
+    "full": (
+        (512, 4, NORMS, FREE, FLOAT8), (512, 8, NORMS, FREE, FLOAT8),
+        (4096, 4, NORMS, FREE, ()), (16_384, 4, FEWER_NORMS, FREE, ()),
+        (4096, 8, FEWER_NORMS, FREE, ()),
+    ),
 }  # fmt: skip
 COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9")
 DASHES = {2: "-.", 4: "--", 8: ":"}
-MARKERS = {"float32": "o", "float16": "s", "bfloat16": "D"}
+MARKERS = {"float32": "o", "float16": "s", "bfloat16": "D", "float8_e4m3fn": "^",
+           "float8_e5m2": "v"}  # fmt: skip
 
 
 def first(n, k):
@@ -31,11 +40,15 @@ def first(n, k):
     return max(2, round(1.5 + 1.08 * k + 0.2 * k * (n.bit_length() - 10)))
 
 
-def search(rows, n, k, norms, dtypes):
+def search(rows, n, k, norms, dtypes, short):
     """Search the size without a bound, then for each bound from that of the next larger one on."""
     start = first(n, k)
     make_searches(rows, [
         Search({"n": n, "k": k, "dtype": dtype, "steps": STEPS}, start, (0,)) for dtype in dtypes
+    ] + [
+        Search({"n": n, "k": k, "dtype": dtype, "steps": STEPS, "max_norm": norm}, 6 * k, (0,),
+               further=40 * k)
+        for dtype in short for norm in FLOAT8_NORMS
     ])  # fmt: skip
     for norm in norms:
         cell = {"n": n, "k": k, "max_norm": norm, "steps": STEPS}
@@ -70,13 +83,16 @@ def draw(chosen, rows):
     cells = sorted({(row["n"], row["k"]) for row in found})
     for (n, k), color in zip(cells, COLORS, strict=False):
         part = [row for row in found if (row["n"], row["k"]) == (n, k)]
-        bounded = [row for row in part if row["max_norm"]]
+        bounded = [row for row in part if row["max_norm"] and row["dtype"] not in FLOAT8]
         ax.plot([r["max_norm"] for r in bounded], [r["dim"] for r in bounded], "o-", color=color,
                 label=f"n = {n:,}, k = {k}: found")  # fmt: skip
         for row in part:
             print(f"n = {n}, k = {k}, {row['dtype']}, N <= {row['max_norm'] or 'any'}: "
                   f"d = {row['dim']}, N = {row['norm']:.0f}")  # fmt: skip
         free = [row for row in part if not row["max_norm"]]
+        for dtype in FLOAT8:
+            tried = [row for row in part if row["dtype"] == dtype]
+            free += sorted(tried, key=lambda row: row["dim"])[:1]
         for dim in sorted({row["dim"] for row in free}):
             norm = max(row["norm"] for row in free if row["dim"] == dim)
             here = [row["dtype"] for row in free if row["dim"] == dim]
@@ -101,7 +117,7 @@ def draw(chosen, rows):
     ax.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
     ax.margins(x=0.12)
     ax.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
-    ax.set_title("The price of small logits; open markers: no bound but the dtype's", fontsize=10)
+    ax.set_title("The price of small logits; open markers: a dtype's own", fontsize=10)
     ax.grid(alpha=0.25, linewidth=0.6)
     ax.legend(fontsize=8.5, frameon=False)
     note = (f"leak 0.05, distortion 0.1, gamma 2; learned method, smallest found within {STEPS:,} "
@@ -111,10 +127,9 @@ def draw(chosen, rows):
 
 def compute(chosen, rows):
     """Prove the lower bounds of the plan, and make its searches."""
-    cells, norms, dtypes = chosen.pick(**PLANS)
-    for n, k in cells:
+    for n, k, norms, dtypes, short in chosen.pick(**PLANS):
         rows.of(point(method="lower bound", n=n, k=k, max_norm=norm) for norm in norms)
-        search(rows, n, k, norms, dtypes)
+        search(rows, n, k, norms, dtypes, short)
 
 
 if __name__ == "__main__":

@@ -30,10 +30,11 @@ def module(name: str) -> ModuleType:
         sys.path.remove(str(EXPERIMENTS))
 
 
-def command(name: str, out: Path) -> str:
+def command(name: str, out: Path, *more: str, processes: int | None = 0) -> str:
     """Run an experiment's tiniest plan in a process of its own, and return what it printed."""
+    shared = [] if processes is None else ["--processes", str(processes)]
     done = subprocess.run(
-        [sys.executable, EXPERIMENTS / f"{name}.py", "--tiny", "--processes", "0", "--out", out],
+        [sys.executable, EXPERIMENTS / f"{name}.py", "--tiny", "--out", out, *shared, *more],
         env={**os.environ, "MPLBACKEND": "Agg"}, capture_output=True, text=True, timeout=500,
         check=False,
     )  # fmt: skip
@@ -60,6 +61,32 @@ def test_the_tiniest_plan_runs_and_is_computed_once(
     assert " points" not in printed
     assert (tmp_path / f"{name}.svg").is_file()
     assert (tmp_path / f"{name}.csv").read_bytes() == rows
+
+
+def test_all_runs_those_that_it_is_asked_for(tmp_path: Path) -> None:
+    printed = command("all", tmp_path, "--only", "precision", "hardness")
+    assert [path.name for path in sorted(tmp_path.glob("*.svg"))] == [
+        "hardness.svg", "precision.svg",
+    ]  # fmt: skip
+    assert printed.index("precision") < printed.index("hardness")
+
+
+def test_a_plan_runs_on_a_cluster(tmp_path: Path) -> None:
+    distributed = pytest.importorskip("distributed")
+    with (
+        distributed.LocalCluster(n_workers=1, threads_per_worker=1, dashboard_address=":0") as here,
+        distributed.Client(here, set_as_default=False),
+    ):
+        command("growth", tmp_path, "--scheduler", here.scheduler_address, processes=None)
+        command("capacity", tmp_path, "--scheduler", here.scheduler_address, processes=None)
+    command("growth", tmp_path / "local")
+    for name in ("growth.csv", "growth-smallest.csv"):
+        assert without_times(tmp_path / name) == without_times(tmp_path / "local" / name)
+
+
+def without_times(path: Path) -> list[dict[str, object]]:
+    rows = module("common").read_csv(path)
+    return [{name: row[name] for name in row if name != "cpu_seconds"} for row in rows]
 
 
 def test_results_are_small() -> None:

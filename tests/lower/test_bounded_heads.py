@@ -1,9 +1,11 @@
 """Lower bounds for bounded norms and logits, held against heads that are certified."""
 
+import csv
 import dataclasses
 import itertools
 import math
 from fractions import Fraction
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -408,6 +410,37 @@ def test_regular_patterns_are_counted_from_below():
         asymptotic = math.lgamma(n * k + 1) - 2 * n * math.lgamma(k + 1) - (k - 1) ** 2 / 2
         assert 0.95 * asymptotic <= float(log_regular_patterns(n, k)) <= asymptotic
     assert log_regular_patterns(5, 5) == 0
+
+
+@pytest.mark.parametrize(
+    ("n", "k", "norm", "dim"), [(128, 4, 8.0, 20), (64, 4, 10.0, 16), (256, 4, 8.0, 22)]
+)
+def test_no_certified_head_is_below_the_count(n, k, norm, dim):
+    count = counting(n, k, max_norm=norm, leak=0.05)
+    assert count.dim >= 3  # what is tested is no trivial bound
+    for seed in range(2):
+        A = P.random_regular(n, k, gamma=2.0, rng=seed)
+        head = hf.fit(A, dim, method=hf.Learned(max_norm=norm), rng=seed)
+        proof = head.certificate
+        assert proof.holds
+        reached = proof.scale * proof.q_norm * proof.k_norm
+        assert counting(n, k, max_norm=reached, leak=0.05).dim <= dim
+
+
+@pytest.mark.parametrize("name", ["small_logits", "growth", "precision", "hardness"])
+def test_no_head_of_the_experiments_is_below_the_count(name):
+    path = Path(__file__).parents[2] / "experiments" / "results" / f"{name}.csv"
+    with path.open(newline="") as file:
+        rows = [r for r in csv.DictReader(file) if r["certified"] == "yes" and r["norm"]]
+    heads = {
+        (int(r["n"]), int(r["k"]), float(r.get("leak") or 0.05), int(r["dim"])): float(r["norm"])
+        for r in sorted(rows, key=lambda r: -float(r["norm"]))
+        if r["dim"]
+    }
+    assert len(heads) > 10
+    for (n, k, leak, dim), norm in heads.items():
+        # Norms are written with four digits.
+        assert counting(n, k, max_norm=1.001 * norm, leak=leak).dim <= dim, (n, k, leak, dim)
 
 
 def test_counting_with_bounds():

@@ -7,7 +7,9 @@ torch and JAX, on the same target, until the same tolerances hold or --limit sec
 
 from __future__ import annotations
 
+import resource
 import statistics
+import time
 
 import numpy as np
 
@@ -59,6 +61,38 @@ def judged(A, head):
     leak, spread = scan(A, head.Q, head.K, head.scale)
     assert (leak <= LEAK and spread <= 0.1) or not head.certificate.holds, "a false certificate"
     return head.certificate.holds
+
+
+def million(options, dim=21, checked=2048):
+    """Learn and certify a head for a million tokens; scan some of its rows by NumPy too."""
+    n = 1_000_000
+    A = hf.patterns.random_regular(n, 4, gamma=2.0, rng=0)
+    start = time.perf_counter()
+    head = hf.fit(
+        A,
+        dim,
+        leak=LEAK,
+        distortion=DISTORTION,
+        time_limit=3600,
+        rng=0,
+        certificate_mass=False,
+        num_threads=options.threads,
+    )
+    seconds = time.perf_counter() - start
+    gigabytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
+    proof = head.certificate
+    rows = np.sort(np.random.default_rng(0).choice(n, checked, replace=False))
+    leak, spread = scan(A[rows], head.Q[rows], head.K, head.scale)
+    assert (leak <= proof.leak and np.expm1(spread) <= proof.distortion) or not proof.holds
+    report = head.settings["learned"]
+    measure.table("a learned head for a million tokens, k = 4", [
+        ["d", "certified", "minutes", "steps", "scans", "GB", "leak", "distortion", "max |logit|"],
+        [str(dim), str(proof.holds), f"{seconds / 60:.1f}", str(report["steps"]),
+         str(report["scans"]), f"{gigabytes:.2f}", f"{proof.leak:.4f}", f"{proof.distortion:.4f}",
+         f"{proof.max_logit:.0f}"],
+    ])  # fmt: skip
+    return {"n": n, "k": 4, "dim": dim, "certified": bool(proof.holds), "seconds": seconds,
+            "gigabytes": gigabytes}  # fmt: skip
 
 
 def regular(cases, seeds, options, dtype="float32"):
@@ -211,6 +245,7 @@ def main():
     parser.add_argument("--smallest", action="store_true", help="the smallest sizes too")
     parser.add_argument("--large", action="store_true", help="n = 4096 and more")
     parser.add_argument("--largest", action="store_true", help="n = 100,000, one seed")
+    parser.add_argument("--million", action="store_true", help="a million tokens, about an hour")
     parser.add_argument("--narrow", action="store_true", help="bfloat16 and float16 heads")
     parser.add_argument("--structured", action="store_true", help="bands, grids, trees, digits")
     parser.add_argument("--projection", action="store_true", help="beside the projection rung")
@@ -228,6 +263,8 @@ def main():
     figures = {"heads": regular(cases, options.seeds, options) if cases else []}
     if options.largest and not options.quick:
         figures["heads"] += regular(LARGEST, 1, options)
+    if options.million and not options.quick:
+        figures["million"] = million(options)
     if options.narrow:
         for dtype, narrow in NARROW.items():
             figures[dtype] = regular(narrow, options.seeds, options, dtype)

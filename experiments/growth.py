@@ -66,14 +66,13 @@ PLANS = {
         only_known(2, (16_384,), (0,)) + only_known(4, (16_384,), (0,)),
         only_known(4, (32_768,), (0,)) + only_known(8, (4096,), (0,)),
         only_known(4, (65_536,), (0,)) + only_known(16, (1024,), (0,)),
-        only_known(4, (100_000,), (0,)) + only_known(8, (8192,), (0,)),
-        only_known(16, (2048,), (0,)) + only_known(2, (65_536,), (0,)),
         only_known(8, (2048,)) + only_known(4, (8192,)),
         # From here on hours: one size less at larger n, and the largest n on three seeds.
         learned(16, (512,)) + learned(8, (1024, 2048)) + learned(4, (4096,)),
-        only_known(4, (16_384, 32_768)) + only_known(8, (4096, 8192)),
-        only_known(16, (1024, 2048)),
-        only_known(4, (65_536, 100_000)) + only_known(2, (16_384, 32_768, 65_536)),
+        only_known(4, (16_384,)) + only_known(8, (4096, 8192)),
+        only_known(16, (1024, 2048)) + only_known(4, (32_768,)) + only_known(2, (16_384,)),
+        only_known(4, (100_000,), (0,)),
+        only_known(4, (65_536, 100_000)) + only_known(2, (32_768, 65_536)),
     ],
 }  # fmt: skip
 

@@ -135,7 +135,7 @@ void bind_learned(py::module_& m) {
                        Index most_reheats, double time_limit, double max_norm,
                        std::optional<Storage> storage,
                        std::optional<std::pair<py::array, py::array>> start, Index warm_steps,
-                       Index keep_lists_from, py::object scanner, py::object progress) {
+                       Index many_rows_from, py::object scanner, py::object progress) {
     LearnedOptions options;
     options.dim = dim;
     options.seed = seed;
@@ -146,7 +146,7 @@ void bind_learned(py::module_& m) {
     options.max_norm = max_norm;
     options.storage = storage;
     options.warm_steps = warm_steps;
-    options.keep_lists_from = keep_lists_from;
+    options.many_rows_from = many_rows_from;
     return LearnedArguments{std::move(options), std::move(start), std::move(scanner),
                             std::move(progress)};
   }),
@@ -155,7 +155,7 @@ void bind_learned(py::module_& m) {
            py::arg("most_reheats") = usual.most_reheats, py::arg("time_limit") = usual.time_limit,
            py::arg("max_norm") = usual.max_norm, py::arg("storage") = py::none(),
            py::arg("start") = py::none(), py::arg("warm_steps") = usual.warm_steps,
-           py::arg("keep_lists_from") = usual.keep_lists_from, py::arg("scanner") = py::none(),
+           py::arg("many_rows_from") = usual.many_rows_from, py::arg("scanner") = py::none(),
            py::arg("progress") = py::none());
 
   py::class_<ScanArguments>(m, "ScanRequest")

@@ -379,16 +379,49 @@ TEST(threads_change_no_bit) {
   options.max_steps = 6;
   check_same(fit_learned(large.view(), tolerances, options, {1, {}}),
              fit_learned(large.view(), tolerances, options, {3, {}}));
-  options.keep_lists_from = 2000;
+  options.many_rows_from = 2000;
   check_same(fit_learned(large.view(), tolerances, options, {1, {}}),
              fit_learned(large.view(), tolerances, options, {3, {}}));
+}
+
+// Steps whose averaged curvatures are stored as bfloat16 differ by rounding only.
+TEST(short_curvatures_make_the_same_steps_up_to_rounding) {
+  constexpr Index n = 2 * lanes, dim = 5, ages = 30;
+  const Recipe usual = Recipe::for_rows(n, 4, distortion);
+  const Recipe many = Recipe::for_rows(n, 4, distortion, true);
+  CHECK(!usual.short_curvature && many.short_curvature);
+  BlockSteps exact(n, dim, usual), rounded(n, dim, many);
+  PaddedRows x(8, dim);
+  double worst = 0;
+  for (Index age = 1; age <= ages; ++age) {
+    for (Index block = 0; block < 2; ++block) {
+      LaneScratch a(dim), b(dim);
+      for (Index lane = 0; lane < lanes; ++lane) {
+        RowSums sums(dim);
+        sums.clear();
+        for (Index m = 0; m < x.rows(); ++m) {
+          Eigen::Map<Eigen::VectorXf>(x.row(m), dim).setRandom();
+          sums.add(x.row(m), 1 + x.row(m)[0], 1.0f);
+        }
+        sums.finish();
+        a.take(dim, lane, sums);
+        b.take(dim, lane, sums);
+      }
+      exact.solve(block, 0.1f, age, a);
+      rounded.solve(block, 0.1f, age, b);
+      for (std::size_t f = 0; f < a.step.size(); ++f) {
+        worst = std::max(worst, static_cast<double>(std::abs(a.step[f] - b.step[f])));
+      }
+    }
+  }
+  CHECK(worst > 0 && worst < 0.005);  // steps have the length 0.1
 }
 
 // With ample room a fit that keeps its lists ends, and its verdict is that of an exact scan.
 TEST(fits_that_keep_lists_meet_the_tolerances) {
   const OwnedTarget t = regular_target(3000, 3, 2);
   LearnedOptions options = options_for(14);
-  options.keep_lists_from = 2000;
+  options.many_rows_from = 2000;
   const LearnedResult r = fit_learned(t.view(), tolerances, options, {2, {}});
   CHECK(r.status == LearnedStatus::Met);
   CHECK(rows_outside(t, {}, r) == 0);
@@ -434,7 +467,7 @@ TEST(shared_scans_change_no_bit) {
   const OwnedTarget large = regular_target(2500, 2, 4);
   options.max_steps = 6;
   CHECK(check_shared(large.view(), tolerances, options) > 1);
-  options.keep_lists_from = 2000;
+  options.many_rows_from = 2000;
   CHECK(check_shared(large.view(), tolerances, options) > 1);
 
   options.scanner = [](const ScanRequest&) { return ScannedRows(3, 2); };

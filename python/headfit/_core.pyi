@@ -163,7 +163,7 @@ class LearnedOptions(metaclass=_Pybind11Type):
         storage: Storage | None = None,
         start: tuple[NDArray[np.float32], NDArray[np.float32]] | None = None,
         warm_steps: int = 500,
-        keep_lists_from: int = 65536,
+        many_rows_from: int = 65536,
         scanner: Callable[[dict[str, Any]], tuple[NDArray[Any], ...]] | None = None,
         progress: Callable[[int, int, float], bool] | None = None,
     ) -> None: ...

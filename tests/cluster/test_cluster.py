@@ -21,6 +21,8 @@ import headfit as hf
 from headfit import _core
 from headfit._attention import topk_blocks
 from headfit._cluster import blocks, build, cluster, run, under_way, workers
+from headfit._fit import given_keys
+from headfit._fit import scans as learned_scans
 from headfit._target import scans as certify_blocks
 
 distributed = pytest.importorskip("distributed")
@@ -184,7 +186,7 @@ LEARNED: dict[str, tuple[Any, dict[str, Any]]] = {
 def test_scans_of_learned_fits(client, name, monkeypatch):
     A, given = LEARNED[name]
     if name == "kept":  # candidate lists are kept as where there are many more tokens
-        keeping = partial(_core.LearnedOptions, keep_lists_from=N)
+        keeping = partial(_core.LearnedOptions, many_rows_from=N)
         monkeypatch.setattr(_core, "LearnedOptions", keeping)
 
     def fitted(**more: Any) -> hf.Fit:
@@ -238,6 +240,37 @@ def test_workers_are_killed_midway(client, monkeypatch, killed):
     local = hf.certify(A, Q, K, mask="causal", num_threads=1)
     killing(monkeypatch, certify_blocks, pids)
     assert_same(hf.certify(A, Q, K, mask="causal", client=client), local)
+    assert not pids
+
+
+def largest(**more: Any) -> Any:
+    Q, K = queries_and_keys("float64", (12 * blocks.GRANULE, 9), (N, 9))
+    return hf.attention_topk(Q, K, 6, **more)
+
+
+def margins(**more: Any) -> Any:
+    A = hf.patterns.random_regular(N, 3, gamma=2.0, rng=0)
+    fit = hf.fit(A, 40, method=hf.MaxMargin(), leak=0.2, distortion=0.5, **more)
+    return fit.Q, fit.failed_rows
+
+
+def scanned(**more: Any) -> Any:
+    left = iter(range(8))
+    method = hf.Learned(effort=30, callback=lambda *_: next(left, None) is not None)
+    fit = hf.fit(hf.patterns.random_regular(N, 3, rng=0), 7, method=method, **more)
+    return fit.Q, fit.K, fit.failed_rows
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="kills processes")
+@pytest.mark.parametrize(
+    ("work", "room"), [(largest, topk_blocks), (margins, given_keys), (scanned, learned_scans)]
+)
+def test_a_worker_is_killed_midway(client, monkeypatch, work, room):
+    client.wait_for_workers(2)
+    pids = list(client.run(os.getpid).values())[:1]
+    local = work(num_threads=1)
+    killing(monkeypatch, room, pids)
+    assert_same(work(client=client), local)
     assert not pids
 
 

@@ -23,7 +23,8 @@ Annealing::Annealing(const Target& target, const Tolerances& tolerances,
       limit_(options.time_limit),
       run_(timed(run)),
       required_(target, tolerances),
-      recipe_(Recipe::for_rows(required_.n(), required_.mean_support(), tolerances.distortion)),
+      recipe_(Recipe::for_rows(required_.n(), required_.mean_support(), tolerances.distortion,
+                               has_many_rows())),
       descent_(required_, target.mask, options.dim, recipe_, options.seed,
                radius_for(options.max_norm), run_) {
   last_ = {required_.n(), required_.n(), std::numeric_limits<float>::infinity()};
@@ -96,30 +97,31 @@ Annealing::Outcome Annealing::from_random_start(Index number, Index first_hold) 
   const Index last = hold_span * first_hold;
   const auto longer = [&](Index to) {
     if (to >= first_hold) return to + (2 * to + 4) / 5;
-    return to < brief_hold ? std::min(to + check_every, first_hold) : first_hold;
+    return to < recipe_.brief_hold ? std::min(to + check_every, first_hold) : first_hold;
   };
   Index from = 0;
   for (Index to = std::min(first_check, first_hold);; to = longer(to)) {
-    keeps_lists_ = to <= brief_hold && has_many_rows();
+    keeps_lists_ = to <= recipe_.brief_hold && has_many_rows() && descent_.may_skip_columns();
     Outcome outcome = hold(from, to);
     if (outcome != Outcome::RowsLeft) return outcome;
     from = to;
     const double hits = descent_.hits_per_slot();
     if (hits > quench_limit(to, first_hold) && to < last) continue;
     const Snapshot held = descent_.snapshot();
-    const bool is_ample = to <= brief_hold && hits <= ample_hits;
+    const bool is_ample = to <= recipe_.brief_hold && hits <= ample_hits;
     keeps_lists_ &= is_ample;
     outcome = settle(recipe_.held_length(to - 1), is_ample ? ample_quench : quench_steps);
     if (outcome != Outcome::RowsLeft || to >= last) return outcome;
     descent_.restore(held);
-    to = std::max(to, std::min(brief_hold, first_hold));  // a brief hold is quenched only once
+    // A brief hold is quenched only once.
+    to = std::max(to, std::min(recipe_.brief_hold, first_hold));
   }
 }
 
 // A quench after so many steps fails if the candidate lists have more hits per slot than this.
 double Annealing::quench_limit(Index steps, Index first_hold) const {
   if (steps >= first_hold) return hits_to_quench;
-  return steps < brief_hold ? early_hits : recipe_.few_hits;
+  return steps < recipe_.brief_hold ? early_hits : recipe_.few_hits;
 }
 
 Annealing::Outcome Annealing::hold(Index from, Index to) {
@@ -223,7 +225,7 @@ Annealing::Outcome Annealing::mend() {
   for (Index round = 0; round < most_mends && outcome == Outcome::RowsLeft; ++round) {
     if (static_cast<double>(last_.rows_left) > most_left) break;
     for (Index t = 0; t < mend_steps; ++t) {
-      descent_.step(recipe_.falling_length(mend_length, t, mend_steps));
+      descent_.step(recipe_.falling_length(mend_length, t, mend_steps, mend_last_length));
       ++result_.steps;
     }
     outcome = scan_and_list();
@@ -273,9 +275,7 @@ bool Annealing::must_stop() {
   return true;
 }
 
-bool Annealing::has_many_rows() const {
-  return required_.n() >= options_.keep_lists_from && descent_.may_skip_columns();
-}
+bool Annealing::has_many_rows() const { return required_.n() >= options_.many_rows_from; }
 
 bool Annealing::few_are_hard() const {
   return static_cast<float>(last_.hard_rows) < hard_share * static_cast<float>(required_.n());

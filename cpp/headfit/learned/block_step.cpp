@@ -1,5 +1,6 @@
 #include "headfit/learned/block_step.hpp"
 
+#include <bit>
 #include <cmath>
 
 namespace headfit::learned {
@@ -53,6 +54,18 @@ Pack averaged(float* average, float memory, float correction, const float* x) {
   return ei::pmul(simd::fill(correction), v);
 }
 
+// The same for `count` averages that are stored as bfloat16. Replaces x by what the function above
+// returns.
+void average_short(std::uint16_t* average, float memory, float correction, Index count, float* x) {
+  for (Index t = 0; t < count; ++t) {
+    const float before = std::bit_cast<float>(std::uint32_t(average[t]) << 16);
+    const float now = memory * before + (1 - memory) * x[t];
+    const auto bits = std::bit_cast<std::uint32_t>(now);  // rounded to nearest, ties to even
+    average[t] = static_cast<std::uint16_t>((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
+    x[t] = correction * now;
+  }
+}
+
 float start_correction(float memory, Index age) {
   return 1 / (1 - std::pow(memory, static_cast<float>(age)));
 }
@@ -73,22 +86,38 @@ BlockSteps::BlockSteps(Index n, Index dim, const Recipe& recipe)
       dim_(dim),
       triangle_(dim * (dim + 1) / 2),
       damping_(recipe.damping),
-      momentum_(static_cast<std::size_t>(blocks_ * dim * lanes)),
-      curvature_(static_cast<std::size_t>(blocks_ * triangle_ * lanes)) {}
+      momentum_(static_cast<std::size_t>(blocks_ * dim * lanes)) {
+  const auto entries = static_cast<std::size_t>(blocks_ * triangle_ * lanes);
+  if (recipe.short_curvature) {
+    short_curvature_.resize(entries);
+  } else {
+    curvature_.resize(entries);
+  }
+}
 
 void BlockSteps::forget() {
   std::fill(momentum_.begin(), momentum_.end(), 0.0f);
   std::fill(curvature_.begin(), curvature_.end(), 0.0f);
+  std::fill(short_curvature_.begin(), short_curvature_.end(), std::uint16_t(0));
+}
+
+// Replaces the curvatures of a block by their averages.
+void BlockSteps::average_curvature(Index block, float correction, float* h) {
+  const Index count = triangle_ * lanes;
+  if (!short_curvature_.empty()) {
+    average_short(short_curvature_.data() + block * count, curvature_memory, correction, count, h);
+    return;
+  }
+  float* average = curvature_.data() + block * count;
+  for (Index t = 0; t < count; t += lanes) {
+    simd::store(h + t, averaged(average + t, curvature_memory, correction, h + t));
+  }
 }
 
 void BlockSteps::solve(Index block, float length, Index age, LaneScratch& scratch) {
   float* h = scratch.curvature.data();
   float* y = scratch.step.data();
-  float* curvature = curvature_.data() + block * triangle_ * lanes;
-  const float h_correction = start_correction(curvature_memory, age);
-  for (Index t = 0; t < triangle_ * lanes; t += lanes) {
-    simd::store(h + t, averaged(curvature + t, curvature_memory, h_correction, h + t));
-  }
+  average_curvature(block, start_correction(curvature_memory, age), h);
   Pack trace = simd::fill(0.0f);
   for (Index a = 0; a < dim_; ++a) trace = ei::padd(trace, simd::load(h + at(a, a)));
   const Pack damping = ei::pmadd(simd::fill(damping_ / static_cast<float>(dim_)), trace,

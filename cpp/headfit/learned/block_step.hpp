@@ -33,9 +33,15 @@ class BlockSteps {
   void solve(Index block, float length, Index age, LaneScratch& scratch);
 
  private:
+  void average_curvature(Index block, float correction, float* h);
+
   Index blocks_, dim_, triangle_;
   float damping_;
-  std::vector<float> momentum_, curvature_;
+  std::vector<float> momentum_;
+  // The averaged curvatures, the largest part of the memory of a fit: one of the two is empty. The
+  // short ones are bfloat16.
+  std::vector<float> curvature_;
+  std::vector<std::uint16_t> short_curvature_;
 };
 
 }  // namespace headfit::learned

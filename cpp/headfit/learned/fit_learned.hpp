@@ -48,8 +48,8 @@ struct LearnedOptions {
   std::optional<Heads<float>> init_k = {};
   Index warm_steps = 500;  // of the anneal of a given start
   // From so many rows on, candidate lists are kept from scan to scan while the head may have ample
-  // room.
-  Index keep_lists_from = Index(1) << 16;
+  // room, and averaged curvatures are stored as bfloat16.
+  Index many_rows_from = Index(1) << 16;
   // Makes the scans of the logits in place of this machine. It must find what `scan_rows` finds.
   Scanner scanner = {};
   // Called after every scan; returning false stops the fit.
@@ -70,7 +70,8 @@ struct LearnedResult {
 
 // The distortion must be positive. `Met` allows for the rounding of the scan in float32 to first
 // order; the certificate proper is a separate pass. Memory per row: about
-// 20 (k + max(24, 4 k)) + 4 d (d + 8) bytes. The result does not depend on the number of threads.
+// 20 (k + max(24, 4 k)) + 4 d (d + 8) bytes, or 2 d (d + 16) in place of the second term from
+// `many_rows_from` rows on. The result does not depend on the number of threads.
 LearnedResult fit_learned(const Target& target, const Tolerances& tolerances,
                           const LearnedOptions& options, const Run& run);
 

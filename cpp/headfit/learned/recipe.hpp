@@ -13,9 +13,9 @@
 
 namespace headfit::learned {
 
-// The brief hold: where a head has ample room, `brief_hold` steps of length `brief_length` suffice.
-// The hits per slot are checked after `first_check` steps, and then every `check_every` steps.
-inline constexpr Index brief_hold = 100;
+// The brief hold: where a head has ample room, its steps of length `brief_length` suffice (see
+// Recipe::brief_hold). The hits per slot are checked after `first_check` steps, and then every
+// `check_every` steps.
 inline constexpr Index first_check = 30;
 inline constexpr Index check_every = 10;
 inline constexpr float brief_length = 0.1f;
@@ -35,18 +35,24 @@ struct Recipe {
   float warmth = 0.14f;
   float damping = 0.3f;  // of the row curvature, relative to its mean eigenvalue
   float last_length = 1e-4f;
+  Index brief_hold = 100;  // steps, at most
   double few_hits = 0.5;  // per slot; with fewer the brief hold was long enough to quench
+  bool short_curvature = false;  // store averaged curvatures as bfloat16, in half of the memory
 
   // The recipe for rows with k of n nonzeros on average. Rows with many nonzeros need more damping
   // and shorter steps. At the end of an anneal, log-ratios differ from the target's by about the
   // length of the last step, so it must be short where the distortion is small.
-  static Recipe for_rows(Index n, double k, double distortion) {
+  static Recipe for_rows(Index n, double k, double distortion, bool are_many = false) {
     const auto size = static_cast<float>(std::max(k, 1.0));
     Recipe r;
     r.list_cap = std::max(24, 2 * static_cast<int>(2 * size));
     r.warmth *= std::min(1.0f, 4 / size);
     r.damping = std::clamp(size * size / 50, 0.3f, 30.0f);
     r.last_length = std::clamp(static_cast<float>(std::log1p(distortion)) / 1000, 1e-6f, 1e-4f);
+    if (are_many) {  // memory counts, and so does every scan of all columns that is avoided
+      r.short_curvature = true;
+      r.brief_hold *= 2;
+    }
     r.few_hits = std::max(r.few_hits, 0.0015 * k * static_cast<double>(n) / r.list_cap);
     return r;
   }
@@ -59,11 +65,14 @@ struct Recipe {
     return std::min(hottest, warmth * std::sqrt(1000 / static_cast<float>(steps + 1)));
   }
 
-  // The length of step t of an anneal of `steps` steps, falling exponentially from `first` to the
-  // last length.
-  float falling_length(float first, Index t, Index steps) const {
+  // The length of step t of an anneal of `steps` steps, falling exponentially from `first` to
+  // `last`, or to the last length of all anneals.
+  float falling_length(float first, Index t, Index steps, float last) const {
     const float done = static_cast<float>(t) / static_cast<float>(steps);
-    return first * std::pow(last_length / first, done);
+    return first * std::pow(last / first, done);
+  }
+  float falling_length(float first, Index t, Index steps) const {
+    return falling_length(first, t, steps, last_length);
   }
 };
 
@@ -95,10 +104,12 @@ inline constexpr Index kept_column_step = 8;
 inline constexpr Index kept_within = 3;
 // The scan of all columns that follows finds rows whose lists missed a column. If they are at most
 // this share of all, short steps mend them, in at most `most_mends` rounds of `mend_steps` steps.
-inline constexpr double mend_share = 0.02;
+inline constexpr double mend_share = 0.2;
 inline constexpr Index most_mends = 6;
 inline constexpr Index mend_steps = 30;
+// The last of them are so short that of a million rows that meet the tolerances none leaves them.
 inline constexpr float mend_length = 1e-3f;
+inline constexpr float mend_last_length = 1e-5f;
 inline constexpr float list_slack = 0.15f;  // logits less than this below a row's limit are listed
 inline constexpr float hard_deficit = 0.5f;  // a row that misses by more is hard
 // If a smaller share of the rows is hard, reheats free them.

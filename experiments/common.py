@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import csv
 import inspect
-import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -76,7 +75,7 @@ def settings(name: str, description: str, arguments: Sequence[str] | None = None
     parser.add_argument("--processes", type=int, help="worker processes; 0 computes in this one, "
                         "and the default is one for each core")  # fmt: skip
     parser.add_argument("--scheduler", metavar="ADDRESS", help="compute on the workers of this "
-                        "cluster of Dask, which need headfit alone")  # fmt: skip
+                        "cluster of Dask, with this folder on their path")  # fmt: skip
     parser.add_argument("--draw", action="store_true", help="compute nothing: draw the rows that "
                         "the CSV file has")  # fmt: skip
     given = parser.parse_args(arguments)
@@ -143,16 +142,12 @@ class Rows:
 
 @contextmanager
 def cluster(scheduler: str | None) -> Iterator[Any]:
-    """Connect to a cluster whose workers get the modules of this folder with the work; or not."""
+    """Connect to a cluster whose workers can import the modules of this folder; or do not."""
     if scheduler is None:
         yield None
         return
-    import cloudpickle
     from distributed import Client
 
-    for module in list(sys.modules.values()):
-        if Path(getattr(module, "__file__", None) or "").parent == HERE:
-            cloudpickle.register_pickle_by_value(module)
     with Client(scheduler, set_as_default=False) as client:
         yield client
 

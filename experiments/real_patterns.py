@@ -196,5 +196,12 @@ def draw(chosen: Settings, rows: list[Row]) -> None:
     save(figure, chosen, note, rows)
 
 
+def main() -> None:
+    """Run the experiment."""
+    compute_and_draw("real_patterns", str(__doc__), run, compute, draw)
+
+
 if __name__ == "__main__":
-    compute_and_draw("real_patterns", __doc__, run, compute, draw)
+    import real_patterns  # a sweep's function is imported by its name
+
+    real_patterns.main()

@@ -195,6 +195,8 @@ void bind_learned(py::module_& m) {
         Standard(), py::arg("target"), py::arg("tolerances"), py::arg("request"), py::arg("first"),
         py::arg("end"), py::arg("threads"));
 
+  m.def("memory_of_fit", &memory_of_fit, py::arg("n"), py::arg("k"), py::arg("dim"));
+
   // (q, k, report)
   m.def("fit_learned",
         [](const TargetArrays& target, const Tolerances& tolerances,

@@ -157,12 +157,22 @@ def test_a_result_that_another_sweep_wrote_meanwhile_stays(filled, store, monkey
     del failed["result"]
     if not has_links:
         monkeypatch.setattr(files.os, "link", no_link)
-    for seen in ("missing", "damaged"):
+    for seen in ("missing", "damaged", "failed"):
         with monkeypatch.context() as first:
             first.setattr(Store, "read", once(Entry(file.stem, seen), Store.read))
             assert Store(store).write(failed).status == "done"
         assert file.read_bytes() == text
-    assert os.listdir(file.parent) == [file.name]
+    assert not list(file.parent.glob(".*")) + list(file.parent.glob("*.damaged-*"))
+
+
+def test_a_link_to_nothing_is_damaged_and_set_aside(filled, store):
+    file = point_files(store)[0]
+    file.unlink()
+    file.symlink_to(store / "nothing")
+    assert "a link to nothing" in hf.load_sweep(store).damaged[0]
+    assert len(filled()) == 4
+    assert file.is_file()
+    assert not file.is_symlink()
 
 
 def no_link(*_: object) -> None:

@@ -15,6 +15,19 @@ float radius_for(double max_norm) {
                       : std::numeric_limits<float>::infinity();
 }
 
+bool has_many_rows(const Requirements& required, const LearnedOptions& options) {
+  return required.n() >= options.many_rows_from;
+}
+
+Recipe recipe_for(const Requirements& required, const Mask& mask, const LearnedOptions& options,
+                  double distortion) {
+  Recipe recipe = Recipe::for_rows(required.n(), required.mean_support(), distortion);
+  if (!has_many_rows(required, options)) return recipe;
+  recipe.short_curvature = true;
+  if (may_skip_columns(required, mask)) recipe.brief_hold = long_brief_hold;
+  return recipe;
+}
+
 }  // namespace
 
 Annealing::Annealing(const Target& target, const Tolerances& tolerances,
@@ -23,8 +36,7 @@ Annealing::Annealing(const Target& target, const Tolerances& tolerances,
       limit_(options.time_limit),
       run_(timed(run)),
       required_(target, tolerances),
-      recipe_(Recipe::for_rows(required_.n(), required_.mean_support(), tolerances.distortion,
-                               has_many_rows())),
+      recipe_(recipe_for(required_, target.mask, options, tolerances.distortion)),
       descent_(required_, target.mask, options.dim, recipe_, options.seed,
                radius_for(options.max_norm), run_) {
   last_ = {required_.n(), required_.n(), std::numeric_limits<float>::infinity()};
@@ -101,7 +113,8 @@ Annealing::Outcome Annealing::from_random_start(Index number, Index first_hold) 
   };
   Index from = 0;
   for (Index to = std::min(first_check, first_hold);; to = longer(to)) {
-    keeps_lists_ = to <= recipe_.brief_hold && has_many_rows() && descent_.may_skip_columns();
+    keeps_lists_ = to <= recipe_.brief_hold && has_many_rows(required_, options_) &&
+                   descent_.may_skip_columns();
     Outcome outcome = hold(from, to);
     if (outcome != Outcome::RowsLeft) return outcome;
     from = to;
@@ -217,15 +230,16 @@ Annealing::Outcome Annealing::anneal(float first, Index steps) {
   return keeps_lists_ && outcome == Outcome::RowsLeft ? mend() : outcome;
 }
 
-// Mends the few rows whose lists missed a column, in rounds of short steps with a scan of all
+// Mends the rows whose lists missed a column, in rounds of short steps with a scan of all
 // columns after each.
 Annealing::Outcome Annealing::mend() {
   const double most_left = mend_share * static_cast<double>(required_.n());
+  const float last = std::min(mend_last_length, recipe_.last_length);
   Outcome outcome = Outcome::RowsLeft;
   for (Index round = 0; round < most_mends && outcome == Outcome::RowsLeft; ++round) {
     if (static_cast<double>(last_.rows_left) > most_left) break;
     for (Index t = 0; t < mend_steps; ++t) {
-      descent_.step(recipe_.falling_length(mend_length, t, mend_steps, mend_last_length));
+      descent_.step(recipe_.falling_length(mend_length, t, mend_steps, last));
       ++result_.steps;
     }
     outcome = scan_and_list();
@@ -274,8 +288,6 @@ bool Annealing::must_stop() {
   }
   return true;
 }
-
-bool Annealing::has_many_rows() const { return required_.n() >= options_.many_rows_from; }
 
 bool Annealing::few_are_hard() const {
   return static_cast<float>(last_.hard_rows) < hard_share * static_cast<float>(required_.n());

@@ -38,7 +38,6 @@ class Annealing {
   Outcome scan_and_list(bool hot = false);
   void scan(bool hot = false);
   bool must_stop();
-  bool has_many_rows() const;
   bool few_are_hard() const;
 
   const LearnedOptions& options_;

@@ -40,6 +40,11 @@ struct Snapshot {
   PaddedRows q, k;
 };
 
+// Whether scans may look at a part of the columns: not with a mask or a bound on |logit|.
+inline bool may_skip_columns(const Requirements& required, const Mask& mask) {
+  return mask.is_open() && !required.is_bounded();
+}
+
 class Descent {
  public:
   // The norm of every query and every key stays within `radius`.
@@ -59,8 +64,7 @@ class Descent {
   // part of the columns only. With `keep` it does so in any case, and lists keep what they hold (see
   // NearScan::keep).
   ScanSummary scan_hot(bool keep = false);
-  // Whether scans may look at a part of the columns: not with a mask or a bound on |logit|.
-  bool may_skip_columns() const { return mask_.is_open() && !required_.is_bounded(); }
+  bool may_skip_columns() const { return learned::may_skip_columns(required_, mask_); }
   // Prepares the candidate lists for steps, which need them by column too.
   void transpose_lists() { lists_.transpose(run_); }
   // Raises the weight, in the gradient of the keys, of rows that missed by much, and lets the

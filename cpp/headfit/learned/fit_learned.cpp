@@ -79,6 +79,15 @@ LearnedResult fit_learned(const Target& target, const Tolerances& tolerances,
   return learned::Annealing(target, tolerances, options, pooled).run();
 }
 
+double memory_of_fit(double n, double k, double dim) {
+  const double entries = k + learned::Recipe::for_rows(0, k, 1).list_cap;
+  const bool are_many = n >= static_cast<double>(LearnedOptions().many_rows_from);
+  const double curvatures = (are_many ? 2 : 4) * dim * (dim + 1);
+  // Queries, keys, the next queries, a snapshot of both, and the result, with their padding.
+  const double heads = 7 * 4 * (dim + static_cast<double>(learned::lanes));
+  return n * (20 * entries + 100 + curvatures + 8 * dim + heads);
+}
+
 Matrix<float> round_queries(const Target& target, const Tolerances& tolerances,
                             const GivenHead& head, const Storage& storage, const Run& run) {
   using namespace learned;

@@ -69,11 +69,15 @@ struct LearnedResult {
 };
 
 // The distortion must be positive. `Met` allows for the rounding of the scan in float32 to first
-// order; the certificate proper is a separate pass. Memory per row: about
-// 20 (k + max(24, 4 k)) + 4 d (d + 8) bytes, or 2 d (d + 16) in place of the second term from
-// `many_rows_from` rows on. The result does not depend on the number of threads.
+// order; the certificate proper is a separate pass. The result does not depend on the number of
+// threads.
 LearnedResult fit_learned(const Target& target, const Tolerances& tolerances,
                           const LearnedOptions& options, const Run& run);
+
+// The bytes that a fit takes for n rows with k nonzeros on average: per row about
+// 20 (k + max(24, 4 k)) + 4 d (d + 8), or 2 d (d + 16) in place of the second term from
+// LearnedOptions::many_rows_from rows on. Numbers may be too large for an Index.
+double memory_of_fit(double n, double k, double dim);
 
 // Queries and keys of a given head, each n x d.
 struct GivenHead {

@@ -16,6 +16,9 @@ namespace headfit::learned {
 // The brief hold: where a head has ample room, its steps of length `brief_length` suffice (see
 // Recipe::brief_hold). The hits per slot are checked after `first_check` steps, and then every
 // `check_every` steps.
+// Where there are many rows it may take twice as long: that is soon regained if it avoids scans of
+// all columns.
+inline constexpr Index long_brief_hold = 200;
 inline constexpr Index first_check = 30;
 inline constexpr Index check_every = 10;
 inline constexpr float brief_length = 0.1f;
@@ -42,17 +45,13 @@ struct Recipe {
   // The recipe for rows with k of n nonzeros on average. Rows with many nonzeros need more damping
   // and shorter steps. At the end of an anneal, log-ratios differ from the target's by about the
   // length of the last step, so it must be short where the distortion is small.
-  static Recipe for_rows(Index n, double k, double distortion, bool are_many = false) {
+  static Recipe for_rows(Index n, double k, double distortion) {
     const auto size = static_cast<float>(std::max(k, 1.0));
     Recipe r;
     r.list_cap = std::max(24, 2 * static_cast<int>(2 * size));
     r.warmth *= std::min(1.0f, 4 / size);
     r.damping = std::clamp(size * size / 50, 0.3f, 30.0f);
     r.last_length = std::clamp(static_cast<float>(std::log1p(distortion)) / 1000, 1e-6f, 1e-4f);
-    if (are_many) {  // memory counts, and so does every scan of all columns that is avoided
-      r.short_curvature = true;
-      r.brief_hold *= 2;
-    }
     r.few_hits = std::max(r.few_hits, 0.0015 * k * static_cast<double>(n) / r.list_cap);
     return r;
   }

@@ -85,35 +85,37 @@ def replace_file(path: Path, write: Callable[[IO[bytes]], Any], name: str = "pat
 
     Temporary files that killed processes have left in the folder are removed.
     """
-    if path.exists() and not path.is_file():
-        raise FileError(f"{name}: {path} cannot be written: it is no ordinary file")
-    _write_whole(path, write, name, os.replace)
+    with _writing(path, name):
+        if path.exists() and not path.is_file():
+            raise FileError(f"{name}: {path} cannot be written: it is no ordinary file")
+        _write_and_publish(path, write, os.replace)
 
 
 def add_file(path: Path, write: Callable[[IO[bytes]], Any], name: str = "path") -> bool:
     """Do the same where there is no file; return False, and leave it as it is, where there is one.
 
-    Of several processes that add one file, one does.
+    Of several processes that add one file at once, one does so on a file system that has links.
     """
-    try:
-        _write_whole(path, write, name, _publish)
-    except FileExistsError:
-        return False
+    with _writing(path, name):
+        try:
+            _write_and_publish(path, write, move_to_free)
+        except FileExistsError:
+            return False
     return True
 
 
-def _publish(temporary: Path, path: Path) -> None:
-    """Give a file its name, or raise a FileExistsError."""
+def move_to_free(old: Path, new: Path) -> None:
+    """Rename a file to a path where there is none, or raise a FileExistsError."""
     try:
-        os.link(temporary, path)
+        os.link(old, new)
     except FileExistsError:
         raise
     except OSError:  # a file system without links
-        if path.exists():
-            raise FileExistsError(path) from None
-        os.replace(temporary, path)
+        if os.path.lexists(new):
+            raise FileExistsError(new) from None
+        os.replace(old, new)
     else:
-        temporary.unlink()
+        old.unlink()
 
 
 def sync_folder(folder: Path) -> None:
@@ -129,16 +131,13 @@ def sync_folder(folder: Path) -> None:
         os.close(handle)
 
 
-def _write_whole(
-    path: Path,
-    write: Callable[[IO[bytes]], Any],
-    name: str,
-    publish: Callable[[Path, Path], None],
-) -> None:
+@contextlib.contextmanager
+def _writing(path: Path, name: str) -> Iterator[None]:
+    """Remove what killed processes have left in the folder, and make errors name the path."""
     try:
         _remove_leftovers(path.parent)
-        _write_and_publish(path, write, publish)
-    except (InputError, FileExistsError):
+        yield
+    except InputError:
         raise
     except OSError as error:
         raise _file_error(name, str(path), "cannot be written", error) from error

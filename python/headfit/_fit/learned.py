@@ -403,7 +403,7 @@ def learned(
         Its workers make the scans; steps are taken here.
     """
     require_memory(
-        target.n * (24 * (5 * math.ceil(target.mean_per_row) + 24) + 4 * (dim + 8) ** 2),
+        int(_core.memory_of_fit(target.n, target.mean_per_row, dim)),
         f"learning a head of size dim = {dim}",
     )
     start, steps = time.perf_counter(), check_effort(effort)

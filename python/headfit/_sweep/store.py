@@ -1,8 +1,8 @@
 """The store of a sweep: a folder with one small file for each point. The files are the truth.
 
 A file appears whole or not at all: it is written under a temporary name in its folder, flushed to
-the disk, and renamed. Any number of sweeps, on any number of machines that share the folder, may
-write at once: files of one key say the same, and a result is never replaced.
+the disk, and given its name. Any number of sweeps, on any number of machines that share the folder,
+may write at once: files of one key say the same, and a result is never replaced.
 """
 
 from __future__ import annotations
@@ -16,7 +16,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from headfit._base.files import UNFINISHED, add_file, as_path, opened, replace_file, sync_folder
+from headfit._base.files import (
+    UNFINISHED,
+    add_file,
+    as_path,
+    move_to_free,
+    opened,
+    replace_file,
+    sync_folder,
+)
 from headfit._sweep.canonical import KEY_LENGTH
 from headfit._sweep.record import Record, from_bytes, to_bytes
 from headfit.errors import FileError, MissingFileError
@@ -86,15 +94,20 @@ class Store:
         FileError
             When the system cannot read a file, which may then be whole.
         """
+        return self._read(self.path(key), key)
+
+    def _read(self, path: Path, key: str) -> Entry:
         try:
-            with opened(self.path(key), "store", "is no record that can be read") as file:
+            with opened(path, "store", "is no record that can be read") as file:
                 record = from_bytes(file.read(), key)
         except MissingFileError:
+            if path.is_symlink():
+                return Entry(key, "damaged", None, f"{path}: it is a link to nothing")
             return Entry(key, "missing")
         except ValueError as error:
             if isinstance(error, FileError) and error.errno is not None:
                 raise
-            return Entry(key, "damaged", None, f"{self.path(key)}: {error}")
+            return Entry(key, "damaged", None, f"{path}: {error}")
         status: Status = record["status"]
         return Entry(key, status, record)
 
@@ -116,26 +129,29 @@ class Store:
                 if not path.parent.is_dir():
                     path.parent.mkdir(exist_ok=True)
                     sync_folder(path.parent.parent)
-                if entry.status == "damaged":
-                    self._set_aside(key)
-                    continue
-                if entry.status == "failed":
-                    replace_file(path, lambda file: file.write(text), "out")
-                elif not add_file(path, lambda file: file.write(text), "out"):
-                    continue  # another sweep was quicker
-                sync_folder(path.parent)
-            return Entry(key, record["status"], record)
+                if entry.status != "missing":
+                    self._clear(key)
+                if add_file(path, lambda file: file.write(text), "out"):
+                    sync_folder(path.parent)
+                    return Entry(key, record["status"], record)
+            # Another sweep was quicker.
         return entry
 
-    def _set_aside(self, key: str) -> None:
-        """Rename a damaged file, unless another sweep has put a whole one in its place."""
+    def _clear(self, key: str) -> None:
+        """Remove a failure, and set a damaged file aside, unless it has become a result."""
         path = self.path(key)
         aside = path.with_name(f"{path.name}.damaged-{secrets.token_hex(4)}")
-        with contextlib.suppress(FileNotFoundError):  # another sweep was quicker
+        try:
             path.rename(aside)
-            with contextlib.suppress(ValueError, OSError):
-                from_bytes(aside.read_bytes(), key)
-                aside.rename(path)
+        except FileNotFoundError:  # another sweep was quicker
+            return
+        status = self._read(aside, key).status
+        if status == "done":
+            with contextlib.suppress(FileExistsError):
+                move_to_free(aside, path)
+                return
+        if status != "damaged":
+            aside.unlink(missing_ok=True)
 
     def entries(self) -> Iterator[Entry]:
         """Yield what every file of the store holds.

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
@@ -19,7 +21,7 @@ from headfit._sweep.result import Sweep, load_sweep
 from headfit._sweep.rows import as_csv
 from headfit._sweep.store import INDEX, POINTS, Entry, Store
 from headfit._sweep.work import Task, Work
-from headfit.errors import InputError
+from headfit.errors import FileError, InputError
 
 __all__ = ["sweep"]
 
@@ -135,8 +137,11 @@ def sweep(
                 entry = store.write(make_record(task, outcome))
                 held[task.key] = entry
                 pace.step(entry.status == "failed")
-    if todo or is_index_old(store):
+    if todo:
         write_index(store)
+    elif is_index_old(store):
+        with contextlib.suppress(FileError):  # a store with all results may be read-only
+            write_index(store)
     # A point that another sweep computed is not yet among what this one holds.
     entries = [e if e.record else store.read(key) for key, e in held.items()]
     found = Sweep(store.folder, entries)
@@ -168,6 +173,8 @@ def is_index_old(store: Store) -> bool:
             return any(shard.stat().st_mtime_ns > made for shard in shards)
     except FileNotFoundError:
         return True
+    except OSError:
+        return False
 
 
 def write_index(store: Store) -> None:
@@ -175,9 +182,12 @@ def write_index(store: Store) -> None:
 
     Nothing in headfit reads it: the files of the points are the truth.
     """
+    begun = time.time_ns()
     text = as_csv(load_sweep(store.folder).rows)
     with store.naming():
         replace_file(store.folder / INDEX, lambda file: file.write(text), "out")
+        # Results that other sweeps have written since are newer than the index.
+        os.utime(store.folder / INDEX, ns=(begun, begun))
 
 
 def _engine_maker(

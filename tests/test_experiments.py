@@ -72,7 +72,7 @@ def test_all_runs_those_that_it_is_asked_for(tmp_path: Path) -> None:
 
 
 def test_a_plan_runs_on_a_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PYTHONPATH", str(EXPERIMENTS))
+    monkeypatch.syspath_prepend(EXPERIMENTS)  # worker processes inherit it
     distributed = pytest.importorskip("distributed")
     with (
         distributed.LocalCluster(n_workers=1, threads_per_worker=1, dashboard_address=":0") as here,

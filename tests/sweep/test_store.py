@@ -198,6 +198,27 @@ def test_an_index_that_is_older_than_a_result_is_made_again(filled, store):
     assert index.read_bytes() == whole
 
 
+def test_a_failure_stays_where_its_successor_cannot_be_written(filled, store, monkeypatch):
+    file = point_files(store)[0]
+    done = from_bytes(file.read_bytes(), file.stem)
+    failed = {**done, "status": "failed", "error": {"class": "X", "message": ""}}
+    del failed["result"]
+    file.unlink()
+    assert Store(store).write(failed).status == "failed"
+    text = file.read_bytes()
+
+    def full(handle: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as disk:
+        disk.setattr(files.os, "fsync", full)
+        with pytest.raises(FileError, match="No space left on device"):
+            Store(store).write(done)
+    assert file.read_bytes() == text
+    assert Store(store).write(done).status == "done"
+    assert hf.load_sweep(store).failures == []
+
+
 def test_an_error_of_writing_names_the_folder(filled, store, monkeypatch, swept, log):
     def full(handle: int) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))

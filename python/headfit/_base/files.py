@@ -91,14 +91,26 @@ def replace_file(path: Path, write: Callable[[IO[bytes]], Any], name: str = "pat
         _write_and_publish(path, write, os.replace)
 
 
-def add_file(path: Path, write: Callable[[IO[bytes]], Any], name: str = "path") -> bool:
-    """Do the same where there is no file; return False, and leave it as it is, where there is one.
+def add_file(
+    path: Path,
+    write: Callable[[IO[bytes]], Any],
+    name: str = "path",
+    clear: Callable[[], Any] | None = None,
+) -> bool:
+    """Write a file as `replace_file` does, but return False, and write none, where there is one.
 
-    Of several processes that add one file at once, one does so on a file system that has links.
+    `clear`, which may remove that file, is called when the new one is on the disk and has no name
+    yet. Of several processes that add one file at once, one does so on a file system with links.
     """
+
+    def publish(temporary: Path, path: Path) -> None:
+        if clear is not None:
+            clear()
+        move_to_free(temporary, path)
+
     with _writing(path, name):
         try:
-            _write_and_publish(path, write, move_to_free)
+            _write_and_publish(path, write, publish)
         except FileExistsError:
             return False
     return True

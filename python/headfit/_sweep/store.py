@@ -13,6 +13,7 @@ import re
 import secrets
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -129,9 +130,8 @@ class Store:
                 if not path.parent.is_dir():
                     path.parent.mkdir(exist_ok=True)
                     sync_folder(path.parent.parent)
-                if entry.status != "missing":
-                    self._clear(key)
-                if add_file(path, lambda file: file.write(text), "out"):
+                clear = None if entry.status == "missing" else partial(self._clear, key)
+                if add_file(path, lambda file: file.write(text), "out", clear):
                     sync_folder(path.parent)
                     return Entry(key, record["status"], record)
             # Another sweep was quicker.

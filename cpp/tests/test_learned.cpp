@@ -384,6 +384,22 @@ TEST(threads_change_no_bit) {
              fit_learned(large.view(), tolerances, options, {3, {}}));
 }
 
+// Coordinates are stored as floats, which may be a little less than the power of two, times the unit,
+// that they stand for. The grid beyond it is the coarser one all the same.
+TEST(the_grid_is_as_coarse_as_its_format_beyond_powers_of_two) {
+  for (const NumberFormat& format : {NumberFormat::bfloat16(), NumberFormat::float8_e5m2()}) {
+    for (int dim = 1; dim <= 64; ++dim) {
+      const Grid grid{format, 1 / std::sqrt(static_cast<double>(dim))};
+      for (const double number : {0.25, 1.0, 8.0, 1.5}) {
+        const auto stored = static_cast<double>(static_cast<float>(grid.unit * number));
+        CHECK(grid.spacing(stored) == grid.unit * format.spacing(number));
+        const double next = grid.unit * (number + format.spacing(number));
+        CHECK(std::abs(grid.rounded(stored + grid.spacing(stored)) - next) < 1e-12);
+      }
+    }
+  }
+}
+
 // Steps whose averaged curvatures are stored as bfloat16 differ by rounding only.
 TEST(short_curvatures_make_the_same_steps_up_to_rounding) {
   constexpr Index n = 2 * lanes, dim = 5, ages = 30;

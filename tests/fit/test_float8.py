@@ -1,5 +1,7 @@
 """Heads whose Q and K are stored in 8 bits."""
 
+from collections.abc import Iterator
+
 import numpy as np
 import pytest
 
@@ -34,6 +36,21 @@ def test_a_head_of_8_bits_is_certified(dtype, method):
 def test_more_bits_hold_tighter_tolerances():
     head = hf.fit(A, 40, dtype="float8_e4m3fn", leak=0.05, distortion=0.25, num_threads=1)
     assert head.certificate.holds, head
+
+
+@pytest.mark.parametrize("dtype", NAMES)
+def test_no_size_is_a_hindrance(dtype):
+    # Queries are stored divided by 1 / sqrt(dim). As a float32 it is too small for 20 and 23.
+    B = hf.patterns.random_regular(256, 4, gamma=2.0, rng=0)
+    for dim in (18, 20, 22, 23):
+        left = iter(range(400))
+
+        def count(*_: float, left: Iterator[int] = left) -> bool:
+            return next(left, None) is not None
+
+        method = hf.Learned(max_norm=24.0, callback=count)
+        head = hf.fit(B, dim, method=method, dtype=dtype, rng=0, num_threads=1)
+        assert head.certificate.holds, dim
 
 
 @pytest.mark.parametrize("dtype", NAMES)

@@ -14,7 +14,9 @@ struct Grid {
   double unit = 1;
 
   double rounded(double x) const { return unit * format.rounded(x / unit); }
-  double spacing(double x) const { return unit * format.spacing(x / unit); }
+  // The distance of the number nearest to x from the next larger one. A coordinate is stored as a
+  // float, which may be a little less than the power of two, times the unit, that it stands for.
+  double spacing(double x) const { return unit * format.spacing(format.rounded(x / unit)); }
 };
 
 class GridRounding {

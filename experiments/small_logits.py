@@ -18,7 +18,7 @@ NORMS = (256.0, 128.0, 64.0, 48.0, 32.0, 24.0, 16.0, 12.0, 10.0, 8.0)
 FEWER_NORMS = (256.0, 64.0, 32.0, 16.0)
 FREE = ("float32", "float16", "bfloat16")
 FLOAT8 = ("float8_e4m3fn", "float8_e5m2")
-FLOAT8_NORMS = (8.0, 12.0, 16.0, 24.0)
+FLOAT8_NORMS = (8.0, 12.0, 16.0, 24.0, 32.0, 48.0)
 PLANS = {
     # n, k, the bounds on N, the dtypes without a bound, and those with bounds of their own
     "tiny": ((32, 2, (32.0,), ("float32",), ()),),

@@ -47,7 +47,7 @@ def search(rows, n, k, norms, dtypes, short):
         Search({"n": n, "k": k, "dtype": dtype, "steps": STEPS}, start, (0,)) for dtype in dtypes
     ] + [
         Search({"n": n, "k": k, "dtype": dtype, "steps": STEPS, "max_norm": norm}, 4 * k, (0,),
-               further=40 * k)
+               further=8 * k)
         for dtype in short for norm in FLOAT8_NORMS
     ])  # fmt: skip
     for norm in norms:

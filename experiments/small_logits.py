@@ -8,9 +8,12 @@ so low that several are tried.
 
 from __future__ import annotations
 
+import math
+
 import matplotlib.pyplot as plt
 from common import compute_and_draw, save
 from fits import Search, make_searches, point, run, smallest
+from matplotlib.patheffects import withStroke
 
 STEPS = 2000
 FURTHER = 24  # how many sizes above that of the next larger bound are tried
@@ -93,13 +96,19 @@ def draw(chosen, rows):
         for dtype in FLOAT8:
             tried = [row for row in part if row["dtype"] == dtype]
             free += sorted(tried, key=lambda row: row["dim"])[:1]
-        for dim in sorted({row["dim"] for row in free}):
-            norm = max(row["norm"] for row in free if row["dim"] == dim)
-            here = [row["dtype"] for row in free if row["dim"] == dim]
-            ax.plot(norm, dim, MARKERS[here[0]], color=color, markersize=9,
+        # Dtypes of one size share a marker where their norms are alike.
+        places = {}
+        for row in free:
+            places.setdefault((row["dim"], round(2 * math.log(row["norm"]))), []).append(row)
+        for (dim, _), here in places.items():
+            norm = max(row["norm"] for row in here)
+            ax.plot(norm, dim, MARKERS[here[0]["dtype"]], color=color, markersize=9,
                     markerfacecolor="white", markeredgewidth=1.5)  # fmt: skip
-            ax.annotate(", ".join(here), (norm, dim), xytext=(0, 9), fontsize=8, ha="center",
-                        textcoords="offset points", color=color)  # fmt: skip
+            # At the right of float32, which is often near float16, and below what is left.
+            where = {"float16": (-12, -16), "float32": (8, -3)}.get(here[-1]["dtype"], (6, -13))
+            ax.annotate(", ".join(row["dtype"] for row in here), (norm, dim), xytext=where,
+                        textcoords="offset points", fontsize=8, color=color,
+                        path_effects=[withStroke(linewidth=2.5, foreground="white")])  # fmt: skip
         proofs = sorted(
             (row["max_norm"], row["dim_found"])
             for row in rows

@@ -6,9 +6,11 @@
 
 #include "check.hpp"
 #include "headfit/base/worker_pool.hpp"
+#include "headfit/learned/block_step.hpp"
 #include "headfit/learned/even_sample.hpp"
 #include "headfit/learned/fit_learned.hpp"
 #include "headfit/learned/gradient.hpp"
+#include "headfit/learned/grid_rounding.hpp"
 #include "headfit/learned/recipe.hpp"
 #include "headfit/learned/start.hpp"
 #include "problem.hpp"

@@ -105,7 +105,7 @@ def draw(chosen, rows):
             ax.plot(norm, dim, MARKERS[here[0]["dtype"]], color=color, markersize=9,
                     markerfacecolor="white", markeredgewidth=1.5)  # fmt: skip
             # At the right of float32, which is often near float16, and below what is left.
-            where = {"float16": (-12, -16), "float32": (8, -3)}.get(here[-1]["dtype"], (6, -13))
+            where = {"float16": (-4, -16), "float32": (8, -3)}.get(here[-1]["dtype"], (6, -13))
             ax.annotate(", ".join(row["dtype"] for row in here), (norm, dim), xytext=where,
                         textcoords="offset points", fontsize=8, color=color,
                         path_effects=[withStroke(linewidth=2.5, foreground="white")])  # fmt: skip

@@ -31,7 +31,11 @@ MODELS = {
         t.GptOssConfig(**HEAD, sliding_window=5, num_local_experts=2, num_experts_per_tok=1)
     ),
     "t5": lambda t: t.T5ForConditionalGeneration(
-        t.T5Config(vocab_size=50, d_model=32, d_kv=8, d_ff=32, num_layers=2, num_heads=4)
+        # With weights of the usual size outputs reach 7, where float32 is no nearer than 1e-5.
+        t.T5Config(
+            **{"vocab_size": 50, "d_model": 32, "d_kv": 8, "d_ff": 32, "num_layers": 2},
+            **{"num_heads": 4, "initializer_factor": 0.8},
+        )
     ),
 }
 # Which backends the library lets these models have.
@@ -124,10 +128,7 @@ def real_rows(name, layer, given):
 
 
 def deviation(name, model, heads, watch, given):
-    """Return the largest difference between the layers' outputs and `attention_apply`.
-
-    Outputs above 1, as those of T5, count relative to the largest.
-    """
+    """Return the largest difference between the layers' outputs and `attention_apply`."""
     worst = 0.0
     assert len(heads.layers) == (6 if name == "t5" else 2)
     for layer in heads.layers:
@@ -136,14 +137,13 @@ def deviation(name, model, heads, watch, given):
         ours = whole.apply(value[0] if len(value) == 1 else value)
         ours = ours.reshape(output.shape)
         rows = real_rows(name, layer.name, given)
-        size = max(1.0, abs(output).max())
-        worst = max(worst, abs(ours - output).transpose(0, 2, 1, 3)[rows].max() / size)
+        worst = max(worst, abs(ours - output).transpose(0, 2, 1, 3)[rows].max())
         for head in range(layer.heads):
             one = heads[layer.name, head]
             key_head = head // (layer.heads // layer.key_heads)
             v = value[:, key_head]
             mine = one.apply(v[0] if len(v) == 1 else v).reshape(output[:, head].shape)
-            np.testing.assert_allclose(mine[rows], output[:, head][rows], atol=1e-5 * size)
+            np.testing.assert_allclose(mine[rows], output[:, head][rows], atol=1e-5)
     return worst
 
 

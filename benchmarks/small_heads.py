@@ -28,6 +28,8 @@ SMALLEST = [(512, 4, 6), (1024, 4, 7), (2048, 4, 7), (512, 8, 11), (1024, 8, 12)
 LARGE = [(4096, 4, 8), (4096, 8, 16), (10_000, 4, 10), (10_000, 4, 9), (10_000, 8, 20),
          (10_000, 8, 18), (20_000, 4, 10)]  # fmt: skip
 LARGEST = [(100_000, 4, 16)]
+# Near the most tokens of each size, found with more effort and many reheats.
+PATIENT = [(160, 4, 5), (768, 4, 6), (2560, 4, 7), (6144, 4, 8), (96, 8, 8), (224, 8, 9)]
 NARROW = {"bfloat16": [(512, 4, 8), (512, 4, 7), (2048, 4, 8), (2048, 8, 16), (2048, 8, 15)],
           "float16": [(2048, 4, 8), (2048, 4, 7), (2048, 8, 14)]}  # fmt: skip
 PEERS = [(512, 4, 8), (1024, 4, 9), (2048, 4, 12), (512, 8, 13), (2048, 8, 18), (4096, 4, 10),
@@ -63,21 +65,25 @@ def judged(A, head):
     return head.certificate.holds
 
 
+def fitted(A, dim, options, **more):
+    """Return a head of this size, or for None of the smallest found, as all tables have it."""
+    return hf.fit(
+        A,
+        dim,
+        leak=LEAK,
+        distortion=DISTORTION,
+        certificate_mass=False,
+        num_threads=options.threads,
+        **more,
+    )
+
+
 def million(options, dim=21, checked=2048):
     """Learn and certify a head for a million tokens; scan some of its rows by NumPy too."""
     n = 1_000_000
     A = hf.patterns.random_regular(n, 4, gamma=2.0, rng=0)
     start = time.perf_counter()
-    head = hf.fit(
-        A,
-        dim,
-        leak=LEAK,
-        distortion=DISTORTION,
-        time_limit=3600,
-        rng=0,
-        certificate_mass=False,
-        num_threads=options.threads,
-    )
+    head = fitted(A, dim, options, time_limit=3600, rng=0)
     seconds = time.perf_counter() - start
     gigabytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e9  # as Linux counts
     proof = head.certificate
@@ -97,7 +103,7 @@ def million(options, dim=21, checked=2048):
             "gigabytes": gigabytes}  # fmt: skip
 
 
-def regular(cases, seeds, options, dtype="float32"):
+def regular(cases, seeds, options, dtype="float32", method="auto"):
     """Fit random regular patterns of several seeds; print and return the results."""
     rows = [["n", "k", "d", "certified", "seconds", "scale max|q| max|k|"]]
     figures = []
@@ -105,17 +111,8 @@ def regular(cases, seeds, options, dtype="float32"):
         heads = []
         for seed in range(seeds):
             A = hf.patterns.random_regular(n, k, gamma=2.0, rng=seed)
-            head = hf.fit(
-                A,
-                dim,
-                leak=LEAK,
-                distortion=DISTORTION,
-                dtype=dtype,
-                time_limit=options.limit,
-                rng=seed,
-                certificate_mass=False,
-                num_threads=options.threads,
-            )
+            head = fitted(A, dim, options, method=method, dtype=dtype, time_limit=options.limit,
+                          rng=seed)  # fmt: skip
             heads.append((judged(A, head), head.seconds, head.certificate))
         seconds = [s for _, s, _ in heads]
         norms = [c.q_norm * c.k_norm * c.scale for _, _, c in heads]
@@ -149,15 +146,8 @@ def structured(options):
     for name, make in makers.items():
         for weights in ({}, {"gamma": 2.0}):
             A = make(rng=0, **weights)
-            head = hf.fit(
-                A,
-                leak=LEAK,
-                distortion=DISTORTION,
-                certificate_mass=False,
-                method=hf.Learned(effort="medium"),
-                time_limit=options.limit,
-                num_threads=options.threads,
-            )
+            head = fitted(A, None, options, method=hf.Learned(effort="medium"),
+                          time_limit=options.limit)  # fmt: skip
             judged(A, head)
             tried = " ".join(f"{t.dim}{'' if t.holds else ' no'}," for t in head.search.trials)
             target, drawn = hf.Target(A), "gamma 2" if weights else "uniform"
@@ -181,15 +171,7 @@ def against_projection(options):
         A = hf.patterns.random_regular(n, k, gamma=2.0, rng=0)
         sizes = []
         for method in ("projection", "learned"):
-            head = hf.fit(
-                A,
-                method=method,
-                leak=LEAK,
-                distortion=DISTORTION,
-                certificate_mass=False,
-                time_limit=options.limit,
-                num_threads=options.threads,
-            )
+            head = fitted(A, None, options, method=method, time_limit=options.limit)
             judged(A, head)
             sizes.append(head.search.dim)
         assert all(sizes)
@@ -208,15 +190,7 @@ def peers(cases, options):
         A = hf.patterns.random_regular(n, k, gamma=2.0, rng=0)
         ours, found = "-", {"n": n, "k": k, "dim": dim}
         if n <= 2048:
-            head = hf.fit(
-                A,
-                dim,
-                leak=LEAK,
-                distortion=DISTORTION,
-                certificate_mass=False,
-                time_limit=options.limit,
-                num_threads=options.threads,
-            )
+            head = fitted(A, dim, options, time_limit=options.limit)
             ours = f"{head.seconds:.2f}" if judged(A, head) else "not certified"
             found["headfit"] = head.seconds
         for recipe in (FIRST_TRY, TUNED) if (n, k, dim) in FIRST_TRIED else (TUNED,):
@@ -248,6 +222,7 @@ def main():
     parser.add_argument("--large", action="store_true", help="n = 4096 and more")
     parser.add_argument("--largest", action="store_true", help="n = 100,000, one seed")
     parser.add_argument("--million", action="store_true", help="a million tokens, about an hour")
+    parser.add_argument("--patient", action="store_true", help="effort medium, 100 reheats")
     parser.add_argument("--narrow", action="store_true", help="bfloat16 and float16 heads")
     parser.add_argument("--structured", action="store_true", help="bands, grids, trees, digits")
     parser.add_argument("--projection", action="store_true", help="beside the projection rung")
@@ -265,6 +240,9 @@ def main():
     figures = {"heads": regular(cases, options.seeds, options) if cases else []}
     if options.largest and not options.quick:
         figures["heads"] += regular(LARGEST, 1, options)
+    if options.patient and not options.quick:
+        method = hf.Learned(effort="medium", reheats=100)
+        figures["patient"] = regular(PATIENT, options.seeds, options, method=method)
     if options.million and not options.quick:
         figures["million"] = million(options)
     if options.narrow:

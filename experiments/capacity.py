@@ -101,36 +101,40 @@ PLANS = {
         Climb(2, 3, 16, 3, 10_000),
     ),
     "full": (
-        Climb(4, 3, 6), Climb(4, 4, 28, 8), Climb(4, 5, 192),
+        Climb(4, 3, 6), Climb(4, 4, 28, 8), Climb(4, 5, 192, steps=200_000),
         Climb(4, 3, 6, reheats=FEW), Climb(4, 4, 20, 8, reheats=FEW),
         Climb(4, 5, 128, reheats=FEW),
         Climb(2, 2, 5), Climb(2, 3, 24), Climb(8, 6, 16, steps=20_000),
-        Climb(4, 6, 768, steps=30_000),
-        Climb(8, 7, 28, steps=20_000), Climb(8, 8, 64, steps=20_000),
+        Climb(4, 6, 768, steps=200_000),
+        Climb(8, 7, 28, steps=20_000), Climb(8, 8, 56, steps=20_000),
+        Climb(8, 9, 128, steps=20_000), Climb(4, 7, 2560, steps=30_000),
         # From here on hours.
-        Climb(4, 6, 512, steps=30_000, reheats=FEW),
-        Climb(4, 7, 4096, steps=30_000),
-        Climb(8, 9, 160, steps=20_000), Climb(2, 3, 24, reheats=FEW),
+        Climb(4, 7, 2560, steps=100_000), Climb(4, 8, 6144, steps=30_000),
+        Climb(4, 6, 512, steps=30_000, reheats=FEW), Climb(2, 3, 24, reheats=FEW),
         Climb(8, 6, 16, steps=20_000, reheats=FEW),
-        Climb(4, 8, 10_240, steps=30_000),
     ),
 }  # fmt: skip
 
 
 def rungs(rows: Iterable[Row]) -> list[Row]:
-    """Return for each size and n how many patterns were tried and held, and the steps of these."""
+    """Return for each size and n how many patterns were tried and held, and the steps of these.
+
+    Where a pattern was tried with several budgets of steps, the fit with the largest counts.
+    """
+    longest: dict[tuple[Any, ...], Row] = {}
+    for row in sorted(rows, key=lambda row: int(row["steps"] or 0)):
+        longest[tuple(row[name] for name in ("k", "reheats", "dim", "n", "seed"))] = row
     tried: dict[tuple[Any, ...], list[Row]] = {}
-    for row in rows:
-        cell = tuple(row[name] for name in ("k", "reheats", "dim", "steps", "n"))
-        tried.setdefault(cell, []).append(row)
+    for (*cell, _), row in longest.items():
+        tried.setdefault(tuple(cell), []).append(row)
     return [
-        {"k": k, "reheats": reheats, "dim": dim, "steps": steps, "n": n, "patterns": len(found),
-         "certified": len(held),
+        {"k": k, "reheats": reheats, "dim": dim, "steps": max(r["steps"] for r in found), "n": n,
+         "patterns": len(found), "certified": len(held),
          "median_steps": median(r["steps_taken"] for r in held) if held else None,
          "median_norm": median(r["norm"] for r in held) if held else None,
          "fewest_left": min(r["fewest_left"] for r in found),
          "cpu_seconds": median(r["cpu_seconds"] for r in found)}
-        for (k, reheats, dim, steps, n), found in sorted(tried.items())
+        for (k, reheats, dim, n), found in sorted(tried.items())
         for held in [[r for r in found if r["certified"]]]
     ]  # fmt: skip
 
@@ -152,7 +156,7 @@ def largest(table: Iterable[Row]) -> list[Row]:
         most[k, reheats, dim] = max((n for n, share in held if share >= 0.5), default=0)
         before = most.get((k, reheats, dim - 1))
         found.append({
-            "k": k, "reheats": reheats, "dim": dim, "steps": ladder[0]["steps"],
+            "k": k, "reheats": reheats, "dim": dim, "steps": max(r["steps"] for r in ladder),
             "patterns": max(r["patterns"] for r in ladder),
             "every": max((n for n, share in held if share == 1), default=None),
             "most": most[k, reheats, dim], "any": max(n for n, _ in held),

@@ -185,7 +185,7 @@ def test_the_largest_n_is_that_of_every_of_most_and_of_any_pattern() -> None:
     capacity = module("capacity")
     rows = [
         {"k": 4, "reheats": 6, "dim": dim, "steps": 9, "n": n, "certified": seed < held,
-         "steps_taken": 3, "norm": 1.0, "fewest_left": 0, "cpu_seconds": 1.0}
+         "seed": seed, "steps_taken": 3, "norm": 1.0, "fewest_left": 0, "cpu_seconds": 1.0}
         for dim, n, held in ((4, 8, 3), (4, 16, 2), (4, 32, 1), (4, 64, 0), (5, 64, 3), (5, 80, 0))
         for seed in range(3)
     ]  # fmt: skip
@@ -193,3 +193,12 @@ def test_the_largest_n_is_that_of_every_of_most_and_of_any_pattern() -> None:
     assert [four[name] for name in ("every", "most", "any", "tried")] == [8, 16, 32, 64]
     assert four["growth"] is None
     assert (five["most"], five["growth"], five["patterns"]) == (64, 4.0, 3)
+    # A pattern that certifies only with more steps counts as certified, and its rung as one.
+    longer = [{**row, "steps": 90, "certified": row["n"] < 80} for row in rows if row["n"] > 32]
+    for order in (rows + longer, longer + rows):
+        table = capacity.rungs(order)
+        assert sorted((r["dim"], r["n"]) for r in table) == [(4, 8), (4, 16), (4, 32), (4, 64),
+                                                             (5, 64), (5, 80)]  # fmt: skip
+        four, five = capacity.largest(table)
+        assert (four["every"], four["any"], four["steps"]) == (64, 64, 90)
+        assert (five["every"], five["tried"]) == (64, 80)

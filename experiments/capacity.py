@@ -101,15 +101,17 @@ PLANS = {
         Climb(2, 3, 16, 3, 10_000),
     ),
     "full": (
-        Climb(4, 3, 6), Climb(4, 4, 28, 8), Climb(4, 5, 192, steps=200_000),
+        Climb(4, 3, 6), Climb(4, 4, 28, 8), Climb(4, 5, 192, 9, 200_000),
         Climb(4, 3, 6, reheats=FEW), Climb(4, 4, 20, 8, reheats=FEW),
         Climb(4, 5, 128, reheats=FEW),
         Climb(2, 2, 5), Climb(2, 3, 24), Climb(8, 6, 16, steps=20_000),
-        Climb(4, 6, 768, steps=200_000),
+        Climb(4, 6, 896, 6, 200_000),
         Climb(8, 7, 28, steps=20_000), Climb(8, 8, 56, steps=20_000),
-        Climb(8, 9, 128, steps=20_000), Climb(4, 7, 2560, steps=30_000),
+        Climb(8, 9, 128, steps=20_000), Climb(8, 10, 448, steps=20_000),
+        Climb(4, 7, 2560, steps=30_000),
         # From here on hours.
-        Climb(4, 7, 2560, steps=100_000), Climb(4, 8, 6144, steps=30_000),
+        Climb(4, 7, 3072, steps=100_000), Climb(4, 8, 6144, steps=30_000),
+        Climb(8, 11, 768, steps=20_000), Climb(8, 12, 1280, steps=20_000),
         Climb(4, 6, 512, steps=30_000, reheats=FEW), Climb(2, 3, 24, reheats=FEW),
         Climb(8, 6, 16, steps=20_000, reheats=FEW),
     ),
@@ -220,6 +222,7 @@ def draw_largest(axes: Any, ends: list[Row]) -> None:
                               color=look["color"])  # fmt: skip
     axes.set(yscale="log", xlabel="head size d", ylabel="tokens n, half of the patterns certified")
     axes.set_title("The largest n, and its growth per dimension", fontsize=10)
+    axes.margins(x=0.1)  # for the labels
     axes.xaxis.get_major_locator().set_params(integer=True)
     finish(axes, [row["most"] for row in ends if row["most"]], "y")
 

@@ -24,6 +24,12 @@ BASE: dict[str, Value] = {
 }  # fmt: skip
 
 
+LEARNED: dict[Any, dict[str, Any]] = {
+    "learned": {}, "learned, patient": {"effort": "medium", "reheats": 100},
+}  # fmt: skip
+"""The options of the learned method, as it is and for sizes that it just misses."""
+
+
 def changed(base: Mapping[str, Value], /, **changes: Value) -> Row:
     """Return a point that differs from a base point in some values."""
     unknown = set(changes) - set(base)
@@ -62,8 +68,10 @@ def fitted(
     A method that is an object has its own budget and bound on norms.
     """
     start = time.process_time()
-    if method == "learned":
-        how: Any = hf.Learned(max_norm=max_norm, callback=lambda step, *_: step < steps)
+    if method in LEARNED:
+        how: Any = hf.Learned(
+            max_norm=max_norm, callback=lambda step, *_: step < steps, **LEARNED[method]
+        )
     elif method in ("random keys", "cyclic keys"):
         how = hf.MaxMargin(keys=method.removesuffix(" keys"), max_norm=max_norm)
     else:

@@ -133,7 +133,7 @@ SETS = {
     "quick": [*list(PATTERNS)[:4], "trained head 0.0", "trained head 1.0"],
     "full": list(PATTERNS),
 }
-LARGEST = 40  # tokens up to which the size of the projection, at least tens of thousands, is sought
+LARGEST = 400  # tokens up to which the size of the projection, up to a million, is sought
 
 
 def compute(chosen: Settings, rows: Rows) -> None:

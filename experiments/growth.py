@@ -33,12 +33,10 @@ def only_known(k, sizes, seeds=(0, 1, 2)):
     return [Search({"n": n, "k": k}, KNOWN[k][n], seeds, lowest=KNOWN[k][n]) for n in sizes]
 
 
-def patient(k, sizes, dim):
-    """Return searches with more effort and many reheats, for one size and one pattern each."""
-    return [
-        Search({"method": "learned, patient", "n": n, "k": k}, dim, (0,), lowest=dim, further=0)
-        for n in sizes
-    ]
+def patient(n, dim, seeds=(0, 1, 2)):
+    """Return a search of this size alone, at k = 4, with more effort and many reheats."""
+    point = {"method": "learned, patient", "n": n, "k": 4}
+    return [Search(point, dim, seeds, lowest=dim, further=0)]
 
 
 def random_keys(k, sizes, seeds=(0, 1, 2)):
@@ -79,8 +77,8 @@ PLANS = {
         learned(16, (512,)) + learned(8, (1024, 2048)) + learned(4, (4096,)),
         only_known(4, (16_384,)) + only_known(8, (4096, 8192)),
         only_known(16, (1024, 2048)) + only_known(4, (32_768,)) + only_known(2, (16_384,)),
-        patient(4, (16_384,), 9) + patient(4, (32_768,), 10) + patient(4, (65_536,), 11),
-        patient(4, (100_000,), 12),
+        patient(16_384, 9) + patient(32_768, 10), patient(65_536, 11, (0,)),
+        patient(100_000, 12, (0,)),
         only_known(4, (65_536,)) + only_known(2, (32_768, 65_536)),
     ],
 }  # fmt: skip

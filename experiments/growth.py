@@ -33,9 +33,9 @@ def only_known(k, sizes, seeds=(0, 1, 2)):
     return [Search({"n": n, "k": k}, KNOWN[k][n], seeds, lowest=KNOWN[k][n]) for n in sizes]
 
 
-def patient(n, dim, seeds=(0, 1, 2)):
-    """Return a search of this size alone, at k = 4, with more effort and many reheats."""
-    point = {"method": "learned, patient", "n": n, "k": 4}
+def patient(n, k, dim, seeds=(0, 1, 2)):
+    """Return a search of this size alone, with more effort and many reheats."""
+    point = {"method": "learned, patient", "n": n, "k": k}
     return [Search(point, dim, seeds, lowest=dim, further=0)]
 
 
@@ -77,8 +77,8 @@ PLANS = {
         learned(16, (512,)) + learned(8, (1024, 2048)) + learned(4, (4096,)),
         only_known(4, (16_384,)) + only_known(8, (4096, 8192)),
         only_known(16, (1024, 2048)) + only_known(4, (32_768,)) + only_known(2, (16_384,)),
-        patient(16_384, 9) + patient(32_768, 10), patient(65_536, 11, (0,)),
-        patient(100_000, 12, (0,)),
+        patient(4096, 8, 15) + patient(8192, 8, 17) + patient(16_384, 4, 9),
+        patient(32_768, 4, 10), patient(65_536, 4, 11, (0,)) + patient(100_000, 4, 12, (0,)),
         only_known(4, (65_536,)) + only_known(2, (32_768, 65_536)),
     ],
 }  # fmt: skip

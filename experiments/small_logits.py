@@ -82,7 +82,7 @@ def table(rows):
 def draw(chosen, rows):
     """Draw the frontier of each n and k, the lower bounds, and where dtypes stand on it."""
     found = table([row for row in rows if row["method"] == "learned"])
-    figure, ax = plt.subplots(figsize=(8.6, 5.0), layout="constrained")
+    figure, ax = plt.subplots(figsize=(10.6, 5.0), layout="constrained")
     cells = sorted({(row["n"], row["k"]) for row in found})
     for (n, k), color in zip(cells, COLORS, strict=False):
         part = [row for row in found if (row["n"], row["k"]) == (n, k)]
@@ -132,7 +132,7 @@ def draw(chosen, rows):
         "The price of small logits; open markers: as small as the dtype allows", fontsize=10
     )
     ax.grid(alpha=0.25, linewidth=0.6)
-    ax.legend(fontsize=8.5, frameon=False)
+    ax.legend(fontsize=8, frameon=False, loc="upper left", bbox_to_anchor=(1.0, 1.0))
     note = (f"leak 0.05, distortion 0.1, gamma 2; learned method, smallest found within {STEPS:,} "
             "steps, one seed")  # fmt: skip
     save(figure, chosen, note, rows)

@@ -77,7 +77,7 @@ PLANS = {
         learned(16, (512,)) + learned(8, (1024, 2048)) + learned(4, (4096,)),
         only_known(4, (16_384,)) + only_known(8, (4096, 8192)),
         only_known(16, (1024, 2048)) + only_known(4, (32_768,)) + only_known(2, (16_384,)),
-        patient(4096, 8, 15) + patient(8192, 8, 17) + patient(16_384, 4, 9),
+        patient(4096, 8, 15, (0,)) + patient(1024, 16, 21, (0,)) + patient(16_384, 4, 9),
         patient(32_768, 4, 10), patient(65_536, 4, 11, (0,)) + patient(100_000, 4, 12, (0,)),
         only_known(4, (65_536,)) + only_known(2, (32_768, 65_536)),
     ],
@@ -103,7 +103,7 @@ def pooled(rows):
     for row in rows:
         row = {**row, "method": row["method"].removesuffix(", patient")}
         cell = tuple(row[name] for name in BASE)
-        if row["certified"] or cell not in best:
+        if row.get("certified") or cell not in best:
             best[cell] = row
     return list(best.values())
 

@@ -202,3 +202,17 @@ def test_the_largest_n_is_that_of_every_of_most_and_of_any_pattern() -> None:
         four, five = capacity.largest(table)
         assert (four["every"], four["any"], four["steps"]) == (64, 64, 90)
         assert (five["every"], five["tried"]) == (64, 80)
+
+
+def test_of_two_ways_to_learn_a_size_the_one_that_certifies_counts() -> None:
+    growth, fits = module("growth"), module("fits")
+    base = {**fits.point(n=64, k=4), "norm": 1.0, "cpu_seconds": 1.0}
+    rows = [
+        {**base, "dim": 6, "certified": True},
+        {**base, "dim": 5, "certified": False},
+        {**base, "dim": 5, "method": "learned, patient", "certified": True},
+        {**base, "dim": 4, "method": "learned, patient", "certified": False},
+    ]
+    for order in (rows, rows[::-1]):
+        (found,) = (row for row in growth.table(order) if row["kind"] == "found")
+        assert (found["method"], found["dim"], found["less"]) == ("learned", 5, True)

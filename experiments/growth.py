@@ -79,7 +79,7 @@ PLANS = {
         only_known(16, (1024, 2048)) + only_known(4, (32_768,)) + only_known(2, (16_384,)),
         patient(4096, 8, 15, (0,)) + patient(1024, 16, 21, (0,)) + patient(16_384, 4, 9),
         patient(32_768, 4, 10), patient(65_536, 4, 11, (0,)) + patient(100_000, 4, 12, (0,)),
-        only_known(4, (65_536,)) + only_known(2, (32_768, 65_536)),
+        only_known(2, (32_768, 65_536)),
     ],
 }  # fmt: skip
 

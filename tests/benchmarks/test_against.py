@@ -99,6 +99,7 @@ def test_all_compares_kept_results(tmp_path):
 
 def test_the_history_times_tasks_that_run(monkeypatch):
     monkeypatch.setattr(sys, "path", list(sys.path))  # the file adds its folder
+    monkeypatch.delitem(sys.modules, "growth", raising=False)  # an experiment has this name too
     speed = load("history/speed")
     timed = speed.Speed()
     assert set(speed.Speed.params) == set(speed.TASKS)

@@ -33,8 +33,13 @@ MODELS = {
     "t5": lambda t: t.T5ForConditionalGeneration(
         # With weights of the usual size outputs reach 7, where float32 is no nearer than 1e-5.
         t.T5Config(
-            **{"vocab_size": 50, "d_model": 32, "d_kv": 8, "d_ff": 32, "num_layers": 2},
-            **{"num_heads": 4, "initializer_factor": 0.8},
+            vocab_size=50,
+            d_model=32,
+            d_kv=8,
+            d_ff=32,
+            num_layers=2,
+            num_heads=4,
+            initializer_factor=0.8,
         )
     ),
 }

@@ -15,8 +15,13 @@ from hypothesis import strategies as st
 
 import headfit as hf
 from headfit._lower import Block, Hull, KeyOrder, Traces, counting, lower, random_keys_dim
-from headfit._lower._hull import count_triangles
 from headfit._lower._order import NoOrder, order
+from headfit._lower._planar import (
+    count_squares,
+    count_triangles,
+    dim_of_edges,
+    not_in_a_polygon,
+)
 from headfit._lower._problem import Problem
 from headfit._lower._trace_search import Family, shattering
 from headfit._lower._traces import least_dim
@@ -238,6 +243,8 @@ def test_band_stays_at_two():
         (P.grid2d(20, 20), 3),
         (P.tree(63), 2),
         (P.hypercube(6), 2),
+        (P.random_regular(256, 2, gamma=2.0, rng=0), 3),
+        (P.random_regular(128, 3, gamma=2.0, rng=0), 4),
         (P.random_regular(512, 4, gamma=2.0, rng=1), 4),
         (P.random_regular(1024, 8, rng=0), 4),
         (P.strided(400, 20), 4),
@@ -249,6 +256,37 @@ def test_known_patterns(A, dim):
     assert bound.verify(A)
     if dim <= 2 and A.shape[0] < 60:
         assert bound.dim == dim
+
+
+@pytest.mark.parametrize(("rings", "dim"), [((16,), 2), ((8, 8), 3), ((3, 5, 7), 3)])
+def test_rings(rings, dim):
+    """Rows that attend to neighbours on one ring fit a polygon; more rings need a sphere."""
+    n = sum(rings)
+    A, K, S = np.zeros((n, n)), np.zeros((n, 3)), np.zeros((n, n))
+    first = 0
+    for ring, height in zip(rings, np.linspace(-0.7, 0.7, len(rings)) * (dim - 2), strict=True):
+        for i in range(ring):
+            angle = 2 * np.pi * i / ring
+            K[first + i] = [np.cos(angle), np.sin(angle), 1.5 * height]
+            K[first + i] /= np.linalg.norm(K[first + i])
+            A[first + i, [first + i, first + (i + 1) % ring]] = 0.5
+        first += ring
+    for i in range(n):
+        a, b = np.flatnonzero(A[i])
+        S[i] = K @ (K[a] + K[b])
+        S[i] = (S[i] - S[i, a]) * 4 / (S[i, a] - np.delete(S[i], [a, b]).max())
+    assert hf.certify(A, matrix=np.exp(S)).holds
+    assert np.linalg.matrix_rank(K) == dim
+    assert check(A, dim).dim == dim
+
+
+def test_a_column_with_three_neighbours_needs_three_dimensions():
+    A = np.zeros((5, 5))
+    for i, pair in enumerate([(0, 1), (0, 2), (0, 3), (1, 2), (3, 4)]):
+        A[i, pair] = 0.5
+    bound = lower(A)
+    assert candidate(bound, "hull of the keys").dim == 3
+    assert bound.verify(A)
 
 
 def test_random_weights_of_a_block_need_more():
@@ -397,6 +435,63 @@ def test_triangles_against_all_triples():
             choices = [holders.get(p, []) for p in ((a, b), (a, c), (b, c))]
             count += any(len(set(pick)) > 1 for pick in itertools.product(*choices))
         assert count_triangles(holders) == count
+
+
+def test_squares_against_all_cycles_of_four():
+    rng = np.random.default_rng(0)
+    for size in (2, 3, 4):
+        rows = [sorted(rng.choice(8, size, replace=False).tolist()) for _ in range(7)]
+        holders = {}
+        for at, row in enumerate(rows):
+            for pair in itertools.combinations(row, 2):
+                holders.setdefault(pair, []).append(at)
+        count = 0
+        for a, b, c, d in itertools.permutations(range(8), 4):
+            if a == min(a, b, c, d) and b < d:  # one of the eight ways around
+                pairs = [tuple(sorted(p)) for p in ((a, b), (b, c), (c, d), (d, a))]
+                choices = [holders.get(p, []) for p in pairs]
+                count += any(len(set(pick)) > 1 for pick in itertools.product(*choices))
+        assert count_squares(holders) == count
+
+
+def test_too_many_squares_are_not_counted(monkeypatch):
+    holders = {pair: [0, 1] for pair in itertools.combinations(range(5), 2)}
+    assert count_squares(holders) == 15
+    monkeypatch.setattr("headfit._lower._planar.PATHS_LIMIT", 29)
+    assert count_squares(holders) is None  # 5 columns with 6 pairs of neighbours each
+
+
+@given(seed=st.integers(0, 10**9), n=st.integers(4, 30), share=st.floats(0.2, 1.0))
+@settings(max_examples=200, deadline=None)
+def test_no_planar_graph_has_more_edges(seed, n, share):
+    rng = np.random.default_rng(seed)
+    faces = scipy.spatial.Delaunay(rng.normal(size=(n, 2))).simplices.tolist()
+    edges = sorted({p for face in faces for p in itertools.combinations(sorted(face), 2)})
+    edges = [p for p in edges if rng.random() < share]
+    holders = {p: [at] for at, p in enumerate(edges)}
+    counts = count_triangles(holders), count_squares(holders)
+    assert dim_of_edges(len(edges), n, *counts) < 4
+
+
+def test_edges_that_a_planar_graph_may_just_have():
+    assert [dim_of_edges(e, 20) for e in (20, 21, 54, 55)] == [0, 3, 3, 4]
+    assert [dim_of_edges(e, 20, 1) for e in (36, 37)] == [3, 4]  # 36 + 1/2
+    assert [dim_of_edges(e, 20, 1, 3) for e in (31, 32)] == [3, 4]  # (90 + 2 + 3) / 3
+    assert dim_of_edges(30, 20, 0, 0) == 3  # the dodecahedron has 30 edges
+    assert dim_of_edges(31, 20, 0, 0) == 4
+
+
+@pytest.mark.parametrize("n", [3, 4, 5, 6])
+def test_parts_of_polygons_against_all_polygons(n):
+    rng = np.random.default_rng(n)
+    pairs = list(itertools.combinations(range(n), 2))
+    for _ in range(60):
+        chosen = {p for p in pairs if rng.random() < 1.6 / n}
+        fits = False
+        for around in itertools.permutations(range(n)):
+            ring = {tuple(sorted(p)) for p in zip(around, around[1:] + around[:1], strict=True)}
+            fits = fits or chosen <= ring
+        assert (not_in_a_polygon(chosen, n) == ()) == fits
 
 
 # Witnesses.

@@ -18,41 +18,40 @@ logits, S_i the support of row i, and delta = log(1 + distortion).
    each row a share 0 <= y_i <= 1 such that for every pair of columns the shares of the rows with
    both columns in their support sum to at most 1. Let F be the union of one spanning tree for
    each row with a positive share; then |F| >= sum of y_i (s_i - 1). But F is planar: with V = |T|
-   it has at most 3 V - 6 edges, and at most 2 V - 4 + t/2 where t bounds the number of its
-   triangles (Euler: a face that is not a triangle has at least four sides, and as F has at least
-   4 edges, a triangle bounds one face only). Since a tree has no cycle, t need count only the
-   triples of columns whose three pairs lie in supports of rows with positive shares that are not
-   all the same single row.
+   it has at most 3 V - 6 edges, and fewer where few of its cycles have length 3 or 4
+   (`headfit._lower._planar`). Since a tree has no cycle, only those cycles count whose pairs lie in
+   supports of rows with positive shares that are not all the same single row.
    If F has more edges than that, d >= 4. In the plane G is a polygon with V edges, so that more
    than V edges exclude d = 2.
+4. Pairs. Where S_i & T has two columns, these are an edge of G. In the plane all such edges are
+   edges of one polygon on T: a column with three neighbours, or a closed cycle that leaves a column
+   of T out, excludes d = 2.
 """
 
 from __future__ import annotations
 
 import math
 from collections import defaultdict
+from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import combinations
 
 import numpy as np
 
+from headfit._lower._deadline import check_time
+from headfit._lower._planar import (
+    Holders,
+    count_squares,
+    count_triangles,
+    dim_of_edges,
+    not_in_a_polygon,
+)
 from headfit._lower._problem import are_distinct, support_of
 from headfit._lower._visibility import Visibility
 from headfit._target.target import Target
 
 MARGIN = 1e-6
-
-
-def dim_of_edges(edges: Fraction | float, vertices: int, triangles: int | None) -> int:
-    """Return the head size that a hull with at least this many edges proves; 0 for none."""
-    if vertices < 4 or edges < 4:
-        return 0
-    if edges > 3 * vertices - 6:
-        return 4
-    if triangles is not None and edges > 2 * vertices - 4 + triangles / 2:
-        return 4
-    return 3 if edges > vertices else 0
 
 
 @dataclass(frozen=True, repr=False)
@@ -113,22 +112,25 @@ class Hull:
                     holders[pair].append(at)
         if any(y > unit for y in used.values()):
             return 0
-        dim = dim_of_edges(edges, len(inside), None)
-        if dim == 4 or edges <= 2 * len(inside) - 4:
-            return dim
-        return dim_of_edges(edges, len(inside), count_triangles(holders))
+        forced = {(min(part), max(part)) for part in parts if len(part) == 2}
+        plane = 3 if len(inside) >= 4 and not_in_a_polygon(forced, len(inside)) else 0
+        return max(plane, dim_of_hull(edges, len(inside), lambda: holders))
 
 
-def count_triangles(holders: dict[tuple[int, int], list[int]]) -> int:
-    """Count triples of columns whose three pairs have holders other than one common single row."""
-    near: dict[int, set[int]] = defaultdict(set)
-    for a, b in holders:
-        near[a].add(b)
-    count = 0
-    for (a, b), rows in holders.items():
-        for c in near[a] & near[b]:
-            other, last = holders[a, c], holders[b, c]
-            if len(rows) == len(other) == len(last) == 1 and rows == other == last:
-                continue
-            count += 1
-    return count
+def dim_of_hull(
+    edges: Fraction, vertices: int, holders: Callable[[], Holders], deadline: float = math.inf
+) -> int:
+    """Return the head size that the number of edges proves; cycles are counted where it matters.
+
+    `holders` is called for the rows of each pair only then.
+    """
+    dim = dim_of_edges(edges, vertices)
+    if dim < 4 and dim_of_edges(edges, vertices, 0, 0) == 4:
+        check_time(deadline)
+        found = holders()
+        triangles = count_triangles(found)
+        dim = dim_of_edges(edges, vertices, triangles)
+        if dim < 4 and dim_of_edges(edges, vertices, triangles, 0) == 4:
+            check_time(deadline)
+            dim = dim_of_edges(edges, vertices, triangles, count_squares(found))
+    return dim

@@ -19,11 +19,13 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from headfit._lower._deadline import OutOfTimeError, check_time
-from headfit._lower._hull import MARGIN, Hull, count_triangles, dim_of_edges
+from headfit._lower._hull import MARGIN, Hull, dim_of_hull
+from headfit._lower._planar import Holders, not_in_a_polygon
 from headfit._lower._problem import Candidate, Problem
 from headfit._lower._visibility import Ints
 
 PAIRS_LIMIT = 3_000_000  # bound on the sum of squared row sizes, which are pairs of columns
+EDGES_PER_VERTEX = (3, 2, 5 / 3, 1)  # what the bounds of `dim_of_edges` allow, for many vertices
 PAIRS_PER_SECOND = 1_000_000  # bound on the same sum per second of the time limit
 
 
@@ -132,7 +134,9 @@ def _entries_of_lines(indptr: Any, indices: Any, lines: Ints) -> tuple[Ints, Int
     return indices[indptr[lines][line] + within].astype(np.intp), line
 
 
-def _drop_costly_columns(state: _Supports, shares: Ints, price: int, deadline: float) -> _Supports:
+def _drop_costly_columns(
+    state: _Supports, shares: Ints, price: float, deadline: float
+) -> _Supports:
     """Remove columns greedily to make edges - price * columns as large as possible.
 
     The columns that contribute the fewest edges go first; `price` is the number of edges per
@@ -167,9 +171,9 @@ def _drop_costly_columns(state: _Supports, shares: Ints, price: int, deadline: f
     return state.without(np.array(removed[:best_at], np.intp))
 
 
-def _holders(state: _Supports, shares: Ints) -> dict[tuple[int, int], list[int]]:
+def _holders(state: _Supports, shares: Ints) -> Holders:
     """Return for each pair of columns the rows of positive share with both in their support."""
-    holders: dict[tuple[int, int], list[int]] = defaultdict(list)
+    holders: Holders = defaultdict(list)
     for at, part in enumerate(np.split(state.table.indices, state.table.indptr[1:-1])):
         if shares[at] > 0:
             for pair in combinations(np.sort(part).tolist(), 2):
@@ -177,7 +181,7 @@ def _holders(state: _Supports, shares: Ints) -> dict[tuple[int, int], list[int]]
     return holders
 
 
-def _bound_from(state: _Supports, price: int, deadline: float) -> tuple[int, Hull]:
+def _bound_from(state: _Supports, price: float, deadline: float) -> tuple[int, Hull]:
     """Return the head size that the edges on some columns prove, and its witness."""
     state = state.without(np.flatnonzero(np.diff(sp.csc_array(state.table).indptr) == 0))
     shares = _shares(state.table)
@@ -186,15 +190,26 @@ def _bound_from(state: _Supports, price: int, deadline: float) -> tuple[int, Hul
     shares = _shares(state.table)
     sizes = np.diff(state.table.indptr)
     edges = _edges_needed(shares, sizes)
-    vertices = state.columns.size
-    dim = dim_of_edges(edges, vertices, None)
-    if dim < 4 and edges > 2 * vertices - 4:
-        check_time(deadline)
-        dim = dim_of_edges(edges, vertices, count_triangles(_holders(state, shares)))
+    dim = dim_of_hull(edges, state.columns.size, lambda: _holders(state, shares), deadline)
     used = np.flatnonzero(sizes)
     rows = tuple(state.rows[used].tolist())
     parts = tuple(Fraction(1, part) if part else Fraction(0) for part in shares[used].tolist())
     return dim, Hull(rows, tuple(state.columns.tolist()), parts)
+
+
+def _bound_from_pairs(state: _Supports) -> tuple[int, Hull]:
+    """Return the bound from supports with two columns, which a polygon may not have as edges."""
+    table, vertices = state.table, state.columns.size
+    starts = table.indptr[:-1][np.diff(table.indptr) == 2]
+    pairs = table.indices[starts[:, np.newaxis] + np.arange(2)].tolist()
+    found = not_in_a_polygon({(a, b) for a, b in pairs}, vertices)
+    if not found:
+        return 0, Hull((), (), ())
+    more = next((j for j in range(vertices) if j not in found), found[0])
+    chosen = np.array(sorted({*found, more}), np.intp)
+    touching = np.flatnonzero(table[:, chosen].sum(axis=1))
+    rows, columns = state.rows[touching].tolist(), state.columns[chosen].tolist()
+    return 3, Hull(tuple(rows), tuple(columns), (Fraction(0),) * len(rows))
 
 
 def _start_supports(problem: Problem, deadline: float) -> Iterator[_Supports]:
@@ -226,7 +241,9 @@ def hull(problem: Problem) -> Candidate:
         for start in _start_supports(problem, deadline):
             check_time(deadline)
             state = _keep_hull_vertices(problem, start, deadline)
-            for price in (3, 2, 1):
+            if best[0] < 3:
+                best = max(best, _bound_from_pairs(state), key=lambda item: item[0])
+            for price in EDGES_PER_VERTEX:
                 check_time(deadline)
                 if best[0] < (3 if price == 1 else 4) and state.columns.size >= 4:
                     best = max(best, _bound_from(state, price, deadline), key=lambda item: item[0])
@@ -238,9 +255,14 @@ def hull(problem: Problem) -> Candidate:
     if dim < 3:
         status = "not finished" if ended else "proved"
         return Candidate(name, None if ended else 1, status, f"nothing found{ended}")
-    graph = "planar graph" if dim == 4 else "cycle"
+    if dim == 4:
+        lack = "connected in its edges need more than a planar graph has"
+    elif any(witness.shares):
+        lack = "connected in its edges need more than a cycle has"
+    else:
+        lack = "ask for edges that no polygon has"
     reason = (
         f"{len(witness.columns)} keys are vertices of their hull, and {len(witness.rows)} supports "
-        f"connected in its edges need more than a {graph} has"
+        + lack
     )
     return Candidate(name, dim, "proved", reason, witness)

@@ -25,9 +25,11 @@ BASE: dict[str, Value] = {
 
 
 LEARNED: dict[Any, dict[str, Any]] = {
-    "learned": {}, "learned, patient": {"effort": "medium", "reheats": 100},
+    "learned": {}, "learned, with room": {},
+    "learned, patient": {"effort": "medium", "reheats": 100},
 }  # fmt: skip
-"""The options of the learned method, as it is and for sizes that it just misses."""
+"""The options of the learned method: as it is, for sizes well above the smallest that it finds, which
+certify in a fraction of the steps, and for sizes that it just misses."""
 
 
 def changed(base: Mapping[str, Value], /, **changes: Value) -> Row:

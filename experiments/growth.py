@@ -14,14 +14,12 @@ from fits import BASE, Search, make_searches, point, run, smallest
 import headfit as hf
 
 KNOWN = {
-    2: dict.fromkeys((64, 128, 256, 512, 1024, 2048, 4096, 8192, 16_384, 32_768, 65_536, 100_000),
-                     4),
+    2: dict.fromkeys((64, 128, 256, 512, 1024, 2048, 4096, 8192, 16_384, 32_768, 65_536), 4),
     4: {64: 5, 128: 6, 256: 6, 512: 6, 1024: 7, 2048: 7, 4096: 8, 8192: 9, 16_384: 10,
         32_768: 11, 65_536: 12},
     8: {64: 8, 128: 9, 256: 10, 512: 11, 1024: 12, 2048: 14, 4096: 16, 8192: 18, 16_384: 20,
-        32_768: 22, 65_536: 24, 100_000: 25},
-    16: {64: 14, 128: 15, 256: 17, 512: 19, 1024: 22, 2048: 26, 4096: 29, 8192: 33, 16_384: 36,
-         32_768: 40, 65_536: 43, 100_000: 46},
+        32_768: 22, 65_536: 24},
+    16: {64: 14, 128: 15, 256: 17, 512: 19, 1024: 22, 2048: 26, 4096: 29, 8192: 33, 16_384: 38},
 }  # fmt: skip
 """Head sizes to start from, for each k and n: found in earlier runs, or guessed."""
 
@@ -40,6 +38,11 @@ def patient(n, k, dim, seeds=(0, 1, 2)):
     """Return a search of this size alone, with more effort and many reheats."""
     point = {"method": "learned, patient", "n": n, "k": k}
     return [Search(point, dim, seeds, lowest=dim, further=0)]
+
+
+def with_room(n, k, dim):
+    """Return a search of this size alone, which is larger than the smallest that would be found."""
+    return [Search({"method": "learned, with room", "n": n, "k": k}, dim, (0,), lowest=dim)]
 
 
 def random_keys(k, sizes, seeds=(0, 1, 2)):
@@ -82,6 +85,9 @@ PLANS = {
         only_known(16, (1024, 2048)) + only_known(4, (32_768,)) + only_known(2, (16_384,)),
         patient(4096, 8, 15, (0,)) + patient(1024, 16, 21, (0,)) + patient(16_384, 4, 9),
         patient(32_768, 4, 10), patient(65_536, 4, 11, (0,)) + patient(100_000, 4, 12, (0,)),
+        only_known(8, (16_384, 32_768, 65_536), (0,)) + only_known(16, (4096, 8192, 16_384), (0,)),
+        with_room(32_768, 16, 43) + with_room(65_536, 16, 47) + with_room(100_000, 16, 49)
+        + with_room(65_536, 2, 5) + with_room(100_000, 2, 5) + with_room(100_000, 8, 28),
         only_known(2, (32_768, 65_536)),
     ],
 }  # fmt: skip
@@ -136,7 +142,7 @@ def table(rows):
     return found
 
 
-SEARCHED = ("learned", "random keys")
+SEARCHED = ("learned", "learned, with room", "random keys")
 
 
 def draw(chosen, rows):

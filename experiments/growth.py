@@ -34,15 +34,19 @@ def only_known(k, sizes, seeds=(0, 1, 2)):
     return [Search({"n": n, "k": k}, KNOWN[k][n], seeds, lowest=KNOWN[k][n]) for n in sizes]
 
 
+def at_size(way, n, k, dim, seeds):
+    """Return a search that tries this size alone, in one of the ways of `fits.LEARNED`."""
+    return [Search({"method": way, "n": n, "k": k}, dim, seeds, lowest=dim, further=0)]
+
+
 def patient(n, k, dim, seeds=(0, 1, 2)):
-    """Return a search of this size alone, with more effort and many reheats."""
-    point = {"method": "learned, patient", "n": n, "k": k}
-    return [Search(point, dim, seeds, lowest=dim, further=0)]
+    """Return a search of one size with more effort and many reheats."""
+    return at_size("learned, patient", n, k, dim, seeds)
 
 
 def with_room(n, k, dim):
-    """Return a search of this size alone, which is larger than the smallest that would be found."""
-    return [Search({"method": "learned, with room", "n": n, "k": k}, dim, (0,), lowest=dim)]
+    """Return a search of one size that is larger than the smallest that would be found."""
+    return at_size("learned, with room", n, k, dim, (0,))
 
 
 def random_keys(k, sizes, seeds=(0, 1, 2)):

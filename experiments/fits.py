@@ -28,8 +28,8 @@ LEARNED: dict[Any, dict[str, Any]] = {
     "learned": {}, "learned, with room": {},
     "learned, patient": {"effort": "medium", "reheats": 100},
 }  # fmt: skip
-"""The options of the learned method: as it is; for sizes that are well above the smallest, which take
-a fraction of the steps; and for sizes that it just misses."""
+"""The options of the learned method: as it is; for sizes well above the smallest, which take few
+steps; and for sizes that it just misses."""
 
 
 def changed(base: Mapping[str, Value], /, **changes: Value) -> Row:

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 import headfit as hf
 from headfit._lower import Block, Hull, KeyOrder, Traces, counting, lower, random_keys_dim
+from headfit._lower._general import log_regular_patterns
 from headfit._lower._order import NoOrder, order
 from headfit._lower._planar import (
     count_squares,
@@ -754,15 +755,21 @@ def test_repr_is_short():
 # Patterns in general.
 
 
-def test_counting_solves_its_equation():
-    for n, k in ((1024, 4), (10**5, 16), (10**4, 64)):
-        x = 2 * counting(n, k).value + 1
-        patterns = (math.lgamma(n * k + 1) - 2 * n * math.lgamma(k + 1) - (k - 1) ** 2 / 2) / n
-        assert x * math.log(8 * math.e * n / x) == pytest.approx(patterns, rel=1e-9)
-    assert counting(1024, 4).value < 1
-    assert counting(5, 5).value >= 0
+def test_counting_for_any_norms_solves_its_inequality():
+    def heads(d, n):
+        v = 2 * n * d - d * d
+        return n * math.log(2) + v * math.log(8 * math.e * n * n / v)
+
+    for n, k in ((1024, 4), (10**5, 16), (10**4, 64), (256, 128), (16, 8), (5, 5)):
+        count = counting(n, k)
+        needed = float(log_regular_patterns(n, k)) + math.log(0.01)
+        assert heads(count.dim, n) >= needed
+        assert count.dim == 1 or heads(count.dim - 1, n) < needed
+        assert count.dim <= max(1, 2 * min(k, n - k))  # so many suffice for every pattern
+        assert counting(n, k, exceptions=1e-300).dim <= count.dim
+    assert counting(10**5, 16).dim > 6
     assert "not about a given one" in repr(counting(64, 2))
-    assert float(counting(1024, 4)) == counting(1024, 4).value
+    assert counting(1024, 32, max_norm=1e30).dim == counting(1024, 32).dim
 
 
 def test_random_keys_dim_solves_its_equation():

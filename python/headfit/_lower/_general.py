@@ -26,23 +26,21 @@ class Counting:
 
     Attributes
     ----------
-    value : float
-        There are fewer heads of a smaller size than k-regular patterns.
+    dim : int
+        At most the share `exceptions` of the k-regular patterns has a head of a smaller size. n + 1
+        if so many have a head of no size.
     n, k : int
         The number of tokens, and of nonzeros in every row and column.
-    exceptions : float or None
-        The largest share of the patterns that may have smaller heads; None: a share that falls
-        exponentially with n.
+    exceptions : float
+        The largest share of the patterns that may have smaller heads.
     about : str
         The patterns that the bound is about.
-    dim : int
-        The least integer that is at least `value`; n + 1 if no pattern has a head of any size.
     """
 
-    value: float
+    dim: int
     n: int
     k: int
-    exceptions: float | None = None
+    exceptions: float
 
     @property
     def about(self) -> str:
@@ -50,21 +48,11 @@ class Counting:
         return f"{self._most()} patterns, not a given one"
 
     def _most(self) -> str:
-        if self.exceptions is None:
-            return "most random"
         return f"all but a share of {self.exceptions:g} of the"
-
-    @property
-    def dim(self) -> int:
-        """The least head size, an integer."""
-        return max(1, math.ceil(self.value))
-
-    def __float__(self) -> float:
-        return self.value
 
     def __repr__(self) -> str:
         return (
-            f"Counting(d >= {self.value:.3g} for {self._most()} {self.k}-regular patterns of "
+            f"Counting(d >= {self.dim} for {self._most()} {self.k}-regular patterns of "
             f"{self.n} tokens; not about a given one)"
         )
 
@@ -76,7 +64,7 @@ def counting(
     max_norm: float | None = None,
     max_logit: float | None = None,
     leak: float | None = None,
-    exceptions: float | None = None,
+    exceptions: float = 0.01,
 ) -> Counting:
     """Return a lower bound on the head size that most k-regular patterns need, by counting.
 
@@ -89,16 +77,14 @@ def counting(
     max_logit : float, optional
         A bound on every |logit|, without a mask.
     leak : float, optional
-        The leak that heads shall meet; `Tolerances` has the default. Only with one of the bounds.
-    exceptions : float, optional
-        The largest share of the patterns that may have smaller heads, in (0, 1]; 0.01 when None.
-        Only with one of the bounds.
+        The leak that heads shall meet; `Tolerances` has the default. Only with one of the bounds:
+        what is proved for any norms holds for every leak below 1.
+    exceptions : float, default 0.01
+        The largest share of the patterns that may have smaller heads, in (0, 1].
 
     Returns
     -------
     Counting
-        Without bounds its ``value`` is (x - 1) / 2 with x ln(8 e n / x) = ln N / n, and with them
-        the least size that is not excluded.
 
     Raises
     ------
@@ -107,40 +93,28 @@ def counting(
 
     Notes
     -----
-    Without bounds: ``ln N = ln[(n k)! / (k!)^(2 n)] - (k - 1)^2 / 2`` is the logarithm of the
-    number of k-regular 0-1 matrices, asymptotically for fixed k (O'Neil 1969, Bender 1974). A head
-    of size d has n (2 d + 1) = n x unknowns: queries, keys, and for each row an offset that
-    separates the support from the rest. A support pattern is given by the signs of n^2 polynomials
-    of degree 2 in these unknowns, so heads have at most (8 e n / x)^(n x) patterns (Warren 1968).
-    For d below the value these are fewer than N, by a factor exponential in n: most patterns have
-    no head of that size. The count does not tell which patterns, and is weak at practical n. Takes
-    O(1) time.
-
-    With bounds, everything is rigorous and in exact arithmetic: the number of patterns is that of
-    `log_regular_patterns`, from below, and the heads are counted by rounding their keys; see
-    docs/bounds.md. At most a share of `exceptions` of all k-regular patterns has a smaller head.
+    There are at least as many patterns as `log_regular_patterns` says, and heads of a size produce
+    at most so many different ones: for any norms as many as the signs of their logits less
+    thresholds can form (Warren 1968), and with bounds as many as rounding the keys leaves. Both are
+    rigorous, and computed in exact arithmetic; docs/bounds.md has the proofs. For any norms the
+    bound is near k / 2 for large n. Which patterns are the exceptions is not known.
 
     Examples
     --------
-    >>> counting(1024, 4)
-    Counting(d >= 0.761 for most random 4-regular patterns of 1024 tokens; not about a given one)
+    >>> counting(100_000, 16)
+    Counting(d >= 7 for all but a share of 0.01 of the 16-regular patterns of 100000 tokens; ...)
     >>> counting(1024, 4, max_norm=10.0, leak=0.05)
     Counting(d >= 5 for all but a share of 0.01 of the 4-regular patterns of 1024 tokens; ...)
     """
     n, k = _sizes(n, k)
     asked = as_tolerances(leak=leak, max_logit=max_logit)
     limits = Limits(max_norm, asked.max_logit)
-    if not limits.any:
-        for name, value in (("leak", leak), ("exceptions", exceptions)):
-            if value is not None:
-                raise InputError(
-                    f"{name} must be None without max_norm and max_logit; got {shown(value)}"
-                )
-        return Counting(_by_signs(n, k), n, k)
+    if leak is not None and not limits.any:
+        raise InputError(f"leak must be None without max_norm and max_logit; got {shown(leak)}")
     gap = log_below(1 / Fraction(asked.leak))
-    share = as_share(0.01 if exceptions is None else exceptions, "exceptions")
+    share = as_share(exceptions, "exceptions")
     needed = log_regular_patterns(n, k) + log_below(Fraction(share))
-    dims = [1]
+    dims = [least_dim(lambda dim: (_log_signs(dim, n), "signs"), needed, n)[0]]
     for is_logit, given in ((False, limits.max_norm), (True, limits.max_logit)):
         if given is None:
             continue
@@ -154,7 +128,20 @@ def counting(
             return n * _log_heads(dim, shortened(norm / gap, RATIO_BITS), k), "counting"
 
         dims.append(least_dim(heads, needed, n)[0])
-    return Counting(float(max(dims)), n, k, share)
+    return Counting(max(dims), n, k, share)
+
+
+def _log_signs(dim: int, n: int) -> Fraction:
+    """Return a bound on the logarithm of the number of supports of heads of a size, of any norms.
+
+    The support of row i is where q_i.k_j - t_i > 0, for some threshold t_i, and elsewhere this is
+    negative. Such signs survive small changes, so let no t_i be 0 and the first `dim` keys be a
+    basis; now divide row i by |t_i|, and choose coordinates in which the basis is the standard one.
+    For each of the 2^n signs of thresholds, n^2 polynomials of degree 2 in v = 2 n dim - dim^2
+    unknowns are left, whose strict signs have at most (8 e n^2 / v)^v values (Warren 1968).
+    """
+    unknowns = 2 * n * dim - dim**2
+    return n * log_above(2) + unknowns * (1 + log_above(Fraction(8 * n**2, unknowns)))
 
 
 RATIO_BITS = 30
@@ -204,22 +191,6 @@ def log_regular_patterns(n: int, k: int) -> Fraction:
     for s in range(2, few + 1):
         total -= Fraction(n, s) * log_factorial(s)[1]
     return max(Fraction(0), total)
-
-
-def _by_signs(n: int, k: int) -> float:
-    """Return the bound without bounds on norms."""
-    # These parts of SciPy take long to import, so they are imported only when they are needed.
-    from scipy.optimize import brentq
-    from scipy.special import gammaln
-
-    each = float(gammaln(n * k + 1) - 2 * n * gammaln(k + 1) - (k - 1) ** 2 / 2) / n
-
-    def excess(x: float) -> float:
-        return x * math.log(8 * math.e * n / x) - each
-
-    top = 8.0 * n  # the x for which `excess` is largest
-    x = 0.0 if each <= 0 else top if excess(top) <= 0 else float(brentq(excess, 1e-12, top))
-    return max(0.0, (x - 1) / 2)
 
 
 def random_keys_dim(n: int, k: int, *, all_subsets: bool = False) -> int:

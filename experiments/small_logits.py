@@ -30,6 +30,7 @@ PLANS = {
         (512, 4, NORMS, FREE, FLOAT8), (512, 8, NORMS, FREE, FLOAT8),
         (4096, 4, NORMS, FREE, ()), (16_384, 4, FEWER_NORMS, FREE, ()),
         (4096, 8, FEWER_NORMS, FREE, ()),
+        (16_384, 8, (256.0, 64.0, 32.0), ("float32", "bfloat16"), ()),
     ),
 }  # fmt: skip
 COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9")

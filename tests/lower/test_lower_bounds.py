@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 import headfit as hf
 from headfit._lower import Block, Hull, KeyOrder, Traces, counting, lower, random_keys_dim
 from headfit._lower._general import log_regular_patterns
+from headfit._lower._hull import dim_of_hull
 from headfit._lower._order import NoOrder, order
 from headfit._lower._planar import (
     count_squares,
@@ -259,8 +260,9 @@ def test_known_patterns(A, dim):
         assert bound.dim == dim
 
 
-@pytest.mark.parametrize(("rings", "dim"), [((16,), 2), ((8, 8), 3), ((3, 5, 7), 3)])
-def test_rings(rings, dim):
+@pytest.mark.parametrize("ratio", [1.0, 3.0])
+@pytest.mark.parametrize(("rings", "dim"), [((16,), 2), ((8, 8), 3), ((3, 5, 7), 3), ((2, 3), 3)])
+def test_rings(rings, dim, ratio):
     """Rows that attend to neighbours on one ring fit a polygon; more rings need a sphere."""
     n = sum(rings)
     A, K, S = np.zeros((n, n)), np.zeros((n, 3)), np.zeros((n, n))
@@ -270,15 +272,68 @@ def test_rings(rings, dim):
             angle = 2 * np.pi * i / ring
             K[first + i] = [np.cos(angle), np.sin(angle), 1.5 * height]
             K[first + i] /= np.linalg.norm(K[first + i])
-            A[first + i, [first + i, first + (i + 1) % ring]] = 0.5
+            A[first + i, [first + i, first + (i + 1) % ring]] = ratio / (ratio + 1), 1 / (ratio + 1)
         first += ring
     for i in range(n):
         a, b = np.flatnonzero(A[i])
-        S[i] = K @ (K[a] + K[b])
-        S[i] = (S[i] - S[i, a]) * 4 / (S[i, a] - np.delete(S[i], [a, b]).max())
+        edge = K @ (K[a] + K[b])
+        tilt = K @ (K[a] - K[b])
+        tilt *= np.log(A[i, a] / A[i, b]) / (tilt[a] - tilt[b])
+        room = edge[a] - np.delete(edge, [a, b]).max()
+        S[i] = (edge - edge[a]) * (5 + 2 * np.abs(tilt).max()) / room + tilt - tilt[a]
     assert hf.certify(A, matrix=np.exp(S)).holds
     assert np.linalg.matrix_rank(K) == dim
     assert check(A, dim).dim == dim
+
+
+@pytest.mark.parametrize("rings", [2, 3])
+def test_rings_of_two_columns_fit_a_polygon(rings):
+    pair = np.full((2, 2), 0.5)
+    assert lower(np.kron(np.eye(rings), pair)).dim <= 2
+
+
+def test_the_graph_of_a_polytope_fits_space_and_one_edge_more_may_not():
+    """The dodecahedron has no cycles of length 3 or 4, and as many edges as is then possible."""
+    nx = pytest.importorskip("networkx")
+    A = np.zeros((31, 31))
+    pairs = sorted(tuple(sorted(p)) for p in nx.dodecahedral_graph().edges)
+    for i, pair in enumerate(pairs):
+        A[i, list(pair)] = 0.5
+    A[30, 30] = 1
+    assert candidate(lower(A), "hull of the keys").dim == 3
+    A[30, 30] = 0
+    A[30, [0, 5]] = 0.5
+    assert (0, 5) not in pairs
+    bound = lower(A)
+    assert candidate(bound, "hull of the keys").dim == 4
+    assert bound.verify(A)
+
+
+def test_a_proved_size_survives_the_deadline(monkeypatch):
+    """Where no time is left to count cycles, the edges alone still count."""
+    holders = {pair: [0] for pair in itertools.combinations(range(20), 2)}
+    assert dim_of_hull(Fraction(38), 20, lambda: holders, deadline=-math.inf) == 3
+    monkeypatch.setattr("headfit._lower._hull.count_triangles", lambda holders: 0)
+    assert dim_of_hull(Fraction(38), 20, lambda: holders) == 4
+
+
+def test_large_supports_do_not_take_long():
+    """The columns of a row make a row of a grid, those of another one a column of it."""
+    m = 30
+    grid = np.arange(m * m).reshape(m, m)
+    A = sp.lil_array((m * m, m * m))
+    for i, line in enumerate([*grid, *grid.T]):
+        A[i, line] = 1 / m
+    for i in range(2 * m, m * m):
+        A[i, i] = 1
+    holders = {}
+    for i, line in enumerate([*grid, *grid.T]):
+        for pair in itertools.combinations(line.tolist(), 2):
+            holders[pair] = [i]
+    assert count_squares(holders) is None
+    bound = lower(sp.csr_array(A))
+    assert bound.dim >= 3
+    assert bound.verify(sp.csr_array(A))
 
 
 def test_a_column_with_three_neighbours_needs_three_dimensions():
@@ -528,6 +583,31 @@ def test_tampered_witnesses_are_rejected():
     assert not replaced(traces, dim=traces.dim + 1).witness.proves(target, 0.05, 0.1) > traces.dim
     worse = replaced(traces, dim=traces.dim + 1)
     assert not replaced(bound, candidates=(*bound.candidates, worse)).verify(A)
+
+
+def test_tampered_pairs_are_rejected():
+    A = P.random_regular(256, 2, gamma=2.0, rng=0)
+    hull = candidate(lower(A), "hull of the keys").witness
+    target = hf.Target(A)
+
+    def proves(**changes):
+        return dataclasses.replace(hull, **changes).proves(target, 0.05, 0.1)
+
+    assert proves() == 3
+    inside = A[list(hull.rows)][:, list(hull.columns)]
+    edges = [
+        i for i, size in zip(hull.rows, inside.count_nonzero(axis=1), strict=True) if size == 2
+    ]
+    others = [i for i in hull.rows if i not in edges]  # these make the last column a vertex
+    for kept in [[i for i in hull.rows if i != dropped] for dropped in edges] + [edges]:
+        assert proves(rows=tuple(kept), shares=(Fraction(0),) * len(kept)) == 0
+    assert len(edges) + 1 == len(hull.columns)
+    assert others
+    for at in range(len(hull.columns)):
+        assert proves(columns=hull.columns[:at] + hull.columns[at + 1 :]) == 0
+    assert proves(rows=(*hull.rows[1:], hull.rows[1])) == 0
+    assert proves(shares=(Fraction(-1, 2), *hull.shares[1:])) == 0
+    assert hull.proves(target, 0.05, math.nan) == 0
 
 
 def test_tampered_traces_are_rejected():

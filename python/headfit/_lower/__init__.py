@@ -238,8 +238,8 @@ def lower(
     - *hull of the keys*: the tolerances force certain keys to be vertices of their convex hull.
       Then each support is connected in the graph of the hull's edges, which is planar for d = 3
       and a cycle for d = 2. Supports that need too many edges prove d >= 4 or d >= 3. Supports of
-      two columns are edges, and prove d >= 3 if no cycle through all columns has them. This bound
-      never exceeds 4, since every two vertices of a hull in R^4 can be joined by an edge.
+      two columns are edges: they prove d >= 3 unless some cycle through all columns has them. The
+      bound never exceeds 4, since every two vertices of a hull in R^4 can be joined by an edge.
     - *keys apart, queries apart, queries and keys apart*, if `max_norm` or `max_logit` is given:
       keys that some row must tell apart, queries, or both at once, keep a distance from each other,
       and only so many fit in a ball. These grow like the logarithm of n; docs/bounds.md has the

@@ -138,7 +138,8 @@ def _log_signs(dim: int, n: int) -> Fraction:
     negative. Such signs survive small changes, so let no t_i be 0 and the first `dim` keys be a
     basis; now divide row i by |t_i|, and choose coordinates in which the basis is the standard one.
     For each of the 2^n signs of thresholds, n^2 polynomials of degree 2 in v = 2 n dim - dim^2
-    unknowns are left, whose strict signs have at most (8 e n^2 / v)^v values (Warren 1968).
+    unknowns are left, whose strict signs have at most (8 e n^2 / v)^v values (Warren 1968, for
+    v <= n^2). The size is at most n.
     """
     unknowns = 2 * n * dim - dim**2
     return n * log_above(2) + unknowns * (1 + log_above(Fraction(8 * n**2, unknowns)))

@@ -19,8 +19,9 @@ logits, S_i the support of row i, and delta = log(1 + distortion).
    both columns in their support sum to at most 1. Let F be the union of one spanning tree for
    each row with a positive share; then |F| >= sum of y_i (s_i - 1). But F is planar: with V = |T|
    it has at most 3 V - 6 edges, and fewer where few of its cycles have length 3 or 4
-   (`headfit._lower._planar`). Since a tree has no cycle, only those cycles count whose pairs lie in
-   supports of rows with positive shares that are not all the same single row.
+   (`headfit._lower._planar`). Every edge of a cycle of F lies in the support of a row with a
+   positive share. A cycle is not counted if the same single row has all its edges, as a tree has
+   no cycle.
    If F has more edges than that, d >= 4. In the plane G is a polygon with V edges, so that more
    than V edges exclude d = 2.
 4. Pairs. Where S_i & T has two columns, these are an edge of G. In the plane all such edges are
@@ -31,6 +32,7 @@ logits, S_i the support of row i, and delta = log(1 + distortion).
 from __future__ import annotations
 
 import math
+import time
 from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -39,7 +41,6 @@ from itertools import combinations
 
 import numpy as np
 
-from headfit._lower._deadline import check_time
 from headfit._lower._planar import (
     Holders,
     count_squares,
@@ -77,6 +78,8 @@ class Hull:
         """Return the head size that this witness proves necessary; 0 if it is not valid."""
         n, sight = target.n, Visibility(target.mask, target.n)
         if not (are_distinct(self.rows, n) and are_distinct(self.columns, n) and 0 < leak < 1):
+            return 0
+        if not 0 <= distortion < math.inf:
             return 0
         if len(self.shares) != len(self.rows) or any(not 0 <= y <= 1 for y in self.shares):
             return 0
@@ -120,17 +123,17 @@ class Hull:
 def dim_of_hull(
     edges: Fraction, vertices: int, holders: Callable[[], Holders], deadline: float = math.inf
 ) -> int:
-    """Return the head size that the number of edges proves; cycles are counted where it matters.
+    """Return the head size that the number of edges proves.
 
-    `holders` is called for the rows of each pair only then.
+    Cycles are counted where it depends on them and the deadline has not passed; `holders` is called
+    for the rows of each pair only then.
     """
     dim = dim_of_edges(edges, vertices)
-    if dim < 4 and dim_of_edges(edges, vertices, 0, 0) == 4:
-        check_time(deadline)
+    if dim < 4 and dim_of_edges(edges, vertices, 0, 0) == 4 and time.monotonic() <= deadline:
         found = holders()
         triangles = count_triangles(found)
         dim = dim_of_edges(edges, vertices, triangles)
-        if dim < 4 and dim_of_edges(edges, vertices, triangles, 0) == 4:
-            check_time(deadline)
+        may_be_four = dim < 4 and dim_of_edges(edges, vertices, triangles, 0) == 4
+        if may_be_four and time.monotonic() <= deadline:
             dim = dim_of_edges(edges, vertices, triangles, count_squares(found))
     return dim

@@ -205,8 +205,9 @@ def _bound_from_pairs(state: _Supports) -> tuple[int, Hull]:
     found = not_in_a_polygon({(a, b) for a, b in pairs}, vertices)
     if not found:
         return 0, Hull((), (), ())
-    more = next((j for j in range(vertices) if j not in found), found[0])
-    chosen = np.array(sorted({*found, more}), np.intp)
+    # A closed cycle needs one more column, which it leaves out.
+    more = np.setdiff1d(np.arange(vertices), found)[:1]
+    chosen = np.union1d(found, more).astype(np.intp)
     touching = np.flatnonzero(table[:, chosen].sum(axis=1))
     rows, columns = state.rows[touching].tolist(), state.columns[chosen].tolist()
     return 3, Hull(tuple(rows), tuple(columns), (Fraction(0),) * len(rows))
@@ -249,20 +250,17 @@ def hull(problem: Problem) -> Candidate:
                     best = max(best, _bound_from(state, price, deadline), key=lambda item: item[0])
             if best[0] == 4:
                 break
+        check_time(deadline)
     except OutOfTimeError:
         ended = " before the time ended"
     dim, witness = best
     if dim < 3:
         status = "not finished" if ended else "proved"
         return Candidate(name, None if ended else 1, status, f"nothing found{ended}")
-    if dim == 4:
-        lack = "connected in its edges need more than a planar graph has"
-    elif any(witness.shares):
-        lack = "connected in its edges need more than a cycle has"
+    vertices = f"{len(witness.columns)} keys are vertices of their hull, and "
+    if any(witness.shares):
+        graph = "planar graph" if dim == 4 else "cycle"
+        rows = f"{len(witness.rows)} supports connected in its edges need more than a {graph} has"
     else:
-        lack = "ask for edges that no polygon has"
-    reason = (
-        f"{len(witness.columns)} keys are vertices of their hull, and {len(witness.rows)} supports "
-        + lack
-    )
-    return Candidate(name, dim, "proved", reason, witness)
+        rows = "supports of two of them are its edges, which no polygon has"
+    return Candidate(name, dim, "proved", vertices + rows, witness)

@@ -2,23 +2,24 @@
 
 Planar graphs. Let a planar graph have V vertices, E >= 5 edges, t triangles and s cycles of length
 four. Join its components by further edges, which are on no cycle; this keeps it planar. Now it is
-connected and has E' >= E edges and, by Euler, E' - V + 2 faces. As E' >= 5, a face of length 3 or 4
-has one of these cycles as its boundary, and no such cycle bounds two faces. So the lengths of the
-faces, which add up to 2 E', are at least
+connected and has E' >= E edges and, by Euler, E' - V + 2 faces. As E' >= 5, the boundary of a face
+of length 3 or 4 is a cycle of that length, and no such cycle bounds two faces: the graph would be
+this cycle. The lengths of all faces add up to 2 E'. Count every face
 
-- 3 each: E <= 3 V - 6;
-- 4 each, less one for each triangle: E <= 2 V - 4 + t / 2;
-- 5 each, less two for each triangle and one for each cycle of length four:
+- as 3: E <= 3 V - 6;
+- as 4, and take away 1 for each triangle: E <= 2 V - 4 + t / 2;
+- as 5, and take away 2 for each triangle and 1 for each cycle of length four:
   E <= (5 V - 10 + 2 t + s) / 3.
 
-Polygons. A graph is a part of some polygon on V vertices only if every vertex has two neighbours
-at most and no closed cycle leaves vertices out.
+Polygons. A graph is a part of some polygon through V vertices only if every vertex has at most two
+neighbours and no closed cycle leaves vertices out.
 """
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from fractions import Fraction
 from itertools import combinations
 
@@ -26,16 +27,17 @@ Pair = tuple[int, int]
 Holders = dict[Pair, list[int]]
 """For each pair of columns, the lower one first: the rows whose tree may have this edge."""
 
-PATHS_LIMIT = 3_000_000  # how many paths of two edges are looked at to count cycles of four
+PATHS_LIMIT = 2_000_000  # how many paths of two edges, or pairs of them, are looked at for cycles
 
 
 def dim_of_edges(
     edges: Fraction | float, vertices: int, triangles: int | None = None, squares: int | None = None
 ) -> int:
-    """Return the head size that a hull with at least this many edges proves; 0 for none.
+    """Return the head size that a hull with at least so many edges proves; 0 for none.
 
     `triangles` and `squares` are bounds on its cycles of length 3 and 4, where they are known.
     """
+    edges = math.ceil(edges)  # the number of edges is an integer
     if vertices < 4 or edges < 5:
         return 3 if vertices >= 4 and edges > vertices else 0
     most = Fraction(3 * vertices - 6)
@@ -57,7 +59,7 @@ def _neighbours(pairs: Iterable[Pair]) -> dict[int, set[int]]:
 
 
 def _in_one_tree(cycle: Iterable[list[int]]) -> bool:
-    """Return whether only one common row can have these edges, whose tree has no cycle."""
+    """Return whether all these edges can come only from the tree of one row, which has no cycle."""
     first, *others = cycle
     return len(first) == 1 and all(rows == first for rows in others)
 
@@ -79,12 +81,14 @@ def count_squares(holders: Holders) -> int | None:
     None if there are too many paths to look at.
     """
     near = _neighbours(holders)
-    if sum(len(others) * (len(others) - 1) // 2 for others in near.values()) > PATHS_LIMIT:
+    if _number_of_pairs(near.values()) > PATHS_LIMIT:
         return None
     between: dict[Pair, list[int]] = defaultdict(list)
     for b, others in near.items():
         for a, c in combinations(sorted(others), 2):
             between[a, c].append(b)
+    if _number_of_pairs(between.values()) > PATHS_LIMIT:
+        return None
     count = 0
     for ends, middles in between.items():
         for two in combinations(middles, 2):
@@ -93,11 +97,15 @@ def count_squares(holders: Holders) -> int | None:
     return count // 2  # each was found from both of its diagonals
 
 
-def not_in_a_polygon(pairs: Iterable[Pair], vertices: int) -> tuple[int, ...]:
-    """Return vertices whose edges no polygon with so many vertices has; () if there are none.
+def _number_of_pairs(groups: Iterable[Collection[int]]) -> int:
+    return sum(len(group) * (len(group) - 1) // 2 for group in groups)
 
-    They are a vertex and three of its neighbours, or a closed cycle that leaves vertices out, the
-    shortest one.
+
+def not_in_a_polygon(pairs: Iterable[Pair], vertices: int) -> tuple[int, ...]:
+    """Return vertices whose given edges cannot all lie on one polygon through all vertices.
+
+    They are a vertex and three of its neighbours, or the shortest closed cycle that leaves vertices
+    out; () if there are none.
     """
     near = _neighbours(pairs)
     for a, others in near.items():

@@ -216,3 +216,15 @@ def test_of_two_ways_to_learn_a_size_the_one_that_certifies_counts() -> None:
     for order in (rows, rows[::-1]):
         (found,) = (row for row in growth.table(order) if row["kind"] == "found")
         assert (found["method"], found["dim"], found["less"]) == ("learned", 5, True)
+
+
+def test_sizes_with_room_are_not_fitted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    growth, fits, common = module("growth"), module("fits"), module("common")
+    base = {**fits.point(k=4), "norm": 1.0, "cpu_seconds": 1.0, "certified": True, "cpu": "a CPU"}
+    rows = [{**base, "n": n, "dim": 5} for n in (64, 128, 256)]
+    rows.append({**base, "n": 512, "dim": 50, "method": growth.WITH_ROOM})
+    growth.draw(common.Settings("growth", "tiny", tmp_path, tmp_path / "store"), rows)
+    plt.close("all")
+    assert "learned, k = 4: +0.00 per doubling" in capsys.readouterr().out
+    assert "with room" in (tmp_path / "growth.svg").read_text(encoding="utf-8")
+    assert f'"{growth.WITH_ROOM}",4,512' in (tmp_path / "growth-smallest.csv").read_text("utf-8")

@@ -14,6 +14,7 @@ from functools import partial
 from statistics import median
 from typing import Any
 
+import rings
 from common import Row, Rows, Value, rounded
 
 import headfit as hf
@@ -74,6 +75,8 @@ def fitted(
         how: Any = hf.Learned(
             max_norm=max_norm, callback=lambda step, *_: step < steps, **LEARNED[method]
         )
+    elif method == rings.WAY:
+        how = hf.MaxMargin(keys=rings.keys(A, dim).astype(asked.get("dtype", "float32")))
     elif method in ("random keys", "cyclic keys"):
         how = hf.MaxMargin(keys=method.removesuffix(" keys"), max_norm=max_norm)
     else:

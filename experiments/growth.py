@@ -8,6 +8,7 @@ proved to suffice, and sizes that are proved to be necessary.
 from __future__ import annotations
 
 import matplotlib.pyplot as plt
+import rings
 from common import compute_and_draw, save, write_csv
 from fits import BASE, Search, make_searches, point, run, smallest
 
@@ -101,16 +102,22 @@ PLANS = {
 }  # fmt: skip
 
 
-# Points beside the searches: bounds, cyclic keys, and the sizes of the projection.
+def rings_by_hand(sizes, seeds):
+    """Return the fits of rings on a sphere, for k = 2."""
+    return [point(method=rings.WAY, k=2, n=n, dim=3, seed=seed) for n in sizes for seed in seeds]
+
+
+# Points beside the searches: bounds, cyclic keys, rings, and the sizes of the projection.
 POWERS = tuple(2**e for e in range(6, 17))
 OTHERS = {
-    "tiny": points("lower bound", 2, (64,)),
+    "tiny": points("lower bound", 2, (64,)) + rings_by_hand((64,), (0,)),
     "quick": points("lower bound", 4, (64, 128, 256, 512)) + points("projection", 4, (64, 128))
-    + cyclic(2, (64, 256)),
+    + cyclic(2, (64, 256)) + rings_by_hand((64, 256), (0,)),
     "full": [p for k in (2, 4, 8, 16) for p in points("lower bound", k, POWERS[:8:2])]
     + points("lower bound", 4, (16_384, 65_536, 100_000))
     + points("projection", 4, (64, 128, 256))
-    + cyclic(2, POWERS[:7]) + cyclic(4, POWERS[:4]),
+    + cyclic(2, POWERS[:7]) + cyclic(4, POWERS[:4])
+    + rings_by_hand(POWERS[:7], (0, 1, 2)),
 }  # fmt: skip
 
 

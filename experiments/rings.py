@@ -1,9 +1,9 @@
 """Heads for patterns of two keys per row and column, drawn by hand: rings on a sphere.
 
-The rows of a 2-regular pattern join its columns in rings. Let the keys of every ring lie on a circle
-of latitude of a sphere. If these circles are far enough apart, any two neighbours are an edge of the
-hull of all keys: some query prefers both to all others, and max-margin queries exist. So d = 3 is
-enough, and d = 2 if there is one ring.
+The rows of a 2-regular pattern join its columns in rings. Let the keys of a ring lie on a circle of
+latitude of a sphere. If these circles are far enough apart, two neighbours are an edge of the hull
+of all keys: a query prefers both to all others, and max-margin queries exist. So d = 3 is enough,
+and d = 2 if there is one ring.
 """
 
 from __future__ import annotations

@@ -33,7 +33,7 @@ PLANS = {
         (16_384, 8, (256.0, 64.0, 32.0), ("float32", "bfloat16"), ()),
     ),
 }  # fmt: skip
-COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9")
+COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00")
 DASHES = {2: "-.", 4: "--", 8: ":"}
 MARKERS = {"float32": "o", "float16": "s", "bfloat16": "D", "float8_e4m3fn": "^",
            "float8_e5m2": "v"}  # fmt: skip
@@ -85,7 +85,7 @@ def draw(chosen, rows):
     found = table([row for row in rows if row["method"] == "learned"])
     figure, ax = plt.subplots(figsize=(10.6, 5.0), layout="constrained")
     cells = sorted({(row["n"], row["k"]) for row in found})
-    for (n, k), color in zip(cells, COLORS, strict=False):
+    for (n, k), color in zip(cells, COLORS[: len(cells)], strict=True):
         part = [row for row in found if (row["n"], row["k"]) == (n, k)]
         bounded = [row for row in part if row["max_norm"] and row["dtype"] not in FLOAT8]
         ax.plot([r["max_norm"] for r in bounded], [r["dim"] for r in bounded], "o-", color=color,

@@ -278,6 +278,9 @@ def test_witnesses_are_checked():
     assert cut.facts(target) is None
     outside = dataclasses.replace(family, members=(40, *family.members[1:]))
     assert outside.facts(target) is None
+    assert dataclasses.replace(family, kind="other").facts(target) is None
+    assert Apart("columns", (0, 1)).facts(target).points == 2
+    assert Apart("other", (0, 1)).facts(target) is None
     assert Groups("rows", (), ()).facts(target) is None
     assert Groups("rows", (0, 1), ((), ())).facts(target) is None
     assert "40 columns" in repr(Apart("columns", tuple(range(40))))
@@ -448,6 +451,12 @@ def test_counting_with_bounds():
     assert by_norm == sorted(by_norm, reverse=True)
     assert by_norm[0] >= 8
     assert counting(4096, 4, max_logit=10.0).dim <= counting(4096, 4, max_norm=10.0).dim
+    # Logits up to B give norms up to N = B sqrt(d) (John): this N for the last d that is excluded
+    # excludes it, and for the first that is not does not.
+    for n, k, B in ((4096, 4, 10.0), (1024, 8, 5.0), (100_000, 16, 30.0)):
+        dim = counting(n, k, max_logit=B).dim
+        assert counting(n, k, max_norm=B * math.sqrt(dim - 1) * (1 - 1e-6)).dim >= dim
+        assert counting(n, k, max_norm=B * math.sqrt(dim) * (1 + 1e-6)).dim <= dim
     assert counting(64, 4, max_norm=1.0).dim == 65  # no row can have its gap
     assert counting(64, 4, max_norm=5.0, exceptions=1e-300).dim <= counting(64, 4, max_norm=5.0).dim
     assert counting(8, 8, max_norm=0.1).dim == 1
@@ -499,6 +508,39 @@ def test_every_subset_against_random_keys(n, k, d):
         worst = max(worst, float(np.linalg.norm(query)))
     assert worst > TAU
     assert every_subset(n, k, max_norm=worst * (1 + 1e-6)).dim <= d
+
+
+@pytest.mark.parametrize(("keys", "d"), [("cyclic", 4), ("cyclic", 6), ("random", 8)])
+def test_every_subset_against_certified_heads(keys, d):
+    # All 36 pairs of nine keys, as the rows of four targets.
+    n, k, leak = 9, 2, 0.3
+    turns = 2 * np.pi * np.outer(np.arange(n), np.arange(1, d // 2 + 1)) / n
+    K = np.hstack([np.cos(turns), np.sin(turns)])
+    if keys == "random":
+        K = np.random.default_rng(1).normal(size=(n, d))
+        K /= np.linalg.norm(K, axis=1, keepdims=True)
+    pairs = list(itertools.combinations(range(n), k))
+    norms, logits = [], []
+    for part in range(0, len(pairs), n):
+        A = np.zeros((n, n))
+        for i, on in enumerate(pairs[part : part + n]):
+            A[i, on] = 1 / k
+        proof = hf.fit(A, d, method=hf.MaxMargin(keys=K), leak=leak, dtype="float64").certificate
+        assert proof.holds
+        norms.append(proof.scale * proof.q_norm * proof.k_norm)
+        logits.append(proof.max_logit)
+    for limits in ({"max_norm": max(norms)}, {"max_logit": max(logits)}):
+        bound = every_subset(n, k, leak=leak, **limits)
+        assert 2 <= bound.dim <= d
+        assert not bound.impossible
+
+
+def test_every_subset_with_bounded_logits():
+    by_logit = [every_subset(64, 3, max_logit=B).dim for B in (1.6, 2.0, 4.0, 16.0, 1e6)]
+    assert by_logit == sorted(by_logit, reverse=True)
+    assert by_logit[0] > 6
+    assert by_logit[-1] == every_subset(64, 3).dim == 6
+    assert every_subset(64, 3, max_logit=TAU / 2 * (1 - 1e-9), leak=0.05).impossible
 
 
 def test_every_subset_at_the_least_norm_grows_as_k_log_n():

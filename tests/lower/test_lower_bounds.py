@@ -14,9 +14,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import headfit as hf
-from headfit._lower import Block, Hull, KeyOrder, Traces, counting, lower, random_keys_dim
+from headfit._lower import (
+    Block,
+    Hull,
+    KeyOrder,
+    Traces,
+    _hull_search,
+    counting,
+    lower,
+    random_keys_dim,
+)
 from headfit._lower._general import log_regular_patterns
-from headfit._lower._hull import dim_of_hull
+from headfit._lower._hull import Units, dim_of_hull
+from headfit._lower._hull_search import _integers, _keep_hull_vertices, _Supports
 from headfit._lower._order import NoOrder, order
 from headfit._lower._planar import (
     count_squares,
@@ -608,6 +618,63 @@ def test_tampered_pairs_are_rejected():
     assert proves(rows=(*hull.rows[1:], hull.rows[1])) == 0
     assert proves(shares=(Fraction(-1, 2), *hull.shares[1:])) == 0
     assert hull.proves(target, 0.05, math.nan) == 0
+
+
+@pytest.mark.parametrize(("excess", "dim"), [(3e-12, 0), (-1e-9, 3)])
+def test_sums_of_many_rows_are_exact(excess, dim):
+    """The sum that forces a key to be a vertex, where rounding in every row goes one way.
+
+    Columns 0 to 3; 100,000 rows attend to 0 and 1, with log(A_i1 / A_i0) + delta = excess. For a
+    positive excess key 0 need not be a vertex, and there are heads of size 2. A running sum in
+    double precision is -8e-7 at these tolerances.
+    """
+    leak, distortion = 0.012771411194124584, 0.18958035989116961
+    delta, gap, many = math.log1p(distortion), -math.log(leak), 100_000
+    ratio = math.exp(excess - delta)
+    some = math.ceil(1.1 * many * delta / gap)
+    few = math.ceil(1.1 * some * delta / gap)
+    supports = [((0, 1), many), ((1, 2), some), ((1, 3), some), ((2,), few), ((3,), few)]
+    columns = np.concatenate([np.tile(on, count) for on, count in supports])
+    sizes = np.concatenate([np.full(count, len(on)) for on, count in supports])
+    weights = 1 / np.repeat(sizes, sizes)
+    weights[: 2 * many] = np.tile([1 / (1 + ratio), ratio / (1 + ratio)], many)
+    n = sizes.size
+    offsets = np.concatenate([[0], np.cumsum(sizes)])
+    target = hf.Target(sp.csr_array((weights, columns, offsets), shape=(n, n)))
+    witness = Hull(tuple(range(n)), (0, 1, 2, 3), (Fraction(0),) * n)
+    assert witness.proves(target, leak, distortion) == dim
+    bound = lower(target, leak=leak, distortion=distortion, time_limit=60)
+    assert candidate(bound, "hull of the keys").dim == max(1, dim)
+    assert bound.verify(target)
+
+
+def test_a_leak_next_to_one():
+    A = np.zeros((17, 17))
+    for i in range(15):
+        A[i, [(0, 1), (1, 2), (0, 2)][i // 5]] = 0.5
+    A[15, 3] = A[16, 4] = 1
+    for gap, dim in ((5e-7, 3), (1e-12, 2), (2e-16, 2)):
+        bound = lower(A, leak=math.exp(-gap), distortion=0.0)
+        assert bound.dim == dim
+        assert bound.verify(A)
+
+
+def test_large_sums_are_exact_too(monkeypatch):
+    # Logarithms up to 700 with a thousand rows per column: larger units, the same answer.
+    n = 1200
+    A = sp.lil_array((n, n))
+    for i in range(n):
+        A[i, [i % 4, (i + 1) % 4] if i < 1000 else [i % 4]] = 1
+    A = sp.csr_array(A / A.sum(axis=1)[:, np.newaxis])
+    A.data[A.indptr[500] : A.indptr[501]] = (1 - 1e-300, 1e-300)
+    asked = {"leak": 1e-4, "distortion": 1.0}
+    problem = Problem.of(hf.Target(A), **asked, limit=10.0, rng=0)
+    state = _Supports(np.arange(n), np.arange(n), problem.supports)
+    kept = _keep_hull_vertices(problem, state)
+    monkeypatch.setattr(_hull_search, "LARGEST_SUM", 2**40)
+    assert _integers(problem, state)[1].gap < Units.of(**asked).gap
+    fewer = _keep_hull_vertices(problem, state)
+    assert kept.columns.tolist() == fewer.columns.tolist()
 
 
 def test_tampered_traces_are_rejected():

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, get_args
 
 import numpy as np
 
@@ -20,6 +20,7 @@ from headfit._lower._visibility import Visibility
 from headfit._target.target import Target
 
 Kind = Literal["rows", "columns"]
+KINDS = get_args(Kind)
 
 
 class Facts(NamedTuple):
@@ -73,7 +74,7 @@ class Apart:
         """Return what the family proves; None if it is not what it says."""
         n = target.n
         within = range(n) if self.within is None else self.within
-        if not self.members:
+        if self.kind not in KINDS or not self.members:
             return None
         if not are_distinct(self.members, n) or not are_distinct(tuple(within), n):
             return None
@@ -94,7 +95,7 @@ class Apart:
 
 @dataclass(frozen=True, repr=False)
 class Groups:
-    """Rows with equally many columns each of their supports, that have few columns in common.
+    """Rows, each with the same number of columns of its support, few of which are common.
 
     Row t comes with a group of columns T_t in its support, and attends to no further column of
     all groups. Every row sees all columns of all groups. Or the same of columns, with groups of
@@ -119,6 +120,8 @@ class Groups:
     def facts(self, target: Target) -> Facts | None:
         """Return what the family proves; None if it is not what it says."""
         n, used = target.n, sorted({x for group in self.groups for x in group})
+        if self.kind not in KINDS:
+            return None
         if not (self.groups and len(self.groups) == len(self.members)):
             return None
         if not (are_distinct(self.members, n) and are_distinct(tuple(used), n)):

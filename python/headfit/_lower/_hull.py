@@ -27,6 +27,10 @@ logits, S_i the support of row i, and delta = log(1 + distortion).
 4. Pairs. Where S_i & T has two columns, these are an edge of G. In the plane all such edges are
    edges of one polygon on T: a column with three neighbours, or a closed cycle that leaves a column
    of T out, excludes d = 2.
+
+Steps 2 to 4 need four columns or more in T. The sums of step 1 are checked in integer arithmetic:
+logarithms are multiplied by 2^40 and rounded so that every sum errs upwards, whatever its number of
+rows.
 """
 
 from __future__ import annotations
@@ -38,9 +42,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import combinations
+from typing import NamedTuple
 
 import numpy as np
 
+from headfit._lower._exact import log_below
 from headfit._lower._planar import (
     Holders,
     count_squares,
@@ -52,7 +58,39 @@ from headfit._lower._problem import are_distinct, support_of
 from headfit._lower._visibility import Visibility
 from headfit._target.target import Target
 
-MARGIN = 1e-6
+BITS = 40
+"""What is added up are multiples of 2**-BITS, as integers."""
+
+
+class Units(NamedTuple):
+    """What the tolerances say about the sums of step 1, in multiples of 2**-BITS.
+
+    Attributes
+    ----------
+    spread : int
+        At least delta, and the errors of the two rounded logarithms that it is added to.
+    gap : int
+        At most log(1 / leak).
+    """
+
+    spread: int
+    gap: int
+
+    @classmethod
+    def of(cls, leak: float, distortion: float, bits: int = BITS) -> Units:
+        """Return the units of tolerances.
+
+        Logarithms of floating-point numbers are at most 745, where a computed one has an error of
+        at most 2^-43. So `in_units` errs by less than 1, and delta in units is less than its
+        integral part plus 2.
+        """
+        spread = math.floor(math.log1p(distortion) * 2**bits) + 2 + 2
+        return cls(spread, math.floor(log_below(1 / Fraction(leak)) * 2**bits))
+
+
+def in_units(logarithm: float) -> int:
+    """Return a logarithm in multiples of 2**-BITS, with an error of less than one of them."""
+    return round(logarithm * 2**BITS)
 
 
 @dataclass(frozen=True, repr=False)
@@ -83,23 +121,25 @@ class Hull:
             return 0
         if len(self.shares) != len(self.rows) or any(not 0 <= y <= 1 for y in self.shares):
             return 0
-        inside, delta, gap = set(self.columns), math.log1p(distortion), -math.log(leak)
+        inside, units = set(self.columns), Units.of(leak, distortion)
         where = np.array(self.columns, np.intp)
         parts, attend = [], defaultdict(list)
         for i in self.rows:
             if not sight.sees(i, where):
                 return 0
-            part = {j: math.log(w) for j, w in support_of(target, i).items() if j in inside}
+            part = {
+                j: in_units(math.log(w)) for j, w in support_of(target, i).items() if j in inside
+            }
             parts.append(part)
             for p in part:
                 attend[p].append(part)
         for p in self.columns:
-            totals: dict[int, float] = defaultdict(float)
+            totals: dict[int, int] = defaultdict(int)
             for part in attend[p]:
                 for j, x in part.items():
-                    totals[j] += x - part[p] + delta + gap
+                    totals[j] += x - part[p] + units.spread + units.gap
             # Every row contributes -gap; `totals` adds it back for rows with j in their support.
-            ceiling = gap * len(attend[p]) - MARGIN / 2
+            ceiling = units.gap * len(attend[p])
             if ceiling <= 0 or any(x >= ceiling for j, x in totals.items() if j != p):
                 return 0
         unit = math.lcm(*(y.denominator for y in self.shares))

@@ -19,13 +19,14 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from headfit._lower._deadline import OutOfTimeError, check_time
-from headfit._lower._hull import MARGIN, Hull, dim_of_hull
+from headfit._lower._hull import BITS, Hull, Units, dim_of_hull
 from headfit._lower._planar import Holders, not_in_a_polygon
 from headfit._lower._problem import Candidate, Problem
 from headfit._lower._visibility import Ints
 
 PAIRS_LIMIT = 3_000_000  # bound on the sum of squared row sizes, which are pairs of columns
 EDGES_PER_VERTEX = (3, 2, 5 / 3, 1)  # what the bounds of `dim_of_edges` allow, for many vertices
+LARGEST_SUM = 2**62  # below which sums of integers of 64 bits are exact
 PAIRS_PER_SECOND = 1_000_000  # bound on the same sum per second of the time limit
 
 
@@ -42,11 +43,32 @@ class _Supports:
         return _Supports(self.rows, self.columns[keep], self.table[:, keep])
 
 
+def _integers(problem: Problem, state: _Supports) -> tuple[sp.csr_array, Units]:
+    """Return log A and the tolerances as `Hull.proves` has them, in units whose sums fit 64 bits.
+
+    Where sums would be too large the units are larger than those of `proves`, and err further in
+    the same direction.
+    """
+    logs = problem.logs[state.rows][:, state.columns]
+    most = int(np.bincount(logs.indices, minlength=1).max())
+    for bits in range(BITS, 0, -4):
+        units = Units.of(problem.leak, problem.distortion, bits)
+        scaled = np.rint(logs.data * 2.0**bits)
+        # The logarithms here are those of NumPy, whose last bits may be others.
+        units = units._replace(spread=units.spread + 4)
+        if most * (2 * int(np.abs(scaled).max(initial=0)) + units.spread + units.gap) < LARGEST_SUM:
+            break
+    whole = scaled.astype(np.int64)
+    return sp.csr_array((whole, logs.indices, logs.indptr), shape=logs.shape), units
+
+
 def _keep_hull_vertices(
     problem: Problem, state: _Supports, deadline: float = math.inf
 ) -> _Supports:
     """Remove columns until every one that is left is proved a vertex of the keys' hull."""
-    logs = problem.logs[state.rows][:, state.columns]
+    logs, units = _integers(problem, state)
+    if units.gap <= 0:  # the leak is so near 1 that nothing is forced
+        return state.without(np.arange(state.columns.size))
     # Entry [p, j] is the sum of log A_ij over the rows i that attend to both p and j.
     with_j: Any = sp.csr_array(logs.T @ state.table).T
     met: Any = sp.csr_array(state.table.T @ state.table)
@@ -57,8 +79,7 @@ def _keep_hull_vertices(
     p, j = coo.row, coo.col
     spread = sp.csr_array(with_j)
     gain = np.asarray(spread[p, j] - spread[j, p]).ravel()
-    value = gain + problem.delta * coo.data - problem.gap * (degree[p] - coo.data)
-    bad = value >= -MARGIN
+    bad = gain + units.spread * coo.data - units.gap * (degree[p] - coo.data) >= 0
     p, j = p[bad], j[bad]
     dropped = np.flatnonzero(degree == 0).tolist()
     alive = np.ones(state.columns.size, np.bool_)

@@ -4,12 +4,12 @@ Planar graphs. Let a planar graph have V vertices, E >= 5 edges, t triangles and
 four. Join its components by further edges, which are on no cycle; this keeps it planar. Now it is
 connected and has E' >= E edges and, by Euler, E' - V + 2 faces. As E' >= 5, the boundary of a face
 of length 3 or 4 is a cycle of that length, and no such cycle bounds two faces: the graph would be
-this cycle. The lengths of all faces add up to 2 E'. Count every face
+this cycle. The lengths of all F faces add up to 2 E'. So, as at most t faces
+are triangles and at most s have length four,
 
-- as 3: E <= 3 V - 6;
-- as 4, and take away 1 for each triangle: E <= 2 V - 4 + t / 2;
-- as 5, and take away 2 for each triangle and 1 for each cycle of length four:
-  E <= (5 V - 10 + 2 t + s) / 3.
+- 3 F <= 2 E', which is E <= 3 V - 6;
+- 4 F - t <= 2 E', which is E <= 2 V - 4 + t / 2;
+- 5 F - 2 t - s <= 2 E', which is E <= (5 V - 10 + 2 t + s) / 3.
 
 Polygons. A graph is a part of some polygon through V vertices only if every vertex has at most two
 neighbours and no closed cycle leaves vertices out.
@@ -39,7 +39,7 @@ def dim_of_edges(
     """
     edges = math.ceil(edges)  # the number of edges is an integer
     if vertices < 4 or edges < 5:
-        return 3 if vertices >= 4 and edges > vertices else 0
+        return 0
     most = Fraction(3 * vertices - 6)
     if triangles is not None:
         most = min(most, 2 * vertices - 4 + Fraction(triangles, 2))

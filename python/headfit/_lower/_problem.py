@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -24,10 +23,6 @@ class Problem:
         Which columns each row may attend to.
     supports, logs : csr_array, shape (n, n)
         On the supports ones, and log A.
-    delta : float
-        log(1 + distortion): how far the logits minus log A may spread on a support.
-    gap : float
-        log(1 / leak): how far the other logits of a row must lie below those of its support.
     deadline : float
         The value of `time.monotonic` at which the searches must end.
     rng : Generator
@@ -53,16 +48,6 @@ class Problem:
         clock = time.monotonic() + limit
         generator = np.random.default_rng(rng)
         return cls(target, leak, distortion, sight, supports, logs, clock, generator)
-
-    @property
-    def delta(self) -> float:
-        """log(1 + distortion)."""
-        return math.log1p(self.distortion)
-
-    @property
-    def gap(self) -> float:
-        """log(1 / leak)."""
-        return -math.log(self.leak)
 
     def share(self, part: float) -> float:
         """Return the deadline of a search that may use this share of the remaining time."""

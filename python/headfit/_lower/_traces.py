@@ -66,6 +66,8 @@ class Traces:
     def proves(self, target: Target, leak: float, distortion: float) -> int:
         """Return the head size that this witness proves necessary; 0 if it is not valid."""
         n, columns = target.n, self.kind == "columns"
+        if self.kind not in ("columns", "rows"):
+            return 0
         if not (are_distinct(self.sets, n) and are_distinct(self.points, n) and self.sets):
             return 0
         if not 0 < leak < 1 or (columns and self.free):

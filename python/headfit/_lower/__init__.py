@@ -89,8 +89,8 @@ class LowerBound:
     def verify(self, A: Any) -> bool:
         """Check the witness, and that of every candidate, against a target.
 
-        The checks are plain loops that share no code with the searches; those of weights are
-        made in integer arithmetic.
+        The checks are plain loops that share no code with the searches. They compare integers,
+        rational numbers or sums with a proved bound on their rounding.
 
         Parameters
         ----------

@@ -1,4 +1,27 @@
-"""A lower bound on the head size at which one table of keys serves every support of k keys."""
+"""A lower bound on the head size at which one table of keys serves every support of k keys.
+
+Let k <= n / 2: a query for a support, with its sign changed, is one for the complement.
+
+1. Any norms: d >= min(2 k, n - k). Any d + 2 of the keys have two disjoint parts whose convex hulls
+   meet (Radon). If d <= 2 k - 1, the smaller part has at most k keys. If d <= n - k - 1, the larger
+   has at most d + 1 <= n - k, so that some support contains the smaller part and nothing of the
+   larger. A query for it would separate hulls that meet.
+2. Sums of keys. Let keys have norms up to 1 and queries up to N, the scale included, and let tau =
+   log(1 / leak). For a support T let s_T be the sum of its keys minus k times the mean of all keys.
+   Each of the k (n - k) differences of a key on T and one off it has a product of at least tau with
+   q_T; they add up to n s_T. So q_T.s_T >= tau k (n - k) / n. Over all T the mean of ||s_T||^2 is
+   k (n - k) / (n (n - 1)) times the sum of ||k_j - mean||^2 <= n. Hence no size suffices unless
+   N >= tau sqrt(k (n - k) (n - 1)) / n.
+3. Points in a ball. For supports T and U with o common keys, s_T - s_U is the sum of the k - o keys
+   of T alone less that of the k - o keys of U alone. Its product with q_T is at least tau (k - o),
+   that with q_U at most -tau (k - o): (q_T - q_U).(s_T - s_U) >= 2 tau (k - o). By Markov's
+   inequality all but a share 1 / x of the supports have ||s_T||^2 <= x k (n - k) / (n - 1). Take
+   such supports greedily, each excluding those that share more than o keys with it: at least
+   (1 - 1 / x) C(n, k) / V are taken, where V counts the supports that share more than o keys with a
+   given one. As in `headfit._lower._bounded` (Groups), they give so many points in a ball with the
+   squared ratio N sqrt(x k (n - k) / (n - 1)) / (2 tau (k - o)).
+4. All C(n, k) supports, or those of such a code, are a family as in `headfit._lower._families`.
+"""
 
 from __future__ import annotations
 
@@ -90,7 +113,8 @@ def every_subset(
     -----
     Without bounds d >= min(2 k, n - k), by Radon's theorem; 2 k dimensions suffice (cyclic keys).
     With them the bound is of the order of k log(n / k), for norms near the least that are possible
-    in any dimension, k ln(1/leak) sqrt((n - k) (n - 1) / k) / n. docs/bounds.md has the proofs.
+    in any dimension, k ln(1/leak) sqrt((n - k) (n - 1) / k) / n. The docstring of the module has
+    the proofs.
 
     Examples
     --------

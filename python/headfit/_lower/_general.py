@@ -1,4 +1,4 @@
-"""Estimates for patterns in general, which say nothing certain about a given pattern."""
+"""What most patterns need, proved by counting, and an estimate for random keys."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Counting:
     ----------
     dim : int
         At most the share `exceptions` of the k-regular patterns has a head of a smaller size. n + 1
-        if so many have a head of no size.
+        if at most this share has a head of any size.
     n, k : int
         The number of tokens, and of nonzeros in every row and column.
     exceptions : float
@@ -152,13 +152,14 @@ RATIO_BITS = 30
 def _log_heads(dim: int, ratio: Fraction, k: int) -> Fraction:
     """Return a bound on the logarithm of the number of patterns of heads, divided by n.
 
-    Let the ratio be N / tau, and the norms of keys be at most N, those of queries at most 1. Of
-    keys that are x tau or more apart take as many as possible: every key has one of them nearer
-    than x tau. Rounding to it changes each logit by less than x tau. With all keys rounded, the
-    logits on a row's support exceed the others by (1 - 2 x) tau still. Queries of different
-    supports of k of these keys are (1 - 2 x) tau / N apart, and with the mean keys of the supports
-    they are points in a ball of squared ratio N k / (2 (1 - 2 x) tau); see `Groups`. The number of
-    heads is at most that of rounded keys, times that of such queries, to the power of n.
+    Let the ratio be N / tau, and the norms of keys be at most N, those of queries at most 1. Once
+    for all heads, take as many points of the ball of radius N as are x tau or more apart: every
+    key is nearer than x tau to one of them. Rounding to it changes each logit by less than x tau.
+    With all keys rounded, the logits on a row's support exceed the others by (1 - 2 x) tau still.
+    Queries of different supports of k of these keys are (1 - 2 x) tau / N apart, and with the mean
+    keys of the supports they are points in a ball of squared ratio N k / (2 (1 - 2 x) tau); see
+    `Groups`. The number of heads is at most that of rounded keys, times that of such queries, to
+    the power of n.
     """
     counts = []
     for part in range(1, 8):

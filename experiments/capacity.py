@@ -222,7 +222,7 @@ def draw_largest(axes: Any, ends: list[Row]) -> None:
                               color=look["color"])  # fmt: skip
     axes.set(yscale="log", xlabel="head size d", ylabel="tokens n, half of the patterns certified")
     axes.set_title("The largest n, and its growth per dimension", fontsize=10)
-    axes.margins(x=0.1)  # for the labels
+    axes.margins(x=0.14)  # for the labels
     axes.xaxis.get_major_locator().set_params(integer=True)
     finish(axes, [row["most"] for row in ends if row["most"]], "y")
 

@@ -8,6 +8,7 @@ tokens, how often the proved lower bound and the smallest head found meet.
 from __future__ import annotations
 
 from functools import partial
+from math import inf
 from statistics import mean, median
 from typing import Any
 
@@ -69,6 +70,7 @@ FEW = {
     "full": ((8, 12, 16, 24, 32, 48, 64), (2, 3, 4), 5),
 }
 FEW_STEPS = 10_000
+CUTS = (1500, 3000, 6000, 12_000)  # steps after which a start might be ended
 NEAR = {
     "tiny": near(4, (16, 24), 1, 3000),
     "quick": near(5, (64, 96, 128), 3),
@@ -174,6 +176,10 @@ def draw_starts(ax, rows):
         held = [int(r["steps_taken"] or 0) for r in tried if r["certified"]]
         lost = len(tried) - len(held)
         print(f"pattern {seed}: {len(held)} of {len(tried)} starts certified; steps {sorted(held)}")
+        taken, certified = [r["steps_taken"] for r in tried], [r["certified"] for r in tried]
+        costs = {cut: cost_of_restarts(taken, certified, cut) for cut in (*CUTS, limit)}
+        print("  mean steps with restarts after "
+              + ", ".join(f"{cut:,}: {cost:,.0f}" for cut, cost in costs.items()))  # fmt: skip
         ax.plot([x] * len(held), held, "o", color=BLUE, alpha=0.7,
                 label="certified" if x == 0 else None)  # fmt: skip
         if lost:
@@ -188,6 +194,17 @@ def draw_starts(ax, rows):
                  fontsize=10)  # fmt: skip
     ax.legend(fontsize=8, frameon=False, loc="upper left", ncols=2)
     ax.grid(alpha=0.25, linewidth=0.6)
+
+
+def cost_of_restarts(steps: list[int], certified: list[bool], cut: int) -> float:
+    """Return the mean steps until a start certifies, where each is ended after `cut` steps.
+
+    The starts that were made stand for all; infinite where none of them certifies by then.
+    """
+    held = [taken for taken, holds in zip(steps, certified, strict=True) if holds and taken <= cut]
+    if not held:
+        return inf
+    return mean(held) + cut * (len(steps) - len(held)) / len(held)
 
 
 def draw_meetings(ax, met):

@@ -270,13 +270,17 @@ def plan(chosen: common.Settings) -> list[dict[str, Any]]:
     kinds = [(dtype, asked) for dtype in ("bfloat16", "float32") for asked in ASKED]
     for dtype, asked in [*kinds, ("float64", "order")]:
         # In the wider formats the largest n is tried first: it is mostly reached.
-        start, some = (16, cyclic) if dtype == "bfloat16" else (most, cyclic[:3])
+        start = 16 if dtype == "bfloat16" else most
         more = {"dtype": dtype, "asked": asked, "seed": 0}
         searches += [
             {"method": "cyclic", "d": d, "start": start, "most": most, **more}
-            for d in (some if dtype != "float64" else cyclic[:1])
+            for d in (cyclic if dtype != "float64" else cyclic[:1])
         ]
-    searches += [{"method": "random", "d": d, "start": 6, "most": most, **plain} for d in cyclic]
+    searches += [
+        {"method": "random", "d": d, "start": 6, "most": most, "dtype": dtype, "asked": asked,
+         "seed": 0}
+        for dtype, asked in kinds for d in cyclic
+    ]  # fmt: skip
     searches += [{"method": m, "n": n, **plain} for n in tokens for m in ("random", "centroids")]
     searches += [
         {"method": "learned", "d": d, "start": LIMIT[d], "most": learned_most, "dtype": dtype,
@@ -319,6 +323,7 @@ SERIES = (
     ("learned", "float32"),
     ("learned", "bfloat16"),
     ("random", "float32"),
+    ("random", "bfloat16"),
 )
 TITLES = {"order": "Top 2, in any order", "attention": "Leak 0.05, distortion 0.1"}
 

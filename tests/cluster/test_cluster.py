@@ -202,6 +202,18 @@ def test_scans_of_learned_fits(client, name, monkeypatch):
     assert found.settings == local.settings
 
 
+def test_a_learned_fit_to_its_end(client):
+    A = hf.patterns.random_regular(N, 4, gamma=2.0, rng=0)
+    local = hf.fit(A, 8, method="learned", rng=0, num_threads=1)
+    found = hf.fit(A, 8, method="learned", rng=0, client=client)
+    report = local.settings["learned"]
+    assert report["quenches"] >= 1
+    assert report["reheats"] >= 1
+    assert local.certificate.holds
+    for part in ("Q", "K", "certificate", "failed_rows", "stopped"):
+        assert_same(getattr(found, part), getattr(local, part), part)
+
+
 def test_any_method_gets_its_certificate_from_the_workers(client):
     A = hf.patterns.band(N, 1)
     given = {"method": "projection", "leak": 0.3, "distortion": 2.0}

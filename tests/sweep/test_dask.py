@@ -14,7 +14,7 @@ import pytest
 
 import headfit as hf
 from headfit import cli
-from headfit._sweep.dask_cluster import DaskCluster
+from headfit._sweep.dask_cluster import PER_THREAD, DaskCluster
 from headfit._sweep.work import Work
 from headfit.errors import HeadfitError, InputError
 
@@ -66,6 +66,20 @@ def test_failures_and_results_come_back(client, store, swept, log):
     assert len(Path(log).read_text().split()) == 6
     hf.sweep(points, store, run=swept.picky, client=client, retry_failed=True)
     assert len(Path(log).read_text().split()) == 9
+
+
+def test_few_points_are_in_flight(client, store, swept, monkeypatch):
+    seen = []
+
+    def submit(self: DaskCluster, task: Any) -> None:
+        submitted(self, task)
+        seen.append(self.in_flight)
+
+    submitted = DaskCluster.submit
+    monkeypatch.setattr(DaskCluster, "submit", submit)
+    hf.sweep(hf.grid(x=range(20)), store, run=swept.square, client=client)
+    assert len(seen) == 20
+    assert max(seen) == PER_THREAD * 2  # two workers of one thread
 
 
 def test_a_worker_killed_midway_loses_no_result(client, store, swept, log):

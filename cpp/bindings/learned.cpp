@@ -124,10 +124,10 @@ py::dict report_of(const LearnedResult& r) {
 void bind_learned(py::module_& m) {
   const LearnedOptions usual;
   py::class_<Storage>(m, "Storage")
-      .def(py::init([](const std::string& format, double query_unit) {
-    return Storage{format_named(format), query_unit};
+      .def(py::init([](const std::string& format, double query_unit, double max_norm) {
+    return Storage{format_named(format), query_unit, max_norm};
   }),
-           py::arg("format"), py::arg("query_unit") = 1.0);
+           py::arg("format"), py::arg("query_unit") = 1.0, py::arg("max_norm") = 0.0);
 
   // progress(step, rows left, worst deficit) returns False to stop.
   py::class_<LearnedArguments>(m, "LearnedOptions")

@@ -597,6 +597,30 @@ TEST(norms_are_bounded) {
   CHECK(r.status == LearnedStatus::Met);
 }
 
+TEST(norms_of_rounded_heads_are_bounded) {
+  const OwnedTarget t = regular_target(200, 3, 8);
+  for (const NumberFormat& format :
+       {NumberFormat::bfloat16(), NumberFormat::float8_e4m3fn(), NumberFormat::float8_e5m2()}) {
+    LearnedOptions options = options_for(14);
+    options.max_norm = 40;
+    options.storage = Storage{format, 0.3, 40};
+    const LearnedResult r = fit_learned(t.view(), tolerances, options, {1, {}});
+    CHECK(r.status == LearnedStatus::Met && r.roundings > 0);
+    const double longest_key = r.k.cast<double>().rowwise().norm().maxCoeff();
+    double product = r.q.cast<double>().rowwise().norm().maxCoeff() * longest_key;
+    CHECK_THAT(product <= 40, product);
+    // Queries that are too long for the keys are made shorter.
+    options.storage->max_norm = product / 2;
+    const GivenHead head{heads_of(r.q), heads_of(r.k)};
+    const Matrix<float> q = round_queries(t.view(), tolerances, head, *options.storage, {1, {}});
+    product = q.cast<double>().rowwise().norm().maxCoeff() * longest_key;
+    CHECK_THAT(product <= options.storage->max_norm, product);
+    options.storage->max_norm = -1;
+    CHECK_THROWS(InputError, "max_norm must not",
+                 fit_learned(t.view(), tolerances, options, {1, {}}));
+  }
+}
+
 TEST(limits_stop_the_fit) {
   const OwnedTarget t = regular_target(300, 4, 1);
   LearnedOptions options = options_for(2);  // a head size that is too small

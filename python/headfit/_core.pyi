@@ -147,7 +147,7 @@ def face_reports(
 
 # The number format that a head is stored in: it holds Q / query_unit and K.
 class Storage(metaclass=_Pybind11Type):
-    def __init__(self, format: str, query_unit: float = 1.0) -> None: ...
+    def __init__(self, format: str, query_unit: float = 1.0, max_norm: float = 0.0) -> None: ...
 
 class LearnedOptions(metaclass=_Pybind11Type):
     def __init__(

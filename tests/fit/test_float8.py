@@ -51,6 +51,7 @@ def test_no_size_is_a_hindrance(dtype):
         method = hf.Learned(max_norm=24.0, callback=count)
         head = hf.fit(B, dim, method=method, dtype=dtype, rng=0, num_threads=1)
         assert head.certificate.holds, dim
+        assert head.certificate.max_norm <= 24.0
 
 
 @pytest.mark.parametrize("dtype", NAMES)

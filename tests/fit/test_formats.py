@@ -96,6 +96,29 @@ def test_max_margin_queries_in_a_narrow_dtype(dtype):
     assert np.array_equal(head.K, rounded(head.K, dtype))
 
 
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float8_e4m3fn"])
+def test_a_bound_on_norms_holds_for_what_is_stored(dtype):
+    A, asked = near_regular(96, 3), {"leak": 0.2, "distortion": 0.4}
+    keys = hf.KeyTable.random(96, 48, rng=1)
+    needed = hf.fit(A, method=hf.MaxMargin(keys=keys), **asked).certificate.max_norm
+    of_rows = hf.MaxMargin(keys=keys, max_norm=1.3 * needed)
+    methods = [(14, hf.Learned(max_norm=16.0)), (48, of_rows)]
+    for dim, method in methods if dtype.endswith("16") else methods[:1]:
+        head = hf.fit(A, dim, method=method, dtype=dtype, **asked)
+        assert head.certificate.holds
+        norms = [np.linalg.norm(x.astype(float), axis=1).max() for x in (head.Q, head.K)]
+        assert head.scale * norms[0] * norms[1] <= method.max_norm * (1 + 1e-9)
+        assert head.certificate.max_norm <= method.max_norm * (1 + 1e-6)
+
+
+def test_a_narrow_filter_keeps_to_a_bound_on_norms():
+    A = hf.patterns.causal_band(300, 7)
+    for dtype in ("bfloat16", "float16"):
+        head = hf.fit(A, 24, method=hf.Toeplitz(max_norm=40.0), mask="causal", dtype=dtype)
+        assert head.certificate.holds
+        assert head.certificate.max_norm <= 40.0
+
+
 def test_a_narrow_head_survives_its_file(tmp_path):
     head = hf.fit(near_regular(64, 3), 8, dtype="bfloat16", max_logit=30.0)
     kept = hf.load(head.save(tmp_path / "head.npz"))

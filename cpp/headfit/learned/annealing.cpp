@@ -8,13 +8,6 @@ namespace {
 
 constexpr double overtime = 0.5;  // seconds that the last scan may take after the time limit
 
-// The radius of the ball that queries and keys must stay in. Only the product of the largest norms
-// is bounded, and the balance between queries and keys is free: both get the same radius.
-float radius_for(double max_norm) {
-  return max_norm > 0 ? static_cast<float>(std::sqrt(max_norm) * (1 - 1e-6))
-                      : std::numeric_limits<float>::infinity();
-}
-
 bool has_many_rows(const Requirements& required, const LearnedOptions& options) {
   return required.n() >= options.many_rows_from;
 }
@@ -38,7 +31,7 @@ Annealing::Annealing(const Target& target, const Tolerances& tolerances,
       required_(target, tolerances),
       recipe_(recipe_for(required_, target.mask, options, tolerances.distortion)),
       descent_(required_, target.mask, options.dim, recipe_, options.seed,
-               radius_for(options.max_norm), run_) {
+               static_cast<float>(common_radius(options.max_norm)), run_) {
   last_ = {required_.n(), required_.n(), std::numeric_limits<float>::infinity()};
   if (options.storage) required_.reserve(reserve_);
   descent_.scan_with(options.scanner);
@@ -179,7 +172,7 @@ Annealing::Outcome Annealing::round_to_storage() {
   constexpr float first = 0.02f;
   ++result_.roundings;
   const Snapshot found = descent_.snapshot();
-  descent_.round_keys({options_.storage->format, 1});
+  descent_.round_keys(key_grid(*options_.storage));
   for (Index t = 0; t < settling; ++t) {
     if (t % between_scans == 0) {
       scan();
@@ -190,7 +183,7 @@ Annealing::Outcome Annealing::round_to_storage() {
   }
   required_.reserve(0);
   scan();
-  const Grid grid{options_.storage->format, options_.storage->query_unit};
+  const Grid grid = query_grid(*options_.storage, descent_.k());
   descent_.round_queries(grid, true);
   scan();
   for (Index round = 1; round < most_rounds && last_.rows_left > 0; ++round) {

@@ -34,6 +34,9 @@ void check_storage(const Storage& storage) {
     throw InputError("query_unit must be finite and nonzero; got " +
                      std::to_string(storage.query_unit));
   }
+  if (!(storage.max_norm >= 0)) {
+    throw InputError("max_norm must not be negative; got " + std::to_string(storage.max_norm));
+  }
 }
 
 void check_options(const Target& target, const LearnedOptions& options) {
@@ -103,7 +106,7 @@ Matrix<float> round_queries(const Target& target, const Tolerances& tolerances,
   Descent descent(required, target.mask, head.q.cols, recipe, seed, unbounded, run);
   descent.start_from(head.q[0], head.k[0]);
   descent.scan();
-  const Grid grid{storage.format, storage.query_unit};
+  const Grid grid = query_grid(storage, descent.k());
   descent.round_queries(grid, true);
   for (int round = 1; descent.scan().rows_left > 0 && round < most_rounds; ++round) {
     descent.round_queries(grid, false);

@@ -26,6 +26,7 @@ struct LearnedScan {
 struct Storage {
   NumberFormat format;
   double query_unit = 1;
+  double max_norm = 0;  // a bound on max ||q|| max ||k|| of the rounded numbers; 0 for none
 };
 
 struct LearnedOptions {
@@ -39,7 +40,7 @@ struct LearnedOptions {
   // made; after that, one that leaves no fewer rows than the one before is the last.
   Index most_reheats = 6;
   double time_limit = std::numeric_limits<double>::infinity();  // in seconds
-  double max_norm = 0;  // a bound on max ||q|| max ||k||; 0 for none
+  double max_norm = 0;  // a bound on max ||q|| max ||k|| before rounding; 0 for none
   // Without it queries and keys stay in float32, in which the method computes.
   std::optional<Storage> storage = {};
   // Queries and keys to start from (both or neither), with at most `dim` columns; missing columns

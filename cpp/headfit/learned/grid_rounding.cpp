@@ -1,6 +1,37 @@
 #include "headfit/learned/grid_rounding.hpp"
 
 namespace headfit::learned {
+namespace {
+
+constexpr double below_one = 1 - 1e-6;  // room for rounding, and for a unit that is stored narrower
+
+double square_of(const float* row, Index dim) {
+  double sum = 0;
+  for (Index f = 0; f < dim; ++f) sum += static_cast<double>(row[f]) * static_cast<double>(row[f]);
+  return sum;
+}
+
+}  // namespace
+
+double common_radius(double max_norm) {
+  return max_norm > 0 ? std::sqrt(max_norm) * below_one : std::numeric_limits<double>::infinity();
+}
+
+Grid key_grid(const Storage& storage) {
+  return {storage.format, 1, common_radius(storage.max_norm)};
+}
+
+Grid query_grid(const Storage& storage, const PaddedRows& rounded_keys) {
+  Grid grid{storage.format, storage.query_unit};
+  double longest = 0;
+  for (Index j = 0; j < rounded_keys.rows(); ++j) {
+    longest = std::max(longest, square_of(rounded_keys.row(j), rounded_keys.dim()));
+  }
+  if (storage.max_norm > 0 && longest > 0) {
+    grid.radius = storage.max_norm / std::sqrt(longest) * below_one;
+  }
+  return grid;
+}
 
 void GridRounding::nearest_plane(const RowSums& sums, const Grid& grid, float* row) {
   constexpr double relative_damping = 1e-2;
@@ -17,6 +48,11 @@ void GridRounding::nearest_plane(const RowSums& sums, const Grid& grid, float* r
       l(a, b) = a == b ? std::sqrt(std::max(v, damping * 1e-3)) : v / l(b, b);
     }
   }
+  const double square = square_of(row, dim_), most = grid.radius * grid.radius;
+  if (square > most) {
+    const auto factor = static_cast<float>(std::sqrt(most / square) * below_one);
+    for (Index a = 0; a < dim_; ++a) row[a] *= factor;
+  }
   // Chooses errors for which the sum over a of (sum over b >= a of l(b, a) error(b))^2 is small.
   for (Index a = dim_ - 1; a >= 0; --a) {
     double carried = 0;
@@ -25,6 +61,29 @@ void GridRounding::nearest_plane(const RowSums& sums, const Grid& grid, float* r
     const double y = grid.rounded(x - carried / l(a, a));
     error_[static_cast<std::size_t>(a)] = y - x;
     row[a] = static_cast<float>(y);
+  }
+  shorten(grid, row);
+}
+
+// Moves coordinates that were rounded away from zero towards it, one grid point at a time and those
+// with the largest errors first, until the row is within the radius of the grid.
+void GridRounding::shorten(const Grid& grid, float* row) {
+  const double most = grid.radius * grid.radius;
+  for (double square = square_of(row, dim_); square > most; square = square_of(row, dim_)) {
+    Index worst = -1;
+    for (Index f = 0; f < dim_; ++f) {
+      const double error = error_[static_cast<std::size_t>(f)];
+      const bool is_away = error * static_cast<double>(row[f]) > 0;
+      if (is_away &&
+          (worst < 0 || std::abs(error) > std::abs(error_[static_cast<std::size_t>(worst)]))) {
+        worst = f;
+      }
+    }
+    if (worst < 0) return;
+    const double y = static_cast<double>(row[worst]);
+    const double nearer = grid.rounded(y - std::copysign(grid.spacing(y), y));
+    error_[static_cast<std::size_t>(worst)] += nearer - y;
+    row[worst] = static_cast<float>(nearer);
   }
 }
 
@@ -90,19 +149,27 @@ bool GridRounding::improve(const Requirements& required, const Lists& lists, Ind
   trial_ = logits_;
   const double share = static_cast<double>(lists.share(i));
   Standing best = standing(required, i, support, share, static_cast<double>(rounding));
+  double square = square_of(query, dim_);
+  const auto moved_to = [&](const Move& move) {
+    return grid.rounded(static_cast<double>(query[move.coordinate]) + move.by);
+  };
 
   // Tries a move of one coordinate, or of two at once, and keeps it if the loss falls.
   const auto try_moves = [&](std::span<const Move> moves) {
+    double next = square;
+    for (const Move& move : moves) {
+      const double x = static_cast<double>(query[move.coordinate]), y = moved_to(move);
+      next += y * y - x * x;
+    }
+    if (next > grid.radius * grid.radius && next > square) return false;
     trial_ = logits_;
     for (const Move& move : moves) shift(lists, i, keys, move);
     const Standing now = standing(required, i, support, share, static_cast<double>(rounding));
     if (!(now.loss < best.loss)) return false;
     best = now;
     logits_ = trial_;
-    for (const Move& move : moves) {
-      query[move.coordinate] =
-          static_cast<float>(grid.rounded(static_cast<double>(query[move.coordinate]) + move.by));
-    }
+    for (const Move& move : moves) query[move.coordinate] = static_cast<float>(moved_to(move));
+    square = next;
     return true;
   };
   const auto neighbour = [&](Index f, int sign) -> Move {

@@ -93,7 +93,8 @@ class Learned(Method):
         logits. Returning False ends the fit, and a search.
     max_norm : float, optional
         A bound on scale * max ||q|| * max ||k||. None: no bound, or for a narrow dtype one of
-        the method's own, because rounding moves logits in proportion to it.
+        the method's own, because rounding moves logits in proportion to it; the rounded head may
+        exceed that one.
     reheats : int, default 6
         How many reheats may follow a quench that leaves few rows. Each is a short anneal in which
         these rows weigh more and more; after half of them, the first that frees no row is the
@@ -209,6 +210,7 @@ class Learned(Method):
             effort=self.effort,
             reheats=self.reheats,
             max_norm=self.norm_limit(problem) or 0.0,
+            max_rounded_norm=self.max_norm or 0.0,
             max_logit=math.inf if limit is None else limit,
             logit_step=problem.logit_step,
             storage=problem.dtype if problem.is_narrow else "",
@@ -354,6 +356,7 @@ def learned(
     logit_step: float = 0.0,
     storage: str = "",
     query_unit: float = 1.0,
+    max_rounded_norm: float = 0.0,
     time_limit: float = math.inf,
     patience: float = FULL,
     init: Any = None,
@@ -388,6 +391,8 @@ def learned(
         Round keys and queries / `query_unit` to this format, keys first: queries then make up
         for what the rounding of the keys did, and a search among the neighbouring grid points
         of every query lets its own errors cancel. "" rounds nothing.
+    max_rounded_norm : float
+        A bound on max ||q|| max ||k|| of what is rounded to `storage`; 0 is none.
     patience : float
         The most steps, in multiples of those before the first quench.
     init : (Q, K), optional
@@ -419,7 +424,7 @@ def learned(
         most_reheats=reheats,
         time_limit=time_limit,
         max_norm=max_norm,
-        storage=_core.Storage(storage, query_unit) if storage else None,
+        storage=_core.Storage(storage, query_unit, max_rounded_norm) if storage else None,
         start=None if init_q is None or init_k is None else (init_q, init_k),
         warm_steps=warm_steps,
         scanner=None if cluster is None else SharedScans.of(cluster, target, tolerances),

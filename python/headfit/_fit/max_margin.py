@@ -131,7 +131,9 @@ class MaxMargin(Method):
                 cluster=problem.cluster and problem.cluster.until(problem.deadline),
             )
             head.settings["max_norm"] = self.max_norm
-            return with_narrow_queries(problem, head) if problem.is_narrow else head
+            if not problem.is_narrow:
+                return head
+            return with_narrow_queries(problem, head, max_norm=self.max_norm)
 
     def search(self, problem: Problem, attempt: Attempt) -> Search:
         """Double from twice the nonzeros per row, then bisect; cyclic keys have even sizes."""
@@ -181,10 +183,16 @@ def _check_table(table: KeyTable, problem: Problem, dim: int) -> None:
         )
 
 
-def with_narrow_queries(problem: Problem, head: Head, target: _core.Target | None = None) -> Head:
+def with_narrow_queries(
+    problem: Problem,
+    head: Head,
+    target: _core.Target | None = None,
+    max_norm: float | None = None,
+) -> Head:
     """Round queries to a narrow format, so that the errors of a query's coordinates cancel.
 
-    They keep to the tolerances of `target`, that of the problem when None.
+    They keep to the tolerances of `target`, that of the problem when None, and to a bound on
+    max ||q|| max ||k||.
     """
     step, asked = problem.logit_step, problem.tolerances
     limit = problem.logit_limit
@@ -196,7 +204,7 @@ def with_narrow_queries(problem: Problem, head: Head, target: _core.Target | Non
             *with_margin(asked.leak, asked.distortion, step),
             math.inf if limit is None else limit,
         ),
-        _core.Storage(problem.dtype, problem.scale_for(head.dim)),
+        _core.Storage(problem.dtype, problem.scale_for(head.dim), max_norm or 0.0),
         problem.threads,
     )
     return replace(head, Q=queries)

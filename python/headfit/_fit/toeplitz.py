@@ -167,7 +167,7 @@ class Toeplitz(Method):
         whole = None if problem.ignored is None else whole_target(target, stencil)
         # Without time for the neighbours of each query in the format, `fit` rounds to nearest.
         with suppress(TimeoutError), calls_until(problem.deadline):
-            return with_narrow_queries(problem, head, whole)
+            return with_narrow_queries(problem, head, whole, self.max_norm)
         return head
 
     def search(self, problem: Problem, attempt: Attempt) -> Search:

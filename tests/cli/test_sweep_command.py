@@ -16,9 +16,10 @@ processes = 0
 
 [grid]
 pattern = "random_regular"
-n = [8, 4]
-k = [2, 5]
-dim = 6
+n = 8
+k = 2
+dim = [2, 6]
+exempt_columns = [[0], [0, 1]]
 """
 
 
@@ -45,7 +46,9 @@ def test_a_sweep_and_its_report(run):
     status, out, err = run("sweep", "sweep.toml", *to)
     assert (status, err) == (1, "")
     assert out.splitlines()[0] == "results: 3 points done, 1 failed"
-    assert "failed: headfit.errors.InputError: k must lie in 1 ... 4; got 5" in out
+    assert (
+        "  failed: dim = 2, exempt_columns = [0, 1]: headfit.errors.InputError: dim must be above 2"
+    ) in out
     status, out, _ = run("sweep", "sweep.toml", *to, "--dry-run", "--json")
     assert json.loads(out) == {
         "store": "results", "points": 4, "done": 3, "failed": 1, "to_compute": 0,
@@ -65,7 +68,7 @@ def test_a_sweep_and_its_report(run):
 
 
 def test_a_sweep_whose_points_all_work(run):
-    Path("sweep.toml").write_text(FILE.replace("[2, 5]", "2"))
+    Path("sweep.toml").write_text(FILE.replace("[2, 6]", "6"))
     assert run("sweep", "sweep.toml", "--out", "results")[0] == 0
     assert len(hf.load_sweep("results")) == 2
 

@@ -142,6 +142,33 @@ def test_workers_that_cannot_import_the_function_are_named(client, store, tmp_pa
     assert not store.exists()
 
 
+def test_a_cluster_without_workers_is_an_error(store, swept):
+    with (
+        made(n_workers=0) as cluster,
+        distributed.Client(cluster, set_as_default=False) as client,
+        pytest.raises(InputError, match="client must have at least one worker"),
+    ):
+        hf.sweep([{"x": 1}], store, run=swept.square, client=client)
+    assert not store.exists()
+
+
+def test_a_worker_whose_connection_breaks_has_left(client, store, swept, monkeypatch):
+    def run(self: Any, function: Any, *given: Any, **options: Any) -> dict[str, Any]:
+        first, *rest = asked(self, function, *given, **options).items()
+        return {first[0]: ConnectionResetError("Connection reset by peer"), **dict(rest)}
+
+    asked = distributed.Client.run
+    monkeypatch.setattr(distributed.Client, "run", run)
+    assert len(hf.sweep([{"x": 1}], store, run=swept.square, client=client)) == 1
+
+
+def test_an_interrupt_of_a_function_is_a_failure_of_its_point(client, store, swept):
+    points = [{"kind": kind} for kind in ("text", "interrupt")]
+    found = hf.sweep(points, store, run=swept.own_classes, client=client)
+    assert [row["value"] for row in found.rows] == ["x"]
+    assert [row["error"] for row in found.failures] == ["KeyboardInterrupt"]
+
+
 def test_a_client_must_be_one_that_is_connected(cluster, store, swept):
     with (
         distributed.Client(cluster, set_as_default=False) as client,

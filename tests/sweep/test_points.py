@@ -61,6 +61,28 @@ def test_defaults_are_filled_in_and_none_is_nothing():
         ({**RANDOM, "logits_dtype": "int8"}, "logits_dtype must"),
         ({**RANDOM, "mask": "window"}, "mask must"),
         ({**RANDOM, "mask": [[True]]}, "mask must"),
+        ({**RANDOM, "mask": ["window", "a"]}, "mask "),
+        ({**RANDOM, "mask": ["window", -5]}, "mask "),
+        ({**RANDOM, "mask": ["window", 1.5]}, "mask "),
+        ({**RANDOM, "mask": ["window", [1, 2, 3]]}, "mask "),
+        ({**RANDOM, "exempt_columns": ["a"]}, "exempt_columns must"),
+        ({**RANDOM, "exempt_columns": [0.5]}, "exempt_columns must"),
+        ({**RANDOM, "exempt_columns": [-1]}, "exempt_columns must"),
+        ({**RANDOM, "exempt_columns": [0, 100]}, "exempt_columns must lie in 0 ... 31"),
+        ({**RANDOM, "n": 0}, "n must"),
+        ({**RANDOM, "n": 10**13}, "n must"),
+        ({**RANDOM, "k": 40}, "k must lie in 1 ... 32"),
+        ({"pattern": "knn", "points": [[0], [1]], "k": 2}, "k must lie in 1 ... 1"),
+        ({"pattern": "knn", "points": 3, "k": 2}, "points must be a list"),
+        ({"pattern": "grid2d", "height": 0, "width": 2}, "height must"),
+        (
+            {"pattern": "grid2d", "height": 2, "width": 2, "exempt_columns": [4]},
+            "exempt_columns must lie in 0 ... 3",
+        ),
+        ({**RANDOM, "leak": "0.05"}, "leak must be a number; got the text '0.05'"),
+        ({**RANDOM, "gamma": "2"}, "gamma must be a number"),
+        ({**RANDOM, "scale": "1"}, "scale must be a number"),
+        ({**RANDOM, "max_norm": "3"}, "max_norm must be a number"),
         ({**RANDOM, "exempt_columns": "all"}, "exempt_columns must"),
         ({**RANDOM, "dim": 0}, "dim must"),
         ({**RANDOM, "seed": -1}, "seed must"),
@@ -75,6 +97,32 @@ def test_a_bad_point_is_refused_by_its_key(point, word, store):
     with pytest.raises(InputError, match=r"points\[1\]: "):
         hf.sweep([RANDOM, point], store)
     assert not store.exists()
+
+
+def test_a_default_and_its_absence_are_the_same_point():
+    point = checked_fit_point(RANDOM)
+    for same in (
+        {"effort": "low"}, {"reheats": 6}, {"weights": "uniform"}, {"pattern_seed": 0},
+        {"max_norm": None},
+    ):  # fmt: skip
+        assert checked_fit_point({**RANDOM, **same}) == point
+    assert (point["effort"], point["weights"]) == ("low", "uniform")
+    assert checked_fit_point({**RANDOM, "gamma": 2})["weights"] == "random"
+    projected = {**RANDOM, "method": "projection"}
+    assert checked_fit_point({**projected, "sketch": "rademacher"}) == checked_fit_point(projected)
+    other = checked_fit_point({**RANDOM, "seed": 1, "pattern_seed": 0})
+    assert other["pattern_seed"] == 0
+
+
+def test_defaults_that_go_with_a_method_are_no_axes(tmp_path):
+    common = {"pattern": "band", "n": 8, "width": 1, "dim": 6}
+    points = hf.grid(**common, method=["projection", "max-margin"])
+    found = hf.sweep(points, tmp_path / "one", processes=0, num_threads=1)
+    assert found.axes == {"method": ["max-margin", "projection"]}
+    assert found.where(sketch="rademacher").rows[0]["method"] == "projection"
+    points = hf.grid(**common, method="projection", sketch=["rademacher", "gaussian"])
+    found = hf.sweep(points, tmp_path / "one", processes=0, num_threads=1)
+    assert found.axes == {"sketch": ["gaussian", "rademacher"]}
 
 
 def test_every_pattern_can_be_swept_but_those_made_of_objects():
@@ -130,3 +178,5 @@ def test_grid():
     for bad in ([], np.zeros((2, 2))):
         with pytest.raises(InputError, match="a must"):
             hf.grid(a=bad)
+    with pytest.raises(InputError, match="at most 10,000,000 points; got 1,000,000,000,000,000"):
+        hf.grid(a=range(10**15))

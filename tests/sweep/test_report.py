@@ -5,17 +5,22 @@ from __future__ import annotations
 import csv
 import os
 import re
+from html import escape
 from html.parser import HTMLParser
 from pathlib import Path
+from xml.dom import minidom
 
 import pytest
 
 import headfit as hf
+from headfit._sweep import draw_chart
 from headfit._sweep.chart import make_chart
 from headfit._sweep.choose_charts import charts
 from headfit._sweep.draw_chart import description, line_name
+from headfit._sweep.legible import legible, shortened
 from headfit._sweep.report import MANIFEST, write_report
 from headfit._sweep.result import Sweep
+from headfit._sweep.store import Entry, Store
 from headfit.errors import FileError
 
 pytest.importorskip("matplotlib")
@@ -66,7 +71,9 @@ def read(page: Path) -> Page:
 @pytest.fixture
 def found(tmp_path):
     points = hf.grid(pattern="random_regular", n=[16, 32], k=[2, 3], dim=[2, 6], effort=20)
-    points += hf.grid(pattern="random_regular", n=4, k=5, dim=6)  # fails: k is above n
+    points += hf.grid(  # fails: exempt columns take both dimensions
+        pattern="random_regular", n=4, k=2, dim=2, exempt_columns=[[0, 1]], effort=20
+    )
     hf.sweep(points, tmp_path / "store", processes=0, num_threads=1)
     return hf.load_sweep(tmp_path / "store")
 
@@ -90,7 +97,7 @@ def test_the_page_opens_offline_and_says_everything(found, tmp_path):
     )
     assert all(len(label) > 40 for label in page.labels)
     assert "9 points: 8 with a result, 1 failed." in page.text
-    assert "k must lie in 1 ... 4" in page.text
+    assert "dim must be above 2" in page.text
     assert found.rows[0]["cpu"] in page.text
     assert "Share certified against tokens n" in page.text
 
@@ -209,10 +216,120 @@ def test_axes_of_words():
     assert line_name(mixed, (None,)) == ""
 
 
+def swept_by(work, folder, pairs, version=None, when=""):
+    """Return a sweep with the given points and results."""
+    common = {"work": work, "version": version, "status": "done", "made": {"when": when}}
+    records = [{**common, "key": "k", "point": point, "result": result} for point, result in pairs]
+    return Sweep(folder, [Entry("k", "done", record) for record in records])
+
+
+def pictures_of(found, folder):
+    """Return the files of a report and its page, whose pictures must be XML."""
+    files = write_report(found, folder)
+    page = (folder / "index.html").read_text(encoding="utf-8")
+    for svg in re.findall(r"<svg.*?</svg>", page, flags=re.DOTALL):
+        minidom.parseString(svg.encode())
+    read(folder / "index.html")
+    return files, page
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["$\\frac$", "US$ 5 to US$ 6_7", "\ud800", "a\0b", "\x1b[31m", "_under", "", "q" * 3000,
+     "\U0001f4a5", "\u6f22\u5b57", 'x id="y" url(#z)', "\uffff", "new\nline"],
+)  # fmt: skip
+def test_any_text_may_stand_in_a_picture(text, tmp_path, capsys, recwarn):
+    as_legend = [({"p": p, "m": m}, {"y": m + len(p)}) for p in (text, "other") for m in (1, 2)]
+    as_place = [({"x": x}, {"y": y}) for x, y in ((text, 1), ("other", 2))]
+    as_name = [({text or "name": m}, {f"y{text}": m + 1}) for m in (1, 2)]
+    for i, pairs in enumerate((as_legend, as_place, as_name)):
+        files, page = pictures_of(swept_by("w", tmp_path, pairs), tmp_path / str(i))
+        assert page.count("<svg") == 1
+        assert not re.search("[\0\x1b\ud800]", page)
+        assert all(len(name) < 200 for name in files)
+        shown = legible(shortened(text))
+        if i < 2:
+            assert re.search(f">\u200b?(p = )?{re.escape(escape(shown, quote=False))}<", page)
+    assert capsys.readouterr().err == ""
+    assert not recwarn.list
+
+
+@pytest.mark.parametrize(
+    "results",
+    [
+        {"wall_seconds": "abc"},
+        {"wall_seconds": float("inf")},
+        {"work": "headfit.fit", "version": 1.5},
+    ],
+)
+def test_results_may_have_the_names_of_how_they_were_made(results, swept, tmp_path):
+    found = swept_by("w", tmp_path, [({"x": x}, {**results, "y": x}) for x in (1, 2)])
+    files, page = pictures_of(found, tmp_path / "report")
+    assert "y-against-x.csv" in files
+    assert "They took 0 s" in page
+
+
+@pytest.mark.parametrize(
+    "pairs",
+    [
+        [({"x": x}, {"y": 1}) for x in (0, 1.7e308, -1.7e308)],
+        [({"x": x}, {"y": y}) for x, y in ((1, 1.7e308), (2, -1.7e308))],
+        [({"x": 1, "seed": s}, {"y": 1.7e308}) for s in (1, 2)] + [({"x": 2}, {"y": 1})],
+    ],
+)
+def test_a_picture_that_cannot_be_drawn_is_a_sentence(pairs, tmp_path, recwarn):
+    pairs = [(point, {**result, "z": point["x"] > 0}) for point, result in pairs]
+    files, page = pictures_of(swept_by("w", tmp_path, pairs), tmp_path / "report")
+    assert "There is no picture: a number is not finite, or beyond 1e+300." in page or (
+        "y-against-x.csv" not in files
+    )
+    assert "index.html" in files
+    assert not recwarn.list
+
+
+def test_an_error_of_matplotlib_is_a_sentence(small, tmp_path, monkeypatch):
+    def fail(chart: object, prefix: str) -> str:
+        raise RuntimeError("no <ink>")
+
+    monkeypatch.setattr(draw_chart, "svg_of", fail)
+    page = pictures_of(small, tmp_path / "report")[1]
+    assert "The picture could not be drawn: RuntimeError: no &lt;ink&gt;" in page
+
+
+def test_pictures_show_the_newest_version_and_the_page_says_so(swept, tmp_path):
+    points = hf.grid(x=[1, 2])
+    store = tmp_path / "store"
+    hf.sweep(points, store, run=swept.square, version="old", processes=0)
+    hf.sweep(points, store, run=swept.square, version="new", processes=0)
+    records = {entry.key: entry.record for entry in Store(store).entries()}
+    for record in records.values():
+        record["made"]["when"] = f"2026-01-0{1 + (record['version'] == 'new')}"
+    found = Sweep(store, [Entry(key, "done", record) for key, record in records.items()])
+    page = pictures_of(found, tmp_path / "report")[1]
+    assert "<li>2 results of swept.square, version old</li>" in page
+    with open(tmp_path / "report" / "square-against-x.csv", encoding="utf-8") as file:
+        assert [row["points"] for row in csv.DictReader(file)] == ["1", "1"]
+    assert len(hf.load_sweep(store).where(version="old")) == 2
+
+
+def test_an_axis_may_have_the_name_of_a_statistic():
+    rows = [{"points": p, "median": m, "y": p + m} for p in (1, 2) for m in (1, 2)]
+    (chart,) = charts(rows, {"points": [1, 2], "median": [1, 2]}, "w")
+    for row, at in zip(chart.rows(), ((1, 1), (1, 2), (2, 1), (2, 2)), strict=True):
+        assert sorted((row["points"], row["median"])) == sorted(at)
+        assert (row["points_of_y"], row["median_of_y"]) == (1, sum(at))
+
+
+def test_true_is_another_place_than_1():
+    rows = [{"x": x, "y": i} for i, x in enumerate((True, 1, 0, False))]
+    chart = make_chart(rows, "y", "x", (), ())
+    assert [(s.x, s.y) for s in chart.lines[()]] == [(0, 2), (1, 1), ("False", 3), ("True", 0)]
+    flags = make_chart([{"x": 1, "k": k, "y": 1} for k in (True, 1)], "y", "x", ("k",), ())
+    assert [line_name(flags, values) for values in flags.lines] == ["k = 1", "k = True"]
+
+
 def test_columns_whose_files_would_share_a_name_have_both(tmp_path):
-    found = Sweep(tmp_path, ())
-    found.rows = [{"n": n, "a_b": n, "a-b": 2 * n, "work": "w"} for n in (1, 2)]
-    found._axes = ["n"]
+    found = swept_by("w", tmp_path, [({"n": n}, {"a_b": n, "a-b": 2 * n}) for n in (1, 2)])
     files = write_report(found, tmp_path / "report")
     assert {"a-b-against-n.csv", "a-b-against-n-2.csv"} <= set(files)
     text = (tmp_path / "report" / "index.html").read_text(encoding="utf-8")

@@ -219,6 +219,59 @@ def test_a_failure_stays_where_its_successor_cannot_be_written(filled, store, mo
     assert hf.load_sweep(store).failures == []
 
 
+def test_a_store_that_cannot_be_written_is_seen_before_a_point_is_computed(
+    filled, store, monkeypatch, swept, log
+):
+    def full(handle: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    before = Path(log).read_text()
+    with monkeypatch.context() as disk:
+        disk.setattr(files.os, "fsync", full)
+        assert len(filled()) == 4  # all results are there: nothing is written
+        with pytest.raises(FileError, match="No space left on device"):
+            hf.sweep(hf.grid(x=range(9), log=log), store, run=swept.square, processes=0)
+    assert Path(log).read_text() == before
+    assert not list(store.rglob("*.tmp"))
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ('{"headfit": "sweep store", "format": 99}', "store of format 99; this headfit knows"),
+        ('{"headfit": "sweep store"}', "store of format None; this headfit knows format 1"),
+        ("[1]", "is no marker of a store: it must hold"),
+        ("cut", "is no marker of a store: it must hold"),
+    ],
+)
+def test_a_store_of_another_format_is_refused(text, said, filled, store):
+    (store / MARKER).write_text(text)
+    for call in (filled, lambda: hf.load_sweep(store)):
+        with pytest.raises(FileError, match=said):
+            call()
+
+
+@pytest.mark.parametrize("status", ["failed", "done"])
+def test_a_kill_while_a_record_is_replaced_loses_it_not(status, filled, store, log):
+    file = point_files(store)[0]
+    done = from_bytes(file.read_bytes(), file.stem)
+    if status == "failed":
+        file.unlink()
+        failed = {**done, "status": "failed", "error": {"class": "X", "message": ""}}
+        del failed["result"]
+        Store(store).write(failed)
+    file.rename(file.with_name(f"{file.name}.damaged-00112233"))
+    found = hf.load_sweep(store)
+    assert (len(found) + len(found.failures), found.missing, found.damaged) == (4, 0, [])
+    assert Store(store).read(file.stem).status == status
+    before = Path(log).read_text()
+    filled()
+    assert Path(log).read_text() == before
+    assert Store(store).write(done).status == "done"
+    assert len(hf.load_sweep(store)) == 4
+    assert bool(list(store.rglob("*.damaged-*"))) == (status == "done")
+
+
 def test_an_error_of_writing_names_the_folder(filled, store, monkeypatch, swept, log):
     def full(handle: int) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))

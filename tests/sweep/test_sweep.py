@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import csv
 import errno
+import subprocess
 import sys
+from concurrent.futures import Future
 from pathlib import Path
+from pickle import PicklingError
 
 import numpy as np
 import pytest
 
 import headfit as hf
 from headfit._sweep import local_pool
+from headfit._sweep.local_pool import LocalPool
 from headfit._sweep.pace import Pace, duration
+from headfit._sweep.work import Work
 from headfit.errors import FileError, HeadfitError, InputError, MissingFileError
 
 
@@ -75,6 +80,54 @@ def test_odd_errors_and_results_end_no_sweep(processes, swept, store):
         ("asyncio.exceptions.CancelledError", "gone"),
     ]
     assert "numbers below 1.8e308; got whole=" in found.failures[2]["message"]
+
+
+@pytest.mark.parametrize("processes", [0, 1])
+def test_results_of_ones_own_classes_come_as_pythons(processes, swept, store):
+    points = [{"kind": kind} for kind in ("text", "whole", "real", "interrupt")]
+    if processes == 0:
+        points.pop()  # of this process it is the caller's
+    found = hf.sweep(points, store, run=swept.own_classes, processes=processes, num_threads=1)
+    values = [row["value"] for row in found.rows]
+    assert values == ["x", 1, 0.5]
+    assert [type(value) for value in values] == [str, int, float]
+    assert [row["error"] for row in found.failures] == ["KeyboardInterrupt"] * processes
+    if processes == 0:
+        with pytest.raises(KeyboardInterrupt):
+            hf.sweep([{"kind": "interrupt"}], store, run=swept.own_classes, processes=0)
+
+
+def test_an_outcome_that_cannot_be_sent_is_a_failure(swept):
+    (task,) = Work.of(swept.square, None).tasks([{"x": 1}])
+    pool, future = LocalPool(1, 1), Future()
+    future.set_exception(PicklingError("cannot be sent"))
+    pool._busy[future] = task, "worker"
+    taken, outcome = pool.take()
+    assert (taken, outcome["status"], pool._idle) == (task, "failed", ["worker"])
+    assert outcome["error"]["message"] == "cannot be sent"
+
+
+def test_a_script_that_is_read_from_a_pipe_is_no_file(tmp_path):
+    code = (
+        "import headfit as hf\n"
+        "def one(x): return {'one': 1}\n"
+        "hf.sweep([{'x': 1}], 'store', run=one, processes=0)\n"
+    )
+    ran = subprocess.run(
+        [sys.executable, "-"], input=code, cwd=tmp_path, capture_output=True, text=True,
+        check=False, timeout=120,
+    )  # fmt: skip
+    assert "run must stand in a file" in ran.stderr.splitlines()[-1]
+    assert not (tmp_path / "store").exists()
+
+
+def test_a_function_that_changes_the_folder_moves_no_store(swept, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "away").mkdir()
+    points = [{"folder": "away"}, {"folder": "."}]
+    found = hf.sweep(points, "store", run=swept.goes_to, processes=0)
+    assert len(found) == 2
+    assert found.store == tmp_path / "store"
 
 
 def test_processes_that_cannot_be_started(swept, store, monkeypatch):

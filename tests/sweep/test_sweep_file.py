@@ -6,6 +6,7 @@ import pytest
 
 import headfit as hf
 from headfit._sweep.sweep_file import read_sweep_file
+from headfit._sweep.work import Work
 from headfit.errors import InputError, MissingFileError
 
 
@@ -19,9 +20,11 @@ def test_grids_add_up_and_out_is_beside_the_file(tmp_path):
     found = read_sweep_file(file)
     assert (found.out, found.processes, found.num_threads) == (tmp_path / "results", 3, 2)
     bands = hf.grid(pattern="band", n=[8, 16], width=1, mask=[["window", [1, 1]]])
-    assert found.points == bands + hf.grid(pattern="circulant", n=8, offsets=[[-1, 2]], seed=[0, 1])
+    rings = hf.grid(pattern="circulant", n=8, offsets=[[-1, 2]], seed=[0, 1])
+    assert found.tasks == Work.of(None, None).tasks(bands + rings)
 
 
+MANY = list(range(400))
 GOOD = 'pattern = "band"\nn = 8\nwidth = 1\n'
 
 
@@ -43,6 +46,13 @@ GOOD = 'pattern = "band"\nn = 8\nwidth = 1\n'
             f"[[grid]]\n{GOOD}[[grid]]\npattern = 'nothing'\n",
             "grid 2 of 2: points[0]: pattern must",
         ),
+        (f"[grid]\n{GOOD}seed = {'9' * 5000}\n", "is no TOML: Exceeds the limit"),
+        (
+            f"[grid]\n{GOOD}" + "".join(f"{k} = {MANY}\n" for k in ("seed", "dim", "k")),
+            "grid: a grid must have at most 10,000,000 points; got 64,000,000 from the values of "
+            "seed: 400, dim: 400, k: 400",
+        ),
+        (f"[grid]\n{GOOD}mask = ['window', 16]\n", 'in a list of its own: mask = [["window", 16]]'),
         (f"thing = 1\n[grid]\n{GOOD}", "thing is no key"),
         (f"out = 1\n[grid]\n{GOOD}", "out must"),
         (f"processes = -1\n[grid]\n{GOOD}", "processes must"),

@@ -13,11 +13,10 @@ from headfit._cli.shared import add_running
 from headfit._sweep.dask_cluster import connected
 from headfit._sweep.report import write_report
 from headfit._sweep.result import load_sweep
+from headfit._sweep.rows import as_place
 from headfit._sweep.store import Store, check_free
-from headfit._sweep.sweep import is_open
-from headfit._sweep.sweep import sweep as compute
+from headfit._sweep.sweep import is_open, sweep_tasks
 from headfit._sweep.sweep_file import SweepFile, read_sweep_file
-from headfit._sweep.work import Work
 from headfit.errors import InputError
 
 SHOWN = 5
@@ -94,8 +93,8 @@ def sweep(arguments: Any) -> int:
             if arguments.processes is not None:
                 raise InputError("--processes must not be given beside --scheduler")
             client, processes = stack.enter_context(connected(arguments.scheduler)), None
-        found = compute(
-            asked.points,
+        found = sweep_tasks(
+            asked.tasks,
             out,
             client=client,
             processes=processes,
@@ -114,7 +113,9 @@ def sweep(arguments: Any) -> int:
     else:
         print(f"{out}: {len(found.rows)} points done, {len(found.failures)} failed")
         for failure in found.failures[:SHOWN]:
-            print(f"  failed: {failure['error']}: {' '.join(failure['message'].split())}")
+            point = as_place(failure, found.axes)
+            said = f"{failure['error']}: {' '.join(failure['message'].split())}"
+            print(f"  failed: {point}: {said}" if point else f"  failed: {said}")
         for line in found.damaged:
             print(f"  damaged: {line}")
     return 1 if found.failures else 0
@@ -122,16 +123,15 @@ def sweep(arguments: Any) -> int:
 
 def _dry_run(arguments: Any, asked: SweepFile, out: Path) -> int:
     check_free(out, "out")
-    tasks = Work.of(None, None).tasks(asked.points)
-    entries = [Store(out).read(task.key) for task in tasks]
+    entries = [Store(out).read(task.key) for task in asked.tasks]
     count = Counter(entry.status for entry in entries)
     todo = sum(is_open(entry, arguments.retry_failed) for entry in entries)
-    figures = {"points": len(tasks), "done": count["done"], "failed": count["failed"]}
+    figures = {"points": len(entries), "done": count["done"], "failed": count["failed"]}
     if arguments.json:
         text.emit({"store": str(out), **figures, "to_compute": todo})
     else:
         print(
-            f"{out}: {len(tasks)} points, {count['done']} done, {count['failed']} failed; "
+            f"{out}: {len(entries)} points, {count['done']} done, {count['failed']} failed; "
             f"{todo} to compute"
         )
     return 0

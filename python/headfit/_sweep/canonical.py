@@ -20,6 +20,9 @@ KEY_LENGTH = 32
 """Hexadecimal digits of a key: 128 bits, so that two points never share one by chance."""
 
 
+NUMPY = (np.integer, np.floating, np.str_)
+
+
 def canonical(value: Any, name: str, depth: int = 0) -> Any:
     """Return a value in the one form that equal values share, made of JSON's types.
 
@@ -42,14 +45,15 @@ def canonical(value: Any, name: str, depth: int = 0) -> Any:
         raise InputError(f"{name} must not be nested more than {DEEPEST} deep")
     if value is None or isinstance(value, (bool, np.bool_)):
         return value if value is None else bool(value)
+    value = value.item() if isinstance(value, NUMPY) else builtin(value)
     if isinstance(value, str):
-        return str(value)
-    if isinstance(value, (int, np.integer)):
-        whole = int(value)
+        return value
+    if isinstance(value, int):
+        whole = value
         if not fits_a_float(whole):
             raise InputError(f"{name} must be less than 1.8e308 in size; got {shown(whole)}")
         return whole
-    if isinstance(value, (float, np.floating)):
+    if isinstance(value, (float, np.floating)):  # a long double has no type of Python's own
         number = float(value)
         if not math.isfinite(number):
             raise InputError(f"{name} must be finite; got {number}")
@@ -60,8 +64,22 @@ def canonical(value: Any, name: str, depth: int = 0) -> Any:
         for key in value:
             if not isinstance(key, str):
                 raise InputError(f"{name} must have texts as keys; got {shown(key)}")
-        return {str(k): canonical(item, f"{name}.{k}", depth + 1) for k, item in value.items()}
+        return {
+            str.__str__(k): canonical(item, f"{name}.{k}", depth + 1) for k, item in value.items()
+        }
     raise InputError(f"{name} must be a number, a text, None, a list or a dict; got {shown(value)}")
+
+
+def builtin(value: Any) -> Any:
+    """Return a number or a text of a class of the caller's own, as of an enumeration, without it.
+
+    The methods of that class are not called: they may say something else.
+    """
+    if isinstance(value, int) and not isinstance(value, bool):
+        return int.__int__(value)
+    if isinstance(value, float):
+        return float.__float__(value)
+    return str.__str__(value) if isinstance(value, str) else value
 
 
 def fits_a_float(value: int) -> bool:

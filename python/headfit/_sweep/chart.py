@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -9,6 +10,12 @@ from typing import Any
 import numpy as np
 
 from headfit._sweep.rows import Row, order
+
+LONGEST = 50
+"""Characters of a file's name that tell a chart; a longer name ends with its hash."""
+
+FLAGS = (str(False), str(True))
+"""How a flag is written as a value of an axis."""
 
 
 @dataclass(frozen=True)
@@ -50,21 +57,33 @@ class Chart:
     @property
     def name(self) -> str:
         """The name of its file of numbers, without its suffix."""
-        return "".join(c if c.isalnum() else "-" for c in f"{self.y}-against-{self.x}")
+        whole = f"{self.y}-against-{self.x}"
+        plain = "".join(c if c.isalnum() else "-" for c in whole)
+        if len(plain) <= LONGEST:
+            return plain
+        mark = hashlib.sha256(whole.encode("utf-8", "backslashreplace")).hexdigest()[:8]
+        return f"{plain[:LONGEST]}-{mark}"
 
     def rows(self) -> list[Row]:
-        """Return its numbers, one row for each spot."""
-        return [
-            {
-                **dict(zip(self.split, values, strict=True)),
-                self.x: spot.x,
-                ("share" if self.is_share else "median"): spot.y,
-                **({} if self.is_share else {"least": spot.low, "most": spot.high}),
-                "points": spot.count,
-            }
-            for values, spots in self.lines.items()
-            for spot in spots
-        ]
+        """Return its numbers, one row for each spot.
+
+        A statistic whose name an axis has is called after the measure as well.
+        """
+
+        def named(**statistics: float) -> Row:
+            axes = (*self.split, self.x)
+            return {f"{k}_of_{self.y}" if k in axes else k: v for k, v in statistics.items()}
+
+        rows = []
+        for values, spots in self.lines.items():
+            for spot in spots:
+                row = {**dict(zip(self.split, values, strict=True)), self.x: spot.x}
+                if self.is_share:
+                    row |= named(share=spot.y, points=spot.count)
+                else:
+                    row |= named(median=spot.y, least=spot.low, most=spot.high, points=spot.count)
+                rows.append(row)
+        return rows
 
 
 def make_chart(
@@ -86,9 +105,11 @@ def make_chart(
 
 def _spot(x: Any, values: list[Any], share: bool) -> Spot:
     numbers = np.array(values, dtype=np.float64)
-    middle = float(numbers.mean() if share else np.median(numbers))
+    with np.errstate(over="ignore"):  # no chart is drawn of numbers so large
+        middle = float(numbers.mean() if share else np.median(numbers))
     return Spot(x, middle, float(numbers.min()), float(numbers.max()), len(values))
 
 
 def _plain(value: Any) -> Any:
-    return str(value) if isinstance(value, (list, dict)) else value
+    """Return a value that tells a place of an axis: True is another place than 1."""
+    return str(value) if isinstance(value, (list, dict, bool)) else value

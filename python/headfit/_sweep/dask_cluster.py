@@ -6,12 +6,13 @@ import math
 import pickle
 import secrets
 import time
+from collections.abc import Callable
 from typing import Any, Self
 
 from headfit._cluster.build import builds_of_this_version, own_build
 from headfit._cluster.under_way import UnderWay, reaching
 from headfit._cluster.workers import answers, check_client
-from headfit._sweep.measure import Outcome, error_record, measure_packed
+from headfit._sweep.measure import Outcome, failed, measure_packed
 from headfit._sweep.work import Task
 from headfit.errors import InputError
 
@@ -40,10 +41,19 @@ def connected(address: str) -> Any:
 def check_sweep_client(client: Any, run: Any) -> None:
     """Raise an InputError unless this is a client whose workers have this headfit and `run`."""
     check_client(client)
-    builds_of_this_version(answers(client, own_build))
-    for worker, answer in answers(client, import_error, packed(run)).items():
+    builds = _answers(client, own_build)
+    if not builds:
+        raise InputError("client must have at least one worker; got a cluster without any")
+    builds_of_this_version(builds)
+    for worker, answer in _answers(client, import_error, packed(run)).items():
         if answer:
             raise InputError(f"client: its worker {worker} cannot import run: {answer}")
+
+
+def _answers(client: Any, function: Callable[..., Any], *given: Any) -> dict[str, Any]:
+    """Return what workers answer. One whose connection broke has left, whoever knows of it yet."""
+    found = answers(client, function, *given)
+    return {worker: answer for worker, answer in found.items() if not isinstance(answer, OSError)}
 
 
 def packed(thing: Any) -> bytes:
@@ -124,5 +134,5 @@ class DaskCluster:
                 self._suspects.append(task)
                 continue
             if error is not None:  # the workers died that had it, or it could not be sent
-                outcome = {"status": "failed", "error": error_record(error), "made": {}}
+                outcome = failed(error)
             return task, outcome

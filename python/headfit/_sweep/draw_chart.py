@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import io
-import math
 import re
+import warnings
 from collections.abc import Sequence
 from html import escape
 from typing import Any
 
-from headfit._sweep.chart import Chart, Spot
+from headfit._sweep.chart import FLAGS, Chart, Spot
 from headfit._sweep.choose_charts import LEAST
+from headfit._sweep.legible import for_picture, legible, shortened
 from headfit.plot._axes import INK, matplotlib
 
 # The palette of Okabe and Ito, and a marker for each colour, so that no line needs its colour.
@@ -20,6 +21,7 @@ TICKS = 10  # an axis with at most so many values has a tick for each of them
 # An axis is logarithmic if its largest value is at least WIDE times its smallest one, and at most
 # WIDEST times: beyond that a single extreme value would press all others together.
 WIDE, WIDEST = 8.0, 1e12
+LARGEST = 1e300  # the size of a number that is drawn, at most
 
 LINEAR = ("dim_found", "dim_least")  # logarithmic in n, as the theorem says
 
@@ -69,17 +71,22 @@ def description(chart: Chart) -> str:
 
 def label(name: str) -> str:
     """Return what a column is called in pictures."""
-    return NAMES.get(name, name)
+    return NAMES.get(name) or shortened(name)
 
 
 def line_name(chart: Chart, values: Sequence[Any]) -> str:
     """Return what tells a line from the others."""
     pairs = zip(chart.split, values, strict=True)
     return ", ".join(
-        str(value) if isinstance(value, str) else f"{name} = {_short(value)}"
+        _short(value) if is_word(value) else f"{shortened(name)} = {_short(value)}"
         for name, value in pairs
         if value is not None
     )
+
+
+def is_word(value: Any) -> bool:
+    """Return whether a value says enough without the name of its axis."""
+    return isinstance(value, str) and value not in FLAGS and value.strip() != ""
 
 
 def figure_of(chart: Chart) -> Any:
@@ -96,12 +103,12 @@ def figure_of(chart: Chart) -> Any:
             x, [spot.y for spot in spots], yerr=_bars(chart, spots),
             color=COLORS[i % len(COLORS)], marker=MARKERS[i % len(MARKERS)], markersize=5,
             linewidth=1.4 if _is_number(spots[0].x) else 0, elinewidth=0.9, capsize=2.5,
-            label=line_name(chart, values),
+            label=for_picture(line_name(chart, values) or f"no {', '.join(chart.split)}"),
         )  # fmt: skip
     _scale_x(ax, places, chart.x)
     _scale_y(ax, chart)
-    ax.set_xlabel(label(chart.x), color=INK)
-    ax.set_ylabel(label(chart.y), color=INK)
+    ax.set_xlabel(for_picture(label(chart.x)), color=INK)
+    ax.set_ylabel(for_picture(label(chart.y)), color=INK)
     ax.grid(color="#e3e5e8", linewidth=0.7)
     ax.set_axisbelow(True)
     ax.spines[["top", "right"]].set_visible(False)
@@ -130,7 +137,8 @@ def _scale_x(ax: Any, places: dict[Any, float], name: str) -> None:
         ax.set_xscale("log", base=2 if min(places) >= 1 else 10)
     if len(places) <= TICKS or not numeric:
         turn = 0 if numeric else 30
-        ax.set_xticks(list(places.values()), [_short(v) for v in places], rotation=turn)
+        names = [for_picture(_short(value)) for value in places]
+        ax.set_xticks(list(places.values()), names, rotation=turn)
         ax.minorticks_off()
 
 
@@ -158,7 +166,7 @@ def _is_number(value: Any) -> bool:
 
 def _short(value: Any) -> str:
     if not _is_number(value):
-        return str(value)
+        return shortened(str(value))
     return f"{value:,}" if isinstance(value, int) else f"{value:.4g}"
 
 
@@ -166,16 +174,34 @@ def svg_of(chart: Chart, prefix: str) -> str:
     """Return a chart as an element <svg>, with its description; its ids start with a prefix."""
     text, plain = io.StringIO(), {"svg.fonttype": "none", "svg.hashsalt": prefix}
     nothing = dict.fromkeys(("Date", "Creator", "Format", "Type"))
-    with matplotlib().rc_context(plain):
+    # Glyphs that a font lacks, and names too long for their place, change no text of an SVG.
+    with matplotlib().rc_context(plain), warnings.catch_warnings(action="ignore"):
         figure_of(chart).savefig(text, format="svg", metadata=nothing)
     found = text.getvalue()
     found = found[found.index("<svg") :]
     found = re.sub(r"<metadata>.*?</metadata>", "", found, flags=re.DOTALL)
-    found = re.sub(r'(\bid="|url\(#|href="#)', rf"\g<1>{prefix}-", found)
-    said = escape(description(chart))
+    found = re.sub(
+        r"<[^>]*>",
+        lambda tag: re.sub(r'(\bid="|url\(#|href="#)', rf"\g<1>{prefix}-", tag[0]),
+        found,
+    )
+    said = escape(legible(description(chart)))
     return found.replace("<svg ", f'<svg role="img" aria-label="{said}" ', 1)
 
 
 def is_drawable(chart: Chart) -> bool:
-    """Return whether all numbers of a chart are finite."""
-    return all(math.isfinite(s.y) for spots in chart.lines.values() for s in spots)
+    """Return whether all numbers of a chart are finite, and their range is a number as well."""
+    spots = [spot for line in chart.lines.values() for spot in line]
+    numbers = [n for s in spots for n in (s.y, s.low, s.high)] + list(_places(chart).values())
+    return all(abs(number) <= LARGEST for number in numbers)  # False for NaN
+
+
+def picture_of(chart: Chart, prefix: str) -> str:
+    """Return a chart as an element of a page: its picture, or a sentence why there is none."""
+    if not is_drawable(chart):
+        return f"<p>There is no picture: a number is not finite, or beyond {LARGEST:g}.</p>"
+    try:
+        return svg_of(chart, prefix)
+    except Exception as error:  # the report has more to say than one picture
+        said = f"{type(error).__name__}: {error}"
+        return f"<p>The picture could not be drawn: {escape(legible(said))}</p>"

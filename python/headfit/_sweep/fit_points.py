@@ -14,12 +14,14 @@ from headfit import patterns
 from headfit._base.arguments import as_choice, as_flag, as_number, shown
 from headfit._base.arrays import as_count, check_between
 from headfit._base.dtypes import check_dtype, check_logits_dtype
+from headfit._base.masks import as_window
 from headfit._base.tolerances import Tolerances
 from headfit._fit.method import Method
 from headfit._fit.registry import METHODS
 from headfit._sweep.canonical import canonical
+from headfit._target.append_columns import as_columns
 from headfit.errors import InputError
-from headfit.patterns._build import Boundary, Style
+from headfit.patterns._build import MOST_TOKENS, Boundary, Style, checked_tokens
 
 DEFAULTS: Mapping[str, Any] = {
     "method": "auto",
@@ -37,6 +39,9 @@ DEFAULTS: Mapping[str, Any] = {
     "pattern_seed": None,
 }
 """What a point may say besides its pattern, the pattern's arguments and the method's options."""
+
+NUMBERS = dict.fromkeys(("leak", "distortion", "max_logit", "scale", "time_limit"), "float")
+"""Those of them that are real numbers."""
 
 UNSUITED = ("from_graph", "from_mask")
 """Patterns that are made from an object of Python, which a point cannot hold."""
@@ -63,17 +68,24 @@ def checked_fit_point(given: Mapping[str, Any]) -> dict[str, Any]:
                 f"{name} is no key of a point with pattern {kind} and method {word}; "
                 f"these are: {', '.join(known)}"
             )
-    filled = {"pattern": kind}
+    filled: dict[str, Any] = {"pattern": kind}
     for name, parameter in arguments.items():
         value = point.get(name, parameter.default)
         if value is inspect.Parameter.empty:
             raise InputError(f"{name} must be given: pattern {kind} needs it")
         if value is not None:
             filled[name] = _typed(value, name, str(parameter.annotation))
-    for name in [*DEFAULTS, *options]:
-        value = point.get(name, DEFAULTS.get(name))
+    annotations = {**NUMBERS, **{name: str(field.type) for name, field in options.items()}}
+    defaults = {**DEFAULTS, **{name: field.default for name, field in options.items()}}
+    for name, default in defaults.items():
+        value = point.get(name, default)
         if value is not None:
-            filled[name] = value
+            filled[name] = _typed(value, name, annotations.get(name, ""))
+    gaussian = ("gaussian",) if kind == "knn" else ()
+    allowed = ("uniform", "random", *gaussian)
+    filled["weights"] = Style.of(filled.get("weights"), filled["gamma"], 0, allowed).weights
+    if filled.get("pattern_seed") == filled["seed"]:
+        del filled["pattern_seed"]
     _check_values(filled)
     checked: dict[str, Any] = canonical(filled, "point")
     return checked
@@ -96,18 +108,20 @@ def _parameters(kind: str) -> dict[str, inspect.Parameter]:
 
 
 @cache
-def _options(word: str) -> tuple[str, ...]:
+def _options(word: str) -> dict[str, dataclasses.Field[Any]]:
     """Return the options of a method that plain values can give."""
     kind: Any = METHODS[word]
-    return tuple(f.name for f in dataclasses.fields(kind) if f.name not in _OBJECTS)
+    return {f.name: f for f in dataclasses.fields(kind) if f.name not in _OBJECTS}
 
 
 def _typed(value: Any, name: str, annotation: str) -> Any:
-    """Check the type of a pattern's argument; its range is for the pattern to check."""
+    """Check the type of an argument or option; its range is for others to check."""
     kinds = annotation.replace(" | None", "")
     if kinds == "int":
         return as_count(value, name, 0)
     if kinds == "float":
+        if isinstance(value, str):  # the text of a number would be another point
+            raise InputError(f"{name} must be a number; got the text {shown(value)}")
         as_number(value, name)
     elif kinds == "bool":
         as_flag(value, name)
@@ -116,8 +130,13 @@ def _typed(value: Any, name: str, annotation: str) -> Any:
 
 def _check_values(point: Mapping[str, Any]) -> None:
     """Raise an InputError for what a pattern or a fit would refuse, whatever its size is."""
-    gaussian = ("gaussian",) if point["pattern"] == "knn" else ()
-    Style.of(point.get("weights"), point["gamma"], 0, ("uniform", "random", *gaussian))
+    n = _tokens(point)
+    least, most = (1, n - 1) if point["pattern"] == "knn" else (1, n)
+    if "k" in point:
+        as_count(point["k"], "k", least, most)
+    for name in ("n_global", "n_random"):
+        if name in point:
+            as_count(point[name], name, 0, n)
     if "boundary" in point:
         as_choice(point["boundary"], "boundary", get_args(Boundary))
     tolerances = tolerances_of(point)
@@ -133,9 +152,36 @@ def _check_values(point: Mapping[str, Any]) -> None:
     mask, exempt = point.get("mask"), point.get("exempt_columns")
     is_window = isinstance(mask, list) and len(mask) == 2 and mask[0] == "window"
     if mask is not None and mask != "causal" and not is_window:
-        raise InputError(f'mask must be "causal" or ["window", width]; got {shown(mask)}')
+        raise InputError(
+            f'mask must be "causal" or ["window", width]; got {shown(mask)}. In a grid a window '
+            'stands in a list of its own: mask = [["window", 16]]'
+        )
+    as_window(mask_of(point), n)
     if exempt is not None and exempt != "auto" and not isinstance(exempt, list):
         raise InputError(f'exempt_columns must be "auto" or a list; got {shown(exempt)}')
+    if isinstance(exempt, list):
+        as_columns(exempt, n, "exempt_columns")
+
+
+def _tokens(point: Mapping[str, Any]) -> int:
+    """Return the number of tokens of a pattern, checked, without making the pattern."""
+    if "n" in point:
+        return checked_tokens(point["n"])
+    if point["pattern"] == "grid2d":
+        height = as_count(point["height"], "height", 1, MOST_TOKENS)
+        return height * as_count(point["width"], "width", 1, MOST_TOKENS // height)
+    for name in ("points", "tokens"):
+        if name in point:
+            if not isinstance(point[name], (list, str)):
+                raise InputError(f"{name} must be a list; got {shown(point[name])}")
+            return len(point[name])
+    return _only_size(point["pattern"])
+
+
+@cache
+def _only_size(kind: str) -> int:
+    """Return the number of tokens of a pattern that is made from data, and has one size."""
+    return int(getattr(patterns, kind)(rng=0).shape[0])
 
 
 def tolerances_of(point: Mapping[str, Any]) -> Tolerances:

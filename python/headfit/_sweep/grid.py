@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import itertools
+import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from headfit.errors import InputError
+
+MOST_POINTS = 10**7
+"""More points than any sweep computes; their list alone would fill the memory."""
 
 
 def grid(**axes: Any) -> list[dict[str, Any]]:
@@ -28,7 +33,8 @@ def grid(**axes: Any) -> list[dict[str, Any]]:
     Raises
     ------
     InputError
-        For an axis without values, and for an array that is not 1-dimensional.
+        For an axis without values, for an array that is not 1-dimensional, and for more than
+        10,000,000 points.
 
     See Also
     --------
@@ -47,10 +53,24 @@ def grid(**axes: Any) -> list[dict[str, Any]]:
     for name, axis in values.items():
         if not axis:
             raise InputError(f"{name} must have at least one value; got none")
+    lengths = {name: length(axis) for name, axis in values.items()}
+    if math.prod(lengths.values()) > MOST_POINTS:
+        listed = ", ".join(f"{name}: {count:,}" for name, count in lengths.items() if count > 1)
+        raise InputError(
+            f"a grid must have at most {MOST_POINTS:,} points; got {math.prod(lengths.values()):,} "
+            f"from the values of {listed}"
+        )
     return [dict(zip(values, point, strict=True)) for point in itertools.product(*values.values())]
 
 
-def axis_values(name: str, axis: Any) -> list[Any]:
+def length(axis: Sequence[Any]) -> int:
+    """Return the number of values of an axis; `len` refuses the longest ranges."""
+    if isinstance(axis, range) and axis:
+        return (axis[-1] - axis[0]) // axis.step + 1
+    return len(axis)
+
+
+def axis_values(name: str, axis: Any) -> Sequence[Any]:
     """Return the values of an axis, or a single value as the only one.
 
     Raises
@@ -64,4 +84,4 @@ def axis_values(name: str, axis: Any) -> list[Any]:
         axis = axis.tolist()
     if not isinstance(axis, (list, tuple, range)):
         return [axis]
-    return list(axis)
+    return axis

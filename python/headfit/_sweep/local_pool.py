@@ -18,7 +18,7 @@ from multiprocessing.connection import Connection
 from typing import Any, Self
 
 from headfit._base.processors import available_cores
-from headfit._sweep.measure import Outcome, measure_packed
+from headfit._sweep.measure import Outcome, failed, measure_packed
 from headfit._sweep.work import Task
 from headfit.errors import HeadfitError
 
@@ -125,6 +125,8 @@ class LocalPool:
                     self.submit(task)
                     continue
                 return task, lost_outcome(lost, error)
+            except Exception as error:  # such as an outcome that could not be sent
+                outcome = failed(error)
             self._idle.append(worker)
             return task, outcome
 

@@ -17,7 +17,7 @@ from headfit import _core
 from headfit._base.arguments import shown
 from headfit._base.processors import cpu_name
 from headfit._base.version import VERSION
-from headfit._sweep.canonical import fits_a_float
+from headfit._sweep.canonical import builtin, fits_a_float
 from headfit._sweep.fit_record import measure_fit
 from headfit._sweep.work import THREADS, Task
 from headfit.errors import InputError
@@ -29,15 +29,23 @@ TAIL = 4000
 
 
 def measure(task: Task, num_threads: int) -> Outcome:
-    """Compute one point; return its result or its error, and how it was made."""
+    """Compute one point in the caller's own process; return its outcome, and how it was made.
+
+    A KeyboardInterrupt is the caller's, and ends the sweep.
+    """
+    return _measure(task, num_threads, KeyboardInterrupt)
+
+
+def _measure(task: Task, num_threads: int, raised: tuple[()] | type[BaseException] = ()) -> Outcome:
+    """Compute one point; errors of the type `raised` alone are raised."""
     start, when = time.perf_counter(), datetime.now(UTC)
     outcome: Outcome
     try:
         outcome = {"status": "done", "result": _result(task, num_threads)}
-    except KeyboardInterrupt:  # of this process, when it computes the points itself
+    except raised:
         raise
     except BaseException as error:
-        outcome = {"status": "failed", "error": error_record(error)}
+        outcome = failed(error)
     outcome["made"] = {
         "wall_seconds": time.perf_counter() - start,
         "when": when.isoformat(timespec="seconds"),
@@ -53,13 +61,19 @@ def measure_packed(packed: bytes, num_threads: int) -> Outcome:
     """Compute the point of a pickled task.
 
     A worker that could not import the function of a task would end as it receives it, or never
-    answer; here that is an error of the point.
+    answer; here that is an error of the point, and so is a KeyboardInterrupt, which the function
+    itself has raised: Ctrl-C goes to the process that sweeps.
     """
     try:
         task: Task = pickle.loads(packed)
-    except Exception as error:
-        return {"status": "failed", "error": error_record(error), "made": {}}
-    return measure(task, num_threads)
+    except BaseException as error:
+        return failed(error)
+    return _measure(task, num_threads)
+
+
+def failed(error: BaseException) -> Outcome:
+    """Return the outcome of a point that raised an error."""
+    return {"status": "failed", "error": error_record(error), "made": {}}
 
 
 def _result(task: Task, num_threads: int) -> dict[str, Any]:
@@ -79,12 +93,12 @@ def scalars(result: Any) -> dict[str, Any]:
     for name, value in result.items():
         if not isinstance(name, str):
             raise InputError(f"run must return a dict with texts as keys; got {shown(name)}")
-        item = value.item() if isinstance(value, np.generic) else value
+        item = value.item() if isinstance(value, np.generic) else builtin(value)
         if isinstance(item, int) and not fits_a_float(item):
             raise InputError(f"run must return numbers below 1.8e308; got {name}={shown(value)}")
         if item is not None and not isinstance(item, (bool, int, float, str)):
             raise InputError(f"run must return numbers, texts and None; got {name}={shown(value)}")
-        plain[name] = item
+        plain[str.__str__(name)] = item
     return plain
 
 

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import json
+import html
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from html import escape
-from typing import Any
 
-from headfit._base.text import number
 from headfit._base.version import VERSION
 from headfit._sweep.chart import Chart
-from headfit._sweep.draw_chart import caption, svg_of, title
+from headfit._sweep.draw_chart import caption, picture_of, title
+from headfit._sweep.legible import legible
 from headfit._sweep.pace import duration
+from headfit._sweep.record import Record
 from headfit._sweep.result import Sweep
-from headfit._sweep.rows import Row
+from headfit._sweep.rows import Row, as_place, as_text
 
 GENERATOR = '<meta name="generator" content="headfit report">'
 MOST_ROWS = 200
@@ -41,7 +41,9 @@ pre {{ white-space: pre-wrap; font-size: 0.8rem; }} summary {{ cursor: pointer; 
 """
 
 
-def page(found: Sweep, charts: Mapping[str, Chart]) -> str:
+def page(
+    found: Sweep, charts: Mapping[str, Chart], left_out: Sequence[tuple[Record, Sweep]] = ()
+) -> str:
     """Return the page of a sweep.
 
     Parameters
@@ -49,9 +51,11 @@ def page(found: Sweep, charts: Mapping[str, Chart]) -> str:
     found : Sweep
     charts : dict of Chart
         By the names of the CSV files with their numbers.
+    left_out : list of (dict, Sweep)
+        Results that no chart shows, with one record of them: those of older versions.
     """
     name = f"Sweep {found.store.resolve().name}"
-    parts = [f"<h1>{escape(name)}</h1>", *_summary(found), *_axes(found)]
+    parts = [f"<h1>{escape(name)}</h1>", *_summary(found), *_axes(found), *_left_out(left_out)]
     for i, (file, chart) in enumerate(charts.items()):
         parts.append(_figure(file, chart, f"chart{i}"))
     parts += [*_failures(found), *_damaged(found), *_machines(found)]
@@ -59,7 +63,8 @@ def page(found: Sweep, charts: Mapping[str, Chart]) -> str:
 
 
 def _summary(found: Sweep) -> list[str]:
-    seconds = sum(row.get("wall_seconds") or 0.0 for row in [*found.rows, *found.failures])
+    took = [record["made"].get("wall_seconds") for record in found.records]
+    seconds = sum(t for t in took if isinstance(t, (int, float)) and math.isfinite(t))
     done, failed = len(found.rows), len(found.failures)
     points = "1 point" if done + failed == 1 else f"{done + failed} points"
     text = f"{points}: {done} with a result, {failed} failed. "
@@ -73,16 +78,31 @@ def _summary(found: Sweep) -> list[str]:
 
 def _axes(found: Sweep) -> list[str]:
     rows = [
-        {"key": name, "values": ", ".join(_text(v) for v in values)}
+        {"key": name, "values": ", ".join(as_text(v) for v in values)}
         for name, values in found.axes.items()
     ]
     return ["<h2>What varies</h2>", _table(rows)] if rows else []
 
 
+def _left_out(parts: Sequence[tuple[Record, Sweep]]) -> list[str]:
+    lines = []
+    for record, part in parts:
+        count = "1 result" if len(part) == 1 else f"{len(part)} results"
+        lines.append(f"<li>{escape(count)} of {escape(maker(record))}</li>")
+    said = "Pictures show the newest version of what computed the points. They leave out:"
+    return [f"<p>{said}</p><ul>{''.join(lines)}</ul>"] if lines else []
+
+
+def maker(record: Record) -> str:
+    """Return what computed a point: the work and its version."""
+    version = record["version"]
+    return str(record["work"]) + ("" if version is None else f", version {as_text(version)}")
+
+
 def _figure(file: str, chart: Chart, prefix: str) -> str:
     link = f'Numbers: <a href="{escape(file)}">{escape(file)}</a>.'
     return (
-        f"<h2>{escape(title(chart))}</h2>\n<figure>{svg_of(chart, prefix)}"
+        f"<h2>{escape(title(chart))}</h2>\n<figure>{picture_of(chart, prefix)}"
         f"<figcaption>{escape(caption(chart))} {link}</figcaption></figure>"
     )
 
@@ -94,8 +114,7 @@ def _failures(found: Sweep) -> list[str]:
     kinds = Counter(row["error"] for row in found.failures)
     parts.append(_table([{"error": kind, "points": count} for kind, count in kinds.most_common()]))
     for row in found.failures[:MOST_ROWS]:
-        axes = {name: row.get(name) for name in found.axes}
-        point = ", ".join(f"{name} = {_text(value)}" for name, value in axes.items())
+        point = as_place(row, found.axes)
         said = f"{row['error']}: {row['message']}"
         parts.append(
             f"<details><summary>{escape(point or 'the point')}: {escape(said)}</summary>"
@@ -114,7 +133,8 @@ def _damaged(found: Sweep) -> list[str]:
 def _machines(found: Sweep) -> list[str]:
     """Return how many points were computed by what: the work, its version and the CPU."""
     counts = Counter(
-        tuple(_text(row.get(name)) for name in _MADE) for row in [*found.rows, *found.failures]
+        tuple(as_text({**record, **record["made"]}.get(name)) for name in _MADE)
+        for record in found.records
     )
     rows = [
         {**dict(zip(_MADE, values, strict=True)), "points": count}
@@ -127,15 +147,12 @@ def _table(rows: Sequence[Row]) -> str:
     names = list(rows[0])
     head = "".join(f'<th scope="col">{escape(name)}</th>' for name in names)
     body = "\n".join(
-        "<tr>" + "".join(f"<td>{escape(_text(row[name]))}</td>" for name in names) + "</tr>"
+        "<tr>" + "".join(f"<td>{escape(as_text(row[name]))}</td>" for name in names) + "</tr>"
         for row in rows
     )
     return f'<div class="wide"><table><tr>{head}</tr>\n{body}</table></div>'
 
 
-def _text(value: Any) -> str:
-    if value is None:
-        return "none"
-    if isinstance(value, float):
-        return number(value)
-    return json.dumps(value) if isinstance(value, (list, dict, bool)) else str(value)
+def escape(text: str) -> str:
+    """Return a text as HTML."""
+    return html.escape(legible(text))

@@ -11,17 +11,16 @@ import os
 import secrets
 import shutil
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from headfit._base.files import as_path
 from headfit._sweep.chart import Chart
 from headfit._sweep.choose_charts import charts
-from headfit._sweep.draw_chart import is_drawable
 from headfit._sweep.page import page
 from headfit._sweep.result import Sweep
-from headfit._sweep.rows import Row, as_csv, distinct
+from headfit._sweep.rows import as_csv
 from headfit.errors import FileError
 from headfit.plot._axes import matplotlib
 
@@ -44,9 +43,12 @@ def write_report(found: Sweep, out: Any, name: str = "output") -> list[str]:
     folder = Path(as_path(out, name))
     check_replaceable(folder, name)
     matplotlib()
-    drawn = dict(_charts(found))
+    groups = found.by_work()
+    shown = {record["work"]: part for record, part in reversed(groups)}  # the newest version last
+    left_out = [group for group in groups if group[1] is not shown[group[0]["work"]]]
+    drawn = dict(_charts(dict(sorted(shown.items()))))
     files = {
-        PAGE: page(found, drawn).encode("utf-8", "backslashreplace"),
+        PAGE: page(found, drawn, left_out).encode("utf-8"),
         "results.csv": as_csv(found.rows),
     }
     files |= {file: as_csv(chart.rows()) for file, chart in drawn.items()}
@@ -63,17 +65,14 @@ def write_report(found: Sweep, out: Any, name: str = "output") -> list[str]:
     return sorted(files)
 
 
-def _charts(found: Sweep) -> Iterator[tuple[str, Chart]]:
+def _charts(works: Mapping[str, Sweep]) -> Iterator[tuple[str, Chart]]:
     """Yield the charts of each work with the names of their files."""
-    works = distinct(row["work"] for row in found.rows)
     taken: Counter[str] = Counter()
-    for i, work in enumerate(works, start=1):
-        rows: list[Row] = [row for row in found.rows if row["work"] == work]
-        for chart in charts(rows, found.axes, work):
-            if is_drawable(chart):
-                name = (f"{i}-" if len(works) > 1 else "") + chart.name
-                taken[name] += 1  # columns whose names differ in a sign may share the name
-                yield name + (f"-{taken[name]}" if taken[name] > 1 else "") + ".csv", chart
+    for i, (work, found) in enumerate(works.items(), start=1):
+        for chart in charts(found.rows, found.axes, work):
+            name = (f"{i}-" if len(works) > 1 else "") + chart.name
+            taken[name] += 1  # columns whose names differ in a sign may share the name
+            yield name + (f"-{taken[name]}" if taken[name] > 1 else "") + ".csv", chart
 
 
 def check_replaceable(folder: Path, name: str) -> None:

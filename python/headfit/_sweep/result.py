@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import json
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,9 @@ from numpy.typing import NDArray
 from headfit._base.arguments import shown
 from headfit._base.files import as_path, replace_file
 from headfit._base.shown import Shown, picture
+from headfit._sweep.fit_points import DEFAULTS
 from headfit._sweep.grid import axis_values
+from headfit._sweep.record import Record
 from headfit._sweep.rows import Row, as_columns, as_csv, as_row, distinct, names_of
 from headfit._sweep.store import Entry, Store
 from headfit.errors import InputError
@@ -68,6 +71,8 @@ class Sweep(Shown):
         self.failures: list[Row] = []
         self.damaged: list[str] = []
         self.missing = 0
+        self._records: list[Record] = []  # of the rows, in their order
+        self._failed: list[Record] = []
         self._axes: list[str] = []
         for entry in entries:
             if entry.record is not None:
@@ -81,17 +86,63 @@ class Sweep(Shown):
         self._axes += [name for name in record["point"] if name not in self._axes]
         if record["status"] == "done":
             self.rows.append(as_row(record))
+            self._records.append(record)
             return
+        self._failed.append(record)
         error = record["error"]
         about = {name: error.get(name, "") for name in ("message", "traceback")}
         self.failures.append({**as_row(record), "error": error.get("class", ""), **about})
 
     @property
+    def records(self) -> list[Record]:
+        """What the files of the points say, failures last: names as they are, and nothing merged.
+
+        A result may have a name of its own that a row also needs, such as `version`.
+        """
+        return [*self._records, *self._failed]
+
+    def _part(self, keep: Callable[[Row, Record], bool]) -> Sweep:
+        """Return the rows that are kept, given them and their records, without failures."""
+        found = Sweep(self.store, ())
+        for row, record in zip(self.rows, self._records, strict=True):
+            if keep(row, record):
+                found.rows.append(row)
+                found._records.append(record)
+        found._axes = self._axes
+        return found
+
+    def by_work(self) -> list[tuple[Record, Sweep]]:
+        """Return the rows of each work and version apart, beside the newest record of them.
+
+        Of one work the version whose newest record is the latest comes first.
+        """
+        newest: dict[str, Record] = {}
+        for record in self._records:
+            text = _maker(record)
+            if text not in newest or _when(record) >= _when(newest[text]):
+                newest[text] = record
+        ordered = sorted(newest.values(), key=_when, reverse=True)
+        by_work = sorted(ordered, key=lambda record: str(record["work"]))
+        return [(record, self._made_like(record)) for record in by_work]
+
+    def _made_like(self, record: Record) -> Sweep:
+        maker = _maker(record)
+        return self._part(lambda _, other: _maker(other) == maker)
+
+    @property
     def axes(self) -> dict[str, list[Any]]:
-        """The keys of points that have more than one value, with their values."""
+        """The keys of points that have more than one value, with their values.
+
+        A key of one value that goes with some patterns or methods alone, such as the default of an
+        option that others lack, is none.
+        """
         rows = [*self.rows, *self.failures]
         found = {name: distinct(row.get(name) for row in rows) for name in self._axes}
-        return {name: values for name, values in found.items() if len(values) > 1}
+        return {
+            name: values
+            for name, values in found.items()
+            if len(values) > 1 and not _goes_with_kinds(name, values, rows)
+        }
 
     @property
     def columns(self) -> dict[str, NDArray[Any]]:
@@ -113,11 +164,8 @@ class Sweep(Shown):
         for name in values:
             if name not in known:
                 raise InputError(f"{name} is no column; these are: {', '.join(known)}")
-        allowed = {name: axis_values(name, value) for name, value in values.items()}
-        found = Sweep(self.store, ())
-        found.rows = [r for r in self.rows if all(r.get(n) in v for n, v in allowed.items())]
-        found._axes = self._axes
-        return found
+        allowed = {name: list(axis_values(name, value)) for name, value in values.items()}
+        return self._part(lambda row, _: all(row.get(n) in v for n, v in allowed.items()))
 
     def to_pandas(self) -> Any:
         """Return the rows as a pandas DataFrame; pandas is needed."""
@@ -165,8 +213,34 @@ class Sweep(Shown):
         return f"Sweep({self.store}: {', '.join(parts)})"
 
 
+def _goes_with_kinds(name: str, values: Sequence[Any], rows: Iterable[Row]) -> bool:
+    """Return whether points of a pattern and a method all have a key, with one value, or lack it.
+
+    Every point may have the keys of `DEFAULTS`, so that their absence is a choice.
+    """
+    if name in DEFAULTS or len(values) != 2 or None not in values:
+        return False
+    lacks: dict[str, bool] = {}
+    for row in rows:
+        kinds, is_none = json.dumps([row.get("pattern"), row.get("method")]), row.get(name) is None
+        if lacks.setdefault(kinds, is_none) != is_none:
+            return False
+    return True
+
+
+def _maker(record: Record) -> str:
+    return json.dumps([record["work"], record["version"]], sort_keys=True)
+
+
+def _when(record: Record) -> str:
+    """Return when a record was made: a text in UTC, by which records can be sorted."""
+    return str(record["made"].get("when", ""))
+
+
 def load_sweep(store: Any) -> Sweep:
-    """Read all results of a store, from the files of its points.
+    """Read all results of a store, from the files of its points, of every work and version.
+
+    ``load_sweep(store).where(version=2)`` has those of one version.
 
     Parameters
     ----------

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from headfit._base.text import number
 from headfit._sweep.record import Record
 
 Row = dict[str, Any]
@@ -52,6 +53,20 @@ def order(value: Any) -> tuple[int, float, str]:
     if isinstance(value, (int, float)):
         return 1, float(value), ""
     return 2, 0.0, str(value)
+
+
+def as_text(value: Any) -> str:
+    """Return a value of a row as pages and messages show it."""
+    if value is None:
+        return "none"
+    if isinstance(value, float):
+        return number(value)
+    return json.dumps(value) if isinstance(value, (list, dict, bool)) else str(value)
+
+
+def as_place(row: Mapping[str, Any], axes: Iterable[str]) -> str:
+    """Return what tells a point from the others of its sweep."""
+    return ", ".join(f"{name} = {as_text(row.get(name))}" for name in axes)
 
 
 def as_column(values: Sequence[Any]) -> NDArray[Any]:

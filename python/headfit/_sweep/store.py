@@ -8,6 +8,7 @@ may write at once: files of one key say the same, and a result is never replaced
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import re
 import secrets
@@ -17,6 +18,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
+from headfit._base.arguments import shown
 from headfit._base.files import (
     UNFINISHED,
     add_file,
@@ -31,12 +33,15 @@ from headfit._sweep.record import Record, from_bytes, to_bytes
 from headfit.errors import FileError, MissingFileError
 
 MARKER = "headfit-sweep.json"
-MARKER_TEXT = b'{"headfit": "sweep store", "format": 1}\n'
+KIND, FORMAT = "sweep store", 1
+MARKER_TEXT = (json.dumps({"headfit": KIND, "format": FORMAT}) + "\n").encode("ascii")
 INDEX = "index.csv"
 POINTS = "points"
+PROBE = 4096
+"""Bytes that are written before a sweep begins, to see whether its store can be written."""
 
 _NAME = re.compile(rf"([0-9a-f]{{{KEY_LENGTH}}})\.json")
-_ASIDE = re.compile(rf"[0-9a-f]{{{KEY_LENGTH}}}\.json\.damaged-[0-9a-f]+")
+_ASIDE = re.compile(rf"([0-9a-f]{{{KEY_LENGTH}}})\.json\.damaged-[0-9a-f]+")
 
 Status = Literal["done", "failed", "missing", "damaged"]
 
@@ -68,12 +73,16 @@ class Store:
                 f"{name}: {folder} is no store of a sweep: it has no file {MARKER}",
                 filename=str(folder),
             )
+        check_format(folder, name)
         return cls(folder)
 
     @classmethod
     def made(cls, path: Any, name: str = "out") -> Store:
-        """Return the store at a path, made if the path is free or an empty folder."""
-        folder = Path(as_path(path, name))
+        """Return the store at a path, made if the path is free or an empty folder.
+
+        Its folder is absolute, so that a change of the working directory does not move it.
+        """
+        folder = Path(as_path(path, name)).absolute()
         check_free(folder, name)
         store = cls(folder)
         with store.naming():
@@ -82,6 +91,13 @@ class Store:
                 replace_file(folder / MARKER, lambda file: file.write(MARKER_TEXT), name)
             sync_folder(folder)
         return store
+
+    def check_writable(self) -> None:
+        """Write a file of the size of a record and remove it, or raise the error of that."""
+        with self.naming():
+            probe = self.folder / POINTS / f".headfit-{secrets.token_hex(8)}.tmp"
+            add_file(probe, lambda file: file.write(bytes(PROBE)), "out")
+            probe.unlink()
 
     def path(self, key: str) -> Path:
         """Return where the file of a key stands: 256 folders share the files."""
@@ -95,7 +111,19 @@ class Store:
         FileError
             When the system cannot read a file, which may then be whole.
         """
-        return self._read(self.path(key), key)
+        entry = self._read(self.path(key), key)
+        if entry.status != "missing":
+            return entry
+        # A sweep that was killed while it replaced a record has left that record aside.
+        aside = (self._read(path, key) for path in self._aside(key))
+        kept = sorted((e for e in aside if e.record), key=lambda e: e.status)
+        return kept[0] if kept else entry  # a result before a failure
+
+    def _aside(self, key: str) -> list[Path]:
+        """Return the files of a key that were set aside."""
+        folder = self.path(key).parent
+        names = os.listdir(folder) if folder.is_dir() else []
+        return [folder / n for n in sorted(names) if n.startswith(key) and _ASIDE.fullmatch(n)]
 
     def _read(self, path: Path, key: str) -> Entry:
         try:
@@ -133,9 +161,16 @@ class Store:
                 clear = None if entry.status == "missing" else partial(self._clear, key)
                 if add_file(path, lambda file: file.write(text), "out", clear):
                     sync_folder(path.parent)
+                    self._forget_replaced(key)
                     return Entry(key, record["status"], record)
             # Another sweep was quicker.
         return entry
+
+    def _forget_replaced(self, key: str) -> None:
+        """Remove records that sweeps which were killed have left aside; damaged files stay."""
+        for path in self._aside(key):
+            if self._read(path, key).record is not None:
+                path.unlink(missing_ok=True)
 
     def _clear(self, key: str) -> None:
         """Remove a failure, and set a damaged file aside, unless it has become a result."""
@@ -163,14 +198,28 @@ class Store:
             if not shard.is_dir():
                 yield Entry("", "damaged", None, f"{shard}: it is no file of a sweep")
                 continue
+            listed: set[str] = set()
             for file in sorted(shard.iterdir()):
                 name = _NAME.fullmatch(file.name)
-                if name and file == self.path(name[1]):
-                    yield self._listed(name[1])
-                elif _ASIDE.fullmatch(file.name):
+                aside = _ASIDE.fullmatch(file.name)
+                found = name or aside
+                key = "" if found is None else found[1]
+                if name and file == self.path(key):
+                    listed.add(key)
+                    yield self._listed(key)
+                elif aside and self._is_record(file, key):
+                    if key not in listed:
+                        listed.add(key)
+                        yield self._listed(key)
+                elif aside:
                     yield Entry("", "damaged", None, f"{file}: set aside by an earlier sweep")
                 elif not UNFINISHED.fullmatch(file.name):
                     yield Entry("", "damaged", None, f"{file}: it is no file of a sweep")
+
+    def _is_record(self, file: Path, key: str) -> bool:
+        with contextlib.suppress(FileError):
+            return self._read(file, key).record is not None
+        return False
 
     def _listed(self, key: str) -> Entry:
         try:
@@ -203,5 +252,29 @@ def check_free(folder: Path, name: str) -> None:
     if names and MARKER not in names:
         raise FileError(
             f"{name}: {folder} is no store of a sweep and not empty: it has no file {MARKER}",
+            filename=str(folder),
+        )
+    if MARKER in names:
+        check_format(folder, name)
+
+
+def check_format(folder: Path, name: str) -> None:
+    """Raise a FileError unless the marker of a store says the format that is known here."""
+    with opened(folder / MARKER, name, "is no marker of a store") as file:
+        text = file.read()
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        found = None
+    if not isinstance(found, dict) or found.get("headfit") != KIND:
+        raise FileError(
+            f"{name}: {folder / MARKER} is no marker of a store: it must hold "
+            f"{MARKER_TEXT.decode().strip()}",
+            filename=str(folder),
+        )
+    if found.get("format") != FORMAT:
+        raise FileError(
+            f"{name}: {folder} is a store of format {shown(found.get('format'))}; this headfit "
+            f"knows format {FORMAT}",
             filename=str(folder),
         )

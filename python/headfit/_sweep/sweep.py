@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from headfit._base.arguments import as_flag
@@ -57,7 +57,11 @@ def sweep(
         - `dim` (none searches for the smallest), `leak`, `distortion`, `max_logit`, `dtype`,
           `logits_dtype`, `scale`, `mask` ("causal" or ["window", width]), `exempt_columns` and
           `time_limit`, as in `fit`;
-        - `seed` (default 0) of the fit and of the pattern; `pattern_seed`, of the pattern alone.
+        - `seed` (default 0) of the fit and of the pattern; `pattern_seed`, of the pattern alone,
+          which is left out of a point where it equals `seed`.
+
+        What a point does not say is filled in, so that a default and its absence are the same
+        point. Numbers are numbers: the text "0.05" is refused.
     out : path
         The store: a folder of an earlier sweep, an empty one, or one to be made. Sweeps of
         different points, and several at once, may share it.
@@ -120,16 +124,37 @@ def sweep(
     >>> [(row["n"], row["dim"], row["certified"]) for row in found.rows]
     [(32, 2, False), (32, 6, True), (64, 2, False), (64, 6, True)]
     """
-    work = Work.of(run, version)
-    tasks = work.tasks(points)
+    return sweep_tasks(
+        Work.of(run, version).tasks(points),
+        out,
+        client=client,
+        processes=processes,
+        num_threads=num_threads,
+        retry_failed=retry_failed,
+        progress=progress,
+    )
+
+
+def sweep_tasks(
+    tasks: Sequence[Task],
+    out: Any,
+    *,
+    client: Any = None,
+    processes: int | None = None,
+    num_threads: int | None = None,
+    retry_failed: bool = False,
+    progress: bool | Callable[[str], Any] | None = None,
+) -> Sweep:
+    """Do what `sweep` does for points that were checked: the tasks of one work."""
     retry_failed = as_flag(retry_failed, "retry_failed")
     progress = check_progress(progress)
-    engine = _engine_maker(client, processes, num_threads, run)
+    engine = _engine_maker(client, processes, num_threads, tasks[0].run)
     store = Store.made(out)
     held = {task.key: store.read(task.key) for task in tasks}
     damaged = [entry.why for entry in held.values() if entry.status == "damaged"]
     todo = [task for task in tasks if is_open(held[task.key], retry_failed)]
     if todo:
+        store.check_writable()
         # Another sweep on this store may have computed a point in the meantime.
         still_open = (t for t in todo if is_open(store.read(t.key), retry_failed))
         with engine(len(todo)) as workers, Pace(len(todo), progress) as pace:

@@ -12,7 +12,7 @@ from headfit._base.arguments import shown
 from headfit._base.arrays import as_count, thread_count
 from headfit._base.files import as_path, opened
 from headfit._sweep.grid import grid
-from headfit._sweep.work import Work
+from headfit._sweep.work import Task, Work
 from headfit.errors import InputError
 
 KEYS = ("out", "processes", "num_threads", "grid")
@@ -20,9 +20,12 @@ KEYS = ("out", "processes", "num_threads", "grid")
 
 @dataclass(frozen=True)
 class SweepFile:
-    """What a file asks for: points, where results go, and how many processes and threads."""
+    """What a file asks for: checked points, where results go, and how many processes and threads.
 
-    points: list[dict[str, Any]]
+    A point that is repeated is one task.
+    """
+
+    tasks: list[Task]
     out: Path | None
     processes: int | None
     num_threads: int | None
@@ -42,7 +45,7 @@ def read_sweep_file(path: Any) -> SweepFile:
         text = stream.read()
     try:
         found = tomllib.loads(text.decode("utf-8"))
-    except (UnicodeDecodeError, tomllib.TOMLDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:  # also an integer of thousands of digits
         raise InputError(f"file: {file} is no TOML: {error}") from error
     try:
         return _checked(found, file)
@@ -58,28 +61,27 @@ def _checked(found: Mapping[str, Any], file: Path) -> SweepFile:
     if out is not None and (not isinstance(out, str) or not out):
         raise InputError(f"out must be the name of a folder; got {shown(out)}")
     return SweepFile(
-        _points(found.get("grid")),
+        _tasks(found.get("grid")),
         None if out is None else file.parent / as_path(out, "out"),
         None if processes is None else as_count(processes, "processes", 0),
         None if threads is None else thread_count(threads),
     )
 
 
-def _points(tables: Any) -> list[dict[str, Any]]:
-    """Return the points of all tables [[grid]], each table checked by itself."""
+def _tasks(tables: Any) -> list[Task]:
+    """Return the tasks of all tables [[grid]], each table checked by itself."""
     if isinstance(tables, Mapping):
         tables = [tables]
     if not isinstance(tables, list) or not tables:
         raise InputError("grid must be given: tables [[grid]] whose keys are those of points")
-    points: list[dict[str, Any]] = []
+    tasks: dict[str, Task] = {}
     for i, table in enumerate(tables, start=1):
         if not isinstance(table, Mapping):
             raise InputError(f"grid must be a table; got {shown(table)}")
         try:
-            part = grid(**table)
-            Work.of(None, None).tasks(part)
+            part = Work.of(None, None).tasks(grid(**table))
         except InputError as error:
             name = "grid" if len(tables) == 1 else f"grid {i} of {len(tables)}"
             raise InputError(f"{name}: {error}") from error
-        points += part
-    return points
+        tasks |= {task.key: task for task in part if task.key not in tasks}
+    return list(tasks.values())

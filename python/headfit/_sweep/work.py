@@ -107,6 +107,8 @@ def _module_name(module: Any) -> str:
     spec, file = getattr(main, "__spec__", None), getattr(main, "__file__", None)
     if spec is not None:
         return str(spec.name)
-    if file is None:
-        raise InputError("run must stand in a file: workers cannot import it from a prompt")
+    if file is None or not Path(file).is_file():  # a prompt, or a script that was read from a pipe
+        raise InputError(
+            "run must stand in a file: workers cannot import it from a prompt or a pipe"
+        )
     return Path(file).stem

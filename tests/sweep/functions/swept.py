@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import enum
 import os
 import signal
 import time
@@ -59,6 +60,30 @@ def odd(x: float) -> dict[str, Any]:
     if x == 2:
         raise asyncio.CancelledError("gone")
     return {"text": "caf\udce9"} if x == 3 else {"whole": 10**5000}
+
+
+class Whole(enum.IntEnum):
+    ONE = 1
+
+
+def own_classes(kind: str) -> dict[str, Any]:
+    """Return values of classes that no other process can load."""
+    if kind == "interrupt":
+        raise KeyboardInterrupt
+
+    class Text(str):
+        def __str__(self) -> str:
+            return "something else"
+
+    class Real(float):
+        pass
+
+    return {"value": {"text": Text("x"), "whole": Whole.ONE, "real": Real(0.5)}[kind]}
+
+
+def goes_to(folder: str) -> dict[str, Any]:
+    os.chdir(folder)
+    return {"there": True}
 
 
 def deadly(x: float, log: str, once: bool = True) -> dict[str, Any]:

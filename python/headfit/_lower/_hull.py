@@ -90,7 +90,7 @@ class Units(NamedTuple):
 
 def in_units(logarithm: float) -> int:
     """Return a logarithm in multiples of 2**-BITS, with an error of less than one of them."""
-    return round(logarithm * 2**BITS)
+    return round(math.ldexp(logarithm, BITS))
 
 
 @dataclass(frozen=True, repr=False)

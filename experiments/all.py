@@ -16,7 +16,7 @@ from pathlib import Path
 HERE = Path(__file__).parent
 NAMES = (
     "phase_diagram", "one_module", "real_patterns", "precision", "small_logits", "hardness",
-    "growth", "published", "capacity",
+    "growth", "published", "capacity", "near_the_end",
 )  # fmt: skip
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -14,7 +15,9 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 EXPERIMENTS = ROOT / "experiments"
-COMMANDS = ("growth", "small_logits", "precision", "real_patterns", "hardness", "capacity")
+COMMANDS = (
+    "growth", "small_logits", "precision", "real_patterns", "hardness", "capacity", "near_the_end",
+)  # fmt: skip
 RESULTS = sorted((EXPERIMENTS / "results").iterdir())
 
 
@@ -228,3 +231,62 @@ def test_sizes_with_room_are_not_fitted(tmp_path: Path, capsys: pytest.CaptureFi
     assert "learned, k = 4: +0.00 per doubling" in capsys.readouterr().out
     assert "with room" in (tmp_path / "growth.svg").read_text(encoding="utf-8")
     assert f'"{growth.WITH_ROOM}",4,512' in (tmp_path / "growth-smallest.csv").read_text("utf-8")
+
+
+def cells(title: str) -> dict[str, list[str]]:
+    """Return the rows of tables of experiments/README.md below a heading, by their first cell."""
+    text = (EXPERIMENTS / "README.md").read_text(encoding="utf-8")
+    part = text.split(f"\n## {title}\n")[1].split("\n## ")[0]
+    lines = [line for line in part.splitlines() if line.startswith("| ")]
+    found = {}
+    for line in lines:
+        first, *others = (cell.strip() for cell in line.strip("|").split("|"))
+        found.setdefault(first, others)
+    return found
+
+
+def test_the_table_of_smallest_sizes_is_that_of_the_results() -> None:
+    growth = module("growth")
+    table = cells("The head size against the number of tokens")
+    sizes = [int(cell.replace(",", "")) for cell in table["n"][:-1]]
+    rows = module("common").read_csv(EXPERIMENTS / "results" / "growth-smallest.csv")
+    for method, title in (("learned", "learned, k = {}"), ("random keys", "random keys, k = {}")):
+        for k in sorted({row["k"] for row in rows if row["method"] == method}):
+            written = []
+            for n in sizes:
+                at = {row["method"]: row for row in rows if (row["k"], row["n"]) == (k, n)}
+                row = at.get(method) or (at.get(growth.WITH_ROOM) if method == "learned" else None)
+                text = ""
+                if row:
+                    is_roomy = row["method"] == growth.WITH_ROOM
+                    text = str(row["dim"]) + ("" if row["less"] or is_roomy else "\\*")
+                    text += "\N{PRIME}" if row["seeds"] == 1 else ""
+                    text = f"({text})" if is_roomy else text
+                written.append(text)
+            assert table[title.format(k)][:-1] == written
+
+
+def test_the_tables_of_small_logits_are_those_of_the_results() -> None:
+    small_logits = module("small_logits")
+    table = cells("The price of small logits")
+    rows = module("common").read_csv(EXPERIMENTS / "results" / "small_logits.csv")
+    norms = table["N at most"][:-1]
+    found = {
+        (row["n"], row["k"], row["dtype"], row["max_norm"]): row for row in small_logits.table(rows)
+    }
+    for n, k in {(row["n"], row["k"]) for row in found.values()}:
+        at_any = found[n, k, "float32", None]
+        written = [
+            str(row["dim"]) if (row := found.get((n, k, "float32", float(norm)))) else ""
+            for norm in norms
+        ]
+        line = [re.sub(r"^none.*", "", cell) for cell in table[f"n = {n:,}, k = {k}: found"]]
+        assert line == [*written, f"{at_any['dim']} (N = {at_any['norm']:,.0f})"]
+        formats = []
+        for dtype in table[""]:
+            of_dtype = [row for cell, row in found.items() if cell[:3] == (n, k, dtype)]
+            free = [r for r in of_dtype if r["max_norm"] is None] or of_dtype
+            row = min(free, key=lambda r: r["dim"], default=None)
+            formats.append(f"{row['dim']} ({row['norm']:,.0f})" if row else "")
+        written = [cell.replace("N = ", "") for cell in table[f"n = {n:,}, k = {k}"]]
+        assert written == formats

@@ -1,8 +1,8 @@
 """Curve 10: what makes a fit cheaper near the most tokens that a head size holds.
 
 Random 4-regular patterns at d = 5, where the share of patterns that certify falls from all at 128
-tokens to hardly any at 256. Each way has the same budget of steps per pattern, all of its stages and
-starts together.
+tokens to hardly any at 256. Each way has the same budget of steps per pattern, all of its stages
+and starts together.
 """
 
 from __future__ import annotations

@@ -445,6 +445,21 @@ TEST(fits_that_keep_lists_meet_the_tolerances) {
   CHECK(rows_outside(t, {}, r) == 0);
 }
 
+// Where lists are kept, a quench with ample room is never shorter than without, nor longer than
+// one with little room.
+TEST(rows_with_many_nonzeros_are_quenched_for_longer_where_lists_are_kept) {
+  Index last = 0;
+  for (const double k : {1.0, 4.0, 8.0, 12.0, 16.0, 64.0}) {
+    Recipe recipe = Recipe::for_rows(100'000, k, distortion);
+    const Index without = recipe.ample_quench;
+    recipe.keep_lists(k);
+    CHECK(recipe.ample_quench >= std::max(last, without) && recipe.ample_quench <= quench_steps);
+    CHECK(k > 8 || recipe.ample_quench == without);
+    last = recipe.ample_quench;
+  }
+  CHECK(last == quench_steps);
+}
+
 // A fit whose scans are made elsewhere, in parts that differ from scan to scan, is the same.
 TEST(shared_scans_change_no_bit) {
   const auto check_shared = [](const Target& target, const Tolerances& asked,

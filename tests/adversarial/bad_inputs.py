@@ -374,7 +374,7 @@ def doors(folder: Path) -> Iterator[Door]:
     fitted["distortion"] = [*tolerances["distortion"], 0]
     yield Door("Learned", hf.Learned, {}, {
         "effort": efforts, "init": pairs, "callback": calls, "max_norm": norms,
-        "reheats": [*counts(0, 10**9), None],
+        "reheats": [*counts(0, 10**9), None], "stages": [*counts(1, 100), None],
     })  # fmt: skip
     yield Door("MaxMargin", hf.MaxMargin, {}, {"keys": keyed, "form": texts, "max_norm": norms})
     turning = [5, "x", [], [0.0], [4.0], [-1.0], [[1.0]], [np.nan], [2j], [True], Unusable()]
@@ -720,7 +720,7 @@ def command_doors(folder: Path) -> Iterator[Door]:
     options = {
         "--leak": [*numbers, "0", "1", "2"], "--distortion": [*numbers, "0"], "--dim": whole,
         "--method": ["", "x"], "--dtype": ["", "x", "int8"], "--effort": ["", "x", "0", "-1"],
-        "--reheats": ["", "x", "-1", "1.5"],
+        "--reheats": ["", "x", "-1", "1.5"], "--stages": ["", "x", "0", "1.5"],
         "--time-limit": [*numbers, "0"], "--max-norm": [*numbers, "0"],
         "--max-logit": [*numbers, "0"], "--logits-dtype": ["x", "float64"], "--mask": [
             "", "x", "window", "window:", "window:0", "window:-1", "window:1,2,3", "causal:1"],

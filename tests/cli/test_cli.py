@@ -470,6 +470,7 @@ def test_an_option_of_another_method_is_refused(run, line, words):
     [
         ("--dim 4 --effort 400 --max-norm 900", hf.Learned(effort=400, max_norm=900)),
         ("--dim 4 --effort 400 --reheats 9", hf.Learned(effort=400, reheats=9)),
+        ("--dim 4 --stages 3", hf.Learned(stages=3)),
         (
             "--dim 12 --method max-margin --keys cyclic --form equality --dtype float64",
             hf.MaxMargin(keys="cyclic", form="equality"),

@@ -13,7 +13,7 @@ import scipy.sparse as sp
 
 import headfit as hf
 from headfit import _core
-from headfit._fit.learned import EFFORTS, learned
+from headfit._fit.learned import EFFORTS, ample_dim, learned, likely_dim
 from headfit._target.target import Target, as_target
 
 LEAK, DISTORTION = 0.05, math.expm1(0.1)
@@ -262,7 +262,7 @@ def test_a_quench_is_followed_by_as_many_reheats_as_asked_for(reheats, least):
 def test_any_effort_ends(effort):
     """A hold is first checked at fixed steps; a fit ends also if it is shorter than these."""
     target = as_target(hf.patterns.random_regular(200, 4, gamma=2.0, rng=0))
-    head = head_for(target, 2, effort=effort, patience=3.0)
+    head = head_for(target, 2, effort=effort, most_steps=3 * effort)
     report = head.settings["learned"]
     assert report["status"] == "step limit"
     assert 3 * effort <= report["steps"] <= 3 * effort + 1000
@@ -303,3 +303,12 @@ def test_ctrl_c_stops_the_fit(threads):
     child.send_signal(signal.SIGINT)
     out, _ = child.communicate(timeout=20)
     assert out == "interrupted\n"
+
+
+def test_the_ample_size_grows_with_the_tokens_and_the_nonzeros():
+    tokens, per_row = (64, 512, 4096, 32_768, 10**6), (1, 2, 4, 8, 16, 32)
+    sizes = np.array([[ample_dim(n, k) for k in per_row] for n in tokens])
+    likely = np.array([[likely_dim(n, k) for k in per_row] for n in tokens])
+    assert (np.diff(sizes, axis=0) >= 0).all()
+    assert (np.diff(sizes, axis=1) > 0).all()
+    assert (sizes - likely >= 4).all()

@@ -215,7 +215,7 @@ def test_options_are_checked_where_they_are_given(make: Any, message: str) -> No
 @pytest.mark.parametrize(
     ("method", "names"),
     [
-        (hf.Learned, ["effort", "init", "callback", "max_norm", "reheats"]),
+        (hf.Learned, ["effort", "init", "callback", "max_norm", "reheats", "stages"]),
         (hf.MaxMargin, ["keys", "form", "max_norm"]),
         (hf.Projection, ["sketch", "factor"]),
     ],

@@ -102,8 +102,8 @@ def test_a_bad_point_is_refused_by_its_key(point, word, store):
 def test_a_default_and_its_absence_are_the_same_point():
     point = checked_fit_point(RANDOM)
     for same in (
-        {"effort": "low"}, {"reheats": 6}, {"weights": "uniform"}, {"pattern_seed": 0},
-        {"max_norm": None},
+        {"effort": "low"}, {"reheats": 6}, {"stages": 1}, {"weights": "uniform"},
+        {"pattern_seed": 0}, {"max_norm": None},
     ):  # fmt: skip
         assert checked_fit_point({**RANDOM, **same}) == point
     assert (point["effort"], point["weights"]) == ("low", "uniform")

@@ -17,7 +17,7 @@ Recipe recipe_for(const Requirements& required, const Mask& mask, const LearnedO
   Recipe recipe = Recipe::for_rows(required.n(), required.mean_support(), distortion);
   if (!has_many_rows(required, options)) return recipe;
   recipe.short_curvature = true;
-  if (may_skip_columns(required, mask)) recipe.brief_hold = long_brief_hold;
+  if (may_skip_columns(required, mask)) recipe.keep_lists(required.mean_support());
   return recipe;
 }
 
@@ -116,7 +116,7 @@ Annealing::Outcome Annealing::from_random_start(Index number, Index first_hold) 
     const Snapshot held = descent_.snapshot();
     const bool is_ample = to <= recipe_.brief_hold && hits <= ample_hits;
     keeps_lists_ &= is_ample;
-    outcome = settle(recipe_.held_length(to - 1), is_ample ? ample_quench : quench_steps);
+    outcome = settle(recipe_.held_length(to - 1), is_ample ? recipe_.ample_quench : quench_steps);
     if (outcome != Outcome::RowsLeft || to >= last) return outcome;
     descent_.restore(held);
     // A brief hold is quenched only once.

@@ -29,6 +29,8 @@ inline constexpr double ample_hits = 0.5;
 // hold.
 inline constexpr double early_hits = 0.25;
 
+inline constexpr Index quench_steps = 200;  // from the length of a hold to the last length
+
 struct Recipe {
   int list_cap = 24;  // slots for columns off the support, per row; an even number
   // The length of a step is the root-mean-square change of a coordinate. `hottest` bounds it at the
@@ -40,6 +42,7 @@ struct Recipe {
   float last_length = 1e-4f;
   Index brief_hold = 100;  // steps, at most
   double few_hits = 0.5;  // per slot; with fewer the brief hold was long enough to quench
+  Index ample_quench = 100;  // the steps of a quench where the head has ample room
   bool short_curvature = false;  // store averaged curvatures as bfloat16, in half of the memory
 
   // The recipe for rows with k of n nonzeros on average. Rows with many nonzeros need more damping
@@ -54,6 +57,14 @@ struct Recipe {
     r.last_length = std::clamp(static_cast<float>(std::log1p(distortion)) / 1000, 1e-6f, 1e-4f);
     r.few_hits = std::max(r.few_hits, 0.0015 * k * static_cast<double>(n) / r.list_cap);
     return r;
+  }
+
+  // The recipe for the same rows where lists are kept from scan to scan: they follow a quench of
+  // rows with many nonzeros late, so that a hundred steps leave most of these rows.
+  void keep_lists(double k) {
+    brief_hold = long_brief_hold;
+    const auto steps = static_cast<Index>(100 * k / 8);
+    ample_quench = std::clamp(steps, ample_quench, quench_steps);
   }
 
   // The length of a step during a hold, `steps` steps after the start. Keys find their arrangement
@@ -77,8 +88,6 @@ struct Recipe {
 
 inline constexpr double hits_to_quench = 4;  // per slot; with more hits a full hold continues
 inline constexpr Index hold_span = 10;  // the longest hold from one start, in first holds
-inline constexpr Index quench_steps = 200;  // from the length of a hold to the last length
-inline constexpr Index ample_quench = 100;  // the same where the head has ample room
 inline constexpr Index reheat_steps = 300;
 inline constexpr float reheat_length = 0.03f;
 inline constexpr float momentum_memory = 0.9f;

@@ -203,6 +203,11 @@ def _of_methods(parser: Parser) -> None:
         help="learned: how many may follow a quench; 100 where a size is just missed (default: 6)",
     )  # fmt: skip
     own.add_argument(
+        "--stages", type=int, metavar="S",
+        help="learned: tighten the tolerances in so many; 4 where a size is just missed "
+        "(default: 1)",
+    )  # fmt: skip
+    own.add_argument(
         "--max-norm", type=float, metavar="N", help="learned, max-margin: bound of max |q| max |k|"
     )
     own.add_argument("--keys", choices=KEYS, help="max-margin: which keys (default: random)")

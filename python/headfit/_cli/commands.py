@@ -143,7 +143,7 @@ def _module(path: Path) -> SelfAttention:
     )
 
 
-OF_METHODS = ("effort", "reheats", "max_norm", "keys", "form", "sketch", "factor")
+OF_METHODS = ("effort", "reheats", "stages", "max_norm", "keys", "form", "sketch", "factor")
 """The options of single methods, by the names that their constructors give them."""
 
 

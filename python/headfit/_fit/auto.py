@@ -150,8 +150,8 @@ class Auto(Learned):
     def _is_asked(self) -> bool:
         """Whether options were given that `Learned` alone has."""
         options = (self.init, self.max_norm, self.callback)
-        counts = (self.effort, self.reheats)
-        return counts != ("low", REHEATS) or any(option is not None for option in options)
+        counts = (self.effort, self.reheats, self.stages)
+        return counts != ("low", REHEATS, 1) or any(option is not None for option in options)
 
     def _is_mixed(self, problem: Problem) -> bool:
         """Whether nearly all entries of a wide pattern lie at common offsets."""

@@ -19,7 +19,7 @@ from headfit._filter.layouts import Shape
 from headfit._filter.remainder import Parts
 from headfit._fit.ending import Ending
 from headfit._fit.head import Head
-from headfit._fit.learned import EFFORTS, Learned, after_a_scan, learned, likely_dim
+from headfit._fit.learned import Learned, after_a_scan, learned, likely_dim
 from headfit._fit.method import Attempt, Method, Patience
 from headfit._fit.narrow_rows import FIRST_RESERVE, narrowed, reserved
 from headfit._fit.problem import Problem
@@ -220,7 +220,7 @@ class Mixed(Method):
             storage=storage,
             query_unit=scale if storage else 1.0,
             time_limit=problem.seconds_left,
-            patience=steps / EFFORTS["low"],
+            most_steps=steps,
             init=start,
             warm_steps=warm,
             polished_share=0.0 if problem.is_narrow else 1.0,

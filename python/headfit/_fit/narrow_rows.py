@@ -89,7 +89,7 @@ def _failing(problem: Problem, target: Target, q: FloatArray, k: FloatArray, sha
         seed=0,
         threads=problem.threads,
         init=(q, k),
-        patience=0.0,  # no steps: a scan alone
+        most_steps=0,  # a scan alone
         polished_share=0.0,
     )
     return np.empty(0, dtype=np.intp) if found.failed_rows is None else found.failed_rows

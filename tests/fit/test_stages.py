@@ -1,0 +1,151 @@
+"""Tolerances that are tightened from stage to stage of a learned fit."""
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import headfit as hf
+from headfit._base.tolerances import Tolerances
+from headfit._fit.learned import STAGE, learned
+from headfit._fit.stages import tightening
+from headfit._target.target import as_target
+
+A = hf.patterns.random_regular(96, 4, gamma=2.0, rng=3)
+ASKED = {"leak": 0.05, "distortion": 0.1}
+
+
+def fit(method, dim=6, **options):
+    return hf.fit(A, dim, method=method, **{**ASKED, "num_threads": 2, **options})
+
+
+def outside(head, leak, distortion):
+    """Return the rows that miss the tolerances, from all logits in float64."""
+    logits = head.scale * head.Q.astype(float) @ head.K.astype(float).T
+    dense = A.toarray()
+    inside = dense > 0
+    ratio = np.where(inside, logits - np.log(np.where(inside, dense, 1)), np.nan)
+    spread = np.nanmax(ratio, axis=1) - np.nanmin(ratio, axis=1)
+    lowest = np.where(inside, logits, np.inf).min(axis=1)
+    highest = np.where(inside, -np.inf, logits).max(axis=1)
+    bad = (highest - lowest > math.log(leak)) | (spread > math.log1p(distortion))
+    return set(np.flatnonzero(bad))
+
+
+@given(st.floats(1e-6, 0.9), st.floats(1e-4, 50), st.integers(1, 12))
+def test_tolerances_fall_geometrically_to_those_asked_for(leak, distortion, count):
+    stages = tightening(Tolerances(leak, distortion), count)
+    assert stages[-1] == (leak, distortion)
+    if leak >= 0.5 and distortion >= 2:
+        assert len(stages) == 1
+        return
+    assert len(stages) == count
+    if count > 1:
+        assert stages[0] == pytest.approx((max(leak, 0.5), max(distortion, 2.0)))
+    logs = np.array([[-math.log(x), math.log1p(y)] for x, y in stages])
+    for column in logs.T:
+        steps = np.diff(np.log(column))
+        assert steps == pytest.approx(np.full(steps.shape, steps.sum() / max(1, steps.size)))
+
+
+def test_each_stage_starts_from_the_head_of_the_last_one():
+    """The same fits, called one after the other."""
+    found = fit(hf.Learned(stages=3), rng=7, scale=1.0)
+    seed = found.settings["seed"]
+    target, start, steps = as_target(A), None, []
+    for i, (leak, distortion) in enumerate(tightening(Tolerances(**ASKED), 3)):
+        is_last = i == 2
+        head = learned(
+            target, 6, leak=leak, distortion=distortion, seed=seed, threads=2, init=start,
+            most_steps=200 * 300 - sum(steps) if is_last else STAGE * 300,
+            **({} if is_last else {"polished_share": 0.0}),
+        )  # fmt: skip
+        start = head.Q, head.K
+        steps.append(head.steps)
+    assert np.array_equal(found.Q, start[0])
+    assert np.array_equal(found.K, start[1])
+    assert found.settings["learned"]["steps"] == sum(steps)
+    assert found.settings["stages"] == 3
+    assert found.certificate.holds
+
+
+@pytest.mark.parametrize("asked", [ASKED, {"leak": 0.6, "distortion": 3.0}])
+def test_one_stage_is_a_plain_fit(asked):
+    stages = 1 if asked is ASKED else 5  # no tolerances are looser than those of the second
+    plain, other = fit(hf.Learned(), **asked), fit(hf.Learned(stages=stages), **asked)
+    assert np.array_equal(plain.Q, other.Q)
+    assert np.array_equal(plain.K, other.K)
+
+
+def test_a_stage_that_fails_hands_on_its_head():
+    """Four dimensions are too few to find, so every stage takes the steps that it may."""
+    found = fit(hf.Learned(effort=20, stages=3), 4)
+    report = found.settings["learned"]
+    assert found.stopped == "steps"
+    assert report["starts"] >= 1
+    assert 200 * 20 <= report["steps"] <= 200 * 20 + 300
+    assert set(found.failed_rows) == outside(found, **ASKED)
+
+
+@pytest.mark.parametrize("last", [0, 150, 700])
+def test_a_callback_counts_on_and_ends_all_stages(last):
+    seen = []
+
+    def callback(step, left, deficit):
+        seen.append((step, left))
+        return step < last
+
+    found = fit(hf.Learned(effort=50, stages=3, callback=callback), 4)
+    steps = [step for step, _ in seen]
+    assert all(x <= y for x, y in itertools.pairwise(steps))
+    assert sum(step >= last for step in steps) == 1
+    report = found.settings["learned"]
+    assert (found.stopped, report["status"]) == ("callback", "stopped")
+    assert report["steps"] == steps[-1]
+    # What is reported are the rows that miss the tolerances asked for, not those of the stage.
+    assert set(found.failed_rows) == outside(found, **ASKED)
+    assert report["rows_left"] == found.failed_rows.size
+
+
+def test_the_time_limit_ends_all_stages():
+    found = fit(hf.Learned(effort=10**6, stages=4), 4, time_limit=0.3)
+    assert found.stopped == "time limit"
+    assert found.seconds < 3
+    assert set(found.failed_rows) == outside(found, **ASKED)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"dtype": "bfloat16"}, {"dtype": "float8_e4m3fn", "distortion": 0.5}, {"max_logit": 30.0},
+        {"dim": None, "time_limit": 60.0}, {"exempt_columns": [0, 5]}, {"logits_dtype": "bfloat16"},
+    ],
+)  # fmt: skip
+def test_stages_go_with_every_option(options):
+    options = {"dim": 10, **options}
+    found = fit(hf.Learned(stages=3), **options)
+    assert found.certificate.holds
+    assert found.settings["stages"] == 3
+
+
+def test_stages_keep_to_a_bound_on_norms():
+    found = fit(hf.Learned(stages=3, max_norm=60.0), 12, dtype="bfloat16")
+    proof = found.certificate
+    assert proof.holds
+    assert proof.scale * proof.q_norm * proof.k_norm <= 60.0
+
+
+def test_stages_start_from_a_given_head():
+    start = fit(hf.Learned(), rng=1, scale=1.0)
+    found = fit(hf.Learned(init=(start.Q, start.K), stages=2), scale=1.0)
+    assert found.certificate.holds
+    assert found.settings["learned"]["starts"] == 2  # one a stage: none of them at random
+
+
+def test_progress_counts_on(capsys):
+    pytest.importorskip("tqdm")
+    fit(hf.Learned(stages=3), progress=True)
+    assert "step" in capsys.readouterr().err

@@ -24,7 +24,7 @@ KNOWN = {
 }  # fmt: skip
 """Head sizes to start from, for each k and n: found in earlier runs, or guessed."""
 
-KNOWN_RANDOM = {4096: 55, 8192: 67, 16_384: 70, 32_768: 77, 65_536: 84}
+KNOWN_RANDOM = {4096: 55, 8192: 67, 16_384: 70, 32_768: 77, 65_536: 86, 100_000: 91}
 """The same for random keys and k = 4."""
 
 
@@ -99,13 +99,13 @@ PLANS = {
         only_known(8, (16_384, 32_768), (0,)) + only_known(16, (4096, 8192, 16_384), (0,)),
         with_room(65_536, 2, 5) + with_room(100_000, 2, 5),
         with_room(65_536, 8, 27) + with_room(100_000, 8, 30),
-        with_room(32_768, 16, 43) + with_room(65_536, 16, 54) + with_room(100_000, 16, 58),
+        with_room(32_768, 16, 43) + with_room(65_536, 16, 54) + with_room(100_000, 16, 64),
         # With more effort and many reheats, one size less than the defaults find.
         patient(128, 4, 5) + patient(8192, 4, 8, (0,)) + patient(2048, 8, 13, (0,)),
         patient(64, 16, 13) + patient(128, 16, 14) + patient(256, 16, 16) + patient(512, 16, 18),
         patient(2048, 16, 25) + patient(2048, 16, 24) + patient(4096, 16, 28),
         only_known(16, (4096,)) + patient(100_000, 4, 12) + patient(65_536, 4, 11),
-        random_keys(4, (32_768,)) + random_keys(4, (65_536,), (0,)) + patient(8192, 8, 17),
+        random_keys(4, (32_768,)) + random_keys(4, (65_536, 100_000), (0,)) + patient(8192, 8, 17),
         only_known(2, (32_768, 65_536)),
     ],
 }  # fmt: skip

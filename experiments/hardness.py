@@ -158,7 +158,7 @@ def draw_near(ax, rows):
     sizes = [n for by_n in tried.values() for n in by_n] or [64]
     set_ticks(ax, [2**e for e in range(4, 11) if min(sizes) <= 2**e <= 1.4 * max(sizes)])
     if tried:
-        ax.legend(fontsize=8, frameon=False, loc="lower left")
+        ax.legend(fontsize=8, frameon=False, loc="center left")
     ax.grid(alpha=0.25, linewidth=0.6)
 
 

@@ -22,11 +22,11 @@ from scipy.optimize import linear_sum_assignment
 import headfit as hf
 
 ASKED = {"leak": 0.05, "distortion": 0.1}
-LOOSE = {"leak": 0.5, "distortion": 2.0}
-STAGES = ((0.5, 2.0), (0.3, 0.7), (0.15, 0.3), (0.05, 0.1))  # leak and distortion
+LOOSE = {"leak": 0.5, "distortion": 2.0}  # those of the first stage
 CUT = 12_000  # the most steps of one of many starts, and of a head to start from
 SHARE = 0.7  # of the tokens that a smaller pattern keeps
 PATIENT = hf.Learned(effort="medium", reheats=100)
+STAGED = replace(PATIENT, stages=4)
 
 Start = tuple[np.ndarray, np.ndarray]
 
@@ -114,27 +114,14 @@ def from_larger_head(A: Any, dim: int, steps: int, seed: int) -> Iterator[Any]:
     yield from one_fit(PATIENT, lambda *_: start)(A, dim, steps - CUT, seed)
 
 
-def many_starts(A: Any, dim: int, steps: int, seed: int) -> Iterator[Any]:
-    """Make fits from one start after the other, each ended early."""
-    for start in range(steps // CUT):
-        yield from one_fit(PATIENT)(A, dim, CUT, 1000 * seed + start)
+def many_starts(method: hf.Learned) -> Any:
+    """Return a way that makes fits from one start after the other, each ended early."""
 
+    def fits(A: Any, dim: int, steps: int, seed: int) -> Iterator[Any]:
+        for start in range(steps // CUT):
+            yield from one_fit(method)(A, dim, CUT, 1000 * seed + start)
 
-def tightened(A: Any, dim: int, steps: int, seed: int) -> Iterator[Any]:
-    """Make fits to tolerances that grow tighter, each from the head of the last."""
-    init = None
-    for leak, distortion in STAGES:
-        method = replace(PATIENT, callback=until(steps // len(STAGES)), init=init)
-        head = hf.fit(A, dim, method=method, leak=leak, distortion=distortion, rng=seed,
-                      num_threads=1)  # fmt: skip
-        init = head.Q * head.scale, head.K
-        yield head
-
-
-def tightened_starts(A: Any, dim: int, steps: int, seed: int) -> Iterator[Any]:
-    """Tighten the tolerances from one start after the other, each ended early."""
-    for start in range(steps // CUT):
-        yield from tightened(A, dim, CUT, 1000 * seed + start)
+    return fits
 
 
 WAYS: dict[str, Any] = {
@@ -142,17 +129,16 @@ WAYS: dict[str, Any] = {
     "effort medium, 6 reheats": one_fit(hf.Learned(effort="medium")),
     "100 reheats": one_fit(PATIENT),
     "effort high, 100 reheats": one_fit(hf.Learned(effort="high", reheats=100)),
-    f"100 reheats, starts ended after {CUT:,}": many_starts,
-    "100 reheats, tolerances tightened": tightened,
-    f"100 reheats, both, starts ended after {CUT:,}": tightened_starts,
+    f"100 reheats, starts ended after {CUT:,}": many_starts(PATIENT),
+    "100 reheats, 4 stages": one_fit(STAGED),
+    f"100 reheats, 4 stages, starts ended after {CUT:,}": many_starts(STAGED),
     "100 reheats, from fewer tokens": from_fewer_tokens,
     "100 reheats, from a larger head": from_larger_head,
     "100 reheats, from the spectrum": one_fit(PATIENT, from_spectrum),
     "100 reheats, from a spherical code": one_fit(PATIENT, from_code),
+    # Other tolerances than the rest: they tell whether precision is at fault.
     "100 reheats, leak 0.5 and distortion 2": one_fit(PATIENT, asked=LOOSE),
 }  # fmt: skip
-GOALS = {"100 reheats, leak 0.5 and distortion 2": LOOSE}
-"""Other tolerances than the rest: they tell whether precision is at fault."""
 
 
 def run(*, way: str, n: int, dim: int, steps: int, seed: int) -> Row:
@@ -165,9 +151,7 @@ def run(*, way: str, n: int, dim: int, steps: int, seed: int) -> Row:
     for head in WAYS[way](A, dim, steps, seed):
         taken += head.settings["learned"]["steps"]
         proof = head.certificate
-        goal = GOALS.get(way, ASKED)
-        is_asked = head.Q.shape == (n, dim) and proof.tolerances.leak <= goal["leak"]
-        held = bool(proof.holds) and is_asked
+        held = bool(proof.holds) and head.Q.shape == (n, dim)
         if held:
             break
     return {
@@ -179,7 +163,7 @@ def run(*, way: str, n: int, dim: int, steps: int, seed: int) -> Row:
     }
 
 
-LONGER = ("100 reheats", "100 reheats, tolerances tightened")
+LONGER = ("100 reheats", "100 reheats, 4 stages")
 PLANS = {
     # Tokens, head size, patterns, steps, ways
     "tiny": (((16,), 4, 1, 24_000, WAYS),),

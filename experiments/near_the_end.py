@@ -1,7 +1,7 @@
 """Curve 10: what makes a fit cheaper near the most tokens that a head size holds.
 
 Random 4-regular patterns at d = 5, where the share of patterns that certify falls from all at 128
-tokens to hardly any at 256. Each way has the same budget of steps per pattern, all of its stages
+tokens to none at 256. Each way has the same budget of steps per pattern, all of its stages
 and starts together.
 """
 

@@ -2,6 +2,7 @@
 
 import itertools
 import math
+import sys
 
 import numpy as np
 import pytest
@@ -35,7 +36,9 @@ def outside(head, leak, distortion):
     return set(np.flatnonzero(bad))
 
 
-@given(st.floats(1e-6, 0.9), st.floats(1e-4, 50), st.integers(1, 12))
+@given(
+    st.floats(1e-6, 0.999), st.floats(1e-4, 50) | st.just(sys.float_info.max), st.integers(1, 12)
+)
 def test_tolerances_fall_geometrically_to_those_asked_for(leak, distortion, count):
     stages = tightening(Tolerances(leak, distortion), count)
     assert stages[-1] == (leak, distortion)
@@ -108,6 +111,49 @@ def test_a_callback_counts_on_and_ends_all_stages(last):
     # What is reported are the rows that miss the tolerances asked for, not those of the stage.
     assert set(found.failed_rows) == outside(found, **ASKED)
     assert report["rows_left"] == found.failed_rows.size
+
+
+def test_a_callback_that_returns_false_once_is_not_called_again():
+    """Also at the scan where a stage meets its tolerances, which ends it anyway."""
+    lefts = []
+
+    def callback(step, left, deficit):
+        lefts.append(left)
+        return left > 0 or lefts.count(0) > 1
+
+    found = fit(hf.Learned(stages=4, callback=callback))
+    assert lefts[-1] == 0 < min(lefts[:-1])
+    assert found.settings["learned"]["status"] == "stopped"
+    assert set(found.failed_rows) == outside(found, **ASKED)
+    assert found.stopped == ("certified" if found.certificate.holds else "callback")
+
+
+def test_a_stop_before_the_first_step_counts_one_start():
+    plain, staged = (
+        fit(hf.Learned(stages=stages, callback=lambda *_: False)).settings["learned"]
+        for stages in (1, 4)
+    )
+    for name in ("steps", "starts", "quenches", "reheats"):
+        assert plain[name] == staged[name]
+
+
+def test_few_steps_make_few_stages():
+    """A stage of fewer steps than those of its anneal would end hot."""
+    steps = []
+    method = hf.Learned(effort=5, stages=100, callback=lambda step, *_: steps.append(step))
+    found = fit(method, 4)
+    assert found.settings["learned"]["steps"] >= 200 * 5
+    searched = hf.fit(A, method=hf.Learned(stages=100), **ASKED, num_threads=2)
+    plain = hf.fit(A, method=hf.Learned(), **ASKED, num_threads=2)
+    assert searched.dim <= plain.dim + 1
+
+
+def test_what_cannot_be_asked_for_is_refused_before_the_first_stage():
+    def callback(*scan):
+        raise AssertionError("no steps are taken")
+
+    with pytest.raises(hf.InputError, match=r"distortion=0\.1 leaves no room"):
+        fit(hf.Learned(stages=4, callback=callback), logits_dtype="bfloat16", max_logit=100.0)
 
 
 def test_the_time_limit_ends_all_stages():

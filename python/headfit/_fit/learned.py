@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -36,7 +35,7 @@ from headfit._fit.problem import Problem
 from headfit._fit.result import Search
 from headfit._fit.scans import SharedScans
 from headfit._fit.search import PROVED, TAKEN, gallop_down
-from headfit._fit.stages import Stage, Start, joined, tightening
+from headfit._fit.stages import Callback, Stage, Start, UntilFalse, joined, tightening
 from headfit._target.target import Target
 from headfit.errors import InputError
 
@@ -73,8 +72,6 @@ ENDED: dict[str, Ending] = {
     "stopped": "callback",
 }
 
-Callback = Callable[[int, int, float], Any]
-
 
 @dataclass(frozen=True, eq=False)
 class Learned(Method):
@@ -106,10 +103,12 @@ class Learned(Method):
         last. Near the smallest size many find heads that more steps alone do not: try 100 with
         effort "medium" or "high". They cost time only where a quench nearly succeeds.
     stages : int, default 1
-        In how many stages the tolerances are tightened, from a leak of 0.5 and a distortion of 2
-        to those asked for. Each starts from the head of the last one, even where that has not met
-        its tolerances within ten times the steps before the first quench. Near the most tokens
-        that a size holds try 4, with effort "medium" and 100 reheats.
+        In how many stages, at most 100, the tolerances are tightened from a leak of 0.5 and a
+        distortion of 2 to those asked for; 1 asks for these alone. Each stage starts from the
+        head of the last one, even where that has not met its tolerances. It takes at most an
+        equal part of the steps that are left, and those before the last no more than ten times
+        the steps before the first quench. Where there are few steps, in a search, stages are
+        fewer. Near the most tokens that a size holds try 4, with effort "medium" and 100 reheats.
 
     Raises
     ------
@@ -214,13 +213,18 @@ class Learned(Method):
         """Return the head of the last stage.
 
         Where a stage is stopped, the last one follows at once and takes no steps: its scan tells
-        which rows miss the tolerances asked for.
+        which rows miss the tolerances asked for. If that takes too long, all rows count as missed.
         """
         effort = check_effort(self.effort)
         steps_left = math.ceil(patience * effort)
-        asked = tightening(problem.tolerances, self.stages)
+        # Each stage has the steps of the anneal that it begins with.
+        count = max(1, min(self.stages, steps_left // WARM_STEPS))
+        asked = tightening(problem.tolerances, count)
         if len(asked) == 1:
-            return self._descend(problem, size, dim, Stage(*asked[0], steps_left, self.init))
+            only = Stage(*asked[0], steps_left, self.init, self.callback)
+            return self._descend(problem, size, dim, only)
+        tightened(*asked[-1], problem.logit_step)  # raises before the first stage takes steps
+        callback = None if self.callback is None else UntilFalse(self.callback)
         heads: list[Head] = []
         start, taken = self.init, 0
         ended: Ending | None = None
@@ -230,11 +234,14 @@ class Learned(Method):
                 continue
             share = math.ceil(max(0, steps_left - taken) / (len(asked) - i))
             most = share if is_last else min(share, STAGE * effort)
-            stage = Stage(*tolerances, 0 if ended else most, start, taken, is_last)
+            most = 0 if ended is not None else most
+            stage = Stage(*tolerances, most, start, callback, taken, is_last)
             head = self._descend(problem, size, dim, stage)
             heads.append(head)
             start, taken = (head.Q, head.K), taken + (head.steps or 0)
-            if not is_last and head.ended in ("callback", "time limit"):
+            if not is_last and callback is not None and callback.is_over:
+                ended = "callback"  # also where this stage has met its tolerances
+            elif not is_last and head.ended == "time limit":
                 ended = head.ended
         return joined(heads, ended)
 
@@ -261,7 +268,7 @@ class Learned(Method):
             most_steps=stage.most_steps,
             init=stage.start,
             polished_share=POLISHED_SHARE if stage.is_last and may_go_on else 0.0,
-            callback=after_a_scan(problem, self.callback, stage.before) if may_go_on else None,
+            callback=after_a_scan(problem, stage.callback, stage.before) if may_go_on else None,
             cluster=problem.cluster,
         )
         head.settings["max_norm"] = self.max_norm
@@ -317,7 +324,7 @@ def ample_dim(n: int, k: float) -> int:
     and 33. At k = 16, n = 100,000 the likely size plus 4 did not end within 15 minutes.
     """
     doublings = math.log2(max(n, 2)) - 9
-    return likely_dim(n, k) + max(4, math.ceil(0.15 * k * doublings - 4))
+    return likely_dim(n, k) + min(max(4, math.ceil(0.15 * k * doublings - 4)), 16)
 
 
 def likely_dim(n: int, k: float) -> int:

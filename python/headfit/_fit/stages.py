@@ -7,8 +7,9 @@ ones. docs/learned-method.md in the repository has the figures.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from headfit._base.arrays import FloatArray
 from headfit._base.tolerances import Tolerances
@@ -21,6 +22,7 @@ LOOSEST = Tolerances(leak=0.5, distortion=2.0)
 ADDED = ("steps", "scans", "starts", "quenches", "reheats", "roundings", "seconds")
 """What a report of the core says of one stage, and adds up over all."""
 
+Callback = Callable[[int, int, float], Any]
 Start = tuple[FloatArray, FloatArray]
 
 
@@ -35,26 +37,47 @@ class Stage:
     distortion: float
     most_steps: int
     start: Start | None
+    callback: Callback | None
     before: int = 0
     is_last: bool = True
+
+
+class UntilFalse:
+    """A callback of several stages, which is not called again after it has returned False."""
+
+    def __init__(self, callback: Callback) -> None:
+        self.callback = callback
+        self.is_over = False
+
+    def __call__(self, *scan: Any) -> bool:
+        if not self.is_over:
+            self.is_over = self.callback(*scan) is False
+        return not self.is_over
 
 
 def tightening(asked: Tolerances, stages: int) -> tuple[tuple[float, float], ...]:
     """Return the leak and the distortion of every stage, from loose ones to those asked for.
 
-    -log(leak) and log(1 + distortion), to which logits have to keep, form geometric sequences.
-    Stages that would ask for the same are one.
+    -log(leak) and log(1 + distortion), to which logits have to keep, form geometric sequences. One
+    that is looser than that of the first stage already stays as it is; where both are, there is
+    one stage.
     """
-    gap, delta = -math.log(asked.leak), math.log1p(asked.distortion)
-    first_gap = min(gap, -math.log(LOOSEST.leak))
-    first_delta = max(delta, math.log1p(LOOSEST.distortion))
+    tightens_leak = asked.leak < LOOSEST.leak
+    tightens_distortion = asked.distortion < LOOSEST.distortion
+    last = asked.leak, asked.distortion
+    if not (tightens_leak or tightens_distortion):
+        return (last,)
+    gaps = -math.log(LOOSEST.leak), -math.log(asked.leak)
+    deltas = math.log1p(LOOSEST.distortion), math.log1p(asked.distortion)
     shares = [i / (stages - 1) for i in range(stages - 1)]
     looser = [
-        (math.exp(-between(first_gap, gap, share)), math.expm1(between(first_delta, delta, share)))
+        (
+            math.exp(-between(*gaps, share)) if tightens_leak else asked.leak,
+            math.expm1(between(*deltas, share)) if tightens_distortion else asked.distortion,
+        )
         for share in shares
-        if (first_gap, first_delta) != (gap, delta)
     ]
-    return (*looser, (asked.leak, asked.distortion))
+    return (*looser, last)
 
 
 def between(first: float, last: float, share: float) -> float:
@@ -63,12 +86,16 @@ def between(first: float, last: float, share: float) -> float:
 
 
 def joined(heads: Sequence[Head], ended: Ending | None = None) -> Head:
-    """Return the last stage's head, with the steps of all stages and the end of a stopped one."""
+    """Return the last stage's head, with the steps of all stages.
+
+    `ended` says why a stage was stopped; the last head is then one that took no steps.
+    """
     last = heads[-1]
     reports = [head.settings["learned"] for head in heads]
-    report = {**reports[-1], **{name: sum(r[name] for r in reports) for name in ADDED}}
+    counted = reports if ended is None else reports[:-1]
+    report = {**reports[-1], **{name: sum(r[name] for r in counted) for name in ADDED}}
     if ended is not None:
-        report["status"] = reports[-2]["status"]
+        report["status"] = "time limit" if ended == "time limit" else "stopped"
     return replace(
         last,
         settings={**last.settings, "learned": report},

@@ -82,7 +82,7 @@ def tightening(asked: Tolerances, stages: int) -> tuple[tuple[float, float], ...
 
 def between(first: float, last: float, share: float) -> float:
     """Return a member of the geometric sequence from `first` to `last`."""
-    return first ** (1 - share) * last**share
+    return float(first ** (1 - share) * last**share)
 
 
 def joined(heads: Sequence[Head], ended: Ending | None = None) -> Head:

@@ -204,8 +204,8 @@ def _of_methods(parser: Parser) -> None:
     )  # fmt: skip
     own.add_argument(
         "--stages", type=int, metavar="S",
-        help="learned: in how many stages the tolerances are tightened; 4 where a size is just "
-        "missed (default: 1)",
+        help="learned: in how many stages the tolerances are tightened; 4 may help where a small "
+        "size is just missed (default: 1)",
     )  # fmt: skip
     own.add_argument(
         "--max-norm", type=float, metavar="N", help="learned, max-margin: bound of max |q| max |k|"

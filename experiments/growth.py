@@ -99,7 +99,7 @@ PLANS = {
         only_known(8, (16_384, 32_768), (0,)) + only_known(16, (4096, 8192, 16_384), (0,)),
         with_room(65_536, 2, 5) + with_room(100_000, 2, 5),
         with_room(65_536, 8, 27) + with_room(100_000, 8, 30),
-        with_room(32_768, 16, 43) + with_room(65_536, 16, 54) + with_room(100_000, 16, 64),
+        with_room(32_768, 16, 43) + with_room(65_536, 16, 60) + with_room(100_000, 16, 64),
         # With more effort and many reheats, one size less than the defaults find.
         patient(128, 4, 5) + patient(8192, 4, 8, (0,)) + patient(2048, 8, 13, (0,)),
         patient(64, 16, 13) + patient(128, 16, 14) + patient(256, 16, 16) + patient(512, 16, 18),
@@ -124,7 +124,7 @@ OTHERS = {
     + cyclic(2, (64, 256)) + rings_by_hand((64, 256), (0,)),
     "full": [p for k in (2, 4, 8, 16) for p in points("lower bound", k, POWERS[:8:2])]
     + points("lower bound", 4, (16_384, 65_536, 100_000))
-    + points("projection", 4, (64, 128, 256, 512))
+    + points("projection", 4, (64, 128, 256, 512, 1024))
     + cyclic(2, POWERS[:7]) + cyclic(4, POWERS[:4])
     + rings_by_hand(POWERS[:7], (0, 1, 2)),
 }  # fmt: skip

@@ -2,6 +2,7 @@
 
 import itertools
 import math
+import re
 import sys
 
 import numpy as np
@@ -139,9 +140,7 @@ def test_a_stop_before_the_first_step_counts_one_start():
 
 def test_few_steps_make_few_stages():
     """A stage of fewer steps than those of its anneal would end hot."""
-    steps = []
-    method = hf.Learned(effort=5, stages=100, callback=lambda step, *_: steps.append(step))
-    found = fit(method, 4)
+    found = fit(hf.Learned(effort=5, stages=100), 4)
     assert found.settings["learned"]["steps"] >= 200 * 5
     searched = hf.fit(A, method=hf.Learned(stages=100), **ASKED, num_threads=2)
     plain = hf.fit(A, method=hf.Learned(), **ASKED, num_threads=2)
@@ -194,4 +193,8 @@ def test_stages_start_from_a_given_head():
 def test_progress_counts_on(capsys):
     pytest.importorskip("tqdm")
     fit(hf.Learned(stages=3), progress=True)
-    assert "step" in capsys.readouterr().err
+    shown = capsys.readouterr().err
+    assert "step" in shown
+    steps = [int(step) for step in re.findall(r"step=(\d+)", shown)]
+    assert steps
+    assert steps == sorted(steps)

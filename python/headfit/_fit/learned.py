@@ -233,9 +233,11 @@ class Learned(Method):
             is_last = i + 1 == len(asked)
             if ended is not None and not is_last:
                 continue
-            share = math.ceil(max(0, steps_left - taken) / (len(asked) - i))
-            most = share if is_last else min(share, STAGE * effort)
-            most = 0 if ended is not None else most
+            most = math.ceil(max(0, steps_left - taken) / (len(asked) - i))
+            if ended is not None:
+                most = 0
+            elif not is_last:
+                most = min(most, STAGE * effort)
             stage = Stage(*tolerances, most, start, callback, taken, is_last)
             head = self._descend(problem, size, dim, stage)
             heads.append(head)
@@ -324,8 +326,7 @@ def ample_dim(n: int, k: float) -> int:
     this one: k = 16, n = 16,384: 86 and 55; k = 32, n = 4,096: 45 and 25; k = 64, n = 2,048: 39
     and 33. At k = 16, n = 100,000 the likely size plus 4 did not end within 15 minutes.
     """
-    doublings = math.log2(max(n, 2)) - 9
-    return likely_dim(n, k) + min(max(4, math.ceil(0.15 * k * doublings - 4)), 16)
+    return likely_dim(n, k) + min(max(4, math.ceil(0.15 * k * doublings(n) - 4)), 16)
 
 
 def likely_dim(n: int, k: float) -> int:
@@ -336,9 +337,13 @@ def likely_dim(n: int, k: float) -> int:
     or two above the smallest found, which is about 2.3 + 1.2 k at n = 512, and 0.23 k more for
     each doubling of n. Structured patterns need less.
     """
-    doublings = math.log2(max(n, 2)) - 9
-    guess = 2.4 + 1.17 * k + 0.225 * k * doublings
+    guess = 2.4 + 1.17 * k + 0.225 * k * doublings(n)
     return max(2, min(n, math.ceil(guess)))
+
+
+def doublings(n: int) -> float:
+    """Return how often 512 tokens are doubled to make n."""
+    return math.log2(max(n, 2)) - 9
 
 
 def check_effort(effort: str | int) -> int:

@@ -87,7 +87,11 @@ class UnderWay(Generic[Item]):
             if isinstance(raised, TimeoutError) and future.status != "error":
                 raise  # the deadline came while this process waited for the result
             error = raised
-        return self._items.pop(future), result, error
+        item = self._items.pop(future)
+        # Dask keeps the error of a failed task until its future is released, and the traceback of
+        # that error holds the future: left alone, the task would stay as long as the client.
+        future.release()
+        return item, result, error
 
     def _seconds(self) -> float | None:
         if math.isinf(self._deadline):

@@ -92,7 +92,8 @@ class Learned(Method):
     callback : callable, optional
         Called with (step, rows left, worst deficit in logit units) after every scan of the
         logits; in a stage that others follow, rows and deficit are those for its tolerances.
-        Returning False ends the fit, and a search.
+        Returning False ends the fit, and a search; where that scan leaves no row, the size is
+        done already and a search goes on.
     max_norm : float, optional
         A bound on scale * max ||q|| * max ||k||. None: no bound, or for a narrow dtype one of
         the method's own, because rounding moves logits in proportion to it; the rounded head may

@@ -210,7 +210,7 @@ def test_the_time_limit_holds():
     target = as_target(hf.patterns.random_regular(512, 4, gamma=2.0, rng=9))
     begin = time.perf_counter()
     head = head_for(target, 3, effort=10**6, time_limit=0.2)
-    assert time.perf_counter() - begin < 30  # without the limit it would take days
+    assert time.perf_counter() - begin < 2  # without the limit it would take days
     assert head.settings["learned"]["status"] == "time limit"
 
 

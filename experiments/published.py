@@ -76,7 +76,7 @@ def holds(A: Any, head: hf.Fit, asked: str, dtype: str, mask: Any = None) -> boo
         scale=head.certificate.scale,
         mask=mask,
         tolerances=ASKED[asked],
-        accumulate="exact" if dtype == "float64" else "float32",
+        kernel="exact" if dtype == "float64" else "float32",
         certificate_mass=False,
         num_threads=1,
     )

@@ -12,13 +12,12 @@ namespace {
 struct CertifyArguments {
   std::optional<Array<double>> q_error;
   std::optional<Array<double>> k_error;
-  bool float32_accumulation;
-  std::optional<NumberFormat> logit_format;
+  Kernel kernel;
   bool mass;
   Scans scans;
 
   CertifyOptions view() const {
-    return {{span_of(q_error), span_of(k_error)}, float32_accumulation, logit_format, mass, scans};
+    return {{span_of(q_error), span_of(k_error)}, kernel, mass, scans};
   }
 };
 
@@ -55,21 +54,30 @@ py::dict as_dict(const CertificateRows& rows) {
 }  // namespace
 
 void bind_certify(py::module_& m) {
+  using Name = std::optional<std::string>;
+  py::class_<Kernel>(m, "Kernel")
+      .def(py::init([](bool float32, const Name& product, const Name& logits, const Name& bias,
+                       const Name& weights, bool fused) {
+    return Kernel{float32,
+                  format_named(product),
+                  format_named(logits),
+                  format_named(bias),
+                  format_named(weights),
+                  fused};
+  }),
+           py::kw_only(), py::arg("float32") = false, py::arg("product") = py::none(),
+           py::arg("logits") = py::none(), py::arg("bias") = py::none(),
+           py::arg("weights") = py::none(), py::arg("fused") = false);
   py::class_<CertifyArguments>(m, "CertifyOptions")
       .def(py::init([](const std::optional<py::array>& q_error,
-                       const std::optional<py::array>& k_error, bool float32_accumulation,
-                       const std::optional<std::string>& logit_format, bool mass,
+                       const std::optional<py::array>& k_error, const Kernel& kernel, bool mass,
                        const std::string& scans) {
     return CertifyArguments{vector_of<double>(q_error, "q_error"),
-                            vector_of<double>(k_error, "k_error"),
-                            float32_accumulation,
-                            format_named(logit_format),
-                            mass,
+                            vector_of<double>(k_error, "k_error"), kernel, mass,
                             scans_named(scans)};
   }),
            py::kw_only(), py::arg("q_error") = py::none(), py::arg("k_error") = py::none(),
-           py::arg("float32_accumulation") = false, py::arg("logit_format") = py::none(),
-           py::arg("mass") = false, py::arg("scans") = "both");
+           py::arg("kernel") = Kernel{}, py::arg("mass") = false, py::arg("scans") = "both");
 
   m.def("certify_logits",
         [](const TargetArrays& target, const LogitArrays& logits, const Tolerances& tolerances,

@@ -402,7 +402,7 @@ TEST(logits_that_a_format_cannot_hold) {
     Matrix<double> q = Matrix<double>::Identity(2, 2), k(2, 2);
     k << on, off, off, on;
     const auto source = source_of(q, k, 1.0);
-    const CertifyOptions options{.logit_format = NumberFormat::float16(), .mass = true};
+    const CertifyOptions options{.kernel = {.logits = NumberFormat::float16()}, .mass = true};
     return certify_logits(t.view(), source, {0.05, 0.1}, options, {1, {}}).verdict[0];
   };
   CHECK(verdict(60000, 0) == Verdict::holds);

@@ -29,6 +29,7 @@ from headfit._attention.sparsify import Sparsified, sparsify
 from headfit._attention.stats import AttentionStats
 from headfit._attention.tally_table import TallyTable
 from headfit._base.configuration import Config, config
+from headfit._base.kernel import Kernel
 from headfit._base.tolerances import Tolerances
 from headfit._base.version import VERSION as __version__
 from headfit._compress.budget import TradeOff
@@ -102,6 +103,7 @@ __all__ = [
     "HeadTable",
     "HeadfitError",
     "InputError",
+    "Kernel",
     "KeyTable",
     "Learned",
     "MaxMargin",

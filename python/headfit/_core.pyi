@@ -266,14 +266,25 @@ def compare_heads(
     originals: Sequence[Logits], smaller: Sequence[Logits], threads: int
 ) -> tuple[_Float64, _Float64, _Bools]: ...
 
+class Kernel(metaclass=_Pybind11Type):
+    def __init__(
+        self,
+        *,
+        float32: bool = False,
+        product: str | None = None,
+        logits: str | None = None,
+        bias: str | None = None,
+        weights: str | None = None,
+        fused: bool = False,
+    ) -> None: ...
+
 class CertifyOptions(metaclass=_Pybind11Type):
     def __init__(
         self,
         *,
         q_error: _Float64 | None = None,
         k_error: _Float64 | None = None,
-        float32_accumulation: bool = False,
-        logit_format: str | None = None,
+        kernel: Kernel = ...,
         mass: bool = False,
         scans: Literal["both", "first", "in double"] = "both",
     ) -> None: ...

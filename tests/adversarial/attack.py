@@ -109,7 +109,7 @@ class Call:
                 keywords.update(matrix=arrays[0], mask=h.mask)
                 self.made = (A,), keywords
                 return self.made
-            keywords.update(accumulate=h.accumulate, logits_dtype=h.logits_dtype)
+            keywords["kernel"] = hf.Kernel(**h.kernel)
             if h.is_module:
                 module = hf.SelfAttention(arrays[1], arrays[2], scale=h.scale)
                 attention = module(arrays[0], mask=h.mask)
@@ -509,11 +509,11 @@ def as_code(lie: Lie) -> str:
         body.append(f"X = {_array(h.X, h.dtype)}")
         body += [f"{w} = {_array(x, h.weights_dtype)}" for w, x in (("W_Q", h.W_Q), ("W_K", h.W_K))]
         call = f"hf.certify(T, hf.SelfAttention(W_Q, W_K, scale={h.scale!r})(X, mask=T.mask)"
-        options.update(accumulate=h.accumulate, logits_dtype=h.logits_dtype)
+        options["kernel"] = h.kernel
     else:
         body += [f"Q = {_array(h.Q, h.dtype)}", f"K = {_array(h.K, h.k_dtype or h.dtype)}"]
         call = f"hf.certify(T, hf.Attention(Q, K, scale={h.scale!r}, mask=T.mask)"
-        options.update(accumulate=h.accumulate, logits_dtype=h.logits_dtype)
+        options["kernel"] = h.kernel
     # Flushing is turned on after the arrays are made, since it would change them.
     body += ["torch.set_flush_denormal(True)"] if h.flush else []
     body.append(f"T = hf.Target(A, mask={mask})")

@@ -346,15 +346,25 @@ def doors(folder: Path) -> Iterator[Door]:
     unfit += [folder / "no folder" / "x.safetensors", Path("/proc/x.safetensors")]
     yield Door("Fit.save", head.save, {}, {"path": [*NOT_PATH, *unfit]})
 
+    kernels = [*texts, {"a": 1}, {"logits": "x"}, {5: 6}, hf.Kernel, "eager-float64"]
     judged = {
         "A": target, "Q": optional([*BAD_MATRIX, np.ones((N, DIM + 1)), np.ones((N + 1, DIM))]),
         "K": [*BAD_MATRIX, np.ones((N, DIM + 1))], "scale": logits["scale"], "mask": masks,
-        **tolerances, "max_logit": of_logits, "accumulate": texts,
-        "logits_dtype": optional([*dtypes, "float64"]), "certificate_mass": NOT_FLAG,
+        **tolerances, "max_logit": of_logits, "kernel": kernels,
+        "certificate_mass": NOT_FLAG,
         "num_threads": threads, **by_workers,
     }  # fmt: skip
     yield Door("certify", hf.certify, {"A": A, **good, "leak": 0.3}, judged, says)
     of_matrix = optional([*BAD_MATRIX, np.ones((N, DIM)), -np.eye(N), np.full((N, N), np.inf)])
+    roundings = optional(texts)
+    yield Door("Kernel", hf.Kernel, {}, {
+        "accumulate": texts, "scale": texts, "fused": NOT_FLAG, "operands": roundings,
+        "product": roundings, "logits": roundings, "bias": roundings, "weights": roundings,
+        "scale_dtype": roundings, "name": [*texts[1:], "eager-bfloat16"],
+    })  # fmt: skip
+    yield Door("Kernel.named", hf.Kernel.named, {"name": "flash-bfloat16"}, {
+        "name": texts, "weights": NOT_FLAG,
+    }, {"name": "kernel"})  # fmt: skip
     yield Door("certify(matrix)", hf.certify, {"A": A}, {"matrix": of_matrix})
     pairs: list[Any] = ["ab", 5, (Q,), (Q, K, V), (Q, None), (Q, "x"), ragged(), (Q, K[:, :0])]
     pairs += [(Q, np.full_like(K, np.nan)), {"a": 1}, Unusable(), (ragged(), K), True]
@@ -362,8 +372,8 @@ def doors(folder: Path) -> Iterator[Door]:
     modules = [5, "x", True, whole, np.eye(3), Unusable(), hf.SelfAttention]
     fitted = {
         "A": target, "dim": optional(counts(1)), "method": [*texts, hf.Learned, object()],
-        "module": modules, "dtype": dtypes, **tolerances, "scale": logits["scale"], "mask": masks,
-        "max_logit": of_logits, "logits_dtype": judged["logits_dtype"],
+        "module": modules, "dtype": optional(dtypes), **tolerances, "scale": logits["scale"],
+        "mask": masks, "max_logit": of_logits, "kernel": optional(kernels),
         "time_limit": optional(between(0, np.inf)), "exempt_columns": columns_of(),
         "progress": NOT_FLAG, "rng": NOT_SEED, "strict": NOT_FLAG,
         "certificate_mass": NOT_FLAG, "num_threads": threads, "client": no_client,
@@ -386,7 +396,7 @@ def doors(folder: Path) -> Iterator[Door]:
     no_patterns = [v for v in target if not (callable(v) and v is not object)]
     yield Door("plan", hf.plan, {"pattern": A, "dim": DIM, "time_limit": 1, **loose}, {
         **{name: fitted[name] for name in ("method", "dtype", "mask", "max_logit", "rng")},
-        **{name: fitted[name] for name in ("logits_dtype", "leak", "distortion", "tolerances")},
+        **{name: fitted[name] for name in ("kernel", "leak", "distortion", "tolerances")},
         "pattern": [*no_patterns, lambda: 1, lambda n: 1, lambda n: A[:-1], hf.patterns.band],
         "n": [*optional(counts(1)), N + 1], "dim": [*counts(1), None], "num_threads": threads,
         "time_limit": between(0, np.inf), "progress": NOT_FLAG,
@@ -722,7 +732,7 @@ def command_doors(folder: Path) -> Iterator[Door]:
         "--method": ["", "x"], "--dtype": ["", "x", "int8"], "--effort": ["", "x", "0", "-1"],
         "--reheats": ["", "x", "-1", "1.5"], "--stages": ["", "x", "0", "1.5"],
         "--time-limit": [*numbers, "0"], "--max-norm": [*numbers, "0"],
-        "--max-logit": [*numbers, "0"], "--logits-dtype": ["x", "float64"], "--mask": [
+        "--max-logit": [*numbers, "0"], "--kernel": ["", "x", "a=1", "logits=x"], "--mask": [
             "", "x", "window", "window:", "window:0", "window:-1", "window:1,2,3", "causal:1"],
         "--keys": ["", "x"], "--form": ["", "x"], "--sketch": ["", "x"], "--factor": ["", "x"],
         "--seed": ["", "x", "-1", "1.5"], "--module": [*files, str(target)],

@@ -47,6 +47,11 @@ class Head:
     options: dict[str, Any] = field(default_factory=dict)
 
     @property
+    def kernel(self) -> dict[str, Any]:
+        """The options of the kernel that the statement is about."""
+        return {"accumulate": self.accumulate, "logits": self.logits_dtype}
+
+    @property
     def is_module(self) -> bool:
         """Whether the logits are those of a module and its input."""
         return self.X is not None

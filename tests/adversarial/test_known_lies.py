@@ -45,13 +45,13 @@ def test_products_that_overflow_before_a_tiny_scale():
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_logits_beyond_float16(dtype):
     Q = np.diag([300.0, 300]).astype(dtype)
-    never_holds(np.eye(2), Q, Q, scale=1.0, logits_dtype="float16")
+    never_holds(np.eye(2), Q, Q, scale=1.0, kernel=hf.Kernel(logits="float16"))
 
 
 def test_logits_of_float64_beyond_bfloat16_and_float32():
     Q = np.diag([2.0**64, 2.0**64])
     for name in ("bfloat16", "float32"):
-        never_holds(np.eye(2), Q, Q, scale=1.0, logits_dtype=name)
+        never_holds(np.eye(2), Q, Q, scale=1.0, kernel=hf.Kernel(logits=name))
 
 
 @pytest.mark.parametrize(("logit", "fits"), [(65519.0, True), (65520.0, False)])
@@ -59,9 +59,9 @@ def test_the_last_logit_that_float16_holds(logit, fits):
     Q, K = np.array([[1.0], [1.0]], np.float32), np.array([[logit], [0]], np.float32)
     target = [[1.0, 0], [1.0, 0]]
     if fits:
-        assert hf.certify(target, Q, K, scale=1.0, logits_dtype="float16").holds
+        assert hf.certify(target, Q, K, scale=1.0, kernel=hf.Kernel(logits="float16")).holds
     else:
-        never_holds(target, Q, K, scale=1.0, logits_dtype="float16")
+        never_holds(target, Q, K, scale=1.0, kernel=hf.Kernel(logits="float16"))
 
 
 # Modules -----------------------------------------------------------------------------------
@@ -155,7 +155,7 @@ def test_scale_after_products_that_underflow():
     # PyTorch's (q @ k.T) * s gives 4.8e-7.
     Q = np.full((2, 1), 2.0**-75, np.float32)
     K = (2.0**-75 * np.array([[0.99], [1.01]])).astype(np.float32)
-    c = hf.certify(HALVES, Q, K, scale=3.4e38, distortion=1e-7, accumulate="float32")
+    c = hf.certify(HALVES, Q, K, scale=3.4e38, distortion=1e-7, kernel="float32")
     assert not c.holds
     assert c.distortion >= 4.7e-7
 
@@ -163,12 +163,12 @@ def test_scale_after_products_that_underflow():
 def test_scale_that_overflows_float32_beside_tiny_numbers():
     # In float32 the scale itself is infinite; exact products are moderate.
     Q = np.full((2, 1), 2.0**-70, np.float32)
-    never_holds(HALVES, Q, Q, scale=2.0**140, accumulate="float32")
+    never_holds(HALVES, Q, Q, scale=2.0**140, kernel="float32")
 
 
 def test_products_that_overflow_float32_before_the_scale():
     Q = np.full((2, 1), 2.0**70, np.float32)
-    never_holds(HALVES, Q, Q, scale=2.0**-140, accumulate="float32")
+    never_holds(HALVES, Q, Q, scale=2.0**-140, kernel="float32")
 
 
 # A target's own mask -----------------------------------------------------------------------

@@ -64,7 +64,7 @@ def heads(family: str, count: int = 12):
         q, k = np.float32(head.Q), np.float32(head.K)
         try:
             c = hf.certify(
-                head.A, q, k, scale=head.scale, leak=0.3, distortion=0.1, accumulate="float32"
+                head.A, q, k, scale=head.scale, leak=0.3, distortion=0.1, kernel="float32"
             )
         except HeadfitError:
             continue

@@ -69,7 +69,7 @@ def test_arrays_of_8_bits_are_read():
     ml_dtypes = pytest.importorskip("ml_dtypes")
     Q = (8 * np.eye(3, dtype=np.float32)).astype(ml_dtypes.float8_e4m3fn)
     K = np.eye(3, dtype=np.float32).astype(ml_dtypes.float8_e5m2)
-    assert hf.certify(np.eye(3), Q, K, scale=1.0, accumulate="float32").holds
+    assert hf.certify(np.eye(3), Q, K, scale=1.0, kernel="float32").holds
     np.testing.assert_array_equal(hf.Attention(Q, K, scale=1.0).logits(), 8 * np.eye(3))
     Q[0, 0] = np.nan
     with pytest.raises(NonFiniteError):

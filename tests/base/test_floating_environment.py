@@ -81,7 +81,7 @@ WORK: dict[str, Callable[[int], list[Any]]] = {
     "certify": lambda t: judged(hf.certify(A, Q, K, leak=0.9, num_threads=t)),
     "certify subnormal": lambda t: judged(hf.certify(A, TINY, leak=0.9, num_threads=t)),
     "certify float32": lambda t: judged(
-        hf.certify(A, TINY, leak=0.9, accumulate="float32", num_threads=t)
+        hf.certify(A, TINY, leak=0.9, kernel="float32", num_threads=t)
     ),
     "certify matrix": lambda t: judged(hf.certify(A, matrix=SMALL_A, leak=0.9, num_threads=t)),
     "certify module": lambda t: judged(hf.certify(A, MODULE(SMALL_X), leak=0.9, num_threads=t)),

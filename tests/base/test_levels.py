@@ -126,7 +126,7 @@ for path in (path for folder in sys.argv[1:] for path in sorted(Path(folder).ite
         A = hf.Target(hf.patterns.causal_band(64, 4), mask="causal")
     new = hf.certify(
         A, head, tolerances=old.tolerances,
-        accumulate=old.accumulate,
+        kernel=old.kernel,
     )
     print(path.stem, old.status, new.status)
 """

@@ -118,7 +118,7 @@ def test_certificates_of_modules_and_of_kernels(client):
     fit = hf.fit(A, method="projection", num_threads=1, module=hf.random_rotation(64, rng=0))
     assert fit.certificate.basis == "module"
     assert_same(hf.certify(A, fit, client=client), hf.certify(A, fit, num_threads=1))
-    narrow = {"accumulate": "float32", "logits_dtype": "bfloat16"}
+    narrow = {"kernel": "eager-bfloat16"}
     local = hf.certify(A, fit, **narrow, num_threads=1)
     assert_same(hf.certify(A, fit, **narrow, client=client, num_threads=2), local)
 

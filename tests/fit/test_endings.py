@@ -153,10 +153,17 @@ def test_a_fit_says_what_stood_in_the_way_and_what_was_reached(
 
 
 def test_demands_that_may_stand_in_the_way_are_named() -> None:
-    head = hf.fit(A, 7, dtype="bfloat16", logits_dtype="float16", max_logit=9.0, time_limit=1e-3)
+    head = hf.fit(
+        A,
+        7,
+        dtype="bfloat16",
+        kernel=hf.Kernel("float32", logits="float16"),
+        max_logit=9.0,
+        time_limit=1e-3,
+    )
     assert head.obstacle == "time"
     assert 'bfloat16 stands in the way, a fit with dtype="float32" tells' in head.advice
-    assert "rounded to float16: logits_dtype=None" in head.advice
+    assert 'rounds logits: kernel="float32" tells' in head.advice
     assert "max_logit = 9: a fit without it" in head.advice
     assert "stands in the way" not in hf.fit(A, 7, time_limit=1e-3).advice
 

@@ -96,7 +96,7 @@ def test_every_dtype_and_a_mask(dtype: str, masked: bool) -> None:
     assert not own[1:].any()
     again = hf.certify(
         A, head.Q, head.K, leak=0.05, distortion=0.1, mask=mask, scale=head.scale,
-        accumulate="float32" if narrow else "exact",
+        kernel="float32" if narrow else "exact",
     )  # fmt: skip
     assert again.holds
 
@@ -130,8 +130,7 @@ def test_a_search_and_a_file(suffix: str, dtype: str, tmp_path: Path) -> None:
     kept = hf.load(head.save(path))
     assert kept.settings["exempt_columns"] == [0, 1]
     assert (kept.stopped, kept.dim) == ("certified", head.dim)
-    accumulate = kept.certificate.accumulate
-    assert hf.certify(A, kept.attention, accumulate=accumulate).holds
+    assert hf.certify(A, kept.attention, kernel=kept.certificate.kernel).holds
 
 
 @pytest.mark.parametrize(
@@ -162,9 +161,9 @@ def test_bounded_logits_hold() -> None:
     head = hf.fit(A, 10, exempt_columns=[0], max_logit=8.0)
     assert head.stopped == "certified"
     assert np.abs(head.scale * head.Q @ head.K.T).max() <= 8.0
-    head = hf.fit(A, 10, exempt_columns=[0], logits_dtype="bfloat16")
+    head = hf.fit(A, 10, exempt_columns=[0], kernel=hf.Kernel("float32", logits="bfloat16"))
     assert head.stopped == "certified"
-    assert head.certificate.logits_dtype == "bfloat16"
+    assert head.certificate.kernel.logits == "bfloat16"
 
 
 @given(

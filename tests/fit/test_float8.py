@@ -20,11 +20,11 @@ LOOSE = {"leak": 0.3, "distortion": 1.0, "num_threads": 1}
 def test_a_head_of_8_bits_is_certified(dtype, method):
     head = hf.fit(A, 32, dtype=dtype, method=method, **LOOSE)
     assert head.certificate.holds, head
-    assert head.certificate.accumulate == "float32"
+    assert head.certificate.kernel == hf.Kernel.named("float32")
     assert (head.dtype, head.Q.dtype) == (dtype, np.float32)
     for x in (head.Q, head.K):
         np.testing.assert_array_equal(round_to(x, dtype), x)
-    again = hf.certify(A, head, leak=0.3, distortion=1.0, accumulate="float32")
+    again = hf.certify(A, head, leak=0.3, distortion=1.0, kernel="float32")
     assert again.holds
     # An oracle in float64: these numbers and products are exact in it.
     S = head.scale * head.Q.astype(np.float64) @ head.K.T.astype(np.float64)

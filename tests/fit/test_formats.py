@@ -56,7 +56,7 @@ def test_narrow_heads_are_certified_and_exactly_representable(dtype, dim, thread
     head = hf.fit(A, dim, distortion=DISTORTION, dtype=dtype, num_threads=threads)
     assert head.certificate.holds
     assert head.dtype == dtype
-    assert head.certificate.accumulate == "float32"
+    assert head.certificate.kernel == hf.Kernel.named("float32")
     for x in (head.Q, head.K, head.X):
         assert x.dtype == np.float32
         assert np.array_equal(x, rounded(x, dtype))
@@ -141,7 +141,7 @@ def test_certificates_of_rounded_logits(name, seed, size):
     leak = [np.exp(s[a == 0].max() - s[a > 0].min()) for s, a in zip(S, A, strict=True)]
     shift = [s[a > 0] - np.log(a[a > 0]) for s, a in zip(S, A, strict=True)]
     distortion = [np.expm1(np.ptp(x)) for x in shift]
-    c = hf.certify(A, Q, K, leak=0.5, distortion=2.0, logits_dtype=name)
+    c = hf.certify(A, Q, K, leak=0.5, distortion=2.0, kernel=hf.Kernel(logits=name))
     np.testing.assert_allclose(c.row_leak, leak, rtol=1e-9)
     np.testing.assert_allclose(c.row_distortion, distortion, rtol=1e-9, atol=1e-12)
     assert (c.row_leak >= np.array(leak) * (1 - 1e-14)).all()
@@ -161,7 +161,7 @@ def test_float32_accumulation_covers_every_order(seed, order):
         summed += Q[:, [f]] * K[:, f]
     S = summed.astype(float) * 0.2
     dense = A.toarray()
-    c = hf.certify(A, Q, K, scale=0.2, leak=0.5, distortion=2.0, accumulate="float32")
+    c = hf.certify(A, Q, K, scale=0.2, leak=0.5, distortion=2.0, kernel="float32")
     exact = hf.certify(A, Q, K, scale=0.2, leak=0.5, distortion=2.0)
     for i in range(10):
         shift = S[i, dense[i] > 0] - np.log(dense[i, dense[i] > 0])
@@ -206,9 +206,9 @@ def test_learned_heads_keep_to_a_bound_of_logits(threads):
     assert head.certificate.holds
     assert np.abs(S).max() <= 12.0 < free.certificate.max_logit
     assert head.certificate.tolerances.max_logit == 12.0
-    narrow = hf.fit(A, 24, distortion=DISTORTION, dtype="bfloat16", logits_dtype="bfloat16")
+    narrow = hf.fit(A, 24, distortion=DISTORTION, kernel="eager-bfloat16")
     assert narrow.certificate.holds
-    assert narrow.certificate.logits_dtype == "bfloat16"
+    assert narrow.dtype == narrow.certificate.kernel.logits == "bfloat16"
 
 
 def test_max_margin_keeps_to_a_bound_of_logits():
@@ -221,9 +221,9 @@ def test_max_margin_keeps_to_a_bound_of_logits():
     ("options", "message"),
     [
         ({"dtype": "float8"}, "dtype must be one of"),
-        ({"logits_dtype": "int8"}, "logits_dtype must be None or one of"),
+        ({"kernel": "int8"}, "kernel must be"),
         ({"max_logit": -1.0}, "max_logit must lie"),
-        ({"logits_dtype": "bfloat16", "max_logit": 50.0, "dim": 8}, "leaves no room"),
+        ({"kernel": hf.Kernel(logits="bfloat16"), "max_logit": 50.0, "dim": 8}, "leaves no room"),
         ({"dtype": "bfloat16", "distortion": 0.0}, "bfloat16 alone moves ratios"),
     ],
 )
@@ -250,11 +250,9 @@ def test_a_given_module_takes_no_narrow_head():
         hf.fit(near_regular(16, 2), module=hf.random_rotation(8, rng=0), dtype="bfloat16")
     canonical = hf.SelfAttention.canonical(8)
     assert hf.fit(near_regular(16, 2), module=canonical, dtype="bfloat16").certificate.holds
-    for options in ({"max_logit": 3.0}, {"accumulate": "float32"}, {"logits_dtype": "float16"}):
+    for options in ({"max_logit": 3.0}, {"kernel": "float32"}):
         with pytest.raises(InputError, match="not of matrix"):
             hf.certify(np.eye(4), matrix=np.eye(4), **options)
-    with pytest.raises(InputError, match="accumulate must be"):
-        hf.certify(np.eye(4), np.eye(4), np.eye(4), accumulate="float16")
 
 
 @pytest.mark.parametrize("mask", [None, "causal"])

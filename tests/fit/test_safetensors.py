@@ -43,7 +43,7 @@ def test_a_fit_comes_back(tmp_path, mask, dtype):
     same(kept, hf.load(fit.save(tmp_path / "head.npz")))
     assert type(kept.mask) is type(fit.mask)
     assert repr(kept) == repr(fit)
-    judged = hf.certify(A, kept, accumulate=fit.certificate.accumulate, max_logit=60.0)
+    judged = hf.certify(A, kept, kernel=fit.certificate.kernel, max_logit=60.0)
     np.testing.assert_array_equal(judged.row_leak, fit.certificate.row_leak)
 
 

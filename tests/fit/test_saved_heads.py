@@ -1,7 +1,7 @@
 """Heads that were saved before methods were objects still load, with all that they hold.
 
-The files in data/heads-0.1 were written by the code of October 2026 (format 1, VERSION 0.1), and
-expected.json by the same code: the fields of what it read back.
+The files in data/heads-0.1 were written by the code of October 2026 (format 1, VERSION 0.1), those
+of rounded logits in November, and expected.json by the same code: the fields of what it read back.
 """
 
 from __future__ import annotations
@@ -89,7 +89,11 @@ def test_its_certificate_is_as_it_was(name: str) -> None:
     assert asked.distortion == expected.pop("distortion_tolerance")
     limit = expected.pop("max_logit_tolerance")
     assert asked.max_logit == (None if math.isinf(limit) else limit)
-    assert {f.name for f in dataclasses.fields(certificate)} - {"mask", "tolerances"} == {*expected}
+    words = expected.pop("accumulate"), expected.pop("logits_dtype")
+    assert (certificate.kernel.accumulate, certificate.kernel.logits) == words
+    assert certificate.kernel == hf.Kernel(words[0], logits=words[1])
+    known = {f.name for f in dataclasses.fields(certificate)}
+    assert known - {"mask", "tolerances", "kernel"} == {*expected}
     for field, value in expected.items():
         got = getattr(certificate, field)
         got = digest(got) if isinstance(got, np.ndarray) else plain(got)

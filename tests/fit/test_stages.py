@@ -152,7 +152,11 @@ def test_what_cannot_be_asked_for_is_refused_before_the_first_stage():
         raise AssertionError("no steps are taken")
 
     with pytest.raises(hf.InputError, match=r"distortion=0\.1 leaves no room"):
-        fit(hf.Learned(stages=4, callback=callback), logits_dtype="bfloat16", max_logit=100.0)
+        fit(
+            hf.Learned(stages=4, callback=callback),
+            kernel=hf.Kernel(logits="bfloat16"),
+            max_logit=100.0,
+        )
 
 
 def test_the_time_limit_ends_all_stages():
@@ -166,7 +170,8 @@ def test_the_time_limit_ends_all_stages():
     "options",
     [
         {"dtype": "bfloat16"}, {"dtype": "float8_e4m3fn", "distortion": 0.5}, {"max_logit": 30.0},
-        {"dim": None, "time_limit": 60.0}, {"exempt_columns": [0, 5]}, {"logits_dtype": "bfloat16"},
+        {"dim": None, "time_limit": 60.0}, {"exempt_columns": [0, 5]},
+        {"kernel": "eager-float16"},
     ],
 )  # fmt: skip
 def test_stages_go_with_every_option(options):

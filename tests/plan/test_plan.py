@@ -66,7 +66,7 @@ def plan(pattern: Any = identity, n: int | None = 64, dim: int = 4, **options: A
 
 
 def purposes(found: hf.Plan) -> list[str]:
-    return [a.purpose for a in found.attempts if not a.purpose.startswith("rounded")]
+    return [a.purpose for a in found.attempts if a.purpose not in ("rounded", "eager")]
 
 
 # Verdicts -----------------------------------------------------------------------------
@@ -85,14 +85,14 @@ def test_yes_with_a_smaller_head_and_what_formats_break() -> None:
     assert first.max_norm == pytest.approx(c.scale * c.q_norm * c.k_norm)
     assert found.smallest.dim == 2  # a ring has two dimensions
     assert found.lower_bound.dim == 2
-    rounded = {(a.dtype, a.logits_dtype): a for a in found.attempts if "rounded" in a.purpose}
-    assert not rounded["bfloat16", None].holds
-    assert not rounded["float32", "bfloat16"].holds
-    assert rounded["bfloat16", None].leak > 0.05
+    rounded = {str(a.kernel): a for a in found.attempts if a.purpose in ("rounded", "eager")}
+    assert not rounded["flash-bfloat16"].holds
+    assert not rounded["eager-bfloat16"].holds
+    assert rounded["flash-bfloat16"].leak > 0.05
     said = str(found)
     assert said.startswith("Yes: head size 8 in float32 is enough for eye_array at n = 128")
     assert "d = 2 is certified too" in said
-    assert "Q, K in bfloat16 break it (leak" in " ".join(said.split())
+    assert "flash-bfloat16 breaks it (leak" in " ".join(said.split())
     assert repr(found).startswith("Plan(yes: dim=8, float32")
 
 
@@ -186,10 +186,10 @@ def test_the_narrow_format_stood_in_the_way() -> None:
 
 
 def test_the_rounding_of_logits_stood_in_the_way() -> None:
-    found = plan(n=128, logits_dtype="bfloat16")
+    found = plan(n=128, kernel=hf.Kernel("float32", logits="bfloat16"))
     assert (found.verdict, found.obstacle) == ("not found", "format")
-    assert found.best.purpose == "exact logits"
-    assert "Fused kernels do not round them" in found.advice
+    assert found.best.purpose == "float32 logits"
+    assert "Fused kernels keep them so" in found.advice
 
 
 def test_the_bound_on_logits_stood_in_the_way() -> None:
@@ -338,7 +338,9 @@ def test_sizes_that_a_function_refuses_are_left_out() -> None:
 @pytest.mark.parametrize("leak", [0.04, 0.9])
 def test_no_deadline_that_is_passed_down_lies_beyond_the_limit(leak: float) -> None:
     ring = Ring(leak=leak)
-    question = Question(4, "bfloat16", None, hf.Tolerances(max_logit=20.0), ring, 0, 1)
+    question = Question(
+        4, "bfloat16", hf.Kernel.named("float32"), hf.Tolerances(max_logit=20.0), ring, 0, 1
+    )
     clock = Clock(3.0)
     source = source_of(identity, 256, None, 1)
     found = Planner(source, question, clock, lambda _: None).carry_out()
@@ -395,7 +397,7 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"dim": -2}, "dim must"),
     ({"dim": None}, "dim must"),
     ({"dtype": "int8"}, "dtype must"),
-    ({"logits_dtype": "int8"}, "logits_dtype must"),
+    ({"kernel": "int8"}, "kernel must"),
     ({"leak": 0.0}, "leak must"),
     ({"distortion": 0.0}, "distortion must"),
     ({"tolerances": 0.1}, "tolerances must"),

@@ -58,7 +58,7 @@ def test_defaults_are_filled_in_and_none_is_nothing():
         ({**RANDOM, "distortion": 0}, "distortion must"),
         ({**RANDOM, "max_logit": 0}, "max_logit must"),
         ({**RANDOM, "dtype": "float8"}, "dtype must"),
-        ({**RANDOM, "logits_dtype": "int8"}, "logits_dtype must"),
+        ({**RANDOM, "kernel": "int8"}, "kernel must"),
         ({**RANDOM, "mask": "window"}, "mask must"),
         ({**RANDOM, "mask": [[True]]}, "mask must"),
         ({**RANDOM, "mask": ["window", "a"]}, "mask "),

@@ -458,7 +458,7 @@ def test_float32_kernels_start_from_the_exact_products_of_a_module():
     mask[:, 1:] = True
     target = hf.Target(mask / 2, mask=mask)
     attention = hf.SelfAttention(W_Q, W_K, scale=2.0**-125)(X, mask=mask)
-    certificate = hf.certify(target, attention, accumulate="float32")
+    certificate = hf.certify(target, attention, kernel="float32")
     assert certificate.row_status[0] == 2
     assert "about the logits of the exact products X W_Q, X W_K" in repr(certificate)
 
@@ -473,7 +473,7 @@ def test_roots_of_the_scale_with_the_logarithm_in_it():
     exact = mp.mpf(scale) * mp.mpf(q) ** 2
     weight = float(1 / (1 + mp.exp(-2 * exact)))
     A = np.array([[weight, 1 - weight]] * 2)
-    certificate = hf.certify(A, Q, K, scale=scale, accumulate="float32", distortion=7e-7)
+    certificate = hf.certify(A, Q, K, scale=scale, kernel="float32", distortion=7e-7)
     off = mp.expm1(abs(2 * mp.mpf(computed) - mp.log(mp.mpf(weight) / mp.mpf(1 - weight))))
     assert off <= certificate.row_distortion[0]
     assert not certificate.holds

@@ -35,15 +35,15 @@ void scan_rows(const Scan<T>& scan, const LogitSource<T>& source, const Run& run
   }
 }
 
-// The certificate is about scale * Q K^T alone: the scan in double computes nothing else, and the
-// bounds of rounding errors hold for nothing else.
+// The bounds of rounding errors hold for these logits alone. A bias after a soft-cap would need a
+// bound of the errors of the stream's own tanh.
 template <class T>
-void refuse_more_than_products(const LogitSource<T>& source) {
-  if (source.q.rotary.table || source.k.rotary.table || source.softcap > 0 ||
-      source.bias.is_set() || source.sinks) {
-    throw InputError(
-        "a certificate is about scale * Q K^T: it takes no rotary positions, no softcap, no bias "
-        "and no sinks");
+void refuse_other_logits(const LogitSource<T>& source) {
+  if (source.q.rotary.table || source.k.rotary.table || source.sinks) {
+    throw InputError("a certificate takes no rotary positions and no sinks");
+  }
+  if (source.softcap > 0 && source.bias.is_set()) {
+    throw InputError("a certificate takes a softcap or a bias, not both");
   }
 }
 
@@ -95,8 +95,9 @@ void rescan_in_double(const Scan<T>& scan, const Run& run) {
   source.k = in_double(scan.source.k);
   source.scale = scan.source.scale;
   source.mask = scan.source.mask;
+  source.bias = scan.source.bias;
   source.rows = std::span<const Index>(open);
-  const Scan<double> again{scan.target,     source,       scan.norms,
+  const Scan<double> again{scan.target,     source,       scan.path, scan.norms,
                            scan.tolerances, scan.options, scan.out};
   scan_rows(again, source, run);
 }
@@ -109,7 +110,7 @@ CertificateRows certify_logits(const Target& target, const LogitSource<T>& sourc
                                const Run& run) {
   tolerances.check();
   check_shapes(target, source.q.count, source.q.rows, source.k.rows);
-  refuse_more_than_products(source);
+  refuse_other_logits(source);
   validate_target(under_mask(target, source.mask), any_sum, run);
   check_errors(options.errors.q, target.n, "Q");
   check_errors(options.errors.k, target.n, "K");
@@ -118,9 +119,13 @@ CertificateRows certify_logits(const Target& target, const LogitSource<T>& sourc
   const Norms norms = detail::bound_norms(source, options.errors);
   out.q_norm = norms.q_max;
   out.k_norm = norms.k_max;
-  const Scan<T> scan{target, source, norms, tolerances, options, out};
+  // The scan computes products, and adds a bias. The soft-cap is applied to their enclosures.
+  const detail::LogitPath path(options.kernel, source.scale, source.softcap, source.q.cols);
+  LogitSource<T> uncapped = source;
+  uncapped.softcap = 0;
+  const Scan<T> scan{target, uncapped, path, norms, tolerances, options, out};
   if (options.scans != Scans::in_double) {
-    scan_rows(scan, source, run);
+    scan_rows(scan, uncapped, run);
     for (Index place = 0; place < source.row_count(); ++place) {
       out.rounding_bound = std::max(out.rounding_bound, scan.radius(source.row_at(place)));
     }

@@ -2,11 +2,10 @@
 // holds in exact arithmetic for the stored numbers. It knows nothing of methods.
 #pragma once
 
-#include <optional>
 #include <vector>
 
-#include "headfit/base/number_format.hpp"
 #include "headfit/base/threads.hpp"
+#include "headfit/certify/kernel.hpp"
 #include "headfit/pattern/target.hpp"
 #include "headfit/pattern/tolerances.hpp"
 
@@ -31,11 +30,10 @@ enum class Scans { both, first, in_double };
 struct CertifyOptions {
   // All logits of queries and keys that lie within these errors of the stored ones.
   InputErrors errors = {};
-  // All logits that kernels working in float32 may give (see float32_kernels_radius in
-  // rounding.hpp; tensor cores that truncate are not covered).
-  bool float32_accumulation = false;
-  // The logits of the above rounded to a format; one that overflows fails its row.
-  std::optional<NumberFormat> logit_format = {};
+  // All logits, and weights if it has a format for them, that a kernel may make of the above. A
+  // logit that overflows the format it is rounded to fails its row. Tensor cores that truncate are
+  // not covered.
+  Kernel kernel = {};
   // Whether to compute total variation and stray mass too, which takes the exponential of every
   // logit.
   bool mass = false;
@@ -64,14 +62,14 @@ struct CertificateRows {
   Index rescanned = 0;                    // rows that needed the scan in double
 };
 
-// Scans every logit of scale * Q K^T under the mask of `source`, first in T and then, for the rows
-// that are still undecided, in double. The source is one head with no more than products: rotary
-// positions, a softcap or a bias are refused. If it is about some of its rows, all different, then
-// nothing is found for the others. A part of a list of rows that begins and ends at multiples of
-// `row_granule` (stream.hpp) gets the results that it has in the whole list, bit for bit. The arrays
-// of the target
-// are a view that somebody may have changed since they were last checked, so they are checked
-// here again, under the mask of `source` (target.mask is not read); rows may sum to anything.
+// Scans every logit under the mask of `source`, first in T and then, for the rows that are still
+// undecided, in double. The source is one head, which may have a softcap or a bias, but not both;
+// rotary positions and sinks are refused. A bias is taken as the stream reads it, rounded to T. If
+// the source is about some of its rows, all different, then nothing is found for the others. A part of
+// a list of rows that begins and ends at multiples of `row_granule` (stream.hpp) gets the results that
+// it has in the whole list, bit for bit. The arrays of the target are a view that somebody may have
+// changed since they were last checked, so they are checked here again, under the mask of `source`
+// (target.mask is not read); rows may sum to anything.
 // Takes O(n) memory besides Q and K.
 template <class T>
 CertificateRows certify_logits(const Target& target, const LogitSource<T>& source,

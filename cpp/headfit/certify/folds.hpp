@@ -15,21 +15,27 @@ namespace headfit::detail {
 template <class T>
 struct Scan {
   const Target& target;
-  const LogitSource<T>& source;
+  const LogitSource<T>& source;  // the soft-cap left to the path
+  const LogitPath& path;
   const Norms& norms;
   const Tolerances& tolerances;
   const CertifyOptions& options;
   CertificateRows& out;
 
-  // By how much any logit that the stream computes for this row may differ from one that the
-  // certificate is about, before that is rounded to a format.
-  double radius(Index row) const {
+  // By how much scale * q.k as the stream computes it for this row may differ from the exact product.
+  double own_radius(Index row) const {
     // The scale is rounded, then multiplied into q: two roundings more than the dot product's d.
     const DotBound bound = DotBound::of<T>(source.q.cols, source.q.cols + 2);
-    const double r = bound.radius(source.scale, norms.q[row], norms.k_max);
-    const double given = options_radius(source.scale, source.q.cols, options, norms.q[row], row,
-                                        norms.k_max, norms.k_error_max);
-    return next_up(r + given);
+    return bound.radius(source.scale, norms.q[row], norms.k_max);
+  }
+  Sizes sizes(Index row) const {
+    return {norms.q[row], norms.k_max, error_of(options.errors.q, row), norms.k_error_max};
+  }
+  // By how much it may differ from a product that the certificate is about, before that is rounded to
+  // a format.
+  double radius(Index row) const {
+    return next_up(own_radius(row) +
+                   sizes(row).radius(source.scale, source.q.cols, path.kernel().float32));
   }
 };
 
@@ -70,22 +76,32 @@ class CertificateFold {
 
  private:
   void finish(Index i, const Row& row) {
-    const SupportRow support = enclose_support(scan_.target, scan_.source.scale, queries_, keys_,
-                                               scan_.norms, scan_.options, i, query_, logits_);
+    const SupportRow support =
+        enclose_support(scan_.target, scan_.path, scan_.source.bias, queries_, keys_, scan_.norms,
+                        scan_.options.errors, i, query_, logits_);
     CertificateRows& out = scan_.out;
     const auto at = static_cast<std::size_t>(i);
-    Enclosure leak{0, 0};
+    Enclosure leak{0, 0}, largest{-no_bound, -no_bound};  // off the support
     Enclosure size = support.size;
     Overflow overflow = support.overflow;
     if (row.column >= 0) {
-      const Enclosure largest = logit_near(row.largest, i);
+      largest = logit_near(row.largest, i);
       overflow.look(largest, false);
       if (support.weakest >= 0) leak = exp(largest - support.least);
       size = larger(size, magnitude(largest));
       size = larger(size, magnitude(logit_near(row.smallest, i)));
     }
     Enclosure distortion = expm1(support.spread);
-    if (scan_.target.row_columns(i).size() <= 1) distortion = {0, 0};
+    const std::size_t supported = scan_.target.row_columns(i).size();
+    if (const auto& to = scan_.path.kernel().weights; to && supported > 0) {
+      const WeightErrors errors =
+          weight_errors(*to, support.least, support.most, largest, static_cast<double>(supported),
+                        static_cast<double>(scan_.source.k.rows));
+      if (row.column >= 0) leak = errors.quotient(leak);
+      distortion = errors.quotient(exp(support.spread)) - Enclosure::exactly(1);
+      distortion.lo = std::max(0.0, distortion.lo);
+    }
+    if (supported <= 1) distortion = {0, 0};
     if (overflow.possible) leak.hi = distortion.hi = no_bound;
     if (overflow.certain) leak.lo = distortion.lo = no_bound;
     // The weights of a softmax sum to 1, so no head meets an empty target row if the mask allows
@@ -102,10 +118,13 @@ class CertificateFold {
     if (scan_.options.mass) finish_mass(i, row);
   }
 
-  // Encloses the logit that the certificate is about, from the one that the scan computed.
+  // Encloses the largest or the least of the logits that the certificate is about, from the one of
+  // those that the scan computed.
   Enclosure logit_near(T computed, Index i) const {
-    return in_format(Enclosure::around(static_cast<double>(computed), scan_.radius(i)),
-                     scan_.options);
+    const double x = static_cast<double>(computed), own = scan_.own_radius(i);
+    if (!scan_.source.bias.is_set()) return scan_.path.logit(x, own, scan_.sizes(i));
+    constexpr double added = static_cast<double>(std::numeric_limits<T>::epsilon());
+    return scan_.path.biased_logit(x, own, added, scan_.sizes(i));
   }
 
   // Total variation and stray mass of the row.
@@ -199,23 +218,49 @@ class MassFold : public CertificateFold<T> {
         row.largest = most;
         row.column = tile.col + (std::find(x, x + tile.cols, most) - x);
       }
-      if (this->scan_.options.logit_format) most = round_row(x, padded);
+      if (!this->scan_.path.is_plain()) most = map_row(x, padded);
       row.sum.raise(most);
       row.sum.sum += exp_sum<T, Exponentials::discard>(x, padded, row.sum.shift);
     }
   }
 
  private:
-  // Rounds the logits to the significand of the options' format, as the softmax would see them.
-  // Returns the largest.
-  T round_row(T* x, Index padded) const {
-    constexpr int digits = std::numeric_limits<T>::digits;
-    const T splitter = std::ldexp(T(1), digits - this->scan_.options.logit_format->digits) + 1;
-    for (Index c = 0; c < padded; ++c) {
-      const T high = splitter * x[c];  // Veltkamp's splitting
-      x[c] = std::isfinite(high) ? high - (high - x[c]) : x[c];
+  // Makes of the products what the softmax would see, and returns the largest. They are rounded to the
+  // significands of the kernel's formats, whatever their exponents. A bias is in the logits already:
+  // here only their sum is rounded.
+  T map_row(T* x, Index padded) const {
+    const LogitPath& path = this->scan_.path;
+    const Kernel& kernel = path.kernel();
+    const T scale = static_cast<T>(path.scale()), cap = static_cast<T>(path.softcap());
+    const bool is_biased = this->scan_.source.bias.is_set();
+    if (kernel.product && !is_biased) {
+      map(x, padded, [=](T y) { return y / scale; });
+      round(x, padded, kernel.product);
+      map(x, padded, [=](T y) { return y * scale; });
     }
+    if (!is_biased) round(x, padded, kernel.logits);
+    if (cap > 0) {
+      map(x, padded, [=](T y) { return y / cap; });
+      round(x, padded, kernel.logits);
+      map(x, padded, [](T y) { return std::isfinite(y) ? std::tanh(y) : y; });  // -inf: masked
+      round(x, padded, kernel.logits);
+      map(x, padded, [=](T y) { return y * cap; });
+      round(x, padded, kernel.logits);
+    }
+    if (is_biased) round(x, padded, kernel.bias);
     return row_max(x, padded);
+  }
+  template <class F>
+  static void map(T* x, Index padded, const F& f) {
+    for (Index c = 0; c < padded; ++c) x[c] = f(x[c]);
+  }
+  static void round(T* x, Index padded, const std::optional<NumberFormat>& to) {
+    if (!to || to->digits >= std::numeric_limits<T>::digits) return;
+    const T splitter = std::ldexp(T(1), std::numeric_limits<T>::digits - to->digits) + 1;
+    map(x, padded, [=](T y) {
+      const T high = splitter * y;  // Veltkamp's splitting
+      return std::isfinite(high) ? high - (high - y) : y;
+    });
   }
 };
 

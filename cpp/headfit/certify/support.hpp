@@ -18,6 +18,11 @@ struct Norms {
   double k_error_max = 0;
 };
 
+// The error of a row of Q or of K; 0 where there are none.
+inline double error_of(std::span<const double> errors, Index row) {
+  return errors.empty() ? 0 : errors[static_cast<std::size_t>(row)];
+}
+
 template <class T>
 Norms bound_norms(const LogitSource<T>& source, const InputErrors& errors) {
   Norms norms;
@@ -35,32 +40,6 @@ Norms bound_norms(const LogitSource<T>& source, const InputErrors& errors) {
   all(source.k, norms.k, norms.k_max);
   for (const double e : errors.k) norms.k_error_max = std::max(norms.k_error_max, e);
   return norms;
-}
-
-// By how much a logit that the options allow for may differ from the exact product of the stored
-// Q and K, before it is rounded to a format: through errors of q and k, and through accumulation
-// in float32.
-inline double options_radius(double scale, Index depth, const CertifyOptions& options,
-                             double q_norm, Index row, double k_norm, double k_error) {
-  const double size = std::abs(scale);
-  const double q_error =
-      options.errors.q.empty() ? 0 : options.errors.q[static_cast<std::size_t>(row)];
-  double radius = 0;
-  if (q_error > 0 || k_error > 0) {
-    radius = product_above(size, q_error, k_norm) + product_above(size, q_norm + q_error, k_error);
-  }
-  if (options.float32_accumulation) {
-    radius +=
-        float32_kernels_radius(scale, depth, next_up(q_norm + q_error), next_up(k_norm + k_error));
-  }
-  return radius * (1 + 8 * std::numeric_limits<double>::epsilon());
-}
-
-// The enclosure of a logit after it is rounded to the options' format, if they name one. Rounding
-// is monotone, so the rounded ends enclose what the logit is rounded to.
-inline Enclosure in_format(const Enclosure& x, const CertifyOptions& options) {
-  if (!options.logit_format) return x;
-  return {options.logit_format->rounded(x.lo), options.logit_format->rounded(x.hi)};
 }
 
 // The enclosure of the absolute value.
@@ -88,6 +67,7 @@ struct Overflow {
 
 struct SupportRow {
   Enclosure least{0, 0};    // the smallest logit on the support
+  Enclosure most{0, 0};     // the largest
   Enclosure spread{0, 0};   // max - min of (logit - log target)
   Enclosure size{0, 0};     // the largest |logit|
   Overflow overflow;
@@ -97,21 +77,24 @@ struct SupportRow {
 };
 
 // Encloses the logits on the support of row i. `q` is a buffer for the query times the scale;
-// `logits` receives the logits as computed, rounded to the options' format if they name one. The
-// order of multiplication is that of the stream: scale times query, then times the key.
+// `logits` receives the logits as the kernel computes them. The order of multiplication is that of the
+// stream: scale times query, then times the key.
 template <class T>
-SupportRow enclose_support(const Target& target, double scale, HeadRows<T>& queries,
-                           HeadRows<T>& keys, const Norms& norms, const CertifyOptions& options,
-                           Index i, Eigen::RowVectorXd& q, std::vector<double>& logits) {
+SupportRow enclose_support(const Target& target, const LogitPath& path, const Bias& bias,
+                           HeadRows<T>& queries, HeadRows<T>& keys, const Norms& norms,
+                           const InputErrors& errors, Index i, Eigen::RowVectorXd& q,
+                           std::vector<double>& logits) {
   // (scale * q).k in double: d roundings of the dot product and one of the scale.
   const Index depth = queries.heads().cols;
   const DotBound bound = DotBound::of<double>(depth, depth + 1);
+  const double scale = path.scale(), q_error = error_of(errors.q, i);
   q = scale * queries.row(0, i).template cast<double>();
   const auto columns = target.row_columns(i);
   const auto weights = target.row_weights(i);
   SupportRow row;
   logits.clear();
   row.least = {no_bound, no_bound};
+  row.most = {-no_bound, -no_bound};
   Enclosure above{-no_bound, -no_bound};
   Enclosure below{no_bound, no_bound};
   double highest = -no_bound, lowest = no_bound, weakest = no_bound;
@@ -123,21 +106,20 @@ SupportRow enclose_support(const Target& target, double scale, HeadRows<T>& quer
     if (!std::isfinite(logit)) {
       throw_nonfinite("the logits scale * Q K^T", 0, 1, i, j, logit);
     }
-    const double k_error =
-        options.errors.k.empty() ? 0 : options.errors.k[static_cast<std::size_t>(j)];
-    const double radius =
-        next_up(bound.radius(scale, norms.q[i], norms.k[j]) +
-                options_radius(scale, depth, options, norms.q[i], i, norms.k[j], k_error));
-    const Enclosure s = in_format(Enclosure::around(logit, radius), options);
+    const double added = bias.is_set() ? bias.at(i, j) : 0;
+    const Sizes sizes{norms.q[i], norms.k[j], q_error, error_of(errors.k, j)};
+    const Enclosure s =
+        path.logit(logit, bound.radius(scale, norms.q[i], norms.k[j]), sizes, added);
     row.size = larger(row.size, magnitude(s));
     row.overflow.look(s, true);
-    logits.push_back(options.logit_format ? options.logit_format->rounded(logit) : logit);
+    logits.push_back(path.computed(logit, added));
     const Enclosure log_weight = log(weights[p]);
     const Enclosure excess = s - log_weight;
     row.least = {std::min(row.least.lo, s.lo), std::min(row.least.hi, s.hi)};
+    row.most = larger(row.most, s);
     above = {std::max(above.lo, excess.lo), std::max(above.hi, excess.hi)};
     below = {std::min(below.lo, excess.lo), std::min(below.hi, excess.hi)};
-    if (logit < weakest) weakest = logit, row.weakest = j;
+    if (logits.back() < weakest || row.weakest < 0) weakest = logits.back(), row.weakest = j;
     if (excess.lo > highest) highest = excess.lo, row.highest = j;
     if (excess.lo < lowest) lowest = excess.lo, row.lowest = j;
   }

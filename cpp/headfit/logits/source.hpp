@@ -71,6 +71,10 @@ struct Bias {
   bool is_set() const {
     return std::visit([](const auto* first) { return first != nullptr; }, data);
   }
+  // The bias of a position of the first head.
+  double at(Index i, Index j) const {
+    return std::visit([&](const auto* b) { return as<double>(b[i * row + j * col]); }, data);
+  }
 };
 
 // logits = softcap(scale * Q K^T) + bias where the mask allows, else -inf, with

@@ -197,12 +197,16 @@ class AttentionInputs(Shown):
         found: NDArray[np.float64] | None = self.options.sinks
         return found
 
-    def check_plain(self, caller: str) -> None:
-        """Raise an InputError unless the logits are scale * q.k under a mask, and no more."""
-        more = [name for name in self.options.given() if name not in ("scale", "mask")]
+    def check_plain(self, caller: str, *also: str) -> None:
+        """Raise an InputError unless the logits are scale * q.k under a mask, and no more.
+
+        `also` names further options that the caller takes.
+        """
+        more = [name for name in self.options.given() if name not in ("scale", "mask", *also)]
         if more:
+            spoken = " and ".join(["scale * q.k under a mask", *also])
             raise InputError(
-                f"{caller} speaks about scale * q.k under a mask; this attention has {more[0]} too"
+                f"{caller} speaks about {spoken}; this attention has {more[0]} too"
                 + ("; attention.turned() applies rotary positions" if more[0] == "position" else "")
             )
 

@@ -22,7 +22,6 @@ HEAD_DTYPES = (*DTYPES, *FLOAT8)
 """The formats that `fit` and `plan` store heads in. Other functions take `DTYPES`."""
 
 NARROW = (*HALVES, *FLOAT8)
-LOGIT_DTYPES = ("float32", "bfloat16", "float16")
 
 
 def check_dtype(dtype: Any, allowed: Sequence[str] = DTYPES) -> str:
@@ -38,13 +37,6 @@ def _name(dtype: Any) -> str:
     if isinstance(dtype, type) and issubclass(dtype, np.generic):
         return dtype.__name__
     return str(dtype) if isinstance(dtype, (str, np.dtype)) else ""
-
-
-def check_logits_dtype(dtype: Any) -> str | None:
-    """Return the name of the dtype that logits are rounded to, or None for no rounding."""
-    if dtype is None or _name(dtype) in LOGIT_DTYPES:
-        return None if dtype is None else _name(dtype)
-    raise InputError(f"logits_dtype must be None or one of {LOGIT_DTYPES}; got {shown(dtype)}")
 
 
 def array_dtype(name: str) -> Any:
@@ -78,11 +70,3 @@ def round_to(x: Any, name: str) -> FloatArray:
 def spacing_below(bound: float, name: str) -> float:
     """Return the largest distance between neighbouring numbers of a format up to a bound."""
     return float(2.0 ** (math.ceil(math.log2(bound)) - DIGITS[name]))
-
-
-def logits_with_spacing(spacing: float, name: str) -> float:
-    """Return the largest power of two below which neighbouring numbers differ by `spacing` at most.
-
-    This is the inverse of `spacing_below`.
-    """
-    return float(2.0 ** math.floor(math.log2(spacing) + DIGITS[name]))

@@ -10,6 +10,7 @@ from headfit import _core
 from headfit._base.arguments import as_finite, shown
 from headfit._base.arrays import check_between
 from headfit._base.dtypes import DIGITS
+from headfit._base.kernel import Kernel
 from headfit.errors import InputError
 
 __all__ = ["Tolerances", "as_tolerances", "with_margin"]
@@ -65,21 +66,20 @@ class Tolerances:
         """The bound on every |logit|; infinite when there is none."""
         return math.inf if self.max_logit is None else self.max_logit
 
-    def before_rounding(self, dtype: str | None) -> Tolerances:
-        """Return what exact logits meet if the logits rounded to a dtype meet these tolerances.
+    def before_rounding(self, kernel: Kernel) -> Tolerances:
+        """Return what exact logits meet if those of a kernel meet these tolerances.
 
-        Proofs about exact logits start from this. Rounding moves a logit by half a unit in the last
-        place, so that without a bound on the logits only the order of rounded ones says something
-        about exact ones.
+        Proofs about exact logits start from this. Without a bound on the logits only the order of
+        rounded ones says something about exact ones.
         """
-        if dtype is None:
+        relative = kernel.relative_error
+        if relative == 0:
             return self
-        unit = 2.0 ** -DIGITS[dtype]
         # Relative to the exact logit, and with room for subnormal numbers and for this arithmetic.
-        moved = 2 * unit * self.logit_limit * (1 + 2 * unit) + 1e-6
+        moved = 2 * relative * self.logit_limit * (1 + 2 * relative) + 1e-6
         leak = self.leak * math.exp(min(moved, 700.0))
         distortion = (1 + self.distortion) * math.exp(min(moved, 600.0)) - 1
-        highest = None if self.max_logit is None else self.max_logit * (1 + 2 * unit)
+        highest = None if self.max_logit is None else self.max_logit * (1 + 2 * relative)
         return Tolerances(min(leak, math.nextafter(1, 0)), min(distortion, 1e300), highest)
 
     @property

@@ -7,7 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
 
-from headfit._base.dtypes import HEAD_DTYPES, LOGIT_DTYPES
+from headfit._base.dtypes import HEAD_DTYPES
+from headfit._base.kernel import NAMES, Kernel, as_kernel
 from headfit._base.tolerances import Tolerances
 from headfit._cli import commands
 from headfit._cli.picture import FORMATS as PICTURES
@@ -16,6 +17,7 @@ from headfit._fit.file_formats import FORMATS
 from headfit._fit.max_margin import FORMS, KEYS
 from headfit._fit.projection import FACTORS, SKETCHES
 from headfit._fit.registry import METHODS
+from headfit.errors import InputError
 
 Commands = Any  # argparse's action of sub-parsers is private
 
@@ -123,15 +125,31 @@ def add_method(parser: Parser) -> None:
     parser.add_argument("--method", choices=METHODS, default="auto", help="default: %(default)s")
 
 
-def formats(parser: Parser, default: str) -> None:
-    """Add the formats of Q and K, and of the logits."""
+def formats(parser: Parser, usual: str) -> None:
+    """Add the format of Q and K, and the kernel."""
+    said = f"default: what the kernel reads, or {usual}"
+    parser.add_argument("--dtype", choices=HEAD_DTYPES, help=said)
+    add_kernel(parser, "float32 for dtypes of 8 and 16 bits, else exact")
+
+
+def add_kernel(parser: Parser, default: str) -> None:
+    """Add the kernel that a certificate is about."""
     parser.add_argument(
-        "--dtype", choices=HEAD_DTYPES, default=default, help="default: %(default)s"
-    )
-    parser.add_argument(
-        "--logits-dtype", choices=LOGIT_DTYPES,
-        help="certify logits that are rounded to this (default: they are not rounded)",
+        "--kernel", type=kernel, metavar="NAME",
+        help=f"what the certificate is about: {', '.join(NAMES)}; or options of hf.Kernel as in "
+        f"accumulate=float32,logits=bfloat16 (default: {default})",
     )  # fmt: skip
+
+
+def kernel(given: str) -> Kernel:
+    """Return the kernel of a name, or of options of `Kernel` as NAME=VALUE,NAME=VALUE."""
+    pairs = dict(pair.partition("=")[::2] for pair in given.split(","))
+    options = {name: value == "True" if value in ("True", "False") else value
+               for name, value in pairs.items()}  # fmt: skip
+    try:
+        return as_kernel(options if "=" in given else given)
+    except InputError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
 
 
 def add_demo(parent: Commands) -> None:
@@ -229,6 +247,7 @@ def add_certify(parent: Commands) -> None:
     add_target(parser)
     parser.add_argument("head", metavar="HEAD", type=Path, help="a head that headfit fit wrote")
     tolerances(parser, None)
+    add_kernel(parser, "as when it was fitted")
     add_running(parser)
 
 

@@ -190,7 +190,7 @@ def fit(arguments: Any) -> int:
             tolerances=tolerances,
             time_limit=arguments.time_limit,
             exempt_columns=arguments.exempt_columns,
-            logits_dtype=arguments.logits_dtype,
+            kernel=arguments.kernel,
             rng=arguments.seed,
             num_threads=arguments.num_threads,
         )
@@ -217,8 +217,7 @@ def certify(arguments: Any) -> int:
             target,
             head.attention,
             tolerances=asked_tolerances(arguments, head.tolerances),
-            accumulate=head.certificate.accumulate,
-            logits_dtype=head.certificate.logits_dtype,
+            kernel=arguments.kernel or head.certificate.kernel,
             num_threads=arguments.num_threads,
         )
     if arguments.json:

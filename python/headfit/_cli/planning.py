@@ -84,7 +84,7 @@ def plan(arguments: Any) -> int:
             method=arguments.method,
             tolerances=asked_tolerances(arguments, Tolerances()),
             mask=arguments.mask,
-            logits_dtype=arguments.logits_dtype,
+            kernel=arguments.kernel,
             time_limit=arguments.time_limit,
             progress=say,
             rng=arguments.seed,

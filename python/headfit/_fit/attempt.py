@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -44,6 +45,8 @@ def make_head(method: Method, problem: Problem, dim: int, patience: Patience = "
 
 def _run(method: Method, patience: Patience, problem: Problem, dim: int) -> Head:
     """Return the method's head, padded to `dim` columns; raise an InputError if it is not valid."""
+    if problem.kernel.rounds_logits:  # by how much depends on the scale
+        problem = replace(problem, scale=problem.scale_for(dim))
     head = method.head(problem, dim, patience)
     if not isinstance(head, Head):
         raise InputError(
@@ -67,13 +70,11 @@ def judge(
     problem: Problem, attention: Attention, certificate_mass: bool, deadline: float = math.inf
 ) -> Certificate:
     """Certify an attention against the target, for the dtypes of the problem."""
-    is_deployed = problem.is_narrow or problem.logits_dtype is not None
     certificate = certify(
         problem.target,
         attention,
         tolerances=problem.tolerances,
-        accumulate="float32" if is_deployed else "exact",
-        logits_dtype=problem.logits_dtype,
+        kernel=problem.kernel,
         certificate_mass=certificate_mass,
         client=problem.cluster and problem.cluster.until(deadline),
         num_threads=problem.threads,

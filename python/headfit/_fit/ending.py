@@ -169,10 +169,10 @@ def _constraints(certificate: Certificate, dtype: str) -> list[str]:
     found = []
     if dtype in NARROW:
         found.append(f'Whether {dtype} stands in the way, a fit with dtype="float32" tells.')
-    if certificate.logits_dtype in NARROW:
+    if certificate.kernel.rounds_logits:
         found.append(
-            f"Logits are rounded to {certificate.logits_dtype}: logits_dtype=None tells whether "
-            "that stands in the way."
+            f'The kernel {certificate.kernel} rounds logits: kernel="float32" tells whether that '
+            "stands in the way."
         )
     limit = certificate.tolerances.max_logit
     if limit is not None:

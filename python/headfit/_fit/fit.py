@@ -15,7 +15,8 @@ from headfit._attention.module import SelfAttention, check_module
 from headfit._base.arguments import as_flag
 from headfit._base.arithmetic import standard_arithmetic
 from headfit._base.arrays import as_count, check_between, seed_from, thread_count
-from headfit._base.dtypes import HEAD_DTYPES, check_dtype, check_logits_dtype
+from headfit._base.dtypes import HEAD_DTYPES, check_dtype
+from headfit._base.kernel import KernelLike, of_head
 from headfit._base.memory import require_memory
 from headfit._base.progress import Progress
 from headfit._base.tolerances import Tolerances, as_tolerances
@@ -88,7 +89,7 @@ def _late_bound(method: Method, problem: Problem, head: Head, seconds: float) ->
 
 def _lower_bound(problem: Problem, seconds: float) -> LowerBound:
     """Look for a proof about the exact logits of heads that meet the tolerances."""
-    exact = problem.tolerances.before_rounding(problem.logits_dtype)
+    exact = problem.tolerances.before_rounding(problem.kernel)
     return bounds.lower(problem.target, tolerances=exact, time_limit=seconds)
 
 
@@ -99,7 +100,7 @@ def fit(
     *,
     method: str | Method = "auto",
     module: SelfAttention | None = None,
-    dtype: str = "float32",
+    dtype: str | None = None,
     leak: float | None = None,
     distortion: float | None = None,
     max_logit: float | None = None,
@@ -107,7 +108,7 @@ def fit(
     scale: float | None = None,
     mask: MaskLike = None,
     exempt_columns: Columns = None,
-    logits_dtype: str | None = None,
+    kernel: KernelLike | None = None,
     time_limit: float | None = None,
     progress: bool = False,
     rng: Seed = 0,
@@ -140,8 +141,9 @@ def fit(
     module : SelfAttention, optional
         The fixed module whose input is sought; its dim and scale hold. None: the canonical
         module of this size.
-    dtype : "float32", "float64", "bfloat16", "float16", "float8_e4m3fn" or "float8_e5m2"
-        The dtype of Q, K and X. For the narrow ones, all but the first two, these are float32
+    dtype : "float32", "float64", "bfloat16", "float16", "float8_e4m3fn" or "float8_e5m2", optional
+        The dtype of Q, K and X. None: the one that the `kernel` reads, and float32 where it reads
+        any. For the narrow ones, all but the first two, these are float32
         arrays of numbers that the format holds exactly; the certificate is then about products
         accumulated in float32, in any order. A number beyond the largest of the format (448 and
         57344 for those of 8 bits) is an error: nothing is saturated.
@@ -161,10 +163,13 @@ def fit(
         half of the rows attend to, and more than four times as many as attend to a column on
         average; none where tokens come in blocks, since "auto" then fits the pattern of the
         blocks. The certificate is about the whole of A, and `dim` counts these coordinates.
-    logits_dtype : "float32", "bfloat16" or "float16", optional
-        Certify logits that are rounded to this dtype before the softmax. None, no rounding,
-        suits fused kernels, which keep logits in float32 registers. Without `max_logit`, |logit|
-        is bounded so that steps of the format are at most half of what the distortion allows.
+    kernel : str, Kernel or mapping, optional
+        What will compute the attention, and what the certificate is about: see `certify` and
+        `Kernel`. None: "float32" for a narrow dtype, else "exact". A kernel that reads 16 bits
+        wants a head of that dtype, or of 8 bits. Where a kernel rounds logits, |logit| is bounded,
+        without `max_logit`, so that steps of the format are at most half of what the distortion
+        allows; a scale that is a power of two saves a rounding. Room for rounding is left to
+        logits, not to scaled queries (``Kernel.scale``).
     time_limit : float, optional
         The most seconds that the fit may take, without the certificate; 60 for a search when
         None. A size that the limit cut short is not refuted: see ``fit.stopped``.
@@ -231,7 +236,8 @@ def fit(
     progress, strict = as_flag(progress, "progress"), as_flag(strict, "strict")
     certificate_mass = as_flag(certificate_mass, "certificate_mass")
     asked = as_tolerances(tolerances, leak=leak, distortion=distortion, max_logit=max_logit)
-    dtype, logits_dtype = check_dtype(dtype, HEAD_DTYPES), check_logits_dtype(logits_dtype)
+    named = None if dtype is None else check_dtype(dtype, HEAD_DTYPES)
+    kernel, dtype = of_head(kernel, named)
     asked.check_storable(dtype)
     if time_limit is not None:
         time_limit = check_between(time_limit, "time_limit", 0, math.inf)
@@ -246,7 +252,7 @@ def fit(
         target=target,
         tolerances=asked,
         dtype=dtype,
-        logits_dtype=logits_dtype,
+        kernel=kernel,
         scale=scale,
         module=module,
         seed=seed,
@@ -320,7 +326,7 @@ def fit(
             "leak": asked.leak,
             "distortion": asked.distortion,
             "max_logit": asked.max_logit,
-            "logits_dtype": logits_dtype,
+            "kernel": kernel.to_dict(),
             "time_limit": time_limit,
             "dim_used": size,
             **head.settings,

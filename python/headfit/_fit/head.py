@@ -28,7 +28,7 @@ def tightened(leak: float, distortion: float, logit_step: float = 0.0) -> tuple[
     if margin >= delta:
         raise InputError(
             f"distortion={distortion:.6g} leaves no room for logits that are rounded to steps of "
-            f"{logit_step:.3g}: ask for a smaller max_logit or a wider logits_dtype"
+            f"{logit_step:.3g}: ask for a smaller max_logit or another kernel"
         )
     return with_margin(leak, distortion, margin)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from headfit._attention.logits import check_scale
 from headfit._attention.module import SelfAttention
 from headfit._base import dtypes
+from headfit._base.kernel import Kernel
 from headfit._base.tolerances import Tolerances, with_margin
 from headfit._cluster.cluster import Cluster
 from headfit._filter.remainder import Parts
@@ -45,8 +46,8 @@ class Problem:
     tolerances : Tolerances
     dtype : "float32", "float64", "bfloat16", "float16", "float8_e4m3fn" or "float8_e5m2"
         What the head is stored in. Methods return float32 or float64 arrays; `fit` rounds.
-    logits_dtype : str or None
-        What the logits are rounded to before the softmax.
+    kernel : Kernel
+        What the certificate of the stored head is about.
     scale : float or None
         The scale of the logits where there is no module; `scale_for` says which one holds.
     module : SelfAttention or None
@@ -71,7 +72,7 @@ class Problem:
     target: Target
     tolerances: Tolerances
     dtype: str = "float32"
-    logits_dtype: str | None = None
+    kernel: Kernel = field(default_factory=Kernel)
     scale: float | None = None
     module: SelfAttention | None = None
     seed: int = 0
@@ -102,18 +103,20 @@ class Problem:
     def logit_limit(self) -> float | None:
         """The bound on |logit|: as asked, or what a narrow format of the logits needs."""
         asked = self.tolerances.max_logit
-        if asked is not None or self.logits_dtype not in dtypes.NARROW:
+        if asked is not None:
             return asked
-        spacing = math.log1p(self.tolerances.distortion) / 2
-        return dtypes.logits_with_spacing(spacing, self.logits_dtype)
+        return self.kernel.logit_limit(math.log1p(self.tolerances.distortion) / 2, self.known_scale)
 
     @property
     def logit_step(self) -> float:
         """By how much rounding the logits may move two of them against each other."""
         limit = self.logit_limit
-        if limit is None or self.logits_dtype is None:
-            return 0.0
-        return dtypes.spacing_below(limit, self.logits_dtype)
+        return 0.0 if limit is None else self.kernel.logit_step(limit, self.known_scale)
+
+    @property
+    def known_scale(self) -> float | None:
+        """The scale of the logits where it does not depend on the head size; else None."""
+        return self.scale if self.module is None else self.module.scale
 
     def scale_for(self, dim: int) -> float:
         """Return the scale of the logits at a head size."""

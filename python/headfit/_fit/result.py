@@ -28,7 +28,7 @@ from headfit._target.witnesses import FaceWitness, FarkasWitness
 
 __all__ = ["Fit", "Search", "Trial"]
 
-FORMAT = 1
+FORMAT = 2
 
 
 @dataclass(frozen=True)
@@ -262,8 +262,9 @@ class Fit(FittedHead):
             value = getattr(self.certificate, item.name)
             if isinstance(value, np.ndarray):
                 arrays[f"certificate_{item.name}"] = value
-            elif item.name not in ("mask", "tolerances"):
+            elif item.name not in ("mask", "tolerances", "kernel"):
                 certificate[item.name] = value
+        certificate["kernel"] = self.certificate.kernel.to_dict()
         asked = self.certificate.tolerances
         certificate["leak_tolerance"] = asked.leak
         certificate["distortion_tolerance"] = asked.distortion

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from headfit._base.dtypes import NARROW
+from headfit._base.kernel import Kernel
 from headfit._base.tolerances import Tolerances
 from headfit._fit.ending import Ending, Obstacle
 from headfit._fit.fit import fit
@@ -20,14 +21,14 @@ from headfit.errors import TooLargeError
 Purpose = Literal[
     "asked",
     "float32",
-    "exact logits",
+    "float32 logits",
     "free logits",
     "looser",
     "smaller n",
     "smaller logits",
     "smaller dim",
     "rounded",
-    "rounded logits",
+    "eager",
 ]
 LEAST_SECONDS = 1e-3
 
@@ -38,7 +39,7 @@ class Question:
 
     dim: int
     dtype: str
-    logits_dtype: str | None
+    kernel: Kernel
     tolerances: Tolerances
     method: str | Method
     seed: int
@@ -57,15 +58,16 @@ class PlanAttempt:
     Attributes
     ----------
     purpose : str
-        Why it was tried. "asked": what the plan was asked for. "float32", "exact logits" (not
-        rounded), "free logits" (not bounded) and "looser" tolerances: the same with one demand
-        relaxed. "smaller n", "smaller logits", "smaller dim". "rounded", "rounded logits": a head
-        that was found, its Q and K or its logits rounded to a narrower format.
+        Why it was tried. "asked": what the plan was asked for. "float32", "float32 logits" (not
+        rounded to fewer bits), "free logits" (not bounded) and "looser" tolerances: the same with
+        one demand relaxed. "smaller n", "smaller logits", "smaller dim". "rounded", "eager": a
+        head that was found, its Q and K rounded to 16 bits, read by a kernel that keeps logits in
+        float32 or by an eager one.
     n, dim : int
     dtype : str
         The format of Q and K.
-    logits_dtype : str or None
-        What logits are rounded to before the softmax; None: nothing.
+    kernel : Kernel
+        What the certificate is about.
     tolerances : Tolerances
         What was asked of this attempt.
     method : str
@@ -95,7 +97,7 @@ class PlanAttempt:
     n: int
     dim: int
     dtype: str
-    logits_dtype: str | None
+    kernel: Kernel
     tolerances: Tolerances
     method: str
     holds: bool
@@ -126,7 +128,7 @@ def run(
             dtype=question.dtype,
             tolerances=question.tolerances,
             exempt_columns="auto" if is_exempt else None,
-            logits_dtype=question.logits_dtype,
+            kernel=question.kernel,
             time_limit=max(seconds, LEAST_SECONDS),
             rng=question.seed,
             num_threads=question.threads,
@@ -153,7 +155,7 @@ def recorded(
         n=certificate.n,
         dim=head.dim,
         dtype=question.dtype,
-        logits_dtype=question.logits_dtype,
+        kernel=question.kernel,
         tolerances=certificate.tolerances,
         method=head.method,
         holds=certificate.holds,
@@ -176,7 +178,7 @@ def _without_memory(purpose: Purpose, question: Question, n: int) -> PlanAttempt
         n=n,
         dim=question.dim,
         dtype=question.dtype,
-        logits_dtype=question.logits_dtype,
+        kernel=question.kernel,
         tolerances=question.tolerances,
         method="",
         holds=False,

@@ -8,7 +8,8 @@ from collections.abc import Callable
 from headfit._base.arguments import as_flag
 from headfit._base.arithmetic import standard_arithmetic
 from headfit._base.arrays import as_count, check_between, seed_from, thread_count
-from headfit._base.dtypes import HEAD_DTYPES, check_dtype, check_logits_dtype
+from headfit._base.dtypes import HEAD_DTYPES, check_dtype
+from headfit._base.kernel import KernelLike, of_head
 from headfit._base.progress import Counter
 from headfit._base.tolerances import Tolerances, as_tolerances
 from headfit._base.types import MaskLike, Seed
@@ -32,7 +33,7 @@ def plan(
     pattern: TargetLike | Callable[[int], TargetLike],
     n: int | None = None,
     dim: int = 64,
-    dtype: str = "bfloat16",
+    dtype: str | None = None,
     *,
     method: str | Method = "auto",
     leak: float | None = None,
@@ -40,7 +41,7 @@ def plan(
     max_logit: float | None = None,
     tolerances: Tolerances | None = None,
     mask: MaskLike = None,
-    logits_dtype: str | None = None,
+    kernel: KernelLike | None = None,
     time_limit: float = SECONDS,
     progress: bool | Callable[[str], None] = False,
     rng: Seed = 0,
@@ -58,9 +59,9 @@ def plan(
         The number of tokens; needed for a function. A matrix has its own.
     dim : int, default 64
         The head size.
-    dtype : "bfloat16", "float16", "float8_e4m3fn", "float8_e5m2", "float32" or "float64"
-        The format of queries and keys, as in `fit`.
-    method, leak, distortion, max_logit, tolerances, logits_dtype, num_threads
+    dtype : "bfloat16", "float16", "float8_e4m3fn", "float8_e5m2", "float32" or "float64", optional
+        The format of queries and keys, as in `fit`. None: what the `kernel` reads, or bfloat16.
+    method, leak, distortion, max_logit, tolerances, kernel, num_threads
         As in `fit`.
     mask : optional
         As in `fit`. Where it is an array, no smaller n is tried.
@@ -113,12 +114,13 @@ def plan(
     'Yes: head size 8 in bfloat16 is enough for causal_band(width=2) at n = 64; certified, ...'
     """
     asked = as_tolerances(tolerances, leak=leak, distortion=distortion, max_logit=max_logit)
-    dtype = check_dtype(dtype, HEAD_DTYPES)
+    named = None if dtype is None else check_dtype(dtype, HEAD_DTYPES)
+    kernel, dtype = of_head(kernel, named, "bfloat16")
     asked.check_storable(dtype)
     question = Question(
         dim=as_count(dim, "dim", 1),
         dtype=dtype,
-        logits_dtype=check_logits_dtype(logits_dtype),
+        kernel=kernel,
         tolerances=asked,
         method=as_method(method),
         seed=seed_from(rng),
@@ -160,7 +162,7 @@ def concluded(found: Findings, source: Source, question: Question, clock: Clock)
         mask=None if target is None else target.mask,
         dim=question.dim,
         dtype=question.dtype,
-        logits_dtype=question.logits_dtype,
+        kernel=question.kernel,
         tolerances=question.tolerances,
         attempts=tuple(found.attempts),
         fit=found.fit,

@@ -8,6 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from headfit import bounds
+from headfit._base.kernel import Kernel
 from headfit._base.tolerances import Tolerances
 from headfit._target.target import Target
 from headfit.errors import InputError
@@ -42,14 +43,12 @@ class Proved(NamedTuple):
         return tolerances.logit_limit < self.least_logit
 
 
-def prove(
-    target: Target, tolerances: Tolerances, seconds: float, logits_dtype: str | None = None
-) -> Proved:
+def prove(target: Target, tolerances: Tolerances, seconds: float, kernel: Kernel) -> Proved:
     """Return what is proved in about so many seconds."""
     lower = None
     if target.nonzeros <= MOST_NONZEROS:
         limit = max(min(seconds, LONGEST_BOUND), 1e-3)
-        exact = tolerances.before_rounding(logits_dtype)
+        exact = tolerances.before_rounding(kernel)
         lower = bounds.lower(target, tolerances=exact, time_limit=limit)
     return Proved(lower, _suffices(target, tolerances), least_logit(target, tolerances.leak))
 

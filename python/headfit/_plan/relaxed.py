@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from headfit._base.dtypes import NARROW
+from headfit._base.kernel import Kernel
 from headfit._base.tolerances import Tolerances
 from headfit._target.target import Target
 from headfit.errors import InputError
@@ -28,11 +29,11 @@ def relax(planner: Planner, target: Target) -> None:
     """Take back one demand at a time, to tell which one stood in the way."""
     question = planner.question
     if question.dtype in NARROW:
-        wide = replace(question, dtype="float32")
+        wide = replace(question, dtype="float32", kernel=Kernel.named("exact"))
         planner.attempt("float32", wide, target, planner.clock.part("relaxed"))
-    if question.logits_dtype in NARROW:
-        exact = replace(question, logits_dtype=None)
-        planner.attempt("exact logits", exact, target, planner.clock.part("relaxed"))
+    if question.kernel.rounds_logits:
+        unrounded = replace(question, kernel=Kernel.named("float32"))
+        planner.attempt("float32 logits", unrounded, target, planner.clock.part("relaxed"))
     if question.tolerances.max_logit is not None:
         planner.attempt(
             "free logits", question.with_max_logit(None), target, planner.clock.part("relaxed")

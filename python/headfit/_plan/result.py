@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from headfit._base.frames import records_frame
+from headfit._base.kernel import Kernel
 from headfit._base.plain import plain_dict
 from headfit._base.shown import page, picture
 from headfit._base.text import mask_text
@@ -50,7 +51,8 @@ class Plan:
     mask : object
     dim : int
         The head size that was asked for.
-    dtype, logits_dtype : str or None
+    dtype : str
+    kernel : Kernel
         The formats that were asked for.
     tolerances : Tolerances
     attempts : tuple of PlanAttempt
@@ -88,7 +90,7 @@ class Plan:
     mask: Any
     dim: int
     dtype: str
-    logits_dtype: str | None
+    kernel: Kernel
     tolerances: Tolerances
     attempts: tuple[PlanAttempt, ...]
     fit: Fit | None

@@ -48,7 +48,7 @@ class Planner:
             self.say(f"bounds that are proved for n = {source.n:,}")
             asked = self.question
             seconds = clock.part("bound")
-            found.proved = prove(target, asked.tolerances, seconds, asked.logits_dtype)
+            found.proved = prove(target, asked.tolerances, seconds, asked.kernel)
             if found.proved.refutes(asked.dim, asked.tolerances):
                 return found
         clock.measure(source.n, self.question.dim, self.question.threads)

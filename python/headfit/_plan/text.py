@@ -21,7 +21,7 @@ _MARGIN = 10
 _CHANGED = {
     "asked": "as asked",
     "float32": "float32 instead",
-    "exact logits": "logits not rounded",
+    "float32 logits": "logits in float32",
     "free logits": "logits not bounded",
     "smaller n": "smaller n",
     "smaller dim": "smaller head",
@@ -115,8 +115,7 @@ def _pattern(plan: Plan) -> str:
 
 
 def _asked(plan: Plan) -> str:
-    rounded = "" if plan.logits_dtype is None else f", logits rounded to {plan.logits_dtype}"
-    return f"d = {plan.dim} in {plan.dtype}{rounded}; {_tolerances(plan.tolerances)}"
+    return f"d = {plan.dim} in {plan.dtype}, kernel {plan.kernel}; {_tolerances(plan.tolerances)}"
 
 
 def _tolerances(asked: Tolerances) -> str:
@@ -157,11 +156,9 @@ def _formats(plan: Plan) -> str:
     """Say what rounding does to the head that was found."""
     words = []
     for attempt in plan.attempts:
-        if attempt.purpose in ("rounded", "rounded logits"):
-            what = "Q, K" if attempt.purpose == "rounded" else "logits"
-            to = attempt.dtype if attempt.purpose == "rounded" else attempt.logits_dtype
-            outcome = "hold" if attempt.holds else "break it"
-            words.append(f"{what} in {to} {outcome} ({worse(attempt)})")
+        if attempt.purpose in ("rounded", "eager"):
+            outcome = "holds" if attempt.holds else "breaks it"
+            words.append(f"{attempt.kernel} {outcome} ({worse(attempt)})")
     return f"this head rounded: {'; '.join(words)}" if words else ""
 
 
@@ -197,7 +194,7 @@ def _what(attempt: PlanAttempt) -> str:
 
 def _table(plan: Plan) -> list[str]:
     """Return the attempts that made a head of their own, as a table."""
-    tried = [a for a in plan.attempts if not a.purpose.startswith("rounded")]
+    tried = [a for a in plan.attempts if a.purpose not in ("rounded", "eager")]
     if not tried:
         return []
     rows: list[Sequence[str]] = [("tried", "n", "d", "dtype", "outcome", "rows", "|logit|", "s")]

@@ -110,10 +110,10 @@ def _of_formats(found: Findings, question: Question) -> str:
             f"{number(wide.max_logit, 3)}, while {question.dtype}, of {DIGITS[question.dtype]} "
             f"significant bits, was not certified{reached}."
         )
-    if held(found, "exact logits") is not None:
+    if held(found, "float32 logits") is not None:
         return (
-            f"The format of the logits stood in the way: without rounding them to "
-            f"{question.logits_dtype} the head is certified. Fused kernels do not round them."
+            f"The kernel {question.kernel} stood in the way: with logits in float32 the head is "
+            "certified. Fused kernels keep them so."
         )
     return ""
 

@@ -13,7 +13,8 @@ import scipy.sparse as sp
 from headfit import patterns
 from headfit._base.arguments import as_choice, as_flag, as_number, shown
 from headfit._base.arrays import as_count, check_between
-from headfit._base.dtypes import check_dtype, check_logits_dtype
+from headfit._base.dtypes import check_dtype
+from headfit._base.kernel import of_head
 from headfit._base.masks import as_window
 from headfit._base.tolerances import Tolerances
 from headfit._fit.method import Method
@@ -30,7 +31,7 @@ DEFAULTS: Mapping[str, Any] = {
     "distortion": Tolerances.distortion,
     "max_logit": None,
     "dtype": "float32",
-    "logits_dtype": None,
+    "kernel": None,
     "scale": None,
     "mask": None,
     "exempt_columns": None,
@@ -140,8 +141,9 @@ def _check_values(point: Mapping[str, Any]) -> None:
     if "boundary" in point:
         as_choice(point["boundary"], "boundary", get_args(Boundary))
     tolerances = tolerances_of(point)
-    tolerances.check_storable(check_dtype(point["dtype"]))
-    check_logits_dtype(point.get("logits_dtype"))
+    dtype = check_dtype(point["dtype"])
+    tolerances.check_storable(dtype)
+    of_head(point.get("kernel"), dtype)
     method_of(point)
     for name, least in (("dim", 1), ("seed", 0), ("pattern_seed", 0)):
         if name in point:

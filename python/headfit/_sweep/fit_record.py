@@ -18,7 +18,7 @@ def measure_fit(point: Mapping[str, Any], num_threads: int) -> dict[str, Any]:
     if isinstance(method, Learned):
         method = dataclasses.replace(method, callback=steps)
     A = pattern_of(point)
-    named = ("dim", "dtype", "logits_dtype", "scale", "exempt_columns", "time_limit")
+    named = ("dim", "dtype", "kernel", "scale", "exempt_columns", "time_limit")
     found = fit(
         A,
         method=method,

@@ -55,7 +55,7 @@ def sweep(
         - `pattern`, the name of a function of `headfit.patterns`, and its arguments;
         - `method`, a word of `fit`, and its options (`effort`, `max_norm`, `keys`, ...);
         - `dim` (none searches for the smallest), `leak`, `distortion`, `max_logit`, `dtype`,
-          `logits_dtype`, `scale`, `mask` ("causal" or ["window", width]), `exempt_columns` and
+          `kernel`, `scale`, `mask` ("causal" or ["window", width]), `exempt_columns` and
           `time_limit`, as in `fit`;
         - `seed` (default 0) of the fit and of the pattern; `pattern_seed`, of the pattern alone,
           which is left out of a point where it equals `seed`.

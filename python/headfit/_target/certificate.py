@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headfit._base.frames import data_frame
+from headfit._base.kernel import Kernel
 from headfit._base.plain import plain_dict
 from headfit._base.shown import Shown, picture
 from headfit._base.text import mask_text, number
@@ -20,6 +21,7 @@ __all__ = ["Certificate"]
 
 Status = Literal["holds", "fails", "undecided"]
 FloatRows = NDArray[np.float64]
+EXACT = Kernel.named("exact")
 VERDICTS: tuple[Status, Status, Status] = ("holds", "fails", "undecided")
 
 
@@ -67,11 +69,8 @@ class Certificate(Shown):
         weights and input; or the entries of a given matrix (then no logits are involved).
     n, nonzeros, dtype, scale, mask
         The size of what was certified, the nonzeros of its target, and its dtype, scale and mask.
-    accumulate : "exact" or "float32"
-        Whether the statement is about exact products, or about all that an accumulation in
-        float32 may give.
-    logits_dtype : str or None
-        What the logits are rounded to before the softmax; None: nothing.
+    kernel : Kernel
+        What computes the attention that the statement is about: by default exact arithmetic.
     """
 
     status: Status
@@ -99,8 +98,7 @@ class Certificate(Shown):
     dtype: str
     scale: float
     mask: Any
-    accumulate: str = "exact"
-    logits_dtype: str | None = None
+    kernel: Kernel = EXACT
 
     @property
     def holds(self) -> bool:
@@ -156,6 +154,7 @@ class Certificate(Shown):
             if not isinstance(value, np.ndarray):
                 found[name] = value
         found["mask"] = None if self.mask is None else mask_text(self.mask)
+        found["kernel"] = self.kernel.to_dict()
         found["rows_failed"] = self.failed_rows.size
         found["rows_undecided"] = self.undecided_rows.size
         return plain_dict(found)
@@ -198,14 +197,11 @@ class Certificate(Shown):
         if self.basis == "matrix":
             return f"the entries of the given {self.dtype} matrix, as stored"
         what = "Q, K" if self.basis == "logits" else "X, W_Q, W_K"
-        which = "exact logits of the stored"
-        if self.accumulate != "exact":
-            which = "logits of the stored"
+        which, how = "exact logits of the stored", ""
+        if not self.kernel.is_exact:
+            which, how = "logits of the stored", f" with the kernel {self.kernel}"
             if self.basis == "module":
                 which, what = "logits of the exact products", "X W_Q, X W_K"
-        how = "" if self.accumulate == "exact" else ", accumulated in float32 in any order"
-        if self.logits_dtype is not None:
-            how += f" and rounded to {self.logits_dtype}"
         return (
             f"the {which} {what} ({self.dtype}){how}: |logit| up to {self.max_logit:.4g}, "
             f"rounding bound {self.rounding_bound:.2g}, {self.rescanned} rows rescanned in float64"

@@ -10,16 +10,17 @@ from numpy.typing import NDArray
 from headfit import _core
 from headfit._attention.attention import Attention, HeadLike
 from headfit._attention.logits import LogitOptions
-from headfit._base.arguments import as_choice, as_flag
+from headfit._base.arguments import as_flag
 from headfit._base.arithmetic import standard_arithmetic
 from headfit._base.arrays import as_stack, as_stored_array, computed_in, thread_count
-from headfit._base.dtypes import check_logits_dtype
+from headfit._base.kernel import KernelLike, as_kernel
 from headfit._base.masks import masks_agree
 from headfit._base.text import mask_text
 from headfit._base.tolerances import Tolerances, as_tolerances
 from headfit._base.types import ArrayLike, MaskLike
 from headfit._cluster.cluster import Cluster
 from headfit._target.certificate import Certificate, FloatRows, Status
+from headfit._target.kernel_inputs import as_read
 from headfit._target.scans import Statement, certify_blocks, certify_rows
 from headfit._target.target import Target, TargetLike, as_target
 from headfit.errors import InputError
@@ -40,8 +41,7 @@ def certify(
     distortion: float | None = None,
     max_logit: float | None = None,
     tolerances: Tolerances | None = None,
-    accumulate: str = "exact",
-    logits_dtype: str | None = None,
+    kernel: KernelLike = "exact",
     certificate_mass: bool = True,
     client: Any = None,
     progress: bool = False,
@@ -68,13 +68,11 @@ def certify(
         for `matrix`.
     tolerances : Tolerances, optional
         The same three as one object, in their place.
-    accumulate : "exact" or "float32"
-        Whether the statement is about the exact products of the stored Q and K, or holds for
-        all that kernels working in float32 may make of them; see the notes for which these are.
-    logits_dtype : "float32", "bfloat16" or "float16", optional
-        The statement is about logits rounded once more, to the nearest number of this dtype,
-        before the softmax. A row with a logit beyond the largest number of the dtype has no
-        softmax, and fails. None, no rounding, suits fused kernels, which keep logits in registers.
+    kernel : str, Kernel or mapping, default "exact"
+        What computes the attention that the statement is about: "exact" arithmetic for the stored
+        numbers; "float32", all that kernels working in float32 may make of them; "eager-bfloat16",
+        "sdpa-math-bfloat16", "flash-bfloat16", "flex-bfloat16", or these with "float16"; or a
+        `Kernel` that says where it rounds. See the notes for what is not covered.
     certificate_mass : bool, default True
         Also compute total variation and stray mass; False compares only, without
         exponentials.
@@ -108,25 +106,36 @@ def certify(
     the exact products of the stored X and weights: the rounding of X W_Q and X W_K is in the
     bound. Takes O(n**2 d) time, and O(n) memory besides Q and K.
 
-    With ``accumulate="float32"`` the bound covers every order of summation, with or without
+    With ``kernel="float32"`` the bound covers every order of summation, with or without
     fused multiply-adds; a scale on Q, on K, on the product, or its square root on both (PyTorch's
     ``(q @ k.T) * s``, and its math, flash and memory-efficient paths), with a factor log2(e) or
     without; inputs in float64 that are rounded to float32 first; and subnormal numbers kept or
     flushed to zero. With a module it starts from the exact X W_Q and X W_K: how a kernel rounds
     these is not covered. A kernel that may overflow on the way is never certified. Hardware that
-    truncates, or multiplies in fewer bits (TF32), is not covered.
+    truncates, or multiplies in fewer bits (TF32), is not covered, nor are sums that are split and
+    rounded to 16 bits in between, nor a tanh of fewer bits than float32.
+
+    A kernel of 16 bits reads Q, K and a bias in its dtype: what is stored is rounded to it first,
+    and the statement is about that. Then each of its roundings maps the ends of an interval to
+    the ends of an interval, since rounding is monotone. A row with a logit beyond the largest
+    number of a dtype that it is rounded to has no softmax, and fails. docs/certificates.md derives
+    the bounds. With a kernel's `weights` the statement is about the weights that it computes: each
+    is within a share of 2**-14 (for the exponentials; more for very long rows) plus half a unit in
+    the last place of the exact softmax of the logits.
 
     "exact" speaks of the numbers as they are stored, subnormal ones included: a deployment that
     flushes them to zero (``torch.set_flush_denormal(True)``) computes with other numbers, which
-    only "float32" covers. The certificate itself is computed in standard arithmetic, whatever the
-    calling thread has set.
+    only the other kernels cover. The certificate itself is computed in standard arithmetic,
+    whatever the calling thread has set. Q, K, the target and a mask are copied before they are
+    read, so that a thread that writes into the caller's arrays meanwhile cannot make it false.
 
     A row whose logits the bound cannot enclose at all, since it overflows, is undecided;
     logits that overflow themselves are refused with a NonFiniteError.
 
-    Rotary positions and biases such as ALiBi's are out of scope. Cosines and sines are rounded
-    numbers: a statement that includes them depends on how each kernel computes them. Give Q and K
-    as they are after the rotation. `fit` needs no positions, since its keys differ already.
+    An `Attention` may have a soft-cap or a bias, not both. Positions are out of scope: cosines and
+    sines are rounded numbers, and a statement that includes them depends on how each kernel
+    computes them. Give Q and K as they are after the rotation, and the terms of ALiBi as a bias.
+    `fit` needs no positions, since its keys differ already.
 
     Leak bounds single entries: the mass off a support of size s in n keys is at most
     ``leak (n - s) / (s + leak (n - s))``; `bounds.leak_for_stray` solves this for the leak.
@@ -142,22 +151,21 @@ def certify(
       about the exact logits of the stored Q, K (float64): |logit| up to 4, ...
     """
     asked = as_tolerances(tolerances, leak=leak, distortion=distortion, max_logit=max_logit)
-    as_choice(accumulate, "accumulate", ("exact", "float32"))
     mass = as_flag(certificate_mass, "certificate_mass")
-    logits_dtype = check_logits_dtype(logits_dtype)
+    kernel = as_kernel(kernel)
     threads = thread_count(num_threads)
     cluster = Cluster.of(client, num_threads, progress)
     if matrix is not None:
         if cluster is not None:
             raise InputError("client must not be given with matrix: workers scan logits alone")
-        if asked.max_logit is not None or logits_dtype is not None or accumulate != "exact":
-            raise InputError("max_logit, accumulate and logits_dtype are of logits, not of matrix")
+        if asked.max_logit is not None or not kernel.is_exact:
+            raise InputError("max_logit and kernel are of logits, not of matrix")
         if Q is not None or K is not None or scale is not None:
             raise InputError("matrix must be given alone, without Q, K or scale")
         if mask is not None:
             _check_masks(A, mask, "matrix")
         target = as_target(A, mask=mask, num_threads=threads)
-        M = as_stored_array(matrix, "matrix")
+        M = np.array(as_stored_array(matrix, "matrix"))  # nobody else can change it
         _check_rows(target, M, "matrix")
         found = _core.certify_matrix(target.core, as_stack(M), asked.core, threads)
         found.update(dict.fromkeys(("q_norm", "k_norm", "max_logit", "rounding_bound"), np.nan))
@@ -168,13 +176,15 @@ def certify(
     is_head = isinstance(getattr(Q, "attention", Q), Attention)
     if mask is None and isinstance(A, Target) and not is_head:
         mask = A.mask
-    attention = _judged(Q, K, scale, mask)
+    judged = _judged(Q, K, scale, mask)
+    basis = "logits" if judged.errors is None else "module"
+    attention = as_read(judged, kernel)
     _check_masks(A, attention.mask, "attention")
     target = as_target(A, mask=attention.mask, num_threads=threads)
     q, k = attention.stored
     _check_rows(target, q, "Q")
     _check_rows(target, k, "K")
-    statement = Statement(target, attention, asked, accumulate, logits_dtype, mass)
+    statement = Statement(target, attention, asked, kernel, mass)
     if cluster is None:
         found = certify_rows(statement, threads)
     else:
@@ -182,15 +192,14 @@ def certify(
     return _assemble(
         found,
         mass,
-        basis="logits" if attention.errors is None else "module",
+        basis=basis,
         n=target.n,
         nonzeros=target.nonzeros,
         dtype=str(computed_in(q, k)),
         scale=attention.scale,
         mask=attention.mask,
         tolerances=asked,
-        accumulate=accumulate,
-        logits_dtype=logits_dtype,
+        kernel=kernel,
     )
 
 
@@ -219,7 +228,11 @@ def _judged(Q: Any, K: Any, scale: float | None, mask: Any) -> Attention:
     if Q is None and K is None:
         raise InputError("certify takes Q and K, an Attention, or matrix=")
     attention = Attention.of(Q, K, LogitOptions(scale, mask))
-    attention.check_plain("certify")
+    attention.check_plain("certify", "softcap", "bias")
+    if attention.softcap is not None and attention.bias is not None:
+        raise InputError("certify takes a softcap or a bias; this attention has both")
+    if attention.lead:
+        raise InputError(f"Q must be a matrix; got shape {attention.stored[0].shape}")
     return attention
 
 

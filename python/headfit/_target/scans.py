@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from headfit import _core
 from headfit._attention.attention import Attention
+from headfit._base.kernel import Kernel
 from headfit._base.tolerances import Tolerances
 from headfit._cluster.blocks import row_blocks
 from headfit._cluster.cluster import Cluster
@@ -41,8 +42,7 @@ class Statement:
     target: Target
     attention: Attention
     tolerances: Tolerances
-    accumulate: str
-    logits_dtype: str | None
+    kernel: Kernel
     mass: bool
 
 
@@ -58,8 +58,7 @@ def certify_rows(
     options = _core.CertifyOptions(
         q_error=q_error,
         k_error=k_error,
-        float32_accumulation=statement.accumulate == "float32",
-        logit_format=statement.logits_dtype,
+        kernel=statement.kernel.core,
         mass=statement.mass,
         scans=scans,
     )

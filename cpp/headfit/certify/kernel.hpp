@@ -1,0 +1,223 @@
+// What a kernel may make of an exact logit, from the product of Q and K to the weight in the softmax:
+// the places where it rounds, and the enclosure of its result.
+#pragma once
+
+#include <optional>
+
+#include "headfit/base/number_format.hpp"
+#include "headfit/certify/rounding.hpp"
+
+namespace headfit {
+
+// Where a kernel rounds. The logits are softcap(scale * Q K^T) + bias. By default nothing is rounded:
+// the kernel gives the exact logits.
+struct Kernel {
+  bool float32 = false;  // all arithmetic is in float32, in any order
+  std::optional<NumberFormat> product;  // q.k, before it is multiplied by the scale
+  std::optional<NumberFormat> logits;  // after the scale, and after each step of the soft-cap
+  std::optional<NumberFormat> bias;  // after a bias is added
+  std::optional<NumberFormat> weights;  // of the softmax; if missing, no statement about weights
+  bool fused = false;  // each of the first three roundings may also be left out
+};
+
+namespace detail {
+
+// Upper bounds of the norms of a query and of keys, and of the errors that they come with.
+struct Sizes {
+  double q, k;
+  double q_error = 0, k_error = 0;
+
+  // A bound of the change of scale * q.k through the errors, and through arithmetic in float32.
+  double radius(double scale, Index depth, bool float32) const {
+    const double size = std::abs(scale);
+    double radius = 0;
+    if (q_error > 0 || k_error > 0) {
+      radius = product_above(size, q_error, k) + product_above(size, q + q_error, k_error);
+    }
+    if (float32) {
+      radius += float32_kernels_radius(scale, depth, next_up(q + q_error), next_up(k + k_error));
+    }
+    return radius * (1 + 8 * std::numeric_limits<double>::epsilon());
+  }
+};
+
+// The logits that a kernel may give, from those that a scan computes. Rounding and the soft-cap are
+// monotone functions, so the ends of an enclosure are mapped to ends. That includes the largest of
+// many logits, which are computed with one bound of their errors.
+class LogitPath {
+ public:
+  LogitPath(const Kernel& kernel, double scale, double softcap, Index depth)
+      : kernel_(kernel), scale_(scale), softcap_(softcap), depth_(depth) {}
+
+  // Encloses the logit where the scan computed scale * q.k with an error of at most `own`.
+  Enclosure logit(double computed, double own, const Sizes& sizes, double bias = 0) const {
+    Enclosure x = scaled_product(computed, own, sizes);
+    x = rounded(x, kernel_.logits);
+    if (softcap_ > 0) x = capped(x);
+    return bias == 0 ? x : with_bias(x, bias);
+  }
+
+  // Encloses the largest or the least logit of a row, where the scan added a bias to every
+  // scale * q.k and rounded the sum by at most `added` times its size. How large the terms of a sum
+  // were is not known then; all are at most what the norms allow.
+  Enclosure biased_logit(double computed, double own, double added, const Sizes& sizes) const {
+    const double product = sizes.radius(scale_, depth_, kernel_.float32);
+    const double most = product + product_above(std::abs(scale_), next_up(sizes.q + sizes.q_error),
+                                                next_up(sizes.k + sizes.k_error));
+    const double size = std::abs(computed);
+    double radius = own + product + rounding_below(most) + added * size;
+    if (kernel_.float32)
+      radius += size + most < largest32 ? sum32 * (size + 4 * most) + tiny32 : no_bound;
+    return rounded(Enclosure::around(computed, radius * (1 + 0x1p-40)), kernel_.bias);
+  }
+
+  // The logit as the kernel computes it, if the scan and arithmetic in float32 make no errors.
+  double computed(double x, double bias = 0) const {
+    const auto at = [](double y, const std::optional<NumberFormat>& to) {
+      return to ? to->rounded(y) : y;
+    };
+    if (kernel_.product) x = at(x / scale_, kernel_.product) * scale_;
+    x = at(x, kernel_.logits);
+    if (softcap_ > 0) {
+      x = at(at(std::tanh(at(x / softcap_, kernel_.logits)), kernel_.logits) * softcap_,
+             kernel_.logits);
+    }
+    return bias == 0 ? x : at(x + bias, kernel_.bias);
+  }
+
+  const Kernel& kernel() const { return kernel_; }
+  double scale() const { return scale_; }
+  double softcap() const { return softcap_; }
+  // Whether the logits are those of the scan.
+  bool is_plain() const {
+    return !(kernel_.product || kernel_.logits || kernel_.bias || softcap_ > 0);
+  }
+
+ private:
+  // Bounds of relative errors in float32: of a product (its factor is rounded too, a division may
+  // stand in its place, a factor log2(e) may follow), of tanh, for which 8 units in the last place are
+  // assumed, and of a sum. `tiny32` bounds what is lost where subnormal numbers are flushed to zero.
+  static constexpr double few32 = 0x1p-21, tanh32 = 0x1p-20, sum32 = 0x1p-20;
+  static constexpr double tiny32 = 0x1p-124;
+  static constexpr double largest32 = static_cast<double>(std::numeric_limits<float>::max()) / 4;
+
+  Enclosure scaled_product(double computed, double own, const Sizes& sizes) const {
+    if (!kernel_.product) {
+      return Enclosure::around(computed,
+                               next_up(own + sizes.radius(scale_, depth_, kernel_.float32)));
+    }
+    const double size = std::abs(scale_), product = computed / scale_;
+    const double radius = own / size + sizes.radius(1, depth_, kernel_.float32) +
+                          std::numeric_limits<double>::epsilon() * std::abs(product);
+    Enclosure x = rounded(Enclosure::around(product, radius * (1 + 0x1p-48)), kernel_.product);
+    x = times(x, scale_);
+    const bool is_normal = size >= std::numeric_limits<float>::min() && size < largest32;
+    if (kernel_.float32 && !is_normal) return Enclosure::unknown();
+    return in_float32(x, few32);
+  }
+
+  Enclosure capped(Enclosure x) const {
+    x = {next_down(x.lo / softcap_), next_up(x.hi / softcap_)};
+    x = rounded(in_float32(x, few32), kernel_.logits);
+    x = {widen_down(std::tanh(x.lo)), widen_up(std::tanh(x.hi))};
+    x = rounded(in_float32(x, tanh32), kernel_.logits);
+    return rounded(in_float32(times(x, softcap_), few32), kernel_.logits);
+  }
+
+  Enclosure with_bias(const Enclosure& x, double bias) const {
+    if (std::isinf(bias)) return Enclosure::exactly(bias);  // -inf: the bias masks the position
+    Enclosure sum{next_down(x.lo + bias), next_up(x.hi + bias)};
+    if (kernel_.float32) {
+      const double most = std::max(std::abs(x.lo), std::abs(x.hi)) + std::abs(bias);
+      if (!(most < no_bound)) return Enclosure::unknown();
+      sum = {next_down(sum.lo - sum32 * most - tiny32), next_up(sum.hi + sum32 * most + tiny32)};
+    }
+    return rounded(sum, kernel_.bias);
+  }
+
+  // A bound of what roundings before the bias change in a logit of at most this size.
+  double rounding_below(double most) const {
+    double factor = kernel_.float32 && kernel_.product ? 1 + few32 : 1, lost = 0;
+    const auto round = [&](const std::optional<NumberFormat>& to, double unit) {
+      if (!to) return;
+      if (!(2 * most / unit < to->largest)) lost = no_bound;
+      factor *= 1 + std::ldexp(1.0, -to->digits);
+      lost += unit * std::ldexp(1.0, to->min_exponent - to->digits + 1);
+    };
+    round(kernel_.product, std::abs(scale_));
+    round(kernel_.logits, 1);
+    return (factor - 1) * most + 2 * lost;
+  }
+
+  Enclosure rounded(const Enclosure& x, const std::optional<NumberFormat>& to) const {
+    if (!to) return x;
+    const Enclosure y{to->rounded(x.lo), to->rounded(x.hi)};
+    return kernel_.fused ? Enclosure{std::min(x.lo, y.lo), std::max(x.hi, y.hi)} : y;
+  }
+
+  // The product with a factor other than 0.
+  static Enclosure times(const Enclosure& x, double factor) {
+    const double a = x.lo * factor, b = x.hi * factor;
+    return {next_down(std::min(a, b)), next_up(std::max(a, b))};
+  }
+
+  // The same after an operation in float32 with this relative error, if the kernel computes in
+  // float32. An end that may overflow there is infinite.
+  Enclosure in_float32(const Enclosure& x, double relative) const {
+    if (!kernel_.float32) return x;
+    const auto moved = [&](double y) { return relative * std::abs(y) + tiny32; };
+    const bool lo_overflows = x.lo<-largest32, hi_overflows = x.hi> largest32;
+    return {lo_overflows       ? -no_bound
+            : std::isinf(x.lo) ? x.lo
+                               : next_down(x.lo - moved(x.lo)),
+            hi_overflows       ? no_bound
+            : std::isinf(x.hi) ? x.hi
+                               : next_up(x.hi + moved(x.hi))};
+  }
+
+  Kernel kernel_;
+  double scale_, softcap_;
+  Index depth_;
+};
+
+// How far the weights that a kernel computes and rounds are from the exact softmax of its logits, up
+// to a factor that all weights of a row share: by at most `relative` times themselves plus
+// `absolute` times the smallest exact weight on the support.
+struct WeightErrors {
+  double relative, absolute;
+
+  // The quotient of a weight and one that is at least the smallest on the support.
+  Enclosure quotient(const Enclosure& exact) const {
+    const double change = relative + absolute;
+    if (!(change < 1)) return {0, no_bound};
+    const double lost_lo = absolute * std::max(1.0, exact.lo);
+    const double lost_hi = absolute * std::max(1.0, exact.hi);
+    return {std::max(0.0, (exact.lo * (1 - relative) - lost_lo) / (1 + change) * (1 - 0x1p-48)),
+            (exact.hi * (1 + relative) + lost_hi) / (1 - change) * (1 + 0x1p-48)};
+  }
+};
+
+// In float32 a weight is assumed to be within 2^-14 of the exact one: the difference to the maximum
+// is rounded, which costs at most 2^-17 where the weight does not underflow, and an exponential is
+// wrong by at most 2^-16. Kernels that go by blocks of 16 keys or more multiply by an exponential
+// again when the maximum grows, with an error of at most 2^-22. Then the weight is rounded to the
+// format, before or after it is divided by the sum. What is lost below the normal numbers of the
+// format, or of float32 where subnormal numbers are flushed to zero, is relative to the largest weight
+// or to the sum of all. `least` and `most` enclose the extreme logits on the support, `off` the
+// largest of the others.
+inline WeightErrors weight_errors(const NumberFormat& to, const Enclosure& least,
+                                  const Enclosure& most, const Enclosure& off, double supported,
+                                  double keys) {
+  const double top_lo = std::max(most.lo, off.lo), top_hi = std::max(most.hi, off.hi);
+  const double sum =
+      supported * std::exp(most.hi - top_lo) + (keys - supported) * std::exp(off.hi - top_lo);
+  const double lost = std::ldexp(1.0, to.min_exponent - to.digits) + 0x1p-124;
+  const double absolute = lost * std::max(1.0, sum) * std::exp(top_hi - least.lo);
+  const double softmax = 0x1p-14 + keys * 0x1p-26;
+  const double relative = (1 + softmax) * (1 + std::ldexp(1.0, -to.digits)) - 1;
+  if (!(absolute < no_bound)) return {relative, no_bound};  // also where it is NaN
+  return {relative * (1 + 0x1p-30), absolute * (1 + 0x1p-30)};
+}
+
+}  // namespace detail
+}  // namespace headfit

@@ -1,0 +1,96 @@
+"""What a kernel reads: queries, keys, scale and bias, copied and rounded to the dtypes it has."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headfit._attention.attention import Attention
+from headfit._base.arrays import FloatArray, as_stored_array, widened
+from headfit._base.dtypes import DIGITS, round_to
+from headfit._base.kernel import Kernel
+from headfit._base.masks import frozen_mask
+from headfit.errors import InputError
+
+# A bound of the relative error of a product in float32 with a scale that is rounded to float32, or
+# of a quotient in its place.
+SCALED_IN_FLOAT32 = 2.0**-21
+# More than is lost where a number of 16 bits or of float32 is subnormal.
+SUBNORMAL = {"float16": 2.0**-24, "bfloat16": 2.0**-125, "float32": 2.0**-125}
+
+
+def as_read(attention: Attention, kernel: Kernel) -> Attention:
+    """Return the attention of the numbers that a kernel multiplies, in arrays of its own.
+
+    Whatever another thread writes into the caller's arrays meanwhile changes nothing. The errors of
+    the new attention bound what is not known of the kernel's numbers, see `Attention.errors`.
+    """
+    scale, bias = attention.scale, attention.bias
+    if kernel.scale_dtype is not None:
+        (scale,) = round_to(np.array([scale]), kernel.scale_dtype).tolist()
+        if not 0 < abs(scale) < math.inf:
+            raise InputError(f"scale must not be 0 or infinite in {kernel.scale_dtype}")
+    q, k = (np.array(x) for x in attention.stored)
+    errors: Any = attention.errors or (None, None)
+    if bias is not None:
+        bias = _rounded_bias(bias, kernel.operands)
+        if bias.dtype == np.float64:  # the core reads a bias in the dtype of Q and K
+            q = widened(q).astype(np.float64)
+    if kernel.operands is not None:
+        factors = {"after": (1.0, 1.0), "before": (scale, 1.0)}.get(kernel.scale)
+        if factors is None:
+            root = math.sqrt(abs(scale))
+            factors = math.copysign(root, scale), root
+        if kernel.scale != "after":
+            scale = 1.0
+        (q, q_error), (k, k_error) = (
+            _scaled_and_rounded(widened(x), error, factor, kernel)
+            for x, error, factor in zip((q, k), errors, factors, strict=True)
+        )
+        errors = q_error, k_error
+    made = Attention(q, k, scale=scale, mask=frozen_mask(attention.mask), bias=bias,
+                     softcap=attention.softcap)  # fmt: skip
+    if any(error is not None for error in errors):
+        known = (np.zeros(len(x)) if e is None else e for e, x in zip(errors, (q, k), strict=True))
+        vars(made)["errors"] = tuple(known)
+    return made
+
+
+def _rounded_bias(bias: Any, dtype: str | None) -> FloatArray:
+    """Return a copy of a bias, in the dtype of the kernel's operands where they have one."""
+    array = np.array(widened(as_stored_array(bias, "bias", ndim=0)))
+    if dtype is None:
+        # In float32 where that loses nothing.
+        single = array.astype(np.float32)
+        return single if np.array_equal(single, array) else array
+    finite = np.isfinite(array)
+    return np.where(finite, round_to(np.where(finite, array, 0), dtype), array).astype(np.float32)
+
+
+def _scaled_and_rounded(
+    x: FloatArray, error: NDArray[np.float64] | None, factor: float, kernel: Kernel
+) -> tuple[FloatArray, NDArray[np.float64] | None]:
+    """Return the rows of x times a factor in the dtype of the operands, and bounds of their errors.
+
+    No errors (None) where the kernel's numbers are known: `x` is exact, and either the factor is 1
+    or no rounding of the product in float32 could change what it is rounded to afterwards.
+    """
+    dtype = kernel.operands
+    assert dtype is not None
+    wide = x.astype(np.float64)
+    in_float32 = SCALED_IN_FLOAT32 if kernel.accumulate == "float32" and factor != 1 else 0.0
+    if error is None:
+        low = round_to(wide * (factor * (1 - in_float32)), dtype)
+        high = round_to(wide * (factor * (1 + in_float32)), dtype)
+        spread = np.linalg.norm(np.subtract(high, low, dtype=np.float64), axis=1) * (1 + 1e-9)
+        return low, spread if spread.any() else None
+    product = wide * factor
+    round_to(product, dtype)  # raises where it does not fit
+    unit = (2.0 ** -DIGITS[dtype] + in_float32) * (1 + 1e-9)
+    norms = np.linalg.norm(product, axis=1)
+    known = abs(factor) * error
+    lost = math.sqrt(x.shape[1]) * SUBNORMAL[dtype]
+    return product, (known + unit * (norms + known) + lost) * (1 + 1e-9)

@@ -1,5 +1,6 @@
-# Finds Eigen 3.4 or newer: that of the system if there is one, else that of the PyPI package
-# cmeel-eigen, which installs below <prefix>/cmeel.prefix.
+# Finds Eigen 3.4 (tested: 3.4.1): that of the system if there is one, else that of the PyPI package
+# cmeel-eigen, which installs below <prefix>/cmeel.prefix. Later versions may compute other last bits,
+# and rename the internals that the room simd uses.
 find_package(Eigen3 QUIET CONFIG)
 if(NOT Eigen3_FOUND)
   foreach(prefix IN LISTS CMAKE_PREFIX_PATH SKBUILD_PLATLIB_DIR)
@@ -21,7 +22,7 @@ if(NOT Eigen3_FOUND)
   list(PREPEND CMAKE_PREFIX_PATH ${HEADFIT_EIGEN_PREFIXES})
   find_package(Eigen3 REQUIRED CONFIG)
 endif()
-if(Eigen3_VERSION VERSION_LESS 3.4)
-  message(FATAL_ERROR "headfit needs Eigen 3.4 or newer; found ${Eigen3_VERSION} in ${Eigen3_DIR}")
+if(Eigen3_VERSION VERSION_LESS 3.4 OR Eigen3_VERSION VERSION_GREATER_EQUAL 3.4.90)
+  message(FATAL_ERROR "headfit needs Eigen 3.4; found ${Eigen3_VERSION} in ${Eigen3_DIR}")
 endif()
 message(STATUS "Eigen ${Eigen3_VERSION} from ${Eigen3_DIR}")

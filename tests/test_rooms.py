@@ -53,6 +53,12 @@ def test_intrinsics_are_in_simd() -> None:
     assert {p.parent.name for p in users - {rounding_mode}} == {"simd"}
 
 
+def test_internals_of_eigen_are_named_in_simd_only() -> None:
+    named = re.compile(r"Eigen::internal|\bei::")
+    users = {p for p in CPP.rglob("*.?pp") if named.search(p.read_text())}
+    assert {p.parent.name for p in users} == {"simd"}
+
+
 def test_headers_include_no_circle() -> None:
     below: dict[Path, list[Path]] = {
         p: [SOURCES / i for i in includes(p)] for p in SOURCES.rglob("*.hpp")

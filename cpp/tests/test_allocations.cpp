@@ -5,9 +5,11 @@
 // counted too.
 #include <atomic>
 #include <cstdlib>
+#include <limits>
 #include <new>
 
 #include "check.hpp"
+#include "headfit/base/worker_pool.hpp"
 #include "headfit/certify/certificate.hpp"
 #include "headfit/learned/descent.hpp"
 #include "headfit/max_margin/max_margin.hpp"
@@ -17,13 +19,17 @@
 
 namespace {
 std::atomic<long> allocations{0};
+constexpr long any_number = std::numeric_limits<long>::max();
+thread_local long allowed = any_number;  // how many more calls of malloc succeed on this thread
 }  // namespace
 
 extern "C" {
 void* __real_malloc(std::size_t size);
 void* __real_calloc(std::size_t count, std::size_t size);
 void* __real_realloc(void* old, std::size_t size);
-void* __wrap_malloc(std::size_t size) { return ++allocations, __real_malloc(size); }
+void* __wrap_malloc(std::size_t size) {
+  return ++allocations, allowed-- > 0 ? __real_malloc(size) : nullptr;
+}
 void* __wrap_calloc(std::size_t count, std::size_t size) {
   return ++allocations, __real_calloc(count, size);
 }
@@ -120,6 +126,17 @@ struct Judged {
 };
 
 }  // namespace
+
+TEST(a_pool_goes_on_with_the_threads_that_it_could_start) {
+  for (const int memory : {1, 2, 3, 4}) {  // the list of threads, and then each thread
+    allowed = memory;
+    WorkerPool pool(3);
+    allowed = any_number;
+    std::atomic<int> calls{0};
+    pool.run(3, [&] { ++calls; });
+    CHECK(calls >= 1 && calls <= memory);
+  }
+}
 
 TEST(tiles_of_a_scan_in_float_allocate_nothing) { check_reading<float>(); }
 TEST(tiles_of_a_scan_in_double_allocate_nothing) { check_reading<double>(); }

@@ -1,5 +1,6 @@
 // Compares the profile of heads with sums over the dense matrix.
 #include <Eigen/SVD>
+#include <numeric>
 
 #include "check.hpp"
 #include "headfit/analysis/exact_sums.hpp"
@@ -106,6 +107,17 @@ void check_profiles() {
       for (Index h = 0; h < p.heads; ++h) compare(p, h, logits, o, got, where);
     }
   });
+}
+
+TEST(a_support_has_an_entry_however_small_the_share) {
+  Numbers numbers(1);
+  const Problem<double> p(1, 1, 5, 4, 3, numbers);
+  for (const double share : {1e-13, 1e-12, 5e-324}) {
+    Profile got(1, 5, 4);
+    head_profile(p.source(), {8, share, nullptr, 0}, got.out(false), {1, {}});
+    for (std::size_t i = 0; i < 5; ++i) CHECK(got.kept[i] == 1 && got.log_gamma[i] == 0);
+    CHECK(std::accumulate(got.load.begin(), got.load.end(), Offset(0)) == 5);
+  }
 }
 
 TEST(profiles_in_float) { check_profiles<float>(); }

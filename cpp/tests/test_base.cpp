@@ -193,6 +193,28 @@ TEST(only_interrupts_stop_tasks_at_work) {
   }
 }
 
+TEST(work_without_helpers_does_not_wait_for_work_of_others) {
+  WorkerPool pool(1);
+  std::atomic<int> begun{0};
+  std::atomic<bool> ended{false}, in_time{true};
+  std::thread other;
+  pool.run(0, [&] {
+    other = std::thread([&] {
+      pool.run(1, [&] {
+        ++begun;
+        const auto start = std::chrono::steady_clock::now();
+        while (!ended && in_time) {
+          if (std::chrono::steady_clock::now() - start > std::chrono::seconds(10)) in_time = false;
+        }
+      });
+    });
+    while (begun < 2) std::this_thread::yield();
+  });
+  ended = true;
+  other.join();
+  CHECK(in_time);
+}
+
 TEST(checkpoints_come_after_so_much_work) {
   int polled = 0;
   std::atomic<bool> stop{false};

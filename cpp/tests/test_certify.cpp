@@ -511,6 +511,16 @@ TEST(errors_of_products_that_another_library_rounded) {
   }
 }
 
+TEST(products_of_16_bits_are_refused) {
+  const Matrix<double> x = Matrix<double>::Ones(2, 2);
+  const Eigen::half narrow[4] = {};
+  const Eigen::bfloat16 brief[4] = {};
+  for (const Stored stored : {Stored(narrow), Stored(brief)}) {
+    CHECK_THROWS(InputError, "must be stored in float or double",
+                 product_errors(heads_as_double(x), heads_as_double(x), {stored, 1, 2, 2, 4, 2}));
+  }
+}
+
 TEST(enclosures_enclose) {
   Numbers numbers(1);
   for (int i = 0; i < 2000; ++i) {

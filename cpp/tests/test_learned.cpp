@@ -402,6 +402,25 @@ TEST(the_grid_is_as_coarse_as_its_format_beyond_powers_of_two) {
   }
 }
 
+TEST(rounding_to_a_grid_can_be_interrupted) {
+  constexpr Index dim = 256;
+  Scanned s(regular_target(200, 4, 1), {}, dim, 20);
+  const Grid grid{NumberFormat::float8_e5m2(), 1};
+  GridRounding rounding(dim, 24);
+  RowSums sums(dim);
+  sums.clear();
+  for (Index j = 0; j < 200; ++j) sums.add(s.k.row(j), 1, 1);
+  sums.finish();
+  const std::function<void()> poll = [] { throw Interrupted(); };
+  const auto check_interrupted = [&](const auto& work) {
+    const Interruptible here(poll);
+    CHECK_THROWS(Interrupted, "interrupted", for (int turn = 0; turn < 200; ++turn) work());
+  };
+  check_interrupted([&] { rounding.nearest_plane(sums, grid, s.k.row(0)); });
+  // With so much rounding no row meets its tolerances.
+  check_interrupted([&] { rounding.improve(s.required, s.lists, 0, grid, s.k, 1, s.q.row(0)); });
+}
+
 // Steps whose averaged curvatures are stored as bfloat16 differ by rounding only.
 TEST(short_curvatures_make_the_same_steps_up_to_rounding) {
   constexpr Index n = 2 * lanes, dim = 5, ages = 30;

@@ -131,6 +131,19 @@ TEST(masks_of_targets) {
   CHECK(validate_target(hole.view(closed), 1e-6, {}).nonzeros == 2);
 }
 
+// Looks at 4e8 positions before the row that is wrong.
+TEST(checks_of_a_target_can_be_interrupted) {
+  constexpr Index n = 20'000;
+  const bool nothing = false;
+  Mask mask;
+  mask.dense = &nothing;
+  OwnedTarget t;
+  for (Index i = 1; i < n; ++i) t.row({}, {});
+  t.row({0}, {1});
+  const auto poll = [] { throw Interrupted(); };
+  CHECK_THROWS(Interrupted, "interrupted", validate_target(t.view(mask), any_sum, {1, poll}));
+}
+
 TEST(tolerances_are_checked_in_one_place) {
   for_bad_tolerances([](const Tolerances& bad) { bad.check(); });
   Tolerances{}.check();

@@ -139,6 +139,22 @@ void check_projections() {
   }
 }
 
+TEST(logits_of_ratios_that_overflow) {
+  constexpr double tiny = std::numeric_limits<double>::denorm_min();
+  OwnedTarget t;
+  t.row({0, 1}, {1, tiny}).row({0, 1}, {0.25, 0.75});
+  std::vector<double> b(4);
+  target_logits(t.view(), {0.05, 0.25}, b, {1, {}});
+  const double tau = std::log(1 / 0.05) + std::log1p(0.25);
+  CHECK(b[0] == -std::log(tiny) + tau && b[1] == tau && b[2] == tau);
+  CHECK(std::abs(b[3] - (std::log(3.0) + tau)) < 1e-15 * b[3]);
+  target_logits(t.view(), {tiny, 0.25}, b, {1, {}});
+  CHECK(b[1] == -std::log(tiny) + std::log1p(0.25));
+  Matrix<double> q(2, 64), k(2, 64);
+  project_identity<double>(t.view(), {0.05, 0.25}, {}, q, k, {1, {}});
+  CHECK(q.allFinite());
+}
+
 TEST(bad_projection_arguments) {
   const OwnedTarget t = regular_target(20, 3, 4);
   Matrix<float> q(20, 8), k(20, 8), small(19, 8), narrow(20, 7), none(20, 0);

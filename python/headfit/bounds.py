@@ -9,12 +9,13 @@ docs/bounds.md has the statements and proofs for bounded norms and logits.
 from __future__ import annotations
 
 import math
+import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from headfit._base.arguments import as_finite
+from headfit._base.arguments import as_number, shown
 from headfit._base.arrays import as_count, as_share, check_between
-from headfit._base.tolerances import Tolerances, as_tolerances
+from headfit._base.tolerances import Tolerances, as_tolerances, log_inverse
 from headfit.errors import InputError
 
 if TYPE_CHECKING:
@@ -41,6 +42,8 @@ __all__ = [
     "random_keys_dim",
     "stray_for_leak",
 ]
+
+_LARGEST_LOG_RATIO = math.log(sys.float_info.max) - math.log(math.ulp(0.0))  # of two floats
 
 _OF_LOWER = {
     "Counting", "EverySubset", "LowerBound", "counting", "every_subset", "lower",
@@ -81,7 +84,8 @@ def logit_range(
     Parameters
     ----------
     gamma : float
-        The largest ratio of two weights in the same row of the pattern, at least 1.
+        The largest ratio of two weights in the same row of the pattern, at least 1. Infinite
+        where it exceeds the largest float; R is about the largest ratio of two floats then.
     leak, distortion : float, optional
         See `Tolerances`, which has the defaults.
     tolerances : Tolerances, optional
@@ -102,9 +106,12 @@ def logit_range(
     >>> round(logit_range(gamma=2.0, leak=0.05, distortion=0.25), 3)
     3.912
     """
-    gamma = as_finite(gamma, "gamma", 1)
+    ratio = as_number(gamma, "gamma")
+    if not ratio >= 1:
+        raise InputError(f"gamma must be at least 1; got {shown(gamma)}")
+    log_gamma = _LARGEST_LOG_RATIO if math.isinf(ratio) else math.log(ratio)
     asked = _without_logit_bound(as_tolerances(tolerances, leak=leak, distortion=distortion))
-    return math.log(1 / asked.leak) + math.log1p(asked.distortion) + math.log(gamma)
+    return log_inverse(asked.leak) + math.log1p(asked.distortion) + log_gamma
 
 
 def projection_dim(
@@ -126,7 +133,7 @@ def projection_dim(
     k : int
         The most nonzeros in a row.
     gamma : float
-        The largest ratio of two weights of one row.
+        The largest ratio of two weights of one row, as for `logit_range`.
     leak, distortion : float, optional
         The tolerances to meet; `Tolerances` has the defaults. The distortion must be above 0.
     failure : float

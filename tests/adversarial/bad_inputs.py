@@ -561,7 +561,7 @@ def doors(folder: Path) -> Iterator[Door]:
         "masked_logits": [*NOT_FLAG, True],  # True needs a max_logit
     })  # fmt: skip
     few = {"n": [*counts(1), None], "k": [*counts(1), None]}
-    gamma = [*NOT_NUMBER, 0, 0.5, np.inf]
+    gamma = [*NOT_NUMBER, 0, 0.5, np.nan]
     yield Door("bounds.projection_dim", hf.bounds.projection_dim, {"n": 64, "k": 4}, {
         **few, "gamma": gamma, **tolerances, "failure": [*NOT_NUMBER, 0, 1.5],
         "tolerances": [*tolerances["tolerances"], hf.Tolerances(max_logit=9.0)],

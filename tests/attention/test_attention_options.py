@@ -128,6 +128,20 @@ def test_certify_says_what_it_cannot_speak_about(name):
         hf.append_columns(np.eye(N), hf.Attention(Q, K, **options), [0])
 
 
+def test_any_byte_but_0_is_true():
+    rng = RNG(9)
+    flags = rng.choice(np.array([0, 1, 2, 128, 255], np.uint8), size=(N, N))
+    flags[:, 0] = 2
+    flags, want = flags.view(bool), flags != 0
+    rows, columns = np.indices((N, N))
+    stored = sp.csr_array((flags.ravel(), (rows.ravel(), columns.ravel())), shape=(N, N))
+    for mask in (flags, stored):
+        got, expected = (hf.attention_matrix(Q, K, mask=m) for m in (mask, want))
+        np.testing.assert_array_equal(got, expected)
+    got, expected = (hf.attention_matrix(Q, K, key_mask=m[3]) for m in (flags, want))
+    np.testing.assert_array_equal(got, expected)
+
+
 def test_shrink_to_pattern_refuses_a_mask_of_keys():
     with pytest.raises(InputError, match="the head must have no key_mask"):
         hf.shrink_to_pattern(hf.Attention(Q, K, key_mask=np.ones(N, bool)), per_row=2)

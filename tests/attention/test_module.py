@@ -181,6 +181,14 @@ def test_deficient_rank_is_an_error_that_states_it(width: int, d: int, rank: int
         module.input_for(*heads(4, d))
 
 
+def test_weights_of_full_rank_that_are_nearly_singular() -> None:
+    u, v = (np.linalg.qr(RNG(seed).standard_normal((64, 64)))[0] for seed in (0, 1))
+    W = u * np.append(np.ones(63), 1e-13) @ v
+    assert np.linalg.matrix_rank(W) == 64
+    with pytest.raises(InputError, match=r"condition number above .* 1\.42e-14,.* about"):
+        hf.SelfAttention(W[:, :32], W[:, 32:]).input_for(*heads(4, 32))
+
+
 def test_zero_weights() -> None:
     module = hf.SelfAttention(np.zeros((4, 2)), np.zeros((4, 2)))
     with pytest.raises(InputError, match="rank 0"):

@@ -33,6 +33,12 @@ def test_one_size() -> None:
     assert "24 -> 9 dimensions" in repr(found)
 
 
+def test_seconds_of_a_head_are_its_own() -> None:
+    for budget in ({"dim": 3}, {"total": 9}):
+        found = hf.compress_heads(HEADS, **budget)
+        assert 0 < sum(one.seconds for one in found.heads.values()) <= found.seconds
+
+
 def test_a_total_variation_for_all() -> None:
     found = hf.compress_heads(list(HEADS.values()), tv=0.1)
     assert list(found.heads) == [0, 1, 2]

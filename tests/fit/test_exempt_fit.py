@@ -55,6 +55,15 @@ HUBS = {
 }
 
 
+@pytest.mark.parametrize(("of_exempt", "of_other"), [(1.0, 5e-324), (5e-324, 1.0)])
+def test_ratios_of_weights_that_overflow(of_exempt: float, of_other: float) -> None:
+    A = of_other * np.eye(8)
+    A[:, 0], A[0, 0] = of_exempt, 1.0
+    found = hf.fit(A, 6, exempt_columns=[0])
+    assert hf.Target(A).gamma == np.inf
+    assert found.certificate.holds
+
+
 @pytest.mark.parametrize("name", HUBS)
 def test_global_tokens_fit_where_the_plain_fit_does_not(name: str) -> None:
     A, dim, columns = HUBS[name]

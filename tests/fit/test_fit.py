@@ -385,6 +385,14 @@ def test_projection_dim_formula() -> None:
     assert bounds.projection_dim(100, 4, failure=1e-9) > bounds.projection_dim(100, 4)
 
 
+def test_ratios_that_overflow() -> None:
+    tiny = math.ulp(0.0)
+    R = bounds.logit_range(math.inf, leak=tiny)
+    assert pytest.approx(math.log1p(0.1) + 1024 * math.log(2) - 2 * math.log(tiny)) == R
+    A = np.eye(4) + tiny * np.roll(np.eye(4), 1, axis=1)
+    assert np.isfinite(hf.fit(A, 64, method="projection", leak=tiny).Q).all()
+
+
 @pytest.mark.parametrize(
     "arguments",
     [
@@ -392,7 +400,7 @@ def test_projection_dim_formula() -> None:
         {"k": 0},
         {"n": 2.5},
         {"gamma": 0.5},
-        {"gamma": math.inf},
+        {"gamma": math.nan},
         {"leak": 1.0},
         {"distortion": 0.0},
         {"failure": 0.0},

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import io
+import itertools
 import pickle
 from pathlib import Path
 from typing import Any
@@ -288,6 +289,42 @@ def test_masks() -> None:
         hf.Target(LOWER, mask="lower")
     with pytest.raises(InputError, match="mask must broadcast"):
         hf.Target(LOWER, mask=np.ones((4, 4), bool))
+
+
+def window_mask(n: int, left: int, right: int) -> sp.csr_array:
+    offsets = range(-left, right + 1)
+    return sp.diags_array([True] * len(offsets), offsets=offsets, shape=(n, n), dtype=bool).tocsr()
+
+
+def test_large_sparse_masks_are_compared_with_windows() -> None:
+    n = 100_000
+    mask = window_mask(n, 3, 1)
+    assert masks_agree(mask, ("window", (3, 1)), n)
+    assert masks_agree(("window", (3, 1)), mask.tocoo(), n)
+    for other in ("causal", None, ("window", (3, 0)), ("window", (2, 2))):
+        assert not masks_agree(mask, other, n)
+    for row, column in ((0, 0), (n - 1, n - 1), (n // 2, n // 2)):  # one entry is elsewhere
+        moved = mask.tolil()
+        moved[row, column], moved[row, (column + n // 4) % n] = False, True
+        assert not masks_agree(moved, ("window", (3, 1)), n)
+
+
+@given(st.integers(1, 6), st.integers(0, 6), st.integers(0, 6), st.integers(0, 2**32))
+def test_masks_are_compared_as_arrays_are(n: int, left: int, right: int, seed: int) -> None:
+    window = window_mask(n, left, right) if n > max(left, right) else None
+    dense = np.random.default_rng(seed).random((n, n)) < 0.8
+    forms: list[tuple[Any, np.ndarray]] = [
+        (sp.csr_array(dense), dense),
+        (dense[:1], np.broadcast_to(dense[:1], (n, n))),
+        (sp.csr_array(np.broadcast_to(dense[:1], (n, n))), np.broadcast_to(dense[:1], (n, n))),
+        (None, np.ones((n, n), bool)),
+        ("causal", np.tri(n, dtype=bool)),
+        (sp.csr_array(np.tri(n, dtype=bool)), np.tri(n, dtype=bool)),
+    ]
+    if window is not None:
+        forms += [(("window", (left, right)), window.toarray()), (window, window.toarray())]
+    for (a, one), (b, other) in itertools.product(forms, forms):
+        assert masks_agree(a, b, n) == np.array_equal(one, other)
 
 
 def spoilt(array: np.ndarray, value: Any) -> None:

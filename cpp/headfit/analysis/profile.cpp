@@ -66,7 +66,8 @@ class ProfileFold : public WholeRows<T> {
     double top = 0;
     Index kept = 0;
     for (const Entry& e : list_.entries) {
-      if (top < options_.share - 1e-12) {  // allow for rounding
+      // Up to rounding; the largest entry belongs to the support however small the share is.
+      if (kept == 0 || top < options_.share - 1e-12) {
         ++kept;
         const std::atomic_ref<Offset> load(out_.load[head * m_ + e.col]);
         load.fetch_add(1, std::memory_order_relaxed);

@@ -39,7 +39,7 @@ class BestOfRow {
     constexpr Index lanes = simd::lanes<T>;
     for (Index begin = 0; begin < padded; begin += lanes) {
       const T bar = best_.full() ? best_.bar().score : nothing;
-      if (!(simd::ei::predux_max(simd::load(x + begin)) > bar)) continue;
+      if (!(simd::predux_max(simd::load(x + begin)) > bar)) continue;
       for (Index c = begin; c < begin + lanes; ++c) {
         offer_one({x[c], static_cast<Column>(col + c)}, admit);
       }

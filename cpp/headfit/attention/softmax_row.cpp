@@ -5,8 +5,6 @@
 namespace headfit {
 namespace {
 
-namespace ei = simd::ei;
-
 // Goes through a row of whole vectors in four independent chains, so that no vector waits for the
 // result of the one before: calls part(i, place) for chain i.
 template <class T, class Part>
@@ -31,14 +29,14 @@ LogitRange<T> range_of(const T* x, Index padded) {
   simd::Packet<T> most[2] = {hidden, hidden};
   in_four_chains<T>(padded, [&](Index i, Index c) {
     const auto s = simd::load(x + c);
-    most[i % 2] = ei::pmax(most[i % 2], s);
-    const auto kept = with_hidden ? ei::pselect(ei::pcmp_eq(s, hidden), none, s) : s;
-    least[i % 2] = ei::pmin(least[i % 2], kept);
+    most[i % 2] = simd::pmax(most[i % 2], s);
+    const auto kept = with_hidden ? simd::pselect(simd::pcmp_eq(s, hidden), none, s) : s;
+    least[i % 2] = simd::pmin(least[i % 2], kept);
   });
-  const T smallest = ei::predux_min(ei::pmin(least[0], least[1]));
+  const T smallest = simd::predux_min(simd::pmin(least[0], least[1]));
   // Few tiles have masked logits; only those are gone through a second time.
   if (!with_hidden && smallest == -infinity) return range_of<T, true>(x, padded);
-  return {smallest, ei::predux_max(ei::pmax(most[0], most[1]))};
+  return {smallest, simd::predux_max(simd::pmax(most[0], most[1]))};
 }
 
 // The factor between exponentials that leave out the one shift and those that leave out the other.
@@ -57,8 +55,8 @@ T row_max(const T* x, Index padded) {
   const auto lowest = simd::fill<T>(-std::numeric_limits<T>::infinity());
   simd::Packet<T> best[4] = {lowest, lowest, lowest, lowest};
   in_four_chains<T>(padded,
-                    [&](Index i, Index c) { best[i] = ei::pmax(best[i], simd::load(x + c)); });
-  return ei::predux_max(ei::pmax(ei::pmax(best[0], best[1]), ei::pmax(best[2], best[3])));
+                    [&](Index i, Index c) { best[i] = simd::pmax(best[i], simd::load(x + c)); });
+  return simd::predux_max(simd::pmax(simd::pmax(best[0], best[1]), simd::pmax(best[2], best[3])));
 }
 
 template <class T>
@@ -68,7 +66,7 @@ LogitRange<T> logit_range(const T* x, Index padded) {
 
 template <class T>
 double exp_of(T x, const simd::RowShift<T>& shift) {
-  return static_cast<double>(simd::ei::pfirst(simd::exp_shifted<T>(simd::fill<T>(x), shift)));
+  return static_cast<double>(simd::pfirst(simd::exp_shifted<T>(simd::fill<T>(x), shift)));
 }
 
 template <class T, Exponentials what>

@@ -33,7 +33,7 @@ struct Inverse {
         low(static_cast<T>((1 - static_cast<long double>(high) * sum) / sum)) {}
 
   simd::Packet<T> times(const simd::Packet<T>& x) const {
-    return simd::ei::pmadd(x, simd::fill<T>(high), simd::ei::pmul(x, simd::fill<T>(low)));
+    return simd::pmadd(x, simd::fill<T>(high), simd::pmul(x, simd::fill<T>(low)));
   }
 };
 

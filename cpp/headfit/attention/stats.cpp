@@ -71,17 +71,16 @@ class StatsFold : public WholeRows<T> {
 
   // The sum of exp(s - shift) * (s - max); masked positions count 0.
   static double weighted_distance(const T* x, Index padded, const simd::RowShift<T>& shift, T max) {
-    namespace ei = simd::ei;
     double total = 0;
     constexpr Index lanes = simd::lanes<T>;
     for (Index begin = 0; begin < padded; begin += Blocking<T>::tile_cols) {
       auto sum = simd::fill<T>(T(0));
       for (Index c = begin; c < std::min(begin + Blocking<T>::tile_cols, padded); c += lanes) {
         const auto s = simd::load(x + c);
-        const auto below = ei::pmax(ei::psub(s, simd::fill<T>(max)), simd::fill<T>(T(-1e4)));
-        sum = ei::pmadd(simd::exp_shifted<T>(s, shift), below, sum);
+        const auto below = simd::pmax(simd::psub(s, simd::fill<T>(max)), simd::fill<T>(T(-1e4)));
+        sum = simd::pmadd(simd::exp_shifted<T>(s, shift), below, sum);
       }
-      total += static_cast<double>(ei::predux(sum));
+      total += static_cast<double>(simd::predux(sum));
     }
     return total;
   }

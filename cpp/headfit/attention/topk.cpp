@@ -139,9 +139,9 @@ class TopkFold {
     for (Index c = 0; c < count; c += B::panel) {
       auto terms = shifted_exp(simd::load(x + c));
       if (c + B::lanes < count) {
-        terms = simd::ei::padd(terms, shifted_exp(simd::load(x + c + B::lanes)));
+        terms = simd::padd(terms, shifted_exp(simd::load(x + c + B::lanes)));
       }
-      sum = simd::ei::padd(sum, terms);
+      sum = simd::padd(sum, terms);
     }
     simd::store(lanes_.data() + r * B::lanes, sum);
   }

@@ -1,6 +1,5 @@
 #include "headfit/base/worker_pool.hpp"
 
-#include <system_error>
 #include <thread>
 
 namespace headfit {
@@ -19,8 +18,8 @@ WorkerPool::WorkerPool(int helpers) {
   threads_.reserve(static_cast<std::size_t>(helpers));
   try {
     for (int t = 0; t < helpers; ++t) threads_.start([this] { help(); });
-  } catch (const std::system_error&) {
-    // The system has no more threads to give: go on with those there are.
+  } catch (...) {
+    // The system has no more threads or memory to give: go on with those there are.
   }
 }
 
@@ -34,8 +33,8 @@ WorkerPool::~WorkerPool() {
 
 void WorkerPool::run(int helpers, const std::function<void()>& work) {
   std::unique_lock lock(mutex_);
-  const bool is_free = !work_;
-  if (is_free && helpers > 0) {
+  const bool takes_helpers = helpers > 0 && !work_;
+  if (takes_helpers) {
     work_ = &work;
     wanted_ = helpers;
     ++generation_;
@@ -43,7 +42,7 @@ void WorkerPool::run(int helpers, const std::function<void()>& work) {
   }
   lock.unlock();
   work();
-  if (!is_free) return;
+  if (!takes_helpers) return;
   lock.lock();
   wanted_ = 0;  // helpers that have not joined by now must not join any more
   lock.unlock();

@@ -189,7 +189,7 @@ class CompareFold : public CertificateFold<T> {
   void end(const RowBlock& block) {
     for (Index r = 0; r < block.count; ++r) {
       this->row(r).largest = largest_.data()[r];
-      this->row(r).smallest = simd::ei::predux_min(simd::load(lowest_.data() + r * simd::lanes<T>));
+      this->row(r).smallest = simd::predux_min(simd::load(lowest_.data() + r * simd::lanes<T>));
     }
     CertificateFold<T>::end(block);
   }

@@ -31,6 +31,9 @@ Vector<double> product_errors(const Heads<double>& x, const Heads<double>& w,
       product.rows != x.rows || product.cols != w.cols) {
     throw InputError("a product of X and W must have the rows of X and the columns of W");
   }
+  if (std::visit([](const auto* stored) { return sizeof(*stored) == 2; }, product.data)) {
+    throw InputError("a product of X and W must be stored in float or double");
+  }
   const StandardArithmetic arithmetic;
   constexpr double least = std::numeric_limits<double>::min();
   constexpr double epsilon = std::numeric_limits<double>::epsilon();

@@ -9,10 +9,13 @@
 
 #include "headfit/base/types.hpp"
 
-// The proofs below fail where the compiler may assume that there is no NaN and no infinity, or
-// where intermediate results are wider than their types.
-#if defined(__FAST_MATH__) || (defined(__FINITE_MATH_ONLY__) && __FINITE_MATH_ONLY__)
-#error "headfit's certificates must be compiled without -ffast-math and -ffinite-math-only"
+// The proofs below fail where the compiler may assume that there is no NaN and no infinity, may
+// reorder operations, or where intermediate results are wider than their types. GCC's macro
+// __GCC_IEC_559 tells of every part of -ffast-math that departs from IEEE 754. Clang has macros for
+// the first two only; cmake/StrictArithmetic.cmake looks for the others.
+#if defined(__FAST_MATH__) || (defined(__FINITE_MATH_ONLY__) && __FINITE_MATH_ONLY__) || \
+    (defined(__GCC_IEC_559) && __GCC_IEC_559 == 0)
+#error "headfit's certificates must be compiled without -ffast-math and all parts of it"
 #endif
 #if defined(__FLT_EVAL_METHOD__) && __FLT_EVAL_METHOD__ != 0
 #error "headfit's certificates need results rounded to their types (on x86: -mfpmath=sse)"

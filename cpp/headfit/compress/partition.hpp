@@ -42,7 +42,6 @@ class Partition {
 
   // Vectors of a tile's width are summed in T, and their sums in double.
   static double exponentials(T* x, Index cols, T top, const simd::RowShift<T>& shift) {
-    namespace ei = simd::ei;
     const auto limit = simd::fill<T>(top - soft::negligible<T>);
     double sum = 0;
     for (Index begin = 0; begin < cols; begin += Blocking<T>::tile_cols) {
@@ -51,9 +50,9 @@ class Partition {
       for (Index c = begin; c < end; c += simd::lanes<T>) {
         const auto e = soft::exp_above<T>(simd::load(x + c), limit, shift);
         simd::store(x + c, e);
-        part = ei::padd(part, e);
+        part = simd::padd(part, e);
       }
-      sum += static_cast<double>(ei::predux(part));
+      sum += static_cast<double>(simd::predux(part));
     }
     return sum;
   }

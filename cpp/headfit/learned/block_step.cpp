@@ -10,7 +10,7 @@ namespace {
 Index at(Index a, Index b) { return (a * (a + 1) / 2 + b) * lanes; }
 
 Pack product_taken(const Pack& v, const float* x, const float* y) {  // v - x y
-  return ei::psub(v, ei::pmul(simd::load(x), simd::load(y)));
+  return simd::psub(v, simd::pmul(simd::load(x), simd::load(y)));
 }
 
 // H = L L^T in place, with reciprocals on the diagonal.
@@ -19,11 +19,12 @@ void factor(Index dim, const Pack& smallest_pivot, float* h) {
     for (Index b = 0; b < a; ++b) {
       Pack v = simd::load(h + at(a, b));
       for (Index c = 0; c < b; ++c) v = product_taken(v, h + at(a, c), h + at(b, c));
-      simd::store(h + at(a, b), ei::pmul(v, simd::load(h + at(b, b))));
+      simd::store(h + at(a, b), simd::pmul(v, simd::load(h + at(b, b))));
     }
     Pack v = simd::load(h + at(a, a));
     for (Index c = 0; c < a; ++c) v = product_taken(v, h + at(a, c), h + at(a, c));
-    simd::store(h + at(a, a), ei::pdiv(simd::fill(1.0f), ei::psqrt(ei::pmax(v, smallest_pivot))));
+    simd::store(h + at(a, a),
+                simd::pdiv(simd::fill(1.0f), simd::psqrt(simd::pmax(v, smallest_pivot))));
   }
 }
 
@@ -32,15 +33,15 @@ Pack solve_factored(Index dim, const float* h, float* y) {
   for (Index a = 0; a < dim; ++a) {
     Pack v = simd::load(y + a * lanes);
     for (Index c = 0; c < a; ++c) v = product_taken(v, h + at(a, c), y + c * lanes);
-    simd::store(y + a * lanes, ei::pmul(v, simd::load(h + at(a, a))));
+    simd::store(y + a * lanes, simd::pmul(v, simd::load(h + at(a, a))));
   }
   Pack squares = simd::fill(0.0f);
   for (Index a = dim - 1; a >= 0; --a) {
     Pack v = simd::load(y + a * lanes);
     for (Index c = a + 1; c < dim; ++c) v = product_taken(v, h + at(c, a), y + c * lanes);
-    v = ei::pmul(v, simd::load(h + at(a, a)));
+    v = simd::pmul(v, simd::load(h + at(a, a)));
     simd::store(y + a * lanes, v);
-    squares = ei::pmadd(v, v, squares);
+    squares = simd::pmadd(v, v, squares);
   }
   return squares;
 }
@@ -48,10 +49,10 @@ Pack solve_factored(Index dim, const float* h, float* y) {
 // Updates an exponential moving average, average = memory * average + (1 - memory) * x, and returns
 // it corrected for its start at zero.
 Pack averaged(float* average, float memory, float correction, const float* x) {
-  const Pack v = ei::pmadd(simd::fill(memory), simd::load(average),
-                           ei::pmul(simd::fill(1 - memory), simd::load(x)));
+  const Pack v = simd::pmadd(simd::fill(memory), simd::load(average),
+                             simd::pmul(simd::fill(1 - memory), simd::load(x)));
   simd::store(average, v);
-  return ei::pmul(simd::fill(correction), v);
+  return simd::pmul(simd::fill(correction), v);
 }
 
 // The same for `count` averages that are stored as bfloat16. Replaces x by what the function above
@@ -119,13 +120,13 @@ void BlockSteps::solve(Index block, float length, Index age, LaneScratch& scratc
   float* y = scratch.step.data();
   average_curvature(block, start_correction(curvature_memory, age), h);
   Pack trace = simd::fill(0.0f);
-  for (Index a = 0; a < dim_; ++a) trace = ei::padd(trace, simd::load(h + at(a, a)));
-  const Pack damping = ei::pmadd(simd::fill(damping_ / static_cast<float>(dim_)), trace,
-                                 simd::fill(curvature_floor));
+  for (Index a = 0; a < dim_; ++a) trace = simd::padd(trace, simd::load(h + at(a, a)));
+  const Pack damping = simd::pmadd(simd::fill(damping_ / static_cast<float>(dim_)), trace,
+                                   simd::fill(curvature_floor));
   for (Index a = 0; a < dim_; ++a) {
-    simd::store(h + at(a, a), ei::padd(simd::load(h + at(a, a)), damping));
+    simd::store(h + at(a, a), simd::padd(simd::load(h + at(a, a)), damping));
   }
-  factor(dim_, ei::pmul(simd::fill(1e-6f), damping), h);
+  factor(dim_, simd::pmul(simd::fill(1e-6f), damping), h);
 
   float* momentum = momentum_.data() + block * dim_ * lanes;
   const float y_correction = start_correction(momentum_memory, age);
@@ -134,10 +135,10 @@ void BlockSteps::solve(Index block, float length, Index age, LaneScratch& scratc
                 averaged(momentum + t, momentum_memory, y_correction, scratch.gradient.data() + t));
   }
   const Pack squares = solve_factored(dim_, h, y);
-  const Pack rms = ei::psqrt(ei::pmul(squares, simd::fill(1.0f / static_cast<float>(dim_))));
-  const Pack scale = ei::pdiv(simd::fill(length), ei::padd(rms, simd::fill(1e-20f)));
+  const Pack rms = simd::psqrt(simd::pmul(squares, simd::fill(1.0f / static_cast<float>(dim_))));
+  const Pack scale = simd::pdiv(simd::fill(length), simd::padd(rms, simd::fill(1e-20f)));
   for (Index t = 0; t < dim_ * lanes; t += lanes) {
-    simd::store(y + t, ei::pmul(scale, simd::load(y + t)));
+    simd::store(y + t, simd::pmul(scale, simd::load(y + t)));
   }
 }
 

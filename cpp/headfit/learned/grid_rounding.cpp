@@ -47,6 +47,7 @@ void GridRounding::nearest_plane(const RowSums& sums, const Grid& grid, float* r
       for (Index c = 0; c < b; ++c) v -= l(a, c) * l(b, c);
       l(a, b) = a == b ? std::sqrt(std::max(v, damping * 1e-3)) : v / l(b, b);
     }
+    pace_.after(a * a / 2);
   }
   const double square = square_of(row, dim_), most = grid.radius * grid.radius;
   if (square > most) {
@@ -162,6 +163,7 @@ bool GridRounding::improve(const Requirements& required, const Lists& lists, Ind
       next += y * y - x * x;
     }
     if (next > grid.radius * grid.radius && next > square) return false;
+    pace_.after(static_cast<Index>(size * (moves.size() + 2)));
     trial_ = logits_;
     for (const Move& move : moves) shift(lists, i, keys, move);
     const Standing now = standing(required, i, support, share, static_cast<double>(rounding));

@@ -4,6 +4,7 @@
 
 #include <limits>
 
+#include "headfit/base/checkpoint.hpp"
 #include "headfit/base/number_format.hpp"
 #include "headfit/learned/fit_learned.hpp"
 #include "headfit/learned/lists.hpp"
@@ -71,6 +72,7 @@ class GridRounding {
   Index dim_;
   std::vector<double> factor_, error_;
   std::vector<double> logits_, trial_;  // logits of the listed columns
+  Checkpoints pace_;
 };
 
 }  // namespace headfit::learned

@@ -188,7 +188,7 @@ class BoundedNearFold : public NearRows {
         const auto below = simd::bits_above<float>(floor, v) & shown;
         const auto bits = simd::bits_above<float>(v, limit) | below;
         if (!bits) continue;
-        row.top = std::max(row.top, ei::predux_max(v));
+        row.top = std::max(row.top, simd::predux_max(v));
         for (auto rest = bits; rest; rest &= rest - 1) {
           row.bottom = std::min(row.bottom, x[c + std::countr_zero(rest)]);
         }

@@ -23,7 +23,8 @@ class RowSums {
 
   // Adds the row x - origin, with g = force and w = pull.
   void add(const float* x, const float* origin, float force, float pull) {
-    add(force, pull, [&](Index f) { return ei::psub(simd::load(x + f), simd::load(origin + f)); });
+    add(force, pull,
+        [&](Index f) { return simd::psub(simd::load(x + f), simd::load(origin + f)); });
   }
   void add(const float* x, float force, float pull) {
     add(force, pull, [&](Index f) { return simd::load(x + f); });
@@ -46,8 +47,8 @@ class RowSums {
     for (Index f = 0; f < width_; f += lanes) {
       const Pack v = load(f);
       simd::store(x + f, v);
-      simd::store(wx + f, ei::pmul(w, v));
-      simd::store(gradient_.data() + f, ei::pmadd(g, v, simd::load(gradient_.data() + f)));
+      simd::store(wx + f, simd::pmul(w, v));
+      simd::store(gradient_.data() + f, simd::pmadd(g, v, simd::load(gradient_.data() + f)));
     }
     if (++pending_ == at_once) flush();
   }
@@ -63,7 +64,7 @@ class RowSums {
         const float* wx = weighted_.data() + a;
         for (Index m = 0; m < pending_; ++m, x += width_, wx += width_) {
           const Pack v = simd::load(x);
-          for (Index r = 0; r < 4; ++r) sum[r] = ei::pmadd(simd::fill(wx[r]), v, sum[r]);
+          for (Index r = 0; r < 4; ++r) sum[r] = simd::pmadd(simd::fill(wx[r]), v, sum[r]);
         }
         for (Index r = 0; r < 4; ++r) simd::store(h + r * width_, sum[r]);
       }

@@ -9,8 +9,6 @@
 
 namespace headfit::learned {
 
-namespace ei = Eigen::internal;
-
 using Pack = simd::Packet<float>;
 inline constexpr Index lanes = simd::lanes<float>;
 
@@ -45,18 +43,18 @@ class PaddedRows {
 };
 
 inline float dot(const float* a, const float* b, Index width) {
-  Pack sum = ei::pmul(simd::load(a), simd::load(b));
+  Pack sum = simd::pmul(simd::load(a), simd::load(b));
   for (Index f = lanes; f < width; f += lanes) {
-    sum = ei::pmadd(simd::load(a + f), simd::load(b + f), sum);
+    sum = simd::pmadd(simd::load(a + f), simd::load(b + f), sum);
   }
-  return ei::predux(sum);
+  return simd::predux(sum);
 }
 
 // y += g x.
 inline void add_scaled(float g, const float* x, float* y, Index width) {
   const Pack factor = simd::fill(g);
   for (Index f = 0; f < width; f += lanes) {
-    simd::store(y + f, ei::pmadd(factor, simd::load(x + f), simd::load(y + f)));
+    simd::store(y + f, simd::pmadd(factor, simd::load(x + f), simd::load(y + f)));
   }
 }
 

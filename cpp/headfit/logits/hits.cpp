@@ -4,7 +4,6 @@ namespace headfit::detail {
 
 template <class T>
 void keep_lowest(const Tile<T>& tile, T* lowest) {
-  namespace ei = simd::ei;
   const auto hidden = simd::fill<T>(-std::numeric_limits<T>::infinity());
   const auto none = simd::fill<T>(std::numeric_limits<T>::infinity());
   for (Index r = 0; r < tile.count; ++r) {
@@ -12,7 +11,7 @@ void keep_lowest(const Tile<T>& tile, T* lowest) {
     auto least = simd::load(place);
     for (Index c = 0; c < tile.padded_cols(); c += simd::lanes<T>) {
       const auto x = simd::load(tile.row(r) + c);
-      least = ei::pmin(least, ei::pselect(ei::pcmp_eq(x, hidden), none, x));
+      least = simd::pmin(least, simd::pselect(simd::pcmp_eq(x, hidden), none, x));
     }
     simd::store(place, least);
   }

@@ -3,8 +3,6 @@
 namespace headfit {
 namespace {
 
-namespace ei = Eigen::internal;
-
 // The products of a row group and a panel, in registers.
 template <class T>
 struct PanelSums {
@@ -33,8 +31,8 @@ EIGEN_ALWAYS_INLINE void add_products(Index depth, const Left& a, const T* b, Pa
     const auto b1 = simd::load(b + B::lanes);
     for (int r = 0; r < sum.rows; ++r) {
       const auto x = simd::fill<T>(left[r * a.row]);
-      sum.at[r][0] = ei::pmadd(x, b0, sum.at[r][0]);
-      sum.at[r][1] = ei::pmadd(x, b1, sum.at[r][1]);
+      sum.at[r][0] = simd::pmadd(x, b0, sum.at[r][0]);
+      sum.at[r][1] = simd::pmadd(x, b1, sum.at[r][1]);
     }
     b += B::panel;
     left += a.column;
@@ -46,9 +44,9 @@ template <class T>
 EIGEN_ALWAYS_INLINE void add_row(const ExpSums<T>& to, Index r, const simd::Packet<T>& left,
                                  const simd::Packet<T>& right) {
   const simd::ShiftedExp<T> shifted_exp(to.shifts[r]);
-  const auto terms = ei::padd(shifted_exp(left), shifted_exp(right));
+  const auto terms = simd::padd(shifted_exp(left), shifted_exp(right));
   T* lanes = to.lanes + r * Blocking<T>::lanes;
-  simd::store(lanes, ei::padd(simd::load(lanes), terms));
+  simd::store(lanes, simd::padd(simd::load(lanes), terms));
 }
 
 }  // namespace
@@ -75,10 +73,10 @@ bool panel_exceeds(Index depth, const QueryGroup<T>& a, const T* b, const T* lim
   add_products(depth, a, b, sum);
   simd::AnyAbove<T> above;
   for (int r = 0; r < sum.rows; ++r) {  // comparing both vectors apart takes 1.16 times as long
-    above.look(ei::pmax(sum.at[r][0], sum.at[r][1]), simd::fill<T>(limits[r]));
+    above.look(simd::pmax(sum.at[r][0], sum.at[r][1]), simd::fill<T>(limits[r]));
     if constexpr (with_lowest) {
       T* place = lowest + r * B::lanes;
-      simd::store(place, ei::pmin(ei::pmin(sum.at[r][0], sum.at[r][1]), simd::load(place)));
+      simd::store(place, simd::pmin(simd::pmin(sum.at[r][0], sum.at[r][1]), simd::load(place)));
     }
   }
   if (!above.found()) return false;
@@ -93,7 +91,7 @@ bool add_exponentials_below(Index depth, const QueryGroup<T>& a, const T* b, con
   add_products(depth, a, b, sum);
   simd::AnyAbove<T> above;
   for (int r = 0; r < sum.rows; ++r) {
-    above.look(ei::pmax(sum.at[r][0], sum.at[r][1]), simd::fill<T>(limits[r]));
+    above.look(simd::pmax(sum.at[r][0], sum.at[r][1]), simd::fill<T>(limits[r]));
   }
   if (above.found()) {
     sum.store(c, Blocking<T>::panel);

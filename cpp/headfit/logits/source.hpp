@@ -17,6 +17,11 @@ struct ColumnRange {
   Index end;
 };
 
+// Flags as bytes: any byte but 0 is true. NumPy's booleans may be such bytes, C++'s only 0 and 1.
+inline const std::uint8_t* bytes_of(const bool* flags) {
+  return reinterpret_cast<const std::uint8_t*>(flags);
+}
+
 // Which positions a row may attend to. A position is allowed if everything that is set here allows
 // it.
 struct Mask {
@@ -41,7 +46,7 @@ struct Mask {
   // Whether single positions within the range of a row may be masked.
   bool has_pattern() const { return dense || sparse_offsets || keys; }
   bool has_key(Index head, Index col) const {
-    return !keys || keys[head * keys_head + col * keys_col];
+    return !keys || bytes_of(keys)[head * keys_head + col * keys_col] != 0;
   }
 
   ColumnRange range(Index head, Index row, Index rows, Index cols) const {
@@ -55,7 +60,8 @@ struct Mask {
   bool allows(Index head, Index row, Index col, Index rows, Index cols) const {
     const ColumnRange open = range(head, row, rows, cols);
     if (col < open.begin || col >= open.end) return false;
-    if (dense && !dense[head * dense_head + row * dense_row + col * dense_col]) return false;
+    const Index at = head * dense_head + row * dense_row + col * dense_col;
+    if (dense && bytes_of(dense)[at] == 0) return false;
     if (!has_key(head, col)) return false;
     return !sparse_offsets ||
            std::binary_search(sparse_columns + sparse_offsets[row],

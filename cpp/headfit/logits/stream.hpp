@@ -136,7 +136,7 @@ class BlockWorker : private BlockSource<T> {
 
   // Prefetches keys while others are multiplied.
   static void ask_for(const T* keys, Index count) {
-    for (Index i = 0; i < count; i += 64 / Index(sizeof(T))) simd::ei::prefetch(keys + i);
+    for (Index i = 0; i < count; i += 64 / Index(sizeof(T))) simd::prefetch(keys + i);
   }
 
   Tile<T> make_tile(const RowBlock& block, Index col, Index cols) {

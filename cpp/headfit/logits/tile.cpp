@@ -9,7 +9,8 @@ constexpr T hidden = -std::numeric_limits<T>::infinity();
 // Masks the logits whose flags, `step` apart, are false.
 template <class T>
 void keep_allowed(T* x, Index cols, const bool* allow, Index step) {
-  for (Index c = 0; c < cols; ++c) x[c] = allow[c * step] ? x[c] : hidden<T>;
+  const std::uint8_t* bytes = bytes_of(allow);
+  for (Index c = 0; c < cols; ++c) x[c] = bytes[c * step] != 0 ? x[c] : hidden<T>;
 }
 
 }  // namespace

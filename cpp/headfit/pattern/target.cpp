@@ -118,9 +118,11 @@ struct Found {
 Found check_rows(const Target& t, double sum_tolerance, Index first, Index end) {
   Found found{{}, std::vector<Column>(static_cast<std::size_t>(t.n), 0)};
   TargetSummary& summary = found.summary;
+  Checkpoints pace;
   for (Index i = first; i < end; ++i) {
     check_row(t, i);
     const auto weights = t.row_weights(i);
+    pace.after(weights.empty() ? t.n : static_cast<Index>(weights.size()));
     if (weights.empty()) {
       if (!mask_leaves_nothing(t, i)) {
         reject("A must have a nonzero in every row that the mask leaves open; row ", i,
@@ -177,9 +179,11 @@ void check_entries(const Target& t, const Run& run) {
   constexpr Index few_rows = 1 << 11;  // their nonzeros stay in cache from pass to pass
   const auto make_worker = [&t] {
     return [&t, pace = Checkpoints()](Index first, Index end) mutable {
-      pace.after(t.offsets[end] - t.offsets[first]);
       if (t.mask.is_open() && are_sound(t, first, end)) return;
-      for (Index i = first; i < end; ++i) check_row(t, i);
+      for (Index i = first; i < end; ++i) {
+        check_row(t, i);
+        pace.after(t.offsets[i + 1] - t.offsets[i]);
+      }
     };
   };
   parallel_rows(t.n, limited_to(t.nonzeros(), run), make_worker, few_rows);

@@ -34,7 +34,7 @@ struct TargetSummary {
   Index nonzeros = 0;
   Index per_row = 0;     // the most nonzeros in a row
   Index per_column = 0;  // the most nonzeros in a column
-  double gamma = 1;      // the largest ratio of two weights of one row
+  double gamma = 1;      // the largest ratio of two weights of one row; it may overflow
 };
 
 // Throws a TargetError that names the first offending row (and column) unless columns are sorted

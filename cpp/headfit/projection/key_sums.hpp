@@ -22,7 +22,7 @@ inline Index keys_ahead(Index key_bytes) {
   return std::max<Index>(8, (Index(1) << 14) / std::max<Index>(1, key_bytes));
 }
 
-inline void prefetch(const void* p) { Eigen::internal::prefetch(static_cast<const char*>(p)); }
+inline void prefetch(const void* p) { simd::prefetch(static_cast<const char*>(p)); }
 
 // Keys that are stored as a matrix.
 template <class T>
@@ -43,7 +43,7 @@ class StoredKeys {
     for (; c < count; ++c) {
       T x = 0;
       for (Index p = 0; p < list.count; ++p) {
-        x = simd::ei::pmadd(weights[p], key(list.columns[p])[begin + c], x);
+        x = simd::pmadd(weights[p], key(list.columns[p])[begin + c], x);
       }
       out[c] = x;
     }
@@ -64,7 +64,7 @@ class StoredKeys {
       const auto weight = simd::fill<T>(weights[p]);
       for (int i = 0; i < width; ++i) {
         if (i * lanes * Index(sizeof(T)) % 64 == 0) prefetch(later + i * lanes);
-        x[i] = simd::ei::pmadd(weight, simd::load(k + i * lanes), x[i]);
+        x[i] = simd::pmadd(weight, simd::load(k + i * lanes), x[i]);
       }
     }
     for (int i = 0; i < width; ++i) simd::store(out + i * lanes, x[i]);
@@ -101,7 +101,7 @@ class SignKeys {
         const auto weight = simd::fill<T>(weights[p]);
         for (int i = 0; i < vectors; ++i) {
           const auto signed_weight = simd::with_signs(weight, word >> (i * simd::lanes<T>));
-          x[i] = simd::ei::pmadd(signed_weight, size, x[i]);
+          x[i] = simd::pmadd(signed_weight, size, x[i]);
         }
       }
       for (int i = 0; i < vectors; ++i) simd::store(out + c + i * simd::lanes<T>, x[i]);

@@ -10,22 +10,37 @@
 namespace headfit {
 namespace {
 
+// log(a / b), also where the quotient overflows.
+double log_ratio(double a, double b) {
+  const double ratio = a / b;
+  return std::isfinite(ratio) ? std::log(ratio) : std::log(a) - std::log(b);
+}
+
 // The target logits of the nonzeros of some rows.
 void logits_of_rows(const Target& target, Index first, Index end, double tau, double* out) {
-  double* ratio = out;
-  for (Index i = first; i < end; ++i) {
-    const auto weights = target.row_weights(i);
-    if (weights.empty()) continue;
-    const double least = *std::min_element(weights.begin(), weights.end());
-    ratio = std::transform(weights.begin(), weights.end(), ratio,
-                           [least](double weight) { return weight / least; });
-  }
-  Eigen::Map<Eigen::ArrayXd> logits(out, ratio - out);
+  // Calls visit(weight, least weight of the row, place in out), and returns the end of out.
+  const auto for_each = [&](const auto& visit) {
+    double* at = out;
+    for (Index i = first; i < end; ++i) {
+      const auto weights = target.row_weights(i);
+      if (weights.empty()) continue;
+      const double least = *std::min_element(weights.begin(), weights.end());
+      for (const double weight : weights) visit(weight, least, *at++);
+    }
+    return at;
+  };
+  const double* stop =
+      for_each([](double weight, double least, double& ratio) { ratio = weight / least; });
+  Eigen::Map<Eigen::ArrayXd> logits(out, stop - out);
   logits = logits.log() + tau;
+  if (logits.allFinite()) return;
+  for_each([tau](double weight, double least, double& logit) {
+    if (!std::isfinite(logit)) logit = log_ratio(weight, least) + tau;
+  });
 }
 
 double tau_of(const Tolerances& tolerances) {
-  return std::log(1 / tolerances.leak) + std::log1p(tolerances.distortion);
+  return log_ratio(1, tolerances.leak) + std::log1p(tolerances.distortion);
 }
 
 // How many rows a thread takes at a time. They should cover several pages of memory (of up to 2

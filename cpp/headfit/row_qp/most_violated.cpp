@@ -63,13 +63,13 @@ void MostViolated::sweep(const ConstraintPool& pool, const WorkingSet& set, doub
 // Finds the most violated constraint of each lane, and then the worst few of these. This has no
 // branches that would be mispredicted.
 void MostViolated::list_worst(double allowed, int begin, int end) {
-  using simd::ei::pcmp_lt, simd::ei::pselect;
+  using simd::pcmp_lt, simd::pselect;
   constexpr int width = static_cast<int>(simd::lanes<double>);
   constexpr int packets = lanes / width;
   std::array<simd::Packet<double>, packets> worst, row, at;
   for (int i = 0; i < packets; ++i) {
     worst[i] = simd::fill<double>(-allowed);
-    at[i] = simd::ei::plset<simd::Packet<double>>(begin + i * width);
+    at[i] = simd::plset<simd::Packet<double>>(begin + i * width);
   }
   row = at;
   for (int r = begin; r < end; r += lanes) {
@@ -78,7 +78,7 @@ void MostViolated::list_worst(double allowed, int begin, int end) {
       const auto worse = pcmp_lt(now, worst[i]);
       row[i] = pselect(worse, at[i], row[i]);
       worst[i] = pselect(worse, now, worst[i]);
-      at[i] = simd::ei::padd(at[i], simd::fill<double>(lanes));
+      at[i] = simd::padd(at[i], simd::fill<double>(lanes));
     }
   }
   alignas(64) std::array<double, lanes> slacks, rows;

@@ -12,7 +12,12 @@
 
 namespace headfit::simd {
 
+// Eigen's operations on packets are internal to it: other versions may name them otherwise. Only
+// this room names them as Eigen does; others use the names below.
 namespace ei = Eigen::internal;
+using ei::padd, ei::pcmp_eq, ei::pcmp_lt, ei::pdiv, ei::pfirst, ei::plset, ei::pmadd, ei::pmax;
+using ei::pmin, ei::pmul, ei::predux, ei::predux_max, ei::predux_min, ei::prefetch, ei::pselect;
+using ei::psqrt, ei::psub;
 
 template <class T>
 using Packet = typename ei::packet_traits<T>::type;

@@ -20,7 +20,6 @@ inline constexpr Index strip = 1024;
 template <class T>
 void gather(const T* weights, Index w_stride, Index rows, const T* features, Index f_stride,
             Index count, Index cols, T* out, Index out_stride) {
-  namespace ei = Eigen::internal;
   constexpr Index lanes = simd::lanes<T>;
   constexpr int at_once = Blocking<T>::many_registers ? 4 : 2;
   for (Index r = 0; r < rows; ++r) std::fill_n(out + r * out_stride, count, T(0));
@@ -38,11 +37,11 @@ void gather(const T* weights, Index w_stride, Index rows, const T* features, Ind
           for (int g = 0; g < 4; ++g) v[g] = simd::load(x + g * f_stride + c);
           for (int r = 0; r < at_once; ++r) {
             const auto weight = simd::load(w[r] + c);
-            for (int g = 0; g < 4; ++g) sum[r][g] = ei::pmadd(weight, v[g], sum[r][g]);
+            for (int g = 0; g < 4; ++g) sum[r][g] = simd::pmadd(weight, v[g], sum[r][g]);
           }
         }
         for (Index r = 0; r < std::min<Index>(at_once, rows - r0); ++r) {
-          for (int g = 0; g < 4; ++g) out[(r0 + r) * out_stride + f + g] += ei::predux(sum[r][g]);
+          for (int g = 0; g < 4; ++g) out[(r0 + r) * out_stride + f + g] += simd::predux(sum[r][g]);
         }
       }
     }
@@ -53,7 +52,6 @@ void gather(const T* weights, Index w_stride, Index rows, const T* features, Ind
 template <class T>
 void spread(const T* weights, Index w_stride, Index rows, const T* features, Index f_stride,
             Index count, Index cols, T* out, Index out_stride) {
-  namespace ei = Eigen::internal;
   constexpr Index lanes = simd::lanes<T>;
   for (Index begin = 0; begin < cols; begin += detail::strip) {
     const Index end = std::min(begin + detail::strip, cols);
@@ -65,7 +63,7 @@ void spread(const T* weights, Index w_stride, Index rows, const T* features, Ind
         for (Index r = 0; r < rows; ++r) {
           const auto weight = simd::load(weights + r * w_stride + c);
           const T* x = features + r * f_stride + f;
-          for (int g = 0; g < 4; ++g) sum[g] = ei::pmadd(simd::fill<T>(x[g]), weight, sum[g]);
+          for (int g = 0; g < 4; ++g) sum[g] = simd::pmadd(simd::fill<T>(x[g]), weight, sum[g]);
         }
         for (int g = 0; g < 4; ++g) simd::store(to + g * out_stride + c, sum[g]);
       }

@@ -14,7 +14,6 @@ namespace headfit::soft {
 template <class T>
 double to_exponentials(const T* a, T* x, Index cols, T max, const simd::RowShift<T>& shift,
                        double& sum) {
-  namespace ei = simd::ei;
   const auto top = simd::fill<T>(max);
   const auto limit = simd::fill<T>(max - negligible<T>);
   const auto zero = simd::fill<T>(T(0));
@@ -27,12 +26,12 @@ double to_exponentials(const T* a, T* x, Index cols, T max, const simd::RowShift
       const auto weight = simd::load(a + c);
       const auto e = exp_above<T>(s, limit, shift);
       simd::store(x + c, e);
-      e_sum = ei::padd(e_sum, e);
-      const auto term = ei::pmul(weight, ei::psub(top, s));
-      a_sum = ei::padd(a_sum, ei::pselect(ei::pcmp_lt(zero, weight), term, zero));
+      e_sum = simd::padd(e_sum, e);
+      const auto term = simd::pmul(weight, simd::psub(top, s));
+      a_sum = simd::padd(a_sum, simd::pselect(simd::pcmp_lt(zero, weight), term, zero));
     }
-    sum += static_cast<double>(ei::predux(e_sum));
-    below += static_cast<double>(ei::predux(a_sum));
+    sum += static_cast<double>(simd::predux(e_sum));
+    below += static_cast<double>(simd::predux(a_sum));
   }
   return below;
 }
@@ -56,7 +55,6 @@ struct RowSink {
 // zeros. Returns KL(A || M); a row without an allowed column becomes zeros and has divergence 0.
 template <class T>
 double to_difference(T* x, T* a, Index cols, double entropy, const RowSink& sink = {}) {
-  namespace ei = simd::ei;
   const T max = row_max(x, cols);
   if (max == -std::numeric_limits<T>::infinity()) {
     std::fill(x, x + cols, T(0));
@@ -78,7 +76,7 @@ double to_difference(T* x, T* a, Index cols, double entropy, const RowSink& sink
   for (Index c = 0; c < cols; c += simd::lanes<T>) {
     const auto m = inverse.times(simd::load(x + c));
     simd::store(x + c, m);
-    simd::store(a + c, ei::psub(m, simd::load(a + c)));
+    simd::store(a + c, simd::psub(m, simd::load(a + c)));
   }
   return divergence;
 }

@@ -147,7 +147,7 @@ void TargetRows<T>::Reader::to_weights(const RowBlock& block, T* out, Index stri
     const auto factor = simd::fill(static_cast<T>(std::exp(left_out - log_sum)));
     const auto limit = simd::fill(static_cast<T>(log_sum) - negligible<T>);
     for (Index c = 0; c < padded; c += simd::lanes<T>) {
-      simd::store(x + c, simd::ei::pmul(factor, exp_above<T>(simd::load(x + c), limit, shift)));
+      simd::store(x + c, simd::pmul(factor, exp_above<T>(simd::load(x + c), limit, shift)));
     }
   }
 }

@@ -20,9 +20,8 @@ inline constexpr T negligible = sizeof(T) == 4 ? T(69) : T(560);
 template <class T>
 simd::Packet<T> exp_above(const simd::Packet<T>& s, const simd::Packet<T>& limit,
                           const simd::RowShift<T>& shift) {
-  namespace ei = simd::ei;
-  const auto e = simd::exp_shifted<T>(ei::pmax(s, limit), shift);
-  return ei::pselect(ei::pcmp_lt(s, limit), simd::fill<T>(T(0)), e);
+  const auto e = simd::exp_shifted<T>(simd::pmax(s, limit), shift);
+  return simd::pselect(simd::pcmp_lt(s, limit), simd::fill<T>(T(0)), e);
 }
 
 // A target that was checked, with what is computed once for each row.

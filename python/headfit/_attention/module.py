@@ -34,6 +34,8 @@ from headfit.errors import InputError
 
 __all__ = ["SelfAttention"]
 
+EPSILON = float(np.finfo(np.float64).eps)
+
 
 class SelfAttention:
     """A self-attention module softmax(scale * X W_Q (X W_K)^T) with fixed weights.
@@ -261,7 +263,7 @@ class SelfAttention:
     def _lu_factors(self) -> tuple[NDArray[Any], NDArray[Any]]:
         """Return the LU factors of [W_Q W_K]^T and their pivots; the weights must be square.
 
-        Weights without full rank are an InputError.
+        Weights without full rank, or nearly so, are an InputError.
         """
         require_memory(2 * 8 * self.width**2, f"the factorisation of {self.width} x {self.width}")
         transposed = np.array(self.weights.T, dtype=np.float64, order="F", copy=True)
@@ -269,10 +271,15 @@ class SelfAttention:
         factor = scipy.linalg.lapack.dgetrf
         lu, pivots, _ = interruptible(self.width**3 / 3, factor, transposed, overwrite_a=True)
         condition, _ = scipy.linalg.lapack.dgecon(lu, norm)
-        if not condition > self.width * np.finfo(np.float64).eps:
+        if not condition > self.width * EPSILON:
             weights = self.weights.astype(np.float64)
-            self._raise_rank_error(
-                int(interruptible(self.width**3, np.linalg.matrix_rank, weights))
+            rank = int(interruptible(self.width**3, np.linalg.matrix_rank, weights))
+            if rank < self.width:
+                self._raise_rank_error(rank)
+            raise InputError(
+                "[W_Q W_K] must have a reciprocal condition number above D times the float64 "
+                f"epsilon, {self.width * EPSILON:.3g}, for its inputs to be computed; "
+                f"it has about {condition:.3g} (in the 1-norm)"
             )
         return lu, pivots
 
@@ -285,7 +292,7 @@ class SelfAttention:
         weights = self.weights.astype(np.float64)
         operations = 4 * self.width * (2.0 * self.dim) ** 2
         left, size, right = interruptible(operations, np.linalg.svd, weights, full_matrices=False)
-        rank = int(np.count_nonzero(size > self.width * np.finfo(np.float64).eps * size[0]))
+        rank = int(np.count_nonzero(size > self.width * EPSILON * size[0]))
         if rank < 2 * self.dim:
             self._raise_rank_error(rank)
         result: NDArray[np.float64] = interruptible(operations, np.matmul, right.T / size, left.T)
@@ -329,8 +336,9 @@ class SelfAttention:
         Raises
         ------
         InputError
-            If the shapes of Q and K are not (n, d), if [W_Q W_K] has a rank below 2 d (the
-            message states it), or if there is not enough memory to factor it.
+            If the shapes of Q and K are not (n, d), if [W_Q W_K] has a rank below 2 d, or is
+            square and too close to such a matrix (the message states the rank, or the condition
+            number), or if there is not enough memory to factor it.
         NonFiniteError
             For NaN or infinity in Q or K.
 

@@ -240,15 +240,37 @@ def same_mask(a: Any, b: Any) -> bool:
 def masks_agree(a: Any, b: Any, n: int) -> bool:
     """Return whether two masks, as users pass them, allow the same entries of an n x n matrix.
 
-    Takes O(1) time if both are windows or None, else O(n**2) time and O(n) memory.
+    Takes O(1) time if both are windows or None, O(n + nonzeros) if one is a window or None and the
+    other sparse, else O(n**2) time and O(n) memory.
     """
     if same_mask(a, b):
         return True
     windows = [as_window(mask, n) for mask in (a, b)]
     if None not in windows:
         return windows[0] == windows[1]
-    return all(
-        np.array_equal(allowed_columns(a, row, n), allowed_columns(b, row, n)) for row in range(n)
+    a, b = (allowed_places(mask) if is_sparse(mask) else mask for mask in (a, b))
+    for mask, window in ((a, windows[1]), (b, windows[0])):
+        if window is not None and is_sparse(mask):
+            return _is_window(mask, window, n)
+
+    def columns(mask: Any, row: int) -> NDArray[Any]:
+        if is_sparse(mask):  # canonical, see above
+            of_row: NDArray[Any] = mask.indices[mask.indptr[row] : mask.indptr[row + 1]]
+            return of_row
+        return np.flatnonzero(allowed_columns(mask, row, n))
+
+    return all(np.array_equal(columns(a, row), columns(b, row)) for row in range(n))
+
+
+def _is_window(csr: sp.csr_array, window: tuple[int, int], n: int) -> bool:
+    """Return whether the rows of a canonical n x n matrix are those of a window."""
+    left, right = window
+    row = np.arange(n)
+    first, end = np.maximum(row - left, 0), np.minimum(row + right + 1, n)
+    starts, ends = csr.indptr[:-1], csr.indptr[1:]
+    # Columns ascend, so that a row of the right length between the right ends has no gap.
+    return np.array_equal(ends - starts, end - first) and bool(
+        np.all(csr.indices[starts] == first) and np.all(csr.indices[ends - 1] == end - 1)
     )
 
 

@@ -13,7 +13,7 @@ from headfit._base.dtypes import DIGITS
 from headfit._base.kernel import Kernel
 from headfit.errors import InputError
 
-__all__ = ["Tolerances", "as_tolerances", "with_margin"]
+__all__ = ["Tolerances", "as_tolerances", "log_inverse", "with_margin"]
 
 
 @dataclass(frozen=True)
@@ -98,9 +98,15 @@ class Tolerances:
             )
 
 
+def log_inverse(leak: float) -> float:
+    """Return log(1 / leak), also where the quotient overflows."""
+    return math.log(1 / leak) if 1 / leak < math.inf else -math.log(leak)
+
+
 def with_margin(leak: float, distortion: float, margin: float) -> tuple[float, float]:
     """Return tolerances that leave room for differences of logits to change by a margin."""
-    return leak * math.exp(-margin), math.expm1(math.log1p(distortion) - margin)
+    least = math.ulp(0.0)  # a leak must be above 0
+    return max(leak * math.exp(-margin), least), math.expm1(math.log1p(distortion) - margin)
 
 
 def as_tolerances(tolerances: Any = None, **given: Any) -> Tolerances:

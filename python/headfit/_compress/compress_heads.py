@@ -39,6 +39,7 @@ class CompressedHeads(Shown):
     trade_off : TradeOff or None
         Closeness against the number of dimensions, where several sizes of every head were fitted.
     seconds : float
+        Of the whole call. Those of a head are what its own fits and its distances took.
     """
 
     heads: dict[Any, Compressed]
@@ -207,7 +208,9 @@ def compress_heads(
     found: dict[Any, dict[int, MapsOfSize]] = {}
     chosen: dict[Any, int] = {}
     stopped: dict[Any, str] = dict.fromkeys(named, "one size" if total is None else "the budget")
+    spent: dict[Any, float] = {}
     for name, passages in named.items():
+        start = time.perf_counter()
         sizes = request.sizes(passages, request.parts(passages))
         if tv is not None:
             chosen[name], stopped[name] = sizes.smallest(tv)
@@ -217,6 +220,7 @@ def compress_heads(
                 sizes.fit(size)
                 chosen.setdefault(name, size)
         found[name] = sizes.found
+        spent[name] = time.perf_counter() - start
     trade_off = None
     if total is not None:
         curves = {
@@ -234,7 +238,7 @@ def compress_heads(
                 request,
                 asked=tv,
                 stopped=stopped[name],
-                begun=begun,
+                begun=time.perf_counter() - spent[name],
             )
             for name, passages in named.items()
         },

@@ -154,7 +154,8 @@ def full_rows(target: Target, left_out: NDArray[np.bool_]) -> NDArray[np.intp]:
     ratio = np.full(n, np.inf)
     weights, starts = csr.data[kept], ends[:-1][filled]
     most, least = (f.reduceat(weights, starts) for f in (np.maximum, np.minimum))
-    ratio[filled] = most / least
+    with np.errstate(over="ignore"):
+        ratio[filled] = most / least
     return np.flatnonzero((counts == allowed) & (np.log(ratio) <= SAME))
 
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from typing import NamedTuple
 
 import numpy as np
 
 from headfit import bounds
 from headfit._base.kernel import Kernel
-from headfit._base.tolerances import Tolerances
+from headfit._base.tolerances import Tolerances, log_inverse
 from headfit._target.target import Target
 from headfit.errors import InputError
 
@@ -74,4 +73,4 @@ def least_logit(target: Target, leak: float) -> float:
         return 0.0
     sizes = np.diff(target.csr_arrays[0])
     visible = np.arange(1, target.n + 1) if is_causal else target.n
-    return math.log(1 / leak) / 2 if np.any((sizes > 0) & (sizes < visible)) else 0.0
+    return log_inverse(leak) / 2 if np.any((sizes > 0) & (sizes < visible)) else 0.0

@@ -14,9 +14,9 @@ from headfit._attention.attention import Attention
 from headfit._attention.dense_target import check_one_head
 from headfit._attention.logits import check_scale
 from headfit._base.arrays import FloatArray, as_array, computed_in, widened
-from headfit._base.tolerances import Tolerances, as_tolerances
+from headfit._base.tolerances import Tolerances, as_tolerances, log_inverse
 from headfit._target.heavy import global_columns
-from headfit._target.target import Target, TargetLike, as_target, with_matrix
+from headfit._target.target import Target, TargetLike, as_target, largest_ratio, with_matrix
 from headfit.errors import InputError
 
 __all__ = ["append_columns", "leak_without", "without_columns"]
@@ -82,8 +82,9 @@ def leak_without(target: Target, columns: NDArray[np.int64], leak: float) -> flo
     least = np.full((2, target.n), np.inf)
     np.minimum.at(least, (exempt.astype(np.intp), rows), csr.data)
     both = np.isfinite(least).all(axis=0)
-    ratio = float(np.min(least[1, both] / least[0, both], initial=1.0))
-    return float(leak ** (1 + ROUNDING) * ratio)
+    with np.errstate(over="ignore"):
+        ratio = float(np.min(least[1, both] / least[0, both], initial=1.0))
+    return max(float(leak ** (1 + ROUNDING) * ratio), math.ulp(0.0))  # a leak must be above 0
 
 
 def _support_logits(
@@ -125,7 +126,7 @@ def appended(
     alone = np.isinf(low)
     lightest = np.zeros(n)
     np.minimum.at(lightest, rows, weight)
-    gap = math.log(1 / leak) + MARGIN
+    gap = log_inverse(leak) + MARGIN
     low[alone] = high[alone] = gap - lightest[alone]
     # Each logit is in the middle of the interval that the ratios of the other entries leave for
     # it, or higher if the leak requires it.
@@ -149,8 +150,11 @@ def heavier_by(target: Target, columns: NDArray[np.int64]) -> float:
     rows = np.repeat(np.arange(target.n), np.diff(csr.indptr))
     most = np.zeros((2, target.n))
     np.maximum.at(most, (np.isin(csr.indices, columns).astype(np.intp), rows), csr.data)
-    both = (most > 0).all(axis=0)
-    return math.log(float(np.max(most[1, both] / most[0, both], initial=1.0)))
+    least, most = most[:, (most > 0).all(axis=0)]
+    ratio = largest_ratio(most, least)
+    if math.isinf(ratio):
+        return float(np.max(np.log(most) - np.log(least)))
+    return math.log(ratio)
 
 
 def in_two_parts(q: FloatArray, columns: int, round_q: Rounding) -> FloatArray:

@@ -132,7 +132,7 @@ class Target(Shown):
     mean_per_row : float
         The mean number of nonzeros of the rows that have any.
     gamma : float
-        The largest ratio of two weights in the same row.
+        The largest ratio of two weights in the same row; infinite beyond the largest float.
     mask : object
         The mask, as given; arrays are read-only copies.
     looks_back : bool
@@ -313,6 +313,12 @@ def as_target(A: Any, *, mask: Any = None, num_threads: int | None = None) -> Ta
         return Target._borrowing(A, mask, num_threads)
 
 
+def largest_ratio(most: NDArray[np.float64], least: NDArray[np.float64]) -> float:
+    """Return the largest quotient, at least 1; infinite where it exceeds the largest float."""
+    with np.errstate(over="ignore"):
+        return float(np.max(most / least, initial=1.0))
+
+
 def with_matrix(target: Target, matrix: sp.csr_array) -> Target:
     """Return the target of another matrix with the same mask, whose rows sum to 1 or are empty.
 
@@ -327,7 +333,7 @@ def with_matrix(target: Target, matrix: sp.csr_array) -> Target:
         "nonzeros": int(matrix.nnz),
         "per_row": int(counts.max(initial=0)),
         "per_column": int(np.bincount(matrix.indices, minlength=1).max()),
-        "gamma": float(np.max(most / least, initial=1.0)),
+        "gamma": largest_ratio(most, least),
     }.items():
         object.__setattr__(other, name, value)
     return other

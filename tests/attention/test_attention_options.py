@@ -85,6 +85,16 @@ def test_soft_fits_and_shrink_aim_at_the_attention_with_its_options(options):
     small = hf.shrink(head, dim=4, curve_dims=(), effort="low")
     tv = 0.5 * np.abs(rows - small.fit.attention.matrix()).sum(axis=1)
     assert small.tv_mean == pytest.approx(tv[asks].mean(), abs=1e-5)
+    kept = hf.shrink_to_pattern(head, per_row=2, curve_dims=(), effort="low", time_limit=1)
+    for result in (soft, small.fit, kept.fit):  # keys that may not be attended to stay so
+        assert not result.attention.matrix()[rows == 0].any()
+
+
+def test_results_with_a_head_are_heads():
+    head = hf.fit_soft(hf.Attention(Q, K, mask="causal"), 4, effort="low")
+    soft = hf.fit_soft(head, 3, effort="low", mask="causal")
+    np.testing.assert_array_equal(soft.Q, hf.fit_soft(head.attention, 3, effort="low").Q)
+    assert hf.fit_soft(hf.shrink(head, dim=3, curve_dims=()), 2, effort="low").dim == 2
 
 
 def test_a_soft_fit_starts_from_rotated_queries():
@@ -126,11 +136,6 @@ def test_certify_says_what_it_cannot_speak_about(name):
         hf.certify(np.eye(N), hf.Attention(Q, K, **options))
     with pytest.raises(InputError, match=f"append_columns speaks about .* has {what} too"):
         hf.append_columns(np.eye(N), hf.Attention(Q, K, **options), [0])
-
-
-def test_shrink_to_pattern_refuses_a_mask_of_keys():
-    with pytest.raises(InputError, match="the head must have no key_mask"):
-        hf.shrink_to_pattern(hf.Attention(Q, K, key_mask=np.ones(N, bool)), per_row=2)
 
 
 def test_turned_keeps_all_other_options():

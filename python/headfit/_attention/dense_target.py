@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 
 from headfit import _core
-from headfit._attention.attention import Attention
+from headfit._attention.attention import Attention, attention_in
+from headfit._attention.logits import LogitOptions
 from headfit._base.arrays import as_stack, as_stored_array, is_sparse
 from headfit._base.masks import core_mask
 from headfit.errors import InputError
@@ -29,6 +31,34 @@ def refuse_sinks(attention: Attention, name: str) -> None:
             f"{name} must have no sinks: they take a part of every row, and the rows of the head "
             f"that is looked for sum to 1; got {attention!r}"
         )
+
+
+def allowed_entries(shape: tuple[int, int], **masks: Any) -> NDArray[np.bool_]:
+    """Return where masks of one head, those of keys included, allow attention."""
+    q, k = (np.zeros((rows, 1), np.float32) for rows in shape)
+    allowed: NDArray[np.bool_] = Attention(q, k, **masks).logits() == 0
+    return allowed
+
+
+def head_to_match(target: Any, name: str, mask: Any = None) -> Attention | None:
+    """Return the head that a new head is to come close to, checked; None for what is no head.
+
+    A new head has a mask alone. So that it attends to the same keys, key_lengths and key_mask
+    become part of the mask, which is an array then.
+    """
+    attention = attention_in(target)
+    if attention is None:
+        return None
+    check_one_head(attention, name)
+    refuse_sinks(attention, name)
+    attention.check_settings(LogitOptions(mask=mask))
+    options = vars(attention.options)
+    masks = {key: options[key] for key in ("mask", "key_lengths", "key_mask")}
+    if masks["key_lengths"] is None and masks["key_mask"] is None:
+        return attention
+    whole = allowed_entries((attention.n, attention.m), **masks)
+    masks = {"mask": whole, "key_lengths": None, "key_mask": None}
+    return Attention(*attention.stored, **{**options, **masks})
 
 
 def target_matrix(target: Any) -> NDArray[Any]:

@@ -11,7 +11,7 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from headfit import _core
-from headfit._attention.attention import Attention, HeadLike, OneHead
+from headfit._attention.attention import Attention, HeadLike, OneHead, attention_in
 from headfit._attention.logits import LogitOptions
 from headfit._attention.over_heads import over_heads
 from headfit._attention.sparsify_source import LogitSource, MatrixSource
@@ -330,7 +330,7 @@ def sparsify(
     """
     options = LogitOptions(scale, mask, key_lengths, bias, softcap, position, key_mask, sinks)
     source: LogitSource | MatrixSource
-    if K is not None or isinstance(getattr(M, "attention", M), Attention):
+    if K is not None or attention_in(M) is not None:
         attention = Attention.of(M, K, options)
         if attention.lead:
             bounds_of_each: dict[str, Any] = {

@@ -178,8 +178,6 @@ def shrink_to_pattern(
         return over_heads(attention, shrink_to_pattern, options, num_threads, one_at_a_time=True)
     original = Original.of(
         attention,
-        None,
-        LogitOptions(),
         dtype=dtype,
         time_limit=time_limit,
         rng=rng,

@@ -65,11 +65,6 @@ class PatternToKeep:
     ) -> PatternToKeep:
         """Sparsify the head's attention."""
         q, k = original.attention.stored
-        if original.attention.key_mask is not None:
-            raise InputError(
-                "the head must have no key_mask: a pattern is certified under a mask alone; "
-                f"got {original.attention!r}"
-            )
         if q.shape[0] != k.shape[0]:
             raise InputError(
                 f"a pattern needs as many keys as queries; got {k.shape[0]} and {q.shape[0]}"

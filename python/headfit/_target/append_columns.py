@@ -10,7 +10,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from headfit._attention.attention import Attention
+from headfit._attention.attention import Attention, attention_in
 from headfit._attention.dense_target import check_one_head
 from headfit._attention.logits import check_scale
 from headfit._base.arrays import FloatArray, as_array, computed_in, widened
@@ -246,8 +246,8 @@ def append_columns(
     (4, True)
     """
     asked = as_tolerances(tolerances, leak=leak, max_logit=max_logit)
-    attention = getattr(head, "attention", head)
-    if not isinstance(attention, Attention):
+    attention = attention_in(head)
+    if attention is None:
         raise InputError(f"head must be an Attention or a fit; got {type(head).__name__}")
     check_one_head(attention, "head")
     attention.check_plain("append_columns")

@@ -97,6 +97,13 @@ def test_results_with_a_head_are_heads():
     assert hf.fit_soft(hf.shrink(head, dim=3, curve_dims=()), 2, effort="low").dim == 2
 
 
+@pytest.mark.parametrize("name", ["bias", "softcap"])
+def test_shrink_to_the_head_s_own_size_does_not_leave_options_out(name):
+    head = hf.Attention(4 * Q, K, **OPTIONS[name])
+    tv = [hf.shrink(head, dim=d, curve_dims=(), effort="low").tv_mean for d in (D - 1, D)]
+    assert tv[1] <= tv[0]
+
+
 def test_a_soft_fit_starts_from_rotated_queries():
     """A soft fit with as many dimensions as the original head reproduces it at once."""
     head = hf.Attention(Q, K, position="rope")

@@ -63,9 +63,13 @@ class Original:
 
     @property
     def largest(self) -> int:
-        """The size at which the truncated SVD is exact."""
+        """The largest size, that at which the truncated SVD has all of scale * Q K^T."""
         q, k = self.attention.stored
         return int(min(q.shape[1], q.shape[0], k.shape[0]))
+
+    def is_svd(self, dim: int) -> bool:
+        """Whether the truncated SVD of a size is the head itself: other options take more."""
+        return dim >= self.largest and {"scale", "mask"}.issuperset(self.attention.options.given())
 
     @property
     def seconds_left(self) -> float:

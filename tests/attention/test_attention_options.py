@@ -232,9 +232,31 @@ def test_options_beside_an_attention_are_refused(reader, options):
         reader(hf.Attention(Q, K), **options)
 
 
-def test_the_same_options_again_are_fine():
-    head = hf.Attention(Q, K, scale=0.5, mask="causal")
-    assert hf.describe(head, scale=0.5, mask="causal").n == N
+@pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
+def test_the_same_options_again_are_fine(options):
+    """They are compared by value, not as objects."""
+    head = hf.Attention(Q, K, **options)
+    assert hf.describe(head, **copy.deepcopy(options)).n == N
+    for name, value in options.items():
+        with pytest.raises(InputError, match=f"{name} must not be given beside an Attention"):
+            hf.describe(hf.Attention(Q, K), **{name: value})
+
+
+@pytest.mark.parametrize(
+    ("mine", "other"),
+    [
+        ({"softcap": 2.0}, 3.0),
+        ({"bias": np.zeros(N)}, np.ones(N)),
+        ({"position": "rope"}, "rope-half"),
+        ({"position": ("rope", (1.0, 0.1, 0.01))}, ("rope", (1.0, 0.1, 0.02))),
+        ({"position": ("alibi", 0.5)}, ("alibi", 0.25)),
+    ],
+    ids=str,
+)
+def test_other_values_beside_an_attention_are_refused(mine, other):
+    (name,) = mine
+    with pytest.raises(InputError, match=f"{name} must not be given beside an Attention"):
+        hf.describe(hf.Attention(Q, K, **mine), **{name: other})
 
 
 def test_an_attention_is_never_changed():

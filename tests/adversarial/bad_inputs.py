@@ -451,7 +451,7 @@ def doors(folder: Path) -> Iterator[Door]:
     yield from compress_doors(hf, {**close, **logits, "callback": calls}, folder)
     sparse = {
         "mask": masks, "per_row": kept["per_row"], "per_column": kept["per_column"],
-        "exempt_columns": [*columns, None], "method": texts, "mass": kept["mass"],
+        "exempt_columns": columns, "method": texts, "mass": kept["mass"],
         "on_empty": texts, "num_threads": threads,
     }  # fmt: skip
     bare = [*without(BAD_MATRIX, None, sp.eye_array(N), []), *spoilt_sparse(), -M, M * np.nan]

@@ -242,6 +242,7 @@ def fit(
     if cluster is not None:
         cluster.check_own_build()
     target = as_target(A, mask=mask, num_threads=num_threads)
+    exempt = exempt_from(exempt_columns, target)
     problem = Problem(
         target=target,
         tolerances=asked,
@@ -251,7 +252,7 @@ def fit(
         module=module,
         seed=seed,
         threads=threads,
-        exempt=None if exempt_columns is None else exempt_from(exempt_columns, target),
+        exempt=exempt if exempt.size else None,
         cluster=cluster,
     )
     size = method.check(problem, size)

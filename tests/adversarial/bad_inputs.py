@@ -336,7 +336,7 @@ def doors(folder: Path) -> Iterator[Door]:
 
     yield Door("Target", hf.Target, {"A": A}, {
         "A": target, "mask": masks, "normalize": NOT_FLAG, "num_threads": threads,
-        "sum_tolerance": [*NOT_NUMBER, -1, np.inf, np.nan],
+        "sum_tolerance": optional([*NOT_NUMBER, -1, np.inf, np.nan]),
     })  # fmt: skip
     yield Door("load_matrix", hf.load_matrix, {}, {"path": [*NOT_PATH, *files]})
     yield Door("load", hf.load, {}, {"path": [*NOT_PATH, *files]})

@@ -336,7 +336,7 @@ def doors(folder: Path) -> Iterator[Door]:
 
     yield Door("Target", hf.Target, {"A": A}, {
         "A": target, "mask": masks, "normalize": NOT_FLAG, "num_threads": threads,
-        "sum_tolerance": [*NOT_NUMBER, -1, np.inf, np.nan],
+        "sum_tolerance": optional([*NOT_NUMBER, -1, np.inf, np.nan]),
     })  # fmt: skip
     yield Door("load_matrix", hf.load_matrix, {}, {"path": [*NOT_PATH, *files]})
     yield Door("load", hf.load, {}, {"path": [*NOT_PATH, *files]})
@@ -461,7 +461,7 @@ def doors(folder: Path) -> Iterator[Door]:
     yield from compress_doors(hf, {**close, **logits, "callback": calls}, folder)
     sparse = {
         "mask": masks, "per_row": kept["per_row"], "per_column": kept["per_column"],
-        "exempt_columns": [*columns, None], "method": texts, "mass": kept["mass"],
+        "exempt_columns": columns, "method": texts, "mass": kept["mass"],
         "on_empty": texts, "num_threads": threads,
     }  # fmt: skip
     bare = [*without(BAD_MATRIX, None, sp.eye_array(N), []), *spoilt_sparse(), -M, M * np.nan]

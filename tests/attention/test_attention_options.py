@@ -85,6 +85,23 @@ def test_soft_fits_and_shrink_aim_at_the_attention_with_its_options(options):
     small = hf.shrink(head, dim=4, curve_dims=(), effort="low")
     tv = 0.5 * np.abs(rows - small.fit.attention.matrix()).sum(axis=1)
     assert small.tv_mean == pytest.approx(tv[asks].mean(), abs=1e-5)
+    kept = hf.shrink_to_pattern(head, per_row=2, curve_dims=(), effort="low", time_limit=1)
+    for result in (soft, small.fit, kept.fit):  # keys that may not be attended to stay so
+        assert not result.attention.matrix()[rows == 0].any()
+
+
+def test_results_with_a_head_are_heads():
+    head = hf.fit_soft(hf.Attention(Q, K, mask="causal"), 4, effort="low")
+    soft = hf.fit_soft(head, 3, effort="low", mask="causal")
+    np.testing.assert_array_equal(soft.Q, hf.fit_soft(head.attention, 3, effort="low").Q)
+    assert hf.fit_soft(hf.shrink(head, dim=3, curve_dims=()), 2, effort="low").dim == 2
+
+
+@pytest.mark.parametrize("name", ["bias", "softcap"])
+def test_shrink_to_the_head_s_own_size_does_not_leave_options_out(name):
+    head = hf.Attention(4 * Q, K, **OPTIONS[name])
+    tv = [hf.shrink(head, dim=d, curve_dims=(), effort="low").tv_mean for d in (D - 1, D)]
+    assert tv[1] <= tv[0]
 
 
 def test_a_soft_fit_starts_from_rotated_queries():
@@ -140,11 +157,6 @@ def test_any_byte_but_0_is_true():
         np.testing.assert_array_equal(got, expected)
     got, expected = (hf.attention_matrix(Q, K, key_mask=m[3]) for m in (flags, want))
     np.testing.assert_array_equal(got, expected)
-
-
-def test_shrink_to_pattern_refuses_a_mask_of_keys():
-    with pytest.raises(InputError, match="the head must have no key_mask"):
-        hf.shrink_to_pattern(hf.Attention(Q, K, key_mask=np.ones(N, bool)), per_row=2)
 
 
 def test_turned_keeps_all_other_options():
@@ -234,9 +246,31 @@ def test_options_beside_an_attention_are_refused(reader, options):
         reader(hf.Attention(Q, K), **options)
 
 
-def test_the_same_options_again_are_fine():
-    head = hf.Attention(Q, K, scale=0.5, mask="causal")
-    assert hf.describe(head, scale=0.5, mask="causal").n == N
+@pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
+def test_the_same_options_again_are_fine(options):
+    """They are compared by value, not as objects."""
+    head = hf.Attention(Q, K, **options)
+    assert hf.describe(head, **copy.deepcopy(options)).n == N
+    for name, value in options.items():
+        with pytest.raises(InputError, match=f"{name} must not be given beside an Attention"):
+            hf.describe(hf.Attention(Q, K), **{name: value})
+
+
+@pytest.mark.parametrize(
+    ("mine", "other"),
+    [
+        ({"softcap": 2.0}, 3.0),
+        ({"bias": np.zeros(N)}, np.ones(N)),
+        ({"position": "rope"}, "rope-half"),
+        ({"position": ("rope", (1.0, 0.1, 0.01))}, ("rope", (1.0, 0.1, 0.02))),
+        ({"position": ("alibi", 0.5)}, ("alibi", 0.25)),
+    ],
+    ids=str,
+)
+def test_other_values_beside_an_attention_are_refused(mine, other):
+    (name,) = mine
+    with pytest.raises(InputError, match=f"{name} must not be given beside an Attention"):
+        hf.describe(hf.Attention(Q, K, **mine), **{name: other})
 
 
 def test_an_attention_is_never_changed():

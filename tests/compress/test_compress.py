@@ -407,6 +407,11 @@ def test_bad_input_to_apply() -> None:
     q, k = passages()[0]
     with pytest.raises(hf.InputError, match="scale must not be given"):
         result.apply(q, k, scale=1.0)
+    for scale in (0.5, 5.0):
+        with pytest.raises(hf.InputError, match=f"scale must be .* passages, .* got {scale:g}"):
+            result.apply(hf.Attention(q, k, scale=scale))
+    given = result.apply(hf.Attention(q, k, scale=result.original_scale))
+    np.testing.assert_array_equal(given.matrix(), result.apply(q, k).matrix())
     with pytest.raises(hf.InputError, match=r"Q must have head size 8 .* got 4"):
         result.apply(q[:, :4], k[:, :4])
 

@@ -216,12 +216,31 @@ def test_nothing_exempt_is_the_plain_fit() -> None:
         head = hf.fit(A, 8, exempt_columns=columns)
         np.testing.assert_array_equal(head.Q, plain.Q)
         assert "exempt_columns" not in head.settings
+    head = hf.fit(A, 8, exempt_columns=(), method=hf.Learned(max_norm=99.0))
+    np.testing.assert_array_equal(head.Q, hf.fit(A, 8, method=hf.Learned(max_norm=99.0)).Q)
+
+
+@pytest.mark.parametrize("columns", [None, (), [], np.empty(0, int)], ids=str)
+def test_no_exempt_column_is_written_in_one_way_everywhere(columns: Any) -> None:
+    rng = np.random.default_rng(0)
+    Q, K = rng.standard_normal((2, 16, 4))
+    K[0] = 4 * Q.sum(axis=0)
+    kept = hf.sparsify(Q, K, per_row=2, per_column=4, exempt_columns=columns)
+    assert kept.exempt.size == 0
+    same = hf.sparsify(Q, K, per_row=2, per_column=4).matrix.toarray()
+    np.testing.assert_array_equal(kept.matrix.toarray(), same)
+    small = hf.shrink_to_pattern(
+        Q, K, per_row=2, exempt_columns=columns, curve_dims=(), time_limit=1
+    )
+    assert small.appended == ()
+    assert "appended" not in small.ways
+    assert hf.fit(kept.matrix, 6, exempt_columns=columns).settings.get("exempt_columns") is None
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"exempt_columns": "all"}, r'exempt_columns must be "auto" or a sequence of column'),
+        ({"exempt_columns": "all"}, r'exempt_columns must be "auto", a sequence of column'),
         ({"exempt_columns": [64]}, r"exempt_columns must lie in 0 ... 63; got 64"),
         ({"exempt_columns": [-1]}, r"exempt_columns must lie in 0 ... 63; got -1"),
         ({"exempt_columns": [0.5]}, "exempt_columns must be a sequence of integers"),
@@ -237,7 +256,7 @@ def test_nothing_exempt_is_the_plain_fit() -> None:
             "max_norm must not be given beside exempt_col",
         ),
         (
-            {"exempt_columns": "auto", "method": hf.MaxMargin(max_norm=9.0)},
+            {"exempt_columns": [1], "method": hf.MaxMargin(max_norm=9.0)},
             "max_norm must not be given beside exempt_col",
         ),
         (

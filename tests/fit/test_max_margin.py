@@ -13,6 +13,7 @@ from scipy.optimize import linprog
 
 import headfit as hf
 from headfit import _core
+from headfit._base import dtypes
 from headfit._target.witnesses import Multiplier
 
 LEAK, DISTORTION = 0.05, 0.1
@@ -812,6 +813,16 @@ def test_scaling_and_moving_keys_and_turning_them(seed, form, power):
         np.testing.assert_allclose(other_norms[good], factor * norms[good], rtol=rtol)
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16"])
+def test_given_keys_are_rounded_before_anything_is_proved(dtype: str) -> None:
+    A, table = hf.patterns.random_regular(64, 4, gamma=2.0, rng=0), hf.KeyTable.cyclic(64, 8)
+    head = hf.fit(A, method=hf.MaxMargin(keys=table), dtype=dtype)
+    np.testing.assert_array_equal(head.K, dtypes.round_to(table.keys, dtype))
+    again = hf.MaxMargin(keys=hf.KeyTable(dtypes.round_to(table.keys, dtype), kind="cyclic"))
+    np.testing.assert_array_equal(head.Q, hf.fit(A, method=again, dtype=dtype).Q)
+    assert all(proof.verify(A, head.K) > 0 for proof in head.witnesses)
+
+
 # ---------------------------------------------------------------- arguments
 
 A32 = hf.patterns.random_regular(32, 3, gamma=2.0, rng=0)
@@ -831,7 +842,11 @@ A32 = hf.patterns.random_regular(32, 3, gamma=2.0, rng=0)
         ("halton", {}, '"random", "cyclic", an array or a KeyTable'),
         ("cyclic", {"dim": 7}, "cyclic keys need an even dim; got 7"),
         (np.ones((32, 4)), {"dim": 5}, "dim must be that of the keys, 4"),
-        (np.ones((32, 4)), {"dtype": "float32"}, "keys must not be wider than dtype='float32'"),
+        (
+            np.full((32, 4), 1e300),
+            {"dtype": "float32"},
+            "keys must be in the range of float32; got numbers up to 1e+300",
+        ),
         (hf.KeyTable.random(31, 4), {}, "got 31"),
         ("random", {"dim": 8, "form": "soft"}, "form must be one of"),
         ("random", {"dim": 0}, "dim must be an integer of at least 1"),

@@ -60,7 +60,9 @@ def test_a_head_of_the_old_code_loads_with_all_its_fields(name: str) -> None:
     for field in ("scale", "dim", "dtype", "method", "status", "stopped", "advice", "seconds"):
         assert getattr(head, field) == expected[field], field
     assert plain(head.settings) == expected["settings"]
-    assert plain(head.lower_bound) == expected["lower_bound"]
+    bound, known = head.lower_bound, expected["lower_bound"]
+    assert (bound and {"dim": bound.dim, "reason": bound.reason}) == known
+    assert bound is None or isinstance(bound, hf.bounds.LowerBound)
     asked = head.tolerances
     assert (asked.leak, asked.distortion) == (expected["leak"], expected["distortion"])
     assert asked.max_logit == expected["settings"]["max_logit"]
@@ -112,3 +114,57 @@ def test_it_is_certified_anew_and_saved_anew(name: str, tmp_path: Path) -> None:
     assert repr(again.certificate) == repr(head.certificate)
     np.testing.assert_array_equal(again.X, head.X)
     assert again.attention.matrix().shape == (12, 12)
+
+
+BAND, LONG = hf.patterns.band(16, 1), hf.patterns.random_regular(24, 3, gamma=2.0, rng=0)
+BLOCKS = hf.patterns.block(16, 4)
+OWN = hf.SelfAttention(*np.random.default_rng(0).standard_normal((2, 20, 8)), 0.5)
+FITS: dict[str, tuple[Any, int | None, dict[str, Any]]] = {
+    "search": (LONG, None, {"time_limit": 2}),
+    "bounded logits": (LONG, None, {"max_logit": 4.0, "time_limit": 1}),
+    "blocks": (BLOCKS, None, {"mask": ("window", (5, 5))}),
+    "too small": (LONG, 1, {}),
+    "impossible": (BAND, None, {"max_logit": 0.1, "time_limit": 1}),
+    "proofs": (LONG, 6, {"method": "max-margin"}),
+    "faces": (LONG, 4, {"method": hf.MaxMargin(form="equality")}),
+    "canonical module": (BAND, None, {"module": hf.SelfAttention.canonical(6, scale=0.5)}),
+    "own module": (BAND, None, {"module": OWN}),
+    "exempt": (BAND, 6, {"exempt_columns": [0, 3], "dtype": "bfloat16"}),
+    "sparse mask": (BAND, 6, {"mask": BAND.astype(bool)}),
+    "dense mask": (BAND, 6, {"mask": BAND.toarray() > 0, "logits_dtype": "bfloat16"}),
+    "window": (BAND, 6, {"mask": ("window", (2, 1)), "certificate_mass": False}),
+}
+
+
+def differs(a: Any, b: Any, at: str) -> str:
+    """Return where two values differ in type or value; empty if they do not."""
+    if type(a) is not type(b):
+        return f"{at}: {type(a).__name__} became {type(b).__name__}"
+    if dataclasses.is_dataclass(a) or isinstance(a, (hf.SelfAttention, hf.Attention)):
+        names = [n for n in dir(a) if n[0] != "_" and not callable(getattr(a, n))]
+        pairs = [(n, getattr(a, n), getattr(b, n)) for n in names if n not in ("core", "checked")]
+    elif isinstance(a, dict):
+        pairs = [(str(key), a[key], b.get(key)) for key in a] + [("keys", [*a], [*b])]
+    elif isinstance(a, (tuple, list)):
+        pairs = [
+            ("len", len(a), len(b)),
+            *((str(i), *p) for i, p in enumerate(zip(a, b, strict=False))),
+        ]
+    elif hasattr(a, "dtype"):
+        return "" if digest(a) == digest(b) else at
+    else:
+        return "" if same(a, b) else f"{at}: {a!r} became {b!r}"
+    return next((found for n, x, y in pairs if (found := differs(x, y, f"{at}.{n}"))), "")
+
+
+@pytest.mark.parametrize("suffix", ["npz", "safetensors"])
+@pytest.mark.parametrize("name", FITS)
+def test_every_attribute_is_the_same_after_loading(name: str, suffix: str, tmp_path: Path) -> None:
+    if suffix == "safetensors":
+        pytest.importorskip("safetensors")
+    A, dim, options = FITS[name]
+    head = hf.fit(A, dim, **options)
+    again = hf.load(head.save(tmp_path / f"head.{suffix}"))
+    assert not differs(head, again, "fit")
+    if head.lower_bound is not None:
+        assert again.lower_bound.verify(A)

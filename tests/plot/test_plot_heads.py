@@ -273,3 +273,19 @@ def test_a_grid_draws_an_entry_of_a_batch():
         hf.plot.heads_grid(Q[0, 0], K[0, 0], batch=0)
     with pytest.raises(InputError, match="batch goes with queries"):
         hf.plot.heads_grid([weights[0, 0, 0]], batch=0)
+
+
+@pytest.mark.parametrize("option", [{"scale": 0.5}, {"mask": "causal"}])
+def test_options_that_could_not_be_followed_are_refused(option):
+    (name,) = option
+    head = hf.Attention(np.eye(8), np.eye(8))
+    with pytest.raises(InputError, match=f"{name} goes with queries and keys"):
+        plot.heads_grid([head, np.eye(8)], **option)
+    with pytest.raises(InputError, match=f"{name} must not be given beside a table"):
+        plot.offsets(hf.describe(head), **option)
+
+
+def test_results_with_a_head_are_drawn():
+    rng = np.random.default_rng(0)
+    small = hf.shrink(*rng.standard_normal((2, 12, 4)), dim=2, curve_dims=(), effort="low")
+    np.testing.assert_array_equal(plot.tiles(small, 12), small.attention.matrix())

@@ -193,10 +193,11 @@ def test_settings_return_after_an_exception():
         assert torch.equal(model(**given)[0], whole)
 
 
-def maps(size=SIZE, dim=2, group=2):
+def maps(size=SIZE, dim=2, group=2, **options):
     rng = np.random.default_rng(0)
     q = rng.normal(size=(4, group, 9, size)) if group > 1 else rng.normal(size=(4, 9, size))
-    return hf.compress(q, rng.normal(size=(4, 9, size)), dim=dim, curve_dims=(), effort="low")
+    options |= {"dim": dim, "curve_dims": (), "effort": "low"}
+    return hf.compress(q, rng.normal(size=(4, 9, size)), **options)
 
 
 @pytest.mark.parametrize(
@@ -209,6 +210,7 @@ def maps(size=SIZE, dim=2, group=2):
         ({("first", 2): maps()}, InputError, "key head 2 of first must be for one of its 2"),
         ({("first", 0): maps(size=6)}, InputError, "of size 8, .* got maps for size 6"),
         ({("first", 0): maps(group=1)}, InputError, "with 2 query heads each; .* and 1 query"),
+        ({("first", 0): maps(scale=0.1)}, InputError, "scale must be .* passages, 0.1, .* got 0.5"),
         ({("first.q", 0): maps()}, CaptureError, "never called first.q"),
     ],
 )

@@ -20,7 +20,7 @@ import headfit as hf
 from headfit._base.arrays import BFLOAT16
 from headfit._base.dense_rows import csr_of_dense
 from headfit._base.masks import masks_agree
-from headfit._target.target import SUM_TOLERANCE
+from headfit._target.target import SUM_TOLERANCE, as_target
 from headfit.errors import InputError, TargetError
 
 GOOD = np.array([[0.25, 0.75, 0.0], [0.0, 1.0, 0.0], [0.5, 0.0, 0.5]])
@@ -95,6 +95,21 @@ def test_sums_within_the_tolerance() -> None:
             hf.Target(changed(1, 1, 1 + 1.1 * tolerance), sum_tolerance=tolerance)
     # Rounded thirds in float32 sum to 1 within the tolerance.
     assert hf.Target(np.full((3, 3), np.float32(1) / 3)).gamma == 1
+
+
+def test_a_target_is_checked_once() -> None:
+    """Its mask stays, and so does the tolerance of its sums, under any mask of the same entries."""
+    A = sp.csr_array(np.tril(np.ones((12, 12))) / np.arange(1, 13)[:, None]) * 1.005
+    mask = sp.csr_array(np.tril(np.ones((12, 12), dtype=bool)))
+    T = hf.Target(A, mask=mask, sum_tolerance=1e-2)
+    assert as_target(T, mask=mask) is T
+    for same in (hf.Target(T), hf.Target(T, normalize=True), as_target(T, mask="causal")):
+        assert same.mask is not None
+    np.testing.assert_allclose(hf.Target(T, normalize=True).matrix.sum(axis=1), 1)
+    assert hf.fit(T, 8, leak=0.5, distortion=2.0).certificate.n == 12
+    assert hf.certify(T, np.eye(12), np.eye(12), mask="causal").n == 12
+    with pytest.raises(TargetError, match=r"sum to 1 within 0\.001"):
+        hf.Target(T, sum_tolerance=1e-3)
 
 
 def test_duplicates_are_added() -> None:
@@ -380,10 +395,10 @@ def test_rows_may_be_empty_only_where_the_mask_leaves_nothing() -> None:
         target = hf.Target(A, mask=mask)
         assert target.nonzeros == 4
         assert hf.Target(A, mask=mask, normalize=True).nonzeros == 4
-    # A target that is made from another one has the mask that is given, not the mask of the other.
-    assert hf.Target(hf.Target(A, mask=closed), mask=closed).n == 3
+    # A target that is made from another one has its mask, unless one is given.
+    assert hf.Target(hf.Target(A, mask=closed)).mask is not None
     with pytest.raises(TargetError, match="row 1 is empty"):
-        hf.Target(hf.Target(A, mask=closed))
+        hf.Target(hf.Target(A, mask=closed).matrix)
 
 
 # Files --------------------------------------------------------------------------------

@@ -105,8 +105,8 @@ class Attention(AttentionInputs):
         Options given beside an `Attention` must equal its own; see `check_settings`.
         """
         options = options or LogitOptions()
-        given = getattr(Q, "attention", Q)
-        if not isinstance(given, Attention):
+        given = attention_in(Q)
+        if given is None:
             if Q is None or K is None:
                 raise InputError("give Q and K, or an Attention")
             return cls(Q, K, **vars(options))
@@ -275,6 +275,12 @@ class HasAttention(Protocol):
     def attention(self) -> Attention:
         """The attention of the head."""
         ...
+
+
+def attention_in(head: Any) -> Attention | None:
+    """Return an `Attention`, or that of a result such as a `Fit`; None for anything else."""
+    found = getattr(head, "attention", head)
+    return found if isinstance(found, Attention) else None
 
 
 HeadLike: TypeAlias = Attention | HasAttention | ArrayLike

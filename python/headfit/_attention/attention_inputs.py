@@ -17,7 +17,6 @@ from headfit._attention.logits import (
     check_scale,
     checked_logits,
 )
-from headfit._base.arguments import as_number
 from headfit._base.arithmetic import standard_arithmetic
 from headfit._base.arrays import FloatArray, as_array, computed_in, is_sparse, widened
 from headfit._base.masks import as_allowed, as_key_mask, frozen_mask, same_mask
@@ -211,21 +210,22 @@ class AttentionInputs(Shown):
             )
 
     def check_settings(self, asked: LogitOptions) -> None:
-        """Raise an InputError if an option given beside this attention differs from its own."""
+        """Raise an InputError if an option given beside this attention is not equal to its own."""
         for name in asked.given():
             theirs, mine = getattr(asked, name), getattr(self.options, name)
-            if name == "scale":
-                same = as_number(theirs, "scale") == mine
-            elif name == "mask":
-                same = same_mask(theirs, mine)
-            elif name in ("key_lengths", "key_mask", "sinks"):
-                same = mine is not None and np.array_equal(as_array(theirs, name), mine)
-            else:
-                same = theirs is mine
-            if not same:
+            if not (same_mask(theirs, mine) if name == "mask" else _same(theirs, mine, name)):
                 raise InputError(
                     f"{name} must not be given beside an Attention, which has its own: {self!r}"
                 )
+
+
+def _same(a: Any, b: Any, name: str) -> bool:
+    """Return whether two values of an option are equal as written, whatever objects they are."""
+    if isinstance(a, tuple) and isinstance(b, tuple):  # such as ("rope", base)
+        return len(a) == len(b) and all(_same(x, y, name) for x, y in zip(a, b, strict=True))
+    if b is None or isinstance(a, (str, tuple)) or isinstance(b, (str, tuple)):
+        return type(a) is type(b) and bool(a == b)
+    return np.array_equal(as_array(a, name), as_array(b, name))
 
 
 def _frozen(array: NDArray[Any]) -> NDArray[Any]:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 
 from headfit import _core
-from headfit._attention.attention import Attention
-from headfit._base.arrays import as_stack, as_stored_array, is_sparse
+from headfit._attention.attention import Attention, attention_in
+from headfit._attention.logits import LogitOptions
+from headfit._base.arrays import as_array, as_stack, as_stored_array, is_sparse, widened
 from headfit._base.masks import core_mask
 from headfit.errors import InputError
 
@@ -29,6 +31,36 @@ def refuse_sinks(attention: Attention, name: str) -> None:
             f"{name} must have no sinks: they take a part of every row, and the rows of the head "
             f"that is looked for sum to 1; got {attention!r}"
         )
+
+
+def allowed_entries(shape: tuple[int, int], **masks: Any) -> NDArray[np.bool_]:
+    """Return where masks of one head allow attention, those of keys and -inf in a bias included."""
+    q, k = (np.zeros((rows, 1), np.float32) for rows in shape)
+    allowed: NDArray[np.bool_] = Attention(q, k, **masks).logits() > -np.inf
+    return allowed
+
+
+def head_to_match(target: Any, name: str, mask: Any = None) -> Attention | None:
+    """Return the head that a new head is to come close to, checked; None for what is no head.
+
+    A new head has a mask alone. So that it attends to the same keys, key_lengths, key_mask and -inf
+    in the bias become part of the mask, which is an array then.
+    """
+    attention = attention_in(target)
+    if attention is None:
+        return None
+    check_one_head(attention, name)
+    refuse_sinks(attention, name)
+    attention.check_settings(LogitOptions(mask=mask))
+    options = vars(attention.options)
+    more = {key: options[key] for key in ("key_lengths", "key_mask", "bias")}
+    if more["bias"] is not None and np.isfinite(widened(as_array(more["bias"], "bias"))).all():
+        more["bias"] = None
+    if all(x is None for x in more.values()):
+        return attention
+    whole = allowed_entries((attention.n, attention.m), mask=attention.mask, **more)
+    keys = {"mask": whole, "key_lengths": None, "key_mask": None}
+    return Attention(*attention.stored, **{**options, **keys})
 
 
 def target_matrix(target: Any) -> NDArray[Any]:

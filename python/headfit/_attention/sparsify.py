@@ -11,18 +11,14 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from headfit import _core
-from headfit._attention.attention import Attention, HeadLike, OneHead
+from headfit._attention.attention import Attention, HeadLike, OneHead, attention_in
 from headfit._attention.logits import LogitOptions
 from headfit._attention.over_heads import over_heads
 from headfit._attention.sparsify_source import LogitSource, MatrixSource
 from headfit._base.arguments import as_choice
 from headfit._base.arithmetic import standard_arithmetic
-from headfit._base.arrays import (
-    as_array,
-    as_count,
-    as_share,
-    thread_count,
-)
+from headfit._base.arrays import as_count, as_share, thread_count
+from headfit._base.columns import as_exempt
 from headfit._base.memory import require_memory
 from headfit._base.plain import plain_dict
 from headfit._base.shown import Shown, picture
@@ -150,26 +146,13 @@ def _bounds(
         raise InputError("give per_row, the most entries of a row, or mass, the share to keep")
     share = 0.0 if mass is None else as_share(mass, "mass")
     as_choice(on_empty, "on_empty", ("raise", "keep-max"))
-    sinks = isinstance(exempt, str)
-    if sinks and exempt != "auto":
-        raise InputError(f'exempt_columns must be indices or "auto"; got {exempt!r}')
-    indices = np.atleast_1d(np.empty(0, np.int64) if sinks else as_array(exempt, "exempt_columns"))
-    if indices.size and (indices.dtype.kind not in "iu" or indices.ndim != 1):
-        raise InputError(
-            'exempt_columns must be indices or "auto"; '
-            f"got shape {indices.shape} of {indices.dtype}"
-        )
-    outside = (indices < 0) | (indices >= columns)
-    if outside.any():
-        raise InputError(
-            f"exempt_columns must lie in 0 ... {columns - 1}; got {indices[outside][0]}"
-        )
+    given = as_exempt(exempt, columns)
     return _Bounds(
         0 if per_row is None else min(as_count(per_row, "per_row", 1), columns),
         share,
         0 if per_column is None else as_count(per_column, "per_column", 1),
-        np.unique(indices).astype(np.int32),
-        sinks,
+        np.empty(0, np.int32) if given is None else given.astype(np.int32),
+        given is None,
         on_empty == "keep-max",
     )
 
@@ -243,7 +226,7 @@ def sparsify(
     sinks: ArrayLike | None = None,
     per_row: int | None = None,
     per_column: int | None = None,
-    exempt_columns: Columns = (),
+    exempt_columns: Columns = None,
     method: Method = "greedy",
     mass: float | None = None,
     on_empty: Literal["raise", "keep-max"] = "raise",
@@ -267,7 +250,7 @@ def sparsify(
         The most entries that a row keeps. At least one of `per_row` and `mass` is needed.
     per_column : int, optional
         The most entries that a column keeps; None sets no bound.
-    exempt_columns : sequence of int or "auto", default ()
+    exempt_columns : "auto" or sequence of int, optional
         Columns that `per_column` does not bound. "auto" exempts attention sinks: the columns
         that more than half of the rows with any entry, and more than `per_column` rows, would
         keep if no column were bounded (only the 64 largest entries of each row are considered
@@ -330,7 +313,7 @@ def sparsify(
     """
     options = LogitOptions(scale, mask, key_lengths, bias, softcap, position, key_mask, sinks)
     source: LogitSource | MatrixSource
-    if K is not None or isinstance(getattr(M, "attention", M), Attention):
+    if K is not None or attention_in(M) is not None:
         attention = Attention.of(M, K, options)
         if attention.lead:
             bounds_of_each: dict[str, Any] = {

@@ -145,7 +145,8 @@ def as_stored_array(x: Any, name: str, *, ndim: int = 2) -> NDArray[Any]:
     """
     array = as_array(x, name)
     if array.dtype.kind not in "fiub" and array.dtype != BFLOAT16:
-        raise InputError(f"{name} must hold real numbers; got dtype {array.dtype}")
+        found = f"dtype {array.dtype}" if array.ndim else shown(x)
+        raise InputError(f"{name} must hold real numbers; got {found}")
     if not array.dtype.isnative:
         array = array.astype(array.dtype.newbyteorder("="))
     if array.dtype not in (np.float32, np.float16, BFLOAT16):

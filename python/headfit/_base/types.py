@@ -74,4 +74,4 @@ Seed: TypeAlias = (
 """Whatever `numpy.random.default_rng` takes (SPEC 7)."""
 
 Columns: TypeAlias = Literal["auto"] | Sequence[int] | NDArray[np.integer[Any]] | None
-"""Columns by number, or "auto" for those that most rows attend to."""
+"""Columns by number, or "auto" for those that most rows attend to; None for no column."""

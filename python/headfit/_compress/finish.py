@@ -60,6 +60,7 @@ def compressed(
         P_k=maps.P_k,
         dim=dim,
         original_dim=passages.dim,
+        original_scale=passages.scale,
         dtype=request.dtype,
         rotary=passages.rotary or positions is not None,
         **of_pairs,

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from headfit._attention.attention import Attention
+from headfit._attention.attention import Attention, attention_in
 from headfit._attention.logits import LogitOptions
 from headfit._base.arguments import shown
 from headfit._base.arrays import as_array, as_stored_array, check_finite, is_sparse
@@ -96,7 +96,7 @@ def _attentions(passages: Any, K: Any, options: LogitOptions) -> list[Attention]
     found = []
     for i, passage in enumerate(passages):
         pair: tuple[Any, Any] = (passage, None)
-        if not isinstance(getattr(passage, "attention", passage), Attention):
+        if attention_in(passage) is None:
             if not isinstance(passage, (tuple, list, np.ndarray)) or len(passage) != 2:
                 raise InputError(f"passages must be {FORMS}; passage {i} is {shown(passage)}")
             pair = (passage[0], passage[1])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from headfit._attention.attention import Attention
+from headfit._attention.attention import Attention, attention_in
 from headfit._attention.logits import LogitOptions
 from headfit._base.arguments import shown
 from headfit._base.arithmetic import standard_arithmetic
@@ -130,6 +131,8 @@ class Compressed(Shown):
         float64 or float32; for "float16" and "bfloat16" rounded to their numbers.
     dim, original_dim : int
         The sizes d and D.
+    original_scale : float
+        The scale of the passages' logits.
     dtype : str
         Of the maps, and of the mapped queries and keys.
     rotary : bool
@@ -167,6 +170,7 @@ class Compressed(Shown):
     P_k: FloatArray
     dim: int
     original_dim: int
+    original_scale: float
     dtype: str
     rotary: bool
     tv_mean: float
@@ -211,7 +215,8 @@ class Compressed(Shown):
             Queries and keys of the original; or Q an `Attention`.
         **options
             Those of `Attention`, for the original: mask, softcap, bias, position, ... Its scale
-            is that of the passages, part of `P_q`, and must not be given.
+            is that of the passages, part of `P_q`, and must not be given; an `Attention` must
+            have it.
 
         Returns
         -------
@@ -227,6 +232,8 @@ class Compressed(Shown):
         if "scale" in options:
             raise InputError("scale must not be given: it is part of P_q")
         attention = Attention.of(Q, K, LogitOptions(**options))
+        if attention_in(Q) is not None:
+            self.check_scale(attention.scale)
         lead = self.P_q.shape[:-2]
         if attention.dim != self.original_dim or attention.lead != lead:
             raise InputError(
@@ -243,6 +250,14 @@ class Compressed(Shown):
                 f"{shown(self.original_position)}; got {shown(attention.position)}"
             )
         return maps.mapped(attention, self.position)
+
+    def check_scale(self, scale: float) -> None:
+        """Raise an InputError unless a scale is that of the passages, up to rounding."""
+        if not math.isclose(scale, self.original_scale, rel_tol=1e-6):
+            raise InputError(
+                f"scale must be that of the passages, {self.original_scale:g}, which is part of "
+                f"P_q; got {scale:g}"
+            )
 
     @standard_arithmetic()
     def tensors(self, W_Q: Any = None, W_K: Any = None) -> dict[str, NDArray[Any]]:

@@ -9,10 +9,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from headfit import bounds
-from headfit._attention.attention import Attention
+from headfit._attention.attention import attention_in
 from headfit._attention.fitted_head import placed
 from headfit._attention.module import SelfAttention, check_module
-from headfit._base.arguments import as_flag
+from headfit._base.arguments import as_flag, shown
 from headfit._base.arithmetic import standard_arithmetic
 from headfit._base.arrays import as_count, check_between, seed_from, thread_count
 from headfit._base.dtypes import HEAD_DTYPES, check_dtype
@@ -230,8 +230,8 @@ def fit(
     True
     """
     start = time.perf_counter()
-    if isinstance(A, Attention):
-        raise InputError("A is an Attention, which is dense: fit_soft comes close to it")
+    if attention_in(A) is not None:
+        raise InputError(f"A is a head, which is dense: fit_soft comes close to it; got {shown(A)}")
     method = as_method(method)
     progress, strict = as_flag(progress, "progress"), as_flag(strict, "strict")
     certificate_mass = as_flag(certificate_mass, "certificate_mass")
@@ -248,6 +248,7 @@ def fit(
     if cluster is not None:
         cluster.check_own_build()
     target = as_target(A, mask=mask, num_threads=num_threads)
+    exempt = exempt_from(exempt_columns, target)
     problem = Problem(
         target=target,
         tolerances=asked,
@@ -257,7 +258,7 @@ def fit(
         module=module,
         seed=seed,
         threads=threads,
-        exempt=None if exempt_columns is None else exempt_from(exempt_columns, target),
+        exempt=exempt if exempt.size else None,
         cluster=cluster,
     )
     size = method.check(problem, size)

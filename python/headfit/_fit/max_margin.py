@@ -45,7 +45,8 @@ class MaxMargin(Method):
     ----------
     keys : "random", "cyclic", array_like of shape (n, d), or KeyTable, default "random"
         See `KeyTable`. An array becomes a table; a table serves any number of patterns. Its size
-        is then that of the head, less what exempt columns take.
+        is then that of the head, less what exempt columns take, and its numbers are rounded to the
+        dtype of the head before queries are sought: all that is proved is about the rounded ones.
     form : "tolerance" or "equality", default "tolerance"
         "tolerance" uses the allowed distortion to shorten queries; "equality" meets the
         log-ratios up to rounding.
@@ -166,9 +167,7 @@ class MaxMargin(Method):
             table = KeyTable.cyclic(n, dim, dtype=dtype)
         else:
             table = self.keys
-        if problem.is_narrow:
-            return KeyTable(dtypes.round_to(table.keys, problem.dtype), kind=table.kind)
-        return table
+        return KeyTable(dtypes.round_to(table.keys, problem.dtype), kind=table.kind)
 
 
 def _check_table(table: KeyTable, problem: Problem, dim: int) -> None:
@@ -177,10 +176,8 @@ def _check_table(table: KeyTable, problem: Problem, dim: int) -> None:
         raise InputError(f"keys must have one row for each of the {n} rows of A; got {table.n}")
     if table.dim != dim:
         raise InputError(f"dim must be that of the keys, {table.dim}, or not given; got {dim}")
-    if np.result_type(table.keys, dtype) != dtype:
-        raise InputError(
-            f"keys must not be wider than dtype={str(dtype)!r}; got {table.keys.dtype}"
-        )
+    if (largest := np.abs(table.keys).max()) > np.finfo(dtype).max:
+        raise InputError(f"keys must be in the range of {dtype}; got numbers up to {largest:.3g}")
 
 
 def with_narrow_queries(

@@ -23,6 +23,7 @@ from headfit._base.tolerances import Tolerances
 from headfit._base.version import VERSION
 from headfit._fit.ending import Ending, Obstacle, obstacle, tried
 from headfit._fit.file_formats import write_head
+from headfit._fit.saved_records import coded
 from headfit._target.certificate import Certificate
 from headfit._target.witnesses import FaceWitness, FarkasWitness
 
@@ -161,7 +162,7 @@ class Fit(FittedHead):
         What was tried, when `dim` was searched for.
     lower_bound : LowerBound or None
         What `bounds.lower` proved, when a method that seeks the smallest sizes searched for
-        `dim`, or did not certify a small one; from a saved fit, its dim and reason.
+        `dim`, or did not certify a small one.
     seconds : float
         Wall time of the fit, the certificate included.
     settings : dict
@@ -219,6 +220,7 @@ class Fit(FittedHead):
 
     def to_dict(self) -> dict[str, Any]:
         """Return the figures of the head as plain Python values, for JSON; without its arrays."""
+        bound = self.lower_bound
         return plain_dict(
             {
                 "n": self.Q.shape[0],
@@ -233,7 +235,7 @@ class Fit(FittedHead):
                 "status": self.status,
                 "stopped": self.stopped,
                 "advice": self.advice,
-                "lower_bound": _bound_text(self.lower_bound),
+                "lower_bound": bound and {"dim": bound.dim, "reason": bound.reason},
                 "seconds": self.seconds,
                 "settings": self.settings,
                 "search": self.search,
@@ -246,7 +248,8 @@ class Fit(FittedHead):
         arrays: dict[str, NDArray[Any]] = {"Q": self.Q, "K": self.K}
         if not self.module.is_canonical:
             arrays["W_Q"], arrays["W_K"] = self.module.W_Q, self.module.W_K
-            arrays["X"] = self.X
+        if self.input_stored is not None:
+            arrays["X"] = self.input_stored
         if self.failed_rows is not None:
             arrays["failed_rows"] = self.failed_rows
         mask = self.mask
@@ -269,13 +272,14 @@ class Fit(FittedHead):
         certificate["leak_tolerance"] = asked.leak
         certificate["distortion_tolerance"] = asked.distortion
         certificate["max_logit_tolerance"] = asked.logit_limit
+        bound = self.lower_bound
         about = {
             "format": FORMAT,
             "headfit": VERSION,
             "numpy": np.__version__,
             "scale": self.scale,
             "module_scale": self.module.scale,
-            "lower_bound": _bound_text(self.lower_bound),
+            "lower_bound": coded(bound and dataclasses.replace(bound, mask=None)),
             "mask": mask,
             "dtype": self.dtype,
             "method": self.method,
@@ -346,9 +350,3 @@ def _as_scalar(value: Any) -> Any:
     if isinstance(value, np.generic):
         return value.item()
     raise TypeError(f"settings hold a {type(value).__name__}, which is not saved")
-
-
-def _bound_text(bound: Any) -> Any:
-    if bound is None or isinstance(bound, dict):
-        return bound
-    return {"dim": bound.dim, "reason": bound.reason}

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+from fractions import Fraction
 from typing import Any, TypeVar
 
 from numpy.typing import NDArray
+
+from headfit._base.tolerances import Tolerances
 
 Record = TypeVar("Record")
 
@@ -41,6 +44,10 @@ def record(kind: type[Record], values: dict[str, Any], rows: int | None = None) 
         value = values[item.name]
         if not is_plain(value, str(item.type)):
             raise ValueError(f"{item.name} must be {item.type}; got {value!r:.80}")
+        if str(item.type).startswith("tuple[int, ...]") and any(
+            type(i) is not int for i in value or ()
+        ):
+            raise ValueError(f"{item.name} must hold integers; got {value!r:.80}")
         is_rows = "Rows" in str(item.type) or str(item.type).startswith("NDArray")
         if is_rows:
             optional = value is None and str(item.type).endswith("None")
@@ -83,12 +90,44 @@ def check_choice(value: Any, allowed: tuple[str, ...], name: str) -> str:
     return value
 
 
-def check_bound(value: Any) -> Any:
-    """Return a lower bound as it is saved: None, or its size and reason."""
-    if value is not None and not (
-        isinstance(value, dict)
-        and is_plain(value.get("dim"), "int")
-        and is_plain(value.get("reason"), "str")
-    ):
-        raise ValueError(f"lower_bound must have dim and reason; got {value!r:.80}")
-    return value
+def coded(value: Any) -> Any:
+    """Return what lower bounds consist of as JSON holds it: dataclasses, tuples and fractions."""
+    if isinstance(value, tuple):
+        return [coded(x) for x in value]
+    if isinstance(value, Fraction):
+        return {"is": "Fraction", "numerator": value.numerator, "denominator": value.denominator}
+    if not dataclasses.is_dataclass(value):
+        return value
+    parts = {f.name: coded(getattr(value, f.name)) for f in dataclasses.fields(value)}
+    return {"is": type(value).__name__, **parts}
+
+
+def _decoded(value: Any, kinds: dict[str, Any]) -> Any:
+    if isinstance(value, list):
+        return tuple(_decoded(x, kinds) for x in value)
+    if not isinstance(value, dict):
+        return value
+    known = {name: _decoded(x, kinds) for name, x in value.items()}
+    kind = kinds[known.pop("is")]
+    return kind(**known) if kind is Fraction else record(kind, known)
+
+
+def bound_from(saved: Any, tolerances: Tolerances, mask: Any) -> Any:
+    """Return a lower bound from what `coded` made of it, for the target's mask.
+
+    Old files have its size and reason alone, which hold for the tolerances of the fit.
+    """
+    from headfit import _lower  # only fits with a bound need it
+
+    if saved is None:
+        return None
+    if "is" not in saved:
+        kept = {"witness": None, "candidates": (), "tolerances": tolerances}
+        return record(_lower.LowerBound, {**saved, **kept, "mask": mask})
+    named = ("LowerBound", "Candidate", "Traces", "Hull", "Block", "NoOrder", "Separated", "Apart",
+             "Groups", "Limits")  # fmt: skip
+    kinds = {name: getattr(_lower, name) for name in named}
+    found = _decoded(saved, {**kinds, "Tolerances": Tolerances, "Fraction": Fraction})
+    if not isinstance(found, _lower.LowerBound):
+        raise ValueError(f"lower_bound must be one; got {found!r:.80}")
+    return dataclasses.replace(found, mask=mask)

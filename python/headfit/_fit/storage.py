@@ -21,7 +21,7 @@ from headfit._base.tolerances import Tolerances
 from headfit._fit.ending import Ending
 from headfit._fit.file_formats import read_head
 from headfit._fit.result import FORMAT, Fit, Search, Trial
-from headfit._fit.saved_records import check_bound, check_choice, check_indices, check_place, record
+from headfit._fit.saved_records import bound_from, check_choice, check_indices, check_place, record
 from headfit._target.certificate import VERDICTS, Certificate
 from headfit._target.witnesses import FaceWitness, FarkasWitness, Multiplier
 from headfit.errors import InputError
@@ -171,7 +171,7 @@ def _fit_from(
             "mask": mask,
             "module": module,
             "dim": int(Q.shape[1]),
-            "lower_bound": check_bound(about["lower_bound"]),
+            "lower_bound": bound_from(about["lower_bound"], known["tolerances"], mask),
             "dtype": check_choice(about.get("dtype", str(Q.dtype)), HEAD_DTYPES, "dtype"),
             "method": about["method"],
             "tolerances": _tolerances_from(

@@ -11,8 +11,7 @@ from typing import Any
 import numpy as np
 
 from headfit._attention.attention import Attention
-from headfit._attention.dense_target import check_one_head, refuse_sinks
-from headfit._attention.logits import LogitOptions
+from headfit._attention.dense_target import head_to_match
 from headfit._base.arrays import (
     as_array,
     as_count,
@@ -43,9 +42,7 @@ class Original:
     @classmethod
     def of(
         cls,
-        Q: Any,
-        K: Any,
-        options: LogitOptions,
+        attention: Attention,
         *,
         dtype: Any,
         time_limit: float | None,
@@ -54,22 +51,25 @@ class Original:
     ) -> Original:
         """Check the head and how it is to be shrunk."""
         start = time.perf_counter()
-        attention = Attention.of(Q, K, options).turned()
-        check_one_head(attention, "the head")
-        refuse_sinks(attention, "the head")
-        for x, name in zip(attention.stored, "QK", strict=True):
+        head = head_to_match(attention.turned(), "the head")
+        assert head is not None
+        for x, name in zip(head.stored, "QK", strict=True):
             check_finite(x, name)
         if time_limit is not None:
             time_limit = check_between(time_limit, "time_limit", 0, math.inf)
         deadline = math.inf if time_limit is None else start + time_limit
         dtype = check_dtype(dtype)
-        return cls(attention, dtype, deadline, seed_from(rng), thread_count(num_threads))
+        return cls(head, dtype, deadline, seed_from(rng), thread_count(num_threads))
 
     @property
     def largest(self) -> int:
-        """The size at which the truncated SVD is exact."""
+        """The largest size, that at which the truncated SVD has all of scale * Q K^T."""
         q, k = self.attention.stored
         return int(min(q.shape[1], q.shape[0], k.shape[0]))
+
+    def is_svd(self, dim: int) -> bool:
+        """Whether the truncated SVD of a size is the head itself: other options take more."""
+        return dim >= self.largest and {"scale", "mask"}.issuperset(self.attention.options.given())
 
     @property
     def seconds_left(self) -> float:

@@ -158,8 +158,6 @@ def shrink(
         return over_heads(attention, shrink, options, num_threads, one_at_a_time=True)
     original = Original.of(
         attention,
-        None,
-        LogitOptions(),
         dtype=dtype,
         time_limit=time_limit,
         rng=rng,

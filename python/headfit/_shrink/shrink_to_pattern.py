@@ -95,8 +95,8 @@ def shrink_to_pattern(
         Keep at most this many entries of a column that is not exempt.
     exempt_columns : "auto" or sequence of int, default "auto"
         Columns without that bound, which may have a coordinate of their own (`append_columns`).
-        "auto": sinks, the columns that more than half of the rows keep; see `sparsify`. () for
-        none.
+        "auto": sinks, the columns that more than half of the rows keep; see `sparsify`. None
+        for none.
     leak, distortion, max_logit : float, optional
         What the certificate of the pattern asks: see `Tolerances`, which has the defaults.
     tolerances : Tolerances, optional
@@ -178,8 +178,6 @@ def shrink_to_pattern(
         return over_heads(attention, shrink_to_pattern, options, num_threads, one_at_a_time=True)
     original = Original.of(
         attention,
-        None,
-        LogitOptions(),
         dtype=dtype,
         time_limit=time_limit,
         rng=rng,

@@ -69,7 +69,7 @@ class CloseHeads:
         """
         if dim in self.found:
             return self.found[dim]
-        if dim >= self.original.largest:
+        if self.original.is_svd(dim):
             self.found[dim] = self.original.svd(dim)
             return self.found[dim]
         heads = [self._descend(dim, effort, enough), self.original.svd(dim)]
@@ -126,7 +126,7 @@ class CloseHeads:
         low, high = 0, 1
         while not is_close(high):
             if high == largest:
-                return self.found[high], "no size is close enough in this dtype"
+                return self.found[high], "no size is close enough"
             if original.seconds_left <= 0:
                 return original.svd(largest), "the time limit"
             low, high = high, min(2 * high, largest)

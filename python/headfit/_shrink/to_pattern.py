@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from headfit._attention.sparsify import Sparsified, sparsify
 from headfit._base.arrays import FloatArray
+from headfit._base.columns import as_exempt
 from headfit._base.dtypes import array_dtype
 from headfit._base.tolerances import Tolerances
 from headfit._fit.fit import fit
@@ -32,8 +33,9 @@ SHARES = (0.4, 0.4)
 
 def sinks(kept: Sparsified, exempt: Any, columns_are_free: bool) -> NDArray[np.int64]:
     """Return the columns that are to have a coordinate of their own."""
-    if not isinstance(exempt, str):
-        return np.unique(np.asarray(exempt, dtype=np.int64))
+    given = as_exempt(exempt, kept.matrix.shape[1])
+    if given is not None:
+        return given
     if not columns_are_free:
         return kept.exempt
     counts = np.bincount(kept.matrix.indices, minlength=kept.matrix.shape[1])
@@ -65,11 +67,6 @@ class PatternToKeep:
     ) -> PatternToKeep:
         """Sparsify the head's attention."""
         q, k = original.attention.stored
-        if original.attention.key_mask is not None:
-            raise InputError(
-                "the head must have no key_mask: a pattern is certified under a mask alone; "
-                f"got {original.attention!r}"
-            )
         if q.shape[0] != k.shape[0]:
             raise InputError(
                 f"a pattern needs as many keys as queries; got {k.shape[0]} and {q.shape[0]}"

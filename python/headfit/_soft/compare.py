@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headfit import _core
-from headfit._attention.attention import Attention, HeadLike
+from headfit._attention.attention import Attention, HeadLike, attention_in
 from headfit._attention.dense_target import (
     check_one_head,
     core_target_of,
@@ -128,17 +128,17 @@ def compare(
     array([0.5, 0. ])
     """
     threads = thread_count(num_threads)
-    attention, target = (getattr(x, "attention", x) for x in (attention, target))
-    if not isinstance(attention, Attention):
+    head, target = attention_in(attention), attention_in(target) or target
+    if head is None:
         raise InputError(f"attention must be an Attention or a fit; got {type(attention).__name__}")
-    check_one_head(attention, "attention")
+    check_one_head(head, "attention")
     if isinstance(target, Attention):
         check_one_head(target, "the target")
         target.check_settings(LogitOptions(mask=mask))
     else:
         target = target_matrix(target)
-        mask = attention.mask if mask is None else mask
-    kl, tv, asks = _core.compare_soft(core_target_of(target, mask), attention.core, threads)
+        mask = head.mask if mask is None else mask
+    kl, tv, asks = _core.compare_soft(core_target_of(target, mask), head.core, threads)
     asks |= tv > 0
     worst = int(np.argmax(tv))
     return SoftComparison(

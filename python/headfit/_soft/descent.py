@@ -12,12 +12,10 @@ from numpy.typing import NDArray
 from headfit import _core
 from headfit._attention.attention import Attention, HeadLike
 from headfit._attention.dense_target import (
-    check_one_head,
     core_target_of,
-    refuse_sinks,
+    head_to_match,
     target_matrix,
 )
-from headfit._attention.logits import LogitOptions
 from headfit._base.arrays import as_count, check_between, computed_in, effort_steps
 from headfit._base.masks import core_mask
 from headfit._base.memory import require_memory
@@ -76,7 +74,7 @@ def soft(
 
     Parameters
     ----------
-    target : Attention or array_like, shape (n, m)
+    target : Attention, a result with one, or array_like, shape (n, m)
         One head, or a matrix whose rows sum to 1. Its dtype is that of the computation.
     dim : int
     mask : optional
@@ -140,12 +138,10 @@ def soft(
     """
     dim = as_count(dim, "dim", 1, 2**15)
     steps, tolerance = check_effort(effort)
-    if isinstance(target, Attention):
-        check_one_head(target, "the target")
-        refuse_sinks(target, "the target")
-        target.check_settings(LogitOptions(mask=mask))
-        q, k = target.turned().stored
-        mask, dtype, shape = target.mask, computed_in(q, k), (q.shape[0], k.shape[0])
+    wide = head_to_match(target, "the target", mask)
+    if wide is not None:
+        q, k = wide.turned().stored
+        target, mask, dtype, shape = wide, wide.mask, computed_in(q, k), (q.shape[0], k.shape[0])
     else:
         target = target_matrix(target)
         dtype, shape = computed_in(target), target.shape

@@ -8,7 +8,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from headfit._attention.attention import Attention, HeadLike
+from headfit._attention.attention import HeadLike
+from headfit._attention.dense_target import head_to_match
 from headfit._attention.fitted_head import FittedHead, placed
 from headfit._attention.logits import check_scale
 from headfit._attention.module import SelfAttention, check_module
@@ -109,7 +110,7 @@ def fit_soft(
 
     Parameters
     ----------
-    target : Attention or array_like, shape (n, n)
+    target : Attention, Fit or another result with a head, or array_like, shape (n, n)
         The attention to come close to: another head's, whose logits are streamed and whose
         matrix is never stored, or a matrix with rows that sum to 1.
     dim : int
@@ -177,6 +178,9 @@ def fit_soft(
         time_limit = check_between(time_limit, "time_limit", 0, math.inf)
     threads = thread_count(num_threads)
     check_callable(callback, "callback")
+    wide = head_to_match(target, "the target", mask)
+    if wide is not None:
+        target, mask = wide, wide.mask
     head = soft(
         target,
         size,
@@ -190,8 +194,6 @@ def fit_soft(
         callback=callback,
     )
     used = module.scale if module is not None else check_scale(scale, size)
-    if isinstance(target, Attention):
-        mask = target.mask
     attention, fields = placed(
         *head.stored(used, dtype), scale=used, dtype=dtype, mask=mask, module=module
     )

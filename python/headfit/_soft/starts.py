@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headfit._attention.attention import Attention
-from headfit._attention.dense_target import check_one_head
+from headfit._attention.dense_target import allowed_entries, check_one_head
 from headfit._base.arrays import (
     FloatArray,
     as_contiguous,
@@ -129,8 +129,7 @@ def log_svd(matrix: NDArray[Any], mask: Any, dim: int, seed: int) -> tuple[Float
     for rows, block in blocks_of_rows(matrix):
         np.log(np.maximum(block, FLOOR, dtype=np.float32), out=logits[rows])
     if mask is not None:
-        empty = Attention(np.zeros((n, 1)), np.zeros((m, 1)), mask=mask)
-        allowed = empty.matrix() > 0
+        allowed = allowed_entries((n, m), mask=mask)
         count = np.maximum(allowed.sum(axis=1, keepdims=True), 1)
         logits -= (logits * allowed).sum(axis=1, keepdims=True) / count
         logits *= allowed

@@ -13,6 +13,7 @@ import scipy.sparse as sp
 from headfit import patterns
 from headfit._base.arguments import as_choice, as_flag, as_number, shown
 from headfit._base.arrays import as_count, check_between
+from headfit._base.columns import as_exempt
 from headfit._base.dtypes import check_dtype
 from headfit._base.kernel import of_head
 from headfit._base.masks import as_window
@@ -20,7 +21,6 @@ from headfit._base.tolerances import Tolerances
 from headfit._fit.method import Method
 from headfit._fit.registry import METHODS
 from headfit._sweep.canonical import canonical
-from headfit._target.append_columns import as_columns
 from headfit.errors import InputError
 from headfit.patterns._build import MOST_TOKENS, Boundary, Style, checked_tokens
 
@@ -159,10 +159,7 @@ def _check_values(point: Mapping[str, Any]) -> None:
             'stands in a list of its own: mask = [["window", 16]]'
         )
     as_window(mask_of(point), n)
-    if exempt is not None and exempt != "auto" and not isinstance(exempt, list):
-        raise InputError(f'exempt_columns must be "auto" or a list; got {shown(exempt)}')
-    if isinstance(exempt, list):
-        as_columns(exempt, n, "exempt_columns")
+    as_exempt(exempt, n)
 
 
 def _tokens(point: Mapping[str, Any]) -> int:

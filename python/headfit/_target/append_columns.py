@@ -10,10 +10,11 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from headfit._attention.attention import Attention
+from headfit._attention.attention import Attention, attention_in
 from headfit._attention.dense_target import check_one_head
 from headfit._attention.logits import check_scale
-from headfit._base.arrays import FloatArray, as_array, computed_in, widened
+from headfit._base.arrays import FloatArray, computed_in, widened
+from headfit._base.columns import as_columns, as_exempt
 from headfit._base.tolerances import Tolerances, as_tolerances, log_inverse
 from headfit._target.heavy import global_columns
 from headfit._target.target import Target, TargetLike, as_target, largest_ratio, with_matrix
@@ -29,30 +30,10 @@ MARGIN = 1.0
 ROUNDING = 1e-3
 
 
-def as_columns(columns: Any, n: int, name: str = "columns") -> NDArray[np.int64]:
-    """Return sorted column numbers, or raise an InputError that names one out of range."""
-    array = np.atleast_1d(as_array(columns, name))
-    if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
-        raise InputError(
-            f"{name} must be a sequence of integers; got shape {array.shape} of {array.dtype}"
-        )
-    outside = (array < 0) | (array >= n)
-    if outside.any():
-        raise InputError(f"{name} must lie in 0 ... {n - 1}; got {array[outside][0]}")
-    return np.unique(array).astype(np.int64)
-
-
 def exempt_from(columns: Any, target: Target) -> NDArray[np.int64]:
     """Return the columns that `fit` shall exempt, given as None, "auto" or their numbers."""
-    if columns is None:
-        return np.empty(0, dtype=np.int64)
-    if not isinstance(columns, str):
-        return as_columns(columns, target.n, "exempt_columns")
-    if columns != "auto":
-        raise InputError(
-            f'exempt_columns must be "auto" or a sequence of column numbers; got {columns!r}'
-        )
-    return global_columns(target)
+    given = as_exempt(columns, target.n)
+    return global_columns(target) if given is None else given
 
 
 def without_columns(target: Target, columns: NDArray[np.int64]) -> Target:
@@ -250,8 +231,8 @@ def append_columns(
     (4, True)
     """
     asked = as_tolerances(tolerances, leak=leak, max_logit=max_logit)
-    attention = getattr(head, "attention", head)
-    if not isinstance(attention, Attention):
+    attention = attention_in(head)
+    if attention is None:
         raise InputError(f"head must be an Attention or a fit; got {type(head).__name__}")
     check_one_head(attention, "head")
     attention.check_plain("append_columns")

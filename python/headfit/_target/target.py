@@ -16,7 +16,7 @@ from headfit._base.arguments import as_finite, as_flag
 from headfit._base.arithmetic import standard_arithmetic
 from headfit._base.arrays import BFLOAT16, as_array, as_contiguous, is_sparse, thread_count
 from headfit._base.dense_rows import csr_of_dense
-from headfit._base.masks import core_mask, frozen_mask
+from headfit._base.masks import core_mask, frozen_mask, same_mask
 from headfit._base.memory import require_memory
 from headfit._base.plain import plain_dict
 from headfit._base.shown import Shown, picture
@@ -111,12 +111,13 @@ class Target(Shown):
         `sum_tolerance`. A path names a `scipy.sparse.save_npz` or Matrix Market file. Duplicate
         entries are added, as in SciPy; unsorted columns are sorted and explicit zeros dropped.
     mask : optional
-        As in `attention_matrix`. All nonzeros must be allowed by the mask, and a row may be
-        empty only if the mask allows it no column.
+        As in `attention_matrix`; that of a Target when None. All nonzeros must be allowed by the
+        mask, and a row may be empty only if the mask allows it no column.
     normalize : bool, default False
         Whether to scale every row to sum to 1.
-    sum_tolerance : float, default 1e-6
-        How far the sum of each row may differ from 1.
+    sum_tolerance : float, optional
+        How far the sum of each row may differ from 1. None is 1e-6; the sums of a Target have been
+        checked, and are not checked again then.
     num_threads : int, optional
         The number of threads that check the matrix; None uses every core. Small matrices are
         checked by one thread.
@@ -175,13 +176,13 @@ class Target(Shown):
         *,
         mask: MaskLike = None,
         normalize: bool = False,
-        sum_tolerance: float = SUM_TOLERANCE,
+        sum_tolerance: float | None = None,
         num_threads: int | None = None,
     ) -> None:
         # The matrix and the mask are copied, so that nobody can change them after the check.
-        mask = frozen_mask(mask)
+        mask = frozen_mask(A.mask if mask is None and isinstance(A, Target) else mask)
         csr = _frozen(_as_csr(A.matrix if isinstance(A, Target) else A), A)
-        self._check_and_set(csr, mask, normalize, sum_tolerance, num_threads)
+        self._check_and_set(csr, mask, normalize, _sum_tolerance(A, sum_tolerance), num_threads)
         _frozen(self.matrix, None)
 
     @classmethod
@@ -192,7 +193,7 @@ class Target(Shown):
         """
         target: Target = object.__new__(cls)
         csr = _as_csr(A.matrix if isinstance(A, Target) else A)
-        target._check_and_set(csr, mask, False, SUM_TOLERANCE, num_threads)
+        target._check_and_set(csr, mask, False, _sum_tolerance(A, None), num_threads)
         return target
 
     def _check_and_set(
@@ -205,7 +206,6 @@ class Target(Shown):
     ) -> None:
         threads = thread_count(num_threads)
         normalize = as_flag(normalize, "normalize")
-        sum_tolerance = as_finite(sum_tolerance, "sum_tolerance", 0)
         checked = core_mask(mask, (), (csr.shape[0], csr.shape[0]))
         core = _core.Target(*_csr_arrays(csr), checked)
         if normalize:
@@ -295,6 +295,13 @@ TargetLike: TypeAlias = Target | Sparse | ArrayLike | PathLike
 """What makes a target: a sparse or dense matrix, or the name of a file that holds one."""
 
 
+def _sum_tolerance(A: Any, given: float | None) -> float:
+    """Return how far sums may differ from 1, those of a Target as they did when it was checked."""
+    if given is None:
+        return np.inf if isinstance(A, Target) else SUM_TOLERANCE
+    return as_finite(given, "sum_tolerance", 0)
+
+
 def _csr_arrays(csr: sp.csr_array) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
     return (
         as_contiguous(csr.indptr, dtype=np.int64),
@@ -305,10 +312,8 @@ def _csr_arrays(csr: sp.csr_array) -> tuple[NDArray[Any], NDArray[Any], NDArray[
 
 def as_target(A: Any, *, mask: Any = None, num_threads: int | None = None) -> Target:
     """Return `A` as a Target with this mask; a Target that has it already is not checked again."""
-    if isinstance(A, Target) and (mask is None or mask is A.mask):
+    if isinstance(A, Target) and (mask is None or same_mask(mask, A.mask)):
         return A
-    if isinstance(A, Target) and mask is None:
-        mask = A.mask
     with standard_arithmetic():
         return Target._borrowing(A, mask, num_threads)
 

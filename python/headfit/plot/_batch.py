@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from headfit._attention.attention import Attention
+from headfit._attention.attention import Attention, attention_in
 from headfit._attention.single_heads import single_heads
 from headfit._base.arguments import shown
 from headfit._base.arrays import as_count, as_stored_array, is_sparse
 from headfit.errors import InputError
-from headfit.plot._source import HELD_MATRICES, as_attention
+from headfit.plot._source import HELD_MATRICES
 
 
 def entry_of_batch(
@@ -30,7 +30,7 @@ def entry_of_batch(
 
 def has_batch(M: Any) -> bool:
     """Whether `M` is a batch of one head, shape (batch, n, d), or of matrices (batch, n, m)."""
-    heads = as_attention(M)
+    heads = attention_in(M)
     if heads is not None:
         return len(heads.lead) == 1
     if M is None or isinstance(M, HELD_MATRICES) or is_sparse(M):
@@ -56,7 +56,7 @@ def one_of_batch(batch: Any, *given: Any) -> list[Any]:
 
 
 def _entry(M: Any, batch: Any) -> Any:
-    heads = as_attention(M)
+    heads = attention_in(M)
     if heads is not None:
         return entry_of_batch(heads, batch, 0)[1][0]
     array = as_stored_array(M, "M", ndim=3)

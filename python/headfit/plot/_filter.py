@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from headfit._attention.attention import Attention
+from headfit._attention.attention import Attention, attention_in
 from headfit._base.arguments import shown
 from headfit._base.arrays import as_count
 from headfit._base.dtypes import DIGITS
@@ -20,7 +20,6 @@ from headfit._fit.result import Fit
 from headfit._target.target import as_target
 from headfit.errors import InputError
 from headfit.plot._axes import BLUE, GREEN, INK, ORANGE, check_axes, matplotlib, new_axes
-from headfit.plot._source import as_attention
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -141,7 +140,7 @@ def _asked(head: Any, A: Any) -> tuple[Stencil | None, Tolerances | None]:
     known = head.tolerances if isinstance(head, (Fit, RopeFilter)) else None
     if A is not None:
         mask = None
-        attention = as_attention(head)
+        attention = attention_in(head)
         if attention is not None:
             mask = attention.mask
         elif isinstance(head, RopeFilter):
@@ -152,7 +151,7 @@ def _asked(head: Any, A: Any) -> tuple[Stencil | None, Tolerances | None]:
 
 def _logits(head: Any, stencil: Stencil | None, n: int | None) -> tuple[NDArray[np.int64], Floats]:
     """Return offsets without gaps, and the logits of the head there."""
-    attention = as_attention(head)
+    attention = attention_in(head)
     if n is not None and (attention is not None or stencil is not None):
         raise InputError("n must be given for a Filter alone; heads and patterns have their own")
     if attention is not None:

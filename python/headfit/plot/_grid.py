@@ -146,8 +146,9 @@ def _heads(
         if q.ndim < 3:
             raise _unfit(q.shape)
         return _split(Attention(q, k, scale=scale, mask=mask), batch)
-    if batch is not None:
-        raise InputError("batch goes with queries and keys that have a batch axis")
+    for name, value in {"batch": batch, "scale": scale, "mask": mask}.items():
+        if value is not None:
+            raise InputError(f"{name} goes with queries and keys; got {shown(value)} without them")
     if isinstance(heads, _SINGLE_HEADS) or is_sparse(heads) or not hasattr(heads, "__len__"):
         raise InputError("heads must be queries with K, or a sequence of matrices")
     lines = [line if isinstance(line, (list, tuple)) else None for line in heads]

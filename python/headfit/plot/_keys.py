@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from headfit._attention.attention import attention_in
 from headfit._base.arrays import as_count, blocks_of_rows, widened
 from headfit._base.text import number
 from headfit._fit.result import Fit
@@ -15,7 +16,6 @@ from headfit._target.target import as_target
 from headfit.errors import InputError
 from headfit.plot._axes import BLUE, GREY, INK, ORANGE, check_axes, matplotlib, new_axes
 from headfit.plot._batch import one_of_batch
-from headfit.plot._source import as_attention
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -97,9 +97,9 @@ def keys(
     """
     matplotlib()
     check_axes(ax)
-    if batch is not None and as_attention(M) is not None:
+    if batch is not None and attention_in(M) is not None:
         (M,) = one_of_batch(batch, M)
-    head = as_attention(M)
+    head = attention_in(M)
     if head is None or head.stored[0].ndim != 2:
         raise InputError(
             "M must be a Fit or an Attention of one head, or of a batch with batch=: keys have "

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from headfit._attention.attention import Attention
+from headfit._attention.attention import Attention, attention_in
 from headfit._attention.describe import describe
 from headfit._attention.head_table import HeadTable
 from headfit._attention.logits import LogitOptions
@@ -19,7 +19,6 @@ from headfit.errors import InputError
 from headfit.plot._axes import BLUE, check_axes, check_colors, matplotlib, new_axes
 from headfit.plot._batch import entry_of_batch
 from headfit.plot._matrix import add_colorbar, root_norm
-from headfit.plot._source import as_attention
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -134,14 +133,15 @@ class _Profile:
     def of(cls, heads: Any, K: Any, scale: Any, mask: Any, batch: Any) -> _Profile:
         """Return the shares of a table, or measure those of heads."""
         if isinstance(heads, HeadTable):
+            for name, value in {"K": K, "scale": scale, "mask": mask}.items():
+                if value is not None:
+                    raise InputError(f"{name} must not be given beside a table, which is measured")
             return cls._of_table(heads, batch)
-        head = as_attention(heads)
-        if head is None and K is None:
+        if attention_in(heads) is None and K is None:
             raise InputError("heads must be a HeadTable, an Attention or a Fit, or queries with K")
+        head = Attention.of(heads, K, LogitOptions(scale, mask))
         if batch is None:
-            given = (heads if head is None else head, K)
-            return cls._of_table(describe(*given, scale=scale, mask=mask, shares=()), None)
-        head = Attention.of(heads if head is None else head, K, LogitOptions(scale, mask))
+            return cls._of_table(describe(head, shares=()), None)
         shape, single = entry_of_batch(head, batch, _batch_axis(head.lead))
         tables = [describe(one, shares=()) for one in single]
         first = tables[0]

@@ -10,12 +10,10 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from headfit._attention.attention import Attention
+from headfit._attention.attention import Attention, attention_in
 from headfit._attention.sparsify import Sparsified
 from headfit._base.arrays import as_stored_array, is_sparse, widened
 from headfit._base.sparse import checked_csr
-from headfit._fit.result import Fit
-from headfit._soft.fit_soft import SoftFit
 from headfit._target.target import Target
 from headfit.errors import InputError
 
@@ -48,18 +46,11 @@ class Source:
             return np.asarray(np.log(self.block(start, stop)))
 
 
-def as_attention(M: Any) -> Attention | None:
-    """Return the attention of a fit or of itself; None for anything else."""
-    if isinstance(M, (Fit, SoftFit)):  # its Q and K already are the products of its module
-        return Attention(M.Q, M.K, scale=M.scale, mask=M.mask)
-    return M if isinstance(M, Attention) else None
-
-
 def source(M: Any) -> Source:
     """Return the matrix that `M` is, holds (`Target`, `Sparsified`) or computes (heads)."""
     if isinstance(M, HELD_MATRICES):
         M = M.matrix
-    heads = as_attention(M)
+    heads = attention_in(M)
     if heads is not None:
         q, k = heads.stored
         shape = _one(q.shape[:-1] + k.shape[-2:-1])

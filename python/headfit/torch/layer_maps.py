@@ -64,6 +64,7 @@ class LayerMaps:
                     f"{key_heads} key heads, of size {size}, with {group} query heads each; got "
                     f"maps for size {found.original_dim} and {len(p_q)} query heads"
                 )
+            found.check_scale(scale)
         every = range(key_heads)
         dims = [self.heads[at].dim if at in self.heads else size for at in every]
         p_q = np.zeros((heads, size, max(dims)))

@@ -260,6 +260,11 @@ def test_an_index_out_of_range_in_a_matrix_market_file(tmp_path: Path) -> None:
         lambda arrays, about: about.update(search={"trials": [{"dim": "x"}]}),
         lambda arrays, about: about.update(witnesses=[{"kind": "farkas"}]),
         lambda arrays, about: about.update(lower_bound=5),
+        lambda arrays, about: about.update(lower_bound={"dim": "x", "reason": ""}),
+        lambda arrays, about: about.update(lower_bound={"is": "Fit"}),
+        lambda arrays, about: about.update(
+            lower_bound={"is": "Block", "rows": [0.5], "columns": [1], "dim": 2}
+        ),
         lambda arrays, about: about.update(format="x"),
         lambda arrays, about: about["certificate"].update(worst_leak=[0, 99, 0]),
         lambda arrays, about: about["certificate"].update(n="x"),

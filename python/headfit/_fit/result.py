@@ -279,7 +279,7 @@ class Fit(FittedHead):
             "numpy": np.__version__,
             "scale": self.scale,
             "module_scale": self.module.scale,
-            "lower_bound": coded(bound and dataclasses.replace(bound, mask=None)),
+            "lower_bound": coded(bound and dataclasses.replace(bound, mask=None, witness=None)),
             "mask": mask,
             "dtype": self.dtype,
             "method": self.method,

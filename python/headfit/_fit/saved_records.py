@@ -95,7 +95,7 @@ def coded(value: Any) -> Any:
     if isinstance(value, tuple):
         return [coded(x) for x in value]
     if isinstance(value, Fraction):
-        return {"is": "Fraction", "numerator": value.numerator, "denominator": value.denominator}
+        return {"/": [value.numerator, value.denominator]}
     if not dataclasses.is_dataclass(value):
         return value
     parts = {f.name: coded(getattr(value, f.name)) for f in dataclasses.fields(value)}
@@ -107,14 +107,16 @@ def _decoded(value: Any, kinds: dict[str, Any]) -> Any:
         return tuple(_decoded(x, kinds) for x in value)
     if not isinstance(value, dict):
         return value
+    if "/" in value:
+        return Fraction(*value["/"])
     known = {name: _decoded(x, kinds) for name, x in value.items()}
-    kind = kinds[known.pop("is")]
-    return kind(**known) if kind is Fraction else record(kind, known)
+    return record(kinds[known.pop("is")], known)
 
 
 def bound_from(saved: Any, tolerances: Tolerances, mask: Any) -> Any:
-    """Return a lower bound from what `coded` made of it, for the target's mask.
+    """Return a lower bound from what `coded` made of it without its mask, and without its witness.
 
+    The mask is that of the target, and the witness that of the first candidate of this size.
     Old files have its size and reason alone, which hold for the tolerances of the fit.
     """
     from headfit import _lower  # only fits with a bound need it
@@ -127,7 +129,8 @@ def bound_from(saved: Any, tolerances: Tolerances, mask: Any) -> Any:
     named = ("LowerBound", "Candidate", "Traces", "Hull", "Block", "NoOrder", "Separated", "Apart",
              "Groups", "Limits")  # fmt: skip
     kinds = {name: getattr(_lower, name) for name in named}
-    found = _decoded(saved, {**kinds, "Tolerances": Tolerances, "Fraction": Fraction})
+    found = _decoded(saved, {**kinds, "Tolerances": Tolerances})
     if not isinstance(found, _lower.LowerBound):
         raise ValueError(f"lower_bound must be one; got {found!r:.80}")
-    return dataclasses.replace(found, mask=mask)
+    proofs = (c.witness for c in found.candidates if c.dim == found.dim > 1)
+    return dataclasses.replace(found, mask=mask, witness=next(proofs, None))

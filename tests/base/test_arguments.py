@@ -38,7 +38,6 @@ class NoText:
     "value",
     [
         0.5,
-        "0.5",
         np.float32(0.5),
         np.array(0.5),
         fractions.Fraction(1, 2),
@@ -67,6 +66,15 @@ def test_numbers(value: Any) -> None:
         NoText(),
         object,
         np.array("a"),
+        "0.5",
+        np.str_("0.5"),
+        b"0.5",
+        memoryview(b"1"),
+        0.5 + 0j,
+        np.complex128(0.5),
+        np.array(0.5 + 1j),
+        np.array(0.5, object),
+        np.timedelta64(1, "ns"),
     ],
 )
 def test_no_numbers(value: Any) -> None:
@@ -83,7 +91,9 @@ def test_integers_beyond_all_floats() -> None:
         arguments.as_finite(10**400, "x", 0)
 
 
-@pytest.mark.parametrize("value", [1.0, "1", None, True, np.True_, [1], 2**70, -(2**70), NoText()])
+@pytest.mark.parametrize(
+    "value", [1.0, "1", None, True, np.True_, [1], 2**70, -(2**70), NoText(), 1j]
+)
 def test_no_counts(value: Any) -> None:
     with pytest.raises(InputError, match=r"^x must"):
         as_count(value, "x", 1)
@@ -103,7 +113,7 @@ def test_no_choices(value: Any) -> None:
         arguments.as_choice(value, "x", ("a", "b"))
 
 
-@pytest.mark.parametrize("value", ["s", -1, 1.5, True, {}, NoText(), [-1]])
+@pytest.mark.parametrize("value", ["s", -1, 1.5, True, {}, NoText(), [-1], "8", ["8"], [True]])
 def test_no_seeds(value: Any) -> None:
     with pytest.raises(InputError, match="rng must be a seed or a Generator; got"):
         arguments.as_generator(value)

@@ -89,6 +89,30 @@ def test_what_is_no_ordinary_file_is_never_replaced(tmp_path: Path, head: hf.Fit
     head.save(tmp_path / ("x" * 251 + ".npz"))  # the longest name that file systems allow
 
 
+@pytest.mark.parametrize("suffix", [".npz", ".safetensors"])
+@pytest.mark.parametrize("mode", [0o600, 0o664])
+def test_a_replaced_file_keeps_its_permissions_and_links(
+    suffix: str, mode: int, tmp_path: Path, head: hf.Fit
+) -> None:
+    if suffix == ".safetensors":
+        pytest.importorskip("safetensors")
+    (tmp_path / "elsewhere").mkdir()
+    path, link = tmp_path / "elsewhere" / f"x{suffix}", tmp_path / f"link{suffix}"
+    link.symlink_to(path)
+    umask = os.umask(0o022)
+    try:
+        head.save(link)  # a link to nothing yet
+        assert path.stat().st_mode & 0o777 == 0o644
+        path.write_bytes(b"")
+        path.chmod(mode)
+        head.save(link)
+    finally:
+        os.umask(umask)
+    assert link.is_symlink()
+    assert path.stat().st_mode & 0o777 == mode
+    assert hf.load(path).dim == 4
+
+
 # Files of killed processes ----------------------------------------------------------
 
 

@@ -87,6 +87,14 @@ def test_describe_reads_saved_heads(run):
     bad(run("describe", "head.npz", "--mask", "causal"), "mask")
 
 
+@pytest.mark.parametrize("command", ["describe", "shrink --dim 2 -o x.npz"])
+def test_a_target_has_no_queries_and_keys(command, run):
+    line = command.split()
+    bad(
+        run(line[0], "A.npz", *line[1:]), "must hold Q and K", "a sparse matrix, which headfit info"
+    )
+
+
 def test_describe_shows_captures_as_they_are(run):
     from headfit._attention.tally import Measures, Tally
 

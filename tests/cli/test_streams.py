@@ -212,14 +212,17 @@ def test_a_file_is_replaced_only_when_asked(line, run):
         assert {Path(name).read_bytes() for name in ("X.npz", "X.svg")} != {b"mine"}
 
 
-def test_a_second_demo_replaces_the_picture_that_it_named_itself(run, monkeypatch):
+def test_a_second_demo_replaces_its_picture_only_when_asked(run, monkeypatch):
     from headfit._cli import demo
 
     whole = demo.run_demo
     small = lambda **given: whole(n=12, dim=8, digits=False, rungs=False, **given)  # noqa: E731
     monkeypatch.setattr(demo, "run_demo", small)
-    for _ in range(2):
-        assert run("demo", "--num-threads", 1)[0] == 0
+    demo = ("demo", "--num-threads", 1)
+    assert run(*demo)[0] == 0
+    bad(run(*demo), "headfit-demo.png exists already: --force replaces it")
+    for option in ("--no-picture", "--force"):
+        assert run(*demo, option)[0] == 0
     assert os.listdir() == ["headfit-demo.png"]
 
 

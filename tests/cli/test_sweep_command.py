@@ -63,7 +63,11 @@ def test_a_sweep_and_its_report(run):
     pytest.importorskip("matplotlib")
     status, out, err = run("report", "results", "-o", "report")
     assert (status, out, err) == (0, "report/index.html: 3 results, 1 failed\n", "")
-    status, out, _ = run("report", "results", "-o", "report", "--json")
+    said = run("report", "results", "-o", "report")
+    assert said == (2, "", "headfit: report exists already: --force replaces it\n")
+    Path("report").chmod(0o700)
+    status, out, _ = run("report", "results", "-o", "report", "--json", "--force")
+    assert Path("report").stat().st_mode & 0o777 == 0o700
     assert "results.csv" in json.loads(out)["files"]
 
 

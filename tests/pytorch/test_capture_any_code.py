@@ -351,7 +351,7 @@ def test_keep_is_checked():
             hf.torch.Keep(**wrong)
 
 
-@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
+@pytest.mark.filterwarnings("ignore:.*torch.jit")
 def test_what_cannot_be_captured_is_refused():
     x = torch.randn(2, 4, E)
     with pytest.raises(InputError, match=r"model must be a torch.nn.Module; got function"):

@@ -79,7 +79,7 @@ def test_defaults_are_filled_in_and_none_is_nothing():
             {"pattern": "grid2d", "height": 2, "width": 2, "exempt_columns": [4]},
             "exempt_columns must lie in 0 ... 3",
         ),
-        ({**RANDOM, "leak": "0.05"}, "leak must be a number; got the text '0.05'"),
+        ({**RANDOM, "leak": "0.05"}, "leak must be a number; got '0.05'"),
         ({**RANDOM, "gamma": "2"}, "gamma must be a number"),
         ({**RANDOM, "scale": "1"}, "scale must be a number"),
         ({**RANDOM, "max_norm": "3"}, "max_norm must be a number"),

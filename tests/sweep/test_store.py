@@ -43,7 +43,8 @@ def test_a_file_says_all_about_its_point(filled, store):
         assert from_bytes(file.read_bytes(), file.stem)["point"] == record["point"]
         assert file.parent.name == file.name[:2]
         assert set(record) == {
-            "format", "key", "work", "version", "point", "status", "result", "made", "check",
+            "format", "key", "work", "version", "point", "code", "status", "result", "made",
+            "check",
         }  # fmt: skip
         assert len(file.stem) == KEY_LENGTH
     assert (store / MARKER).is_file()

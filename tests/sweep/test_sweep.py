@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import errno
+import importlib
 import subprocess
 import sys
 from concurrent.futures import Future
@@ -17,6 +18,7 @@ import headfit as hf
 from headfit._sweep import local_pool
 from headfit._sweep.local_pool import LocalPool
 from headfit._sweep.pace import Pace, duration
+from headfit._sweep.record import from_bytes, to_bytes
 from headfit._sweep.work import Work
 from headfit.errors import FileError, HeadfitError, InputError, MissingFileError
 
@@ -146,7 +148,8 @@ def test_a_failure_that_is_mended_is_retried(swept, store, log, monkeypatch):
     points = hf.grid(x=[1, 2], log=log)
     hf.sweep(points, store, run=swept.picky, processes=0)
     monkeypatch.setattr(swept.picky, "__code__", swept.square.__code__)
-    mended = hf.sweep(points, store, run=swept.picky, processes=0, retry_failed=True)
+    with pytest.warns(UserWarning, match="run has changed since 1 of its results"):
+        mended = hf.sweep(points, store, run=swept.picky, processes=0, retry_failed=True)
     assert [row["square"] for row in mended.rows] == [1, 4]
     assert not mended.failures
 
@@ -158,6 +161,33 @@ def test_a_version_has_results_of_its_own(swept, store, monkeypatch):
         assert len(hf.load_sweep(store)) == results
     hf.sweep([{"x": 1}], store, run=swept.versioned, version="c", processes=0)
     assert sorted(row["version"] for row in hf.load_sweep(store).rows) == ["a", "b", "c"]
+
+
+def test_results_from_before_a_function_changed_are_taken_with_a_warning(
+    store, tmp_path, monkeypatch
+):
+    monkeypatch.syspath_prepend(str(tmp_path))
+    text = "def run(x):\n    return {'y': x + 1}\n"
+
+    def swept_with(text, **options):
+        (tmp_path / "edited.py").write_text(text)
+        module = importlib.reload(importlib.import_module("edited"))
+        if options.pop("has_no_source", False):
+            (tmp_path / "edited.py").unlink()
+        found = hf.sweep([{"x": 1}], store, run=module.run, processes=0, **options)
+        return found.columns["y"].tolist()
+
+    changed = text.replace("1", "10")
+    assert swept_with(text) == swept_with(f"# Comments.\n\n{text}  # And more.\n") == [2]
+    with pytest.warns(UserWarning, match="run has changed since 1 of its results .* new version="):
+        assert swept_with(changed) == [2]
+    assert swept_with(changed, version=2) == [11]
+    assert swept_with(changed, has_no_source=True) == [2]
+    for path in store.glob("points/*/*.json"):  # as they were before there were hashes
+        record = from_bytes(path.read_bytes(), path.stem)
+        del record["code"]
+        path.write_bytes(to_bytes(record))
+    assert swept_with(changed) == [2]
 
 
 @pytest.mark.parametrize("cores", [1, 2, 8])

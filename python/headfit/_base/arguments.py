@@ -23,22 +23,31 @@ def shown(value: Any) -> str:
     return text if len(text) <= 100 else f"{text[:80]}... ({type(value).__name__})"
 
 
-def as_number(value: Any, name: str, expected: str = "be a number") -> float:
-    """Return a real number, or a string that spells one, as a float.
+def scalar(value: Any) -> Any:
+    """Return a number of NumPy, or an array without axes, as Python's own; others as they are.
 
-    Booleans and arrays (other than 0-dimensional ones of real numbers) are refused.
+    Arrays with axes raise a TypeError, and times too, which NumPy counts among the integers.
     """
-    is_number = not isinstance(value, (bytes, bytearray, bool, np.bool_, np.ndarray))
-    if isinstance(value, np.ndarray) and value.ndim == 0 and value.dtype.kind in "fiu":
-        is_number = True
-    if is_number:
-        try:
-            return float(value)
-        except OverflowError:
-            return math.inf if value > 0 else -math.inf  # an integer larger than any float
-        except Exception as error:
-            raise InputError(f"{name} must {expected}; got {shown(value)}") from error
-    raise InputError(f"{name} must {expected}; got {shown(value)}")
+    kind = getattr(getattr(value, "dtype", None), "kind", "f")
+    if getattr(value, "ndim", 0) != 0 or kind in "mMO":
+        raise TypeError("an array is no number")
+    return value.item() if hasattr(value, "item") else value
+
+
+def as_number(value: Any, name: str, expected: str = "be a number") -> float:
+    """Return a real number as a float; a Fraction, say, is one, and an array without axes.
+
+    Booleans, texts, complex numbers and arrays with axes are refused.
+    """
+    try:
+        number = scalar(value)
+        if isinstance(number, bool) or not hasattr(number, "__float__"):  # texts have none
+            raise TypeError("no real number")
+        return float(number)
+    except OverflowError:
+        return math.inf if value > 0 else -math.inf  # an integer larger than any float
+    except Exception as error:
+        raise InputError(f"{name} must {expected}; got {shown(value)}") from error
 
 
 def as_finite(value: Any, name: str, least: float) -> float:
@@ -71,8 +80,8 @@ def as_choice(value: Any, name: str, allowed: Sequence[str], before: str = "") -
 def as_generator(rng: Any, name: str = "rng") -> np.random.Generator:
     """Return a new generator for a seed; a generator is returned as it is."""
     try:
-        if isinstance(rng, (bool, np.bool_)):
-            raise TypeError("a truth value is no seed")
+        if np.asarray(rng).dtype.kind in "bUS":  # NumPy would read the text "8" in a list as 8
+            raise TypeError("truth values and texts are no seeds")
         return np.random.default_rng(rng)
     except Exception as error:
         raise InputError(f"{name} must be a seed or a Generator; got {shown(rng)}") from error

@@ -12,7 +12,7 @@ import numpy as np
 import scipy.sparse
 from numpy.typing import NDArray
 
-from headfit._base.arguments import as_generator, as_number, shown
+from headfit._base.arguments import as_generator, as_number, scalar, shown
 from headfit._base.float8 import float8_of
 from headfit._base.processors import available_cores
 from headfit.errors import InputError, NonFiniteError
@@ -51,13 +51,13 @@ def as_count(value: Any, name: str, least: int, most: int | None = None) -> int:
     if most is not None:
         expected = f"lie in {least} ... {most}"
     try:
-        count = operator.index(value)
+        number = scalar(value)
+        count = operator.index(number)
     except Exception as error:
         raise InputError(f"{name} must {expected}; got {shown(value)}") from error
-    is_flag = isinstance(value, (bool, np.bool_))
     if most is None and count > LARGEST:
         raise InputError(f"{name} must be at most 2**48; got {shown(value)}")
-    if is_flag or count < least or (most is not None and count > most):
+    if isinstance(number, bool) or count < least or (most is not None and count > most):
         raise InputError(f"{name} must {expected}; got {shown(value)}")
     return count
 

@@ -83,12 +83,25 @@ def file_size(stream: IO[bytes]) -> int:
 def replace_file(path: Path, write: Callable[[IO[bytes]], Any], name: str = "path") -> None:
     """Call ``write(file)`` on a new file beside `path`, then rename it to `path`.
 
-    Temporary files that killed processes have left in the folder are removed.
+    The permissions of the file that is replaced stay, and its owner where the system allows it. A
+    link stays a link, and the file that it names is replaced. Temporary files that killed processes
+    have left in the folder are removed.
     """
-    with _writing(path, name):
-        if path.exists() and not path.is_file():
+    target = Path(os.path.realpath(path))
+    with _writing(target, name):
+        old = target.stat() if target.exists() else None
+        if old is not None and not stat.S_ISREG(old.st_mode):
             raise FileError(f"{name}: {path} cannot be written: it is no ordinary file")
-        _write_and_publish(path, write, os.replace)
+
+        def publish(temporary: Path, target: Path) -> None:
+            if old is not None:
+                for owner in ((-1, old.st_gid), (old.st_uid, -1)):
+                    with contextlib.suppress(OSError):  # only root may give files away
+                        os.chown(temporary, *owner)
+                temporary.chmod(stat.S_IMODE(old.st_mode))
+            os.replace(temporary, target)
+
+        _write_and_publish(target, write, publish, 0o666 if old is None else 0o600)
 
 
 def add_file(
@@ -156,9 +169,12 @@ def _writing(path: Path, name: str) -> Iterator[None]:
 
 
 def _write_and_publish(
-    path: Path, write: Callable[[IO[bytes]], Any], publish: Callable[[Path, Path], None]
+    path: Path,
+    write: Callable[[IO[bytes]], Any],
+    publish: Callable[[Path, Path], None],
+    mode: int = 0o666,
 ) -> None:
-    handle, temporary = _new_file(path.parent)
+    handle, temporary = _new_file(path.parent, mode)
     try:
         with os.fdopen(handle, "wb") as file:
             write(file)
@@ -170,8 +186,8 @@ def _write_and_publish(
         raise
 
 
-def _new_file(folder: Path) -> tuple[int, Path]:
-    """Open a new file in a folder, with the permissions that the process's umask leaves.
+def _new_file(folder: Path, mode: int) -> tuple[int, Path]:
+    """Open a new file in a folder, with the permissions of `mode` that the process's umask leaves.
 
     The module `tempfile` would make it readable by its owner only, and the umask cannot be read
     without changing it for all threads.
@@ -179,7 +195,7 @@ def _new_file(folder: Path) -> tuple[int, Path]:
     while True:
         temporary = folder / f".headfit-{secrets.token_hex(8)}.tmp"
         try:
-            return os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666), temporary
+            return os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, mode), temporary
         except FileExistsError:
             continue
 

@@ -163,8 +163,7 @@ def add_demo(parent: Commands) -> None:
     )
     add_output(
         parser, "--out", suffixes=PICTURES, metavar="PNG",
-        help="where the picture goes; .pdf and .svg too (default: headfit-demo.png, which is "
-        "replaced)",
+        help="where the picture goes; .pdf and .svg too (default: headfit-demo.png)",
     )  # fmt: skip
     parser.add_argument("--no-picture", action="store_true", help="draw nothing")
     add_seed(parser)

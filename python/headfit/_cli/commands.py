@@ -38,7 +38,7 @@ def _status(holds: bool) -> int:
 
 
 DEMO_PICTURE = Path("headfit-demo.png")
-"""The picture of a demo for which no name is given; a second demo replaces it."""
+"""The picture of a demo for which no name is given."""
 
 
 def demo(arguments: Any) -> int:
@@ -47,12 +47,14 @@ def demo(arguments: Any) -> int:
 
     if arguments.no_picture and arguments.out is not None:
         raise InputError("--out must not be given beside --no-picture")
+    path = arguments.out or DEMO_PICTURE
+    if arguments.out is None and not arguments.no_picture:
+        arguments.streams.check_free(path)
     with text.progress(arguments.progress) as say:
         found = run_demo(rng=arguments.seed, progress=say, num_threads=arguments.num_threads)
         picture, missing = None, None
         if not arguments.no_picture:
             say("the picture")
-            path = arguments.out or DEMO_PICTURE
             try:
                 arguments.streams.write(path, found.save_picture)
                 picture = path

@@ -60,7 +60,7 @@ def describe(arguments: Any) -> int:
 def _table(arguments: Any) -> tuple[HeadTable | TallyTable, str]:
     path = arguments.streams.path(arguments.file)
     options = given(arguments, *_MEASURED)
-    if path.suffix == ".npz" and "format" in load_arrays(path, "file of heads", "file"):
+    if path.suffix == ".npz" and "layers" in load_arrays(path, "file of heads", "file"):
         table = TallyTable.load(path)
         for name in (*given_options(arguments).given(), *options):
             raise InputError(

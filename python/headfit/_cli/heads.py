@@ -57,6 +57,8 @@ def read_arrays(path: Path, options: LogitOptions) -> tuple[dict[str, NDArray[An
     arrays = load_arrays(path, "file of heads", "file")
     if not {"Q", "K"} <= set(arrays):
         held = ", ".join(arrays) or "nothing"
+        if {"format", "shape"} <= set(arrays):
+            held = "a sparse matrix, which headfit info describes"
         raise InputError(f"file: {path} must hold Q and K, queries and keys; it holds {held}")
     for name in arrays:
         if name not in ("Q", "K", *IN_FILES):

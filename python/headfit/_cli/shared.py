@@ -55,14 +55,19 @@ def add_output(parser: Parser, *names: str, suffixes: tuple[str, ...], **setting
     action = parser.add_argument(*names, type=output(*suffixes), **settings)
     outputs: dict[str, tuple[str, ...]] = parser.get_default("outputs") or {}
     if not outputs:
-        parser.add_argument(
-            "--force", action="store_true", help="replace a file of that name, if there is one"
-        )
+        add_force(parser)
         known = ", ".join(suffix[1:] for suffix in suffixes)
         parser.add_argument(
             "--format", metavar="FORMAT", help=f"of the output -: {known} (default: the first)"
         )
     parser.set_defaults(outputs={**outputs, action.dest: suffixes})
+
+
+def add_force(parser: Parser) -> None:
+    """Add --force, without which `Streams` refuses to replace what there is."""
+    parser.add_argument(
+        "--force", action="store_true", help="replace what has that name, if there is something"
+    )
 
 
 def given(arguments: Any, *names: str) -> dict[str, Any]:

@@ -61,6 +61,7 @@ class Streams:
         self._folder: Path | None = None
         self._exits = contextlib.ExitStack()
         self._format: str | None = getattr(arguments, "format", None)
+        self._force: bool = getattr(arguments, "force", False)
         self._copy: Path | None = None
         self._stdout: IO[bytes] | None = None
         self._suffixes: tuple[str, ...] = ()
@@ -71,8 +72,8 @@ class Streams:
                 raise InputError("only one output can be -, standard output")
             if path == DASH:
                 self._suffixes = suffixes
-            elif path is not None and path.exists() and not arguments.force:
-                raise InputError(f"{path} exists already: --force replaces it")
+            elif path is not None:
+                self.check_free(path)
         if self._suffixes:
             self._check_stdout(arguments)
         elif self._format is not None:
@@ -96,6 +97,11 @@ class Streams:
 
     def __exit__(self, *error: object) -> None:
         self._exits.close()
+
+    def check_free(self, path: Path, marker: str = "") -> None:
+        """Raise an InputError for a file, or a folder that holds the marker, without --force."""
+        if (path / marker).exists() and not self._force:
+            raise InputError(f"{path} exists already: --force replaces it")
 
     def _temporary(self, name: str) -> Path:
         if self._folder is None:

@@ -9,9 +9,9 @@ from typing import Any
 
 from headfit._cli import text
 from headfit._cli.arguments import Commands, command
-from headfit._cli.shared import add_running
+from headfit._cli.shared import add_force, add_running
 from headfit._sweep.dask_cluster import connected
-from headfit._sweep.report import write_report
+from headfit._sweep.report import MANIFEST, write_report
 from headfit._sweep.result import load_sweep
 from headfit._sweep.rows import as_place
 from headfit._sweep.store import Store, check_free
@@ -73,8 +73,9 @@ def add_report(parent: Commands) -> None:
     parser.add_argument("store", metavar="STORE", type=Path, help="the folder of a sweep")
     parser.add_argument(
         "-o", "--output", type=Path, required=True, metavar="FOLDER",
-        help="where index.html goes; an older report there is replaced",
+        help="the folder of index.html; nothing but an older report may be there",
     )  # fmt: skip
+    add_force(parser)
 
 
 def sweep(arguments: Any) -> int:
@@ -139,6 +140,7 @@ def _dry_run(arguments: Any, asked: SweepFile, out: Path) -> int:
 
 def report(arguments: Any) -> int:
     """Run `headfit report`."""
+    arguments.streams.check_free(arguments.output, MANIFEST)
     found = load_sweep(arguments.store)
     files = write_report(found, arguments.output)
     page = arguments.output / "index.html"

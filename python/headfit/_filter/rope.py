@@ -201,7 +201,7 @@ def rope_windows(
 def _listed(values: Any, name: str, check: Callable[[Any], _Item]) -> list[_Item]:
     """Return checked values of a sequence."""
     try:
-        found = list(values)
+        found = [values] if isinstance(values, bytes) else list(values)  # bytes are no numbers
     except TypeError as error:
         raise InputError(f"{name} must be a sequence; got {shown(values)}") from error
     return [check(value) for value in found]

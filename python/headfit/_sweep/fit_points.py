@@ -121,8 +121,6 @@ def _typed(value: Any, name: str, annotation: str) -> Any:
     if kinds == "int":
         return as_count(value, name, 0)
     if kinds == "float":
-        if isinstance(value, str):  # the text of a number would be another point
-            raise InputError(f"{name} must be a number; got the text {shown(value)}")
         as_number(value, name)
     elif kinds == "bool":
         as_flag(value, name)

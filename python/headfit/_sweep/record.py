@@ -24,6 +24,7 @@ def make_record(task: Task, outcome: Outcome) -> Record:
         "work": task.work,
         "version": task.version,
         "point": task.point,
+        **({} if task.code is None else {"code": task.code}),
         **outcome,
     }
 

@@ -103,6 +103,8 @@ def _write_folder(folder: Path, files: dict[str, bytes]) -> None:
     new, old = (folder.parent / f".headfit-{secrets.token_hex(8)}.tmp" for _ in range(2))
     try:
         new.mkdir()
+        if folder.exists():
+            shutil.copymode(folder, new)
         for name, text in files.items():
             (new / name).write_bytes(text)
         if folder.exists():

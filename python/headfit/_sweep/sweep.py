@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -72,7 +73,8 @@ def sweep(
         as integers: 2.0 as 2.
     version : str or number, optional
         The version of `run`: results of another version are not taken. By default its attribute
-        ``version``, if there is one. For fits it is headfit's.
+        ``version``, if there is one. For fits it is headfit's. Results of the same version that
+        were computed before the source of `run` changed are taken with a warning.
     client : distributed.Client, optional
         A cluster of Dask to compute on. Its workers need headfit in this version, and the module
         of `run`, but no access to `out`.
@@ -153,6 +155,14 @@ def sweep_tasks(
     held = {task.key: store.read(task.key) for task in tasks}
     damaged = [entry.why for entry in held.values() if entry.status == "damaged"]
     todo = [task for task in tasks if is_open(held[task.key], retry_failed)]
+    kept = (held[task.key] for task in tasks if not is_open(held[task.key], retry_failed))
+    older = sum(is_older(entry, tasks[0].code) for entry in kept)
+    if older:
+        warnings.warn(
+            f"run has changed since {older} of its results in {store.folder} were computed, which "
+            "are taken as they are: a new version= computes them again, and so does a new store",
+            stacklevel=3,
+        )
     if todo:
         store.check_writable()
         # Another sweep on this store may have computed a point in the meantime.
@@ -177,6 +187,12 @@ def sweep_tasks(
 def is_open(entry: Entry, retry_failed: bool) -> bool:
     """Return whether a point is still to be computed."""
     return entry.record is None or (retry_failed and entry.status == "failed")
+
+
+def is_older(entry: Entry, code: str | None) -> bool:
+    """Return whether a point was computed by other code; what has no hash of it counts as new."""
+    made_by = None if entry.record is None else entry.record.get("code")
+    return None not in (made_by, code) and made_by != code
 
 
 def outcomes(tasks: Iterable[Task], engine: Engine) -> Iterator[tuple[Task, Outcome]]:

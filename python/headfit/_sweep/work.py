@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import inspect
 import sys
+import textwrap
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +13,7 @@ from typing import Any
 
 from headfit._base.arguments import shown
 from headfit._base.version import VERSION
-from headfit._sweep.canonical import canonical, point_key
+from headfit._sweep.canonical import canonical, digest, point_key
 from headfit._sweep.fit_points import checked_fit_point
 from headfit.errors import InputError
 
@@ -32,15 +34,20 @@ class Task:
     version: Any
     point: dict[str, Any]
     run: Run | None = None
+    code: str | None = None
 
 
 @dataclass(frozen=True)
 class Work:
-    """What computes the points, by the name and version that are part of every key."""
+    """What computes the points, by the name and version that are part of every key.
+
+    `code` is the hash of the function's source, which tells when it has changed.
+    """
 
     name: str
     version: Any
     run: Run | None = None
+    code: str | None = None
 
     @classmethod
     def of(cls, run: Any, version: Any) -> Work:
@@ -51,7 +58,7 @@ class Work:
             return cls(FITS, VERSION)
         name = _importable_name(run)
         found = getattr(run, "version", None) if version is None else version
-        return cls(name, canonical(found, "version"), run)
+        return cls(name, canonical(found, "version"), run, _hash_of_source(run))
 
     def tasks(self, points: Any) -> list[Task]:
         """Return the tasks of all points, each checked; a point that is repeated counts once."""
@@ -66,7 +73,7 @@ class Work:
             except InputError as error:
                 raise InputError(f"points[{i}]: {error}") from error
             key = point_key(self.name, self.version, point)
-            found.setdefault(key, Task(key, self.name, self.version, point, self.run))
+            found.setdefault(key, Task(key, self.name, self.version, point, self.run, self.code))
         if not found:
             raise InputError("points must hold at least one point; got none")
         return list(found.values())
@@ -83,6 +90,14 @@ class Work:
         except TypeError as error:
             raise InputError(f"the point does not suit {self.name}: {error}") from error
         return point
+
+
+def _hash_of_source(run: Any) -> str | None:
+    """Return the hash of a function's source without comments and layout; None if none is found."""
+    try:
+        return digest(ast.unparse(ast.parse(textwrap.dedent(inspect.getsource(run)))))
+    except (OSError, SyntaxError):
+        return None
 
 
 def _importable_name(run: Any) -> str:

@@ -188,7 +188,8 @@ def butterfly(
     if stages is None:
         chosen = list(range(total))
     else:
-        listed = list(stages) if isinstance(stages, Iterable) else [stages]
+        is_listed = isinstance(stages, Iterable) and not isinstance(stages, bytes)
+        listed = list(stages) if is_listed else [stages]
         chosen = [as_count(stage, "stages", 0, total - 1) for stage in listed]
     return _flips(n, chosen, True, Style.of(weights, gamma, rng))
 

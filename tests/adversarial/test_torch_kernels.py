@@ -13,6 +13,7 @@ import headfit as hf
 from headfit.errors import HeadfitError
 
 torch = pytest.importorskip("torch")
+torch_kernels = pytest.importorskip("tests.adversarial.torch_kernels")
 
 SIZES = [(0, 0), (0, 0), (5, 1), (9, 2), (17, 3), (20, 33), (40, 64)]
 FAMILIES = [f for f in generators.FAMILIES if f not in ("edges", "poisoned_masks", "masks")]
@@ -134,3 +135,25 @@ def test_fused_attention_keeps_to_the_bounds(family, backend):
                 terms = np.log(on) - np.log(w[w > 0])
                 bound = math.log1p(c.row_distortion[i]) + math.log(slack)
                 assert terms.max() - terms.min() <= bound, (head, flush, i)
+
+
+# flex_attention says that it is meant to be compiled.
+@pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
+@pytest.mark.parametrize("path", torch_kernels.PATHS)
+def test_what_a_kernel_computes_keeps_to_the_bounds_about_it(path):
+    table = torch_kernels.run(60, 3, {path: torch_kernels.PATHS[path]})
+    assert len(table) == 2 * len(torch_kernels.DTYPES)
+    for cell, counts in table.items():
+        assert counts["outside"] == 0, cell
+        assert counts["hold"] > 0, cell
+
+
+def test_bounds_that_leave_out_a_rounding_are_found():
+    path = torch_kernels.PATHS["eager"]._replace(
+        kernel=lambda dtype: hf.Kernel.named("float32", weights=True)
+    )
+    table = torch_kernels.run(60, 3, {"eager": path})
+    outside = {dtype: sum(c["outside"] for (_, x, _), c in table.items() if x == dtype)
+               for dtype in torch_kernels.DTYPES}  # fmt: skip
+    assert outside["float32"] == 0
+    assert min(outside["bfloat16"], outside["float16"]) > 0

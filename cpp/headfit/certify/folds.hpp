@@ -91,6 +91,9 @@ class CertificateFold {
       size = larger(size, magnitude(largest));
       size = larger(size, magnitude(logit_near(row.smallest, i)));
     }
+    if (scan_.path.kernel().float32 && !scan_.source.mask.is_open()) {
+      overflow.possible |= scan_.path.may_overflow(scan_.sizes(i));
+    }
     Enclosure distortion = expm1(support.spread);
     const std::size_t supported = scan_.target.row_columns(i).size();
     if (const auto& to = scan_.path.kernel().weights; to && supported > 0) {

@@ -85,6 +85,16 @@ class LogitPath {
     return bias == 0 ? x : at(x + bias, kernel_.bias);
   }
 
+  // Whether some logit of these sizes may overflow. At a masked position that matters too: a kernel
+  // that adds -inf there makes NaN of it.
+  bool may_overflow(const Sizes& sizes) const {
+    const double most = product_above(1 + 0x1p-7, next_up(sizes.q + sizes.q_error),
+                                      next_up(sizes.k + sizes.k_error));
+    return !(sizes.radius(scale_, depth_, kernel_.float32) < no_bound) ||
+           (kernel_.product && !(most < kernel_.product->largest)) ||
+           (kernel_.logits && !(most * std::abs(scale_) < kernel_.logits->largest));
+  }
+
   const Kernel& kernel() const { return kernel_; }
   double scale() const { return scale_; }
   double softcap() const { return softcap_; }
@@ -117,6 +127,8 @@ class LogitPath {
   }
 
   Enclosure capped(Enclosure x) const {
+    // Where a product may overflow, it may be infinity minus infinity too, which no cap bounds.
+    if (!(x.lo > -no_bound && x.hi < no_bound)) return Enclosure::unknown();
     x = {next_down(x.lo / softcap_), next_up(x.hi / softcap_)};
     x = rounded(in_float32(x, few32), kernel_.logits);
     x = {widen_down(std::tanh(x.lo)), widen_up(std::tanh(x.hi))};

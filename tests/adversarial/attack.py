@@ -115,13 +115,14 @@ class Call:
                 attention = module(arrays[0], mask=h.mask)
                 self.made = (A, attention), keywords
                 return self.made
-            if self.apart:
+            if self.apart and h.softcap is None and h.bias is None:
                 keywords.update(scale=h.scale, mask=h.mask)
                 self.made = (A, *arrays), keywords
             else:
                 usual = h.scale == 1 / math.sqrt(h.Q.shape[1])
                 scale = None if usual else h.scale
-                self.made = (A, hf.Attention(*arrays, scale=scale, mask=h.mask)), keywords
+                more = {"softcap": h.softcap, "bias": h.bias}
+                self.made = (A, hf.Attention(*arrays, scale=scale, mask=h.mask, **more)), keywords
         return self.made
 
     def __call__(self, tolerances: Tolerances) -> Any:
@@ -232,6 +233,8 @@ def _judge_whole(c: Any, truth: oracle.Truth, head: Head, found: Outcome) -> Non
         found.lies.append(("false bound", f"max_logit = {c.max_logit!r} is too small"))
     if not head.is_module:
         for name, x in (("q_norm", head.Q), ("k_norm", head.K)):
+            if head.eager:  # what the kernel reads
+                x = generators.dyadic.round_array(x, head.eager)
             key = name, getattr(c, name)
             if key not in truth.known:
                 truth.known[key] = _is_norm_bound(x, key[1])
@@ -410,6 +413,8 @@ def truth_again(head: Head) -> oracle.Truth:
         made = generators.module_logits(head.X, head.W_Q, head.W_K, head.scale)
     else:
         made = generators.exact_product(head.Q, head.K, head.scale)
+        if head.bias is not None:
+            made = generators.with_bias(*made, head.bias)
     return truth_of(head, *made)
 
 
@@ -453,7 +458,9 @@ def _smaller(lie: Lie):
             for name in ("Q", "K", "X")
         }
         cut["A"] = h.A[np.ix_(keep, keep)]
-        cut["M"] = None if h.M is None else h.M[np.ix_(keep, keep)]
+        for name in ("M", "bias"):
+            square = getattr(h, name)
+            cut[name] = None if square is None else square[np.ix_(keep, keep)]
         mask = h.mask
         if mask is not None and not isinstance(mask, str):
             dense = np.array(oracle.allowed_matrix(mask, n))[np.ix_(keep, keep)]
@@ -470,8 +477,9 @@ def _smaller(lie: Lie):
         for p in range(h.W_Q.shape[1] if h.W_Q.shape[1] > 1 else 0):
             cut = {name: np.delete(getattr(h, name), p, 1) for name in ("W_Q", "W_K")}
             yield replace(lie, head=replace(h, **cut))
-    if h.mask is not None:
-        yield replace(lie, head=replace(h, mask=None))
+    for name in ("mask", "softcap", "bias"):
+        if getattr(h, name) is not None:
+            yield replace(lie, head=replace(h, **{name: None}))
     if h.flush:
         yield replace(lie, head=replace(h, flush=False))
     if h.options.get("num_threads", 1) != 1 or h.options.get("certificate_mass", True):
@@ -512,7 +520,10 @@ def as_code(lie: Lie) -> str:
         options["kernel"] = h.kernel
     else:
         body += [f"Q = {_array(h.Q, h.dtype)}", f"K = {_array(h.K, h.k_dtype or h.dtype)}"]
-        call = f"hf.certify(T, hf.Attention(Q, K, scale={h.scale!r}, mask=T.mask)"
+        body += [] if h.bias is None else [f"bias = {_array(h.bias, 'float64')}"]
+        more = "" if h.bias is None else ", bias=bias"
+        more += "" if h.softcap is None else f", softcap={h.softcap!r}"
+        call = f"hf.certify(T, hf.Attention(Q, K, scale={h.scale!r}, mask=T.mask{more})"
         options["kernel"] = h.kernel
     # Flushing is turned on after the arrays are made, since it would change them.
     body += ["torch.set_flush_denormal(True)"] if h.flush else []

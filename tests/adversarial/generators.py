@@ -18,7 +18,7 @@ from tests.adversarial.oracle import allowed_matrix
 
 READINGS = (
     "exact", "accumulate", "float32", "bfloat16", "float16", "module", "matrix",
-    "module-accumulate",
+    "module-accumulate", "eager-bfloat16", "eager-float16",
 )  # fmt: skip
 DTYPES = ("float64", "float32", "bfloat16", "float16")
 
@@ -43,12 +43,18 @@ class Head:
     M: np.ndarray | None = None
     accumulate: str = "exact"
     logits_dtype: str | None = None
+    eager: str = ""  # the dtype of a kernel that rounds products, logits and sums with a bias
+    softcap: float | None = None
+    bias: np.ndarray | None = None
     flush: bool = False
     options: dict[str, Any] = field(default_factory=dict)
 
     @property
     def kernel(self) -> dict[str, Any]:
         """The options of the kernel that the statement is about."""
+        if self.eager:
+            rounds = dict.fromkeys(("operands", "product", "logits", "bias"), self.eager)
+            return {"accumulate": "float32", **rounds}
         return {"accumulate": self.accumulate, "logits": self.logits_dtype}
 
     @property
@@ -383,6 +389,25 @@ def exact_product(Q: np.ndarray, K: np.ndarray, scale: float) -> tuple[list, int
     return dyadic.product([[whole * x for x in row] for row in q], k), f + g + h - 53
 
 
+def _bias(rng, logits: list, e: int, fmt: str) -> np.ndarray:
+    """Return a bias in a format, of the size of the logits or far above or below it."""
+    most = max(abs(dyadic.to_float(x, e)) for row in logits for x in row)
+    look = rng.standard_normal((len(logits), len(logits)))
+    with np.errstate(over="ignore", under="ignore"):
+        size = min(most * 2.0 ** rng.choice([-8, -2, 0, 0, 4]), largest_number(fmt))
+        return stored_numbers(look * size, fmt)
+
+
+def with_bias(logits: list, e: int, bias: np.ndarray) -> tuple[list, int]:
+    """Return exact logits plus a bias, as integers times 2**e."""
+    b, f = dyadic.integers(bias)
+    least = min(e, f)
+    return [
+        [(x << (e - least)) + (y << (f - least)) for x, y in zip(row, other, strict=True)]
+        for row, other in zip(logits, b, strict=True)
+    ], least
+
+
 def _scale_for(rng, plan: Plan, d: int) -> float:
     if abs(plan.t - plan.a - plan.b) < 5 and rng.random() < 0.2:
         return 1 / math.sqrt(d)  # what None stands for
@@ -443,6 +468,8 @@ def _poison(rng, q, k, allowed, top):
 
 def _settings(rng, reading: str) -> dict[str, Any]:
     accumulate, logits_dtype = "exact", None
+    if reading.startswith("eager"):
+        return {"accumulate": "float32", "eager": reading.removeprefix("eager-")}
     if reading == "accumulate":
         accumulate = "float32"
     elif reading in dyadic.FORMATS:
@@ -489,6 +516,12 @@ def head(
         k_dtype = str(rng.choice(DTYPES))
         k = stored_numbers(k, k_dtype)
     logits, e = exact_product(q, k, scale)
+    if not settings.get("logits_dtype") and rng.random() < 0.2:
+        settings["bias"] = _bias(rng, logits, e, fmt)
+        logits, e = with_bias(logits, e, settings["bias"])
+    elif "eager" in settings and rng.random() < 0.3:
+        most = max(abs(dyadic.to_float(x, e)) for row in logits for x in row)
+        settings["softcap"] = float(np.clip(most * rng.uniform(0.3, 3), 2.0**-100, 2.0**100))
     A = target_for(rng, logits, e, allowed, _kind(rng, plan))
     flush = bool(rng.random() < (0.5 if family in ("subnormal", "underflowing_products") else 0.1))
     made = Head(

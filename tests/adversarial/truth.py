@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 
 import numpy as np
-from tests.adversarial import dyadic, float32_results, oracle
+from tests.adversarial import dyadic, float32_results, generators, oracle
 from tests.adversarial.generators import Head, module_product
 
 WIDE = np.longdouble  # magnitudes only: no verdict depends on them
@@ -17,8 +18,10 @@ def truth_of(head: Head, logits: list, e: int) -> oracle.Truth:
     pattern = oracle.Pattern(head.A, allowed)
     if head.reading == "matrix":
         return oracle.Truth(oracle.matrix_rows(pattern, head.M), _matrix_radii(head))
-    if head.accumulate == "float32":
-        rows = _float32_rows(head, pattern)
+    if head.eager:
+        rows = _rows_between(pattern, _eager_logits(head))
+    elif head.accumulate == "float32":
+        rows = _rows_between(pattern, _float32_logits(head))
     elif head.logits_dtype:
         rows = oracle.rounded_rows(pattern, logits, e, head.logits_dtype)
     else:
@@ -42,14 +45,49 @@ def kernel_inputs(head: Head) -> tuple[np.ndarray, np.ndarray]:
     return q, k
 
 
-def _float32_rows(head: Head, pattern: oracle.Pattern) -> list[list[oracle.Row]]:
-    rows: list[list[oracle.Row]] = [[] for _ in range(pattern.n)]
-    seen: list[set] = [set() for _ in range(pattern.n)]
+Extremes = Iterator[tuple[np.ndarray, np.ndarray]]
+
+
+def _float32_logits(head: Head) -> Extremes:
+    """Yield the lowest and the highest logits of kernels that work in float32."""
     q, k = kernel_inputs(head)
-    found = float32_results.results(q, k, head.scale, head.logits_dtype is None)
-    for low, high in found:
+    # Powers of two would be of the sum with a bias.
+    fused = head.logits_dtype is None and head.bias is None
+    for low, high in float32_results.results(q, k, head.scale, fused):
+        if head.bias is not None:
+            with np.errstate(all="ignore"):
+                low, high = (np.float32(x) + np.float32(head.bias) for x in (low, high))
         if head.logits_dtype:
             low, high = (dyadic.round_array(x, head.logits_dtype) for x in (low, high))
+        yield np.float64(low), np.float64(high)
+
+
+def _eager_logits(head: Head) -> Extremes:
+    """Yield the lowest and the highest logits of code that rounds after every operation."""
+
+    def rounded(x: np.ndarray) -> np.ndarray:
+        return np.float32(dyadic.round_array(x, head.eager))
+
+    q, k = (np.float64(rounded(x)) for x in (head.Q, head.K))
+    with np.errstate(all="ignore"):
+        scale, inverse = np.float32(head.scale), np.float32(1 / head.scale)
+        for ends in float32_results.results(q, k, 1.0, powers_of_two=False):
+            products = [rounded(x) for x in ends]
+            for scaled in ([x * scale for x in products], [x / inverse for x in products]):
+                x = [rounded(s) for s in scaled]
+                if head.softcap is not None:
+                    cap = np.float32(head.softcap)
+                    x = [rounded(rounded(np.tanh(rounded(y / cap))) * cap) for y in x]
+                if head.bias is not None:
+                    x = [rounded(y + rounded(head.bias)) for y in x]
+                yield np.float64(np.minimum(*x)), np.float64(np.maximum(*x))
+
+
+def _rows_between(pattern: oracle.Pattern, found: Extremes) -> list[list[oracle.Row]]:
+    """Return the different rows of logits between each pair of extremes."""
+    rows: list[list[oracle.Row]] = [[] for _ in range(pattern.n)]
+    seen: list[set] = [set() for _ in range(pattern.n)]
+    for low, high in found:
         low, high = np.where(pattern.allowed, (low, high), 0).tolist()
         for i in range(pattern.n):
             key = (*low[i], *high[i])
@@ -105,12 +143,19 @@ def radii(head: Head, allowed: np.ndarray) -> list[float]:
         # Kernels may flush a scale that is subnormal in float32.
         flushed = head.accumulate == "float32" and scale < 2.0**-126
         r = np.where((largest > top) | (scale > top) | flushed, np.inf, r)
-        if head.logits_dtype:
-            digits, least, largest_exponent = dyadic.FORMATS[head.logits_dtype]
-            size = scale * q * k
-            r += size * 2.0 ** (1 - digits) + 2.0 ** (least - digits + 2)
+        size = scale * q * k
+        added = 0.0 if head.bias is None else float(np.abs(head.bias).max())
+        r += (2.0**-50 if head.accumulate == "exact" else 2.0**-18) * 8 * added
+        if head.bias is not None and head.accumulate == "float32":
+            r += 2.0**-16 * size
+        if name := head.eager or head.logits_dtype:
+            digits, least, largest_exponent = dyadic.FORMATS[name]
+            steps = 16 if head.eager else 1
+            tiny = 2.0 ** (least - digits + 2) * (1 + scale)
+            r += steps * ((size + added) * 2.0 ** (1 - digits) + tiny)
+            reached = np.maximum(size + added, q * k) if head.eager else size
             # If a logit may be beyond the format, it is not known whether there is a softmax.
-            r = np.where(size + r > 2.0 ** (largest_exponent - 1), np.inf, r)
+            r = np.where(reached + r > 2.0 ** (largest_exponent - 1), np.inf, r)
     return [float(x) for x in r]
 
 
@@ -135,6 +180,10 @@ def may_be_refused(head: Head) -> bool:
         return True
     allowed = np.array(oracle.allowed_matrix(head.mask, len(head.A)))
     computed = "float32" if head.accumulate == "float32" else head.computed
+    if head.eager:
+        top = generators.largest_number(head.eager)
+        if any(np.abs(x).max() > top for x in (head.Q, head.K, head.bias) if x is not None):
+            return True
     if head.logits_dtype and dyadic.FORMATS[head.logits_dtype][2] < 1000:
         limit_logit = 2.0 ** (dyadic.FORMATS[head.logits_dtype][2] - 1)
     else:

@@ -97,7 +97,7 @@ TABLE = {
     "fit_soft":               " h  h  h  h  h  h  h  h  h  h  h  h  h  r   r  r  r  r  r  r  r",
     "shrink":                 " h  h  h  h  h  h  h  h  h  h  h  h  h  r   h  h  h  h  h  r  h",
     "shrink_to_pattern":      " h  h  h  h  h  h  h  h  h  h  h  h  h  r   h  h  h  h  h  r  h",
-    "certify":                " h  h  h  h  h  r  r  r  r  r  r  r  r  r   r  r  r  r  r  r  r",
+    "certify":                " h  h  h  h  h  r  r  h  h  h  r  r  r  r   r  r  r  r  r  r  r",
     "append_columns":         " h  h  h  h  h  r  r  r  r  r  r  r  r  r   r  r  r  r  r  r  r",
     "compress":               " h  h  h  h  h  h  h  h  h  h  h  h  h  h   r  r  r  r  r  r  h",
     "compress_heads":         " h  h  h  h  h  h  h  h  h  h  h  h  h  h   r  r  r  r  r  r  h",

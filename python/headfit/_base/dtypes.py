@@ -50,11 +50,11 @@ def round_to(x: Any, name: str) -> FloatArray:
     The result has the dtype `array_dtype`. Numbers beyond the range of a narrow format are an
     InputError: nothing is saturated.
     """
-    wide = np.ascontiguousarray(x, dtype=array_dtype(name))
-    if name == "float16":
-        with np.errstate(over="ignore"):
+    with np.errstate(over="ignore"):
+        wide = np.ascontiguousarray(x, dtype=array_dtype(name))
+        if name == "float16":
             wide = wide.astype(np.float16).astype(np.float32)
-    elif name == "bfloat16":
+    if name == "bfloat16":
         bits = wide.view(np.uint32)
         even = (bits >> np.uint32(16)) & np.uint32(1)
         wide = ((bits + np.uint32(0x7FFF) + even) & np.uint32(0xFFFF0000)).view(np.float32)

@@ -57,7 +57,8 @@ class Certificate(Shown):
         (row, column too heavy, column too light) of the largest distortion.
     failed_rows, undecided_rows : ndarray of int
     q_norm, k_norm : float
-        Upper bounds of the largest Euclidean norms of the rows of Q and K.
+        Upper bounds of the largest Euclidean norms of the rows of Q and K, as the kernel reads
+        them.
     max_logit : float
         An upper bound of the largest |logit| where the mask allows.
     rounding_bound : float

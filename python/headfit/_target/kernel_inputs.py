@@ -64,10 +64,16 @@ def _rounded_bias(bias: Any, dtype: str | None) -> FloatArray:
     array = np.array(widened(as_stored_array(bias, "bias", ndim=0)))
     if dtype is None:
         # In float32 where that loses nothing.
-        single = array.astype(np.float32)
+        with np.errstate(over="ignore"):
+            single = array.astype(np.float32)
         return single if np.array_equal(single, array) else array
-    finite = np.isfinite(array)
-    return np.where(finite, round_to(np.where(finite, array, 0), dtype), array).astype(np.float32)
+    return _rounded(array, dtype)
+
+
+def _rounded(x: FloatArray, dtype: str) -> FloatArray:
+    """Return the nearest numbers of a dtype; infinity and NaN stay, for the core to refuse."""
+    finite = np.isfinite(x)
+    return np.where(finite, round_to(np.where(finite, x, 0), dtype), x).astype(np.float32)
 
 
 def _scaled_and_rounded(
@@ -75,20 +81,23 @@ def _scaled_and_rounded(
 ) -> tuple[FloatArray, NDArray[np.float64] | None]:
     """Return the rows of x times a factor in the dtype of the operands, and bounds of their errors.
 
-    No errors (None) where the kernel's numbers are known: `x` is exact, and either the factor is 1
-    or no rounding of the product in float32 could change what it is rounded to afterwards.
+    No errors (None) where the kernel's numbers are known: `x` is exact, and so is its product with
+    the factor. Otherwise what float32 rounds first may be rounded to a neighbour.
     """
     dtype = kernel.operands
     assert dtype is not None
     wide = x.astype(np.float64)
     in_float32 = SCALED_IN_FLOAT32 if kernel.accumulate == "float32" and factor != 1 else 0.0
     if error is None:
-        low = round_to(wide * (factor * (1 - in_float32)), dtype)
-        high = round_to(wide * (factor * (1 + in_float32)), dtype)
-        spread = np.linalg.norm(np.subtract(high, low, dtype=np.float64), axis=1) * (1 + 1e-9)
-        return low, spread if spread.any() else None
+        low = _rounded(wide * (factor * (1 - in_float32)), dtype)
+        if in_float32 == 0:
+            return low, None
+        high = _rounded(wide * (factor * (1 + in_float32)), dtype)
+        with np.errstate(invalid="ignore"):
+            spread = np.linalg.norm(np.subtract(high, low, dtype=np.float64), axis=1)
+        return low, np.nan_to_num(spread * (1 + 1e-9))
     product = wide * factor
-    round_to(product, dtype)  # raises where it does not fit
+    _rounded(product, dtype)  # raises an InputError where it does not fit
     unit = (2.0 ** -DIGITS[dtype] + in_float32) * (1 + 1e-9)
     norms = np.linalg.norm(product, axis=1)
     known = abs(factor) * error

@@ -8,15 +8,19 @@ import pickle
 import warnings
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
-from threading import Barrier
+from threading import Barrier, Event
 from typing import Any
 
 import numpy as np
 import pytest
 import scipy.linalg
+import scipy.sparse as sp
 
 import headfit as hf
+from headfit._target.kernel_inputs import as_read
+from headfit._target.target import as_target
 from headfit.errors import InputError
 
 THREADS = 16
@@ -187,3 +191,50 @@ def test_a_module_travels_without_what_it_can_compute(width: int | None) -> None
             other.weights[0, 0] = 1
         with pytest.raises(AttributeError, match="immutable"):
             other.scale = 2.0
+
+
+def test_a_certificate_is_about_the_numbers_of_one_moment() -> None:
+    """Another thread writes into all that a certificate reads: it may refuse, but never crash."""
+    n = 300
+    dense = hf.patterns.random_regular(n, 3, gamma=2.0, rng=0).toarray()
+    pattern = sp.csr_array(dense)
+    q, k = np.random.default_rng(0).standard_normal((2, n, 8))
+    mask = np.ones((n, n), bool)
+    ends = Event()
+
+    def write() -> None:
+        kept = pattern.indices.copy(), pattern.indptr.copy(), dense.copy()
+        turn = 0
+        while not ends.is_set():
+            turn += 1
+            pattern.indices[:] = kept[0] if turn % 2 else 2**30
+            pattern.indptr[1:-1] = kept[1][1:-1] if turn % 3 else 2**30
+            dense[:] = kept[2] if turn % 2 else 0
+            q[turn % n] = turn % 5
+            mask[:, turn % n] = turn % 2 == 0
+
+    with ThreadPoolExecutor(1) as pool:
+        writing = pool.submit(write)
+        try:
+            for turn in range(60):
+                A = pattern if turn % 2 else dense
+                with suppress(InputError):
+                    found = hf.certify(A, q, k, mask=mask, leak=0.5, num_threads=2)
+                    assert found.row_status.size == n
+                with suppress(InputError):
+                    hf.certify(A, matrix=dense, leak=0.5, num_threads=2)
+        finally:
+            ends.set()
+        writing.result()
+
+
+def test_what_a_certificate_reads_is_not_the_callers() -> None:
+    n = 16
+    A, mask = sp.csr_array(np.eye(n)), np.ones((n, n), bool)
+    q, bias = np.eye(n), np.zeros((n, n))
+    head = as_read(hf.Attention(q, q, mask=mask, bias=bias), hf.Kernel())
+    target = as_target(A, mask=mask)
+    ours = [*head.stored, head.bias, head.mask, target.mask, target.matrix.data]
+    ours += [target.matrix.indices, target.matrix.indptr]
+    for theirs in (q, bias, mask, A.data, A.indices, A.indptr):
+        assert not any(np.may_share_memory(theirs, x) for x in ours)

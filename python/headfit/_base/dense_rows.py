@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from headfit._base.arrays import BFLOAT16, BLOCK, widened
 from headfit._base.memory import require_memory
+from headfit.errors import InputError
 
 INT32_MAX = 2**31 - 1
 
@@ -32,8 +33,10 @@ def csr_of_dense(matrix: NDArray[Any]) -> sp.csr_array:
     columns: NDArray[Any] = np.empty(int(starts[-1]), index)
     values = np.empty(columns.size)
     for block in blocks:
-        part = matrix[block]
+        part = np.array(matrix[block])
         places = np.nonzero(_comparable(part))
+        if places[0].size != counts[block].sum():
+            raise InputError("A must not be changed while it is read")
         of_block = slice(starts[block.start], starts[block.start] + places[0].size)
         columns[of_block] = places[1]
         values[of_block] = widened(part[places])

@@ -204,16 +204,21 @@ def allowed_places(mask: Any) -> sp.csr_array:
 
 
 def frozen_mask(mask: Any) -> Any:
-    """Return a mask that cannot be changed afterwards: arrays become read-only copies."""
+    """Return a mask that cannot be changed afterwards: arrays become read-only copies.
+
+    A read-only array that owns its memory is taken for such a copy.
+    """
     if mask is None or isinstance(mask, (str, tuple)):
         return mask
     if is_sparse(mask):
-        csr = allowed_places(mask).copy()
+        csr = allowed_places(mask)
         for array in (csr.data, csr.indices, csr.indptr):
             array.flags.writeable = False
         return csr
-    array = np.array(as_allowed(mask))
-    array.flags.writeable = False
+    array = as_allowed(mask)
+    if array.flags.writeable or not array.flags.owndata:
+        array = np.array(array)
+        array.flags.writeable = False
     return array
 
 

@@ -6,6 +6,7 @@ moves an entry. Therefore every sparse argument and every sparse file is checked
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from itertools import chain
 from typing import Any
@@ -36,7 +37,8 @@ def checked_csr(
 ) -> sp.csr_array:
     """Check a SciPy sparse matrix of any format and return it as a canonical csr_array.
 
-    `x` is never changed. The result may share its arrays, so it must not be changed either.
+    The result shares no memory with `x`, which is copied before anything is checked: another thread
+    may write into it meanwhile.
 
     Parameters
     ----------
@@ -59,13 +61,11 @@ def checked_csr(
     convert = _CONVERSIONS.get(x.format)
     if convert is None:
         raise error(f"{name} must be in one of the formats {', '.join(_CONVERSIONS)}")
-    csr = convert(x, check, x.dtype if dtype is None else np.dtype(dtype))
-    is_shared = x.format == "csr"
+    own = x if x.format == "dok" else copy.deepcopy(x)  # a dok array is read into new arrays
+    csr = convert(own, check, x.dtype if dtype is None else np.dtype(dtype))
     if not csr.has_canonical_format:
-        csr, is_shared = (csr.copy() if is_shared else csr), False
         csr.sum_duplicates()
     if not keep_zeros and not csr.data.all():
-        csr = csr.copy() if is_shared else csr
         csr.eliminate_zeros()
     return csr
 

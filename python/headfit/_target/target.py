@@ -87,15 +87,9 @@ def _as_csr(A: Any) -> sp.csr_array:
     return checked_csr(matrix, "A", dtype=np.float64, keep_zeros=False, error=TargetError)
 
 
-def _frozen(csr: sp.csr_array, A: Any) -> sp.csr_array:
-    """Return `csr` read-only, after copying the arrays that it shares with the sparse `A`."""
-    given = [getattr(A, part, None) for part in ("data", "indices", "indptr")]
-    theirs = [x for x in given if isinstance(x, np.ndarray)] if is_sparse(A) else []
-    for part in ("data", "indices", "indptr"):
-        array = getattr(csr, part)
-        if any(np.may_share_memory(array, x) for x in theirs):
-            array = array.copy()
-            setattr(csr, part, array)
+def _frozen(csr: sp.csr_array) -> sp.csr_array:
+    """Return `csr`, whose arrays are made read-only."""
+    for array in (csr.data, csr.indices, csr.indptr):
         array.flags.writeable = False
     return csr
 
@@ -181,31 +175,10 @@ class Target(Shown):
     ) -> None:
         # The matrix and the mask are copied, so that nobody can change them after the check.
         mask = frozen_mask(A.mask if mask is None and isinstance(A, Target) else mask)
-        csr = _frozen(_as_csr(A.matrix if isinstance(A, Target) else A), A)
-        self._check_and_set(csr, mask, normalize, _sum_tolerance(A, sum_tolerance), num_threads)
-        _frozen(self.matrix, None)
-
-    @classmethod
-    def _borrowing(cls, A: Any, mask: Any, num_threads: int | None) -> Target:
-        """Return a target that may share arrays with `A`, which saves a copy.
-
-        Only for use within a call, during which the caller does not change `A`.
-        """
-        target: Target = object.__new__(cls)
-        csr = _as_csr(A.matrix if isinstance(A, Target) else A)
-        target._check_and_set(csr, mask, False, _sum_tolerance(A, None), num_threads)
-        return target
-
-    def _check_and_set(
-        self,
-        csr: sp.csr_array,
-        mask: Any,
-        normalize: bool,
-        sum_tolerance: float,
-        num_threads: int | None,
-    ) -> None:
+        csr = _frozen(A.matrix if isinstance(A, Target) else _as_csr(A))
         threads = thread_count(num_threads)
         normalize = as_flag(normalize, "normalize")
+        sum_tolerance = _sum_tolerance(A, sum_tolerance)
         checked = core_mask(mask, (), (csr.shape[0], csr.shape[0]))
         core = _core.Target(*_csr_arrays(csr), checked)
         if normalize:
@@ -213,6 +186,7 @@ class Target(Shown):
             sums = np.asarray(csr.sum(axis=1)).ravel()
             scale = np.repeat(np.where(sums > 0, sums, 1.0), np.diff(csr.indptr))
             csr = sp.csr_array((csr.data / scale, csr.indices, csr.indptr), shape=csr.shape)
+            _frozen(csr)
             core = _core.Target(*_csr_arrays(csr), checked)
         per_row, per_column, gamma = _core.validate_target(core, sum_tolerance, threads)
         for name, value in {
@@ -235,7 +209,7 @@ class Target(Shown):
         """Restore a pickled or copied target, and make its arrays read-only again."""
         self.__dict__.update(state)
         self.__dict__["mask"] = frozen_mask(self.mask)
-        _frozen(self.matrix, None)
+        _frozen(self.matrix)
 
     @property
     def csr_arrays(self) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
@@ -314,8 +288,7 @@ def as_target(A: Any, *, mask: Any = None, num_threads: int | None = None) -> Ta
     """Return `A` as a Target with this mask; a Target that has it already is not checked again."""
     if isinstance(A, Target) and (mask is None or same_mask(mask, A.mask)):
         return A
-    with standard_arithmetic():
-        return Target._borrowing(A, mask, num_threads)
+    return Target(A, mask=mask, num_threads=num_threads)
 
 
 def largest_ratio(most: NDArray[np.float64], least: NDArray[np.float64]) -> float:

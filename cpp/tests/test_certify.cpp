@@ -1,5 +1,6 @@
 // Certificates of cases with known answers, and of others compared with a slow scan.
 #include <numeric>
+#include <random>
 
 #include "check.hpp"
 #include "headfit/certify/certificate.hpp"
@@ -44,6 +45,8 @@ Mask causal() {
 }
 
 const CertifyOptions with_mass{.mass = true};
+
+double uniform(std::mt19937_64& random) { return std::generate_canonical<double, 53>(random); }
 
 }  // namespace
 
@@ -367,11 +370,9 @@ TEST(bad_certificate_arguments) {
   const std::vector<double> numbers(9, 0.0);
   const std::vector<Index> others{0, 3};
   using Source = LogitSource<double>;
-  const std::string reason = "about scale * Q K^T";
+  const std::string reason = "takes no rotary positions and no sinks";
   CHECK_THROWS(InputError, reason, changed([&](Source& s) { s.q.rotary.table = numbers.data(); }));
   CHECK_THROWS(InputError, reason, changed([&](Source& s) { s.k.rotary.table = numbers.data(); }));
-  CHECK_THROWS(InputError, reason, changed([&](Source& s) { s.bias = {numbers.data(), 0, 3, 1}; }));
-  CHECK_THROWS(InputError, reason, changed([&](Source& s) { s.softcap = 1; }));
   const double sink = 1;
   CHECK_THROWS(InputError, reason, changed([&](Source& s) { s.sinks = &sink; }));
   CHECK_THROWS(InputError, "rows must lie in 0 ... 2; got 3",
@@ -413,6 +414,105 @@ TEST(logits_that_a_format_cannot_hold) {
   CHECK(verdict(-70000, 0) == Verdict::fails);
   CHECK(verdict(65519.99, 0) == Verdict::holds);   // rounds to 65504
   CHECK(verdict(65520, 0) == Verdict::undecided);  // a tie, which is rounded to infinity
+}
+
+TEST(kernels_round_where_they_say) {
+  // Eager code in bfloat16 makes 179 and 181 of .7 * 256 and .7 * 258.296875 (a tie may fall to 256
+  // or 258, and 180.6 is rounded to 181).
+  const Kernel eager{.float32 = true,
+                     .product = NumberFormat::bfloat16(),
+                     .logits = NumberFormat::bfloat16(),
+                     .bias = NumberFormat::bfloat16()};
+  const detail::LogitPath path(eager, 0.7, 0, 2);
+  const detail::Sizes sizes{std::sqrt(2.0), 257.0};
+  const Enclosure exact = path.logit(0.7 * 256, 1e-10, sizes);
+  CHECK(exact.lo == 179 && exact.hi == 179);
+  const Enclosure other = path.logit(0.7 * 257.296875, 1e-10, sizes);
+  CHECK(other.lo == 181 && other.hi == 181);
+  CHECK(path.computed(0.7 * 257.296875) == 181);
+  const Enclosure moved = path.logit(0.7 * 256, 1e-10, sizes, -100);
+  CHECK(moved.lo == 79 && moved.hi == 79);
+}
+
+TEST(paths_enclose_what_kernels_compute) {
+  // In double, with a little noise in place of the errors of float32, and each step rounded.
+  std::mt19937_64 random(3);
+  for (const NumberFormat format : {NumberFormat::bfloat16(), NumberFormat::float16()}) {
+    for (const double softcap : {0.0, 5.0}) {
+      for (const bool fused : {false, true}) {
+        const Kernel kernel{true, format, format, format, {}, fused};
+        for (int turn = 0; turn < 2000; ++turn) {
+          const double scale = std::ldexp(0.3 + uniform(random), turn % 9 - 4);
+          const double p = 200 * (uniform(random) - 0.5) / scale;
+          const double bias = turn % 3 == 0 ? 0 : 10 * (uniform(random) - 0.5);
+          const detail::LogitPath path(kernel, scale, softcap, 8);
+          const detail::Sizes sizes{1.0, std::abs(p) * (1 + 1e-9)};
+          const auto noisy = [&](double x) {
+            return x * (1 + 0x1p-24 * (2 * uniform(random) - 1));
+          };
+          const auto round = [&](double x) {
+            return fused && uniform(random) < 0.5 ? noisy(x) : format.rounded(noisy(x));
+          };
+          double x = round(round(p) * scale);
+          if (softcap > 0) x = round(round(std::tanh(round(x / softcap))) * softcap);
+          x = round(x + bias);
+          const Enclosure one = path.logit(scale * p, 0, sizes, bias);
+          CHECK_THAT(one.lo <= x && x <= one.hi, x - one.lo);
+        }
+      }
+    }
+  }
+}
+
+TEST(paths_of_any_numbers_are_never_nan) {
+  constexpr double largest = std::numeric_limits<double>::max();
+  const NumberFormat half = NumberFormat::float16();
+  for (const Kernel& kernel :
+       {Kernel{}, Kernel{true, {}, {}, {}, {}, false}, Kernel{true, half, half, half, {}, false},
+        Kernel{false, half, half, half, {}, true}}) {
+    for (const double softcap : {0.0, 1e-300, 5.0, 1e300}) {
+      for (const double scale : {-1.0, 1e-308, 1e-40, 1e300}) {
+        const detail::LogitPath path(kernel, scale, softcap, 4);
+        for (const double x : {0.0, 1.0, -70000.0, 1e300, -largest, infinity}) {
+          for (const double size : {0.0, 1.0, 1e300, infinity}) {
+            for (const double bias : {0.0, 1e308, -infinity}) {
+              const detail::Sizes sizes{size, size, 0, size};
+              for (const Enclosure& e :
+                   {path.logit(x, size, sizes), path.logit(x, size, sizes, bias)}) {
+                CHECK(e.lo <= e.hi);
+              }
+            }
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST(weights_are_within_their_errors) {
+  // Each weight rounded to float16, after it is divided by the sum or before.
+  const NumberFormat half = NumberFormat::float16();
+  std::mt19937_64 random(5);
+  for (int turn = 0; turn < 2000; ++turn) {
+    const double spread = 20 * uniform(random);
+    double s[4], sum = 0;
+    for (double& x : s) sum += std::exp(x = -spread * uniform(random));
+    const double least = std::min(s[0], s[1]), most = std::max(s[0], s[1]);
+    const double off = std::max(s[2], s[3]), top = std::max(most, off);
+    const auto at = [](double x) { return Enclosure::exactly(x); };
+    const detail::WeightErrors errors =
+        detail::weight_errors(half, at(least), at(most), at(off), 2, 4);
+    for (const bool divided : {false, true}) {
+      const auto weight = [&](double x) {
+        return half.rounded(std::exp(divided ? x : x - top) / (divided ? sum : 1));
+      };
+      const Enclosure leak = errors.quotient(exp(at(off - least)));
+      const double computed = weight(off) / std::min(weight(s[0]), weight(s[1]));
+      CHECK_THAT(leak.lo <= computed && computed <= leak.hi, computed - leak.hi);
+      const Enclosure ratio = errors.quotient(exp(at(most - least)));
+      CHECK(ratio.lo <= weight(most) / weight(least) && weight(most) / weight(least) <= ratio.hi);
+    }
+  }
 }
 
 TEST(enclosures_are_never_nan) {

@@ -133,6 +133,11 @@ def exact_logits(head) -> list[list[Fraction]]:
     else:
         q, k = fractions(head.Q), fractions(head.K)
     found = [[Fraction(float(head.scale)) * v for v in row] for row in times(q, k)]
+    if head.bias is not None:
+        bias = fractions(head.bias)
+        found = [
+            [x + y for x, y in zip(*rows, strict=True)] for rows in zip(found, bias, strict=True)
+        ]
     if head.logits_dtype is None:
         return found
     return rounded(found, head.logits_dtype)

@@ -333,7 +333,8 @@ def test_python_widens_no_head(way, dtype, monkeypatch):
         projected(Q[:8], K)  # PyTorch is imported before memory is counted
     if way == "picture of keys":
         hf.plot.attention(np.eye(2), ax=Figure().subplots())
-    assert traced_peak(ONE_HEAD[way], Q, K) < Q.size * 4
+    copies = 2 * Q.size if way == "certify" else 0  # nobody can change these meanwhile
+    assert traced_peak(ONE_HEAD[way], Q, K) < Q.size * 4 + copies
 
 
 @pytest.mark.parametrize("dtype", NARROW, ids=["float16", "bfloat16"])

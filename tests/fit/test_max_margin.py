@@ -899,10 +899,6 @@ def test_a_search_over_cyclic_keys():
     assert head.dim % 2 == 0
 
 
-def test_max_norm_may_be_a_text_as_the_tolerances_may():
-    assert fit(A32, "random", dim=24, leak="0.05", max_norm="1000").certificate.holds
-
-
 def test_a_table_has_float_keys():
     with pytest.raises(hf.InputError, match="dtype"):
         hf.KeyTable.random(8, 4, dtype="int32")

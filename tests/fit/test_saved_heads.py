@@ -131,7 +131,7 @@ FITS: dict[str, tuple[Any, int | None, dict[str, Any]]] = {
     "own module": (BAND, None, {"module": OWN}),
     "exempt": (BAND, 6, {"exempt_columns": [0, 3], "dtype": "bfloat16"}),
     "sparse mask": (BAND, 6, {"mask": BAND.astype(bool)}),
-    "dense mask": (BAND, 6, {"mask": BAND.toarray() > 0, "logits_dtype": "bfloat16"}),
+    "dense mask": (BAND, 6, {"mask": BAND.toarray() > 0, "kernel": "eager-float16"}),
     "window": (BAND, 6, {"mask": ("window", (2, 1)), "certificate_mass": False}),
 }
 

@@ -578,12 +578,12 @@ def test_exact_logits_meet_the_tolerances_before_rounding(seed, dtype):
     spread = np.ptp((rounded[:4] - log_weights).astype(float))
     for limit in (None, float(np.abs(rounded).max())):
         of_rounded = hf.Tolerances(min(leak * (1 + 1e-9), 0.999999), math.expm1(spread), limit)
-        wide = of_rounded.before_rounding(dtype)
+        wide = of_rounded.before_rounding(hf.Kernel(logits=dtype))
         assert math.exp(float(exact[4:].max()) - float(exact[:4].min())) <= wide.leak
         assert wide.distortion >= 0
         assert np.abs(exact).max() <= wide.logit_limit
         assert wide.leak >= of_rounded.leak
-    assert hf.Tolerances().before_rounding(None) == hf.Tolerances()
+    assert hf.Tolerances().before_rounding(hf.Kernel.named("flash-bfloat16")) == hf.Tolerances()
 
 
 @pytest.mark.parametrize(

@@ -21,6 +21,7 @@ CertificateRows::CertificateRows(Index n)
 
 namespace {
 
+using detail::BiasedFold;
 using detail::CompareFold;
 using detail::MassFold;
 using detail::Norms;
@@ -28,22 +29,19 @@ using detail::Scan;
 
 template <class T>
 void scan_rows(const Scan<T>& scan, const LogitSource<T>& source, const Run& run) {
-  if (scan.options.mass) {
+  if (scan.bias.is_set()) {
+    stream_tiles(source, run, [&] { return BiasedFold<T>(scan); });
+  } else if (scan.options.mass) {
     stream_tiles(source, run, [&] { return MassFold<T>(scan); });
   } else {
     stream_tiles(source, run, [&] { return CompareFold<T>(scan); });
   }
 }
 
-// The bounds of rounding errors hold for these logits alone. A bias after a soft-cap would need a
-// bound of the errors of the stream's own tanh.
 template <class T>
 void refuse_other_logits(const LogitSource<T>& source) {
   if (source.q.rotary.table || source.k.rotary.table || source.sinks) {
     throw InputError("a certificate takes no rotary positions and no sinks");
-  }
-  if (source.softcap > 0 && source.bias.is_set()) {
-    throw InputError("a certificate takes a softcap or a bias, not both");
   }
 }
 
@@ -95,10 +93,9 @@ void rescan_in_double(const Scan<T>& scan, const Run& run) {
   source.k = in_double(scan.source.k);
   source.scale = scan.source.scale;
   source.mask = scan.source.mask;
-  source.bias = scan.source.bias;
   source.rows = std::span<const Index>(open);
-  const Scan<double> again{scan.target,     source,       scan.path, scan.norms,
-                           scan.tolerances, scan.options, scan.out};
+  const Scan<double> again{scan.target, source,          scan.bias,    scan.path,
+                           scan.norms,  scan.tolerances, scan.options, scan.out};
   scan_rows(again, source, run);
 }
 
@@ -119,13 +116,14 @@ CertificateRows certify_logits(const Target& target, const LogitSource<T>& sourc
   const Norms norms = detail::bound_norms(source, options.errors);
   out.q_norm = norms.q_max;
   out.k_norm = norms.k_max;
-  // The scan computes products, and adds a bias. The soft-cap is applied to their enclosures.
+  // The scan computes products. The soft-cap and a bias are applied to their enclosures.
   const detail::LogitPath path(options.kernel, source.scale, source.softcap, source.q.cols);
-  LogitSource<T> uncapped = source;
-  uncapped.softcap = 0;
-  const Scan<T> scan{target, uncapped, path, norms, tolerances, options, out};
+  LogitSource<T> products = source;
+  products.softcap = 0;
+  products.bias = {};
+  const Scan<T> scan{target, products, source.bias, path, norms, tolerances, options, out};
   if (options.scans != Scans::in_double) {
-    scan_rows(scan, uncapped, run);
+    scan_rows(scan, products, run);
     for (Index place = 0; place < source.row_count(); ++place) {
       out.rounding_bound = std::max(out.rounding_bound, scan.radius(source.row_at(place)));
     }

@@ -63,9 +63,8 @@ struct CertificateRows {
 };
 
 // Scans every logit under the mask of `source`, first in T and then, for the rows that are still
-// undecided, in double. The source is one head, which may have a softcap or a bias, but not both;
-// rotary positions and sinks are refused. A bias is taken as the stream reads it, rounded to T. If
-// the source is about some of its rows, all different, then nothing is found for the others. A part of
+// undecided, in double. The source is one head, which may have a softcap and a bias; rotary positions
+// and sinks are refused. If the source is about some of its rows, all different, then nothing is found for the others. A part of
 // a list of rows that begins and ends at multiples of `row_granule` (stream.hpp) gets the results that
 // it has in the whole list, bit for bit. The arrays of the target are a view that somebody may have
 // changed since they were last checked, so they are checked here again, under the mask of `source`

@@ -15,17 +15,19 @@ namespace headfit::detail {
 template <class T>
 struct Scan {
   const Target& target;
-  const LogitSource<T>& source;  // the soft-cap left to the path
+  const LogitSource<T>& source;  // of products: the soft-cap and the bias are left to the path
+  const Bias& bias;
   const LogitPath& path;
   const Norms& norms;
   const Tolerances& tolerances;
   const CertifyOptions& options;
   CertificateRows& out;
 
+  // The scale is rounded, then multiplied into q: two roundings more than the dot product's d.
+  DotBound bound = DotBound::of<T>(source.q.cols, source.q.cols + 2);
+
   // By how much scale * q.k as the stream computes it for this row may differ from the exact product.
   double own_radius(Index row) const {
-    // The scale is rounded, then multiplied into q: two roundings more than the dot product's d.
-    const DotBound bound = DotBound::of<T>(source.q.cols, source.q.cols + 2);
     return bound.radius(source.scale, norms.q[row], norms.k_max);
   }
   Sizes sizes(Index row) const {
@@ -69,6 +71,9 @@ class CertificateFold {
     T smallest = std::numeric_limits<T>::infinity();  // logit of the row
     Index column = -1;                                // where the largest is
     OnlineSum<T> sum;                                 // of exponentials off the support
+    // With a bias, in place of largest and smallest: enclosures of the largest logit off the support
+    // and of the largest |logit| there.
+    Enclosure off{-no_bound, -no_bound}, size{0, 0};
   };
   Row& row(Index r) { return rows_[static_cast<std::size_t>(r)]; }
 
@@ -77,7 +82,7 @@ class CertificateFold {
  private:
   void finish(Index i, const Row& row) {
     const SupportRow support =
-        enclose_support(scan_.target, scan_.path, scan_.source.bias, queries_, keys_, scan_.norms,
+        enclose_support(scan_.target, scan_.path, scan_.bias, queries_, keys_, scan_.norms,
                         scan_.options.errors, i, query_, logits_);
     CertificateRows& out = scan_.out;
     const auto at = static_cast<std::size_t>(i);
@@ -85,14 +90,15 @@ class CertificateFold {
     Enclosure size = support.size;
     Overflow overflow = support.overflow;
     if (row.column >= 0) {
-      largest = logit_near(row.largest, i);
+      const bool is_biased = scan_.bias.is_set();
+      largest = is_biased ? row.off : logit_near(row.largest, i);
       overflow.look(largest, false);
       if (support.weakest >= 0) leak = exp(largest - support.least);
-      size = larger(size, magnitude(largest));
-      size = larger(size, magnitude(logit_near(row.smallest, i)));
+      size = larger(size, is_biased ? row.size : magnitude(largest));
+      if (!is_biased) size = larger(size, magnitude(logit_near(row.smallest, i)));
     }
-    if (scan_.path.kernel().float32 && !scan_.source.mask.is_open()) {
-      overflow.possible |= scan_.path.may_overflow(scan_.sizes(i));
+    if (!scan_.path.kernel().is_exact() && (!scan_.source.mask.is_open() || scan_.bias.is_set())) {
+      overflow.possible |= scan_.path.may_overflow(scan_.sizes(i), scan_.norms.bias_max);
     }
     Enclosure distortion = expm1(support.spread);
     const std::size_t supported = scan_.target.row_columns(i).size();
@@ -124,10 +130,7 @@ class CertificateFold {
   // Encloses the largest or the least of the logits that the certificate is about, from the one of
   // those that the scan computed.
   Enclosure logit_near(T computed, Index i) const {
-    const double x = static_cast<double>(computed), own = scan_.own_radius(i);
-    if (!scan_.source.bias.is_set()) return scan_.path.logit(x, own, scan_.sizes(i));
-    constexpr double added = static_cast<double>(std::numeric_limits<T>::epsilon());
-    return scan_.path.biased_logit(x, own, added, scan_.sizes(i));
+    return scan_.path.logit(static_cast<double>(computed), scan_.own_radius(i), scan_.sizes(i));
   }
 
   // Total variation and stray mass of the row.
@@ -229,19 +232,17 @@ class MassFold : public CertificateFold<T> {
 
  private:
   // Makes of the products what the softmax would see, and returns the largest. They are rounded to the
-  // significands of the kernel's formats, whatever their exponents. A bias is in the logits already:
-  // here only their sum is rounded.
+  // significands of the kernel's formats, whatever their exponents.
   T map_row(T* x, Index padded) const {
     const LogitPath& path = this->scan_.path;
     const Kernel& kernel = path.kernel();
     const T scale = static_cast<T>(path.scale()), cap = static_cast<T>(path.softcap());
-    const bool is_biased = this->scan_.source.bias.is_set();
-    if (kernel.product && !is_biased) {
+    if (kernel.product) {
       map(x, padded, [=](T y) { return y / scale; });
       round(x, padded, kernel.product);
       map(x, padded, [=](T y) { return y * scale; });
     }
-    if (!is_biased) round(x, padded, kernel.logits);
+    round(x, padded, kernel.logits);
     if (cap > 0) {
       map(x, padded, [=](T y) { return y / cap; });
       round(x, padded, kernel.logits);
@@ -250,7 +251,6 @@ class MassFold : public CertificateFold<T> {
       map(x, padded, [=](T y) { return y * cap; });
       round(x, padded, kernel.logits);
     }
-    if (is_biased) round(x, padded, kernel.bias);
     return row_max(x, padded);
   }
   template <class F>
@@ -264,6 +264,53 @@ class MassFold : public CertificateFold<T> {
       const T high = splitter * y;  // Veltkamp's splitting
       return std::isfinite(high) ? high - (high - y) : y;
     });
+  }
+};
+
+// With a bias, which differs from logit to logit, every one is enclosed on its own. Sums of exponentials
+// are made if they are asked for.
+template <class T>
+class BiasedFold : public CertificateFold<T> {
+ public:
+  explicit BiasedFold(const Scan<T>& scan) : CertificateFold<T>(scan) {}
+
+  void tile(const RowBlock& block, const Tile<T>& tile) {
+    constexpr T hidden = -std::numeric_limits<T>::infinity();
+    const Scan<T>& scan = this->scan_;
+    for (Index r = 0; r < tile.count; ++r) {
+      auto& row = this->row(r);
+      const Index i = scan.source.row_at(block.first + r);
+      Sizes sizes = scan.sizes(i);
+      T* x = tile.row(r);
+      row.support.hide(x, tile);
+      for (Index c = 0; c < tile.cols; ++c) {
+        if (x[c] == hidden) continue;
+        const Index j = tile.col + c;
+        const std::optional<double> bias = bias_at(scan.bias, i, j);
+        if (*bias == -no_bound) {
+          x[c] = hidden;
+          continue;
+        }
+        const double product = static_cast<double>(x[c]);
+        sizes.k = scan.norms.k[j];
+        sizes.k_error = error_of(scan.options.errors.k, j);
+        const double own = scan.bound.radius(scan.source.scale, sizes.q, sizes.k);
+        const Enclosure logit = scan.path.logit(product, own, sizes, bias);
+        if (row.column < 0 || logit.hi > row.off.hi) row.column = j;
+        row.off = larger(row.off, logit);
+        row.size = larger(row.size, magnitude(logit));
+        x[c] = static_cast<T>(scan.path.computed(product, bias));
+      }
+      if (scan.options.mass) add_exponentials(row.sum, x, tile.padded_cols());
+    }
+  }
+
+ private:
+  static void add_exponentials(OnlineSum<T>& sum, T* x, Index padded) {
+    const T most = row_max(x, padded);
+    if (most == -std::numeric_limits<T>::infinity()) return;
+    sum.raise(most);
+    sum.sum += exp_sum<T, Exponentials::discard>(x, padded, sum.shift);
   }
 };
 

@@ -13,11 +13,14 @@ namespace headfit {
 // the kernel gives the exact logits.
 struct Kernel {
   bool float32 = false;  // all arithmetic is in float32, in any order
-  std::optional<NumberFormat> product;  // q.k, before it is multiplied by the scale
-  std::optional<NumberFormat> logits;  // after the scale, and after each step of the soft-cap
-  std::optional<NumberFormat> bias;  // after a bias is added
-  std::optional<NumberFormat> weights;  // of the softmax; if missing, no statement about weights
+  std::optional<NumberFormat> product = {};  // q.k, before it is multiplied by the scale
+  std::optional<NumberFormat> logits = {};  // after the scale, and after each step of the soft-cap
+  std::optional<NumberFormat> bias = {};  // after a bias is added
+  std::optional<NumberFormat> weights =
+      {};  // of the softmax; if missing, no statement about weights
   bool fused = false;  // each of the first three roundings may also be left out
+
+  bool is_exact() const { return !(float32 || product || logits || bias || weights); }
 };
 
 namespace detail {
@@ -43,36 +46,23 @@ struct Sizes {
 
 // The logits that a kernel may give, from those that a scan computes. Rounding and the soft-cap are
 // monotone functions, so the ends of an enclosure are mapped to ends. That includes the largest of
-// many logits, which are computed with one bound of their errors.
+// many logits without a bias, which are computed with one bound of their errors.
 class LogitPath {
  public:
   LogitPath(const Kernel& kernel, double scale, double softcap, Index depth)
       : kernel_(kernel), scale_(scale), softcap_(softcap), depth_(depth) {}
 
   // Encloses the logit where the scan computed scale * q.k with an error of at most `own`.
-  Enclosure logit(double computed, double own, const Sizes& sizes, double bias = 0) const {
+  Enclosure logit(double computed, double own, const Sizes& sizes,
+                  std::optional<double> bias = {}) const {
     Enclosure x = scaled_product(computed, own, sizes);
     x = rounded(x, kernel_.logits);
     if (softcap_ > 0) x = capped(x);
-    return bias == 0 ? x : with_bias(x, bias);
-  }
-
-  // Encloses the largest or the least logit of a row, where the scan added a bias to every
-  // scale * q.k and rounded the sum by at most `added` times its size. How large the terms of a sum
-  // were is not known then; all are at most what the norms allow.
-  Enclosure biased_logit(double computed, double own, double added, const Sizes& sizes) const {
-    const double product = sizes.radius(scale_, depth_, kernel_.float32);
-    const double most = product + product_above(std::abs(scale_), next_up(sizes.q + sizes.q_error),
-                                                next_up(sizes.k + sizes.k_error));
-    const double size = std::abs(computed);
-    double radius = own + product + rounding_below(most) + added * size;
-    if (kernel_.float32)
-      radius += size + most < largest32 ? sum32 * (size + 4 * most) + tiny32 : no_bound;
-    return rounded(Enclosure::around(computed, radius * (1 + 0x1p-40)), kernel_.bias);
+    return bias ? with_bias(x, *bias) : x;
   }
 
   // The logit as the kernel computes it, if the scan and arithmetic in float32 make no errors.
-  double computed(double x, double bias = 0) const {
+  double computed(double x, std::optional<double> bias = {}) const {
     const auto at = [](double y, const std::optional<NumberFormat>& to) {
       return to ? to->rounded(y) : y;
     };
@@ -82,26 +72,30 @@ class LogitPath {
       x = at(at(std::tanh(at(x / softcap_, kernel_.logits)), kernel_.logits) * softcap_,
              kernel_.logits);
     }
-    return bias == 0 ? x : at(x + bias, kernel_.bias);
+    return bias ? at(x + *bias, kernel_.bias) : x;
   }
 
-  // Whether some logit of these sizes may overflow. At a masked position that matters too: a kernel
-  // that adds -inf there makes NaN of it.
-  bool may_overflow(const Sizes& sizes) const {
-    const double most = product_above(1 + 0x1p-7, next_up(sizes.q + sizes.q_error),
-                                      next_up(sizes.k + sizes.k_error));
-    return !(sizes.radius(scale_, depth_, kernel_.float32) < no_bound) ||
-           (kernel_.product && !(most < kernel_.product->largest)) ||
-           (kernel_.logits && !(most * std::abs(scale_) < kernel_.logits->largest));
+  // Whether some logit of these sizes, and with a bias up to this, may overflow. At a masked position
+  // that matters too: a kernel that adds -inf there makes NaN of it.
+  bool may_overflow(const Sizes& sizes, double bias) const {
+    const double size = std::abs(scale_), room = 1 + 0x1p-6;
+    const double product = room * (product_above(1, next_up(sizes.q + sizes.q_error),
+                                                 next_up(sizes.k + sizes.k_error)) +
+                                   sizes.radius(1, depth_, kernel_.float32));
+    const double sum = room * product * size + bias;
+    const auto holds = [](const std::optional<NumberFormat>& to, double most) {
+      return !to || most < to->largest;
+    };
+    return !(holds(kernel_.product, product) && holds(kernel_.logits, product * size) &&
+             holds(kernel_.bias, sum) && (!kernel_.float32 || sum < largest32) &&
+             sizes.radius(scale_, depth_, kernel_.float32) < no_bound);
   }
 
   const Kernel& kernel() const { return kernel_; }
   double scale() const { return scale_; }
   double softcap() const { return softcap_; }
   // Whether the logits are those of the scan.
-  bool is_plain() const {
-    return !(kernel_.product || kernel_.logits || kernel_.bias || softcap_ > 0);
-  }
+  bool is_plain() const { return !(kernel_.product || kernel_.logits || softcap_ > 0); }
 
  private:
   // Bounds of relative errors in float32: of a product (its factor is rounded too, a division may
@@ -121,14 +115,18 @@ class LogitPath {
                           std::numeric_limits<double>::epsilon() * std::abs(product);
     Enclosure x = rounded(Enclosure::around(product, radius * (1 + 0x1p-48)), kernel_.product);
     x = times(x, scale_);
-    const bool is_normal = size >= std::numeric_limits<float>::min() && size < largest32;
-    if (kernel_.float32 && !is_normal) return Enclosure::unknown();
+    if (kernel_.float32 && !is_normal32(size)) return Enclosure::unknown();
     return in_float32(x, few32);
+  }
+
+  static bool is_normal32(double size) {
+    return size >= std::numeric_limits<float>::min() && size < largest32;
   }
 
   Enclosure capped(Enclosure x) const {
     // Where a product may overflow, it may be infinity minus infinity too, which no cap bounds.
     if (!(x.lo > -no_bound && x.hi < no_bound)) return Enclosure::unknown();
+    if (kernel_.float32 && !is_normal32(softcap_)) return Enclosure::unknown();
     x = {next_down(x.lo / softcap_), next_up(x.hi / softcap_)};
     x = rounded(in_float32(x, few32), kernel_.logits);
     x = {widen_down(std::tanh(x.lo)), widen_up(std::tanh(x.hi))};
@@ -138,27 +136,14 @@ class LogitPath {
 
   Enclosure with_bias(const Enclosure& x, double bias) const {
     if (std::isinf(bias)) return Enclosure::exactly(bias);  // -inf: the bias masks the position
+    if (x.lo == no_bound) return x;
     Enclosure sum{next_down(x.lo + bias), next_up(x.hi + bias)};
     if (kernel_.float32) {
       const double most = std::max(std::abs(x.lo), std::abs(x.hi)) + std::abs(bias);
-      if (!(most < no_bound)) return Enclosure::unknown();
+      if (!(most < largest32)) return Enclosure::unknown();
       sum = {next_down(sum.lo - sum32 * most - tiny32), next_up(sum.hi + sum32 * most + tiny32)};
     }
     return rounded(sum, kernel_.bias);
-  }
-
-  // A bound of what roundings before the bias change in a logit of at most this size.
-  double rounding_below(double most) const {
-    double factor = kernel_.float32 && kernel_.product ? 1 + few32 : 1, lost = 0;
-    const auto round = [&](const std::optional<NumberFormat>& to, double unit) {
-      if (!to) return;
-      if (!(2 * most / unit < to->largest)) lost = no_bound;
-      factor *= 1 + std::ldexp(1.0, -to->digits);
-      lost += unit * std::ldexp(1.0, to->min_exponent - to->digits + 1);
-    };
-    round(kernel_.product, std::abs(scale_));
-    round(kernel_.logits, 1);
-    return (factor - 1) * most + 2 * lost;
   }
 
   Enclosure rounded(const Enclosure& x, const std::optional<NumberFormat>& to) const {
@@ -212,7 +197,7 @@ struct WeightErrors {
 // In float32 a weight is assumed to be within 2^-14 of the exact one: the difference to the maximum
 // is rounded, which costs at most 2^-17 where the weight does not underflow, and an exponential is
 // wrong by at most 2^-16. Kernels that go by blocks of 16 keys or more multiply by an exponential
-// again when the maximum grows, with an error of at most 2^-22. Then the weight is rounded to the
+// again when the maximum grows, with an error of at most 2^-22 and a rounding of the product. Then the weight is rounded to the
 // format, before or after it is divided by the sum. What is lost below the normal numbers of the
 // format, or of float32 where subnormal numbers are flushed to zero, is relative to the largest weight
 // or to the sum of all. `least` and `most` enclose the extreme logits on the support, `off` the
@@ -225,7 +210,7 @@ inline WeightErrors weight_errors(const NumberFormat& to, const Enclosure& least
       supported * std::exp(most.hi - top_lo) + (keys - supported) * std::exp(off.hi - top_lo);
   const double lost = std::ldexp(1.0, to.min_exponent - to.digits) + 0x1p-124;
   const double absolute = lost * std::max(1.0, sum) * std::exp(top_hi - least.lo);
-  const double softmax = 0x1p-14 + keys * 0x1p-26;
+  const double softmax = 0x1p-14 + keys * 0x1.4p-26;
   const double relative = (1 + softmax) * (1 + std::ldexp(1.0, -to.digits)) - 1;
   if (!(absolute < no_bound)) return {relative, no_bound};  // also where it is NaN
   return {relative * (1 + 0x1p-30), absolute * (1 + 0x1p-30)};

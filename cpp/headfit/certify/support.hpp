@@ -16,7 +16,18 @@ struct Norms {
   double q_max = 0;
   double k_max = 0;
   double k_error_max = 0;
+  double bias_max = 0;  // the largest finite |bias|
 };
+
+// The bias of a position; missing where there is none at all.
+inline std::optional<double> bias_at(const Bias& bias, Index row, Index col) {
+  if (!bias.is_set()) return {};
+  const double value = bias.at(row, col);
+  if (!(value < no_bound)) {
+    throw_nonfinite("bias (-inf masks, other values)", 0, 1, row, col, value);
+  }
+  return value;
+}
 
 // The error of a row of Q or of K; 0 where there are none.
 inline double error_of(std::span<const double> errors, Index row) {
@@ -38,6 +49,16 @@ Norms bound_norms(const LogitSource<T>& source, const InputErrors& errors) {
   };
   all(source.q, norms.q, norms.q_max);
   all(source.k, norms.k, norms.k_max);
+  if (source.bias.is_set()) {
+    Checkpoints pace;
+    for (Index i = 0; i < source.q.rows; ++i) {
+      pace.after(source.k.rows);
+      for (Index j = 0; j < source.k.rows; ++j) {
+        const double size = std::abs(source.bias.at(i, j));
+        if (size < no_bound) norms.bias_max = std::max(norms.bias_max, size);
+      }
+    }
+  }
   for (const double e : errors.k) norms.k_error_max = std::max(norms.k_error_max, e);
   return norms;
 }
@@ -106,7 +127,7 @@ SupportRow enclose_support(const Target& target, const LogitPath& path, const Bi
     if (!std::isfinite(logit)) {
       throw_nonfinite("the logits scale * Q K^T", 0, 1, i, j, logit);
     }
-    const double added = bias.is_set() ? bias.at(i, j) : 0;
+    const std::optional<double> added = bias_at(bias, i, j);
     const Sizes sizes{norms.q[i], norms.k[j], q_error, error_of(errors.k, j)};
     const Enclosure s =
         path.logit(logit, bound.radius(scale, norms.q[i], norms.k[j]), sizes, added);

@@ -33,7 +33,7 @@ def csr_of_dense(matrix: NDArray[Any]) -> sp.csr_array:
     columns: NDArray[Any] = np.empty(int(starts[-1]), index)
     values = np.empty(columns.size)
     for block in blocks:
-        part = np.array(matrix[block])
+        part = matrix[block]
         places = np.nonzero(_comparable(part))
         if places[0].size != counts[block].sum():
             raise InputError("A must not be changed while it is read")

@@ -57,7 +57,8 @@ def round_to(x: Any, name: str) -> FloatArray:
     if name == "bfloat16":
         bits = wide.view(np.uint32)
         even = (bits >> np.uint32(16)) & np.uint32(1)
-        wide = ((bits + np.uint32(0x7FFF) + even) & np.uint32(0xFFFF0000)).view(np.float32)
+        near = ((bits + np.uint32(0x7FFF) + even) & np.uint32(0xFFFF0000)).view(np.float32)
+        wide = np.where(np.isfinite(wide), near, wide)  # the bits of a NaN may wrap around to 0
     elif name in FLOAT8:
         wide = FLOAT8[name].rounded(wide)
     if name in NARROW and not np.isfinite(wide).all():

@@ -38,7 +38,8 @@ class Kernel:
     scale : "after", "before" or "root"
         Where the scale is multiplied in: into the product; into the queries, which are rounded to
         the dtype of the operands again; or its root into queries and keys, likewise. Where nothing
-        is rounded but in float32, the certificate covers all three.
+        is rounded but in float32, the certificate covers all three. A factor log2(e) that is
+        multiplied into rounded queries too is not covered.
     scale_dtype : dtype name, optional
         That of a scale which is a tensor, and so rounded. None: a number, at most rounded to
         float32.
@@ -96,6 +97,8 @@ class Kernel:
                 f"operands must be a dtype where scale={self.scale!r}: scaled queries are rounded "
                 "to it; got None"
             )
+        if self.weights is not None and self.accumulate == "exact":
+            raise InputError('weights must be None for accumulate="exact": a softmax is rounded')
         if as_flag(self.fused, "fused") and not (self.product or self.logits or self.bias):
             raise InputError("fused must be False where no product, logits or bias are rounded")
         as_choice(self.name, "name", ("", *NAMES))

@@ -132,7 +132,7 @@ def certify(
     A row whose logits the bound cannot enclose at all, since it overflows, is undecided;
     logits that overflow themselves are refused with a NonFiniteError.
 
-    An `Attention` may have a soft-cap or a bias, not both. Positions are out of scope: cosines and
+    An `Attention` may have a soft-cap and a bias. Positions are out of scope: cosines and
     sines are rounded numbers, and a statement that includes them depends on how each kernel
     computes them. Give Q and K as they are after the rotation, and the terms of ALiBi as a bias.
     `fit` needs no positions, since its keys differ already.
@@ -229,8 +229,6 @@ def _judged(Q: Any, K: Any, scale: float | None, mask: Any) -> Attention:
         raise InputError("certify takes Q and K, an Attention, or matrix=")
     attention = Attention.of(Q, K, LogitOptions(scale, mask))
     attention.check_plain("certify", "softcap", "bias")
-    if attention.softcap is not None and attention.bias is not None:
-        raise InputError("certify takes a softcap or a bias; this attention has both")
     if attention.lead:
         raise InputError(f"Q must be a matrix; got shape {attention.stored[0].shape}")
     return attention

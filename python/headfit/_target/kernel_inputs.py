@@ -18,6 +18,7 @@ from headfit.errors import InputError
 # A bound of the relative error of a product in float32 with a scale that is rounded to float32, or
 # of a quotient in its place.
 SCALED_IN_FLOAT32 = 2.0**-21
+LEAST_NORMAL = 2.0**-126
 # More than is lost where a number of 16 bits or of float32 is subnormal.
 SUBNORMAL = {"float16": 2.0**-24, "bfloat16": 2.0**-125, "float32": 2.0**-125}
 
@@ -40,6 +41,9 @@ def as_read(attention: Attention, kernel: Kernel) -> Attention:
         if bias.dtype == np.float64:  # the core reads a bias in the dtype of Q and K
             q = widened(q).astype(np.float64)
     if kernel.operands is not None:
+        is_normal = LEAST_NORMAL <= abs(scale) < 1 / LEAST_NORMAL
+        if kernel.scale != "after" and kernel.accumulate == "float32" and not is_normal:
+            raise InputError(f"scale must be a normal number of float32; got {scale!r}")
         factors = {"after": (1.0, 1.0), "before": (scale, 1.0)}.get(kernel.scale)
         if factors is None:
             root = math.sqrt(abs(scale))
@@ -76,30 +80,55 @@ def _rounded(x: FloatArray, dtype: str) -> FloatArray:
     return np.where(finite, round_to(np.where(finite, x, 0), dtype), x).astype(np.float32)
 
 
+def _to_odd(x: NDArray[np.float64]) -> NDArray[np.float32]:
+    """Return float32 numbers that are rounded to 16 bits as x itself would be.
+
+    Of the two neighbours of x the one with an odd last bit, so that it never lies half way between
+    two numbers of fewer bits where x does not.
+    """
+    with np.errstate(over="ignore"):
+        near = x.astype(np.float32)
+    toward = np.nextafter(near, np.where(x > near, np.inf, -np.inf).astype(np.float32))
+    moves = (near != x) & (near.view(np.uint32) & 1 == 0) & np.isfinite(near)
+    return np.where(moves, toward, near)
+
+
 def _scaled_and_rounded(
     x: FloatArray, error: NDArray[np.float64] | None, factor: float, kernel: Kernel
 ) -> tuple[FloatArray, NDArray[np.float64] | None]:
     """Return the rows of x times a factor in the dtype of the operands, and bounds of their errors.
 
-    No errors (None) where the kernel's numbers are known: `x` is exact, and so is its product with
-    the factor. Otherwise what float32 rounds first may be rounded to a neighbour.
+    No errors (None) where the kernel's numbers are known: those of an exact `x` that float32 holds,
+    without a factor. float64 may be rounded to 16 bits by way of float32 or at once; a product may
+    be rounded in float32 first, and subnormal numbers may be flushed to zero.
     """
-    dtype = kernel.operands
+    dtype, in_float32 = kernel.operands, kernel.accumulate == "float32"
     assert dtype is not None
-    wide = x.astype(np.float64)
-    in_float32 = SCALED_IN_FLOAT32 if kernel.accumulate == "float32" and factor != 1 else 0.0
+    moved = SCALED_IN_FLOAT32 if in_float32 and factor != 1 else 0.0
     if error is None:
-        low = _rounded(wide * (factor * (1 - in_float32)), dtype)
-        if in_float32 == 0:
+        ends = [_rounded(x, dtype)]
+        if x.dtype == np.float64:
+            once = x if dtype == "float32" else _to_odd(x)
+            ends = [_rounded(once, dtype), *(ends if in_float32 else [])]
+        if factor != 1:
+            ends = [
+                _rounded(_to_odd(end.astype(np.float64) * (factor * (1 + by))), dtype)
+                for end in ends for by in {-moved, moved}
+            ]  # fmt: skip
+        low, high = np.minimum.reduce(ends), np.maximum.reduce(ends)
+        if in_float32 and factor != 1:
+            flushed = np.minimum(np.abs(x), np.minimum(np.abs(x * factor), np.abs(low))) < 2.0**-125
+            low = np.where(flushed, np.minimum(low, 0), low)
+            high = np.where(flushed, np.maximum(high, 0), high)
+        if np.array_equal(low, high, equal_nan=True):
             return low, None
-        high = _rounded(wide * (factor * (1 + in_float32)), dtype)
-        with np.errstate(invalid="ignore"):
-            spread = np.linalg.norm(np.subtract(high, low, dtype=np.float64), axis=1)
+        spread = np.linalg.norm(np.subtract(high, low, dtype=np.float64), axis=1)
         return low, np.nan_to_num(spread * (1 + 1e-9))
-    product = wide * factor
-    _rounded(product, dtype)  # raises an InputError where it does not fit
-    unit = (2.0 ** -DIGITS[dtype] + in_float32) * (1 + 1e-9)
+    product, known = x.astype(np.float64) * factor, abs(factor) * error
+    _rounded(np.abs(product) + known[:, np.newaxis], dtype)  # an InputError where it does not fit
+    unit, lost = 2.0 ** -DIGITS[dtype], math.sqrt(x.shape[1]) * SUBNORMAL[dtype]
+    if factor != 1:  # rounded before it, and after it
+        unit = (1 + unit) ** 2 * (1 + moved) - 1
+        lost *= 1 + abs(factor)
     norms = np.linalg.norm(product, axis=1)
-    known = abs(factor) * error
-    lost = math.sqrt(x.shape[1]) * SUBNORMAL[dtype]
-    return product, (known + unit * (norms + known) + lost) * (1 + 1e-9)
+    return product, (known + unit * (norms + known) + 2 * lost) * (1 + 1e-9)

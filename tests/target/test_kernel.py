@@ -1,0 +1,236 @@
+"""`Kernel`: what its names stand for, and certificates beside code that rounds step by step."""
+
+import dataclasses
+import json
+import math
+import pickle
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import headfit as hf
+from headfit import cli
+from headfit._base.dtypes import round_to
+from headfit._base.kernel import NAMES
+from headfit.errors import InputError
+
+HALVES = ("bfloat16", "float16")
+A = hf.patterns.random_regular(64, 3, gamma=2.0, rng=0)
+
+
+def eager(q, k, scale, dtype, softcap=None, bias=None):
+    """Return the logits of code in which every operation rounds."""
+
+    def rounded(x):
+        return round_to(np.asarray(x, np.float32), dtype)
+
+    x = rounded(rounded(rounded(q) @ rounded(k).T) * np.float32(scale))
+    if softcap is not None:
+        x = rounded(rounded(np.tanh(rounded(x / np.float32(softcap)))) * np.float32(softcap))
+    return x if bias is None else rounded(x + rounded(bias))
+
+
+def bounds_of(logits, dense):
+    """Return the leak and the distortion of each row of logits, by their definitions."""
+    logits, on = np.asarray(logits, np.float64), dense > 0
+    least = np.where(on, logits, np.inf).min(axis=1)
+    leak = np.exp(np.where(on, -np.inf, logits).max(axis=1) - least)
+    shift = logits - np.log(np.where(on, dense, 1))
+    return leak, np.expm1([np.ptp(x[s]) for x, s in zip(shift, on, strict=True)])
+
+
+def test_a_kernel_that_rounds_more_than_once():
+    # Eager PyTorch has the logits 179 and 181, and so the weights .119 and .881.
+    target, Q, K = np.full((2, 2), 0.5), np.ones((2, 2)), np.array([[256, 1], [256, 1.296875]])
+    once = hf.Kernel("float32", logits="bfloat16")
+    assert hf.certify(target, Q, K, scale=0.7, kernel=once).holds
+    np.testing.assert_array_equal(eager(Q, K, 0.7, "bfloat16"), [[179, 181], [179, 181]])
+    judged = hf.certify(target, Q, K, scale=0.7, kernel="eager-bfloat16")
+    assert not judged.holds
+    assert judged.distortion >= math.exp(2) - 1
+
+
+@pytest.mark.parametrize("dtype", HALVES)
+@pytest.mark.parametrize("option", ["none", "softcap", "bias", "both"])
+@settings(max_examples=25, deadline=None)
+@given(seed=st.integers(0, 2**32 - 1), size=st.sampled_from([1.0, 4.0, 12.0]))
+def test_eager_certificates_beside_eager_code(dtype, option, seed, size):
+    rng = np.random.default_rng(seed)
+    n, d = 12, 5
+    dense = hf.patterns.random_regular(n, 3, gamma=2.0, rng=rng).toarray()
+    q, k = size * rng.normal(size=(n, d)), rng.normal(size=(n, d))
+    options = {"softcap": size} if option in ("softcap", "both") else {}
+    if option in ("bias", "both"):
+        options["bias"] = size * rng.normal(size=(n, n))
+    scale = rng.uniform(0.1, 2)
+    leak, distortion = bounds_of(eager(q, k, scale, dtype, **options), dense)
+    head = hf.Attention(q, k, scale=scale, **options)
+    found = hf.certify(dense, head, leak=0.5, distortion=2.0, kernel=f"eager-{dtype}")
+    assert (found.row_leak >= leak * (1 - 1e-12)).all()
+    assert (found.row_distortion >= distortion * (1 - 1e-12)).all()
+    # Bounds are of use: most logits are known to the last bit, the others to the last but one.
+    step = 2.0 ** -{"bfloat16": 8, "float16": 11}[dtype] * found.max_logit
+    assert np.median(np.log(found.row_leak / leak)) <= 4 * step
+    fewer = hf.certify(
+        dense, head, leak=0.5, distortion=2.0, kernel=f"eager-{dtype}", certificate_mass=False
+    )
+    np.testing.assert_array_equal(fewer.row_leak, found.row_leak)
+
+
+@settings(max_examples=25, deadline=None)
+@given(seed=st.integers(0, 2**32 - 1), option=st.sampled_from(["softcap", "bias"]))
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_exact_certificates_of_soft_caps_and_biases(dtype, seed, option):
+    rng = np.random.default_rng(seed)
+    n, d = 40, 6
+    dense = hf.patterns.random_regular(n, 3, gamma=2.0, rng=rng).toarray()
+    q, k = (3 * rng.normal(size=(2, n, d))).astype(dtype)
+    more = {"softcap": 4.0} if option == "softcap" else {"bias": rng.normal(size=(n, n))}
+    logits = 0.3 * q.astype(float) @ k.astype(float).T
+    logits = 4 * np.tanh(logits / 4) if option == "softcap" else logits + more["bias"]
+    leak, distortion = bounds_of(logits, dense)
+    head = hf.Attention(q, k, scale=0.3, **more)
+    found = hf.certify(dense, head, leak=0.5, distortion=2.0)
+    for got, expected in ((found.row_leak, leak), (found.row_distortion, distortion)):
+        assert (got >= expected * (1 - 1e-12)).all()
+        np.testing.assert_allclose(got, expected, rtol=1e-3)
+    weights = np.exp(logits - logits.max(axis=1, keepdims=True))
+    tv = np.abs(weights / weights.sum(axis=1, keepdims=True) - dense).sum(axis=1) / 2
+    np.testing.assert_allclose(found.row_tv, tv, atol=1e-5)
+    assert found.max_logit >= np.abs(logits).max()
+
+
+def test_bias_that_forbids_is_a_mask():
+    bias = np.where(np.tri(6, dtype=bool), 0.0, -np.inf)
+    q = np.random.default_rng(0).normal(size=(6, 4))
+    target = hf.patterns.causal_band(6, 2)
+    masked = hf.certify(target, q, q, mask="causal", leak=0.5)
+    biased = hf.certify(target, hf.Attention(q, q, bias=bias), leak=0.5)
+    np.testing.assert_allclose(biased.row_leak, masked.row_leak, rtol=1e-12)
+
+
+@pytest.mark.parametrize("weights", [False, True])
+@pytest.mark.parametrize("name", NAMES)
+def test_a_fit_aims_at_its_kernel(name, weights, tmp_path):
+    if weights and name == "exact":
+        with pytest.raises(InputError, match="weights must be False for the kernel 'exact'"):
+            hf.Kernel.named(name, weights=True)
+        return
+    kernel = hf.Kernel.named(name, weights=weights)
+    head = hf.fit(A, 16, kernel=kernel)
+    assert head.certificate.holds
+    assert head.dtype == (kernel.operands or "float32")
+    assert head.certificate.kernel == kernel
+    assert str(kernel) in repr(head.certificate) or name == "exact"
+    kept = hf.load(head.save(tmp_path / "head.npz")).certificate
+    assert (kept.kernel, kept.kernel.name) == (kernel, name)
+    assert repr(kept) == repr(head.certificate)
+    assert hf.certify(A, head, kernel=kernel).holds
+
+
+def test_a_scale_that_is_a_power_of_two_saves_a_rounding():
+    kernel = hf.Kernel.named("eager-bfloat16")
+    steps = [kernel.logit_step(8.0, scale) for scale in (0.25, 0.3, None)]
+    assert steps[0] == 2.0**-5 < steps[1] <= steps[2]
+    limits = [kernel.logit_limit(0.04, scale) for scale in (0.25, None)]
+    assert limits[0] > limits[1] > 0
+    assert hf.Kernel.named("flash-bfloat16").logit_limit(0.04, None) is None
+
+
+@pytest.mark.parametrize("scale", ["after", "before", "root"])
+def test_operands_are_rounded_as_the_kernel_reads_them(scale):
+    rng = np.random.default_rng(2)
+    q, k = rng.normal(size=(2, 30, 4))
+    kernel = hf.Kernel("float32", operands="bfloat16", scale=scale)
+    factor = -0.37
+    q_factor, k_factor = {
+        "after": (1.0, 1.0), "before": (factor, 1.0),
+        "root": (-math.sqrt(-factor), math.sqrt(-factor)),
+    }[scale]  # fmt: skip
+
+    def scaled(x, by):
+        return round_to(round_to(x, "bfloat16") * np.float32(by), "bfloat16").astype(float)
+
+    one, other = scaled(q, q_factor), scaled(k, k_factor)
+    logits = (factor if scale == "after" else 1.0) * one @ other.T
+    dense = np.eye(30)
+    leak, _ = bounds_of(logits, dense)
+    found = hf.certify(dense, q, k, scale=factor, leak=0.5, kernel=kernel)
+    np.testing.assert_allclose(found.row_leak, leak, rtol=2e-2)
+    assert (found.row_leak >= leak).all()
+
+
+def test_a_module_s_products_are_rounded_too():
+    rng = np.random.default_rng(4)
+    module = hf.SelfAttention(*rng.normal(size=(2, 8, 4)))
+    X = rng.normal(size=(20, 8))
+    q, k = (round_to(X @ w, "bfloat16").astype(float) for w in (module.W_Q, module.W_K))
+    leak, _ = bounds_of(module.scale * q @ k.T, np.eye(20))
+    found = hf.certify(np.eye(20), module(X), leak=0.5, kernel="flash-bfloat16")
+    assert found.basis == "module"
+    assert (found.row_leak >= leak).all()
+    plain = hf.certify(np.eye(20), module(X), leak=0.5)
+    assert (found.row_leak > plain.row_leak).all()
+
+
+def test_weights_are_part_of_the_statement_if_asked_for():
+    # A weight of 2**-26 beside one of about 1 is none in float16.
+    target = np.array([[1 - 2.0**-26, 2.0**-26, 0], [0, 1, 0], [0, 0, 1]])
+    K = np.log(np.maximum(target, 1e-30)).T
+    plain, weighed = (
+        hf.certify(target, np.eye(3), K, scale=1.0, leak=0.5,
+                   kernel=hf.Kernel.named("flash-float16", weights=w)) for w in (False, True)
+    )  # fmt: skip
+    assert plain.row_status[0] == 0 or plain.row_distortion[0] < 0.1
+    assert weighed.row_status[0] == 2
+    assert np.isinf(weighed.row_leak[0])
+
+
+def test_kernels_in_words_and_records():
+    kernel = hf.Kernel.named("flex-float16", weights=True)
+    assert repr(kernel) == "Kernel('flex-float16', weights=True)"
+    assert pickle.loads(pickle.dumps(kernel)) == kernel
+    assert hf.Kernel(**json.loads(json.dumps(kernel.to_dict()))) == kernel
+    fused = dataclasses.replace(hf.Kernel.named("eager-float16"), fused=True)
+    assert (fused.name, fused.fused) == ("", True)
+    assert str(fused).endswith("bias in float16, fused")
+    assert hf.certify(A, hf.fit(A, 16, kernel=fused), kernel=fused).holds
+    tensor = hf.Kernel(scale_dtype="bfloat16")
+    assert (
+        hf.certify(np.eye(3), 9 * np.eye(3), np.eye(3), scale=0.7, kernel=tensor).scale
+        == 0.69921875
+    )
+    with pytest.raises(InputError, match="scale must not be 0 or infinite in float16"):
+        hf.certify(np.eye(3), np.eye(3), np.eye(3), scale=1e-9, kernel={"scale_dtype": "float16"})
+    for options, message in [
+        ({"scale": "before"}, "operands must be a dtype where scale='before'"),
+        ({"fused": True}, "fused must be False where no"),
+        ({"logits": "float64"}, "logits must be None, 'float32' or"),
+    ]:
+        with pytest.raises(InputError, match=message):
+            hf.Kernel(**options)
+    with pytest.raises(InputError, match="dtype must be bfloat16 or of 8 bits"):
+        hf.fit(A, 8, dtype="float32", kernel="eager-bfloat16")
+    with pytest.raises(InputError, match="Q and K do not fit float16"):
+        hf.certify(np.eye(3), 1e6 * np.eye(3), np.eye(3), kernel="flash-float16")
+    with pytest.raises(hf.NonFiniteError):
+        hf.certify(np.eye(3), np.nan * np.eye(3), np.eye(3), kernel="flash-float16")
+
+
+def test_the_command_line_takes_kernels(tmp_path, capsys):
+    pattern, head = tmp_path / "A.npz", tmp_path / "head.npz"
+    assert cli.main(["pattern", "band", "32", "1", "-o", str(pattern)]) == 0
+    options = "accumulate=float32,operands=bfloat16,logits=bfloat16"
+    asked = ["fit", str(pattern), "--dim", "16", "--kernel", options, "-o", str(head)]
+    assert cli.main(asked) == 0
+    kernel = hf.load(head).certificate.kernel
+    assert kernel == hf.Kernel("float32", operands="bfloat16", logits="bfloat16")
+    capsys.readouterr()
+    assert cli.main(["certify", str(pattern), str(head), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["kernel"] == kernel.to_dict()
+    cli.main(["certify", str(pattern), str(head), "--kernel", "eager-bfloat16"])
+    assert "with the kernel eager-bfloat16" in capsys.readouterr().out
+    assert cli.main(["certify", str(pattern), str(head), "--kernel", "eager"]) == 2
+    assert "kernel must be" in capsys.readouterr().err

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 from tests.adversarial.flushing import can_flush, flushing, is_flushing
@@ -245,3 +247,20 @@ def test_matrices_hold_finite_numbers_of_zero_or_more(bad):
             M[row, column] = bad
             with pytest.raises(NonFiniteError):
                 hf.certify(HALVES, matrix=M)
+
+
+def test_overflow_where_a_bias_forbids():
+    # The forbidden products are infinite in float16, and infinity minus infinity is NaN.
+    K = np.array([[0.1, 300.0], [300.0, 0.1]])
+    bias = np.array([[0.0, -np.inf], [-np.inf, 0.0]])
+    head = hf.Attention(300 * np.eye(2), K, scale=0.5, bias=bias)
+    never_holds(np.eye(2), head, kernel="eager-float16")
+    assert hf.certify(np.eye(2), head).holds
+
+
+def test_a_bias_of_zero_rounds_the_sum_too():
+    kernel = hf.Kernel("float32", bias="bfloat16")
+    Q, K = np.eye(2), np.array([[200.6, 200.4], [200.6, 200.4]]).T
+    head = hf.Attention(Q, K, scale=1.0, bias=np.zeros((2, 2)))
+    found = hf.certify(np.full((2, 2), 0.5), head, distortion=1.0, kernel=kernel)
+    assert found.row_distortion[0] >= math.exp(1) - 1

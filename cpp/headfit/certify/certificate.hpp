@@ -63,13 +63,13 @@ struct CertificateRows {
 };
 
 // Scans every logit under the mask of `source`, first in T and then, for the rows that are still
-// undecided, in double. The source is one head, which may have a softcap and a bias; rotary positions
-// and sinks are refused. If the source is about some of its rows, all different, then nothing is found for the others. A part of
-// a list of rows that begins and ends at multiples of `row_granule` (stream.hpp) gets the results that
-// it has in the whole list, bit for bit. The arrays of the target are a view that somebody may have
-// changed since they were last checked, so they are checked here again, under the mask of `source`
-// (target.mask is not read); rows may sum to anything.
-// Takes O(n) memory besides Q and K.
+// undecided, in double. The source is one head, which may have a softcap and a bias; rotary
+// positions and sinks are refused. If the source is about some of its rows, all different, then
+// nothing is found for the others. A part of a list of rows that begins and ends at multiples of
+// `row_granule` (stream.hpp) gets the results that it has in the whole list, bit for bit. The
+// arrays of the target are a view that somebody may have changed since they were last checked, so
+// they are checked here again, under the mask of `source` (target.mask is not read); rows may sum
+// to anything. Takes O(n) memory besides Q and K.
 template <class T>
 CertificateRows certify_logits(const Target& target, const LogitSource<T>& source,
                                const Tolerances& tolerances, const CertifyOptions& options,

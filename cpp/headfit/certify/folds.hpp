@@ -26,15 +26,16 @@ struct Scan {
   // The scale is rounded, then multiplied into q: two roundings more than the dot product's d.
   DotBound bound = DotBound::of<T>(source.q.cols, source.q.cols + 2);
 
-  // By how much scale * q.k as the stream computes it for this row may differ from the exact product.
+  // By how much scale * q.k as the stream computes it for this row may differ from the exact
+  // product.
   double own_radius(Index row) const {
     return bound.radius(source.scale, norms.q[row], norms.k_max);
   }
   Sizes sizes(Index row) const {
     return {norms.q[row], norms.k_max, error_of(options.errors.q, row), norms.k_error_max};
   }
-  // By how much it may differ from a product that the certificate is about, before that is rounded to
-  // a format.
+  // By how much it may differ from a product that the certificate is about, before that is rounded
+  // to a format.
   double radius(Index row) const {
     return next_up(own_radius(row) +
                    sizes(row).radius(source.scale, source.q.cols, path.kernel().float32));
@@ -71,8 +72,8 @@ class CertificateFold {
     T smallest = std::numeric_limits<T>::infinity();  // logit of the row
     Index column = -1;                                // where the largest is
     OnlineSum<T> sum;                                 // of exponentials off the support
-    // With a bias, in place of largest and smallest: enclosures of the largest logit off the support
-    // and of the largest |logit| there.
+    // With a bias, in place of largest and smallest: enclosures of the largest logit off the
+    // support and of the largest |logit| there.
     Enclosure off{-no_bound, -no_bound}, size{0, 0};
   };
   Row& row(Index r) { return rows_[static_cast<std::size_t>(r)]; }
@@ -231,8 +232,8 @@ class MassFold : public CertificateFold<T> {
   }
 
  private:
-  // Makes of the products what the softmax would see, and returns the largest. They are rounded to the
-  // significands of the kernel's formats, whatever their exponents.
+  // Makes of the products what the softmax would see, and returns the largest. They are rounded to
+  // the significands of the kernel's formats, whatever their exponents.
   T map_row(T* x, Index padded) const {
     const LogitPath& path = this->scan_.path;
     const Kernel& kernel = path.kernel();
@@ -267,8 +268,8 @@ class MassFold : public CertificateFold<T> {
   }
 };
 
-// With a bias, which differs from logit to logit, every one is enclosed on its own. Sums of exponentials
-// are made if they are asked for.
+// With a bias, which differs from logit to logit, every one is enclosed on its own. Sums of
+// exponentials are made if they are asked for.
 template <class T>
 class BiasedFold : public CertificateFold<T> {
  public:

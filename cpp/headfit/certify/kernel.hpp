@@ -1,5 +1,5 @@
-// What a kernel may make of an exact logit, from the product of Q and K to the weight in the softmax:
-// the places where it rounds, and the enclosure of its result.
+// What a kernel may make of an exact logit, from the product of Q and K to the weight in the
+// softmax: the places where it rounds, and the enclosure of its result.
 #pragma once
 
 #include <optional>
@@ -9,8 +9,8 @@
 
 namespace headfit {
 
-// Where a kernel rounds. The logits are softcap(scale * Q K^T) + bias. By default nothing is rounded:
-// the kernel gives the exact logits.
+// Where a kernel rounds. The logits are softcap(scale * Q K^T) + bias. By default nothing is
+// rounded: the kernel gives the exact logits.
 struct Kernel {
   bool float32 = false;  // all arithmetic is in float32, in any order
   std::optional<NumberFormat> product = {};  // q.k, before it is multiplied by the scale
@@ -75,8 +75,8 @@ class LogitPath {
     return bias ? at(x + *bias, kernel_.bias) : x;
   }
 
-  // Whether some logit of these sizes, and with a bias up to this, may overflow. At a masked position
-  // that matters too: a kernel that adds -inf there makes NaN of it.
+  // Whether some logit of these sizes, and with a bias up to this, may overflow. At a masked
+  // position that matters too: a kernel that adds -inf there makes NaN of it.
   bool may_overflow(const Sizes& sizes, double bias) const {
     const double size = std::abs(scale_), room = 1 + 0x1p-6;
     const double product = room * (product_above(1, next_up(sizes.q + sizes.q_error),
@@ -99,8 +99,9 @@ class LogitPath {
 
  private:
   // Bounds of relative errors in float32: of a product (its factor is rounded too, a division may
-  // stand in its place, a factor log2(e) may follow), of tanh, for which 8 units in the last place are
-  // assumed, and of a sum. `tiny32` bounds what is lost where subnormal numbers are flushed to zero.
+  // stand in its place, a factor log2(e) may follow), of tanh, for which 8 units in the last place
+  // are assumed, and of a sum. `tiny32` bounds what is lost where subnormal numbers are flushed to
+  // zero.
   static constexpr double few32 = 0x1p-21, tanh32 = 0x1p-20, sum32 = 0x1p-20;
   static constexpr double tiny32 = 0x1p-124;
   static constexpr double largest32 = static_cast<double>(std::numeric_limits<float>::max()) / 4;
@@ -177,8 +178,8 @@ class LogitPath {
   Index depth_;
 };
 
-// How far the weights that a kernel computes and rounds are from the exact softmax of its logits, up
-// to a factor that all weights of a row share: by at most `relative` times themselves plus
+// How far the weights that a kernel computes and rounds are from the exact softmax of its logits,
+// up to a factor that all weights of a row share: by at most `relative` times themselves plus
 // `absolute` times the smallest exact weight on the support.
 struct WeightErrors {
   double relative, absolute;
@@ -197,11 +198,11 @@ struct WeightErrors {
 // In float32 a weight is assumed to be within 2^-14 of the exact one: the difference to the maximum
 // is rounded, which costs at most 2^-17 where the weight does not underflow, and an exponential is
 // wrong by at most 2^-16. Kernels that go by blocks of 16 keys or more multiply by an exponential
-// again when the maximum grows, with an error of at most 2^-22 and a rounding of the product. Then the weight is rounded to the
-// format, before or after it is divided by the sum. What is lost below the normal numbers of the
-// format, or of float32 where subnormal numbers are flushed to zero, is relative to the largest weight
-// or to the sum of all. `least` and `most` enclose the extreme logits on the support, `off` the
-// largest of the others.
+// again when the maximum grows, with an error of at most 2^-22 and a rounding of the product. Then
+// the weight is rounded to the format, before or after it is divided by the sum. What is lost below
+// the normal numbers of the format, or of float32 where subnormal numbers are flushed to zero, is
+// relative to the largest weight or to the sum of all. `least` and `most` enclose the extreme
+// logits on the support, `off` the largest of the others.
 inline WeightErrors weight_errors(const NumberFormat& to, const Enclosure& least,
                                   const Enclosure& most, const Enclosure& off, double supported,
                                   double keys) {

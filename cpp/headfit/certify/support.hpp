@@ -98,8 +98,8 @@ struct SupportRow {
 };
 
 // Encloses the logits on the support of row i. `q` is a buffer for the query times the scale;
-// `logits` receives the logits as the kernel computes them. The order of multiplication is that of the
-// stream: scale times query, then times the key.
+// `logits` receives the logits as the kernel computes them. The order of multiplication is that of
+// the stream: scale times query, then times the key.
 template <class T>
 SupportRow enclose_support(const Target& target, const LogitPath& path, const Bias& bias,
                            HeadRows<T>& queries, HeadRows<T>& keys, const Norms& norms,

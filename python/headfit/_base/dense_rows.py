@@ -22,7 +22,7 @@ def csr_of_dense(matrix: NDArray[Any]) -> sp.csr_array:
     Ctrl-C between blocks of rows.
     """
     rows, cols = matrix.shape
-    step = max(1, 8 * BLOCK // max(1, cols))
+    step = max(1, BLOCK // max(1, cols))
     blocks = [slice(first, first + step) for first in range(0, rows, step)]
     counts = np.empty(rows, np.int64)
     for block in blocks:
@@ -33,7 +33,7 @@ def csr_of_dense(matrix: NDArray[Any]) -> sp.csr_array:
     columns: NDArray[Any] = np.empty(int(starts[-1]), index)
     values = np.empty(columns.size)
     for block in blocks:
-        part = matrix[block]
+        part = np.array(matrix[block])  # nobody else can change it
         places = np.nonzero(_comparable(part))
         if places[0].size != counts[block].sum():
             raise InputError("A must not be changed while it is read")

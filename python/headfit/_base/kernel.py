@@ -113,14 +113,15 @@ class Kernel:
         ----------
         name : str
             "exact": exact arithmetic for the stored numbers. "float32": any kernel that works in
-            float32. For "bfloat16" and "float16" in place of `*`: "eager-*", matrix product,
-            scale, soft-cap and bias as operations of their own, each of which rounds;
-            "sdpa-math-*", PyTorch's math path of scaled_dot_product_attention, which widens its
-            inputs to float32; "flash-*", kernels that keep the logits in float32, as PyTorch's
-            flash and memory-efficient paths do; "flex-*", flex_attention, which keeps them so too.
+            float32. "eager-bfloat16": matrix product, scale, soft-cap and bias as operations of
+            their own, each of which rounds. "sdpa-math-bfloat16": PyTorch's math path of
+            scaled_dot_product_attention, which widens its inputs to float32. "flash-bfloat16":
+            kernels that keep the logits in float32, as PyTorch's flash and memory-efficient paths
+            do. "flex-bfloat16": flex_attention, which keeps them so too. All of these four with
+            "float16" as well.
         weights : bool, default False
             Whether the statement includes the rounding of the weights, in float32 for "float32" and
-            "sdpa-math-*", and else to the narrow dtype.
+            the math path, and else to the narrow dtype.
 
         Examples
         --------

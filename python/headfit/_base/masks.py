@@ -204,10 +204,7 @@ def allowed_places(mask: Any) -> sp.csr_array:
 
 
 def frozen_mask(mask: Any) -> Any:
-    """Return a mask that cannot be changed afterwards: arrays become read-only copies.
-
-    A read-only array that owns its memory is taken for such a copy.
-    """
+    """Return a mask that cannot be changed afterwards: arrays become read-only copies."""
     if mask is None or isinstance(mask, (str, tuple)):
         return mask
     if is_sparse(mask):
@@ -216,10 +213,10 @@ def frozen_mask(mask: Any) -> Any:
             array.flags.writeable = False
         return csr
     array = as_allowed(mask)
-    if array.flags.writeable or not array.flags.owndata:
-        array = np.array(array)
-        array.flags.writeable = False
-    return array
+    memory = array.base if array.base is None else getattr(array.base, "base", None)
+    if isinstance(memory, bytes):  # a copy that was made here
+        return array
+    return np.frombuffer(array.tobytes(), np.bool_).reshape(array.shape)
 
 
 def same_mask(a: Any, b: Any) -> bool:

@@ -52,7 +52,7 @@ def obstacle_of(found: Findings, verdict: Verdict) -> Obstacle | Literal["memory
         return None
     if verdict == "no":
         return "bound"
-    if held(found, "float32", "exact logits"):
+    if held(found, "float32", "float32 logits"):
         return "format"
     if held(found, "free logits"):
         return "logits"

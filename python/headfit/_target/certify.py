@@ -104,7 +104,8 @@ def certify(
     and logarithms and exponentials are enclosed. Rows that float32 leaves undecided are
     scanned again in float64. For attention of a `SelfAttention` module the statement is about
     the exact products of the stored X and weights: the rounding of X W_Q and X W_K is in the
-    bound. Takes O(n**2 d) time, and O(n) memory besides Q and K.
+    bound. Takes O(n**2 d) time, and O(n) memory besides copies of Q, K
+    and what else is stored.
 
     With ``kernel="float32"`` the bound covers every order of summation, with or without
     fused multiply-adds; a scale on Q, on K, on the product, or its square root on both (PyTorch's

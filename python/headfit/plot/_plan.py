@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from matplotlib.lines import Line2D
     from matplotlib.patches import Rectangle
 
-_RELAXED = ("float32", "exact logits", "free logits", "looser")
+_RELAXED = ("float32", "float32 logits", "free logits", "looser")
 _FLOOR = 0.05  # where heads without a certificate are drawn, as a share of the axes' height
 
 

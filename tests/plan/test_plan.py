@@ -66,7 +66,7 @@ def plan(pattern: Any = identity, n: int | None = 64, dim: int = 4, **options: A
 
 
 def purposes(found: hf.Plan) -> list[str]:
-    return [a.purpose for a in found.attempts if a.purpose not in ("rounded", "eager")]
+    return [a.purpose for a in found.attempts if not a.purpose.startswith("rounded")]
 
 
 # Verdicts -----------------------------------------------------------------------------
@@ -85,7 +85,7 @@ def test_yes_with_a_smaller_head_and_what_formats_break() -> None:
     assert first.max_norm == pytest.approx(c.scale * c.q_norm * c.k_norm)
     assert found.smallest.dim == 2  # a ring has two dimensions
     assert found.lower_bound.dim == 2
-    rounded = {str(a.kernel): a for a in found.attempts if a.purpose in ("rounded", "eager")}
+    rounded = {str(a.kernel): a for a in found.attempts if "rounded" in a.purpose}
     assert not rounded["flash-bfloat16"].holds
     assert not rounded["eager-bfloat16"].holds
     assert rounded["flash-bfloat16"].leak > 0.05

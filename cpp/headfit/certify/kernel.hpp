@@ -16,8 +16,7 @@ struct Kernel {
   std::optional<NumberFormat> product = {};  // q.k, before it is multiplied by the scale
   std::optional<NumberFormat> logits = {};  // after the scale, and after each step of the soft-cap
   std::optional<NumberFormat> bias = {};  // after a bias is added
-  std::optional<NumberFormat> weights =
-      {};  // of the softmax; if missing, no statement about weights
+  std::optional<NumberFormat> weights = {};  // of the softmax; if missing, nothing is said of them
   bool fused = false;  // each of the first three roundings may also be left out
 
   bool is_exact() const { return !(float32 || product || logits || bias || weights); }
@@ -164,13 +163,10 @@ class LogitPath {
   Enclosure in_float32(const Enclosure& x, double relative) const {
     if (!kernel_.float32) return x;
     const auto moved = [&](double y) { return relative * std::abs(y) + tiny32; };
-    const bool lo_overflows = x.lo<-largest32, hi_overflows = x.hi> largest32;
-    return {lo_overflows       ? -no_bound
-            : std::isinf(x.lo) ? x.lo
-                               : next_down(x.lo - moved(x.lo)),
-            hi_overflows       ? no_bound
-            : std::isinf(x.hi) ? x.hi
-                               : next_up(x.hi + moved(x.hi))};
+    const double lo = -x.lo > largest32 ? -no_bound : x.lo;
+    const double hi = x.hi > largest32 ? no_bound : x.hi;
+    return {std::isinf(lo) ? lo : next_down(lo - moved(lo)),
+            std::isinf(hi) ? hi : next_up(hi + moved(hi))};
   }
 
   Kernel kernel_;

@@ -28,7 +28,7 @@ Purpose = Literal[
     "smaller logits",
     "smaller dim",
     "rounded",
-    "eager",
+    "rounded logits",
 ]
 LEAST_SECONDS = 1e-3
 
@@ -60,9 +60,9 @@ class PlanAttempt:
     purpose : str
         Why it was tried. "asked": what the plan was asked for. "float32", "float32 logits" (not
         rounded to fewer bits), "free logits" (not bounded) and "looser" tolerances: the same with
-        one demand relaxed. "smaller n", "smaller logits", "smaller dim". "rounded", "eager": a
-        head that was found, its Q and K rounded to 16 bits, read by a kernel that keeps logits in
-        float32 or by an eager one.
+        one demand relaxed. "smaller n", "smaller logits", "smaller dim". "rounded",
+        "rounded logits": a head that was found, its Q and K rounded to 16 bits, read by a kernel
+        that keeps logits in float32 or by an eager one.
     n, dim : int
     dtype : str
         The format of Q and K.

@@ -15,7 +15,7 @@ from headfit._target.certify import certify
 from headfit._target.target import Target
 from headfit.errors import InputError
 
-PATHS: tuple[tuple[Purpose, str], ...] = (("rounded", "flash"), ("eager", "eager"))
+PATHS: tuple[tuple[Purpose, str], ...] = (("rounded", "flash"), ("rounded logits", "eager"))
 
 
 def check_formats(

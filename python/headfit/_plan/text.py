@@ -156,7 +156,7 @@ def _formats(plan: Plan) -> str:
     """Say what rounding does to the head that was found."""
     words = []
     for attempt in plan.attempts:
-        if attempt.purpose in ("rounded", "eager"):
+        if attempt.purpose.startswith("rounded"):
             outcome = "holds" if attempt.holds else "breaks it"
             words.append(f"{attempt.kernel} {outcome} ({worse(attempt)})")
     return f"this head rounded: {'; '.join(words)}" if words else ""
@@ -194,7 +194,7 @@ def _what(attempt: PlanAttempt) -> str:
 
 def _table(plan: Plan) -> list[str]:
     """Return the attempts that made a head of their own, as a table."""
-    tried = [a for a in plan.attempts if a.purpose not in ("rounded", "eager")]
+    tried = [a for a in plan.attempts if not a.purpose.startswith("rounded")]
     if not tried:
         return []
     rows: list[Sequence[str]] = [("tried", "n", "d", "dtype", "outcome", "rows", "|logit|", "s")]

@@ -176,7 +176,9 @@ def may_be_refused(head: Head) -> bool:
     """
     if head.reading == "matrix":
         return False
-    if abs(head.scale) < 2.0 ** dyadic.FORMATS[head.computed][1]:
+    # A kernel's operands of 16 bits are multiplied in float32.
+    _, least, largest = dyadic.FORMATS["float32" if head.eager else head.computed]
+    if not 2.0**least <= abs(head.scale) < 2.0**largest:
         return True
     allowed = np.array(oracle.allowed_matrix(head.mask, len(head.A)))
     computed = "float32" if head.accumulate == "float32" else head.computed

@@ -271,7 +271,8 @@ def _is_norm_bound(x: np.ndarray, bound: float) -> bool:
 
 def _near(rng, x: float) -> float:
     steps = int(rng.choice(STEPS))
-    return float(x + steps * np.spacing(x)) if math.isfinite(x) else x
+    with np.errstate(over="ignore"):
+        return float(x + steps * np.spacing(x)) if math.isfinite(x) else x
 
 
 def tolerances_for(rng, truth: oracle.Truth, head: Head) -> list[Tolerances]:

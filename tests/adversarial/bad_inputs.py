@@ -369,7 +369,15 @@ def doors(folder: Path) -> Iterator[Door]:
     unfit += [folder / "no folder" / "x.safetensors", Path("/proc/x.safetensors")]
     yield Door("Fit.save", head.save, {}, {"path": [*NOT_PATH, *unfit]})
 
-    kernels = [*texts, {"a": 1}, {"logits": "x"}, {5: 6}, hf.Kernel, "eager-float64"]
+    kernels = [
+        *texts,
+        {"a": 1},
+        {"logits": "x"},
+        {"name": "eager-float16"},
+        {5: 6},
+        hf.Kernel,
+        "eager-float64",
+    ]
     judged = {
         "A": target, "Q": optional([*BAD_MATRIX, np.ones((N, DIM + 1)), np.ones((N + 1, DIM))]),
         "K": [*BAD_MATRIX, np.ones((N, DIM + 1))], "scale": logits["scale"], "mask": masks,
@@ -383,7 +391,7 @@ def doors(folder: Path) -> Iterator[Door]:
     yield Door("Kernel", hf.Kernel, {}, {
         "accumulate": texts, "scale": texts, "fused": NOT_FLAG, "operands": roundings,
         "product": roundings, "logits": roundings, "bias": roundings, "weights": roundings,
-        "scale_dtype": roundings, "name": [*texts[1:], "eager-bfloat16"],
+        "scale_dtype": roundings,
     })  # fmt: skip
     yield Door("Kernel.named", hf.Kernel.named, {"name": "flash-bfloat16"}, {
         "name": texts, "weights": NOT_FLAG,

@@ -300,7 +300,7 @@ def judged(path: Path, case: Case, additive: bool, counts: Counter[str]) -> None
     kernel = path.kernel(case.dtype)
     try:
         of_weights = case.certificate(kernel)
-        of_logits = case.certificate(hf.Kernel(**{**kernel.to_dict(), "weights": None, "name": ""}))
+        of_logits = case.certificate(replace(kernel, weights=None))
     except HeadfitError:
         counts["refused"] += 1
         return

@@ -84,7 +84,7 @@ class Kernel:
     bias: str | None = None
     weights: str | None = None
     fused: bool = False
-    name: str = field(default="", compare=False)  # of a named kernel whose options these are
+    name: str = field(default="", init=False, compare=False)  # of a named kernel
 
     def __post_init__(self) -> None:
         as_choice(self.accumulate, "accumulate", ("exact", "float32"))
@@ -101,9 +101,6 @@ class Kernel:
             raise InputError('weights must be None for accumulate="exact": a softmax is rounded')
         if as_flag(self.fused, "fused") and not (self.product or self.logits or self.bias):
             raise InputError("fused must be False where no product, logits or bias are rounded")
-        as_choice(self.name, "name", ("", *NAMES))
-        if self.name and self not in _kernels(self.name):  # replace() changed an option
-            object.__setattr__(self, "name", "")
 
     @classmethod
     def named(cls, name: str, *, weights: bool = False) -> Kernel:
@@ -133,7 +130,9 @@ class Kernel:
         plain, weighed = _kernels(name)
         if as_flag(weights, "weights") and weighed == plain:
             raise InputError("weights must be False for the kernel 'exact', which rounds nothing")
-        return replace(weighed if weights else plain, name=name)
+        found = weighed if weights else plain
+        object.__setattr__(found, "name", name)
+        return found
 
     @property
     def is_exact(self) -> bool:
@@ -153,7 +152,10 @@ class Kernel:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the options that are not the defaults, for JSON; ``Kernel(**...)`` reads them."""
+        """Return the options that are not the defaults, and the name, for JSON.
+
+        What takes a kernel takes this mapping too.
+        """
         return {f.name: getattr(self, f.name) for f in fields(self)
                 if getattr(self, f.name) != f.default}  # fmt: skip
 
@@ -247,8 +249,15 @@ def as_kernel(kernel: Any) -> Kernel:
             f"kernel must be a Kernel, one of {', '.join(NAMES)}, or a mapping with the keys "
             f"{', '.join(known)}; got {shown(kernel)}"
         )
+    options = {key: value for key, value in kernel.items() if key != "name"}
     try:
-        return Kernel(**kernel)
+        found = Kernel(**options)
+        if name := kernel.get("name"):
+            named = Kernel.named(name, weights=found.weights is not None)
+            if named != found:
+                raise InputError(f"name must be that of these options; got {shown(name)}")
+            return named
+        return found
     except InputError as error:
         raise InputError(f"kernel: {error}") from error
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from headfit._attention.attention import Attention
 from headfit._attention.module import SelfAttention
 from headfit._base.dtypes import HEAD_DTYPES
-from headfit._base.kernel import Kernel
+from headfit._base.kernel import as_kernel
 from headfit._base.masks import allowed_places
 from headfit._base.stored_arrays import StoredMatrix
 from headfit._base.tolerances import Tolerances
@@ -148,7 +148,7 @@ def _fit_from(
             accumulate, logits = known.pop("accumulate"), known.pop("logits_dtype", None)
             name = "" if logits else accumulate
             known["kernel"] = {"accumulate": accumulate, "logits": logits, "name": name}
-        known["kernel"] = Kernel(**known["kernel"])
+        known["kernel"] = as_kernel(known["kernel"])
         known["tolerances"] = _tolerances_from(
             known.pop("leak_tolerance"),
             known.pop("distortion_tolerance"),

@@ -234,3 +234,26 @@ def test_the_command_line_takes_kernels(tmp_path, capsys):
     assert "with the kernel eager-bfloat16" in capsys.readouterr().out
     assert cli.main(["certify", str(pattern), str(head), "--kernel", "eager"]) == 2
     assert "kernel must be" in capsys.readouterr().err
+
+
+def test_what_may_overflow_in_float32_is_never_certified():
+    q, bias = np.eye(2), np.diag([1e39, 1e39])
+    capped = hf.Attention(1e30 * q, 1e30 * q, scale=1.0, softcap=5.0)
+    for head in (hf.Attention(q, q, bias=bias), capped, hf.Attention(q, q, softcap=1e-46)):
+        assert not hf.certify(np.eye(2), head, leak=0.9, kernel="float32").holds
+    with pytest.raises(InputError, match="bias must fit the kernel's dtype, bfloat16"):
+        hf.certify(np.eye(2), hf.Attention(q, q, bias=bias), kernel="flash-bfloat16")
+    scaled = hf.Kernel("float32", operands="bfloat16", scale="before")
+    for scale in (1e-46, 1e39):
+        with pytest.raises(InputError, match="scale must be a normal number of float32"):
+            hf.certify(np.eye(2), q, q, scale=scale, kernel=scaled)
+    with pytest.raises(InputError, match="weights must be None for accumulate"):
+        hf.Kernel(weights="float16")
+
+
+def test_numbers_on_either_side_of_a_tie_are_both_covered():
+    q = np.array([[1 + 2.0**-11 + 2.0**-40]])  # 1 by way of float32, 1 + 2**-10 at once
+    found = hf.certify([[1.0]], q, [[1024.0]], scale=1.0, kernel="flash-float16")
+    assert found.max_logit >= 1025
+    exact = hf.certify([[1.0]], q, [[1024.0]], scale=1.0, kernel={"operands": "float16"})
+    assert 1025 <= exact.max_logit < 1025.001

@@ -71,7 +71,10 @@ def _rounded_bias(bias: Any, dtype: str | None) -> FloatArray:
         with np.errstate(over="ignore"):
             single = array.astype(np.float32)
         return single if np.array_equal(single, array) else array
-    return _rounded(array, dtype)
+    try:
+        return _rounded(array, dtype)
+    except InputError as error:
+        raise InputError(f"bias must fit the kernel's dtype, {dtype}") from error
 
 
 def _rounded(x: FloatArray, dtype: str) -> FloatArray:

@@ -198,8 +198,33 @@ def core_mask(
     return _core.Mask(dense=_dense(mask, lead, shape), key_lengths=lengths, keys=keys)
 
 
+class FrozenMask(sp.csr_array):
+    """A sparse mask that was checked: canonical, without stored zeros, in memory of `frozen`."""
+
+    @property
+    def is_frozen(self) -> bool:
+        """Whether this is still so: what SciPy derives from a mask has memory of its own."""
+        return all(is_frozen(x) for x in (self.data, self.indices, self.indptr))
+
+
+def is_frozen(array: Any) -> bool:
+    """Whether nobody can change an array, since its memory is that of a bytes object."""
+    while isinstance(array, np.ndarray):
+        array = array.base
+    return isinstance(array, bytes)
+
+
+def frozen(array: NDArray[Any]) -> NDArray[Any]:
+    """Return an array that nobody can change: a copy, unless it is such an array already."""
+    if is_frozen(array):
+        return array
+    return np.ndarray(array.shape, array.dtype, array.tobytes())
+
+
 def allowed_places(mask: Any) -> sp.csr_array:
     """Return a sparse mask as a canonical csr_array that stores the allowed entries only."""
+    if isinstance(mask, FrozenMask) and mask.is_frozen:
+        return mask
     return checked_csr(mask, "mask", keep_zeros=False)
 
 
@@ -209,14 +234,13 @@ def frozen_mask(mask: Any) -> Any:
         return mask
     if is_sparse(mask):
         csr = allowed_places(mask)
-        for array in (csr.data, csr.indices, csr.indptr):
-            array.flags.writeable = False
-        return csr
-    array = as_allowed(mask)
-    memory = array.base if array.base is None else getattr(array.base, "base", None)
-    if isinstance(memory, bytes):  # a copy that was made here
-        return array
-    return np.frombuffer(array.tobytes(), np.bool_).reshape(array.shape)
+        if isinstance(csr, FrozenMask):
+            return csr
+        parts = tuple(frozen(x) for x in (csr.data, csr.indices, csr.indptr))
+        made = FrozenMask(parts, shape=csr.shape)
+        made.data, made.indices, made.indptr = parts
+        return made
+    return frozen(as_allowed(mask))
 
 
 def same_mask(a: Any, b: Any) -> bool:

@@ -61,7 +61,8 @@ def checked_csr(
     convert = _CONVERSIONS.get(x.format)
     if convert is None:
         raise error(f"{name} must be in one of the formats {', '.join(_CONVERSIONS)}")
-    own = x if x.format == "dok" else copy.deepcopy(x)  # a dok array is read into new arrays
+    # A dok array is read into new arrays, and nobody else has those of a file.
+    own = x if x.format == "dok" or not sp.issparse(x) else copy.deepcopy(x)
     csr = convert(own, check, x.dtype if dtype is None else np.dtype(dtype))
     if not csr.has_canonical_format:
         csr.sum_duplicates()

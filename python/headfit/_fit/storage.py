@@ -15,7 +15,7 @@ from headfit._attention.attention import Attention
 from headfit._attention.module import SelfAttention
 from headfit._base.dtypes import HEAD_DTYPES
 from headfit._base.kernel import as_kernel
-from headfit._base.masks import allowed_places
+from headfit._base.masks import allowed_places, frozen_mask
 from headfit._base.stored_arrays import StoredMatrix
 from headfit._base.tolerances import Tolerances
 from headfit._fit.ending import Ending
@@ -36,7 +36,7 @@ def _mask_from(about: Any, arrays: dict[str, NDArray[Any]], n: int) -> Any:
         indices = arrays["mask_indices"]
         data = np.ones(indices.size, dtype=bool)
         stored = StoredMatrix("csr", (n, n), data, indices, arrays["mask_indptr"])
-        return allowed_places(stored)
+        return frozen_mask(allowed_places(stored))
     if isinstance(about, list):  # JSON has no tuples
         kind, width = about
         return (kind, tuple(width) if isinstance(width, list) else width)

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headfit import _core
-from headfit._attention.attention import Attention, HeadLike
+from headfit._attention.attention import Attention, HeadLike, attention_in
 from headfit._attention.logits import LogitOptions
 from headfit._base.arguments import as_flag
 from headfit._base.arithmetic import standard_arithmetic
@@ -174,8 +174,7 @@ def certify(
             found, True, basis="matrix", n=target.n, nonzeros=target.nonzeros, scale=np.nan,
             dtype=str(computed_in(M)), mask=target.mask, tolerances=asked,
         )  # fmt: skip
-    is_head = isinstance(getattr(Q, "attention", Q), Attention)
-    if mask is None and isinstance(A, Target) and not is_head:
+    if mask is None and isinstance(A, Target) and attention_in(Q) is None:
         mask = A.mask
     judged = _judged(Q, K, scale, mask)
     basis = "logits" if judged.errors is None else "module"

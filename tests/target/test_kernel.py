@@ -188,6 +188,13 @@ def test_weights_are_part_of_the_statement_if_asked_for():
     assert np.isinf(weighed.row_leak[0])
 
 
+def test_a_plan_takes_back_one_demand_at_a_time():
+    rounded = {"product": "bfloat16", "logits": "bfloat16", "bias": "bfloat16"}
+    wide = hf.Kernel.named("eager-bfloat16").of_wide_head()
+    assert wide == hf.Kernel("float32", **rounded)
+    assert hf.Kernel.named("flash-float16", weights=True).of_wide_head().is_exact
+
+
 def test_kernels_in_words_and_records():
     kernel = hf.Kernel.named("flex-float16", weights=True)
     assert repr(kernel) == "Kernel('flex-float16', weights=True)"

@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 
 from headfit import _core
 from headfit._base.arguments import as_choice, as_flag, shown
-from headfit._base.dtypes import DIGITS, HALVES, NARROW, spacing_below
+from headfit._base.dtypes import DIGITS, HALVES, HEAD_DTYPES, NARROW, check_dtype, spacing_below
 from headfit._base.float8 import FLOAT8
 from headfit.errors import InputError
 
@@ -179,6 +179,12 @@ class Kernel:
         """Whether a logit is rounded to 16 bits."""
         return self.product in HALVES or self.logits in HALVES
 
+    def of_wide_head(self) -> Kernel:
+        """Return what asks the same of a head in float32: all but the rounding of its numbers."""
+        if not self.rounds_logits:
+            return Kernel.named("exact")
+        return replace(self, operands=None, scale="after")
+
     def logit_step(self, limit: float, scale: float | None) -> float:
         """Return by how much rounding moves two logits up to a limit against each other, at most.
 
@@ -230,10 +236,8 @@ def _kernels(name: str) -> tuple[Kernel, Kernel]:
         plain = Kernel(accumulate="float32")
     elif path == "eager":
         plain = Kernel("float32", operands=dtype, product=dtype, logits=dtype, bias=dtype)
-    elif name in NAMES:
-        plain = Kernel("float32", operands=dtype)
     else:
-        raise InputError(f"kernel must be one of {', '.join(NAMES)}; got {shown(name)}")
+        plain = Kernel("float32", operands=dtype)
     return plain, replace(plain, weights="float32" if path in ("", "sdpa-math") else dtype)
 
 
@@ -262,13 +266,15 @@ def as_kernel(kernel: Any) -> Kernel:
         raise InputError(f"kernel: {error}") from error
 
 
-def of_head(kernel: Any, dtype: str | None, usual: str = "float32") -> tuple[Kernel, str]:
-    """Return the kernel and the dtype of a head, either of which may be None.
+def of_head(kernel: Any, dtype: Any, usual: str = "float32") -> tuple[Kernel, str]:
+    """Return the checked kernel and dtype of a head, either of which may be None.
 
     The dtype is then what the kernel reads, or the usual one; the kernel is one in float32 for a
     narrow dtype, and else exact. Raises an InputError where the kernel would round the numbers of
     the head.
     """
+    if dtype is not None:
+        dtype = check_dtype(dtype, HEAD_DTYPES)
     if kernel is None:
         dtype = dtype or usual
         return Kernel.named("float32" if dtype in NARROW else "exact"), dtype

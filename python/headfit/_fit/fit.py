@@ -15,7 +15,6 @@ from headfit._attention.module import SelfAttention, check_module
 from headfit._base.arguments import as_flag, shown
 from headfit._base.arithmetic import standard_arithmetic
 from headfit._base.arrays import as_count, check_between, seed_from, thread_count
-from headfit._base.dtypes import HEAD_DTYPES, check_dtype
 from headfit._base.kernel import KernelLike, of_head
 from headfit._base.memory import require_memory
 from headfit._base.progress import Progress
@@ -236,8 +235,7 @@ def fit(
     progress, strict = as_flag(progress, "progress"), as_flag(strict, "strict")
     certificate_mass = as_flag(certificate_mass, "certificate_mass")
     asked = as_tolerances(tolerances, leak=leak, distortion=distortion, max_logit=max_logit)
-    named = None if dtype is None else check_dtype(dtype, HEAD_DTYPES)
-    kernel, dtype = of_head(kernel, named)
+    kernel, dtype = of_head(kernel, dtype)
     asked.check_storable(dtype)
     if time_limit is not None:
         time_limit = check_between(time_limit, "time_limit", 0, math.inf)

@@ -8,7 +8,6 @@ from collections.abc import Callable
 from headfit._base.arguments import as_flag
 from headfit._base.arithmetic import standard_arithmetic
 from headfit._base.arrays import as_count, check_between, seed_from, thread_count
-from headfit._base.dtypes import HEAD_DTYPES, check_dtype
 from headfit._base.kernel import KernelLike, of_head
 from headfit._base.progress import Counter
 from headfit._base.tolerances import Tolerances, as_tolerances
@@ -114,8 +113,7 @@ def plan(
     'Yes: head size 8 in bfloat16 is enough for causal_band(width=2) at n = 64; certified, ...'
     """
     asked = as_tolerances(tolerances, leak=leak, distortion=distortion, max_logit=max_logit)
-    named = None if dtype is None else check_dtype(dtype, HEAD_DTYPES)
-    kernel, dtype = of_head(kernel, named, "bfloat16")
+    kernel, dtype = of_head(kernel, dtype, "bfloat16")
     asked.check_storable(dtype)
     question = Question(
         dim=as_count(dim, "dim", 1),

@@ -29,7 +29,8 @@ def relax(planner: Planner, target: Target) -> None:
     """Take back one demand at a time, to tell which one stood in the way."""
     question = planner.question
     if question.dtype in NARROW:
-        wide = replace(question, dtype="float32", kernel=Kernel.named("exact"))
+        kernel = question.kernel.of_wide_head()
+        wide = replace(question, dtype="float32", kernel=kernel)
         planner.attempt("float32", wide, target, planner.clock.part("relaxed"))
     if question.kernel.rounds_logits:
         unrounded = replace(question, kernel=Kernel.named("float32"))

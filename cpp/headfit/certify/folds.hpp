@@ -75,6 +75,12 @@ class CertificateFold {
     // With a bias, in place of largest and smallest: enclosures of the largest logit off the
     // support and of the largest |logit| there.
     Enclosure off{-no_bound, -no_bound}, size{0, 0};
+
+    // Adds the exponentials of logits of which the largest is `most`.
+    void add_exponentials(T* x, Index padded, T most) {
+      sum.raise(most);
+      sum.sum += exp_sum<T, Exponentials::discard>(x, padded, sum.shift);
+    }
   };
   Row& row(Index r) { return rows_[static_cast<std::size_t>(r)]; }
 
@@ -226,8 +232,7 @@ class MassFold : public CertificateFold<T> {
         row.column = tile.col + (std::find(x, x + tile.cols, most) - x);
       }
       if (!this->scan_.path.is_plain()) most = map_row(x, padded);
-      row.sum.raise(most);
-      row.sum.sum += exp_sum<T, Exponentials::discard>(x, padded, row.sum.shift);
+      row.add_exponentials(x, padded, most);
     }
   }
 
@@ -302,16 +307,10 @@ class BiasedFold : public CertificateFold<T> {
         row.size = larger(row.size, magnitude(logit));
         x[c] = static_cast<T>(scan.path.computed(product, bias));
       }
-      if (scan.options.mass) add_exponentials(row.sum, x, tile.padded_cols());
+      if (!scan.options.mass) continue;
+      const T most = row_max(x, tile.padded_cols());
+      if (most != hidden) row.add_exponentials(x, tile.padded_cols(), most);
     }
-  }
-
- private:
-  static void add_exponentials(OnlineSum<T>& sum, T* x, Index padded) {
-    const T most = row_max(x, padded);
-    if (most == -std::numeric_limits<T>::infinity()) return;
-    sum.raise(most);
-    sum.sum += exp_sum<T, Exponentials::discard>(x, padded, sum.shift);
   }
 };
 

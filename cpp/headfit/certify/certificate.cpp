@@ -113,7 +113,8 @@ CertificateRows certify_logits(const Target& target, const LogitSource<T>& sourc
   check_errors(options.errors.k, target.n, "K");
   const StandardArithmetic arithmetic;
   CertificateRows out(target.n);
-  const Norms norms = detail::bound_norms(source, options.errors);
+  Norms norms = detail::bound_norms(source, options.errors);
+  if (!options.kernel.is_exact()) norms.bias_max = detail::largest_bias(source.bias, target.n);
   out.q_norm = norms.q_max;
   out.k_norm = norms.k_max;
   // The scan computes products. The soft-cap and a bias are applied to their enclosures.

@@ -16,7 +16,7 @@ struct Norms {
   double q_max = 0;
   double k_max = 0;
   double k_error_max = 0;
-  double bias_max = 0;  // the largest finite |bias|
+  double bias_max = 0;  // the largest finite |bias|, for kernels that may overflow
 };
 
 // The bias of a position; missing where there is none at all.
@@ -27,6 +27,20 @@ inline std::optional<double> bias_at(const Bias& bias, Index row, Index col) {
     throw_nonfinite("bias (-inf masks, other values)", 0, 1, row, col, value);
   }
   return value;
+}
+
+// The largest finite |bias| of an n x n head; 0 where there is none.
+inline double largest_bias(const Bias& bias, Index n) {
+  double most = 0;
+  Checkpoints pace;
+  for (Index i = 0; bias.is_set() && i < n; ++i) {
+    pace.after(n);
+    for (Index j = 0; j < n; ++j) {
+      const double size = std::abs(bias.at(i, j));
+      if (size < no_bound) most = std::max(most, size);
+    }
+  }
+  return most;
 }
 
 // The error of a row of Q or of K; 0 where there are none.
@@ -49,16 +63,6 @@ Norms bound_norms(const LogitSource<T>& source, const InputErrors& errors) {
   };
   all(source.q, norms.q, norms.q_max);
   all(source.k, norms.k, norms.k_max);
-  if (source.bias.is_set()) {
-    Checkpoints pace;
-    for (Index i = 0; i < source.q.rows; ++i) {
-      pace.after(source.k.rows);
-      for (Index j = 0; j < source.k.rows; ++j) {
-        const double size = std::abs(source.bias.at(i, j));
-        if (size < no_bound) norms.bias_max = std::max(norms.bias_max, size);
-      }
-    }
-  }
   for (const double e : errors.k) norms.k_error_max = std::max(norms.k_error_max, e);
   return norms;
 }

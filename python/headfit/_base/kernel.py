@@ -114,8 +114,9 @@ class Kernel:
             their own, each of which rounds. "sdpa-math-bfloat16": PyTorch's math path of
             scaled_dot_product_attention, which widens its inputs to float32. "flash-bfloat16":
             kernels that keep the logits in float32, as PyTorch's flash and memory-efficient paths
-            do. "flex-bfloat16": flex_attention, which keeps them so too. All of these four with
-            "float16" as well.
+            do. "flex-bfloat16": flex_attention as it is compiled, which keeps them so too; not
+            compiled, that of PyTorch 2.13 does, and that of 2.6 rounds the product. All of these
+            four with "float16" as well.
         weights : bool, default False
             Whether the statement includes the rounding of the weights, in float32 for "float32" and
             the math path, and else to the narrow dtype.

@@ -672,6 +672,7 @@ def test_no_public_function_is_left_out() -> None:
         lambda head: hf.plot.curve(head),
         lambda head: hf.plot.growth(head),
         lambda head: hf.fit(head),
+        lambda head: hf.plan(head),
     ],
 )
 def test_a_head_is_refused_where_none_is_taken(call: Any) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
+from itertools import product
 
 from headfit._attention.attention import Attention
 from headfit._base.dtypes import HALVES
@@ -26,26 +27,26 @@ def check_formats(
     Each check is one certificate; those that the time does not allow are left out.
     """
     checks: list[PlanAttempt] = []
-    for purpose, path in PATHS:
-        for dtype in HALVES:
-            kernel = Kernel.named(f"{path}-{dtype}")
-            if dtype == best.dtype and (purpose == "rounded" or kernel == best.kernel):
-                continue
-            if clock.certificate(target.n) > clock.left:
-                return checks
-            begin = time.perf_counter()
-            try:
-                certificate = certify(
-                    target,
-                    Attention(head.Q, head.K, scale=head.scale, mask=head.mask),
-                    tolerances=best.tolerances,
-                    kernel=kernel,
-                    certificate_mass=False,
-                    num_threads=question.threads,
-                )
-            except InputError:  # numbers beyond the range of the format
-                continue
-            asked = replace(question, dim=best.dim, dtype=dtype, kernel=kernel)
-            seconds = time.perf_counter() - begin
-            checks.append(recorded(purpose, asked, head, certificate, best.exempt, seconds))
+    attention = Attention(head.Q, head.K, scale=head.scale, mask=head.mask)
+    for (purpose, path), dtype in product(PATHS, HALVES):
+        kernel = Kernel.named(f"{path}-{dtype}")
+        if dtype == best.dtype and (purpose == "rounded" or kernel == best.kernel):
+            continue
+        if clock.certificate(target.n) > clock.left:
+            break
+        begin = time.perf_counter()
+        try:
+            certificate = certify(
+                target,
+                attention,
+                tolerances=best.tolerances,
+                kernel=kernel,
+                certificate_mass=False,
+                num_threads=question.threads,
+            )
+        except InputError:  # numbers beyond the range of the format
+            continue
+        asked = replace(question, dim=best.dim, dtype=dtype, kernel=kernel)
+        seconds = time.perf_counter() - begin
+        checks.append(recorded(purpose, asked, head, certificate, best.exempt, seconds))
     return checks

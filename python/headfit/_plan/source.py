@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from headfit._attention.attention import Attention
+from headfit._attention.attention import attention_in
 from headfit._base.arguments import shown
 from headfit._base.arrays import as_count
 from headfit._target.target import Target, as_target
@@ -41,8 +41,10 @@ def source_of(pattern: Any, n: Any, mask: Any, num_threads: int | None) -> Sourc
         For a pattern that is neither a function of n nor a matrix, a missing `n` of a function,
         and an `n` that is not the matrix's own.
     """
-    if isinstance(pattern, Attention):
-        raise InputError("pattern must be sparse; an Attention is dense: see fit_soft")
+    if attention_in(pattern) is not None:
+        raise InputError(
+            f"pattern must be sparse; a head is dense: see fit_soft; got {shown(pattern)}"
+        )
     if callable(pattern) and not isinstance(pattern, Target):
         return _of_function(pattern, n, mask, num_threads)
     size = None if n is None else as_count(n, "n", 1, MOST_TOKENS)

@@ -83,13 +83,11 @@ PYTHON = CPP.parent / "python" / "headfit"
 
 # The same for Python: a room imports only itself and rooms before it.
 PYTHON_FLOORS = (
-    "errors",
-    "_base",  # with the core itself
+    "_base",
     "_cluster",
     "_attention",
     "_target",
     "_lower",
-    "bounds",
     "_filter",
     "_fit",
     "_plan",
@@ -97,22 +95,38 @@ PYTHON_FLOORS = (
     "_shrink",
     "_compress",
     "patterns",
-    "plot",
     "_sweep",
-    "_cli",
+    "plot",
     "torch",
-    "cli",
+    "_cli",
 )
+
+# The modules beside the rooms, and the room of each.
+IN_ROOM = {
+    "_core": "_base",
+    "_core_": "_base",  # and the level of the CPU
+    "_cpu": "_base",
+    "errors": "_base",
+    "bounds": "_lower",
+    "cli": "_cli",
+}
 
 
 def room_of(module: str) -> str:
     """Return the room of a module by its name without the package's."""
     room = module.split(".")[0]
-    return "_base" if room in ("_core", "_cpu") else room
+    return IN_ROOM.get(room, room)
+
+
+BY_NAME = r"^(importlib\.)?(import_module|__import__)$"
 
 
 def imports(path: Path) -> list[str]:
-    """Return what a module imports from the package when it runs, not for type checkers."""
+    """Return what a module imports from the package when it runs, not for type checkers.
+
+    Imports inside functions count, and so do imports by name. The package itself, which imports
+    every room, is the empty name.
+    """
     found: list[str] = []
 
     def visit(node: ast.AST) -> None:
@@ -122,6 +136,14 @@ def imports(path: Path) -> list[str]:
             base = (node.module or "").partition(".")[2]
             names = [name.name for name in node.names]
             found.extend([base, *(f"{base}.{name}" for name in names)] if base else names)
+        if isinstance(node, ast.Import):
+            named = [name.name for name in node.names]
+            found.extend(n.partition(".")[2] for n in named if n.split(".")[0] == "headfit")
+        if isinstance(node, ast.Call) and re.search(BY_NAME, ast.unparse(node.func)):
+            name = ast.unparse(node.args[0])
+            text = re.fullmatch(r"f?'(?:headfit\.(\w+))?.*'", name)
+            assert text is not None, f"{path.name} imports {name}, whose name only a run tells"
+            found.extend(text.groups()[: text[1] is not None])
         for child in ast.iter_child_nodes(node):
             visit(child)
 

@@ -11,9 +11,9 @@ True
 
 from importlib import import_module
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from headfit import bounds, errors, patterns
+from headfit import bounds, errors, patterns, plot
 from headfit._attention.attention import Attention
 from headfit._attention.describe import HeadTable, describe
 from headfit._attention.functions import (
@@ -81,9 +81,6 @@ from headfit.errors import (
     TargetError,
     TooLargeError,
 )
-
-if TYPE_CHECKING:
-    from headfit import plot
 
 __all__ = [
     "Attention",
@@ -170,9 +167,8 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    # Matplotlib and PyTorch are imported only when they are first used.
-    if name in ("plot", "torch"):
-        return import_module(f"headfit.{name}")
+    if name == "torch":  # PyTorch is imported only when it is first used
+        return import_module("headfit.torch")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

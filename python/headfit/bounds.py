@@ -10,24 +10,20 @@ from __future__ import annotations
 
 import math
 import sys
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
 
 from headfit._base.arguments import as_number, shown
 from headfit._base.arrays import as_count, as_share, check_between
 from headfit._base.tolerances import Tolerances, as_tolerances, log_inverse
+from headfit._lower import (
+    Counting,
+    EverySubset,
+    LowerBound,
+    counting,
+    every_subset,
+    lower,
+    random_keys_dim,
+)
 from headfit.errors import InputError
-
-if TYPE_CHECKING:
-    from headfit._lower import (
-        Counting,
-        EverySubset,
-        LowerBound,
-        counting,
-        every_subset,
-        lower,
-        random_keys_dim,
-    )
 
 __all__ = [
     "Counting",
@@ -44,18 +40,6 @@ __all__ = [
 ]
 
 _LARGEST_LOG_RATIO = math.log(sys.float_info.max) - math.log(math.ulp(0.0))  # of two floats
-
-_OF_LOWER = {
-    "Counting", "EverySubset", "LowerBound", "counting", "every_subset", "lower",
-    "random_keys_dim",
-}  # fmt: skip
-
-
-def __getattr__(name: str) -> Any:
-    # The modules of lower bounds are imported when they are first used.
-    if name in _OF_LOWER:
-        return getattr(import_module("headfit._lower"), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:

@@ -8,7 +8,7 @@ import zipfile
 import zlib
 from collections.abc import Sequence
 
-import headfit
+from headfit._base.version import VERSION
 from headfit._cli.arguments import Parser, add_certify, add_demo, add_fit, add_info
 from headfit._cli.bounding import add_bounds
 from headfit._cli.describing import add_describe
@@ -102,7 +102,7 @@ def _parser() -> Parser:
         "certificate for every entry.",
         epilog=_EXAMPLES,
     )
-    parser.add_argument("--version", action="version", version=f"headfit {headfit.__version__}")
+    parser.add_argument("--version", action="version", version=f"headfit {VERSION}")
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
     add_demo(commands)
     add_pattern(commands)

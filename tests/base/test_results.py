@@ -182,7 +182,7 @@ def test_pictures_are_drawn_without_pyplot_and_left_out_without_matplotlib(
 
 def test_a_picture_that_is_too_large_is_left_out(monkeypatch, results):
     pytest.importorskip("matplotlib")
-    monkeypatch.setattr("headfit._base.shown.PICTURE_BYTES", 1000)
+    monkeypatch.setattr("headfit.plot._html.PICTURE_BYTES", 1000)
     assert "<img" not in results["Fit"]._repr_html_()
     Q = np.zeros((1025, 1))
     monkeypatch.undo()

@@ -28,7 +28,6 @@ from headfit._base.arrays import (
 )
 from headfit._base.memory import require_memory
 from headfit._base.positions import as_positions, rotate
-from headfit._base.shown import PICTURE_ENTRIES, picture
 from headfit._base.types import ArrayLike
 from headfit._cluster.cluster import Cluster
 from headfit.errors import InputError
@@ -130,12 +129,6 @@ class Attention(AttentionInputs):
         attention = cls(Q, K, scale=scale, mask=mask)
         vars(attention)["errors"] = errors
         return attention
-
-    def _picture(self) -> str:
-        if self.lead or self.n * self.m > PICTURE_ENTRIES:
-            return ""
-        alt = f"The attention of {self.n} queries and {self.m} keys"
-        return picture("attention", self, alt, (4.0, 3.6), pixels=64, colorbar=True)
 
     def __repr__(self) -> str:
         f = self._facts()

@@ -21,7 +21,7 @@ from headfit._base.arrays import as_count, as_share, thread_count
 from headfit._base.columns import as_exempt
 from headfit._base.memory import require_memory
 from headfit._base.plain import plain_dict
-from headfit._base.shown import Shown, picture
+from headfit._base.shown import Shown
 from headfit._base.types import ArrayLike, Columns, MaskLike, PositionLike, Sparse
 from headfit.errors import InputError
 
@@ -103,10 +103,6 @@ class Sparsified(Shown):
             "dropped mass": f"{self.tv_mean:.3g} on average, {self.tv_worst:.3g} in row "
             f"{self.worst_row}",
         }
-
-    def _picture(self) -> str:
-        alt = "The entries that are kept"
-        return picture("attention", self, alt, (4.0, 3.6), pixels=64, colorbar=True)
 
     def __repr__(self) -> str:
         f = self._facts()

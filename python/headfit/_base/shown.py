@@ -2,28 +2,19 @@
 
 from __future__ import annotations
 
-import base64
 import html
-import io
-import re
 from collections.abc import Container, Iterable, Sequence
-from importlib import import_module
-from types import SimpleNamespace
+from functools import singledispatch
 from typing import Any
 
-from headfit.errors import InputError
 
-PICTURE_BYTES = 36_000
-"""The largest picture, as SVG, that a notebook gets: base64 makes it a third larger."""
+@singledispatch
+def picture(result: Any) -> str:
+    """Return a picture of a result as HTML, or an empty text where there is none.
 
-LONG_LINE = 200
-"""How many points of a line a picture states one by one."""
-
-PICTURE_ENTRIES = 2**20
-"""How many entries of attention are computed for a picture that nobody asked for."""
-
-CURVE = "Total variation from the original head against head size"
-"""What pictures of such curves show, in words."""
+    `headfit.plot`, which knows the results that it draws, registers a function for each of them.
+    """
+    return ""
 
 
 class Shown:
@@ -39,12 +30,8 @@ class Shown:
     def _headline(self) -> str:
         return type(self).__name__
 
-    def _picture(self) -> str:
-        """Return a picture as HTML, or an empty text."""
-        return ""
-
     def _repr_html_(self) -> str:
-        return page(self._headline(), facts=self._facts(), picture=self._picture())
+        return page(self._headline(), facts=self._facts(), picture=picture(self))
 
 
 def page(title: str, *, facts: dict[str, str] | None = None, picture: str = "") -> str:
@@ -93,72 +80,3 @@ def aligned(rows: Sequence[Sequence[str]], left: Container[int] = ()) -> list[st
         ).rstrip()
         for row in rows
     ]
-
-
-def picture(
-    name: str, result: Any, alt: str, size: tuple[float, float] = (5.4, 3.6), **options: Any
-) -> str:
-    """Return what a function of `headfit.plot` draws of a result, as an HTML image.
-
-    The picture is SVG on white, so that it can be read on light and on dark pages, and belongs to
-    no window. The text is empty without Matplotlib, for a result that cannot be drawn, and for a
-    picture that is too large for a notebook.
-
-    Parameters
-    ----------
-    name : str
-        The function. `headfit.plot` imports the results that it draws, so that it is looked up
-        here only when a notebook asks for a picture.
-    result : object
-        Its argument.
-    alt : str
-        What the picture shows, in words.
-    size : tuple of two float
-        The width and height in inches.
-    **options
-        Other arguments of the function.
-    """
-    try:
-        matplotlib = import_module("matplotlib")
-        figures = import_module("matplotlib.figure")
-    except ImportError:
-        return ""
-    figure = figures.Figure(figsize=size, facecolor="white", layout="constrained")
-    ax = figure.subplots()
-    try:
-        getattr(import_module("headfit.plot"), name)(result, ax=ax, **options)
-    except InputError:  # it cannot be drawn, such as attention without rows
-        return ""
-    for line in ax.lines:  # as pixels, long lines take less room
-        line.set_rasterized(len(line.get_xdata()) > LONG_LINE)
-    drawn = io.BytesIO()
-    settings = {
-        "svg.fonttype": "none",  # text as text: the page's fonts draw it
-        "svg.hashsalt": "headfit",  # the same picture has the same bytes
-        "font.sans-serif": ["DejaVu Sans", "sans-serif"],  # written beside every text
-    }
-    with matplotlib.rc_context(settings):
-        figure.savefig(
-            drawn,
-            format="svg",
-            dpi=96,
-            bbox_inches="tight",
-            pad_inches=0.1,
-            metadata={"Date": None},
-        )
-    raw = re.sub(rb">\s+<", b"><", drawn.getvalue())
-    if len(raw) > PICTURE_BYTES:
-        return ""
-    source = base64.b64encode(raw).decode("ascii")
-    return f'<img alt="{html.escape(alt)}" src="data:image/svg+xml;base64,{source}">'
-
-
-def curve_picture(dim: Any, tv_mean: Any, tv_worst: Any, name: str) -> str:
-    """Return the picture of one curve of total variation against head size, as HTML.
-
-    A curve of one point is its table already, and has none.
-    """
-    if len(dim) < 2:
-        return ""
-    curve = SimpleNamespace(dim=dim, tv_mean=tv_mean, tv_worst=tv_worst)
-    return picture("curve", SimpleNamespace(curve=curve), CURVE, names=(name, ""))

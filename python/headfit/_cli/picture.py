@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from headfit import plot
 from headfit._attention.attention import Attention
+from headfit._base.drawing import MISSING
 from headfit._base.files import replace_file
 from headfit._base.text import number
 from headfit.errors import InputError
@@ -81,7 +82,7 @@ def new_figure(**settings: Any) -> Figure:
     try:
         from matplotlib.figure import Figure
     except ImportError as error:
-        raise ImportError(plot.MISSING) from error
+        raise ImportError(MISSING) from error
     return Figure(**settings)
 
 

@@ -23,7 +23,7 @@ from headfit._base.files import as_path
 from headfit._base.frames import data_frame, pandas
 from headfit._base.plain import plain_dict
 from headfit._base.positions import as_rotary
-from headfit._base.shown import Shown, curve_picture, html_table
+from headfit._base.shown import Shown, html_table, picture
 from headfit._compress.judge import Closeness
 from headfit._compress.maps import StoredMaps
 from headfit._fit.file_formats import FORMATS
@@ -110,8 +110,7 @@ class CompressedCurve:
             for d, row in zip(self.dim, means, strict=True)
         ]
         title = "CompressedCurve: mean total variation by size"
-        drawn = curve_picture(self.dim, self.tv_mean["taken"], self.tv_worst["taken"], "taken")
-        return html_table(title, ("size", *self.tv_mean), rows) + drawn
+        return html_table(title, ("size", *self.tv_mean), rows) + picture(self)
 
 
 @dataclass(frozen=True, repr=False, eq=False)

@@ -191,11 +191,8 @@ class RopeFilter:
 
     def _repr_html_(self) -> str:
         title, *lines = self._lines()
-        drawn = ""
-        if self.filter is not None:
-            alt = "Logits against the offset between query and key"
-            drawn = picture("filter", self, alt)
-        return page(title, facts={self.status: " ".join(x.strip() for x in lines)}, picture=drawn)
+        facts: dict[str, str] = {self.status: " ".join(x.strip() for x in lines)}
+        return page(title, facts=facts, picture=picture(self))
 
     def __repr__(self) -> str:
         return "\n".join(self._lines())

@@ -17,7 +17,7 @@ from headfit._base.arrays import is_sparse
 from headfit._base.frames import records_frame
 from headfit._base.masks import allowed_places
 from headfit._base.plain import plain_dict
-from headfit._base.shown import html_table, page
+from headfit._base.shown import html_table, page, picture
 from headfit._base.text import mask_text, number
 from headfit._base.tolerances import Tolerances
 from headfit._base.version import VERSION
@@ -209,7 +209,7 @@ class Fit(FittedHead):
             facts["search"] = self.search.in_words()
         if self.advice and not self.certificate.holds:
             facts["advice"] = self.advice
-        return page("Fit", facts=facts, picture=self.certificate._picture())
+        return page("Fit", facts=facts, picture=picture(self))
 
     def __repr__(self) -> str:
         f = self._facts()

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 from numpy.typing import NDArray
 
+from headfit import _lower
 from headfit._base.tolerances import Tolerances
 
 Record = TypeVar("Record")
@@ -119,8 +120,6 @@ def bound_from(saved: Any, tolerances: Tolerances, mask: Any) -> Any:
     The mask is that of the target, and the witness that of the first candidate of this size.
     Old files have its size and reason alone, which hold for the tolerances of the fit.
     """
-    from headfit import _lower  # only fits with a bound need it
-
     if saved is None:
         return None
     if "is" not in saved:

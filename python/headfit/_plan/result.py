@@ -122,10 +122,7 @@ class Plan:
         if self.advice:
             facts["advice"] = self.advice
         facts["tried"] = self._effort()
-        drawn = ""
-        if self.attempts:
-            drawn = picture("plan", self, "The largest logit of the heads that were tried")
-        return page(headline(self), facts=facts, picture=drawn)
+        return page(headline(self), facts=facts, picture=picture(self))
 
     def __str__(self) -> str:
         return plan_text(self)

@@ -13,7 +13,7 @@ from headfit._attention.attention import Attention
 from headfit._attention.sparsify import Sparsified
 from headfit._base.frames import data_frame
 from headfit._base.plain import plain_dict
-from headfit._base.shown import CURVE, Shown, curve_picture, html_table, picture
+from headfit._base.shown import Shown, html_table, picture
 from headfit._fit.result import Fit
 from headfit._soft.compare import SoftComparison
 from headfit._soft.fit_soft import SoftFit
@@ -73,8 +73,7 @@ class TvCurve:
             for d, mean, worst in zip(self.dim, self.tv_mean, self.tv_worst, strict=True)
         ]
         title = "TvCurve: total variation by size"
-        drawn = curve_picture(self.dim, self.tv_mean, self.tv_worst, "smaller heads")
-        return html_table(title, ("size", "mean", "worst"), rows) + drawn
+        return html_table(title, ("size", "mean", "worst"), rows) + picture(self)
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -182,9 +181,6 @@ class ShrinkResult(Shown):
             count = len(self.appended)
             facts["appended"] = f"{count} column{'s' if count > 1 else ''} appended"
         return {**facts, "ended": f"{self.stopped}, {self.seconds:.3g} s"}
-
-    def _picture(self) -> str:
-        return picture("curve", self, CURVE) if self.curve.dim.size > 1 else ""
 
     def __repr__(self) -> str:
         unnamed = ("size", "appended", "ended")

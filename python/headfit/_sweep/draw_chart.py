@@ -9,10 +9,10 @@ from collections.abc import Sequence
 from html import escape
 from typing import Any
 
+from headfit._base.drawing import INK, matplotlib
 from headfit._sweep.chart import FLAGS, Chart, Spot
 from headfit._sweep.choose_charts import LEAST
 from headfit._sweep.legible import for_picture, legible, shortened
-from headfit.plot._axes import INK, matplotlib
 
 # The palette of Okabe and Ito, and a marker for each colour, so that no line needs its colour.
 COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#1b1b1b", "#8a8f94")

@@ -15,6 +15,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from headfit._base.drawing import matplotlib
 from headfit._base.files import as_path
 from headfit._sweep.chart import Chart
 from headfit._sweep.choose_charts import charts
@@ -22,7 +23,6 @@ from headfit._sweep.page import page
 from headfit._sweep.result import Sweep
 from headfit._sweep.rows import as_csv
 from headfit.errors import FileError
-from headfit.plot._axes import matplotlib
 
 PAGE = "index.html"
 MANIFEST = "headfit-report.json"

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from headfit._base.arguments import shown
 from headfit._base.files import as_path, replace_file
-from headfit._base.shown import Shown, picture
+from headfit._base.shown import Shown
 from headfit._sweep.fit_points import DEFAULTS
 from headfit._sweep.grid import axis_values
 from headfit._sweep.record import Record
@@ -194,16 +194,6 @@ class Sweep(Shown):
         }
         facts |= {name: str(count) for name, count in counts.items() if count}
         return facts | {name: shown(values) for name, values in self.axes.items()}
-
-    def _picture(self) -> str:
-        """Return the head sizes against n, with a series for each value of the other keys."""
-        axes = self.axes
-        if "n" not in axes:
-            return ""
-        known = names_of(self.rows)  # a key may be one of failures alone
-        by = [name for name in axes if name in known and name not in ("n", "seed")]
-        alt = "The head size against the number of tokens"
-        return picture("growth", self, alt, (7.6, 3.8), by=by)
 
     def __repr__(self) -> str:
         parts = [f"{len(self.rows)} results"]

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from headfit._base.frames import data_frame
 from headfit._base.kernel import Kernel
 from headfit._base.plain import plain_dict
-from headfit._base.shown import Shown, picture
+from headfit._base.shown import Shown
 from headfit._base.text import mask_text, number
 from headfit._base.tolerances import Tolerances
 from headfit.errors import CertificateError
@@ -207,9 +207,6 @@ class Certificate(Shown):
             f"the {which} {what} ({self.dtype}){how}: |logit| up to {self.max_logit:.4g}, "
             f"rounding bound {self.rounding_bound:.2g}, {self.rescanned} rows rescanned in float64"
         )
-
-    def _picture(self) -> str:
-        return picture("certificate", self, "How many rows leak and distort how much")
 
     def __repr__(self) -> str:
         facts = self._facts()

@@ -19,7 +19,7 @@ from headfit._base.dense_rows import csr_of_dense
 from headfit._base.masks import core_mask, frozen_mask, same_mask
 from headfit._base.memory import require_memory
 from headfit._base.plain import plain_dict
-from headfit._base.shown import Shown, picture
+from headfit._base.shown import Shown
 from headfit._base.sparse import checked_csr
 from headfit._base.stored_arrays import read_matrix
 from headfit._base.text import mask_text
@@ -256,10 +256,6 @@ class Target(Shown):
         facts = {name: str(getattr(self, name)) for name in names}
         facts["gamma"] = f"{self.gamma:.6g}"
         return facts if self.mask is None else {**facts, "mask": mask_text(self.mask)}
-
-    def _picture(self) -> str:
-        alt = f"The nonzeros of a target of {self.n} tokens"
-        return picture("attention", self, alt, (4.0, 3.6), pixels=64, colorbar=True)
 
     def __repr__(self) -> str:
         return f"Target({', '.join(f'{name}={text}' for name, text in self._facts().items())})"

@@ -8,7 +8,7 @@ distinguished by colour-blind readers.
 Matplotlib comes with the extra ``headfit[plot]`` and is imported when something is drawn.
 """
 
-from headfit.plot._axes import MISSING
+from headfit.plot import _html  # noqa: F401
 from headfit.plot._certificate import certificate
 from headfit.plot._compare import compare
 from headfit.plot._curve import curve
@@ -24,7 +24,6 @@ from headfit.plot._search import SearchPicture, search
 from headfit.plot._tiles import tiles
 
 __all__ = [
-    "MISSING",
     "FilterPicture",
     "GrowthPicture",
     "KeysPicture",

@@ -6,30 +6,13 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from headfit._base.arguments import shown
+from headfit._base.drawing import matplotlib
 from headfit.errors import InputError
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-MISSING = "plots need Matplotlib, which comes with the extra: pip install 'headfit[plot]'"
-
-# From the palette of Okabe and Ito, whose colours colour-blind readers can distinguish.
-BLUE, ORANGE, GREEN, INK, GREY = "#0072B2", "#D55E00", "#009E73", "#1b1b1b", "#8a8f94"
-
 _POINTS_PER_LABEL = 7.5  # the least distance of labels, in points, at which they can be read
-
-
-def matplotlib() -> Any:
-    """Return the package matplotlib, or raise an ImportError that names the extra with it."""
-    try:
-        import matplotlib
-        import matplotlib.axes
-        import matplotlib.colors
-        import matplotlib.scale
-        import matplotlib.ticker
-    except ImportError as error:
-        raise ImportError(MISSING) from error
-    return matplotlib
 
 
 def check_axes(ax: Any, name: str = "ax") -> None:

@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from headfit._base.drawing import BLUE, ORANGE, matplotlib
 from headfit._base.text import number
 from headfit._fit.result import Fit
 from headfit._target.certificate import Certificate
 from headfit.errors import InputError
-from headfit.plot._axes import BLUE, ORANGE, check_axes, matplotlib, new_axes
+from headfit.plot._axes import check_axes, new_axes
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -11,19 +11,17 @@ import scipy.sparse as sp
 
 from headfit._base.arguments import as_flag
 from headfit._base.arrays import as_count
+from headfit._base.drawing import INK, ORANGE, matplotlib
 from headfit._base.text import number
 from headfit._base.tolerances import Tolerances, as_tolerances
 from headfit._fit.result import Fit
 from headfit.errors import InputError
 from headfit.plot._axes import (
-    INK,
-    ORANGE,
     check_colors,
     check_tokens,
     half_pixels,
     label_tokens,
     listed_axes,
-    matplotlib,
     new_axes,
 )
 from headfit.plot._batch import one_of_batch

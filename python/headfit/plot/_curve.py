@@ -9,8 +9,9 @@ from numpy.typing import NDArray
 
 from headfit._base.arguments import as_finite, shown
 from headfit._base.arrays import as_array
+from headfit._base.drawing import BLUE, GREY, INK, matplotlib
 from headfit.errors import InputError
-from headfit.plot._axes import BLUE, GREY, INK, check_axes, matplotlib, new_axes
+from headfit.plot._axes import check_axes, new_axes
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

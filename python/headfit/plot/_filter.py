@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from headfit._attention.attention import Attention, attention_in
 from headfit._base.arguments import shown
 from headfit._base.arrays import as_count
+from headfit._base.drawing import BLUE, GREEN, INK, ORANGE, matplotlib
 from headfit._base.dtypes import DIGITS
 from headfit._base.tolerances import Tolerances, as_tolerances
 from headfit._filter.demand import Demand
@@ -19,7 +20,7 @@ from headfit._filter.stencil import Stencil
 from headfit._fit.result import Fit
 from headfit._target.target import as_target
 from headfit.errors import InputError
-from headfit.plot._axes import BLUE, GREEN, INK, ORANGE, check_axes, matplotlib, new_axes
+from headfit.plot._axes import check_axes, new_axes
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

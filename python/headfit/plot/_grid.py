@@ -14,11 +14,12 @@ from headfit._attention.single_heads import single_heads
 from headfit._attention.sparsify import Sparsified
 from headfit._base.arguments import as_flag, shown
 from headfit._base.arrays import as_count, as_stored_array, is_sparse
+from headfit._base.drawing import matplotlib
 from headfit._fit.result import Fit
 from headfit._soft.fit_soft import SoftFit
 from headfit._target.target import Target
 from headfit.errors import InputError
-from headfit.plot._axes import check_colors, listed_axes, matplotlib, new_axes
+from headfit.plot._axes import check_colors, listed_axes, new_axes
 from headfit.plot._batch import entry_of_batch
 from headfit.plot._matrix import draw_cells, root_norm, weight_name
 from headfit.plot._source import source

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from headfit.plot._axes import BLUE, GREEN, GREY, INK, ORANGE, check_axes, matplotlib, new_axes
+from headfit._base.drawing import BLUE, GREEN, GREY, INK, ORANGE, matplotlib
+from headfit.plot._axes import check_axes, new_axes
 from headfit.plot._growth_table import Series, Slope, as_series
 
 if TYPE_CHECKING:

@@ -9,12 +9,13 @@ from numpy.typing import NDArray
 
 from headfit._attention.attention import attention_in
 from headfit._base.arrays import as_count, blocks_of_rows, widened
+from headfit._base.drawing import BLUE, GREY, INK, ORANGE, matplotlib
 from headfit._base.text import number
 from headfit._fit.result import Fit
 from headfit._target.certify import certify
 from headfit._target.target import as_target
 from headfit.errors import InputError
-from headfit.plot._axes import BLUE, GREY, INK, ORANGE, check_axes, matplotlib, new_axes
+from headfit.plot._axes import check_axes, new_axes
 from headfit.plot._batch import one_of_batch
 
 if TYPE_CHECKING:

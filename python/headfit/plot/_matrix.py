@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headfit._base.arguments import as_flag
+from headfit._base.drawing import matplotlib
 from headfit.plot._axes import (
     check_axes,
     check_colors,
@@ -16,7 +17,6 @@ from headfit.plot._axes import (
     count_ticks,
     half_pixels,
     label_tokens,
-    matplotlib,
     new_axes,
 )
 from headfit.plot._batch import one_of_batch

@@ -14,9 +14,10 @@ from headfit._attention.head_table import HeadTable
 from headfit._attention.logits import LogitOptions
 from headfit._base.arguments import as_choice
 from headfit._base.arrays import as_count
+from headfit._base.drawing import BLUE, matplotlib
 from headfit._fit.result import Fit
 from headfit.errors import InputError
-from headfit.plot._axes import BLUE, check_axes, check_colors, matplotlib, new_axes
+from headfit.plot._axes import check_axes, check_colors, new_axes
 from headfit.plot._batch import entry_of_batch
 from headfit.plot._matrix import add_colorbar, root_norm
 

@@ -6,9 +6,10 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from headfit._base.arguments import shown
+from headfit._base.drawing import BLUE, GREEN, GREY, INK, ORANGE, matplotlib
 from headfit._filter.rope_result import RopeFilter
 from headfit.errors import InputError
-from headfit.plot._axes import BLUE, GREEN, GREY, INK, ORANGE, check_axes, matplotlib, new_axes
+from headfit.plot._axes import check_axes, new_axes
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

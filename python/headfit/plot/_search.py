@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from headfit._base.drawing import BLUE, GREY, INK, ORANGE, matplotlib
 from headfit._fit.result import Fit, Trial
 from headfit.errors import InputError
-from headfit.plot._axes import BLUE, GREY, INK, ORANGE, check_axes, matplotlib, new_axes
+from headfit.plot._axes import check_axes, new_axes
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

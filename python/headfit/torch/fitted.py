@@ -11,10 +11,11 @@ from typing import Any
 import numpy as np
 import torch
 
-import headfit as hf
+from headfit._attention.functions import attention_matrix
 from headfit._base.arrays import FloatArray, as_float_array
 from headfit._base.masks import same_mask
 from headfit._base.text import mask_text
+from headfit._fit.result import Fit
 from headfit.errors import InputError
 
 __all__ = ["FittedAttention"]
@@ -103,15 +104,15 @@ class FittedAttention:
         )
 
 
-def checked(fits: Any) -> list[hf.Fit]:
+def checked(fits: Any) -> list[Fit]:
     """Return fits as a list; raise an InputError unless they have the same n and mask."""
-    if not isinstance(fits, (hf.Fit, Iterable)):
+    if not isinstance(fits, (Fit, Iterable)):
         raise InputError(f"fits must be a Fit or a sequence of them; got {type(fits).__name__}")
-    heads = [fits] if isinstance(fits, hf.Fit) else list(fits)
+    heads = [fits] if isinstance(fits, Fit) else list(fits)
     if not heads:
         raise InputError("fits must hold at least one Fit; got none")
     for h, head in enumerate(heads):
-        if not isinstance(head, hf.Fit):
+        if not isinstance(head, Fit):
             raise InputError(f"fits[{h}] must be a Fit; got {type(head).__name__}")
         n, first = len(head.Q), len(heads[0].Q)
         if n != first:
@@ -124,15 +125,15 @@ def checked(fits: Any) -> list[hf.Fit]:
     return heads
 
 
-def _not_allowed(head: hf.Fit) -> torch.Tensor | None:
+def _not_allowed(head: Fit) -> torch.Tensor | None:
     """Return the mask of a fit as PyTorch wants it: True where attention is not allowed."""
     if head.mask is None:
         return None
     zeros = np.zeros((len(head.Q), 1), np.float32)  # all logits are 0: weights show the mask
-    return torch.from_numpy(hf.attention_matrix(zeros, zeros, mask=head.mask) == 0)
+    return torch.from_numpy(attention_matrix(zeros, zeros, mask=head.mask) == 0)
 
 
-def _input(heads: Sequence[hf.Fit], sizes: Sequence[int], head_dim: int) -> FloatArray:
+def _input(heads: Sequence[Fit], sizes: Sequence[int], head_dim: int) -> FloatArray:
     """Return the canonical input, where head h has the columns [c Q_h / t, t K_h, 0]."""
     x = np.zeros((len(heads[0].Q), len(heads) * head_dim))
     for h, (head, size) in enumerate(zip(heads, sizes, strict=True)):

@@ -13,9 +13,9 @@ import numpy as np
 
 from headfit import plot
 from headfit._attention.tally_table import TallyTable
+from headfit._base.drawing import matplotlib
 from headfit._base.files import as_path, replace_file
 from headfit.errors import CaptureError, InputError
-from headfit.plot._axes import matplotlib
 
 if TYPE_CHECKING:
     from headfit.torch.captured import CapturedHeads

@@ -208,7 +208,7 @@ def distance(q, k, maps, which, threads):
     import headfit as hf
 
     return float(np.mean([
-        hf.compare_attention(
+        hf.compare(
             hf.Attention(q[i], k[i], mask="causal"),
             hf.Attention(q[i] @ maps[0], k[i] @ maps[1], scale=1.0, mask="causal"),
             num_threads=threads,

@@ -56,9 +56,9 @@ def projection(n, d, threads):
 
 def max_margin(n, k, threads):
     A = hf.Target(hf.patterns.random_regular(n, k, gamma=2.0, rng=0))
-    table = hf.KeyTable.random(n, 12 * k, rng=0)
+    table = hf.methods.KeyTable.random(n, 12 * k, rng=0)
     return lambda: hf.fit(
-        A, method=hf.MaxMargin(keys=table), certificate_mass=False, num_threads=threads
+        A, method=hf.methods.MaxMargin(keys=table), certificate_mass=False, num_threads=threads
     )
 
 
@@ -70,7 +70,11 @@ def learned_steps(n, k, threads):
         return step < 150
 
     return lambda: hf.fit(
-        A, k + 1, method=hf.Learned(callback=stop), certificate_mass=False, num_threads=threads
+        A,
+        k + 1,
+        method=hf.methods.Learned(callback=stop),
+        certificate_mass=False,
+        num_threads=threads,
     )
 
 

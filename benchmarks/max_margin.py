@@ -49,7 +49,7 @@ def with_highs(problem):
 
 def compare(n, k, dim, sample):
     A = hf.patterns.random_regular(n, k, gamma=2.0, rng=0)
-    target, table = hf.Target(A), hf.KeyTable.random(n, dim, rng=0, dtype=np.float64)
+    target, table = hf.Target(A), hf.methods.KeyTable.random(n, dim, rng=0, dtype=np.float64)
     keys = table.keys
 
     def ours(threads):

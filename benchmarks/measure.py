@@ -14,12 +14,12 @@ from typing import Any
 import headfit as hf
 
 FLAGS = {"v3": "avx2", "v4": "avx512f"}
-"""The vector extension that each CPU level adds, by the level's name in `hf.config().supported`."""
+"""The vector extension that each CPU level adds, by its name in `hf.show_config().supported`."""
 
 
 def machine() -> str:
     """Return the processor, its vector extensions and the number of cores in a line."""
-    found = hf.config()
+    found = hf.show_config()
     flags = ", ".join(flag for level, flag in FLAGS.items() if level in found.supported)
     return f"{found.processor} ({flags}), {os.cpu_count()} cores"
 

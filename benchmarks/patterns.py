@@ -188,7 +188,7 @@ def million(options):
     """Design a window of 64 keys for a million tokens, and certify all 10**12 logits once."""
     n = 20_000 if options.quick else 1_000_000
     A = hf.Target(p.causal_band(n, 63), mask="causal")
-    method = hf.Toeplitz()
+    method = hf.methods.Toeplitz()
     fit, seconds, spent = fitted(A, True, "float32", None, method, num_threads=options.threads)
     assert fit.certificate.holds, "the window must certify"
     print(

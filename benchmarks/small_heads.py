@@ -147,7 +147,7 @@ def structured(options):
     for name, make in makers.items():
         for weights in ({}, {"gamma": 2.0}):
             A = make(rng=0, **weights)
-            head = fitted(A, None, options, method=hf.Learned(effort="medium"),
+            head = fitted(A, None, options, method=hf.methods.Learned(effort="medium"),
                           time_limit=options.limit)  # fmt: skip
             judged(A, head)
             tried = " ".join(f"{t.dim}{'' if t.holds else ' no'}," for t in head.search.trials)
@@ -242,7 +242,7 @@ def main():
     if options.largest and not options.quick:
         figures["heads"] += regular(LARGEST, 1, options)
     if options.patient and not options.quick:
-        method = hf.Learned(effort="medium", reheats=100)
+        method = hf.methods.Learned(effort="medium", reheats=100)
         figures["patient"] = regular(PATIENT, options.seeds, options, method=method)
     if options.million and not options.quick:
         figures["million"] = million(options)

@@ -48,7 +48,7 @@ def run(*, n: int, k: int, dim: int, steps: int, effort: int, reheats: int, seed
     """
     A = hf.patterns.random_regular(n, k, gamma=2.0, rng=seed)
     best = FewestLeft(steps)
-    method = hf.Learned(effort=effort, reheats=reheats, callback=best)
+    method = hf.methods.Learned(effort=effort, reheats=reheats, callback=best)
     found = fitted(A, method, dim, steps, seed, leak=0.05, distortion=0.1)
     return {**found, "fewest_left": best.rows, "worst_deficit": rounded(best.deficit, 3)}
 

@@ -230,7 +230,7 @@ def save(figure: Any, chosen: Settings, note: str = "", rows: Iterable[Row] = ()
     import matplotlib
 
     machines = sorted({str(row["cpu"]) for row in rows if row.get("cpu")}) or [
-        hf.config().processor
+        hf.show_config().processor
     ]
     small = "   ".join(part for part in (note, "computed on " + ", ".join(machines)) if part)
     figure.supxlabel(small, fontsize=7, color="#555555", x=0.01, ha="left")

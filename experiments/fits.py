@@ -63,7 +63,7 @@ def run(
 
 
 def fitted(
-    A: Any, method: str | hf.Method, dim: int, steps: int, rng: Any, *,
+    A: Any, method: str | hf.methods.Method, dim: int, steps: int, rng: Any, *,
     max_norm: float | None = None, **asked: Any,
 ) -> Row:  # fmt: skip
     """Fit a head of one size within a number of steps, and return what came out.
@@ -72,13 +72,13 @@ def fitted(
     """
     start = time.process_time()
     if method in LEARNED:
-        how: Any = hf.Learned(
+        how: Any = hf.methods.Learned(
             max_norm=max_norm, callback=lambda step, *_: step < steps, **LEARNED[method]
         )
     elif method == rings.WAY:
-        how = hf.MaxMargin(keys=rings.keys(A, dim).astype(asked.get("dtype", "float32")))
+        how = hf.methods.MaxMargin(keys=rings.keys(A, dim).astype(asked.get("dtype", "float32")))
     elif method in ("random keys", "cyclic keys"):
-        how = hf.MaxMargin(keys=method.removesuffix(" keys"), max_norm=max_norm)
+        how = hf.methods.MaxMargin(keys=method.removesuffix(" keys"), max_norm=max_norm)
     else:
         how = method
     head = hf.fit(A, dim, method=how, rng=rng, certificate_mass=False, num_threads=1, **asked)

@@ -26,7 +26,7 @@ ASKED = {"leak": 0.05, "distortion": 0.1}
 LOOSE = {"leak": 0.5, "distortion": 2.0}  # those of the first stage
 CUT = 12_000  # the most steps of one of many starts, and of a head to start from
 SHARE = 0.7  # of the tokens that a smaller pattern keeps
-PATIENT = hf.Learned(effort="medium", reheats=100)
+PATIENT = hf.methods.Learned(effort="medium", reheats=100)
 STAGED = replace(PATIENT, stages=4)
 
 Start = tuple[np.ndarray, np.ndarray]
@@ -79,7 +79,7 @@ def until(steps: int) -> Callable[[int, int, float], bool]:
     return lambda step, *_: step < steps
 
 
-def one_fit(method: hf.Learned, start: Any = None, asked: Any = ASKED) -> Any:
+def one_fit(method: hf.methods.Learned, start: Any = None, asked: Any = ASKED) -> Any:
     """Return a way that is a single fit."""
 
     def fits(A: Any, dim: int, steps: int, seed: int) -> Iterator[Any]:
@@ -115,7 +115,7 @@ def from_larger_head(A: Any, dim: int, steps: int, seed: int) -> Iterator[Any]:
     yield from one_fit(PATIENT, lambda *_: start)(A, dim, steps - CUT, seed)
 
 
-def many_starts(method: hf.Learned) -> Any:
+def many_starts(method: hf.methods.Learned) -> Any:
     """Return a way that makes fits from one start after the other, each ended early."""
 
     def fits(A: Any, dim: int, steps: int, seed: int) -> Iterator[Any]:
@@ -126,10 +126,10 @@ def many_starts(method: hf.Learned) -> Any:
 
 
 WAYS: dict[str, Any] = {
-    "the default, 6 reheats": one_fit(hf.Learned()),
-    "effort medium, 6 reheats": one_fit(hf.Learned(effort="medium")),
+    "the default, 6 reheats": one_fit(hf.methods.Learned()),
+    "effort medium, 6 reheats": one_fit(hf.methods.Learned(effort="medium")),
     "100 reheats": one_fit(PATIENT),
-    "effort high, 100 reheats": one_fit(hf.Learned(effort="high", reheats=100)),
+    "effort high, 100 reheats": one_fit(hf.methods.Learned(effort="high", reheats=100)),
     f"100 reheats, starts ended after {CUT:,}": many_starts(PATIENT),
     "100 reheats, 4 stages": one_fit(STAGED),
     f"100 reheats, 4 stages, starts ended after {CUT:,}": many_starts(STAGED),

@@ -69,7 +69,7 @@ def pattern_of(name: str, index: int, n: int, k: int) -> Any:
 def module_of(name: str) -> hf.SelfAttention:
     """Return a trained head, "random" weights as wide as its own, or a "rotation" of 2 d."""
     if name == "rotation":
-        return hf.random_rotation(DIM, rng=0)
+        return hf.SelfAttention.random(DIM, rng=0)
     if name == "random":
         W = np.random.default_rng(0).standard_normal((WIDTH, 2 * DIM)) / np.sqrt(WIDTH)
         return hf.SelfAttention(*np.split(W.astype(np.float32), 2, axis=1))
@@ -84,7 +84,7 @@ def gain(name: str) -> Any:
 
 
 @cache
-def fitted(name: str, index: int, n: int, k: int) -> hf.Fit:
+def fitted(name: str, index: int, n: int, k: int) -> hf.results.Fit:
     """Return a head of the modules' size for a pattern, found without any module."""
     A = pattern_of(name, index, n, k)
     return hf.fit(A, DIM, tolerances=ASKED, time_limit=10, certificate_mass=False, num_threads=1)

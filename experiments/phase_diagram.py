@@ -75,12 +75,14 @@ def threshold(needs: Callable[[float], float], share: float) -> float:
     return float(brentq(lambda s: needs(s) - share, low, high, xtol=1e-14)) / share
 
 
-def gaussian_keys(n: int, d: int, seed: int) -> hf.KeyTable:
+def gaussian_keys(n: int, d: int, seed: int) -> hf.methods.KeyTable:
     """Return standard normal keys."""
-    return hf.KeyTable(np.random.default_rng([seed, n, d]).standard_normal((n, d)))
+    return hf.methods.KeyTable(np.random.default_rng([seed, n, d]).standard_normal((n, d)))
 
 
-def share_found(n: int, d: int, k: int, seed: int, method: hf.MaxMargin, asked: Any) -> float:
+def share_found(
+    n: int, d: int, k: int, seed: int, method: hf.methods.MaxMargin, asked: Any
+) -> float:
     """Return the share of n random rows that have a query; no undecided row is counted as one."""
     A = hf.patterns.random_regular(n, k, rng=[seed, n, d, k])
     found = hf.fit(
@@ -93,22 +95,24 @@ def diagram(n: int, d: int, k: int, seed: int) -> dict[str, Any]:
     """Return how many of n random supports are faces, and top k of a query."""
     keys = gaussian_keys(n, d, seed)
     return {
-        "faces": share_found(n, d, k, seed, hf.MaxMargin(keys=keys, form="equality"), ASKED),
-        "order": share_found(n, d, k, seed, hf.MaxMargin(keys=keys), ORDER),
+        "faces": share_found(
+            n, d, k, seed, hf.methods.MaxMargin(keys=keys, form="equality"), ASKED
+        ),
+        "order": share_found(n, d, k, seed, hf.methods.MaxMargin(keys=keys), ORDER),
     }
 
 
 def norms(n: int, d: int, k: int, seed: int, keys: str) -> dict[str, Any]:
     """Return the norm that the queries of a pattern take, and the formats that certify it."""
     A = hf.patterns.random_regular(n, k, rng=[seed, n, k])
-    make = hf.KeyTable.random if keys == "random" else hf.KeyTable.cyclic
+    make = hf.methods.KeyTable.random if keys == "random" else hf.methods.KeyTable.cyclic
     options: dict[str, Any] = {"rng": seed} if keys == "random" else {}
     result: dict[str, Any] = {}
     for dtype in ("float64", "float32", "bfloat16"):
         table = make(n, d, dtype="float64" if dtype == "float64" else "float32", **options)
         found = hf.fit(
             A,
-            method=hf.MaxMargin(keys=table),
+            method=hf.methods.MaxMargin(keys=table),
             tolerances=ASKED,
             dtype=dtype,
             certificate_mass=False,

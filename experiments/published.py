@@ -67,7 +67,7 @@ def targets(n: int) -> Iterator[Any]:
         yield sp.csr_array(entries, shape=(n, n))
 
 
-def holds(A: Any, head: hf.Fit, asked: str, dtype: str, mask: Any = None) -> bool:
+def holds(A: Any, head: hf.results.Fit, asked: str, dtype: str, mask: Any = None) -> bool:
     """Certify a head: its stored numbers, for float64 exactly, else as kernels multiply them."""
     certificate = hf.certify(
         A,
@@ -87,13 +87,13 @@ def max_margin(n: int, d: int, dtype: str, asked: str, keys: str, seed: int) -> 
     """Fit queries for all pairs to one table of keys, until a pair has none."""
     stored = "float64" if dtype == "float64" else "float32"
     if keys == "cyclic":
-        table = hf.KeyTable.cyclic(n, d, dtype=stored)
+        table = hf.methods.KeyTable.cyclic(n, d, dtype=stored)
     else:
-        table = hf.KeyTable.random(n, d, rng=[seed, n, d], dtype=stored)
+        table = hf.methods.KeyTable.random(n, d, rng=[seed, n, d], dtype=stored)
     for A in targets(n):
         head = hf.fit(
             A,
-            method=hf.MaxMargin(keys=table),
+            method=hf.methods.MaxMargin(keys=table),
             tolerances=SOUGHT[asked],
             dtype=dtype,
             certificate_mass=False,

@@ -68,9 +68,9 @@ def test_the_diagram_counts_what_linear_programs_count(tmp_path: Path) -> None:
 
 
 def test_norms_are_those_of_the_queries(tmp_path: Path) -> None:
-    keys = hf.KeyTable.cyclic(24, 12, dtype="float64")
+    keys = hf.methods.KeyTable.cyclic(24, 12, dtype="float64")
     A = hf.patterns.random_regular(24, 2, rng=[0, 24, 2])
-    head = hf.fit(A, method=hf.MaxMargin(keys=keys), tolerances=phase_diagram.ASKED,
+    head = hf.fit(A, method=hf.methods.MaxMargin(keys=keys), tolerances=phase_diagram.ASKED,
                   dtype="float64")  # fmt: skip
     product = np.linalg.norm(head.Q, axis=1).max() * np.linalg.norm(head.K, axis=1).max()
     expected = product / math.sqrt(12) / math.log(20)
@@ -242,9 +242,9 @@ def test_one_dimension_does_not_hold_every_pair() -> None:
 
 def test_queries_of_cyclic_keys_grow_like_the_fourth_power_of_n() -> None:
     def longest(n: int) -> float:
-        keys = hf.KeyTable.cyclic(n, 4, dtype="float64")
+        keys = hf.methods.KeyTable.cyclic(n, 4, dtype="float64")
         some = islice(published.targets(n), 4)  # the closest pairs, which need the longest queries
-        method = hf.MaxMargin(keys=keys)
+        method = hf.methods.MaxMargin(keys=keys)
         return max(
             hf.fit(A, method=method, dtype="float64", num_threads=1).settings["largest_query"]
             for A in some

@@ -51,7 +51,7 @@ PyModuleDef_Slot slots[] = {{0, nullptr}};
 
 PyModuleDef definition = {PyModuleDef_HEAD_INIT,
                           "_cpu",
-                          "What the CPU can run. Use headfit.config() instead.",
+                          "What the CPU can run. Use headfit.show_config() instead.",
                           0,
                           functions,
                           slots,

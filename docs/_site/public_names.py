@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from importlib import import_module
-from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from docutils import nodes
@@ -12,16 +12,15 @@ from sphinx.addnodes import pending_xref
 from sphinx.application import Sphinx
 from sphinx.util import logging
 
-import headfit
-
-DOCS = Path(__file__).parents[1]
 MODULES = (
+    "headfit.errors",
     "headfit",
+    "headfit.results",
+    "headfit.methods",
     "headfit.patterns",
     "headfit.bounds",
     "headfit.plot",
     "headfit.torch",
-    "headfit.errors",
     "headfit.cli",
 )
 COLON = "\ue000"  # stands for a colon while napoleon reads a docstring
@@ -53,29 +52,16 @@ def skip_numbered_fields(
 
 
 def link_public_names_only(app: Sphinx, doctree: nodes.document) -> None:
-    """Take back links of words such as n or dim, which are attributes of several classes."""
+    """Lead `Fit` to `headfit.results.Fit`; words such as n, attributes of several, to nowhere."""
     for node in list(doctree.findall(pending_xref)):
         if node.get("refdomain") == "py":
-            first, *_ = node["reftarget"].removeprefix("headfit.").split(".")
-            if not any(first in import_module(module).__all__ for module in MODULES):
+            target = node["reftarget"].removeprefix("headfit.")
+            first = target.split(".")[0]
+            module = next((m for m in MODULES if first in import_module(m).__all__), None)
+            if module is None:
                 node.replace_self(node.children)
-
-
-def add_names_without_a_page(app: Sphinx, docname: str, source: list[str]) -> None:
-    """Describe public names that nobody has put onto a page yet at the end of the reference."""
-    if docname != "reference":
-        return
-    pages = "\n".join(page.read_text(encoding="utf-8") for page in DOCS.glob("reference-*.md"))
-    placed = set(re.findall(r"^\.\. auto\w+:: (?:headfit\.)?(\w+)$", pages, re.MULTILINE))
-    directives = ""
-    for name in sorted(set(headfit.__all__) - placed - set(headfit.errors.__all__)):
-        item = getattr(headfit, name)
-        if isinstance(item, type):
-            directives += f".. autoclass:: headfit.{name}\n   :members:\n\n"
-        elif callable(item):
-            directives += f".. autofunction:: headfit.{name}\n\n"
-    if directives:
-        source[0] += f"\n## More\n\n```{{eval-rst}}\n{directives}```\n"
+            else:
+                node["reftarget"] = f"{module}.{target}"
 
 
 def check(app: Sphinx, env: Any) -> None:
@@ -83,8 +69,10 @@ def check(app: Sphinx, env: Any) -> None:
     described = set(env.get_domain("py").objects)
     for module in MODULES:
         for name in set(import_module(module).__all__) - {"__version__"}:
-            # The classes of errors have two names, headfit.X and headfit.errors.X.
-            if not {f"{module}.{name}", f"headfit.errors.{name}"} & described:
+            item = getattr(import_module(module), name)
+            # HeadfitError has two names.
+            names = {f"{module}.{name}", f"headfit.errors.{name}"}
+            if not isinstance(item, ModuleType) and not names & described:
                 logger = logging.getLogger(__name__)
                 logger.warning("no page of the reference has %s.%s", module, name)
 
@@ -94,7 +82,6 @@ def setup(app: Sphinx) -> dict[str, bool]:
     app.connect("autodoc-process-docstring", hide_colons, priority=400)
     app.connect("autodoc-process-docstring", escape_bars, priority=600)
     app.connect("autodoc-skip-member", skip_numbered_fields)
-    app.connect("source-read", add_names_without_a_page)
     app.connect("doctree-read", link_public_names_only)
     app.connect("env-check-consistency", check)
     return {"parallel_read_safe": True}

@@ -29,7 +29,7 @@ def tutorial_pattern() -> csr_array:
 
 
 @cache
-def tutorial_head() -> hf.Fit:
+def tutorial_head() -> hf.results.Fit:
     """Return the head that the tutorial finds for it."""
     return hf.fit(tutorial_pattern(), time_limit=4, rng=0, num_threads=1)
 
@@ -57,7 +57,7 @@ def tutorial_certificate() -> Figure:
 
 def tutorial_module() -> Figure:
     """Draw five patterns, and the attention of one module with five inputs."""
-    module = hf.random_rotation(8, rng=0)
+    module = hf.SelfAttention.random(8, rng=0)
     asked = [hf.patterns.band(64, 1), hf.patterns.permutation(64, rng=0), hf.patterns.tree(64),
              hf.patterns.hypercube(64), tutorial_pattern()]  # fmt: skip
     names = ["band", "permutation", "tree", "hypercube", "random"]

@@ -11,11 +11,11 @@ True
 
 from importlib import import_module
 from importlib.util import find_spec
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from headfit import bounds, errors, patterns, plot
+from headfit import errors, patterns, plot
 from headfit._attention.attention import Attention
-from headfit._attention.describe import HeadTable, describe
+from headfit._attention.describe import describe
 from headfit._attention.functions import (
     attention_apply,
     attention_logits,
@@ -24,114 +24,44 @@ from headfit._attention.functions import (
     attention_topk,
 )
 from headfit._attention.module import SelfAttention
-from headfit._attention.random_rotation import random_rotation
-from headfit._attention.sparsify import Sparsified, sparsify
-from headfit._attention.stats import AttentionStats
-from headfit._attention.tally_table import TallyTable
-from headfit._base.configuration import Config, config
+from headfit._attention.sparsify import sparsify
+from headfit._base.configuration import show_config
 from headfit._base.kernel import Kernel
 from headfit._base.tolerances import Tolerances
 from headfit._base.version import VERSION as __version__
-from headfit._compress.budget import TradeOff
 from headfit._compress.compress import compress
-from headfit._compress.compress_heads import CompressedHeads, compress_heads
-from headfit._compress.result import Compressed, CompressedCurve
+from headfit._compress.compress_heads import compress_heads
 from headfit._filter.rope import rope_filter, rope_windows
 from headfit._filter.rope_result import RopeFilter
 from headfit._fit.fit import fit
-from headfit._fit.head import Head
-from headfit._fit.key_table import KeyTable
-from headfit._fit.learned import Learned
-from headfit._fit.max_margin import MaxMargin
-from headfit._fit.method import Method
-from headfit._fit.mixed import Mixed
-from headfit._fit.problem import Problem
-from headfit._fit.projection import Projection
 from headfit._fit.projection import project_attention as project
-from headfit._fit.result import Fit, Search, Trial
 from headfit._fit.storage import load
-from headfit._fit.toeplitz import Toeplitz
-from headfit._plan.attempt import PlanAttempt
 from headfit._plan.plan import plan
-from headfit._plan.result import Plan
-from headfit._plan.trend import PlanTrend
-from headfit._shrink.result import ShrinkResult, TvCurve
 from headfit._shrink.shrink import shrink
 from headfit._shrink.shrink_to_pattern import shrink_to_pattern
-from headfit._soft.compare import SoftComparison
-from headfit._soft.compare import compare as compare_attention
+from headfit._soft.compare import compare
 from headfit._soft.descent import svd_head
-from headfit._soft.fit_soft import SoftFit, fit_soft
+from headfit._soft.fit_soft import fit_soft
 from headfit._sweep.grid import grid
 from headfit._sweep.result import Sweep, load_sweep
 from headfit._sweep.sweep import sweep
-from headfit._target.append_columns import append_columns
-from headfit._target.certificate import Certificate
 from headfit._target.certify import certify
-from headfit._target.target import Target, load_matrix
-from headfit._target.witnesses import FaceWitness, FarkasWitness
-from headfit.errors import (
-    CaptureError,
-    CertificateError,
-    FileError,
-    HeadfitError,
-    InputError,
-    MissingFileError,
-    NonFiniteError,
-    TargetError,
-    TooLargeError,
-)
+from headfit._target.target import Target
+from headfit.errors import HeadfitError
+
+if TYPE_CHECKING:
+    from headfit import bounds, methods, results
 
 __all__ = [
     "Attention",
-    "AttentionStats",
-    "CaptureError",
-    "Certificate",
-    "CertificateError",
-    "Compressed",
-    "CompressedCurve",
-    "CompressedHeads",
-    "Config",
-    "FaceWitness",
-    "FarkasWitness",
-    "FileError",
-    "Fit",
-    "Head",
-    "HeadTable",
     "HeadfitError",
-    "InputError",
     "Kernel",
-    "KeyTable",
-    "Learned",
-    "MaxMargin",
-    "Method",
-    "MissingFileError",
-    "Mixed",
-    "NonFiniteError",
-    "Plan",
-    "PlanAttempt",
-    "PlanTrend",
-    "Problem",
-    "Projection",
     "RopeFilter",
-    "Search",
     "SelfAttention",
-    "ShrinkResult",
-    "SoftComparison",
-    "SoftFit",
-    "Sparsified",
     "Sweep",
-    "TallyTable",
     "Target",
-    "TargetError",
-    "Toeplitz",
     "Tolerances",
-    "TooLargeError",
-    "TradeOff",
-    "Trial",
-    "TvCurve",
     "__version__",
-    "append_columns",
     "attention_apply",
     "attention_logits",
     "attention_matrix",
@@ -139,25 +69,25 @@ __all__ = [
     "attention_topk",
     "bounds",
     "certify",
-    "compare_attention",
+    "compare",
     "compress",
     "compress_heads",
-    "config",
     "describe",
     "errors",
     "fit",
     "fit_soft",
     "grid",
     "load",
-    "load_matrix",
     "load_sweep",
+    "methods",
     "patterns",
     "plan",
     "plot",
     "project",
-    "random_rotation",
+    "results",
     "rope_filter",
     "rope_windows",
+    "show_config",
     "shrink",
     "shrink_to_pattern",
     "sparsify",
@@ -165,10 +95,13 @@ __all__ = [
     "sweep",
 ]
 
+# Imported when they are first used; PyTorch takes long.
+_LAZY = ("bounds", "methods", "results", "torch")
+
 
 def __getattr__(name: str) -> Any:
-    if name == "torch":  # PyTorch is imported only when it is first used
-        return import_module("headfit.torch")
+    if name in _LAZY:
+        return import_module(f"headfit.{name}")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

@@ -1,3 +1,3 @@
-"""What the CPU can run. Use headfit.config() instead."""
+"""What the CPU can run. Use headfit.show_config() instead."""
 
 def x86_levels() -> tuple[str, ...]: ...

@@ -205,7 +205,7 @@ def between(low: float, high: float) -> list[Any]:
 RECORDS = (
     "AttentionStats", "Certificate", "Compressed", "CompressedCurve", "CompressedHeads", "Config",
     "FaceWitness", "FarkasWitness", "Fit", "Head", "HeadTable", "Method", "Plan", "PlanAttempt",
-    "PlanTrend", "Problem", "RopeFilter", "Search", "ShrinkResult", "SoftComparison", "SoftFit",
+    "PlanTrend", "Problem", "RopeFilter", "Search", "ShrinkResult", "Comparison", "SoftFit",
     "Sparsified", "Sweep", "TallyTable", "TradeOff", "Trial", "TvCurve", "bounds.Counting",
     "bounds.EverySubset", "bounds.LowerBound",
     "plot.FilterPicture", "plot.GrowthPicture", "plot.KeysPicture", "plot.PlanPicture",
@@ -273,8 +273,10 @@ def doors(folder: Path) -> Iterator[Door]:
     loose = {"leak": 0.3, "distortion": 1.0}
     head = hf.fit(A, DIM, **loose)
     searched = hf.fit(A, time_limit=1, **loose)
-    table = hf.KeyTable.random(N, 4, rng=0)
-    failing = hf.fit(A, 2, method=hf.MaxMargin(keys=hf.KeyTable.random(N, 2, rng=0)))
+    table = hf.methods.KeyTable.random(N, 4, rng=0)
+    failing = hf.fit(
+        A, 2, method=hf.methods.MaxMargin(keys=hf.methods.KeyTable.random(N, 2, rng=0))
+    )
     files = bad_files(folder)
     threads = optional(counts(1, 2**15))
     target = [*without(BAD_MATRIX, sp.eye_array(N)), *spoilt_sparse(), *files, head, table]
@@ -361,9 +363,8 @@ def doors(folder: Path) -> Iterator[Door]:
         "A": target, "mask": masks, "normalize": NOT_FLAG, "num_threads": threads,
         "sum_tolerance": optional([*NOT_NUMBER, -1, np.inf, np.nan]),
     })  # fmt: skip
-    yield Door("load_matrix", hf.load_matrix, {}, {"path": [*NOT_PATH, *files]})
     yield Door("load", hf.load, {}, {"path": [*NOT_PATH, *files]})
-    yield Door("TallyTable.load", hf.TallyTable.load, {}, {"path": [*NOT_PATH, *files]})
+    yield Door("TallyTable.load", hf.results.TallyTable.load, {}, {"path": [*NOT_PATH, *files]})
     unfit = [folder / "x", folder / "x.npy", folder / "x.npz.gz", folder / "no folder" / "x.npz"]
     unfit += [folder, Path("/proc/x.npz"), folder / "pipe.npz"]
     unfit += [folder / "no folder" / "x.safetensors", Path("/proc/x.safetensors")]
@@ -402,7 +403,7 @@ def doors(folder: Path) -> Iterator[Door]:
     calls = [5, "x", True, [], Unusable()]
     modules = [5, "x", True, whole, np.eye(3), Unusable(), hf.SelfAttention]
     fitted = {
-        "A": target, "dim": optional(counts(1)), "method": [*texts, hf.Learned, object()],
+        "A": target, "dim": optional(counts(1)), "method": [*texts, hf.methods.Learned, object()],
         "module": modules, "dtype": optional(dtypes), **tolerances, "scale": logits["scale"],
         "mask": masks, "max_logit": of_logits, "kernel": optional(kernels),
         "time_limit": optional(between(0, np.inf)), "exempt_columns": columns_of(),
@@ -413,16 +414,18 @@ def doors(folder: Path) -> Iterator[Door]:
     efforts = [*counts(1, 10**9), "max", None]
     norms = optional(between(0, np.inf))
     fitted["distortion"] = [*tolerances["distortion"], 0]
-    yield Door("Learned", hf.Learned, {}, {
+    yield Door("Learned", hf.methods.Learned, {}, {
         "effort": efforts, "init": pairs, "callback": calls, "max_norm": norms,
         "reheats": [*counts(0, 10**9), None], "stages": [*counts(1, 100), None],
     })  # fmt: skip
-    yield Door("MaxMargin", hf.MaxMargin, {}, {"keys": keyed, "form": texts, "max_norm": norms})
+    yield Door(
+        "MaxMargin", hf.methods.MaxMargin, {}, {"keys": keyed, "form": texts, "max_norm": norms}
+    )
     turning = [5, "x", [], [0.0], [4.0], [-1.0], [[1.0]], [np.nan], [2j], [True], Unusable()]
     turning += [*MISREAD, *MISREAD_ARRAYS]
-    yield Door("Toeplitz", hf.Toeplitz, {}, {"frequencies": turning, "max_norm": norms})
-    yield Door("Mixed", hf.Mixed, {}, {"filter_dim": [*optional(counts(2)), 3]})
-    yield Door("Projection", hf.Projection, {}, {"sketch": texts, "factor": texts})
+    yield Door("Toeplitz", hf.methods.Toeplitz, {}, {"frequencies": turning, "max_norm": norms})
+    yield Door("Mixed", hf.methods.Mixed, {}, {"filter_dim": [*optional(counts(2)), 3]})
+    yield Door("Projection", hf.methods.Projection, {}, {"sketch": texts, "factor": texts})
     yield Door("fit", hf.fit, {"A": A, "dim": DIM, **loose}, fitted)
 
     no_patterns = [v for v in target if not (callable(v) and v is not object)]
@@ -435,12 +438,12 @@ def doors(folder: Path) -> Iterator[Door]:
     }, {"n": "n must|n = "})  # fmt: skip
 
     def by_keys(keys: Any, dim: Any) -> Any:
-        return hf.fit(A, dim, method=hf.MaxMargin(keys=keys), **loose)
+        return hf.fit(A, dim, method=hf.methods.MaxMargin(keys=keys), **loose)
 
     yield Door("fit(max-margin)", by_keys, {"keys": "random", "dim": 4}, {
         "keys": [*keyed, np.ones((N + 1, 4)), np.ones((N, 4))[:, :3]], "dim": fitted["dim"],
     }, {"keys": "keys"})  # fmt: skip
-    learned = lambda init: hf.fit(A, DIM, method=hf.Learned(init=init), **loose)  # noqa: E731
+    learned = lambda init: hf.fit(A, DIM, method=hf.methods.Learned(init=init), **loose)  # noqa: E731
     starts = [np.ones((2, N + 1, DIM)), np.ones((2, N, DIM + 1))]
     yield Door("fit(init)", learned, {}, {"init": starts})
     projected = {"A": A, "dim": 64, "leak": 0.3, "distortion": 2.0}
@@ -460,7 +463,7 @@ def doors(folder: Path) -> Iterator[Door]:
     yield Door("fit_soft", hf.fit_soft, {"target": whole, "dim": 2}, softly)
     of_dense = {"target": dense, "mask": masks}
     yield Door("fit_soft(matrix)", hf.fit_soft, {"target": M, "dim": 2}, of_dense)
-    yield Door("compare_attention", hf.compare_attention, {"target": M, "attention": whole}, {
+    yield Door("compare", hf.compare, {"target": M, "attention": whole}, {
         "target": dense, "attention": [None, Q, 5, A, "x", Unusable()], "mask": masks,
         "num_threads": threads,
     })  # fmt: skip
@@ -508,7 +511,7 @@ def doors(folder: Path) -> Iterator[Door]:
     queries = {"M": Q, "K": K, "per_row": 2}
     yield Door("sparsify(Q, K)", hf.sparsify, queries, both, {**says, "M": "M|Q"})
     appended = {"A": A, "head": whole, "columns": [0]}
-    yield Door("append_columns", hf.append_columns, appended, {
+    yield Door("append_dims", hf.methods.append_dims, appended, {
         "A": target, "head": [None, Q, 5, "x", A, Unusable()], "columns": [*columns, None],
         "leak": tolerances["leak"], "max_logit": of_logits, "scale": logits["scale"],
         "tolerances": tolerances["tolerances"],
@@ -544,7 +547,7 @@ def doors(folder: Path) -> Iterator[Door]:
     })  # fmt: skip
     yield Door("RopeFilter.rounding", sharp.rounding, {}, {"dtype": dtypes})
 
-    yield Door("KeyTable", hf.KeyTable, {"keys": Q}, {
+    yield Door("KeyTable", hf.methods.KeyTable, {"keys": Q}, {
         "keys": [*BAD_MATRIX, np.full((N, 2), np.nan), np.ones((N, 0))], "kind": NOT_TEXT,
     })  # fmt: skip
     sizes = {"n": [*counts(1, 2**31 - 1), None], "dim": [*counts(1), 2**40, None]}
@@ -559,7 +562,7 @@ def doors(folder: Path) -> Iterator[Door]:
     for name in ("random", "cyclic"):
         bad = {**sizes, "dtype": [*keyed_dtypes, *with_torch]}
         bad |= {"rng": NOT_SEED} if name == "random" else {}
-        yield Door(f"KeyTable.{name}", getattr(hf.KeyTable, name), {"n": 8, "dim": 4}, bad)
+        yield Door(f"KeyTable.{name}", getattr(hf.methods.KeyTable, name), {"n": 8, "dim": 4}, bad)
     weights = [*BAD_MATRIX, np.ones((4, 0)), np.full((4, 2), np.inf)]
     W = rng.standard_normal((2, 4, 2))
     yield Door("SelfAttention", hf.SelfAttention, {"W_Q": W[0], "W_K": W[1]}, {
@@ -579,10 +582,10 @@ def doors(folder: Path) -> Iterator[Door]:
     pair = {"Q": np.ones((N, 2)), "K": np.ones((N, 2))}
     yield Door("SelfAttention.input_for", module.input_for, pair, {"Q": halves, "K": halves})
     rotated = {"dim": sizes["dim"], "rng": NOT_SEED, "dtype": canonical["dtype"]}
-    yield Door("random_rotation", hf.random_rotation, {"dim": 2}, rotated)
+    yield Door("SelfAttention.random", hf.SelfAttention.random, {"dim": 2}, rotated)
 
     for witness in failing.witnesses or ():
-        keys = hf.KeyTable.random(N, 2, rng=failing.settings["seed"]).keys
+        keys = hf.methods.KeyTable.random(N, 2, rng=failing.settings["seed"]).keys
         bad = {"A": target, "K": [*BAD_MATRIX, np.ones((N + 1, 2))], "mask": masks}
         name = f"{type(witness).__name__}.verify"
         yield Door(name, witness.verify, {"A": A, "K": keys}, bad)

@@ -27,7 +27,7 @@ SECONDS_A_FILE = 10
 def _matrix(path: Path) -> None:
     import headfit as hf
 
-    hf.load_matrix(path)
+    hf.Target(path)
     hf.Target(path, normalize=True)
 
 

@@ -375,7 +375,7 @@ def check_topk(
 
 
 def check_stats(
-    stats: hf.AttentionStats,
+    stats: hf.results.AttentionStats,
     exact: np.ndarray,
     dtype: Any,
     logits: np.ndarray,
@@ -476,7 +476,7 @@ def test_mixed_dtypes_take_the_wider() -> None:
 # Extreme logits -----------------------------------------------------------------------
 
 # In units of the last place; without a fused multiply-add there are more roundings.
-PLACES = 5 if hf.config().cpu in ("v2", "generic") else 4
+PLACES = 5 if hf.show_config().cpu in ("v2", "generic") else 4
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

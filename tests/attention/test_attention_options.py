@@ -64,8 +64,8 @@ def test_readers_take_an_attention_with_its_options(options):
     same = hf.sparsify(Q, K, per_row=3, per_column=6, on_empty="keep-max", **options)
     np.testing.assert_array_equal(kept.matrix.toarray(), same.matrix.toarray())
     if "sinks" not in options:  # rows of a target that is a matrix sum to 1
-        assert hf.compare_attention(matrix, head).tv_worst < 1e-12
-    assert hf.compare_attention(head, hf.Attention(Q, K, **options)).tv_worst < 1e-12
+        assert hf.compare(matrix, head).tv_worst < 1e-12
+    assert hf.compare(head, hf.Attention(Q, K, **options)).tv_worst < 1e-12
 
 
 @pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
@@ -143,8 +143,8 @@ def test_certify_says_what_it_cannot_speak_about(name):
         words = f"certify speaks about .* this attention has {what} too"
         with pytest.raises(InputError, match=words):
             hf.certify(np.eye(N), hf.Attention(Q, K, **options))
-    with pytest.raises(InputError, match=f"append_columns speaks about .* has {what} too"):
-        hf.append_columns(np.eye(N), hf.Attention(Q, K, **options), [0])
+    with pytest.raises(InputError, match=f"append_dims speaks about .* has {what} too"):
+        hf.methods.append_dims(np.eye(N), hf.Attention(Q, K, **options), [0])
 
 
 def test_any_byte_but_0_is_true():
@@ -214,12 +214,12 @@ def test_compare_counts_what_a_sink_takes_as_one_more_key():
         a[:, -1], m[:, -1] = (
             np.exp(s - x.stats().log_sum) for s, x in ((mine, one), (theirs, other))
         )
-        found = hf.compare_attention(one, other)
+        found = hf.compare(one, other)
         np.testing.assert_allclose(found.row_tv, np.abs(a - m).sum(axis=1) / 2, atol=1e-12)
         some = a > 0
         terms = np.where(some, a * (np.log(np.where(some, a, 1)) - np.log(m)), 0)
         np.testing.assert_allclose(found.row_kl, terms.sum(axis=1), rtol=1e-9, atol=1e-12)
-    plain = hf.compare_attention(one, hf.Attention(Q, K, key_mask=keys))
+    plain = hf.compare(one, hf.Attention(Q, K, key_mask=keys))
     assert np.isinf(plain.kl_worst)
 
 

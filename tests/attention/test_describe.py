@@ -91,7 +91,9 @@ def slow(
     }
 
 
-def check(table: hf.HeadTable, head: tuple[int, ...], expected: dict[str, Any], rtol: float):
+def check(
+    table: hf.results.HeadTable, head: tuple[int, ...], expected: dict[str, Any], rtol: float
+):
     for name, value in expected.items():
         np.testing.assert_allclose(
             getattr(table, name)[head], value, rtol=rtol, atol=rtol, err_msg=name

@@ -256,7 +256,7 @@ def test_attention_keeps_16_bits_and_shows_float32(dtype):
     np.testing.assert_array_equal(attention.matrix(), wide.matrix())
     np.testing.assert_array_equal(attention.apply(K), wide.apply(wide.K))
     assert repr(attention) == repr(wide)
-    assert hf.compare_attention(attention, wide).tv_worst < 1e-12
+    assert hf.compare(attention, wide).tv_worst < 1e-12
 
 
 @pytest.mark.parametrize("position", [None, "rope", "rope-half"])
@@ -360,18 +360,23 @@ SMALLER = {
         hf.fit_soft(halves(Q), 12, effort=20, init=(Q[:, :9], Q[:, :9])).Q
     ],
     "learned from init": lambda Q, K: [
-        hf.fit(hf.Target(halves(Q), normalize=True), 12, method=hf.Learned(init=(Q, K)), leak=0.2).Q
+        hf.fit(
+            hf.Target(halves(Q), normalize=True),
+            12,
+            method=hf.methods.Learned(init=(Q, K)),
+            leak=0.2,
+        ).Q
     ],
-    "compare": lambda Q, K: [hf.compare_attention(halves(Q), hf.Attention(Q, Q)).row_kl],
+    "compare": lambda Q, K: [hf.compare(halves(Q), hf.Attention(Q, Q)).row_kl],
     "target": lambda Q, K: [hf.Target(halves(Q)).matrix.toarray()],
     "torch.from_projections": lambda Q, K: projected(Q[:, :9], Q[:4, :9]),
-    "module": lambda Q, K: hf.random_rotation(6, rng=0)(Q).stored,
+    "module": lambda Q, K: hf.SelfAttention.random(6, rng=0)(Q).stored,
     "canonical module": lambda Q, K: [hf.SelfAttention.canonical(6)(Q).matrix()],
     "picture of keys": lambda Q, K: [
         points.get_offsets()
         for points in hf.plot.keys(halves(Q), hf.Attention(Q, K), 5, ax=Figure().subplots())[:2]
     ],
-    "append_columns": lambda Q, K: hf.append_columns(halves(Q), hf.Attention(Q, K), [1]).stored,
+    "append_dims": lambda Q, K: hf.methods.append_dims(halves(Q), hf.Attention(Q, K), [1]).stored,
 }
 
 
@@ -401,7 +406,7 @@ def test_fits_to_16_bits_are_those_to_their_float32_numbers(way, dtype, monkeypa
         lambda Q, K: hf.shrink(Q, K, dim=2),
         lambda Q, K: hf.shrink_to_pattern(Q, K, per_row=2),
         pytest.param(lambda Q, K: projected(K[:, :9], Q[:4, :9]), id="torch.from_projections"),
-        lambda Q, K: hf.random_rotation(6, rng=0)(K).matrix(),
+        lambda Q, K: hf.SelfAttention.random(6, rng=0)(K).matrix(),
     ],
 )
 def test_fits_name_the_bad_entry_of_16_bits(ask, dtype, monkeypatch):
@@ -423,7 +428,7 @@ def test_a_dense_target_of_16_bits_is_checked(dtype):
 # Attention matrices: a sparse and a dense one.
 ONE_MATRIX = {
     "fit_soft": lambda M, A: hf.fit_soft(M, 2, effort=1, init=(A[:, :1], A[:, :1])),
-    "compare": lambda M, A: hf.compare_attention(M, hf.Attention(A[:, :1], A[:, :1])),
+    "compare": lambda M, A: hf.compare(M, hf.Attention(A[:, :1], A[:, :1])),
     "target": lambda M, A: hf.Target(A),
     "certify": lambda M, A: hf.certify(A, matrix=M),
 }

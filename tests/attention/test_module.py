@@ -222,7 +222,7 @@ def test_what_cannot_fit_in_memory_is_refused(monkeypatch: pytest.MonkeyPatch) -
 @pytest.mark.parametrize("dim", [1, 3, 64, 100, 512])
 def test_random_rotation_is_orthogonal(dim: int) -> None:
     # 512 takes the fast path of Hadamard matrices, the others the QR factorisation.
-    module = hf.random_rotation(dim, rng=1, dtype=np.float64)
+    module = hf.SelfAttention.random(dim, rng=1, dtype=np.float64)
     W = module.weights
     assert W.shape == (2 * dim, 2 * dim)
     np.testing.assert_allclose(W.T @ W, np.eye(2 * dim), atol=1e-12)
@@ -231,11 +231,11 @@ def test_random_rotation_is_orthogonal(dim: int) -> None:
         # The weights are dense: no entry is much larger or smaller than the others.
         assert np.abs(W).max() < 8 / np.sqrt(2 * dim)
         assert (W != 0).mean() > 0.9
-    same = hf.random_rotation(dim, rng=1, dtype=np.float64)
+    same = hf.SelfAttention.random(dim, rng=1, dtype=np.float64)
     np.testing.assert_array_equal(same.weights, W)
-    other = hf.random_rotation(dim, rng=2, dtype=np.float64)
+    other = hf.SelfAttention.random(dim, rng=2, dtype=np.float64)
     assert dim == 1 or not np.array_equal(other.weights, W)
-    narrow = hf.random_rotation(dim, rng=1)
+    narrow = hf.SelfAttention.random(dim, rng=1)
     assert narrow.dtype == np.float32
     np.testing.assert_array_equal(narrow.weights, W.astype(np.float32))
 
@@ -247,7 +247,9 @@ def test_random_rotation_is_orthogonal(dim: int) -> None:
 def test_one_module_many_patterns(dtype: str) -> None:
     """Random dense weights are fitted with many patterns and keep every byte."""
     n, d = 64, 1024
-    module = dense_module(2 * d, d, dtype, seed=7) if dtype == "float64" else hf.random_rotation(d)
+    module = (
+        dense_module(2 * d, d, dtype, seed=7) if dtype == "float64" else hf.SelfAttention.random(d)
+    )
     weights, stored = module.weights.tobytes(), module.weights
     targets = {
         "band": hf.patterns.band(n, 1),
@@ -280,7 +282,7 @@ def test_one_module_many_patterns(dtype: str) -> None:
 
 
 def test_a_perturbed_input_fails() -> None:
-    module = hf.random_rotation(512, rng=3)
+    module = hf.SelfAttention.random(512, rng=3)
     A = hf.patterns.permutation(32, rng=0)
     fit = hf.fit(A, module=module, leak=0.3, distortion=1.0)
     assert fit.certificate.holds

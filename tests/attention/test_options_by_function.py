@@ -93,12 +93,12 @@ TABLE = {
     "attention_stats":        " h  h  h  h  h  h  h  h  h  h  h  h  h  h   h  h  h  h  h  h  h",
     "describe":               " h  h  h  h  h  h  h  h  h  h  h  h  h  h   h  h  h  h  h  h  h",
     "sparsify":               " h  h  h  h  h  h  h  h  h  h  h  h  h  .   h  h  h  h  h  .  h",
-    "compare_attention":      " h  h  h  h  h  h  h  h  h  h  h  h  h  h   r  r  r  r  r  r  r",
+    "compare":                " h  h  h  h  h  h  h  h  h  h  h  h  h  h   r  r  r  r  r  r  r",
     "fit_soft":               " h  h  h  h  h  h  h  h  h  h  h  h  h  r   r  r  r  r  r  r  r",
     "shrink":                 " h  h  h  h  h  h  h  h  h  h  h  h  h  r   h  h  h  h  h  r  h",
     "shrink_to_pattern":      " h  h  h  h  h  h  h  h  h  h  h  h  h  r   h  h  h  h  h  r  h",
     "certify":                " h  h  h  h  h  r  r  h  h  h  r  r  r  r   r  r  r  r  r  r  r",
-    "append_columns":         " h  h  h  h  h  r  r  r  r  r  r  r  r  r   r  r  r  r  r  r  r",
+    "append_dims":            " h  h  h  h  h  r  r  r  r  r  r  r  r  r   r  r  r  r  r  r  r",
     "compress":               " h  h  h  h  h  h  h  h  h  h  h  h  h  h   r  r  r  r  r  r  h",
     "compress_heads":         " h  h  h  h  h  h  h  h  h  h  h  h  h  h   r  r  r  r  r  r  h",
     "Compressed.apply":       " r  h  h  h  h  h  h  h  h  h  h  h  h  h   r  r  r  r  r  r  r",
@@ -309,10 +309,10 @@ def _sparsify(q, k, options):
     return each(kept, lambda x: x.matrix.toarray()), lambda o: shares(heaviest(weights(q, k, o), 2))
 
 
-@function("compare_attention")
+@function("compare")
 def _compare(q, k, options):
     head = hf.Attention(q, k, **options)
-    found = [hf.compare_attention(*pair).row_tv for pair in ((head, OTHER), (OTHER, head))]
+    found = [hf.compare(*pair).row_tv for pair in ((head, OTHER), (OTHER, head))]
     return found, lambda o: [tv(weights(q, k, o), OTHER.matrix())] * 2
 
 
@@ -358,9 +358,9 @@ def _certify(q, k, options):
     return hf.certify(BAND, hf.Attention(q, k, **options), leak=0.5).row_leak, leaks
 
 
-@function("append_columns")
-def _append_columns(q, k, options):
-    whole = hf.append_columns(BAND, hf.Attention(q, k, **options), [0])
+@function("append_dims")
+def _append_dims(q, k, options):
+    whole = hf.methods.append_dims(BAND, hf.Attention(q, k, **options), [0])
     return whole.logits()[2:, 1:], lambda o: logits(q, k, o)[2:, 1:]
 
 
@@ -511,7 +511,7 @@ class Command:
             with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
                 status = cli.main([name, str(file), *self.words, *words, *more])
             if status == 2:
-                raise hf.InputError(err.getvalue())
+                raise hf.errors.InputError(err.getvalue())
             return json.loads(out.getvalue()), dict(np.load(made)) if more else {}
 
 
@@ -600,7 +600,7 @@ def test_an_option_is_honoured_or_refused_by_name(name: str, option: str) -> Non
         words = f"{word}|{STACK}" if option in STACKS else word
         if name == "plot.filter":
             words += "|must be a filter"
-        with pytest.raises((hf.InputError, TypeError), match=words):
+        with pytest.raises((hf.errors.InputError, TypeError), match=words):
             FUNCTIONS[name](*heads_of(option), options)
         return
     got, expected = FUNCTIONS[name](*heads_of(option), options)
@@ -677,5 +677,7 @@ def test_no_public_function_is_left_out() -> None:
 )
 def test_a_head_is_refused_where_none_is_taken(call: Any) -> None:
     for head in (hf.Attention(Q, K), hf.fit_soft(hf.Attention(Q, K), 2, effort="low")):
-        with pytest.raises(hf.InputError, match=r"must have a curve|got (Attention|SoftFit)\("):
+        with pytest.raises(
+            hf.errors.InputError, match=r"must have a curve|got (Attention|SoftFit)\("
+        ):
             call(head)

@@ -68,7 +68,7 @@ def shares_of(M: np.ndarray) -> np.ndarray:
     return np.divide(M, sums, out=np.zeros(M.shape), where=sums > 0)
 
 
-def check(result: hf.Sparsified, taken: np.ndarray, share: np.ndarray) -> None:
+def check(result: hf.results.Sparsified, taken: np.ndarray, share: np.ndarray) -> None:
     kept = np.where(taken, share, 0.0)
     sums = kept.sum(axis=1, keepdims=True)
     dense = result.matrix.toarray()
@@ -344,7 +344,7 @@ def best_by_brute_force(share: np.ndarray, per_row: int, per_column: int, free: 
     return best
 
 
-def weight(result: hf.Sparsified, share: np.ndarray) -> float:
+def weight(result: hf.results.Sparsified, share: np.ndarray) -> float:
     return float(share[result.matrix.toarray() > 0].sum())
 
 

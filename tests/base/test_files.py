@@ -19,11 +19,11 @@ import headfit as hf
 from headfit._base import matrix_market, stored_arrays
 from headfit.errors import FileError, InputError, MissingFileError
 
-READERS = (hf.load_matrix, hf.load, hf.Target)
+READERS = (hf.load, hf.Target)
 
 
 @pytest.fixture(scope="module")
-def head() -> hf.Fit:
+def head() -> hf.results.Fit:
     return hf.fit(hf.patterns.band(8, 1), 4)
 
 
@@ -56,13 +56,13 @@ def test_a_forbidden_file_is_refused(read: Any, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", [None, 5, b"x.npz", "", "a\0b", ["x"]])
-def test_what_is_no_path_is_refused(path: Any, head: hf.Fit) -> None:
+def test_what_is_no_path_is_refused(path: Any, head: hf.results.Fit) -> None:
     for call in (*READERS[:-1], head.save):
         with pytest.raises(InputError, match="path must be a str or a path"):
             call(path)
 
 
-def test_a_suffix_says_what_is_written(tmp_path: Path, head: hf.Fit) -> None:
+def test_a_suffix_says_what_is_written(tmp_path: Path, head: hf.results.Fit) -> None:
     for name in ("x", "x.npy", "x.npz.gz", "x.NPZ"):
         with pytest.raises(InputError, match=rf"path must end in \.npz or \.safetensors; .*{name}"):
             head.save(tmp_path / name)
@@ -73,7 +73,7 @@ def test_a_suffix_says_what_is_written(tmp_path: Path, head: hf.Fit) -> None:
     assert not os.listdir(tmp_path)
 
 
-def test_what_is_no_ordinary_file_is_never_replaced(tmp_path: Path, head: hf.Fit) -> None:
+def test_what_is_no_ordinary_file_is_never_replaced(tmp_path: Path, head: hf.results.Fit) -> None:
     pipe = tmp_path / "x.npz"
     os.mkfifo(pipe)
     folder = tmp_path / "y.npz"
@@ -92,7 +92,7 @@ def test_what_is_no_ordinary_file_is_never_replaced(tmp_path: Path, head: hf.Fit
 @pytest.mark.parametrize("suffix", [".npz", ".safetensors"])
 @pytest.mark.parametrize("mode", [0o600, 0o664])
 def test_a_replaced_file_keeps_its_permissions_and_links(
-    suffix: str, mode: int, tmp_path: Path, head: hf.Fit
+    suffix: str, mode: int, tmp_path: Path, head: hf.results.Fit
 ) -> None:
     if suffix == ".safetensors":
         pytest.importorskip("safetensors")
@@ -117,7 +117,7 @@ def test_a_replaced_file_keeps_its_permissions_and_links(
 
 
 def test_a_killed_save_leaves_the_old_file_and_its_rest_is_swept(
-    tmp_path: Path, head: hf.Fit
+    tmp_path: Path, head: hf.results.Fit
 ) -> None:
     path = head.save(tmp_path / "head.npz")
     before = path.read_bytes()
@@ -185,7 +185,9 @@ def npy(shape: tuple[int, ...], descr: str = "<f8", content: bytes = b"") -> byt
     ],
     ids=["tera", "product", "negative", "nothing", "objects", "short", "header", "version", "none"],
 )
-def test_an_array_that_claims_more_than_it_holds(raw: bytes, tmp_path: Path, head: hf.Fit) -> None:
+def test_an_array_that_claims_more_than_it_holds(
+    raw: bytes, tmp_path: Path, head: hf.results.Fit
+) -> None:
     path = head.save(tmp_path / "head.npz")
     rewritten(path, "Q.npy", raw)
     with pytest.raises(InputError, match=r"path: .*head.npz is no saved fit"):
@@ -257,14 +259,14 @@ def test_matrix_market_texts_that_lie(text: str, tmp_path: Path) -> None:
     path = tmp_path / "A.mtx"
     path.write_text(text, encoding="ascii")
     with pytest.raises(InputError, match="must be a file of"):
-        hf.load_matrix(path)
+        hf.Target(path)
 
 
 def test_an_index_out_of_range_in_a_matrix_market_file(tmp_path: Path) -> None:
     path = tmp_path / "A.mtx"
     path.write_text("%%MatrixMarket matrix coordinate real general\n2 2 1\n1 9 1\n")
     with pytest.raises(InputError, match=r"column 8 in row 0; expected 0 \.\.\. 1"):
-        hf.load_matrix(path)
+        hf.Target(path)
 
 
 # Changed heads ------------------------------------------------------------------------
@@ -300,7 +302,7 @@ def test_an_index_out_of_range_in_a_matrix_market_file(tmp_path: Path) -> None:
         lambda arrays, about: arrays.update(certificate_leak=np.zeros(8)),
     ],
 )
-def test_a_changed_head_is_refused(change: Any, tmp_path: Path, head: hf.Fit) -> None:
+def test_a_changed_head_is_refused(change: Any, tmp_path: Path, head: hf.results.Fit) -> None:
     import json
 
     path = head.save(tmp_path / "head.npz")

@@ -61,18 +61,18 @@ SMALL_A, SMALL_X = A.toarray() * 1e-310, np.hstack([Q, K]) * 1e-200
 SMALL_DIAGONAL = np.eye(9) * 1e-310
 LARGE_Q, SMALL_Q = 3 * Q, Q * 1e-310
 TINY = hf.Attention(TINY_Q, K.astype("float32"), scale=3e38)
-KEYS = hf.KeyTable.random(80, 30, rng=1)
+KEYS = hf.methods.KeyTable.random(80, 30, rng=1)
 MODULE = hf.SelfAttention(*RNG.standard_normal((2, 24, 12)))
 WIDE = hf.SelfAttention(*RNG.standard_normal((2, 30, 12)))
 LOOSE = {"leak": 0.1, "distortion": 0.2, "rng": 3}
 
 
-def judged(c: hf.Certificate) -> list[Any]:
+def judged(c: hf.results.Certificate) -> list[Any]:
     numbers = [c.leak, c.distortion, c.max_logit, c.rounding_bound, c.tv_worst, c.q_norm, c.k_norm]
     return [c.status, *numbers, c.row_leak, c.row_distortion, c.row_tv, c.row_status]
 
 
-def fitted(head: hf.Fit) -> list[Any]:
+def fitted(head: hf.results.Fit) -> list[Any]:
     return [head.Q, head.K, head.X, *judged(head.certificate)]
 
 
@@ -101,7 +101,7 @@ WORK: dict[str, Callable[[int], list[Any]]] = {
     "learned": lambda t: fitted(hf.fit(A, 9, num_threads=t, **LOOSE)),
     "bfloat16": lambda t: fitted(hf.fit(A, 11, dtype="bfloat16", num_threads=t, **LOOSE)),
     "max-margin": lambda t: fitted(
-        hf.fit(A, method=hf.MaxMargin(keys=KEYS), num_threads=t, **LOOSE)
+        hf.fit(A, method=hf.methods.MaxMargin(keys=KEYS), num_threads=t, **LOOSE)
     ),
     "projection": lambda t: fitted(
         hf.fit(A, 300, method="projection", num_threads=t, leak=0.4, distortion=9.0, rng=1)
@@ -122,8 +122,11 @@ WORK: dict[str, Callable[[int], list[Any]]] = {
     "module": lambda t: [MODULE.input_for(Q, K), *MODULE.input_for(SMALL_Q, K)],
     "wide module": lambda t: [WIDE.input_for(Q, K)],
     "lower bound": lambda t: [hf.bounds.lower(A).dim, hf.bounds.random_keys_dim(1000, 4)],
-    "keys": lambda t: [hf.KeyTable.random(40, 7, rng=1).keys, hf.KeyTable.cyclic(40, 4).keys],
-    "rotation": lambda t: [hf.random_rotation(6, rng=1).weights],
+    "keys": lambda t: [
+        hf.methods.KeyTable.random(40, 7, rng=1).keys,
+        hf.methods.KeyTable.cyclic(40, 4).keys,
+    ],
+    "rotation": lambda t: [hf.SelfAttention.random(6, rng=1).weights],
 }
 
 

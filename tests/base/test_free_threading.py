@@ -21,9 +21,9 @@ def test_what_the_page_on_installing_says() -> None:
 
 @pytest.mark.skipif(not FREE, reason="this Python always has its lock")
 def test_a_free_threaded_python_gets_its_lock_back() -> None:
-    code = "import sys, headfit; assert sys._is_gil_enabled(); print(headfit.config().cpu)"
+    code = "import sys, headfit; assert sys._is_gil_enabled(); print(headfit.show_config().cpu)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == hf.config().cpu
+    assert done.stdout.strip() == hf.show_config().cpu
     assert "RuntimeWarning: The global interpreter lock (GIL) has been enabled" in done.stderr
 
 

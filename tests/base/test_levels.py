@@ -14,7 +14,7 @@ import headfit as hf
 from headfit import _core
 from headfit._base import cpu_level
 
-CONFIG = hf.config()
+CONFIG = hf.show_config()
 USABLE = [level for level in CONFIG.built if level in (*CONFIG.supported, "native")]
 PACKAGE = str(Path(hf.__file__).parents[1])
 
@@ -23,7 +23,7 @@ import sys
 import numpy as np
 import headfit as hf
 
-found = hf.config()
+found = hf.show_config()
 rng = np.random.default_rng(0)
 Q, K = rng.standard_normal((2, 2, 70, 24))
 A = hf.patterns.random_regular(64, 3, rng=1)
@@ -103,7 +103,7 @@ heads = {
     "causal": hf.fit(causal, 6, **asked),
     "bfloat16": hf.fit(A, 11, dtype="bfloat16", **asked),
     "float16": hf.fit(A, 11, dtype="float16", max_logit=30.0, **asked),
-    "module": hf.fit(A, 9, module=hf.random_rotation(9, rng=3), **asked),
+    "module": hf.fit(A, 9, module=hf.SelfAttention.random(9, rng=3), **asked),
     "max-margin": hf.fit(A, 40, method="max-margin", dtype="float64", **asked),
     "projection": hf.fit(A, 4000, method="projection", leak=0.4, distortion=9.0, rng=2),
 }
@@ -179,7 +179,7 @@ def test_without_the_variable_the_highest_is_taken():
         environment = {k: v for k, v in os.environ.items() if k != "HEADFIT_CPU"}
         if unset is not None:
             environment["HEADFIT_CPU"] = unset
-        code = "import headfit; print(headfit.config().cpu)"
+        code = "import headfit; print(headfit.show_config().cpu)"
         command = [sys.executable, "-c", code]
         environment["PYTHONPATH"] = PACKAGE
         assert subprocess.check_output(command, env=environment, text=True).strip() == USABLE[-1]

@@ -37,9 +37,9 @@ REQUESTS: dict[str, Callable[[], Any]] = {
     "tree": lambda: hf.patterns.tree(2**30),
     "hypercube": lambda: hf.patterns.hypercube(2**30),
     "induction": lambda: hf.patterns.induction(np.zeros(2**20, np.int8), which="all"),
-    "KeyTable.random": lambda: hf.KeyTable.random(2**30, 2**10),
-    "KeyTable.cyclic": lambda: hf.KeyTable.cyclic(2**30, 2**10),
-    "random_rotation": lambda: hf.random_rotation(2**18),
+    "KeyTable.random": lambda: hf.methods.KeyTable.random(2**30, 2**10),
+    "KeyTable.cyclic": lambda: hf.methods.KeyTable.cyclic(2**30, 2**10),
+    "SelfAttention.random": lambda: hf.SelfAttention.random(2**18),
     "canonical": lambda: hf.SelfAttention.canonical(2**18).weights,
     "fit": lambda: hf.fit(A, 2**34),
     "fit(max-margin)": lambda: hf.fit(A, 2**34, method="max-margin"),
@@ -102,7 +102,7 @@ resource.setrlimit(resource.RLIMIT_AS, (3 * 2**30, 3 * 2**30))
 assert available_memory() < 3 * 2**30, available_memory()
 try:
     headfit.patterns.block(20_000, 20_000)
-except headfit.InputError as error:
+except headfit.errors.InputError as error:
     print(error)
 """
     done = subprocess.run(

@@ -24,7 +24,7 @@ import headfit as hf
 A = hf.patterns.random_regular(300, 4, gamma=2.0, rng=0)
 Q, K, V = np.random.default_rng(1).standard_normal((3, 300, 24))
 MODULE = hf.SelfAttention(*np.random.default_rng(2).standard_normal((2, 48, 24)))
-KEYS = hf.KeyTable.random(300, 40, rng=3, dtype="float64")
+KEYS = hf.methods.KeyTable.random(300, 40, rng=3, dtype="float64")
 
 
 def answers(threads=None):
@@ -32,7 +32,7 @@ def answers(threads=None):
     t = {"num_threads": threads}
     learned = hf.fit(A, 11, leak=0.1, distortion=0.2, rng=4, **t)
     narrow = hf.fit(A, 13, leak=0.1, distortion=0.2, rng=4, dtype="bfloat16", **t)
-    exact = hf.fit(A, method=hf.MaxMargin(keys=KEYS), dtype="float64", **t)
+    exact = hf.fit(A, method=hf.methods.MaxMargin(keys=KEYS), dtype="float64", **t)
     sketch = hf.fit(A, 500, method="projection", leak=0.4, distortion=9.0, rng=5, **t)
     soft = hf.fit_soft(hf.Attention(Q, K), 6, effort=6, **t)
     kept = hf.sparsify(3 * Q, K, per_row=5, per_column=9, exempt_columns="auto", **t)
@@ -84,7 +84,7 @@ WAYS = {
         def forever():
             while not done.is_set():
                 work.hf.certify(work.A, work.Q, work.K, num_threads=3)
-                work.hf.fit(work.A, 4, method=work.hf.Learned(effort=50), num_threads=3)
+                work.hf.fit(work.A, 4, method=work.hf.methods.Learned(effort=50), num_threads=3)
         other = threading.Thread(target=forever)
         other.start()
         for _ in range(3):
@@ -132,7 +132,7 @@ WAYS = {
         import os
         os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
         import work
-        assert work.hf.config().threads == 1
+        assert work.hf.show_config().threads == 1
         print(work.digest())
     """,
     "a core more than at import": """
@@ -223,7 +223,7 @@ def test_quotas_of_control_groups(
         assert processors.cores_of_quota() == (2**15 if cores is None else cores)
         monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(64)), raising=False)
         assert processors.available_cores() == (64 if cores is None else cores)
-        assert hf.config().threads == processors.available_cores()
+        assert hf.show_config().threads == processors.available_cores()
         np.testing.assert_array_equal(
             hf.attention_matrix(np.eye(3), np.eye(3)),
             hf.attention_matrix(np.eye(3), np.eye(3), num_threads=1),

@@ -23,10 +23,10 @@ from headfit._base.plain import plain
 SIZE = 50_000
 
 
-def _tally() -> hf.TallyTable:
+def _tally() -> hf.results.TallyTable:
     tally = Tally(3, Measures())
     tally.add(hf.Attention(*np.random.default_rng(0).normal(size=(2, 3, 10, 4))))
-    return hf.TallyTable.of({"<b>": ("self", tally)})
+    return hf.results.TallyTable.of({"<b>": ("self", tally)})
 
 
 def made() -> dict[str, object]:
@@ -53,7 +53,7 @@ def made() -> dict[str, object]:
     return {
         "Target": hf.Target(A),
         "Fit": fit,
-        "Fit in a module": hf.fit(A, module=hf.random_rotation(4, rng=0), leak=0.3, **one),
+        "Fit in a module": hf.fit(A, module=hf.SelfAttention.random(4, rng=0), leak=0.3, **one),
         "Fit without a certificate": hf.fit(A, 1, **one),
         "Search": searched.search,
         "Certificate": fit.certificate,
@@ -62,7 +62,7 @@ def made() -> dict[str, object]:
         "Attention": head,
         "Attention of heads": stack,
         "SoftFit": soft,
-        "SoftComparison": soft.comparison,
+        "Comparison": soft.comparison,
         "ShrinkResult": shrunk,
         "ShrinkResult to a pattern": kept,
         "TvCurve": shrunk.curve,
@@ -90,7 +90,7 @@ def results() -> dict[str, object]:
 NAMES = (
     "Target", "Fit", "Fit in a module", "Fit without a certificate", "Search", "Certificate",
     "Certificate of a matrix", "Certificate without mass", "Attention", "Attention of heads",
-    "SoftFit", "SoftComparison",
+    "SoftFit", "Comparison",
     "ShrinkResult", "ShrinkResult to a pattern", "TvCurve", "Compressed", "CompressedCurve",
     "CompressedHeads", "TradeOff", "Sparsified", "AttentionStats", "AttentionStats of heads",
     "HeadTable", "TallyTable", "Plan", "RopeFilter", "LowerBound", "Sweep",
@@ -100,7 +100,7 @@ TABLES = {
     "Search": {"dim", "holds", "leak", "distortion", "seconds", "restarts", "reason"},
     "Certificate": {"leak", "distortion", "tv", "stray", "status"},
     "Certificate without mass": {"leak", "distortion", "status"},
-    "SoftComparison": {"kl", "tv"},
+    "Comparison": {"kl", "tv"},
     "TvCurve": {"tv_mean", "tv_worst"},
     "CompressedCurve": None,
     "CompressedHeads": None,
@@ -111,7 +111,7 @@ TABLES = {
                                 "key_mass"},
     "HeadTable": None,
     "TallyTable": None,
-    "Plan": {field.name for field in dataclasses.fields(hf.PlanAttempt)},
+    "Plan": {field.name for field in dataclasses.fields(hf.results.PlanAttempt)},
 }  # fmt: skip
 
 
@@ -228,14 +228,14 @@ def test_searches_bounds_and_curves_are_shown_line_by_line(results):
     curve = results["CompressedCurve"]
     texts = Tags(curve._repr_html_()).texts
     assert texts[1 : 2 + len(curve.tv_mean)] == ["size", *curve.tv_mean]
-    one = hf.TvCurve(np.array([3]), np.array([0.25]), np.array([0.5]))
+    one = hf.results.TvCurve(np.array([3]), np.array([0.25]), np.array([0.5]))
     assert Tags(one._repr_html_()).texts[-3:] == ["3", "0.25", "0.5"]
     assert "<img" not in one._repr_html_()  # a point is no line
 
 
 def test_long_trade_offs_are_shown_from_end_to_end():
     totals = np.arange(100)
-    texts = Tags(hf.TradeOff(totals, 1 - totals / 100)._repr_html_()).texts
+    texts = Tags(hf.results.TradeOff(totals, 1 - totals / 100)._repr_html_()).texts
     assert texts[3:5] == ["0", "1"]
     assert texts[-3:] == ["99", "0.01", "and 80 totals between these"]
 

@@ -49,7 +49,7 @@ def dense_module(width: int) -> hf.SelfAttention:
     return hf.SelfAttention(*np.random.default_rng(1).standard_normal((2, width, 16)))
 
 
-def certificate_parts(c: hf.Certificate) -> list[Any]:
+def certificate_parts(c: hf.results.Certificate) -> list[Any]:
     return [c.status, c.leak, c.distortion, c.row_leak, c.row_distortion, c.row_tv, c.row_status]
 
 
@@ -70,12 +70,12 @@ def target_answers(target: hf.Target) -> list[Any]:
     return [*target.csr_arrays, target.mean_per_row, head.Q, head.K, bound.dim, repr(target)]
 
 
-def keys_answers(table: hf.KeyTable) -> list[Any]:
-    head = hf.fit(PATTERN, method=hf.MaxMargin(keys=table), dtype="float64")
+def keys_answers(table: hf.methods.KeyTable) -> list[Any]:
+    head = hf.fit(PATTERN, method=hf.methods.MaxMargin(keys=table), dtype="float64")
     return [table.keys, head.Q, head.K, *certificate_parts(head.certificate)]
 
 
-def head_answers(head: hf.Fit) -> list[Any]:
+def head_answers(head: hf.results.Fit) -> list[Any]:
     return [head.X, head.attention.matrix(), *certificate_parts(hf.certify(PATTERN, head))]
 
 
@@ -93,7 +93,7 @@ SHAREABLE: dict[str, tuple[Callable[[], Any], Callable[[Any], list[Any]]]] = {
     "attention": (lambda: hf.Attention(Q, K, mask="causal"), lambda a: [a.matrix(), a.apply(V)]),
     "16-bit attention": (lambda: hf.Attention(*HALF), attention_answers),
     "target": (lambda: hf.Target(PATTERN), target_answers),
-    "keys": (lambda: hf.KeyTable.random(96, 32, rng=2, dtype="float64"), keys_answers),
+    "keys": (lambda: hf.methods.KeyTable.random(96, 32, rng=2, dtype="float64"), keys_answers),
     "fit": (lambda: copy.copy(LEARNED), head_answers),
     "nothing": (
         lambda: None,

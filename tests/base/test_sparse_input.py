@@ -74,7 +74,7 @@ DOORS: dict[str, Callable[[Any], Any]] = {
     "plot": hf.plot.attention,
     "plot.compare": lambda A: hf.plot.compare(A, GOOD),
     "tiles": lambda A: hf.plot.tiles(A, 4),
-    "append_columns": lambda A: hf.append_columns(A, hf.Attention(GOOD, GOOD), [0]),
+    "append_dims": lambda A: hf.methods.append_dims(A, hf.Attention(GOOD, GOOD), [0]),
 }
 MASKED: dict[str, Callable[[Any], Any]] = {
     "attention_matrix": lambda m: hf.attention_matrix(GOOD, GOOD, mask=m),
@@ -200,7 +200,7 @@ def test_a_file_that_claims_two_thousand_million_rows(tmp_path: Path) -> None:
     market = tmp_path / "A.mtx"
     market.write_text(f"%%MatrixMarket matrix coordinate real general\n{n} {n} 1\n1 1 1\n")
     for file in (path, market):
-        for read in (hf.Target, hf.load_matrix, lambda p: hf.fit(p, 2)):
+        for read in (hf.Target, lambda p: hf.fit(p, 2)):
             with pytest.raises(InputError, match="claims the shape"):
                 read(file)
 
@@ -217,12 +217,12 @@ def test_masked_arrays_are_refused_where_something_is_masked() -> None:
         lambda x: hf.attention_matrix(GOOD, GOOD, bias=x),
         lambda x: hf.attention_matrix(GOOD, GOOD, mask=x > 0),
         lambda x: hf.sparsify(x, per_row=1),
-        lambda x: hf.KeyTable(x),
+        lambda x: hf.methods.KeyTable(x),
         lambda x: hf.patterns.knn(x, 1),
         lambda x: hf.patterns.from_graph(x),
         lambda x: hf.patterns.circulant(9, x[0].astype(int)),
         lambda x: hf.patterns.induction(x[0].astype(int)),
-        lambda x: hf.compare_attention(x, hf.Attention(GOOD, GOOD)),
+        lambda x: hf.compare(x, hf.Attention(GOOD, GOOD)),
     ):
         with pytest.raises(InputError, match="masked"):
             call(masked)

@@ -107,7 +107,7 @@ def test_the_example_of_each_pattern_runs(kind, run):
 def test_patterns_are_those_of_python(arguments, expected, run):
     Path("words.txt").write_text("to be or not\nto be\n", encoding="utf-8")
     assert run("pattern", *arguments.split(), "-o", "A.npz")[0] == 0
-    A, B = hf.load_matrix("A.npz"), expected(hf.patterns)
+    A, B = hf.Target("A.npz").matrix, expected(hf.patterns)
     np.testing.assert_array_equal(A.toarray(), B.toarray())
 
 
@@ -118,7 +118,7 @@ def test_masks_are_read_from_files_of_both_kinds(run):
     for name in ("dense.npy", "sparse.npz"):
         assert run("pattern", "from_mask", name, "-o", "A.npz", "--force")[0] == 0
         np.testing.assert_array_equal(
-            hf.load_matrix("A.npz").toarray(), hf.patterns.causal_band(6, 2).toarray()
+            hf.Target("A.npz").matrix.toarray(), hf.patterns.causal_band(6, 2).toarray()
         )
     bad(run("pattern", "from_mask", "absent.npy", "-o", "B.npz"), "mask", "absent.npy")
     np.save("text.npy", np.array(["a"]))
@@ -131,7 +131,7 @@ def test_a_pattern_may_be_a_matrix_market_file_and_json(run):
     figures = json.loads(out)
     assert (figures["kind"], figures["n"], figures["per_row"]) == ("band", 20, 3)
     np.testing.assert_array_equal(
-        hf.load_matrix("A.mtx").toarray(), hf.patterns.band(20, 1).toarray()
+        hf.Target("A.mtx").matrix.toarray(), hf.patterns.band(20, 1).toarray()
     )
 
 
@@ -141,7 +141,7 @@ def test_a_pattern_may_be_a_matrix_market_file_and_json(run):
 def test_info_describes_the_installation(run):
     status, out, err = run("info", "--system")
     assert (status, err) == (0, "")
-    assert out.strip() == repr(hf.config())
+    assert out.strip() == repr(hf.show_config())
     status, out, _ = run("info", "--system", "--json")
     assert status == 0
     figures = json.loads(out)
@@ -240,7 +240,7 @@ def test_masks(text, mask, run):
 
 
 def test_one_module_from_a_file_serves_two_patterns(run):
-    module = hf.random_rotation(512, rng=0)
+    module = hf.SelfAttention.random(512, rng=0)
     np.savez("W.npz", W_Q=module.W_Q, W_K=module.W_K, scale=0.5)
     for i, kind in enumerate((("permutation", 24), ("permutation", 24, "--seed", 1))):
         assert run("pattern", *kind, "-o", "A.npz", "--force")[0] == 0
@@ -255,7 +255,7 @@ def test_one_module_from_a_file_serves_two_patterns(run):
 
 
 def test_certify_recomputes_a_module_head_from_its_input(run):
-    module = hf.random_rotation(512, rng=0)
+    module = hf.SelfAttention.random(512, rng=0)
     A = hf.patterns.permutation(24, rng=0)
     hf.fit(A, module=module, leak=0.3, distortion=2.0).save("head.npz")
     sparse.save_npz("A.npz", A)
@@ -468,16 +468,16 @@ def test_an_option_of_another_method_is_refused(run, line, words):
 @pytest.mark.parametrize(
     ("line", "method"),
     [
-        ("--dim 4 --effort 400 --max-norm 900", hf.Learned(effort=400, max_norm=900)),
-        ("--dim 4 --effort 400 --reheats 9", hf.Learned(effort=400, reheats=9)),
-        ("--dim 4 --stages 3", hf.Learned(stages=3)),
+        ("--dim 4 --effort 400 --max-norm 900", hf.methods.Learned(effort=400, max_norm=900)),
+        ("--dim 4 --effort 400 --reheats 9", hf.methods.Learned(effort=400, reheats=9)),
+        ("--dim 4 --stages 3", hf.methods.Learned(stages=3)),
         (
             "--dim 12 --method max-margin --keys cyclic --form equality --dtype float64",
-            hf.MaxMargin(keys="cyclic", form="equality"),
+            hf.methods.MaxMargin(keys="cyclic", form="equality"),
         ),
         (
             "--dim 512 --method projection --sketch gaussian --factor svd",
-            hf.Projection(sketch="gaussian", factor="svd"),
+            hf.methods.Projection(sketch="gaussian", factor="svd"),
         ),
     ],
 )

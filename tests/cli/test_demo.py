@@ -117,5 +117,5 @@ def test_picture_is_written_where_asked(small, tmp_path, name, start):
 
 
 def test_a_name_of_no_picture_is_refused(small, tmp_path):
-    with pytest.raises(hf.InputError, match=r"must end in \.png"):
+    with pytest.raises(hf.errors.InputError, match=r"must end in \.png"):
         small[0].save_picture(tmp_path / "demo.doc")

@@ -101,7 +101,7 @@ def test_describe_shows_captures_as_they_are(run):
     tally = Tally(1, Measures(per_row=1))
     X = 8 * np.eye(16)
     tally.add(hf.Attention(X[None], np.roll(X, -1, axis=0)[None]))
-    table = hf.TallyTable.of({"layer": ("self", tally)})
+    table = hf.results.TallyTable.of({"layer": ("self", tally)})
     table.save("model.npz")
     assert cli.main(["describe", "model.npz"]) == 0
     bad(run("describe", "model.npz"), "--num-threads must not be given")

@@ -113,7 +113,7 @@ def test_each_format_is_told_by_its_first_bytes(run):
     assert run("pattern", "knn", "-", 3, "-o", "knn.npz", stdin=points.getvalue())[0] == 0
     assert run("pattern", "induction", "-", "-o", "words.npz", stdin=b"a b a b")[0] == 0
     np.testing.assert_array_equal(
-        hf.load_matrix("words.npz").toarray(), hf.patterns.induction(list("abab")).toarray()
+        hf.Target("words.npz").matrix.toarray(), hf.patterns.induction(list("abab")).toarray()
     )
 
 

@@ -51,7 +51,9 @@ def assert_same(found: Any, expected: Any, name: str = "") -> None:
     elif sp.issparse(found):
         for part in ("data", "indices", "indptr"):
             assert_same(getattr(found, part), getattr(expected, part), f"{name}.{part}")
-    elif isinstance(found, (hf.Certificate, hf.FarkasWitness, hf.FaceWitness)):
+    elif isinstance(
+        found, (hf.results.Certificate, hf.results.FarkasWitness, hf.results.FaceWitness)
+    ):
         for field in dataclasses.fields(found):
             of = getattr(found, field.name), getattr(expected, field.name)
             assert_same(*of, f"{name}.{field.name}")
@@ -115,7 +117,7 @@ def test_certificates_with_a_second_scan(client, mask, mass):
 
 def test_certificates_of_modules_and_of_kernels(client):
     A = hf.patterns.permutation(N, rng=0)
-    fit = hf.fit(A, method="projection", num_threads=1, module=hf.random_rotation(64, rng=0))
+    fit = hf.fit(A, method="projection", num_threads=1, module=hf.SelfAttention.random(64, rng=0))
     assert fit.certificate.basis == "module"
     assert_same(hf.certify(A, fit, client=client), hf.certify(A, fit, num_threads=1))
     narrow = {"kernel": "eager-bfloat16"}
@@ -156,9 +158,9 @@ def test_largest_weights_of_several_heads(client, name):
 @pytest.mark.parametrize(
     ("dim", "method"),
     [
-        (40, hf.MaxMargin()),
-        (16, hf.MaxMargin(form="equality")),
-        (40, hf.MaxMargin(max_norm=15.0, keys="cyclic")),
+        (40, hf.methods.MaxMargin()),
+        (16, hf.methods.MaxMargin(form="equality")),
+        (40, hf.methods.MaxMargin(max_norm=15.0, keys="cyclic")),
     ],
 )
 def test_max_margin_queries(client, dim, method):
@@ -190,9 +192,9 @@ def test_scans_of_learned_fits(client, name, monkeypatch):
         keeping = partial(_core.LearnedOptions, many_rows_from=N)
         monkeypatch.setattr(_core, "LearnedOptions", keeping)
 
-    def fitted(**more: Any) -> hf.Fit:
+    def fitted(**more: Any) -> hf.results.Fit:
         left = iter(range({"sampled": 3, "kept": 6}.get(name, 8)))
-        method = hf.Learned(effort=30, callback=lambda *_: next(left, None) is not None)
+        method = hf.methods.Learned(effort=30, callback=lambda *_: next(left, None) is not None)
         return hf.fit(A, 7, method=method, **given, **more)
 
     local, found = fitted(num_threads=1), fitted(client=client)
@@ -233,7 +235,7 @@ def left_at(client: Any) -> list[str]:
 
 def test_a_time_limit(client):
     A = hf.patterns.random_regular(N, 2, rng=0)
-    given = {"method": hf.MaxMargin(), "leak": 0.3, "distortion": 2.0}
+    given = {"method": hf.methods.MaxMargin(), "leak": 0.3, "distortion": 2.0}
     cut = hf.fit(A, 60, **given, client=client, time_limit=0.05)
     assert cut.stopped == "time limit"
     assert not left_at(client)
@@ -273,13 +275,13 @@ def largest(**more: Any) -> Any:
 
 def margins(**more: Any) -> Any:
     A = hf.patterns.random_regular(N, 3, gamma=2.0, rng=0)
-    fit = hf.fit(A, 40, method=hf.MaxMargin(), leak=0.2, distortion=0.5, **more)
+    fit = hf.fit(A, 40, method=hf.methods.MaxMargin(), leak=0.2, distortion=0.5, **more)
     return fit.Q, fit.failed_rows
 
 
 def scanned(**more: Any) -> Any:
     left = iter(range(8))
-    method = hf.Learned(effort=30, callback=lambda *_: next(left, None) is not None)
+    method = hf.methods.Learned(effort=30, callback=lambda *_: next(left, None) is not None)
     fit = hf.fit(hf.patterns.random_regular(N, 3, rng=0), 7, method=method, **more)
     return fit.Q, fit.K, fit.failed_rows
 
@@ -374,7 +376,7 @@ def test_ctrl_c_cancels_what_is_left(client, monkeypatch):
 def test_errors_of_workers_are_raised_here(client):
     Q, K = queries_and_keys("float32", (N, 4), (N, 4))
     Q[N - 3, 2] = np.nan
-    with pytest.raises(hf.NonFiniteError, match=f"row {N - 3}"):
+    with pytest.raises(hf.errors.NonFiniteError, match=f"row {N - 3}"):
         hf.attention_topk(Q, K, 2, client=client)
     assert not left_at(client)
 
@@ -418,9 +420,11 @@ def test_mixed_levels_are_refused(client):
     first, second = client.run(os.getpid)
     level = client.run(level_setter(), "v2", workers=[second])[second]
     try:
-        with pytest.raises(hf.InputError) as caught:
+        with pytest.raises(hf.errors.InputError) as caught:
             hf.certify(sp.eye_array(4), X, X, client=client)
-        with pytest.raises(hf.InputError, match="client: all workers must have the same build"):
+        with pytest.raises(
+            hf.errors.InputError, match="client: all workers must have the same build"
+        ):
             hf.fit(sp.eye_array(4), 2, client=client)
     finally:
         client.run(level_setter(), level, workers=[second])
@@ -433,7 +437,9 @@ def test_fits_want_the_level_of_this_process(client):
     try:
         X = np.eye(4)
         assert hf.certify(sp.eye_array(4), X, X, client=client).n == 4
-        with pytest.raises(hf.InputError, match="workers must have the build and CPU level of th"):
+        with pytest.raises(
+            hf.errors.InputError, match="workers must have the build and CPU level of th"
+        ):
             hf.fit(sp.eye_array(4), 2, client=client)
     finally:
         client.run(level_setter(), next(iter(level.values())))
@@ -444,7 +450,7 @@ def test_a_worker_of_another_level_that_joins_later_is_refused(client):
     assert checked is not None
     other = dataclasses.replace(checked, build=checked.build._replace(cpu="v2"))
     X = np.eye(4)
-    with pytest.raises(hf.InputError, match="on a worker that joined later"):
+    with pytest.raises(hf.errors.InputError, match="on a worker that joined later"):
         hf.attention_topk(X, X, 1, client=other)
 
 
@@ -452,12 +458,12 @@ def test_other_versions_and_missing_packages_are_refused():
     here = build.own_build()
     assert build.common_build({"a": here, "b": here}) == here
     old = here._replace(version="0.0")
-    with pytest.raises(hf.InputError, match=r"must have headfit .*; got 0.0 on b, c"):
+    with pytest.raises(hf.errors.InputError, match=r"must have headfit .*; got 0.0 on b, c"):
         build.common_build({"a": here, "b": old, "c": old})
-    with pytest.raises(hf.InputError, match="the worker b could not import headfit: Module"):
+    with pytest.raises(hf.errors.InputError, match="the worker b could not import headfit: Module"):
         build.common_build({"a": here, "b": ModuleNotFoundError("No module named 'headfit'")})
     workers = {str(i): here for i in range(6)}
-    with pytest.raises(hf.InputError, match=r"on 0, 1, 2, 3 and 2 more; .*v1.* on late"):
+    with pytest.raises(hf.errors.InputError, match=r"on 0, 1, 2, 3 and 2 more; .*v1.* on late"):
         build.common_build({**workers, "late": here._replace(cpu="v1")})
 
 
@@ -469,17 +475,17 @@ def test_what_is_no_client_is_refused(client, wrong):
         lambda: hf.attention_topk(X, X, 1, client=wrong),
         lambda: hf.fit(A, 2, client=wrong),
     ):
-        with pytest.raises(hf.InputError, match=r"client must be a dask\.distributed"):
+        with pytest.raises(hf.errors.InputError, match=r"client must be a dask\.distributed"):
             call()
 
 
 def test_what_workers_cannot_do_is_refused(client):
     A, X = sp.eye_array(4), np.eye(4)
-    with pytest.raises(hf.InputError, match="client must not be given with matrix"):
+    with pytest.raises(hf.errors.InputError, match="client must not be given with matrix"):
         hf.certify(A, matrix=X, client=client)
-    with pytest.raises(hf.InputError, match="progress counts blocks of rows that a client"):
+    with pytest.raises(hf.errors.InputError, match="progress counts blocks of rows that a client"):
         hf.certify(A, X, X, progress=True)
-    with pytest.raises(hf.InputError, match="progress counts blocks of rows that a client"):
+    with pytest.raises(hf.errors.InputError, match="progress counts blocks of rows that a client"):
         hf.attention_topk(X, X, 1, progress=True)
 
 
@@ -488,10 +494,10 @@ def test_a_cluster_without_workers_is_refused():
     with (
         distributed.LocalCluster(**SMALL) as empty,
         distributed.Client(empty) as alone,
-        pytest.raises(hf.InputError, match="client must have at least one worker"),
+        pytest.raises(hf.errors.InputError, match="client must have at least one worker"),
     ):
         hf.attention_topk(X, X, 1, client=alone)
-    with pytest.raises(hf.InputError, match="client must be connected to a scheduler"):
+    with pytest.raises(hf.errors.InputError, match="client must be connected to a scheduler"):
         hf.attention_topk(X, X, 1, client=alone)
 
 

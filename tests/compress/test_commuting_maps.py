@@ -38,7 +38,7 @@ def passages(count: int = 12, heads: int = 0, seed: int = 0, dim: int = D) -> An
     return found
 
 
-def compressed(given: Any = None, **options: Any) -> hf.Compressed:
+def compressed(given: Any = None, **options: Any) -> hf.results.Compressed:
     settings = {
         "mask": "causal", "curve_dims": (), "num_threads": 1, "position": "rope-half",
         "commute": True, "dtype": "float64", "effort": "high", **options,
@@ -319,16 +319,16 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
 @pytest.mark.parametrize("case", BAD)
 def test_bad_input(case: str) -> None:
     options, message = BAD[case]
-    with pytest.raises(hf.InputError, match=message):
+    with pytest.raises(hf.errors.InputError, match=message):
         compressed(**{"dim": 4, **options})
 
 
 def test_bad_input_to_apply() -> None:
     result = compressed(dim=4)
     q, k = passages()[0]
-    with pytest.raises(hf.InputError, match="position must be that of the passages"):
+    with pytest.raises(hf.errors.InputError, match="position must be that of the passages"):
         result.apply(q, k, position="rope")
-    with pytest.raises(hf.InputError, match="position must be that of the passages"):
+    with pytest.raises(hf.errors.InputError, match="position must be that of the passages"):
         result.apply(q, k, position="alibi")
 
 

@@ -32,12 +32,12 @@ def passages(count: int = 12, heads: int = 0, seed: int = 0, dtype: str = "float
     return tuple(found)
 
 
-def compressed(given: Any = None, **options: Any) -> hf.Compressed:
+def compressed(given: Any = None, **options: Any) -> hf.results.Compressed:
     settings = {"mask": "causal", "curve_dims": (), "num_threads": 2, **options}
     return hf.compress(list(passages() if given is None else given), **settings)
 
 
-def distances(result: hf.Compressed, given: Any, which: Any, **options: Any) -> Any:
+def distances(result: hf.results.Compressed, given: Any, which: Any, **options: Any) -> Any:
     """Return total variation and KL of every row, from matrices in float64."""
     tv, kl = [], []
     for i in which:
@@ -163,7 +163,7 @@ def test_never_worse_than_a_closed_form_where_it_is_chosen() -> None:
         k = sum(a.K.T.astype(float) @ a.K for a in cores)
         p_q, p_k = kq_svd(q, k, 2, D**-0.5)
         other = [
-            hf.compare_attention(
+            hf.compare(
                 hf.Attention(*given[i], mask="causal"),
                 hf.Attention(given[i][0] @ p_q, given[i][1] @ p_k, scale=1, mask="causal"),
             ).row_tv
@@ -314,9 +314,9 @@ def test_exported_tensors(dtype: str, tmp_path: Path) -> None:
     assert set(stored) == set(tensors)
     kinds = {"float32": "F32", "float16": "F16", "bfloat16": "BF16"}
     assert {tensor["dtype"] for tensor in stored.values()} == {kinds[dtype]}
-    with pytest.raises(hf.InputError, match=r"path must end in \.safetensors"):
+    with pytest.raises(hf.errors.InputError, match=r"path must end in \.safetensors"):
         result.save(tmp_path / "head.npz")
-    with pytest.raises(hf.InputError, match="W_Q must have shape"):
+    with pytest.raises(hf.errors.InputError, match="W_Q must have shape"):
         result.tensors(w_q[:, :4])
 
 
@@ -324,7 +324,7 @@ def test_maps_after_rotation_do_not_fold_into_weights() -> None:
     result = compressed(passages(8), dim=3, position="rope")
     assert result.rotary
     assert not compressed(passages(8), dim=3, position="alibi").rotary
-    with pytest.raises(hf.InputError, match="W_K must not be given: maps act after rotary"):
+    with pytest.raises(hf.errors.InputError, match="W_K must not be given: maps act after rotary"):
         result.tensors(W_K=np.eye(D))
 
 
@@ -398,21 +398,23 @@ BAD: dict[str, tuple[Any, str]] = {
 def test_bad_input(case: str) -> None:
     make, message = BAD[case]
     given, options = make(list(passages()))
-    with pytest.raises(hf.InputError, match=message):
+    with pytest.raises(hf.errors.InputError, match=message):
         hf.compress(given, **options)
 
 
 def test_bad_input_to_apply() -> None:
     result = compressed(dim=2)
     q, k = passages()[0]
-    with pytest.raises(hf.InputError, match="scale must not be given"):
+    with pytest.raises(hf.errors.InputError, match="scale must not be given"):
         result.apply(q, k, scale=1.0)
     for scale in (0.5, 5.0):
-        with pytest.raises(hf.InputError, match=f"scale must be .* passages, .* got {scale:g}"):
+        with pytest.raises(
+            hf.errors.InputError, match=f"scale must be .* passages, .* got {scale:g}"
+        ):
             result.apply(hf.Attention(q, k, scale=scale))
     given = result.apply(hf.Attention(q, k, scale=result.original_scale))
     np.testing.assert_array_equal(given.matrix(), result.apply(q, k).matrix())
-    with pytest.raises(hf.InputError, match=r"Q must have head size 8 .* got 4"):
+    with pytest.raises(hf.errors.InputError, match=r"Q must have head size 8 .* got 4"):
         result.apply(q[:, :4], k[:, :4])
 
 

@@ -94,5 +94,5 @@ BAD: dict[str, tuple[Any, dict[str, Any], str]] = {
 @pytest.mark.parametrize("case", BAD)
 def test_bad_input(case: str) -> None:
     heads, options, message = BAD[case]
-    with pytest.raises(hf.InputError, match=message):
+    with pytest.raises(hf.errors.InputError, match=message):
         hf.compress_heads(heads, **options)

@@ -166,7 +166,7 @@ def test_compared_rows_are_those_of_compare() -> None:
     others = [hf.Attention(a.Q, a.K + 0.3 * a.K**2, mask="causal") for a in attentions]
     kl, tv, asks = _core.compare_heads([a.core for a in attentions], [a.core for a in others], 2)
     expected = [
-        hf.compare_attention(
+        hf.compare(
             hf.Attention(a.Q[h], a.K, mask="causal"), hf.Attention(b.Q[h], b.K, mask="causal")
         )
         for a, b in zip(attentions, others, strict=True)
@@ -180,15 +180,15 @@ def test_compared_rows_are_those_of_compare() -> None:
 def test_the_core_checks_what_it_reads() -> None:
     head = hf.Attention(np.eye(3), np.eye(3))
     other = hf.Attention(np.eye(4), np.eye(4))
-    with pytest.raises(hf.InputError, match="one size"):
+    with pytest.raises(hf.errors.InputError, match="one size"):
         _core.CompressLoss([head.core, other.core], 1)
-    with pytest.raises(hf.InputError, match="there must be a passage"):
+    with pytest.raises(hf.errors.InputError, match="there must be a passage"):
         _core.CompressLoss([], 1)
     loss = _core.CompressLoss([head.core], 1)
-    with pytest.raises(hf.InputError, match="6 rows"):
+    with pytest.raises(hf.errors.InputError, match="6 rows"):
         loss.value(np.zeros((5, 2)), 1)
-    with pytest.raises(hf.NonFiniteError, match="maps must be finite"):
+    with pytest.raises(hf.errors.NonFiniteError, match="maps must be finite"):
         loss.value(np.full((6, 2), np.nan), 1)
     turned = hf.Attention(np.eye(4), np.eye(4), position="rope")
-    with pytest.raises(hf.InputError, match="without positions"):
+    with pytest.raises(hf.errors.InputError, match="without positions"):
         _core.CompressLoss([turned.core], 1)

@@ -16,7 +16,7 @@ PAGE = "docs/planning.md"
 def test_its_python_runs(python_of, run):
     namespace = run(PAGE, python_of(PAGE))
     plt.close("all")
-    assert isinstance(namespace["plan"], hf.Plan)
+    assert isinstance(namespace["plan"], hf.results.Plan)
 
 
 def test_its_commands_run(commands_of, tmp_path, monkeypatch):

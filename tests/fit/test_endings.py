@@ -26,10 +26,10 @@ PROJECTION = {"method": "projection", "leak": 0.3, "distortion": 2.0}
 # The search ---------------------------------------------------------------------------
 
 
-def trial(dim: int, least: int, cut: set[int], reason: str = "time limit") -> hf.Trial:
+def trial(dim: int, least: int, cut: set[int], reason: str = "time limit") -> hf.results.Trial:
     holds = dim >= least and dim not in cut
     why = "certified" if holds else reason if dim in cut else "steps"
-    return hf.Trial(dim, holds, 0.1, 0.1, 0.0, 0, why)
+    return hf.results.Trial(dim, holds, 0.1, 0.1, 0.0, 0, why)
 
 
 @pytest.mark.parametrize("reason", ["time limit", "callback"])
@@ -68,7 +68,7 @@ def test_doubling_keeps_to_its_deadline() -> None:
 
 
 def test_what_a_search_says_agrees_with_its_trials() -> None:
-    search = hf.fit(A, method=hf.Learned(effort=100), time_limit=3).search
+    search = hf.fit(A, method=hf.methods.Learned(effort=100), time_limit=3).search
     assert search is not None
     assert all((t.reason == "certified") == t.holds for t in search.trials)
     if search.trials[-1].reason == "time limit":
@@ -84,7 +84,7 @@ def test_a_callback_ends_a_search() -> None:
         scans.append(scan)
         return len(scans) < 3
 
-    head = hf.fit(A, method=hf.Learned(callback=few))
+    head = hf.fit(A, method=hf.methods.Learned(callback=few))
     assert head.search is not None
     assert [t.reason for t in head.search.trials] == ["callback"]
     assert head.search.stopped == "the callback"
@@ -99,13 +99,13 @@ ENDS: list[tuple[dict[str, Any], str, str]] = [
     ({"dim": 9}, "certified", "The certificate holds."),
     ({"dim": 6, "time_limit": 1e-6}, "time limit", "larger time_limit"),
     ({"time_limit": 1e-6}, "time limit", "larger time_limit"),
-    ({"dim": 5, "method": hf.Learned(effort=1)}, "steps", "larger dim, a higher effort"),
+    ({"dim": 5, "method": hf.methods.Learned(effort=1)}, "steps", "larger dim, a higher effort"),
     (
-        {"dim": 6, "method": hf.Learned(callback=lambda *_: False)},
+        {"dim": 6, "method": hf.methods.Learned(callback=lambda *_: False)},
         "callback",
         "callback ended the fit at d = 6",
     ),
-    ({"dim": 3, "method": hf.Learned(effort=20)}, "infeasible", "Ask for dim=4 or more"),
+    ({"dim": 3, "method": hf.methods.Learned(effort=20)}, "infeasible", "Ask for dim=4 or more"),
     ({"dim": 8, "method": "max-margin"}, "infeasible", "for these keys"),
     ({"dim": 40, **PROJECTION}, "stalled", "bounds.projection_dim"),
 ]
@@ -192,12 +192,15 @@ def test_a_certificate_of_a_matrix_has_no_norm() -> None:
 
 def test_a_strict_fit_says_why_too() -> None:
     with pytest.raises(hf.errors.CertificateError, match=r"FAILS(?s:.*)steps: All .* were spent"):
-        hf.fit(A, 5, method=hf.Learned(effort=1), strict=True)
+        hf.fit(A, 5, method=hf.methods.Learned(effort=1), strict=True)
 
 
 def test_a_search_below_the_lower_bound_is_infeasible() -> None:
     head = hf.fit(
-        A, module=hf.random_rotation(3, rng=0), method=hf.Learned(effort=20), time_limit=20
+        A,
+        module=hf.SelfAttention.random(3, rng=0),
+        method=hf.methods.Learned(effort=20),
+        time_limit=20,
     )
     assert head.stopped == "infeasible"
 
@@ -215,7 +218,7 @@ def test_a_search_that_was_cut_says_it_proves_nothing(monkeypatch: pytest.Monkey
     monkeypatch.setattr(
         learned,
         "gallop_down",
-        lambda attempt, *_: hf.Search((attempt(9, False),), 9, "the time limit"),
+        lambda attempt, *_: hf.results.Search((attempt(9, False),), 9, "the time limit"),
     )
     head = hf.fit(A)
     assert head.stopped == "certified"
@@ -226,7 +229,7 @@ def test_a_search_that_was_cut_says_it_proves_nothing(monkeypatch: pytest.Monkey
 def test_files_keep_why(suffix: str, tmp_path: Path) -> None:
     if suffix == "safetensors":
         pytest.importorskip("safetensors")
-    head = hf.fit(A, method=hf.Learned(effort=1), time_limit=20)
+    head = hf.fit(A, method=hf.methods.Learned(effort=1), time_limit=20)
     kept = hf.load(head.save(tmp_path / f"head.{suffix}"))
     assert (kept.stopped, kept.advice) == (head.stopped, head.advice)
     assert kept.search == head.search
@@ -235,12 +238,14 @@ def test_files_keep_why(suffix: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("dim", "stopped"), [(9, "certified"), (2, None)])
 def test_files_from_before_are_read(dim: int, stopped: str | None, tmp_path: Path) -> None:
-    path = hf.fit(A, dim, method=hf.Learned(effort=100), time_limit=5).save(tmp_path / "head.npz")
+    path = hf.fit(A, dim, method=hf.methods.Learned(effort=100), time_limit=5).save(
+        tmp_path / "head.npz"
+    )
     with np.load(path) as file:
         arrays = dict(file)
     about = json.loads(str(arrays["about"]))
     del about["stopped"], about["advice"]
-    old = hf.Trial(dim, dim == 9, 0.1, 0.1, 0.0)
+    old = hf.results.Trial(dim, dim == 9, 0.1, 0.1, 0.0)
     about["search"] = {"trials": [dict(vars(old))], "dim": None, "stopped": "the time limit"}
     del about["search"]["trials"][0]["reason"]
     np.savez(path, **{**arrays, "about": np.array(json.dumps(about))})
@@ -261,7 +266,7 @@ MANY = hf.patterns.random_regular(40000, k=4, gamma=2.0, rng=0)
 def test_a_learned_fit_of_many_tokens_keeps_to_its_time(options: dict[str, Any]) -> None:
     if "init" in options:
         q = np.random.default_rng(0).standard_normal((40000, 10))
-        options = {"dim": 10, "method": hf.Learned(init=(q, q))}
+        options = {"dim": 10, "method": hf.methods.Learned(init=(q, q))}
     begin = time.perf_counter()
     head = hf.fit(MANY, time_limit=1, certificate_mass=False, **options)
     whole = time.perf_counter() - begin

@@ -112,7 +112,7 @@ def test_every_dtype_and_a_mask(dtype: str, masked: bool) -> None:
 
 def test_with_a_module_and_zeros_up_to_its_size() -> None:
     A = with_globals(96, 3, 1)
-    module = hf.random_rotation(14, rng=0)
+    module = hf.SelfAttention.random(14, rng=0)
     head = hf.fit(A, module=module, exempt_columns=[0], time_limit=3)
     assert head.stopped == "certified"
     assert head.dim == 14
@@ -146,9 +146,9 @@ def test_a_search_and_a_file(suffix: str, dtype: str, tmp_path: Path) -> None:
     "options",
     [
         {"method": "max-margin", "dim": 40},
-        {"method": hf.MaxMargin(keys=hf.KeyTable.random(64, 36, rng=0))},
-        {"method": hf.MaxMargin(keys="cyclic"), "dim": 7, "dtype": "float64"},
-        {"method": hf.MaxMargin(keys="cyclic"), "dtype": "float64"},
+        {"method": hf.methods.MaxMargin(keys=hf.methods.KeyTable.random(64, 36, rng=0))},
+        {"method": hf.methods.MaxMargin(keys="cyclic"), "dim": 7, "dtype": "float64"},
+        {"method": hf.methods.MaxMargin(keys="cyclic"), "dtype": "float64"},
         {"method": "max-margin"},
         {"method": "projection", "dim": 2500, "leak": 0.3, "distortion": 2.0},
         {"method": "projection", "leak": 0.3, "distortion": 2.0},
@@ -161,7 +161,7 @@ def test_every_method(options: dict[str, Any]) -> None:
     assert head.witnesses is None
     if "dim" in options:
         assert head.dim == options["dim"]
-    if isinstance(getattr(options["method"], "keys", None), hf.KeyTable):
+    if isinstance(getattr(options["method"], "keys", None), hf.methods.KeyTable):
         assert head.dim == 37
 
 
@@ -193,7 +193,12 @@ def test_any_columns_of_any_pattern(seed: int, n: int, causal: bool, count: int)
     mask = "causal" if causal else None
     dim = int(columns.size) + n
     head = hf.fit(
-        A, dim, exempt_columns=columns, mask=mask, method=hf.Learned(effort=100), time_limit=20
+        A,
+        dim,
+        exempt_columns=columns,
+        mask=mask,
+        method=hf.methods.Learned(effort=100),
+        time_limit=20,
     )
     assert head.certificate.holds
     assert hf.certify(A, head.Q, head.K, mask=mask).holds
@@ -216,8 +221,8 @@ def test_nothing_exempt_is_the_plain_fit() -> None:
         head = hf.fit(A, 8, exempt_columns=columns)
         np.testing.assert_array_equal(head.Q, plain.Q)
         assert "exempt_columns" not in head.settings
-    head = hf.fit(A, 8, exempt_columns=(), method=hf.Learned(max_norm=99.0))
-    np.testing.assert_array_equal(head.Q, hf.fit(A, 8, method=hf.Learned(max_norm=99.0)).Q)
+    head = hf.fit(A, 8, exempt_columns=(), method=hf.methods.Learned(max_norm=99.0))
+    np.testing.assert_array_equal(head.Q, hf.fit(A, 8, method=hf.methods.Learned(max_norm=99.0)).Q)
 
 
 @pytest.mark.parametrize("columns", [None, (), [], np.empty(0, int)], ids=str)
@@ -252,15 +257,15 @@ def test_no_exempt_column_is_written_in_one_way_everywhere(columns: Any) -> None
             "dim must be above 1.* got 1",
         ),
         (
-            {"exempt_columns": [0], "method": hf.Learned(max_norm=9.0)},
+            {"exempt_columns": [0], "method": hf.methods.Learned(max_norm=9.0)},
             "max_norm must not be given beside exempt_col",
         ),
         (
-            {"exempt_columns": [1], "method": hf.MaxMargin(max_norm=9.0)},
+            {"exempt_columns": [1], "method": hf.methods.MaxMargin(max_norm=9.0)},
             "max_norm must not be given beside exempt_col",
         ),
         (
-            {"exempt_columns": [0], "method": hf.Learned(init=(np.ones((64, 8)),) * 2)},
+            {"exempt_columns": [0], "method": hf.methods.Learned(init=(np.ones((64, 8)),) * 2)},
             "1 to 7 columns",
         ),
     ],

@@ -27,12 +27,12 @@ DTYPES = ["float32", "float64"]
 SKETCHES = ["gaussian", "rademacher"]
 
 
-def fit_by_projection(A: Any, dim: int | None = None, **options: Any) -> hf.Fit:
+def fit_by_projection(A: Any, dim: int | None = None, **options: Any) -> hf.results.Fit:
     """Fit with the projection method, whatever the defaults are."""
     own = {"sketch": "gaussian"} | {
         name: options.pop(name) for name in ("sketch", "factor") if name in options
     }
-    return hf.fit(A, dim, **{"method": hf.Projection(**own), **options})
+    return hf.fit(A, dim, **{"method": hf.methods.Projection(**own), **options})
 
 
 def target_logits(A: Any, leak: float, distortion: float) -> np.ndarray:
@@ -44,7 +44,7 @@ def target_logits(A: Any, leak: float, distortion: float) -> np.ndarray:
         return np.where(dense > 0, np.log(dense / least) + tau, 0)
 
 
-def sketch_of(fit: hf.Fit) -> np.ndarray:
+def sketch_of(fit: hf.results.Fit) -> np.ndarray:
     """Return the random matrix of a fit by identity factors."""
     return fit.K * math.sqrt(fit.dim)
 
@@ -239,7 +239,7 @@ def test_one_token() -> None:
 
 
 def test_with_a_module() -> None:
-    module = hf.random_rotation(128, rng=0)
+    module = hf.SelfAttention.random(128, rng=0)
     fit = fit_by_projection(BAND, module=module, **LOOSE)
     assert fit.module is module
     assert fit.dim == 128
@@ -313,8 +313,8 @@ def test_search_finds_a_size_by_doubling_and_bisection() -> None:
     assert not fit_by_projection(BAND, fit.dim - 1, rng=2, **LOOSE).certificate.holds
 
 
-def trial(dim: int, least: int) -> hf.Trial:
-    return hf.Trial(dim, dim >= least, 0.1, 0.1, 0.0)
+def trial(dim: int, least: int) -> hf.results.Trial:
+    return hf.results.Trial(dim, dim >= least, 0.1, 0.1, 0.0)
 
 
 @pytest.mark.parametrize("least", [1, 2, 15, 16, 17, 31, 100, 999, 1000])
@@ -331,7 +331,7 @@ def test_bisection_is_exact_for_a_threshold(least: int) -> None:
 def test_a_search_finds_sizes_that_fail_in_haste(least: int, hard: int, lowest: int) -> None:
     calls = []
 
-    def attempt(dim: int, haste: bool) -> hf.Trial:
+    def attempt(dim: int, haste: bool) -> hf.results.Trial:
         calls.append((dim, haste))
         return trial(dim, least + hard if haste else least)
 
@@ -472,7 +472,7 @@ def test_stray_and_leak() -> None:
 # Files --------------------------------------------------------------------------------
 
 
-def same(a: hf.Fit, b: hf.Fit) -> None:
+def same(a: hf.results.Fit, b: hf.results.Fit) -> None:
     for name in ("Q", "K", "X"):
         x, y = getattr(a, name), getattr(b, name)
         assert x.dtype == y.dtype

@@ -48,7 +48,7 @@ def test_no_size_is_a_hindrance(dtype):
         def count(*_: float, left: Iterator[int] = left) -> bool:
             return next(left, None) is not None
 
-        method = hf.Learned(max_norm=24.0, callback=count)
+        method = hf.methods.Learned(max_norm=24.0, callback=count)
         head = hf.fit(B, dim, method=method, dtype=dtype, rng=0, num_threads=1)
         assert head.certificate.holds, dim
         assert head.certificate.max_norm <= 24.0

@@ -73,7 +73,7 @@ def test_narrow_heads_are_certified_and_exactly_representable(dtype, dim, thread
 
 def test_errors_that_cancel_beat_nearest_numbers():
     A = near_regular()
-    head = hf.fit(A, 8, distortion=DISTORTION, method=hf.Learned(max_norm=150))
+    head = hf.fit(A, 8, distortion=DISTORTION, method=hf.methods.Learned(max_norm=150))
     K = dtypes.round_to(head.K, "bfloat16")
     target = as_target(A)
     q = np.ascontiguousarray(head.Q * np.float32(head.scale))
@@ -99,10 +99,10 @@ def test_max_margin_queries_in_a_narrow_dtype(dtype):
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float8_e4m3fn"])
 def test_a_bound_on_norms_holds_for_what_is_stored(dtype):
     A, asked = near_regular(96, 3), {"leak": 0.2, "distortion": 0.4}
-    keys = hf.KeyTable.random(96, 48, rng=1)
-    needed = hf.fit(A, method=hf.MaxMargin(keys=keys), **asked).certificate.max_norm
-    of_rows = hf.MaxMargin(keys=keys, max_norm=1.3 * needed)
-    methods = [(14, hf.Learned(max_norm=16.0)), (48, of_rows)]
+    keys = hf.methods.KeyTable.random(96, 48, rng=1)
+    needed = hf.fit(A, method=hf.methods.MaxMargin(keys=keys), **asked).certificate.max_norm
+    of_rows = hf.methods.MaxMargin(keys=keys, max_norm=1.3 * needed)
+    methods = [(14, hf.methods.Learned(max_norm=16.0)), (48, of_rows)]
     for dim, method in methods if dtype.endswith("16") else methods[:1]:
         head = hf.fit(A, dim, method=method, dtype=dtype, **asked)
         assert head.certificate.holds
@@ -114,7 +114,7 @@ def test_a_bound_on_norms_holds_for_what_is_stored(dtype):
 def test_a_narrow_filter_keeps_to_a_bound_on_norms():
     A = hf.patterns.causal_band(300, 7)
     for dtype in ("bfloat16", "float16"):
-        head = hf.fit(A, 24, method=hf.Toeplitz(max_norm=40.0), mask="causal", dtype=dtype)
+        head = hf.fit(A, 24, method=hf.methods.Toeplitz(max_norm=40.0), mask="causal", dtype=dtype)
         assert head.certificate.holds
         assert head.certificate.max_norm <= 40.0
 
@@ -200,7 +200,7 @@ def test_the_bound_of_logits_is_judged(mask, dtype):
 @pytest.mark.parametrize("threads", [1, 2])
 def test_learned_heads_keep_to_a_bound_of_logits(threads):
     A = near_regular()
-    free = hf.fit(A, 10, distortion=DISTORTION, method=hf.Learned(max_norm=1000))
+    free = hf.fit(A, 10, distortion=DISTORTION, method=hf.methods.Learned(max_norm=1000))
     head = hf.fit(A, 10, distortion=DISTORTION, max_logit=12.0, num_threads=threads)
     S = head.scale * head.Q.astype(float) @ head.K.T.astype(float)
     assert head.certificate.holds
@@ -247,7 +247,7 @@ def test_projections_leave_a_bound_of_logits_to_the_certificate():
 
 def test_a_given_module_takes_no_narrow_head():
     with pytest.raises(InputError, match="canonical"):
-        hf.fit(near_regular(16, 2), module=hf.random_rotation(8, rng=0), dtype="bfloat16")
+        hf.fit(near_regular(16, 2), module=hf.SelfAttention.random(8, rng=0), dtype="bfloat16")
     canonical = hf.SelfAttention.canonical(8)
     assert hf.fit(near_regular(16, 2), module=canonical, dtype="bfloat16").certificate.holds
     for options in ({"max_logit": 3.0}, {"kernel": "float32"}):
@@ -301,7 +301,7 @@ def test_progress_shows_a_bar(capsys):
         near_regular(64, 3),
         8,
         progress=True,
-        method=hf.Learned(callback=lambda *scan: seen.append(scan)),
+        method=hf.methods.Learned(callback=lambda *scan: seen.append(scan)),
     )
     assert head.certificate.holds
     assert seen

@@ -229,7 +229,7 @@ def test_the_time_limit_holds():
 )
 def test_impossible_options_are_refused(options, message):
     target = as_target(hf.patterns.random_regular(20, 2, rng=0))
-    with pytest.raises(hf.InputError, match=message):
+    with pytest.raises(hf.errors.InputError, match=message):
         head_for(target, 3, **options)
 
 
@@ -249,7 +249,9 @@ def test_a_quench_is_followed_by_as_many_reheats_as_asked_for(reheats, least):
     pairs = np.eye(n)
     pairs[[0, 1, 2], [1, 2, 3]] = pairs[[0, 1, 2], 0] = 1 / 2
     pairs[[1, 2], [1, 2]] = 0
-    method = hf.Learned(effort=1000, reheats=reheats, callback=lambda step, *_: step < 20_000)
+    method = hf.methods.Learned(
+        effort=1000, reheats=reheats, callback=lambda step, *_: step < 20_000
+    )
     fit = hf.fit(pairs, 2, method=method, rng=0, num_threads=1)
     report = fit.settings["learned"]
     assert not fit.certificate.holds

@@ -34,7 +34,7 @@ def queries(target, keys, form="tolerance", leak=LEAK, distortion=DISTORTION, ma
     )
     assert scans >= 1
     witnesses = {
-        row: hf.FarkasWitness(
+        row: hf.results.FarkasWitness(
             row=row,
             terms=tuple(Multiplier(*term) for term in terms),
             residual=residual,
@@ -58,7 +58,11 @@ def faces(target, keys, rows):
         1,
     )
     return [
-        (verdict, margin, hf.FaceWitness(int(row), tuple(a), tuple(b), residual, others, bound))
+        (
+            verdict,
+            margin,
+            hf.results.FaceWitness(int(row), tuple(a), tuple(b), residual, others, bound),
+        )
         for row, (verdict, margin, a, b, residual, others, bound) in zip(rows, reports, strict=True)
     ]
 
@@ -66,7 +70,7 @@ def faces(target, keys, rows):
 def fit(A, keys, **options):
     options = {"dtype": "float64", "scale": 1.0, "num_threads": 1, **options}
     own = {name: options.pop(name) for name in ("form", "max_norm") if name in options}
-    return hf.fit(A, method=hf.MaxMargin(keys=keys, **own), **options)
+    return hf.fit(A, method=hf.methods.MaxMargin(keys=keys, **own), **options)
 
 
 # ---------------------------------------------------------------- references
@@ -314,7 +318,10 @@ def test_the_public_fit_is_the_least_norm_up_to_its_share_for_rounding(form):
 
 
 def test_equality_is_longer_than_the_tolerance_form():
-    A, keys = hf.patterns.random_regular(64, 3, gamma=2.0, rng=1), hf.KeyTable.random(64, 24, rng=1)
+    A, keys = (
+        hf.patterns.random_regular(64, 3, gamma=2.0, rng=1),
+        hf.methods.KeyTable.random(64, 24, rng=1),
+    )
     tolerance, equality = (np.linalg.norm(fit(A, keys, form=f).Q, axis=1) for f in FORMS)
     assert (equality >= tolerance).all()
 
@@ -342,7 +349,7 @@ def test_a_row_that_the_mask_leaves_empty_asks_for_nothing(form):
         A[i], mask[i] = 0.0, False
     for given_mask in (mask, sp.csr_array(mask)):
         target = hf.Target(A, mask=given_mask)
-        head = fit(target, hf.KeyTable.random(n, 20, rng=0), form=form)
+        head = fit(target, hf.methods.KeyTable.random(n, 20, rng=0), form=form)
         assert head.certificate.holds
         assert head.failed_rows.size == 0
         assert not head.Q[[0, 7, n - 1]].any()
@@ -361,7 +368,7 @@ def test_masked_keys_do_not_constrain():
 def test_the_result_does_not_depend_on_threads():
     n = 420  # more rows than are solved at once
     A = hf.patterns.random_regular(n, 4, gamma=2.0, rng=3)
-    table = hf.KeyTable.random(n, 20, rng=3)  # some rows have no query
+    table = hf.methods.KeyTable.random(n, 20, rng=3)  # some rows have no query
     for form in FORMS:
         first, *others = (fit(A, table, form=form, num_threads=t) for t in (1, 2, 3))
         assert 0 < first.failed_rows.size < n
@@ -374,15 +381,15 @@ def test_the_result_does_not_depend_on_threads():
 def test_failed_rows_have_zero_queries_and_the_others_are_certified():
     n = 200
     A = hf.patterns.random_regular(n, 4, gamma=2.0, rng=4)
-    head = fit(A, hf.KeyTable.random(n, 20, rng=4), dtype="float32")
+    head = fit(A, hf.methods.KeyTable.random(n, 20, rng=4), dtype="float32")
     failed = head.failed_rows
     assert 0 < failed.size < n
     assert not head.Q[failed].any()
     assert np.abs(head.Q).sum(axis=1)[np.setdiff1d(np.arange(n), failed)].all()
     assert head.certificate.failed_rows.tolist() == failed.tolist()
     assert head.status == "fails"
-    with pytest.raises(hf.CertificateError):
-        fit(A, hf.KeyTable.random(n, 20, rng=4), strict=True)
+    with pytest.raises(hf.errors.CertificateError):
+        fit(A, hf.methods.KeyTable.random(n, 20, rng=4), strict=True)
     target, rows = hf.Target(A), set(failed.tolist())
     assert {w.row for w in head.witnesses if w.kind == "farkas"} == rows
     assert {w.row for w in head.witnesses if w.kind == "not a face"} <= rows
@@ -398,7 +405,7 @@ def test_optimal_rows_certify_after_rounding_to_float32(n, k):
     for seed in range(2):
         A = hf.patterns.random_regular(n, k, gamma=2.0, rng=seed)
         for factor, form in ((0.8, FORMS[0]), (1.0, FORMS[1]), (1.3, FORMS[seed]), (2, FORMS[0])):
-            table = hf.KeyTable.random(n, round(factor * near), rng=seed)
+            table = hf.methods.KeyTable.random(n, round(factor * near), rng=seed)
             # Multiplying by a scale that is not a power of two adds a rounding.
             head = fit(A, table, form=form, dtype="float32", scale=None, certificate_mass=False)
             assert head.Q.dtype == np.float32
@@ -412,14 +419,16 @@ def test_optimal_rows_certify_after_rounding_to_float32(n, k):
 
 def test_a_search_over_dim():
     A = hf.patterns.random_regular(128, 3, gamma=2.0, rng=0)
-    head = hf.fit(A, method=hf.MaxMargin(keys="random"), certificate_mass=False, num_threads=1)
+    head = hf.fit(
+        A, method=hf.methods.MaxMargin(keys="random"), certificate_mass=False, num_threads=1
+    )
     assert head.certificate.holds
     tried = {t.dim: t.holds for t in head.search.trials}
     assert head.dim == head.search.dim == min(d for d, holds in tried.items() if holds)
     assert tried[head.dim - 1] is False
     assert head.Q.shape == (128, head.dim)
     assert 6 <= head.dim < 4 * about_threshold(128, 3)
-    again = hf.fit(A, head.dim, method=hf.MaxMargin(keys="random"), num_threads=1)
+    again = hf.fit(A, head.dim, method=hf.methods.MaxMargin(keys="random"), num_threads=1)
     assert (again.Q == head.Q).all()
     assert (again.K == head.K).all()
 
@@ -433,8 +442,10 @@ def test_a_module_keeps_its_dim_and_scale():
     assert (head.dim, head.scale) == (d, 0.3)
     assert head.certificate.holds
     assert hf.certify(A, module(head.X), leak=LEAK, distortion=DISTORTION).holds
-    with pytest.raises(hf.InputError, match="dim must be that of the keys"):
-        hf.fit(A, method=hf.MaxMargin(keys=np.ones((n, d + 1))), module=module, dtype="float64")
+    with pytest.raises(hf.errors.InputError, match="dim must be that of the keys"):
+        hf.fit(
+            A, method=hf.methods.MaxMargin(keys=np.ones((n, d + 1))), module=module, dtype="float64"
+        )
 
 
 # ---------------------------------------------------------------- witnesses
@@ -453,8 +464,8 @@ def between(form="tolerance"):
 @pytest.mark.parametrize("form", FORMS)
 def test_exact_witnesses_exclude_every_norm(form):
     target, keys, farkas, face = between(form)
-    assert isinstance(farkas, hf.FarkasWitness)
-    assert isinstance(face, hf.FaceWitness)
+    assert isinstance(farkas, hf.results.FarkasWitness)
+    assert isinstance(face, hf.results.FaceWitness)
     assert farkas.residual == face.residual == 0
     assert farkas.verify(target, keys) == face.verify(target, keys) == math.inf
     # A witness is about the tolerances that were asked for.
@@ -512,8 +523,8 @@ def test_a_negative_column_is_rejected(kind):
     assert fit(target, keys).certificate.holds
     terms = (Multiplier("margin", 1, 1.0), Multiplier("outside", -1, 1.0))
     forged = {
-        "farkas": hf.FarkasWitness(1, terms, 0.0, 3.0, math.inf, LEAK, DISTORTION, False),
-        "not a face": hf.FaceWitness(1, ((1, 1.0),), ((-1, 1.0),), 0.0, 1.0, math.inf),
+        "farkas": hf.results.FarkasWitness(1, terms, 0.0, 3.0, math.inf, LEAK, DISTORTION, False),
+        "not a face": hf.results.FaceWitness(1, ((1, 1.0),), ((-1, 1.0),), 0.0, 1.0, math.inf),
     }[kind]
     with pytest.raises(hf.HeadfitError):
         forged.verify(target, keys)
@@ -526,8 +537,8 @@ def test_a_masked_column_is_rejected(kind):
     assert fit(target, keys).certificate.holds
     terms = (Multiplier("margin", 0, 1.0), Multiplier("outside", 1, 1.0))
     forged = {
-        "farkas": hf.FarkasWitness(0, terms, 0.0, 3.0, math.inf, LEAK, DISTORTION, False),
-        "not a face": hf.FaceWitness(0, ((0, 1.0),), ((1, 1.0),), 0.0, 1.0, math.inf),
+        "farkas": hf.results.FarkasWitness(0, terms, 0.0, 3.0, math.inf, LEAK, DISTORTION, False),
+        "not a face": hf.results.FaceWitness(0, ((0, 1.0),), ((1, 1.0),), 0.0, 1.0, math.inf),
     }[kind]
     with pytest.raises(hf.HeadfitError):
         forged.verify(target, keys)
@@ -558,7 +569,9 @@ def test_a_margin_in_the_equality_form_is_rejected():
     assert fit(target, keys, form="equality").certificate.holds
     terms = (Multiplier("margin", 1, 1.0), Multiplier("ratio upper", 1, 1.0))
     with pytest.raises(hf.HeadfitError):
-        hf.FarkasWitness(1, terms, 0.0, 3.0, math.inf, LEAK, DISTORTION, True).verify(target, keys)
+        hf.results.FarkasWitness(1, terms, 0.0, 3.0, math.inf, LEAK, DISTORTION, True).verify(
+            target, keys
+        )
 
 
 @pytest.mark.parametrize(
@@ -663,9 +676,9 @@ def test_max_norm_bounds_query_times_longest_key():
 
 
 def test_a_table_is_made_once_and_never_changes():
-    table = hf.KeyTable.random(64, 24, rng=5)
-    assert (table.keys == hf.KeyTable.random(64, 24, rng=5).keys).all()
-    assert (table.keys != hf.KeyTable.random(64, 24, rng=6).keys).all()
+    table = hf.methods.KeyTable.random(64, 24, rng=5)
+    assert (table.keys == hf.methods.KeyTable.random(64, 24, rng=5).keys).all()
+    assert (table.keys != hf.methods.KeyTable.random(64, 24, rng=6).keys).all()
     assert (table.n, table.dim, table.kind, table.keys.dtype) == (64, 24, "random", np.float32)
     np.testing.assert_allclose(np.linalg.norm(table.keys, axis=1), 1, rtol=1e-6)
     assert not table.keys.flags.writeable
@@ -686,12 +699,12 @@ def test_a_table_is_made_once_and_never_changes():
 
 def test_a_table_of_given_keys_is_a_copy():
     keys = np.random.default_rng(0).normal(size=(8, 4))
-    table = hf.KeyTable(keys)
+    table = hf.methods.KeyTable(keys)
     assert (table.kind, table.keys.dtype) == ("given", np.float64)
     kept = keys.copy()
     keys[:] = 0
     assert (table.keys == kept).all()
-    fortran = hf.KeyTable(np.asfortranarray(kept))
+    fortran = hf.methods.KeyTable(np.asfortranarray(kept))
     head = [fit(np.eye(8), t, dtype="float64") for t in (table, fortran, kept)]
     assert head[0].Q.tobytes() == head[1].Q.tobytes() == head[2].Q.tobytes()
 
@@ -699,7 +712,7 @@ def test_a_table_of_given_keys_is_a_copy():
 def test_named_random_keys_are_those_of_the_seed():
     A = hf.patterns.random_regular(32, 2, rng=0)
     first, again, other = (
-        hf.fit(A, 16, method=hf.MaxMargin(keys="random"), rng=s) for s in (3, 3, 4)
+        hf.fit(A, 16, method=hf.methods.MaxMargin(keys="random"), rng=s) for s in (3, 3, 4)
     )
     assert first.K.tobytes() == again.K.tobytes() != other.K.tobytes()
     assert first.Q.tobytes() == again.Q.tobytes()
@@ -707,7 +720,7 @@ def test_named_random_keys_are_those_of_the_seed():
 
 @pytest.mark.parametrize(("n", "k"), [(9, 2), (8, 3), (13, 3), (12, 4)])
 def test_cyclic_keys_serve_every_pattern_at_twice_k(n, k):
-    table = hf.KeyTable.cyclic(n, 2 * k)
+    table = hf.methods.KeyTable.cyclic(n, 2 * k)
     assert table.keys.dtype == np.float64
     subsets = np.array([s for s in np.ndindex(*(n,) * k) if all(np.diff(s) > 0)])
     assert len(subsets) == math.comb(n, k)
@@ -723,10 +736,10 @@ def test_cyclic_keys_serve_every_pattern_at_twice_k(n, k):
 
 def test_cyclic_keys_survive_float64_only_and_the_certificate_says_so():
     A = hf.patterns.random_regular(64, 4, gamma=2.0, rng=0)
-    wide = fit(A, hf.KeyTable.cyclic(64, 8))
+    wide = fit(A, hf.methods.KeyTable.cyclic(64, 8))
     assert wide.certificate.holds
     assert np.linalg.norm(wide.Q, axis=1).max() > 1e5
-    for keys in ("cyclic", hf.KeyTable.cyclic(64, 8, dtype="float32")):
+    for keys in ("cyclic", hf.methods.KeyTable.cyclic(64, 8, dtype="float32")):
         narrow = fit(A, keys, dim=8, dtype="float32")
         assert narrow.K.dtype == np.float32
         assert narrow.status == "fails"
@@ -815,10 +828,15 @@ def test_scaling_and_moving_keys_and_turning_them(seed, form, power):
 
 @pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16"])
 def test_given_keys_are_rounded_before_anything_is_proved(dtype: str) -> None:
-    A, table = hf.patterns.random_regular(64, 4, gamma=2.0, rng=0), hf.KeyTable.cyclic(64, 8)
-    head = hf.fit(A, method=hf.MaxMargin(keys=table), dtype=dtype)
+    A, table = (
+        hf.patterns.random_regular(64, 4, gamma=2.0, rng=0),
+        hf.methods.KeyTable.cyclic(64, 8),
+    )
+    head = hf.fit(A, method=hf.methods.MaxMargin(keys=table), dtype=dtype)
     np.testing.assert_array_equal(head.K, dtypes.round_to(table.keys, dtype))
-    again = hf.MaxMargin(keys=hf.KeyTable(dtypes.round_to(table.keys, dtype), kind="cyclic"))
+    again = hf.methods.MaxMargin(
+        keys=hf.methods.KeyTable(dtypes.round_to(table.keys, dtype), kind="cyclic")
+    )
     np.testing.assert_array_equal(head.Q, hf.fit(A, method=again, dtype=dtype).Q)
     assert all(proof.verify(A, head.K) > 0 for proof in head.witnesses)
 
@@ -847,7 +865,7 @@ A32 = hf.patterns.random_regular(32, 3, gamma=2.0, rng=0)
             {"dtype": "float32"},
             "keys must be in the range of float32; got numbers up to 1e+300",
         ),
-        (hf.KeyTable.random(31, 4), {}, "got 31"),
+        (hf.methods.KeyTable.random(31, 4), {}, "got 31"),
         ("random", {"dim": 8, "form": "soft"}, "form must be one of"),
         ("random", {"dim": 0}, "dim must be an integer of at least 1"),
         ("random", {"dim": 8, "max_norm": 0}, "max_norm must lie strictly between"),
@@ -858,7 +876,7 @@ A32 = hf.patterns.random_regular(32, 3, gamma=2.0, rng=0)
     ],
 )
 def test_bad_arguments(keys, options, message):
-    with pytest.raises(hf.InputError) as error:
+    with pytest.raises(hf.errors.InputError) as error:
         fit(A32, keys, **options)
     assert message in str(error.value)
 
@@ -866,16 +884,16 @@ def test_bad_arguments(keys, options, message):
 @pytest.mark.parametrize(
     ("make", "arguments", "message"),
     [
-        (hf.KeyTable.random, (0, 3), "n must lie in 1 ..."),
-        (hf.KeyTable.random, (3, 2.5), "dim must be an integer of at least 1"),
-        (hf.KeyTable.cyclic, (3, -2), "dim must be an integer of at least 1"),
-        (hf.KeyTable.cyclic, (3, 3), "cyclic keys need an even dim; got 3"),
-        (hf.KeyTable, (np.ones((3, 0)),), "at least one column"),
-        (hf.KeyTable, ([[1.0, math.inf]],), "keys must be finite"),
+        (hf.methods.KeyTable.random, (0, 3), "n must lie in 1 ..."),
+        (hf.methods.KeyTable.random, (3, 2.5), "dim must be an integer of at least 1"),
+        (hf.methods.KeyTable.cyclic, (3, -2), "dim must be an integer of at least 1"),
+        (hf.methods.KeyTable.cyclic, (3, 3), "cyclic keys need an even dim; got 3"),
+        (hf.methods.KeyTable, (np.ones((3, 0)),), "at least one column"),
+        (hf.methods.KeyTable, ([[1.0, math.inf]],), "keys must be finite"),
     ],
 )
 def test_bad_tables(make, arguments, message):
-    with pytest.raises(hf.InputError) as error:
+    with pytest.raises(hf.errors.InputError) as error:
         make(*arguments)
     assert message in str(error.value)
 
@@ -900,8 +918,8 @@ def test_a_search_over_cyclic_keys():
 
 
 def test_a_table_has_float_keys():
-    with pytest.raises(hf.InputError, match="dtype"):
-        hf.KeyTable.random(8, 4, dtype="int32")
+    with pytest.raises(hf.errors.InputError, match="dtype"):
+        hf.methods.KeyTable.random(8, 4, dtype="int32")
 
 
 def test_witnesses_are_exact_statements():

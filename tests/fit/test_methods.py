@@ -17,17 +17,19 @@ A = hf.patterns.random_regular(32, 2, gamma=2.0, rng=0)
 BAND = hf.patterns.band(24, 1)
 
 
-class TruncatedSVD(hf.Method):
+class TruncatedSVD(hf.methods.Method):
     """The truncated singular value decomposition of the logarithm of the target."""
 
     name = "truncated-svd"
 
-    def head(self, problem: hf.Problem, dim: int, patience: str = "full") -> hf.Head:
+    def head(
+        self, problem: hf.methods.Problem, dim: int, patience: str = "full"
+    ) -> hf.methods.Head:
         B = problem.target.matrix.toarray()
         gap = -np.log(problem.tolerances.leak) + 1
         B[B > 0] = np.log(B[B > 0] / B[B > 0].min()) + gap
         u, s, vt = np.linalg.svd(B)
-        return hf.Head((u * s)[:, :dim], vt[:dim].T, settings={"largest": float(s[0])})
+        return hf.methods.Head((u * s)[:, :dim], vt[:dim].T, settings={"largest": float(s[0])})
 
 
 class Structural:
@@ -36,25 +38,27 @@ class Structural:
     name = "structural"
     seeks_smallest = False
 
-    def check(self, problem: hf.Problem, dim: int | None) -> int | None:
+    def check(self, problem: hf.methods.Problem, dim: int | None) -> int | None:
         if problem.target.n % 2:
             raise InputError("A must have an even number of rows")
         return dim
 
-    def head(self, problem: hf.Problem, dim: int, patience: str = "full") -> hf.Head:
+    def head(
+        self, problem: hf.methods.Problem, dim: int, patience: str = "full"
+    ) -> hf.methods.Head:
         return TruncatedSVD().head(problem, dim)
 
-    def search(self, problem: hf.Problem, attempt: Any) -> hf.Search:
+    def search(self, problem: hf.methods.Problem, attempt: Any) -> hf.results.Search:
         trials = [attempt(d) for d in (problem.target.n, problem.target.n // 2)]
-        return hf.Search(tuple(trials), problem.target.n, "tried two sizes")
+        return hf.results.Search(tuple(trials), problem.target.n, "tried two sizes")
 
-    def advice(self, head: hf.Head) -> str | None:
+    def advice(self, head: hf.methods.Head) -> str | None:
         return f"{head.dim} singular vectors are too few."
 
 
 def test_a_method_of_ones_own_searches_and_is_certified() -> None:
     fit = hf.fit(BAND, method=TruncatedSVD())
-    assert isinstance(TruncatedSVD(), hf.Method)
+    assert isinstance(TruncatedSVD(), hf.methods.Method)
     assert fit.method == fit.settings["method"] == "truncated-svd"
     assert fit.certificate.holds
     assert fit.search is not None
@@ -80,7 +84,7 @@ def test_it_has_what_every_method_has(dtype: str) -> None:
 
 
 def test_it_works_with_a_module_a_mask_and_exempt_columns() -> None:
-    module = hf.random_rotation(30, rng=0)
+    module = hf.SelfAttention.random(30, rng=0)
     fit = hf.fit(BAND, method=TruncatedSVD(), module=module)
     assert fit.module is module
     assert fit.certificate.holds
@@ -97,7 +101,7 @@ def test_it_works_with_a_module_a_mask_and_exempt_columns() -> None:
 
 
 def test_a_method_need_not_inherit() -> None:
-    assert isinstance(Structural(), hf.Method)
+    assert isinstance(Structural(), hf.methods.Method)
     fit = hf.fit(BAND, method=Structural())
     assert fit.certificate.holds
     assert fit.search.stopped == "tried two sizes"
@@ -107,7 +111,9 @@ def test_a_method_need_not_inherit() -> None:
 
 
 class Late(TruncatedSVD):
-    def head(self, problem: hf.Problem, dim: int, patience: str = "full") -> hf.Head:
+    def head(
+        self, problem: hf.methods.Problem, dim: int, patience: str = "full"
+    ) -> hf.methods.Head:
         assert problem.seconds_left <= 5
         raise TimeoutError
 
@@ -124,7 +130,7 @@ class Wrong(TruncatedSVD):
     def __init__(self, made: Any) -> None:
         self.made = made
 
-    def head(self, problem: hf.Problem, dim: int, patience: str = "full") -> Any:
+    def head(self, problem: hf.methods.Problem, dim: int, patience: str = "full") -> Any:
         return self.made
 
 
@@ -132,10 +138,13 @@ class Wrong(TruncatedSVD):
     ("made", "message"),
     [
         (None, "must return a Head; truncated-svd returned a NoneType"),
-        (hf.Head(np.ones((24, 2)), np.ones((24, 3))), "equal shape with 24 rows"),
-        (hf.Head(np.ones((23, 2)), np.ones((23, 2))), "equal shape with 24 rows"),
-        (hf.Head(np.ones((24, 9)), np.ones((24, 9))), "1 to 4 columns; truncated-svd returned 9"),
-        (hf.Head(np.ones((24, 0)), np.ones((24, 0))), "1 to 4 columns"),
+        (hf.methods.Head(np.ones((24, 2)), np.ones((24, 3))), "equal shape with 24 rows"),
+        (hf.methods.Head(np.ones((23, 2)), np.ones((23, 2))), "equal shape with 24 rows"),
+        (
+            hf.methods.Head(np.ones((24, 9)), np.ones((24, 9))),
+            "1 to 4 columns; truncated-svd returned 9",
+        ),
+        (hf.methods.Head(np.ones((24, 0)), np.ones((24, 0))), "1 to 4 columns"),
     ],
 )
 def test_what_a_method_returns_is_checked(made: Any, message: str) -> None:
@@ -145,10 +154,12 @@ def test_what_a_method_returns_is_checked(made: Any, message: str) -> None:
 
 def test_smaller_heads_are_filled_up() -> None:
     q = np.zeros((24, 2))
-    assert hf.fit(BAND, 4, method=Wrong(hf.Head(q, q))).Q.shape == (24, 4)
+    assert hf.fit(BAND, 4, method=Wrong(hf.methods.Head(q, q))).Q.shape == (24, 4)
 
 
-@pytest.mark.parametrize("method", ["magic", None, 5, hf.Learned, TruncatedSVD, object(), ["auto"]])
+@pytest.mark.parametrize(
+    "method", ["magic", None, 5, hf.methods.Learned, TruncatedSVD, object(), ["auto"]]
+)
 def test_what_is_no_method_is_refused(method: Any) -> None:
     with pytest.raises(InputError, match=r"method must be one of 'auto' or .*, or a Method; got"):
         hf.fit(BAND, 4, method=method)
@@ -160,13 +171,13 @@ def test_what_is_no_method_is_refused(method: Any) -> None:
 @pytest.mark.parametrize(
     ("word", "method"),
     [
-        ("auto", hf.Learned()),
-        ("learned", hf.Learned()),
-        ("max-margin", hf.MaxMargin()),
-        ("projection", hf.Projection()),
+        ("auto", hf.methods.Learned()),
+        ("learned", hf.methods.Learned()),
+        ("max-margin", hf.methods.MaxMargin()),
+        ("projection", hf.methods.Projection()),
     ],
 )
-def test_words_stand_for_defaults(word: str, method: hf.Method) -> None:
+def test_words_stand_for_defaults(word: str, method: hf.methods.Method) -> None:
     words = {"auto", "learned", "max-margin", "mixed", "projection", "toeplitz"}
     assert {*registry.METHODS} == words
     by_word = hf.fit(A, 24, method=word)
@@ -178,7 +189,7 @@ def test_words_stand_for_defaults(word: str, method: hf.Method) -> None:
 
 def test_toeplitz_by_word() -> None:
     by_word = hf.fit(BAND, 12, method="toeplitz")
-    by_object = hf.fit(BAND, 12, method=hf.Toeplitz())
+    by_object = hf.fit(BAND, 12, method=hf.methods.Toeplitz())
     assert by_word.method == by_object.method == "toeplitz"
     assert by_word.certificate.holds
     np.testing.assert_array_equal(by_word.Q, by_object.Q)
@@ -187,24 +198,33 @@ def test_toeplitz_by_word() -> None:
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: hf.Learned(effort="most"), "effort must be one of"),
-        (lambda: hf.Learned(effort=0), "effort must"),
-        (lambda: hf.Learned(callback=5), "callback must be callable"),
-        (lambda: hf.Learned(init=5), "init must be a pair"),
-        (lambda: hf.Learned(init=(np.eye(3), np.ones((3, 2)))), "init must be Q and K"),
-        (lambda: hf.Learned(init=(np.eye(3), np.eye(3) * np.nan)), "init must be finite; K"),
-        (lambda: hf.Learned(max_norm=0), "max_norm must lie"),
-        (lambda: hf.Toeplitz(frequencies=[]), "frequencies must be finite, and at least one"),
-        (lambda: hf.Toeplitz(frequencies=[1.0, np.nan]), "frequencies must be finite"),
-        (lambda: hf.Toeplitz(frequencies=[1.0, 4.0]), r"frequencies must lie in \(0, pi\]; got 4"),
-        (lambda: hf.Toeplitz(frequencies=[[1.0]]), "frequencies must be a vector"),
-        (lambda: hf.Toeplitz(max_norm=0), "max_norm must lie"),
-        (lambda: hf.MaxMargin(keys="spiral"), 'keys must be "random", "cyclic"'),
-        (lambda: hf.MaxMargin(keys=np.ones(3)), "keys must have at least 2 axes"),
-        (lambda: hf.MaxMargin(form="loose"), "form must be one of"),
-        (lambda: hf.MaxMargin(max_norm="x"), "max_norm must be a number"),
-        (lambda: hf.Projection(sketch="sparse"), "sketch must be one of"),
-        (lambda: hf.Projection(factor="qr"), "factor must be one of"),
+        (lambda: hf.methods.Learned(effort="most"), "effort must be one of"),
+        (lambda: hf.methods.Learned(effort=0), "effort must"),
+        (lambda: hf.methods.Learned(callback=5), "callback must be callable"),
+        (lambda: hf.methods.Learned(init=5), "init must be a pair"),
+        (lambda: hf.methods.Learned(init=(np.eye(3), np.ones((3, 2)))), "init must be Q and K"),
+        (
+            lambda: hf.methods.Learned(init=(np.eye(3), np.eye(3) * np.nan)),
+            "init must be finite; K",
+        ),
+        (lambda: hf.methods.Learned(max_norm=0), "max_norm must lie"),
+        (
+            lambda: hf.methods.Toeplitz(frequencies=[]),
+            "frequencies must be finite, and at least one",
+        ),
+        (lambda: hf.methods.Toeplitz(frequencies=[1.0, np.nan]), "frequencies must be finite"),
+        (
+            lambda: hf.methods.Toeplitz(frequencies=[1.0, 4.0]),
+            r"frequencies must lie in \(0, pi\]; got 4",
+        ),
+        (lambda: hf.methods.Toeplitz(frequencies=[[1.0]]), "frequencies must be a vector"),
+        (lambda: hf.methods.Toeplitz(max_norm=0), "max_norm must lie"),
+        (lambda: hf.methods.MaxMargin(keys="spiral"), 'keys must be "random", "cyclic"'),
+        (lambda: hf.methods.MaxMargin(keys=np.ones(3)), "keys must have at least 2 axes"),
+        (lambda: hf.methods.MaxMargin(form="loose"), "form must be one of"),
+        (lambda: hf.methods.MaxMargin(max_norm="x"), "max_norm must be a number"),
+        (lambda: hf.methods.Projection(sketch="sparse"), "sketch must be one of"),
+        (lambda: hf.methods.Projection(factor="qr"), "factor must be one of"),
     ],
 )
 def test_options_are_checked_where_they_are_given(make: Any, message: str) -> None:
@@ -215,9 +235,9 @@ def test_options_are_checked_where_they_are_given(make: Any, message: str) -> No
 @pytest.mark.parametrize(
     ("method", "names"),
     [
-        (hf.Learned, ["effort", "init", "callback", "max_norm", "reheats", "stages"]),
-        (hf.MaxMargin, ["keys", "form", "max_norm"]),
-        (hf.Projection, ["sketch", "factor"]),
+        (hf.methods.Learned, ["effort", "init", "callback", "max_norm", "reheats", "stages"]),
+        (hf.methods.MaxMargin, ["keys", "form", "max_norm"]),
+        (hf.methods.Projection, ["sketch", "factor"]),
     ],
 )
 def test_a_method_has_its_own_options_and_fit_has_none_of_them(method: Any, names: Any) -> None:
@@ -229,7 +249,7 @@ def test_a_method_has_its_own_options_and_fit_has_none_of_them(method: Any, name
         setattr(method(), names[0], "low")
     every = {
         n
-        for m in (hf.Learned, hf.MaxMargin, hf.Projection)
+        for m in (hf.methods.Learned, hf.methods.MaxMargin, hf.methods.Projection)
         for n in inspect.signature(m).parameters
     }
     for other in every - set(names):
@@ -239,7 +259,7 @@ def test_a_method_has_its_own_options_and_fit_has_none_of_them(method: Any, name
 
 def test_a_start_is_a_copy() -> None:
     q = np.ones((32, 4))
-    method = hf.Learned(init=(q, q))
+    method = hf.methods.Learned(init=(q, q))
     q[:] = np.nan
     assert np.isfinite(hf.fit(A, 4, method=method, time_limit=1).Q).all()
 
@@ -267,7 +287,7 @@ def test_tolerances_are_stated_once() -> None:
     assert not hasattr(fit, "leak")
     assert fit.certificate.to_dict()["tolerances"] == dataclasses.asdict(asked)
     for call in (hf.fit, hf.certify, hf.shrink_to_pattern, hf.project, hf.bounds.projection_dim,
-                 hf.bounds.lower, hf.bounds.logit_range, hf.append_columns):  # fmt: skip
+                 hf.bounds.lower, hf.bounds.logit_range, hf.methods.append_dims):  # fmt: skip
         parameters = inspect.signature(call).parameters
         for name in ("leak", "distortion", "max_logit", "tolerances"):
             assert name not in parameters or parameters[name].default is None, (call, name)

@@ -29,7 +29,7 @@ def in_blocks(small: Any, size: int, *, causal: bool = False, n: int | None = No
     return hf.Target(whole, mask="causal" if causal else None, normalize=True)
 
 
-def worst(A: hf.Target, fit: hf.Fit) -> tuple[float, float]:
+def worst(A: hf.Target, fit: hf.results.Fit) -> tuple[float, float]:
     """Return leak and distortion of equal weights, by NumPy."""
     logits = fit.scale * fit.Q.astype(np.float64) @ fit.K.astype(np.float64).T
     if A.mask is not None:
@@ -48,7 +48,13 @@ def test_random_entries_beside_a_window(causal: bool, dtype: str) -> None:
     A = bigbird(300, 20 if causal else 10, 2, causal=causal)
     exempt = [0, 1]
     fit = hf.fit(
-        A, 56, method=hf.Mixed(), dtype=dtype, exempt_columns=exempt, num_threads=1, time_limit=200
+        A,
+        56,
+        method=hf.methods.Mixed(),
+        dtype=dtype,
+        exempt_columns=exempt,
+        num_threads=1,
+        time_limit=200,
     )
     assert fit.certificate.holds
     assert fit.method == "mixed"
@@ -92,16 +98,16 @@ def test_weights_that_differ() -> None:
 
 def test_what_is_refused() -> None:
     with pytest.raises(InputError, match="filter_dim must be even; got 7"):
-        hf.Mixed(filter_dim=7)
+        hf.methods.Mixed(filter_dim=7)
     with pytest.raises(InputError, match="nearly all rows"):
-        hf.fit(hf.patterns.permutation(60, rng=0), 8, method=hf.Mixed())
+        hf.fit(hf.patterns.permutation(60, rng=0), 8, method=hf.methods.Mixed())
     with pytest.raises(InputError, match="dim must be at least 30, with filter_dim = 30; got 20"):
-        hf.fit(bigbird(60, 3, 0), 20, method=hf.Mixed(filter_dim=30))
+        hf.fit(bigbird(60, 3, 0), 20, method=hf.methods.Mixed(filter_dim=30))
 
 
 def test_a_size_without_a_filter_says_so() -> None:
     A = bigbird(200, 16, 0)
-    fit = hf.fit(A, 12, method=hf.Mixed(filter_dim=2), num_threads=1, time_limit=60)
+    fit = hf.fit(A, 12, method=hf.methods.Mixed(filter_dim=2), num_threads=1, time_limit=60)
     assert not fit.certificate.holds
     assert fit.advice is not None
     assert "No filter of size" in fit.advice
@@ -109,7 +115,7 @@ def test_a_size_without_a_filter_says_so() -> None:
 
 def test_a_search_tries_sizes_below_that_of_the_filter() -> None:
     A = bigbird(60, 2, 0)
-    fit = hf.fit(A, method=hf.Mixed(filter_dim=12), num_threads=1, time_limit=60)
+    fit = hf.fit(A, method=hf.methods.Mixed(filter_dim=12), num_threads=1, time_limit=60)
     assert fit.certificate.holds
     assert fit.search is not None
     assert 12 <= fit.dim <= 60

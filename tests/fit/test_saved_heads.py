@@ -126,7 +126,7 @@ FITS: dict[str, tuple[Any, int | None, dict[str, Any]]] = {
     "too small": (LONG, 1, {}),
     "impossible": (BAND, None, {"max_logit": 0.1, "time_limit": 1}),
     "proofs": (LONG, 6, {"method": "max-margin"}),
-    "faces": (LONG, 4, {"method": hf.MaxMargin(form="equality")}),
+    "faces": (LONG, 4, {"method": hf.methods.MaxMargin(form="equality")}),
     "canonical module": (BAND, None, {"module": hf.SelfAttention.canonical(6, scale=0.5)}),
     "own module": (BAND, None, {"module": OWN}),
     "exempt": (BAND, 6, {"exempt_columns": [0, 3], "dtype": "bfloat16"}),

@@ -57,7 +57,7 @@ def test_tolerances_fall_geometrically_to_those_asked_for(leak, distortion, coun
 
 def test_each_stage_starts_from_the_head_of_the_last_one():
     """The same fits, called one after the other."""
-    found = fit(hf.Learned(stages=3), rng=7, scale=1.0)
+    found = fit(hf.methods.Learned(stages=3), rng=7, scale=1.0)
     seed = found.settings["seed"]
     target, start, steps = as_target(A), None, []
     for i, (leak, distortion) in enumerate(tightening(Tolerances(**ASKED), 3)):
@@ -79,14 +79,17 @@ def test_each_stage_starts_from_the_head_of_the_last_one():
 @pytest.mark.parametrize("asked", [ASKED, {"leak": 0.6, "distortion": 3.0}])
 def test_one_stage_is_a_plain_fit(asked):
     stages = 1 if asked is ASKED else 5  # no tolerances are looser than those of the second
-    plain, other = fit(hf.Learned(), **asked), fit(hf.Learned(stages=stages), **asked)
+    plain, other = (
+        fit(hf.methods.Learned(), **asked),
+        fit(hf.methods.Learned(stages=stages), **asked),
+    )
     assert np.array_equal(plain.Q, other.Q)
     assert np.array_equal(plain.K, other.K)
 
 
 def test_a_stage_that_fails_hands_on_its_head():
     """Four dimensions are too few to find, so every stage takes the steps that it may."""
-    found = fit(hf.Learned(effort=20, stages=3), 4)
+    found = fit(hf.methods.Learned(effort=20, stages=3), 4)
     report = found.settings["learned"]
     assert found.stopped == "steps"
     assert report["starts"] >= 1
@@ -102,7 +105,7 @@ def test_a_callback_counts_on_and_ends_all_stages(last):
         seen.append((step, left))
         return step < last
 
-    found = fit(hf.Learned(effort=50, stages=3, callback=callback), 4)
+    found = fit(hf.methods.Learned(effort=50, stages=3, callback=callback), 4)
     steps = [step for step, _ in seen]
     assert all(x <= y for x, y in itertools.pairwise(steps))
     assert sum(step >= last for step in steps) == 1
@@ -122,7 +125,7 @@ def test_a_callback_that_returns_false_once_is_not_called_again():
         lefts.append(left)
         return left > 0 or lefts.count(0) > 1
 
-    found = fit(hf.Learned(stages=4, callback=callback))
+    found = fit(hf.methods.Learned(stages=4, callback=callback))
     assert lefts[-1] == 0 < min(lefts[:-1])
     assert found.settings["learned"]["status"] == "stopped"
     assert set(found.failed_rows) == outside(found, **ASKED)
@@ -131,7 +134,7 @@ def test_a_callback_that_returns_false_once_is_not_called_again():
 
 def test_a_stop_before_the_first_step_counts_one_start():
     plain, staged = (
-        fit(hf.Learned(stages=stages, callback=lambda *_: False)).settings["learned"]
+        fit(hf.methods.Learned(stages=stages, callback=lambda *_: False)).settings["learned"]
         for stages in (1, 4)
     )
     for name in ("steps", "starts", "quenches", "reheats"):
@@ -140,10 +143,10 @@ def test_a_stop_before_the_first_step_counts_one_start():
 
 def test_few_steps_make_few_stages():
     """A stage of fewer steps than those of its anneal would end hot."""
-    found = fit(hf.Learned(effort=5, stages=100), 4)
+    found = fit(hf.methods.Learned(effort=5, stages=100), 4)
     assert found.settings["learned"]["steps"] >= 200 * 5
-    searched = hf.fit(A, method=hf.Learned(stages=100), **ASKED, num_threads=2)
-    plain = hf.fit(A, method=hf.Learned(), **ASKED, num_threads=2)
+    searched = hf.fit(A, method=hf.methods.Learned(stages=100), **ASKED, num_threads=2)
+    plain = hf.fit(A, method=hf.methods.Learned(), **ASKED, num_threads=2)
     assert searched.dim <= plain.dim + 1
 
 
@@ -151,16 +154,16 @@ def test_what_cannot_be_asked_for_is_refused_before_the_first_stage():
     def callback(*scan):
         raise AssertionError("no steps are taken")
 
-    with pytest.raises(hf.InputError, match=r"distortion=0\.1 leaves no room"):
+    with pytest.raises(hf.errors.InputError, match=r"distortion=0\.1 leaves no room"):
         fit(
-            hf.Learned(stages=4, callback=callback),
+            hf.methods.Learned(stages=4, callback=callback),
             kernel=hf.Kernel(logits="bfloat16"),
             max_logit=100.0,
         )
 
 
 def test_the_time_limit_ends_all_stages():
-    found = fit(hf.Learned(effort=10**6, stages=4), 4, time_limit=0.3)
+    found = fit(hf.methods.Learned(effort=10**6, stages=4), 4, time_limit=0.3)
     assert found.stopped == "time limit"
     assert found.seconds < 3
     assert set(found.failed_rows) == outside(found, **ASKED)
@@ -176,28 +179,28 @@ def test_the_time_limit_ends_all_stages():
 )  # fmt: skip
 def test_stages_go_with_every_option(options):
     options = {"dim": 10, **options}
-    found = fit(hf.Learned(stages=3), **options)
+    found = fit(hf.methods.Learned(stages=3), **options)
     assert found.certificate.holds
     assert found.settings["stages"] == 3
 
 
 def test_stages_keep_to_a_bound_on_norms():
-    found = fit(hf.Learned(stages=3, max_norm=60.0), 12, dtype="bfloat16")
+    found = fit(hf.methods.Learned(stages=3, max_norm=60.0), 12, dtype="bfloat16")
     proof = found.certificate
     assert proof.holds
     assert proof.scale * proof.q_norm * proof.k_norm <= 60.0
 
 
 def test_stages_start_from_a_given_head():
-    start = fit(hf.Learned(), rng=1, scale=1.0)
-    found = fit(hf.Learned(init=(start.Q, start.K), stages=2), scale=1.0)
+    start = fit(hf.methods.Learned(), rng=1, scale=1.0)
+    found = fit(hf.methods.Learned(init=(start.Q, start.K), stages=2), scale=1.0)
     assert found.certificate.holds
     assert found.settings["learned"]["starts"] == 2  # one a stage: none of them at random
 
 
 def test_progress_counts_on(capsys):
     pytest.importorskip("tqdm")
-    fit(hf.Learned(stages=3), progress=True)
+    fit(hf.methods.Learned(stages=3), progress=True)
     shown = capsys.readouterr().err
     assert "step" in shown
     steps = [int(step) for step in re.findall(r"step=(\d+)", shown)]

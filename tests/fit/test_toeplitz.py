@@ -77,7 +77,7 @@ def test_bounds_on_logits_and_norms_are_kept() -> None:
     assert bounded.certificate.holds
     assert bounded.certificate.max_logit <= limit
     norm = sum(np.hypot(*(free.settings["filter"][x] for x in ("cosines", "sines"))))
-    small = hf.fit(A, 20, method=hf.Toeplitz(max_norm=0.5 * norm), mask="causal")
+    small = hf.fit(A, 20, method=hf.methods.Toeplitz(max_norm=0.5 * norm), mask="causal")
     assert not small.certificate.holds
     assert "No filter of size 20 was found" in small.advice
 
@@ -86,13 +86,13 @@ def test_given_frequencies() -> None:
     A = hf.patterns.causal_band(300, 7)
     first = hf.fit(A, 20, method="toeplitz", mask="causal")
     frequencies = first.settings["filter"]["frequencies"]
-    method = hf.Toeplitz(frequencies=frequencies)
+    method = hf.methods.Toeplitz(frequencies=frequencies)
     again = hf.fit(A, method=method, mask="causal")
     assert again.dim == 2 * len(frequencies)
     assert again.certificate.holds
     with pytest.raises(InputError, match="dim must be at least"):
         hf.fit(A, again.dim - 1, method=method, mask="causal")
-    poor = hf.fit(A, method=hf.Toeplitz(frequencies=[math.pi]), mask="causal")
+    poor = hf.fit(A, method=hf.methods.Toeplitz(frequencies=[math.pi]), mask="causal")
     assert not poor.certificate.holds
     assert "no solution for these frequencies" in poor.advice
 
@@ -120,7 +120,7 @@ def test_auto_takes_a_filter_for_wide_patterns_only() -> None:
     assert searched.certificate.holds
     # A start or an option of the learned method asks for it.
     start = (np.ones((200, 4)), np.ones((200, 4)))
-    learned = hf.fit(wide, 40, method=hf.Learned(init=start), mask="causal", time_limit=0.5)
+    learned = hf.fit(wide, 40, method=hf.methods.Learned(init=start), mask="causal", time_limit=0.5)
     assert learned.method == "learned"
 
 

@@ -91,8 +91,8 @@ def test_the_whole_pattern_of_blocks(causal: bool) -> None:
 def test_random_entries_beside_a_window() -> None:
     A = hf.patterns.bigbird(256, 8, 2, 3, rng=0)
     near = hf.fit(hf.patterns.band(256, 8), 48, method="toeplitz", num_threads=1)
-    keys = np.hstack([near.K, hf.KeyTable.random(256, 48, rng=0).keys])
-    method = hf.MaxMargin(keys=keys)
+    keys = np.hstack([near.K, hf.methods.KeyTable.random(256, 48, rng=0).keys])
+    method = hf.methods.MaxMargin(keys=keys)
     fit = hf.fit(A, method=method, exempt_columns="auto", num_threads=1)
     assert fit.dim == 98
     assert hf.certify(A, fit.Q, fit.K, scale=fit.scale, num_threads=1).holds

@@ -231,8 +231,10 @@ def test_no_bound_exceeds_a_fit_of_bounded_norm(name, method):
     for leak, norm, dim in itertools.product((0.05, 0.5), (1.2, 2.0, 6.0), (4, 8, 20)):
         tau = -math.log(leak)
         how = {
-            "learned": hf.Learned(max_norm=norm * tau, callback=lambda step, *_: step < 3000),
-            "max-margin": hf.MaxMargin(max_norm=norm * tau),
+            "learned": hf.methods.Learned(
+                max_norm=norm * tau, callback=lambda step, *_: step < 3000
+            ),
+            "max-margin": hf.methods.MaxMargin(max_norm=norm * tau),
         }[method]
         fit = hf.fit(A, dim, method=how, leak=leak, distortion=1.0, num_threads=1)
         if not fit.certificate.holds:
@@ -423,7 +425,7 @@ def test_no_certified_head_is_below_the_count(n, k, norm, dim):
     assert count.dim >= 3  # what is tested is no trivial bound
     for seed in range(2):
         A = P.random_regular(n, k, gamma=2.0, rng=seed)
-        head = hf.fit(A, dim, method=hf.Learned(max_norm=norm), rng=seed)
+        head = hf.fit(A, dim, method=hf.methods.Learned(max_norm=norm), rng=seed)
         proof = head.certificate
         assert proof.holds
         reached = proof.scale * proof.q_norm * proof.k_norm
@@ -525,7 +527,9 @@ def test_every_subset_against_certified_heads(keys, d):
         A = np.zeros((n, n))
         for i, on in enumerate(pairs[part : part + n]):
             A[i, on] = 1 / k
-        proof = hf.fit(A, d, method=hf.MaxMargin(keys=K), leak=leak, dtype="float64").certificate
+        proof = hf.fit(
+            A, d, method=hf.methods.MaxMargin(keys=K), leak=leak, dtype="float64"
+        ).certificate
         assert proof.holds
         norms.append(proof.scale * proof.q_norm * proof.k_norm)
         logits.append(proof.max_logit)

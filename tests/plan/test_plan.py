@@ -28,7 +28,7 @@ identity = functools.partial(sp.eye_array)
 
 
 @dataclass(frozen=True)
-class Ring(hf.Method):
+class Ring(hf.methods.Method):
     """Keys on a circle, each token attending to itself: certified in float32 and not in bfloat16.
 
     `leak` is that of its heads; `most` and `room` the n and the |logit| above which it has none at
@@ -43,7 +43,9 @@ class Ring(hf.Method):
 
     name = "ring"
 
-    def head(self, problem: hf.Problem, dim: int, patience: Any = "full") -> hf.Head:
+    def head(
+        self, problem: hf.methods.Problem, dim: int, patience: Any = "full"
+    ) -> hf.methods.Head:
         self.deadlines.append(problem.deadline)
         n = problem.target.n
         if n > self.most:
@@ -52,10 +54,12 @@ class Ring(hf.Method):
         keys = np.stack([np.cos(angles), np.sin(angles)], axis=1)[:, :dim]
         long = min(-math.log(self.leak) / (1 - math.cos(2 * math.pi / n)), self.room)
         rows = np.empty(0, dtype=np.intp) if self.ended == "stalled" else None
-        return hf.Head(long * keys, keys, failed_rows=rows, ended=self.ended)
+        return hf.methods.Head(long * keys, keys, failed_rows=rows, ended=self.ended)
 
 
-def plan(pattern: Any = identity, n: int | None = 64, dim: int = 4, **options: Any) -> hf.Plan:
+def plan(
+    pattern: Any = identity, n: int | None = 64, dim: int = 4, **options: Any
+) -> hf.results.Plan:
     options = {"dtype": "float32", "method": Ring(), "time_limit": 8.0, **options}
     found = hf.plan(pattern, n, dim, num_threads=1, **options)
     lines = str(found).splitlines()
@@ -65,7 +69,7 @@ def plan(pattern: Any = identity, n: int | None = 64, dim: int = 4, **options: A
     return found
 
 
-def purposes(found: hf.Plan) -> list[str]:
+def purposes(found: hf.results.Plan) -> list[str]:
     return [a.purpose for a in found.attempts if not a.purpose.startswith("rounded")]
 
 
@@ -225,7 +229,9 @@ def test_after_a_time_out_smaller_n_come_first() -> None:
 def test_a_relaxed_head_at_the_n_asked_for_is_better_than_one_at_a_smaller_n() -> None:
     @dataclass(frozen=True)
     class SlowIfBounded(Ring):
-        def head(self, problem: hf.Problem, dim: int, patience: Any = "full") -> hf.Head:
+        def head(
+            self, problem: hf.methods.Problem, dim: int, patience: Any = "full"
+        ) -> hf.methods.Head:
             if problem.target.n > 64 and problem.tolerances.max_logit is not None:
                 raise TimeoutError
             return super().head(problem, dim, patience)

@@ -185,7 +185,7 @@ def test_every_picture_shows_an_example():
     ],
 )
 def test_errors_name_the_problem(draw, message, axes):
-    with pytest.raises(hf.InputError, match=message):
+    with pytest.raises(hf.errors.InputError, match=message):
         draw(axes[0])
 
 

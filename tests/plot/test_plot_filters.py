@@ -62,11 +62,11 @@ def test_fits_have_their_tolerances(ax):
     n, x = 60, np.arange(60)
     Q = 12 * np.stack([np.cos(0.05 * x), np.sin(0.05 * x)], axis=1)
 
-    class Rotated(hf.Method):
+    class Rotated(hf.methods.Method):
         name = "rotated"
 
         def head(self, problem, dim, patience="full"):
-            return hf.Head(Q, Q / 12)
+            return hf.methods.Head(Q, Q / 12)
 
     A = hf.patterns.band(n, 1)
     fit = hf.fit(A, 2, method=Rotated(), leak=0.9, distortion=0.9, num_threads=1)

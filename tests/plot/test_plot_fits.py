@@ -234,5 +234,5 @@ def test_curve_sorts_and_labels_both(ax):
     ],
 )
 def test_errors_name_the_problem(draw, message, ax):
-    with pytest.raises(hf.InputError, match=message):
+    with pytest.raises(hf.errors.InputError, match=message):
         draw(ax)

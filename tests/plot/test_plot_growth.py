@@ -137,5 +137,5 @@ def test_a_new_figure_is_neither_shown_nor_transparent(monkeypatch):
     ],
 )
 def test_errors_name_the_problem(table, message, ax):
-    with pytest.raises(hf.InputError, match=message):
+    with pytest.raises(hf.errors.InputError, match=message):
         plot.growth(table, ax=ax)

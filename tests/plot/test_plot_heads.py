@@ -249,7 +249,7 @@ def test_offsets_of_heads_are_an_image(axes):
     ],
 )
 def test_errors_name_the_problem(draw, message, axes):
-    with pytest.raises(hf.InputError, match=message):
+    with pytest.raises(hf.errors.InputError, match=message):
         draw(axes[0])
 
 

@@ -13,11 +13,11 @@ from headfit import plot
 
 
 @pytest.fixture(scope="module")
-def found() -> hf.Plan:
+def found() -> hf.results.Plan:
     return hf.plan(hf.patterns.band(32, 1), dim=8, time_limit=4, num_threads=1)
 
 
-def attempt(found: hf.Plan, purpose: str, **changed: object) -> hf.PlanAttempt:
+def attempt(found: hf.results.Plan, purpose: str, **changed: object) -> hf.results.PlanAttempt:
     return dataclasses.replace(found.attempts[0], purpose=purpose, **changed)
 
 
@@ -44,7 +44,7 @@ def test_sizes_of_one_n(found):
 
 def test_a_trend_over_n(found):
     ax = Figure().subplots()
-    trend = hf.PlanTrend((128, 512), (20.0, 26.0), 3.0, 2048, 32.0, (1.0, 9.0), 144.0)
+    trend = hf.results.PlanTrend((128, 512), (20.0, 26.0), 3.0, 2048, 32.0, (1.0, 9.0), 144.0)
     tried = (
         attempt(found, "asked", n=2048, holds=False),
         attempt(found, "float32", n=2048, max_logit=50.0),
@@ -84,7 +84,7 @@ def test_a_new_figure_is_made_without_axes(found):
 
 def test_other_things_are_refused(found):
     for given in (None, found.fit, "x"):
-        with pytest.raises(hf.InputError, match="plan must be"):
+        with pytest.raises(hf.errors.InputError, match="plan must be"):
             plot.plan(given)
-    with pytest.raises(hf.InputError, match="ax must be"):
+    with pytest.raises(hf.errors.InputError, match="ax must be"):
         plot.plan(found, ax=5)

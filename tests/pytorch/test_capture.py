@@ -377,12 +377,14 @@ def test_what_is_no_attention_of_ours_is_refused():
     interface = transformers.AttentionInterface
     before, config = interface.get_interface, dict(vars(model.config))
     with hf.torch.capture(model):
-        with pytest.raises(hf.CaptureError, match=r"layers.0.self_attn: its attention takes twist"):
+        with pytest.raises(
+            hf.errors.CaptureError, match=r"layers.0.self_attn: its attention takes twist"
+        ):
             model(**given, twist=2)
         model(**given, twist=None)
     model.model.gradient_checkpointing = True
     model.train()
-    with pytest.raises(hf.CaptureError, match="recomputes its layers"):
+    with pytest.raises(hf.errors.CaptureError, match="recomputes its layers"):
         hf.torch.capture(model).__enter__()
     model.model.gradient_checkpointing = False
     interface.register("own", interface()["sdpa"])
@@ -393,7 +395,7 @@ def test_what_is_no_attention_of_ours_is_refused():
         model.set_attn_implementation("own")
         with (
             hf.torch.capture(model),
-            pytest.raises(hf.CaptureError, match="implementation 'own' is not captured"),
+            pytest.raises(hf.errors.CaptureError, match="implementation 'own' is not captured"),
         ):
             model(**given)
     finally:

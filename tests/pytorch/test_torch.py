@@ -165,7 +165,7 @@ def test_masks_are_turned_round():
 def test_one_fit_narrow_fits_and_fits_of_a_module():
     A = FREE[0]
     narrow = hf.fit(A, 6, dtype="bfloat16")
-    dense = hf.fit(A, module=hf.random_rotation(6, rng=0))
+    dense = hf.fit(A, module=hf.SelfAttention.random(6, rng=0))
     for fit in (narrow, dense):
         model = ht.to_multihead_attention(fit)
         assert (model.head_dim, len(model.fitted_dims)) == (16, 1)

@@ -173,7 +173,7 @@ def test_rectangular_heads_and_attention_objects():
     assert result.tv_mean == pytest.approx(tv.mean(), abs=1e-6)
     assert result.fit.Q.shape == (30, 4)
     assert result.fit.K.shape == (50, 4)
-    with pytest.raises(hf.InputError, match="as many keys as queries; got 50 and 30"):
+    with pytest.raises(hf.errors.InputError, match="as many keys as queries; got 50 and 30"):
         hf.shrink_to_pattern(wide, per_row=2)
 
 
@@ -376,7 +376,7 @@ def test_any_head_for_the_rest_gives_one_for_the_whole(n, k, count, seed, leak, 
     off = np.where(np.isfinite(low), low, 0) + math.log(asked) - rng.random((n, n))
     q = np.where(R > 0, on, off)
     head = hf.Attention(q + rng.normal(size=(n, 1)), np.eye(n), scale=1.0)
-    whole = hf.append_columns(A, head, columns, leak=leak)
+    whole = hf.methods.append_dims(A, head, columns, leak=leak)
     assert whole.dim == n + count
     assert whole.scale == 1 / math.sqrt(whole.dim)
     assert hf.certify(A, whole, leak=leak, distortion=distortion).holds
@@ -410,13 +410,13 @@ def test_a_sink_beside_a_fitted_head(mask, dtype):
     target = hf.Target(A, mask=mask)
     rest = without_columns(target, columns)
     # Certified patterns need a nonzero in every row, so rows that are left empty here get their own
-    # token, which append_columns does not know about.
+    # token, which append_dims does not know about.
     asked = rest.matrix + sp.diags_array((np.diff(rest.matrix.indptr) == 0).astype(float))
     leak = leak_without(target, columns, 0.05)
     head = hf.fit(sp.csr_array(asked), 9, leak=leak, mask=mask, dtype=dtype, distortion=0.2)
     assert head.certificate.holds
     scale = head.scale if dtype == "bfloat16" else None
-    whole = hf.append_columns(target, head, columns, scale=scale)
+    whole = hf.methods.append_dims(target, head, columns, scale=scale)
     assert whole.dim == 10
     assert whole.mask == mask
     assert whole.Q.dtype == head.Q.dtype
@@ -432,7 +432,7 @@ def test_everything_in_the_columns():
     A = np.zeros((20, 20))
     A[:, [3, 7]] = [0.7, 0.3]
     anything = hf.Attention(np.full((20, 1), 5.0), np.full((20, 1), 5.0))
-    whole = hf.append_columns(A, anything, [7, 3])
+    whole = hf.methods.append_dims(A, anything, [7, 3])
     assert hf.certify(A, whole).holds
 
 
@@ -464,7 +464,7 @@ def test_results_are_frozen_and_short():
 )
 def test_arguments_refused(arguments, words):
     Q, K = np.random.default_rng(0).standard_normal((2, 8, 4))
-    with pytest.raises(hf.InputError, match=words):
+    with pytest.raises(hf.errors.InputError, match=words):
         hf.shrink(Q, K, **arguments)
 
 
@@ -484,7 +484,7 @@ def test_arguments_refused(arguments, words):
 )
 def test_arguments_of_a_pattern_refused(arguments, words):
     Q, K = np.random.default_rng(0).standard_normal((2, 8, 4))
-    with pytest.raises(hf.InputError, match=words):
+    with pytest.raises(hf.errors.InputError, match=words):
         hf.shrink_to_pattern(Q, K, **arguments)
 
 
@@ -500,28 +500,28 @@ def test_each_question_has_arguments_of_its_own():
 
 def test_heads_refused():
     Q = np.zeros((8, 4))
-    with pytest.raises(hf.InputError, match="the leading axes of K must be those of Q"):
+    with pytest.raises(hf.errors.InputError, match="the leading axes of K must be those of Q"):
         hf.shrink_to_pattern(np.zeros((2, 8, 4)), np.zeros((3, 8, 4)), per_row=1)
-    with pytest.raises(hf.InputError, match="Q must be finite; got nan at row 0, column 0"):
+    with pytest.raises(hf.errors.InputError, match="Q must be finite; got nan at row 0, column 0"):
         hf.shrink(np.full((8, 4), np.nan), Q)
-    with pytest.raises(hf.InputError, match="give Q and K"):
+    with pytest.raises(hf.errors.InputError, match="give Q and K"):
         hf.shrink(Q)
-    with pytest.raises(hf.InputError, match="an Attention, which has its own"):
+    with pytest.raises(hf.errors.InputError, match="an Attention, which has its own"):
         hf.shrink(hf.Attention(Q, Q), Q)
     head = hf.Attention(Q, Q)
     A = np.eye(8)
-    with pytest.raises(hf.InputError, match=r"columns must lie in 0 ... 7; got 8"):
-        hf.append_columns(A, head, [8])
-    with pytest.raises(hf.InputError, match="columns must be a sequence of integers"):
-        hf.append_columns(A, head, [0.5])
-    with pytest.raises(hf.InputError, match="one query and one key for each of the 3 rows"):
-        hf.append_columns(np.eye(3), head, [0])
-    with pytest.raises(hf.InputError, match="head must be an Attention or a fit; got int"):
-        hf.append_columns(A, 3, [0])
-    with pytest.raises(hf.InputError, match="leak must lie"):
-        hf.append_columns(A, head, [0], leak=1.5)
-    with pytest.raises(hf.TargetError, match="sum to 1"):
-        hf.append_columns(sp.csr_array(2 * A), head, [0])
+    with pytest.raises(hf.errors.InputError, match=r"columns must lie in 0 ... 7; got 8"):
+        hf.methods.append_dims(A, head, [8])
+    with pytest.raises(hf.errors.InputError, match="columns must be a sequence of integers"):
+        hf.methods.append_dims(A, head, [0.5])
+    with pytest.raises(hf.errors.InputError, match="one query and one key for each of the 3 rows"):
+        hf.methods.append_dims(np.eye(3), head, [0])
+    with pytest.raises(hf.errors.InputError, match="head must be an Attention or a fit; got int"):
+        hf.methods.append_dims(A, 3, [0])
+    with pytest.raises(hf.errors.InputError, match="leak must lie"):
+        hf.methods.append_dims(A, head, [0], leak=1.5)
+    with pytest.raises(hf.errors.TargetError, match="sum to 1"):
+        hf.methods.append_dims(sp.csr_array(2 * A), head, [0])
 
 
 @pytest.mark.parametrize("seeded", [True, False])
@@ -571,5 +571,7 @@ def test_patterns_of_stacks_are_as_single_calls(seeded):
 def test_an_error_in_a_stack_to_a_pattern_names_the_head():
     Q, K = np.random.default_rng(4).standard_normal((2, 3, 14, 4))
     Q[1, 5] = np.nan
-    with pytest.raises(hf.NonFiniteError, match="head 1: Q must be finite; got nan at row 5"):
+    with pytest.raises(
+        hf.errors.NonFiniteError, match="head 1: Q must be finite; got nan at row 5"
+    ):
         hf.shrink_to_pattern(Q, K, per_row=2, curve_dims=(), effort=1, leak=0.3, num_threads=1)

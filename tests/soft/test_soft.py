@@ -405,9 +405,11 @@ def test_a_given_start():
     first = soft(wide, 4)
     wider = soft(wide, 6, init=(first.Q, first.K), seed=1)
     assert wider.settings["soft"]["kl"][-1][1] < first.settings["soft"]["kl"][-1][1]
-    with pytest.raises(hf.InputError, match=r"init .* got K of shape \(160, 3\)|as many columns"):
+    with pytest.raises(
+        hf.errors.InputError, match=r"init .* got K of shape \(160, 3\)|as many columns"
+    ):
         soft(wide, 4, init=(first.Q, first.K[:, :3]))
-    with pytest.raises(hf.InputError, match="init must be finite; K is not"):
+    with pytest.raises(hf.errors.InputError, match="init must be finite; K is not"):
         soft(wide, 4, init=(first.Q, first.K * np.nan))
 
 
@@ -415,10 +417,22 @@ def test_a_given_start():
 @pytest.mark.parametrize(
     ("change", "error", "words"),
     [
-        ((3, 5, -0.1), hf.TargetError, "must not be negative; got -0.1.* at row 3, column 5"),
-        ((3, 5, np.nan), hf.NonFiniteError, "row 3, column 5"),
-        ((3, 2, 0.9), hf.TargetError, "every row of the target must sum to 1; row 3 sums to 1."),
-        ((3, 5, 0.1), hf.TargetError, "mask forbids attention; got 0.1.* at row 3, column 5"),
+        (
+            (3, 5, -0.1),
+            hf.errors.TargetError,
+            "must not be negative; got -0.1.* at row 3, column 5",
+        ),
+        ((3, 5, np.nan), hf.errors.NonFiniteError, "row 3, column 5"),
+        (
+            (3, 2, 0.9),
+            hf.errors.TargetError,
+            "every row of the target must sum to 1; row 3 sums to 1.",
+        ),
+        (
+            (3, 5, 0.1),
+            hf.errors.TargetError,
+            "mask forbids attention; got 0.1.* at row 3, column 5",
+        ),
     ],
 )
 def test_faulty_matrices(change, error, words, judged):
@@ -433,34 +447,34 @@ def test_faulty_matrices(change, error, words, judged):
 
 def test_arguments_refused():
     wide = hf.Attention(*random_head(8, 3, 17), mask="causal")
-    with pytest.raises(hf.InputError, match="dim must"):
+    with pytest.raises(hf.errors.InputError, match="dim must"):
         soft(wide, 0)
-    with pytest.raises(hf.InputError, match="effort"):
+    with pytest.raises(hf.errors.InputError, match="effort"):
         soft(wide, 2, effort="most")
-    with pytest.raises(hf.InputError, match="effort must lie in 1"):
+    with pytest.raises(hf.errors.InputError, match="effort must lie in 1"):
         soft(wide, 2, effort=10**18)
-    with pytest.raises(hf.InputError, match="enough must lie"):
+    with pytest.raises(hf.errors.InputError, match="enough must lie"):
         soft(wide, 2, enough=0)
-    with pytest.raises(hf.InputError, match="mask must not be given beside an Attention"):
+    with pytest.raises(hf.errors.InputError, match="mask must not be given beside an Attention"):
         soft(wide, 2, mask=("window", 2))
-    with pytest.raises(hf.InputError, match="one head"):
+    with pytest.raises(hf.errors.InputError, match="one head"):
         soft(hf.Attention(np.zeros((2, 4, 3)), np.zeros((2, 4, 3))), 2)
-    with pytest.raises(hf.InputError, match="sparse"):
+    with pytest.raises(hf.errors.InputError, match="sparse"):
         soft(sp.eye_array(4), 2)
-    with pytest.raises(hf.InputError, match="not empty"):
+    with pytest.raises(hf.errors.InputError, match="not empty"):
         soft(np.zeros((0, 4)), 2)
-    with pytest.raises(hf.InputError, match="one shape; got 8 x 8 and 5 x 8"):
+    with pytest.raises(hf.errors.InputError, match="one shape; got 8 x 8 and 5 x 8"):
         compare(wide, hf.Attention(np.zeros((5, 1)), np.zeros((8, 1))))
-    with pytest.raises(hf.InputError, match="attention must be an Attention"):
+    with pytest.raises(hf.errors.InputError, match="attention must be an Attention"):
         compare(wide, wide.matrix())
-    with pytest.raises(hf.InputError, match="Q must be finite"):
+    with pytest.raises(hf.errors.InputError, match="Q must be finite"):
         svd_head(np.full((2, 2), np.nan), np.zeros((2, 2)), 1)
 
 
 def test_comparison_is_frozen_and_short():
     wide = hf.Attention(*random_head(8, 3, 18))
     got = compare(wide, wide)
-    assert repr(got).startswith("SoftComparison(n=8: total variation mean")
+    assert repr(got).startswith("Comparison(n=8: total variation mean")
     with pytest.raises(dataclasses.FrozenInstanceError):
         got.tv_mean = 0.0
 
@@ -473,7 +487,7 @@ def test_fit_soft_compares_what_it_stores(dtype):
     head = hf.fit_soft(target, 6, dtype=dtype)
     limits = {"float32": 1e-3, "float64": 1e-3, "bfloat16": 0.1}
     assert head.comparison.tv_worst < limits[dtype]
-    again = hf.compare_attention(target, head.attention)
+    again = hf.compare(target, head.attention)
     assert again.tv_worst == head.comparison.tv_worst
     assert head.X.shape == (50, 12)
     assert np.array_equal(head.module(head.X, mask="causal").Q, head.Q)
@@ -483,32 +497,32 @@ def test_fit_soft_compares_what_it_stores(dtype):
 def test_fit_soft_through_a_given_module():
     rng = np.random.default_rng(9)
     target = hf.Attention(*(2 * rng.normal(size=(2, 40, 5))))
-    module = hf.random_rotation(5, rng=1)
+    module = hf.SelfAttention.random(5, rng=1)
     head = hf.fit_soft(target, 5, module=module)
     assert head.comparison.tv_worst < 0.01
     assert head.module is module
-    assert hf.compare_attention(target, module(head.X)).tv_worst < 0.01
+    assert hf.compare(target, module(head.X)).tv_worst < 0.01
     assert np.array_equal(module(head.X).Q, head.Q)  # the input that made these queries
     assert np.array_equal(head.attention.K, head.K)
-    with pytest.raises(hf.InputError, match="dim must be the module's, 5"):
+    with pytest.raises(hf.errors.InputError, match="dim must be the module's, 5"):
         hf.fit_soft(target, 4, module=module)
-    with pytest.raises(hf.InputError, match="must not be given beside a module"):
+    with pytest.raises(hf.errors.InputError, match="must not be given beside a module"):
         hf.fit_soft(target, 5, module=module, scale=1.0)
-    with pytest.raises(hf.InputError, match="canonical"):
+    with pytest.raises(hf.errors.InputError, match="canonical"):
         hf.fit_soft(target, 5, module=module, dtype="bfloat16")
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_what_is_no_module_is_named_first(dtype):
     target = hf.Attention(np.eye(4), np.eye(4))
-    with pytest.raises(hf.InputError, match="module must be a SelfAttention; got ndarray"):
+    with pytest.raises(hf.errors.InputError, match="module must be a SelfAttention; got ndarray"):
         hf.fit_soft(target, 2, module=np.eye(4), dtype=dtype)
-    with pytest.raises(hf.InputError, match="module must be a SelfAttention; got ndarray"):
+    with pytest.raises(hf.errors.InputError, match="module must be a SelfAttention; got ndarray"):
         hf.fit(np.eye(4), 2, module=np.eye(4), dtype=dtype)
 
 
 def test_fit_sends_dense_attention_to_fit_soft():
-    with pytest.raises(hf.InputError, match="fit_soft"):
+    with pytest.raises(hf.errors.InputError, match="fit_soft"):
         hf.fit(hf.Attention(np.eye(4), np.eye(4)), 2)
 
 
@@ -516,11 +530,13 @@ def test_fits_are_compared_as_their_attention_is():
     A = hf.patterns.band(24, 1)
     fit = hf.fit(A, 4)
     soft_fit = hf.fit_soft(fit.attention, 2)
-    expected = hf.compare_attention(fit.attention, soft_fit.attention)
-    assert hf.compare_attention(fit, soft_fit).tv_mean == expected.tv_mean
-    assert hf.compare_attention(A.toarray(), fit).tv_mean > 0
-    with pytest.raises(hf.InputError, match="attention must be an Attention or a fit; got int"):
-        hf.compare_attention(fit, 5)
+    expected = hf.compare(fit.attention, soft_fit.attention)
+    assert hf.compare(fit, soft_fit).tv_mean == expected.tv_mean
+    assert hf.compare(A.toarray(), fit).tv_mean > 0
+    with pytest.raises(
+        hf.errors.InputError, match="attention must be an Attention or a fit; got int"
+    ):
+        hf.compare(fit, 5)
 
 
 def test_a_step_that_overflows_is_shortened():

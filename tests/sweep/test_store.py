@@ -292,7 +292,7 @@ import headfit as hf, swept
 {before}
 try:
     hf.sweep(hf.grid(x=range(40), log={log!r}), {store!r}, run=swept.square, processes=0)
-except hf.FileError as error:
+except hf.errors.FileError as error:
     print(error)
     sys.exit(3)
 """

@@ -153,7 +153,7 @@ def test_bounds_enclose_for_any_magnitude(seed, n, d, exponent, single, causal):
 def test_module_statement_is_about_exact_products(dtype):
     """The exact logits of X W_Q (X W_K)^T lie within what the certificate allows."""
     A, Q, K = random_case(5, 4, 2, 4, dtype, 5)
-    module = hf.random_rotation(4, rng=1, dtype=dtype)
+    module = hf.SelfAttention.random(4, rng=1, dtype=dtype)
     X = module.input_for(Q, K)
     x = [[Fraction(float(v)) for v in row] for row in X]
 
@@ -182,7 +182,7 @@ def test_module_statement_is_about_exact_products(dtype):
 
 def test_perturbed_input_fails():
     A = hf.patterns.random_regular(64, 3, rng=0)
-    module = hf.random_rotation(512, rng=0)
+    module = hf.SelfAttention.random(512, rng=0)
     head = hf.fit(A, module=module, leak=0.3, distortion=2.0)
     assert head.certificate.holds
     X = head.X.copy()
@@ -291,15 +291,15 @@ def test_given_matrix_refuses_what_is_no_attention():
     A = hf.patterns.band(4, 1)
     M = A.toarray()
     M[2, 1] = -0.1
-    with pytest.raises(hf.InputError, match="row 2, column 1"):
+    with pytest.raises(hf.errors.InputError, match="row 2, column 1"):
         hf.certify(A, matrix=M)
     M[2, 1] = np.nan
-    with pytest.raises(hf.NonFiniteError, match="row 2, column 1"):
+    with pytest.raises(hf.errors.NonFiniteError, match="row 2, column 1"):
         hf.certify(A, matrix=M)
     lower = hf.patterns.causal_band(4, 1)
     M = lower.toarray()
     M[0, 3] = 0.5
-    with pytest.raises(hf.InputError, match="masked"):
+    with pytest.raises(hf.errors.InputError, match="masked"):
         hf.certify(lower, matrix=M, mask="causal")
 
 
@@ -341,16 +341,16 @@ def test_rows_that_the_mask_empties():
 )
 def test_bad_arguments(arguments, message):
     given_ = {"A": np.eye(4), "Q": np.eye(4), "K": np.eye(4)} | arguments
-    with pytest.raises(hf.InputError, match=message):
+    with pytest.raises(hf.errors.InputError, match=message):
         hf.certify(**given_)
 
 
 def test_nonfinite_heads_are_refused():
     Q, K = np.eye(4), np.eye(4)
     Q[2, 1] = np.inf
-    with pytest.raises(hf.NonFiniteError, match="row 2, column 1"):
+    with pytest.raises(hf.errors.NonFiniteError, match="row 2, column 1"):
         hf.certify(np.eye(4), Q, K)
-    with pytest.raises(hf.NonFiniteError, match="logits"):
+    with pytest.raises(hf.errors.NonFiniteError, match="logits"):
         hf.certify(np.eye(2), np.full((2, 1), 1e200), np.full((2, 1), 1e200))
 
 
@@ -359,11 +359,11 @@ def test_attention_and_contradictions():
     attention = hf.Attention(4 * np.eye(3), np.eye(3), scale=2.0, mask="causal")
     assert hf.certify(A, attention).scale == 2.0
     assert hf.certify(A, attention, scale=2.0, mask="causal").mask == "causal"
-    with pytest.raises(hf.InputError, match="scale must not be given beside"):
+    with pytest.raises(hf.errors.InputError, match="scale must not be given beside"):
         hf.certify(A, attention, scale=1.0)
-    with pytest.raises(hf.InputError, match="mask must not be given beside"):
+    with pytest.raises(hf.errors.InputError, match="mask must not be given beside"):
         hf.certify(A, attention, mask=("window", 2))
-    with pytest.raises(hf.InputError, match="K must not"):
+    with pytest.raises(hf.errors.InputError, match="K must not"):
         hf.certify(A, attention, np.eye(3))
 
 
@@ -390,7 +390,9 @@ def test_masks_that_allow_the_same_agree(first, second):
 @pytest.mark.parametrize("other", [None, ("window", 2), np.eye(6, dtype=bool)])
 def test_masks_that_differ_are_refused(other):
     target = hf.Target(np.eye(6), mask="causal")
-    with pytest.raises(hf.InputError, match="must have the same mask; the target's is 'causal'"):
+    with pytest.raises(
+        hf.errors.InputError, match="must have the same mask; the target's is 'causal'"
+    ):
         hf.certify(target, hf.Attention(np.eye(6), np.eye(6), mask=other))
     # A target that was checked without a mask is checked under the attention's mask.
     assert hf.certify(np.eye(6), hf.Attention(np.eye(6), np.eye(6), mask=other)).n == 6
@@ -398,7 +400,7 @@ def test_masks_that_differ_are_refused(other):
 
 def test_a_given_matrix_has_the_mask_of_its_target():
     target = hf.Target(np.eye(2), mask="causal")
-    with pytest.raises(hf.InputError, match="the matrix must have the same mask"):
+    with pytest.raises(hf.errors.InputError, match="the matrix must have the same mask"):
         hf.certify(target, matrix=np.eye(2), mask=np.ones((2, 2), bool))
     assert hf.certify(target, matrix=np.eye(2), mask=np.tri(2, dtype=bool)).holds
 
@@ -436,9 +438,9 @@ def test_targets_that_were_changed_by_force_are_refused(threads):
             array.flags.writeable = True
             with np.errstate(all="ignore"):
                 array[5] = np.array(value).astype(array.dtype)
-            with pytest.raises(hf.InputError, match=message):
+            with pytest.raises(hf.errors.InputError, match=message):
                 hf.certify(target, Q, Q, num_threads=threads)
-            with pytest.raises(hf.InputError, match=message):
+            with pytest.raises(hf.errors.InputError, match=message):
                 hf.certify(target, matrix=Q, num_threads=threads)
 
 
@@ -537,7 +539,9 @@ def test_module_statements_at_every_magnitude(dtype, size):
 def test_module_products_that_overflow_are_refused():
     big = np.full((2, 1), 1e30, np.float32)
     module = hf.SelfAttention(big, big)
-    with pytest.raises(hf.NonFiniteError, match="X W_Q must be finite; got inf at row 1, column 0"):
+    with pytest.raises(
+        hf.errors.NonFiniteError, match="X W_Q must be finite; got inf at row 1, column 0"
+    ):
         module(np.array([[1e-30, 0], [1e30, 1e30]], np.float32))
 
 
@@ -546,7 +550,7 @@ def test_raise_if_failed_and_texts():
     assert good.raise_if_failed() is good
     assert len(repr(good).splitlines()) == 4
     bad = hf.certify(np.eye(3), np.eye(3), np.eye(3), scale=1.0)
-    with pytest.raises(hf.CertificateError, match="FAILS in 3 of 3 rows"):
+    with pytest.raises(hf.errors.CertificateError, match="FAILS in 3 of 3 rows"):
         bad.raise_if_failed()
     plain = json.loads(json.dumps(bad.to_dict()))
     assert plain["holds"] is False

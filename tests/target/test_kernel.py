@@ -222,7 +222,7 @@ def test_kernels_in_words_and_records():
         hf.fit(A, 8, dtype="float32", kernel="eager-bfloat16")
     with pytest.raises(InputError, match="Q and K do not fit float16"):
         hf.certify(np.eye(3), 1e6 * np.eye(3), np.eye(3), kernel="flash-float16")
-    with pytest.raises(hf.NonFiniteError):
+    with pytest.raises(hf.errors.NonFiniteError):
         hf.certify(np.eye(3), np.nan * np.eye(3), np.eye(3), kernel="flash-float16")
 
 

@@ -410,7 +410,7 @@ def test_saved_npz(tmp_path: Path) -> None:
         sp.save_npz(path, form(GOOD))
         check(path)
         check(str(path))
-        assert isinstance(hf.load_matrix(path), sp.csr_array)
+        assert isinstance(hf.Target(path).matrix, sp.csr_array)
 
 
 @pytest.mark.parametrize("suffix", [".mtx", ".mtx.gz"])
@@ -479,7 +479,7 @@ def test_pickled_content_is_never_opened(tmp_path: Path, capsys: pytest.CaptureF
     pickle.dump(Bomb(), buffer)
     paths[3].write_bytes(buffer.getvalue())
     for path in paths:
-        for load in (hf.Target, hf.load_matrix, hf.load):
+        for load in (hf.Target, hf.load):
             with pytest.raises(InputError):
                 load(path)
     assert capsys.readouterr().out == ""

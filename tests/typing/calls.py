@@ -45,10 +45,10 @@ def arrays(Q: NDArray[np.float32], tensor: Tensor, table: Table, K: NDArray[np.f
 
 
 def targets(A: sp.csr_array, dense: NDArray[np.float64]) -> None:
-    assert_type(hf.fit(A, 4), hf.Fit)
-    assert_type(hf.certify(Path("A.npz"), hf.fit("A.mtx")), hf.Certificate)
+    assert_type(hf.fit(A, 4), hf.results.Fit)
+    assert_type(hf.certify(Path("A.npz"), hf.fit("A.mtx")), hf.results.Certificate)
     assert_type(hf.Target(dense, mask="causal").matrix, sp.csr_array)
-    assert_type(hf.plan(hf.patterns.previous_token, n=64), hf.Plan)
+    assert_type(hf.plan(hf.patterns.previous_token, n=64), hf.results.Plan)
     hf.fit(hf.Target(A), rng=np.random.default_rng(0), exempt_columns=[0, 3])
     hf.fit(A, rng=np.random.SeedSequence(1), exempt_columns="auto")
     hf.fit(4)  # type: ignore[arg-type]
@@ -58,20 +58,22 @@ def targets(A: sp.csr_array, dense: NDArray[np.float64]) -> None:
 
 def heads(Q: NDArray[Any], A: sp.csr_array) -> None:
     head, fit = hf.Attention(Q, Q, mask="causal"), hf.fit(A, 4)
-    assert_type(hf.describe(head), hf.HeadTable)
-    assert_type(hf.describe(fit), hf.HeadTable)
-    assert_type(hf.fit_soft(head, 4).comparison, hf.SoftComparison)
-    assert_type(hf.compare_attention(fit, head).tv_mean, float)
-    assert_type(hf.compress([(Q, Q), (Q, Q)], dim=4), hf.Compressed)
+    assert_type(hf.describe(head), hf.results.HeadTable)
+    assert_type(hf.describe(fit), hf.results.HeadTable)
+    assert_type(hf.fit_soft(head, 4).comparison, hf.results.Comparison)
+    assert_type(hf.compare(fit, head).tv_mean, float)
+    assert_type(hf.compress([(Q, Q), (Q, Q)], dim=4), hf.results.Compressed)
     assert_type(hf.compress([head, head], dim=4, commute="rope").P_q, NDArray[Any])
     hf.describe(hf.Tolerances())  # type: ignore[arg-type]
 
 
-def one_or_several(fit: hf.Fit, stack: NDArray[Any], head: hf.Attention, A: sp.csr_array) -> None:
+def one_or_several(
+    fit: hf.results.Fit, stack: NDArray[Any], head: hf.Attention, A: sp.csr_array
+) -> None:
     """A fit and a matrix are one head; of an array whose axes are not known, either may come."""
-    assert_type(hf.shrink(fit), hf.ShrinkResult)
-    assert_type(hf.shrink_to_pattern(fit, per_row=2), hf.ShrinkResult)
-    assert_type(hf.sparsify(A, per_row=2), hf.Sparsified)
+    assert_type(hf.shrink(fit), hf.results.ShrinkResult)
+    assert_type(hf.shrink_to_pattern(fit, per_row=2), hf.results.ShrinkResult)
+    assert_type(hf.sparsify(A, per_row=2), hf.results.Sparsified)
     assert_type(hf.shrink(np.ones((8, 4)), np.ones((8, 4)), tv=0.1).dim, int)
     for small in hf.shrink(stack, stack, tv=0.1):  # the results of a stack
         print(small.dim)
@@ -80,7 +82,7 @@ def one_or_several(fit: hf.Fit, stack: NDArray[Any], head: hf.Attention, A: sp.c
     hf.sparsify(A, per_row="2")  # type: ignore[call-overload]
 
 
-def tables(fit: hf.Fit, table: hf.HeadTable) -> None:
+def tables(fit: hf.results.Fit, table: hf.results.HeadTable) -> None:
     assert_type(fit.to_dict(), dict[str, Any])
     assert_type(table.to_dict(), dict[str, Any])
     table.to_pandas().loc[0]

@@ -103,7 +103,7 @@ def attention_matrix(
         Rows sum to 1, or to less with sinks, or are zero where the mask leaves no key. Compared
         with the exact softmax of the logits (as rounded to the arrays' dtype), weights are accurate
         to 4 units in the last place, or 5 on CPU levels without fused multiply-add (v2, see
-        `config`).
+        `show_config`).
 
     Raises
     ------

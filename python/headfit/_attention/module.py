@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from headfit import _core
 from headfit._attention.attention import Attention
 from headfit._attention.logits import check_scale
+from headfit._attention.random_rotation import random_rotation
 from headfit._base.arguments import as_float_dtype
 from headfit._base.arithmetic import standard_arithmetic
 from headfit._base.arrays import (
@@ -30,6 +31,7 @@ from headfit._base.arrays import (
 from headfit._base.dtypes import NARROW
 from headfit._base.interruptible import interruptible, short_blocks
 from headfit._base.memory import require_memory
+from headfit._base.types import Seed
 from headfit.errors import InputError
 
 __all__ = ["SelfAttention"]
@@ -152,6 +154,45 @@ class SelfAttention:
         module = object.__new__(cls)
         module._set_fields(None, 2 * dim, dim, scale, dtype)
         return module
+
+    @classmethod
+    @standard_arithmetic()
+    def random(cls, dim: int, rng: Seed = 0, *, dtype: Any = np.float32) -> SelfAttention:
+        """Return a module whose [W_Q W_K] is a random orthogonal matrix: dense, of condition 1.
+
+        Parameters
+        ----------
+        dim : int
+            The head size d; the input size D is 2 d.
+        rng : seed or Generator, default 0
+            The source of randomness.
+        dtype : dtype, default float32
+            The dtype of the weights: float32 or float64.
+
+        Returns
+        -------
+        SelfAttention
+
+        Raises
+        ------
+        InputError
+            If an argument is not as described, or the weights do not fit in memory.
+
+        Notes
+        -----
+        The matrix is the Q factor of a Gaussian matrix, in O(D**3) time. For D a power of two from
+        1024 on it is the product of three Hadamard matrices with random signs, in O(D**2 log D)
+        time: dense and orthogonal as well, but not uniformly distributed over all such matrices.
+
+        Examples
+        --------
+        >>> import numpy as np, headfit as hf
+        >>> W = hf.SelfAttention.random(2, rng=0, dtype=np.float64).weights
+        >>> np.allclose(W @ W.T, np.eye(4))
+        True
+        """
+        weights = random_rotation(dim, rng, dtype)
+        return cls(weights[:, : weights.shape[1] // 2], weights[:, weights.shape[1] // 2 :])
 
     @property
     def is_canonical(self) -> bool:

@@ -17,7 +17,7 @@ from headfit._base.arrays import thread_count
 from headfit._base.processors import cpu_name
 from headfit._base.version import VERSION
 
-__all__ = ["Config", "config"]
+__all__ = ["Config", "show_config"]
 
 OPTIONAL = (
     "distributed", "matplotlib", "networkx", "pandas", "safetensors", "torch", "tqdm",
@@ -27,7 +27,7 @@ OPTIONAL = (
 
 @dataclass(frozen=True, repr=False)
 class Config:
-    """The configuration in use, as `config` found it.
+    """The configuration in use, as `show_config` returns it.
 
     Attributes
     ----------
@@ -72,10 +72,10 @@ class Config:
         lines = (
             f"  {field.name:<10}  {_text(getattr(self, field.name))}" for field in fields(self)
         )
-        return "\n".join(("headfit.Config", *lines))
+        return "\n".join(("headfit", *lines))
 
 
-def config() -> Config:
+def show_config() -> Config:
     """Return the configuration in use: the CPU level, threads, compiler and versions.
 
     The package holds its C++ core once for each CPU level and takes, when it is imported, the
@@ -95,11 +95,11 @@ def config() -> Config:
     Examples
     --------
     >>> import headfit as hf
-    >>> found = hf.config()
+    >>> found = hf.show_config()
     >>> found.cpu in found.built
     True
     >>> found
-    headfit.Config
+    headfit
       version    ...
       cpu        ...
     """

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from headfit import bounds, patterns
 from headfit._attention.module import SelfAttention
-from headfit._base.configuration import config
+from headfit._base.configuration import show_config
 from headfit._base.files import file_size, opened, replace_file
 from headfit._base.memory import require_memory
 from headfit._base.stored_arrays import load_array, load_arrays
@@ -257,7 +257,7 @@ def info(arguments: Any) -> int:
 def _system(arguments: Any) -> int:
     if arguments.normalize:
         raise InputError("--normalize must not be given with --system: there is no target")
-    found = config()
+    found = show_config()
     if arguments.json:
         text.emit(dataclasses.asdict(found))
     else:

@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 
 from headfit import bounds, patterns
 from headfit._attention.module import SelfAttention
-from headfit._attention.random_rotation import random_rotation
 from headfit._base.tolerances import as_tolerances
 from headfit._fit.fit import fit
 from headfit._fit.result import Fit
@@ -194,7 +193,7 @@ def run_demo(
     say = progress or (lambda text: None)
     start = time.perf_counter()
     say(f"one module with random weights, D = {2 * dim}, d = {dim}")
-    module = random_rotation(dim, rng=rng)
+    module = SelfAttention.random(dim, rng)
     before = _digest(module)
     # The module is factorised here, once, so that the time of no pattern includes it.
     module.input_for(*np.zeros((2, 1, dim), module.dtype))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from headfit._base.configuration import config
+from headfit._base.configuration import show_config
 from headfit.errors import InputError
 
 MOST_LISTED = 4
@@ -35,7 +35,7 @@ class Build(NamedTuple):
 
 def own_build() -> Build:
     """Return the build of this process."""
-    here = config()
+    here = show_config()
     levels = here.supported if here.cpu == "native" else ()
     return Build(here.version, here.cpu, levels, here.compiler, here.flags, here.eigen)
 
@@ -76,7 +76,7 @@ def common_build(found: Mapping[str, Any]) -> Build:
         kinds = "; ".join(f"{build} on {_listed(workers)}" for build, workers in by_build.items())
         raise InputError(
             "client: all workers must have the same build and CPU level, since levels round "
-            f"differently (see headfit.config; HEADFIT_CPU sets the level); got {kinds}"
+            f"differently (see headfit.show_config; HEADFIT_CPU sets the level); got {kinds}"
         )
     return next(iter(by_build))
 

@@ -158,7 +158,7 @@ def fit(
     exempt_columns : "auto" or sequence of int, optional
         Columns that get a coordinate of their own (two in a narrow dtype), such as those of
         global tokens, to which most rows attend. The method makes a head for the other columns,
-        and `append_columns` says why the whole certifies. "auto": the columns that more than
+        and `append_dims` says why the whole certifies. "auto": the columns that more than
         half of the rows attend to, and more than four times as many as attend to a column on
         average; none where tokens come in blocks, since "auto" then fits the pattern of the
         blocks. The certificate is about the whole of A, and `dim` counts these coordinates.
@@ -223,7 +223,7 @@ def fit(
     >>> head = hf.fit(A, 8)
     >>> head.certificate.holds, head.X.shape
     (True, (64, 16))
-    >>> hf.fit(A, 8, method=hf.Learned(effort="high"), leak=0.01).tolerances
+    >>> hf.fit(A, 8, method=hf.methods.Learned(effort="high"), leak=0.01).tolerances
     Tolerances(leak=0.01, distortion=0.1, max_logit=None)
     >>> hf.fit(A, 1024, method="projection", leak=0.3, distortion=2.0).certificate.holds
     True

@@ -61,7 +61,7 @@ class Head:
     Examples
     --------
     >>> import numpy as np, headfit as hf
-    >>> hf.Head(10 * np.eye(3), np.eye(3)).dim
+    >>> hf.methods.Head(10 * np.eye(3), np.eye(3)).dim
     3
     """
 

@@ -37,10 +37,10 @@ class KeyTable:
     Examples
     --------
     >>> import headfit as hf
-    >>> table = hf.KeyTable.random(64, 24, rng=0)
+    >>> table = hf.methods.KeyTable.random(64, 24, rng=0)
     >>> for seed in range(2):
     ...     A = hf.patterns.random_regular(64, 2, rng=seed)
-    ...     print(hf.fit(A, method=hf.MaxMargin(keys=table)).certificate.holds)
+    ...     print(hf.fit(A, method=hf.methods.MaxMargin(keys=table)).certificate.holds)
     True
     True
     """

@@ -133,7 +133,7 @@ class Learned(Method):
     --------
     >>> import headfit as hf
     >>> A = hf.patterns.random_regular(64, 3, gamma=2.0, rng=0)
-    >>> hf.fit(A, 8, method=hf.Learned(effort="medium", max_norm=100.0)).certificate.holds
+    >>> hf.fit(A, 8, method=hf.methods.Learned(effort="medium", max_norm=100.0)).certificate.holds
     True
     """
 

@@ -73,9 +73,9 @@ class MaxMargin(Method):
     --------
     >>> import headfit as hf
     >>> A = hf.patterns.random_regular(64, 2, rng=0)
-    >>> hf.fit(A, 24, method=hf.MaxMargin(form="equality")).certificate.holds
+    >>> hf.fit(A, 24, method=hf.methods.MaxMargin(form="equality")).certificate.holds
     True
-    >>> fit = hf.fit(A, 24, method=hf.MaxMargin(max_norm=1.0))
+    >>> fit = hf.fit(A, 24, method=hf.methods.MaxMargin(max_norm=1.0))
     >>> fit.certificate.holds, fit.witnesses[0].verify(A, fit.K) > 1.0
     (False, True)
     """

@@ -48,7 +48,7 @@ class Method(Protocol):
     The truncated singular value decomposition of the target logits, as a method:
 
     >>> import numpy as np, headfit as hf
-    >>> class TruncatedSVD(hf.Method):
+    >>> class TruncatedSVD(hf.methods.Method):
     ...     name = "truncated-svd"
     ...
     ...     def head(self, problem, dim, patience="full"):
@@ -56,7 +56,7 @@ class Method(Protocol):
     ...         gap = -np.log(problem.tolerances.leak) + 1
     ...         B[B > 0] = np.log(B[B > 0] / B[B > 0].min()) + gap
     ...         u, s, vt = np.linalg.svd(B)
-    ...         return hf.Head((u * s)[:, :dim], vt[:dim].T)
+    ...         return hf.methods.Head((u * s)[:, :dim], vt[:dim].T)
     >>> A = hf.patterns.band(16, 1)
     >>> found = hf.fit(A, method=TruncatedSVD())
     >>> found.method, found.certificate.holds, found.search.dim == found.dim < 16

@@ -83,7 +83,7 @@ class Mixed(Method):
     --------
     >>> import headfit as hf
     >>> A = hf.patterns.bigbird(256, 8, 2, 3, rng=0)
-    >>> fit = hf.fit(A, 40, method=hf.Mixed(), exempt_columns="auto")
+    >>> fit = hf.fit(A, 40, method=hf.methods.Mixed(), exempt_columns="auto")
     >>> fit.certificate.holds, fit.method
     (True, 'mixed')
     """

@@ -67,7 +67,7 @@ class Projection(Method):
     --------
     >>> import headfit as hf
     >>> A = hf.patterns.band(32, 1)
-    >>> method = hf.Projection(sketch="gaussian")
+    >>> method = hf.methods.Projection(sketch="gaussian")
     >>> hf.fit(A, 1024, method=method, leak=0.3, distortion=2.0).certificate.holds
     True
     """

@@ -96,7 +96,7 @@ class Toeplitz(Method):
     --------
     >>> import headfit as hf
     >>> A = hf.patterns.causal_band(512, 31)
-    >>> fit = hf.fit(A, 32, method=hf.Toeplitz(), mask="causal")
+    >>> fit = hf.fit(A, 32, method=hf.methods.Toeplitz(), mask="causal")
     >>> fit.certificate.holds, fit.method
     (True, 'toeplitz')
     """

@@ -192,7 +192,7 @@ _ENDED: dict[Obstacle, str] = {
     "time": "The fit as asked ran out of time, which proves nothing: try a larger time_limit, or a "
     "larger dim, which takes fewer steps.",
     "steps": "The fit as asked spent all steps of its effort, which proves nothing: try a larger "
-    'dim, or method=hf.Learned(effort="high").',
+    'dim, or method=hf.methods.Learned(effort="high").',
     "logits": "Storing the head took its logits past max_logit: try a larger max_logit or dim.",
     "format": "Rounding to {dtype} took what the method had found: try a larger dim or distortion.",
     "callback": "The method's callback ended the fit as asked, which proves nothing.",

@@ -15,7 +15,7 @@ from headfit._base.frames import data_frame
 from headfit._base.plain import plain_dict
 from headfit._base.shown import Shown, html_table, picture
 from headfit._fit.result import Fit
-from headfit._soft.compare import SoftComparison
+from headfit._soft.compare import Comparison
 from headfit._soft.fit_soft import SoftFit
 
 __all__ = ["ShrinkResult", "TvCurve"]
@@ -38,7 +38,7 @@ class TvCurve:
     tv_worst: NDArray[np.float64]
 
     @classmethod
-    def of(cls, found: Mapping[int, SoftComparison]) -> TvCurve:
+    def of(cls, found: Mapping[int, Comparison]) -> TvCurve:
         """Return the curve of comparisons by head size."""
         sizes = sorted(found)
         return cls(
@@ -104,7 +104,7 @@ class ShrinkResult(Shown):
         Columns that have a coordinate of their own: `exempt_columns` of `fit`.
     ways : mapping of str to int or None
         The smallest size certified by each way to keep a pattern; None: it found none.
-    comparison : SoftComparison
+    comparison : Comparison
         The comparison with the original, row by row.
     seconds : float
     """
@@ -117,7 +117,7 @@ class ShrinkResult(Shown):
     original_dim: int
     reached: bool
     stopped: str
-    comparison: SoftComparison
+    comparison: Comparison
     sparsified: Sparsified | None = None
     appended: tuple[int, ...] = ()
     ways: Mapping[str, int | None] = field(default_factory=dict)

@@ -94,7 +94,7 @@ def shrink_to_pattern(
     per_column : int, optional
         Keep at most this many entries of a column that is not exempt.
     exempt_columns : "auto" or sequence of int, default "auto"
-        Columns without that bound, which may have a coordinate of their own (`append_columns`).
+        Columns without that bound, which may have a coordinate of their own (`append_dims`).
         "auto": sinks, the columns that more than half of the rows keep; see `sparsify`. None
         for none.
     leak, distortion, max_logit : float, optional
@@ -132,7 +132,7 @@ def shrink_to_pattern(
 
     See Also
     --------
-    shrink, sparsify, append_columns
+    shrink, sparsify, methods.append_dims
 
     Notes
     -----

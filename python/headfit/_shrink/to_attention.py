@@ -12,7 +12,7 @@ import numpy as np
 
 from headfit._shrink.original import Original
 from headfit._shrink.result import TvCurve
-from headfit._soft.compare import SoftComparison
+from headfit._soft.compare import Comparison
 from headfit._soft.descent import EXACT
 from headfit._soft.fit_soft import SoftFit, fit_soft
 
@@ -33,7 +33,7 @@ class Closeness:
         asked = self.tv if math.isinf(self.tv_worst) else 0.0
         return max(EXACT, 2 * (asked / FAR) ** 2) if math.isfinite(asked) else EXACT
 
-    def holds(self, comparison: SoftComparison) -> bool:
+    def holds(self, comparison: Comparison) -> bool:
         """Whether a head is close enough."""
         return comparison.tv_mean <= self.tv and comparison.tv_worst <= self.tv_worst
 

@@ -21,7 +21,7 @@ from headfit._fit.method import Method
 from headfit._fit.result import Fit, Trial
 from headfit._fit.search import double_and_bisect
 from headfit._shrink.original import Original
-from headfit._soft.compare import SoftComparison, compare
+from headfit._soft.compare import Comparison, compare
 from headfit._soft.descent import svd_head
 from headfit._target.target import Target
 from headfit.errors import InputError
@@ -130,7 +130,7 @@ class PatternToKeep:
         best = heads[search.trials[-1].dim if search.dim is None else search.dim]
         return replace(best, search=search)
 
-    def distance(self, head: Fit) -> SoftComparison:
+    def distance(self, head: Fit) -> Comparison:
         """Return how far a head's attention is from that of the original."""
         return compare(self.original.attention, head.attention, num_threads=self.original.threads)
 

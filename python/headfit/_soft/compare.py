@@ -24,11 +24,11 @@ from headfit._base.shown import Shown
 from headfit._base.types import MaskLike
 from headfit.errors import InputError
 
-__all__ = ["SoftComparison", "compare"]
+__all__ = ["Comparison", "compare"]
 
 
 @dataclass(frozen=True)
-class SoftComparison(Shown):
+class Comparison(Shown):
     """How far attention M is from a dense target A, over the rows that ask for something.
 
     Attributes
@@ -77,7 +77,7 @@ class SoftComparison(Shown):
 
     def __repr__(self) -> str:
         f = self._facts()
-        return f"SoftComparison(n={f['n']}: total variation {f['total variation']}; KL {f['KL']})"
+        return f"Comparison(n={f['n']}: total variation {f['total variation']}; KL {f['KL']})"
 
 
 @standard_arithmetic()
@@ -87,7 +87,7 @@ def compare(
     *,
     mask: MaskLike = None,
     num_threads: int | None = None,
-) -> SoftComparison:
+) -> Comparison:
     """Compare attention with a dense target, row by row, in float64.
 
     Nothing n x n is stored: attention is streamed from its queries and keys.
@@ -105,7 +105,7 @@ def compare(
 
     Returns
     -------
-    SoftComparison
+    Comparison
 
     Raises
     ------
@@ -141,7 +141,7 @@ def compare(
     kl, tv, asks = _core.compare_soft(core_target_of(target, mask), head.core, threads)
     asks |= tv > 0
     worst = int(np.argmax(tv))
-    return SoftComparison(
+    return Comparison(
         float(kl[asks].mean()) if asks.any() else 0.0,
         float(kl.max()),
         float(tv[asks].mean()) if asks.any() else 0.0,

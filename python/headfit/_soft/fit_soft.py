@@ -21,7 +21,7 @@ from headfit._base.plain import plain_dict
 from headfit._base.shown import Shown
 from headfit._base.text import mask_text
 from headfit._base.types import MaskLike, Seed
-from headfit._soft.compare import SoftComparison, compare
+from headfit._soft.compare import Comparison, compare
 from headfit._soft.descent import EXACT, soft
 
 __all__ = ["SoftFit", "fit_soft"]
@@ -42,7 +42,7 @@ class SoftFit(Shown, FittedHead):
         The one given, or the canonical one of this size.
     dim : int
     dtype : str
-    comparison : SoftComparison
+    comparison : Comparison
         Total variation and KL divergence from the target, of every row, computed in float64 for
         the stored Q and K.
     seconds : float
@@ -50,7 +50,7 @@ class SoftFit(Shown, FittedHead):
         ``settings["soft"]`` says how the descent went and why it ended.
     """
 
-    comparison: SoftComparison
+    comparison: Comparison
     seconds: float
     settings: dict[str, Any] = field(default_factory=dict)
 

@@ -1,4 +1,4 @@
-"""`append_columns`: a coordinate of their own for exempt columns, such as sinks."""
+"""`append_dims`: a coordinate of their own for exempt columns, such as sinks."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from headfit._target.heavy import global_columns
 from headfit._target.target import Target, TargetLike, as_target, largest_ratio, with_matrix
 from headfit.errors import InputError
 
-__all__ = ["append_columns", "leak_without", "without_columns"]
+__all__ = ["append_dims", "leak_without", "without_columns"]
 
 Rounding = Callable[[FloatArray], FloatArray]
 
@@ -89,7 +89,7 @@ def appended(
 ) -> tuple[FloatArray, FloatArray]:
     """Return queries and keys with appended coordinates, whose products are the whole logits.
 
-    See `append_columns`. Logits of exempt entries off the support are kept above -max_logit as
+    See `append_dims`. Logits of exempt entries off the support are kept above -max_logit as
     far as the leak allows.
     """
     n, csr = target.n, target.matrix
@@ -148,7 +148,7 @@ def in_two_parts(q: FloatArray, columns: int, round_q: Rounding) -> FloatArray:
     return np.hstack([q[:, :-columns], rounded, q[:, -columns:] - rounded])
 
 
-def append_columns(
+def append_dims(
     A: TargetLike,
     head: Any,
     columns: Any,
@@ -226,7 +226,7 @@ def append_columns(
     >>> rest = A.copy()
     >>> rest[:, 0], rest[1, 1] = 0, 1
     >>> head = hf.fit(hf.Target(rest, normalize=True), 3)
-    >>> whole = hf.append_columns(A, head, [0])
+    >>> whole = hf.methods.append_dims(A, head, [0])
     >>> whole.dim, hf.certify(A, whole).holds
     (4, True)
     """
@@ -235,7 +235,7 @@ def append_columns(
     if attention is None:
         raise InputError(f"head must be an Attention or a fit; got {type(head).__name__}")
     check_one_head(attention, "head")
-    attention.check_plain("append_columns")
+    attention.check_plain("append_dims")
     target = as_target(A, mask=attention.mask)
     stored = attention.stored
     if any(x.shape[0] != target.n for x in stored):

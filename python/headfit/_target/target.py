@@ -58,7 +58,7 @@ def load_matrix(path: str | os.PathLike[str]) -> sp.csr_array:
     Examples
     --------
     >>> import headfit as hf
-    >>> hf.load_matrix("no-such-file.npz")
+    >>> hf.Target("no-such-file.npz").matrix
     Traceback (most recent call last):
     ...
     headfit.errors.MissingFileError: path: no-such-file.npz must be a file of ...

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from headfit._attention.random_rotation import random_rotation
+from headfit._attention.module import SelfAttention
 from headfit._base.arguments import as_flag, as_generator
 from headfit._base.arrays import FloatArray, as_count
 from headfit._base.memory import require_memory
@@ -108,10 +108,10 @@ def to_multihead_attention(
     rotation: FloatArray | None = None
     if rng is not None:
         generator = as_generator(rng)
-        rotation = random_rotation(width // 2, generator, dtype=np.float64).weights
+        rotation = SelfAttention.random(width // 2, generator, dtype=np.float64).weights
         for h in range(len(heads)):
             rows = slice(h * size, (h + 1) * size)
-            turn = random_rotation(size // 2, generator, dtype=np.float64).weights
+            turn = SelfAttention.random(size // 2, generator, dtype=np.float64).weights
             w_q[rows], w_k[rows] = turn @ w_q[rows], turn @ w_k[rows]
         w_q, w_k, w_v, w_out = w_q @ rotation, w_k @ rotation, rotation, rotation.T
     wide = np.result_type(*(head.Q for head in heads), *(head.K for head in heads))

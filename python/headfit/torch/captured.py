@@ -231,7 +231,7 @@ class CapturedHeads:
         return TallyTable.of({x.name: (x.kind, x._tally) for x in self.layers})
 
     def save(self, path: Any) -> Path:
-        """Write the numbers of `table` to an .npz file; `headfit.TallyTable.load` reads it.
+        """Write the numbers of `table` to an .npz file; `headfit.results.TallyTable.load` reads it.
 
         Raises
         ------

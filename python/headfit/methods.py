@@ -1,0 +1,35 @@
+"""The methods of `fit`, and what a method of your own is made of.
+
+>>> import headfit as hf
+>>> A = hf.patterns.band(32, 1)
+>>> hf.fit(A, 4, method=hf.methods.Toeplitz()).certificate.holds
+True
+"""
+
+from headfit._fit.head import Head
+from headfit._fit.key_table import KeyTable
+from headfit._fit.learned import Learned
+from headfit._fit.max_margin import MaxMargin
+from headfit._fit.method import Method
+from headfit._fit.mixed import Mixed
+from headfit._fit.problem import Problem
+from headfit._fit.projection import Projection
+from headfit._fit.toeplitz import Toeplitz
+from headfit._target.append_columns import append_dims
+
+__all__ = [
+    "Head",
+    "KeyTable",
+    "Learned",
+    "MaxMargin",
+    "Method",
+    "Mixed",
+    "Problem",
+    "Projection",
+    "Toeplitz",
+    "append_dims",
+]
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,54 @@
+"""What the verbs return. Nobody constructs these classes; annotations and `isinstance` name them.
+
+>>> import headfit as hf
+>>> fit = hf.fit(hf.patterns.band(32, 1), 8)
+>>> isinstance(fit, hf.results.Fit) and isinstance(fit.certificate, hf.results.Certificate)
+True
+"""
+
+from headfit._attention.head_table import HeadTable
+from headfit._attention.sparsify import Sparsified
+from headfit._attention.stats import AttentionStats
+from headfit._attention.tally_table import TallyTable
+from headfit._base.configuration import Config
+from headfit._compress.budget import TradeOff
+from headfit._compress.compress_heads import CompressedHeads
+from headfit._compress.result import Compressed, CompressedCurve
+from headfit._fit.result import Fit, Search, Trial
+from headfit._plan.attempt import PlanAttempt
+from headfit._plan.result import Plan
+from headfit._plan.trend import PlanTrend
+from headfit._shrink.result import ShrinkResult, TvCurve
+from headfit._soft.compare import Comparison
+from headfit._soft.fit_soft import SoftFit
+from headfit._target.certificate import Certificate
+from headfit._target.witnesses import FaceWitness, FarkasWitness
+
+__all__ = [
+    "AttentionStats",
+    "Certificate",
+    "Comparison",
+    "Compressed",
+    "CompressedCurve",
+    "CompressedHeads",
+    "Config",
+    "FaceWitness",
+    "FarkasWitness",
+    "Fit",
+    "HeadTable",
+    "Plan",
+    "PlanAttempt",
+    "PlanTrend",
+    "Search",
+    "ShrinkResult",
+    "SoftFit",
+    "Sparsified",
+    "TallyTable",
+    "TradeOff",
+    "Trial",
+    "TvCurve",
+]
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

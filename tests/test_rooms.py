@@ -107,6 +107,8 @@ IN_ROOM = {
     "_core_": "_base",  # and the level of the CPU
     "_cpu": "_base",
     "errors": "_base",
+    "methods": "_fit",
+    "results": "_sweep",
     "bounds": "_lower",
     "cli": "_cli",
 }

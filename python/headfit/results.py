@@ -16,8 +16,7 @@ from headfit._compress.compress_heads import CompressedHeads
 from headfit._compress.result import Compressed, CompressedCurve
 from headfit._fit.result import Fit, Search, Trial
 from headfit._plan.attempt import PlanAttempt
-from headfit._plan.result import Plan
-from headfit._plan.trend import PlanTrend
+from headfit._plan.result import Plan, PlanTrend
 from headfit._shrink.result import ShrinkResult, TvCurve
 from headfit._soft.compare import Comparison
 from headfit._soft.fit_soft import SoftFit

@@ -224,7 +224,7 @@ def test_searches_bounds_and_curves_are_shown_line_by_line(results):
     bound = results["LowerBound"]
     cells = [cell for line in bound.tried() for cell in line]
     assert Tags(bound._repr_html_()).texts[4:] == cells
-    assert "no head of any size" in hf.bounds.lower(hf.patterns.band(9, 1), max_norm=0.1).in_words()
+    assert "no size suffices" in hf.bounds.lower(hf.patterns.band(9, 1), max_norm=0.1).in_words()
     curve = results["CompressedCurve"]
     texts = Tags(curve._repr_html_()).texts
     assert texts[1 : 2 + len(curve.tv_mean)] == ["size", *curve.tv_mean]

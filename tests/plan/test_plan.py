@@ -124,7 +124,7 @@ def test_smaller_n_and_a_trend_that_is_called_one() -> None:
     said = " ".join(str(found).split())
     assert said.startswith("Not found: head size 4 in float32 for eye_array at n = 2,048")
     assert "certified up to n = 128" in said
-    assert "The trend, which is no proof, has" in said
+    assert "trend no proof: largest |logit|" in said
 
 
 def test_time_stood_in_the_way() -> None:
@@ -193,14 +193,14 @@ def test_the_rounding_of_logits_stood_in_the_way() -> None:
     found = plan(n=128, kernel=hf.Kernel("float32", logits="bfloat16"))
     assert (found.verdict, found.obstacle) == ("not found", "format")
     assert found.best.purpose == "float32 logits"
-    assert "Fused kernels keep them so" in found.advice
+    assert "Fused kernels keep logits wide" in found.advice
 
 
 def test_the_bound_on_logits_stood_in_the_way() -> None:
     found = plan(max_logit=10.0)
     assert (found.verdict, found.obstacle) == ("not found", "logits")
     assert found.best.purpose == "free logits"
-    assert "without max_logit = 10 a head is certified" in found.advice
+    assert "in place of 10" in found.advice
 
 
 def test_looser_tolerances_in_reach_are_named() -> None:
@@ -211,13 +211,12 @@ def test_looser_tolerances_in_reach_are_named() -> None:
         (0.3, 0.6)
     )
     assert "certified with leak <= 0.3, distortion <= 0.6" in " ".join(str(found).split())
-    assert "Tolerances in reach: leak 0.3 and distortion 0.6." in found.advice
 
 
 def test_the_loosest_tolerances_are_tried_where_wider_ones_fail() -> None:
     found = plan(method=Ring(leak=0.4))
     assert [a.holds for a in found.attempts if a.purpose == "looser"] == [False, True]
-    assert "Tolerances in reach: leak 0.5 and distortion 1." in found.advice
+    assert "certified with leak <= 0.5, distortion <= 1," in " ".join(str(found).split())
 
 
 def test_after_a_time_out_smaller_n_come_first() -> None:
@@ -246,10 +245,8 @@ def test_a_relaxed_head_at_the_n_asked_for_is_better_than_one_at_a_smaller_n() -
 def test_the_time_that_smaller_n_took_is_continued() -> None:
     found = plan(n=2048, method=Ring(most=500))
     sizes = [str(n) for n in found.trend.sizes]
-    took = r"Fits took [\d.e-]+ s at n = {} and [\d.e-]+ s at n = {}: continued, some".format(
-        *sizes
-    )
-    assert re.search(took, found.advice)
+    took = r"\S+ at {} in [\d.e-]+ s, \S+ at {} in [\d.e-]+ s; .* at 2,048, in some [\d.e-]+ s"
+    assert re.search(took.format(*sizes), " ".join(str(found).split()))
 
 
 def test_the_tightest_of_the_looser_tolerances_is_best() -> None:
@@ -353,7 +350,7 @@ def test_no_deadline_that_is_passed_down_lies_beyond_the_limit(leak: float) -> N
     assert len(ring.deadlines) >= 3
     assert all(deadline <= clock.start + 3.0 for deadline in ring.deadlines)
     assert ring.deadlines[0] <= clock.start + 0.8 * 3.0  # others are left some time
-    assert concluded(found, source, question, clock).time_limit == 3.0
+    assert concluded(found).time_limit == 3.0
 
 
 def test_no_time_is_no_attempt() -> None:

@@ -123,9 +123,14 @@ class LowerBound:
                 return False
         return True
 
+    @property
+    def claim(self) -> str:
+        """The bound in words: "d >= 3", or "no size suffices"."""
+        return self._size(self.dim)
+
     def _size(self, dim: int) -> str:
         is_every = self.impossible and dim == self.dim
-        return "no head of any size" if is_every else f"d >= {dim}"
+        return "no size suffices" if is_every else f"d >= {dim}"
 
     def in_words(self) -> str:
         """Return the bound, what it is proved for, and the argument in a line."""

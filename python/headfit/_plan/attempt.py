@@ -1,4 +1,4 @@
-"""One attempt of a plan: a fit, or a check of one that was found, with what it reached."""
+"""One attempt of a plan: a fit, or a check of a head that an earlier fit made."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ LEAST_SECONDS = 1e-3
 
 @dataclass(frozen=True)
 class Question:
-    """What is asked of a head, and how it is sought; checked once, and passed to every step."""
+    """What a head must meet, and how it is sought; checked once, and passed to every step."""
 
     dim: int
     dtype: str
@@ -47,29 +47,32 @@ class Question:
 
     def with_max_logit(self, limit: float | None) -> Question:
         """Return the same question with another bound on the logits."""
-        asked = replace(self.tolerances, max_logit=limit)
-        return replace(self, tolerances=asked)
+        return replace(self, tolerances=replace(self.tolerances, max_logit=limit))
+
+    def own_dims(self, columns: int) -> int:
+        """Return how many coordinates so many global columns take for themselves."""
+        return columns * (2 if self.dtype in NARROW else 1)
 
 
 @dataclass(frozen=True)
 class PlanAttempt:
-    """One head that a plan tried, or one way to store a head that it had found.
+    """One head that a plan tried, or one way to store a head that it already had.
 
     Attributes
     ----------
     purpose : str
-        Why it was tried. "asked": what the plan was asked for. "float32", "float32 logits" (not
+        Why it was tried. "asked": the question as it is. "float32", "float32 logits" (not
         rounded to fewer bits), "free logits" (not bounded) and "looser" tolerances: the same with
         one demand relaxed. "smaller n", "smaller logits", "smaller dim". "rounded",
-        "rounded logits": a head that was found, its Q and K rounded to 16 bits, read by a kernel
-        that keeps logits in float32 or by an eager one.
+        "rounded logits": the best head, its Q and K rounded to 16 bits, read by a kernel that
+        keeps logits in float32 or by an eager one.
     n, dim : int
     dtype : str
         The format of Q and K.
     kernel : Kernel
         What the certificate is about.
     tolerances : Tolerances
-        What was asked of this attempt.
+        Those of this attempt.
     method : str
         The name of the method that made the head.
     holds : bool
@@ -99,29 +102,34 @@ class PlanAttempt:
     dtype: str
     kernel: Kernel
     tolerances: Tolerances
-    method: str
-    holds: bool
-    leak: float
-    distortion: float
-    share_held: float
-    max_logit: float
-    max_norm: float
-    exempt: int
-    dim_used: int
-    seconds: float
-    stopped: Ending | Literal["memory"]
-    obstacle: Obstacle | Literal["memory"] | None
+    method: str = ""
+    holds: bool = False
+    leak: float = math.inf
+    distortion: float = math.inf
+    share_held: float = 0.0
+    max_logit: float = math.inf
+    max_norm: float = math.inf
+    exempt: int = 0
+    dim_used: int = 0
+    seconds: float = 0.0
+    stopped: Ending | Literal["memory"] = "memory"
+    obstacle: Obstacle | Literal["memory"] | None = "memory"
+
+    @property
+    def is_check(self) -> bool:
+        """Whether it is a check of the best head in another format, and no head of its own."""
+        return self.purpose.startswith("rounded")
 
 
 def run(
     purpose: Purpose, question: Question, target: Target, seconds: float
 ) -> tuple[PlanAttempt, Fit | None]:
     """Fit a head within so many seconds, without the certificate; no fit where memory is short."""
-    columns = global_columns(target)
-    taken = columns.size * (2 if question.dtype in NARROW else 1)
-    is_exempt = 0 < taken < question.dim  # the other columns need a dimension too
+    columns = global_columns(target).size
+    # The other columns need a dimension too.
+    is_exempt = 0 < question.own_dims(columns) < question.dim
     try:
-        found = fit(
+        head = fit(
             target,
             question.dim,
             method=question.method,
@@ -134,11 +142,10 @@ def run(
             num_threads=question.threads,
         )
     except TooLargeError:
-        return _without_memory(purpose, question, target.n), None
-    made = recorded(
-        purpose, question, found, found.certificate, columns.size if is_exempt else 0, found.seconds
-    )
-    return replace(made, stopped=found.stopped or "stalled", obstacle=found.obstacle), found
+        asked = (question.dim, question.dtype, question.kernel, question.tolerances)
+        return PlanAttempt(purpose, target.n, *asked, dim_used=question.dim), None
+    attempt = recorded(purpose, question, head, head.certificate, columns * is_exempt, head.seconds)
+    return replace(attempt, stopped=head.stopped or "stalled", obstacle=head.obstacle), head
 
 
 def recorded(
@@ -169,27 +176,4 @@ def recorded(
         seconds=seconds,
         stopped="certified" if certificate.holds else "stalled",
         obstacle=None if certificate.holds else "format",
-    )
-
-
-def _without_memory(purpose: Purpose, question: Question, n: int) -> PlanAttempt:
-    return PlanAttempt(
-        purpose=purpose,
-        n=n,
-        dim=question.dim,
-        dtype=question.dtype,
-        kernel=question.kernel,
-        tolerances=question.tolerances,
-        method="",
-        holds=False,
-        leak=math.inf,
-        distortion=math.inf,
-        share_held=0.0,
-        max_logit=math.inf,
-        max_norm=math.inf,
-        exempt=0,
-        dim_used=question.dim,
-        seconds=0.0,
-        stopped="memory",
-        obstacle="memory",
     )

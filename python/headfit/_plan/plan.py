@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from contextlib import nullcontext
 
 from headfit._base.arguments import as_flag
 from headfit._base.arithmetic import standard_arithmetic
@@ -16,10 +17,9 @@ from headfit._fit.method import Method
 from headfit._fit.registry import as_method
 from headfit._plan.attempt import Question
 from headfit._plan.clock import SECONDS, Clock
-from headfit._plan.result import Plan
-from headfit._plan.search import Findings, Planner
-from headfit._plan.source import Source, source_of
-from headfit._plan.trend import trend_of
+from headfit._plan.result import Plan, PlanTrend
+from headfit._plan.search import Planner
+from headfit._plan.source import source_of
 from headfit._plan.verdict import advice_of, obstacle_of, verdict_of
 from headfit._target.heavy import global_columns
 from headfit._target.target import TargetLike
@@ -125,30 +125,20 @@ def plan(
         threads=thread_count(num_threads),
     )
     limit = check_between(time_limit, "time_limit", 0, math.inf)
-    say = progress if callable(progress) else None
-    is_shown = say is None and as_flag(progress, "progress")
+    has_bar = not callable(progress) and as_flag(progress, "progress")
     source = source_of(pattern, n, mask, num_threads)
-    if not is_shown:
-        return make_plan(source, question, limit, say or (lambda _: None))
-    with Counter(None, "step") as bar:
-        return make_plan(source, question, limit, bar.step)
+    with Counter(None, "step") if has_bar else nullcontext() as bar:
+        say = progress if callable(progress) else (lambda _: None) if bar is None else bar.step
+        return concluded(Planner(source, question, Clock(limit), say).carry_out())
 
 
-def make_plan(source: Source, question: Question, limit: float, say: Callable[[str], None]) -> Plan:
-    """Return the plan for a checked question; `say` shows what is being tried."""
-    clock = Clock(limit)
-    found = Planner(source, question, clock, say).carry_out()
-    return concluded(found, source, question, clock)
-
-
-def concluded(found: Findings, source: Source, question: Question, clock: Clock) -> Plan:
-    """Return what the findings say."""
-    verdict = verdict_of(found, question)
-    trend = None if verdict != "not found" else trend_of(found.attempts, source.n)
-    target, proved, asked = found.target, found.proved, found.asked
-    own = [a for a in found.attempts if a.purpose in ("asked", "smaller dim") and a.holds]
-    late = None if asked is None else asked.lower_bound
-    early = None if proved is None else proved.lower
+def concluded(planner: Planner) -> Plan:
+    """Return what the attempts of a planner say."""
+    source, question, target = planner.source, planner.question, planner.target
+    verdict = verdict_of(planner)
+    own = [a for a in planner.attempts if a.purpose in ("asked", "smaller dim") and a.holds]
+    late = None if planner.asked is None else planner.asked.lower_bound
+    bounds = [bound for bound in (planner.proved.lower, late) if bound is not None]
     return Plan(
         verdict=verdict,
         name=source.name,
@@ -162,18 +152,16 @@ def concluded(found: Findings, source: Source, question: Question, clock: Clock)
         dtype=question.dtype,
         kernel=question.kernel,
         tolerances=question.tolerances,
-        attempts=tuple(found.attempts),
-        fit=found.fit,
-        best=found.best,
+        attempts=tuple(planner.attempts),
+        fit=planner.fit,
+        best=planner.best,
         smallest=min(own, key=lambda a: a.dim, default=None),
-        lower_bound=max(
-            (b for b in (early, late) if b is not None), key=lambda b: b.dim, default=None
-        ),
-        projection_dim=None if proved is None else proved.projection_dim,
-        least_logit=0.0 if proved is None else proved.least_logit,
-        trend=trend,
-        obstacle=obstacle_of(found, verdict),
-        advice=advice_of(found, source, question, clock, verdict, trend),
-        time_limit=clock.limit,
-        seconds=clock.spent,
+        lower_bound=max(bounds, key=lambda bound: bound.dim, default=None),
+        projection_dim=planner.proved.projection_dim,
+        least_logit=planner.proved.least_logit,
+        trend=PlanTrend.of(planner.attempts, source.n) if verdict == "not found" else None,
+        obstacle=obstacle_of(planner, verdict),
+        advice=advice_of(planner, verdict),
+        time_limit=planner.clock.limit,
+        seconds=planner.clock.spent,
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import NamedTuple
 
 import numpy as np
@@ -25,40 +26,28 @@ class Proved(NamedTuple):
     `least_logit` is a bound on |logit| below which no head of any size meets the leak.
     """
 
-    lower: bounds.LowerBound | None
-    projection_dim: int | None
-    least_logit: float
+    lower: bounds.LowerBound | None = None
+    projection_dim: int | None = None
+    least_logit: float = 0.0
 
     def refutes(self, dim: int, tolerances: Tolerances) -> bool:
         """Return whether it is proved that no head of this size meets the tolerances."""
-        return self.refutes_logits(tolerances) or self.refutes_size(dim)
-
-    def refutes_size(self, dim: int) -> bool:
-        """Return whether the size is proved to be too small."""
-        return self.lower is not None and self.lower.dim > dim
-
-    def refutes_logits(self, tolerances: Tolerances) -> bool:
-        """Return whether the bound on logits is proved to be too tight."""
-        return tolerances.logit_limit < self.least_logit
+        too_small = self.lower is not None and self.lower.dim > dim
+        return too_small or tolerances.logit_limit < self.least_logit
 
 
 def prove(target: Target, tolerances: Tolerances, seconds: float, kernel: Kernel) -> Proved:
     """Return what is proved in about so many seconds."""
-    lower = None
+    lower = suffices = None
     if target.nonzeros <= MOST_NONZEROS:
         limit = max(min(seconds, LONGEST_BOUND), 1e-3)
         exact = tolerances.before_rounding(kernel)
         lower = bounds.lower(target, tolerances=exact, time_limit=limit)
-    return Proved(lower, _suffices(target, tolerances), least_logit(target, tolerances.leak))
-
-
-def _suffices(target: Target, tolerances: Tolerances) -> int | None:
-    """Return a size that always suffices in exact arithmetic; None if it is absurdly large."""
-    leak, distortion = tolerances.leak, tolerances.distortion
-    try:
-        return bounds.projection_dim(target.n, target.per_row, target.gamma, leak, distortion)
-    except InputError:  # 2**62 or more
-        return None
+    with suppress(InputError):  # the size would be 2**62 or more
+        suffices = bounds.projection_dim(
+            target.n, target.per_row, target.gamma, tolerances.leak, tolerances.distortion
+        )
+    return Proved(lower, suffices, least_logit(target, tolerances.leak))
 
 
 def least_logit(target: Target, leak: float) -> float:

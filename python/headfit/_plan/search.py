@@ -1,93 +1,105 @@
-"""The order of a plan's attempts: the size asked for, then what tells why it failed, or less."""
+"""The attempts of a plan: the size asked for, then smaller ones, or what tells why it failed."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from itertools import product
 
+from headfit._attention.attention import Attention
+from headfit._base.dtypes import HALVES, NARROW
+from headfit._base.kernel import Kernel
+from headfit._base.tolerances import Tolerances
 from headfit._fit.result import Fit
-from headfit._plan.attempt import PlanAttempt, Purpose, Question, run
-from headfit._plan.better import smaller_dims, smaller_logits
+from headfit._plan.attempt import PlanAttempt, Purpose, Question, recorded, run
 from headfit._plan.clock import Clock
-from headfit._plan.formats import check_formats
 from headfit._plan.proofs import Proved, prove
-from headfit._plan.relaxed import loosen, relax, smaller_n
 from headfit._plan.source import Source
+from headfit._target.certify import certify
 from headfit._target.target import Target
-from headfit.errors import TooLargeError
+from headfit.errors import InputError, TooLargeError
 
+MOST_LIMITS, MOST_DIMS = 5, 8
+"""The most smaller bounds on logits, and the most smaller head sizes, that are tried."""
 
-@dataclass
-class Findings:
-    """What a plan has found so far."""
+PATIENCE, LEAST_PATIENCE = 10, 1.0
+"""A smaller head, or one of smaller logits, may take so many times the first one's seconds."""
 
-    target: Target | None = None
-    proved: Proved | None = None
-    attempts: list[PlanAttempt] = field(default_factory=list)
-    best: PlanAttempt | None = None
-    fit: Fit | None = None
-    asked: Fit | None = None
+STEP, SIZES = 4, 4
+"""A pattern that does not certify is tried at `SIZES` smaller n, each `STEP` times the last."""
+
+FEWEST_TOKENS, SPARSE = 32, 4
+"""A smaller n is worth a try if it is at least this, and so many times the nonzeros of a row."""
+
+WIDER, LEAST_WIDER, WIDEST, WIDEST_LEAK = 6, 2, 10, 0.5
+"""Leak and distortion that are not met are multiplied by `WIDER`: if that certifies, by
+`LEAST_WIDER` too, and by `WIDEST` otherwise. The leak is widened to `WIDEST_LEAK` at most."""
+
+READERS: tuple[tuple[Purpose, str], ...] = (("rounded", "flash"), ("rounded logits", "eager"))
+"""The kernels of 16 bits that may read the best head, which round Q and K, or logits too."""
 
 
 @dataclass
 class Planner:
-    """Runs the attempts of a plan within its time."""
+    """Runs the attempts of a plan within its time, and holds what came of them."""
 
     source: Source
     question: Question
     clock: Clock
     say: Callable[[str], None]
-    found: Findings = field(default_factory=Findings)
+    target: Target | None = None
+    proved: Proved = field(default_factory=Proved)
+    attempts: list[PlanAttempt] = field(default_factory=list)
+    best: PlanAttempt | None = None
+    fit: Fit | None = None
+    asked: Fit | None = None
 
-    def carry_out(self) -> Findings:
-        """Run all attempts that the time allows, and return what was found."""
-        source, clock, found = self.source, self.clock, self.found
-        target = self._target()
-        if target is not None:
-            found.target = target
-            self.say(f"bounds that are proved for n = {source.n:,}")
-            asked = self.question
-            seconds = clock.part("bound")
-            found.proved = prove(target, asked.tolerances, seconds, asked.kernel)
-            if found.proved.refutes(asked.dim, asked.tolerances):
-                return found
-        clock.measure(source.n, self.question.dim, self.question.threads)
-        if target is None or not clock.affords(source.n):
-            failed = smaller_n(self)
-            if failed is not None:
-                relax(self, failed)
-        elif self.attempt("asked", self.question, target, clock.part("asked")):
-            smaller_logits(self, target)
-            smaller_dims(self, target)
-        elif found.asked is None:  # the memory was too small
-            smaller_n(self)
-        elif found.asked.stopped == "time limit":
-            # What was asked had most of the time, and with other demands it may take as long.
-            # Smaller n are quick, and tell how much time it needs.
-            smaller_n(self)
-            relax(self, target)
-            loosen(self, target)
-        else:
-            relax(self, target)
-            loosen(self, target)
-            smaller_n(self)
-        if found.fit is not None and found.best is not None:
-            at = self._target() if found.best.n == source.n else source.at(found.best.n)
-            assert at is not None
-            self.say("what narrower formats do to the head that was found")
-            found.attempts += check_formats(found.best, found.fit, at, self.question, clock)
-        return found
-
-    def _target(self) -> Target | None:
-        """Return the target at the n asked for; None if it does not fit in memory."""
+    def carry_out(self) -> Planner:
+        """Run all attempts that the time allows, and return this object."""
+        source, question, clock = self.source, self.question, self.clock
         try:
-            return self.source.at(self.source.n)
+            self.target = source.at(source.n)
         except TooLargeError:
-            if not self.source.has_smaller:
+            if not source.has_smaller:
                 raise
-            return None
+        if self.target is not None:
+            self.say(f"bounds that are proved for n = {source.n:,}")
+            asked = question.tolerances
+            self.proved = prove(self.target, asked, clock.part("bound"), question.kernel)
+            if self.proved.refutes(question.dim, asked):
+                return self
+        clock.measure(source.n, question.dim, question.threads)
+        self._attempts(self.target)
+        if self.fit is not None and self.best is not None:
+            self.say("what narrower formats do to the best head")
+            self._check_formats(self.best, self.fit)
+        return self
 
-    def attempt(self, purpose: Purpose, question: Question, target: Target, seconds: float) -> bool:
+    def _attempts(self, target: Target | None) -> None:
+        if target is None or not self.clock.affords(self.source.n):
+            failed = self._smaller_n()
+            if failed is not None:
+                self._relax(failed)
+        elif self._attempt("asked", self.question, target, self.clock.part("asked")):
+            self._smaller_logits(target)
+            self._smaller_dims(target)
+        elif self.asked is None:  # the memory was too small
+            self._smaller_n()
+        else:
+            # If what was asked took most of the time, other demands may take as long. Smaller n
+            # are quick, and tell how much time it needs: they come first then.
+            was_cut = self.asked.stopped == "time limit"
+            if was_cut:
+                self._smaller_n()
+            self._relax(target)
+            self._loosen(target)
+            if not was_cut:
+                self._smaller_n()
+
+    def _attempt(
+        self, purpose: Purpose, question: Question, target: Target, seconds: float
+    ) -> bool:
         """Make one attempt in so many seconds, certificate included; return whether it holds.
 
         Nothing is attempted where the time that is left does not allow a certificate.
@@ -97,11 +109,11 @@ class Planner:
         self.say(f"n = {target.n:,}, d = {question.dim}, {question.dtype} ({purpose})")
         time_limit = seconds - self.clock.certificate(target.n)
         attempt, fit = run(purpose, question, target, time_limit)
-        self.found.attempts.append(attempt)
+        self.attempts.append(attempt)
         if purpose == "asked":
-            self.found.asked = fit
-        if attempt.holds and fit is not None and self._is_better(attempt):
-            self.found.best, self.found.fit = attempt, fit
+            self.asked = fit
+        if attempt.holds and self._is_better(attempt):
+            self.best, self.fit = attempt, fit
         return attempt.holds
 
     def _is_better(self, attempt: PlanAttempt) -> bool:
@@ -110,13 +122,124 @@ class Planner:
         The first relaxation that holds is kept, since those that ask least change come first; of
         the sizes below n, the largest. A relaxation at n answers better than these.
         """
-        best = self.found.best
-        if best is None:
+        best = self.best
+        if best is None or attempt.purpose == "smaller logits":
             return True
-        if attempt.purpose == "smaller n":
-            return best.purpose == "smaller n" and attempt.n > best.n
-        if best.purpose == "smaller n" and attempt.n == self.source.n:
-            return True
-        if attempt.purpose == "smaller logits":
-            return True
+        if best.purpose == "smaller n":
+            is_larger = attempt.purpose == "smaller n" and attempt.n > best.n
+            return is_larger or attempt.n == self.source.n
         return attempt.purpose == "looser" and best.purpose == "looser"
+
+    def _smaller_logits(self, target: Target) -> None:
+        """Halve the bound on logits while it certifies, in a part of the time that is left."""
+        first = self.attempts[-1]
+        clock = Clock(self.clock.part("better"))
+        limit = first.max_logit / 2
+        for _ in range(MOST_LIMITS):
+            if limit <= self.proved.least_logit or clock.left < first.seconds:
+                return
+            asked = self.question.with_max_logit(limit)
+            if not self._attempt("smaller logits", asked, target, _patience(clock, first)):
+                return
+            limit = self.attempts[-1].max_logit / 2
+
+    def _smaller_dims(self, target: Target) -> None:
+        """Halve the size while it certifies, then bisect, in a part of the time that is left."""
+        first, lower = self.attempts[0], self.proved.lower
+        fails = max(0 if lower is None else lower.dim - 1, self.question.own_dims(first.exempt))
+        holds = self.question.dim
+        clock = Clock(self.clock.part("better"))
+        for _ in range(MOST_DIMS):
+            if holds - fails <= 1 or clock.left < first.seconds:
+                return
+            used = min(a.dim_used for a in self.attempts if a.holds)
+            middle = used if fails < used < holds else (holds + fails) // 2
+            smaller = replace(self.question, dim=middle)
+            if self._attempt("smaller dim", smaller, target, _patience(clock, first)):
+                holds = middle
+            else:
+                fails = middle
+
+    def _relax(self, target: Target) -> None:
+        """Take back one demand at a time, to tell which one stood in the way."""
+        question = self.question
+        relaxed: dict[Purpose, Question] = {}
+        if question.dtype in NARROW:
+            wide = question.kernel.of_wide_head()
+            relaxed["float32"] = replace(question, dtype="float32", kernel=wide)
+        if question.kernel.rounds_logits:
+            relaxed["float32 logits"] = replace(question, kernel=Kernel.named("float32"))
+        if question.tolerances.max_logit is not None:
+            relaxed["free logits"] = question.with_max_logit(None)
+        for purpose, asked in relaxed.items():
+            self._attempt(purpose, asked, target, self.clock.part("relaxed"))
+
+    def _loosen(self, target: Target) -> None:
+        """Try wider tolerances; if they certify, narrower ones, and otherwise still wider ones."""
+        asked = self.question.tolerances
+
+        def holds(times: int) -> bool:
+            leak = max(asked.leak, min(WIDEST_LEAK, times * asked.leak))
+            wide = Tolerances(leak, times * asked.distortion, asked.max_logit)
+            question = replace(self.question, tolerances=wide)
+            return self._attempt("looser", question, target, self.clock.part("relaxed"))
+
+        holds(LEAST_WIDER if holds(WIDER) else WIDEST)
+
+    def _smaller_n(self) -> Target | None:
+        """Climb from small n, where certificates are quick, to the first that does not certify.
+
+        Return the target of that one, or None when there is none.
+        """
+        if not self.source.has_smaller:
+            return None
+        top = self.source.n // STEP
+        while top >= FEWEST_TOKENS and not self.clock.affords(top):
+            top //= STEP
+        for n in (top // STEP**by for by in reversed(range(SIZES))):
+            if n < FEWEST_TOKENS:
+                continue
+            try:
+                target = self.source.at(n)
+            except InputError:  # a pattern that exists for some n only, such as powers of two
+                continue
+            if SPARSE * target.mean_per_row > n:
+                continue
+            if not self._attempt("smaller n", self.question, target, self.clock.part("smaller n")):
+                return target
+        return None
+
+    def _check_formats(self, best: PlanAttempt, head: Fit) -> None:
+        """Certify the best head with kernels of 16 bits, but for the one asked for.
+
+        Each check is one certificate; those that the time does not allow are left out.
+        """
+        target = self.source.at(best.n)
+        attention = Attention(head.Q, head.K, scale=head.scale, mask=head.mask)
+        for (purpose, reader), dtype in product(READERS, HALVES):
+            kernel = Kernel.named(f"{reader}-{dtype}")
+            if dtype == best.dtype and (purpose == "rounded" or kernel == best.kernel):
+                continue
+            if self.clock.certificate(target.n) > self.clock.left:
+                break
+            begin = time.perf_counter()
+            try:
+                certificate = certify(
+                    target,
+                    attention,
+                    tolerances=best.tolerances,
+                    kernel=kernel,
+                    certificate_mass=False,
+                    num_threads=self.question.threads,
+                )
+            except InputError:  # numbers beyond the range of the format
+                continue
+            asked = replace(self.question, dtype=dtype, kernel=kernel)
+            seconds = time.perf_counter() - begin
+            check = recorded(purpose, asked, head, certificate, best.exempt, seconds)
+            self.attempts.append(check)
+
+
+def _patience(clock: Clock, first: PlanAttempt) -> float:
+    """Return the seconds for a head that is better than the first one that certified."""
+    return min(clock.part("one of these"), max(PATIENCE * first.seconds, LEAST_PATIENCE))

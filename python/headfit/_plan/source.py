@@ -71,22 +71,19 @@ def _of_function(
 ) -> Source:
     if n is None:
         raise InputError("n must be given: the pattern is a function of n")
-    size = as_count(n, "n", 1, MOST_TOKENS)
     has_smaller = mask is None or isinstance(mask, (str, tuple))
-    kept: dict[int, Target] = {}
 
-    def made(size: int) -> Target:
-        if size not in kept:
-            target = _checked("pattern(n)", _called(pattern, size), mask, num_threads)
-            if target.n != size:
-                raise InputError(
-                    f"pattern must return a matrix of {size} tokens for n = {size}; it returned "
-                    f"one of {target.n}"
-                )
-            kept[size] = target
-        return kept[size]
+    @functools.cache
+    def at(size: int) -> Target:
+        target = _checked("pattern(n)", _called(pattern, size), mask, num_threads)
+        if target.n != size:
+            raise InputError(
+                f"pattern must return a matrix of {size} tokens for n = {size}; it returned "
+                f"one of {target.n}"
+            )
+        return target
 
-    return Source(_name_of(pattern), size, made, has_smaller)
+    return Source(_name_of(pattern), as_count(n, "n", 1, MOST_TOKENS), at, has_smaller)
 
 
 def _called(pattern: Callable[[int], Any], n: int) -> Any:
@@ -103,15 +100,14 @@ def _called(pattern: Callable[[int], Any], n: int) -> Any:
         raise TooLargeError(f"the pattern of n = {n} tokens does not fit in memory") from error
 
 
-def _checked(name: str, given: Any, mask: Any, num_threads: int | None) -> Target:
+def _checked(name: str, matrix: Any, mask: Any, num_threads: int | None) -> Target:
     """Return a target; messages about `A`, the argument of `as_target`, name this one instead."""
     try:
-        return as_target(given, mask=mask, num_threads=num_threads)
+        return as_target(matrix, mask=mask, num_threads=num_threads)
     except HeadfitError as error:
-        said = re.sub(r"^A\b", name, str(error))
-        if isinstance(error, FileError):
-            raise type(error)(said, error.errno, error.filename) from error
-        raise type(error)(said) from error
+        message = re.sub(r"^A\b", name, str(error))
+        of_file = (error.errno, error.filename) if isinstance(error, FileError) else ()
+        raise type(error)(message, *of_file) from error
 
 
 def _name_of(pattern: Any) -> str:
@@ -119,8 +115,8 @@ def _name_of(pattern: Any) -> str:
     if isinstance(pattern, functools.partial):
         values = [shown(v) for v in pattern.args]
         values += [f"{name}={shown(v)}" for name, v in pattern.keywords.items() if name != "rng"]
-        name, given = _name_of(pattern.func), ", ".join(values)
-        return _short(f"{name}({given})" if given else name)
+        name = _name_of(pattern.func)
+        return _short(f"{name}({', '.join(values)})" if values else name)
     name = getattr(pattern, "__name__", type(pattern).__name__)
     return "the pattern" if name == "<lambda>" else _short(str(name))
 

@@ -14,10 +14,10 @@ from headfit._plan.attempt import PlanAttempt
 if TYPE_CHECKING:
     from headfit._plan.result import Plan
 
-WIDTH, MOST_ROWS, ADVICE_LINES = 99, 9, 7
-_MARGIN = 10
+WIDTH, MARGIN = 99, 10
+MOST_LINES, MOST_ROWS, ADVICE_LINES = 30, 9, 7
 
-# How an attempt that changes what was asked is named in the table.
+# How an attempt that changes the question is named.
 _CHANGED = {
     "asked": "as asked",
     "float32": "float32 instead",
@@ -32,73 +32,58 @@ def plan_text(plan: Plan) -> str:
     """Return the text of a plan: at most 30 lines of 100 characters."""
     lines = [*textwrap.wrap(headline(plan), WIDTH), ""]
     for label, text in plan_facts(plan).items():
-        lines += _entry(label, text)
+        first, others = label.ljust(MARGIN), " " * MARGIN
+        lines += textwrap.wrap(text, WIDTH, initial_indent=first, subsequent_indent=others)
     table = _table(plan)
     lines += ["", *table, ""] if table else [""]
-    room = min(ADVICE_LINES, 30 - len(lines))
-    lines += textwrap.wrap(plan.advice, WIDTH, max_lines=max(1, room), placeholder=" ...")
+    room = max(1, min(ADVICE_LINES, MOST_LINES - len(lines)))
+    lines += textwrap.wrap(plan.advice, WIDTH, max_lines=room, placeholder=" ...")
     return "\n".join(lines).rstrip()
 
 
 def plan_facts(plan: Plan) -> dict[str, str]:
-    """Return what is known of the pattern and of heads for it, by label; no text where nothing."""
-    facts = {"pattern": _pattern(plan), "asked": _asked(plan)}
-    if plan.best is not None:
-        facts["head"] = _head(plan.best, plan)
-    if plan.smallest is not None and plan.smallest.dim < plan.dim:
-        facts["smallest"] = _smallest(plan.smallest, plan)
-    facts |= {"proved": _proved(plan), "formats": _formats(plan)}
-    if plan.trend is not None:
-        facts["trend"] = _trend(plan)
-    return facts
+    """Return what is known of the pattern and of heads for it, by label."""
+    facts = {
+        "pattern": _pattern(plan),
+        "asked": f"d = {plan.dim} in {plan.dtype}, kernel {plan.kernel}; "
+        f"{_tolerances(plan.tolerances)}",
+        "head": _head(plan),
+        "smallest": _smallest(plan),
+        "proved": _proved(plan),
+        "formats": _formats(plan),
+        "trend": _trend(plan),
+    }
+    return {label: text for label, text in facts.items() if text}
 
 
 def headline(plan: Plan) -> str:
     """Return the answer in a sentence."""
     head = f"head size {plan.dim} in {plan.dtype}"
     where = f"for {plan.name} at n = {plan.n:,}"
-    best, trend = plan.best, plan.trend
-    if plan.verdict == "yes" and best is not None:
-        return (
-            f"Yes: {head} is enough {where}; certified, logits up to {number(best.max_logit, 3)}."
-        )
     if plan.verdict == "no":
         return f"No (proved): {head} is not enough {where}: {_why_not(plan)}."
-    said = f"Not found: {head} {where}"
+    best = plan.best
     if best is None:
-        return f"{said}; nothing near it was certified in {plan.seconds:.2g} s."
+        return f"Not found: {head} {where}; nothing near it was certified in {plan.seconds:.2g} s."
     logits = f"logits up to {number(best.max_logit, 3)}"
-    at = "" if best.n == plan.n else f" at n = {best.n:,}"
-    if best.purpose == "looser":
-        return f"{said}; certified with {_tolerances(best.tolerances)}{at}, {logits}."
-    if best.purpose != "smaller n":
-        return f"{said}; certified with {_CHANGED[best.purpose]}{at}, {logits}."
-    if trend is None:
-        return f"{said}; certified{at}, {logits}."
-    return (
-        f"{said}; certified up to n = {best.n:,}, {logits}. The trend, which is no proof, has "
-        f"{trend.at_n:.3g} at {plan.n:,}."
-    )
+    if plan.verdict == "yes":
+        return f"Yes: {head} is enough {where}; certified, {logits}."
+    if best.purpose == "smaller n":
+        at = f"up to n = {best.n:,}"
+    else:
+        loose = best.purpose == "looser"
+        at = f"with {_tolerances(best.tolerances) if loose else _CHANGED[best.purpose]}"
+        at += "" if best.n == plan.n else f" at n = {best.n:,}"
+    return f"Not found: {head} {where}; certified {at}, {logits}."
 
 
 def _why_not(plan: Plan) -> str:
-    if plan.tolerances.logit_limit < plan.least_logit:
+    if plan.tolerances.logit_limit < plan.least_logit or plan.lower_bound is None:
         return (
             f"a leak of {plan.tolerances.leak:g} needs a |logit| of {plan.least_logit:.3g} or more "
             "in a head of any size"
         )
-    bound = plan.lower_bound
-    assert bound is not None
-    what = "no size suffices" if bound.impossible else f"d >= {bound.dim}"
-    return f"{what}, since {bound.reason}"
-
-
-def _entry(label: str, text: str) -> list[str]:
-    """Return a labelled paragraph; empty text gives no line."""
-    if not text:
-        return []
-    indent = " " * _MARGIN
-    return textwrap.wrap(text, WIDTH, initial_indent=label.ljust(_MARGIN), subsequent_indent=indent)
+    return f"{plan.lower_bound.claim}, since {plan.lower_bound.reason}"
 
 
 def _pattern(plan: Plan) -> str:
@@ -114,16 +99,15 @@ def _pattern(plan: Plan) -> str:
     return "; ".join(words)
 
 
-def _asked(plan: Plan) -> str:
-    return f"d = {plan.dim} in {plan.dtype}, kernel {plan.kernel}; {_tolerances(plan.tolerances)}"
-
-
 def _tolerances(asked: Tolerances) -> str:
     bounded = "" if asked.max_logit is None else f", |logit| <= {asked.max_logit:.4g}"
     return f"leak <= {asked.leak:.3g}, distortion <= {asked.distortion:.3g}{bounded}"
 
 
-def _head(best: PlanAttempt, plan: Plan) -> str:
+def _head(plan: Plan) -> str:
+    best = plan.best
+    if best is None:
+        return ""
     at = "" if best.n == plan.n else f"n = {best.n:,}, "
     used = "" if best.dim_used == best.dim else f" ({best.dim_used} used)"
     exempt = "" if not best.exempt else f", {best.exempt} global columns with their own coordinates"
@@ -134,7 +118,10 @@ def _head(best: PlanAttempt, plan: Plan) -> str:
     )
 
 
-def _smallest(smallest: PlanAttempt, plan: Plan) -> str:
+def _smallest(plan: Plan) -> str:
+    smallest = plan.smallest
+    if smallest is None or smallest.dim >= plan.dim:
+        return ""
     return (
         f"d = {smallest.dim} is certified too, with logits up to "
         f"{number(smallest.max_logit, 3)} (the smallest found, in {plan.seconds:.2g} s in all)"
@@ -142,9 +129,9 @@ def _smallest(smallest: PlanAttempt, plan: Plan) -> str:
 
 
 def _proved(plan: Plan) -> str:
-    bound, words = plan.lower_bound, []
-    if bound is not None and bound.dim > 1:
-        words.append("no size suffices" if bound.impossible else f"d >= {bound.dim}")
+    words = []
+    if plan.lower_bound is not None and plan.lower_bound.dim > 1:
+        words.append(plan.lower_bound.claim)
     if plan.least_logit > 0:
         words.append(f"some |logit| >= {plan.least_logit:.3g}")
     if plan.projection_dim is not None:
@@ -153,12 +140,12 @@ def _proved(plan: Plan) -> str:
 
 
 def _formats(plan: Plan) -> str:
-    """Say what rounding does to the head that was found."""
-    words = []
-    for attempt in plan.attempts:
-        if attempt.purpose.startswith("rounded"):
-            outcome = "holds" if attempt.holds else "breaks it"
-            words.append(f"{attempt.kernel} {outcome} ({worse(attempt)})")
+    """Say what rounding does to the best head."""
+    words = [
+        f"{a.kernel} {'holds' if a.holds else 'breaks it'} ({worse(a)})"
+        for a in plan.attempts
+        if a.is_check
+    ]
     return f"this head rounded: {'; '.join(words)}" if words else ""
 
 
@@ -172,18 +159,22 @@ def worse(attempt: PlanAttempt) -> str:
 
 def _trend(plan: Plan) -> str:
     trend = plan.trend
-    assert trend is not None
-    seen = ", ".join(
-        f"{number(x, 3)} at {n:,}" for n, x in zip(trend.sizes, trend.logits, strict=True)
-    )
+    if trend is None:
+        return ""
+    heads = zip(trend.sizes, trend.logits, trend.seconds, strict=True)
+    each = ", ".join(f"{number(x, 3)} at {n:,} in {_duration(s)}" for n, x, s in heads)
     return (
-        f"no proof: largest |logit| {seen}; {trend.per_doubling:+.2g} per doubling of n gives "
-        f"{trend.at_n:.3g} at {trend.n:,}"
+        f"no proof: largest |logit| {each}; {trend.per_doubling:+.2g} per doubling of n gives "
+        f"{trend.at_n:.3g} at {trend.n:,}, in some {_duration(trend.seconds_at_n)}"
     )
+
+
+def _duration(seconds: float) -> str:
+    return f"{seconds:,.0f} s" if seconds >= 10 else f"{seconds:.2g} s"
 
 
 def _what(attempt: PlanAttempt) -> str:
-    """Say in what an attempt differs from what was asked."""
+    """Say in what an attempt differs from the question."""
     asked = attempt.tolerances
     if attempt.purpose == "looser":
         return f"leak {asked.leak:.2g}, distortion {asked.distortion:.2g}"
@@ -194,18 +185,16 @@ def _what(attempt: PlanAttempt) -> str:
 
 def _table(plan: Plan) -> list[str]:
     """Return the attempts that made a head of their own, as a table."""
-    tried = [a for a in plan.attempts if not a.purpose.startswith("rounded")]
-    if not tried:
+    heads = [a for a in plan.attempts if not a.is_check]
+    if not heads:
         return []
     rows: list[Sequence[str]] = [("tried", "n", "d", "dtype", "outcome", "rows", "|logit|", "s")]
-    for a in tried[:MOST_ROWS]:
+    for a in heads[:MOST_ROWS]:
         logit = number(a.max_logit, 3) if a.holds else "-"
         share = f"{100 * a.share_held:.4g}%"
-        rows.append((
-            _what(a), f"{a.n:,}", str(a.dim), a.dtype, a.stopped, share, logit,
-            f"{a.seconds:.1f}",
-        ))  # fmt: skip
+        sizes, seconds = (f"{a.n:,}", str(a.dim)), f"{a.seconds:.1f}"
+        rows.append((_what(a), *sizes, a.dtype, a.stopped, share, logit, seconds))
     lines = aligned(rows, left=(0, 3, 4))
-    if len(tried) > MOST_ROWS:
-        lines.append(f"... and {len(tried) - MOST_ROWS} more in plan.attempts")
+    if len(heads) > MOST_ROWS:
+        lines.append(f"... and {len(heads) - MOST_ROWS} more in plan.attempts")
     return lines

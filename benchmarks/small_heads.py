@@ -138,7 +138,7 @@ def structured(options):
         "grid 20 x 20": lambda **w: p.grid2d(20, 20, **w),
         "binary tree": lambda **w: p.tree(400, **w),
         "band |i - j| <= 4": lambda **w: p.band(400, 4, **w),
-        "strided": lambda **w: p.strided(400, 40, window=4, **w),
+        "strided": lambda **w: p.strided(400, 40, neighbors=4, **w),
         "bigbird": lambda **w: p.bigbird(400, 3, 2, 3, **w),
         "digits 8-NN": lambda **w: p.digits_knn(**w),
     }

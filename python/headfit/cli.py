@@ -32,7 +32,7 @@ _EXAMPLES = """\
 examples:
   headfit demo
   headfit pattern random_regular 512 4 -o A.npz
-  headfit plan causal_band --n 2048 --arg width=4 --mask causal
+  headfit plan causal_band --n 2048 --arg neighbors=4 --mask causal
   headfit fit A.npz --dim 2048 --leak 0.3 --distortion 2 -o head.npz
   headfit certify A.npz head.npz
   headfit pattern band 64 2 -o - | headfit info -

@@ -703,7 +703,7 @@ def compress_doors(hf: Any, known: dict[str, list[Any]], folder: Path) -> Iterat
 def sweep_doors(hf: Any, threads: list[Any], folder: Path) -> Iterator[Door]:
     """Yield sweeps and what reads their stores."""
     store = folder / "store"
-    point = {"pattern": "band", "n": 8, "width": 1, "dim": 6}
+    point = {"pattern": "band", "n": 8, "neighbors": 1, "dim": 6}
     hf.sweep([point], store, processes=0, num_threads=1)
     no_stores = [*NOT_PATH, folder, folder / "no folder", folder / "good.npz", Path("/proc/x")]
     yield Door("grid", hf.grid, {}, {"axes": [[], (), range(0), np.ones((2, 2)), np.array(1)]})
@@ -718,7 +718,7 @@ def sweep_doors(hf: Any, threads: list[Any], folder: Path) -> Iterator[Door]:
         "client": [5, *JUNK, True], "processes": optional(counts(0, 2**12)),
         "num_threads": threads, "retry_failed": NOT_FLAG,
         "progress": [5, "x", [], b"x", Unusable()],
-    }, {"points": "points|pattern|n|x|width|leak"})  # fmt: skip
+    }, {"points": "points|pattern|n|x|neighbors|leak"})  # fmt: skip
     yield Door("load_sweep", hf.load_sweep, {}, {"store": no_stores})
     found = hf.load_sweep(store)
     names = {"y": [1]}
@@ -808,9 +808,9 @@ def command_doors(folder: Path) -> Iterator[Door]:
     induction = ["pattern", "induction", "{file}", "-o", made]
     texts = [f for f in files if not os.path.isfile(f) or f.endswith("long.safetensors")]
     yield Door("$ pattern induction", command(induction), {}, {"file": texts}, anything)
-    planned = {"pattern": [f for f in files if f], "arg": ["", "x", "x=1", "width=", "width=x"],
-               "n": whole, "plot": output}  # fmt: skip
-    plan = ["plan", "causal_band", "--n", "8", "--arg", "width=1", "--time-limit", "1"]
+    planned = {"pattern": [f for f in files if f], "n": whole, "plot": output,
+               "arg": ["", "x", "x=1", "neighbors=", "neighbors=x"]}  # fmt: skip
+    plan = ["plan", "causal_band", "--n", "8", "--arg", "neighbors=1", "--time-limit", "1"]
     for name, place in {"pattern": 1, "arg": 5, "n": 3}.items():
         words = ["plan", "{pattern}"] if name == "pattern" else list(plan)
         words[place] = f"{{{name}}}"
@@ -849,7 +849,9 @@ def command_doors(folder: Path) -> Iterator[Door]:
             words = [name, str(qk), *start[name], option, "{file}"]
             yield Door(f"$ {name} {option}", command(words), {}, {"file": values}, anything)
     store, toml = str(folder / "store"), str(folder / "sweep.toml")
-    Path(toml).write_text('grid = {pattern = "band", n = 8, width = 1, dim = 6}', encoding="utf-8")
+    Path(toml).write_text(
+        'grid = {pattern = "band", n = 8, neighbors = 1, dim = 6}', encoding="utf-8"
+    )
     stores = [str(folder), str(folder / "pipe.npz"), "/proc/x", str(target)]
     for option, values in {
         "--out": stores,
@@ -872,10 +874,10 @@ def pattern_doors(patterns: Any, files: list[Any]) -> Iterator[Door]:
     """Yield every kind of pattern."""
     points = np.random.default_rng(0).standard_normal((N, 2))
     big = [2**31 - 1]
-    least = {"width": 0, "window": 0, "n_global": 0, "n_random": 0}
+    least = {"neighbors": 0, "n_global": 0, "n_random": 0}
     good: dict[str, Any] = {
-        "n": 8, "k": 2, "width": 1, "dilation": 2, "offsets": [0, 1], "stride": 2, "size": 2,
-        "window": 1, "n_global": 1, "n_random": 1, "tokens": [1, 2, 1], "height": 2,
+        "n": 8, "k": 2, "neighbors": 1, "width": 1, "dilation": 2, "offsets": [0, 1], "stride": 2,
+        "size": 2, "n_global": 1, "n_random": 1, "tokens": [1, 2, 1], "height": 2,
         "points": points, "graph": np.eye(3), "arity": 2, "mask": np.tri(N, dtype=bool),
     }  # fmt: skip
     choices = ["", "x", *NOT_TEXT]
@@ -891,7 +893,6 @@ def pattern_doors(patterns: Any, files: list[Any]) -> Iterator[Door]:
         "self_loops": NOT_FLAG,
         "bandwidth": optional([*NOT_NUMBER, 0, -1, np.inf]),
         "per_column": optional(counts(1)),
-        "window": optional(counts(0)),
         "stages": optional([
             *without(counts(0, 2), {1, 2}), *MISREAD_ARRAYS, ["x"], [-1], [1.5], [True]]),
         "offsets": [*NOT_ARRAY, [], [0.5], [[0]], [True]],
@@ -927,13 +928,13 @@ def pattern_doors(patterns: Any, files: list[Any]) -> Iterator[Door]:
                 bad[parameter] = special[parameter]
             else:
                 bad[parameter] = [*counts(least.get(parameter, 1)), None]
-                reaches = ("width", "dilation", "stride", "size", "arity", "window")
+                reaches = ("neighbors", "dilation", "stride", "size", "arity")
                 if parameter in reaches and name != "grid2d":  # these may exceed the tokens
                     bad[parameter] = without(bad[parameter], 2**70)
                 if parameter == "n" and name != "tree":
                     bad[parameter] += big
-        if name == "bigbird":
-            bad["window"] = [*counts(0), None]
+        if name == "strided":
+            bad["neighbors"] = optional(counts(0))
         if name == "window_global":
             bad["width"], bad["stride"] = [*counts(1), None], optional(counts(1))
         says = {"per_column": "per_column", "n": "n = |n must"}

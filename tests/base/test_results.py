@@ -47,7 +47,7 @@ def made() -> dict[str, object]:
     kept = hf.shrink_to_pattern(
         Q, K, mask="causal", per_row=1, leak=0.5, distortion=1.0, time_limit=1, **one
     )
-    points = hf.grid(pattern="band", n=[16, 32], width=[1, 2], dim=8)
+    points = hf.grid(pattern="band", n=[16, 32], neighbors=[1, 2], dim=8)
     with tempfile.TemporaryDirectory() as folder:
         swept = hf.sweep(points, Path(folder) / "<b>", processes=0, **one)
     return {

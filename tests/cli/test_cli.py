@@ -309,7 +309,7 @@ def test_normalize(run):
         ("info .", ["."]),
         ("pattern", ["KIND"]),
         ("pattern star 9 -o C.npz", ["star"]),
-        ("pattern band 9 -1 -o C.npz", ["width"]),
+        ("pattern band 9 -1 -o C.npz", ["neighbors"]),
         ("pattern band 9 1 --gamma 0.5 -o C.npz", ["gamma"]),
         ("pattern induction -o C.npz", ["--text"]),
         ("pattern induction latin.txt -o C.npz", ["UTF-8"]),

@@ -30,11 +30,11 @@ def run(tmp_path, monkeypatch, capsys):
 
 
 def test_a_pattern_by_its_name(run, tmp_path):
-    given = ("causal_band", "--n", 48, "--arg", "width=1", "--mask", "causal", "--dim", 8)
+    given = ("causal_band", "--n", 48, "--arg", "neighbors=1", "--mask", "causal", "--dim", 8)
     status, out, err = run(*given, *QUICK, "--plot", "plan.png")
     assert (status, err) == (0, "")
     assert out.startswith(
-        "Yes: head size 8 in bfloat16 is enough for causal_band(width=1) at n = 4"
+        "Yes: head size 8 in bfloat16 is enough for causal_band(neighbors=1) at n = 4"
     )
     assert out.rstrip().endswith("plan.png")
     assert (tmp_path / "plan.png").read_bytes()[:4] == b"\x89PNG"
@@ -53,21 +53,21 @@ def test_a_pattern_from_a_file_and_json(run):
 @pytest.mark.parametrize(
     ("kind", "pairs", "expected"),
     [
-        ("band", {"width": "2"}, lambda n: hf.patterns.band(n, 2)),
-        ("band", {"width": "2", "boundary": "wrap"},
+        ("band", {"neighbors": "2"}, lambda n: hf.patterns.band(n, 2)),
+        ("band", {"neighbors": "2", "boundary": "wrap"},
          lambda n: hf.patterns.band(n, 2, boundary="wrap")),
         ("circulant", {"offsets": "-1,2"}, lambda n: hf.patterns.circulant(n, [-1, 2])),
         ("strided", {"stride": "4", "causal": "false"},
          lambda n: hf.patterns.strided(n, 4, causal=False)),
-        ("strided", {"causal": "true", "window": "2", "stride": "4"},
-         lambda n: hf.patterns.strided(n, 4, window=2)),
+        ("strided", {"causal": "true", "neighbors": "2", "stride": "4"},
+         lambda n: hf.patterns.strided(n, 4, neighbors=2)),
         ("hypercube", {"self_loops": "true"}, lambda n: hf.patterns.hypercube(n, self_loops=True)),
         ("hypercube", {"self_loops": "false"}, lambda n: hf.patterns.hypercube(n)),
         ("butterfly", {"stages": "0,2"}, lambda n: hf.patterns.butterfly(n, stages=[0, 2])),
         ("random_regular", {"k": "3", "gamma": "2"},
          lambda n: hf.patterns.random_regular(n, 3, gamma=2.0, rng=7)),
         ("permutation", {}, lambda n: hf.patterns.permutation(n, rng=7)),
-        ("bigbird", {"n_random": "1", "window": "1", "n_global": "2"},
+        ("bigbird", {"n_random": "1", "neighbors": "1", "n_global": "2"},
          lambda n: hf.patterns.bigbird(n, 1, 2, 1, rng=7)),
     ],
 )  # fmt: skip
@@ -91,18 +91,21 @@ def test_every_kind_that_has_an_n_takes_it_from_the_option():
 @pytest.mark.parametrize(
     ("arguments", "word"),
     [
-        ("causal_band --n 64", "width=... must be given"),
-        ("causal_band --n 64 --arg width=x", "argument width: invalid int value"),
-        ("causal_band --n 64 --arg widht=3", "--arg must name an argument of causal_band: width"),
-        ("causal_band --arg width=3", "n must be given"),
-        ("causal_band --n 0 --arg width=3", "n must"),
-        ("causal_band --n 8 --arg width", "NAME=VALUE"),
-        ("band --n 8 --arg width=1 --arg boundary=x", "--boundary: invalid choice"),
+        ("causal_band --n 64", "neighbors=... must be given"),
+        ("causal_band --n 64 --arg neighbors=x", "argument neighbors: invalid int value"),
+        (
+            "causal_band --n 64 --arg widht=3",
+            "--arg must name an argument of causal_band: neighbors",
+        ),
+        ("causal_band --arg neighbors=3", "n must be given"),
+        ("causal_band --n 0 --arg neighbors=3", "n must"),
+        ("causal_band --n 8 --arg neighbors", "NAME=VALUE"),
+        ("band --n 8 --arg neighbors=1 --arg boundary=x", "--boundary: invalid choice"),
         ("hypercube --n 8 --arg self_loops=maybe", "self_loops must be true or false"),
         ("grid2d --n 8", "pattern must be a function of n; grid2d is not"),
         ("no_such_kind --n 8", "pattern must be a file"),
         ("nowhere.npz", "pattern: nowhere.npz"),
-        ("nowhere.npz --arg width=3", "--arg must go with a kind"),
+        ("nowhere.npz --arg neighbors=3", "--arg must go with a kind"),
         ("permutation --n 8 --dim 0", "dim must"),
         ("permutation --n 8 --time-limit nan", "time_limit must"),
         ("permutation --n 8 --plot plan.doc", "must end in .png"),

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from headfit.patterns import _shapes
+from headfit.patterns import _graphs
 
 TEXT = (Path(__file__).parents[2] / "CONTRIBUTING.md").read_text(encoding="utf-8")
 BLOCKS = [
@@ -26,7 +26,7 @@ def run(first_words: str, namespace: dict[str, Any]) -> dict[str, Any]:
 
 
 def test_the_new_pattern():
-    pattern = run("def hub(", dict(vars(_shapes)))["hub"](30)
+    pattern = run("@pattern\ndef hub(", dict(vars(_graphs)))["hub"](30)
     expected = np.eye(30, dtype=bool)
     expected[:, 0] = True
     np.testing.assert_array_equal(pattern.toarray() > 0, expected)

@@ -113,7 +113,7 @@ def test_shapes() -> None:
 
     assert shape(hf.patterns.causal_band(50, 7), "causal") == Shape(8, 1, None, 49)
     assert shape(hf.patterns.dilated(50, 3, 4)) == Shape(7, 4, None, 49)
-    strided = shape(hf.patterns.strided(200, 32, window=7), "causal")
+    strided = shape(hf.patterns.strided(200, 32, neighbors=7), "causal")
     assert (strided.width, strided.spacing, strided.stride) == (8, 1, 32)
     assert Stencil.of(hf.Target(hf.patterns.circulant(40, [-1, 0, 1]))).wraps
     assert not Stencil.of(hf.Target(hf.patterns.band(40, 1))).wraps

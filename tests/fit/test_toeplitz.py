@@ -24,7 +24,7 @@ CASES = {
     "window": (lambda n: hf.patterns.band(n, 5), None, 24),
     "dilated window": (lambda n: hf.patterns.dilated(n, 4, 3), None, 28),
     "circulant": (lambda n: hf.patterns.circulant(n, range(-4, 5)), None, 24),
-    "stride": (lambda n: hf.patterns.strided(n, 8, window=0), "causal", 16),
+    "stride": (lambda n: hf.patterns.strided(n, 8, neighbors=0), "causal", 16),
     "blocks": (lambda n: hf.patterns.block(n, 16), None, 12),
     "Gaussian weights": (
         lambda n: weighted(hf.patterns.band(n, 6), lambda x: np.exp(-(x**2) / 18)),

@@ -154,17 +154,17 @@ def test_shared_arguments_are_checked(kind: str, name: str, value: object) -> No
         ("n", lambda: patterns.permutation(True)),
         ("k", lambda: patterns.random_regular(5, 0)),
         ("k", lambda: patterns.random_regular(5, 6)),
-        ("width", lambda: patterns.band(5, -1)),
-        ("width", lambda: patterns.causal_band(5, -1)),
+        ("neighbors", lambda: patterns.band(5, -1)),
+        ("neighbors", lambda: patterns.causal_band(5, -1)),
         ("boundary", lambda: patterns.band(5, 1, boundary="mirror")),  # type: ignore[arg-type]
         ("boundary", lambda: patterns.grid2d(5, 1, boundary="mirror")),  # type: ignore[arg-type]
         ("dilation", lambda: patterns.dilated(5, 1, 0)),
         ("offsets", lambda: patterns.circulant(5, [])),
         ("offsets", lambda: patterns.circulant(5, [0.5])),
         ("stride", lambda: patterns.strided(5, 0)),
-        ("window", lambda: patterns.strided(5, 2, window=-1)),
+        ("neighbors", lambda: patterns.strided(5, 2, neighbors=-1)),
         ("size", lambda: patterns.block(5, 0)),
-        ("window", lambda: patterns.bigbird(5, -1, 0, 0)),
+        ("neighbors", lambda: patterns.bigbird(5, -1, 0, 0)),
         ("n_global", lambda: patterns.bigbird(5, 1, 6, 0)),
         ("n_random", lambda: patterns.bigbird(5, 1, 0, 6)),
         ("width", lambda: patterns.window_global(5, 0, 0)),
@@ -296,8 +296,12 @@ def test_strided(n: int, stride: int, window: int | None) -> None:
     reach = stride if window is None else window
     apart = distance(n)
     both = (abs(apart) <= reach) | (apart % stride == 0)
-    assert np.array_equal(support(patterns.strided(n, stride, window=window)), both & (apart >= 0))
-    assert np.array_equal(support(patterns.strided(n, stride, window=window, causal=False)), both)
+    assert np.array_equal(
+        support(patterns.strided(n, stride, neighbors=window)), both & (apart >= 0)
+    )
+    assert np.array_equal(
+        support(patterns.strided(n, stride, neighbors=window, causal=False)), both
+    )
 
 
 @given(SIZES, st.integers(1, 50))
@@ -355,12 +359,12 @@ def test_window_global_among_other_patterns() -> None:
     )
     for causal in (False, True):
         A = patterns.window_global(40, 5, 0, stride=7, causal=causal)
-        assert same(A, patterns.strided(40, 7, window=4, causal=causal))
+        assert same(A, patterns.strided(40, 7, neighbors=4, causal=causal))
 
 
 def test_empty_rows_after_full_ones_attend_to_themselves() -> None:
-    style = patterns._build.Style.of(None, 1.0, 0)
-    A = patterns._build.from_rows(np.full((4, 2), -1), 4, style, full=2)
+    style = patterns._build.Style.of()
+    A = patterns._build.from_edges(np.repeat([0, 1], 4), np.tile(np.arange(4), 2), 4, style)
     check(A)
     assert np.array_equal(support(A), np.vstack([np.ones((2, 4)), np.eye(4)[2:]]))
 

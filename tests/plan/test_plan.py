@@ -270,7 +270,7 @@ def test_global_tokens_get_coordinates_of_their_own() -> None:
 
 
 def test_a_causal_pattern_without_its_mask_is_told() -> None:
-    pattern = functools.partial(hf.patterns.causal_band, width=0)
+    pattern = functools.partial(hf.patterns.causal_band, neighbors=0)
     assert 'mask="causal"' in plan(pattern).advice
     assert 'mask="causal"' not in plan(pattern, mask="causal").advice
 
@@ -437,7 +437,7 @@ def test_names_of_patterns() -> None:
     def at(pattern: Any) -> str:
         return source_of(pattern, 8, None, 1).name
 
-    assert at(functools.partial(hf.patterns.band, width=2, rng=0)) == "band(width=2)"
+    assert at(functools.partial(hf.patterns.band, neighbors=2, rng=0)) == "band(neighbors=2)"
     assert at(functools.partial(hf.patterns.permutation, rng=0)) == "permutation"
     assert at(lambda n: sp.eye_array(n)) == "the pattern"
     assert at(np.eye(8)) == "the matrix"

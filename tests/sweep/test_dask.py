@@ -126,7 +126,7 @@ def test_a_client_that_loses_its_scheduler_is_an_error_that_says_so(cluster, swe
 
 def test_the_command_takes_a_scheduler(cluster, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    Path("sweep.toml").write_text('[grid]\npattern = "band"\nn = [8, 12]\nwidth = 1\ndim = 6\n')
+    Path("sweep.toml").write_text('[grid]\npattern = "band"\nn = [8, 12]\nneighbors = 1\ndim = 6\n')
     given = ["sweep", "sweep.toml", "--out", "results", "--scheduler", cluster.scheduler_address]
     assert cli.main(given) == 0
     assert "2 points done, 0 failed" in capsys.readouterr().out

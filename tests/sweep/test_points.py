@@ -35,8 +35,8 @@ def test_defaults_are_filled_in_and_none_is_nothing():
         ({"pattern": "nothing"}, "pattern must be one of band"),
         ({"pattern": ["band"]}, "pattern must be one of"),
         ({"pattern": "from_mask"}, "pattern must be one of"),
-        ({"pattern": "band", "n": 8}, "width must be given"),
-        ({"pattern": "band", "n": 8, "width": 1, "k": 2}, "k is no key"),
+        ({"pattern": "band", "n": 8}, "neighbors must be given"),
+        ({"pattern": "band", "n": 8, "neighbors": 1, "k": 2}, "k is no key"),
         ({**RANDOM, "widht": 3}, "widht is no key"),
         ({**RANDOM, "rng": 3}, "rng is no key"),
         ({**RANDOM, "n": "64"}, "n must"),
@@ -45,7 +45,7 @@ def test_defaults_are_filled_in_and_none_is_nothing():
         ({**RANDOM, "gamma": "high"}, "gamma must"),
         ({**RANDOM, "gamma": 0.5}, "gamma must"),
         ({**RANDOM, "weights": "gaussian"}, "weights must"),
-        ({"pattern": "band", "n": 8, "width": 1, "boundary": "no"}, "boundary must"),
+        ({"pattern": "band", "n": 8, "neighbors": 1, "boundary": "no"}, "boundary must"),
         ({"pattern": "tree", "n": 8, "self_loops": 1}, "self_loops must be True or False"),
         ({**RANDOM, "method": "nothing"}, "method must be one of"),
         ({**RANDOM, "method": 5}, "method must be one of"),
@@ -115,7 +115,7 @@ def test_a_default_and_its_absence_are_the_same_point():
 
 
 def test_defaults_that_go_with_a_method_are_no_axes(tmp_path):
-    common = {"pattern": "band", "n": 8, "width": 1, "dim": 6}
+    common = {"pattern": "band", "n": 8, "neighbors": 1, "dim": 6}
     points = hf.grid(**common, method=["projection", "max-margin"])
     found = hf.sweep(points, tmp_path / "one", processes=0, num_threads=1)
     assert found.axes == {"method": ["max-margin", "projection"]}
@@ -126,8 +126,8 @@ def test_defaults_that_go_with_a_method_are_no_axes(tmp_path):
 
 
 def test_every_pattern_can_be_swept_but_those_made_of_objects():
-    given = {"n": 8, "width": 1, "dilation": 1, "offsets": [0, 1], "stride": 2, "size": 2,
-             "window": 1, "n_global": 1, "n_random": 1, "tokens": ["a", "b", "a"], "height": 2,
+    given = {"n": 8, "width": 1, "neighbors": 1, "dilation": 1, "offsets": [0, 1], "stride": 2,
+             "size": 2, "n_global": 1, "n_random": 1, "tokens": ["a", "b", "a"], "height": 2,
              "points": [[0, 0], [1, 0], [0, 1]], "k": 2}  # fmt: skip
     for kind in hf.patterns.__all__:
         if kind in UNSUITED or kind == "digits_knn":
@@ -135,7 +135,7 @@ def test_every_pattern_can_be_swept_but_those_made_of_objects():
         names = inspect.signature(getattr(hf.patterns, kind)).parameters
         own = {name: given[name] for name in names if name in given and name != "rng"}
         if kind == "strided":
-            del own["window"]
+            del own["neighbors"]
         A = pattern_of(checked_fit_point({"pattern": kind, **own}))
         np.testing.assert_allclose(A.sum(axis=1), 1)
 
@@ -163,7 +163,7 @@ def test_a_record_says_what_the_fit_says():
 
 
 def test_a_fit_that_does_not_certify_has_no_size():
-    point = {"pattern": "band", "n": 16, "width": 1, "dim": 1}
+    point = {"pattern": "band", "n": 16, "neighbors": 1, "dim": 1}
     record = measure_fit(checked_fit_point(point), 1)
     assert (record["certified"], record["dim_found"], record["dim_tried"]) == (False, None, 1)
     masked = measure_fit(checked_fit_point({**point, "mask": ["window", [1, 1]]}), 1)

@@ -14,18 +14,18 @@ def test_grids_add_up_and_out_is_beside_the_file(tmp_path):
     file = tmp_path / "sweep.toml"
     file.write_text(
         'out = "results"\nprocesses = 3\nnum_threads = 2\n'
-        '[[grid]]\npattern = "band"\nn = [8, 16]\nwidth = 1\nmask = [["window", [1, 1]]]\n'
+        '[[grid]]\npattern = "band"\nn = [8, 16]\nneighbors = 1\nmask = [["window", [1, 1]]]\n'
         '[[grid]]\npattern = "circulant"\nn = 8\noffsets = [[-1, 2]]\nseed = [0, 1]\n'
     )
     found = read_sweep_file(file)
     assert (found.out, found.processes, found.num_threads) == (tmp_path / "results", 3, 2)
-    bands = hf.grid(pattern="band", n=[8, 16], width=1, mask=[["window", [1, 1]]])
+    bands = hf.grid(pattern="band", n=[8, 16], neighbors=1, mask=[["window", [1, 1]]])
     rings = hf.grid(pattern="circulant", n=8, offsets=[[-1, 2]], seed=[0, 1])
     assert found.tasks == Work.of(None, None).tasks(bands + rings)
 
 
 MANY = list(range(400))
-GOOD = 'pattern = "band"\nn = 8\nwidth = 1\n'
+GOOD = 'pattern = "band"\nn = 8\nneighbors = 1\n'
 
 
 @pytest.mark.parametrize(

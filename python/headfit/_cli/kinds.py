@@ -33,7 +33,7 @@ def _choice(name: str, *choices: str) -> Argument:
 _N = _count("n", "tokens")
 _BOUNDARY = _choice("--boundary", "clip", "wrap")
 _LOOPS = _flag("--self-loops", "tokens attend to themselves as well")
-_SIDES = _count("width", "neighbours on each side")
+_SIDES = _count("neighbors", "neighbours on each side")
 _CAUSAL: Argument = (
     "--causal",
     {
@@ -48,14 +48,14 @@ KINDS: dict[str, tuple[Argument, ...]] = {
     "band": (_N, _SIDES, _BOUNDARY),
     "bigbird": (
         _N,
-        _count("window", "reach of the window on each side"),
+        _SIDES,
         _count("n_global", "global tokens"),
         _count("n_random", "random columns per row"),
         _BOUNDARY,
     ),
     "block": (_N, _count("size", "tokens of a block")),
     "butterfly": (_N, _count("--stages", "which stages (default: all)", nargs="+", metavar="S")),
-    "causal_band": (_N, _count("width", "how far back a token sees")),
+    "causal_band": (_N, _count("neighbors", "earlier tokens that a token attends to")),
     "circulant": (_N, _count("offsets", "one or more, of any sign", nargs="+", metavar="offset")),
     "digits_knn": (),
     "dilated": (_N, _SIDES, _count("dilation", "distance between them"), _BOUNDARY),
@@ -98,7 +98,7 @@ KINDS: dict[str, tuple[Argument, ...]] = {
     "strided": (
         _N,
         _count("stride", "distance between the far tokens"),
-        _count("--window", "how far back the window reaches (default: stride)", metavar="W"),
+        _count("--neighbors", "earlier tokens beside the far ones (default: stride)", metavar="W"),
         _CAUSAL,
     ),
     "tree": (_N, _count("--arity", "children of a token", default=2), _LOOPS),
@@ -129,7 +129,7 @@ _ARGUMENTS = {
     "permutation": "512 --seed 3",
     "previous_token": "512",
     "random_regular": "512 4 --gamma 2 --seed 3",
-    "strided": "512 16 --window 4",
+    "strided": "512 16 --neighbors 4",
     "tree": "511 --arity 3",
     "window_global": "512 16 2 --stride 64",
 }

@@ -33,8 +33,8 @@ def add_plan(parent: Commands) -> None:
         "plan",
         plan,
         "say whether a head of a size and format is enough for a pattern, in a minute at most",
-        "  headfit plan causal_band --n 16384 --arg width=64 --mask causal\n"
-        "  headfit plan bigbird --n 4096 --arg window=8 --arg n_global=2 --arg n_random=3\n"
+        "  headfit plan causal_band --n 16384 --arg neighbors=64 --mask causal\n"
+        "  headfit plan bigbird --n 4096 --arg neighbors=8 --arg n_global=2 --arg n_random=3\n"
         "  headfit plan A.npz --dim 16 --dtype float32 --plot plan.png\n",
     )
     parser.add_argument(
@@ -44,7 +44,7 @@ def add_plan(parent: Commands) -> None:
     parser.add_argument("--n", type=int, metavar="N", help="tokens; a file has its own")
     parser.add_argument(
         "--arg", type=pair, action="append", default=[], metavar="NAME=VALUE",
-        help="an argument of the kind, as in width=64 or offsets=-1,2; may be repeated",
+        help="an argument of the kind, as in neighbors=64 or offsets=-1,2; may be repeated",
     )  # fmt: skip
     parser.add_argument(
         "--dim", type=int, default=64, metavar="D", help="head size (default: %(default)s)"
@@ -68,7 +68,7 @@ def pair(given: str) -> tuple[str, str]:
     """Return the two sides of NAME=VALUE."""
     name, equals, value = given.partition("=")
     if not name or not equals:
-        raise argparse.ArgumentTypeError(f"expected NAME=VALUE as in width=64, got {given!r}")
+        raise argparse.ArgumentTypeError(f"expected NAME=VALUE as in neighbors=64, got {given!r}")
     return name, value
 
 

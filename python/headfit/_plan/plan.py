@@ -52,7 +52,7 @@ def plan(
     ----------
     pattern : function of n, or target
         A function that returns the pattern of n tokens, such as
-        ``functools.partial(hf.patterns.causal_band, width=64)``; or one pattern: a `Target`, a
+        ``functools.partial(hf.patterns.causal_band, neighbors=64)``; or one pattern: a `Target`, a
         sparse or dense array, or a path.
     n : int, optional
         The number of tokens; needed for a function. A matrix has its own.
@@ -105,12 +105,12 @@ def plan(
     --------
     >>> import headfit as hf
     >>> from functools import partial
-    >>> found = hf.plan(partial(hf.patterns.causal_band, width=2), n=64, dim=8, time_limit=5,
+    >>> found = hf.plan(partial(hf.patterns.causal_band, neighbors=2), n=64, dim=8, time_limit=5,
     ...                 mask="causal")
     >>> found.verdict, found.fit.dim
     ('yes', 8)
     >>> str(found).splitlines()[0]
-    'Yes: head size 8 in bfloat16 is enough for causal_band(width=2) at n = 64; certified, ...'
+    'Yes: head size 8 in bfloat16 is enough for causal_band(neighbors=2) at n = 64; certified, ...'
     """
     asked = as_tolerances(tolerances, leak=leak, distortion=distortion, max_logit=max_logit)
     kernel, dtype = of_head(kernel, dtype, "bfloat16")

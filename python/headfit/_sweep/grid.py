@@ -43,11 +43,11 @@ def grid(**axes: Any) -> list[dict[str, Any]]:
     Examples
     --------
     >>> import headfit as hf
-    >>> hf.grid(pattern="band", n=[64, 128], width=2, seed=range(2))
-    [{'pattern': 'band', 'n': 64, 'width': 2, 'seed': 0},
-     {'pattern': 'band', 'n': 64, 'width': 2, 'seed': 1},
-     {'pattern': 'band', 'n': 128, 'width': 2, 'seed': 0},
-     {'pattern': 'band', 'n': 128, 'width': 2, 'seed': 1}]
+    >>> hf.grid(pattern="band", n=[64, 128], neighbors=2, seed=range(2))
+    [{'pattern': 'band', 'n': 64, 'neighbors': 2, 'seed': 0},
+     {'pattern': 'band', 'n': 64, 'neighbors': 2, 'seed': 1},
+     {'pattern': 'band', 'n': 128, 'neighbors': 2, 'seed': 0},
+     {'pattern': 'band', 'n': 128, 'neighbors': 2, 'seed': 1}]
     """
     values = {name: axis_values(name, axis) for name, axis in axes.items()}
     for name, axis in values.items():

@@ -249,7 +249,7 @@ def load_sweep(store: Any) -> Sweep:
     Examples
     --------
     >>> import headfit as hf
-    >>> points = hf.grid(pattern="band", n=[16, 32], width=1, dim=6)
+    >>> points = hf.grid(pattern="band", n=[16, 32], neighbors=1, dim=6)
     >>> _ = hf.sweep(points, "results", processes=0, num_threads=1)
     >>> found = hf.load_sweep("results")
     >>> sorted(found.columns["n"].tolist()), found.columns["certified"].tolist()

@@ -14,9 +14,13 @@ memory. Each function takes the same three keyword arguments:
 ``gamma``
     The largest allowed ratio of two nonzeros of a row, at least 1.
 ``rng``
-    A seed or a ``numpy.random.Generator``, used as in ``numpy.random.default_rng``;
-    None draws fresh entropy. The support is drawn before the weights, so that a seed
-    gives the same support for all kinds of weights.
+    A seed or a ``numpy.random.Generator``, used as in ``numpy.random.default_rng``; 0 by
+    default, so that calls repeat. None draws fresh entropy. The support is drawn before the
+    weights, so that a seed gives the same support for all kinds of weights.
+
+``width`` is the number of keys in a window, the token itself included, as in the mask
+``("window", width)``; ``neighbors`` is how many tokens next to it a token attends to, on each
+side that the pattern looks to.
 
 At the ends of the sequence, ``boundary="clip"`` leaves out columns outside
 ``0 ... n - 1`` and ``boundary="wrap"`` takes them modulo ``n``. A row that would have no
@@ -26,19 +30,21 @@ and `from_mask`, which are given the rows, refuse an empty one.
 
 from __future__ import annotations
 
-from headfit.patterns._bands import band, causal_band, circulant, dilated
-from headfit.patterns._graphs import from_graph
+from headfit.patterns._graphs import butterfly, from_graph, grid2d, hypercube, tree
 from headfit.patterns._heads import induction, previous_token
 from headfit.patterns._knn import digits_knn, knn
 from headfit.patterns._masks import from_mask
 from headfit.patterns._random import permutation, random_regular
-from headfit.patterns._shapes import (
-    butterfly,
-    grid2d,
-    hypercube,
-    tree,
+from headfit.patterns._windows import (
+    band,
+    bigbird,
+    block,
+    causal_band,
+    circulant,
+    dilated,
+    strided,
+    window_global,
 )
-from headfit.patterns._transformers import bigbird, block, strided, window_global
 
 __all__ = [
     "band",

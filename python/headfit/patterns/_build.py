@@ -1,11 +1,12 @@
-"""Common parts of all patterns: checks of arguments, weights, and making of the matrix."""
+"""What all patterns share: the weights of their nonzeros, checks, and making of the matrix."""
 
 from __future__ import annotations
 
+import inspect
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, SupportsIndex, TypeAlias
+from typing import Any, Literal, SupportsIndex, TypeAlias, TypedDict, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,35 +16,40 @@ from headfit._base.arguments import as_choice, as_generator, as_number
 from headfit._base.arrays import as_count
 from headfit._base.memory import require_memory
 from headfit._base.types import Seed as Seed
-from headfit.errors import InputError, TargetError
+from headfit.errors import InputError
 
 Weights: TypeAlias = Literal["uniform", "random"]
 Boundary: TypeAlias = Literal["clip", "wrap"]
 Pattern: TypeAlias = "sparse.csr_array[np.float64, tuple[int, int]]"
 Ints: TypeAlias = "NDArray[np.signedinteger[Any]]"
 Floats: TypeAlias = NDArray[np.float64]
+Made = TypeVar("Made", bound=Callable[..., Pattern])
 
 MOST_TOKENS = np.iinfo(np.int32).max
 
+# What the docstring of every pattern says before its notes and examples.
+SHARED = """\
+weights, gamma, rng
+    Equal weights, or random ones with ratios up to `gamma`; see the module.
 
-def checked_tokens(n: SupportsIndex) -> int:
-    return as_count(n, "n", 1, MOST_TOKENS)
+Returns
+-------
+csr_array, shape (n, n)
+
+Raises
+------
+InputError
+    For an argument out of range, or a pattern that does not fit in memory.
+
+"""
 
 
-def check_entries(count: int, n: int) -> None:
-    """Refuse a pattern if making its entries, with temporary arrays, would not fit in memory."""
-    require_memory(40 * (count + n), f"a pattern of n = {n} tokens with up to {count} entries")
+class Weighting(TypedDict, total=False):
+    """The keyword arguments that all patterns take, those of `Style.of`."""
 
-
-def checked_choice(name: str, value: str, allowed: Sequence[str]) -> str:
-    return as_choice(value, name, allowed)
-
-
-def checked_positive(name: str, value: float) -> float:
-    number = as_number(value, name, "be a finite number above 0")
-    if not (math.isfinite(number) and number > 0):
-        raise InputError(f"{name} must be a finite number above 0; got {value!r}")
-    return number
+    weights: Weights | None
+    gamma: float
+    rng: Seed
 
 
 @dataclass(frozen=True)
@@ -57,9 +63,9 @@ class Style:
     @classmethod
     def of(
         cls,
-        weights: str | None,
-        gamma: float,
-        rng: Seed,
+        weights: str | None = None,
+        gamma: float = 1.0,
+        rng: Seed = 0,
         allowed: Sequence[str] = ("uniform", "random"),
     ) -> Style:
         """Return the checked style of a pattern function's `weights`, `gamma` and `rng`."""
@@ -68,8 +74,7 @@ class Style:
             raise InputError(f"gamma must be a finite number of at least 1; got {gamma!r}")
         if weights is None:
             weights = "random" if ratio > 1 else "uniform"
-        checked_choice("weights", weights, allowed)
-        return cls(weights, ratio, as_generator(rng))
+        return cls(as_choice(weights, "weights", allowed), ratio, as_generator(rng))
 
     @property
     def log_cap(self) -> float:
@@ -77,76 +82,85 @@ class Style:
         return max(0.0, math.log(self.gamma) - 2.0**-48 * (1.0 + math.log(self.gamma)))
 
 
-def weighted(
-    starts: Ints, columns: Ints, n: int, style: Style, log_weights: Floats | None = None
-) -> Pattern:
-    """Return the pattern with the given columns, sorted within rows, and rows of sum 1.
+def pattern(function: Made) -> Made:
+    """Give a function with ``**style: Unpack[Weighting]`` what all patterns share.
 
-    Row i has the columns ``columns[starts[i]:starts[i + 1]]``. The weights are those of `style`,
-    unless their logarithms are given.
+    Its signature shows the arguments by name, and its docstring describes them, the result and
+    the errors.
     """
-    counts = np.diff(starts)
-    if not counts.all():
-        row = int(np.argmin(counts != 0))
-        raise TargetError(f"row {row} attends to nothing: expected at least one column in a row")
+    own, shared = (inspect.signature(f).parameters.values() for f in (function, Style.of))
+    named = [p for p in own if p.kind is not p.VAR_KEYWORD]
+    added = [p.replace(kind=p.KEYWORD_ONLY) for p in shared if p.name != "allowed"]
+    text, examples, rest = (inspect.getdoc(function) or "").partition("Examples\n")
+    text += "" if "Parameters\n" in text else "Parameters\n----------\n"
+    function.__doc__ = text.rstrip("\n") + "\n" + SHARED + examples + rest
+    function.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
+        [*named, *added], return_annotation="Pattern"
+    )
+    return function
+
+
+def checked_tokens(n: SupportsIndex) -> int:
+    return as_count(n, "n", 1, MOST_TOKENS)
+
+
+def check_boundary(boundary: str) -> None:
+    as_choice(boundary, "boundary", ("clip", "wrap"))
+
+
+def check_entries(count: int, n: int) -> None:
+    """Refuse a pattern if making its entries, with temporary arrays, would not fit in memory."""
+    require_memory(48 * (count + n), f"a pattern of n = {n} tokens with up to {count} entries")
+
+
+def from_edges(rows: Ints, columns: Ints, n: int, style: Style) -> Pattern:
+    """Return the pattern with a nonzero at each row and column, which may be in any order.
+
+    Rows and columns are broadcast against each other. Columns outside ``0 ... n - 1`` are left
+    out and repeated ones merged; a row that would be empty attends to itself.
+    """
+    rows, columns = np.broadcast_arrays(rows, columns)
+    kept = (columns >= 0) & (columns < n)
+    rows, columns = rows[kept].astype(np.int32), columns[kept].astype(np.int32)
+    alone = np.flatnonzero(np.bincount(rows, minlength=n) == 0).astype(np.int32)
+    if alone.size:
+        rows, columns = np.concatenate([rows, alone]), np.concatenate([columns, alone])
+    ones = np.ones(rows.size, dtype=np.bool_)
+    return weighted(sparse.coo_array((ones, (rows, columns)), shape=(n, n)).tocsr(), style)
+
+
+def from_rows(columns: Ints, n: int, style: Style) -> Pattern:
+    """Return the pattern whose row ``i`` has the columns ``columns[i]``; see `from_edges`."""
+    return from_edges(np.arange(n)[:, np.newaxis], columns, n, style)
+
+
+def weighted(support: Any, style: Style, log_weights: Floats | None = None) -> Pattern:
+    """Return the pattern with these nonzeros, a canonical csr_array, and rows of sum 1.
+
+    The weights are those of `style`, unless their logarithms are given.
+    """
+    starts, counts = support.indptr[:-1], np.diff(support.indptr)
     if log_weights is None and style.weights == "random":
-        log_weights = style.rng.uniform(0.0, style.log_cap, columns.size)
+        log_weights = style.rng.uniform(0.0, style.log_cap, support.nnz)
     if log_weights is None:
         values = np.repeat(1.0 / counts, counts)
     else:
         values = np.exp(log_weights)
-        values /= np.repeat(np.add.reduceat(values, starts[:-1]), counts)
-    small = max(columns.size, n) <= MOST_TOKENS
-    index = np.int32 if small else np.int64
-    matrix = sparse.csr_array(
-        (values, columns.astype(index, copy=False), starts.astype(index, copy=False)), shape=(n, n)
-    )
+        values /= np.repeat(np.add.reduceat(values, starts), counts)
+    made: Pattern = csr(values, support.indices, support.indptr)
+    return made
+
+
+def csr(values: NDArray[Any], columns: Ints, starts: Ints) -> Any:
+    """Return a canonical matrix; row ``i`` has the columns ``columns[starts[i]:starts[i + 1]]``."""
+    n = len(starts) - 1
+    index = np.int32 if len(columns) <= MOST_TOKENS else np.int64
+    parts = (values, columns.astype(index, copy=False), starts.astype(index, copy=False))
+    matrix: Any = sparse.csr_array(parts, shape=(n, n))
     matrix.has_canonical_format = True
     return matrix
-
-
-def from_rows(columns: Ints, n: int, style: Style, *, full: int = 0) -> Pattern:
-    """Return the pattern whose row ``i`` has the columns ``columns[i]``, in any order.
-
-    Columns outside ``0 ... n - 1`` are left out and repeated ones merged; a row that would be
-    empty attends to itself. The first `full` rows have all columns instead.
-    """
-    columns = np.where((columns >= 0) & (columns < n), columns, n)[full:]
-    columns.sort(axis=1)
-    empty = np.flatnonzero(columns[:, 0] == n)
-    columns[empty, 0] = full + empty
-    keep = columns < n
-    keep[:, 1:] &= columns[:, 1:] != columns[:, :-1]
-    counts = np.concatenate([np.full(full, n), keep.sum(axis=1)])
-    all_columns = np.tile(np.arange(n), full)
-    return weighted(row_starts(counts), np.concatenate([all_columns, columns[keep]]), n, style)
-
-
-def from_edges(rows: Ints, columns: Ints, n: int, style: Style) -> Pattern:
-    """Return the pattern with a nonzero at each (row, column); repeated pairs are merged."""
-    places = np.unique(rows.astype(np.int64) * n + columns)
-    counts = np.bincount(places // n, minlength=n)
-    return weighted(row_starts(counts), places % n, n, style)
 
 
 def row_starts(counts: Ints) -> Ints:
     """Return the offsets of rows with these numbers of entries, as in CSR format."""
     return np.concatenate(([0], np.cumsum(counts, dtype=np.int64)))
-
-
-def shifted_columns(n: int, offsets: Ints, boundary: str) -> Ints:
-    """Return ``i + offset`` for every row ``i`` and offset, shape (n, offsets).
-
-    With "wrap" they are taken modulo n; with "clip" `from_rows` drops those outside.
-    """
-    check_entries(n * len(offsets), n)
-    columns = np.arange(n)[:, None] + offsets
-    return columns % n if boundary == "wrap" else columns
-
-
-def diagonal_or_nothing(n: int, self_loops: bool) -> Ints:
-    """Return one column per row for `from_rows`: the diagonal, or -1, which it drops."""
-    return (np.arange(n) if self_loops else np.full(n, -1))[:, None]
-
-
-BOUNDARIES = ("clip", "wrap")

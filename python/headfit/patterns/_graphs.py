@@ -1,39 +1,42 @@
-"""Patterns from graphs."""
+"""Patterns of graphs: a graph of the caller's, grids, trees and hypercubes."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterable
+from typing import Any, Unpack
 
 import numpy as np
 from scipy import sparse
 
 from headfit._base.arguments import as_flag
-from headfit._base.arrays import as_array
+from headfit._base.arrays import as_array, as_count
 from headfit._base.sparse import checked_csr
 from headfit.errors import InputError, TargetError
 from headfit.patterns._build import (
-    Ints,
+    MOST_TOKENS,
+    Boundary,
     Pattern,
-    Seed,
     Style,
-    Weights,
+    Weighting,
+    check_entries,
+    checked_tokens,
     from_edges,
+    from_rows,
+    pattern,
 )
+from headfit.patterns._windows import band
 
 
+@pattern
 def from_graph(
-    graph: Any,
-    *,
-    self_loops: bool | None = None,
-    weights: Weights | None = None,
-    gamma: float = 1.0,
-    rng: Seed = None,
+    graph: Any, *, self_loops: bool | None = None, **style: Unpack[Weighting]
 ) -> Pattern:
     """Return the pattern of a graph: each token attends to its (out-)neighbours.
 
     Nonzero entries of the adjacency matrix are edges. Their values and the edge data of a
     graph are ignored, and parallel edges count once. (To keep values as weights, normalise
-    the rows yourself: any row-stochastic matrix is a target.)
+    the rows yourself: any row-stochastic matrix is a target.) A token without a neighbour is a
+    `TargetError`; ``self_loops=True`` prevents that.
 
     Parameters
     ----------
@@ -44,19 +47,6 @@ def from_graph(
     self_loops : bool, optional
         True gives every token a self-loop, False removes all of them, None keeps those of
         the graph.
-    weights, gamma, rng
-        Equal weights, or random ones with ratios up to `gamma`; see the module.
-
-    Returns
-    -------
-    csr_array, shape (n, n)
-
-    Raises
-    ------
-    InputError
-        If the graph is neither a networkx graph nor a square matrix of numbers.
-    TargetError
-        If a token has no neighbour; ``self_loops=True`` prevents that.
 
     Examples
     --------
@@ -67,50 +57,187 @@ def from_graph(
            [1. , 0. , 0. ],
            [1. , 0. , 0. ]])
     """
-    style = Style.of(weights, gamma, rng)
+    matrix = _adjacency(graph)
+    n, (rows, columns) = matrix.shape[0], matrix.tocoo().coords
+    if np.isnan(matrix.data).any():
+        raise InputError(
+            f"graph must hold numbers; got NaN in row {rows[np.isnan(matrix.data)][0]}"
+        )
     if self_loops is not None:
-        self_loops = as_flag(self_loops, "self_loops")
-    rows, columns, n = _edges_of(graph)
-    if self_loops is not None:
-        proper = rows != columns
-        loops = np.arange(n if self_loops else 0)
-        rows = np.concatenate([rows[proper], loops])
-        columns = np.concatenate([columns[proper], loops])
+        others = rows != columns
+        loops = np.arange(n if as_flag(self_loops, "self_loops") else 0)
+        rows, columns = (np.concatenate([x[others], loops]) for x in (rows, columns))
     counts = np.bincount(rows, minlength=n)
     if not counts.all():
         raise TargetError(
             f"graph must have a neighbour for every token; got none in row "
             f"{int(np.argmin(counts))} (self_loops=True gives each token itself)"
         )
-    return from_edges(rows, columns, n, style)
+    return from_edges(rows, columns, n, Style.of(**style))
 
 
-def _edges_of(graph: Any) -> tuple[Ints, Ints, int]:
-    """Return the rows and columns of a graph's edges, and its number of nodes."""
-    adjacency = graph
+def _adjacency(graph: Any) -> sparse.csr_array:
+    """Return the checked matrix of a graph's edges, without zeros."""
+    matrix = graph
     if hasattr(graph, "adj") and hasattr(graph, "is_directed"):
         # networkx is optional, and needed only for its own graphs.
         import networkx  # type: ignore[import-untyped,import-not-found,unused-ignore]
 
         if len(graph) == 0:
             raise InputError("graph must have at least one node; got none")
-        adjacency = networkx.to_scipy_sparse_array(graph, dtype=np.int64, weight=None)
-    if not sparse.issparse(adjacency):
-        adjacency = as_array(adjacency, "graph")
-    if adjacency.dtype.kind not in "biuf":
+        matrix = networkx.to_scipy_sparse_array(graph, dtype=np.int64, weight=None)
+    if not sparse.issparse(matrix):
+        matrix = as_array(matrix, "graph")
+    if matrix.dtype.kind not in "biuf":
         raise InputError(
             f"graph must be a networkx graph or a matrix of numbers; got {type(graph).__name__}"
         )
-    if adjacency.ndim != 2 or adjacency.shape[0] != adjacency.shape[1] or adjacency.shape[0] == 0:
-        raise InputError(f"graph must be a square matrix; got shape {adjacency.shape}")
+    if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1] or matrix.shape[0] == 0:
+        raise InputError(f"graph must be a square matrix; got shape {matrix.shape}")
+    if not sparse.issparse(matrix):
+        matrix = sparse.coo_array(matrix, dtype=np.float64)
     # Duplicate entries are summed first: if they cancel there is no edge, as in a dense matrix.
-    if not sparse.issparse(adjacency):
-        adjacency = sparse.coo_array(adjacency, dtype=np.float64)
-    matrix = checked_csr(adjacency, "graph", dtype=np.float64)
-    bad = np.flatnonzero(np.isnan(matrix.data))
-    edges = matrix.tocoo()
-    if bad.size:
-        raise InputError(f"graph must hold numbers; got NaN in row {edges.coords[0][bad[0]]}")
-    kept = edges.data != 0
-    rows, columns = (place[kept].astype(np.int64) for place in edges.coords)
-    return rows, columns, matrix.shape[0]
+    return checked_csr(matrix, "graph", dtype=np.float64, keep_zeros=False)
+
+
+@pattern
+def grid2d(
+    height: int,
+    width: int,
+    *,
+    diagonals: bool = False,
+    boundary: Boundary = "clip",
+    self_loops: bool = False,
+    **style: Unpack[Weighting],
+) -> Pattern:
+    """Return the pattern of a grid, in which cells attend to their neighbours.
+
+    Token ``r * width + c`` is the cell in row ``r`` and column ``c`` of the grid. It attends
+    to the cells above, below, left and right of it.
+
+    Parameters
+    ----------
+    height, width : int
+        The size of the grid; ``n = height * width``.
+    diagonals : bool
+        Attend to the four diagonal neighbours as well.
+    boundary : {"clip", "wrap"}
+        Cells at the rim have fewer neighbours, or those on the opposite side (a torus).
+    self_loops : bool
+        Whether a token attends to itself. The cell of a 1 x 1 grid always does.
+
+    Examples
+    --------
+    >>> from headfit import patterns
+    >>> patterns.grid2d(3, 3)[[4]].indices
+    array([1, 3, 5, 7], dtype=int32)
+    """
+    height = as_count(height, "height", 1, MOST_TOKENS)
+    width = as_count(width, "width", 1, MOST_TOKENS // height)
+    n = height * width
+    check_entries(9 * n, n)
+    down, along = (band(size, 1, boundary=boundary) for size in (height, width))
+    if as_flag(diagonals, "diagonals"):
+        near = sparse.kron(down, along)
+    else:
+        near = sparse.kron(down, sparse.eye_array(width)) + sparse.kron(
+            sparse.eye_array(height), along
+        )
+    return from_graph(near, self_loops=as_flag(self_loops, "self_loops") or n == 1, **style)
+
+
+@pattern
+def tree(
+    n: int, arity: int = 2, *, self_loops: bool = False, **style: Unpack[Weighting]
+) -> Pattern:
+    """Return the pattern of a tree, in which tokens attend to their parent and children.
+
+    Token 0 is the root. The children of token ``i`` are those of ``arity * i + 1`` to
+    ``arity * i + arity`` that are less than `n`. Without self-loops a row or column has at
+    most ``arity + 1`` nonzeros.
+
+    Parameters
+    ----------
+    n : int
+        The number of tokens.
+    arity : int
+        The number of children of a token, 1 or more; 1 gives a path.
+    self_loops : bool
+        Whether a token attends to itself. A single token always does.
+
+    Examples
+    --------
+    >>> from headfit import patterns
+    >>> patterns.tree(7)[[1]].indices
+    array([0, 3, 4], dtype=int32)
+    """
+    n = checked_tokens(n)
+    arity = min(as_count(arity, "arity", 1), n)
+    check_entries(6 * n, n)
+    child = np.arange(1, n)
+    parent = (child - 1) // arity
+    own = np.arange(n if as_flag(self_loops, "self_loops") else 0)
+    rows, columns = np.concatenate([child, parent, own]), np.concatenate([parent, child, own])
+    return from_edges(rows, columns, n, Style.of(**style))
+
+
+@pattern
+def butterfly(
+    n: int, *, stages: Iterable[int] | None = None, **style: Unpack[Weighting]
+) -> Pattern:
+    """Return a butterfly pattern: tokens attend across the strides of a fast Fourier transform.
+
+    Row ``i`` has the columns ``i`` and ``i XOR 2**s`` for every stage ``s``. This is the
+    support of the sum of the butterfly factors (a "flat butterfly"), with ``1 + log2(n)``
+    nonzeros per row and column. A single stage gives one butterfly factor, with two nonzeros
+    per row. If `n` is not a power of two, columns beyond the end are left out.
+
+    Parameters
+    ----------
+    n : int
+        The number of tokens.
+    stages : iterable of int, optional
+        The stages s to use, each with ``2**s < n``; None uses all of them.
+
+    Examples
+    --------
+    >>> from headfit import patterns
+    >>> patterns.butterfly(8)[[5]].indices
+    array([1, 4, 5, 7], dtype=int32)
+    >>> patterns.butterfly(8, stages=[1])[[5]].indices
+    array([5, 7], dtype=int32)
+    """
+    n = checked_tokens(n)
+    total = (n - 1).bit_length()
+    if stages is None:
+        stages = range(total)
+    listed = stages if isinstance(stages, Iterable) and not isinstance(stages, bytes) else [stages]
+    bits = [as_count(stage, "stages", 0, total - 1) for stage in listed]
+    check_entries(2 * n * (len(bits) + 1), n)
+    flips = [0, *(1 << bit for bit in bits)]
+    return from_rows(np.arange(n)[:, np.newaxis] ^ np.array(flips), n, Style.of(**style))
+
+
+@pattern
+def hypercube(n: int, *, self_loops: bool = False, **style: Unpack[Weighting]) -> Pattern:
+    """Return the pattern of a hypercube, whose corners attend along its edges.
+
+    Row ``i`` has the columns ``i XOR 2**s`` for every bit ``s``: ``log2(n)`` nonzeros per row
+    and column. If `n` is not a power of two, columns beyond the end are left out.
+
+    Parameters
+    ----------
+    n : int
+        The number of tokens.
+    self_loops : bool
+        Whether a token attends to itself, which gives the same support as `butterfly`. A
+        single token always does.
+
+    Examples
+    --------
+    >>> from headfit import patterns
+    >>> patterns.hypercube(8)[[5]].indices
+    array([1, 4, 7], dtype=int32)
+    """
+    loops = as_flag(self_loops, "self_loops") or n == 1
+    return from_graph(butterfly(n), self_loops=loops, **style)

@@ -2,39 +2,31 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, Unpack
 
 import numpy as np
 from numpy.typing import ArrayLike
 
+from headfit._base.arguments import as_choice
 from headfit._base.arrays import as_array
 from headfit.errors import InputError
 from headfit.patterns._build import (
-    BOUNDARIES,
     Boundary,
     Pattern,
-    Seed,
     Style,
-    Weights,
+    Weighting,
+    check_boundary,
     check_entries,
-    checked_choice,
     checked_tokens,
     from_edges,
-    from_rows,
+    pattern,
     row_starts,
-    shifted_columns,
 )
 
 
-def previous_token(
-    n: int,
-    *,
-    boundary: Boundary = "clip",
-    weights: Weights | None = None,
-    gamma: float = 1.0,
-    rng: Seed = None,
-) -> Pattern:
-    """Return the pattern in which each token attends to the one before it.
+@pattern
+def previous_token(n: int, *, boundary: Boundary = "clip", **style: Unpack[Weighting]) -> Pattern:
+    """Return the pattern in which each token attends to the one before it, with weight 1.
 
     Parameters
     ----------
@@ -43,17 +35,6 @@ def previous_token(
     boundary : {"clip", "wrap"}
         Token 0, which has no token before it, attends to itself (so that column 0 has two
         nonzeros), or with "wrap" to the last token (a cyclic shift).
-    weights, gamma, rng
-        The only weight of each row is 1 in any case.
-
-    Returns
-    -------
-    csr_array, shape (n, n)
-
-    Raises
-    ------
-    InputError
-        For an argument out of range, or a pattern that does not fit in memory.
 
     Examples
     --------
@@ -62,18 +43,16 @@ def previous_token(
     array([0, 0, 1, 2], dtype=int32)
     """
     n = checked_tokens(n)
-    checked_choice("boundary", boundary, BOUNDARIES)
-    style = Style.of(weights, gamma, rng)
-    return from_rows(shifted_columns(n, np.array([-1]), boundary), n, style)
+    check_boundary(boundary)
+    columns = np.arange(-1, n - 1)
+    if boundary == "wrap":
+        columns[0] = n - 1
+    return from_edges(np.arange(n), columns, n, Style.of(**style))
 
 
+@pattern
 def induction(
-    tokens: ArrayLike,
-    *,
-    which: Literal["latest", "all"] = "latest",
-    weights: Weights | None = None,
-    gamma: float = 1.0,
-    rng: Seed = None,
+    tokens: ArrayLike, *, which: Literal["latest", "all"] = "latest", **style: Unpack[Weighting]
 ) -> Pattern:
     """Return the pattern of an induction head, for what followed earlier equal tokens.
 
@@ -89,17 +68,6 @@ def induction(
     which : {"latest", "all"}
         Whether only the latest earlier occurrence counts, or all of them (then a token that
         occurs ``c`` times gives about ``c**2 / 2`` nonzeros).
-    weights, gamma, rng
-        Equal weights, or random ones with ratios up to `gamma`; see the module.
-
-    Returns
-    -------
-    csr_array, shape (n, n)
-
-    Raises
-    ------
-    InputError
-        For an argument out of range, or a pattern that does not fit in memory.
 
     Examples
     --------
@@ -112,8 +80,7 @@ def induction(
         raise InputError(
             f"tokens must be a sequence of one or more labels; got shape {labels.shape}"
         )
-    checked_choice("which", which, ("latest", "all"))
-    style = Style.of(weights, gamma, rng)
+    as_choice(which, "which", ("latest", "all"))
     n = labels.size
     try:
         values, ids = np.unique(labels, return_inverse=True)
@@ -128,5 +95,4 @@ def induction(
     # The position order[a] attends to what follows the `taken[a]` positions before it in `order`.
     back = np.arange(rows.size) - np.repeat(row_starts(taken)[:-1], taken) + 1
     columns = order[np.arange(n).repeat(taken) - back] + 1
-    unseen = order[seen == 0]
-    return from_edges(np.concatenate([rows, unseen]), np.concatenate([columns, unseen]), n, style)
+    return from_edges(rows, columns, n, Style.of(**style))

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from importlib import resources
-from typing import Literal
+from typing import Literal, Unpack
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from headfit._base.arrays import as_array, as_count
+from headfit._base.arguments import as_choice
+from headfit._base.arrays import as_array, as_count, check_between
 from headfit.errors import InputError, TargetError
 from headfit.patterns._build import (
     Floats,
@@ -16,36 +17,23 @@ from headfit.patterns._build import (
     Pattern,
     Seed,
     Style,
-    Weights,
+    Weighting,
     check_entries,
-    checked_choice,
-    checked_positive,
+    csr,
+    pattern,
     row_starts,
     weighted,
 )
 from headfit.patterns._search import Neighbours, Pairs, capped
 
 
-def digits_knn(*, weights: Weights | None = None, gamma: float = 1.0, rng: Seed = None) -> Pattern:
+@pattern
+def digits_knn(**style: Unpack[Weighting]) -> Pattern:
     """Return the nearest-neighbour graph of 1,797 handwritten digits, a file of the package.
 
     The points are the images of ``sklearn.datasets.load_digits``. Each attends to 8 others,
     chosen as in `knn` with ``per_column=16``. There are no self-loops. Origin and licence are
     in ``headfit/data/README.md``.
-
-    Parameters
-    ----------
-    weights, gamma, rng
-        Equal weights, or random ones with ratios up to `gamma`; see the module.
-
-    Returns
-    -------
-    csr_array, shape (1797, 1797)
-
-    Raises
-    ------
-    InputError
-        For weights, gamma or a seed that are not as described.
 
     Examples
     --------
@@ -54,10 +42,10 @@ def digits_knn(*, weights: Weights | None = None, gamma: float = 1.0, rng: Seed 
     >>> A.shape, A.nnz
     ((1797, 1797), 14376)
     """
-    style = Style.of(weights, gamma, rng)
     file = resources.files("headfit").joinpath("data", "digits_knn.npz")
     with file.open("rb") as stream, np.load(stream, allow_pickle=False) as data:
-        return weighted(data["indptr"], data["indices"], int(data["shape"][0]), style)
+        support = csr(data["indices"], data["indices"], data["indptr"])
+    return weighted(support, Style.of(**style))
 
 
 def knn(
@@ -69,7 +57,7 @@ def knn(
     bandwidth: float | None = None,
     weights: Literal["uniform", "random", "gaussian"] | None = None,
     gamma: float = 1.0,
-    rng: Seed = None,
+    rng: Seed = 0,
 ) -> Pattern:
     """Return the nearest-neighbour pattern of points: each attends to its `k` nearest others.
 
@@ -136,10 +124,10 @@ def knn(
         raise InputError(f"points must be at least 2; got {n}")
     k = as_count(k, "k", 1, n - 1)
     cap = n if per_column is None else as_count(per_column, "per_column", 1)
-    checked_choice("on_short", on_short, ("raise", "fewer"))
+    as_choice(on_short, "on_short", ("raise", "fewer"))
     style = Style.of(weights, gamma, rng, ("uniform", "random", "gaussian"))
     if bandwidth is not None:
-        checked_positive("bandwidth", bandwidth)
+        bandwidth = check_between(bandwidth, "bandwidth", 0, np.inf)
     if cap < k and on_short == "raise":
         raise InputError(f"per_column must be at least k = {k}; got {cap} (all rows need k)")
     check_entries(3 * n * k, n)
@@ -188,7 +176,8 @@ def _knn_pattern(
     order = np.lexsort((pairs.columns, pairs.rows))
     if log_weights is not None:
         log_weights = log_weights[order]
-    return weighted(starts, pairs.columns[order], n, style, log_weights)
+    columns = pairs.columns[order]
+    return weighted(csr(columns, columns, starts), style, log_weights)
 
 
 def _gaussian(squares: Floats, starts: Ints, bandwidth: float | None, style: Style) -> Floats:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,10 +16,11 @@ from headfit.patterns._build import (
     MOST_TOKENS,
     Ints,
     Pattern,
-    Seed,
     Style,
-    Weights,
+    Weighting,
     check_entries,
+    csr,
+    pattern,
     row_starts,
     weighted,
 )
@@ -36,18 +37,18 @@ FORMS = (
 )
 
 
+@pattern
 def from_mask(
     mask: Any,
     *,
     batch: int | None = None,
     head: int | None = None,
-    weights: Weights | None = None,
-    gamma: float = 1.0,
-    rng: Seed = None,
+    **style: Unpack[Weighting],
 ) -> Pattern:
     """Return the pattern of a mask: each token attends to all keys that the mask allows.
 
-    Leading axes of length 1 are left out. Of a longer axis `batch` and `head` choose one entry.
+    Leading axes of length 1 are left out. Of a longer axis `batch` and `head` choose one entry. A
+    row that allows no key, such as a row of padding, is a `TargetError` that names it.
     Beside the result this needs memory for a few rows, whatever the kind of mask, and the time
     to read the mask once.
 
@@ -71,20 +72,6 @@ def from_mask(
     batch, head : int, optional
         Which entry of the leading axes to take; needed where an axis is longer than 1. A
         `BlockMask` forgets its `mask_mod` when it is sliced, so choose here.
-    weights, gamma, rng
-        Equal weights, or random ones with ratios up to `gamma`; see the module.
-
-    Returns
-    -------
-    csr_array, shape (n, n)
-
-    Raises
-    ------
-    InputError
-        If the mask is not one of these, is not square, has several heads or batch entries of
-        which none is chosen, or gives a pattern that does not fit in memory.
-    TargetError
-        If a row allows no key, such as a row of padding. The message names the first.
 
     Examples
     --------
@@ -98,7 +85,6 @@ def from_mask(
     >>> patterns.from_mask(additive[None, None])[[0]].indices
     array([0, 2], dtype=int32)
     """
-    style = Style.of(weights, gamma, rng)
     if is_sparse_tensor(mask):
         if mask.is_floating_point() or mask.is_complex():
             raise _wrong_sparse_dtype(mask.dtype)
@@ -121,7 +107,7 @@ def from_mask(
             f"mask must allow at least one key in every row; got none in row {np.argmin(counts)} "
             f"({n - np.count_nonzero(counts)} of {n} rows): leave out rows of padding"
         )
-    return weighted(row_starts(counts), columns, n, style)
+    return weighted(csr(columns, columns, row_starts(counts)), Style.of(**style))
 
 
 def _places(shape: tuple[int, ...], batch: Any, head: Any) -> tuple[int, tuple[int, ...]]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Unpack
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -9,18 +11,17 @@ from headfit import _core
 from headfit._base.arrays import as_count
 from headfit.patterns._build import (
     Pattern,
-    Seed,
     Style,
-    Weights,
+    Weighting,
     check_entries,
     checked_tokens,
-    weighted,
+    from_rows,
+    pattern,
 )
 
 
-def random_regular(
-    n: int, k: int, *, weights: Weights | None = None, gamma: float = 1.0, rng: Seed = None
-) -> Pattern:
+@pattern
+def random_regular(n: int, k: int, **style: Unpack[Weighting]) -> Pattern:
     """Return a random pattern with exactly `k` nonzeros in every row and in every column.
 
     It is made of `k` random permutations; entries that occur twice are removed by random
@@ -34,31 +35,19 @@ def random_regular(
         The number of tokens.
     k : int
         The number of nonzeros of each row and each column, 1 to `n`.
-    weights, gamma, rng
-        Equal weights, or random ones with ratios up to `gamma`; see the module.
-
-    Returns
-    -------
-    csr_array, shape (n, n)
-
-    Raises
-    ------
-    InputError
-        For an argument out of range, or a pattern that does not fit in memory.
 
     Examples
     --------
     >>> from headfit import patterns
-    >>> A = patterns.random_regular(1000, k=4, gamma=2.0, rng=0)
+    >>> A = patterns.random_regular(1000, k=4, gamma=2.0)
     >>> set(A.count_nonzero(axis=0).tolist()), set(A.count_nonzero(axis=1).tolist())
     ({4}, {4})
     """
     n = checked_tokens(n)
     k = as_count(k, "k", 1, n)
-    style = Style.of(weights, gamma, rng)
+    made = Style.of(**style)
     check_entries(n * k, n)
-    columns = regular_columns(n, k, style)
-    return weighted(np.arange(0, n * k + 1, k), columns.ravel(), n, style)
+    return from_rows(regular_columns(n, k, made), n, made)
 
 
 def regular_columns(n: int, k: int, style: Style) -> NDArray[np.int32]:
@@ -67,9 +56,8 @@ def regular_columns(n: int, k: int, style: Style) -> NDArray[np.int32]:
     return _core.random_regular(n, k, seed)
 
 
-def permutation(
-    n: int, *, weights: Weights | None = None, gamma: float = 1.0, rng: Seed = None
-) -> Pattern:
+@pattern
+def permutation(n: int, **style: Unpack[Weighting]) -> Pattern:
     """Return a uniformly random permutation matrix.
 
     Each token attends to one token, and each token is attended to by one. Self-loops (fixed
@@ -79,25 +67,14 @@ def permutation(
     ----------
     n : int
         The number of tokens.
-    weights, gamma, rng
-        The only weight of each row is 1 in any case; `rng` draws the permutation.
-
-    Returns
-    -------
-    csr_array, shape (n, n)
-
-    Raises
-    ------
-    InputError
-        For an argument out of range, or a pattern that does not fit in memory.
 
     Examples
     --------
     >>> from headfit import patterns
-    >>> patterns.permutation(4, rng=0).toarray().sum(axis=0)
+    >>> patterns.permutation(4).toarray().sum(axis=0)
     array([1., 1., 1., 1.])
     """
     n = checked_tokens(n)
     check_entries(n, n)
-    style = Style.of(weights, gamma, rng)
-    return weighted(np.arange(n + 1), style.rng.permutation(n), n, style)
+    made = Style.of(**style)
+    return from_rows(made.rng.permutation(n)[:, np.newaxis], n, made)

@@ -1,0 +1,356 @@
+"""Windows, bands, strides and blocks: tokens attend at fixed distances from themselves."""
+
+from __future__ import annotations
+
+from typing import Unpack
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from headfit._base.arguments import as_flag, shown
+from headfit._base.arrays import as_array, as_count
+from headfit.errors import InputError
+from headfit.patterns._build import (
+    Boundary,
+    Ints,
+    Pattern,
+    Style,
+    Weighting,
+    check_boundary,
+    check_entries,
+    checked_tokens,
+    from_edges,
+    from_rows,
+    pattern,
+)
+from headfit.patterns._random import regular_columns
+
+
+@pattern
+def band(
+    n: int, neighbors: int, *, boundary: Boundary = "clip", **style: Unpack[Weighting]
+) -> Pattern:
+    """Return a band: each token attends to itself and to its neighbours on each side.
+
+    Row ``i`` has the columns ``j`` with ``|i - j| <= neighbors``: ``2 * neighbors + 1`` of them,
+    including the self-loop.
+
+    Parameters
+    ----------
+    n : int
+        The number of tokens.
+    neighbors : int
+        The number of neighbours on each side, 0 or more.
+    boundary : {"clip", "wrap"}
+        At the ends, leave out columns outside, or continue at the other end (which gives
+        exactly ``min(2 * neighbors + 1, n)`` nonzeros per row and column).
+
+    Examples
+    --------
+    >>> from headfit import patterns
+    >>> patterns.band(4, neighbors=1).toarray().round(2)
+    array([[0.5 , 0.5 , 0.  , 0.  ],
+           [0.33, 0.33, 0.33, 0.  ],
+           [0.  , 0.33, 0.33, 0.33],
+           [0.  , 0.  , 0.5 , 0.5 ]])
+    """
+    return dilated(n, neighbors, 1, boundary=boundary, **style)
+
+
+@pattern
+def causal_band(n: int, neighbors: int, **style: Unpack[Weighting]) -> Pattern:
+    """Return a causal band: each token attends to itself and to its neighbours before it.
+
+    Row ``i`` has the columns ``j`` with ``0 <= i - j <= neighbors``: the lower half of `band`.
+    The first rows have fewer columns; every token has its self-loop.
+
+    Parameters
+    ----------
+    n : int
+        The number of tokens.
+    neighbors : int
+        The number of earlier tokens that a token attends to, 0 or more.
+
+    Examples
+    --------
+    >>> from headfit import patterns
+    >>> patterns.causal_band(3, neighbors=1).toarray()
+    array([[1. , 0. , 0. ],
+           [0.5, 0.5, 0. ],
+           [0. , 0.5, 0.5]])
+    """
+    return window_global(n, as_count(neighbors, "neighbors", 0) + 1, 0, **style)
+
+
+@pattern
+def dilated(
+    n: int,
+    neighbors: int,
+    dilation: int,
+    *,
+    boundary: Boundary = "clip",
+    **style: Unpack[Weighting],
+) -> Pattern:
+    """Return a band with gaps, whose tokens are `dilation` apart.
+
+    Row ``i`` has the columns ``i + dilation * m`` for ``|m| <= neighbors``, including the
+    self-loop.
+
+    Parameters
+    ----------
+    n : int
+        The number of tokens.
+    neighbors : int
+        How many tokens a token attends to on each side, 0 or more.
+    dilation : int
+        The distance between them, 1 or more; 1 gives `band`.
+    boundary : {"clip", "wrap"}
+        At the ends, leave out columns outside, or take them modulo `n`.
+
+    Examples
+    --------
+    >>> from headfit import patterns
+    >>> patterns.dilated(9, neighbors=1, dilation=3)[[4]].indices
+    array([1, 4, 7], dtype=int32)
+    """
+    n = checked_tokens(n)
+    neighbors = as_count(neighbors, "neighbors", 0)
+    dilation = as_count(dilation, "dilation", 1)
+    check_boundary(boundary)
+    # Further steps would lead outside, or modulo n to columns that are already included.
+    if boundary == "wrap":
+        dilation %= n
+        reach = min(neighbors, n // 2)
+    else:
+        reach = min(neighbors, (n - 1) // dilation)
+    steps = dilation * np.arange(-reach, reach + 1)
+    return from_rows(_columns_at(n, steps, boundary), n, Style.of(**style))
+
+
+@pattern
+def circulant(n: int, offsets: ArrayLike, **style: Unpack[Weighting]) -> Pattern:
+    """Return a circulant pattern: tokens attend at fixed offsets from themselves, modulo `n`.
+
+    Row ``i`` has the columns ``(i + offset) % n``. There are self-loops only if an offset is
+    0 modulo `n`. Offsets that are equal modulo `n` count once; each row and column has as many
+    nonzeros as there are different offsets.
+
+    Parameters
+    ----------
+    n : int
+        The number of tokens.
+    offsets : sequence of int
+        One or more offsets of any sign and size.
+
+    Examples
+    --------
+    >>> from headfit import patterns
+    >>> patterns.circulant(5, [-1, 2])[[0]].indices
+    array([2, 4], dtype=int32)
+    """
+    n = checked_tokens(n)
+    steps = np.atleast_1d(as_array(offsets, "offsets"))
+    if steps.ndim != 1 or steps.size == 0 or not np.issubdtype(steps.dtype, np.integer):
+        raise InputError(f"offsets must be one or more integers; got {shown(offsets)}")
+    # Reduced modulo n first, since i + offset could overflow for unsigned or huge offsets.
+    steps = (steps % n).astype(np.int64)
+    return from_rows(_columns_at(n, steps, "wrap"), n, Style.of(**style))
+
+
+@pattern
+def window_global(
+    n: int,
+    width: int,
+    n_global: int,
+    *,
+    causal: bool = True,
+    stride: int | None = None,
+    **style: Unpack[Weighting],
+) -> Pattern:
+    """Return the pattern of a window with global tokens, and every stride-th token if asked.
+
+    Row ``i`` has the columns ``j <= i`` with ``i - j < width``, which are `width` keys including
+    the token itself, as in the mask ``("window", width)``; the global columns
+    ``0 ... n_global - 1`` as far as ``j <= i``; and with a `stride` those with ``i - j`` a
+    multiple of it. Without global tokens and stride this is ``causal_band(n, width - 1)``.
+
+    With ``causal=False``, ``|i - j|`` takes the place of ``i - j``: without global tokens and
+    stride this is ``band(n, width - 1)``. All rows have the global columns, and the first
+    `n_global` rows have all columns, as in `bigbird`. (Beltagy, Peters and Cohan, "Longformer:
+    the long-document transformer", 2020.)
+
+    Parameters
+    ----------
+    n : int
+        The number of tokens.
+    width : int
+        The number of keys in the window, including the token itself, 1 or more.
+    n_global : int
+        The number of global tokens, 0 to `n`. They are the first ones.
+    causal : bool
+        Attend to earlier tokens only, or both ways.
+    stride : int, optional
+        The distance between the distant tokens, 1 or more; None for no such tokens.
+
+    Examples
+    --------
+    >>> from headfit import patterns
+    >>> patterns.window_global(12, width=3, n_global=1, stride=4)[[11]].indices
+    array([ 0,  3,  7,  9, 10, 11], dtype=int32)
+    >>> patterns.window_global(12, width=2, n_global=1, causal=False)[[5]].indices
+    array([0, 4, 5, 6], dtype=int32)
+    """
+    n = checked_tokens(n)
+    reach = min(as_count(width, "width", 1), n) - 1
+    n_global = as_count(n_global, "n_global", 0, n)
+    step = n if stride is None else as_count(stride, "stride", 1)
+    causal = as_flag(causal, "causal")
+    back = np.union1d(np.arange(reach + 1), np.arange(0, n, step))
+    offsets = -back if causal else np.union1d(-back, back)
+    check_entries(n * (len(offsets) + 2 * n_global), n)
+    near = _columns_at(n, offsets)
+    return _with_global(near, n, n_global, causal, Style.of(**style))
+
+
+@pattern
+def strided(
+    n: int,
+    stride: int,
+    *,
+    neighbors: int | None = None,
+    causal: bool = True,
+    **style: Unpack[Weighting],
+) -> Pattern:
+    """Return the strided pattern of sparse transformers: a window and every stride-th token.
+
+    Row ``i`` has the columns ``j <= i`` with ``i - j <= neighbors`` or with ``i - j`` a multiple
+    of `stride`. These are both heads of Child, Gray, Radford and Sutskever ("Generating long
+    sequences with sparse transformers", 2019) in one pattern. Every token has its self-loop.
+    Rows and columns have up to about ``neighbors + n / stride`` nonzeros.
+
+    Parameters
+    ----------
+    n : int
+        The number of tokens.
+    stride : int
+        The distance between the distant tokens, 1 or more.
+    neighbors : int, optional
+        How many tokens before it a token attends to, 0 or more; `stride` when None.
+    causal : bool
+        False adds the same tokens ahead: ``|i - j|`` in place of ``i - j``.
+
+    Examples
+    --------
+    >>> from headfit import patterns
+    >>> patterns.strided(12, stride=4, neighbors=2)[[11]].indices
+    array([ 3,  7,  9, 10, 11], dtype=int32)
+    """
+    stride = as_count(stride, "stride", 1)
+    reach = stride if neighbors is None else as_count(neighbors, "neighbors", 0)
+    return window_global(n, reach + 1, 0, causal=causal, stride=stride, **style)
+
+
+@pattern
+def bigbird(
+    n: int,
+    neighbors: int,
+    n_global: int,
+    n_random: int,
+    *,
+    boundary: Boundary = "clip",
+    **style: Unpack[Weighting],
+) -> Pattern:
+    """Return the pattern of BigBird: a band, global and random columns together.
+
+    Row ``i`` has the columns ``j`` with ``|i - j| <= neighbors`` (including the self-loop), the
+    columns ``0 ... n_global - 1``, and `n_random` random ones as in `random_regular`; columns
+    that occur twice count once. The first `n_global` rows have all columns. (Zaheer et al.,
+    "Big Bird: transformers for longer sequences", 2020, by tokens instead of blocks.)
+
+    The global columns and the global rows have `n` nonzeros each. All other rows and columns have
+    at most ``2 * neighbors + 1 + n_global + n_random``.
+
+    Parameters
+    ----------
+    n : int
+        The number of tokens.
+    neighbors : int
+        The number of neighbours on each side, 0 or more.
+    n_global, n_random : int
+        The number of global tokens, and of random columns per row, 0 to `n`.
+    boundary : {"clip", "wrap"}
+        At the ends, the band leaves out columns outside, or takes them modulo `n`.
+
+    Examples
+    --------
+    >>> from headfit import patterns
+    >>> A = patterns.bigbird(100, neighbors=1, n_global=2, n_random=3)
+    >>> per_column = A.count_nonzero(axis=0).tolist()
+    >>> per_column[:2], max(per_column[2:]) <= 2 * 1 + 1 + 2 + 3
+    ([100, 100], True)
+    """
+    n = checked_tokens(n)
+    reach = min(as_count(neighbors, "neighbors", 0), n - 1)
+    n_global = as_count(n_global, "n_global", 0, n)
+    n_random = as_count(n_random, "n_random", 0, n)
+    check_boundary(boundary)
+    made = Style.of(**style)
+    check_entries(n * (2 * reach + 1 + 2 * n_global + n_random), n)
+    near = _columns_at(n, np.arange(-reach, reach + 1), boundary)
+    if n_random:
+        near = np.hstack([near, regular_columns(n, n_random, made)])
+    return _with_global(near, n, n_global, False, made)
+
+
+@pattern
+def block(n: int, size: int, **style: Unpack[Weighting]) -> Pattern:
+    """Return a block pattern: tokens attend within blocks of `size` consecutive tokens.
+
+    Each token attends to its whole block, including itself. The last block is smaller if
+    `size` does not divide `n`.
+
+    Parameters
+    ----------
+    n : int
+        The number of tokens.
+    size : int
+        The number of tokens in a block, 1 or more.
+
+    Examples
+    --------
+    >>> from headfit import patterns
+    >>> patterns.block(3, size=2).toarray()
+    array([[0.5, 0.5, 0. ],
+           [0.5, 0.5, 0. ],
+           [0. , 0. , 1. ]])
+    """
+    n = checked_tokens(n)
+    size = min(as_count(size, "size", 1), n)
+    check_entries(n * size, n)
+    first = np.arange(n) // size * size
+    return from_rows(first[:, np.newaxis] + np.arange(size), n, Style.of(**style))
+
+
+def _columns_at(n: int, offsets: Ints, boundary: str = "clip") -> Ints:
+    """Return ``i + offset`` for every row ``i`` and offset, shape (n, offsets).
+
+    With "wrap" they are taken modulo n; with "clip" `from_rows` drops those outside.
+    """
+    check_entries(n * len(offsets), n)
+    columns = np.arange(n)[:, np.newaxis] + offsets
+    return columns % n if boundary == "wrap" else columns
+
+
+def _with_global(near: Ints, n: int, n_global: int, causal: bool, style: Style) -> Pattern:
+    """Return the pattern of some columns per row and of the first tokens.
+
+    All rows attend to these, as far as they come earlier where it is `causal`; where it is not,
+    these attend to all.
+    """
+    first, own = np.repeat(np.arange(n_global), n), np.arange(n)
+    every = np.tile(own, n_global)
+    rows = np.concatenate([np.repeat(own, near.shape[1]), every, every if causal else first])
+    columns = np.concatenate([near.ravel(), first, first if causal else every])
+    if causal:
+        columns = np.where(columns <= rows, columns, -1)
+    return from_edges(rows, columns, n, style)

@@ -44,6 +44,7 @@ def previous_token(n: int, *, boundary: Boundary = "clip", **style: Unpack[Weigh
     """
     n = checked_tokens(n)
     check_boundary(boundary)
+    check_entries(n, n)
     columns = np.arange(-1, n - 1)
     if boundary == "wrap":
         columns[0] = n - 1

@@ -205,9 +205,10 @@ def window_global(
     n_global = as_count(n_global, "n_global", 0, n)
     step = n if stride is None else as_count(stride, "stride", 1)
     causal = as_flag(causal, "causal")
+    sides = 1 if causal else 2
+    check_entries(n * sides * (reach + 1 + (n - 1) // step + n_global), n)
     back = np.union1d(np.arange(reach + 1), np.arange(0, n, step))
     offsets = -back if causal else np.union1d(-back, back)
-    check_entries(n * (len(offsets) + 2 * n_global), n)
     near = _columns_at(n, offsets)
     return _with_global(near, n, n_global, causal, Style.of(**style))
 
@@ -347,6 +348,8 @@ def _with_global(near: Ints, n: int, n_global: int, causal: bool, style: Style) 
     All rows attend to these, as far as they come earlier where it is `causal`; where it is not,
     these attend to all.
     """
+    if not n_global:
+        return from_rows(near, n, style)
     first, own = np.repeat(np.arange(n_global), n), np.arange(n)
     every = np.tile(own, n_global)
     rows = np.concatenate([np.repeat(own, near.shape[1]), every, every if causal else first])

@@ -1,9 +1,11 @@
-"""Common parts of all pictures: import of Matplotlib, new figures, colours, token labels."""
+"""Common parts of all pictures: axes, checks of options, ticks and legends."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from headfit._base.arguments import shown
 from headfit._base.drawing import matplotlib
@@ -15,39 +17,53 @@ if TYPE_CHECKING:
 _POINTS_PER_LABEL = 7.5  # the least distance of labels, in points, at which they can be read
 
 
-def check_axes(ax: Any, name: str = "ax") -> None:
-    """Raise an InputError unless `ax` is None or Matplotlib axes."""
-    if ax is not None and not isinstance(ax, matplotlib().axes.Axes):
-        raise InputError(f"{name} must be Matplotlib axes; got {shown(ax)}")
+def axes_or_new(ax: Any, width: float, height: float) -> Axes:
+    """Return `ax`, or the axes of a new figure of that size in inches when it is None."""
+    package = matplotlib()
+    if ax is None:
+        return new_axes(1, 1, (width, height))[0]
+    if not isinstance(ax, package.axes.Axes):
+        raise InputError(f"ax must be Matplotlib axes; got {shown(ax)}")
+    return ax  # type: ignore[no-any-return]
 
 
-def listed_axes(axes: Any) -> list[Any]:
+def new_axes(rows: int, columns: int, size: tuple[float, float]) -> list[Axes]:
+    """Return the axes of a new figure, row by row; `size` is that of the figure in inches."""
+    matplotlib()
+    import matplotlib.pyplot as plt
+
+    figure, axes = plt.subplots(rows, columns, squeeze=False, figsize=size)
+    # The constrained layout makes room for labels. The padding is larger than the default since
+    # Matplotlib computes the layout only approximately before the first drawing.
+    figure.set_layout_engine("constrained", w_pad=0.12 if rows == 1 else 0.05, h_pad=0.06)
+    return list(axes.ravel())
+
+
+def listed_axes(axes: Any) -> list[Axes]:
     """Return axes, given as a sequence or an array of any shape, as a list."""
     try:
-        places = list(axes.flat) if hasattr(axes, "flat") else list(axes)
-    except TypeError as error:
+        places = list(np.ravel(axes))
+    except (TypeError, ValueError) as error:
         raise InputError(f"axes must be a sequence of axes; got {shown(axes)}") from error
     for place in places:
-        if place is None:
-            raise InputError("axes must be Matplotlib axes; got None among them")
-        check_axes(place, "axes")
+        if not isinstance(place, matplotlib().axes.Axes):
+            raise InputError(f"axes must be Matplotlib axes; got {shown(place)}")
     return places
 
 
-def check_colors(cmap: Any, norm: Any) -> None:
-    """Raise an InputError for a colour map or a norm that Matplotlib does not know."""
-    package = matplotlib()
-    known = isinstance(cmap, package.colors.Colormap)
-    if not known and not (isinstance(cmap, str) and cmap in package.colormaps):
-        raise InputError(f"cmap must be a colour map or the name of one; got {shown(cmap)}")
-    if norm is not None and not isinstance(norm, (package.colors.Normalize, str)):
-        raise InputError(f"norm must be a Normalize or None; got {shown(norm)}")
-    if isinstance(norm, str) and norm not in package.scale.get_scale_names():
-        raise InputError(f"norm must be a Normalize or the name of a scale; got {norm!r}")
+def check_colors(**options: Any) -> None:
+    """Raise an InputError for a `cmap` or a `norm` that Matplotlib does not know."""
+    for name, value in options.items():
+        try:
+            matplotlib().cm.ScalarMappable(**{name: value})
+        except (TypeError, ValueError, KeyError) as error:
+            raise InputError(f"{name} must be what Axes.imshow takes; got {shown(value)}") from error
 
 
 def check_tokens(tokens: Any, shape: tuple[int, ...]) -> None:
-    """Raise an InputError unless there is a label for each position of a square matrix."""
+    """Raise an InputError unless there is a label for each position of a square matrix, or None."""
+    if tokens is None:
+        return
     try:
         count = len(tokens)
     except TypeError as error:
@@ -58,16 +74,19 @@ def check_tokens(tokens: Any, shape: tuple[int, ...]) -> None:
         )
 
 
-def new_axes(count: int = 1, size: tuple[float, float] = (5.0, 5.0)) -> list[Axes]:
-    """Return axes of a new figure, side by side, each of `size` (width and height in inches)."""
-    matplotlib()
-    import matplotlib.pyplot as plt
-
-    figure, axes = plt.subplots(1, count, squeeze=False, figsize=(size[0] * count, size[1]))
-    # The constrained layout makes room for labels. The padding is larger than the default since
-    # Matplotlib computes the layout only approximately before the first drawing.
-    figure.set_layout_engine("constrained", w_pad=0.12, h_pad=0.08)
-    return list(axes[0])
+def label_tokens(ax: Axes, tokens: Sequence[Any] | None) -> None:
+    """Label the positions on both axes with tokens, as many as can be read."""
+    if tokens is None:
+        return
+    box = ax.get_window_extent()
+    points = 72 * min(box.width, box.height) / float(ax.figure.dpi)
+    step = max(1, int(-(-len(tokens) * _POINTS_PER_LABEL // points)))
+    places = range(0, len(tokens), step)
+    labels = [str(tokens[place]) for place in places]
+    size = min(10.0, 0.85 * points * step / len(tokens))
+    rotation = 90 if max(len(label) for label in labels) > 2 else 0
+    ax.set_xticks(places, labels, rotation=rotation, fontsize=size)
+    ax.set_yticks(places, labels, fontsize=size)
 
 
 def half_pixels(ax: Axes) -> int:
@@ -76,21 +95,30 @@ def half_pixels(ax: Axes) -> int:
     return max(64, int(min(box.width, box.height) / 2))
 
 
-def count_ticks(ax: Axes) -> None:
-    """Put ticks at integers only, since the axes count tokens, and few enough for six digits."""
-    for side, bins in ((ax.xaxis, 5), (ax.yaxis, 7)):
-        side.set_major_locator(matplotlib().ticker.MaxNLocator(integer=True, nbins=bins))
+def label_sizes(ax: Axes, sizes: Sequence[Any], *, log: bool) -> None:
+    """Put ticks on the horizontal axis at sizes, of those too near each other at the first."""
+    places = np.unique(np.asarray(sizes, dtype=np.float64))
+    if log:
+        ax.set_xscale("log", base=2)
+    at = np.log(places) if log else places
+    gap = (at[-1] - at[0]) / 16 if at.size else 0.0
+    chosen: list[int] = []
+    for place in range(at.size):
+        if not chosen or at[place] - at[chosen[-1]] >= gap:
+            chosen.append(place)
+    ax.set_xticks(places[chosen], [f"{place:,.0f}" for place in places[chosen]])
+    ax.set_xticks([], minor=True)
 
 
-def label_tokens(ax: Axes, tokens: Sequence[Any], shape: tuple[int, int]) -> None:
-    """Label the positions on both axes with tokens, as many as can be read."""
-    check_tokens(tokens, shape)
-    box = ax.get_window_extent()
-    points = 72 * min(box.width, box.height) / float(ax.figure.dpi)
-    step = max(1, -(-len(tokens) * _POINTS_PER_LABEL // points))
-    places = range(0, len(tokens), int(step))
-    labels = [str(tokens[place]) for place in places]
-    size = min(10.0, 0.85 * points * step / len(tokens))
-    rotation = 90 if max(len(label) for label in labels) > 2 else 0
-    ax.set_xticks(places, labels, rotation=rotation, fontsize=size)
-    ax.set_yticks(places, labels, fontsize=size)
+def plain_numbers(axis: Any, form: str = "{x:g}") -> None:
+    """Write the numbers of a logarithmic axis as they are, at its powers only."""
+    axis.set_major_formatter(form)
+    axis.set_minor_formatter(matplotlib().ticker.NullFormatter())
+
+
+def finish(ax: Axes, x: str, y: str, *, columns: int = 3, **legend: Any) -> None:
+    """Name both axes, draw a grid, and the legend below the axes, where it hides nothing."""
+    ax.set(xlabel=x, ylabel=y)
+    ax.grid(alpha=0.25, linewidth=0.6)
+    below = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.14), "ncols": columns}
+    ax.legend(**{**below, "fontsize": 9, "frameon": False, **legend})

@@ -7,28 +7,24 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import scipy.sparse as sp
 
 from headfit._base.arguments import as_flag
-from headfit._base.arrays import as_count
 from headfit._base.drawing import INK, ORANGE, matplotlib
 from headfit._base.text import number
 from headfit._base.tolerances import Tolerances, as_tolerances
 from headfit._fit.result import Fit
 from headfit.errors import InputError
-from headfit.plot._axes import (
-    check_colors,
-    check_tokens,
-    half_pixels,
-    label_tokens,
-    listed_axes,
-    new_axes,
+from headfit.plot._axes import check_tokens, half_pixels, label_tokens, listed_axes, new_axes
+from headfit.plot._errors import Errors, difference_errors, is_pattern, tolerance_errors
+from headfit.plot._matrix import (
+    add_colorbar,
+    check_style,
+    draw_cells,
+    draw_matrices,
+    root_norm,
+    weight_name,
 )
-from headfit.plot._batch import one_of_batch
-from headfit.plot._errors import Errors, difference_errors, tolerance_errors
-from headfit.plot._matrix import add_colorbar, draw_cells, root_norm, weight_name
-from headfit.plot._source import Source, source
-from headfit.plot._tiles import tiles
+from headfit.plot._source import Source, one_of_batch, source
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -72,12 +68,11 @@ def compare(
     M : Attention, Fit, SoftFit, sparse or dense matrix
         The attention.
     batch : int, optional
-        Which entry to draw of those of `A` and `M` that are a batch: an `Attention` of shape
-        (batch, n, d), or matrices of shape (batch, n, m).
+        Which entry to draw of those of `A` and `M` that are a batch, as in `attention`.
     axes : sequence of two or three matplotlib Axes, optional
-        The axes to draw on, two for target and attention alone; three of a new figure when None.
-    tokens : sequence, optional
-        The labels of the positions, as in `attention`.
+        Two for target and attention alone.
+    tokens, pixels, cmap, norm, colorbar : optional
+        As in `attention`; `norm` is for the first two pictures, which share one scale.
     relative : bool, default True
         Draw each weight divided by the largest of its row. These ratios within a row are what a
         certificate is about. With False, mass off the support makes the support darker.
@@ -85,10 +80,6 @@ def compare(
         See `Tolerances`. When None those of `M` if it is a `Fit`, otherwise the defaults.
     tolerances : Tolerances, optional
         Both as one object, in their place.
-    pixels, cmap, norm
-        As in `attention`; `norm` is for the first two pictures, which share one scale.
-    colorbar : bool, optional
-        Whether to draw colour bars; None draws them in a new figure only.
 
     Returns
     -------
@@ -100,8 +91,6 @@ def compare(
     InputError
         For matrices of different shapes, stacks of heads without `batch`, or labels of another
         number.
-    ImportError
-        If Matplotlib is not installed.
 
     Notes
     -----
@@ -121,92 +110,70 @@ def compare(
     left, right = source(A), source(M)
     if left.shape != right.shape:
         raise InputError(f"A and M must have one shape; got {left.shape} and {right.shape}")
-    check_colors(cmap, norm)
-    as_flag(relative, "relative")
-    if tokens is not None:
-        check_tokens(tokens, left.shape)
+    check_style(relative, pixels, cmap, norm)
+    check_tokens(tokens, left.shape)
     colorbar = axes is None if colorbar is None else as_flag(colorbar, "colorbar")
-    asked = as_tolerances(tolerances, leak=leak, distortion=distortion)
+    allowed = as_tolerances(tolerances, leak=leak, distortion=distortion)
     if tolerances is None and isinstance(M, Fit):
-        given = {"leak": leak, "distortion": distortion}
-        asked = replace(M.tolerances, **{name: x for name, x in given.items() if x is not None})
-    if pixels is not None:
-        pixels = as_count(pixels, "pixels", 1)
-    places = new_axes(3, (5.4, 4.8)) if axes is None else listed_axes(axes)
+        changed = {"leak": leak, "distortion": distortion}
+        allowed = replace(M.tolerances, **{k: x for k, x in changed.items() if x is not None})
+    places = new_axes(1, 3, (16.2, 4.8)) if axes is None else listed_axes(axes)
     if len(places) not in (2, 3):
         raise InputError(f"axes must be two or three; got {len(places)}")
     pixels = half_pixels(places[0]) if pixels is None else pixels
-    cells = [tiles(matrix, pixels, relative=relative) for matrix in (A, M)]
-    norm = root_norm(*cells) if norm is None else norm
-    drawn = []
-    for ax, part, title in zip(places, cells, ("target", "attention"), strict=False):
-        ax.set_title(title)
-        drawn.append(draw_cells(ax, part, left.shape, cmap, norm))
-        if colorbar:
-            add_colorbar(drawn[-1], weight_name(relative))
+    drawn = draw_matrices(places[:2], [A, M], relative, pixels, cmap, norm)
+    labels = [(weight_name(relative), {})] * 2
     if len(places) == 3:
-        drawn.append(_draw_errors(places[2], left, right, asked, pixels, colorbar))
-    for ax in places:
-        if tokens is not None:
-            label_tokens(ax, tokens, left.shape)
+        draw = _draw_shares if is_pattern(left) else _draw_differences
+        image, *label = draw(places[2], left, right, allowed, pixels)
+        drawn.append(image)
+        labels.append(tuple(label))
+    for image, title in zip(drawn, ("target", "attention"), strict=False):
+        image.axes.set_title(title)
+    for image, (name, more) in zip(drawn, labels, strict=True):
+        if colorbar:
+            add_colorbar(image, name, **more)
+        label_tokens(image.axes, tokens)
     for ax in places[1:]:
         ax.set_ylabel("")
     return tuple(drawn)
 
 
-def _draw_errors(
-    ax: Axes,
-    A: Source,
-    M: Source,
-    asked: Tolerances,
-    pixels: int,
-    colorbar: bool,
-) -> AxesImage:
-    target = _sparse_target(A)
-    if target is None:
-        found = difference_errors(A, M, pixels)
-        image = draw_cells(ax, found.cells, M.shape, "Blues", root_norm(found.cells))
-        ax.set_title("absolute difference")
-        tolerances: dict[str, float] = {}
-        name, more = "|target - attention|", {}
-    else:
-        tolerances = {"leak": asked.leak, "distortion": asked.distortion}
-        found = tolerance_errors(target, M, asked.leak, asked.distortion, pixels)
-        colors = matplotlib().colormaps["Blues"].with_extremes(over=ORANGE)
-        norm = matplotlib().colors.Normalize(0.0, 1.0)
-        image = draw_cells(ax, np.minimum(found.cells, _HUGE), M.shape, colors, norm)
-        ax.set_title("share of the tolerance used")
-        name, more = "share of the tolerance", {"extend": "max"}
-    if colorbar:
-        add_colorbar(image, name, **more)
-    _mark(ax, found, tolerances)
-    return image
+def _draw_differences(
+    ax: Axes, A: Source, M: Source, allowed: Tolerances, pixels: int
+) -> tuple[AxesImage, str, dict[str, Any]]:
+    errors = difference_errors(A, M, pixels)
+    image = draw_cells(ax, errors.cells, M.shape, "Blues", root_norm(errors.cells))
+    ax.set_title("absolute difference")
+    _mark(ax, errors, {})
+    return image, "|target - attention|", {}
 
 
-def _sparse_target(A: Source) -> sp.csr_array | None:
-    """Return the target's nonzeros; None for queries and keys, or if most entries are nonzero."""
-    if A.attention is not None:
-        return None
-    rows = A.sparse if A.sparse is not None else sp.csr_array(A.block(0, A.shape[0]))
-    if 2 * rows.nnz > A.shape[0] * A.shape[1]:
-        return None
-    rows = rows.copy()
-    rows.eliminate_zeros()
-    return rows
+def _draw_shares(
+    ax: Axes, A: Source, M: Source, allowed: Tolerances, pixels: int
+) -> tuple[AxesImage, str, dict[str, Any]]:
+    limits = {"leak": allowed.leak, "distortion": allowed.distortion}
+    errors = tolerance_errors(A, M, **limits, pixels=pixels)
+    colors = matplotlib().colormaps["Blues"].with_extremes(over=ORANGE)
+    norm = matplotlib().colors.Normalize(0.0, 1.0)
+    image = draw_cells(ax, np.minimum(errors.cells, _HUGE), M.shape, colors, norm)
+    ax.set_title("share of the tolerance used")
+    _mark(ax, errors, limits)
+    return image, "share of the tolerance", {"extend": "max"}
 
 
-def _mark(ax: Axes, found: Errors, tolerances: dict[str, float]) -> None:
+def _mark(ax: Axes, errors: Errors, limits: dict[str, float]) -> None:
     """Mark the worst entries and rows, and explain the marks below the labels of the axis."""
     lines = ["key"]
-    for (kind, value, row, column), (shape, sign) in zip(found.marks, _RINGS, strict=False):
-        asked = f" of {tolerances[kind]:g}" if kind in tolerances else ""
-        label = f"{kind} {number(value, 3)}{asked}"
+    for (kind, value, row, column), (shape, sign) in zip(errors.marks, _RINGS, strict=False):
+        limit = f" of {limits[kind]:g}" if kind in limits else ""
+        label = f"{kind} {number(value, 3)}{limit}"
         ax.plot(
             [column], [row], shape, ms=11, mfc="none", mec=INK, mew=1.4, clip_on=False, label=label
         )
         lines.append(f"{sign} {label} at row {row}, column {column}")
-    worst = np.argsort(found.rows, kind="stable")[::-1][:_WORST_ROWS]
-    worst = worst[found.rows[worst] > 0]
+    worst = np.argsort(errors.rows, kind="stable")[::-1][:_WORST_ROWS]
+    worst = worst[errors.rows[worst] > 0]
     if worst.size:
         ax.plot(
             np.ones(worst.size), worst, "<", transform=ax.get_yaxis_transform(), ms=6,

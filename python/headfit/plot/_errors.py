@@ -6,13 +6,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from headfit.plot._source import Source
 from headfit.plot._tiles import Pool
 
 Floats = NDArray[np.float64]
+
 _NOISE = 1e-6  # smaller errors are not marked: they are rounding errors of float32
 
 
@@ -28,23 +28,15 @@ class Errors:
     marks: tuple[tuple[str, float, int, int], ...]
 
 
-class _Worst:
-    """The largest value above `least` that was seen so far, with its row and column."""
-
-    def __init__(self, name: str, least: float) -> None:
-        self.name, self.value, self.row, self.column = name, least, -1, -1
-
-    def see(self, values: Floats, columns: NDArray[Any], start: int) -> None:
-        """Take the largest value of each row and its column, for rows from `start` on."""
-        row = int(values.argmax())
-        if values[row] > self.value:
-            self.value, self.row = float(values[row]), start + row
-            self.column = int(columns[row])
+def is_pattern(A: Source) -> bool:
+    """Whether at most half of a matrix is nonzero; queries and keys have no zeros."""
+    if A.attention is not None:
+        return False
+    entries = A.block(0, A.shape[0]) if A.sparse is None else A.sparse.data
+    return bool(2 * np.count_nonzero(entries) <= A.shape[0] * A.shape[1])
 
 
-def tolerance_errors(
-    target: sp.csr_array, M: Source, leak: float, distortion: float, pixels: int
-) -> Errors:
+def tolerance_errors(A: Source, M: Source, leak: float, distortion: float, pixels: int) -> Errors:
     """Return which share of its tolerance each entry uses; see `compare`.
 
     Off the support of a row this is the entry's weight over the smallest weight on the support,
@@ -54,72 +46,58 @@ def tolerance_errors(
     """
     pool = Pool(M.shape, pixels)
     rows = np.zeros(M.shape[0])
-    worst = _Worst("leak", _NOISE), _Worst("distortion", _NOISE)
+    leaks, distortions = _Worst("leak", M.shape[0]), _Worst("distortion", M.shape[0])
     for start, stop in pool.blocks():
-        part = target[start:stop]
-        row = np.repeat(np.arange(stop - start), np.diff(part.indptr))
-        place = row, part.indices
-        logs = M.logarithms(start, stop)
-        on = logs[place].astype(np.float64)
+        target = A.block(start, stop)
+        on = target != 0
+        logs = M.logarithms(start, stop).astype(np.float64)
         with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
-            least = _least(on, row, stop - start)
-            logs -= least.astype(logs.dtype)[:, np.newaxis]
-            leaks = np.exp(logs, out=logs)
-            leaks[place] = 0.0
-            # If the least weight on the support is 0, other zeros give NaN (-inf minus -inf);
-            # they are not errors.
-            lost = np.isneginf(least)
-            leaks[lost] = np.nan_to_num(leaks[lost], nan=0.0, posinf=np.inf)
-            ratio = on - np.log(part.data)
-            heavy = np.expm1(ratio - _least(ratio, row, stop - start)[row])
-            heavy = np.nan_to_num(heavy, nan=0.0, posinf=np.inf)
-            most, column = _most(heavy, row, part.indices, stop - start)
-            at = leaks.argmax(axis=1)
-            leaked = leaks[np.arange(stop - start), at].astype(np.float64)
-            worst[0].see(leaked, at, start)
-            worst[1].see(most, column, start)
-            leaks /= leak
-            leaks[place] = _over(heavy, distortion)
-            rows[start:stop] = np.maximum(leaked / leak, _over(most, distortion))
-        pool.add(start, leaks)
-    marks = tuple((w.name, w.value, w.row, w.column) for w in worst if w.row >= 0)
-    return Errors(pool.cells, rows, marks)
+            leaked = np.where(on, 0.0, np.exp(logs - _least(logs, on)))
+            logs -= np.log(target)
+            distorted = np.where(on, np.expm1(logs - _least(logs, on)), 0.0)
+        # NaN is -inf minus -inf, both on the support or both off it: no error.
+        for errors in (leaked, distorted):
+            np.nan_to_num(errors, copy=False, nan=0.0, posinf=np.inf)
+        leaks.see(leaked, start)
+        distortions.see(distorted, start)
+        with np.errstate(invalid="ignore", divide="ignore"):
+            shares = leaked / leak + np.where(distorted > 0, distorted / np.float64(distortion), 0)
+        rows[start:stop] = shares.max(axis=1)
+        pool.add(start, shares)
+    return Errors(pool.cells, rows, (*leaks.mark(_NOISE), *distortions.mark(_NOISE)))
 
 
 def difference_errors(A: Source, M: Source, pixels: int) -> Errors:
     """Return absolute differences of weights; a row's error is its total variation."""
     pool = Pool(M.shape, pixels)
     rows = np.zeros(M.shape[0])
-    worst = _Worst("difference", 0.0)
+    differences = _Worst("difference", M.shape[0])
     for start, stop in pool.blocks():
         difference = np.abs(A.block(start, stop) - M.block(start, stop))
         rows[start:stop] = 0.5 * difference.sum(axis=1)
-        at = difference.argmax(axis=1)
-        worst.see(difference[np.arange(stop - start), at].astype(np.float64), at, start)
+        differences.see(difference, start)
         pool.add(start, difference)
-    mark = (worst.name, worst.value, worst.row, worst.column)
-    return Errors(pool.cells, rows, (mark,) if worst.row >= 0 else ())
+    return Errors(pool.cells, rows, differences.mark(0.0))
 
 
-def _over(values: Floats, tolerance: float) -> Floats:
-    """Return values / tolerance, where 0 / 0 is 0."""
-    return np.nan_to_num(values / np.float64(tolerance), nan=0.0, posinf=np.inf)
+class _Worst:
+    """The largest error of each row of one kind, and its column."""
+
+    def __init__(self, name: str, n: int) -> None:
+        self.name, self.value, self.column = name, np.zeros(n), np.zeros(n, dtype=np.intp)
+
+    def see(self, errors: NDArray[Any], start: int) -> None:
+        """Take the errors of the rows from `start` on."""
+        rows = slice(start, start + len(errors))
+        self.value[rows], self.column[rows] = errors.max(axis=1), errors.argmax(axis=1)
+
+    def mark(self, least: float) -> tuple[tuple[str, float, int, int], ...]:
+        """Return the name, the value and the place of the largest error, if it is above `least`."""
+        row = int(self.value.argmax())
+        value = float(self.value[row])
+        return ((self.name, value, row, int(self.column[row])),) if value > least else ()
 
 
-def _least(values: Floats, row: NDArray[Any], count: int) -> Floats:
-    """Return the least value of each row; infinity for a row without any."""
-    least = np.full(count, np.inf)
-    np.minimum.at(least, row, values)
-    return least
-
-
-def _most(
-    values: Floats, row: NDArray[Any], columns: NDArray[Any], count: int
-) -> tuple[Floats, NDArray[np.int64]]:
-    """Return the largest value of each row, and a column that has it."""
-    most = np.zeros(count)
-    np.maximum.at(most, row, values)
-    column = np.full(count, -1, dtype=np.int64)
-    has = values == most[row]
-    column[row[has]] = columns[has]
-    return most, column
+def _least(values: Floats, on: NDArray[np.bool_]) -> Floats:
+    """Return the least value of each row on its support; infinity for a row without any."""
+    return np.where(on, values, np.inf).min(axis=1, keepdims=True)

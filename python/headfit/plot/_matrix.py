@@ -9,18 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headfit._base.arguments import as_flag
+from headfit._base.arrays import as_count
 from headfit._base.drawing import matplotlib
-from headfit.plot._axes import (
-    check_axes,
-    check_colors,
-    check_tokens,
-    count_ticks,
-    half_pixels,
-    label_tokens,
-    new_axes,
-)
-from headfit.plot._batch import one_of_batch
-from headfit.plot._source import source
+from headfit.plot._axes import axes_or_new, check_colors, check_tokens, half_pixels, label_tokens
+from headfit.plot._source import one_of_batch, source
 from headfit.plot._tiles import tiles
 
 if TYPE_CHECKING:
@@ -52,7 +44,6 @@ def attention(
         Which entry of a batch to draw, for an `Attention` of shape (batch, n, d) or matrices of
         shape (batch, n, m).
     ax : matplotlib Axes, optional
-        The axes to draw on; those of a new figure when None.
     tokens : sequence, optional
         The labels of the positions, for a square matrix; if there are too many to read, only
         every second, third, ... is drawn.
@@ -70,14 +61,12 @@ def attention(
     Returns
     -------
     matplotlib AxesImage
-        The image; the coordinates of its axes are token positions, also if it is pooled.
+        The coordinates of its axes are token positions, also if it is pooled.
 
     Raises
     ------
     InputError
         For a stack of heads without `batch`, or labels of another number.
-    ImportError
-        If Matplotlib is not installed.
 
     Notes
     -----
@@ -93,43 +82,57 @@ def attention(
     >>> Q, K = np.random.default_rng(0).standard_normal((2, 5, 16, 4))  # a batch of 5
     >>> image = hf.plot.attention(hf.Attention(Q, K), batch=3, ax=Figure().subplots())
     """
-    matplotlib()
     (M,) = one_of_batch(batch, M)
-    shape = source(M).shape
-    check_axes(ax)
-    check_colors(cmap, norm)
-    as_flag(relative, "relative")
-    if tokens is not None:
-        check_tokens(tokens, shape)
-    if colorbar is not None:
-        as_flag(colorbar, "colorbar")
-    if colorbar is None:
-        colorbar = ax is None
-    ax = new_axes(size=(5.6, 5.0))[0] if ax is None else ax
-    cells = tiles(M, half_pixels(ax) if pixels is None else pixels, relative=relative)
-    image = draw_cells(ax, cells, shape, cmap, root_norm(cells) if norm is None else norm)
-    if tokens is not None:
-        label_tokens(ax, tokens, shape)
+    check_tokens(tokens, source(M).shape)
+    check_style(relative, pixels, cmap, norm)
+    colorbar = ax is None if colorbar is None else as_flag(colorbar, "colorbar")
+    ax = axes_or_new(ax, 5.6, 5.0)
+    pixels = half_pixels(ax) if pixels is None else pixels
+    (image,) = draw_matrices([ax], [M], relative, pixels, cmap, norm)
+    label_tokens(ax, tokens)
     if colorbar:
         add_colorbar(image, weight_name(relative))
     return image
+
+
+def check_style(relative: Any, pixels: Any, cmap: Any, norm: Any) -> None:
+    """Raise an InputError for options of images that cannot be followed."""
+    as_flag(relative, "relative")
+    if pixels is not None:
+        as_count(pixels, "pixels", 1)
+    check_colors(cmap=cmap, norm=norm)
+
+
+def draw_matrices(
+    places: Sequence[Axes],
+    matrices: Sequence[Any],
+    relative: bool,
+    pixels: int,
+    cmap: Any,
+    norm: Any,
+) -> list[AxesImage]:
+    """Draw matrices on one scale of colours."""
+    cells = [tiles(M, pixels, relative=relative) for M in matrices]
+    norm = root_norm(*cells) if norm is None else norm
+    drawn = zip(places, cells, matrices, strict=True)
+    return [draw_cells(ax, part, source(M).shape, cmap, norm) for ax, part, M in drawn]
 
 
 def draw_cells(
     ax: Axes, cells: NDArray[Any], shape: tuple[int, int], cmap: Any, norm: Any
 ) -> AxesImage:
     """Draw tiles on axes in token positions; a long narrow matrix is stretched to fill them."""
-    strip = max(shape) > _STRIP * min(shape)
     image = ax.imshow(
         cells,
         cmap=cmap,
         norm=norm,
         interpolation="nearest",
-        aspect="auto" if strip else "equal",
+        aspect="auto" if max(shape) > _STRIP * min(shape) else "equal",
         extent=(-0.5, shape[1] - 0.5, shape[0] - 0.5, -0.5),
     )
     ax.set(xlabel="key", ylabel="query")
-    count_ticks(ax)
+    for side, bins in ((ax.xaxis, 5), (ax.yaxis, 7)):  # few enough for numbers of six digits
+        side.set_major_locator(matplotlib().ticker.MaxNLocator(integer=True, nbins=bins))
     return image
 
 

@@ -13,10 +13,9 @@ from numpy.typing import NDArray
 from headfit._base.arguments import as_flag
 from headfit._base.arrays import as_count
 from headfit._base.memory import require_memory
-from headfit.plot._batch import one_of_batch
-from headfit.plot._source import source
+from headfit.plot._source import one_of_batch, source
 
-_BLOCK_ENTRIES = 1 << 23  # how many entries of the matrix are in memory at a time
+_BLOCK_ENTRIES = 1 << 22  # how many entries of the matrix are in memory at a time
 
 
 def tiles(
@@ -41,8 +40,7 @@ def tiles(
 
     Returns
     -------
-    ndarray, shape (min(n, pixels), min(m, pixels))
-        In float64.
+    ndarray of float64, shape (min(n, pixels), min(m, pixels))
 
     Raises
     ------
@@ -81,7 +79,7 @@ class Pool:
 
     def __init__(self, shape: tuple[int, int], pixels: int) -> None:
         self.shape = shape
-        self.row_edges, self.column_edges = edges(shape[0], pixels), edges(shape[1], pixels)
+        self.row_edges, self.column_edges = (edges(size, pixels) for size in shape)
         self.cells = np.full((len(self.row_edges) - 1, len(self.column_edges) - 1), -np.inf)
 
     def blocks(self) -> Iterator[tuple[int, int]]:
@@ -96,29 +94,24 @@ class Pool:
         if relative:
             most = wide.max(axis=1, keepdims=True)
             wide /= np.where(most > 0, most, 1.0)
-        tile = tile_of(np.arange(start, start + len(block)), self.row_edges)
-        first = np.flatnonzero(np.diff(tile, prepend=-1))
         # A tile may continue in the next block, so that its maximum is updated, not set.
-        part = self.cells[tile[0] : tile[-1] + 1]
-        np.maximum(part, np.maximum.reduceat(wide, first, axis=0), out=part)
+        np.maximum.at(self.cells, tile_of(np.arange(len(block)) + start, self.row_edges), wide)
 
     def add_sparse(self, matrix: sp.csr_array, relative: bool) -> None:
         """Pool a whole sparse matrix in one pass over its nonzeros."""
-        lengths = np.diff(matrix.indptr)
-        row = np.repeat(np.arange(self.shape[0]), lengths)
+        row = np.repeat(np.arange(self.shape[0]), np.diff(matrix.indptr))
         values = matrix.data.astype(np.float64)
         if relative:
             most = np.zeros(self.shape[0])
             np.maximum.at(most, row, values)
             values /= np.where(most > 0, most, 1.0)[row]
-        across = self.cells.shape[1]
-        tile = tile_of(row, self.row_edges) * across + tile_of(matrix.indices, self.column_edges)
-        sizes = np.outer(np.diff(self.row_edges), np.diff(self.column_edges)).ravel()
+        tile = tile_of(row, self.row_edges), tile_of(matrix.indices, self.column_edges)
+        stored = np.zeros(self.cells.shape, dtype=np.int64)
+        np.add.at(stored, tile, 1)
         # A tile contains a zero unless all of its entries are stored.
-        full = np.bincount(tile, minlength=sizes.size) == sizes
-        flat = np.where(full, -np.inf, 0.0)
-        np.maximum.at(flat, tile, values)
-        self.cells[:] = flat.reshape(self.cells.shape)
+        full = stored == np.outer(np.diff(self.row_edges), np.diff(self.column_edges))
+        self.cells[~full] = 0.0
+        np.maximum.at(self.cells, tile, values)
 
 
 def edges(size: int, pixels: int) -> NDArray[np.int64]:
@@ -130,3 +123,12 @@ def edges(size: int, pixels: int) -> NDArray[np.int64]:
 def tile_of(place: NDArray[Any], sides: NDArray[np.int64]) -> NDArray[np.int64]:
     """Return the number of the tile that contains each position."""
     return np.searchsorted(sides, place, side="right") - 1
+
+
+def largest(values: NDArray[Any], columns: int) -> tuple[NDArray[Any], NDArray[np.int64]]:
+    """Return the largest of consecutive values along the last axis, and where these parts begin.
+
+    There are at most `columns` parts.
+    """
+    starts = edges(values.shape[-1], columns)[:-1]
+    return np.maximum.reduceat(values, starts, axis=-1), starts

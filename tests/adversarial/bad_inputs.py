@@ -208,8 +208,7 @@ RECORDS = (
     "PlanTrend", "Problem", "RopeFilter", "Search", "ShrinkResult", "Comparison", "SoftFit",
     "Sparsified", "Sweep", "TallyTable", "TradeOff", "Trial", "TvCurve", "bounds.Counting",
     "bounds.EverySubset", "bounds.LowerBound",
-    "plot.FilterPicture", "plot.GrowthPicture", "plot.KeysPicture", "plot.PlanPicture",
-    "plot.RopePicture", "plot.SearchPicture", "torch.CapturedHeads", "torch.CapturedLayer",
+    "torch.CapturedHeads", "torch.CapturedLayer",
     "torch.FittedAttention", "torch.Projected", "torch.SmallerHeads",
 )  # fmt: skip
 """What functions return, and what `fit` and methods hand each other: nobody makes one by hand."""
@@ -995,32 +994,26 @@ def plot_doors(
     Q = np.random.default_rng(0).standard_normal((2, 3, N, 2))
     many = {
         "heads": [None, "x", 5, [], ragged(), Q[0, 0], np.array([[None]]), A, Unusable(), 2j],
-        "K": [*optional(NOT_ARRAY), Q[0, 0, :, :1]],
-        "scale": ["x", 0, np.nan, True, [1.0], *MISREAD],
-        "mask": masks, "titles": [5, "ab", ["a"], Unusable()],
+        "titles": [5, "ab", ["a"], Unusable()],
         "batch": [0.5, "x", -1, N, True, Unusable(), *MISREAD],
         "axes": [5, [], [1] * 6, "abcdef", [None] * 6, Unusable()], "relative": NOT_FLAG,
         "pixels": pixels, **colors,
     }  # fmt: skip
-    says = {"heads": "heads|Q", "K": "K"}
-    given = {"heads": Q, "K": Q, "axes": axes(6)}
-    yield Door("plot.heads_grid", hf.plot.heads_grid, given, many, says)
+    given = {"heads": hf.Attention(Q, Q), "axes": axes(6)}
+    yield Door("plot.heads_grid", hf.plot.heads_grid, given, many, {"heads": "heads|M"})
     offsets = {
-        "heads": many["heads"][:-1], "K": many["K"], "scale": many["scale"], "mask": masks,
-        "bins": ["", "x", *NOT_TEXT], "ax": no_axes, "cmap": colors["cmap"],
-        "batch": many["batch"],
+        "heads": many["heads"][:-1], "bins": ["", "x", *NOT_TEXT], "ax": no_axes,
+        "cmap": colors["cmap"], "batch": many["batch"],
     }  # fmt: skip
     offsets["heads"] = [h for h in offsets["heads"] if h is not many["heads"][5]]
-    given = {"heads": Q, "K": Q, "ax": axes()}
-    yield Door("plot.offsets", hf.plot.offsets, given, offsets, {"heads": "heads|Q", "K": "K"})
+    given = {"heads": hf.Attention(Q, Q), "ax": axes()}
+    yield Door("plot.offsets", hf.plot.offsets, given, offsets)
     sharp = hf.rope_filter(2, n=N, dim=4, leak=0.3, distortion=1.0)
-    yield Door("plot.filter", hf.plot.filter, {"head": sharp, "ax": axes()}, {
+    yield Door("plot.translation", hf.plot.translation, {"head": sharp, "ax": axes()}, {
         "head": [None, 5, "x", A, whole, Q, Unusable(), Untrue(), hf.RopeFilter],
-        "A": optional(target), "ax": no_axes, "n": [5, *optional(counts(1))],
+        "A": optional(target), "ax": no_axes,
         "tolerances": [0.1, "x", (0.05, 0.1), Unusable(), True],
     })  # fmt: skip
-    plain = {"head": sharp.filter, "n": N, "ax": axes()}
-    yield Door("plot.filter(Filter)", hf.plot.filter, plain, {"n": [*counts(1, 2**24), None]})
     yield Door("plot.rope", hf.plot.rope, {"found": sharp, "ax": axes()}, {
         "found": [None, 5, "x", [], [5], [None], sharp.filter, whole, Unusable()], "ax": no_axes,
     })  # fmt: skip

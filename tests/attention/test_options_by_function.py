@@ -71,7 +71,7 @@ OPTIONS: dict[str, Options] = {
 STACKS = [*OPTIONS][-7:]
 
 # h: honoured; r: refused by name; .: has no part in what is asked, as sinks have none in logits.
-# plot.filter draws heads whose logits depend on the offset alone, and refuses all others.
+# plot.translation draws heads whose logits depend on the offset alone, and refuses all others.
 HEADER = (
     "scale causal window dense sparse lengths keys bias closed softcap rope halves alibi sinks"
     " masks lengths* keys* bias* slopes sinks* grouped"
@@ -108,7 +108,7 @@ TABLE = {
     "plot.heads_grid":        " h  h  h  h  h  h  h  h  h  h  h  h  h  h   h  h  h  h  h  h  h",
     "plot.offsets":           " h  h  h  h  h  h  h  h  h  h  h  h  h  h   h  h  h  h  h  h  h",
     "plot.keys":              " h  h  h  h  h  h  h  h  h  h  h  h  h  .   r  r  r  r  r  r  r",
-    "plot.filter":            " h  h  h  r  r  r  r  r  r  h  h  h  h  .   r  r  r  r  r  r  r",
+    "plot.translation":       " h  h  h  r  r  r  r  r  r  h  h  h  h  .   r  r  r  r  r  r  r",
     "headfit describe":       " h  h  h  h  h  h  h  h  h  h  h  h  h  h   h  h  h  h  h  h  h",
     "headfit shrink":         " h  h  h  h  h  h  h  h  h  h  h  h  h  r   h  h  h  h  h  r  h",
     "headfit compress":       " h  h  h  h  h  h  h  h  h  h  h  h  h  h   r  r  r  r  r  r  h",
@@ -467,10 +467,10 @@ def _plot_keys(q, k, options):
     return np.sort(places[:, 0]), expected
 
 
-@function("plot.filter")
+@function("plot.translation")
 def _plot_filter(q, k, options):
     q, k = np.ones_like(q), np.ones_like(k) * [1.0, -0.5, 2.0, 1.5]
-    line = plot.filter(hf.Attention(q, k, **options), ax=axes()).logits
+    line = plot.translation(hf.Attention(q, k, **options), ax=axes()).logits
 
     def expected(o: Options) -> np.ndarray:
         s = logits(q, k, o)
@@ -598,7 +598,7 @@ def test_an_option_is_honoured_or_refused_by_name(name: str, option: str) -> Non
     if cell == "r":
         word = WORDS.get(option.rstrip("*"), option.rstrip("*"))
         words = f"{word}|{STACK}" if option in STACKS else word
-        if name == "plot.filter":
+        if name == "plot.translation":
             words += "|must be a filter"
         with pytest.raises((hf.errors.InputError, TypeError), match=words):
             FUNCTIONS[name](*heads_of(option), options)

@@ -50,9 +50,8 @@ def test_keys_are_those_of_an_entry(axes):
 def test_offsets_of_an_entry(axes):
     queries, keys = RNG.standard_normal((2, 2, 3, 4, 16, 5))  # layers, batch, heads
     table = hf.describe(queries, keys, mask="causal", shares=())
-    for given in ((queries, keys), (hf.Attention(queries, keys, mask="causal"),), (table,)):
-        options = {"mask": "causal"} if len(given) == 2 else {}
-        cells = plot.offsets(*given, batch=1, bins="each", ax=axes[0], **options).get_array()
+    for given in (hf.Attention(queries, keys, mask="causal"), table):
+        cells = plot.offsets(given, batch=1, bins="each", ax=axes[0]).get_array()
         expected = table.offset_mass[:, 1].reshape(8, -1)[:, 15:]
         np.testing.assert_allclose(cells, expected, rtol=1e-12)
     names = [label.get_text() for label in axes[0].get_yticklabels()]
@@ -72,9 +71,11 @@ def test_offsets_of_an_entry(axes):
         (lambda ax: plot.tiles(WEIGHTS, 4, batch="x"), "batch must lie in"),
         (lambda ax: plot.compare(np.eye(3), np.eye(3), batch=0), "batch must not be given without"),
         (lambda ax: plot.keys(np.eye(20), HEAD, ax=ax), "or of a batch with batch="),
-        (lambda ax: plot.offsets(Q[0], K[0], batch=0, ax=ax), "batch must not be given for one"),
+        (
+            lambda ax: plot.offsets(hf.Attention(K[0], K[0]), batch=0, ax=ax),
+            "batch must not be given",
+        ),
         (lambda ax: plot.offsets(HEAD, batch=-1, ax=ax), r"batch must lie in 0 \.\.\. 2; got -1"),
-        (lambda ax: plot.offsets(HEAD, mask="causal", scale=7.0, ax=ax), "scale"),
     ],
 )
 def test_errors_name_the_problem(draw, message, axes):

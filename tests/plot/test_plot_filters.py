@@ -11,7 +11,6 @@ from matplotlib.figure import Figure
 
 import headfit as hf
 from headfit import plot
-from headfit._filter.filter import Filter
 from headfit.errors import InputError
 
 LOOSE = hf.Tolerances(leak=0.3, distortion=0.5)
@@ -24,7 +23,7 @@ def ax():
 
 
 def test_a_rope_filter_has_its_limits(ax):
-    drawn = plot.filter(FOUND, ax=ax)
+    drawn = plot.translation(FOUND, ax=ax)
     x, y = drawn.logits.get_data()
     np.testing.assert_allclose(y, FOUND.filter.logits(np.asarray(x)))
     assert (x[0], x[-1]) == (0, 3 + 48)
@@ -46,7 +45,7 @@ def test_heads_are_drawn_by_their_last_row_and_their_first(ax, causal, dtype):
     found = hf.rope_filter(3, n=n, causal=causal, tolerances=LOOSE)
     A = (hf.patterns.causal_band if causal else hf.patterns.band)(n, 2)
     head = found.attention(dtype=dtype).turned()
-    drawn = plot.filter(head, A, tolerances=LOOSE, ax=ax)
+    drawn = plot.translation(head, A, tolerances=LOOSE, ax=ax)
     x, y = (np.asarray(v) for v in drawn.logits.get_data())
     assert (x[0] < 0) != causal
     logits = head.logits(num_threads=1)
@@ -54,7 +53,7 @@ def test_heads_are_drawn_by_their_last_row_and_their_first(ax, causal, dtype):
         i, j = (n - 1, n - 1 - offset) if offset >= 0 else (0, -offset)
         assert value == logits[i, j]
     assert len(drawn.allowed.get_segments()) == (3 if causal else 5)
-    plain = plot.filter(head, ax=ax)
+    plain = plot.translation(head, ax=ax)
     assert plain.allowed is plain.limit is None
 
 
@@ -70,46 +69,34 @@ def test_fits_have_their_tolerances(ax):
 
     A = hf.patterns.band(n, 1)
     fit = hf.fit(A, 2, method=Rotated(), leak=0.9, distortion=0.9, num_threads=1)
-    drawn = plot.filter(fit, A, ax=ax)
+    drawn = plot.translation(fit, A, ax=ax)
     offsets, y = (np.asarray(v) for v in drawn.logits.get_data())
     np.testing.assert_allclose(y, 12 * np.cos(0.05 * offsets), atol=1e-4)
     (limit,) = set(drawn.limit.get_ydata())
     assert limit == pytest.approx(12 * math.cos(0.05) + math.log(0.9), abs=1e-4)
 
 
-def test_a_filter_alone_needs_n(ax):
-    made = Filter(np.array([0.3, 1.1]), np.array([1.0, 2.0]), np.array([0.5, -0.25]))
-    drawn = plot.filter(made, n=30, ax=ax)
-    x, y = (np.asarray(v) for v in drawn.logits.get_data())
-    expected = [
-        math.cos(0.3 * t) + 0.5 * math.sin(0.3 * t) + 2 * math.cos(1.1 * t) - math.sin(1.1 * t) / 4
-        for t in x
-    ]
-    np.testing.assert_allclose(y, expected)
-    assert (x.size, drawn.inset, drawn.whole) == (30, None, None)
-    with pytest.raises(InputError, match="n must be given"):
-        plot.filter(made, ax=ax)
-
-
 def test_a_head_that_is_no_filter_is_refused(ax):
     Q = np.random.default_rng(0).standard_normal((20, 4))
     with pytest.raises(InputError, match=r"head must be a filter.* at offset -?\d+ row 0 has"):
-        plot.filter(hf.Attention(Q, Q), ax=ax)
+        plot.translation(hf.Attention(Q, Q), ax=ax)
     exact = FOUND.attention().turned()
     q = exact.Q.copy()
     q[17 * 7] *= 1 + 1e-9  # one of the rows that are compared
     with pytest.raises(InputError, match=r"row 119 has .* another row"):
-        plot.filter(hf.Attention(q, exact.K, mask="causal"), ax=ax)
+        plot.translation(hf.Attention(q, exact.K, mask="causal"), ax=ax)
 
 
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda ax: plot.filter(5, ax=ax), "head must be a Fit"),
-        (lambda ax: plot.filter(FOUND, n=5, ax=ax), "n must be given for a Filter alone"),
-        (lambda ax: plot.filter(FOUND, hf.patterns.tree(9), ax=ax), "A has a nonzero on a masked"),
-        (lambda ax: plot.filter(hf.rope_filter(30, n=64, dim=4), ax=ax), "out of reach"),
-        (lambda ax: plot.filter(hf.Attention(*np.ones((2, 2, 5, 2))), ax=ax), "one head"),
+        (lambda ax: plot.translation(5, ax=ax), "head must be a Fit"),
+        (
+            lambda ax: plot.translation(FOUND, hf.patterns.tree(9), ax=ax),
+            "a nonzero on a masked",
+        ),
+        (lambda ax: plot.translation(hf.rope_filter(30, n=64, dim=4), ax=ax), "out of reach"),
+        (lambda ax: plot.translation(hf.Attention(*np.ones((2, 2, 5, 2))), ax=ax), "one head"),
         (lambda ax: plot.rope([], ax=ax), "at least one"),
         (lambda ax: plot.rope([5], ax=ax), "RopeFilters"),
         (lambda ax: plot.rope(hf.rope_filter(hf.patterns.dilated(9, 1, 2)), ax=ax), "of windows"),
@@ -140,5 +127,5 @@ def test_rope_draws_a_line_per_embedding_and_what_is_out_of_reach(ax):
 
 def test_pictures_are_made_without_axes_too(monkeypatch):
     monkeypatch.setattr(plt, "show", lambda *a, **k: pytest.fail("plt.show was called"))
-    for drawn in (plot.filter(FOUND).logits, plot.rope(FOUND).lines[0]):
+    for drawn in (plot.translation(FOUND).logits, plot.rope(FOUND).lines[0]):
         plt.close(drawn.axes.figure)

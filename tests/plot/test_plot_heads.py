@@ -127,7 +127,7 @@ def test_compare_makes_a_figure_with_three_colour_bars():
 def test_heads_grid_of_queries_and_keys():
     Q = RNG.standard_normal((2, 4, 10, 3))
     K = RNG.standard_normal((2, 2, 10, 3))
-    images = plot.heads_grid(Q, K, mask="causal", scale=0.7)
+    images = plot.heads_grid(hf.Attention(Q, K, mask="causal", scale=0.7))
     figure = images[0, 0].axes.figure
     assert images.shape == (2, 4)
     M = hf.attention_matrix(Q, K, mask="causal", scale=0.7)
@@ -175,14 +175,14 @@ def test_offsets_of_one_head_are_bars_of_its_profile(axes):
     expected = [np.trace(M, -d) / 12 for d in range(12)]
     np.testing.assert_allclose([bar.get_height() for bar in bars], expected)
     assert [label.get_text() for label in axes[0].get_xticklabels()][:3] == ["0", "1", "2"]
-    both = plot.offsets(Q, K, ax=axes[1])
+    both = plot.offsets(hf.Attention(Q, K), ax=axes[1])
     assert len(both) == 23
     assert axes[1].get_xticklabels()[0].get_text() == "\u221211"
 
 
 def test_offsets_by_doubling_add_up_and_are_named(axes):
     Q, K = RNG.standard_normal((2, 100, 3))
-    bars = plot.offsets(Q, K, ax=axes[0])
+    bars = plot.offsets(hf.Attention(Q, K), ax=axes[0])
     names = [label.get_text() for label in axes[0].get_xticklabels()]
     middle = names.index("0")
     assert names[middle:] == [
@@ -208,9 +208,11 @@ def test_offsets_each_of_many_keeps_a_single_spike(axes):
     n = 3000
     A = np.exp(1j * 2 * np.pi * RNG.random(n))  # row i attends to key i - 700, if there is one
     K = 40 * np.stack([A.real, A.imag], axis=1)
-    area = plot.offsets(np.roll(K, 700, axis=0), K, mask="causal", bins="each", ax=axes[0])
+    area = plot.offsets(
+        hf.Attention(np.roll(K, 700, axis=0), K, mask="causal"), bins="each", ax=axes[0]
+    )
     table = hf.describe(np.roll(K, 700, axis=0), K, mask="causal", shares=())
-    path = area.get_paths()[0].vertices
+    path = area.get_path().vertices
     most = path[path[:, 1].argmax()]
     assert most[1] == table.offset_mass.max()
     assert abs(most[0] - 700) < n / 400 + 1
@@ -242,10 +244,13 @@ def test_offsets_of_heads_are_an_image(axes):
         (lambda ax: plot.heads_grid([np.eye(3)], axes=[ax, ax]), "axes must be one for each"),
         (lambda ax: plot.heads_grid([np.eye(3)], axes=[ax], titles=[]), "titles must be one"),
         (lambda ax: plot.heads_grid(hf.Target(np.eye(3)), axes=[ax]), "sequence of matrices"),
-        (lambda ax: plot.heads_grid(np.eye(3), np.eye(3), axes=[ax]), r"\(heads, n, d\)"),
+        (
+            lambda ax: plot.heads_grid(hf.Attention(*np.ones((2, 3, 3))), axes=ax),
+            r"\(heads, n, d\)",
+        ),
         (lambda ax: plot.heads_grid([[np.eye(3)], []], axes=[ax]), "each layer"),
-        (lambda ax: plot.offsets(np.eye(3), ax=ax), "queries with K"),
-        (lambda ax: plot.offsets(np.eye(3), np.eye(3), bins="all", ax=ax), "bins"),
+        (lambda ax: plot.offsets(np.eye(3), ax=ax), "heads must be a HeadTable"),
+        (lambda ax: plot.offsets(hf.Attention(np.eye(3), np.eye(3)), bins="all", ax=ax), "bins"),
     ],
 )
 def test_errors_name_the_problem(draw, message, axes):
@@ -264,25 +269,15 @@ def test_a_grid_draws_an_entry_of_a_batch():
     for layer, h in np.ndindex(3, 4):
         drawn = np.asarray(images[layer, h].get_array())
         np.testing.assert_allclose(drawn, weights[layer, 1, h], rtol=1e-6)
-    assert hf.plot.heads_grid(Q[0], K[0], batch=0).shape == (4,)
+    assert hf.plot.heads_grid(hf.Attention(Q[0], K[0]), batch=0).shape == (4,)
     with pytest.raises(InputError, match="or one axis more and batch="):
         hf.plot.heads_grid(head)
     with pytest.raises(InputError, match=r"batch must lie in 0 ... 1; got 2"):
         hf.plot.heads_grid(head, batch=2)
-    with pytest.raises(InputError, match="batch is for queries of shape"):
-        hf.plot.heads_grid(Q[0, 0], K[0, 0], batch=0)
-    with pytest.raises(InputError, match="batch goes with queries"):
+    with pytest.raises(InputError, match="or one axis more and batch="):
+        hf.plot.heads_grid(hf.Attention(Q[0, 0], K[0, 0]), batch=0)
+    with pytest.raises(InputError, match="batch must not be given without an Attention"):
         hf.plot.heads_grid([weights[0, 0, 0]], batch=0)
-
-
-@pytest.mark.parametrize("option", [{"scale": 0.5}, {"mask": "causal"}])
-def test_options_that_could_not_be_followed_are_refused(option):
-    (name,) = option
-    head = hf.Attention(np.eye(8), np.eye(8))
-    with pytest.raises(InputError, match=f"{name} goes with queries and keys"):
-        plot.heads_grid([head, np.eye(8)], **option)
-    with pytest.raises(InputError, match=f"{name} must not be given beside a table"):
-        plot.offsets(hf.describe(head), **option)
 
 
 def test_results_with_a_head_are_drawn():

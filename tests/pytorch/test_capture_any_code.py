@@ -452,8 +452,6 @@ def test_heads_are_drawn():
     assert first.n == N - 3  # without padding
     np.testing.assert_array_equal(images[1, 1].get_array(), first.matrix())
     pyplot.close("all")
-    with pytest.raises(InputError, match="scale and mask must not be given beside captured"):
-        hf.plot.heads_grid(heads, mask="causal")
     with hf.torch.capture(model, keep=0) as nothing:
         model(torch.randn(3, N, E))
     with pytest.raises(CaptureError, match="no queries and keys were kept"):

@@ -5,36 +5,30 @@ large entry is lost and no n x n array is stored. Every function draws on the ax
 given, or on a new figure, and returns the Matplotlib objects that it drew. The colours can be
 distinguished by colour-blind readers.
 
-Matplotlib comes with the extra ``headfit[plot]`` and is imported when something is drawn.
+Matplotlib comes with the extra ``headfit[plot]`` and is imported when something is drawn; without
+it every function raises an ImportError that says so.
 """
 
 from headfit.plot import _html  # noqa: F401
 from headfit.plot._certificate import certificate
 from headfit.plot._compare import compare
 from headfit.plot._curve import curve
-from headfit.plot._filter import FilterPicture, filter
 from headfit.plot._grid import heads_grid
-from headfit.plot._growth import GrowthPicture, growth
-from headfit.plot._keys import KeysPicture, keys
+from headfit.plot._growth import growth
+from headfit.plot._keys import keys
 from headfit.plot._matrix import attention
 from headfit.plot._offsets import offsets
-from headfit.plot._plan import PlanPicture, plan
-from headfit.plot._rope import RopePicture, rope
-from headfit.plot._search import SearchPicture, search
+from headfit.plot._plan import plan
+from headfit.plot._rope import rope
+from headfit.plot._search import search
 from headfit.plot._tiles import tiles
+from headfit.plot._translation import translation
 
 __all__ = [
-    "FilterPicture",
-    "GrowthPicture",
-    "KeysPicture",
-    "PlanPicture",
-    "RopePicture",
-    "SearchPicture",
     "attention",
     "certificate",
     "compare",
     "curve",
-    "filter",
     "growth",
     "heads_grid",
     "keys",
@@ -43,6 +37,7 @@ __all__ = [
     "rope",
     "search",
     "tiles",
+    "translation",
 ]
 
 

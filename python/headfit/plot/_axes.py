@@ -57,7 +57,9 @@ def check_colors(**options: Any) -> None:
         try:
             matplotlib().cm.ScalarMappable(**{name: value})
         except (TypeError, ValueError, KeyError) as error:
-            raise InputError(f"{name} must be what Axes.imshow takes; got {shown(value)}") from error
+            raise InputError(
+                f"{name} must be what Axes.imshow takes; got {shown(value)}"
+            ) from error
 
 
 def check_tokens(tokens: Any, shape: tuple[int, ...]) -> None:
@@ -95,7 +97,7 @@ def half_pixels(ax: Axes) -> int:
     return max(64, int(min(box.width, box.height) / 2))
 
 
-def label_sizes(ax: Axes, sizes: Sequence[Any], *, log: bool) -> None:
+def label_sizes(ax: Axes, sizes: Any, *, log: bool) -> None:
     """Put ticks on the horizontal axis at sizes, of those too near each other at the first."""
     places = np.unique(np.asarray(sizes, dtype=np.float64))
     if log:

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from headfit._base.drawing import BLUE, ORANGE, matplotlib
+from headfit._base.drawing import BLUE, ORANGE
 from headfit._base.text import number
 from headfit._fit.result import Fit
 from headfit._target.certificate import Certificate
 from headfit.errors import InputError
-from headfit.plot._axes import check_axes, new_axes
+from headfit.plot._axes import axes_or_new, finish, plain_numbers
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -31,7 +31,6 @@ def certificate(c: Certificate | Fit, *, ax: Axes | None = None) -> tuple[Line2D
     c : Certificate or Fit
         The certificate, or a fit with one.
     ax : matplotlib Axes, optional
-        The axes to draw on; those of a new figure when None.
 
     Returns
     -------
@@ -44,8 +43,6 @@ def certificate(c: Certificate | Fit, *, ax: Axes | None = None) -> tuple[Line2D
     ------
     InputError
         If `c` is not a certificate or a fit.
-    ImportError
-        If Matplotlib is not installed.
 
     Notes
     -----
@@ -61,12 +58,10 @@ def certificate(c: Certificate | Fit, *, ax: Axes | None = None) -> tuple[Line2D
     >>> bool(leak.get_xdata().max() == head.certificate.leak)
     True
     """
-    matplotlib()
     judged = c.certificate if isinstance(c, Fit) else c
     if not isinstance(judged, Certificate):
         raise InputError(f"c must be a Certificate or a Fit; got {type(c).__name__}")
-    check_axes(ax)
-    ax = new_axes(size=(6.4, 4.6))[0] if ax is None else ax
+    ax = axes_or_new(ax, 6.4, 4.6)
     kinds = (
         ("leak", judged.row_leak, judged.tolerances.leak, ORANGE, "-"),
         ("distortion", judged.row_distortion, judged.tolerances.distortion, BLUE, "-."),
@@ -78,12 +73,9 @@ def certificate(c: Certificate | Fit, *, ax: Axes | None = None) -> tuple[Line2D
         if asked > 0:
             ax.axvline(asked, color=color, linestyle=":", linewidth=1.6)
     ax.set(xscale="log", yscale="log", xlim=(least, most), ylim=(0.7, 1.5 * judged.n))
-    ax.set(xlabel="leak or distortion of a row", ylabel="rows with as much or more")
-    ax.yaxis.set_major_formatter(lambda value, _: f"{value:,.0f}" if value >= 1 else "")
-    ax.yaxis.set_minor_formatter(matplotlib().ticker.NullFormatter())
+    plain_numbers(ax.yaxis, "{x:,.0f}")
     ax.set_title(_verdict(judged))
-    ax.grid(alpha=0.25, linewidth=0.6)
-    ax.legend(loc="upper center", bbox_to_anchor=(0.5, -0.14), ncols=2, fontsize=9, frameon=False)
+    finish(ax, "leak or distortion of a row", "rows with as much or more", columns=2)
     return lines[0], lines[1]
 
 

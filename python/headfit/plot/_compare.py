@@ -122,12 +122,12 @@ def compare(
         raise InputError(f"axes must be two or three; got {len(places)}")
     pixels = half_pixels(places[0]) if pixels is None else pixels
     drawn = draw_matrices(places[:2], [A, M], relative, pixels, cmap, norm)
-    labels = [(weight_name(relative), {})] * 2
+    labels: list[tuple[str, dict[str, Any]]] = [(weight_name(relative), {})] * 2
     if len(places) == 3:
         draw = _draw_shares if is_pattern(left) else _draw_differences
-        image, *label = draw(places[2], left, right, allowed, pixels)
+        image, name, more = draw(places[2], left, right, allowed, pixels)
         drawn.append(image)
-        labels.append(tuple(label))
+        labels.append((name, more))
     for image, title in zip(drawn, ("target", "attention"), strict=False):
         image.axes.set_title(title)
     for image, (name, more) in zip(drawn, labels, strict=True):

@@ -9,9 +9,9 @@ from numpy.typing import NDArray
 
 from headfit._base.arguments import as_finite, shown
 from headfit._base.arrays import as_array
-from headfit._base.drawing import BLUE, GREY, INK, matplotlib
+from headfit._base.drawing import BLUE, GREY, INK
 from headfit.errors import InputError
-from headfit.plot._axes import check_axes, new_axes
+from headfit.plot._axes import axes_or_new, finish, label_sizes
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -36,7 +36,6 @@ def curve(
     tv : float, optional
         A tolerance to mark.
     ax : matplotlib Axes, optional
-        The axes to draw on; those of a new figure when None.
     names : tuple of two str
         The names of curve and baseline in the legend.
 
@@ -49,8 +48,6 @@ def curve(
     ------
     InputError
         If the result has no such curve.
-    ImportError
-        If Matplotlib is not installed.
 
     Examples
     --------
@@ -62,8 +59,6 @@ def curve(
     >>> [line.get_label() for line in hf.plot.curve(result, ax=Figure().subplots())]
     ['fitted, mean row', 'fitted, worst row']
     """
-    ticker = matplotlib().ticker
-    check_axes(ax)
     if tv is not None:
         tv = as_finite(tv, "tv", 0)
     if not isinstance(names, (tuple, list)) or [type(name) for name in names] != [str, str]:
@@ -76,7 +71,7 @@ def curve(
             given.append((_columns(data, part), name, color, marker))
         elif part == "curve":
             raise InputError("result must have a curve with dim, tv_mean and tv_worst")
-    ax = new_axes(size=(6.6, 4.6))[0] if ax is None else ax
+    ax = axes_or_new(ax, 6.6, 4.6)
     lines = []
     for (dim, mean, worst), name, color, marker in given:
         for values, style, fill, row in (
@@ -89,16 +84,10 @@ def curve(
             )  # fmt: skip
     if tv is not None:
         ax.axhline(tv, color=INK, linewidth=1, linestyle=":", label=f"asked: {tv:g}")
-    dims = np.unique(np.concatenate([columns[0] for columns, *_ in given]))
-    if dims.size and dims[-1] >= 8 * dims[0] > 0:
-        ax.set_xscale("log", base=2)
-    ax.xaxis.set_major_locator(ticker.FixedLocator(_readable(dims, ax.get_xscale() == "log")))
-    ax.xaxis.set_minor_locator(ticker.NullLocator())
-    ax.xaxis.set_major_formatter(lambda value, _: f"{value:.0f}")
+    dims = np.concatenate([columns[0] for columns, *_ in given])
+    label_sizes(ax, dims, log=bool(dims.size and dims.max() >= 8 * dims.min() > 0))
     ax.set_ylim(bottom=0)
-    ax.set(xlabel="head size d", ylabel="total variation from the original")
-    ax.grid(alpha=0.25, linewidth=0.6)
-    ax.legend(loc="upper center", bbox_to_anchor=(0.5, -0.14), ncols=3, fontsize=9, frameon=False)
+    finish(ax, "head size d", "total variation from the original")
     return tuple(lines)
 
 
@@ -120,13 +109,3 @@ def _columns(data: Any, part: str) -> tuple[NDArray[Any], NDArray[Any], NDArray[
         raise InputError(f"{part} must hold numbers")
     order = np.argsort(dim, kind="stable")
     return dim[order], mean[order], worst[order]
-
-
-def _readable(dims: NDArray[Any], log: bool) -> list[float]:
-    """Return sizes to label, far enough apart that their labels do not overlap."""
-    chosen: list[float] = []
-    gap = (np.log(dims[-1] / dims[0]) if log else dims[-1] - dims[0]) / 16 if dims.size else 0.0
-    for dim in dims:
-        if not chosen or (np.log(dim / chosen[-1]) if log else dim - chosen[-1]) >= gap:
-            chosen.append(float(dim))
-    return chosen

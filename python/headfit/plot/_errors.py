@@ -100,4 +100,4 @@ class _Worst:
 
 def _least(values: Floats, on: NDArray[np.bool_]) -> Floats:
     """Return the least value of each row on its support; infinity for a row without any."""
-    return np.where(on, values, np.inf).min(axis=1, keepdims=True)
+    return np.asarray(np.where(on, values, np.inf).min(axis=1, keepdims=True))

@@ -86,7 +86,7 @@ def heads_grid(
         if isinstance(titles, str) or not isinstance(titles, (Sequence, np.ndarray)):
             raise InputError(f"titles must be a sequence of texts; got {shown(titles)}")
         names = list(titles)
-    places = names if axes is None else listed_axes(axes)
+    places: list[Any] = names if axes is None else listed_axes(axes)
     for name, values in (("titles", names), ("axes", places)):
         if len(values) != count:
             raise InputError(f"{name} must be one for each of {count} heads; got {len(values)}")
@@ -97,9 +97,10 @@ def heads_grid(
         ax.set(xticks=[], yticks=[], xlabel="", ylabel="")
         ax.set_title(str(title), fontsize=8, pad=2)
     if axes is None:
+        figure: Any = places[0].figure
         rows, columns = places[0].get_gridspec().get_geometry()
         bar = {"fraction": 0.15 / columns, "pad": 0.02, "aspect": 12 * rows}
-        places[0].figure.colorbar(drawn[0], ax=places, label=weight_name(relative), **bar)
+        figure.colorbar(drawn[0], ax=places, label=weight_name(relative), **bar)
     images = np.empty(count, dtype=object)
     images[:] = drawn
     return images.reshape(shape)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from headfit._base.drawing import BLUE, GREEN, GREY, INK, ORANGE, matplotlib
-from headfit.plot._axes import check_axes, new_axes
+from headfit.plot._axes import axes_or_new, finish, label_sizes
 from headfit.plot._growth_table import Series, Slope, as_series
 
 if TYPE_CHECKING:
@@ -25,20 +25,8 @@ _DASHES = ("--", ":", "-.")
 _JUMP = 4  # a series that starts this many times above all smaller ones is named, not drawn
 
 
-class GrowthPicture(NamedTuple):
-    """What `growth` drew, by the names of the series.
-
-    Attributes
-    ----------
-    points : dict of str to Line2D
-        The sizes of each series that is drawn.
-    fits : dict of str to Line2D
-        The fitted lines, of series that were found and have three n or more.
-    slopes : dict of str to Slope
-        Their slopes: ``per_doubling``, and the interval from ``low`` to ``high``.
-    beyond : Text or None
-        The sentence about series that are far above the others.
-    """
+class _Picture(NamedTuple):
+    """What `growth` drew, by the names of the series."""
 
     points: dict[str, Line2D]
     fits: dict[str, Line2D]
@@ -48,7 +36,7 @@ class GrowthPicture(NamedTuple):
 
 def growth(
     table: Any, *, by: str | Sequence[str] | None = None, ax: Axes | None = None
-) -> GrowthPicture:
+) -> _Picture:
     """Draw the head size against the number of tokens, linear over a logarithmic axis.
 
     A straight line is what d = O(log n) looks like. Each series of sizes that were found gets a
@@ -66,18 +54,19 @@ def growth(
     by : str or sequence of str, optional
         The columns whose values name a series; "method" and "k" when None, if there are such.
     ax : matplotlib Axes, optional
-        The axes to draw on; those of a new figure when None.
 
     Returns
     -------
-    GrowthPicture
+    named tuple
+        By the names of the series ``points``, the sizes of those that are drawn; ``fits``, the
+        lines of those that were found and have three n or more; and ``slopes``, with
+        ``per_doubling`` and the interval from ``low`` to ``high``. ``beyond`` is the sentence
+        about series far above the others, or None.
 
     Raises
     ------
     InputError
         For a table without these columns, or with values that are no sizes.
-    ImportError
-        If Matplotlib is not installed.
 
     Notes
     -----
@@ -95,10 +84,8 @@ def growth(
     >>> round(picture.slopes["learned"].per_doubling, 3)
     0.5
     """
-    matplotlib()
-    check_axes(ax)
     series = as_series(table, by)
-    ax = new_axes(size=(8.2, 4.6))[0] if ax is None else ax
+    ax = axes_or_new(ax, 8.2, 4.6)
     drawn, above = _split(series)
     points, fits, slopes = {}, {}, {}
     found = [one for one in drawn if not one.is_proved]
@@ -120,7 +107,7 @@ def growth(
         )  # fmt: skip
     _scale(ax, drawn)
     beyond = _name_those_above(ax, above)
-    return GrowthPicture(points, fits, slopes, beyond)
+    return _Picture(points, fits, slopes, beyond)
 
 
 def _split(series: Sequence[Series]) -> tuple[list[Series], list[Series]]:
@@ -136,20 +123,15 @@ def _split(series: Sequence[Series]) -> tuple[list[Series], list[Series]]:
 
 
 def _scale(ax: Axes, drawn: Sequence[Series]) -> None:
-    ticker: Any = matplotlib().ticker
     low, high = min(s.n[0] for s in drawn), max(s.n[-1] for s in drawn)
     first, last = math.floor(math.log2(low)), math.ceil(math.log2(high))
     step = max(1, round((last - first) / 6))
-    ax.set_xscale("log", base=2)
+    label_sizes(ax, [2.0**e for e in range(first, last + 1, step)], log=True)
     ax.set_xlim(low / 1.25, high * 1.25)
-    ax.xaxis.set_major_locator(ticker.FixedLocator([2.0**e for e in range(first, last + 1, step)]))
-    ax.xaxis.set_minor_locator(ticker.NullLocator())
-    ax.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
-    ax.yaxis.set_major_locator(ticker.MaxNLocator(integer=True))
+    ax.yaxis.set_major_locator(matplotlib().ticker.MaxNLocator(integer=True))
     ax.set_ylim(0, 1.08 * max(float(s.dim.max()) for s in drawn))
-    ax.set(xlabel="tokens n", ylabel="head size d")
-    ax.grid(alpha=0.25, linewidth=0.6)
-    ax.legend(loc="upper left", bbox_to_anchor=(1.01, 1.0), fontsize=9, frameon=False)
+    beside = {"loc": "upper left", "bbox_to_anchor": (1.01, 1.0)}
+    finish(ax, "tokens n", "head size d", columns=1, **beside)
 
 
 def _name_those_above(ax: Axes, above: Sequence[Series]) -> Text | None:

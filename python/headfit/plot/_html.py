@@ -26,10 +26,10 @@ from headfit._target.target import Target
 from headfit.errors import InputError
 from headfit.plot._certificate import certificate
 from headfit.plot._curve import curve
-from headfit.plot._filter import filter
 from headfit.plot._growth import growth
 from headfit.plot._matrix import attention
 from headfit.plot._plan import plan
+from headfit.plot._translation import translation
 
 PICTURE_BYTES = 36_000
 """The largest picture, as SVG, that a notebook gets: base64 makes it a third larger."""
@@ -130,7 +130,7 @@ def _(result: Plan) -> str:
 @picture.register
 def _(result: RopeFilter) -> str:
     alt = "Logits against the offset between query and key"
-    return as_html(filter, result, alt) if result.filter is not None else ""
+    return as_html(translation, result, alt) if result.filter is not None else ""
 
 
 @picture.register

@@ -15,8 +15,8 @@ from headfit._fit.result import Fit
 from headfit._target.certify import certify
 from headfit._target.target import as_target
 from headfit.errors import InputError
-from headfit.plot._axes import check_axes, new_axes
-from headfit.plot._batch import one_of_batch
+from headfit.plot._axes import axes_or_new, finish
+from headfit.plot._source import one_of_batch
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -27,8 +27,8 @@ _NARROW = 0.1  # a margin below this share of the range of logits cannot be seen
 _MOST_DOTS = 4000  # more keys off the support than this are drawn as counts in hexagons
 
 
-class KeysPicture(NamedTuple):
-    """The Matplotlib objects that `keys` drew; None for parts that a row does not have."""
+class _Picture(NamedTuple):
+    """What `keys` drew."""
 
     support: PathCollection
     others: PathCollection | PolyCollection | None
@@ -44,7 +44,7 @@ def keys(
     *,
     batch: int | None = None,
     ax: Axes | None = None,
-) -> KeysPicture:
+) -> _Picture:
     """Draw the keys by their logits for one query: the support on the right, others on the left.
 
     The horizontal axis is the logit of the row, that is the position of the keys along the
@@ -66,22 +66,20 @@ def keys(
     batch : int, optional
         Which entry of a batch to draw, for an `Attention` of shape (batch, n, d).
     ax : matplotlib Axes, optional
-        The axes to draw on; those of a new figure when None.
 
     Returns
     -------
-    KeysPicture
-        The points on and off the support, the two lines, and the point of largest logit off the
-        support. If there are many keys off the support (more than 4000), they are drawn as
-        counts in hexagons, and every hexagon with a key is visible.
+    named tuple
+        ``support`` and ``others``, the points on and off the support; ``support_line`` and
+        ``others_line``; and ``nearest``, the point of largest logit off the support. None for
+        parts that a row does not have. More than 4000 keys off the support are drawn as counts in
+        hexagons, and every hexagon with a key is visible.
 
     Raises
     ------
     InputError
         If `M` is not a single head or an entry of its batch, or the row does not exist or has no
         nonzeros.
-    ImportError
-        If Matplotlib is not installed.
 
     Notes
     -----
@@ -96,8 +94,6 @@ def keys(
     >>> len(picture.support.get_offsets()), len(picture.others.get_offsets())
     (3, 61)
     """
-    matplotlib()
-    check_axes(ax)
     if batch is not None and attention_in(M) is not None:
         (M,) = one_of_batch(batch, M)
     head = attention_in(M)
@@ -126,7 +122,7 @@ def keys(
     logits -= logits[chosen].min()  # a shift of all logits leaves the softmax unchanged
     height = _remaining(widened(queries[row]), keys)
     new = ax is None
-    ax = new_axes(size=(6.4, 4.6))[0] if ax is None else ax
+    ax = axes_or_new(ax, 6.4, 4.6)
     off = np.where(seen & ~chosen, logits, -np.inf)
     narrow = _is_narrow(logits[seen], float(off.max()))
     others = _draw_others(ax, logits[seen & ~chosen], height[seen & ~chosen], narrow)
@@ -150,16 +146,14 @@ def keys(
         ax.set_title(f"row {row}: margin {0.0 - high:.3g}, leak {leak}")
         if narrow:
             _widen_margin(ax, logits[seen], high)
-    ax.set(
-        xlabel="logit beside the smallest on the support", ylabel="key, leading remaining direction"
-    )
+    # The legend is below the axes, since keys may be anywhere within; hexagons have a colour bar.
+    finish(ax, "logit beside the smallest on the support", "key, leading remaining direction")
+    ax.grid(False)
     ax.margins(x=0.06, y=0.1)
     if new and others is not None and others.get_array() is not None:
         figure: Any = ax.figure
         figure.colorbar(others, ax=ax, label="other keys in a hexagon")
-    # The legend is below the axes, since keys may be anywhere within; hexagons have a colour bar.
-    ax.legend(loc="upper center", bbox_to_anchor=(0.5, -0.14), ncols=3, fontsize=9, frameon=False)
-    return KeysPicture(support, others, support_line, others_line, nearest)
+    return _Picture(support, others, support_line, others_line, nearest)
 
 
 def _is_narrow(logits: NDArray[np.float64], high: float) -> bool:

@@ -11,21 +11,21 @@ from numpy.typing import NDArray
 from headfit._attention.attention import Attention, attention_in
 from headfit._attention.describe import describe
 from headfit._attention.head_table import HeadTable
-from headfit._attention.logits import LogitOptions
-from headfit._base.arguments import as_choice
+from headfit._base.arguments import as_choice, shown
 from headfit._base.arrays import as_count
-from headfit._base.drawing import BLUE, matplotlib
+from headfit._base.drawing import BLUE
 from headfit._fit.result import Fit
 from headfit.errors import InputError
-from headfit.plot._axes import check_axes, check_colors, new_axes
-from headfit.plot._batch import entry_of_batch
+from headfit.plot._axes import axes_or_new, check_colors
 from headfit.plot._matrix import add_colorbar, root_norm
+from headfit.plot._source import entry_of_batch
+from headfit.plot._tiles import largest
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.collections import PolyCollection
     from matplotlib.container import BarContainer
     from matplotlib.image import AxesImage
+    from matplotlib.patches import StepPatch
 
 _MOST_BARS = 48
 _MOST_NAMES = 40
@@ -34,26 +34,18 @@ _COLUMNS = 400  # more distances than this are pooled to as many columns by thei
 
 def offsets(
     heads: HeadTable | Attention | Fit | Any,
-    K: Any = None,
     *,
-    scale: float | None = None,
-    mask: Any = None,
     batch: int | None = None,
     bins: Literal["auto", "each", "doubling"] = "auto",
     ax: Axes | None = None,
     cmap: Any = "viridis",
-) -> BarContainer | PolyCollection | AxesImage:
+) -> BarContainer | StepPatch | AxesImage:
     """Draw the share of attention at each distance i - j from a query back to its key.
 
     Parameters
     ----------
-    heads : HeadTable, Attention, Fit, or array_like of shape (..., n, d)
-        The table of `describe`, or one or more heads: an `Attention`, a `Fit`, or queries with
-        `K` as keys.
-    K : array_like, optional
-        The keys, if `heads` are queries.
-    scale, mask : optional
-        As in `attention_matrix`, for queries and keys.
+    heads : HeadTable, Attention or Fit
+        The table of `describe`, or one or more heads.
     batch : int, optional
         Which entry of a batch to draw, for heads of shape (..., batch, heads, n, d), or
         (batch, n, d) of one head, or the table of such heads. All are drawn when None.
@@ -63,13 +55,12 @@ def offsets(
         add up to 1 and are readable for sequences of any length. "auto" takes "each" if at most
         48 distances occur.
     ax : matplotlib Axes, optional
-        The axes to draw on; those of a new figure when None.
     cmap : optional
         The colour map of the image for several heads.
 
     Returns
     -------
-    BarContainer, PolyCollection or AxesImage
+    BarContainer, StepPatch or AxesImage
         For one head bars, or a filled area if "each" shows more than 48 distances; for several
         heads an image with a row per head.
 
@@ -77,8 +68,6 @@ def offsets(
     ------
     InputError
         For shapes and arguments that do not fit together.
-    ImportError
-        If Matplotlib is not installed.
 
     Notes
     -----
@@ -95,24 +84,18 @@ def offsets(
     >>> [f"{bar.get_height():.2f}" for bar in bars[:3]]
     ['0.06', '0.94', '0.00']
     """
-    matplotlib()
     as_choice(bins, "bins", ("auto", "each", "doubling"))
-    check_axes(ax)
-    check_colors(cmap, None)
-    profile = _Profile.of(heads, K, scale, mask, batch)
+    check_colors(cmap=cmap)
+    profile = _Profile.of(heads, batch)
     distance, mass = profile.occurring()
     each = bins == "each" or (bins == "auto" and distance.size <= _MOST_BARS)
     names = [f"{d}".replace("-", "\u2212") for d in distance]
     if not each:
         names, mass = _doubling(distance, mass)
     if profile.shape:
-        ax = (
-            new_axes(size=(7.0, min(9.0, max(2.6, 0.16 * len(mass) + 1.4))))[0]
-            if ax is None
-            else ax
-        )
+        ax = axes_or_new(ax, 7.0, min(9.0, max(2.6, 0.16 * len(mass) + 1.4)))
         return _heat_map(ax, distance if each else None, names, mass, profile.shape, cmap)
-    ax = new_axes(size=(7.0, 3.6))[0] if ax is None else ax
+    ax = axes_or_new(ax, 7.0, 3.6)
     ax.set(xlabel="distance from query back to key", ylabel="share of attention")
     if each and distance.size > _MOST_BARS:
         return _area(ax, distance, mass[0])
@@ -131,16 +114,15 @@ class _Profile:
     zero: int  # the place of distance 0
 
     @classmethod
-    def of(cls, heads: Any, K: Any, scale: Any, mask: Any, batch: Any) -> _Profile:
+    def of(cls, heads: Any, batch: Any) -> _Profile:
         """Return the shares of a table, or measure those of heads."""
         if isinstance(heads, HeadTable):
-            for name, value in {"K": K, "scale": scale, "mask": mask}.items():
-                if value is not None:
-                    raise InputError(f"{name} must not be given beside a table, which is measured")
             return cls._of_table(heads, batch)
-        if attention_in(heads) is None and K is None:
-            raise InputError("heads must be a HeadTable, an Attention or a Fit, or queries with K")
-        head = Attention.of(heads, K, LogitOptions(scale, mask))
+        head = attention_in(heads)
+        if head is None:
+            raise InputError(
+                f"heads must be a HeadTable, an Attention or a Fit; got {shown(heads)}"
+            )
         if batch is None:
             return cls._of_table(describe(head, shares=()), None)
         shape, single = entry_of_batch(head, batch, _batch_axis(head.lead))
@@ -201,12 +183,11 @@ def _short(count: int) -> str:
     return f"{count // 1024}k" if count >= 4096 else f"{count}"
 
 
-def _area(ax: Axes, distance: NDArray[np.int64], mass: NDArray[np.float64]) -> PolyCollection:
-    starts = np.unique(np.arange(_COLUMNS) * distance.size // _COLUMNS)
-    most = np.maximum.reduceat(mass, starts)
+def _area(ax: Axes, distance: NDArray[np.int64], mass: NDArray[np.float64]) -> StepPatch:
+    most, starts = largest(mass, _COLUMNS)
     edges = np.append(distance[starts], distance[-1] + 1) - 0.5
     ax.set_xlim(edges[0], edges[-1])
-    area = ax.fill_between(edges, np.append(most, most[-1]), step="post", color=BLUE, linewidth=0.8)
+    area = ax.stairs(most, edges, fill=True, color=BLUE, linewidth=0.8)
     ax.set_ylim(bottom=0)
     return area
 
@@ -220,10 +201,8 @@ def _heat_map(
     cmap: Any,
 ) -> AxesImage:
     extent = None
-    if distance is not None and distance.size > _COLUMNS:
-        starts = np.arange(_COLUMNS) * distance.size // _COLUMNS
-        mass = np.maximum.reduceat(mass, starts, axis=1)
     if distance is not None:
+        mass, _ = largest(mass, _COLUMNS)
         extent = (distance[0] - 0.5, distance[-1] + 0.5, len(mass) - 0.5, -0.5)
     image = ax.imshow(
         mass, aspect="auto", interpolation="nearest", cmap=cmap, norm=root_norm(mass), extent=extent

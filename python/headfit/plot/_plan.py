@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from headfit._base.arguments import shown
-from headfit._base.drawing import BLUE, GREEN, GREY, INK, ORANGE, matplotlib
+from headfit._base.drawing import BLUE, GREEN, GREY, INK, ORANGE
 from headfit._plan.attempt import PlanAttempt
 from headfit._plan.result import Plan
 from headfit.errors import InputError
-from headfit.plot._axes import check_axes, new_axes
+from headfit.plot._axes import axes_or_new, finish, label_sizes, plain_numbers
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -23,19 +23,8 @@ _RELAXED = ("float32", "float32 logits", "free logits", "looser")
 _FLOOR = 0.05  # where heads without a certificate are drawn, as a share of the axes' height
 
 
-class PlanPicture(NamedTuple):
-    """The Matplotlib objects that `plan` drew.
-
-    Attributes
-    ----------
-    certified, relaxed, others : PathCollection
-        The certified heads as asked (also smaller ones), those with one demand relaxed, and the
-        attempts that did not certify, at the lower edge.
-    trend : Line2D or None
-        The trend over n, where the plan has one.
-    impossible : Rectangle or None
-        The head sizes that are proved to be too small, where the axis shows sizes.
-    """
+class _Picture(NamedTuple):
+    """What `plan` drew."""
 
     certified: PathCollection
     relaxed: PathCollection
@@ -44,7 +33,7 @@ class PlanPicture(NamedTuple):
     impossible: Rectangle | None
 
 
-def plan(plan: Plan, *, ax: Axes | None = None) -> PlanPicture:
+def plan(plan: Plan, *, ax: Axes | None = None) -> _Picture:
     """Draw the largest |logit| of the heads that a plan tried.
 
     The horizontal axis is n where the plan tried several, with the trend as a dashed line, and the
@@ -55,18 +44,19 @@ def plan(plan: Plan, *, ax: Axes | None = None) -> PlanPicture:
     plan : Plan
         What `headfit.plan` returned.
     ax : matplotlib Axes, optional
-        The axes to draw on; those of a new figure when None.
 
     Returns
     -------
-    PlanPicture
+    named tuple
+        ``certified``, ``relaxed``, ``others``: the points of the certified heads as asked (also
+        smaller ones), of those with one demand relaxed, and of the attempts that did not certify,
+        at the lower edge; ``trend``, the line over n, and ``impossible``, the area of head sizes
+        that are proved to be too small, or None.
 
     Raises
     ------
     InputError
         For something else than a plan.
-    ImportError
-        If Matplotlib is not installed.
 
     Notes
     -----
@@ -81,11 +71,9 @@ def plan(plan: Plan, *, ax: Axes | None = None) -> PlanPicture:
     >>> len(picture.certified.get_offsets()) >= 1
     True
     """
-    matplotlib()
     if not isinstance(plan, Plan):
         raise InputError(f"plan must be what headfit.plan returned; got {shown(plan)}")
-    check_axes(ax)
-    ax = new_axes(size=(6.6, 4.4))[0] if ax is None else ax
+    ax = axes_or_new(ax, 6.6, 4.4)
     tried = [a for a in plan.attempts if not a.purpose.startswith("rounded")]
     by_n = any(a.n != plan.n for a in tried)
     held = [a for a in tried if a.holds]
@@ -101,8 +89,8 @@ def plan(plan: Plan, *, ax: Axes | None = None) -> PlanPicture:
     _scale(ax, plan, held, tried, by_n)
     ax.set_title({"yes": "Yes", "no": "No (proved)", "not found": "Not found"}[plan.verdict]
                  + f": d = {plan.dim}, {plan.dtype}, {plan.name}", fontsize=10)  # fmt: skip
-    ax.legend(loc="upper center", bbox_to_anchor=(0.5, -0.14), ncols=3, fontsize=9, frameon=False)
-    return PlanPicture(certified, with_less, others, line, area)
+    finish(ax, "tokens n" if by_n else "head size d", "largest |logit|")
+    return _Picture(certified, with_less, others, line, area)
 
 
 def _place(attempt: PlanAttempt, by_n: bool) -> int:
@@ -165,33 +153,17 @@ def _scale(
     ax: Axes, plan: Plan, held: Sequence[PlanAttempt], tried: Sequence[PlanAttempt], by_n: bool
 ) -> None:
     """Set the axes: both logarithmic, with ticks at the values that were tried."""
-    ticker: Any = matplotlib().ticker
     places = sorted({_place(a, by_n) for a in tried} | {plan.n if by_n else plan.dim})
     low = min(places[0], 1 if plan.lower_bound is None else plan.lower_bound.dim)
-    ax.set_xscale("log", base=2)
+    label_sizes(ax, places, log=True)
     ax.set_xlim((places[0] if by_n else low) / 1.6, places[-1] * 1.4)
-    ax.xaxis.set_major_locator(ticker.FixedLocator(_apart(places)))
-    ax.xaxis.set_minor_locator(ticker.NullLocator())
-    ax.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
     logits = [a.max_logit for a in held if math.isfinite(a.max_logit)]
     if plan.trend is not None and plan.trend.at_n > 0:
         logits.append(plan.trend.at_n)
     if logits:
         ax.set_yscale("log", base=2)
         ax.set_ylim(min(logits) / 3, max(logits) * 2.2)
-        ax.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
+        plain_numbers(ax.yaxis)
     else:  # nothing certified: there is no logit to show
         ax.set_ylim(0, 1)
         ax.set_yticks([])
-    ax.set(xlabel="tokens n" if by_n else "head size d", ylabel="largest |logit|")
-    ax.grid(alpha=0.25, linewidth=0.6)
-
-
-def _apart(places: Sequence[int]) -> list[int]:
-    """Return places to label, far enough apart on a logarithmic axis to be read."""
-    gap = math.log(places[-1] / places[0]) / 12 if places[-1] > places[0] else 0.0
-    chosen: list[int] = []
-    for place in places:
-        if not chosen or math.log(place / chosen[-1]) >= gap:
-            chosen.append(place)
-    return chosen

@@ -6,10 +6,10 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from headfit._base.arguments import shown
-from headfit._base.drawing import BLUE, GREEN, GREY, INK, ORANGE, matplotlib
+from headfit._base.drawing import BLUE, GREEN, GREY, INK, ORANGE
 from headfit._filter.rope_result import RopeFilter
 from headfit.errors import InputError
-from headfit.plot._axes import check_axes, new_axes
+from headfit.plot._axes import axes_or_new, finish, label_sizes
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -21,19 +21,15 @@ _STYLES = ("-", "--", ":", "-.")
 _MARKERS = "os^vD"
 
 
-class RopePicture(NamedTuple):
-    """The Matplotlib objects that `rope` drew for each embedding.
-
-    The line of the filters that were found, the marks of widths that are proved to be out of reach,
-    and of those that are undecided.
-    """
+class _Picture(NamedTuple):
+    """What `rope` drew for each embedding."""
 
     lines: tuple[Line2D, ...]
     out_of_reach: tuple[PathCollection, ...]
     undecided: tuple[PathCollection, ...]
 
 
-def rope(found: RopeFilter | Iterable[RopeFilter], *, ax: Axes | None = None) -> RopePicture:
+def rope(found: RopeFilter | Iterable[RopeFilter], *, ax: Axes | None = None) -> _Picture:
     """Draw the norm that windows of each width need without content, for rotary embeddings.
 
     Bases differ by colour, sizes and tolerances by line. Where it is proved that a norm above
@@ -45,18 +41,17 @@ def rope(found: RopeFilter | Iterable[RopeFilter], *, ax: Axes | None = None) ->
     found : RopeFilter or iterable of RopeFilter
         What `rope_windows` or calls of `rope_filter` returned, for windows.
     ax : matplotlib Axes, optional
-        The axes to draw on; those of a new figure when None.
 
     Returns
     -------
-    RopePicture
+    named tuple
+        For each embedding ``lines``, the filters; ``out_of_reach``, the marks of widths that are
+        proved to be so; and ``undecided``, those of the others.
 
     Raises
     ------
     InputError
         If there is nothing to draw, or something else than windows.
-    ImportError
-        If Matplotlib is not installed.
 
     Examples
     --------
@@ -67,10 +62,8 @@ def rope(found: RopeFilter | Iterable[RopeFilter], *, ax: Axes | None = None) ->
     >>> [line.get_label() for line in drawn.lines], len(drawn.out_of_reach[0].get_offsets())
     (['base 10,000, size 16'], 1)
     """
-    ticker = matplotlib().ticker
-    check_axes(ax)
     series = _series(found)
-    ax = new_axes(size=(6.6, 4.8))[0] if ax is None else ax
+    ax = axes_or_new(ax, 6.6, 4.8)
     every = [f for filters in series.values() for f in filters]
     limit = max(f.max_norm for f in every)
     tolerances = list(dict.fromkeys(key[2] for key in series))
@@ -101,12 +94,9 @@ def rope(found: RopeFilter | Iterable[RopeFilter], *, ax: Axes | None = None) ->
                 )
             )  # fmt: skip
     widths = sorted({_width(f) for f in every})
-    ax.set_xscale("log", base=2)
+    label_sizes(ax, widths, log=True)
     ax.set_yscale("log")
     ax.set_xlim(widths[0] / 1.3, widths[-1] * 1.3)
-    ax.xaxis.set_major_locator(ticker.FixedLocator(widths))
-    ax.xaxis.set_minor_locator(ticker.NullLocator())
-    ax.xaxis.set_major_formatter(lambda value, _: f"{value:.0f}")
     if any(f.filter is None for f in every):
         ax.axhline(limit, color=GREY, linewidth=1, linestyle=":")
         ax.annotate(
@@ -114,10 +104,10 @@ def rope(found: RopeFilter | Iterable[RopeFilter], *, ax: Axes | None = None) ->
             xycoords=("axes fraction", "data"), xytext=(0, 4), textcoords="offset points",
             fontsize=8, color=INK,
         )  # fmt: skip
-    ax.set(xlabel="width of the window (keys)", ylabel="least scale · ‖q‖ · ‖k‖ without content")
-    ax.grid(alpha=0.25, linewidth=0.6)
-    ax.legend(fontsize=8, frameon=False, loc="lower right")
-    return RopePicture(tuple(lines), tuple(marks[0::2]), tuple(marks[1::2]))
+    y = "least scale · ‖q‖ · ‖k‖ without content"
+    inside = {"loc": "lower right", "bbox_to_anchor": None, "fontsize": 8}
+    finish(ax, "width of the window (keys)", y, columns=1, **inside)
+    return _Picture(tuple(lines), tuple(marks[0::2]), tuple(marks[1::2]))
 
 
 def _series(found: Any) -> dict[Any, list[RopeFilter]]:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from headfit._base.drawing import BLUE, GREY, INK, ORANGE, matplotlib
+from headfit._base.drawing import BLUE, GREY, INK, ORANGE
 from headfit._fit.result import Fit, Trial
 from headfit.errors import InputError
-from headfit.plot._axes import check_axes, new_axes
+from headfit.plot._axes import axes_or_new, finish, label_sizes, plain_numbers
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -18,15 +18,15 @@ if TYPE_CHECKING:
 _FAR = 1e4  # larger shares of a tolerance are drawn at this value
 
 
-class SearchPicture(NamedTuple):
-    """The Matplotlib objects that `search` drew; `impossible` is None for a lower bound of 1."""
+class _Picture(NamedTuple):
+    """What `search` drew."""
 
     certified: PathCollection
     others: PathCollection
     impossible: Rectangle | None
 
 
-def search(fit: Fit, *, ax: Axes | None = None) -> SearchPicture:
+def search(fit: Fit, *, ax: Axes | None = None) -> _Picture:
     """Draw the sizes that a search tried, certified or not, and those that are proved too small.
 
     The vertical axis is the larger of leak and distortion in the certificate of a size, each
@@ -37,19 +37,17 @@ def search(fit: Fit, *, ax: Axes | None = None) -> SearchPicture:
     fit : Fit
         A fit whose size was searched for, by `headfit.fit` without `dim`.
     ax : matplotlib Axes, optional
-        The axes to draw on; those of a new figure when None.
 
     Returns
     -------
-    SearchPicture
-        The points of the certified sizes and of the others, and the area below the lower bound.
+    named tuple
+        ``certified`` and ``others``, the points of the sizes; ``impossible``, the area below the
+        lower bound, None for a bound of 1.
 
     Raises
     ------
     InputError
         For a fit without a search.
-    ImportError
-        If Matplotlib is not installed.
 
     Notes
     -----
@@ -64,11 +62,9 @@ def search(fit: Fit, *, ax: Axes | None = None) -> SearchPicture:
     >>> len(picture.certified.get_offsets()) == sum(t.holds for t in head.search.trials)
     True
     """
-    ticker = matplotlib().ticker
     if not isinstance(fit, Fit) or fit.search is None:
         raise InputError("fit must be one whose size was searched for: fit(A) without dim")
-    check_axes(ax)
-    ax = new_axes(size=(6.4, 4.0))[0] if ax is None else ax
+    ax = axes_or_new(ax, 6.4, 4.0)
     trials = fit.search.trials
     dims = [t.dim for t in trials]
     low, high = min(dims), max(dims)
@@ -96,22 +92,17 @@ def search(fit: Fit, *, ax: Axes | None = None) -> SearchPicture:
             limits[0], needs - 0.5, color=GREY, alpha=0.25, linewidth=0,
             label=f"proved too small: d < {needs}",
         )  # fmt: skip
-    ax.set(xscale="log" if wide else "linear", yscale="log", xlim=limits)
+    ax.set(yscale="log")
     shares = [_share(t, fit) for t in trials]
     ax.set_ylim(min(0.5, min(shares) / 1.5), max(2.0, max(shares) * 1.5))
-    if wide:
-        ax.xaxis.set_major_locator(ticker.FixedLocator(_labelled_sizes(dims)))
-        ax.xaxis.set_minor_locator(ticker.NullLocator())
-        ax.xaxis.set_major_formatter(lambda value, _: f"{value:.0f}")
-    else:
-        ax.xaxis.set_major_locator(ticker.MaxNLocator(integer=True))
-    ax.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
-    ax.yaxis.set_minor_formatter(ticker.NullFormatter())
-    ax.set(xlabel="head size d", ylabel="largest share of a tolerance")
-    found = fit.search.dim
-    ax.set_title("none certified" if found is None else f"smallest certified: d = {found}")
-    ax.legend(loc="upper center", bbox_to_anchor=(0.5, -0.14), ncols=3, fontsize=9, frameon=False)
-    return SearchPicture(drawn[0], drawn[1], area)
+    label_sizes(ax, dims, log=wide)
+    ax.set_xlim(limits)
+    plain_numbers(ax.yaxis)
+    finish(ax, "head size d", "largest share of a tolerance")
+    ax.grid(False)
+    dim = fit.search.dim
+    ax.set_title("none certified" if dim is None else f"smallest certified: d = {dim}")
+    return _Picture(drawn[0], drawn[1], area)
 
 
 def _share(trial: Trial, fit: Fit) -> float:
@@ -121,12 +112,3 @@ def _share(trial: Trial, fit: Fit) -> float:
     ratio = trial.distortion / asked.distortion if asked.distortion > 0 else 0.0
     share = max(leak, ratio)
     return min(max(share, 1.0 / _FAR), _FAR) if math.isfinite(share) else _FAR
-
-
-def _labelled_sizes(dims: list[int]) -> list[Any]:
-    """Return sizes whose labels do not overlap on a logarithmic axis, including the smallest."""
-    chosen: list[int] = []
-    for dim in sorted(set(dims)):
-        if not chosen or dim > 1.2 * chosen[-1]:
-            chosen.append(dim)
-    return chosen

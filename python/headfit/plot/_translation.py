@@ -1,4 +1,4 @@
-"""`filter`: the logits of a translation-invariant head against the offset, with its tolerances."""
+"""`translation`: logits of a translation-invariant head against the offset, with its limits."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ from numpy.typing import NDArray
 
 from headfit._attention.attention import Attention, attention_in
 from headfit._base.arguments import shown
-from headfit._base.arrays import as_count
-from headfit._base.drawing import BLUE, GREEN, INK, ORANGE, matplotlib
+from headfit._base.drawing import BLUE, GREEN, INK, ORANGE
 from headfit._base.dtypes import DIGITS
 from headfit._base.tolerances import Tolerances, as_tolerances
 from headfit._filter.demand import Demand
-from headfit._filter.filter import Filter
 from headfit._filter.rope_result import RopeFilter
 from headfit._filter.stencil import Stencil
 from headfit._fit.result import Fit
 from headfit._target.target import as_target
 from headfit.errors import InputError
-from headfit.plot._axes import check_axes, new_axes
+from headfit.plot._axes import axes_or_new, finish
+from headfit.plot._tiles import largest
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.collections import LineCollection, PolyCollection
+    from matplotlib.collections import LineCollection
     from matplotlib.lines import Line2D
+    from matplotlib.patches import StepPatch
 
 _ROWS = 16  # how many rows are compared with the logits drawn, to see that the head is a filter
 _COLUMNS = 400  # the whole range is drawn as the least and largest logit of so many parts
@@ -34,24 +34,23 @@ _NEAR = 48  # the part near the pattern has at least so many offsets
 Floats = NDArray[np.float64]
 
 
-class FilterPicture(NamedTuple):
-    """The Matplotlib objects that `filter` drew; None for limits that are not known."""
+class _Picture(NamedTuple):
+    """What `translation` drew."""
 
     logits: Line2D
     allowed: LineCollection | None
     limit: Line2D | None
     inset: Axes | None
-    whole: PolyCollection | None
+    whole: StepPatch | None
 
 
-def filter(
-    head: Fit | RopeFilter | Filter | Attention | Any,
+def translation(
+    head: Fit | RopeFilter | Attention | Any,
     A: Any = None,
     *,
     tolerances: Tolerances | None = None,
-    n: int | None = None,
     ax: Axes | None = None,
-) -> FilterPicture:
+) -> _Picture:
     """Draw the logits of a translation-invariant head against the offset, with its tolerances.
 
     Offsets i - j count back from the query: earlier keys have positive ones. Bars show where the
@@ -60,29 +59,27 @@ def filter(
 
     Parameters
     ----------
-    head : Fit, Attention, RopeFilter or Filter
+    head : Fit, Attention or RopeFilter
         The logits of heads are those of the last row, and of the first row for negative offsets.
     A : target, optional
         The pattern, which must be translation-invariant; it has the limits. A `RopeFilter` has its
         own.
     tolerances : Tolerances, optional
         Those of the fit or of the `RopeFilter` when None, else the default ones.
-    n : int, optional
-        The number of tokens, needed for a `Filter` alone; offsets are then those of a causal mask.
     ax : matplotlib Axes, optional
-        The axes to draw on; those of a new figure when None.
 
     Returns
     -------
-    FilterPicture
+    named tuple
+        ``logits``, the line; ``allowed`` and ``limit``, the bars and the line of the limits, None
+        where they are not known; ``inset`` and ``whole``, its axes and the area of all offsets, or
+        None.
 
     Raises
     ------
     InputError
         For a head that is no filter: the logits at one offset differ between rows, beyond the
         rounding of its queries and keys, in one of 16 rows that are compared.
-    ImportError
-        If Matplotlib is not installed.
 
     Notes
     -----
@@ -93,20 +90,18 @@ def filter(
     >>> import headfit as hf
     >>> from matplotlib.figure import Figure
     >>> found = hf.rope_filter(4, n=128, dim=32, leak=0.3, distortion=0.5)
-    >>> drawn = hf.plot.filter(found, ax=Figure().subplots())
+    >>> drawn = hf.plot.translation(found, ax=Figure().subplots())
     >>> len(drawn.allowed.get_segments())
     4
     """
-    matplotlib()
-    check_axes(ax)
     stencil, known = _asked(head, A)
     asked = as_tolerances(known if tolerances is None else tolerances)
-    offsets, logits = _logits(head, stencil, n)
+    offsets, logits = _logits(head, stencil)
     demand = None
     if stencil is not None:
         demand = Demand(stencil, asked)
         _check_range(stencil, offsets)
-    ax = new_axes(size=(7.0, 4.4))[0] if ax is None else ax
+    ax = axes_or_new(ax, 7.0, 4.4)
     near = _near(offsets, logits, stencil)
     (line,) = ax.plot(
         offsets[near], logits[near], color=BLUE, linewidth=1, marker=".", markersize=4,
@@ -123,8 +118,6 @@ def filter(
     first, last = offsets[near][[0, -1]]
     ax.set_xlim(first - 0.02 * (last - first) - 0.5, last + 0.02 * (last - first) + 0.5)
     ax.margins(y=0.08)
-    ax.set(xlabel="offset from query back to key", ylabel="logit")
-    ax.grid(alpha=0.25, linewidth=0.6)
     inset = whole = None
     below = 0.0
     if offsets.size > 1.2 * offsets[near].size:
@@ -132,8 +125,9 @@ def filter(
         below = 0.42
     low_y, high_y = ax.get_ylim()
     ax.set_ylim(low_y, high_y + below * (high_y - low_y) / (1 - below) * 0.9)
-    ax.legend(fontsize=8, frameon=False, loc="upper left", ncols=1)
-    return FilterPicture(line, allowed, limit, inset, whole)
+    inside = {"loc": "upper left", "bbox_to_anchor": None, "fontsize": 8}
+    finish(ax, "offset from query back to key", "logit", columns=1, **inside)
+    return _Picture(line, allowed, limit, inset, whole)
 
 
 def _asked(head: Any, A: Any) -> tuple[Stencil | None, Tolerances | None]:
@@ -150,27 +144,19 @@ def _asked(head: Any, A: Any) -> tuple[Stencil | None, Tolerances | None]:
     return head.stencil if isinstance(head, RopeFilter) else None, known
 
 
-def _logits(head: Any, stencil: Stencil | None, n: int | None) -> tuple[NDArray[np.int64], Floats]:
+def _logits(head: Any, stencil: Stencil | None) -> tuple[NDArray[np.int64], Floats]:
     """Return offsets without gaps, and the logits of the head there."""
     attention = attention_in(head)
-    if n is not None and (attention is not None or stencil is not None):
-        raise InputError("n must be given for a Filter alone; heads and patterns have their own")
     if attention is not None:
         if stencil is not None and stencil.block > 1:
             raise InputError("A must be translation-invariant token by token; got blocks of tokens")
         return _logits_of_rows(attention)
-    made = head.filter if isinstance(head, RopeFilter) else head
-    if isinstance(head, RopeFilter) and made is None:
+    if not isinstance(head, RopeFilter) or stencil is None:
+        raise InputError(f"head must be a Fit, Attention or RopeFilter; got {shown(head)}")
+    if head.filter is None:
         raise InputError(f"head must hold a filter; the pattern of this one is {head.status}")
-    if not isinstance(made, Filter):
-        raise InputError(f"head must be a Fit, Attention, RopeFilter or Filter; got {shown(head)}")
-    if stencil is None:
-        if n is None:
-            raise InputError("n must be given for a Filter without a pattern A")
-        first, last = 0, as_count(n, "n", 1, 2**24) - 1
-    else:
-        first, last = stencil.first, stencil.last
-    return np.arange(first, last + 1), made.logits_between(first, last)
+    first, last = stencil.first, stencil.last
+    return np.arange(first, last + 1), head.filter.logits_between(first, last)
 
 
 def _logits_of_rows(head: Attention) -> tuple[NDArray[np.int64], Floats]:
@@ -237,16 +223,14 @@ def _near(offsets: NDArray[np.int64], logits: Floats, stencil: Stencil | None) -
 
 def _whole(
     ax: Axes, offsets: NDArray[np.int64], logits: Floats, most: float | None
-) -> tuple[Axes, PolyCollection]:
+) -> tuple[Axes, StepPatch]:
     """Draw all offsets in an inset, as the range of the logits in each of some parts."""
     inset = ax.inset_axes((0.52, 0.63, 0.46, 0.3))
-    starts = np.unique(np.arange(_COLUMNS) * offsets.size // _COLUMNS)
-    low, high = np.minimum.reduceat(logits, starts), np.maximum.reduceat(logits, starts)
+    high, starts = largest(logits, _COLUMNS)
     edges = np.append(offsets[starts], offsets[-1] + 1) - 0.5
-    area = inset.fill_between(
-        edges, np.append(low, low[-1]), np.append(high, high[-1]), step="post", color=BLUE,
-        linewidth=0.6,
-    )  # fmt: skip
+    low = -largest(-logits, _COLUMNS)[0]
+    colors = {"facecolor": BLUE, "edgecolor": BLUE}
+    area = inset.stairs(high, edges, baseline=low, fill=True, linewidth=0.6, **colors)
     if most is not None:
         inset.axhline(most, color=ORANGE, linewidth=0.8, linestyle="--")
     inset.set_xlim(edges[0], edges[-1])

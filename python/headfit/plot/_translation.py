@@ -229,8 +229,9 @@ def _whole(
     high, starts = largest(logits, _COLUMNS)
     edges = np.append(offsets[starts], offsets[-1] + 1) - 0.5
     low = -largest(-logits, _COLUMNS)[0]
-    colors = {"facecolor": BLUE, "edgecolor": BLUE}
-    area = inset.stairs(high, edges, baseline=low, fill=True, linewidth=0.6, **colors)
+    area = inset.stairs(
+        high, edges, baseline=low, fill=True, facecolor=BLUE, edgecolor=BLUE, linewidth=0.6
+    )
     if most is not None:
         inset.axhline(most, color=ORANGE, linewidth=0.8, linestyle="--")
     inset.set_xlim(edges[0], edges[-1])

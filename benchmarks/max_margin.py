@@ -15,7 +15,6 @@ from scipy.optimize import linprog
 
 import headfit as hf
 import measure
-from headfit._fit.max_margin import max_margin
 
 OPTIONS = measure.arguments(__doc__)
 LEAK, DISTORTION = 0.05, float(np.expm1(0.1))
@@ -52,9 +51,12 @@ def compare(n, k, dim, sample):
     target, table = hf.Target(A), hf.methods.KeyTable.random(n, dim, rng=0, dtype=np.float64)
     keys = table.keys
 
+    method = hf.methods.MaxMargin(keys=table, form="equality")
+    tolerances = hf.Tolerances(LEAK, DISTORTION)
+
     def ours(threads):
-        return max_margin(target, table, form="equality", leak=LEAK, distortion=DISTORTION,
-                          max_norm=np.inf, threads=threads)  # fmt: skip
+        problem = hf.methods.Problem(target, tolerances, "float64", threads=threads)
+        return method.head(problem, dim)
 
     name = f"headfit, all rows, {OPTIONS.threads} threads"
     alone = "headfit, all rows, 1 thread"

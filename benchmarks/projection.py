@@ -11,7 +11,6 @@ import headfit as hf
 import limits
 import measure
 from headfit import _core
-from headfit._fit import projection
 
 OPTIONS = measure.arguments(__doc__)
 
@@ -28,7 +27,8 @@ def against_sklearn(n, k, dim):
     B = target_logits(A).astype(np.float32)
 
     def ours(sketch):
-        return hf.project(A, dim, sketch=sketch, scale=1.0, rng=7, num_threads=OPTIONS.threads)
+        problem = hf.methods.Problem(hf.Target(A), hf.Tolerances(), seed=7, threads=OPTIONS.threads)
+        return hf.methods.Projection(sketch=sketch).head(problem, dim)
 
     head = ours("gaussian")
 
@@ -70,17 +70,11 @@ def against_svd(n, dim):
     seconds, errors = {}, {}
     for factor in ("identity", "svd"):
         start = time.perf_counter()
-        head = projection.project(
-            hf.Target(A),
-            dim,
-            dtype=np.float64,
-            factor=factor,
-            sketch="gaussian",
-            leak=0.05,
-            distortion=0.1,
-            seed=3,
-            threads=OPTIONS.threads,
+        tolerances = hf.Tolerances(0.05, 0.1)
+        problem = hf.methods.Problem(
+            hf.Target(A), tolerances, "float64", seed=3, threads=OPTIONS.threads
         )
+        head = hf.methods.Projection(sketch="gaussian", factor=factor).head(problem, dim)
         seconds[factor] = time.perf_counter() - start
         errors[factor] = float(np.abs(head.Q @ head.K.T - B.toarray()).std())
     # Both are unbiased sketches of the same B, so their errors must be similar.

@@ -117,7 +117,8 @@ def idea_projection() -> Figure:
     on = A.toarray() > 0
     figure, axes = plt.subplots(1, 3, figsize=(11, 3.2), layout="constrained", sharey=True)
     for ax, d in zip(axes, (64, 512, 4096), strict=True):
-        logits = hf.project(A, d, leak=0.3, distortion=1.0, rng=0, num_threads=1).logits()
+        options = {"leak": 0.3, "distortion": 1.0, "rng": 0, "num_threads": 1}
+        logits = hf.fit(A, d, method="projection", **options).attention.logits()
         bins = np.linspace(-2.5, 5, 60)
         for values, colour, label in ((logits[~on], ORANGE, "off the support"),
                                       (logits[on], BLUE, "on it")):  # fmt: skip

@@ -34,7 +34,6 @@ from headfit._compress.compress_heads import compress_heads
 from headfit._filter.rope import rope_filter, rope_windows
 from headfit._filter.rope_result import RopeFilter
 from headfit._fit.fit import fit
-from headfit._fit.projection import project_attention as project
 from headfit._fit.storage import load
 from headfit._plan.plan import plan
 from headfit._shrink.shrink import shrink
@@ -83,7 +82,6 @@ __all__ = [
     "patterns",
     "plan",
     "plot",
-    "project",
     "results",
     "rope_filter",
     "rope_windows",

@@ -445,12 +445,6 @@ def doors(folder: Path) -> Iterator[Door]:
     learned = lambda init: hf.fit(A, DIM, method=hf.methods.Learned(init=init), **loose)  # noqa: E731
     starts = [np.ones((2, N + 1, DIM)), np.ones((2, N, DIM + 1))]
     yield Door("fit(init)", learned, {}, {"init": starts})
-    projected = {"A": A, "dim": 64, "leak": 0.3, "distortion": 2.0}
-    yield Door("project", hf.project, projected, {
-        **{name: fitted[name] for name in ("A", "leak", "distortion", "tolerances", "scale")},
-        **{name: fitted[name] for name in ("mask", "rng", "num_threads")},
-        "factor": texts, "sketch": texts, "dim": [*counts(1), None], "dtype": dtypes,
-    })  # fmt: skip
     M = whole.matrix()
     dense = [*without(BAD_MATRIX, None), A.toarray() * 3, M[:, :2] * 9, None]
     softly = {

@@ -44,7 +44,6 @@ REQUESTS: dict[str, Callable[[], Any]] = {
     "fit": lambda: hf.fit(A, 2**34),
     "fit(max-margin)": lambda: hf.fit(A, 2**34, method="max-margin"),
     "fit(projection)": lambda: hf.fit(A, 2**34, method="projection"),
-    "project": lambda: hf.project(A, 2**34),
     "fit_soft": lambda: hf.fit_soft(hf.Attention(FAR[:64], FAR[:64]), 2**15),
     "sparsify": lambda: hf.sparsify(FAR, FAR, per_row=2**20),
     "tiles": lambda: hf.plot.tiles(hf.Attention(FAR, FAR), 2**20),

@@ -68,7 +68,6 @@ DOORS: dict[str, Callable[[Any], Any]] = {
     "certify": lambda A: hf.certify(A, np.eye(N), np.eye(N)),
     "fit": lambda A: hf.fit(A, 4),
     "lower": hf.bounds.lower,
-    "project": lambda A: hf.project(A, 4),
     "sparsify": lambda A: hf.sparsify(A, per_row=1),
     "from_graph": hf.patterns.from_graph,
     "plot": hf.plot.attention,

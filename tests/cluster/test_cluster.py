@@ -22,8 +22,7 @@ import headfit as hf
 from headfit import _core
 from headfit._attention import topk_blocks
 from headfit._cluster import blocks, build, cluster, run, under_way, workers
-from headfit._fit import given_keys
-from headfit._fit import scans as learned_scans
+from headfit._fit import on_workers
 from headfit._target import scans as certify_blocks
 
 distributed = pytest.importorskip("distributed")
@@ -288,7 +287,7 @@ def scanned(**more: Any) -> Any:
 
 @pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="kills processes")
 @pytest.mark.parametrize(
-    ("work", "room"), [(largest, topk_blocks), (margins, given_keys), (scanned, learned_scans)]
+    ("work", "room"), [(largest, topk_blocks), (margins, on_workers), (scanned, on_workers)]
 )
 def test_a_worker_is_killed_midway(client, monkeypatch, work, room):
     client.wait_for_workers(2)

@@ -147,23 +147,12 @@ def test_scale() -> None:
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("sketch", SKETCHES)
-def test_project_alone(sketch: str, dtype: str) -> None:
-    def project(dim: int, **options: Any) -> hf.Attention:
-        return hf.project(BAND, dim, sketch=sketch, dtype=dtype, rng=5, **LOOSE, **options)
-
-    plain = project(50, scale=1.0)
-    assert plain.Q.dtype == plain.K.dtype == dtype
+def test_a_method_alone_makes_a_head_without_a_certificate(sketch: str, dtype: str) -> None:
+    problem = hf.methods.Problem(hf.Target(BAND), hf.Tolerances(**LOOSE), dtype, seed=5)
+    head = hf.methods.Projection(sketch=sketch).head(problem, 50)
+    assert head.Q.dtype == head.K.dtype == dtype
     near = {"float32": 1e-5, "float64": 1e-13}[dtype]
-    np.testing.assert_allclose(
-        plain.Q, target_logits(BAND, **LOOSE) @ plain.K, rtol=near, atol=near
-    )
-    for scale in (None, 0.3):
-        scaled = project(50, scale=scale)
-        assert scaled.scale == (scale or 1 / math.sqrt(50))
-        np.testing.assert_array_equal(scaled.Q, plain.Q / plain.Q.dtype.type(scaled.scale))
-        np.testing.assert_array_equal(scaled.K, plain.K)
-    svd = project(50, factor="svd", scale=0.3)
-    np.testing.assert_allclose(svd.Q, project(50, factor="svd", scale=1.0).Q / 0.3, rtol=1e-5)
+    np.testing.assert_allclose(head.Q, target_logits(BAND, **LOOSE) @ head.K, rtol=near, atol=near)
 
 
 # The certificate and the module -------------------------------------------------------

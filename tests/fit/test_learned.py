@@ -20,10 +20,15 @@ LEAK, DISTORTION = 0.05, math.expm1(0.1)
 THREADS = 2
 
 
-def head_for(target, dim, *, seed=0, threads=THREADS, leak=LEAK, distortion=DISTORTION, **options):
-    return learned(
-        target, dim, leak=leak, distortion=distortion, seed=seed, threads=threads, **options
+def head_for(target, dim, *, seed=0, threads=THREADS, time_limit=math.inf, **options):
+    problem = hf.methods.Problem(
+        target,
+        hf.Tolerances(LEAK, DISTORTION),
+        seed=seed,
+        threads=threads,
+        deadline=time.perf_counter() + time_limit,
     )
+    return learned(problem, dim, **options)
 
 
 def rows_outside(target, head):
@@ -220,9 +225,7 @@ def test_the_time_limit_holds():
         ({"effort": "huge"}, "effort"),
         ({"effort": 0}, "effort"),
         ({"effort": 10**18}, "effort must lie in 1 ... 1000000000"),
-        ({"init": np.ones((20, 2))}, "init"),
         ({"init": (np.ones((20, 4)), np.ones((20, 4)))}, "init"),
-        ({"init": (np.ones((20, 2)), np.full((20, 2), np.inf))}, "finite"),
         ({"max_norm": -1.0}, "max_norm"),
         ({"reheats": -1}, "most_reheats"),
     ],
@@ -287,12 +290,11 @@ def test_ctrl_c_stops_the_fit(threads):
         import signal
         signal.signal(signal.SIGINT, signal.default_int_handler)
         import headfit as hf
-        from headfit._fit.learned import learned
-        from headfit._target.target import as_target
-        target = as_target(hf.patterns.random_regular(512, 4, rng=0))
+        target = hf.Target(hf.patterns.random_regular(512, 4, rng=0))
+        problem = hf.methods.Problem(target, hf.Tolerances(), threads={threads})
         print("ready", flush=True)
         try:
-            learned(target, 2, leak=0.05, distortion=0.1, seed=0, threads={threads}, effort="high")
+            hf.methods.Learned(effort="high").head(problem, 2)
         except KeyboardInterrupt:
             print("interrupted", flush=True)
     """

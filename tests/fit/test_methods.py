@@ -286,7 +286,7 @@ def test_tolerances_are_stated_once() -> None:
     assert fit.certificate.max_logit <= 30.0
     assert not hasattr(fit, "leak")
     assert fit.certificate.to_dict()["tolerances"] == dataclasses.asdict(asked)
-    for call in (hf.fit, hf.certify, hf.shrink_to_pattern, hf.project, hf.bounds.projection_dim,
+    for call in (hf.fit, hf.certify, hf.shrink_to_pattern, hf.bounds.projection_dim,
                  hf.bounds.lower, hf.bounds.logit_range, hf.methods.append_dims):  # fmt: skip
         parameters = inspect.signature(call).parameters
         for name in ("leak", "distortion", "max_logit", "tolerances"):
@@ -319,8 +319,6 @@ def test_tolerances_are_given_in_one_way() -> None:
         ):
             with pytest.raises(InputError, match=f"{name} and tolerances must not both be given"):
                 call(**{name: value}, tolerances=asked)
-    with pytest.raises(InputError, match="leak and tolerances must not both"):
-        hf.project(BAND, 4, leak=0.1, tolerances=asked)
     with pytest.raises(InputError, match="distortion and tolerances must not both"):
         hf.bounds.lower(BAND, distortion=0.1, tolerances=asked)
     with pytest.raises(InputError, match=r"tolerances must be a Tolerances or None; got 0\.1"):

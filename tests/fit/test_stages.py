@@ -62,8 +62,9 @@ def test_each_stage_starts_from_the_head_of_the_last_one():
     target, start, steps = as_target(A), None, []
     for i, (leak, distortion) in enumerate(tightening(Tolerances(**ASKED), 3)):
         is_last = i == 2
+        stage = hf.methods.Problem(target, Tolerances(leak, distortion), seed=seed, threads=2)
         head = learned(
-            target, 6, leak=leak, distortion=distortion, seed=seed, threads=2, init=start,
+            stage, 6, init=start,
             most_steps=200 * 300 - sum(steps) if is_last else STAGE * 300,
             **({} if is_last else {"polished_share": 0.0}),
         )  # fmt: skip

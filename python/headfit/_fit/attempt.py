@@ -5,18 +5,18 @@ from __future__ import annotations
 import math
 import time
 from dataclasses import replace
-from functools import partial
 
 import numpy as np
 
 from headfit._attention.attention import Attention
 from headfit._base.deadline import calls_until
+from headfit._base.dtypes import round_to
 from headfit._fit.ending import Ending
-from headfit._fit.exempt import with_exempt_columns
 from headfit._fit.head import Head
 from headfit._fit.method import Method, Patience
 from headfit._fit.problem import Problem
 from headfit._fit.result import Trial
+from headfit._target.append_columns import appended, in_two_parts
 from headfit._target.certificate import Certificate
 from headfit._target.certify import certify
 from headfit.errors import InputError, NonFiniteError
@@ -24,15 +24,12 @@ from headfit.errors import InputError, NonFiniteError
 
 def make_head(method: Method, problem: Problem, dim: int, patience: Patience = "full") -> Head:
     """Run a method at one size. If it has no head at the time limit, return a head of zeros."""
-    run = partial(_run, method, patience)
     try:
-        if problem.exempt_columns.size:
-            return with_exempt_columns(problem, dim, run)
-        return run(problem, dim)
+        if problem.exempt.size:
+            return _with_exempt_columns(method, problem, dim, patience)
+        return _run(method, problem, dim, patience)
     except TimeoutError:
-        zeros = np.zeros((problem.target.n, dim), problem.working_dtype)
-        rows = np.arange(problem.target.n)
-        return Head(zeros, zeros, failed_rows=rows, ended="time limit")
+        return Head.of_zeros(problem.target.n, dim, "time limit")
     except NonFiniteError as error:
         if not problem.is_narrow:
             raise
@@ -43,7 +40,24 @@ def make_head(method: Method, problem: Problem, dim: int, patience: Patience = "
         ) from error
 
 
-def _run(method: Method, patience: Patience, problem: Problem, dim: int) -> Head:
+def _with_exempt_columns(method: Method, problem: Problem, dim: int, patience: Patience) -> Head:
+    """Return the method's head for the other columns, with a coordinate for each exempt one."""
+    scale, columns = problem.scale_for(dim), problem.exempt
+    limit = math.inf if problem.logit_limit is None else problem.logit_limit
+    head = _run(method, problem.without_exempt(dim), dim - problem.exempt_dims, patience)
+    q, k = appended(problem.target, head.Q, head.K, columns, problem.tolerances.leak, limit)
+    if problem.is_narrow:
+        q = in_two_parts(q, columns.size, lambda x: round_to(x / scale, problem.dtype) * scale)
+        k = np.hstack([k, k[:, -columns.size :]])
+    settings = {**head.settings, "exempt_columns": columns.tolist()}
+    settings["dim_used"] = settings.get("dim_used", head.dim) + problem.exempt_dims
+    # A proof for the pattern without the exempt columns is no proof for the whole pattern.
+    ended: Ending = "stalled" if head.ended == "infeasible" else head.ended
+    q, k = q.astype(problem.working_dtype), k.astype(problem.working_dtype)
+    return replace(head, Q=q, K=k, witnesses=None, settings=settings, ended=ended)
+
+
+def _run(method: Method, problem: Problem, dim: int, patience: Patience) -> Head:
     """Return the method's head, padded to `dim` columns; raise an InputError if it is not valid."""
     if problem.kernel.rounds_logits:  # by how much depends on the scale
         problem = replace(problem, scale=problem.scale_for(dim))

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+import math
+from contextlib import suppress
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 
 from headfit._filter.layouts import Shape
 from headfit._fit.head import Head
-from headfit._fit.learned import REHEATS, Learned, likely_dim
+from headfit._fit.learned import Learned, likely_dim
 from headfit._fit.method import Attempt, Patience
 from headfit._fit.mixed import Mixed, dims_beside
 from headfit._fit.problem import Problem
 from headfit._fit.result import Search
 from headfit._fit.toeplitz import Toeplitz, likely_filter_dim
+from headfit._target.blocks import Blocks
 from headfit.errors import InputError
 
 __all__ = ["Auto"]
@@ -51,9 +54,18 @@ class Auto(Learned):
             head = Toeplitz(max_norm=self.max_norm).head(problem, dim, patience)
             if patience == "brief" or not head.rows_left or self._is_far_too_small(problem, dim):
                 return head
-        elif self._has_blocks(problem):
-            return self._of_blocks(problem, dim, patience)
-        elif self._is_mixed(problem) or (is_long and self._is_roomy_mixed(problem, dim)):
+        elif (blocks := self._blocks(problem)) is not None:
+            head = self.head(replace(problem, target=blocks.target), dim, patience)
+            failed = np.zeros(blocks.target.n, np.bool_)
+            failed[[] if head.failed_rows is None else head.failed_rows] = True
+            return replace(
+                head,
+                Q=blocks.expanded(head.Q),
+                K=blocks.expanded(head.K),
+                failed_rows=np.flatnonzero(blocks.expanded(failed)),
+                settings={**head.settings, "block": blocks.size},
+            )
+        elif self._is_mixed(problem, dim, is_long):
             head = Mixed().head(problem, dim, patience)
             if not head.rows_left or not problem.seconds_left:
                 return replace(head, method=Mixed.name)
@@ -62,7 +74,7 @@ class Auto(Learned):
     def search(self, problem: Problem, attempt: Attempt) -> Search:
         """Search among filters for wide patterns of offsets; learned heads may be smaller else."""
         if not self._is_wide(problem):
-            blocks = problem.blocks if self._has_blocks(problem) else None
+            blocks = self._blocks(problem)
             if blocks is not None:
                 return self.search(replace(problem, target=blocks.target), attempt)
             return super().search(problem, attempt)
@@ -73,40 +85,10 @@ class Auto(Learned):
         if search.dim is not None and search.dim <= likely:
             return search
         other = super().search(problem, attempt)
-        found = [x for x in (search, other) if x.dim is not None]
-        best = min(found, key=lambda x: x.dim or 0) if found else other
+        best = min(search, other, key=lambda x: math.inf if x.dim is None else x.dim)
+        if best.dim is None:
+            best = other
         return replace(best, trials=(*search.trials, *other.trials))
-
-    def _is_wide(self, problem: Problem) -> bool:
-        """Whether the pattern is translation-invariant and wide; a start asks for `Learned`."""
-        if self.init is not None or problem.other_columns.mean_per_row <= WIDE / 2:
-            return False  # rows near the ends have fewer nonzeros
-        try:
-            return problem.stencil.per_row > WIDE
-        except InputError:
-            return False
-
-    def _has_blocks(self, problem: Problem) -> bool:
-        """Whether a wide pattern consists of blocks; options of `Learned` are about tokens."""
-        if self._is_asked or problem.exempt_columns.size or problem.ignored is not None:
-            return False
-        return problem.target.mean_per_row > WIDE and problem.blocks is not None
-
-    def _of_blocks(self, problem: Problem, dim: int, patience: Patience) -> Head:
-        """Return a head for the pattern of the blocks, with queries and keys repeated."""
-        blocks = problem.blocks
-        assert blocks is not None
-        head = self.head(replace(problem, target=blocks.target), dim, patience)
-        failed = head.failed_rows
-        if failed is not None and failed.size:
-            failed = np.flatnonzero(blocks.expanded(np.isin(np.arange(blocks.target.n), failed)))
-        return replace(
-            head,
-            Q=blocks.expanded(head.Q),
-            K=blocks.expanded(head.K),
-            failed_rows=failed,
-            settings={**head.settings, "block": blocks.size},
-        )
 
     def advice(self, head: Head) -> str | None:
         """Say what a size without a filter means, or what the learned method says of its end."""
@@ -114,51 +96,46 @@ class Auto(Learned):
             return Toeplitz().advice(head)
         return super().advice(head)
 
-    def _is_far_too_small(self, problem: Problem, dim: int) -> bool:
-        """Whether the learned method would spend hours, and most likely in vain.
+    @property
+    def _has_options(self) -> bool:
+        """Whether an option of `Learned`, which no other method has, is not its default."""
+        return any(getattr(self, f.name) != f.default for f in fields(self))
 
-        Its options, where some were given, ask for it all the same.
-        """
-        if self._is_asked:
-            return False
-        target = problem.target
-        return target.n >= LONG and dim * FAR < likely_dim(target.n, target.mean_per_row)
+    def _is_wide(self, problem: Problem) -> bool:
+        """Whether the pattern is translation-invariant and wide; a start is for `Learned`."""
+        if self.init is not None or problem.other_columns.mean_per_row <= WIDE / 2:
+            return False  # rows near the ends have fewer nonzeros
+        with suppress(InputError):
+            return problem.stencil.per_row > WIDE
+        return False
 
     def _is_roomy_filter(self, problem: Problem, dim: int) -> bool:
         """Whether a narrow filter, such as a window, is likely to fit with room to spare."""
-        if self._is_asked:
-            return False
-        try:
-            return problem.stencil.per_row > 1 and dim >= ROOMY * likely_filter_dim(
-                Shape.of(problem.stencil)
-            )
-        except InputError:
-            return False
+        with suppress(InputError):
+            wanted = ROOMY * likely_filter_dim(Shape.of(problem.stencil))
+            return not self._has_options and problem.stencil.per_row > 1 and dim >= wanted
+        return False
 
-    def _is_roomy_mixed(self, problem: Problem, dim: int) -> bool:
-        """Whether a narrow window and a few entries beside it are likely to fit likewise."""
-        if self._is_asked:
+    def _is_mixed(self, problem: Problem, dim: int, is_long: bool) -> bool:
+        """Whether nearly all entries lie at common offsets, of a wide pattern or with room."""
+        is_wide = problem.other_columns.mean_per_row > WIDE
+        if self._has_options or not (is_wide or is_long):
             return False
-        try:
+        with suppress(InputError):
             parts = problem.parts
-        except InputError:
-            return False
-        wanted = likely_filter_dim(Shape.of(parts.stencil)) + dims_beside(parts)
-        return parts.per_row <= BESIDE * parts.stencil.per_row and dim >= wanted
+            wanted = likely_filter_dim(Shape.of(parts.stencil)) + dims_beside(parts)
+            is_near = parts.per_row <= BESIDE * parts.stencil.per_row
+            return is_near and (is_wide or dim >= wanted)
+        return False
 
-    @property
-    def _is_asked(self) -> bool:
-        """Whether options were given that `Learned` alone has."""
-        options = (self.init, self.max_norm, self.callback)
-        counts = (self.effort, self.reheats, self.stages)
-        return counts != ("low", REHEATS, 1) or any(option is not None for option in options)
+    def _blocks(self, problem: Problem) -> Blocks | None:
+        """The blocks of a wide pattern, if any; options of `Learned` are about tokens."""
+        if self._has_options or problem.exempt.size or problem.ignored.size:
+            return None
+        return problem.blocks if problem.target.mean_per_row > WIDE else None
 
-    def _is_mixed(self, problem: Problem) -> bool:
-        """Whether nearly all entries of a wide pattern lie at common offsets."""
-        if self._is_asked or problem.other_columns.mean_per_row <= WIDE:
-            return False
-        try:
-            parts = problem.parts
-        except InputError:
-            return False
-        return parts.per_row <= BESIDE * parts.stencil.per_row
+    def _is_far_too_small(self, problem: Problem, dim: int) -> bool:
+        """Whether the learned method, without options, would spend hours, most likely in vain."""
+        target = problem.target
+        likely = likely_dim(target.n, target.mean_per_row)
+        return not self._has_options and target.n >= LONG and dim * FAR < likely

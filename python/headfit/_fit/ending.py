@@ -45,14 +45,8 @@ def obstacle(
 ) -> Obstacle | None:
     """Return what stood in the way of a fit; None if it is certified, or nobody knows.
 
-    Parameters
-    ----------
-    stopped : str or None
-        The word for the end; None in an old file of a fit that does not certify.
-    failed_rows : ndarray or None
-        The rows that the method itself gave up; None when it cannot tell.
-    certificate : Certificate
-        That of what is stored.
+    `stopped` is None in an old file of a fit that does not certify; `failed_rows`, those that the
+    method itself gave up, where the method cannot tell.
     """
     if stopped != "stalled":
         return _OBSTACLES.get(stopped or "")
@@ -64,7 +58,6 @@ def obstacle(
 
 def advice(
     stopped: Ending,
-    *,
     head: Head,
     of_method: str | None,
     certificate: Certificate,
@@ -93,8 +86,15 @@ def advice(
     notes : sequence of str
         What `heavy_notes` returned.
     """
-    sentences = [_meaning(stopped, head, of_method, certificate, dtype, proved, was_cut)]
-    if stopped != "certified":
+    if stopped == "certified":
+        sentences = ["The certificate holds."]
+        if was_cut:
+            sentences.append(
+                "The time limit ended the search, which proves nothing about smaller sizes: a "
+                "larger time_limit may find one."
+            )
+    else:
+        sentences = [_meaning(stopped, head, of_method, certificate, dtype, proved)]
         sentences.append(f"Reached: {certificate.reached}.")
         if stopped != "infeasible":
             sentences += _constraints(certificate, dtype)
@@ -108,40 +108,24 @@ def _meaning(
     certificate: Certificate,
     dtype: str,
     proved: LowerBound | None,
-    was_cut: bool,
 ) -> str:
-    """Return what the end of a fit means and what to try next."""
-    rows = 0 if head.failed_rows is None else int(head.failed_rows.size)
-    left = f" with {rows} row{'' if rows == 1 else 's'} left" if rows else ""
-    if stopped == "certified":
-        text = "The certificate holds."
-        if was_cut:
-            text += (
-                " The time limit ended the search, which proves nothing about smaller sizes: a "
-                "larger time_limit may find one."
-            )
-        return text
+    """Return what the end of a fit that is not certified means, and what to try next."""
+    cut = f"at d = {head.dim}{head.left}, which proves nothing about this size"
     if stopped == "time limit":
         steps = "" if head.steps is None else f" after {head.steps} steps"
         return (
-            f"The time limit came{steps} at d = {head.dim}{left}, which proves nothing about this "
-            "size: try a larger time_limit, or a larger dim, which takes fewer steps."
+            f"The time limit came{steps} {cut}: try a larger time_limit, or a larger dim, which "
+            "takes fewer steps."
         )
     if stopped == "callback":
-        return (
-            f"The callback ended the fit at d = {head.dim}{left}, which proves nothing about "
-            "this size."
-        )
+        return f"The callback ended the fit {cut}."
     if stopped == "infeasible" and proved is not None and proved.dim > head.dim:
-        if proved.impossible:
-            return (
-                f"It is proved that no head of any size meets these tolerances: {proved.reason}. "
-                "Ask for a wider leak or max_logit."
-            )
+        size = "any size" if proved.impossible else f"size {head.dim}"
+        more = "" if proved.impossible else f"dim={proved.dim} or more, or for "
+        wider = "a wider leak or max_logit" if proved.impossible else "a wider leak or distortion"
         return (
-            f"It is proved that no head of size {head.dim} meets these tolerances: "
-            f"{proved.reason}. Ask for dim={proved.dim} or more, or for a wider leak or "
-            "distortion."
+            f"It is proved that no head of {size} meets these tolerances: {proved.reason}. Ask for "
+            f"{more}{wider}."
         )
     if of_method is not None:
         return of_method
@@ -150,34 +134,34 @@ def _meaning(
             f"The method proved that it has no head of size {head.dim} within the tolerances: try "
             "a larger dim, a wider leak or distortion, or another method."
         )
-    if left:
+    if head.left:
         return (
-            f"The method gave up{left} at d = {head.dim} and proved nothing about them: try a "
+            f"The method gave up{head.left} at d = {head.dim} and proved nothing about them: try a "
             "larger dim, a wider leak or distortion, or another rng."
         )
     judged = "cannot decide" if certificate.status == "undecided" else "does not hold"
-    wider = "float32" if dtype in NARROW else "float64"
     return (
         "The method ended with no row left, but the certificate of the stored numbers "
         f"{judged}: rounding to the {DIGITS[dtype]} significant bits of {dtype} takes more than "
-        f'the tolerances leave. Try dtype="{wider}", a wider distortion, or a larger dim.'
+        f'the tolerances leave. Try dtype="{"float32" if dtype in NARROW else "float64"}", a wider '
+        "distortion, or a larger dim."
     )
 
 
 def _constraints(certificate: Certificate, dtype: str) -> list[str]:
-    """Name the formats and the bound on logits that may stand in the way, and how to find out."""
-    found = []
+    """Name the formats and the bound on logits that may stand in the way, and how to tell."""
+    named = []
     if dtype in NARROW:
-        found.append(f'Whether {dtype} stands in the way, a fit with dtype="float32" tells.')
+        named.append(f'Whether {dtype} stands in the way, a fit with dtype="float32" tells.')
     if certificate.kernel.rounds_logits:
-        found.append(
+        named.append(
             f'The kernel {certificate.kernel} rounds logits: kernel="float32" tells whether that '
             "stands in the way."
         )
     limit = certificate.tolerances.max_logit
     if limit is not None:
-        found.append(
+        named.append(
             f"Logits are bounded by max_logit = {limit:.4g}: a fit without it tells whether the "
             "bound stands in the way."
         )
-    return found
+    return named

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from contextlib import nullcontext
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 from headfit import bounds
@@ -43,53 +43,6 @@ SEARCH_SECONDS = 60.0
 BOUND_SECONDS, BOUND_SHARE = 2.0, 0.4
 # Lower bounds above this are rare: none is looked for when a larger size fails.
 PROVABLE = 8
-
-
-def _search(method: Method, problem: Problem) -> tuple[Search, Head]:
-    """Search for a small size; return what was tried, and the head of the best size."""
-    heads: dict[int, Head] = {}
-
-    def attempt(dim: int, brief: bool = False) -> Trial:
-        trial, heads[dim] = try_size(method, problem, dim, brief)
-        for size in [s for s in heads if s > dim and trial.holds]:
-            del heads[size]  # only the smallest head that holds is wanted
-        return trial
-
-    search = method.search(problem, attempt)
-    return search, heads[search.dim or search.trials[-1].dim]
-
-
-def _ending(head: Head, holds: bool, search: Search | None, lower: LowerBound | None) -> Ending:
-    """Return why a fit ended."""
-    if holds:
-        return "certified"
-    if lower is not None and lower.dim > head.dim:
-        return "infeasible"
-    if search is not None and search.dim is None and search.was_cut:
-        return "time limit"
-    return head.ended
-
-
-def _early_bound(method: Method, problem: Problem, limit: float | None) -> LowerBound | None:
-    """Look for a proved lower bound before a search, in a small part of its time."""
-    if not method.seeks_smallest:
-        return None
-    seconds = min(BOUND_SECONDS, BOUND_SHARE * (limit or math.inf))
-    return _lower_bound(problem, seconds)
-
-
-def _late_bound(method: Method, problem: Problem, head: Head, seconds: float) -> LowerBound | None:
-    """Look for a proof that a small size which was not certified is too small, in little time."""
-    if not method.seeks_smallest or head.dim > PROVABLE or head.ended == "callback":
-        return None
-    limit = min(1.0, max(0.1, seconds / 4))
-    return _lower_bound(problem, limit)
-
-
-def _lower_bound(problem: Problem, seconds: float) -> LowerBound:
-    """Look for a proof about the exact logits of heads that meet the tolerances."""
-    exact = problem.tolerances.before_rounding(problem.kernel)
-    return bounds.lower(problem.target, tolerances=exact, time_limit=seconds)
 
 
 @standard_arithmetic()
@@ -234,9 +187,9 @@ def fit(
     method = as_method(method)
     progress, strict = as_flag(progress, "progress"), as_flag(strict, "strict")
     certificate_mass = as_flag(certificate_mass, "certificate_mass")
-    asked = as_tolerances(tolerances, leak=leak, distortion=distortion, max_logit=max_logit)
+    tolerances = as_tolerances(tolerances, leak=leak, distortion=distortion, max_logit=max_logit)
     kernel, dtype = of_head(kernel, dtype)
-    asked.check_storable(dtype)
+    tolerances.check_storable(dtype)
     if time_limit is not None:
         time_limit = check_between(time_limit, "time_limit", 0, math.inf)
     size = None if dim is None else as_count(dim, "dim", 1)
@@ -246,17 +199,16 @@ def fit(
     if cluster is not None:
         cluster.check_own_build()
     target = as_target(A, mask=mask, num_threads=num_threads)
-    exempt = exempt_from(exempt_columns, target)
     problem = Problem(
         target=target,
-        tolerances=asked,
+        tolerances=tolerances,
         dtype=dtype,
         kernel=kernel,
         scale=scale,
         module=module,
         seed=seed,
         threads=threads,
-        exempt=exempt if exempt.size else None,
+        exempt=exempt_from(exempt_columns, target),
         cluster=cluster,
     )
     size = method.check(problem, size)
@@ -269,47 +221,43 @@ def fit(
         watch=None if bar is None else bar.watch,
     )
     search, lower = None, None
-    notes = heavy_notes(target, problem.exempt_columns)
+    notes = heavy_notes(target, problem.exempt)
     with nullcontext() if bar is None else bar:
         if size is None:
-            lower = _early_bound(method, problem, limit)
-            if lower is not None and not lower.impossible:
-                problem = replace(problem, proved_dim=lower.dim)
+            if method.seeks_smallest:
+                lower = _bound(problem, min(BOUND_SECONDS, BOUND_SHARE * (limit or math.inf)))
+                if not lower.impossible:
+                    problem = replace(problem, proved_dim=lower.dim)
             search, head = _search(method, problem)
         else:
             head = make_head(method, problem, size)
-        size = head.dim
-        used = problem.scale_for(size)
         in_module = head if module is None else head.padded(module.dim)
+        used = problem.scale_for(head.dim)
         attention, fields = placed(
-            *in_module.stored(used, dtype),
-            scale=used,
-            dtype=dtype,
-            mask=target.mask,
-            module=module,
+            *in_module.stored(used, dtype), scale=used, dtype=dtype, mask=target.mask, module=module
         )
         certificate = judge(problem, attention, certificate_mass)
-    holds = certificate.holds
-    used_method = method.name if head.method is None else head.method
-    if lower is None and not holds:
-        lower = _late_bound(method, problem, head, time.perf_counter() - start)
-    stopped = _ending(head, holds, search, lower)
-    said = advice(
+    is_small = method.seeks_smallest and head.dim <= PROVABLE and head.ended != "callback"
+    if lower is None and not certificate.holds and is_small:
+        lower = _bound(problem, min(1.0, max(0.1, (time.perf_counter() - start) / 4)))
+    stopped = _ending(head, certificate.holds, search, lower)
+    text = advice(
         stopped,
-        head=head,
-        of_method=method.advice(head) if stopped == head.ended else None,
-        certificate=certificate,
-        dtype=dtype,
-        proved=lower,
-        was_cut=search is not None and search.was_cut,
-        notes=notes,
+        head,
+        method.advice(head) if stopped == head.ended else None,
+        certificate,
+        dtype,
+        lower,
+        search is not None and search.was_cut,
+        notes,
     )
-    if strict and not holds:
-        raise CertificateError(f"{certificate}\n  {stopped}: {said}")
+    if strict and not certificate.holds:
+        raise CertificateError(f"{certificate}\n  {stopped}: {text}")
+    name = method.name if head.method is None else head.method
     return Fit(
         **fields,
-        method=used_method,
-        tolerances=asked,
+        method=name,
+        tolerances=tolerances,
         certificate=certificate,
         status=certificate.status,
         failed_rows=head.failed_rows,
@@ -319,29 +267,58 @@ def fit(
         seconds=time.perf_counter() - start,
         settings={
             "dim": None if dim is None else int(dim),
-            "method": used_method,
+            "method": name,
             "dtype": dtype,
             "seed": seed,
-            "leak": asked.leak,
-            "distortion": asked.distortion,
-            "max_logit": asked.max_logit,
+            **asdict(tolerances),
             "kernel": kernel.to_dict(),
             "time_limit": time_limit,
-            "dim_used": size,
+            "dim_used": head.dim,
             **head.settings,
         },
         stopped=stopped,
-        advice=said,
+        advice=text,
     )
+
+
+def _search(method: Method, problem: Problem) -> tuple[Search, Head]:
+    """Search for a small size; return what was tried, and the head of the best size."""
+    heads: dict[int, Head] = {}
+
+    def attempt(dim: int, brief: bool = False) -> Trial:
+        trial, heads[dim] = try_size(method, problem, dim, brief)
+        for size in [s for s in heads if s > dim and trial.holds]:
+            del heads[size]  # only the smallest head that holds is wanted
+        return trial
+
+    search = method.search(problem, attempt)
+    return search, heads[search.dim or search.trials[-1].dim]
+
+
+def _bound(problem: Problem, seconds: float) -> LowerBound:
+    """Look for a proof about the exact logits of heads that meet the tolerances."""
+    exact = problem.tolerances.before_rounding(problem.kernel)
+    return bounds.lower(problem.target, tolerances=exact, time_limit=seconds)
+
+
+def _ending(head: Head, holds: bool, search: Search | None, lower: LowerBound | None) -> Ending:
+    """Return why a fit ended."""
+    if holds:
+        return "certified"
+    if lower is not None and lower.dim > head.dim:
+        return "infeasible"
+    if search is not None and search.dim is None and search.was_cut:
+        return "time limit"
+    return head.ended
 
 
 def _check_room(problem: Problem, size: int | None) -> None:
     """Raise an error for a head that is too small for its columns, or too large for memory."""
-    asked = size if problem.module is None else problem.module.dim
-    if asked is not None and asked <= problem.exempt_dims:
+    room = size if problem.module is None else problem.module.dim
+    if room is not None and room <= problem.exempt_dims:
         raise InputError(
-            f"dim must be above {problem.exempt_dims}, what {problem.exempt_columns.size} exempt "
-            f"columns take in {problem.dtype}: the others need a dimension too; got {asked}"
+            f"dim must be above {problem.exempt_dims}, what {problem.exempt.size} exempt columns "
+            f"take in {problem.dtype}: the others need a dimension too; got {room}"
         )
     if size is not None:  # Q, K and the input, as made and as stored
         n = problem.target.n

@@ -85,6 +85,18 @@ class Head:
         """How many rows the method itself gave up; 0 when it cannot tell."""
         return 0 if self.failed_rows is None else int(self.failed_rows.size)
 
+    @property
+    def left(self) -> str:
+        """A text such as " with 3 rows left", empty if no row is left."""
+        rows = self.rows_left
+        return f" with {rows} row{'' if rows == 1 else 's'} left" if rows else ""
+
+    @classmethod
+    def of_zeros(cls, n: int, dim: int, ended: Ending, method: str | None = None) -> Head:
+        """Return a head that is nothing: all n rows are given up."""
+        zeros = np.zeros((n, dim), np.float32)
+        return cls(zeros, zeros, failed_rows=np.arange(n), ended=ended, method=method)
+
     def padded(self, dim: int) -> Head:
         """Return the same logits with zero columns up to a larger size."""
         if dim == self.dim:

@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import math
+from dataclasses import KW_ONLY, dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from headfit import _core
 from headfit._base.arguments import as_float_dtype, shown
 from headfit._base.arithmetic import standard_arithmetic
-from headfit._base.arrays import FloatArray, as_count, as_float_array, check_finite, seed_from
+from headfit._base.arrays import FloatArray, as_count, as_matrix, check_finite, seed_from
 from headfit._base.memory import require_memory
+from headfit._base.types import Seed
 from headfit.errors import InputError
 
 __all__ = ["KeyTable"]
 
 
+@dataclass(frozen=True, eq=False, repr=False)
 class KeyTable:
     """Keys that stay as they are while queries are fitted to one pattern after another.
 
@@ -45,51 +47,42 @@ class KeyTable:
     True
     """
 
-    def __init__(self, keys: Any, *, kind: str = "given") -> None:
-        array = as_float_array(keys, "keys")
-        if array.ndim != 2:
-            raise InputError(f"keys must be a matrix; got shape {array.shape}")
-        check_finite(array, "keys")
-        if not isinstance(kind, str):
-            raise InputError(f"kind must be a text; got {shown(kind)}")
-        if array.shape[1] == 0:
-            raise InputError(f"keys must have at least one column; got shape {array.shape}")
-        self._keys: FloatArray = np.array(array, order="C")
-        self._keys.flags.writeable = False
-        self._kind = kind
+    keys: FloatArray
+    _: KW_ONLY
+    kind: str = "given"
 
-    @property
-    def keys(self) -> FloatArray:
-        """The keys, read-only."""
-        return self._keys
-
-    @property
-    def kind(self) -> str:
-        """Where the keys come from."""
-        return self._kind
+    def __post_init__(self) -> None:
+        keys = np.array(as_matrix(self.keys, "keys"), order="C")
+        check_finite(keys, "keys")
+        if not isinstance(self.kind, str):
+            raise InputError(f"kind must be a text; got {shown(self.kind)}")
+        if keys.shape[1] == 0:
+            raise InputError(f"keys must have at least one column; got shape {keys.shape}")
+        keys.flags.writeable = False
+        object.__setattr__(self, "keys", keys)
 
     @property
     def n(self) -> int:
         """The number of keys."""
-        return int(self._keys.shape[0])
+        return int(self.keys.shape[0])
 
     @property
     def dim(self) -> int:
         """The head size."""
-        return int(self._keys.shape[1])
+        return int(self.keys.shape[1])
 
     def __repr__(self) -> str:
         return f"KeyTable({self.kind}, n={self.n}, dim={self.dim}, {self.keys.dtype})"
 
     @classmethod
     @standard_arithmetic()
-    def random(cls, n: int, dim: int, *, rng: Any = None, dtype: Any = np.float32) -> KeyTable:
+    def random(cls, n: int, dim: int, *, rng: Seed = 0, dtype: Any = np.float32) -> KeyTable:
         """Return random keys on the unit sphere.
 
         Parameters
         ----------
         n, dim : int
-        rng : seed or Generator, optional
+        rng : seed or Generator, default 0
         dtype : float32 or float64
 
         Notes
@@ -100,7 +93,8 @@ class KeyTable:
         _check_size(n, dim, dtype)
         g = np.empty((int(n), int(dim)))
         _core.fill_sketch(g, "gaussian", seed_from(rng), 1)
-        return cls(_on_sphere(g).astype(dtype), kind="random")
+        g /= np.linalg.norm(g, axis=1, keepdims=True)
+        return cls(g.astype(dtype), kind="random")
 
     @classmethod
     @standard_arithmetic()
@@ -134,8 +128,3 @@ def _check_size(n: int, dim: int, dtype: Any) -> None:
     as_count(dim, "dim", 1)
     as_float_dtype(dtype)
     require_memory(20 * int(n) * int(dim), f"a table of n = {n} keys of size dim = {dim}")
-
-
-def _on_sphere(g: NDArray[np.float64]) -> NDArray[np.float64]:
-    result: NDArray[np.float64] = g / np.linalg.norm(g, axis=1, keepdims=True)
-    return result

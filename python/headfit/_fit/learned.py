@@ -8,35 +8,27 @@ from __future__ import annotations
 import math
 import time
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from headfit import _core
 from headfit._base import dtypes
 from headfit._base.arguments import check_callable
-from headfit._base.arrays import (
-    FloatArray,
-    as_contiguous,
-    as_count,
-    as_float_array,
-    check_between,
-    effort_steps,
-)
+from headfit._base.arrays import as_contiguous, as_count, as_float_array, effort_steps
 from headfit._base.deadline import calls_until
 from headfit._base.memory import require_memory
-from headfit._cluster.cluster import Cluster
+from headfit._base.tolerances import Tolerances
 from headfit._fit.ending import Ending
 from headfit._fit.head import Head, tightened
-from headfit._fit.method import Attempt, Method, Patience
+from headfit._fit.method import Attempt, Method, Patience, as_max_norm, check_norm, set_options
+from headfit._fit.on_workers import SharedScans
 from headfit._fit.problem import Problem
 from headfit._fit.result import Search
-from headfit._fit.scans import SharedScans
+from headfit._fit.row_solver import polish_rows
 from headfit._fit.search import PROVED, TAKEN, gallop_down
-from headfit._fit.stages import Callback, Stage, Start, UntilFalse, joined, tightening
-from headfit._target.target import Target
+from headfit._fit.stages import AfterScan, Callback, Start, joined, tightening
 from headfit.errors import InputError
 
 __all__ = ["Learned"]
@@ -149,18 +141,18 @@ class Learned(Method):
 
     def __post_init__(self) -> None:
         check_effort(self.effort)
-        object.__setattr__(self, "reheats", as_count(self.reheats, "reheats", 0, 10**9))
-        object.__setattr__(self, "stages", as_count(self.stages, "stages", 1, MOST_STAGES))
         check_callable(self.callback, "callback")
-        if self.init is not None:
-            object.__setattr__(self, "init", _as_start(self.init))
-        if self.max_norm is not None:
-            limit = check_between(self.max_norm, "max_norm", 0, math.inf)
-            object.__setattr__(self, "max_norm", limit)
+        set_options(
+            self,
+            reheats=as_count(self.reheats, "reheats", 0, 10**9),
+            stages=as_count(self.stages, "stages", 1, MOST_STAGES),
+            init=None if self.init is None else _as_start(self.init),
+            max_norm=as_max_norm(self.max_norm),
+        )
 
     def check(self, problem: Problem, dim: int | None) -> int | None:
-        """Return the size that was asked for; None searches, also when there is a module."""
-        check_norm_without_exempt(self.max_norm, problem)
+        """Return the size of the head; None searches, also when there is a module."""
+        check_norm(self.max_norm, problem)
         return dim
 
     def head(self, problem: Problem, dim: int, patience: Patience = "full") -> Head:
@@ -175,8 +167,7 @@ class Learned(Method):
         times = {"full": FULL, "search": search_patience(target.n), "brief": BRIEF}
         while True:
             head = self._in_stages(problem, size, dim, times[patience if size == dim else "search"])
-            is_done = head.failed_rows is None or head.failed_rows.size == 0
-            if is_done or head.ended in ("callback", "time limit") or size == dim:
+            if not head.rows_left or head.ended in ("callback", "time limit") or size == dim:
                 return head.padded(dim)
             size = min(dim, math.ceil(1.5 * size))
 
@@ -193,126 +184,73 @@ class Learned(Method):
         """Say what the end of all steps means."""
         if head.ended != "steps":
             return None
-        left = rows_left(head)
         return (
-            f"All {head.steps} steps of this effort were spent at d = {head.dim}{left}, which "
+            f"All {head.steps} steps of this effort were spent at d = {head.dim}{head.left}, which "
             'proves nothing: try a larger dim, a higher effort ("medium", "high") or another rng.'
         )
-
-    def norm_limit(self, problem: Problem) -> float | None:
-        """The bound on max ||q|| max ||k||: as asked, or what a narrow format can resolve.
-
-        Rounding moves a logit by about ||q|| ||k|| 2**-digits, less what cancels. A limit of a
-        few times the logarithm of the distortion over that was found to leave the smallest heads.
-        """
-        if self.max_norm is not None or not problem.is_narrow:
-            return self.max_norm
-        delta = math.log1p(problem.tolerances.distortion)
-        least = 20 * (delta - math.log(problem.tolerances.leak))
-        return max(6 * delta * 2.0 ** dtypes.DIGITS[problem.dtype], least)
 
     def _in_stages(self, problem: Problem, size: int, dim: int, patience: float) -> Head:
         """Return the head of the last stage.
 
         Where a stage is stopped, the last one follows at once and takes no steps: its scan tells
-        which rows miss the tolerances asked for. If that takes too long, all rows count as missed.
+        which rows miss the tolerances. If that takes too long, all rows count as missed.
         """
-        effort = check_effort(self.effort)
+        effort, tolerances = check_effort(self.effort), problem.tolerances
         steps_left = math.ceil(patience * effort)
         # Each stage has the steps of the anneal that it begins with.
-        count = max(1, min(self.stages, steps_left // WARM_STEPS))
-        asked = tightening(problem.tolerances, count)
-        if len(asked) == 1:
-            only = Stage(*asked[0], steps_left, self.init, self.callback)
-            return self._descend(problem, size, dim, only)
-        tightened(*asked[-1], problem.logit_step)  # raises before the first stage takes steps
-        callback = None if self.callback is None else UntilFalse(self.callback)
+        stages = tightening(tolerances, max(1, min(self.stages, steps_left // WARM_STEPS)))
+        # This raises an error before the first stage takes steps.
+        tightened(tolerances.leak, tolerances.distortion, problem.logit_step)
+        start, callback = self.init, AfterScan.of(problem, self.callback)
+        norm, storage = norm_limit(problem, self.max_norm), None
         heads: list[Head] = []
-        start, taken = self.init, 0
         ended: Ending | None = None
-        for i, tolerances in enumerate(asked):
-            is_last = i + 1 == len(asked)
+        for i, stage in enumerate(stages):
+            is_last = i + 1 == len(stages)
             if ended is not None and not is_last:
                 continue
-            most = math.ceil(max(0, steps_left - taken) / (len(asked) - i))
-            if ended is not None:
-                most = 0
-            elif not is_last:
+            most = 0 if ended else math.ceil(max(0, steps_left) / (len(stages) - i))
+            if not is_last:
                 most = min(most, STAGE * effort)
-            stage = Stage(*tolerances, most, start, callback, taken, is_last)
-            head = self._descend(problem, size, dim, stage)
+            elif problem.is_narrow:
+                scale = problem.scale_for(dim)
+                storage = _core.Storage(problem.dtype, scale, self.max_norm or 0.0)
+            head = learned(
+                replace(problem, tolerances=Tolerances(*stage, problem.logit_limit)),
+                size,
+                effort=self.effort,
+                reheats=self.reheats,
+                max_norm=norm,
+                storage=storage,
+                most_steps=most,
+                init=start,
+                polished_share=POLISHED_SHARE if is_last and most else 0.0,
+                callback=callback if most else None,
+            )
             heads.append(head)
-            start, taken = (head.Q, head.K), taken + (head.steps or 0)
+            start, steps_left = (head.Q, head.K), steps_left - (head.steps or 0)
+            if callback is not None:
+                callback.before += head.steps or 0
             if not is_last and callback is not None and callback.is_over:
                 ended = "callback"  # also where this stage has met its tolerances
             elif not is_last and head.ended == "time limit":
                 ended = head.ended
-        return joined(heads, ended)
-
-    def _descend(self, problem: Problem, size: int, dim: int, stage: Stage) -> Head:
-        limit = problem.logit_limit
-        is_rounded = problem.is_narrow and stage.is_last
-        may_go_on = stage.most_steps > 0
-        head = learned(
-            problem.target,
-            size,
-            leak=stage.leak,
-            distortion=stage.distortion,
-            seed=problem.seed,
-            threads=problem.threads,
-            effort=self.effort,
-            reheats=self.reheats,
-            max_norm=self.norm_limit(problem) or 0.0,
-            max_rounded_norm=self.max_norm or 0.0,
-            max_logit=math.inf if limit is None else limit,
-            logit_step=problem.logit_step,
-            storage=problem.dtype if is_rounded else "",
-            query_unit=problem.scale_for(dim) if is_rounded else 1.0,
-            time_limit=problem.seconds_left,
-            most_steps=stage.most_steps,
-            init=stage.start,
-            polished_share=POLISHED_SHARE if stage.is_last and may_go_on else 0.0,
-            callback=after_a_scan(problem, stage.callback, stage.before) if may_go_on else None,
-            cluster=problem.cluster,
-        )
-        head.settings["max_norm"] = self.max_norm
-        head.settings["reheats"] = self.reheats
-        head.settings["stages"] = self.stages
+        head = joined(heads, ended)
+        head.settings.update(max_norm=self.max_norm, reheats=self.reheats, stages=self.stages)
         return head
 
 
-def after_a_scan(
-    problem: Problem, callback: Callback | None = None, before: int = 0
-) -> Callback | None:
-    """Return what to call after every scan: the progress of the fit, and a callback.
+def norm_limit(problem: Problem, max_norm: float | None = None) -> float | None:
+    """The bound on max ||q|| max ||k||: an option's, or what a narrow format can resolve.
 
-    `before` is the number of steps that were taken before this descent.
+    Rounding moves a logit by about ||q|| ||k|| 2**-digits, less what cancels. A limit of a
+    few times the logarithm of the distortion over that was found to leave the smallest heads.
     """
-    watch = problem.watch
-    if watch is None and (callback is None or before == 0):
-        return callback
-
-    def both(step: int, left: int, deficit: float) -> Any:
-        if watch is not None:
-            watch(left, step=before + step, worst=f"{deficit:.2g}")
-        return None if callback is None else callback(before + step, left, deficit)
-
-    return both
-
-
-def check_norm_without_exempt(max_norm: float | None, problem: Problem) -> None:
-    """Raise an InputError for a bound on norms that exempt columns cannot keep to."""
-    if max_norm is not None and problem.exempt is not None:
-        raise InputError(
-            "max_norm must not be given beside exempt_columns, whose coordinates have norms of "
-            "their own; max_logit bounds the logits"
-        )
-
-
-def rows_left(head: Head) -> str:
-    """Return a text such as " with 3 rows left", empty if no row is left."""
-    rows = 0 if head.failed_rows is None else int(head.failed_rows.size)
-    return f" with {rows} row{'' if rows == 1 else 's'} left" if rows else ""
+    if max_norm is not None or not problem.is_narrow:
+        return max_norm
+    delta = math.log1p(problem.tolerances.distortion)
+    least = 20 * (delta - math.log(problem.tolerances.leak))
+    return max(6 * delta * 2.0 ** dtypes.DIGITS[problem.dtype], least)
 
 
 def search_patience(n: int) -> float:
@@ -378,62 +316,19 @@ def _check_start(start: Start, n: int, dim: int) -> None:
             )
 
 
-def polish_rows(
-    target: Target,
-    q: FloatArray,
-    k: FloatArray,
-    rows: NDArray[np.intp],
-    tolerances: tuple[float, float],
-    max_query: float,
-    threads: int,
-) -> NDArray[np.intp]:
-    """Solve for exact queries of the rows that are left; return the rows without a solution."""
-    offsets, columns, weights = target.csr_arrays
-    sizes = np.zeros(target.n, dtype=np.int64)
-    sizes[rows] = np.diff(offsets)[rows]  # nothing is required of the other rows
-    asked = np.repeat(sizes > 0, np.diff(offsets))
-    left_over = _core.Target(
-        np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(sizes)]),
-        columns[asked],
-        weights[asked],
-        target.core.mask,
-    )
-    exact, status, _, _, _ = _core.max_margin_queries(
-        left_over,
-        k.astype(np.float64),
-        _core.Tolerances(*tolerances),
-        _core.MaxMarginOptions(max_norm=max_query),
-        threads,
-    )
-    freed = np.array([status[i] == "optimal" for i in rows], dtype=bool)
-    q[rows[freed]] = exact[rows[freed]]
-    left: NDArray[np.intp] = rows[~freed]
-    return left
-
-
 def learned(
-    target: Target,
+    problem: Problem,
     dim: int,
     *,
-    leak: float,
-    distortion: float,
-    seed: int,
-    threads: int,
     effort: str | int = "low",
     reheats: int = REHEATS,
-    max_norm: float = 0.0,
-    max_logit: float = math.inf,
-    logit_step: float = 0.0,
-    storage: str = "",
-    query_unit: float = 1.0,
-    max_rounded_norm: float = 0.0,
-    time_limit: float = math.inf,
+    max_norm: float | None = None,
+    storage: _core.Storage | None = None,
     most_steps: int | None = None,
-    init: Any = None,
+    init: Start | None = None,
     warm_steps: int = WARM_STEPS,
     polished_share: float = POLISHED_SHARE,
     callback: Callback | None = None,
-    cluster: Cluster | None = None,
 ) -> Head:
     """Return the keys and queries that an annealed descent finds, and the rows it leaves.
 
@@ -443,26 +338,19 @@ def learned(
     by its own curvature. The length acts as a temperature: it falls slowly, as the inverse root
     of the steps, and is quenched now and then. A quench that leaves many rows is undone. Scans
     of the logits list the few columns that matter, and an exact scan ends the fit as soon as
-    every row is within the tolerances.
+    every row is within the tolerances. What lies beyond a bound on the logits is pushed back by
+    the loss. With a cluster its workers make the scans; steps are taken here.
 
     Parameters
     ----------
-    effort : "low", "medium", "high" or int
-        The steps before the first quench: less time for a large head, a small head sooner.
-    reheats : int
-        How many reheats may follow a quench that leaves few rows.
-    max_norm : float
-        A bound on max ||q|| max ||k||, kept by projection; 0 is none.
-    max_logit : float
-        A bound on every |logit|: the loss pushes back what lies beyond it.
-    logit_step : float
-        By how much the rounding of logits may move them against each other.
-    storage : "bfloat16", "float16" or ""
-        Round keys and queries / `query_unit` to this format, keys first: queries then make up
-        for what the rounding of the keys did, and a search among the neighbouring grid points
-        of every query lets its own errors cancel. "" rounds nothing.
-    max_rounded_norm : float
-        A bound on max ||q|| max ||k|| of what is rounded to `storage`; 0 is none.
+    effort, reheats
+        As of `Learned`.
+    max_norm : float, optional
+        A bound on max ||q|| max ||k||, kept by projection.
+    storage : Storage, optional
+        Round keys and queries / its unit to this format, keys first: queries then make up for what
+        the rounding of the keys did, and a search among the neighbouring grid points of every
+        query lets its own errors cancel. None rounds nothing.
     most_steps : int, optional
         The most steps; None: `FULL` times those before the first quench.
     init : (Q, K), optional
@@ -474,42 +362,42 @@ def learned(
     callback : callable, optional
         Called after every scan with (step, rows left, worst deficit in logit units); returning
         False ends the fit.
-    cluster : Cluster, optional
-        Its workers make the scans; steps are taken here.
     """
+    target, tolerances, limit = problem.target, problem.tolerances, problem.logit_limit
     require_memory(
         int(_core.memory_of_fit(target.n, target.mean_per_row, dim)),
         f"learning a head of size dim = {dim}",
     )
-    start, steps = time.perf_counter(), check_effort(effort)
-    init_q, init_k = (None, None) if init is None else _as_start(init)
-    if init_q is not None and init_k is not None:
-        _check_start((init_q, init_k), target.n, dim)
-    tolerances = (*tightened(leak, distortion, logit_step), max_logit * (1 - 1e-5))
+    steps = check_effort(effort)
+    if init is not None:
+        _check_start(init, target.n, dim)
+        init = as_contiguous(init[0], np.float32), as_contiguous(init[1], np.float32)
+    leak, distortion = tightened(tolerances.leak, tolerances.distortion, problem.logit_step)
+    kept = leak, distortion, math.inf if limit is None else limit * (1 - 1e-5)
     options = _core.LearnedOptions(
         dim=dim,
-        seed=seed,
+        seed=problem.seed,
         first_hold=steps,
         max_steps=math.ceil(FULL * steps) if most_steps is None else most_steps,
         most_reheats=reheats,
-        time_limit=time_limit,
-        max_norm=max_norm,
-        storage=_core.Storage(storage, query_unit, max_rounded_norm) if storage else None,
-        start=None if init_q is None or init_k is None else (init_q, init_k),
+        time_limit=problem.seconds_left,
+        max_norm=max_norm or 0.0,
+        storage=storage,
+        start=init,
         warm_steps=warm_steps,
-        scanner=None if cluster is None else SharedScans.of(cluster, target, tolerances),
+        scanner=problem.cluster and SharedScans.of(problem.cluster, target, kept),
         progress=None if callback is None else lambda *scan: callback(*scan) is not False,
     )
-    q, k, report = _core.fit_learned(target.core, _core.Tolerances(*tolerances), options, threads)
+    q, k, report = _core.fit_learned(target.core, _core.Tolerances(*kept), options, problem.threads)
     failed = report.pop("rows_left")
     report["rows_left"] = int(failed.size)
-    polish = not storage and math.isinf(max_logit) and report["status"] != "stopped"
+    polish = storage is None and limit is None and report["status"] != "stopped"
     if polish and 0 < failed.size <= polished_share * target.n:
         longest = float(np.linalg.norm(k.astype(np.float64), axis=1).max())
-        max_query = max_norm / longest if max_norm > 0 and longest > 0 else math.inf
-        end = max(start + time_limit, time.perf_counter() + POLISH_SECONDS)
+        max_query = max_norm / longest if max_norm and longest > 0 else math.inf
+        end = max(problem.deadline, time.perf_counter() + POLISH_SECONDS)
         with suppress(TimeoutError), calls_until(end):
-            failed = polish_rows(target, q, k, failed, tolerances[:2], max_query, threads)
+            failed = polish_rows(target, q, k, failed, kept[:2], max_query, problem.threads)
     report["rows_polished"] = report["rows_left"] - int(failed.size)
     return Head(
         q,

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Literal, Protocol, runtime_checkable
+import math
+from typing import Any, Literal, Protocol, runtime_checkable
 
+from headfit._base.arrays import check_between
 from headfit._fit.head import Head
 from headfit._fit.problem import Problem
 from headfit._fit.result import Search, Trial
-from headfit._fit.search import double_and_bisect, largest_dim
+from headfit._fit.search import bisected
+from headfit.errors import InputError
 
 __all__ = ["Attempt", "Method", "Patience"]
 
@@ -135,10 +138,7 @@ class Method(Protocol):
         Search
             By default sizes are doubled from 1 until one certifies, then bisected.
         """
-        largest, why = largest_dim(problem)
-        return double_and_bisect(
-            attempt, 1, largest, why, deadline=problem.deadline, offset=problem.exempt_dims
-        )
+        return bisected(problem, attempt, 1)
 
     def advice(self, head: Head) -> str | None:
         """Return what ``head.ended`` means and what to try next, for a head that is not certified.
@@ -146,3 +146,23 @@ class Method(Protocol):
         None, the default, stands for the usual sentences.
         """
         return None
+
+
+def set_options(method: Method, **checked: Any) -> None:
+    """Put checked values in the place of options of a method that is a frozen dataclass."""
+    for name, value in checked.items():
+        object.__setattr__(method, name, value)
+
+
+def as_max_norm(max_norm: Any) -> float | None:
+    """Return a checked bound on scale * max ||q|| * max ||k||; None is no bound."""
+    return None if max_norm is None else check_between(max_norm, "max_norm", 0, math.inf)
+
+
+def check_norm(max_norm: float | None, problem: Problem) -> None:
+    """Raise an InputError for a bound on norms that exempt columns cannot keep to."""
+    if max_norm is not None and problem.exempt.size:
+        raise InputError(
+            "max_norm must not be given beside exempt_columns, whose coordinates have norms of "
+            "their own; max_logit bounds the logits"
+        )

@@ -7,8 +7,7 @@ import time
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
-import numpy as np
-
+from headfit import _core
 from headfit._base.arrays import FloatArray, as_count
 from headfit._base.deadline import calls_until
 from headfit._base.memory import require_memory
@@ -17,14 +16,13 @@ from headfit._filter.demand import Demand
 from headfit._filter.design import design
 from headfit._filter.layouts import Shape
 from headfit._filter.remainder import Parts
-from headfit._fit.ending import Ending
 from headfit._fit.head import Head
-from headfit._fit.learned import Learned, after_a_scan, learned, likely_dim
-from headfit._fit.method import Attempt, Method, Patience
-from headfit._fit.narrow_rows import FIRST_RESERVE, narrowed, reserved
+from headfit._fit.learned import AfterScan, learned, likely_dim, norm_limit
+from headfit._fit.method import Attempt, Method, Patience, set_options
+from headfit._fit.narrow import FIRST_RESERVE, narrowed, reserved
 from headfit._fit.problem import Problem
 from headfit._fit.result import Search
-from headfit._fit.search import double_and_bisect, largest_dim
+from headfit._fit.search import bisected
 from headfit._fit.toeplitz import likely_filter_dim
 from headfit.errors import InputError
 
@@ -97,19 +95,17 @@ class Mixed(Method):
             size = as_count(self.filter_dim, "filter_dim", 2)
             if size % 2:
                 raise InputError(f"filter_dim must be even; got {size}")
-            object.__setattr__(self, "filter_dim", size)
+            set_options(self, filter_dim=size)
 
     def check(self, problem: Problem, dim: int | None) -> int | None:
-        """Return the size asked for, or that of the module."""
+        """Return the size of the head, or that of the module."""
         _ = problem.parts  # an InputError where there is no stencil
-        size = dim if problem.module is None else problem.module.dim
-        if size is not None and self.filter_dim is not None:
-            needed = self.filter_dim + problem.exempt_dims
-            if size < needed:
-                raise InputError(
-                    f"dim must be at least {needed}, with filter_dim = {self.filter_dim}; "
-                    f"got {size}"
-                )
+        size = super().check(problem, dim)
+        needed = (self.filter_dim or 0) + problem.exempt_dims
+        if size is not None and self.filter_dim is not None and size < needed:
+            raise InputError(
+                f"dim must be at least {needed}, with filter_dim = {self.filter_dim}; got {size}"
+            )
         return size
 
     def head(self, problem: Problem, dim: int, patience: Patience = "full") -> Head:
@@ -122,17 +118,17 @@ class Mixed(Method):
             deadline = time.perf_counter() + DESIGN * problem.seconds_left
         start = None if filter_dim > dim else self._filter(problem, parts, filter_dim, deadline)
         if start is None:
-            nothing = np.zeros((n, dim), dtype=np.float32)
             was_cut = filter_dim <= dim and time.perf_counter() >= deadline
-            ended: Ending = "time limit" if was_cut else "stalled"
-            return Head(nothing, nothing, failed_rows=np.arange(n), ended=ended)
-        filter_dim = start[0].shape[1]
-        size, scale = dim, problem.scale_for(dim)
+            return Head.of_zeros(n, dim, "time limit" if was_cut else "stalled")
+        filter_dim, size = start[0].shape[1], dim
         # A step costs dim**2 per row: with free logits, no more dimensions than give ample room.
         if problem.logit_limit is None:
             size = min(dim, filter_dim + dims_beside(parts))
+        # `size` may be less than the size of the whole head, whose scale holds.
+        scale = problem.scale_for(dim)
+        problem = replace(problem, target=parts.target, scale=scale, module=None)
         for _ in range(ROUNDS[patience]):
-            head = self._learned(problem, parts, size, scale, start)
+            head = self._learned(problem, size, start)
             if not head.rows_left or head.ended == "time limit":
                 break
             start = head.Q, head.K
@@ -142,14 +138,9 @@ class Mixed(Method):
 
     def search(self, problem: Problem, attempt: Attempt) -> Search:
         """Start at a size that filters of this width need, double until one certifies, bisect."""
-        largest, why = largest_dim(problem)
-        if problem.module is not None and problem.module.dim - problem.exempt_dims < largest:
-            largest, why = problem.module.dim - problem.exempt_dims, "the size of the module"
         parts = problem.parts
         likely = likely_filter_dim(Shape.of(parts.stencil)) + dims_beside(parts)
-        return double_and_bisect(
-            attempt, likely, largest, why, 2, problem.deadline, problem.exempt_dims
-        )
+        return bisected(problem, attempt, likely, 2)
 
     def advice(self, head: Head) -> str | None:
         """Say what a descent from a filter that leaves rows means."""
@@ -176,61 +167,42 @@ class Mixed(Method):
         self, problem: Problem, parts: Parts, dim: int, deadline: float
     ) -> tuple[FloatArray, FloatArray] | None:
         """Return the queries and keys of a filter of at most `dim` dimensions; None without one."""
-        asked = problem.tolerances
-        demand = Demand(parts.stencil, Tolerances(asked.leak, asked.distortion))
-        found = design(demand, dim, deadline=deadline, moves=0)
-        if found is None:
+        tolerances = replace(problem.tolerances, max_logit=None)
+        solved = design(Demand(parts.stencil, tolerances), dim, deadline=deadline, moves=0)
+        if solved is None:
             return None
-        q, k = found.filter.head(problem.target.n, dtype="float32")
+        q, k = solved.filter.head(problem.target.n, dtype="float32")
         q[parts.stencil.apart] = 0.0
         return q, k
 
-    def _learned(
-        self,
-        problem: Problem,
-        parts: Parts,
-        dim: int,
-        scale: float,
-        start: tuple[FloatArray, FloatArray],
-    ) -> Head:
-        """Return what an anneal from a start finds, with exact queries for the rows it leaves.
-
-        `dim` may be less than the size of the whole head, and `scale` is that of its logits.
-        """
-        limit, asked = problem.logit_limit, problem.tolerances
-        has_few = parts.target.mean_per_row <= FEW and limit is None
-        warm, taken = (FEW_WARM, FEW_TAKEN) if has_few else (WARM, TAKEN)
-        leak, distortion, steps, storage = asked.leak, asked.distortion, taken, ""
+    def _learned(self, problem: Problem, dim: int, start: tuple[FloatArray, FloatArray]) -> Head:
+        """Return what an anneal from a start finds, with exact queries for the rows it leaves."""
+        limit, max_norm, is_narrow = problem.logit_limit, norm_limit(problem), problem.is_narrow
+        has_few = problem.target.mean_per_row <= FEW and limit is None
+        warm, steps = (FEW_WARM, FEW_TAKEN) if has_few else (WARM, TAKEN)
+        descent, storage = problem, None
         if limit is not None:  # exact queries do not keep to it: the descent has to go to the end
-            steps, storage = BOUNDED, problem.dtype if problem.is_narrow else ""
-        elif problem.is_narrow:
-            leak, distortion = reserved(asked, FIRST_RESERVE)
+            steps = BOUNDED
+            storage = _core.Storage(problem.dtype, problem.scale_for(dim)) if is_narrow else None
+        elif is_narrow:
             steps = warm
-        max_norm = Learned().norm_limit(problem)
+            tolerances = Tolerances(*reserved(problem, FIRST_RESERVE))
+            descent = replace(problem, tolerances=tolerances)
         head = learned(
-            parts.target,
+            descent,
             dim,
-            leak=leak,
-            distortion=distortion,
-            seed=problem.seed,
-            threads=problem.threads,
-            max_norm=max_norm or 0.0,
-            max_logit=math.inf if limit is None else limit,
-            logit_step=problem.logit_step,
+            max_norm=max_norm,
             storage=storage,
-            query_unit=scale if storage else 1.0,
-            time_limit=problem.seconds_left,
             most_steps=steps,
             init=start,
             warm_steps=warm,
-            polished_share=0.0 if problem.is_narrow else 1.0,
-            callback=after_a_scan(problem),
-            cluster=problem.cluster,
+            polished_share=0.0 if is_narrow else 1.0,
+            callback=AfterScan.of(problem),
         )
-        if not problem.is_narrow or limit is not None or head.ended == "time limit":
+        if not is_narrow or limit is not None or head.ended == "time limit":
             return head
         with suppress(TimeoutError), calls_until(problem.deadline):
-            return narrowed(problem, parts.target, head, max_norm or math.inf, scale)
+            return narrowed(problem, head, max_norm or math.inf)
         return replace(head, ended="time limit")
 
 

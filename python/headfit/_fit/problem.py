@@ -35,7 +35,7 @@ NO_COLUMNS: NDArray[np.int64] = np.empty(0, dtype=np.int64)
 
 @dataclass(frozen=True, eq=False)
 class Problem:
-    """A target, what is asked of a head for it, and how the head will be stored.
+    """A target, the tolerances of a head for it, and how the head will be stored.
 
     `fit` makes it from its checked arguments and hands it to the functions of a `Method`.
 
@@ -56,10 +56,10 @@ class Problem:
     threads : int
     deadline : float
         The value of ``time.perf_counter()`` at which the time limit comes; infinite without one.
-    exempt : ndarray of int or None
-        The columns with a coordinate of their own. None when none were asked for. `Method.head`
-        gets a problem without them; `Method.search` gets the whole one.
-    ignored : ndarray of int or None
+    exempt : ndarray of int
+        The columns with a coordinate of their own. `Method.head` gets a problem without them;
+        `Method.search` gets the whole one.
+    ignored : ndarray of int
         Columns, of a problem without exempt ones, whose logits do not matter: the exempt ones.
     watch : callable or None
         Shows progress when called: ``watch(rows_left, name=figure, ...)``.
@@ -78,8 +78,8 @@ class Problem:
     seed: int = 0
     threads: int = 1
     deadline: float = math.inf
-    exempt: NDArray[np.int64] | None = None
-    ignored: NDArray[np.int64] | None = None
+    exempt: NDArray[np.int64] = field(default_factory=lambda: NO_COLUMNS)
+    ignored: NDArray[np.int64] = field(default_factory=lambda: NO_COLUMNS)
     watch: Callable[..., Any] | None = None
     proved_dim: int = 1
     cluster: Cluster | None = None
@@ -101,10 +101,9 @@ class Problem:
 
     @property
     def logit_limit(self) -> float | None:
-        """The bound on |logit|: as asked, or what a narrow format of the logits needs."""
-        asked = self.tolerances.max_logit
-        if asked is not None:
-            return asked
+        """The bound on |logit|: that of the tolerances, or what a narrow format of logits needs."""
+        if self.tolerances.max_logit is not None:
+            return self.tolerances.max_logit
         return self.kernel.logit_limit(math.log1p(self.tolerances.distortion) / 2, self.known_scale)
 
     @property
@@ -123,20 +122,14 @@ class Problem:
         return self.module.scale if self.module is not None else check_scale(self.scale, dim)
 
     @property
-    def exempt_columns(self) -> NDArray[np.int64]:
-        """The columns with a coordinate of their own, an empty array when there are none."""
-        return NO_COLUMNS if self.exempt is None else self.exempt
-
-    @property
     def exempt_dims(self) -> int:
         """The coordinates that the exempt columns take: one each, two in a narrow dtype."""
-        return int(self.exempt_columns.size) * (2 if self.is_narrow else 1)
+        return int(self.exempt.size) * (2 if self.is_narrow else 1)
 
     @cached_property
     def other_columns(self) -> Target:
-        """The target without the exempt columns: what a method is asked for."""
-        columns = self.exempt_columns
-        return without_columns(self.target, columns) if columns.size else self.target
+        """The target without the exempt columns: what a method makes a head for."""
+        return without_columns(self.target, self.exempt) if self.exempt.size else self.target
 
     @cached_property
     def stencil(self) -> Stencil:
@@ -144,7 +137,7 @@ class Problem:
 
         Raises an InputError where the pattern is not translation-invariant.
         """
-        return Stencil.of(self.target, self.exempt if self.ignored is None else self.ignored)
+        return Stencil.of(self.target, self.exempt if self.exempt.size else self.ignored)
 
     @cached_property
     def blocks(self) -> Blocks | None:
@@ -157,20 +150,20 @@ class Problem:
 
         Raises an InputError where there are no such offsets.
         """
-        return Parts.of(self.target, self.exempt if self.ignored is None else self.ignored)
+        return Parts.of(self.target, self.exempt if self.exempt.size else self.ignored)
 
     @cached_property
     def other_leak(self) -> float:
-        """The leak to ask of the other columns, so that the whole has the leak asked for."""
-        columns, leak = self.exempt_columns, self.tolerances.leak
-        return leak_without(self.target, columns, leak) if columns.size else leak
+        """The leak that the other columns need for the whole to keep to its own."""
+        leak = self.tolerances.leak
+        return leak_without(self.target, self.exempt, leak) if self.exempt.size else leak
 
     def without_exempt(self, dim: int) -> Problem:
         """Return the problem of the other columns, for a head of size `dim` with all columns."""
         delta = math.log1p(self.tolerances.distortion)
         limit = self.logit_limit
         # Exempt logits may lie above the others by this much, and the others leave them room.
-        above = heavier_by(self.target, self.exempt_columns) + delta
+        above = heavier_by(self.target, self.exempt) + delta
         spare = EXEMPT_RESERVE * delta if self.is_narrow else 0.0
         tolerances = Tolerances(
             *with_margin(self.other_leak, self.tolerances.distortion, spare),
@@ -182,6 +175,6 @@ class Problem:
             tolerances=tolerances,
             scale=self.scale_for(dim),
             module=None,
-            exempt=None,
+            exempt=NO_COLUMNS,
             ignored=self.exempt,
         )

@@ -4,19 +4,43 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 
 from headfit import bounds
 from headfit._base.memory import available_memory
 from headfit._fit.problem import Problem
 from headfit._fit.result import Search, Trial
 
+Sizes = Generator[tuple[int, bool], bool, str]
+"""Yields a size to try, and whether to try it briefly; gets whether it certifies; and returns why
+there is no other size to try."""
+
 TIME_LIMIT = "the time limit"
+BISECTED = "bisected to neighbouring sizes"
+PROVED = "is proved necessary"
+TAKEN = "is what the exempt columns and one dimension beside them take"
+# What cut an attempt short, which then says nothing about its size.
+CUT = {"time limit": TIME_LIMIT, "callback": "the callback"}
 
 
-def _cut(trial: Trial) -> str | None:
-    """Return what cut an attempt short, which then says nothing about its size."""
-    return {"time limit": TIME_LIMIT, "callback": "the callback"}.get(trial.reason or "")
+def _search(sizes: Sizes, attempt: Callable[[int, bool], Trial], deadline: float) -> Search:
+    """Try one size after the other, until an attempt is cut short or the deadline comes."""
+    trials: list[Trial] = []
+    smallest = None
+    dim, brief = next(sizes)
+    while True:
+        trial = attempt(dim, brief)
+        trials.append(trial)
+        if trial.holds:
+            smallest = dim
+        elif trial.reason in CUT:
+            return Search(tuple(trials), smallest, CUT[trial.reason])
+        try:
+            dim, brief = sizes.send(trial.holds)
+        except StopIteration as end:
+            return Search(tuple(trials), smallest, end.value)
+        if time.perf_counter() >= deadline:
+            return Search(tuple(trials), smallest, TIME_LIMIT)
 
 
 def double_and_bisect(
@@ -33,60 +57,49 @@ def double_and_bisect(
     Sizes are multiples of `step` up to `largest`, to each of which `offset` is added: the
     coordinates that exempt columns take. `why_largest` says why there is no larger size.
     """
-    largest = max(largest // step, 1)
-    units = min(-(-first // step), largest)
-    trials: list[Trial] = []
+    most = max(largest // step, 1)
 
-    def size(units: int) -> int:
-        return units * step + offset
+    def sizes() -> Sizes:
+        low, high = 0, min(-(-first // step), most)
+        while not (yield high * step + offset, False):
+            if high == most:
+                return f"stopped at {most * step + offset}, {why_largest}"
+            low, high = high, min(2 * high, most)
+        while high - low > 1:
+            middle = (low + high) // 2
+            holds = yield middle * step + offset, False
+            low, high = (low, middle) if holds else (middle, high)
+        return BISECTED
 
-    def holds(units: int) -> bool:
-        trials.append(attempt(size(units)))
-        return trials[-1].holds
-
-    low = 0
-    while not holds(units):
-        why = _cut(trials[-1])
-        if units == largest:
-            why = why or f"stopped at {size(largest)}, {why_largest}"
-        elif time.perf_counter() >= deadline:
-            why = why or TIME_LIMIT
-        if why:
-            return Search(tuple(trials), None, why)
-        low, units = units, min(2 * units, largest)
-    while units - low > 1:
-        if time.perf_counter() >= deadline:
-            return Search(tuple(trials), size(units), TIME_LIMIT)
-        middle = (low + units) // 2
-        if holds(middle):
-            units = middle
-        elif why := _cut(trials[-1]):
-            return Search(tuple(trials), size(units), why)
-        else:
-            low = middle
-    return Search(tuple(trials), size(units), "bisected to neighbouring sizes")
+    return _search(sizes(), lambda dim, _: attempt(dim), deadline)
 
 
-def largest_dim(problem: Problem) -> tuple[int, str]:
-    """Return the size at which a search ends, exempt columns not counted, and why it does.
+def bisected(
+    problem: Problem, attempt: Callable[[int], Trial], first: int, step: int = 1
+) -> Search:
+    """Double from a size for the other columns until one certifies, then bisect.
 
-    It is the size that is proved to suffice for the projection, or what memory allows.
+    The largest size is what is proved to suffice for the projection, what memory allows, or what
+    the module holds.
     """
-    target, asked = problem.other_columns, problem.tolerances
-    proved = bounds.projection_dim(
-        target.n, target.per_row, target.gamma, problem.other_leak, asked.distortion
-    )
+    target = problem.other_columns
+    largest, why = (
+        bounds.projection_dim(
+            target.n, target.per_row, target.gamma, problem.other_leak,
+            problem.tolerances.distortion,
+        ),
+        "the size that is proved to suffice",
+    )  # fmt: skip
     free = available_memory()
     # Q and K, and the packed copies that a scan makes of them, must fit in half of the free memory.
     number = problem.working_dtype.itemsize
     affordable = 2**20 if free is None else free // (8 * target.n * number)
-    if proved <= affordable:
-        return proved, "the size that is proved to suffice"
-    return max(1, int(affordable)), "what fits in memory"
-
-
-PROVED = "is proved necessary"
-TAKEN = "is what the exempt columns and one dimension beside them take"
+    if affordable < largest:
+        largest, why = max(1, int(affordable)), "what fits in memory"
+    taken = problem.exempt_dims
+    if problem.module is not None and problem.module.dim - taken < largest:
+        largest, why = problem.module.dim - taken, "the size of the module"
+    return double_and_bisect(attempt, first, largest, why, step, problem.deadline, taken)
 
 
 def gallop_down(
@@ -107,48 +120,31 @@ def gallop_down(
     An attempt that the time limit or a callback cut short ends the search and counts as no
     failure.
     """
-    trials: list[Trial] = []
 
-    def holds(size: int, brief: bool = False) -> bool:
-        trials.append(attempt(size, brief))
-        return trials[-1].holds
-
-    def out_of_time() -> bool:
-        return time.perf_counter() >= deadline
-
-    size = min(max(first, lowest), largest)
-    below = lowest - 1
-    doubtful = below  # failed in a brief attempt
-    failed = below
-    while not holds(size, brief=size < largest):
-        why = _cut(trials[-1])
-        if size == largest:
-            why = why or f"stopped at {largest}"
-        elif out_of_time():
-            why = why or TIME_LIMIT
-        if why:
-            return Search(tuple(trials), None, why)
-        doubtful, size = size, min(size + (size + 1) // 2, largest)
-    stride = 1
-    while size - failed > 1:
-        if out_of_time():
-            return Search(tuple(trials), size, TIME_LIMIT)
-        known = max(failed, doubtful)
-        if known > below and size - known > 1:
-            lower = (size + known) // 2
-        elif doubtful > failed:
-            lower = doubtful
-        else:  # nothing has failed yet: gallop
-            lower = max(size - stride, lowest)
-            stride *= 2
-        if holds(lower):
+    def sizes() -> Sizes:
+        size = min(max(first, lowest), largest)
+        # `doubtful` is the largest size that failed in a brief attempt alone.
+        doubtful = failed = below = lowest - 1
+        while not (yield size, size < largest):
+            if size == largest:
+                return f"stopped at {largest}"
+            doubtful, size = size, min(size + (size + 1) // 2, largest)
+        stride = 1
+        while size - failed > 1:
+            known = max(failed, doubtful)
+            if known > below and size - known > 1:
+                lower = (size + known) // 2
+            elif doubtful > failed:
+                lower = doubtful
+            else:  # nothing has failed yet: gallop
+                lower = max(size - stride, lowest)
+                stride *= 2
+            if not (yield lower, False):
+                failed = lower
+                continue
             size = lower
             if size <= doubtful:
                 doubtful = below
-        elif why := _cut(trials[-1]):
-            return Search(tuple(trials), size, why)
-        else:
-            failed = lower
-    if failed == below:
-        return Search(tuple(trials), size, f"the bracket closed: {lowest} {why_lowest}")
-    return Search(tuple(trials), size, "bisected to neighbouring sizes")
+        return BISECTED if failed > below else f"the bracket closed: {lowest} {why_lowest}"
+
+    return _search(sizes(), attempt, deadline)

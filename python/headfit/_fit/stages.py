@@ -8,16 +8,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from headfit._base.arrays import FloatArray
 from headfit._base.tolerances import Tolerances
 from headfit._fit.ending import Ending
 from headfit._fit.head import Head
+from headfit._fit.problem import Problem
 
-LOOSEST = Tolerances(leak=0.5, distortion=2.0)
-"""Those of the first stage, unless looser ones are asked for."""
+FIRST = Tolerances(leak=0.5, distortion=2.0)
+"""Those of the first stage, unless the tolerances are looser."""
 
 ADDED = ("steps", "scans", "starts", "quenches", "reheats", "roundings", "seconds")
 """What a report of the core says of one stage, and adds up over all."""
@@ -26,66 +27,61 @@ Callback = Callable[[int, int, float], Any]
 Start = tuple[FloatArray, FloatArray]
 
 
-@dataclass(frozen=True)
-class Stage:
-    """What one stage of a learned fit is asked for, and the most steps that it may take.
+class AfterScan:
+    """What is called after every scan of a fit: its progress, and a user's callback.
 
-    `start` has the queries and keys of the last stage, and `before` counts the steps until then.
+    `before`, the number of steps of the stages that are done, is added to those of this one.
+    `is_over` tells whether the callback has returned False.
     """
 
-    leak: float
-    distortion: float
-    most_steps: int
-    start: Start | None
-    callback: Callback | None
-    before: int = 0
-    is_last: bool = True
+    def __init__(self, watch: Callback | None, callback: Callback | None) -> None:
+        self._watch, self._callback = watch, callback
+        self.before, self.is_over = 0, False
 
+    @classmethod
+    def of(cls, problem: Problem, callback: Callback | None = None) -> AfterScan | None:
+        """Return what to call, or None if nobody wants to know."""
+        none = problem.watch is None and callback is None
+        return None if none else cls(problem.watch, callback)
 
-class UntilFalse:
-    """A callback of several stages, which is not called again after it has returned False."""
-
-    def __init__(self, callback: Callback) -> None:
-        self.callback = callback
-        self.is_over = False
-
-    def __call__(self, *scan: Any) -> bool:
-        if not self.is_over:
-            self.is_over = self.callback(*scan) is False
+    def __call__(self, step: int, left: int, deficit: float) -> bool:
+        """Return whether the fit goes on."""
+        step += self.before
+        if self._watch is not None:
+            self._watch(left, step=step, worst=f"{deficit:.2g}")
+        if self._callback is not None and self._callback(step, left, deficit) is False:
+            self.is_over = True
         return not self.is_over
 
 
-def tightening(asked: Tolerances, stages: int) -> tuple[tuple[float, float], ...]:
-    """Return the leak and the distortion of every stage, from loose ones to those asked for.
+def tightening(tolerances: Tolerances, stages: int) -> tuple[tuple[float, float], ...]:
+    """Return the leak and the distortion of every stage, from loose ones to the tolerances.
 
     -log(leak) and log(1 + distortion), to which logits have to keep, form geometric sequences. One
     that is looser than that of the first stage already stays as it is; where both are, there is
     one stage.
     """
-    tightens_leak = asked.leak < LOOSEST.leak
-    tightens_distortion = asked.distortion < LOOSEST.distortion
-    last = asked.leak, asked.distortion
-    if not (tightens_leak or tightens_distortion):
+    leak, distortion = last = tolerances.leak, tolerances.distortion
+    if leak >= FIRST.leak and distortion >= FIRST.distortion:
         return (last,)
-    gaps = -math.log(LOOSEST.leak), -math.log(asked.leak)
-    deltas = math.log1p(LOOSEST.distortion), math.log1p(asked.distortion)
-    shares = [i / (stages - 1) for i in range(stages - 1)]
-    looser = [
-        (
-            math.exp(-between(*gaps, share)) if tightens_leak else asked.leak,
-            math.expm1(between(*deltas, share)) if tightens_distortion else asked.distortion,
+
+    def looser(share: float) -> tuple[float, float]:
+        gap = _between(-math.log(FIRST.leak), -math.log(leak), share)
+        delta = _between(math.log1p(FIRST.distortion), math.log1p(distortion), share)
+        return (
+            math.exp(-gap) if leak < FIRST.leak else leak,
+            math.expm1(delta) if distortion < FIRST.distortion else distortion,
         )
-        for share in shares
-    ]
-    return (*looser, last)
+
+    return (*(looser(i / (stages - 1)) for i in range(stages - 1)), last)
 
 
-def between(first: float, last: float, share: float) -> float:
+def _between(first: float, last: float, share: float) -> float:
     """Return a member of the geometric sequence from `first` to `last`."""
     return float(first ** (1 - share) * last**share)
 
 
-def joined(heads: Sequence[Head], ended: Ending | None = None) -> Head:
+def joined(heads: Sequence[Head], ended: Ending | None) -> Head:
     """Return the last stage's head, with the steps of all stages.
 
     `ended` says why a stage was stopped; the last head is then one that took no steps.

@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 
 from headfit._base import dtypes
-from headfit._base.arrays import check_between
 from headfit._base.deadline import calls_until
 from headfit._base.memory import require_memory
 from headfit._base.positions import as_frequencies
@@ -24,12 +23,11 @@ from headfit._filter.stencil import Stencil
 from headfit._filter.whole import whole_target
 from headfit._fit.ending import Ending
 from headfit._fit.head import Head, tightened
-from headfit._fit.learned import check_norm_without_exempt
-from headfit._fit.max_margin import with_narrow_queries
-from headfit._fit.method import Attempt, Method, Patience
+from headfit._fit.method import Attempt, Method, Patience, as_max_norm, check_norm, set_options
+from headfit._fit.narrow import with_narrow_queries
 from headfit._fit.problem import Problem
 from headfit._fit.result import Search
-from headfit._fit.search import double_and_bisect, largest_dim
+from headfit._fit.search import bisected
 from headfit.errors import InputError
 
 __all__ = ["Toeplitz"]
@@ -48,8 +46,10 @@ ROUNDING = 0.01
 NARROW_NORM = 2
 # The share of the time that the design of a filter may take in a narrow format.
 DESIGN = 0.5
-# Steps that move frequencies: of the one size that was asked for, and of a size of a search.
+# Steps that move frequencies: of a size that is given, and of a size of a search.
 MOVES = {"full": 10, "search": 0, "brief": 0}
+# What a filter consists of.
+WAVES = ("frequencies", "cosines", "sines")
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,16 +108,14 @@ class Toeplitz(Method):
 
     def __post_init__(self) -> None:
         if self.frequencies is not None:
-            object.__setattr__(self, "frequencies", _as_frequencies(self.frequencies))
-        if self.max_norm is not None:
-            limit = check_between(self.max_norm, "max_norm", 0, math.inf)
-            object.__setattr__(self, "max_norm", limit)
+            set_options(self, frequencies=_as_frequencies(self.frequencies))
+        set_options(self, max_norm=as_max_norm(self.max_norm))
 
     def check(self, problem: Problem, dim: int | None) -> int | None:
-        """Return the size asked for, or that of the frequencies or of the module."""
-        check_norm_without_exempt(self.max_norm, problem)
+        """Return the size of the head, or that of the frequencies or of the module."""
+        check_norm(self.max_norm, problem)
         _ = problem.stencil  # an InputError where there is none
-        size = dim if problem.module is None else problem.module.dim
+        size = super().check(problem, dim)
         if self.frequencies is None:
             return size
         needed = 2 * self.frequencies.size + problem.exempt_dims
@@ -137,34 +135,22 @@ class Toeplitz(Method):
         deadline = problem.deadline
         if problem.is_narrow:  # rounding queries takes time too
             deadline = time.perf_counter() + DESIGN * problem.seconds_left
-        found = self._filter(problem, stencil, dim, MOVES[patience], deadline)
-        if found is None:
-            nothing = np.zeros((target.n, dim), dtype=problem.working_dtype)
-            failed = np.arange(target.n)
+        solved = self._filter(problem, stencil, dim, MOVES[patience], deadline)
+        if solved is None:
             ended: Ending = "stalled" if time.perf_counter() < deadline else "time limit"
-            return Head(nothing, nothing, failed_rows=failed, method=self.name, ended=ended)
-        q, k = found.filter.head(target.n, stencil.block, str(problem.working_dtype))
+            return Head.of_zeros(target.n, dim, ended, self.name)
+        filter = solved.filter
+        q, k = filter.head(target.n, stencil.block, str(problem.working_dtype))
         q[stencil.apart] = 0.0
         if problem.is_narrow:  # keys first: queries then make up for what their rounding did
             k = dtypes.round_to(k, problem.dtype)
-        head = Head(
-            q,
-            k,
-            failed_rows=np.empty(0, dtype=np.intp),
-            settings={
-                "filter": {
-                    "frequencies": found.filter.frequencies.tolist(),
-                    "cosines": found.filter.cosines.tolist(),
-                    "sines": found.filter.sines.tolist(),
-                    "block": stencil.block,
-                },
-                "max_norm": self.max_norm,
-            },
-            method=self.name,
-        )
+        parts = {name: getattr(filter, name).tolist() for name in WAVES}
+        settings = {"filter": {**parts, "block": stencil.block}, "max_norm": self.max_norm}
+        nothing = np.empty(0, dtype=np.intp)
+        head = Head(q, k, failed_rows=nothing, settings=settings, method=self.name)
         if not problem.is_narrow:
             return head
-        whole = None if problem.ignored is None else whole_target(target, stencil)
+        whole = whole_target(target, stencil) if problem.ignored.size else None
         # Without time for the neighbours of each query in the format, `fit` rounds to nearest.
         with suppress(TimeoutError), calls_until(problem.deadline):
             return with_narrow_queries(problem, head, whole, self.max_norm)
@@ -175,16 +161,11 @@ class Toeplitz(Method):
         likely = likely_filter_dim(Shape.of(problem.stencil))
         if self.frequencies is not None:
             likely = 2 * self.frequencies.size
-        largest, why = largest_dim(problem)
-        if problem.module is not None and problem.module.dim - problem.exempt_dims < largest:
-            largest, why = problem.module.dim - problem.exempt_dims, "the size of the module"
-        return double_and_bisect(
-            attempt, likely, largest, why, 2, problem.deadline, problem.exempt_dims
-        )
+        return bisected(problem, attempt, likely, 2)
 
     def advice(self, head: Head) -> str | None:
         """Say what a size without a filter means."""
-        if head.ended == "time limit" or head.failed_rows is None or not head.failed_rows.size:
+        if head.ended == "time limit" or not head.rows_left:
             return None
         if self.frequencies is not None:
             return (
@@ -200,35 +181,34 @@ class Toeplitz(Method):
     def _filter(
         self, problem: Problem, stencil: Stencil, dim: int, moves: int, deadline: float
     ) -> Solved | None:
-        """Return the filter of least norm that keeps within the bounds, None if none is found."""
-        asked = problem.tolerances
-        spread = math.log1p(asked.distortion)
-        shares = NARROW_SHARES if problem.is_narrow else (1.0,)
+        """Return the filter of least norm that keeps within the bounds, None without one."""
+        tolerances = problem.tolerances
+        spread = math.log1p(tolerances.distortion)
         norm, limit = self._largest_norm(problem, spread), problem.logit_limit
         max_logit = None if limit is None else limit * (1 - 1e-5)
-        for share in shares:
+        for share in NARROW_SHARES if problem.is_narrow else (1.0,):
             spare = 0.0
             if problem.is_narrow:
-                spare = max(NARROW_LEAK, (1 - share) * spread / 2 / -math.log(asked.leak))
+                spare = max(NARROW_LEAK, (1 - share) * spread / 2 / -math.log(tolerances.leak))
             leak, distortion = tightened(
-                asked.leak ** (1 + spare), math.expm1(share * spread), problem.logit_step
+                tolerances.leak ** (1 + spare), math.expm1(share * spread), problem.logit_step
             )
             demand = Demand(stencil, Tolerances(leak, distortion, max_logit))
             if self.frequencies is not None:
-                found = solve(self.frequencies, demand, norm_limit=norm)
+                solved = solve(self.frequencies, demand, norm_limit=norm)
             else:
-                found = design(demand, dim, max_norm=norm, deadline=deadline, moves=moves)
-            if found is not None and found.meets and found.filter.norm <= norm:
-                return found
+                solved = design(demand, dim, max_norm=norm, deadline=deadline, moves=moves)
+            if solved is not None and solved.meets and solved.filter.norm <= norm:
+                return solved
         return None
 
     def _largest_norm(self, problem: Problem, spread: float) -> float:
-        """Return the largest norm that the dtype can hold, or that was asked for."""
-        asked = math.inf if self.max_norm is None else self.max_norm
+        """Return the largest norm that the dtype can hold, or `max_norm` if that is less."""
+        bound = math.inf if self.max_norm is None else self.max_norm
         if problem.is_narrow:
-            return min(asked, NARROW_NORM * spread * 2.0 ** dtypes.DIGITS[problem.dtype])
+            return min(bound, NARROW_NORM * spread * 2.0 ** dtypes.DIGITS[problem.dtype])
         unit = float(np.finfo(problem.working_dtype).eps)
-        return min(asked, ROUNDING * min(1.0, spread) / unit)
+        return min(bound, ROUNDING * min(1.0, spread) / unit)
 
 
 def likely_filter_dim(shape: Shape) -> int:

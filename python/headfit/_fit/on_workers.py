@@ -1,0 +1,122 @@
+"""The parts of a fit that the workers of a cluster do: scans of the logits, and queries of rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headfit import _core
+from headfit._cluster.blocks import row_blocks
+from headfit._cluster.cluster import Cluster
+from headfit._cluster.run import Held, run_blocks
+from headfit._fit.row_solver import RowSolver, Solved
+from headfit._target.target import Target
+
+Shared = TypeVar("Shared")
+Result = TypeVar("Result")
+
+Scanned = tuple[NDArray[Any], ...]
+"""Candidate lists with a fixed number of places for each row, how many of them are in use, hits,
+deficits and bounds of the rounding, as `_core.scan_rows` returns them."""
+
+SCANS = 8
+"""About how many scans of the logits a query takes: blocks are smaller by this factor."""
+
+
+def _in_blocks(
+    held: Held[Shared],
+    work: Callable[[Shared, Any], Result],
+    blocks: Sequence[tuple[Any, ...]],
+    label: str,
+) -> list[Result]:
+    """Return ``work(shared, (number, *block))`` for all blocks, in their order."""
+    parts: dict[int, Result] = {}
+
+    def take(sent: tuple[Any, ...], result: Result) -> None:
+        parts[sent[0]] = result
+
+    run_blocks(held, work, [(i, *block) for i, block in enumerate(blocks)], take, label)
+    return [parts[i] for i in range(len(blocks))]
+
+
+@dataclass(frozen=True, eq=False)
+class SharedSolver:
+    """Does what a `RowSolver` does, by workers that hold it; every row is a problem of its own."""
+
+    held: Held[RowSolver]
+    products: int
+
+    @classmethod
+    def of(cls, solver: RowSolver, cluster: Cluster) -> SharedSolver:
+        """Send keys and target to the workers."""
+        held = Held.of(cluster, replace(solver, threads=cluster.threads))
+        return cls(held, SCANS * solver.keys.size)
+
+    def queries(self, rows: NDArray[np.int64], leak: float, distortion: float) -> Solved:
+        """Return what the solver does, except that rows of two blocks share no scan."""
+        parts = self._of_blocks("queries", rows, leak, distortion)
+        q, status, norms, proofs, scans = zip(*parts, strict=True)
+        status, proofs = list(chain(*status)), list(chain(*proofs))
+        return np.concatenate(q), status, np.concatenate(norms), proofs, sum(scans)
+
+    def face_reports(self, rows: NDArray[np.int64]) -> list[Any]:
+        """Return what the solver does."""
+        return list(chain(*self._of_blocks("face_reports", rows)))
+
+    def _of_blocks(self, name: str, rows: NDArray[np.int64], *more: float) -> list[Any]:
+        slices = row_blocks(rows.size, self.products, self.held.cluster.slots)
+        blocks = [(name, rows[block], *more) for block in slices]
+        return _in_blocks(self.held, _solve_block, blocks, "max-margin queries")
+
+
+def _solve_block(solver: RowSolver, sent: tuple[Any, ...]) -> Any:
+    _, name, *arguments = sent
+    return getattr(solver, name)(*arguments)
+
+
+@dataclass(frozen=True, eq=False)
+class SharedScans:
+    """Makes scans on the workers of a cluster, which hold the target during the whole fit.
+
+    Every scan sends them queries and keys, 8 n d bytes, and the hits of the last scan; it gets back
+    the candidate lists, about 4 n max(24, 4 k) bytes. Where lists are kept it sends these too.
+    """
+
+    held: Held[tuple[Target, tuple[float, float, float], int]]
+
+    @classmethod
+    def of(
+        cls, cluster: Cluster, target: Target, tolerances: tuple[float, float, float]
+    ) -> SharedScans:
+        """Send the target to the workers."""
+        return cls(Held.of(cluster, (target, tolerances, cluster.threads)))
+
+    def __call__(self, request: dict[str, Any]) -> Scanned:
+        """Return a scan of all rows; `request` has the arguments of a ScanRequest."""
+        n, dim = request["q"].shape
+        cluster = self.held.cluster
+        sent = Held.of(cluster, request)
+        slices = row_blocks(n, n * dim // request["column_step"], cluster.slots)
+        parts = _in_blocks(self.held, _scan_block, [(sent.future, s) for s in slices], "scan")
+        return tuple(np.concatenate(arrays) for arrays in zip(*parts, strict=True))
+
+
+def _scan_block(
+    held: tuple[Target, tuple[float, float, float], int],
+    sent: tuple[int, dict[str, Any], slice],
+) -> Scanned:
+    # Dask replaces the future of the request by what it stands for.
+    (target, tolerances, threads), (_, request, block) = held, sent
+    return _core.scan_rows(
+        target.core,
+        _core.Tolerances(*tolerances),
+        _core.ScanRequest(**request),
+        block.start,
+        block.stop,
+        threads,
+    )

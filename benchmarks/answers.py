@@ -120,7 +120,7 @@ def compress(passages: Any, **options: Any) -> Any:
 
 
 def projected(A: Any, dim: int, **options: Any) -> Any:
-    if not NEW:
+    if hasattr(hf, "project"):
         return hf.project(A, dim, num_threads=THREADS, **options)
     return fit(A, dim, method=Projection(), **options)
 

@@ -368,7 +368,7 @@ def learned(
         int(_core.memory_of_fit(target.n, target.mean_per_row, dim)),
         f"learning a head of size dim = {dim}",
     )
-    steps = check_effort(effort)
+    steps, cluster = check_effort(effort), problem.cluster
     if init is not None:
         _check_start(init, target.n, dim)
         init = as_contiguous(init[0], np.float32), as_contiguous(init[1], np.float32)
@@ -385,7 +385,7 @@ def learned(
         storage=storage,
         start=init,
         warm_steps=warm_steps,
-        scanner=problem.cluster and SharedScans.of(problem.cluster, target, kept),
+        scanner=None if cluster is None else SharedScans.of(cluster, target, kept),
         progress=None if callback is None else lambda *scan: callback(*scan) is not False,
     )
     q, k, report = _core.fit_learned(target.core, _core.Tolerances(*kept), options, problem.threads)

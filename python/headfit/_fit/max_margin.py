@@ -116,13 +116,10 @@ class MaxMargin(Method):
         With a cluster its workers solve the rows, each of which is a problem of its own.
         """
         leak, distortion = problem.tolerances.leak, problem.tolerances.distortion
-        is_equal = self.form == "equality"
         with calls_until(problem.deadline):
             table = self._table(problem, dim)
             require_memory(8 * table.n * table.dim * 4, f"a head of size dim = {table.dim}")
-            solver: RowSolver | SharedSolver = self._solver(problem, table)
-            if problem.cluster is not None:
-                solver = SharedSolver.of(solver, problem.cluster.until(problem.deadline))
+            solver = self._solver(problem, table)
             # The rounding of queries and of logits needs room.
             reserve = NARROW_RESERVE * math.log1p(distortion) if problem.is_narrow else 0.0
             q, status, norms, proofs, scans = solver.queries(
@@ -145,12 +142,14 @@ class MaxMargin(Method):
                 FarkasWitness(
                     int(row),
                     tuple(Multiplier(kind, int(j), float(value)) for kind, j, value in terms),
-                    *numbers,
+                    residual=residual,
+                    gap=gap,
+                    norm_bound=norm_bound,
                     leak=leak,
                     distortion=distortion,
-                    equality=is_equal,
+                    equality=self.form == "equality",
                 )
-                for row, terms, *numbers in proofs
+                for row, terms, residual, gap, norm_bound in proofs
             ]
             reports = solver.face_reports(failed) if failed.size else []
             witnesses += [
@@ -199,13 +198,17 @@ class MaxMargin(Method):
             table = self.keys
         return KeyTable(round_to(table.keys, problem.dtype), kind=table.kind)
 
-    def _solver(self, problem: Problem, table: KeyTable) -> RowSolver:
+    def _solver(self, problem: Problem, table: KeyTable) -> RowSolver | SharedSolver:
         keys = np.ascontiguousarray(table.keys, dtype=np.float64)
         longest = float(np.linalg.norm(keys, axis=1).max())
         # |q.k| <= ||q|| ||k||: a bound on the norms bounds the logits too.
         limits = [x for x in (self.max_norm, problem.logit_limit) if x is not None]
         limit = min(limits) / longest if limits and longest > 0 else math.inf
-        return RowSolver(problem.target, keys, problem.threads, self.form == "equality", limit)
+        is_equal, cluster = self.form == "equality", problem.cluster
+        solver = RowSolver(problem.target, keys, problem.threads, is_equal, limit)
+        if cluster is None:
+            return solver
+        return SharedSolver.of(solver, cluster.until(problem.deadline))
 
 
 def _check_table(table: KeyTable, problem: Problem, dim: int) -> None:

@@ -17,12 +17,13 @@ from headfit._filter.design import design
 from headfit._filter.layouts import Shape
 from headfit._filter.remainder import Parts
 from headfit._fit.head import Head
-from headfit._fit.learned import AfterScan, learned, likely_dim, norm_limit
+from headfit._fit.learned import learned, likely_dim, norm_limit
 from headfit._fit.method import Attempt, Method, Patience, set_options
 from headfit._fit.narrow import FIRST_RESERVE, narrowed, reserved
 from headfit._fit.problem import Problem
 from headfit._fit.result import Search
 from headfit._fit.search import bisected
+from headfit._fit.stages import AfterScan
 from headfit._fit.toeplitz import likely_filter_dim
 from headfit.errors import InputError
 

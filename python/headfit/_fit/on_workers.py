@@ -61,8 +61,8 @@ class SharedSolver:
         """Return what the solver does, except that rows of two blocks share no scan."""
         parts = self._of_blocks("queries", rows, leak, distortion)
         q, status, norms, proofs, scans = zip(*parts, strict=True)
-        status, proofs = list(chain(*status)), list(chain(*proofs))
-        return np.concatenate(q), status, np.concatenate(norms), proofs, sum(scans)
+        words, all_proofs = list(chain(*status)), list(chain(*proofs))
+        return np.concatenate(q), words, np.concatenate(norms), all_proofs, sum(scans)
 
     def face_reports(self, rows: NDArray[np.int64]) -> list[Any]:
         """Return what the solver does."""

@@ -34,7 +34,7 @@ class AfterScan:
     `is_over` tells whether the callback has returned False.
     """
 
-    def __init__(self, watch: Callback | None, callback: Callback | None) -> None:
+    def __init__(self, watch: Callable[..., Any] | None, callback: Callback | None) -> None:
         self._watch, self._callback = watch, callback
         self.before, self.is_over = 0, False
 

@@ -48,7 +48,7 @@ ROUNDS: dict[Patience, int] = {"full": 4, "search": 2, "brief": 1}
 
 @dataclass(frozen=True, eq=False)
 class Mixed(Method):
-    """Mix a filter and learned keys: the one for offsets of nearly all rows, the other for the rest.
+    """Mix a filter, for the offsets that nearly all rows attend to, and learned keys for the rest.
 
     For patterns that are a window, or another translation-invariant pattern, and a few entries per
     row beside it, such as BigBird's random ones. Global columns are `exempt_columns`.

@@ -429,13 +429,13 @@ def test_captures_may_end_in_any_order():
     interface = transformers.AttentionInterface
     before = interface.get_interface
     model, given = model_of("llama", "sdpa"), inputs_of("llama", "none")
-    from headfit.torch.capture import Recorder, transformers_door
+    from headfit.torch.capture import Recorder, transformers_calls
     from headfit.torch.captured import CapturedHeads
 
     doors = []
     for _ in range(2):
         found = CapturedHeads(hf.torch.Keep(), model)
-        door = transformers_door(Recorder(model, found, None, 1, False))
+        door = transformers_calls(Recorder(model, found, None, 1, False))
         door.__enter__()
         doors.append((door, found))
     doors[0][0].__exit__(None, None, None)

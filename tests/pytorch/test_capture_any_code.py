@@ -382,11 +382,11 @@ def test_what_cannot_be_captured_is_refused():
 
 
 def test_a_check_finds_what_was_read_wrongly(monkeypatch):
-    from headfit.torch import sdpa_door
+    from headfit.torch import sdpa_calls
 
     model, x = Attend(), torch.randn(1, 2, 5, 4)
-    seen = sdpa_door.Seen
-    monkeypatch.setattr(sdpa_door, "Seen", lambda *a: seen(*a[:4], 0.123, *a[5:]))
+    seen = sdpa_calls.ObservedCall
+    monkeypatch.setattr(sdpa_calls, "ObservedCall", lambda *a: seen(*a[:4], 0.123, *a[5:]))
     message = "does not give the layer's output"
     with hf.torch.capture(model, check=True), pytest.raises(CaptureError, match=message):
         model(x, x, x)

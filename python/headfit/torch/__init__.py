@@ -25,12 +25,11 @@ from headfit.torch.building import to_multihead_attention
 from headfit.torch.capture import capture
 from headfit.torch.captured import CapturedHeads, CapturedLayer
 from headfit.torch.fitted import FittedAttention
-from headfit.torch.keep import KEPT_TOKENS, Keep
+from headfit.torch.keep import Keep
 from headfit.torch.reading import Projected, from_module, from_projections
 from headfit.torch.smaller_heads import SmallerHeads, smaller_heads
 
 __all__ = [
-    "KEPT_TOKENS",
     "CapturedHeads",
     "CapturedLayer",
     "FittedAttention",

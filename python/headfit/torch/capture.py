@@ -15,8 +15,8 @@ from headfit.errors import CaptureError, InputError
 from headfit.torch.captured import CapturedHeads
 from headfit.torch.keep import Keep
 from headfit.torch.recorder import Recorder
-from headfit.torch.sdpa_door import SdpaDoor
-from headfit.torch.transformers_door import transformers_door
+from headfit.torch.sdpa_calls import SdpaCalls
+from headfit.torch.transformers_calls import transformers_calls
 
 __all__ = ["capture"]
 
@@ -45,7 +45,7 @@ def capture(
         (`TransformerEncoder` and others use it). It may be on any device.
     keep : Keep or int, optional
         Which queries and keys stay in memory: a `Keep`, or the number of tokens of each layer.
-        All layers and heads up to `KEPT_TOKENS` tokens when None; 0 keeps none.
+        All layers and heads up to 4096 tokens when None; 0 keeps none.
     statistics : bool, default True
         Whether to take the statistics of `CapturedHeads.table`.
     per_row, per_column, share, shares
@@ -123,8 +123,8 @@ def capture(
     try:
         with ExitStack() as stack:
             stack.enter_context(recorder.watching())
-            stack.enter_context(transformers_door(recorder))
-            stack.enter_context(SdpaDoor(recorder))
+            stack.enter_context(transformers_calls(recorder))
+            stack.enter_context(SdpaCalls(recorder))
             yield heads
     finally:
         heads._model = None

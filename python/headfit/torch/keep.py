@@ -10,9 +10,9 @@ from headfit._base.arguments import shown
 from headfit._base.arrays import as_count
 from headfit.errors import InputError
 
-__all__ = ["KEPT_TOKENS", "Keep"]
+__all__ = ["Keep"]
 
-KEPT_TOKENS = 4096
+_KEPT_TOKENS = 4096
 """How many tokens of each layer are kept unless `Keep` says otherwise.
 
 In float32, a layer of 768 dimensions takes 25 MB for them.
@@ -29,7 +29,7 @@ class Keep:
         The layers, by name or by their number in the order of their first calls; all when None.
     heads : sequence of int, optional
         The query heads of each layer; all when None.
-    tokens : int, default KEPT_TOKENS
+    tokens : int, default 4096
         Calls of a layer are kept as long as their keys, batch times m, add up to at most so many.
         A call that does not fit is not kept, while smaller ones after it may be.
 
@@ -47,7 +47,7 @@ class Keep:
 
     layers: Sequence[str | int] | None = None
     heads: Sequence[int] | None = None
-    tokens: int = KEPT_TOKENS
+    tokens: int = _KEPT_TOKENS
 
     def __post_init__(self) -> None:
         layers, heads = _items(self.layers, "keep.layers"), _items(self.heads, "keep.heads")

@@ -13,7 +13,7 @@ from headfit.errors import CaptureError
 from headfit.torch.visibility import Visible
 
 if TYPE_CHECKING:
-    from headfit.torch.recorder import Seen
+    from headfit.torch.recorder import ObservedCall
 
 
 class Read(NamedTuple):
@@ -46,7 +46,11 @@ class MaskReader:
         self._tensors.clear()
 
     def read(
-        self, seen: Seen, rows: NDArray[np.bool_] | None, shape: tuple[int, int, int], own: bool
+        self,
+        seen: ObservedCall,
+        rows: NDArray[np.bool_] | None,
+        shape: tuple[int, int, int],
+        own: bool,
     ) -> Read:
         """Return what the mask and the bias of an attention say; see `Visible.read`."""
         known = None if rows is None else rows.tobytes()
@@ -66,7 +70,7 @@ def _identity(tensor: Any) -> Any:
 
 
 def _read(
-    seen: Seen, rows: NDArray[np.bool_] | None, shape: tuple[int, int, int], own: bool
+    seen: ObservedCall, rows: NDArray[np.bool_] | None, shape: tuple[int, int, int], own: bool
 ) -> Read:
     allowed, bias = _split(_four_axes(seen.mask, "mask", seen, shape))
     batch, n, m = shape
@@ -92,7 +96,7 @@ def _read(
     return Read(Visible.read(allowed, rows, (batch, n, m), own), bias, m)
 
 
-def _four_axes(tensor: Any, name: str, seen: Seen, shape: tuple[int, int, int]) -> Any:
+def _four_axes(tensor: Any, name: str, seen: ObservedCall, shape: tuple[int, int, int]) -> Any:
     """Return a mask or bias with four axes, that broadcasts to (batch, heads, n, m)."""
     if tensor is None:
         return None

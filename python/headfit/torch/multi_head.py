@@ -9,12 +9,12 @@ import torch
 import torch.nn.functional as F
 
 from headfit.errors import CaptureError
-from headfit.torch.recorder import Seen
+from headfit.torch.recorder import ObservedCall
 
 _SIGNATURE = inspect.signature(F.multi_head_attention_forward)
 
 
-def read_multi_head(name: str, kind: str, args: Any, kwargs: Any) -> Seen:
+def read_multi_head(name: str, kind: str, args: Any, kwargs: Any) -> ObservedCall:
     """Return the attention of a call of `F.multi_head_attention_forward`.
 
     Parameters
@@ -53,7 +53,7 @@ def read_multi_head(name: str, kind: str, args: Any, kwargs: Any) -> Seen:
         if own:
             there = padding if padding.dtype == torch.bool else padding > _least(padding)
             rows = there[:, 0, 0]
-    return Seen(
+    return ObservedCall(
         name,
         kind if own else "cross",
         query,

@@ -1,4 +1,4 @@
-"""`Recorder`: where the doors of `capture` report each attention that a model computes."""
+"""`Recorder`: where the readers of `capture` report each attention that a model computes."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ _CROSS = re.compile(r"cross|enc_?dec|encoder_attn|multihead_attn", re.IGNORECASE
 
 
 @dataclass(frozen=True)
-class Seen:
-    """An attention that a model computes, as a door sees it; in tensors of PyTorch.
+class ObservedCall:
+    """An attention that a model computes, as `capture` sees it; in tensors of PyTorch.
 
     Attributes
     ----------
@@ -41,7 +41,7 @@ class Seen:
     softcap : float or None
     sinks : Tensor, shape (heads,), or None
     rows : Tensor of bool, shape (batch, n), or None
-        Where queries are that are no padding, if the door knows it.
+        Where queries are that are no padding, if that is known.
     """
 
     layer: str
@@ -88,14 +88,14 @@ class Recorder(Running):
 
     # What it computes.
 
-    def record(self, seen: Seen) -> Call:
+    def record(self, seen: ObservedCall) -> Call:
         """Take an attention into the statistics, and keep it if it is to be kept."""
         try:
             return self._record(seen)
         except InputError as error:
             raise CaptureError(f"{seen.layer}: {error}") from error
 
-    def _record(self, seen: Seen) -> Call:
+    def _record(self, seen: ObservedCall) -> Call:
         query, key = seen.query, seen.key
         if query.dim() != 4 or key.dim() != 4:
             raise CaptureError(
@@ -140,7 +140,7 @@ class Recorder(Running):
         layer.calls += 1
         return call
 
-    def _layer(self, seen: Seen, shape: tuple[int, int, int]) -> CapturedLayer:
+    def _layer(self, seen: ObservedCall, shape: tuple[int, int, int]) -> CapturedLayer:
         layers = self.heads._layers
         if seen.layer not in layers:
             measures = self.measures or Measures()
@@ -179,7 +179,7 @@ class Recorder(Running):
 
     # Whether what was recorded is what the layer computes.
 
-    def verify(self, seen: Seen, call: Call, value: Any, output: Any) -> None:
+    def verify(self, seen: ObservedCall, call: Call, value: Any, output: Any) -> None:
         """Raise a CaptureError unless the call's attention times the values is the output.
 
         Parameters

@@ -16,7 +16,7 @@ from headfit._compress.result import Compressed
 from headfit.errors import CaptureError, InputError
 from headfit.torch.layer_maps import LayerMaps
 from headfit.torch.running import Running
-from headfit.torch.transformers_door import replaced_functions
+from headfit.torch.transformers_calls import replaced_functions
 
 __all__ = ["SmallerHeads", "smaller_heads"]
 
@@ -115,7 +115,7 @@ def smaller_heads(model: torch.nn.Module, heads: Any) -> Iterator[SmallerHeads]:
     with ExitStack() as stack:
         stack.enter_context(running.watching())
         stack.enter_context(replaced_functions(replacement.of_transformers))
-        stack.enter_context(_Door(replacement))
+        stack.enter_context(_MappedCalls(replacement))
         yield found
     missing = [layer for layer, calls in found.layers.items() if not calls]
     if running.ran and missing:
@@ -198,7 +198,7 @@ class _Replacement:
             return function(*args, **kwargs)
 
 
-class _Door(TorchFunctionMode):  # type: ignore[misc,unused-ignore]
+class _MappedCalls(TorchFunctionMode):  # type: ignore[misc,unused-ignore]
     """Takes the calls of PyTorch's attention functions, as long as it is open."""
 
     def __init__(self, replacement: _Replacement) -> None:

@@ -1,4 +1,4 @@
-"""The door to any other PyTorch code: its calls of `scaled_dot_product_attention`."""
+"""Attention of any other PyTorch code: its calls of `scaled_dot_product_attention`."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from torch.overrides import TorchFunctionMode
 
 from headfit.errors import CaptureError
 from headfit.torch.multi_head import heads_of_output, read_multi_head
-from headfit.torch.recorder import Recorder, Seen
+from headfit.torch.recorder import ObservedCall, Recorder
 
 _ARGUMENTS = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal")
 
 
-class SdpaDoor(TorchFunctionMode):  # type: ignore[misc,unused-ignore]
+class SdpaCalls(TorchFunctionMode):  # type: ignore[misc,unused-ignore]
     """Reports the attention of `F.scaled_dot_product_attention` and `nn.MultiheadAttention`.
 
     While it is open, `nn.MultiheadAttention` and `nn.TransformerEncoder` do not take their fused
@@ -54,7 +54,7 @@ def _dot_product(recorder: Recorder, func: Any, args: Any, kwargs: Any) -> Any:
     if mask is not None and given["query"].dim() != 4:
         mask = _mask_of(mask, given["query"], name)
     kind = recorder.kind_of(recorder.frames[-1].module, name)
-    seen = Seen(name, kind, query, key, given.get("scale"), mask, causal)
+    seen = ObservedCall(name, kind, query, key, given.get("scale"), mask, causal)
     call = recorder.record(seen)
     with recorder.passing():
         result = func(*args, **kwargs)

@@ -1,4 +1,4 @@
-"""The door to models of Hugging Face transformers: the functions that their layers look up.
+"""Calls of models of Hugging Face transformers: the functions that their layers look up.
 
 A layer asks the library for its attention function by the name of the implementation. While a
 model is captured, that look-up returns a function that reports the call and then calls what the
@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from headfit.errors import CaptureError
-from headfit.torch.recorder import Recorder, Seen
+from headfit.torch.recorder import ObservedCall, Recorder
 
 # Arguments that do not change logits: dropout is applied to attention weights, the window is part
 # of the mask, and the others are for outputs or for implementations that are not captured.
@@ -32,7 +32,7 @@ _READ = frozenset({"scaling", "is_causal", "position_bias", "softcap", "s_aux"})
 
 
 @contextmanager
-def transformers_door(recorder: Recorder) -> Iterator[None]:
+def transformers_calls(recorder: Recorder) -> Iterator[None]:
     """Report the attention of all layers that look it up, while the context lasts."""
 
     def reporting(implementation: Any, function: Any) -> Any:
@@ -55,32 +55,32 @@ def replaced_functions(replacement: Callable[[Any, Any], Any]) -> Iterator[None]
     interface = library.AttentionInterface
     if not hasattr(interface, "get_interface"):
         raise CaptureError("headfit.torch needs transformers 5.0 or newer")
-    door = _Door(interface.get_interface)
+    look_up = _LookUp(interface.get_interface)
 
     def get_interface(self: Any, name: Any, default: Any) -> Any:
-        function = door.original(self, name, default)
-        return replacement(name, function) if door.is_open else function
+        function = look_up.original(self, name, default)
+        return replacement(name, function) if look_up.in_use else function
 
-    get_interface.door = door  # type: ignore[attr-defined]
+    get_interface.look_up = look_up  # type: ignore[attr-defined]
     interface.get_interface = get_interface
     try:
         yield
     finally:
-        door.is_open = False
-        # Where another thread has put a door of its own over this one, that one removes both.
-        while not getattr(interface.get_interface, "door", _OPEN).is_open:
-            interface.get_interface = interface.get_interface.door.original
+        look_up.in_use = False
+        # Where another thread has replaced this one too, that one removes both.
+        while not getattr(interface.get_interface, "look_up", _OPEN).in_use:
+            interface.get_interface = interface.get_interface.look_up.original
 
 
 @dataclass
-class _Door:
-    """What the look-up was before a door was put in its place, and whether the door is open."""
+class _LookUp:
+    """What the look-up was before it was replaced, and whether the replacement is in use."""
 
     original: Any
-    is_open: bool = True
+    in_use: bool = True
 
 
-_OPEN = _Door(None)
+_OPEN = _LookUp(None)
 
 
 def _reporting(recorder: Recorder, implementation: Any, function: Any) -> Callable[..., Any]:
@@ -103,7 +103,7 @@ def _reporting(recorder: Recorder, implementation: Any, function: Any) -> Callab
 
 def _seen(
     recorder: Recorder, name: str, module: Any, implementation: Any, args: Any, kwargs: Any
-) -> tuple[Seen, Any]:
+) -> tuple[ObservedCall, Any]:
     if implementation not in ("eager", "sdpa"):
         raise CaptureError(
             f"{name}: the attention implementation {implementation!r} is not captured; load the "
@@ -130,7 +130,7 @@ def _seen(
     if implementation == "sdpa":
         key = _as_sdpa(name, module, given, seen, query, key)
     kind = recorder.kind_of(module, name)
-    return Seen(name, kind, query, key, **seen), value
+    return ObservedCall(name, kind, query, key, **seen), value
 
 
 def _as_sdpa(

@@ -22,14 +22,14 @@ MAX_NORM = 1e5
 CERTIFIED = 2048
 
 
-def text(found: hf.RopeFilter) -> str:
+def text(found: hf.rope.RopeFilter) -> str:
     if found.filter is not None:
         return f"{found.norm:,.3g}" if found.norm < 1000 else f"{found.norm:,.0f}"
     sign = ">" if found.status == "out of reach" else "? >"
     return f"{sign} {found.max_norm:,.0f}"
 
 
-def certified(found: hf.RopeFilter, threads: int) -> bool:
+def certified(found: hf.rope.RopeFilter, threads: int) -> bool:
     """Certify the filter's head at fewer tokens, where all offsets are among those designed for."""
     n = min(CERTIFIED, found.n)
     A = hf.patterns.causal_band(n, found.width - 1)
@@ -46,7 +46,7 @@ def main():
     figures, every = {}, {}
     for name, tolerances in TOLERANCES.items():
         start = time.perf_counter()
-        every[name] = hf.rope_windows(
+        every[name] = hf.rope.windows(
             widths, n=n, dims=DIMS, bases=BASES, tolerances=tolerances, max_norm=MAX_NORM
         )
         seconds = (time.perf_counter() - start) / len(every[name])

@@ -108,6 +108,7 @@ IN_ROOM = {
     "_cpu": "_base",
     "errors": "_base",
     "methods": "_fit",
+    "rope": "_filter",
     "results": "_sweep",
     "bounds": "_lower",
     "cli": "_cli",

@@ -13,7 +13,7 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
-from headfit import errors, patterns, plot
+from headfit import errors, patterns, plot, rope
 from headfit._attention.attention import Attention
 from headfit._attention.describe import describe
 from headfit._attention.functions import (
@@ -31,8 +31,6 @@ from headfit._base.tolerances import Tolerances
 from headfit._base.version import VERSION as __version__
 from headfit._compress.compress import compress
 from headfit._compress.compress_heads import compress_heads
-from headfit._filter.rope import rope_filter, rope_windows
-from headfit._filter.rope_result import RopeFilter
 from headfit._fit.fit import fit
 from headfit._fit.storage import load
 from headfit._plan.plan import plan
@@ -55,7 +53,6 @@ __all__ = [
     "Attention",
     "HeadfitError",
     "Kernel",
-    "RopeFilter",
     "SelfAttention",
     "Sweep",
     "Target",
@@ -83,8 +80,7 @@ __all__ = [
     "plan",
     "plot",
     "results",
-    "rope_filter",
-    "rope_windows",
+    "rope",
     "show_config",
     "shrink",
     "shrink_to_pattern",

@@ -519,22 +519,22 @@ def doors(folder: Path) -> Iterator[Door]:
         "leak": tolerances["leak"], "distortion": [*tolerances["distortion"], 0, 1e-6],
         "tolerances": tolerances["tolerances"],
     }  # fmt: skip
-    yield Door("rope_filter", hf.rope_filter, turned, {
+    yield Door("rope.filter", hf.rope.filter, turned, {
         **of_rope, "pattern": widths, "n": [*counts(1, 2**24), None, 1], "inv_freq": inv_freq,
         "mask": [*masks, "causal"],
     }, {"pattern": "pattern|A", "n": r"\bn\b|width"})  # fmt: skip
     no_list: list[Any] = [None, 5, "x", [0], ["x"], [True], Unusable(), [2, None], 2j]
     no_list += [*MISREAD, *MISREAD_ARRAYS]
     loosely = {"pattern": A, "dim": 4, **loose}
-    yield Door("rope_filter(A)", hf.rope_filter, loosely, {
+    yield Door("rope.filter(A)", hf.rope.filter, loosely, {
         "pattern": [*without(target, N), 0, 2], "mask": masks, "n": [N], "causal": [False],
     }, {"pattern": "pattern|A|n must", "n": r"\bn\b"})  # fmt: skip
-    yield Door("rope_windows", hf.rope_windows, {"widths": [2], "n": N, "dims": [4]}, {
+    yield Door("rope.windows", hf.rope.windows, {"widths": [2], "n": N, "dims": [4]}, {
         "widths": [*no_list, [N + 1], [2.5]], "n": counts(1, 2**24), "causal": NOT_FLAG,
         "dims": [*no_list, [3], [2**16]], "bases": [*no_list, [1], [np.nan]],
         "tolerances": [0.1, "x", [0.05], Unusable(), True], "max_norm": of_rope["max_norm"],
     }, {"dims": "dims?", "bases": "bases?", "widths": "width"})  # fmt: skip
-    sharp = hf.rope_filter(**turned)
+    sharp = hf.rope.filter(**turned)
     yield Door("RopeFilter.attention", sharp.attention, {}, {
         "n": optional(counts(1, N)), "dtype": [*without(dtypes, "f4", "float"), "bfloat16"],
     })  # fmt: skip
@@ -1002,9 +1002,9 @@ def plot_doors(
     offsets["heads"] = [h for h in offsets["heads"] if h is not many["heads"][5]]
     given = {"heads": hf.Attention(Q, Q), "ax": axes()}
     yield Door("plot.offsets", hf.plot.offsets, given, offsets)
-    sharp = hf.rope_filter(2, n=N, dim=4, leak=0.3, distortion=1.0)
+    sharp = hf.rope.filter(2, n=N, dim=4, leak=0.3, distortion=1.0)
     yield Door("plot.translation", hf.plot.translation, {"head": sharp, "ax": axes()}, {
-        "head": [None, 5, "x", A, whole, Q, Unusable(), Untrue(), hf.RopeFilter],
+        "head": [None, 5, "x", A, whole, Q, Unusable(), Untrue(), hf.rope.RopeFilter],
         "A": optional(target), "ax": no_axes,
         "tolerances": [0.1, "x", (0.05, 0.1), Unusable(), True],
     })  # fmt: skip

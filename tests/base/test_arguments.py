@@ -149,7 +149,7 @@ def test_no_arrays() -> None:
 # What modules show ----------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["bounds", "errors", "patterns", "plot"])
+@pytest.mark.parametrize("name", ["bounds", "errors", "patterns", "plot", "rope"])
 def test_dir_shows_what_there_is(name: str) -> None:
     module = importlib.import_module(f"headfit.{name}")
     assert dir(module) == sorted(module.__all__)

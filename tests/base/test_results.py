@@ -76,7 +76,7 @@ def made() -> dict[str, object]:
         "HeadTable": hf.describe(stack),
         "TallyTable": _tally(),
         "Plan": hf.plan(A, dim=4, dtype="float32", time_limit=2, **one),
-        "RopeFilter": hf.rope_filter(hf.patterns.causal_band(32, 2), dim=16, leak=0.3),
+        "RopeFilter": hf.rope.filter(hf.patterns.causal_band(32, 2), dim=16, leak=0.3),
         "LowerBound": hf.bounds.lower(A, max_norm=5.0, mask=("window", (2, 2))),
         "Sweep": swept,
     }

@@ -26,5 +26,5 @@ def test_the_code_of_the_page_runs(python_of, run, capsys):
 def test_entries_of_the_table_are_what_the_function_says(row, column, width):
     lines = [line for line in TEXT.splitlines() if re.match(r"\| [\d,]+ ", line)]
     base, dim, *norms = (cell.strip().replace(",", "") for cell in lines[row].strip("|").split("|"))
-    found = hf.rope_filter(width, n=16384, base=float(base), dim=int(dim), max_norm=1e5)
+    found = hf.rope.filter(width, n=16384, base=float(base), dim=int(dim), max_norm=1e5)
     assert float(norms[column - 1]) == pytest.approx(found.norm, rel=0.01)

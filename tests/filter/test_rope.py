@@ -55,7 +55,7 @@ def meets(logits, wanted, tolerances, causal):
 
 @pytest.mark.parametrize("causal", [True, False])
 def test_a_small_filter_is_what_explicit_sums_say(causal):
-    found = hf.rope_filter(3, n=24, dim=16, base=100.0, causal=causal, tolerances=LOOSE)
+    found = hf.rope.filter(3, n=24, dim=16, base=100.0, causal=causal, tolerances=LOOSE)
     logits = explicit_logits(found, 24)
     assert meets(logits, lambda x: abs(x) < 3, LOOSE, causal)
     attention = found.attention()
@@ -80,7 +80,7 @@ CASES = [
 
 @pytest.mark.parametrize(("n", "width", "dim", "base", "causal", "tolerances"), CASES)
 def test_filters_are_certified_as_heads_of_that_rope(n, width, dim, base, causal, tolerances):
-    found = hf.rope_filter(width, n=n, dim=dim, base=base, causal=causal, tolerances=tolerances)
+    found = hf.rope.filter(width, n=n, dim=dim, base=base, causal=causal, tolerances=tolerances)
     assert found.status == "found"
     assert found.width == width
     A = window(n, width, causal)
@@ -102,7 +102,7 @@ def test_filters_are_certified_as_heads_of_that_rope(n, width, dim, base, causal
 def test_no_filter_is_shorter_than_the_proved_bound():
     """The bound is below the optimum of a program over all offsets and 64 directions."""
     n, width, dim, base = 40, 4, 12, 50.0
-    found = hf.rope_filter(width, n=n, dim=dim, base=base, tolerances=LOOSE)
+    found = hf.rope.filter(width, n=n, dim=dim, base=base, tolerances=LOOSE)
     w = base ** (-np.arange(0, dim, 2) / dim)
     x = np.arange(n)
     wave = np.hstack([np.cos(np.outer(x, w)), np.sin(np.outer(x, w)), np.zeros((n, dim // 2))])
@@ -170,7 +170,7 @@ def test_what_depends_on_the_level_of_the_logits_proves_nothing(weight, multipli
 
 
 def test_a_window_out_of_reach_says_that_content_is_needed():
-    found = hf.rope_filter(64, n=2048)
+    found = hf.rope.filter(64, n=2048)
     assert (found.status, found.filter) == ("out of reach", None)
     assert (found.norm, found.max_logit) == (math.inf, math.inf)
     assert found.least_norm > found.max_norm > 7e5
@@ -181,18 +181,18 @@ def test_a_window_out_of_reach_says_that_content_is_needed():
 
 
 def test_a_norm_above_the_limit_is_out_of_reach_and_the_bound_agrees():
-    free = hf.rope_filter(8, n=256, dim=32)
+    free = hf.rope.filter(8, n=256, dim=32)
     assert free.status == "found"
-    least = hf.rope_filter(8, n=256, dim=32, max_norm=free.norm / 2)
+    least = hf.rope.filter(8, n=256, dim=32, max_norm=free.norm / 2)
     assert least.status == "out of reach"
     assert free.norm / 2 < least.least_norm <= free.norm
-    assert hf.rope_filter(8, n=256, dim=32, max_norm=free.norm * 1.001).status == "found"
+    assert hf.rope.filter(8, n=256, dim=32, max_norm=free.norm * 1.001).status == "found"
 
 
 def test_a_limit_on_logits_is_kept_and_costs_norm_only():
-    free = hf.rope_filter(8, n=256, tolerances=LOOSE)
+    free = hf.rope.filter(8, n=256, tolerances=LOOSE)
     most = 0.8 * free.max_logit
-    found = hf.rope_filter(8, n=256, leak=0.3, distortion=0.5, max_logit=most)
+    found = hf.rope.filter(8, n=256, leak=0.3, distortion=0.5, max_logit=most)
     assert found.status == "found"
     assert found.norm >= free.least_norm
     head = found.attention().turned()
@@ -201,7 +201,7 @@ def test_a_limit_on_logits_is_kept_and_costs_norm_only():
 
 def test_targets_with_gaps():
     A = hf.patterns.dilated(200, 1, 3)
-    found = hf.rope_filter(A, dim=128, tolerances=LOOSE)
+    found = hf.rope.filter(A, dim=128, tolerances=LOOSE)
     assert found.width is None
     assert "a pattern of 3 offsets" in str(found)
     assert hf.certify(A, found.attention().turned(), tolerances=LOOSE, num_threads=1).holds
@@ -209,11 +209,11 @@ def test_targets_with_gaps():
 
 def test_the_previous_token_is_a_filter_where_the_first_row_has_no_choice():
     A = hf.Target(hf.patterns.previous_token(100), mask="causal")
-    found = hf.rope_filter(A, tolerances=LOOSE)
+    found = hf.rope.filter(A, tolerances=LOOSE)
     np.testing.assert_array_equal(found.stencil.offsets, [1])
     assert hf.certify(A, found.attention().turned(), tolerances=LOOSE, num_threads=1).holds
     with pytest.raises(InputError, match=r"translation-invariant.* offset 0"):
-        hf.rope_filter(hf.patterns.previous_token(100))
+        hf.rope.filter(hf.patterns.previous_token(100))
 
 
 def test_targets_with_weights_that_fall_with_the_distance():
@@ -221,7 +221,7 @@ def test_targets_with_weights_that_fall_with_the_distance():
     x = np.subtract.outer(np.arange(n), np.arange(n))
     A = np.where((x >= 0) & (x < 6), np.exp(-0.3 * x), 0.0)
     A = hf.Target(A / A.sum(axis=1, keepdims=True), mask="causal")
-    found = hf.rope_filter(A, tolerances=LOOSE)
+    found = hf.rope.filter(A, tolerances=LOOSE)
     assert found.status == "found"
     assert hf.certify(A, found.attention().turned(), tolerances=LOOSE, num_threads=1).holds
 
@@ -229,8 +229,8 @@ def test_targets_with_weights_that_fall_with_the_distance():
 def test_given_frequencies_take_the_place_of_a_base():
     base, dim = 1e4, 32
     inv_freq = base ** (-np.arange(0, dim, 2) / dim)
-    named = hf.rope_filter(4, n=100, dim=dim, tolerances=LOOSE)
-    given_ = hf.rope_filter(4, n=100, inv_freq=inv_freq, tolerances=LOOSE)
+    named = hf.rope.filter(4, n=100, dim=dim, tolerances=LOOSE)
+    given_ = hf.rope.filter(4, n=100, inv_freq=inv_freq, tolerances=LOOSE)
     assert given_.norm == named.norm
     assert (given_.base, given_.dim) == (None, dim)
     head = given_.attention()
@@ -246,7 +246,7 @@ def test_given_frequencies_take_the_place_of_a_base():
 def test_rounding_bounds_what_storing_rotated_heads_does(dtype):
     from headfit._base.dtypes import round_to
 
-    found = hf.rope_filter(8, n=300)
+    found = hf.rope.filter(8, n=300)
     turned = found.attention().turned()
     q, k = (round_to(x, dtype).astype(np.float64) for x in (turned.Q, turned.K))
     exact = turned.Q @ turned.K.T * turned.scale
@@ -256,14 +256,14 @@ def test_rounding_bounds_what_storing_rotated_heads_does(dtype):
 
 def test_a_window_over_everything_and_a_single_token():
     for n in (1, 2, 9):
-        found = hf.rope_filter(n, n=n, dim=2)
+        found = hf.rope.filter(n, n=n, dim=2)
         assert found.status == "found"
         head = found.attention().turned()
         assert hf.certify(window(n, n, True), head, num_threads=1).holds
 
 
 def test_long_sequences_take_few_offsets():
-    found = hf.rope_filter(16, n=131_072, dim=64, tolerances=LOOSE)
+    found = hf.rope.filter(16, n=131_072, dim=64, tolerances=LOOSE)
     assert found.status == "found"
     x = np.arange(131_072)
     logits = sum(
@@ -282,7 +282,7 @@ def test_long_sequences_take_few_offsets():
 
 def test_wide_windows_begin_with_a_sample_of_their_offsets():
     waves = np.concatenate([5 / 200 * np.arange(1, 45), np.geomspace(math.pi / 4096, 0.015, 4)])
-    found = hf.rope_filter(200, n=2048, inv_freq=waves, tolerances=LOOSE)
+    found = hf.rope.filter(200, n=2048, inv_freq=waves, tolerances=LOOSE)
     assert found.status == "found"
     logits = found.filter.logits(np.arange(2048))
     assert np.ptp(logits[:200]) <= math.log(1.5)
@@ -290,13 +290,13 @@ def test_wide_windows_begin_with_a_sample_of_their_offsets():
 
 
 def test_curves_are_the_single_filters():
-    found = hf.rope_windows(
+    found = hf.rope.windows(
         [2, 5], n=64, dims=[8, 16], bases=[100.0], tolerances=[LOOSE, TIGHT], max_norm=1e4
     )
     assert [(f.tolerances, f.dim, f.width) for f in found] == [
         (asked, dim, width) for asked in (LOOSE, TIGHT) for dim in (8, 16) for width in (2, 5)
     ]
-    alone = hf.rope_filter(5, n=64, dim=16, base=100.0, tolerances=LOOSE, max_norm=1e4)
+    alone = hf.rope.filter(5, n=64, dim=16, base=100.0, tolerances=LOOSE, max_norm=1e4)
     assert found[3].norm == alone.norm
 
 
@@ -326,7 +326,7 @@ def test_curves_are_the_single_filters():
 def test_bad_arguments_are_named(given_, message):
     call = {"pattern": 4, "n": 64, "tolerances": None, **given_}
     if message is None:
-        assert hf.rope_filter(**call).status == "out of reach"
+        assert hf.rope.filter(**call).status == "out of reach"
         return
     with pytest.raises(InputError, match=message):
-        hf.rope_filter(**call)
+        hf.rope.filter(**call)

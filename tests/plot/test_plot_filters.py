@@ -14,7 +14,7 @@ from headfit import plot
 from headfit.errors import InputError
 
 LOOSE = hf.Tolerances(leak=0.3, distortion=0.5)
-FOUND = hf.rope_filter(4, n=256, dim=32, tolerances=LOOSE)
+FOUND = hf.rope.filter(4, n=256, dim=32, tolerances=LOOSE)
 
 
 @pytest.fixture
@@ -42,7 +42,7 @@ def test_a_rope_filter_has_its_limits(ax):
 @pytest.mark.parametrize("causal", [True, False])
 def test_heads_are_drawn_by_their_last_row_and_their_first(ax, causal, dtype):
     n = 100
-    found = hf.rope_filter(3, n=n, causal=causal, tolerances=LOOSE)
+    found = hf.rope.filter(3, n=n, causal=causal, tolerances=LOOSE)
     A = (hf.patterns.causal_band if causal else hf.patterns.band)(n, 2)
     head = found.attention(dtype=dtype).turned()
     drawn = plot.translation(head, A, tolerances=LOOSE, ax=ax)
@@ -95,11 +95,11 @@ def test_a_head_that_is_no_filter_is_refused(ax):
             lambda ax: plot.translation(FOUND, hf.patterns.tree(9), ax=ax),
             "a nonzero on a masked",
         ),
-        (lambda ax: plot.translation(hf.rope_filter(30, n=64, dim=4), ax=ax), "out of reach"),
+        (lambda ax: plot.translation(hf.rope.filter(30, n=64, dim=4), ax=ax), "out of reach"),
         (lambda ax: plot.translation(hf.Attention(*np.ones((2, 2, 5, 2))), ax=ax), "one head"),
         (lambda ax: plot.rope([], ax=ax), "at least one"),
         (lambda ax: plot.rope([5], ax=ax), "RopeFilters"),
-        (lambda ax: plot.rope(hf.rope_filter(hf.patterns.dilated(9, 1, 2)), ax=ax), "of windows"),
+        (lambda ax: plot.rope(hf.rope.filter(hf.patterns.dilated(9, 1, 2)), ax=ax), "of windows"),
     ],
 )
 def test_errors_name_the_problem(call, message, ax):
@@ -108,7 +108,7 @@ def test_errors_name_the_problem(call, message, ax):
 
 
 def test_rope_draws_a_line_per_embedding_and_what_is_out_of_reach(ax):
-    found = hf.rope_windows([2, 4, 48], n=64, dims=[16, 32], bases=[100.0, 1e4], tolerances=LOOSE,
+    found = hf.rope.windows([2, 4, 48], n=64, dims=[16, 32], bases=[100.0, 1e4], tolerances=LOOSE,
                             max_norm=1e4)  # fmt: skip
     drawn = plot.rope(found[::-1], ax=ax)
     assert len(drawn.lines) == 4

@@ -86,7 +86,7 @@ class Toeplitz(Method):
     content. For given frequencies a linear program finds the amplitudes of least sum that meet
     the tolerances at every offset (SciPy's HiGHS; offsets are added as they are violated). A
     program that ends without a solution proves nothing: the solver gives up for numerical reasons
-    too (`rope_filter` has proofs for given frequencies). Frequencies are the harmonics of a period
+    too (`rope.filter` has proofs for given frequencies). Frequencies are the harmonics of a period
     a little longer than the window, combs for spacings and strides, and a few low ones that tell
     repeats apart; they are searched and moved, and others are not tried.
 

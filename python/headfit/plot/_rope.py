@@ -39,7 +39,7 @@ def rope(found: RopeFilter | Iterable[RopeFilter], *, ax: Axes | None = None) ->
     Parameters
     ----------
     found : RopeFilter or iterable of RopeFilter
-        What `rope_windows` or calls of `rope_filter` returned, for windows.
+        What `rope.windows` or calls of `rope.filter` returned, for windows.
     ax : matplotlib Axes, optional
 
     Returns
@@ -57,7 +57,7 @@ def rope(found: RopeFilter | Iterable[RopeFilter], *, ax: Axes | None = None) ->
     --------
     >>> import headfit as hf
     >>> from matplotlib.figure import Figure
-    >>> found = hf.rope_windows([2, 4, 32], n=64, dims=[16], bases=[1e4], max_norm=1e4)
+    >>> found = hf.rope.windows([2, 4, 32], n=64, dims=[16], bases=[1e4], max_norm=1e4)
     >>> drawn = hf.plot.rope(found, ax=Figure().subplots())
     >>> [line.get_label() for line in drawn.lines], len(drawn.out_of_reach[0].get_offsets())
     (['base 10,000, size 16'], 1)

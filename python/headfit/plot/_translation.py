@@ -89,7 +89,7 @@ def translation(
     --------
     >>> import headfit as hf
     >>> from matplotlib.figure import Figure
-    >>> found = hf.rope_filter(4, n=128, dim=32, leak=0.3, distortion=0.5)
+    >>> found = hf.rope.filter(4, n=128, dim=32, leak=0.3, distortion=0.5)
     >>> drawn = hf.plot.translation(found, ax=Figure().subplots())
     >>> len(drawn.allowed.get_segments())
     4

@@ -24,7 +24,7 @@ from headfit._filter.stencil import Stencil
 from headfit._target.target import as_target
 from headfit.errors import InputError
 
-__all__ = ["rope_filter", "rope_windows"]
+__all__ = ["RopeFilter", "filter", "windows"]
 
 DIM = 64
 MOST_TOKENS = 2**24
@@ -37,7 +37,7 @@ Floats = NDArray[np.float64]
 _Item = TypeVar("_Item")
 
 
-def rope_filter(
+def filter(
     pattern: Any,
     *,
     n: int | None = None,
@@ -107,14 +107,14 @@ def rope_filter(
     Examples
     --------
     >>> import headfit as hf
-    >>> found = hf.rope_filter(4, n=256, dim=32, leak=0.3, distortion=0.5)
+    >>> found = hf.rope.filter(4, n=256, dim=32, leak=0.3, distortion=0.5)
     >>> found.status, bool(found.least_norm <= found.norm < 1.03 * found.least_norm)
     ('found', True)
     >>> A = hf.patterns.causal_band(256, 3)  # a token and three before it
     >>> head = found.attention().turned()
     >>> hf.certify(A, head, leak=0.3, distortion=0.5).holds
     True
-    >>> hf.rope_filter(64, n=256, dim=32).status
+    >>> hf.rope.filter(64, n=256, dim=32).status
     'out of reach'
     """
     asked = as_tolerances(tolerances, leak=leak, distortion=distortion, max_logit=max_logit)
@@ -138,7 +138,7 @@ def rope_filter(
     )  # fmt: skip
 
 
-def rope_windows(
+def windows(
     widths: Any,
     *,
     n: int,
@@ -153,7 +153,7 @@ def rope_windows(
     Parameters
     ----------
     widths : sequence of int
-        As in `rope_filter`; `n`, `causal` and `max_norm` too.
+        As in `filter`; `n`, `causal` and `max_norm` too.
     dims, bases, tolerances : sequences
         All their combinations are tried.
 
@@ -175,7 +175,7 @@ def rope_windows(
     --------
     >>> import headfit as hf
     >>> loose = hf.Tolerances(leak=0.3, distortion=0.5)
-    >>> found = hf.rope_windows([2, 4, 8], n=128, dims=[32], bases=[1e4], tolerances=loose)
+    >>> found = hf.rope.windows([2, 4, 8], n=128, dims=[32], bases=[1e4], tolerances=loose)
     >>> [f.width for f in found], found[0].norm < found[1].norm < found[2].norm
     ([2, 4, 8], True)
     """
@@ -191,9 +191,7 @@ def rope_windows(
     )
     n = as_count(n, "n", 1, MOST_TOKENS)
     return tuple(
-        rope_filter(
-            width, n=n, causal=causal, dim=dim, base=base, tolerances=asked, max_norm=max_norm
-        )
+        filter(width, n=n, causal=causal, dim=dim, base=base, tolerances=asked, max_norm=max_norm)
         for asked, dim, base, width in combinations
     )
 
@@ -289,3 +287,7 @@ def _tightened(demand: Demand, margin: float) -> Demand:
     max_logit = None if asked.max_logit is None else max(asked.max_logit - margin, 1e-9)
     tighter = Tolerances(*with_margin(asked.leak, asked.distortion, margin), max_logit)
     return dataclasses.replace(demand, tolerances=tighter)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

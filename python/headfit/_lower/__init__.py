@@ -19,9 +19,9 @@ from headfit._lower._families import Apart, Groups
 from headfit._lower._general import Counting, counting, random_keys_dim
 from headfit._lower._hull import Hull
 from headfit._lower._hull_search import hull
-from headfit._lower._order import KeyOrder, NoOrder, order
+from headfit._lower._order import NoOrder, order
 from headfit._lower._problem import Candidate, Problem, Witness
-from headfit._lower._trace_search import Family, counted, shattering
+from headfit._lower._trace_search import traces
 from headfit._lower._traces import Traces
 from headfit._lower._weights import Block, weights
 from headfit._target.target import Target, as_target
@@ -34,7 +34,6 @@ __all__ = [
     "EverySubset",
     "Groups",
     "Hull",
-    "KeyOrder",
     "LowerBound",
     "NoOrder",
     "Separated",
@@ -109,7 +108,6 @@ class LowerBound:
             If `A` is not a target.
         """
         target = as_target(A, mask=self.mask)
-        leak, distortion = self.tolerances.leak, self.tolerances.distortion
         limits = Limits(self.max_norm, self.tolerances.max_logit, self.masked_logits)
         if self.impossible != (self.dim > target.n):
             return False
@@ -118,8 +116,7 @@ class LowerBound:
         for dim, witness in claims:
             if isinstance(witness, Separated) and witness.limits != limits:
                 return False
-            proved = 1 if witness is None else witness.proves(target, leak, distortion)
-            if dim > proved:
+            if dim > (1 if witness is None else witness.proves(target, self.tolerances)):
                 return False
         return True
 
@@ -283,12 +280,10 @@ def lower(
     if mask is None and isinstance(A, Target):
         mask = A.mask
     target = as_target(A, mask=mask)
-    problem = Problem.of(target, asked.leak, asked.distortion, limit, as_generator(rng))
+    problem = Problem.of(target, asked, limit, as_generator(rng))
     of_bounded = bounded(problem, limits) if limits.any else []
     candidates = [order(problem), hull(problem), weights(problem)]
-    for kind in ("columns", "rows"):
-        family = Family(problem, kind)
-        candidates += [shattering(problem, family), counted(problem, family)]
+    candidates += [*traces(problem, "columns"), *traces(problem, "rows")]
     candidates += of_bounded
     best = Candidate("trivial", 1, "proved", "a head has at least one dimension")
     for candidate in candidates:

@@ -46,6 +46,7 @@ from fractions import Fraction
 
 from headfit._base.arguments import as_flag
 from headfit._base.arrays import check_between
+from headfit._base.tolerances import Tolerances
 from headfit._lower._exact import log_above, log_below, root_above, shortened
 from headfit._lower._families import Apart, Facts, Groups
 from headfit._lower._family_search import families
@@ -112,13 +113,13 @@ class Separated:
     def __repr__(self) -> str:
         return f"Separated({self.family})"
 
-    def proves(self, target: Target, leak: float, distortion: float) -> int:
+    def proves(self, target: Target, tolerances: Tolerances) -> int:
         """Return the head size that this witness proves necessary; 0 if it is not valid.
 
         target.n + 1 says that no head of any size meets the leak.
         """
         facts = self.family.facts(target)
-        return 0 if facts is None else needed(facts, self.limits, leak, target.n)[0]
+        return 0 if facts is None else needed(facts, self.limits, tolerances.leak, target.n)[0]
 
 
 def needed(facts: Facts, limits: Limits, leak: float, n: int) -> tuple[int, str]:
@@ -184,11 +185,11 @@ def _powers(dim: int, points: int, logit: Fraction, gap: Fraction) -> Most:
 def bounded(problem: Problem, limits: Limits) -> list[Candidate]:
     """Return the best bounds for a head whose norms or logits are bounded."""
     best: dict[str, tuple[int, str, Apart | Groups, Facts]] = {}
-    for family, facts in families(problem, problem.share(0.5)):
+    for family, facts in families(problem.within(0.5)):
         name = _name(family)
         if facts.points < 2 or (name in best and _says_no_more(facts, best[name][3])):
             continue
-        dim, proof = needed(facts, limits, problem.leak, problem.target.n)
+        dim, proof = needed(facts, limits, problem.tolerances.leak, problem.target.n)
         if name not in best or dim > best[name][0]:
             best[name] = (dim, proof, family, facts)
     found = []

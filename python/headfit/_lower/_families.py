@@ -6,7 +6,7 @@ with the searches for families.
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ from typing import Literal, NamedTuple, get_args
 
 import numpy as np
 
-from headfit._lower._problem import are_distinct, support_of
+from headfit._lower._problem import are_places, support_of
 from headfit._lower._visibility import Visibility
 from headfit._target.target import Target
 
@@ -76,7 +76,7 @@ class Apart:
         within = range(n) if self.within is None else self.within
         if self.kind not in KINDS or not self.members:
             return None
-        if not are_distinct(self.members, n) or not are_distinct(tuple(within), n):
+        if not are_places(n, self.members, tuple(within)):
             return None
         sight = Visibility(target.mask, n)
         closed = not sight.limited or self.within is not None
@@ -124,7 +124,7 @@ class Groups:
             return None
         if not (self.groups and len(self.groups) == len(self.members)):
             return None
-        if not (are_distinct(self.members, n) and are_distinct(tuple(used), n)):
+        if not are_places(n, self.members, tuple(used)):
             return None
         size = len(self.groups[0])
         if size == 0 or any(len(set(g)) != size or len(g) != size for g in self.groups):
@@ -222,8 +222,8 @@ def _columns_apart(target: Target, sight: Visibility, columns: tuple[int, ...]) 
 def _visible_bits(sight: Visibility, i: int, order: list[int]) -> int:
     """Return which of some columns in ascending order a row sees, as bits."""
     if sight.window is not None:
-        left, right = sight.window
-        return (1 << bisect_right(order, i + right)) - (1 << bisect_left(order, i - left))
+        first, stop = sight.span(i)
+        return (1 << bisect_left(order, stop)) - (1 << bisect_left(order, first))
     flags = sight.row(i)[order]
     return int.from_bytes(np.packbits(flags, bitorder="little").tobytes(), "little")
 

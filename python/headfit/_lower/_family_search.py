@@ -6,8 +6,9 @@ What the families prove is in `headfit._lower._bounded`, and how they are checke
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
+from bisect import bisect_left
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
@@ -15,9 +16,8 @@ from functools import cached_property
 import numpy as np
 import scipy.sparse as sp
 
-from headfit._lower._deadline import OutOfTimeError, check_time
 from headfit._lower._families import Apart, Facts, Groups, Kind
-from headfit._lower._problem import Problem
+from headfit._lower._problem import OutOfTimeError, Problem, line
 from headfit._lower._visibility import Bools, Ints
 
 MOST_PAIRS = 8_000_000
@@ -27,37 +27,35 @@ HEAVY = 8
 """Columns with so many times the mean of entries may be left out of groups."""
 
 
-Found = tuple[Apart | Groups, Facts]
+Claim = tuple[Apart | Groups, Facts]
 """A family, and what it proves unless the search is wrong: `facts` of the family checks that."""
 
 
-def families(problem: Problem, deadline: float) -> Iterator[Found]:
+def families(problem: Problem) -> Iterator[Claim]:
     """Yield families, as many as the time allows."""
-    try:
-        yield from _columns_apart(problem, deadline)
-        for rows, columns in problem.sight.rectangles(deadline):
-            yield from _in_rectangle(problem, rows, columns, deadline)
-    except OutOfTimeError:
-        return
+    with suppress(OutOfTimeError):
+        yield from _columns_apart(problem)
+        for rows, columns in problem.rectangles():
+            yield from _in_rectangle(problem, rows, columns)
 
 
 def _apart(
     kind: Kind, members: tuple[int, ...], closed: bool, within: tuple[int, ...] | None = None
-) -> Found:
+) -> Claim:
     facts = Facts(len(members), Fraction(1), joint=False, in_rows=False, closed=closed)
     return Apart(kind, members, within), facts
 
 
 def _groups(
     kind: Kind, members: tuple[int, ...], groups: tuple[tuple[int, ...], ...], common: int
-) -> Found:
+) -> Claim:
     size = len(groups[0])
     share = Fraction(size - common, size)
     in_rows = kind == "rows" or common == 0
     return Groups(kind, members, groups), Facts(len(members), share, True, in_rows, closed=True)
 
 
-def _columns_apart(problem: Problem, deadline: float) -> Iterator[Found]:
+def _columns_apart(problem: Problem) -> Iterator[Claim]:
     """Yield columns of which every two are told apart by a row that sees both."""
     everything = np.arange(problem.target.n)
     if not problem.sight.limited:
@@ -72,7 +70,7 @@ def _columns_apart(problem: Problem, deadline: float) -> Iterator[Found]:
         starts = dict.fromkeys((0, (everything.size - length) // 2, everything.size - length))
         spans = [everything[first : first + length] for first in starts]
     for span in spans:
-        members = _greedily_apart(problem, span, deadline)
+        members = _greedily_apart(problem, span)
         if len(members) > 1:
             yield _apart("columns", members, closed=False)
 
@@ -82,20 +80,16 @@ def _different_lines(lines: sp.csc_array | sp.csr_array, names: Ints) -> tuple[i
     lines.sort_indices()
     first: dict[bytes, int] = {}
     for place, name in enumerate(names.tolist()):
-        line = lines.indices[lines.indptr[place] : lines.indptr[place + 1]]
-        first.setdefault(line.tobytes(), name)
+        first.setdefault(line(lines, place).tobytes(), name)
     return tuple(first.values())
 
 
-def _greedily_apart(problem: Problem, columns: Ints, deadline: float) -> tuple[int, ...]:
+def _greedily_apart(problem: Problem, columns: Ints) -> tuple[int, ...]:
     """Take columns in ascending order, each that is told apart from all that were taken."""
     supports, sight = problem.supports, problem.sight
     by_column = sp.csc_array(supports)
     by_column.sort_indices()
-    rows_of = {
-        j: set(by_column.indices[by_column.indptr[j] : by_column.indptr[j + 1]].tolist())
-        for j in columns.tolist()
-    }
+    rows_of = {j: set(line(by_column, j).tolist()) for j in columns.tolist()}
     taken: list[int] = []
     inside: set[int] = set()
 
@@ -106,18 +100,15 @@ def _greedily_apart(problem: Problem, columns: Ints, deadline: float) -> tuple[i
     # Columns without rows are not told apart from each other; one of them may come last.
     empty = [j for j in rows_of if not rows_of[j]]
     for j in [*(j for j in rows_of if rows_of[j]), *empty[:1]]:
-        try:
-            check_time(deadline)
-        except OutOfTimeError:
+        if problem.seconds == 0:
             break
         doubtful = taken
         if rows_of[j]:
             # A row of column j tells it from all that it sees and does not attend to.
             i = max(rows_of[j])
-            support = supports.indices[supports.indptr[i] : supports.indptr[i + 1]].tolist()
+            support = line(supports, i).tolist()
             if sight.window is not None:
-                left, right = sight.window
-                low, high = bisect_left(taken, i - left), bisect_right(taken, i + right)
+                low, high = (bisect_left(taken, end) for end in sight.span(i))
                 doubtful = taken[:low] + taken[high:]
             else:
                 seen = sight.row(i)
@@ -162,7 +153,7 @@ class _Lines:
         return self.degrees <= HEAVY * max(1.0, float(self.degrees.mean()))
 
 
-def _in_rectangle(problem: Problem, rows: Ints, columns: Ints, deadline: float) -> Iterator[Found]:
+def _in_rectangle(problem: Problem, rows: Ints, columns: Ints) -> Iterator[Claim]:
     """Yield families of rows and columns that all see each other."""
     is_part = problem.sight.limited
     part = sp.csr_array(problem.supports[rows][:, columns]) if is_part else problem.supports
@@ -177,15 +168,15 @@ def _in_rectangle(problem: Problem, rows: Ints, columns: Ints, deadline: float) 
     for kind, table, names, others in kinds:
         table.sort_indices()
         within = tuple(others.tolist()) if is_part else None
-        yield from _of_lines(_Lines(kind, table, names, others, within), deadline)
+        yield from _of_lines(problem, _Lines(kind, table, names, others, within))
 
 
-def _of_lines(lines: _Lines, deadline: float) -> Iterator[Found]:
+def _of_lines(problem: Problem, lines: _Lines) -> Iterator[Claim]:
     """Yield groups of lines, and rows of which none contains another."""
-    yield from _matchings(lines, deadline)
+    yield from _matchings(problem, lines)
     everything = np.ones(lines.others.size, np.bool_)
     for keep in [everything] if lines.light.all() else [everything, lines.light]:
-        check_time(deadline)
+        problem.check_time()
         if np.square(lines.degrees[keep], dtype=np.float64).sum() > MOST_PAIRS:
             continue
         table = lines.table if keep is everything else sp.csr_array(lines.table[:, keep])
@@ -194,14 +185,14 @@ def _of_lines(lines: _Lines, deadline: float) -> Iterator[Found]:
         common.setdiag(0)
         common.eliminate_zeros()
         if keep is everything and lines.kind == "rows":
-            members = _uncontained(common, np.diff(table.indptr), lines.names, deadline)
+            members = _uncontained(problem, common, np.diff(table.indptr), lines.names)
             yield _apart("rows", members, closed=True, within=lines.within)
-        yield from _of_equal_sizes(lines, table, lines.others[keep], common, deadline)
+        yield from _of_equal_sizes(problem, lines, table, lines.others[keep], common)
 
 
 def _of_equal_sizes(
-    lines: _Lines, table: sp.csr_array, others: Ints, common: sp.csr_array, deadline: float
-) -> Iterator[Found]:
+    problem: Problem, lines: _Lines, table: sp.csr_array, others: Ints, common: sp.csr_array
+) -> Iterator[Claim]:
     """Yield lines with equally many entries in a table, for the two sizes that most lines have.
 
     `common` says how many entries every two lines share.
@@ -217,32 +208,29 @@ def _of_equal_sizes(
         for most in sorted({0, 1, 2, size // 4, size // 2, 3 * size // 4, size - 1}):
             if most >= size:
                 continue
-            check_time(deadline)
-            chosen = same[_independent(shared, shared.data > most, deadline)]
-            groups = tuple(
-                tuple(others[table.indices[table.indptr[t] : table.indptr[t + 1]]].tolist())
-                for t in chosen.tolist()
-            )
+            problem.check_time()
+            chosen = same[_independent(problem, shared, shared.data > most)]
+            groups = tuple(tuple(others[line(table, t)].tolist()) for t in chosen.tolist())
             if len(groups) > 1:
                 yield _groups(lines.kind, tuple(lines.names[chosen].tolist()), groups, most)
 
 
 def _uncontained(
-    common: sp.csr_array, sizes: Ints, names: Ints, deadline: float
+    problem: Problem, common: sp.csr_array, sizes: Ints, names: Ints
 ) -> tuple[int, ...]:
     """Return lines of which none contains another."""
     row = np.repeat(np.arange(sizes.size), np.diff(common.indptr))
     contained = common.data >= np.minimum(sizes[row], sizes[common.indices])
-    chosen = _independent(common, contained, deadline)
+    chosen = _independent(problem, common, contained)
     return tuple(names[chosen[sizes[chosen] > 0]].tolist())
 
 
-def _matchings(lines: _Lines, deadline: float) -> Iterator[Found]:
+def _matchings(problem: Problem, lines: _Lines) -> Iterator[Claim]:
     """Yield lines with one entry each, at which the other lines of the family have none."""
     table, names, degrees = lines.table, lines.names, lines.degrees
     row = np.repeat(np.arange(names.size), np.diff(table.indptr))
     for order in (degrees[table.indices], table.indices, -table.indices):
-        check_time(deadline)
+        problem.check_time()
         # Each line takes its first entry in this order, among those that few lines have.
         by = np.lexsort((order, ~lines.light[table.indices], row))
         first = by[np.unique(row[by], return_index=True)[1]]
@@ -254,13 +242,13 @@ def _matchings(lines: _Lines, deadline: float) -> Iterator[Found]:
         meets = sp.csr_array(meets + meets.T)
         meets.setdiag(0)
         meets.eliminate_zeros()
-        chosen = _independent(meets, np.ones(meets.nnz, np.bool_), deadline)
+        chosen = _independent(problem, meets, np.ones(meets.nnz, np.bool_))
         if chosen.size > 1:
             groups = tuple((x,) for x in lines.others[entry[chosen]].tolist())
             yield _groups(lines.kind, tuple(names[used[chosen]].tolist()), groups, 0)
 
 
-def _independent(table: sp.csr_array, is_edge: Bools, deadline: float) -> Ints:
+def _independent(problem: Problem, table: sp.csr_array, is_edge: Bools) -> Ints:
     """Return nodes without edges between them, as many as a greedy choice finds.
 
     Nodes are taken in their own order, and in the order of their numbers of edges.
@@ -271,7 +259,7 @@ def _independent(table: sp.csr_array, is_edge: Bools, deadline: float) -> Ints:
     edges = np.diff(start)
     best = np.empty(0, np.intp)
     for order in (np.arange(edges.size), np.argsort(edges, kind="stable")):
-        check_time(deadline)
+        problem.check_time()
         is_free = np.ones(edges.size, np.bool_)
         is_taken = np.zeros(edges.size, np.bool_)
         for node in order.tolist():

@@ -38,7 +38,7 @@ from __future__ import annotations
 import math
 import time
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import combinations
@@ -46,6 +46,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from headfit._base.tolerances import Tolerances
 from headfit._lower._exact import log_below
 from headfit._lower._planar import (
     Holders,
@@ -54,7 +55,7 @@ from headfit._lower._planar import (
     dim_of_edges,
     not_in_a_polygon,
 )
-from headfit._lower._problem import are_distinct, support_of
+from headfit._lower._problem import are_places, support_of
 from headfit._lower._visibility import Visibility
 from headfit._target.target import Target
 
@@ -77,15 +78,15 @@ class Units(NamedTuple):
     gap: int
 
     @classmethod
-    def of(cls, leak: float, distortion: float, bits: int = BITS) -> Units:
+    def of(cls, tolerances: Tolerances, bits: int = BITS) -> Units:
         """Return the units of tolerances.
 
         Logarithms of floating-point numbers are at most 745, where a computed one has an error of
         at most 2^-43. So `in_units` errs by less than 1, and delta in units is less than its
         integral part plus 2.
         """
-        spread = math.floor(math.log1p(distortion) * 2**bits) + 2 + 2
-        return cls(spread, math.floor(log_below(1 / Fraction(leak)) * 2**bits))
+        spread = math.floor(math.log1p(tolerances.distortion) * 2**bits) + 2 + 2
+        return cls(spread, math.floor(log_below(1 / Fraction(tolerances.leak)) * 2**bits))
 
 
 def in_units(logarithm: float) -> int:
@@ -112,24 +113,21 @@ class Hull:
     def __repr__(self) -> str:
         return f"Hull({len(self.rows)} rows, {len(self.columns)} columns)"
 
-    def proves(self, target: Target, leak: float, distortion: float) -> int:
+    def proves(self, target: Target, tolerances: Tolerances) -> int:
         """Return the head size that this witness proves necessary; 0 if it is not valid."""
         n, sight = target.n, Visibility(target.mask, target.n)
-        if not (are_distinct(self.rows, n) and are_distinct(self.columns, n) and 0 < leak < 1):
-            return 0
-        if not 0 <= distortion < math.inf:
+        if not are_places(n, self.rows, self.columns):
             return 0
         if len(self.shares) != len(self.rows) or any(not 0 <= y <= 1 for y in self.shares):
             return 0
-        inside, units = set(self.columns), Units.of(leak, distortion)
+        inside, units = set(self.columns), Units.of(tolerances)
         where = np.array(self.columns, np.intp)
         parts, attend = [], defaultdict(list)
         for i in self.rows:
             if not sight.sees(i, where):
                 return 0
-            part = {
-                j: in_units(math.log(w)) for j, w in support_of(target, i).items() if j in inside
-            }
+            support = support_of(target, i)
+            part = {j: in_units(math.log(w)) for j, w in support.items() if j in inside}
             parts.append(part)
             for p in part:
                 attend[p].append(part)
@@ -142,22 +140,25 @@ class Hull:
             ceiling = units.gap * len(attend[p])
             if ceiling <= 0 or any(x >= ceiling for j, x in totals.items() if j != p):
                 return 0
+        holders = holders_of([list(part) for part in parts], self.shares)
         unit = math.lcm(*(y.denominator for y in self.shares))
-        used: dict[tuple[int, int], int] = defaultdict(int)
-        holders: dict[tuple[int, int], list[int]] = defaultdict(list)
-        edges = Fraction(0)
-        for at, (part, y) in enumerate(zip(parts, self.shares, strict=True)):
-            if y > 0:
-                edges += y * max(0, len(part) - 1)
-                whole = int(y * unit)
-                for pair in combinations(sorted(part), 2):
-                    used[pair] += whole
-                    holders[pair].append(at)
-        if any(y > unit for y in used.values()):
+        whole = [int(y * unit) for y in self.shares]
+        if any(sum(whole[at] for at in rows) > unit for rows in holders.values()):
             return 0
+        edges = sum(x * max(0, len(part) - 1) for x, part in zip(whole, parts, strict=True))
         forced = {(min(part), max(part)) for part in parts if len(part) == 2}
         plane = 3 if len(inside) >= 4 and not_in_a_polygon(forced, len(inside)) else 0
-        return max(plane, dim_of_hull(edges, len(inside), lambda: holders))
+        return max(plane, dim_of_hull(Fraction(edges, unit), len(inside), lambda: holders))
+
+
+def holders_of(supports: Iterable[list[int]], shares: Iterable[object]) -> Holders:
+    """Return for each pair of columns the supports of positive share that hold both."""
+    holders: Holders = defaultdict(list)
+    for at, (support, share) in enumerate(zip(supports, shares, strict=True)):
+        if share:
+            for pair in combinations(sorted(support), 2):
+                holders[pair].append(at)
+    return holders
 
 
 def dim_of_hull(
@@ -170,10 +171,10 @@ def dim_of_hull(
     """
     dim = dim_of_edges(edges, vertices)
     if dim < 4 and dim_of_edges(edges, vertices, 0, 0) == 4 and time.monotonic() <= deadline:
-        found = holders()
-        triangles = count_triangles(found)
+        pairs = holders()
+        triangles = count_triangles(pairs)
         dim = dim_of_edges(edges, vertices, triangles)
         may_be_four = dim < 4 and dim_of_edges(edges, vertices, triangles, 0) == 4
         if may_be_four and time.monotonic() <= deadline:
-            dim = dim_of_edges(edges, vertices, triangles, count_squares(found))
+            dim = dim_of_edges(edges, vertices, triangles, count_squares(pairs))
     return dim

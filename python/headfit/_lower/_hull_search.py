@@ -5,23 +5,18 @@ The bound that it looks for, and its proof, are described in `headfit._lower._hu
 
 from __future__ import annotations
 
-import math
-import time
-from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
-from itertools import combinations
 from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from headfit._lower._deadline import OutOfTimeError, check_time
-from headfit._lower._hull import BITS, Hull, Units, dim_of_hull
+from headfit._lower._hull import BITS, Hull, Units, dim_of_hull, holders_of
 from headfit._lower._planar import Holders, not_in_a_polygon
-from headfit._lower._problem import Candidate, Problem
+from headfit._lower._problem import Candidate, Problem, Proof, best_proof, line
 from headfit._lower._visibility import Ints
 
 PAIRS_LIMIT = 3_000_000  # bound on the sum of squared row sizes, which are pairs of columns
@@ -52,7 +47,7 @@ def _integers(problem: Problem, state: _Supports) -> tuple[sp.csr_array, Units]:
     logs = problem.logs[state.rows][:, state.columns]
     most = int(np.bincount(logs.indices, minlength=1).max())
     for bits in range(BITS, 0, -4):
-        units = Units.of(problem.leak, problem.distortion, bits)
+        units = Units.of(problem.tolerances, bits)
         scaled = np.rint(logs.data * 2.0**bits)
         # The logarithms here are those of NumPy, whose last bits may be others.
         units = units._replace(spread=units.spread + 4)
@@ -62,9 +57,7 @@ def _integers(problem: Problem, state: _Supports) -> tuple[sp.csr_array, Units]:
     return sp.csr_array((whole, logs.indices, logs.indptr), shape=logs.shape), units
 
 
-def _keep_hull_vertices(
-    problem: Problem, state: _Supports, deadline: float = math.inf
-) -> _Supports:
+def _keep_hull_vertices(problem: Problem, state: _Supports) -> _Supports:
     """Remove columns until every one that is left is proved a vertex of the keys' hull."""
     logs, units = _integers(problem, state)
     if units.gap <= 0:  # the leak is so near 1 that nothing is forced
@@ -84,7 +77,7 @@ def _keep_hull_vertices(
     dropped = np.flatnonzero(degree == 0).tolist()
     alive = np.ones(state.columns.size, np.bool_)
     while p.size:
-        check_time(deadline)
+        problem.check_time()
         worst = int(np.argmax(np.bincount(p, minlength=alive.size)))
         dropped.append(worst)
         keep = (p != worst) & (j != worst)
@@ -156,7 +149,7 @@ def _entries_of_lines(indptr: Any, indices: Any, lines: Ints) -> tuple[Ints, Int
 
 
 def _drop_costly_columns(
-    state: _Supports, shares: Ints, price: float, deadline: float
+    problem: Problem, state: _Supports, shares: Ints, price: float
 ) -> _Supports:
     """Remove columns greedily to make edges - price * columns as large as possible.
 
@@ -172,7 +165,7 @@ def _drop_costly_columns(
     alive = np.ones(count, np.bool_)
     best, best_at, removed = total - price * count, 0, []
     step = max(1, count // 400)
-    while alive.sum() > 4 + step and time.monotonic() <= deadline:
+    while alive.sum() > 4 + step and problem.seconds > 0:
         ranked = np.where(alive, worth, np.inf)
         dropped = np.argpartition(ranked, step - 1)[:step]
         alive[dropped] = False
@@ -192,55 +185,49 @@ def _drop_costly_columns(
     return state.without(np.array(removed[:best_at], np.intp))
 
 
-def _holders(state: _Supports, shares: Ints) -> Holders:
-    """Return for each pair of columns the rows of positive share with both in their support."""
-    holders: Holders = defaultdict(list)
-    for at, part in enumerate(np.split(state.table.indices, state.table.indptr[1:-1])):
-        if shares[at] > 0:
-            for pair in combinations(np.sort(part).tolist(), 2):
-                holders[pair].append(at)
-    return holders
-
-
-def _bound_from(state: _Supports, price: float, deadline: float) -> tuple[int, Hull]:
+def _bound_from(problem: Problem, state: _Supports, price: float) -> tuple[int, Hull]:
     """Return the head size that the edges on some columns prove, and its witness."""
     state = state.without(np.flatnonzero(np.diff(sp.csc_array(state.table).indptr) == 0))
     shares = _shares(state.table)
-    check_time(deadline)
-    state = _drop_costly_columns(state, shares, price, deadline)
-    shares = _shares(state.table)
-    sizes = np.diff(state.table.indptr)
+    problem.check_time()
+    state = _drop_costly_columns(problem, state, shares, price)
+    table, shares = state.table, _shares(state.table)
+    sizes = np.diff(table.indptr)
+
+    def holders() -> Holders:
+        return holders_of((line(table, at).tolist() for at in range(sizes.size)), shares)
+
     edges = _edges_needed(shares, sizes)
-    dim = dim_of_hull(edges, state.columns.size, lambda: _holders(state, shares), deadline)
+    dim = dim_of_hull(edges, state.columns.size, holders, problem.deadline)
     used = np.flatnonzero(sizes)
     rows = tuple(state.rows[used].tolist())
     parts = tuple(Fraction(1, part) if part else Fraction(0) for part in shares[used].tolist())
     return dim, Hull(rows, tuple(state.columns.tolist()), parts)
 
 
-def _bound_from_pairs(state: _Supports) -> tuple[int, Hull]:
+def _bound_from_pairs(state: _Supports) -> tuple[int, Hull] | None:
     """Return the bound from supports with two columns, which a polygon may not have as edges."""
     table, vertices = state.table, state.columns.size
     starts = table.indptr[:-1][np.diff(table.indptr) == 2]
     pairs = table.indices[starts[:, np.newaxis] + np.arange(2)].tolist()
-    found = not_in_a_polygon({(a, b) for a, b in pairs}, vertices)
-    if not found:
-        return 0, Hull((), (), ())
+    outside = not_in_a_polygon({(a, b) for a, b in pairs}, vertices)
+    if not outside:
+        return None
     # A closed cycle needs one more column, which it leaves out.
-    more = np.setdiff1d(np.arange(vertices), found)[:1]
-    chosen = np.union1d(found, more).astype(np.intp)
+    more = np.setdiff1d(np.arange(vertices), outside)[:1]
+    chosen = np.union1d(outside, more).astype(np.intp)
     touching = np.flatnonzero(table[:, chosen].sum(axis=1))
     rows, columns = state.rows[touching].tolist(), state.columns[chosen].tolist()
     return 3, Hull(tuple(rows), tuple(columns), (Fraction(0),) * len(rows))
 
 
-def _start_supports(problem: Problem, deadline: float) -> Iterator[_Supports]:
+def _start_supports(problem: Problem) -> Iterator[_Supports]:
     """Yield the supports to start from: for each rectangle, those of all and of light columns.
 
     A column is light if few rows attend to it.
     """
-    most = min(PAIRS_LIMIT, int(PAIRS_PER_SECOND * (deadline - time.monotonic())))
-    for rows, columns in problem.sight.rectangles(deadline):
+    most = min(PAIRS_LIMIT, int(PAIRS_PER_SECOND * problem.seconds))
+    for rows, columns in problem.rectangles():
         table = sp.csr_array(problem.supports[rows][:, columns])
         degree = np.bincount(table.indices, minlength=columns.size)
         if not degree.any():
@@ -257,31 +244,34 @@ def _start_supports(problem: Problem, deadline: float) -> Iterator[_Supports]:
 
 def hull(problem: Problem) -> Candidate:
     """Return the bound from the hull of the keys, which is at most 4."""
-    name, deadline, best = "hull of the keys", problem.share(0.5), (0, Hull((), (), ()))
-    ended = ""
-    try:
-        for start in _start_supports(problem, deadline):
-            check_time(deadline)
-            state = _keep_hull_vertices(problem, start, deadline)
-            if best[0] < 3:
-                best = max(best, _bound_from_pairs(state), key=lambda item: item[0])
-            for price in EDGES_PER_VERTEX:
-                check_time(deadline)
-                if best[0] < (3 if price == 1 else 4) and state.columns.size >= 4:
-                    best = max(best, _bound_from(state, price, deadline), key=lambda item: item[0])
-            if best[0] == 4:
-                break
-        check_time(deadline)
-    except OutOfTimeError:
-        ended = " before the time ended"
-    dim, witness = best
-    if dim < 3:
-        status = "not finished" if ended else "proved"
-        return Candidate(name, None if ended else 1, status, f"nothing found{ended}")
+    return best_proof("hull of the keys", problem.within(0.5), _search)
+
+
+def _search(problem: Problem) -> Iterator[Proof]:
+    best = 2
+    for start in _start_supports(problem):
+        problem.check_time()
+        state = _keep_hull_vertices(problem, start)
+        pairs = _bound_from_pairs(state) if best < 3 else None
+        if pairs is not None:
+            best = 3
+            yield _proof(*pairs)
+        for price in EDGES_PER_VERTEX:
+            problem.check_time()
+            if best < (3 if price == 1 else 4) and state.columns.size >= 4:
+                dim, witness = _bound_from(problem, state, price)
+                if dim > best:
+                    best = dim
+                    yield _proof(dim, witness)
+        if best == 4:
+            return
+
+
+def _proof(dim: int, witness: Hull) -> Proof:
     vertices = f"{len(witness.columns)} keys are vertices of their hull, and "
     if any(witness.shares):
         graph = "planar graph" if dim == 4 else "cycle"
         rows = f"{len(witness.rows)} supports connected in its edges need more than a {graph} has"
     else:
         rows = "supports of two of them are its edges, which no polygon has"
-    return Candidate(name, dim, "proved", vertices + rows, witness)
+    return dim, vertices + rows, witness

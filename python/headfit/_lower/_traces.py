@@ -27,7 +27,8 @@ from typing import Literal
 
 import numpy as np
 
-from headfit._lower._problem import are_distinct, support_of
+from headfit._base.tolerances import Tolerances
+from headfit._lower._problem import are_places, support_of
 from headfit._lower._visibility import Bools, Visibility
 from headfit._target.target import Target
 
@@ -63,14 +64,12 @@ class Traces:
     points: tuple[int, ...]
     free: bool = False
 
-    def proves(self, target: Target, leak: float, distortion: float) -> int:
+    def proves(self, target: Target, tolerances: Tolerances) -> int:
         """Return the head size that this witness proves necessary; 0 if it is not valid."""
         n, columns = target.n, self.kind == "columns"
-        if self.kind not in ("columns", "rows"):
+        if self.kind not in ("columns", "rows") or (columns and self.free):
             return 0
-        if not (are_distinct(self.sets, n) and are_distinct(self.points, n) and self.sets):
-            return 0
-        if not 0 < leak < 1 or (columns and self.free):
+        if not (self.sets and are_places(n, self.sets, self.points)):
             return 0
         sight = Visibility(target.mask, n)
         full = (1 << len(self.sets)) - 1
@@ -85,18 +84,31 @@ class Traces:
             seen.add(code if self.free else min(code, full ^ code))
         return least_dim(len(seen), len(self.sets) + self.free)
 
+    @property
+    def dim(self) -> int:
+        """The head size that so many traces prove necessary."""
+        return least_dim(self._classes, len(self.sets) + self.free)
+
+    @property
+    def _classes(self) -> int:
+        return len(self.points) + (self.kind == "columns")
+
     def text(self) -> str:
         """Return the argument in a sentence."""
-        columns, vectors = self.kind == "columns", len(self.sets) + self.free
-        classes = len(self.points) + columns
-        d = least_dim(classes, vectors) - 1
-        most = sum(math.comb(vectors - 1, i) for i in range(d + 1))
+        others = "rows" if self.kind == "columns" else "columns"
+        vectors = len(self.sets) + self.free
+        most = sum(math.comb(vectors - 1, i) for i in range(self.dim))
         return (
-            f"{len(self.sets)} {self.kind} are cut in {classes} ways by the "
-            f"{'rows' if columns else 'columns'}, a head of size {d} does it in {most} at most"
+            f"{len(self.sets)} {self.kind} are cut in {self._classes} ways by the {others}, a head "
+            f"of size {self.dim - 1} does it in {most} at most"
         )
 
 
 def packed(flags: Bools) -> int:
     """Return flags as the bits of an integer; the first flag is the lowest bit."""
     return int.from_bytes(np.packbits(flags, bitorder="little").tobytes(), "little")
+
+
+def lowest_bit(bits: int) -> int:
+    """Return the position of the lowest bit that is set."""
+    return (bits & -bits).bit_length() - 1

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from functools import cached_property
 from typing import Any
 
 import numpy as np
-import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from headfit._base.arrays import is_sparse
 from headfit._base.masks import _window, allowed_places, as_allowed
-from headfit._lower._deadline import check_time
 
 MOST_RECTANGLES = 6
 
@@ -20,67 +20,76 @@ Ints = NDArray[np.intp]
 
 
 class Visibility:
-    """Which columns each row may attend to ("sees"), for every form of mask of a `Target`."""
+    """Which columns each row may attend to ("sees"), for every form of mask of a `Target`.
+
+    Attributes
+    ----------
+    window : (int, int) or None
+        How many columns before and after its own place a row sees; None if that varies.
+    table : ndarray or csr_array of bool, shape (n, n), or None
+        What each row sees, if the mask is no window.
+    limited : bool
+        Whether there is a mask.
+    """
 
     def __init__(self, mask: Any, n: int) -> None:
         self.n = n
-        self.window: tuple[int, int] | None = None
+        self.limited = mask is not None
         self.table: Any = None
-        self.by_column: Any = None
-        if isinstance(mask, str):
+        self.window: tuple[int, int] | None = None
+        if mask is None:
+            self.window = (n, n)
+        elif isinstance(mask, str):
             self.window = (n, 0)
         elif isinstance(mask, tuple):
             self.window = _window(mask[1])
         elif is_sparse(mask):
             self.table = allowed_places(mask)
-            self.by_column = sp.csc_array(self.table)
-        elif mask is not None:
+        else:
             self.table = np.broadcast_to(as_allowed(mask), (n, n))
-        self.limited = mask is not None
+
+    @cached_property
+    def of_columns(self) -> Visibility:
+        """Which rows see each column, as rows of the transposed mask."""
+        other = Visibility(None, self.n)
+        other.limited = self.limited
+        other.window = None if self.window is None else self.window[::-1]
+        if self.table is not None:
+            other.table = self.table.T.tocsr() if is_sparse(self.table) else self.table.T
+        return other
+
+    def span(self, i: int) -> tuple[int, int]:
+        """Return the first column that row i sees and the one after the last, in a window."""
+        left, right = self.window or (self.n, self.n)
+        return max(0, i - left), min(self.n, i + right + 1)
 
     def row(self, i: int) -> Bools:
         """Return which columns row i sees."""
+        seen = np.zeros(self.n, np.bool_)
         if self.window is not None:
-            seen = np.zeros(self.n, np.bool_)
-            seen[max(0, i - self.window[0]) : i + self.window[1] + 1] = True
-            return seen
-        return self._line(self.table, i)
+            seen[slice(*self.span(i))] = True
+        elif is_sparse(self.table):
+            start, stop = self.table.indptr[i], self.table.indptr[i + 1]
+            seen[self.table.indices[start:stop]] = self.table.data[start:stop]
+        else:
+            seen[:] = self.table[i]
+        return seen
 
     def sees(self, i: int, columns: Ints) -> bool:
         """Return whether row i sees all of these columns."""
-        if not self.limited or columns.size == 0:
+        if columns.size == 0:
             return True
         if self.window is not None:
-            left, right = self.window
-            return bool(columns.min() >= i - left and columns.max() <= i + right)
+            first, stop = self.span(i)
+            return bool(columns.min() >= first and columns.max() < stop)
         return bool(self.row(i)[columns].all())
 
-    def column(self, j: int) -> Bools:
-        """Return which rows see column j."""
-        if self.window is not None:
-            seen = np.zeros(self.n, np.bool_)
-            seen[max(0, j - self.window[1]) : j + self.window[0] + 1] = True
-            return seen
-        if self.by_column is not None:
-            return self._line(self.by_column, j)
-        return np.ones(self.n, np.bool_) if self.table is None else np.array(self.table[:, j])
-
-    def _line(self, table: Any, i: int) -> Bools:
-        if table is None:
-            return np.ones(self.n, np.bool_)
-        if isinstance(table, np.ndarray):
-            return np.array(table[i])
-        seen = np.zeros(self.n, np.bool_)
-        start, stop = table.indptr[i], table.indptr[i + 1]
-        seen[table.indices[start:stop]] = table.data[start:stop]
-        return seen
-
-    def rectangles(self, deadline: float = math.inf) -> list[tuple[Ints, Ints]]:
+    def rectangles(self, check_time: Callable[[], None]) -> list[tuple[Ints, Ints]]:
         """Return sets of rows, each with columns that all of them see, most promising first."""
         everything = np.arange(self.n)
         if not self.limited:
             return [(everything, everything)]
-        spans = self._window_spans() if self.window is not None else self._table_spans(deadline)
+        spans = self._table_spans(check_time) if self.window is None else self._window_spans()
         spans = [(rows, columns) for rows, columns in spans if rows.size and columns.size >= 3]
         return spans[:MOST_RECTANGLES]
 
@@ -91,8 +100,7 @@ class Visibility:
         mask the rows after any cut of the sequence all see the columns before it; several cuts
         are tried. In a narrow window only few neighbouring rows see many columns in common.
         """
-        assert self.window is not None
-        n, (left, right) = self.n, self.window
+        n, (left, right) = self.n, self.window or (self.n, self.n)
         cuts = [(0, n)] if left >= n - 1 and right >= n - 1 else []
         for part in (1 / 4, 1 / 3, 1 / 2, 2 / 3, 3 / 4):
             if left >= n:
@@ -107,31 +115,24 @@ class Visibility:
             for first, stop in dict.fromkeys(cuts)
         ]
 
-    def _table_spans(self, deadline: float) -> list[tuple[Ints, Ints]]:
+    def _table_spans(self, check_time: Callable[[], None]) -> list[tuple[Ints, Ints]]:
         """Return rectangles of a mask array: equal rows, and neighbours with common columns."""
-        found: list[tuple[Ints, Ints]] = []
         alike: dict[bytes, list[int]] = {}
         packed = []
         for i in range(self.n):
-            check_time(deadline)
-            line = np.packbits(self.row(i))
-            alike.setdefault(line.tobytes(), []).append(i)
-            packed.append(line)
-        for rows in sorted(alike.values(), key=len, reverse=True)[:MOST_RECTANGLES]:
-            found.append((np.array(rows), np.flatnonzero(self.row(rows[0]))))
-        if len(alike) == 1:
-            return found
-        table = np.array(packed)
-        length = self.n
-        while length >= 1 and len(found) < 30:
-            middle = (self.n - length) // 2
-            for first in dict.fromkeys((self.n - length, middle)):
-                check_time(deadline)
-                shared = np.bitwise_and.reduce(table[first : first + length], axis=0)
-                columns = np.flatnonzero(np.unpackbits(shared, count=self.n))
-                found.append((np.arange(first, first + length), columns))
-            if length <= 4:
-                break
-            length = length * 2 // 3
-        found.sort(key=lambda pair: (-pair[0].size * pair[1].size, int(pair[0][0])))
-        return found
+            check_time()
+            packed.append(np.packbits(self.row(i)))
+            alike.setdefault(packed[i].tobytes(), []).append(i)
+        sets = [np.array(rows) for rows in sorted(alike.values(), key=len, reverse=True)]
+        sets = sets[:MOST_RECTANGLES]
+        length = self.n if len(alike) > 1 else 0
+        while length >= 1 and len(sets) < 30:
+            starts = dict.fromkeys((self.n - length, (self.n - length) // 2))
+            sets += [np.arange(first, first + length) for first in starts]
+            length = length * 2 // 3 if length > 4 else 0
+        table, spans = np.array(packed), []
+        for rows in sets:
+            check_time()
+            common = np.bitwise_and.reduce(table[rows], axis=0)
+            spans.append((rows, np.flatnonzero(np.unpackbits(common, count=self.n))))
+        return sorted(spans, key=lambda pair: (-pair[0].size * pair[1].size, int(pair[0][0])))

@@ -22,6 +22,7 @@ of the leading minors of G - tau 1, which Bareiss' elimination computes.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -29,9 +30,16 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from headfit._base.interruptible import interruptible
-from headfit._lower._deadline import OutOfTimeError, check_time
-from headfit._lower._problem import Candidate, Problem, are_distinct, support_of
-from headfit._lower._visibility import Ints
+from headfit._base.tolerances import Tolerances
+from headfit._lower._problem import (
+    Candidate,
+    Problem,
+    Proof,
+    are_places,
+    best_proof,
+    line,
+    support_of,
+)
 from headfit._target.target import Target
 
 SLACK = 1e-7  # relative error allowed for the computed singular values
@@ -79,11 +87,11 @@ class Block:
     def __repr__(self) -> str:
         return f"Block({len(self.rows)} rows x {len(self.columns)} columns, dim={self.dim})"
 
-    def proves(self, target: Target, leak: float, distortion: float) -> int:
+    def proves(self, target: Target, tolerances: Tolerances) -> int:
         """Return `dim` if integer arithmetic confirms that it is necessary, else 0."""
-        if not (are_distinct(self.rows, target.n) and are_distinct(self.columns, target.n)):
-            return 0
         m, centred = len(self.columns), []
+        if not are_places(target.n, self.rows, self.columns):
+            return 0
         if m < 2 or not self.rows or self.dim < 1:
             return 0
         for i in self.rows:
@@ -100,7 +108,9 @@ class Block:
         # Each rounded entry has an error of at most 2^-BITS, and centring does not increase the
         # sum of squares of the errors.
         error = math.sqrt(len(self.rows) * m) * 2.0**-BITS
-        needed = (math.sqrt(_error_bound(len(self.rows), m, distortion)) + error) ** 2 * (1 + 1e-12)
+        needed = (
+            math.sqrt(_error_bound(len(self.rows), m, tolerances.distortion)) + error
+        ) ** 2 * (1 + 1e-12)
         tail = 0.0
         for s in range(self.dim - 1, len(guess)):
             low = float(guess[s]) * (1 - SLACK / 4)
@@ -128,74 +138,61 @@ def block_dim(logs: NDArray[np.float64], distortion: float) -> int:
     return int(np.flatnonzero(tails <= needed)[0])
 
 
-def _grow_block(
-    problem: Problem, by_column: sp.csc_array, seed: int, best: int
-) -> tuple[int, Ints, Ints]:
+def _grow_block(problem: Problem, by_column: sp.csc_array, seed: int, best: int) -> Block | None:
     """Search blocks that contain one row's columns, dropping as few columns as possible each time.
 
-    Returns the head size, rows and columns of the best block that beats `best`; size 0 for none.
+    Returns the best block that beats the size `best`; None if there is none.
     """
     m, rng = problem.supports, problem.rng
-    columns = m.indices[m.indptr[seed] : m.indptr[seed + 1]].astype(np.intp)
+    columns = line(m, seed).astype(np.intp)
     if columns.size > LARGEST_BLOCK:
         columns = np.sort(rng.choice(columns, LARGEST_BLOCK, replace=False))
-    nothing: tuple[int, Ints, Ints] = (0, columns[:0], columns[:0])
-    touching = [by_column.indices[by_column.indptr[j] : by_column.indptr[j + 1]] for j in columns]
-    near, shared = np.unique(np.concatenate(touching), return_counts=True)
+    touching = np.concatenate([line(by_column, j) for j in columns])
+    near, shared = np.unique(touching, return_counts=True)
     names = near[shared > best + 1].astype(np.intp)
     if names.size <= best:
-        return nothing
+        return None
     table = m[names][:, columns].toarray().astype(np.bool_)
     kept = np.ones(columns.size, np.bool_)
-    found = nothing
+    block = None
     while kept.sum() > best + 1:
         rows = names[table[:, kept].all(axis=1)]
         if rows.size > best:
             some = rows if rows.size <= 256 else np.sort(rng.choice(rows, 256, replace=False))
             chosen = columns[kept]
             dense = problem.logs[some][:, chosen].toarray()
-            dim = block_dim(dense, problem.distortion)
+            dim = block_dim(dense, problem.tolerances.distortion)
             if dim > best:
-                best, found = dim, (dim, some, chosen)
+                best, block = dim, Block(tuple(some.tolist()), tuple(chosen.tolist()), dim)
         left = (table & kept).sum(axis=1)
         left[left == kept.sum()] = 0
         if not left.max():
             break
         ties = np.flatnonzero(left == left.max())
         kept = kept & table[int(rng.choice(ties))]
-    return found
+    return block
 
 
 def weights(problem: Problem) -> Candidate:
     """Return the best bound from the blocks that a greedy search finds."""
-    name, target = "weights of a block", problem.target
-    if target.gamma == 1.0:
-        return Candidate(name, 1, "proved", "every row has equal weights: nothing to find")
+    return best_proof("weights of a block", problem.within(0.3), _blocks)
+
+
+def _blocks(problem: Problem) -> Iterator[Proof]:
+    if problem.target.gamma == 1.0:
+        yield 1, "every row has equal weights: nothing to find", None
+        return
     overlap = np.diff(problem.supports.indptr)
-    seeds = problem.rng.permutation(np.flatnonzero(overlap > 2))
-    deadline, best = problem.share(0.3), (1, Block((), (), 1))
-    by_column = sp.csc_array(problem.supports)
-    ended = ""
-    try:
-        for seed in seeds.tolist():
-            check_time(deadline)
-            if overlap[seed] <= best[0] + 1:
-                continue
-            dim, rows, columns = _grow_block(problem, by_column, seed, best[0])
-            if dim > best[0]:
-                block = Block(tuple(rows.tolist()), tuple(columns.tolist()), dim)
-                if block.proves(target, problem.leak, problem.distortion) == dim:
-                    best = (dim, block)
-    except OutOfTimeError:
-        ended = "; the time ended"
-    dim, block = best
-    if dim == 1:
-        status = "not finished" if ended else "proved"
-        return Candidate(
-            name, None if ended else 1, status, f"no block found that excludes d = 1{ended}"
-        )
-    reason = (
-        f"log A on {len(block.rows)} rows x {len(block.columns)} columns of their supports is "
-        f"no closer to rank {dim - 1} than the distortion allows (a greedy search{ended})"
-    )
-    return Candidate(name, dim, "proved", reason, block)
+    by_column, best = sp.csc_array(problem.supports), 1
+    for seed in problem.rng.permutation(np.flatnonzero(overlap > 2)).tolist():
+        problem.check_time()
+        if overlap[seed] <= best + 1:
+            continue
+        block = _grow_block(problem, by_column, seed, best)
+        if block and block.proves(problem.target, problem.tolerances) == block.dim:
+            best = block.dim
+            reason = (
+                f"log A on {len(block.rows)} rows x {len(block.columns)} columns of their supports "
+                f"is no closer to rank {best - 1} than the distortion allows (a greedy search)"
+            )
+            yield best, reason, block

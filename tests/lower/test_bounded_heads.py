@@ -249,7 +249,7 @@ def test_no_bound_exceeds_a_fit_of_bounded_norm(name, method):
 
 def test_bounds_grow_with_n_and_fall_with_the_norm():
     def dim(n, N):
-        problem = Problem.of(hf.Target(P.random_regular(n, 4, rng=0)), 0.05, 0.1, 600.0, 0)
+        problem = Problem.of(hf.Target(P.random_regular(n, 4, rng=0)), hf.Tolerances(), 600.0)
         return max(c.dim for c in bounded(problem, Limits(N)))
 
     tables = [[dim(n, N) for N in (3.0, 10.0, 100.0)] for n in (64, 192, 600)]

@@ -130,10 +130,10 @@ def best_proof(
     return Candidate(name, dim, "proved", f"{reason}{ended}", witness)
 
 
-def line(m: sp.csr_array | sp.csc_array, at: int) -> Ints:
+def line(m: sp.csr_array | sp.csc_array, at: int) -> Any:
     """Return the columns stored in a row of a csr_array, or the rows in a column of a csc_array."""
-    found: Ints = m.indices[m.indptr[at] : m.indptr[at + 1]]
-    return found
+    stored: Any = m.indices[m.indptr[at] : m.indptr[at + 1]]
+    return stored
 
 
 def support_of(target: Target, i: int) -> dict[int, float]:

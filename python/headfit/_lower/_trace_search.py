@@ -94,7 +94,8 @@ class Family:
 
     def proof(self, sets: Sequence[int], free: bool, how: str) -> Proof:
         """Return what a family of sets proves, with one point for every trace."""
-        full, points = (1 << len(sets)) - 1, {}
+        full = (1 << len(sets)) - 1
+        points: dict[int, int] = {}
         for code, cell in self.cells(sets).items():
             points.setdefault(code if free else min(code, full ^ code), lowest_bit(cell))
         if self.columns:

@@ -71,24 +71,16 @@ def _assembled(kind: Any, parts: Any, shape: tuple[int, ...]) -> Any:
 
 
 def of_block_mask(mask: Any, entry: tuple[int, ...], n: int) -> tuple[Ints, Ints]:
-    """Return how many keys each row of a block mask allows, and which, row by row.
-
-    The rows are taken in chunks. In each, every block of every row is one line of a boolean array.
-    """
+    """Return how many keys each row of a block mask allows, and which, row by row."""
     blocks = _Blocks(mask, entry, n)
     counts, columns, total = np.empty(n, np.int64), [], 0
-    places = np.arange(blocks.width)
-    for rows in blocks.chunks():
-        row, first, full = blocks.of_rows(rows)
-        keys = first[:, np.newaxis] + places
-        allowed = keys < n
-        partial = np.flatnonzero(~full)
-        allowed[partial] &= blocks.evaluate(row[partial], first[partial])
-        of_block = np.count_nonzero(allowed, axis=1)
-        counts[rows] = np.bincount(row - rows.start, of_block, rows.stop - rows.start)
-        total += int(of_block.sum())
+    for rows, keys, full in blocks.parts():
+        allowed = np.tile(full, (rows.size, 1))
+        allowed[:, ~full] = blocks.evaluate(rows, keys[~full])
+        counts[rows] = np.count_nonzero(allowed, axis=1)
+        total += int(counts[rows].sum())
         check_entries(total, n)
-        columns.append(keys[allowed].astype(np.int32))
+        columns.append(keys[np.nonzero(allowed)[1]].astype(np.int32))
     return counts, np.concatenate(columns)
 
 
@@ -99,7 +91,6 @@ class _Blocks:
         self.mask, self.n = mask, n
         self.batch, self.head = (0, 0, *entry)[-2:]
         self.height, self.size = (int(size) for size in mask.BLOCK_SIZE)
-        self.width = min(self.size, n)
         partial = _listed(mask.kv_num_blocks[entry], mask.kv_indices[entry], n, self.size)
         full: NDArray[Any] = np.empty((2, 0), np.int64)
         if mask.full_kv_num_blocks is not None:
@@ -125,54 +116,41 @@ class _Blocks:
             )
         self.starts = row_starts(np.bincount(self.row, minlength=lines))
 
-    def chunks(self) -> Iterator[slice]:
-        """Yield slices of consecutive rows whose blocks have about 4 * BLOCK entries in all."""
-        line = np.arange(self.n) // self.height
-        entries = np.cumsum(np.diff(self.starts)[line] * self.width)
-        ends = np.flatnonzero(np.diff(entries // (4 * BLOCK))) + 1
-        edges = np.unique([0, *ends, self.n])
-        for first, end in pairwise(edges.tolist()):
-            yield slice(first, end)
+    def parts(self) -> Iterator[tuple[Ints, Ints, NDArray[np.bool_]]]:
+        """Yield some rows, the keys of their blocks in order, and which keys are in full blocks."""
+        for line, (start, end) in enumerate(pairwise(self.starts.tolist())):
+            keys = self.column[start:end, np.newaxis] * self.size + np.arange(self.size)
+            exists = keys < self.n
+            full = np.repeat(self.full[start:end], self.size)[exists.ravel()]
+            rows = np.arange(line * self.height, min((line + 1) * self.height, self.n))
+            step = max(1, 4 * BLOCK // max(1, full.size))
+            for first in range(0, rows.size, step):
+                yield rows[first : first + step], keys[exists], full
 
-    def of_rows(self, rows: slice) -> tuple[Ints, Ints, NDArray[np.bool_]]:
-        """Return the blocks of some rows: for each its row, its first key, whether it is full."""
-        numbers = np.arange(rows.start, rows.stop)
-        line = numbers // self.height
-        counts = np.diff(self.starts)[line]
-        ends = np.cumsum(counts)
-        # Counted from the first block of each row.
-        within = np.arange(counts.sum()) - np.repeat(ends - counts, counts)
-        block = np.repeat(self.starts[line], counts) + within
-        return np.repeat(numbers, counts), self.column[block] * self.size, self.full[block]
-
-    def evaluate(self, rows: Ints, first_keys: Ints) -> NDArray[np.bool_]:
-        """Return where `mask_mod` allows attention, shape (rows, width), for one block per row."""
-        if not rows.size:
-            return np.empty((0, self.width), np.bool_)
-        mask, last = self.mask, self.n - 1
+    def evaluate(self, rows: Ints, keys: Ints) -> NDArray[np.bool_]:
+        """Return where `mask_mod` allows attention, shape (rows, keys)."""
+        if not keys.size:
+            return np.empty((rows.size, 0), np.bool_)
+        mask = self.mask
         torch, flex_attention = sys.modules["torch"], sys.modules[FLEX_ATTENTION]
         device = mask.kv_indices.device
-        query, first = (torch.as_tensor(x, device=device) for x in (rows, first_keys))
+        query, key = (torch.as_tensor(x, device=device) for x in (rows, keys))
 
-        # PyTorch's own function evaluates the mask, with one batch entry per block. A block at the
-        # end may reach beyond the last key, where `mask_mod` need not be defined.
-        def of_block(block: Any, _: Any, __: Any, place: Any) -> Any:
-            key = (first[block] + place).clamp(max=last)
-            zero = block * 0
-            return mask.mask_mod(zero + self.batch, zero + self.head, query[block], key)
+        def of_pair(zero: Any, _: Any, row: Any, column: Any) -> Any:
+            return mask.mask_mod(zero + self.batch, zero + self.head, query[row], key[column])
 
         try:
-            found = flex_attention.create_mask(
-                of_block, len(rows), 1, 1, self.width, device=str(device)
+            made = flex_attention.create_mask(
+                of_pair, 1, 1, rows.size, keys.size, device=str(device)
             )
         except Exception as error:  # whatever the caller's function raises
             raise InputError(
                 "mask must have a mask_mod that can be evaluated (a slice of a block mask has "
                 f"none: pass the whole with batch= and head=); got {type(error).__name__}: {error}"
             ) from error
-        if found.dtype != torch.bool:
-            raise InputError(f"mask must have a mask_mod that returns booleans; got {found.dtype}")
-        allowed: NDArray[np.bool_] = found.cpu().numpy().reshape(len(rows), self.width)
+        if made.dtype != torch.bool:
+            raise InputError(f"mask must have a mask_mod that returns booleans; got {made.dtype}")
+        allowed: NDArray[np.bool_] = made[0, 0].cpu().numpy()
         return allowed
 
 

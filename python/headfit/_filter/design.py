@@ -7,10 +7,17 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 
+import numpy as np
+
 from headfit._filter.demand import Demand
 from headfit._filter.layouts import Layout, Modulated, Shape, first_layouts
-from headfit._filter.linear_program import Solved, is_out_of_reach, solve
-from headfit._filter.moves import improved
+from headfit._filter.linear_program import (
+    MOVING,
+    Solved,
+    is_out_of_reach,
+    solve,
+    solve_with_moves,
+)
 
 __all__ = ["design"]
 
@@ -18,6 +25,10 @@ __all__ = ["design"]
 COARSE = 8
 # A layout is better if its norm is below this share of the best one's.
 ENOUGH = 0.99
+# The first radius of the moves, in radians at the farthest offset, and the least one.
+FIRST, LEAST = 1.0, 1e-3
+# A step that gains this share of what the program predicted lets the radius grow.
+TRUSTED = 0.5
 
 
 def design(
@@ -60,7 +71,7 @@ def design(
         found = near and _search(demand, shape, [near[1]], dim // 2, max_norm, deadline)
     if found is None:
         return None
-    best = improved(found[0], demand, moves, deadline)
+    best = _moved(found[0], demand, moves, deadline)
     even = demand.is_symmetric
     final = solve(best.filter.frequencies, demand, best.offsets, even=even)
     return final if final is not None and final.meets else best
@@ -100,4 +111,40 @@ def _search(
         if found is not None and found.meets and found.filter.norm < limit:
             best = found, layout
             waiting = list(layout.neighbours(shape))
+    return best
+
+
+def _moved(start: Solved, demand: Demand, steps: int, deadline: float) -> Solved:
+    """Return a filter of no larger norm, whose frequencies lie near those of another.
+
+    Each step solves the program linearised in the frequencies, within a radius, and then the exact
+    one for the frequencies that come out: a trust-region method.
+    """
+    best, radius, even = start, FIRST, demand.is_symmetric
+    reach = max(-demand.stencil.first, demand.stencil.last, 1)
+    if demand.stencil.wraps:
+        return start  # frequencies must stay multiples of 2 pi / n
+    for _ in range(steps):
+        if time.perf_counter() >= deadline or radius < LEAST:
+            break
+        radii = radius * np.minimum(1 / reach, 0.3 * best.filter.frequencies)
+        moved = solve_with_moves(best, demand, radii, even)
+        if moved is None:
+            radius /= 3
+            continue
+        frequencies, predicted = moved
+        found = solve(
+            frequencies,
+            demand,
+            best.offsets,
+            norm_limit=best.filter.norm,
+            directions=MOVING,
+            even=even,
+        )
+        gain = best.filter.norm - predicted
+        if found is None or not found.meets or found.filter.norm >= best.filter.norm:
+            radius /= 3
+        else:
+            radius *= 2 if best.filter.norm - found.filter.norm > TRUSTED * gain else 1
+            best = found
     return best

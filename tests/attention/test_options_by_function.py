@@ -98,10 +98,10 @@ TABLE = {
     "shrink":                 " h  h  h  h  h  h  h  h  h  h  h  h  h  r   h  h  h  h  h  r  h",
     "shrink_to_pattern":      " h  h  h  h  h  h  h  h  h  h  h  h  h  r   h  h  h  h  h  r  h",
     "certify":                " h  h  h  h  h  r  r  h  h  h  r  r  r  r   r  r  r  r  r  r  r",
-    "append_dims":            " h  h  h  h  h  r  r  r  r  r  r  r  r  r   r  r  r  r  r  r  r",
+    "methods.append_dims":    " h  h  h  h  h  r  r  r  r  r  r  r  r  r   r  r  r  r  r  r  r",
     "compress":               " h  h  h  h  h  h  h  h  h  h  h  h  h  h   r  r  r  r  r  r  h",
     "compress_heads":         " h  h  h  h  h  h  h  h  h  h  h  h  h  h   r  r  r  r  r  r  h",
-    "Compressed.apply":       " r  h  h  h  h  h  h  h  h  h  h  h  h  h   r  r  r  r  r  r  r",
+    "results.Compressed.apply": " r  h  h  h  h  h  h  h  h  h  h  h  h  h   r  r  r  r  r  r  r",
     "plot.attention":         " h  h  h  h  h  h  h  h  h  h  h  h  h  h   r  r  r  r  r  r  r",
     "plot.tiles":             " h  h  h  h  h  h  h  h  h  h  h  h  h  h   r  r  r  r  r  r  r",
     "plot.compare":           " h  h  h  h  h  h  h  h  h  h  h  h  h  h   r  r  r  r  r  r  r",
@@ -358,7 +358,7 @@ def _certify(q, k, options):
     return hf.certify(BAND, hf.Attention(q, k, **options), leak=0.5).row_leak, leaks
 
 
-@function("append_dims")
+@function("methods.append_dims")
 def _append_dims(q, k, options):
     whole = hf.methods.append_dims(BAND, hf.Attention(q, k, **options), [0])
     return whole.logits()[2:, 1:], lambda o: logits(q, k, o)[2:, 1:]
@@ -406,7 +406,7 @@ def of_maps(options: Options) -> Options:
     return {**rest, "scale": 1.0}
 
 
-@function("Compressed.apply")
+@function("results.Compressed.apply")
 def _apply_maps(q, k, options):
     small = hf.compress(passages(Q, K), curve_dims=(), **MAPS)
 
@@ -623,9 +623,9 @@ def test_a_result_with_a_head_is_a_head(name: str, monkeypatch: pytest.MonkeyPat
 
 def surface() -> Iterator[tuple[str, Any]]:
     """The public functions, and the methods of public classes."""
-    places = {"": hf, "plot.": plot, "bounds.": hf.bounds, "patterns.": hf.patterns}
-    if find_spec("torch"):
-        places["torch."] = import_module("headfit.torch")
+    modules = ["bounds", "methods", "patterns", "plot", "results", "rope"]
+    modules += ["torch"] if find_spec("torch") else []
+    places = {"": hf} | {f"{name}.": import_module(f"headfit.{name}") for name in modules}
     for prefix, place in places.items():
         for name in place.__all__:
             found = getattr(place, name)

@@ -951,7 +951,7 @@ def plot_doors(
     result = Curve()
     result.curve = good_curve
     no_axes = [5, "x", True, [], Unusable(), Figure]
-    colors = {"cmap": ["", "no map", 5, None, Unusable(), []], "norm": ["x", 5, True, Unusable()]}
+    colors = {"cmap": ["", "no map", 5, Unusable(), []], "norm": ["x", 5, True, Unusable()]}
     matrices = [None, "x", 5, ragged(), np.ones(3), np.empty((0, 0)), np.array([[None]]), 2j]
     matrices += [np.ones((2, 3, 3)), Unusable(), *spoilt_sparse(), np.ma.masked_all((3, 3))]
     matrices += [*MISREAD, *MISREAD_ARRAYS]

@@ -56,7 +56,7 @@ def check_colors(**options: Any) -> None:
     for name, value in options.items():
         try:
             matplotlib().cm.ScalarMappable(**{name: value})
-        except (TypeError, ValueError, KeyError) as error:
+        except Exception as error:  # of any kind: Matplotlib's message has the repr of the value
             raise InputError(
                 f"{name} must be what Axes.imshow takes; got {shown(value)}"
             ) from error

@@ -122,6 +122,7 @@ def _listed(heads: Any, batch: Any) -> tuple[tuple[int, ...], list[Any]]:
     if batch is not None:
         raise InputError(f"batch must not be given without an Attention; got {shown(batch)}")
     one = isinstance(heads, HELD_MATRICES) or is_sparse(heads) or attention_in(heads) is not None
+    one = one or getattr(heads, "ndim", 3) < 3
     if one or isinstance(heads, str) or not hasattr(heads, "__len__"):
         raise InputError("heads must be an Attention of several, or a sequence of matrices")
     lines = [line if isinstance(line, (list, tuple)) else None for line in heads]

@@ -110,28 +110,41 @@ def check_boundary(boundary: str) -> None:
 
 def check_entries(count: int, n: int) -> None:
     """Refuse a pattern if making its entries, with temporary arrays, would not fit in memory."""
-    require_memory(48 * (count + n), f"a pattern of n = {n} tokens with up to {count} entries")
+    require_memory(32 * (count + n), f"a pattern of n = {n} tokens with up to {count} entries")
+
+
+def from_rows(columns: Ints, n: int, style: Style, full: int = 0) -> Pattern:
+    """Return the pattern whose row ``full + i`` has the columns ``columns[i]``, in any order.
+
+    Columns outside ``0 ... n - 1`` are left out and repeated ones merged; a row that would be
+    empty attends to itself. The first `full` rows have all columns. `columns` is overwritten.
+    """
+    columns[(columns < 0) | (columns >= n)] = n
+    columns.sort(axis=1)
+    alone = np.flatnonzero(columns[:, 0] == n)
+    columns[alone, 0] = full + alone
+    kept = columns < n
+    kept[:, 1:] &= columns[:, 1:] != columns[:, :-1]
+    counts = np.concatenate([np.full(full, n), np.count_nonzero(kept, axis=1)])
+    whole = np.tile(np.arange(n, dtype=columns.dtype), full)
+    listed = np.concatenate([whole, columns[kept]]) if full else columns[kept]
+    return weighted(csr(listed, listed, row_starts(counts)), style)
 
 
 def from_edges(rows: Ints, columns: Ints, n: int, style: Style) -> Pattern:
-    """Return the pattern with a nonzero at each row and column, which may be in any order.
+    """Return the pattern with a nonzero at each row and column, in any order; repeated ones merge.
 
-    Rows and columns are broadcast against each other. Columns outside ``0 ... n - 1`` are left
-    out and repeated ones merged; a row that would be empty attends to itself.
+    A row that would be empty attends to itself.
     """
-    rows, columns = np.broadcast_arrays(rows, columns)
-    kept = (columns >= 0) & (columns < n)
-    rows, columns = rows[kept].astype(np.int32), columns[kept].astype(np.int32)
-    alone = np.flatnonzero(np.bincount(rows, minlength=n) == 0).astype(np.int32)
-    if alone.size:
-        rows, columns = np.concatenate([rows, alone]), np.concatenate([columns, alone])
-    ones = np.ones(rows.size, dtype=np.bool_)
-    return weighted(sparse.coo_array((ones, (rows, columns)), shape=(n, n)).tocsr(), style)
+    alone = np.flatnonzero(np.bincount(rows, minlength=n) == 0)
+    places = [np.concatenate([x, alone]).astype(np.int32) for x in (rows, columns)]
+    ones = np.ones(len(places[0]), dtype=np.bool_)
+    return weighted(sparse.coo_array((ones, tuple(places)), shape=(n, n)).tocsr(), style)
 
 
-def from_rows(columns: Ints, n: int, style: Style) -> Pattern:
-    """Return the pattern whose row ``i`` has the columns ``columns[i]``; see `from_edges`."""
-    return from_edges(np.arange(n)[:, np.newaxis], columns, n, style)
+def token_numbers(n: int) -> Ints:
+    """Return 0 ... n - 1, in int32 where the sum of two of them fits."""
+    return np.arange(n, dtype=np.int32 if 2 * n <= MOST_TOKENS else np.int64)
 
 
 def weighted(support: Any, style: Style, log_weights: Floats | None = None) -> Pattern:
@@ -145,7 +158,7 @@ def weighted(support: Any, style: Style, log_weights: Floats | None = None) -> P
     if log_weights is None:
         values = np.repeat(1.0 / counts, counts)
     else:
-        values = np.exp(log_weights)
+        values = np.exp(log_weights, out=log_weights)
         values /= np.repeat(np.add.reduceat(values, starts), counts)
     made: Pattern = csr(values, support.indices, support.indptr)
     return made

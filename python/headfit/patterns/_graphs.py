@@ -18,13 +18,14 @@ from headfit.patterns._build import (
     Pattern,
     Style,
     Weighting,
+    check_boundary,
     check_entries,
     checked_tokens,
     from_edges,
     from_rows,
     pattern,
+    token_numbers,
 )
-from headfit.patterns._windows import band
 
 
 @pattern
@@ -135,15 +136,19 @@ def grid2d(
     height = as_count(height, "height", 1, MOST_TOKENS)
     width = as_count(width, "width", 1, MOST_TOKENS // height)
     n = height * width
+    check_boundary(boundary)
     check_entries(9 * n, n)
-    down, along = (band(size, 1, boundary=boundary) for size in (height, width))
-    if as_flag(diagonals, "diagonals"):
-        near = sparse.kron(down, along)
-    else:
-        near = sparse.kron(down, sparse.eye_array(width)) + sparse.kron(
-            sparse.eye_array(height), along
-        )
-    return from_graph(near, self_loops=as_flag(self_loops, "self_loops") or n == 1, **style)
+    moves = [m for m in np.ndindex(3, 3) if as_flag(diagonals, "diagonals") or 1 in m]
+    own = token_numbers(n)[:, np.newaxis]
+    down, along = np.array(moves, dtype=own.dtype).T - 1
+    row, column = own // width + down, own % width + along
+    if boundary == "wrap":
+        row, column = row % height, column % width
+    columns = row * width + column
+    columns[(row < 0) | (row >= height) | (column < 0) | (column >= width)] = -1
+    if not as_flag(self_loops, "self_loops"):
+        columns[columns == own] = -1
+    return from_rows(columns, n, Style.of(**style))
 
 
 @pattern
@@ -213,9 +218,8 @@ def butterfly(
         stages = range(total)
     listed = stages if isinstance(stages, Iterable) and not isinstance(stages, bytes) else [stages]
     bits = [as_count(stage, "stages", 0, total - 1) for stage in listed]
-    check_entries(2 * n * (len(bits) + 1), n)
-    flips = [0, *(1 << bit for bit in bits)]
-    return from_rows(np.arange(n)[:, np.newaxis] ^ np.array(flips), n, Style.of(**style))
+    check_entries(n * (len(bits) + 1), n)
+    return _flipped(n, [0, *(1 << bit for bit in bits)], Style.of(**style))
 
 
 @pattern
@@ -239,5 +243,13 @@ def hypercube(n: int, *, self_loops: bool = False, **style: Unpack[Weighting]) -
     >>> patterns.hypercube(8)[[5]].indices
     array([1, 4, 7], dtype=int32)
     """
+    n = checked_tokens(n)
+    flips = [1 << bit for bit in range((n - 1).bit_length())]
+    check_entries(n * (len(flips) + 1), n)
     loops = as_flag(self_loops, "self_loops") or n == 1
-    return from_graph(butterfly(n), self_loops=loops, **style)
+    return _flipped(n, [0, *flips] if loops else flips, Style.of(**style))
+
+
+def _flipped(n: int, flips: list[int], style: Style) -> Pattern:
+    own = token_numbers(n)
+    return from_rows(own[:, np.newaxis] ^ np.array(flips, dtype=own.dtype), n, style)

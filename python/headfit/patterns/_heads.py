@@ -19,8 +19,10 @@ from headfit.patterns._build import (
     check_entries,
     checked_tokens,
     from_edges,
+    from_rows,
     pattern,
     row_starts,
+    token_numbers,
 )
 
 
@@ -45,10 +47,10 @@ def previous_token(n: int, *, boundary: Boundary = "clip", **style: Unpack[Weigh
     n = checked_tokens(n)
     check_boundary(boundary)
     check_entries(n, n)
-    columns = np.arange(-1, n - 1)
+    columns = token_numbers(n)[:, np.newaxis] - 1
     if boundary == "wrap":
         columns[0] = n - 1
-    return from_edges(np.arange(n), columns, n, Style.of(**style))
+    return from_rows(columns, n, Style.of(**style))
 
 
 @pattern
@@ -91,9 +93,9 @@ def induction(
     first = row_starts(np.bincount(ids, minlength=values.size))[ids[order]]
     seen = np.arange(n) - first  # how often the token at position order[a] occurred before it
     taken = seen if which == "all" else np.minimum(seen, 1)
-    check_entries(int(taken.sum()), n)
-    rows = order.repeat(taken)
+    check_entries(2 * int(taken.sum()), n)
     # The position order[a] attends to what follows the `taken[a]` positions before it in `order`.
-    back = np.arange(rows.size) - np.repeat(row_starts(taken)[:-1], taken) + 1
-    columns = order[np.arange(n).repeat(taken) - back] + 1
-    return from_edges(rows, columns, n, Style.of(**style))
+    starts = row_starts(taken)
+    last = np.repeat(np.arange(n) + starts[:-1] - 1, taken)
+    columns = order.astype(np.int32)[last - np.arange(starts[-1])] + 1
+    return from_edges(order.repeat(taken), columns, n, Style.of(**style))

@@ -77,4 +77,4 @@ def permutation(n: int, **style: Unpack[Weighting]) -> Pattern:
     n = checked_tokens(n)
     check_entries(n, n)
     made = Style.of(**style)
-    return from_rows(made.rng.permutation(n)[:, np.newaxis], n, made)
+    return from_rows(made.rng.permutation(n).astype(np.int32)[:, np.newaxis], n, made)

@@ -19,9 +19,9 @@ from headfit.patterns._build import (
     check_boundary,
     check_entries,
     checked_tokens,
-    from_edges,
     from_rows,
     pattern,
+    token_numbers,
 )
 from headfit.patterns._random import regular_columns
 
@@ -124,7 +124,7 @@ def dilated(
     else:
         reach = min(neighbors, (n - 1) // dilation)
     steps = dilation * np.arange(-reach, reach + 1)
-    return from_rows(_columns_at(n, steps, boundary), n, Style.of(**style))
+    return _at_offsets(n, steps, Style.of(**style), boundary=boundary)
 
 
 @pattern
@@ -152,9 +152,7 @@ def circulant(n: int, offsets: ArrayLike, **style: Unpack[Weighting]) -> Pattern
     steps = np.atleast_1d(as_array(offsets, "offsets"))
     if steps.ndim != 1 or steps.size == 0 or not np.issubdtype(steps.dtype, np.integer):
         raise InputError(f"offsets must be one or more integers; got {shown(offsets)}")
-    # Reduced modulo n first, since i + offset could overflow for unsigned or huge offsets.
-    steps = (steps % n).astype(np.int64)
-    return from_rows(_columns_at(n, steps, "wrap"), n, Style.of(**style))
+    return _at_offsets(n, steps, Style.of(**style), boundary="wrap")
 
 
 @pattern
@@ -209,8 +207,7 @@ def window_global(
     check_entries(n * sides * (reach + 1 + (n - 1) // step + n_global), n)
     back = np.union1d(np.arange(reach + 1), np.arange(0, n, step))
     offsets = -back if causal else np.union1d(-back, back)
-    near = _columns_at(n, offsets)
-    return _with_global(near, n, n_global, causal, Style.of(**style))
+    return _at_offsets(n, offsets, Style.of(**style), n_global, causal=causal)
 
 
 @pattern
@@ -297,10 +294,8 @@ def bigbird(
     check_boundary(boundary)
     made = Style.of(**style)
     check_entries(n * (2 * reach + 1 + 2 * n_global + n_random), n)
-    near = _columns_at(n, np.arange(-reach, reach + 1), boundary)
-    if n_random:
-        near = np.hstack([near, regular_columns(n, n_random, made)])
-    return _with_global(near, n, n_global, False, made)
+    others = regular_columns(n, n_random, made) if n_random else None
+    return _at_offsets(n, np.arange(-reach, reach + 1), made, n_global, others, boundary=boundary)
 
 
 @pattern
@@ -328,32 +323,38 @@ def block(n: int, size: int, **style: Unpack[Weighting]) -> Pattern:
     n = checked_tokens(n)
     size = min(as_count(size, "size", 1), n)
     check_entries(n * size, n)
-    first = np.arange(n) // size * size
-    return from_rows(first[:, np.newaxis] + np.arange(size), n, Style.of(**style))
+    own = token_numbers(n)
+    first = own // size * size
+    return from_rows(first[:, np.newaxis] + own[:size], n, Style.of(**style))
 
 
-def _columns_at(n: int, offsets: Ints, boundary: str = "clip") -> Ints:
-    """Return ``i + offset`` for every row ``i`` and offset, shape (n, offsets).
+def _at_offsets(
+    n: int,
+    offsets: Ints,
+    style: Style,
+    n_global: int = 0,
+    others: Ints | None = None,
+    *,
+    causal: bool = False,
+    boundary: str = "clip",
+) -> Pattern:
+    """Return the pattern whose row ``i`` has the columns ``i + offset``, with global tokens.
 
-    With "wrap" they are taken modulo n; with "clip" `from_rows` drops those outside.
+    All rows have the first `n_global` columns, as far as they come earlier where it is `causal`;
+    where it is not, the first `n_global` rows have all columns. `others`, shape (n, any), has
+    further columns.
     """
-    check_entries(n * len(offsets), n)
-    columns = np.arange(n)[:, np.newaxis] + offsets
-    return columns % n if boundary == "wrap" else columns
-
-
-def _with_global(near: Ints, n: int, n_global: int, causal: bool, style: Style) -> Pattern:
-    """Return the pattern of some columns per row and of the first tokens.
-
-    All rows attend to these, as far as they come earlier where it is `causal`; where it is not,
-    these attend to all.
-    """
-    if not n_global:
-        return from_rows(near, n, style)
-    first, own = np.repeat(np.arange(n_global), n), np.arange(n)
-    every = np.tile(own, n_global)
-    rows = np.concatenate([np.repeat(own, near.shape[1]), every, every if causal else first])
-    columns = np.concatenate([near.ravel(), first, first if causal else every])
-    if causal:
-        columns = np.where(columns <= rows, columns, -1)
-    return from_edges(rows, columns, n, style)
+    full = 0 if causal else n_global
+    check_entries(n * (len(offsets) + n_global + full), n)
+    own = token_numbers(n)
+    rows = own[full:, np.newaxis]
+    # Reduced modulo n first, since i + offset could overflow for unsigned or huge offsets.
+    columns = rows + (offsets % n if boundary == "wrap" else offsets).astype(own.dtype)
+    if boundary == "wrap":
+        columns[columns >= n] -= n
+    if others is not None:
+        columns = np.hstack([columns, others[full:]])
+    if n_global:
+        first = np.broadcast_to(own[:n_global], (len(rows), n_global))
+        columns = np.hstack([columns, np.where(first <= rows, first, -1) if causal else first])
+    return from_rows(columns, n, style, full)

@@ -20,6 +20,7 @@ MODULES = (
     "headfit.patterns",
     "headfit.bounds",
     "headfit.plot",
+    "headfit.rope",
     "headfit.torch",
     "headfit.cli",
 )

@@ -55,7 +55,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     -------
     int
         0: done, and the certificate (if one was asked for) holds. 1: it does not hold. 2: bad
-        input, with one line on stderr that names the problem. 130: interrupted.
+        input, with one line on stderr that names the problem. 130: interrupted. It raises no error.
 
     Examples
     --------

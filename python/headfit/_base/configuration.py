@@ -89,8 +89,8 @@ def show_config() -> Config:
 
     Notes
     -----
-    The levels are those of the x86-64 psABI. Results of two levels agree up to rounding, not bit
-    for bit: they sum in a different order, and v2 has no fused multiply-add.
+    It raises no error. The levels are those of the x86-64 psABI. Results of two levels agree up to
+    rounding, not bit for bit: they sum in a different order, and v2 has no fused multiply-add.
 
     Examples
     --------

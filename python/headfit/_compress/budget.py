@@ -29,6 +29,13 @@ class TradeOff:
         Dimensions of all heads together, rising.
     tv_mean : ndarray
         The mean over heads of their mean total variation.
+
+    Examples
+    --------
+    >>> import numpy as np, headfit as hf
+    >>> heads = np.random.default_rng(0).normal(size=(2, 12, 2, 20, 4))
+    >>> hf.compress_heads(list(map(list, heads)), total=4, effort=1).trade_off.total
+    array([2, 5, 8])
     """
 
     total: NDArray[np.int64]

@@ -66,6 +66,13 @@ class Search:
         The smallest size found that certifies: not a proof that no smaller one would.
     stopped : str
         Why the search ended, in words: "the time limit", "bisected to neighbouring sizes", ...
+
+    Examples
+    --------
+    >>> import headfit as hf
+    >>> search = hf.fit(hf.patterns.band(32, 1)).search
+    >>> search.dim == min(trial.dim for trial in search.trials if trial.holds)
+    True
     """
 
     trials: tuple[Trial, ...]

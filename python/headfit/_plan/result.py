@@ -54,6 +54,13 @@ class PlanTrend:
     seconds_at_n : float
         The power of n through the two largest of them, at the plan's n: on this machine, with
         what else it does.
+
+    Examples
+    --------
+    >>> import headfit as hf
+    >>> graph = lambda n: hf.patterns.random_regular(n, 3, rng=0)
+    >>> hf.plan(graph, n=4096, dim=6, time_limit=4).trend.at_n  # doctest: +SKIP
+    140.7
     """
 
     sizes: tuple[int, ...]

@@ -31,6 +31,13 @@ class TvCurve:
         The head sizes, in increasing order.
     tv_mean, tv_worst : ndarray, the shape of dim
         The mean and the largest total variation of the rows of the attention matrix.
+
+    Examples
+    --------
+    >>> import numpy as np, headfit as hf
+    >>> Q, K = np.random.default_rng(0).normal(size=(2, 30, 8)) * 2.0 ** -np.arange(8) * 4
+    >>> hf.shrink(Q, K, dim=2, curve_dims=(2, 4)).curve.dim
+    array([2, 4])
     """
 
     dim: NDArray[np.int64]

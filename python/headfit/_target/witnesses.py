@@ -125,6 +125,15 @@ class FarkasWitness:
         The tolerances that the witness is about.
     equality : bool
         Whether log-ratios had to be met exactly.
+
+    Examples
+    --------
+    >>> import numpy as np, headfit as hf
+    >>> keys = [[0.0], [1.0], [-1.0]]  # key 0 lies between the others
+    >>> head = hf.fit(np.eye(3), method=hf.methods.MaxMargin(keys=keys))
+    >>> farkas, face = head.witnesses
+    >>> farkas.verify(np.eye(3), head.K)
+    inf
     """
 
     row: int
@@ -241,6 +250,14 @@ class FaceWitness:
     norm_bound : float
         If the residual is not exactly 0: a lower bound on the norm of a query whose logits are
         equal on the support and at least 1 lower elsewhere.
+
+    Examples
+    --------
+    >>> import numpy as np, headfit as hf
+    >>> keys = [[0.0], [1.0], [-1.0]]  # key 0 is half key 1 and half key 2
+    >>> farkas, face = hf.fit(np.eye(3), method=hf.methods.MaxMargin(keys=keys)).witnesses
+    >>> face.with_others
+    ((1, 0.5), (2, 0.5))
     """
 
     row: int

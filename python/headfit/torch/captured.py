@@ -41,6 +41,15 @@ class CapturedLayer:
     deviation : float or None
         With ``check=True``, the largest difference between the layer's output and what
         `attention_apply` makes of the captured queries and keys, relative to the largest value.
+
+    Examples
+    --------
+    >>> import torch, headfit as hf, headfit.torch
+    >>> model = torch.nn.MultiheadAttention(8, num_heads=2, batch_first=True).eval()
+    >>> with hf.torch.capture(model) as heads:
+    ...     _ = model(*[torch.zeros(3, 6, 8)] * 3)
+    >>> heads.layers
+    (CapturedLayer('model', self, 2 heads of size 4, 1 call, 1 kept),)
     """
 
     def __init__(

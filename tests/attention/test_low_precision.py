@@ -10,6 +10,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 import scipy.sparse as sp
@@ -50,7 +51,7 @@ def as_torch_transposed(x: np.ndarray) -> Any:
 
 
 def as_ml_dtypes(x: np.ndarray) -> Any:
-    return x.astype(pytest.importorskip("ml_dtypes").bfloat16)
+    return x.astype(ml_dtypes.bfloat16)
 
 
 FORMS = [as_float16, as_torch_half, as_torch, as_torch_in_graph, as_torch_transposed, as_ml_dtypes]

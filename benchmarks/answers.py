@@ -20,7 +20,6 @@ import tempfile
 import time
 import warnings
 from collections.abc import Callable, Iterable, Mapping
-from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -563,7 +562,6 @@ def patterns() -> dict[str, Case]:
     import networkx
 
     points = normal(50, 3, seed=2)
-    near = "neighbors" if "neighbors" in signature(hf.patterns.strided).parameters else "window"
     made: dict[str, tuple[str, tuple[Any, ...], Answer]] = {
         "band": ("band", (40, 2), {}),
         "band, wrapped": ("band", (40, 2), {"boundary": "wrap"}),
@@ -586,7 +584,7 @@ def patterns() -> dict[str, Case]:
         "previous_token": ("previous_token", (40,), {}),
         "random_regular": ("random_regular", (40, 3), {}),
         "strided": ("strided", (40, 8), {}),
-        "strided, both": ("strided", (40, 8), {near: 3, "causal": False}),
+        "strided, both": ("strided", (40, 8), {"window": 3, "causal": False}),
         "tree": ("tree", (40,), {}),
         "tree, of three": ("tree", (40, 3), {"self_loops": True}),
         "window_global": ("window_global", (40, 4, 2), {}),

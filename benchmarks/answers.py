@@ -20,6 +20,7 @@ import tempfile
 import time
 import warnings
 from collections.abc import Callable, Iterable, Mapping
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -61,7 +62,9 @@ Mixed = public("methods.Mixed", "Mixed")
 KeyTable = public("methods.KeyTable", "KeyTable")
 lower, counting, every_subset = hf.bounds.lower, hf.bounds.counting, hf.bounds.every_subset
 NEW = not hasattr(hf, "fit_soft")
-"""Whether one verb, `shrink`, does what `fit_soft`, `svd_head` and `compress_heads` did."""
+"""Whether one verb, `shrink`, does what `fit_soft`, `svd_head` and `shrink_to_pattern` did."""
+ONE_COMPRESS = not hasattr(hf, "compress_heads")
+"""Whether `compress` takes one head or several, in a mapping."""
 
 
 def cpu_level() -> str:
@@ -83,15 +86,15 @@ def compare(*arguments: Any, **options: Any) -> Any:
 def soft(target: Any, dim: int, **options: Any) -> Any:
     if not NEW:
         return hf.fit_soft(target, dim, num_threads=THREADS, **options)
-    return hf.shrink(target, dim=dim, curve_dims=(), num_threads=THREADS, **options).fit
+    return hf.shrink(target, dim=dim, curve_dims=(), num_threads=THREADS, **options)
 
 
 def truncated(Q: Any, K: Any, dim: int) -> tuple[Any, Any]:
     if not NEW:
         found: tuple[Any, Any] = hf.svd_head(Q, K, dim)
         return found
-    small = hf.shrink(Q, K, dim=dim, effort=0, curve_dims=(), num_threads=THREADS).fit
-    return small.Q, small.K
+    small = hf.shrink(Q, K, dim=dim, effort=0, curve_dims=(), num_threads=THREADS)
+    return small.Q * small.scale, small.K
 
 
 def shrink(*arguments: Any, **options: Any) -> Any:
@@ -114,7 +117,7 @@ def compress_heads(heads: Mapping[str, Any], **options: Any) -> Any:
 
 
 def compress(passages: Any, **options: Any) -> Any:
-    if not NEW:
+    if not ONE_COMPRESS:
         return hf.compress(passages, num_threads=THREADS, **options)
     return compress_heads({"head": passages}, **options).heads["head"]
 
@@ -211,7 +214,7 @@ def of_soft(head: Any) -> Answer:
 
 
 def of_shrunk(result: Any) -> Answer:
-    return {"dim": result.fit.dim, "~tv_mean": result.tv_mean, "~tv_worst": result.tv_worst,
+    return {"dim": result.dim, "~tv_mean": result.tv_mean, "~tv_worst": result.tv_worst,
             "curve.dim": result.curve.dim, "~curve.tv_mean": result.curve.tv_mean}  # fmt: skip
 
 
@@ -562,6 +565,7 @@ def patterns() -> dict[str, Case]:
     import networkx
 
     points = normal(50, 3, seed=2)
+    near = "neighbors" if "neighbors" in signature(hf.patterns.strided).parameters else "window"
     made: dict[str, tuple[str, tuple[Any, ...], Answer]] = {
         "band": ("band", (40, 2), {}),
         "band, wrapped": ("band", (40, 2), {"boundary": "wrap"}),
@@ -584,7 +588,7 @@ def patterns() -> dict[str, Case]:
         "previous_token": ("previous_token", (40,), {}),
         "random_regular": ("random_regular", (40, 3), {}),
         "strided": ("strided", (40, 8), {}),
-        "strided, both": ("strided", (40, 8), {"window": 3, "causal": False}),
+        "strided, both": ("strided", (40, 8), {near: 3, "causal": False}),
         "tree": ("tree", (40,), {}),
         "tree, of three": ("tree", (40, 3), {"self_loops": True}),
         "window_global": ("window_global", (40, 4, 2), {}),

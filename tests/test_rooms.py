@@ -91,7 +91,6 @@ PYTHON_FLOORS = (
     "_filter",
     "_fit",
     "_plan",
-    "_soft",
     "_shrink",
     "_compress",
     "patterns",

@@ -34,11 +34,8 @@ from headfit._compress.compress_heads import compress_heads
 from headfit._fit.fit import fit
 from headfit._fit.storage import load
 from headfit._plan.plan import plan
+from headfit._shrink.compare import compare
 from headfit._shrink.shrink import shrink
-from headfit._shrink.shrink_to_pattern import shrink_to_pattern
-from headfit._soft.compare import compare
-from headfit._soft.descent import svd_head
-from headfit._soft.fit_soft import fit_soft
 from headfit._sweep.grid import grid
 from headfit._sweep.result import Sweep, load_sweep
 from headfit._sweep.sweep import sweep
@@ -71,7 +68,6 @@ __all__ = [
     "describe",
     "errors",
     "fit",
-    "fit_soft",
     "grid",
     "load",
     "load_sweep",
@@ -83,9 +79,7 @@ __all__ = [
     "rope",
     "show_config",
     "shrink",
-    "shrink_to_pattern",
     "sparsify",
-    "svd_head",
     "sweep",
 ]
 

@@ -17,9 +17,8 @@ from headfit._compress.result import Compressed, CompressedCurve
 from headfit._fit.result import Fit, Search, Trial
 from headfit._plan.attempt import PlanAttempt
 from headfit._plan.result import Plan, PlanTrend
+from headfit._shrink.compare import Comparison
 from headfit._shrink.result import ShrinkResult, TvCurve
-from headfit._soft.compare import Comparison
-from headfit._soft.fit_soft import SoftFit
 from headfit._target.certificate import Certificate
 from headfit._target.witnesses import FaceWitness, FarkasWitness
 
@@ -40,7 +39,6 @@ __all__ = [
     "PlanTrend",
     "Search",
     "ShrinkResult",
-    "SoftFit",
     "Sparsified",
     "TallyTable",
     "TradeOff",

@@ -205,9 +205,9 @@ def between(low: float, high: float) -> list[Any]:
 RECORDS = (
     "AttentionStats", "Certificate", "Compressed", "CompressedCurve", "CompressedHeads", "Config",
     "FaceWitness", "FarkasWitness", "Fit", "Head", "HeadTable", "Method", "Plan", "PlanAttempt",
-    "PlanTrend", "Problem", "RopeFilter", "Search", "ShrinkResult", "Comparison", "SoftFit",
-    "Sparsified", "Sweep", "TallyTable", "TradeOff", "Trial", "TvCurve", "bounds.GeneralBound",
-    "bounds.LowerBound",
+    "PlanTrend", "Problem", "RopeFilter", "Search", "ShrinkResult", "Comparison",
+    "Sparsified", "Sweep", "TallyTable", "TradeOff", "Trial", "TvCurve", "bounds.Counting",
+    "bounds.EverySubset", "bounds.LowerBound",
     "torch.CapturedHeads", "torch.CapturedLayer",
     "torch.FittedAttention", "torch.Projected", "torch.SmallerHeads",
 )  # fmt: skip
@@ -447,50 +447,32 @@ def doors(folder: Path) -> Iterator[Door]:
     yield Door("fit(init)", learned, {}, {"init": starts})
     M = whole.matrix()
     dense = [*without(BAD_MATRIX, None), A.toarray() * 3, M[:, :2] * 9, None]
-    softly = {
-        "dim": [*counts(1), None], "module": modules, "dtype": dtypes, "scale": logits["scale"],
-        "effort": efforts, "enough": without(between(0, np.inf), 10**400), "init": pairs,
-        "time_limit": fitted["time_limit"], "callback": calls, "rng": NOT_SEED,
-        "num_threads": threads,
-    }  # fmt: skip
-    yield Door("fit_soft", hf.fit_soft, {"target": whole, "dim": 2}, softly)
-    of_dense = {"target": dense, "mask": masks}
-    yield Door("fit_soft(matrix)", hf.fit_soft, {"target": M, "dim": 2}, of_dense)
     yield Door("compare", hf.compare, {"target": M, "attention": whole}, {
         "target": dense, "attention": [None, Q, 5, A, "x", Unusable()], "mask": masks,
         "num_threads": threads,
     })  # fmt: skip
-    yield Door("svd_head", hf.svd_head, {**good, "dim": 2}, {
-        **heads, "dim": [*counts(1, 2**15), None], "scale": logits["scale"],
-    }, says)  # fmt: skip
     close = {
         **heads, "tv": optional(between(0, 1)), "tv_worst": optional(between(0, 1)),
         "mask": masks, "scale": logits["scale"], "dtype": dtypes,
-        "effort": efforts, "time_limit": fitted["time_limit"], "rng": NOT_SEED,
+        "effort": [*counts(0, 10**9), "max", None], "time_limit": fitted["time_limit"],
+        "rng": NOT_SEED,
         "curve_dims": optional([5, "x", ["x"], [0], [DIM + 1], [1.5], True, Unusable(),
                                *MISREAD, *MISREAD_ARRAYS]),
         "num_threads": threads,
     }  # fmt: skip
     quick = {**good, "effort": 1, "curve_dims": ()}
-    says_shrink = {**says, "tv": "tv", "K": "K|Q and K"}
-    yield Door("shrink", hf.shrink, quick, close, says_shrink)
-    sized = {"dim": optional(counts(1, DIM))}
-    yield Door("shrink(dim)", hf.shrink, quick, sized)
-    columns = columns_of()
-    kept = {
-        "per_row": optional(without(counts(1), 2**70)), "per_column": optional(counts(1)),
-        "mass": optional([*between(0, 1)[:-2], 1.5]), "exempt_columns": columns,
-        **{name: fitted[name] for name in ("leak", "distortion", "tolerances", "max_logit")},
-        **{name: close[name] for name in close if name not in ("tv", "tv_worst")},
-        "time_limit": [*fitted["time_limit"], None],
-    }  # fmt: skip
-    for name, values in kept.items():
-        asked = {**quick, "per_row": 2, "time_limit": 1}
-        yield Door("shrink_to_pattern", hf.shrink_to_pattern, asked, {name: values}, says_shrink)
+    says_shrink = {**says, "tv": "tv", "K": "K|Q and K|the target"}
+    yield Door("shrink", hf.shrink, quick, {**close, "callback": calls}, says_shrink)
+    sized = {"dim": optional(counts(1, N)), "module": modules, "init": pairs}
+    yield Door("shrink(dim)", hf.shrink, {**quick, "dim": 2}, sized)
+    of_dense = {"Q": dense, "mask": masks, "scale": [1.0]}
+    yield Door("shrink(matrix)", hf.shrink, {"Q": M, "dim": 2}, of_dense, {"Q": "Q|the target"})
     yield from compress_doors(hf, {**close, **logits, "callback": calls}, folder)
+    columns = columns_of()
     sparse = {
-        "mask": masks, "per_row": kept["per_row"], "per_column": kept["per_column"],
-        "exempt_columns": columns, "method": texts, "mass": kept["mass"],
+        "mask": masks, "per_row": optional(without(counts(1), 2**70)),
+        "per_column": optional(counts(1)), "exempt_columns": columns, "method": texts,
+        "mass": optional([*between(0, 1)[:-2], 1.5]),
         "on_empty": texts, "num_threads": threads,
     }  # fmt: skip
     bare = [*without(BAD_MATRIX, None, sp.eye_array(N), []), *spoilt_sparse(), -M, M * np.nan]
@@ -830,7 +812,7 @@ def command_doors(folder: Path) -> Iterator[Door]:
     more: dict[str, dict[str, list[str]]] = {
         "describe": {"--per-row": whole[:-1], "--per-column": whole, "--share": numbers},
         "shrink": {"--tv": numbers, "--tv-worst": numbers, "--dim": whole, "--head": ["", "x", "9"],
-                   "--effort": ["", "x", "0"], "--time-limit": numbers, "--mass": numbers},
+                   "--effort": ["", "x", "-1"], "--time-limit": numbers, "--mass": numbers},
         "compress": {"--tv": numbers, "--dim": whole, "--held-out": numbers, "--dtype": ["x"]},
         "plot": {"--kind": ["", "x", "search"], "--head": ["", "x", "9"], "--target": files},
     }  # fmt: skip

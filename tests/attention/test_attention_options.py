@@ -69,32 +69,26 @@ def test_readers_take_an_attention_with_its_options(options):
 
 
 @pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
-def test_soft_fits_and_shrink_aim_at_the_attention_with_its_options(options):
+def test_shrink_aims_at_the_attention_with_its_options(options):
     """The reported distances of the smaller head are from the matrix with all options."""
     head = hf.Attention(Q, K, **options)
     if "sinks" in options:
-        for call in (hf.fit_soft, hf.shrink, hf.shrink_to_pattern):
-            with pytest.raises(InputError, match="must have no sinks"):
-                call(head, dim=4) if call is not hf.shrink_to_pattern else call(head, per_row=2)
+        with pytest.raises(InputError, match="must have no sinks"):
+            hf.shrink(head, dim=4)
         return
-    soft = hf.fit_soft(head, 4, effort="low")
     rows = head.matrix()
-    tv = 0.5 * np.abs(rows - soft.attention.matrix()).sum(axis=1)
     asks = rows.any(axis=1)
-    assert soft.comparison.tv_mean == pytest.approx(tv[asks].mean(), abs=1e-5)
     small = hf.shrink(head, dim=4, curve_dims=(), effort="low")
-    tv = 0.5 * np.abs(rows - small.fit.attention.matrix()).sum(axis=1)
+    tv = 0.5 * np.abs(rows - small.attention.matrix()).sum(axis=1)
     assert small.tv_mean == pytest.approx(tv[asks].mean(), abs=1e-5)
-    kept = hf.shrink_to_pattern(head, per_row=2, curve_dims=(), effort="low", time_limit=1)
-    for result in (soft, small.fit, kept.fit):  # keys that may not be attended to stay so
-        assert not result.attention.matrix()[rows == 0].any()
+    # Keys that may not be attended to stay so.
+    assert not small.attention.matrix()[rows == 0].any()
 
 
 def test_results_with_a_head_are_heads():
-    head = hf.fit_soft(hf.Attention(Q, K, mask="causal"), 4, effort="low")
-    soft = hf.fit_soft(head, 3, effort="low", mask="causal")
-    np.testing.assert_array_equal(soft.Q, hf.fit_soft(head.attention, 3, effort="low").Q)
-    assert hf.fit_soft(hf.shrink(head, dim=3, curve_dims=()), 2, effort="low").dim == 2
+    head = hf.shrink(hf.Attention(Q, K, mask="causal"), dim=4, effort="low")
+    small = hf.shrink(head, dim=3, effort="low", mask="causal")
+    np.testing.assert_array_equal(small.Q, hf.shrink(head.attention, dim=3, effort="low").Q)
 
 
 @pytest.mark.parametrize("name", ["bias", "softcap"])
@@ -104,10 +98,10 @@ def test_shrink_to_the_head_s_own_size_does_not_leave_options_out(name):
     assert tv[1] <= tv[0]
 
 
-def test_a_soft_fit_starts_from_rotated_queries():
-    """A soft fit with as many dimensions as the original head reproduces it at once."""
+def test_shrink_starts_from_rotated_queries():
+    """A head with as many dimensions as the original reproduces it at once."""
     head = hf.Attention(Q, K, position="rope")
-    assert hf.fit_soft(head, D, effort="low", dtype="float64").comparison.tv_worst < 1e-6
+    assert hf.shrink(head, dim=D, effort="low", dtype="float64").tv_worst < 1e-6
 
 
 @pytest.mark.parametrize("kind", ["rope", "rope-half"])

@@ -10,6 +10,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 import scipy.sparse as sp
@@ -17,7 +18,8 @@ from matplotlib.figure import Figure
 
 import headfit as hf
 from headfit._base.arrays import BFLOAT16, widened
-from headfit._soft.descent import svd_head
+from headfit._shrink.descent import closest
+from headfit._shrink.starts import truncated_svd
 from headfit.errors import NonFiniteError
 
 RNG = np.random.default_rng
@@ -50,7 +52,7 @@ def as_torch_transposed(x: np.ndarray) -> Any:
 
 
 def as_ml_dtypes(x: np.ndarray) -> Any:
-    return x.astype(pytest.importorskip("ml_dtypes").bfloat16)
+    return x.astype(ml_dtypes.bfloat16)
 
 
 FORMS = [as_float16, as_torch_half, as_torch, as_torch_in_graph, as_torch_transposed, as_ml_dtypes]
@@ -307,8 +309,7 @@ def head_of(Q, K):
 # that the memory of Matplotlib's figure is not counted.
 AXES = Figure().subplots()
 ONE_HEAD = {
-    "svd_head": lambda Q, K: svd_head(Q, K, 3),
-    "fit_soft": lambda Q, K: hf.fit_soft(head_of(Q, K), 3, effort=1),
+    "truncated SVD": lambda Q, K: truncated_svd(Q, K, 3),
     "shrink": lambda Q, K: hf.shrink(head_of(Q, K), dim=3, effort=1, curve_dims=()),
     "certify": lambda Q, K: hf.certify(sp.eye_array(4096), head_of(Q, K)),
     "torch.from_projections": lambda Q, K: projected(Q, K),
@@ -337,27 +338,15 @@ def test_python_widens_no_head(way, dtype, monkeypatch):
     assert traced_peak(ONE_HEAD[way], Q, K) < Q.size * 4 + copies
 
 
-@pytest.mark.parametrize("dtype", NARROW, ids=["float16", "bfloat16"])
-def test_shrink_keeps_a_pattern_without_the_widened_head(dtype):
-    K = narrow(RNG(14), (64, 16), dtype)
-    head = head_of(narrowed(4 * widened(K), dtype), K)
-    options = {"per_row": 2, "exempt_columns": [0], "effort": 200, "time_limit": 60}
-    got = hf.shrink_to_pattern(head, **options)
-    # 16-bit queries and keys are widened as a whole only when a user asks for them.
-    assert not {"Q", "K"} & vars(head).keys()
-    wide = hf.shrink_to_pattern(head_of(head.Q, head.K), **options)
-    assert got.ways == wide.ways
-    np.testing.assert_array_equal(got.fit.Q, wide.fit.Q)
-    np.testing.assert_array_equal(got.comparison.row_tv, wide.comparison.row_tv)
-
-
 SMALLER = {
-    "svd_head": lambda Q, K: hf.svd_head(Q, K, 5, scale=0.3),
-    "fit_soft": lambda Q, K: vars(hf.fit_soft(head_of(Q, K), 4, effort=20).comparison).values(),
+    "truncated SVD": lambda Q, K: truncated_svd(Q, K, 5, scale=0.3),
+    "shrink, rows": lambda Q, K: vars(
+        hf.shrink(head_of(Q, K), dim=4, effort=20, curve_dims=()).comparison
+    ).values(),
     "shrink": lambda Q, K: vars(hf.shrink(Q, K, dim=4, effort=20).curve).values(),
-    "dense target": lambda Q, K: [hf.fit_soft(halves(Q), 4, effort=20).Q],
+    "dense target": lambda Q, K: [hf.shrink(halves(Q), dim=4, effort=20).Q],
     "dense target and init": lambda Q, K: [
-        hf.fit_soft(halves(Q), 12, effort=20, init=(Q[:, :9], Q[:, :9])).Q
+        hf.shrink(halves(Q), dim=12, effort=20, init=(Q[:, :9], Q[:, :9])).Q
     ],
     "learned from init": lambda Q, K: [
         hf.fit(
@@ -401,10 +390,9 @@ def test_fits_to_16_bits_are_those_to_their_float32_numbers(way, dtype, monkeypa
 @pytest.mark.parametrize(
     "ask",
     [
-        lambda Q, K: hf.svd_head(Q, K, 2),
-        lambda Q, K: hf.fit_soft(hf.Attention(Q, K), 2),
+        lambda Q, K: truncated_svd(Q, K, 2),
+        lambda Q, K: hf.shrink(hf.Attention(Q, K), dim=2),
         lambda Q, K: hf.shrink(Q, K, dim=2),
-        lambda Q, K: hf.shrink_to_pattern(Q, K, per_row=2),
         pytest.param(lambda Q, K: projected(K[:, :9], Q[:4, :9]), id="torch.from_projections"),
         lambda Q, K: hf.SelfAttention.random(6, rng=0)(K).matrix(),
     ],
@@ -422,12 +410,12 @@ def test_a_dense_target_of_16_bits_is_checked(dtype):
     M = narrowed(np.full((8, 8), 0.125, np.float32), dtype)
     M[5, 3] = np.float16(np.nan) if dtype == np.float16 else np.uint16(0x7FC0).view(BFLOAT16)
     with pytest.raises(NonFiniteError, match="the target must be finite; got nan at row 5, col"):
-        hf.fit_soft(M, 2)
+        hf.shrink(M, dim=2)
 
 
 # Attention matrices: a sparse and a dense one.
 ONE_MATRIX = {
-    "fit_soft": lambda M, A: hf.fit_soft(M, 2, effort=1, init=(A[:, :1], A[:, :1])),
+    "descent": lambda M, A: closest(M, 2, effort=1, init=(A[:, :1], A[:, :1])),
     "compare": lambda M, A: hf.compare(M, hf.Attention(A[:, :1], A[:, :1])),
     "target": lambda M, A: hf.Target(A),
     "certify": lambda M, A: hf.certify(A, matrix=M),

@@ -94,9 +94,7 @@ TABLE = {
     "describe":               " h  h  h  h  h  h  h  h  h  h  h  h  h  h   h  h  h  h  h  h  h",
     "sparsify":               " h  h  h  h  h  h  h  h  h  h  h  h  h  .   h  h  h  h  h  .  h",
     "compare":                " h  h  h  h  h  h  h  h  h  h  h  h  h  h   r  r  r  r  r  r  r",
-    "fit_soft":               " h  h  h  h  h  h  h  h  h  h  h  h  h  r   r  r  r  r  r  r  r",
     "shrink":                 " h  h  h  h  h  h  h  h  h  h  h  h  h  r   h  h  h  h  h  r  h",
-    "shrink_to_pattern":      " h  h  h  h  h  h  h  h  h  h  h  h  h  r   h  h  h  h  h  r  h",
     "certify":                " h  h  h  h  h  r  r  h  h  h  r  r  r  r   r  r  r  r  r  r  r",
     "methods.append_dims":    " h  h  h  h  h  r  r  r  r  r  r  r  r  r   r  r  r  r  r  r  r",
     "compress":               " h  h  h  h  h  h  h  h  h  h  h  h  h  h   r  r  r  r  r  r  h",
@@ -122,7 +120,7 @@ CELLS = {
 # Public functions whose parameters could hold a head, by their types, and hold something else.
 TAKE_NO_HEAD = {
     "Attention.check_plain", "Attention.check_settings", "SelfAttention.input_for",
-    "patterns.from_graph", "plot.curve", "plot.growth", "svd_head", "sweep",
+    "patterns.from_graph", "plot.curve", "plot.growth", "sweep",
     "torch.CapturedHeads.run", "torch.FittedAttention.with_fits", "torch.Keep.of",
     "torch.from_module", "torch.from_projections", "torch.smaller_heads",
     "torch.to_multihead_attention",
@@ -328,24 +326,10 @@ def closeness(q, k, found):
 QUICK: Options = {"effort": "low", "dtype": "float64"}
 
 
-@function("fit_soft")
-def _fit_soft(q, k, options):
-    return closeness(q, k, hf.fit_soft(hf.Attention(q, k, **options), 2, **QUICK))
-
-
 @function("shrink")
 def _shrink(q, k, options):
     head = hf.Attention(q, k, **options)
     return closeness(q, k, hf.shrink(head, dim=2, curve_dims=(), **QUICK))
-
-
-@function("shrink_to_pattern")
-def _shrink_to_pattern(q, k, options):
-    head = hf.Attention(q, k, **options)
-    found = hf.shrink_to_pattern(head, per_row=2, curve_dims=(), time_limit=0.2, **QUICK)
-    got, expected = closeness(q, k, found)
-    pattern = each(found, lambda x: x.sparsified.matrix.toarray())
-    return [*got, pattern], lambda o: [*expected(o), shares(heaviest(weights(q, k, o), 2))]
 
 
 @function("certify")
@@ -666,7 +650,6 @@ def test_no_public_function_is_left_out() -> None:
 @pytest.mark.parametrize(
     "call",
     [
-        lambda head: hf.svd_head(head, head, 2),
         lambda head: hf.attention_matrix(head, K),
         lambda head: hf.SelfAttention.canonical(D).input_for(head, head),
         lambda head: hf.plot.curve(head),
@@ -676,8 +659,6 @@ def test_no_public_function_is_left_out() -> None:
     ],
 )
 def test_a_head_is_refused_where_none_is_taken(call: Any) -> None:
-    for head in (hf.Attention(Q, K), hf.fit_soft(hf.Attention(Q, K), 2, effort="low")):
-        with pytest.raises(
-            hf.errors.InputError, match=r"must have a curve|got (Attention|SoftFit)\("
-        ):
+    for head in (hf.Attention(Q, K), hf.fit(BAND, 4)):
+        with pytest.raises(hf.errors.InputError, match=r"must have a curve|got (Attention|Fit)\("):
             call(head)

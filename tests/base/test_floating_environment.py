@@ -108,7 +108,7 @@ WORK: dict[str, Callable[[int], list[Any]]] = {
     ),
     "soft": lambda t: [
         *(lambda f: (f.Q, f.K, f.comparison.tv_mean, f.comparison.kl_mean))(
-            hf.fit_soft(hf.Attention(Q, K), 4, effort=5, num_threads=t)
+            hf.shrink(hf.Attention(Q, K), dim=4, effort=5, curve_dims=(), num_threads=t)
         )
     ],
     "sparsify": lambda t: [

@@ -14,6 +14,7 @@ import pytest
 
 import headfit as hf
 from headfit._base import memory
+from headfit._shrink.descent import closest
 from headfit.errors import InputError
 
 A = hf.patterns.band(12, 1)
@@ -44,7 +45,7 @@ REQUESTS: dict[str, Callable[[], Any]] = {
     "fit": lambda: hf.fit(A, 2**34),
     "fit(max-margin)": lambda: hf.fit(A, 2**34, method="max-margin"),
     "fit(projection)": lambda: hf.fit(A, 2**34, method="projection"),
-    "fit_soft": lambda: hf.fit_soft(hf.Attention(FAR[:64], FAR[:64]), 2**15),
+    "shrink": lambda: closest(hf.Attention(FAR[:64], FAR[:64]), 2**15),
     "sparsify": lambda: hf.sparsify(FAR, FAR, per_row=2**20),
     "tiles": lambda: hf.plot.tiles(hf.Attention(FAR, FAR), 2**20),
 }

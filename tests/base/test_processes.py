@@ -34,7 +34,7 @@ def answers(threads=None):
     narrow = hf.fit(A, 13, leak=0.1, distortion=0.2, rng=4, dtype="bfloat16", **t)
     exact = hf.fit(A, method=hf.methods.MaxMargin(keys=KEYS), dtype="float64", **t)
     sketch = hf.fit(A, 500, method="projection", leak=0.4, distortion=9.0, rng=5, **t)
-    soft = hf.fit_soft(hf.Attention(Q, K), 6, effort=6, **t)
+    soft = hf.shrink(hf.Attention(Q, K), dim=6, effort=6, curve_dims=(), **t)
     kept = hf.sparsify(3 * Q, K, per_row=5, per_column=9, exempt_columns="auto", **t)
     stats = hf.attention_stats(Q, K, shares=(0.5, 0.9), **t)
     top = hf.attention_topk(Q[None], K[None], 7, **t)

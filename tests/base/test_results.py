@@ -38,15 +38,11 @@ def made() -> dict[str, object]:
     head = hf.Attention(Q, K, mask="causal", softcap=30.0)
     fit = hf.fit(A, 4, **one)
     searched = hf.fit(A, time_limit=2, leak=0.3, distortion=1.0, **one)
-    soft = hf.fit_soft(head, 3, **one)
     shrunk = hf.shrink(Q, K, mask="causal", dim=3, **one)
     mix = rng.normal(size=(2, 8, 8)) * 2.0 ** -np.arange(8) * 6
     passages = [rng.normal(size=(20, 8)) @ mix for _ in range(6)]
     small = hf.compress(passages, dim=2, mask="causal", **one)
     heads = hf.compress_heads({("a", 0): passages, ("a", 1): passages[::-1]}, total=6, **one)
-    kept = hf.shrink_to_pattern(
-        Q, K, mask="causal", per_row=1, leak=0.5, distortion=1.0, time_limit=1, **one
-    )
     points = hf.grid(pattern="band", n=[16, 32], neighbors=[1, 2], dim=8)
     with tempfile.TemporaryDirectory() as folder:
         swept = hf.sweep(points, Path(folder) / "<b>", processes=0, **one)
@@ -61,10 +57,8 @@ def made() -> dict[str, object]:
         "Certificate without mass": hf.certify(A, fit, certificate_mass=False),
         "Attention": head,
         "Attention of heads": stack,
-        "SoftFit": soft,
-        "Comparison": soft.comparison,
+        "Comparison": shrunk.comparison,
         "ShrinkResult": shrunk,
-        "ShrinkResult to a pattern": kept,
         "TvCurve": shrunk.curve,
         "Compressed": small,
         "CompressedCurve": small.curve,
@@ -90,8 +84,7 @@ def results() -> dict[str, object]:
 NAMES = (
     "Target", "Fit", "Fit in a module", "Fit without a certificate", "Search", "Certificate",
     "Certificate of a matrix", "Certificate without mass", "Attention", "Attention of heads",
-    "SoftFit", "Comparison",
-    "ShrinkResult", "ShrinkResult to a pattern", "TvCurve", "Compressed", "CompressedCurve",
+    "Comparison", "ShrinkResult", "TvCurve", "Compressed", "CompressedCurve",
     "CompressedHeads", "TradeOff", "Sparsified", "AttentionStats", "AttentionStats of heads",
     "HeadTable", "TallyTable", "Plan", "RopeFilter", "LowerBound", "Sweep",
 )  # fmt: skip

@@ -2,12 +2,13 @@
 
 from collections.abc import Iterator
 
+import ml_dtypes
 import numpy as np
 import pytest
 
 import headfit as hf
+from headfit._base.arrays import FLOAT8
 from headfit._base.dtypes import round_to
-from headfit._base.float8 import FLOAT8
 from headfit.errors import InputError
 
 NAMES = sorted(FLOAT8)
@@ -83,7 +84,6 @@ def test_exempt_columns(dtype):
 
 
 def test_ml_dtypes_names_it():
-    ml_dtypes = pytest.importorskip("ml_dtypes")
     for dtype in (ml_dtypes.float8_e4m3fn, np.dtype(ml_dtypes.float8_e5m2)):
         assert hf.fit(A, 32, dtype=dtype, **LOOSE).dtype in NAMES
 
@@ -103,6 +103,6 @@ def test_numbers_that_do_not_fit_are_named(dtype, scale, method):
 
 def test_other_functions_do_not_take_it():
     with pytest.raises(InputError, match="dtype must be one of"):
-        hf.fit_soft(hf.Attention(np.eye(4), np.eye(4)), 2, dtype="float8_e4m3fn")
+        hf.shrink(hf.Attention(np.eye(4), np.eye(4)), dim=2, dtype="float8_e4m3fn")
     with pytest.raises(InputError, match="dtype must be one of"):
         hf.fit(A, 8, dtype="float8")

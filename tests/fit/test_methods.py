@@ -286,8 +286,8 @@ def test_tolerances_are_stated_once() -> None:
     assert fit.certificate.max_logit <= 30.0
     assert not hasattr(fit, "leak")
     assert fit.certificate.to_dict()["tolerances"] == dataclasses.asdict(asked)
-    for call in (hf.fit, hf.certify, hf.shrink_to_pattern, hf.bounds.projection_dim,
-                 hf.bounds.lower, hf.bounds.logit_range, hf.methods.append_dims):  # fmt: skip
+    for call in (hf.fit, hf.certify, hf.bounds.projection_dim, hf.bounds.lower,
+                 hf.bounds.logit_range, hf.methods.append_dims):  # fmt: skip
         parameters = inspect.signature(call).parameters
         for name in ("leak", "distortion", "max_logit", "tolerances"):
             assert name not in parameters or parameters[name].default is None, (call, name)
@@ -315,7 +315,6 @@ def test_tolerances_are_given_in_one_way() -> None:
         for call in (
             lambda **o: hf.fit(BAND, 4, **o),
             lambda **o: hf.certify(BAND, head, **o),
-            lambda **o: hf.shrink_to_pattern(np.eye(8), np.eye(8), per_row=1, **o),
         ):
             with pytest.raises(InputError, match=f"{name} and tolerances must not both be given"):
                 call(**{name: value}, tolerances=asked)

@@ -84,7 +84,7 @@ def test_tiles_of_sparse_matrices_hold_for_any_sign_duplicates_and_rows_without_
 def test_tiles_of_all_that_holds_a_matrix():
     Q, K = RNG.standard_normal((2, 12, 4))
     attention = hf.Attention(Q, K, mask="causal")
-    soft = hf.fit_soft(attention, 2)
+    soft = hf.shrink(attention, dim=2)
     sparsified = hf.sparsify(Q, K, mask="causal", per_row=2)
     target = hf.Target(hf.patterns.band(12, 1))
     head = hf.fit(target, 4, rng=0)

@@ -2,7 +2,6 @@
 
 import dataclasses
 import math
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -12,8 +11,7 @@ from hypothesis import strategies as st
 
 import headfit as hf
 from headfit._base.masks import allowed_columns
-from headfit._shrink.to_pattern import PatternToKeep
-from headfit._soft.descent import svd_head
+from headfit._shrink.starts import truncated_svd
 from headfit._target.append_columns import appended, leak_without, without_columns
 
 N = 96
@@ -59,8 +57,7 @@ def softmax(Q, K, scale, mask):
 
 def row_tv(wide, Q, K, result, mask):
     A = softmax(Q, K, 1 / math.sqrt(Q.shape[1]) if wide is None else wide, mask)
-    fit = result.fit
-    return np.abs(A - softmax(fit.Q, fit.K, fit.scale, mask)).sum(axis=1) / 2
+    return np.abs(A - softmax(result.Q, result.K, result.scale, mask)).sum(axis=1) / 2
 
 
 @pytest.mark.parametrize("mask", [None, "causal", ("window", (40, 3))])
@@ -70,7 +67,7 @@ def test_stays_within_total_variation(name, mask):
     result = hf.shrink(Q, K, mask=mask, tv=0.03, curve_dims=(2,), num_threads=2)
     assert result.shrunk
     assert result.reached
-    assert result.fit.dim == result.dim < Q.shape[1] == result.original_dim
+    assert result.dim == result.dim < Q.shape[1] == result.original_dim
     tv = row_tv(None, Q, K, result, mask)
     assert result.tv_mean == pytest.approx(tv.mean(), abs=1e-6)
     assert result.tv_worst == pytest.approx(tv.max(), abs=1e-6)
@@ -96,7 +93,7 @@ def test_baseline_is_the_truncated_svd():
     for d, mean, worst in zip(
         result.baseline.dim, result.baseline.tv_mean, result.baseline.tv_worst, strict=True
     ):
-        M = softmax(*svd_head(Q, K, int(d)), 1.0, "causal")
+        M = softmax(*truncated_svd(Q, K, int(d)), 1.0, "causal")
         tv = np.abs(A - M).sum(axis=1) / 2
         assert mean == pytest.approx(tv.mean(), abs=1e-9)
         assert worst == pytest.approx(tv.max(), abs=1e-9)
@@ -106,12 +103,12 @@ def test_baseline_is_the_truncated_svd():
 def test_dtypes_are_those_of_what_is_judged(dtype):
     Q, K = sharp_heads()["content"]
     result = hf.shrink(Q, K, mask="causal", tv=0.1, dtype=dtype, curve_dims=())
-    assert result.fit.dtype == dtype
+    assert result.dtype == dtype
     tv = row_tv(None, Q, K, result, "causal")
     assert tv.mean() == pytest.approx(result.tv_mean, abs=1e-6)
     assert tv.mean() <= 0.1
     if dtype == "bfloat16":
-        for x in (result.fit.Q, result.fit.K):
+        for x in (result.Q, result.K):
             assert not (x.view(np.uint32) & 0xFFFF).any()
 
 
@@ -152,7 +149,7 @@ def test_a_dtype_too_narrow_for_what_is_asked():
     assert not result.reached
     assert not result.shrunk
     assert result.tv_mean > 1e-6
-    assert "NOT within what was asked" in repr(result)
+    assert "NOT within the bounds" in repr(result)
 
 
 def test_out_of_time_is_the_original_head():
@@ -171,10 +168,8 @@ def test_rectangular_heads_and_attention_objects():
     result = hf.shrink(wide, dim=4, curve_dims=())
     tv = row_tv(0.7, wide.Q, wide.K, result, None)
     assert result.tv_mean == pytest.approx(tv.mean(), abs=1e-6)
-    assert result.fit.Q.shape == (30, 4)
-    assert result.fit.K.shape == (50, 4)
-    with pytest.raises(hf.errors.InputError, match="as many keys as queries; got 50 and 30"):
-        hf.shrink_to_pattern(wide, per_row=2)
+    assert result.Q.shape == (30, 4)
+    assert result.K.shape == (50, 4)
 
 
 def test_threads_do_not_matter():
@@ -182,8 +177,8 @@ def test_threads_do_not_matter():
     first, second = (
         hf.shrink(Q, K, mask="causal", tv=0.05, curve_dims=(), num_threads=t) for t in (1, 3)
     )
-    assert np.array_equal(first.fit.Q, second.fit.Q)
-    assert np.array_equal(first.fit.K, second.fit.K)
+    assert np.array_equal(first.Q, second.Q)
+    assert np.array_equal(first.K, second.K)
     assert first.tv_mean == second.tv_mean
 
 
@@ -192,113 +187,9 @@ def test_rows_that_attend_to_nothing():
     mask = np.tri(N, dtype=bool)
     mask[[0, 40]] = False
     close = hf.shrink(Q, K, mask=mask, tv=0.05, curve_dims=())
-    kept = hf.shrink_to_pattern(Q, K, mask=mask, per_row=3, mass=0.8, time_limit=2, curve_dims=())
-    for result in (close, kept):
-        assert result.reached
-        assert result.shrunk
-        assert not result.comparison.row_tv[[0, 40]].any()
-    assert not np.diff(kept.sparsified.matrix.indptr)[[0, 40]].any()
-
-
-# Patterns.
-
-
-@pytest.mark.parametrize("sink", [False, True], ids=["no sink", "sink"])
-@pytest.mark.parametrize("name", HEADS)
-def test_keeps_the_pattern(name, sink):
-    Q, K = sharp_heads(sink=sink)[name]
-    result = hf.shrink_to_pattern(
-        Q, K, mask="causal", per_row=4, mass=0.9, leak=0.02, distortion=0.2,
-        curve_dims=(4,), time_limit=4, num_threads=2,
-    )  # fmt: skip
-    A = result.sparsified.matrix
-    again = hf.sparsify(Q, K, mask="causal", per_row=4, mass=0.9)
-    assert (again.matrix != A).nnz == 0
-    assert result.reached
-    assert result.dim < Q.shape[1]
-    assert hf.certify(A, result.fit, leak=0.02, distortion=0.2).holds
-    # A scan in NumPy agrees with the certificate, and with the distances from the original.
-    fit = result.fit
-    for i in range(N):
-        support = A[[i]].indices
-        off = np.setdiff1d(np.flatnonzero(allowed_columns("causal", i, N)), support)
-        logits = fit.scale * (fit.K.astype(np.float64) @ fit.Q[i].astype(np.float64))
-        if off.size:
-            assert logits[off].max() - logits[support].min() <= math.log(0.02)
-        ratios = logits[support] - np.log(A[[i]].data)
-        assert np.ptp(ratios) <= math.log(1.2)
-    tv = row_tv(None, Q, K, result, "causal")
-    assert result.tv_mean == pytest.approx(tv.mean(), abs=1e-6)
-    assert result.tv_worst == pytest.approx(tv.max(), abs=1e-6)
-    assert ("appended" in result.ways) == sink
-    certified = [d for d in result.ways.values() if d is not None]
-    assert result.dim == min(certified)
-    assert set(result.curve.dim) == {*certified}
-    assert {4, result.dim} <= set(result.baseline.dim)
-    assert "certificate of the pattern" in repr(result)
-
-
-def test_max_margin_where_time_is_short():
-    Q, K = sharp_heads()["previous"]
-    result = hf.shrink_to_pattern(
-        Q, K, mask="causal", per_row=3, mass=0.8, time_limit=1e-9, curve_dims=()
-    )
-    assert result.ways["whole"] is None
-    assert result.reached
-    assert result.fit.method == "max-margin"
-    assert result.dim == result.ways["max-margin"] == result.fit.search.dim < 24
-    assert hf.certify(result.sparsified.matrix, result.fit).holds
-    # The keys are those of the truncated SVD.
-    _, keys = svd_head(Q, K, result.dim)
-    np.testing.assert_allclose(result.fit.K, keys, rtol=1e-5, atol=1e-5)
-
-
-def test_a_head_of_columns_alone():
-    # Every row keeps only the sink, so the other columns have no nonzeros.
-    rng = np.random.default_rng(8)
-    Q = np.hstack([np.full((40, 1), 8.0), 0.3 * rng.standard_normal((40, 7))])
-    K = np.hstack([np.eye(40)[:, :1] * 8, rng.standard_normal((40, 7))])
-    result = hf.shrink_to_pattern(Q, K, mask="causal", per_row=1, time_limit=2, curve_dims=())
-    np.testing.assert_array_equal(result.sparsified.matrix.indices, 0)
-    assert result.reached
-    assert result.dim == 1
-    assert result.ways["appended"] is not None
-
-
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_an_appended_fit_is_a_fit(dtype, tmp_path, monkeypatch):
-    failed = SimpleNamespace(certificate=SimpleNamespace(holds=False))
-    monkeypatch.setattr(PatternToKeep, "whole", PatternToKeep.with_exempt_columns)
-    monkeypatch.setattr(PatternToKeep, "from_svd", lambda *_: failed)
-    Q, K = sharp_heads(sink=True)["content"]
-    result = hf.shrink_to_pattern(
-        Q, K, mask="causal", per_row=3, mass=0.9, dtype=dtype, time_limit=3, curve_dims=()
-    )
-    fit = result.fit
-    # Where no head with learned keys was certified in time, one with given keys takes its place.
-    if "max-margin" not in result.ways:
-        assert result.appended == (0,)
-        assert "1 column appended" in repr(result)
-        assert fit.scale == 1 / math.sqrt(fit.dim)
-        assert fit.module(fit.X, mask="causal").Q.shape == (N, fit.dim)
-    again = hf.load(fit.save(tmp_path / "head.npz"))
-    assert hf.certify(result.sparsified.matrix, again).holds
-    assert again.settings == fit.settings
-
-
-def test_columns_bounded_but_for_the_sink():
-    Q, K = sharp_heads(sink=True)["content"]
-    result = hf.shrink_to_pattern(
-        Q, K, mask="causal", per_row=3, per_column=12, exempt_columns=[0], time_limit=3,
-        curve_dims=(),
-    )  # fmt: skip
-    counts = np.bincount(result.sparsified.matrix.indices, minlength=N)
-    assert counts[0] > 12 >= counts[1:].max()
-    assert "appended" in result.ways
-    none = hf.shrink_to_pattern(
-        Q, K, mask="causal", per_row=3, exempt_columns=(), time_limit=1, curve_dims=()
-    )  # fmt: skip
-    assert "appended" not in none.ways
+    assert close.reached
+    assert close.shrunk
+    assert not close.comparison.row_tv[[0, 40]].any()
 
 
 # Columns appended to a head.
@@ -442,9 +333,7 @@ def test_results_are_frozen_and_short():
     with pytest.raises(dataclasses.FrozenInstanceError):
         result.tv_mean = 0.0
     assert repr(result.curve).startswith("TvCurve(mean total variation by size: 1: ")
-    assert result.attention.Q is result.fit.Q
-    assert result.sparsified is None
-    assert dict(result.ways) == {}
+    assert result.attention.Q is result.Q
 
 
 @pytest.mark.parametrize(
@@ -454,8 +343,10 @@ def test_results_are_frozen_and_short():
         ({"dim": 2, "tv_worst": 0.1}, "tv_worst must not be given beside dim"),
         ({"tv": 0}, "tv must lie strictly between 0 and 1; got 0"),
         ({"tv_worst": 1.5}, "tv_worst must lie strictly between 0 and 1"),
-        ({"dim": 5}, "dim must lie in 1 ... 4; got 5"),
+        ({"dim": 9}, "dim must lie in 1 ... 8; got 9"),
         ({"curve_dims": (0,)}, "curve_dims must lie in 1 ... 4; got 0"),
+        ({"init": (1, 2)}, "init must be given beside dim"),
+        ({"callback": 1}, "callback must"),
         ({"dtype": "float8"}, "dtype must be one of"),
         ({"effort": "most"}, "effort must be one of"),
         ({"time_limit": 0}, "time_limit must lie strictly"),
@@ -468,44 +359,16 @@ def test_arguments_refused(arguments, words):
         hf.shrink(Q, K, **arguments)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        ({"leak": 0.1}, "give per_row, .* or mass"),
-        ({"per_column": 2}, "give per_row, .* or mass"),
-        ({"per_row": 0}, "per_row must be an integer of at least 1"),
-        ({"per_row": 2, "leak": 2}, "leak must lie strictly between"),
-        ({"per_row": 2, "distortion": 0}, "distortion must be above 0"),
-        ({"per_row": 2, "exempt_columns": [9]}, "exempt_columns must lie in 0 ... 7; got 9"),
-        ({"per_row": 2, "effort": "most"}, "effort must be one of"),
-        ({"per_row": 2, "time_limit": 0}, "time_limit must lie strictly"),
-        ({"per_row": 2, "leak": 0.1, "tolerances": hf.Tolerances()}, "leak and tolerances must"),
-    ],
-)
-def test_arguments_of_a_pattern_refused(arguments, words):
-    Q, K = np.random.default_rng(0).standard_normal((2, 8, 4))
-    with pytest.raises(hf.errors.InputError, match=words):
-        hf.shrink_to_pattern(Q, K, **arguments)
-
-
-def test_each_question_has_arguments_of_its_own():
-    Q, K = np.random.default_rng(0).standard_normal((2, 8, 4))
-    for name, value in {"per_row": 2, "mass": 0.9, "leak": 0.1, "per_column": 2}.items():
-        with pytest.raises(TypeError, match=name):
-            hf.shrink(Q, K, **{name: value})
-    for name, value in {"tv": 0.1, "tv_worst": 0.1, "dim": 2}.items():
-        with pytest.raises(TypeError, match=name):
-            hf.shrink_to_pattern(Q, K, per_row=2, **{name: value})
-
-
 def test_heads_refused():
     Q = np.zeros((8, 4))
     with pytest.raises(hf.errors.InputError, match="the leading axes of K must be those of Q"):
-        hf.shrink_to_pattern(np.zeros((2, 8, 4)), np.zeros((3, 8, 4)), per_row=1)
+        hf.shrink(np.zeros((2, 8, 4)), np.zeros((3, 8, 4)))
     with pytest.raises(hf.errors.InputError, match="Q must be finite; got nan at row 0, column 0"):
         hf.shrink(np.full((8, 4), np.nan), Q)
-    with pytest.raises(hf.errors.InputError, match="give Q and K"):
+    with pytest.raises(hf.errors.TargetError, match="every row of the target must sum to 1"):
         hf.shrink(Q)
+    with pytest.raises(hf.errors.InputError, match="scale must be given beside Q and K"):
+        hf.shrink(np.eye(4), scale=1.0)
     with pytest.raises(hf.errors.InputError, match="an Attention, which has its own"):
         hf.shrink(hf.Attention(Q, Q), Q)
     head = hf.Attention(Q, Q)
@@ -534,8 +397,8 @@ def test_stacks_of_heads_are_as_single_calls(seeded):
     assert stack.shape == (2, 2)
     for place in np.ndindex(2, 2):
         alone = hf.shrink(Q[place], K[place], rng=same, **options)
-        np.testing.assert_array_equal(stack[place].fit.Q, alone.fit.Q)
-        np.testing.assert_array_equal(stack[place].fit.K, alone.fit.K)
+        np.testing.assert_array_equal(stack[place].Q, alone.Q)
+        np.testing.assert_array_equal(stack[place].K, alone.K)
 
 
 @pytest.mark.parametrize("name", HEADS)
@@ -548,30 +411,71 @@ def test_the_curve_never_rises(name):
     assert result.curve.tv_mean[at] == result.tv_mean
 
 
-@pytest.mark.parametrize("seeded", [True, False])
-def test_patterns_of_stacks_are_as_single_calls(seeded):
-    """Query heads that share their keys are shrunk one by one, as calls in their order do."""
-    Q = 3 * np.random.default_rng(4).standard_normal((2, 2, 14, 4))
-    K = np.random.default_rng(5).standard_normal((2, 1, 14, 4))
-    options = {"per_row": 2, "curve_dims": (), "effort": 1, "mask": "causal", "leak": 0.3}
-    rng, same = (3, 3) if seeded else (np.random.default_rng(1), np.random.default_rng(1))
-    stack = hf.shrink_to_pattern(Q, K, rng=rng, num_threads=2, **options)
-    assert stack.shape == (2, 2)
-    for b, h in np.ndindex(2, 2):
-        alone = hf.shrink_to_pattern(Q[b, h], K[b, 0], rng=same, **options)
-        found = stack[b, h]
-        assert found.fit.certificate.holds
-        np.testing.assert_array_equal(found.fit.Q, alone.fit.Q)
-        np.testing.assert_array_equal(found.fit.K, alone.fit.K)
-        kept, expected = (x.sparsified.matrix.toarray() for x in (found, alone))
-        np.testing.assert_array_equal(kept, expected)
-        assert found.ways == alone.ways
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_effort_0_is_the_truncated_svd(dtype):
+    Q, K = sharp_heads()["content"]
+    head = hf.shrink(Q, K, mask="causal", dim=5, effort=0, dtype=dtype, curve_dims=(2,))
+    q, k = truncated_svd(Q, K, 5)
+    tolerance = 1e-5 if dtype == "float32" else 1e-12
+    np.testing.assert_allclose(head.Q * head.scale, q, rtol=tolerance, atol=tolerance)
+    np.testing.assert_allclose(head.K, k, rtol=tolerance, atol=tolerance)
+    assert head.settings["descent"] is None
+    np.testing.assert_array_equal(head.curve.tv_mean, head.baseline.tv_mean)
+    searched = hf.shrink(Q, K, mask="causal", tv=0.2, effort=0, curve_dims=())
+    assert searched.tv_mean <= 0.2 < searched.baseline.tv_mean[0]
+    # A larger size than the head's has zero columns.
+    padded = hf.shrink(Q, K, dim=30, effort=0, curve_dims=())
+    assert padded.tv_worst < 1e-5
+    assert not padded.Q[:, 24:].any()
 
 
-def test_an_error_in_a_stack_to_a_pattern_names_the_head():
-    Q, K = np.random.default_rng(4).standard_normal((2, 3, 14, 4))
-    Q[1, 5] = np.nan
-    with pytest.raises(
-        hf.errors.NonFiniteError, match="head 1: Q must be finite; got nan at row 5"
-    ):
-        hf.shrink_to_pattern(Q, K, per_row=2, curve_dims=(), effort=1, leak=0.3, num_threads=1)
+@pytest.mark.parametrize("mask", [None, "causal"])
+def test_a_dense_matrix_is_as_good_as_its_head(mask):
+    Q, K = sharp_heads()["previous"]
+    A = softmax(Q, K, 24**-0.5, mask)
+    small = hf.shrink(A, mask=mask, tv=0.05)
+    assert small.reached
+    assert small.original_dim == N
+    assert abs(small.dim - hf.shrink(Q, K, mask=mask, tv=0.05, curve_dims=()).dim) <= 1
+    made = softmax(small.Q, small.K, small.scale, mask)
+    assert small.tv_mean == pytest.approx(np.abs(A - made).sum(axis=1).mean() / 2, abs=1e-6)
+    wide = hf.shrink(A[:40, :60] / A[:40, :60].sum(axis=1, keepdims=True), dim=2, effort="low")
+    assert (wide.Q.shape, wide.K.shape) == ((40, 2), (60, 2))
+
+
+def test_a_start_and_a_callback():
+    Q, K = sharp_heads()["content"]
+    options = {"mask": "causal", "curve_dims": ()}
+    first = hf.shrink(Q, K, dim=3, **options)
+    seen = []
+    again = hf.shrink(
+        Q,
+        K,
+        dim=3,
+        init=(first.Q * first.scale, first.K),
+        callback=lambda step, kl: seen.append((step, kl)) or step < 2,
+        **options,
+    )
+    assert [step for step, _ in seen] == [0, 1, 2]
+    assert seen[0][1] == pytest.approx(first.comparison.kl_mean, rel=1e-5)
+    assert again.settings["descent"]["status"] == "stopped"
+    assert again.comparison.kl_mean <= first.comparison.kl_mean * (1 + 1e-5)
+
+
+@pytest.mark.parametrize("sink", [False, True], ids=["no sink", "sink"])
+@pytest.mark.parametrize("name", HEADS)
+def test_a_sparse_head_is_fitted_with_a_certificate(name, sink):
+    """The heaviest entries of a head are a pattern, mask included, that `fit` takes as it is."""
+    Q, K = sharp_heads(sink=sink)[name]
+    kept = hf.sparsify(Q, K, mask="causal", per_row=4, mass=0.9)
+    fit = hf.fit(kept, leak=0.02, distortion=0.2, time_limit=4, num_threads=2)
+    assert fit.certificate.holds
+    assert fit.dim < Q.shape[1]
+    assert fit.mask == "causal"
+    for i in range(N):
+        support = kept.matrix[[i]].indices
+        off = np.setdiff1d(np.flatnonzero(allowed_columns("causal", i, N)), support)
+        logits = fit.scale * (fit.K.astype(np.float64) @ fit.Q[i].astype(np.float64))
+        if off.size:
+            assert logits[off].max() - logits[support].min() <= math.log(0.02)
+        assert np.ptp(logits[support] - np.log(kept.matrix[[i]].data)) <= math.log(1.2)

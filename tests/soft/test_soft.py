@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 import headfit as hf
 from headfit import _core
 from headfit._base.masks import allowed_columns, core_mask
-from headfit._soft.compare import compare
-from headfit._soft.descent import soft, svd_head
+from headfit._shrink.compare import compare
+from headfit._shrink.descent import closest
+from headfit._shrink.starts import truncated_svd
 
 THREADS = (1, 2, 3)
 
@@ -201,17 +202,17 @@ def test_pinsker(n, d, seed, size):
     assert compare(one, one).tv_worst <= 1e-12
 
 
-def test_svd_head_is_the_best_approximation():
+def test_the_truncated_svd_is_the_best_approximation():
     Q, K = random_head(60, 12, 10)
     logits = 0.3 * Q @ K.T
     centred = logits - logits.mean(axis=1, keepdims=True)
     size = np.linalg.svd(centred, compute_uv=False)
     for dim in (1, 4, 11):
-        q, k = svd_head(Q, K, dim, scale=0.3)
+        q, k = truncated_svd(Q, K, dim, scale=0.3)
         error = np.sum((q @ k.T - centred) ** 2)
         assert error == pytest.approx(np.sum(size[dim:] ** 2), rel=1e-9)
     for dim in (12, 15):
-        q, k = svd_head(Q, K, dim, scale=0.3)
+        q, k = truncated_svd(Q, K, dim, scale=0.3)
         assert q.shape == k.shape == (60, dim)
         np.testing.assert_allclose(q @ k.T, centred, atol=1e-10)
 
@@ -241,15 +242,15 @@ SHARP = tuple(sharp_heads(4))
 def test_beats_the_svd(name):
     wide = sharp_heads()[name]
     for dim in (4, 8):
-        head = soft(wide, dim, threads=2)
-        q, k = svd_head(wide.Q, wide.K, dim)
+        head = closest(wide, dim, threads=2)
+        q, k = truncated_svd(wide.Q, wide.K, dim)
         found = compare(wide, hf.Attention(head.Q, head.K, scale=1, mask=wide.mask))
         base = compare(wide, hf.Attention(q, k, scale=1, mask=wide.mask))
         assert found.tv_mean < 0.5 * base.tv_mean
         assert found.kl_mean < 0.25 * base.kl_mean
         # The descent reports the same loss as the comparison.
-        assert head.settings["soft"]["kl"][-1][1] == pytest.approx(found.kl_mean, rel=1e-6)
-        assert head.settings["soft"]["kl"][0][1] == pytest.approx(base.kl_mean, rel=1e-6)
+        assert head.settings["descent"]["kl"][-1][1] == pytest.approx(found.kl_mean, rel=1e-6)
+        assert head.settings["descent"]["kl"][0][1] == pytest.approx(base.kl_mean, rel=1e-6)
 
 
 @pytest.mark.parametrize("name", SHARP)
@@ -257,15 +258,15 @@ def test_no_worse_than_scipy(name):
     # SciPy descends the same loss from the same start, with twice as many evaluations.
     wide = sharp_heads(80)[name]
     dim, n = 4, 80
-    head = soft(wide, dim, effort="high")
+    head = closest(wide, dim, effort="high")
     target, mask = core_problem(wide, as_matrix=False)
 
     def loss(x):
         value, gradient, _ = _core.soft_loss(target, mask, *x.reshape(2, n, dim), 1)
         return value, gradient.ravel()
 
-    start = np.vstack(svd_head(wide.Q, wide.K, dim)).ravel()
-    report = head.settings["soft"]
+    start = np.vstack(truncated_svd(wide.Q, wide.K, dim)).ravel()
+    report = head.settings["descent"]
     found = scipy.optimize.minimize(
         loss,
         start,
@@ -287,28 +288,28 @@ def test_recovers_a_small_head(dtype, name):
     rng = np.random.default_rng(13)
     Q = np.hstack([small.Q, rng.standard_normal((n, d))]).astype(dtype)
     K = np.hstack([small.K, np.ones((n, 1)) * rng.standard_normal(d)]).astype(dtype)
-    head = soft(hf.Attention(Q, K, scale=small.scale, mask=mask), d)
+    head = closest(hf.Attention(Q, K, scale=small.scale, mask=mask), d)
     got = compare(small, hf.Attention(head.Q, head.K, scale=1, mask=mask))
     assert got.tv_worst < 1e-3
     assert head.Q.dtype == head.K.dtype == dtype
-    matrix = soft(small.matrix(), d, mask=mask)
+    matrix = closest(small.matrix(), d, mask=mask)
     assert compare(small, hf.Attention(matrix.Q, matrix.K, scale=1, mask=mask)).tv_mean < 1e-2
 
 
 def test_a_size_beyond_the_rank_is_exact():
     wide = hf.Attention(*random_head(50, 5, 13))
-    head = soft(wide, 9)
+    head = closest(wide, 9)
     assert head.Q.shape == (50, 9)
-    assert head.settings["soft"]["status"] == "enough"
-    assert head.settings["soft"]["steps"] == 0
+    assert head.settings["descent"]["status"] == "enough"
+    assert head.settings["descent"]["steps"] == 0
     assert compare(wide, hf.Attention(head.Q, head.K, scale=1)).tv_worst < 1e-12
 
 
 def test_matrix_and_attention_agree():
     wide = sharp_heads()["between"]
-    start = svd_head(wide.Q, wide.K, 6)
-    streamed = soft(wide, 6, init=start)
-    stored = soft(wide.matrix(), 6, init=start)
+    start = truncated_svd(wide.Q, wide.K, 6)
+    streamed = closest(wide, 6, init=start)
+    stored = closest(wide.matrix(), 6, init=start)
     first, second = (
         compare(wide, hf.Attention(h.Q, h.K, scale=1)).kl_mean for h in (streamed, stored)
     )
@@ -320,7 +321,7 @@ def test_matrix_and_attention_agree():
 def test_threads_do_not_matter(as_matrix, dtype):
     wide = hf.Attention(*random_head(130, 12, 14, size=2, dtype=dtype), mask="causal")
     target, mask = (wide.matrix(), "causal") if as_matrix else (wide, None)
-    heads = [soft(target, 5, mask=mask, threads=t, effort=25) for t in THREADS]
+    heads = [closest(target, 5, mask=mask, threads=t, effort=25) for t in THREADS]
     for other in heads[1:]:
         assert np.array_equal(heads[0].Q, other.Q)
         assert np.array_equal(heads[0].K, other.K)
@@ -332,41 +333,41 @@ def test_small_targets_never_get_worse(n, m, d, seed):
     Q, K = 3 * rng.standard_normal((n, 3)), 3 * rng.standard_normal((m, 3))
     wide = hf.Attention(Q, K)
     for target in (wide, wide.matrix()):
-        head = soft(target, d)
+        head = closest(target, d)
         got = compare(wide, hf.Attention(head.Q, head.K, scale=1))
-        kl = head.settings["soft"]["kl"]
+        kl = head.settings["descent"]["kl"]
         assert kl[-1][1] <= kl[0][1] + 1e-12
         assert got.kl_mean == pytest.approx(kl[-1][1], abs=1e-9)
-    base = compare(wide, hf.Attention(*svd_head(Q, K, d), scale=1))
+    base = compare(wide, hf.Attention(*truncated_svd(Q, K, d), scale=1))
     assert compare(wide, hf.Attention(*head_of(wide, d), scale=1)).kl_mean <= base.kl_mean + 1e-12
 
 
 def head_of(target, d):
-    head = soft(target, d)
+    head = closest(target, d)
     return head.Q, head.K
 
 
 def test_constant_rows_are_exact_at_once():
     flat = hf.Attention(np.ones((5, 2)), np.ones((5, 2)))
-    assert soft(flat, 1).settings["soft"]["status"] == "enough"
-    assert soft(flat.matrix(), 1).settings["soft"]["status"] == "enough"
+    assert closest(flat, 1).settings["descent"]["status"] == "enough"
+    assert closest(flat.matrix(), 1).settings["descent"]["status"] == "enough"
 
 
 def test_rectangular_targets():
     rng = np.random.default_rng(15)
     wide = hf.Attention(2 * rng.standard_normal((40, 8)), rng.standard_normal((70, 8)))
-    head = soft(wide, 4)
+    head = closest(wide, 4)
     assert head.Q.shape == (40, 4)
     assert head.K.shape == (70, 4)
-    base = compare(wide, hf.Attention(*svd_head(wide.Q, wide.K, 4), scale=1))
+    base = compare(wide, hf.Attention(*truncated_svd(wide.Q, wide.K, 4), scale=1))
     assert compare(wide, hf.Attention(head.Q, head.K, scale=1)).kl_mean < base.kl_mean
 
 
 def test_zeros_of_a_matrix_ask_for_nothing_more():
     A = hf.patterns.random_regular(60, k=3, gamma=2.0, rng=0).toarray()
-    head = soft(A, 10)
+    head = closest(A, 10)
     got = compare(A, hf.Attention(head.Q, head.K, scale=1))
-    assert head.settings["soft"]["status"] == "enough"
+    assert head.settings["descent"]["status"] == "enough"
     assert got.kl_mean < 2e-6
     assert got.tv_worst < 0.01
 
@@ -375,7 +376,7 @@ def test_how_it_ends():
     wide = sharp_heads()["between"]
     reports = {}
     for effort in ("low", "medium", "high", 7):
-        report = soft(wide, 4, effort=effort).settings["soft"]
+        report = closest(wide, 4, effort=effort).settings["descent"]
         kl = [value for _, value in report["kl"]]
         assert (np.diff(kl) <= 1e-12).all()
         assert report["kl"][-1][0] == report["steps"]
@@ -384,33 +385,33 @@ def test_how_it_ends():
     assert reports[7]["status"] == "step limit"
     assert reports[7]["steps"] == 7
     assert reports["high"]["steps"] > reports["medium"]["steps"] > reports["low"]["steps"]
-    early = soft(wide, 8, enough=0.1)
-    assert early.settings["soft"]["status"] == "enough"
+    early = closest(wide, 8, enough=0.1)
+    assert early.settings["descent"]["status"] == "enough"
     got = compare(wide, hf.Attention(early.Q, early.K, scale=1))
     assert got.kl_mean <= 0.1 * (1 + 1e-9)
     assert got.tv_mean <= np.sqrt(0.05)
-    assert soft(wide, 4, time_limit=0.0).settings["soft"]["status"] == "time limit"
+    assert closest(wide, 4, time_limit=0.0).settings["descent"]["status"] == "time limit"
     seen = []
 
     def stop_at_three(step, kl):
         seen.append((step, kl))
         return step < 3
 
-    assert soft(wide, 4, callback=stop_at_three).settings["soft"]["status"] == "stopped"
+    assert closest(wide, 4, callback=stop_at_three).settings["descent"]["status"] == "stopped"
     assert [s for s, _ in seen] == [0, 1, 2, 3]
 
 
 def test_a_given_start():
     wide = sharp_heads()["between"]
-    first = soft(wide, 4)
-    wider = soft(wide, 6, init=(first.Q, first.K), seed=1)
-    assert wider.settings["soft"]["kl"][-1][1] < first.settings["soft"]["kl"][-1][1]
+    first = closest(wide, 4)
+    wider = closest(wide, 6, init=(first.Q, first.K), seed=1)
+    assert wider.settings["descent"]["kl"][-1][1] < first.settings["descent"]["kl"][-1][1]
     with pytest.raises(
         hf.errors.InputError, match=r"init .* got K of shape \(160, 3\)|as many columns"
     ):
-        soft(wide, 4, init=(first.Q, first.K[:, :3]))
+        closest(wide, 4, init=(first.Q, first.K[:, :3]))
     with pytest.raises(hf.errors.InputError, match="init must be finite; K is not"):
-        soft(wide, 4, init=(first.Q, first.K * np.nan))
+        closest(wide, 4, init=(first.Q, first.K * np.nan))
 
 
 @pytest.mark.parametrize("judged", [False, True], ids=["soft", "compare"])
@@ -440,7 +441,7 @@ def test_faulty_matrices(change, error, words, judged):
     A = wide.matrix()
     i, j, value = change
     A[i, j] = value
-    refused = (lambda: compare(A, wide)) if judged else (lambda: soft(A, 2, mask="causal"))
+    refused = (lambda: compare(A, wide)) if judged else (lambda: closest(A, 2, mask="causal"))
     with pytest.raises(error, match=words):
         refused()
 
@@ -448,27 +449,27 @@ def test_faulty_matrices(change, error, words, judged):
 def test_arguments_refused():
     wide = hf.Attention(*random_head(8, 3, 17), mask="causal")
     with pytest.raises(hf.errors.InputError, match="dim must"):
-        soft(wide, 0)
+        closest(wide, 0)
     with pytest.raises(hf.errors.InputError, match="effort"):
-        soft(wide, 2, effort="most")
-    with pytest.raises(hf.errors.InputError, match="effort must lie in 1"):
-        soft(wide, 2, effort=10**18)
+        closest(wide, 2, effort="most")
+    with pytest.raises(hf.errors.InputError, match="effort must lie in 0"):
+        closest(wide, 2, effort=10**18)
     with pytest.raises(hf.errors.InputError, match="enough must lie"):
-        soft(wide, 2, enough=0)
+        closest(wide, 2, enough=0)
     with pytest.raises(hf.errors.InputError, match="mask must not be given beside an Attention"):
-        soft(wide, 2, mask=("window", 2))
+        closest(wide, 2, mask=("window", 2))
     with pytest.raises(hf.errors.InputError, match="one head"):
-        soft(hf.Attention(np.zeros((2, 4, 3)), np.zeros((2, 4, 3))), 2)
+        closest(hf.Attention(np.zeros((2, 4, 3)), np.zeros((2, 4, 3))), 2)
     with pytest.raises(hf.errors.InputError, match="sparse"):
-        soft(sp.eye_array(4), 2)
+        closest(sp.eye_array(4), 2)
     with pytest.raises(hf.errors.InputError, match="not empty"):
-        soft(np.zeros((0, 4)), 2)
+        closest(np.zeros((0, 4)), 2)
     with pytest.raises(hf.errors.InputError, match="one shape; got 8 x 8 and 5 x 8"):
         compare(wide, hf.Attention(np.zeros((5, 1)), np.zeros((8, 1))))
     with pytest.raises(hf.errors.InputError, match="attention must be an Attention"):
         compare(wide, wide.matrix())
     with pytest.raises(hf.errors.InputError, match="Q must be finite"):
-        svd_head(np.full((2, 2), np.nan), np.zeros((2, 2)), 1)
+        truncated_svd(np.full((2, 2), np.nan), np.zeros((2, 2)), 1)
 
 
 def test_comparison_is_frozen_and_short():
@@ -480,58 +481,58 @@ def test_comparison_is_frozen_and_short():
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16"])
-def test_fit_soft_compares_what_it_stores(dtype):
+def test_the_stored_head_is_compared(dtype):
     rng = np.random.default_rng(8)
     Q, K = (3 * rng.normal(size=(50, 6)) for _ in range(2))
     target = hf.Attention(Q, K, mask="causal")
-    head = hf.fit_soft(target, 6, dtype=dtype)
+    head = hf.shrink(target, dim=6, dtype=dtype, curve_dims=())
     limits = {"float32": 1e-3, "float64": 1e-3, "bfloat16": 0.1}
     assert head.comparison.tv_worst < limits[dtype]
     again = hf.compare(target, head.attention)
     assert again.tv_worst == head.comparison.tv_worst
     assert head.X.shape == (50, 12)
     assert np.array_equal(head.module(head.X, mask="causal").Q, head.Q)
-    assert repr(head).startswith(f"SoftFit(n=50, dim=6, {dtype}: total variation mean")
+    assert repr(head).startswith("ShrinkResult(size 6 is already the smallest found; total")
 
 
-def test_fit_soft_through_a_given_module():
+def test_the_input_of_a_module_is_found():
     rng = np.random.default_rng(9)
     target = hf.Attention(*(2 * rng.normal(size=(2, 40, 5))))
     module = hf.SelfAttention.random(5, rng=1)
-    head = hf.fit_soft(target, 5, module=module)
+    head = hf.shrink(target, module=module)
     assert head.comparison.tv_worst < 0.01
     assert head.module is module
     assert hf.compare(target, module(head.X)).tv_worst < 0.01
     assert np.array_equal(module(head.X).Q, head.Q)  # the input that made these queries
     assert np.array_equal(head.attention.K, head.K)
     with pytest.raises(hf.errors.InputError, match="dim must be the module's, 5"):
-        hf.fit_soft(target, 4, module=module)
-    with pytest.raises(hf.errors.InputError, match="must not be given beside a module"):
-        hf.fit_soft(target, 5, module=module, scale=1.0)
+        hf.shrink(target, dim=4, module=module)
+    with pytest.raises(hf.errors.InputError, match="tv must not be given beside dim"):
+        hf.shrink(target, tv=0.1, module=module)
     with pytest.raises(hf.errors.InputError, match="canonical"):
-        hf.fit_soft(target, 5, module=module, dtype="bfloat16")
+        hf.shrink(target, dim=5, module=module, dtype="bfloat16")
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_what_is_no_module_is_named_first(dtype):
     target = hf.Attention(np.eye(4), np.eye(4))
     with pytest.raises(hf.errors.InputError, match="module must be a SelfAttention; got ndarray"):
-        hf.fit_soft(target, 2, module=np.eye(4), dtype=dtype)
+        hf.shrink(target, dim=2, module=np.eye(4), dtype=dtype)
     with pytest.raises(hf.errors.InputError, match="module must be a SelfAttention; got ndarray"):
         hf.fit(np.eye(4), 2, module=np.eye(4), dtype=dtype)
 
 
-def test_fit_sends_dense_attention_to_fit_soft():
-    with pytest.raises(hf.errors.InputError, match="fit_soft"):
+def test_fit_sends_dense_attention_to_shrink():
+    with pytest.raises(hf.errors.InputError, match="shrink comes close to it"):
         hf.fit(hf.Attention(np.eye(4), np.eye(4)), 2)
 
 
 def test_fits_are_compared_as_their_attention_is():
     A = hf.patterns.band(24, 1)
     fit = hf.fit(A, 4)
-    soft_fit = hf.fit_soft(fit.attention, 2)
-    expected = hf.compare(fit.attention, soft_fit.attention)
-    assert hf.compare(fit, soft_fit).tv_mean == expected.tv_mean
+    small = hf.shrink(fit.attention, dim=2)
+    expected = hf.compare(fit.attention, small.attention)
+    assert hf.compare(fit, small).tv_mean == expected.tv_mean
     assert hf.compare(A.toarray(), fit).tv_mean > 0
     with pytest.raises(
         hf.errors.InputError, match="attention must be an Attention or a fit; got int"
@@ -549,5 +550,5 @@ def test_a_step_that_overflows_is_shortened():
     Q = (Q + 0.4 * rng.normal(size=Q.shape)).astype(np.float32)
     K = (K + 0.1 * rng.normal(size=K.shape)).astype(np.float32)
     for dim in (4, 8, 16):
-        found = hf.fit_soft(hf.Attention(Q, K, scale=1.0, mask="causal"), dim)
+        found = hf.shrink(hf.Attention(Q, K, scale=1.0, mask="causal"), dim=dim, curve_dims=())
         assert found.comparison.kl_mean < 1e-3

@@ -60,7 +60,7 @@ def heads(Q: NDArray[Any], A: sp.csr_array) -> None:
     head, fit = hf.Attention(Q, Q, mask="causal"), hf.fit(A, 4)
     assert_type(hf.describe(head), hf.results.HeadTable)
     assert_type(hf.describe(fit), hf.results.HeadTable)
-    assert_type(hf.fit_soft(head, 4).comparison, hf.results.Comparison)
+    assert_type(hf.compare(fit, head), hf.results.Comparison)
     assert_type(hf.compare(fit, head).tv_mean, float)
     assert_type(hf.compress([(Q, Q), (Q, Q)], dim=4), hf.results.Compressed)
     assert_type(hf.compress([head, head], dim=4, commute="rope").P_q, NDArray[Any])
@@ -72,7 +72,6 @@ def one_or_several(
 ) -> None:
     """A fit and a matrix are one head; of an array whose axes are not known, either may come."""
     assert_type(hf.shrink(fit), hf.results.ShrinkResult)
-    assert_type(hf.shrink_to_pattern(fit, per_row=2), hf.results.ShrinkResult)
     assert_type(hf.sparsify(A, per_row=2), hf.results.Sparsified)
     assert_type(hf.shrink(np.ones((8, 4)), np.ones((8, 4)), tv=0.1).dim, int)
     for small in hf.shrink(stack, stack, tv=0.1):  # the results of a stack

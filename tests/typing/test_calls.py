@@ -10,7 +10,6 @@ import pytest
 import headfit as hf
 from headfit._attention import sparsify as sparsify_module
 from headfit._shrink import shrink as shrink_module
-from headfit._shrink import shrink_to_pattern as pattern_module
 
 CALLS = Path(__file__).parent / "calls.py"
 
@@ -31,9 +30,7 @@ def test_calls_have_the_types_that_editors_show(tmp_path):
     assert (status, problems) == (0, ""), said
 
 
-@pytest.mark.parametrize(
-    "module", [shrink_module, pattern_module, sparsify_module], ids=lambda m: m.__name__
-)
+@pytest.mark.parametrize("module", [shrink_module, sparsify_module], ids=lambda m: m.__name__)
 def test_options_for_type_checkers_are_those_of_the_function(module):
     name = module.__name__.rpartition(".")[2]
     parameters = inspect.signature(getattr(hf, name)).parameters

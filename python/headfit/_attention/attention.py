@@ -262,7 +262,7 @@ class Attention(AttentionInputs):
 
 
 class HasAttention(Protocol):
-    """A result with a head, such as a `Fit`, a `SoftFit` or a `ShrinkResult`."""
+    """A result with a head, such as a `Fit` or a `ShrinkResult`."""
 
     @property
     def attention(self) -> Attention:

@@ -66,7 +66,7 @@ def head_to_match(target: Any, name: str, mask: Any = None) -> Attention | None:
 def target_matrix(target: Any) -> NDArray[Any]:
     """Return a target that is a dense matrix in a form that the core reads, or raise an error."""
     if is_sparse(target):
-        raise InputError("a soft target must be an Attention or a dense array; got a sparse matrix")
+        raise InputError("the target must be an Attention or a dense array; got a sparse matrix")
     matrix = as_stored_array(target, "the target")
     if matrix.ndim != 2 or 0 in matrix.shape:
         raise InputError(f"the target must be a matrix and not empty; got shape {matrix.shape}")

@@ -54,6 +54,9 @@ class Sparsified(Shown):
         The columns that `per_column` did not bound; empty if no column was bounded.
     method : "greedy" or "exact"
         The method that chose the entries.
+    mask : object
+        That of the attention, which a `Target` made of this pattern has as well. Where key lengths
+        or a bias of -inf forbid attention, the pattern has zeros.
     """
 
     matrix: sp.csr_array
@@ -63,6 +66,7 @@ class Sparsified(Shown):
     per_column: int
     exempt: NDArray[np.int64]
     method: Method
+    mask: Any = None
 
     @property
     def tv(self) -> NDArray[np.float64]:
@@ -364,4 +368,5 @@ def sparsify(
         per_column=int(counts.max()),
         exempt=exempt.astype(np.int64),
         method=method,
+        mask=mask,
     )

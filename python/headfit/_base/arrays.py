@@ -13,7 +13,6 @@ import scipy.sparse
 from numpy.typing import NDArray
 
 from headfit._base.arguments import as_generator, as_number, scalar, shown
-from headfit._base.float8 import float8_of
 from headfit._base.processors import available_cores
 from headfit.errors import InputError, NonFiniteError
 
@@ -21,6 +20,8 @@ FloatArray = NDArray[Any]
 
 BFLOAT16 = np.dtype([("bfloat16", np.uint16)])
 """bfloat16, which NumPy lacks, as a record of 16 bits: arithmetic on it by mistake is an error."""
+
+FLOAT8 = ("float8_e4m3fn", "float8_e5m2")
 
 LARGEST = 2**48
 """The largest count accepted: more fits in no memory, and 64-bit products could overflow."""
@@ -62,13 +63,21 @@ def as_count(value: Any, name: str, least: int, most: int | None = None) -> int:
     return count
 
 
-def effort_steps(effort: str | int, named: dict[str, int]) -> int:
+def effort_steps(effort: str | int, named: dict[str, int], least: int = 1) -> int:
     """Return the number of steps for an effort: one of the named ones, or a number of steps."""
     if isinstance(effort, str):
         if effort not in named:
             raise InputError(f"effort must be one of {tuple(named)} or steps; got {shown(effort)}")
         return named[effort]
-    return as_count(effort, "effort", 1, 10**9)
+    return as_count(effort, "effort", least, 10**9)
+
+
+def narrow_dtype(name: str) -> np.dtype[Any]:
+    """Return the dtype of a format of 16 or 8 bits: NumPy's own, or that of ml_dtypes."""
+    # Registers its dtypes with NumPy; imported where one is needed, since few programs do.
+    import ml_dtypes  # noqa: F401
+
+    return np.dtype(name)
 
 
 def widened(array: NDArray[Any]) -> FloatArray:
@@ -104,11 +113,11 @@ def as_array(x: Any, name: str) -> NDArray[Any]:
         return x  # type: ignore[no-any-return]
     if hasattr(x, "detach") and hasattr(x, "dtype"):  # torch does not export tensors with a graph
         x = x.detach()
-    float8 = float8_of(getattr(x, "dtype", ""))
-    if float8 is not None:
+    float8 = str(getattr(x, "dtype", "")).removeprefix("torch.")
+    if float8 in FLOAT8:
         is_tensor = hasattr(x, "detach")
         codes = as_array(x.view(sys.modules["torch"].uint8), name) if is_tensor else np.asarray(x)
-        return float8.widened(codes.view(np.uint8))
+        return codes.view(narrow_dtype(float8)).astype(np.float32)
     is_bfloat16 = str(getattr(x, "dtype", "")).endswith("bfloat16")
     if is_bfloat16 and hasattr(x, "detach"):
         return as_array(x.view(sys.modules["torch"].int16), name).view(BFLOAT16)

@@ -9,13 +9,19 @@ from typing import Any
 import numpy as np
 
 from headfit._base.arguments import shown
-from headfit._base.arrays import FloatArray
-from headfit._base.float8 import FLOAT8
+from headfit._base.arrays import FLOAT8 as FLOAT8
+from headfit._base.arrays import FloatArray, narrow_dtype
 from headfit.errors import InputError
 
 # Significant bits of each format, including the implicit leading one.
-DIGITS = {"float64": 53, "float32": 24, "float16": 11, "bfloat16": 8}
-DIGITS.update({name: kind.digits for name, kind in FLOAT8.items()})
+DIGITS = {
+    "float64": 53,
+    "float32": 24,
+    "float16": 11,
+    "bfloat16": 8,
+    "float8_e4m3fn": 4,
+    "float8_e5m2": 3,
+}
 DTYPES = ("float32", "float64", "bfloat16", "float16")
 HALVES = ("bfloat16", "float16")
 HEAD_DTYPES = (*DTYPES, *FLOAT8)
@@ -52,15 +58,8 @@ def round_to(x: Any, name: str) -> FloatArray:
     """
     with np.errstate(over="ignore"):
         wide = np.ascontiguousarray(x, dtype=array_dtype(name))
-        if name == "float16":
-            wide = wide.astype(np.float16).astype(np.float32)
-    if name == "bfloat16":
-        bits = wide.view(np.uint32)
-        even = (bits >> np.uint32(16)) & np.uint32(1)
-        near = ((bits + np.uint32(0x7FFF) + even) & np.uint32(0xFFFF0000)).view(np.float32)
-        wide = np.where(np.isfinite(wide), near, wide)  # the bits of a NaN may wrap around to 0
-    elif name in FLOAT8:
-        wide = FLOAT8[name].rounded(wide)
+        if name in NARROW:
+            wide = wide.astype(narrow_dtype(name)).astype(np.float32)
     if name in NARROW and not np.isfinite(wide).all():
         raise InputError(
             f"Q and K do not fit {name}: they hold numbers up to {np.abs(x).max():.3g}"

@@ -9,8 +9,15 @@ from typing import Any, TypeAlias
 
 from headfit import _core
 from headfit._base.arguments import as_choice, as_flag, shown
-from headfit._base.dtypes import DIGITS, HALVES, HEAD_DTYPES, NARROW, check_dtype, spacing_below
-from headfit._base.float8 import FLOAT8
+from headfit._base.dtypes import (
+    DIGITS,
+    FLOAT8,
+    HALVES,
+    HEAD_DTYPES,
+    NARROW,
+    check_dtype,
+    spacing_below,
+)
 from headfit.errors import InputError
 
 __all__ = ["Kernel", "KernelLike", "as_kernel"]

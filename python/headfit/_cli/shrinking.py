@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from headfit._attention.sparsify import sparsify
 from headfit._base.dtypes import DTYPES
 from headfit._base.files import save_arrays
 from headfit._base.tolerances import Tolerances
@@ -28,10 +29,11 @@ from headfit._cli.shared import add_output, add_running, add_seed, given, option
 from headfit._compress.compress import compress as compressed
 from headfit._compress.result import Compressed
 from headfit._fit.file_formats import FORMATS
+from headfit._fit.fit import fit
+from headfit._fit.learned import Learned
 from headfit._fit.result import Fit
 from headfit._shrink.result import ShrinkResult
 from headfit._shrink.shrink import shrink as closest
-from headfit._shrink.shrink_to_pattern import shrink_to_pattern
 from headfit.errors import InputError
 
 _CLOSE = ("tv", "tv_worst", "dim")
@@ -76,7 +78,7 @@ def add_shrink(parent: Commands) -> None:
     )
     kept.add_argument(
         "--exempt-columns", type=columns, metavar="J",
-        help="auto (default), or numbers as in 0,1,7: columns that --per-column does not bound",
+        help="auto, or numbers as in 0,1,7: columns that --per-column does not bound",
     )  # fmt: skip
     tolerances(parser, Tolerances())
     add_output(
@@ -103,7 +105,7 @@ def shrink(arguments: Any) -> int:
     close, pattern = given(arguments, *_CLOSE), given(arguments, *_PATTERN)
     asked = given(arguments, *TOLERANCES)
     keeps = "per_row" in pattern or "mass" in pattern
-    for name in close if keeps else (*pattern, *asked):
+    for name in (*close, *given(arguments, "plot")) if keeps else (*pattern, *asked):
         where = "beside" if keeps else "without"
         raise InputError(f"{option(name)} must not be given {where} --per-row or --mass")
     files = arguments.streams
@@ -112,14 +114,16 @@ def shrink(arguments: Any) -> int:
     head = head_of(read_attention(arguments, files.path(arguments.file)), arguments.head)
     common: dict[str, Any] = given(arguments, "effort", "time_limit", "num_threads")
     common |= {"dtype": arguments.dtype, "rng": arguments.seed}
-    if arguments.plot is None:
-        common["curve_dims"] = ()
     with text.progress(arguments.progress) as say:
         say(f"shrinking a head of size {head.dim}, n = {head.n}")
         if keeps:
+            kept = sparsify(head, **pattern, num_threads=arguments.num_threads)
+            method = Learned(effort=common.pop("effort", "low"))
             common["tolerances"] = asked_tolerances(arguments, Tolerances())
-            found: ShrinkResult = shrink_to_pattern(head, **pattern, **common)
+            found: ShrinkResult | Fit = fit(kept, method=method, **common)
         else:
+            if arguments.plot is None:
+                common["curve_dims"] = ()
             found = closest(head, **close, **common)
         files.write(arguments.output, lambda path: _save(found, path))
         if arguments.plot is not None:
@@ -127,23 +131,22 @@ def shrink(arguments: Any) -> int:
     return _reported(arguments, found)
 
 
-def _reported(arguments: Any, found: ShrinkResult | Compressed) -> int:
+def _reported(arguments: Any, found: ShrinkResult | Compressed | Fit) -> int:
     """Print what was found, and return the exit status."""
     if arguments.json:
         text.emit({"file": str(arguments.output), **found.to_dict()})
     else:
         print(f"{arguments.output}: {found}")
-    return 0 if found.reached else 1
+    return 0 if (found.certificate.holds if isinstance(found, Fit) else found.reached) else 1
 
 
-def _save(found: ShrinkResult, path: Path) -> None:
-    if isinstance(found.fit, Fit):
-        found.fit.save(path)
+def _save(found: ShrinkResult | Fit, path: Path) -> None:
+    if isinstance(found, Fit):
+        found.save(path)
         return
-    head = found.fit.attention
-    arrays = {"Q": head.Q, "K": head.K, "scale": np.array(head.scale)}
-    if head.mask is not None:
-        arrays["mask"] = mask_words(head.mask)
+    arrays = {"Q": found.Q, "K": found.K, "scale": np.array(found.scale)}
+    if found.mask is not None:
+        arrays["mask"] = mask_words(found.mask)
     save_arrays(path, arrays)
 
 

@@ -15,7 +15,7 @@ from headfit._base.dtypes import check_dtype
 from headfit._base.positions import Rotary, as_rotary
 from headfit._compress.passages import Parts, Passages
 from headfit._compress.sizes import Sizes
-from headfit._soft.descent import check_effort
+from headfit._shrink.descent import check_effort
 from headfit.errors import InputError
 
 

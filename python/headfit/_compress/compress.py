@@ -89,7 +89,7 @@ def compress(
     dtype : "float32", "float64", "bfloat16" or "float16"
         Of the maps and of mapped queries and keys. What is reported is about the stored numbers.
     effort : "low", "medium", "high" or int, default "medium"
-        As in `fit_soft`.
+        As in `shrink`; with 0, the closed forms alone.
     curve_dims : sequence of int, optional
         Sizes for the curves, besides those that are fitted anyway. Powers of two up to D when
         None; () for none.

@@ -15,7 +15,7 @@ from headfit._compress.free_maps import FreeMaps
 from headfit._compress.judge import Closeness, judged
 from headfit._compress.maps import Maps, StoredMaps, identity
 from headfit._compress.passages import Passages
-from headfit._soft.descent import EXACT, check_effort
+from headfit._shrink.descent import EXACT, check_effort
 
 DESCENT, SMALLER = "descent", "size "
 

@@ -12,10 +12,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from headfit._base.arrays import BFLOAT16, widened
-from headfit._base.dtypes import NARROW, round_to
+from headfit._base.arrays import narrow_dtype
+from headfit._base.dtypes import NARROW
 from headfit._base.files import as_path, file_size, opened, replace_file, save_arrays
-from headfit._base.float8 import FLOAT8
 from headfit._base.memory import require_memory
 from headfit._base.stored_arrays import load_arrays, unreadable
 from headfit.errors import InputError
@@ -36,15 +35,13 @@ _DTYPES = {
     "I8": "<i1",
     "I32": "<i4",
     "I64": "<i8",
-    "F16": "<f2",
-    "BF16": "<u2",
-    "F8_E4M3": "u1",
-    "F8_E5M2": "u1",
+    "F16": "float16",
+    "BF16": "bfloat16",
+    "F8_E4M3": "float8_e4m3fn",
+    "F8_E5M2": "float8_e5m2",
     "F32": "<f4",
     "F64": "<f8",
 }
-
-_FLOAT8 = {"F8_E4M3": "float8_e4m3fn", "F8_E5M2": "float8_e5m2"}
 
 
 def safetensors_package() -> Any:
@@ -66,31 +63,25 @@ def _read_npz(path: Any, name: str) -> tuple[Arrays, str | None]:
     return arrays, None if about is None else str(about)
 
 
-def _narrowed(x: NDArray[Any], name: str, dtype: str) -> NDArray[Any]:
-    """Return float32 numbers as float16, or as the bits of a narrow format; they must fit."""
-    if not np.array_equal(round_to(x, dtype), x):
-        raise InputError(f"{name} must hold numbers of {dtype}, the dtype of the fit")
-    if dtype == "float16":
-        return x.astype(np.float16)
-    if dtype in FLOAT8:
-        return FLOAT8[dtype].codes(x)
-    return (np.ascontiguousarray(x).view(np.uint32) >> np.uint32(16)).astype(np.uint16)
-
-
 def _write_safetensors(path: Path, arrays: Arrays, about: str, dtype: str) -> None:
     package = safetensors_package()
     stored = {}
     for name, array in arrays.items():
-        kind = array.dtype.name
         if name in NARROWED and dtype in NARROW:
-            array, kind = _narrowed(array, name, dtype), dtype
+            narrow = array.astype(narrow_dtype(dtype))
+            if not np.array_equal(narrow.astype(np.float32), array):
+                raise InputError(f"{name} must hold numbers of {dtype}, the dtype of the fit")
+            array = narrow
         little = np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("<"))
-        stored[name] = (little, kind)  # keeps the memory that the specs below point to
+        stored[name] = little  # keeps the memory that the specs below point to
     specs = {
         name: package.TensorSpec(
-            dtype=kind, shape=array.shape, data_ptr=array.ctypes.data, data_len=array.nbytes
+            dtype=array.dtype.name,
+            shape=array.shape,
+            data_ptr=array.ctypes.data,
+            data_len=array.nbytes,
         )
-        for name, (array, kind) in stored.items()
+        for name, array in stored.items()
     }
     raw = package.serialize(specs, {METADATA: about})
     replace_file(path, lambda file: file.write(raw))
@@ -118,13 +109,10 @@ def _metadata(raw: bytes) -> dict[str, str]:
 
 def _array(tensor: dict[str, Any]) -> NDArray[Any]:
     """Return one tensor as an array in the dtype that a fit holds it in."""
-    stored = np.frombuffer(tensor["data"], dtype=_DTYPES[tensor["dtype"]])
-    if tensor["dtype"] in _FLOAT8:
-        return FLOAT8[_FLOAT8[tensor["dtype"]]].widened(stored).reshape(tensor["shape"])
-    if tensor["dtype"] == "BF16":
-        return widened(stored.astype(np.uint16).view(BFLOAT16)).reshape(tensor["shape"])
-    wide = np.dtype(np.float32) if tensor["dtype"] == "F16" else stored.dtype
-    return stored.astype(wide.newbyteorder("=")).reshape(tensor["shape"])
+    name = _DTYPES[tensor["dtype"]]
+    dtype = narrow_dtype(name) if name in NARROW else np.dtype(name)
+    stored = np.frombuffer(tensor["data"], dtype=dtype).reshape(tensor["shape"])
+    return stored.astype(np.float32 if name in NARROW else dtype.newbyteorder("="))
 
 
 Writer = Callable[[Path, Arrays, str, str], None]

@@ -74,7 +74,8 @@ def fit(
     Parameters
     ----------
     A : target
-        A `Target`, or whatever makes one: a sparse or dense array, or a path.
+        A `Target`, or whatever makes one: a sparse or dense array, a path, or what
+        `sparsify` returns.
     dim : int, optional
         The head size d. None searches for a small one, in the way of the method: `Learned` starts
         near the size that random patterns of this n and k need, and goes down while it
@@ -143,7 +144,7 @@ def fit(
 
     See Also
     --------
-    fit_soft : for a dense target, an `Attention` or a matrix without zeros.
+    shrink : for a dense target, an `Attention` or a matrix without zeros.
     Target : checks a pattern once, and scales its rows to sum to 1 if asked.
 
     Returns
@@ -183,7 +184,10 @@ def fit(
     """
     start = time.perf_counter()
     if attention_in(A) is not None:
-        raise InputError(f"A is a head, which is dense: fit_soft comes close to it; got {shown(A)}")
+        raise InputError(
+            "A is a head, which is dense: shrink comes close to it, sparsify makes it sparse; "
+            f"got {shown(A)}"
+        )
     method = as_method(method)
     progress, strict = as_flag(progress, "progress"), as_flag(strict, "strict")
     certificate_mass = as_flag(certificate_mass, "certificate_mass")

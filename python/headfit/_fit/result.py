@@ -23,8 +23,8 @@ from headfit._base.tolerances import Tolerances
 from headfit._base.version import VERSION
 from headfit._fit.ending import Ending, Obstacle, obstacle, tried
 from headfit._fit.file_formats import write_head
-from headfit._fit.saved_records import coded
-from headfit._target.certificate import Certificate
+from headfit._fit.records import coded
+from headfit._target.certificate import Certificate, Status
 from headfit._target.witnesses import FaceWitness, FarkasWitness
 
 __all__ = ["Fit", "Search", "Trial"]
@@ -179,7 +179,7 @@ class Fit(FittedHead):
     method: str
     tolerances: Tolerances
     certificate: Certificate
-    status: str
+    status: Status
     failed_rows: NDArray[np.intp] | None = None
     witnesses: tuple[FarkasWitness | FaceWitness, ...] | None = None
     search: Search | None = None
@@ -267,39 +267,31 @@ class Fit(FittedHead):
         elif not (mask is None or isinstance(mask, (str, tuple))):
             arrays["mask_dense"] = np.asarray(mask)
             mask = "dense"
-        certificate: dict[str, Any] = {}
-        for item in dataclasses.fields(Certificate):
-            value = getattr(self.certificate, item.name)
+        asked, bound = self.certificate.tolerances, self.lower_bound
+        certificate: dict[str, Any] = {
+            "kernel": self.certificate.kernel.to_dict(),
+            "leak_tolerance": asked.leak,
+            "distortion_tolerance": asked.distortion,
+            "max_logit_tolerance": asked.logit_limit,
+        }
+        for name, value in vars(self.certificate).items():
             if isinstance(value, np.ndarray):
-                arrays[f"certificate_{item.name}"] = value
-            elif item.name not in ("mask", "tolerances", "kernel"):
-                certificate[item.name] = value
-        certificate["kernel"] = self.certificate.kernel.to_dict()
-        asked = self.certificate.tolerances
-        certificate["leak_tolerance"] = asked.leak
-        certificate["distortion_tolerance"] = asked.distortion
-        certificate["max_logit_tolerance"] = asked.logit_limit
-        bound = self.lower_bound
+                arrays[f"certificate_{name}"] = value
+            elif name not in ("mask", "tolerances", "kernel"):
+                certificate[name] = value
+        as_they_are = ("scale", "dtype", "method", "status", "stopped", "advice", "seconds",
+                       "settings")  # fmt: skip
         about = {
             "format": FORMAT,
             "headfit": VERSION,
             "numpy": np.__version__,
-            "scale": self.scale,
+            **{name: getattr(self, name) for name in as_they_are},
+            **dataclasses.asdict(self.tolerances),
             "module_scale": self.module.scale,
-            "lower_bound": coded(bound and dataclasses.replace(bound, mask=None, witness=None)),
             "mask": mask,
-            "dtype": self.dtype,
-            "method": self.method,
-            "leak": self.tolerances.leak,
-            "distortion": self.tolerances.distortion,
-            "max_logit": self.tolerances.max_logit,
-            "status": self.status,
-            "stopped": self.stopped,
-            "advice": self.advice,
-            "search": None if self.search is None else dataclasses.asdict(self.search),
-            "seconds": self.seconds,
-            "settings": self.settings,
             "certificate": certificate,
+            "lower_bound": coded(bound and dataclasses.replace(bound, mask=None, witness=None)),
+            "search": self.search and dataclasses.asdict(self.search),
             "witnesses": None
             if self.witnesses is None
             else [{"kind": w.kind, **dataclasses.asdict(w)} for w in self.witnesses],

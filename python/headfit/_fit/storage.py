@@ -6,7 +6,7 @@ import dataclasses
 import json
 import math
 import os
-from typing import Any, get_args
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,12 +18,12 @@ from headfit._base.kernel import as_kernel
 from headfit._base.masks import allowed_places, frozen_mask
 from headfit._base.stored_arrays import StoredMatrix
 from headfit._base.tolerances import Tolerances
-from headfit._fit.ending import Ending
 from headfit._fit.file_formats import read_head
-from headfit._fit.result import FORMAT, Fit, Search, Trial
-from headfit._fit.saved_records import bound_from, check_choice, check_indices, check_place, record
-from headfit._target.certificate import VERDICTS, Certificate
-from headfit._target.witnesses import FaceWitness, FarkasWitness, Multiplier
+from headfit._fit.records import record
+from headfit._fit.result import FORMAT, Fit
+from headfit._lower import LowerBound
+from headfit._target.certificate import Certificate
+from headfit._target.witnesses import FaceWitness, FarkasWitness
 from headfit.errors import InputError
 
 __all__ = ["load"]
@@ -41,22 +41,6 @@ def _mask_from(about: Any, arrays: dict[str, NDArray[Any]], n: int) -> Any:
         kind, width = about
         return (kind, tuple(width) if isinstance(width, list) else width)
     return about
-
-
-def _witnesses_from(stored: Any) -> tuple[FarkasWitness | FaceWitness, ...] | None:
-    if stored is None:
-        return None
-    witnesses: list[FarkasWitness | FaceWitness] = []
-    for item in stored:
-        known = dict(item)
-        if known.pop("kind") == FarkasWitness.kind:
-            known["terms"] = tuple(record(Multiplier, term) for term in known["terms"])
-            witnesses.append(record(FarkasWitness, known))
-        else:
-            for name in ("inside", "with_others"):
-                known[name] = tuple((int(j), float(w)) for j, w in known[name])
-            witnesses.append(record(FaceWitness, known))
-    return tuple(witnesses)
 
 
 def load(path: str | os.PathLike[str]) -> Fit:
@@ -97,104 +81,111 @@ def load(path: str | os.PathLike[str]) -> Fit:
 def read_fit(path: str | os.PathLike[str], name: str) -> Fit:
     """Read a fit from a file that is the argument `name`."""
     arrays, about = read_head(path, name)
-    return _fit_from(path, arrays, about, name)
+    try:
+        return _fit_from(arrays, about)
+    except InputError as error:
+        raise InputError(f"{name}: {path} is no saved fit: {error}") from error
+    except Exception as error:  # changed bytes may raise errors of any class
+        kind = type(error).__name__
+        raise InputError(f"{name}: {path} is no saved fit: {kind} {error}") from error
 
 
 def _tolerances_from(leak: Any, distortion: Any, max_logit: Any) -> Tolerances:
     """Return the tolerances of a file, in which an infinite bound on the logits means no bound."""
-    for name, value in {"leak": leak, "distortion": distortion}.items():
-        if type(value) not in (int, float):
-            raise ValueError(f"{name} must be a number; got {value!r:.80}")
-    if max_logit is not None and type(max_logit) not in (int, float):
-        raise ValueError(f"max_logit must be a number or nothing; got {max_logit!r:.80}")
-    return Tolerances(leak, distortion, None if max_logit == math.inf else max_logit)
+    limit = None if max_logit == math.inf else max_logit
+    return record(Tolerances, {"leak": leak, "distortion": distortion, "max_logit": limit})
 
 
-def _ending(about: dict[str, Any]) -> Any:
-    stopped = about.get("stopped", "certified" if about["status"] == "holds" else None)
-    return None if stopped is None else check_choice(stopped, get_args(Ending), "stopped")
+def _certificate_from(
+    about: dict[str, Any], arrays: dict[str, NDArray[Any]], mask: Any, n: int
+) -> Certificate:
+    known = dict(about)
+    for item in dataclasses.fields(Certificate):
+        if f"certificate_{item.name}" in arrays:
+            known[item.name] = arrays[f"certificate_{item.name}"]
+    if "kernel" not in known:  # format 1 had two words in its place
+        accumulate, logits = known.pop("accumulate"), known.pop("logits_dtype", None)
+        name = "" if logits else accumulate
+        known["kernel"] = {"accumulate": accumulate, "logits": logits, "name": name}
+    known["kernel"] = as_kernel(known["kernel"])
+    limit = known.pop("max_logit_tolerance", None)
+    known["tolerances"] = _tolerances_from(
+        known.pop("leak_tolerance"), known.pop("distortion_tolerance"), limit
+    )
+    certificate = record(Certificate, {**known, "mask": mask}, n)
+    for place in (certificate.worst_leak, certificate.worst_distortion):
+        if place is not None and not all(0 <= i < n for i in place):
+            raise ValueError(f"rows and columns must lie in 0 ... {n - 1}; got {place}")
+    return certificate
 
 
-def _fit_from(
-    path: str | os.PathLike[str],
-    arrays: dict[str, NDArray[Any]],
-    text: str | None,
-    argument: str,
-) -> Fit:
-    """Return the fit of a file's content, or raise an InputError that names the file."""
-    try:
-        if text is None:
-            raise KeyError("about")
-        about = json.loads(text)
-        if about["format"] > FORMAT:
-            raise InputError(f"it was written by headfit {about['headfit']}, a newer version")
-        Q, K = arrays["Q"], arrays["K"]
-        if Q.ndim != 2 or Q.shape != K.shape or Q.dtype.kind != "f" or K.dtype != Q.dtype:
-            raise ValueError(f"Q and K must be alike; got {Q.shape} and {K.shape}")
-        n = Q.shape[0]
-        mask = _mask_from(about["mask"], arrays, Q.shape[0])
-        if "W_Q" in arrays:
-            module = SelfAttention(arrays["W_Q"], arrays["W_K"], about["module_scale"])
-        else:
-            module = SelfAttention.canonical(Q.shape[1], about["module_scale"], dtype=Q.dtype)
-        Attention(Q, K, scale=about["scale"], mask=mask)  # raises an error if they do not fit
-        known = dict(about["certificate"])
-        check_choice(known["status"], VERDICTS, "status")
-        for item in dataclasses.fields(Certificate):
-            if f"certificate_{item.name}" in arrays:
-                known[item.name] = arrays[f"certificate_{item.name}"]
-        known["mask"] = mask
-        if "kernel" not in known:  # format 1 had two words in its place
-            accumulate, logits = known.pop("accumulate"), known.pop("logits_dtype", None)
-            name = "" if logits else accumulate
-            known["kernel"] = {"accumulate": accumulate, "logits": logits, "name": name}
-        known["kernel"] = as_kernel(known["kernel"])
-        known["tolerances"] = _tolerances_from(
-            known.pop("leak_tolerance"),
-            known.pop("distortion_tolerance"),
-            known.pop("max_logit_tolerance", None),
-        )
-        for name in ("worst_leak", "worst_distortion"):
-            known[name] = check_place(known[name], n, name)
-        search = about["search"]
-        if search is not None:
-            trials = tuple(record(Trial, t) for t in search["trials"])
-            search = record(Search, {**search, "trials": trials})
-        check_indices(arrays.get("failed_rows"), n, "failed_rows")
-        X = arrays.get("X")
-        if X is not None and X.shape != (n, module.width):
-            raise ValueError(f"X must have shape {(n, module.width)}; got {X.shape}")
-        values = {
+def _bound_from(saved: Any, tolerances: Tolerances, mask: Any) -> Any:
+    """Return a lower bound, which is saved without its mask and its witness.
+
+    The mask is that of the target, and the witness that of the first candidate of this size.
+    Old files have its size and reason alone, which hold for the tolerances of the fit.
+    """
+    if saved is None:
+        return None
+    kept = {"witness": None, "candidates": (), "tolerances": tolerances}
+    known = {k: v for k, v in saved.items() if k != "is"} if "is" in saved else {**saved, **kept}
+    found = record(LowerBound, known)
+    proofs = (c.witness for c in found.candidates if c.dim == found.dim > 1)
+    return dataclasses.replace(found, mask=mask, witness=next(proofs, None))
+
+
+def _witnesses_from(saved: Any) -> Any:
+    kinds = {kind.kind: kind.__name__ for kind in (FarkasWitness, FaceWitness)}
+    return saved and [
+        {"is": kinds[w["kind"]], **{k: x for k, x in w.items() if k != "kind"}} for w in saved
+    ]
+
+
+def _fit_from(arrays: dict[str, NDArray[Any]], text: str | None) -> Fit:
+    """Return the fit of a file's content."""
+    if text is None:
+        raise KeyError("about")
+    about = json.loads(text)
+    if about["format"] > FORMAT:
+        raise InputError(f"it was written by headfit {about['headfit']}, a newer version")
+    Q, K, X = arrays["Q"], arrays["K"], arrays.get("X")
+    if Q.ndim != 2 or Q.shape != K.shape or Q.dtype.kind != "f" or K.dtype != Q.dtype:
+        raise ValueError(f"Q and K must be alike; got {Q.shape} and {K.shape}")
+    (n, dim), scale = Q.shape, about["module_scale"]
+    mask = _mask_from(about["mask"], arrays, n)
+    Attention(Q, K, scale=about["scale"], mask=mask)  # raises an error if they do not fit
+    if "W_Q" in arrays:
+        module = SelfAttention(arrays["W_Q"], arrays["W_K"], scale)
+    else:
+        module = SelfAttention.canonical(dim, scale, dtype=Q.dtype)
+    if X is not None and X.shape != (n, module.width):
+        raise ValueError(f"X must have shape {(n, module.width)}; got {X.shape}")
+    failed = arrays.get("failed_rows")
+    if failed is not None and not (
+        failed.ndim == 1 and failed.dtype.kind in "iu" and ((failed >= 0) & (failed < n)).all()
+    ):
+        raise ValueError(f"failed_rows must lie in 0 ... {n - 1}; got {failed!r:.80}")
+    certificate = _certificate_from(about["certificate"], arrays, mask, n)
+    if about.setdefault("dtype", str(Q.dtype)) not in HEAD_DTYPES:
+        raise ValueError(f"dtype must be one of {HEAD_DTYPES}; got {about['dtype']!r:.80}")
+    limit = about.get("max_logit", about["settings"].get("max_logit"))
+    # Files that were written before `stopped` and `advice` existed lack them.
+    about.setdefault("stopped", "certified" if about["status"] == "holds" else None)
+    fields = {f.name: about[f.name] for f in dataclasses.fields(Fit) if f.name in about}
+    return record(
+        Fit,
+        {
+            **fields,
             "Q": Q,
             "K": K,
-            "scale": about["scale"],
             "mask": mask,
             "module": module,
-            "dim": int(Q.shape[1]),
-            "lower_bound": bound_from(about["lower_bound"], known["tolerances"], mask),
-            "dtype": check_choice(about.get("dtype", str(Q.dtype)), HEAD_DTYPES, "dtype"),
-            "method": about["method"],
-            "tolerances": _tolerances_from(
-                about["leak"],
-                about["distortion"],
-                about.get("max_logit", about["settings"].get("max_logit")),
-            ),
-            "certificate": record(Certificate, known, rows=n),
-            "status": check_choice(about["status"], VERDICTS, "status"),
-            "failed_rows": arrays.get("failed_rows"),
-            "witnesses": _witnesses_from(about["witnesses"]),
-            "search": search,
-            "seconds": about["seconds"],
-            "settings": about["settings"],
-            # Files that were written before these two fields existed lack them.
-            "stopped": _ending(about),
-            "advice": about.get("advice", ""),
+            "dim": dim,
             "input_stored": X,
-        }
-        return record(Fit, values)
-    except InputError as error:
-        raise InputError(f"{argument}: {path} is no saved fit: {error}") from error
-    except Exception as error:  # changed bytes may raise errors of any class
-        raise InputError(
-            f"{argument}: {path} is no saved fit: {type(error).__name__} {error}"
-        ) from error
+            "failed_rows": failed,
+            "tolerances": _tolerances_from(about["leak"], about["distortion"], limit),
+            "certificate": certificate,
+            "lower_bound": _bound_from(about["lower_bound"], certificate.tolerances, mask),
+            "witnesses": _witnesses_from(about["witnesses"]),
+        },
+    )

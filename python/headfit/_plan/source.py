@@ -43,7 +43,8 @@ def source_of(pattern: Any, n: Any, mask: Any, num_threads: int | None) -> Sourc
     """
     if attention_in(pattern) is not None:
         raise InputError(
-            f"pattern must be sparse; a head is dense: see fit_soft; got {shown(pattern)}"
+            "pattern must be sparse; a head is dense: see shrink and sparsify; "
+            f"got {shown(pattern)}"
         )
     if callable(pattern) and not isinstance(pattern, Target):
         return _of_function(pattern, n, mask, num_threads)

@@ -9,14 +9,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from headfit._attention.attention import Attention
-from headfit._attention.sparsify import Sparsified
+from headfit._attention.fitted_head import FittedHead
 from headfit._base.frames import data_frame
 from headfit._base.plain import plain_dict
 from headfit._base.shown import Shown, html_table, picture
-from headfit._fit.result import Fit
-from headfit._soft.compare import Comparison
-from headfit._soft.fit_soft import SoftFit
+from headfit._base.text import mask_text
+from headfit._shrink.compare import Comparison
 
 __all__ = ["ShrinkResult", "TvCurve"]
 
@@ -45,13 +43,13 @@ class TvCurve:
     tv_worst: NDArray[np.float64]
 
     @classmethod
-    def of(cls, found: Mapping[int, Comparison]) -> TvCurve:
+    def of(cls, comparisons: Mapping[int, Comparison]) -> TvCurve:
         """Return the curve of comparisons by head size."""
-        sizes = sorted(found)
+        sizes = sorted(comparisons)
         return cls(
             np.array(sizes, dtype=np.int64),
-            np.array([found[d].tv_mean for d in sizes]),
-            np.array([found[d].tv_worst for d in sizes]),
+            np.array([comparisons[d].tv_mean for d in sizes]),
+            np.array([comparisons[d].tv_worst for d in sizes]),
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -84,86 +82,70 @@ class TvCurve:
 
 
 @dataclass(frozen=True, repr=False, eq=False)
-class ShrinkResult(Shown):
+class ShrinkResult(Shown, FittedHead):
     """A smaller head, and how far its attention is from that of the original.
 
     Attributes
     ----------
-    fit : SoftFit or Fit
-        The head. A `Fit` where a pattern was kept: its certificate is about the sparsified
-        matrix.
-    tv_mean, tv_worst : float
-        Total variation between the rows of the attention of `fit` and of the *original* head.
-    baseline : TvCurve
-        The truncated SVD of the row-centred logits (`svd_head`), in the same dtype.
+    Q, K : ndarray, shape (n, d) and (m, d)
+        The logits are ``scale * Q @ K.T``.
+    scale : float
+    mask : object
+        That of the original, and what key lengths, key masks and -inf in a bias forbid.
+    module : SelfAttention
+        That of the call, or the canonical one of this size.
+    dim, original_dim : int
+        The sizes of this head and of the original; for a matrix, that at which every matrix of
+        its shape has a head.
+    dtype : str
+    comparison : Comparison
+        Total variation and KL divergence from the original, of every row, computed in float64 for
+        the stored Q and K.
     curve : TvCurve
-        The heads that were found, for every size tried: the closest of each size where no
-        sparsity is assumed, the certified ones where a pattern is kept.
-    original_dim : int
+        The closest head of every size that was tried.
+    baseline : TvCurve
+        The truncated SVD of the row-centred logits, in the same dtype.
     reached : bool
-        Whether the head does what was asked: its total variation is within the bounds, or its
-        certificate holds.
+        Whether the total variation is within the bounds of the call.
     stopped : str
         Why the search ended.
-    sparsified : Sparsified or None
-        The pattern that was kept.
-    appended : tuple of int
-        Columns that have a coordinate of their own: `exempt_columns` of `fit`.
-    ways : mapping of str to int or None
-        The smallest size certified by each way to keep a pattern; None: it found none.
-    comparison : Comparison
-        The comparison with the original, row by row.
     seconds : float
+    settings : dict
+        ``settings["descent"]`` says how the descent to this head went and why it ended; None
+        for the truncated SVD.
     """
 
-    fit: SoftFit | Fit
-    tv_mean: float
-    tv_worst: float
-    baseline: TvCurve
-    curve: TvCurve
     original_dim: int
+    comparison: Comparison
+    curve: TvCurve
+    baseline: TvCurve
     reached: bool
     stopped: str
-    comparison: Comparison
-    sparsified: Sparsified | None = None
-    appended: tuple[int, ...] = ()
-    ways: Mapping[str, int | None] = field(default_factory=dict)
-    seconds: float = 0.0
+    seconds: float
+    settings: dict[str, Any] = field(default_factory=dict)
 
     @property
-    def dim(self) -> int:
-        """The size of the head that was found."""
-        return self.fit.dim
+    def tv_mean(self) -> float:
+        """The mean total variation of the rows from those of the original."""
+        return self.comparison.tv_mean
+
+    @property
+    def tv_worst(self) -> float:
+        """The largest total variation of a row from that of the original."""
+        return self.comparison.tv_worst
 
     @property
     def shrunk(self) -> bool:
-        """Whether a smaller head does what was asked; if not, the original size is the smallest."""
+        """Whether the head is smaller and within the bounds; else the original size is needed."""
         return self.reached and self.dim < self.original_dim
 
-    @property
-    def attention(self) -> Attention:
-        """The attention of the head, evaluated when asked for."""
-        return self.fit.attention
-
     def to_dict(self) -> dict[str, Any]:
-        """Return the figures as plain Python values, for JSON; without the heads' arrays."""
-        return plain_dict(
-            {
-                "dim": self.dim,
-                "original_dim": self.original_dim,
-                "shrunk": self.shrunk,
-                "reached": self.reached,
-                "tv_mean": self.tv_mean,
-                "tv_worst": self.tv_worst,
-                "stopped": self.stopped,
-                "appended": self.appended,
-                "ways": self.ways,
-                "curve": self.curve,
-                "baseline": self.baseline,
-                "seconds": self.seconds,
-                "fit": self.fit.to_dict(),
-            }
-        )
+        """Return the figures as plain Python values, for JSON; without the head's arrays."""
+        names = ("dim", "original_dim", "dtype", "scale", "shrunk", "reached", "tv_mean",
+                 "tv_worst", "stopped", "curve", "baseline", "seconds", "settings")  # fmt: skip
+        figures = {name: getattr(self, name) for name in names}
+        figures["mask"] = None if self.mask is None else mask_text(self.mask)
+        return plain_dict({**figures, "comparison": self.comparison.to_dict()})
 
     def _facts(self) -> dict[str, str]:
         if self.shrunk:
@@ -172,7 +154,7 @@ class ShrinkResult(Shown):
             size = f"size {self.original_dim} is already the smallest found"
             size += f"; this head has {self.dim}" if self.dim != self.original_dim else ""
         else:
-            size = f"NOT within what was asked at size {self.dim} of {self.original_dim}"
+            size = f"NOT within the bounds at size {self.dim} of {self.original_dim}"
         facts = {
             "size": size,
             "total variation": f"mean {self.tv_mean:.3g}, worst {self.tv_worst:.3g}",
@@ -180,17 +162,10 @@ class ShrinkResult(Shown):
         at = np.flatnonzero(self.baseline.dim == self.dim)
         if at.size:
             facts["truncated SVD of that size:"] = f"mean {self.baseline.tv_mean[at[0]]:.3g}"
-        if isinstance(self.fit, Fit) and self.sparsified is not None:
-            facts[f"certificate of the pattern of {self.sparsified.per_row} per row"] = (
-                self.fit.status
-            )
-        if self.appended:
-            count = len(self.appended)
-            facts["appended"] = f"{count} column{'s' if count > 1 else ''} appended"
         return {**facts, "ended": f"{self.stopped}, {self.seconds:.3g} s"}
 
     def __repr__(self) -> str:
-        unnamed = ("size", "appended", "ended")
+        unnamed = ("size", "ended")
         said = (text if name in unnamed else f"{name} {text}" for name, text in
                 self._facts().items())  # fmt: skip
         return f"ShrinkResult({'; '.join(said)})"

@@ -1,42 +1,47 @@
-"""Shrinking: the smallest head found whose attention stays close to that of a larger one."""
+"""Shrinking: a smaller head whose attention stays close to that of a larger one, or to a matrix."""
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, TypedDict, Unpack, overload
 
-from headfit._attention.attention import Attention, HeadLike, OneHead
+from headfit._attention.attention import Attention, HeadLike, OneHead, attention_in
 from headfit._attention.logits import LogitOptions
+from headfit._attention.module import SelfAttention, check_module
 from headfit._attention.over_heads import over_heads
+from headfit._base.arguments import check_callable
 from headfit._base.arithmetic import standard_arithmetic
-from headfit._base.arrays import as_count, check_between
+from headfit._base.arrays import as_count, check_between, seed_from, thread_count
+from headfit._base.dtypes import check_dtype
 from headfit._base.types import ArrayLike, MaskLike, Seed
-from headfit._shrink.original import Original
-from headfit._shrink.result import ShrinkResult
-from headfit._shrink.to_attention import CloseHeads, Closeness
-from headfit._soft.descent import check_effort
+from headfit._shrink.descent import EXACT, check_effort
+from headfit._shrink.result import ShrinkResult, TvCurve
+from headfit._shrink.search import Bounds, Original, Search
 from headfit.errors import InputError
 
 __all__ = ["shrink"]
 
-# The mean total variation that is allowed where nothing is asked.
+# The mean total variation that is allowed where the call has no bound.
 TV = 0.05
 
 
 class _Options(TypedDict, total=False):
     """The options of `shrink`, for type checkers."""
 
+    dim: int | None
     tv: float | None
     tv_worst: float | None
-    dim: int | None
     scale: float | None
     mask: MaskLike
+    module: SelfAttention | None
     dtype: str
     effort: str | int
+    init: Any
     curve_dims: Sequence[int] | None
     time_limit: float | None
+    callback: Callable[[int, float], Any] | None
     rng: Seed
     num_threads: int | None
 
@@ -54,52 +59,62 @@ def shrink(
     Q: HeadLike,
     K: ArrayLike | None = None,
     *,
+    dim: int | None = None,
     tv: float | None = None,
     tv_worst: float | None = None,
-    dim: int | None = None,
     scale: float | None = None,
     mask: MaskLike = None,
+    module: SelfAttention | None = None,
     dtype: str = "float32",
     effort: str | int = "medium",
+    init: Any = None,
     curve_dims: Sequence[int] | None = None,
     time_limit: float | None = None,
+    callback: Callable[[int, float], Any] | None = None,
     rng: Seed = 0,
     num_threads: int | None = None,
 ) -> Any:
     """Find a smaller head whose attention stays close to that of this one, for this input.
 
     New queries and keys are found for the passage that Q and K come from, and say nothing about
-    other inputs; `compress` finds maps that make the head smaller for every input.
-
-    No sparsity is assumed. The result is the smallest head found whose attention stays within a
-    total variation of this head's, or the closest head of a given size. `shrink_to_pattern` keeps
-    the heaviest entries of every row instead, with a certificate.
+    other inputs; `compress` finds maps that make the head smaller for every input. No sparsity is
+    assumed, and nothing is proved: ``fit(sparsify(Q, K, per_row=8))`` keeps the heaviest entries
+    of every row instead, with a certificate.
 
     Parameters
     ----------
     Q, K : array_like, shape (..., n, D) and (..., m, D)
         One head, or heads with leading axes as in `attention_matrix`, each of which is shrunk by
-        itself. Or Q an `Attention` or a fit.
-    tv : float in (0, 1), optional
-        The total variation from the original, half the sum of |difference|, that rows may have
-        on average; 0.05 when none of `tv`, `tv_worst` and `dim` is given.
-    tv_worst : float in (0, 1), optional
-        The total variation that any row may have.
+        itself. Or Q an `Attention` or a result with one. Or Q a dense matrix of attention, of shape
+        (n, m) with rows that sum to 1, and no K.
     dim : int, optional
         The size to fit, without a search; then `tv` and `tv_worst` must not be given.
+    tv : float in (0, 1), optional
+        The total variation from the original, half the sum of |difference|, that rows may have
+        on average; 0.05 when none of `dim`, `tv` and `tv_worst` is given.
+    tv_worst : float in (0, 1), optional
+        The total variation that any row may have.
     scale : float, optional
         The scale of the logits of Q and K; 1 / sqrt(D) when None. The new head has 1 / sqrt(dim).
     mask : optional
-        As in `attention_matrix`.
+        As in `attention_matrix`; for a matrix, where its rows may attend.
+    module : SelfAttention, optional
+        The fixed module whose input is sought; its size and scale hold.
     dtype : "float32", "float64", "bfloat16" or "float16"
         The dtype of the new head; what is reported is about the stored numbers.
     effort : "low", "medium", "high" or int, default "medium"
-        As in `fit_soft`.
+        How long to descend at each size: at most 100, 500 or 5000 steps, or as many as given. With
+        0 the truncated SVD of the row-centred logits is the head, of every size.
+    init : (Q, K), optional
+        For `dim`, where to start instead of at the truncated SVD: queries and keys of `dim`
+        columns or fewer, whose plain products are logits.
     curve_dims : sequence of int, optional
         Sizes for both curves, besides those that the search tries: fitted with low effort. Powers
-        of two up to the original size when None; () for none.
+        of two up to the original size when None, and none for a matrix; () for none.
     time_limit : float, optional
         The time limit in seconds, for each head.
+    callback : callable, optional
+        Called before every step of a descent with (step, mean KL); returning False ends it.
     rng : seed or Generator, default 0
     num_threads : int, optional
         The result does not depend on it, as long as no time limit ends the search.
@@ -107,27 +122,31 @@ def shrink(
     Returns
     -------
     ShrinkResult, or ndarray of them
-        ``result.shrunk`` tells whether there is a smaller head, ``result.fit`` is the head. For a
-        stack of heads, an array of objects in the shape of the leading axes, with what single
-        calls in this order return for each head.
+        The head, whose ``shrunk`` tells whether it is a smaller one within the bounds. For a stack
+        of heads, an array of objects in the shape of the leading axes, with what single calls in
+        this order return for each head.
 
     Raises
     ------
     InputError, NonFiniteError
         For arguments that do not fit, before any work starts.
+    TargetError
+        When a matrix has negative entries, rows that do not sum to 1, or mass where its mask
+        forbids attention; it names row and column.
 
     See Also
     --------
     compress : for every input, from several passages.
-    shrink_to_pattern, fit_soft, svd_head
+    compare : how far one attention is from another.
 
     Notes
     -----
-    Sizes 1, 2, 4, ... are fitted until one is close enough, then bisected; each by `fit_soft`,
-    from the truncated SVD of the row-centred logits, and once more from a smaller head where that
-    is closer. The SVD itself is kept where it is closer still, and so is a smaller head. Among the
+    Sizes 1, 2, 4, ... are fitted until one is close enough, then bisected. At each, the mean KL
+    divergence of the rows is descended from the truncated SVD of the row-centred logits (Eckart and
+    Young 1936; of a matrix, of its logarithm), and once more from a smaller head where that is
+    closer. The SVD itself is kept where it is closer still, and so is a smaller head. Among the
     sizes tried total variation does not rise with the size, up to rounding; that no smaller size
-    would do is not proved.
+    would do is not proved. A step costs O(n m (d + D)), and memory is O((n + m) (d**2 + D)).
 
     Examples
     --------
@@ -137,55 +156,79 @@ def shrink(
     >>> small = hf.shrink(Q, K, mask="causal", tv=0.05, curve_dims=())
     >>> small.shrunk, small.tv_mean <= 0.05, small.dim < 8
     (True, True, True)
+
+    A dense matrix, and the truncated SVD of its logits:
+
+    >>> A = hf.attention_matrix(Q, K)
+    >>> fitted, svd = (hf.shrink(A, dim=2, effort=e) for e in ("low", 0))
+    >>> fitted.tv_mean < 0.5 * svd.tv_mean
+    True
     """
-    start = time.perf_counter()
+    dtype = check_dtype(dtype)
+    size = None if dim is None else as_count(dim, "dim", 1)
+    check_module(module, size, dtype, None)
+    size = module.dim if module is not None else size
     for name, value in {"tv": tv, "tv_worst": tv_worst}.items():
-        if value is not None and dim is not None:
+        if value is not None and size is not None:
             raise InputError(f"{name} must not be given beside dim: the size decides how close")
+    if init is not None and size is None:
+        raise InputError("init must be given beside dim: a start has a size")
+    bounds = Bounds(
+        TV if tv is None and tv_worst is None else _share(tv, "tv"), _share(tv_worst, "tv_worst")
+    )
     check_effort(effort)
+    check_callable(callback, "callback")
+    if time_limit is not None:
+        time_limit = check_between(time_limit, "time_limit", 0, math.inf)
+
+    def one(head: Any, num_threads: int | None) -> ShrinkResult:
+        start = time.perf_counter()
+        threads = thread_count(num_threads)
+        original = Original.of(head, mask, threads)
+        seed = seed_from(rng)
+        if size is not None:
+            as_count(size, "dim", 1, original.most)
+        more = original.curve_sizes(curve_dims)
+        search = Search(
+            original=original,
+            bounds=bounds,
+            effort=effort,
+            init=init,
+            module=module,
+            dtype=dtype,
+            deadline=math.inf if time_limit is None else start + time_limit,
+            callback=callback,
+            seed=seed,
+            threads=threads,
+        )
+        if size is None:
+            chosen, stopped = search.smallest()
+        else:
+            chosen, stopped = size, "one size"
+            search.fit(size, effort, EXACT, init)
+        search.extend(more)
+        fields, comparison, best = search.tried[chosen]
+        svds = {d: search.svd(d).comparison for d in sorted({*more, *search.tried})}
+        return ShrinkResult(
+            **fields,
+            original_dim=original.dim,
+            comparison=comparison,
+            curve=TvCurve.of({d: c.comparison for d, c in search.tried.items()}),
+            baseline=TvCurve.of(svds),
+            reached=size is not None or bounds.hold(comparison),
+            stopped=stopped,
+            seconds=time.perf_counter() - start,
+            settings={"effort": effort, "descent": best.settings.get("descent")},
+        )
+
+    if K is None and attention_in(Q) is None:
+        if scale is not None:
+            raise InputError("scale must be given beside Q and K: a matrix of attention has none")
+        return one(Q, num_threads)
     attention = Attention.of(Q, K, LogitOptions(scale, mask))
     if attention.lead:
-        options: dict[str, Any] = {
-            "tv": tv,
-            "tv_worst": tv_worst,
-            "dim": dim,
-            "dtype": dtype,
-            "effort": effort,
-            "curve_dims": curve_dims,
-            "time_limit": time_limit,
-            "rng": rng,
-        }
-        return over_heads(attention, shrink, options, num_threads, one_at_a_time=True)
-    original = Original.of(
-        attention,
-        dtype=dtype,
-        time_limit=time_limit,
-        rng=rng,
-        num_threads=num_threads,
-    )
-    closeness = Closeness(
-        TV if tv is None and tv_worst is None else _share(tv, "tv"),
-        _share(tv_worst, "tv_worst"),
-    )
-    if dim is not None:
-        dim = as_count(dim, "dim", 1, original.largest)
-    more = original.sizes(curve_dims)
-    heads = CloseHeads(original, closeness, effort)
-    fit, stopped, reached = heads.answer(dim)
-    curve = heads.curve(more)
-    fit = heads.found.get(fit.dim, fit)  # a smaller head may have turned out to be closer
-    return ShrinkResult(
-        fit=fit,
-        tv_mean=fit.comparison.tv_mean,
-        tv_worst=fit.comparison.tv_worst,
-        baseline=original.baseline({*more, *heads.found}),
-        curve=curve,
-        original_dim=original.attention.dim,
-        reached=reached,
-        stopped=stopped,
-        comparison=fit.comparison,
-        seconds=time.perf_counter() - start,
-    )
+        return over_heads(attention, one, {}, num_threads, one_at_a_time=True)
+    return one(attention, num_threads)
 
 
 def _share(value: float | None, name: str) -> float:

@@ -173,7 +173,7 @@ def append_dims(
     ----------
     A : target
         The whole pattern: a `Target`, or what `Target` accepts.
-    head : Attention, Fit or SoftFit
+    head : Attention or a result with one
         A head for A without the columns, with rows renormalised. Its logits in these columns, and
         in rows of A that are zero in all other columns, do not matter.
     columns : sequence of int

@@ -12,6 +12,7 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from headfit import _core
+from headfit._attention.sparsify import Sparsified
 from headfit._base.arguments import as_finite, as_flag
 from headfit._base.arithmetic import standard_arithmetic
 from headfit._base.arrays import BFLOAT16, as_array, as_contiguous, is_sparse, thread_count
@@ -100,13 +101,13 @@ class Target(Shown):
 
     Parameters
     ----------
-    A : sparse or dense array, path, or Target
+    A : sparse or dense array, path, Target or Sparsified
         A square nonnegative matrix, shape (n, n), with rows that sum to 1 within
         `sum_tolerance`. A path names a `scipy.sparse.save_npz` or Matrix Market file. Duplicate
         entries are added, as in SciPy; unsorted columns are sorted and explicit zeros dropped.
     mask : optional
-        As in `attention_matrix`; that of a Target when None. All nonzeros must be allowed by the
-        mask, and a row may be empty only if the mask allows it no column.
+        As in `attention_matrix`; that of a Target or Sparsified when None. All nonzeros must be
+        allowed by the mask, and a row may be empty only if the mask allows it no column.
     normalize : bool, default False
         Whether to scale every row to sum to 1.
     sum_tolerance : float, optional
@@ -173,6 +174,8 @@ class Target(Shown):
         sum_tolerance: float | None = None,
         num_threads: int | None = None,
     ) -> None:
+        if isinstance(A, Sparsified):
+            mask, A = A.mask if mask is None else mask, A.matrix
         # The matrix and the mask are copied, so that nobody can change them after the check.
         mask = frozen_mask(A.mask if mask is None and isinstance(A, Target) else mask)
         csr = _frozen(A.matrix if isinstance(A, Target) else _as_csr(A))
@@ -261,7 +264,7 @@ class Target(Shown):
         return f"Target({', '.join(f'{name}={text}' for name, text in self._facts().items())})"
 
 
-TargetLike: TypeAlias = Target | Sparse | ArrayLike | PathLike
+TargetLike: TypeAlias = Target | Sparsified | Sparse | ArrayLike | PathLike
 """What makes a target: a sparse or dense matrix, or the name of a file that holds one."""
 
 

@@ -63,9 +63,9 @@ def compare(
 
     Parameters
     ----------
-    A : Target, Sparsified, sparse or dense matrix, Attention, Fit or SoftFit
+    A : Target, Sparsified, sparse or dense matrix, Attention or a result with one
         The target. A matrix counts as sparse if at most half of its entries are nonzero.
-    M : Attention, Fit, SoftFit, sparse or dense matrix
+    M : Attention, a result with one, sparse or dense matrix
         The attention.
     batch : int, optional
         Which entry to draw of those of `A` and `M` that are a batch, as in `attention`.

@@ -58,7 +58,7 @@ def keys(
     ----------
     A : Target, sparse or dense matrix
         The target; its nonzeros in the row are the support.
-    M : Fit, SoftFit or Attention
+    M : Attention or a result with one
         Queries and keys of one head. Keys that are masked in the row are not drawn.
     row : int, optional
         The row to draw. None takes the row of largest leak, by the certificate of a `Fit` or by

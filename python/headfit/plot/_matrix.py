@@ -38,7 +38,7 @@ def attention(
 
     Parameters
     ----------
-    M : Attention, Fit, SoftFit, Target, Sparsified, sparse or dense matrix
+    M : Attention, a result with one, Target, Sparsified, sparse or dense matrix
         The matrix to draw. An `Attention` is computed by blocks of rows, never as a whole.
     batch : int, optional
         Which entry of a batch to draw, for an `Attention` of shape (batch, n, d) or matrices of

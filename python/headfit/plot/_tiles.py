@@ -28,7 +28,7 @@ def tiles(
 
     Parameters
     ----------
-    M : Attention, Fit, SoftFit, Target, Sparsified, sparse or dense matrix
+    M : Attention, a result with one, Target, Sparsified, sparse or dense matrix
         The matrix, shape (n, m).
     pixels : int
         The most tiles along each side. A side that is shorter is not pooled.

@@ -1,4 +1,4 @@
-"""Where the descent to a dense target begins: truncated SVDs, or a head that is given."""
+"""Where the descent to a dense target begins: truncated SVDs, or a head of the user's."""
 
 from __future__ import annotations
 
@@ -9,11 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headfit._attention.attention import Attention
-from headfit._attention.dense_target import allowed_entries, check_one_head
+from headfit._attention.dense_target import allowed_entries
 from headfit._base.arrays import (
     FloatArray,
     as_contiguous,
-    as_count,
     as_float_array,
     blocks_of_rows,
     check_finite,
@@ -29,55 +28,22 @@ FLOOR = 1e-6
 PADDING = 1e-2
 
 
-def svd_head(
+def truncated_svd(
     Q: Any, K: Any, dim: int, *, scale: float | None = None
 ) -> tuple[FloatArray, FloatArray]:
-    """Return the head of a given size whose logits are closest in the sum of squares.
+    """Return the head of a size whose plain products are closest to the logits, in sum of squares.
 
     Softmax ignores a constant added to a row, so the rows of the logits are centred first:
-    scale Q (K - mean K)^T. The truncated SVD is that of a D x D matrix between orthonormal
-    bases of Q and K (Eckart and Young 1936), and the n x m logits are never formed. Masks are
-    not taken into account.
+    scale Q (K - mean K)^T. Masks are not taken into account. At the size of Q and K or above the
+    attention is reproduced exactly, with zero columns.
 
-    Parameters
-    ----------
-    Q, K : array_like, shape (n, D) and (m, D)
-    dim : int
-        At D or above (n or m, if smaller) the attention is reproduced exactly, with zero columns.
-    scale : float, optional
-        1 / sqrt(D) when None.
-
-    Returns
-    -------
-    Q_d, K_d : ndarray, shape (n, dim) and (m, dim)
-        Queries and keys whose plain products are the logits, in float64 if Q or K is, else in
-        float32.
-
-    Raises
-    ------
-    InputError, NonFiniteError
-        When Q and K are no matrices of one head size, or not finite.
-
-    Notes
-    -----
     With Q = U R and K - mean K = V T (QR decompositions, R and T from blocks of rows) and
-    R T^T = W S Z^T, Q_d is Q T^T Z S^(-1/2) and K_d is (K - mean K) R^T W S^(-1/2), restricted
-    to the largest singular values. U and V are never formed, and Q and K are read in blocks, in
-    float64. O((n + m) D^2) time; memory O(D^2) beside the result and one block.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from headfit._soft.descent import svd_head
-    >>> Q = np.array([[1.0, 0.0], [0.0, 1.0]])
-    >>> q, k = svd_head(Q, Q, 1, scale=1.0)
-    >>> np.round(q @ k.T, 3)  # the centred identity has rank 1
-    array([[ 0.5, -0.5],
-           [-0.5,  0.5]])
+    R T^T = W S Z^T, the queries are Q T^T Z S^(-1/2) and the keys (K - mean K) R^T W S^(-1/2),
+    restricted to the largest singular values (Eckart and Young 1936). Neither the n x m logits nor
+    U and V are formed, and Q and K are read in blocks, in float64: O((n + m) D^2) time, and O(D^2)
+    memory beside the result, which is in float64 if Q or K is, else in float32.
     """
     attention = Attention(Q, K, scale=scale)
-    check_one_head(attention, "Q and K")
-    dim = as_count(dim, "dim", 1, 2**15)
     q, k = attention.stored
     check_finite(q, "Q")
     check_finite(k, "K")
@@ -119,7 +85,7 @@ def _product(
 
 
 def log_svd(matrix: NDArray[Any], mask: Any, dim: int, seed: int) -> tuple[FloatArray, FloatArray]:
-    """Return `svd_head` for a matrix: of its logarithm, centred over what the mask allows.
+    """Return `truncated_svd` for a matrix: of its logarithm, centred over what the mask allows.
 
     A randomised SVD (Halko, Martinsson and Tropp 2011) of one n x m array of float32.
     """
@@ -157,7 +123,7 @@ def log_svd(matrix: NDArray[Any], mask: Any, dim: int, seed: int) -> tuple[Float
     return np.pad((basis @ left[:, :rank]) * root, pad), np.pad(right[:rank].T * root, pad)
 
 
-def given_start(
+def padded_start(
     init: Any, shape: tuple[int, int], dim: int, seed: int
 ) -> tuple[FloatArray, FloatArray]:
     """Return (Q, K) with the columns they lack filled with noise: zero columns would never move."""

@@ -94,9 +94,9 @@ def compare(
 
     Parameters
     ----------
-    target : Attention, Fit, SoftFit or array_like, shape (n, m)
+    target : Attention, a result with one, or array_like, shape (n, m)
         One head, or a matrix whose rows sum to 1.
-    attention : Attention, Fit or SoftFit
+    attention : Attention or a result with one
         One head of n queries and m keys.
     mask : optional
         The mask of a target that is a matrix; that of `attention` when None. An Attention has its
@@ -122,9 +122,8 @@ def compare(
     Examples
     --------
     >>> import numpy as np, headfit as hf
-    >>> from headfit._soft.compare import compare
     >>> flat = hf.Attention(np.zeros((2, 1)), np.zeros((2, 1)))
-    >>> compare(np.array([[1.0, 0.0], [0.5, 0.5]]), flat).row_tv
+    >>> hf.compare(np.array([[1.0, 0.0], [0.5, 0.5]]), flat).row_tv
     array([0.5, 0. ])
     """
     threads = thread_count(num_threads)

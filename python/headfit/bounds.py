@@ -14,20 +14,12 @@ import sys
 from headfit._base.arguments import as_number, shown
 from headfit._base.arrays import as_count, as_share, check_between
 from headfit._base.tolerances import Tolerances, as_tolerances, log_inverse
-from headfit._lower import (
-    Counting,
-    EverySubset,
-    LowerBound,
-    counting,
-    every_subset,
-    lower,
-    random_keys_dim,
-)
+from headfit._lower.general import GeneralBound, counting, every_subset, random_keys_dim
+from headfit._lower.lower import LowerBound, lower
 from headfit.errors import InputError
 
 __all__ = [
-    "Counting",
-    "EverySubset",
+    "GeneralBound",
     "LowerBound",
     "counting",
     "every_subset",

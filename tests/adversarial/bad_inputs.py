@@ -206,8 +206,8 @@ RECORDS = (
     "AttentionStats", "Certificate", "Compressed", "CompressedCurve", "CompressedHeads", "Config",
     "FaceWitness", "FarkasWitness", "Fit", "Head", "HeadTable", "Method", "Plan", "PlanAttempt",
     "PlanTrend", "Problem", "RopeFilter", "Search", "ShrinkResult", "Comparison",
-    "Sparsified", "Sweep", "TallyTable", "TradeOff", "Trial", "TvCurve", "bounds.Counting",
-    "bounds.EverySubset", "bounds.LowerBound",
+    "Sparsified", "Sweep", "TallyTable", "TradeOff", "Trial", "TvCurve", "bounds.GeneralBound",
+    "bounds.LowerBound",
     "torch.CapturedHeads", "torch.CapturedLayer",
     "torch.FittedAttention", "torch.Projected", "torch.SmallerHeads",
 )  # fmt: skip

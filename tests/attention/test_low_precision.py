@@ -363,7 +363,8 @@ SMALLER = {
     "canonical module": lambda Q, K: [hf.SelfAttention.canonical(6)(Q).matrix()],
     "picture of keys": lambda Q, K: [
         points.get_offsets()
-        for points in hf.plot.keys(halves(Q), hf.Attention(Q, K), 5, ax=Figure().subplots())[:2]
+        for drawn in [hf.plot.keys(halves(Q), hf.Attention(Q, K), 5, ax=Figure().subplots())]
+        for points in (drawn.support, drawn.others)
     ],
     "append_dims": lambda Q, K: hf.methods.append_dims(halves(Q), hf.Attention(Q, K), [1]).stored,
 }

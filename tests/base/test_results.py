@@ -155,8 +155,8 @@ def test_html_is_a_small_table_that_says_what_the_text_says(results, name):
 
 
 @pytest.mark.parametrize("name", ["Fit", "Certificate", "Target", "Attention", "ShrinkResult",
-                                  "Plan", "RopeFilter", "Sparsified", "TvCurve", "CompressedCurve",
-                                  "Sweep"])  # fmt: skip
+                                  "Plan", "RopeFilter", "Sparsified", "TvCurve",
+                                  "CompressedCurve"])  # fmt: skip
 def test_pictures_are_drawn_without_pyplot_and_left_out_without_matplotlib(
     results, name, monkeypatch
 ):
@@ -231,18 +231,6 @@ def test_long_trade_offs_are_shown_from_end_to_end():
     texts = Tags(hf.results.TradeOff(totals, 1 - totals / 100)._repr_html_()).texts
     assert texts[3:5] == ["0", "1"]
     assert texts[-3:] == ["99", "0.01", "and 80 totals between these"]
-
-
-def test_a_sweep_over_one_n_has_no_picture(results):
-    assert "<img" not in results["Sweep"].where(n=16)._repr_html_()
-
-
-def test_a_sweep_has_a_picture_where_a_key_is_one_of_failures_alone(results):
-    found = results["Sweep"].where(n=[16, 32])
-    found.failures = [{"n": 16, "mask": "causal"}]
-    found._axes = [*found._axes, "mask"]
-    assert found.axes["mask"] == [None, "causal"]
-    assert "<img" in found._repr_html_()
 
 
 # Dictionaries

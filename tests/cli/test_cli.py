@@ -184,7 +184,7 @@ def test_bounds_of_a_pattern(run):
     assert (found["max_logit"], found["masked_logits"], found["max_norm"]) == (4, True, None)
     assert found["dim"] == max(c["dim"] or 1 for c in found["candidates"])
     status, out, err = run("bounds", "A.npz", "--max-norm", 1, "--time-limit", 1)
-    assert "no head of any size" in out
+    assert "no size suffices" in out
 
 
 def test_fit_that_does_not_hold_is_written_and_ends_with_1(run):

@@ -16,14 +16,20 @@ from hypothesis import strategies as st
 
 import headfit as hf
 from headfit._base.dtypes import round_to
-from headfit._lower import Apart, Groups, Separated, counting, every_subset, lower
-from headfit._lower._bounded import NAMES, Limits, bounded, needed
-from headfit._lower._exact import log_above, log_below, log_factorial, root_above
-from headfit._lower._families import Facts
-from headfit._lower._general import log_regular_patterns
-from headfit._lower._packing import least_dim, log_most
-from headfit._lower._problem import Problem
-from headfit._lower._spherical_code import log_code
+from headfit._lower.bounded import NAMES, Limits, Separated, bounded, needed
+from headfit._lower.exact import (
+    least_dim,
+    log_above,
+    log_below,
+    log_code,
+    log_factorial,
+    log_most,
+    root_above,
+)
+from headfit._lower.families import Apart, Facts, Groups
+from headfit._lower.general import counting, every_subset, log_regular_patterns
+from headfit._lower.lower import lower
+from headfit._lower.problem import Problem
 from headfit.errors import InputError
 
 P = hf.patterns

@@ -14,30 +14,24 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import headfit as hf
-from headfit._lower import (
-    Block,
+from headfit._lower import hull_search
+from headfit._lower.general import counting, log_regular_patterns, random_keys_dim
+from headfit._lower.hull import (
     Hull,
-    Traces,
-    _hull_search,
-    counting,
-    lower,
-    random_keys_dim,
-)
-from headfit._lower._general import log_regular_patterns
-from headfit._lower._hull import Units, dim_of_hull
-from headfit._lower._hull_search import _integers, _keep_hull_vertices, _Supports
-from headfit._lower._order import NoOrder, order
-from headfit._lower._planar import (
+    Units,
     count_squares,
     count_triangles,
     dim_of_edges,
+    dim_of_hull,
     not_in_a_polygon,
 )
-from headfit._lower._problem import Problem
-from headfit._lower._trace_search import traces as search_traces
-from headfit._lower._traces import least_dim
-from headfit._lower._visibility import Visibility
-from headfit._lower._weights import _positive_eigenvalues, block_dim
+from headfit._lower.hull_search import _integers, _keep_hull_vertices, _Supports
+from headfit._lower.lower import lower
+from headfit._lower.order import NoOrder, order_proofs
+from headfit._lower.problem import Problem, Visibility, best_proof
+from headfit._lower.traces import Traces, least_dim
+from headfit._lower.traces import traces as search_traces
+from headfit._lower.weights import Block, _positive_eigenvalues, block_dim
 
 P = hf.patterns
 USUAL = hf.Tolerances(0.05, 0.1)
@@ -327,7 +321,7 @@ def test_a_proved_size_survives_the_deadline(monkeypatch):
     """Where no time is left to count cycles, the edges alone still count."""
     holders = {pair: [0] for pair in itertools.combinations(range(20), 2)}
     assert dim_of_hull(Fraction(38), 20, lambda: holders, deadline=-math.inf) == 3
-    monkeypatch.setattr("headfit._lower._hull.count_triangles", lambda holders: 0)
+    monkeypatch.setattr("headfit._lower.hull.count_triangles", lambda holders: 0)
     assert dim_of_hull(Fraction(38), 20, lambda: holders) == 4
 
 
@@ -430,7 +424,7 @@ def test_order_is_decided(seed, n):
             N[rng.integers(n), rng.integers(n)] ^= True
     N[~N.any(axis=1)] = True
     target = hf.Target(N / N.sum(axis=1, keepdims=True))
-    found = order(Problem.of(target, USUAL, 5.0))
+    found = best_proof("order", Problem.of(target, USUAL, 5.0), order_proofs)
     assert found.dim == brute_order(N)
     if found.dim == 2:
         assert found.witness.proves(target, USUAL) == 2
@@ -527,7 +521,7 @@ def test_squares_against_all_cycles_of_four():
 def test_too_many_squares_are_not_counted(monkeypatch):
     holders = {pair: [0, 1] for pair in itertools.combinations(range(5), 2)}
     assert count_squares(holders) == 15
-    monkeypatch.setattr("headfit._lower._planar.PATHS_LIMIT", 29)
+    monkeypatch.setattr("headfit._lower.hull.PATHS_LIMIT", 29)
     assert count_squares(holders) is None  # 5 columns with 6 pairs of neighbours each
 
 
@@ -674,7 +668,7 @@ def test_large_sums_are_exact_too(monkeypatch):
     problem = Problem.of(hf.Target(A), asked, 10.0)
     state = _Supports(np.arange(n), np.arange(n), problem.supports)
     kept = _keep_hull_vertices(problem, state)
-    monkeypatch.setattr(_hull_search, "LARGEST_SUM", 2**40)
+    monkeypatch.setattr(hull_search, "LARGEST_SUM", 2**40)
     assert _integers(problem, state)[1].gap < Units.of(asked).gap
     fewer = _keep_hull_vertices(problem, state)
     assert kept.columns.tolist() == fewer.columns.tolist()
@@ -911,7 +905,7 @@ def test_counting_for_any_norms_solves_its_inequality():
         assert count.dim <= max(1, 2 * min(k, n - k))  # so many suffice for every pattern
         assert counting(n, k, exceptions=1e-300).dim <= count.dim
     assert counting(10**5, 16).dim > 6
-    assert "not about a given one" in repr(counting(64, 2))
+    assert "not a given one" in repr(counting(64, 2))
     assert counting(1024, 32, max_norm=1e30).dim == counting(1024, 32).dim
 
 

@@ -17,8 +17,7 @@ import scipy.sparse as sp
 
 import headfit as hf
 from headfit._fit.registry import as_method
-from headfit._plan.attempt import Question
-from headfit._plan.clock import Clock
+from headfit._plan.attempt import Clock, Question
 from headfit._plan.plan import concluded
 from headfit._plan.search import Planner
 from headfit._plan.source import source_of
@@ -315,7 +314,7 @@ def test_a_pattern_that_fits_in_memory_only_when_smaller() -> None:
         return sp.eye_array(n)
 
     found = plan(wide, n=1024)
-    assert (found.verdict, found.obstacle, found.nonzeros) == ("not found", "memory", None)
+    assert (found.verdict, found.obstacle, found.target) == ("not found", "memory", None)
     assert found.best.n == 256
     assert "does not fit in memory" in str(found)
 

@@ -57,6 +57,11 @@ def test_heads_are_drawn_by_their_last_row_and_their_first(ax, causal, dtype):
     assert plain.allowed is plain.limit is None
 
 
+def test_angles_of_late_positions_may_be_rounded(ax):
+    head = hf.rope.filter(4, n=512, dim=32, tolerances=LOOSE).attention().turned()
+    assert plot.translation(head, ax=ax).allowed is None
+
+
 def test_fits_have_their_tolerances(ax):
     n, x = 60, np.arange(60)
     Q = 12 * np.stack([np.cos(0.05 * x), np.sin(0.05 * x)], axis=1)

@@ -44,7 +44,6 @@ def test_sizes_of_one_n(found):
 
 def test_a_trend_over_n(found):
     ax = Figure().subplots()
-    trend = hf.results.PlanTrend((128, 512), (20.0, 26.0), 3.0, 2048, 32.0, (1.0, 9.0), 144.0)
     tried = (
         attempt(found, "asked", n=2048, holds=False),
         attempt(found, "float32", n=2048, max_logit=50.0),
@@ -52,9 +51,9 @@ def test_a_trend_over_n(found):
         attempt(found, "smaller n", n=128, max_logit=20.0),
         attempt(found, "smaller n", n=512, max_logit=26.0),
     )
-    picture = plot.plan(
-        dataclasses.replace(found, n=2048, attempts=tried, trend=trend, verdict="not found"), ax=ax
-    )
+    missed = dataclasses.replace(found, n=2048, attempts=tried, best=None)
+    assert missed.verdict == "not found"
+    picture = plot.plan(missed, ax=ax)
     assert picture.certified.get_offsets().tolist() == [[128, 20], [512, 26]]
     assert picture.relaxed.get_offsets().tolist() == [[2048, 50], [2048, 40]]
     assert list(picture.trend.get_xdata()) == [128, 512, 2048]
@@ -68,7 +67,11 @@ def test_a_trend_over_n(found):
 @pytest.mark.parametrize("verdict", ["no", "not found"])
 def test_a_plan_without_attempts_can_be_drawn(found, verdict):
     ax = Figure().subplots()
-    picture = plot.plan(dataclasses.replace(found, attempts=(), verdict=verdict), ax=ax)
+    least = found.dim + 1 if verdict == "no" else 2
+    bound = dataclasses.replace(found.lower_bound, dim=least)
+    empty = dataclasses.replace(found, attempts=(), best=None, lower_bound=bound)
+    assert empty.verdict == verdict
+    picture = plot.plan(empty, ax=ax)
     assert len(picture.certified.get_offsets()) == 0
     assert ax.get_yticks().size == 0
     ax.figure.canvas.draw()

@@ -10,7 +10,7 @@ from headfit._cli import text
 from headfit._cli.arguments import Commands, add_mask, add_target, command, tolerances
 from headfit._cli.commands import asked_tolerances
 from headfit._cli.shared import add_running, add_seed
-from headfit._lower import SECONDS
+from headfit._lower.lower import SECONDS
 from headfit._target.target import Target
 from headfit.errors import HeadfitError
 

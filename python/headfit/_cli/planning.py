@@ -21,7 +21,7 @@ from headfit._cli.kinds import KINDS, function_of_n
 from headfit._cli.picture import FORMATS, save_drawing
 from headfit._cli.shared import add_output, add_running, add_seed
 from headfit._cli.streams import DASH, shown
-from headfit._plan.clock import SECONDS
+from headfit._plan.attempt import SECONDS
 from headfit._plan.plan import plan as find
 from headfit.errors import InputError
 

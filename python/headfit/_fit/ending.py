@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from headfit._fit.head import Head
-    from headfit._lower import LowerBound
+    from headfit._lower.lower import LowerBound
     from headfit._target.certificate import Certificate
 
 Ending = Literal["certified", "time limit", "steps", "stalled", "callback", "infeasible"]

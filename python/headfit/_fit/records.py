@@ -9,18 +9,15 @@ from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_
 
 import numpy as np
 
-from headfit import _lower
 from headfit._base.tolerances import Tolerances
+from headfit._lower.lower import SAVED
 from headfit._target.witnesses import FaceWitness, FarkasWitness
 
 Record = TypeVar("Record")
 
-_NAMES = ("LowerBound", "Candidate", "Traces", "Hull", "Block", "NoOrder", "Separated", "Apart",
-          "Groups", "Limits")  # fmt: skip
 # The records whose class stands in the file, since annotations name several or a protocol.
 _NAMED: dict[str, Any] = {
-    **{name: getattr(_lower, name) for name in _NAMES},
-    **{kind.__name__: kind for kind in (Tolerances, FarkasWitness, FaceWitness)},
+    kind.__name__: kind for kind in (*SAVED, Tolerances, FarkasWitness, FaceWitness)
 }
 
 

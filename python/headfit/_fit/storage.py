@@ -21,7 +21,7 @@ from headfit._base.tolerances import Tolerances
 from headfit._fit.file_formats import read_head
 from headfit._fit.records import record
 from headfit._fit.result import FORMAT, Fit
-from headfit._lower import LowerBound
+from headfit._lower.lower import LowerBound
 from headfit._target.certificate import Certificate
 from headfit._target.witnesses import FaceWitness, FarkasWitness
 from headfit.errors import InputError

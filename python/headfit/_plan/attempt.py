@@ -1,11 +1,16 @@
-"""One attempt of a plan: a fit, or a check of a head that an earlier fit made."""
+"""One attempt of a plan: a fit, or a check of a head that it made; and the time for them."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+import time
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
+import numpy as np
+import scipy.sparse as sp
+
+from headfit._attention.attention import Attention
 from headfit._base.dtypes import NARROW
 from headfit._base.kernel import Kernel
 from headfit._base.tolerances import Tolerances
@@ -14,36 +19,47 @@ from headfit._fit.fit import fit
 from headfit._fit.method import Method
 from headfit._fit.result import Fit
 from headfit._target.certificate import Certificate
+from headfit._target.certify import certify
 from headfit._target.heavy import global_columns
 from headfit._target.target import Target
 from headfit.errors import TooLargeError
 
-Purpose = Literal[
-    "asked",
-    "float32",
-    "float32 logits",
-    "free logits",
-    "looser",
-    "smaller n",
-    "smaller logits",
-    "smaller dim",
-    "rounded",
-    "rounded logits",
-]
 LEAST_SECONDS = 1e-3
+
+CERTIFIED = ("holds", "leak", "distortion", "share_held", "max_logit", "max_norm")
+"""What an attempt has of its certificate."""
+
+SECONDS = 60.0
+"""The time limit of a plan that names none."""
+
+SHARES = {
+    "bound": 0.05,
+    "asked": 0.6,
+    "relaxed": 0.35,  # each of float32, logits in float32 and without a bound, looser tolerances
+    "smaller n": 0.5,
+    "better": 0.4,  # all attempts at smaller logits together, and likewise at smaller sizes
+    "one of these": 0.6,
+}
+"""The most that each step may take of the time that is left when it begins."""
+
+AFFORDABLE = 0.25
+"""A size is tried only if its certificate is predicted to take at most this share of the rest."""
+
+MEASURED, MEASURES = 2048, 3
+"""The tokens of the certificate that is timed, to predict the time of others, and how often."""
 
 
 @dataclass(frozen=True)
 class Question:
-    """What a head must meet, and how it is sought; checked once, and passed to every step."""
+    """What a head must meet, and how it is sought: checked arguments of `fit`, by their names."""
 
     dim: int
     dtype: str
     kernel: Kernel
     tolerances: Tolerances
     method: str | Method
-    seed: int
-    threads: int
+    rng: int
+    num_threads: int
 
     def with_max_logit(self, limit: float | None) -> Question:
         """Return the same question with another bound on the logits."""
@@ -69,10 +85,8 @@ class PlanAttempt:
     n, dim : int
     dtype : str
         The format of Q and K.
-    kernel : Kernel
+    kernel, tolerances : Kernel, Tolerances
         What the certificate is about.
-    tolerances : Tolerances
-        Those of this attempt.
     method : str
         The name of the method that made the head.
     holds : bool
@@ -81,22 +95,18 @@ class PlanAttempt:
         Upper bounds that the certificate proved, whether it holds or not; infinite without one.
     share_held : float
         The share of rows that meet the tolerances.
-    max_logit : float
-        The largest |logit|.
-    max_norm : float
-        scale * max ||q|| * max ||k||.
+    max_logit, max_norm : float
+        The largest |logit|, and scale * max ||q|| * max ||k||.
     exempt : int
         How many global columns got a coordinate of their own.
     dim_used : int
         The size that the method worked with; further columns are zeros.
     seconds : float
-    stopped : str
-        Why it ended, in the words of `Fit.stopped`, or "memory".
-    obstacle : str or None
-        What stood in the way, in the words of `Fit.obstacle`, or "memory".
+    stopped, obstacle : str
+        Why it ended, and what stood in the way (or None), in the words of `Fit`, or "memory".
     """
 
-    purpose: Purpose
+    purpose: str
     n: int
     dim: int
     dtype: str
@@ -122,58 +132,91 @@ class PlanAttempt:
 
 
 def run(
-    purpose: Purpose, question: Question, target: Target, seconds: float
+    purpose: str, question: Question, target: Target, seconds: float
 ) -> tuple[PlanAttempt, Fit | None]:
     """Fit a head within so many seconds, without the certificate; no fit where memory is short."""
     columns = global_columns(target).size
     # The other columns need a dimension too.
-    is_exempt = 0 < question.own_dims(columns) < question.dim
+    exempt = columns if 0 < question.own_dims(columns) < question.dim else 0
     try:
         head = fit(
             target,
-            question.dim,
-            method=question.method,
-            dtype=question.dtype,
-            tolerances=question.tolerances,
-            exempt_columns="auto" if is_exempt else None,
-            kernel=question.kernel,
+            exempt_columns="auto" if exempt else None,
             time_limit=max(seconds, LEAST_SECONDS),
-            rng=question.seed,
-            num_threads=question.threads,
+            **vars(question),
         )
     except TooLargeError:
-        asked = (question.dim, question.dtype, question.kernel, question.tolerances)
-        return PlanAttempt(purpose, target.n, *asked, dim_used=question.dim), None
-    attempt = recorded(purpose, question, head, head.certificate, columns * is_exempt, head.seconds)
+        dim, dtype, kernel = question.dim, question.dtype, question.kernel
+        failed = PlanAttempt(purpose, target.n, dim, dtype, kernel, question.tolerances)
+        return replace(failed, dim_used=dim), None
+    attempt = recorded(purpose, question, head, head.certificate, exempt, head.seconds)
     return replace(attempt, stopped=head.stopped or "stalled", obstacle=head.obstacle), head
 
 
 def recorded(
-    purpose: Purpose,
-    question: Question,
-    head: Fit,
-    certificate: Certificate,
-    exempt: int,
-    seconds: float,
+    purpose: str, question: Question, head: Fit, proof: Certificate, exempt: int, seconds: float
 ) -> PlanAttempt:
     """Return the record of a head and of a certificate of it."""
     return PlanAttempt(
-        purpose=purpose,
-        n=certificate.n,
-        dim=head.dim,
-        dtype=question.dtype,
-        kernel=question.kernel,
-        tolerances=certificate.tolerances,
+        purpose,
+        proof.n,
+        head.dim,
+        question.dtype,
+        question.kernel,
+        proof.tolerances,
         method=head.method,
-        holds=certificate.holds,
-        leak=certificate.leak,
-        distortion=certificate.distortion,
-        share_held=certificate.share_held,
-        max_logit=certificate.max_logit,
-        max_norm=certificate.max_norm,
+        **{name: getattr(proof, name) for name in CERTIFIED},
         exempt=exempt,
         dim_used=int(head.settings.get("dim_used", head.dim)),
         seconds=seconds,
-        stopped="certified" if certificate.holds else "stalled",
-        obstacle=None if certificate.holds else "format",
+        stopped="certified" if proof.holds else "stalled",
+        obstacle=None if proof.holds else "format",
     )
+
+
+@dataclass
+class Clock:
+    """The seconds that a plan may take since `start`, and those of a certificate for each entry."""
+
+    limit: float
+    start: float = field(default_factory=time.perf_counter)
+    rate: float = 0.0
+
+    @property
+    def spent(self) -> float:
+        """The seconds since the plan began."""
+        return time.perf_counter() - self.start
+
+    @property
+    def left(self) -> float:
+        """The seconds left, at least 0."""
+        return max(0.0, self.limit - self.spent)
+
+    def part(self, step: str) -> float:
+        """Return the seconds that a step which begins now may take."""
+        return SHARES[step] * self.left
+
+    def measure(self, n: int, dim: int, threads: int) -> None:
+        """Measure what a certificate takes, for random queries and keys of `MEASURED` tokens.
+
+        The time of a certificate grows with n**2 d, and rows that hold take less than those of
+        random queries, so that the prediction is rather too long. It is the least of `MEASURES`
+        times: what else the machine does only adds to them.
+        """
+        size = min(n, MEASURED)
+        q, k = np.random.default_rng(0).standard_normal((2, size, dim), dtype=np.float32)
+        identity = Target(sp.eye_array(size), num_threads=threads)
+        seconds = []
+        for _ in range(MEASURES):
+            begin = time.perf_counter()
+            certify(identity, Attention(q, k), certificate_mass=False, num_threads=threads)
+            seconds.append(time.perf_counter() - begin)
+        self.rate = min(seconds) / size**2
+
+    def certificate(self, n: int) -> float:
+        """Return the predicted seconds of a certificate for n tokens."""
+        return self.rate * n**2
+
+    def affords(self, n: int) -> bool:
+        """Return whether a certificate for n tokens is predicted to leave time for a fit."""
+        return self.certificate(n) <= AFFORDABLE * self.left

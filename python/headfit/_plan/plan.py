@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from contextlib import nullcontext
+from dataclasses import replace
 
 from headfit._base.arguments import as_flag
 from headfit._base.arithmetic import standard_arithmetic
@@ -15,12 +16,11 @@ from headfit._base.tolerances import Tolerances, as_tolerances
 from headfit._base.types import MaskLike, Seed
 from headfit._fit.method import Method
 from headfit._fit.registry import as_method
-from headfit._plan.attempt import Question
-from headfit._plan.clock import SECONDS, Clock
-from headfit._plan.result import Plan, PlanTrend
+from headfit._plan.attempt import SECONDS, Clock, Question
+from headfit._plan.result import Plan
 from headfit._plan.search import Planner
 from headfit._plan.source import source_of
-from headfit._plan.verdict import advice_of, obstacle_of, verdict_of
+from headfit._plan.text import advice_of
 from headfit._target.heavy import global_columns
 from headfit._target.target import TargetLike
 
@@ -121,8 +121,8 @@ def plan(
         kernel=kernel,
         tolerances=asked,
         method=as_method(method),
-        seed=seed_from(rng),
-        threads=thread_count(num_threads),
+        rng=seed_from(rng),
+        num_threads=thread_count(num_threads),
     )
     limit = check_between(time_limit, "time_limit", 0, math.inf)
     has_bar = not callable(progress) and as_flag(progress, "progress")
@@ -134,20 +134,14 @@ def plan(
 
 def concluded(planner: Planner) -> Plan:
     """Return what the attempts of a planner say."""
-    source, question, target = planner.source, planner.question, planner.target
-    verdict = verdict_of(planner)
-    own = [a for a in planner.attempts if a.purpose in ("asked", "smaller dim") and a.holds]
+    question, target = planner.question, planner.target
     late = None if planner.asked is None else planner.asked.lower_bound
-    bounds = [bound for bound in (planner.proved.lower, late) if bound is not None]
-    return Plan(
-        verdict=verdict,
-        name=source.name,
-        n=source.n,
-        nonzeros=None if target is None else target.nonzeros,
-        per_row=None if target is None else target.per_row,
-        mean_per_row=math.nan if target is None else target.mean_per_row,
+    bounds = [bound for bound in (planner.lower_bound, late) if bound is not None]
+    plan = Plan(
+        name=planner.source.name,
+        n=planner.source.n,
+        target=target,
         global_columns=0 if target is None else int(global_columns(target).size),
-        mask=None if target is None else target.mask,
         dim=question.dim,
         dtype=question.dtype,
         kernel=question.kernel,
@@ -155,13 +149,11 @@ def concluded(planner: Planner) -> Plan:
         attempts=tuple(planner.attempts),
         fit=planner.fit,
         best=planner.best,
-        smallest=min(own, key=lambda a: a.dim, default=None),
         lower_bound=max(bounds, key=lambda bound: bound.dim, default=None),
-        projection_dim=planner.proved.projection_dim,
-        least_logit=planner.proved.least_logit,
-        trend=PlanTrend.of(planner.attempts, source.n) if verdict == "not found" else None,
-        obstacle=obstacle_of(planner, verdict),
-        advice=advice_of(planner, verdict),
+        projection_dim=planner.projection_dim,
+        least_logit=planner.least_logit,
+        advice="",
         time_limit=planner.clock.limit,
         seconds=planner.clock.spent,
     )
+    return replace(plan, advice=advice_of(planner, plan))

@@ -19,11 +19,10 @@ from headfit._fit.ending import Obstacle
 from headfit._fit.result import Fit
 from headfit._plan.attempt import PlanAttempt
 from headfit._plan.text import headline, plan_facts, plan_text
+from headfit._target.target import Target
 
 if TYPE_CHECKING:
     from headfit.bounds import LowerBound
-
-__all__ = ["Plan", "PlanTrend"]
 
 Verdict = Literal["yes", "not found", "no"]
 
@@ -41,19 +40,15 @@ class PlanTrend:
     ----------
     sizes : tuple of int
         The n of the heads, in ascending order.
-    logits : tuple of float
-        Their largest |logit|.
+    logits, seconds : tuple of float
+        Their largest |logit|, and what they took, with their certificates.
     per_doubling : float
         By how much the largest |logit| grows when n doubles.
     n : int
         The n of the plan.
-    at_n : float
-        The value of the line there.
-    seconds : tuple of float
-        The seconds that each of the heads took, with its certificate.
-    seconds_at_n : float
-        The power of n through the two largest of them, at the plan's n: on this machine, with
-        what else it does.
+    at_n, seconds_at_n : float
+        The value of the line there; and that of the power of n through the two longest times, on
+        this machine, with what else it does.
 
     Examples
     --------
@@ -72,7 +67,7 @@ class PlanTrend:
     seconds_at_n: float
 
     @classmethod
-    def of(cls, attempts: list[PlanAttempt], n: int) -> PlanTrend | None:
+    def of(cls, attempts: tuple[PlanAttempt, ...], n: int) -> PlanTrend | None:
         """Return the trend of the certified smaller n; None for fewer than two of them."""
         certified = {a.n: a for a in attempts if a.purpose == "smaller n" and a.holds}
         sizes = sorted(certified)
@@ -99,27 +94,18 @@ class Plan(Shown):
 
     Attributes
     ----------
-    verdict : "yes", "not found" or "no"
-        "yes": such a head is certified, at the n of the question. "no": it is proved that none
-        exists. "not found": neither, which proves nothing; `obstacle` and `advice` say why.
     name : str
         The pattern, in words.
     n : int
         The number of tokens of the question.
-    nonzeros, per_row : int or None
-        The nonzeros of the pattern in all, and the most in a row; None if the pattern does not
-        fit in memory at this n.
-    mean_per_row : float
-        The mean number of nonzeros of the rows that have any; NaN if that is not known.
+    target : Target or None
+        The pattern; None if it does not fit in memory at this n.
     global_columns : int
         The columns to which more than half of the rows attend, and far more than to others.
-    mask : object
     dim : int
         The head size of the question.
-    dtype : str
-    kernel : Kernel
-        Its formats.
-    tolerances : Tolerances
+    dtype, kernel, tolerances : str, Kernel, Tolerances
+        Those of the question.
     attempts : tuple of PlanAttempt
         All that was tried, in order.
     fit : Fit or None
@@ -127,32 +113,22 @@ class Plan(Shown):
         relaxed, or else at the largest smaller n. `best` says which.
     best : PlanAttempt or None
         The attempt that made it.
-    smallest : PlanAttempt or None
-        The attempt with the smallest certified head at the n, format and tolerances asked for.
     lower_bound : LowerBound or None
         A proved lower bound on the size; None if the pattern is too large to look for one.
     projection_dim : int or None
         A size that is proved to suffice in exact arithmetic (`bounds.projection_dim`).
     least_logit : float
         It is proved that no head of any size keeps every |logit| below this; 0 if nothing is.
-    trend : PlanTrend or None
-        How the largest logit grew over smaller n, where the n of the question did not certify.
-    obstacle : str or None
-        What stood in the way, in the words of `Fit.obstacle`, or "memory". None for "yes".
     advice : str
-        What that means, what was reached, and what to try.
+        What the outcome means, what was reached, and what to try.
     time_limit, seconds : float
         What the plan was allowed to take, and what it took.
     """
 
-    verdict: Verdict
     name: str
     n: int
-    nonzeros: int | None
-    per_row: int | None
-    mean_per_row: float
+    target: Target | None
     global_columns: int
-    mask: Any
     dim: int
     dtype: str
     kernel: Kernel
@@ -160,15 +136,54 @@ class Plan(Shown):
     attempts: tuple[PlanAttempt, ...]
     fit: Fit | None
     best: PlanAttempt | None
-    smallest: PlanAttempt | None
     lower_bound: LowerBound | None
     projection_dim: int | None
     least_logit: float
-    trend: PlanTrend | None
-    obstacle: Obstacle | Literal["memory"] | None
     advice: str
     time_limit: float
     seconds: float
+
+    @property
+    def verdict(self) -> Verdict:
+        """The answer: "yes", "no" or "not found".
+
+        "yes": such a head is certified, at the n of the question. "no": it is proved that none
+        exists. "not found": neither, which proves nothing; `obstacle` and `advice` say why.
+        """
+        if self.best is not None and self.best.purpose in ("asked", "smaller logits"):
+            return "yes"
+        too_small = self.lower_bound is not None and self.lower_bound.dim > self.dim
+        return "no" if too_small or self.tolerances.logit_limit < self.least_logit else "not found"
+
+    @property
+    def obstacle(self) -> Obstacle | Literal["memory"] | None:
+        """What stood in the way, in the words of `Fit.obstacle`, or "memory". None for "yes".
+
+        It is a demand without which a head certifies, or else what ended the fit.
+        """
+        if self.verdict != "not found":
+            return None if self.verdict == "yes" else "bound"
+        if self.certified("float32", "float32 logits"):
+            return "format"
+        if self.certified("free logits"):
+            return "logits"
+        if self.target is None:
+            return "memory"
+        return next((a.obstacle for a in self.attempts if a.purpose == "asked"), "time")
+
+    @property
+    def smallest(self) -> PlanAttempt | None:
+        """The attempt with the smallest certified head at the n, format and tolerances wanted."""
+        return min(self.certified("asked", "smaller dim"), key=lambda a: a.dim, default=None)
+
+    @property
+    def trend(self) -> PlanTrend | None:
+        """How the largest logit grew over smaller n, where the verdict is "not found"."""
+        return PlanTrend.of(self.attempts, self.n) if self.verdict == "not found" else None
+
+    def certified(self, *purposes: str) -> list[PlanAttempt]:
+        """Return the certified attempts that were made for some purposes."""
+        return [a for a in self.attempts if a.purpose in purposes and a.holds]
 
     def to_pandas(self) -> Any:
         """Return the attempts as a pandas DataFrame, in the order they were made.
@@ -184,13 +199,15 @@ class Plan(Shown):
 
     def to_dict(self) -> dict[str, Any]:
         """Return all but the head itself as plain Python values, for JSON."""
-        values = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
-        del values["fit"]
-        values["mask"] = None if self.mask is None else mask_text(self.mask)
-        bound = self.lower_bound
-        if bound is not None:
-            values["lower_bound"] = {"dim": bound.dim, "reason": bound.reason}
-        return plain_dict(values)
+        own = {f.name for f in dataclasses.fields(self)} - {"target", "fit", "lower_bound"}
+        names = ("verdict", "obstacle", "smallest", "trend", *own)
+        values = {name: getattr(self, name) for name in names}
+        bound, target = self.lower_bound, self.target
+        values["lower_bound"] = bound and {"dim": bound.dim, "reason": bound.reason}
+        for name in ("nonzeros", "per_row", "mean_per_row"):
+            values[name] = getattr(target, name, None)
+        mask = None if target is None else target.mask
+        return plain_dict({**values, "mask": None if mask is None else mask_text(mask)})
 
     def _effort(self) -> str:
         return f"{len(self.attempts)} attempts, {self.seconds:.3g} s"

@@ -4,21 +4,29 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import product
 
+import numpy as np
+
+from headfit import bounds
 from headfit._attention.attention import Attention
 from headfit._base.dtypes import HALVES, NARROW
 from headfit._base.kernel import Kernel
-from headfit._base.tolerances import Tolerances
+from headfit._base.tolerances import Tolerances, log_inverse
 from headfit._fit.result import Fit
-from headfit._plan.attempt import PlanAttempt, Purpose, Question, recorded, run
-from headfit._plan.clock import Clock
-from headfit._plan.proofs import Proved, prove
+from headfit._plan.attempt import Clock, PlanAttempt, Question, recorded, run
 from headfit._plan.source import Source
 from headfit._target.certify import certify
 from headfit._target.target import Target
 from headfit.errors import InputError, TooLargeError
+
+LONGEST_BOUND = 3.0
+"""The most seconds of a search for a lower bound, which finds little more in a longer time."""
+
+MOST_NONZEROS = 10**7
+"""No lower bound is looked for in a larger pattern: preparing the search would take too long."""
 
 MOST_LIMITS, MOST_DIMS = 5, 8
 """The most smaller bounds on logits, and the most smaller head sizes, that are tried."""
@@ -36,8 +44,23 @@ WIDER, LEAST_WIDER, WIDEST, WIDEST_LEAK = 6, 2, 10, 0.5
 """Leak and distortion that are not met are multiplied by `WIDER`: if that certifies, by
 `LEAST_WIDER` too, and by `WIDEST` otherwise. The leak is widened to `WIDEST_LEAK` at most."""
 
-READERS: tuple[tuple[Purpose, str], ...] = (("rounded", "flash"), ("rounded logits", "eager"))
+READERS = (("rounded", "flash"), ("rounded logits", "eager"))
 """The kernels of 16 bits that may read the best head, which round Q and K, or logits too."""
+
+
+def least_logit(target: Target, leak: float) -> float:
+    """Return the least bound on |logit| with which any head, of any size, can meet the leak.
+
+    A row that attends to some visible columns and not to others needs logits that differ by
+    log(1 / leak), and so a |logit| of at least half of that. 0 where no such row is known: rows
+    are looked at without a mask and with "causal", and not under other masks.
+    """
+    is_causal = isinstance(target.mask, str) and target.mask == "causal"
+    if target.mask is not None and not is_causal:
+        return 0.0
+    sizes = np.diff(target.csr_arrays[0])
+    visible = np.arange(1, target.n + 1) if is_causal else target.n
+    return log_inverse(leak) / 2 if np.any((sizes > 0) & (sizes < visible)) else 0.0
 
 
 @dataclass
@@ -49,7 +72,9 @@ class Planner:
     clock: Clock
     say: Callable[[str], None]
     target: Target | None = None
-    proved: Proved = field(default_factory=Proved)
+    lower_bound: bounds.LowerBound | None = None
+    projection_dim: int | None = None
+    least_logit: float = 0.0
     attempts: list[PlanAttempt] = field(default_factory=list)
     best: PlanAttempt | None = None
     fit: Fit | None = None
@@ -57,7 +82,7 @@ class Planner:
 
     def carry_out(self) -> Planner:
         """Run all attempts that the time allows, and return this object."""
-        source, question, clock = self.source, self.question, self.clock
+        source, question = self.source, self.question
         try:
             self.target = source.at(source.n)
         except TooLargeError:
@@ -65,16 +90,29 @@ class Planner:
                 raise
         if self.target is not None:
             self.say(f"bounds that are proved for n = {source.n:,}")
-            asked = question.tolerances
-            self.proved = prove(self.target, asked, clock.part("bound"), question.kernel)
-            if self.proved.refutes(question.dim, asked):
+            self._prove(self.target, self.clock.part("bound"))
+            too_small = self.lower_bound is not None and self.lower_bound.dim > question.dim
+            if too_small or question.tolerances.logit_limit < self.least_logit:
                 return self
-        clock.measure(source.n, question.dim, question.threads)
+        self.clock.measure(source.n, question.dim, question.num_threads)
         self._attempts(self.target)
         if self.fit is not None and self.best is not None:
             self.say("what narrower formats do to the best head")
             self._check_formats(self.best, self.fit)
         return self
+
+    def _prove(self, target: Target, seconds: float) -> None:
+        """Look for what is proved about the size and the logits, in about so many seconds."""
+        tolerances = self.question.tolerances
+        if target.nonzeros <= MOST_NONZEROS:
+            limit = max(min(seconds, LONGEST_BOUND), 1e-3)
+            exact = tolerances.before_rounding(self.question.kernel)
+            self.lower_bound = bounds.lower(target, tolerances=exact, time_limit=limit)
+        with suppress(InputError):  # the size would be 2**62 or more
+            self.projection_dim = bounds.projection_dim(
+                target.n, target.per_row, target.gamma, tolerances.leak, tolerances.distortion
+            )
+        self.least_logit = least_logit(target, tolerances.leak)
 
     def _attempts(self, target: Target | None) -> None:
         if target is None or not self.clock.affords(self.source.n):
@@ -97,9 +135,7 @@ class Planner:
             if not was_cut:
                 self._smaller_n()
 
-    def _attempt(
-        self, purpose: Purpose, question: Question, target: Target, seconds: float
-    ) -> bool:
+    def _attempt(self, purpose: str, question: Question, target: Target, seconds: float) -> bool:
         """Make one attempt in so many seconds, certificate included; return whether it holds.
 
         Nothing is attempted where the time that is left does not allow a certificate.
@@ -136,7 +172,7 @@ class Planner:
         clock = Clock(self.clock.part("better"))
         limit = first.max_logit / 2
         for _ in range(MOST_LIMITS):
-            if limit <= self.proved.least_logit or clock.left < first.seconds:
+            if limit <= self.least_logit or clock.left < first.seconds:
                 return
             asked = self.question.with_max_logit(limit)
             if not self._attempt("smaller logits", asked, target, _patience(clock, first)):
@@ -145,7 +181,7 @@ class Planner:
 
     def _smaller_dims(self, target: Target) -> None:
         """Halve the size while it certifies, then bisect, in a part of the time that is left."""
-        first, lower = self.attempts[0], self.proved.lower
+        first, lower = self.attempts[0], self.lower_bound
         fails = max(0 if lower is None else lower.dim - 1, self.question.own_dims(first.exempt))
         holds = self.question.dim
         clock = Clock(self.clock.part("better"))
@@ -163,7 +199,7 @@ class Planner:
     def _relax(self, target: Target) -> None:
         """Take back one demand at a time, to tell which one stood in the way."""
         question = self.question
-        relaxed: dict[Purpose, Question] = {}
+        relaxed: dict[str, Question] = {}
         if question.dtype in NARROW:
             wide = question.kernel.of_wide_head()
             relaxed["float32"] = replace(question, dtype="float32", kernel=wide)
@@ -230,7 +266,7 @@ class Planner:
                     tolerances=best.tolerances,
                     kernel=kernel,
                     certificate_mass=False,
-                    num_threads=self.question.threads,
+                    num_threads=self.question.num_threads,
                 )
             except InputError:  # numbers beyond the range of the format
                 continue

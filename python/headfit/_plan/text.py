@@ -1,4 +1,4 @@
-"""A plan as one screen of text: the answer first, then the figures behind it."""
+"""What a plan says: the answer on one screen, the figures behind it, and the advice."""
 
 from __future__ import annotations
 
@@ -6,13 +6,19 @@ import textwrap
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+import numpy as np
+
+from headfit._base.dtypes import DIGITS, NARROW
 from headfit._base.shown import aligned
 from headfit._base.text import mask_text, number
 from headfit._base.tolerances import Tolerances
+from headfit._fit.ending import Obstacle
 from headfit._plan.attempt import PlanAttempt
+from headfit._target.heavy import heavy_notes
 
 if TYPE_CHECKING:
     from headfit._plan.result import Plan
+    from headfit._plan.search import Planner
 
 WIDTH, MARGIN = 99, 10
 MOST_LINES, MOST_ROWS, ADVICE_LINES = 30, 9, 7
@@ -43,10 +49,10 @@ def plan_text(plan: Plan) -> str:
 
 def plan_facts(plan: Plan) -> dict[str, str]:
     """Return what is known of the pattern and of heads for it, by label."""
+    kernel, tolerances = plan.kernel, _tolerances(plan.tolerances)
     facts = {
         "pattern": _pattern(plan),
-        "asked": f"d = {plan.dim} in {plan.dtype}, kernel {plan.kernel}; "
-        f"{_tolerances(plan.tolerances)}",
+        "asked": f"d = {plan.dim} in {plan.dtype}, kernel {kernel}; {tolerances}",
         "head": _head(plan),
         "smallest": _smallest(plan),
         "proved": _proved(plan),
@@ -87,21 +93,20 @@ def _why_not(plan: Plan) -> str:
 
 
 def _pattern(plan: Plan) -> str:
-    if plan.nonzeros is None:
+    target = plan.target
+    if target is None:
         return f"{plan.n:,} tokens: it does not fit in memory at this length"
-    words = [
-        f"{plan.n:,} tokens",
-        f"{plan.mean_per_row:.3g} nonzeros per row, at most {plan.per_row:,}",
-    ]
+    per_row = f"{target.mean_per_row:.3g} nonzeros per row, at most {target.per_row:,}"
+    words = [f"{plan.n:,} tokens", per_row]
     if plan.global_columns:
         words.append(f"{plan.global_columns} global column{'s' * (plan.global_columns > 1)}")
-    words.append("no mask" if plan.mask is None else f"mask {mask_text(plan.mask)}")
+    words.append("no mask" if target.mask is None else f"mask {mask_text(target.mask)}")
     return "; ".join(words)
 
 
-def _tolerances(asked: Tolerances) -> str:
-    bounded = "" if asked.max_logit is None else f", |logit| <= {asked.max_logit:.4g}"
-    return f"leak <= {asked.leak:.3g}, distortion <= {asked.distortion:.3g}{bounded}"
+def _tolerances(limits: Tolerances) -> str:
+    bounded = "" if limits.max_logit is None else f", |logit| <= {limits.max_logit:.4g}"
+    return f"leak <= {limits.leak:.3g}, distortion <= {limits.distortion:.3g}{bounded}"
 
 
 def _head(plan: Plan) -> str:
@@ -142,17 +147,17 @@ def _proved(plan: Plan) -> str:
 def _formats(plan: Plan) -> str:
     """Say what rounding does to the best head."""
     words = [
-        f"{a.kernel} {'holds' if a.holds else 'breaks it'} ({worse(a)})"
+        f"{a.kernel} {'holds' if a.holds else 'breaks it'} ({_worse(a)})"
         for a in plan.attempts
         if a.is_check
     ]
     return f"this head rounded: {'; '.join(words)}" if words else ""
 
 
-def worse(attempt: PlanAttempt) -> str:
+def _worse(attempt: PlanAttempt) -> str:
     """Return the bound, of leak and distortion, that is the larger share of its tolerance."""
-    asked = attempt.tolerances
-    if attempt.leak / asked.leak > attempt.distortion / asked.distortion:
+    limits = attempt.tolerances
+    if attempt.leak / limits.leak > attempt.distortion / limits.distortion:
         return f"leak {number(attempt.leak, 2)}"
     return f"distortion {number(attempt.distortion, 2)}"
 
@@ -175,11 +180,11 @@ def _duration(seconds: float) -> str:
 
 def _what(attempt: PlanAttempt) -> str:
     """Say in what an attempt differs from the question."""
-    asked = attempt.tolerances
+    limits = attempt.tolerances
     if attempt.purpose == "looser":
-        return f"leak {asked.leak:.2g}, distortion {asked.distortion:.2g}"
+        return f"leak {limits.leak:.2g}, distortion {limits.distortion:.2g}"
     if attempt.purpose == "smaller logits":
-        return f"|logit| <= {asked.max_logit:.3g}"
+        return f"|logit| <= {limits.max_logit:.3g}"
     return _CHANGED[attempt.purpose]
 
 
@@ -198,3 +203,81 @@ def _table(plan: Plan) -> list[str]:
     if len(heads) > MOST_ROWS:
         lines.append(f"... and {len(heads) - MOST_ROWS} more in plan.attempts")
     return lines
+
+
+def advice_of(planner: Planner, plan: Plan) -> str:
+    """Return what the outcome means and what to try, in a few sentences."""
+    parts = []
+    if plan.verdict == "no":
+        parts = ["Ask for a larger dim or wider tolerances, without max_logit if there was one."]
+    elif plan.verdict == "not found":
+        parts = [_of_size(planner), _of_formats(plan), _of_fit(planner, plan)]
+    target = plan.target
+    if target is not None and target.mask is None and target.n > 1 and target.looks_back:
+        parts.append(
+            'No token attends to a later one: with mask="causal" the head is asked for less.'
+        )
+    return " ".join(part for part in parts if part)
+
+
+def _of_size(planner: Planner) -> str:
+    """Say why no head was tried at the n of the question, or at a smaller one."""
+    n = planner.source.n
+    if planner.target is None:
+        return f"n = {n:,} stood in the way: the pattern does not fit in the free memory."
+    if not any(a.purpose == "asked" for a in planner.attempts):
+        return (
+            f"Time stood in the way: a certificate of {n:,} tokens is predicted to take "
+            f"{planner.clock.certificate(n):.2g} s alone. Try a larger time_limit, or hf.fit."
+        )
+    if not planner.source.has_smaller:
+        return "The pattern is known at this n alone, so no smaller n was tried."
+    return ""
+
+
+def _of_formats(plan: Plan) -> str:
+    """Say what a demand took that was relaxed with success."""
+    if wide := plan.certified("float32"):
+        narrow = [a for a in plan.attempts if a.dtype == plan.dtype and a.n == wide[0].n]
+        reached = f" ({_worse(narrow[0])})" if narrow else ""
+        return (
+            f"The format stood in the way: float32 holds at the same size, while {plan.dtype}, "
+            f"of {DIGITS[plan.dtype]} significant bits, was not certified{reached}."
+        )
+    if plan.certified("float32 logits"):
+        return f"The kernel {plan.kernel} stood in the way. Fused kernels keep logits wide."
+    if free := plan.certified("free logits"):
+        limit, logit = plan.tolerances.max_logit, number(free[0].max_logit, 3)
+        return f"The bound on logits stood in the way: a head has {logit} in place of {limit:.4g}."
+    return ""
+
+
+def _of_fit(planner: Planner, plan: Plan) -> str:
+    """Say how the fit of the question ended, and what it reached."""
+    head, dtype = planner.asked, plan.dtype
+    if head is None:
+        return ""
+    if head.obstacle == "bound":
+        return head.advice
+    words = [_ENDED[head.obstacle or "method"].format(dtype=dtype)]
+    float32 = [a.holds for a in plan.attempts if a.purpose == "float32"]
+    if dtype in NARROW and float32 == [False]:
+        words.append("float32 was not certified at this size either.")
+    words.append(f"Reached as asked: {head.certificate.reached}.")
+    exempt = np.array(head.settings.get("exempt_columns", []), dtype=np.int64)
+    if plan.target is not None:
+        notes = heavy_notes(plan.target, exempt)
+        words += [f"{note[0].upper()}{note[1:]}." for note in notes]
+    return " ".join(words)
+
+
+_ENDED: dict[Obstacle, str] = {
+    "time": "The fit as asked ran out of time, which proves nothing: try a larger time_limit, or a "
+    "larger dim, which takes fewer steps.",
+    "steps": "The fit as asked spent all steps of its effort, which proves nothing: try a larger "
+    'dim, or method=hf.methods.Learned(effort="high").',
+    "logits": "Storing the head took its logits past max_logit: try a larger max_logit or dim.",
+    "format": "Rounding to {dtype} took what the method had found: try a larger dim or distortion.",
+    "callback": "The method's callback ended the fit as asked, which proves nothing.",
+    "method": "The method gave up, which proves nothing: try a larger dim or wider tolerances.",
+}

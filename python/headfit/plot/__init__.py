@@ -10,19 +10,15 @@ it every function raises an ImportError that says so.
 """
 
 from headfit.plot import _html  # noqa: F401
-from headfit.plot._certificate import certificate
 from headfit.plot._compare import compare
-from headfit.plot._curve import curve
-from headfit.plot._grid import heads_grid
-from headfit.plot._growth import growth
+from headfit.plot._curves import curve, growth
+from headfit.plot._filters import rope, translation
+from headfit.plot._fit import certificate, search
 from headfit.plot._keys import keys
-from headfit.plot._matrix import attention
+from headfit.plot._matrix import attention, heads_grid
 from headfit.plot._offsets import offsets
 from headfit.plot._plan import plan
-from headfit.plot._rope import rope
-from headfit.plot._search import search
 from headfit.plot._tiles import tiles
-from headfit.plot._translation import translation
 
 __all__ = [
     "attention",

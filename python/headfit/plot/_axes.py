@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from headfit._base.arguments import shown
-from headfit._base.drawing import matplotlib
+from headfit._base.drawing import GREY, matplotlib
 from headfit.errors import InputError
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.patches import Rectangle
 
 _POINTS_PER_LABEL = 7.5  # the least distance of labels, in points, at which they can be read
 
@@ -53,9 +54,10 @@ def listed_axes(axes: Any) -> list[Axes]:
 
 def check_colors(**options: Any) -> None:
     """Raise an InputError for a `cmap` or a `norm` that Matplotlib does not know."""
+    package = matplotlib()
     for name, value in options.items():
         try:
-            matplotlib().cm.ScalarMappable(**{name: value})
+            package.cm.ScalarMappable(**{name: value})
         except Exception as error:  # of any kind: Matplotlib's message has the repr of the value
             raise InputError(
                 f"{name} must be what Axes.imshow takes; got {shown(value)}"
@@ -91,6 +93,11 @@ def label_tokens(ax: Axes, tokens: Sequence[Any] | None) -> None:
     ax.set_yticks(places, labels, fontsize=size)
 
 
+def head_names(shape: tuple[int, ...]) -> list[str]:
+    """Return the indices of heads, such as 0.3 for head 3 of layer 0."""
+    return [".".join(map(str, index)) for index in np.ndindex(shape)]
+
+
 def half_pixels(ax: Axes) -> int:
     """Return half the axes' size in pixels: tiles of two pixels keep single entries visible."""
     box = ax.get_window_extent()
@@ -110,6 +117,17 @@ def label_sizes(ax: Axes, sizes: Any, *, log: bool) -> None:
             chosen.append(place)
     ax.set_xticks(places[chosen], [f"{place:,.0f}" for place in places[chosen]])
     ax.set_xticks([], minor=True)
+
+
+def mark_impossible(ax: Axes, dim: int) -> Rectangle | None:
+    """Shade the head sizes below a proved lower bound, from the left edge of the axes on."""
+    if dim < 2:
+        return None
+    label = f"proved too small: d < {dim}"
+    limits = ax.get_xlim()
+    area = ax.axvspan(limits[0], dim - 0.5, color=GREY, alpha=0.25, linewidth=0, label=label)
+    ax.set_xlim(limits)
+    return area
 
 
 def plain_numbers(axis: Any, form: str = "{x:g}") -> None:

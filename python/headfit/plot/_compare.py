@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from headfit._base.arguments import as_flag
 from headfit._base.drawing import INK, ORANGE, matplotlib
@@ -15,16 +16,8 @@ from headfit._base.tolerances import Tolerances, as_tolerances
 from headfit._fit.result import Fit
 from headfit.errors import InputError
 from headfit.plot._axes import check_tokens, half_pixels, label_tokens, listed_axes, new_axes
-from headfit.plot._errors import Errors, difference_errors, is_pattern, tolerance_errors
-from headfit.plot._matrix import (
-    add_colorbar,
-    check_style,
-    draw_cells,
-    draw_matrices,
-    root_norm,
-    weight_name,
-)
-from headfit.plot._source import Source, one_of_batch, source
+from headfit.plot._matrix import Style, add_colorbar, draw_cells, root_norm
+from headfit.plot._tiles import Pool, Source, one_of_batch, source
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -33,6 +26,9 @@ if TYPE_CHECKING:
 _WORST_ROWS = 5
 _RINGS = ("o", "\u25cb"), ("s", "\u25a1")  # markers of the worst entries, and as characters
 _HUGE = 1e12  # stands for an infinite share of a tolerance, since colours need finite numbers
+_NOISE = 1e-6  # smaller leaks and distortions are not marked: rounding errors of float32
+
+Floats = NDArray[np.float64]
 
 
 def compare(
@@ -110,7 +106,7 @@ def compare(
     left, right = source(A), source(M)
     if left.shape != right.shape:
         raise InputError(f"A and M must have one shape; got {left.shape} and {right.shape}")
-    check_style(relative, pixels, cmap, norm)
+    style = Style(relative, pixels, cmap, norm)
     check_tokens(tokens, left.shape)
     colorbar = axes is None if colorbar is None else as_flag(colorbar, "colorbar")
     allowed = as_tolerances(tolerances, leak=leak, distortion=distortion)
@@ -121,63 +117,117 @@ def compare(
     if len(places) not in (2, 3):
         raise InputError(f"axes must be two or three; got {len(places)}")
     pixels = half_pixels(places[0]) if pixels is None else pixels
-    drawn = draw_matrices(places[:2], [A, M], relative, pixels, cmap, norm)
-    labels: list[tuple[str, dict[str, Any]]] = [(weight_name(relative), {})] * 2
+    drawn = style.draw(places[:2], [A, M], pixels)
+    labels = [style.label, style.label]
+    titles = ["target", "attention"]
     if len(places) == 3:
-        draw = _draw_shares if is_pattern(left) else _draw_differences
-        image, name, more = draw(places[2], left, right, allowed, pixels)
-        drawn.append(image)
-        labels.append((name, more))
-    for image, title in zip(drawn, ("target", "attention"), strict=False):
+        limits = {"leak": allowed.leak, "distortion": allowed.distortion}
+        by_tolerance = _is_pattern(left)
+        errors = _errors(left, right, limits if by_tolerance else {}, pixels)
+        drawn.append(_draw_errors(places[2], errors, right.shape, by_tolerance))
+        _mark(places[2], errors, limits)
+        titles.append("share of the tolerance used" if by_tolerance else "absolute difference")
+        labels.append("share of the tolerance" if by_tolerance else "|target - attention|")
+    for image, title, label in zip(drawn, titles, labels, strict=True):
         image.axes.set_title(title)
-    for image, (name, more) in zip(drawn, labels, strict=True):
         if colorbar:
-            add_colorbar(image, name, **more)
+            add_colorbar(image, label)
         label_tokens(image.axes, tokens)
     for ax in places[1:]:
         ax.set_ylabel("")
     return tuple(drawn)
 
 
-def _draw_differences(
-    ax: Axes, A: Source, M: Source, allowed: Tolerances, pixels: int
-) -> tuple[AxesImage, str, dict[str, Any]]:
-    errors = difference_errors(A, M, pixels)
-    image = draw_cells(ax, errors.cells, M.shape, "Blues", root_norm(errors.cells))
-    ax.set_title("absolute difference")
-    _mark(ax, errors, {})
-    return image, "|target - attention|", {}
+def _is_pattern(A: Source) -> bool:
+    """Whether at most half of a matrix is nonzero; queries and keys have no zeros."""
+    if A.attention is not None:
+        return False
+    entries = A.block(0, A.shape[0]) if A.sparse is None else A.sparse.data
+    return bool(2 * np.count_nonzero(entries) <= A.shape[0] * A.shape[1])
 
 
-def _draw_shares(
-    ax: Axes, A: Source, M: Source, allowed: Tolerances, pixels: int
-) -> tuple[AxesImage, str, dict[str, Any]]:
-    limits = {"leak": allowed.leak, "distortion": allowed.distortion}
-    errors = tolerance_errors(A, M, **limits, pixels=pixels)
+class _Errors(NamedTuple):
+    """Max-pooled errors, the error of each row, and (value, row, column) of the worst by kind."""
+
+    cells: Floats
+    rows: Floats
+    worst: dict[str, tuple[float, int, int]]
+
+
+def _errors(A: Source, M: Source, limits: dict[str, float], pixels: int) -> _Errors:
+    """Return which share of its tolerance each entry uses, or differences where there is none.
+
+    A row's error is its largest share, or its total variation.
+    """
+    pool, rows = Pool(M.shape, pixels), np.zeros(M.shape[0])
+    worst: dict[str, tuple[float, int, int]] = {}
+    for start, stop in M.blocks():
+        if limits:
+            by_kind = _leak_and_distortion(A, M, start, stop)
+            with np.errstate(invalid="ignore", divide="ignore"):
+                shares = (np.where(x > 0, x / limits[kind], 0) for kind, x in by_kind.items())
+                errors = np.asarray(sum(shares))
+            rows[start:stop] = errors.max(axis=1)
+        else:
+            errors = np.abs(A.block(start, stop) - M.block(start, stop))
+            by_kind = {"difference": errors}
+            rows[start:stop] = 0.5 * errors.sum(axis=1)
+        pool.add(start, errors)
+        for kind, values in by_kind.items():
+            row, column = map(int, np.unravel_index(values.argmax(), values.shape))
+            value = float(values[row, column])
+            if value > worst.get(kind, (_NOISE if limits else 0.0,))[0]:
+                worst[kind] = value, start + row, column
+    return _Errors(pool.cells, rows, worst)
+
+
+def _leak_and_distortion(A: Source, M: Source, start: int, stop: int) -> dict[str, Floats]:
+    """Return the leak of each entry off the support of its row, and the distortion of those on it.
+
+    They are the entry's weight over the smallest weight on the support, and the ratio of attention
+    to target over the smallest such ratio of the row, minus 1.
+    """
+    target = A.block(start, stop)
+    on = target != 0
+    logs = M.logarithms(start, stop).astype(np.float64)
+
+    def above_least(values: Floats) -> Floats:
+        """Subtract the least value of each row on its support, infinity without any."""
+        return np.asarray(values - np.where(on, values, np.inf).min(axis=1, keepdims=True))
+
+    with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
+        leak = np.where(on, 0.0, np.exp(above_least(logs)))
+        distortion = np.where(on, np.expm1(above_least(logs - np.log(target))), 0.0)
+    # NaN is -inf minus -inf, both on the support or both off it: no error.
+    errors = {"leak": leak, "distortion": distortion}
+    return {kind: np.nan_to_num(x, nan=0.0, posinf=np.inf) for kind, x in errors.items()}
+
+
+def _draw_errors(
+    ax: Axes, errors: _Errors, shape: tuple[int, int], by_tolerance: bool
+) -> AxesImage:
+    """Draw errors in blue, and those beyond a tolerance in orange."""
+    if not by_tolerance:
+        return draw_cells(ax, errors.cells, shape, "Blues", root_norm(errors.cells))
     colors = matplotlib().colormaps["Blues"].with_extremes(over=ORANGE)
+    colors.colorbar_extend = "max"
     norm = matplotlib().colors.Normalize(0.0, 1.0)
-    image = draw_cells(ax, np.minimum(errors.cells, _HUGE), M.shape, colors, norm)
-    ax.set_title("share of the tolerance used")
-    _mark(ax, errors, limits)
-    return image, "share of the tolerance", {"extend": "max"}
+    return draw_cells(ax, np.minimum(errors.cells, _HUGE), shape, colors, norm)
 
 
-def _mark(ax: Axes, errors: Errors, limits: dict[str, float]) -> None:
+def _mark(ax: Axes, errors: _Errors, limits: dict[str, float]) -> None:
     """Mark the worst entries and rows, and explain the marks below the labels of the axis."""
     lines = ["key"]
-    for (kind, value, row, column), (shape, sign) in zip(errors.marks, _RINGS, strict=False):
+    kinds = sorted(errors.worst.items(), reverse=True)  # leak before distortion
+    for (kind, (value, row, column)), (shape, sign) in zip(kinds, _RINGS, strict=False):
         limit = f" of {limits[kind]:g}" if kind in limits else ""
         label = f"{kind} {number(value, 3)}{limit}"
-        ax.plot(
-            [column], [row], shape, ms=11, mfc="none", mec=INK, mew=1.4, clip_on=False, label=label
-        )
+        ax.plot(column, row, shape, ms=11, mfc="none", mec=INK, mew=1.4, clip_on=False, label=label)
         lines.append(f"{sign} {label} at row {row}, column {column}")
     worst = np.argsort(errors.rows, kind="stable")[::-1][:_WORST_ROWS]
     worst = worst[errors.rows[worst] > 0]
     if worst.size:
-        ax.plot(
-            np.ones(worst.size), worst, "<", transform=ax.get_yaxis_transform(), ms=6,
-            color=ORANGE, clip_on=False, label="worst rows",
-        )  # fmt: skip
+        edge = ax.get_yaxis_transform()
+        ax.plot(np.ones(worst.size), worst, "<", transform=edge, ms=6, color=ORANGE, clip_on=False)
         lines.append(f"\u25c2 {'worst rows' if worst.size > 1 else 'the only row with errors'}")
     ax.set_xlabel("\n".join(lines))

@@ -19,17 +19,14 @@ from headfit._filter.rope_result import RopeFilter
 from headfit._fit.result import Fit
 from headfit._plan.result import Plan
 from headfit._shrink.result import ShrinkResult, TvCurve
-from headfit._sweep.result import Sweep
-from headfit._sweep.rows import names_of
 from headfit._target.certificate import Certificate
 from headfit._target.target import Target
 from headfit.errors import InputError
-from headfit.plot._certificate import certificate
-from headfit.plot._curve import curve
-from headfit.plot._growth import growth
+from headfit.plot._curves import curve
+from headfit.plot._filters import translation
+from headfit.plot._fit import certificate
 from headfit.plot._matrix import attention
 from headfit.plot._plan import plan
-from headfit.plot._translation import translation
 
 PICTURE_BYTES = 36_000
 """The largest picture, as SVG, that a notebook gets: base64 makes it a third larger."""
@@ -41,7 +38,7 @@ PICTURE_ENTRIES = 2**20
 """How many entries of attention are computed for a picture that nobody asked for."""
 
 
-def as_html(
+def _as_html(
     draw: Callable[..., Any],
     result: Any,
     alt: str,
@@ -73,14 +70,8 @@ def as_html(
         "font.sans-serif": ["DejaVu Sans", "sans-serif"],  # written beside every text
     }
     with package.rc_context(settings):
-        figure.savefig(
-            drawn,
-            format="svg",
-            dpi=96,
-            bbox_inches="tight",
-            pad_inches=0.1,
-            metadata={"Date": None},
-        )
+        more: dict[str, Any] = {"bbox_inches": "tight", "metadata": {"Date": None}}
+        figure.savefig(drawn, format="svg", dpi=96, **more)
     raw = re.sub(rb">\s+<", b"><", drawn.getvalue())
     if len(raw) > PICTURE_BYTES:
         return ""
@@ -88,74 +79,65 @@ def as_html(
     return f'<img alt="{html.escape(alt)}" src="data:image/svg+xml;base64,{source}">'
 
 
-def _matrix(result: Any, alt: str) -> str:
-    return as_html(attention, result, alt, (4.0, 3.6), pixels=64, colorbar=True)
+def _register(
+    kind: type,
+    alt: str,
+    draw: Callable[..., Any],
+    when: Callable[[Any], bool] = lambda result: True,
+    part: Callable[[Any], Any] = lambda result: result,
+    **options: Any,
+) -> None:
+    """Let notebooks show what a function draws of `part` of a result, where `when` is true."""
+
+    @picture.register(kind)
+    def _(result: Any) -> str:
+        text = alt.format(result)
+        return _as_html(draw, part(result), text, **options) if when(result) else ""
 
 
-def _curve(result: Any, dim: Any, names: tuple[str, str] = ("fitted", "truncated SVD")) -> str:
-    """Return a picture of total variation by size; one point is in the table already."""
-    alt = "Total variation from the original head against head size"
-    return as_html(curve, result, alt, names=names) if len(dim) > 1 else ""
+_IMAGE: Any = {"draw": attention, "size": (4.0, 3.6), "pixels": 64, "colorbar": True}
+_register(
+    Attention,
+    "The attention of {0.n} queries and {0.m} keys",
+    when=lambda result: not result.lead and result.n * result.m <= PICTURE_ENTRIES,
+    **_IMAGE,
+)
+_register(Target, "The nonzeros of a target of {0.n} tokens", **_IMAGE)
+_register(Sparsified, "The entries that are kept", **_IMAGE)
+_register(Certificate, "How many rows leak and distort how much", certificate)
+_register(Fit, "How many rows leak and distort how much", certificate)
+_register(
+    Plan, "The largest logit of the heads that were tried", plan, lambda result: result.attempts
+)
+_register(
+    RopeFilter,
+    "Logits against the offset between query and key",
+    translation,
+    lambda result: result.filter is not None,
+)
 
-
-@picture.register
-def _(result: Attention) -> str:
-    if result.lead or result.n * result.m > PICTURE_ENTRIES:
-        return ""
-    return _matrix(result, f"The attention of {result.n} queries and {result.m} keys")
-
-
-@picture.register
-def _(result: Target) -> str:
-    return _matrix(result, f"The nonzeros of a target of {result.n} tokens")
-
-
-@picture.register
-def _(result: Sparsified) -> str:
-    return _matrix(result, "The entries that are kept")
-
-
-@picture.register(Certificate)
-@picture.register(Fit)
-def _(result: Certificate | Fit) -> str:
-    return as_html(certificate, result, "How many rows leak and distort how much")
-
-
-@picture.register
-def _(result: Plan) -> str:
-    alt = "The largest logit of the heads that were tried"
-    return as_html(plan, result, alt) if result.attempts else ""
-
-
-@picture.register
-def _(result: RopeFilter) -> str:
-    alt = "Logits against the offset between query and key"
-    return as_html(translation, result, alt) if result.filter is not None else ""
-
-
-@picture.register
-def _(result: TvCurve) -> str:
-    return _curve(SimpleNamespace(curve=result), result.dim, ("smaller heads", ""))
-
-
-@picture.register
-def _(result: CompressedCurve) -> str:
-    means, worst = result.tv_mean["taken"], result.tv_worst["taken"]
-    taken = SimpleNamespace(dim=result.dim, tv_mean=means, tv_worst=worst)
-    return _curve(SimpleNamespace(curve=taken), result.dim, ("taken", ""))
-
-
-@picture.register
-def _(result: ShrinkResult) -> str:
-    return _curve(result, result.curve.dim)
-
-
-@picture.register
-def _(result: Sweep) -> str:
-    """Return the head sizes against n, with a series for each value of the other keys."""
-    if "n" not in result.axes:
-        return ""
-    known = names_of(result.rows)  # a key may be one of failures alone
-    by = [name for name in result.axes if name in known and name not in ("n", "seed")]
-    alt = "The head size against the number of tokens"
-    return as_html(growth, result, alt, (7.6, 3.8), by=by)
+# Curves of one point are in the table already.
+_TV = "Total variation from the original head against head size"
+_register(ShrinkResult, _TV, curve, lambda result: len(result.curve.dim) > 1)
+_register(
+    TvCurve,
+    _TV,
+    curve,
+    lambda result: len(result.dim) > 1,
+    lambda result: SimpleNamespace(curve=result),
+    names=("smaller heads", ""),
+)
+_register(
+    CompressedCurve,
+    _TV,
+    curve,
+    lambda result: len(result.dim) > 1,
+    lambda result: SimpleNamespace(
+        curve={
+            "dim": result.dim,
+            "tv_mean": result.tv_mean["taken"],
+            "tv_worst": result.tv_worst["taken"],
+        }
+    ),
+    names=("taken", ""),
+)

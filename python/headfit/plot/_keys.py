@@ -2,39 +2,28 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from headfit._attention.attention import attention_in
 from headfit._base.arrays import as_count, blocks_of_rows, widened
-from headfit._base.drawing import BLUE, GREY, INK, ORANGE, matplotlib
+from headfit._base.drawing import BLUE, GREY, INK, ORANGE
 from headfit._base.text import number
 from headfit._fit.result import Fit
 from headfit._target.certify import certify
 from headfit._target.target import as_target
 from headfit.errors import InputError
 from headfit.plot._axes import axes_or_new, finish
-from headfit.plot._source import one_of_batch
+from headfit.plot._tiles import one_of_batch
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.collections import PathCollection, PolyCollection
-    from matplotlib.lines import Line2D
 
 _NARROW = 0.1  # a margin below this share of the range of logits cannot be seen on a linear axis
-_MOST_DOTS = 4000  # more keys off the support than this are drawn as counts in hexagons
-
-
-class _Picture(NamedTuple):
-    """What `keys` drew."""
-
-    support: PathCollection
-    others: PathCollection | PolyCollection | None
-    support_line: Line2D
-    others_line: Line2D | None
-    nearest: PathCollection | None
+_MANY = 4000  # more keys off the support than this are small dots, as pixels in vector formats
 
 
 def keys(
@@ -44,7 +33,7 @@ def keys(
     *,
     batch: int | None = None,
     ax: Axes | None = None,
-) -> _Picture:
+) -> SimpleNamespace:
     """Draw the keys by their logits for one query: the support on the right, others on the left.
 
     The horizontal axis is the logit of the row, that is the position of the keys along the
@@ -69,11 +58,10 @@ def keys(
 
     Returns
     -------
-    named tuple
+    SimpleNamespace
         ``support`` and ``others``, the points on and off the support; ``support_line`` and
         ``others_line``; and ``nearest``, the point of largest logit off the support. None for
-        parts that a row does not have. More than 4000 keys off the support are drawn as counts in
-        hexagons, and every hexagon with a key is visible.
+        parts that a row does not have.
 
     Raises
     ------
@@ -107,9 +95,8 @@ def keys(
     if target.n != queries.shape[0] or target.n != keys.shape[0]:
         raise InputError(f"A and M must have one shape; got n={target.n} and {head!r}")
     if row is None:
-        judged = (
-            M.certificate if isinstance(M, Fit) else certify(target, head, certificate_mass=False)
-        )
+        known = isinstance(M, Fit)
+        judged = M.certificate if known else certify(target, head, certificate_mass=False)
         row = int(np.argmax(judged.row_leak))
     row = as_count(row, "row", 0, target.n - 1)
     start, stop = target.matrix.indptr[row : row + 2]
@@ -121,22 +108,25 @@ def keys(
     seen = np.isfinite(logits)
     logits -= logits[chosen].min()  # a shift of all logits leaves the softmax unchanged
     height = _remaining(widened(queries[row]), keys)
-    new = ax is None
     ax = axes_or_new(ax, 6.4, 4.6)
-    off = np.where(seen & ~chosen, logits, -np.inf)
-    narrow = _is_narrow(logits[seen], float(off.max()))
-    others = _draw_others(ax, logits[seen & ~chosen], height[seen & ~chosen], narrow)
-    support = ax.scatter(
+    drawn = SimpleNamespace(others=None, others_line=None, nearest=None)
+    off = np.flatnonzero(seen & ~chosen)
+    if off.size:
+        many = off.size > _MANY
+        drawn.others = ax.scatter(
+            logits[off], height[off], s=3 if many else 14, color=GREY, alpha=0.6, linewidth=0,
+            zorder=2.5, rasterized=many, label=f"other keys ({off.size})",
+        )  # fmt: skip
+    drawn.support = ax.scatter(
         logits[chosen], height[chosen], s=46, color=ORANGE, edgecolor="white", linewidth=0.7,
         zorder=3, label=f"support ({stop - start})",
     )  # fmt: skip
-    support_line = ax.axvline(0.0, color=ORANGE, linestyle="--", linewidth=1.2)
-    others_line = nearest = None
-    if others is not None:
-        place = int(off.argmax())
-        high = float(off[place])
-        others_line = ax.axvline(high, color=INK, linestyle="--", linewidth=1.2)
-        nearest = ax.scatter(
+    drawn.support_line = ax.axvline(0.0, color=ORANGE, linestyle="--", linewidth=1.2)
+    if off.size:
+        place = int(off[logits[off].argmax()])
+        high = float(logits[place])
+        drawn.others_line = ax.axvline(high, color=INK, linestyle="--", linewidth=1.2)
+        drawn.nearest = ax.scatter(
             [high], [height[place]], s=26, color=INK, zorder=3, label=f"nearest other key, {place}"
         )
         shade = BLUE if high < 0 else ORANGE  # orange if no hyperplane separates the support
@@ -144,30 +134,17 @@ def keys(
         with np.errstate(over="ignore"):
             leak = number(float(np.exp(high)), 3)
         ax.set_title(f"row {row}: margin {0.0 - high:.3g}, leak {leak}")
-        if narrow:
-            _widen_margin(ax, logits[seen], high)
-    # The legend is below the axes, since keys may be anywhere within; hexagons have a colour bar.
+        share = abs(high) / float(np.ptp(logits[seen]) or 1.0)
+        if 0 < share < _NARROW:  # a linear axis would hide the margin
+            scale = max(0.6, -float(np.log10(share)) / 6)
+            ax.set_xscale("symlog", linthresh=abs(high), linscale=scale)
+            locator: Any = ax.xaxis.get_major_locator()
+            locator.set_params(numticks=7)
+    # The legend is below the axes, since keys may be anywhere within.
     finish(ax, "logit beside the smallest on the support", "key, leading remaining direction")
     ax.grid(False)
     ax.margins(x=0.06, y=0.1)
-    if new and others is not None and others.get_array() is not None:
-        figure: Any = ax.figure
-        figure.colorbar(others, ax=ax, label="other keys in a hexagon")
-    return _Picture(support, others, support_line, others_line, nearest)
-
-
-def _is_narrow(logits: NDArray[np.float64], high: float) -> bool:
-    return 0 < abs(high) < _NARROW * float(np.ptp(logits))
-
-
-def _widen_margin(ax: Axes, logits: NDArray[np.float64], high: float) -> None:
-    """Make the axis logarithmic outside the margin, which a linear axis would hide."""
-    decades = float(np.log10(np.ptp(logits) / abs(high)))
-    ax.set_xscale("symlog", linthresh=abs(high), linscale=max(0.6, decades / 6))
-    locator: Any = ax.xaxis.get_major_locator()
-    locator.set_params(numticks=7)
-    if decades < 4:
-        ax.xaxis.set_major_formatter(lambda value, _: f"{value:g}".replace("-", "\u2212"))
+    return drawn
 
 
 def _remaining(query: NDArray[Any], K: NDArray[Any]) -> NDArray[np.float64]:
@@ -186,18 +163,3 @@ def _remaining(query: NDArray[Any], K: NDArray[Any]) -> NDArray[np.float64]:
     # Eigenvectors have an arbitrary sign; this choice gives the same picture every time.
     direction *= np.sign(direction[np.abs(direction).argmax()])
     return np.concatenate([rest(block) @ direction for _, block in blocks_of_rows(K)])
-
-
-def _draw_others(
-    ax: Axes, x: NDArray[np.float64], y: NDArray[np.float64], narrow: bool
-) -> PathCollection | PolyCollection | None:
-    if not x.size:
-        return None
-    many = x.size > _MOST_DOTS
-    if narrow or not many:  # hexagons of equal size would cover a narrow margin
-        return ax.scatter(
-            x, y, s=3 if many else 14, color=GREY, alpha=0.6, linewidth=0, zorder=2.5,
-            label=f"other keys ({x.size})",
-        )  # fmt: skip
-    greys = matplotlib().colors.LinearSegmentedColormap.from_list("greys", ["#c9ccd0", "#2b2d30"])
-    return ax.hexbin(x, y, gridsize=60, bins="log", mincnt=1, cmap=greys, linewidths=0.2)

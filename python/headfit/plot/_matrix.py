@@ -1,25 +1,40 @@
-"""`attention`: an attention matrix as an image."""
+"""`attention` and `heads_grid`: attention matrices as images, one or many on a common scale."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from headfit._base.arguments import as_flag
-from headfit._base.arrays import as_count
+from headfit._attention.attention import Attention, attention_in
+from headfit._attention.single_heads import single_heads
+from headfit._base.arguments import as_flag, shown
+from headfit._base.arrays import as_count, is_sparse
 from headfit._base.drawing import matplotlib
-from headfit.plot._axes import axes_or_new, check_colors, check_tokens, half_pixels, label_tokens
-from headfit.plot._source import one_of_batch, source
-from headfit.plot._tiles import tiles
+from headfit.errors import InputError
+from headfit.plot._axes import (
+    axes_or_new,
+    check_colors,
+    check_tokens,
+    half_pixels,
+    head_names,
+    label_tokens,
+    listed_axes,
+    new_axes,
+)
+from headfit.plot._tiles import HELD_MATRICES, entry_of_batch, one_of_batch, source, tiles
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.image import AxesImage
 
 _STRIP = 4  # matrices with a larger ratio of sides are stretched to fill the axes
+_PANEL = 1.35  # size of a picture of `heads_grid` in inches
+_CELLS = 96  # the most tiles along a side of it
+_MOST_PER_LINE = 8  # pictures in a row, if heads have no layers
 
 
 def attention(
@@ -84,38 +99,43 @@ def attention(
     """
     (M,) = one_of_batch(batch, M)
     check_tokens(tokens, source(M).shape)
-    check_style(relative, pixels, cmap, norm)
+    style = Style(relative, pixels, cmap, norm)
     colorbar = ax is None if colorbar is None else as_flag(colorbar, "colorbar")
     ax = axes_or_new(ax, 5.6, 5.0)
-    pixels = half_pixels(ax) if pixels is None else pixels
-    (image,) = draw_matrices([ax], [M], relative, pixels, cmap, norm)
+    (image,) = style.draw([ax], [M], half_pixels(ax))
     label_tokens(ax, tokens)
     if colorbar:
-        add_colorbar(image, weight_name(relative))
+        add_colorbar(image, style.label)
     return image
 
 
-def check_style(relative: Any, pixels: Any, cmap: Any, norm: Any) -> None:
-    """Raise an InputError for options of images that cannot be followed."""
-    as_flag(relative, "relative")
-    if pixels is not None:
-        as_count(pixels, "pixels", 1)
-    check_colors(cmap=cmap, norm=norm)
+@dataclass(frozen=True)
+class Style:
+    """How matrices are drawn; the options are those of `attention`."""
 
+    relative: bool
+    pixels: int | None
+    cmap: Any
+    norm: Any
 
-def draw_matrices(
-    places: Sequence[Axes],
-    matrices: Sequence[Any],
-    relative: bool,
-    pixels: int,
-    cmap: Any,
-    norm: Any,
-) -> list[AxesImage]:
-    """Draw matrices on one scale of colours."""
-    cells = [tiles(M, pixels, relative=relative) for M in matrices]
-    norm = root_norm(*cells) if norm is None else norm
-    drawn = zip(places, cells, matrices, strict=True)
-    return [draw_cells(ax, part, source(M).shape, cmap, norm) for ax, part, M in drawn]
+    def __post_init__(self) -> None:
+        as_flag(self.relative, "relative")
+        if self.pixels is not None:
+            as_count(self.pixels, "pixels", 1)
+        check_colors(cmap=self.cmap, norm=self.norm)
+
+    @property
+    def label(self) -> str:
+        """What a colour stands for."""
+        return "weight / largest of its row" if self.relative else "attention weight"
+
+    def draw(self, places: Sequence[Axes], matrices: Sequence[Any], pixels: int) -> list[AxesImage]:
+        """Draw matrices on one scale of colours; `pixels` counts where the user chose no number."""
+        pixels = pixels if self.pixels is None else self.pixels
+        cells = [tiles(M, pixels, relative=self.relative) for M in matrices]
+        norm = root_norm(*cells) if self.norm is None else self.norm
+        drawn = zip(places, cells, matrices, strict=True)
+        return [draw_cells(ax, part, source(M).shape, self.cmap, norm) for ax, part, M in drawn]
 
 
 def draw_cells(
@@ -142,12 +162,122 @@ def root_norm(*cells: NDArray[Any]) -> Any:
     return matplotlib().colors.PowerNorm(0.5, vmin=0.0, vmax=most if most > 0 else 1.0)
 
 
-def weight_name(relative: bool) -> str:
-    """Return the label of the colour bar: what a colour stands for."""
-    return "weight / largest of its row" if relative else "attention weight"
-
-
-def add_colorbar(image: AxesImage, label: str, **more: Any) -> Any:
+def add_colorbar(image: AxesImage, label: str, **more: Any) -> None:
     """Draw a colour bar beside an image, about as high as the image."""
     figure: Any = image.axes.figure
-    return figure.colorbar(image, ax=image.axes, label=label, fraction=0.046, pad=0.03, **more)
+    figure.colorbar(image, ax=image.axes, label=label, fraction=0.046, pad=0.03, **more)
+
+
+def heads_grid(
+    heads: Any,
+    *,
+    batch: int | None = None,
+    axes: Any = None,
+    titles: Sequence[str] | None = None,
+    relative: bool = False,
+    pixels: int | None = None,
+    cmap: Any = "viridis",
+    norm: Any = None,
+) -> NDArray[Any]:
+    """Draw the attention of many heads as small pictures on a common scale.
+
+    Parameters
+    ----------
+    heads : Attention, captured heads or sequence
+        Heads of shape (layers, heads, n, d) or (heads, n, d); what `headfit.torch.capture`
+        found, of which the first passage of each layer is drawn; a sequence of matrices or heads
+        that `attention` can draw; or a sequence of such sequences, one for each layer.
+    batch : int, optional
+        Which entry of a batch to draw, for an `Attention` of shape (layers, batch, heads, n, d) or
+        (batch, heads, n, d).
+    axes : array of matplotlib Axes, optional
+        One for each head in order; those of a new figure, with a row per layer, when None.
+    titles : sequence of str, optional
+        A title for each head in order; their indices when None.
+    relative, pixels, cmap, norm
+        As in `attention`, the same for all heads.
+
+    Returns
+    -------
+    ndarray of matplotlib AxesImage, shape (layers, heads) or (heads,)
+
+    Raises
+    ------
+    InputError
+        For shapes that do not fit together, no heads, or another number of axes or titles.
+
+    Notes
+    -----
+    Takes O(n m d) time per head, and memory for a block of rows and the tiles of all heads.
+
+    Examples
+    --------
+    >>> import numpy as np, headfit as hf
+    >>> import matplotlib.pyplot as plt
+    >>> Q, K = np.random.default_rng(0).standard_normal((2, 2, 3, 16, 4))  # 2 layers, 3 heads
+    >>> images = hf.plot.heads_grid(hf.Attention(Q, K, mask="causal"))
+    >>> images.shape, images[1, 2].axes.get_title()
+    ((2, 3), '1.2')
+    >>> plt.close("all")
+    """
+    shape, matrices = _listed(heads, batch)
+    count = len(matrices)
+    if not count:
+        raise InputError("heads must have at least one; got none")
+    style = Style(relative, pixels, cmap, norm)
+    for M in matrices:
+        source(M)  # all are checked before any is drawn
+    names: list[Any] = head_names(shape)
+    if titles is not None:
+        if isinstance(titles, str) or not isinstance(titles, (Sequence, np.ndarray)):
+            raise InputError(f"titles must be a sequence of texts; got {shown(titles)}")
+        names = list(titles)
+    places: list[Any] = names if axes is None else listed_axes(axes)
+    for name, values in (("titles", names), ("axes", places)):
+        if len(values) != count:
+            raise InputError(f"{name} must be one for each of {count} heads; got {len(values)}")
+    if axes is None:
+        columns = shape[1] if len(shape) == 2 else min(count, _MOST_PER_LINE)
+        rows = -(-count // columns)
+        size = max(3.0, _PANEL * columns + 1), max(1.8, (_PANEL + 0.2) * rows)
+        places = new_axes(rows, columns, size)
+        for empty in places[count:]:
+            empty.remove()
+    drawn = style.draw(places[:count], matrices, _CELLS)
+    for ax, title in zip(places, names, strict=False):
+        ax.set(xticks=[], yticks=[], xlabel="", ylabel="")
+        ax.set_title(str(title), fontsize=8, pad=2)
+    if axes is None:
+        bar = {"fraction": 0.15 / columns, "pad": 0.02, "aspect": 12 * rows}
+        places[0].figure.colorbar(drawn[0], ax=places[:count], label=style.label, **bar)
+    images = np.empty(count, dtype=object)
+    images[:] = drawn
+    return images.reshape(shape)
+
+
+def _listed(heads: Any, batch: Any) -> tuple[tuple[int, ...], list[Any]]:
+    """Return the shape of the grid, and its matrices in order."""
+    if hasattr(heads, "first_passages"):  # what was captured
+        heads = heads.first_passages()
+    if isinstance(heads, Attention):
+        axes = len(heads.lead) - (batch is not None)
+        if axes not in (1, 2):
+            raise InputError(
+                "heads must have shape (layers, heads, n, d) or (heads, n, d), or one axis more "
+                f"and batch=; got {heads.stored[0].shape} and batch = {shown(batch)}"
+            )
+        return (
+            (heads.lead, single_heads(heads)) if batch is None else entry_of_batch(heads, batch, -2)
+        )
+    if batch is not None:
+        raise InputError(f"batch must not be given without an Attention; got {shown(batch)}")
+    one = isinstance(heads, (*HELD_MATRICES, str)) or is_sparse(heads)
+    one = one or getattr(heads, "ndim", 3) < 3
+    if one or attention_in(heads) is not None or not hasattr(heads, "__len__"):
+        raise InputError("heads must be an Attention of several, or a sequence of matrices")
+    if not any(isinstance(line, (list, tuple)) for line in heads):
+        return (len(heads),), list(heads)
+    lengths = {len(line) if isinstance(line, (list, tuple)) else 0 for line in heads}
+    if len(lengths) != 1 or not min(lengths):
+        raise InputError("heads must have as many matrices in each layer")
+    return (len(heads), lengths.pop()), [M for line in heads for M in line]

@@ -1,21 +1,121 @@
-"""`tiles`: max-pooling of a matrix, in the memory of a block of its rows."""
+"""What pictures read: one matrix of a batch by blocks of rows, and its max-pooling (`tiles`)."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from headfit._base.arguments import as_flag
-from headfit._base.arrays import as_count
+from headfit._attention.attention import Attention, attention_in
+from headfit._attention.single_heads import single_heads
+from headfit._attention.sparsify import Sparsified
+from headfit._base.arguments import as_flag, shown
+from headfit._base.arrays import as_count, as_stored_array, is_sparse, widened
 from headfit._base.memory import require_memory
-from headfit.plot._source import one_of_batch, source
+from headfit._base.sparse import checked_csr
+from headfit._target.target import Target
+from headfit.errors import InputError
+
+HELD_MATRICES = (Target, Sparsified)
+"""What holds a sparse matrix as `matrix`."""
 
 _BLOCK_ENTRIES = 1 << 22  # how many entries of the matrix are in memory at a time
+
+
+@dataclass(frozen=True)
+class Source:
+    """A matrix to draw, whose rows ``start`` to ``stop - 1`` are ``block(start, stop)``.
+
+    `sparse` holds its nonzeros if it is sparse, `attention` the head if it is one.
+    """
+
+    shape: tuple[int, int]
+    block: Callable[[int, int], NDArray[Any]]
+    sparse: sp.csr_array | None = None
+    attention: Attention | None = None
+
+    def blocks(self) -> Iterator[tuple[int, int]]:
+        """Yield ranges of consecutive rows that have at most `_BLOCK_ENTRIES` entries in all."""
+        rows = max(1, _BLOCK_ENTRIES // self.shape[1])
+        for start in range(0, self.shape[0], rows):
+            yield start, min(start + rows, self.shape[0])
+
+    def logarithms(self, start: int, stop: int) -> NDArray[Any]:
+        """Return the logarithms of rows, up to a constant per row; -inf for zeros.
+
+        For queries and keys these are the logits, which do not underflow as weights do.
+        """
+        if self.attention is not None:
+            return self.attention.logits(rows=slice(start, stop))
+        with np.errstate(divide="ignore", invalid="ignore"):
+            return np.asarray(np.log(self.block(start, stop)))
+
+
+def source(M: Any) -> Source:
+    """Return the matrix that `M` is, holds (`Target`, `Sparsified`) or computes (heads)."""
+    if isinstance(M, HELD_MATRICES):
+        M = M.matrix
+    heads = attention_in(M)
+    if heads is not None:
+        shape = _one((*heads.lead, heads.n, heads.m))
+        return Source(shape, lambda a, b: heads.matrix(rows=slice(a, b)), attention=heads)
+    if is_sparse(M):
+        _one(M.shape)
+        sparse = checked_csr(M, "M")
+        return Source(_one(sparse.shape), lambda a, b: sparse[a:b].toarray(), sparse=sparse)
+    dense = as_stored_array(M, "M", ndim=0)
+    return Source(_one(dense.shape), lambda a, b: widened(dense[a:b]))
+
+
+def _one(shape: tuple[int, ...]) -> tuple[int, int]:
+    if len(shape) != 2 or 0 in shape:
+        raise InputError(
+            "a picture is of one attention matrix that is not empty, or of the entry batch= of a "
+            f"batch; got {shape}"
+        )
+    return shape[0], shape[1]
+
+
+def entry_of_batch(
+    heads: Attention, batch: Any, axis: int
+) -> tuple[tuple[int, ...], list[Attention]]:
+    """Return the heads at an entry of a leading axis: the shape of their axes, and the heads."""
+    entry = as_count(batch, "batch", 0, heads.lead[axis] - 1)
+    places = np.arange(math.prod(heads.lead)).reshape(heads.lead).take(entry, axis)
+    single = single_heads(heads)
+    return places.shape, [single[i] for i in places.ravel()]
+
+
+def one_of_batch(batch: Any, *matrices: Any) -> list[Any]:
+    """Return matrices or heads, with an entry in the place of each batch if `batch` is not None.
+
+    Then at least one of them must be a batch: of one head or of matrices.
+    """
+    if batch is None:
+        return list(matrices)
+    entries = [_entry(M, batch) for M in matrices]
+    if all(entry is None for entry in entries):
+        raise InputError(
+            "batch must not be given without an Attention of shape (batch, n, d) or matrices of "
+            f"shape (batch, n, m); got {', '.join(map(shown, matrices))}"
+        )
+    return [M if entry is None else entry for M, entry in zip(matrices, entries, strict=True)]
+
+
+def _entry(M: Any, batch: Any) -> Any:
+    """Return an entry of a batch; None for what has none."""
+    heads = attention_in(M)
+    if heads is not None:
+        return entry_of_batch(heads, batch, 0)[1][0] if len(heads.lead) == 1 else None
+    if M is None or isinstance(M, HELD_MATRICES) or is_sparse(M):
+        return None
+    array = as_stored_array(M, "M", ndim=0)
+    return array[as_count(batch, "batch", 0, len(array) - 1)] if array.ndim == 3 else None
 
 
 def tiles(
@@ -61,15 +161,14 @@ def tiles(
            [0., 4.]])
     """
     pixels, relative = as_count(pixels, "pixels", 1), as_flag(relative, "relative")
-    (M,) = one_of_batch(batch, M)
-    matrix = source(M)
+    matrix = source(*one_of_batch(batch, M))
     cells = math.prod(min(size, pixels) for size in matrix.shape)
     require_memory(24 * cells, f"a picture of {cells} cells (pixels = {pixels})")
     pool = Pool(matrix.shape, pixels)
     if matrix.sparse is not None:
         pool.add_sparse(matrix.sparse, relative)
         return pool.cells
-    for start, stop in pool.blocks():
+    for start, stop in matrix.blocks():
         pool.add(start, matrix.block(start, stop), relative)
     return pool.cells
 
@@ -78,57 +177,45 @@ class Pool:
     """The tiles of a matrix of a given shape, which are filled by blocks of rows."""
 
     def __init__(self, shape: tuple[int, int], pixels: int) -> None:
-        self.shape = shape
-        self.row_edges, self.column_edges = (edges(size, pixels) for size in shape)
-        self.cells = np.full((len(self.row_edges) - 1, len(self.column_edges) - 1), -np.inf)
-
-    def blocks(self) -> Iterator[tuple[int, int]]:
-        """Yield ranges of consecutive rows that have at most `_BLOCK_ENTRIES` entries in all."""
-        rows = max(1, _BLOCK_ENTRIES // self.shape[1])
-        for start in range(0, self.shape[0], rows):
-            yield start, min(start + rows, self.shape[0])
+        self._rows, self._columns = (_edges(size, pixels) for size in shape)
+        self.cells = np.full((len(self._rows) - 1, len(self._columns) - 1), -np.inf)
 
     def add(self, start: int, block: NDArray[Any], relative: bool = False) -> None:
         """Pool a block of rows, along the rows first, which reduces it the most."""
-        wide = np.maximum.reduceat(block, self.column_edges[:-1], axis=1).astype(np.float64)
+        wide = np.maximum.reduceat(block, self._columns[:-1], axis=1).astype(np.float64)
         if relative:
             most = wide.max(axis=1, keepdims=True)
             wide /= np.where(most > 0, most, 1.0)
         # A tile may continue in the next block, so that its maximum is updated, not set.
-        np.maximum.at(self.cells, tile_of(np.arange(len(block)) + start, self.row_edges), wide)
+        np.maximum.at(self.cells, _tile_of(np.arange(len(block)) + start, self._rows), wide)
 
     def add_sparse(self, matrix: sp.csr_array, relative: bool) -> None:
         """Pool a whole sparse matrix in one pass over its nonzeros."""
-        row = np.repeat(np.arange(self.shape[0]), np.diff(matrix.indptr))
+        row = np.repeat(np.arange(matrix.shape[0]), np.diff(matrix.indptr))
         values = matrix.data.astype(np.float64)
         if relative:
-            most = np.zeros(self.shape[0])
-            np.maximum.at(most, row, values)
+            most = matrix.max(axis=1).toarray().ravel()
             values /= np.where(most > 0, most, 1.0)[row]
-        tile = tile_of(row, self.row_edges), tile_of(matrix.indices, self.column_edges)
+        tile = _tile_of(row, self._rows), _tile_of(matrix.indices, self._columns)
         stored = np.zeros(self.cells.shape, dtype=np.int64)
         np.add.at(stored, tile, 1)
         # A tile contains a zero unless all of its entries are stored.
-        full = stored == np.outer(np.diff(self.row_edges), np.diff(self.column_edges))
-        self.cells[~full] = 0.0
+        self.cells[stored < np.outer(np.diff(self._rows), np.diff(self._columns))] = 0.0
         np.maximum.at(self.cells, tile, values)
 
 
-def edges(size: int, pixels: int) -> NDArray[np.int64]:
+def _edges(size: int, pixels: int) -> NDArray[np.int64]:
     """Return the first position of each tile along a side, and the end of the last tile."""
     count = min(size, pixels)
     return np.arange(count + 1, dtype=np.int64) * size // count
 
 
-def tile_of(place: NDArray[Any], sides: NDArray[np.int64]) -> NDArray[np.int64]:
+def _tile_of(place: NDArray[Any], edges: NDArray[np.int64]) -> NDArray[np.int64]:
     """Return the number of the tile that contains each position."""
-    return np.searchsorted(sides, place, side="right") - 1
+    return np.searchsorted(edges, place, side="right") - 1
 
 
-def largest(values: NDArray[Any], columns: int) -> tuple[NDArray[Any], NDArray[np.int64]]:
-    """Return the largest of consecutive values along the last axis, and where these parts begin.
-
-    There are at most `columns` parts.
-    """
-    starts = edges(values.shape[-1], columns)[:-1]
+def largest(values: NDArray[Any], parts: int) -> tuple[NDArray[Any], NDArray[np.int64]]:
+    """Return the largest of consecutive values along the last axis in parts, and their starts."""
+    starts = _edges(values.shape[-1], parts)[:-1]
     return np.maximum.reduceat(values, starts, axis=-1), starts

@@ -19,7 +19,7 @@ logits, S_i the support of row i, and delta = log(1 + distortion).
    both columns in their support sum to at most 1. Let F be the union of one spanning tree for
    each row with a positive share; then |F| >= sum of y_i (s_i - 1). But F is planar: with V = |T|
    it has at most 3 V - 6 edges, and fewer where few of its cycles have length 3 or 4
-   (`headfit._lower._planar`). Every edge of a cycle of F lies in the support of a row with a
+   (below). Every edge of a cycle of F lies in the support of a row with a
    positive share. A cycle is not counted if the same single row has all its edges, as a tree has
    no cycle.
    If F has more edges than that, d >= 4. In the plane G is a polygon with V edges, so that more
@@ -31,6 +31,17 @@ logits, S_i the support of row i, and delta = log(1 + distortion).
 Steps 2 to 4 need four columns or more in T. The sums of step 1 are checked in integer arithmetic:
 logarithms are multiplied by 2^40 and rounded so that every sum errs upwards, whatever its number of
 rows.
+
+Planar graphs: let a planar graph have V vertices, E >= 5 edges, t triangles and s cycles of length
+four. Join its components by further edges, which are on no cycle; this keeps it planar. Now it is
+connected and has E' >= E edges and, by Euler, E' - V + 2 faces. As E' >= 5, the boundary of a face
+of length 3 or 4 is a cycle of that length, and no such cycle bounds two faces: the graph would be
+this cycle. The lengths of all F faces add up to 2 E'. So, as at most t faces
+are triangles and at most s have length four,
+
+- 3 F <= 2 E', which is E <= 3 V - 6;
+- 4 F - t <= 2 E', which is E <= 2 V - 4 + t / 2;
+- 5 F - 2 t - s <= 2 E', which is E <= (5 V - 10 + 2 t + s) / 3.
 """
 
 from __future__ import annotations
@@ -38,7 +49,7 @@ from __future__ import annotations
 import math
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import combinations
@@ -47,31 +58,26 @@ from typing import NamedTuple
 import numpy as np
 
 from headfit._base.tolerances import Tolerances
-from headfit._lower._exact import log_below
-from headfit._lower._planar import (
-    Holders,
-    count_squares,
-    count_triangles,
-    dim_of_edges,
-    not_in_a_polygon,
-)
-from headfit._lower._problem import are_places, support_of
-from headfit._lower._visibility import Visibility
+from headfit._lower.exact import log_below
+from headfit._lower.problem import Visibility, are_places, support_of
 from headfit._target.target import Target
 
 BITS = 40
 """What is added up are multiples of 2**-BITS, as integers."""
 
+PATHS_LIMIT = 2_000_000
+"""How many paths of two edges, or pairs of them, are looked at for cycles."""
+
+Pair = tuple[int, int]
+Holders = dict[Pair, list[int]]
+"""For each pair of columns, the lower one first: the rows whose tree may have this edge."""
+
 
 class Units(NamedTuple):
     """What the tolerances say about the sums of step 1, in multiples of 2**-BITS.
 
-    Attributes
-    ----------
-    spread : int
-        At least delta, and the errors of the two rounded logarithms that it is added to.
-    gap : int
-        At most log(1 / leak).
+    `spread` is at least delta and the errors of the two rounded logarithms that it is added to,
+    `gap` at most log(1 / leak).
     """
 
     spread: int
@@ -82,28 +88,18 @@ class Units(NamedTuple):
         """Return the units of tolerances.
 
         Logarithms of floating-point numbers are at most 745, where a computed one has an error of
-        at most 2^-43. So `in_units` errs by less than 1, and delta in units is less than its
+        at most 2^-43. So a rounded one errs by less than 1, and delta in units is less than its
         integral part plus 2.
         """
         spread = math.floor(math.log1p(tolerances.distortion) * 2**bits) + 2 + 2
         return cls(spread, math.floor(log_below(1 / Fraction(tolerances.leak)) * 2**bits))
 
 
-def in_units(logarithm: float) -> int:
-    """Return a logarithm in multiples of 2**-BITS, with an error of less than one of them."""
-    return round(math.ldexp(logarithm, BITS))
-
-
 @dataclass(frozen=True, repr=False)
 class Hull:
-    """Columns whose keys are vertices of their hull, and rows that need many edges of the hull.
+    """Columns T whose keys are vertices of their hull, and rows R that need many of its edges.
 
-    Attributes
-    ----------
-    rows, columns : tuple of int
-        The sets R and T.
-    shares : tuple of Fraction
-        The share y_i of each row.
+    `shares` has the share y_i of each row.
     """
 
     rows: tuple[int, ...]
@@ -127,7 +123,9 @@ class Hull:
             if not sight.sees(i, where):
                 return 0
             support = support_of(target, i)
-            part = {j: in_units(math.log(w)) for j, w in support.items() if j in inside}
+            part = {
+                j: round(math.ldexp(math.log(w), BITS)) for j, w in support.items() if j in inside
+            }
             parts.append(part)
             for p in part:
                 attend[p].append(part)
@@ -178,3 +176,101 @@ def dim_of_hull(
         if may_be_four and time.monotonic() <= deadline:
             dim = dim_of_edges(edges, vertices, triangles, count_squares(pairs))
     return dim
+
+
+def dim_of_edges(
+    edges: Fraction | float, vertices: int, triangles: int | None = None, squares: int | None = None
+) -> int:
+    """Return the head size that a hull with at least so many edges proves; 0 for none.
+
+    `triangles` and `squares` are bounds on its cycles of length 3 and 4, where they are known.
+    """
+    edges = math.ceil(edges)  # the number of edges is an integer
+    if vertices < 4 or edges < 5:
+        return 0
+    most = Fraction(3 * vertices - 6)
+    if triangles is not None:
+        most = min(most, 2 * vertices - 4 + Fraction(triangles, 2))
+    if triangles is not None and squares is not None:
+        most = min(most, Fraction(5 * vertices - 10 + 2 * triangles + squares, 3))
+    if edges > most:
+        return 4
+    return 3 if edges > vertices else 0
+
+
+def _neighbours(pairs: Iterable[Pair]) -> dict[int, set[int]]:
+    near: dict[int, set[int]] = defaultdict(set)
+    for a, b in pairs:
+        near[a].add(b)
+        near[b].add(a)
+    return near
+
+
+def _in_one_tree(cycle: Iterable[list[int]]) -> bool:
+    """Return whether all these edges can come only from the tree of one row, which has no cycle."""
+    first, *others = cycle
+    return len(first) == 1 and all(rows == first for rows in others)
+
+
+def count_triangles(holders: Holders) -> int:
+    """Count triples of columns whose three pairs have holders other than one common single row."""
+    near = _neighbours(holders)
+    count = 0
+    for a, b in holders:
+        for c in near[a] & near[b]:
+            if c > b and not _in_one_tree((holders[a, b], holders[a, c], holders[b, c])):
+                count += 1
+    return count
+
+
+def count_squares(holders: Holders) -> int | None:
+    """Count the cycles of four columns whose pairs have holders other than one common single row.
+
+    None if there are too many paths to look at.
+    """
+    near = _neighbours(holders)
+    if _number_of_pairs(near.values()) > PATHS_LIMIT:
+        return None
+    between: dict[Pair, list[int]] = defaultdict(list)
+    for b, others in near.items():
+        for a, c in combinations(sorted(others), 2):
+            between[a, c].append(b)
+    if _number_of_pairs(between.values()) > PATHS_LIMIT:
+        return None
+    count = 0
+    for ends, middles in between.items():
+        for two in combinations(middles, 2):
+            around = [holders[min(x, y), max(x, y)] for x in ends for y in two]
+            count += not _in_one_tree(around)
+    return count // 2  # each was found from both of its diagonals
+
+
+def _number_of_pairs(groups: Iterable[Collection[int]]) -> int:
+    return sum(len(group) * (len(group) - 1) // 2 for group in groups)
+
+
+def not_in_a_polygon(pairs: Iterable[Pair], vertices: int) -> tuple[int, ...]:
+    """Return vertices whose given edges cannot all lie on one polygon through all vertices.
+
+    They are a vertex and three of its neighbours, or the shortest closed cycle that leaves vertices
+    out; () if there are none.
+    """
+    near = _neighbours(pairs)
+    for a, others in near.items():
+        if len(others) > 2:
+            return (a, *sorted(others)[:3])
+    best: tuple[int, ...] = ()
+    seen: set[int] = set()
+    for start in near:
+        part, ahead = [], [start]
+        while ahead:
+            a = ahead.pop()
+            if a not in seen:
+                seen.add(a)
+                part.append(a)
+                ahead += near[a]
+        # Where all have two neighbours, what is connected is one cycle.
+        closed = all(len(near[a]) == 2 for a in part)
+        if part and closed and len(part) < vertices and not 0 < len(best) <= len(part):
+            best = tuple(part)
+    return best

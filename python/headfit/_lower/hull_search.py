@@ -1,6 +1,6 @@
 """The search for keys that are vertices of their hull and supports that need many edges of it.
 
-The bound that it looks for, and its proof, are described in `headfit._lower._hull`.
+`headfit._lower.hull` describes the bound that it looks for, and proves it.
 """
 
 from __future__ import annotations
@@ -14,10 +14,16 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from headfit._lower._hull import BITS, Hull, Units, dim_of_hull, holders_of
-from headfit._lower._planar import Holders, not_in_a_polygon
-from headfit._lower._problem import Candidate, Problem, Proof, best_proof, line
-from headfit._lower._visibility import Ints
+from headfit._lower.hull import (
+    BITS,
+    Holders,
+    Hull,
+    Units,
+    dim_of_hull,
+    holders_of,
+    not_in_a_polygon,
+)
+from headfit._lower.problem import Ints, Problem, Proof, line
 
 PAIRS_LIMIT = 3_000_000  # bound on the sum of squared row sizes, which are pairs of columns
 EDGES_PER_VERTEX = (3, 2, 5 / 3, 1)  # what the bounds of `dim_of_edges` allow, for many vertices
@@ -113,8 +119,7 @@ def _shares(table: sp.csr_array) -> Ints:
     even = np.zeros(sizes.size, np.intp)
     np.maximum.at(even, rows, counts[inverse])
     by_row = np.argsort(rows, kind="stable")
-    pairs, bounds = inverse[by_row], np.concatenate([[0], np.cumsum(np.bincount(
-        rows, minlength=sizes.size))])  # fmt: skip
+    pairs, bounds = inverse[by_row], np.searchsorted(rows[by_row], np.arange(sizes.size + 1))
     free = np.ones(counts.size, np.bool_)
     packed = np.zeros(sizes.size, np.intp)
     for at in np.lexsort((-sizes, even)).tolist():
@@ -122,22 +127,11 @@ def _shares(table: sp.csr_array) -> Ints:
         if mine.size and free[mine].all():
             free[mine] = False
             packed[at] = 1
-    carried = np.maximum(sizes - 1, 0)
-    totals = [float(_shares_as_floats(parts) @ carried) for parts in (even, packed)]
-    return even if totals[0] >= totals[1] else packed
+    return max(even, packed, key=lambda parts: float(_as_floats(parts) @ np.maximum(sizes - 1, 0)))
 
 
-def _shares_as_floats(parts: Ints) -> NDArray[np.float64]:
-    """Return the shares with these denominators as floating-point numbers."""
-    return np.where(parts > 0, 1.0 / np.maximum(parts, 1), 0.0)
-
-
-def _edges_needed(parts: Ints, sizes: Ints) -> Fraction:
-    """Return the lower bound sum of y_i (s_i - 1) on the number of edges of the hull."""
-    total = Fraction(0)
-    for part in np.unique(parts[parts > 0]).tolist():
-        total += Fraction(int(np.maximum(sizes[parts == part] - 1, 0).sum()), part)
-    return total
+def _as_floats(denominators: Ints) -> NDArray[np.float64]:
+    return np.where(denominators > 0, 1.0 / np.maximum(denominators, 1), 0.0)
 
 
 def _entries_of_lines(indptr: Any, indices: Any, lines: Ints) -> tuple[Ints, Ints]:
@@ -156,7 +150,7 @@ def _drop_costly_columns(
     The columns that contribute the fewest edges go first; `price` is the number of edges per
     vertex that a planar graph may have.
     """
-    y = _shares_as_floats(shares)
+    y = _as_floats(shares)
     table, sizes = state.table, np.diff(state.table.indptr).astype(np.int64)
     by_column: Any = sp.csc_array(table)
     count = state.columns.size
@@ -185,40 +179,46 @@ def _drop_costly_columns(
     return state.without(np.array(removed[:best_at], np.intp))
 
 
-def _bound_from(problem: Problem, state: _Supports, price: float) -> tuple[int, Hull]:
+def _bound_from(problem: Problem, state: _Supports, price: float) -> Proof:
     """Return the head size that the edges on some columns prove, and its witness."""
-    state = state.without(np.flatnonzero(np.diff(sp.csc_array(state.table).indptr) == 0))
+    degree = np.bincount(state.table.indices, minlength=state.columns.size)
+    state = state.without(np.flatnonzero(degree == 0))
     shares = _shares(state.table)
     problem.check_time()
     state = _drop_costly_columns(problem, state, shares, price)
     table, shares = state.table, _shares(state.table)
     sizes = np.diff(table.indptr)
+    # The hull has at least so many edges: the sum of y_i (s_i - 1), added up exactly.
+    carried = np.bincount(shares, weights=np.maximum(sizes - 1, 0)).tolist()
+    edges = sum((Fraction(int(x), part) for part, x in enumerate(carried) if part), Fraction(0))
 
     def holders() -> Holders:
         return holders_of((line(table, at).tolist() for at in range(sizes.size)), shares)
 
-    edges = _edges_needed(shares, sizes)
     dim = dim_of_hull(edges, state.columns.size, holders, problem.deadline)
     used = np.flatnonzero(sizes)
-    rows = tuple(state.rows[used].tolist())
     parts = tuple(Fraction(1, part) if part else Fraction(0) for part in shares[used].tolist())
-    return dim, Hull(rows, tuple(state.columns.tolist()), parts)
+    witness = Hull(tuple(state.rows[used].tolist()), tuple(state.columns.tolist()), parts)
+    graph = "planar graph" if dim == 4 else "cycle"
+    rows = f"{used.size} supports connected in its edges need more than a {graph} has"
+    return dim, f"{state.columns.size} keys are vertices of their hull, and {rows}", witness
 
 
-def _bound_from_pairs(state: _Supports) -> tuple[int, Hull] | None:
-    """Return the bound from supports with two columns, which a polygon may not have as edges."""
+def _bound_from_pairs(state: _Supports) -> Iterator[Proof]:
+    """Yield the bound from supports with two columns, which a polygon may not have as edges."""
     table, vertices = state.table, state.columns.size
     starts = table.indptr[:-1][np.diff(table.indptr) == 2]
     pairs = table.indices[starts[:, np.newaxis] + np.arange(2)].tolist()
     outside = not_in_a_polygon({(a, b) for a, b in pairs}, vertices)
-    if not outside:
-        return None
-    # A closed cycle needs one more column, which it leaves out.
-    more = np.setdiff1d(np.arange(vertices), outside)[:1]
-    chosen = np.union1d(outside, more).astype(np.intp)
-    touching = np.flatnonzero(table[:, chosen].sum(axis=1))
-    rows, columns = state.rows[touching].tolist(), state.columns[chosen].tolist()
-    return 3, Hull(tuple(rows), tuple(columns), (Fraction(0),) * len(rows))
+    if outside:
+        # A closed cycle needs one more column, which it leaves out.
+        more = np.setdiff1d(np.arange(vertices), outside)[:1]
+        chosen = np.union1d(outside, more).astype(np.intp)
+        rows = state.rows[np.flatnonzero(table[:, chosen].sum(axis=1))].tolist()
+        columns = tuple(state.columns[chosen].tolist())
+        edges = "supports of two of them are its edges, which no polygon has"
+        reason = f"{len(columns)} keys are vertices of their hull, and {edges}"
+        yield 3, reason, Hull(tuple(rows), columns, (Fraction(0),) * len(rows))
 
 
 def _start_supports(problem: Problem) -> Iterator[_Supports]:
@@ -242,36 +242,22 @@ def _start_supports(problem: Problem) -> Iterator[_Supports]:
                 yield _Supports(rows[few], columns[keep], sp.csr_array(part[few]))
 
 
-def hull(problem: Problem) -> Candidate:
-    """Return the bound from the hull of the keys, which is at most 4."""
-    return best_proof("hull of the keys", problem.within(0.5), _search)
-
-
-def _search(problem: Problem) -> Iterator[Proof]:
+def hull_proofs(problem: Problem) -> Iterator[Proof]:
+    """Yield the bounds from the hull of the keys, which are at most 4."""
     best = 2
     for start in _start_supports(problem):
         problem.check_time()
         state = _keep_hull_vertices(problem, start)
-        pairs = _bound_from_pairs(state) if best < 3 else None
-        if pairs is not None:
-            best = 3
-            yield _proof(*pairs)
+        if best < 3:
+            for proof in _bound_from_pairs(state):
+                best = 3
+                yield proof
         for price in EDGES_PER_VERTEX:
             problem.check_time()
             if best < (3 if price == 1 else 4) and state.columns.size >= 4:
-                dim, witness = _bound_from(problem, state, price)
-                if dim > best:
-                    best = dim
-                    yield _proof(dim, witness)
+                proof = _bound_from(problem, state, price)
+                if proof[0] > best:
+                    best = proof[0]
+                    yield proof
         if best == 4:
             return
-
-
-def _proof(dim: int, witness: Hull) -> Proof:
-    vertices = f"{len(witness.columns)} keys are vertices of their hull, and "
-    if any(witness.shares):
-        graph = "planar graph" if dim == 4 else "cycle"
-        rows = f"{len(witness.rows)} supports connected in its edges need more than a {graph} has"
-    else:
-        rows = "supports of two of them are its edges, which no polygon has"
-    return dim, vertices + rows, witness

@@ -1,7 +1,6 @@
 """The searches for large families of rows and columns that the supports tell apart.
 
-What the families prove is in `headfit._lower._bounded`, and how they are checked in
-`headfit._lower._families`.
+`headfit._lower.bounded` says what the families prove; `headfit._lower.families` checks them.
 """
 
 from __future__ import annotations
@@ -12,20 +11,19 @@ from contextlib import suppress
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
 
-from headfit._lower._families import Apart, Facts, Groups, Kind
-from headfit._lower._problem import OutOfTimeError, Problem, line
-from headfit._lower._visibility import Bools, Ints
+from headfit._lower.families import Apart, Facts, Groups, Kind
+from headfit._lower.problem import Bools, Ints, OutOfTimeError, Problem, line
 
 MOST_PAIRS = 8_000_000
 """No table of the rows that share a column is made if it could have more entries than this."""
 
 HEAVY = 8
 """Columns with so many times the mean of entries may be left out of groups."""
-
 
 Claim = tuple[Apart | Groups, Facts]
 """A family, and what it proves unless the search is wrong: `facts` of the family checks that."""
@@ -36,51 +34,54 @@ def families(problem: Problem) -> Iterator[Claim]:
     with suppress(OutOfTimeError):
         yield from _columns_apart(problem)
         for rows, columns in problem.rectangles():
-            yield from _in_rectangle(problem, rows, columns)
+            part, is_part = problem.supports, problem.sight.limited
+            if is_part:
+                part = sp.csr_array(part[rows][:, columns])
+                members, within = _different_columns(part, columns), tuple(rows.tolist())
+                if len(members) > 1:
+                    yield _apart("columns", members, True, within)
+            sides = (part, rows, columns), (sp.csr_array(part.T), columns, rows)
+            yield from _of_lines(problem, _Lines("rows", *sides[0], is_part))
+            yield from _of_lines(problem, _Lines("columns", *sides[1], is_part))
 
 
 def _apart(
     kind: Kind, members: tuple[int, ...], closed: bool, within: tuple[int, ...] | None = None
 ) -> Claim:
-    facts = Facts(len(members), Fraction(1), joint=False, in_rows=False, closed=closed)
-    return Apart(kind, members, within), facts
+    return Apart(kind, members, within), Facts(len(members), Fraction(1), False, False, closed)
 
 
-def _groups(
-    kind: Kind, members: tuple[int, ...], groups: tuple[tuple[int, ...], ...], common: int
-) -> Claim:
-    size = len(groups[0])
-    share = Fraction(size - common, size)
-    in_rows = kind == "rows" or common == 0
-    return Groups(kind, members, groups), Facts(len(members), share, True, in_rows, closed=True)
+def _groups(kind: Kind, members: Ints, groups: tuple[tuple[int, ...], ...], common: int) -> Claim:
+    share, in_rows = (
+        Fraction(len(groups[0]) - common, len(groups[0])),
+        kind == "rows" or common == 0,
+    )
+    family = Groups(kind, tuple(members.tolist()), groups)
+    return family, Facts(len(groups), share, True, in_rows, True)
 
 
 def _columns_apart(problem: Problem) -> Iterator[Claim]:
     """Yield columns of which every two are told apart by a row that sees both."""
-    everything = np.arange(problem.target.n)
+    n, window = problem.target.n, problem.sight.window
+    everything = np.arange(n)
     if not problem.sight.limited:
-        members = _different_lines(sp.csc_array(problem.supports), everything)
-        yield _apart("columns", members, closed=True)
+        yield _apart("columns", _different_columns(problem.supports, everything), True)
         return
-    window = problem.sight.window
-    spans = [everything]
-    if window is not None and sum(window) + 1 < problem.target.n:
-        # Columns that no row sees together are not told apart, so that none are further apart.
-        length = sum(window) + 1
-        starts = dict.fromkeys((0, (everything.size - length) // 2, everything.size - length))
-        spans = [everything[first : first + length] for first in starts]
-    for span in spans:
-        members = _greedily_apart(problem, span)
+    # Columns that no row sees together are not told apart, so that none are further apart.
+    length = n if window is None else min(n, sum(window) + 1)
+    for first in dict.fromkeys((0, (n - length) // 2, n - length)):
+        members = _greedily_apart(problem, everything[first : first + length])
         if len(members) > 1:
-            yield _apart("columns", members, closed=False)
+            yield _apart("columns", members, False)
 
 
-def _different_lines(lines: sp.csc_array | sp.csr_array, names: Ints) -> tuple[int, ...]:
-    """Return one of each class of equal columns of a csc_array, or rows of a csr_array."""
-    lines.sort_indices()
+def _different_columns(table: sp.csr_array, names: Ints) -> tuple[int, ...]:
+    """Return the names of one of each class of equal columns."""
+    by_column = sp.csc_array(table)
+    by_column.sort_indices()
     first: dict[bytes, int] = {}
     for place, name in enumerate(names.tolist()):
-        first.setdefault(line(lines, place).tobytes(), name)
+        first.setdefault(line(by_column, place).tobytes(), name)
     return tuple(first.values())
 
 
@@ -124,23 +125,16 @@ def _greedily_apart(problem: Problem, columns: Ints) -> tuple[int, ...]:
 class _Lines:
     """One side of a rectangle in which every row sees every column: its rows, or its columns.
 
-    Attributes
-    ----------
-    kind : "rows" or "columns"
-        What the lines are.
-    table : csr_array
-        The supports within the rectangle, with one row for each line.
-    names, others : ndarray of int
-        The lines, and what crosses them, by their numbers in the target.
-    within : tuple of int or None
-        The same as `others`; None if the rectangle is the whole matrix.
+    `table` has the supports within the rectangle, with one row for each line. `names` has the
+    lines and `others` what crosses them, by their numbers in the target. `is_part` says whether
+    there is more of the matrix than the rectangle.
     """
 
     kind: Kind
     table: sp.csr_array
     names: Ints
     others: Ints
-    within: tuple[int, ...] | None
+    is_part: bool
 
     @cached_property
     def degrees(self) -> Ints:
@@ -153,26 +147,9 @@ class _Lines:
         return self.degrees <= HEAVY * max(1.0, float(self.degrees.mean()))
 
 
-def _in_rectangle(problem: Problem, rows: Ints, columns: Ints) -> Iterator[Claim]:
-    """Yield families of rows and columns that all see each other."""
-    is_part = problem.sight.limited
-    part = sp.csr_array(problem.supports[rows][:, columns]) if is_part else problem.supports
-    if is_part:
-        members = _different_lines(sp.csc_array(part), columns)
-        if len(members) > 1:
-            yield _apart("columns", members, closed=True, within=tuple(rows.tolist()))
-    kinds: tuple[tuple[Kind, sp.csr_array, Ints, Ints], ...] = (
-        ("rows", part, rows, columns),
-        ("columns", sp.csr_array(part.T), columns, rows),
-    )
-    for kind, table, names, others in kinds:
-        table.sort_indices()
-        within = tuple(others.tolist()) if is_part else None
-        yield from _of_lines(problem, _Lines(kind, table, names, others, within))
-
-
 def _of_lines(problem: Problem, lines: _Lines) -> Iterator[Claim]:
     """Yield groups of lines, and rows of which none contains another."""
+    lines.table.sort_indices()
     yield from _matchings(problem, lines)
     everything = np.ones(lines.others.size, np.bool_)
     for keep in [everything] if lines.light.all() else [everything, lines.light]:
@@ -181,48 +158,43 @@ def _of_lines(problem: Problem, lines: _Lines) -> Iterator[Claim]:
             continue
         table = lines.table if keep is everything else sp.csr_array(lines.table[:, keep])
         table.sort_indices()
-        common = sp.csr_array(table @ table.T).astype(np.int64)
-        common.setdiag(0)
-        common.eliminate_zeros()
+        # How many entries every two lines share.
+        common = _without_diagonal(sp.csr_array(table @ table.T).astype(np.int64))
+        sizes = np.diff(table.indptr)
         if keep is everything and lines.kind == "rows":
-            members = _uncontained(problem, common, np.diff(table.indptr), lines.names)
-            yield _apart("rows", members, closed=True, within=lines.within)
-        yield from _of_equal_sizes(problem, lines, table, lines.others[keep], common)
+            row = np.repeat(np.arange(sizes.size), np.diff(common.indptr))
+            contained = common.data >= np.minimum(sizes[row], sizes[common.indices])
+            chosen = _independent(problem, common, contained)
+            members = tuple(lines.names[chosen[sizes[chosen] > 0]].tolist())
+            within = tuple(lines.others.tolist()) if lines.is_part else None
+            yield _apart("rows", members, True, within)
+        counts = np.bincount(sizes)
+        counts[0] = 0
+        for size in np.argsort(-counts)[:2].tolist():  # the sizes that most lines have
+            if counts[size] >= 2:
+                same = np.flatnonzero(sizes == size)
+                yield from _of_equal_size(problem, lines, table, lines.others[keep], common, same)
 
 
-def _of_equal_sizes(
-    problem: Problem, lines: _Lines, table: sp.csr_array, others: Ints, common: sp.csr_array
+def _of_equal_size(
+    problem: Problem, lines: _Lines, table: sp.csr_array, others: Ints, common: Any, same: Ints
 ) -> Iterator[Claim]:
-    """Yield lines with equally many entries in a table, for the two sizes that most lines have.
-
-    `common` says how many entries every two lines share.
-    """
-    sizes = np.diff(table.indptr)
-    counts = np.bincount(sizes)
-    counts[0] = 0
-    for size in np.argsort(-counts)[:2].tolist():
-        if counts[size] < 2:
-            continue
-        same = np.flatnonzero(sizes == size)
-        shared = sp.csr_array(common[same][:, same])
-        for most in sorted({0, 1, 2, size // 4, size // 2, 3 * size // 4, size - 1}):
-            if most >= size:
-                continue
+    """Yield groups of lines which have equally many entries in a table."""
+    size = int(table.indptr[same[0] + 1] - table.indptr[same[0]])
+    shared = sp.csr_array(common[same][:, same])
+    for most in sorted({0, 1, 2, size // 4, size // 2, 3 * size // 4, size - 1}):
+        if most < size:
             problem.check_time()
             chosen = same[_independent(problem, shared, shared.data > most)]
-            groups = tuple(tuple(others[line(table, t)].tolist()) for t in chosen.tolist())
-            if len(groups) > 1:
-                yield _groups(lines.kind, tuple(lines.names[chosen].tolist()), groups, most)
+            if chosen.size > 1:
+                groups = tuple(tuple(others[line(table, t)].tolist()) for t in chosen.tolist())
+                yield _groups(lines.kind, lines.names[chosen], groups, most)
 
 
-def _uncontained(
-    problem: Problem, common: sp.csr_array, sizes: Ints, names: Ints
-) -> tuple[int, ...]:
-    """Return lines of which none contains another."""
-    row = np.repeat(np.arange(sizes.size), np.diff(common.indptr))
-    contained = common.data >= np.minimum(sizes[row], sizes[common.indices])
-    chosen = _independent(problem, common, contained)
-    return tuple(names[chosen[sizes[chosen] > 0]].tolist())
+def _without_diagonal(table: sp.csr_array) -> sp.csr_array:
+    table.setdiag(0)
+    table.eliminate_zeros()
+    return table
 
 
 def _matchings(problem: Problem, lines: _Lines) -> Iterator[Claim]:
@@ -239,13 +211,11 @@ def _matchings(problem: Problem, lines: _Lines) -> Iterator[Claim]:
             continue
         # Line r conflicts with line s if it has the entry that s takes.
         meets = sp.csr_array(sp.csc_array(table)[:, entry])[used]
-        meets = sp.csr_array(meets + meets.T)
-        meets.setdiag(0)
-        meets.eliminate_zeros()
+        meets = _without_diagonal(sp.csr_array(meets + meets.T))
         chosen = _independent(problem, meets, np.ones(meets.nnz, np.bool_))
         if chosen.size > 1:
             groups = tuple((x,) for x in lines.others[entry[chosen]].tolist())
-            yield _groups(lines.kind, tuple(names[used[chosen]].tolist()), groups, 0)
+            yield _groups(lines.kind, names[used[chosen]], groups, 0)
 
 
 def _independent(problem: Problem, table: sp.csr_array, is_edge: Bools) -> Ints:

@@ -1,19 +1,51 @@
-"""The searches for columns (or rows) with many different traces.
+"""Lower bounds from how halfspaces cut point sets: VC dimension, its dual, and counting.
 
-The bounds that they look for, and their proofs, are described in `headfit._lower._traces`.
+A leak below 1 means that the logits on each row's support exceed its other visible logits: for
+each row i there is an offset c_i with q_i.k_j > c_i on the support and q_i.k_j < c_i elsewhere (if
+one of the two parts is empty, choose c_i below or above all logits). So N_ij =
+sign(<(q_i, -c_i), (k_j, 1)>), for those (i, j) where row i may attend to column j, are the signs of
+a matrix of rank at most d + 1. A constant row (q = 0) can always be added: "the free row".
+
+Cover (1965), Schlaefli: hyperplanes through 0 split m vectors of R^(d+1) in at most
+2 (C(m-1, 0) + ... + C(m-1, d)) ways, and in half as many if a split and its opposite count as one.
+- With the columns T, m = |T|, as the vectors, and the rows that may attend to all of T as the
+  hyperplanes: the number of different traces S_i & T up to complement, including that of the free
+  row (nothing or everything), is at most C(m-1, 0) + ... + C(m-1, d). If all 2^(m-1) traces occur,
+  d < m - 1 is excluded: this is the VC bound |T| <= d + 1, where complements and the two constant
+  traces need not occur.
+- With rows as the vectors, and the columns that they all may attend to as the hyperplanes, the same
+  holds. If the free row is among the vectors, all columns are on its positive side, and the
+  statement becomes: t rows cut the columns into at most C(t, 0) + ... + C(t, d) cells, so that 2^t
+  cells exclude d < t (the dual VC dimension).
 """
 
 from __future__ import annotations
 
+import functools
+import math
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
 import scipy.sparse as sp
 
-from headfit._lower._problem import Candidate, OutOfTimeError, Problem, Proof, best_proof, line
-from headfit._lower._traces import Traces, least_dim, lowest_bit, packed
-from headfit._lower._visibility import Ints
+from headfit._base.tolerances import Tolerances
+from headfit._lower.problem import (
+    Candidate,
+    Ints,
+    OutOfTimeError,
+    Problem,
+    Proof,
+    Visibility,
+    are_places,
+    best_proof,
+    line,
+    lowest_bit,
+    packed,
+    support_of,
+)
+from headfit._target.target import Target
 
 PAIRS_LIMIT = 6_000_000  # bound on the work of counting the points that two sets share
 PAIRS_PER_SECOND = 2_000_000  # bound on the same work per second of the time limit
@@ -21,54 +53,101 @@ LARGEST_SET = 12  # the most sets of a family that the greedy search grows
 NEAR, FAR = 40, 4  # how many sets with common points, and other ones, it may choose from
 
 
+def least_dim(classes: int, vectors: int) -> int:
+    """Return the least d with C(vectors-1, 0) + ... + C(vectors-1, d) >= classes."""
+    d, reachable = 0, 1
+    while reachable < classes:
+        d += 1
+        reachable += math.comb(vectors - 1, d)
+    return d
+
+
+@dataclass(frozen=True)
+class Traces:
+    """A family of columns (or rows) on which rows (or columns) have many different traces.
+
+    Column j is the set of rows that attend to it, row i the set of columns in its support. The
+    trace of a point is the subset of the family that contains it.
+
+    Attributes
+    ----------
+    kind : "columns" or "rows"
+        Whether the sets are columns and the points are rows, or the other way round.
+    sets, points : tuple of int
+        The family, and one point for every different trace.
+    free : bool
+        Whether the constant row is one of the sets; only if the sets are rows.
+    """
+
+    kind: Literal["columns", "rows"]
+    sets: tuple[int, ...]
+    points: tuple[int, ...]
+    free: bool = False
+
+    def proves(self, target: Target, tolerances: Tolerances) -> int:
+        """Return the head size that this witness proves necessary; 0 if it is not valid."""
+        n, columns = target.n, self.kind == "columns"
+        if self.kind not in ("columns", "rows") or (columns and self.free):
+            return 0
+        if not (self.sets and are_places(n, self.sets, self.points)):
+            return 0
+        sight, full = Visibility(target.mask, n), (1 << len(self.sets)) - 1
+        seen = {0} if columns else set()
+        for point in self.points:
+            code = 0
+            for place, one in enumerate(self.sets):
+                row, column = (point, one) if columns else (one, point)
+                if not sight.row(row)[column]:
+                    return 0
+                code |= (column in support_of(target, row)) << place
+            seen.add(code if self.free else min(code, full ^ code))
+        return least_dim(len(seen), len(self.sets) + self.free)
+
+    def text(self) -> tuple[int, str]:
+        """Return the head size that so many traces prove necessary, and the argument."""
+        vectors, classes = len(self.sets) + self.free, len(self.points) + (self.kind == "columns")
+        dim, others = least_dim(classes, vectors), "rows" if self.kind == "columns" else "columns"
+        most = sum(math.comb(vectors - 1, i) for i in range(dim))
+        sets = f"{len(self.sets)} {self.kind} are cut in {classes} ways by the {others}"
+        return dim, f"{sets}, a head of size {dim - 1} does it in {most} at most"
+
+
 class Family:
     """All columns (or rows) as sets of points, in bits of Python integers made when needed."""
 
     def __init__(self, problem: Problem, kind: Literal["columns", "rows"]) -> None:
-        self.kind, self.columns = kind, kind == "columns"
-        sight, supports = problem.sight, problem.supports
-        self.lines: Any = sp.csc_array(supports) if self.columns else supports
-        self.sight = sight.of_columns if self.columns else sight
-        self.n = problem.target.n
-        self.degree = np.diff(self.lines.indptr)
-        self._bits: dict[int, int] = {}
-        self._seen: dict[int, int] = {}
-        self.shared_counts = self._shared_points(
-            supports, min(PAIRS_LIMIT, int(PAIRS_PER_SECOND * problem.seconds))
-        )
-
-    def _shared_points(self, supports: sp.csr_array, most: int) -> sp.csr_array:
-        """Count the points that each two sets share.
-
-        Points in many sets are left out if the count would take too long; `is_complete` tells.
-        """
-        sets: Any = sp.csr_array(supports.T) if self.columns else supports.copy()
+        self.kind, self.columns, self.n = kind, kind == "columns", problem.target.n
+        self.sight = problem.sight.of_columns if self.columns else problem.sight
+        sets: Any = problem.supports
+        sets = sp.csr_array(sets.T) if self.columns else sets.copy()
+        sets.sort_indices()
+        self.lines, self.degree = sets.copy(), np.diff(sets.indptr)
+        self.bits = functools.cache(self._bits)
+        self.seen = self._seen if self.sight.window else functools.cache(self._seen)
+        # `shared` counts the points that each two sets share. Points in many sets are left out if
+        # that would take too long.
         weight = np.bincount(sets.indices, minlength=self.n).astype(np.int64)
         order = np.argsort(weight, kind="stable")
+        most = min(PAIRS_LIMIT, int(PAIRS_PER_SECOND * problem.seconds))
         heavy = order[np.cumsum(weight[order] ** 2) > most]
         self.is_complete = not heavy.size
         if heavy.size:
             sets.data[np.isin(sets.indices, heavy)] = 0
             sets.eliminate_zeros()
-        product: sp.csr_array = sp.csr_array(sets @ sets.T)
-        return product
+        self.shared: sp.csr_array = sp.csr_array(sets @ sets.T)
 
-    def bits(self, s: int) -> int:
+    def _bits(self, s: int) -> int:
         """Return the points in set s."""
-        if s not in self._bits:
-            flags = np.zeros(self.n, np.bool_)
-            flags[line(self.lines, s)] = True
-            self._bits[s] = packed(flags)
-        return self._bits[s]
+        flags = np.zeros(self.n, np.bool_)
+        flags[line(self.lines, s)] = True
+        return packed(flags)
 
-    def seen(self, s: int) -> int:
+    def _seen(self, s: int) -> int:
         """Return the points whose membership in set s is not masked."""
-        if self.sight.window is not None:
-            first, stop = self.sight.span(s)
-            return (1 << stop) - (1 << first)
-        if s not in self._seen:
-            self._seen[s] = packed(self.sight.row(s))
-        return self._seen[s]
+        if self.sight.window is None:
+            return packed(self.sight.row(s))
+        first, stop = self.sight.span(s)
+        return (1 << stop) - (1 << first)
 
     def split(self, cells: dict[int, int], s: int, place: int) -> dict[int, int]:
         """Divide the points of each trace by their membership in one more set.
@@ -101,7 +180,8 @@ class Family:
         if self.columns:
             points.pop(0, None)  # the free row has this trace
         witness = Traces(self.kind, tuple(sets), tuple(sorted(points.values())), free)
-        return witness.dim, f"{witness.text()} ({how})", witness
+        dim, text = witness.text()
+        return dim, f"{text} ({how})", witness
 
 
 def traces(problem: Problem, kind: Literal["columns", "rows"]) -> list[Candidate]:
@@ -115,7 +195,7 @@ def traces(problem: Problem, kind: Literal["columns", "rows"]) -> list[Candidate
 
 
 def _shattered_sets(problem: Problem, family: Family) -> Iterator[Proof]:
-    """Yield ever larger families with every trace, found by an exact search."""
+    """Yield ever larger families with every trace, which an exact search finds."""
     size = 3 if family.columns else 2
     while sets := shattered(problem, family, size):
         yield family.proof(sets, not family.columns, "every trace occurs")
@@ -133,7 +213,7 @@ def shattered(problem: Problem, family: Family, size: int) -> list[int] | None:
     """
     spare = family.columns
     usable = family.degree >= 2 ** (size - 1) - spare
-    shared, least = family.shared_counts, 2 ** (size - 2) - spare
+    shared, least = family.shared, 2 ** (size - 2) - spare
 
     def partners(s: int) -> list[int]:
         others, counts = line(shared, s), shared.data[shared.indptr[s] : shared.indptr[s + 1]]
@@ -164,7 +244,7 @@ def shattered(problem: Problem, family: Family, size: int) -> list[int] | None:
 
 def _many(problem: Problem, family: Family) -> Iterator[Proof]:
     """Yield families with many traces, which a greedy search finds from some sets."""
-    rng, shared, best = problem.rng, family.shared_counts, 1
+    rng, shared, best = problem.rng, family.shared, 1
     busy = np.argsort(-family.degree, kind="stable")[:16].tolist()
     for start in [*busy, *rng.permutation(family.n)[:48].tolist()]:
         for free in (False,) if family.columns else (False, True):

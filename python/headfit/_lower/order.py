@@ -20,24 +20,25 @@ of these columns suits every row, d = 1 is excluded: `NoOrder`.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import permutations
 
 import numpy as np
 import scipy.sparse as sp
 
 from headfit._base.tolerances import Tolerances
-from headfit._lower._problem import (
-    Candidate,
+from headfit._lower.problem import (
+    Ints,
     Problem,
     Proof,
+    Visibility,
     are_places,
-    best_proof,
     line,
+    lowest_bit,
+    packed,
     support_of,
 )
-from headfit._lower._traces import Traces, lowest_bit, packed
-from headfit._lower._visibility import Ints, Visibility
+from headfit._lower.traces import Traces
 from headfit._target.target import Target
 
 FEW = 5  # how many columns `NoOrder` may have: all of their orders are tried
@@ -117,16 +118,11 @@ def _sets(problem: Problem, rows: Ints, columns: Ints, most: int) -> tuple[dict[
     return sets, r
 
 
-def order(problem: Problem) -> Candidate:
-    """Return the bound d >= 2 if no order of the keys suits; exact without a mask, given time."""
-    best = best_proof("order of the keys", problem.within(0.4), _search)
-    if best.dim == 1 and problem.sight.limited:
-        reason = "no contradiction among rows that see the same columns; others are not decided"
-        return replace(best, dim=None, status="not finished", reason=reason)
-    return best
+def order_proofs(problem: Problem) -> Iterator[Proof]:
+    """Yield the bound d >= 2 if no order of the keys suits.
 
-
-def _search(problem: Problem) -> Iterator[Proof]:
+    Without a mask this is exact, given time: d >= 1 says that an order exists.
+    """
     for rows, columns in problem.rectangles():
         for most in (1000, problem.target.n):  # a thousand sets usually suffice to exclude d = 1
             sets, r = _sets(problem, rows, columns, most)
@@ -169,3 +165,5 @@ def _search_few_columns(problem: Problem) -> Iterator[Proof]:
                 few = f"no order of {len(columns)} columns has what each row sees at an end"
                 yield 2, few, witness
                 return
+    few = "no contradiction among rows that see the same columns; others are not decided"
+    yield 0, few, None

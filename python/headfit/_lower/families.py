@@ -1,4 +1,4 @@
-"""Families of rows and columns that the supports tell apart: the witnesses of `_bounded`.
+"""Families of rows and columns that the supports tell apart: the witnesses of `bounded`.
 
 Whoever reads a proof needs the checks of this file only. They are plain loops that share no code
 with the searches for families.
@@ -7,16 +7,15 @@ with the searches for families.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections import Counter
-from collections.abc import Iterable
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Literal, NamedTuple, get_args
 
 import numpy as np
 
-from headfit._lower._problem import are_places, support_of
-from headfit._lower._visibility import Visibility
+from headfit._lower.problem import Visibility, are_places, packed, support_of
 from headfit._target.target import Target
 
 Kind = Literal["rows", "columns"]
@@ -46,6 +45,11 @@ class Facts(NamedTuple):
     in_rows: bool
     closed: bool
 
+    def follow_from(self, others: Facts) -> bool:
+        """Return whether the facts of another family of the same form say all of these."""
+        fewer = self.points <= others.points and self.share <= others.share
+        return fewer and self.in_rows <= others.in_rows and self.closed <= others.closed
+
 
 @dataclass(frozen=True, repr=False)
 class Apart:
@@ -72,25 +76,20 @@ class Apart:
 
     def facts(self, target: Target) -> Facts | None:
         """Return what the family proves; None if it is not what it says."""
-        n = target.n
+        n, members = target.n, self.members
         within = range(n) if self.within is None else self.within
-        if self.kind not in KINDS or not self.members:
-            return None
-        if not are_places(n, self.members, tuple(within)):
+        if self.kind not in KINDS or not members or not are_places(n, members, tuple(within)):
             return None
         sight = Visibility(target.mask, n)
         closed = not sight.limited or self.within is not None
-        if self.kind == "columns":
-            if closed:
-                good = _all_seen(sight, within, self.members) and _columns_differ(
-                    target, within, self.members
-                )
-            else:
-                good = _columns_apart(target, sight, self.members)
+        if self.kind == "rows":
+            good = closed and _all_seen(sight, members, within)
+            good = good and _no_row_contains_another(target, members, within)
+        elif closed:
+            good = _all_seen(sight, within, members) and _columns_differ(target, within, members)
         else:
-            good = closed and _all_seen(sight, self.members, within)
-            good = good and _no_row_contains_another(target, self.members, within)
-        return Facts(len(self.members), Fraction(1), False, False, closed) if good else None
+            good = _columns_apart(target, sight, members)
+        return Facts(len(members), Fraction(1), False, False, closed) if good else None
 
 
 @dataclass(frozen=True, repr=False)
@@ -119,56 +118,52 @@ class Groups:
 
     def facts(self, target: Target) -> Facts | None:
         """Return what the family proves; None if it is not what it says."""
-        n, used = target.n, sorted({x for group in self.groups for x in group})
-        if self.kind not in KINDS:
+        members, groups = self.members, self.groups
+        if self.kind not in KINDS or not groups or len(groups) != len(members):
             return None
-        if not (self.groups and len(self.groups) == len(self.members)):
+        size, used = len(groups[0]), tuple(sorted({x for group in groups for x in group}))
+        if size == 0 or any(len(set(g)) != size or len(g) != size for g in groups):
             return None
-        if not are_places(n, self.members, tuple(used)):
+        rows, columns = (members, used) if self.kind == "rows" else (used, members)
+        if not are_places(target.n, rows, columns):
             return None
-        size = len(self.groups[0])
-        if size == 0 or any(len(set(g)) != size or len(g) != size for g in self.groups):
+        if not _all_seen(Visibility(target.mask, target.n), rows, columns):
             return None
-        rows, columns = self.members, used
-        if self.kind == "columns":
-            rows, columns = tuple(used), list(self.members)
-        if not _all_seen(Visibility(target.mask, n), rows, columns):
+        in_rows = self.kind == "rows"
+        lines = {i: set(support_of(target, i)) for i in rows} if in_rows else _attending(target)
+        wanted = set(used)
+        if any(
+            lines.get(m, set()) & wanted != set(g) for m, g in zip(members, groups, strict=True)
+        ):
             return None
-        lines = _supports(target, self.members) if self.kind == "rows" else _attending(target)
-        wanted, holders = set(used), _holders(self.groups)
-        common = 0
-        for place, (member, group) in enumerate(zip(self.members, self.groups, strict=True)):
-            if lines.get(member, set()) & wanted != set(group):
-                return None
-            met = Counter(other for x in group for other in holders[x])
-            del met[place]
-            common = max(common, max(met.values(), default=0))
+        common = max(_most_common(groups))
         if common == size:
             return None
         share = Fraction(size - common, size)
-        return Facts(len(self.members), share, True, self.kind == "rows" or common == 0, True)
-
-
-def _supports(target: Target, rows: Iterable[int]) -> dict[int, set[int]]:
-    return {i: set(support_of(target, i)) for i in rows}
+        return Facts(len(members), share, True, in_rows or common == 0, True)
 
 
 def _attending(target: Target) -> dict[int, set[int]]:
     """Return the rows that attend to each column."""
-    found: dict[int, set[int]] = {}
+    rows: dict[int, set[int]] = defaultdict(set)
     for i in range(target.n):
         for j in support_of(target, i):
-            found.setdefault(j, set()).add(i)
-    return found
+            rows[j].add(i)
+    return dict(rows)
 
 
-def _holders(groups: Iterable[Iterable[int]]) -> dict[int, list[int]]:
-    """Return the places of the groups that contain each element."""
-    found: dict[int, list[int]] = {}
+def _most_common(groups: Sequence[Collection[int]]) -> list[int]:
+    """Return for each group how many elements it shares with another one, at most."""
+    holders: dict[int, list[int]] = defaultdict(list)
     for place, group in enumerate(groups):
         for x in group:
-            found.setdefault(x, []).append(place)
-    return found
+            holders[x].append(place)
+    shared = []
+    for place, group in enumerate(groups):
+        met = Counter(other for x in group for other in holders[x])
+        del met[place]
+        shared.append(max(met.values(), default=0))
+    return shared
 
 
 def _all_seen(sight: Visibility, rows: Iterable[int], columns: Iterable[int]) -> bool:
@@ -179,16 +174,10 @@ def _all_seen(sight: Visibility, rows: Iterable[int], columns: Iterable[int]) ->
     return all(sight.sees(i, wanted) for i in rows)
 
 
-def _columns_differ(target: Target, rows: Iterable[int], columns: Iterable[int]) -> bool:
+def _columns_differ(target: Target, rows: Iterable[int], columns: Sequence[int]) -> bool:
     """Return whether no two of the columns are attended to by the same of these rows."""
     inside, attending = set(rows), _attending(target)
-    seen = set()
-    for j in columns:
-        by = frozenset(attending.get(j, set()) & inside)
-        if by in seen:
-            return False
-        seen.add(by)
-    return True
+    return len({frozenset(attending.get(j, set()) & inside) for j in columns}) == len(columns)
 
 
 def _columns_apart(target: Target, sight: Visibility, columns: tuple[int, ...]) -> bool:
@@ -224,20 +213,14 @@ def _visible_bits(sight: Visibility, i: int, order: list[int]) -> int:
     if sight.window is not None:
         first, stop = sight.span(i)
         return (1 << bisect_left(order, stop)) - (1 << bisect_left(order, first))
-    flags = sight.row(i)[order]
-    return int.from_bytes(np.packbits(flags, bitorder="little").tobytes(), "little")
+    return packed(sight.row(i)[order])
 
 
 def _no_row_contains_another(target: Target, rows: tuple[int, ...], columns: Iterable[int]) -> bool:
     """Return whether, within the columns, no row's support contains another's."""
     inside = set(columns)
-    supports = [support & inside for support in _supports(target, rows).values()]
+    supports = [inside.intersection(support_of(target, i)) for i in rows]
     if len(rows) > 1 and not all(supports):
         return False
-    holders = _holders(supports)
-    for place, support in enumerate(supports):
-        met = Counter(other for x in support for other in holders[x])
-        del met[place]
-        if max(met.values(), default=0) == len(support):
-            return False
-    return True
+    shared = _most_common(supports)
+    return not any(s == len(support) for s, support in zip(shared, supports, strict=True))

@@ -3,7 +3,7 @@
 Let tau = ln(1 / leak), and let the scale be a part of the queries q_i; k_j are the keys and
 S_ij = q_i.k_j the logits. The leak says S_ij - S_il >= tau for every column j on the support of row
 i and every visible column l off it. N bounds |q_i| |k_j| for all i and j (`max_norm`), B bounds
-|S_ij| (`max_logit`). docs/bounds.md has the proofs in full; in short:
+|S_ij| (`max_logit`).
 
 **Apart, norms.** A row i that sees two columns and attends to one of them has
 tau <= q_i.(k_j - k_l) <= max|q| |k_j - k_l|. So m columns of which every two are told apart are m
@@ -41,17 +41,26 @@ family, so that what excludes d = m excludes every size.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
+from operator import itemgetter
 
 from headfit._base.arguments import as_flag
 from headfit._base.arrays import check_between
 from headfit._base.tolerances import Tolerances
-from headfit._lower._exact import log_above, log_below, root_above, shortened
-from headfit._lower._families import Apart, Facts, Groups
-from headfit._lower._family_search import families
-from headfit._lower._packing import Most, least_dim, log_most
-from headfit._lower._problem import Candidate, Problem
+from headfit._lower.exact import (
+    Most,
+    least_dim,
+    log_above,
+    log_below,
+    log_most,
+    root_above,
+    shortened,
+)
+from headfit._lower.families import Apart, Facts, Groups
+from headfit._lower.family_search import families
+from headfit._lower.problem import Candidate, Problem
 from headfit._target.target import Target
 from headfit.errors import InputError
 
@@ -64,17 +73,7 @@ MOST_POWER = 1000
 
 @dataclass(frozen=True)
 class Limits:
-    """What is known about the size of a head's numbers.
-
-    Attributes
-    ----------
-    max_norm : float or None
-        A bound on scale × max ‖q‖ × max ‖k‖.
-    max_logit : float or None
-        A bound on |logit|.
-    masked_logits : bool
-        Whether `max_logit` holds for masked pairs too.
-    """
+    """Bounds on scale × max ‖q‖ × max ‖k‖ and on |logit|, perhaps of masked pairs too."""
 
     max_norm: float | None = None
     max_logit: float | None = None
@@ -99,13 +98,7 @@ class Limits:
 
 @dataclass(frozen=True, repr=False)
 class Separated:
-    """A family that is told apart, in a head with bounded norms or logits.
-
-    Attributes
-    ----------
-    family : Apart or Groups
-    limits : Limits
-    """
+    """A family that is told apart, in a head with bounded norms or logits."""
 
     family: Apart | Groups
     limits: Limits
@@ -126,31 +119,27 @@ def needed(facts: Facts, limits: Limits, leak: float, n: int) -> tuple[int, str]
     """Return the least head size that is not excluded, and the name of the proof."""
     points, largest = facts.points, min(facts.points, n)
     gap = facts.share * log_below(1 / Fraction(leak))
-    found = [(1, "a head has at least one dimension")]
+    proofs: list[Callable[[int], Most]] = []
 
-    def square(norm: Fraction) -> Fraction:
+    def in_ball(norm: Fraction, dim: int) -> Most:
         ratio = norm / (2 * gap) if facts.joint else (norm / gap) ** 2
-        return shortened(ratio, SQUARE_BITS)
+        return log_most(dim, shortened(ratio, SQUARE_BITS))
 
     sizes = []
     if limits.max_norm is not None:
         norm = Fraction(limits.max_norm)
         sizes.append(norm)
-        found.append(least_dim(lambda d: log_most(d, square(norm)), points, largest))
+        proofs.append(lambda d: in_ball(norm, d))
     if limits.max_logit is not None and (facts.closed or limits.masked_logits):
         logit = Fraction(limits.max_logit)
         sizes.append(logit)
         if facts.in_rows or not facts.joint:
-            found.append(least_dim(lambda d: _range(d, logit, gap), points, largest))
-        found.append(
-            least_dim(
-                lambda d: log_most(d, square(logit * root_above(Fraction(d)))), points, largest
-            )
-        )
+            proofs.append(lambda d: _range(d, logit, gap))
+        proofs.append(lambda d: in_ball(logit * root_above(Fraction(d)), d))
     if sizes and facts.joint and facts.in_rows and points > 1:
-        least = min(sizes)
-        found.append(least_dim(lambda d: _powers(d, points, least, gap), points, largest))
-    dim, reason = max(found, key=lambda item: item[0])
+        proofs.append(lambda d: _powers(d, points, min(sizes), gap))
+    sizes_needed = [least_dim(proof, points, largest) for proof in proofs]
+    dim, reason = max([(1, "a head has at least one dimension"), *sizes_needed], key=itemgetter(0))
     return (n + 1 if dim > largest else dim), reason
 
 
@@ -168,66 +157,43 @@ def _powers(dim: int, points: int, logit: Fraction, gap: Fraction) -> Most:
     entry = shortened((2 * logit - gap) / (2 * logit + gap), SQUARE_BITS)
     if entry == 0:
         return log_above(dim + 1), "powers of the logits"
-    # The power for which the bound is about best: the two summands of its rank balance there. Where
-    # logits are so large that the entry is 1 to rounding, no power says anything.
+    # Where logits are so large that the entry is 1 to rounding, no power says anything.
     decay = -2 * math.log(entry)
     if decay * MOST_POWER <= math.log(points):
         return log_above(points), "powers of the logits"
+    # The bound is about best where the two summands of the rank balance.
     middle = max(1.0, math.log(points) / decay)
-    best: Fraction | None = None
-    for factor in (0.7, 0.85, 1.0, 1.2, 1.5):
-        p = min(MOST_POWER, max(1, round(factor * middle)))
-        rank = math.comb(dim + p, p) * (1 + (points - 1) * shortened(entry ** (2 * p), SQUARE_BITS))
-        best = rank if best is None else min(best, rank)
-    return log_above(best if best is not None else points), "powers of the logits"
-
-
-def bounded(problem: Problem, limits: Limits) -> list[Candidate]:
-    """Return the best bounds for a head whose norms or logits are bounded."""
-    best: dict[str, tuple[int, str, Apart | Groups, Facts]] = {}
-    for family, facts in families(problem.within(0.5)):
-        name = _name(family)
-        if facts.points < 2 or (name in best and _says_no_more(facts, best[name][3])):
-            continue
-        dim, proof = needed(facts, limits, problem.tolerances.leak, problem.target.n)
-        if name not in best or dim > best[name][0]:
-            best[name] = (dim, proof, family, facts)
-    found = []
-    for name in NAMES:
-        if name not in best:
-            found.append(Candidate(name, None, "not finished", "no family found"))
-            continue
-        dim, proof, family, facts = best[name]
-        if dim == 1:
-            found.append(Candidate(name, 1, "proved", "nothing found"))
-            continue
-        witness = Separated(family, limits)
-        found.append(Candidate(name, dim, "proved", _reason(facts, name, proof), witness))
-    return found
-
-
-def _says_no_more(facts: Facts, best: Facts) -> bool:
-    """Return whether what a family says follows from what another one says."""
-    return (
-        facts.points <= best.points
-        and facts.share <= best.share
-        and facts.in_rows <= best.in_rows
-        and facts.closed <= best.closed
-    )
+    powers = [min(MOST_POWER, max(1, round(f * middle))) for f in (0.7, 0.85, 1.0, 1.2, 1.5)]
+    ranks = [
+        math.comb(dim + p, p) * (1 + (points - 1) * shortened(entry ** (2 * p), SQUARE_BITS))
+        for p in powers
+    ]
+    return log_above(min(ranks)), "powers of the logits"
 
 
 NAMES = ("keys apart", "queries apart", "queries and keys apart")
 """The kinds of bounds for bounded heads."""
 
 
-def _name(family: Apart | Groups) -> str:
-    if isinstance(family, Groups):
-        return NAMES[2]
-    return NAMES[0] if family.kind == "columns" else NAMES[1]
+def bounded(problem: Problem, limits: Limits) -> list[Candidate]:
+    """Return the best bounds for a head whose norms or logits are bounded."""
+    best: dict[str, tuple[Candidate, Facts | None]] = {
+        name: (Candidate(name, None, "not finished", "no family found"), None) for name in NAMES
+    }
+    for family, facts in families(problem.within(0.5)):
+        name = NAMES[2 if facts.joint else family.kind == "rows"]
+        candidate, known = best[name]
+        if facts.points < 2 or (known is not None and facts.follow_from(known)):
+            continue
+        dim, proof = needed(facts, limits, problem.tolerances.leak, problem.target.n)
+        if dim > (candidate.dim or 0):
+            reason = "nothing found" if dim == 1 else _reason(facts, name, proof)
+            witness = None if dim == 1 else Separated(family, limits)
+            best[name] = Candidate(name, dim, "proved", reason, witness), facts
+    return [candidate for candidate, _ in best.values()]
 
 
 def _reason(facts: Facts, name: str, proof: str) -> str:
-    """Return the argument in a sentence."""
-    what = name.removesuffix(" apart")
     gap = "ln(1/leak)" if facts.share == 1 else f"{facts.share} ln(1/leak)"
-    return f"{facts.points} {what} are apart by a gap of {gap} in bounded heads ({proof})"
+    what = f"{facts.points} {name.removesuffix(' apart')}"
+    return f"{what} are apart by a gap of {gap} in bounded heads ({proof})"

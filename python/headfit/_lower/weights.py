@@ -31,15 +31,7 @@ from numpy.typing import NDArray
 
 from headfit._base.interruptible import interruptible
 from headfit._base.tolerances import Tolerances
-from headfit._lower._problem import (
-    Candidate,
-    Problem,
-    Proof,
-    are_places,
-    best_proof,
-    line,
-    support_of,
-)
+from headfit._lower.problem import Problem, Proof, are_places, line, support_of
 from headfit._target.target import Target
 
 SLACK = 1e-7  # relative error allowed for the computed singular values
@@ -70,14 +62,9 @@ def _positive_eigenvalues(matrix: list[list[int]]) -> int | None:
 
 @dataclass(frozen=True, repr=False)
 class Block:
-    """Rows that attend to all of some columns, with weights whose logarithms have a high rank.
+    """Rows I that attend to all columns J, with weights whose logarithms have a high rank.
 
-    Attributes
-    ----------
-    rows, columns : tuple of int
-        The rows I and the columns J.
-    dim : int
-        The head size that this witness is meant to prove necessary.
+    `dim` is the head size that this witness is meant to prove necessary.
     """
 
     rows: tuple[int, ...]
@@ -90,9 +77,8 @@ class Block:
     def proves(self, target: Target, tolerances: Tolerances) -> int:
         """Return `dim` if integer arithmetic confirms that it is necessary, else 0."""
         m, centred = len(self.columns), []
-        if not are_places(target.n, self.rows, self.columns):
-            return 0
-        if m < 2 or not self.rows or self.dim < 1:
+        is_block = are_places(target.n, self.rows, self.columns)
+        if not is_block or m < 2 or not self.rows or self.dim < 1:
             return 0
         for i in self.rows:
             weights = support_of(target, i)
@@ -173,12 +159,8 @@ def _grow_block(problem: Problem, by_column: sp.csc_array, seed: int, best: int)
     return block
 
 
-def weights(problem: Problem) -> Candidate:
-    """Return the best bound from the blocks that a greedy search finds."""
-    return best_proof("weights of a block", problem.within(0.3), _blocks)
-
-
-def _blocks(problem: Problem) -> Iterator[Proof]:
+def weight_proofs(problem: Problem) -> Iterator[Proof]:
+    """Yield the bounds from the blocks that a greedy search finds."""
     if problem.target.gamma == 1.0:
         yield 1, "every row has equal weights: nothing to find", None
         return

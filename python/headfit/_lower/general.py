@@ -1,0 +1,364 @@
+"""What most patterns need, and what one table of keys for every support needs.
+
+**Most patterns.** There are at least as many k-regular patterns as `log_regular_patterns` says.
+Heads of a size produce at most so many different ones: for any norms as many as the signs of their
+logits less thresholds can form (`_log_signs`), for bounded ones as many as rounding keys leaves
+(`_log_heads`).
+
+**Every support.** Let k <= n / 2: a query for a support, with its sign changed, is one for the
+complement.
+
+1. Any norms: d >= min(2 k, n - k). Any d + 2 of the keys have two disjoint parts whose convex hulls
+   meet (Radon). If d <= 2 k - 1, the smaller part has at most k keys. If d <= n - k - 1, the larger
+   has at most d + 1 <= n - k, so that some support contains the smaller part and nothing of the
+   larger. A query for it would separate hulls that meet.
+2. Sums of keys. Let keys have norms up to 1 and queries up to N, the scale included, and let tau =
+   log(1 / leak). For a support T let s_T be the sum of its keys minus k times the mean of all keys.
+   Each of the k (n - k) differences of a key on T and one off it has a product of at least tau with
+   q_T; they add up to n s_T. So q_T.s_T >= tau k (n - k) / n. Over all T the mean of ||s_T||^2 is
+   k (n - k) / (n (n - 1)) times the sum of ||k_j - mean||^2 <= n. Hence no size suffices unless
+   N >= tau sqrt(k (n - k) (n - 1)) / n.
+3. Points in a ball. For supports T and U with o common keys, s_T - s_U is the sum of the k - o keys
+   of T alone less that of the k - o keys of U alone. Its product with q_T is at least tau (k - o),
+   that with q_U at most -tau (k - o): (q_T - q_U).(s_T - s_U) >= 2 tau (k - o). By Markov's
+   inequality all but a share 1 / x of the supports have ||s_T||^2 <= x k (n - k) / (n - 1). Take
+   such supports greedily, each excluding those that share more than o keys with it: at least
+   (1 - 1 / x) C(n, k) / V are taken, where V counts the supports that share more than o keys with a
+   given one. As in `headfit._lower.bounded` (Groups), they give so many points in a ball with the
+   squared ratio N sqrt(x k (n - k) / (n - 1)) / (2 tau (k - o)).
+4. All C(n, k) supports, or those of such a code, are a family as in `headfit._lower.families`.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from dataclasses import dataclass
+from fractions import Fraction
+from operator import itemgetter
+
+from headfit._base.arguments import as_flag, shown
+from headfit._base.arrays import as_count, as_share
+from headfit._base.tolerances import as_tolerances
+from headfit._lower.bounded import SQUARE_BITS, Limits, needed
+from headfit._lower.exact import (
+    Most,
+    least_dim,
+    log_above,
+    log_below,
+    log_factorial,
+    log_most,
+    root_above,
+    shortened,
+)
+from headfit._lower.families import Facts
+from headfit.errors import InputError
+
+MARKOV = (Fraction(3, 2), Fraction(2), Fraction(4))
+"""At most the share 1 / x of the subsets has more than x times the mean; these x are tried."""
+
+RATIO_BITS = 30
+"""Ratios of norms to gaps are rounded up to so many binary digits after the point."""
+
+
+@dataclass(frozen=True, repr=False)
+class GeneralBound:
+    """A proved lower bound on the head size, for many patterns at once.
+
+    Attributes
+    ----------
+    dim : int
+        What is said of smaller heads stands in `about`. n + 1 if no size suffices.
+    n, k : int
+        The number of tokens, and of nonzeros in a row.
+    about : str
+        What needs such a head, in words.
+    reason : str
+        The argument of the proof.
+    """
+
+    dim: int
+    n: int
+    k: int
+    about: str
+    reason: str
+
+    @property
+    def impossible(self) -> bool:
+        """Whether no size suffices."""
+        return self.dim > self.n
+
+    def __repr__(self) -> str:
+        size = "no size suffices" if self.impossible else f"d >= {self.dim}"
+        return f"GeneralBound({size} for {self.about}: {self.reason})"
+
+
+def _sizes(n: int, k: int) -> tuple[int, int]:
+    tokens = as_count(n, "n", 1)
+    return tokens, as_count(k, "k", 1, tokens)
+
+
+def every_subset(
+    n: int,
+    k: int,
+    *,
+    max_norm: float | None = None,
+    max_logit: float | None = None,
+    leak: float | None = None,
+) -> GeneralBound:
+    """Bound the head size at which one table of keys serves every support of k of n keys.
+
+    Parameters
+    ----------
+    n, k : int
+        The number of keys, and the size of the supports.
+    max_norm : float, optional
+        A bound on scale × max ‖q‖ × max ‖k‖.
+    max_logit : float, optional
+        A bound on every |logit|.
+    leak : float, optional
+        What each support has: the largest weight off it over the smallest on it. `Tolerances` has
+        the default.
+
+    Returns
+    -------
+    GeneralBound
+        With fewer dimensions some k keys have no query that puts them above the others, whatever
+        the keys are.
+
+    Raises
+    ------
+    InputError
+        Unless n and k are integers with 1 <= k <= n, and for other arguments out of range.
+
+    Notes
+    -----
+    Without bounds d >= min(2 k, n - k), by Radon's theorem; 2 k dimensions suffice (cyclic keys).
+    With them the bound is of the order of k log(n / k), for norms near the least that are possible
+    in any dimension, k ln(1/leak) sqrt((n - k) (n - 1) / k) / n. The module
+    ``headfit._lower.general`` has the proofs.
+
+    Examples
+    --------
+    >>> every_subset(1000, 4)
+    GeneralBound(d >= 8 for all sets of 4 of 1000 keys: Radon's theorem)
+    >>> every_subset(1000, 4, max_norm=10.0, leak=0.05)
+    GeneralBound(d >= 16 for all sets of 4 of 1000 keys: spherical code)
+    """
+    n, size = _sizes(n, k)
+    tolerances = as_tolerances(leak=leak, max_logit=max_logit)
+    limits = Limits(max_norm, tolerances.max_logit)
+    k = min(size, n - size)  # negative queries serve the complements
+    proofs = [(1, "a head has at least one dimension")]
+    if k > 0:
+        proofs.append((min(2 * k, n - k), "Radon's theorem"))
+        if limits.any:
+            proofs += _every_bounded(n, k, limits, tolerances.leak)
+    dim, reason = max(proofs, key=itemgetter(0))
+    return GeneralBound(dim, n, size, f"all sets of {size} of {n} keys", reason)
+
+
+def _every_bounded(n: int, k: int, limits: Limits, leak: float) -> list[tuple[int, str]]:
+    """Return the bounds for every support of k keys from norms and logits."""
+    gap, subsets = log_below(1 / Fraction(leak)), math.comb(n, k)
+    spread = Fraction(k * (n - k), n - 1)  # of a sum of k keys around its mean, for norms up to 1
+    proofs = [needed(Facts(subsets, Fraction(1), False, False, True), limits, leak, n)]
+    norm = None if limits.max_norm is None else Fraction(limits.max_norm)
+    if norm is not None and (norm * n) ** 2 < gap**2 * k * (n - k) * (n - 1):
+        proofs.append((n + 1, "sums of k keys are too short"))
+    apart, steps = 0, []  # k - 1 keys in common, k - 2, and then ever fewer
+    while apart < k:
+        steps.append(k - 1 - apart)
+        apart += 1 + apart // 8
+    for common in reversed(steps):
+        near = sum(math.comb(k, u) * math.comb(n - k, k - u) for u in range(common + 1, k + 1))
+        share = Fraction(k - common, k)
+        proofs.append(needed(Facts(-(-subsets // near), share, True, True, True), limits, leak, n))
+        for times in MARKOV:
+            if norm is None:
+                break
+            square = root_above(times * spread) * norm / (2 * gap * (k - common))
+            in_ball = functools.partial(log_most, square=shortened(square, SQUARE_BITS))
+            points = math.ceil((1 - 1 / times) * subsets / near)
+            proofs.append(least_dim(in_ball, points, n))
+    return proofs
+
+
+def counting(
+    n: int,
+    k: int,
+    *,
+    max_norm: float | None = None,
+    max_logit: float | None = None,
+    leak: float | None = None,
+    exceptions: float = 0.01,
+) -> GeneralBound:
+    """Return a lower bound on the head size that most k-regular patterns need, by counting.
+
+    Parameters
+    ----------
+    n, k : int
+        The number of tokens, and of nonzeros in every row and column.
+    max_norm : float, optional
+        A bound on scale × max ‖q‖ × max ‖k‖.
+    max_logit : float, optional
+        A bound on every |logit|, without a mask.
+    leak : float, optional
+        The leak that heads shall meet; `Tolerances` has the default. Only with one of the bounds:
+        what is proved for any norms holds for every leak below 1.
+    exceptions : float, default 0.01
+        The largest share of the patterns that may have smaller heads, in (0, 1].
+
+    Returns
+    -------
+    GeneralBound
+        Which patterns are the exceptions is not known: it says nothing about a given one.
+
+    Raises
+    ------
+    InputError
+        Unless n and k are integers with 1 <= k <= n, and for other arguments out of range.
+
+    Notes
+    -----
+    There are more patterns than heads of a small size produce, in exact arithmetic; docs/bounds.md
+    has the statements. For any norms the bound is near k / 2 for large n.
+
+    Examples
+    --------
+    >>> counting(100_000, 16)
+    GeneralBound(d >= 7 for all but a share of 0.01 of the 16-regular patterns of 100000 ...)
+    >>> counting(1024, 4, max_norm=10.0, leak=0.05).dim
+    5
+    """
+    n, k = _sizes(n, k)
+    tolerances = as_tolerances(leak=leak, max_logit=max_logit)
+    limits = Limits(max_norm, tolerances.max_logit)
+    if leak is not None and not limits.any:
+        raise InputError(f"leak must be None without max_norm and max_logit; got {shown(leak)}")
+    gap = log_below(1 / Fraction(tolerances.leak))
+    share = as_share(exceptions, "exceptions")
+    patterns = log_regular_patterns(n, k) + log_below(Fraction(share))
+
+    def heads(dim: int, limit: Fraction, is_logit: bool) -> Most:
+        norm = limit * root_above(Fraction(dim)) if is_logit else limit
+        return n * _log_heads(dim, shortened(norm / gap, RATIO_BITS), k), "roundings of keys"
+
+    proofs = [least_dim(lambda dim: (_log_signs(dim, n), "signs of logits"), patterns, n)]
+    for is_logit, value in ((False, limits.max_norm), (True, limits.max_logit)):
+        if value is None:
+            continue
+        limit = Fraction(value)
+        if 2 * limit < gap and k < n:
+            proofs.append((n + 1, "no row has a column on its support and one off it"))
+        else:
+            most = functools.partial(heads, limit=limit, is_logit=is_logit)
+            proofs.append(least_dim(most, patterns, n))
+    dim, reason = max(proofs, key=itemgetter(0))
+    about = f"all but a share of {share:g} of the {k}-regular patterns of {n} tokens"
+    return GeneralBound(dim, n, k, f"{about}, not a given one", reason)
+
+
+def _log_signs(dim: int, n: int) -> Fraction:
+    """Return a bound on the logarithm of the number of supports of heads of a size, of any norms.
+
+    The support of row i is where q_i.k_j - t_i > 0, for some threshold t_i, and elsewhere this is
+    negative. Such signs survive small changes, so let no t_i be 0 and the first `dim` keys be a
+    basis; now divide row i by |t_i|, and choose coordinates in which the basis is the standard one.
+    For each of the 2^n signs of thresholds, n^2 polynomials of degree 2 in v = 2 n dim - dim^2
+    unknowns are left, whose strict signs have at most (8 e n^2 / v)^v values (Warren 1968, for
+    v <= n^2). The size is at most n.
+    """
+    unknowns = 2 * n * dim - dim**2
+    return n * log_above(2) + unknowns * (1 + log_above(Fraction(8 * n**2, unknowns)))
+
+
+def _log_heads(dim: int, ratio: Fraction, k: int) -> Fraction:
+    """Return a bound on the logarithm of the number of patterns of heads, divided by n.
+
+    Let the ratio be N / tau, and the norms of keys be at most N, those of queries at most 1. Once
+    for all heads, take as many points of the ball of radius N as are x tau or more apart: every
+    key is nearer than x tau to one of them. Rounding to it changes each logit by less than x tau.
+    With all keys rounded, the logits on a row's support exceed the others by (1 - 2 x) tau still.
+    Queries of different supports of k of these keys are (1 - 2 x) tau / N apart, and with the mean
+    keys of the supports they are points in a ball of squared ratio N k / (2 (1 - 2 x) tau); see
+    `Groups`. The number of heads is at most that of rounded keys, times that of such queries, to
+    the power of n.
+    """
+    counts = []
+    for part in range(1, 8):
+        x = Fraction(part, 16)
+        left = 1 - 2 * x
+        keys, _ = log_most(dim, (ratio / x) ** 2)
+        queries = min(log_most(dim, (ratio / left) ** 2), log_most(dim, ratio * k / (2 * left)))
+        counts.append(keys + queries[0])
+    return min(counts)
+
+
+def log_regular_patterns(n: int, k: int) -> Fraction:
+    """Return a number that is at most the logarithm of the number of k-regular 0-1 matrices.
+
+    Take k permutation matrices one after the other, each without a common entry with those before.
+    After t of them the next one is a perfect matching in a bipartite graph whose nodes have n - t
+    edges each; there are (n - t)^n n! / n^n of these or more (van der Waerden's conjecture, proved
+    by Egorychev and by Falikman in 1981). Each k-regular matrix arises from as many sequences as it
+    has decompositions into permutation matrices in order, at most the product of (s!)^(n/s) for
+    s = 1 ... k (Bregman 1973). The count is exact for k = 1. Matrices and their complements are
+    equally many.
+    """
+    few = min(k, n - k)
+    if few == 0:
+        return Fraction(0)
+    low, _ = log_factorial(n)
+    above = n * log_above(n)
+    total = few * low
+    for t in range(1, few):
+        total += n * log_below(n - t) - above
+    for s in range(2, few + 1):
+        total -= Fraction(n, s) * log_factorial(s)[1]
+    return max(Fraction(0), total)
+
+
+def random_keys_dim(n: int, k: int, *, all_subsets: bool = False) -> int:
+    """Estimate the head size at which random keys have queries for supports of k keys.
+
+    Parameters
+    ----------
+    n, k : int
+        The number of keys, and the size of a support.
+    all_subsets : bool, default False
+        Whether every k-subset of the keys shall be a support, instead of almost all rows of a
+        given pattern.
+
+    Returns
+    -------
+    int
+        The d that solves d = 2 k ln(n / d), or d = 2 e k ln(n / (2 sqrt(pi) d)) for all subsets,
+        rounded up; at most n.
+
+    Raises
+    ------
+    InputError
+        Unless n and k are integers with 1 <= k <= n.
+
+    Notes
+    -----
+    The formulas come from the number of faces of random polytopes for Gaussian keys (Donoho and
+    Tanner 2005), with n much larger than d. They are the transition point of an asymptotic count,
+    which experiments confirm. They are neither a guarantee nor a lower bound: learned heads are
+    much smaller. Keys on the sphere do slightly better than Gaussian ones. Takes O(1) time.
+
+    Examples
+    --------
+    >>> random_keys_dim(1024, 4)
+    29
+    >>> random_keys_dim(1024, 4, all_subsets=True)
+    42
+    """
+    from scipy.special import lambertw
+
+    n, k = _sizes(n, k)
+    all_subsets = as_flag(all_subsets, "all_subsets")
+    factor, few = (2 * math.e * k, n / (2 * math.sqrt(math.pi))) if all_subsets else (2.0 * k, n)
+    # d = f ln(m / d) is equivalent to (d / f) e^(d / f) = m / f, which Lambert's W function solves.
+    return min(n, max(1, math.ceil(factor * float(lambertw(few / factor).real))))

@@ -1,0 +1,289 @@
+"""Lower bounds on the head size, each with a witness."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from headfit._base.arguments import as_generator
+from headfit._base.arrays import check_between
+from headfit._base.plain import plain_dict
+from headfit._base.shown import html_table
+from headfit._base.text import mask_text
+from headfit._base.tolerances import Tolerances, as_tolerances
+from headfit._lower.bounded import Limits, Separated, bounded
+from headfit._lower.families import Apart, Groups
+from headfit._lower.hull import Hull
+from headfit._lower.hull_search import hull_proofs
+from headfit._lower.order import NoOrder, order_proofs
+from headfit._lower.problem import Candidate, Problem, Witness, best_proof
+from headfit._lower.traces import Traces, traces
+from headfit._lower.weights import Block, weight_proofs
+from headfit._target.target import Target, as_target
+
+SECONDS = 5.0
+"""About how long the searches of `lower` may take in all, unless it is told otherwise."""
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class LowerBound:
+    """A proved lower bound on the head size that a target needs at some tolerances.
+
+    Attributes
+    ----------
+    dim : int
+        No head of a smaller size meets the tolerances within the bounds, whatever its dtype.
+    reason : str
+        The argument of the proof in a sentence.
+    witness : Traces, Hull, Block, NoOrder, Separated or None
+        The evidence of the best candidate, which `verify` checks; None for the trivial bound 1.
+    candidates : tuple of Candidate
+        Every bound that was tried.
+    tolerances : Tolerances
+        What it is proved for.
+    mask : object
+        The mask, as given.
+    max_norm : float or None
+        The bound on scale × max ‖q‖ × max ‖k‖ that it is proved for. None: any norms.
+    masked_logits : bool
+        Whether the `max_logit` of the tolerances was taken to hold for masked pairs too.
+    impossible : bool
+        Whether no head of any size meets the tolerances within the bounds. `dim` is then n + 1: a
+        head of any size has the logits of one of size n, with no larger norms.
+    """
+
+    dim: int
+    reason: str
+    witness: Witness | None
+    candidates: tuple[Candidate, ...]
+    tolerances: Tolerances
+    mask: Any = None
+    max_norm: float | None = None
+    masked_logits: bool = False
+    impossible: bool = False
+
+    def verify(self, A: Any) -> bool:
+        """Check the witness, and that of every candidate, against a target.
+
+        The checks are plain loops that share no code with the searches. They compare integers,
+        rational numbers or sums with a proved bound on their rounding.
+
+        Parameters
+        ----------
+        A : target
+            The target that was given to `lower`.
+
+        Returns
+        -------
+        bool
+            Whether every witness proves the head size that is claimed for it, for bounds of the
+            norms and logits that are those of this object.
+
+        Raises
+        ------
+        InputError
+            If `A` is not a target.
+        """
+        target = as_target(A, mask=self.mask)
+        limits = Limits(self.max_norm, self.tolerances.max_logit, self.masked_logits)
+        if self.impossible != (self.dim > target.n):
+            return False
+        claims = [(self.dim, self.witness)]
+        claims += [(c.dim, c.witness) for c in self.candidates if c.dim is not None]
+        for dim, witness in claims:
+            if isinstance(witness, Separated) and witness.limits != limits:
+                return False
+            if dim > (1 if witness is None else witness.proves(target, self.tolerances)):
+                return False
+        return True
+
+    @property
+    def claim(self) -> str:
+        """The bound in words: "d >= 3", or "no size suffices"."""
+        return self._size(self.dim)
+
+    def _size(self, dim: int) -> str:
+        is_every = self.impossible and dim == self.dim
+        return "no size suffices" if is_every else f"d >= {dim}"
+
+    def in_words(self) -> str:
+        """Return the bound, what it is proved for, and the argument in a line."""
+        leak, distortion, max_logit = dataclasses.astuple(self.tolerances)
+        words = [f"leak {leak:g}", f"distortion {distortion:g}"]
+        if max_logit is not None:
+            words.append(f"|logit| <= {max_logit:g}")
+        if self.max_norm is not None:
+            words.append(f"scale max|q| max|k| <= {self.max_norm:g}")
+        return f"{self._size(self.dim)} for {', '.join(words)}: {self.reason}"
+
+    def tried(self) -> list[tuple[str, str, str]]:
+        """Return name, size and argument of every bound that was tried, in words."""
+        return [
+            (c.name, c.status if c.dim is None else self._size(c.dim), c.reason)
+            for c in self.candidates
+        ]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return all but the witnesses as plain Python values, for JSON."""
+        names = ("name", "dim", "status", "reason")
+        return plain_dict(
+            {
+                "dim": self.dim,
+                "impossible": self.impossible,
+                "reason": self.reason,
+                **dataclasses.asdict(self.tolerances),
+                "max_norm": self.max_norm,
+                "masked_logits": self.masked_logits,
+                "mask": None if self.mask is None else mask_text(self.mask),
+                "candidates": [{n: getattr(c, n) for n in names} for c in self.candidates],
+            }
+        )
+
+    def __repr__(self) -> str:
+        return f"LowerBound({self._size(self.dim)}: {self.reason}{self._with_mask()})"
+
+    def _repr_html_(self) -> str:
+        title = f"LowerBound: {self.in_words()}{self._with_mask()}"
+        return html_table(title, ("bound", "size", "argument"), self.tried())
+
+    def _with_mask(self) -> str:
+        return "" if self.mask is None else f", mask={mask_text(self.mask)}"
+
+
+def lower(
+    A: Any,
+    *,
+    leak: float | None = None,
+    distortion: float | None = None,
+    max_norm: float | None = None,
+    max_logit: float | None = None,
+    masked_logits: bool = False,
+    tolerances: Tolerances | None = None,
+    mask: Any = None,
+    time_limit: float = SECONDS,
+    rng: Any = 0,
+) -> LowerBound:
+    """Prove that every head below some size misses the tolerances for this target.
+
+    Parameters
+    ----------
+    A : target
+        A `Target`, or whatever makes one: a sparse or dense array, or a path.
+    leak, distortion : float, optional
+        See `Tolerances`, which has the defaults.
+    max_norm : float, optional
+        A bound on scale × max ‖q‖ × max ‖k‖, as of the methods and of `Certificate.max_norm`.
+    max_logit : float, optional
+        A bound on |logit| where the mask allows, as of `Tolerances` and `Certificate`.
+    masked_logits : bool, default False
+        Whether `max_logit`, which must then be given, bounds the logits of masked pairs as well. A
+        certificate's does not, and what is proved with True may then be false.
+    tolerances : Tolerances, optional
+        Leak, distortion and `max_logit` as one object, in their place.
+    mask : optional
+        As in `attention_matrix`; the target's own mask when None. Nothing is required of masked
+        entries, so that a row says nothing about the columns that are masked in it.
+    time_limit : float, default 5.0
+        About how many seconds the searches may take in all. A search that runs out of time claims
+        only what it has proved so far.
+    rng : optional
+        Seed or generator of the randomised searches.
+
+    Returns
+    -------
+    LowerBound
+        The best bound with its witness, and every bound that was tried.
+
+    Raises
+    ------
+    InputError
+        For a tolerance, a bound or a time limit out of range, for `masked_logits` without
+        `max_logit`, or if `A` is not a target.
+
+    Notes
+    -----
+    The bounds that are tried (their proofs are in the modules of ``headfit._lower``):
+
+    - *order of the keys*: with d = 1 every support is a prefix or a suffix of a common order of
+      the keys. Without a mask this is decided exactly; with one, all orders of a few columns are
+      tried.
+    - *VC dimension, dual VC dimension*: each support is what an affine halfspace contains. So t
+      columns on which the rows have every trace but the two constant ones need d >= t - 1, and t
+      rows that cut the columns into 2^t cells need d >= t. The largest t is found exactly if the
+      time allows.
+    - *traces of columns, of rows*: m columns have at most C(m-1, 0) + ... + C(m-1, d) different
+      traces up to complement, and t rows cut the columns into at most C(t, 0) + ... + C(t, d)
+      cells. The columns and rows are found by a greedy search.
+    - *hull of the keys*: the tolerances force certain keys to be vertices of their convex hull.
+      Then each support is connected in the graph of the hull's edges, which is planar for d = 3
+      and a cycle for d = 2. Supports that need too many edges prove d >= 4 or d >= 3. Supports of
+      two columns are edges: they prove d >= 3 unless some cycle through all columns has them. The
+      bound never exceeds 4, since every two vertices of a hull in R^4 can be joined by an edge.
+    - *keys apart, queries apart, queries and keys apart*, if `max_norm` or `max_logit` is given:
+      keys that some row must tell apart, queries, or both at once, keep a distance from each other,
+      and only so many fit in a ball. These grow like the logarithm of n; docs/bounds.md has the
+      statements and proofs.
+    - *weights of a block*: on rows and columns of common support, log A with its rows centred
+      must be within the distortion of a matrix of rank d (Eckart and Young).
+
+    With a mask, each bound uses rows that may all attend to the same columns. This suffices, as a
+    head for the whole pattern is also one for these rows and columns; the last rows of a causal
+    mask may attend to all earlier columns.
+
+    All bounds hold in exact arithmetic, and those without `max_norm` and `max_logit` for heads of
+    any norm. They are about exact logits, not about logits that a kernel rounds. Deciding whether a
+    pattern has a head of size d > 1 is NP-hard, so a gap to the smallest head that is found is to
+    be expected. A band, for example, has heads of size 2 whose logits grow exponentially along it.
+
+    Examples
+    --------
+    >>> import headfit as hf
+    >>> A = hf.patterns.block(64, 8)
+    >>> bound = lower(A)
+    >>> bound.dim, bound.verify(A)
+    (2, True)
+    >>> A = hf.patterns.random_regular(512, 4, gamma=2.0, rng=0)
+    >>> lower(A)
+    LowerBound(d >= 4: 512 keys are vertices of their hull, and 512 supports ... planar graph has)
+
+    With bounded norms:
+
+    >>> lower(A, max_norm=5.0)
+    LowerBound(d >= 9: 182 queries and keys are apart by a gap of ln(1/leak) in bounded heads ...)
+    """
+    tolerances = as_tolerances(tolerances, leak=leak, distortion=distortion, max_logit=max_logit)
+    limits = Limits(max_norm, tolerances.max_logit, masked_logits)
+    seconds = check_between(time_limit, "time_limit", 0, math.inf)
+    if mask is None and isinstance(A, Target):
+        mask = A.mask
+    target = as_target(A, mask=mask)
+    problem = Problem.of(target, tolerances, seconds, as_generator(rng))
+    of_bounded = bounded(problem, limits) if limits.any else []
+    candidates = (
+        best_proof("order of the keys", problem.within(0.4), order_proofs),
+        best_proof("hull of the keys", problem.within(0.5), hull_proofs),
+        best_proof("weights of a block", problem.within(0.3), weight_proofs),
+        *traces(problem, "columns"),
+        *traces(problem, "rows"),
+        *of_bounded,
+    )
+    trivial = Candidate("trivial", 1, "proved", "a head has at least one dimension")
+    best = max(trivial, *candidates, key=lambda c: c.dim or 0)
+    dim = best.dim or 1
+    return LowerBound(
+        dim=dim,
+        reason=best.reason,
+        witness=best.witness,
+        candidates=candidates,
+        tolerances=tolerances,
+        mask=mask,
+        max_norm=limits.max_norm,
+        masked_logits=limits.masked_logits,
+        impossible=dim > target.n,
+    )
+
+
+SAVED = (LowerBound, Candidate, Traces, Hull, Block, NoOrder, Separated, Apart, Groups, Limits)
+"""The classes that a saved bound consists of, beside its tolerances."""

@@ -1,0 +1,265 @@
+"""What searches and witnesses share: a target and what its rows see, the time, and proofs."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, Protocol
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
+
+from headfit._base.arrays import is_sparse
+from headfit._base.masks import allowed_places, as_allowed, as_window
+from headfit._base.tolerances import Tolerances
+from headfit._target.target import Target
+
+MOST_RECTANGLES = 6
+
+Bools = NDArray[np.bool_]
+Ints = NDArray[np.intp]
+
+
+def line(m: sp.csr_array | sp.csc_array, at: int) -> Any:
+    """Return the columns stored in a row of a csr_array, or the rows in a column of a csc_array."""
+    stored: Any = m.indices[m.indptr[at] : m.indptr[at + 1]]
+    return stored
+
+
+def support_of(target: Target, i: int) -> dict[int, float]:
+    """Return the columns and weights of one row, in a form for the checks of witnesses."""
+    m = target.matrix
+    start, stop = m.indptr[i], m.indptr[i + 1]
+    return dict(zip(m.indices[start:stop].tolist(), m.data[start:stop].tolist(), strict=True))
+
+
+def are_places(n: int, *families: tuple[int, ...]) -> bool:
+    """Return whether the numbers of each family are distinct and in the range 0 ... n - 1."""
+    return all(len(set(f)) == len(f) and all(0 <= x < n for x in f) for f in families)
+
+
+def packed(flags: Bools) -> int:
+    """Return flags as the bits of an integer; the first flag is the lowest bit."""
+    return int.from_bytes(np.packbits(flags, bitorder="little").tobytes(), "little")
+
+
+def lowest_bit(bits: int) -> int:
+    """Return the position of the lowest bit that is set."""
+    return (bits & -bits).bit_length() - 1
+
+
+class Visibility:
+    """Which columns each row may attend to ("sees"), for every form of mask of a `Target`.
+
+    `window` says how many columns before and after its own place a row sees. It is None where the
+    mask is an array; `table` has that one. `limited` says whether there is a mask.
+    """
+
+    def __init__(self, mask: Any, n: int) -> None:
+        self.n, self.limited = n, mask is not None
+        self.window = as_window(mask, n)
+        self.table: Any = None
+        if self.window is None:
+            dense = not is_sparse(mask)
+            self.table = (
+                np.broadcast_to(as_allowed(mask), (n, n)) if dense else allowed_places(mask)
+            )
+
+    @cached_property
+    def of_columns(self) -> Visibility:
+        """Which rows see each column, as rows of the transposed mask."""
+        other = Visibility(None, self.n)
+        other.limited = self.limited
+        other.window = self.window and self.window[::-1]
+        if self.table is not None:
+            other.table = self.table.T.tocsr() if is_sparse(self.table) else self.table.T
+        return other
+
+    def span(self, i: int) -> tuple[int, int]:
+        """Return the first column that row i sees and the one after the last, in a window."""
+        left, right = self.window or (self.n, self.n)
+        return max(0, i - left), min(self.n, i + right + 1)
+
+    def row(self, i: int) -> Bools:
+        """Return which columns row i sees."""
+        seen = np.zeros(self.n, np.bool_)
+        if self.window is not None:
+            seen[slice(*self.span(i))] = True
+        elif is_sparse(self.table):
+            seen[line(self.table, i)] = True
+        else:
+            seen[:] = self.table[i]
+        return seen
+
+    def sees(self, i: int, columns: Ints) -> bool:
+        """Return whether row i sees all of these columns."""
+        if self.window is None or columns.size == 0:
+            return bool(columns.size == 0 or self.row(i)[columns].all())
+        first, stop = self.span(i)
+        return bool(columns.min() >= first and columns.max() < stop)
+
+    def rectangles(self, check_time: Callable[[], None]) -> list[tuple[Ints, Ints]]:
+        """Return sets of rows, each with columns that all of them see, most promising first."""
+        everything = np.arange(self.n)
+        if not self.limited:
+            return [(everything, everything)]
+        spans = self._table_spans(check_time) if self.window is None else self._window_spans()
+        spans = [(rows, columns) for rows, columns in spans if rows.size and columns.size >= 3]
+        return spans[:MOST_RECTANGLES]
+
+    def _window_spans(self) -> list[tuple[Ints, Ints]]:
+        """Return rectangles of a window mask: consecutive rows and the columns that all see.
+
+        Rows first ... stop - 1 all see columns stop - 1 - left ... first + right. Under a causal
+        mask the rows after any cut of the sequence all see the columns before it; several cuts
+        are tried. In a narrow window only few neighbouring rows see many columns in common.
+        """
+        n, (left, right) = self.n, self.window or (self.n, self.n)
+        cuts = [(0, n)] if min(left, right) >= n - 1 else []
+        for part in (1 / 4, 1 / 3, 1 / 2, 2 / 3, 3 / 4):
+            if left >= n - 1:
+                cuts.append((max(0, min(n - 1, math.ceil(part * n) - 1 - right)), n))
+            elif right >= n - 1:
+                cuts.append((0, min(n, math.floor(part * n) + 1 + left)))
+            else:
+                length = max(1, round(part * (left + right + 1)))
+                cuts += [(at, min(n, at + length)) for at in (n // 2, 0, max(0, n - length))]
+        return [
+            (np.arange(first, stop), np.arange(max(0, stop - 1 - left), min(n, first + right + 1)))
+            for first, stop in dict.fromkeys(cuts)
+        ]
+
+    def _table_spans(self, check_time: Callable[[], None]) -> list[tuple[Ints, Ints]]:
+        """Return rectangles of a mask array: equal rows, and neighbours with common columns."""
+        alike: dict[bytes, list[int]] = {}
+        bits = []
+        for i in range(self.n):
+            check_time()
+            bits.append(np.packbits(self.row(i)))
+            alike.setdefault(bits[i].tobytes(), []).append(i)
+        sets = [np.array(rows) for rows in sorted(alike.values(), key=len, reverse=True)]
+        sets = sets[:MOST_RECTANGLES]
+        length = self.n if len(alike) > 1 else 0
+        while length >= 1 and len(sets) < 30:
+            starts = dict.fromkeys((self.n - length, (self.n - length) // 2))
+            sets += [np.arange(first, first + length) for first in starts]
+            length = length * 2 // 3 if length > 4 else 0
+        table, spans = np.array(bits), []
+        for rows in sets:
+            check_time()
+            common = np.bitwise_and.reduce(table[rows], axis=0)
+            spans.append((rows, np.flatnonzero(np.unpackbits(common, count=self.n))))
+        return sorted(spans, key=lambda pair: (-pair[0].size * pair[1].size, int(pair[0][0])))
+
+
+class OutOfTimeError(Exception):
+    """A search has passed its deadline."""
+
+
+@dataclass(frozen=True, eq=False)
+class Problem:
+    """A target and the tolerances that a head shall meet, with what the searches need.
+
+    `supports` and `logs` are csr_arrays with ones and with log A on the supports; a search must end
+    when `time.monotonic` returns more than `deadline`.
+    """
+
+    target: Target
+    tolerances: Tolerances
+    sight: Visibility
+    supports: sp.csr_array
+    logs: sp.csr_array
+    deadline: float
+    rng: np.random.Generator
+
+    @classmethod
+    def of(cls, target: Target, tolerances: Tolerances, seconds: float, rng: Any = 0) -> Problem:
+        """Return the problem of a checked target, with so many seconds for the searches."""
+        m = target.matrix
+        supports = sp.csr_array((np.ones(m.nnz, np.int64), m.indices, m.indptr), shape=m.shape)
+        logs = sp.csr_array((np.log(m.data), m.indices, m.indptr), shape=m.shape)
+        sight, deadline = Visibility(target.mask, target.n), time.monotonic() + seconds
+        generator = np.random.default_rng(rng)
+        return cls(target, tolerances, sight, supports, logs, deadline, generator)
+
+    @property
+    def seconds(self) -> float:
+        """The seconds that are left, at least 0."""
+        return max(0.0, self.deadline - time.monotonic())
+
+    def within(self, share: float) -> Problem:
+        """Return the same problem for a search that may use this share of the time left."""
+        return replace(self, deadline=time.monotonic() + share * self.seconds)
+
+    def check_time(self) -> None:
+        """Raise an OutOfTimeError if the deadline has passed."""
+        if time.monotonic() > self.deadline:
+            raise OutOfTimeError
+
+    def rectangles(self) -> list[tuple[Ints, Ints]]:
+        """Return sets of rows, each with columns that all of them see, most promising first."""
+        return self.sight.rectangles(self.check_time)
+
+
+class Witness(Protocol):
+    """Evidence for a lower bound."""
+
+    def proves(self, target: Target, tolerances: Tolerances) -> int:
+        """Check the evidence and return the head size that it proves necessary; 0 for none."""
+
+
+@dataclass(frozen=True, repr=False)
+class Candidate:
+    """One bound that was tried.
+
+    Attributes
+    ----------
+    name : str
+        The kind of the bound.
+    dim : int or None
+        The head size that it proves necessary; None if nothing was proved.
+    status : str
+        "proved", or "not finished" if nothing was proved before the time ended.
+    reason : str
+        The argument in a sentence.
+    witness : object or None
+        The evidence; see `LowerBound.verify`.
+    """
+
+    name: str
+    dim: int | None
+    status: str
+    reason: str
+    witness: Witness | None = None
+
+    def __repr__(self) -> str:
+        value = self.status if self.dim is None else f"d >= {self.dim}"
+        return f"Candidate({self.name}: {value}; {self.reason})"
+
+
+Proof = tuple[int, str, Witness | None]
+"""A head size that is proved necessary, the argument in a sentence, and the evidence.
+
+A size of 0 says that nothing is decided.
+"""
+
+
+def best_proof(
+    name: str, problem: Problem, search: Callable[[Problem], Iterator[Proof]]
+) -> Candidate:
+    """Return the largest size of all proofs that a search yields before its time ends."""
+    best: Proof | None = None
+    ended = ""
+    try:
+        for proof in search(problem):
+            if best is None or proof[0] > best[0]:
+                best = proof
+    except OutOfTimeError:
+        ended = "; the time ended"
+    dim, reason, witness = best or (0 if ended else 1, "nothing found", None)
+    status = "proved" if dim else "not finished"
+    return Candidate(name, dim or None, status, f"{reason}{ended}", witness)

@@ -1,0 +1,289 @@
+"""`translation` and `rope`: logits by offset, and what rotary positions reach without content."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headfit._attention.attention import Attention, attention_in
+from headfit._base.arguments import shown
+from headfit._base.drawing import BLUE, GREEN, GREY, INK, ORANGE
+from headfit._base.dtypes import DIGITS
+from headfit._base.tolerances import Tolerances, as_tolerances
+from headfit._filter.demand import Demand
+from headfit._filter.rope_result import RopeFilter
+from headfit._filter.stencil import Stencil
+from headfit._fit.result import Fit
+from headfit._target.target import as_target
+from headfit.errors import InputError
+from headfit.plot._axes import axes_or_new, finish, label_sizes
+from headfit.plot._tiles import largest
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+_ROWS = 16  # how many rows are compared with the logits drawn, to see that the head is a filter
+_PARTS = 400  # the whole range is drawn as the least and largest logit of so many parts
+_NEAR = 48  # the part near the pattern has at least so many offsets
+_COLORS = (BLUE, ORANGE, GREEN, INK, GREY)
+_STYLES = ("-", "--", ":", "-.")
+_MARKERS = "os^vD"
+
+Floats = NDArray[np.float64]
+
+
+def translation(
+    head: Fit | RopeFilter | Attention | Any,
+    A: Any = None,
+    *,
+    tolerances: Tolerances | None = None,
+    ax: Axes | None = None,
+) -> SimpleNamespace:
+    """Draw the logits of a translation-invariant head against the offset, with its tolerances.
+
+    Offsets i - j count back from the query: earlier keys have positive ones. Bars show where the
+    logits of the pattern may lie, and a line the limit of all others. The axes show the offsets
+    near the pattern, and an inset all of them where there are more.
+
+    Parameters
+    ----------
+    head : Fit, Attention or RopeFilter
+        The logits of heads are those of the last row, and of the first row for negative offsets.
+    A : target, optional
+        The pattern, which must be translation-invariant; it has the limits. A `RopeFilter` has its
+        own.
+    tolerances : Tolerances, optional
+        Those of the fit or of the `RopeFilter` when None, else the default ones.
+    ax : matplotlib Axes, optional
+
+    Returns
+    -------
+    SimpleNamespace
+        ``logits``, the line; ``allowed`` and ``limit``, the bars and the line of the limits, None
+        where they are not known; ``inset`` and ``whole``, its axes and the area of all offsets, or
+        None.
+
+    Raises
+    ------
+    InputError
+        For a head that is no filter: the logits at one offset differ between rows, beyond the
+        rounding of its queries and keys, in one of 16 rows that are compared.
+
+    Notes
+    -----
+    Takes O(n d) time.
+
+    Examples
+    --------
+    >>> import headfit as hf
+    >>> from matplotlib.figure import Figure
+    >>> found = hf.rope.filter(4, n=128, dim=32, leak=0.3, distortion=0.5)
+    >>> drawn = hf.plot.translation(found, ax=Figure().subplots())
+    >>> len(drawn.allowed.get_segments())
+    4
+    """
+    own = head if isinstance(head, RopeFilter) else None
+    known = head.tolerances if isinstance(head, (Fit, RopeFilter)) else None
+    allowed = as_tolerances(known if tolerances is None else tolerances)
+    attention = attention_in(head)
+    stencil = None if own is None else own.stencil
+    if A is not None:
+        stencil = Stencil.of(as_target(A, mask=getattr(attention or own, "mask", None)))
+    offsets, logits = _logits(head, attention, stencil)
+    peak = offsets[np.argmax(logits)]
+    low, high = (peak, peak) if stencil is None else stencil.offsets[[0, -1]]
+    if low < offsets[0] or high > offsets[-1]:
+        raise InputError(
+            f"A must attend to offsets {offsets[0]} ... {offsets[-1]}, those of the head; it has "
+            f"{low} ... {high}"
+        )
+    ax = axes_or_new(ax, 7.0, 4.4)
+    reach = max(_NEAR, int(high - low + 1))
+    near = (offsets >= low - reach) & (offsets <= high + reach)
+    drawn = SimpleNamespace(allowed=None, limit=None, inset=None, whole=None)
+    (drawn.logits,) = ax.plot(
+        offsets[near], logits[near], color=BLUE, linewidth=1, marker=".", markersize=4,
+        label="logit", zorder=3,
+    )  # fmt: skip
+    if stencil is not None:
+        demand, inside = Demand(stencil, allowed), logits[stencil.offsets - offsets[0]]
+        error = inside - stencil.log_weights
+        centre = (error.max() + error.min()) / 2 + stencil.log_weights
+        half, most = demand.spread / 2, float(inside.min()) - demand.gap
+        drawn.allowed = ax.vlines(
+            stencil.offsets, centre - half, centre + half, color=GREEN, alpha=0.5, linewidth=3,
+            label="allowed in the pattern", zorder=2,
+        )  # fmt: skip
+        limit: dict[str, Any] = {"color": ORANGE, "linestyle": "--"}
+        drawn.limit = ax.axhline(most, linewidth=1, label="limit elsewhere", **limit)
+    first, last = offsets[near][[0, -1]]
+    ax.set_xlim(first - 0.02 * (last - first) - 0.5, last + 0.02 * (last - first) + 0.5)
+    ax.margins(y=0.08)
+    bottom, top = ax.get_ylim()
+    if offsets.size > 1.2 * np.count_nonzero(near):  # all offsets, in the upper part of the axes
+        ax.set_ylim(bottom, top + 0.65 * (top - bottom))
+        drawn.inset = ax.inset_axes((0.52, 0.63, 0.46, 0.3))
+        upper, starts = largest(logits, _PARTS)
+        lower = -largest(-logits, _PARTS)[0]
+        edges = np.append(offsets[starts], offsets[-1] + 1) - 0.5
+        style = {"facecolor": BLUE, "edgecolor": BLUE, "linewidth": 0.6}
+        drawn.whole = drawn.inset.stairs(upper, edges, baseline=lower, fill=True, **style)
+        if stencil is not None:
+            drawn.inset.axhline(most, linewidth=0.8, **limit)
+        drawn.inset.set_xlim(edges[0], edges[-1])
+        drawn.inset.set_title("all offsets", fontsize=8, color=INK, pad=2)
+        drawn.inset.tick_params(labelsize=7)
+    inside_axes = {"loc": "upper left", "bbox_to_anchor": None, "fontsize": 8}
+    finish(ax, "offset from query back to key", "logit", columns=1, **inside_axes)
+    return drawn
+
+
+def _logits(
+    head: Any, attention: Attention | None, stencil: Stencil | None
+) -> tuple[NDArray[np.int64], Floats]:
+    """Return offsets without gaps, and the logits of a head or filter there."""
+    if attention is not None:
+        if stencil is not None and stencil.block > 1:
+            raise InputError("A must be translation-invariant token by token; got blocks of tokens")
+        return _logits_of_rows(attention)
+    if not isinstance(head, RopeFilter) or stencil is None:
+        raise InputError(f"head must be a Fit, Attention or RopeFilter; got {shown(head)}")
+    if head.filter is None:
+        raise InputError(f"head must hold a filter; the pattern of this one is {head.status}")
+    first, last = stencil.first, stencil.last
+    return np.arange(first, last + 1), head.filter.logits_between(first, last)
+
+
+def _logits_of_rows(head: Attention) -> tuple[NDArray[np.int64], Floats]:
+    """Return the logits of the last row and of the first, if others agree with them."""
+    n = head.n
+    if head.lead or head.m != n:
+        raise InputError(f"head must be one head of as many queries as keys; got {head!r}")
+    rows = np.unique(np.linspace(0, n - 1, _ROWS).astype(np.int64))
+    logits = head.logits(rows=rows, num_threads=1).astype(np.float64)
+    every = np.concatenate([logits[0, :0:-1], logits[-1, ::-1]])  # at offsets 1 - n ... n - 1
+    drawn = every[rows[:, np.newaxis] + n - 1 - np.arange(n)]
+    with np.errstate(invalid="ignore"):
+        far = (logits != drawn) & ~(np.abs(logits - drawn) <= _rounding(head))
+    if far.any():
+        at, j = np.argwhere(far)[0]
+        raise InputError(
+            "head must be a filter, whose logits depend on the offset alone; at offset "
+            f"{rows[at] - j} row {rows[at]} has {logits[at, j]:.9g}, and another row "
+            f"{drawn[at, j]:.9g}"
+        )
+    finite = np.flatnonzero(np.isfinite(every))
+    part = slice(finite[0], finite[-1] + 1)
+    return np.arange(1 - n, n)[part], every[part]
+
+
+def _rounding(head: Attention) -> float:
+    """Return by how much logits at one offset may differ by rounding of queries and keys.
+
+    Angles of rotary positions are rounded in proportion to the position.
+    """
+    names = [str(x.dtype) if x.dtype.kind == "f" else "bfloat16" for x in head.stored]
+    unit = sum(2.0 ** -DIGITS[name] for name in names)
+    unit += (head.dim + head.n) * 2.0 ** -DIGITS[str(head.dtype)]
+    longest = [float(np.linalg.norm(x.astype(np.float64), axis=1).max()) for x in (head.Q, head.K)]
+    return 2 * unit * abs(head.scale) * longest[0] * longest[1]
+
+
+def rope(found: RopeFilter | Iterable[RopeFilter], *, ax: Axes | None = None) -> SimpleNamespace:
+    """Draw the norm that windows of each width need without content, for rotary embeddings.
+
+    Bases differ by colour, sizes and tolerances by line. Where it is proved that a norm above
+    `max_norm` is needed, a triangle above the dotted line says so; a question mark where neither a
+    filter nor a proof was found.
+
+    Parameters
+    ----------
+    found : RopeFilter or iterable of RopeFilter
+        What `rope.windows` or calls of `rope.filter` returned, for windows.
+    ax : matplotlib Axes, optional
+
+    Returns
+    -------
+    SimpleNamespace
+        For each embedding ``lines``, the filters; ``out_of_reach``, the marks of widths that are
+        proved to be so; and ``undecided``, those of the others.
+
+    Raises
+    ------
+    InputError
+        If there is nothing to draw, or something else than windows.
+
+    Examples
+    --------
+    >>> import headfit as hf
+    >>> from matplotlib.figure import Figure
+    >>> found = hf.rope.windows([2, 4, 32], n=64, dims=[16], bases=[1e4], max_norm=1e4)
+    >>> drawn = hf.plot.rope(found, ax=Figure().subplots())
+    >>> [line.get_label() for line in drawn.lines], len(drawn.out_of_reach[0].get_offsets())
+    (['base 10,000, size 16'], 1)
+    """
+    series = _by_embedding(found)
+    ax = axes_or_new(ax, 6.6, 4.8)
+    every = [f for filters in series.values() for f in filters]
+    limit = max(f.max_norm for f in every)
+    bases, dims, tolerances = (list(dict.fromkeys(key[i] for key in series)) for i in range(3))
+    drawn = SimpleNamespace(lines=[], out_of_reach=[], undecided=[])
+    for place, ((base, dim, allowed), filters) in enumerate(series.items()):
+        color = _COLORS[bases.index(base) % len(_COLORS)]
+        label = "given frequencies" if base is None else f"base {base:,.10g}"
+        label += f", size {dim}"
+        if len(tolerances) > 1:
+            label += f", leak {allowed.leak:.3g}, distortion {allowed.distortion:.3g}"
+        kind = dims.index(dim) if len(dims) > 1 else tolerances.index(allowed)
+        fill = color if kind == 0 else "white"
+        reached = [f for f in filters if f.filter is not None]
+        drawn.lines += ax.plot(
+            [f.width for f in reached], [f.norm for f in reached], _STYLES[kind % len(_STYLES)],
+            color=color, marker=_MARKERS[tolerances.index(allowed) % len(_MARKERS)], markersize=5,
+            label=label, markerfacecolor=fill,
+        )  # fmt: skip
+        # Rows of marks, one for each embedding, so that none hides another.
+        height = limit * 1.5 * 1.45**place
+        for marks, marker, status in (
+            (drawn.out_of_reach, "^", "out of reach"),
+            (drawn.undecided, "$?$", "undecided"),
+        ):
+            at = [f.width for f in filters if f.filter is None and f.status == status]
+            y = [height] * len(at)
+            marks.append(ax.scatter(at, y, 26, fill, marker=marker, edgecolors=color))
+    widths = sorted({f.width for f in every})
+    label_sizes(ax, widths, log=True)
+    ax.set_yscale("log")
+    ax.set_xlim(widths[0] / 1.3, widths[-1] * 1.3)
+    if any(f.filter is None for f in every):
+        ax.axhline(limit, color=GREY, linewidth=1, linestyle=":")
+        ax.annotate(
+            "content is needed: no norm below this line is enough", (0.02, limit),
+            xycoords=("axes fraction", "data"), xytext=(0, 4), textcoords="offset points",
+            fontsize=8, color=INK,
+        )  # fmt: skip
+    inside = {"loc": "lower right", "bbox_to_anchor": None, "fontsize": 8}
+    label = "least scale · ‖q‖ · ‖k‖ without content"
+    finish(ax, "width of the window (keys)", label, columns=1, **inside)
+    return drawn
+
+
+def _by_embedding(found: Any) -> dict[Any, list[Any]]:
+    """Return filters sorted by width, for each base, size and tolerances."""
+    try:
+        filters = [found] if isinstance(found, RopeFilter) else list(found)
+    except TypeError as error:
+        raise InputError(f"found must be RopeFilters; got {shown(found)}") from error
+    if not filters or not all(isinstance(f, RopeFilter) for f in filters):
+        raise InputError(f"found must be RopeFilters, at least one; got {shown(found)}")
+    for f in filters:
+        if f.width is None:
+            raise InputError(f"found must be RopeFilters of windows, which have widths; got {f!r}")
+    series: dict[Any, list[Any]] = {}
+    for f in filters:
+        series.setdefault((f.base, f.dim, f.tolerances), []).append(f)
+    return {key: sorted(each, key=lambda f: f.width) for key, each in series.items()}

@@ -588,9 +588,9 @@ def test_knn_searches_agree(monkeypatch: pytest.MonkeyPatch) -> None:
     points = np.random.default_rng(0).integers(0, 12, (1500, 3)).astype(float)
     by_tree = patterns.knn(points, 5, 7)
     plain = patterns.knn(points, 5)
-    monkeypatch.setattr(patterns._search, "_BLOCK_ENTRIES", 10_000)
+    monkeypatch.setattr(patterns._knn, "_BLOCK_ENTRIES", 10_000)
     assert np.array_equal(patterns.knn(points, 5, 7).indices, by_tree.indices)
-    monkeypatch.setattr(patterns._search, "_TREE_DIMENSIONS", 0)
+    monkeypatch.setattr(patterns._knn, "_TREE_DIMENSIONS", 0)
     assert np.array_equal(patterns.knn(points, 5, 7).indices, by_tree.indices)
     assert np.array_equal(patterns.knn(points, 5).indices, plain.indices)
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 import headfit as hf
 from headfit import patterns
 from headfit.errors import InputError, TargetError
-from headfit.patterns import _torch_masks
+from headfit.patterns import _masks
 
 torch = pytest.importorskip("torch")
 flex = pytest.importorskip("torch.nn.attention.flex_attention")
@@ -221,7 +221,7 @@ def test_the_function_is_not_asked_about_full_blocks():
 
 @pytest.mark.parametrize("size", [1, 40, 400])
 def test_chunks_of_rows_change_nothing(size, monkeypatch):
-    monkeypatch.setattr(_torch_masks, "BLOCK", size)
+    monkeypatch.setattr(_masks, "BLOCK", size)
     mod = MODS["global and stride"]
     mask = flex.create_block_mask(mod, None, None, 45, 45, device="cpu", BLOCK_SIZE=16)
     assert_pattern(mask, flex.create_mask(mod, 1, 1, 45, 45, device="cpu")[0, 0])

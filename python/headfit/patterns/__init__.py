@@ -30,11 +30,18 @@ and `from_mask`, which are given the rows, refuse an empty one.
 
 from __future__ import annotations
 
-from headfit.patterns._graphs import butterfly, from_graph, grid2d, hypercube, tree
+from headfit.patterns._graphs import (
+    butterfly,
+    from_graph,
+    grid2d,
+    hypercube,
+    permutation,
+    random_regular,
+    tree,
+)
 from headfit.patterns._heads import induction, previous_token
 from headfit.patterns._knn import digits_knn, knn
 from headfit.patterns._masks import from_mask
-from headfit.patterns._random import permutation, random_regular
 from headfit.patterns._windows import (
     band,
     bigbird,

@@ -85,15 +85,17 @@ class Style:
 def pattern(function: Made) -> Made:
     """Give a function with ``**style: Unpack[Weighting]`` what all patterns share.
 
-    Its signature shows the arguments by name, and its docstring describes them, the result and
-    the errors.
+    Its signature shows the arguments by name, and its docstring describes them, the number of
+    tokens if that is the first one, the result and the errors.
     """
     own, shared = (inspect.signature(f).parameters.values() for f in (function, Style.of))
     named = [p for p in own if p.kind is not p.VAR_KEYWORD]
     added = [p.replace(kind=p.KEYWORD_ONLY) for p in shared if p.name != "allowed"]
     text, examples, rest = (inspect.getdoc(function) or "").partition("Examples\n")
-    text += "" if "Parameters\n" in text else "Parameters\n----------\n"
-    function.__doc__ = text.rstrip("\n") + "\n" + SHARED + examples + rest
+    summary, _, options = text.partition("Parameters\n----------\n")
+    tokens = "n : int\n    The number of tokens." if named and named[0].name == "n" else ""
+    parts = [summary.rstrip() + "\n\nParameters\n----------", tokens, options.rstrip(), SHARED]
+    function.__doc__ = "\n".join(part for part in parts if part) + examples + rest
     function.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
         [*named, *added], return_annotation="Pattern"
     )

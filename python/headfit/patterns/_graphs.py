@@ -1,4 +1,4 @@
-"""Patterns of graphs: a graph of the caller's, grids, trees and hypercubes."""
+"""Patterns of graphs: the caller's, grids, trees, hypercubes, and random regular ones."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ from collections.abc import Iterable
 from typing import Any, Unpack
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy import sparse
 
+from headfit import _core
 from headfit._base.arguments import as_flag
 from headfit._base.arrays import as_array, as_count
 from headfit._base.sparse import checked_csr
@@ -163,8 +165,6 @@ def tree(
 
     Parameters
     ----------
-    n : int
-        The number of tokens.
     arity : int
         The number of children of a token, 1 or more; 1 gives a path.
     self_loops : bool
@@ -199,8 +199,6 @@ def butterfly(
 
     Parameters
     ----------
-    n : int
-        The number of tokens.
     stages : iterable of int, optional
         The stages s to use, each with ``2**s < n``; None uses all of them.
 
@@ -231,8 +229,6 @@ def hypercube(n: int, *, self_loops: bool = False, **style: Unpack[Weighting]) -
 
     Parameters
     ----------
-    n : int
-        The number of tokens.
     self_loops : bool
         Whether a token attends to itself, which gives the same support as `butterfly`. A
         single token always does.
@@ -253,3 +249,56 @@ def hypercube(n: int, *, self_loops: bool = False, **style: Unpack[Weighting]) -
 def _flipped(n: int, flips: list[int], style: Style) -> Pattern:
     own = token_numbers(n)
     return from_rows(own[:, np.newaxis] ^ np.array(flips, dtype=own.dtype), n, style)
+
+
+@pattern
+def random_regular(n: int, k: int, **style: Unpack[Weighting]) -> Pattern:
+    """Return a random pattern with exactly `k` nonzeros in every row and in every column.
+
+    It is made of `k` random permutations; entries that occur twice are removed by random
+    exchanges. (For ``k > n/2`` the complement is drawn in this way.) The distribution is close
+    to uniform over all such patterns, but not exactly uniform. Self-loops occur by chance, `k`
+    of them on average.
+
+    Parameters
+    ----------
+    k : int
+        The number of nonzeros of each row and each column, 1 to `n`.
+
+    Examples
+    --------
+    >>> from headfit import patterns
+    >>> A = patterns.random_regular(1000, k=4, gamma=2.0)
+    >>> set(A.count_nonzero(axis=0).tolist()), set(A.count_nonzero(axis=1).tolist())
+    ({4}, {4})
+    """
+    n = checked_tokens(n)
+    k = as_count(k, "k", 1, n)
+    made = Style.of(**style)
+    check_entries(n * k, n)
+    return from_rows(regular_columns(n, k, made), n, made)
+
+
+def regular_columns(n: int, k: int, style: Style) -> NDArray[np.int32]:
+    """Return the columns of each row of a random k-regular pattern, shape (n, k)."""
+    seed = int(style.rng.integers(2**64, dtype=np.uint64))
+    return _core.random_regular(n, k, seed)
+
+
+@pattern
+def permutation(n: int, **style: Unpack[Weighting]) -> Pattern:
+    """Return a uniformly random permutation matrix.
+
+    Each token attends to one token, and each token is attended to by one. Self-loops (fixed
+    points) occur by chance, one on average.
+
+    Examples
+    --------
+    >>> from headfit import patterns
+    >>> patterns.permutation(4).toarray().sum(axis=0)
+    array([1., 1., 1., 1.])
+    """
+    n = checked_tokens(n)
+    check_entries(n, n)
+    made = Style.of(**style)
+    return from_rows(made.rng.permutation(n).astype(np.int32)[:, np.newaxis], n, made)

@@ -32,8 +32,6 @@ def previous_token(n: int, *, boundary: Boundary = "clip", **style: Unpack[Weigh
 
     Parameters
     ----------
-    n : int
-        The number of tokens.
     boundary : {"clip", "wrap"}
         Token 0, which has no token before it, attends to itself (so that column 0 has two
         nonzeros), or with "wrap" to the last token (a cyclic shift).

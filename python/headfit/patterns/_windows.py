@@ -23,7 +23,7 @@ from headfit.patterns._build import (
     pattern,
     token_numbers,
 )
-from headfit.patterns._random import regular_columns
+from headfit.patterns._graphs import regular_columns
 
 
 @pattern
@@ -37,8 +37,6 @@ def band(
 
     Parameters
     ----------
-    n : int
-        The number of tokens.
     neighbors : int
         The number of neighbours on each side, 0 or more.
     boundary : {"clip", "wrap"}
@@ -66,8 +64,6 @@ def causal_band(n: int, neighbors: int, **style: Unpack[Weighting]) -> Pattern:
 
     Parameters
     ----------
-    n : int
-        The number of tokens.
     neighbors : int
         The number of earlier tokens that a token attends to, 0 or more.
 
@@ -98,8 +94,6 @@ def dilated(
 
     Parameters
     ----------
-    n : int
-        The number of tokens.
     neighbors : int
         How many tokens a token attends to on each side, 0 or more.
     dilation : int
@@ -137,8 +131,6 @@ def circulant(n: int, offsets: ArrayLike, **style: Unpack[Weighting]) -> Pattern
 
     Parameters
     ----------
-    n : int
-        The number of tokens.
     offsets : sequence of int
         One or more offsets of any sign and size.
 
@@ -179,8 +171,6 @@ def window_global(
 
     Parameters
     ----------
-    n : int
-        The number of tokens.
     width : int
         The number of keys in the window, including the token itself, 1 or more.
     n_global : int
@@ -228,8 +218,6 @@ def strided(
 
     Parameters
     ----------
-    n : int
-        The number of tokens.
     stride : int
         The distance between the distant tokens, 1 or more.
     neighbors : int, optional
@@ -270,8 +258,6 @@ def bigbird(
 
     Parameters
     ----------
-    n : int
-        The number of tokens.
     neighbors : int
         The number of neighbours on each side, 0 or more.
     n_global, n_random : int
@@ -307,8 +293,6 @@ def block(n: int, size: int, **style: Unpack[Weighting]) -> Pattern:
 
     Parameters
     ----------
-    n : int
-        The number of tokens.
     size : int
         The number of tokens in a block, 1 or more.
 

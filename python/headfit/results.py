@@ -10,7 +10,6 @@ from headfit._attention.head_table import HeadTable
 from headfit._attention.sparsify import Sparsified
 from headfit._attention.stats import AttentionStats
 from headfit._attention.tally_table import TallyTable
-from headfit._base.configuration import Config
 from headfit._compress.budget import TradeOff
 from headfit._compress.compress_heads import CompressedHeads
 from headfit._compress.result import Compressed, CompressedCurve
@@ -29,7 +28,6 @@ __all__ = [
     "Compressed",
     "CompressedCurve",
     "CompressedHeads",
-    "Config",
     "FaceWitness",
     "FarkasWitness",
     "Fit",

@@ -203,7 +203,7 @@ def between(low: float, high: float) -> list[Any]:
 
 
 RECORDS = (
-    "AttentionStats", "Certificate", "Compressed", "CompressedCurve", "CompressedHeads", "Config",
+    "AttentionStats", "Certificate", "Compressed", "CompressedCurve", "CompressedHeads",
     "FaceWitness", "FarkasWitness", "Fit", "Head", "HeadTable", "Method", "Plan", "PlanAttempt",
     "PlanTrend", "Problem", "RopeFilter", "Search", "ShrinkResult", "Comparison",
     "Sparsified", "Sweep", "TallyTable", "TradeOff", "Trial", "TvCurve", "bounds.GeneralBound",

@@ -751,7 +751,7 @@ def test_no_rows_in_a_batch(option: str) -> None:
         ({"key_lengths": 7}, "key_lengths must lie in 0 ... 6"),
         ({"key_lengths": -1}, "key_lengths must lie"),
         ({"key_lengths": 2.5}, "key_lengths must be integers"),
-        ({"key_lengths": [1, 2]}, "key_lengths must broadcast"),
+        ({"key_lengths": [1, 2]}, "key_lengths must have the leading axes"),
         ({"key_mask": np.ones(5)}, "key_mask must hold booleans or integers"),
         ({"key_mask": np.ones(5, bool)}, r"key_mask must have .* each of 6 keys; got shape \(5,\)"),
         ({"key_mask": np.ones((2, 6), int)}, "key_mask must have the leading axes"),

@@ -208,8 +208,8 @@ def test_bad_heads() -> None:
 
 
 def test_what_cannot_fit_in_memory_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("headfit._base.memory.available_memory", lambda: 1000)
-    monkeypatch.setattr("headfit._base.memory.SMALL", 0)
+    monkeypatch.setattr("headfit._base.machine.available_memory", lambda: 1000)
+    monkeypatch.setattr("headfit._base.machine.SMALL", 0)
     with pytest.raises(InputError, match=r"factorisation of 128 x 128 needs .* GiB"):
         dense_module(128, 64).input_for(*heads(3, 64))
     with pytest.raises(InputError, match="pseudo-inverse of 129 x 128"):

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import headfit as hf
-from headfit._base import memory
+from headfit._base import machine
 from headfit._shrink.descent import closest
 from headfit.errors import InputError
 
@@ -65,14 +65,14 @@ def folder(root: Path, **files: str) -> Path:
 
 
 def groups(lines: str, root: Path, monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    monkeypatch.setattr(memory, "CGROUPS", root)
+    monkeypatch.setattr(machine, "CGROUPS", root)
     real = Path.read_text
 
     def read(path: Path, *args: Any, **more: Any) -> str:
-        return lines if str(path) == "/proc/self/cgroup" else real(path, *args, **more)
+        return lines if path == machine.GROUPS_OF_PROCESS else real(path, *args, **more)
 
     monkeypatch.setattr(Path, "read_text", read)
-    return sorted(memory._of_groups())
+    return sorted(machine.memory_of_groups())
 
 
 def test_control_groups_of_version_2(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -97,7 +97,7 @@ def test_control_groups_of_version_1(tmp_path: Path, monkeypatch: pytest.MonkeyP
 def test_a_limit_on_addresses_counts() -> None:
     script = """
 import resource, headfit
-from headfit._base.memory import available_memory
+from headfit._base.machine import available_memory
 resource.setrlimit(resource.RLIMIT_AS, (3 * 2**30, 3 * 2**30))
 assert available_memory() < 3 * 2**30, available_memory()
 try:
@@ -110,4 +110,4 @@ except headfit.errors.InputError as error:
     )
     assert "GiB of memory" in done.stdout
     assert resource.getrlimit(resource.RLIMIT_AS)[0] < 0 or done.returncode == 0
-    assert memory.available_memory() is None or memory.available_memory() > 0
+    assert machine.available_memory() is None or machine.available_memory() > 0

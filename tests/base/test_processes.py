@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import headfit as hf
-from headfit._base import memory, processors
+from headfit._base import machine
 
 PACKAGE = str(Path(hf.__file__).parents[1])
 
@@ -216,28 +216,28 @@ def test_quotas_of_control_groups(
         (tmp_path / name).write_text(text)
     groups = tmp_path / "cgroup"
     groups.write_text("5:cpuacct,cpu:/a/b\n4:memory:/x\n0::/a/b\n")
-    monkeypatch.setattr(memory, "CGROUPS", tmp_path)
-    monkeypatch.setattr(processors, "GROUPS_OF_PROCESS", groups)
-    processors.cores_of_quota.cache_clear()
+    monkeypatch.setattr(machine, "CGROUPS", tmp_path)
+    monkeypatch.setattr(machine, "GROUPS_OF_PROCESS", groups)
+    machine.cores_of_quota.cache_clear()
     try:
-        assert processors.cores_of_quota() == (2**15 if cores is None else cores)
+        assert machine.cores_of_quota() == (2**15 if cores is None else cores)
         monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(64)), raising=False)
-        assert processors.available_cores() == (64 if cores is None else cores)
-        assert hf.show_config().threads == processors.available_cores()
+        assert machine.available_cores() == (64 if cores is None else cores)
+        assert hf.show_config().threads == machine.available_cores()
         np.testing.assert_array_equal(
             hf.attention_matrix(np.eye(3), np.eye(3)),
             hf.attention_matrix(np.eye(3), np.eye(3), num_threads=1),
         )
     finally:
-        processors.cores_of_quota.cache_clear()
+        machine.cores_of_quota.cache_clear()
 
 
 def test_without_control_groups_there_is_no_quota(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(processors, "GROUPS_OF_PROCESS", tmp_path / "absent")
-    processors.cores_of_quota.cache_clear()
+    monkeypatch.setattr(machine, "GROUPS_OF_PROCESS", tmp_path / "absent")
+    machine.cores_of_quota.cache_clear()
     try:
-        assert processors.cores_of_quota() == 2**15
+        assert machine.cores_of_quota() == 2**15
     finally:
-        processors.cores_of_quota.cache_clear()
+        machine.cores_of_quota.cache_clear()

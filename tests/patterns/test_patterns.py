@@ -181,7 +181,7 @@ def test_shared_arguments_are_checked(kind: str, name: str, value: object) -> No
         ("which", lambda: patterns.induction([1], which="first")),  # type: ignore[arg-type]
         ("graph", lambda: patterns.from_graph(np.ones((2, 3)))),
         ("graph", lambda: patterns.from_graph(np.zeros((0, 0)))),
-        ("graph", lambda: patterns.from_graph("graph")),
+        ("graph", lambda: patterns.from_graph(object())),
         ("graph", lambda: patterns.from_graph(np.full((2, 2), np.nan))),
         ("points", lambda: patterns.knn(np.zeros((1, 2)), 1)),
         ("points", lambda: patterns.knn(np.zeros((2, 2, 2)), 1)),

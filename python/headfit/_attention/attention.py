@@ -26,7 +26,7 @@ from headfit._base.arrays import (
     computed_in,
     thread_count,
 )
-from headfit._base.memory import require_memory
+from headfit._base.machine import require_memory
 from headfit._base.positions import as_positions, rotate
 from headfit._base.types import ArrayLike
 from headfit._cluster.cluster import Cluster

@@ -23,8 +23,8 @@ from headfit._base.arrays import (
     computed_in,
     is_sparse,
 )
+from headfit._base.machine import require_memory
 from headfit._base.masks import core_mask
-from headfit._base.memory import require_memory
 from headfit._base.positions import as_positions
 from headfit.errors import InputError
 

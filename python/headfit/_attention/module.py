@@ -30,7 +30,7 @@ from headfit._base.arrays import (
 )
 from headfit._base.dtypes import NARROW
 from headfit._base.interruptible import interruptible, short_blocks
-from headfit._base.memory import require_memory
+from headfit._base.machine import require_memory
 from headfit._base.types import Seed
 from headfit.errors import InputError
 

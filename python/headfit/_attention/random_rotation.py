@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from headfit._base.arguments import as_float_dtype, as_generator
 from headfit._base.arrays import FloatArray, as_count
 from headfit._base.interruptible import interruptible
-from headfit._base.memory import require_memory
+from headfit._base.machine import require_memory
 
 __all__ = ["random_rotation"]
 

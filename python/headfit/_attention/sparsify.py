@@ -19,7 +19,7 @@ from headfit._base.arguments import as_choice
 from headfit._base.arithmetic import standard_arithmetic
 from headfit._base.arrays import as_count, as_share, thread_count
 from headfit._base.columns import as_exempt
-from headfit._base.memory import require_memory
+from headfit._base.machine import require_memory
 from headfit._base.plain import plain_dict
 from headfit._base.shown import Shown
 from headfit._base.types import ArrayLike, Columns, MaskLike, PositionLike, Sparse

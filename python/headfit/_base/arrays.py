@@ -13,7 +13,7 @@ import scipy.sparse
 from numpy.typing import NDArray
 
 from headfit._base.arguments import as_generator, as_number, scalar, shown
-from headfit._base.processors import available_cores
+from headfit._base.machine import available_cores
 from headfit.errors import InputError, NonFiniteError
 
 FloatArray = NDArray[Any]

@@ -23,8 +23,27 @@ FORMS = (
 LOWEST_BFLOAT16 = np.float32(-3.3895313892515355e38)
 
 
+Window = tuple[int | None, int | None]
+"""How many keys before and after its own position a row may attend to; None for all."""
+
+
+def _window_of(mask: Any) -> Window | None:
+    """Return the window of a mask that is None, a word or a tuple; None for arrays."""
+    if mask is None:
+        return None, None
+    if isinstance(mask, str) and mask == "causal":
+        return None, 0
+    if not isinstance(mask, (str, tuple)):
+        return None
+    if len(mask) != 2 or not isinstance(mask[0], str):
+        if isinstance(mask, tuple):  # a matrix as nested tuples
+            return None
+    elif mask[0] == "window":
+        return _window(mask[1])
+    raise InputError(f"mask must be {FORMS}; got {shown(mask)}")
+
+
 def _window(spec: Any) -> tuple[int, int]:
-    """Return how many keys before and after its own position a row may attend to."""
     try:
         if isinstance(spec, tuple):
             left, right = (_keys(s) for s in spec)
@@ -104,24 +123,37 @@ def _dense(mask: Any, lead: tuple[int, ...], shape: tuple[int, int]) -> np.ndarr
     return broadcast.reshape((math.prod(lead), *shape))
 
 
-def _key_lengths(lengths: Any, lead: tuple[int, ...], keys: int) -> np.ndarray[Any, Any]:
+def _by_head(array: NDArray[Any], lead: tuple[int, ...], name: str, keys: int | None = None) -> Any:
+    """Broadcast what belongs to each head, with an axis of keys at the end or not.
+
+    There may be fewer axes than leading ones, such as one entry for each batch entry: axes are
+    added after those that there are, so that all heads of a batch entry share it.
+    """
+    own = () if keys is None else array.shape[-1:]
+    batch = array.shape[: array.ndim - len(own)]
+    missing = (1,) * (len(lead) - len(batch)) if batch else ()
+    try:
+        if keys is not None and own != (keys,):
+            raise ValueError
+        whole = np.broadcast_to(array.reshape((*batch, *missing, *own)), (*lead, *own))
+    except ValueError as error:
+        of_keys = "" if keys is None else f", and then one entry for each of {keys} keys"
+        raise InputError(
+            f"{name} must have the leading axes {lead}, or the first of them{of_keys}; "
+            f"got shape {array.shape}"
+        ) from error
+    return np.ascontiguousarray(whole.reshape((math.prod(lead), *own)))
+
+
+def _key_lengths(lengths: Any, lead: tuple[int, ...], keys: int) -> NDArray[np.int64]:
     array = as_array(lengths, "key_lengths")
     if array.dtype.kind not in "iu":
         raise InputError(f"key_lengths must be integers; got dtype {array.dtype}")
-    # There may be one length for each batch entry instead of one for each head: axes are added at
-    # the end then, so that all heads of a batch entry share its length.
-    if array.ndim and array.ndim < len(lead):
-        array = array.reshape(array.shape + (1,) * (len(lead) - array.ndim))
-    try:
-        flat = np.broadcast_to(array, lead).reshape(-1).astype(np.int64)
-    except ValueError as error:
-        raise InputError(
-            f"key_lengths must broadcast to the leading axes {lead}; got shape {array.shape}"
-        ) from error
-    if flat.size and not (flat.min() >= 0 and flat.max() <= keys):
-        bad = flat[(flat < 0) | (flat > keys)][0]
+    if array.size and not (array.min() >= 0 and array.max() <= keys):
+        bad = array[(array < 0) | (array > keys)][0]
         raise InputError(f"key_lengths must lie in 0 ... {keys}, the number of keys; got {bad}")
-    return np.ascontiguousarray(flat)
+    flat: NDArray[np.int64] = _by_head(array.astype(np.int64), lead, "key_lengths")
+    return flat
 
 
 def as_key_mask(key_mask: Any) -> NDArray[np.bool_]:
@@ -141,25 +173,6 @@ def as_key_mask(key_mask: Any) -> NDArray[np.bool_]:
     return array.astype(np.bool_, copy=False)
 
 
-def _allowed_keys(key_mask: Any, lead: tuple[int, ...], keys: int) -> np.ndarray[Any, Any] | None:
-    """Return which keys each head may attend to, shape (heads, keys); None for all."""
-    array = as_key_mask(key_mask)
-    given = array.shape
-    # As for key_lengths, axes that are missing are added after those that there are.
-    missing = len(lead) + 1 - array.ndim
-    array = array.reshape((*given[:-1], *(1,) * missing, given[-1]))
-    try:
-        if given[-1] != keys:
-            raise ValueError
-        broadcast = np.broadcast_to(array, (*lead, keys))
-    except ValueError as error:
-        raise InputError(
-            f"key_mask must have the leading axes {lead}, or the first of them, and then one entry "
-            f"for each of {keys} keys; got shape {given}"
-        ) from error
-    return None if array.all() else np.ascontiguousarray(broadcast.reshape((math.prod(lead), keys)))
-
-
 def core_mask(
     mask: Any,
     lead: tuple[int, ...],
@@ -168,19 +181,16 @@ def core_mask(
     key_mask: Any = None,
 ) -> _core.Mask:
     """Return the core's mask for logits of shape (*lead, *shape), or raise an InputError."""
-    lengths = None if key_lengths is None else _key_lengths(key_lengths, lead, shape[1])
-    keys = None if key_mask is None else _allowed_keys(key_mask, lead, shape[1])
-    if mask is None:
-        return _core.Mask(key_lengths=lengths, keys=keys)
-    if isinstance(mask, str):
-        if mask != "causal":
-            raise InputError(f"mask must be {FORMS}; got {shown(mask)}")
-        return _core.Mask(right=0, key_lengths=lengths, keys=keys)
-    if isinstance(mask, tuple) and len(mask) == 2 and isinstance(mask[0], str):
-        if mask[0] != "window":
-            raise InputError(f"mask must be {FORMS}; got {shown(mask)}")
-        left, right = _window(mask[1])
-        return _core.Mask(left=left, right=right, key_lengths=lengths, keys=keys)
+    about_keys: dict[str, Any] = {}
+    if key_lengths is not None:
+        about_keys["key_lengths"] = _key_lengths(key_lengths, lead, shape[1])
+    if key_mask is not None:
+        keys = as_key_mask(key_mask)
+        by_head = _by_head(keys, lead, "key_mask", shape[1])
+        about_keys["keys"] = None if keys.all() else by_head
+    window = _window_of(mask)
+    if window is not None:
+        return _core.Mask(left=window[0], right=window[1], **about_keys)
     if is_sparse(mask):
         if mask.shape != shape:
             raise InputError(f"mask must have shape {shape}; got {mask.shape}")
@@ -192,10 +202,9 @@ def core_mask(
         return _core.Mask(
             sparse_offsets=csr.indptr.astype(np.int64),
             sparse_columns=csr.indices.astype(np.int32),
-            key_lengths=lengths,
-            keys=keys,
+            **about_keys,
         )
-    return _core.Mask(dense=_dense(mask, lead, shape), key_lengths=lengths, keys=keys)
+    return _core.Mask(dense=_dense(mask, lead, shape), **about_keys)
 
 
 class FrozenMask(sp.csr_array):
@@ -274,18 +283,13 @@ def masks_agree(a: Any, b: Any, n: int) -> bool:
     windows = [as_window(mask, n) for mask in (a, b)]
     if None not in windows:
         return windows[0] == windows[1]
-    a, b = (allowed_places(mask) if is_sparse(mask) else mask for mask in (a, b))
+    a, b = (frozen_mask(mask) if is_sparse(mask) else mask for mask in (a, b))
     for mask, window in ((a, windows[1]), (b, windows[0])):
         if window is not None and is_sparse(mask):
             return _is_window(mask, window, n)
-
-    def columns(mask: Any, row: int) -> NDArray[Any]:
-        if is_sparse(mask):  # canonical, see above
-            of_row: NDArray[Any] = mask.indices[mask.indptr[row] : mask.indptr[row + 1]]
-            return of_row
-        return np.flatnonzero(allowed_columns(mask, row, n))
-
-    return all(np.array_equal(columns(a, row), columns(b, row)) for row in range(n))
+    return all(
+        np.array_equal(allowed_columns(a, row, n), allowed_columns(b, row, n)) for row in range(n)
+    )
 
 
 def _is_window(csr: sp.csr_array, window: tuple[int, int], n: int) -> bool:
@@ -301,33 +305,24 @@ def _is_window(csr: sp.csr_array, window: tuple[int, int], n: int) -> bool:
 
 
 def as_window(mask: Any, n: int) -> tuple[int, int] | None:
-    """Return how many keys before and after its own position a row may attend to.
+    """Return how many of n keys before and after its own position a row may attend to.
 
     None for masks that are arrays.
     """
-    if mask is None:
-        return n - 1, n - 1
-    if isinstance(mask, str):  # causal
-        return n - 1, 0
-    if isinstance(mask, tuple):
-        left, right = _window(mask[1])
-        return min(left, n - 1), min(right, n - 1)
-    return None
+    window = _window_of(mask)
+    if window is None:
+        return None
+    left, right = (n - 1 if side is None else min(side, n - 1) for side in window)
+    return left, right
 
 
 def allowed_columns(mask: Any, row: int, n: int) -> NDArray[np.bool_]:
     """Return which of n columns a row of an n x n attention matrix may attend to."""
-    columns = np.arange(n)
-    if mask is None:
-        return np.ones(n, dtype=np.bool_)
-    if isinstance(mask, str):  # causal
-        return columns <= row
-    if isinstance(mask, tuple):
-        left, right = _window(mask[1])
-        return (columns >= row - left) & (columns <= row + right)
+    window, columns = as_window(mask, n), np.arange(n)
+    if window is not None:
+        return (columns >= row - window[0]) & (columns <= row + window[1])
     if is_sparse(mask):
-        csr, allowed = allowed_places(mask), np.zeros(n, dtype=np.bool_)
-        allowed[csr.indices[csr.indptr[row] : csr.indptr[row + 1]]] = True
-        return allowed
+        csr = allowed_places(mask)
+        return np.isin(columns, csr.indices[csr.indptr[row] : csr.indptr[row + 1]])
     dense: NDArray[np.bool_] = np.broadcast_to(as_allowed(mask), (n, n))[row]
     return dense

@@ -1,4 +1,4 @@
-"""Checks of sparse matrices, made before SciPy converts them.
+"""The way in for matrices: a file, a sparse matrix or an array becomes a canonical csr_array.
 
 SciPy's conversions trust offsets and indices: one that is out of range crashes the process or
 moves an entry. Therefore every sparse argument and every sparse file is checked here first.
@@ -7,6 +7,7 @@ moves an entry. Therefore every sparse argument and every sparse file is checked
 from __future__ import annotations
 
 import copy
+import os
 from collections.abc import Callable
 from itertools import chain
 from typing import Any
@@ -15,8 +16,9 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from headfit._base.arrays import as_array
-from headfit._base.memory import require_memory
+from headfit._base.arrays import BFLOAT16, BLOCK, as_array, is_sparse, widened
+from headfit._base.machine import require_memory
+from headfit._base.matrix_files import read_matrix
 from headfit.errors import InputError
 
 Coordinates = tuple[NDArray[Any], NDArray[Any], NDArray[Any]]
@@ -25,6 +27,56 @@ Coordinates = tuple[NDArray[Any], NDArray[Any], NDArray[Any]]
 # EMPTY_PER_ENTRY of them, so that a small file cannot claim a huge shape and cost huge work.
 MOST_EMPTY = 2**22
 EMPTY_PER_ENTRY = 8
+
+
+def as_csr(A: Any, name: str, error: type[InputError] = InputError) -> sp.csr_array:
+    """Return a square matrix of real numbers as a canonical csr_array in float64, without zeros.
+
+    Parameters
+    ----------
+    A : sparse matrix, array_like or path
+        A path names a file of `scipy.sparse.save_npz` or a Matrix Market file.
+    name : str
+        The name of the argument, for error messages.
+    error : type
+        The class of the error to raise for a matrix that cannot be used.
+    """
+    if isinstance(A, (str, os.PathLike)):
+        matrix: Any = read_matrix(A, name)
+    else:
+        matrix = A if is_sparse(A) else as_array(A, name)
+    shape, dtype = tuple(matrix.shape), matrix.dtype
+    if len(shape) != 2 or shape[0] != shape[1]:
+        raise error(f"{name} must be a square matrix; got shape {shape}")
+    if shape[0] == 0:
+        raise error(f"{name} must have at least one row; got shape (0, 0)")
+    if shape[0] >= 2**31:
+        raise error(f"{name} must have fewer than 2**31 rows; got {shape[0]}")
+    if dtype.kind not in "fiub" and dtype != BFLOAT16:
+        raise error(f"{name} must hold real numbers; got dtype {dtype}")
+    if isinstance(matrix, np.ndarray):
+        return _of_dense(matrix, name)
+    return checked_csr(matrix, name, dtype=np.float64, keep_zeros=False, error=error)
+
+
+def _of_dense(matrix: NDArray[Any], name: str) -> sp.csr_array:
+    """Read a dense matrix a few rows at a time, so that Ctrl-C is seen between them."""
+    require_memory(matrix.size, f"the nonzeros of {name} of shape {matrix.shape}")
+    count = int(np.count_nonzero(matrix))
+    require_memory(32 * count, f"the {count} nonzeros of {name} of shape {matrix.shape}")
+    step = max(1, BLOCK // matrix.shape[1])
+    # Each block is copied first: another thread may write into the matrix meanwhile.
+    native = matrix.dtype.newbyteorder("=")
+    parts = (matrix[first : first + step].astype(native) for first in range(0, len(matrix), step))
+    blocks = [sp.csr_array(widened(part)) for part in parts]
+    csr = sp.csr_array(sp.vstack(blocks, format="csr", dtype=np.float64))
+    csr.has_canonical_format = True
+    return csr
+
+
+def load_matrix(path: str | os.PathLike[str]) -> sp.csr_array:
+    """Read a matrix of any shape and dtype from a file, as a canonical csr_array."""
+    return checked_csr(read_matrix(path, "path"), f"path: the matrix in {path}")
 
 
 def checked_csr(
@@ -42,7 +94,7 @@ def checked_csr(
 
     Parameters
     ----------
-    x : sparse matrix or array
+    x : sparse matrix or array, or a StoredMatrix
     name : str
         The name of the argument, for error messages.
     dtype : dtype, optional

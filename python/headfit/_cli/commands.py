@@ -15,7 +15,8 @@ from headfit import bounds, patterns
 from headfit._attention.module import SelfAttention
 from headfit._base.configuration import show_config
 from headfit._base.files import file_size, opened, replace_file
-from headfit._base.memory import require_memory
+from headfit._base.machine import require_memory
+from headfit._base.sparse import load_matrix
 from headfit._base.stored_arrays import load_array, load_arrays
 from headfit._base.tolerances import Tolerances
 from headfit._cli import text
@@ -29,7 +30,7 @@ from headfit._fit.storage import read_fit
 from headfit._target.append_columns import exempt_from
 from headfit._target.certify import certify as judge
 from headfit._target.heavy import heavy_notes
-from headfit._target.target import Target, load_matrix
+from headfit._target.target import Target
 from headfit.errors import InputError
 
 
@@ -259,7 +260,7 @@ def _system(arguments: Any) -> int:
         raise InputError("--normalize must not be given with --system: there is no target")
     found = show_config()
     if arguments.json:
-        text.emit(dataclasses.asdict(found))
+        text.emit(vars(found))
     else:
         print(found)
     return 0

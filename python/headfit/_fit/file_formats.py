@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from headfit._base.arrays import narrow_dtype
 from headfit._base.dtypes import NARROW
 from headfit._base.files import as_path, file_size, opened, replace_file, save_arrays
-from headfit._base.memory import require_memory
+from headfit._base.machine import require_memory
 from headfit._base.stored_arrays import load_arrays, unreadable
 from headfit.errors import InputError
 

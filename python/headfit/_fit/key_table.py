@@ -12,7 +12,7 @@ from headfit import _core
 from headfit._base.arguments import as_float_dtype, shown
 from headfit._base.arithmetic import standard_arithmetic
 from headfit._base.arrays import FloatArray, as_count, as_matrix, check_finite, seed_from
-from headfit._base.memory import require_memory
+from headfit._base.machine import require_memory
 from headfit._base.types import Seed
 from headfit.errors import InputError
 

@@ -18,7 +18,7 @@ from headfit._base import dtypes
 from headfit._base.arguments import check_callable
 from headfit._base.arrays import as_contiguous, as_count, as_float_array, effort_steps
 from headfit._base.deadline import calls_until
-from headfit._base.memory import require_memory
+from headfit._base.machine import require_memory
 from headfit._base.tolerances import Tolerances
 from headfit._fit.ending import Ending
 from headfit._fit.head import Head, tightened

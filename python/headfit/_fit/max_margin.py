@@ -11,7 +11,7 @@ import numpy as np
 from headfit._base.arguments import as_choice, shown
 from headfit._base.deadline import calls_until
 from headfit._base.dtypes import round_to
-from headfit._base.memory import require_memory
+from headfit._base.machine import require_memory
 from headfit._fit.ending import Ending
 from headfit._fit.head import Head, tightened
 from headfit._fit.key_table import KeyTable

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from headfit import _core
 from headfit._base.arrays import FloatArray, as_count
 from headfit._base.deadline import calls_until
-from headfit._base.memory import require_memory
+from headfit._base.machine import require_memory
 from headfit._base.tolerances import Tolerances
 from headfit._filter.demand import Demand
 from headfit._filter.design import design

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Generator
 
 from headfit import bounds
-from headfit._base.memory import available_memory
+from headfit._base.machine import available_memory
 from headfit._fit.problem import Problem
 from headfit._fit.result import Search, Trial
 

@@ -16,7 +16,7 @@ from headfit._attention.module import SelfAttention
 from headfit._base.dtypes import HEAD_DTYPES
 from headfit._base.kernel import as_kernel
 from headfit._base.masks import allowed_places, frozen_mask
-from headfit._base.stored_arrays import StoredMatrix
+from headfit._base.matrix_files import StoredMatrix
 from headfit._base.tolerances import Tolerances
 from headfit._fit.file_formats import read_head
 from headfit._fit.records import record

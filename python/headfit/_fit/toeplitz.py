@@ -12,7 +12,7 @@ import numpy as np
 
 from headfit._base import dtypes
 from headfit._base.deadline import calls_until
-from headfit._base.memory import require_memory
+from headfit._base.machine import require_memory
 from headfit._base.positions import as_frequencies
 from headfit._base.tolerances import Tolerances
 from headfit._filter.demand import Demand

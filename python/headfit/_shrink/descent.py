@@ -13,8 +13,8 @@ from headfit import _core
 from headfit._attention.attention import Attention, HeadLike
 from headfit._attention.dense_target import core_target_of, head_to_match, target_matrix
 from headfit._base.arrays import as_count, check_between, computed_in, effort_steps
+from headfit._base.machine import require_memory
 from headfit._base.masks import core_mask
-from headfit._base.memory import require_memory
 from headfit._base.types import MaskLike
 from headfit._fit.head import Head
 from headfit._shrink.starts import log_svd, padded_start, truncated_svd

@@ -19,7 +19,7 @@ from headfit._base.arrays import (
     computed_in,
 )
 from headfit._base.interruptible import interruptible
-from headfit._base.memory import require_memory
+from headfit._base.machine import require_memory
 from headfit.errors import InputError
 
 # A weight of zero is replaced by this one where a start needs its logarithm.

@@ -17,7 +17,7 @@ from concurrent.futures.process import BrokenProcessPool
 from multiprocessing.connection import Connection
 from typing import Any, Self
 
-from headfit._base.processors import available_cores
+from headfit._base.machine import available_cores
 from headfit._sweep.measure import Outcome, failed, measure_packed
 from headfit._sweep.work import Task
 from headfit.errors import HeadfitError

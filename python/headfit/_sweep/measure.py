@@ -15,7 +15,7 @@ import numpy as np
 
 from headfit import _core
 from headfit._base.arguments import shown
-from headfit._base.processors import cpu_name
+from headfit._base.machine import cpu_name
 from headfit._base.version import VERSION
 from headfit._sweep.canonical import builtin, fits_a_float
 from headfit._sweep.fit_record import measure_fit

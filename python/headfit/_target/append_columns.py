@@ -199,22 +199,17 @@ def append_dims(
 
     Notes
     -----
-    Why the new head can meet the tolerances: for the other support keys of row i,
-    s_ij - log A_ij lies in an interval [a_i, b_i] of length at most log(1 + distortion), since
-    renormalisation shifts all of them equally. For a nonzero A_ij in an appended column,
-    l_ij - log A_ij is chosen in the same interval, so that the bound of the distortion still
-    holds: in the middle, or, if l_ij would be the least logit of the support there, as much
-    higher as is needed to avoid that. If this is not possible, l_ij = b_i + log A_ij. The least of
-    the other logits is at most b_i plus the logarithm of the least other weight, so the leak
-    grows at most by the ratio of the two weights, and `fit` and `shrink` ask the head for a leak
-    that is smaller by this factor. The largest logit off the support in the other columns is
-    unchanged. Where A_ij = 0 in an appended column, l_ij is log(1 / leak) + 1 below the least logit
-    of the support. In rows where A is zero in all other columns the query is zero in the old
-    coordinates, and the logits of the support are as far above 0.
+    For the support keys of row i in the other columns, s_ij - log A_ij lies in an interval
+    [a_i, b_i] of length at most log(1 + distortion), since renormalisation shifts all of them
+    equally. For a nonzero A_ij in an appended column, l_ij - log A_ij is chosen in the same
+    interval, in the middle or, if l_ij would then be the least logit of the support, as much
+    higher as avoids that, but at most b_i. So the distortion still holds, and the leak grows at
+    most by the ratio of the least weight of the row to the least one in the other columns: `fit`
+    asks the head for a leak that is smaller by this factor. Where A_ij = 0 in an appended column,
+    l_ij is log(1 / leak) + 1 below the least logit of the support. In rows where A is zero in all
+    other columns the query is zero in the old coordinates.
 
-    Rounding to bfloat16 or float16 changes the ratios by up to |l_ij| 2**-8 or 2**-11, relatively;
-    `certify` tells whether the distortion is still met.
-
+    Rounding to bfloat16 or float16 changes ratios by up to |l_ij| 2**-8 or 2**-11, relatively.
     Takes O(nonzeros d + n e) time and O(nonzeros + n (d + e)) memory.
     ``fit(A, exempt_columns=...)`` does all of this in one call.
 

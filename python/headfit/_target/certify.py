@@ -107,31 +107,22 @@ def certify(
     bound. Takes O(n**2 d) time, and O(n) memory besides copies of Q, K
     and what else is stored.
 
-    With ``kernel="float32"`` the bound covers every order of summation, with or without
-    fused multiply-adds; a scale on Q, on K, on the product, or its square root on both (PyTorch's
-    ``(q @ k.T) * s``, and its math, flash and memory-efficient paths), with a factor log2(e) or
-    without; inputs in float64 that are rounded to float32 first; and subnormal numbers kept or
-    flushed to zero. With a module it starts from the exact X W_Q and X W_K: how a kernel rounds
-    these is not covered. A kernel that may overflow on the way is never certified. Hardware that
-    truncates, or multiplies in fewer bits (TF32), is not covered, nor are sums that are split and
-    rounded to 16 bits in between, nor a tanh of fewer bits than float32.
-
-    A kernel of 16 bits reads Q, K and a bias in its dtype: what is stored is rounded to it first,
-    and the statement is about that. Then each of its roundings maps the ends of an interval to
-    the ends of an interval, since rounding is monotone. A row with a logit beyond the largest
-    number of a dtype that it is rounded to has no softmax, and fails. docs/certificates.md derives
-    the bounds. With a kernel's `weights` the statement is about the weights that it computes: each
-    is within a share of 2**-14 (for the exponentials; more for very long rows) plus half a unit in
-    the last place of the exact softmax of the logits.
+    With ``kernel="float32"`` the bound covers every order of summation, with or without fused
+    multiply-adds, the scale applied anywhere, and subnormal numbers kept or flushed to zero; a
+    kernel that may overflow on the way is never certified. A kernel of 16 bits reads Q, K and a
+    bias in its dtype: what is stored is rounded to it first, and the statement is about that; each
+    of its roundings maps the ends of an interval to the ends of an interval, since rounding is
+    monotone. docs/certificates.md derives the bounds, and lists what no kernel here covers: TF32
+    and hardware that truncates, sums that are split and rounded to 16 bits in between, and a tanh
+    of fewer bits than float32.
 
     "exact" speaks of the numbers as they are stored, subnormal ones included: a deployment that
     flushes them to zero (``torch.set_flush_denormal(True)``) computes with other numbers, which
     only the other kernels cover. The certificate itself is computed in standard arithmetic,
-    whatever the calling thread has set. Q, K, the target and a mask are copied before they are
-    read, so that a thread that writes into the caller's arrays meanwhile cannot make it false.
-
-    A row whose logits the bound cannot enclose at all, since it overflows, is undecided;
-    logits that overflow themselves are refused with a NonFiniteError.
+    whatever the calling thread has set. All that it reads is copied first, so that a thread that
+    writes into the caller's arrays meanwhile cannot make it false. A row whose logits the bound
+    cannot enclose, since it overflows, is undecided; logits that overflow themselves are refused
+    with a NonFiniteError.
 
     An `Attention` may have a soft-cap and a bias. Positions are out of scope: cosines and
     sines are rounded numbers, and a statement that includes them depends on how each kernel

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import os
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -15,77 +14,19 @@ from headfit import _core
 from headfit._attention.sparsify import Sparsified
 from headfit._base.arguments import as_finite, as_flag
 from headfit._base.arithmetic import standard_arithmetic
-from headfit._base.arrays import BFLOAT16, as_array, as_contiguous, is_sparse, thread_count
-from headfit._base.dense_rows import csr_of_dense
+from headfit._base.arrays import as_contiguous, thread_count
 from headfit._base.masks import core_mask, frozen_mask, same_mask
-from headfit._base.memory import require_memory
 from headfit._base.plain import plain_dict
 from headfit._base.shown import Shown
-from headfit._base.sparse import checked_csr
-from headfit._base.stored_arrays import read_matrix
+from headfit._base.sparse import as_csr
 from headfit._base.text import mask_text
 from headfit._base.types import ArrayLike, MaskLike, PathLike, Sparse
 from headfit.errors import TargetError
 
-__all__ = ["SUM_TOLERANCE", "Target", "load_matrix"]
+__all__ = ["SUM_TOLERANCE", "Target"]
 
 SUM_TOLERANCE = 1e-6
 """How far the sum of each row of a target may differ from 1."""
-
-
-def load_matrix(path: str | os.PathLike[str]) -> sp.csr_array:
-    """Read a matrix from a `scipy.sparse.save_npz` or Matrix Market file.
-
-    Parameters
-    ----------
-    path : str or path
-        A file whose name ends in ``.npz``, or in ``.mtx`` (also ``.mtx.gz`` and ``.mtx.bz2``).
-
-    Returns
-    -------
-    csr_array
-
-    Raises
-    ------
-    MissingFileError
-        If there is no such file. This error is a FileNotFoundError as well.
-    FileError
-        If the file cannot be opened, or is a folder, a pipe or a device. This error is an
-        OSError as well.
-    InputError
-        If the file is neither kind of file, has an index out of range, or claims a shape or a
-        number of entries that is too large for its size.
-
-    Examples
-    --------
-    >>> import headfit as hf
-    >>> hf.Target("no-such-file.npz").matrix
-    Traceback (most recent call last):
-    ...
-    headfit.errors.MissingFileError: path: no-such-file.npz must be a file of ...
-    """
-    stored = read_matrix(path, "path")
-    return checked_csr(stored, f"path: the matrix in {path}")
-
-
-def _as_csr(A: Any) -> sp.csr_array:
-    """Return a sparse or dense matrix, or a file's, as a canonical square csr_array."""
-    if isinstance(A, (str, os.PathLike)):
-        matrix: Any = read_matrix(A, "A")
-    else:
-        matrix = A if is_sparse(A) else as_array(A, "A")
-    if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1]:
-        raise TargetError(f"A must be a square matrix; got shape {matrix.shape}")
-    if matrix.shape[0] == 0:
-        raise TargetError("A must have at least one row; got shape (0, 0)")
-    if matrix.dtype.kind not in "fiub" and matrix.dtype != BFLOAT16:
-        raise TargetError(f"A must hold real numbers; got dtype {matrix.dtype}")
-    if matrix.shape[0] >= 2**31:
-        raise TargetError(f"A must have fewer than 2**31 rows; got {matrix.shape[0]}")
-    if isinstance(matrix, np.ndarray):
-        require_memory(matrix.size, f"the nonzeros of A of shape {matrix.shape}")
-        return csr_of_dense(matrix)
-    return checked_csr(matrix, "A", dtype=np.float64, keep_zeros=False, error=TargetError)
 
 
 def _frozen(csr: sp.csr_array) -> sp.csr_array:
@@ -178,7 +119,7 @@ class Target(Shown):
             mask, A = A.mask if mask is None else mask, A.matrix
         # The matrix and the mask are copied, so that nobody can change them after the check.
         mask = frozen_mask(A.mask if mask is None and isinstance(A, Target) else mask)
-        csr = _frozen(A.matrix if isinstance(A, Target) else _as_csr(A))
+        csr = _frozen(A.matrix if isinstance(A, Target) else as_csr(A, "A", TargetError))
         threads = thread_count(num_threads)
         normalize = as_flag(normalize, "normalize")
         sum_tolerance = _sum_tolerance(A, sum_tolerance)

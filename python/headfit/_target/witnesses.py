@@ -93,7 +93,54 @@ KINDS = {
 
 
 @dataclass(frozen=True, repr=False)
-class FarkasWitness:
+class Witness:
+    """What has been proved about one row of a target, whatever its query.
+
+    Attributes
+    ----------
+    row : int
+        The row of the target.
+    """
+
+    row: int
+
+    def verify(self, A: Any, K: Any, *, mask: Any = None) -> float:
+        """Check the witness in rational arithmetic and return the norm that it proves necessary.
+
+        Parameters
+        ----------
+        A : target
+            The target of the fit.
+        K : array_like, shape (n, d)
+            The keys of the fit. Logits are the plain products q.k, without a scale.
+        mask : optional
+            As in `attention_matrix`; the target's own when None.
+
+        Returns
+        -------
+        float
+            A lower bound on the norm of a query as the witness describes it; inf if no query of
+            any norm is one.
+
+        Raises
+        ------
+        HeadfitError
+            If the witness proves nothing for this target and these keys.
+        InputError
+            If `A` or `K` is not as described.
+
+        Notes
+        -----
+        Takes O(terms d) operations with fractions.
+        """
+        return self._proved(_Row(A, K, self.row, mask))
+
+    def _proved(self, row: _Row) -> float:
+        raise NotImplementedError
+
+
+@dataclass(frozen=True, repr=False)
+class FarkasWitness(Witness):
     """Multipliers that prove a lower bound on the norm of a row's query for given tolerances.
 
     The bound can be infinite: then no query exists. These are the constraints on a query q and
@@ -113,8 +160,6 @@ class FarkasWitness:
 
     Attributes
     ----------
-    row : int
-        The row of the target.
     terms : tuple of Multiplier
         The constraints that are used, with their multipliers.
     residual, gap : float
@@ -136,7 +181,6 @@ class FarkasWitness:
     inf
     """
 
-    row: int
     terms: tuple[Multiplier, ...]
     residual: float
     gap: float
@@ -154,35 +198,7 @@ class FarkasWitness:
             f"{len(self.terms)} multipliers, residual {self.residual:.2g})"
         )
 
-    def verify(self, A: Any, K: Any, *, mask: Any = None) -> float:
-        """Check the witness in rational arithmetic and return the norm that it proves necessary.
-
-        Parameters
-        ----------
-        A : target
-            The target of the fit.
-        K : array_like, shape (n, d)
-            The keys of the fit. Logits are the plain products q.k, without a scale.
-        mask : optional
-            As in `attention_matrix`; the target's own when None.
-
-        Returns
-        -------
-        float
-            A lower bound of ||q||; inf if no query of any norm exists.
-
-        Raises
-        ------
-        HeadfitError
-            If the multipliers prove nothing for this target and these keys.
-        InputError
-            If `A` or `K` is not as described.
-
-        Notes
-        -----
-        Takes O(terms d) operations with fractions.
-        """
-        row = _Row(A, K, self.row, mask)
+    def _proved(self, row: _Row) -> float:
         if not (0 < self.leak < 1 and 0 <= self.distortion < math.inf) or not row.weights:
             raise HeadfitError(f"{self!r} speaks of no tolerances")
         logs = {j: Fraction(math.log(w)) for j, w in row.weights.items()}
@@ -227,7 +243,7 @@ class FarkasWitness:
 
 
 @dataclass(frozen=True, repr=False)
-class FaceWitness:
+class FaceWitness(Witness):
     """A proof that the keys of a support are not those of a face of the keys' convex hull.
 
     A convex combination of keys of the support equals one that also uses other keys. Hence no
@@ -237,8 +253,6 @@ class FaceWitness:
 
     Attributes
     ----------
-    row : int
-        The row of the target.
     inside : tuple of (column, weight)
         A convex combination of keys of the support.
     with_others : tuple of (column, weight)
@@ -260,7 +274,6 @@ class FaceWitness:
     ((1, 0.5), (2, 0.5))
     """
 
-    row: int
     inside: tuple[tuple[int, float], ...]
     with_others: tuple[tuple[int, float], ...]
     residual: float
@@ -275,32 +288,7 @@ class FaceWitness:
             f"{self.others_weight:.3g} off the support, residual {self.residual:.2g})"
         )
 
-    def verify(self, A: Any, K: Any, *, mask: Any = None) -> float:
-        """Check the witness in rational arithmetic and return the norm that it proves necessary.
-
-        Parameters
-        ----------
-        A : target
-            The target of the fit.
-        K : array_like, shape (n, d)
-            The keys of the fit.
-        mask : optional
-            As in `attention_matrix`; the target's own when None.
-
-        Returns
-        -------
-        float
-            A lower bound on the norm of a query whose logits are equal on the support and at
-            least 1 lower elsewhere; inf if the two combinations are exactly equal.
-
-        Raises
-        ------
-        HeadfitError
-            If the combinations prove nothing for this target and these keys.
-        InputError
-            If `A` or `K` is not as described.
-        """
-        row = _Row(A, K, self.row, mask)
+    def _proved(self, row: _Row) -> float:
         difference = [Fraction(0)] * row.dim
         others = Fraction(0)
         for terms, sign in ((self.inside, 1), (self.with_others, -1)):

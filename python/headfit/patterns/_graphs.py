@@ -11,8 +11,8 @@ from scipy import sparse
 
 from headfit import _core
 from headfit._base.arguments import as_flag
-from headfit._base.arrays import as_array, as_count
-from headfit._base.sparse import checked_csr
+from headfit._base.arrays import as_count
+from headfit._base.sparse import as_csr
 from headfit.errors import InputError, TargetError
 from headfit.patterns._build import (
     MOST_TOKENS,
@@ -89,18 +89,8 @@ def _adjacency(graph: Any) -> sparse.csr_array:
         if len(graph) == 0:
             raise InputError("graph must have at least one node; got none")
         matrix = networkx.to_scipy_sparse_array(graph, dtype=np.int64, weight=None)
-    if not sparse.issparse(matrix):
-        matrix = as_array(matrix, "graph")
-    if matrix.dtype.kind not in "biuf":
-        raise InputError(
-            f"graph must be a networkx graph or a matrix of numbers; got {type(graph).__name__}"
-        )
-    if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1] or matrix.shape[0] == 0:
-        raise InputError(f"graph must be a square matrix; got shape {matrix.shape}")
-    if not sparse.issparse(matrix):
-        matrix = sparse.coo_array(matrix, dtype=np.float64)
     # Duplicate entries are summed first: if they cancel there is no edge, as in a dense matrix.
-    return checked_csr(matrix, "graph", dtype=np.float64, keep_zeros=False)
+    return as_csr(matrix, "graph")
 
 
 @pattern

@@ -11,7 +11,7 @@ import torch
 from headfit._attention.module import SelfAttention
 from headfit._base.arguments import as_flag, as_generator
 from headfit._base.arrays import FloatArray, as_count
-from headfit._base.memory import require_memory
+from headfit._base.machine import require_memory
 from headfit.errors import InputError
 from headfit.torch.fitted import FittedAttention, checked
 

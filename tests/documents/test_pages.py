@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import doctest
 import re
 import shlex
 from pathlib import Path
@@ -47,7 +48,10 @@ def needs_torch(text: str) -> bool:
     ],
 )
 def test_a_page_runs(blocks, page, tmp_path, monkeypatch, capsys):
-    """Run the Python of a page from top to bottom, and what it says of the command line."""
+    """Run the Python of a page from top to bottom, and what it says of the command line.
+
+    A block of output is what the block before it prints, up to the places with three dots.
+    """
     plt = pytest.importorskip("matplotlib.pyplot")
     monkeypatch.chdir(tmp_path)
     namespace: dict[str, object] = {"__name__": page.stem}
@@ -55,7 +59,12 @@ def test_a_page_runs(blocks, page, tmp_path, monkeypatch, capsys):
         if language == "python":
             if needs_torch(text):
                 pytest.importorskip("torch")
+            capsys.readouterr()
             exec(compile(text, str(page), "exec"), namespace)
+        elif language == "output":
+            printed = capsys.readouterr().out
+            flags = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
+            assert doctest.OutputChecker().check_output(text, printed, flags), printed
         elif language == "sh":
             for line in text.splitlines():
                 # `headfit demo` has a test of its own.

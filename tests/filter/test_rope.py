@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from scipy.optimize import linprog
 
 import headfit as hf
-from headfit._filter.demand import Demand
-from headfit._filter.limits import Limits
+from headfit._filter.demand import Demand, Limits
 from headfit._filter.linear_program import solve
 from headfit._filter.stencil import Stencil
 from headfit.errors import InputError

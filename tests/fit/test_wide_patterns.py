@@ -7,8 +7,7 @@ import pytest
 import scipy.sparse as sp
 
 import headfit as hf
-from headfit._filter.stencil import Stencil
-from headfit._filter.whole import whole_target
+from headfit._filter.stencil import Stencil, whole_target
 from headfit._target.append_columns import without_columns
 
 

@@ -1,4 +1,4 @@
-"""What a filter must meet: the tolerances of a certificate, as limits on logits at each offset."""
+"""What a filter must meet: limits on logits, and these limits as rows of linear programs."""
 
 from __future__ import annotations
 
@@ -12,12 +12,13 @@ from headfit._base.tolerances import Tolerances
 from headfit._filter.filter import Filter
 from headfit._filter.stencil import Stencil
 
-__all__ = ["Demand"]
+__all__ = ["Demand", "Limits", "Proof"]
 
 # How far, in logits, a filter may exceed what a linear program was asked for.
 SLACK = 5e-4
 
 Floats = NDArray[np.float64]
+Offsets = NDArray[np.int64]
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,3 +72,98 @@ class Demand:
     def lacks(self, found: Filter) -> float:
         """Return the largest deficit of a filter; at most `SLACK` when it meets the demand."""
         return float(max(part.max(initial=-math.inf) for part in self.deficits(found)))
+
+
+@dataclass(frozen=True, eq=False)
+class Limits:
+    """Rows `sign p(offset) + on_c c + on_m m <= right`; each attribute has one entry per row.
+
+    c is the level of the logits in the stencil less the logarithms of weights, and m the least
+    logit in the stencil.
+    """
+
+    offsets: Offsets
+    signs: Floats
+    on_c: Floats
+    on_m: Floats
+    right: Floats
+
+    @classmethod
+    def of(cls, demand: Demand, inside: Offsets, outside: Offsets, limited: Offsets) -> Limits:
+        """Return the limits at some offsets in the stencil, at some others, and on |logit|."""
+        stencil, half = demand.stencil, demand.spread / 2
+        weights = stencil.log_weights[np.searchsorted(stencil.offsets, inside)]
+        parts = [
+            (inside, 1.0, -1.0, 0.0, half + weights),
+            (inside, -1.0, 1.0, 0.0, half - weights),
+            (inside, -1.0, 0.0, 1.0, np.zeros(inside.size)),
+            (outside, 1.0, 0.0, -1.0, np.full(outside.size, -demand.gap)),
+        ]
+        if math.isfinite(demand.max_logit):
+            at = np.union1d(np.union1d(limited, inside), outside)
+            most = np.full(at.size, demand.max_logit)
+            parts += [(at, sign, 0.0, 0.0, most) for sign in (1.0, -1.0)]
+        offsets, right = (np.concatenate([part[i] for part in parts]) for i in (0, 4))
+        sizes = [part[0].size for part in parts]
+        signs, on_c, on_m = (np.repeat([part[i] for part in parts], sizes) for i in (1, 2, 3))
+        return cls(offsets, signs, on_c, on_m, right)
+
+    def matrix(self, frequencies: Floats) -> Floats:
+        """Return the coefficients of the cosines, of the sines, and of c and m."""
+        angles = np.multiply.outer(self.offsets, frequencies)
+        signs = self.signs[:, np.newaxis]
+        columns = (signs * np.cos(angles), signs * np.sin(angles), self.on_c[:, np.newaxis])
+        return np.hstack([*columns, self.on_m[:, np.newaxis]])
+
+    def slopes(self, found: Filter) -> Floats:
+        """Return the derivatives of `sign p(offset)` by the frequencies of a filter."""
+        angles = np.multiply.outer(self.offsets, found.frequencies)
+        slopes = found.sines * np.cos(angles) - found.cosines * np.sin(angles)
+        return np.asarray((self.signs * self.offsets)[:, np.newaxis] * slopes)
+
+    def least_norm(self, frequencies: Floats, multipliers: Floats) -> float:
+        """Return a lower bound of the norm of every filter of these frequencies, by weak duality.
+
+        With multipliers y >= 0 for which the coefficients of c and m cancel, the rows add up to
+        `sum of l(x) p(x) <= -D` with l = sum of y sign and D = -(sum of y right). A filter whose
+        amplitudes sum to N has |sum of l(x) p(x)| <= N max |sum of l(x) exp(i w x)|, the largest
+        over its frequencies w. So N >= D / max, whatever made the multipliers; good ones are those
+        of a linear program. An allowance for the rounding of the sums is subtracted.
+        """
+        y = np.maximum(multipliers, 0.0)
+        for column in (self.on_c, self.on_m):
+            up, down = (float(y[column == sign].sum()) for sign in (1.0, -1.0))
+            if min(up, down) == 0.0:
+                y[column != 0.0] = 0.0
+            elif up > down:
+                y[column == 1.0] *= down / up
+            else:
+                y[column == -1.0] *= up / down
+        used = y > 0.0
+        angles = np.multiply.outer(frequencies, self.offsets[used])
+        weights = y[used] * self.signs[used]
+        sums = np.hypot(np.cos(angles) @ weights, np.sin(angles) @ weights)
+        terms = -y * self.right
+        largest = max(1.0, float(np.abs(angles).max(initial=0.0)))
+        rounding = 2.0**-52 * (y.size + 4 + largest) * float(y.sum())
+        deficit = float(terms.sum()) - 2.0**-52 * (y.size + 4) * float(np.abs(terms).sum())
+        return max(0.0, deficit / (float(sums.max(initial=0.0)) + rounding)) if used.any() else 0.0
+
+
+@dataclass(frozen=True, eq=False)
+class Proof:
+    """Multipliers of limits at some offsets, from which a lower bound of the norm follows.
+
+    They prove something for every demand on the same stencil, such as one with other tolerances.
+    """
+
+    frequencies: Floats
+    inside: Offsets
+    outside: Offsets
+    limited: Offsets
+    multipliers: Floats
+
+    def least_norm(self, demand: Demand) -> float:
+        """Return a lower bound of the norm of every filter that meets the demand."""
+        limits = Limits.of(demand, self.inside, self.outside, self.limited)
+        return limits.least_norm(self.frequencies, self.multipliers)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -60,6 +60,18 @@ class Shape:
         return cls(int(run.size), spacing, stride, reach)
 
 
+Either = TypeVar("Either", "Layout", "Modulated")
+
+
+def _changed(layout: Either, options: Mapping[str, Sequence[float]]) -> Iterator[Either]:
+    """Yield layouts in which one number has another of the values that it may have."""
+    for name, values in options.items():
+        for value in values:
+            if value != getattr(layout, name):
+                number: dict[str, Any] = {name: value}
+                yield replace(layout, **number)
+
+
 @dataclass(frozen=True)
 class Layout:
     """A set of frequencies, described by a few numbers that are searched one at a time.
@@ -87,25 +99,16 @@ class Layout:
 
     def neighbours(self, shape: Shape) -> Iterator[Layout]:
         """Yield layouts that differ in a single number."""
-        for lows in (self.lows + 1, self.lows - 1, self.lows + 2, self.lows - 2):
-            if lows >= 0:
-                yield replace(self, lows=lows)
+        lows = [self.lows + more for more in (1, -1, 2, -2) if self.lows + more >= 0]
         has_combs = shape.spacing > 1 or shape.stride is not None
-        for name, values in OPTIONS.items():
-            if name == "share" and not has_combs:
-                continue
-            for value in values:
-                if value != getattr(self, name):
-                    changed: dict[str, Any] = {name: value}
-                    yield replace(self, **changed)
+        options = {n: x for n, x in OPTIONS.items() if has_combs or n != "share"}
+        return _changed(self, {"lows": lows, **options})
 
     def frequencies(self, stencil: Stencil, shape: Shape, count: int) -> Floats | None:
         """Return at most `count` frequencies; None if so few cannot be laid out this way."""
+        most = max(1, round(self.share * count))
         combs = [
-            2
-            * np.pi
-            / period
-            * np.arange(1, min(period // 2, max(1, round(self.share * count))) + 1)
+            2 * np.pi / period * np.arange(1, min(period // 2, most) + 1)
             for period in (shape.spacing, shape.stride)
             if period is not None and period > 1
         ]
@@ -160,15 +163,8 @@ class Modulated:
 
     def neighbours(self, shape: Shape) -> Iterator[Modulated]:
         """Yield layouts that differ in a single number."""
-        for teeth in (6, 10, 16, 24, 32):
-            if teeth != self.teeth:
-                yield replace(self, teeth=teeth)
-        for sides in (1, 2, 3):
-            if sides != self.sides:
-                yield replace(self, sides=sides)
-        for lowest in (1.2, 2.4, 0.9):
-            if lowest != self.lowest:
-                yield replace(self, lowest=lowest)
+        options = {"teeth": (6, 10, 16, 24, 32), "sides": (1, 2, 3), "lowest": (1.2, 2.4, 0.9)}
+        return _changed(self, options)
 
     def frequencies(self, stencil: Stencil, shape: Shape, count: int) -> Floats | None:
         """Return at most `count` frequencies; None if so few cannot be laid out this way."""

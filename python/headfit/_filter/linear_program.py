@@ -10,9 +10,8 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from headfit._filter.demand import SLACK, Demand
+from headfit._filter.demand import SLACK, Demand, Limits, Proof
 from headfit._filter.filter import Filter
-from headfit._filter.limits import Limits, Proof
 
 __all__ = ["Solved", "closest", "is_out_of_reach", "sampled_offsets", "solve", "solve_with_moves"]
 
@@ -148,7 +147,7 @@ def is_out_of_reach(
     # The program allows a smaller norm than it is given, since amplitudes seem smaller than they
     # are in few directions. Here no filter within the limit may be missed.
     allowed = norm_limit / _shrink(directions, even)
-    result = _Program(frequencies, limits, directions, even, max_norm=allowed).solve()
+    result = _solved(frequencies, limits, directions, even, max_norm=allowed)
     return result is not None and float(result[0][-1]) > 2 * SLACK
 
 
@@ -166,8 +165,8 @@ def solve_with_moves(
     limits = (
         Limits.of(demand, *(_one_side(x) for x in parts)) if even else Limits.of(demand, *parts)
     )
-    program = _Program(found.frequencies, limits, MOVING, even, slopes=limits.slopes(found) * radii)
-    result = program.solve()
+    slopes = limits.slopes(found) * radii
+    result = _solved(found.frequencies, limits, MOVING, even, slopes=slopes)
     if result is None:
         return None
     x = result[0]
@@ -194,13 +193,13 @@ def _exchange(
         if even:
             inside, outside, limited = (_one_side(x) for x in (inside, outside, limited))
         limits = Limits.of(demand, inside, outside, limited)
-        result = _Program(frequencies, limits, directions, even, max_norm=max_norm).solve()
+        result = _solved(frequencies, limits, directions, even, max_norm=max_norm)
         if result is None:
             return None
         x, multipliers = result
         made = Filter(frequencies, x[:count], x[count : 2 * count])
-        spread, above, large = demand.deficits(made)
-        lacks = float(max(spread[0], above.max(initial=-math.inf), large.max(initial=-math.inf)))
+        _, above, large = deficits = demand.deficits(made)
+        lacks = max(float(part.max(initial=-math.inf)) for part in deficits)
         binding = above[np.searchsorted(demand.others, outside)] > -IDLE
         proof = Proof(frequencies, inside, outside, limited, multipliers)
         solved = Solved(made, outside[binding], lacks, proof)
@@ -251,75 +250,54 @@ def _shrink(directions: int, even: bool) -> float:
     return 1.0 if even else math.cos(math.pi / directions)
 
 
-class _Program:
-    """Amplitudes a and b, bounds r >= hypot(a, b) approximately, moves, c, m and t.
+def _solved(
+    frequencies: Floats,
+    limits: Limits,
+    directions: int,
+    even: bool,
+    *,
+    max_norm: float | None = None,
+    slopes: Floats | None = None,
+) -> tuple[Floats, Floats] | None:
+    """Return the variables of a program and the multipliers of its limits; None without a solution.
 
+    Variables are amplitudes a and b, bounds r >= hypot(a, b) approximately, moves, c, m and t.
     Without `max_norm`, t = 0 and the sum of r is minimal. With it, the sum of r is at most
     `max_norm`, and t minimal, by which all limits are relaxed (but those that define m). Moves
     have columns where `slopes` says what they do to each limit.
     """
+    count, height, rows = frequencies.size, limits.right.size, limits.matrix(frequencies)
+    moved = np.zeros((height, 0)) if slopes is None else slopes
+    relaxed = np.where(limits.on_m == 1.0, 0.0, -1.0)[:, np.newaxis]
+    by_column = [rows[:, : 2 * count], np.zeros((height, count)), moved, rows[:, 2 * count :]]
+    parts: list[Any] = [sp.csr_array(np.hstack([*by_column, relaxed]))]
+    sizes = [count, count, count, moved.shape[1], 2, 1]
+    if even:
+        directions = 2  # sines are zero, and r >= |a|
+    one, rest = sp.eye_array(count), sp.csr_array((count, sum(sizes[3:])))
+    for angle in 2 * np.pi * (np.arange(directions) + (0.0 if even else 0.5)) / directions:
+        parts.append(sp.hstack([np.cos(angle) * one, np.sin(angle) * one, -one, rest]))
+    right = np.concatenate([limits.right, np.zeros(directions * count)])
+    cost = sum_of_r = np.repeat([0.0, 0.0, 1.0, 0.0, 0.0, 0.0], sizes)
+    if max_norm is not None:
+        cost = np.repeat([0.0, 0.0, 0.0, 0.0, 0.0, 1.0], sizes)
+        parts.append(sp.csr_array(sum_of_r[np.newaxis]))
+        right = np.append(right, max_norm * _shrink(directions, even))
+    free, no_sines, no_t = math.inf, 0.0 if even else -math.inf, max_norm is None
+    least = np.repeat([-free, no_sines, 0.0, -1.0, -free, 0.0], sizes)
+    most = np.repeat([free, abs(no_sines), free, 1.0, free, 0.0 if no_t else free], sizes)
+    matrix: Any = sp.csc_array(sp.vstack(parts))
+    bounds: Any = np.stack([least, most], axis=1)
+    from scipy.optimize import linprog  # takes long to import
 
-    def __init__(
-        self,
-        frequencies: Floats,
-        limits: Limits,
-        directions: int,
-        even: bool,
-        *,
-        max_norm: float | None = None,
-        slopes: Floats | None = None,
-    ) -> None:
-        self.count, self.limits, self.even, self.max_norm = frequencies.size, limits, even, max_norm
-        count, rows = self.count, limits.matrix(frequencies)
-        self.moves = 0 if slopes is None else count
-        height = rows.shape[0]
-        moved = np.zeros((height, 0)) if slopes is None else slopes
-        relaxed = np.where(limits.on_m == 1.0, 0.0, -1.0)[:, np.newaxis]
-        sides = (np.zeros((height, count)), moved, rows[:, 2 * count :], relaxed)
-        self.parts = [sp.csr_array(np.hstack([rows[:, : 2 * count], *sides]))]
-        self.right = [limits.right]
-        share = _shrink(directions, even)
-        if even:
-            directions = 2  # sines are zero, and r >= |a|
-        one, rest = sp.eye_array(count), sp.csr_array((count, self.moves + 3))
-        for angle in 2 * np.pi * (np.arange(directions) + (0.0 if even else 0.5)) / directions:
-            side = sp.hstack([np.cos(angle) * one, np.sin(angle) * one, -one, rest])
-            self.parts.append(sp.csr_array(side))
-            self.right.append(np.zeros(count))
-        if max_norm is not None:
-            self.parts.append(sp.csr_array(self._sum_of_r()[np.newaxis]))
-            self.right.append(np.array([max_norm * share]))
-
-    def _sum_of_r(self) -> Floats:
-        return np.concatenate(
-            [np.zeros(2 * self.count), np.ones(self.count), np.zeros(self.moves + 3)]
-        )
-
-    def solve(self) -> tuple[Floats, Floats] | None:
-        """Return the variables and the multipliers of the limits; None without a solution."""
-        count = self.count
-        free: tuple[float | None, float | None] = (None, None)
-        bounds = [
-            *[free] * count,
-            *[(0.0, 0.0) if self.even else free] * count,
-            *[(0.0, None)] * count,
-            *[(-1.0, 1.0)] * self.moves,
-            *[free] * 2,
-            (0.0, 0.0 if self.max_norm is None else None),
-        ]
-        least_t = np.append(np.zeros(3 * count + self.moves + 2), 1.0)
-        matrix: Any = sp.csc_array(sp.vstack(self.parts))
-        from scipy.optimize import linprog  # takes long to import
-
-        result = linprog(
-            self._sum_of_r() if self.max_norm is None else least_t,
-            A_ub=matrix,
-            b_ub=np.concatenate(self.right),
-            bounds=bounds,
-            method="highs",
-            options={"maxiter": ITERATIONS},
-        )
-        if result.status != 0:
-            return None
-        marginals = np.asarray(result.ineqlin.marginals)
-        return np.asarray(result.x), -marginals[: self.limits.right.size]
+    result = linprog(
+        cost,
+        A_ub=matrix,
+        b_ub=right,
+        bounds=bounds,
+        method="highs",
+        options={"maxiter": ITERATIONS},
+    )
+    if result.status != 0:
+        return None
+    return np.asarray(result.x), -np.asarray(result.ineqlin.marginals)[:height]

@@ -19,8 +19,7 @@ from headfit._filter.demand import Demand
 from headfit._filter.design import design
 from headfit._filter.layouts import Shape
 from headfit._filter.linear_program import Solved, solve
-from headfit._filter.stencil import Stencil
-from headfit._filter.whole import whole_target
+from headfit._filter.stencil import Stencil, whole_target
 from headfit._fit.ending import Ending
 from headfit._fit.head import Head, tightened
 from headfit._fit.method import Attempt, Method, Patience, as_max_norm, check_norm, set_options

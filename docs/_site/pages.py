@@ -67,7 +67,7 @@ def there(line: re.Match[str]) -> str:
 def usage() -> str:
     """Return the help of every command, as argparse prints it."""
     os.environ["COLUMNS"] = "84"
-    commands = cli._parser()._subparsers._group_actions[0].choices
+    commands = cli.parser(*cli.COMMANDS)._subparsers._group_actions[0].choices
     return "".join(
         f"\n### headfit {name}\n\n```text\n{parser.format_help()}```\n"
         for name, parser in commands.items()

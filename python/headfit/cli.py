@@ -2,31 +2,52 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import sys
-import zipfile
-import zlib
 from collections.abc import Sequence
+from importlib import import_module
+from typing import Any, NoReturn
 
 from headfit._base.version import VERSION
-from headfit._cli.arguments import Parser, add_certify, add_demo, add_fit, add_info
-from headfit._cli.bounding import add_bounds
-from headfit._cli.describing import add_describe
-from headfit._cli.drawing import add_plot
-from headfit._cli.kinds import add_pattern
-from headfit._cli.planning import add_plan
-from headfit._cli.shrinking import add_compress, add_shrink
 from headfit._cli.streams import Streams
-from headfit._cli.sweeping import add_report, add_sweep
 from headfit.errors import HeadfitError
 
 __all__ = ["main"]
 
-HOLDS, FAILS, BAD_INPUT, INTERRUPTED = 0, 1, 2, 130
+FAILS, BAD_INPUT, INTERRUPTED = 1, 2, 130
 
-# A damaged .npz file shows in the archive itself or in its compressed parts.
 # An ImportError names an optional package that a file format needs.
-_BAD = (HeadfitError, OSError, MemoryError, ImportError, zipfile.BadZipFile, zlib.error)
+_BAD = (HeadfitError, OSError, MemoryError, ImportError)
+
+COMMANDS = {
+    "demo": ("demo", "one fixed module attends in five patterns, each certified"),
+    "pattern": ("pattern", "write a target pattern to a file"),
+    "plan": (
+        "pattern",
+        "say whether a head of a size and format is enough for a pattern, in a minute at most",
+    ),
+    "fit": ("fitting", "find a head that produces a pattern"),
+    "certify": ("fitting", "judge the arrays of a head anew, whatever the file says of them"),
+    "bounds": ("fitting", "prove a lower bound on the head size of a pattern"),
+    "info": ("fitting", "say what a target or a head is, or what this installation is"),
+    "describe": (
+        "heads",
+        "show how sparse heads are, where they attend, and the rank of their logits",
+    ),
+    "shrink": ("heads", "find a smaller head that attends as a given one does, for this input"),
+    "compress": (
+        "heads",
+        "find maps that make a head smaller for every input, from several passages",
+    ),
+    "plot": ("heads", "draw a target, a saved head, or the attention of queries and keys"),
+    "sweep": ("sweeping", "fit a head for every point of a file, and keep every result"),
+    "report": (
+        "sweeping",
+        "draw the results of a sweep: a page that needs no other file, and CSV beside it",
+    ),
+}
+"""The commands, each with the module of `headfit._cli` that has it, and what it does."""
 
 _EXAMPLES = """\
 examples:
@@ -41,6 +62,26 @@ examples:
 exit status: 0 the certificate holds (a plan says yes; no point of a sweep failed), 1 it does
 not, 2 bad input
 """
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser whose error messages are one line, and whose examples keep their line breaks.
+
+    Options that are not there have no value among the arguments: functions have the defaults.
+    """
+
+    def __init__(self, **settings: Any) -> None:
+        usual: dict[str, Any] = {
+            "formatter_class": argparse.RawDescriptionHelpFormatter,
+            "allow_abbrev": False,
+            "argument_default": argparse.SUPPRESS,
+        }
+        super().__init__(**usual | settings)
+
+    def error(self, message: str) -> NoReturn:
+        """Name the problem on one line of stderr and exit with status 2."""
+        line = " ".join(message.split())
+        self.exit(2, f"{self.prog}: {line} (see {self.prog} --help)\n")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -62,13 +103,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     >>> main(["certify", "no-such-file.npz", "head.npz"])
     2
     """
-    files = None
+    words = list(sys.argv[1:] if argv is None else argv)
+    files = Streams()
     try:
-        arguments = _parser().parse_args(argv)
-        with Streams(arguments) as files:
-            arguments.streams = files
-            status: int = arguments.run(arguments)
-        sys.stdout.flush()
+        arguments = vars(parser(*words[:1]).parse_args(words))
+        status: int = arguments.pop("command").run(arguments, files)
         return status
     except BrokenPipeError:
         # The process that read our output has ended. Print nothing, and point stdout to an open
@@ -81,8 +120,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print("headfit: interrupted", file=sys.stderr)
         return INTERRUPTED
     except _BAD as error:
-        line = _one_line(error)
-        print(f"headfit: {line if files is None else files.named(line)}", file=sys.stderr)
+        print(f"headfit: {files.named(_one_line(error))}", file=sys.stderr)
         return BAD_INPUT
 
 
@@ -95,29 +133,30 @@ def _one_line(error: BaseException) -> str:
     return " ".join(str(error).split()) or type(error).__name__
 
 
-def _parser() -> Parser:
-    parser = Parser(
+def parser(*names: str) -> Parser:
+    """Return the parser of the command line, complete for the commands of these names.
+
+    The other commands have their names and what they do, so that their modules, and all that these
+    import, are not needed.
+    """
+    whole = Parser(
         prog="headfit",
         description="Small self-attention heads for sparse attention patterns, with a "
         "certificate for every entry.",
         epilog=_EXAMPLES,
     )
-    parser.add_argument("--version", action="version", version=f"headfit {VERSION}")
-    commands = parser.add_subparsers(metavar="COMMAND", required=True)
-    add_demo(commands)
-    add_pattern(commands)
-    add_plan(commands)
-    add_fit(commands)
-    add_certify(commands)
-    add_bounds(commands)
-    add_info(commands)
-    add_describe(commands)
-    add_shrink(commands)
-    add_compress(commands)
-    add_plot(commands)
-    add_sweep(commands)
-    add_report(commands)
-    return parser
+    whole.add_argument("--version", action="version", version=f"headfit {VERSION}")
+    commands = whole.add_subparsers(metavar="COMMAND", required=True)
+    for name, (module, about) in COMMANDS.items():
+        one = commands.add_parser(name, help=about, description=about)
+        if name in names:
+            found = import_module(f"headfit._cli.{module}")
+            if module == "sweeping":  # until it is a `Command` too
+                del commands._name_parser_map[name], commands._choices_actions[-1]
+                getattr(found, f"add_{name}")(commands)
+            else:
+                getattr(found, name).fill(one)
+    return whole
 
 
 if __name__ == "__main__":

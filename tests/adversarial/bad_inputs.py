@@ -706,7 +706,7 @@ def sweep_doors(hf: Any, threads: list[Any], folder: Path) -> Iterator[Door]:
 def command_doors(folder: Path) -> Iterator[Door]:
     """Yield the commands; a call raises an InputError for a refusal in one line, with status 2."""
     import headfit as hf
-    from headfit._cli import kinds
+    from headfit._cli.pattern import options_of_kind
     from headfit.errors import InputError
 
     target, head = folder / "A.npz", folder / "head.npz"
@@ -771,8 +771,8 @@ def command_doors(folder: Path) -> Iterator[Door]:
     for option, values in {"--gamma": numbers, "--seed": options["--seed"]}.items():
         call = command([*band, option, "{file}", "-o", made])
         yield Door(f"$ pattern {option}", call, {}, {"file": values}, anything)
-    for kind in kinds.KINDS:
-        count = sum(1 for name, _ in kinds.KINDS[kind] if not name.startswith("-"))
+    for kind in hf.patterns.__all__:
+        count = sum(1 for each in options_of_kind(kind) if each.is_required)
         if kind in ("digits_knn", "induction") or not count:
             continue
         first = {"knn": str(folder / "points.npy"), "from_graph": str(target)}.get(kind, "8")

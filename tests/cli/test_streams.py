@@ -51,7 +51,7 @@ def target_of(raw: bytes) -> np.ndarray:
 def test_a_pattern_goes_to_standard_output(run):
     status, out, err = run("pattern", "band", 9, 1, "-o", "-")
     assert status == 0
-    assert err.startswith("-: band, n = 9")
+    assert err.startswith("-: band, Target(n=9")
     np.testing.assert_array_equal(target_of(out), hf.patterns.band(9, 1).toarray())
     status, out, _ = run("pattern", "band", 9, 1, "-o", "-", "--format", "mtx")
     np.testing.assert_array_equal(
@@ -69,7 +69,7 @@ def test_a_head_goes_to_standard_output_and_its_text_to_stderr(run):
     assert hf.load("head.npz").certificate.holds
     status, said, err = run("info", "-", stdin=out)
     assert (status, err) == (0, "")
-    assert said.startswith(b"-: head of 9 tokens, dim = 4")
+    assert said.startswith(b"-: Fit(learned, n=9, dim=4")
 
 
 def test_a_picture_goes_to_standard_output(run):
@@ -107,7 +107,7 @@ def test_each_format_is_told_by_its_first_bytes(run):
     for raw in (text.getvalue(), binary.getvalue()):
         status, out, err = run("info", "-", stdin=raw)
         assert (status, err) == (0, "")
-        assert b"-: target, n = 9" in out
+        assert b"-: Target(n=9" in out
     points = io.BytesIO()
     np.save(points, np.random.default_rng(0).standard_normal((12, 2)))
     assert run("pattern", "knn", "-", 3, "-o", "knn.npz", stdin=points.getvalue())[0] == 0
@@ -216,7 +216,7 @@ def test_a_second_demo_replaces_its_picture_only_when_asked(run, monkeypatch):
     from headfit._cli import demo
 
     whole = demo.run_demo
-    small = lambda **given: whole(n=12, dim=8, digits=False, rungs=False, **given)  # noqa: E731
+    small = lambda **given: whole(n=12, dim=8, digits=False, random_keys=False, **given)  # noqa: E731
     monkeypatch.setattr(demo, "run_demo", small)
     demo = ("demo", "--num-threads", 1)
     assert run(*demo)[0] == 0
@@ -235,7 +235,7 @@ def test_progress_may_be_asked_for_where_no_terminal_is(run):
     assert run(*line)[2] == ""
     assert run(*line, "--no-progress")[2] == ""
     said = run(*line, "--progress")[2].splitlines()
-    assert said == ["headfit: fitting n = 9, dim = 4 ...", "headfit: writing head.npz ..."]
+    assert said == ["headfit: fitting n = 9 ...", "headfit: writing head.npz ..."]
 
 
 @pytest.mark.parametrize("command", ["fit A.npz --dim 4 -o x.npz", "certify A.npz head.npz",

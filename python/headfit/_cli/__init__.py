@@ -1,1 +1,1 @@
-"""The parts of the command line: arguments, commands, text and the picture of the demo."""
+"""The command line: options made from signatures, what each command does, and its files."""

@@ -7,11 +7,13 @@ first.
 
 from __future__ import annotations
 
+import argparse
 import contextlib
+import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import IO, Any, Self
 
@@ -35,6 +37,22 @@ def shown(output: Path) -> str:
     return "standard output" if output == DASH else str(output.resolve())
 
 
+def writable(text: str) -> Path:
+    """Return a path that can be written to, checked before the work begins."""
+    path = Path(text)
+    if path == DASH:
+        return path
+    if not path.parent.is_dir():
+        raise argparse.ArgumentTypeError(f"there is no folder {path.parent}")
+    if not os.access(path.parent, os.W_OK):
+        raise argparse.ArgumentTypeError(f"the folder {path.parent} cannot be written to")
+    if path.is_dir():
+        raise argparse.ArgumentTypeError(f"{text} is a folder")
+    if path.exists() and not path.is_file():
+        raise argparse.ArgumentTypeError(f"{text} is no ordinary file")
+    return path
+
+
 def _suffix(start: bytes) -> str:
     """Return the suffix of a file that starts with these bytes."""
     for first, suffix in _KINDS:
@@ -47,43 +65,50 @@ def _suffix(start: bytes) -> str:
 class Streams:
     """The files that one call of a command reads and writes.
 
-    Commands see it as ``arguments.streams``. Within its context, what a command prints goes to
-    stderr when its file goes to stdout.
-
-    Parameters
-    ----------
-    arguments : argparse.Namespace
-        ``arguments.outputs`` has the names of the arguments that are files to write, with the
-        suffixes that they may have; ``arguments.force`` says whether they may be replaced.
+    Within its context, what a command prints goes to stderr when its file goes to stdout.
     """
 
-    def __init__(self, arguments: Any) -> None:
+    def __init__(self) -> None:
         self._folder: Path | None = None
         self._exits = contextlib.ExitStack()
-        self._format: str | None = getattr(arguments, "format", None)
-        self._force: bool = getattr(arguments, "force", False)
+        self._force = False
         self._copy: Path | None = None
         self._stdout: IO[bytes] | None = None
-        self._suffixes: tuple[str, ...] = ()
-        outputs: dict[str, tuple[str, ...]] = getattr(arguments, "outputs", {})
-        for name, suffixes in outputs.items():
-            path = getattr(arguments, name)
-            if path == DASH and self._suffixes:
-                raise InputError("only one output can be -, standard output")
-            if path == DASH:
-                self._suffixes = suffixes
-            elif path is not None:
-                self.check_free(path)
-        if self._suffixes:
-            self._check_stdout(arguments)
-        elif self._format is not None:
-            raise InputError("--format is for the output -; the name of a file says its format")
+        self._format = ""
 
-    def _check_stdout(self, arguments: Any) -> None:
-        if getattr(arguments, "json", False):
+    def claim(
+        self,
+        outputs: Iterable[tuple[Path, tuple[str, ...]]],
+        *,
+        force: bool = False,
+        form: str | None = None,
+        json: bool = False,
+    ) -> None:
+        """Check the files to write, each with the suffixes that it may have.
+
+        Raises
+        ------
+        InputError
+            For a file that exists, without `force`, and for outputs that exclude each other.
+        """
+        self._force = force
+        streamed = [suffixes for path, suffixes in outputs if path == DASH]
+        for path, _ in outputs:
+            if path != DASH:
+                self.check_free(path)
+        if not streamed:
+            if form is not None:
+                raise InputError("--format is for the output -; the name of a file says its format")
+            return
+        if len(streamed) > 1:
+            raise InputError("only one output can be -, standard output")
+        if json:
             raise InputError("--json and the output - both take standard output")
-        suffix = self.suffix(DASH)
-        if sys.stdout.isatty() and suffix != ".mtx":
+        self._format = streamed[0][0] if form is None else f".{form}"
+        if self._format not in streamed[0]:
+            known = ", ".join(suffix[1:] for suffix in streamed[0])
+            raise InputError(f"--format must be one of {known}; got {form}")
+        if sys.stdout.isatty() and self._format != ".mtx":
             raise InputError(
                 "standard output is a terminal, which shows no binary file: "
                 "give the output a name, or send it on with > or |"
@@ -111,18 +136,12 @@ class Streams:
 
     def suffix(self, output: Path) -> str:
         """Return the suffix that says the format of an output."""
-        if output != DASH:
-            return output.suffix
-        suffix = self._suffixes[0] if self._format is None else f".{self._format}"
-        if suffix not in self._suffixes:
-            known = ", ".join(s[1:] for s in self._suffixes)
-            raise InputError(f"--format must be one of {known}; got {self._format}")
-        return suffix
+        return self._format if output == DASH else output.suffix
 
-    def path(self, given: Path) -> Path:
-        """Return the name of an ordinary file that holds what the given name stands for."""
-        if given != DASH:
-            return given
+    def path(self, path: Path) -> Path:
+        """Return the name of an ordinary file that holds what the user's name stands for."""
+        if path != DASH:
+            return path
         if self._copy is not None:
             raise InputError("only one input can be -, standard input")
         if sys.stdin.isatty():
@@ -139,7 +158,7 @@ class Streams:
         if self._stdout is None or output != DASH:
             save(output)
             return
-        copy = self._temporary("standard-output" + self.suffix(output))
+        copy = self._temporary("standard-output" + self._format)
         save(copy)
         with copy.open("rb") as file:
             shutil.copyfileobj(file, self._stdout)
@@ -148,3 +167,26 @@ class Streams:
     def named(self, message: str) -> str:
         """Return a message with the user's name for standard input, not that of its copy."""
         return message if self._copy is None else message.replace(str(self._copy), "standard input")
+
+
+@contextlib.contextmanager
+def progress(wanted: bool | None = None) -> Iterator[Callable[[str], None]]:
+    """Yield a function that shows a line of progress on stderr.
+
+    On a terminal each line takes the place of the last, and the end clears it; elsewhere lines
+    are written below each other, if they are wanted. None: on terminals only.
+    """
+    terminal = sys.stderr.isatty()
+    shows = terminal if wanted is None else wanted
+
+    def say(line: str) -> None:
+        if shows and terminal:
+            print(f"\r\x1b[2K{line} ...", end="", file=sys.stderr, flush=True)
+        elif shows:
+            print(f"headfit: {line} ...", file=sys.stderr, flush=True)
+
+    try:
+        yield say
+    finally:
+        if shows and terminal:
+            print("\r\x1b[2K", end="", file=sys.stderr, flush=True)

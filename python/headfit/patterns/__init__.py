@@ -30,51 +30,19 @@ and `from_mask`, which are given the rows, refuse an empty one.
 
 from __future__ import annotations
 
-from headfit.patterns._graphs import (
-    butterfly,
-    from_graph,
-    grid2d,
-    hypercube,
-    permutation,
-    random_regular,
-    tree,
-)
-from headfit.patterns._heads import induction, previous_token
-from headfit.patterns._knn import digits_knn, knn
-from headfit.patterns._masks import from_mask
-from headfit.patterns._windows import (
-    band,
-    bigbird,
-    block,
-    causal_band,
-    circulant,
-    dilated,
-    strided,
-    window_global,
-)
+from headfit.patterns import _graphs, _heads, _knn, _masks, _windows
+from headfit.patterns._graphs import *
+from headfit.patterns._heads import *
+from headfit.patterns._knn import *
+from headfit.patterns._masks import *
+from headfit.patterns._windows import *
 
-__all__ = [
-    "band",
-    "bigbird",
-    "block",
-    "butterfly",
-    "causal_band",
-    "circulant",
-    "digits_knn",
-    "dilated",
-    "from_graph",
-    "from_mask",
-    "grid2d",
-    "hypercube",
-    "induction",
-    "knn",
-    "permutation",
-    "previous_token",
-    "random_regular",
-    "strided",
-    "tree",
-    "window_global",
-]
+__all__ = []
+__all__ += _graphs.__all__
+__all__ += _heads.__all__
+__all__ += _knn.__all__
+__all__ += _masks.__all__
+__all__ += _windows.__all__
 
 
 def __dir__() -> list[str]:

@@ -25,6 +25,8 @@ from headfit.patterns._build import (
     token_numbers,
 )
 
+__all__ = ["induction", "previous_token"]
+
 
 @pattern
 def previous_token(n: int, *, boundary: Boundary = "clip", **style: Unpack[Weighting]) -> Pattern:

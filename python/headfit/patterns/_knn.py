@@ -36,6 +36,8 @@ _BLOCK_ENTRIES = 1 << 20
 # In more dimensions than this, a search in a KD-tree visits nearly every point.
 _TREE_DIMENSIONS = 12
 
+__all__ = ["digits_knn", "knn"]
+
 
 @pattern
 def digits_knn(**style: Unpack[Weighting]) -> Pattern:

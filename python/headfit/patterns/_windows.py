@@ -25,6 +25,17 @@ from headfit.patterns._build import (
 )
 from headfit.patterns._graphs import regular_columns
 
+__all__ = [
+    "band",
+    "bigbird",
+    "block",
+    "causal_band",
+    "circulant",
+    "dilated",
+    "strided",
+    "window_global",
+]
+
 
 @pattern
 def band(

@@ -1,0 +1,161 @@
+"""Command-line options made from the signature and the docstring of a function.
+
+The signature says whether an option is a number, a flag or a choice, and its default; the first
+sentence of the parameter's description in the docstring is the help.
+"""
+
+from __future__ import annotations
+
+import argparse
+import inspect
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from headfit._cli.values import BY_NAME
+from headfit.errors import InputError
+
+
+@dataclass(frozen=True)
+class Option:
+    """One argument of a command: its words, such as ``--max-norm``, and argparse's settings.
+
+    Attributes
+    ----------
+    name : str
+        The name of the value among the arguments of a `Call`.
+    words : tuple of str
+    settings : dict
+    suffixes : tuple of str
+        Of a file to write: how its name may end.
+    """
+
+    name: str
+    words: tuple[str, ...]
+    settings: dict[str, Any]
+    suffixes: tuple[str, ...] = ()
+
+    @property
+    def is_required(self) -> bool:
+        """Whether the command does nothing without it."""
+        return not self.words[0].startswith("-")
+
+    def value_of(self, text: str) -> Any:
+        """Return the value that a text stands for, where options are texts of the form NAME=VALUE.
+
+        Raises
+        ------
+        InputError
+            For a text that is none of its values; the message names the option.
+        """
+        kind = self.settings.get("type", str)
+        try:
+            if "action" in self.settings:
+                return {"true": True, "false": False}[text]
+            parts = [kind(part) for part in text.split(",")] if "nargs" in self.settings else []
+            return parts or kind(text)
+        except KeyError:
+            raise InputError(f"--arg {self.name} must be true or false; got {text!r}") from None
+        except ValueError:
+            raise InputError(
+                f"--arg {self.name}: invalid {kind.__name__} value: {text!r}"
+            ) from None
+        except argparse.ArgumentTypeError as error:
+            raise InputError(f"--arg {self.name}: {error}") from error
+
+
+def option(*words: str, suffixes: tuple[str, ...] = (), **settings: Any) -> Option:
+    """Return an option that no signature has, in argparse's words."""
+    name = settings.get("dest", words[-1].lstrip("-").replace("-", "_"))
+    return Option(name, words, settings, suffixes)
+
+
+def flag(word: str, about: str) -> Option:
+    """Return an option that is there or not."""
+    return option(word, action="store_true", help=about)
+
+
+def options_of(
+    function: Callable[..., Any],
+    names: str | None = None,
+    docs: Iterable[Callable[..., Any]] = (),
+    **changes: dict[str, Any],
+) -> list[Option]:
+    """Return the options that a function's parameters make.
+
+    Parameters
+    ----------
+    function : callable
+    names : str, optional
+        The names of the parameters, separated by spaces; all of them when None.
+    docs : iterable of callable
+        Functions whose docstrings describe parameters that the function's own refers to.
+    **changes : dict
+        Settings of argparse for some parameters, in place of those that are made.
+    """
+    described: dict[str, tuple[str, str]] = {}
+    for source in (function, *docs):
+        for name, (kind, text) in parameters(source).items():
+            if name not in described or re.match(r"As in|See `", described[name][1]):
+                described[name] = (kind, text)
+    signature = inspect.signature(function).parameters
+    chosen = signature if names is None else names.split()
+    return [
+        _option(signature[name], *described.get(name, ("", "")), changes.get(name, {}))
+        for name in chosen
+    ]
+
+
+def parameters(function: Callable[..., Any]) -> dict[str, tuple[str, str]]:
+    """Return the type and the description of each parameter, as a numpydoc docstring has them."""
+    text = inspect.getdoc(function) or ""
+    section = re.search(r"^Parameters\n-+\n(.*?)(?=^\w[\w ]*\n--|\Z)", text + "\n", re.M | re.S)
+    entries = re.findall(
+        r"^(\w[\w, ]*?)(?: : (.*))?\n((?:\n| +.*\n)*)", section[1] if section else "", re.M
+    )
+    return {
+        name: (kind, " ".join(body.split()))
+        for names, kind, body in entries
+        for name in names.split(", ")
+    }
+
+
+def _option(parameter: inspect.Parameter, kind: str, text: str, changes: dict[str, Any]) -> Option:
+    name, default = parameter.name, parameter.default
+    settings = {"help": _help(text, default)}
+    settings |= BY_NAME.get(name) or _settings(str(parameter.annotation), kind, default)
+    settings |= changes
+    if default is parameter.empty:
+        return Option(name, (name,), settings)
+    word = settings.pop("word", name).replace("_", "-")
+    if not {"action", "choices", "metavar"} & settings.keys():
+        kind = str(getattr(settings["type"], "__name__", ""))
+        settings["metavar"] = {"int": "N", "float": "X"}.get(kind, word.upper())
+    return Option(name, (f"--{word}",), {"dest": name, **settings})
+
+
+def _settings(annotation: str, kind: str, default: Any) -> dict[str, Any]:
+    """Return what argparse needs for a parameter of this annotation and documented type."""
+    if "bool" in annotation:
+        return {"action": "store_true" if default is False else argparse.BooleanOptionalAction}
+    if re.match("sequence|iterable", kind):
+        return {"type": int, "nargs": "+"}
+    choices = re.findall(r'"([\w-]+)"', kind.split(", default")[0])
+    if choices:
+        return {"choices": choices}
+    return {"type": next((t for t in (float, int) if t.__name__ in annotation), str)}
+
+
+def _help(text: str, default: Any) -> str:
+    """Return the first sentence of a description without its references, and the default."""
+    text = text.replace("`", "").replace("%", "%%")
+    said = re.split(r"\.(?: (?=[A-Z\"])|$)|; (?:None|see)\b", text)[0]
+    said = said.replace("when None", "by default")
+    said = said if said[1:2].isupper() else said[:1].lower() + said[1:]
+    by_default = re.search(r"[.;] None:? (.+?)(?:[.,;:] |[.]?$)", text)
+    if default is None and by_default:
+        return f"{said} (default: {by_default[1]})"
+    if default is None or isinstance(default, bool) or default is inspect.Parameter.empty:
+        return said
+    return f"{said} (default: {f'{default:g}' if isinstance(default, float) else default})"

@@ -13,6 +13,7 @@ from types import ModuleType
 import matplotlib.pyplot as plt
 import pytest
 
+pytestmark = pytest.mark.full
 ROOT = Path(__file__).parents[1]
 EXPERIMENTS = ROOT / "experiments"
 COMMANDS = (
@@ -96,6 +97,7 @@ def without_times(path: Path) -> list[dict[str, object]]:
     return sorted(told, key=str)
 
 
+@pytest.mark.pages
 def test_results_are_small() -> None:
     assert {path.suffix for path in RESULTS} <= {".csv", ".svg", ".png"}
     assert sum(path.stat().st_size for path in RESULTS) < 3_000_000
@@ -245,6 +247,7 @@ def cells(title: str) -> dict[str, list[str]]:
     return found
 
 
+@pytest.mark.pages
 def test_the_table_of_smallest_sizes_is_that_of_the_results() -> None:
     growth = module("growth")
     table = cells("The head size against the number of tokens")
@@ -266,6 +269,7 @@ def test_the_table_of_smallest_sizes_is_that_of_the_results() -> None:
             assert table[title.format(k)][:-1] == written
 
 
+@pytest.mark.pages
 def test_the_tables_of_small_logits_are_those_of_the_results() -> None:
     small_logits = module("small_logits")
     table = cells("The price of small logits")

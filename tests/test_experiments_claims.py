@@ -21,6 +21,8 @@ import phase_diagram
 import published
 import trained_heads
 
+pytestmark = pytest.mark.full
+
 
 def tiny(experiment: Any, folder: Path) -> Any:
     """Run an experiment at its smallest setting, in this process."""

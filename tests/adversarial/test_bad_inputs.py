@@ -13,6 +13,7 @@ ROOT = Path(__file__).parents[2]
 EVERY = os.environ.get("HEADFIT_BAD_INPUTS_EVERY", "12")
 
 
+@pytest.mark.full
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="processes are read in /proc")
 def test_bad_inputs_are_refused_with_the_name_of_the_argument() -> None:
     command = [sys.executable, "-W", "ignore", "-m", "tests.adversarial.bad_inputs"]

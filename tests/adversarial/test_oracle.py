@@ -235,6 +235,7 @@ def test_certificates_that_hold_falsely_are_found(monkeypatch):
     assert doctored(monkeypatch, lambda c: {"status": "holds"}) == every("false holds")
 
 
+@pytest.mark.full
 def test_certificates_that_fail_falsely_are_found(monkeypatch):
     assert doctored(monkeypatch, lambda c: {"status": "fails"}) == every("false fails")
     found = doctored(monkeypatch, lambda c: {"row_status": np.ones_like(c.row_status)})

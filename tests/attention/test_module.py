@@ -243,6 +243,7 @@ def test_random_rotation_is_orthogonal(dim: int) -> None:
 # One module for many patterns ------------------------------------------------------------------
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_one_module_many_patterns(dtype: str) -> None:
     """Random dense weights are fitted with many patterns and keep every byte."""

@@ -278,6 +278,7 @@ def test_attention_objects_bring_their_settings():
         hf.sparsify(attention, mask=("window", 3), per_row=3)
 
 
+@pytest.mark.full
 def test_memory_is_far_below_the_matrix():
     # 12,000 squared is 576 MB in float32.
     code = """

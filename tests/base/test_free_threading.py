@@ -14,6 +14,7 @@ import headfit as hf
 FREE = bool(sysconfig.get_config_var("Py_GIL_DISABLED"))
 
 
+@pytest.mark.pages
 def test_what_the_page_on_installing_says() -> None:
     page = Path(__file__).parents[2] / "docs" / "install.md"
     assert "A free-threaded Python turns its lock\non again" in page.read_text(encoding="utf-8")

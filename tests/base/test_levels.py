@@ -132,6 +132,7 @@ for path in (path for folder in sys.argv[1:] for path in sorted(Path(folder).ite
 """
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("level", USABLE)
 def test_every_certificate_holds_again_at_every_level(made, level):
     run = python(level, "-c", JUDGE, *map(str, made))
@@ -163,6 +164,7 @@ def test_heads_of_one_level_are_certified_by_another(answers, level):
     )
 
 
+@pytest.mark.full
 def test_a_level_that_cannot_be_is_an_import_error():
     impossible = {"v5", "V3", "x86-64-v3", "none"} | set(cpu_level.LEVELS) - set(USABLE)
     for level in sorted(impossible):

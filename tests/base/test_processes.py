@@ -166,6 +166,7 @@ def expected(tmp_path_factory: pytest.TempPathFactory) -> str:
     return answer
 
 
+@pytest.mark.full
 @pytest.mark.skipif(sys.platform != "linux", reason="forks, affinities")
 @pytest.mark.parametrize("way", WAYS)
 def test_every_process_gets_the_same_bits(way: str, tmp_path: Path, expected: str) -> None:

@@ -114,6 +114,7 @@ def assert_same(got: list[Any], expected: list[Any]) -> None:
         np.testing.assert_array_equal(a, b)  # bit for bit; NaN equals NaN
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", SHAREABLE)
 def test_sixteen_threads_get_the_answers_of_one(name: str) -> None:
     make, ask = SHAREABLE[name]

@@ -73,6 +73,7 @@ def test_medians_keep_their_spread():
     assert [(x["runs"], x["spread"]) for x in measure.SUMMARY] == [(3, 1.5), (1, None), (1, None)]
 
 
+@pytest.mark.full
 def test_all_compares_kept_results(tmp_path):
     kept = tmp_path / "kept"
     kept.mkdir()

@@ -411,6 +411,7 @@ def small_demo(monkeypatch):
     monkeypatch.setattr(demo, "run_demo", lambda **given: whole(n=24, dim=8, digits=False, **given))
 
 
+@pytest.mark.full
 @pytest.mark.usefixtures("small_demo")
 def test_demo_prints_a_table_and_draws(run):
     status, out, err = run("demo")

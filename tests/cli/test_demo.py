@@ -50,6 +50,7 @@ def test_weights_are_dense_random_and_untouched(small):
     assert run_demo(n=4, dim=8, digits=False, rng=1).weights_before != demo.weights_before
 
 
+@pytest.mark.full
 def test_the_digits_are_the_shipped_graph_and_may_miss(with_digits):
     row = with_digits.rows[-1]
     assert (row.name, row.target.n) == ("digits_knn", 1797)

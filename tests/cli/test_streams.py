@@ -151,6 +151,7 @@ def on_terminal(line: str, stream: int, folder: Path) -> subprocess.CompletedPro
     return done
 
 
+@pytest.mark.full
 def test_binary_output_is_never_written_to_a_terminal(tmp_path):
     done = on_terminal("pattern band 9 1 -o -", 1, tmp_path)
     assert done.returncode == 2
@@ -212,6 +213,7 @@ def test_a_file_is_replaced_only_when_asked(line, run):
         assert {Path(name).read_bytes() for name in ("X.npz", "X.svg")} != {b"mine"}
 
 
+@pytest.mark.full
 def test_a_second_demo_replaces_its_picture_only_when_asked(run, monkeypatch):
     from headfit._cli import demo
 

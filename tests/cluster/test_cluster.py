@@ -204,6 +204,7 @@ def test_scans_of_learned_fits(client, name, monkeypatch):
     assert found.settings == local.settings
 
 
+@pytest.mark.full
 def test_a_learned_fit_to_its_end(client):
     A = hf.patterns.random_regular(N, 4, gamma=2.0, rng=0)
     local = hf.fit(A, 8, method="learned", rng=0, num_threads=1)
@@ -254,6 +255,7 @@ def killing(monkeypatch: pytest.MonkeyPatch, room: Any, pids: list[int]) -> None
     monkeypatch.setattr(room, "run_blocks", run_and_kill)
 
 
+@pytest.mark.full
 @pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="kills processes")
 @pytest.mark.parametrize("killed", [1, 2])
 def test_workers_are_killed_midway(client, monkeypatch, killed):

@@ -15,6 +15,7 @@ from headfit._cluster import blocks
 PAGE = "docs/cluster.md"
 
 
+@pytest.mark.full
 def test_its_python_runs(python_of, tmp_path):
     pytest.importorskip("distributed")
     (code,) = python_of(PAGE)
@@ -26,6 +27,7 @@ def test_its_python_runs(python_of, tmp_path):
     assert run.stdout.startswith("Certificate: holds for all 2000**2 entries"), run.stdout
 
 
+@pytest.mark.pages
 def test_its_numbers():
     text = (Path(__file__).parents[2] / PAGE).read_text(encoding="utf-8")
     assert f"multiples of {blocks.GRANULE} rows" in text

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 import headfit as hf
 from headfit._cli import demo
 
 PAGE = Path(__file__).parents[2] / "docs" / "measured.md"
 
 
+@pytest.mark.pages
 def test_the_table_can_be_true():
     # The result of a search of a few seconds depends on the machine, so only the rest is checked.
     rows = {

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 NOTEBOOKS = sorted((Path(__file__).parents[2] / "notebooks").glob("*.ipynb"))
+pytestmark = pytest.mark.pages
 PATHS = re.compile(r"/(home|root|tmp|work|usr|opt|Users)/|[A-Z]:\\\\|site-packages")
 
 

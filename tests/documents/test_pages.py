@@ -38,6 +38,7 @@ def needs_torch(text: str) -> bool:
     return re.search(r"^\s*import (headfit\.)?torch$", text, re.MULTILINE) is not None
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "page",
     [
@@ -73,10 +74,12 @@ def test_a_page_runs(blocks, page, tmp_path, monkeypatch, capsys):
     plt.close("all")
 
 
+@pytest.mark.pages
 def test_there_are_pages():
     assert {"tutorial", "fit", "numpy", "shrink", "by-hand", "teach"} <= {p.stem for p in PAGES}
 
 
+@pytest.mark.pages
 @pytest.mark.parametrize("page", EXPERIMENTS, ids=lambda page: page.stem)
 def test_the_site_includes_what_experiments_found(page):
     name = "index" if page.stem == "README" else page.stem
@@ -85,6 +88,7 @@ def test_the_site_includes_what_experiments_found(page):
     assert f"<experiments/{name}>\n" in (ROOT / "docs" / "index.md").read_text(encoding="utf-8")
 
 
+@pytest.mark.pages
 @pytest.mark.parametrize("page", TEXTS, ids=lambda page: page.stem)
 def test_links_lead_somewhere(page):
     """Relative links lead to files of the repository; others are at least well formed."""
@@ -102,6 +106,7 @@ def test_links_lead_somewhere(page):
                 assert parts.fragment in anchors(file), f"{page.name}: {target}"
 
 
+@pytest.mark.pages
 def test_pictures_have_alternative_text():
     for page in TEXTS:
         for words in re.findall(r"!\[([^\]]*)\]\(", page.read_text(encoding="utf-8")):

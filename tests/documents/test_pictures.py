@@ -20,6 +20,7 @@ def draw():
     return module
 
 
+@pytest.mark.pages
 def test_every_picture_is_drawn_by_the_script_and_shown_on_a_page(draw):
     assert {path.stem for path in FOLDER.glob("*.svg")} == set(draw.PICTURES)
     shown = "".join(page.read_text(encoding="utf-8") for page in FOLDER.parent.glob("*.md"))

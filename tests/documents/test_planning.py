@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import matplotlib.pyplot as plt
+import pytest
 from scipy import sparse
 
 import headfit as hf
@@ -13,12 +14,14 @@ from headfit import cli
 PAGE = "docs/planning.md"
 
 
+@pytest.mark.full
 def test_its_python_runs(python_of, run):
     namespace = run(PAGE, python_of(PAGE))
     plt.close("all")
     assert isinstance(namespace["plan"], hf.results.Plan)
 
 
+@pytest.mark.full
 def test_its_commands_run(commands_of, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     sparse.save_npz("A.npz", hf.patterns.band(32, 1))
@@ -29,6 +32,7 @@ def test_its_commands_run(commands_of, tmp_path, monkeypatch):
     assert Path("plan.png").is_file()
 
 
+@pytest.mark.pages
 def test_it_names_every_obstacle():
     from typing import get_args
 

@@ -10,10 +10,12 @@ import pytest
 PAGE = "README.md"
 
 
+@pytest.mark.pages
 def test_it_is_short():
     assert len((Path(__file__).parents[2] / PAGE).read_text(encoding="utf-8").split()) < 900
 
 
+@pytest.mark.pages
 def test_the_two_commands_stand_alone_in_blocks(blocks):
     commands = [text for language, text in blocks(PAGE) if language == "sh"]
     assert commands == ["pip install . && headfit demo\n", "pip install '.[test]' && pytest\n"]

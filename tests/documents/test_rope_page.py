@@ -22,6 +22,7 @@ def test_the_code_of_the_page_runs(python_of, run, capsys):
     assert said.index("content is not needed") < said.index("content is needed")
 
 
+@pytest.mark.pages
 @pytest.mark.parametrize(("row", "column", "width"), [(0, 3, 4), (0, 4, 8), (3, 3, 4)])
 def test_entries_of_the_table_are_what_the_function_says(row, column, width):
     lines = [line for line in TEXT.splitlines() if re.match(r"\| [\d,]+ ", line)]

@@ -15,6 +15,7 @@ from headfit._sweep.fit_points import DEFAULTS
 PAGE = "docs/sweeps.md"
 
 
+@pytest.mark.full
 def test_its_blocks_run(blocks, python_of, commands_of, run, tmp_path, monkeypatch, capsys):
     pytest.importorskip("distributed")
     monkeypatch.chdir(tmp_path)
@@ -37,6 +38,7 @@ def test_its_blocks_run(blocks, python_of, commands_of, run, tmp_path, monkeypat
     assert Path("report/index.html").is_file()
 
 
+@pytest.mark.pages
 def test_it_names_every_key_of_a_point():
     text = (Path(__file__).parents[2] / PAGE).read_text(encoding="utf-8")
     for name in ("pattern", *DEFAULTS):

@@ -140,6 +140,7 @@ def test_what_is_out_of_reach_has_no_solution_of_so_small_a_norm(count: int, cau
         assert not answers[3]
 
 
+@pytest.mark.full
 def test_larger_heads_have_smaller_norms() -> None:
     demand = Demand(window(1000, range(16), 0), Tolerances(0.05, 0.1))
     norms = []

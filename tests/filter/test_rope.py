@@ -134,7 +134,7 @@ def test_no_filter_is_shorter_than_the_proved_bound():
     frequencies=st.integers(2, 8),
     causal=st.booleans(),
 )
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 def test_any_multipliers_prove_a_bound_that_no_filter_undercuts(seed, width, frequencies, causal):
     rng = np.random.default_rng(seed)
     n = 24
@@ -279,6 +279,7 @@ def test_long_sequences_take_few_offsets():
     assert outside.max() <= inside.min() + math.log(0.3)
 
 
+@pytest.mark.full
 def test_wide_windows_begin_with_a_sample_of_their_offsets():
     waves = np.concatenate([5 / 200 * np.arange(1, 45), np.geomspace(math.pi / 4096, 0.015, 4)])
     found = hf.rope.filter(200, n=2048, inv_freq=waves, tolerances=LOOSE)

@@ -225,6 +225,7 @@ def test_a_search_that_was_cut_says_it_proves_nothing(monkeypatch: pytest.Monkey
     assert "proves nothing about smaller sizes" in head.advice
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("suffix", ["npz", "safetensors"])
 def test_files_keep_why(suffix: str, tmp_path: Path) -> None:
     if suffix == "safetensors":

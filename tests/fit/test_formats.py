@@ -111,6 +111,7 @@ def test_a_bound_on_norms_holds_for_what_is_stored(dtype):
         assert head.certificate.max_norm <= method.max_norm * (1 + 1e-6)
 
 
+@pytest.mark.full
 def test_a_narrow_filter_keeps_to_a_bound_on_norms():
     A = hf.patterns.causal_band(300, 7)
     for dtype in ("bfloat16", "float16"):
@@ -129,7 +130,7 @@ def test_a_narrow_head_survives_its_file(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["bfloat16", "float16", "float32"])
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(seed=st.integers(0, 2**32 - 1), size=st.sampled_from([1.0, 4.0, 12.0]))
 def test_certificates_of_rounded_logits(name, seed, size):
     """Certificates agree with the softmax of logits that are rounded one by one."""
@@ -150,7 +151,7 @@ def test_certificates_of_rounded_logits(name, seed, size):
     np.testing.assert_allclose(c.row_tv, tv, atol=1e-6)
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(seed=st.integers(0, 2**32 - 1), order=st.permutations(range(24)))
 def test_float32_accumulation_covers_every_order(seed, order):
     rng = np.random.default_rng(seed)

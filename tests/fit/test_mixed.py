@@ -74,6 +74,7 @@ def test_auto_starts_from_a_filter() -> None:
     assert np.array_equal(fits[0].K, fits[1].K)
 
 
+@pytest.mark.full
 def test_auto_starts_from_a_narrow_filter_in_a_head_with_room(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

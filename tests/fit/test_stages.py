@@ -142,6 +142,7 @@ def test_a_stop_before_the_first_step_counts_one_start():
         assert plain[name] == staged[name]
 
 
+@pytest.mark.full
 def test_few_steps_make_few_stages():
     """A stage of fewer steps than those of its anneal would end hot."""
     found = fit(hf.methods.Learned(effort=5, stages=100), 4)

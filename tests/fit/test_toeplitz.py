@@ -105,6 +105,7 @@ def test_a_search_finds_a_small_size() -> None:
     assert fit.dim % 2 == 0
 
 
+@pytest.mark.full
 def test_auto_takes_a_filter_for_wide_patterns_only() -> None:
     narrow, wide = hf.patterns.causal_band(200, 3), hf.patterns.causal_band(200, 40)
     assert hf.fit(narrow, 8, mask="causal").method == "learned"
@@ -173,6 +174,7 @@ def test_saved_heads_load(tmp_path: object) -> None:
         np.testing.assert_array_equal(loaded.Q, fit.Q)
 
 
+@pytest.mark.full
 def test_threads_do_not_change_the_result() -> None:
     A = hf.patterns.causal_band(500, 40)
     one, two = (hf.fit(A, 48, mask="causal", num_threads=t, dtype="bfloat16") for t in (1, 2))

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import scipy.optimize
 import scipy.sparse as sp
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import headfit as hf
@@ -187,7 +187,6 @@ def test_range_of_the_logits_is_sharp_for_a_grid():
     assert max(c.dim for c in of_bounded(tight)) > d
 
 
-@settings(max_examples=60, deadline=None)
 @given(st.integers(0, 10**6))
 def test_no_bound_exceeds_a_head(seed):
     rng = np.random.default_rng(seed)

@@ -121,7 +121,6 @@ def check(A, d, **options):
     most=st.integers(1, 8),
     form=st.integers(0, 6),
 )
-@settings(max_examples=150, deadline=None)
 def test_never_above_a_head_that_exists(seed, n, d, most, form):
     mask = mask_forms(n, np.random.default_rng(seed))[form]
     A, leak = head_target(seed, n, d, most, mask)
@@ -138,7 +137,7 @@ def test_never_above_a_head_that_exists(seed, n, d, most, form):
     most=st.integers(1, 12),
     mask=st.sampled_from(["causal", ("window", 40), ("window", (9, 5)), ("window", (400, 3))]),
 )
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 def test_never_above_a_head_that_exists_under_causal_masks_and_windows(seed, d, most, mask):
     A, leak = head_target(seed, 240, d, most, mask)
     if not leak < 0.999:
@@ -325,6 +324,7 @@ def test_a_proved_size_survives_the_deadline(monkeypatch):
     assert dim_of_hull(Fraction(38), 20, lambda: holders) == 4
 
 
+@pytest.mark.full
 def test_large_supports_do_not_take_long():
     """The columns of a row make a row of a grid, those of another one a column of it."""
     m = 30
@@ -385,7 +385,6 @@ def brute_vc(N, allowed, columns):
 
 
 @given(seed=st.integers(0, 10**9), n=st.integers(3, 9), form=st.integers(0, 6))
-@settings(max_examples=120, deadline=None)
 def test_shattered_sets_are_the_largest(seed, n, form):
     rng = np.random.default_rng(seed)
     mask = mask_forms(n, rng)[form]
@@ -411,7 +410,6 @@ def brute_order(N):
 
 
 @given(seed=st.integers(0, 10**9), n=st.integers(2, 6))
-@settings(max_examples=200, deadline=None)
 def test_order_is_decided(seed, n):
     rng = np.random.default_rng(seed)
     if rng.random() < 0.5:
@@ -443,7 +441,6 @@ def test_least_dim_is_the_count_of_halfspaces():
 
 
 @given(seed=st.integers(0, 10**9), n=st.integers(2, 12), form=st.integers(0, 6))
-@settings(max_examples=60, deadline=None)
 def test_sight_is_the_mask(seed, n, form):
     mask = mask_forms(n, np.random.default_rng(seed))[form]
     expected, sight = table(mask, n), Visibility(mask, n)
@@ -463,7 +460,6 @@ def test_sight_is_the_mask(seed, n, form):
 
 
 @given(seed=st.integers(0, 10**9), n=st.integers(1, 7))
-@settings(max_examples=60, deadline=None)
 def test_inertia(seed, n):
     rng = np.random.default_rng(seed)
     matrix = rng.integers(-5, 6, size=(n, n))
@@ -475,7 +471,6 @@ def test_inertia(seed, n):
 
 
 @given(seed=st.integers(0, 10**9), d=st.integers(1, 4))
-@settings(max_examples=60, deadline=None)
 def test_weights_within_the_distortion_prove_nothing(seed, d):
     """log A of rank d, up to row offsets and errors of spread delta, gives a bound of at most d."""
     rng = np.random.default_rng(seed)
@@ -526,7 +521,6 @@ def test_too_many_squares_are_not_counted(monkeypatch):
 
 
 @given(seed=st.integers(0, 10**9), n=st.integers(4, 30), share=st.floats(0.2, 1.0))
-@settings(max_examples=200, deadline=None)
 def test_no_planar_graph_has_more_edges(seed, n, share):
     rng = np.random.default_rng(seed)
     faces = scipy.spatial.Delaunay(rng.normal(size=(n, 2))).simplices.tolist()
@@ -617,6 +611,7 @@ def test_tampered_pairs_are_rejected():
     assert proves(shares=(Fraction(-1, 2), *hull.shares[1:])) == 0
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("excess", "dim"), [(3e-12, 0), (-1e-9, 3)])
 def test_sums_of_many_rows_are_exact(excess, dim):
     """The sum that forces a key to be a vertex, where rounding in every row goes one way.
@@ -742,6 +737,7 @@ def test_the_last_rows_prove_something_under_a_causal_mask(n):
     assert bound.verify(causal_random(n, 4))
 
 
+@pytest.mark.full
 def test_many_tokens_under_a_causal_mask_keep_to_the_limit(monkeypatch):
     """The rectangles of a window are computed without looking at n x n entries."""
 
@@ -786,7 +782,6 @@ def brute_order_exists(N, allowed, columns):
 
 
 @given(seed=st.integers(0, 10**9), n=st.integers(3, 5), form=st.integers(0, 6))
-@settings(max_examples=150, deadline=None)
 def test_no_order_is_decided_by_all_orders(seed, n, form):
     rng = np.random.default_rng(seed)
     mask = mask_forms(n, rng)[form]

@@ -82,7 +82,7 @@ def test_a_pattern_is_the_pattern_of_its_own_support(mask: np.ndarray) -> None:
     np.testing.assert_array_equal(again.toarray(), A.toarray())
 
 
-@settings(deadline=None, max_examples=20)
+@settings(max_examples=20)
 @given(masks(), st.integers(1, 40))
 def test_chunks_of_rows_change_nothing(mask: np.ndarray, size: int) -> None:
     with pytest.MonkeyPatch.context() as patch:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy import sparse
 
@@ -234,7 +234,6 @@ def test_small_and_odd_sizes(n: int) -> None:
 # Each kind ----------------------------------------------------------------------------
 
 
-@settings(max_examples=150, deadline=None)
 @given(SIZES, st.data(), st.integers(0, 2**32))
 def test_random_regular_has_exactly_k(n: int, data: st.DataObject, seed: int) -> None:
     k = data.draw(st.integers(1, n))
@@ -385,7 +384,6 @@ def grid_reference(
     return S
 
 
-@settings(deadline=None, max_examples=50)
 @given(st.integers(1, 6), st.integers(1, 6), st.booleans(), st.booleans(), st.booleans())
 def test_grid2d(height: int, width: int, diagonals: bool, wrap: bool, loops: bool) -> None:
     A = patterns.grid2d(
@@ -573,7 +571,6 @@ def test_knn_with_a_column_cap_is_greedy(cloud: str, cap: int) -> None:
         assert np.array_equal(support(patterns.knn(points, k, cap)), expected)
 
 
-@settings(deadline=None, max_examples=40)
 @given(st.integers(2, 25), st.integers(1, 4), st.integers(1, 5), st.integers(0, 2**32))
 def test_knn_with_a_column_cap_any(n: int, k: int, cap: int, seed: int) -> None:
     points = np.random.default_rng(seed).integers(0, 4, (n, 2)).astype(float)

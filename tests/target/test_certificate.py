@@ -9,7 +9,7 @@ import mpmath as mp
 import numpy as np
 import pytest
 import scipy.sparse as sp
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import headfit as hf
@@ -122,7 +122,6 @@ def test_decided_outside_the_rounding_of_float64(dtype):
     single=st.booleans(),
     causal=st.booleans(),
 )
-@settings(max_examples=60)
 def test_bounds_enclose_for_any_magnitude(seed, n, d, exponent, single, causal):
     """The bounds stay valid for tiny entries (underflow), huge ones and cancellation."""
     rng = np.random.default_rng(seed)
@@ -481,6 +480,7 @@ def test_roots_of_the_scale_with_the_logarithm_in_it():
     assert not certificate.holds
 
 
+@pytest.mark.full
 def test_torch_in_a_signal_handler_changes_no_arithmetic():
     """A user's callback runs while the core polls, and may switch on flushing of subnormals."""
     torch = pytest.importorskip("torch")

@@ -54,7 +54,7 @@ def test_a_kernel_that_rounds_more_than_once():
 
 @pytest.mark.parametrize("dtype", HALVES)
 @pytest.mark.parametrize("option", ["none", "softcap", "bias", "both"])
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(seed=st.integers(0, 2**32 - 1), size=st.sampled_from([1.0, 4.0, 12.0]))
 def test_eager_certificates_beside_eager_code(dtype, option, seed, size):
     rng = np.random.default_rng(seed)
@@ -79,7 +79,7 @@ def test_eager_certificates_beside_eager_code(dtype, option, seed, size):
     np.testing.assert_array_equal(fewer.row_leak, found.row_leak)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(seed=st.integers(0, 2**32 - 1), option=st.sampled_from(["softcap", "bias"]))
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_exact_certificates_of_soft_caps_and_biases(dtype, seed, option):

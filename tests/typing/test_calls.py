@@ -14,6 +14,7 @@ from headfit._shrink import shrink as shrink_module
 CALLS = Path(__file__).parent / "calls.py"
 
 
+@pytest.mark.full
 def test_calls_have_the_types_that_editors_show(tmp_path):
     api = pytest.importorskip("mypy.api")
     package = Path(hf.__file__).parents[1]

@@ -39,6 +39,7 @@ def test_no_certificate_lies(cell):
     assert counts["refused"] < 0.25 * counts["cases"]
 
 
+@pytest.mark.full
 def test_every_family_meets_every_verdict():
     together = Tally()
     for cell in CELLS:

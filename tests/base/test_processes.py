@@ -178,6 +178,7 @@ def test_every_process_gets_the_same_bits(way: str, tmp_path: Path, expected: st
     assert set(found) == {expected}
 
 
+@pytest.mark.full
 def test_every_number_of_threads_gives_the_same_bits(tmp_path: Path, expected: str) -> None:
     code = """
         import work

@@ -26,7 +26,9 @@ HERE = Path(__file__).parent
 RESULTS = HERE / "results"
 SCRATCH = HERE.parent / "build" / "experiments"  # ignored by git
 SIZES = ("tiny", "quick", "full")
-MADE = ("key", "work", "version", "wall_seconds", "when", "threads", "headfit", "cpu_level")
+MADE = (
+    "key", "work", "version", "code", "when", "wall_seconds", "threads", "headfit", "cpu_level",
+)  # fmt: skip
 """What a sweep records of every point, and the CSV file leaves out; it keeps ``cpu``."""
 
 
@@ -34,15 +36,15 @@ MADE = ("key", "work", "version", "wall_seconds", "when", "threads", "headfit", 
 class Settings:
     """Which plan to run, and where its files go.
 
-    `out` gets the CSV file and the picture, `store` the durable results of a sweep; `processes`
-    are those of `headfit.sweep`, and `scheduler` is the address of a cluster that computes in their
-    place. With `only_draw` nothing is computed.
+    `out` gets the CSV file and the picture, `table` the durable results of a sweep; `processes`
+    are the workers of `headfit.sweep.run`, and `scheduler` is the address of a cluster that
+    computes in their place. With `only_draw` nothing is computed.
     """
 
     name: str
     size: str
     out: Path
-    store: Path
+    table: Path
     processes: int | None = None
     only_draw: bool = False
     scheduler: str | None = None
@@ -71,7 +73,7 @@ def settings(name: str, description: str, arguments: Sequence[str] | None = None
     size.add_argument("--full", action="store_const", const="full", dest="size",
                       help="hours; continues from the committed results")  # fmt: skip
     parser.add_argument("--out", type=Path, help="folder for the CSV file, the picture and the "
-                        "store of the sweep; for --full experiments/results")  # fmt: skip
+                        "table of the sweep; for --full experiments/results")  # fmt: skip
     parser.add_argument("--processes", type=int, help="worker processes; 0 computes in this one, "
                         "and the default is one for each core")  # fmt: skip
     parser.add_argument("--scheduler", metavar="ADDRESS", help="compute on the workers of this "
@@ -83,8 +85,9 @@ def settings(name: str, description: str, arguments: Sequence[str] | None = None
     scratch = SCRATCH / chosen
     out = given.out or (RESULTS if chosen == "full" else scratch)
     out.mkdir(parents=True, exist_ok=True)
-    store = (given.out or scratch) / f"{name}.store"
-    return Settings(name, chosen, out, store, given.processes, given.draw, given.scheduler)
+    table = (given.out or scratch) / f"{name}.jsonl"
+    table.parent.mkdir(parents=True, exist_ok=True)
+    return Settings(name, chosen, out, table, given.processes, given.draw, given.scheduler)
 
 
 class Rows:
@@ -95,7 +98,7 @@ class Rows:
         self.run = run
         self.names = [name for name in inspect.signature(run).parameters if name != "num_threads"]
         self.rows = read_csv(chosen.csv) if chosen.csv.exists() else []
-        self._take_from_store()
+        self._take_from_table()
 
     def of(self, points: Iterable[Mapping[str, Value]]) -> list[Row]:
         """Return the rows of these points, in their order, after computing those that lack."""
@@ -117,39 +120,39 @@ class Rows:
 
     def _sweep(self, points: Sequence[Row]) -> None:
         try:
-            with cluster(self.settings.scheduler) as client:
-                found = hf.sweep(
-                    points, self.settings.store, run=self.run, client=client,
-                    processes=self.settings.processes, num_threads=1, retry_failed=True,
+            with cluster(self.settings.scheduler) as executor:
+                swept = hf.sweep.run(
+                    points, self.settings.table, function=self.run, executor=executor,
+                    workers=self.settings.processes, num_threads=1, retry_failed=True,
                     progress=print,
                 )  # fmt: skip
-            if found.failures:
-                raise RuntimeError(f"{len(found.failures)} points failed: {found.failures[0]}")
+            if swept.failures:
+                raise RuntimeError(f"{len(swept.failures)} points failed: {swept.failures[0]}")
         finally:
-            self._take_from_store()
+            self._take_from_table()
 
-    def _take_from_store(self) -> None:
+    def _take_from_table(self) -> None:
         """Add what the sweep has done, also before it was interrupted, to the CSV file."""
-        if not self.settings.store.exists():
+        if not self.settings.table.exists():
             return
-        for row in hf.load_sweep(self.settings.store).rows:
+        for row in hf.sweep.load(self.settings.table).rows:
             point = {name: row.get(name) for name in self.names}
             if self.find(point) is None:
-                results = {n: v for n, v in row.items() if n not in point and n not in MADE}
-                self.rows.append({**point, **results})
+                results = {n: v for n, v in row.items() if n not in (*point, *MADE, "cpu")}
+                self.rows.append({**point, **results, "cpu": row["cpu"]})
         write_csv(self.settings.csv, self.rows)
 
 
 @contextmanager
 def cluster(scheduler: str | None) -> Iterator[Any]:
-    """Connect to a cluster whose workers can import the modules of this folder; or do not."""
+    """Yield the executor of a cluster whose workers can import the modules here; or None."""
     if scheduler is None:
         yield None
         return
     from distributed import Client
 
     with Client(scheduler, set_as_default=False) as client:
-        yield client
+        yield client.get_executor()
 
 
 def compute_and_draw(

@@ -109,6 +109,7 @@ IN_ROOM = {
     "methods": "_fit",
     "rope": "_filter",
     "results": "_sweep",
+    "sweep": "_sweep",
     "bounds": "_lower",
     "cli": "_cli",
 }

@@ -18,6 +18,7 @@ MODULES = (
     "headfit.results",
     "headfit.methods",
     "headfit.patterns",
+    "headfit.sweep",
     "headfit.bounds",
     "headfit.plot",
     "headfit.rope",

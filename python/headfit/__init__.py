@@ -36,22 +36,18 @@ from headfit._fit.storage import load
 from headfit._plan.plan import plan
 from headfit._shrink.compare import compare
 from headfit._shrink.shrink import shrink
-from headfit._sweep.grid import grid
-from headfit._sweep.result import Sweep, load_sweep
-from headfit._sweep.sweep import sweep
 from headfit._target.certify import certify
 from headfit._target.target import Target
 from headfit.errors import HeadfitError
 
 if TYPE_CHECKING:
-    from headfit import bounds, methods, results
+    from headfit import bounds, methods, results, sweep
 
 __all__ = [
     "Attention",
     "HeadfitError",
     "Kernel",
     "SelfAttention",
-    "Sweep",
     "Target",
     "Tolerances",
     "__version__",
@@ -68,9 +64,7 @@ __all__ = [
     "describe",
     "errors",
     "fit",
-    "grid",
     "load",
-    "load_sweep",
     "methods",
     "patterns",
     "plan",
@@ -84,7 +78,7 @@ __all__ = [
 ]
 
 # Imported when they are first used; PyTorch takes long.
-_LAZY = ("bounds", "methods", "results", "torch")
+_LAZY = ("bounds", "methods", "results", "sweep", "torch")
 
 
 def __getattr__(name: str) -> Any:

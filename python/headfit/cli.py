@@ -42,10 +42,6 @@ COMMANDS = {
     ),
     "plot": ("heads", "draw a target, a saved head, or the attention of queries and keys"),
     "sweep": ("sweeping", "fit a head for every point of a file, and keep every result"),
-    "report": (
-        "sweeping",
-        "draw the results of a sweep: a page that needs no other file, and CSV beside it",
-    ),
 }
 """The commands, each with the module of `headfit._cli` that has it, and what it does."""
 
@@ -150,12 +146,7 @@ def parser(*names: str) -> Parser:
     for name, (module, about) in COMMANDS.items():
         one = commands.add_parser(name, help=about, description=about)
         if name in names:
-            found = import_module(f"headfit._cli.{module}")
-            if module == "sweeping":  # until it is a `Command` too
-                del commands._name_parser_map[name], commands._choices_actions[-1]
-                getattr(found, f"add_{name}")(commands)
-            else:
-                getattr(found, name).fill(one)
+            getattr(import_module(f"headfit._cli.{module}"), name).fill(one)
     return whole
 
 

@@ -206,8 +206,8 @@ RECORDS = (
     "AttentionStats", "Certificate", "Compressed", "CompressedCurve", "CompressedHeads",
     "FaceWitness", "FarkasWitness", "Fit", "Head", "HeadTable", "Method", "Plan", "PlanAttempt",
     "PlanTrend", "Problem", "RopeFilter", "Search", "ShrinkResult", "Comparison",
-    "Sparsified", "Sweep", "TallyTable", "TradeOff", "Trial", "TvCurve", "bounds.GeneralBound",
-    "bounds.LowerBound",
+    "Sparsified", "TallyTable", "sweep.Sweep", "TradeOff", "Trial", "TvCurve",
+    "bounds.GeneralBound", "bounds.LowerBound",
     "torch.CapturedHeads", "torch.CapturedLayer",
     "torch.FittedAttention", "torch.Projected", "torch.SmallerHeads",
 )  # fmt: skip
@@ -676,31 +676,28 @@ def compress_doors(hf: Any, known: dict[str, list[Any]], folder: Path) -> Iterat
 
 
 def sweep_doors(hf: Any, threads: list[Any], folder: Path) -> Iterator[Door]:
-    """Yield sweeps and what reads their stores."""
-    store = folder / "store"
+    """Yield sweeps and what reads their tables."""
+    table = folder / "sweep.jsonl"
     point = {"pattern": "band", "n": 8, "neighbors": 1, "dim": 6}
-    hf.sweep([point], store, processes=0, num_threads=1)
-    no_stores = [*NOT_PATH, folder, folder / "no folder", folder / "good.npz", Path("/proc/x")]
-    yield Door("grid", hf.grid, {}, {"axes": [[], (), range(0), np.ones((2, 2)), np.array(1)]})
-    yield Door("sweep", hf.sweep, {"points": [point], "out": store}, {
+    hf.sweep.run([point], table, workers=0, num_threads=1)
+    no_tables = [*NOT_PATH, folder, folder / "no folder", folder / "good.npz", Path("/proc/x")]
+    yield Door(
+        "sweep.grid", hf.sweep.grid, {}, {"axes": [[], (), range(0), np.ones((2, 2)), np.array(1)]}
+    )
+    yield Door("sweep.run", hf.sweep.run, {"points": [point], "path": table}, {
         "points": [None, *JUNK, [], [None], [5], {"pattern": "band"}, True, [{5: 1}], [{}],
                    [{**point, "n": np.nan}], [{**point, "n": [8]}], [{**point, "x": 1}],
                    *([{**point, "dim": value}] for value in MISREAD),
                    *([{**point, "leak": value}] for value in MISREAD)],
-        "out": [*NOT_PATH, folder, folder / "good.npz", Path("/proc/x"), folder / "good.npz" / "x"],
-        "run": [5, *JUNK, True, max, hf.Target, lambda n: {}],
+        "path": [*NOT_PATH, folder, folder / "good.npz", Path("/proc/x"),
+                 folder / "good.npz" / "x"],
+        "function": [5, *JUNK, True, max, hf.Target, lambda n: {}],
         "version": [5, "x", True, [], Unusable()],
-        "client": [5, *JUNK, True], "processes": optional(counts(0, 2**12)),
+        "executor": [5, *JUNK, True], "workers": optional(counts(0, 2**12)),
         "num_threads": threads, "retry_failed": NOT_FLAG,
         "progress": [5, "x", [], b"x", Unusable()],
     }, {"points": "points|pattern|n|x|neighbors|leak"})  # fmt: skip
-    yield Door("load_sweep", hf.load_sweep, {}, {"store": no_stores})
-    found = hf.load_sweep(store)
-    names = {"y": [1]}
-    yield Door("Sweep.where", lambda y: found.where(y=y), {}, names)
-    yield Door("Sweep.to_csv", found.to_csv, {}, {
-        "path": [*NOT_PATH, folder, folder / "no folder" / "x.csv", Path("/proc/x.csv")],
-    })  # fmt: skip
+    yield Door("sweep.load", hf.sweep.load, {}, {"path": no_tables})
 
 
 def command_doors(folder: Path) -> Iterator[Door]:
@@ -823,24 +820,20 @@ def command_doors(folder: Path) -> Iterator[Door]:
                 continue
             words = [name, str(qk), *start[name], option, "{file}"]
             yield Door(f"$ {name} {option}", command(words), {}, {"file": values}, anything)
-    store, toml = str(folder / "store"), str(folder / "sweep.toml")
+    table, toml = str(folder / "sweep.jsonl"), str(folder / "sweep.toml")
     Path(toml).write_text(
         'grid = {pattern = "band", n = 8, neighbors = 1, dim = 6}', encoding="utf-8"
     )
-    stores = [str(folder), str(folder / "pipe.npz"), "/proc/x", str(target)]
+    no_tables = [str(folder), str(folder / "pipe.npz"), "/proc/x", str(target)]
     for option, values in {
-        "--out": stores,
-        "--processes": without(whole, "0"),
+        "--out": no_tables,
+        "--workers": without(whole, "0"),
         "--num-threads": whole,
         "--scheduler": ["x", "tcp://x:y"],
     }.items():
-        words = ["sweep", toml, "--out", store, option, "{value}"]
+        words = ["sweep", toml, "--out", table, option, "{value}"]
         yield Door(f"$ sweep {option}", command(words), {}, {"value": values}, {"value": r"\S"})
-    yield Door("$ sweep FILE", command(["sweep", "{file}", "--out", store]), {}, plain, anything)
-    page = ["report", "{file}", "-o", str(folder / "page")]
-    yield Door("$ report STORE", command(page), {}, {"file": [*files, *stores]}, anything)
-    page = ["report", store, "-o", "{file}"]
-    yield Door("$ report -o", command(page), {}, {"file": stores}, anything)
+    yield Door("$ sweep FILE", command(["sweep", "{file}", "--out", table]), {}, plain, anything)
     demo = ["demo", "--out", "{file}"]
     yield Door("$ demo", command(demo), {}, {"file": output[:-2]}, anything)
 
@@ -1140,7 +1133,8 @@ def uncovered(folder: Path) -> list[str]:
     tried: dict[str, set[str]] = {}
     for door in doors(folder):
         tried.setdefault(door.name.split("(")[0], set()).update(door.bad)
-    modules = {"": hf, "bounds.": hf.bounds, "patterns.": hf.patterns, "plot.": hf.plot}
+    modules = {"": hf, "bounds.": hf.bounds, "patterns.": hf.patterns, "plot.": hf.plot,
+               "sweep.": hf.sweep}  # fmt: skip
     if "torch" in dir(hf):
         modules["torch."] = hf.torch
     lacking = []

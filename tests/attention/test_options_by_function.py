@@ -120,7 +120,7 @@ CELLS = {
 # Public functions whose parameters could hold a head, by their types, and hold something else.
 TAKE_NO_HEAD = {
     "Attention.check_plain", "Attention.check_settings", "SelfAttention.input_for",
-    "patterns.from_graph", "plot.curve", "plot.growth", "sweep",
+    "patterns.from_graph", "plot.curve", "plot.growth", "sweep.run",
     "torch.CapturedHeads.run", "torch.FittedAttention.with_fits", "torch.Keep.of",
     "torch.from_module", "torch.from_projections", "torch.smaller_heads",
     "torch.to_multihead_attention",
@@ -607,7 +607,7 @@ def test_a_result_with_a_head_is_a_head(name: str, monkeypatch: pytest.MonkeyPat
 
 def surface() -> Iterator[tuple[str, Any]]:
     """The public functions, and the methods of public classes."""
-    modules = ["bounds", "methods", "patterns", "plot", "results", "rope"]
+    modules = ["bounds", "methods", "patterns", "plot", "results", "rope", "sweep"]
     modules += ["torch"] if find_spec("torch") else []
     places = {"": hf} | {f"{name}.": import_module(f"headfit.{name}") for name in modules}
     for prefix, place in places.items():

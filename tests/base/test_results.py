@@ -43,9 +43,9 @@ def made() -> dict[str, object]:
     passages = [rng.normal(size=(20, 8)) @ mix for _ in range(6)]
     small = hf.compress(passages, dim=2, mask="causal", **one)
     heads = hf.compress_heads({("a", 0): passages, ("a", 1): passages[::-1]}, total=6, **one)
-    points = hf.grid(pattern="band", n=[16, 32], neighbors=[1, 2], dim=8)
+    points = hf.sweep.grid(pattern="band", n=[16, 32], neighbors=[1, 2], dim=8)
     with tempfile.TemporaryDirectory() as folder:
-        swept = hf.sweep(points, Path(folder) / "<b>", processes=0, **one)
+        swept = hf.sweep.run(points, Path(folder) / "<b>", workers=0, **one)
     return {
         "Target": hf.Target(A),
         "Fit": fit,

@@ -345,7 +345,7 @@ def test_a_damaged_head_is_bad_input(head, run):
 
 @pytest.mark.parametrize(
     "command",
-    ["", "demo", "pattern", "fit", "certify", "bounds", "info", "sweep", "report"],
+    ["", "demo", "pattern", "fit", "certify", "bounds", "info", "sweep"],
 )
 def test_every_help_has_examples(command, run):
     status, out, err = run(*command.split(), "--help")

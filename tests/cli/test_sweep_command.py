@@ -1,4 +1,4 @@
-"""`headfit sweep` and `headfit report`: what they print, and their exit status."""
+"""`headfit sweep`: what it prints, and its exit status."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from headfit import cli
 
 FILE = """
 num_threads = 1
-processes = 0
+workers = 0
 
 [grid]
 pattern = "random_regular"
@@ -37,7 +37,7 @@ def run(tmp_path, monkeypatch, capsys):
     return call
 
 
-def test_a_sweep_and_its_report(run):
+def test_a_sweep(run):
     to = ("--out", "results")
     assert run("sweep", "sweep.toml", *to, "--dry-run") == (
         0, "results: 4 points, 0 done, 0 failed; 4 to compute\n", "",
@@ -46,12 +46,10 @@ def test_a_sweep_and_its_report(run):
     status, out, err = run("sweep", "sweep.toml", *to)
     assert (status, err) == (1, "")
     assert out.splitlines()[0] == "results: 3 points done, 1 failed"
-    assert (
-        "  failed: dim = 2, exempt_columns = [0, 1]: headfit.errors.InputError: dim must be above 2"
-    ) in out
+    assert ("  failed: dim = 2, exempt_columns = [0, 1]: InputError: dim must be above 2") in out
     status, out, _ = run("sweep", "sweep.toml", *to, "--dry-run", "--json")
     assert json.loads(out) == {
-        "store": "results", "points": 4, "done": 3, "failed": 1, "to_compute": 0,
+        "table": "results", "points": 4, "done": 3, "failed": 1, "to_compute": 0,
     }  # fmt: skip
     status, out, _ = run("sweep", "sweep.toml", *to, "--dry-run", "--retry-failed")
     assert out.endswith("1 to compute\n")
@@ -60,21 +58,22 @@ def test_a_sweep_and_its_report(run):
     assert run("sweep", "sweep.toml", *to, "--retry-failed", "--progress")[2].startswith(
         "headfit: "
     )
-    pytest.importorskip("matplotlib")
-    status, out, err = run("report", "results", "-o", "report")
-    assert (status, out, err) == (0, "report/index.html: 3 results, 1 failed\n", "")
-    said = run("report", "results", "-o", "report")
-    assert said == (2, "", "headfit: report exists already: --force replaces it\n")
-    Path("report").chmod(0o700)
-    status, out, _ = run("report", "results", "-o", "report", "--json", "--force")
-    assert Path("report").stat().st_mode & 0o777 == 0o700
-    assert "results.csv" in json.loads(out)["files"]
 
 
 def test_a_sweep_whose_points_all_work(run):
     Path("sweep.toml").write_text(FILE.replace("[2, 6]", "6"))
     assert run("sweep", "sweep.toml", "--out", "results")[0] == 0
-    assert len(hf.load_sweep("results")) == 2
+    assert len(hf.sweep.load("results")) == 2
+
+
+@pytest.mark.parametrize("line", ["workers = -1", "num_threads = 0"])
+def test_numbers_of_the_file_are_checked_by_name(line, run):
+    name = line.split()[0]
+    kept = [text for text in FILE.splitlines() if not text.startswith(name)]
+    Path("sweep.toml").write_text("\n".join([line, *kept]))
+    status, _, err = run("sweep", "sweep.toml", "--out", "results")
+    assert (status, f"{name} must" in err) == (2, True)
+    assert not Path("results").exists()
 
 
 @pytest.mark.parametrize(
@@ -82,12 +81,10 @@ def test_a_sweep_whose_points_all_work(run):
     [
         ("sweep sweep.toml", "out must be given"),
         ("sweep nowhere.toml --out results", "nowhere.toml"),
-        ("sweep sweep.toml --out .", "no store of a sweep and not empty"),
-        ("sweep sweep.toml --out . --dry-run", "no store of a sweep and not empty"),
-        ("sweep sweep.toml --out results --processes -2", "processes must"),
-        ("sweep sweep.toml --out results --processes 2 --scheduler x:1", "--processes must not"),
-        ("report nowhere -o report", "nowhere does not exist"),
-        ("report . -o report", "no store of a sweep"),
+        ("sweep sweep.toml --out .", "is no table of a sweep: it is a folder"),
+        ("sweep sweep.toml --out sweep.toml --dry-run", "sweep.toml is no table of a sweep"),
+        ("sweep sweep.toml --out results --workers -2", "workers must"),
+        ("sweep sweep.toml --out results --workers 2 --scheduler x:1", "--workers must not"),
     ],
 )
 def test_bad_arguments_are_refused_in_one_line(words, said, run):

@@ -111,8 +111,8 @@ def test_a_frame_is_a_table(ax):
 
 
 def test_a_sweep_is_a_table(ax, tmp_path):
-    points = hf.grid(pattern="random_regular", n=[16, 32], k=2, dim=[1, 6])
-    found = hf.sweep(points, tmp_path / "store", processes=0, num_threads=1)
+    points = hf.sweep.grid(pattern="random_regular", n=[16, 32], k=2, dim=[1, 6])
+    found = hf.sweep.run(points, tmp_path / "sweep.jsonl", workers=0, num_threads=1)
     assert plot.growth(found, ax=ax).points["auto, k = 2"].get_ydata().tolist() == [6, 6]
     searched = {"n": [16, 32], "dim": [None, None], "dim_found": [3, 4]}
     assert plot.growth(searched, ax=ax).points["sizes"].get_ydata().tolist() == [3, 4]

@@ -25,5 +25,5 @@ def log(tmp_path: Path) -> str:
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Path:
-    return tmp_path / "store"
+def table(tmp_path: Path) -> Path:
+    return tmp_path / "sweep.jsonl"

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from headfit._sweep.canonical import canonical, point_key
 from headfit.errors import InputError
 
-NUMBERS = st.integers(-(2**60), 2**60) | st.floats(allow_nan=False, allow_infinity=False)
+NUMBERS = st.integers(-(2**63) + 1, 2**63 - 1) | st.floats(allow_nan=False, allow_infinity=False)
 SCALARS = st.none() | st.booleans() | NUMBERS | st.text(max_size=8)
 VALUES = st.recursive(
     SCALARS,
@@ -74,7 +74,7 @@ def test_different_points_have_different_keys(one, other):
 
 
 def test_numbers_that_are_equal_are_one():
-    for same in ([1, 1.0, np.int64(1), np.float32(1)], [0, 0.0, -0.0], [1e300, int(1e300)]):
+    for same in ([1, 1.0, np.int64(1), np.float32(1)], [0, 0.0, -0.0], [2.0**62, 2**62]):
         assert len({key({"x": value}) for value in same}) == 1
     assert len({key({"x": value}) for value in (1, True, "1", [1], None, 1.5)}) == 6
     assert type(canonical(2.0, "x")) is int
@@ -88,7 +88,7 @@ def test_what_computes_a_point_is_part_of_its_key():
 @pytest.mark.parametrize(
     "bad",
     [math.nan, math.inf, -math.inf, np.float32("nan"), 1j, b"x", {1, 2}, object(), {1: 2},
-     np.zeros(2), [math.nan], 10**400, -(2**1024)],
+     np.zeros(2), [math.nan], 10**400, 2**63],
 )  # fmt: skip
 def test_what_no_point_can_hold_is_refused_by_name(bad):
     with pytest.raises(InputError, match=r"point\.gamma"):

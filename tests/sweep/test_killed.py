@@ -27,11 +27,11 @@ SECONDS = 0.03
 FORKER = """
 import os, signal, sys, time
 import headfit as hf, swept
-points = hf.grid(x=range({points}), log={log!r}, seconds={seconds})
+points = hf.sweep.grid(x=range({points}), log={log!r}, seconds={seconds})
 for line in sys.stdin:
     child = os.fork()
     if not child:
-        hf.sweep(points, {store!r}, run=swept.slow_square, processes=0, num_threads=1)
+        hf.sweep.run(points, {table!r}, function=swept.slow_square, workers=0, num_threads=1)
         os._exit(0)
     time.sleep(float(line))
     os.kill(child, signal.SIGKILL)
@@ -44,18 +44,18 @@ def environment() -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
 
 
-def results(store: Path) -> dict[int, tuple[float, float]]:
-    return {row["x"]: (row["square"], row["third"]) for row in hf.load_sweep(store).rows}
+def results(table: Path) -> dict[int, tuple[float, float]]:
+    return {row["x"]: (row["square"], row["third"]) for row in hf.sweep.load(table).rows}
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="it forks")
 def test_kill_at_random_moments_loses_the_point_in_flight_alone(swept, tmp_path, log):
-    whole, store = tmp_path / "whole", tmp_path / "store"
-    points = hf.grid(x=range(POINTS), log=log, seconds=SECONDS)
-    quick = hf.grid(x=range(POINTS), log=log, seconds=0.0)
-    hf.sweep(quick, whole, run=swept.slow_square, processes=0, num_threads=1)
+    whole, table = tmp_path / "whole.jsonl", tmp_path / "table.jsonl"
+    points = hf.sweep.grid(x=range(POINTS), log=log, seconds=SECONDS)
+    quick = hf.sweep.grid(x=range(POINTS), log=log, seconds=0.0)
+    hf.sweep.run(quick, whole, function=swept.slow_square, workers=0, num_threads=1)
     Path(log).unlink()
-    code = FORKER.format(points=POINTS, log=log, store=str(store), seconds=SECONDS)
+    code = FORKER.format(points=POINTS, log=log, table=str(table), seconds=SECONDS)
     moments = random.Random(0)
     killed, known = 0, {}
     with subprocess.Popen(
@@ -67,16 +67,16 @@ def test_kill_at_random_moments_loses_the_point_in_flight_alone(swept, tmp_path,
         for _ in range(KILLS):
             print(moments.uniform(0.01, LONGEST), file=forker.stdin, flush=True)
             killed += forker.stdout.readline() == "True\n"
-            if (store / "headfit-sweep.json").exists():
-                now = results(store)
+            if table.exists():
+                now = results(table)
                 assert known.items() <= now.items()  # what was there stays, as it was
-                assert not hf.load_sweep(store).damaged
+                assert not hf.sweep.load(table).damaged
                 known = now
         forker.stdin.close()
     assert killed == KILLS
     assert len(known) < POINTS  # otherwise the last kills hit nothing
-    hf.sweep(points, store, run=swept.slow_square, processes=0, num_threads=1)
-    assert results(store) == results(whole)
+    hf.sweep.run(points, table, function=swept.slow_square, workers=0, num_threads=1)
+    assert results(table) == results(whole)
     computed = len(Path(log).read_text().split())
     assert POINTS <= computed <= POINTS + KILLS
 
@@ -90,13 +90,13 @@ def alive(pid: int) -> bool:
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="processes are read in /proc")
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
-def test_workers_end_with_their_sweep(how, swept, log, store):
+def test_workers_end_with_their_sweep(how, swept, log, table):
     code = (
         "import signal, headfit as hf, swept\n"
         # A shell that starts the tests in the background has Ctrl-C ignored.
         "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
-        f"hf.sweep(hf.grid(x=[1, 2], log={log!r}), {str(store)!r}, run=swept.endless, "
-        "processes=2, num_threads=1)"
+        f"points = hf.sweep.grid(x=[1, 2], log={log!r})\n"
+        f"hf.sweep.run(points, {str(table)!r}, function=swept.endless, workers=2, num_threads=1)"
     )
     sweep = subprocess.Popen(
         [sys.executable, "-c", code], env=environment(), stderr=subprocess.PIPE, text=True
@@ -117,21 +117,25 @@ def test_workers_end_with_their_sweep(how, swept, log, store):
     while any(map(alive, workers)) and time.monotonic() < deadline:
         time.sleep(0.05)
     assert not any(map(alive, workers))
-    assert len(hf.load_sweep(store)) == 0
+    assert len(hf.sweep.load(table)) == 0
+    hf.sweep.run([{"x": 1}], table, function=swept.square, workers=0)  # it is no longer locked
 
 
-def test_the_point_of_a_dead_worker_is_computed_again(swept, log, store):
-    points = hf.grid(x=range(5), log=log)
-    found = hf.sweep(points, store, run=swept.deadly, processes=2, num_threads=1)
+def test_the_point_of_a_dead_worker_is_computed_again(swept, log, table):
+    points = hf.sweep.grid(x=range(5), log=log)
+    found = hf.sweep.run(points, table, function=swept.deadly, workers=2, num_threads=1)
     assert [row["square"] for row in found.rows] == [0, 1, 4, 9, 16]
-    assert sorted(Path(log).read_text().split()) == ["0", "1", "2", "2", "3", "4"]
+    begun = Path(log).read_text().split()
+    assert set(begun) == {"0", "1", "2", "3", "4"}
+    assert begun.count("2") == 2
+    assert len(begun) <= 7  # the other worker ended as well
 
 
-def test_a_point_that_kills_its_workers_fails_after_a_few(swept, log, store):
-    points = hf.grid(x=range(5), log=log, once=False)
-    found = hf.sweep(points, store, run=swept.deadly, processes=1, num_threads=1)
+def test_a_point_that_kills_its_workers_fails_after_a_few(swept, log, table):
+    points = hf.sweep.grid(x=range(5), log=log, once=False)
+    found = hf.sweep.run(points, table, function=swept.deadly, workers=1, num_threads=1)
     assert [row["x"] for row in found.rows] == [0, 1, 3, 4]
     (failure,) = found.failures
-    assert (failure["x"], failure["error"]) == (2, "WorkerDied")
-    assert "died 3 times" in failure["message"]
-    assert Path(log).read_text().split().count("2") == 3
+    assert failure["x"] == 2
+    assert failure["exception"].startswith("BrokenProcessPool: ")
+    assert Path(log).read_text().split().count("2") == 2  # once beside others, and once alone

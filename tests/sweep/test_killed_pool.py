@@ -31,24 +31,24 @@ import multiprocessing, os, signal, sys, time
 from multiprocessing import forkserver
 from pathlib import Path
 import headfit as hf, swept
-from headfit._sweep.local_pool import LocalPool
 
 def begun():
     return len(Path({log!r}).read_text().split()) if Path({log!r}).exists() else 0
 
 context = multiprocessing.get_context("forkserver")
-context.set_forkserver_preload(["headfit", "swept"])
+context.set_forkserver_preload(["headfit", "headfit.sweep", "swept"])
 forkserver.ensure_running()
 print(forkserver._forkserver._forkserver_pid, flush=True)
-points = hf.grid(x=range({points}), log={log!r}, gate={gate!r})
+points = hf.sweep.grid(x=range({points}), log={log!r}, gate={gate!r})
 for line in sys.stdin:
     wanted, delay = line.split()
     child = os.fork()
     if not child:
         forkserver._forkserver.ensure_running = lambda: None
         multiprocessing.get_context = lambda _: context
-        assert LocalPool(1, 1)._context is context
-        hf.sweep(points, {store!r}, run=swept.gated_square, processes={processes}, num_threads=1)
+        hf.sweep.run(
+            points, {table!r}, function=swept.gated_square, workers={workers}, num_threads=1
+        )
         os._exit(0)
     ended = 0
     while begun() < int(wanted) and not ended:
@@ -75,23 +75,22 @@ def children(parent: int) -> list[int]:
     return found
 
 
-def stored(store: Path) -> dict[str, bytes]:
-    return {file.name: file.read_bytes() for file in store.glob("points/*/*.json")}
+def stored(table: Path) -> list[bytes]:
+    """Return the whole lines of a table."""
+    return table.read_bytes().split(b"\n")[:-1] if table.exists() else []
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="processes are read in /proc")
 def test_kills_lose_the_points_in_flight_alone_and_workers_end(swept, tmp_path, log):
-    whole, store, gate = (tmp_path / name for name in ("whole", "store", "gate"))
+    whole, table, gate = (tmp_path / name for name in ("whole", "table", "gate"))
     moments = random.Random(0)
     steps = [moments.randint(0, MOST_BEGUN) for _ in range(KILLS)]
     # While one worker waits at the gate, each other one begins one point more. There are points
     # left at the last kill even if a result of each of these is stored.
     count = sum(steps) + (PROCESSES - 1) * KILLS + 1
-    code = FORKER.format(
-        log=log, points=count, gate=str(gate), store=str(store), processes=PROCESSES
-    )
+    code = FORKER.format(log=log, points=count, gate=str(gate), table=str(table), workers=PROCESSES)
     path = os.pathsep.join(sys.path)
-    known: dict[str, bytes] = {}
+    known: list[bytes] = []
     with subprocess.Popen(
         [sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": path},
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
@@ -108,17 +107,19 @@ def test_kills_lose_the_points_in_flight_alone_and_workers_end(swept, tmp_path, 
             while children(server) and time.monotonic() < deadline:
                 time.sleep(0.01)
             assert not children(server)
-            now = stored(store)
-            assert known.items() <= now.items()  # what was there stays, as it was
+            now = stored(table)
+            assert now[: len(known)] == known  # what was there stays, as it was
             known = now
         forker.stdin.close()
     assert 0 < len(known) < count
     gate.write_text(str(MANY))
-    points = hf.grid(x=range(count), log=log, gate=str(gate))
-    resumed = hf.sweep(points, store, run=swept.gated_square, processes=0, num_threads=1)
+    points = hf.sweep.grid(x=range(count), log=log, gate=str(gate))
+    resumed = hf.sweep.run(points, table, function=swept.gated_square, workers=0, num_threads=1)
     assert not resumed.damaged
-    assert known.items() <= stored(store).items()
+    assert stored(table)[: len(known)] == known
     assert len(Path(log).read_text().split()) <= count + PROCESSES * KILLS
-    uninterrupted = hf.sweep(points, whole, run=swept.gated_square, processes=0, num_threads=1)
+    uninterrupted = hf.sweep.run(
+        points, whole, function=swept.gated_square, workers=0, num_threads=1
+    )
     for name in ("key", "x", "square", "third"):
         assert resumed.columns[name].tolist() == uninterrupted.columns[name].tolist()

@@ -88,59 +88,30 @@ def replace_file(path: Path, write: Callable[[IO[bytes]], Any], name: str = "pat
     have left in the folder are removed.
     """
     target = Path(os.path.realpath(path))
-    with _writing(target, name):
+    try:
+        _remove_leftovers(target.parent)
         old = target.stat() if target.exists() else None
         if old is not None and not stat.S_ISREG(old.st_mode):
             raise FileError(f"{name}: {path} cannot be written: it is no ordinary file")
-
-        def publish(temporary: Path, target: Path) -> None:
+        handle, temporary = _new_file(target.parent, 0o666 if old is None else 0o600)
+        try:
+            with os.fdopen(handle, "wb") as file:
+                write(file)
+                file.flush()
+                os.fsync(file.fileno())
             if old is not None:
                 for owner in ((-1, old.st_gid), (old.st_uid, -1)):
                     with contextlib.suppress(OSError):  # only root may give files away
                         os.chown(temporary, *owner)
                 temporary.chmod(stat.S_IMODE(old.st_mode))
             os.replace(temporary, target)
-
-        _write_and_publish(target, write, publish, 0o666 if old is None else 0o600)
-
-
-def add_file(
-    path: Path,
-    write: Callable[[IO[bytes]], Any],
-    name: str = "path",
-    clear: Callable[[], Any] | None = None,
-) -> bool:
-    """Write a file as `replace_file` does, but return False, and write none, where there is one.
-
-    `clear`, which may remove that file, is called when the new one is on the disk and has no name
-    yet. Of several processes that add one file at once, one does so on a file system with links.
-    """
-
-    def publish(temporary: Path, path: Path) -> None:
-        if clear is not None:
-            clear()
-        move_to_free(temporary, path)
-
-    with _writing(path, name):
-        try:
-            _write_and_publish(path, write, publish)
-        except FileExistsError:
-            return False
-    return True
-
-
-def move_to_free(old: Path, new: Path) -> None:
-    """Rename a file to a path where there is none, or raise a FileExistsError."""
-    try:
-        os.link(old, new)
-    except FileExistsError:
+        except BaseException:
+            temporary.unlink(missing_ok=True)
+            raise
+    except InputError:
         raise
-    except OSError:  # a file system without links
-        if os.path.lexists(new):
-            raise FileExistsError(new) from None
-        os.replace(old, new)
-    else:
-        old.unlink()
+    except OSError as error:
+        raise _file_error(name, str(target), "cannot be written", error) from error
 
 
 def sync_folder(folder: Path) -> None:
@@ -154,36 +125,6 @@ def sync_folder(folder: Path) -> None:
             os.fsync(handle)
     finally:
         os.close(handle)
-
-
-@contextlib.contextmanager
-def _writing(path: Path, name: str) -> Iterator[None]:
-    """Remove what killed processes have left in the folder, and make errors name the path."""
-    try:
-        _remove_leftovers(path.parent)
-        yield
-    except InputError:
-        raise
-    except OSError as error:
-        raise _file_error(name, str(path), "cannot be written", error) from error
-
-
-def _write_and_publish(
-    path: Path,
-    write: Callable[[IO[bytes]], Any],
-    publish: Callable[[Path, Path], None],
-    mode: int = 0o666,
-) -> None:
-    handle, temporary = _new_file(path.parent, mode)
-    try:
-        with os.fdopen(handle, "wb") as file:
-            write(file)
-            file.flush()
-            os.fsync(file.fileno())
-        publish(temporary, path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
 
 
 def _new_file(folder: Path, mode: int) -> tuple[int, Path]:

@@ -38,22 +38,19 @@ def grid(**axes: Any) -> list[dict[str, Any]]:
 
     See Also
     --------
-    sweep : computes something for each point.
+    run : computes something for each point.
 
     Examples
     --------
     >>> import headfit as hf
-    >>> hf.grid(pattern="band", n=[64, 128], neighbors=2, seed=range(2))
+    >>> hf.sweep.grid(pattern="band", n=[64, 128], neighbors=2, seed=range(2))
     [{'pattern': 'band', 'n': 64, 'neighbors': 2, 'seed': 0},
      {'pattern': 'band', 'n': 64, 'neighbors': 2, 'seed': 1},
      {'pattern': 'band', 'n': 128, 'neighbors': 2, 'seed': 0},
      {'pattern': 'band', 'n': 128, 'neighbors': 2, 'seed': 1}]
     """
-    values = {name: axis_values(name, axis) for name, axis in axes.items()}
-    for name, axis in values.items():
-        if not axis:
-            raise InputError(f"{name} must have at least one value; got none")
-    lengths = {name: length(axis) for name, axis in values.items()}
+    values = {name: _values(name, axis) for name, axis in axes.items()}
+    lengths = {name: _length(axis) for name, axis in values.items()}
     if math.prod(lengths.values()) > MOST_POINTS:
         listed = ", ".join(f"{name}: {count:,}" for name, count in lengths.items() if count > 1)
         raise InputError(
@@ -63,25 +60,19 @@ def grid(**axes: Any) -> list[dict[str, Any]]:
     return [dict(zip(values, point, strict=True)) for point in itertools.product(*values.values())]
 
 
-def length(axis: Sequence[Any]) -> int:
-    """Return the number of values of an axis; `len` refuses the longest ranges."""
-    if isinstance(axis, range) and axis:
-        return (axis[-1] - axis[0]) // axis.step + 1
-    return len(axis)
-
-
-def axis_values(name: str, axis: Any) -> Sequence[Any]:
-    """Return the values of an axis, or a single value as the only one.
-
-    Raises
-    ------
-    InputError
-        For an array that is not 1-dimensional.
-    """
+def _values(name: str, axis: Any) -> Sequence[Any]:
+    """Return the values of an axis, or a single value as the only one."""
     if isinstance(axis, np.ndarray):
         if axis.ndim != 1:
             raise InputError(f"{name} must be a 1-dimensional array; got shape {axis.shape}")
         axis = axis.tolist()
     if not isinstance(axis, (list, tuple, range)):
         return [axis]
+    if not axis:
+        raise InputError(f"{name} must have at least one value; got none")
     return axis
+
+
+def _length(axis: Sequence[Any]) -> int:
+    """Return the number of values of an axis; `len` refuses the longest ranges."""
+    return (axis[-1] - axis[0]) // axis.step + 1 if isinstance(axis, range) else len(axis)

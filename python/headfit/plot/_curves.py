@@ -128,7 +128,7 @@ def growth(
     Parameters
     ----------
     table : Sweep, mapping of str to sequences, or pandas.DataFrame
-        What `headfit.sweep` found, or columns of one length: ``n``; ``dim``, the head size (or
+        What `headfit.sweep` returns, or columns of one length: ``n``; ``dim``, the head size (or
         ``dim_found``, where it was searched for); and optionally ``certified`` (rows without it
         are left out), ``seed``, and ``kind``, which is "found" or "proved". For every n the
         smallest size of each seed counts, and the largest of these over the seeds; of a proved

@@ -24,6 +24,18 @@ def square(x: float, log: str = "") -> dict[str, Any]:
     return {"square": x * x}
 
 
+def anything(**point: Any) -> dict[str, Any]:
+    return {}
+
+
+def measured(n: int, leak: float, more: str = "", leak_found: int = 0) -> dict[str, Any]:
+    return {"n": 8, "leak": 0.05, **({more: 1} if more else {})}
+
+
+def number(text: str) -> dict[str, Any]:
+    return {"value": float(text)}
+
+
 def slow_square(x: float, log: str, seconds: float = 0.002) -> dict[str, Any]:
     note(log, str(x))
     time.sleep(seconds)
@@ -59,7 +71,7 @@ def odd(x: float) -> dict[str, Any]:
         raise Unsayable
     if x == 2:
         raise asyncio.CancelledError("gone")
-    return {"text": "caf\udce9"} if x == 3 else {"whole": 10**5000}
+    return {"text": "caf\udce9"} if x == 3 else {"whole": 2**63}
 
 
 class Whole(enum.IntEnum):

@@ -1,4 +1,4 @@
-"""Points of fits, the default work of a sweep: what they may say, and what it stands for."""
+"""Fits, the default work of a sweep: what a point may say, and what a sweep keeps of its fit."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from headfit._base.dtypes import check_dtype
 from headfit._base.kernel import of_head
 from headfit._base.masks import as_window
 from headfit._base.tolerances import Tolerances
+from headfit._fit.fit import fit
 from headfit._fit.method import Method
 from headfit._fit.registry import METHODS
 from headfit._sweep.canonical import canonical
@@ -47,44 +48,80 @@ NUMBERS = dict.fromkeys(("leak", "distortion", "max_logit", "scale", "time_limit
 UNSUITED = ("from_graph", "from_mask")
 """Patterns that are made from an object of Python, which a point cannot hold."""
 
-# Options of methods that are arrays or functions, which a point cannot hold either.
 _OBJECTS = ("init", "callback")
+"""Options of methods that are arrays or functions, which a point cannot hold either."""
 
 
-def checked_fit_point(given: Mapping[str, Any]) -> dict[str, Any]:
+def fit_point(num_threads: int, **point: Any) -> dict[str, Any]:
+    """Do the fit that a checked point describes; return a number, text or None for each name."""
+    A = pattern_of(point)
+    named = ("dim", "dtype", "kernel", "scale", "exempt_columns", "time_limit")
+    head = fit(
+        A,
+        method=_method_of(point),
+        tolerances=_tolerances_of(point),
+        mask=_mask_of(point),
+        rng=point["seed"],
+        num_threads=num_threads,
+        **{name: point[name] for name in named if name in point},
+    )
+    proof, search, failed = head.certificate, head.search, head.failed_rows
+    return {
+        "certified": proof.holds,
+        "status": head.status,
+        "dim_found": head.dim if proof.holds else None,
+        "dim_tried": head.dim,
+        "lower_bound": None if head.lower_bound is None else head.lower_bound.dim,
+        "stopped": head.stopped,
+        "searched": None if search is None else search.stopped,
+        "leak_found": proof.leak,
+        "distortion_found": proof.distortion,
+        "max_logit_found": proof.max_logit,
+        "max_norm_found": proof.max_norm,
+        "share_held": proof.share_held,
+        "failed_rows": None if failed is None else int(failed.size),
+        "steps": head.settings.get("learned", {}).get("steps"),
+        "method_used": head.method,
+        "n": int(head.Q.shape[0]),
+        "nnz": int(A.nnz),
+        "seconds": head.seconds,
+    }
+
+
+def checked_fit_point(said: Mapping[str, Any]) -> dict[str, Any]:
     """Return a canonical point with its defaults filled in, or raise an error that names a key.
 
-    Values of None are left out, so that an option that is not given and None are the same point.
+    Values of None are left out, so that an option that is not there and None are the same point.
     """
-    point = {name: value for name, value in given.items() if value is not None}
+    point = {name: value for name, value in said.items() if value is not None}
     kind = _pattern_name(point.get("pattern"))
-    word = point.get("method", DEFAULTS["method"])
-    if not isinstance(word, str) or word not in METHODS:
-        raise InputError(f"method must be one of {', '.join(METHODS)}; got {shown(word)}")
+    word = as_choice(point.get("method", DEFAULTS["method"]), "method", tuple(METHODS))
     arguments, options = _parameters(kind), _options(word)
+    defaults = {
+        **{name: parameter.default for name, parameter in arguments.items()},
+        **DEFAULTS,
+        **{name: option.default for name, option in options.items()},
+    }
     for name in point:
-        known = ["pattern", *arguments, *DEFAULTS, *options]
-        if name not in known:
+        if name not in ("pattern", *defaults):
             raise InputError(
                 f"{name} is no key of a point with pattern {kind} and method {word}; "
-                f"these are: {', '.join(known)}"
+                f"these are: pattern, {', '.join(defaults)}"
             )
+    types = {
+        **{name: str(parameter.annotation) for name, parameter in arguments.items()},
+        **NUMBERS,
+        **{name: str(option.type) for name, option in options.items()},
+    }
     filled: dict[str, Any] = {"pattern": kind}
-    for name, parameter in arguments.items():
-        value = point.get(name, parameter.default)
+    for name, default in defaults.items():
+        value = point.get(name, default)
         if value is inspect.Parameter.empty:
             raise InputError(f"{name} must be given: pattern {kind} needs it")
         if value is not None:
-            filled[name] = _typed(value, name, str(parameter.annotation))
-    annotations = {**NUMBERS, **{name: str(field.type) for name, field in options.items()}}
-    defaults = {**DEFAULTS, **{name: field.default for name, field in options.items()}}
-    for name, default in defaults.items():
-        value = point.get(name, default)
-        if value is not None:
-            filled[name] = _typed(value, name, annotations.get(name, ""))
-    gaussian = ("gaussian",) if kind == "knn" else ()
-    allowed = ("uniform", "random", *gaussian)
-    filled["weights"] = Style.of(filled.get("weights"), filled["gamma"], 0, allowed).weights
+            filled[name] = _typed(value, name, types.get(name, ""))
+    weights = ("uniform", "random", *(("gaussian",) if kind == "knn" else ()))
+    filled["weights"] = Style.of(filled.get("weights"), filled["gamma"], 0, weights).weights
     if filled.get("pattern_seed") == filled["seed"]:
         del filled["pattern_seed"]
     _check_values(filled)
@@ -103,9 +140,9 @@ def _pattern_name(kind: Any) -> str:
 
 @cache
 def _parameters(kind: str) -> dict[str, inspect.Parameter]:
-    found = dict(inspect.signature(getattr(patterns, kind)).parameters)
-    del found["rng"]  # the key `seed` stands for it
-    return found
+    parameters = dict(inspect.signature(getattr(patterns, kind)).parameters)
+    del parameters["rng"]  # the key `seed` stands for it
+    return parameters
 
 
 @cache
@@ -138,11 +175,11 @@ def _check_values(point: Mapping[str, Any]) -> None:
             as_count(point[name], name, 0, n)
     if "boundary" in point:
         as_choice(point["boundary"], "boundary", get_args(Boundary))
-    tolerances = tolerances_of(point)
+    tolerances = _tolerances_of(point)
     dtype = check_dtype(point["dtype"])
     tolerances.check_storable(dtype)
     of_head(point.get("kernel"), dtype)
-    method_of(point)
+    _method_of(point)
     for name, least in (("dim", 1), ("seed", 0), ("pattern_seed", 0)):
         if name in point:
             as_count(point[name], name, least)
@@ -156,7 +193,7 @@ def _check_values(point: Mapping[str, Any]) -> None:
             f'mask must be "causal" or ["window", width]; got {shown(mask)}. In a grid a window '
             'stands in a list of its own: mask = [["window", 16]]'
         )
-    as_window(mask_of(point), n)
+    as_window(_mask_of(point), n)
     as_exempt(exempt, n)
 
 
@@ -181,19 +218,16 @@ def _only_size(kind: str) -> int:
     return int(getattr(patterns, kind)(rng=0).shape[0])
 
 
-def tolerances_of(point: Mapping[str, Any]) -> Tolerances:
-    """Return the tolerances of a point."""
+def _tolerances_of(point: Mapping[str, Any]) -> Tolerances:
     return Tolerances(point["leak"], point["distortion"], point.get("max_logit"))
 
 
-def method_of(point: Mapping[str, Any]) -> Method:
-    """Return the method of a point, with its options."""
-    word = point["method"]
-    given = {name: point[name] for name in _options(word) if name in point}
-    return METHODS[word](**given)
+def _method_of(point: Mapping[str, Any]) -> Method:
+    options = {name: point[name] for name in _options(point["method"]) if name in point}
+    return METHODS[point["method"]](**options)
 
 
-def mask_of(point: Mapping[str, Any]) -> Any:
+def _mask_of(point: Mapping[str, Any]) -> Any:
     """Return the mask of a point as `fit` takes it."""
     mask = point.get("mask")
     if not isinstance(mask, list):
@@ -204,7 +238,6 @@ def mask_of(point: Mapping[str, Any]) -> Any:
 def pattern_of(point: Mapping[str, Any]) -> sp.csr_array[Any, Any]:
     """Return the pattern of a checked point."""
     kind = point["pattern"]
-    given = {name: point[name] for name in _parameters(kind) if name in point}
-    make: Callable[..., Any] = getattr(patterns, kind)
-    found: sp.csr_array[Any, Any] = make(**given, rng=point.get("pattern_seed", point["seed"]))
-    return found
+    arguments = {name: point[name] for name in _parameters(kind) if name in point}
+    make: Callable[..., sp.csr_array[Any, Any]] = getattr(patterns, kind)
+    return make(**arguments, rng=point.get("pattern_seed", point["seed"]))

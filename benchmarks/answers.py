@@ -117,9 +117,7 @@ def compress_heads(heads: Mapping[str, Any], **options: Any) -> Any:
 
 
 def compress(passages: Any, **options: Any) -> Any:
-    if not ONE_COMPRESS:
-        return hf.compress(passages, num_threads=THREADS, **options)
-    return compress_heads({"head": passages}, **options).heads["head"]
+    return hf.compress(passages, num_threads=THREADS, **options)
 
 
 def projected(A: Any, dim: int, **options: Any) -> Any:
@@ -225,7 +223,12 @@ def of_compressed(result: Any) -> Answer:
     for name in ("calibration", "validation", "held_out"):
         answer[name] = getattr(result, name)
     for name in ("tv_mean", "kl"):
-        for maps, values in getattr(result.curve, name).items():
+        if ONE_COMPRESS:
+            column = "kl_mean" if name == "kl" else name
+            curves = {maps: getattr(curve, column) for maps, curve in result.curves.items()}
+        else:
+            curves = getattr(result.curve, name)
+        for maps, values in curves.items():
             answer[f"~curve.{name}.{maps}"] = values
     return answer
 
@@ -718,8 +721,9 @@ def dense_targets() -> dict[str, Case]:
     def budget() -> Answer:
         heads = {"a": passages(20), "b": passages(40)}
         result = compress_heads(heads, total=6, effort="low")
-        curve = result.trade_off
-        return {"dims": [result.heads[name].dim for name in heads], "total": curve.total,
+        curve = result.curve if ONE_COMPRESS else result.trade_off
+        total = curve.dim if ONE_COMPRESS else curve.total
+        return {"dims": [result.heads[name].dim for name in heads], "total": total,
                 "~tv_mean": curve.tv_mean}  # fmt: skip
 
     found["compress, budget"] = budget

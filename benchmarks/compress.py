@@ -114,7 +114,7 @@ def trained_heads(threads):
 
 def moments_maps(q, k, dim):
     """Return the maps of least error for the second moments of queries and keys (KQ-SVD)."""
-    from headfit._compress.closed_forms import ClosedForm
+    from headfit._compress.free_maps import ClosedForm
 
     whole = ClosedForm.of([q.T @ q], k.T @ k).maps([SIZE**-0.5 * np.eye(SIZE)], dim)
     return whole[:SIZE], whole[SIZE:]
@@ -137,8 +137,8 @@ def model_losses(quick, threads):
     figures = []
     for dim in (SIZE // 8, SIZE // 4, SIZE // 2):
         total = dim * LAYERS * HEADS
-        found = hf.compress_heads(passages, dim=dim, **options)
-        shared = hf.compress_heads(passages, total=total, dims=BUDGET_DIMS, **options)
+        found = hf.compress(passages, dim=dim, **options)
+        shared = hf.compress(passages, total=total, curve_dims=BUDGET_DIMS, **options)
         assert shared.total <= total
         # The closed forms get all passages that are not held out, the validating ones as well.
         used = np.concatenate([found[0, 0].calibration, found[0, 0].validation])
@@ -262,7 +262,7 @@ def race(head, dim, threads, limit):
     """Return our seconds and PyTorch's to one mean KL divergence, from one start."""
     import headfit as hf
     from headfit import _core
-    from headfit._compress.closed_forms import closed_forms
+    from headfit._compress.free_maps import closed_forms
     from headfit._compress.passages import Passages
 
     name, q, k, _ = head
@@ -309,7 +309,7 @@ def model_seconds(heads, passages, tokens, threads):
         w_q, w_k = rng.normal(size=(2, 256, 64)) * np.geomspace(1, rng.uniform(0.02, 0.3), 64)
         q, k = ((x @ w).astype(np.float32) for w in (4 * w_q, 2 * w_k))
         head = list(zip(q, k, strict=True))
-        result = hf.compress_heads([head], dim=16, mask="causal", num_threads=threads)
+        result = hf.compress({0: head}, dim=16, mask="causal", num_threads=threads)
         assert result.total == 16
         seconds.append(result.seconds)
     return np.array(seconds)
@@ -337,7 +337,7 @@ def main():
         seconds.append(small.seconds)
         curve = small.curve
         for i, dim in enumerate(dims):
-            tv = {form: values[i] for form, values in curve.tv_mean.items()}
+            tv = {form: own.tv_mean[i] for form, own in small.curves.items()}
             peers = [tv["kq-svd"], tv["centred"]]
             if weights is not None:
                 peers.append(distance(q, k, weights_svd(weights, dim), small.held_out, threads))
@@ -349,10 +349,10 @@ def main():
             rows.append(
                 [name, str(dim), *(f"{x:.4f}" for x in [*peers, np.nan][:3]),
                  f"{tv['attended']:.4f}", f"{ours:.4f}", f"{100 * (1 - ours / min(peers)):.0f}%",
-                 f"{fitted:.4f} / {curve.kl['descent'][i]:.4f}"]
+                 f"{fitted:.4f} / {small.curves['descent'].kl_mean[i]:.4f}"]
             )  # fmt: skip
             figures.append({"head": name, "dim": dim, "peers": peers, "ours": ours})
-        assert (np.diff(curve.tv_mean["taken"]) <= 0).all()
+        assert (np.diff(curve.tv_mean) <= 0).all()
     measure.table(f"mean total variation on {int(HELD_OUT * PASSAGES)} unseen passages", rows)
     print(f"\n{len(heads)} heads, three sizes each: {np.median(seconds):.2f} s per head")
     losses = model_losses(given.quick, threads)

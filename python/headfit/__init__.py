@@ -30,7 +30,6 @@ from headfit._base.kernel import Kernel
 from headfit._base.tolerances import Tolerances
 from headfit._base.version import VERSION as __version__
 from headfit._compress.compress import compress
-from headfit._compress.compress_heads import compress_heads
 from headfit._fit.fit import fit
 from headfit._fit.storage import load
 from headfit._plan.plan import plan
@@ -60,7 +59,6 @@ __all__ = [
     "certify",
     "compare",
     "compress",
-    "compress_heads",
     "describe",
     "errors",
     "fit",

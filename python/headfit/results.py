@@ -10,9 +10,7 @@ from headfit._attention.head_table import HeadTable
 from headfit._attention.sparsify import Sparsified
 from headfit._attention.stats import AttentionStats
 from headfit._attention.tally_table import TallyTable
-from headfit._compress.budget import TradeOff
-from headfit._compress.compress_heads import CompressedHeads
-from headfit._compress.result import Compressed, CompressedCurve
+from headfit._compress.result import Compressed, CompressedHeads
 from headfit._fit.result import Fit, Search, Trial
 from headfit._plan.attempt import PlanAttempt
 from headfit._plan.result import Plan, PlanTrend
@@ -26,7 +24,6 @@ __all__ = [
     "Certificate",
     "Comparison",
     "Compressed",
-    "CompressedCurve",
     "CompressedHeads",
     "FaceWitness",
     "FarkasWitness",
@@ -39,7 +36,6 @@ __all__ = [
     "ShrinkResult",
     "Sparsified",
     "TallyTable",
-    "TradeOff",
     "Trial",
     "TvCurve",
 ]

@@ -203,10 +203,10 @@ def between(low: float, high: float) -> list[Any]:
 
 
 RECORDS = (
-    "AttentionStats", "Certificate", "Compressed", "CompressedCurve", "CompressedHeads",
+    "AttentionStats", "Certificate", "Compressed", "CompressedHeads",
     "FaceWitness", "FarkasWitness", "Fit", "Head", "HeadTable", "Method", "Plan", "PlanAttempt",
     "PlanTrend", "Problem", "RopeFilter", "Search", "ShrinkResult", "Comparison",
-    "Sparsified", "TallyTable", "sweep.Sweep", "TradeOff", "Trial", "TvCurve",
+    "Sparsified", "TallyTable", "sweep.Sweep", "Trial", "TvCurve",
     "bounds.GeneralBound", "bounds.LowerBound",
     "torch.CapturedHeads", "torch.CapturedLayer",
     "torch.FittedAttention", "torch.Projected", "torch.SmallerHeads",
@@ -643,22 +643,21 @@ def compress_doors(hf: Any, known: dict[str, list[Any]], folder: Path) -> Iterat
     }, {**says, "K": "K"})  # fmt: skip
     both = {**quick, "dim": 2}
     yield Door("compress(dim)", hf.compress, both, {"tv": [0.1, "x", Unusable()]})
-    no_heads: list[Any] = [None, 5, "x", b"x", [], {}, {1, 2}, True, Unusable(), passages, Q]
+    no_heads: list[Any] = [{}, {1, 2}]
     no_heads += [{"a": bad} for bad in (None, "x", [], passages[:1], Unusable())]
     budgets = optional(without(counts(2), 2**70))
-    many = {"heads": {"a": passages, "b": passages}, "effort": 1}
-    says["heads"] = "heads?|passages?"
+    many = {"passages": {"a": passages, "b": passages}, "effort": 1}
     for name, given in {"dim": 2, "tv": 0.3, "total": 4}.items():
-        tried = {"heads": no_heads, "total": [*budgets, 1]} if name == "total" else {}
+        tried = {"passages": no_heads, "total": [*budgets, 1]} if name == "total" else {}
         if name == "total":
             dims = optional(known["curve_dims"])
-            tried["dims"] = [*dims, [], Untrue()]
+            tried["curve_dims"] = [*dims, [], Untrue()]
         elif name == "dim":
             tried = {key: values for key, values in shared.items() if key != "tv"}
-            tried |= {"dim": [*tried["dim"], None], "tv": [0.1, "x"], "dims": [[1], "x"]}
+            tried |= {"dim": [x for x in tried["dim"] if x is not None], "tv": [0.1, "x"]}
         else:
             tried = {"tv": shared["tv"], "dim": [2, "x"], "total": [4, "x"]}
-        yield Door(f"compress_heads({name})", hf.compress_heads, {**many, name: given}, tried, says)
+        yield Door(f"compress({name} of heads)", hf.compress, {**many, name: given}, tried, says)
     small = hf.compress(passages, dim=2, effort=1, curve_dims=())
     options = {name: known[name] for name in ("mask", "key_lengths", "bias", "softcap", "position")}
     heads = [*BAD_MATRIX, np.ones((N, DIM + 1)), np.ones((2, N, DIM))]
@@ -1106,7 +1105,7 @@ def model_doors(known: dict[str, list[Any]], folder: Path) -> Iterator[Door]:
     yield Door("CapturedHeads.report", heads.report, {"path": folder / "made.html"}, {
         "path": pages, "title": NOT_TEXT,
     })  # fmt: skip
-    found = hf.compress_heads(heads.passages(), dim=2, effort=1)
+    found = hf.compress(heads.passages(), dim=2, effort=1)
     small = found["model", 0]
 
     def smaller(**given: Any) -> None:

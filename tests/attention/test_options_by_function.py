@@ -98,7 +98,7 @@ TABLE = {
     "certify":                " h  h  h  h  h  r  r  h  h  h  r  r  r  r   r  r  r  r  r  r  r",
     "methods.append_dims":    " h  h  h  h  h  r  r  r  r  r  r  r  r  r   r  r  r  r  r  r  r",
     "compress":               " h  h  h  h  h  h  h  h  h  h  h  h  h  h   r  r  r  r  r  r  h",
-    "compress_heads":         " h  h  h  h  h  h  h  h  h  h  h  h  h  h   r  r  r  r  r  r  h",
+    "compress, several":      " h  h  h  h  h  h  h  h  h  h  h  h  h  h   r  r  r  r  r  r  h",
     "results.Compressed.apply": " r  h  h  h  h  h  h  h  h  h  h  h  h  h   r  r  r  r  r  r  r",
     "plot.attention":         " h  h  h  h  h  h  h  h  h  h  h  h  h  h   r  r  r  r  r  r  r",
     "plot.tiles":             " h  h  h  h  h  h  h  h  h  h  h  h  h  h   r  r  r  r  r  r  r",
@@ -375,11 +375,11 @@ def _compress(q, k, options):
     return held_out(pairs, options, hf.compress(given, curve_dims=(), **MAPS))
 
 
-@function("compress_heads")
-def _compress_heads(q, k, options):
+@function("compress, several")
+def _compress_several(q, k, options):
     pairs = passages(q, k)
     given = [hf.Attention(*pair, **options) for pair in pairs]
-    return held_out(pairs, options, hf.compress_heads({"a": given}, **MAPS)["a"])
+    return held_out(pairs, options, hf.compress({"a": given}, **MAPS)["a"])
 
 
 def of_maps(options: Options) -> Options:

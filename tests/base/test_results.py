@@ -42,7 +42,7 @@ def made() -> dict[str, object]:
     mix = rng.normal(size=(2, 8, 8)) * 2.0 ** -np.arange(8) * 6
     passages = [rng.normal(size=(20, 8)) @ mix for _ in range(6)]
     small = hf.compress(passages, dim=2, mask="causal", **one)
-    heads = hf.compress_heads({("a", 0): passages, ("a", 1): passages[::-1]}, total=6, **one)
+    heads = hf.compress({("a", 0): passages, ("a", 1): passages[::-1]}, total=6, **one)
     points = hf.sweep.grid(pattern="band", n=[16, 32], neighbors=[1, 2], dim=8)
     with tempfile.TemporaryDirectory() as folder:
         swept = hf.sweep.run(points, Path(folder) / "<b>", workers=0, **one)
@@ -61,9 +61,7 @@ def made() -> dict[str, object]:
         "ShrinkResult": shrunk,
         "TvCurve": shrunk.curve,
         "Compressed": small,
-        "CompressedCurve": small.curve,
         "CompressedHeads": heads,
-        "TradeOff": heads.trade_off,
         "Sparsified": hf.sparsify(Q, K, mask="causal", per_row=3, per_column=4),
         "AttentionStats": head.stats(shares=(0.5, 0.9)),
         "AttentionStats of heads": stack.stats(shares=()),
@@ -84,8 +82,8 @@ def results() -> dict[str, object]:
 NAMES = (
     "Target", "Fit", "Fit in a module", "Fit without a certificate", "Search", "Certificate",
     "Certificate of a matrix", "Certificate without mass", "Attention", "Attention of heads",
-    "Comparison", "ShrinkResult", "TvCurve", "Compressed", "CompressedCurve",
-    "CompressedHeads", "TradeOff", "Sparsified", "AttentionStats", "AttentionStats of heads",
+    "Comparison", "ShrinkResult", "TvCurve", "Compressed",
+    "CompressedHeads", "Sparsified", "AttentionStats", "AttentionStats of heads",
     "HeadTable", "TallyTable", "Plan", "RopeFilter", "LowerBound", "Sweep",
 )  # fmt: skip
 WITHOUT_DICT = ("Attention", "Attention of heads", "Sweep")
@@ -94,10 +92,8 @@ TABLES = {
     "Certificate": {"leak", "distortion", "tv", "stray", "status"},
     "Certificate without mass": {"leak", "distortion", "status"},
     "Comparison": {"kl", "tv"},
-    "TvCurve": {"tv_mean", "tv_worst"},
-    "CompressedCurve": None,
+    "TvCurve": {"tv_mean", "tv_worst", "kl_mean"},
     "CompressedHeads": None,
-    "TradeOff": {"tv_mean"},
     "AttentionStats": {"entropy", "max_weight", "effective_support", "log_sum", "key_mass",
                        "keys50", "keys90"},
     "AttentionStats of heads": {"entropy", "max_weight", "effective_support", "log_sum",
@@ -156,7 +152,7 @@ def test_html_is_a_small_table_that_says_what_the_text_says(results, name):
 
 @pytest.mark.parametrize("name", ["Fit", "Certificate", "Target", "Attention", "ShrinkResult",
                                   "Plan", "RopeFilter", "Sparsified", "TvCurve",
-                                  "CompressedCurve"])  # fmt: skip
+                                  "Compressed"])  # fmt: skip
 def test_pictures_are_drawn_without_pyplot_and_left_out_without_matplotlib(
     results, name, monkeypatch
 ):
@@ -199,9 +195,6 @@ def test_html_escapes_names(results):
     assert "a &lt;script&gt; &amp; b</p>" in search._repr_html_()
     bound = dataclasses.replace(results["LowerBound"], reason="<script>")
     assert "&lt;script&gt;" in bound._repr_html_()
-    curve = results["CompressedCurve"]
-    closed = {"<i>": curve.tv_mean["taken"], **curve.tv_mean}
-    assert "&lt;i&gt;" in dataclasses.replace(curve, tv_mean=closed)._repr_html_()
     plan = dataclasses.replace(results["Plan"], name="<script>", advice="a < b & c")
     page = plan._repr_html_()
     assert "<script>" not in page
@@ -218,19 +211,16 @@ def test_searches_bounds_and_curves_are_shown_line_by_line(results):
     cells = [cell for line in bound.tried() for cell in line]
     assert Tags(bound._repr_html_()).texts[4:] == cells
     assert "no size suffices" in hf.bounds.lower(hf.patterns.band(9, 1), max_norm=0.1).in_words()
-    curve = results["CompressedCurve"]
-    texts = Tags(curve._repr_html_()).texts
-    assert texts[1 : 2 + len(curve.tv_mean)] == ["size", *curve.tv_mean]
-    one = hf.results.TvCurve(np.array([3]), np.array([0.25]), np.array([0.5]))
+    one = hf.results.TvCurve(np.array([3]), *np.array([[0.25], [0.5], [0.1]]))
     assert Tags(one._repr_html_()).texts[-3:] == ["3", "0.25", "0.5"]
     assert "<img" not in one._repr_html_()  # a point is no line
 
 
-def test_long_trade_offs_are_shown_from_end_to_end():
-    totals = np.arange(100)
-    texts = Tags(hf.results.TradeOff(totals, 1 - totals / 100)._repr_html_()).texts
-    assert texts[3:5] == ["0", "1"]
-    assert texts[-3:] == ["99", "0.01", "and 80 totals between these"]
+def test_long_curves_are_shown_from_end_to_end():
+    sizes = np.arange(100)
+    texts = Tags(hf.results.TvCurve(sizes, *[1 - sizes / 100] * 3)._repr_html_()).texts
+    assert texts[4:7] == ["0", "1", "1"]
+    assert "and 80 sizes between these" in texts
 
 
 # Dictionaries
@@ -284,8 +274,8 @@ def test_data_frames_hold_the_numbers(results):
     c = results["Certificate"]
     assert c.to_pandas()["leak"].max() == c.leak
     assert (c.to_pandas()["status"] == "holds").all()
-    curve = results["CompressedCurve"]
-    assert curve.to_pandas().loc[2, ("kl", "taken")] == curve.kl["taken"][list(curve.dim).index(2)]
+    small = results["Compressed"]
+    assert small.curves["taken"].to_pandas().loc[2, "kl_mean"] == small.kl
     assert results["TvCurve"].to_pandas().loc[3, "tv_mean"] == results["ShrinkResult"].tv_mean
     stats = results["AttentionStats of heads"]
     assert stats.to_pandas().loc[(1, 2, 9), "entropy"] == stats.entropy[1, 2, 9]

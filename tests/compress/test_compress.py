@@ -9,7 +9,7 @@ import pytest
 
 import headfit as hf
 from headfit import _core
-from headfit._compress.closed_forms import ClosedForm
+from headfit._compress.free_maps import ClosedForm
 from headfit._compress.passages import Parts
 from headfit.errors import InputError
 
@@ -117,13 +117,13 @@ def test_curves(heads: int) -> None:
     descents = result.settings["descents"]
     kl = [descents[d]["kl"][1] for d in range(1, D)]
     assert (np.diff(kl) <= 0).all()  # on the calibration passages
-    curve = result.curve
-    assert set(curve.tv_mean) == {"kq-svd", "centred", "attended", "descent", "taken"}
-    for name in curve.kl:
-        assert (np.diff(curve.kl[name]) < 1e-3).all(), name
-        assert curve.tv_mean[name][-1] < 1e-5  # at size D nothing changes
-    assert curve.tv_mean["taken"][3] == result.tv_mean
-    assert curve.tv_worst["taken"][3] == result.tv_worst
+    assert list(result.curves) == ["kq-svd", "centred", "attended", "descent", "taken"]
+    for name, curve in result.curves.items():
+        assert (np.diff(curve.kl_mean) < 1e-3).all(), name
+        assert curve.tv_mean[-1] < 1e-5  # at size D nothing changes
+    assert result.curve.tv_mean[3] == result.tv_mean
+    assert result.curve.tv_worst[3] == result.tv_worst
+    assert result.baseline is result.curves["kq-svd"]
 
 
 def previous_token_head(count: int, n: int, noise: float) -> Any:
@@ -141,7 +141,7 @@ def previous_token_head(count: int, n: int, noise: float) -> Any:
 
 def test_a_sharp_positional_head_is_ten_times_closer_than_in_closed_form() -> None:
     result = compressed(previous_token_head(16, 96, 0.02), dim=4)
-    tv = {name: values[0] for name, values in result.curve.tv_mean.items()}
+    tv = {name: curve.tv_mean[0] for name, curve in result.curves.items()}
     assert result.taken == "descent"
     assert tv["taken"] < 0.1 * min(tv["kq-svd"], tv["centred"])
 
@@ -427,7 +427,7 @@ def test_masked_keys_have_no_part_in_the_closed_forms():
     shorter = [hf.Attention(q[i], k[i, :9]) for i in range(4)]
     a, b = (hf.compress(x, dim=2, curve_dims=(2,), effort=1) for x in (masked, shorter))
     for form in ("kq-svd", "centred"):
-        np.testing.assert_allclose(a.curve.tv_mean[form], b.curve.tv_mean[form], rtol=1e-5)
+        np.testing.assert_allclose(a.curves[form].tv_mean, b.curves[form].tv_mean, rtol=1e-5)
 
 
 def test_a_key_mask_of_each_passage():
@@ -448,7 +448,7 @@ def test_a_key_mask_of_each_passage():
     one = hf.compress(q, k, key_mask=there[1], **options)
     same = hf.compress(q, k, key_mask=np.tile(there[1], (6, 1)), **options)
     np.testing.assert_array_equal(one.P_k, same.P_k)
-    heads = hf.compress_heads({"a": list(zip(q, k, strict=True))}, key_mask=there, dim=3,
+    heads = hf.compress({"a": list(zip(q, k, strict=True))}, key_mask=there, dim=3,
                               mask="causal", dtype="float64")  # fmt: skip
     np.testing.assert_array_equal(heads["a"].P_k, result.P_k)
 

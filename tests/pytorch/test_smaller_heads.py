@@ -103,7 +103,7 @@ def test_a_model_attends_as_its_smaller_heads_do(name, backend):
         passages = heads.passages()
         layers = [layer.name for layer in heads.layers]
         assert list(passages) == [(layer, at) for layer in layers for at in range(key_heads)]
-        found = hf.compress_heads(passages, dim=3, effort="low")
+        found = hf.compress(passages, dim=3, effort="low")
         with ht.capture(model, statistics=False) as seen, ht.smaller_heads(model, found) as smaller:
             model(**given)
         again = model(**given)[0]
@@ -156,7 +156,7 @@ def test_whole_heads_change_nothing(name, backend):
     with torch.no_grad():
         with ht.capture(model, statistics=False) as heads:
             whole = model(**given)[0]
-        found = hf.compress_heads(heads.passages(), dim=SIZE)
+        found = hf.compress(heads.passages(), dim=SIZE)
         with ht.smaller_heads(model, found):
             torch.testing.assert_close(model(**given)[0], whole, atol=1e-4, rtol=1e-4)
 
@@ -168,7 +168,7 @@ def test_some_heads_of_hand_written_attention():
             whole = model(x)
         passages = heads.passages()
         some = {name: passages[name] for name in [("first", 1), ("second", 0)]}
-        found = hf.compress_heads(some, dim=2)
+        found = hf.compress(some, dim=2)
         with ht.capture(model) as seen, ht.smaller_heads(model, found) as smaller:
             model(x)
         # Heads of different sizes are padded with zeros, and heads without maps are whole.
@@ -187,7 +187,7 @@ def test_settings_return_after_an_exception():
     with torch.no_grad():
         with ht.capture(model, statistics=False) as heads:
             whole = model(**given)[0]
-        found = hf.compress_heads(heads.passages(), dim=2, effort="low")
+        found = hf.compress(heads.passages(), dim=2, effort="low")
         with pytest.raises(ZeroDivisionError), ht.smaller_heads(model, found):
             raise ZeroDivisionError
         assert torch.equal(model(**given)[0], whole)
@@ -203,7 +203,7 @@ def maps(size=SIZE, dim=2, group=2, **options):
 @pytest.mark.parametrize(
     ("heads", "error", "message"),
     [
-        ({}, InputError, "heads must be what compress_heads returns"),
+        ({}, InputError, "heads must be what compress returns"),
         ({"first": 1}, InputError, "got 'first': int"),
         ({("first", 0): "maps"}, InputError, "got .*: str"),
         ({("third", 0): maps()}, CaptureError, "no layer 'third'"),
@@ -226,7 +226,7 @@ def test_modules_that_make_their_own_queries_are_refused():
     with torch.no_grad():
         with ht.capture(layer) as heads:
             layer(x)
-        found = hf.compress_heads(heads.passages(), dim=2)
+        found = hf.compress(heads.passages(), dim=2)
         with (
             pytest.raises(CaptureError, match="MultiheadAttention makes its queries"),
             ht.smaller_heads(layer, found),

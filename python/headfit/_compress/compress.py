@@ -1,37 +1,80 @@
-"""Compressing a head: maps of queries and keys that make it smaller for every input."""
+"""Compressing heads: maps of queries and keys that make them smaller for every input."""
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Callable, Sequence
-from typing import Any
-
-import numpy as np
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypedDict, Unpack, overload
 
 from headfit._attention.attention import HeadLike
 from headfit._attention.logits import LogitOptions
+from headfit._base.arguments import as_number, check_callable
 from headfit._base.arithmetic import standard_arithmetic
-from headfit._base.arrays import as_array, as_count, check_between
+from headfit._base.arrays import as_count, check_between, seed_from, thread_count
+from headfit._base.dtypes import check_dtype
 from headfit._base.types import ArrayLike, MaskLike, PositionLike, Seed
-from headfit._compress.arguments import Request
-from headfit._compress.finish import compressed
+from headfit._compress.budget import shared_out
 from headfit._compress.passages import Passages
-from headfit._compress.result import Compressed
+from headfit._compress.result import Compressed, CompressedHeads
+from headfit._compress.sizes import Request, Sizes
+from headfit._shrink.descent import check_effort
 from headfit.errors import InputError
 
 __all__ = ["compress"]
 
-# The mean total variation that is allowed where nothing is asked.
+# The mean total variation that is allowed where the call has no bound.
 TV = 0.05
+
+
+class _Options(TypedDict, total=False):
+    """The options of `compress`, for type checkers."""
+
+    dim: int | None
+    tv: float | None
+    total: int | None
+    held_out: float
+    validation: float
+    scale: float | None
+    mask: MaskLike
+    key_lengths: ArrayLike | None
+    bias: ArrayLike | None
+    softcap: float | None
+    position: PositionLike
+    key_mask: ArrayLike | None
+    sinks: ArrayLike | None
+    commute: bool | PositionLike
+    dtype: str
+    effort: str | int
+    curve_dims: Sequence[int] | None
+    time_limit: float | None
+    callback: Callable[[int, float], Any] | None
+    rng: Seed
+    num_threads: int | None
+
+
+@overload
+def compress(
+    passages: Mapping[Any, Any], K: None = None, **options: Unpack[_Options]
+) -> CompressedHeads: ...
+
+
+@overload
+def compress(
+    passages: Sequence[HeadLike | tuple[ArrayLike, ArrayLike]] | ArrayLike,
+    K: ArrayLike | None = None,
+    **options: Unpack[_Options],
+) -> Compressed: ...
 
 
 @standard_arithmetic()
 def compress(
-    passages: Sequence[HeadLike | tuple[ArrayLike, ArrayLike]] | ArrayLike,
+    passages: Any,
     K: ArrayLike | None = None,
     *,
     dim: int | None = None,
     tv: float | None = None,
+    total: int | None = None,
     held_out: float = 0.25,
     validation: float = 0.25,
     scale: float | None = None,
@@ -50,8 +93,8 @@ def compress(
     callback: Callable[[int, float], Any] | None = None,
     rng: Seed = 0,
     num_threads: int | None = None,
-) -> Compressed:
-    """Find maps that make a head smaller for every input.
+) -> Compressed | CompressedHeads:
+    """Find maps that make a head, or all heads of a model, smaller for every input.
 
     `shrink` finds queries and keys for one passage. A deployed head meets others: `compress` finds
     maps P_q and P_k, of shape (D, d), such that the attention of ``Q @ P_q`` and ``K @ P_k`` stays
@@ -63,13 +106,17 @@ def compress(
     passages : sequence of (Q, K) or of Attention, or array_like, shape (passages, n, D)
         Queries and keys of one head in at least two passages, which may differ in length. Query
         heads that share keys have queries of shape (heads, n, D): each gets a P_q of its own. An
-        array has the queries of all passages, with K beside it.
+        array has the queries of all passages, with K beside it. Or a mapping with such passages
+        for each of several heads, by any names.
     K : array_like, shape (passages, m, D), optional
     dim : int, optional
-        The size d to fit.
+        The size d to fit, one for all heads.
     tv : float in (0, 1), optional
         The mean total variation that rows may have from the original, on the validation passages:
-        the smallest size found that keeps it. 0.05 where neither `dim` nor `tv` is given.
+        the smallest size found that keeps it. 0.05 where none of `dim`, `tv` and `total` is given.
+    total : int, optional
+        The number of dimensions of several heads together. Heads get them where they lower total
+        variation most.
     held_out : float in (0, 1), default 0.25
         The share of the passages that judge the result; at least one passage.
     validation : float in [0, 1), default 0.25
@@ -91,26 +138,29 @@ def compress(
     effort : "low", "medium", "high" or int, default "medium"
         As in `shrink`; with 0, the closed forms alone.
     curve_dims : sequence of int, optional
-        Sizes for the curves, besides those that are fitted anyway. Powers of two up to D when
-        None; () for none.
+        Sizes for the curves, besides those that are fitted anyway; () for none. When None, powers
+        of two up to D for one head, and none for several. With `total` the sizes that heads may
+        have, multiples of an eighth of D when None.
     time_limit : float, optional
-        Seconds; checked after every step of a descent, and before a size is fitted.
+        Seconds, of all heads; checked after every step of a descent, and before a size is fitted.
     callback : callable, optional
         Called before every step of a descent with (step, mean KL); returning False ends it.
     rng : seed or Generator, default 0
-        Which passages are held out, and which choose.
+        Which passages are held out, and which choose: the same for heads with as many passages.
     num_threads : int, optional
         The result does not depend on it, as long as no time limit ends the search.
 
     Returns
     -------
-    Compressed
-        ``result.apply(Q, K)`` is the smaller head in a passage.
+    Compressed or CompressedHeads
+        ``result.apply(Q, K)`` is the smaller head in a passage. For a mapping, a result with a
+        `Compressed` for each head.
 
     Raises
     ------
     InputError, NonFiniteError
-        For arguments that do not fit, before any work starts.
+        For arguments that do not fit, or a `total` of fewer dimensions than the heads must have,
+        before any work starts. Errors of one head of several name it.
 
     See Also
     --------
@@ -135,7 +185,10 @@ def compress(
     in a quadratic model of the loss (Hassibi and Stork 1993), and then exchanges that lower the
     divergence. For chosen pairs it is convex in the unknowns, without a soft-cap.
 
-    A step costs O(n m (D + d)) time for each passage. Memory is that of the passages, twice.
+    Several heads are fitted one after the other, each by all threads. With `total`, every head is
+    fitted at all of `curve_dims`, and dimensions are given out greedily over the convex hulls of
+    the curves. A step costs O(n m (D + d)) time for each passage. Memory is that of the passages,
+    twice.
 
     Examples
     --------
@@ -158,61 +211,94 @@ def compress(
     >>> small = early.apply(Q, K, position="rope")
     >>> small.Q.shape, small.position == early.position
     ((40, 8), True)
+
+    Several heads with one budget:
+
+    >>> def passages(falls):
+    ...     mix = rng.normal(size=(2, 8, 8)) * falls ** -np.arange(8) * 3
+    ...     return [rng.normal(size=(30, 8)) @ mix for _ in range(8)]
+    >>> found = hf.compress({"easy": passages(3.0), "hard": passages(1.2)}, total=8)
+    >>> found.total, found.dims["easy"] < found.dims["hard"]
+    (8, True)
     """
-    start = time.perf_counter()
-    if dim is not None and tv is not None:
-        raise InputError("tv must not be given beside dim: the size decides how close")
-    request = Request.of(
-        LogitOptions(scale, mask, key_lengths, bias, softcap, position, key_mask, sinks),
-        held_out=held_out,
+    begun = time.perf_counter()
+    sizes_by = {"dim": dim, "tv": tv, "total": total}
+    first, *more = [name for name, value in sizes_by.items() if value is not None] or ["tv"]
+    if more:
+        raise InputError(f"{more[0]} must not be given beside {first}: the size decides how close")
+    several = isinstance(passages, Mapping)
+    if total is not None and not several:
+        raise InputError("total must be given beside a mapping of heads: these are passages of one")
+    if K is not None and several:
+        raise InputError("K must not be given beside a mapping of heads, which have their own")
+    if several and not passages:
+        raise InputError("passages must not be an empty mapping")
+    bound = check_between(TV if tv is None else tv, "tv", 0, 1) if first == "tv" else None
+    validation = as_number(validation, "validation")
+    if not 0 <= validation < 1:
+        raise InputError(f"validation must lie in [0, 1); got {validation}")
+    check_effort(effort)
+    check_callable(callback, "callback")
+    if time_limit is not None:
+        time_limit = check_between(time_limit, "time_limit", 0, math.inf)
+    request = Request(
+        held_out=check_between(held_out, "held_out", 0, 1),
         validation=validation,
         commute=commute,
-        dtype=dtype,
+        dtype=check_dtype(dtype),
         effort=effort,
-        time_limit=time_limit,
+        deadline=math.inf if time_limit is None else begun + time_limit,
         callback=callback,
-        rng=rng,
-        num_threads=num_threads,
+        seed=seed_from(rng),
+        threads=thread_count(num_threads),
     )
-    asked = None
-    if dim is None:
-        asked = TV if tv is None else check_between(tv, "tv", 0, 1)
-    whole = Passages.of(passages, K, request.options)
-    step = 1 if request.positions(whole) is None else 2
-    if dim is not None:
-        dim = _size(dim, "dim", whole.dim, step)
-    more = _curve_sizes(curve_dims, whole.dim, step)
-    parts = request.parts(whole)
-    sizes = request.sizes(whole, parts)
-    stopped = "one size"
-    if asked is not None:
-        dim, stopped = sizes.smallest(asked)
-    assert dim is not None
-    for size in sorted({*more, dim}):  # larger sizes start from smaller ones
-        if size == dim or sizes.seconds_left > 0:
-            sizes.fit(size)
-    return compressed(
-        whole,
-        parts,
-        sizes.found,
-        dim,
-        request,
-        asked=asked,
-        stopped=stopped,
-        begun=start,
-    )
+    options = LogitOptions(scale, mask, key_lengths, bias, softcap, position, key_mask, sinks)
+    heads: dict[Any, tuple[Sizes, list[int]]] = {}
+    for name, own in passages.items() if several else [(None, passages)]:
+        try:
+            head = Sizes(Passages.of(own, K, options), request)
+            dims = _curve_sizes(head, curve_dims, several, total is not None)
+            heads[name] = head, dims if dim is None else [*dims, *head.checked(dim, "dim")]
+        except InputError as error:
+            if not several:
+                raise
+            raise type(error)(f"head {name}: {error}") from error
+    if total is not None:
+        total = as_count(total, "total", sum(min(dims) for _, dims in heads.values()))
+    chosen: dict[Any, int] = {}
+    stopped = dict.fromkeys(heads, "one size" if total is None else "the budget")
+    spent: dict[Any, float] = {}
+    for name, (head, dims) in heads.items():
+        start = time.perf_counter()
+        if bound is not None:
+            chosen[name], stopped[name] = head.smallest(bound)
+        else:
+            chosen[name] = min(dims) if total is not None else dims[-1]
+        head.fit_all(dims, chosen[name])
+        spent[name] = time.perf_counter() - start
+    curve = None
+    if total is not None:
+        judged = {name: {d: size.judged for d, size in head.tried.items()}
+                  for name, (head, _) in heads.items()}  # fmt: skip
+        chosen, curve = shared_out(judged, total)
+    found = {}
+    for name, (head, _) in heads.items():
+        start = time.perf_counter() - spent[name] if several else begun
+        found[name] = head.result(chosen[name], tv=bound, stopped=stopped[name], begun=start)
+    if not several:
+        return found[None]
+    return CompressedHeads(found, curve, time.perf_counter() - begun)
 
 
-def _curve_sizes(curve_dims: Any, largest: int, step: int) -> list[int]:
-    if curve_dims is None:
-        powers = {2**e for e in range(largest.bit_length())}
-        return sorted({dim for dim in powers if dim >= step} | {largest})
-    asked = np.atleast_1d(as_array(curve_dims, "curve_dims"))
-    return [_size(d, "curve_dims", largest, step) for d in asked.tolist()]
-
-
-def _size(value: Any, name: str, largest: int, step: int) -> int:
-    size = as_count(value, name, 1, largest)
-    if size % step:
-        raise InputError(f"{name} must be even for maps that commute with rotations; got {size}")
-    return size
+def _curve_sizes(head: Sizes, curve_dims: Any, several: bool, in_budget: bool) -> list[int]:
+    """Return the sizes for the curves of a head, which are those it may have in a budget."""
+    if curve_dims is not None:
+        dims = head.checked(curve_dims, "curve_dims")
+        if in_budget and not dims:
+            raise InputError("curve_dims must not be empty beside total: a head has one of them")
+        return dims
+    largest, step = head.passages.dim, head.step
+    if in_budget:
+        return sorted({max(1, round(largest * part / (8 * step))) * step for part in range(1, 9)})
+    powers = {2**e for e in range(largest.bit_length())} | {largest}
+    return [] if several else sorted(dim for dim in powers if dim >= step)

@@ -1,16 +1,99 @@
-"""Maps with any numbers: closed forms, and the descent of the core."""
+"""Maps with any numbers: closed forms, and the descent of the core.
+
+Closed forms are truncated SVDs between square roots of second moments. Each is the least sum of
+squares of ``q^T (scale I - P_q P_k^T) k`` over independent q and k with certain second moments C_q
+and C_k: with U S V^T the truncated SVD of scale C_q^(1/2) C_k^(1/2), P_q = C_q^(-1/2) U S^(1/2) and
+P_k = C_k^(-1/2) V S^(1/2). They differ in the second moment of the keys.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from headfit import _core
-from headfit._compress.closed_forms import ClosedForm, closed_forms
-from headfit._compress.family import Descended, Limits
-from headfit._compress.maps import Maps
+from headfit._compress.maps import Descended, Limits, Maps, split
 from headfit._compress.passages import Passages
+
+Moment = NDArray[np.float64]
+
+FORMS = ("kq-svd", "centred", "attended")
+"""Keys as they are (KQ-SVD, arXiv 2512.05916), which is the least error over all pairs of queries
+and keys, those of different passages too; keys centred within their passage, since softmax ignores
+what a row's logits have in common; and keys centred and weighted in each row by its attention."""
+
+
+def roots(moment: Moment) -> tuple[Moment, Moment]:
+    """Return the square root of a second moment, and its pseudoinverse."""
+    size, vectors = np.linalg.eigh(moment)
+    kept = size > len(size) * np.finfo(np.float64).eps * max(size[-1], 0)
+    root = np.sqrt(np.where(kept, size, 0))
+    inverse = np.divide(1, root, out=np.zeros_like(root), where=kept)
+    return (vectors * root) @ vectors.T, (vectors * inverse) @ vectors.T
+
+
+@dataclass(frozen=True)
+class ClosedForm:
+    """The best maps of every size for given second moments of the queries and the keys."""
+
+    queries: tuple[tuple[Moment, Moment], ...]  # roots of each query head
+    keys: tuple[Moment, Moment]
+
+    @classmethod
+    def of(cls, queries: Sequence[Moment], keys: Moment) -> ClosedForm:
+        """Take the roots of the moments."""
+        return cls(tuple(roots(q) for q in queries), roots(keys))
+
+    def maps(self, products: Sequence[Moment], dim: int) -> Maps:
+        """Return the best maps of a size for matrices W, one per query head: P_q P_k^T = W."""
+        key_root, key_inverse = self.keys
+        whole = np.vstack(
+            [root @ w @ key_root for (root, _), w in zip(self.queries, products, strict=True)]
+        )
+        left, size, right = np.linalg.svd(whole, full_matrices=False)
+        square = np.sqrt(size[:dim])
+        part = (left[:, :dim] * square).reshape(len(self.queries), -1, len(square))
+        p_q = [inverse @ u for (_, inverse), u in zip(self.queries, part, strict=True)]
+        return np.vstack([*p_q, key_inverse @ (right[:dim].T * square)])
+
+    def balanced(self, maps: Maps) -> Maps:
+        """Return the same logits from columns in order of their size, each shared equally."""
+        p_q, p_k = split(maps, len(self.queries))
+        found = self.maps([p @ p_k.T for p in p_q], maps.shape[1])
+        return found if np.isfinite(found).all() else maps
+
+    def extended(self, maps: Maps, scale: float, dim: int) -> Maps:
+        """Return maps with the best columns for what is left of the logits added to them."""
+        p_q, p_k = split(maps, len(self.queries))
+        left = [scale * np.eye(len(p_k)) - p @ p_k.T for p in p_q]
+        return np.hstack([maps, self.maps(left, dim - maps.shape[1])])
+
+
+def closed_forms(passages: Passages, loss: _core.CompressLoss) -> dict[str, ClosedForm]:
+    """Return the closed forms for some passages, by name."""
+    dim = passages.dim
+    plain, centred = np.zeros((2, dim, dim))
+    rows = 0
+    for attention in passages.attentions:
+        keys = attention.stored[1].astype(np.float64)
+        if attention.key_lengths is not None:
+            keys = keys[: int(np.max(attention.key_lengths))]
+        if attention.key_mask is not None:
+            exists = np.asarray(attention.key_mask.reshape(-1, attention.m).any(axis=0))
+            keys = keys[exists[: len(keys)]]
+        rows += len(keys)
+        plain += keys.T @ keys
+        keys -= keys.mean(axis=0) if len(keys) else 0.0
+        centred += keys.T @ keys
+    queries, attended = loss.moments()
+    found = (plain / max(rows, 1), centred / max(rows, 1), attended)
+    of_queries = tuple(roots(q) for q in queries)
+    return {
+        name: ClosedForm(of_queries, roots(keys)) for name, keys in zip(FORMS, found, strict=True)
+    }
 
 
 @dataclass(frozen=True)
@@ -54,7 +137,7 @@ class FreeMaps:
     def descend(self, start: Maps, judge: _core.CompressLoss | None, limits: Limits) -> Descended:
         """Descend from a start by the core."""
         maps, judged, history, report = self.loss.fit(
-            judge, start, _core.DescentLimits(**vars(limits)), self.threads
+            judge, start, _core.DescentLimits(**limits._asdict()), self.threads
         )
         balanced = self.best_form.balanced(judged)
         return Descended(maps, balanced, float(history[0]), float(history[-1]), report)

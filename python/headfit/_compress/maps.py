@@ -1,13 +1,14 @@
-"""Maps of queries and keys, as one matrix for the core and as the arrays that users get."""
+"""Maps of queries and keys: as one matrix, as users get them, and how far they leave attention."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from headfit import _core
 from headfit._attention.attention import Attention
 from headfit._base.arrays import FloatArray
 from headfit._base.dtypes import round_to
@@ -60,6 +61,67 @@ class StoredMaps:
         options: dict[str, Any] = {**vars(attention.options), "scale": 1.0, "position": position}
         return Attention(q, k, **options)
 
-    def all_smaller(self, passages: Passages) -> tuple[Attention, ...]:
-        """Return the smaller head in all passages."""
-        return tuple(self.smaller(attention) for attention in passages.attentions)
+
+class Closeness(NamedTuple):
+    """How close attention is to the original, over all rows of all passages that attend at all.
+
+    Total variation, half the sum of |difference|, as mean, 95th percentile and largest; and the
+    mean of KL(original || smaller), in nats.
+    """
+
+    tv_mean: float
+    tv_95: float
+    tv_worst: float
+    kl_mean: float
+
+
+def judged(passages: Passages, maps: StoredMaps, threads: int) -> Closeness:
+    """Return how close the smaller head of stored maps is, computed in float64."""
+    heads = passages.attentions
+    smaller = [maps.smaller(attention).core for attention in heads]
+    kl, tv, attends = _core.compare_heads([a.core for a in heads], smaller, threads)
+    if not attends.any():
+        return Closeness(0.0, 0.0, 0.0, 0.0)
+    kl, tv = kl[attends], tv[attends]
+    percentile = float(np.quantile(tv, 0.95))
+    return Closeness(float(tv.mean()), percentile, float(tv.max()), float(kl.mean()))
+
+
+class Limits(NamedTuple):
+    """When a descent of maps ends, as in `_core.DescentLimits`."""
+
+    max_steps: int
+    tolerance: float
+    enough: float
+    time_limit: float
+    progress: Any  # called with (step, mean divergence); returns whether to go on
+
+
+class Descended(NamedTuple):
+    """What a descent gives, and how it went."""
+
+    maps: Maps  # those with the least loss
+    judged: Maps  # of the steps, those with the least loss on the passages of the judge
+    first: float  # the loss at the start
+    last: float  # the loss of `maps`
+    report: dict[str, Any]
+
+
+class Family(Protocol):
+    """Maps of one kind: which sizes there are, where descents start, and how they go."""
+
+    @property
+    def step(self) -> int:
+        """Sizes are multiples of it."""
+
+    def closed(self, dim: int) -> dict[str, Maps]:
+        """Return the closed forms of a size by name."""
+
+    def extended(self, maps: Maps, dim: int) -> dict[str, Maps]:
+        """Return starts of a larger size, by name, that are made of descended maps."""
+
+    def padded(self, maps: Maps, dim: int) -> Maps:
+        """Return maps of a larger size with the same logits."""
+
+    def descend(self, start: Maps, judge: _core.CompressLoss | None, limits: Limits) -> Descended:
+        """Descend the loss of the calibration passages."""

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from headfit._attention.attention import Attention, attention_in
 from headfit._attention.logits import LogitOptions
-from headfit._base.arguments import shown
+from headfit._base.arguments import as_flag, shown
 from headfit._base.arrays import as_array, as_stored_array, check_finite, is_sparse
 from headfit._base.positions import Rotary, as_rotary
 from headfit.errors import InputError
@@ -151,6 +151,34 @@ def _with_shared_keys(attention: Attention, place: int) -> Attention:
     for name, x in (("Q", q), ("K", k)):
         check_finite(x.reshape(-1, x.shape[-1]), f"{name} of passage {place}")
     return attention if k.ndim == 2 else Attention(q, k[0], **vars(attention.options))
+
+
+def commuting_positions(commute: Any, passages: Passages) -> Rotary | None:
+    """Return the rotary positions that maps are to commute with; None for any maps."""
+    if not isinstance(commute, (str, tuple)):
+        commute = as_flag(commute, "commute")
+    if commute is False:
+        return None
+    if commute is True:
+        if passages.positions is None:
+            raise InputError(
+                "commute=True needs passages of the same rotary positions, which position= "
+                'gives, as in position="rope"; for queries and keys that have been rotated, '
+                "commute= takes the position itself"
+            )
+        return passages.positions
+    rotary = as_rotary(commute, passages.dim)
+    if rotary is None:
+        raise InputError(
+            "commute must be True, False, or the rotary position by which passages have been "
+            f"rotated; got {shown(commute)}"
+        )
+    if passages.rotary:
+        raise InputError(
+            "commute must be True where passages have rotary positions of their own; got "
+            f"{shown(commute)}"
+        )
+    return rotary
 
 
 def _common(positions: list[Rotary | None]) -> Rotary | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,105 +20,20 @@ from headfit._base.arithmetic import standard_arithmetic
 from headfit._base.arrays import FloatArray, as_float_array
 from headfit._base.dtypes import round_to
 from headfit._base.files import as_path
-from headfit._base.frames import data_frame, pandas
+from headfit._base.frames import data_frame
 from headfit._base.plain import plain_dict
 from headfit._base.positions import as_rotary
-from headfit._base.shown import Shown, html_table, picture
-from headfit._compress.judge import Closeness
+from headfit._base.shown import Shown
 from headfit._compress.maps import StoredMaps
 from headfit._fit.file_formats import FORMATS
+from headfit._shrink.result import TvCurve
 from headfit.errors import InputError
 
-__all__ = ["Compressed", "CompressedCurve"]
+__all__ = ["Compressed", "CompressedHeads"]
 
 # A result overfits where the held-out divergence is so many times that of the fitted passages, and
 # so many nats above it.
 FAR, ENOUGH = 2.0, 1e-4
-
-
-@dataclass(frozen=True, eq=False)
-class CompressedCurve:
-    """Distances from the original on the held-out passages, against head size.
-
-    Attributes
-    ----------
-    dim : ndarray of int
-        Rising.
-    tv_mean, tv_95, tv_worst, kl : mapping of str to ndarray, the shape of dim
-        Mean total variation, its 95th percentile, its largest value, and mean KL divergence in
-        nats; over all rows. Keys: "kq-svd", "centred" and "attended", the closed forms;
-        "descent", the maps descended from them (at size D those that change nothing); "taken",
-        what `compress` gives at this size. For maps that commute with rotary positions the closed
-        forms are "share", the pairs that weigh most as they are, and "eliminated", the pairs that
-        are left when the cheapest is left out again and again, with the weights of a quadratic
-        model.
-
-    Examples
-    --------
-    >>> import numpy as np, headfit as hf
-    >>> passages = list(np.random.default_rng(0).normal(size=(12, 2, 20, 4)))
-    >>> curve = hf.compress(passages, dim=2, effort=1).curve
-    >>> curve.dim, curve.tv_mean["taken"].round(1)
-    (array([1, 2, 4]), array([0.3, 0.2, 0. ]))
-    """
-
-    dim: NDArray[np.int64]
-    tv_mean: Mapping[str, NDArray[np.float64]]
-    tv_95: Mapping[str, NDArray[np.float64]]
-    tv_worst: Mapping[str, NDArray[np.float64]]
-    kl: Mapping[str, NDArray[np.float64]]
-
-    @classmethod
-    def of(cls, found: Mapping[int, Mapping[str, Closeness]]) -> CompressedCurve:
-        """Return the curves of what was judged, by size and by the name of the maps."""
-
-        def table(distance: str) -> dict[str, NDArray[np.float64]]:
-            return {
-                name: np.array([getattr(row[name], distance) for row in found.values()])
-                for name in next(iter(found.values()))
-            }
-
-        return cls(
-            np.array(list(found), dtype=np.int64),
-            *(table(name) for name in ("tv_mean", "tv_95", "tv_worst", "kl")),
-        )
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the columns as lists, for JSON."""
-        return plain_dict(vars(self))
-
-    def to_pandas(self) -> Any:
-        """Return all as a pandas DataFrame by size, with a column for each (distance, maps).
-
-        Distances are ``tv_mean``, ``tv_95``, ``tv_worst`` and ``kl``.
-
-        Raises
-        ------
-        ImportError
-            Without pandas.
-        """
-        columns = {
-            (distance, name): values
-            for distance in ("tv_mean", "tv_95", "tv_worst", "kl")
-            for name, values in getattr(self, distance).items()
-        }
-        frame = data_frame(columns, "dim")
-        return frame.set_axis(pandas().Index(self.dim, name="dim"))
-
-    def __repr__(self) -> str:
-        points = ", ".join(
-            f"{d}: {mean:.3g}" for d, mean in zip(self.dim, self.tv_mean["taken"], strict=True)
-        )
-        return f"CompressedCurve(mean total variation by size: {points})"
-
-    def _repr_html_(self) -> str:
-        means = np.column_stack(list(self.tv_mean.values()))
-        rows = [
-            (str(d), *(f"{mean:.3g}" for mean in row))
-            for d, row in zip(self.dim, means, strict=True)
-        ]
-        title = "CompressedCurve: mean total variation by size"
-        return html_table(title, ("size", *self.tv_mean), rows) + picture(self)
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -162,10 +77,16 @@ class Compressed(Shown):
         Which maps did best on the validation passages: "descent"; a closed form, "kq-svd",
         "centred" or "attended"; or "size k", those of a smaller size, with zeros.
     reached : bool
-        Whether the mean total variation on the validation passages is what was asked.
+        Whether the mean total variation on the validation passages is within the bound of the call.
     stopped : str
         Why the search ended.
-    curve : CompressedCurve
+    curves : mapping of str to TvCurve
+        Distances from the original on the held-out passages for every size that was fitted, by the
+        name of the maps: "kq-svd", "centred" and "attended", the closed forms; "descent", the maps
+        descended from them (at size D those that change nothing); "taken", what is taken at this
+        size. For maps that commute with rotary positions the closed forms are "share", the pairs
+        that weigh most as they are, and "eliminated", the pairs that are left when the cheapest is
+        left out again and again, with the weights of a quadratic model.
     calibration, validation, held_out : ndarray of int
         Which passages the maps were fitted to, chosen by, and judged on.
     seconds : float
@@ -189,7 +110,7 @@ class Compressed(Shown):
     taken: str
     reached: bool
     stopped: str
-    curve: CompressedCurve
+    curves: Mapping[str, TvCurve]
     calibration: NDArray[np.intp]
     validation: NDArray[np.intp]
     held_out: NDArray[np.intp]
@@ -198,6 +119,16 @@ class Compressed(Shown):
     pairs: NDArray[np.intp] | None = None
     position: tuple[str, tuple[float, ...]] | None = None
     original_position: tuple[str, tuple[float, ...]] | None = None
+
+    @property
+    def curve(self) -> TvCurve:
+        """The curve of what is taken at each size."""
+        return self.curves["taken"]
+
+    @property
+    def baseline(self) -> TvCurve:
+        """The curve of the first closed form: KQ-SVD, or pairs as they are."""
+        return next(iter(self.curves.values()))
 
     @property
     def frequencies(self) -> NDArray[np.float64] | None:
@@ -352,7 +283,7 @@ class Compressed(Shown):
     def _facts(self) -> dict[str, str]:
         size = f"{self.original_dim} -> {self.dim}, {self.dtype}"
         if not self.reached:
-            size = f"NOT within what was asked: size {size}"
+            size = f"NOT within the bound: size {size}"
         facts = {
             "size": size,
             f"on {self.held_out.size} held-out passages": f"total variation mean "
@@ -369,3 +300,79 @@ class Compressed(Shown):
         said = (text if name in unnamed else f"{name} {text}" for name, text in
                 self._facts().items())  # fmt: skip
         return f"Compressed({'; '.join(said)})"
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class CompressedHeads(Shown):
+    """Smaller heads for every input, for all heads of a model.
+
+    Attributes
+    ----------
+    heads : dict
+        A `Compressed` for each head, by the names of the call.
+    curve : TvCurve or None
+        Closeness on the validation passages against the number of dimensions of all heads
+        together, where they share a budget: means over heads, and the largest of any row.
+    seconds : float
+        Of the whole call. Those of a head are what its own fits and its distances took.
+    """
+
+    heads: dict[Any, Compressed]
+    curve: TvCurve | None
+    seconds: float
+
+    def __getitem__(self, name: Hashable) -> Compressed:
+        return self.heads[name]
+
+    @property
+    def dims(self) -> dict[Any, int]:
+        """The size of each head."""
+        return {name: head.dim for name, head in self.heads.items()}
+
+    @property
+    def total(self) -> int:
+        """The number of dimensions of all heads: what a token takes in the cache of keys."""
+        return sum(self.dims.values())
+
+    @property
+    def tv_mean(self) -> float:
+        """The mean over heads of their mean total variation on held-out passages."""
+        return float(np.mean([head.tv_mean for head in self.heads.values()]))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the figures of all heads as plain Python values, for JSON; without their maps."""
+        heads = {name: head.to_dict() for name, head in self.heads.items()}
+        names = ("curve", "seconds", "total", "tv_mean")
+        return plain_dict({"heads": heads, **{name: getattr(self, name) for name in names}})
+
+    def to_pandas(self) -> Any:
+        """Return the figures of the heads as a pandas DataFrame with one row per head.
+
+        Columns are attributes of `Compressed`: its sizes, distances, and how the search ended.
+
+        Raises
+        ------
+        ImportError
+            Without pandas.
+        """
+        names = ("dim", "original_dim", "tv_mean", "tv_95", "tv_worst", "kl", "taken", "reached",
+                 "stopped", "seconds")  # fmt: skip
+        rows = self.heads.values()
+        columns = {"head": [str(name) if isinstance(name, tuple) else name for name in self.heads]}
+        columns |= {name: [getattr(head, name) for head in rows] for name in names}
+        return data_frame(columns, "").set_index("head")
+
+    def _facts(self) -> dict[str, str]:
+        before = sum(head.original_dim for head in self.heads.values())
+        worst = max(head.tv_mean for head in self.heads.values())
+        return {
+            "heads": f"{len(self.heads)} heads: {before} -> {self.total} dimensions",
+            "on held-out passages": f"total variation mean {self.tv_mean:.3g}, of the worst head "
+            f"{worst:.3g}",
+            "time": f"{self.seconds:.3g} s",
+        }
+
+    def __repr__(self) -> str:
+        f = self._facts()
+        held_out = f["on held-out passages"]
+        return f"CompressedHeads({f['heads']}; on held-out passages {held_out}; {f['time']})"

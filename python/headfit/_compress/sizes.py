@@ -1,25 +1,45 @@
-"""Maps of every size looked at: descended from closed forms and from smaller maps."""
+"""Maps of one head, of every size looked at: descended from closed forms and from smaller maps."""
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
+import numpy as np
+
 from headfit import _core
-from headfit._base.positions import Rotary
+from headfit._base.arguments import as_generator
+from headfit._base.arrays import as_array, as_count
 from headfit._compress.commuting_maps import CommutingMaps
-from headfit._compress.family import Family, Limits
 from headfit._compress.free_maps import FreeMaps
-from headfit._compress.judge import Closeness, judged
-from headfit._compress.maps import Maps, StoredMaps, identity
-from headfit._compress.passages import Passages
-from headfit._shrink.descent import EXACT, check_effort
+from headfit._compress.maps import Closeness, Family, Limits, Maps, StoredMaps, identity, judged
+from headfit._compress.pairs import PairWeights
+from headfit._compress.passages import Parts, Passages, commuting_positions
+from headfit._compress.result import Compressed
+from headfit._shrink.descent import EXACT, Callback, check_effort, progress_of
+from headfit._shrink.result import TvCurve
+from headfit.errors import InputError
 
 DESCENT, SMALLER = "descent", "size "
 
-Callback = Callable[[int, float], Any]
+
+@dataclass(frozen=True)
+class Request:
+    """How heads are compressed, whatever their size; all checked."""
+
+    held_out: float
+    validation: float
+    commute: Any
+    dtype: str
+    effort: str | int
+    deadline: float
+    callback: Callback | None
+    seed: int
+    threads: int
 
 
 @dataclass(frozen=True)
@@ -32,7 +52,6 @@ class MapsOfSize:
     `judged` and `calibration_kl` are about what is taken.
     """
 
-    dim: int
     descended: Maps
     kl: float
     candidates: dict[str, Maps]
@@ -42,62 +61,73 @@ class MapsOfSize:
     report: dict[str, Any]
 
     @property
-    def named(self) -> list[str]:
-        """The candidates that every size has: the closed forms and the descent."""
-        return [name for name in self.candidates if not name.startswith(SMALLER)]
-
-    @property
     def maps(self) -> Maps:
         """The maps that are taken."""
         return self.candidates[self.taken]
 
 
-@dataclass
 class Sizes:
-    """Maps of one head, of every size looked at.
+    """Maps of one head, of every size looked at so far.
 
-    With `rotary` they commute with these positions; else they may have any numbers.
+    Every head with as many passages is divided in the same way into those that maps are fitted to,
+    those that choose, and those that judge. With `rotary`, maps commute with these positions; else
+    they may have any numbers.
     """
 
-    calibration: Passages
-    validation: Passages | None
-    effort: str | int
-    dtype: str
-    deadline: float
-    threads: int
-    callback: Callback | None = None
-    rotary: Rotary | None = None
-    found: dict[int, MapsOfSize] = field(default_factory=dict)
+    def __init__(self, passages: Passages, request: Request) -> None:
+        self.passages, self.request = passages, request
+        self.rotary = commuting_positions(request.commute, passages)
+        self.step = 1 if self.rotary is None else 2
+        count, generator = len(passages.attentions), as_generator(request.seed)
+        self.parts = Parts.of(count, request.held_out, request.validation, generator)
+        self.tried: dict[int, MapsOfSize] = {}
 
-    def __post_init__(self) -> None:
-        self.steps, self.tolerance = check_effort(self.effort)
-        self.loss = self._loss(self.calibration)
-        self.judge = None if self.validation is None else self._loss(self.validation)
-        self.family = self._family()
+    def checked(self, sizes: Any, name: str) -> list[int]:
+        """Return sizes that a user asks for, checked."""
+        found = []
+        for value in np.atleast_1d(as_array(sizes, name)).tolist():
+            found.append(as_count(value, name, 1, self.passages.dim))
+            if found[-1] % self.step:
+                raise InputError(
+                    f"{name} must be even for maps that commute with rotations; got {found[-1]}"
+                )
+        return found
 
-    def _family(self) -> Family:
+    @cached_property
+    def chosen_by(self) -> Passages:
+        """The passages that choose: those of validation; the fitted ones where there are none."""
+        parts = self.parts
+        return self.passages.part(parts.validation if parts.validation.size else parts.calibration)
+
+    @cached_property
+    def loss(self) -> _core.CompressLoss:
+        """The mean divergence on the calibration passages."""
+        return self._loss(self.passages.part(self.parts.calibration))
+
+    @cached_property
+    def judge(self) -> _core.CompressLoss | None:
+        """The mean divergence on the validation passages, where there are any."""
+        return self._loss(self.chosen_by) if self.parts.validation.size else None
+
+    @cached_property
+    def family(self) -> Family:
+        """The kind of maps."""
+        calibration, threads = self.passages.part(self.parts.calibration), self.request.threads
         if self.rotary is None:
-            return FreeMaps.of(self.calibration, self.loss, self.threads)
-        return CommutingMaps.of(self.calibration, self.loss, self.rotary, self.threads)
+            return FreeMaps.of(calibration, self.loss, threads)
+        return CommutingMaps.of(calibration, self.loss, self.rotary, threads)
 
     def _loss(self, passages: Passages) -> _core.CompressLoss:
-        return _core.CompressLoss([a.core for a in passages.attentions], self.threads)
+        return _core.CompressLoss([a.core for a in passages.attentions], self.request.threads)
 
     @property
     def seconds_left(self) -> float:
         """The seconds until the time limit; negative after it."""
-        return self.deadline - time.perf_counter()
+        return self.request.deadline - time.perf_counter()
 
-    def smaller(self, dim: int) -> MapsOfSize | None:
-        """Return what was found at the next smaller size."""
-        before = [d for d in self.found if d < dim]
-        return self.found[max(before)] if before else None
-
-    def _starts(self, dim: int, closed: dict[str, Maps]) -> dict[str, Maps]:
-        before = self.smaller(dim)
-        return closed if before is None else {
-            **closed, **self.family.extended(before.descended, dim)
-        }  # fmt: skip
+    def smaller(self, dim: int) -> int | None:
+        """Return the next smaller size that was tried."""
+        return max((d for d in self.tried if d < dim), default=None)
 
     def fit(self, dim: int) -> MapsOfSize:
         """Return the maps of a size.
@@ -105,89 +135,134 @@ class Sizes:
         The calibration loss never rises with the size: where a smaller size that is fitted later
         does better, larger ones are descended again from it.
         """
-        if dim not in self.found:
-            self.found[dim] = self._fit(dim)
-            for larger in sorted(d for d in self.found if d > dim):
-                if self.found[larger].kl > self.found[dim].kl:
-                    self.found[larger] = self._fit(larger)
-        return self.found[dim]
+        if dim not in self.tried:
+            self.tried[dim] = self._fit(dim)
+            for larger in sorted(d for d in self.tried if d > dim):
+                if self.tried[larger].kl > self.tried[dim].kl:
+                    self.tried[larger] = self._fit(larger)
+        return self.tried[dim]
+
+    def fit_all(self, dims: Iterable[int], dim: int) -> None:
+        """Try sizes as long as there is time, and `dim` in any case; larger ones start from
+        smaller ones."""
+        for size in sorted({*dims, dim}):
+            if size == dim or self.seconds_left > 0:
+                self.fit(size)
 
     def _fit(self, dim: int) -> MapsOfSize:
-        passages, closed = self.calibration, self.family.closed(dim)
+        passages, request, closed = self.passages, self.request, self.family.closed(dim)
         if dim == passages.dim:
             maps = identity(passages.heads, dim, passages.scale)
-            return MapsOfSize(
-                dim,
-                descended=maps,
-                kl=0.0,
-                candidates={**closed, DESCENT: maps},
-                taken=DESCENT,
-                judged=self._judged(maps),
-                calibration_kl=0.0,
-                report={"status": "exact"},
-            )
-        starts = self._starts(dim, closed)
-        losses = {name: self.loss.value(maps, self.threads) for name, maps in starts.items()}
+            candidates, report = {**closed, DESCENT: maps}, {"status": "exact"}
+            return MapsOfSize(maps, 0.0, candidates, DESCENT, self._judged(maps), 0.0, report)
+        starts, before = closed, self.smaller(dim)
+        if before is not None:
+            starts = {**closed, **self.family.extended(self.tried[before].descended, dim)}
+        losses = {name: self.loss.value(maps, request.threads) for name, maps in starts.items()}
         first = min(losses, key=lambda name: losses[name])
+        steps, tolerance = check_effort(request.effort)
         limits = Limits(
-            max_steps=self.steps,
-            tolerance=self.tolerance,
+            max_steps=steps,
+            tolerance=tolerance,
             enough=EXACT,
             time_limit=max(self.seconds_left, 0.0),
-            progress=self._progress(),
+            progress=progress_of(request.callback),
         )
         found = self.family.descend(starts[first], self.judge, limits)
-        report = {**found.report, "start": first, "kl": [found.first, found.last]}
         candidates = {**closed, DESCENT: found.judged}
-        before = self.smaller(dim)
         if before is not None:
-            candidates[f"{SMALLER}{before.dim}"] = self.family.padded(before.maps, dim)
+            padded = self.family.padded(self.tried[before].maps, dim)
+            candidates[f"{SMALLER}{before}"] = padded
         distances = {name: self._judged(maps) for name, maps in candidates.items()}
         taken = min(distances, key=lambda name: distances[name].tv_mean)
         return MapsOfSize(
-            dim,
             descended=found.maps,
             kl=found.last,
             candidates=candidates,
             taken=taken,
             judged=distances[taken],
-            calibration_kl=self.loss.value(candidates[taken], self.threads),
-            report=report,
+            calibration_kl=self.loss.value(candidates[taken], request.threads),
+            report={**found.report, "start": first, "kl": [found.first, found.last]},
         )
 
-    def _judged(self, maps: Maps) -> Closeness:
-        """Return how close maps are where they are chosen."""
-        passages = self.calibration if self.validation is None else self.validation
-        return judged(passages, self.stored(maps), self.threads)
+    def _judged(self, maps: Maps, passages: Passages | None = None) -> Closeness:
+        """Return how close stored maps are on the passages that choose, or on others."""
+        return judged(passages or self.chosen_by, self._stored(maps), self.request.threads)
 
-    def _progress(self) -> Any:
-        callback = self.callback
-        return None if callback is None else lambda *state: callback(*state) is not False
-
-    def stored(self, maps: Maps) -> StoredMaps:
-        """Return maps in the dtype of the result."""
-        return StoredMaps.of(maps, self.calibration.lead, self.dtype)
-
-    def is_close(self, dim: int, tv: float) -> bool:
-        """Whether the mean total variation of a size is small enough where maps are chosen."""
-        return self.fit(dim).judged.tv_mean <= tv
+    def _stored(self, maps: Maps) -> StoredMaps:
+        return StoredMaps.of(maps, self.passages.lead, self.request.dtype)
 
     def smallest(self, tv: float) -> tuple[int, str]:
         """Return the smallest size found that is close enough, and why the search ended.
 
         Sizes are doubled from the least, where a fit costs least, and then bisected.
         """
-        step = self.family.step
+        step, largest = self.step, self.passages.dim
+
+        def is_close(dim: int) -> bool:
+            return self.fit(dim).judged.tv_mean <= tv
+
         low, high = 0, step
-        while not self.is_close(high, tv):
-            if high == self.calibration.dim:
+        while not is_close(high):
+            if high == largest:
                 return high, "no size is close enough in this dtype"
             if self.seconds_left <= 0:
-                return self.calibration.dim, "the time limit"
-            low, high = high, min(2 * high, self.calibration.dim)
+                return largest, "the time limit"
+            low, high = high, min(2 * high, largest)
         while high - low > step:
             if self.seconds_left <= 0:
                 return high, "the time limit"
             middle = (low + high) // (2 * step) * step
-            low, high = (low, middle) if self.is_close(middle, tv) else (middle, high)
+            low, high = (low, middle) if is_close(middle) else (middle, high)
         return high, "bisected to neighbouring sizes"
+
+    def result(self, dim: int, *, tv: float | None, stopped: str, begun: float) -> Compressed:
+        """Read the held-out passages, and return the maps of a size with curves of all sizes."""
+        held_out, parts, size = self.passages.part(self.parts.held_out), self.parts, self.tried[dim]
+        curves: dict[str, dict[int, Closeness]] = {}
+        for d in sorted(self.tried):
+            found = self.tried[d]
+            names = [name for name in found.candidates if not name.startswith(SMALLER)]
+            distances = {n: self._judged(found.candidates[n], held_out) for n in names}
+            taken = distances.get(found.taken) or self._judged(found.maps, held_out)
+            for name, closeness in {**distances, "taken": taken}.items():
+                curves.setdefault(name, {})[d] = closeness
+        maps, closeness = self._stored(size.maps), curves["taken"][dim]
+        of_pairs: dict[str, Any] = {}
+        if self.rotary is not None:
+            pairs = PairWeights.of_maps(size.maps, self.rotary).pairs
+            of_pairs = {
+                "pairs": pairs,
+                "position": self.rotary.of_pairs(pairs).position,
+                "original_position": self.rotary.position,
+            }
+        return Compressed(
+            P_q=maps.P_q,
+            P_k=maps.P_k,
+            dim=dim,
+            original_dim=self.passages.dim,
+            original_scale=self.passages.scale,
+            dtype=self.request.dtype,
+            rotary=self.passages.rotary or self.rotary is not None,
+            **of_pairs,
+            tv_mean=closeness.tv_mean,
+            tv_95=closeness.tv_95,
+            tv_worst=closeness.tv_worst,
+            kl=closeness.kl_mean,
+            calibration_kl=size.calibration_kl,
+            validation_kl=size.judged.kl_mean if parts.validation.size else math.nan,
+            taken=size.taken,
+            reached=tv is None or size.judged.tv_mean <= tv,
+            stopped=stopped,
+            curves={name: TvCurve.of(curve) for name, curve in curves.items()},
+            calibration=parts.calibration,
+            validation=parts.validation,
+            held_out=parts.held_out,
+            seconds=time.perf_counter() - begun,
+            settings={
+                "dim": dim,
+                "tv": tv,
+                "effort": self.request.effort,
+                "descents": {d: self.tried[d].report for d in sorted(self.tried)},
+            },
+        )

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, fields
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,17 +18,34 @@ from headfit._shrink.compare import Comparison
 
 __all__ = ["ShrinkResult", "TvCurve"]
 
+MOST_ROWS = 20
+"""How many sizes a notebook shows."""
+
+
+class Distances(Protocol):
+    """What a curve has of each size: a `Comparison`, or how close maps are."""
+
+    @property
+    def tv_mean(self) -> float: ...
+    @property
+    def tv_worst(self) -> float: ...
+    @property
+    def kl_mean(self) -> float: ...
+
 
 @dataclass(frozen=True, eq=False)
 class TvCurve:
-    """Total variation from the original against head size.
+    """Distances from the original against head size.
 
     Attributes
     ----------
     dim : ndarray of int
-        The head sizes, in increasing order.
+        The head sizes, in increasing order; dimensions of all heads together where these share a
+        budget.
     tv_mean, tv_worst : ndarray, the shape of dim
         The mean and the largest total variation of the rows of the attention matrix.
+    kl_mean : ndarray, the shape of dim
+        The mean KL divergence of the rows, in nats.
 
     Examples
     --------
@@ -41,23 +58,21 @@ class TvCurve:
     dim: NDArray[np.int64]
     tv_mean: NDArray[np.float64]
     tv_worst: NDArray[np.float64]
+    kl_mean: NDArray[np.float64]
 
     @classmethod
-    def of(cls, comparisons: Mapping[int, Comparison]) -> TvCurve:
-        """Return the curve of comparisons by head size."""
-        sizes = sorted(comparisons)
-        return cls(
-            np.array(sizes, dtype=np.int64),
-            np.array([comparisons[d].tv_mean for d in sizes]),
-            np.array([comparisons[d].tv_worst for d in sizes]),
-        )
+    def of(cls, distances: Mapping[int, Distances]) -> TvCurve:
+        """Return the curve of distances by head size."""
+        sizes = sorted(distances)
+        columns = ([getattr(distances[d], f.name) for d in sizes] for f in fields(cls)[1:])
+        return cls(np.array(sizes, dtype=np.int64), *map(np.array, columns))
 
     def to_dict(self) -> dict[str, Any]:
         """Return the columns as lists, for JSON."""
         return plain_dict(vars(self))
 
     def to_pandas(self) -> Any:
-        """Return the columns ``tv_mean`` and ``tv_worst`` as a pandas DataFrame, by size.
+        """Return ``tv_mean``, ``tv_worst`` and ``kl_mean`` as a pandas DataFrame, by size.
 
         Raises
         ------
@@ -73,12 +88,14 @@ class TvCurve:
         return f"TvCurve(mean total variation by size: {points})"
 
     def _repr_html_(self) -> str:
-        rows = [
-            (str(d), f"{mean:.3g}", f"{worst:.3g}")
-            for d, mean, worst in zip(self.dim, self.tv_mean, self.tv_worst, strict=True)
-        ]
+        # Both ends are among the rows.
+        places = np.unique(np.linspace(0, self.dim.size - 1, MOST_ROWS).round().astype(int))
+        rows = [(f"{self.dim[i]}", f"{self.tv_mean[i]:.3g}", f"{self.tv_worst[i]:.3g}")
+                for i in places]  # fmt: skip
+        left = self.dim.size - places.size
+        more = [f"and {left} sizes between these"] if left else []
         title = "TvCurve: total variation by size"
-        return html_table(title, ("size", "mean", "worst"), rows) + picture(self)
+        return html_table(title, ("size", "mean", "worst"), rows, more) + picture(self)
 
 
 @dataclass(frozen=True, repr=False, eq=False)

@@ -14,7 +14,7 @@ from headfit._attention.attention import Attention
 from headfit._attention.sparsify import Sparsified
 from headfit._base.drawing import matplotlib
 from headfit._base.shown import picture
-from headfit._compress.result import CompressedCurve
+from headfit._compress.result import Compressed
 from headfit._filter.rope_result import RopeFilter
 from headfit._fit.result import Fit
 from headfit._plan.result import Plan
@@ -128,16 +128,9 @@ _register(
     names=("smaller heads", ""),
 )
 _register(
-    CompressedCurve,
+    Compressed,
     _TV,
     curve,
-    lambda result: len(result.dim) > 1,
-    lambda result: SimpleNamespace(
-        curve={
-            "dim": result.dim,
-            "tv_mean": result.tv_mean["taken"],
-            "tv_worst": result.tv_worst["taken"],
-        }
-    ),
-    names=("taken", ""),
+    lambda result: len(result.curve.dim) > 1,
+    names=("taken", "closed form"),
 )

@@ -164,7 +164,7 @@ class CapturedHeads:
         return layer._kept[number]
 
     def passages(self) -> dict[tuple[str, int], list[Attention]]:
-        """Return what was kept as passages of each key head, as `compress_heads` takes them.
+        """Return what was kept as passages of each key head, as `compress` takes them.
 
         Returns
         -------

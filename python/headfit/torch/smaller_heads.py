@@ -56,7 +56,7 @@ def smaller_heads(model: torch.nn.Module, heads: Any) -> Iterator[SmallerHeads]:
         implementation "sdpa" or "eager", or other code that calls
         `torch.nn.functional.scaled_dot_product_attention` itself.
     heads : CompressedHeads or mapping of (layer, key head) to Compressed
-        What `compress_heads` makes of `CapturedHeads.passages`. A layer is given by its name in
+        What `compress` makes of `CapturedHeads.passages`. A layer is given by its name in
         the model. Key heads without an entry keep their queries and keys.
 
     Returns
@@ -90,7 +90,7 @@ def smaller_heads(model: torch.nn.Module, heads: Any) -> Iterator[SmallerHeads]:
     >>> batch = torch.randn(6, 20, 16, generator=generator)
     >>> with hf.torch.capture(model) as heads:
     ...     whole = model(batch)
-    >>> found = hf.compress_heads(heads.passages(), dim=4)
+    >>> found = hf.compress(heads.passages(), dim=4)
     >>> with hf.torch.smaller_heads(model, found) as smaller:
     ...     small = model(batch)
     >>> smaller.key_dims, bool((small - whole).abs().mean() < 0.3)
@@ -125,7 +125,7 @@ def smaller_heads(model: torch.nn.Module, heads: Any) -> Iterator[SmallerHeads]:
 def _by_layer(heads: Any) -> dict[str, LayerMaps]:
     if not isinstance(heads, Mapping) or not heads:
         raise InputError(
-            "heads must be what compress_heads returns, or a mapping of (layer, key head) to "
+            "heads must be what compress returns, or a mapping of (layer, key head) to "
             f"Compressed; got {shown(heads)}"
         )
     found: dict[str, dict[int, Compressed]] = {}

@@ -31,13 +31,13 @@ def test_one_module_serves_every_pattern(small):
         assert row.fit.module is demo.module
         assert row.fit.certificate.basis == "module"
         assert row.fit.dim == 8
-        assert row.fit.lower_bound.dim <= row.dim <= 8
+        assert row.fit.lower_bound.dim <= row.figures["dim"] <= 8
         assert row.fit.tolerances == hf.Tolerances(0.05, 0.1)
         assert row.fit.X.shape == (24, 16)
         assert hf.certify(row.target, demo.module(row.fit.X)).holds
         assert row.random_keys.certificate.holds
         expected = hf.bounds.projection_dim(24, row.target.per_row, row.target.gamma)
-        assert row.proved_dim == expected > row.random_keys.dim
+        assert row.figures["proved_dim"] == expected > row.random_keys.dim
 
 
 def test_weights_are_dense_random_and_untouched(small):

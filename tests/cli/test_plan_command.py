@@ -92,7 +92,7 @@ def test_every_kind_that_has_an_n_takes_it_from_the_option():
     ("arguments", "word"),
     [
         ("causal_band --n 64", "neighbors=... must be given"),
-        ("causal_band --n 64 --arg neighbors=x", "--arg neighbors: invalid int value"),
+        ("causal_band --n 64 --arg neighbors=x", "neighbors must be an integer"),
         (
             "causal_band --n 64 --arg widht=3",
             "--arg must name an argument of causal_band: neighbors",
@@ -101,7 +101,7 @@ def test_every_kind_that_has_an_n_takes_it_from_the_option():
         ("causal_band --n 0 --arg neighbors=3", "n must"),
         ("causal_band --n 8 --arg neighbors", "NAME=VALUE"),
         ("band --n 8 --arg neighbors=1 --arg boundary=x", "boundary must be"),
-        ("hypercube --n 8 --arg self_loops=maybe", "self_loops must be true or false"),
+        ("hypercube --n 8 --arg self_loops=maybe", "self_loops must be True or False"),
         ("grid2d --n 8", "pattern must be a function of n; grid2d is not"),
         ("no_such_kind --n 8", "pattern must be a file"),
         ("nowhere.npz", "pattern: nowhere.npz"),

@@ -16,11 +16,12 @@ from numpy.typing import NDArray
 from headfit import bounds, patterns, plot
 from headfit._attention.attention import Attention
 from headfit._attention.module import SelfAttention
+from headfit._base.drawing import matplotlib
 from headfit._base.shown import text_table
 from headfit._base.text import number
 from headfit._cli.command import Call, Outcome, command, output
 from headfit._cli.options import flag, options_of
-from headfit._cli.picture import FORMATS, new_figure, save_figure
+from headfit._cli.picture import FORMATS, save_figure
 from headfit._cli.streams import shown
 from headfit._fit.fit import fit
 from headfit._fit.result import Fit
@@ -45,20 +46,9 @@ projection: the size that the paper's algorithm is proved to need at most."""
 
 @dataclass(frozen=True, eq=False)
 class DemoRow:
-    """One pattern of the demonstration.
+    """One pattern: the fit in the module, and the smallest head for random keys, without it.
 
-    Attributes
-    ----------
-    name : str
-    target : Target
-    fit : Fit
-        The fit of the learned method. Its certificate is about the module's exact products.
-    random_keys : Fit or None
-        The smallest head found for random keys by max-margin queries, without the module.
-    seconds : float
-        The seconds from the pattern to the certificate of `fit`.
-    order : ndarray of int or None
-        The order of tokens that shows the structure of the pattern in a picture.
+    The order of tokens shows the structure of the pattern in a picture.
     """
 
     name: str
@@ -66,62 +56,40 @@ class DemoRow:
     fit: Fit
     random_keys: Fit | None
     seconds: float
-    order: NDArray[np.intp] | None = None
+    order: NDArray[np.intp]
 
     @property
-    def dim(self) -> int:
-        """The smallest head size that was found; the input has zeros for the further columns."""
-        search = self.fit.search
-        return self.fit.dim if search is None or search.dim is None else search.dim
-
-    @property
-    def proved_dim(self) -> int:
-        """The size that `bounds.projection_dim` proves to suffice for the same tolerances."""
-        t = self.target
-        return bounds.projection_dim(t.n, t.per_row, t.gamma, tolerances=self.fit.tolerances)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the figures, for JSON."""
-        keys = self.random_keys
+    def figures(self) -> dict[str, Any]:
+        """What there is to say of the pattern, for JSON and for the table."""
+        t, fit, keys = self.target, self.fit, self.random_keys
         return {
             "pattern": self.name,
-            **self.target.to_dict(),
-            "dim": self.dim,
-            "lower_bound": None if self.fit.lower_bound is None else self.fit.lower_bound.dim,
+            **t.to_dict(),
+            # Zeros fill the input of a module that is larger than the smallest head.
+            "dim": fit.dim if fit.search is None or fit.search.dim is None else fit.search.dim,
+            "lower_bound": None if fit.lower_bound is None else fit.lower_bound.dim,
             "random_keys_dim": None if keys is None else keys.dim,
             "random_keys_hold": keys is not None and keys.certificate.holds,
-            "proved_dim": self.proved_dim,
+            "proved_dim": bounds.projection_dim(t.n, t.per_row, t.gamma, tolerances=fit.tolerances),
             "seconds": self.seconds,
-            "certificate": self.fit.certificate.to_dict(),
+            "certificate": fit.certificate.to_dict(),
         }
 
+    @property
     def cells(self) -> tuple[str, ...]:
-        """Return the row of the table."""
-        t, c, figures = self.target, self.fit.certificate, self.to_dict()
-        needs, keys = figures["lower_bound"], figures["random_keys_dim"]
+        """The row of the table."""
+        f, t, c = self.figures, self.target, self.fit.certificate
         return (
-            self.name, str(t.n), f"{t.per_row}/{t.per_column}", f"{t.gamma:.3g}", str(self.dim),
+            self.name, str(t.n), f"{t.per_row}/{t.per_column}", f"{t.gamma:.3g}", str(f["dim"]),
             number(c.leak, 3), number(c.distortion, 3), f"{self.seconds:.1f}",
-            "yes" if c.holds else "no", "-" if needs is None else f"d >= {needs}",
-            "-" if keys is None else str(keys) if figures["random_keys_hold"] else "no",
-            str(self.proved_dim),
+            "yes" if c.holds else "no", f"d >= {f['lower_bound'] or 1}",
+            str(f["random_keys_dim"]) if f["random_keys_hold"] else "-", str(f["proved_dim"]),
         )  # fmt: skip
 
 
 @dataclass(frozen=True, eq=False)
 class Demo:
-    """What `run_demo` found.
-
-    Attributes
-    ----------
-    module : SelfAttention
-        The one module of all rows.
-    rows : tuple of DemoRow
-    weights_before, weights_after : str
-        SHA-256 digests of the bytes of [W_Q W_K], before the first fit and after the last.
-    setup_seconds, seconds : float
-        The seconds for making and factorising the module, and for everything.
-    """
+    """One module, its patterns, and the digests of its weights before and after the fits."""
 
     module: SelfAttention
     rows: tuple[DemoRow, ...]
@@ -153,7 +121,7 @@ class Demo:
             **{name: getattr(self, name) for name in own},
             **{name: getattr(self.module, name) for name in ("width", "dim")},
             "dtype": str(self.module.dtype),
-            "patterns": [row.to_dict() for row in self.rows],
+            "patterns": [row.figures for row in self.rows],
         }
 
     def __str__(self) -> str:
@@ -163,29 +131,28 @@ class Demo:
             f"{module.dtype}.\nFor each pattern only the input X differs, for leak <= "
             f"{tolerances.leak:g}, distortion <= {tolerances.distortion:g}.\n"
         )
-        end = (
-            f"{self._weights}\n{self.setup_seconds:.1f} s for the module, "
-            f"{self.seconds:.1f} s in all"
-        )
-        return text_table(title, _COLUMNS, [row.cells() for row in self.rows], (_NOTES, end))
+        seconds = f"{self.setup_seconds:.1f} s for the module, {self.seconds:.1f} s in all"
+        end = (_NOTES, self._weights, seconds)
+        return text_table(title, _COLUMNS, [row.cells for row in self.rows], end)
 
     def draw(self) -> Figure:
         """Return a figure with the target above the attention of each pattern."""
         count = len(self.rows)
-        figure = new_figure(dpi=200, figsize=(2.9 * count + 1, 7.2), layout="constrained")
+        size = (2.9 * count + 1, 7.2)
+        figure: Figure = matplotlib().figure.Figure(size, dpi=200, layout="constrained")
         axes = figure.subplots(2, count, squeeze=False)
         for pair, row in zip(axes.T, self.rows, strict=True):
-            order = np.arange(row.target.n) if row.order is None else row.order
-            A = row.target.matrix[order][:, order]
-            head = Attention(row.fit.Q[order], row.fit.K[order], scale=row.fit.scale)
+            A = row.target.matrix[row.order][:, row.order]
+            head = Attention(row.fit.Q[row.order], row.fit.K[row.order], scale=row.fit.scale)
             # Each cell of 200 has several pixels on a projector.
             _, image = plot.compare(A, head, axes=tuple(pair), pixels=200)
             for ax in pair:
                 ax.set(xlabel="", ylabel="", xticks=[], yticks=[])
             c = row.fit.certificate
+            verdict = "certified" if c.holds else "NOT certified"
             pair[0].set_title(f"{row.name}\ntarget, n = {row.target.n}, k = {row.target.per_row}")
             pair[1].set_title(
-                f"attention, d = {row.dim}, {'certified' if c.holds else 'NOT certified'}\n"
+                f"attention, d = {row.figures['dim']}, {verdict}\n"
                 f"leak <= {number(c.leak, 3)}, distortion <= {number(c.distortion, 3)}",
                 fontsize=9,
             )
@@ -208,36 +175,12 @@ def run_demo(
 ) -> Demo:
     """Fit several patterns on one fixed module with dense random weights.
 
-    Parameters
-    ----------
-    n : int, default 1024
-        The tokens of the patterns that are made.
-    dim : int, default 16
-        The head size of the module, one for all patterns; the input has twice as many columns.
-    rng : int, default 0
-        The seed of the weights, of the random patterns and of the sketches.
-    digits : bool, default True
-        Include the nearest-neighbour graph of the digits, n = 1797.
-    random_keys : bool, default True
-        Also find the smallest head for random keys, by max-margin queries.
-    time_limit : float, default 5
-        Seconds for the search of each pattern.
-    num_threads : int, optional
-    progress : callable
-        Called with a line of text before each step.
+    Patterns that are made have n tokens; the digits are the graph of 1797 that comes with the
+    package. `random_keys` says whether to find the smallest head for random keys too.
 
-    Returns
-    -------
-    Demo
-        The results, certified or not; `Demo.holds` tells.
-
-    Examples
-    --------
     >>> demo = run_demo(n=32, dim=8, digits=False, time_limit=2)
     >>> demo.holds, demo.untouched
     (True, True)
-    >>> [row.name for row in demo.rows]
-    ['band', 'random_regular', 'permutation', 'tree']
     """
     start = time.perf_counter()
     progress(f"one module with random weights, D = {2 * dim}, d = {dim}")
@@ -248,12 +191,11 @@ def run_demo(
     setup = time.perf_counter() - start
     rows = []
     common: dict[str, Any] = {"rng": rng, "num_threads": num_threads}
-    for name, target, order in _targets(n, rng, digits):
-        progress(f"{name}, n = {target.n}")
-        begin = time.perf_counter()
+    for name, A, order in _patterns(n, rng, digits):
+        progress(f"{name}, n = {len(order)}")
+        target, begin = Target(A), time.perf_counter()
         head = fit(target, method="learned", module=module, time_limit=time_limit, **common)
-        seconds = time.perf_counter() - begin
-        other = None
+        seconds, other = time.perf_counter() - begin, None
         if random_keys:
             other = fit(target, method="max-margin", certificate_mass=False, **common)
         rows.append(DemoRow(name, target, head, other, seconds, order))
@@ -265,18 +207,17 @@ def _digest(module: SelfAttention) -> str:
     return hashlib.sha256(np.ascontiguousarray(module.weights).data).hexdigest()
 
 
-def _targets(
-    n: int, rng: int, digits: bool
-) -> Iterator[tuple[str, Target, NDArray[np.intp] | None]]:
-    yield "band", Target(patterns.band(n, 1)), None
-    yield "random_regular", Target(patterns.random_regular(n, 4, gamma=2.0, rng=rng)), None
-    yield "permutation", Target(patterns.permutation(n, rng=rng)), None
-    yield "tree", Target(patterns.tree(n)), None
+def _patterns(n: int, rng: int, digits: bool) -> Iterator[tuple[str, Any, NDArray[np.intp]]]:
+    """Yield name, pattern and order of tokens; digits are ordered by what they show."""
+    order = np.arange(n)
+    yield "band", patterns.band(n, 1), order
+    yield "random_regular", patterns.random_regular(n, 4, gamma=2.0, rng=rng), order
+    yield "permutation", patterns.permutation(n, rng=rng), order
+    yield "tree", patterns.tree(n), order
     if digits:
         file = resources.files("headfit").joinpath("data", "digits_knn.npz")
         with file.open("rb") as stream, np.load(stream, allow_pickle=False) as data:
-            order = np.argsort(data["labels"], kind="stable")
-        yield "digits_knn", Target(patterns.digits_knn()), order
+            yield "digits_knn", patterns.digits_knn(), np.argsort(data["labels"], kind="stable")
 
 
 @command(

@@ -48,7 +48,7 @@ def method_of(call: Call) -> Method:
     name = call.pop("method", "auto")
     kind: Any = METHODS[name]
     known = inspect.signature(kind).parameters.keys()
-    own = call.take(each.name for each in OF_METHODS)
+    own = call.take(OF_METHODS)
     for each in OF_METHODS:
         if each.name in own.keys() - known:
             raise InputError(f"{each.words[-1]} is no option of --method {name}")
@@ -76,7 +76,6 @@ def method_of(call: Call) -> Method:
     """,
 )  # fmt: skip
 def fit(call: Call) -> Outcome:
-    """Find a head that produces a pattern, and write it."""
     method, file = method_of(call), call.pop("output")
     target = read_target(call, call.pop("mask", None))
     if "module" in call:
@@ -102,10 +101,9 @@ def fit(call: Call) -> Outcome:
     """,
 )
 def certify(call: Call) -> Outcome:
-    """Judge the arrays of a head anew, by default as when it was fitted."""
     head = read_fit(call.files.path(call.pop("head")), "head")
     target = read_target(call, head.mask)
-    tolerances = call.take(each.name for each in TOLERANCES)
+    tolerances = call.take(TOLERANCES)
     call.say(f"certifying {target.n} x {target.n} entries")
     certificate = judging.certify(
         target,
@@ -128,7 +126,6 @@ def certify(call: Call) -> Outcome:
     """,
 )
 def bounds(call: Call) -> Outcome:
-    """Prove a lower bound, and check its witness."""
     file = call["A"]
     target = read_target(call, call.pop("mask", None))
     call.say(f"lower bounds for n = {target.n}")
@@ -152,7 +149,6 @@ def bounds(call: Call) -> Outcome:
     """,
 )
 def info(call: Call) -> Outcome:
-    """Say what a target or a head is, or what this installation is."""
     if ("file" in call) == ("system" in call):
         raise InputError("info takes a file or --system, one of them")
     if "system" in call:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 import functools
 import inspect
+import json
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +17,9 @@ from headfit import patterns
 from headfit._base.files import replace_file
 from headfit._base.sparse import load_matrix
 from headfit._base.stored_arrays import load_array
-from headfit._cli import values
 from headfit._cli.command import Call, Command, Outcome, command, output
 from headfit._cli.fitting import TOLERANCES
-from headfit._cli.options import Option, option, options_of
+from headfit._cli.options import Option, option, options_of, pair
 from headfit._cli.picture import FORMATS, save_drawing
 from headfit._cli.reading import read_text
 from headfit._cli.streams import DASH, shown
@@ -30,30 +29,27 @@ from headfit._plan import plan as planning
 from headfit._target.target import Target
 from headfit.errors import InputError
 
-MATRICES = (".npz", ".mtx")
+KINDS = sorted(patterns.__all__)
 
-# The parameters of patterns that are read from files, and the options that take their place.
-_TOKENS = (
-    option("tokens", type=Path, nargs="?", default=None, metavar="FILE", help="a text file"),
-    option("--text", help="the text itself, in place of a file"),
-    option("--by", choices=("word", "character"), help="what a token is (default: word)"),
-)
-_FILES: dict[str, tuple[Option, ...]] = {
-    "graph": (option("graph", type=Path, help="adjacency matrix: .npz of save_npz, or .mtx"),),
-    "mask": (option("mask", type=Path, help="what may be attended to: .npy of booleans, of "
-                    "integers 0 and 1, or of floats 0 and -inf; .npz of save_npz"),),
-    "points": (option("points", type=Path, help=".npy, shape (n, dimensions)"),),
-    "tokens": _TOKENS,
+# The parameters of patterns that are read from files.
+_FILES = {
+    "graph": [option("graph", type=Path, help="adjacency matrix: .npz of save_npz, or .mtx")],
+    "mask": [option("mask", type=Path, help="what may be attended to: .npy of booleans, of "
+                    "integers 0 and 1, or of floats 0 and -inf; .npz of save_npz")],
+    "points": [option("points", type=Path, help=".npy, shape (n, dimensions)")],
+    "tokens": [
+        option("tokens", type=Path, nargs="?", default=None, metavar="FILE", help="a text file"),
+        option("--text", help="the text itself, in place of a file"),
+        option("--by", choices=("word", "character"), help="what a token is (default: word)"),
+    ],
 }  # fmt: skip
 
 
 def options_of_kind(kind: str) -> list[Option]:
     """Return the options of a pattern's function; files take the place of arrays."""
-    made = options_of(
-        getattr(patterns, kind),
-        gamma={"help": "largest ratio of two weights in a row (default: 1)"},
-    )
-    return [each for o in made for each in (_FILES.get(o.name, (o,)) if o.is_required else (o,))]
+    gamma = {"help": "largest ratio of two weights in a row (default: 1)"}
+    made = options_of(getattr(patterns, kind), gamma=gamma)
+    return [each for o in made for each in (_FILES.get(o.name, [o]) if o.is_required else [o])]
 
 
 def _read_files(call: Call) -> None:
@@ -76,15 +72,13 @@ def _make(kind: str, call: Call) -> Outcome:
     """Write a pattern to a file."""
     file = call.pop("output")
     call.say(f"making {kind}")
+    _read_files(call)
     if kind == "induction":
         call["tokens"] = _read_tokens(call)
-    else:
-        _read_files(call)
-    seed = call.get("rng", 0)
     A = getattr(patterns, kind)(**call)
     target = Target(A)
     call.files.write(file, functools.partial(_save, A))
-    figures = {"kind": kind, "seed": seed, "file": file, **target.to_dict()}
+    figures = {"kind": kind, "seed": call.get("rng", 0), "file": file, **target.to_dict()}
     return Outcome(figures, f"{file}: {kind}, {target}")
 
 
@@ -93,76 +87,63 @@ def _save(A: Any, path: Path) -> None:
     replace_file(path, lambda file: write(file, A))
 
 
-@dataclass(frozen=True)
-class Kinds:
+class _Kinds:
     """The commands of `headfit pattern`, one for each public function of `headfit.patterns`."""
 
     def fill(self, parser: argparse.ArgumentParser) -> None:
-        """Add a command for each kind."""
         parser.epilog = (
             "examples:\n  headfit pattern random_regular 512 4 --gamma 2 --seed 3 -o A.npz\n"
             "  headfit pattern knn points.npy 8 --weights gaussian --gamma 4 -o A.npz\n"
             "  headfit pattern knn --help\n"
         )
         kinds = parser.add_subparsers(metavar="KIND", required=True)
-        for kind in sorted(patterns.__all__):
-            about = (inspect.getdoc(getattr(patterns, kind)) or "").split("\n")[0].replace("`", "")
-            self.of(kind).fill(kinds.add_parser(kind, help=about, description=about))
-
-    def of(self, kind: str) -> Command:
-        """Return the command of a kind."""
-        file = output("-o", "--output", suffixes=MATRICES, required=True, metavar="A",
+        file = output("-o", "--output", suffixes=(".npz", ".mtx"), required=True, metavar="A",
                       help="the file, .npz or .mtx, or -")  # fmt: skip
-        options = (*options_of_kind(kind), file)
-        return Command(functools.partial(_make, kind), options)
+        for kind in KINDS:
+            about = (inspect.getdoc(getattr(patterns, kind)) or "").split("\n")[0].replace("`", "")
+            one = Command(functools.partial(_make, kind), (*options_of_kind(kind), file))
+            one.fill(kinds.add_parser(kind, help=about, description=about))
 
 
-pattern = Kinds()
+pattern = _Kinds()
 
 
 def function_of_n(kind: str, pairs: Iterable[tuple[str, str]], rng: int) -> Callable[[int], Any]:
     """Return a kind of pattern as a function of n, its other arguments given as texts.
 
-    Parameters
-    ----------
-    kind : str
-        The name of a function of `headfit.patterns`.
-    pairs : iterable of (str, str)
-        Names of the function's parameters, and values as `headfit pattern` reads them: lists
-        are separated by commas, flags are true or false.
-    rng : int
-        The seed of all that is random.
-
-    Raises
-    ------
-    InputError
-        For a kind that is no function of n, a name that it does not have, a bad value, and a
-        value that is missing.
+    A text is a number, true or false, numbers separated by commas, or a word.
     """
     function = getattr(patterns, kind)
-    if next(iter(inspect.signature(function).parameters)) != "n":
+    known = dict(inspect.signature(function).parameters)
+    if next(iter(known)) != "n":
         raise InputError(
             f"pattern must be a function of n; {kind} is not: write it with headfit pattern, and "
             "name the file"
         )
-    known = {o.name: o for o in options_of(function) if o.name not in ("n", "rng")}
-    chosen = {}
-    for name, text in pairs:
+    del known["n"], known["rng"]
+    chosen = {name: _value(text) for name, text in pairs}
+    for name in chosen:
         if name not in known:
-            raise InputError(
-                f"--arg must name an argument of {kind}: {', '.join(known)}; got {name}"
-            )
-        chosen[name] = known[name].value_of(text)
-    for name, each in known.items():
-        if each.is_required and name not in chosen:
+            names = ", ".join(known)
+            raise InputError(f"--arg must name an argument of {kind}: {names}; got {name}")
+    for name, parameter in known.items():
+        if parameter.default is parameter.empty and name not in chosen:
             raise InputError(f"--arg {name}=... must be given: {kind} needs it")
     return functools.partial(function, **chosen, rng=rng)
+
+
+def _value(text: str) -> Any:
+    try:
+        values = json.loads(f"[{text}]")
+    except ValueError:
+        return text
+    return values[0] if len(values) == 1 else values
 
 
 @command(
     option("pattern", metavar="PATTERN", help="a kind of headfit pattern, or a target: .npz of "
            "scipy.sparse.save_npz, or .mtx, or -"),
-    option("--arg", type=values.pair, action="append", metavar="NAME=VALUE", help="an argument of "
+    option("--arg", type=pair, action="append", metavar="NAME=VALUE", help="an argument of "
            "the kind, as in neighbors=64 or offsets=-1,2; may be repeated"),
     options_of(
         planning.plan, "n dim dtype method mask kernel time_limit rng num_threads",
@@ -177,25 +158,24 @@ def function_of_n(kind: str, pairs: Iterable[tuple[str, str]], rng: int) -> Call
     """,
 )  # fmt: skip
 def plan(call: Call) -> Outcome:
-    """Say whether a head of a size and format is enough for a pattern."""
     picture = call.pop("plot", None)
-    found = planning.plan(_planned(call), progress=call.say, **call)
-    text = str(found)
+    answer = planning.plan(_planned(call), progress=call.say, **call)
+    text = str(answer)
     if picture is not None:
-        call.files.write(picture, lambda path: save_drawing("plan", found, path=path))
+        call.files.write(picture, lambda path: save_drawing("plan", answer, path=path))
         text += f"\n\npicture: {shown(picture)}"
-    return Outcome({**found.to_dict(), "picture": picture}, text, found.verdict == "yes")
+    return Outcome({**answer.to_dict(), "picture": picture}, text, answer.verdict == "yes")
 
 
 def _planned(call: Call) -> Any:
     """Return the pattern that was named: a function of n, or the path of a file."""
     name, pairs = call.pop("pattern"), call.pop("arg", ())
-    if name in patterns.__all__:
+    if name in KINDS:
         return function_of_n(name, pairs, call.get("rng", 0))
     path = Path(name)
     if pairs:
         raise InputError(f"--arg must go with a kind of pattern; {path} is none: it names a file")
     if not path.suffix and path != DASH:
-        kinds = ", ".join(sorted(patterns.__all__))
+        kinds = ", ".join(KINDS)
         raise InputError(f"pattern must be a file, .npz or .mtx, or one of {kinds}; got {name!r}")
     return call.files.path(path)

@@ -17,9 +17,8 @@ from headfit._attention.single_heads import single_heads
 from headfit._base.files import file_size, opened
 from headfit._base.machine import require_memory
 from headfit._base.stored_arrays import load_arrays
-from headfit._cli import values
 from headfit._cli.command import Call
-from headfit._cli.options import flag, option, options_of
+from headfit._cli.options import flag, mask, numbers, option, options_of
 from headfit._fit.result import Fit
 from headfit._fit.storage import read_fit
 from headfit._target.target import Target
@@ -28,8 +27,7 @@ from headfit.errors import InputError
 IN_FILES = ("scale", "mask", "key_lengths", "bias", "softcap", "key_mask", "sinks")
 """The options of `Attention` that a file of arrays may hold beside Q and K."""
 
-LOGITS = ("scale", "mask", "position")
-"""The options of `Attention` that the command line has."""
+LOGITS = options_of(attention_matrix, "scale mask position")
 
 NORMALIZE = flag("--normalize", "scale the rows of the target to sum to 1")
 TARGET = (
@@ -42,10 +40,10 @@ TARGET = (
 HEADS = (
     option("file", metavar="FILE", type=Path,
            help=".npz with Q and K, or a saved head; - for standard input"),
-    *options_of(attention_matrix, " ".join(LOGITS)),
+    *LOGITS,
 )  # fmt: skip
 HEAD = option(
-    "--head", type=values.numbers, metavar="I",
+    "--head", type=numbers, metavar="I",
     help="which of several heads: its indices, as in 1,3",
 )  # fmt: skip
 
@@ -56,55 +54,52 @@ def read_target(call: Call, mask: Any = None) -> Target:
     return Target(path, mask=mask, normalize=call.pop("normalize", False))
 
 
+def kind_of(path: Path) -> str:
+    """Return what a file holds: a target, a saved head, a capture, Q and K, or a module."""
+    if path.suffix == ".safetensors":
+        return "a saved head"
+    names = load_arrays(path, "file of arrays", "file") if path.suffix == ".npz" else {}
+    kinds = {"about": "a saved head", "layers": "a capture", "Q": "Q and K", "W_Q": "a module"}
+    return next((kind for name, kind in kinds.items() if name in names), "a target")
+
+
 def target_or_head(path: Path, normalize: bool = False) -> Target | Fit:
     """Read a file that is a target or a saved head; only a target can be normalized."""
-    is_head = path.suffix == ".safetensors"
-    if path.suffix == ".npz":
-        arrays = load_arrays(path, "target or head", "file")
-        is_head = "about" in arrays
-        if not is_head and ("Q" in arrays or "W_Q" in arrays):
-            raise InputError(
-                f"file: {path} is neither a target nor a saved head: {', '.join(arrays)}"
-            )
-    if not is_head:
+    kind = kind_of(path)
+    if kind == "a target":
         return Target(path, normalize=normalize)
+    if kind != "a saved head":
+        raise InputError(f"file: {path} is neither a target nor a saved head: it holds {kind}")
     if normalize:
         raise InputError(f"--normalize is for a target; {path} is a saved head")
     return read_fit(path, "file")
 
 
-def logit_options(call: Call) -> LogitOptions:
-    """Remove the options of logits from the arguments, and return them."""
-    return LogitOptions(**call.take(LOGITS))
-
-
-def read_arrays(path: Path, options: LogitOptions) -> tuple[dict[str, NDArray[Any]], LogitOptions]:
-    """Return Q and K of a file of arrays, and the options of the file and the command line."""
+def read_arrays(path: Path, options: dict[str, Any]) -> dict[str, Any]:
+    """Return Q, K and the options of a file of arrays, beside those of the command line."""
     arrays = load_arrays(path, "file of heads", "file")
     if not {"Q", "K"} <= set(arrays):
         held = ", ".join(arrays) or "nothing"
         if {"format", "shape"} <= set(arrays):
             held = "a sparse matrix, which headfit info describes"
         raise InputError(f"file: {path} must hold Q and K, queries and keys; it holds {held}")
-    known = dict(vars(options))
-    for name in set(arrays) - {"Q", "K"}:
-        if name not in IN_FILES:
+    for name in arrays:
+        if name not in ("Q", "K", *IN_FILES):
             raise InputError(
                 f"file: {path} may hold {', '.join(IN_FILES)} beside Q and K; it holds {name}"
             )
-        if known[name] is not None:
+        if name in options:
             raise InputError(f"{name} must not be given: {path} holds one")
-        known[name] = _stored_option(name, arrays[name])
-    return {"Q": arrays["Q"], "K": arrays["K"]}, LogitOptions(**known)
+    return options | {name: _stored(name, array) for name, array in arrays.items()}
 
 
-def _stored_option(name: str, stored: NDArray[Any]) -> Any:
-    if name == "mask" and stored.dtype.kind == "U" and stored.ndim == 0:
+def _stored(name: str, array: NDArray[Any]) -> Any:
+    if name == "mask" and array.dtype.kind == "U" and array.ndim == 0:
         try:
-            return values.mask(str(stored))
+            return mask(str(array))
         except argparse.ArgumentTypeError as error:
             raise InputError(f"mask: {error}") from error
-    return stored.item() if stored.ndim == 0 else stored
+    return array.item() if array.ndim == 0 else array
 
 
 def mask_words(mask: Any) -> Any:
@@ -115,12 +110,12 @@ def mask_words(mask: Any) -> Any:
     return np.array(mask) if isinstance(mask, str) else mask
 
 
-def read_attention(path: Path, options: LogitOptions) -> Attention:
+def read_attention(path: Path, call: Call) -> Attention:
     """Return the attention of a file, be it a saved head or arrays."""
-    if path.suffix == ".safetensors" or "about" in load_arrays(path, "file of heads", "file"):
-        return Attention.of(read_fit(path, "file"), None, options)
-    arrays, options = read_arrays(path, options)
-    return Attention.of(arrays["Q"], arrays["K"], options)
+    options = call.take(LOGITS)
+    if kind_of(path) == "a saved head":
+        return Attention.of(read_fit(path, "file"), None, LogitOptions(**options))
+    return Attention(**read_arrays(path, options))
 
 
 def head_of(attention: Attention, at: tuple[int, ...] | None) -> Attention:
@@ -138,9 +133,9 @@ def head_of(attention: Attention, at: tuple[int, ...] | None) -> Attention:
 
 def read_module(path: Path) -> SelfAttention:
     """Return the module of a file with W_Q and W_K, or that of a saved head."""
-    arrays = {} if path.suffix == ".safetensors" else load_arrays(path, "module file", "module")
-    if path.suffix == ".safetensors" or "about" in arrays:
+    if kind_of(path) == "a saved head":
         return read_fit(path, "module").module
+    arrays = load_arrays(path, "module file", "module")
     for name in ("W_Q", "W_K"):
         if name not in arrays:
             raise InputError(
@@ -149,9 +144,7 @@ def read_module(path: Path) -> SelfAttention:
     scale = arrays.get("scale")
     if scale is not None and (scale.size != 1 or scale.dtype.kind not in "fiu"):
         raise InputError(f"module: {path} must hold one number as scale; got shape {scale.shape}")
-    return SelfAttention(
-        arrays["W_Q"], arrays["W_K"], None if scale is None else float(scale.item())
-    )
+    return SelfAttention(arrays["W_Q"], arrays["W_K"], None if scale is None else scale.item())
 
 
 def read_text(path: Path) -> str:

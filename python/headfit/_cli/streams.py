@@ -7,7 +7,6 @@ first.
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import os
 import shutil
@@ -37,19 +36,19 @@ def shown(output: Path) -> str:
     return "standard output" if output == DASH else str(output.resolve())
 
 
-def writable(text: str) -> Path:
-    """Return a path that can be written to, checked before the work begins."""
+def writable(text: str, suffixes: tuple[str, ...]) -> Path:
+    """Return a path that can be written to and ends in one of the suffixes, or ``-``."""
     path = Path(text)
     if path == DASH:
         return path
     if not path.parent.is_dir():
-        raise argparse.ArgumentTypeError(f"there is no folder {path.parent}")
+        raise ValueError(f"there is no folder {path.parent}")
     if not os.access(path.parent, os.W_OK):
-        raise argparse.ArgumentTypeError(f"the folder {path.parent} cannot be written to")
-    if path.is_dir():
-        raise argparse.ArgumentTypeError(f"{text} is a folder")
+        raise ValueError(f"the folder {path.parent} cannot be written to")
     if path.exists() and not path.is_file():
-        raise argparse.ArgumentTypeError(f"{text} is no ordinary file")
+        raise ValueError(f"{text} is a folder, or no ordinary file")
+    if path.suffix not in suffixes:
+        raise ValueError(f"{text} must end in {' or '.join(suffixes)}")
     return path
 
 
@@ -63,13 +62,9 @@ def _suffix(start: bytes) -> str:
 
 
 class Streams:
-    """The files that one call of a command reads and writes.
-
-    Within its context, what a command prints goes to stderr when its file goes to stdout.
-    """
+    """The files of a call. What the command prints goes to stderr if a file goes to stdout."""
 
     def __init__(self) -> None:
-        self._folder: Path | None = None
         self._exits = contextlib.ExitStack()
         self._force = False
         self._copy: Path | None = None
@@ -84,18 +79,11 @@ class Streams:
         form: str | None = None,
         json: bool = False,
     ) -> None:
-        """Check the files to write, each with the suffixes that it may have.
-
-        Raises
-        ------
-        InputError
-            For a file that exists, without `force`, and for outputs that exclude each other.
-        """
+        """Check the files to write, each with the suffixes that it may have."""
         self._force = force
         streamed = [suffixes for path, suffixes in outputs if path == DASH]
-        for path, _ in outputs:
-            if path != DASH:
-                self.check_free(path)
+        for path in [path for path, _ in outputs if path != DASH]:
+            self.check_free(path)
         if not streamed:
             if form is not None:
                 raise InputError("--format is for the output -; the name of a file says its format")
@@ -109,10 +97,7 @@ class Streams:
             known = ", ".join(suffix[1:] for suffix in streamed[0])
             raise InputError(f"--format must be one of {known}; got {form}")
         if sys.stdout.isatty() and self._format != ".mtx":
-            raise InputError(
-                "standard output is a terminal, which shows no binary file: "
-                "give the output a name, or send it on with > or |"
-            )
+            raise InputError("standard output is a terminal, which shows no binary file")
         self._stdout = sys.stdout.buffer
 
     def __enter__(self) -> Self:
@@ -123,16 +108,14 @@ class Streams:
     def __exit__(self, *error: object) -> None:
         self._exits.close()
 
-    def check_free(self, path: Path, marker: str = "") -> None:
-        """Raise an InputError for a file, or a folder that holds the marker, without --force."""
-        if (path / marker).exists() and not self._force:
+    def check_free(self, path: Path) -> None:
+        """Raise an InputError for a file that exists, without --force."""
+        if path.exists() and not self._force:
             raise InputError(f"{path} exists already: --force replaces it")
 
     def _temporary(self, name: str) -> Path:
-        if self._folder is None:
-            folder = tempfile.TemporaryDirectory(prefix="headfit-")
-            self._folder = Path(self._exits.enter_context(folder))
-        return self._folder / name
+        folder = tempfile.TemporaryDirectory(prefix="headfit-")
+        return Path(self._exits.enter_context(folder)) / name
 
     def suffix(self, output: Path) -> str:
         """Return the suffix that says the format of an output."""
@@ -171,22 +154,20 @@ class Streams:
 
 @contextlib.contextmanager
 def progress(wanted: bool | None = None) -> Iterator[Callable[[str], None]]:
-    """Yield a function that shows a line of progress on stderr.
+    """Yield a function that shows a line of progress on stderr, by default on terminals only.
 
-    On a terminal each line takes the place of the last, and the end clears it; elsewhere lines
-    are written below each other, if they are wanted. None: on terminals only.
+    On a terminal each line takes the place of the last, and the end clears it.
     """
     terminal = sys.stderr.isatty()
     shows = terminal if wanted is None else wanted
+    start, end = ("\r\x1b[2K", "") if terminal else ("headfit: ", "\n")
 
     def say(line: str) -> None:
-        if shows and terminal:
-            print(f"\r\x1b[2K{line} ...", end="", file=sys.stderr, flush=True)
-        elif shows:
-            print(f"headfit: {line} ...", file=sys.stderr, flush=True)
+        if shows:
+            print(f"{start}{line} ...", end=end, file=sys.stderr, flush=True)
 
     try:
         yield say
     finally:
         if shows and terminal:
-            print("\r\x1b[2K", end="", file=sys.stderr, flush=True)
+            print(start, end="", file=sys.stderr, flush=True)

@@ -78,7 +78,7 @@ def test_auto_starts_from_a_filter() -> None:
 def test_auto_starts_from_a_narrow_filter_in_a_head_with_room(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("headfit._fit.auto.LONG", 200)
+    monkeypatch.setattr("headfit._fit.registry.LONG", 200)
     A = bigbird(200, 3, 2)
     fit = hf.fit(A, 64, exempt_columns="auto", num_threads=1, time_limit=200)
     assert (fit.method, fit.certificate.holds) == ("mixed", True)

@@ -7,7 +7,7 @@ import pytest
 import scipy.sparse as sp
 
 import headfit as hf
-from headfit._fit.auto import Auto
+from headfit._fit.registry import Auto
 from headfit.errors import InputError
 
 
@@ -128,7 +128,7 @@ def test_auto_takes_a_filter_for_wide_patterns_only() -> None:
 def test_auto_ends_where_no_filter_is_found_and_the_head_is_far_too_small(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("headfit._fit.auto.LONG", 200)
+    monkeypatch.setattr("headfit._fit.registry.LONG", 200)
     fit = hf.fit(hf.patterns.band(200, 40), 16, num_threads=1)
     assert (fit.method, fit.stopped, fit.obstacle) == ("toeplitz", "stalled", "method")
     assert "No filter of size 16 was found" in fit.advice

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from headfit._base.dtypes import DIGITS, NARROW
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from headfit._fit.head import Head
     from headfit._lower.lower import LowerBound
     from headfit._target.certificate import Certificate
@@ -22,13 +20,6 @@ _TRIED = {
     "time limit": "not certified before the time limit",
     "callback": "not certified before the callback ended it",
 }
-# What stood in the way for each word of `Ending`. A fit that stalled is looked at more closely.
-_OBSTACLES: dict[str, Obstacle] = {
-    "time limit": "time",
-    "steps": "steps",
-    "callback": "callback",
-    "infeasible": "bound",
-}
 
 
 def tried(dim: int, holds: bool, reason: str | None) -> str:
@@ -38,22 +29,6 @@ def tried(dim: int, holds: bool, reason: str | None) -> str:
     if reason is None:  # old files hold no reason
         return f"{dim} no"
     return f"{dim} {_TRIED.get(reason, f'no ({reason})')}"
-
-
-def obstacle(
-    stopped: Ending | None, failed_rows: NDArray[Any] | None, certificate: Certificate
-) -> Obstacle | None:
-    """Return what stood in the way of a fit; None if it is certified, or nobody knows.
-
-    `stopped` is None in an old file of a fit that does not certify; `failed_rows`, those that the
-    method itself gave up, where the method cannot tell.
-    """
-    if stopped != "stalled":
-        return _OBSTACLES.get(stopped or "")
-    if failed_rows is None or failed_rows.size:
-        return "method"
-    # The method met the tolerances, and storing the head lost what it had met.
-    return "logits" if certificate.max_logit > certificate.tolerances.logit_limit else "format"
 
 
 def advice(
@@ -68,23 +43,8 @@ def advice(
 ) -> str:
     """Return what the end of a fit means, what was reached, and what to try next.
 
-    Parameters
-    ----------
-    stopped : str
-        The word for the end.
-    head : Head
-        What the method returned.
-    of_method : str or None
-        What the method itself says about this end.
-    certificate : Certificate
-        That of what is stored.
-    dtype : str
-        The dtype of the head.
-    proved : LowerBound or None
-    was_cut : bool
-        Whether the time limit ended a search.
-    notes : sequence of str
-        What `heavy_notes` returned.
+    `of_method` is what the method itself says about this end, `was_cut` whether the time limit
+    ended a search, and `notes` what `heavy_notes` returned.
     """
     if stopped == "certified":
         sentences = ["The certificate holds."]

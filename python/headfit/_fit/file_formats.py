@@ -19,11 +19,8 @@ from headfit._base.machine import require_memory
 from headfit._base.stored_arrays import load_arrays, unreadable
 from headfit.errors import InputError
 
-ABOUT = "about"
-"""The array of an .npz file that holds the JSON text."""
-
 METADATA = "headfit"
-"""The entry of a safetensors file's metadata that holds it."""
+"""The entry of a safetensors file's metadata that holds the JSON text."""
 
 NARROWED = ("Q", "K", "P_q", "P_k", "W_Q_P_q", "W_K_P_k")
 """The arrays that a safetensors file keeps in the dtype of the fit, or of the maps."""
@@ -54,12 +51,12 @@ def safetensors_package() -> Any:
 
 
 def _write_npz(path: Path, arrays: Arrays, about: str, dtype: str) -> None:
-    save_arrays(path, {**arrays, ABOUT: np.array(about)})
+    save_arrays(path, {**arrays, "about": np.array(about)})
 
 
 def _read_npz(path: Any, name: str) -> tuple[Arrays, str | None]:
     arrays = load_arrays(path, "saved fit", name)
-    about = arrays.pop(ABOUT, None)
+    about = arrays.pop("about", None)
     return arrays, None if about is None else str(about)
 
 

@@ -85,12 +85,11 @@ def fit(
         How queries and keys are found, with the options that are its own: `Learned`, `MaxMargin`,
         `Mixed`, `Projection`, `Toeplitz`, or a `Method` of your own. The words "learned",
         "max-margin", "mixed", "projection" and "toeplitz" stand for these with their defaults.
-        "auto" tries, for more than 32 nonzeros per row, "toeplitz" where the pattern is
-        translation-invariant, and "mixed" where it is so but for a few entries, and likewise for
-        2,048 tokens and more in a head with room for it; a pattern of blocks is solved for its
-        blocks. Otherwise, and where these fail, it is "learned"; but where "toeplitz" fails for
-        2,048 tokens and more in a head of less than half the size that random patterns need,
-        nothing else is tried.
+        "auto" is "learned", but for more than 32 nonzeros per row, or 2,048 tokens and more in a
+        head with room for it, it tries "toeplitz" first where the pattern is
+        translation-invariant, and "mixed" where it is so but for a few entries; a pattern of
+        blocks is solved for its blocks. Where "toeplitz" fails for 2,048 tokens and more in a head
+        of less than half the size that random patterns need, nothing else is tried.
     module : SelfAttention, optional
         The fixed module whose input is sought; its dim and scale hold. None: the canonical
         module of this size.
@@ -121,8 +120,7 @@ def fit(
         `Kernel`. None: "float32" for a narrow dtype, else "exact". A kernel that reads 16 bits
         wants a head of that dtype, or of 8 bits. Where a kernel rounds logits, |logit| is bounded,
         without `max_logit`, so that steps of the format are at most half of what the distortion
-        allows; a scale that is a power of two saves a rounding. Room for rounding is left to
-        logits, not to scaled queries (``Kernel.scale``).
+        allows; a scale that is a power of two saves a rounding.
     time_limit : float, optional
         The most seconds that the fit may take, without the certificate; 60 for a search when
         None. A size that the limit cut short is not refuted: see ``fit.stopped``.

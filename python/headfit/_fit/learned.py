@@ -72,12 +72,11 @@ class Learned(Method):
     Parameters
     ----------
     effort : "low", "medium", "high" or int, default "low"
-        The steps before the first quench of the anneal: 300, 1000, 5000 or as many as given. The
-        method gives up after 200 times as many, or 24 times in a search. "low" suffices for
-        most patterns: a fit ends as soon as every row meets the tolerances, so more effort costs
-        time only where it is needed, but there it costs much. The smallest sizes take thousands
-        of steps. Structured patterns (grids, trees) fit smaller heads with "medium", at little
-        cost.
+        The steps before the first quench of the anneal: 300, 1000, 5000 or any number. The
+        method gives up after 200 times as many, or 24 times in a search. "low" suffices for most
+        patterns, since a fit ends as soon as every row meets the tolerances. The smallest sizes
+        take thousands of steps. Structured patterns (grids, trees) fit smaller heads with
+        "medium", at little cost.
     init : (Q, K), optional
         Queries and keys to start from, whose logits are Q K^T, of the head's size or a smaller
         one. With exempt columns they are for the other columns. Kept as copies in float32.
@@ -97,12 +96,10 @@ class Learned(Method):
         effort "medium" or "high". They cost time only where a quench nearly succeeds.
     stages : int, default 1
         In how many stages, at most 100, the tolerances are tightened from a leak of 0.5 and a
-        distortion of 2 to those asked for; 1 asks for these alone. Each stage starts from the
-        head of the last one, even where that has not met its tolerances. It takes at most an
-        equal part of the steps that are left, and those before the last no more than ten times
-        the steps before the first quench. Where there are few steps, in a search, stages are
-        fewer. With effort "medium" and 100 reheats, 4 stages find twice as many heads of size 5
-        near the most tokens that it holds (k = 4); at sizes 6 and 7 they gained nothing.
+        distortion of 2 to those of the fit. Each stage starts from the head of the last one. A
+        search, which has few steps, has fewer stages. With effort "medium" and 100 reheats, 4
+        stages find twice as many heads of size 5 near the most tokens that it holds (k = 4); at
+        sizes 6 and 7 they gained nothing.
 
     Raises
     ------
@@ -341,27 +338,11 @@ def learned(
     every row is within the tolerances. What lies beyond a bound on the logits is pushed back by
     the loss. With a cluster its workers make the scans; steps are taken here.
 
-    Parameters
-    ----------
-    effort, reheats
-        As of `Learned`.
-    max_norm : float, optional
-        A bound on max ||q|| max ||k||, kept by projection.
-    storage : Storage, optional
-        Round keys and queries / its unit to this format, keys first: queries then make up for what
-        the rounding of the keys did, and a search among the neighbouring grid points of every
-        query lets its own errors cancel. None rounds nothing.
-    most_steps : int, optional
-        The most steps; None: `FULL` times those before the first quench.
-    init : (Q, K), optional
-        A start, of `dim` columns or fewer; logits are Q @ K.T.
-    warm_steps : int
-        The steps of the anneal of this start.
-    polished_share : float
-        If at most this share of the rows is left, they get exact queries for the keys.
-    callback : callable, optional
-        Called after every scan with (step, rows left, worst deficit in logit units); returning
-        False ends the fit.
+    `max_norm` bounds max ||q|| max ||k||, by projection. With a `storage`, keys and queries are
+    rounded to its format, keys first: queries then make up for what the rounding of the keys did,
+    and a search among the neighbouring grid points of every query lets its own errors cancel.
+    `init` is a start of `dim` columns or fewer, whose anneal takes `warm_steps`. If at most
+    `polished_share` of the rows is left, they get exact queries for the keys.
     """
     target, tolerances, limit = problem.target, problem.tolerances, problem.logit_limit
     require_memory(

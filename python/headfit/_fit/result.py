@@ -21,7 +21,7 @@ from headfit._base.shown import html_table, page, picture
 from headfit._base.text import mask_text, number
 from headfit._base.tolerances import Tolerances
 from headfit._base.version import VERSION
-from headfit._fit.ending import Ending, Obstacle, obstacle, tried
+from headfit._fit.ending import Ending, Obstacle, tried
 from headfit._fit.file_formats import write_head
 from headfit._fit.records import coded
 from headfit._target.certificate import Certificate, Status
@@ -30,6 +30,14 @@ from headfit._target.witnesses import FaceWitness, FarkasWitness
 __all__ = ["Fit", "Search", "Trial"]
 
 FORMAT = 2
+
+# What stood in the way for each word of `Ending`. A fit that stalled is looked at more closely.
+_OBSTACLES: dict[str, Obstacle] = {
+    "time limit": "time",
+    "steps": "steps",
+    "callback": "callback",
+    "infeasible": "bound",
+}
 
 
 @dataclass(frozen=True)
@@ -192,7 +200,13 @@ class Fit(FittedHead):
     @property
     def obstacle(self) -> Obstacle | None:
         """What stood in the way of a certificate, in a word; None when it holds."""
-        return obstacle(self.stopped, self.failed_rows, self.certificate)
+        if self.stopped != "stalled":
+            return _OBSTACLES.get(self.stopped or "")
+        if self.failed_rows is None or self.failed_rows.size:
+            return "method"
+        # The method met the tolerances, and storing the head lost what it had met.
+        c = self.certificate
+        return "logits" if c.max_logit > c.tolerances.logit_limit else "format"
 
     def _facts(self) -> dict[str, str]:
         c = self.certificate

@@ -30,16 +30,14 @@ and `from_mask`, which are given the rows, refuse an empty one.
 
 from __future__ import annotations
 
-from headfit.patterns import _graphs, _heads, _knn, _masks, _windows
+from headfit.patterns import _graphs, _knn, _masks, _windows
 from headfit.patterns._graphs import *
-from headfit.patterns._heads import *
 from headfit.patterns._knn import *
 from headfit.patterns._masks import *
 from headfit.patterns._windows import *
 
 __all__ = []
 __all__ += _graphs.__all__
-__all__ += _heads.__all__
 __all__ += _knn.__all__
 __all__ += _masks.__all__
 __all__ += _windows.__all__

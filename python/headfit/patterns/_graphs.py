@@ -160,8 +160,7 @@ def tree(
     """Return the pattern of a tree, in which tokens attend to their parent and children.
 
     Token 0 is the root. The children of token ``i`` are those of ``arity * i + 1`` to
-    ``arity * i + arity`` that are less than `n`. Without self-loops a row or column has at
-    most ``arity + 1`` nonzeros.
+    ``arity * i + arity`` that are less than `n`.
 
     Parameters
     ----------
@@ -192,10 +191,9 @@ def butterfly(
 ) -> Pattern:
     """Return a butterfly pattern: tokens attend across the strides of a fast Fourier transform.
 
-    Row ``i`` has the columns ``i`` and ``i XOR 2**s`` for every stage ``s``. This is the
-    support of the sum of the butterfly factors (a "flat butterfly"), with ``1 + log2(n)``
-    nonzeros per row and column. A single stage gives one butterfly factor, with two nonzeros
-    per row. If `n` is not a power of two, columns beyond the end are left out.
+    Row ``i`` has the columns ``i`` and ``i XOR 2**s`` for every stage ``s``: the support of the
+    sum of the butterfly factors (a "flat butterfly"), of which a single stage gives one. If `n`
+    is not a power of two, columns beyond the end are left out.
 
     Parameters
     ----------

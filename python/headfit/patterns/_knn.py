@@ -84,17 +84,15 @@ def knn(
     k : int
         The number of neighbours of each point, 1 to ``n - 1``.
     per_column : int, optional
-        The most points that may attend to the same point; None sets no bound. With a bound,
-        pairs are chosen greedily over all points: the closest pair first (among equal ones
-        the smaller row, then the smaller column), each unless its row already has `k` or its
-        column `per_column` pairs. A point whose nearest neighbours are full gets further
-        ones.
+        The most points that may attend to the same point. Pairs are then chosen greedily: the
+        closest first (among equal ones the smaller row, then the smaller column), each unless
+        its row already has `k` or its column `per_column` pairs.
     on_short : {"raise", "fewer"}
         What happens if a point gets fewer than `k` neighbours since all other points are
         full: raise a TargetError that names its row, or keep the fewer neighbours.
     bandwidth : float, optional
-        The standard deviation of the Gaussian weights, in the unit of the points. None takes
-        for each point the distance to its furthest neighbour.
+        The standard deviation of the Gaussian weights; for each point the distance to its
+        furthest neighbour by default.
     weights : {"uniform", "random", "gaussian"}, optional
         As in the module; "gaussian" gives ``exp(-distance**2 / (2 * bandwidth**2))``, but at
         least ``1/gamma`` times the largest weight of the row. With the default ``gamma=1``

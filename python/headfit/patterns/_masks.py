@@ -61,16 +61,14 @@ def from_mask(
     mask : array, sparse matrix, torch tensor or BlockMask
         Which keys each token may attend to, in one of these forms:
 
-        - a boolean array of any library that speaks DLPack, True where attention is allowed (the
-          other way round than in `torch.nn.MultiheadAttention`: pass ``~mask`` there), or one of
-          integers 0 and 1;
+        - a boolean array, True where attention is allowed (the other way round than in
+          `torch.nn.MultiheadAttention`), or one of integers 0 and 1;
         - an additive mask, of floats: 0 allows, while -inf and the lowest number of the dtype
           forbid;
         - a SciPy sparse matrix, or a sparse tensor of PyTorch (COO, CSR, CSC or BSR), of booleans
           or of integers 0 and 1; what is not stored is not allowed;
-        - a `BlockMask` of `torch.nn.attention.flex_attention`. Blocks that it calls full are
-          allowed as a whole, and its `mask_mod` is evaluated on each entry of the others, as
-          `flex_attention` does.
+        - a `BlockMask` of `torch.nn.attention.flex_attention`. Its `mask_mod` is evaluated where
+          it is not full, as `flex_attention` does.
 
         Its shape is (n, n), (head, n, n) or (batch, head, n, n).
     batch, head : int, optional
@@ -92,7 +90,7 @@ def from_mask(
     torch, flex_attention = sys.modules.get("torch"), sys.modules.get(FLEX_ATTENTION)
     if flex_attention is not None and isinstance(mask, flex_attention.BlockMask):
         n, entry = _places(mask.shape, batch, head)
-        counts, columns = _collected(_Blocks(mask, entry, n).parts(), n)
+        counts, columns = _collected(_block_parts(mask, entry, n), n)
     elif torch is not None and isinstance(mask, torch.Tensor) and mask.layout != torch.strided:
         if mask.is_floating_point() or mask.is_complex():
             raise _wrong_sparse_dtype(mask.dtype)
@@ -245,78 +243,66 @@ def _assembled(kind: Any, parts: Any, shape: tuple[int, ...]) -> Any:
         raise InputError(f"mask must be a valid sparse tensor: {error}") from error
 
 
-class _Blocks:
-    """The blocks of one matrix of a block mask, sorted by their rows and columns."""
+def _block_parts(
+    mask: Any, entry: tuple[int, ...], n: int
+) -> Iterator[tuple[Ints, Ints, NDArray[np.bool_]]]:
+    """Yield rows of a block mask, the keys of their blocks in order, and where they allow them."""
+    height, size = (int(x) for x in mask.BLOCK_SIZE)
+    blocks = _listed(mask.kv_num_blocks[entry], mask.kv_indices[entry], n, size)
+    partial, lines = blocks.shape[1], -(-n // height)
+    if mask.full_kv_num_blocks is not None:
+        full = _listed(mask.full_kv_num_blocks[entry], mask.full_kv_indices[entry], n, size)
+        blocks = np.hstack([blocks, full])
+    if len(mask.kv_num_blocks[entry]) < lines:
+        raise InputError(
+            f"mask must have {lines} rows of blocks of {height} for {n} rows; got "
+            f"{len(mask.kv_num_blocks[entry])}"
+        )
+    order = np.lexsort(blocks[::-1])
+    (row, column), is_full = blocks[:, order], order >= partial
+    twice = (np.diff(row) == 0) & (np.diff(column) == 0)
+    if twice.any():
+        at = int(twice.argmax())
+        raise InputError(
+            f"mask must list each block once; got the block in block row {row[at]}, block "
+            f"column {column[at]} twice"
+        )
+    starts = row_starts(np.bincount(row, minlength=lines)).tolist()
+    for line, (start, end) in enumerate(pairwise(starts)):
+        keys = (column[start:end, np.newaxis] * size + np.arange(size)).ravel()
+        allows = np.repeat(is_full[start:end], size)[keys < n]
+        keys = keys[keys < n]
+        own = np.arange(line * height, min((line + 1) * height, n))
+        step = max(1, 4 * BLOCK // max(1, keys.size))
+        for first in range(0, own.size, step):
+            rows = own[first : first + step]
+            allowed = np.tile(allows, (rows.size, 1))
+            allowed[:, ~allows] = _evaluated(mask, entry, rows, keys[~allows])
+            yield rows, keys, allowed
 
-    def __init__(self, mask: Any, entry: tuple[int, ...], n: int) -> None:
-        self.mask, self.n = mask, n
-        self.batch, self.head = (0, 0, *entry)[-2:]
-        self.height, self.size = (int(size) for size in mask.BLOCK_SIZE)
-        partial = _listed(mask.kv_num_blocks[entry], mask.kv_indices[entry], n, self.size)
-        full: NDArray[Any] = np.empty((2, 0), np.int64)
-        if mask.full_kv_num_blocks is not None:
-            full = _listed(
-                mask.full_kv_num_blocks[entry], mask.full_kv_indices[entry], n, self.size
-            )
-        lines = -(-n // self.height)
-        listed = np.hstack([partial, full])
-        order = np.lexsort(listed[::-1])
-        self.row, self.column = listed[:, order]
-        self.full = order >= partial.shape[1]
-        if len(mask.kv_num_blocks[entry]) < lines:
-            raise InputError(
-                f"mask must have {lines} rows of blocks of {self.height} for {n} rows; got "
-                f"{len(mask.kv_num_blocks[entry])}"
-            )
-        twice = (np.diff(self.row) == 0) & (np.diff(self.column) == 0)
-        if twice.any():
-            at = int(twice.argmax())
-            raise InputError(
-                f"mask must list each block once; got the block in block row {self.row[at]}, block "
-                f"column {self.column[at]} twice"
-            )
-        self.starts = row_starts(np.bincount(self.row, minlength=lines))
 
-    def parts(self) -> Iterator[tuple[Ints, Ints, Any]]:
-        """Yield some rows, the keys of their blocks in order, and where the rows allow them."""
-        for line, (start, end) in enumerate(pairwise(self.starts.tolist())):
-            keys = self.column[start:end, np.newaxis] * self.size + np.arange(self.size)
-            exists = keys < self.n
-            full = np.repeat(self.full[start:end], self.size)[exists.ravel()]
-            keys = keys[exists]
-            own = np.arange(line * self.height, min((line + 1) * self.height, self.n))
-            step = max(1, 4 * BLOCK // max(1, full.size))
-            for first in range(0, own.size, step):
-                rows = own[first : first + step]
-                allowed = np.tile(full, (rows.size, 1))
-                allowed[:, ~full] = self.evaluate(rows, keys[~full])
-                yield rows, keys, allowed
+def _evaluated(mask: Any, entry: tuple[int, ...], rows: Ints, keys: Ints) -> NDArray[np.bool_]:
+    """Return where the `mask_mod` of a block mask allows attention, shape (rows, keys)."""
+    if not keys.size:
+        return np.empty((rows.size, 0), np.bool_)
+    torch, flex_attention = sys.modules["torch"], sys.modules[FLEX_ATTENTION]
+    device, (batch, head) = mask.kv_indices.device, (0, 0, *entry)[-2:]
+    query, key = (torch.as_tensor(x, device=device) for x in (rows, keys))
 
-    def evaluate(self, rows: Ints, keys: Ints) -> NDArray[np.bool_]:
-        """Return where `mask_mod` allows attention, shape (rows, keys)."""
-        if not keys.size:
-            return np.empty((rows.size, 0), np.bool_)
-        mask = self.mask
-        torch, flex_attention = sys.modules["torch"], sys.modules[FLEX_ATTENTION]
-        device = mask.kv_indices.device
-        query, key = (torch.as_tensor(x, device=device) for x in (rows, keys))
+    def of_pair(zero: Any, _: Any, row: Any, column: Any) -> Any:
+        return mask.mask_mod(zero + batch, zero + head, query[row], key[column])
 
-        def of_pair(zero: Any, _: Any, row: Any, column: Any) -> Any:
-            return mask.mask_mod(zero + self.batch, zero + self.head, query[row], key[column])
-
-        try:
-            made = flex_attention.create_mask(
-                of_pair, 1, 1, rows.size, keys.size, device=str(device)
-            )
-        except Exception as error:  # whatever the caller's function raises
-            raise InputError(
-                "mask must have a mask_mod that can be evaluated (a slice of a block mask has "
-                f"none: pass the whole with batch= and head=); got {type(error).__name__}: {error}"
-            ) from error
-        if made.dtype != torch.bool:
-            raise InputError(f"mask must have a mask_mod that returns booleans; got {made.dtype}")
-        allowed: NDArray[np.bool_] = made[0, 0].cpu().numpy()
-        return allowed
+    try:
+        made = flex_attention.create_mask(of_pair, 1, 1, rows.size, keys.size, device=str(device))
+    except Exception as error:  # whatever the caller's function raises
+        raise InputError(
+            "mask must have a mask_mod that can be evaluated (a slice of a block mask has "
+            f"none: pass the whole with batch= and head=); got {type(error).__name__}: {error}"
+        ) from error
+    if made.dtype != torch.bool:
+        raise InputError(f"mask must have a mask_mod that returns booleans; got {made.dtype}")
+    allowed: NDArray[np.bool_] = made[0, 0].cpu().numpy()
+    return allowed
 
 
 def _listed(counts: Any, indices: Any, n: int, size: int) -> NDArray[Any]:

@@ -1,13 +1,13 @@
-"""Windows, bands, strides and blocks: tokens attend at fixed distances from themselves."""
+"""Windows, bands, strides and blocks, the previous token, and induction."""
 
 from __future__ import annotations
 
-from typing import Unpack
+from typing import Literal, Unpack
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from headfit._base.arguments import as_flag, shown
+from headfit._base.arguments import as_choice, as_flag, shown
 from headfit._base.arrays import as_array, as_count
 from headfit.errors import InputError
 from headfit.patterns._build import (
@@ -19,8 +19,10 @@ from headfit.patterns._build import (
     check_boundary,
     check_entries,
     checked_tokens,
+    from_edges,
     from_rows,
     pattern,
+    row_starts,
     token_numbers,
 )
 from headfit.patterns._graphs import regular_columns
@@ -32,6 +34,8 @@ __all__ = [
     "causal_band",
     "circulant",
     "dilated",
+    "induction",
+    "previous_token",
     "strided",
     "window_global",
 ]
@@ -43,16 +47,14 @@ def band(
 ) -> Pattern:
     """Return a band: each token attends to itself and to its neighbours on each side.
 
-    Row ``i`` has the columns ``j`` with ``|i - j| <= neighbors``: ``2 * neighbors + 1`` of them,
-    including the self-loop.
+    Row ``i`` has the columns ``j`` with ``|i - j| <= neighbors``.
 
     Parameters
     ----------
     neighbors : int
         The number of neighbours on each side, 0 or more.
     boundary : {"clip", "wrap"}
-        At the ends, leave out columns outside, or continue at the other end (which gives
-        exactly ``min(2 * neighbors + 1, n)`` nonzeros per row and column).
+        At the ends, leave out columns outside, or take them modulo `n`.
 
     Examples
     --------
@@ -71,7 +73,6 @@ def causal_band(n: int, neighbors: int, **style: Unpack[Weighting]) -> Pattern:
     """Return a causal band: each token attends to itself and to its neighbours before it.
 
     Row ``i`` has the columns ``j`` with ``0 <= i - j <= neighbors``: the lower half of `band`.
-    The first rows have fewer columns; every token has its self-loop.
 
     Parameters
     ----------
@@ -136,9 +137,7 @@ def dilated(
 def circulant(n: int, offsets: ArrayLike, **style: Unpack[Weighting]) -> Pattern:
     """Return a circulant pattern: tokens attend at fixed offsets from themselves, modulo `n`.
 
-    Row ``i`` has the columns ``(i + offset) % n``. There are self-loops only if an offset is
-    0 modulo `n`. Offsets that are equal modulo `n` count once; each row and column has as many
-    nonzeros as there are different offsets.
+    Row ``i`` has the columns ``(i + offset) % n``. Offsets that are equal modulo `n` count once.
 
     Parameters
     ----------
@@ -170,15 +169,12 @@ def window_global(
 ) -> Pattern:
     """Return the pattern of a window with global tokens, and every stride-th token if asked.
 
-    Row ``i`` has the columns ``j <= i`` with ``i - j < width``, which are `width` keys including
-    the token itself, as in the mask ``("window", width)``; the global columns
-    ``0 ... n_global - 1`` as far as ``j <= i``; and with a `stride` those with ``i - j`` a
-    multiple of it. Without global tokens and stride this is ``causal_band(n, width - 1)``.
+    Row ``i`` has the columns ``j <= i`` with ``i - j < width``, with ``j < n_global``, or, given a
+    `stride`, with ``i - j`` a multiple of it.
 
-    With ``causal=False``, ``|i - j|`` takes the place of ``i - j``: without global tokens and
-    stride this is ``band(n, width - 1)``. All rows have the global columns, and the first
-    `n_global` rows have all columns, as in `bigbird`. (Beltagy, Peters and Cohan, "Longformer:
-    the long-document transformer", 2020.)
+    With ``causal=False``, ``|i - j|`` takes the place of ``i - j``. All rows then have the global
+    columns, and the first `n_global` rows have all columns, as in `bigbird`. (Beltagy, Peters and
+    Cohan, "Longformer: the long-document transformer", 2020.)
 
     Parameters
     ----------
@@ -224,8 +220,7 @@ def strided(
 
     Row ``i`` has the columns ``j <= i`` with ``i - j <= neighbors`` or with ``i - j`` a multiple
     of `stride`. These are both heads of Child, Gray, Radford and Sutskever ("Generating long
-    sequences with sparse transformers", 2019) in one pattern. Every token has its self-loop.
-    Rows and columns have up to about ``neighbors + n / stride`` nonzeros.
+    sequences with sparse transformers", 2019) in one pattern.
 
     Parameters
     ----------
@@ -259,13 +254,10 @@ def bigbird(
 ) -> Pattern:
     """Return the pattern of BigBird: a band, global and random columns together.
 
-    Row ``i`` has the columns ``j`` with ``|i - j| <= neighbors`` (including the self-loop), the
-    columns ``0 ... n_global - 1``, and `n_random` random ones as in `random_regular`; columns
-    that occur twice count once. The first `n_global` rows have all columns. (Zaheer et al.,
-    "Big Bird: transformers for longer sequences", 2020, by tokens instead of blocks.)
-
-    The global columns and the global rows have `n` nonzeros each. All other rows and columns have
-    at most ``2 * neighbors + 1 + n_global + n_random``.
+    Row ``i`` has the columns ``j`` with ``|i - j| <= neighbors``, the columns
+    ``0 ... n_global - 1``, and `n_random` random ones as in `random_regular`. The first
+    `n_global` rows have all columns. (Zaheer et al., "Big Bird: transformers for longer
+    sequences", 2020, by tokens instead of blocks.)
 
     Parameters
     ----------
@@ -321,6 +313,75 @@ def block(n: int, size: int, **style: Unpack[Weighting]) -> Pattern:
     own = token_numbers(n)
     first = own // size * size
     return from_rows(first[:, np.newaxis] + own[:size], n, Style.of(**style))
+
+
+@pattern
+def previous_token(n: int, *, boundary: Boundary = "clip", **style: Unpack[Weighting]) -> Pattern:
+    """Return the pattern in which each token attends to the one before it, with weight 1.
+
+    Parameters
+    ----------
+    boundary : {"clip", "wrap"}
+        Token 0, which has no token before it, attends to itself (so that column 0 has two
+        nonzeros), or with "wrap" to the last token (a cyclic shift).
+
+    Examples
+    --------
+    >>> from headfit import patterns
+    >>> patterns.previous_token(4).indices
+    array([0, 0, 1, 2], dtype=int32)
+    """
+    n = checked_tokens(n)
+    check_boundary(boundary)
+    return _at_offsets(n, np.array([-1]), Style.of(**style), boundary=boundary)
+
+
+@pattern
+def induction(
+    tokens: ArrayLike, *, which: Literal["latest", "all"] = "latest", **style: Unpack[Weighting]
+) -> Pattern:
+    """Return the pattern of an induction head, for what followed earlier equal tokens.
+
+    Row ``i`` has the columns ``p + 1`` for positions ``p < i`` with ``tokens[p] == tokens[i]``.
+    A token that has not occurred before attends to itself. The pattern is causal, since
+    ``p + 1 <= i``; a token that equals its predecessor attends to itself. Columns have at most
+    two nonzeros with "latest"; with "all" there is no bound.
+
+    Parameters
+    ----------
+    tokens : sequence
+        One label per position: integers, strings, or the characters of a string.
+    which : {"latest", "all"}
+        Whether only the latest earlier occurrence counts, or all of them (then a token that
+        occurs ``c`` times gives about ``c**2 / 2`` nonzeros).
+
+    Examples
+    --------
+    >>> from headfit import patterns
+    >>> patterns.induction("abcab").indices
+    array([0, 1, 2, 1, 2], dtype=int32)
+    """
+    labels = as_array(list(tokens) if isinstance(tokens, str) else tokens, "tokens")
+    if labels.ndim != 1 or labels.size == 0:
+        raise InputError(
+            f"tokens must be a sequence of one or more labels; got shape {labels.shape}"
+        )
+    as_choice(which, "which", ("latest", "all"))
+    n = labels.size
+    try:
+        values, ids = np.unique(labels, return_inverse=True)
+    except TypeError:
+        raise InputError("tokens must be labels that can be sorted; got mixed types") from None
+    order = np.argsort(ids, kind="stable")  # the positions, grouped by token
+    first = row_starts(np.bincount(ids, minlength=values.size))[ids[order]]
+    seen = np.arange(n) - first  # how often the token at position order[a] occurred before it
+    taken = seen if which == "all" else np.minimum(seen, 1)
+    check_entries(2 * int(taken.sum()), n)
+    # The position order[a] attends to what follows the `taken[a]` positions before it in `order`.
+    starts = row_starts(taken)
+    last = np.repeat(np.arange(n) + starts[:-1] - 1, taken)
+    columns = order.astype(np.int32)[last - np.arange(starts[-1])] + 1
+    return from_edges(order.repeat(taken), columns, n, Style.of(**style))
 
 
 def _at_offsets(

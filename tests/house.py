@@ -118,7 +118,8 @@ def lacks() -> list[str]:
     """Return a sentence for each public name without a docstring, an example or its errors.
 
     The example of a class may stand in a member, or in a function that returns an instance.
-    Exceptions need none. A function has a section Raises, or says that it raises no error.
+    Exceptions need none. Functions, and classes with parameters, have a section Raises, or say
+    that they raise no error.
     """
     names = public_names()
     shown = [item for item in with_members(iter(names.values())) if ">>>" in str(item.__doc__)]
@@ -133,7 +134,8 @@ def lacks() -> list[str]:
         by_another = inspect.isclass(thing) and re.search(rf"\b{thing.__name__}\b", returned)
         if not by_another and not any(item in shown for item in with_members(iter([thing]))):
             said.append(f"{name} has no example")
-        if inspect.isfunction(thing) and not re.search("^Raises$|raises no error", text, re.M):
+        made_by_users = inspect.isfunction(thing) or re.search("^Parameters$", text, re.M)
+        if made_by_users and not re.search("^Raises$|raises no error", text, re.M):
             said.append(f"{name} does not say which errors it raises")
     return said
 

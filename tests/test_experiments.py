@@ -82,9 +82,9 @@ def test_a_plan_runs_on_a_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         distributed.LocalCluster(n_workers=1, threads_per_worker=1, dashboard_address=":0") as here,
         distributed.Client(here, set_as_default=False),
     ):
-        for name in ("growth", "capacity", "real_patterns"):
+        for name in ("growth", "capacity"):
             command(name, tmp_path, "--scheduler", here.scheduler_address, processes=None)
-    for name in ("growth", "capacity", "real_patterns"):
+    for name in ("growth", "capacity"):
         command(name, tmp_path / "local")
         found = without_times(tmp_path / f"{name}.csv")
         assert found

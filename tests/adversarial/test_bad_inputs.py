@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-EVERY = os.environ.get("HEADFIT_BAD_INPUTS_EVERY", "12")
+EVERY = os.environ.get("HEADFIT_BAD_INPUTS_EVERY", "24")
 
 
 @pytest.mark.full

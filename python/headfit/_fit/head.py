@@ -58,6 +58,10 @@ class Head:
         What `Fit.method` says; the name of the method when None. For methods that choose among
         others.
 
+    Notes
+    -----
+    Making one raises no error: `fit` checks what a method returns.
+
     Examples
     --------
     >>> import numpy as np, headfit as hf

@@ -36,6 +36,11 @@ class KeyTable:
     kind : str
     n, dim : int
 
+    Raises
+    ------
+    InputError
+        For keys that are no finite matrix with a column, or a kind that is no text.
+
     Examples
     --------
     >>> import headfit as hf

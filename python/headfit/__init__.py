@@ -9,80 +9,37 @@ module attend that way, and a certificate that holds for every entry.
 True
 """
 
+import ast
 from importlib import import_module
+from importlib.resources import files
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from headfit import errors, patterns, plot, rope
-from headfit._attention.attention import Attention
-from headfit._attention.describe import describe
-from headfit._attention.functions import (
-    attention_apply,
-    attention_logits,
-    attention_matrix,
-    attention_stats,
-    attention_topk,
-)
-from headfit._attention.module import SelfAttention
-from headfit._attention.sparsify import sparsify
-from headfit._base.configuration import show_config
-from headfit._base.kernel import Kernel
-from headfit._base.tolerances import Tolerances
-from headfit._base.version import VERSION as __version__
-from headfit._compress.compress import compress
-from headfit._fit.fit import fit
-from headfit._fit.storage import load
-from headfit._plan.plan import plan
-from headfit._shrink.compare import compare
-from headfit._shrink.shrink import shrink
-from headfit._target.certify import certify
-from headfit._target.target import Target
-from headfit.errors import HeadfitError
+from headfit._base.shown import before_pictures
 
-if TYPE_CHECKING:
-    from headfit import bounds, methods, results, sweep
+# Where each public name stands. Modules are imported when one of their names is first used, as
+# SPEC 1 of Scientific Python describes: `import headfit` and the command line start at once.
+_HOMES = {
+    name.name if name.asname is None else name.asname: (str(node.module), name.name)
+    for node in ast.parse(files("headfit").joinpath("__init__.pyi").read_text("utf-8")).body
+    if isinstance(node, ast.ImportFrom)
+    for name in node.names
+}
+# PyTorch is optional: a star import does without it.
+__all__ = sorted(_HOMES.keys() - {"torch"})
 
-__all__ = [
-    "Attention",
-    "HeadfitError",
-    "Kernel",
-    "SelfAttention",
-    "Target",
-    "Tolerances",
-    "__version__",
-    "attention_apply",
-    "attention_logits",
-    "attention_matrix",
-    "attention_stats",
-    "attention_topk",
-    "bounds",
-    "certify",
-    "compare",
-    "compress",
-    "describe",
-    "errors",
-    "fit",
-    "load",
-    "methods",
-    "patterns",
-    "plan",
-    "plot",
-    "results",
-    "rope",
-    "show_config",
-    "shrink",
-    "sparsify",
-    "sweep",
-]
-
-# Imported when they are first used; PyTorch takes long.
-_LAZY = ("bounds", "methods", "results", "sweep", "torch")
+# Results in a notebook are drawn by `plot`, which registers what it draws.
+before_pictures(lambda: import_module("headfit.plot"))
 
 
 def __getattr__(name: str) -> Any:
-    if name in _LAZY:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    module, original = _HOMES[name]
+    if module == __name__:
         return import_module(f"headfit.{name}")
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = globals()[name] = getattr(import_module(module), original)
+    return value
 
 
 def __dir__() -> list[str]:

@@ -170,7 +170,10 @@ def test_dir_of_the_package() -> None:
 
 def test_a_level_that_is_none_is_bad_input_of_the_command() -> None:
     environment = {**os.environ, "HEADFIT_CPU": "nonsense"}
-    for command, status in ((["-m", "headfit.cli", "info", "x"], 2), (["-c", "import headfit"], 1)):
+    for command, status in (
+        (["-m", "headfit.cli", "info", "x"], 2),
+        (["-c", "from headfit import fit"], 1),
+    ):
         done = subprocess.run(
             [sys.executable, *command], env=environment, capture_output=True, text=True, check=False
         )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from importlib.util import find_spec
 
 from headfit import _cpu
@@ -48,15 +47,6 @@ def choose() -> str:
             "pip install -C cmake.define.HEADFIT_CPU_LEVELS=generic, from headfit's sources"
         )
     return usable[-1]
-
-
-def is_command() -> bool:
-    """Return whether this process was started as the command `headfit`."""
-    words = sys.orig_argv
-    script = os.path.basename(sys.argv[0]) if sys.argv else ""
-    return os.path.splitext(script)[0] == "headfit" or any(
-        words[i : i + 2] == ["-m", "headfit.cli"] for i in range(len(words))
-    )
 
 
 def _listed(levels: tuple[str, ...] | list[str]) -> str:

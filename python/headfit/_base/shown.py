@@ -3,17 +3,28 @@
 from __future__ import annotations
 
 import html
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from functools import singledispatch
 from typing import Any
 
+_loads: list[Callable[[], Any]] = []
+
+
+def before_pictures(load: Callable[[], Any]) -> None:
+    """Have a module that registers pictures loaded before the first one is drawn."""
+    _loads.append(load)
+
+
+def picture(result: Any) -> str:
+    """Return a picture of a result as HTML, or an empty text where there is none."""
+    while _loads:
+        _loads.pop()()
+    return drawn(result)
+
 
 @singledispatch
-def picture(result: Any) -> str:
-    """Return a picture of a result as HTML, or an empty text where there is none.
-
-    `headfit.plot`, which knows the results that it draws, registers a function for each of them.
-    """
+def drawn(result: Any) -> str:
+    """Return a picture as HTML: `headfit.plot` registers a function for each kind of result."""
     return ""
 
 

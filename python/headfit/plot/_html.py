@@ -13,7 +13,7 @@ from typing import Any
 from headfit._attention.attention import Attention
 from headfit._attention.sparsify import Sparsified
 from headfit._base.drawing import matplotlib
-from headfit._base.shown import picture
+from headfit._base.shown import drawn
 from headfit._compress.result import Compressed
 from headfit._filter.rope_result import RopeFilter
 from headfit._fit.result import Fit
@@ -63,7 +63,7 @@ def _as_html(
         return ""
     for line in ax.lines:  # as pixels, long lines take less room
         line.set_rasterized(len(line.get_xdata()) > LONG_LINE)
-    drawn = io.BytesIO()
+    file = io.BytesIO()
     settings = {
         "svg.fonttype": "none",  # text as text: the page's fonts draw it
         "svg.hashsalt": "headfit",  # the same picture has the same bytes
@@ -71,8 +71,8 @@ def _as_html(
     }
     with package.rc_context(settings):
         more: dict[str, Any] = {"bbox_inches": "tight", "metadata": {"Date": None}}
-        figure.savefig(drawn, format="svg", dpi=96, **more)
-    raw = re.sub(rb">\s+<", b"><", drawn.getvalue())
+        figure.savefig(file, format="svg", dpi=96, **more)
+    raw = re.sub(rb">\s+<", b"><", file.getvalue())
     if len(raw) > PICTURE_BYTES:
         return ""
     source = base64.b64encode(raw).decode("ascii")
@@ -89,7 +89,7 @@ def _register(
 ) -> None:
     """Let notebooks show what a function draws of `part` of a result, where `when` is true."""
 
-    @picture.register(kind)
+    @drawn.register(kind)
     def _(result: Any) -> str:
         text = alt.format(result)
         return _as_html(draw, part(result), text, **options) if when(result) else ""

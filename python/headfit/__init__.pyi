@@ -1,0 +1,64 @@
+"""The public surface: each name and the module that it stands in.
+
+`__init__.py` reads this file and imports a module when one of its names is first used.
+"""
+
+from headfit import bounds, errors, methods, patterns, plot, results, rope, sweep, torch
+from headfit._attention.attention import Attention
+from headfit._attention.describe import describe
+from headfit._attention.functions import (
+    attention_apply,
+    attention_logits,
+    attention_matrix,
+    attention_stats,
+    attention_topk,
+)
+from headfit._attention.module import SelfAttention
+from headfit._attention.sparsify import sparsify
+from headfit._base.configuration import show_config
+from headfit._base.kernel import Kernel
+from headfit._base.tolerances import Tolerances
+from headfit._base.version import VERSION as __version__
+from headfit._compress.compress import compress
+from headfit._fit.fit import fit
+from headfit._fit.storage import load
+from headfit._plan.plan import plan
+from headfit._shrink.compare import compare
+from headfit._shrink.shrink import shrink
+from headfit._target.certify import certify
+from headfit._target.target import Target
+from headfit.errors import HeadfitError
+
+__all__ = [
+    "Attention",
+    "HeadfitError",
+    "Kernel",
+    "SelfAttention",
+    "Target",
+    "Tolerances",
+    "__version__",
+    "attention_apply",
+    "attention_logits",
+    "attention_matrix",
+    "attention_stats",
+    "attention_topk",
+    "bounds",
+    "certify",
+    "compare",
+    "compress",
+    "describe",
+    "errors",
+    "fit",
+    "load",
+    "methods",
+    "patterns",
+    "plan",
+    "plot",
+    "results",
+    "rope",
+    "show_config",
+    "shrink",
+    "sparsify",
+    "sweep",
+    "torch",
+]

@@ -117,23 +117,23 @@ def filter(
     >>> hf.rope.filter(64, n=256, dim=32).status
     'out of reach'
     """
-    asked = as_tolerances(tolerances, leak=leak, distortion=distortion, max_logit=max_logit)
-    if asked.distortion < LEAST_DISTORTION:
+    tolerances = as_tolerances(tolerances, leak=leak, distortion=distortion, max_logit=max_logit)
+    if tolerances.distortion < LEAST_DISTORTION:
         raise InputError(
             f"distortion must be at least {LEAST_DISTORTION} for a filter of given frequencies, "
-            f"which is designed to within {SLACK:g} in every logit; got {asked.distortion:g}"
+            f"which is designed to within {SLACK:g} in every logit; got {tolerances.distortion:g}"
         )
     frequencies, base = _frequencies(dim, base, inv_freq)
     stencil, mask = _stencil(pattern, n, as_flag(causal, "causal"), mask)
     limit = (
-        math.log1p(asked.distortion) * 2.0**23
+        math.log1p(tolerances.distortion) * 2.0**23
         if max_norm is None
         else check_between(max_norm, "max_norm", 0, math.inf)
     )
-    demand = Demand(stencil, asked)
+    demand = Demand(stencil, tolerances)
     filter_, least_norm = _shortest(frequencies, demand, limit)
     return RopeFilter(
-        stencil=stencil, mask=mask, base=base, frequencies=frequencies, tolerances=asked,
+        stencil=stencil, mask=mask, base=base, frequencies=frequencies, tolerances=tolerances,
         max_norm=limit, filter=filter_, least_norm=least_norm,
     )  # fmt: skip
 
@@ -191,18 +191,18 @@ def windows(
     )
     n = as_count(n, "n", 1, MOST_TOKENS)
     return tuple(
-        filter(width, n=n, causal=causal, dim=dim, base=base, tolerances=asked, max_norm=max_norm)
-        for asked, dim, base, width in combinations
+        filter(width, n=n, causal=causal, dim=dim, base=base, tolerances=limits, max_norm=max_norm)
+        for limits, dim, base, width in combinations
     )
 
 
 def _listed(values: Any, name: str, check: Callable[[Any], _Item]) -> list[_Item]:
     """Return checked values of a sequence."""
     try:
-        found = [values] if isinstance(values, bytes) else list(values)  # bytes are no numbers
+        listed = [values] if isinstance(values, bytes) else list(values)  # bytes are no numbers
     except TypeError as error:
         raise InputError(f"{name} must be a sequence; got {shown(values)}") from error
-    return [check(value) for value in found]
+    return [check(value) for value in listed]
 
 
 def _as_dim(dim: Any) -> int:
@@ -225,10 +225,10 @@ def _frequencies(dim: Any, base: Any, inv_freq: Any) -> tuple[Floats, float | No
     for name, value in (("dim", dim), ("base", base)):
         if value is not None:
             raise InputError(f"{name} and inv_freq must not both be given; got {shown(value)}")
-    given = as_frequencies(inv_freq, "inv_freq")
-    if (given < 0).any():
+    frequencies = as_frequencies(inv_freq, "inv_freq")
+    if (frequencies < 0).any():
         raise InputError(f"inv_freq must not be negative; got {shown(inv_freq)}")
-    return given, None
+    return frequencies, None
 
 
 def _stencil(pattern: Any, n: Any, causal: bool, mask: Any) -> tuple[Stencil, Any]:
@@ -283,9 +283,9 @@ def _shortest(frequencies: Floats, demand: Demand, max_norm: float) -> tuple[Fil
 
 def _tightened(demand: Demand, margin: float) -> Demand:
     """Return a demand whose limits are tighter by some logits."""
-    asked = demand.tolerances
-    max_logit = None if asked.max_logit is None else max(asked.max_logit - margin, 1e-9)
-    tighter = Tolerances(*with_margin(asked.leak, asked.distortion, margin), max_logit)
+    tolerances = demand.tolerances
+    max_logit = None if tolerances.max_logit is None else max(tolerances.max_logit - margin, 1e-9)
+    tighter = Tolerances(*with_margin(tolerances.leak, tolerances.distortion, margin), max_logit)
     return dataclasses.replace(demand, tolerances=tighter)
 
 

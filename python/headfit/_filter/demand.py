@@ -14,7 +14,7 @@ from headfit._filter.stencil import Stencil
 
 __all__ = ["Demand", "Limits", "Proof"]
 
-# How far, in logits, a filter may exceed what a linear program was asked for.
+# How far, in logits, a filter may exceed what a linear program was to meet.
 SLACK = 5e-4
 
 Floats = NDArray[np.float64]
@@ -55,23 +55,23 @@ class Demand:
         limit = self.tolerances.max_logit
         return math.inf if limit is None else limit
 
-    def deficits(self, found: Filter) -> tuple[Floats, Floats, Floats]:
+    def deficits(self, filter_: Filter) -> tuple[Floats, Floats, Floats]:
         """Return what a filter lacks: in the spread, at each other offset, and in |logit|.
 
         Positive numbers are logits that are missing. The spread's is one number; the other two
         have one for each of `others` and for each allowed offset.
         """
         stencil = self.stencil
-        p = found.logits_between(stencil.first, stencil.last)
+        p = filter_.logits_between(stencil.first, stencil.last)
         inside = p[stencil.offsets - stencil.first]
         error = inside - stencil.log_weights
         spread = np.array([error.max() - error.min() - self.spread])
         above = p[self.others - stencil.first] - (inside.min() - self.gap)
         return spread, above, np.abs(p) - self.max_logit
 
-    def lacks(self, found: Filter) -> float:
+    def lacks(self, filter_: Filter) -> float:
         """Return the largest deficit of a filter; at most `SLACK` when it meets the demand."""
-        return float(max(part.max(initial=-math.inf) for part in self.deficits(found)))
+        return float(max(part.max(initial=-math.inf) for part in self.deficits(filter_)))
 
 
 @dataclass(frozen=True, eq=False)
@@ -115,10 +115,10 @@ class Limits:
         columns = (signs * np.cos(angles), signs * np.sin(angles), self.on_c[:, np.newaxis])
         return np.hstack([*columns, self.on_m[:, np.newaxis]])
 
-    def slopes(self, found: Filter) -> Floats:
+    def slopes(self, filter_: Filter) -> Floats:
         """Return the derivatives of `sign p(offset)` by the frequencies of a filter."""
-        angles = np.multiply.outer(self.offsets, found.frequencies)
-        slopes = found.sines * np.cos(angles) - found.cosines * np.sin(angles)
+        angles = np.multiply.outer(self.offsets, filter_.frequencies)
+        slopes = filter_.sines * np.cos(angles) - filter_.cosines * np.sin(angles)
         return np.asarray((self.signs * self.offsets)[:, np.newaxis] * slopes)
 
     def least_norm(self, frequencies: Floats, multipliers: Floats) -> float:

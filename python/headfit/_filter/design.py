@@ -63,15 +63,15 @@ def design(
         return None
     shape = Shape.of(demand.stencil)
     starts = first_layouts(shape, dim // 2)
-    found = _search(demand, shape, starts, dim // 2, max_norm, deadline)
-    if found is None and demand.tolerances.max_logit is not None:
+    solved = _search(demand, shape, starts, dim // 2, max_norm, deadline)
+    if solved is None and demand.tolerances.max_logit is not None:
         # A bound on the logits leaves few layouts: begin with one that is good without it.
         free = Demand(demand.stencil, replace(demand.tolerances, max_logit=None))
         near = _search(free, shape, starts, dim // 2, max_norm, deadline)
-        found = near and _search(demand, shape, [near[1]], dim // 2, max_norm, deadline)
-    if found is None:
+        solved = near and _search(demand, shape, [near[1]], dim // 2, max_norm, deadline)
+    if solved is None:
         return None
-    best = _moved(found[0], demand, moves, deadline)
+    best = _moved(solved[0], demand, moves, deadline)
     even = demand.is_symmetric
     final = solve(best.filter.frequencies, demand, best.offsets, even=even)
     return final if final is not None and final.meets else best
@@ -101,15 +101,15 @@ def _search(
             frequencies, demand, limit, directions=COARSE, even=even
         ):
             continue
-        found = solve(
+        solved = solve(
             frequencies,
             demand,
             norm_limit=limit,
             directions=COARSE,
             even=even,
         )
-        if found is not None and found.meets and found.filter.norm < limit:
-            best = found, layout
+        if solved is not None and solved.meets and solved.filter.norm < limit:
+            best = solved, layout
             waiting = list(layout.neighbours(shape))
     return best
 
@@ -133,7 +133,7 @@ def _moved(start: Solved, demand: Demand, steps: int, deadline: float) -> Solved
             radius /= 3
             continue
         frequencies, predicted = moved
-        found = solve(
+        solved = solve(
             frequencies,
             demand,
             best.offsets,
@@ -142,9 +142,9 @@ def _moved(start: Solved, demand: Demand, steps: int, deadline: float) -> Solved
             even=even,
         )
         gain = best.filter.norm - predicted
-        if found is None or not found.meets or found.filter.norm >= best.filter.norm:
+        if solved is None or not solved.meets or solved.filter.norm >= best.filter.norm:
             radius /= 3
         else:
-            radius *= 2 if best.filter.norm - found.filter.norm > TRUSTED * gain else 1
-            best = found
+            radius *= 2 if best.filter.norm - solved.filter.norm > TRUSTED * gain else 1
+            best = solved
     return best

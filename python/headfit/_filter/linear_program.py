@@ -159,19 +159,19 @@ def solve_with_moves(
     The program is linear in the moves: products of moves and amplitudes are those at the start.
     None if the solver finds no solution.
     """
-    found = start.filter
+    filter_ = start.filter
     inside = demand.stencil.offsets[_sample(demand.stencil.offsets.size)]
     parts = (inside, start.offsets, np.empty(0, dtype=np.int64))
     limits = (
         Limits.of(demand, *(_one_side(x) for x in parts)) if even else Limits.of(demand, *parts)
     )
-    slopes = limits.slopes(found) * radii
-    result = _solved(found.frequencies, limits, MOVING, even, slopes=slopes)
+    slopes = limits.slopes(filter_) * radii
+    result = _solved(filter_.frequencies, limits, MOVING, even, slopes=slopes)
     if result is None:
         return None
     x = result[0]
-    count = found.frequencies.size
-    moved = found.frequencies + radii * x[3 * count : 4 * count]
+    count = filter_.frequencies.size
+    moved = filter_.frequencies + radii * x[3 * count : 4 * count]
     return np.clip(moved, 0, np.pi), float(x[2 * count : 3 * count].sum())
 
 
@@ -224,14 +224,14 @@ def _sample(count: int, most: int = INSIDE) -> NDArray[np.int64]:
     return np.unique(np.rint((count - 1) * (1 - np.cos(angles)) / 2).astype(np.int64))
 
 
-def _extremes(found: Filter, demand: Demand) -> Offsets:
+def _extremes(filter_: Filter, demand: Demand) -> Offsets:
     """Return offsets in the stencil where the spread is exceeded, highest or lowest locally.
 
     The logits in the stencil, less the logarithms of weights, should lie in a band; it is centred
     here at the middle of their range. So are offsets whose logits are the least of all.
     """
     stencil = demand.stencil
-    logits = found.logits_between(stencil.first, stencil.last)[stencil.offsets - stencil.first]
+    logits = filter_.logits_between(stencil.first, stencil.last)[stencil.offsets - stencil.first]
     error = logits - stencil.log_weights
     distance = np.abs(error - (error.max() + error.min()) / 2) - demand.spread / 2
     return stencil.offsets[np.union1d(_peaks(distance), np.argmin(logits))]

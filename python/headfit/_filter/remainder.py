@@ -29,7 +29,7 @@ class Parts:
         The offsets that nearly all rows attend to, with the mean of their weights' logarithms.
         ``stencil.apart`` are the rows that attend to everything with equal weights.
     target : Target
-        The pattern without the rows apart, from which nothing is asked. Ignored columns are
+        The pattern without the rows apart, of which nothing is wanted. Ignored columns are
         attended to where the stencil does: their logits do not matter, and a filter does so.
     per_row : float
         How many entries per row, on average, the remainder has.

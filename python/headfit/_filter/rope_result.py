@@ -38,14 +38,14 @@ class RopeFilter:
         The pattern: the offsets i - j that are attended to, with the logarithms of their weights.
     mask : object
     base : float or None
-        The base of the frequencies; None if they were given.
+        The base of the frequencies; None for other ones.
     frequencies : ndarray of float64, shape (dim / 2,)
         In radians per position.
     tolerances : Tolerances
     max_norm : float
         The norm above which the pattern counts as out of reach.
     filter : Filter or None
-        The logits as a function of the offset; None if no filter was found.
+        The logits as a function of the offset; None without one.
     least_norm : float
         A proved lower bound: no head whose queries are all equal and whose keys are all equal
         before rotation meets the tolerances with a smaller norm. This follows from multipliers of
@@ -103,15 +103,15 @@ class RopeFilter:
     @property
     def q(self) -> Floats:
         """The query of all tokens before rotation, shape (dim,), for the scale 1 / sqrt(dim)."""
-        found = self._found()
-        phase = np.arctan2(found.sines, found.cosines)
-        root = np.sqrt(found.amplitudes * math.sqrt(self.dim))
+        filter_ = self._existing()
+        phase = np.arctan2(filter_.sines, filter_.cosines)
+        root = np.sqrt(filter_.amplitudes * math.sqrt(self.dim))
         return np.stack([root * np.cos(phase), -root * np.sin(phase)], axis=1).ravel()
 
     @property
     def k(self) -> Floats:
         """The key of all tokens before rotation, shape (dim,); as long as the query."""
-        root = np.sqrt(self._found().amplitudes * math.sqrt(self.dim))
+        root = np.sqrt(self._existing().amplitudes * math.sqrt(self.dim))
         return np.stack([root, np.zeros(root.size)], axis=1).ravel()
 
     def attention(self, n: int | None = None, dtype: Any = "float64") -> Attention:
@@ -131,10 +131,10 @@ class RopeFilter:
         InputError
             If no filter was found, or for an argument out of range.
         """
-        found, dtype = self._found(), as_float_dtype(dtype)
+        filter_, dtype = self._existing(), as_float_dtype(dtype)
         n = self.n if n is None else as_count(n, "n", 1, self.n)
         if self.base is None:
-            return Attention(*found.head(n, dtype=str(dtype)), scale=1.0, mask=self.mask)
+            return Attention(*filter_.head(n, dtype=str(dtype)), scale=1.0, mask=self.mask)
         q, k = (np.tile(x.astype(dtype), (n, 1)) for x in (self.q, self.k))
         return Attention(q, k, mask=self.mask, position=("rope", self.base))
 
@@ -147,7 +147,7 @@ class RopeFilter:
         unit = 2.0 ** -DIGITS[check_dtype(dtype)]
         return self.norm * unit * (2 + unit)
 
-    def _found(self) -> Filter:
+    def _existing(self) -> Filter:
         if self.filter is None:
             raise InputError(f"this RopeFilter holds no filter: the pattern is {self.status}")
         return self.filter
@@ -164,10 +164,10 @@ class RopeFilter:
             side = "back" if self.mask == "causal" else "to each side"
             what = f"a window of {self.width} keys {side}"
         of = "given frequencies" if self.base is None else f"RoPE of base {self.base:,.10g}"
-        asked = f"leak {self.tolerances.leak:.3g}, distortion {self.tolerances.distortion:.3g}"
+        limits = f"leak {self.tolerances.leak:.3g}, distortion {self.tolerances.distortion:.3g}"
         if self.tolerances.max_logit is not None:
-            asked += f", |logit| up to {self.tolerances.max_logit:.6g}"
-        lines = [f"RopeFilter: {what} at n = {self.n:,}, {of} in {self.dim} dimensions ({asked})"]
+            limits += f", |logit| up to {self.tolerances.max_logit:.6g}"
+        lines = [f"RopeFilter: {what} at n = {self.n:,}, {of} in {self.dim} dimensions ({limits})"]
         least = _rounded_down(self.least_norm)
         if self.filter is not None:
             lines += [

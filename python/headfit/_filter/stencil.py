@@ -92,13 +92,13 @@ class Stencil:
                 allowed = _pairs_of_blocks(present, n, block, target.mask)
             wrong = np.flatnonzero(count != allowed)
             if wrong.size == 0:
-                found, log_weights = _log_weights(at, offsets, np.log(csr.data[kept]), n)
+                distinct, log_weights = _log_weights(at, offsets, np.log(csr.data[kept]), n)
                 positions = -(-n // block)
                 first, last = (
                     int(np.clip(x // block, 1 - positions, positions - 1)) for x in reach
                 )
                 apart = np.flatnonzero(full)
-                return cls(positions, found, log_weights, first, last, block, apart)
+                return cls(positions, distinct, log_weights, first, last, block, apart)
             missing = int(present[wrong[0]]) if missing is None else missing
         if missing is None:  # nothing is wanted of any row: the least that a filter can do
             return cls(n, np.zeros(1, dtype=np.int64), np.zeros(1), *reach, apart=np.arange(n))
@@ -257,8 +257,8 @@ def _log_weights(
     The constant of a row follows from offsets whose weights are known already; the first known
     one is the most frequent, and each pass learns those that share a row with a known one.
     """
-    found, index, counts = np.unique(offsets, return_inverse=True, return_counts=True)
-    weights = np.full(found.size, np.nan)
+    distinct, index, counts = np.unique(offsets, return_inverse=True, return_counts=True)
+    weights = np.full(distinct.size, np.nan)
     weights[np.argmax(counts)] = 0.0
     while True:
         known = ~np.isnan(weights[index])
@@ -276,4 +276,4 @@ def _log_weights(
             "A must be translation-invariant: the ratios of the weights of a row must depend on "
             f"i - j alone; those of row {rows[at]} at offset {offsets[at]} differ from other rows"
         )
-    return found, weights - weights.min()
+    return distinct, weights - weights.min()

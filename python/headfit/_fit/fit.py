@@ -143,7 +143,7 @@ def fit(
     See Also
     --------
     shrink : for a dense target, an `Attention` or a matrix without zeros.
-    Target : checks a pattern once, and scales its rows to sum to 1 if asked.
+    Target : checks a pattern once, and scales its rows to sum to 1 on request.
 
     Returns
     -------

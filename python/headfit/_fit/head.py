@@ -40,8 +40,8 @@ class Head:
     Parameters
     ----------
     Q, K : ndarray, shape (n, d)
-        float32 or float64. `fit` divides Q by the scale of the logits, rounds both to the dtype
-        that was asked for, and certifies what is then stored.
+        float32 or float64. `fit` divides Q by the scale of the logits, rounds both to its dtype,
+        and certifies what is then stored.
     failed_rows : ndarray of int, optional
         Rows that the method itself gave up; None when it cannot tell.
     witnesses : tuple, optional

@@ -115,9 +115,8 @@ class KeyTable:
         Notes
         -----
         The cyclic polytope with dim = 2 k is neighbourly: every k of its vertices span a
-        face, whatever n (Gale 1963), so dim = 2 k serves every pattern in exact arithmetic.
-        The margins shrink like (k / n)**(2 k) and the norms of the queries grow accordingly; the
-        certificate tells whether a dtype is precise enough.
+        face, whatever n (Gale 1963), so dim = 2 k serves every pattern in exact arithmetic. Its
+        margins shrink like (k / n)**(2 k): the certificate tells whether a dtype suffices.
         """
         _check_size(n, dim, dtype)
         if dim % 2:

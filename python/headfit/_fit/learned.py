@@ -36,8 +36,8 @@ __all__ = ["Learned"]
 # Steps before the first quench, unless a shorter hold has already found the keys. Where a quench
 # comes too early, later ones follow at 1.4 times the steps.
 EFFORTS = {"low": 300, "medium": 1000, "high": 5000}
-# The most steps, in multiples of the steps before the first quench: for the one size that was
-# asked for; for a size of a search over 512 tokens or more (fewer tokens take less time, and as
+# The most steps, in multiples of the steps before the first quench: where one size alone is
+# tried; for a size of a search over 512 tokens or more (fewer tokens take less time, and as
 # many steps at the smallest sizes); and for a size above which a larger one is tried next.
 FULL = 200.0
 SEARCH = 24.0

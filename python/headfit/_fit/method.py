@@ -15,16 +15,14 @@ from headfit.errors import InputError
 __all__ = ["Attempt", "Method", "Patience"]
 
 Patience = Literal["full", "search", "brief"]
-"""How long a method may try one size: as long as it likes, since this size alone was asked for;
+"""How long a method may try one size: as long as it likes, since there is no other size;
 less, since a search has other sizes to try; or briefly, since a larger size is tried next."""
 
 
 class Attempt(Protocol):
     """What a search calls to try a size: the method runs, and the certificate judges."""
 
-    def __call__(self, dim: int, brief: bool = False) -> Trial:
-        """Try one size; `brief` asks the method for a short attempt, see `Patience`."""
-        ...
+    def __call__(self, dim: int, brief: bool = False) -> Trial: ...
 
 
 @runtime_checkable
@@ -77,25 +75,11 @@ class Method(Protocol):
         return False
 
     def check(self, problem: Problem, dim: int | None) -> int | None:
-        """Check that the method can do what is asked, before any work starts.
+        """Return the size of the head to make; None to search for a small one.
 
-        Parameters
-        ----------
-        problem : Problem
-            The whole problem, exempt columns included.
-        dim : int or None
-            The size that was asked for.
-
-        Returns
-        -------
-        int or None
-            The size of the head to make; None to search for a small one. By default the size
-            asked for, or that of the module.
-
-        Raises
-        ------
-        InputError
-            When the method cannot do what is asked; the message names the argument.
+        By default that is the `dim` of `fit`, or the module's. `problem` is the whole one, exempt
+        columns included. Raises an InputError, which names the argument, when the method cannot
+        do what it is given.
         """
         return dim if problem.module is None else problem.module.dim
 
@@ -124,19 +108,10 @@ class Method(Protocol):
         ...
 
     def search(self, problem: Problem, attempt: Attempt) -> Search:
-        """Search for a small size.
+        """Search for a small size, by calls ``attempt(dim)``, each of which returns a `Trial`.
 
-        Parameters
-        ----------
-        problem : Problem
-            The whole problem: sizes include the ``problem.exempt_dims`` of exempt columns.
-        attempt : callable
-            ``attempt(dim)`` runs the method at a size and returns a `Trial`.
-
-        Returns
-        -------
-        Search
-            By default sizes are doubled from 1 until one certifies, then bisected.
+        By default sizes are doubled from 1 until one certifies, then bisected. They include the
+        ``problem.exempt_dims`` of exempt columns.
         """
         return bisected(problem, attempt, 1)
 

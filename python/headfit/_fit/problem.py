@@ -51,9 +51,7 @@ class Problem:
     scale : float or None
         The scale of the logits where there is no module; `scale_for` says which one holds.
     module : SelfAttention or None
-    seed : int
-        The seed of everything that is random.
-    threads : int
+    seed, threads : int
     deadline : float
         The value of ``time.perf_counter()`` at which the time limit comes; infinite without one.
     exempt : ndarray of int

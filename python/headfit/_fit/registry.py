@@ -155,7 +155,7 @@ METHODS: Mapping[str, Callable[..., Method]] = {
 
 
 def as_method(method: Any) -> Method:
-    """Return the method that a word stands for, with its defaults, or the object that is given."""
+    """Return the method that a word stands for, with its defaults, or the object itself."""
     if isinstance(method, str) and method in METHODS:
         return METHODS[method]()
     if isinstance(method, Method) and not isinstance(method, type):

@@ -141,9 +141,9 @@ class Fit(FittedHead):
     scale : float
     mask : object
     module : SelfAttention
-        The one given to `fit`, or the canonical one of this size.
+        That of `fit`, or the canonical one of this size.
     X : ndarray, shape (n, D)
-        The input for which the module attends as asked.
+        The input for which the module attends so.
     dim : int
         The head size, the columns of Q and K. ``settings["dim_used"]`` is the size that the
         method worked with; further columns are zeros.
@@ -151,7 +151,7 @@ class Fit(FittedHead):
     method : str
         The method's name.
     tolerances : Tolerances
-        What was asked for.
+        Those that the certificate is about.
     certificate : Certificate
         What is proved: ``certificate.leak`` and the like are upper bounds, and
         ``certificate.holds`` tells whether the tolerances are met.
@@ -160,15 +160,15 @@ class Fit(FittedHead):
     stopped : str or None
         Why the fit ended: "certified"; "time limit", "steps" (all of its effort), "callback" or
         "stalled" (the method gave up, or rounding took what it had found), which prove nothing;
-        or "infeasible": it is proved that no head of this size, or none with the keys given, meets
+        or "infeasible": it is proved that no head of this size, or none with these keys, meets
         the tolerances. None in an old file of a fit that does not certify.
     advice : str
         What that means, what was reached, and what to try; and which columns and rows of the
         pattern are far heavier than the rest.
     obstacle : str or None
         What stood in the way of a certificate: "time"; "steps", all of which were spent; "logits",
-        which exceed the bound asked for; "format", since rounding took what the method had found;
-        "bound", a proof; "callback"; or "method", which gave up. None when the certificate holds.
+        which exceed their bound; "format", whose rounding took what the method had met; "bound", a
+        proof; "callback"; or "method", which gave up. None when the certificate holds.
     failed_rows : ndarray of int or None
         Rows that the method itself gave up; None when it cannot tell.
     witnesses : tuple or None
@@ -281,12 +281,12 @@ class Fit(FittedHead):
         elif not (mask is None or isinstance(mask, (str, tuple))):
             arrays["mask_dense"] = np.asarray(mask)
             mask = "dense"
-        asked, bound = self.certificate.tolerances, self.lower_bound
+        limits, bound = self.certificate.tolerances, self.lower_bound
         certificate: dict[str, Any] = {
             "kernel": self.certificate.kernel.to_dict(),
-            "leak_tolerance": asked.leak,
-            "distortion_tolerance": asked.distortion,
-            "max_logit_tolerance": asked.logit_limit,
+            "leak_tolerance": limits.leak,
+            "distortion_tolerance": limits.distortion,
+            "max_logit_tolerance": limits.logit_limit,
         }
         for name, value in vars(self.certificate).items():
             if isinstance(value, np.ndarray):
@@ -337,14 +337,9 @@ class Fit(FittedHead):
 
         Notes
         -----
-        `load` reads the file. Both formats hold Q, K and the arrays of the certificate, the mask
-        and the module. The JSON text is the array "about" of an .npz file, and the entry
-        "headfit" of a safetensors file's metadata. In a safetensors file, Q and K of a fit in
-        a narrow dtype are tensors of that dtype: half the size or a quarter, and the same numbers.
-
-        A process that is killed while it writes leaves a file ``.headfit-????????.tmp`` beside
-        `path`, and `path` as it was. Such files are removed by the next save to that folder
-        once they are a day old.
+        `load` reads the file; docs/files.md says what it holds. In a safetensors file, Q and K of
+        a fit in a narrow dtype are tensors of that dtype: half the size or a quarter. A process
+        that is killed while it writes leaves `path` as it was.
 
         Examples
         --------

@@ -113,12 +113,10 @@ def gallop_down(
     """Find a small size near a guess, for a method whose failures cost far more than successes.
 
     The search goes up from `first`, each size half as large again, until one certifies. These
-    attempts are brief (the second argument of `attempt` is True), since a larger size is tried
-    next. Then it bisects down to the size that failed in a brief attempt, and tries that one
-    again, fully. Where nothing failed, it goes down by 1, 2, 4, ... until a size fails, and
-    bisects what lies between. It tries no size below `lowest`, for the reason `why_lowest`.
-    An attempt that the time limit or a callback cut short ends the search and counts as no
-    failure.
+    attempts are brief, since a larger size is tried next. Then it bisects down to the size that
+    failed in a brief attempt, and tries that one again, fully. Where nothing failed, it goes down
+    by 1, 2, 4, ... until a size fails, and bisects what lies between. It tries no size below
+    `lowest`, for the reason `why_lowest`.
     """
 
     def sizes() -> Sizes:

@@ -129,9 +129,9 @@ def _bound_from(saved: Any, tolerances: Tolerances, mask: Any) -> Any:
         return None
     kept = {"witness": None, "candidates": (), "tolerances": tolerances}
     known = {k: v for k, v in saved.items() if k != "is"} if "is" in saved else {**saved, **kept}
-    found = record(LowerBound, known)
-    proofs = (c.witness for c in found.candidates if c.dim == found.dim > 1)
-    return dataclasses.replace(found, mask=mask, witness=next(proofs, None))
+    bound = record(LowerBound, known)
+    proofs = (c.witness for c in bound.candidates if c.dim == bound.dim > 1)
+    return dataclasses.replace(bound, mask=mask, witness=next(proofs, None))
 
 
 def _witnesses_from(saved: Any) -> Any:

@@ -83,11 +83,10 @@ class Toeplitz(Method):
     With x = i - j, the logits are p(x) = sum of a_f cos(w_f x) + b_f sin(w_f x). Each frequency
     costs two dimensions, with keys (cos w_f j, sin w_f j): what rotary positions express without
     content. For given frequencies a linear program finds the amplitudes of least sum that meet
-    the tolerances at every offset (SciPy's HiGHS; offsets are added as they are violated). A
-    program that ends without a solution proves nothing: the solver gives up for numerical reasons
-    too (`rope.filter` has proofs for given frequencies). Frequencies are the harmonics of a period
-    a little longer than the window, combs for spacings and strides, and a few low ones that tell
-    repeats apart; they are searched and moved, and others are not tried.
+    the tolerances at every offset (SciPy's HiGHS; offsets are added as they are violated). One
+    without a solution proves nothing, but `rope.filter` has proofs. Frequencies are the harmonics
+    of a period a little longer than the window, combs for spacings and strides, and a few low
+    ones that tell repeats apart; they are searched and moved, and others are not tried.
 
     The design costs seconds, nearly independent of n; queries and keys O(n d).
 

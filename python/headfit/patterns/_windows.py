@@ -167,7 +167,7 @@ def window_global(
     stride: int | None = None,
     **style: Unpack[Weighting],
 ) -> Pattern:
-    """Return the pattern of a window with global tokens, and every stride-th token if asked.
+    """Return the pattern of a window with global tokens, and every stride-th token.
 
     Row ``i`` has the columns ``j <= i`` with ``i - j < width``, with ``j < n_global``, or, given a
     `stride`, with ``i - j`` a multiple of it.

@@ -139,7 +139,7 @@ def rope_filter(pattern: Any, **options: Any) -> Any:
 
 
 def rotated(attention: Any) -> Any:
-    return attention.turned()
+    return getattr(attention, "rotated", getattr(attention, "turned", None))()
 
 
 def rope_windows(widths: Any, **options: Any) -> Any:
@@ -255,7 +255,9 @@ def of_rope(result: Any) -> Answer:
 
 
 def of_table(table: Any) -> Answer:
-    return {name: getattr(table, name) for name in DESCRIBED}
+    columns = getattr(table, "sink_columns", None)  # `sinks` before
+    own = vars(table) if columns is None else {**vars(table), "sinks": columns}
+    return {name: own[name] for name in DESCRIBED}
 
 
 # ---- inputs -------------------------------------------------------------------------------------

@@ -33,7 +33,7 @@ def certified(found: hf.rope.RopeFilter, threads: int) -> bool:
     """Certify the filter's head at fewer tokens, where all offsets are among those designed for."""
     n = min(CERTIFIED, found.n)
     A = hf.patterns.causal_band(n, found.width - 1)
-    head = found.attention(n).turned()
+    head = found.attention(n).rotated()
     return hf.certify(A, head, tolerances=found.tolerances, num_threads=threads).holds
 
 

@@ -6,10 +6,9 @@
 True
 """
 
-from headfit._attention.head_table import HeadTable
+from headfit._attention.head_table import HeadTable, ModelTable
 from headfit._attention.sparsify import Sparsified
 from headfit._attention.stats import AttentionStats
-from headfit._attention.tally_table import TallyTable
 from headfit._compress.result import Compressed, CompressedHeads
 from headfit._fit.result import Fit, Search, Trial
 from headfit._plan.attempt import PlanAttempt
@@ -29,13 +28,13 @@ __all__ = [
     "FarkasWitness",
     "Fit",
     "HeadTable",
+    "ModelTable",
     "Plan",
     "PlanAttempt",
     "PlanTrend",
     "Search",
     "ShrinkResult",
     "Sparsified",
-    "TallyTable",
     "Trial",
     "TvCurve",
 ]

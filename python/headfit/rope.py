@@ -111,7 +111,7 @@ def filter(
     >>> found.status, bool(found.least_norm <= found.norm < 1.03 * found.least_norm)
     ('found', True)
     >>> A = hf.patterns.causal_band(256, 3)  # a token and three before it
-    >>> head = found.attention().turned()
+    >>> head = found.attention().rotated()
     >>> hf.certify(A, head, leak=0.3, distortion=0.5).holds
     True
     >>> hf.rope.filter(64, n=256, dim=32).status

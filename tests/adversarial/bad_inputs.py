@@ -206,7 +206,7 @@ RECORDS = (
     "AttentionStats", "Certificate", "Compressed", "CompressedHeads",
     "FaceWitness", "FarkasWitness", "Fit", "Head", "HeadTable", "Method", "Plan", "PlanAttempt",
     "PlanTrend", "Problem", "RopeFilter", "Search", "ShrinkResult", "Comparison",
-    "Sparsified", "TallyTable", "sweep.Sweep", "Trial", "TvCurve",
+    "Sparsified", "ModelTable", "sweep.Sweep", "Trial", "TvCurve",
     "bounds.GeneralBound", "bounds.LowerBound",
     "torch.CapturedHeads", "torch.CapturedLayer",
     "torch.FittedAttention", "torch.Projected", "torch.SmallerHeads",
@@ -348,8 +348,6 @@ def doors(folder: Path) -> Iterator[Door]:
     measured = hf.describe(Q[None], K[None])
     places = [None, "x", 1, -1, 1.5, True, [0], slice(1), np.array([0]), Unusable(), 2**70]
     yield Door("HeadTable.statement", lambda head: measured.statement(head), {}, {"head": places})
-    names = [None, 5, "ab", ["a", "b"], ["a"] * 3, [5], Unusable()]
-    yield Door("HeadTable.to_pandas", measured.to_pandas, {}, {"axes": names})
     yield Door("Attention.matrix", whole.matrix, {}, {**rows, "out": outs, "num_threads": threads})
     yield Door("Attention.logits", whole.logits, {}, {**rows, "num_threads": threads})
     of_top = {"k": top["k"], "values": texts, "renormalize": NOT_FLAG, "num_threads": threads}
@@ -363,7 +361,7 @@ def doors(folder: Path) -> Iterator[Door]:
         "sum_tolerance": optional([*NOT_NUMBER, -1, np.inf, np.nan]),
     })  # fmt: skip
     yield Door("load", hf.load, {}, {"path": [*NOT_PATH, *files]})
-    yield Door("TallyTable.load", hf.results.TallyTable.load, {}, {"path": [*NOT_PATH, *files]})
+    yield Door("ModelTable.load", hf.results.ModelTable.load, {}, {"path": [*NOT_PATH, *files]})
     unfit = [folder / "x", folder / "x.npy", folder / "x.npz.gz", folder / "no folder" / "x.npz"]
     unfit += [folder, Path("/proc/x.npz"), folder / "pipe.npz"]
     unfit += [folder / "no folder" / "x.safetensors", Path("/proc/x.safetensors")]
@@ -1100,7 +1098,7 @@ def model_doors(known: dict[str, list[Any]], folder: Path) -> Iterator[Door]:
     unfit = [folder, folder / "no folder" / "x.npz", Path("/proc/x.npz")]
     paths = [*NOT_PATH, *unfit]
     yield Door("CapturedHeads.save", heads.save, {}, {"path": paths})
-    yield Door("TallyTable.save", heads.table().save, {}, {"path": paths})
+    yield Door("ModelTable.save", heads.table().save, {}, {"path": paths})
     pages = [*NOT_PATH, folder, folder / "x.txt", folder / "no folder" / "x.html"]
     yield Door("CapturedHeads.report", heads.report, {"path": folder / "made.html"}, {
         "path": pages, "title": NOT_TEXT,

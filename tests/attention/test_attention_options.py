@@ -8,7 +8,7 @@ import pytest
 import scipy.sparse as sp
 
 import headfit as hf
-from headfit._attention.single_heads import single_heads
+from headfit._attention.heads import single_heads
 from headfit.errors import InputError
 
 RNG = np.random.default_rng
@@ -106,27 +106,27 @@ def test_shrink_starts_from_rotated_queries():
 
 @pytest.mark.parametrize("kind", ["rope", "rope-half"])
 @pytest.mark.parametrize(("n", "m"), [(N, N), (5, N), (N, 5)])
-def test_turned_is_the_same_attention_without_positions(kind, n, m):
+def test_rotated_is_the_same_attention_without_positions(kind, n, m):
     head = hf.Attention(Q[:n], K[:m], position=(kind, 100.0), softcap=2.0, mask="causal")
-    turned = head.turned()
-    assert turned.position is None
-    assert turned.softcap == 2.0
-    np.testing.assert_allclose(turned.matrix(), head.matrix(), atol=1e-14)
+    rotated = head.rotated()
+    assert rotated.position is None
+    assert rotated.softcap == 2.0
+    np.testing.assert_allclose(rotated.matrix(), head.matrix(), atol=1e-14)
 
 
-def test_turned_leaves_what_has_no_rotary_positions():
+def test_rotated_leaves_what_has_no_rotary_positions():
     for head in (hf.Attention(Q, K), hf.Attention(Q, K, position=("alibi", 0.5))):
-        assert head.turned() is head
+        assert head.rotated() is head
 
 
-def test_turned_heads_can_be_certified():
+def test_rotated_heads_can_be_certified():
     A = np.eye(N)
     head = hf.Attention(40 * Q, Q, position="rope")
-    with pytest.raises(InputError, match=r"has position too; attention.turned\(\) applies"):
+    with pytest.raises(InputError, match=r"has position too; attention.rotated\(\) applies"):
         hf.certify(A, head)
-    turned = head.turned()
-    certificate = hf.certify(A, head.turned(), leak=0.5, distortion=0.1)
-    assert certificate.max_logit >= np.abs(turned.logits()).max()
+    rotated = head.rotated()
+    certificate = hf.certify(A, head.rotated(), leak=0.5, distortion=0.1)
+    assert certificate.max_logit >= np.abs(rotated.logits()).max()
 
 
 @pytest.mark.parametrize("name", ["bias", "softcap", "lengths", "rope", "alibi", "keys", "sinks"])
@@ -155,13 +155,13 @@ def test_any_byte_but_0_is_true():
     np.testing.assert_array_equal(got, expected)
 
 
-def test_turned_keeps_all_other_options():
+def test_rotated_keeps_all_other_options():
     keys, sink = RNG(6).integers(0, 2, N), np.array(0.5)
     head = hf.Attention(Q, K, position="rope", key_mask=keys, sinks=sink)
-    turned = head.turned()
-    np.testing.assert_array_equal(turned.key_mask, keys == 1)
-    assert turned.sinks == 0.5
-    np.testing.assert_allclose(turned.matrix(), head.matrix(), atol=1e-14)
+    rotated = head.rotated()
+    np.testing.assert_array_equal(rotated.key_mask, keys == 1)
+    assert rotated.sinks == 0.5
+    np.testing.assert_allclose(rotated.matrix(), head.matrix(), atol=1e-14)
 
 
 def test_arrays_given_beside_an_attention_are_compared_by_value():

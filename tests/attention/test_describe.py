@@ -10,13 +10,13 @@ import pytest
 import scipy.sparse as sp
 
 import headfit as hf
-from headfit._attention.spectrum import product_spectrum
+from headfit._attention.describe import product_spectrum
 from headfit.errors import InputError, NonFiniteError
 
 RNG = np.random.default_rng
 NAMES = [
     "keys_mean", "keys_median", "keys_max", "top_mass_mean", "top_mass_worst", "load",
-    "max_load", "gamma", "gamma_median", "entropy", "column_mass", "sinks", "sink_mass",
+    "max_load", "gamma", "gamma_median", "entropy", "column_mass", "sink_columns", "sink_mass",
     "offset_mass", "distance", "previous", "diagonal", "induction", "rank", "rank_99", "sparse",
 ]  # fmt: skip
 
@@ -80,7 +80,7 @@ def slow(
         "entropy": np.mean(rows["entropy"]),
         "key_mass": np.mean(rows["mass"]),
         "column_mass": mass,
-        "sinks": sinks,
+        "sink_columns": sinks,
         "sink_mass": mass[sinks].sum(),
         "offset_mass": offset / count,
         "distance": offset / offset.sum() @ np.abs(np.arange(1 - n, m)),
@@ -179,7 +179,7 @@ def test_heads_that_do_one_thing_are_recognised():
     np.testing.assert_allclose(table.previous[:2], [0, 1], atol=1e-9)
     assert table.induction[2] == pytest.approx(1)
     assert table.induction[0] == pytest.approx(0, abs=1e-9)
-    assert table.sinks[3].nonzero()[0].tolist() == [0]
+    assert table.sink_columns[3].nonzero()[0].tolist() == [0]
     assert table.sink_mass[3] == pytest.approx(1)
     assert table.max_load[3] == n
     # Two rows of the previous-token head attend to column 0, so it is not sparse at 1 per column.
@@ -220,7 +220,7 @@ def test_rank_is_that_of_the_logits(dtype, n, m, rank):
 @pytest.mark.parametrize(("n", "m", "d"), [(1, 1, 1), (50, 70, 5), (3, 40, 8), (400, 300, 6)])
 @pytest.mark.parametrize("at_once", [1, 3, 8])
 def test_spectrum_is_that_of_the_products(dtype, n, m, d, at_once, monkeypatch):
-    monkeypatch.setattr("headfit._attention.spectrum.MOST_NUMBERS", at_once * d**2)
+    monkeypatch.setattr("headfit._attention.describe.MOST_NUMBERS", at_once * d**2)
     rng = RNG(n)
     Q = rng.standard_normal((4, n, d)).astype(dtype)
     K = rng.standard_normal((2, m, d)).astype(dtype)
@@ -295,33 +295,6 @@ def test_what_it_shows():
         table.statement(1)
 
 
-def test_pandas(monkeypatch):
-    class Frame:
-        def __init__(self, data: Any, index: Any = None) -> None:
-            self.data, self.index = data, index
-
-    class Index:
-        @staticmethod
-        def from_product(levels: Any, names: Any) -> Any:
-            return [list(level) for level in levels], names
-
-    class Pandas:
-        DataFrame, MultiIndex = Frame, Index
-
-    monkeypatch.setitem(sys.modules, "pandas", Pandas)
-    Q, K = RNG(13).standard_normal((2, 2, 3, 8, 4))
-    table = hf.describe(Q, K)
-    frame = table.to_pandas()
-    assert frame.index == ([[0, 1], [0, 1, 2]], ["batch", "head"])
-    assert table.to_pandas(axes=("layer", "head")).index[1] == ["layer", "head"]
-    np.testing.assert_array_equal(frame.data["entropy"], table.entropy.ravel())
-    assert hf.describe(Q[0, 0], K[0, 0]).to_pandas().index is None
-    assert hf.describe(Q[0], K[0]).to_pandas().index[1] == ["head"]
-    deep = hf.describe(Q[None, None], K[None, None])
-    assert deep.to_pandas().index[1] == ["axis0", "axis1", "batch", "head"]
-    assert deep.to_pandas(["a", "b", "c", "d"]).index[1] == ["a", "b", "c", "d"]
-
-
 @pytest.mark.parametrize(
     ("axes", "message"),
     [
@@ -334,17 +307,23 @@ def test_pandas(monkeypatch):
         (("head", "head"), "axes must be different names"),
     ],
 )
-def test_pandas_axes_are_checked(axes, message):
+def test_axes_are_checked(axes, message):
     Q, K = RNG(13).standard_normal((2, 2, 3, 8, 4))
     with pytest.raises(InputError, match=message):
-        hf.describe(Q, K).to_pandas(axes)
+        hf.describe(Q, K, axes=axes)
 
 
-def test_real_pandas():
+def test_pandas():
     pytest.importorskip("pandas")
     Q, K = RNG(13).standard_normal((2, 2, 3, 8, 4))
-    frame = hf.describe(Q, K).to_pandas()
+    table = hf.describe(Q, K)
+    frame = table.to_pandas()
     assert frame.shape[0] == 6
+    assert frame.index.names == ["batch", "head"]
+    np.testing.assert_array_equal(frame["entropy"], table.entropy.ravel())
+    deep = hf.describe(Q[None, None], K[None, None]).to_pandas()
+    assert deep.index.names == ["axis0", "axis1", "batch", "head"]
+    assert hf.describe(Q[0], K[0]).to_pandas().index.names == ["head"]
     assert frame.loc[(1, 2), "rank"] == 4
     assert hf.describe(Q[0, 0], K[0, 0]).to_pandas().shape[0] == 1
 

@@ -83,7 +83,7 @@ TABLE = {
     "Attention.topk":         " h  h  h  h  h  h  h  h  h  h  h  h  h  h   h  h  h  h  h  h  h",
     "Attention.apply":        " h  h  h  h  h  h  h  h  h  h  h  h  h  h   h  h  h  h  h  h  h",
     "Attention.stats":        " h  h  h  h  h  h  h  h  h  h  h  h  h  h   h  h  h  h  h  h  h",
-    "Attention.turned":       " h  h  h  h  h  h  h  h  h  h  h  h  h  h   h  h  h  h  h  h  h",
+    "Attention.rotated":      " h  h  h  h  h  h  h  h  h  h  h  h  h  h   h  h  h  h  h  h  h",
     "Attention.of":           " h  h  h  h  h  h  h  h  h  h  h  h  h  h   h  h  h  h  h  h  h",
     "pickle":                 " h  h  h  h  h  h  h  h  h  h  h  h  h  h   h  h  h  h  h  h  h",
     "attention_matrix":       " h  h  h  h  h  h  h  h  h  h  h  h  h  h   h  h  h  h  h  h  h",
@@ -278,9 +278,9 @@ register("apply", lambda call, k: call(np.cos(k)), lambda q, k, o: weights(q, k,
 register("stats", lambda call, k: [call().max_weight, call().key_mass], statistics)
 
 
-@function("Attention.turned")
+@function("Attention.rotated")
 def _turned(q, k, options):
-    return hf.Attention(q, k, **options).turned().matrix(), lambda o: weights(q, k, o)
+    return hf.Attention(q, k, **options).rotated().matrix(), lambda o: weights(q, k, o)
 
 
 @function("Attention.of")

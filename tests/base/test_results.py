@@ -17,16 +17,17 @@ import pytest
 from scipy import sparse
 
 import headfit as hf
-from headfit._attention.tally import Measures, Tally
+from headfit._attention.head_statistics import HeadStatistics
+from headfit._attention.profile import Measures
 from headfit._base.plain import plain
 
 SIZE = 50_000
 
 
-def _tally() -> hf.results.TallyTable:
-    tally = Tally(3, Measures())
-    tally.add(hf.Attention(*np.random.default_rng(0).normal(size=(2, 3, 10, 4))))
-    return hf.results.TallyTable.of({"<b>": ("self", tally)})
+def _model_table() -> hf.results.ModelTable:
+    statistics = HeadStatistics(3, Measures())
+    statistics.add(hf.Attention(*np.random.default_rng(0).normal(size=(2, 3, 10, 4))))
+    return hf.results.ModelTable.of({"<b>": ("self", statistics)})
 
 
 def made() -> dict[str, object]:
@@ -66,7 +67,7 @@ def made() -> dict[str, object]:
         "AttentionStats": head.stats(shares=(0.5, 0.9)),
         "AttentionStats of heads": stack.stats(shares=()),
         "HeadTable": hf.describe(stack),
-        "TallyTable": _tally(),
+        "ModelTable": _model_table(),
         "Plan": hf.plan(A, dim=4, dtype="float32", time_limit=2, **one),
         "RopeFilter": hf.rope.filter(hf.patterns.causal_band(32, 2), dim=16, leak=0.3),
         "LowerBound": hf.bounds.lower(A, max_norm=5.0, mask=("window", (2, 2))),
@@ -84,7 +85,7 @@ NAMES = (
     "Certificate of a matrix", "Certificate without mass", "Attention", "Attention of heads",
     "Comparison", "ShrinkResult", "TvCurve", "Compressed",
     "CompressedHeads", "Sparsified", "AttentionStats", "AttentionStats of heads",
-    "HeadTable", "TallyTable", "Plan", "RopeFilter", "LowerBound", "Sweep",
+    "HeadTable", "ModelTable", "Plan", "RopeFilter", "LowerBound", "Sweep",
 )  # fmt: skip
 WITHOUT_DICT = ("Attention", "Attention of heads", "Sweep")
 TABLES = {
@@ -99,7 +100,7 @@ TABLES = {
     "AttentionStats of heads": {"entropy", "max_weight", "effective_support", "log_sum",
                                 "key_mass"},
     "HeadTable": None,
-    "TallyTable": None,
+    "ModelTable": None,
     "Plan": {field.name for field in dataclasses.fields(hf.results.PlanAttempt)},
 }  # fmt: skip
 
@@ -189,7 +190,7 @@ def test_long_lines_are_drawn_in_little_room():
 
 
 def test_html_escapes_names(results):
-    assert "<b>" not in results["TallyTable"]._repr_html_()
+    assert "<b>" not in results["ModelTable"]._repr_html_()
     assert "/&lt;b&gt;</td>" in results["Sweep"]._repr_html_()
     search = dataclasses.replace(results["Search"], stopped="a <script> & b")
     assert "a &lt;script&gt; &amp; b</p>" in search._repr_html_()

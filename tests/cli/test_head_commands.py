@@ -96,12 +96,13 @@ def test_a_target_has_no_queries_and_keys(command, run):
 
 
 def test_describe_shows_captures_as_they_are(run):
-    from headfit._attention.tally import Measures, Tally
+    from headfit._attention.head_statistics import HeadStatistics
+    from headfit._attention.profile import Measures
 
-    tally = Tally(1, Measures(per_row=1))
+    statistics = HeadStatistics(1, Measures(per_row=1))
     X = 8 * np.eye(16)
-    tally.add(hf.Attention(X[None], np.roll(X, -1, axis=0)[None]))
-    table = hf.results.TallyTable.of({"layer": ("self", tally)})
+    statistics.add(hf.Attention(X[None], np.roll(X, -1, axis=0)[None]))
+    table = hf.results.ModelTable.of({"layer": ("self", statistics)})
     table.save("model.npz")
     assert cli.main(["describe", "model.npz"]) == 0
     bad(run("describe", "model.npz"), "--num-threads must not be given")

@@ -66,7 +66,7 @@ def test_maps_are_complex_weights_and_commute_with_rotations(kind: str) -> None:
     np.testing.assert_allclose(as_complex(x @ p_k, rotary.halves), z)
     small = rotary.of_pairs(pairs).position
     before, after = (
-        hf.Attention(*pair, position=position).turned()
+        hf.Attention(*pair, position=position).rotated()
         for pair, position in (((x @ p_q[0], x @ p_k), small), ((x, x), kind))
     )
     np.testing.assert_allclose(before.Q, after.Q @ p_q[0], atol=1e-12)
@@ -136,7 +136,7 @@ def divergence(given: Any, which: Any, pairs: Any, x: Any, halves: bool) -> tupl
     kind = "rope-half" if halves else "rope"
     a = x[:, ::2] + 1j * x[:, 1::2]
     for i in which:
-        head = hf.Attention(*given[i], position=kind, mask="causal").turned()
+        head = hf.Attention(*given[i], position=kind, mask="causal").rotated()
         q, k = (as_complex(np.atleast_3d(y.T).T, halves)[..., pairs] for y in (head.Q, head.K))
         A = head.matrix().reshape(len(x), head.n, head.m)
         logits = np.einsum("hip,hp,xjp->hij", q, a, k.conj()).real
@@ -179,7 +179,9 @@ def test_pairs_are_exchanged_where_that_helps() -> None:
     """A descent that starts from the worst pairs ends with the best ones."""
     rotary = as_rotary("rope", 12)
     assert rotary is not None
-    heads = [hf.Attention(*p, position="rope", mask="causal").turned() for p in passages(3, dim=12)]
+    heads = [
+        hf.Attention(*p, position="rope", mask="causal").rotated() for p in passages(3, dim=12)
+    ]
     loss = _core.CompressLoss([h.core for h in heads], 1)
     family = CommutingMaps.of(Passages(tuple(heads)), loss, rotary, 1)
     limits = Limits(500, 1e-3, 1e-6, np.inf, None)
@@ -206,7 +208,7 @@ def test_smaller_heads_have_positions_of_their_own(heads: int, dtype: str) -> No
     small = result.apply(*given[i], position=("rope", 100.0), mask="causal")
     assert small.position == result.position
     assert small.dim == 4
-    turned = hf.Attention(*given[i], position=("rope", 100.0), mask="causal").turned()
+    turned = hf.Attention(*given[i], position=("rope", 100.0), mask="causal").rotated()
     later = result.apply(turned)
     assert later.position is None
     atol = 1e-5 if dtype == "float32" else 0.05
@@ -217,7 +219,7 @@ def test_smaller_heads_have_positions_of_their_own(heads: int, dtype: str) -> No
     tv = [
         np.abs(hf.Attention(*given[i], position=("rope", 100.0), mask="causal").matrix()
                - result.apply(hf.Attention(*given[i], position=("rope", 100.0), mask="causal")
-                              .turned()).matrix()).sum(axis=-1).ravel() / 2
+                              .rotated()).matrix()).sum(axis=-1).ravel() / 2
         for i in result.held_out
     ]  # fmt: skip
     assert result.tv_mean == pytest.approx(np.concatenate(tv).mean(), rel=1e-4)
@@ -227,7 +229,7 @@ def test_passages_that_have_been_rotated() -> None:
     """Captured queries and keys are rotated already: `commute` names their position."""
     given = passages()
     result = compressed(given, dim=4)
-    turned = [hf.Attention(*p, position="rope-half", mask="causal").turned() for p in given]
+    turned = [hf.Attention(*p, position="rope-half", mask="causal").rotated() for p in given]
     other = compressed(turned, dim=4, mask=None, position=None, commute="rope-half")
     np.testing.assert_array_equal(result.P_q, other.P_q)
     assert other.position == result.position
@@ -336,7 +338,7 @@ def test_the_reference_is_the_loss_of_the_core() -> None:
     rotary = as_rotary("rope-half", D)
     assert rotary is not None
     pairs, x = np.array([1, 2]), RNG(0).normal(size=(1, 4))
-    heads = [hf.Attention(*p, position="rope-half", mask="causal").turned() for p in given]
+    heads = [hf.Attention(*p, position="rope-half", mask="causal").rotated() for p in given]
     loss = _core.CompressLoss([h.core for h in heads], 1)
     value, by_maps = loss.evaluate(PairWeights(pairs, x).maps(rotary), 1)
     expected, slope = divergence(given, range(4), pairs, x, halves=True)

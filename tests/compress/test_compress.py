@@ -289,7 +289,7 @@ def test_soft_cap_scale_and_bias_stay_those_of_the_head() -> None:
 def test_rotary_positions_are_applied_first() -> None:
     given = passages(8)
     result = compressed(given, dim=5, position="rope")
-    turned = [hf.Attention(*pair, position="rope", mask="causal").turned() for pair in given]
+    turned = [hf.Attention(*pair, position="rope", mask="causal").rotated() for pair in given]
     other = compressed(turned, dim=5, mask=None)
     np.testing.assert_array_equal(result.P_k, other.P_k)
     small = result.apply(*given[0], position="rope", mask="causal")

@@ -87,14 +87,14 @@ def test_filters_are_certified_as_heads_of_that_rope(n, width, dim, base, causal
     assert head.position == ("rope", base)
     assert (np.ptp(head.Q, axis=0) == 0).all()
     assert (np.ptp(head.K, axis=0) == 0).all()
-    proved = hf.certify(A, head.turned(), tolerances=tolerances, num_threads=1)
+    proved = hf.certify(A, head.rotated(), tolerances=tolerances, num_threads=1)
     assert proved.holds
     assert proved.max_logit == pytest.approx(found.max_logit, rel=1e-6)
     assert proved.q_norm * proved.k_norm / math.sqrt(dim) == pytest.approx(found.norm)
     # The polygon for amplitudes costs up to 2%, the margin for rounding less.
     assert found.least_norm <= found.norm <= 1.03 * found.least_norm
     if n <= 700:
-        narrow = found.attention(dtype="float32").turned()
+        narrow = found.attention(dtype="float32").rotated()
         assert hf.certify(A, narrow, tolerances=tolerances, num_threads=1).holds
 
 
@@ -194,7 +194,7 @@ def test_a_limit_on_logits_is_kept_and_costs_norm_only():
     found = hf.rope.filter(8, n=256, leak=0.3, distortion=0.5, max_logit=most)
     assert found.status == "found"
     assert found.norm >= free.least_norm
-    head = found.attention().turned()
+    head = found.attention().rotated()
     assert hf.certify(window(256, 8, True), head, tolerances=found.tolerances, num_threads=1).holds
 
 
@@ -203,14 +203,14 @@ def test_targets_with_gaps():
     found = hf.rope.filter(A, dim=128, tolerances=LOOSE)
     assert found.width is None
     assert "a pattern of 3 offsets" in str(found)
-    assert hf.certify(A, found.attention().turned(), tolerances=LOOSE, num_threads=1).holds
+    assert hf.certify(A, found.attention().rotated(), tolerances=LOOSE, num_threads=1).holds
 
 
 def test_the_previous_token_is_a_filter_where_the_first_row_has_no_choice():
     A = hf.Target(hf.patterns.previous_token(100), mask="causal")
     found = hf.rope.filter(A, tolerances=LOOSE)
     np.testing.assert_array_equal(found.stencil.offsets, [1])
-    assert hf.certify(A, found.attention().turned(), tolerances=LOOSE, num_threads=1).holds
+    assert hf.certify(A, found.attention().rotated(), tolerances=LOOSE, num_threads=1).holds
     with pytest.raises(InputError, match=r"translation-invariant.* offset 0"):
         hf.rope.filter(hf.patterns.previous_token(100))
 
@@ -222,7 +222,7 @@ def test_targets_with_weights_that_fall_with_the_distance():
     A = hf.Target(A / A.sum(axis=1, keepdims=True), mask="causal")
     found = hf.rope.filter(A, tolerances=LOOSE)
     assert found.status == "found"
-    assert hf.certify(A, found.attention().turned(), tolerances=LOOSE, num_threads=1).holds
+    assert hf.certify(A, found.attention().rotated(), tolerances=LOOSE, num_threads=1).holds
 
 
 def test_given_frequencies_take_the_place_of_a_base():
@@ -246,7 +246,7 @@ def test_rounding_bounds_what_storing_rotated_heads_does(dtype):
     from headfit._base.dtypes import round_to
 
     found = hf.rope.filter(8, n=300)
-    turned = found.attention().turned()
+    turned = found.attention().rotated()
     q, k = (round_to(x, dtype).astype(np.float64) for x in (turned.Q, turned.K))
     exact = turned.Q @ turned.K.T * turned.scale
     moved = np.abs(q @ k.T * turned.scale - exact).max()
@@ -257,7 +257,7 @@ def test_a_window_over_everything_and_a_single_token():
     for n in (1, 2, 9):
         found = hf.rope.filter(n, n=n, dim=2)
         assert found.status == "found"
-        head = found.attention().turned()
+        head = found.attention().rotated()
         assert hf.certify(window(n, n, True), head, num_threads=1).holds
 
 

@@ -44,7 +44,7 @@ def test_heads_are_drawn_by_their_last_row_and_their_first(ax, causal, dtype):
     n = 100
     found = hf.rope.filter(3, n=n, causal=causal, tolerances=LOOSE)
     A = (hf.patterns.causal_band if causal else hf.patterns.band)(n, 2)
-    head = found.attention(dtype=dtype).turned()
+    head = found.attention(dtype=dtype).rotated()
     drawn = plot.translation(head, A, tolerances=LOOSE, ax=ax)
     x, y = (np.asarray(v) for v in drawn.logits.get_data())
     assert (x[0] < 0) != causal
@@ -58,7 +58,7 @@ def test_heads_are_drawn_by_their_last_row_and_their_first(ax, causal, dtype):
 
 
 def test_angles_of_late_positions_may_be_rounded(ax):
-    head = hf.rope.filter(4, n=512, dim=32, tolerances=LOOSE).attention().turned()
+    head = hf.rope.filter(4, n=512, dim=32, tolerances=LOOSE).attention().rotated()
     assert plot.translation(head, ax=ax).allowed is None
 
 
@@ -85,7 +85,7 @@ def test_a_head_that_is_no_filter_is_refused(ax):
     Q = np.random.default_rng(0).standard_normal((20, 4))
     with pytest.raises(InputError, match=r"head must be a filter.* at offset -?\d+ row 0 has"):
         plot.translation(hf.Attention(Q, Q), ax=ax)
-    exact = FOUND.attention().turned()
+    exact = FOUND.attention().rotated()
     q = exact.Q.copy()
     q[17 * 7] *= 1 + 1e-9  # one of the rows that are compared
     with pytest.raises(InputError, match=r"row 119 has .* another row"):

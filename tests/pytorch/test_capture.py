@@ -315,7 +315,7 @@ def test_padding_does_not_count(name, side):
             np.testing.assert_allclose(a.numbers[column], values, atol=2e-5, err_msg=column)
     for layer, profile in b.distances.items():
         np.testing.assert_allclose(a.distances[layer], profile, atol=1e-6)
-        np.testing.assert_allclose(a.columns[layer], b.columns[layer], atol=1e-6)
+        np.testing.assert_allclose(a.column_mass[layer], b.column_mass[layer], atol=1e-6)
     assert not np.isnan(a.numbers["induction"]).any()
 
 

@@ -4,30 +4,44 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, Literal, Protocol, TypeAlias
+from dataclasses import replace
+from functools import cached_property
+from typing import Any, Literal, Protocol, TypeAlias, Unpack
 
 import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from headfit import _core
-from headfit._attention.attention_inputs import AttentionInputs
-from headfit._attention.logits import LogitOptions, Rows
+from headfit._attention.logits import (
+    LogitKeywords,
+    LogitOptions,
+    Rows,
+    check_scale,
+    core_logits,
+    names_logit_options,
+    row_numbers,
+)
 from headfit._attention.stats import AttentionStats
 from headfit._attention.topk_blocks import as_csr, topk_blocks, topk_rows
 from headfit._base.arguments import as_choice, as_flag
 from headfit._base.arithmetic import standard_arithmetic
 from headfit._base.arrays import (
     FloatArray,
+    as_array,
     as_count,
     as_shares,
     as_stack,
     as_stored_array,
     computed_in,
+    is_sparse,
     thread_count,
+    widened,
 )
 from headfit._base.machine import require_memory
 from headfit._base.positions import as_positions, rotate
+from headfit._base.shown import Shown
+from headfit._base.text import mask_text
 from headfit._base.types import ArrayLike
 from headfit._cluster.cluster import Cluster
 from headfit.errors import InputError
@@ -35,7 +49,7 @@ from headfit.errors import InputError
 __all__ = ["Attention"]
 
 
-class Attention(AttentionInputs):
+class Attention(Shown):
     """The attention of queries and keys, with all logit options; computed when asked for.
 
     The logits are ``softcap(scale * Q @ K.T) + bias``, and attention is their softmax over the
@@ -53,15 +67,52 @@ class Attention(AttentionInputs):
         Keys. They may have no leading axes (all heads share them), or the leading axes of Q where
         the number of key heads divides that of query heads: grouped queries, where query head h
         reads key head h // group.
-    scale, mask, key_lengths, bias, softcap, position, key_mask, sinks : optional
-        As in `attention_matrix`.
+    scale : float, optional
+        The factor that the products are multiplied by; 1 / sqrt(d) when None.
+    mask : optional
+        Where attention is allowed. None: everywhere. ``"causal"``: query i may attend to the
+        keys j <= i + m - n (bottom-right aligned: the last query to every key).
+        ``("window", w)``: to the last w of those keys. ``("window", (left, right))``: to the key
+        at position i + m - n, `left` keys before and `right` keys after it. A boolean array that
+        broadcasts to (..., n, m), or a sparse boolean (n, m) matrix: True where attention is
+        allowed (as in ``scaled_dot_product_attention``; in ``MultiheadAttention`` True means the
+        opposite). An array of floats is an additive mask, with 0 where attention is allowed and
+        -inf (or the lowest finite number of its dtype) where it is not.
+    key_lengths : array_like of int, optional
+        For padded batches: how many keys exist; the rows of K after those are never read.
+        Broadcasts over the leading axes from the left. "causal" and windows stay aligned to m,
+        not to these lengths.
+    bias : array_like, optional
+        Added to the logits; broadcasts to (..., n, m). Minus infinity masks an entry.
+    softcap : float, optional
+        Logits become softcap * tanh(logits / softcap), before bias and mask.
+    position : optional
+        A positional encoding that is not yet part of Q and K. Key j is at position j, query i at
+        i + m - n. ``"rope"`` or ``("rope", base)``: rotary embeddings (Su et al. 2021) that
+        rotate entries 2p and 2p + 1 together, base 10000; ``"rope-half"``: entries p and
+        p + d/2 together (Llama). ``("rope", frequencies)``: by frequencies of your own, one for
+        each pair, in radians per token. ``("alibi", slope)``, with one slope or one for each
+        head: the bias -slope * distance (Press et al. 2022); ``"alibi"``: their slopes
+        2**(-8 h / H) for head h = 1 ... H. Only for computing attention: `fit` and `certify` work
+        with stored queries and keys and accept no positions.
+    key_mask : array_like of bool or of 0 and 1, optional
+        Which keys may be attended to (1) and which are padding (0), besides what `mask` says: one
+        entry for each key, shape (m,), (batch, m) or (batch, heads, m), so that it broadcasts over
+        the leading axes from the left (the ``attention_mask`` of Hugging Face tokenizers). Keys
+        are still read, and must be finite. "causal" stays aligned to m, for padding on either
+        side; a query that is left without keys gives zeros.
+    sinks : array_like, optional
+        A logit for each query head that is added to the denominator of the softmax alone (GPT-OSS):
+        weights are exp(logit) / (exp(sink) + sum of exp(logits)), and rows sum to less than 1.
+        Broadcasts to the leading axes; rounded to the dtype of the logits; -inf for a head without
+        a sink.
 
     Attributes
     ----------
     Q, K : ndarray
         Queries and keys as float32 or float64; 16-bit floats are widened to float32.
     stored : tuple of ndarray
-        Queries and keys in the dtype that they were given in: float64, float32, or 16 bits.
+        Queries and keys in the dtype that they came in: float64, float32, or 16 bits.
     options : LogitOptions
         The logit options; `scale` is never None here.
     scale : float
@@ -79,14 +130,13 @@ class Attention(AttentionInputs):
     Raises
     ------
     InputError
-        For shapes, dtypes or options that do not fit together.
+        For shapes, dtypes, masks or other options that are not as described, or do not fit
+        together.
 
     Notes
     -----
     Making one costs a check of the arguments; nothing of size n m is computed before a method
-    asks for it. What each method returns, and its cost, is described at the function of the
-    same name: `attention_matrix`, `attention_logits`, `attention_topk`, `attention_apply` and
-    `attention_stats`.
+    asks for it. What the methods compute takes O(n m d) time for each head.
 
     Examples
     --------
@@ -97,22 +147,54 @@ class Attention(AttentionInputs):
            [0.5, 0.5]])
     """
 
+    stored: tuple[NDArray[Any], NDArray[Any]]
+    options: LogitOptions
+    errors: tuple[NDArray[np.float64], ...] | None
+    scale: float
+    mask: Any
+    key_lengths: Any
+    bias: Any
+    softcap: float | None
+    position: Any
+    key_mask: NDArray[np.bool_] | None
+    sinks: NDArray[np.float64] | None
+
+    @names_logit_options()
+    @standard_arithmetic()
+    def __init__(self, Q: ArrayLike, K: ArrayLike, **options: Unpack[LogitKeywords]) -> None:
+        checked = LogitOptions(**options).frozen()
+        q, k, core = core_logits(Q, K, checked)
+        checked = replace(checked, scale=check_scale(checked.scale, q.shape[-1]))
+        self.__setstate__({"stored": (q, k), "options": checked, "errors": None})
+        vars(self)["core"] = core
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        raise AttributeError(f"an Attention is never changed; {name!r} cannot be set")
+
+    def __delattr__(self, name: str) -> None:
+        raise AttributeError(f"an Attention is never changed; {name!r} cannot be deleted")
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: vars(self)[name] for name in ("stored", "options", "errors")}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state, **vars(state["options"]))
+
     @classmethod
-    def of(cls, Q: Any, K: Any = None, options: LogitOptions | None = None) -> Attention:
+    def of(cls, Q: Any, K: Any = None, **options: Unpack[LogitKeywords]) -> Attention:
         """Return the attention of a user's arguments: queries and keys, an `Attention` or a fit.
 
-        Options given beside an `Attention` must equal its own; see `check_settings`.
+        Options beside an `Attention` must equal its own; see `check_settings`.
         """
-        options = options or LogitOptions()
-        given = attention_in(Q)
-        if given is None:
+        attention = attention_in(Q)
+        if attention is None:
             if Q is None or K is None:
                 raise InputError("give Q and K, or an Attention")
-            return cls(Q, K, **vars(options))
+            return cls(Q, K, **options)
         if K is not None:
             raise InputError("K must not be given beside an Attention, which has its own")
-        given.check_settings(options)
-        return given
+        attention.check_settings(LogitOptions(**options))
+        return attention
 
     @classmethod
     def _of_products(
@@ -130,6 +212,58 @@ class Attention(AttentionInputs):
         vars(attention)["errors"] = errors
         return attention
 
+    @cached_property
+    def core(self) -> _core.Logits:
+        """The logits as the core reads them."""
+        return core_logits(*self.stored, self.options)[2]
+
+    @cached_property
+    def Q(self) -> FloatArray:
+        """The queries, as float32 or float64."""
+        return widened(self.stored[0])
+
+    @cached_property
+    def K(self) -> FloatArray:
+        """The keys, as float32 or float64."""
+        return widened(self.stored[1])
+
+    @property
+    def lead(self) -> tuple[int, ...]:
+        """The leading axes of Q: batch and heads."""
+        return self.stored[0].shape[:-2]
+
+    @property
+    def n(self) -> int:
+        """The number of queries of a head."""
+        return int(self.stored[0].shape[-2])
+
+    @property
+    def m(self) -> int:
+        """The number of keys of a head."""
+        return int(self.stored[1].shape[-2])
+
+    @property
+    def dim(self) -> int:
+        """The head size d."""
+        return int(self.stored[0].shape[-1])
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """The dtype in which attention is computed: float32 or float64."""
+        return computed_in(*self.stored)
+
+    def _facts(self) -> dict[str, str]:
+        q, k = self.stored
+        more = [name for name in self.options.non_default() if name not in ("scale", "mask")]
+        facts = {
+            "Q": str(q.shape),
+            "K": str(k.shape),
+            "dtype": str(self.dtype),
+            "scale": f"{self.scale:.6g}",
+            "mask": mask_text(self.mask),
+        }
+        return {**facts, "with": ", ".join(more)} if more else facts
+
     def __repr__(self) -> str:
         f = self._facts()
         more = f", {f['with']}" if "with" in f else ""
@@ -138,8 +272,30 @@ class Attention(AttentionInputs):
             f"mask={f['mask']}{more})"
         )
 
+    def check_plain(self, caller: str, *also: str) -> None:
+        """Raise an InputError unless the logits are scale * q.k under a mask, and no more.
+
+        `also` names further options that the caller takes.
+        """
+        allowed = ("scale", "mask", *also)
+        more = [name for name in self.options.non_default() if name not in allowed]
+        if more:
+            spoken = " and ".join(["scale * q.k under a mask", *also])
+            raise InputError(
+                f"{caller} speaks about {spoken}; this attention has {more[0]} too"
+                + ("; attention.rotated() applies rotary positions" * (more[0] == "position"))
+            )
+
+    def check_settings(self, options: LogitOptions) -> None:
+        """Raise an InputError if an option passed beside this attention is not equal to its own."""
+        for name in options.non_default():
+            if not options.equals(self.options, name):
+                raise InputError(
+                    f"{name} must not be given beside an Attention, which has its own: {self!r}"
+                )
+
     @standard_arithmetic()
-    def turned(self) -> Attention:
+    def rotated(self) -> Attention:
         """Return the same attention with its rotary positions applied to Q and K.
 
         The new queries and keys are rounded to the dtype of the attention and have no position
@@ -151,11 +307,11 @@ class Attention(AttentionInputs):
         >>> import numpy as np, headfit as hf
         >>> Q = np.random.default_rng(0).normal(size=(4, 6))
         >>> head = hf.Attention(Q, Q, position="rope")
-        >>> head.turned().position, bool(np.allclose(head.turned().matrix(), head.matrix()))
+        >>> head.rotated().position, bool(np.allclose(head.rotated().matrix(), head.matrix()))
         (None, True)
         """
-        n, m = self.n, self.m
-        positions = as_positions(self.position, self.lead, (n, m), self.dim, self.dtype)
+        shape = (self.n, self.m)
+        positions = as_positions(self.position, self.lead, shape, self.dim, self.dtype)
         if positions.table is None:
             return self
         q, k = (rotate(x.astype(self.dtype, copy=False), positions) for x in (self.Q, self.K))
@@ -169,12 +325,43 @@ class Attention(AttentionInputs):
         out: NDArray[Any] | None = None,
         num_threads: int | None = None,
     ) -> NDArray[Any]:
-        """Return the dense attention matrix, or some of its rows; see `attention_matrix`."""
-        logits = self._logits_of(rows)
-        made = logits.output(out, logits.keys)
+        """Return the dense attention matrix, or some of its rows.
+
+        Parameters
+        ----------
+        rows : slice or sequence of int, optional
+            The rows to compute; all when None.
+        out : ndarray, optional
+            The array to write to: C-contiguous, of the result's shape and dtype.
+        num_threads : int, optional
+            None uses every core. The result does not depend on it.
+
+        Returns
+        -------
+        ndarray, shape (..., rows, m)
+            Rows sum to 1, or to less with sinks, or are zero where the mask leaves no key. Compared
+            with the exact softmax of the logits (as rounded to the arrays' dtype), weights are
+            accurate to 4 units in the last place, or 5 on CPU levels without fused multiply-add
+            (v2, see `show_config`).
+
+        Raises
+        ------
+        InputError
+            For arguments that are not as described.
+        NonFiniteError
+            For NaN or infinity in Q, K or bias, or if a product overflows; the message names the
+            entry.
+
+        Notes
+        -----
+        Besides the result, takes O(m d) memory for one key head and a block of rows for each
+        thread.
+        """
+        logits, count = self._of_rows(rows)
+        result = self._output(count, self.m, out)
         threads = thread_count(num_threads)
-        _core.attention_matrix(logits.core, logits.stack(made), out is None, threads)
-        return made
+        _core.attention_matrix(logits, self._stack(result), out is None, threads)
+        return result
 
     @standard_arithmetic()
     def logits(
@@ -184,11 +371,34 @@ class Attention(AttentionInputs):
         out: NDArray[Any] | None = None,
         num_threads: int | None = None,
     ) -> NDArray[Any]:
-        """Return the logits, -inf where masked; see `attention_logits`."""
-        logits = self._logits_of(rows)
-        made = logits.output(out, logits.keys)
-        _core.attention_logits(logits.core, logits.stack(made), thread_count(num_threads))
-        return made
+        """Return the logits that the softmax is taken of, -inf where they are masked.
+
+        Parameters
+        ----------
+        rows, out, num_threads
+            As in `matrix`.
+
+        Returns
+        -------
+        ndarray, shape (..., rows, m)
+            In the arrays' dtype. Without bias, softcap and position, each logit differs from the
+            exact scale * q.k by at most g |scale| ||q|| ||k|| with g = (d + 2) u / (1 - (d + 2) u),
+            where u is the unit roundoff (Higham, *Accuracy and Stability of Numerical Algorithms*,
+            section 3.1). Sinks belong to the softmax, and are not among the logits of keys.
+
+        Raises
+        ------
+        InputError, NonFiniteError
+            As `matrix` does.
+
+        Notes
+        -----
+        Takes as much memory as `matrix` does.
+        """
+        logits, count = self._of_rows(rows)
+        result = self._output(count, self.m, out)
+        _core.attention_logits(logits, self._stack(result), thread_count(num_threads))
+        return result
 
     @standard_arithmetic()
     def topk(
@@ -201,64 +411,198 @@ class Attention(AttentionInputs):
         progress: bool = False,
         num_threads: int | None = None,
     ) -> sp.csr_array | tuple[NDArray[np.int64], NDArray[Any]]:
-        """Return the k largest weights of every row; see `attention_topk`."""
-        logits = self._logits
-        k = as_count(k, "k", 1, logits.keys)
+        """Return the k largest attention weights of every row, without the matrix.
+
+        Parameters
+        ----------
+        k : int
+            How many weights to keep in each row, 1 ... m. Ties go to the lower column.
+        values : {"weights", "logits"}
+            Whether to return the attention weights or the logits of the keys that are kept. Logits
+            need no sum over the row, and take a fifth less time.
+        renormalize : bool, default False
+            Whether to scale the weights that are kept so that they sum to 1 in each row. By default
+            they are the weights in the whole row.
+        client : dask.distributed.Client, optional
+            The workers that compute the logits, split by rows. The result is that of one machine
+            with their CPU level, bit for bit. docs/cluster.md says more.
+        progress : bool, default False
+            Show a tqdm bar of the blocks of rows that a `client` has done (needs tqdm).
+        num_threads : int, optional
+            None uses every core; with a `client`, one thread for each block of rows. The result
+            does not depend on it.
+
+        Returns
+        -------
+        csr_array, shape (n, m)
+            If Q and K are matrices. Rows in which the mask allows fewer than k keys have fewer
+            entries.
+        indices, values : ndarray, shape (..., n, k)
+            If Q has leading axes: columns and their values, largest first. In rows with fewer than
+            k keys the remaining indices are -1, with weight 0 or logit -inf.
+
+        Raises
+        ------
+        InputError
+            If k, `values` or another argument is not as described, if `renormalize` comes with
+            logits, or if the workers of a client differ in CPU level or version.
+        NonFiniteError
+            For NaN or infinity in Q, K or bias.
+
+        Notes
+        -----
+        Takes O((n + m) d + n k) memory, never n m.
+        """
+        k = as_count(k, "k", 1, self.m)
         as_choice(values, "values", ("weights", "logits"))
         if as_flag(renormalize, "renormalize") and values == "logits":
             raise InputError("renormalize scales weights; got values='logits'")
         threads = thread_count(num_threads)
         cluster = Cluster.of(client, num_threads, progress)
-        kept = math.prod(logits.lead) * logits.rows * k
+        count = math.prod(self.lead) * self.n * k
         require_memory(
-            kept * (24 if logits.lead else 60), f"the {k} largest weights of every row (k)"
+            count * (24 if self.lead else 60), f"the {k} largest weights of every row (k)"
         )
         if cluster is None:
-            columns, found = topk_rows(logits, k, values == "logits", threads)
+            columns, largest = topk_rows(self, None, k, values == "logits", threads)
         else:
-            columns, found = topk_blocks(cluster, self, k, values == "logits")
+            columns, largest = topk_blocks(cluster, self, k, values == "logits")
         if renormalize:
-            total = found.sum(axis=-1, keepdims=True)
-            np.divide(found, total, out=found, where=total > 0)
-        return (columns, found) if logits.lead else as_csr(columns, found, logits.keys)
+            total = largest.sum(axis=-1, keepdims=True)
+            np.divide(largest, total, out=largest, where=total > 0)
+        return (columns, largest) if self.lead else as_csr(columns, largest, self.m)
 
     @standard_arithmetic()
     def apply(
         self, V: ArrayLike, *, rows: Rows = None, num_threads: int | None = None
     ) -> NDArray[Any]:
-        """Return attention times values; see `attention_apply`."""
+        """Return attention times values, without the matrix.
+
+        Parameters
+        ----------
+        V : array_like, shape (..., m, dv)
+            Values: one row for each key, with the leading axes of K. Their dtype must not be wider
+            than that of Q and K.
+        rows, num_threads
+            As in `matrix`.
+
+        Returns
+        -------
+        ndarray, shape (..., rows, dv)
+            In the dtype in which attention is computed.
+
+        Raises
+        ------
+        InputError
+            For arguments that are not as described.
+        NonFiniteError
+            For NaN or infinity in Q, K or bias.
+
+        Notes
+        -----
+        Takes O(n m (d + dv)) time per head and O((n + m) (d + dv)) memory for one key head. Maxima
+        and sums are updated while keys are visited (online softmax, Milakov and Gimelshein 2018).
+        """
         v = as_stored_array(V, "V")
-        logits = self._logits_of(rows)
-        if v.shape[:-2] != logits.kv_lead or v.shape[-2] != logits.keys:
+        logits, count = self._of_rows(rows)
+        expected = self.stored[1].shape[:-1]
+        if v.shape[:-1] != expected:
             raise InputError(
-                "V must have the leading axes and rows of K, "
-                f"{(*logits.kv_lead, logits.keys)}; got {v.shape[:-1]}"
+                f"V must have the leading axes and rows of K, {expected}; got {v.shape[:-1]}"
             )
-        if np.promote_types(computed_in(v), logits.dtype) != logits.dtype:
-            raise InputError(f"V must not be wider than Q and K, {logits.dtype}; got {v.dtype}")
-        out = logits.output(None, v.shape[-1])
+        if np.promote_types(computed_in(v), self.dtype) != self.dtype:
+            raise InputError(f"V must not be wider than Q and K, {self.dtype}; got {v.dtype}")
+        result = self._output(count, v.shape[-1])
         threads = thread_count(num_threads)
-        _core.attention_apply(logits.core, as_stack(v), logits.stack(out), threads)
-        return out
+        _core.attention_apply(logits, as_stack(v), self._stack(result), threads)
+        return result
 
     @standard_arithmetic()
     def stats(
         self, *, shares: float | Sequence[float] = (0.9,), num_threads: int | None = None
     ) -> AttentionStats:
-        """Return statistics of each row; see `attention_stats`."""
+        """Return the entropy, the largest weight and the effective support of every row.
+
+        Parameters
+        ----------
+        shares : float or sequence of float in (0, 1], default (0.9,)
+            For each share, the fewest keys of a row that hold it are counted. Pass an empty
+            sequence to save that work.
+        num_threads : int, optional
+            None uses every core. The result does not depend on it.
+
+        Returns
+        -------
+        AttentionStats
+            Rows in which the mask allows no key have zeros, and a `log_sum` of -inf.
+
+        Raises
+        ------
+        InputError
+            For arguments that are not as described.
+        NonFiniteError
+            For NaN or infinity in Q, K or bias.
+
+        Notes
+        -----
+        Takes O((n + m) d) memory and a few rows of logits for each thread.
+        """
         wanted = as_shares(shares, "shares")
-        found = _core.attention_stats(self._logits.core, wanted, thread_count(num_threads))
-        shape = (*self._logits.lead, self._logits.rows)
-        entropy, max_weight, log_sum = (x.reshape(shape) for x in found[:3])
+        arrays = _core.attention_stats(self.core, wanted, thread_count(num_threads))
+        shape = (*self.lead, self.n)
+        entropy, max_weight, log_sum = (x.reshape(shape) for x in arrays[:3])
         return AttentionStats(
             entropy=entropy,
             max_weight=max_weight,
             effective_support=np.where(max_weight > 0, np.exp(entropy), 0.0),
             log_sum=log_sum,
             shares=tuple(float(s) for s in wanted),
-            keys_for_share=found[3].reshape((*shape, wanted.size)),
-            key_mass=found[4].reshape(shape),
+            keys_for_share=arrays[3].reshape((*shape, wanted.size)),
+            key_mass=arrays[4].reshape(shape),
         )
+
+    def _of_rows(self, rows: Rows) -> tuple[_core.Logits, int]:
+        """Return the core's logits of some rows, as users number them, and how many these are."""
+        numbers = row_numbers(rows, self.n)
+        return (
+            (self.core, self.n) if numbers is None else (self.core.of_rows(numbers), numbers.size)
+        )
+
+    def _stack(self, array: NDArray[Any]) -> NDArray[Any]:
+        """Return a contiguous result with its leading axes flattened into one."""
+        return array.reshape((math.prod(self.lead), *array.shape[len(self.lead) :]))
+
+    def _output(self, rows: int, columns: int, out: NDArray[Any] | None = None) -> NDArray[Any]:
+        """Return an array for a result: `out` if it can hold it; None makes a new one."""
+        shape = (*self.lead, rows, columns)
+        if out is None:
+            require_memory(math.prod(shape) * self.dtype.itemsize, f"a result of shape {shape}")
+            return np.empty(shape, self.dtype)
+        if (
+            not isinstance(out, np.ndarray)
+            or out.shape != shape
+            or out.dtype != self.dtype
+            or not out.flags.c_contiguous
+            or not out.flags.aligned
+            or not out.flags.writeable
+        ):
+            came = f"{type(out).__name__}"
+            if isinstance(out, np.ndarray):
+                came = (
+                    f"shape {out.shape} of {out.dtype}, C-contiguous: {out.flags.c_contiguous}, "
+                    f"aligned: {out.flags.aligned}"
+                )
+            raise InputError(
+                f"out must be a writable, aligned C-contiguous array of shape {shape} and "
+                f"{self.dtype}; got {came}"
+            )
+        read = dict(zip("QK", self.stored, strict=True)) | {"bias": self.bias, "mask": self.mask}
+        for name, x in read.items():
+            if x is None or isinstance(x, (str, tuple)) or is_sparse(x):
+                continue
+            if np.may_share_memory(out, as_array(x, name)):
+                raise InputError(f"out must not share memory with {name}")
+        return out
 
 
 class HasAttention(Protocol):
@@ -272,8 +616,8 @@ class HasAttention(Protocol):
 
 def attention_in(head: Any) -> Attention | None:
     """Return an `Attention`, or that of a result such as a `Fit`; None for anything else."""
-    found = getattr(head, "attention", head)
-    return found if isinstance(found, Attention) else None
+    attention = getattr(head, "attention", head)
+    return attention if isinstance(attention, Attention) else None
 
 
 HeadLike: TypeAlias = Attention | HasAttention | ArrayLike

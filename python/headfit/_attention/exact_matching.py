@@ -8,43 +8,68 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from headfit.errors import HeadfitError
+from headfit.errors import HeadfitError, InputError
 
 TOLERANCE = 1e-9
 """Entries with at most this much reduced weight, in shares of a row, are not added."""
 
 
-def heaviest_matching(
-    weights: NDArray[np.float64],
+def exact_pattern(
+    shares: NDArray[np.float64],
     start: sp.csr_array,
-    per_row: int,
-    per_column: int,
+    limits: tuple[int, int],
     exempt: NDArray[Any],
-) -> NDArray[np.bool_]:
-    """Return the entries of a pattern of greatest weight with few entries per row and column.
+    keep_max: bool,
+) -> tuple[sp.csr_array, NDArray[np.float64]]:
+    """Return the pattern of greatest weight with few entries per row and column, and what it drops.
 
     Parameters
     ----------
-    weights : ndarray, shape (n, m)
-        Nonnegative weights; entries with weight zero are never chosen.
+    shares : ndarray, shape (n, m)
+        Nonnegative weights with rows of sum 1 or 0; entries with weight zero are never chosen.
     start : csr_array, shape (n, m)
         A pattern whose entries are in the linear programme from the start.
-    per_row, per_column : int
+    limits : tuple of int
         The most entries of a row and of a column.
     exempt : ndarray of int
         Columns with any number of entries.
+    keep_max : bool
+        Whether a row that could keep no entry keeps its largest.
 
     Returns
     -------
-    ndarray of bool, shape (n, m)
+    matrix : csr_array, shape (n, m)
+        With rows renormalised to sum 1.
+    dropped : ndarray, shape (n,)
+        The mass that each row loses.
 
     Raises
     ------
+    InputError
+        If a row keeps nothing.
     HeadfitError
         If the solver fails.
+    """
+    chosen = _heaviest(shares, start, limits, exempt)
+    present = shares.any(axis=1)
+    empty = np.flatnonzero(present & ~chosen.any(axis=1))
+    if empty.size and not keep_max:
+        raise InputError(
+            f"row {empty[0]} keeps nothing: at most {limits[1]} entries a column leave it "
+            'no room; exempt columns, raise per_column, or use on_empty="keep-max"'
+        )
+    chosen[empty, shares[empty].argmax(axis=1)] = True
+    kept = np.where(chosen, shares, 0.0)
+    sums = kept.sum(axis=1)
+    matrix = sp.csr_array(kept / np.where(present, sums, 1.0)[:, np.newaxis])
+    return matrix, np.where(present, np.maximum(0.0, 1 - sums), 0.0)
 
-    Notes
-    -----
+
+def _heaviest(
+    weights: NDArray[np.float64], start: sp.csr_array, limits: tuple[int, int], exempt: NDArray[Any]
+) -> NDArray[np.bool_]:
+    """Return which entries the pattern of greatest weight has.
+
     Column generation: the linear programme starts with a few entries of each row as variables.
     Its dual solution gives rows and columns prices. An entry whose weight exceeds the sum of the
     two prices may improve the optimum, and is added. When there is no such entry, the optimum is
@@ -53,15 +78,15 @@ def heaviest_matching(
     n, m = weights.shape
     included = np.zeros((n, m), dtype=np.bool_)
     included[start.nonzero()] = True
-    heavy = min(m, 2 * per_row)
+    heavy = min(m, 2 * limits[0])
     heaviest = np.argpartition(-weights, heavy - 1, axis=1)[:, :heavy]
     np.put_along_axis(included, heaviest, True, axis=1)
     included &= weights > 0
-    limits = np.concatenate((np.full(n, per_row), np.full(m, per_column))).astype(np.float64)
-    limits[n + exempt] = n
+    most = np.repeat(np.array(limits, dtype=np.float64), (n, m))
+    most[n + exempt] = n
     while True:
         rows, columns = np.nonzero(included)
-        kept, prices = _solve(weights[rows, columns], rows, n + columns, limits)
+        kept, prices = _solve(weights[rows, columns], rows, n + columns, most)
         gain = weights - prices[:n, np.newaxis] - prices[n:]
         missing = (gain > TOLERANCE) & ~included & (weights > 0)
         if not missing.any():

@@ -1,7 +1,7 @@
 """What fits of sparse patterns and of dense targets have in common: a head in a module.
 
-Here, and only here, Q, K, the module's input and the attention are made out of the numbers that a
-method or a descent found.
+Here, and only here, Q, K, the module's input and the attention are made out of the numbers of a
+method or a descent.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from typing import Any
 from headfit._attention.attention import Attention
 from headfit._attention.module import SelfAttention
 from headfit._base.arrays import FloatArray
-from headfit._base.dtypes import array_dtype
+from headfit._base.dtypes import NARROW, array_dtype
+from headfit.errors import InputError
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -87,3 +88,20 @@ def placed(
         "dtype": dtype,
         "input_stored": X,
     }
+
+
+def check_module(module: Any, dim: int | None, dtype: str, scale: float | None) -> None:
+    """Raise an InputError for a module that does not fit the size, dtype and scale of a fit."""
+    if module is None:
+        return
+    if not isinstance(module, SelfAttention):
+        raise InputError(f"module must be a SelfAttention; got {type(module).__name__}")
+    if dim is not None and dim != module.dim:
+        raise InputError(f"dim must be the module's, {module.dim}; got {dim}")
+    if scale is not None:
+        raise InputError("scale must not be given beside a module, whose own scale holds")
+    if dtype in NARROW and not module.is_canonical:
+        raise InputError(
+            f"dtype={dtype!r} must be used without a module, or with a canonical one: what any "
+            "other computes from X is rounded on its way to Q and K"
+        )

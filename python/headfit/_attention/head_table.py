@@ -1,31 +1,99 @@
-"""The table that `describe` returns: measures of heads, and how they are shown."""
+"""Tables of heads: `HeadTable` of single heads, `ModelTable` of a model's heads over passages."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from headfit._attention.head_statistics import HeadStatistics
+from headfit._attention.profile import Counts, Floats
 from headfit._base.arguments import shown
 from headfit._base.arrays import as_count
+from headfit._base.files import as_path, save_arrays
 from headfit._base.frames import pandas
 from headfit._base.plain import plain_dict
 from headfit._base.shown import html_table, text_table
+from headfit._base.stored_arrays import load_arrays
 from headfit.errors import InputError
-
-Floats = NDArray[np.float64]
-Counts = NDArray[np.int64]
 
 # The names of the two leading axes of Q; of more than two axes, those of the last two.
 AXES = ("batch", "head")
 
+_FORMAT = "headfit capture 1"
+_SHOWN = 24  # heads that a table shows at most
+
+
+class Table:
+    """A table with one row per head: its text, its HTML, and its rows as a DataFrame."""
+
+    def _title(self) -> str:
+        raise NotImplementedError
+
+    def _in_text(self) -> dict[str, NDArray[Any]]:
+        """Return the columns of the text, by name."""
+        raise NotImplementedError
+
+    def _levels(self) -> dict[str, NDArray[Any]]:
+        """Return what the rows are indexed by, by name."""
+        raise NotImplementedError
+
+    def _in_frame(self) -> dict[str, NDArray[Any]]:
+        """Return the columns beside the index, by name."""
+        raise NotImplementedError
+
+    def to_pandas(self) -> Any:
+        """Return the table as a pandas DataFrame with one row per head, indexed by its place.
+
+        Returns
+        -------
+        pandas.DataFrame
+
+        Raises
+        ------
+        ImportError
+            If pandas is not installed.
+        """
+        pd, levels = pandas(), self._levels()
+        index = None
+        if levels:
+            index = pd.MultiIndex.from_arrays(list(levels.values()), names=list(levels))
+        return pd.DataFrame(self._in_frame(), index=index)
+
+    def _parts(self) -> tuple[str, list[str], list[list[str]], list[str]]:
+        columns = self._in_text()
+        total = len(next(iter(columns.values())))
+        count = total if total <= _SHOWN else _SHOWN // 2
+        more = [f"... and {total - count} heads more"] if count < total else []
+        return self._title(), list(columns), cells(columns, count), more
+
+    def __repr__(self) -> str:
+        return text_table(*self._parts())
+
+    def _repr_html_(self) -> str:
+        return html_table(*self._parts())
+
+
+def cells(columns: Mapping[str, NDArray[Any]], count: int) -> list[list[str]]:
+    """Return the first rows of columns as text."""
+    return [[_text(column[at]) for column in columns.values()] for at in range(count)]
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, (str, np.str_)):
+        return str(value)
+    if isinstance(value, (np.bool_, bool)):
+        return "yes" if value else "no"
+    return "-" if np.isnan(value) else f"{value:.3g}"
+
 
 @dataclass(frozen=True, repr=False, eq=False)
-class HeadTable:
+class HeadTable(Table):
     """The measures of heads that `describe` returns, in arrays with the leading axes of Q.
 
     The leading axes are written ... below. Rows in which the mask allows no key are left out of
@@ -38,8 +106,7 @@ class HeadTable:
     n, m : int
         The numbers of queries and keys of a head.
     axes : tuple of str
-        The names of the leading axes: those that `describe` was given, else ``("batch", "head")``
-        for two, ``("head",)`` for one, and ``("axis0", ..., "batch", "head")`` for more.
+        The names of the leading axes, as `describe` has them.
     shares : tuple of float
         The shares of a row's mass that keys are counted for.
     keys : ndarray of int, shape (..., n, len(shares))
@@ -68,11 +135,11 @@ class HeadTable:
         The mean sum of a row's weights: 1 unless attention has the option `sinks`.
     column_mass : ndarray, shape (..., m)
         The share of the head's attention that goes to each column; sums to `key_mass`.
-    sinks : ndarray of bool, shape (..., m)
+    sink_columns : ndarray of bool, shape (..., m)
         Attention sinks: columns that are in the support of more than half of the rows, and of
         more than `per_column` rows. ``sparsify(exempt_columns="auto")`` exempts them.
     sink_mass : ndarray, shape (...)
-        The share of the head's attention that goes to sinks.
+        The share of the head's attention that goes to `sink_columns`.
     offsets : ndarray of int, shape (n + m - 1,)
         The differences between the position i + m - n of a query and the position j of a key,
         in increasing order.
@@ -118,7 +185,7 @@ class HeadTable:
     entropy: Floats
     key_mass: Floats
     column_mass: Floats
-    sinks: NDArray[np.bool_]
+    sink_columns: NDArray[np.bool_]
     sink_mass: Floats
     offsets: Counts
     offset_mass: Floats
@@ -134,7 +201,7 @@ class HeadTable:
     @property
     def shape(self) -> tuple[int, ...]:
         """The leading axes: batch and heads."""
-        return self.entropy.shape
+        return np.shape(self.entropy)
 
     def columns(self) -> dict[str, NDArray[Any]]:
         """Return the measures that are one number per head, by name."""
@@ -148,7 +215,7 @@ class HeadTable:
             table[name] = getattr(self, name)
         if (self.key_mass < 1).any():
             table["key_mass"] = self.key_mass
-        table["sinks"] = self.sinks.sum(axis=-1)
+        table["sink_columns"] = self.sink_columns.sum(axis=-1)
         for name in ("sink_mass", "distance", "previous", "diagonal", "induction"):
             table[name] = getattr(self, name)
         return {**table, "rank": self.rank, "rank_99": self.rank_99, "sparse": self.sparse}
@@ -157,34 +224,6 @@ class HeadTable:
         """Return `columns` as (nested) lists, with the shape and definitions, for JSON."""
         names = ("n", "m", "axes", "per_row", "per_column", "share")
         return plain_dict({**{name: getattr(self, name) for name in names}, **self.columns()})
-
-    def to_pandas(self, axes: Sequence[str] = AXES) -> Any:
-        """Return `columns` as a pandas DataFrame with one row per head; pandas must be installed.
-
-        Parameters
-        ----------
-        axes : sequence of str, optional
-            The names of the leading axes of Q, which become the levels of the index; the
-            attribute `axes` when they are not given.
-
-        Returns
-        -------
-        pandas.DataFrame
-
-        Raises
-        ------
-        InputError
-            If there are not as many names as leading axes, or a name occurs twice.
-        ImportError
-            If pandas is not installed.
-        """
-        names = list(self.axes if axes is AXES else axis_names(axes, len(self.shape)))
-        pd = pandas()
-        rows = {name: values.reshape(-1) for name, values in self.columns().items()}
-        if not self.shape:
-            return pd.DataFrame(rows)
-        index = pd.MultiIndex.from_product([range(s) for s in self.shape], names=names)
-        return pd.DataFrame(rows, index=index)
 
     def statement(self, *head: int) -> str:
         """Return a text that says whether a head is sparse in the paper's sense, and why.
@@ -217,35 +256,12 @@ class HeadTable:
         )
         busiest = int(self.load[head].argmax())
         load = f"column {busiest} serves {self.max_load[head]} of {int(rows.sum())} rows"
-        sinks = np.flatnonzero(self.sinks[head])
+        sinks = np.flatnonzero(self.sink_columns[head])
         if sinks.size:
             load += f"; {sinks.size} sink{'s' if sinks.size > 1 else ''} with "
             load += f"{self.sink_mass[head]:.0%} of all mass"
         verdict = "sparse" if self.sparse[head] else "not sparse"
         return f"{verdict} at {k} a row and {self.per_column} a column: {mass}; {load}"
-
-    def _cells(self) -> tuple[list[str], list[list[str]]]:
-        shown = self.columns()
-        for name in [f"keys{s * 100:g}_{kind}" for s in self.shares for kind in ("mean", "max")]:
-            del shown[name]
-        del shown["gamma"], shown[f"top{self.per_row}_worst"]
-        heads = list(np.ndindex(self.shape))
-        keep = heads if len(heads) <= 24 else heads[:12]
-        rows = [
-            [",".join(str(i) for i in head), *(_text(values[head]) for values in shown.values())]
-            for head in keep
-        ]
-        names = [name.removesuffix("_median") for name in shown]
-        is_usual = self.axes == axis_names(AXES, len(self.shape))
-        return ["head" if is_usual else ",".join(self.axes), *names], rows
-
-    def __repr__(self) -> str:
-        names, rows = self._cells()
-        return text_table(self._title(), names, rows, self._more(len(rows)))
-
-    def _repr_html_(self) -> str:
-        names, rows = self._cells()
-        return html_table(self._title(), names, rows, self._more(len(rows)))
 
     def _title(self) -> str:
         heads = math.prod(self.shape)
@@ -255,9 +271,160 @@ class HeadTable:
             f"column; keys and gamma are medians over rows)"
         )
 
-    def _more(self, shown: int) -> list[str]:
-        left = math.prod(self.shape) - shown
-        return [f"... and {left} heads more"] if left else []
+    def _in_text(self) -> dict[str, NDArray[Any]]:
+        columns = self._in_frame()
+        for name in [f"keys{s * 100:g}_{kind}" for s in self.shares for kind in ("mean", "max")]:
+            del columns[name]
+        del columns["gamma"], columns[f"top{self.per_row}_worst"]
+        is_usual = self.axes == axis_names(AXES, len(self.shape))
+        places = np.array([",".join(str(i) for i in head) for head in np.ndindex(self.shape)])
+        return {
+            "head" if is_usual else ",".join(self.axes): places,
+            **{name.removesuffix("_median"): values for name, values in columns.items()},
+        }
+
+    def _levels(self) -> dict[str, NDArray[Any]]:
+        places = np.indices(self.shape).reshape((len(self.shape), math.prod(self.shape)))
+        return dict(zip(self.axes, places, strict=True))
+
+    def _in_frame(self) -> dict[str, NDArray[Any]]:
+        return {name: np.reshape(values, -1) for name, values in self.columns().items()}
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class ModelTable(Table):
+    """The measures of a model's heads over all passages that it read, one row per layer and head.
+
+    Attributes
+    ----------
+    numbers : dict of str to ndarray
+        A column for each measure, by name, each of shape (rows of the table,). ``layer`` and
+        ``kind`` hold text, ``head`` the number of the head in its layer; the others are named
+        as in `HeadTable.columns`. Means are over all rows of all passages; ``max`` and ``worst``
+        are over them too. Medians come from histograms with bins of a ratio of 2**(1/8), and are
+        approximate: their names end in ``_median~``. ``max_load`` is the largest in a passage,
+        ``sink_columns`` the mean number per passage, and ``sparse`` the share of the passages in
+        which the head is sparse in the paper's sense.
+    distances : dict of str to ndarray
+        For each layer, the share of each head's attention on the key at the distance
+        0, 1, 2, ... before the query, with shape (heads, longest passage).
+    column_mass : dict of str to ndarray
+        For each layer, the share of each head's attention on the key at each position of its
+        passage, with shape (heads, longest passage).
+
+    Examples
+    --------
+    >>> import numpy as np, headfit as hf
+    >>> from headfit._attention.head_statistics import HeadStatistics
+    >>> from headfit._attention.profile import Measures
+    >>> statistics = HeadStatistics(1, Measures(per_row=1))
+    >>> X = 8 * np.eye(16)
+    >>> statistics.add(hf.Attention(X[None], np.roll(X, -1, axis=0)[None]))
+    >>> table = ModelTable.of({"layer": ("self", statistics)})
+    >>> table.numbers["previous"].round(3), table.numbers["keys90_median~"]
+    (array([1.]), array([1.]))
+    """
+
+    numbers: dict[str, NDArray[Any]]
+    distances: dict[str, NDArray[np.float64]]
+    column_mass: dict[str, NDArray[np.float64]]
+
+    @classmethod
+    def of(cls, layers: Mapping[str, tuple[str, HeadStatistics]]) -> ModelTable:
+        """Return the table of the statistics of some layers, by name, with their kinds."""
+        parts: list[dict[str, NDArray[Any]]] = []
+        for name, (kind, statistics) in layers.items():
+            heads = statistics.heads
+            about = {
+                "layer": np.full(heads, name),
+                "kind": np.full(heads, kind),
+                "head": np.arange(heads),
+            }
+            parts.append({**about, **statistics.numbers()})
+        return cls(
+            {name: np.concatenate([part[name] for part in parts]) for name in parts[0]},
+            {name: _shares(s.before, s.rows) for name, (_, s) in layers.items()},
+            {name: _shares(s.columns, s.rows) for name, (_, s) in layers.items()},
+        )
+
+    def __len__(self) -> int:
+        return len(self.numbers["head"])
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return `numbers` as lists, for JSON."""
+        return plain_dict(self.numbers)
+
+    def save(self, path: Any) -> Path:
+        """Write the numbers of the table to an .npz file, which `load` reads; never a pickle.
+
+        Raises
+        ------
+        FileError
+            If the file cannot be written. A file of that name stays as it was then.
+        """
+        target = Path(as_path(path, "path"))
+        if target.suffix != ".npz":
+            raise InputError(f"path must end in .npz; got {target}")
+        arrays = {f"numbers/{name}": values for name, values in self.numbers.items()}
+        layers = list(self.distances)
+        for at, layer in enumerate(layers):
+            arrays[f"distances/{at}"] = self.distances[layer]
+            arrays[f"columns/{at}"] = self.column_mass[layer]
+        return save_arrays(
+            target, {"format": np.array(_FORMAT), "layers": np.array(layers), **arrays}
+        )
+
+    @classmethod
+    def load(cls, path: Any) -> ModelTable:
+        """Read a table that `save` wrote.
+
+        Raises
+        ------
+        FileError
+            If the file cannot be read.
+        InputError
+            If it holds no such table.
+        """
+        arrays = load_arrays(path, "saved capture")
+        if "format" not in arrays or str(arrays["format"]) != _FORMAT:
+            raise InputError(f"path: {path} is no saved capture")
+        try:
+            layers = [str(name) for name in arrays["layers"]]
+            prefix = "numbers/"
+            numbers = {n.removeprefix(prefix): x for n, x in arrays.items() if n.startswith(prefix)}
+            if "sinks" in numbers:  # the name of the column in files of earlier versions
+                names = {name: name for name in numbers} | {"sinks": "sink_columns"}
+                numbers = {names[name]: x for name, x in numbers.items()}
+            return cls(
+                numbers,
+                {layer: arrays[f"distances/{at}"] for at, layer in enumerate(layers)},
+                {layer: arrays[f"columns/{at}"] for at, layer in enumerate(layers)},
+            )
+        except KeyError as error:
+            raise InputError(f"path: {path} is no saved capture: it lacks {error}") from error
+
+    def _title(self) -> str:
+        return (
+            f"ModelTable({len(self)} heads of {len(self.distances)} layers; medians (~) are "
+            "approximate, from histograms)"
+        )
+
+    def _in_text(self) -> dict[str, NDArray[Any]]:
+        hidden = ["_max", "_mean", "gamma", "_worst"]
+        if (np.nan_to_num(self.numbers["key_mass"], nan=1) >= 1 - 1e-9).all():
+            hidden.append("key_mass")  # no layer has sinks as parameters
+        return {name: x for name, x in self.numbers.items() if not name.endswith(tuple(hidden))}
+
+    def _levels(self) -> dict[str, NDArray[Any]]:
+        return {name: self.numbers[name] for name in ("layer", "head")}
+
+    def _in_frame(self) -> dict[str, NDArray[Any]]:
+        return {name: x for name, x in self.numbers.items() if name not in ("layer", "head")}
+
+
+def _shares(mass: Floats, rows: Counts) -> Floats:
+    """Return masses as shares of all attention of their head."""
+    return mass / np.maximum(rows, 1)[:, np.newaxis]
 
 
 def axis_names(axes: Any, count: int) -> tuple[str, ...]:
@@ -276,9 +443,3 @@ def axis_names(axes: Any, count: int) -> tuple[str, ...]:
     if len(set(axes)) < count:
         raise InputError(f"axes must be different names; got {axes!r}")
     return tuple(axes)
-
-
-def _text(value: Any) -> str:
-    if isinstance(value, (np.bool_, bool)):
-        return "yes" if value else "no"
-    return "-" if np.isnan(value) else f"{value:.3g}"

@@ -1,11 +1,13 @@
-"""The logits of queries and keys: the user's options, checked once, in the form the core reads."""
+"""The options of logits: their names and types, their checks, and what the core makes of them."""
 
 from __future__ import annotations
 
+import inspect
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any
+from functools import wraps
+from typing import Any, TypedDict, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,12 +25,61 @@ from headfit._base.arrays import (
     computed_in,
     is_sparse,
 )
-from headfit._base.machine import require_memory
-from headfit._base.masks import core_mask
+from headfit._base.masks import as_allowed, as_key_mask, core_mask, frozen_mask, same_mask
 from headfit._base.positions import as_positions
+from headfit._base.types import ArrayLike, MaskLike, PositionLike
 from headfit.errors import InputError
 
 Rows = slice | Sequence[int] | NDArray[np.integer[Any]] | None
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+class LogitKeywords(TypedDict, total=False):
+    """The options of logits as keyword arguments; `Attention` describes each of them."""
+
+    scale: float | None
+    mask: MaskLike
+    key_lengths: ArrayLike | None
+    bias: ArrayLike | None
+    softcap: float | None
+    position: PositionLike
+    key_mask: ArrayLike | None
+    sinks: ArrayLike | None
+
+
+def names_logit_options(*without: str) -> Callable[[Function], Function]:
+    """Let the signature of a function with ``**options: Unpack[LogitKeywords]`` name them all.
+
+    Options that the function lacks are left out of its signature, and refused like any other
+    unknown keyword.
+    """
+    added = [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=kind)
+        for name, kind in _KEYWORDS.items()
+        if name not in without
+    ]
+
+    def decorate(function: Function) -> Function:
+        signature = inspect.signature(function)
+        own = [p for p in signature.parameters.values() if p.kind is not p.VAR_KEYWORD]
+        first = [p for p in own if p.kind is not p.KEYWORD_ONLY]
+        named = [*first, *added, *own[len(first) :]]
+        names = {p.name for p in named}
+
+        @wraps(function)
+        def checked(*arguments: Any, **options: Any) -> Any:
+            for name in options:
+                if name not in names:
+                    raise TypeError(f"{function.__name__}() has no option {name!r}")
+            return function(*arguments, **options)
+
+        vars(checked)["__signature__"] = signature.replace(parameters=named)
+        return cast(Function, checked)
+
+    return decorate
+
+
+_KEYWORDS = {name: kind.__forward_arg__ for name, kind in LogitKeywords.__annotations__.items()}
 
 
 @dataclass(frozen=True)
@@ -44,85 +95,74 @@ class LogitOptions:
     key_mask: Any = None
     sinks: Any = None
 
-    def given(self) -> tuple[str, ...]:
+    def non_default(self) -> tuple[str, ...]:
         """Return the names of the options that are not None."""
         return tuple(f.name for f in fields(self) if getattr(self, f.name) is not None)
 
+    def frozen(self) -> LogitOptions:
+        """Return the options with arrays, checked each by itself, that nobody can change.
 
-@dataclass(frozen=True)
-class Logits:
-    """Checked logits that are computed when asked for: the core's object and the shapes.
+        The core keeps copies of sparse masks and of small arrays. They are frozen so that the
+        attributes of an `Attention` always show what the core computes with.
+        """
+        mask, lengths, keys, sinks = self.mask, self.key_lengths, self.key_mask, self.sinks
+        if mask is not None and not isinstance(mask, (str, tuple)):
+            mask = frozen_mask(mask) if is_sparse(mask) else as_allowed(mask)
+        return replace(
+            self,
+            mask=mask,
+            key_lengths=None if lengths is None else np.array(as_array(lengths, "key_lengths")),
+            key_mask=None if keys is None else _read_only_copy(as_key_mask(keys)),
+            sinks=None if sinks is None else _read_only_copy(as_sinks(sinks)),
+        )
 
-    Attributes
-    ----------
-    core : _core.Logits
-    stored : tuple of ndarray
-        The queries and keys that the core reads: the caller's arrays if their rows are
-        contiguous, else copies.
-    lead : tuple of int
-        The leading axes, batch and heads, of Q and of every result.
-    rows, keys : int
-        The number of queries whose logits are computed, and the number of keys.
-    kv_lead : tuple of int
-        The leading axes of K, and of the values that belong to it.
-    dtype : dtype
-        The dtype in which logits are computed.
-    inputs : tuple of (name, array)
-        The arrays that are read; an output must not share memory with them.
+    def equals(self, other: LogitOptions, name: str) -> bool:
+        """Return whether one option is the same in both, as written."""
+        one, two = getattr(self, name), getattr(other, name)
+        return same_mask(one, two) if name == "mask" else _same(one, two, name)
+
+
+def core_logits(Q: Any, K: Any, options: LogitOptions) -> tuple[Any, Any, _core.Logits]:
+    """Return checked queries and keys, and the logits that the core computes from them.
+
+    The arrays are the caller's if their rows are contiguous, else copies: they hold the numbers
+    that the core computes with. Raises an InputError for shapes, dtypes or options that do not
+    fit together.
     """
+    q, q_stack = _readable(as_stored_array(Q, "Q"))
+    k, k_stack = _readable(as_stored_array(K, "K"))
+    dtype, dim = computed_in(q, k), q.shape[-1]
+    if dim != k.shape[-1]:
+        raise InputError(f"Q and K must have the same head size; got {dim} and {k.shape[-1]}")
+    if max(q.shape[-2], k.shape[-2]) >= 2**31:
+        raise InputError("Q and K must have fewer than 2**31 rows")
+    softcap = 0.0
+    if options.softcap is not None:
+        softcap = check_between(options.softcap, "softcap", 0, math.inf)
+    lead, shape = q.shape[:-2], (q.shape[-2], k.shape[-2])
+    positions = as_positions(options.position, lead, shape, dim, dtype)
+    if positions.bias is not None and options.bias is not None:
+        raise InputError("bias and the position alibi exclude each other: alibi is a bias")
+    core_options = _core.LogitOptions(
+        group=_group(lead, k.shape[:-2]),
+        scale=check_scale(options.scale, dim),
+        softcap=softcap,
+        mask=core_mask(options.mask, lead, shape, options.key_lengths, options.key_mask),
+        bias=_bias(options.bias, lead, shape, dtype) if positions.bias is None else positions.bias,
+        rotary=positions.table,
+        rotary_halves=positions.halves,
+        sinks=_sinks(options.sinks, lead),
+    )
+    return q, k, _core.Logits(q_stack, k_stack, core_options)
 
-    core: _core.Logits
-    stored: tuple[NDArray[Any], NDArray[Any]]
-    lead: tuple[int, ...]
-    rows: int
-    keys: int
-    kv_lead: tuple[int, ...]
-    dtype: np.dtype[Any]
-    inputs: tuple[tuple[str, Any], ...]
 
-    def of_rows(self, rows: Rows) -> Logits:
-        """Return the logits of some rows, as users number them; all else is shared."""
-        queries = self.stored[0].shape[-2]
-        numbers = _row_numbers(rows, queries)
-        count = queries if numbers is None else numbers.size
-        return replace(self, core=self.core.of_rows(numbers), rows=count)
-
-    def empty(self, columns: int, dtype: Any = None) -> NDArray[Any]:
-        """Return an uninitialised array with one row of `columns` entries for each query."""
-        return np.empty((*self.lead, self.rows, columns), dtype or self.dtype)
-
-    def stack(self, array: NDArray[Any]) -> NDArray[Any]:
-        """Return an array that `empty` made with its leading axes flattened into one."""
-        return array.reshape((math.prod(self.lead), *array.shape[len(self.lead) :]))
-
-    def output(self, out: NDArray[Any] | None, columns: int) -> NDArray[Any]:
-        """Return `out` if it can hold a result with `columns` columns; None makes a new array."""
-        shape = (*self.lead, self.rows, columns)
-        if out is None:
-            require_memory(math.prod(shape) * self.dtype.itemsize, f"a result of shape {shape}")
-            return self.empty(columns)
-        if (
-            not isinstance(out, np.ndarray)
-            or out.shape != shape
-            or out.dtype != self.dtype
-            or not out.flags.c_contiguous
-            or not out.flags.aligned
-            or not out.flags.writeable
-        ):
-            found = f"{type(out).__name__}"
-            if isinstance(out, np.ndarray):
-                found = (
-                    f"shape {out.shape} of {out.dtype}, C-contiguous: {out.flags.c_contiguous}, "
-                    f"aligned: {out.flags.aligned}"
-                )
-            raise InputError(
-                f"out must be a writable, aligned C-contiguous array of shape {shape} and "
-                f"{self.dtype}; got {found}"
-            )
-        for name, array in self.inputs:
-            if isinstance(array, np.ndarray) and np.may_share_memory(out, array):
-                raise InputError(f"out must not share memory with {name}")
-        return out
+def _readable(array: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Return an array that the core can read, and the same memory as a stack of matrices."""
+    stack = as_stack(array)
+    if array.size == 0 or np.may_share_memory(stack, array):
+        return array, stack
+    array = as_contiguous(array)
+    return array, as_stack(array)
 
 
 def default_scale(dim: int) -> float:
@@ -142,24 +182,8 @@ def check_scale(scale: float | None, dim: int) -> float:
     return value
 
 
-def _group(q_lead: tuple[int, ...], k_lead: tuple[int, ...]) -> int:
-    """Return how many query heads read one key head."""
-    if not k_lead:
-        return max(1, math.prod(q_lead))
-    if len(q_lead) == len(k_lead) and q_lead[:-1] == k_lead[:-1]:
-        heads, groups = q_lead[-1], k_lead[-1]
-        if groups and heads % groups == 0:
-            return max(1, heads // groups)
-        if heads == groups:
-            return 1
-    raise InputError(
-        "the leading axes of K must be those of Q, with a number of heads that divides Q's, "
-        f"or none; got {k_lead} for {q_lead}"
-    )
-
-
-def _row_numbers(rows: Rows, n: int) -> NDArray[np.int64] | None:
-    """Return the numbers of the rows that a user asks for; None for all."""
+def row_numbers(rows: Rows, n: int) -> NDArray[np.int64] | None:
+    """Return the numbers, 0 ... n - 1, of the rows that a user selects; None for all."""
     if rows is None:
         return None
     if isinstance(rows, slice):
@@ -181,31 +205,6 @@ def _row_numbers(rows: Rows, n: int) -> NDArray[np.int64] | None:
     return np.ascontiguousarray(np.where(numbers < 0, numbers + n, numbers), dtype=np.int64)
 
 
-def _bias(bias: Any, lead: tuple[int, ...], shape: tuple[int, int], dtype: Any) -> Any:
-    """Return a bias as an array of shape (heads, n, m), broadcast without a copy if possible."""
-    if bias is None:
-        return None
-    array = as_stored_array(bias, "bias", ndim=0)
-    if array.dtype == np.float64:
-        array = array.astype(dtype, copy=False)
-    array = as_items(array)
-    try:
-        broadcast = np.broadcast_to(array, (*lead, *shape))
-    except ValueError as error:
-        raise InputError(
-            f"bias must broadcast to {(*lead, *shape)}; got shape {array.shape}"
-        ) from error
-    if not lead:
-        return broadcast[np.newaxis]
-    if len(lead) == 1:
-        return broadcast
-    if array.ndim <= 2 or math.prod(array.shape[:-2]) == 1:
-        one = array.reshape(array.shape[-2:]) if array.ndim > 2 else array
-        return np.broadcast_to(one, (math.prod(lead), *shape))
-    # This copies the bias if some of several batch axes are broadcast and others are not.
-    return broadcast.reshape((math.prod(lead), *shape))
-
-
 def as_sinks(sinks: Any) -> NDArray[np.float64]:
     """Return sinks as float64 numbers that are finite, or -inf for none."""
     array = np.asarray(as_float_array(sinks, "sinks", ndim=0), np.float64)
@@ -217,73 +216,67 @@ def as_sinks(sinks: Any) -> NDArray[np.float64]:
     return array
 
 
+def _group(q_lead: tuple[int, ...], k_lead: tuple[int, ...]) -> int:
+    """Return how many query heads read one key head."""
+    if not k_lead:
+        return max(1, math.prod(q_lead))
+    if len(q_lead) == len(k_lead) and q_lead[:-1] == k_lead[:-1]:
+        heads, groups = q_lead[-1], k_lead[-1]
+        if groups and heads % groups == 0:
+            return max(1, heads // groups)
+        if heads == groups:
+            return 1
+    raise InputError(
+        "the leading axes of K must be those of Q, with a number of heads that divides Q's, "
+        f"or none; got {k_lead} for {q_lead}"
+    )
+
+
+def _bias(bias: Any, lead: tuple[int, ...], shape: tuple[int, int], dtype: Any) -> Any:
+    """Return a bias as an array of shape (heads, n, m), broadcast without a copy if possible."""
+    if bias is None:
+        return None
+    array = as_stored_array(bias, "bias", ndim=0)
+    if array.dtype == np.float64:
+        array = array.astype(dtype, copy=False)
+    array = as_items(array)
+    whole = _broadcast(array, (*lead, *shape), f"bias must broadcast to {(*lead, *shape)}")
+    if not lead:
+        return whole[np.newaxis]
+    if len(lead) == 1:
+        return whole
+    if array.ndim <= 2 or math.prod(array.shape[:-2]) == 1:
+        one = array.reshape(array.shape[-2:]) if array.ndim > 2 else array
+        return np.broadcast_to(one, (math.prod(lead), *shape))
+    # This copies the bias if some of several batch axes are broadcast and others are not.
+    return whole.reshape((math.prod(lead), *shape))
+
+
 def _sinks(sinks: Any, lead: tuple[int, ...]) -> NDArray[np.float64] | None:
     """Return one sink for each head, with the leading axes flattened."""
     if sinks is None:
         return None
-    array = as_sinks(sinks)
+    whole = _broadcast(as_sinks(sinks), lead, f"sinks must broadcast to the leading axes {lead}")
+    return np.ascontiguousarray(whole.reshape(-1))
+
+
+def _broadcast(array: NDArray[Any], shape: tuple[int, ...], expected: str) -> NDArray[Any]:
     try:
-        return np.ascontiguousarray(np.broadcast_to(array, lead).reshape(-1))
+        return np.broadcast_to(array, shape)
     except ValueError as error:
-        raise InputError(
-            f"sinks must broadcast to the leading axes {lead}; got shape {array.shape}"
-        ) from error
+        raise InputError(f"{expected}; got shape {array.shape}") from error
 
 
-def checked_logits(Q: Any, K: Any, options: LogitOptions) -> Logits:
-    """Check queries, keys and options, and return their logits.
-
-    Raises an InputError for shapes, dtypes or options that do not fit together.
-    """
-    q, q_stack = _readable(as_stored_array(Q, "Q"))
-    k, k_stack = _readable(as_stored_array(K, "K"))
-    dtype = computed_in(q, k)
-    if q.shape[-1] != k.shape[-1]:
-        raise InputError(
-            f"Q and K must have the same head size; got {q.shape[-1]} and {k.shape[-1]}"
-        )
-    if q.shape[-1] == 0:
-        raise InputError("Q and K must have a head size of at least 1; got 0")
-    if max(q.shape[-2], k.shape[-2]) >= 2**31:
-        raise InputError("Q and K must have fewer than 2**31 rows")
-    softcap = 0.0
-    if options.softcap is not None:
-        softcap = check_between(options.softcap, "softcap", 0, math.inf)
-    lead, kv_lead = q.shape[:-2], k.shape[:-2]
-    group = _group(lead, kv_lead)
-    shape = (q.shape[-2], k.shape[-2])
-    positions = as_positions(options.position, lead, shape, q.shape[-1], dtype)
-    if positions.bias is not None and options.bias is not None:
-        raise InputError("bias and the position alibi exclude each other: alibi is a bias")
-    core_options = _core.LogitOptions(
-        group=group,
-        scale=check_scale(options.scale, q.shape[-1]),
-        softcap=softcap,
-        mask=core_mask(options.mask, lead, shape, options.key_lengths, options.key_mask),
-        bias=_bias(options.bias, lead, shape, dtype) if positions.bias is None else positions.bias,
-        rotary=positions.table,
-        rotary_halves=positions.halves,
-        sinks=_sinks(options.sinks, lead),
-    )
-    logits = _core.Logits(q_stack, k_stack, core_options)
-    read = {"Q": q, "K": k, "bias": options.bias, "mask": options.mask}
-    inputs = tuple((name, _memory_of(x, name)) for name, x in read.items())
-    return Logits(logits, (q, k), lead, *shape, kv_lead, dtype, inputs)
+def _same(a: Any, b: Any, name: str) -> bool:
+    """Return whether two values of an option are equal as written, whatever objects they are."""
+    if isinstance(a, tuple) and isinstance(b, tuple):  # such as ("rope", base)
+        return len(a) == len(b) and all(_same(x, y, name) for x, y in zip(a, b, strict=True))
+    if b is None or isinstance(a, (str, tuple)) or isinstance(b, (str, tuple)):
+        return type(a) is type(b) and bool(a == b)
+    return np.array_equal(as_array(a, name), as_array(b, name))
 
 
-def _memory_of(x: Any, name: str) -> Any:
-    """Return an argument as an array that shares its memory; None if it is not a dense array."""
-    return None if x is None or isinstance(x, (str, tuple)) or is_sparse(x) else as_array(x, name)
-
-
-def _readable(array: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Return an array that the core can read, and the same memory as a stack of matrices.
-
-    The array is copied only if it cannot be read in place. This ensures that the attributes of an
-    `Attention` are the numbers that the core computes with.
-    """
-    stack = as_stack(array)
-    if array.size == 0 or np.may_share_memory(stack, array):
-        return array, stack
-    array = as_contiguous(array)
-    return array, as_stack(array)
+def _read_only_copy(array: NDArray[Any]) -> NDArray[Any]:
+    copy = array.copy()
+    copy.flags.writeable = False
+    return copy

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import threading
 from collections.abc import Callable
@@ -15,8 +16,7 @@ from numpy.typing import NDArray
 from headfit import _core
 from headfit._attention.attention import Attention
 from headfit._attention.logits import check_scale
-from headfit._attention.random_rotation import random_rotation
-from headfit._base.arguments import as_float_dtype
+from headfit._base.arguments import as_float_dtype, as_generator
 from headfit._base.arithmetic import standard_arithmetic
 from headfit._base.arrays import (
     FloatArray,
@@ -28,7 +28,6 @@ from headfit._base.arrays import (
     check_finite,
     computed_in,
 )
-from headfit._base.dtypes import NARROW
 from headfit._base.interruptible import interruptible, short_blocks
 from headfit._base.machine import require_memory
 from headfit._base.types import Seed
@@ -89,27 +88,21 @@ class SelfAttention:
 
     @standard_arithmetic()
     def __init__(self, W_Q: Any, W_K: Any, scale: float | None = None) -> None:
-        q, k = as_matrix(W_Q, "W_Q"), as_matrix(W_K, "W_K")
-        if q.shape != k.shape or q.shape[1] == 0:
-            raise InputError(f"W_Q and W_K must have one shape (D, d); got {q.shape} and {k.shape}")
-        check_finite(q, "W_Q")
-        check_finite(k, "W_K")
-        dtype = np.result_type(q, k)
-        weights = np.concatenate([q, k], axis=1, dtype=dtype)
-        weights.flags.writeable = False
-        self._set_fields(weights, q.shape[0], q.shape[1], scale, dtype)
+        weights = _side_by_side({"W_Q": W_Q, "W_K": W_K}, "(D, d)")
+        self._set_fields(weights, weights.shape, scale, weights.dtype)
 
     def _set_fields(
-        self, weights: FloatArray | None, width: int, dim: int, scale: float | None, dtype: Any
+        self, weights: FloatArray | None, shape: tuple[int, ...], scale: float | None, dtype: Any
     ) -> None:
-        values = {
+        width, dim = shape[0], shape[1] // 2
+        state = {
             "_weights": weights,  # [W_Q W_K], or None for a canonical module
             "width": width,
             "dim": dim,
             "scale": check_scale(scale, dim),
             "dtype": np.dtype(dtype),
         }
-        self.__dict__.update(values)
+        self.__setstate__(state)
 
     def __setattr__(self, name: str, value: Any) -> NoReturn:
         raise AttributeError(f"a SelfAttention is immutable; cannot set {name}")
@@ -152,7 +145,7 @@ class SelfAttention:
         """
         dim, dtype = as_count(dim, "dim", 1), as_float_dtype(dtype)
         module = object.__new__(cls)
-        module._set_fields(None, 2 * dim, dim, scale, dtype)
+        module._set_fields(None, (2 * dim, 2 * dim), scale, dtype)
         return module
 
     @classmethod
@@ -191,8 +184,10 @@ class SelfAttention:
         >>> np.allclose(W @ W.T, np.eye(4))
         True
         """
-        weights = random_rotation(dim, rng, dtype)
-        return cls(weights[:, : weights.shape[1] // 2], weights[:, weights.shape[1] // 2 :])
+        generator, dtype = as_generator(rng), as_float_dtype(dtype)
+        dim = as_count(dim, "dim", 1)
+        weights = _random_rotation(dim, generator).astype(dtype, copy=False)
+        return cls(weights[:, :dim], weights[:, dim:])
 
     @property
     def is_canonical(self) -> bool:
@@ -397,34 +392,51 @@ class SelfAttention:
         >>> module.input_for([[1.0]], [[1.0]])
         array([[0.5 , 0.25]])
         """
-        q, k = as_matrix(Q, "Q"), as_matrix(K, "K")
-        if q.shape != k.shape or q.shape[1] != self.dim:
-            raise InputError(
-                f"Q and K must have one shape (n, {self.dim}); got {q.shape} and {k.shape}"
-            )
-        check_finite(q, "Q")
-        check_finite(k, "K")
-        dtype = np.result_type(q, k, self.dtype)
-        together = np.concatenate([q, k], axis=1)
+        together = _side_by_side({"Q": Q, "K": K}, f"(n, {self.dim})", self.dim)
+        dtype = np.result_type(together, self.dtype)
         if self.is_canonical:
             return together.astype(dtype, copy=False)
-        out: FloatArray = np.empty((q.shape[0], self.width), dtype)
+        out: FloatArray = np.empty((together.shape[0], self.width), dtype)
         self._solve(together.astype(np.float64, copy=False), out)
         return out
 
 
-def check_module(module: Any, dim: int | None, dtype: str, scale: float | None) -> None:
-    """Raise an InputError for a module that does not fit the size, dtype and scale of a fit."""
-    if module is None:
-        return
-    if not isinstance(module, SelfAttention):
-        raise InputError(f"module must be a SelfAttention; got {type(module).__name__}")
-    if dim is not None and dim != module.dim:
-        raise InputError(f"dim must be the module's, {module.dim}; got {dim}")
-    if scale is not None:
-        raise InputError("scale must not be given beside a module, whose own scale holds")
-    if dtype in NARROW and not module.is_canonical:
+def _side_by_side(pair: dict[str, Any], shape: str, columns: int | None = None) -> FloatArray:
+    """Return two matrices of one shape as one matrix of their wider dtype, checked to be finite."""
+    first, second = (as_matrix(x, name) for name, x in pair.items())
+    width = first.shape[1]
+    if first.shape != second.shape or width == 0 or columns not in (None, width):
+        names = " and ".join(pair)
         raise InputError(
-            f"dtype={dtype!r} must be used without a module, or with a canonical one: what any "
-            "other computes from X is rounded on its way to Q and K"
+            f"{names} must have one shape {shape}; got {first.shape} and {second.shape}"
         )
+    for name, x in zip(pair, (first, second), strict=True):
+        check_finite(x, name)
+    return np.concatenate([first, second], axis=1)
+
+
+def _random_rotation(dim: int, generator: np.random.Generator) -> NDArray[np.float64]:
+    """Return a random orthogonal matrix of 2 `dim` rows and columns; see `SelfAttention.random`."""
+    side = 2 * dim
+    require_memory(5 * 8 * side**2, f"a rotation of dim = {dim}")
+    if side >= 1024 and side & (side - 1) == 0:
+        weights = np.eye(side)
+        for _ in range(3):
+            weights *= generator.choice([-1.0, 1.0], size=side)[:, np.newaxis]
+            _hadamard_in_place(weights)
+        weights /= side**1.5
+    else:
+        gaussian = generator.standard_normal((side, side))
+        weights, _ = interruptible(2.0 * side**3, np.linalg.qr, gaussian)
+    return weights
+
+
+def _hadamard_in_place(x: NDArray[np.float64]) -> None:
+    """Multiply x by the Hadamard matrix from the left, by the fast Walsh-Hadamard transform."""
+    n = x.shape[0]
+    for level in range(int(math.log2(n))):
+        half = 1 << level
+        pairs = x.reshape(n // (2 * half), 2, half, -1)
+        difference = pairs[:, 0] - pairs[:, 1]
+        pairs[:, 0] += pairs[:, 1]
+        pairs[:, 1] = difference

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import math
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal, TypedDict, Unpack, overload
+from functools import partial
+from typing import Any, Literal, Unpack, overload
 
 import numpy as np
 import scipy.sparse as sp
@@ -12,17 +13,26 @@ from numpy.typing import NDArray
 
 from headfit import _core
 from headfit._attention.attention import Attention, HeadLike, OneHead, attention_in
-from headfit._attention.logits import LogitOptions
-from headfit._attention.over_heads import over_heads
-from headfit._attention.sparsify_source import LogitSource, MatrixSource
+from headfit._attention.heads import over_heads
+from headfit._attention.logits import LogitKeywords, LogitOptions, names_logit_options
 from headfit._base.arguments import as_choice
 from headfit._base.arithmetic import standard_arithmetic
-from headfit._base.arrays import as_count, as_share, thread_count
+from headfit._base.arrays import (
+    as_contiguous,
+    as_count,
+    as_share,
+    as_stack,
+    as_stored_array,
+    is_sparse,
+    thread_count,
+)
 from headfit._base.columns import as_exempt
 from headfit._base.machine import require_memory
+from headfit._base.masks import core_mask
 from headfit._base.plain import plain_dict
 from headfit._base.shown import Shown
-from headfit._base.types import ArrayLike, Columns, MaskLike, PositionLike, Sparse
+from headfit._base.sparse import checked_csr
+from headfit._base.types import ArrayLike, Columns, Sparse
 from headfit.errors import InputError
 
 __all__ = ["EXACT_LIMIT", "Sparsified", "sparsify"]
@@ -91,8 +101,8 @@ class Sparsified(Shown):
         """Return the figures as plain Python values, for JSON; without the matrix and the rows."""
         n, m = self.matrix.shape
         names = ("per_row", "per_column", "exempt", "method", "tv_mean", "tv_worst", "worst_row")
-        found = {name: getattr(self, name) for name in names}
-        return plain_dict({"n": n, "m": m, "nonzeros": self.matrix.nnz, **found})
+        figures = {name: getattr(self, name) for name in names}
+        return plain_dict({"n": n, "m": m, "nonzeros": self.matrix.nnz, **figures})
 
     def _facts(self) -> dict[str, str]:
         n, m = self.matrix.shape
@@ -115,83 +125,9 @@ class Sparsified(Shown):
         )
 
 
-@dataclass(frozen=True)
-class _Bounds:
-    """The checked bounds of `sparsify`; a zero means that there is no such bound."""
-
-    per_row: int
-    mass: float
-    per_column: int
-    exempt: NDArray[np.int32]
-    sinks: bool
-    keep_max: bool
-
-    def core(self, *, empty_rows_pass: bool) -> _core.SparsifyOptions:
-        """Return the core's options; with `empty_rows_pass`, empty rows are never an error."""
-        keep_max = self.keep_max or empty_rows_pass
-        return _core.SparsifyOptions(
-            self.per_row, self.mass, self.per_column, self.exempt, self.sinks, keep_max
-        )
-
-
-def _bounds(
-    columns: int,
-    per_row: int | None,
-    per_column: int | None,
-    mass: float | None,
-    exempt: Any,
-    on_empty: str,
-) -> _Bounds:
-    if per_row is None and mass is None:
-        raise InputError("give per_row, the most entries of a row, or mass, the share to keep")
-    share = 0.0 if mass is None else as_share(mass, "mass")
-    as_choice(on_empty, "on_empty", ("raise", "keep-max"))
-    given = as_exempt(exempt, columns)
-    return _Bounds(
-        0 if per_row is None else min(as_count(per_row, "per_row", 1), columns),
-        share,
-        0 if per_column is None else as_count(per_column, "per_column", 1),
-        np.empty(0, np.int32) if given is None else given.astype(np.int32),
-        given is None,
-        on_empty == "keep-max",
-    )
-
-
-def _csr(offsets: Any, columns: Any, weights: Any, shape: tuple[int, int]) -> sp.csr_array:
-    index = np.int32 if offsets[-1] < 2**31 else np.int64
-    parts = (weights, columns.astype(index, copy=False), offsets.astype(index, copy=False))
-    return sp.csr_array(parts, shape=shape)
-
-
-def _renormalised(
-    shares: NDArray[np.float64], chosen: NDArray[np.bool_], bounds: _Bounds
-) -> tuple[sp.csr_array, NDArray[np.float64]]:
-    """Return the chosen entries with rows renormalised to sum 1, and each row's dropped mass."""
-    present = shares.any(axis=1)
-    empty = np.flatnonzero(present & ~chosen.any(axis=1))
-    if empty.size and not bounds.keep_max:
-        raise InputError(
-            f"row {empty[0]} keeps nothing: at most {bounds.per_column} entries a column leave it "
-            'no room; exempt columns, raise per_column, or use on_empty="keep-max"'
-        )
-    chosen[empty, shares[empty].argmax(axis=1)] = True
-    kept = np.where(chosen, shares, 0.0)
-    sums = kept.sum(axis=1)
-    matrix = sp.csr_array(kept / np.where(present, sums, 1.0)[:, np.newaxis])
-    return matrix, np.where(present, np.maximum(0.0, 1 - sums), 0.0)
-
-
-class _Options(TypedDict, total=False):
+class _Options(LogitKeywords, total=False):
     """The options of `sparsify`, for type checkers."""
 
-    scale: float | None
-    mask: MaskLike
-    key_lengths: ArrayLike | None
-    bias: ArrayLike | None
-    softcap: float | None
-    position: PositionLike
-    key_mask: ArrayLike | None
-    sinks: ArrayLike | None
     per_row: int | None
     per_column: int | None
     exempt_columns: Columns
@@ -211,19 +147,12 @@ def sparsify(
 def sparsify(M: HeadLike, K: ArrayLike | None = None, **options: Unpack[_Options]) -> Any: ...
 
 
+@names_logit_options()
 @standard_arithmetic()
 def sparsify(
     M: HeadLike | Sparse,
     K: ArrayLike | None = None,
     *,
-    scale: float | None = None,
-    mask: MaskLike = None,
-    key_lengths: ArrayLike | None = None,
-    bias: ArrayLike | None = None,
-    softcap: float | None = None,
-    position: PositionLike = None,
-    key_mask: ArrayLike | None = None,
-    sinks: ArrayLike | None = None,
     per_row: int | None = None,
     per_column: int | None = None,
     exempt_columns: Columns = None,
@@ -231,6 +160,7 @@ def sparsify(
     mass: float | None = None,
     on_empty: Literal["raise", "keep-max"] = "raise",
     num_threads: int | None = None,
+    **options: Unpack[LogitKeywords],
 ) -> Any:
     """Keep the heaviest entries of an attention matrix, few in every row and column.
 
@@ -311,12 +241,10 @@ def sparsify(
     >>> hf.sparsify(M, per_row=1, per_column=1, exempt_columns="auto").exempt
     array([0])
     """
-    options = LogitOptions(scale, mask, key_lengths, bias, softcap, position, key_mask, sinks)
-    source: LogitSource | MatrixSource
     if K is not None or attention_in(M) is not None:
-        attention = Attention.of(M, K, options)
+        attention = Attention.of(M, K, **options)
         if attention.lead:
-            bounds_of_each: dict[str, Any] = {
+            bounds: dict[str, Any] = {
                 "per_row": per_row,
                 "per_column": per_column,
                 "exempt_columns": exempt_columns,
@@ -324,41 +252,46 @@ def sparsify(
                 "mass": mass,
                 "on_empty": on_empty,
             }
-            return over_heads(attention, sparsify, bounds_of_each, num_threads, one_at_a_time=False)
-        source = LogitSource(attention)
-        mask = source.attention.mask
+            return over_heads(attention, sparsify, bounds, num_threads, one_at_a_time=False)
+        source, mask = _of_head(attention), attention.mask
     else:
-        given = [name for name in options.given() if name != "mask"]
-        if given:
-            raise InputError(f"{given[0]} goes with queries and keys; M is the matrix itself")
-        source = MatrixSource(M, mask)
-    if 0 in source.shape:
+        mask = options.get("mask")
+        source = _of_matrix(M, **vars(LogitOptions(**options)))
+    n, m = source.shape
+    if 0 in (n, m):
         raise InputError(f"the matrix must have rows and columns; got shape {source.shape}")
     as_choice(method, "method", ("greedy", "exact"))
-    bounds = _bounds(source.shape[1], per_row, per_column, mass, exempt_columns, on_empty)
+    if per_row is None and mass is None:
+        raise InputError("give per_row, the most entries of a row, or mass, the share to keep")
+    as_choice(on_empty, "on_empty", ("raise", "keep-max"))
+    columns = as_exempt(exempt_columns, m)
+    # The core takes 0 for no bound.
+    row_bound = 0 if per_row is None else min(as_count(per_row, "per_row", 1), m)
+    column_bound = 0 if per_column is None else as_count(per_column, "per_column", 1)
+    exact = method == "exact" and column_bound > 0
+    core_options = _core.SparsifyOptions(
+        per_row=row_bound,
+        mass=0.0 if mass is None else as_share(mass, "mass"),
+        per_column=column_bound,
+        exempt=np.empty(0, np.int32) if columns is None else columns.astype(np.int32),
+        exempt_sinks=columns is None,
+        keep_max=on_empty == "keep-max" or exact,
+    )
     threads = thread_count(num_threads)
     if mass is None and mask is None:  # every row may keep `per_row` entries
-        entries = source.shape[0] * bounds.per_row
-        require_memory(40 * entries, f"keeping up to {entries} entries (per_row = {per_row})")
-    exact = method == "exact" and bounds.per_column > 0
+        require_memory(40 * n * row_bound, f"keeping {n * row_bound} entries (per_row = {per_row})")
+    if exact and mass is not None:
+        raise InputError('mass must be None for method="exact" with per_column; use per_row')
+    if exact and n * m > EXACT_LIMIT:
+        raise InputError(f'method="exact" takes at most {EXACT_LIMIT} entries; got {source.shape}')
+    matrix, dropped, exempt = source.greedy(core_options, threads)
     if exact:
-        if mass is not None:
-            raise InputError('mass must be None for method="exact" with per_column; use per_row')
-        if math.prod(source.shape) > EXACT_LIMIT:
-            raise InputError(
-                f'method="exact" takes at most {EXACT_LIMIT} entries; got {source.shape}'
-            )
-    offsets, columns, weights, dropped, exempt = source.greedy(
-        bounds.core(empty_rows_pass=exact), threads
-    )
-    matrix = _csr(offsets, columns, weights, source.shape)
-    if exact:
-        from headfit._attention.exact_matching import heaviest_matching
+        from headfit._attention.exact_matching import exact_pattern
 
-        shares = source.dense(threads)
-        chosen = heaviest_matching(shares, matrix, bounds.per_row, bounds.per_column, exempt)
-        matrix, dropped = _renormalised(shares, chosen, bounds)
-    counts = np.bincount(matrix.indices, minlength=source.shape[1])
+        start, shares = matrix, source.dense(threads)
+        limits = (row_bound, column_bound)
+        matrix, dropped = exact_pattern(shares, start, limits, exempt, on_empty == "keep-max")
+    counts = np.bincount(matrix.indices, minlength=m)
     counts[exempt] = 0
     return Sparsified(
         matrix=matrix,
@@ -370,3 +303,56 @@ def sparsify(
         method=method,
         mask=mask,
     )
+
+
+@dataclass(frozen=True)
+class _Source:
+    """Attention to be made sparse: queries and keys, or a matrix; `run` calls the core on it."""
+
+    shape: tuple[int, int]
+    run: Callable[[_core.SparsifyOptions, int], Any]
+
+    def greedy(
+        self, options: _core.SparsifyOptions, threads: int
+    ) -> tuple[sp.csr_array, NDArray[np.float64], NDArray[Any]]:
+        """Return the entries that are kept, the mass that each row loses, and exempt columns."""
+        offsets, columns, weights, dropped, exempt = self.run(options, threads)
+        index = np.int32 if offsets[-1] < 2**31 else np.int64
+        parts = (weights, columns.astype(index, copy=False), offsets.astype(index, copy=False))
+        return sp.csr_array(parts, shape=self.shape), dropped, exempt
+
+    def dense(self, threads: int) -> NDArray[np.float64]:
+        """Return all entries as shares of their rows, with rows of sum 1 or 0."""
+        none = np.empty(0, np.int32)
+        everything = _core.SparsifyOptions(self.shape[1], 0.0, 0, none, False, False)
+        whole: NDArray[np.float64] = self.greedy(everything, threads)[0].toarray()
+        return whole
+
+
+def _of_head(attention: Attention) -> _Source:
+    if attention.sinks is not None:  # weights count as shares of what a row gives to keys
+        attention = Attention(*attention.stored, **{**vars(attention.options), "sinks": None})
+    return _Source((attention.n, attention.m), partial(_core.sparsify_logits, attention.core))
+
+
+def _of_matrix(M: Any, *, mask: Any, **of_heads: Any) -> _Source:
+    for name, value in of_heads.items():
+        if value is not None:
+            raise InputError(f"{name} goes with queries and keys; M is the matrix itself")
+    array = M if is_sparse(M) else as_stored_array(M, "M")
+    if array.ndim != 2:
+        raise InputError(f"M must be a matrix; got shape {array.shape}")
+    if max(array.shape) >= 2**31:
+        raise InputError(f"M must have fewer than 2**31 rows and columns; got {array.shape}")
+    allowed = core_mask(mask, (), array.shape)
+    if not is_sparse(M):
+        stack = as_stack(array[np.newaxis])
+        return _Source(array.shape, partial(_core.sparsify_matrix, stack, allowed))
+    csr = checked_csr(M, "M", dtype=np.float64)
+    rows = _core.CompressedRows(
+        as_contiguous(csr.indptr, np.int64),
+        as_contiguous(csr.indices, np.int32),
+        as_contiguous(csr.data),
+        csr.shape[1],
+    )
+    return _Source(csr.shape, partial(_core.sparsify_compressed, rows, allowed))

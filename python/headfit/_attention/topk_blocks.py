@@ -10,7 +10,7 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from headfit import _core
-from headfit._attention.logits import Logits
+from headfit._attention.logits import Rows
 from headfit._cluster.blocks import row_blocks
 from headfit._cluster.cluster import Cluster
 from headfit._cluster.run import Held, run_blocks
@@ -22,21 +22,23 @@ Lists = tuple[NDArray[np.int64], NDArray[Any]]
 """Columns and their values, each of shape (..., rows, k)."""
 
 
-def topk_rows(logits: Logits, k: int, as_logits: bool, threads: int) -> Lists:
-    """Return the k largest entries of the rows of `logits`: their columns and values."""
-    columns, values = logits.empty(k, np.int64), logits.empty(k)
-    stacks = logits.stack(columns), logits.stack(values)
-    _core.attention_topk(logits.core, *stacks, as_logits, threads)
+def topk_rows(attention: Attention, rows: Rows, k: int, as_logits: bool, threads: int) -> Lists:
+    """Return the k largest entries of some rows: their columns and values."""
+    logits, count = attention._of_rows(rows)
+    shape = (*attention.lead, count, k)
+    columns, values = np.empty(shape, np.int64), np.empty(shape, attention.dtype)
+    stacks = attention._stack(columns), attention._stack(values)
+    _core.attention_topk(logits, *stacks, as_logits, threads)
     return columns, values
 
 
 def topk_blocks(cluster: Cluster, attention: Attention, k: int, as_logits: bool) -> Lists:
-    """Return what `topk_rows` does for all rows, found by the workers of a cluster."""
+    """Return what `topk_rows` does for all rows, computed by the workers of a cluster."""
     shape = (*attention.lead, attention.n, k)
     columns, values = np.empty(shape, np.int64), np.empty(shape, attention.dtype)
 
-    def take(block: slice, found: Lists) -> None:
-        columns[..., block, :], values[..., block, :] = found
+    def take(block: slice, lists: Lists) -> None:
+        columns[..., block, :], values[..., block, :] = lists
 
     products = math.prod(attention.lead) * attention.m * attention.dim
     blocks = row_blocks(attention.n, products, cluster.slots)
@@ -46,12 +48,12 @@ def topk_blocks(cluster: Cluster, attention: Attention, k: int, as_logits: bool)
 
 
 def _topk_block(shared: tuple[Attention, int, bool, int], block: slice) -> Lists:
-    """Find the largest entries of a block of rows on a worker."""
+    """Return the largest entries of a block of rows on a worker."""
     attention, k, as_logits, threads = shared
-    return topk_rows(attention.checked.of_rows(block), k, as_logits, threads)
+    return topk_rows(attention, block, k, as_logits, threads)
 
 
-def as_csr(columns: NDArray[np.int64], found: NDArray[Any], keys: int) -> sp.csr_array:
+def as_csr(columns: NDArray[np.int64], values: NDArray[Any], keys: int) -> sp.csr_array:
     """Return the weights that each row keeps as a sparse matrix.
 
     `columns` holds the columns of each row, largest weight first, and -1 beyond the last one.
@@ -63,7 +65,7 @@ def as_csr(columns: NDArray[np.int64], found: NDArray[Any], keys: int) -> sp.csr
     index_dtype = np.int32 if offsets[-1] < 2**31 else np.int64
     return sp.csr_array(
         (
-            np.take_along_axis(found, order, axis=1)[present],
+            np.take_along_axis(values, order, axis=1)[present],
             np.take_along_axis(columns, order, axis=1)[present].astype(index_dtype),
             offsets.astype(index_dtype),
         ),

@@ -10,7 +10,7 @@ import numpy as np
 from headfit._attention import describe as describing
 from headfit._attention import sparsify as sparsifying
 from headfit._attention.attention import Attention
-from headfit._attention.tally_table import TallyTable
+from headfit._attention.head_table import ModelTable
 from headfit._base.files import save_arrays
 from headfit._cli.command import Call, Outcome, command, output
 from headfit._cli.fitting import TOLERANCES
@@ -54,7 +54,7 @@ def describe(call: Call) -> Outcome:
         for name in call:
             word = f"--{name.replace('_', '-')}"
             raise InputError(f"{word} must not be given: the heads of a capture have been measured")
-        capture = TallyTable.load(path)
+        capture = ModelTable.load(path)
         return Outcome({"file": file, "kind": "capture", **capture.to_dict()}, str(capture))
     attention = read_attention(path, call)
     call.say(f"measuring {attention}")

@@ -11,9 +11,8 @@ from numpy.typing import NDArray
 
 from headfit._attention.attention import Attention
 from headfit._attention.functions import attention_matrix
-from headfit._attention.logits import LogitOptions
+from headfit._attention.heads import single_heads
 from headfit._attention.module import SelfAttention
-from headfit._attention.single_heads import single_heads
 from headfit._base.files import file_size, opened
 from headfit._base.machine import require_memory
 from headfit._base.stored_arrays import load_arrays
@@ -114,7 +113,7 @@ def read_attention(path: Path, call: Call) -> Attention:
     """Return the attention of a file, be it a saved head or arrays."""
     options = call.take(LOGITS)
     if kind_of(path) == "a saved head":
-        return Attention.of(read_fit(path, "file"), None, LogitOptions(**options))
+        return Attention.of(read_fit(path, "file"), **options)
     return Attention(**read_arrays(path, options))
 
 

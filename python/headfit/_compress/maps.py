@@ -49,7 +49,7 @@ class StoredMaps:
         Products are computed in the wider of the dtypes. The scale is part of P_q; rotary
         positions are part of the queries and keys that are mapped.
         """
-        turned = attention.turned()
+        turned = attention.rotated()
         return self.mapped(turned, turned.position)
 
     def mapped(self, attention: Attention, position: Any) -> Attention:

@@ -58,7 +58,7 @@ class Passages:
                     f"passage 0 has {first.sinks}"
                 )
         dtype = np.result_type(*(a.dtype for a in shared))
-        turned = tuple(_as_dtype(a.turned(), dtype) for a in shared)
+        turned = tuple(_as_dtype(a.rotated(), dtype) for a in shared)
         pairs = zip(shared, turned, strict=True)
         rotary = any(a.position is not None and b.position is None for a, b in pairs)
         return cls(turned, rotary, _common([as_rotary(a.position, a.dim) for a in shared]))
@@ -101,7 +101,7 @@ def _attentions(passages: Any, K: Any, options: LogitOptions) -> list[Attention]
                 raise InputError(f"passages must be {FORMS}; passage {i} is {shown(passage)}")
             pair = (passage[0], passage[1])
         try:
-            found.append(Attention.of(*pair, _of_passage(options, i, len(passages))))
+            found.append(Attention.of(*pair, **vars(_of_passage(options, i, len(passages)))))
         except InputError as error:
             raise InputError(f"passage {i}: {error}") from error
     return found

@@ -14,7 +14,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headfit._attention.attention import Attention, attention_in
-from headfit._attention.logits import LogitOptions
 from headfit._base.arguments import shown
 from headfit._base.arithmetic import standard_arithmetic
 from headfit._base.arrays import FloatArray, as_float_array
@@ -169,7 +168,7 @@ class Compressed(Shown):
         """
         if "scale" in options:
             raise InputError("scale must not be given: it is part of P_q")
-        attention = Attention.of(Q, K, LogitOptions(**options))
+        attention = Attention.of(Q, K, **options)
         if attention_in(Q) is not None:
             self.check_scale(attention.scale)
         lead = self.P_q.shape[:-2]

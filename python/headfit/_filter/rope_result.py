@@ -117,7 +117,7 @@ class RopeFilter:
     def attention(self, n: int | None = None, dtype: Any = "float64") -> Attention:
         """Return the attention of n tokens whose queries are all `q` and whose keys are all `k`.
 
-        Its position is ``("rope", base)``; ``attention().turned()`` is what `certify` takes. Where
+        Its position is ``("rope", base)``; ``attention().rotated()`` is what `certify` takes. Where
         the frequencies were given, queries and keys are rotated already.
 
         Parameters

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from headfit import bounds
 from headfit._attention.attention import attention_in
-from headfit._attention.fitted_head import placed
-from headfit._attention.module import SelfAttention, check_module
+from headfit._attention.fitted_head import check_module, placed
+from headfit._attention.module import SelfAttention
 from headfit._base.arguments import as_flag, shown
 from headfit._base.arithmetic import standard_arithmetic
 from headfit._base.arrays import as_count, check_between, seed_from, thread_count

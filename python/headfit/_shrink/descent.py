@@ -86,7 +86,7 @@ def closest(
     steps, tolerance = check_effort(effort)
     wide = head_to_match(target, "the target", mask)
     if wide is not None:
-        target = wide.turned()
+        target = wide.rotated()
         mask, (q, k) = target.mask, target.stored
         dtype, shape = computed_in(q, k), (q.shape[0], k.shape[0])
     else:

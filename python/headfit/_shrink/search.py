@@ -57,7 +57,7 @@ class Original(NamedTuple):
         """Check it. Rotary positions are applied."""
         head = head_to_match(target, "the head")
         if head is not None:
-            head = head.turned()
+            head = head.rotated()
             for x, name in zip(head.stored, "QK", strict=True):
                 check_finite(x, name)
             return cls(head, None)
@@ -91,7 +91,7 @@ class Original(NamedTuple):
         return (
             isinstance(self.target, Attention)
             and dim >= self.largest
-            and {"scale", "mask"}.issuperset(self.target.options.given())
+            and {"scale", "mask"}.issuperset(self.target.options.non_default())
         )
 
     def curve_sizes(self, curve_dims: Any) -> list[int]:

@@ -8,9 +8,9 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypedDict, Unpack, overload
 
 from headfit._attention.attention import Attention, HeadLike, OneHead, attention_in
-from headfit._attention.logits import LogitOptions
-from headfit._attention.module import SelfAttention, check_module
-from headfit._attention.over_heads import over_heads
+from headfit._attention.fitted_head import check_module
+from headfit._attention.heads import over_heads
+from headfit._attention.module import SelfAttention
 from headfit._base.arguments import check_callable
 from headfit._base.arithmetic import standard_arithmetic
 from headfit._base.arrays import as_count, check_between, seed_from, thread_count
@@ -225,7 +225,7 @@ def shrink(
         if scale is not None:
             raise InputError("scale must be given beside Q and K: a matrix of attention has none")
         return one(Q, num_threads)
-    attention = Attention.of(Q, K, LogitOptions(scale, mask))
+    attention = Attention.of(Q, K, scale=scale, mask=mask)
     if attention.lead:
         return over_heads(attention, one, {}, num_threads, one_at_a_time=True)
     return one(attention, num_threads)

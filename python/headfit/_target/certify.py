@@ -9,7 +9,6 @@ from numpy.typing import NDArray
 
 from headfit import _core
 from headfit._attention.attention import Attention, HeadLike, attention_in
-from headfit._attention.logits import LogitOptions
 from headfit._base.arguments import as_flag
 from headfit._base.arithmetic import standard_arithmetic
 from headfit._base.arrays import as_stack, as_stored_array, computed_in, thread_count
@@ -218,7 +217,7 @@ def _judged(Q: Any, K: Any, scale: float | None, mask: Any) -> Attention:
     """Return the attention that is to be judged, if a certificate can speak about it."""
     if Q is None and K is None:
         raise InputError("certify takes Q and K, an Attention, or matrix=")
-    attention = Attention.of(Q, K, LogitOptions(scale, mask))
+    attention = Attention.of(Q, K, scale=scale, mask=mask)
     attention.check_plain("certify", "softcap", "bias")
     if attention.lead:
         raise InputError(f"Q must be a matrix; got shape {attention.stored[0].shape}")

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headfit._attention.attention import Attention, attention_in
-from headfit._attention.single_heads import single_heads
+from headfit._attention.heads import single_heads
 from headfit._base.arguments import as_flag, shown
 from headfit._base.arrays import as_count, is_sparse
 from headfit._base.drawing import matplotlib

@@ -12,7 +12,7 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from headfit._attention.attention import Attention, attention_in
-from headfit._attention.single_heads import single_heads
+from headfit._attention.heads import single_heads
 from headfit._attention.sparsify import Sparsified
 from headfit._base.arguments import as_flag, shown
 from headfit._base.arrays import as_count, as_stored_array, is_sparse, widened

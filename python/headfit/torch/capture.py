@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from headfit._attention.tally import Measures
+from headfit._attention.profile import Measures
 from headfit._base.arguments import as_flag
 from headfit._base.arrays import thread_count
 from headfit.errors import CaptureError, InputError

@@ -11,9 +11,10 @@ import numpy as np
 import torch
 
 from headfit._attention.attention import Attention
-from headfit._attention.single_heads import single_heads
-from headfit._attention.tally import Measures, Tally
-from headfit._attention.tally_table import TallyTable
+from headfit._attention.head_statistics import HeadStatistics
+from headfit._attention.head_table import ModelTable
+from headfit._attention.heads import single_heads
+from headfit._attention.profile import Measures
 from headfit._base.arguments import as_flag, check_callable, shown
 from headfit._base.arrays import as_count
 from headfit._base.progress import Counter
@@ -58,7 +59,7 @@ class CapturedLayer:
         self.name, self.kind = name, kind
         self.heads, self.key_heads, self.dim = shape
         self.calls, self.deviation = 0, None
-        self._tally = Tally(self.heads, measures)
+        self._statistics = HeadStatistics(self.heads, measures)
         self._kept: dict[int, Call] = {}
         self._kept_tokens = 0
 
@@ -220,12 +221,12 @@ class CapturedHeads:
             )
         return found
 
-    def table(self) -> TallyTable:
+    def table(self) -> ModelTable:
         """Return the statistics of all heads, over all passages that the model read so far.
 
         Returns
         -------
-        TallyTable
+        ModelTable
             One row per layer and head.
 
         Raises
@@ -235,12 +236,12 @@ class CapturedHeads:
         """
         if not self._layers:
             raise CaptureError("nothing was captured yet: call the model first")
-        if not any(layer._tally.passages for layer in self.layers):
+        if not any(layer._statistics.passages for layer in self.layers):
             raise CaptureError("no statistics were taken: capture(model, statistics=True) does")
-        return TallyTable.of({x.name: (x.kind, x._tally) for x in self.layers})
+        return ModelTable.of({x.name: (x.kind, x._statistics) for x in self.layers})
 
     def save(self, path: Any) -> Path:
-        """Write the numbers of `table` to an .npz file; `headfit.results.TallyTable.load` reads it.
+        """Write the numbers of `table` to an .npz file; `headfit.results.ModelTable.load` reads it.
 
         Raises
         ------

@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 
 from headfit._attention.logits import default_scale
-from headfit._attention.tally import Measures
+from headfit._attention.profile import Measures
 from headfit._base.arrays import as_stored_array
 from headfit.errors import CaptureError, InputError
 from headfit.torch.call import Call
@@ -129,7 +129,7 @@ class Recorder(Running):
         )
         if self.measures is not None:
             for attention, ids, _ in call.parts():
-                layer._tally.add(attention, tokens=ids, num_threads=self.threads)
+                layer._statistics.add(attention, tokens=ids, num_threads=self.threads)
         number = list(self.heads._layers).index(seen.layer)
         # A cache may be overwritten later, and a view may keep a larger array alive: copy.
         keep_call(layer, number, call, self.heads._keep)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from headfit import plot
-from headfit._attention.tally_table import TallyTable
+from headfit._attention.head_table import ModelTable, cells
 from headfit._base.drawing import matplotlib
 from headfit._base.files import as_path, replace_file
 from headfit.errors import CaptureError, InputError
@@ -58,7 +58,7 @@ def write_report(heads: CapturedHeads, path: Any, title: str) -> Path:
     return target
 
 
-def report_sentences(table: TallyTable) -> Iterator[str]:
+def report_sentences(table: ModelTable) -> Iterator[str]:
     """Yield what a table says about a model, in plain words."""
     numbers = table.numbers
     share = next(name for name in numbers if name.endswith("_mean") and name.startswith("keys"))
@@ -89,7 +89,7 @@ def report_sentences(table: TallyTable) -> Iterator[str]:
     yield f"Sparse in the paper's sense in every passage: {sparse} of {len(table)} heads."
 
 
-def _sentence(table: TallyTable, name: str, least: float, what: str) -> str:
+def _sentence(table: ModelTable, name: str, least: float, what: str) -> str:
     """Return a sentence that names the heads of which a measure is large."""
     values = np.nan_to_num(table.numbers[name])
     order = np.argsort(-values, kind="stable")
@@ -101,23 +101,22 @@ def _sentence(table: TallyTable, name: str, least: float, what: str) -> str:
     return f"Heads that {said}: {_named(table, order[:_NAMED], values, '{:.0%}')}{more}."
 
 
-def _named(table: TallyTable, heads: Any, values: Any, form: str) -> str:
+def _named(table: ModelTable, heads: Any, values: Any, form: str) -> str:
     layer, head = table.numbers["layer"], table.numbers["head"]
     return ", ".join(f"{layer[at]} head {head[at]} ({form.format(values[at])})" for at in heads)
 
 
-def _rows(table: TallyTable) -> str:
+def _rows(table: ModelTable) -> str:
     """Return the whole table as HTML."""
-    names = list(table.numbers)
-    head = "".join(f"<th>{html.escape(name)}</th>" for name in names)
+    head = "".join(f"<th>{html.escape(name)}</th>" for name in table.numbers)
     body = (
         "".join(f"<td>{html.escape(cell)}</td>" for cell in row)
-        for row in table.cells(names, len(table))
+        for row in cells(table.numbers, len(table))
     )
     return f"<table><tr>{head}</tr>" + "".join(f"<tr>{row}</tr>\n" for row in body) + "</table>"
 
 
-def _pictures(heads: CapturedHeads, table: TallyTable) -> Iterator[tuple[str, bytes]]:
+def _pictures(heads: CapturedHeads, table: ModelTable) -> Iterator[tuple[str, bytes]]:
     """Yield the names of the pictures, and the pictures as PNG."""
     import matplotlib.pyplot as plt
 

@@ -1,4 +1,4 @@
-"""A tally of passages added one after the other agrees with `describe` of all of them."""
+"""Statistics of passages added one after the other agree with `describe` of all of them."""
 
 import json
 
@@ -6,9 +6,14 @@ import numpy as np
 import pytest
 
 import headfit as hf
-from headfit._attention.histogram import BINS_PER_DOUBLING, counted, medians
-from headfit._attention.tally import Measures, Tally
-from headfit._attention.tally_table import TallyTable
+from headfit._attention.head_statistics import (
+    BINS_PER_DOUBLING,
+    HeadStatistics,
+    counted,
+    medians,
+)
+from headfit._attention.head_table import ModelTable
+from headfit._attention.profile import Measures
 from headfit.cli import main
 from headfit.errors import InputError
 
@@ -22,19 +27,19 @@ def passages(count=5, heads=3, n=40, m=40, d=4):
 
 @pytest.mark.parametrize("mask", [None, "causal", ("window", 4)])
 @pytest.mark.parametrize("step", [1, 2, 5])
-def test_a_tally_is_describe_of_everything(mask, step):
+def test_statistics_are_describe_of_everything(mask, step):
     Q, K = passages()
     tokens = RNG(1).integers(0, 6, size=(5, 40))
     whole = hf.describe(Q, K, mask=mask, tokens=tokens, **MEASURES)
-    tally = Tally(3, Measures(**MEASURES))
+    statistics = HeadStatistics(3, Measures(**MEASURES))
     for at in range(0, 5, step):
         part = slice(at, at + step)
-        tally.add(hf.Attention(Q[part], K[part], mask=mask), tokens=tokens[part])
-    table = TallyTable.of({"a": ("self", tally)}).numbers
-    assert tally.passages == 5
+        statistics.add(hf.Attention(Q[part], K[part], mask=mask), tokens=tokens[part])
+    table = ModelTable.of({"a": ("self", statistics)}).numbers
+    assert statistics.passages == 5
     expected = whole.columns()
     for name, values in table.items():
-        if name.endswith(("_mean", "entropy", "sink_mass", "distance", "diagonal", "sinks")):
+        if name.endswith(("_mean", "entropy", "sink_mass", "distance", "diagonal", "sink_columns")):
             np.testing.assert_allclose(values, expected[name].mean(axis=0), rtol=1e-12)
         elif name.endswith(("_max", "max_load")) or name == "gamma":
             np.testing.assert_array_equal(values, expected[name].max(axis=0))
@@ -54,34 +59,34 @@ def test_a_tally_is_describe_of_everything(mask, step):
         assert (ratio <= bin_ratio).all()
         assert (ratio >= 1 / bin_ratio).all()
     profile = whole.offset_mass.mean(axis=0)
-    np.testing.assert_allclose(tally.before / 200, profile[:, 39:], atol=1e-14)
-    np.testing.assert_allclose(tally.after / 200, profile[:, 38::-1], atol=1e-14)
-    np.testing.assert_allclose(tally.columns / 200, whole.column_mass.mean(axis=0), atol=1e-14)
+    np.testing.assert_allclose(statistics.before / 200, profile[:, 39:], atol=1e-14)
+    np.testing.assert_allclose(statistics.after / 200, profile[:, 38::-1], atol=1e-14)
+    np.testing.assert_allclose(statistics.columns / 200, whole.column_mass.mean(axis=0), atol=1e-14)
 
 
 def test_sinks_take_a_part_of_the_mass():
     Q, K = passages()
     heads = hf.Attention(Q, K, mask="causal", sinks=np.array([0.0, 1.0, 3.0]))
-    tally = Tally(3, Measures())
-    tally.add(heads)
-    numbers = TallyTable.of({"a": ("self", tally)}).numbers
+    statistics = HeadStatistics(3, Measures())
+    statistics.add(heads)
+    numbers = ModelTable.of({"a": ("self", statistics)}).numbers
     expected = hf.describe(heads)
     np.testing.assert_allclose(numbers["key_mass"], expected.key_mass.mean(axis=0), rtol=1e-12)
     mass = expected.key_mass
     distance = (expected.distance * mass).sum(axis=0) / mass.sum(axis=0)
     np.testing.assert_allclose(numbers["distance"], distance, rtol=1e-12)
-    assert "key_mass" in repr(TallyTable.of({"a": ("self", tally)}))
+    assert "key_mass" in repr(ModelTable.of({"a": ("self", statistics)}))
 
 
 def test_passages_of_any_length_are_weighted_by_their_rows():
     Q, K = passages()
-    tally = Tally(3, Measures())
+    statistics = HeadStatistics(3, Measures())
     total, rows = 0, 0
     for at, n in enumerate((1, 7, 40, 3)):
         one = hf.Attention(Q[at, :, :n], K[at, :, :n], mask="causal")
-        tally.add(one)
+        statistics.add(one)
         total, rows = total + n * hf.describe(one).entropy, rows + n
-    table = TallyTable.of({"a": ("self", tally)})
+    table = ModelTable.of({"a": ("self", statistics)})
     np.testing.assert_allclose(table.numbers["entropy"], total / rows, rtol=1e-12)
     np.testing.assert_array_equal(table.numbers["rows"], rows)
     assert table.distances["a"].shape == (3, 40)
@@ -107,15 +112,15 @@ def test_medians_are_within_a_bin():
 
 def test_saved_tables_are_read_again(tmp_path, capsys):
     Q, K = passages()
-    tally = Tally(3, Measures())
-    tally.add(hf.Attention(Q, K))
-    table = TallyTable.of({"b.0": ("self", tally), "b.1": ("cross", tally)})
+    statistics = HeadStatistics(3, Measures())
+    statistics.add(hf.Attention(Q, K))
+    table = ModelTable.of({"b.0": ("self", statistics), "b.1": ("cross", statistics)})
     path = table.save(tmp_path / "x.npz")
     assert main(["describe", str(path)]) == 0
     assert "b.1" in capsys.readouterr().out
     assert main(["describe", str(path), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["layer"] == ["b.0"] * 3 + ["b.1"] * 3
-    again = TallyTable.load(path)
+    again = ModelTable.load(path)
     assert repr(again) == repr(table)
     assert again.numbers.keys() == table.numbers.keys()
     for name in table.distances:
@@ -124,16 +129,16 @@ def test_saved_tables_are_read_again(tmp_path, capsys):
         table.save(tmp_path / "x.npy")
     np.savez(tmp_path / "y.npz", a=1)
     with pytest.raises(InputError, match="no saved capture"):
-        TallyTable.load(tmp_path / "y.npz")
+        ModelTable.load(tmp_path / "y.npz")
     np.savez(tmp_path / "z.npz", format="headfit capture 1")
     with pytest.raises(InputError, match="it lacks 'layers'"):
-        TallyTable.load(tmp_path / "z.npz")
+        ModelTable.load(tmp_path / "z.npz")
     assert main(["describe", str(tmp_path / "z.npz")]) == 2
 
 
 def test_the_table_shows_itself():
-    tally = Tally(30, Measures())
-    table = TallyTable.of({"<b>": ("self", tally)})  # nothing was added
+    statistics = HeadStatistics(30, Measures())
+    table = ModelTable.of({"<b>": ("self", statistics)})  # nothing was added
     assert "... and 18 heads more" in repr(table)
     assert "&lt;b&gt;" in table._repr_html_()
     assert np.isnan(table.numbers["entropy"]).all()

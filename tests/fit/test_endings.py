@@ -362,12 +362,12 @@ def test_the_command_line_says_why(tmp_path: Path, capsys: pytest.CaptureFixture
     fit = ["fit", A_file, "-o", head_file, "--dim", "4", "--time-limit", "1e-6"]
     assert cli.main(fit) == 1
     said = capsys.readouterr()
-    assert said.err.startswith("headfit: column 7 (300 nonzeros")
-    assert "not certified (time limit)" in said.out
+    assert "Column 7 (300 nonzeros" in said.out
+    assert "NOT certified (time limit)" in said.out
     assert "time limit: The time limit came after" in said.out
     assert cli.main([*fit, "--force", "--json"]) == 1
     figures = json.loads(capsys.readouterr().out)
     assert figures["stopped"] == "time limit"
     assert "larger time_limit" in figures["advice"]
     assert cli.main(["info", head_file]) == 0
-    assert "not certified (time limit)" in capsys.readouterr().out
+    assert "NOT certified (time limit)" in capsys.readouterr().out

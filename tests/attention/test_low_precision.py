@@ -18,7 +18,8 @@ from matplotlib.figure import Figure
 
 import headfit as hf
 from headfit._base.arrays import BFLOAT16, widened
-from headfit._shrink.descent import closest
+from headfit._shrink.descent import Running, closest
+from headfit._shrink.original import Original
 from headfit._shrink.starts import truncated_svd
 from headfit.errors import NonFiniteError
 
@@ -416,7 +417,9 @@ def test_a_dense_target_of_16_bits_is_checked(dtype):
 
 # Attention matrices: a sparse and a dense one.
 ONE_MATRIX = {
-    "descent": lambda M, A: closest(M, 2, effort=1, init=(A[:, :1], A[:, :1])),
+    "descent": lambda M, A: closest(
+        Original.of(M, None, 1), 2, Running.of(effort=1), init=(A[:, :1], A[:, :1])
+    ),
     "compare": lambda M, A: hf.compare(M, hf.Attention(A[:, :1], A[:, :1])),
     "target": lambda M, A: hf.Target(A),
     "certify": lambda M, A: hf.certify(A, matrix=M),

@@ -14,7 +14,8 @@ import pytest
 
 import headfit as hf
 from headfit._base import machine
-from headfit._shrink.descent import closest
+from headfit._shrink.descent import Running, closest
+from headfit._shrink.original import Original
 from headfit.errors import InputError
 
 A = hf.patterns.band(12, 1)
@@ -45,7 +46,9 @@ REQUESTS: dict[str, Callable[[], Any]] = {
     "fit": lambda: hf.fit(A, 2**34),
     "fit(max-margin)": lambda: hf.fit(A, 2**34, method="max-margin"),
     "fit(projection)": lambda: hf.fit(A, 2**34, method="projection"),
-    "shrink": lambda: closest(hf.Attention(FAR[:64], FAR[:64]), 2**15),
+    "shrink": lambda: closest(
+        Original.of(hf.Attention(FAR[:64], FAR[:64]), None, 1), 2**15, Running.of()
+    ),
     "sparsify": lambda: hf.sparsify(FAR, FAR, per_row=2**20),
     "tiles": lambda: hf.plot.tiles(hf.Attention(FAR, FAR), 2**20),
 }

@@ -14,9 +14,9 @@ import headfit as hf
 from headfit import _core
 from headfit._base.positions import as_rotary
 from headfit._compress.commuting_maps import CommutingMaps
-from headfit._compress.maps import Limits
 from headfit._compress.pairs import PairMetric, PairWeights
 from headfit._compress.passages import Passages
+from headfit._shrink.descent import Running
 
 RNG = np.random.default_rng
 D = 8
@@ -183,11 +183,11 @@ def test_pairs_are_exchanged_where_that_helps() -> None:
         hf.Attention(*p, position="rope", mask="causal").rotated() for p in passages(3, dim=12)
     ]
     loss = _core.CompressLoss([h.core for h in heads], 1)
-    family = CommutingMaps.of(Passages(tuple(heads)), loss, rotary, 1)
-    limits = Limits(500, 1e-3, 1e-6, np.inf, None)
-    first = family.descend(family.closed(6)["eliminated"], None, limits)
+    family = CommutingMaps(Passages(tuple(heads)), loss, rotary, 1)
+    running = Running.of(num_threads=1)
+    first = family.descend(family.closed(6)["eliminated"], None, running)
     worst = family.metric.best(np.sort(family.order[:3])).maps(rotary)
-    found = family.descend(worst, None, limits)
+    found = family.descend(worst, None, running)
     assert found.report["swaps"] > 0
     assert found.last < found.first
     assert found.last == pytest.approx(loss.value(found.maps, 1))

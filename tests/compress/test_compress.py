@@ -489,7 +489,7 @@ def test_sinks_are_one_more_class(heads):
 def test_sinks_are_those_of_one_head():
     q, k = np.ones((2, 4, 3))
     sunk = [hf.Attention(q, k, sinks=0.5), hf.Attention(q, k, sinks=0.6), hf.Attention(q, k)]
-    for pair, said in (((0, 1), "sinks 0.6, passage 0 has 0.5"), ((0, 2), "sinks None")):
+    for pair, said in (((0, 1), "sinks 0.6, passage 0 has 0.5"), ((0, 2), "sinks -inf")):
         with pytest.raises(InputError, match=f"passage 1 has {said}"):
             hf.compress([sunk[i] for i in pair], dim=2)
     with pytest.raises(InputError, match="passage 0: sinks must broadcast"):

@@ -12,11 +12,19 @@ from hypothesis import strategies as st
 import headfit as hf
 from headfit import _core
 from headfit._base.masks import allowed_columns, core_mask
+from headfit._shrink import descent
 from headfit._shrink.compare import compare
-from headfit._shrink.descent import closest
+from headfit._shrink.original import Original
 from headfit._shrink.starts import truncated_svd
 
 THREADS = (1, 2, 3)
+
+
+def closest(target, dim, *, mask=None, threads=1, enough=descent.EXACT, init=None, **options):
+    """The descent alone, of a head or a matrix."""
+    running = descent.Running.of(num_threads=threads, **options)
+    original = Original.of(target, mask, threads)
+    return descent.closest(original, dim, running, enough=enough, init=init)
 
 
 def masks(n):
@@ -390,7 +398,7 @@ def test_how_it_ends():
     got = compare(wide, hf.Attention(early.Q, early.K, scale=1))
     assert got.kl_mean <= 0.1 * (1 + 1e-9)
     assert got.tv_mean <= np.sqrt(0.05)
-    assert closest(wide, 4, time_limit=0.0).settings["descent"]["status"] == "time limit"
+    assert closest(wide, 4, time_limit=1e-9).settings["descent"]["status"] == "time limit"
     seen = []
 
     def stop_at_three(step, kl):
@@ -404,13 +412,13 @@ def test_how_it_ends():
 def test_a_given_start():
     wide = sharp_heads()["between"]
     first = closest(wide, 4)
-    wider = closest(wide, 6, init=(first.Q, first.K), seed=1)
+    wider = closest(wide, 6, init=(first.Q, first.K), rng=1)
     assert wider.settings["descent"]["kl"][-1][1] < first.settings["descent"]["kl"][-1][1]
     with pytest.raises(
-        hf.errors.InputError, match=r"init .* got K of shape \(160, 3\)|as many columns"
+        hf.errors.InputError, match=r"as many columns, 1 to 4; .* K of shape \(160, 3\)"
     ):
         closest(wide, 4, init=(first.Q, first.K[:, :3]))
-    with pytest.raises(hf.errors.InputError, match="init must be finite; K is not"):
+    with pytest.raises(hf.errors.InputError, match="init: K must be finite; got nan at row 0"):
         closest(wide, 4, init=(first.Q, first.K * np.nan))
 
 
@@ -449,17 +457,15 @@ def test_faulty_matrices(change, error, words, judged):
 def test_arguments_refused():
     wide = hf.Attention(*random_head(8, 3, 17), mask="causal")
     with pytest.raises(hf.errors.InputError, match="dim must"):
-        closest(wide, 0)
+        hf.shrink(wide, dim=0)
     with pytest.raises(hf.errors.InputError, match="effort"):
         closest(wide, 2, effort="most")
     with pytest.raises(hf.errors.InputError, match="effort must lie in 0"):
         closest(wide, 2, effort=10**18)
-    with pytest.raises(hf.errors.InputError, match="enough must lie"):
-        closest(wide, 2, enough=0)
     with pytest.raises(hf.errors.InputError, match="mask must not be given beside an Attention"):
-        closest(wide, 2, mask=("window", 2))
+        hf.shrink(wide, dim=2, mask=("window", 2))
     with pytest.raises(hf.errors.InputError, match="one head"):
-        closest(hf.Attention(np.zeros((2, 4, 3)), np.zeros((2, 4, 3))), 2)
+        hf.compare(hf.Attention(np.zeros((2, 4, 3)), np.zeros((2, 4, 3))), wide)
     with pytest.raises(hf.errors.InputError, match="sparse"):
         closest(sp.eye_array(4), 2)
     with pytest.raises(hf.errors.InputError, match="not empty"):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 import time
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,36 +13,28 @@ from scipy.linalg import solve_triangular
 
 from headfit import _core
 from headfit._base.positions import Rotary
-from headfit._compress.maps import Descended, Limits, Maps
+from headfit._compress.maps import Descended, Maps
 from headfit._compress.pairs import PairMetric, PairWeights
 from headfit._compress.passages import Passages
+from headfit._shrink.descent import Running
 
 # How often a descent may exchange a pair for another, and how many exchanges are tried before it
 # ends with those that it has.
 MOST_SWAPS, MOST_TRIALS = 16, 4
 
 
-@dataclass(frozen=True)
 class CommutingMaps:
-    """Maps of a head that commute with its rotary positions; a `Family`.
+    """Maps of a head that commute with its rotary positions, as `FreeMaps` are without these.
 
     For chosen pairs the divergence is convex in their weights, unless logits are soft-capped.
     """
 
-    rotary: Rotary
-    loss: _core.CompressLoss
-    threads: int
-    metric: PairMetric
-    order: NDArray[np.intp]
-    step = 2
-
-    @classmethod
-    def of(
-        cls, passages: Passages, loss: _core.CompressLoss, rotary: Rotary, threads: int
-    ) -> CommutingMaps:
-        """Measure the moments of the calibration passages."""
-        metric = PairMetric.of(*loss.moments(), rotary, passages.scale)
-        return cls(rotary, loss, threads, metric, metric.order())
+    def __init__(
+        self, passages: Passages, loss: _core.CompressLoss, rotary: Rotary, threads: int
+    ) -> None:
+        self.rotary, self.loss, self.threads = rotary, loss, threads
+        self.metric = PairMetric.of(*loss.moments(), rotary, passages.scale)
+        self.order = self.metric.order()
 
     def closed(self, dim: int) -> dict[str, Maps]:
         """Return the pairs of most weight as they are, and the last ones to be left out."""
@@ -70,12 +62,12 @@ class CommutingMaps:
         others = self.order[::-1][~np.isin(self.order[::-1], kept.pairs)]
         return kept.and_others(others[: dim // 2 - len(kept.pairs)]).maps(self.rotary)
 
-    def descend(self, start: Maps, judge: _core.CompressLoss | None, limits: Limits) -> Descended:
+    def descend(self, start: Maps, judge: _core.CompressLoss | None, running: Running) -> Descended:
         """Descend the weights, and exchange pairs as long as that lowers the loss."""
-        descent = PairDescent(self.rotary, self.loss, judge, limits, self.threads)
-        best = descent.run(PairWeights.of_maps(start, self.rotary), self.metric)
+        descent = PairDescent(self, judge, running.limits())
+        best = descent.run(PairWeights.of_maps(start, self.rotary))
         swaps = 0
-        while descent.goes_on and swaps < MOST_SWAPS:
+        while not descent.status and swaps < MOST_SWAPS:
             found = self._exchanged(best, descent)
             if found is None:
                 break
@@ -95,10 +87,10 @@ class CommutingMaps:
             start = kept.without(int(own)).and_others(
                 others[other : other + 1], weights[:, 2 * other : 2 * other + 2]
             )
-            found = descent.run(start, self.metric)
+            found = descent.run(start)
             if descent.value < value:
                 return found
-            if not descent.goes_on:
+            if descent.status:
                 break
         descent.value = value
         return None
@@ -121,75 +113,51 @@ STEP_SHARE = 1e-2
 MEMORY = 20
 
 
+@dataclass
 class PairDescent:
-    """Descents of weights one after the other, within one set of limits.
+    """Descents of weights one after the other, within one set of limits."""
 
-    Attributes
-    ----------
-    value : float
-        The loss where the last descent ended.
-    goes_on : bool
-        Whether no limit has been reached yet.
-    """
+    family: CommutingMaps
+    judge: _core.CompressLoss | None
+    limits: dict[str, Any]
+    first: float = math.nan  # the loss at the start of the first
+    value: float = math.inf  # the loss where the last one ended
+    status: str = ""  # the limit that has been reached, if any
+    steps: int = 0
+    evaluations: int = 0
+    judged: tuple[float, Maps] | None = None
+    begun: float = field(default_factory=time.perf_counter)
 
-    def __init__(
-        self,
-        rotary: Rotary,
-        loss: _core.CompressLoss,
-        judge: _core.CompressLoss | None,
-        limits: Limits,
-        threads: int,
-    ) -> None:
-        self._rotary, self._loss, self._judge = rotary, loss, judge
-        self._limits, self._threads = limits, threads
-        self._begun = time.perf_counter()
-        self._steps = self._evaluations = 0
-        self._status = ""
-        self._judged: tuple[float, Maps] | None = None
-        self._first = math.nan
-        self.value = math.inf
-
-    @property
-    def goes_on(self) -> bool:
-        """Whether no limit has been reached yet."""
-        return not self._status
-
-    def run(self, start: PairWeights, metric: PairMetric) -> PairWeights:
+    def run(self, start: PairWeights) -> PairWeights:
         """Return the weights of least loss of some pairs."""
+        rotary, threads = self.family.rotary, self.family.threads
         # With these factors the quadratic model of the loss is a sum of squares.
-        factors = np.linalg.cholesky(metric.part(start.pairs))
+        factors = np.linalg.cholesky(self.family.metric.part(start.pairs))
+
+        def solved(parts: NDArray[np.float64], trans: Literal["N", "T"]) -> NDArray[np.float64]:
+            pairs = zip(factors, parts, strict=True)
+            return np.stack([solve_triangular(f, x, trans=trans, lower=True) for f, x in pairs])
 
         def weights(x: NDArray[np.float64]) -> PairWeights:
-            parts = x.reshape(start.weights.shape)
-            found = [
-                solve_triangular(factor, part, trans="T", lower=True)
-                for factor, part in zip(factors, parts, strict=True)
-            ]
-            return PairWeights(start.pairs, np.stack(found))
+            return PairWeights(start.pairs, solved(x.reshape(start.weights.shape), "T"))
 
         def loss(x: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
             at = weights(x)
-            value, by_maps = self._loss.evaluate(at.maps(self._rotary), self._threads)
-            self._evaluations += 1
-            slopes = [
-                solve_triangular(factor, slope, lower=True)
-                for factor, slope in zip(
-                    factors, at.gradient(by_maps, self._rotary), strict=True
-                )
-            ]  # fmt: skip
-            return value * unit, unit * np.concatenate(slopes)
+            value, by_maps = self.family.loss.evaluate(at.maps(rotary), threads)
+            self.evaluations += 1
+            return value * unit, unit * solved(at.gradient(by_maps, rotary), "N").ravel()
 
         def look(intermediate_result: Any) -> None:
-            self._steps += 1
+            self.steps += 1
             self._look(weights(intermediate_result.x), float(intermediate_result.fun) / unit)
-            if self._status:
+            if self.status:
                 raise StopIteration
 
-        first = self._loss.value(start.maps(self._rotary), self._threads)
+        first = self.family.loss.value(start.maps(rotary), threads)
         unit = 1 / max(first, np.finfo(np.float64).tiny)  # SciPy's tolerance is absolute below 1
-        self._first = self._first if np.isfinite(self._first) else first
+        self.first = self.first if np.isfinite(self.first) else first
         self._look(start, first)
-        if self._status:
+        if self.status:
             self.value = first
             return start
         x = np.concatenate(
@@ -204,48 +172,43 @@ class PairDescent:
             method="L-BFGS-B",
             callback=look,
             options={
-                "maxiter": max(1, self._limits.max_steps - self._steps),
+                "maxiter": max(1, self.limits["max_steps"] - self.steps),
                 "maxcor": MEMORY,
-                "ftol": STEP_SHARE * self._limits.tolerance,
+                "ftol": STEP_SHARE * self.limits["tolerance"],
                 "gtol": 0.0,
             },
         )
         best = weights(np.asarray(found.x))
         self.value = float(found.fun) / unit
-        if self._judge is not None:
-            self._judge_of(best)
+        self._judge_of(best)
         return best
 
     def _look(self, at: PairWeights, value: float) -> None:
         """Note how well weights do on other passages, and which limit has been reached."""
         self._judge_of(at)
-        limits = self._limits
-        if limits.progress is not None and not limits.progress(self._steps, value):
-            self._status = "stopped"
-        elif value <= limits.enough:
-            self._status = "enough"
-        elif self._steps >= limits.max_steps:
-            self._status = "step limit"
-        elif time.perf_counter() - self._begun > limits.time_limit:
-            self._status = "time limit"
+        limits = self.limits
+        if limits["progress"] is not None and not limits["progress"](self.steps, value):
+            self.status = "stopped"
+        elif value <= limits["enough"]:
+            self.status = "enough"
+        elif self.steps >= limits["max_steps"]:
+            self.status = "step limit"
+        elif time.perf_counter() - self.begun > limits["time_limit"]:
+            self.status = "time limit"
 
     def _judge_of(self, at: PairWeights) -> None:
-        if self._judge is None:
+        if self.judge is None:
             return
-        maps = at.maps(self._rotary)
-        value = self._judge.value(maps, self._threads)
-        if self._judged is None or value < self._judged[0]:
-            self._judged = (value, maps)
+        maps = at.maps(self.family.rotary)
+        value = self.judge.value(maps, self.family.threads)
+        if self.judged is None or value < self.judged[0]:
+            self.judged = (value, maps)
 
     def result(self, best: PairWeights, swaps: int) -> Descended:
         """Return what was found, with weights that did best."""
-        maps = best.maps(self._rotary)
-        report = {
-            "status": self._status or "converged",
-            "steps": self._steps,
-            "evaluations": self._evaluations,
-            "swaps": swaps,
-            "seconds": time.perf_counter() - self._begun,
-        }
-        judged = maps if self._judged is None else self._judged[1]
-        return Descended(maps, judged, self._first, self.value, report)
+        maps = best.maps(self.family.rotary)
+        report = {"status": self.status or "converged", "steps": self.steps,
+                  "evaluations": self.evaluations, "swaps": swaps,
+                  "seconds": time.perf_counter() - self.begun}  # fmt: skip
+        judged = maps if self.judged is None else self.judged[1]
+        return Descended(maps, judged, self.first, self.value, report)

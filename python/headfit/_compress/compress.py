@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypedDict, Unpack, overload
 
 from headfit._attention.attention import HeadLike
 from headfit._attention.logits import LogitOptions
-from headfit._base.arguments import as_number, check_callable
+from headfit._base.arguments import as_number
 from headfit._base.arithmetic import standard_arithmetic
-from headfit._base.arrays import as_count, check_between, seed_from, thread_count
-from headfit._base.dtypes import check_dtype
+from headfit._base.arrays import as_count, check_between
 from headfit._base.types import ArrayLike, MaskLike, PositionLike, Seed
 from headfit._compress.budget import shared_out
 from headfit._compress.passages import Passages
 from headfit._compress.result import Compressed, CompressedHeads
-from headfit._compress.sizes import Request, Sizes
-from headfit._shrink.descent import check_effort
+from headfit._compress.sizes import Sizes
+from headfit._shrink.descent import Running, powers_of_two
 from headfit.errors import InputError
 
 __all__ = ["compress"]
@@ -237,26 +235,20 @@ def compress(
     validation = as_number(validation, "validation")
     if not 0 <= validation < 1:
         raise InputError(f"validation must lie in [0, 1); got {validation}")
-    check_effort(effort)
-    check_callable(callback, "callback")
-    if time_limit is not None:
-        time_limit = check_between(time_limit, "time_limit", 0, math.inf)
-    request = Request(
-        held_out=check_between(held_out, "held_out", 0, 1),
-        validation=validation,
-        commute=commute,
-        dtype=check_dtype(dtype),
+    held_out = check_between(held_out, "held_out", 0, 1)
+    running = Running.of(
+        dtype=dtype,
         effort=effort,
-        deadline=math.inf if time_limit is None else begun + time_limit,
+        time_limit=time_limit,
         callback=callback,
-        seed=seed_from(rng),
-        threads=thread_count(num_threads),
+        rng=rng,
+        num_threads=num_threads,
     )
     options = LogitOptions(scale, mask, key_lengths, bias, softcap, position, key_mask, sinks)
     heads: dict[Any, tuple[Sizes, list[int]]] = {}
     for name, own in passages.items() if several else [(None, passages)]:
         try:
-            head = Sizes(Passages.of(own, K, options), request)
+            head = Sizes(Passages.of(own, K, options), held_out, validation, commute, running)
             dims = _curve_sizes(head, curve_dims, several, total is not None)
             heads[name] = head, dims if dim is None else [*dims, *head.checked(dim, "dim")]
         except InputError as error:
@@ -300,5 +292,4 @@ def _curve_sizes(head: Sizes, curve_dims: Any, several: bool, in_budget: bool) -
     largest, step = head.passages.dim, head.step
     if in_budget:
         return sorted({max(1, round(largest * part / (8 * step))) * step for part in range(1, 9)})
-    powers = {2**e for e in range(largest.bit_length())} | {largest}
-    return [] if several else sorted(dim for dim in powers if dim >= step)
+    return [] if several else powers_of_two(largest, step)

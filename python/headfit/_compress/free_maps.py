@@ -15,8 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headfit import _core
-from headfit._compress.maps import Descended, Limits, Maps, split
+from headfit._compress.maps import Descended, Maps, split
 from headfit._compress.passages import Passages
+from headfit._shrink.descent import Running
 
 Moment = NDArray[np.float64]
 
@@ -96,25 +97,13 @@ def closed_forms(passages: Passages, loss: _core.CompressLoss) -> dict[str, Clos
     }
 
 
-@dataclass(frozen=True)
 class FreeMaps:
-    """All maps of a head; a `Family`."""
+    """Maps with any numbers: their closed forms, and how they are descended."""
 
-    passages: Passages
-    loss: _core.CompressLoss
-    threads: int
-    forms: dict[str, ClosedForm]
-    step = 1
-
-    @classmethod
-    def of(cls, passages: Passages, loss: _core.CompressLoss, threads: int) -> FreeMaps:
-        """Measure the moments of the calibration passages."""
-        return cls(passages, loss, threads, closed_forms(passages, loss))
-
-    @property
-    def best_form(self) -> ClosedForm:
-        """The closed form whose metric is closest to that of the loss."""
-        return self.forms["attended"]
+    def __init__(self, passages: Passages, loss: _core.CompressLoss) -> None:
+        self.passages, self.loss = passages, loss
+        self.forms = closed_forms(passages, loss)
+        self.nearest = self.forms["attended"]  # its metric is closest to that of the loss
 
     def closed(self, dim: int) -> dict[str, Maps]:
         """Return the closed forms of a size by name."""
@@ -123,7 +112,7 @@ class FreeMaps:
 
     def extended(self, maps: Maps, dim: int) -> dict[str, Maps]:
         """Return descended maps with the best columns for what is left of the logits."""
-        extended = self.best_form.extended(maps, self.passages.scale, dim)
+        extended = self.nearest.extended(maps, self.passages.scale, dim)
         # With queries zero in the new columns the loss is that of the smaller size, exactly, and
         # its gradient is not zero.
         silent = extended.copy()
@@ -134,10 +123,9 @@ class FreeMaps:
         """Return maps with zero columns."""
         return np.pad(maps, ((0, 0), (0, dim - maps.shape[1])))
 
-    def descend(self, start: Maps, judge: _core.CompressLoss | None, limits: Limits) -> Descended:
-        """Descend from a start by the core."""
-        maps, judged, history, report = self.loss.fit(
-            judge, start, _core.DescentLimits(**limits._asdict()), self.threads
-        )
-        balanced = self.best_form.balanced(judged)
+    def descend(self, start: Maps, judge: _core.CompressLoss | None, running: Running) -> Descended:
+        """Descend the loss of the calibration passages by the core."""
+        limits = _core.DescentLimits(**running.limits())
+        maps, judged, history, report = self.loss.fit(judge, start, limits, running.threads)
+        balanced = self.nearest.balanced(judged)
         return Descended(maps, balanced, float(history[0]), float(history[-1]), report)

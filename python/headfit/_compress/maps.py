@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -87,16 +87,6 @@ def judged(passages: Passages, maps: StoredMaps, threads: int) -> Closeness:
     return Closeness(float(tv.mean()), percentile, float(tv.max()), float(kl.mean()))
 
 
-class Limits(NamedTuple):
-    """When a descent of maps ends, as in `_core.DescentLimits`."""
-
-    max_steps: int
-    tolerance: float
-    enough: float
-    time_limit: float
-    progress: Any  # called with (step, mean divergence); returns whether to go on
-
-
 class Descended(NamedTuple):
     """What a descent gives, and how it went."""
 
@@ -105,23 +95,3 @@ class Descended(NamedTuple):
     first: float  # the loss at the start
     last: float  # the loss of `maps`
     report: dict[str, Any]
-
-
-class Family(Protocol):
-    """Maps of one kind: which sizes there are, where descents start, and how they go."""
-
-    @property
-    def step(self) -> int:
-        """Sizes are multiples of it."""
-
-    def closed(self, dim: int) -> dict[str, Maps]:
-        """Return the closed forms of a size by name."""
-
-    def extended(self, maps: Maps, dim: int) -> dict[str, Maps]:
-        """Return starts of a larger size, by name, that are made of descended maps."""
-
-    def padded(self, maps: Maps, dim: int) -> Maps:
-        """Return maps of a larger size with the same logits."""
-
-    def descend(self, start: Maps, judge: _core.CompressLoss | None, limits: Limits) -> Descended:
-        """Descend the loss of the calibration passages."""

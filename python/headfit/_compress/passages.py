@@ -41,22 +41,14 @@ class Passages:
                 f"got {len(given)}"
             )
         shared = [_with_shared_keys(a, i) for i, a in enumerate(given)]
-        first = shared[0]
-        sinks = _sinks(first)
+        first = _what_a_head_has(shared[0])
         for i, attention in enumerate(shared):
-            for name in ("dim", "lead", "scale", "softcap"):
-                theirs, mine = getattr(attention, name), getattr(first, name)
-                if theirs != mine:
-                    name = {"dim": "head size", "lead": "query heads"}.get(name, name)
+            for name, value in _what_a_head_has(attention).items():
+                if value != first[name]:
                     raise InputError(
-                        f"passages must be of one head; passage {i} has {name} {theirs}, "
-                        f"passage 0 has {mine}"
+                        f"passages must be of one head; passage {i} has {name} {value}, "
+                        f"passage 0 has {first[name]}"
                     )
-            if not np.array_equal(_sinks(attention), sinks):
-                raise InputError(
-                    f"passages must be of one head; passage {i} has sinks {attention.sinks}, "
-                    f"passage 0 has {first.sinks}"
-                )
         dtype = np.result_type(*(a.dtype for a in shared))
         turned = tuple(_as_dtype(a.rotated(), dtype) for a in shared)
         pairs = zip(shared, turned, strict=True)
@@ -189,10 +181,17 @@ def _common(positions: list[Rotary | None]) -> Rotary | None:
     return first
 
 
-def _sinks(attention: Attention) -> NDArray[np.float64]:
-    """Return the sink of each query head; -inf for none."""
+def _what_a_head_has(attention: Attention) -> dict[str, Any]:
+    """Return what is the same in all passages; no sink is one of -inf for each query head."""
     sinks = -np.inf if attention.sinks is None else attention.sinks
-    return np.broadcast_to(np.asarray(sinks, np.float64), attention.lead)
+    each = np.broadcast_to(np.asarray(sinks, np.float64), attention.lead)
+    return {
+        "head size": attention.dim,
+        "query heads": attention.lead,
+        "scale": attention.scale,
+        "softcap": attention.softcap,
+        "sinks": each.tolist(),
+    }
 
 
 def _as_dtype(attention: Attention, dtype: np.dtype[Any]) -> Attention:

@@ -9,37 +9,18 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-import numpy as np
-
 from headfit import _core
 from headfit._base.arguments import as_generator
-from headfit._base.arrays import as_array, as_count
 from headfit._compress.commuting_maps import CommutingMaps
 from headfit._compress.free_maps import FreeMaps
-from headfit._compress.maps import Closeness, Family, Limits, Maps, StoredMaps, identity, judged
+from headfit._compress.maps import Closeness, Maps, StoredMaps, identity, judged
 from headfit._compress.pairs import PairWeights
 from headfit._compress.passages import Parts, Passages, commuting_positions
 from headfit._compress.result import Compressed
-from headfit._shrink.descent import EXACT, Callback, check_effort, progress_of
+from headfit._shrink.descent import Running, checked_sizes, smallest_size
 from headfit._shrink.result import TvCurve
-from headfit.errors import InputError
 
 DESCENT, SMALLER = "descent", "size "
-
-
-@dataclass(frozen=True)
-class Request:
-    """How heads are compressed, whatever their size; all checked."""
-
-    held_out: float
-    validation: float
-    commute: Any
-    dtype: str
-    effort: str | int
-    deadline: float
-    callback: Callback | None
-    seed: int
-    threads: int
 
 
 @dataclass(frozen=True)
@@ -74,24 +55,19 @@ class Sizes:
     they may have any numbers.
     """
 
-    def __init__(self, passages: Passages, request: Request) -> None:
-        self.passages, self.request = passages, request
-        self.rotary = commuting_positions(request.commute, passages)
+    def __init__(
+        self, passages: Passages, held_out: float, validation: float, commute: Any, running: Running
+    ) -> None:
+        self.passages, self.running = passages, running
+        self.rotary = commuting_positions(commute, passages)
         self.step = 1 if self.rotary is None else 2
-        count, generator = len(passages.attentions), as_generator(request.seed)
-        self.parts = Parts.of(count, request.held_out, request.validation, generator)
+        count, generator = len(passages.attentions), as_generator(running.seed)
+        self.parts = Parts.of(count, held_out, validation, generator)
         self.tried: dict[int, MapsOfSize] = {}
 
     def checked(self, sizes: Any, name: str) -> list[int]:
-        """Return sizes that a user asks for, checked."""
-        found = []
-        for value in np.atleast_1d(as_array(sizes, name)).tolist():
-            found.append(as_count(value, name, 1, self.passages.dim))
-            if found[-1] % self.step:
-                raise InputError(
-                    f"{name} must be even for maps that commute with rotations; got {found[-1]}"
-                )
-        return found
+        """Return the sizes of a user."""
+        return checked_sizes(sizes, name, self.passages.dim, self.step)
 
     @cached_property
     def chosen_by(self) -> Passages:
@@ -110,20 +86,15 @@ class Sizes:
         return self._loss(self.chosen_by) if self.parts.validation.size else None
 
     @cached_property
-    def family(self) -> Family:
+    def family(self) -> FreeMaps | CommutingMaps:
         """The kind of maps."""
-        calibration, threads = self.passages.part(self.parts.calibration), self.request.threads
+        calibration = self.passages.part(self.parts.calibration)
         if self.rotary is None:
-            return FreeMaps.of(calibration, self.loss, threads)
-        return CommutingMaps.of(calibration, self.loss, self.rotary, threads)
+            return FreeMaps(calibration, self.loss)
+        return CommutingMaps(calibration, self.loss, self.rotary, self.running.threads)
 
     def _loss(self, passages: Passages) -> _core.CompressLoss:
-        return _core.CompressLoss([a.core for a in passages.attentions], self.request.threads)
-
-    @property
-    def seconds_left(self) -> float:
-        """The seconds until the time limit; negative after it."""
-        return self.request.deadline - time.perf_counter()
+        return _core.CompressLoss([a.core for a in passages.attentions], self.running.threads)
 
     def smaller(self, dim: int) -> int | None:
         """Return the next smaller size that was tried."""
@@ -146,11 +117,11 @@ class Sizes:
         """Try sizes as long as there is time, and `dim` in any case; larger ones start from
         smaller ones."""
         for size in sorted({*dims, dim}):
-            if size == dim or self.seconds_left > 0:
+            if size == dim or self.running.seconds_left > 0:
                 self.fit(size)
 
     def _fit(self, dim: int) -> MapsOfSize:
-        passages, request, closed = self.passages, self.request, self.family.closed(dim)
+        passages, threads, closed = self.passages, self.running.threads, self.family.closed(dim)
         if dim == passages.dim:
             maps = identity(passages.heads, dim, passages.scale)
             candidates, report = {**closed, DESCENT: maps}, {"status": "exact"}
@@ -158,17 +129,9 @@ class Sizes:
         starts, before = closed, self.smaller(dim)
         if before is not None:
             starts = {**closed, **self.family.extended(self.tried[before].descended, dim)}
-        losses = {name: self.loss.value(maps, request.threads) for name, maps in starts.items()}
+        losses = {name: self.loss.value(maps, threads) for name, maps in starts.items()}
         first = min(losses, key=lambda name: losses[name])
-        steps, tolerance = check_effort(request.effort)
-        limits = Limits(
-            max_steps=steps,
-            tolerance=tolerance,
-            enough=EXACT,
-            time_limit=max(self.seconds_left, 0.0),
-            progress=progress_of(request.callback),
-        )
-        found = self.family.descend(starts[first], self.judge, limits)
+        found = self.family.descend(starts[first], self.judge, self.running)
         candidates = {**closed, DESCENT: found.judged}
         if before is not None:
             padded = self.family.padded(self.tried[before].maps, dim)
@@ -181,40 +144,25 @@ class Sizes:
             candidates=candidates,
             taken=taken,
             judged=distances[taken],
-            calibration_kl=self.loss.value(candidates[taken], request.threads),
+            calibration_kl=self.loss.value(candidates[taken], threads),
             report={**found.report, "start": first, "kl": [found.first, found.last]},
         )
 
     def _judged(self, maps: Maps, passages: Passages | None = None) -> Closeness:
         """Return how close stored maps are on the passages that choose, or on others."""
-        return judged(passages or self.chosen_by, self._stored(maps), self.request.threads)
+        return judged(passages or self.chosen_by, self._stored(maps), self.running.threads)
 
     def _stored(self, maps: Maps) -> StoredMaps:
-        return StoredMaps.of(maps, self.passages.lead, self.request.dtype)
+        return StoredMaps.of(maps, self.passages.lead, self.running.dtype)
 
     def smallest(self, tv: float) -> tuple[int, str]:
-        """Return the smallest size found that is close enough, and why the search ended.
-
-        Sizes are doubled from the least, where a fit costs least, and then bisected.
-        """
-        step, largest = self.step, self.passages.dim
+        """Return the smallest size found that is close enough, and why the search ended."""
 
         def is_close(dim: int) -> bool:
             return self.fit(dim).judged.tv_mean <= tv
 
-        low, high = 0, step
-        while not is_close(high):
-            if high == largest:
-                return high, "no size is close enough in this dtype"
-            if self.seconds_left <= 0:
-                return largest, "the time limit"
-            low, high = high, min(2 * high, largest)
-        while high - low > step:
-            if self.seconds_left <= 0:
-                return high, "the time limit"
-            middle = (low + high) // (2 * step) * step
-            low, high = (low, middle) if is_close(middle) else (middle, high)
-        return high, "bisected to neighbouring sizes"
+        size, _, stopped = smallest_size(is_close, self.passages.dim, self.running, self.step)
+        return size or self.passages.dim, stopped
 
     def result(self, dim: int, *, tv: float | None, stopped: str, begun: float) -> Compressed:
         """Read the held-out passages, and return the maps of a size with curves of all sizes."""
@@ -242,7 +190,7 @@ class Sizes:
             dim=dim,
             original_dim=self.passages.dim,
             original_scale=self.passages.scale,
-            dtype=self.request.dtype,
+            dtype=self.running.dtype,
             rotary=self.passages.rotary or self.rotary is not None,
             **of_pairs,
             tv_mean=closeness.tv_mean,
@@ -262,7 +210,7 @@ class Sizes:
             settings={
                 "dim": dim,
                 "tv": tv,
-                "effort": self.request.effort,
+                "effort": self.running.effort,
                 "descents": {d: self.tried[d].report for d in sorted(self.tried)},
             },
         )

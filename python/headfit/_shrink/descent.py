@@ -1,23 +1,34 @@
-"""Dense targets: the head of a given size whose attention is closest in KL divergence."""
+"""The head of a given size whose attention is closest to a dense one in KL divergence."""
 
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from headfit import _core
-from headfit._attention.attention import Attention, HeadLike
-from headfit._attention.dense_target import core_target_of, head_to_match, target_matrix
-from headfit._base.arrays import as_count, check_between, computed_in, effort_steps
+from headfit._attention.dense_target import core_target_of
+from headfit._base.arguments import check_callable
+from headfit._base.arrays import (
+    as_array,
+    as_count,
+    check_between,
+    effort_steps,
+    seed_from,
+    thread_count,
+)
+from headfit._base.dtypes import check_dtype
 from headfit._base.machine import require_memory
 from headfit._base.masks import core_mask
-from headfit._base.types import MaskLike
 from headfit._fit.head import Head
-from headfit._shrink.starts import log_svd, padded_start, truncated_svd
+from headfit._shrink.original import Original
+from headfit._shrink.starts import padded_start
+from headfit.errors import InputError
 
 # The most steps, and the relative decrease of the loss over ten steps below which the descent
 # ends.
@@ -30,38 +41,58 @@ EXACT = 1e-6
 Callback = Callable[[int, float], Any]
 
 
-def check_effort(effort: str | int) -> tuple[int, float]:
-    """Return the most steps, and the relative decrease over ten steps that ends the descent."""
-    steps = effort_steps(effort, EFFORTS, least=0)
-    return steps, TOO_LITTLE[effort if isinstance(effort, str) else "high"]
+@dataclass(frozen=True)
+class Running:
+    """How descents run: the options that `shrink` and `compress` share, checked."""
 
+    dtype: str
+    effort: str | int
+    deadline: float
+    callback: Callback | None
+    seed: int
+    threads: int
 
-def progress_of(callback: Callback | None) -> Callback | None:
-    """Return a user's callback as the core calls it: whatever is not False goes on."""
-    return None if callback is None else lambda *state: callback(*state) is not False
+    @classmethod
+    def of(
+        cls,
+        *,
+        dtype: Any = "float32",
+        effort: str | int = "medium",
+        time_limit: float | None = None,
+        callback: Callback | None = None,
+        rng: Any = 0,
+        num_threads: int | None = None,
+    ) -> Running:
+        """Check them. The time limit begins now."""
+        dtype = check_dtype(dtype)
+        effort_steps(effort, EFFORTS, least=0)
+        check_callable(callback, "callback")
+        deadline = math.inf
+        if time_limit is not None:
+            deadline = time.perf_counter() + check_between(time_limit, "time_limit", 0, math.inf)
+        return cls(dtype, effort, deadline, callback, seed_from(rng), thread_count(num_threads))
 
+    @property
+    def seconds_left(self) -> float:
+        """The seconds until the time limit; negative after it."""
+        return self.deadline - time.perf_counter()
 
-def svd_start(target: Any, mask: Any, dim: int, seed: int) -> Head:
-    """Return the truncated SVD of the logits of a checked target: of a head, or of a matrix."""
-    if isinstance(target, Attention):
-        return Head(*truncated_svd(*target.stored, dim, scale=target.scale))
-    return Head(*log_svd(target, mask, dim, seed))
+    def limits(self, enough: float = EXACT) -> dict[str, Any]:
+        """Return when a descent ends, as `_core.DescentLimits` takes it."""
+        call, effort = self.callback, self.effort
+        return {
+            "max_steps": effort_steps(effort, EFFORTS, least=0),
+            "tolerance": TOO_LITTLE[effort if isinstance(effort, str) else "high"],
+            "enough": enough,
+            "time_limit": max(self.seconds_left, 0.0),
+            "progress": None if call is None else lambda *state: call(*state) is not False,
+        }
 
 
 def closest(
-    target: HeadLike,
-    dim: int,
-    *,
-    mask: MaskLike = None,
-    seed: int = 0,
-    threads: int = 1,
-    effort: str | int = "medium",
-    enough: float = EXACT,
-    time_limit: float = math.inf,
-    init: Any = None,
-    callback: Callback | None = None,
+    original: Original, dim: int, running: Running, *, enough: float = EXACT, init: Any = None
 ) -> Head:
-    """Return the head whose attention M has the least sum of KL(A_i || M_i) from a dense target A.
+    """Return the head whose attention M has the least sum of KL(A_i || M_i) from the original A.
 
     The descent starts from the truncated SVD of the logits, or from the queries and keys of
     `init`. It is limited-memory BFGS around a preconditioner, the diagonal blocks of the Hessian,
@@ -82,37 +113,23 @@ def closest(
     the preconditioner the same divergence takes several times the evaluations, where it is
     reached at all.
     """
-    dim = as_count(dim, "dim", 1, 2**15)
-    steps, tolerance = check_effort(effort)
-    wide = head_to_match(target, "the target", mask)
-    if wide is not None:
-        target = wide.rotated()
-        mask, (q, k) = target.mask, target.stored
-        dtype, shape = computed_in(q, k), (q.shape[0], k.shape[0])
+    shape, dtype = original.shape, original.dtype
+    need = dtype.itemsize * sum(shape) * dim * (3 * dim + 40)
+    require_memory(need, f"a smaller head of size dim = {dim}")
+    if init is None:
+        svd = original.svd(dim, running.seed)
+        start = svd.Q, svd.K
     else:
-        target = target_matrix(target)
-        dtype, shape = computed_in(target), target.shape
-    require_memory(
-        dtype.itemsize * sum(shape) * dim * (3 * dim + 40), f"a smaller head of size dim = {dim}"
-    )
-    allowed = core_mask(mask, (), shape)
-    core_target = core_target_of(target, mask)
-    if init is not None:
-        start = padded_start(init, shape, dim, seed)
-    else:
-        if wide is None:
-            _core.check_soft_target(core_target, threads)
-        first = svd_start(target, mask, dim, seed)
-        start = first.Q, first.K
+        start = padded_start(init, shape, dim, running.seed)
     first_q, first_k = (np.ascontiguousarray(x, dtype=dtype) for x in start)
-    limits = _core.DescentLimits(
-        max_steps=steps,
-        tolerance=tolerance,
-        enough=check_between(enough, "enough", 0, math.inf),
-        time_limit=time_limit,
-        progress=progress_of(callback),
+    q, k, kl, report = _core.fit_soft(
+        core_target_of(original.target, original.mask),
+        core_mask(original.mask, (), shape),
+        first_q,
+        first_k,
+        _core.DescentLimits(**running.limits(enough)),
+        running.threads,
     )
-    q, k, kl, report = _core.fit_soft(core_target, allowed, first_q, first_k, limits, threads)
     return Head(q, k, settings={"descent": {**report, "kl": _history(kl)}})
 
 
@@ -121,3 +138,41 @@ def _history(kl: NDArray[np.float64]) -> list[tuple[int, float]]:
     last = kl.size - 1
     rounds = {m * 10**e for e in range(len(str(last))) for m in (1, 2, 5)}
     return [(s, float(kl[s])) for s in sorted({0, last} | {s for s in rounds if s < last})]
+
+
+def smallest_size(
+    is_close: Callable[[int], bool], largest: int, running: Running, step: int = 1
+) -> tuple[int | None, int, str]:
+    """Return the smallest size found that is close enough, the last one tried, and why it ended.
+
+    Sizes, multiples of `step`, are doubled from the least, which is the cheapest to fit, and then
+    bisected.
+    """
+    low, high = 0, step
+    while not is_close(high):
+        if high == largest:
+            return None, high, "no size is close enough"
+        if running.seconds_left <= 0:
+            return None, high, "the time limit"
+        low, high = high, min(2 * high, largest)
+    while high - low > step:
+        if running.seconds_left <= 0:
+            return high, high, "the time limit"
+        middle = (low + high) // (2 * step) * step
+        low, high = (low, middle) if is_close(middle) else (middle, high)
+    return high, high, "bisected to neighbouring sizes"
+
+
+def checked_sizes(sizes: Any, name: str, largest: int, step: int = 1) -> list[int]:
+    """Return the sizes of a user."""
+    found = [as_count(x, name, 1, largest) for x in np.atleast_1d(as_array(sizes, name)).tolist()]
+    odd = [x for x in found if x % step]
+    if odd:
+        raise InputError(f"{name} must be even for maps that commute with rotations; got {odd[0]}")
+    return found
+
+
+def powers_of_two(largest: int, step: int = 1) -> list[int]:
+    """Return powers of two up to a size, and the size."""
+    powers = {2**e for e in range(largest.bit_length())} | {largest}
+    return sorted(dim for dim in powers if dim >= step)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,17 +20,6 @@ __all__ = ["ShrinkResult", "TvCurve"]
 
 MOST_ROWS = 20
 """How many sizes a notebook shows."""
-
-
-class Distances(Protocol):
-    """What a curve has of each size: a `Comparison`, or how close maps are."""
-
-    @property
-    def tv_mean(self) -> float: ...
-    @property
-    def tv_worst(self) -> float: ...
-    @property
-    def kl_mean(self) -> float: ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,8 +50,8 @@ class TvCurve:
     kl_mean: NDArray[np.float64]
 
     @classmethod
-    def of(cls, distances: Mapping[int, Distances]) -> TvCurve:
-        """Return the curve of distances by head size."""
+    def of(cls, distances: Mapping[int, Any]) -> TvCurve:
+        """Return the curve of what has these distances, by head size."""
         sizes = sorted(distances)
         columns = ([getattr(distances[d], f.name) for d in sizes] for f in fields(cls)[1:])
         return cls(np.array(sizes, dtype=np.int64), *map(np.array, columns))

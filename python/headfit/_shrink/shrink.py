@@ -11,14 +11,14 @@ from headfit._attention.attention import Attention, HeadLike, OneHead, attention
 from headfit._attention.fitted_head import check_module
 from headfit._attention.heads import over_heads
 from headfit._attention.module import SelfAttention
-from headfit._base.arguments import check_callable
 from headfit._base.arithmetic import standard_arithmetic
-from headfit._base.arrays import as_count, check_between, seed_from, thread_count
+from headfit._base.arrays import as_count, check_between
 from headfit._base.dtypes import check_dtype
 from headfit._base.types import ArrayLike, MaskLike, Seed
-from headfit._shrink.descent import EXACT, check_effort
+from headfit._shrink.descent import EXACT, Running, checked_sizes, powers_of_two
+from headfit._shrink.original import Original
 from headfit._shrink.result import ShrinkResult, TvCurve
-from headfit._shrink.search import Bounds, Original, Search
+from headfit._shrink.search import Search
 from headfit.errors import InputError
 
 __all__ = ["shrink"]
@@ -164,58 +164,52 @@ def shrink(
     >>> fitted.tv_mean < 0.5 * svd.tv_mean
     True
     """
-    dtype = check_dtype(dtype)
     size = None if dim is None else as_count(dim, "dim", 1)
-    check_module(module, size, dtype, None)
+    check_module(module, size, check_dtype(dtype), None)
     size = module.dim if module is not None else size
     for name, value in {"tv": tv, "tv_worst": tv_worst}.items():
         if value is not None and size is not None:
             raise InputError(f"{name} must not be given beside dim: the size decides how close")
     if init is not None and size is None:
         raise InputError("init must be given beside dim: a start has a size")
-    bounds = Bounds(
-        TV if tv is None and tv_worst is None else _share(tv, "tv"), _share(tv_worst, "tv_worst")
-    )
-    check_effort(effort)
-    check_callable(callback, "callback")
-    if time_limit is not None:
-        time_limit = check_between(time_limit, "time_limit", 0, math.inf)
+    tv = TV if tv is None and tv_worst is None else tv
+    most, worst = (math.inf if x is None else check_between(x, name, 0, 1)
+                   for x, name in ((tv, "tv"), (tv_worst, "tv_worst")))  # fmt: skip
 
     def one(head: Any, num_threads: int | None) -> ShrinkResult:
         start = time.perf_counter()
-        threads = thread_count(num_threads)
-        original = Original.of(head, mask, threads)
-        seed = seed_from(rng)
-        if size is not None:
-            as_count(size, "dim", 1, original.most)
-        more = original.curve_sizes(curve_dims)
-        search = Search(
-            original=original,
-            bounds=bounds,
-            effort=effort,
-            init=init,
-            module=module,
+        running = Running.of(
             dtype=dtype,
-            deadline=math.inf if time_limit is None else start + time_limit,
+            effort=effort,
+            time_limit=time_limit,
             callback=callback,
-            seed=seed,
-            threads=threads,
+            rng=rng,
+            num_threads=num_threads,
         )
+        original = Original.of(head, mask, running.threads)
+        if size is not None:
+            as_count(size, "dim", 1, min(original.shape))
+        search = Search(original, running, module, most, worst)
+        if curve_dims is not None:
+            more = checked_sizes(curve_dims, "curve_dims", original.largest)
+        else:
+            is_head = isinstance(original.target, Attention)
+            more = powers_of_two(original.largest) if is_head else []
         if size is None:
             chosen, stopped = search.smallest()
         else:
             chosen, stopped = size, "one size"
-            search.fit(size, effort, EXACT, init)
+            search.fit(size, EXACT, init)
         search.extend(more)
-        fields, comparison, best = search.tried[chosen]
+        made, comparison, best = search.tried[chosen]
         svds = {d: search.svd(d).comparison for d in sorted({*more, *search.tried})}
         return ShrinkResult(
-            **fields,
+            **made,
             original_dim=original.dim,
             comparison=comparison,
             curve=TvCurve.of({d: c.comparison for d, c in search.tried.items()}),
             baseline=TvCurve.of(svds),
-            reached=size is not None or bounds.hold(comparison),
+            reached=size is not None or search.is_close(comparison),
             stopped=stopped,
             seconds=time.perf_counter() - start,
             settings={"effort": effort, "descent": best.settings.get("descent")},
@@ -229,7 +223,3 @@ def shrink(
     if attention.lead:
         return over_heads(attention, one, {}, num_threads, one_at_a_time=True)
     return one(attention, num_threads)
-
-
-def _share(value: float | None, name: str) -> float:
-    return math.inf if value is None else check_between(value, name, 0, 1)

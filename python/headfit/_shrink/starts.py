@@ -131,23 +131,18 @@ def padded_start(
         q, k = (as_contiguous(as_float_array(x, "init", ndim=0), dtype=np.float64) for x in init)
     except (TypeError, ValueError) as error:
         raise InputError(f"init must be a pair (Q, K) of matrices: {error}") from error
-    for name, x, rows in (("Q", q, shape[0]), ("K", k, shape[1])):
-        if x.ndim != 2 or x.shape[0] != rows or not 1 <= x.shape[1] <= dim:
-            raise InputError(
-                f"init must be Q and K with {shape[0]} and {shape[1]} rows and 1 to {dim} columns; "
-                f"got {name} of shape {x.shape}"
-            )
-        if not np.isfinite(x).all():
-            raise InputError(f"init must be finite; {name} is not")
-    if q.shape[1] != k.shape[1]:
+    columns = q.shape[-1] if q.ndim == 2 else 0
+    if not 1 <= columns <= dim or (q.shape, k.shape) != tuple((rows, columns) for rows in shape):
         raise InputError(
-            f"init must be Q and K with as many columns; got {q.shape[1]} and {k.shape[1]}"
+            f"init must be Q and K with {shape[0]} and {shape[1]} rows and as many columns, 1 to "
+            f"{dim}; got Q of shape {q.shape} and K of shape {k.shape}"
         )
+    check_finite(q, "init: Q")
+    check_finite(k, "init: K")
     rng = np.random.default_rng(seed)
-    missing = dim - q.shape[1]
 
     def padded(x: FloatArray) -> FloatArray:
         size = PADDING * math.sqrt(float(np.mean(x * x)))
-        return np.hstack([x, size * rng.standard_normal((x.shape[0], missing))])
+        return np.hstack([x, size * rng.standard_normal((x.shape[0], dim - columns))])
 
     return padded(q), padded(k)

@@ -87,6 +87,7 @@ def test_a_worker_killed_midway_loses_no_result(client, table, swept, log):
     client.wait_for_workers(2, timeout=600)
 
 
+@pytest.mark.full
 def test_a_point_that_kills_its_workers_takes_no_other_with_it(swept, table, log):
     points = hf.sweep.grid(x=range(4), log=log, once=False)
     with (
@@ -148,6 +149,7 @@ def test_an_interrupt_of_a_function_is_a_failure_of_its_point(client, table, swe
     assert [row["exception"] for row in found.failures] == ["KeyboardInterrupt: "]
 
 
+@pytest.mark.full
 def test_a_function_of_a_script_reaches_the_workers(cluster, tmp_path):
     script = tmp_path / "script.py"
     script.write_text(

@@ -88,6 +88,7 @@ def alive(pid: int) -> bool:
     return False
 
 
+@pytest.mark.full
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="processes are read in /proc")
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
 def test_workers_end_with_their_sweep(how, swept, log, table):

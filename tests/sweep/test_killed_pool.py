@@ -80,6 +80,7 @@ def stored(table: Path) -> list[bytes]:
     return table.read_bytes().split(b"\n")[:-1] if table.exists() else []
 
 
+@pytest.mark.full
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="processes are read in /proc")
 def test_kills_lose_the_points_in_flight_alone_and_workers_end(swept, tmp_path, log):
     whole, table, gate = (tmp_path / name for name in ("whole", "table", "gate"))

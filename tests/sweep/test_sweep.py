@@ -250,6 +250,7 @@ def test_processes_and_threads_fill_the_cores(cores, monkeypatch):
     assert executors.divided(3, 4, 100) == (3, 4)  # as asked, even where it is too many
 
 
+@pytest.mark.full
 def test_workers_get_their_share_of_the_threads(swept, table, monkeypatch):
     monkeypatch.setattr(executors, "available_cores", lambda: 6)
     found = hf.sweep.run(hf.sweep.grid(x=[1.0, 2.5]), table, function=swept.facts)
@@ -369,6 +370,7 @@ def test_an_import_loads_nothing_heavy():
     assert said.stdout.strip() == "[]"
 
 
+@pytest.mark.full
 def test_a_script_without_a_guard_is_told_so(swept, tmp_path):
     import subprocess
 

@@ -240,6 +240,7 @@ def test_a_write_that_is_cut_short_leaves_whole_lines(room, swept, log, table):
     assert len(hf.sweep.load(table)) == 40
 
 
+@pytest.mark.full
 def test_another_sweep_on_the_same_table_is_refused(filled, table, log):
     with writing(table) as writer:
         del writer

@@ -3,7 +3,7 @@
 `projection_dim`, `lower` and the conversions are proved for every pattern; `every_subset` is
 proved for all supports of k keys at once. `counting` is a bound for most random patterns and
 `random_keys_dim` an asymptotic estimate; neither says anything certain about a given pattern.
-docs/bounds.md has the statements and proofs for bounded norms and logits.
+docs/bounds.md states the bounds for bounded norms and logits.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from __future__ import annotations
 import math
 import sys
 
-from headfit._base.arguments import as_number, shown
+from headfit._base.arguments import as_flag, as_number, shown
 from headfit._base.arrays import as_count, as_share, check_between
 from headfit._base.tolerances import Tolerances, as_tolerances, log_inverse
-from headfit._lower.general import GeneralBound, counting, every_subset, random_keys_dim
+from headfit._lower.general import GeneralBound, counting, every_subset
 from headfit._lower.lower import LowerBound, lower
 from headfit.errors import InputError
 
@@ -229,3 +229,49 @@ def leak_for_stray(n: int, k: int, stray: float) -> float:
     if k > n:
         raise InputError(f"k must be at most n = {n}; got {k}")
     return 1.0 if n == k else min(1.0, stray * k / ((1 - stray) * (n - k)))
+
+
+def random_keys_dim(n: int, k: int, *, all_subsets: bool = False) -> int:
+    """Estimate the head size at which random keys have queries for supports of k keys.
+
+    Parameters
+    ----------
+    n, k : int
+        The number of keys, and the size of a support.
+    all_subsets : bool, default False
+        Whether every k-subset of the keys shall be a support, instead of almost all rows of a
+        given pattern.
+
+    Returns
+    -------
+    int
+        The d that solves d = 2 k ln(n / d), or d = 2 e k ln(n / (2 sqrt(pi) d)) for all subsets,
+        rounded up; at most n.
+
+    Raises
+    ------
+    InputError
+        Unless n and k are integers with 1 <= k <= n.
+
+    Notes
+    -----
+    The formulas come from the number of faces of random polytopes for Gaussian keys (Donoho and
+    Tanner 2005), with n much larger than d. They are the transition point of an asymptotic count,
+    which experiments confirm. They are neither a guarantee nor a lower bound: learned heads are
+    much smaller. Keys on the sphere do slightly better than Gaussian ones. Takes O(1) time.
+
+    Examples
+    --------
+    >>> random_keys_dim(1024, 4)
+    29
+    >>> random_keys_dim(1024, 4, all_subsets=True)
+    42
+    """
+    from scipy.special import lambertw
+
+    n = as_count(n, "n", 1)
+    k = as_count(k, "k", 1, n)
+    all_subsets = as_flag(all_subsets, "all_subsets")
+    factor, few = (2 * math.e * k, n / (2 * math.sqrt(math.pi))) if all_subsets else (2.0 * k, n)
+    # d = f ln(m / d) is equivalent to (d / f) e^(d / f) = m / f, which Lambert's W function solves.
+    return min(n, max(1, math.ceil(factor * float(lambertw(few / factor).real))))

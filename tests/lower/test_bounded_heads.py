@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 import headfit as hf
 from headfit._base.dtypes import round_to
-from headfit._lower.bounded import NAMES, Limits, Separated, bounded, needed
+from headfit._lower.bounded import Apart, Facts, Groups, Limits, Separated, needed
 from headfit._lower.exact import (
     least_dim,
     log_above,
@@ -26,7 +26,7 @@ from headfit._lower.exact import (
     log_most,
     root_above,
 )
-from headfit._lower.families import Apart, Facts, Groups
+from headfit._lower.family_search import NAMES, bounded
 from headfit._lower.general import counting, every_subset, log_regular_patterns
 from headfit._lower.lower import lower
 from headfit._lower.problem import Problem

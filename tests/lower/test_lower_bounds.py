@@ -15,14 +15,14 @@ from hypothesis import strategies as st
 
 import headfit as hf
 from headfit._lower import hull_search
-from headfit._lower.general import counting, log_regular_patterns, random_keys_dim
+from headfit._lower.general import counting, log_regular_patterns
 from headfit._lower.hull import (
     Hull,
-    Units,
     count_squares,
     count_triangles,
     dim_of_edges,
     dim_of_hull,
+    in_units,
     not_in_a_polygon,
 )
 from headfit._lower.hull_search import _integers, _keep_hull_vertices, _Supports
@@ -32,6 +32,7 @@ from headfit._lower.problem import Problem, Visibility, best_proof
 from headfit._lower.traces import Traces, least_dim
 from headfit._lower.traces import traces as search_traces
 from headfit._lower.weights import Block, _positive_eigenvalues, block_dim
+from headfit.bounds import random_keys_dim
 
 P = hf.patterns
 USUAL = hf.Tolerances(0.05, 0.1)
@@ -664,7 +665,7 @@ def test_large_sums_are_exact_too(monkeypatch):
     state = _Supports(np.arange(n), np.arange(n), problem.supports)
     kept = _keep_hull_vertices(problem, state)
     monkeypatch.setattr(hull_search, "LARGEST_SUM", 2**40)
-    assert _integers(problem, state)[1].gap < Units.of(asked).gap
+    assert _integers(problem, state)[2] < in_units(asked)[1]
     fewer = _keep_hull_vertices(problem, state)
     assert kept.columns.tolist() == fewer.columns.tolist()
 

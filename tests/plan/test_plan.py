@@ -18,9 +18,8 @@ import scipy.sparse as sp
 import headfit as hf
 from headfit._fit.registry import as_method
 from headfit._plan.attempt import Clock, Question
-from headfit._plan.plan import concluded
+from headfit._plan.plan import concluded, source_of
 from headfit._plan.search import Planner
-from headfit._plan.source import source_of
 from headfit.errors import InputError, TooLargeError
 
 identity = functools.partial(sp.eye_array)
@@ -138,7 +137,8 @@ def test_time_stood_in_the_way() -> None:
 
 
 @pytest.mark.parametrize(
-    ("ended", "said"), [("steps", "all steps"), ("callback", "callback"), ("stalled", "Rounding")]
+    ("ended", "said"),
+    [("steps", "does not hold"), ("callback", "callback"), ("stalled", "rounding to")],
 )
 def test_other_ends_are_named(ended: Any, said: str) -> None:
     found = plan(method=Ring(leak=0.9, ended=ended), n=32)

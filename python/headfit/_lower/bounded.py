@@ -41,34 +41,29 @@ family, so that what excludes d = m excludes every size.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from bisect import bisect_left
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from operator import itemgetter
+from typing import Literal, NamedTuple, get_args
+
+import numpy as np
 
 from headfit._base.arguments import as_flag
 from headfit._base.arrays import check_between
 from headfit._base.tolerances import Tolerances
-from headfit._lower.exact import (
-    Most,
-    least_dim,
-    log_above,
-    log_below,
-    log_most,
-    root_above,
-    shortened,
-)
-from headfit._lower.families import Apart, Facts, Groups
-from headfit._lower.family_search import families
-from headfit._lower.problem import Candidate, Problem
+from headfit._lower import exact
+from headfit._lower.problem import Visibility, Witness, are_places, lowest_bit, packed, support_of
 from headfit._target.target import Target
 from headfit.errors import InputError
 
-SQUARE_BITS = 80
-"""Squares of ratios, and powers of entries, are rounded up to so many binary digits."""
+Kind = Literal["rows", "columns"]
+KINDS = get_args(Kind)
 
-MOST_POWER = 1000
-"""Entries of a matrix are raised to this power at most."""
+SQUARE_BITS = 80  # Squares of ratios, and powers of entries, are rounded up to so many digits
+MOST_POWER = 1000  # Entries of a matrix are raised to this power at most
 
 
 @dataclass(frozen=True)
@@ -96,21 +91,117 @@ class Limits:
         return self.max_norm is not None or self.max_logit is not None
 
 
+class Facts(NamedTuple):
+    """What a family that was checked says about every head, with tau = ln(1 / leak).
+
+    The gap between its members, of which there are `points`, is a share of tau. `joint`: queries
+    and keys are told apart together (`Groups`), not one of them (`Apart`). `in_rows`: each member's
+    own row has the gap to all others. `closed`: every row of the family sees all of its columns.
+    """
+
+    points: int
+    share: Fraction
+    joint: bool
+    in_rows: bool
+    closed: bool
+
+    def follow_from(self, others: Facts) -> bool:
+        """Return whether the facts of another family of the same form say all of these."""
+        fewer = self.points <= others.points and self.share <= others.share
+        return fewer and self.in_rows <= others.in_rows and self.closed <= others.closed
+
+
 @dataclass(frozen=True, repr=False)
-class Separated:
+class Apart:
+    """Columns of which every two are told apart by a row, or rows told apart by their supports.
+
+    A row that sees two columns tells them apart if it attends to one of them. Two rows are told
+    apart if each attends to a column that the other sees and does not attend to. `within` has the
+    columns (or rows) that tell them apart, all of which are seen by (or see) all members. None: any
+    row, for columns; all columns, for rows without a mask.
+    """
+
+    kind: Kind
+    members: tuple[int, ...]
+    within: tuple[int, ...] | None = None
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({len(self.members)} {self.kind})"
+
+    def facts(self, target: Target) -> Facts | None:
+        """Return what the family proves; None if it is not what it says."""
+        n, members = target.n, self.members
+        within = range(n) if self.within is None else self.within
+        if self.kind not in KINDS or not members or not are_places(n, members, tuple(within)):
+            return None
+        sight = Visibility(target.mask, n)
+        closed = not sight.limited or self.within is not None
+        if self.kind == "rows":
+            good = closed and _all_seen(sight, members, within)
+            good = good and _no_row_contains_another(target, members, within)
+        elif closed:
+            good = _all_seen(sight, within, members) and _columns_differ(target, within, members)
+        else:
+            good = _columns_apart(target, sight, members)
+        return self.says(closed) if good else None
+
+    def says(self, closed: bool) -> Facts:
+        """Return what the family proves if it is what it says, and `closed` in this sense."""
+        return Facts(len(self.members), Fraction(1), False, False, closed)
+
+
+@dataclass(frozen=True, repr=False)
+class Groups:
+    """Rows, each with the same number of columns of its support, few of which are common.
+
+    Row t comes with a group of columns T_t in its support, and attends to no further column of
+    all groups. Every row sees all columns of all groups. Or the same of columns, with groups of
+    rows that attend to them. Groups have equal sizes; those of size 1 are a matching.
+    """
+
+    kind: Kind
+    members: tuple[int, ...]
+    groups: tuple[tuple[int, ...], ...]
+
+    __repr__ = Apart.__repr__
+
+    def facts(self, target: Target) -> Facts | None:
+        """Return what the family proves; None if it is not what it says."""
+        members, groups = self.members, self.groups
+        if self.kind not in KINDS or not groups or len(groups) != len(members):
+            return None
+        size, used = len(groups[0]), tuple(sorted({x for group in groups for x in group}))
+        if size == 0 or any(len(set(g)) != size or len(g) != size for g in groups):
+            return None
+        rows, columns = (members, used) if self.kind == "rows" else (used, members)
+        if not are_places(target.n, rows, columns):
+            return None
+        if not _all_seen(Visibility(target.mask, target.n), rows, columns):
+            return None
+        in_rows = self.kind == "rows"
+        lines = {i: set(support_of(target, i)) for i in rows} if in_rows else _attending(target)
+        wanted = set(used)
+        pairs = zip(members, groups, strict=True)
+        if any(lines.get(m, set()) & wanted != set(group) for m, group in pairs):
+            return None
+        common = max(_most_common(groups))
+        return None if common == size else self.says(common)
+
+    def says(self, common: int) -> Facts:
+        """Return what the family proves if no two groups share more than so many elements."""
+        share = 1 - Fraction(common, len(self.groups[0]))
+        return Facts(len(self.members), share, True, self.kind == "rows" or common == 0, True)
+
+
+@dataclass(frozen=True, repr=False)
+class Separated(Witness):
     """A family that is told apart, in a head with bounded norms or logits."""
 
     family: Apart | Groups
     limits: Limits
 
-    def __repr__(self) -> str:
-        return f"Separated({self.family})"
-
     def proves(self, target: Target, tolerances: Tolerances) -> int:
-        """Return the head size that this witness proves necessary; 0 if it is not valid.
-
-        target.n + 1 says that no head of any size meets the leak.
-        """
+        """Return the size that it proves necessary; 0 for none, target.n + 1 if none suffices."""
         facts = self.family.facts(target)
         return 0 if facts is None else needed(facts, self.limits, tolerances.leak, target.n)[0]
 
@@ -118,12 +209,12 @@ class Separated:
 def needed(facts: Facts, limits: Limits, leak: float, n: int) -> tuple[int, str]:
     """Return the least head size that is not excluded, and the name of the proof."""
     points, largest = facts.points, min(facts.points, n)
-    gap = facts.share * log_below(1 / Fraction(leak))
-    proofs: list[Callable[[int], Most]] = []
+    gap = facts.share * exact.log_below(1 / Fraction(leak))
+    proofs: list[Callable[[int], exact.Most]] = []
 
-    def in_ball(norm: Fraction, dim: int) -> Most:
+    def in_ball(norm: Fraction, dim: int) -> exact.Most:
         ratio = norm / (2 * gap) if facts.joint else (norm / gap) ** 2
-        return log_most(dim, shortened(ratio, SQUARE_BITS))
+        return exact.log_most(dim, exact.shortened(ratio, SQUARE_BITS))
 
     sizes = []
     if limits.max_norm is not None:
@@ -135,65 +226,115 @@ def needed(facts: Facts, limits: Limits, leak: float, n: int) -> tuple[int, str]
         sizes.append(logit)
         if facts.in_rows or not facts.joint:
             proofs.append(lambda d: _range(d, logit, gap))
-        proofs.append(lambda d: in_ball(logit * root_above(Fraction(d)), d))
+        proofs.append(lambda d: in_ball(logit * exact.root_above(Fraction(d)), d))
     if sizes and facts.joint and facts.in_rows and points > 1:
         proofs.append(lambda d: _powers(d, points, min(sizes), gap))
-    sizes_needed = [least_dim(proof, points, largest) for proof in proofs]
+    sizes_needed = [exact.least_dim(proof, points, largest) for proof in proofs]
     dim, reason = max([(1, "a head has at least one dimension"), *sizes_needed], key=itemgetter(0))
     return (n + 1 if dim > largest else dim), reason
 
 
-def _range(dim: int, logit: Fraction, gap: Fraction) -> Most:
+def _range(dim: int, logit: Fraction, gap: Fraction) -> exact.Most:
     """Return the bound on the logarithm of the number of points for the range of the logits."""
     if 2 * logit < gap:
         return Fraction(0), "range of the logits"
-    return dim * log_above(1 + 2 * logit / gap), "range of the logits"
+    return dim * exact.log_above(1 + 2 * logit / gap), "range of the logits"
 
 
-def _powers(dim: int, points: int, logit: Fraction, gap: Fraction) -> Most:
+def _powers(dim: int, points: int, logit: Fraction, gap: Fraction) -> exact.Most:
     """Return a number that is at least ln(points) if matrices with powers of this rank exist."""
     if 2 * logit < gap:
         return Fraction(0), "range of the logits"
-    entry = shortened((2 * logit - gap) / (2 * logit + gap), SQUARE_BITS)
+    entry = exact.shortened((2 * logit - gap) / (2 * logit + gap), SQUARE_BITS)
     if entry == 0:
-        return log_above(dim + 1), "powers of the logits"
+        return exact.log_above(dim + 1), "powers of the logits"
     # Where logits are so large that the entry is 1 to rounding, no power says anything.
     decay = -2 * math.log(entry)
     if decay * MOST_POWER <= math.log(points):
-        return log_above(points), "powers of the logits"
+        return exact.log_above(points), "powers of the logits"
     # The bound is about best where the two summands of the rank balance.
     middle = max(1.0, math.log(points) / decay)
     powers = [min(MOST_POWER, max(1, round(f * middle))) for f in (0.7, 0.85, 1.0, 1.2, 1.5)]
     ranks = [
-        math.comb(dim + p, p) * (1 + (points - 1) * shortened(entry ** (2 * p), SQUARE_BITS))
+        math.comb(dim + p, p) * (1 + (points - 1) * exact.shortened(entry ** (2 * p), SQUARE_BITS))
         for p in powers
     ]
-    return log_above(min(ranks)), "powers of the logits"
+    return exact.log_above(min(ranks)), "powers of the logits"
 
 
-NAMES = ("keys apart", "queries apart", "queries and keys apart")
-"""The kinds of bounds for bounded heads."""
+def _attending(target: Target) -> dict[int, set[int]]:
+    """Return the rows that attend to each column."""
+    rows: dict[int, set[int]] = defaultdict(set)
+    for i in range(target.n):
+        for j in support_of(target, i):
+            rows[j].add(i)
+    return dict(rows)
 
 
-def bounded(problem: Problem, limits: Limits) -> list[Candidate]:
-    """Return the best bounds for a head whose norms or logits are bounded."""
-    best: dict[str, tuple[Candidate, Facts | None]] = {
-        name: (Candidate(name, None, "not finished", "no family found"), None) for name in NAMES
-    }
-    for family, facts in families(problem.within(0.5)):
-        name = NAMES[2 if facts.joint else family.kind == "rows"]
-        candidate, known = best[name]
-        if facts.points < 2 or (known is not None and facts.follow_from(known)):
-            continue
-        dim, proof = needed(facts, limits, problem.tolerances.leak, problem.target.n)
-        if dim > (candidate.dim or 0):
-            reason = "nothing found" if dim == 1 else _reason(facts, name, proof)
-            witness = None if dim == 1 else Separated(family, limits)
-            best[name] = Candidate(name, dim, "proved", reason, witness), facts
-    return [candidate for candidate, _ in best.values()]
+def _most_common(groups: Sequence[Collection[int]]) -> list[int]:
+    """Return for each group how many elements it shares with another one, at most."""
+    holders: dict[int, list[int]] = defaultdict(list)
+    for place, group in enumerate(groups):
+        for x in group:
+            holders[x].append(place)
+    shared = []
+    for place, group in enumerate(groups):
+        met = Counter(other for x in group for other in holders[x])
+        del met[place]
+        shared.append(max(met.values(), default=0))
+    return shared
 
 
-def _reason(facts: Facts, name: str, proof: str) -> str:
-    gap = "ln(1/leak)" if facts.share == 1 else f"{facts.share} ln(1/leak)"
-    what = f"{facts.points} {name.removesuffix(' apart')}"
-    return f"{what} are apart by a gap of {gap} in bounded heads ({proof})"
+def _all_seen(sight: Visibility, rows: Iterable[int], columns: Iterable[int]) -> bool:
+    """Return whether every row sees every column."""
+    if not sight.limited:
+        return True
+    wanted = np.array(list(columns), dtype=np.intp)
+    return all(sight.sees(i, wanted) for i in rows)
+
+
+def _columns_differ(target: Target, rows: Iterable[int], columns: Sequence[int]) -> bool:
+    """Return whether no two of the columns are attended to by the same of these rows."""
+    inside, attending = set(rows), _attending(target)
+    return len({frozenset(attending.get(j, set()) & inside) for j in columns}) == len(columns)
+
+
+def _columns_apart(target: Target, sight: Visibility, columns: tuple[int, ...]) -> bool:
+    """Return whether every two columns are told apart by a row that sees both of them.
+
+    What the rows of a column tell from it is collected as bits; the others are looked at singly.
+    """
+    order = sorted(columns)
+    places = {j: place for place, j in enumerate(order)}
+    attending = _attending(target)
+    for place, j in enumerate(order):
+        told = 0
+        for i in attending.get(j, ()):
+            inside = sum(1 << places[x] for x in support_of(target, i) if x in places)
+            told |= _visible_bits(sight, i, order) & ~inside
+        missing = ~told & ((1 << place) - 1)
+        while missing:
+            other = order[lowest_bit(missing)]
+            missing &= missing - 1
+            rows = attending.get(other, set()) - attending.get(j, set())
+            if not any(sight.sees(i, np.array([other, j])) for i in rows):
+                return False
+    return True
+
+
+def _visible_bits(sight: Visibility, i: int, order: list[int]) -> int:
+    """Return which of some columns in ascending order a row sees, as bits."""
+    if sight.window is not None:
+        first, stop = sight.span(i)
+        return (1 << bisect_left(order, stop)) - (1 << bisect_left(order, first))
+    return packed(sight.row(i)[order])
+
+
+def _no_row_contains_another(target: Target, rows: tuple[int, ...], columns: Iterable[int]) -> bool:
+    """Return whether, within the columns, no row's support contains another's."""
+    inside = set(columns)
+    supports = [inside.intersection(support_of(target, i)) for i in rows]
+    if len(rows) > 1 and not all(supports):
+        return False
+    shared = _most_common(supports)
+    return not any(s == len(support) for s, support in zip(shared, supports, strict=True))

@@ -16,9 +16,9 @@ bounds, with their proofs:
   of f_i is 2 / (d + 2) times the volume of a ball of radius 1/sqrt(2), and f_i is 0 outside the
   ball of radius r + 1/sqrt(2). So m <= (d + 2) / 2 (1 + sqrt(2) r)^d.
 - *spherical code*: (x, sqrt(q - |x|^2)) lies on a sphere of radius r in R^(d+1), and distances do
-  not shrink; so the cosines of the angles are at most s = 1 - 1 / (2 q), and `log_code` applies.
+  not shrink; so the cosines of the angles are at most s = 1 - 1 / (2 q), and `log_code` applies:
 
-**Spherical codes.** Let m unit vectors of R^n have inner products of at most s, and let f be a
+Let m unit vectors of R^n have inner products of at most s, and let f be a
 polynomial with f(t) <= 0 for -1 <= t <= s whose coefficients f_0, f_1, ... in Gegenbauer's
 polynomials G_i for R^n, with G_i(1) = 1, are not negative, f_0 > 0. Then m <= f(1) / f_0 (Delsarte,
 Goethals and Seidel 1977): the sum of f(x.y) over all ordered pairs is at most m f(1), as pairs of
@@ -45,28 +45,14 @@ import numpy as np
 from numpy.polynomial import polynomial
 from numpy.typing import NDArray
 
-DIGITS = 40
-"""Decimal digits of logarithms. `Decimal.ln` rounds correctly, so that the last one is certain."""
-
-ROOT_BITS = 60
-"""Binary digits of roots after the point."""
-
-TWO_PI = (
-    Fraction("6.28318530717958647692528676655900576839"),
-    Fraction("6.28318530717958647692528676655900576840"),
-)
-"""Numbers just below and just above 2 pi."""
-
-LARGEST_DEGREE = 30
-"""Higher degrees of f are of use for very many points in few dimensions only, and take long."""
-
-SCALE_BITS, COSINE_BITS = 60, 24
-"""Binary digits after the point of the coefficients of p, and of cosines, which are rounded up."""
+DIGITS = 40  # of logarithms. `Decimal.ln` rounds correctly, so that the last one is certain
+ROOT_BITS, SCALE_BITS, COSINE_BITS = 60, 60, 24  # after the point: of roots, of p, and of cosines
+LARGEST_DEGREE = 30  # Higher ones are of use for very many points in few dimensions, and take long
+TWO_PI = Fraction("6.28318530717958647692528676655900576839")  # rounded down to 1e-38
 
 Floats = NDArray[np.float64]
 
-Most = tuple[Fraction, str]
-"""An upper bound on the logarithm of a number of points, and the name of its proof."""
+Most = tuple[Fraction, str]  # a bound on the logarithm of a number of points, and its proof's name
 
 
 def log_below(x: Fraction | int) -> Fraction:
@@ -80,13 +66,10 @@ def log_above(x: Fraction | int) -> Fraction:
 
 
 def _log(x: Fraction, rounding: str, beyond: Callable[[Context, Decimal], Decimal]) -> Fraction:
-    near = _context(rounding).divide(Decimal(x.numerator), Decimal(x.denominator))
-    work = _context("ROUND_HALF_EVEN")
+    work = Context(prec=DIGITS, rounding=rounding, Emax=MAX_EMAX, Emin=MIN_EMIN)
+    near = work.divide(Decimal(x.numerator), Decimal(x.denominator))
+    work.rounding = "ROUND_HALF_EVEN"
     return Fraction(0) if near == 1 else Fraction(beyond(work, work.ln(near)))
-
-
-def _context(rounding: str) -> Context:
-    return Context(prec=DIGITS, rounding=rounding, Emax=MAX_EMAX, Emin=MIN_EMIN)
 
 
 def log_factorial(n: int) -> tuple[Fraction, Fraction]:
@@ -97,8 +80,9 @@ def log_factorial(n: int) -> tuple[Fraction, Fraction]:
     """
     if n <= 1000:
         return log_below(math.factorial(n)), log_above(math.factorial(n))
-    low = log_below(TWO_PI[0] * n) / 2 + n * (log_below(n) - 1) + Fraction(1, 12 * n + 1)
-    high = log_above(TWO_PI[1] * n) / 2 + n * (log_above(n) - 1) + Fraction(1, 12 * n)
+    above = TWO_PI + Fraction(1, 10**38)
+    low = log_below(TWO_PI * n) / 2 + n * (log_below(n) - 1) + Fraction(1, 12 * n + 1)
+    high = log_above(above * n) / 2 + n * (log_above(n) - 1) + Fraction(1, 12 * n)
     return low, high
 
 
@@ -199,9 +183,9 @@ def _largest_zero(dim: int, degree: int) -> float:
 
 
 def _recurrence(dim: int, degree: int) -> tuple[Floats, Floats]:
-    """Return the c_i and h_i in P_(i+1) = (t - c_i) P_i - h_i P_(i-1), for the kernel's P_i.
+    """Return c_i and h_i in P_(i+1) = (t - c_i) P_i - h_i P_(i-1), for the kernel's P_i.
 
-    The P_i have the leading coefficient 1 and are orthogonal for the weight (1-t)^a (1+t)^b.
+    They have the leading coefficient 1 and are orthogonal for the weight (1-t)^a (1+t)^b.
     """
     count, a = (degree + 1) // 2, (dim - 1) / 2
     b = a - 1 if degree % 2 else a

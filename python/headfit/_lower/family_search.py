@@ -1,6 +1,6 @@
 """The searches for large families of rows and columns that the supports tell apart.
 
-`headfit._lower.bounded` says what the families prove; `headfit._lower.families` checks them.
+`headfit._lower.bounded` says what the families prove, and checks them.
 """
 
 from __future__ import annotations
@@ -9,24 +9,45 @@ from bisect import bisect_left
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
-from fractions import Fraction
-from functools import cached_property
 from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
 
-from headfit._lower.families import Apart, Facts, Groups, Kind
-from headfit._lower.problem import Bools, Ints, OutOfTimeError, Problem, line
+from headfit._lower.bounded import Apart, Facts, Groups, Kind, Limits, Separated, needed
+from headfit._lower.problem import Candidate, Ints, OutOfTimeError, Problem, line, off_diagonal
 
-MOST_PAIRS = 8_000_000
-"""No table of the rows that share a column is made if it could have more entries than this."""
+MOST_PAIRS = 8_000_000  # bound on the entries of a table of the rows that share a column
+HEAVY = 8  # Columns with so many times the mean of entries may be left out of groups
 
-HEAVY = 8
-"""Columns with so many times the mean of entries may be left out of groups."""
+NAMES = ("keys apart", "queries apart", "queries and keys apart")
 
 Claim = tuple[Apart | Groups, Facts]
 """A family, and what it proves unless the search is wrong: `facts` of the family checks that."""
+
+
+def bounded(problem: Problem, limits: Limits) -> list[Candidate]:
+    """Return the best bounds for a head whose norms or logits are bounded."""
+    best: dict[str, tuple[Candidate, Facts | None]] = {
+        name: (Candidate(name, None, "not finished", "no family found"), None) for name in NAMES
+    }
+    for family, facts in families(problem.within(0.5)):
+        name = NAMES[2 if facts.joint else family.kind == "rows"]
+        candidate, known = best[name]
+        if facts.points < 2 or (known is not None and facts.follow_from(known)):
+            continue
+        dim, proof = needed(facts, limits, problem.tolerances.leak, problem.target.n)
+        if dim > (candidate.dim or 0):
+            reason = "nothing found" if dim == 1 else _reason(facts, name, proof)
+            witness = None if dim == 1 else Separated(family, limits)
+            best[name] = Candidate(name, dim, "proved", reason, witness), facts
+    return [candidate for candidate, _ in best.values()]
+
+
+def _reason(facts: Facts, name: str, proof: str) -> str:
+    gap = "ln(1/leak)" if facts.share == 1 else f"{facts.share} ln(1/leak)"
+    what = f"{facts.points} {name.removesuffix(' apart')}"
+    return f"{what} are apart by a gap of {gap} in bounded heads ({proof})"
 
 
 def families(problem: Problem) -> Iterator[Claim]:
@@ -39,25 +60,19 @@ def families(problem: Problem) -> Iterator[Claim]:
                 part = sp.csr_array(part[rows][:, columns])
                 members, within = _different_columns(part, columns), tuple(rows.tolist())
                 if len(members) > 1:
-                    yield _apart("columns", members, True, within)
+                    yield _apart(Apart("columns", members, within))
             sides = (part, rows, columns), (sp.csr_array(part.T), columns, rows)
             yield from _of_lines(problem, _Lines("rows", *sides[0], is_part))
             yield from _of_lines(problem, _Lines("columns", *sides[1], is_part))
 
 
-def _apart(
-    kind: Kind, members: tuple[int, ...], closed: bool, within: tuple[int, ...] | None = None
-) -> Claim:
-    return Apart(kind, members, within), Facts(len(members), Fraction(1), False, False, closed)
+def _apart(family: Apart, closed: bool = True) -> Claim:
+    return family, family.says(closed)
 
 
 def _groups(kind: Kind, members: Ints, groups: tuple[tuple[int, ...], ...], common: int) -> Claim:
-    share, in_rows = (
-        Fraction(len(groups[0]) - common, len(groups[0])),
-        kind == "rows" or common == 0,
-    )
     family = Groups(kind, tuple(members.tolist()), groups)
-    return family, Facts(len(groups), share, True, in_rows, True)
+    return family, family.says(common)
 
 
 def _columns_apart(problem: Problem) -> Iterator[Claim]:
@@ -65,14 +80,14 @@ def _columns_apart(problem: Problem) -> Iterator[Claim]:
     n, window = problem.target.n, problem.sight.window
     everything = np.arange(n)
     if not problem.sight.limited:
-        yield _apart("columns", _different_columns(problem.supports, everything), True)
+        yield _apart(Apart("columns", _different_columns(problem.supports, everything)))
         return
     # Columns that no row sees together are not told apart, so that none are further apart.
     length = n if window is None else min(n, sum(window) + 1)
     for first in dict.fromkeys((0, (n - length) // 2, n - length)):
         members = _greedily_apart(problem, everything[first : first + length])
         if len(members) > 1:
-            yield _apart("columns", members, False)
+            yield _apart(Apart("columns", members), closed=False)
 
 
 def _different_columns(table: sp.csr_array, names: Ints) -> tuple[int, ...]:
@@ -125,9 +140,8 @@ def _greedily_apart(problem: Problem, columns: Ints) -> tuple[int, ...]:
 class _Lines:
     """One side of a rectangle in which every row sees every column: its rows, or its columns.
 
-    `table` has the supports within the rectangle, with one row for each line. `names` has the
-    lines and `others` what crosses them, by their numbers in the target. `is_part` says whether
-    there is more of the matrix than the rectangle.
+    `table` has the supports, with one row for each line; `names` and `others` number the lines and
+    what crosses them in the target. `is_part`: there is more of the matrix than the rectangle.
     """
 
     kind: Kind
@@ -136,30 +150,22 @@ class _Lines:
     others: Ints
     is_part: bool
 
-    @cached_property
-    def degrees(self) -> Ints:
-        """How many lines have an entry in each column of the table."""
-        return np.bincount(self.table.indices, minlength=self.others.size)
-
-    @cached_property
-    def light(self) -> Bools:
-        """Which columns of the table have at most `HEAVY` times the mean of entries."""
-        return self.degrees <= HEAVY * max(1.0, float(self.degrees.mean()))
-
 
 def _of_lines(problem: Problem, lines: _Lines) -> Iterator[Claim]:
     """Yield groups of lines, and rows of which none contains another."""
     lines.table.sort_indices()
-    yield from _matchings(problem, lines)
+    degrees = np.bincount(lines.table.indices, minlength=lines.others.size)
+    light = degrees <= HEAVY * max(1.0, float(degrees.mean()))
+    yield from _matchings(problem, lines, degrees, light)
     everything = np.ones(lines.others.size, np.bool_)
-    for keep in [everything] if lines.light.all() else [everything, lines.light]:
+    for keep in [everything] if light.all() else [everything, light]:
         problem.check_time()
-        if np.square(lines.degrees[keep], dtype=np.float64).sum() > MOST_PAIRS:
+        if np.square(degrees[keep], dtype=np.float64).sum() > MOST_PAIRS:
             continue
         table = lines.table if keep is everything else sp.csr_array(lines.table[:, keep])
         table.sort_indices()
         # How many entries every two lines share.
-        common = _without_diagonal(sp.csr_array(table @ table.T).astype(np.int64))
+        common = off_diagonal(sp.csr_array(table @ table.T).astype(np.int64))
         sizes = np.diff(table.indptr)
         if keep is everything and lines.kind == "rows":
             row = np.repeat(np.arange(sizes.size), np.diff(common.indptr))
@@ -167,7 +173,7 @@ def _of_lines(problem: Problem, lines: _Lines) -> Iterator[Claim]:
             chosen = _independent(problem, common, contained)
             members = tuple(lines.names[chosen[sizes[chosen] > 0]].tolist())
             within = tuple(lines.others.tolist()) if lines.is_part else None
-            yield _apart("rows", members, True, within)
+            yield _apart(Apart("rows", members, within))
         counts = np.bincount(sizes)
         counts[0] = 0
         for size in np.argsort(-counts)[:2].tolist():  # the sizes that most lines have
@@ -191,38 +197,29 @@ def _of_equal_size(
                 yield _groups(lines.kind, lines.names[chosen], groups, most)
 
 
-def _without_diagonal(table: sp.csr_array) -> sp.csr_array:
-    table.setdiag(0)
-    table.eliminate_zeros()
-    return table
-
-
-def _matchings(problem: Problem, lines: _Lines) -> Iterator[Claim]:
+def _matchings(problem: Problem, lines: _Lines, degrees: Ints, light: Any) -> Iterator[Claim]:
     """Yield lines with one entry each, at which the other lines of the family have none."""
-    table, names, degrees = lines.table, lines.names, lines.degrees
+    table, names = lines.table, lines.names
     row = np.repeat(np.arange(names.size), np.diff(table.indptr))
     for order in (degrees[table.indices], table.indices, -table.indices):
         problem.check_time()
         # Each line takes its first entry in this order, among those that few lines have.
-        by = np.lexsort((order, ~lines.light[table.indices], row))
+        by = np.lexsort((order, ~light[table.indices], row))
         first = by[np.unique(row[by], return_index=True)[1]]
         used, entry = row[first], table.indices[first]
         if degrees[entry].sum() > MOST_PAIRS:
             continue
         # Line r conflicts with line s if it has the entry that s takes.
         meets = sp.csr_array(sp.csc_array(table)[:, entry])[used]
-        meets = _without_diagonal(sp.csr_array(meets + meets.T))
+        meets = off_diagonal(sp.csr_array(meets + meets.T))
         chosen = _independent(problem, meets, np.ones(meets.nnz, np.bool_))
         if chosen.size > 1:
             groups = tuple((x,) for x in lines.others[entry[chosen]].tolist())
             yield _groups(lines.kind, names[used[chosen]], groups, 0)
 
 
-def _independent(problem: Problem, table: sp.csr_array, is_edge: Bools) -> Ints:
-    """Return nodes without edges between them, as many as a greedy choice finds.
-
-    Nodes are taken in their own order, and in the order of their numbers of edges.
-    """
+def _independent(problem: Problem, table: sp.csr_array, is_edge: Any) -> Ints:
+    """Return nodes without edges between them, as many as two greedy orders find."""
     row = np.repeat(np.arange(table.shape[0]), np.diff(table.indptr))[is_edge]
     target = table.indices[is_edge]
     start = np.searchsorted(row, np.arange(table.shape[0] + 1)).tolist()

@@ -26,7 +26,7 @@ complement.
    (1 - 1 / x) C(n, k) / V are taken, where V counts the supports that share more than o keys with a
    given one. As in `headfit._lower.bounded` (Groups), they give so many points in a ball with the
    squared ratio N sqrt(x k (n - k) / (n - 1)) / (2 tau (k - o)).
-4. All C(n, k) supports, or those of such a code, are a family as in `headfit._lower.families`.
+4. All C(n, k) supports, or those of such a code, are a family as in `headfit._lower.bounded`.
 """
 
 from __future__ import annotations
@@ -37,28 +37,15 @@ from dataclasses import dataclass
 from fractions import Fraction
 from operator import itemgetter
 
-from headfit._base.arguments import as_flag, shown
+from headfit._base.arguments import shown
 from headfit._base.arrays import as_count, as_share
 from headfit._base.tolerances import as_tolerances
-from headfit._lower.bounded import SQUARE_BITS, Limits, needed
-from headfit._lower.exact import (
-    Most,
-    least_dim,
-    log_above,
-    log_below,
-    log_factorial,
-    log_most,
-    root_above,
-    shortened,
-)
-from headfit._lower.families import Facts
+from headfit._lower import exact
+from headfit._lower.bounded import SQUARE_BITS, Facts, Limits, needed
 from headfit.errors import InputError
 
-MARKOV = (Fraction(3, 2), Fraction(2), Fraction(4))
-"""At most the share 1 / x of the subsets has more than x times the mean; these x are tried."""
-
-RATIO_BITS = 30
-"""Ratios of norms to gaps are rounded up to so many binary digits after the point."""
+MARKOV = (Fraction(3, 2), Fraction(2), Fraction(4))  # the x of step 3 that are tried
+RATIO_BITS = 30  # Ratios of norms to gaps are rounded up to so many binary digits
 
 
 @dataclass(frozen=True, repr=False)
@@ -68,13 +55,11 @@ class GeneralBound:
     Attributes
     ----------
     dim : int
-        What is said of smaller heads stands in `about`. n + 1 if no size suffices.
+        What `about` names needs heads of this size. n + 1 if no size suffices.
     n, k : int
         The number of tokens, and of nonzeros in a row.
-    about : str
-        What needs such a head, in words.
-    reason : str
-        The argument of the proof.
+    about, reason : str
+        What needs such a head, and the argument of the proof.
     """
 
     dim: int
@@ -91,11 +76,6 @@ class GeneralBound:
     def __repr__(self) -> str:
         size = "no size suffices" if self.impossible else f"d >= {self.dim}"
         return f"GeneralBound({size} for {self.about}: {self.reason})"
-
-
-def _sizes(n: int, k: int) -> tuple[int, int]:
-    tokens = as_count(n, "n", 1)
-    return tokens, as_count(k, "k", 1, tokens)
 
 
 def every_subset(
@@ -117,8 +97,7 @@ def every_subset(
     max_logit : float, optional
         A bound on every |logit|.
     leak : float, optional
-        What each support has: the largest weight off it over the smallest on it. `Tolerances` has
-        the default.
+        That of each support; `Tolerances` has the default.
 
     Returns
     -------
@@ -134,9 +113,8 @@ def every_subset(
     Notes
     -----
     Without bounds d >= min(2 k, n - k), by Radon's theorem; 2 k dimensions suffice (cyclic keys).
-    With them the bound is of the order of k log(n / k), for norms near the least that are possible
-    in any dimension, k ln(1/leak) sqrt((n - k) (n - 1) / k) / n. The module
-    ``headfit._lower.general`` has the proofs.
+    With them it is of the order of k log(n / k), for norms near the least that are possible in any
+    dimension, ln(1/leak) sqrt(k (n - k) (n - 1)) / n. ``headfit._lower.general`` has the proofs.
 
     Examples
     --------
@@ -145,7 +123,8 @@ def every_subset(
     >>> every_subset(1000, 4, max_norm=10.0, leak=0.05)
     GeneralBound(d >= 16 for all sets of 4 of 1000 keys: spherical code)
     """
-    n, size = _sizes(n, k)
+    n = as_count(n, "n", 1)
+    size = as_count(k, "k", 1, n)
     tolerances = as_tolerances(leak=leak, max_logit=max_logit)
     limits = Limits(max_norm, tolerances.max_logit)
     k = min(size, n - size)  # negative queries serve the complements
@@ -160,7 +139,7 @@ def every_subset(
 
 def _every_bounded(n: int, k: int, limits: Limits, leak: float) -> list[tuple[int, str]]:
     """Return the bounds for every support of k keys from norms and logits."""
-    gap, subsets = log_below(1 / Fraction(leak)), math.comb(n, k)
+    gap, subsets = exact.log_below(1 / Fraction(leak)), math.comb(n, k)
     spread = Fraction(k * (n - k), n - 1)  # of a sum of k keys around its mean, for norms up to 1
     proofs = [needed(Facts(subsets, Fraction(1), False, False, True), limits, leak, n)]
     norm = None if limits.max_norm is None else Fraction(limits.max_norm)
@@ -177,10 +156,10 @@ def _every_bounded(n: int, k: int, limits: Limits, leak: float) -> list[tuple[in
         for times in MARKOV:
             if norm is None:
                 break
-            square = root_above(times * spread) * norm / (2 * gap * (k - common))
-            in_ball = functools.partial(log_most, square=shortened(square, SQUARE_BITS))
+            square = exact.root_above(times * spread) * norm / (2 * gap * (k - common))
+            in_ball = functools.partial(exact.log_most, square=exact.shortened(square, SQUARE_BITS))
             points = math.ceil((1 - 1 / times) * subsets / near)
-            proofs.append(least_dim(in_ball, points, n))
+            proofs.append(exact.least_dim(in_ball, points, n))
     return proofs
 
 
@@ -204,8 +183,7 @@ def counting(
     max_logit : float, optional
         A bound on every |logit|, without a mask.
     leak : float, optional
-        The leak that heads shall meet; `Tolerances` has the default. Only with one of the bounds:
-        what is proved for any norms holds for every leak below 1.
+        The leak that heads shall meet; `Tolerances` has the default. Only with one of the bounds.
     exceptions : float, default 0.01
         The largest share of the patterns that may have smaller heads, in (0, 1].
 
@@ -231,29 +209,27 @@ def counting(
     >>> counting(1024, 4, max_norm=10.0, leak=0.05).dim
     5
     """
-    n, k = _sizes(n, k)
+    n = as_count(n, "n", 1)
+    k = as_count(k, "k", 1, n)
     tolerances = as_tolerances(leak=leak, max_logit=max_logit)
     limits = Limits(max_norm, tolerances.max_logit)
     if leak is not None and not limits.any:
         raise InputError(f"leak must be None without max_norm and max_logit; got {shown(leak)}")
-    gap = log_below(1 / Fraction(tolerances.leak))
+    gap = exact.log_below(1 / Fraction(tolerances.leak))
     share = as_share(exceptions, "exceptions")
-    patterns = log_regular_patterns(n, k) + log_below(Fraction(share))
+    patterns = log_regular_patterns(n, k) + exact.log_below(Fraction(share))
 
-    def heads(dim: int, limit: Fraction, is_logit: bool) -> Most:
-        norm = limit * root_above(Fraction(dim)) if is_logit else limit
-        return n * _log_heads(dim, shortened(norm / gap, RATIO_BITS), k), "roundings of keys"
+    def heads(dim: int, limit: Fraction, is_logit: bool) -> exact.Most:
+        norm = limit * exact.root_above(Fraction(dim)) if is_logit else limit
+        return n * _log_heads(dim, exact.shortened(norm / gap, RATIO_BITS), k), "roundings of keys"
 
-    proofs = [least_dim(lambda dim: (_log_signs(dim, n), "signs of logits"), patterns, n)]
+    proofs = [exact.least_dim(lambda dim: (_log_signs(dim, n), "signs of logits"), patterns, n)]
     for is_logit, value in ((False, limits.max_norm), (True, limits.max_logit)):
-        if value is None:
-            continue
-        limit = Fraction(value)
-        if 2 * limit < gap and k < n:
+        if value is not None and 2 * Fraction(value) < gap and k < n:
             proofs.append((n + 1, "no row has a column on its support and one off it"))
-        else:
-            most = functools.partial(heads, limit=limit, is_logit=is_logit)
-            proofs.append(least_dim(most, patterns, n))
+        elif value is not None:
+            most = functools.partial(heads, limit=Fraction(value), is_logit=is_logit)
+            proofs.append(exact.least_dim(most, patterns, n))
     dim, reason = max(proofs, key=itemgetter(0))
     about = f"all but a share of {share:g} of the {k}-regular patterns of {n} tokens"
     return GeneralBound(dim, n, k, f"{about}, not a given one", reason)
@@ -270,7 +246,7 @@ def _log_signs(dim: int, n: int) -> Fraction:
     v <= n^2). The size is at most n.
     """
     unknowns = 2 * n * dim - dim**2
-    return n * log_above(2) + unknowns * (1 + log_above(Fraction(8 * n**2, unknowns)))
+    return n * exact.log_above(2) + unknowns * (1 + exact.log_above(Fraction(8 * n**2, unknowns)))
 
 
 def _log_heads(dim: int, ratio: Fraction, k: int) -> Fraction:
@@ -289,8 +265,10 @@ def _log_heads(dim: int, ratio: Fraction, k: int) -> Fraction:
     for part in range(1, 8):
         x = Fraction(part, 16)
         left = 1 - 2 * x
-        keys, _ = log_most(dim, (ratio / x) ** 2)
-        queries = min(log_most(dim, (ratio / left) ** 2), log_most(dim, ratio * k / (2 * left)))
+        keys, _ = exact.log_most(dim, (ratio / x) ** 2)
+        queries = min(
+            exact.log_most(dim, (ratio / left) ** 2), exact.log_most(dim, ratio * k / (2 * left))
+        )
         counts.append(keys + queries[0])
     return min(counts)
 
@@ -309,56 +287,11 @@ def log_regular_patterns(n: int, k: int) -> Fraction:
     few = min(k, n - k)
     if few == 0:
         return Fraction(0)
-    low, _ = log_factorial(n)
-    above = n * log_above(n)
+    low, _ = exact.log_factorial(n)
+    above = n * exact.log_above(n)
     total = few * low
     for t in range(1, few):
-        total += n * log_below(n - t) - above
+        total += n * exact.log_below(n - t) - above
     for s in range(2, few + 1):
-        total -= Fraction(n, s) * log_factorial(s)[1]
+        total -= Fraction(n, s) * exact.log_factorial(s)[1]
     return max(Fraction(0), total)
-
-
-def random_keys_dim(n: int, k: int, *, all_subsets: bool = False) -> int:
-    """Estimate the head size at which random keys have queries for supports of k keys.
-
-    Parameters
-    ----------
-    n, k : int
-        The number of keys, and the size of a support.
-    all_subsets : bool, default False
-        Whether every k-subset of the keys shall be a support, instead of almost all rows of a
-        given pattern.
-
-    Returns
-    -------
-    int
-        The d that solves d = 2 k ln(n / d), or d = 2 e k ln(n / (2 sqrt(pi) d)) for all subsets,
-        rounded up; at most n.
-
-    Raises
-    ------
-    InputError
-        Unless n and k are integers with 1 <= k <= n.
-
-    Notes
-    -----
-    The formulas come from the number of faces of random polytopes for Gaussian keys (Donoho and
-    Tanner 2005), with n much larger than d. They are the transition point of an asymptotic count,
-    which experiments confirm. They are neither a guarantee nor a lower bound: learned heads are
-    much smaller. Keys on the sphere do slightly better than Gaussian ones. Takes O(1) time.
-
-    Examples
-    --------
-    >>> random_keys_dim(1024, 4)
-    29
-    >>> random_keys_dim(1024, 4, all_subsets=True)
-    42
-    """
-    from scipy.special import lambertw
-
-    n, k = _sizes(n, k)
-    all_subsets = as_flag(all_subsets, "all_subsets")
-    factor, few = (2 * math.e * k, n / (2 * math.sqrt(math.pi))) if all_subsets else (2.0 * k, n)
-    # d = f ln(m / d) is equivalent to (d / f) e^(d / f) = m / f, which Lambert's W function solves.
-    return min(n, max(1, math.ceil(factor * float(lambertw(few / factor).real))))

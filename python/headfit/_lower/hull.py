@@ -18,26 +18,22 @@ logits, S_i the support of row i, and delta = log(1 + distortion).
    each row a share 0 <= y_i <= 1 such that for every pair of columns the shares of the rows with
    both columns in their support sum to at most 1. Let F be the union of one spanning tree for
    each row with a positive share; then |F| >= sum of y_i (s_i - 1). But F is planar: with V = |T|
-   it has at most 3 V - 6 edges, and fewer where few of its cycles have length 3 or 4
-   (below). Every edge of a cycle of F lies in the support of a row with a
-   positive share. A cycle is not counted if the same single row has all its edges, as a tree has
-   no cycle.
-   If F has more edges than that, d >= 4. In the plane G is a polygon with V edges, so that more
-   than V edges exclude d = 2.
+   it has at most 3 V - 6 edges, and fewer where few of its cycles have length 3 or 4 (below). Every
+   edge of a cycle of F lies in the support of a row with a positive share. A cycle is not counted
+   if the same single row has all its edges, as a tree has no cycle. If F has more edges than that,
+   d >= 4. In the plane G is a polygon with V edges, so that more than V edges exclude d = 2.
 4. Pairs. Where S_i & T has two columns, these are an edge of G. In the plane all such edges are
    edges of one polygon on T: a column with three neighbours, or a closed cycle that leaves a column
    of T out, excludes d = 2.
 
-Steps 2 to 4 need four columns or more in T. The sums of step 1 are checked in integer arithmetic:
-logarithms are multiplied by 2^40 and rounded so that every sum errs upwards, whatever its number of
-rows.
+Steps 2 to 4 need four columns or more in T. The sums of step 1 are checked in integers: logarithms
+are multiplied by 2^40 and rounded so that every sum errs upwards.
 
 Planar graphs: let a planar graph have V vertices, E >= 5 edges, t triangles and s cycles of length
 four. Join its components by further edges, which are on no cycle; this keeps it planar. Now it is
 connected and has E' >= E edges and, by Euler, E' - V + 2 faces. As E' >= 5, the boundary of a face
 of length 3 or 4 is a cycle of that length, and no such cycle bounds two faces: the graph would be
-this cycle. The lengths of all F faces add up to 2 E'. So, as at most t faces
-are triangles and at most s have length four,
+this cycle. The lengths of all F faces add up to 2 E', at most t are triangles and s of length four:
 
 - 3 F <= 2 E', which is E <= 3 V - 6;
 - 4 F - t <= 2 E', which is E <= 2 V - 4 + t / 2;
@@ -53,50 +49,36 @@ from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import combinations
-from typing import NamedTuple
 
 import numpy as np
 
 from headfit._base.tolerances import Tolerances
 from headfit._lower.exact import log_below
-from headfit._lower.problem import Visibility, are_places, support_of
+from headfit._lower.problem import Visibility, Witness, are_places, support_of
 from headfit._target.target import Target
 
-BITS = 40
-"""What is added up are multiples of 2**-BITS, as integers."""
-
-PATHS_LIMIT = 2_000_000
-"""How many paths of two edges, or pairs of them, are looked at for cycles."""
+BITS = 40  # What is added up are multiples of 2**-BITS, as integers
+PATHS_LIMIT = 2_000_000  # How many paths of two edges, or pairs of them, are looked at for cycles
 
 Pair = tuple[int, int]
 Holders = dict[Pair, list[int]]
 """For each pair of columns, the lower one first: the rows whose tree may have this edge."""
 
 
-class Units(NamedTuple):
-    """What the tolerances say about the sums of step 1, in multiples of 2**-BITS.
+def in_units(tolerances: Tolerances, bits: int = BITS) -> tuple[int, int]:
+    """Return what the tolerances say about the sums of step 1, in multiples of 2**-bits.
 
-    `spread` is at least delta and the errors of the two rounded logarithms that it is added to,
-    `gap` at most log(1 / leak).
+    The first number is at least delta and the errors of the two rounded logarithms that it is added
+    to, the second at most log(1 / leak). Logarithms of floating-point numbers are at most 745,
+    where a computed one has an error of at most 2^-43. So a rounded one errs by less than 1, and
+    delta in units is less than its integral part plus 2.
     """
-
-    spread: int
-    gap: int
-
-    @classmethod
-    def of(cls, tolerances: Tolerances, bits: int = BITS) -> Units:
-        """Return the units of tolerances.
-
-        Logarithms of floating-point numbers are at most 745, where a computed one has an error of
-        at most 2^-43. So a rounded one errs by less than 1, and delta in units is less than its
-        integral part plus 2.
-        """
-        spread = math.floor(math.log1p(tolerances.distortion) * 2**bits) + 2 + 2
-        return cls(spread, math.floor(log_below(1 / Fraction(tolerances.leak)) * 2**bits))
+    spread = math.floor(math.log1p(tolerances.distortion) * 2**bits) + 2 + 2
+    return spread, math.floor(log_below(1 / Fraction(tolerances.leak)) * 2**bits)
 
 
 @dataclass(frozen=True, repr=False)
-class Hull:
+class Hull(Witness):
     """Columns T whose keys are vertices of their hull, and rows R that need many of its edges.
 
     `shares` has the share y_i of each row.
@@ -106,9 +88,6 @@ class Hull:
     columns: tuple[int, ...]
     shares: tuple[Fraction, ...]
 
-    def __repr__(self) -> str:
-        return f"Hull({len(self.rows)} rows, {len(self.columns)} columns)"
-
     def proves(self, target: Target, tolerances: Tolerances) -> int:
         """Return the head size that this witness proves necessary; 0 if it is not valid."""
         n, sight = target.n, Visibility(target.mask, target.n)
@@ -116,16 +95,14 @@ class Hull:
             return 0
         if len(self.shares) != len(self.rows) or any(not 0 <= y <= 1 for y in self.shares):
             return 0
-        inside, units = set(self.columns), Units.of(tolerances)
+        inside, (spread, gap) = set(self.columns), in_units(tolerances)
         where = np.array(self.columns, np.intp)
         parts, attend = [], defaultdict(list)
         for i in self.rows:
             if not sight.sees(i, where):
                 return 0
-            support = support_of(target, i)
-            part = {
-                j: round(math.ldexp(math.log(w), BITS)) for j, w in support.items() if j in inside
-            }
+            weights = {j: w for j, w in support_of(target, i).items() if j in inside}
+            part = {j: round(math.ldexp(math.log(w), BITS)) for j, w in weights.items()}
             parts.append(part)
             for p in part:
                 attend[p].append(part)
@@ -133,9 +110,9 @@ class Hull:
             totals: dict[int, int] = defaultdict(int)
             for part in attend[p]:
                 for j, x in part.items():
-                    totals[j] += x - part[p] + units.spread + units.gap
+                    totals[j] += x - part[p] + spread + gap
             # Every row contributes -gap; `totals` adds it back for rows with j in their support.
-            ceiling = units.gap * len(attend[p])
+            ceiling = gap * len(attend[p])
             if ceiling <= 0 or any(x >= ceiling for j, x in totals.items() if j != p):
                 return 0
         holders = holders_of([list(part) for part in parts], self.shares)
@@ -164,8 +141,7 @@ def dim_of_hull(
 ) -> int:
     """Return the head size that the number of edges proves.
 
-    Cycles are counted where it depends on them and the deadline has not passed; `holders` is called
-    for the rows of each pair only then.
+    Cycles are counted, by `holders`, where it depends on them and time is left.
     """
     dim = dim_of_edges(edges, vertices)
     if dim < 4 and dim_of_edges(edges, vertices, 0, 0) == 4 and time.monotonic() <= deadline:
@@ -181,10 +157,7 @@ def dim_of_hull(
 def dim_of_edges(
     edges: Fraction | float, vertices: int, triangles: int | None = None, squares: int | None = None
 ) -> int:
-    """Return the head size that a hull with at least so many edges proves; 0 for none.
-
-    `triangles` and `squares` are bounds on its cycles of length 3 and 4, where they are known.
-    """
+    """Return the size that edges prove, with bounds on cycles of length 3 and 4; 0 for none."""
     edges = math.ceil(edges)  # the number of edges is an integer
     if vertices < 4 or edges < 5:
         return 0
@@ -224,10 +197,7 @@ def count_triangles(holders: Holders) -> int:
 
 
 def count_squares(holders: Holders) -> int | None:
-    """Count the cycles of four columns whose pairs have holders other than one common single row.
-
-    None if there are too many paths to look at.
-    """
+    """Count cycles of four columns likewise; None if there are too many paths to look at."""
     near = _neighbours(holders)
     if _number_of_pairs(near.values()) > PATHS_LIMIT:
         return None
@@ -250,10 +220,9 @@ def _number_of_pairs(groups: Iterable[Collection[int]]) -> int:
 
 
 def not_in_a_polygon(pairs: Iterable[Pair], vertices: int) -> tuple[int, ...]:
-    """Return vertices whose given edges cannot all lie on one polygon through all vertices.
+    """Return vertices whose edges cannot all lie on one polygon through all vertices, if any.
 
-    They are a vertex and three of its neighbours, or the shortest closed cycle that leaves vertices
-    out; () if there are none.
+    They are a vertex and three neighbours, or the shortest closed cycle that leaves vertices out.
     """
     near = _neighbours(pairs)
     for a, others in near.items():

@@ -18,12 +18,12 @@ from headfit._lower.hull import (
     BITS,
     Holders,
     Hull,
-    Units,
     dim_of_hull,
     holders_of,
+    in_units,
     not_in_a_polygon,
 )
-from headfit._lower.problem import Ints, Problem, Proof, line
+from headfit._lower.problem import Ints, Problem, Proof, line, off_diagonal
 
 PAIRS_LIMIT = 3_000_000  # bound on the sum of squared row sizes, which are pairs of columns
 EDGES_PER_VERTEX = (3, 2, 5 / 3, 1)  # what the bounds of `dim_of_edges` allow, for many vertices
@@ -33,7 +33,7 @@ PAIRS_PER_SECOND = 1_000_000  # bound on the same sum per second of the time lim
 
 @dataclass
 class _Supports:
-    """The supports of some rows, restricted to some columns, as a matrix of zeros and ones."""
+    """The supports of some rows, restricted to some columns, as a table of ones."""
 
     rows: Ints
     columns: Ints
@@ -44,41 +44,35 @@ class _Supports:
         return _Supports(self.rows, self.columns[keep], self.table[:, keep])
 
 
-def _integers(problem: Problem, state: _Supports) -> tuple[sp.csr_array, Units]:
+def _integers(problem: Problem, state: _Supports) -> tuple[sp.csr_array, int, int]:
     """Return log A and the tolerances as `Hull.proves` has them, in units whose sums fit 64 bits.
 
-    Where sums would be too large the units are larger than those of `proves`, and err further in
-    the same direction.
+    Units that are larger than those of `proves` err further in the same direction.
     """
     logs = problem.logs[state.rows][:, state.columns]
     most = int(np.bincount(logs.indices, minlength=1).max())
     for bits in range(BITS, 0, -4):
-        units = Units.of(problem.tolerances, bits)
         scaled = np.rint(logs.data * 2.0**bits)
-        # The logarithms here are those of NumPy, whose last bits may be others.
-        units = units._replace(spread=units.spread + 4)
-        if most * (2 * int(np.abs(scaled).max(initial=0)) + units.spread + units.gap) < LARGEST_SUM:
+        spread, gap = in_units(problem.tolerances, bits)
+        spread += 4  # the logarithms here are those of NumPy, whose last bits may be others
+        if most * (2 * int(np.abs(scaled).max(initial=0)) + spread + gap) < LARGEST_SUM:
             break
     whole = scaled.astype(np.int64)
-    return sp.csr_array((whole, logs.indices, logs.indptr), shape=logs.shape), units
+    return sp.csr_array((whole, logs.indices, logs.indptr), shape=logs.shape), spread, gap
 
 
 def _keep_hull_vertices(problem: Problem, state: _Supports) -> _Supports:
     """Remove columns until every one that is left is proved a vertex of the keys' hull."""
-    logs, units = _integers(problem, state)
-    if units.gap <= 0:  # the leak is so near 1 that nothing is forced
+    logs, spread, gap = _integers(problem, state)
+    if gap <= 0:  # the leak is so near 1 that nothing is forced
         return state.without(np.arange(state.columns.size))
-    # Entry [p, j] is the sum of log A_ij over the rows i that attend to both p and j.
-    with_j: Any = sp.csr_array(logs.T @ state.table).T
-    met: Any = sp.csr_array(state.table.T @ state.table)
+    # Entry [j, p] is the sum of log A_ij over the rows i that attend to both p and j.
+    shared, met = sp.csr_array(logs.T @ state.table), sp.csr_array(state.table.T @ state.table)
     degree = met.diagonal()
-    met.setdiag(0)
-    met.eliminate_zeros()
-    coo = sp.coo_array(met)
-    p, j = coo.row, coo.col
-    spread = sp.csr_array(with_j)
-    gain = np.asarray(spread[p, j] - spread[j, p]).ravel()
-    bad = gain + units.spread * coo.data - units.gap * (degree[p] - coo.data) >= 0
+    met = off_diagonal(met)
+    p, j = met.nonzero()
+    gain = np.asarray(shared[j, p] - shared[p, j]).ravel()
+    bad = gain + spread * met.data - gap * (degree[p] - met.data) >= 0
     p, j = p[bad], j[bad]
     dropped = np.flatnonzero(degree == 0).tolist()
     alive = np.ones(state.columns.size, np.bool_)
@@ -91,39 +85,37 @@ def _keep_hull_vertices(problem: Problem, state: _Supports) -> _Supports:
     return state.without(np.array(dropped, np.intp)) if dropped else state
 
 
+def _within(counts: Ints) -> Ints:
+    """Return 0 ... counts[0] - 1, then 0 ... counts[1] - 1, and so on."""
+    return np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
+
+
 def _pairs(table: sp.csr_array) -> tuple[Ints, NDArray[np.int64]]:
     """Return every pair of columns in a common support: its row, and the pair as one number."""
-    rows, codes = [], []
-    sizes, starts = np.diff(table.indptr), table.indptr[:-1]
     table.sort_indices()
-    for size in np.unique(sizes[sizes >= 2]).tolist():
-        some = np.flatnonzero(sizes == size)
-        block = table.indices[starts[some][:, None] + np.arange(size)].astype(np.int64)
-        a, b = np.triu_indices(size, 1)
-        rows.append(np.repeat(some, a.size))
-        codes.append((block[:, a] * table.shape[1] + block[:, b]).ravel())
-    if not rows:
-        return np.empty(0, np.intp), np.empty(0, np.int64)
-    return np.concatenate(rows), np.concatenate(codes)
+    sizes, entries = np.diff(table.indptr), np.arange(table.indices.size)
+    later = np.repeat(table.indptr[1:], sizes) - 1 - entries
+    first = np.repeat(entries, later)
+    second = first + 1 + _within(later)
+    codes = table.indices[first].astype(np.int64) * table.shape[1] + table.indices[second]
+    return np.repeat(np.arange(sizes.size), sizes)[first], codes
 
 
 def _shares(table: sp.csr_array) -> Ints:
     """Return the denominators of the rows' shares y_i = 1 / denominator; 0 for a share of 0.
 
-    These are the better of two choices: 1 / (the most rows that hold one of the row's pairs), and
-    shares of 1 for rows without common pairs, chosen greedily.
+    Either 1 / (the most rows with one of the row's pairs), or 1 for rows without common pairs.
     """
     sizes = np.diff(table.indptr)
     rows, codes = _pairs(table)
     _, inverse, counts = np.unique(codes, return_inverse=True, return_counts=True)
     even = np.zeros(sizes.size, np.intp)
     np.maximum.at(even, rows, counts[inverse])
-    by_row = np.argsort(rows, kind="stable")
-    pairs, bounds = inverse[by_row], np.searchsorted(rows[by_row], np.arange(sizes.size + 1))
+    bounds = np.searchsorted(rows, np.arange(sizes.size + 1))
     free = np.ones(counts.size, np.bool_)
     packed = np.zeros(sizes.size, np.intp)
     for at in np.lexsort((-sizes, even)).tolist():
-        mine = pairs[bounds[at] : bounds[at + 1]]
+        mine = inverse[bounds[at] : bounds[at + 1]]
         if mine.size and free[mine].all():
             free[mine] = False
             packed[at] = 1
@@ -137,19 +129,14 @@ def _as_floats(denominators: Ints) -> NDArray[np.float64]:
 def _entries_of_lines(indptr: Any, indices: Any, lines: Ints) -> tuple[Ints, Ints]:
     """Return the indices stored in some lines of a sparse matrix, and the line of each."""
     counts = indptr[lines + 1] - indptr[lines]
-    line = np.repeat(np.arange(lines.size), counts)
-    within = np.arange(line.size) - np.repeat(np.cumsum(counts) - counts, counts)
-    return indices[indptr[lines][line] + within].astype(np.intp), line
+    places = np.repeat(indptr[lines], counts) + _within(counts)
+    return indices[places].astype(np.intp), np.repeat(lines, counts)
 
 
 def _drop_costly_columns(
     problem: Problem, state: _Supports, shares: Ints, price: float
 ) -> _Supports:
-    """Remove columns greedily to make edges - price * columns as large as possible.
-
-    The columns that contribute the fewest edges go first; `price` is the number of edges per
-    vertex that a planar graph may have.
-    """
+    """Remove columns with few edges while that increases edges - price * columns."""
     y = _as_floats(shares)
     table, sizes = state.table, np.diff(state.table.indptr).astype(np.int64)
     by_column: Any = sp.csc_array(table)
@@ -171,8 +158,8 @@ def _drop_costly_columns(
         sizes[rows] = after
         total -= float(y[rows] @ (np.maximum(before - 1, 0) - np.maximum(after - 1, 0)))
         spent = rows[(before >= 2) & (after < 2)]
-        columns, line = _entries_of_lines(table.indptr, table.indices, spent)
-        np.subtract.at(worth, columns, y[spent][line])
+        columns, of_row = _entries_of_lines(table.indptr, table.indices, spent)
+        np.subtract.at(worth, columns, y[of_row])
         value = total - price * alive.sum()
         if value > best + 1e-9:
             best, best_at = value, len(removed)
@@ -222,10 +209,7 @@ def _bound_from_pairs(state: _Supports) -> Iterator[Proof]:
 
 
 def _start_supports(problem: Problem) -> Iterator[_Supports]:
-    """Yield the supports to start from: for each rectangle, those of all and of light columns.
-
-    A column is light if few rows attend to it.
-    """
+    """Yield the supports of all columns of each rectangle, and of those that few rows attend to."""
     most = min(PAIRS_LIMIT, int(PAIRS_PER_SECOND * problem.seconds))
     for rows, columns in problem.rectangles():
         table = sp.csr_array(problem.supports[rows][:, columns])

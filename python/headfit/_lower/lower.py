@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
-from dataclasses import dataclass
+from dataclasses import asdict, astuple, dataclass
 from typing import Any
 
 from headfit._base.arguments import as_generator
@@ -13,8 +12,8 @@ from headfit._base.plain import plain_dict
 from headfit._base.shown import html_table
 from headfit._base.text import mask_text
 from headfit._base.tolerances import Tolerances, as_tolerances
-from headfit._lower.bounded import Limits, Separated, bounded
-from headfit._lower.families import Apart, Groups
+from headfit._lower.bounded import Apart, Groups, Limits, Separated
+from headfit._lower.family_search import bounded
 from headfit._lower.hull import Hull
 from headfit._lower.hull_search import hull_proofs
 from headfit._lower.order import NoOrder, order_proofs
@@ -23,8 +22,7 @@ from headfit._lower.traces import Traces, traces
 from headfit._lower.weights import Block, weight_proofs
 from headfit._target.target import Target, as_target
 
-SECONDS = 5.0
-"""About how long the searches of `lower` may take in all, unless it is told otherwise."""
+SECONDS = 5.0  # the default of `time_limit`
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -35,20 +33,14 @@ class LowerBound:
     ----------
     dim : int
         No head of a smaller size meets the tolerances within the bounds, whatever its dtype.
-    reason : str
-        The argument of the proof in a sentence.
-    witness : Traces, Hull, Block, NoOrder, Separated or None
-        The evidence of the best candidate, which `verify` checks; None for the trivial bound 1.
+    reason, witness : str, object
+        The argument in a sentence, and the evidence, which `verify` checks; None for dim 1.
     candidates : tuple of Candidate
         Every bound that was tried.
     tolerances : Tolerances
         What it is proved for.
-    mask : object
-        The mask, as given.
-    max_norm : float or None
-        The bound on scale × max ‖q‖ × max ‖k‖ that it is proved for. None: any norms.
-    masked_logits : bool
-        Whether the `max_logit` of the tolerances was taken to hold for masked pairs too.
+    mask, max_norm, masked_logits : object, float or None, bool
+        The options of `lower`. No `max_norm`: any norms.
     impossible : bool
         Whether no head of any size meets the tolerances within the bounds. `dim` is then n + 1: a
         head of any size has the logits of one of size n, with no larger norms.
@@ -67,8 +59,7 @@ class LowerBound:
     def verify(self, A: Any) -> bool:
         """Check the witness, and that of every candidate, against a target.
 
-        The checks are plain loops that share no code with the searches. They compare integers,
-        rational numbers or sums with a proved bound on their rounding.
+        The checks are plain loops that share no code with the searches, in exact arithmetic.
 
         Parameters
         ----------
@@ -78,8 +69,7 @@ class LowerBound:
         Returns
         -------
         bool
-            Whether every witness proves the head size that is claimed for it, for bounds of the
-            norms and logits that are those of this object.
+            Whether every witness proves the head size that is claimed for it.
 
         Raises
         ------
@@ -88,16 +78,14 @@ class LowerBound:
         """
         target = as_target(A, mask=self.mask)
         limits = Limits(self.max_norm, self.tolerances.max_logit, self.masked_logits)
-        if self.impossible != (self.dim > target.n):
-            return False
-        claims = [(self.dim, self.witness)]
-        claims += [(c.dim, c.witness) for c in self.candidates if c.dim is not None]
-        for dim, witness in claims:
+
+        def holds(dim: int, witness: Witness | None) -> bool:
             if isinstance(witness, Separated) and witness.limits != limits:
                 return False
-            if dim > (1 if witness is None else witness.proves(target, self.tolerances)):
-                return False
-        return True
+            return dim <= (1 if witness is None else witness.proves(target, self.tolerances))
+
+        is_whole = self.impossible == (self.dim > target.n) and holds(self.dim, self.witness)
+        return is_whole and all(holds(c.dim or 0, c.witness) for c in self.candidates)
 
     @property
     def claim(self) -> str:
@@ -110,7 +98,7 @@ class LowerBound:
 
     def in_words(self) -> str:
         """Return the bound, what it is proved for, and the argument in a line."""
-        leak, distortion, max_logit = dataclasses.astuple(self.tolerances)
+        leak, distortion, max_logit = astuple(self.tolerances)
         words = [f"leak {leak:g}", f"distortion {distortion:g}"]
         if max_logit is not None:
             words.append(f"|logit| <= {max_logit:g}")
@@ -127,19 +115,12 @@ class LowerBound:
 
     def to_dict(self) -> dict[str, Any]:
         """Return all but the witnesses as plain Python values, for JSON."""
+        own = ("dim", "impossible", "reason", "max_norm", "masked_logits")
+        values = {name: getattr(self, name) for name in own} | asdict(self.tolerances)
         names = ("name", "dim", "status", "reason")
-        return plain_dict(
-            {
-                "dim": self.dim,
-                "impossible": self.impossible,
-                "reason": self.reason,
-                **dataclasses.asdict(self.tolerances),
-                "max_norm": self.max_norm,
-                "masked_logits": self.masked_logits,
-                "mask": None if self.mask is None else mask_text(self.mask),
-                "candidates": [{n: getattr(c, n) for n in names} for c in self.candidates],
-            }
-        )
+        values["candidates"] = [{n: getattr(c, n) for n in names} for c in self.candidates]
+        mask = None if self.mask is None else mask_text(self.mask)
+        return plain_dict({**values, "mask": mask})
 
     def __repr__(self) -> str:
         return f"LowerBound({self._size(self.dim)}: {self.reason}{self._with_mask()})"
@@ -178,16 +159,13 @@ def lower(
     max_logit : float, optional
         A bound on |logit| where the mask allows, as of `Tolerances` and `Certificate`.
     masked_logits : bool, default False
-        Whether `max_logit`, which must then be given, bounds the logits of masked pairs as well. A
-        certificate's does not, and what is proved with True may then be false.
+        Whether `max_logit` bounds the logits of masked pairs as well, as a certificate's does not.
     tolerances : Tolerances, optional
         Leak, distortion and `max_logit` as one object, in their place.
     mask : optional
-        As in `attention_matrix`; the target's own mask when None. Nothing is required of masked
-        entries, so that a row says nothing about the columns that are masked in it.
+        As in `attention_matrix`; the target's own mask when None.
     time_limit : float, default 5.0
-        About how many seconds the searches may take in all. A search that runs out of time claims
-        only what it has proved so far.
+        About how many seconds the searches may take; they claim what they have proved by then.
     rng : optional
         Seed or generator of the randomised searches.
 
@@ -204,38 +182,24 @@ def lower(
 
     Notes
     -----
-    The bounds that are tried (their proofs are in the modules of ``headfit._lower``):
+    These bounds are tried; the modules of ``headfit._lower`` prove them.
 
-    - *order of the keys*: with d = 1 every support is a prefix or a suffix of a common order of
-      the keys. Without a mask this is decided exactly; with one, all orders of a few columns are
-      tried.
-    - *VC dimension, dual VC dimension*: each support is what an affine halfspace contains. So t
-      columns on which the rows have every trace but the two constant ones need d >= t - 1, and t
-      rows that cut the columns into 2^t cells need d >= t. The largest t is found exactly if the
-      time allows.
-    - *traces of columns, of rows*: m columns have at most C(m-1, 0) + ... + C(m-1, d) different
-      traces up to complement, and t rows cut the columns into at most C(t, 0) + ... + C(t, d)
-      cells. The columns and rows are found by a greedy search.
+    - *order of the keys*: with d = 1 every support is at one end of a common order of the keys.
+      Without a mask this is decided exactly.
+    - *VC dimension, dual VC dimension, traces of columns, of rows*: each support is what an affine
+      halfspace contains, and these cut so many columns or rows in so many ways only.
     - *hull of the keys*: the tolerances force certain keys to be vertices of their convex hull.
-      Then each support is connected in the graph of the hull's edges, which is planar for d = 3
-      and a cycle for d = 2. Supports that need too many edges prove d >= 4 or d >= 3. Supports of
-      two columns are edges: they prove d >= 3 unless some cycle through all columns has them. The
-      bound never exceeds 4, since every two vertices of a hull in R^4 can be joined by an edge.
-    - *keys apart, queries apart, queries and keys apart*, if `max_norm` or `max_logit` is given:
-      keys that some row must tell apart, queries, or both at once, keep a distance from each other,
-      and only so many fit in a ball. These grow like the logarithm of n; docs/bounds.md has the
-      statements and proofs.
+      Each support is connected by its edges, a planar graph for d = 3 and a cycle for d = 2.
+      Supports that need too many edges prove d >= 4 or d >= 3, and never more.
+    - *keys apart, queries apart, queries and keys apart*, with `max_norm` or `max_logit`: what some
+      row must tell apart keeps a distance, and only so many points fit in a ball. These bounds grow
+      like the logarithm of n; docs/bounds.md has the statements.
     - *weights of a block*: on rows and columns of common support, log A with its rows centred
       must be within the distortion of a matrix of rank d (Eckart and Young).
 
-    With a mask, each bound uses rows that may all attend to the same columns. This suffices, as a
-    head for the whole pattern is also one for these rows and columns; the last rows of a causal
-    mask may attend to all earlier columns.
-
-    All bounds hold in exact arithmetic, and those without `max_norm` and `max_logit` for heads of
-    any norm. They are about exact logits, not about logits that a kernel rounds. Deciding whether a
-    pattern has a head of size d > 1 is NP-hard, so a gap to the smallest head that is found is to
-    be expected. A band, for example, has heads of size 2 whose logits grow exponentially along it.
+    With a mask, each bound uses rows that may all attend to the same columns: the last rows of a
+    causal mask, for example. All are about exact logits. Deciding whether a pattern has a head of
+    size d > 1 is NP-hard, so that a gap to the smallest head that is known is to be expected.
 
     Examples
     --------
@@ -247,9 +211,6 @@ def lower(
     >>> A = hf.patterns.random_regular(512, 4, gamma=2.0, rng=0)
     >>> lower(A)
     LowerBound(d >= 4: 512 keys are vertices of their hull, and 512 supports ... planar graph has)
-
-    With bounded norms:
-
     >>> lower(A, max_norm=5.0)
     LowerBound(d >= 9: 182 queries and keys are apart by a gap of ln(1/leak) in bounded heads ...)
     """

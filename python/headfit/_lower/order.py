@@ -32,6 +32,7 @@ from headfit._lower.problem import (
     Problem,
     Proof,
     Visibility,
+    Witness,
     are_places,
     line,
     lowest_bit,
@@ -46,8 +47,8 @@ MANY = 60  # how many rows it may have
 STARTS = 40  # how many places are drawn at which `NoOrder` is looked for
 
 
-@dataclass(frozen=True)
-class NoOrder:
+@dataclass(frozen=True, repr=False)
+class NoOrder(Witness):
     """A few columns no order of which has the supports of some rows at one of its ends."""
 
     columns: tuple[int, ...]
@@ -63,21 +64,14 @@ class NoOrder:
             seen, support = sight.row(i), support_of(target, i)
             lines.append({j: j in support for j in self.columns if seen[j]})
         for order in permutations(self.columns):
-            if all(_is_at_an_end([inside[j] for j in order if j in inside]) for inside in lines):
+            rows = [[inside[j] for j in order if j in inside] for inside in lines]
+            if all(row in (sorted(row), sorted(row, reverse=True)) for row in rows):
                 return 0
         return 2
 
 
-def _is_at_an_end(inside: list[bool]) -> bool:
-    """Return whether the True values are all at the start or all at the end."""
-    return inside == sorted(inside) or inside == sorted(inside, reverse=True)
-
-
 def no_chains(sets: dict[int, int], r: int) -> Traces | None:
-    """Return the witness that sets do not form two chains around column r; None if they do.
-
-    `sets` has the row of each set, which is given by its bits.
-    """
+    """Return the proof that sets (bits, and their rows) form no two chains around column r."""
     tops: list[int] = []  # the last set of each chain
     for bits in sorted(sets, key=int.bit_count):
         met = [x for x in tops if x & bits]
@@ -97,8 +91,7 @@ def no_chains(sets: dict[int, int], r: int) -> Traces | None:
 def _sets(problem: Problem, rows: Ints, columns: Ints, most: int) -> tuple[dict[int, int], int]:
     """Return the different supports, complemented where they contain r, and the column r.
 
-    Only these columns count, to all of which the rows may attend; r is the one that the fewest
-    rows attend to. At most `most` sets are collected, each with one of its rows.
+    All rows see these columns; the fewest attend to r. At most `most` sets are collected.
     """
     m, n = problem.supports, problem.target.n
     inside = np.zeros(n, np.bool_)
@@ -119,17 +112,14 @@ def _sets(problem: Problem, rows: Ints, columns: Ints, most: int) -> tuple[dict[
 
 
 def order_proofs(problem: Problem) -> Iterator[Proof]:
-    """Yield the bound d >= 2 if no order of the keys suits.
-
-    Without a mask this is exact, given time: d >= 1 says that an order exists.
-    """
+    """Yield d >= 2 if no order of the keys suits; without a mask, d >= 1 if one does."""
     for rows, columns in problem.rectangles():
         for most in (1000, problem.target.n):  # a thousand sets usually suffice to exclude d = 1
             sets, r = _sets(problem, rows, columns, most)
             traces = no_chains(sets, r)
             if traces is not None:
-                rows_cut = traces.kind == "rows"
-                cut = "two rows cut four cells" if rows_cut else "three columns are cut off"
+                cuts = {"rows": "two rows cut four cells", "columns": "three columns are cut off"}
+                cut = cuts[traces.kind]
                 yield 2, f"no order has every support at an end: {cut}", traces
                 return
             if len(sets) < most:
@@ -141,10 +131,7 @@ def order_proofs(problem: Problem) -> Iterator[Proof]:
 
 
 def _search_few_columns(problem: Problem) -> Iterator[Proof]:
-    """Search for a few columns that no order suits.
-
-    Neighbouring columns are tried, and columns that neighbouring rows attend to.
-    """
+    """Try neighbouring columns, and those that neighbouring rows attend to."""
     m, n, rng = problem.supports, problem.target.n, problem.rng
     by_column = sp.csc_array(m)
     drawn = rng.integers(0, max(1, n - FEW), size=STARTS).tolist()
@@ -165,5 +152,4 @@ def _search_few_columns(problem: Problem) -> Iterator[Proof]:
                 few = f"no order of {len(columns)} columns has what each row sees at an end"
                 yield 2, few, witness
                 return
-    few = "no contradiction among rows that see the same columns; others are not decided"
-    yield 0, few, None
+    yield 0, "no contradiction among rows that see the same columns; others are not decided", None

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
@@ -28,6 +29,13 @@ def line(m: sp.csr_array | sp.csc_array, at: int) -> Any:
     """Return the columns stored in a row of a csr_array, or the rows in a column of a csc_array."""
     stored: Any = m.indices[m.indptr[at] : m.indptr[at + 1]]
     return stored
+
+
+def off_diagonal(m: Any) -> sp.csr_array:
+    """Return a square matrix without its diagonal, which is changed."""
+    m.setdiag(0)
+    m.eliminate_zeros()
+    return sp.csr_array(m)
 
 
 def support_of(target: Target, i: int) -> dict[int, float]:
@@ -55,8 +63,8 @@ def lowest_bit(bits: int) -> int:
 class Visibility:
     """Which columns each row may attend to ("sees"), for every form of mask of a `Target`.
 
-    `window` says how many columns before and after its own place a row sees. It is None where the
-    mask is an array; `table` has that one. `limited` says whether there is a mask.
+    `window` says how many columns before and after its own place a row sees; None where the mask is
+    an array, `table`. `limited` says whether there is a mask.
     """
 
     def __init__(self, mask: Any, n: int) -> None:
@@ -64,20 +72,15 @@ class Visibility:
         self.window = as_window(mask, n)
         self.table: Any = None
         if self.window is None:
-            dense = not is_sparse(mask)
-            self.table = (
-                np.broadcast_to(as_allowed(mask), (n, n)) if dense else allowed_places(mask)
-            )
+            dense = None if is_sparse(mask) else np.broadcast_to(as_allowed(mask), (n, n))
+            self.table = allowed_places(mask) if dense is None else dense
 
     @cached_property
     def of_columns(self) -> Visibility:
         """Which rows see each column, as rows of the transposed mask."""
-        other = Visibility(None, self.n)
-        other.limited = self.limited
-        other.window = self.window and self.window[::-1]
-        if self.table is not None:
-            other.table = self.table.T.tocsr() if is_sparse(self.table) else self.table.T
-        return other
+        if self.window is not None:
+            return Visibility(("window", self.window[::-1]) if self.limited else None, self.n)
+        return Visibility(self.table.T, self.n)
 
     def span(self, i: int) -> tuple[int, int]:
         """Return the first column that row i sees and the one after the last, in a window."""
@@ -115,8 +118,7 @@ class Visibility:
         """Return rectangles of a window mask: consecutive rows and the columns that all see.
 
         Rows first ... stop - 1 all see columns stop - 1 - left ... first + right. Under a causal
-        mask the rows after any cut of the sequence all see the columns before it; several cuts
-        are tried. In a narrow window only few neighbouring rows see many columns in common.
+        mask the rows after any cut all see the columns before it; several cuts are tried.
         """
         n, (left, right) = self.n, self.window or (self.n, self.n)
         cuts = [(0, n)] if min(left, right) >= n - 1 else []
@@ -164,8 +166,7 @@ class OutOfTimeError(Exception):
 class Problem:
     """A target and the tolerances that a head shall meet, with what the searches need.
 
-    `supports` and `logs` are csr_arrays with ones and with log A on the supports; a search must end
-    when `time.monotonic` returns more than `deadline`.
+    `supports` and `logs` have ones and log A on the supports. A search ends at the `deadline`.
     """
 
     target: Target
@@ -205,30 +206,22 @@ class Problem:
         return self.sight.rectangles(self.check_time)
 
 
-class Witness(Protocol):
-    """Evidence for a lower bound."""
+class Witness(ABC):
+    """Evidence for a lower bound: a frozen dataclass."""
 
+    @abstractmethod
     def proves(self, target: Target, tolerances: Tolerances) -> int:
         """Check the evidence and return the head size that it proves necessary; 0 for none."""
+
+    def __repr__(self) -> str:
+        values = vars(self).items()
+        words = [f"{len(v)} {name}" if isinstance(v, tuple) else str(v) for name, v in values]
+        return f"{type(self).__name__}({', '.join(words)})"
 
 
 @dataclass(frozen=True, repr=False)
 class Candidate:
-    """One bound that was tried.
-
-    Attributes
-    ----------
-    name : str
-        The kind of the bound.
-    dim : int or None
-        The head size that it proves necessary; None if nothing was proved.
-    status : str
-        "proved", or "not finished" if nothing was proved before the time ended.
-    reason : str
-        The argument in a sentence.
-    witness : object or None
-        The evidence; see `LowerBound.verify`.
-    """
+    """A kind of bound that was tried. `dim` is None if nothing was proved before the time ended."""
 
     name: str
     dim: int | None
@@ -242,10 +235,7 @@ class Candidate:
 
 
 Proof = tuple[int, str, Witness | None]
-"""A head size that is proved necessary, the argument in a sentence, and the evidence.
-
-A size of 0 says that nothing is decided.
-"""
+"""A head size that is proved necessary (0: nothing is decided), the argument, the evidence."""
 
 
 def best_proof(

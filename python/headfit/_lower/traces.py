@@ -38,6 +38,7 @@ from headfit._lower.problem import (
     Problem,
     Proof,
     Visibility,
+    Witness,
     are_places,
     best_proof,
     line,
@@ -62,21 +63,14 @@ def least_dim(classes: int, vectors: int) -> int:
     return d
 
 
-@dataclass(frozen=True)
-class Traces:
-    """A family of columns (or rows) on which rows (or columns) have many different traces.
+@dataclass(frozen=True, repr=False)
+class Traces(Witness):
+    """Sets on which many points have different traces: columns and rows, or the other way round.
 
     Column j is the set of rows that attend to it, row i the set of columns in its support. The
-    trace of a point is the subset of the family that contains it.
-
-    Attributes
-    ----------
-    kind : "columns" or "rows"
-        Whether the sets are columns and the points are rows, or the other way round.
-    sets, points : tuple of int
-        The family, and one point for every different trace.
-    free : bool
-        Whether the constant row is one of the sets; only if the sets are rows.
+    trace of a point says which of the sets contain it. `kind` says what the sets are; of the points
+    there is one for each trace. `free` says whether the constant row is one of the sets, if they
+    are rows.
     """
 
     kind: Literal["columns", "rows"]
@@ -150,16 +144,10 @@ class Family:
         return (1 << stop) - (1 << first)
 
     def split(self, cells: dict[int, int], s: int, place: int) -> dict[int, int]:
-        """Divide the points of each trace by their membership in one more set.
-
-        Traces are codes: bit p is set for points in the set that was added at place p.
-        """
-        inside, seen, finer = self.bits(s), self.seen(s), {}
+        """Divide the cells, by the codes of their traces, by membership in one more set."""
+        inside, outside, finer = self.bits(s), self.seen(s) & ~self.bits(s), {}
         for code, cell in cells.items():
-            for key, part in (
-                (code | 1 << place, cell & inside),
-                (code, cell & seen & ~inside),
-            ):
+            for key, part in ((code | 1 << place, cell & inside), (code, cell & outside)):
                 if part:
                     finer[key] = part
         return finer
@@ -205,10 +193,9 @@ def _shattered_sets(problem: Problem, family: Family) -> Iterator[Proof]:
 
 
 def shattered(problem: Problem, family: Family, size: int) -> list[int] | None:
-    """Return `size` sets on which every trace occurs, or None if there are none.
+    """Return `size` sets on which every trace occurs (of columns: but the constant ones), or None.
 
-    The search is exact. For columns the two constant traces need not occur. Each set of a
-    shattered family has at least 2^(size-1) points and each two share at least 2^(size-2). Every
+    Each set of such a family has at least 2^(size-1) points and each two share 2^(size-2). Every
     subfamily is shattered as well, so that a branch ends when the first trace is missing.
     """
     spare = family.columns
@@ -263,10 +250,7 @@ def _many(problem: Problem, family: Family) -> Iterator[Proof]:
 def _greedy(
     family: Family, start: int, pool: list[int], free: bool, rng: np.random.Generator
 ) -> tuple[int, list[int]]:
-    """Grow one family greedily by the set that gives the most different traces.
-
-    Returns the best head size that is proved on the way, and the family that proves it.
-    """
+    """Grow a family greedily, and return the best head size on the way, and what proves it."""
     sets, best, kept = [start], 0, [start]
     cells = family.cells(sets)
     pool = [s for s in pool if s != start]

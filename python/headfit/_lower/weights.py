@@ -10,8 +10,7 @@ By Eckart and Young, in the Frobenius norm:
 
     sum over s > d of sigma_s(B H)^2  <=  ||E H||_F^2  <=  |I| (m - [m odd]/m) delta^2 / 4.
 
-A d that violates this inequality is too small. (It implies, and is sharper than, the bound by
-Weyl's inequality: the number of singular values above the spectral norm of E H.)
+A d that violates this inequality is too small.
 
 The witness is checked in integer arithmetic. log A is multiplied by 2^40 and rounded (with the
 error of the logarithm, at most 2^-40 per entry), centred exactly, and multiplied to the Gram matrix
@@ -24,6 +23,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 
 from headfit._base.interruptible import interruptible
 from headfit._base.tolerances import Tolerances
-from headfit._lower.problem import Problem, Proof, are_places, line, support_of
+from headfit._lower.problem import Problem, Proof, Witness, are_places, line, support_of
 from headfit._target.target import Target
 
 SLACK = 1e-7  # relative error allowed for the computed singular values
@@ -45,23 +45,21 @@ def _error_bound(rows: int, columns: int, distortion: float) -> float:
     return rows * (columns - odd) * math.log1p(distortion) ** 2 / 4
 
 
-def _positive_eigenvalues(matrix: list[list[int]]) -> int | None:
+def _positive_eigenvalues(matrix: Any) -> int | None:
     """Count the positive eigenvalues of a symmetric integer matrix; None if a minor is 0."""
-    a, before, count = [row[:] for row in matrix], 1, 0
-    n = len(a)
-    for k in range(n):
-        if a[k][k] == 0:
+    a, before, count = np.array(matrix, object), 1, 0
+    for k in range(len(a)):
+        pivot, rest = a[k, k], slice(k + 1, None)
+        if pivot == 0:
             return None
-        count += (a[k][k] > 0) == (before > 0)
-        for i in range(k + 1, n):
-            for j in range(i, n):
-                a[i][j] = a[j][i] = (a[i][j] * a[k][k] - a[i][k] * a[k][j]) // before
-        before = a[k][k]
+        count += (pivot > 0) == (before > 0)
+        a[rest, rest] = (a[rest, rest] * pivot - np.outer(a[rest, k], a[k, rest])) // before
+        before = pivot
     return count
 
 
 @dataclass(frozen=True, repr=False)
-class Block:
+class Block(Witness):
     """Rows I that attend to all columns J, with weights whose logarithms have a high rank.
 
     `dim` is the head size that this witness is meant to prove necessary.
@@ -71,12 +69,9 @@ class Block:
     columns: tuple[int, ...]
     dim: int
 
-    def __repr__(self) -> str:
-        return f"Block({len(self.rows)} rows x {len(self.columns)} columns, dim={self.dim})"
-
     def proves(self, target: Target, tolerances: Tolerances) -> int:
         """Return `dim` if integer arithmetic confirms that it is necessary, else 0."""
-        m, centred = len(self.columns), []
+        m, logs = len(self.columns), []
         is_block = are_places(target.n, self.rows, self.columns)
         if not is_block or m < 2 or not self.rows or self.dim < 1:
             return 0
@@ -84,28 +79,25 @@ class Block:
             weights = support_of(target, i)
             if any(j not in weights for j in self.columns):
                 return 0
-            scaled = [round(math.log(weights[j]) * 2**BITS) for j in self.columns]
-            mean = sum(scaled)
-            centred.append([m * x - mean for x in scaled])
-        lines = centred if len(self.rows) <= m else [list(c) for c in zip(*centred, strict=True)]
-        gram = [[sum(a * b for a, b in zip(u, v, strict=True)) for v in lines] for u in lines]
+            logs.append([round(math.log(weights[j]) * 2**BITS) for j in self.columns])
+        # Arrays of Python's integers, so that sums and products are exact.
+        whole = np.array(logs, object)
+        centred = m * whole - whole.sum(axis=1, keepdims=True)
+        gram = centred @ centred.T if len(self.rows) <= m else centred.T @ centred
         unit = m * 2.0**BITS
-        guess = np.linalg.eigvalsh(np.array([[g / unit**2 for g in row] for row in gram]))[::-1]
+        guess = np.linalg.eigvalsh((gram / unit**2).astype(np.float64))[::-1]
         # Each rounded entry has an error of at most 2^-BITS, and centring does not increase the
         # sum of squares of the errors.
         error = math.sqrt(len(self.rows) * m) * 2.0**-BITS
-        needed = (
-            math.sqrt(_error_bound(len(self.rows), m, tolerances.distortion)) + error
-        ) ** 2 * (1 + 1e-12)
+        root = math.sqrt(_error_bound(len(self.rows), m, tolerances.distortion))
+        needed = (root + error) ** 2 * (1 + 1e-12)
         tail = 0.0
         for s in range(self.dim - 1, len(guess)):
             low = float(guess[s]) * (1 - SLACK / 4)
             if low <= needed * 1e-6:
                 break
             cut = math.floor(low * unit**2)
-            count = _positive_eigenvalues(
-                [[g - cut * (i == j) for j, g in enumerate(r)] for i, r in enumerate(gram)]
-            )
+            count = _positive_eigenvalues(gram - cut * np.eye(len(gram), dtype=object))
             if count is None or count <= s:
                 return 0
             tail += cut / unit**2 * (1 - 1e-12)
@@ -125,10 +117,7 @@ def block_dim(logs: NDArray[np.float64], distortion: float) -> int:
 
 
 def _grow_block(problem: Problem, by_column: sp.csc_array, seed: int, best: int) -> Block | None:
-    """Search blocks that contain one row's columns, dropping as few columns as possible each time.
-
-    Returns the best block that beats the size `best`; None if there is none.
-    """
+    """Return the best block above a size, if any: columns of one row, dropped a few at a time."""
     m, rng = problem.supports, problem.rng
     columns = line(m, seed).astype(np.intp)
     if columns.size > LARGEST_BLOCK:
@@ -173,8 +162,6 @@ def weight_proofs(problem: Problem) -> Iterator[Proof]:
         block = _grow_block(problem, by_column, seed, best)
         if block and block.proves(problem.target, problem.tolerances) == block.dim:
             best = block.dim
-            reason = (
-                f"log A on {len(block.rows)} rows x {len(block.columns)} columns of their supports "
-                f"is no closer to rank {best - 1} than the distortion allows (a greedy search)"
-            )
-            yield best, reason, block
+            block_of = f"{len(block.rows)} rows x {len(block.columns)} columns of their supports"
+            rank = f"no closer to rank {best - 1} than the distortion allows"
+            yield best, f"log A on {block_of} is {rank} (a greedy search)", block

@@ -1,9 +1,10 @@
-"""One attempt of a plan: a fit, or a check of a head that it made; and the time for them."""
+"""What a plan is about, one attempt (a fit, or a check of its head), and the time for them."""
 
 from __future__ import annotations
 
 import math
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -24,29 +25,15 @@ from headfit._target.heavy import global_columns
 from headfit._target.target import Target
 from headfit.errors import TooLargeError
 
-LEAST_SECONDS = 1e-3
-
 CERTIFIED = ("holds", "leak", "distortion", "share_held", "max_logit", "max_norm")
-"""What an attempt has of its certificate."""
+SECONDS = 60.0  # the default of `time_limit`
 
-SECONDS = 60.0
-"""The time limit of a plan that names none."""
+# The most that each step may take of the time that is left when it begins. "better" are all
+# attempts at smaller logits together, and likewise at smaller sizes.
+SHARES = {"bound": 0.05, "asked": 0.6, "relaxed": 0.35, "smaller n": 0.5, "better": 0.4, "one": 0.6}
 
-SHARES = {
-    "bound": 0.05,
-    "asked": 0.6,
-    "relaxed": 0.35,  # each of float32, logits in float32 and without a bound, looser tolerances
-    "smaller n": 0.5,
-    "better": 0.4,  # all attempts at smaller logits together, and likewise at smaller sizes
-    "one of these": 0.6,
-}
-"""The most that each step may take of the time that is left when it begins."""
-
-AFFORDABLE = 0.25
-"""A size is tried only if its certificate is predicted to take at most this share of the rest."""
-
-MEASURED, MEASURES = 2048, 3
-"""The tokens of the certificate that is timed, to predict the time of others, and how often."""
+AFFORDABLE = 0.25  # the most of the time left that the certificate of a size may take
+MEASURED, MEASURES = 2048, 3  # tokens of the certificate that is timed, and how often it is
 
 
 @dataclass(frozen=True)
@@ -71,6 +58,16 @@ class Question:
 
 
 @dataclass(frozen=True)
+class Source:
+    """The pattern of a plan: its target at n, and at other sizes too if `has_smaller`."""
+
+    name: str
+    n: int
+    at: Callable[[int], Target]
+    has_smaller: bool
+
+
+@dataclass(frozen=True)
 class PlanAttempt:
     """One head that a plan tried, or one way to store a head that it already had.
 
@@ -82,25 +79,15 @@ class PlanAttempt:
         one demand relaxed. "smaller n", "smaller logits", "smaller dim". "rounded",
         "rounded logits": the best head, its Q and K rounded to 16 bits, read by a kernel that
         keeps logits in float32 or by an eager one.
-    n, dim : int
-    dtype : str
-        The format of Q and K.
-    kernel, tolerances : Kernel, Tolerances
-        What the certificate is about.
+    n, dim, dtype, kernel, tolerances : int, int, str, Kernel, Tolerances
+        The size of the head, the format of its Q and K, and what its certificate is about.
     method : str
         The name of the method that made the head.
-    holds : bool
-        Whether it is certified.
-    leak, distortion : float
-        Upper bounds that the certificate proved, whether it holds or not; infinite without one.
-    share_held : float
-        The share of rows that meet the tolerances.
-    max_logit, max_norm : float
-        The largest |logit|, and scale * max ||q|| * max ||k||.
-    exempt : int
-        How many global columns got a coordinate of their own.
-    dim_used : int
-        The size that the method worked with; further columns are zeros.
+    holds, leak, distortion, share_held, max_logit, max_norm : bool, float, ...
+        As of its `Certificate`, whether it holds or not; infinite without one.
+    exempt, dim_used : int
+        How many global columns got a coordinate of their own, and the size that the method worked
+        with; further columns are zeros.
     seconds : float
     stopped, obstacle : str
         Why it ended, and what stood in the way (or None), in the words of `Fit`, or "memory".
@@ -125,11 +112,6 @@ class PlanAttempt:
     stopped: Ending | Literal["memory"] = "memory"
     obstacle: Obstacle | Literal["memory"] | None = "memory"
 
-    @property
-    def is_check(self) -> bool:
-        """Whether it is a check of the best head in another format, and no head of its own."""
-        return self.purpose.startswith("rounded")
-
 
 def run(
     purpose: str, question: Question, target: Target, seconds: float
@@ -142,7 +124,7 @@ def run(
         head = fit(
             target,
             exempt_columns="auto" if exempt else None,
-            time_limit=max(seconds, LEAST_SECONDS),
+            time_limit=max(seconds, 1e-3),
             **vars(question),
         )
     except TooLargeError:
@@ -199,9 +181,8 @@ class Clock:
     def measure(self, n: int, dim: int, threads: int) -> None:
         """Measure what a certificate takes, for random queries and keys of `MEASURED` tokens.
 
-        The time of a certificate grows with n**2 d, and rows that hold take less than those of
-        random queries, so that the prediction is rather too long. It is the least of `MEASURES`
-        times: what else the machine does only adds to them.
+        Its time grows with n**2 d. Rows that hold take less, so that predictions are rather too
+        long; and the least of `MEASURES` times is taken, as other work only adds to them.
         """
         size = min(n, MEASURED)
         q, k = np.random.default_rng(0).standard_normal((2, size, dim), dtype=np.float32)

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import functools
 import math
+import os
+import re
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
+from typing import Any
 
-from headfit._base.arguments import as_flag
+from headfit._attention.attention import attention_in
+from headfit._base.arguments import as_flag, shown
 from headfit._base.arithmetic import standard_arithmetic
 from headfit._base.arrays import as_count, check_between, seed_from, thread_count
 from headfit._base.kernel import KernelLike, of_head
@@ -16,15 +21,17 @@ from headfit._base.tolerances import Tolerances, as_tolerances
 from headfit._base.types import MaskLike, Seed
 from headfit._fit.method import Method
 from headfit._fit.registry import as_method
-from headfit._plan.attempt import SECONDS, Clock, Question
+from headfit._plan.attempt import SECONDS, Clock, Question, Source
 from headfit._plan.result import Plan
 from headfit._plan.search import Planner
-from headfit._plan.source import source_of
 from headfit._plan.text import advice_of
 from headfit._target.heavy import global_columns
-from headfit._target.target import TargetLike
+from headfit._target.target import Target, TargetLike, as_target
+from headfit.errors import FileError, HeadfitError, InputError, TooLargeError
 
 __all__ = ["plan"]
+
+MOST_TOKENS, LONGEST_NAME = 2**31 - 1, 48
 
 
 @standard_arithmetic()
@@ -89,17 +96,9 @@ def plan(
 
     Notes
     -----
-    The plan first looks for proofs that no such head exists. Then it fits a head as asked, in up
-    to 60% of its time. Where that certifies, it looks for smaller heads. Where it does not, it
-    takes back one demand at a time (the format in favour of float32, the rounding and the bound of
-    the logits, the tolerances) to tell which one stood in the way, and tries the pattern at
-    n / 256, n / 64, n / 16 and n / 4. What it says of larger n is then a trend, and called one.
-    An n at which a certificate alone would take too long is not tried. Global columns, to which
-    most rows attend, always get coordinates of their own (`exempt_columns` of `fit`), where the
-    head has room for them.
-
-    Smaller sizes of a matrix are its leading blocks, which are whole rows if no token attends to
-    a later one; otherwise only its own n is tried.
+    The plan looks for proofs, and fits a head in up to 60% of its time. Where that certifies, it
+    looks for smaller ones; where it does not, it takes back one demand at a time, and tries smaller
+    n, to tell what stood in the way. docs/planning.md says more.
 
     Examples
     --------
@@ -137,23 +136,94 @@ def concluded(planner: Planner) -> Plan:
     question, target = planner.question, planner.target
     late = None if planner.asked is None else planner.asked.lower_bound
     bounds = [bound for bound in (planner.lower_bound, late) if bound is not None]
+    known = ("target", "fit", "best", "projection_dim", "least_logit")
+    of_question = ("dim", "dtype", "kernel", "tolerances")
     plan = Plan(
         name=planner.source.name,
         n=planner.source.n,
-        target=target,
         global_columns=0 if target is None else int(global_columns(target).size),
-        dim=question.dim,
-        dtype=question.dtype,
-        kernel=question.kernel,
-        tolerances=question.tolerances,
         attempts=tuple(planner.attempts),
-        fit=planner.fit,
-        best=planner.best,
         lower_bound=max(bounds, key=lambda bound: bound.dim, default=None),
-        projection_dim=planner.projection_dim,
-        least_logit=planner.least_logit,
         advice="",
         time_limit=planner.clock.limit,
         seconds=planner.clock.spent,
+        **{name: getattr(planner, name) for name in known},
+        **{name: getattr(question, name) for name in of_question},
     )
     return replace(plan, advice=advice_of(planner, plan))
+
+
+def source_of(pattern: Any, n: Any, mask: Any, num_threads: int | None) -> Source:
+    """Return the source of a plan from its arguments, which are checked."""
+    if attention_in(pattern) is not None:
+        dense = "pattern must be sparse; a head is dense: see shrink and sparsify"
+        raise InputError(f"{dense}; got {shown(pattern)}")
+    size = None if n is None else as_count(n, "n", 1, MOST_TOKENS)
+    if callable(pattern) and not isinstance(pattern, Target):
+        if size is None:
+            raise InputError("n must be given: the pattern is a function of n")
+        has_smaller = mask is None or isinstance(mask, (str, tuple))
+        at = functools.cache(lambda m: _target_at(pattern, m, mask, num_threads))
+        return Source(_name_of(pattern), size, at, has_smaller)
+    target = _checked("pattern", pattern, mask, num_threads)
+    if size is not None and size != target.n:
+        raise InputError(
+            f"n must be the matrix's own, {target.n}, or left out; got {size}. Give a function of "
+            "n to plan for another length"
+        )
+    path = isinstance(pattern, (str, os.PathLike))
+    name = os.path.basename(os.fspath(pattern)) if path else "the matrix"
+    has_smaller = target.looks_back and (mask is None or isinstance(target.mask, (str, tuple)))
+
+    def block(size: int) -> Target:
+        if size == target.n:
+            return target
+        return as_target(target.matrix[:size, :size], mask=target.mask, num_threads=num_threads)
+
+    return Source(_short(name), target.n, block, has_smaller)
+
+
+def _target_at(pattern: Callable[[int], Any], n: int, mask: Any, num_threads: int | None) -> Target:
+    """Return the target that a function makes for n tokens."""
+    try:
+        matrix = pattern(n)
+    except TypeError as error:
+        raise InputError(
+            f"pattern must be a function of n alone; calling it with n = {n} raised a TypeError: "
+            f"{error}"
+        ) from error
+    except TooLargeError:
+        raise
+    except MemoryError as error:
+        raise TooLargeError(f"the pattern of n = {n} tokens does not fit in memory") from error
+    target = _checked("pattern(n)", matrix, mask, num_threads)
+    if target.n != n:
+        raise InputError(
+            f"pattern must return a matrix of {n} tokens for n = {n}; it returned one of {target.n}"
+        )
+    return target
+
+
+def _checked(name: str, matrix: Any, mask: Any, num_threads: int | None) -> Target:
+    """Return a target; messages about `A`, the argument of `as_target`, name this one instead."""
+    try:
+        return as_target(matrix, mask=mask, num_threads=num_threads)
+    except HeadfitError as error:
+        message = re.sub(r"^A\b", name, str(error))
+        of_file = (error.errno, error.filename) if isinstance(error, FileError) else ()
+        raise type(error)(message, *of_file) from error
+
+
+def _name_of(pattern: Any) -> str:
+    """Return a short name of a function, with the arguments of a partial one but its seed."""
+    if isinstance(pattern, functools.partial):
+        values = [shown(v) for v in pattern.args]
+        values += [f"{name}={shown(v)}" for name, v in pattern.keywords.items() if name != "rng"]
+        name = _name_of(pattern.func)
+        return _short(f"{name}({', '.join(values)})" if values else name)
+    name = getattr(pattern, "__name__", type(pattern).__name__)
+    return "the pattern" if name == "<lambda>" else _short(str(name))
+
+
+def _short(name: str) -> str:
+    return name if len(name) <= LONGEST_NAME else f"{name[: LONGEST_NAME - 3]}..."

@@ -26,8 +26,7 @@ if TYPE_CHECKING:
 
 Verdict = Literal["yes", "not found", "no"]
 
-MOST_TIMES = 4096
-"""A trend is not continued to more than so many times the largest n it was seen at."""
+MOST_TIMES = 4096  # A trend is not continued to more times the largest n it was seen at
 
 
 @dataclass(frozen=True)
@@ -38,17 +37,14 @@ class PlanTrend:
 
     Attributes
     ----------
-    sizes : tuple of int
-        The n of the heads, in ascending order.
-    logits, seconds : tuple of float
-        Their largest |logit|, and what they took, with their certificates.
+    sizes, logits, seconds : tuple of int or float
+        The n of the heads, ascending, their largest |logit|, and what they took.
     per_doubling : float
         By how much the largest |logit| grows when n doubles.
     n : int
         The n of the plan.
     at_n, seconds_at_n : float
-        The value of the line there; and that of the power of n through the two longest times, on
-        this machine, with what else it does.
+        The value of the line there; and that of the power of n through the two longest times.
 
     Examples
     --------
@@ -94,25 +90,19 @@ class Plan(Shown):
 
     Attributes
     ----------
-    name : str
-        The pattern, in words.
-    n : int
-        The number of tokens of the question.
+    name, n : str, int
+        The pattern, in words, and the number of tokens of the question.
     target : Target or None
         The pattern; None if it does not fit in memory at this n.
     global_columns : int
         The columns to which more than half of the rows attend, and far more than to others.
-    dim : int
-        The head size of the question.
-    dtype, kernel, tolerances : str, Kernel, Tolerances
+    dim, dtype, kernel, tolerances : int, str, Kernel, Tolerances
         Those of the question.
     attempts : tuple of PlanAttempt
         All that was tried, in order.
-    fit : Fit or None
-        The certified head that answers best: at the n of the question, or else with one demand
-        relaxed, or else at the largest smaller n. `best` says which.
-    best : PlanAttempt or None
-        The attempt that made it.
+    fit, best : Fit, PlanAttempt or None
+        The certified head that answers best, and the attempt that made it: at the n of the
+        question, or else with one demand relaxed, or else at the largest smaller n.
     lower_bound : LowerBound or None
         A proved lower bound on the size; None if the pattern is too large to look for one.
     projection_dim : int or None
@@ -145,10 +135,9 @@ class Plan(Shown):
 
     @property
     def verdict(self) -> Verdict:
-        """The answer: "yes", "no" or "not found".
+        """The answer: "yes" for a certified head, "no" for a proof that none exists.
 
-        "yes": such a head is certified, at the n of the question. "no": it is proved that none
-        exists. "not found": neither, which proves nothing; `obstacle` and `advice` say why.
+        "not found" is neither, and proves nothing; `obstacle` and `advice` say why.
         """
         if self.best is not None and self.best.purpose in ("asked", "smaller logits"):
             return "yes"
@@ -157,10 +146,7 @@ class Plan(Shown):
 
     @property
     def obstacle(self) -> Obstacle | Literal["memory"] | None:
-        """What stood in the way, in the words of `Fit.obstacle`, or "memory". None for "yes".
-
-        It is a demand without which a head certifies, or else what ended the fit.
-        """
+        """What stood in the way, in the words of `Fit.obstacle`, or "memory"; None for "yes"."""
         if self.verdict != "not found":
             return None if self.verdict == "yes" else "bound"
         if self.certified("float32", "float32 logits"):
@@ -178,7 +164,7 @@ class Plan(Shown):
 
     @property
     def trend(self) -> PlanTrend | None:
-        """How the largest logit grew over smaller n, where the verdict is "not found"."""
+        """How logits grew over smaller n, if the verdict is "not found"."""
         return PlanTrend.of(self.attempts, self.n) if self.verdict == "not found" else None
 
     def certified(self, *purposes: str) -> list[PlanAttempt]:
@@ -204,26 +190,21 @@ class Plan(Shown):
         values = {name: getattr(self, name) for name in names}
         bound, target = self.lower_bound, self.target
         values["lower_bound"] = bound and {"dim": bound.dim, "reason": bound.reason}
-        for name in ("nonzeros", "per_row", "mean_per_row"):
-            values[name] = getattr(target, name, None)
+        sizes = ("nonzeros", "per_row", "mean_per_row")
+        values |= {name: getattr(target, name, None) for name in sizes}
         mask = None if target is None else target.mask
         return plain_dict({**values, "mask": None if mask is None else mask_text(mask)})
 
     def _effort(self) -> str:
         return f"{len(self.attempts)} attempts, {self.seconds:.3g} s"
 
-    def __str__(self) -> str:
-        return plan_text(self)
-
     def __repr__(self) -> str:
-        return (
-            f"Plan({self.verdict}: dim={self.dim}, {self.dtype}, for {self.name} at n={self.n}, "
-            f"{self._effort()})"
-        )
-
-    def _headline(self) -> str:
-        return headline(self)
+        head = f"dim={self.dim}, {self.dtype}, for {self.name} at n={self.n}"
+        return f"Plan({self.verdict}: {head}, {self._effort()})"
 
     def _facts(self) -> dict[str, str]:
-        facts = {**plan_facts(self), "advice": self.advice, "tried": self._effort()}
-        return {name: text for name, text in facts.items() if text}
+        advice = {"advice": self.advice} if self.advice else {}
+        return {**plan_facts(self), **advice, "tried": self._effort()}
+
+    __str__ = plan_text
+    _headline = headline

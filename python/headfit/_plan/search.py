@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import product
 
 import numpy as np
@@ -16,44 +17,31 @@ from headfit._base.dtypes import HALVES, NARROW
 from headfit._base.kernel import Kernel
 from headfit._base.tolerances import Tolerances, log_inverse
 from headfit._fit.result import Fit
-from headfit._plan.attempt import Clock, PlanAttempt, Question, recorded, run
-from headfit._plan.source import Source
+from headfit._plan.attempt import Clock, PlanAttempt, Question, Source, recorded, run
 from headfit._target.certify import certify
 from headfit._target.target import Target
 from headfit.errors import InputError, TooLargeError
 
-LONGEST_BOUND = 3.0
-"""The most seconds of a search for a lower bound, which finds little more in a longer time."""
+LONGEST_BOUND = 3.0  # seconds of a search for a lower bound, which finds little more in more
+MOST_NONZEROS = 10**7  # of patterns in which a lower bound is looked for
+MOST_LIMITS, MOST_DIMS = 5, 8  # smaller bounds on logits, and head sizes, that are tried
+PATIENCE, LEAST_PATIENCE = 10, 1.0  # times the first one's seconds for better heads; seconds
+STEP, SIZES = 4, 4  # as many smaller n are tried, each `STEP` times the last
+FEWEST_TOKENS, SPARSE = 32, 4  # a smaller n is at least this, and so many times the row's nonzeros
 
-MOST_NONZEROS = 10**7
-"""No lower bound is looked for in a larger pattern: preparing the search would take too long."""
-
-MOST_LIMITS, MOST_DIMS = 5, 8
-"""The most smaller bounds on logits, and the most smaller head sizes, that are tried."""
-
-PATIENCE, LEAST_PATIENCE = 10, 1.0
-"""A smaller head, or one of smaller logits, may take so many times the first one's seconds."""
-
-STEP, SIZES = 4, 4
-"""A pattern that does not certify is tried at `SIZES` smaller n, each `STEP` times the last."""
-
-FEWEST_TOKENS, SPARSE = 32, 4
-"""A smaller n is worth a try if it is at least this, and so many times the nonzeros of a row."""
-
+# Leak and distortion that are not met are multiplied by WIDER: if that certifies, by LEAST_WIDER
+# too, and by WIDEST otherwise. The leak is widened to WIDEST_LEAK at most.
 WIDER, LEAST_WIDER, WIDEST, WIDEST_LEAK = 6, 2, 10, 0.5
-"""Leak and distortion that are not met are multiplied by `WIDER`: if that certifies, by
-`LEAST_WIDER` too, and by `WIDEST` otherwise. The leak is widened to `WIDEST_LEAK` at most."""
 
+# The kernels of 16 bits that may read the best head, which round Q and K, or logits too.
 READERS = (("rounded", "flash"), ("rounded logits", "eager"))
-"""The kernels of 16 bits that may read the best head, which round Q and K, or logits too."""
 
 
 def least_logit(target: Target, leak: float) -> float:
     """Return the least bound on |logit| with which any head, of any size, can meet the leak.
 
     A row that attends to some visible columns and not to others needs logits that differ by
-    log(1 / leak), and so a |logit| of at least half of that. 0 where no such row is known: rows
-    are looked at without a mask and with "causal", and not under other masks.
+    log(1 / leak). 0 where no such row is known, as under masks other than "causal".
     """
     is_causal = isinstance(target.mask, str) and target.mask == "causal"
     if target.mask is not None and not is_causal:
@@ -125,8 +113,7 @@ class Planner:
         elif self.asked is None:  # the memory was too small
             self._smaller_n()
         else:
-            # If what was asked took most of the time, other demands may take as long. Smaller n
-            # are quick, and tell how much time it needs: they come first then.
+            # Where time ran out, smaller n come first: they are quick, and tell how much it needs.
             was_cut = self.asked.stopped == "time limit"
             if was_cut:
                 self._smaller_n()
@@ -136,10 +123,7 @@ class Planner:
                 self._smaller_n()
 
     def _attempt(self, purpose: str, question: Question, target: Target, seconds: float) -> bool:
-        """Make one attempt in so many seconds, certificate included; return whether it holds.
-
-        Nothing is attempted where the time that is left does not allow a certificate.
-        """
+        """Make one attempt, if the time left allows a certificate; return whether it holds."""
         if self.clock.certificate(target.n) > self.clock.left:
             return False
         self.say(f"n = {target.n:,}, d = {question.dim}, {question.dtype} ({purpose})")
@@ -155,8 +139,7 @@ class Planner:
     def _is_better(self, attempt: PlanAttempt) -> bool:
         """Return whether a certified head answers the question better than the best so far.
 
-        The first relaxation that holds is kept, since those that ask least change come first; of
-        the sizes below n, the largest. A relaxation at n answers better than these.
+        The first relaxation that holds is kept; it answers better than sizes below n.
         """
         best = self.best
         if best is None or attempt.purpose == "smaller logits":
@@ -223,35 +206,29 @@ class Planner:
         holds(LEAST_WIDER if holds(WIDER) else WIDEST)
 
     def _smaller_n(self) -> Target | None:
-        """Climb from small n, where certificates are quick, to the first that does not certify.
-
-        Return the target of that one, or None when there is none.
-        """
+        """Climb from small n to the first that does not certify, and return its target, if any."""
         if not self.source.has_smaller:
             return None
         top = self.source.n // STEP
         while top >= FEWEST_TOKENS and not self.clock.affords(top):
             top //= STEP
         for n in (top // STEP**by for by in reversed(range(SIZES))):
-            if n < FEWEST_TOKENS:
-                continue
             try:
-                target = self.source.at(n)
+                target = self.source.at(n) if n >= FEWEST_TOKENS else None
             except InputError:  # a pattern that exists for some n only, such as powers of two
                 continue
-            if SPARSE * target.mean_per_row > n:
+            if target is None or SPARSE * target.mean_per_row > n:
                 continue
             if not self._attempt("smaller n", self.question, target, self.clock.part("smaller n")):
                 return target
         return None
 
     def _check_formats(self, best: PlanAttempt, head: Fit) -> None:
-        """Certify the best head with kernels of 16 bits, but for the one asked for.
-
-        Each check is one certificate; those that the time does not allow are left out.
-        """
+        """Certify the best head with other kernels of 16 bits, as far as the time allows."""
         target = self.source.at(best.n)
         attention = Attention(head.Q, head.K, scale=head.scale, mask=head.mask)
+        threads, limits = self.question.num_threads, best.tolerances
+        certified = partial(certify, target, attention, tolerances=limits, num_threads=threads)
         for (purpose, reader), dtype in product(READERS, HALVES):
             kernel = Kernel.named(f"{reader}-{dtype}")
             if dtype == best.dtype and (purpose == "rounded" or kernel == best.kernel):
@@ -260,22 +237,15 @@ class Planner:
                 break
             begin = time.perf_counter()
             try:
-                certificate = certify(
-                    target,
-                    attention,
-                    tolerances=best.tolerances,
-                    kernel=kernel,
-                    certificate_mass=False,
-                    num_threads=self.question.num_threads,
-                )
+                certificate = certified(kernel=kernel, certificate_mass=False)
             except InputError:  # numbers beyond the range of the format
                 continue
-            asked = replace(self.question, dtype=dtype, kernel=kernel)
+            rounded = replace(self.question, dtype=dtype, kernel=kernel)
             seconds = time.perf_counter() - begin
-            check = recorded(purpose, asked, head, certificate, best.exempt, seconds)
+            check = recorded(purpose, rounded, head, certificate, best.exempt, seconds)
             self.attempts.append(check)
 
 
 def _patience(clock: Clock, first: PlanAttempt) -> float:
     """Return the seconds for a head that is better than the first one that certified."""
-    return min(clock.part("one of these"), max(PATIENCE * first.seconds, LEAST_PATIENCE))
+    return min(clock.part("one"), max(PATIENCE * first.seconds, LEAST_PATIENCE))

@@ -17,8 +17,7 @@ import pytest
 
 import headfit as hf
 from headfit._sweep import executors
-from headfit._sweep import run as run_module
-from headfit._sweep.result import Sweep
+from headfit._sweep.table import Sweep
 from headfit._sweep.work import Work, tasks_of
 from headfit.errors import HeadfitError, InputError
 
@@ -84,7 +83,7 @@ def test_odd_errors_and_results_end_no_sweep(workers, swept, table):
         "Unsayable: its message cannot be made",
         "CancelledError: gone",
     ]
-    assert "the function's whole must be below 2**63" in found.failures[2]["exception"]
+    assert "is not below 2**63" in found.failures[2]["exception"]
 
 
 @pytest.mark.parametrize("workers", [0, 1])
@@ -218,7 +217,7 @@ def test_an_executor_gets_a_bounded_number_of_points(swept, table, monkeypatch):
             self.most = max(self.most, self._work_queue.qsize())
             return super().submit(function, *arguments)
 
-    monkeypatch.setattr(run_module, "IN_FLIGHT", 3)
+    monkeypatch.setattr(executors, "IN_FLIGHT", 3)
     with Counting(1) as executor:
         points = hf.sweep.grid(x=range(20))
         assert len(hf.sweep.run(points, table, function=swept.square, executor=executor)) == 20

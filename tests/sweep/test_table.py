@@ -15,7 +15,7 @@ import pytest
 
 import headfit as hf
 from headfit._sweep import table as module
-from headfit._sweep.table import PROBE, START, Table, writing
+from headfit._sweep.table import PROBE, START, Table
 from headfit.errors import FileError, MissingFileError
 
 
@@ -163,7 +163,7 @@ def test_a_record_that_cannot_be_written_leaves_no_trace(filled, table, monkeypa
         def fail(handle: int, error: BaseException = error) -> None:
             raise error
 
-        with writing(table) as writer, monkeypatch.context() as disk:
+        with Table.writing(table) as writer, monkeypatch.context() as disk:
             disk.setattr(module.os, "fsync", fail)
             with pytest.raises((FileError, KeyboardInterrupt)):
                 writer.write(record)
@@ -242,12 +242,12 @@ def test_a_write_that_is_cut_short_leaves_whole_lines(room, swept, log, table):
 
 @pytest.mark.full
 def test_another_sweep_on_the_same_table_is_refused(filled, table, log):
-    with writing(table) as writer:
+    with Table.writing(table) as writer:
         del writer
         assert len(filled()) == 4  # nothing to write
         ran = run_sweep(table, log)
         assert ran.returncode == 3, ran.stderr
-        assert f"another sweep is writing to {table}" in ran.stdout
+        assert f"{table} is being written by another sweep" in ran.stdout
     assert called(log) == 4
     assert run_sweep(table, log).returncode == 0
     assert len(hf.sweep.load(table)) == 40
@@ -277,14 +277,14 @@ def test_a_file_system_without_locks_does_without(filled, table, monkeypatch):
 def test_no_lock_stays_with_forked_processes(filled, table):
     if not hasattr(os, "fork"):
         pytest.skip("it forks")
-    with writing(table):
+    with Table.writing(table):
         child = os.fork()
         if not child:
             with contextlib.suppress(BaseException):
                 os.read(os.pipe()[0], 1)
             os._exit(0)
     try:
-        with writing(table):
+        with Table.writing(table):
             pass
     finally:
         os.kill(child, 9)

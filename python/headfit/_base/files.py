@@ -37,7 +37,8 @@ def as_path(path: Any, name: str) -> str:
     return text
 
 
-def _file_error(name: str, path: str, problem: str, error: OSError) -> FileError:
+def file_error(name: str, path: str, problem: str, error: OSError) -> FileError:
+    """Return an error of the system as one that names the argument and its path."""
     reason = error.strerror or str(error)
     kind = MissingFileError if isinstance(error, FileNotFoundError) else FileError
     return kind(f"{name}: {path} {problem}: {reason}", error.errno, path)
@@ -60,7 +61,7 @@ def opened(path: Any, name: str, otherwise: str) -> Iterator[IO[bytes]]:
         # Without O_NONBLOCK, opening a pipe that nobody writes to would block.
         handle = os.open(text, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
     except OSError as error:
-        raise _file_error(name, text, otherwise, error) from error
+        raise file_error(name, text, otherwise, error) from error
     mode = os.fstat(handle).st_mode
     if not stat.S_ISREG(mode):
         os.close(handle)
@@ -72,7 +73,7 @@ def opened(path: Any, name: str, otherwise: str) -> Iterator[IO[bytes]]:
         except InputError:
             raise
         except OSError as error:
-            raise _file_error(name, text, otherwise, error) from error
+            raise file_error(name, text, otherwise, error) from error
 
 
 def file_size(stream: IO[bytes]) -> int:
@@ -111,20 +112,7 @@ def replace_file(path: Path, write: Callable[[IO[bytes]], Any], name: str = "pat
     except InputError:
         raise
     except OSError as error:
-        raise _file_error(name, str(target), "cannot be written", error) from error
-
-
-def sync_folder(folder: Path) -> None:
-    """Flush the names in a folder to the disk, so that a renamed file survives a loss of power.
-
-    File systems that cannot do so are left to themselves.
-    """
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        with contextlib.suppress(OSError):
-            os.fsync(handle)
-    finally:
-        os.close(handle)
+        raise file_error(name, str(target), "cannot be written", error) from error
 
 
 def _new_file(folder: Path, mode: int) -> tuple[int, Path]:

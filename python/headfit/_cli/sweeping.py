@@ -13,11 +13,10 @@ from headfit._base.arguments import shown
 from headfit._base.files import as_path, opened
 from headfit._cli.command import Call, Outcome, command
 from headfit._cli.options import flag, option
-from headfit._sweep.grid import grid
-from headfit._sweep.run import open_tasks, run
-from headfit._sweep.table import Table
+from headfit._sweep.table import Table, open_tasks
 from headfit._sweep.work import Task, Work, tasks_of
 from headfit.errors import InputError
+from headfit.sweep import grid, run
 
 KEYS = ("out", "workers", "num_threads", "grid")
 CONNECTING = 10
@@ -72,14 +71,15 @@ def sweep(call: Call) -> Outcome:
 
 
 def _dry_run(tasks: list[Task], out: Any, retry_failed: bool) -> Outcome:
-    records = Table(Path(out), may_lack=True).records
+    table = Table(Path(out), may_lack=True)
+    records = table.records
     failed = sum(task.key in records and "exception" in records[task.key] for task in tasks)
     figures = {
         "table": str(out),
         "points": len(tasks),
         "done": sum(task.key in records for task in tasks) - failed,
         "failed": failed,
-        "to_compute": len(open_tasks(tasks, records, retry_failed)),
+        "to_compute": len(open_tasks(tasks, table, retry_failed)),
     }
     said = "{table}: {points} points, {done} done, {failed} failed; {to_compute} to compute"
     return Outcome(figures, said.format(**figures))

@@ -9,15 +9,8 @@ import pickle
 import secrets
 import signal
 import threading
-from collections.abc import Generator, Iterable, Iterator
-from concurrent.futures import (
-    FIRST_COMPLETED,
-    CancelledError,
-    Executor,
-    Future,
-    ProcessPoolExecutor,
-    wait,
-)
+from collections.abc import Generator, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Executor, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from importlib import import_module
 from itertools import islice
@@ -26,22 +19,30 @@ from typing import Any
 
 from headfit._base.machine import available_cores
 from headfit._base.version import VERSION
-from headfit._sweep.work import Record, Task, Work, compute
+from headfit._sweep.work import Record, Task, Work, compute, failure
 from headfit.errors import HeadfitError, InputError
 
 IN_FLIGHT = 1000
 """Points that an executor of the caller's has at a time: more than the largest cluster has cores,
 and few enough for the memory."""
 
-BLAS_VARIABLES = (
-    "OMP_NUM_THREADS",
-    "OPENBLAS_NUM_THREADS",
-    "MKL_NUM_THREADS",
-    "BLIS_NUM_THREADS",
-    "VECLIB_MAXIMUM_THREADS",
-    "NUMEXPR_NUM_THREADS",
-)
+BLAS_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "BLIS_NUM_THREADS",
+                  "VECLIB_MAXIMUM_THREADS", "NUMEXPR_NUM_THREADS")  # fmt: skip
 """What libraries of linear algebra read, when they are loaded, about their threads."""
+
+
+@contextlib.contextmanager
+def executor_of(
+    tasks: Sequence[Task], executor: Executor | None, workers: int | None, num_threads: int | None
+) -> Iterator[Iterator[Record]]:
+    """Yield the records of tasks as they come, by an executor or processes of this machine."""
+    with contextlib.ExitStack() as stack:
+        at_once, threads = IN_FLIGHT, num_threads or 1
+        if executor is None:
+            at_once, threads = divided(workers, num_threads, len(tasks))
+            executor = stack.enter_context(LocalWorkers(at_once, threads))
+        check_workers(executor, tasks[0].work)
+        yield stack.enter_context(contextlib.closing(computed(tasks, executor, at_once, threads)))
 
 
 def divided(workers: int | None, num_threads: int | None, tasks: int) -> tuple[int, int]:
@@ -54,7 +55,7 @@ def divided(workers: int | None, num_threads: int | None, tasks: int) -> tuple[i
 
 
 def computed(
-    tasks: Iterable[Task], executor: Executor, in_flight: int, num_threads: int
+    tasks: Sequence[Task], executor: Executor, at_once: int, num_threads: int
 ) -> Generator[Record, None, None]:
     """Yield the record of every task as it comes.
 
@@ -62,37 +63,32 @@ def computed(
     lost are computed once more at the end, one at a time; what is lost then has failed.
     """
     lost: list[Task] = []
-    for task, future in _ended(tasks, executor, in_flight, num_threads):
-        if future.exception() is None:
-            yield future.result()
-        else:
-            lost.append(task)
-    for task, future in _ended(lost, executor, 1, num_threads):
-        error = future.exception()
-        yield future.result() if error is None else task.failed(error)
+    for most, part in ((at_once, tasks), (1, lost)):
+        rest, running = iter(part), dict[Future[Record], Task]()
+        try:
+            while True:
+                for task in islice(rest, most - len(running)):
+                    future = submitted(executor, _compute, task, task.work, num_threads)
+                    running[future] = task
+                if not running:
+                    break
+                for future in wait(running, return_when=FIRST_COMPLETED).done:
+                    task = running.pop(future)
+                    if future.cancelled():
+                        raise HeadfitError("executor: it has cancelled the points of the sweep")
+                    error = future.exception()
+                    if error is None:
+                        yield future.result()
+                    elif part is lost:
+                        yield task.record(failure(error))
+                    else:
+                        lost.append(task)
+        finally:
+            for future in running:
+                future.cancel()
 
 
-def _ended(
-    tasks: Iterable[Task], executor: Executor, in_flight: int, num_threads: int
-) -> Iterator[tuple[Task, Future[Record]]]:
-    """Submit tasks, a bounded number at a time, and yield each with its future when it ends."""
-    rest, running = iter(tasks), dict[Future[Record], Task]()
-    try:
-        while True:
-            for task in islice(rest, in_flight - len(running)):
-                running[_submitted(executor, _compute, task, task.work, num_threads)] = task
-            if not running:
-                return
-            for future in wait(running, return_when=FIRST_COMPLETED).done:
-                if future.cancelled():
-                    raise HeadfitError("executor: it has cancelled the points of the sweep")
-                yield running.pop(future), future
-    finally:
-        for future in running:
-            future.cancel()
-
-
-def _submitted(executor: Executor, call: Any, thing: Any, work: Work, *more: Any) -> Future[Any]:
+def submitted(executor: Executor, call: Any, thing: Any, work: Work, *more: Any) -> Future[Any]:
     """Submit the call of a function with something pickled.
 
     A worker that could not import the function of a task as it receives it would end, or never
@@ -116,17 +112,14 @@ def _compute(task: bytes, attempt: str, num_threads: int) -> Record:
 def check_workers(executor: Executor, work: Work) -> None:
     """Raise an error unless a worker can import the function, and has this version of headfit."""
     try:
-        version = _submitted(executor, _version_with, work.function, work).result()
-    except (Exception, CancelledError) as error:
+        version = submitted(executor, _version_with, work.function, work).result()
+    except Exception as error:
         raise HeadfitError(
             f"executor: its workers cannot import {work.name}, or ended as they began: "
             f'{error}. A script that sweeps must do so under: if __name__ == "__main__":'
         ) from error
     if version != VERSION:
-        raise InputError(
-            f"executor: its workers must have headfit {VERSION}, as this process does; "
-            f"got {version}"
-        )
+        raise InputError(f"executor: its workers must have headfit {VERSION}; got {version}")
 
 
 def _version_with(function: bytes, attempt: str) -> str:
@@ -147,22 +140,27 @@ class LocalWorkers(Executor):
         # Workers read from this pipe. When its other end is closed, by this process or by the
         # death of it, they end at once.
         self._lifeline, self._end = self._context.Pipe(duplex=False)
-        self._pool = self._new_pool()
+        self._begin()
 
-    def _new_pool(self) -> ProcessPoolExecutor:
-        return ProcessPoolExecutor(
+    def _begin(self) -> None:
+        self._pool = ProcessPoolExecutor(
             self._workers, self._context, initializer=begin_worker, initargs=(self._lifeline,)
         )
 
     def submit(self, function: Any, /, *arguments: Any, **options: Any) -> Future[Any]:
         """Submit a call; a process starts here if there are fewer than there may be."""
-        with environment(dict.fromkeys(BLAS_VARIABLES, str(self._threads))):
-            try:
-                return self._pool.submit(function, *arguments, **options)
-            except BrokenProcessPool:
-                self._pool.shutdown()
-                self._pool = self._new_pool()
-                return self._pool.submit(function, *arguments, **options)
+        before = {name: os.environ.get(name) for name in BLAS_VARIABLES}
+        os.environ.update(dict.fromkeys(BLAS_VARIABLES, str(self._threads)))
+        try:
+            return self._pool.submit(function, *arguments, **options)
+        except BrokenProcessPool:
+            self._pool.shutdown()
+            self._begin()
+            return self._pool.submit(function, *arguments, **options)
+        finally:
+            for name, value in before.items():
+                del os.environ[name]
+                os.environ.update({} if value is None else {name: value})
 
     def __exit__(self, *error: object) -> None:
         if error[0] is not None:
@@ -174,26 +172,11 @@ class LocalWorkers(Executor):
 
 def begin_worker(lifeline: Connection) -> None:
     """Prepare a worker process: it ends with its parent, which alone reacts to Ctrl-C."""
+
+    def end_with_parent() -> None:
+        with contextlib.suppress(EOFError, OSError):
+            lifeline.recv_bytes()
+        os._exit(1)
+
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    threading.Thread(target=_end_with_parent, args=(lifeline,), daemon=True).start()
-
-
-def _end_with_parent(lifeline: Connection) -> None:
-    with contextlib.suppress(EOFError, OSError):
-        lifeline.recv_bytes()
-    os._exit(1)
-
-
-@contextlib.contextmanager
-def environment(values: dict[str, str]) -> Iterator[None]:
-    """Set environment variables for the processes that start within the context."""
-    before = {name: os.environ.get(name) for name in values}
-    os.environ.update(values)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value
+    threading.Thread(target=end_with_parent, daemon=True).start()

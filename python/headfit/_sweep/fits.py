@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import cache
 from typing import Any, get_args
 
@@ -21,28 +21,17 @@ from headfit._base.tolerances import Tolerances
 from headfit._fit.fit import fit
 from headfit._fit.method import Method
 from headfit._fit.registry import METHODS
-from headfit._sweep.canonical import canonical
 from headfit.errors import InputError
 from headfit.patterns._build import MOST_TOKENS, Boundary, Style, checked_tokens
 
 DEFAULTS: Mapping[str, Any] = {
-    "method": "auto",
-    "dim": None,
-    "leak": Tolerances.leak,
-    "distortion": Tolerances.distortion,
-    "max_logit": None,
-    "dtype": "float32",
-    "kernel": None,
-    "scale": None,
-    "mask": None,
-    "exempt_columns": None,
-    "time_limit": None,
-    "seed": 0,
-    "pattern_seed": None,
-}
+    "method": "auto", "dim": None, "leak": Tolerances.leak, "distortion": Tolerances.distortion,
+    "max_logit": None, "dtype": "float32", "kernel": None, "scale": None, "mask": None,
+    "exempt_columns": None, "time_limit": None, "seed": 0, "pattern_seed": None,
+}  # fmt: skip
 """What a point may say besides its pattern, the pattern's arguments and the method's options."""
 
-NUMBERS = dict.fromkeys(("leak", "distortion", "max_logit", "scale", "time_limit"), "float")
+NUMBERS = ("leak", "distortion", "max_logit", "scale", "time_limit")
 """Those of them that are real numbers."""
 
 UNSUITED = ("from_graph", "from_mask")
@@ -89,53 +78,38 @@ def fit_point(num_threads: int, **point: Any) -> dict[str, Any]:
 
 
 def checked_fit_point(said: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a canonical point with its defaults filled in, or raise an error that names a key.
+    """Return a point with its defaults filled in, or raise an error that names a key.
 
     Values of None are left out, so that an option that is not there and None are the same point.
     """
     point = {name: value for name, value in said.items() if value is not None}
-    kind = _pattern_name(point.get("pattern"))
+    kinds = [name for name in patterns.__all__ if name not in UNSUITED]
+    kind = as_choice(point.get("pattern"), "pattern", kinds)
     word = as_choice(point.get("method", DEFAULTS["method"]), "method", tuple(METHODS))
-    arguments, options = _parameters(kind), _options(word)
-    defaults = {
-        **{name: parameter.default for name, parameter in arguments.items()},
-        **DEFAULTS,
-        **{name: option.default for name, option in options.items()},
+    known = {
+        **{name: (str(p.annotation), p.default) for name, p in _parameters(kind).items()},
+        **{name: ("float" if name in NUMBERS else "", d) for name, d in DEFAULTS.items()},
+        **{name: (str(option.type), option.default) for name, option in _options(word).items()},
     }
     for name in point:
-        if name not in ("pattern", *defaults):
+        if name not in ("pattern", *known):
             raise InputError(
                 f"{name} is no key of a point with pattern {kind} and method {word}; "
-                f"these are: pattern, {', '.join(defaults)}"
+                f"these are: pattern, {', '.join(known)}"
             )
-    types = {
-        **{name: str(parameter.annotation) for name, parameter in arguments.items()},
-        **NUMBERS,
-        **{name: str(option.type) for name, option in options.items()},
-    }
     filled: dict[str, Any] = {"pattern": kind}
-    for name, default in defaults.items():
+    for name, (annotation, default) in known.items():
         value = point.get(name, default)
         if value is inspect.Parameter.empty:
             raise InputError(f"{name} must be given: pattern {kind} needs it")
         if value is not None:
-            filled[name] = _typed(value, name, types.get(name, ""))
+            filled[name] = _typed(value, name, annotation)
     weights = ("uniform", "random", *(("gaussian",) if kind == "knn" else ()))
     filled["weights"] = Style.of(filled.get("weights"), filled["gamma"], 0, weights).weights
     if filled.get("pattern_seed") == filled["seed"]:
         del filled["pattern_seed"]
     _check_values(filled)
-    checked: dict[str, Any] = canonical(filled, "point")
-    return checked
-
-
-def _pattern_name(kind: Any) -> str:
-    if kind is None:
-        raise InputError("pattern must be given: the name of a function of headfit.patterns")
-    if not isinstance(kind, str) or kind not in patterns.__all__ or kind in UNSUITED:
-        known = ", ".join(name for name in patterns.__all__ if name not in UNSUITED)
-        raise InputError(f"pattern must be one of {known}; got {shown(kind)}")
-    return kind
+    return filled
 
 
 @cache
@@ -165,14 +139,11 @@ def _typed(value: Any, name: str, annotation: str) -> Any:
 
 
 def _check_values(point: Mapping[str, Any]) -> None:
-    """Raise an InputError for what a pattern or a fit would refuse, whatever its size is."""
-    n = _tokens(point)
-    least, most = (1, n - 1) if point["pattern"] == "knn" else (1, n)
-    if "k" in point:
-        as_count(point["k"], "k", least, most)
-    for name in ("n_global", "n_random"):
+    """Raise an InputError for what a pattern or a fit would refuse, as far as `n` tells."""
+    n = checked_tokens(point["n"]) if "n" in point else MOST_TOKENS
+    for name, least in (("k", 1), ("n_global", 0), ("n_random", 0)):
         if name in point:
-            as_count(point[name], name, 0, n)
+            as_count(point[name], name, least, n)
     if "boundary" in point:
         as_choice(point["boundary"], "boundary", get_args(Boundary))
     tolerances = _tolerances_of(point)
@@ -197,27 +168,6 @@ def _check_values(point: Mapping[str, Any]) -> None:
     as_exempt(exempt, n)
 
 
-def _tokens(point: Mapping[str, Any]) -> int:
-    """Return the number of tokens of a pattern, checked, without making the pattern."""
-    if "n" in point:
-        return checked_tokens(point["n"])
-    if point["pattern"] == "grid2d":
-        height = as_count(point["height"], "height", 1, MOST_TOKENS)
-        return height * as_count(point["width"], "width", 1, MOST_TOKENS // height)
-    for name in ("points", "tokens"):
-        if name in point:
-            if not isinstance(point[name], (list, str)):
-                raise InputError(f"{name} must be a list; got {shown(point[name])}")
-            return len(point[name])
-    return _only_size(point["pattern"])
-
-
-@cache
-def _only_size(kind: str) -> int:
-    """Return the number of tokens of a pattern that is made from data, and has one size."""
-    return int(getattr(patterns, kind)(rng=0).shape[0])
-
-
 def _tolerances_of(point: Mapping[str, Any]) -> Tolerances:
     return Tolerances(point["leak"], point["distortion"], point.get("max_logit"))
 
@@ -239,5 +189,6 @@ def pattern_of(point: Mapping[str, Any]) -> sp.csr_array[Any, Any]:
     """Return the pattern of a checked point."""
     kind = point["pattern"]
     arguments = {name: point[name] for name in _parameters(kind) if name in point}
-    make: Callable[..., sp.csr_array[Any, Any]] = getattr(patterns, kind)
-    return make(**arguments, rng=point.get("pattern_seed", point["seed"]))
+    seed = point.get("pattern_seed", point["seed"])
+    A: sp.csr_array[Any, Any] = getattr(patterns, kind)(**arguments, rng=seed)
+    return A

@@ -1,4 +1,4 @@
-"""The file of a sweep: a table in JSON Lines, one record a line, that only ever grows.
+"""The file of a sweep, and what it says: a table in JSON Lines, one record a line, that only grows.
 
 A record is flushed to the disk before the next point is taken. Whatever ends the process, and
 whenever, the lines before stay whole. A last line without its end was being written; readers leave
@@ -11,14 +11,20 @@ import contextlib
 import fcntl
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from headfit._base.files import opened, sync_folder
-from headfit._sweep.canonical import point_key
-from headfit._sweep.work import Record
-from headfit.errors import FileError, MissingFileError
+import numpy as np
+from numpy.typing import NDArray
+
+from headfit._base.arguments import shown
+from headfit._base.files import as_path, file_error, opened
+from headfit._base.frames import pandas
+from headfit._base.shown import Shown
+from headfit._sweep.fits import DEFAULTS
+from headfit._sweep.work import Record, Task, point_key
+from headfit.errors import FileError, InputError, MissingFileError
 
 START = b'{"key": "'
 """How every line begins."""
@@ -38,7 +44,8 @@ class Table:
         self.path = path
         self.records: dict[str, Record] = {}
         self.damaged: list[str] = []
-        self.end = 0  # of the last whole line
+        self._end = 0  # of the last whole line
+        self._handle = -1
         try:
             with opened(path, "path", "is no table of a sweep") as file:
                 for number, line in enumerate(file, start=1):
@@ -55,47 +62,22 @@ class Table:
             )
         if not line.endswith(b"\n"):
             return
-        self.end += len(line)
+        self._end += len(line)
         try:
             record = json.loads(line)
-            key = point_key(record["work"], record["version"], point_of(record))
+            if record["key"] != point_key(record["work"], record["version"], point_of(record)):
+                raise ValueError
+            self.records[record["key"]] = record
         except (ValueError, KeyError, TypeError, RecursionError):
-            key = ""
-        if key and key == record["key"]:
-            self.records[key] = record
-        else:
             self.damaged.append(f"line {number} of {self.path} is no record, or was changed")
 
-
-def point_of(record: Record) -> dict[str, Any]:
-    """Return the point of a record: what stands between its key and its work."""
-    names = list(record)
-    return {name: record[name] for name in names[1 : names.index("work")]}
-
-
-class Writer:
-    """A file of a sweep that is open for writing, by one sweep at a time."""
-
-    def __init__(self, handle: int, path: Path) -> None:
-        self._handle = handle
-        self.table = Table(path)
-        self._end = self.table.end
-        os.ftruncate(handle, self._end)
-        self._append(START.ljust(PROBE))
-        os.ftruncate(handle, self._end)
-
     def write(self, record: Record) -> None:
-        """Add a record; it is on the disk when this returns.
-
-        Raises
-        ------
-        FileError
-            When it cannot be written, as on a full disk; the file is then as it was.
-        """
+        """Add a record; it is on the disk when this returns, or the file is as it was."""
         line = json.dumps(record).encode("ascii") + b"\n"
-        with naming(self.table.path):
+        with _naming(self.path):
             self._append(line)
         self._end += len(line)
+        self.records[record["key"]] = record
 
     def _append(self, text: bytes) -> None:
         left = memoryview(text)
@@ -108,58 +90,181 @@ class Writer:
                 os.ftruncate(self._handle, self._end)
             raise
 
+    @classmethod
+    @contextlib.contextmanager
+    def writing(cls, path: Path) -> Iterator[Table]:
+        """Open the table at a path for writing, by one sweep at a time; it is made if need be."""
+        with _naming(path):
+            handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o666)
+        try:
+            with _naming(path):
+                try:
+                    fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except OSError as error:  # some file systems have no locks
+                    if isinstance(error, BlockingIOError):
+                        raise
+                table = cls(path)
+                table._handle = handle
+                os.ftruncate(handle, table._end)
+                table._append(START.ljust(PROBE))
+                os.ftruncate(handle, table._end)
+                _sync_folder(path.parent)
+            yield table
+        finally:
+            # Processes that were forked meanwhile hold the file open, and would keep the lock.
+            with contextlib.suppress(OSError):
+                fcntl.flock(handle, fcntl.LOCK_UN)
+            os.close(handle)
+
+
+def point_of(record: Record) -> dict[str, Any]:
+    """Return the point of a record: what stands between its key and its work."""
+    names = list(record)
+    return {name: record[name] for name in names[1 : names.index("work")]}
+
+
+def _sync_folder(folder: Path) -> None:
+    """Flush the names in a folder to the disk, so that a new file survives a loss of power."""
+    handle = os.open(folder, os.O_RDONLY)
+    with contextlib.suppress(OSError):  # not every file system can
+        os.fsync(handle)
+    os.close(handle)
+
 
 @contextlib.contextmanager
-def writing(path: Path) -> Iterator[Writer]:
-    """Open the file of a sweep for writing; it is made where there is none.
+def _naming(path: Path) -> Iterator[None]:
+    """Make errors of the file system name the file."""
+    try:
+        yield
+    except InputError:
+        raise
+    except OSError as error:
+        is_locked = isinstance(error, BlockingIOError)
+        problem = "is being written by another sweep" if is_locked else "cannot be written"
+        raise file_error("path", str(path), problem, error) from error
+
+
+def open_tasks(tasks: Iterable[Task], table: Table, retry_failed: bool) -> list[Task]:
+    """Return the tasks that are still to be computed."""
+    again = {key for key, record in table.records.items() if "exception" in record}
+    done = table.records.keys() - (again if retry_failed else ())
+    return [task for task in tasks if task.key not in done]
+
+
+class Sweep(Shown):
+    """The results of a sweep, as `run` and `load` return them.
+
+    Attributes
+    ----------
+    path : Path
+        The file that they are in.
+    rows : list of dict
+        One flat dict for each point that has a result: its `key`, the items of the point, how it
+        was computed (`work`, `version`, `code`, `when`, `wall_seconds`, `threads`, `headfit`,
+        `cpu_level`, `cpu`), and the result. Where a point and its result share a name and differ,
+        the result's is ``name_found``.
+    failures : list of dict
+        The same for each point that raised an error, with `exception`, its class and message, and
+        `traceback` in place of a result.
+    damaged : list of str
+        Lines of the file that are no records, or were changed. They count for nothing, and stay.
+
+    Examples
+    --------
+    >>> import headfit as hf
+    >>> points = hf.sweep.grid(pattern="band", n=[16, 32], neighbors=1, dim=6)
+    >>> swept = hf.sweep.run(points, "results.jsonl", workers=0, num_threads=1)
+    >>> swept, swept.axes
+    (Sweep(results.jsonl: 2 results), {'n': [16, 32]})
+    >>> swept.columns["certified"]
+    array([ True,  True])
+    """
+
+    def __init__(self, path: Path, records: Iterable[Record], damaged: Sequence[str] = ()) -> None:
+        self.path, self.damaged = path, list(damaged)
+        self.rows: list[Record] = []
+        self.failures: list[Record] = []
+        for record in records:
+            (self.failures if "exception" in record else self.rows).append(record)
+
+    @property
+    def axes(self) -> dict[str, list[Any]]:
+        """The keys of points that have more than one value, with their values in order.
+
+        None stands for a key of fits that a point leaves out, such as `dim`. The absence of others,
+        such as options that only some methods have, is no value.
+        """
+        points = [point_of(record) for record in (*self.rows, *self.failures)]
+        values: dict[str, dict[str, Any]] = {name: {} for point in points for name in point}
+        for name, of_name in values.items():
+            kept = (p.get(name) for p in points if name in p or name in DEFAULTS)
+            of_name |= {repr(value): value for value in kept}
+        return {n: sorted(v.values(), key=_order) for n, v in values.items() if len(v) > 1}
+
+    @property
+    def columns(self) -> dict[str, NDArray[Any]]:
+        """The rows as one array for each name: bool, int64, float64 (None is NaN) or object."""
+        names = dict.fromkeys(name for row in self.rows for name in row)
+        return {name: _column([row.get(name) for row in self.rows]) for name in names}
+
+    def to_pandas(self) -> Any:
+        """Return the rows as a pandas DataFrame; pandas is needed."""
+        return pandas().DataFrame(self.columns)
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def _facts(self) -> dict[str, str]:
+        counts = {"failed": len(self.failures), "damaged lines": len(self.damaged)}
+        facts = {"file": self.path.name, "results": str(len(self))}
+        facts |= {name: str(count) for name, count in counts.items() if count}
+        return facts | {name: shown(values) for name, values in self.axes.items()}
+
+    def __repr__(self) -> str:
+        more = f", {len(self.failures)} failed" if self.failures else ""
+        return f"Sweep({self.path.name}: {len(self)} results{more})"
+
+
+def _order(value: Any) -> tuple[int, float, str]:
+    """Return what sorts values of different kinds: numbers, then all else as texts."""
+    return (0, value, "") if isinstance(value, (int, float)) else (1, 0.0, str(value))
+
+
+def _column(values: list[Any]) -> NDArray[Any]:
+    kinds = {type(value) for value in values}
+    if kinds <= {bool} or kinds <= {int}:
+        return np.array(values)
+    if kinds <= {int, float, type(None)}:
+        return np.array(values, dtype=np.float64)
+    column = np.empty(len(values), dtype=object)
+    column[:] = values
+    return column
+
+
+def load(path: Any) -> Sweep:
+    """Read the results in a file of a sweep, of every function and version that wrote to it.
+
+    Parameters
+    ----------
+    path : path
+        The file that `run` wrote to. It may be written to meanwhile.
+
+    Returns
+    -------
+    Sweep
 
     Raises
     ------
     FileError
-        When it cannot be written, or another sweep is writing to it.
+        For a path that is no such file. Lines that are no records are no error: see `Sweep`.
+
+    Examples
+    --------
+    >>> import headfit as hf
+    >>> points = hf.sweep.grid(pattern="band", n=[16, 32], neighbors=1, dim=6)
+    >>> _ = hf.sweep.run(points, "results.jsonl", workers=0, num_threads=1)
+    >>> [(row["n"], row["certified"]) for row in hf.sweep.load("results.jsonl").rows]
+    [(16, True), (32, True)]
     """
-    with naming(path):
-        handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o666)
-        try:
-            lock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            sync_folder(path.parent)
-            writer = Writer(handle, path)
-        except BaseException:
-            os.close(handle)
-            raise
-    try:
-        yield writer
-    finally:
-        # Workers that were forked hold the file open too: the lock would last as long as they do.
-        lock(handle, fcntl.LOCK_UN)
-        os.close(handle)
-
-
-def lock(handle: int, how: int) -> None:
-    """Lock an open file, or raise a BlockingIOError; file systems without locks do without."""
-    try:
-        fcntl.flock(handle, how)
-    except BlockingIOError:
-        raise
-    except OSError:
-        pass
-
-
-@contextlib.contextmanager
-def naming(path: Path) -> Iterator[None]:
-    """Make errors of the file system name the file."""
-    try:
-        yield
-    except FileError:
-        raise
-    except BlockingIOError as error:
-        raise FileError(
-            f"path: another sweep is writing to {path}", error.errno, str(path)
-        ) from error
-    except OSError as error:
-        raise FileError(
-            f"path: {path} cannot be written: {error.strerror}. What it held is whole; the same "
-            "sweep goes on from there",
-            error.errno,
-            str(path),
-        ) from error
+    table = Table(Path(as_path(path, "path")))
+    return Sweep(table.path, table.records.values(), table.damaged)

@@ -7,7 +7,9 @@ point that raised an error has `exception` and `traceback` in place of a result.
 from __future__ import annotations
 
 import ast
+import hashlib
 import inspect
+import json
 import sys
 import textwrap
 import time
@@ -16,30 +18,26 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from headfit import _core
 from headfit._base.arguments import shown
 from headfit._base.machine import cpu_name
 from headfit._base.version import VERSION
-from headfit._sweep.canonical import canonical, digest, point_key, scalar
 from headfit._sweep.fits import checked_fit_point, fit_point
 from headfit.errors import InputError
 
 Record = dict[str, Any]
 Function = Callable[..., Mapping[str, Any]]
 
-FITS = "headfit.fit"
-"""The name of the work of a sweep without a function."""
-
 THREADS = "num_threads"
 
-MADE = (
-    "work", "version", "code", "when", "wall_seconds", "threads", "headfit", "cpu_level", "cpu",
-)  # fmt: skip
-"""What a record says between its point and its result: what computed it, when, and where."""
+MADE = ("when", "wall_seconds", "threads", "headfit", "cpu_level", "cpu")
+"""When and where a record was made."""
 
-OWN_NAMES = ("key", *MADE, "exception", "traceback")
+OWN_NAMES = ("key", "work", "version", "code", *MADE, "exception", "traceback")
 """Names in a record that neither a point nor a result may have."""
 
 TAIL = 4000
@@ -64,54 +62,42 @@ class Work:
         if function is None:
             if version is not None:
                 raise InputError(f"version must go with function; got {shown(version)} alone")
-            return cls(FITS, VERSION, fit_point)
+            return cls("headfit.fit", VERSION, fit_point)
         name = _importable_name(function)
-        said = getattr(function, "version", None) if version is None else version
-        return cls(name, canonical(said, "version"), function, _hash_of_source(function))
+        version = getattr(function, "version", None) if version is None else version
+        return cls(name, canonical(version, "version"), function, _hash_of_source(function))
+
+    def with_threads(self, num_threads: int) -> dict[str, int]:
+        """Return the number of threads as an argument, if the function has such a parameter."""
+        parameters = inspect.signature(self.function).parameters
+        return {THREADS: num_threads} if THREADS in parameters else {}
 
     def checked(self, point: dict[str, Any]) -> dict[str, Any]:
         """Return a canonical point with its defaults, or raise an error that says what is wrong."""
-        if self.name == FITS:
-            return checked_fit_point(point)
+        if self.function is fit_point:
+            point = checked_fit_point(point)
+            return {name: canonical(value, name) for name, value in point.items()}
         for name in (THREADS, *OWN_NAMES):
             if name in point:
                 raise InputError(f"{name} must not be part of a point: the sweep itself has it")
-        threads = {THREADS: 1} if self.takes_threads else {}
         try:
-            inspect.signature(self.function).bind(**point, **threads)
+            inspect.signature(self.function).bind(**point, **self.with_threads(1))
         except TypeError as error:
             raise InputError(f"the point does not suit {self.name}: {error}") from error
         return point
 
-    @property
-    def takes_threads(self) -> bool:
-        """Whether the function has a parameter for the number of threads."""
-        return THREADS in inspect.signature(self.function).parameters
 
-
-@dataclass(frozen=True)
-class Task:
+class Task(NamedTuple):
     """One point to compute: what is sent to a worker."""
 
     key: str
     point: dict[str, Any]
     work: Work
 
-    def record(self, made: Mapping[str, Any], outcome: Mapping[str, Any]) -> Record:
+    def record(self, outcome: Mapping[str, Any], **made: Any) -> Record:
         """Return the record of this point."""
         work = {"work": self.work.name, "version": self.work.version, "code": self.work.code}
-        said = {**dict.fromkeys(MADE), **work, **made}
-        return {"key": self.key, **self.point, **said, **outcome}
-
-    def failed(self, error: BaseException, made: Mapping[str, Any] | None = None) -> Record:
-        """Return the record of a point that raised an error, with the end of its traceback."""
-        try:
-            message = f"{type(error).__name__}: {error}"
-        except Exception:  # the caller's own class may have a broken __str__
-            message = f"{type(error).__name__}: its message cannot be made"
-        text = "".join(traceback.format_exception(error))
-        outcome = {"exception": message[:TAIL], "traceback": text[-TAIL:]}
-        return self.record(made or {}, outcome)
+        return {"key": self.key, **self.point, **work, **dict.fromkeys(MADE), **made, **outcome}
 
 
 def tasks_of(points: Any, work: Work) -> list[Task]:
@@ -123,7 +109,7 @@ def tasks_of(points: Any, work: Work) -> list[Task]:
         if not isinstance(said, Mapping):
             raise InputError(f"points[{i}] must be a dict; got {shown(said)}")
         try:
-            point = work.checked(canonical(said, "point"))
+            point = work.checked({str(n): canonical(v, f"{n}") for n, v in said.items()})
         except InputError as error:
             raise InputError(f"points[{i}]: {error}") from error
         key = point_key(work.name, work.version, point)
@@ -139,25 +125,32 @@ def compute(task: Task, num_threads: int, is_worker: bool = False) -> Record:
     A KeyboardInterrupt is the caller's unless this runs on a worker.
     """
     start, when = time.perf_counter(), datetime.now(UTC)
-
-    def made() -> dict[str, Any]:
-        return {
-            "when": when.isoformat(timespec="seconds"),
-            "wall_seconds": time.perf_counter() - start,
-            "threads": num_threads,
-            "headfit": VERSION,
-            "cpu_level": _core.build["level"],
-            "cpu": cpu_name(),
-        }
-
-    threads = {THREADS: num_threads} if task.work.takes_threads else {}
     try:
-        result = task.work.function(**task.point, **threads)
-        return task.record(made(), _outcome(result, task.point))
+        result = task.work.function(**task.point, **task.work.with_threads(num_threads))
+        outcome = _outcome(result, task.point)
     except BaseException as error:
         if isinstance(error, KeyboardInterrupt) and not is_worker:
             raise
-        return task.failed(error, made())
+        outcome = failure(error)
+    return task.record(
+        outcome,
+        when=when.isoformat(timespec="seconds"),
+        wall_seconds=time.perf_counter() - start,
+        threads=num_threads,
+        headfit=VERSION,
+        cpu_level=_core.build["level"],
+        cpu=cpu_name(),
+    )
+
+
+def failure(error: BaseException) -> dict[str, str]:
+    """Return what a record says of an error, with the end of its traceback."""
+    try:
+        message = str(error)
+    except Exception:  # the caller's own class may have a broken __str__
+        message = "its message cannot be made"
+    text = "".join(traceback.format_exception(error))
+    return {"exception": f"{type(error).__name__}: {message}"[:TAIL], "traceback": text[-TAIL:]}
 
 
 def _outcome(result: Any, point: Mapping[str, Any]) -> dict[str, Any]:
@@ -171,11 +164,11 @@ def _outcome(result: Any, point: Mapping[str, Any]) -> dict[str, Any]:
     for said, item in result.items():
         if not isinstance(said, str):
             raise InputError(f"the function must return texts as keys; got {shown(said)}")
-        name, value = str.__str__(said), scalar(item, f"the function's {said}")
+        name, value = str.__str__(said), canonical(item, f"the function's {said}", is_result=True)
         if name in point and point[name] == value:
             continue
         name += "_found" if name in point else ""
-        if name in OWN_NAMES or name in outcome or name in point:
+        if name in (*OWN_NAMES, *outcome, *point):
             raise InputError(f"the function must not return {name}: the record has one already")
         outcome[name] = value
     return outcome
@@ -190,29 +183,69 @@ def _hash_of_source(function: Any) -> str | None:
 
 
 def _importable_name(function: Any) -> str:
-    """Return the name by which workers import a function."""
+    """Return the name by which workers import a function, in a script the one it has for others."""
     name, module = getattr(function, "__qualname__", None), getattr(function, "__module__", None)
-    there: Any = sys.modules.get(module) if isinstance(module, str) else None
-    for part in name.split(".") if isinstance(name, str) else ():
+    there: Any = sys.modules.get(str(module))
+    for part in str(name).split("."):
         there = getattr(there, part, None)
     if not inspect.isfunction(function) or there is not function:
         raise InputError(
             "function must be None or a function of a module, which workers can import; "
             f"got {shown(function)}"
         )
-    return f"{_module_name(str(module))}.{name}"
+    if module == "__main__":
+        main = sys.modules["__main__"]
+        spec, file = main.__spec__, getattr(main, "__file__", None)
+        if spec is None and (file is None or not Path(file).is_file()):
+            raise InputError(
+                "function must stand in a file: workers cannot import it from a prompt or a pipe"
+            )
+        module = spec.name if spec is not None else Path(str(file)).stem
+    return f"{module}.{name}"
 
 
-def _module_name(module: str) -> str:
-    """Return the name of a module; of a script that is running, the name it has when imported."""
-    if module != "__main__":
-        return module
-    main = sys.modules["__main__"]
-    spec, file = getattr(main, "__spec__", None), getattr(main, "__file__", None)
-    if spec is not None:
-        return str(spec.name)
-    if file is None or not Path(file).is_file():  # a prompt, or a script that was read from a pipe
-        raise InputError(
-            "function must stand in a file: workers cannot import it from a prompt or a pipe"
-        )
-    return Path(file).stem
+def canonical(value: Any, name: str, is_result: bool = False) -> Any:
+    """Return a value in the one form that equal values share, made of Python's own types.
+
+    Numbers that are equal become the same number: an integer where they are whole (1.0 is 1, and
+    -0.0 is 0), a float otherwise. Tuples become lists, and members of classes of NumPy or the
+    caller's what they are for JSON; anything else is refused, and so are integers beyond 63 bits,
+    which pandas cannot read. A result is a scalar, may be infinite or NaN, and keeps its type.
+    """
+    kinds = "a number, a text or None" if is_result else "finite numbers, texts, lists and dicts"
+    try:
+        text = json.dumps(value, default=_of_numpy, allow_nan=is_result)
+        same = json.loads(text, parse_int=_whole, parse_float=float if is_result else _real)
+        if is_result and isinstance(same, (list, dict)):
+            raise TypeError("it is not flat")
+        return same
+    except (TypeError, ValueError, RecursionError) as error:
+        raise InputError(f"{name} must be {kinds}; got {shown(value)}: {error}") from error
+
+
+def _of_numpy(value: Any) -> Any:
+    if isinstance(value, np.generic):
+        return value.item()
+    raise TypeError(f"{shown(value)} is none")
+
+
+def _whole(text: str) -> int:
+    if abs(int(text)) >= 2**63:
+        raise ValueError(f"{text} is not below 2**63 in size")
+    return int(text)
+
+
+def _real(text: str) -> float:
+    number = float(text)
+    return int(number) if number.is_integer() and abs(number) < 2**63 else number
+
+
+def digest(value: Any) -> str:
+    """Return the hash of a canonical value: 128 bits in hexadecimal digits."""
+    text = json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    return hashlib.sha256(text.encode("ascii")).hexdigest()[:32]
+
+
+def point_key(work: str, version: Any, point: Mapping[str, Any]) -> str:
+    """Return the key of a canonical point: the hash of it and of what computes it."""
+    return digest({"work": work, "version": version, "point": point})

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headfit._sweep.canonical import canonical, point_key
+from headfit._sweep.work import canonical, point_key
 from headfit.errors import InputError
 
 NUMBERS = st.integers(-(2**63) + 1, 2**63 - 1) | st.floats(allow_nan=False, allow_infinity=False)
@@ -87,16 +87,16 @@ def test_what_computes_a_point_is_part_of_its_key():
 
 @pytest.mark.parametrize(
     "bad",
-    [math.nan, math.inf, -math.inf, np.float32("nan"), 1j, b"x", {1, 2}, object(), {1: 2},
+    [math.nan, math.inf, -math.inf, np.float32("nan"), 1j, b"x", {1, 2}, object(),
      np.zeros(2), [math.nan], 10**400, 2**63],
 )  # fmt: skip
 def test_what_no_point_can_hold_is_refused_by_name(bad):
-    with pytest.raises(InputError, match=r"point\.gamma"):
-        canonical({"gamma": bad}, "point")
+    with pytest.raises(InputError, match="gamma must be finite numbers"):
+        canonical(bad, "gamma")
 
 
-def test_nesting_is_bounded():
+def test_a_list_within_itself_is_refused():
     loop: list[object] = []
     loop.append(loop)
-    with pytest.raises(InputError, match="nested"):
+    with pytest.raises(InputError, match="Circular reference"):
         canonical(loop, "x")

@@ -216,7 +216,7 @@ class Sweep(Shown):
 
     def _facts(self) -> dict[str, str]:
         counts = {"failed": len(self.failures), "damaged lines": len(self.damaged)}
-        facts = {"file": self.path.name, "results": str(len(self))}
+        facts = {"file": str(self.path), "results": str(len(self))}
         facts |= {name: str(count) for name, count in counts.items() if count}
         return facts | {name: shown(values) for name, values in self.axes.items()}
 

@@ -766,7 +766,7 @@ def command_doors(folder: Path) -> Iterator[Door]:
         call = command([*band, option, "{file}", "-o", made])
         yield Door(f"$ pattern {option}", call, {}, {"file": values}, anything)
     for kind in hf.patterns.__all__:
-        count = sum(1 for each in options_of_kind(kind) if each.is_required)
+        count = sum(each.words == (each.name,) for each in options_of_kind(kind))
         if kind in ("digits_knn", "induction") or not count:
             continue
         first = {"knn": str(folder / "points.npy"), "from_graph": str(target)}.get(kind, "8")

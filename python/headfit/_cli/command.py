@@ -81,8 +81,7 @@ class Command:
         given = {name: value for name, value in arguments.items() if value is not None}
         as_json, wanted = given.pop("json", False), given.pop("progress", None)
         outputs = [(given[o.name], o.suffixes) for o in self._outputs if o.name in given]
-        force, form = given.pop("force", False), given.pop("format", None)
-        files.claim(outputs, force=force, form=form, json=as_json)
+        files.claim(outputs, given.pop("force", False), given.pop("format", None), as_json)
         with files:
             with progress(wanted) as say:
                 outcome = self.function(Call(given, files, say))

@@ -17,6 +17,7 @@ from headfit import bounds, patterns, plot
 from headfit._attention.attention import Attention
 from headfit._attention.module import SelfAttention
 from headfit._base.drawing import matplotlib
+from headfit._base.plain import plain_dict
 from headfit._base.shown import text_table
 from headfit._base.text import number
 from headfit._cli.command import Call, Outcome, command, output
@@ -117,12 +118,9 @@ class Demo:
     def to_dict(self) -> dict[str, Any]:
         """Return the figures, for JSON."""
         own = ("holds", "untouched", "weights_before", "weights_after", "setup_seconds", "seconds")
-        return {
-            **{name: getattr(self, name) for name in own},
-            **{name: getattr(self.module, name) for name in ("width", "dim")},
-            "dtype": str(self.module.dtype),
-            "patterns": [row.figures for row in self.rows],
-        }
+        module = {name: getattr(self.module, name) for name in ("width", "dim", "dtype")}
+        figures = {name: getattr(self, name) for name in own} | module
+        return plain_dict({**figures, "patterns": [row.figures for row in self.rows]})
 
     def __str__(self) -> str:
         tolerances, module = self.rows[0].fit.tolerances, self.module

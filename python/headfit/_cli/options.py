@@ -10,32 +10,32 @@ import argparse
 import inspect
 import re
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from headfit._base.kernel import NAMES, Kernel, as_kernel
 from headfit.errors import InputError
 
 
+def _expect(holds: bool, expected: str, text: str) -> None:
+    if not holds:
+        raise argparse.ArgumentTypeError(f"expected {expected}, got {text!r}")
+
+
 def mask(text: str) -> Any:
     """Return the mask that `causal`, `window:W` or `window:LEFT,RIGHT` stands for."""
-    kind, _, width = text.partition(":")
     if text == "causal":
-        return "causal"
-    sides = width.split(",")
-    if kind != "window" or not all(side.isdecimal() for side in sides) or len(sides) > 2:
-        raise argparse.ArgumentTypeError(
-            f"expected causal, window:W or window:LEFT,RIGHT, got {text!r}"
-        )
-    numbers = tuple(int(side) for side in sides)
-    return ("window", numbers if len(numbers) == 2 else numbers[0])
+        return text
+    kind, _, width = text.partition(":")
+    sides = [int(side) for side in width.split(",") if side.isdecimal()]
+    holds = kind == "window" and len(sides) == width.count(",") + 1 <= 2
+    _expect(holds, "causal, window:W or window:LEFT,RIGHT", text)
+    return (kind, sides[0] if len(sides) == 1 else tuple(sides))
 
 
 def numbers(text: str) -> tuple[int, ...]:
     """Return the numbers in a list separated by commas."""
     parts = text.split(",")
-    if not all(part.isdecimal() for part in parts):
-        raise argparse.ArgumentTypeError(f"expected numbers as in 1,3, got {text!r}")
+    _expect(all(part.isdecimal() for part in parts), "numbers as in 1,3", text)
     return tuple(int(part) for part in parts)
 
 
@@ -45,9 +45,9 @@ def columns(text: str) -> str | list[int]:
 
 def kernel(text: str) -> Kernel:
     """Return the kernel of a name, or of options of `Kernel` as NAME=VALUE,NAME=VALUE."""
-    pairs = dict(pair.partition("=")[::2] for pair in text.split(","))
-    options = {name: {"True": True, "False": False}.get(value, value)
-               for name, value in pairs.items()}  # fmt: skip
+    words = {"True": True, "False": False}
+    pairs = [part.partition("=")[::2] for part in text.split(",")]
+    options = {name: words.get(value, value) for name, value in pairs}
     try:
         return as_kernel(options if "=" in text else text)
     except InputError as error:
@@ -59,15 +59,13 @@ def effort(text: str) -> str | int:
 
 
 def seed(text: str) -> int:
-    if not text.isdecimal():
-        raise argparse.ArgumentTypeError(f"expected an integer of at least 0, got {text!r}")
+    _expect(text.isdecimal(), "an integer of at least 0", text)
     return int(text)
 
 
 def pair(text: str) -> tuple[str, str]:
-    name, equals, value = text.partition("=")
-    if not name or not equals:
-        raise argparse.ArgumentTypeError(f"expected NAME=VALUE as in neighbors=64, got {text!r}")
+    name, _, value = text.partition("=")
+    _expect(bool(name and value), "NAME=VALUE as in neighbors=64", text)
     return name, value
 
 
@@ -88,29 +86,16 @@ BY_NAME: dict[str, dict[str, Any]] = {
 """The settings of parameters that mean the same in every function, by their names."""
 
 
-@dataclass(frozen=True)
-class Option:
-    """One argument of a command: its words, such as ``--max-norm``, and argparse's settings.
+class Option(NamedTuple):
+    """One argument of a command, in argparse's words and settings.
 
-    Attributes
-    ----------
-    name : str
-        The name of the value among the arguments of a `Call`.
-    words : tuple of str
-    settings : dict
-    suffixes : tuple of str
-        Of a file to write: how its name may end.
+    `name` is that of its value in a `Call`; a file to write ends in one of `suffixes`.
     """
 
     name: str
     words: tuple[str, ...]
     settings: dict[str, Any]
     suffixes: tuple[str, ...] = ()
-
-    @property
-    def is_required(self) -> bool:
-        """Whether the command does nothing without it."""
-        return not self.words[0].startswith("-")
 
 
 def option(*words: str, suffixes: tuple[str, ...] = (), **settings: Any) -> Option:
@@ -130,17 +115,10 @@ def options_of(
     docs: Iterable[Callable[..., Any]] = (),
     **changes: dict[str, Any],
 ) -> list[Option]:
-    """Return the options that a function's parameters make.
+    """Return the options that parameters of a function make: those named, or all.
 
-    Parameters
-    ----------
-    function : callable
-    names : str, optional
-        The names of the parameters, separated by spaces; all of them when None.
-    docs : iterable of callable
-        Functions whose docstrings describe parameters that the function's own refers to.
-    **changes : dict
-        Settings of argparse for some parameters, in place of those that are made.
+    Parameters that the docstring describes by reference are described by those of `docs`;
+    `changes` are settings of argparse in place of those that are made.
     """
     described: dict[str, tuple[str, str]] = {}
     for source in (function, *docs):

@@ -49,7 +49,9 @@ def options_of_kind(kind: str) -> list[Option]:
     """Return the options of a pattern's function; files take the place of arrays."""
     gamma = {"help": "largest ratio of two weights in a row (default: 1)"}
     made = options_of(getattr(patterns, kind), gamma=gamma)
-    return [each for o in made for each in (_FILES.get(o.name, [o]) if o.is_required else [o])]
+    return [
+        each for o in made for each in (_FILES.get(o.name, [o]) if o.words == (o.name,) else [o])
+    ]
 
 
 def _read_files(call: Call) -> None:

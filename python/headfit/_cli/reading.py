@@ -30,21 +30,14 @@ LOGITS = options_of(attention_matrix, "scale mask position")
 
 NORMALIZE = flag("--normalize", "scale the rows of the target to sum to 1")
 TARGET = (
-    option(
-        "A", type=Path,
-        help="the target: .npz of scipy.sparse.save_npz, or .mtx; - for standard input",
-    ),
+    option("A", type=Path, help="the target: .npz of scipy.sparse.save_npz, or .mtx, or -"),
     NORMALIZE,
-)  # fmt: skip
+)
 HEADS = (
-    option("file", metavar="FILE", type=Path,
-           help=".npz with Q and K, or a saved head; - for standard input"),
+    option("file", metavar="FILE", type=Path, help=".npz with Q and K, or a saved head, or -"),
     *LOGITS,
-)  # fmt: skip
-HEAD = option(
-    "--head", type=numbers, metavar="I",
-    help="which of several heads: its indices, as in 1,3",
-)  # fmt: skip
+)
+HEAD = option("--head", type=numbers, metavar="I", help="which head of several, as in 1,3")
 
 
 def read_target(call: Call, mask: Any = None) -> Target:
@@ -135,15 +128,11 @@ def read_module(path: Path) -> SelfAttention:
     if kind_of(path) == "a saved head":
         return read_fit(path, "module").module
     arrays = load_arrays(path, "module file", "module")
-    for name in ("W_Q", "W_K"):
-        if name not in arrays:
-            raise InputError(
-                f"module: {path} must hold W_Q and W_K; it holds {', '.join(arrays) or '-'}"
-            )
-    scale = arrays.get("scale")
-    if scale is not None and (scale.size != 1 or scale.dtype.kind not in "fiu"):
-        raise InputError(f"module: {path} must hold one number as scale; got shape {scale.shape}")
-    return SelfAttention(arrays["W_Q"], arrays["W_K"], None if scale is None else scale.item())
+    if not {"W_Q", "W_K"} <= set(arrays):
+        held = ", ".join(arrays) or "nothing"
+        raise InputError(f"module: {path} must hold W_Q and W_K; it holds {held}")
+    scale: Any = arrays.get("scale")  # which SelfAttention checks
+    return SelfAttention(arrays["W_Q"], arrays["W_K"], scale)
 
 
 def read_text(path: Path) -> str:

@@ -12,7 +12,7 @@ import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any, Self
 
@@ -73,11 +73,10 @@ class Streams:
 
     def claim(
         self,
-        outputs: Iterable[tuple[Path, tuple[str, ...]]],
-        *,
-        force: bool = False,
-        form: str | None = None,
-        json: bool = False,
+        outputs: Sequence[tuple[Path, tuple[str, ...]]],
+        force: bool,
+        form: str | None,
+        json: bool,
     ) -> None:
         """Check the files to write, each with the suffixes that it may have."""
         self._force = force

@@ -43,8 +43,7 @@ from headfit._lower.traces import Traces
 from headfit._target.target import Target
 
 FEW = 5  # how many columns `NoOrder` may have: all of their orders are tried
-MANY = 60  # how many rows it may have
-STARTS = 40  # how many places are drawn at which `NoOrder` is looked for
+MANY, STARTS = 60, 40  # how many rows it may have, and places drawn at which it is looked for
 
 
 @dataclass(frozen=True, repr=False)

@@ -117,7 +117,7 @@ class Family:
         sets.sort_indices()
         self.lines, self.degree = sets.copy(), np.diff(sets.indptr)
         self.bits = functools.cache(self._bits)
-        self.seen = self._seen if self.sight.window else functools.cache(self._seen)
+        self.outside = functools.lru_cache(maxsize=8192)(self._outside)
         # `shared` counts the points that each two sets share. Points in many sets are left out if
         # that would take too long.
         weight = np.bincount(sets.indices, minlength=self.n).astype(np.int64)
@@ -136,20 +136,21 @@ class Family:
         flags[line(self.lines, s)] = True
         return packed(flags)
 
-    def _seen(self, s: int) -> int:
-        """Return the points whose membership in set s is not masked."""
-        if self.sight.window is None:
-            return packed(self.sight.row(s))
+    def _outside(self, s: int) -> int:
+        """Return the points that are not in set s, where that is not masked."""
         first, stop = self.sight.span(s)
-        return (1 << stop) - (1 << first)
+        in_window = self.sight.window is not None
+        seen = (1 << stop) - (1 << first) if in_window else packed(self.sight.row(s))
+        return seen & ~self.bits(s)
 
     def split(self, cells: dict[int, int], s: int, place: int) -> dict[int, int]:
         """Divide the cells, by the codes of their traces, by membership in one more set."""
-        inside, outside, finer = self.bits(s), self.seen(s) & ~self.bits(s), {}
+        inside, outside, finer = self.bits(s), self.outside(s), {}
         for code, cell in cells.items():
-            for key, part in ((code | 1 << place, cell & inside), (code, cell & outside)):
-                if part:
-                    finer[key] = part
+            if part := cell & inside:
+                finer[code | 1 << place] = part
+            if part := cell & outside:
+                finer[code] = part
         return finer
 
     def cells(self, sets: Sequence[int]) -> dict[int, int]:
@@ -201,6 +202,7 @@ def shattered(problem: Problem, family: Family, size: int) -> list[int] | None:
     spare = family.columns
     usable = family.degree >= 2 ** (size - 1) - spare
     shared, least = family.shared, 2 ** (size - 2) - spare
+    constant, needed = {0, 2**size - 1} if spare else set(), 2**size - 2 * spare
 
     def partners(s: int) -> list[int]:
         others, counts = line(shared, s), shared.data[shared.indptr[s] : shared.indptr[s + 1]]
@@ -212,11 +214,10 @@ def shattered(problem: Problem, family: Family, size: int) -> list[int] | None:
         for at, s in enumerate(pool):
             finer = family.split(cells, s, place)
             if place + 1 == size:
-                constant = {0, 2**size - 1} if spare else set()
-                if len(finer.keys() - constant) == 2**size - len(constant):
+                if len(finer) >= needed and len(finer.keys() - constant) == needed:
                     return [*chosen, s]
             elif len(finer) == 2 ** (place + 1):
-                near = set(partners(s))
+                near = set(partners(s) if place + 2 < size else pool)
                 rest = [x for x in pool[at + 1 :] if x in near]
                 if sets := grow([*chosen, s], finer, rest):
                     return sets

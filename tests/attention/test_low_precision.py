@@ -19,8 +19,7 @@ from matplotlib.figure import Figure
 import headfit as hf
 from headfit._base.arrays import BFLOAT16, widened
 from headfit._shrink.descent import Running, closest
-from headfit._shrink.original import Original
-from headfit._shrink.starts import truncated_svd
+from headfit._shrink.original import Original, truncated_svd
 from headfit.errors import NonFiniteError
 
 RNG = np.random.default_rng

@@ -13,8 +13,7 @@ from scipy.optimize import minimize
 import headfit as hf
 from headfit import _core
 from headfit._base.positions import as_rotary
-from headfit._compress.commuting_maps import CommutingMaps
-from headfit._compress.pairs import PairMetric, PairWeights
+from headfit._compress.commuting_maps import CommutingMaps, PairMetric, PairWeights
 from headfit._compress.passages import Passages
 from headfit._shrink.descent import Running
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import headfit as hf
 from headfit._base.masks import allowed_columns
-from headfit._shrink.starts import truncated_svd
+from headfit._shrink.original import truncated_svd
 from headfit._target.append_columns import appended, leak_without, without_columns
 
 N = 96

@@ -14,8 +14,7 @@ from headfit import _core
 from headfit._base.masks import allowed_columns, core_mask
 from headfit._shrink import descent
 from headfit._shrink.compare import compare
-from headfit._shrink.original import Original
-from headfit._shrink.starts import truncated_svd
+from headfit._shrink.original import Original, truncated_svd
 
 THREADS = (1, 2, 3)
 

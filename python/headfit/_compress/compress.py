@@ -6,17 +6,20 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypedDict, Unpack, overload
 
+import numpy as np
+
 from headfit._attention.attention import HeadLike
 from headfit._attention.logits import LogitOptions
 from headfit._base.arguments import as_number
 from headfit._base.arithmetic import standard_arithmetic
 from headfit._base.arrays import as_count, check_between
 from headfit._base.types import ArrayLike, MaskLike, PositionLike, Seed
-from headfit._compress.budget import shared_out
+from headfit._compress.maps import Closeness
 from headfit._compress.passages import Passages
 from headfit._compress.result import Compressed, CompressedHeads
 from headfit._compress.sizes import Sizes
 from headfit._shrink.descent import Running, powers_of_two
+from headfit._shrink.result import TvCurve
 from headfit.errors import InputError
 
 __all__ = ["compress"]
@@ -250,7 +253,7 @@ def compress(
         try:
             head = Sizes(Passages.of(own, K, options), held_out, validation, commute, running)
             dims = _curve_sizes(head, curve_dims, several, total is not None)
-            heads[name] = head, dims if dim is None else [*dims, *head.checked(dim, "dim")]
+            heads[name] = head, dims if dim is None else [*dims, *head.checked([dim], "dim")]
         except InputError as error:
             if not several:
                 raise
@@ -293,3 +296,43 @@ def _curve_sizes(head: Sizes, curve_dims: Any, several: bool, in_budget: bool) -
     if in_budget:
         return sorted({max(1, round(largest * part / (8 * step))) * step for part in range(1, 9)})
     return [] if several else powers_of_two(largest, step)
+
+
+def shared_out(
+    curves: Mapping[Any, Mapping[int, Closeness]], total: float
+) -> tuple[dict[Any, int], TvCurve]:
+    """Return a size for each head with at most `total` dimensions, and the path to all of them.
+
+    Every head begins at its least size; the step that lowers total variation most for each
+    dimension it takes is made next, over any number of sizes of one head. So a head is always at
+    a corner of the convex hull of its curve, and no other sizes with as many dimensions as a
+    point of the path have less total variation. Steps that do not fit `total` any more are left
+    out for good.
+    """
+    sizes = {name: min(curve) for name, curve in curves.items()}
+    path, chosen = [dict(sizes)], dict(sizes)
+    while True:
+        steps = [
+            ((curve[sizes[name]].tv_mean - curve[dim].tv_mean) / (dim - sizes[name]),
+             -place, -dim, name)
+            for place, (name, curve) in enumerate(curves.items())
+            for dim in curve
+            if dim > sizes[name] and curve[dim].tv_mean < curve[sizes[name]].tv_mean
+        ]  # fmt: skip
+        if not steps:
+            break
+        _, _, dim, name = max(steps, key=lambda step: step[:3])
+        left = total - sum(chosen.values())
+        if chosen[name] == sizes[name] and -dim - sizes[name] <= left:
+            chosen[name] = -dim
+        sizes[name] = -dim
+        path.append(dict(sizes))
+    return chosen, TvCurve.of({sum(s.values()): _of_all(curves, s) for s in path})
+
+
+def _of_all(curves: Mapping[Any, Mapping[int, Closeness]], sizes: Mapping[Any, int]) -> Closeness:
+    """Return the means over heads, and the largest total variation of any row."""
+    each = [curves[name][dim] for name, dim in sizes.items()]
+    means = {name: float(np.mean([getattr(c, name) for c in each]))
+             for name in ("tv_mean", "tv_95", "kl_mean")}  # fmt: skip
+    return Closeness(**means, tv_worst=max(c.tv_worst for c in each))

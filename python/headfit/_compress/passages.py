@@ -53,7 +53,10 @@ class Passages:
         turned = tuple(_as_dtype(a.rotated(), dtype) for a in shared)
         pairs = zip(shared, turned, strict=True)
         rotary = any(a.position is not None and b.position is None for a, b in pairs)
-        return cls(turned, rotary, _common([as_rotary(a.position, a.dim) for a in shared]))
+        same, *others = (as_rotary(a.position, a.dim) for a in shared)
+        if any(x is None or same is None or x.position != same.position for x in others):
+            same = None
+        return cls(turned, rotary, same)
 
     @property
     def dim(self) -> int:
@@ -82,7 +85,13 @@ class Passages:
 
 def _attentions(passages: Any, K: Any, options: LogitOptions) -> list[Attention]:
     if K is not None:
-        return _stacked(passages, K, options)
+        q, k = as_stored_array(passages, "passages", ndim=3), as_stored_array(K, "K", ndim=3)
+        if q.ndim > 4 or len(k) != len(q):
+            raise InputError(
+                "passages and K must be arrays of shape (passages, n, D), or (passages, heads, n, "
+                f"D) and (passages, m, D); got {q.shape} and {k.shape}"
+            )
+        passages = list(zip(q, k, strict=True))
     if isinstance(passages, (Attention, str)) or not isinstance(passages, Sequence):
         raise InputError(f"passages must be {FORMS}; got {shown(passages)}")
     found = []
@@ -97,16 +106,6 @@ def _attentions(passages: Any, K: Any, options: LogitOptions) -> list[Attention]
         except InputError as error:
             raise InputError(f"passage {i}: {error}") from error
     return found
-
-
-def _stacked(Q: Any, K: Any, options: LogitOptions) -> list[Attention]:
-    q, k = as_stored_array(Q, "passages", ndim=3), as_stored_array(K, "K", ndim=3)
-    if q.ndim > 4 or len(k) != len(q):
-        raise InputError(
-            "passages and K must be arrays of shape (passages, n, D), or (passages, heads, n, D) "
-            f"and (passages, m, D); got {q.shape} and {k.shape}"
-        )
-    return _attentions(list(zip(q, k, strict=True)), None, options)
 
 
 def _of_passage(options: LogitOptions, place: int, count: int) -> LogitOptions:
@@ -171,14 +170,6 @@ def commuting_positions(commute: Any, passages: Passages) -> Rotary | None:
             f"{shown(commute)}"
         )
     return rotary
-
-
-def _common(positions: list[Rotary | None]) -> Rotary | None:
-    """Return rotary positions that are the same in all passages; None if there are none."""
-    first = positions[0]
-    if first is None or any(p is None or p.position != first.position for p in positions):
-        return None
-    return first
 
 
 def _what_a_head_has(attention: Attention) -> dict[str, Any]:

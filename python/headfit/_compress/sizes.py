@@ -11,10 +11,9 @@ from typing import Any
 
 from headfit import _core
 from headfit._base.arguments import as_generator
-from headfit._compress.commuting_maps import CommutingMaps
+from headfit._compress.commuting_maps import CommutingMaps, PairWeights
 from headfit._compress.free_maps import FreeMaps
 from headfit._compress.maps import Closeness, Maps, StoredMaps, identity, judged
-from headfit._compress.pairs import PairWeights
 from headfit._compress.passages import Parts, Passages, commuting_positions
 from headfit._compress.result import Compressed
 from headfit._shrink.descent import Running, checked_sizes, smallest_size
@@ -25,20 +24,14 @@ DESCENT, SMALLER = "descent", "size "
 
 @dataclass(frozen=True)
 class MapsOfSize:
-    """What was found at one size.
+    """The maps of one size."""
 
-    `descended` has the least loss on the calibration passages, and is where larger sizes may
-    start. `taken` has the least mean total variation on the validation passages of all
-    `candidates`, which are the closed forms, the descent, and the maps taken at a smaller size;
-    `judged` and `calibration_kl` are about what is taken.
-    """
-
-    descended: Maps
-    kl: float
-    candidates: dict[str, Maps]
-    taken: str
-    judged: Closeness
-    calibration_kl: float
+    descended: Maps  # of the least loss on the calibration passages: where larger sizes may start
+    kl: float  # that loss
+    candidates: dict[str, Maps]  # closed forms, the descent, and what is taken at a smaller size
+    taken: str  # the candidate of the least mean total variation where maps are chosen
+    judged: Closeness  # how close it is there
+    calibration_kl: float  # its loss on the calibration passages
     report: dict[str, Any]
 
     @property

@@ -10,11 +10,7 @@ from numpy.typing import NDArray
 
 from headfit import _core
 from headfit._attention.attention import Attention, HeadLike, attention_in
-from headfit._attention.dense_target import (
-    check_one_head,
-    core_target_of,
-    target_matrix,
-)
+from headfit._attention.dense_target import check_one_head, core_target_of, target_matrix
 from headfit._attention.logits import LogitOptions
 from headfit._base.arithmetic import standard_arithmetic
 from headfit._base.arrays import thread_count

@@ -26,8 +26,7 @@ from headfit._base.dtypes import check_dtype
 from headfit._base.machine import require_memory
 from headfit._base.masks import core_mask
 from headfit._fit.head import Head
-from headfit._shrink.original import Original
-from headfit._shrink.starts import padded_start
+from headfit._shrink.original import Original, padded_start
 from headfit.errors import InputError
 
 # The most steps, and the relative decrease of the loss over ten steps below which the descent
@@ -107,11 +106,8 @@ def closest(
     "status" ("enough", "converged", "step limit", "time limit" or "stopped"), steps, evaluations,
     seconds, and "kl", pairs (step, mean KL of a row in nats).
 
-    Four things were tried and are no better: the annealed momentum of `Learned` from the same
-    start, a random start, a start from a larger fitted head, and renewing the curvature more
-    often. Damping a tenth or three times as large, or a longer memory, changes little. Without
-    the preconditioner the same divergence takes several times the evaluations, where it is
-    reached at all.
+    Without the preconditioner the same divergence takes several times the evaluations. Annealed
+    momentum, as in `Learned`, and random starts are no better.
     """
     shape, dtype = original.shape, original.dtype
     need = dtype.itemsize * sum(shape) * dim * (3 * dim + 40)

@@ -86,8 +86,8 @@ def logit_range(
     if not ratio >= 1:
         raise InputError(f"gamma must be at least 1; got {shown(gamma)}")
     log_gamma = _LARGEST_LOG_RATIO if math.isinf(ratio) else math.log(ratio)
-    asked = _without_logit_bound(as_tolerances(tolerances, leak=leak, distortion=distortion))
-    return log_inverse(asked.leak) + math.log1p(asked.distortion) + log_gamma
+    limits = _without_logit_bound(as_tolerances(tolerances, leak=leak, distortion=distortion))
+    return log_inverse(limits.leak) + math.log1p(limits.distortion) + log_gamma
 
 
 def projection_dim(
@@ -153,14 +153,14 @@ def projection_dim(
     """
     n, k = as_count(n, "n", 1), as_count(k, "k", 1)
     failure = as_share(failure, "failure")
-    asked = as_tolerances(tolerances, leak=leak, distortion=distortion)
-    spread = logit_range(gamma, tolerances=asked)
-    e = min(1.0, math.log1p(asked.distortion) / (2 * math.sqrt(k) * spread))
+    limits = as_tolerances(tolerances, leak=leak, distortion=distortion)
+    spread = logit_range(gamma, tolerances=limits)
+    e = min(1.0, math.log1p(limits.distortion) / (2 * math.sqrt(k) * spread))
     rate = e**2 / 4 - e**3 / 6
     events = 2 * math.log(n) + math.log(4) + math.log(1 / failure)
     if not rate > events / 2**62:
         raise InputError(
-            f"distortion must be large enough for a size below 2**62; got {asked.distortion}"
+            f"distortion must be large enough for a size below 2**62; got {limits.distortion}"
         )
     return math.ceil(events / rate)
 

@@ -212,7 +212,7 @@ def count_squares(holders: Holders) -> int | None:
         for two in combinations(middles, 2):
             around = [holders[min(x, y), max(x, y)] for x in ends for y in two]
             count += not _in_one_tree(around)
-    return count // 2  # each was found from both of its diagonals
+    return count // 2  # each was counted from both of its diagonals
 
 
 def _number_of_pairs(groups: Iterable[Collection[int]]) -> int:

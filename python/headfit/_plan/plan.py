@@ -104,21 +104,21 @@ def plan(
     --------
     >>> import headfit as hf
     >>> from functools import partial
-    >>> found = hf.plan(partial(hf.patterns.causal_band, neighbors=2), n=64, dim=8, time_limit=5,
-    ...                 mask="causal")
-    >>> found.verdict, found.fit.dim
+    >>> plan = hf.plan(partial(hf.patterns.causal_band, neighbors=2), n=64, dim=8, time_limit=5,
+    ...                mask="causal")
+    >>> plan.verdict, plan.fit.dim
     ('yes', 8)
-    >>> str(found).splitlines()[0]
+    >>> str(plan).splitlines()[0]
     'Yes: head size 8 in bfloat16 is enough for causal_band(neighbors=2) at n = 64; certified, ...'
     """
-    asked = as_tolerances(tolerances, leak=leak, distortion=distortion, max_logit=max_logit)
+    tolerances = as_tolerances(tolerances, leak=leak, distortion=distortion, max_logit=max_logit)
     kernel, dtype = of_head(kernel, dtype, "bfloat16")
-    asked.check_storable(dtype)
+    tolerances.check_storable(dtype)
     question = Question(
         dim=as_count(dim, "dim", 1),
         dtype=dtype,
         kernel=kernel,
-        tolerances=asked,
+        tolerances=tolerances,
         method=as_method(method),
         rng=seed_from(rng),
         num_threads=thread_count(num_threads),
@@ -134,7 +134,7 @@ def plan(
 def concluded(planner: Planner) -> Plan:
     """Return what the attempts of a planner say."""
     question, target = planner.question, planner.target
-    late = None if planner.asked is None else planner.asked.lower_bound
+    late = None if planner.first is None else planner.first.lower_bound
     bounds = [bound for bound in (planner.lower_bound, late) if bound is not None]
     known = ("target", "fit", "best", "projection_dim", "least_logit")
     of_question = ("dim", "dtype", "kernel", "tolerances")

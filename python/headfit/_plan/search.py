@@ -1,4 +1,4 @@
-"""The attempts of a plan: the size asked for, then smaller ones, or what tells why it failed."""
+"""The attempts of a plan: the size in question, then smaller ones, or what tells why it failed."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class Planner:
     attempts: list[PlanAttempt] = field(default_factory=list)
     best: PlanAttempt | None = None
     fit: Fit | None = None
-    asked: Fit | None = None
+    first: Fit | None = None
 
     def carry_out(self) -> Planner:
         """Run all attempts that the time allows, and return this object."""
@@ -110,11 +110,11 @@ class Planner:
         elif self._attempt("asked", self.question, target, self.clock.part("asked")):
             self._smaller_logits(target)
             self._smaller_dims(target)
-        elif self.asked is None:  # the memory was too small
+        elif self.first is None:  # the memory was too small
             self._smaller_n()
         else:
             # Where time ran out, smaller n come first: they are quick, and tell how much it needs.
-            was_cut = self.asked.stopped == "time limit"
+            was_cut = self.first.stopped == "time limit"
             if was_cut:
                 self._smaller_n()
             self._relax(target)
@@ -131,7 +131,7 @@ class Planner:
         attempt, fit = run(purpose, question, target, time_limit)
         self.attempts.append(attempt)
         if purpose == "asked":
-            self.asked = fit
+            self.first = fit
         if attempt.holds and self._is_better(attempt):
             self.best, self.fit = attempt, fit
         return attempt.holds
@@ -157,8 +157,8 @@ class Planner:
         for _ in range(MOST_LIMITS):
             if limit <= self.least_logit or clock.left < first.seconds:
                 return
-            asked = self.question.with_max_logit(limit)
-            if not self._attempt("smaller logits", asked, target, _patience(clock, first)):
+            smaller = self.question.with_max_logit(limit)
+            if not self._attempt("smaller logits", smaller, target, _patience(clock, first)):
                 return
             limit = self.attempts[-1].max_logit / 2
 
@@ -190,16 +190,16 @@ class Planner:
             relaxed["float32 logits"] = replace(question, kernel=Kernel.named("float32"))
         if question.tolerances.max_logit is not None:
             relaxed["free logits"] = question.with_max_logit(None)
-        for purpose, asked in relaxed.items():
-            self._attempt(purpose, asked, target, self.clock.part("relaxed"))
+        for purpose, easier in relaxed.items():
+            self._attempt(purpose, easier, target, self.clock.part("relaxed"))
 
     def _loosen(self, target: Target) -> None:
         """Try wider tolerances; if they certify, narrower ones, and otherwise still wider ones."""
-        asked = self.question.tolerances
+        limits = self.question.tolerances
 
         def holds(times: int) -> bool:
-            leak = max(asked.leak, min(WIDEST_LEAK, times * asked.leak))
-            wide = Tolerances(leak, times * asked.distortion, asked.max_logit)
+            leak = max(limits.leak, min(WIDEST_LEAK, times * limits.leak))
+            wide = Tolerances(leak, times * limits.distortion, limits.max_logit)
             question = replace(self.question, tolerances=wide)
             return self._attempt("looser", question, target, self.clock.part("relaxed"))
 

@@ -81,7 +81,7 @@ def plan_facts(plan: Plan) -> dict[str, str]:
     smallest = plan.smallest
     if smallest is not None and smallest.dim < plan.dim:
         logits = f"with logits up to {number(smallest.max_logit)}"
-        seconds = f"(the smallest that was tried, in {plan.seconds:.2g} s in all)"
+        seconds = f"(the smallest found, in {plan.seconds:.2g} s in all)"
         facts["smallest"] = f"d = {smallest.dim} is certified too, {logits} {seconds}"
     proved = []
     if plan.lower_bound is not None and plan.lower_bound.dim > 1:
@@ -166,7 +166,7 @@ def advice_of(planner: Planner, plan: Plan) -> str:
     if plan.verdict == "no":
         parts = ["Ask for a larger dim or wider tolerances, without max_logit if there was one."]
     elif plan.verdict == "not found":
-        of_fit = "" if planner.asked is None else planner.asked.advice
+        of_fit = "" if planner.first is None else planner.first.advice
         parts = [_of_size(planner), _of_formats(plan) or of_fit]
     target = plan.target
     if target is not None and target.mask is None and target.n > 1 and target.looks_back:

@@ -21,14 +21,14 @@ import scipy.sparse as sp
 import headfit as hf
 from headfit import _core
 from headfit._attention import topk_blocks
-from headfit._cluster import blocks, build, cluster, run, under_way, workers
+from headfit._cluster import cluster, run
 from headfit._fit import on_workers
 from headfit._target import scans as certify_blocks
 
 distributed = pytest.importorskip("distributed")
 
 RNG = np.random.default_rng
-N = 2 * blocks.GRANULE + 70  # three blocks of the smallest size
+N = 2 * run.GRANULE + 70  # three blocks of the smallest size
 SMALL = {"n_workers": 0, "processes": False, "dashboard_address": ":0"}
 
 
@@ -110,7 +110,7 @@ def test_certificates_with_a_second_scan(client, mask, mass):
     A, Q, K, leak = narrowly_met(mask)
     given = {"mask": mask, "scale": 1.0, "leak": leak * (1 + 1e-9), "certificate_mass": mass}
     local = hf.certify(A, Q, K, **given, num_threads=1)
-    assert blocks.GRANULE < local.rescanned < N
+    assert run.GRANULE < local.rescanned < N
     assert_same(hf.certify(A, Q, K, **given, client=client), local)
 
 
@@ -128,7 +128,7 @@ def test_certificates_of_modules_and_of_kernels(client):
 @pytest.mark.parametrize("mask", ["open", "window", "dense"])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_largest_weights(client, monkeypatch, dtype, mask, per_slot):
-    monkeypatch.setattr(blocks, "PER_SLOT", per_slot)
+    monkeypatch.setattr(run, "PER_SLOT", per_slot)
     n, m = 3 * N, N
     Q, K = queries_and_keys(dtype, (n, 9), (m, 9))
     given = {"mask": MASKS[mask](n, m)}
@@ -261,7 +261,7 @@ def killing(monkeypatch: pytest.MonkeyPatch, room: Any, pids: list[int]) -> None
 def test_workers_are_killed_midway(client, monkeypatch, killed):
     client.wait_for_workers(2)
     pids = list(client.run(os.getpid).values())[:killed]
-    Q, K = queries_and_keys("float64", (12 * blocks.GRANULE, 16), (12 * blocks.GRANULE, 16))
+    Q, K = queries_and_keys("float64", (12 * run.GRANULE, 16), (12 * run.GRANULE, 16))
     A = sp.eye_array(len(Q))
     local = hf.certify(A, Q, K, mask="causal", num_threads=1)
     killing(monkeypatch, certify_blocks, pids)
@@ -270,7 +270,7 @@ def test_workers_are_killed_midway(client, monkeypatch, killed):
 
 
 def largest(**more: Any) -> Any:
-    Q, K = queries_and_keys("float64", (12 * blocks.GRANULE, 9), (N, 9))
+    Q, K = queries_and_keys("float64", (12 * run.GRANULE, 9), (N, 9))
     return hf.attention_topk(Q, K, 6, **more)
 
 
@@ -303,7 +303,7 @@ def test_a_worker_is_killed_midway(client, monkeypatch, work, room):
 @pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="kills processes")
 def test_a_result_that_is_lost_before_it_is_taken_is_computed_again(client):
     client.wait_for_workers(2)
-    with under_way.UnderWay(client) as tasks:
+    with run.UnderWay(client) as tasks:
         future = client.submit(sum, [1, 2, 4], pure=False)
         tasks.add(future, "item")
         distributed.wait(future)
@@ -322,7 +322,7 @@ def test_a_deadline_is_no_error_of_the_task_whose_result_is_waited_for(client):
             raise TimeoutError
 
     waiting = Waiting()
-    tasks = under_way.UnderWay(client, time.perf_counter() + 600)
+    tasks = run.UnderWay(client, time.perf_counter() + 600)
     tasks._items[waiting], tasks._ended = "item", iter([waiting])
     with pytest.raises(TimeoutError):
         tasks.take()
@@ -333,7 +333,7 @@ def test_tasks_that_are_cancelled_end_the_work():
     with (
         distributed.LocalCluster(**SMALL) as empty,
         distributed.Client(empty) as alone,
-        under_way.UnderWay(alone) as tasks,
+        run.UnderWay(alone) as tasks,
     ):
         future = alone.submit(sum, [1])
         tasks.add(future, "item")
@@ -350,14 +350,14 @@ def test_a_worker_that_leaves_before_it_answers_is_left_out():
         def nthreads(self) -> dict[str, int]:
             return {"here": 1, "bad": 1}
 
-    assert sorted(workers.answers(Leaving(), os.getpid)) == ["bad", "here"]
+    assert sorted(cluster.answers(Leaving(), os.getpid)) == ["bad", "here"]
 
 
 def test_ctrl_c_cancels_what_is_left(client, monkeypatch):
     def interrupted(*_: Any) -> None:
         raise KeyboardInterrupt
 
-    Q, K = queries_and_keys("float32", (12 * blocks.GRANULE, 16), (600, 16))
+    Q, K = queries_and_keys("float32", (12 * run.GRANULE, 16), (600, 16))
     monkeypatch.setattr(
         topk_blocks,
         "run_blocks",
@@ -393,13 +393,13 @@ def test_progress_counts_blocks(client, capsys):
 
 def test_rows_are_split_at_multiples_of_the_granule():
     for rows, products, slots in [(1, 1, 1), (10**6, 12 * 10**6, 8), (5000, 10**12, 3), (0, 5, 5)]:
-        found = blocks.row_blocks(rows, products, slots)
-        assert all(block.start % blocks.GRANULE == 0 for block in found)
+        found = run.row_blocks(rows, products, slots)
+        assert all(block.start % run.GRANULE == 0 for block in found)
         covered = [row for block in found for row in range(block.start, block.stop)]
         assert covered == list(range(rows))
-    few = blocks.row_blocks(10**6, 12 * 10**6, 8)
+    few = run.row_blocks(10**6, 12 * 10**6, 8)
     assert len(few) >= 64
-    assert (few[0].stop - few[0].start) * 12 * 10**6 <= blocks.AT_ONCE + blocks.GRANULE * 12 * 10**6
+    assert (few[0].stop - few[0].start) * 12 * 10**6 <= run.AT_ONCE + run.GRANULE * 12 * 10**6
 
 
 def level_setter() -> Callable[[str], str]:
@@ -456,16 +456,16 @@ def test_a_worker_of_another_level_that_joins_later_is_refused(client):
 
 
 def test_other_versions_and_missing_packages_are_refused():
-    here = build.own_build()
-    assert build.common_build({"a": here, "b": here}) == here
+    here = cluster.own_build()
+    assert cluster.common_build({"a": here, "b": here}) == here
     old = here._replace(version="0.0")
     with pytest.raises(hf.errors.InputError, match=r"must have headfit .*; got 0.0 on b, c"):
-        build.common_build({"a": here, "b": old, "c": old})
+        cluster.common_build({"a": here, "b": old, "c": old})
     with pytest.raises(hf.errors.InputError, match="the worker b could not import headfit: Module"):
-        build.common_build({"a": here, "b": ModuleNotFoundError("No module named 'headfit'")})
+        cluster.common_build({"a": here, "b": ModuleNotFoundError("No module named 'headfit'")})
     workers = {str(i): here for i in range(6)}
     with pytest.raises(hf.errors.InputError, match=r"on 0, 1, 2, 3 and 2 more; .*v1.* on late"):
-        build.common_build({**workers, "late": here._replace(cpu="v1")})
+        cluster.common_build({**workers, "late": here._replace(cpu="v1")})
 
 
 @pytest.mark.parametrize("wrong", ["tcp://127.0.0.1:8786", 5, object(), True, []])

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import headfit as hf
-from headfit._cluster import blocks
+from headfit._cluster.run import GRANULE, PER_SLOT
 
 PAGE = "docs/cluster.md"
 
@@ -30,6 +30,6 @@ def test_its_python_runs(python_of, tmp_path):
 @pytest.mark.pages
 def test_its_numbers():
     text = (Path(__file__).parents[2] / PAGE).read_text(encoding="utf-8")
-    assert f"multiples of {blocks.GRANULE} rows" in text
-    assert f"at least {blocks.GRANULE} rows" in text
-    assert blocks.PER_SLOT == 8
+    assert f"multiples of {GRANULE} rows" in text
+    assert f"at least {GRANULE} rows" in text
+    assert PER_SLOT == 8

@@ -11,9 +11,8 @@ from numpy.typing import NDArray
 
 from headfit import _core
 from headfit._attention.logits import Rows
-from headfit._cluster.blocks import row_blocks
 from headfit._cluster.cluster import Cluster
-from headfit._cluster.run import Held, run_blocks
+from headfit._cluster.run import Held, row_blocks, run_blocks
 
 if TYPE_CHECKING:
     from headfit._attention.attention import Attention

@@ -1,18 +1,111 @@
-"""The `client` argument: a checked Dask client, and how work is done by its workers."""
+"""The `client` argument: a checked Dask client, whose workers give the bits of one machine."""
 
 from __future__ import annotations
 
 import math
+import sys
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
-from headfit._base.arguments import as_flag
+from headfit._base.arguments import as_flag, shown
 from headfit._base.arrays import thread_count
-from headfit._cluster.build import Build, common_build, own_build
-from headfit._cluster.workers import answers, check_client
+from headfit._base.configuration import show_config
 from headfit.errors import InputError
 
 __all__ = ["Cluster"]
+
+MOST_LISTED = 4
+"""How many workers of a kind an error message names."""
+
+
+class Build(NamedTuple):
+    """The version of headfit, and everything about its core that may change the bits of a result.
+
+    Two cores of the level "native" were each compiled for the machine that they were built on, so
+    that their machines must support the same levels as well.
+    """
+
+    version: str
+    cpu: str
+    supported: tuple[str, ...]
+    compiler: str
+    flags: str
+    eigen: str
+
+    def __str__(self) -> str:
+        level = f"CPU level {self.cpu}"
+        if self.supported:
+            level += f" on a machine with {', '.join(self.supported)}"
+        return f"headfit {self.version}, {level} ({self.compiler})"
+
+
+def own_build() -> Build:
+    """Return the build of this process."""
+    here = show_config()
+    levels = here.supported if here.cpu == "native" else ()
+    return Build(here.version, here.cpu, levels, here.compiler, here.flags, here.eigen)
+
+
+def common_build(found: Mapping[str, Any]) -> Build:
+    """Return the build of all workers, from what each of them answered to `own_build`.
+
+    Raises
+    ------
+    InputError
+        If a worker has no headfit, or another version than this process, or if builds differ. The
+        message names the workers and what they have.
+    """
+    by_build: dict[Build, list[str]] = {}
+    for worker, build in found.items():
+        if not isinstance(build, Build):
+            raise InputError(f"client: the worker {worker} could not import headfit: {build!r}")
+        by_build.setdefault(build, []).append(worker)
+    here = own_build().version
+    for build, workers in by_build.items():
+        if build.version != here:
+            raise InputError(
+                f"client: all workers must have headfit {here}, as this process does; "
+                f"got {build.version} on {_listed(workers)}"
+            )
+    if len(by_build) > 1:
+        kinds = "; ".join(f"{build} on {_listed(workers)}" for build, workers in by_build.items())
+        raise InputError(
+            "client: all workers must have the same build and CPU level, since levels round "
+            f"differently (see headfit.show_config; HEADFIT_CPU sets the level); got {kinds}"
+        )
+    return next(iter(by_build))
+
+
+def _listed(workers: list[str]) -> str:
+    more = len(workers) - MOST_LISTED
+    return ", ".join(workers[:MOST_LISTED]) + (f" and {more} more" if more > 0 else "")
+
+
+def check_client(client: Any) -> None:
+    """Raise an InputError unless this is a synchronous client of Dask that is connected."""
+    # Nobody has a client without having imported its package. headfit itself never does.
+    distributed: Any = sys.modules.get("distributed")
+    if distributed is None or not isinstance(client, distributed.Client):
+        raise InputError(f"client must be a dask.distributed.Client, or None; got {shown(client)}")
+    if client.asynchronous:
+        raise InputError("client must be synchronous; got a Client with asynchronous=True")
+    if client.status != "running":
+        raise InputError(f"client must be connected to a scheduler; it is {client.status!r}")
+
+
+def answers(client: Any, function: Callable[..., Any], *given: Any) -> dict[str, Any]:
+    """Return what a function returns on each worker, or the exception that it raises there.
+
+    A worker that leaves the cluster before it answers is left out.
+    """
+    found = client.run(function, *given, on_error="return")
+    present = client.nthreads()
+    return {
+        worker: answer
+        for worker, answer in found.items()
+        if worker in present or not isinstance(answer, Exception)
+    }
 
 
 @dataclass(frozen=True, eq=False)

@@ -11,9 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headfit import _core
-from headfit._cluster.blocks import row_blocks
 from headfit._cluster.cluster import Cluster
-from headfit._cluster.run import Held, run_blocks
+from headfit._cluster.run import Held, row_blocks, run_blocks
 from headfit._fit.row_solver import RowSolver, Solved
 from headfit._target.target import Target
 

@@ -12,9 +12,8 @@ from headfit import _core
 from headfit._attention.attention import Attention
 from headfit._base.kernel import Kernel
 from headfit._base.tolerances import Tolerances
-from headfit._cluster.blocks import row_blocks
 from headfit._cluster.cluster import Cluster
-from headfit._cluster.run import Held, run_blocks
+from headfit._cluster.run import Held, row_blocks, run_blocks
 from headfit._target.target import Target
 
 Scans = Literal["both", "first", "in double"]

@@ -239,14 +239,7 @@ def compress(
     if not 0 <= validation < 1:
         raise InputError(f"validation must lie in [0, 1); got {validation}")
     held_out = check_between(held_out, "held_out", 0, 1)
-    running = Running.of(
-        dtype=dtype,
-        effort=effort,
-        time_limit=time_limit,
-        callback=callback,
-        rng=rng,
-        num_threads=num_threads,
-    )
+    running = Running.of(dtype, effort, time_limit, callback, rng, num_threads)
     options = LogitOptions(scale, mask, key_lengths, bias, softcap, position, key_mask, sinks)
     heads: dict[Any, tuple[Sizes, list[int]]] = {}
     for name, own in passages.items() if several else [(None, passages)]:

@@ -196,9 +196,7 @@ class Sizes:
             reached=tv is None or size.judged.tv_mean <= tv,
             stopped=stopped,
             curves={name: TvCurve.of(curve) for name, curve in curves.items()},
-            calibration=parts.calibration,
-            validation=parts.validation,
-            held_out=parts.held_out,
+            **vars(parts),
             seconds=time.perf_counter() - begun,
             settings={
                 "dim": dim,

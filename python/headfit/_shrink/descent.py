@@ -54,7 +54,6 @@ class Running:
     @classmethod
     def of(
         cls,
-        *,
         dtype: Any = "float32",
         effort: str | int = "medium",
         time_limit: float | None = None,

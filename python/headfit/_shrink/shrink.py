@@ -189,14 +189,7 @@ def shrink(
 
     def one(head: Any, num_threads: int | None) -> ShrinkResult:
         start = time.perf_counter()
-        running = Running.of(
-            dtype=dtype,
-            effort=effort,
-            time_limit=time_limit,
-            callback=callback,
-            rng=rng,
-            num_threads=num_threads,
-        )
+        running = Running.of(dtype, effort, time_limit, callback, rng, num_threads)
         original = Original.of(head, mask, running.threads)
         if size is not None:
             as_count(size, "dim", 1, min(original.shape))

@@ -209,7 +209,7 @@ RECORDS = (
     "Sparsified", "ModelTable", "sweep.Sweep", "Trial", "TvCurve",
     "bounds.GeneralBound", "bounds.LowerBound",
     "torch.CapturedHeads", "torch.CapturedLayer",
-    "torch.FittedAttention", "torch.Projected", "torch.SmallerHeads",
+    "torch.FittedAttention", "torch.SmallerHeads",
 )  # fmt: skip
 """What functions return, and what `fit` and methods hand each other: nobody makes one by hand."""
 
@@ -1036,11 +1036,6 @@ def torch_doors(head: Any, threads: list[Any], scales: list[Any]) -> Iterator[Do
         "num_heads": [*counts(1), 3, None], "num_kv_heads": optional([*counts(1), 3]),
         "scale": scales, "X_k": optional(matrices),
     }, {"num_heads": "num_heads|heads", "X": "X|Q and K"})  # fmt: skip
-    mha = torch.nn.MultiheadAttention(8, 2)
-    yield Door("torch.from_module", ht.from_module, {"mha": mha, "X": X}, {
-        "mha": [None, 5, "x", torch.nn.Linear(2, 2), Unusable()], "X": matrices,
-        "X_k": optional(matrices),
-    })  # fmt: skip
 
 
 def model_doors(known: dict[str, list[Any]], folder: Path) -> Iterator[Door]:
@@ -1097,7 +1092,6 @@ def model_doors(known: dict[str, list[Any]], folder: Path) -> Iterator[Door]:
     })  # fmt: skip
     unfit = [folder, folder / "no folder" / "x.npz", Path("/proc/x.npz")]
     paths = [*NOT_PATH, *unfit]
-    yield Door("CapturedHeads.save", heads.save, {}, {"path": paths})
     yield Door("ModelTable.save", heads.table().save, {}, {"path": paths})
     pages = [*NOT_PATH, folder, folder / "x.txt", folder / "no folder" / "x.html"]
     yield Door("CapturedHeads.report", heads.report, {"path": folder / "made.html"}, {

@@ -321,7 +321,7 @@ ONE_HEAD = {
 
 def projected(Q, K):
     pytest.importorskip("torch")
-    return import_module("headfit.torch").from_projections(Q, K[:2], K[:2], num_heads=1)
+    return import_module("headfit.torch").from_projections(Q, K[:2], K[:2], num_heads=1).stored
 
 
 @pytest.mark.parametrize("dtype", NARROW, ids=["float16", "bfloat16"])

@@ -121,9 +121,8 @@ CELLS = {
 TAKE_NO_HEAD = {
     "Attention.check_plain", "Attention.check_settings", "SelfAttention.input_for",
     "patterns.from_graph", "plot.curve", "plot.growth", "sweep.run",
-    "torch.CapturedHeads.run", "torch.FittedAttention.with_fits", "torch.Keep.of",
-    "torch.from_module", "torch.from_projections", "torch.smaller_heads",
-    "torch.to_multihead_attention",
+    "torch.CapturedHeads.run", "torch.FittedAttention.with_fits",
+    "torch.from_projections", "torch.smaller_heads", "torch.to_multihead_attention",
 }  # fmt: skip
 # Parameters that are no heads in any function.
 NO_HEADS = {

@@ -429,19 +429,20 @@ def test_captures_may_end_in_any_order():
     interface = transformers.AttentionInterface
     before = interface.get_interface
     model, given = model_of("llama", "sdpa"), inputs_of("llama", "none")
-    from headfit.torch.capture import Recorder, transformers_calls
     from headfit.torch.captured import CapturedHeads
+    from headfit.torch.recorder import Recorder
+    from headfit.torch.running import replaced_look_up
 
-    doors = []
+    captures = []
     for _ in range(2):
         found = CapturedHeads(hf.torch.Keep(), model)
-        door = transformers_calls(Recorder(model, found, None, 1, False))
-        door.__enter__()
-        doors.append((door, found))
-    doors[0][0].__exit__(None, None, None)
+        context = replaced_look_up(Recorder(model, found, None, 1, False))
+        context.__enter__()
+        captures.append((context, found))
+    captures[0][0].__exit__(None, None, None)
     model(**given)
-    doors[1][0].__exit__(None, None, None)
+    captures[1][0].__exit__(None, None, None)
     model(**given)
-    assert [len(found.layers) for _, found in doors] == [0, 2]
-    assert doors[1][1].layers[0].calls == 1
+    assert [len(found.layers) for _, found in captures] == [0, 2]
+    assert captures[1][1].layers[0].calls == 1
     assert interface.get_interface is before

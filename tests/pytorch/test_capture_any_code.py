@@ -330,8 +330,8 @@ def test_what_is_kept():
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        ({"keep": "all"}, "keep must be None, a number of tokens or a Keep"),
-        ({"keep": -1}, "keep must be None, a number of tokens or a Keep"),
+        ({"keep": "all"}, "keep must be an integer of at least 0; got 'all'"),
+        ({"keep": -1}, "keep must be an integer of at least 0; got -1"),
         ({"statistics": 1}, "statistics must be True or False"),
         ({"share": 2}, "share must lie in"),
         ({"num_threads": 0}, "num_threads must"),
@@ -382,11 +382,11 @@ def test_what_cannot_be_captured_is_refused():
 
 
 def test_a_check_finds_what_was_read_wrongly(monkeypatch):
-    from headfit.torch import sdpa_calls
+    from headfit.torch import observed
 
     model, x = Attend(), torch.randn(1, 2, 5, 4)
-    seen = sdpa_calls.ObservedCall
-    monkeypatch.setattr(sdpa_calls, "ObservedCall", lambda *a: seen(*a[:4], 0.123, *a[5:]))
+    seen = observed.ObservedCall
+    monkeypatch.setattr(observed, "ObservedCall", lambda *a: seen(*a[:5], 0.123, *a[6:]))
     message = "does not give the layer's output"
     with hf.torch.capture(model, check=True), pytest.raises(CaptureError, match=message):
         model(x, x, x)

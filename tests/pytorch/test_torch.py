@@ -64,21 +64,19 @@ def test_the_weights_of_torch_certify(name, batch_first, bias, rng, dtype):
     assert model.head_dim % 8 == 0
     assert model.head_dim >= 2 * max(model.fitted_dims) > model.head_dim - 8
     assert model.embed_dim == len(fits) * model.head_dim >= 2 * sum(model.fitted_dims)
-    weights = model.weights()
+    with hf.torch.capture(model.module, statistics=False) as read:
+        weights = model.weights()
     assert weights.shape == (len(fits), N, N)
     assert weights.dtype == dtype
-    read = ht.from_module(model.module, model.X)
-    assert read.Q.shape == (1, len(fits), N, model.head_dim)
+    assert read["model"].Q.shape == (len(fits), N, model.head_dim)
     slack = rounding(fits, dtype)
     assert slack < 1e-2
     for h, fit in enumerate(fits):
         np.testing.assert_allclose(weights[h], fit.attention.matrix(), atol=slack)
-        got = hf.attention_matrix(read.Q[0, h], read.K[0, h], scale=read.scale, mask=mask)
-        np.testing.assert_allclose(weights[h], got, atol=slack)
+        np.testing.assert_allclose(weights[h], read["model", h].matrix(), atol=slack)
     for h, (A, fit) in enumerate(zip(targets, fits, strict=True)):
         assert hf.certify(A, matrix=weights[h], mask=mask).holds
-        logits = read.Q[0, h], read.K[0, h]
-        assert hf.certify(A, *logits, scale=read.scale, mask=mask).holds
+        assert hf.certify(A, read["model", h]).holds
         # The weights are not only within the tolerances, but as accurate as those of the fit.
         proved = fit.certificate
         tight = {
@@ -230,7 +228,7 @@ def test_what_cannot_be_one_module_is_refused():
 def test_what_is_read_is_what_torch_computes(batch_first, bias, apart, batched):
     torch.manual_seed(0)
     sizes = {"kdim": 20, "vdim": 12} if apart else {}
-    mha = torch.nn.MultiheadAttention(48, 6, bias=bias, batch_first=batch_first, **sizes)
+    mha = torch.nn.MultiheadAttention(48, 6, bias=bias, batch_first=batch_first, **sizes).eval()
     if bias:
         torch.nn.init.normal_(mha.in_proj_bias)
     lead = (3,) if batched else ()
@@ -239,12 +237,13 @@ def test_what_is_read_is_what_torch_computes(batch_first, bias, apart, batched):
         y = v = x
     turned = [t.transpose(0, 1) if batched and not batch_first else t for t in (x, y, v)]
     _, want = mha(*turned, average_attn_weights=False)
-    Q, K, scale = ht.from_module(mha, turned[0], turned[1] if apart else None)
-    assert Q.shape == (*lead, 6, 10, 8)
-    assert K.shape == (*lead, 6, y.shape[-2], 8)
-    assert scale == pytest.approx(1 / math.sqrt(8))
-    got = hf.attention_matrix(Q, K, scale=scale)
-    np.testing.assert_allclose(got, want.detach().numpy(), atol=1e-5)
+    with hf.torch.capture(mha, check=True) as heads:
+        mha(*turned)
+    head = heads["model"]
+    assert head.Q.shape == (*lead, 6, 10, 8)
+    assert head.K.shape == (*lead, 6, y.shape[-2], 8)
+    assert head.scale == pytest.approx(1 / math.sqrt(8))
+    np.testing.assert_allclose(head.matrix(), want.detach().numpy(), atol=1e-5)
 
 
 def test_grouped_projections_and_biases_are_those_of_linear_layers():
@@ -252,15 +251,18 @@ def test_grouped_projections_and_biases_are_those_of_linear_layers():
     query, key = torch.nn.Linear(32, 24, dtype=torch.float64), torch.nn.Linear(32, 8).double()
     X = torch.randn(2, 11, 32, dtype=torch.float64)
     parts = query.weight, key.weight, query.bias, key.bias
-    Q, K, scale = ht.from_projections(X, *parts, num_heads=6, num_kv_heads=2, scale=0.3)
-    assert (Q.shape, K.shape, scale) == ((2, 6, 11, 4), (2, 2, 11, 4), 0.3)
+    head = ht.from_projections(X, *parts, num_heads=6, num_kv_heads=2, scale=0.3)
+    assert (head.Q.shape, head.K.shape, head.scale) == ((2, 6, 11, 4), (2, 2, 11, 4), 0.3)
     q = query(X).reshape(2, 11, 6, 4).transpose(1, 2)
     k = key(X).reshape(2, 11, 2, 4).transpose(1, 2).repeat_interleave(3, dim=1)
     want = torch.softmax(0.3 * q @ k.transpose(2, 3), dim=-1).detach().numpy()
-    np.testing.assert_allclose(hf.attention_matrix(Q, K, scale=scale), want, atol=1e-12)
+    np.testing.assert_allclose(head.matrix(), want, atol=1e-12)
     arrays = [part.detach().numpy() for part in (X, *parts)]
-    from_arrays = ht.from_projections(*arrays, num_heads=6, num_kv_heads=2, scale=0.3)
-    np.testing.assert_array_equal(from_arrays.Q, Q)
+    options = {"position": "rope", "mask": "causal"}
+    from_arrays = ht.from_projections(*arrays, num_heads=6, num_kv_heads=2, **options)
+    np.testing.assert_array_equal(from_arrays.Q, head.Q)
+    expected = hf.attention_matrix(head.Q, head.K, **options)
+    np.testing.assert_array_equal(from_arrays.matrix(), expected)
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
@@ -271,20 +273,17 @@ def test_narrow_tensors_are_widened_and_not_rounded_back(dtype):
         torch.randn(*shape, dtype=kind, requires_grad=True)
         for shape in ((9, 16), (16, 16), (16, 16), (16,))
     )
-    Q, K, _ = ht.from_projections(X, W_q, W_k, b, num_heads=2)
-    assert Q.dtype == K.dtype == np.float32
+    head = ht.from_projections(X, W_q, W_k, b, num_heads=2)
+    assert [x.dtype for x in head.stored] == [np.float32] * 2
     want = (X.double() @ W_q.double().T + b.double()).reshape(9, 2, 8).transpose(0, 1)
-    np.testing.assert_allclose(Q, want.detach().numpy(), atol=1e-5)
-    mha = torch.nn.MultiheadAttention(16, 2, dtype=kind)
-    assert ht.from_module(mha, X).Q.dtype == np.float32
+    np.testing.assert_allclose(head.Q, want.detach().numpy(), atol=1e-5)
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")
 def test_tensors_on_a_device_are_fetched():
-    mha = torch.nn.MultiheadAttention(16, 2)
-    X = torch.randn(9, 16)
-    want = ht.from_module(mha, X)
-    got = ht.from_module(mha.cuda(), X.cuda())
+    arrays = torch.randn(9, 16), torch.randn(16, 16), torch.randn(16, 16)
+    want = ht.from_projections(*arrays, num_heads=2)
+    got = ht.from_projections(*(x.cuda() for x in arrays), num_heads=2)
     np.testing.assert_array_equal(got.Q, want.Q)
 
 
@@ -306,17 +305,6 @@ def test_bad_layers_are_refused():
     ):
         with pytest.raises(InputError, match=message):
             ht.from_projections(*arguments, **options)
-    for options in ({"add_bias_kv": True}, {"add_zero_attn": True}):
-        with pytest.raises(InputError, match="mha must attend to tokens alone"):
-            ht.from_module(torch.nn.MultiheadAttention(8, 2, **options), X)
-    with pytest.raises(
-        InputError, match=r"mha must be a torch\.nn\.MultiheadAttention; got Linear"
-    ):
-        ht.from_module(torch.nn.Linear(8, 8), X)
-    with pytest.raises(
-        InputError, match=r"X must have two or three axes; got shape \(1, 1, 5, 8\)"
-    ):
-        ht.from_module(torch.nn.MultiheadAttention(8, 2), X[None, None])
 
 
 def test_public_names_have_examples():

@@ -44,7 +44,7 @@ from headfit.errors import InputError
     options_of(describing.describe, "per_row per_column share num_threads"),
     examples="""
         headfit describe heads.npz --mask causal
-        headfit describe model.npz --json  # what heads.save() of a capture wrote
+        headfit describe model.npz --json  # what heads.table().save() wrote
     """,
 )
 def describe(call: Call) -> Outcome:

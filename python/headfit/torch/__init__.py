@@ -11,9 +11,10 @@ attention is *not* allowed.
 FittedAttention(2 heads of sizes (4, 5) in heads of 16, embedding 32, n=16, float32)
 >>> [hf.certify(T, matrix=M).holds for T, M in zip((A, B), model.weights())]
 [True, True]
->>> Q, K, scale = hf.torch.from_module(model.module, model.X)
->>> Q.shape, hf.certify(B, Q[0, 1], K[0, 1], scale=scale).holds
-((1, 2, 16, 16), True)
+>>> with hf.torch.capture(model.module) as heads:
+...     _ = model.weights()
+>>> hf.certify(B, heads["model", 1]).holds
+True
 """
 
 try:
@@ -21,12 +22,11 @@ try:
 except ImportError as missing:
     raise ImportError("headfit.torch needs PyTorch: pip install 'headfit[torch]'") from missing
 
-from headfit.torch.building import to_multihead_attention
+from headfit.torch.call import Keep
 from headfit.torch.capture import capture
 from headfit.torch.captured import CapturedHeads, CapturedLayer
-from headfit.torch.fitted import FittedAttention
-from headfit.torch.keep import Keep
-from headfit.torch.reading import Projected, from_module, from_projections
+from headfit.torch.fitted import FittedAttention, to_multihead_attention
+from headfit.torch.reading import from_projections
 from headfit.torch.smaller_heads import SmallerHeads, smaller_heads
 
 __all__ = [
@@ -34,10 +34,8 @@ __all__ = [
     "CapturedLayer",
     "FittedAttention",
     "Keep",
-    "Projected",
     "SmallerHeads",
     "capture",
-    "from_module",
     "from_projections",
     "smaller_heads",
     "to_multihead_attention",

@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 
 from headfit._attention.profile import Measures
 from headfit._base.arguments import as_flag
-from headfit._base.arrays import thread_count
-from headfit.errors import CaptureError, InputError
+from headfit._base.arrays import as_count, thread_count
+from headfit.errors import CaptureError
+from headfit.torch.call import Keep
 from headfit.torch.captured import CapturedHeads
-from headfit.torch.keep import Keep
 from headfit.torch.recorder import Recorder
-from headfit.torch.sdpa_calls import SdpaCalls
-from headfit.torch.transformers_calls import transformers_calls
-
-__all__ = ["capture"]
 
 
 @contextmanager
@@ -73,26 +69,24 @@ def capture(
 
     Notes
     -----
-    Queries and keys are those that the layer's attention sees: after rotary positions and norms of
-    queries and keys, with the keys of the cache, and before keys are repeated for the heads that
-    share them; with the layer's scale, mask, soft cap, window, sinks and bias. Dropout is applied
-    to attention weights after the softmax: what is captured is attention before it.
+    Queries and keys are those that the layer's attention sees: after rotary positions and norms,
+    with the keys of the cache, and before keys are repeated for the heads that share them; with
+    the layer's scale, mask, soft cap, window, sinks and bias. Dropout comes after the softmax: what
+    is captured is attention before it.
 
     The model computes with its own functions, and its output is the same, bit for bit. The
-    exception are `MultiheadAttention` and `TransformerEncoder` in evaluation mode, which take their
-    steps one by one instead of the fused path: their output differs by rounding, and padded rows
-    are not set to zero. Settings of the model are not touched.
+    exception are `MultiheadAttention` and `TransformerEncoder` in evaluation mode, which do not
+    take their fused path: their output differs by rounding, and padded rows are not set to zero.
 
-    Layers that compute attention in another way, by products and a softmax of their own, are not
-    seen: compare ``heads.layers`` with the layers that you expect.
+    Layers that compute attention by products and a softmax of their own are not seen: compare
+    ``heads.layers`` with the layers that you expect. A module that is called several times in one
+    pass of the model, as layers with shared weights are, is one layer with several calls.
 
-    Statistics are taken of one passage after the other, from the batch and the keys of a call.
-    Padding is left out. It is known from the two-dimensional ``attention_mask`` of the model's
-    call, or from the `key_padding_mask` of a layer. Where there is neither, queries at the places
-    of keys that no query may attend to are taken for padding. For each head, memory is
-    O(longest passage), and time that of `describe` without the ranks. A module that is called
-    several times in one pass of the model, as layers with shared weights are, is one layer with
-    several calls.
+    Statistics are taken of one passage after the other, without padding, which is known from the
+    two-dimensional ``attention_mask`` of the model's call, or from the `key_padding_mask` of a
+    layer. Where there is neither, queries at the places of keys that no query may attend to are
+    taken for padding. For each head, memory is O(longest passage), and time that of `describe`
+    without the ranks.
 
     Examples
     --------
@@ -108,23 +102,17 @@ def capture(
       1: CapturedLayer('layers.1.self_attn', self, 2 heads of size 8, 1 call, 1 kept)
     >>> heads[1, 0].matrix().shape  # layer 1, head 0, for a batch of 3
     (3, 10, 10)
-    >>> heads.table().numbers["entropy"].shape  # one for each layer and head
-    (4,)
     """
-    if not isinstance(model, torch.nn.Module):
-        raise InputError(f"model must be a torch.nn.Module; got {type(model).__name__}")
     measures = Measures(per_row, per_column, share, shares)
-    heads = CapturedHeads(Keep.of(keep), model)
+    if not isinstance(keep, Keep):
+        keep = Keep() if keep is None else Keep(tokens=as_count(keep, "keep", 0))
+    heads = CapturedHeads(keep, model)
     threads = None if num_threads is None else thread_count(num_threads)
-    check = as_flag(check, "check")
-    _refuse(model, check)
     wanted = measures if as_flag(statistics, "statistics") else None
-    recorder = Recorder(model, heads, wanted, threads, check)
+    recorder = Recorder(model, heads, wanted, threads, as_flag(check, "check"))
+    _refuse(model, check)
     try:
-        with ExitStack() as stack:
-            stack.enter_context(recorder.watching())
-            stack.enter_context(transformers_calls(recorder))
-            stack.enter_context(SdpaCalls(recorder))
+        with recorder.watching():
             yield heads
     finally:
         heads._model = None
@@ -137,8 +125,6 @@ def _refuse(model: Any, check: bool) -> None:
         name = name or "model"
         if hasattr(module, "_orig_mod"):
             raise CaptureError(f"{name} is compiled; capture the module that it was compiled from")
-        if isinstance(module, torch.jit.ScriptModule):
-            raise CaptureError(f"{name} is a ScriptModule; capture the module it was made from")
         if getattr(module, "reorder_and_upcast_attn", False):
             raise CaptureError(f"{name} computes attention itself: reorder_and_upcast_attn=True")
         if model.training and getattr(module, "gradient_checkpointing", False):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sized
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,17 +15,15 @@ from headfit._attention.attention import Attention
 from headfit._attention.head_statistics import HeadStatistics
 from headfit._attention.head_table import ModelTable
 from headfit._attention.heads import single_heads
-from headfit._attention.profile import Measures
 from headfit._base.arguments import as_flag, check_callable, shown
 from headfit._base.arrays import as_count
 from headfit._base.progress import Counter
 from headfit.errors import CaptureError, InputError
-from headfit.torch.call import Call, key_head
-from headfit.torch.keep import Keep
-
-__all__ = ["CapturedHeads", "CapturedLayer"]
+from headfit.torch.call import Call, Keep, key_head
+from headfit.torch.report import write_report
 
 
+@dataclass(repr=False, eq=False)
 class CapturedLayer:
     """An attention layer of a model, and what was captured of it.
 
@@ -53,17 +52,16 @@ class CapturedLayer:
     (CapturedLayer('model', self, 2 heads of size 4, 1 call, 1 kept),)
     """
 
-    def __init__(
-        self, name: str, kind: str, shape: tuple[int, int, int], measures: Measures
-    ) -> None:
-        self.name, self.kind = name, kind
-        self.heads, self.key_heads, self.dim = shape
-        self.calls, self.deviation = 0, None
-        self._statistics = HeadStatistics(self.heads, measures)
-        self._kept: dict[int, Call] = {}
-        self._kept_tokens = 0
-
-    deviation: float | None
+    name: str
+    kind: str
+    heads: int
+    key_heads: int
+    dim: int
+    _statistics: HeadStatistics
+    calls: int = 0
+    deviation: float | None = None
+    _kept: dict[int, Call] = field(default_factory=dict)
+    _kept_tokens: int = 0
 
     @property
     def kept(self) -> int:
@@ -117,25 +115,44 @@ class CapturedHeads:
         """The layers, in the order of their first calls."""
         return tuple(self._layers.values())
 
+    def _take(self, layer: CapturedLayer, call: Call) -> None:
+        """Count a call of a layer, and keep its queries and keys if they are to be kept and fit."""
+        keep, tokens = self._keep, call.k.shape[0] * call.k.shape[2]
+        names = {layer.name, list(self._layers).index(layer.name)}
+        wanted = keep.layers is None or not names.isdisjoint(keep.layers)
+        if wanted and layer._kept_tokens + tokens <= keep.tokens:
+            if keep.heads is not None:
+                if keep.heads and keep.heads[-1] >= layer.heads:
+                    raise CaptureError(
+                        f"keep.heads must be below {layer.heads}, the heads of {layer.name}; "
+                        f"got {keep.heads[-1]}"
+                    )
+                call = call.only(np.array(keep.heads, dtype=np.int64))
+            layer._kept_tokens += tokens
+            # A cache may be overwritten later, and a view may keep a larger array alive: copy.
+            q, k = (np.array(x, order="C") for x in (call.q, call.k))
+            layer._kept[layer.calls] = replace(call, q=q, k=k)
+        layer.calls += 1
+
     def __getitem__(self, key: Any) -> Attention:
         parts = key if isinstance(key, tuple) else (key,)
         if not 1 <= len(parts) <= 3:
             raise InputError(f"heads takes [layer, head] or [layer, head, call]; got {shown(key)}")
         layer = self._layer(parts[0])
-        head = None
-        if len(parts) > 1 and not (isinstance(parts[1], slice) and parts[1] == slice(None)):
-            head = as_count(parts[1], "head", 0, layer.heads - 1)
-        call = self._call(layer, parts[2] if len(parts) > 2 else None)
-        kept = self._keep.heads
-        if kept is None or (head is None and len(kept) == layer.heads):
-            return call.attention() if head is None else call.head(head)
+        at = parts[1] if len(parts) > 1 else slice(None)
+        every = isinstance(at, slice) and at == slice(None)
+        head = -1 if every else as_count(at, "head", 0, layer.heads - 1)
+        call, kept = self._call(layer, parts[2] if len(parts) > 2 else None), self._keep.heads
+        if every and (kept is None or len(kept) == layer.heads):
+            return call.attention()
+        if kept is None:
+            return call.head(head)
         if head not in kept:
-            what = "all heads" if head is None else f"head {head}"
+            what = "all heads" if every else f"head {head}"
             raise CaptureError(f"{what} of {layer.name} were not kept: keep has heads={kept}")
         return call.head(kept.index(head))
 
     def _layer(self, which: Any) -> CapturedLayer:
-        layers = self.layers
         if isinstance(which, str):
             if which not in self._layers:
                 raise InputError(
@@ -143,19 +160,17 @@ class CapturedHeads:
                     f"are {shown(list(self._layers))}"
                 )
             return self._layers[which]
-        if not layers:
+        if not self._layers:
             raise CaptureError("nothing was captured yet: call the model first")
-        return layers[as_count(which, "layer", 0, len(layers) - 1)]
+        return self.layers[as_count(which, "layer", 0, len(self._layers) - 1)]
 
-    def _call(self, layer: CapturedLayer, which: Any) -> Call:
-        if which is None:
-            if layer.calls > 1:
-                raise InputError(
-                    f"{layer.name} was called {layer.calls} times: ask for heads[layer, head, "
-                    f"call], with a call in 0 ... {layer.calls - 1}"
-                )
-            which = 0
-        number = as_count(which, "call", 0, layer.calls - 1)
+    def _call(self, layer: CapturedLayer, number: Any) -> Call:
+        if number is None and layer.calls > 1:
+            raise InputError(
+                f"{layer.name} was called {layer.calls} times: ask for heads[layer, head, call], "
+                f"with a call in 0 ... {layer.calls - 1}"
+            )
+        number = as_count(0 if number is None else number, "call", 0, layer.calls - 1)
         if number not in layer._kept:
             raise CaptureError(
                 f"call {number} of {layer.name} was not kept: its queries and keys are not within "
@@ -211,9 +226,8 @@ class CapturedHeads:
         CaptureError
             If no queries and keys were kept.
         """
-        first = [
-            next(iter(layer._kept.values())).first_passage() for layer in self.layers if layer.kept
-        ]
+        kept = [next(iter(layer._kept.values())).passages() for layer in self.layers if layer.kept]
+        first = [next(passages, None) for passages in kept]
         found = [single_heads(attention) for attention in first if attention is not None]
         if not found:
             raise CaptureError(
@@ -240,16 +254,6 @@ class CapturedHeads:
             raise CaptureError("no statistics were taken: capture(model, statistics=True) does")
         return ModelTable.of({x.name: (x.kind, x._statistics) for x in self.layers})
 
-    def save(self, path: Any) -> Path:
-        """Write the numbers of `table` to an .npz file; `headfit.results.ModelTable.load` reads it.
-
-        Raises
-        ------
-        FileError
-            If the file cannot be written.
-        """
-        return self.table().save(path)
-
     def report(self, path: Any, *, title: str = "Attention heads") -> Path:
         """Write a page about the heads: sentences in plain words, pictures, and the table.
 
@@ -275,9 +279,8 @@ class CapturedHeads:
         ImportError
             If Matplotlib is not installed.
         """
-        from headfit.torch.report import write_report  # its pictures need Matplotlib
-
-        return write_report(self, path, title)
+        first = self.first_passages() if any(layer.kept for layer in self.layers) else []
+        return write_report(self.table(), first, path, title)
 
     def run(
         self,
@@ -314,16 +317,19 @@ class CapturedHeads:
             raise InputError(f"batches must be an iterable of batches; got {shown(batches)}")
         target = model if call is None else call
         device = next((p.device for p in model.parameters()), torch.device("cpu"))
+
+        def moved(x: Any) -> Any:
+            return x.to(device) if isinstance(x, torch.Tensor) else x
+
         counter: AbstractContextManager[Counter | None] = nullcontext()
         if as_flag(progress, "progress"):
             counter = Counter(len(batches) if isinstance(batches, Sized) else None, "batch")
         with counter as bar, torch.no_grad():
             for batch in batches:
-                positional, named = _arguments(batch)
-                target(
-                    *(_moved(x, device) for x in positional),
-                    **{name: _moved(x, device) for name, x in named.items()},
-                )
+                if hasattr(batch, "keys"):
+                    target(**{name: moved(batch[name]) for name in batch.keys()})  # noqa: SIM118
+                else:
+                    target(*map(moved, batch if isinstance(batch, (list, tuple)) else [batch]))
                 if bar is not None:
                     bar.step()
 
@@ -333,29 +339,3 @@ class CapturedHeads:
         lines += [f"  {at}: {layer!r}" for at, layer in enumerate(self.layers[:24])]
         left = len(self._layers) - 24
         return "\n".join([*lines, *([f"  ... and {left} layers more"] if left > 0 else [])])
-
-
-def _arguments(batch: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    if hasattr(batch, "keys"):
-        return (), {name: batch[name] for name in batch.keys()}  # noqa: SIM118
-    return (tuple(batch), {}) if isinstance(batch, (list, tuple)) else ((batch,), {})
-
-
-def _moved(x: Any, device: Any) -> Any:
-    return x.to(device) if isinstance(x, torch.Tensor) else x
-
-
-def keep_call(layer: CapturedLayer, number: int, call: Call, keep: Keep) -> None:
-    """Keep a call of a layer, copied, if it is to be kept and fits."""
-    tokens = call.k.shape[0] * call.k.shape[2]
-    if not keep.has_layer(number, layer.name) or layer._kept_tokens + tokens > keep.tokens:
-        return
-    if keep.heads is not None:
-        if keep.heads and keep.heads[-1] >= layer.heads:
-            raise CaptureError(
-                f"keep.heads must be below {layer.heads}, the heads of {layer.name}; "
-                f"got {keep.heads[-1]}"
-            )
-        call = call.only(np.array(keep.heads, dtype=np.int64))
-    layer._kept_tokens += tokens
-    layer._kept[layer.calls] = call

@@ -1,4 +1,4 @@
-"""`FittedAttention`: a PyTorch module, and the input that gives the attention of fits."""
+"""`to_multihead_attention`: a PyTorch module, and the input that gives the attention of fits."""
 
 from __future__ import annotations
 
@@ -12,13 +12,14 @@ import numpy as np
 import torch
 
 from headfit._attention.functions import attention_matrix
-from headfit._base.arrays import FloatArray, as_float_array
+from headfit._attention.module import SelfAttention
+from headfit._base.arguments import as_flag, as_generator
+from headfit._base.arrays import FloatArray, as_count, as_float_array
+from headfit._base.machine import require_memory
 from headfit._base.masks import same_mask
 from headfit._base.text import mask_text
 from headfit._fit.result import Fit
 from headfit.errors import InputError
-
-__all__ = ["FittedAttention"]
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -83,7 +84,7 @@ class FittedAttention:
             For another number of fits, fits that are too large, or fits that differ in n or in
             their mask.
         """
-        heads = checked(fits)
+        heads = _checked(fits)
         if len(heads) != len(self.fitted_dims):
             raise InputError(f"fits must be {len(self.fitted_dims)}, one a head; got {len(heads)}")
         for h, (head, size) in enumerate(zip(heads, self.fitted_dims, strict=True)):
@@ -104,7 +105,110 @@ class FittedAttention:
         )
 
 
-def checked(fits: Any) -> list[Fit]:
+def to_multihead_attention(
+    fits: Any,
+    *,
+    head_dim: int | None = None,
+    batch_first: bool = False,
+    bias: bool = False,
+    rng: Any = None,
+) -> FittedAttention:
+    """Build a `torch.nn.MultiheadAttention` with the attention of fitted heads, and its input.
+
+    Parameters
+    ----------
+    fits : Fit or sequence of Fit
+        One for each head, all with the same n and mask; their sizes d may differ.
+    head_dim : int, optional
+        The size of every head in the module, a multiple of 8 and at least 2 max d; the least
+        such number when None.
+    batch_first : bool, default False
+        Whether the module takes inputs of shape (1, n, E) rather than (n, 1, E).
+    bias : bool, default False
+        Whether the module has biases, which are zeros.
+    rng : seed or Generator, optional
+        A source of random rotations that make the weights dense and leave the attention
+        unchanged. None gives the canonical weights below.
+
+    Returns
+    -------
+    FittedAttention
+        In the widest dtype of the fits, float32 or float64, on the CPU.
+
+    Raises
+    ------
+    InputError
+        For fits that differ in n or in their mask, and for a head_dim that is too small or not a
+        multiple of 8.
+
+    Notes
+    -----
+    One input holds the queries and keys of all heads, which are independent of each other:
+    [W_Q1 W_K1 W_Q2 ...] has rank 2 (d_1 + ... + d_H), for which head_dim >= 2 max d leaves room.
+
+    In the canonical module, head h reads its own head_dim columns of X, which hold
+    [c Q_h / t, t K_h, 0]. Here c = scale_h sqrt(head_dim) makes up for the scale of the module, and
+    t is the power of two that makes queries and keys about equally long. The projections of
+    values and of the output are identities, so that the output of head h, in the same columns, is
+    its attention times these columns: it moves data in the columns of zeros between tokens. With
+    `rng`, X becomes X R for a rotation R of the embedding, another rotation for each head mixes its
+    queries and keys, and the output is that of the canonical module times R.
+
+    Takes O(E**2 + n E) time and memory, O(E**3) time for the rotation, and n x n booleans for a
+    mask.
+
+    Examples
+    --------
+    >>> import headfit as hf, headfit.torch
+    >>> head = hf.fit(hf.patterns.causal_band(12, 2), 4, mask="causal")
+    >>> model = hf.torch.to_multihead_attention(head, batch_first=True, rng=0)
+    >>> model.X.shape, model.head_dim, model.fitted_dims
+    (torch.Size([1, 12, 8]), 8, (4,))
+    >>> hf.certify(hf.patterns.causal_band(12, 2), matrix=model.weights()[0], mask="causal").holds
+    True
+    >>> other = model.with_fits(hf.fit(hf.patterns.previous_token(12), 4))  # only the input changes
+    >>> other.module is model.module
+    True
+    """
+    heads = _checked(fits)
+    batch_first, bias = as_flag(batch_first, "batch_first"), as_flag(bias, "bias")
+    sizes = tuple(head.dim for head in heads)
+    least = 8 * math.ceil(2 * max(sizes) / 8)
+    size = least if head_dim is None else as_count(head_dim, "head_dim", least)
+    if size % 8:
+        raise InputError(f"head_dim must be a multiple of 8; got {size}")
+    width = len(heads) * size
+    require_memory(10 * 8 * width**2, f"a module of {len(heads)} heads of head_dim = {size}")
+    w_q, w_k = np.zeros((2, width, width))
+    for h, d in enumerate(sizes):
+        own = h * size + np.arange(d)
+        w_q[own, own] = w_k[own, own + d] = 1
+    w_v = w_out = np.eye(width)
+    rotation: FloatArray | None = None
+    if rng is not None:
+        generator = as_generator(rng)
+        rotation = SelfAttention.random(width // 2, generator, dtype=np.float64).weights
+        for h in range(len(heads)):
+            rows = slice(h * size, (h + 1) * size)
+            turn = SelfAttention.random(size // 2, generator, dtype=np.float64).weights
+            w_q[rows], w_k[rows] = turn @ w_q[rows], turn @ w_k[rows]
+        w_q, w_k, w_v, w_out = w_q @ rotation, w_k @ rotation, rotation, rotation.T
+    wide = np.result_type(*(head.Q for head in heads), *(head.K for head in heads))
+    module = torch.nn.MultiheadAttention(
+        width,
+        len(heads),
+        bias=bias,
+        batch_first=batch_first,
+        dtype=torch.float64 if wide == np.float64 else torch.float32,
+    ).eval()
+    with torch.no_grad():
+        module.in_proj_weight.copy_(torch.from_numpy(np.concatenate([w_q, w_k, w_v])))
+        module.out_proj.weight.copy_(torch.from_numpy(np.ascontiguousarray(w_out)))
+    empty = FittedAttention(module, torch.empty(0), None, sizes, size, width, rotation)
+    return empty.with_fits(heads)
+
+
+def _checked(fits: Any) -> list[Fit]:
     """Return fits as a list; raise an InputError unless they have the same n and mask."""
     if not isinstance(fits, (Fit, Iterable)):
         raise InputError(f"fits must be a Fit or a sequence of them; got {type(fits).__name__}")
@@ -140,21 +244,17 @@ def _input(heads: Sequence[Fit], sizes: Sequence[int], head_dim: int) -> FloatAr
         own = x[:, h * head_dim : (h + 1) * head_dim]
         # The module divides by sqrt(head_dim); the fit multiplies by its scale.
         factor = head.scale * math.sqrt(head_dim)
-        t = _balance(abs(factor) * _longest(head.Q), _longest(head.K))
+        t = _balance(np.float64(factor) * head.Q, head.K)
         own[:, : head.dim] = head.Q * np.float64(factor / t)
         own[:, size : size + head.dim] = head.K * np.float64(t)
     return x
 
 
-def _longest(rows: FloatArray) -> float:
-    """Return the largest Euclidean norm of a row."""
-    return float(np.linalg.norm(rows.astype(np.float64, copy=False), axis=1).max())
-
-
-def _balance(q: float, k: float) -> float:
-    """Return the power of two t for which q / t and t k are as nearly equal as possible.
+def _balance(q: FloatArray, k: FloatArray) -> float:
+    """Return the power of two t for which rows of q / t and t k are as nearly as long as possible.
 
     A rotation mixes queries and keys, so that the rounding error of both is proportional to the
     longer of the two; it is least if they are equally long. Multiplying by a power of two is exact.
     """
-    return 2.0 ** round(math.log2(q / k) / 2) if q > 0 and k > 0 else 1.0
+    longest = [float(np.linalg.norm(x.astype(np.float64), axis=1).max()) for x in (q, k)]
+    return 2.0 ** round(math.log2(longest[0] / longest[1]) / 2) if min(longest) > 0 else 1.0

@@ -1,72 +1,38 @@
-"""`Recorder`: where the readers of `capture` report each attention that a model computes."""
+"""`Recorder`: where `capture` takes each attention that a model computes."""
 
 from __future__ import annotations
 
-import re
-from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from numpy.typing import NDArray
 
+from headfit._attention.head_statistics import HeadStatistics
 from headfit._attention.logits import default_scale
 from headfit._attention.profile import Measures
 from headfit._base.arrays import as_stored_array
 from headfit.errors import CaptureError, InputError
 from headfit.torch.call import Call
-from headfit.torch.captured import CapturedHeads, CapturedLayer, keep_call
-from headfit.torch.masks import MaskReader
+from headfit.torch.captured import CapturedHeads, CapturedLayer
+from headfit.torch.observed import (
+    ObservedCall,
+    as_heads,
+    dot_product_call,
+    heads_of_output,
+    multi_head_call,
+    transformers_call,
+)
 from headfit.torch.running import Running
-
-_CROSS = re.compile(r"cross|enc_?dec|encoder_attn|multihead_attn", re.IGNORECASE)
-
-
-@dataclass(frozen=True)
-class ObservedCall:
-    """An attention that a model computes, as `capture` sees it; in tensors of PyTorch.
-
-    Attributes
-    ----------
-    layer, kind : str
-    query, key : Tensor, shapes (batch, heads, n, d) and (batch, key heads, m, d)
-    scale : float or None
-        None means 1 / sqrt(d).
-    mask : Tensor or None
-        Boolean, or added to the logits; broadcasts to (batch, heads, n, m).
-    causal : bool
-        Whether query i sees the keys up to i - n + m, in addition to the mask.
-    bias : Tensor or None
-        Added to the logits.
-    softcap : float or None
-    sinks : Tensor, shape (heads,), or None
-    rows : Tensor of bool, shape (batch, n), or None
-        Where queries are that are no padding, if that is known.
-    """
-
-    layer: str
-    kind: str
-    query: Any
-    key: Any
-    scale: float | None = None
-    mask: Any = None
-    causal: bool = False
-    bias: Any = None
-    softcap: float | None = None
-    sinks: Any = None
-    rows: Any = None
+from headfit.torch.visibility import MaskReader
 
 
 class Recorder(Running):
     """Takes statistics of each attention that is reported, and keeps its queries and keys."""
 
     def __init__(
-        self,
-        model: Any,
-        heads: CapturedHeads,
-        measures: Measures | None,
-        threads: int | None,
-        check: bool,
+        self, model: Any, heads: CapturedHeads, measures: Measures | None, threads: Any, check: bool
     ) -> None:
         super().__init__(model)
         self.heads, self.measures, self.threads, self.check = heads, measures, threads, check
@@ -76,17 +42,31 @@ class Recorder(Running):
         """Forget the masks of a call of the model, which has ended."""
         self._masks.forget()
 
-    @staticmethod
-    def kind_of(module: Any, name: str) -> str:
-        """Return whether a layer is "self" or "cross", from what its module says and its name."""
-        last = ".".join(name.split(".")[-2:])
-        return (
-            "cross"
-            if getattr(module, "is_cross_attention", False) or _CROSS.search(last)
-            else "self"
-        )
+    def of_transformers(
+        self, layer: str, module: Any, implementation: Any, function: Any, args: Any, kwargs: Any
+    ) -> Any:
+        """Record the attention of a layer of transformers, and return its own result."""
+        seen = transformers_call(layer, module, implementation, args, kwargs)
+        call = self.record(seen)
+        with self.passing():
+            result = function(module, *args, **kwargs)
+        if self.check:
+            self.verify(seen, call, seen.value, result[0].transpose(1, 2))
+        return result
 
-    # What it computes.
+    def of_torch(self, layer: str, module: Any, function: Any, args: Any, kwargs: Any) -> Any:
+        """Record the attention of a function of PyTorch, and return its own result."""
+        multi_head = function is F.multi_head_attention_forward
+        read = multi_head_call if multi_head else dot_product_call
+        seen = read(layer, module, args, kwargs)
+        call = self.record(seen)
+        with self.passing():
+            result = function(*args, **kwargs)
+            if self.check and multi_head:
+                self.verify(seen, call, *heads_of_output(function, args, kwargs))
+            elif self.check:
+                self.verify(seen, call, seen.value, as_heads(result, layer))
+        return result
 
     def record(self, seen: ObservedCall) -> Call:
         """Take an attention into the statistics, and keep it if it is to be kept."""
@@ -114,8 +94,8 @@ class Recorder(Running):
             rows = rows.detach().cpu().numpy()
         if not own or m != n:
             tokens = None
-        visible, bias, there = self._masks.read(seen, rows, (batch, n, m), own)
-        key = key[:, :, :there]
+        masks = self._masks.read(seen, rows, (batch, n, m), own)
+        key = key[:, :, : masks.keys]
         layer = self._layer(seen, (query.shape[1], key.shape[1], query.shape[3]))
         call = Call(
             stored(query, "queries"),
@@ -123,28 +103,20 @@ class Recorder(Running):
             default_scale(query.shape[3]) if seen.scale is None else float(seen.scale),
             None if seen.softcap is None else float(seen.softcap),
             None if seen.sinks is None else stored(seen.sinks, "sinks", ndim=1),
-            bias,
-            visible,
-            tokens,
+            masks,
         )
         if self.measures is not None:
-            for attention, ids, _ in call.parts():
+            for attention, at, part, _ in call.parts():
+                ids = None if tokens is None else tokens[at][..., part]
                 layer._statistics.add(attention, tokens=ids, num_threads=self.threads)
-        number = list(self.heads._layers).index(seen.layer)
-        # A cache may be overwritten later, and a view may keep a larger array alive: copy.
-        keep_call(layer, number, call, self.heads._keep)
-        if layer.calls in layer._kept:
-            kept = layer._kept[layer.calls]
-            q, k = (np.array(x, order="C") for x in (kept.q, kept.k))
-            layer._kept[layer.calls] = replace(kept, q=q, k=k, tokens=None)
-        layer.calls += 1
+        self.heads._take(layer, call)
         return call
 
     def _layer(self, seen: ObservedCall, shape: tuple[int, int, int]) -> CapturedLayer:
         layers = self.heads._layers
         if seen.layer not in layers:
-            measures = self.measures or Measures()
-            layers[seen.layer] = CapturedLayer(seen.layer, seen.kind, shape, measures)
+            statistics = HeadStatistics(shape[0], self.measures or Measures())
+            layers[seen.layer] = CapturedLayer(seen.layer, seen.kind, *shape, statistics)
         layer = layers[seen.layer]
         before = (layer.heads, layer.key_heads, layer.dim)
         if before != shape:
@@ -177,8 +149,6 @@ class Recorder(Running):
                     rows = mask[:, -n:].detach().cpu().numpy() != 0
         return rows, tokens
 
-    # Whether what was recorded is what the layer computes.
-
     def verify(self, seen: ObservedCall, call: Call, value: Any, output: Any) -> None:
         """Raise a CaptureError unless the call's attention times the values is the output.
 
@@ -191,13 +161,10 @@ class Recorder(Running):
         v, out = stored(value[:, :, : call.k.shape[2]], "values"), output.detach().cpu()
         narrow = value.dtype in (torch.float16, torch.bfloat16)
         worst, largest = 0.0, float(value.detach().abs().max())
-        for attention, _, part in call.parts():
-            own_v, theirs = v[0] if len(v) == 1 else v, out[0] if len(v) == 1 else out
-            if part is not None:
-                b, (rows, keys, _mask) = part
-                own_v, theirs = v[b][:, keys], out[b][:, rows]
-            ours = attention.apply(own_v, num_threads=self.threads)
-            worst = max(worst, float(np.abs(ours - theirs.double().numpy()).max(initial=0.0)))
+        for attention, at, rows, keys in call.parts():
+            ours = attention.apply(v[at][..., keys, :], num_threads=self.threads)
+            theirs = out[at][..., rows, :].double().numpy()
+            worst = max(worst, float(np.abs(ours - theirs).max(initial=0.0)))
         layer, found = self.heads._layers[seen.layer], worst / max(largest, 1e-30)
         layer.deviation = max(found, layer.deviation or 0.0)
         if not found <= (0.05 if narrow else 1e-4):

@@ -1,4 +1,4 @@
-"""`Running`: which module of a model is running, and the names of its attention layers."""
+"""`Running`: which module of a model is running, and the attentions that it computes."""
 
 from __future__ import annotations
 
@@ -6,8 +6,14 @@ import inspect
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch.overrides import TorchFunctionMode
+
+from headfit.errors import CaptureError, InputError
 
 
 @dataclass
@@ -15,65 +21,72 @@ class Frame:
     """A module of the model that is running."""
 
     module: Any
-    name: str
     arguments: dict[str, Any] | None
-    calls: int = field(default=0)
+    calls: int = 0
 
 
 class Running:
-    """Follows a model while it runs.
+    """Follows a model while it runs, and takes its attentions in the place of their functions.
 
-    Attributes
-    ----------
-    names : dict of int to str
-        The names of the model's modules, by their id.
-    frames : list of Frame
-        The modules that are running, the innermost last.
-    inside : bool
-        Whether attentions are not to be noticed, since they are parts of a larger one.
-    ran : bool
-        Whether a call of the model has ended without an exception.
+    Layers of Hugging Face transformers look up their attention function by the name of an
+    implementation. While a model is watched, that look-up returns a function that hands the call to
+    `of_transformers`, so that settings, masks and numbers of the model stay as they are. The calls
+    of the functions of PyTorch by any other code go to `of_torch`. Both return what the layer gets.
+
+    `frames` are the modules that are running, the innermost last; `ran` says whether a call of the
+    model has ended without an exception, and `inside` that attentions are part of a larger one.
     """
 
     def __init__(self, model: Any) -> None:
-        self.names: dict[int, str] = {id(module): name for name, module in model.named_modules()}
+        if not isinstance(model, torch.nn.Module):
+            raise InputError(f"model must be a torch.nn.Module; got {type(model).__name__}")
+        for name, module in model.named_modules():
+            if isinstance(module, torch.jit.ScriptModule):
+                name = name or "model"
+                raise CaptureError(f"{name} is a ScriptModule; pass the module it was made from")
+        self.names = {id(module): name for name, module in model.named_modules()}
         self.frames: list[Frame] = []
-        self.inside = False
-        self.ran = False
+        self.inside = self.ran = False
         self._model = model
+
+    def of_transformers(
+        self, layer: str, module: Any, implementation: Any, function: Any, args: Any, kwargs: Any
+    ) -> Any:
+        """Compute a layer's attention, ``function(module, *args, **kwargs)``."""
+        raise NotImplementedError
+
+    def of_torch(self, layer: str, module: Any, function: Any, args: Any, kwargs: Any) -> Any:
+        """Compute `scaled_dot_product_attention` or `multi_head_attention_forward`."""
+        raise NotImplementedError
 
     def end(self) -> None:
         """Do what is to be done when a call of the model has ended."""
 
     @contextmanager
     def watching(self) -> Iterator[None]:
-        """Follow which module of the model is running, while the context lasts."""
+        """Follow the model, and take its attentions, while the context lasts."""
         with ExitStack() as stack:
-            for name, module in self._model.named_modules():
-                names = self._read_arguments(module)
-                before = module.register_forward_pre_hook(
-                    self._entering(name, names), with_kwargs=True
-                )
+            for module in self._model.modules():
+                enter = self._entering(self._read_arguments(module))
+                before = module.register_forward_pre_hook(enter, with_kwargs=True)
                 stack.callback(before.remove)
                 after = module.register_forward_hook(self._leave, always_call=True)
                 stack.callback(after.remove)
+            stack.enter_context(replaced_look_up(self))
+            stack.enter_context(_TorchCalls(self))
             yield
 
     def _read_arguments(self, module: Any) -> tuple[str, ...] | None:
         """Return the argument names of a module whose padding mask is that of its attentions."""
         library = sys.modules.get("transformers")
-        if module is not self._model and not (
-            library is not None and isinstance(module, library.PreTrainedModel)
-        ):
-            return None
-        return tuple(inspect.signature(module.forward).parameters)
+        if module is self._model or (library and isinstance(module, library.PreTrainedModel)):
+            return tuple(inspect.signature(module.forward).parameters)
+        return None
 
-    def _entering(self, name: str, names: tuple[str, ...] | None) -> Callable[..., None]:
+    def _entering(self, names: tuple[str, ...] | None) -> Callable[..., None]:
         def enter(module: Any, args: Any, kwargs: Any) -> None:
-            arguments = (
-                None if names is None else {**dict(zip(names, args, strict=False)), **kwargs}
-            )
-            self.frames.append(Frame(module, name, arguments))
+            given = None if names is None else {**dict(zip(names, args, strict=False)), **kwargs}
+            self.frames.append(Frame(module, given))
 
         return enter
 
@@ -93,13 +106,6 @@ class Running:
         finally:
             self.inside = before
 
-    def name_here(self) -> str:
-        """Return the name of a layer for the attention that the running module computes."""
-        frame = self.frames[-1]
-        frame.calls += 1
-        name = frame.name or "model"
-        return name if frame.calls == 1 else f"{name}#{frame.calls}"
-
     def name_of(self, module: Any) -> str | None:
         """Return the name of a layer whose module computes an attention.
 
@@ -109,8 +115,72 @@ class Running:
         name = self.names.get(id(module))
         if name is None:
             return None
+        name = name or "model"
         for frame in reversed(self.frames):
             if frame.module is module:
                 frame.calls += 1
                 return name if frame.calls == 1 else f"{name}#{frame.calls}"
         return name
+
+
+class _TorchCalls(TorchFunctionMode):  # type: ignore[misc,unused-ignore]
+    """Hands calls of PyTorch's attention functions to a `Running`, as long as it is open.
+
+    `nn.MultiheadAttention` and `nn.TransformerEncoder` do not take their fused path then, which
+    would bypass it: they compute the same in single steps.
+    """
+
+    def __init__(self, running: Running) -> None:
+        super().__init__()
+        self._running = running
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Return the result of a function, of an attention by way of `of_torch`."""
+        running, kwargs = self._running, kwargs or {}
+        taken = func is F.scaled_dot_product_attention or func is F.multi_head_attention_forward
+        if not taken or running.inside or not running.frames:
+            return func(*args, **kwargs)
+        module = running.frames[-1].module
+        return running.of_torch(running.name_of(module) or "model", module, func, args, kwargs)
+
+
+@dataclass
+class _LookUp:
+    """What the look-up was before it was replaced, and whether the replacement is in use."""
+
+    original: Any
+    in_use: bool = True
+
+
+@contextmanager
+def replaced_look_up(running: Running) -> Iterator[None]:
+    """Hand calls of the functions that layers of transformers look up to a `Running`."""
+    library = sys.modules.get("transformers.modeling_utils")
+    if library is None:
+        yield  # nobody has loaded a model of this library
+        return
+    interface = library.AttentionInterface
+    if not hasattr(interface, "get_interface"):
+        raise CaptureError("headfit.torch needs transformers 5.0 or newer")
+    look_up = _LookUp(interface.get_interface)
+
+    def get_interface(self: Any, implementation: Any, default: Any) -> Any:
+        function = look_up.original(self, implementation, default)
+
+        def attention(module: Any, *args: Any, **kwargs: Any) -> Any:
+            layer = running.name_of(module)
+            if layer is None:  # of another model
+                return function(module, *args, **kwargs)
+            return running.of_transformers(layer, module, implementation, function, args, kwargs)
+
+        return attention if look_up.in_use and not running.inside else function
+
+    get_interface.look_up = look_up  # type: ignore[attr-defined]
+    interface.get_interface = get_interface
+    try:
+        yield
+    finally:
+        look_up.in_use = False
+        # Where another thread has replaced this one too, that one removes both.
+        while not getattr(interface.get_interface, "look_up", _LookUp(None)).in_use:
+            interface.get_interface = interface.get_interface.look_up.original

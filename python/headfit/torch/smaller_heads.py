@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import torch
 import torch.nn.functional as F
-from torch.overrides import TorchFunctionMode
 
 from headfit._base.arguments import shown
 from headfit._compress.result import Compressed
 from headfit.errors import CaptureError, InputError
-from headfit.torch.layer_maps import LayerMaps
 from headfit.torch.running import Running
-from headfit.torch.transformers_calls import replaced_functions
-
-__all__ = ["SmallerHeads", "smaller_heads"]
 
 
 @dataclass
@@ -31,7 +27,7 @@ class SmallerHeads:
         How often each of the layers with maps was called.
     """
 
-    maps: dict[str, LayerMaps] = field(repr=False)
+    maps: dict[str, _LayerMaps] = field(repr=False)
     layers: dict[str, int] = field(default_factory=dict)
 
     @property
@@ -96,121 +92,123 @@ def smaller_heads(model: torch.nn.Module, heads: Any) -> Iterator[SmallerHeads]:
     >>> smaller.key_dims, bool((small - whole).abs().mean() < 0.3)
     ((16, 8), True)
     """
-    if not isinstance(model, torch.nn.Module):
-        raise InputError(f"model must be a torch.nn.Module; got {type(model).__name__}")
-    for name, module in model.named_modules():
-        if isinstance(module, torch.jit.ScriptModule):
-            raise CaptureError(
-                f"{name or 'model'} is a ScriptModule; pass the one it was made from"
-            )
-    maps = _by_layer(getattr(heads, "heads", heads))
-    running = Running(model)
-    names = set(running.names.values())
-    for layer in maps:
-        # A module may compute several attentions: these have names with a number.
-        if layer.split("#")[0] not in names | {"model"}:
-            raise CaptureError(f"the model has no layer {layer!r}")
-    found = SmallerHeads(maps, dict.fromkeys(maps, 0))
-    replacement = _Replacement(running, found)
-    with ExitStack() as stack:
-        stack.enter_context(running.watching())
-        stack.enter_context(replaced_functions(replacement.of_transformers))
-        stack.enter_context(_MappedCalls(replacement))
-        yield found
-    missing = [layer for layer, calls in found.layers.items() if not calls]
+    running = _Mapped(model, heads)
+    with running.watching():
+        yield running.found
+    missing = [layer for layer, calls in running.found.layers.items() if not calls]
     if running.ran and missing:
         raise CaptureError(f"the model ran, and never called {', '.join(missing)}")
 
 
-def _by_layer(heads: Any) -> dict[str, LayerMaps]:
+def _by_layer(heads: Any) -> dict[str, _LayerMaps]:
     if not isinstance(heads, Mapping) or not heads:
         raise InputError(
             "heads must be what compress returns, or a mapping of (layer, key head) to "
             f"Compressed; got {shown(heads)}"
         )
-    found: dict[str, dict[int, Compressed]] = {}
+    found: dict[str, _LayerMaps] = {}
     for name, head in heads.items():
-        if (
-            not isinstance(name, tuple)
-            or len(name) != 2
-            or not isinstance(name[0], str)
-            or not isinstance(name[1], int)
-            or not isinstance(head, Compressed)
-        ):
+        is_name = isinstance(name, tuple) and [type(part) for part in name] == [str, int]
+        if not is_name or not isinstance(head, Compressed):
             raise InputError(
                 "heads must map (name of a layer, number of a key head) to Compressed; "
                 f"got {shown(name)}: {type(head).__name__}"
             )
-        found.setdefault(name[0], {})[name[1]] = head
-    return {layer: LayerMaps(layer, own) for layer, own in found.items()}
+        found.setdefault(name[0], _LayerMaps(name[0])).heads[name[1]] = head
+    return found
 
 
-class _Replacement:
-    """The attention functions of a model, called with smaller queries and keys."""
+class _Mapped(Running):
+    """A model whose attention functions are called with smaller queries and keys."""
 
-    def __init__(self, running: Running, found: SmallerHeads) -> None:
-        self.running, self._found = running, found
+    def __init__(self, model: Any, heads: Any) -> None:
+        super().__init__(model)
+        maps = _by_layer(getattr(heads, "heads", heads))
+        for layer in maps:
+            # A module may compute several attentions: these have names with a number.
+            if layer.split("#")[0] not in {*self.names.values(), "model"}:
+                raise CaptureError(f"the model has no layer {layer!r}")
+        self.found = SmallerHeads(maps, dict.fromkeys(maps, 0))
 
-    def _mapped(self, layer: str, query: Any, key: Any, scale: float | None) -> Any:
-        """Return smaller queries and keys; None for a layer without maps."""
-        maps = self._found.maps.get(layer)
-        if maps is None:
-            return None
-        self._found.layers[layer] += 1
-        return maps.apply(query, key, scale)
+    def of_transformers(
+        self, layer: str, module: Any, implementation: Any, function: Any, args: Any, kwargs: Any
+    ) -> Any:
+        """Call a layer's own function with mapped queries and keys."""
+        args, kwargs = self._smaller(layer, args, kwargs, "scaling")
+        with self.passing():
+            return function(module, *args, **kwargs)
 
-    def of_transformers(self, _implementation: Any, function: Any) -> Callable[..., Any]:
-        """Return a function that maps queries and keys and then calls the layer's own."""
-
-        def attention(module: Any, query: Any, key: Any, *args: Any, **kwargs: Any) -> Any:
-            layer = self.running.name_of(module)
-            if layer is None or layer not in self._found.maps:
-                with self.running.passing():
-                    return function(module, query, key, *args, **kwargs)
-            query, key = self._mapped(layer, query, key, kwargs.get("scaling"))
-            with self.running.passing():
-                return function(module, query, key, *args, **{**kwargs, "scaling": 1.0})
-
-        return attention
-
-    def of_torch(self, function: Any, args: Any, kwargs: Any) -> Any:
+    def of_torch(self, layer: str, module: Any, function: Any, args: Any, kwargs: Any) -> Any:
         """Call `scaled_dot_product_attention` with mapped queries and keys."""
-        given = {**dict(zip(("query", "key"), args, strict=False)), **kwargs}
-        rest = args[2:]
-        layer = self.running.name_here()
-        query, key = given["query"], given["key"]
-        if layer in self._found.maps:
-            query, key = self._mapped(layer, query, key, given.get("scale"))
-            given["scale"] = 1.0
-        del given["query"], given["key"]
-        with self.running.passing():
-            return function(query, key, *rest, **given)
-
-    def of_multi_head(self, function: Any, args: Any, kwargs: Any) -> Any:
-        """Refuse `multi_head_attention_forward` in a layer with maps."""
-        layer = self.running.name_here()
-        if layer in self._found.maps:
+        if layer in self.found.maps and function is F.multi_head_attention_forward:
             raise CaptureError(
                 f"{layer}: MultiheadAttention makes its queries and keys itself; smaller ones "
                 "cannot be put in their place"
             )
-        with self.running.passing():
+        args, kwargs = self._smaller(layer, args, kwargs, "scale")
+        with self.passing():
             return function(*args, **kwargs)
 
+    def _smaller(self, layer: str, args: Any, kwargs: Any, scale: str) -> tuple[Any, Any]:
+        """Return arguments with mapped queries and keys, for a layer with maps, and scale 1."""
+        maps = self.found.maps.get(layer)
+        if maps is None:
+            return args, kwargs
+        self.found.layers[layer] += 1
+        given = {**dict(zip(("query", "key"), args, strict=False)), **kwargs}
+        query, key = maps.apply(given.pop("query"), given.pop("key"), given.get(scale))
+        return (query, key, *args[2:]), {**given, scale: 1.0}
 
-class _MappedCalls(TorchFunctionMode):  # type: ignore[misc,unused-ignore]
-    """Takes the calls of PyTorch's attention functions, as long as it is open."""
 
-    def __init__(self, replacement: _Replacement) -> None:
-        super().__init__()
-        self._replacement = replacement
+@dataclass
+class _LayerMaps:
+    """The maps of some key heads of a layer, by number, with those of the query heads of each."""
 
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Replace the arguments of a call, and return its result."""
-        kwargs, running = kwargs or {}, self._replacement.running
-        if not running.inside and running.frames:
-            if func is F.scaled_dot_product_attention:
-                return self._replacement.of_torch(func, args, kwargs)
-            if func is F.multi_head_attention_forward:
-                return self._replacement.of_multi_head(func, args, kwargs)
-        return func(*args, **kwargs)
+    layer: str
+    heads: dict[int, Compressed] = field(default_factory=dict)
+    _tensors: dict[Any, Any] = field(default_factory=dict)
+
+    def apply(self, query: Any, key: Any, scale: float | None) -> tuple[Any, Any]:
+        """Return smaller queries and keys, whose products are logits.
+
+        Parameters
+        ----------
+        query : Tensor, shape (..., heads, n, D)
+        key : Tensor, shape (..., key heads, m, D)
+        scale : float or None
+            That of the layer, for heads without maps; None means 1 / sqrt(D).
+        """
+        if query.dim() < 3 or key.dim() < 3:
+            raise CaptureError(f"{self.layer}: queries and keys must have an axis of heads")
+        shape = (query.shape[-3], key.shape[-3], query.shape[-1])
+        scale = shape[2] ** -0.5 if scale is None else float(scale)
+        place = (shape, scale, query.dtype, query.device)
+        if place not in self._tensors:
+            maps = self._numbers(shape, scale)
+            self._tensors[place] = [torch.from_numpy(x).to(query) for x in maps]
+        for_queries, for_keys = self._tensors[place]
+        return query @ for_queries, key @ for_keys
+
+    def _numbers(self, shape: tuple[int, int, int], scale: float) -> tuple[Any, Any]:
+        """Return maps of all query heads and of all key heads, padded with zeros to one size."""
+        heads, key_heads, size = shape
+        if heads % key_heads:
+            raise CaptureError(f"{self.layer}: {key_heads} key heads do not divide {heads} heads")
+        group = heads // key_heads
+        for at, found in self.heads.items():
+            own = len(found.P_q) if found.P_q.ndim == 3 else 1
+            if not 0 <= at < key_heads or found.original_dim != size or own != group:
+                raise InputError(
+                    f"the maps of key head {at} of {self.layer} must be for one of its "
+                    f"{key_heads} key heads, of size {size}, with {group} query heads each; got "
+                    f"maps for size {found.original_dim} and {own} query heads"
+                )
+            found.check_scale(scale)
+        dims = [self.heads[at].dim if at in self.heads else size for at in range(key_heads)]
+        p_q = np.zeros((heads, size, max(dims)))
+        p_k = np.zeros((key_heads, size, max(dims)))
+        for at, dim in enumerate(dims):
+            readers, head = slice(at * group, (at + 1) * group), self.heads.get(at)
+            p_q[readers, :, :dim] = scale * np.eye(size) if head is None else head.P_q
+            p_k[at, :, :dim] = np.eye(size) if head is None else head.P_k
+        return p_q, p_k

@@ -1,12 +1,16 @@
-"""`Visible`: which keys the queries of a call see, and which queries and keys are padding."""
+"""`MaskReader`: which keys the queries of a call see, which are padding, and what a bias adds."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+
+from headfit._base.arrays import as_stored_array
+from headfit.errors import CaptureError
+from headfit.torch.observed import ObservedCall
 
 Bools = NDArray[np.bool_]
 
@@ -27,9 +31,8 @@ class Passage(NamedTuple):
     mask: Any
 
 
-@dataclass(frozen=True)
-class Visible:
-    """Which keys the queries of a batch see.
+class Read(NamedTuple):
+    """What a mask and a bias say of the queries and keys of a batch.
 
     Attributes
     ----------
@@ -41,20 +44,39 @@ class Visible:
     passages : tuple of (Passage or None), or None
         One for each entry of the batch, None for an entry that is padding alone. None if no entry
         has padding and all have the same mask.
+    bias : ndarray that broadcasts to (batch, heads, n, keys), or None
+        What is added to the logits. It has four axes.
+    keys : int
+        The number of keys; those after them are empty places of a cache.
     """
 
     mask: Any
     key_mask: Bools | None
     passages: tuple[Passage | None, ...] | None
+    bias: NDArray[Any] | None
+    keys: int
 
-    @classmethod
-    def read(cls, allowed: Any, rows: Bools | None, shape: tuple[int, int, int], own: bool) -> Any:
-        """Return what a mask says.
+
+class MaskReader:
+    """Reads masks once for the layers that share them, and remembers them until `forget`."""
+
+    def __init__(self) -> None:
+        self._read: dict[Any, Read] = {}
+        self._tensors: list[Any] = []  # so that no other tensor takes the place of one in memory
+
+    def forget(self) -> None:
+        """Forget all masks: the model was left."""
+        self._read.clear()
+        self._tensors.clear()
+
+    def read(
+        self, seen: ObservedCall, rows: Bools | None, shape: tuple[int, int, int], own: bool
+    ) -> Read:
+        """Return what the mask and the bias of an attention say.
 
         Parameters
         ----------
-        allowed : ndarray of bool, shape (1 or batch, 1 or heads, n, m), "causal" or None
-            Which keys may be attended to. "causal" aligns the last query with the last key.
+        seen : ObservedCall
         rows : ndarray of bool, shape (batch, n), or None
             Which queries are no padding. None if nobody said so: then queries at the places of
             keys that no query sees are taken for padding.
@@ -63,46 +85,86 @@ class Visible:
         own : bool
             Whether queries and keys belong to the same tokens, the last query to the last key.
         """
-        batch, n, m = shape
-        full = rows is None or bool(rows.all())
-        if allowed is None and full:
-            return cls(None, None, None)
-        if isinstance(allowed, str) and full:
-            return cls(allowed, None, None)
-        if allowed is None or isinstance(allowed, str):
-            allowed = np.ones((n, m), bool) if allowed is None else np.tri(n, m, m - n, dtype=bool)
-            allowed = allowed[np.newaxis, np.newaxis]
-        if rows is None:
-            rows = np.ones((batch, n), bool)
-            if own:
-                rows = rows & allowed.any(axis=(1, 2))[:, m - n :]
-        # All entries of the batch are alike: one mask for them, read once.
-        if len(allowed) == 1 and rows.all():
-            mask = mask_form(allowed[0])
-            return cls(mask if not isinstance(mask, np.ndarray) else allowed, None, None)
-        places = [_places(allowed[b % len(allowed)], rows[b], own) for b in range(batch)]
-        parts = [
-            None if at is None else allowed[b % len(allowed)][:, at[0], at[1]]
-            for b, at in enumerate(places)
-        ]
-        longest = max((p for p in parts if p is not None), key=np.size, default=None)
-        common = None if longest is None else mask_form(longest)
-        found = [
-            None
-            if at is None or part is None
-            else Passage(*at, common if _has_form(part, common) else mask_form(part))
-            for at, part in zip(places, parts, strict=True)
-        ]
-        band = not isinstance(common, np.ndarray)
-        if not band or any(p is not None and p.mask is not common for p in found):
-            return cls(allowed, None, tuple(found))
-        key_mask = np.zeros((batch, m), bool)
-        for b, passage in enumerate(found):
-            if passage is not None:
-                key_mask[b, passage.keys] = True
-        if key_mask.all() and rows.all():
-            return cls(common, None, None)
-        return cls(common, None if key_mask.all() else key_mask, tuple(found))
+        known = None if rows is None else rows.tobytes()
+        key = (_identity(seen.mask), _identity(seen.bias), seen.causal, known, shape, own)
+        if key not in self._read:
+            self._tensors += [seen.mask, seen.bias]
+            self._read[key] = _read(seen, rows, shape, own)
+        return self._read[key]
+
+
+def _identity(tensor: Any) -> Any:
+    if tensor is None:
+        return None
+    # Tensors made in inference mode do not count their changes.
+    return id(tensor), -1 if tensor.is_inference() else tensor._version
+
+
+def _read(seen: ObservedCall, rows: Bools | None, shape: tuple[int, int, int], own: bool) -> Read:
+    batch, n, m = shape
+    allowed: Any = None
+    bias = None
+    for name in ("mask", "bias"):
+        here, added = _split(_four_axes(getattr(seen, name), name, seen, shape))
+        if here is not None:
+            allowed = here if allowed is None else allowed & here
+        if added is not None:
+            bias = added if bias is None else bias + added
+    if seen.causal:
+        allowed = "causal" if allowed is None else allowed & np.tri(n, m, m - n, dtype=bool)
+    if isinstance(allowed, np.ndarray):
+        allowed = np.broadcast_to(allowed, (*allowed.shape[:2], n, m))
+        if own and m > n:
+            # Keys at the end that nobody sees are the empty places of a cache of fixed size.
+            some = np.flatnonzero(allowed.any(axis=(0, 1, 2)))
+            m = max(n, int(some[-1]) + 1) if some.size else m
+            allowed = allowed[..., :m]
+            bias = bias if bias is None or bias.shape[-1] == 1 else bias[..., :m]
+    mask, key_mask, passages = _visible(allowed, rows, (batch, n, m), own)
+    return Read(mask, key_mask, passages, bias, m)
+
+
+def _visible(allowed: Any, rows: Bools | None, shape: tuple[int, int, int], own: bool) -> Any:
+    """Return `mask`, `key_mask` and `passages` of None, "causal" or an array of four axes.
+
+    "causal" aligns the last query with the last key.
+    """
+    batch, n, m = shape
+    if not isinstance(allowed, np.ndarray):
+        if rows is None or rows.all():
+            return allowed, None, None
+        allowed = np.tri(n, m, m - n if allowed else m, dtype=bool)[np.newaxis, np.newaxis]
+    if rows is None:
+        rows = np.ones((batch, n), bool)
+        if own:
+            rows = rows & allowed.any(axis=(1, 2))[:, m - n :]
+    # All entries of the batch are alike: one mask for them, read once.
+    if len(allowed) == 1 and rows.all():
+        mask = _form_of(allowed[0])
+        return allowed if isinstance(mask, np.ndarray) else mask, None, None
+    parts: list[Passage | None] = []
+    for b in range(batch):
+        entry = allowed[b % len(allowed)]
+        at = _places(entry, rows[b], own)
+        parts.append(None if at is None else Passage(*at, entry[:, at[0], at[1]]))
+    longest = max((part.mask for part in parts if part), key=np.size, default=None)
+    common = None if longest is None else _form_of(longest)
+
+    def named(part: Passage) -> Passage:
+        mask = common if _has_form(part.mask, common) else _form_of(part.mask)
+        return part._replace(mask=mask)
+
+    passages = tuple(part and named(part) for part in parts)
+    alike = all(passage is None or passage.mask is common for passage in passages)
+    if isinstance(common, np.ndarray) or not alike:
+        return allowed, None, passages
+    key_mask = np.zeros((batch, m), bool)
+    for b, passage in enumerate(passages):
+        if passage is not None:
+            key_mask[b, passage.keys] = True
+    if key_mask.all():
+        return common, None, None if rows.all() else passages
+    return common, key_mask, passages
 
 
 def _places(allowed: Bools, rows: Bools, own: bool) -> tuple[Any, slice] | None:
@@ -139,17 +201,8 @@ def _has_form(allowed: Bools, form: Any) -> bool:
     return bool((allowed == _band(n, m, left, right)).all())
 
 
-def mask_form(allowed: Bools) -> Any:
-    """Return a mask of shape (1 or heads, n, m) as None, "causal" or a window where it is one.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> mask_form(np.tri(3, dtype=bool)[None]), mask_form(np.ones((1, 2, 3), bool))
-    ('causal', None)
-    >>> mask_form(np.tri(3, dtype=bool)[None] & ~np.tri(3, 3, -2, dtype=bool))
-    ('window', (1, 0))
-    """
+def _form_of(allowed: Bools) -> Any:
+    """Return a mask of shape (1 or heads, n, m) as None, "causal" or a window where it is one."""
     n, m = allowed.shape[1:]
     if allowed.all():
         return None
@@ -161,3 +214,34 @@ def mask_form(allowed: Bools) -> Any:
         if left >= 0 and right >= 0 and (one == _band(n, m, left, right)).all():
             return "causal" if right == 0 and left == m - 1 else ("window", (left, right))
     return allowed
+
+
+def _four_axes(tensor: Any, name: str, seen: ObservedCall, shape: tuple[int, int, int]) -> Any:
+    """Return a mask or bias with four axes, that broadcasts to (batch, heads, n, m)."""
+    if tensor is None:
+        return None
+    batch, n, m = shape
+    full = (batch, seen.query.shape[1], n, m)
+    given = tuple(tensor.shape)
+    fits = len(given) <= 4 and all(
+        a in (1, b) for a, b in zip(given[::-1], full[::-1], strict=False)
+    )
+    if not fits:
+        raise CaptureError(
+            f"{seen.layer}: the {name} must broadcast to (batch, heads, n, m) = {full}; got shape "
+            f"{given}"
+        )
+    return tensor.detach()[(None,) * (4 - len(given))].cpu()
+
+
+def _split(mask: Any) -> tuple[Any, NDArray[Any] | None]:
+    """Return where a mask allows attention (None: everywhere), and what it adds (None: nothing)."""
+    if mask is None:
+        return None, None
+    if mask.dtype == torch.bool:
+        return (None if bool(mask.all()) else mask.numpy().copy()), None
+    # Masked entries are minus infinity, or the least number of the dtype plus some logit.
+    closed = mask <= torch.finfo(mask.dtype).min / 2
+    added = torch.where(closed, torch.zeros((), dtype=mask.dtype), mask)
+    allowed = ~closed.numpy() if bool(closed.any()) else None
+    return allowed, as_stored_array(added, "bias") if bool(added.any()) else None

@@ -50,7 +50,7 @@ class TvCurve:
     kl_mean: NDArray[np.float64]
 
     @classmethod
-    def of(cls, distances: Mapping[int, Any]) -> TvCurve:
+    def of(cls, distances: Mapping[int, object]) -> TvCurve:
         """Return the curve of what has these distances, by head size."""
         sizes = sorted(distances)
         columns = ([getattr(distances[d], f.name) for d in sizes] for f in fields(cls)[1:])

@@ -7,9 +7,11 @@ import inspect
 import json
 import os
 import pty
+import re
 import subprocess
 import sys
 import zipfile
+from importlib import import_module
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +21,7 @@ from scipy import sparse
 
 import headfit as hf
 from headfit import cli
+from headfit._cli.pattern import options_of_kind
 
 LOOSE = ("--leak", "0.3", "--distortion", "2")
 
@@ -352,6 +355,18 @@ def test_every_help_has_examples(command, run):
     assert (status, err) == (0, "")
     assert "examples:\n  headfit " in out
     assert "`" not in out
+
+
+def test_the_help_of_every_option_says_what_it_is():
+    commands = [getattr(import_module(f"headfit._cli.{m}"), name) for name, (m, _) in
+                cli.COMMANDS.items() if name != "pattern"]  # fmt: skip
+    options = [each for command in commands for each in command.options]
+    options += [each for kind in hf.patterns.__all__ for each in options_of_kind(kind)]
+    for each in options:
+        about = each.settings["help"]
+        assert len(about.split()) > 1, each.name
+        assert not re.match("as in|see ", about), (each.name, about)
+        assert about.count("(default") <= 1, (each.name, about)
 
 
 def test_version(run):

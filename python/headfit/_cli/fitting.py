@@ -27,6 +27,9 @@ from headfit._target import certify as judging
 from headfit.errors import HeadfitError, InputError
 
 TOLERANCES = options_of(Tolerances)
+OF_THE_HEAD = [each._replace(settings=dict(each.settings)) for each in TOLERANCES]
+for each in OF_THE_HEAD:
+    each.settings["help"] = each.settings["help"].split(" (default")[0] + " (default: the head's)"
 OWN = {Learned: "effort reheats stages max_norm", MaxMargin: "keys form", Projection: None}
 """The options of single methods that the command line has."""
 
@@ -93,8 +96,12 @@ def fit(call: Call) -> Outcome:
 @command(
     TARGET,
     option("head", metavar="HEAD", type=Path, help="a head that headfit fit wrote"),
-    options_of(judging.certify, "kernel num_threads"),
-    TOLERANCES,
+    options_of(
+        judging.certify,
+        "kernel num_threads",
+        kernel={"help": "a kernel, as headfit fit has it (default: as when it was fitted)"},
+    ),
+    OF_THE_HEAD,
     examples="""
         headfit certify A.npz head.npz
         headfit certify A.npz head.npz --leak 0.2 --distortion 1 --json

@@ -81,7 +81,7 @@ BY_NAME: dict[str, dict[str, Any]] = {
                     "cores that the process may use)"},
     "position": {"choices": ("rope", "rope-half", "alibi"),
                  "help": "positions that are not yet part of Q and K"},
-    "rng": {"type": seed, "word": "seed", "help": "seed of everything random (default: 0)"},
+    "rng": {"type": seed, "word": "seed", "help": "seed of everything random"},
 }  # fmt: skip
 """The settings of parameters that mean the same in every function, by their names."""
 
@@ -149,8 +149,11 @@ def parameters(function: Callable[..., Any]) -> dict[str, tuple[str, str]]:
 
 def _option(parameter: inspect.Parameter, kind: str, text: str, changes: dict[str, Any]) -> Option:
     name, default = parameter.name, parameter.default
-    settings = {"help": _help(text, default)}
+    settings = {"help": _first_sentence(text, default)}
     settings |= BY_NAME.get(name) or _settings(str(parameter.annotation), kind, default)
+    if not (default is None or isinstance(default, bool) or default is parameter.empty):
+        shown = f"{default:g}" if isinstance(default, float) else default
+        settings["help"] += f" (default: {shown})"
     settings |= changes
     if default is parameter.empty:
         return Option(name, (name,), settings)
@@ -173,15 +176,11 @@ def _settings(annotation: str, kind: str, default: Any) -> dict[str, Any]:
     return {"type": next((t for t in (float, int) if t.__name__ in annotation), str)}
 
 
-def _help(text: str, default: Any) -> str:
-    """Return the first sentence of a description without its references, and the default."""
+def _first_sentence(text: str, default: Any) -> str:
+    """Return a description's first sentence without references, and what None stands for."""
     text = text.replace("`", "").replace("%", "%%")
     said = re.split(r"\.(?: (?=[A-Z\"])|$)|; (?:None|see)\b", text)[0]
     said = said.replace("when None", "by default")
     said = said if said[1:2].isupper() else said[:1].lower() + said[1:]
     by_default = re.search(r"[.;] None:? (.+?)(?:[.,;:] |[.]?$)", text)
-    if default is None and by_default:
-        return f"{said} (default: {by_default[1]})"
-    if default is None or isinstance(default, bool) or default is inspect.Parameter.empty:
-        return said
-    return f"{said} (default: {f'{default:g}' if isinstance(default, float) else default})"
+    return f"{said} (default: {by_default[1]})" if default is None and by_default else said

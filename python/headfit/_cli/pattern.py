@@ -47,8 +47,11 @@ _FILES = {
 
 def options_of_kind(kind: str) -> list[Option]:
     """Return the options of a pattern's function; files take the place of arrays."""
-    gamma = {"help": "largest ratio of two weights in a row (default: 1)"}
-    made = options_of(getattr(patterns, kind), gamma=gamma)
+    made = options_of(
+        getattr(patterns, kind),
+        gamma={"help": "largest ratio of two weights in a row (default: 1)"},
+        weights={"help": "what weights are (default: random where gamma is above 1, or uniform)"},
+    )
     return [
         each for o in made for each in (_FILES.get(o.name, [o]) if o.words == (o.name,) else [o])
     ]
@@ -149,7 +152,7 @@ def _value(text: str) -> Any:
            "the kind, as in neighbors=64 or offsets=-1,2; may be repeated"),
     options_of(
         planning.plan, "n dim dtype method mask kernel time_limit rng num_threads",
-        (fitting.fit,), method={"choices": METHODS},
+        (fitting.fit,), n={"help": "tokens; a file has its own"}, method={"choices": METHODS},
     ),
     TOLERANCES,
     output("--plot", suffixes=FORMATS, metavar="FILE", help="draw it: .png, .pdf or .svg"),

@@ -10,7 +10,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headfit._attention.attention import Attention
-from headfit._attention.functions import attention_matrix
 from headfit._attention.heads import single_heads
 from headfit._attention.module import SelfAttention
 from headfit._base.files import file_size, opened
@@ -26,7 +25,7 @@ from headfit.errors import InputError
 IN_FILES = ("scale", "mask", "key_lengths", "bias", "softcap", "key_mask", "sinks")
 """The options of `Attention` that a file of arrays may hold beside Q and K."""
 
-LOGITS = options_of(attention_matrix, "scale mask position")
+LOGITS = options_of(Attention, "scale mask position")
 
 NORMALIZE = flag("--normalize", "scale the rows of the target to sum to 1")
 TARGET = (

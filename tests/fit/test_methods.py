@@ -138,11 +138,11 @@ class Wrong(TruncatedSVD):
     ("made", "message"),
     [
         (None, "must return a Head; truncated-svd returned a NoneType"),
-        (hf.methods.Head(np.ones((24, 2)), np.ones((24, 3))), "equal shape with 24 rows"),
-        (hf.methods.Head(np.ones((23, 2)), np.ones((23, 2))), "equal shape with 24 rows"),
+        (hf.methods.Head(np.ones((24, 2)), np.ones((24, 3))), "equal shape, 24 rows"),
+        (hf.methods.Head(np.ones((23, 2)), np.ones((23, 2))), "equal shape, 24 rows"),
         (
             hf.methods.Head(np.ones((24, 9)), np.ones((24, 9))),
-            "1 to 4 columns; truncated-svd returned 9",
+            "1 to 4 columns; truncated-svd returned shapes .24, 9.",
         ),
         (hf.methods.Head(np.ones((24, 0)), np.ones((24, 0))), "1 to 4 columns"),
     ],

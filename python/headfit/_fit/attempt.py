@@ -66,16 +66,11 @@ def _run(method: Method, problem: Problem, dim: int, patience: Patience) -> Head
         raise InputError(
             f"method must return a Head; {method.name} returned a {type(head).__name__}"
         )
-    shapes = np.shape(head.Q), np.shape(head.K)
-    if shapes[0] != shapes[1] or len(shapes[0]) != 2 or shapes[0][0] != problem.target.n:
+    n, shape = problem.target.n, np.shape(head.Q)
+    if np.shape(head.K) != shape or len(shape) != 2 or shape[0] != n or not 1 <= shape[1] <= dim:
         raise InputError(
-            f"method must return Q and K of equal shape with {problem.target.n} rows; "
-            f"{method.name} returned shapes {shapes[0]} and {shapes[1]}"
-        )
-    if not 1 <= shapes[0][1] <= dim:
-        raise InputError(
-            f"method must return Q and K of 1 to {dim} columns; {method.name} returned "
-            f"{shapes[0][1]}"
+            f"method must return Q and K of equal shape, {n} rows and 1 to {dim} columns; "
+            f"{method.name} returned shapes {shape} and {np.shape(head.K)}"
         )
     return head.padded(dim)
 

@@ -31,6 +31,9 @@ __all__ = ["Fit", "Search", "Trial"]
 
 FORMAT = 2
 
+# The attributes of a fit that JSON holds as they are.
+_PLAIN = ("scale", "dtype", "method", "status", "stopped", "advice", "seconds", "settings")
+
 # What stood in the way for each word of `Ending`. A fit that stalled is looked at more closely.
 _OBSTACLES: dict[str, Obstacle] = {
     "time limit": "time",
@@ -245,21 +248,11 @@ class Fit(FittedHead):
         return plain_dict(
             {
                 "n": self.Q.shape[0],
-                "dim": self.dim,
                 "width": self.module.width,
                 "canonical": self.module.is_canonical,
-                "dtype": self.dtype,
-                "scale": self.scale,
+                **{name: getattr(self, name) for name in ("dim", *_PLAIN, "tolerances", "search")},
                 "mask": None if self.mask is None else mask_text(self.mask),
-                "method": self.method,
-                "tolerances": self.tolerances,
-                "status": self.status,
-                "stopped": self.stopped,
-                "advice": self.advice,
                 "lower_bound": bound and {"dim": bound.dim, "reason": bound.reason},
-                "seconds": self.seconds,
-                "settings": self.settings,
-                "search": self.search,
                 "certificate": self.certificate.to_dict(),
             }
         )
@@ -293,13 +286,11 @@ class Fit(FittedHead):
                 arrays[f"certificate_{name}"] = value
             elif name not in ("mask", "tolerances", "kernel"):
                 certificate[name] = value
-        as_they_are = ("scale", "dtype", "method", "status", "stopped", "advice", "seconds",
-                       "settings")  # fmt: skip
         about = {
             "format": FORMAT,
             "headfit": VERSION,
             "numpy": np.__version__,
-            **{name: getattr(self, name) for name in as_they_are},
+            **{name: getattr(self, name) for name in _PLAIN},
             **dataclasses.asdict(self.tolerances),
             "module_scale": self.module.scale,
             "mask": mask,

@@ -1,14 +1,10 @@
-"""Tolerances that are tightened from stage to stage, each of which starts from the last one's head.
-
-A head that meets loose tolerances is found sooner, and is often close to one that meets tighter
-ones. docs/learned-method.md in the repository has the figures.
-"""
+"""Tolerances that are tightened from stage to stage; docs/learned-method.md has the figures."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from headfit._base.arrays import FloatArray
@@ -27,6 +23,7 @@ Callback = Callable[[int, int, float], Any]
 Start = tuple[FloatArray, FloatArray]
 
 
+@dataclass
 class AfterScan:
     """What is called after every scan of a fit: its progress, and a user's callback.
 
@@ -34,9 +31,10 @@ class AfterScan:
     `is_over` tells whether the callback has returned False.
     """
 
-    def __init__(self, watch: Callable[..., Any] | None, callback: Callback | None) -> None:
-        self._watch, self._callback = watch, callback
-        self.before, self.is_over = 0, False
+    watch: Callable[..., Any] | None
+    callback: Callback | None
+    before: int = 0
+    is_over: bool = False
 
     @classmethod
     def of(cls, problem: Problem, callback: Callback | None = None) -> AfterScan | None:
@@ -47,9 +45,9 @@ class AfterScan:
     def __call__(self, step: int, left: int, deficit: float) -> bool:
         """Return whether the fit goes on."""
         step += self.before
-        if self._watch is not None:
-            self._watch(left, step=step, worst=f"{deficit:.2g}")
-        if self._callback is not None and self._callback(step, left, deficit) is False:
+        if self.watch is not None:
+            self.watch(left, step=step, worst=f"{deficit:.2g}")
+        if self.callback is not None and self.callback(step, left, deficit) is False:
             self.is_over = True
         return not self.is_over
 

@@ -46,10 +46,8 @@ def from_graph(
 ) -> Pattern:
     """Return the pattern of a graph: each token attends to its (out-)neighbours.
 
-    Nonzero entries of the adjacency matrix are edges. Their values and the edge data of a
-    graph are ignored, and parallel edges count once. (To keep values as weights, normalise
-    the rows yourself: any row-stochastic matrix is a target.) A token without a neighbour is a
-    `TargetError`; ``self_loops=True`` prevents that.
+    Values and edge data are ignored, and parallel edges count once. A token without a neighbour
+    is a `TargetError`; ``self_loops=True`` prevents that.
 
     Parameters
     ----------
@@ -255,8 +253,7 @@ def random_regular(n: int, k: int, **style: Unpack[Weighting]) -> Pattern:
 
     It is made of `k` random permutations; entries that occur twice are removed by random
     exchanges. (For ``k > n/2`` the complement is drawn in this way.) The distribution is close
-    to uniform over all such patterns, but not exactly uniform. Self-loops occur by chance, `k`
-    of them on average.
+    to uniform, but not exactly. Self-loops occur by chance, `k` of them on average.
 
     Parameters
     ----------

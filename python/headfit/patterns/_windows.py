@@ -343,17 +343,15 @@ def induction(
     """Return the pattern of an induction head, for what followed earlier equal tokens.
 
     Row ``i`` has the columns ``p + 1`` for positions ``p < i`` with ``tokens[p] == tokens[i]``.
-    A token that has not occurred before attends to itself. The pattern is causal, since
-    ``p + 1 <= i``; a token that equals its predecessor attends to itself. Columns have at most
-    two nonzeros with "latest"; with "all" there is no bound.
+    A token that has not occurred before attends to itself. The pattern is causal.
 
     Parameters
     ----------
     tokens : sequence
         One label per position: integers, strings, or the characters of a string.
     which : {"latest", "all"}
-        Whether only the latest earlier occurrence counts, or all of them (then a token that
-        occurs ``c`` times gives about ``c**2 / 2`` nonzeros).
+        Whether only the latest earlier occurrence counts, or all of them (a token that occurs
+        ``c`` times then gives about ``c**2 / 2`` nonzeros).
 
     Examples
     --------

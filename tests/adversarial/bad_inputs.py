@@ -1005,7 +1005,7 @@ def plot_doors(
     for name, value in (("n", [64]), ("n", 5), ("n", ["a", "b"]), ("n", [1.5, 2]), ("dim", [0, 1]),
                         *((name, [value, 64]) for name in ("n", "dim") for value in MISREAD),
                         ("dim", [np.nan, 1]), ("certified", [0, 1]), ("certified", [False, False]),
-                        ("kind", ["x", "y"]), ("seed", [[1], [2]]), ("dim", [])):  # fmt: skip
+                        ("kind", ["x", "y"]), ("dim", [])):  # fmt: skip
         tables.append({**sizes, name: value})
     yield Door("plot.growth", hf.plot.growth, {"table": sizes, "ax": axes()}, {
         "table": tables, "by": [5, "x", ["x"], True, Unusable(), [5], {}, {"k"}], "ax": no_axes,

@@ -120,7 +120,7 @@ CELLS = {
 # Public functions whose parameters could hold a head, by their types, and hold something else.
 TAKE_NO_HEAD = {
     "Attention.check_plain", "Attention.check_settings", "SelfAttention.input_for",
-    "patterns.from_graph", "plot.curve", "plot.growth", "sweep.run",
+    "patterns.from_graph", "plot.curve", "plot.growth", "results.TvCurve.of", "sweep.run",
     "torch.CapturedHeads.run", "torch.FittedAttention.with_fits",
     "torch.from_projections", "torch.smaller_heads", "torch.to_multihead_attention",
 }  # fmt: skip

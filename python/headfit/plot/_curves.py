@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from headfit._base.arguments import as_choice, as_finite, shown
+from headfit._base.arguments import as_choice, as_finite, as_flag, shown
 from headfit._base.arrays import as_array
 from headfit._base.drawing import BLUE, GREEN, GREY, INK, ORANGE, matplotlib
 from headfit.errors import InputError
@@ -250,7 +250,8 @@ def _series(table: Any, by: str | Sequence[str] | None) -> list[_Series]:
     sizes: dict[tuple[str, bool], dict[int, dict[str, float]]] = {}
     for cells in zip(*columns.values(), strict=True):
         row = dict(zip(columns, cells, strict=True))
-        if not row.get("certified", True):  # None where a point of a sweep failed
+        certified = row.get("certified", True)  # None where a point of a sweep failed
+        if certified is None or not as_flag(certified, "table's certified"):
             continue
         labels = [x if isinstance(x, str) else f"{name} = {x}" for name in by
                   if (x := row[name]) is not None]  # fmt: skip

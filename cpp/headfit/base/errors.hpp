@@ -2,10 +2,18 @@
 // exception, in one place.
 #pragma once
 
+#include <charconv>
 #include <stdexcept>
 #include <string>
 
 namespace headfit {
+
+// Returns a number as messages show it: with just the digits that tell it from its neighbours, so
+// that what a user typed is shown as it was typed.
+inline std::string as_typed(double value) {
+  char digits[32];
+  return {digits, std::to_chars(digits, digits + sizeof(digits), value).ptr};
+}
 
 class Error : public std::runtime_error {
  public:

@@ -5,6 +5,7 @@
 #include <functional>
 #include <limits>
 #include <sstream>
+#include <string>
 #include <vector>
 
 #include "headfit/base/errors.hpp"
@@ -13,11 +14,17 @@
 namespace headfit {
 namespace {
 
+std::string as_text(double number) { return as_typed(number); }
+
+template <class Part>
+const Part& as_text(const Part& part) {
+  return part;
+}
+
 template <class... Parts>
 [[noreturn]] void reject(const Parts&... parts) {
   std::ostringstream text;
-  text.precision(17);
-  (text << ... << parts);
+  (text << ... << as_text(parts));
   throw TargetError(text.str());
 }
 

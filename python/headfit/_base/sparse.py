@@ -229,24 +229,20 @@ def _from_coo(x: Any, check: _Check, dtype: Any) -> sp.csr_array:
 
 
 def _from_dok(x: Any, check: _Check, dtype: Any) -> sp.csr_array:
-    places = list(x.keys())
-    if any(len(place) != 2 for place in places):
+    if any(len(place) != 2 for place in x.keys()):
         raise check.fail("must have a row and a column for every entry")
-    rows, columns = (check.integers([p[axis] for p in places], "coordinates") for axis in (0, 1))
+    places = np.array(list(x.keys()), np.int64).reshape(-1, 2)
     data = np.array(list(x.values()), dtype=x.dtype)
-    return _from_coordinates((data, rows, columns), x.shape, check, dtype)
+    return _from_coordinates((data, *places.T), x.shape, check, dtype)
 
 
 def _from_lil(x: Any, check: _Check, dtype: Any) -> sp.csr_array:
-    lists = [as_array(part, check.name) for part in (x.rows, x.data)]
-    if any(part.shape != x.shape[:1] or part.dtype != object for part in lists):
-        raise check.fail(f"must have a list of columns and one of entries for {x.shape[0]} rows")
-    counts, entries = ([len(line) for line in part] for part in lists)
-    if counts != entries:
-        raise check.fail("must have a column for every entry")
-    columns = check.integers(list(chain.from_iterable(lists[0])), "columns")
+    counts = [len(line) for line in x.rows]
+    if len(counts) != x.shape[0] or counts != [len(line) for line in x.data]:
+        raise check.fail("must have a list of columns and one of as many entries for every row")
+    columns = check.integers(list(chain.from_iterable(x.rows)), "columns")
     rows = np.repeat(np.arange(x.shape[0]), counts)
-    data = np.array(list(chain.from_iterable(lists[1])), dtype=x.dtype)
+    data = np.array(list(chain.from_iterable(x.data)), dtype=x.dtype)
     return _from_coordinates((data, rows, columns), x.shape, check, dtype)
 
 

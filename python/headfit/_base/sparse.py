@@ -229,10 +229,11 @@ def _from_coo(x: Any, check: _Check, dtype: Any) -> sp.csr_array:
 
 
 def _from_dok(x: Any, check: _Check, dtype: Any) -> sp.csr_array:
-    if any(len(place) != 2 for place in x.keys()):
+    entries = dict(x.items())
+    if any(len(place) != 2 for place in entries):
         raise check.fail("must have a row and a column for every entry")
-    places = np.array(list(x.keys()), np.int64).reshape(-1, 2)
-    data = np.array(list(x.values()), dtype=x.dtype)
+    places = np.array(list(entries), np.int64).reshape(-1, 2)
+    data = np.array(list(entries.values()), dtype=x.dtype)
     return _from_coordinates((data, *places.T), x.shape, check, dtype)
 
 

@@ -78,8 +78,8 @@ def check(result: hf.results.Sparsified, taken: np.ndarray, share: np.ndarray) -
     present = share.any(axis=1)
     # This is the total variation by its definition.
     tv = 0.5 * np.abs(dense - share).sum(axis=1)
-    np.testing.assert_allclose(result.tv[present], tv[present], atol=2e-6)
-    assert (result.tv[~present] == 0).all()
+    np.testing.assert_allclose(result.dropped_mass[present], tv[present], atol=2e-6)
+    assert (result.dropped_mass[~present] == 0).all()
     assert result.worst_row == result.dropped_mass.argmax()
     assert result.per_row == taken.sum(axis=1).max()
     counts = taken.sum(axis=0)

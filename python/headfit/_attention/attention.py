@@ -158,6 +158,11 @@ class Attention(Shown):
     position: Any
     key_mask: NDArray[np.bool_] | None
     sinks: NDArray[np.float64] | None
+    lead: tuple[int, ...]
+    n: int
+    m: int
+    dim: int
+    dtype: np.dtype[Any]
 
     @names_logit_options()
     @standard_arithmetic()
@@ -178,7 +183,9 @@ class Attention(Shown):
         return {name: vars(self)[name] for name in ("stored", "options", "errors")}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        vars(self).update(state, **vars(state["options"]))
+        q, k = state["stored"]
+        vars(self).update(state, **vars(state["options"]), dtype=computed_in(q, k))
+        vars(self).update(lead=q.shape[:-2], n=q.shape[-2], m=k.shape[-2], dim=q.shape[-1])
 
     @classmethod
     def of(cls, Q: Any, K: Any = None, **options: Unpack[LogitKeywords]) -> Attention:
@@ -226,31 +233,6 @@ class Attention(Shown):
     def K(self) -> FloatArray:
         """The keys, as float32 or float64."""
         return widened(self.stored[1])
-
-    @property
-    def lead(self) -> tuple[int, ...]:
-        """The leading axes of Q: batch and heads."""
-        return self.stored[0].shape[:-2]
-
-    @property
-    def n(self) -> int:
-        """The number of queries of a head."""
-        return int(self.stored[0].shape[-2])
-
-    @property
-    def m(self) -> int:
-        """The number of keys of a head."""
-        return int(self.stored[1].shape[-2])
-
-    @property
-    def dim(self) -> int:
-        """The head size d."""
-        return int(self.stored[0].shape[-1])
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        """The dtype in which attention is computed: float32 or float64."""
-        return computed_in(*self.stored)
 
     def _facts(self) -> dict[str, str]:
         q, k = self.stored
@@ -493,10 +475,8 @@ class Attention(Shown):
 
         Raises
         ------
-        InputError
-            For arguments that are not as described.
-        NonFiniteError
-            For NaN or infinity in Q, K or bias.
+        InputError, NonFiniteError
+            As `matrix` does.
 
         Notes
         -----
@@ -528,8 +508,8 @@ class Attention(Shown):
         shares : float or sequence of float in (0, 1], default (0.9,)
             For each share, the fewest keys of a row that hold it are counted. Pass an empty
             sequence to save that work.
-        num_threads : int, optional
-            None uses every core. The result does not depend on it.
+        num_threads
+            As in `matrix`.
 
         Returns
         -------
@@ -538,10 +518,8 @@ class Attention(Shown):
 
         Raises
         ------
-        InputError
-            For arguments that are not as described.
-        NonFiniteError
-            For NaN or infinity in Q, K or bias.
+        InputError, NonFiniteError
+            As `matrix` does.
 
         Notes
         -----
@@ -578,16 +556,10 @@ class Attention(Shown):
         if out is None:
             require_memory(math.prod(shape) * self.dtype.itemsize, f"a result of shape {shape}")
             return np.empty(shape, self.dtype)
-        if (
-            not isinstance(out, np.ndarray)
-            or out.shape != shape
-            or out.dtype != self.dtype
-            or not out.flags.c_contiguous
-            or not out.flags.aligned
-            or not out.flags.writeable
-        ):
+        is_array = isinstance(out, np.ndarray)
+        if not is_array or (out.shape, out.dtype) != (shape, self.dtype) or not out.flags.carray:
             came = f"{type(out).__name__}"
-            if isinstance(out, np.ndarray):
+            if is_array:
                 came = (
                     f"shape {out.shape} of {out.dtype}, C-contiguous: {out.flags.c_contiguous}, "
                     f"aligned: {out.flags.aligned}"

@@ -45,7 +45,7 @@ def describe(
     Parameters
     ----------
     Q, K, scale, mask, key_lengths, bias, softcap, position, key_mask, sinks, num_threads
-        As in `attention_matrix`; leading axes are batch or layers, and heads. Instead, Q may be
+        As in `Attention`; leading axes are batch or layers, and heads. Instead, Q may be
         an `Attention` (or a `Fit`), which has its own keys and options.
     tokens : array_like of int, shape (n,) or (..., n), optional
         The token at each position, for the induction score. Leading axes, if there are any, are
@@ -163,26 +163,11 @@ def _ranks(attention: Attention, threads: int) -> tuple[Counts, Counts]:
 def product_spectrum(
     logits: _core.Logits, heads: int, dim: int, threads: int
 ) -> tuple[FloatArray, FloatArray]:
-    """Return the singular values of Q K^T for every head, and of its centred rows.
+    """Return the singular values, largest first, of Q K^T of every head, and of its centred rows.
 
     Centred means without the mean of each row, which softmax does not see. Scale, softcap, bias
     and mask are left out, rotary positions are not; padding keys count as no keys.
 
-    Parameters
-    ----------
-    logits : Logits
-        Queries and keys as the core reads them, all rows.
-    heads, dim : int
-        The number of query heads, and their size.
-    threads : int
-
-    Returns
-    -------
-    values, centred : ndarray, shape (heads, dim)
-        In float64, the largest first.
-
-    Notes
-    -----
     With QR decompositions Q = U R and K = V T, the singular values of Q K^T are those of the
     small matrix R T^T; keys less their mean give logits without the means of their rows. Time
     O((n + m) dim^2) and memory O(dim^2) for each head.

@@ -23,32 +23,11 @@ def exact_pattern(
 ) -> tuple[sp.csr_array, NDArray[np.float64]]:
     """Return the pattern of greatest weight with few entries per row and column, and what it drops.
 
-    Parameters
-    ----------
-    shares : ndarray, shape (n, m)
-        Nonnegative weights with rows of sum 1 or 0; entries with weight zero are never chosen.
-    start : csr_array, shape (n, m)
-        A pattern whose entries are in the linear programme from the start.
-    limits : tuple of int
-        The most entries of a row and of a column.
-    exempt : ndarray of int
-        Columns with any number of entries.
-    keep_max : bool
-        Whether a row that could keep no entry keeps its largest.
-
-    Returns
-    -------
-    matrix : csr_array, shape (n, m)
-        With rows renormalised to sum 1.
-    dropped : ndarray, shape (n,)
-        The mass that each row loses.
-
-    Raises
-    ------
-    InputError
-        If a row keeps nothing.
-    HeadfitError
-        If the solver fails.
+    `shares` are nonnegative, with rows of sum 1 or 0; those of weight zero are never chosen. The
+    entries of the pattern `start` are in the linear programme from the start. `limits` are the most
+    entries of a row and of a column, but for `exempt` columns. A row that could keep no entry is an
+    InputError unless `keep_max` lets it keep its largest one. The matrix has rows renormalised to
+    sum 1; what it drops is the mass that each row loses.
     """
     chosen = _heaviest(shares, start, limits, exempt)
     present = shares.any(axis=1)

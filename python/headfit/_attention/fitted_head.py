@@ -58,18 +58,9 @@ def placed(
 ) -> tuple[Attention, dict[str, Any]]:
     """Return the attention of a stored head, and the fields that `FittedHead` keeps of it.
 
-    Parameters
-    ----------
-    Q, K : ndarray, shape (n, d)
-        As they are stored, with the size of the module where one is given.
-    scale : float
-        Of the logits: the module's own where one is given.
-    dtype : str
-        What Q and K are stored in.
-    mask : object
-    module : SelfAttention or None
-        The module whose input is sought; its products then take the place of Q and K. None: the
-        canonical module of this size, whose products are Q and K themselves.
+    Q and K are as they are stored in `dtype`. Where the head is to stand in a module, they have its
+    size and `scale` is its own; its products for the input that is computed here then take their
+    place. None means the canonical module of this size, whose products are Q and K themselves.
     """
     if module is None:
         X = None

@@ -25,13 +25,6 @@ class HeadStatistics:
 
     All arrays have the heads as their first axis. Memory is O(heads x longest passage).
 
-    Parameters
-    ----------
-    heads : int
-        The number of query heads.
-    measures : Measures
-        What is measured.
-
     Attributes
     ----------
     passages : int
@@ -73,25 +66,8 @@ class HeadStatistics:
     ) -> None:
         """Add the passages of an attention whose last leading axis is the heads.
 
-        Parameters
-        ----------
-        attention : Attention
-            Its other leading axes are passages.
-        tokens : array_like of int, optional
-            The token at each position, as in `describe`.
-        num_threads : int, optional
-            None uses every core. The result does not depend on it.
-
-        Raises
-        ------
-        InputError
-            For tokens of the wrong kind or shape.
-        NonFiniteError
-            For NaN or infinity in Q, K or bias.
-
-        Notes
-        -----
-        Takes O(n m d) time per head in two passes over the logits, and O(n + m) memory per head.
+        Its other leading axes are passages; `tokens` are those of `describe`. Takes O(n m d) time
+        per head in two passes over the logits, and O(n + m) memory per head.
         """
         n = attention.n
         if 0 in (*attention.lead, n, attention.m):
@@ -193,17 +169,9 @@ def _plus(total: Floats, more: Floats) -> Floats:
 
 
 def counted(values: NDArray[Any], present: NDArray[np.bool_]) -> Counts:
-    """Return how many of the present values of each head lie in each bin.
+    """Return how many of the present values of each head lie in each bin, shape (heads, BINS).
 
-    Parameters
-    ----------
-    values : ndarray, shape (heads, rows)
-        Numbers of at least 1, or infinity.
-    present : ndarray of bool, shape (heads, rows)
-
-    Returns
-    -------
-    ndarray, shape (heads, BINS)
+    `values`, shape (heads, rows), are numbers of at least 1, or infinity.
     """
     heads = len(values)
     exponents = np.log2(np.where(present, np.maximum(values, 1.0), 1.0))
@@ -214,15 +182,10 @@ def counted(values: NDArray[Any], present: NDArray[np.bool_]) -> Counts:
 
 
 def medians(counts: Counts, *, integers: bool = False) -> Floats:
-    """Return the approximate median of each histogram; NaN where it is empty.
+    """Return the approximate median of each histogram, shape (..., BINS); NaN where it is empty.
 
-    Parameters
-    ----------
-    counts : ndarray, shape (..., BINS)
-    integers : bool
-        Whether the values are integers. Up to 11, each has a bin of its own, and the median is
-        exact; for larger ones the least integer of the bin is taken. Other numbers are taken for
-        the geometric middle of their bin.
+    Of `integers` up to 11, each has a bin of its own, and the median is exact; for larger ones the
+    least integer of the bin is taken. Other numbers count as the geometric middle of their bin.
     """
     total = counts.sum(axis=-1, keepdims=True)
     cumulated = np.cumsum(counts, axis=-1)

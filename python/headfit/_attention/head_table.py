@@ -27,6 +27,10 @@ AXES = ("batch", "head")
 
 _FORMAT = "headfit capture 1"
 _SHOWN = 24  # heads that a table shows at most
+_ONE_NUMBER = (
+    "max_load", "gamma", "gamma_median", "entropy", "key_mass", "sink_columns", "sink_mass",
+    "distance", "previous", "diagonal", "induction", "rank", "rank_99", "sparse",
+)  # fmt: skip
 
 
 class Table:
@@ -39,12 +43,8 @@ class Table:
         """Return the columns of the text, by name."""
         raise NotImplementedError
 
-    def _levels(self) -> dict[str, NDArray[Any]]:
-        """Return what the rows are indexed by, by name."""
-        raise NotImplementedError
-
-    def _in_frame(self) -> dict[str, NDArray[Any]]:
-        """Return the columns beside the index, by name."""
+    def _in_frame(self) -> tuple[dict[str, NDArray[Any]], dict[str, NDArray[Any]]]:
+        """Return the columns of a DataFrame, and what its rows are indexed by, by name."""
         raise NotImplementedError
 
     def to_pandas(self) -> Any:
@@ -59,11 +59,11 @@ class Table:
         ImportError
             If pandas is not installed.
         """
-        pd, levels = pandas(), self._levels()
+        pd, (columns, levels) = pandas(), self._in_frame()
         index = None
         if levels:
             index = pd.MultiIndex.from_arrays(list(levels.values()), names=list(levels))
-        return pd.DataFrame(self._in_frame(), index=index)
+        return pd.DataFrame(columns, index=index)
 
     def _parts(self) -> tuple[str, list[str], list[list[str]], list[str]]:
         columns = self._in_text()
@@ -211,14 +211,11 @@ class HeadTable(Table):
                 table[f"keys{share * 100:g}_{kind}"] = getattr(self, f"keys_{kind}")[..., i]
         table[f"top{self.per_row}_mean"] = self.top_mass_mean
         table[f"top{self.per_row}_worst"] = self.top_mass_worst
-        for name in ("max_load", "gamma", "gamma_median", "entropy"):
-            table[name] = getattr(self, name)
-        if (self.key_mass < 1).any():
-            table["key_mass"] = self.key_mass
+        table |= {name: getattr(self, name) for name in _ONE_NUMBER}
         table["sink_columns"] = self.sink_columns.sum(axis=-1)
-        for name in ("sink_mass", "distance", "previous", "diagonal", "induction"):
-            table[name] = getattr(self, name)
-        return {**table, "rank": self.rank, "rank_99": self.rank_99, "sparse": self.sparse}
+        if not (self.key_mass < 1).any():
+            del table["key_mass"]
+        return table
 
     def to_dict(self) -> dict[str, Any]:
         """Return `columns` as (nested) lists, with the shape and definitions, for JSON."""
@@ -232,10 +229,6 @@ class HeadTable(Table):
         ----------
         *head : int
             The index of the head along the leading axes.
-
-        Returns
-        -------
-        str
 
         Raises
         ------
@@ -272,7 +265,7 @@ class HeadTable(Table):
         )
 
     def _in_text(self) -> dict[str, NDArray[Any]]:
-        columns = self._in_frame()
+        columns, _ = self._in_frame()
         for name in [f"keys{s * 100:g}_{kind}" for s in self.shares for kind in ("mean", "max")]:
             del columns[name]
         del columns["gamma"], columns[f"top{self.per_row}_worst"]
@@ -283,12 +276,10 @@ class HeadTable(Table):
             **{name.removesuffix("_median"): values for name, values in columns.items()},
         }
 
-    def _levels(self) -> dict[str, NDArray[Any]]:
+    def _in_frame(self) -> tuple[dict[str, NDArray[Any]], dict[str, NDArray[Any]]]:
         places = np.indices(self.shape).reshape((len(self.shape), math.prod(self.shape)))
-        return dict(zip(self.axes, places, strict=True))
-
-    def _in_frame(self) -> dict[str, NDArray[Any]]:
-        return {name: np.reshape(values, -1) for name, values in self.columns().items()}
+        columns = {name: np.reshape(values, -1) for name, values in self.columns().items()}
+        return columns, dict(zip(self.axes, places, strict=True))
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -415,11 +406,10 @@ class ModelTable(Table):
             hidden.append("key_mass")  # no layer has sinks as parameters
         return {name: x for name, x in self.numbers.items() if not name.endswith(tuple(hidden))}
 
-    def _levels(self) -> dict[str, NDArray[Any]]:
-        return {name: self.numbers[name] for name in ("layer", "head")}
-
-    def _in_frame(self) -> dict[str, NDArray[Any]]:
-        return {name: x for name, x in self.numbers.items() if name not in ("layer", "head")}
+    def _in_frame(self) -> tuple[dict[str, NDArray[Any]], dict[str, NDArray[Any]]]:
+        columns = dict(self.numbers)
+        levels = {name: columns.pop(name) for name in ("layer", "head")}
+        return columns, levels
 
 
 def _shares(mass: Floats, rows: Counts) -> Floats:

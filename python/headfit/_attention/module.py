@@ -127,10 +127,6 @@ class SelfAttention:
         dtype : dtype, default float32
             The dtype of the weights: float32 or float64.
 
-        Returns
-        -------
-        SelfAttention
-
         Raises
         ------
         InputError
@@ -159,12 +155,8 @@ class SelfAttention:
             The head size d; the input size D is 2 d.
         rng : seed or Generator, default 0
             The source of randomness.
-        dtype : dtype, default float32
-            The dtype of the weights: float32 or float64.
-
-        Returns
-        -------
-        SelfAttention
+        dtype
+            As in `canonical`.
 
         Raises
         ------
@@ -231,7 +223,7 @@ class SelfAttention:
         X : array_like, shape (n, D)
             The input: one row per token.
         mask : optional
-            As in `attention_matrix`.
+            As in `Attention`.
 
         Returns
         -------

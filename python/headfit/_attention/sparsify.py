@@ -52,8 +52,8 @@ class Sparsified(Shown):
     matrix : csr_array, shape (n, m)
         float64; rows sum to 1, or are empty where the mask (or M) leaves them empty.
     dropped_mass : ndarray, shape (n,)
-        The share of each row's mass that was left out. It equals the total variation between
-        the row and the renormalised entries that are kept: `tv`.
+        The share of each row's mass that was left out. It equals the total variation (half the
+        sum of absolute differences) between the row and the renormalised entries that are kept.
     worst_row : int
         The row that loses most.
     per_row : int
@@ -77,15 +77,6 @@ class Sparsified(Shown):
     exempt: NDArray[np.int64]
     method: Method
     mask: Any = None
-
-    @property
-    def tv(self) -> NDArray[np.float64]:
-        """The total variation between each row and the original one: its dropped mass.
-
-        Total variation is half the sum of absolute differences. The dropped entries lose this
-        mass, and renormalisation adds the same mass to the entries that are kept.
-        """
-        return self.dropped_mass
 
     @property
     def tv_mean(self) -> float:
@@ -171,9 +162,9 @@ def sparsify(
         `Attention`, or queries with `K` as the keys; its matrix is never stored. Queries (and an
         `Attention`) may have leading axes, batch and heads: every head is made sparse by itself.
     K : array_like, shape (m, d), optional
-        The keys, if M holds queries; with leading axes as in `attention_matrix`.
+        The keys, if M holds queries; with leading axes as in `Attention`.
     scale, mask, key_lengths, bias, softcap, position, key_mask, sinks
-        The logit options of queries and keys, as in `attention_matrix`; an `Attention` has its
+        The logit options of queries and keys, as in `Attention`; an `Attention` has its
         own. With a matrix only `mask` may be given: masked entries are left out. Weights count
         as shares of what their row gives to keys, so `sinks` change nothing.
     per_row : int, optional

@@ -124,7 +124,7 @@ def compress(
         The share of the others that choose: the size for `tv`, how long to descend, and whether
         a closed form is better. With 0, or of a single passage, the fitted ones choose.
     scale, mask, key_lengths, bias, softcap, position, key_mask, sinks : optional
-        Of the original head, as in `attention_matrix`, for passages that are not an `Attention`.
+        Of the original head, as in `Attention`, for passages that are not an `Attention`.
         `mask` and `bias` with three axes and as many entries as passages are divided among them,
         and so are a `key_mask` of two axes (that of a tokenizer) and a vector of `key_lengths`.
         What a sink takes counts as the weight of one more key, whose logit maps do not change.

@@ -107,7 +107,7 @@ def fit(
     scale : float, optional
         The scale of the logits when there is no module; 1 / sqrt(dim) when None.
     mask : optional
-        As in `attention_matrix`; the target's when None.
+        As in `Attention`; the target's when None.
     exempt_columns : "auto" or sequence of int, optional
         Columns that get a coordinate of their own (two in a narrow dtype), such as those of
         global tokens, to which most rows attend. The method makes a head for the other columns,

@@ -163,7 +163,7 @@ def lower(
     tolerances : Tolerances, optional
         Leak, distortion and `max_logit` as one object, in their place.
     mask : optional
-        As in `attention_matrix`; the target's own mask when None.
+        As in `Attention`; the target's own mask when None.
     time_limit : float, default 5.0
         About how many seconds the searches may take; they claim what they have proved by then.
     rng : optional

@@ -95,7 +95,7 @@ def shrink(
     Parameters
     ----------
     Q, K : array_like, shape (..., n, D) and (..., m, D)
-        One head, or heads with leading axes as in `attention_matrix`, each of which is shrunk by
+        One head, or heads with leading axes as in `Attention`, each of which is shrunk by
         itself. Or Q an `Attention` or a result with one. Or Q a dense matrix of attention, of shape
         (n, m) with rows that sum to 1, and no K.
     dim : int, optional
@@ -108,7 +108,7 @@ def shrink(
     scale : float, optional
         The scale of the logits of Q and K; 1 / sqrt(D) when None. The new head has 1 / sqrt(dim).
     mask : optional
-        As in `attention_matrix`; for a matrix, where its rows may attend.
+        As in `Attention`; for a matrix, where its rows may attend.
     module : SelfAttention, optional
         The fixed module whose input is sought; its size and scale hold.
     dtype : "float32", "float64", "bfloat16" or "float16"

@@ -60,7 +60,7 @@ def certify(
     scale : float, optional
         1 / sqrt(d) when None. Its float64 value is part of the statement.
     mask : optional
-        As in `attention_matrix`; the target's own mask when None. Where both have one they
+        As in `Attention`; the target's own mask when None. Where both have one they
         must allow the same positions.
     leak, distortion, max_logit : float, optional
         The tolerances: see `Tolerances`, which has the defaults. `max_logit` is for logits, not

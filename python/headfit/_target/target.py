@@ -47,7 +47,7 @@ class Target(Shown):
         `sum_tolerance`. A path names a `scipy.sparse.save_npz` or Matrix Market file. Duplicate
         entries are added, as in SciPy; unsorted columns are sorted and explicit zeros dropped.
     mask : optional
-        As in `attention_matrix`; that of a Target or Sparsified when None. All nonzeros must be
+        As in `Attention`; that of a Target or Sparsified when None. All nonzeros must be
         allowed by the mask, and a row may be empty only if the mask allows it no column.
     normalize : bool, default False
         Whether to scale every row to sum to 1.

@@ -114,7 +114,7 @@ class Witness:
         K : array_like, shape (n, d)
             The keys of the fit. Logits are the plain products q.k, without a scale.
         mask : optional
-            As in `attention_matrix`; the target's own when None.
+            As in `Attention`; the target's own when None.
 
         Returns
         -------

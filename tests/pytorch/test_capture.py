@@ -167,7 +167,7 @@ def test_captured_heads_give_the_layers_own_output(name, backend, padding, recor
     assert torch.equal(found, expected)  # bit for bit
     assert model.config._attn_implementation == backend
     worst = deviation(name, model, heads, watch, given)
-    record_property("deviation", worst)
+    record_property("deviation", float(worst))
     print(f"{name} {backend} {padding}: {worst:.1e}")
     assert worst <= 1e-5
     counted = [real_rows(name, layer.name, given).sum() for layer in heads.layers for _ in range(4)]

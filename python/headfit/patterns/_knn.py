@@ -139,7 +139,7 @@ def knn(
         bandwidth = check_between(bandwidth, "bandwidth", 0, np.inf)
     if cap < k and on_short == "raise":
         raise InputError(f"per_column must be at least k = {k}; got {cap} (all rows need k)")
-    check_entries((3 if cap >= n - 1 else 6) * n * k, n)
+    check_entries((4 if cap >= n - 1 else 8) * n * k, n)
     search = _Search(places)
     pairs = _capped(search, k, cap) if cap < n - 1 else search.nearest(np.arange(n), k)
     return _knn_pattern(pairs, n, k, on_short, bandwidth, style)

@@ -374,7 +374,7 @@ def induction(
     first = row_starts(np.bincount(ids, minlength=values.size))[ids[order]]
     seen = np.arange(n) - first  # how often the token at position order[a] occurred before it
     taken = seen if which == "all" else np.minimum(seen, 1)
-    check_entries(2 * int(taken.sum()), n)
+    check_entries(3 * int(taken.sum()), n)
     # The position order[a] attends to what follows the `taken[a]` positions before it in `order`.
     starts = row_starts(taken)
     last = np.repeat(np.arange(n) + starts[:-1] - 1, taken)

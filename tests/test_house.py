@@ -12,3 +12,7 @@ def test_lines_of_code_are_told_from_docstrings_and_comments() -> None:
 
 def test_public_names_have_a_docstring_an_example_and_errors() -> None:
     assert house.lacks() == []
+
+
+def test_budgets_of_lines_are_kept() -> None:
+    assert house.excesses() == []

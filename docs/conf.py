@@ -42,7 +42,6 @@ copybutton_prompt_is_regexp = True
 autodoc_member_order = "bysource"
 # Docstrings say the types; those of arguments that may be any array would fill a screen.
 autodoc_typehints = "none"
-autodoc_preserve_defaults = True
 maximum_signature_line_length = 88
 napoleon_google_docstring = False
 # Attributes are listed as parameters are: several names may share a line.

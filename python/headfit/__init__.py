@@ -10,9 +10,11 @@ True
 """
 
 import ast
+import os
 from importlib import import_module
 from importlib.resources import files
 from importlib.util import find_spec
+from threading import RLock
 from typing import Any
 
 from headfit._base.shown import before_pictures
@@ -25,6 +27,15 @@ _HOMES = {
     if isinstance(node, ast.ImportFrom)
     for name in node.names
 }
+# A process that is forked while another thread imports would wait for that import forever.
+_importing = RLock()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(
+        before=_importing.acquire,
+        after_in_parent=_importing.release,
+        after_in_child=_importing.release,
+    )
+
 # PyTorch is optional: a star import does without it.
 __all__ = sorted(_HOMES.keys() - {"torch"})
 
@@ -36,9 +47,10 @@ def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     module, original = _HOMES[name]
-    if module == __name__:
-        return import_module(f"headfit.{name}")
-    value = globals()[name] = getattr(import_module(module), original)
+    with _importing:
+        if module == __name__:
+            return import_module(f"headfit.{name}")
+        value = globals()[name] = getattr(import_module(module), original)
     return value
 
 

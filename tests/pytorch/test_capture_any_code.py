@@ -491,3 +491,16 @@ def test_statistics_can_be_left_out():
     with pytest.raises(CaptureError, match="statistics=True"):
         heads.table()
     assert heads[0, 1].matrix().shape == (5, 5)
+
+
+def test_the_first_passage_of_some_heads_has_no_padding():
+    layer = torch.nn.MultiheadAttention(8, 2, batch_first=True).eval()
+    x, padding = torch.randn(2, 6, 8), torch.zeros(2, 6, dtype=torch.bool)
+    padding[0, 4:] = True
+    first = []
+    for keep in (None, hf.torch.Keep(heads=[1])):
+        with hf.torch.capture(layer, keep=keep) as heads:
+            layer(x, x, x, key_padding_mask=padding)
+        first.append(heads.first_passages()[0][-1].matrix())
+    assert first[1].shape == (4, 4)
+    np.testing.assert_allclose(first[0], first[1], rtol=1e-5)

@@ -532,6 +532,16 @@ def test_fit_sends_dense_attention_to_shrink():
         hf.fit(hf.Attention(np.eye(4), np.eye(4)), 2)
 
 
+@pytest.mark.parametrize("dtype", ["float64", "float32", "float16"])
+def test_heads_with_rotary_positions_are_compared(dtype):
+    Q, K = np.random.default_rng(0).normal(size=(2, 20, 8)).astype(dtype)
+    head = hf.Attention(Q, K, position="rope")
+    other = hf.Attention(K, Q, position=("rope-half", 100.0))
+    rows = 0.5 * np.abs(head.matrix() - other.matrix()).sum(axis=1)
+    for target in (head, head.matrix().astype("float64")):
+        np.testing.assert_allclose(hf.compare(target, other).row_tv, rows, rtol=1e-4)
+
+
 def test_fits_are_compared_as_their_attention_is():
     A = hf.patterns.band(24, 1)
     fit = hf.fit(A, 4)

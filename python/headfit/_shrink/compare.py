@@ -130,10 +130,11 @@ def compare(
     if isinstance(target, Attention):
         check_one_head(target, "the target")
         target.check_settings(LogitOptions(mask=mask))
+        target = target.rotated()
     else:
         target = target_matrix(target)
         mask = head.mask if mask is None else mask
-    kl, tv, asks = _core.compare_soft(core_target_of(target, mask), head.core, threads)
+    kl, tv, asks = _core.compare_soft(core_target_of(target, mask), head.rotated().core, threads)
     asks |= tv > 0
     worst = int(np.argmax(tv))
     return Comparison(

@@ -63,16 +63,20 @@ class Call:
         if len(heads) == count or len(np.unique(key_heads)) == len(heads):
             key_heads = np.unique(key_heads)  # else a key head for each query head
 
-        def of_heads(x: Any) -> Any:
-            return x[:, heads] if isinstance(x, np.ndarray) and x.shape[1] > 1 else x
+        def of_heads(x: Any) -> Any:  # with the axes heads, queries and keys at the end
+            return x[..., heads, :, :] if isinstance(x, np.ndarray) and x.shape[-3] > 1 else x
 
+        passages = self.masks.passages and tuple(
+            passage and passage._replace(mask=of_heads(passage.mask))
+            for passage in self.masks.passages
+        )
         return replace(
             self,
             q=self.q[:, heads],
             k=self.k[:, key_heads],
             sinks=None if self.sinks is None else self.sinks[heads],
             masks=self.masks._replace(
-                mask=of_heads(self.masks.mask), bias=of_heads(self.masks.bias), passages=None
+                mask=of_heads(self.masks.mask), bias=of_heads(self.masks.bias), passages=passages
             ),
         )
 

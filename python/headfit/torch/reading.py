@@ -49,7 +49,7 @@ def _project(heads: int, **arrays: Any) -> FloatArray:
         bias = widened(_array(b, b_name, 1))
         if bias.shape != w.shape[:1]:
             raise InputError(f"{b_name} must have shape {w.shape[:1]}; got {bias.shape}")
-        y = y + bias
+        y += bias
     split: FloatArray = y.reshape(*y.shape[:-1], heads, w.shape[0] // heads)
     return np.ascontiguousarray(np.moveaxis(split, -2, -3))
 

@@ -29,8 +29,8 @@ ROOM_LINES = {
 """The most lines of a room."""
 
 STILL = {
-    ("all of python/", "lines"): 30_179, ("all of python/", "lines of code"): 18_519,
-    ("all of python/", "statements"): 16_090, ("_cli", "lines"): 1627,
+    ("all of python/", "lines"): 30_200, ("all of python/", "lines of code"): 18_530,
+    ("all of python/", "statements"): 16_100, ("_cli", "lines"): 1627,
     ("_shrink + _soft", "lines"): 1046, ("_compress", "lines"): 1754, ("_base", "lines"): 2854,
     ("_attention", "lines"): 3386, ("_fit", "lines"): 3789, ("patterns", "lines"): 1593,
     ("_target", "lines"): 1747,

@@ -220,7 +220,7 @@ def _values(name: str, axis: Any) -> Sequence[Any]:
 
 def _warn_of_older(keys: Iterable[str], table: Table, work: Work) -> None:
     """Warn of results by other source code; those without a hash of it count as new."""
-    older = sum(table.records[key]["code"] not in (None, work.code) for key in keys)
+    older = sum(table.records[key].get("code") not in (None, work.code) for key in keys)
     older = 0 if work.code is None else older
     if older:
         warnings.warn(

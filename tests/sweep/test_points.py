@@ -189,3 +189,9 @@ def test_grid():
             hf.sweep.grid(a=bad)
     with pytest.raises(InputError, match="at most 10,000,000 points; got 1,000,000,000,000,000"):
         hf.sweep.grid(a=range(10**15))
+
+
+def test_a_name_that_a_pattern_and_a_method_have_is_the_patterns(tmp_path):
+    point = {"pattern": "butterfly", "n": 16, "dim": 8, "effort": 20}
+    (row,) = hf.sweep.run([point], tmp_path / "t.jsonl", workers=0).rows
+    assert row["nnz"] == hf.patterns.butterfly(16).nnz

@@ -89,7 +89,7 @@ def checked_fit_point(said: Mapping[str, Any]) -> dict[str, Any]:
     known = {
         **{name: (str(p.annotation), p.default) for name, p in _parameters(kind).items()},
         **{name: ("float" if name in NUMBERS else "", d) for name, d in DEFAULTS.items()},
-        **{name: (str(option.type), option.default) for name, option in _options(word).items()},
+        **{name: (str(o.type), o.default) for name, o in _options(word, kind).items()},
     }
     for name in point:
         if name not in ("pattern", *known):
@@ -120,10 +120,11 @@ def _parameters(kind: str) -> dict[str, inspect.Parameter]:
 
 
 @cache
-def _options(word: str) -> dict[str, dataclasses.Field[Any]]:
-    """Return the options of a method that plain values can give."""
+def _options(word: str, pattern: str) -> dict[str, dataclasses.Field[Any]]:
+    """Return the options of a method that plain values can give, but for names of the pattern's."""
     kind: Any = METHODS[word]
-    return {f.name: f for f in dataclasses.fields(kind) if f.name not in _OBJECTS}
+    taken = (*_OBJECTS, *_parameters(pattern))
+    return {f.name: f for f in dataclasses.fields(kind) if f.name not in taken}
 
 
 def _typed(value: Any, name: str, annotation: str) -> Any:
@@ -173,8 +174,8 @@ def _tolerances_of(point: Mapping[str, Any]) -> Tolerances:
 
 
 def _method_of(point: Mapping[str, Any]) -> Method:
-    options = {name: point[name] for name in _options(point["method"]) if name in point}
-    return METHODS[point["method"]](**options)
+    names = _options(point["method"], point["pattern"])
+    return METHODS[point["method"]](**{name: point[name] for name in names if name in point})
 
 
 def _mask_of(point: Mapping[str, Any]) -> Any:

@@ -167,7 +167,7 @@ class Sweep(Shown):
         The same for each point that raised an error, with `exception`, its class and message, and
         `traceback` in place of a result.
     damaged : list of str
-        Lines of the file that are no records, or were changed. They count for nothing, and stay.
+        Lines that are no records, or whose point was changed. They count for nothing, and stay.
 
     Examples
     --------

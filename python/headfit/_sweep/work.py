@@ -7,6 +7,7 @@ point that raised an error has `exception` and `traceback` in place of a result.
 from __future__ import annotations
 
 import ast
+import copy
 import hashlib
 import inspect
 import json
@@ -126,7 +127,8 @@ def compute(task: Task, num_threads: int, is_worker: bool = False) -> Record:
     """
     start, when = time.perf_counter(), datetime.now(UTC)
     try:
-        result = task.work.function(**task.point, **task.work.with_threads(num_threads))
+        point = copy.deepcopy(task.point)  # a function may change what it gets
+        result = task.work.function(**point, **task.work.with_threads(num_threads))
         outcome = _outcome(result, task.point)
     except BaseException as error:
         if isinstance(error, KeyboardInterrupt) and not is_worker:

@@ -23,23 +23,17 @@ FORMS = (
 LOWEST_BFLOAT16 = np.float32(-3.3895313892515355e38)
 
 
-Window = tuple[int | None, int | None]
-"""How many keys before and after its own position a row may attend to; None for all."""
-
-
-def _window_of(mask: Any) -> Window | None:
-    """Return the window of a mask that is None, a word or a tuple; None for arrays."""
+def _window_of(mask: Any) -> tuple[int | None, int | None] | None:
+    """Return how many keys before and after itself a row sees, None for all; None for arrays."""
     if mask is None:
         return None, None
     if isinstance(mask, str) and mask == "causal":
         return None, 0
-    if not isinstance(mask, (str, tuple)):
-        return None
-    if len(mask) != 2 or not isinstance(mask[0], str):
-        if isinstance(mask, tuple):  # a matrix as nested tuples
-            return None
-    elif mask[0] == "window":
+    is_pair = isinstance(mask, tuple) and len(mask) == 2 and isinstance(mask[0], str)
+    if is_pair and mask[0] == "window":
         return _window(mask[1])
+    if not is_pair and not isinstance(mask, str):
+        return None
     raise InputError(f"mask must be {FORMS}; got {shown(mask)}")
 
 
@@ -123,7 +117,9 @@ def _dense(mask: Any, lead: tuple[int, ...], shape: tuple[int, int]) -> np.ndarr
     return broadcast.reshape((math.prod(lead), *shape))
 
 
-def _by_head(array: NDArray[Any], lead: tuple[int, ...], name: str, keys: int | None = None) -> Any:
+def _by_head(
+    array: NDArray[Any], lead: tuple[int, ...], name: str, keys: int | None = None
+) -> NDArray[Any]:
     """Broadcast what belongs to each head, with an axis of keys at the end or not.
 
     There may be fewer axes than leading ones, such as one entry for each batch entry: axes are
@@ -152,8 +148,7 @@ def _key_lengths(lengths: Any, lead: tuple[int, ...], keys: int) -> NDArray[np.i
     if array.size and not (array.min() >= 0 and array.max() <= keys):
         bad = array[(array < 0) | (array > keys)][0]
         raise InputError(f"key_lengths must lie in 0 ... {keys}, the number of keys; got {bad}")
-    flat: NDArray[np.int64] = _by_head(array.astype(np.int64), lead, "key_lengths")
-    return flat
+    return _by_head(array.astype(np.int64), lead, "key_lengths")
 
 
 def as_key_mask(key_mask: Any) -> NDArray[np.bool_]:
@@ -283,6 +278,8 @@ def masks_agree(a: Any, b: Any, n: int) -> bool:
     windows = [as_window(mask, n) for mask in (a, b)]
     if None not in windows:
         return windows[0] == windows[1]
+    if is_sparse(a) and is_sparse(b):  # compared entry by entry above
+        return False
     a, b = (frozen_mask(mask) if is_sparse(mask) else mask for mask in (a, b))
     for mask, window in ((a, windows[1]), (b, windows[0])):
         if window is not None and is_sparse(mask):
@@ -322,7 +319,8 @@ def allowed_columns(mask: Any, row: int, n: int) -> NDArray[np.bool_]:
     if window is not None:
         return (columns >= row - window[0]) & (columns <= row + window[1])
     if is_sparse(mask):
-        csr = allowed_places(mask)
-        return np.isin(columns, csr.indices[csr.indptr[row] : csr.indptr[row + 1]])
+        csr, allowed = allowed_places(mask), np.zeros(n, dtype=np.bool_)
+        allowed[csr.indices[csr.indptr[row] : csr.indptr[row + 1]]] = True
+        return allowed
     dense: NDArray[np.bool_] = np.broadcast_to(as_allowed(mask), (n, n))[row]
     return dense

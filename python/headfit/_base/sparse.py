@@ -68,8 +68,7 @@ def _of_dense(matrix: NDArray[Any], name: str) -> sp.csr_array:
     # Each block is copied first: another thread may write into the matrix meanwhile.
     native = matrix.dtype.newbyteorder("=")
     parts = (matrix[first : first + step].astype(native) for first in range(0, len(matrix), step))
-    blocks = [sp.csr_array(widened(part)) for part in parts]
-    csr = sp.csr_array(sp.vstack(blocks, format="csr", dtype=np.float64))
+    csr = sp.csr_array(sp.vstack([sp.csr_array(widened(p)) for p in parts], "csr", np.float64))
     csr.has_canonical_format = True
     return csr
 
@@ -229,21 +228,24 @@ def _from_coo(x: Any, check: _Check, dtype: Any) -> sp.csr_array:
 
 
 def _from_dok(x: Any, check: _Check, dtype: Any) -> sp.csr_array:
-    entries = dict(x.items())
-    if any(len(place) != 2 for place in entries):
+    places = list(x.keys())
+    if any(len(place) != 2 for place in places):
         raise check.fail("must have a row and a column for every entry")
-    places = np.array(list(entries), np.int64).reshape(-1, 2)
-    data = np.array(list(entries.values()), dtype=x.dtype)
-    return _from_coordinates((data, *places.T), x.shape, check, dtype)
+    rows, columns = (check.integers([p[axis] for p in places], "coordinates") for axis in (0, 1))
+    data = np.array(list(x.values()), dtype=x.dtype)
+    return _from_coordinates((data, rows, columns), x.shape, check, dtype)
 
 
 def _from_lil(x: Any, check: _Check, dtype: Any) -> sp.csr_array:
-    counts = [len(line) for line in x.rows]
-    if len(counts) != x.shape[0] or counts != [len(line) for line in x.data]:
-        raise check.fail("must have a list of columns and one of as many entries for every row")
-    columns = check.integers(list(chain.from_iterable(x.rows)), "columns")
+    lists = [as_array(part, check.name) for part in (x.rows, x.data)]
+    if any(part.shape != x.shape[:1] or part.dtype != object for part in lists):
+        raise check.fail(f"must have a list of columns and one of entries for {x.shape[0]} rows")
+    counts, entries = ([len(line) for line in part] for part in lists)
+    if counts != entries:
+        raise check.fail("must have a column for every entry")
+    columns = check.integers(list(chain.from_iterable(lists[0])), "columns")
     rows = np.repeat(np.arange(x.shape[0]), counts)
-    data = np.array(list(chain.from_iterable(x.data)), dtype=x.dtype)
+    data = np.array(list(chain.from_iterable(lists[1])), dtype=x.dtype)
     return _from_coordinates((data, rows, columns), x.shape, check, dtype)
 
 

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypedDict, Unpack, overload
+from typing import Any, Unpack, overload
 
 import numpy as np
 
 from headfit._attention.attention import HeadLike
-from headfit._attention.logits import LogitOptions
+from headfit._attention.logits import LogitKeywords, LogitOptions, names_logit_options
 from headfit._base.arguments import as_number
 from headfit._base.arithmetic import standard_arithmetic
 from headfit._base.arrays import as_count, check_between
-from headfit._base.types import ArrayLike, MaskLike, PositionLike, Seed
+from headfit._base.types import ArrayLike, PositionLike, Seed
 from headfit._compress.maps import Closeness
 from headfit._compress.passages import Passages
 from headfit._compress.result import Compressed, CompressedHeads
@@ -28,7 +28,7 @@ __all__ = ["compress"]
 TV = 0.05
 
 
-class _Options(TypedDict, total=False):
+class _Options(LogitKeywords, total=False):
     """The options of `compress`, for type checkers."""
 
     dim: int | None
@@ -36,14 +36,6 @@ class _Options(TypedDict, total=False):
     total: int | None
     held_out: float
     validation: float
-    scale: float | None
-    mask: MaskLike
-    key_lengths: ArrayLike | None
-    bias: ArrayLike | None
-    softcap: float | None
-    position: PositionLike
-    key_mask: ArrayLike | None
-    sinks: ArrayLike | None
     commute: bool | PositionLike
     dtype: str
     effort: str | int
@@ -68,6 +60,7 @@ def compress(
 ) -> Compressed: ...
 
 
+@names_logit_options()
 @standard_arithmetic()
 def compress(
     passages: Any,
@@ -78,14 +71,6 @@ def compress(
     total: int | None = None,
     held_out: float = 0.25,
     validation: float = 0.25,
-    scale: float | None = None,
-    mask: MaskLike = None,
-    key_lengths: ArrayLike | None = None,
-    bias: ArrayLike | None = None,
-    softcap: float | None = None,
-    position: PositionLike = None,
-    key_mask: ArrayLike | None = None,
-    sinks: ArrayLike | None = None,
     commute: bool | PositionLike = False,
     dtype: str = "float32",
     effort: str | int = "medium",
@@ -94,6 +79,7 @@ def compress(
     callback: Callable[[int, float], Any] | None = None,
     rng: Seed = 0,
     num_threads: int | None = None,
+    **options: Unpack[LogitKeywords],
 ) -> Compressed | CompressedHeads:
     """Find maps that make a head, or all heads of a model, smaller for every input.
 
@@ -240,11 +226,11 @@ def compress(
         raise InputError(f"validation must lie in [0, 1); got {validation}")
     held_out = check_between(held_out, "held_out", 0, 1)
     running = Running.of(dtype, effort, time_limit, callback, rng, num_threads)
-    options = LogitOptions(scale, mask, key_lengths, bias, softcap, position, key_mask, sinks)
+    of_heads = LogitOptions(**options)
     heads: dict[Any, tuple[Sizes, list[int]]] = {}
     for name, own in passages.items() if several else [(None, passages)]:
         try:
-            head = Sizes(Passages.of(own, K, options), held_out, validation, commute, running)
+            head = Sizes(Passages.of(own, K, of_heads), held_out, validation, commute, running)
             dims = _curve_sizes(head, curve_dims, several, total is not None)
             heads[name] = head, dims if dim is None else [*dims, *head.checked([dim], "dim")]
         except InputError as error:

@@ -432,7 +432,7 @@ def _plot_heads_grid(q, k, options):
 
 @function("plot.offsets")
 def _plot_offsets(q, k, options):
-    drawn = plot.offsets(hf.Attention(q, k, **options), ax=axes(), bins="each")
+    drawn = plot.offsets(hf.Attention(q, k, **options), ax=axes())
     if q.ndim == 3:
         return drawn.get_array(), lambda o: by_offset(weights(q, k, o))
     return [bar.get_height() for bar in drawn], lambda o: by_offset(weights(q, k, o))

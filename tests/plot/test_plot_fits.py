@@ -13,6 +13,7 @@ from matplotlib.figure import Figure
 import headfit as hf
 from headfit import plot
 from headfit._fit.result import Search, Trial
+from headfit.results import TvCurve
 
 RNG = np.random.default_rng(4)
 
@@ -153,7 +154,7 @@ def test_search_shows_trials_and_the_area_below_the_bound(head, ax):
         Trial(6, True, 0.025, 0.05, 0.1),
         Trial(4, True, 0.04, 0.09, 0.1),
     ]
-    picture = plot.search(searched(head, trials, 4, {"dim": 3, "reason": "a face"}), ax=ax)
+    picture = plot.search(searched(head, trials, 4, SimpleNamespace(dim=3)), ax=ax)
     np.testing.assert_allclose(picture.certified.get_offsets(), [[6, 0.5], [4, 0.9]])
     np.testing.assert_allclose(picture.others.get_offsets(), [[3, 1e4]])
     assert picture.impossible.get_x() + picture.impossible.get_width() == 2.5
@@ -197,10 +198,12 @@ def test_a_real_search_is_drawn_in_a_new_figure(pattern):
     plt.close(ax.figure)
 
 
-def test_curve_sorts_and_labels_both(ax):
-    part = SimpleNamespace(dim=(8, 2, 32), tv_mean=(0.1, 0.3, 0.0), tv_worst=(0.2, 0.5, 0.01))
-    worse = {"dim": [2, 8], "tv_mean": [0.5, 0.2], "tv_worst": [0.9, 0.4]}
-    lines = plot.curve(SimpleNamespace(curve=part, baseline=worse), tv=0.05, ax=ax)
+def test_curve_draws_and_labels_both(ax):
+    Q, K = RNG.standard_normal((2, 20, 4))
+    small = hf.shrink(Q, K, dim=2, curve_dims=(), effort="low")
+    ours = TvCurve(*map(np.array, ((2, 8, 32), (0.3, 0.1, 0.0), (0.5, 0.2, 0.01), (1, 0.1, 0))))
+    worse = TvCurve(*map(np.array, ((2, 8), (0.5, 0.2), (0.9, 0.4), (2, 0.3))))
+    lines = plot.curve(dataclasses.replace(small, curve=ours, baseline=worse), tv=0.05, ax=ax)
     data = [[list(values) for values in line.get_data()] for line in lines]
     assert data[0] == [[2, 8, 32], [0.3, 0.1, 0.0]]
     assert data[1] == [[2, 8, 32], [0.5, 0.2, 0.01]]
@@ -218,6 +221,18 @@ def test_curve_sorts_and_labels_both(ax):
     assert ax.get_ylim()[0] == 0
 
 
+def test_curve_of_maps_is_beside_that_of_the_closed_form(ax):
+    queries, keys = RNG.standard_normal((2, 4, 20, 6))
+    small = hf.compress(queries, keys, dim=2, curve_dims=(2, 4), effort="low")
+    lines = plot.curve(small, ax=ax)
+    for line, of in zip(lines[::2], (small.curve, small.curves["kq-svd"]), strict=True):
+        np.testing.assert_array_equal(line.get_data(), (of.dim, of.tv_mean))
+    labels = [line.get_label() for line in lines[::2]]
+    assert labels == ["taken, mean row", "closed form, mean row"]
+    _, worst = plot.curve(small.curve, ax=ax)
+    np.testing.assert_array_equal(worst.get_ydata(), small.curve.tv_worst)
+
+
 @pytest.mark.parametrize(
     ("draw", "message"),
     [
@@ -226,14 +241,8 @@ def test_curve_sorts_and_labels_both(ax):
         (lambda ax: plot.keys(np.eye(4), hf.Attention(*np.ones((2, 3, 2))), 0, ax=ax), "shape"),
         (lambda ax: plot.certificate(np.eye(3), ax=ax), "a Certificate or a Fit; got ndarray"),
         (lambda ax: plot.search(np.eye(3), ax=ax), "searched for"),
-        (lambda ax: plot.curve(np.eye(3), ax=ax), "must have a curve"),
-        (lambda ax: plot.curve(SimpleNamespace(curve={"dim": [1]}), ax=ax), "lacks 'tv_mean'"),
-        (
-            lambda ax: plot.curve(
-                SimpleNamespace(curve={"dim": [1], "tv_mean": [], "tv_worst": []}), ax=ax
-            ),
-            "one length",
-        ),
+        (lambda ax: plot.curve(np.eye(3), ax=ax), "result must be a TvCurve"),
+        (lambda ax: plot.curve({"dim": [1]}, ax=ax), "result must be a TvCurve"),
     ],
 )
 def test_errors_name_the_problem(draw, message, ax):

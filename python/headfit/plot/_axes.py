@@ -20,12 +20,15 @@ _POINTS_PER_LABEL = 7.5  # the least distance of labels, in points, at which the
 
 def axes_or_new(ax: Any, width: float, height: float) -> Axes:
     """Return `ax`, or the axes of a new figure of that size in inches when it is None."""
-    package = matplotlib()
     if ax is None:
         return new_axes(1, 1, (width, height))[0]
-    if not isinstance(ax, package.axes.Axes):
-        raise InputError(f"ax must be Matplotlib axes; got {shown(ax)}")
+    _check_axes(ax, "ax")
     return ax  # type: ignore[no-any-return]
+
+
+def _check_axes(ax: Any, name: str) -> None:
+    if not isinstance(ax, matplotlib().axes.Axes):
+        raise InputError(f"{name} must be Matplotlib axes; got {shown(ax)}")
 
 
 def new_axes(rows: int, columns: int, size: tuple[float, float]) -> list[Axes]:
@@ -40,15 +43,14 @@ def new_axes(rows: int, columns: int, size: tuple[float, float]) -> list[Axes]:
     return list(axes.ravel())
 
 
-def listed_axes(axes: Any) -> list[Axes]:
-    """Return axes, given as a sequence or an array of any shape, as a list."""
+def checked_axes(axes: Any) -> list[Axes]:
+    """Return axes, which may be a sequence or an array of any shape, as a list."""
     try:
         places = list(np.ravel(axes))
-    except (TypeError, ValueError) as error:
-        raise InputError(f"axes must be a sequence of axes; got {shown(axes)}") from error
+    except (TypeError, ValueError):  # such as lists of different lengths
+        places = [axes]
     for place in places:
-        if not isinstance(place, matplotlib().axes.Axes):
-            raise InputError(f"axes must be Matplotlib axes; got {shown(place)}")
+        _check_axes(place, "axes")
     return places
 
 
@@ -82,8 +84,7 @@ def label_tokens(ax: Axes, tokens: Sequence[Any] | None) -> None:
     """Label the positions on both axes with tokens, as many as can be read."""
     if tokens is None:
         return
-    box = ax.get_window_extent()
-    points = 72 * min(box.width, box.height) / float(ax.figure.dpi)
+    points = 72 * _least_side(ax) / float(ax.figure.dpi)
     step = max(1, int(-(-len(tokens) * _POINTS_PER_LABEL // points)))
     places = range(0, len(tokens), step)
     labels = [str(tokens[place]) for place in places]
@@ -93,15 +94,19 @@ def label_tokens(ax: Axes, tokens: Sequence[Any] | None) -> None:
     ax.set_yticks(places, labels, fontsize=size)
 
 
-def head_names(shape: tuple[int, ...]) -> list[str]:
-    """Return the indices of heads, such as 0.3 for head 3 of layer 0."""
-    return [".".join(map(str, index)) for index in np.ndindex(shape)]
+def _least_side(ax: Axes) -> float:
+    """Return the shorter side of axes, in pixels."""
+    return float(min(ax.get_window_extent().size))
 
 
 def half_pixels(ax: Axes) -> int:
     """Return half the axes' size in pixels: tiles of two pixels keep single entries visible."""
-    box = ax.get_window_extent()
-    return max(64, int(min(box.width, box.height) / 2))
+    return max(64, int(_least_side(ax) / 2))
+
+
+def head_names(shape: tuple[int, ...]) -> list[str]:
+    """Return the indices of heads, such as 0.3 for head 3 of layer 0."""
+    return [".".join(map(str, index)) for index in np.ndindex(shape)]
 
 
 def label_sizes(ax: Axes, sizes: Any, *, log: bool) -> None:
@@ -110,10 +115,9 @@ def label_sizes(ax: Axes, sizes: Any, *, log: bool) -> None:
     if log:
         ax.set_xscale("log", base=2)
     at = np.log(places) if log else places
-    gap = (at[-1] - at[0]) / 16 if at.size else 0.0
     chosen: list[int] = []
     for place in range(at.size):
-        if not chosen or at[place] - at[chosen[-1]] >= gap:
+        if not chosen or at[place] - at[chosen[-1]] >= (at[-1] - at[0]) / 16:
             chosen.append(place)
     ax.set_xticks(places[chosen], [f"{place:,.0f}" for place in places[chosen]])
     ax.set_xticks([], minor=True)

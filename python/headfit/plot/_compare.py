@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -15,7 +14,7 @@ from headfit._base.text import number
 from headfit._base.tolerances import Tolerances, as_tolerances
 from headfit._fit.result import Fit
 from headfit.errors import InputError
-from headfit.plot._axes import check_tokens, half_pixels, label_tokens, listed_axes, new_axes
+from headfit.plot._axes import check_tokens, checked_axes, half_pixels, label_tokens, new_axes
 from headfit.plot._matrix import Style, add_colorbar, draw_cells, root_norm
 from headfit.plot._tiles import Pool, Source, one_of_batch, source
 
@@ -39,8 +38,6 @@ def compare(
     axes: Sequence[Axes] | None = None,
     tokens: Sequence[Any] | None = None,
     relative: bool = True,
-    leak: float | None = None,
-    distortion: float | None = None,
     tolerances: Tolerances | None = None,
     pixels: int | None = None,
     cmap: Any = "viridis",
@@ -72,10 +69,8 @@ def compare(
     relative : bool, default True
         Draw each weight divided by the largest of its row. These ratios within a row are what a
         certificate is about. With False, mass off the support makes the support darker.
-    leak, distortion : float, optional
-        See `Tolerances`. When None those of `M` if it is a `Fit`, otherwise the defaults.
     tolerances : Tolerances, optional
-        Both as one object, in their place.
+        Those of `M` when None, if it is a `Fit`; otherwise the defaults.
 
     Returns
     -------
@@ -109,26 +104,23 @@ def compare(
     style = Style(relative, pixels, cmap, norm)
     check_tokens(tokens, left.shape)
     colorbar = axes is None if colorbar is None else as_flag(colorbar, "colorbar")
-    allowed = as_tolerances(tolerances, leak=leak, distortion=distortion)
-    if tolerances is None and isinstance(M, Fit):
-        changed = {"leak": leak, "distortion": distortion}
-        allowed = replace(M.tolerances, **{k: x for k, x in changed.items() if x is not None})
-    places = new_axes(1, 3, (16.2, 4.8)) if axes is None else listed_axes(axes)
+    known = M.tolerances if isinstance(M, Fit) else None
+    allowed = as_tolerances(known if tolerances is None else tolerances)
+    places = new_axes(1, 3, (16.2, 4.8)) if axes is None else checked_axes(axes)
     if len(places) not in (2, 3):
         raise InputError(f"axes must be two or three; got {len(places)}")
     pixels = half_pixels(places[0]) if pixels is None else pixels
     drawn = style.draw(places[:2], [A, M], pixels)
-    labels = [style.label, style.label]
-    titles = ["target", "attention"]
+    texts = [("target", style.label), ("attention", style.label)]
     if len(places) == 3:
-        limits = {"leak": allowed.leak, "distortion": allowed.distortion}
-        by_tolerance = _is_pattern(left)
-        errors = _errors(left, right, limits if by_tolerance else {}, pixels)
-        drawn.append(_draw_errors(places[2], errors, right.shape, by_tolerance))
-        _mark(places[2], errors, limits)
-        titles.append("share of the tolerance used" if by_tolerance else "absolute difference")
-        labels.append("share of the tolerance" if by_tolerance else "|target - attention|")
-    for image, title, label in zip(drawn, titles, labels, strict=True):
+        limits = _limits(left, allowed)
+        drawn.append(_draw_errors(places[2], _errors(left, right, limits, pixels), limits))
+        texts.append(
+            ("share of the tolerance used", "share of the tolerance")
+            if limits
+            else ("absolute difference", "|target - attention|")
+        )
+    for image, (title, label) in zip(drawn, texts, strict=True):
         image.axes.set_title(title)
         if colorbar:
             add_colorbar(image, label)
@@ -138,17 +130,25 @@ def compare(
     return tuple(drawn)
 
 
-def _is_pattern(A: Source) -> bool:
-    """Whether at most half of a matrix is nonzero; queries and keys have no zeros."""
-    if A.attention is not None:
-        return False
-    entries = A.block(0, A.shape[0]) if A.sparse is None else A.sparse.data
-    return bool(2 * np.count_nonzero(entries) <= A.shape[0] * A.shape[1])
+def _limits(A: Source, allowed: Tolerances) -> dict[str, float]:
+    """Return the tolerances of the errors of a pattern, by kind; nothing for another target.
+
+    A pattern is a matrix of which at most half is nonzero; queries and keys have no zeros.
+    """
+    if A.attention is None:
+        entries = A.block(0, A.shape[0]) if A.sparse is None else A.sparse.data
+        if 2 * np.count_nonzero(entries) <= A.shape[0] * A.shape[1]:
+            return {"leak": allowed.leak, "distortion": allowed.distortion}
+    return {}
 
 
 class _Errors(NamedTuple):
-    """Max-pooled errors, the error of each row, and (value, row, column) of the worst by kind."""
+    """Max-pooled errors, the error of each row, and (value, row, column) of the worst by kind.
 
+    `shape` is that of the matrix.
+    """
+
+    shape: tuple[int, int]
     cells: Floats
     rows: Floats
     worst: dict[str, tuple[float, int, int]]
@@ -176,9 +176,9 @@ def _errors(A: Source, M: Source, limits: dict[str, float], pixels: int) -> _Err
         for kind, values in by_kind.items():
             row, column = map(int, np.unravel_index(values.argmax(), values.shape))
             value = float(values[row, column])
-            if value > worst.get(kind, (_NOISE if limits else 0.0,))[0]:
+            if value > worst.get(kind, (_NOISE,))[0]:
                 worst[kind] = value, start + row, column
-    return _Errors(pool.cells, rows, worst)
+    return _Errors(M.shape, pool.cells, rows, worst)
 
 
 def _leak_and_distortion(A: Source, M: Source, start: int, stop: int) -> dict[str, Floats]:
@@ -203,24 +203,22 @@ def _leak_and_distortion(A: Source, M: Source, start: int, stop: int) -> dict[st
     return {kind: np.nan_to_num(x, nan=0.0, posinf=np.inf) for kind, x in errors.items()}
 
 
-def _draw_errors(
-    ax: Axes, errors: _Errors, shape: tuple[int, int], by_tolerance: bool
-) -> AxesImage:
-    """Draw errors in blue, and those beyond a tolerance in orange."""
-    if not by_tolerance:
-        return draw_cells(ax, errors.cells, shape, "Blues", root_norm(errors.cells))
-    colors = matplotlib().colormaps["Blues"].with_extremes(over=ORANGE)
-    colors.colorbar_extend = "max"
-    norm = matplotlib().colors.Normalize(0.0, 1.0)
-    return draw_cells(ax, np.minimum(errors.cells, _HUGE), shape, colors, norm)
+def _draw_errors(ax: Axes, errors: _Errors, limits: dict[str, float]) -> AxesImage:
+    """Draw errors in blue, and those beyond a tolerance in orange.
 
-
-def _mark(ax: Axes, errors: _Errors, limits: dict[str, float]) -> None:
-    """Mark the worst entries and rows, and explain the marks below the labels of the axis."""
+    The worst entries and rows are marked; the marks are explained below the labels of the axis.
+    """
+    cmap: Any = "Blues"
+    norm, cells = root_norm(errors.cells), errors.cells
+    if limits:
+        cmap = matplotlib().colormaps["Blues"].with_extremes(over=ORANGE)
+        cmap.colorbar_extend = "max"
+        norm, cells = matplotlib().colors.Normalize(0.0, 1.0), np.minimum(cells, _HUGE)
+    image = draw_cells(ax, cells, errors.shape, cmap, norm)
     lines = ["key"]
     kinds = sorted(errors.worst.items(), reverse=True)  # leak before distortion
     for (kind, (value, row, column)), (shape, sign) in zip(kinds, _RINGS, strict=False):
-        limit = f" of {limits[kind]:g}" if kind in limits else ""
+        limit = f" of {limits[kind]:g}" if limits else ""
         label = f"{kind} {number(value, 3)}{limit}"
         ax.plot(column, row, shape, ms=11, mfc="none", mec=INK, mew=1.4, clip_on=False, label=label)
         lines.append(f"{sign} {label} at row {row}, column {column}")
@@ -231,3 +229,4 @@ def _mark(ax: Axes, errors: _Errors, limits: dict[str, float]) -> None:
         ax.plot(np.ones(worst.size), worst, "<", transform=edge, ms=6, color=ORANGE, clip_on=False)
         lines.append(f"\u25c2 {'worst rows' if worst.size > 1 else 'the only row with errors'}")
     ax.set_xlabel("\n".join(lines))
+    return image

@@ -12,8 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headfit._base.arguments import as_choice, as_finite, as_flag, shown
-from headfit._base.arrays import as_array
 from headfit._base.drawing import BLUE, GREEN, GREY, INK, ORANGE, matplotlib
+from headfit._compress.result import Compressed
+from headfit._shrink.result import ShrinkResult, TvCurve
 from headfit.errors import InputError
 from headfit.plot._axes import axes_or_new, finish, label_sizes
 
@@ -32,25 +33,17 @@ _ROUNDING = 1 / 12  # the variance of rounding to an integer
 
 
 def curve(
-    result: Any,
-    *,
-    tv: float | None = None,
-    ax: Axes | None = None,
-    names: tuple[str, str] = ("fitted", "truncated SVD"),
+    result: TvCurve | ShrinkResult | Compressed, *, tv: float | None = None, ax: Axes | None = None
 ) -> tuple[Line2D, ...]:
     """Draw the total variation from an original head against the head size.
 
     Parameters
     ----------
-    result : object
-        An object such as `ShrinkResult`, with an attribute `curve` and optionally `baseline`.
-        Each has sequences `dim`, `tv_mean` and `tv_worst` of the same length, as attributes or
-        keys: head sizes, and the mean and largest total variation of the rows.
+    result : TvCurve, ShrinkResult or Compressed
+        A curve, or what `shrink` or `compress` returned, whose baseline is drawn too.
     tv : float, optional
         A tolerance to mark.
     ax : matplotlib Axes, optional
-    names : tuple of two str
-        The names of curve and baseline in the legend.
 
     Returns
     -------
@@ -60,60 +53,44 @@ def curve(
     Raises
     ------
     InputError
-        If the result has no such curve.
+        For something else than such a result.
 
     Examples
     --------
-    >>> import headfit as hf
-    >>> from types import SimpleNamespace as Result
+    >>> import numpy as np, headfit as hf
     >>> from matplotlib.figure import Figure
-    >>> fitted = {"dim": [2, 4, 8], "tv_mean": [0.2, 0.1, 0.0], "tv_worst": [0.4, 0.2, 0.1]}
-    >>> result = Result(curve=fitted, baseline=None)
-    >>> [line.get_label() for line in hf.plot.curve(result, ax=Figure().subplots())]
-    ['fitted, mean row', 'fitted, worst row']
+    >>> Q, K = np.random.default_rng(0).normal(size=(2, 30, 8)) * 2.0 ** -np.arange(8) * 4
+    >>> small = hf.shrink(Q, K, dim=2, curve_dims=(2, 4))
+    >>> [line.get_label() for line in hf.plot.curve(small.curve, ax=Figure().subplots())]
+    ['smaller heads, mean row', 'smaller heads, worst row']
     """
     if tv is not None:
         tv = as_finite(tv, "tv", 0)
-    if not isinstance(names, (tuple, list)) or [type(name) for name in names] != [str, str]:
-        raise InputError(f"names must be two texts; got {shown(names)}")
-    if getattr(result, "curve", None) is None:
-        raise InputError("result must have a curve with dim, tv_mean and tv_worst")
-    parts = [("curve", names[0], BLUE, "o"), ("baseline", names[1], GREY, "s")]
-    parts = [part for part in parts if getattr(result, part[0], None) is not None]
-    columns = [_columns(getattr(result, part), part) for part, *_ in parts]
+    if isinstance(result, TvCurve):
+        curves = {"smaller heads": result}
+    elif isinstance(result, ShrinkResult):
+        curves = {"fitted": result.curve, "truncated SVD": result.baseline}
+    elif isinstance(result, Compressed):
+        curves = {"taken": result.curve, "closed form": result.baseline}
+    else:
+        raise InputError(
+            f"result must be a TvCurve, a ShrinkResult or a Compressed; got {shown(result)}"
+        )
     ax = axes_or_new(ax, 6.6, 4.6)
     lines = []
-    for (_, name, color, marker), (dim, *values) in zip(parts, columns, strict=True):
-        looks = (("mean", "-", color), ("worst", "--", "white"))
-        for (row, style, fill), tvs in zip(looks, values, strict=True):
+    for (name, points), color, marker in zip(curves.items(), (BLUE, GREY), "os", strict=False):
+        for row, style, fill in (("mean", "-", color), ("worst", "--", "white")):
             lines += ax.plot(
-                dim, tvs, style, color=color, marker=marker, markerfacecolor=fill, markersize=5,
-                label=f"{name}, {row} row",
+                points.dim, getattr(points, f"tv_{row}"), style, color=color, marker=marker,
+                markerfacecolor=fill, markersize=5, label=f"{name}, {row} row",
             )  # fmt: skip
     if tv is not None:
         ax.axhline(tv, color=INK, linewidth=1, linestyle=":", label=f"asked: {tv:g}")
-    dims = np.concatenate([dim for dim, *_ in columns])
+    dims = np.concatenate([points.dim for points in curves.values()])
     label_sizes(ax, dims, log=bool(dims.size and dims.max() >= 8 * dims.min() > 0))
     ax.set_ylim(bottom=0)
     finish(ax, "head size d", "total variation from the original")
     return tuple(lines)
-
-
-def _columns(data: Any, part: str) -> list[NDArray[Any]]:
-    """Return the sequences `dim`, `tv_mean` and `tv_worst`, sorted by `dim`."""
-    names = ("dim", "tv_mean", "tv_worst")
-    try:
-        values = [data[n] if isinstance(data, dict) else getattr(data, n) for n in names]
-    except (AttributeError, KeyError) as error:
-        raise InputError(f"{part} must have dim, tv_mean and tv_worst; lacks {error}") from error
-    arrays = [as_array(value, part) for value in values]
-    shapes = [array.shape for array in arrays]
-    if arrays[0].ndim != 1 or len(set(shapes)) != 1:
-        raise InputError(f"{part} must have sequences of one length; got {shapes}")
-    if any(array.dtype.kind not in "fiu" for array in arrays):
-        raise InputError(f"{part} must hold numbers")
-    order = np.argsort(arrays[0], kind="stable")
-    return [array[order] for array in arrays]
 
 
 def growth(
@@ -167,38 +144,39 @@ def growth(
     """
     series = _series(table, by)
     ax = axes_or_new(ax, 8.2, 4.6)
-    drawn, above = _split(series)
+    above = _far_above(series)
+    drawn = [one for one in series if one.name not in above]
     points, fits, slopes = {}, {}, {}
-    found = [one for one in drawn if not one.is_proved]
-    for one, color, marker in zip(found, cycle(_COLORS), cycle(_MARKERS)):
-        slope, label = _slope(one), one.name
-        if slope is not None:
-            slopes[one.name] = slope
-            label += f"\n{slope}"
-            ends = np.array([one.n[0], one.n[-1]], dtype=np.float64)
-            heights = slope.at_one + slope.per_doubling * np.log2(ends)
-            (fits[one.name],) = ax.plot(ends, heights, color=color, linewidth=1.6, zorder=3)
-        (points[one.name],) = ax.plot(
-            one.n, one.dim, marker, color=color, markersize=6, zorder=4, label=label
-        )
-    proved = [one for one in drawn if one.is_proved]
-    for one, (style, color) in zip(proved, cycle(_PROVED)):
-        (points[one.name],) = ax.plot(
-            one.n, one.dim, style, color=color, linewidth=1.3, zorder=3.5, label=one.name
-        )
-    for one in above:
-        both = sorted({0, one.n.size - 1})
-        text = ", ".join(f"{one.dim[i]:,.0f} at n = {one.n[i]:,}" for i in both)
-        ax.plot([], [], " ", label=f"far above, {one.name}:\n{text}")
+    colors, markers, styles = cycle(_COLORS), cycle(_MARKERS), cycle(_PROVED)
+    for one in sorted(drawn, key=lambda one: one.is_proved):
+        label = one.name
+        if one.is_proved:
+            style, color = next(styles)
+            look: dict[str, Any] = {"linestyle": style, "linewidth": 1.3, "zorder": 3.5}
+        else:
+            color, slope = next(colors), _slope(one)
+            look = {"linestyle": "", "marker": next(markers), "markersize": 6, "zorder": 4}
+            if slope is not None:
+                slopes[one.name] = slope
+                label += f"\n{slope}"
+                ends = one.n[[0, -1]].astype(np.float64)
+                heights = slope.at_one + slope.per_doubling * np.log2(ends)
+                (fits[one.name],) = ax.plot(ends, heights, color=color, linewidth=1.6, zorder=3)
+        (points[one.name],) = ax.plot(one.n, one.dim, color=color, label=label, **look)
+    for one in series:
+        if one.name in above:
+            text = ", ".join(
+                f"{one.dim[i]:,.0f} at n = {one.n[i]:,}" for i in sorted({0, one.n.size - 1})
+            )
+            ax.plot([], [], " ", label=f"far above, {one.name}:\n{text}")
     low, high = min(one.n[0] for one in drawn), max(one.n[-1] for one in drawn)
     first, last = math.floor(math.log2(low)), math.ceil(math.log2(high))
     step = max(1, round((last - first) / 6))
-    label_sizes(ax, [2.0**e for e in range(first, last + 1, step)], log=True)
+    label_sizes(ax, 2.0 ** np.arange(first, last + 1, step), log=True)
     ax.set_xlim(low / 1.25, high * 1.25)
     ax.yaxis.set_major_locator(matplotlib().ticker.MaxNLocator(integer=True))
     ax.set_ylim(0, 1.08 * max(float(one.dim.max()) for one in drawn))
-    beside = {"loc": "upper left", "bbox_to_anchor": (1.01, 1.0)}
-    finish(ax, "tokens n", "head size d", columns=1, **beside)
+    finish(ax, "tokens n", "head size d", columns=1, loc="upper left", bbox_to_anchor=(1.01, 1.0))
     return SimpleNamespace(points=points, fits=fits, slopes=slopes)
 
 
@@ -225,18 +203,16 @@ class _Slope(NamedTuple):
 
 def _slope(series: _Series) -> _Slope | None:
     """Return the line through the sizes; None for fewer than three n."""
-    count = series.n.size
+    count, x = series.n.size, np.log2(series.n)
     if count < 3:
         return None
-    from scipy.special import stdtrit  # takes long to import
+    from scipy import stats  # takes long to import
 
-    x = np.log2(series.n)
-    rise, at_one = (float(c) for c in np.polyfit(x, series.dim, 1))
-    left = series.dim - at_one - rise * x
-    variance = max(float(left @ left) / (count - 2), _ROUNDING)
-    error = math.sqrt(variance / (count * float(np.var(x))))
-    reach = float(stdtrit(count - 2, (1 + _CONFIDENCE) / 2)) * error
-    return _Slope(rise, rise - reach, rise + reach, at_one)
+    line = stats.linregress(x, series.dim)
+    error = max(line.stderr, math.sqrt(_ROUNDING / (count * np.var(x))))
+    reach = error * stats.t.ppf((1 + _CONFIDENCE) / 2, count - 2)
+    ends = line.slope, line.slope - reach, line.slope + reach, line.intercept
+    return _Slope(*map(float, ends))
 
 
 def _series(table: Any, by: str | Sequence[str] | None) -> list[_Series]:
@@ -268,7 +244,7 @@ def _series(table: Any, by: str | Sequence[str] | None) -> list[_Series]:
     series = []
     for (name, is_proved), by_n in sizes.items():
         ns = sorted(by_n)
-        largest = np.array([max(by_n[n].values()) for n in ns], dtype=np.float64)
+        largest = np.array([max(by_n[n].values()) for n in ns])
         title = f"{name}, proved" if is_proved and (name, False) in sizes else name
         series.append(_Series(title, np.array(ns), largest, is_proved))
     return series
@@ -279,27 +255,26 @@ def _table(table: Any) -> dict[str, list[Any]]:
     try:
         if isinstance(getattr(table, "columns", None), Mapping):  # what a sweep found
             table = table.columns
-        names = [name for name in table.keys() if isinstance(name, str)]  # noqa: SIM118
-        columns = {name: list(table[name]) for name in names}
+        columns = {name: list(table[name]) for name in table.keys()}  # noqa: SIM118
     except Exception as error:
         raise InputError(
             f"table must be a mapping of columns, n and dim among them; got {shown(table)}"
         ) from error
     for options in ({"n"}, {"dim", "dim_found"}):
         if not options & columns.keys():
-            raise InputError(f"table must have a column {min(options)!r}; got {sorted(columns)}")
+            raise InputError(f"table must have a column {min(options)!r}; got {list(columns)}")
     lengths = {name: len(column) for name, column in columns.items()}
     if len(set(lengths.values())) != 1:
         raise InputError(f"table must have columns of one length; got {lengths}")
     return columns
 
 
-def _split(series: Sequence[_Series]) -> tuple[list[_Series], list[_Series]]:
-    """Return the series to draw, and those far above them, each in the order of the table."""
-    largest, above = 0.0, set()
+def _far_above(series: Sequence[_Series]) -> set[str]:
+    """Return the names of the series that would flatten those below them."""
+    largest, above = math.inf, set()
     for one in sorted(series, key=lambda one: float(one.dim.max())):
-        if largest and one.dim.min() > _JUMP * largest:
+        if one.dim.min() > _JUMP * largest:
             above.add(one.name)
         else:
-            largest = max(largest, float(one.dim.max()))
-    return [s for s in series if s.name not in above], [s for s in series if s.name in above]
+            largest = float(one.dim.max())
+    return above

@@ -86,13 +86,13 @@ def translation(
     >>> len(drawn.allowed.get_segments())
     4
     """
-    own = head if isinstance(head, RopeFilter) else None
     known = head.tolerances if isinstance(head, (Fit, RopeFilter)) else None
     allowed = as_tolerances(known if tolerances is None else tolerances)
     attention = attention_in(head)
-    stencil = None if own is None else own.stencil
+    stencil = head.stencil if isinstance(head, RopeFilter) else None
     if A is not None:
-        stencil = Stencil.of(as_target(A, mask=getattr(attention or own, "mask", None)))
+        mask = getattr(head if attention is None else attention, "mask", None)
+        stencil = Stencil.of(as_target(A, mask=mask))
     offsets, logits = _logits(head, attention, stencil)
     peak = offsets[np.argmax(logits)]
     low, high = (peak, peak) if stencil is None else stencil.offsets[[0, -1]]
@@ -109,6 +109,7 @@ def translation(
         offsets[near], logits[near], color=BLUE, linewidth=1, marker=".", markersize=4,
         label="logit", zorder=3,
     )  # fmt: skip
+    limit: dict[str, Any] = {"color": ORANGE, "linestyle": "--"}
     if stencil is not None:
         demand, inside = Demand(stencil, allowed), logits[stencil.offsets - offsets[0]]
         error = inside - stencil.log_weights
@@ -118,13 +119,12 @@ def translation(
             stencil.offsets, centre - half, centre + half, color=GREEN, alpha=0.5, linewidth=3,
             label="allowed in the pattern", zorder=2,
         )  # fmt: skip
-        limit: dict[str, Any] = {"color": ORANGE, "linestyle": "--"}
         drawn.limit = ax.axhline(most, linewidth=1, label="limit elsewhere", **limit)
     first, last = offsets[near][[0, -1]]
     ax.set_xlim(first - 0.02 * (last - first) - 0.5, last + 0.02 * (last - first) + 0.5)
     ax.margins(y=0.08)
-    bottom, top = ax.get_ylim()
     if offsets.size > 1.2 * np.count_nonzero(near):  # all offsets, in the upper part of the axes
+        bottom, top = ax.get_ylim()
         ax.set_ylim(bottom, top + 0.65 * (top - bottom))
         drawn.inset = ax.inset_axes((0.52, 0.63, 0.46, 0.3))
         upper, starts = largest(logits, _PARTS)
@@ -230,15 +230,15 @@ def rope(found: RopeFilter | Iterable[RopeFilter], *, ax: Axes | None = None) ->
     ax = axes_or_new(ax, 6.6, 4.8)
     every = [f for filters in series.values() for f in filters]
     limit = max(f.max_norm for f in every)
-    bases, dims, tolerances = (list(dict.fromkeys(key[i] for key in series)) for i in range(3))
+    bases, dims, tolerances = (list(dict.fromkeys(part)) for part in zip(*series, strict=True))
     drawn = SimpleNamespace(lines=[], out_of_reach=[], undecided=[])
     for place, ((base, dim, allowed), filters) in enumerate(series.items()):
-        color = _COLORS[bases.index(base) % len(_COLORS)]
         label = "given frequencies" if base is None else f"base {base:,.10g}"
         label += f", size {dim}"
         if len(tolerances) > 1:
             label += f", leak {allowed.leak:.3g}, distortion {allowed.distortion:.3g}"
         kind = dims.index(dim) if len(dims) > 1 else tolerances.index(allowed)
+        color = _COLORS[bases.index(base) % len(_COLORS)]
         fill = color if kind == 0 else "white"
         reached = [f for f in filters if f.filter is not None]
         drawn.lines += ax.plot(
@@ -252,13 +252,13 @@ def rope(found: RopeFilter | Iterable[RopeFilter], *, ax: Axes | None = None) ->
             (drawn.out_of_reach, "^", "out of reach"),
             (drawn.undecided, "$?$", "undecided"),
         ):
-            at = [f.width for f in filters if f.filter is None and f.status == status]
+            at = [f.width for f in filters if f.status == status]
             y = [height] * len(at)
             marks.append(ax.scatter(at, y, 26, fill, marker=marker, edgecolors=color))
-    widths = sorted({f.width for f in every})
+    widths = [f.width for f in every]
     label_sizes(ax, widths, log=True)
     ax.set_yscale("log")
-    ax.set_xlim(widths[0] / 1.3, widths[-1] * 1.3)
+    ax.set_xlim(min(widths) / 1.3, max(widths) * 1.3)
     if any(f.filter is None for f in every):
         ax.axhline(limit, color=GREY, linewidth=1, linestyle=":")
         ax.annotate(
@@ -274,16 +274,16 @@ def rope(found: RopeFilter | Iterable[RopeFilter], *, ax: Axes | None = None) ->
 
 def _by_embedding(found: Any) -> dict[Any, list[Any]]:
     """Return filters sorted by width, for each base, size and tolerances."""
+    filters = [found] if isinstance(found, RopeFilter) else found
     try:
-        filters = [found] if isinstance(found, RopeFilter) else list(found)
-    except TypeError as error:
-        raise InputError(f"found must be RopeFilters; got {shown(found)}") from error
+        filters = list(filters)
+    except TypeError:
+        filters = []
     if not filters or not all(isinstance(f, RopeFilter) for f in filters):
         raise InputError(f"found must be RopeFilters, at least one; got {shown(found)}")
+    series: dict[Any, list[Any]] = {}
     for f in filters:
         if f.width is None:
             raise InputError(f"found must be RopeFilters of windows, which have widths; got {f!r}")
-    series: dict[Any, list[Any]] = {}
-    for f in filters:
         series.setdefault((f.base, f.dim, f.tolerances), []).append(f)
     return {key: sorted(each, key=lambda f: f.width) for key, each in series.items()}

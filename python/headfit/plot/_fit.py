@@ -1,25 +1,33 @@
-"""`certificate` and `search`: what a fit says about its rows, and about the sizes it tried."""
+"""`certificate`, `search` and `plan`: the rows of a fit, and the sizes and heads it tried."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from types import SimpleNamespace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from headfit._base.drawing import BLUE, INK, ORANGE
+from headfit._base.arguments import shown
+from headfit._base.drawing import BLUE, GREEN, INK, ORANGE
 from headfit._base.text import number
 from headfit._fit.result import Fit, Trial
+from headfit._plan.attempt import PlanAttempt
+from headfit._plan.result import Plan
 from headfit._target.certificate import Certificate
 from headfit.errors import InputError
 from headfit.plot._axes import axes_or_new, finish, label_sizes, mark_impossible, plain_numbers
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.collections import PathCollection
     from matplotlib.lines import Line2D
 
 _FAR = 1e4  # larger shares of a tolerance are drawn at this value
+_RELAXED = ("float32", "float32 logits", "free logits", "looser")
+_FLOOR = 0.05  # where heads without a certificate are drawn, as a share of the axes' height
+_VERDICTS = {"yes": "Yes", "no": "No (proved)", "not found": "Not found"}
 
 
 def certificate(c: Certificate | Fit, *, ax: Axes | None = None) -> tuple[Line2D, Line2D]:
@@ -72,21 +80,21 @@ def certificate(c: Certificate | Fit, *, ax: Axes | None = None) -> tuple[Line2D
     )
     values = np.concatenate([np.append(rows, limit) for _, rows, limit, *_ in kinds])
     values = values[(values > 0) & np.isfinite(values)]
-    least, most = (values.min(), values.max()) if values.size else (1e-3, 1.0)
+    least, most = values.min(), values.max()
     edge = 2.0 * most
     lines = []
     for name, rows, limit, color, style in kinds:
         label = f"{name}: worst {number(float(rows.max()), 3)}, asked {limit:g}"
-        some = np.sort(np.minimum(rows[rows > 0], edge))
-        if some.size < rows.size:
-            zeros = f"{rows.size - some.size:,} rows" if some.size else "every row"
+        x = np.sort(np.minimum(rows[rows > 0], edge))
+        if x.size < rows.size:
+            zeros = f"{rows.size - x.size:,} rows" if x.size else "every row"
             label += f" (0 in {zeros})"
         # The last step goes below one row, so that the curve visibly ends at the worst row.
-        x, y = np.append(some, some[-1:]), np.arange(some.size, -1.0, -1.0)
-        y[-1] = 0.1
+        y = np.append(np.arange(x.size, 0.0, -1.0), [0.1] * bool(x.size))
         lines += ax.plot(
-            x, y[: x.size], style, drawstyle="steps-pre", color=color, linewidth=1.8, label=label
-        )
+            np.append(x, x[-1:]), y, style, drawstyle="steps-pre", color=color, linewidth=1.8,
+            label=label,
+        )  # fmt: skip
         if limit > 0:
             ax.axvline(limit, color=color, linestyle=":", linewidth=1.6)
     ax.set(xscale="log", yscale="log", xlim=(max(least, most * 1e-4) / 1.5, edge))
@@ -97,13 +105,11 @@ def certificate(c: Certificate | Fit, *, ax: Axes | None = None) -> tuple[Line2D
 
 
 def _verdict(c: Certificate) -> str:
-    if c.status == "holds":
-        return f"holds for all {c.n:,} rows"
     undecided = f"{c.undecided_rows.size:,} undecided"
-    if c.status == "undecided":
-        return f"{undecided} of {c.n:,} rows"
-    more = f", {undecided}" if c.undecided_rows.size else ""
-    return f"fails in {c.failed_rows.size:,} of {c.n:,} rows{more}"
+    if c.status == "fails":
+        more = f", {undecided}" if c.undecided_rows.size else ""
+        return f"fails in {c.failed_rows.size:,} of {c.n:,} rows{more}"
+    return f"holds for all {c.n:,} rows" if c.holds else f"{undecided} of {c.n:,} rows"
 
 
 def search(fit: Fit, *, ax: Axes | None = None) -> SimpleNamespace:
@@ -141,22 +147,18 @@ def search(fit: Fit, *, ax: Axes | None = None) -> SimpleNamespace:
     if not isinstance(fit, Fit) or fit.search is None:
         raise InputError("fit must be one whose size was searched for: fit(A) without dim")
     ax = axes_or_new(ax, 6.4, 4.0)
-    dims = [trial.dim for trial in fit.search.trials]
-    shares = [_share(trial, fit) for trial in fit.search.trials]
-    holds = np.array([trial.holds for trial in fit.search.trials])
-    certified, others = (
-        ax.scatter(
-            np.array(dims)[which], np.array(shares)[which], s=64, color=color, marker=marker,
-            zorder=3, label=label, clip_on=False,
-        )
-        for which, color, marker, label in (
-            (holds, BLUE, "o", "certified"),
-            (~holds, ORANGE, "X", "not certified"),
-        )
-    )  # fmt: skip
+    trials = fit.search.trials
+    dims, shares = [trial.dim for trial in trials], [_share(trial, fit) for trial in trials]
+
+    def points(holds: bool, label: str, **more: Any) -> PathCollection:
+        at = [i for i, trial in enumerate(trials) if trial.holds == holds]
+        x, y = [dims[i] for i in at], [shares[i] for i in at]
+        return ax.scatter(x, y, s=64, zorder=3, label=label, clip_on=False, **more)
+
+    certified = points(True, "certified", color=BLUE, marker="o")
+    others = points(False, "not certified", color=ORANGE, marker="X")
     ax.axhline(1.0, color=INK, linewidth=1, linestyle="--")
-    bound = fit.lower_bound
-    needs = 1 if bound is None else int(bound["dim"] if isinstance(bound, dict) else bound.dim)
+    needs = 1 if fit.lower_bound is None else fit.lower_bound.dim
     low, high = min([*dims, needs - 1] if needs > 1 else dims), max(dims)
     wide = high > 4 * min(dims) and high > 16
     ax.set_yscale("log")
@@ -179,3 +181,99 @@ def _share(trial: Trial, fit: Fit) -> float:
     ratio = trial.distortion / allowed.distortion if allowed.distortion > 0 else 0.0
     share = max(trial.leak / allowed.leak, ratio)
     return min(max(share, 1.0 / _FAR), _FAR) if math.isfinite(share) else _FAR
+
+
+def plan(plan: Plan, *, ax: Axes | None = None) -> SimpleNamespace:
+    """Draw the largest |logit| of the heads that a plan tried.
+
+    The horizontal axis is n where the plan tried several, with the trend as a dashed line, and the
+    head size d otherwise.
+
+    Parameters
+    ----------
+    plan : Plan
+        What `headfit.plan` returned.
+    ax : matplotlib Axes, optional
+
+    Returns
+    -------
+    SimpleNamespace
+        ``certified``, ``relaxed``, ``others``: the points of the certified heads as asked (also
+        smaller ones), of those with one demand relaxed, and of the attempts that did not certify,
+        at the lower edge; ``trend``, the line over n, and ``impossible``, the area of head sizes
+        that are proved to be too small, or None.
+
+    Raises
+    ------
+    InputError
+        For something else than a plan.
+
+    Examples
+    --------
+    >>> import headfit as hf
+    >>> from matplotlib.figure import Figure
+    >>> found = hf.plan(hf.patterns.band(48, 1), dim=8, time_limit=4)
+    >>> picture = hf.plot.plan(found, ax=Figure().subplots())
+    >>> len(picture.certified.get_offsets()) >= 1
+    True
+    """
+    if not isinstance(plan, Plan):
+        raise InputError(f"plan must be what headfit.plan returned; got {shown(plan)}")
+    ax = axes_or_new(ax, 6.6, 4.4)
+    tried = [a for a in plan.attempts if not a.purpose.startswith("rounded")]
+    axis = "n" if any(a.n != plan.n for a in tried) else "dim"
+    held = [a for a in tried if a.holds]
+
+    def points(attempts: Sequence[PlanAttempt], label: str, **more: Any) -> PathCollection:
+        at = [getattr(a, axis) for a in attempts]
+        heights = [_FLOOR if "transform" in more else a.max_logit for a in attempts]
+        label = label if attempts else ""
+        return ax.scatter(at, heights, s=56, zorder=3, label=label, **more)
+
+    as_asked = [a for a in held if a.purpose not in _RELAXED]
+    certified = points(as_asked, f"certified in {plan.dtype}", color=BLUE)
+    # The logits of heads without a certificate say nothing: these are at the edge of the axes.
+    others = points(
+        [a for a in tried if not a.holds], "not certified: no logit to show", color=ORANGE,
+        marker="X", transform=ax.get_xaxis_transform(),
+    )  # fmt: skip
+    relaxed = [a for a in held if a.purpose in _RELAXED]
+    with_less = points(relaxed, "certified with a demand relaxed", color=GREEN, marker="D")
+    for a in relaxed:
+        text: str = a.purpose
+        if text == "looser":
+            text = f"leak {a.tolerances.leak:.2g}, distortion {a.tolerances.distortion:.2g}"
+        ax.annotate(
+            text, (getattr(a, axis), a.max_logit), xytext=(-7, 0), textcoords="offset points",
+            ha="right", va="center", fontsize=8, color=INK,
+        )  # fmt: skip
+    line = area = None
+    if axis == "n" and plan.trend is not None:
+        sizes = [*plan.trend.sizes, plan.trend.n]
+        (line,) = ax.plot(
+            sizes, [plan.trend.value(n) for n in sizes], "--", color=BLUE, linewidth=1,
+            label="trend, no proof",
+        )  # fmt: skip
+    ax.axvline(getattr(plan, axis), color=INK, linewidth=1, linestyle=":", label="asked")
+    needs = 1 if plan.lower_bound is None else plan.lower_bound.dim
+    places = sorted({getattr(a, axis) for a in (*tried, plan)})
+    label_sizes(ax, places, log=True)
+    low = places[0] if axis == "n" else min(places[0], needs)
+    ax.set_xlim(low / 1.6, places[-1] * 1.4)
+    if axis == "dim":
+        area = mark_impossible(ax, needs)
+    ends = [a.max_logit for a in held if math.isfinite(a.max_logit)]
+    if plan.trend is not None and plan.trend.at_n > 0:
+        ends.append(plan.trend.at_n)
+    if ends:
+        ax.set_yscale("log", base=2)
+        ax.set_ylim(min(ends) / 3, max(ends) * 2.2)
+        plain_numbers(ax.yaxis)
+    else:  # there are no logits to show
+        ax.set_ylim(0, 1)
+        ax.set_yticks([])
+    ax.set_title(f"{_VERDICTS[plan.verdict]}: d = {plan.dim}, {plan.dtype}, {plan.name}", size=10)
+    finish(ax, "tokens n" if axis == "n" else "head size d", "largest |logit|")
+    return SimpleNamespace(
+        certified=certified, relaxed=with_less, others=others, trend=line, impossible=area
+    )

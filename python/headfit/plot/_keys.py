@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headfit._attention.attention import attention_in
-from headfit._base.arrays import as_count, blocks_of_rows, widened
+from headfit._base.arrays import as_count, widened
 from headfit._base.drawing import BLUE, GREY, INK, ORANGE
 from headfit._base.text import number
 from headfit._fit.result import Fit
@@ -91,26 +91,23 @@ def keys(
             "queries"
         )
     target = as_target(A, mask=head.mask)
-    queries, keys = head.stored
-    if target.n != queries.shape[0] or target.n != keys.shape[0]:
+    if target.n != head.n or target.n != head.m:
         raise InputError(f"A and M must have one shape; got n={target.n} and {head!r}")
     if row is None:
         known = isinstance(M, Fit)
         judged = M.certificate if known else certify(target, head, certificate_mass=False)
         row = int(np.argmax(judged.row_leak))
     row = as_count(row, "row", 0, target.n - 1)
-    start, stop = target.matrix.indptr[row : row + 2]
-    if start == stop:
+    chosen = target.matrix[[row]].indices
+    if not chosen.size:
         raise InputError(f"row {row} of A has no nonzeros: nothing to separate")
     logits = head.logits(rows=[row])[0].astype(np.float64)
-    chosen = np.zeros(target.n, dtype=bool)
-    chosen[target.matrix.indices[start:stop]] = True
     seen = np.isfinite(logits)
     logits -= logits[chosen].min()  # a shift of all logits leaves the softmax unchanged
-    height = _remaining(widened(queries[row]), keys)
+    height = _remaining(*(widened(x) for x in (head.stored[0][row], head.stored[1])))
     ax = axes_or_new(ax, 6.4, 4.6)
     drawn = SimpleNamespace(others=None, others_line=None, nearest=None)
-    off = np.flatnonzero(seen & ~chosen)
+    off = np.setdiff1d(np.flatnonzero(seen), chosen)
     if off.size:
         many = off.size > _MANY
         drawn.others = ax.scatter(
@@ -119,7 +116,7 @@ def keys(
         )  # fmt: skip
     drawn.support = ax.scatter(
         logits[chosen], height[chosen], s=46, color=ORANGE, edgecolor="white", linewidth=0.7,
-        zorder=3, label=f"support ({stop - start})",
+        zorder=3, label=f"support ({chosen.size})",
     )  # fmt: skip
     drawn.support_line = ax.axvline(0.0, color=ORANGE, linestyle="--", linewidth=1.2)
     if off.size:
@@ -149,17 +146,9 @@ def keys(
 
 def _remaining(query: NDArray[Any], K: NDArray[Any]) -> NDArray[np.float64]:
     """Return the keys' leading principal component after the query's direction is removed."""
-    mean = sum(block.sum(axis=0, dtype=np.float64) for _, block in blocks_of_rows(K)) / len(K)
-    length = float(np.linalg.norm(query))
-    along = query.astype(np.float64) / (length if length > 0 else 1.0)
-
-    def rest(block: NDArray[Any]) -> NDArray[np.float64]:
-        k: NDArray[np.float64] = block - mean
-        k -= np.outer(k @ along, along)
-        return k
-
-    parts = (rest(block) for _, block in blocks_of_rows(K))
-    direction = np.linalg.eigh(sum(part.T @ part for part in parts))[1][:, -1]
+    along = query.astype(np.float64) / (np.linalg.norm(query) or 1.0)
+    rest = K - K.mean(axis=0, dtype=np.float64)
+    rest -= np.outer(rest @ along, along)
+    direction = np.linalg.eigh(rest.T @ rest)[1][:, -1]
     # Eigenvectors have an arbitrary sign; this choice gives the same picture every time.
-    direction *= np.sign(direction[np.abs(direction).argmax()])
-    return np.concatenate([rest(block) @ direction for _, block in blocks_of_rows(K)])
+    return np.asarray(rest @ direction * np.sign(direction[np.abs(direction).argmax()]))

@@ -9,23 +9,23 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from headfit._attention.attention import Attention, attention_in
+from headfit._attention.attention import Attention
 from headfit._attention.heads import single_heads
 from headfit._base.arguments import as_flag, shown
-from headfit._base.arrays import as_count, is_sparse
+from headfit._base.arrays import as_count
 from headfit._base.drawing import matplotlib
 from headfit.errors import InputError
 from headfit.plot._axes import (
     axes_or_new,
     check_colors,
     check_tokens,
+    checked_axes,
     half_pixels,
     head_names,
     label_tokens,
-    listed_axes,
     new_axes,
 )
-from headfit.plot._tiles import HELD_MATRICES, entry_of_batch, one_of_batch, source, tiles
+from headfit.plot._tiles import entry_of_batch, one_of_batch, source, tiles
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -56,8 +56,7 @@ def attention(
     M : Attention, a result with one, Target, Sparsified, sparse or dense matrix
         The matrix to draw. An `Attention` is computed by blocks of rows, never as a whole.
     batch : int, optional
-        Which entry of a batch to draw, for an `Attention` of shape (batch, n, d) or matrices of
-        shape (batch, n, m).
+        Which entry of a batch to draw, for an `Attention` of shape (batch, n, d).
     ax : matplotlib Axes, optional
     tokens : sequence, optional
         The labels of the positions, for a square matrix; if there are too many to read, only
@@ -162,10 +161,10 @@ def root_norm(*cells: NDArray[Any]) -> Any:
     return matplotlib().colors.PowerNorm(0.5, vmin=0.0, vmax=most if most > 0 else 1.0)
 
 
-def add_colorbar(image: AxesImage, label: str, **more: Any) -> None:
+def add_colorbar(image: AxesImage, label: str) -> None:
     """Draw a colour bar beside an image, about as high as the image."""
     figure: Any = image.axes.figure
-    figure.colorbar(image, ax=image.axes, label=label, fraction=0.046, pad=0.03, **more)
+    figure.colorbar(image, ax=image.axes, label=label, fraction=0.046, pad=0.03)
 
 
 def heads_grid(
@@ -227,15 +226,11 @@ def heads_grid(
     style = Style(relative, pixels, cmap, norm)
     for M in matrices:
         source(M)  # all are checked before any is drawn
-    names: list[Any] = head_names(shape)
-    if titles is not None:
-        if isinstance(titles, str) or not isinstance(titles, (Sequence, np.ndarray)):
-            raise InputError(f"titles must be a sequence of texts; got {shown(titles)}")
-        names = list(titles)
-    places: list[Any] = names if axes is None else listed_axes(axes)
+    names: Any = head_names(shape) if titles is None else titles
+    places: Any = names if axes is None else checked_axes(axes)
     for name, values in (("titles", names), ("axes", places)):
-        if len(values) != count:
-            raise InputError(f"{name} must be one for each of {count} heads; got {len(values)}")
+        if not isinstance(values, (Sequence, np.ndarray)) or len(values) != count:
+            raise InputError(f"{name} must be one for each of {count} heads; got {shown(values)}")
     if axes is None:
         columns = shape[1] if len(shape) == 2 else min(count, _MOST_PER_LINE)
         rows = -(-count // columns)
@@ -244,9 +239,9 @@ def heads_grid(
         for empty in places[count:]:
             empty.remove()
     drawn = style.draw(places[:count], matrices, _CELLS)
-    for ax, title in zip(places, names, strict=False):
-        ax.set(xticks=[], yticks=[], xlabel="", ylabel="")
-        ax.set_title(str(title), fontsize=8, pad=2)
+    for image, title in zip(drawn, names, strict=True):
+        image.axes.set(xticks=[], yticks=[], xlabel="", ylabel="")
+        image.axes.set_title(str(title), fontsize=8, pad=2)
     if axes is None:
         bar = {"fraction": 0.15 / columns, "pad": 0.02, "aspect": 12 * rows}
         places[0].figure.colorbar(drawn[0], ax=places[:count], label=style.label, **bar)
@@ -260,24 +255,21 @@ def _listed(heads: Any, batch: Any) -> tuple[tuple[int, ...], list[Any]]:
     if hasattr(heads, "first_passages"):  # what was captured
         heads = heads.first_passages()
     if isinstance(heads, Attention):
-        axes = len(heads.lead) - (batch is not None)
-        if axes not in (1, 2):
+        if len(heads.lead) - (batch is not None) not in (1, 2):
             raise InputError(
                 "heads must have shape (layers, heads, n, d) or (heads, n, d), or one axis more "
                 f"and batch=; got {heads.stored[0].shape} and batch = {shown(batch)}"
             )
-        return (
-            (heads.lead, single_heads(heads)) if batch is None else entry_of_batch(heads, batch, -2)
-        )
+        if batch is not None:
+            return entry_of_batch(heads, batch, -2)
+        return heads.lead, single_heads(heads)
     if batch is not None:
         raise InputError(f"batch must not be given without an Attention; got {shown(batch)}")
-    one = isinstance(heads, (*HELD_MATRICES, str)) or is_sparse(heads)
-    one = one or getattr(heads, "ndim", 3) < 3
-    if one or attention_in(heads) is not None or not hasattr(heads, "__len__"):
+    if getattr(heads, "ndim", 3 if isinstance(heads, (list, tuple)) else 0) < 3:
         raise InputError("heads must be an Attention of several, or a sequence of matrices")
-    if not any(isinstance(line, (list, tuple)) for line in heads):
+    layers = [line for line in heads if isinstance(line, (list, tuple))]
+    if not layers:
         return (len(heads),), list(heads)
-    lengths = {len(line) if isinstance(line, (list, tuple)) else 0 for line in heads}
-    if len(lengths) != 1 or not min(lengths):
+    if len(layers) != len(heads) or len(set(map(len, layers))) > 1:
         raise InputError("heads must have as many matrices in each layer")
-    return (len(heads), lengths.pop()), [M for line in heads for M in line]
+    return (len(layers), len(layers[0])), [M for line in layers for M in line]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,35 +10,36 @@ from numpy.typing import NDArray
 from headfit._attention.attention import Attention, attention_in
 from headfit._attention.describe import describe
 from headfit._attention.head_table import HeadTable
-from headfit._base.arguments import as_choice, shown
+from headfit._base.arguments import shown
 from headfit._base.arrays import as_count
 from headfit._base.drawing import BLUE
 from headfit._fit.result import Fit
 from headfit.errors import InputError
 from headfit.plot._axes import axes_or_new, check_colors, head_names
 from headfit.plot._matrix import add_colorbar, root_norm
-from headfit.plot._tiles import entry_of_batch, largest
+from headfit.plot._tiles import entry_of_batch
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.container import BarContainer
     from matplotlib.image import AxesImage
-    from matplotlib.patches import StepPatch
 
 _MOST_BARS = 48
 _MOST_NAMES = 40
-_COLUMNS = 400  # more distances than this are pooled to as many columns by their maximum
 
 
 def offsets(
     heads: HeadTable | Attention | Fit | Any,
     *,
     batch: int | None = None,
-    bins: Literal["auto", "each", "doubling"] = "auto",
     ax: Axes | None = None,
     cmap: Any = "viridis",
-) -> BarContainer | StepPatch | AxesImage:
+) -> BarContainer | AxesImage:
     """Draw the share of attention at each distance i - j from a query back to its key.
+
+    Where more than 48 distances occur, shares are added up over the distances 0, 1, 2, 3-4,
+    5-8, ..., and the same for keys ahead of the query, with negative distances. The sums add up to
+    1 and are readable for sequences of any length; `HeadTable.offset_mass` has every distance.
 
     Parameters
     ----------
@@ -47,20 +48,14 @@ def offsets(
     batch : int, optional
         Which entry of a batch to draw, for heads of shape (..., batch, heads, n, d), or
         (batch, n, d) of one head, or the table of such heads. All are drawn when None.
-    bins : "auto", "each" or "doubling", default "auto"
-        "each" shows every distance. "doubling" adds up the shares over the distances 0, 1, 2,
-        3-4, 5-8, ..., and the same for keys ahead of the query, with negative distances. The sums
-        add up to 1 and are readable for sequences of any length. "auto" takes "each" if at most
-        48 distances occur.
     ax : matplotlib Axes, optional
     cmap : optional
         The colour map of the image for several heads.
 
     Returns
     -------
-    BarContainer, StepPatch or AxesImage
-        For one head bars, or a filled area if "each" shows more than 48 distances; for several
-        heads an image with a row per head.
+    BarContainer or AxesImage
+        Bars for one head; for several heads an image with a row per head.
 
     Raises
     ------
@@ -82,39 +77,27 @@ def offsets(
     >>> [f"{bar.get_height():.2f}" for bar in bars[:3]]
     ['0.06', '0.94', '0.00']
     """
-    as_choice(bins, "bins", ("auto", "each", "doubling"))
     check_colors(cmap=cmap)
     distance, mass, shape = _shares(heads, batch)
-    each = bins == "each" or (bins == "auto" and distance.size <= _MOST_BARS)
     names = [f"{d}".replace("-", "\u2212") for d in distance]
-    if not each:
+    if distance.size > _MOST_BARS:
         names, mass = _doubling(distance, mass)
     height = min(9.0, max(2.6, 0.16 * len(mass) + 1.4)) if shape else 3.6
     ax = axes_or_new(ax, 7.0, height)
     ax.set_xlabel("distance from query back to key")
-    pooled, starts = largest(mass, _COLUMNS)
-    ends = distance[0] - 0.5, distance[-1] + 0.5
-    if shape:
-        extent = (*ends, len(mass) - 0.5, -0.5) if each else None
-        style = {"cmap": cmap, "norm": root_norm(mass), "interpolation": "nearest"}
-        image = ax.imshow(pooled, aspect="auto", extent=extent, **style)
-        heads = head_names(shape)
-        step = -(-len(heads) // _MOST_NAMES)
-        ax.set_yticks(range(0, len(heads), step), heads[::step], fontsize=8)
-        ax.set_ylabel("head")
-        if not each:
-            _name_bins(ax, names)
-        add_colorbar(image, "share of attention")
-        return image
-    ax.set_ylabel("share of attention")
-    if each and distance.size > _MOST_BARS:
-        edges = np.append(distance[starts] - 0.5, ends[1])
-        ax.set_xlim(ends)
-        area = ax.stairs(pooled[0], edges, fill=True, color=BLUE, linewidth=0.8)
-        ax.set_ylim(bottom=0)
-        return area
-    _name_bins(ax, names)
-    return ax.bar(np.arange(len(names)), mass[0], color=BLUE, width=0.85)
+    long = max(map(len, names)) > 3 and len(names) > 9
+    sloped: Any = {"rotation": 60, "ha": "right", "rotation_mode": "anchor"} if long else {}
+    ax.set_xticks(range(len(names)), names, fontsize=8 if len(names) <= 24 else 7, **sloped)
+    if not shape:
+        ax.set_ylabel("share of attention")
+        return ax.bar(np.arange(len(names)), mass[0], color=BLUE, width=0.85)
+    image = ax.imshow(mass, aspect="auto", cmap=cmap, norm=root_norm(mass), interpolation="nearest")
+    labels = head_names(shape)
+    step = -(-len(labels) // _MOST_NAMES)
+    ax.set_yticks(range(0, len(labels), step), labels[::step], fontsize=8)
+    ax.set_ylabel("head")
+    add_colorbar(image, "share of attention")
+    return image
 
 
 def _shares(
@@ -158,14 +141,3 @@ def _doubling(
         ends = [f"{end // 1024}k" if end >= 4096 else f"{end}" for end in sorted({low, high})]
         names.append(("\u2212" if o < 0 else "") + "\u2013".join(ends))
     return names, np.add.reduceat(mass, first, axis=1)
-
-
-def _name_bins(ax: Axes, names: list[str]) -> None:
-    """Label bins, or every second, third, ... of many."""
-    step = -(-len(names) // _MOST_NAMES)
-    long = max(len(name) for name in names) > 3 and len(names) > 9
-    turn: dict[str, Any] = (
-        {"rotation": 60, "ha": "right", "rotation_mode": "anchor"} if long else {}
-    )
-    size = 8 if len(names) <= 24 else 7
-    ax.set_xticks(range(0, len(names), step), names[::step], fontsize=size, **turn)

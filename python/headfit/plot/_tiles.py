@@ -21,9 +21,6 @@ from headfit._base.sparse import checked_csr
 from headfit._target.target import Target
 from headfit.errors import InputError
 
-HELD_MATRICES = (Target, Sparsified)
-"""What holds a sparse matrix as `matrix`."""
-
 _BLOCK_ENTRIES = 1 << 22  # how many entries of the matrix are in memory at a time
 
 
@@ -58,16 +55,15 @@ class Source:
 
 def source(M: Any) -> Source:
     """Return the matrix that `M` is, holds (`Target`, `Sparsified`) or computes (heads)."""
-    if isinstance(M, HELD_MATRICES):
+    if isinstance(M, (Target, Sparsified)):
         M = M.matrix
     heads = attention_in(M)
     if heads is not None:
         shape = _one((*heads.lead, heads.n, heads.m))
         return Source(shape, lambda a, b: heads.matrix(rows=slice(a, b)), attention=heads)
     if is_sparse(M):
-        _one(M.shape)
-        sparse = checked_csr(M, "M")
-        return Source(_one(sparse.shape), lambda a, b: sparse[a:b].toarray(), sparse=sparse)
+        shape, sparse = _one(M.shape), checked_csr(M, "M")
+        return Source(shape, lambda a, b: sparse[a:b].toarray(), sparse=sparse)
     dense = as_stored_array(M, "M", ndim=0)
     return Source(_one(dense.shape), lambda a, b: widened(dense[a:b]))
 
@@ -94,28 +90,19 @@ def entry_of_batch(
 def one_of_batch(batch: Any, *matrices: Any) -> list[Any]:
     """Return matrices or heads, with an entry in the place of each batch if `batch` is not None.
 
-    Then at least one of them must be a batch: of one head or of matrices.
+    Then at least one of them must be one head for a batch.
     """
     if batch is None:
         return list(matrices)
-    entries = [_entry(M, batch) for M in matrices]
-    if all(entry is None for entry in entries):
+    heads = [attention_in(M) for M in matrices]
+    stacks = [head if head is not None and len(head.lead) == 1 else None for head in heads]
+    if not any(stacks):
         raise InputError(
-            "batch must not be given without an Attention of shape (batch, n, d) or matrices of "
-            f"shape (batch, n, m); got {', '.join(map(shown, matrices))}"
+            "batch must not be given without an Attention of shape (batch, n, d); got "
+            f"{', '.join(map(shown, matrices))}"
         )
-    return [M if entry is None else entry for M, entry in zip(matrices, entries, strict=True)]
-
-
-def _entry(M: Any, batch: Any) -> Any:
-    """Return an entry of a batch; None for what has none."""
-    heads = attention_in(M)
-    if heads is not None:
-        return entry_of_batch(heads, batch, 0)[1][0] if len(heads.lead) == 1 else None
-    if M is None or isinstance(M, HELD_MATRICES) or is_sparse(M):
-        return None
-    array = as_stored_array(M, "M", ndim=0)
-    return array[as_count(batch, "batch", 0, len(array) - 1)] if array.ndim == 3 else None
+    entries = zip(matrices, stacks, strict=True)
+    return [M if stack is None else entry_of_batch(stack, batch, 0)[1][0] for M, stack in entries]
 
 
 def tiles(
@@ -133,8 +120,7 @@ def tiles(
     pixels : int
         The most tiles along each side. A side that is shorter is not pooled.
     batch : int, optional
-        Which entry of a batch to draw, for an `Attention` of shape (batch, n, d) or matrices of
-        shape (batch, n, m).
+        Which entry of a batch to draw, for an `Attention` of shape (batch, n, d).
     relative : bool, default False
         Whether to divide each row by its largest entry first.
 

@@ -38,16 +38,6 @@ def __dir__() -> list[str]:
     return sorted(__all__)
 
 
-def _without_logit_bound(tolerances: Tolerances) -> Tolerances:
-    """Return the tolerances, or raise an InputError where they bound the logits too."""
-    if tolerances.max_logit is not None:
-        raise InputError(
-            "tolerances must have max_logit=None here: the projection's logits are what they "
-            f"are; got {tolerances!r}"
-        )
-    return tolerances
-
-
 def logit_range(
     gamma: float,
     leak: float | None = None,
@@ -86,7 +76,12 @@ def logit_range(
     if not ratio >= 1:
         raise InputError(f"gamma must be at least 1; got {shown(gamma)}")
     log_gamma = _LARGEST_LOG_RATIO if math.isinf(ratio) else math.log(ratio)
-    limits = _without_logit_bound(as_tolerances(tolerances, leak=leak, distortion=distortion))
+    limits = as_tolerances(tolerances, leak=leak, distortion=distortion)
+    if limits.max_logit is not None:
+        raise InputError(
+            "tolerances must have max_logit=None here: the projection's logits are what they "
+            f"are; got {limits!r}"
+        )
     return log_inverse(limits.leak) + math.log1p(limits.distortion) + log_gamma
 
 
@@ -191,10 +186,9 @@ def stray_for_leak(n: int, k: int, leak: float) -> float:
     >>> stray_for_leak(1024, 4, leak=4 / 1024)
     0.4990215...
     """
-    n, k = as_count(n, "n", 1), as_count(k, "k", 1)
+    n = as_count(n, "n", 1)
+    k = as_count(k, "k", 1, n)
     leak = Tolerances(leak=leak).leak
-    if k > n:
-        raise InputError(f"k must be at most n = {n}; got {k}")
     return leak * (n - k) / (k + leak * (n - k))
 
 
@@ -224,10 +218,9 @@ def leak_for_stray(n: int, k: int, stray: float) -> float:
     >>> round(leak_for_stray(1024, 4, stray=0.01), 7)
     3.96e-05
     """
-    n, k = as_count(n, "n", 1), as_count(k, "k", 1)
+    n = as_count(n, "n", 1)
+    k = as_count(k, "k", 1, n)
     stray = check_between(stray, "stray", 0, 1)
-    if k > n:
-        raise InputError(f"k must be at most n = {n}; got {k}")
     return 1.0 if n == k else min(1.0, stray * k / ((1 - stray) * (n - k)))
 
 

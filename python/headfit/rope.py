@@ -18,7 +18,7 @@ from headfit._base.tolerances import Tolerances, as_tolerances, with_margin
 from headfit._base.types import ArrayLike, MaskLike
 from headfit._filter.demand import SLACK, Demand
 from headfit._filter.filter import Filter
-from headfit._filter.linear_program import closest, solve
+from headfit._filter.linear_program import solve
 from headfit._filter.rope_result import RopeFilter
 from headfit._filter.stencil import Stencil
 from headfit._target.target import as_target
@@ -264,8 +264,8 @@ def _shortest(frequencies: Floats, demand: Demand, max_norm: float) -> tuple[Fil
     # A proof that the norm is out of reach is found faster than the solver gives up. One for a
     # smaller norm often proves much more, and can be found where that for a larger norm cannot.
     for norm in (max_norm / 10, max_norm, max_norm / 100):
-        near = closest(frequencies, demand, norm)
-        bound = 0.0 if near is None else near.proof.least_norm(demand)
+        near = solve(frequencies, demand, max_norm=norm)
+        bound = 0.0 if near is None else near.least_norm(demand)
         least = max(least, bound)
         if least > max_norm:
             return None, least
@@ -275,7 +275,7 @@ def _shortest(frequencies: Floats, demand: Demand, max_norm: float) -> tuple[Fil
         solved = solve(frequencies, _tightened(demand, margin))
         if solved is None:
             break
-        least = max(least, solved.proof.least_norm(demand))
+        least = max(least, solved.least_norm(demand))
         if demand.lacks(solved.filter) <= -margin / 10 and solved.filter.norm <= max_norm:
             return solved.filter, least
     return None, least

@@ -142,20 +142,19 @@ def test_any_multipliers_prove_a_bound_that_no_filter_undercuts(seed, width, fre
     stencil = Stencil(n, offsets, rng.random(offsets.size), 0 if causal else 1 - n, n - 1)
     demand = Demand(stencil, hf.Tolerances(leak=0.4, distortion=1.5))
     w = np.sort(rng.uniform(0.05, math.pi, frequencies))
-    limits = Limits.of(demand, offsets, demand.others, np.empty(0, np.int64))
+    limits = Limits.of(demand, offsets, demand.stencil.others, np.empty(0, np.int64))
     solved = solve(w, demand)
     if solved is None:
         return
     norm = solved.filter.norm
-    assert solved.proof.least_norm(demand) <= norm * 1.001
+    assert solved.least_norm(demand) <= norm * 1.001
     for _ in range(5):
         assert limits.least_norm(w, rng.exponential(size=limits.right.size)) <= norm * 1.001
     # Good multipliers, of which those of one kind of limit are too large by a factor.
-    good = solved.proof
-    at = Limits.of(demand, good.inside, good.outside, good.limited)
+    at, good = Limits.of(demand, *solved.places), solved.multipliers
     for column in (at.on_c, at.on_m):
         for sign in (1.0, -1.0):
-            spoilt = np.where(column == sign, 10 * good.multipliers, good.multipliers)
+            spoilt = np.where(column == sign, 10 * good, good)
             assert at.least_norm(w, spoilt) <= norm * 1.001
 
 
@@ -164,7 +163,7 @@ def test_any_multipliers_prove_a_bound_that_no_filter_undercuts(seed, width, fre
 def test_what_depends_on_the_level_of_the_logits_proves_nothing(weight, multipliers):
     # One token attends to itself with any norm, 0 too, whatever the level that its weight is given.
     demand = Demand(Stencil(1, np.zeros(1, np.int64), np.array([weight]), 0, 0), TIGHT)
-    limits = Limits.of(demand, np.zeros(1, np.int64), demand.others, np.empty(0, np.int64))
+    limits = Limits.of(demand, np.zeros(1, np.int64), demand.stencil.others, np.empty(0, np.int64))
     assert limits.least_norm(np.array([0.5]), np.array(multipliers, np.float64)) == 0
 
 
@@ -284,7 +283,7 @@ def test_wide_windows_begin_with_a_sample_of_their_offsets():
     waves = np.concatenate([5 / 200 * np.arange(1, 45), np.geomspace(math.pi / 4096, 0.015, 4)])
     found = hf.rope.filter(200, n=2048, inv_freq=waves, tolerances=LOOSE)
     assert found.status == "found"
-    logits = found.filter.logits(np.arange(2048))
+    logits = found.filter.logits_between(0, 2047)
     assert np.ptp(logits[:200]) <= math.log(1.5)
     assert logits[200:].max() <= logits[:200].min() + math.log(0.3)
 

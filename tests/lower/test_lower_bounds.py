@@ -14,7 +14,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import headfit as hf
-from headfit._lower import hull_search
 from headfit._lower.general import counting, log_regular_patterns
 from headfit._lower.hull import (
     Hull,
@@ -22,10 +21,8 @@ from headfit._lower.hull import (
     count_triangles,
     dim_of_edges,
     dim_of_hull,
-    in_units,
     not_in_a_polygon,
 )
-from headfit._lower.hull_search import _integers, _keep_hull_vertices, _Supports
 from headfit._lower.lower import lower
 from headfit._lower.order import NoOrder, order_proofs
 from headfit._lower.problem import Problem, Visibility, best_proof
@@ -650,24 +647,6 @@ def test_a_leak_next_to_one():
         bound = lower(A, leak=math.exp(-gap), distortion=0.0)
         assert bound.dim == dim
         assert bound.verify(A)
-
-
-def test_large_sums_are_exact_too(monkeypatch):
-    # Logarithms up to 700 with a thousand rows per column: larger units, the same answer.
-    n = 1200
-    A = sp.lil_array((n, n))
-    for i in range(n):
-        A[i, [i % 4, (i + 1) % 4] if i < 1000 else [i % 4]] = 1
-    A = sp.csr_array(A / A.sum(axis=1)[:, np.newaxis])
-    A.data[A.indptr[500] : A.indptr[501]] = (1 - 1e-300, 1e-300)
-    asked = hf.Tolerances(leak=1e-4, distortion=1.0)
-    problem = Problem.of(hf.Target(A), asked, 10.0)
-    state = _Supports(np.arange(n), np.arange(n), problem.supports)
-    kept = _keep_hull_vertices(problem, state)
-    monkeypatch.setattr(hull_search, "LARGEST_SUM", 2**40)
-    assert _integers(problem, state)[2] < in_units(asked)[1]
-    fewer = _keep_hull_vertices(problem, state)
-    assert kept.columns.tolist() == fewer.columns.tolist()
 
 
 def test_tampered_traces_are_rejected():

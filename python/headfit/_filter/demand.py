@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,8 +11,6 @@ from numpy.typing import NDArray
 from headfit._base.tolerances import Tolerances
 from headfit._filter.filter import Filter
 from headfit._filter.stencil import Stencil
-
-__all__ = ["Demand", "Limits", "Proof"]
 
 # How far, in logits, a filter may exceed what a linear program was to meet.
 SLACK = 5e-4
@@ -32,12 +30,6 @@ class Demand:
 
     stencil: Stencil
     tolerances: Tolerances
-    others: NDArray[np.int64] = field(init=False)
-    is_symmetric: bool = field(init=False)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "others", self.stencil.others)
-        object.__setattr__(self, "is_symmetric", self.stencil.is_symmetric)
 
     @property
     def spread(self) -> float:
@@ -59,14 +51,14 @@ class Demand:
         """Return what a filter lacks: in the spread, at each other offset, and in |logit|.
 
         Positive numbers are logits that are missing. The spread's is one number; the other two
-        have one for each of `others` and for each allowed offset.
+        have one for each of the stencil's `others` and for each allowed offset.
         """
         stencil = self.stencil
         p = filter_.logits_between(stencil.first, stencil.last)
         inside = p[stencil.offsets - stencil.first]
         error = inside - stencil.log_weights
         spread = np.array([error.max() - error.min() - self.spread])
-        above = p[self.others - stencil.first] - (inside.min() - self.gap)
+        above = p[stencil.others - stencil.first] - (inside.min() - self.gap)
         return spread, above, np.abs(p) - self.max_logit
 
     def lacks(self, filter_: Filter) -> float:
@@ -148,22 +140,3 @@ class Limits:
         rounding = 2.0**-52 * (y.size + 4 + largest) * float(y.sum())
         deficit = float(terms.sum()) - 2.0**-52 * (y.size + 4) * float(np.abs(terms).sum())
         return max(0.0, deficit / (float(sums.max(initial=0.0)) + rounding)) if used.any() else 0.0
-
-
-@dataclass(frozen=True, eq=False)
-class Proof:
-    """Multipliers of limits at some offsets, from which a lower bound of the norm follows.
-
-    They prove something for every demand on the same stencil, such as one with other tolerances.
-    """
-
-    frequencies: Floats
-    inside: Offsets
-    outside: Offsets
-    limited: Offsets
-    multipliers: Floats
-
-    def least_norm(self, demand: Demand) -> float:
-        """Return a lower bound of the norm of every filter that meets the demand."""
-        limits = Limits.of(demand, self.inside, self.outside, self.limited)
-        return limits.least_norm(self.frequencies, self.multipliers)

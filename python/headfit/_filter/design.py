@@ -11,18 +11,8 @@ import numpy as np
 
 from headfit._filter.demand import Demand
 from headfit._filter.layouts import Layout, Modulated, Shape, first_layouts
-from headfit._filter.linear_program import (
-    MOVING,
-    Solved,
-    is_out_of_reach,
-    solve,
-    solve_with_moves,
-)
+from headfit._filter.linear_program import COARSE, Solved, is_out_of_reach, solve, solve_with_moves
 
-__all__ = ["design"]
-
-# Amplitudes are bounded in so many directions while layouts are compared.
-COARSE = 8
 # A layout is better if its norm is below this share of the best one's.
 ENOUGH = 0.99
 # The first radius of the moves, in radians at the farthest offset, and the least one.
@@ -72,7 +62,7 @@ def design(
     if solved is None:
         return None
     best = _moved(solved[0], demand, moves, deadline)
-    even = demand.is_symmetric
+    even = demand.stencil.is_symmetric
     final = solve(best.filter.frequencies, demand, best.offsets, even=even)
     return final if final is not None and final.meets else best
 
@@ -96,18 +86,10 @@ def _search(
             continue
         seen.add(frequencies.tobytes())
         limit = max_norm if best is None else best[0].filter.norm * ENOUGH
-        even = demand.is_symmetric
-        if math.isfinite(limit) and is_out_of_reach(
-            frequencies, demand, limit, directions=COARSE, even=even
-        ):
+        even = demand.stencil.is_symmetric
+        if math.isfinite(limit) and is_out_of_reach(frequencies, demand, limit, even):
             continue
-        solved = solve(
-            frequencies,
-            demand,
-            norm_limit=limit,
-            directions=COARSE,
-            even=even,
-        )
+        solved = solve(frequencies, demand, norm_limit=limit, directions=COARSE, even=even)
         if solved is not None and solved.meets and solved.filter.norm < limit:
             best = solved, layout
             waiting = list(layout.neighbours(shape))
@@ -120,7 +102,7 @@ def _moved(start: Solved, demand: Demand, steps: int, deadline: float) -> Solved
     Each step solves the program linearised in the frequencies, within a radius, and then the exact
     one for the frequencies that come out: a trust-region method.
     """
-    best, radius, even = start, FIRST, demand.is_symmetric
+    best, radius, even = start, FIRST, demand.stencil.is_symmetric
     reach = max(-demand.stencil.first, demand.stencil.last, 1)
     if demand.stencil.wraps:
         return start  # frequencies must stay multiples of 2 pi / n
@@ -133,18 +115,13 @@ def _moved(start: Solved, demand: Demand, steps: int, deadline: float) -> Solved
             radius /= 3
             continue
         frequencies, predicted = moved
+        norm = best.filter.norm
         solved = solve(
-            frequencies,
-            demand,
-            best.offsets,
-            norm_limit=best.filter.norm,
-            directions=MOVING,
-            even=even,
+            frequencies, demand, best.offsets, norm_limit=norm, directions=COARSE, even=even
         )
-        gain = best.filter.norm - predicted
-        if solved is None or not solved.meets or solved.filter.norm >= best.filter.norm:
+        if solved is None or not solved.meets or solved.filter.norm >= norm:
             radius /= 3
         else:
-            radius *= 2 if best.filter.norm - solved.filter.norm > TRUSTED * gain else 1
+            radius *= 2 if norm - solved.filter.norm > TRUSTED * (norm - predicted) else 1
             best = solved
     return best

@@ -10,8 +10,6 @@ from numpy.typing import NDArray
 
 from headfit._base.arrays import FloatArray
 
-__all__ = ["Filter"]
-
 # Angles are computed for so many positions at a time, in float64.
 ROWS = 65536
 
@@ -51,14 +49,6 @@ class Filter:
     def norm(self) -> float:
         """max ||q|| max ||k||, the sum of all amplitudes: no logit is larger."""
         return float(self.amplitudes.sum())
-
-    def logits(self, offsets: NDArray[np.int64]) -> Floats:
-        """Return the logits at some offsets; takes O(F) time for each."""
-        out = np.empty(offsets.size)
-        for start in range(0, offsets.size, ROWS):
-            angles = np.multiply.outer(offsets[start : start + ROWS], self.frequencies)
-            out[start : start + ROWS] = np.cos(angles) @ self.cosines + np.sin(angles) @ self.sines
-        return out
 
     def logits_between(self, first: int, last: int) -> Floats:
         """Return the logits at the offsets first ... last.

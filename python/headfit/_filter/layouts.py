@@ -12,8 +12,6 @@ from numpy.typing import NDArray
 
 from headfit._filter.stencil import Stencil
 
-__all__ = ["Layout", "Modulated", "Shape", "first_layouts"]
-
 Floats = NDArray[np.float64]
 
 

@@ -10,15 +10,13 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from headfit._filter.demand import SLACK, Demand, Limits, Proof
+from headfit._filter.demand import SLACK, Demand, Limits
 from headfit._filter.filter import Filter
-
-__all__ = ["Solved", "closest", "is_out_of_reach", "sampled_offsets", "solve", "solve_with_moves"]
 
 # The amplitude hypot(a, b) is bounded from below by so many directions: within 2% of it.
 DIRECTIONS = 16
-# The same in programs that move frequencies, which are only steps on the way.
-MOVING = 8
+# The same in programs that are only steps on the way.
+COARSE = 8
 # The most rounds in which violated offsets are added, and how many are added in each.
 ROUNDS = 12
 ADDED = 400
@@ -35,6 +33,8 @@ IDLE = 2.0
 
 Floats = NDArray[np.float64]
 Offsets = NDArray[np.int64]
+Places = tuple[Offsets, Offsets, Offsets]
+"""Offsets of a program: in the stencil, outside it, and where it bounds |logit| besides."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,35 +48,28 @@ class Solved:
         Offsets outside the stencil that bind, a good start for similar frequencies.
     lacks : float
         The largest deficit over all offsets, see `Demand.lacks`.
-    proof : Proof
-        From which a lower bound of the norm of all filters of these frequencies follows.
+    places, multipliers : Places, ndarray
+        The offsets of the program, and the multipliers of its limits.
     """
 
     filter: Filter
     offsets: Offsets
     lacks: float
-    proof: Proof
+    places: Places
+    multipliers: Floats
 
     @property
     def meets(self) -> bool:
         """Whether the filter meets the demand at every offset."""
         return self.lacks <= SLACK
 
+    def least_norm(self, demand: Demand) -> float:
+        """Return a lower bound of the norm of all filters of these frequencies for a demand.
 
-def sampled_offsets(demand: Demand, count: int = 1000) -> Offsets:
-    """Return offsets outside the stencil to begin with: all near its ends, some of the others."""
-    others, inside = demand.others, demand.stencil.offsets
-    right = np.searchsorted(inside, others)
-    gaps = np.minimum(
-        np.abs(others - inside[np.minimum(right, inside.size - 1)]),
-        np.abs(others - inside[np.maximum(right - 1, 0)]),
-    )
-    span = int(inside[-1] - inside[0]) + 1
-    edge = np.flatnonzero(gaps <= 4)
-    close = np.flatnonzero(gaps <= 3 * span)
-    far = np.flatnonzero(gaps > 3 * span)
-    parts = [part[:: max(1, 3 * part.size // count)] for part in (edge, close, far)]
-    return others[np.unique(np.concatenate(parts))]
+        The demand may have other tolerances than the one of the program.
+        """
+        limits = Limits.of(demand, *self.places)
+        return limits.least_norm(self.filter.frequencies, self.multipliers)
 
 
 def solve(
@@ -85,13 +78,14 @@ def solve(
     start: Offsets | None = None,
     *,
     norm_limit: float = math.inf,
+    max_norm: float | None = None,
     directions: int = DIRECTIONS,
     even: bool = False,
 ) -> Solved | None:
     """Return the filter of least norm, or None if the solver ends without a solution.
 
     The solver may call a program infeasible, or give up for numerical reasons, because the least
-    norm is large: `closest` tells more.
+    norm is large: `max_norm` tells more.
 
     Offsets are as many as there are tokens: the program begins with some, and offsets where its
     solution exceeds the limits most, locally, are added until none is left.
@@ -101,36 +95,48 @@ def solve(
     frequencies : ndarray, shape (F,)
     demand : Demand
     start : ndarray of int64, optional
-        Offsets outside the stencil to begin with; `sampled_offsets` when None.
+        Offsets outside the stencil to begin with; a sample when None.
     norm_limit : float
         Programs with too few offsets have solutions of too small a norm: when one exceeds this,
         no more are solved.
+    max_norm : float, optional
+        Return instead a filter within this norm that lacks the least at the first offsets, which
+        always exists. If that lacks something, its `least_norm` is above `max_norm` (up to
+        rounding, and often far above): no such filter meets the demand.
     directions : int
         In how many directions amplitudes are bounded: the norm is least up to the factor
         1 / cos(pi / directions).
     even : bool
-        Whether to leave out the sines, which a symmetric stencil does not need. The proof is then
-        about filters without sines, and of others proves less.
+        Whether to leave out the sines, which a symmetric stencil does not need. Multipliers then
+        prove something about filters without sines, and less about others.
     """
-    return _exchange(frequencies, demand, start, norm_limit, None, directions, even)
+    stencil, others, solved = demand.stencil, demand.stencil.others, None
+    outside = _sampled_others(demand) if start is None else start
+    places = _sided(even, _sampled(stencil.offsets), outside, outside[:0])
+    for _ in range(ROUNDS):
+        limits = Limits.of(demand, *places)
+        result = _program(frequencies, limits, directions, even, max_norm=max_norm)
+        if result is None:
+            return None
+        (a, b, r, *_), multipliers = result
+        made = Filter(frequencies, a, b)
+        _, above, large = deficits = demand.deficits(made)
+        lacks = max(float(part.max(initial=-math.inf)) for part in deficits)
+        inside, outside, limited = places
+        binding = outside[above[np.searchsorted(others, outside)] > -IDLE]
+        solved = Solved(made, binding, lacks, places, multipliers)
+        if solved.meets or max_norm is not None or r.sum() > norm_limit:
+            break
+        places = _sided(
+            even,
+            np.union1d(inside, _extremes(made, demand)),
+            np.union1d(binding, others[_peaks(above)]),
+            np.union1d(limited, stencil.first + _peaks(large)),
+        )
+    return solved
 
 
-def closest(
-    frequencies: Floats, demand: Demand, max_norm: float, start: Offsets | None = None
-) -> Solved | None:
-    """Return a filter of norm at most `max_norm` that lacks the least at some of the offsets.
-
-    Such a program always has a solution. If that lacks something, the lower bound of the
-    norm that follows from its proof is above `max_norm` (up to rounding, and often far above): no
-    filter within `max_norm` meets the demand. If it lacks nothing at these offsets, nothing
-    follows. None if the solver fails.
-    """
-    return _exchange(frequencies, demand, start, -math.inf, max_norm, DIRECTIONS, False)
-
-
-def is_out_of_reach(
-    frequencies: Floats, demand: Demand, norm_limit: float, *, directions: int, even: bool
-) -> bool:
+def is_out_of_reach(frequencies: Floats, demand: Demand, norm_limit: float, even: bool) -> bool:
     """Return whether a few offsets suffice to see that no filter of so small a norm meets a demand.
 
     The program asks how much a filter within the limit must lack at some of the offsets. It has few
@@ -138,17 +144,16 @@ def is_out_of_reach(
     infeasible, after many iterations. True is the solver's word, good enough to leave frequencies
     out of a search; False proves nothing.
     """
-    offsets = demand.stencil.offsets
-    inside = offsets[_sample(offsets.size, FEW_INSIDE)]
-    outside = sampled_offsets(demand, FEW_OUTSIDE)
-    if even:
-        inside, outside = _one_side(inside), _one_side(outside)
-    limits = Limits.of(demand, inside, outside, np.empty(0, dtype=np.int64))
+    inside, outside = (
+        _sampled(demand.stencil.offsets, FEW_INSIDE),
+        _sampled_others(demand, FEW_OUTSIDE),
+    )
+    limits = Limits.of(demand, *_sided(even, inside, outside, outside[:0]))
     # The program allows a smaller norm than it is given, since amplitudes seem smaller than they
     # are in few directions. Here no filter within the limit may be missed.
-    allowed = norm_limit / _shrink(directions, even)
-    result = _solved(frequencies, limits, directions, even, max_norm=allowed)
-    return result is not None and float(result[0][-1]) > 2 * SLACK
+    allowed = norm_limit / _shrink(COARSE, even)
+    result = _program(frequencies, limits, COARSE, even, max_norm=allowed)
+    return result is not None and float(result[0][-1].sum()) > 2 * SLACK
 
 
 def solve_with_moves(
@@ -159,69 +164,43 @@ def solve_with_moves(
     The program is linear in the moves: products of moves and amplitudes are those at the start.
     None if the solver finds no solution.
     """
-    filter_ = start.filter
-    inside = demand.stencil.offsets[_sample(demand.stencil.offsets.size)]
-    parts = (inside, start.offsets, np.empty(0, dtype=np.int64))
-    limits = (
-        Limits.of(demand, *(_one_side(x) for x in parts)) if even else Limits.of(demand, *parts)
-    )
-    slopes = limits.slopes(filter_) * radii
-    result = _solved(filter_.frequencies, limits, MOVING, even, slopes=slopes)
+    frequencies, inside = start.filter.frequencies, _sampled(demand.stencil.offsets)
+    limits = Limits.of(demand, *_sided(even, inside, start.offsets, inside[:0]))
+    slopes = limits.slopes(start.filter) * radii
+    result = _program(frequencies, limits, COARSE, even, slopes=slopes)
     if result is None:
         return None
-    x = result[0]
-    count = filter_.frequencies.size
-    moved = filter_.frequencies + radii * x[3 * count : 4 * count]
-    return np.clip(moved, 0, np.pi), float(x[2 * count : 3 * count].sum())
+    _, _, r, moves, *_ = result[0]
+    return np.clip(frequencies + radii * moves, 0, np.pi), float(r.sum())
 
 
-def _exchange(
-    frequencies: Floats,
-    demand: Demand,
-    start: Offsets | None,
-    norm_limit: float,
-    max_norm: float | None,
-    directions: int,
-    even: bool,
-) -> Solved | None:
-    stencil, count = demand.stencil, frequencies.size
-    outside = sampled_offsets(demand) if start is None else start
-    inside = stencil.offsets[_sample(stencil.offsets.size)]
-    limited = np.empty(0, dtype=np.int64)
-    solved = None
-    for _ in range(ROUNDS):
-        if even:
-            inside, outside, limited = (_one_side(x) for x in (inside, outside, limited))
-        limits = Limits.of(demand, inside, outside, limited)
-        result = _solved(frequencies, limits, directions, even, max_norm=max_norm)
-        if result is None:
-            return None
-        x, multipliers = result
-        made = Filter(frequencies, x[:count], x[count : 2 * count])
-        _, above, large = deficits = demand.deficits(made)
-        lacks = max(float(part.max(initial=-math.inf)) for part in deficits)
-        binding = above[np.searchsorted(demand.others, outside)] > -IDLE
-        proof = Proof(frequencies, inside, outside, limited, multipliers)
-        solved = Solved(made, outside[binding], lacks, proof)
-        if solved.meets or x[2 * count : 3 * count].sum() > norm_limit:
-            break
-        outside = np.union1d(solved.offsets, demand.others[_peaks(above)])
-        limited = np.union1d(limited, stencil.first + _peaks(large))
-        inside = np.union1d(inside, _extremes(made, demand))
-    return solved
+def _sided(even: bool, *places: Offsets) -> Places:
+    """Return places; for symmetric demands only their distances, which say all about these."""
+    inside, outside, limited = (np.unique(np.abs(x)) if even else x for x in places)
+    return inside, outside, limited
 
 
-def _one_side(offsets: Offsets) -> Offsets:
-    """Return the distances of offsets, which say all about a symmetric demand."""
-    return np.unique(np.abs(offsets))
-
-
-def _sample(count: int, most: int = INSIDE) -> NDArray[np.int64]:
-    """Return places in a stencil of so many offsets, denser towards its ends."""
+def _sampled(offsets: Offsets, most: int = INSIDE) -> Offsets:
+    """Return at most so many of the offsets of a stencil, denser towards its ends."""
+    count = offsets.size
     if count <= most:
-        return np.arange(count)
+        return offsets
     angles = np.linspace(0.0, np.pi, most)
-    return np.unique(np.rint((count - 1) * (1 - np.cos(angles)) / 2).astype(np.int64))
+    return offsets[np.unique(np.rint((count - 1) * (1 - np.cos(angles)) / 2).astype(np.int64))]
+
+
+def _sampled_others(demand: Demand, count: int = 1000) -> Offsets:
+    """Return offsets outside the stencil to begin with: all near its ends, some of the others."""
+    others, inside = demand.stencil.others, demand.stencil.offsets
+    right = np.searchsorted(inside, others)
+    gaps = np.minimum(
+        np.abs(others - inside[np.minimum(right, inside.size - 1)]),
+        np.abs(others - inside[np.maximum(right - 1, 0)]),
+    )
+    near = 3 * (int(inside[-1] - inside[0]) + 1)
+    groups = [np.flatnonzero(flags) for flags in (gaps <= 4, gaps <= near, gaps > near)]
+    parts = [group[:: max(1, 3 * group.size // count)] for group in groups]
+    return others[np.unique(np.concatenate(parts))]
 
 
 def _extremes(filter_: Filter, demand: Demand) -> Offsets:
@@ -250,7 +229,7 @@ def _shrink(directions: int, even: bool) -> float:
     return 1.0 if even else math.cos(math.pi / directions)
 
 
-def _solved(
+def _program(
     frequencies: Floats,
     limits: Limits,
     directions: int,
@@ -258,10 +237,10 @@ def _solved(
     *,
     max_norm: float | None = None,
     slopes: Floats | None = None,
-) -> tuple[Floats, Floats] | None:
+) -> tuple[list[Floats], Floats] | None:
     """Return the variables of a program and the multipliers of its limits; None without a solution.
 
-    Variables are amplitudes a and b, bounds r >= hypot(a, b) approximately, moves, c, m and t.
+    Variables are amplitudes a and b, bounds r >= hypot(a, b) approximately, moves, c with m, and t.
     Without `max_norm`, t = 0 and the sum of r is minimal. With it, the sum of r is at most
     `max_norm`, and t minimal, by which all limits are relaxed (but those that define m). Moves
     have columns where `slopes` says what they do to each limit.
@@ -290,14 +269,9 @@ def _solved(
     bounds: Any = np.stack([least, most], axis=1)
     from scipy.optimize import linprog  # takes long to import
 
-    result = linprog(
-        cost,
-        A_ub=matrix,
-        b_ub=right,
-        bounds=bounds,
-        method="highs",
-        options={"maxiter": ITERATIONS},
-    )
+    options: Any = {"maxiter": ITERATIONS}
+    result: Any = linprog(cost, matrix, right, bounds=bounds, method="highs", options=options)
     if result.status != 0:
         return None
-    return np.asarray(result.x), -np.asarray(result.ineqlin.marginals)[:height]
+    variables = np.split(np.asarray(result.x), np.cumsum(sizes)[:-1])
+    return variables, -np.asarray(result.ineqlin.marginals)[:height]

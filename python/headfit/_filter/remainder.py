@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,11 +10,9 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from headfit._filter.stencil import Stencil, allowed_offsets, full_rows
+from headfit._filter.stencil import Stencil, allowed_offsets, entries, full_rows
 from headfit._target.target import Target, with_matrix
 from headfit.errors import InputError
-
-__all__ = ["Parts"]
 
 # An offset belongs to the stencil if more than this share of the rows that could attend to it do.
 MOST = 0.9
@@ -40,24 +39,16 @@ class Parts:
     per_row: float
 
     @classmethod
-    def of(cls, target: Target, ignored: NDArray[np.int64] | None = None) -> Parts:
+    def of(cls, target: Target, ignored: Sequence[int] | NDArray[np.int64] = ()) -> Parts:
         """Tell the parts of a target apart; `ignored` are columns whose logits do not matter.
 
         Raises an InputError if there is no offset that nearly all rows attend to.
         """
-        csr, n = target.matrix, target.n
-        first, last = allowed_offsets(target.mask, n)
-        left_out = np.zeros(n, dtype=np.bool_)
-        left_out[[] if ignored is None else ignored] = True
-        apart = full_rows(target, left_out)
-        is_apart = np.zeros(n, dtype=np.bool_)
-        is_apart[apart] = True
-
-        rows = np.repeat(np.arange(n, dtype=np.int64), np.diff(csr.indptr))
-        kept = ~(is_apart[rows] | left_out[csr.indices])
-        rows, columns, logs = rows[kept], csr.indices[kept].astype(np.int64), np.log(csr.data[kept])
+        n, left_out = target.n, np.isin(np.arange(target.n), ignored)
+        is_apart = full_rows(target, left_out)
+        rows, columns, logs = entries(target, is_apart, left_out)
         present, place, count = np.unique(rows - columns, return_inverse=True, return_counts=True)
-        could = n - np.abs(present) - apart.size - int(left_out.sum())
+        could = n - np.abs(present) - int(is_apart.sum()) - int(left_out.sum())
         common = count > MOST * np.maximum(could, n / 2)
         if not common.any():
             raise InputError(
@@ -67,20 +58,20 @@ class Parts:
         inside = common[place]
         weights = _means(logs - _means(logs, rows, inside, n)[rows], place, inside, present.size)
         level = _means(logs - weights[place], rows, inside, n)
-        stencil = Stencil(n, present[common], weights[common], first, last, apart=apart)
+        reach, apart = allowed_offsets(target.mask, n), np.flatnonzero(is_apart)
+        stencil = Stencil(n, present[common], weights[common], *reach, apart=apart)
 
         # A row attends to an ignored column as much as the stencil does.
-        to = np.tile(np.flatnonzero(left_out), stencil.offsets.size)
-        at = to + np.repeat(stencil.offsets, np.count_nonzero(left_out))
-        log = np.repeat(stencil.log_weights, np.count_nonzero(left_out))
+        skipped = np.flatnonzero(left_out)
+        to = np.tile(skipped, stencil.offsets.size)
+        at = to + np.repeat(stencil.offsets, skipped.size)
+        log = np.repeat(stencil.log_weights, skipped.size)
         exists = (at >= 0) & (at < n)
         exists[exists] = ~is_apart[at[exists]]
         at, to, log = at[exists], to[exists], log[exists]
-        entries = (
-            np.exp(np.concatenate([logs, log + level[at]])),
-            (np.concatenate([rows, at]), np.concatenate([columns, to])),
-        )
-        whole: Any = sp.csr_array(entries, shape=(n, n))
+        places = np.concatenate([rows, at]), np.concatenate([columns, to])
+        weights = np.exp(np.concatenate([logs, log + level[at]]))
+        whole: Any = sp.csr_array((weights, places), shape=(n, n))
         whole.sort_indices()
         sums = np.asarray(whole.sum(axis=1)).ravel()
         whole.data /= np.repeat(sums, np.diff(whole.indptr))

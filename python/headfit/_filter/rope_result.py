@@ -21,8 +21,6 @@ from headfit._filter.filter import Filter
 from headfit._filter.stencil import Stencil
 from headfit.errors import InputError
 
-__all__ = ["RopeFilter"]
-
 Floats = NDArray[np.float64]
 
 

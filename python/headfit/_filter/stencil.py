@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -12,10 +14,9 @@ from numpy.typing import NDArray
 
 from headfit import _core
 from headfit._base.masks import as_window
+from headfit._target.blocks import Blocks
 from headfit._target.target import Target
 from headfit.errors import InputError
-
-__all__ = ["Stencil"]
 
 # By how much the logarithm of a weight may differ from that of its offset.
 SAME = 1e-6
@@ -53,58 +54,32 @@ class Stencil:
     apart: NDArray[np.intp] = field(default_factory=lambda: np.empty(0, dtype=np.intp))
 
     @classmethod
-    def of(cls, target: Target, ignored: NDArray[np.int64] | None = None) -> Stencil:
-        """Find the stencil of a target.
+    def of(cls, target: Target, ignored: Sequence[int] | NDArray[np.int64] = ()) -> Stencil:
+        """Find the stencil of a target, leaving out columns whose logits do not matter.
 
-        Parameters
-        ----------
-        target : Target
-            Rows that attend to all that the mask allows, with equal weights, may be anything
-            else than the stencil: a query of zeros produces them.
-        ignored : ndarray of int64, optional
-            Columns whose logits do not matter, such as exempt ones.
-
-        Raises
-        ------
-        InputError
-            If the target is not translation-invariant; the message names an entry that shows it.
+        Rows that attend to all that the mask allows, with equal weights, may be anything else than
+        the stencil: a query of zeros produces them. Raises an InputError if the target is not
+        translation-invariant; the message names an offset that shows it.
         """
-        csr, n = target.matrix, target.n
-        reach = allowed_offsets(target.mask, n)
-        left_out = np.zeros(n, dtype=np.bool_)
-        left_out[[] if ignored is None else ignored] = True
-        full = np.zeros(n, dtype=np.bool_)
-        rows = np.repeat(np.arange(n, dtype=np.int64), np.diff(csr.indptr))
-        readings = [(1, False), (_block_size(target), False), (1, True)]
-        missing = None
-        for block, without_full in readings:
-            if without_full:
-                full[full_rows(target, left_out)] = True
-            kept = ~(full[rows] | left_out[csr.indices])
-            at, columns = rows[kept], csr.indices[kept].astype(np.int64)
-            if not at.size:
+        n, missing = target.n, []
+        reach, left_out = allowed_offsets(target.mask, n), np.isin(np.arange(n), ignored)
+        for part, block, full in _readings(target, left_out):
+            rows, columns, logs = entries(part, full, left_out)
+            if not rows.size:
                 continue
-            offsets = at // block - columns // block
+            offsets = rows - columns
             present, count = np.unique(offsets, return_counts=True)
-            if block == 1:
-                allowed = _pairs(present, n, full, left_out)
-            else:
-                allowed = _pairs_of_blocks(present, n, block, target.mask)
-            wrong = np.flatnonzero(count != allowed)
-            if wrong.size == 0:
-                distinct, log_weights = _log_weights(at, offsets, np.log(csr.data[kept]), n)
-                positions = -(-n // block)
-                first, last = (
-                    int(np.clip(x // block, 1 - positions, positions - 1)) for x in reach
-                )
-                apart = np.flatnonzero(full)
-                return cls(positions, distinct, log_weights, first, last, block, apart)
-            missing = int(present[wrong[0]]) if missing is None else missing
-        if missing is None:  # nothing is wanted of any row: the least that a filter can do
+            wrong = present[count != _pairs(present, full, left_out[: part.n])]
+            if not wrong.size:
+                distinct, log_weights = _log_weights(rows, offsets, logs, part.n)
+                reach = allowed_offsets(part.mask, part.n)
+                return cls(part.n, distinct, log_weights, *reach, block, np.flatnonzero(full))
+            missing.append(int(wrong[0]))
+        if not missing:  # nothing is wanted of any row: the least that a filter can do
             return cls(n, np.zeros(1, dtype=np.int64), np.zeros(1), *reach, apart=np.arange(n))
         raise InputError(
             "A must be translation-invariant: whether token i attends to token j must depend on "
-            f"i - j alone; some rows attend at offset {missing}, and others do not"
+            f"i - j alone; some rows attend at offset {missing[0]}, and others do not"
         )
 
     @property
@@ -112,7 +87,7 @@ class Stencil:
         """How many keys a row away from the ends attends to."""
         return int(self.offsets.size) * self.block
 
-    @property
+    @cached_property
     def is_symmetric(self) -> bool:
         """Whether offsets x and -x are attended to alike; then cosines alone suffice."""
         return (
@@ -130,7 +105,7 @@ class Stencil:
         repeats = np.where(inside > 0, inside - self.n, inside + self.n)
         return bool(np.isin(repeats, self.offsets).all())
 
-    @property
+    @cached_property
     def others(self) -> NDArray[np.int64]:
         """All allowed offsets that are not attended to, shape (n - k,) or up to twice as many."""
         every = np.arange(self.first, self.last + 1, dtype=np.int64)
@@ -172,27 +147,33 @@ def whole_target(target: Target, stencil: Stencil) -> _core.Target:
     )
 
 
-def full_rows(target: Target, left_out: NDArray[np.bool_]) -> NDArray[np.intp]:
-    """Return the rows that attend to all that the mask allows, with equal weights.
+def entries(
+    target: Target, full: NDArray[np.bool_], left_out: NDArray[np.bool_]
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]:
+    """Return row, column and logarithm of the weights outside some rows and columns."""
+    csr = target.matrix
+    rows = np.repeat(np.arange(target.n, dtype=np.int64), np.diff(csr.indptr))
+    kept = ~(full[rows] | left_out[csr.indices])
+    return rows[kept], csr.indices[kept].astype(np.int64), np.log(csr.data[kept])
+
+
+def full_rows(target: Target, left_out: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Return which rows attend to all that the mask allows, with equal weights.
 
     Columns that are left out do not count.
     """
-    csr, n = target.matrix, target.n
-    first, last = allowed_offsets(target.mask, n)
+    n, (first, last) = target.n, allowed_offsets(target.mask, target.n)
     row = np.arange(n)
     start, end = np.maximum(row - last, 0), np.minimum(row - first, n - 1) + 1
     skipped = np.cumsum(np.pad(left_out, (1, 0)))
     allowed = end - start - (skipped[end] - skipped[start])
-    kept = ~left_out[csr.indices]
-    ends = np.concatenate([[0], np.cumsum(kept)])[csr.indptr]
-    counts = np.diff(ends)
-    filled = np.flatnonzero(counts > 0)
-    ratio = np.full(n, np.inf)
-    weights, starts = csr.data[kept], ends[:-1][filled]
-    most, least = (f.reduceat(weights, starts) for f in (np.maximum, np.minimum))
-    with np.errstate(over="ignore"):
-        ratio[filled] = most / least
-    return np.flatnonzero((counts == allowed) & (np.log(ratio) <= SAME))
+    rows, _, logs = entries(target, np.zeros(n, dtype=np.bool_), left_out)
+    most, least = np.full(n, -np.inf), np.full(n, np.inf)
+    np.maximum.at(most, rows, logs)
+    np.minimum.at(least, rows, logs)
+    counts = np.bincount(rows, minlength=n)
+    full: NDArray[np.bool_] = (counts > 0) & (counts == allowed) & (most - least <= SAME)
+    return full
 
 
 def allowed_offsets(mask: Any, n: int) -> tuple[int, int]:
@@ -205,48 +186,31 @@ def allowed_offsets(mask: Any, n: int) -> tuple[int, int]:
     return -window[1], window[0]
 
 
-def _block_size(target: Target) -> int:
-    """Return how many tokens share a position, should the pattern consist of blocks.
+def _readings(
+    target: Target, left_out: NDArray[np.bool_]
+) -> Iterator[tuple[Target, int, NDArray[np.bool_]]]:
+    """Yield what may have a stencil: a target, that of its blocks, and how many tokens these have.
 
-    The first column of a row is a multiple of the size, and changes once per block.
+    Last comes the target without its rows that attend to everything, which are flagged.
     """
-    csr = target.matrix
-    filled = np.diff(csr.indptr) > 0
-    firsts = csr.indices[csr.indptr[:-1][filled]]
-    later = firsts[firsts > 0]
-    return int(later[0]) if later.size else 1
+    none = np.zeros(target.n, dtype=np.bool_)
+    yield target, 1, none
+    blocks = None if left_out.any() else Blocks.of(target)
+    if blocks is not None:
+        yield blocks.target, blocks.size, none[: blocks.target.n]
+    yield target, 1, full_rows(target, left_out)
 
 
 def _pairs(
-    offsets: NDArray[np.int64], n: int, full: NDArray[np.bool_], left_out: NDArray[np.bool_]
+    offsets: NDArray[np.int64], full: NDArray[np.bool_], left_out: NDArray[np.bool_]
 ) -> NDArray[np.int64]:
-    """Return how many rows and columns that count lie at each offset from each other."""
-    pairs = n - np.abs(offsets)
-    first, last = np.maximum(offsets, 0), n + np.minimum(offsets, 0)  # the rows at each offset
-    rows, columns = np.cumsum(np.pad(full, (1, 0))), np.cumsum(np.pad(left_out, (1, 0)))
-    pairs -= rows[last] - rows[first]
-    pairs -= columns[last - offsets] - columns[first - offsets]
-    both = np.subtract.outer(np.flatnonzero(full), np.flatnonzero(left_out)).ravel()
-    places, counts = np.unique(both, return_counts=True)
-    at = np.searchsorted(offsets, places)
-    met = (at < offsets.size) & (offsets[np.minimum(at, offsets.size - 1)] == places)
-    pairs[at[met]] += counts[met]
-    return pairs
+    """Return how many rows and columns that count lie at each offset from each other.
 
-
-def _pairs_of_blocks(
-    offsets: NDArray[np.int64], n: int, block: int, mask: Any
-) -> NDArray[np.int64]:
-    """Return how many allowed entries there are between blocks at each offset."""
-    positions = -(-n // block)
-    last = n - (positions - 1) * block  # the size of the last block
-    pairs = (positions - np.abs(offsets) - 1) * block * block + block * last
-    inner = (positions - 1) * block * block + last * last
-    if isinstance(mask, str):  # causal: half of the blocks on the diagonal
-        inner = ((positions - 1) * block * (block + 1) + last * (last + 1)) // 2
-    elif mask is not None:
-        return np.zeros_like(offsets)  # windows of tokens do not keep to blocks
-    return np.where(offsets == 0, inner, pairs)
+    This is a correlation, which Fourier transforms compute for all offsets at once.
+    """
+    size = 2 * full.size
+    rows, columns = (np.fft.rfft(~flags, size) for flags in (full, left_out))
+    return np.rint(np.fft.irfft(rows * columns.conj(), size)[offsets]).astype(np.int64)
 
 
 def _log_weights(

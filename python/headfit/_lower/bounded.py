@@ -218,12 +218,10 @@ def needed(facts: Facts, limits: Limits, leak: float, n: int) -> tuple[int, str]
 
     sizes = []
     if limits.max_norm is not None:
-        norm = Fraction(limits.max_norm)
-        sizes.append(norm)
+        sizes.append(norm := Fraction(limits.max_norm))
         proofs.append(lambda d: in_ball(norm, d))
     if limits.max_logit is not None and (facts.closed or limits.masked_logits):
-        logit = Fraction(limits.max_logit)
-        sizes.append(logit)
+        sizes.append(logit := Fraction(limits.max_logit))
         if facts.in_rows or not facts.joint:
             proofs.append(lambda d: _range(d, logit, gap))
         proofs.append(lambda d: in_ball(logit * exact.root_above(Fraction(d)), d))

@@ -40,6 +40,7 @@ from bisect import bisect_left
 from collections.abc import Callable
 from decimal import MAX_EMAX, MIN_EMIN, Context, Decimal
 from fractions import Fraction
+from typing import Any
 
 import numpy as np
 from numpy.polynomial import polynomial
@@ -127,22 +128,12 @@ def least_dim(most: Callable[[int], Most], points: int | Fraction, largest: int)
     `largest + 1` is returned if it is excluded too.
     """
     needed = points if isinstance(points, Fraction) else log_below(points)
-    low, step = 0, 1  # size `low` is excluded
-    reason = "a head has at least one dimension"
-    while low + step <= largest:
-        bound, name = most(low + step)
-        if bound >= needed:
-            break
-        low, reason, step = low + step, name, 2 * step
-    high = min(low + step, largest + 1)
-    while high - low > 1:
-        middle = (low + high) // 2
-        bound, name = most(middle)
-        if bound < needed:
-            low, reason = middle, name
-        else:
-            high = middle
-    return low + 1, reason
+    high = 1  # grows first: bounds for large sizes take long
+    while high <= largest and most(high)[0] < needed:
+        high *= 2
+    sizes = range(high // 2 + 1, min(high, largest + 1))
+    dim = high // 2 + 1 + bisect_left(sizes, True, key=lambda d: most(d)[0] >= needed)
+    return dim, most(dim - 1)[1] if dim > 1 else "a head has at least one dimension"
 
 
 @functools.lru_cache(maxsize=4096)
@@ -154,7 +145,7 @@ def log_code(dim: int, cosine: Fraction) -> Fraction | None:
     """
     s = shortened(cosine, COSINE_BITS)
     degrees = range(1, LARGEST_DEGREE + 1)
-    start = bisect_left(degrees, float(s), key=lambda degree: _largest_zero(dim, degree))
+    start = bisect_left(degrees, float(s), key=lambda degree: _zeros(dim, degree)[-1])
     for degree in degrees[start : start + 3]:
         value = _delsarte(dim, s, degree)
         if value is not None:
@@ -164,9 +155,15 @@ def log_code(dim: int, cosine: Fraction) -> Fraction | None:
 
 def _delsarte(dim: int, s: Fraction, degree: int) -> Fraction | None:
     """Return f(1) / f_0 for Levenshtein's polynomial of a degree; None if a sign is wrong."""
-    p = _kernel(float(s), *_recurrence(dim, degree))
+    # The kernel, up to a factor, by the formula of Christoffel and Darboux.
+    high: Any = polynomial.polyfromroots(_zeros(dim, degree))
+    low: Any = polynomial.polyfromroots(_zeros(dim, degree, 1))
+    at_s: list[Any] = [polynomial.polyval(float(s), x) for x in (low, high)]
+    products: Any = polynomial.polysub(at_s[0] * high, at_s[1] * low)
+    quotient: Any = polynomial.polydiv(products, [-float(s), 1.0])
+    p = quotient[0] / np.abs(quotient[0]).max()
     # Arrays of Python's integers, so that products are exact.
-    rounded = np.array([round(x * 2**SCALE_BITS) for x in (p / np.abs(p).max()).tolist()], object)
+    rounded = np.array([round(x * 2**SCALE_BITS) for x in p.tolist()], object)
     f = np.convolve(np.convolve(rounded, rounded), np.array([-s.numerator, s.denominator], object))
     if degree % 2 == 0:
         f = np.convolve(f, np.array([1, 1], object))
@@ -175,42 +172,15 @@ def _delsarte(dim: int, s: Fraction, degree: int) -> Fraction | None:
 
 
 @functools.lru_cache(maxsize=4096)
-def _largest_zero(dim: int, degree: int) -> float:
-    """Return the largest zero of the polynomial that comes after those of the kernel."""
-    shifts, falls = _recurrence(dim, degree)
-    roots = np.sqrt(falls[1:])
-    return float(np.linalg.eigvalsh(np.diag(shifts) + np.diag(roots, 1) + np.diag(roots, -1))[-1])
+def _zeros(dim: int, degree: int, less: int = 0) -> Floats:
+    """Return the zeros of the polynomial that comes after those of the kernel, or of a lower one.
 
-
-def _recurrence(dim: int, degree: int) -> tuple[Floats, Floats]:
-    """Return c_i and h_i in P_(i+1) = (t - c_i) P_i - h_i P_(i-1), for the kernel's P_i.
-
-    They have the leading coefficient 1 and are orthogonal for the weight (1-t)^a (1+t)^b.
+    These polynomials of Jacobi are orthogonal for the weight (1 - t)^a (1 + t)^b.
     """
-    count, a = (degree + 1) // 2, (dim - 1) / 2
-    b = a - 1 if degree % 2 else a
-    i = np.arange(count, dtype=np.float64)
-    c = 2 * i + a + b
-    shifts, falls = np.empty(count), np.zeros(count)
-    shifts[0] = (b - a) / (a + b + 2)
-    shifts[1:] = (b * b - a * a) / (c[1:] * (c[1:] + 2))
-    falls[1:] = 4 * i[1:] * (i[1:] + a) * (i[1:] + b) / (c[1:] ** 2 * (c[1:] + 1))
-    falls[2:] *= (i[2:] + a + b) / (c[2:] - 1)  # the quotient is 1 for i = 1
-    return shifts, falls
+    from scipy.special import roots_jacobi  # takes long to import
 
-
-def _kernel(s: float, shifts: Floats, falls: Floats) -> Floats:
-    """Return the coefficients of the sum of P_i(t) P_i(s) / (h_1 ... h_i) in powers of t."""
-    before, now = np.zeros(1), np.ones(1)
-    total, square = np.zeros(shifts.size), 1.0
-    for i in range(shifts.size):
-        square *= falls[i] if i else 1.0
-        total[: now.size] += polynomial.polyval(s, now) / square * now
-        after: Floats = polynomial.polymulx(now).astype(np.float64)
-        after[: now.size] -= shifts[i] * now
-        after[: before.size] -= falls[i] * before
-        before, now = now, after
-    return total
+    count, a = (degree + 1) // 2 - less, (dim - 1) / 2
+    return np.asarray(roots_jacobi(count, a, a - degree % 2)[0]) if count else np.empty(0)
 
 
 def _in_gegenbauer(f: list[int], dim: int) -> list[Fraction]:

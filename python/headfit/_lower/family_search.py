@@ -54,7 +54,7 @@ def families(problem: Problem) -> Iterator[Claim]:
     """Yield families, as many as the time allows."""
     with suppress(OutOfTimeError):
         yield from _columns_apart(problem)
-        for rows, columns in problem.rectangles():
+        for rows, columns in problem.sight.rectangles(problem.check_time):
             part, is_part = problem.supports, problem.sight.limited
             if is_part:
                 part = sp.csr_array(part[rows][:, columns])

@@ -36,6 +36,7 @@ import math
 from dataclasses import dataclass
 from fractions import Fraction
 from operator import itemgetter
+from typing import Any
 
 from headfit._base.arguments import shown
 from headfit._base.arrays import as_count, as_share
@@ -76,6 +77,15 @@ class GeneralBound:
     def __repr__(self) -> str:
         size = "no size suffices" if self.impossible else f"d >= {self.dim}"
         return f"GeneralBound({size} for {self.about}: {self.reason})"
+
+
+def _checked(
+    n: Any, k: Any, leak: float | None, max_norm: float | None, max_logit: float | None
+) -> tuple[int, int, float, Limits]:
+    """Return checked sizes, the leak, and the bounds."""
+    n = as_count(n, "n", 1)
+    tolerances = as_tolerances(leak=leak, max_logit=max_logit)
+    return n, as_count(k, "k", 1, n), tolerances.leak, Limits(max_norm, tolerances.max_logit)
 
 
 def every_subset(
@@ -123,16 +133,13 @@ def every_subset(
     >>> every_subset(1000, 4, max_norm=10.0, leak=0.05)
     GeneralBound(d >= 16 for all sets of 4 of 1000 keys: spherical code)
     """
-    n = as_count(n, "n", 1)
-    size = as_count(k, "k", 1, n)
-    tolerances = as_tolerances(leak=leak, max_logit=max_logit)
-    limits = Limits(max_norm, tolerances.max_logit)
+    n, size, leak, limits = _checked(n, k, leak, max_norm, max_logit)
     k = min(size, n - size)  # negative queries serve the complements
     proofs = [(1, "a head has at least one dimension")]
     if k > 0:
         proofs.append((min(2 * k, n - k), "Radon's theorem"))
         if limits.any:
-            proofs += _every_bounded(n, k, limits, tolerances.leak)
+            proofs += _every_bounded(n, k, limits, leak)
     dim, reason = max(proofs, key=itemgetter(0))
     return GeneralBound(dim, n, size, f"all sets of {size} of {n} keys", reason)
 
@@ -209,13 +216,10 @@ def counting(
     >>> counting(1024, 4, max_norm=10.0, leak=0.05).dim
     5
     """
-    n = as_count(n, "n", 1)
-    k = as_count(k, "k", 1, n)
-    tolerances = as_tolerances(leak=leak, max_logit=max_logit)
-    limits = Limits(max_norm, tolerances.max_logit)
-    if leak is not None and not limits.any:
+    if leak is not None and max_norm is None and max_logit is None:
         raise InputError(f"leak must be None without max_norm and max_logit; got {shown(leak)}")
-    gap = exact.log_below(1 / Fraction(tolerances.leak))
+    n, k, leak, limits = _checked(n, k, leak, max_norm, max_logit)
+    gap = exact.log_below(1 / Fraction(leak))
     share = as_share(exceptions, "exceptions")
     patterns = log_regular_patterns(n, k) + exact.log_below(Fraction(share))
 

@@ -65,16 +65,16 @@ Holders = dict[Pair, list[int]]
 """For each pair of columns, the lower one first: the rows whose tree may have this edge."""
 
 
-def in_units(tolerances: Tolerances, bits: int = BITS) -> tuple[int, int]:
-    """Return what the tolerances say about the sums of step 1, in multiples of 2**-bits.
+def in_units(tolerances: Tolerances) -> tuple[int, int]:
+    """Return what the tolerances say about the sums of step 1, in multiples of 2**-BITS.
 
     The first number is at least delta and the errors of the two rounded logarithms that it is added
     to, the second at most log(1 / leak). Logarithms of floating-point numbers are at most 745,
     where a computed one has an error of at most 2^-43. So a rounded one errs by less than 1, and
     delta in units is less than its integral part plus 2.
     """
-    spread = math.floor(math.log1p(tolerances.distortion) * 2**bits) + 2 + 2
-    return spread, math.floor(log_below(1 / Fraction(tolerances.leak)) * 2**bits)
+    spread = math.floor(math.log1p(tolerances.distortion) * 2**BITS) + 2 + 2
+    return spread, math.floor(log_below(1 / Fraction(tolerances.leak)) * 2**BITS)
 
 
 @dataclass(frozen=True, repr=False)

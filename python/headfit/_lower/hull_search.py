@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
@@ -27,7 +26,7 @@ from headfit._lower.problem import Ints, Problem, Proof, line, off_diagonal
 
 PAIRS_LIMIT = 3_000_000  # bound on the sum of squared row sizes, which are pairs of columns
 EDGES_PER_VERTEX = (3, 2, 5 / 3, 1)  # what the bounds of `dim_of_edges` allow, for many vertices
-LARGEST_SUM = 2**62  # below which sums of integers of 64 bits are exact
+UNIT = 2.0**-51  # A sum of m floats errs by less than this, times m, times the sum of their sizes
 PAIRS_PER_SECOND = 1_000_000  # bound on the same sum per second of the time limit
 
 
@@ -44,27 +43,12 @@ class _Supports:
         return _Supports(self.rows, self.columns[keep], self.table[:, keep])
 
 
-def _integers(problem: Problem, state: _Supports) -> tuple[sp.csr_array, int, int]:
-    """Return log A and the tolerances as `Hull.proves` has them, in units whose sums fit 64 bits.
-
-    Units that are larger than those of `proves` err further in the same direction.
-    """
-    logs = problem.logs[state.rows][:, state.columns]
-    most = int(np.bincount(logs.indices, minlength=1).max())
-    for bits in range(BITS, 0, -4):
-        scaled = np.rint(logs.data * 2.0**bits)
-        spread, gap = in_units(problem.tolerances, bits)
-        spread += 4  # the logarithms here are those of NumPy, whose last bits may be others
-        if most * (2 * int(np.abs(scaled).max(initial=0)) + spread + gap) < LARGEST_SUM:
-            break
-    whole = scaled.astype(np.int64)
-    return sp.csr_array((whole, logs.indices, logs.indptr), shape=logs.shape), spread, gap
-
-
 def _keep_hull_vertices(problem: Problem, state: _Supports) -> _Supports:
     """Remove columns until every one that is left is proved a vertex of the keys' hull."""
-    logs, spread, gap = _integers(problem, state)
-    if gap <= 0:  # the leak is so near 1 that nothing is forced
+    logs = problem.logs[state.rows][:, state.columns]
+    spread, gap = (number / 2**BITS for number in in_units(problem.tolerances))
+    spread += 4 / 2**BITS  # for logarithms that are rounded there, and here are those of NumPy
+    if gap == 0:  # the leak is so near 1 that nothing is forced
         return state.without(np.arange(state.columns.size))
     # Entry [j, p] is the sum of log A_ij over the rows i that attend to both p and j.
     shared, met = sp.csr_array(logs.T @ state.table), sp.csr_array(state.table.T @ state.table)
@@ -72,7 +56,9 @@ def _keep_hull_vertices(problem: Problem, state: _Supports) -> _Supports:
     met = off_diagonal(met)
     p, j = met.nonzero()
     gain = np.asarray(shared[j, p] - shared[p, j]).ravel()
-    bad = gain + spread * met.data - gap * (degree[p] - met.data) >= 0
+    total = gain + spread * met.data - gap * (degree[p] - met.data)
+    largest = float(np.abs(logs.data).max(initial=0.0)) + spread + gap
+    bad = total >= -UNIT * largest * np.square(degree[p], dtype=np.float64)
     p, j = p[bad], j[bad]
     dropped = np.flatnonzero(degree == 0).tolist()
     alive = np.ones(state.columns.size, np.bool_)
@@ -126,41 +112,25 @@ def _as_floats(denominators: Ints) -> NDArray[np.float64]:
     return np.where(denominators > 0, 1.0 / np.maximum(denominators, 1), 0.0)
 
 
-def _entries_of_lines(indptr: Any, indices: Any, lines: Ints) -> tuple[Ints, Ints]:
-    """Return the indices stored in some lines of a sparse matrix, and the line of each."""
-    counts = indptr[lines + 1] - indptr[lines]
-    places = np.repeat(indptr[lines], counts) + _within(counts)
-    return indices[places].astype(np.intp), np.repeat(lines, counts)
-
-
 def _drop_costly_columns(
     problem: Problem, state: _Supports, shares: Ints, price: float
 ) -> _Supports:
     """Remove columns with few edges while that increases edges - price * columns."""
     y = _as_floats(shares)
     table, sizes = state.table, np.diff(state.table.indptr).astype(np.int64)
-    by_column: Any = sp.csc_array(table)
-    count = state.columns.size
+    by_column, count = sp.csc_array(table), state.columns.size
     worth = np.asarray(table.T @ np.where(sizes >= 2, y, 0.0)).ravel()
-    total = float((y * np.maximum(sizes - 1, 0)).sum())
     alive = np.ones(count, np.bool_)
-    best, best_at, removed = total - price * count, 0, []
+    best, best_at, removed = float(y @ np.maximum(sizes - 1, 0)) - price * count, 0, []
     step = max(1, count // 400)
     while alive.sum() > 4 + step and problem.seconds > 0:
-        ranked = np.where(alive, worth, np.inf)
-        dropped = np.argpartition(ranked, step - 1)[:step]
+        dropped = np.argpartition(np.where(alive, worth, np.inf), step - 1)[:step]
         alive[dropped] = False
         removed += dropped.tolist()
-        rows, less = np.unique(
-            _entries_of_lines(by_column.indptr, by_column.indices, dropped)[0], return_counts=True
-        )
-        before, after = sizes[rows], sizes[rows] - less
-        sizes[rows] = after
-        total -= float(y[rows] @ (np.maximum(before - 1, 0) - np.maximum(after - 1, 0)))
-        spent = rows[(before >= 2) & (after < 2)]
-        columns, of_row = _entries_of_lines(table.indptr, table.indices, spent)
-        np.subtract.at(worth, columns, y[of_row])
-        value = total - price * alive.sum()
+        before, sizes = sizes, sizes - np.asarray(by_column[:, dropped].sum(axis=1)).ravel()
+        spent = np.flatnonzero((before >= 2) & (sizes < 2))
+        worth -= np.asarray(table[spent].T @ y[spent]).ravel()
+        value = float(y @ np.maximum(sizes - 1, 0)) - price * alive.sum()
         if value > best + 1e-9:
             best, best_at = value, len(removed)
     return state.without(np.array(removed[:best_at], np.intp))
@@ -211,7 +181,7 @@ def _bound_from_pairs(state: _Supports) -> Iterator[Proof]:
 def _start_supports(problem: Problem) -> Iterator[_Supports]:
     """Yield the supports of all columns of each rectangle, and of those that few rows attend to."""
     most = min(PAIRS_LIMIT, int(PAIRS_PER_SECOND * problem.seconds))
-    for rows, columns in problem.rectangles():
+    for rows, columns in problem.sight.rectangles(problem.check_time):
         table = sp.csr_array(problem.supports[rows][:, columns])
         degree = np.bincount(table.indices, minlength=columns.size)
         if not degree.any():

@@ -112,13 +112,13 @@ def _sets(problem: Problem, rows: Ints, columns: Ints, most: int) -> tuple[dict[
 
 def order_proofs(problem: Problem) -> Iterator[Proof]:
     """Yield d >= 2 if no order of the keys suits; without a mask, d >= 1 if one does."""
-    for rows, columns in problem.rectangles():
+    for rows, columns in problem.sight.rectangles(problem.check_time):
         for most in (1000, problem.target.n):  # a thousand sets usually suffice to exclude d = 1
             sets, r = _sets(problem, rows, columns, most)
             traces = no_chains(sets, r)
             if traces is not None:
-                cuts = {"rows": "two rows cut four cells", "columns": "three columns are cut off"}
-                cut = cuts[traces.kind]
+                by_rows = traces.kind == "rows"
+                cut = "two rows cut four cells" if by_rows else "three columns are cut off"
                 yield 2, f"no order has every support at an end: {cut}", traces
                 return
             if len(sets) < most:

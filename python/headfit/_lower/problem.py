@@ -201,10 +201,6 @@ class Problem:
         if time.monotonic() > self.deadline:
             raise OutOfTimeError
 
-    def rectangles(self) -> list[tuple[Ints, Ints]]:
-        """Return sets of rows, each with columns that all of them see, most promising first."""
-        return self.sight.rectangles(self.check_time)
-
 
 class Witness(ABC):
     """Evidence for a lower bound: a frozen dataclass."""

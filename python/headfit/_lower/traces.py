@@ -153,6 +153,12 @@ class Family:
                 finer[code] = part
         return finer
 
+    def classes(self, cells: dict[int, int], count: int, free: bool) -> int:
+        """Return how many traces on so many sets differ by more than complement, unless `free`."""
+        full = (1 << count) - 1
+        distinct = cells.keys() if free else {min(code, full ^ code) for code in cells}
+        return len(distinct | {0} if self.columns else distinct)  # the free row, of columns
+
     def cells(self, sets: Sequence[int]) -> dict[int, int]:
         """Return the points of each trace on these sets."""
         cells = {0: (1 << self.n) - 1}
@@ -241,7 +247,7 @@ def _many(problem: Problem, family: Family) -> Iterator[Proof]:
             if near.size > NEAR:
                 near = rng.choice(near, NEAR, replace=False)
             far = rng.integers(family.n, size=FAR)
-            pool = np.union1d(near, far).tolist()
+            pool = np.setdiff1d(np.union1d(near, far), start).tolist()
             dim, sets = _greedy(family, start, pool, free, rng)
             if dim > best:
                 best = dim
@@ -254,22 +260,13 @@ def _greedy(
     """Grow a family greedily, and return the best head size on the way, and what proves it."""
     sets, best, kept = [start], 0, [start]
     cells = family.cells(sets)
-    pool = [s for s in pool if s != start]
     while pool and len(sets) < LARGEST_SET:
-        place, full = len(sets), (2 << len(sets)) - 1
-        top: tuple[float, int, dict[int, int]] = (0.0, -1, {})
-        for s, luck in zip(pool, rng.random(len(pool)).tolist(), strict=True):
-            finer = family.split(cells, s, place)
-            classes = len(finer) if free else len({min(c, full ^ c) for c in finer})
-            if family.columns and 0 not in finer and full not in finer:
-                classes += 1
-            top = max(top, (classes + luck / 2, s, finer), key=lambda item: item[0])
-        if top[1] < 0:
-            break
-        sets.append(top[1])
-        pool.remove(top[1])
-        cells = top[2]
-        dim = least_dim(int(top[0]), len(sets) + free)
+        place = len(sets)
+        classes = [family.classes(family.split(cells, s, place), place + 1, free) for s in pool]
+        top = int(np.argmax(classes + rng.random(len(pool)) / 2))
+        dim = least_dim(classes[top], place + 1 + free)
+        sets.append(pool.pop(top))
+        cells = family.split(cells, sets[-1], place)
         if dim > best:
             best, kept = dim, list(sets)
         elif len(sets) > len(kept) + 4:

@@ -85,9 +85,11 @@ struct LearnedArguments {
       all.init_k = one_head<float>(start->second, "start: K");
     }
     if (!scanner.is_none()) {
-      all.scanner = [this](const ScanRequest& request) {
+      all.scanner = [this](const Tolerances& tolerances, const ScanRequest& request) {
         const UserCode here;
-        return scanned(scanner(as_dict(request)), request);
+        const auto met =
+            py::make_tuple(tolerances.leak, tolerances.distortion, tolerances.max_logit);
+        return scanned(scanner(met, as_dict(request)), request);
       };
     }
     if (!progress.is_none()) {
@@ -113,7 +115,10 @@ py::dict report_of(const LearnedResult& r) {
   d["quenches"] = r.quenches;
   d["reheats"] = r.reheats;
   d["roundings"] = r.roundings;
-  d["rows_left"] = array_of(r.failed_rows);
+  d["restarts"] = r.restarts;
+  d["failed_rows"] = array_of(r.failed_rows);
+  d["rows_left"] = static_cast<Index>(r.failed_rows.size()) + r.polished;
+  d["rows_polished"] = r.polished;
   d["worst_deficit"] = r.worst_deficit;
   d["seconds"] = r.seconds;
   return d;
@@ -135,6 +140,7 @@ void bind_learned(py::module_& m) {
                        Index most_reheats, double time_limit, double max_norm,
                        std::optional<Storage> storage,
                        std::optional<std::pair<py::array, py::array>> start, Index warm_steps,
+                       std::vector<Tolerances> looser, Index stage_steps, double polished_share,
                        Index many_rows_from, py::object scanner, py::object progress) {
     LearnedOptions options;
     options.dim = dim;
@@ -146,6 +152,9 @@ void bind_learned(py::module_& m) {
     options.max_norm = max_norm;
     options.storage = storage;
     options.warm_steps = warm_steps;
+    options.looser = std::move(looser);
+    options.stage_steps = stage_steps;
+    options.polished_share = polished_share;
     options.many_rows_from = many_rows_from;
     return LearnedArguments{std::move(options), std::move(start), std::move(scanner),
                             std::move(progress)};
@@ -155,6 +164,8 @@ void bind_learned(py::module_& m) {
            py::arg("most_reheats") = usual.most_reheats, py::arg("time_limit") = usual.time_limit,
            py::arg("max_norm") = usual.max_norm, py::arg("storage") = py::none(),
            py::arg("start") = py::none(), py::arg("warm_steps") = usual.warm_steps,
+           py::arg("looser") = usual.looser, py::arg("stage_steps") = usual.stage_steps,
+           py::arg("polished_share") = usual.polished_share,
            py::arg("many_rows_from") = usual.many_rows_from, py::arg("scanner") = py::none(),
            py::arg("progress") = py::none());
 
@@ -221,6 +232,28 @@ void bind_learned(py::module_& m) {
   },
         Standard(), py::arg("target"), py::arg("q"), py::arg("k"), py::arg("tolerances"),
         py::arg("storage"), py::arg("threads"));
+
+  py::class_<NarrowOptions>(m, "NarrowOptions")
+      .def(py::init([](const Tolerances& stored, const Tolerances& rounded,
+                       std::vector<Tolerances> less, std::vector<Tolerances> more,
+                       const Storage& storage, double max_norm) {
+    return NarrowOptions{stored, rounded, std::move(less), std::move(more), storage, max_norm};
+  }),
+           py::kw_only(), py::arg("stored"), py::arg("rounded"), py::arg("less"), py::arg("more"),
+           py::arg("storage"), py::arg("max_norm") = 0.0);
+
+  // (q, failed rows, whether every row has a query for the keys)
+  m.def("narrow_queries",
+        [](const TargetArrays& target, const py::array& q, const py::array& k,
+           const NarrowOptions& options, int threads) {
+    const GivenHead head = head_of(q, k);
+    const NarrowQueries found = on_target(target, threads, [&](const Target& view, const Run& run) {
+      return narrow_queries(view, options, head, run);
+    });
+    return py::make_tuple(array_of(found.q), array_of(found.failed_rows), found.fit);
+  },
+        Standard(), py::arg("target"), py::arg("q"), py::arg("k"), py::arg("options"),
+        py::arg("threads"));
 
   // (loss, gradient of q, gradient of k)
   m.def("feasibility_loss",

@@ -62,21 +62,39 @@ void bind_max_margin(py::module_& m) {
            py::kw_only(), py::arg("equality") = false,
            py::arg("max_norm") = std::numeric_limits<double>::infinity());
 
-  // (queries, status of each row, norm of each row, witnesses, scans)
+  // (queries, status of each row, norm of each row, witnesses, scans); of some rows where `rows`
+  // says which.
   m.def("max_margin_queries",
         [](const TargetArrays& target, const py::array& keys, const Tolerances& tolerances,
-           const MaxMarginOptions& options, int threads) {
+           const MaxMarginOptions& options, int threads, const std::optional<py::array>& rows) {
     const auto k = keys_of(keys);
-    const MaxMarginRows rows = on_target(target, threads, [&](const Target& view, const Run& run) {
-      return max_margin_queries(view, k, tolerances, options, run);
+    const std::optional<Array<Index>> numbers = vector_of<Index>(rows, "rows");
+    MaxMarginRows solved = on_target(target, threads, [&](const Target& view, const Run& run) {
+      if (!numbers) return max_margin_queries(view, k, tolerances, options, run);
+      check_entries(view, run);
+      const SomeRows part(view, span_of(*numbers));
+      MaxMarginRows some = max_margin_queries(part.view(), k, tolerances, options, run);
+      Matrix<double> q(numbers->size(), some.q.cols());
+      std::vector<double> norm;
+      std::vector<RowStatus> status;
+      for (Index r = 0; r < numbers->size(); ++r) {
+        const auto i = static_cast<std::size_t>(numbers->data()[r]);
+        q.row(r) = some.q.row(static_cast<Index>(i));
+        norm.push_back(some.norm[i]);
+        status.push_back(some.status[i]);
+      }
+      some.q = std::move(q);
+      some.norm = std::move(norm);
+      some.status = std::move(status);
+      return some;
     });
     py::list status;
-    for (const RowStatus s : rows.status) status.append(name_of(s));
-    return py::make_tuple(array_of(rows.q), status, array_of(rows.norm), witnesses_of(rows),
-                          rows.scans);
+    for (const RowStatus s : solved.status) status.append(name_of(s));
+    return py::make_tuple(array_of(solved.q), status, array_of(solved.norm), witnesses_of(solved),
+                          solved.scans);
   },
         Standard(), py::arg("target"), py::arg("keys"), py::arg("tolerances"), py::arg("options"),
-        py::arg("threads"));
+        py::arg("threads"), py::arg("rows") = py::none());
 
   // For each row: (verdict, margin, inside, with_others, residual, others_weight, norm bound).
   m.def("face_reports",

@@ -8,6 +8,7 @@
 #include "headfit/base/worker_pool.hpp"
 #include "headfit/learned/block_step.hpp"
 #include "headfit/learned/even_sample.hpp"
+#include "headfit/learned/exact_queries.hpp"
 #include "headfit/learned/fit_learned.hpp"
 #include "headfit/learned/gradient.hpp"
 #include "headfit/learned/grid_rounding.hpp"
@@ -129,12 +130,8 @@ LearnedOptions options_for(Index dim, std::uint64_t seed = 1) {
   return options;
 }
 
-Heads<float> heads_of(const Matrix<float>& x) {
-  return {x.data(), 1, x.rows(), x.cols(), x.size(), x.cols()};
-}
-
 // The number of rows outside the tolerances, computed in double.
-Index rows_outside(const OwnedTarget& t, const Mask& mask, const LearnedResult& r) {
+Index count_outside(const OwnedTarget& t, const Mask& mask, const LearnedResult& r) {
   Scanned state(t, mask, r.q.cols(), 24);
   given_start(heads_of(r.q)[0], heads_of(r.k)[0], state.random, state.q, state.k);
   Index outside = 0;
@@ -355,7 +352,7 @@ TEST(regular_targets_are_met) {
     const LearnedResult r = fit_learned(t.view(), tolerances, options_for(7, seed), {1, {}});
     CHECK(r.status == LearnedStatus::Met);
     CHECK(r.failed_rows.empty() && r.worst_deficit <= 0);
-    CHECK(rows_outside(t, {}, r) == 0);
+    CHECK(count_outside(t, {}, r) == 0);
   }
 }
 
@@ -363,7 +360,7 @@ TEST(masked_targets_are_met) {
   const OwnedTarget t = causal_target(150);
   const LearnedResult r = fit_learned(t.view(causal()), tolerances, options_for(8), {1, {}});
   CHECK(r.status == LearnedStatus::Met);
-  CHECK(rows_outside(t, causal(), r) == 0);
+  CHECK(count_outside(t, causal(), r) == 0);
 }
 
 TEST(threads_change_no_bit) {
@@ -461,7 +458,7 @@ TEST(fits_that_keep_lists_meet_the_tolerances) {
   options.many_rows_from = 2000;
   const LearnedResult r = fit_learned(t.view(), tolerances, options, {2, {}});
   CHECK(r.status == LearnedStatus::Met);
-  CHECK(rows_outside(t, {}, r) == 0);
+  CHECK(count_outside(t, {}, r) == 0);
 }
 
 // Where lists are kept, a quench with ample room is never shorter than without, nor longer than
@@ -485,11 +482,11 @@ TEST(shared_scans_change_no_bit) {
                                LearnedOptions options) {
     const LearnedResult alone = fit_learned(target, asked, options, {1, {}});
     Index scans = 0, largest_step = 0;
-    options.scanner = [&](const ScanRequest& request) {
+    options.scanner = [&](const Tolerances& met, const ScanRequest& request) {
       ScannedRows all(target.n, request.list_cap);
       Index first = 0;
       for (const Index end : {1 + scans % 7, target.n / 3, target.n / 3, target.n}) {
-        const ScannedRows part = scan_rows(target, asked, request, {first, end}, {1, {}});
+        const ScannedRows part = scan_rows(target, met, request, {first, end}, {1, {}});
         std::copy(part.columns.begin(), part.columns.end(),
                   all.columns.begin() + first * request.list_cap);
         std::copy(part.listed.begin(), part.listed.end(), all.listed.begin() + first);
@@ -522,10 +519,10 @@ TEST(shared_scans_change_no_bit) {
   options.many_rows_from = 2000;
   CHECK(check_shared(large.view(), tolerances, options) > 1);
 
-  options.scanner = [](const ScanRequest&) { return ScannedRows(3, 2); };
+  options.scanner = [](const Tolerances&, const ScanRequest&) { return ScannedRows(3, 2); };
   CHECK_THROWS(InputError, "a scan must find something about each of the 300 rows",
                fit_learned(t.view(), tolerances, options, {1, {}}));
-  options.scanner = [](const ScanRequest& request) {
+  options.scanner = [](const Tolerances&, const ScanRequest& request) {
     ScannedRows rows(request.q.rows, request.list_cap);
     std::fill(rows.listed.begin(), rows.listed.end(), 1);
     std::fill(rows.columns.begin(), rows.columns.end(), 300);
@@ -621,6 +618,79 @@ TEST(starts) {
                fit_learned(t.view(), tolerances, options, {1, {}}));
 }
 
+TEST(stages_go_on_from_the_head_of_the_last_one) {
+  const OwnedTarget t = regular_target(200, 4, 3);
+  const Tolerances loose{0.5, 2.0};
+  LearnedOptions options = options_for(7);
+  options.max_steps = 3000;
+  options.looser = {loose};
+  options.stage_steps = 900;
+  Index scans = 0;
+  options.progress = [&](const LearnedScan&) { return ++scans > 0; };
+  const LearnedResult both = fit_learned(t.view(), tolerances, options, {1, {}});
+  CHECK(scans > 0);
+  options.looser.clear();
+  options.max_steps = 900;
+  const LearnedResult first = fit_learned(t.view(), loose, options, {1, {}});
+  options.max_steps = 3000 - first.steps;
+  options.init_q = heads_of(first.q);
+  options.init_k = heads_of(first.k);
+  const LearnedResult second = fit_learned(t.view(), tolerances, options, {1, {}});
+  CHECK((both.q == second.q) && (both.k == second.k));
+  CHECK(both.steps == first.steps + second.steps && both.starts == first.starts + second.starts);
+
+  // The last stage of a fit that is stopped takes no steps.
+  options = options_for(7);
+  options.looser = {loose, {0.1, 0.2}};
+  options.progress = [](const LearnedScan&) { return false; };
+  const LearnedResult none = fit_learned(t.view(), tolerances, options, {1, {}});
+  CHECK(none.status == LearnedStatus::Stopped && none.steps == 0 && none.starts == 1);
+  CHECK(static_cast<Index>(none.failed_rows.size()) == count_outside(t, {}, none));
+}
+
+TEST(rows_that_are_left_get_exact_queries) {
+  const OwnedTarget t = regular_target(200, 3, 8);
+  const Tolerances tighter{leak / 2, distortion / 2};
+  const LearnedResult met = fit_learned(t.view(), tighter, options_for(8), {1, {}});
+  CHECK(met.status == LearnedStatus::Met && met.polished == 0);
+  Matrix<float> q = met.q;
+  const std::vector<Index> left = {3, 50, 199};
+  for (const Index i : left) q.row(i) *= -1;
+  CHECK(rows_outside(t.view(), tighter, heads_of(q), heads_of(met.k), {1, {}}) == left);
+  LearnedOptions options = options_for(8);
+  options.init_q = heads_of(q);
+  options.init_k = heads_of(met.k);
+  options.max_steps = 0;
+  CHECK(fit_learned(t.view(), tighter, options, {1, {}}).failed_rows == left);
+  options.polished_share = 0.1;
+  const LearnedResult r = fit_learned(t.view(), tighter, options, {1, {}});
+  CHECK(r.polished == 3 && r.failed_rows.empty());
+  CHECK(count_outside(t, {}, r) == 0);
+  CHECK((r.q.row(4) == met.q.row(4)) && (r.q.row(3) != met.q.row(3)));
+}
+
+TEST(queries_suit_rounded_keys) {
+  const OwnedTarget t = regular_target(200, 3, 8);
+  const LearnedResult met = fit_learned(t.view(), tolerances, options_for(14), {1, {}});
+  const Storage storage{NumberFormat::bfloat16(), 0.3};
+  const Matrix<float> k = met.k.unaryExpr(
+      [&](float x) { return static_cast<float>(storage.format.rounded(static_cast<double>(x))); });
+  const Tolerances half{leak / 2, distortion / 2};
+  NarrowOptions options{tolerances, tolerances, {tolerances}, {half}, storage};
+  const GivenHead head{heads_of(met.q), heads_of(k)};
+  const NarrowQueries found = narrow_queries(t.view(), options, head, {1, {}});
+  CHECK(found.fit && found.failed_rows.empty());
+  CHECK(rows_outside(t.view(), tolerances, heads_of(found.q), heads_of(k), {1, {}}).empty());
+  CHECK((found.q == narrow_queries(t.view(), options, head, {3, {}}).q));
+  options.max_norm = 1e-3;  // no query is as short
+  options.less = {{1e-4, 1e-4}};
+  const NarrowQueries none = narrow_queries(t.view(), options, head, {1, {}});
+  CHECK(!none.fit && !none.failed_rows.empty());
+  options.less.clear();
+  CHECK_THROWS(InputError, "tolerances of exact ones",
+               narrow_queries(t.view(), options, head, {1, {}}));
+}
+
 TEST(norms_are_bounded) {
   const OwnedTarget t = regular_target(200, 3, 8);
   LearnedOptions options = options_for(9);
@@ -662,7 +732,7 @@ TEST(limits_stop_the_fit) {
   LearnedResult r = fit_learned(t.view(), tolerances, options, {1, {}});
   CHECK(r.status == LearnedStatus::StepLimit && r.steps == 40);
   CHECK(!r.failed_rows.empty() && r.worst_deficit > 0);
-  CHECK(static_cast<Index>(r.failed_rows.size()) == rows_outside(t, {}, r));
+  CHECK(static_cast<Index>(r.failed_rows.size()) == count_outside(t, {}, r));
 
   options = options_for(2);
   options.time_limit = 0.05;

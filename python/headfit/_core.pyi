@@ -133,13 +133,14 @@ _FaceReport: TypeAlias = tuple[_Verdict, float, _Combination, _Combination, floa
 class MaxMarginOptions(metaclass=_Pybind11Type):
     def __init__(self, *, equality: bool = False, max_norm: float = ...) -> None: ...
 
-# (queries, status of each row, norm of each row, witnesses, scans)
+# (queries, status of each row, norm of each row, witnesses, scans), of `rows` where these are given
 def max_margin_queries(
     target: Target,
     keys: _Float64,
     tolerances: Tolerances,
     options: MaxMarginOptions,
     threads: int,
+    rows: NDArray[np.int64] | None = None,
 ) -> tuple[_Float64, list[_RowStatus], _Float64, list[_Witness], int]: ...
 def face_reports(
     target: Target, keys: _Float64, rows: NDArray[np.int64], threads: int
@@ -163,14 +164,18 @@ class LearnedOptions(metaclass=_Pybind11Type):
         storage: Storage | None = None,
         start: tuple[NDArray[np.float32], NDArray[np.float32]] | None = None,
         warm_steps: int = 500,
+        looser: Sequence[Tolerances] = ...,
+        stage_steps: int = ...,
+        polished_share: float = 0.0,
         many_rows_from: int = 65536,
-        scanner: Callable[[dict[str, Any]], tuple[NDArray[Any], ...]] | None = None,
+        scanner: Callable[[tuple[float, float, float], dict[str, Any]], tuple[NDArray[Any], ...]]
+        | None = None,
         progress: Callable[[int, int, float], bool] | None = None,
     ) -> None: ...
 
-# A scan that several machines share: `scanner` gets these arguments, and returns of all rows what
-# scan_rows returns of some: candidate lists of list_cap places each, how many of them are in use,
-# hits, deficits, and bounds of the rounding.
+# A scan that several machines share: `scanner` gets the numbers of Tolerances and these arguments,
+# and returns of all rows what scan_rows returns of some: candidate lists of list_cap places each,
+# how many of them are in use, hits, deficits, and bounds of the rounding.
 class ScanRequest(metaclass=_Pybind11Type):
     def __init__(
         self,
@@ -207,6 +212,27 @@ def round_queries(
     storage: Storage,
     threads: int,
 ) -> NDArray[np.float32]: ...
+
+class NarrowOptions(metaclass=_Pybind11Type):
+    def __init__(
+        self,
+        *,
+        stored: Tolerances,
+        rounded: Tolerances,
+        less: Sequence[Tolerances],
+        more: Sequence[Tolerances],
+        storage: Storage,
+        max_norm: float = 0.0,
+    ) -> None: ...
+
+# (q, failed rows, whether every row has a query for the keys)
+def narrow_queries(
+    target: Target,
+    q: NDArray[np.float32],
+    k: NDArray[np.float32],
+    options: NarrowOptions,
+    threads: int,
+) -> tuple[NDArray[np.float32], _Offsets, bool]: ...
 def feasibility_loss(
     target: Target,
     q: NDArray[np.float32],

@@ -38,6 +38,10 @@ def every_entry(target, tolerances):
     keys = X.astype(np.float64)
     matrix = np.full((1, N, N), 1 / N)
     learned = _core.LearnedOptions(dim=3, max_steps=2)
+    narrow = _core.NarrowOptions(
+        stored=tolerances, rounded=tolerances, less=[tolerances], more=[],
+        storage=_core.Storage("bfloat16"),
+    )  # fmt: skip
     return {
         "certify_logits": lambda: _core.certify_logits(
             target, LOGITS, tolerances, _core.CertifyOptions(), 1
@@ -55,6 +59,7 @@ def every_entry(target, tolerances):
         "round_queries": lambda: _core.round_queries(
             target, X, X, tolerances, _core.Storage("bfloat16"), 1
         ),
+        "narrow_queries": lambda: _core.narrow_queries(target, X, X, narrow, 1),
         "feasibility_loss": lambda: _core.feasibility_loss(target, X, X, tolerances, 1),
     }
 
@@ -190,7 +195,7 @@ def test_tolerances_that_a_function_cannot_keep_are_refused():
     with pytest.raises(InputError, match="max_logit must be infinite here"):
         limited["max_margin_queries"]()
     exact = every_entry(TARGET.core, _core.Tolerances(0.05, 0.0))
-    for name in ("fit_learned", "round_queries", "feasibility_loss"):
+    for name in ("fit_learned", "round_queries", "narrow_queries", "feasibility_loss"):
         with pytest.raises(InputError, match="distortion must be positive to learn"):
             exact[name]()
 

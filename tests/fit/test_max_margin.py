@@ -49,6 +49,19 @@ def queries(target, keys, form="tolerance", leak=LEAK, distortion=DISTORTION, ma
     return q, status, norms, witnesses
 
 
+def test_some_rows_have_the_queries_that_they_have_among_all():
+    target, rows = hf.Target(hf.patterns.random_regular(64, 2, rng=0)), np.array([3, 40, 63])
+    keys = np.random.default_rng(0).standard_normal((64, 24))
+    given = target.core, keys, _core.Tolerances(LEAK, DISTORTION), _core.MaxMarginOptions(), 1
+    whole, part = _core.max_margin_queries(*given), _core.max_margin_queries(*given, rows)
+    assert np.array_equal(part[0], whole[0][rows])
+    assert part[1] == [whole[1][i] for i in rows]
+    assert np.array_equal(part[2], whole[2][rows])
+    for beyond in (-1, 64):
+        with pytest.raises(hf.errors.InputError, match=r"rows must lie in 0 \.\.\. 63"):
+            _core.max_margin_queries(*given, np.array([beyond]))
+
+
 def faces(target, keys, rows):
     """Return (verdict, margin, FaceWitness) of each row."""
     reports = _core.face_reports(

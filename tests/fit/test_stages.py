@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 import headfit as hf
 from headfit._base.tolerances import Tolerances
-from headfit._fit.learned import STAGE, learned
-from headfit._fit.stages import tightening
+from headfit._fit.learned import STAGE, learned, tightening
 from headfit._target.target import as_target
 
 A = hf.patterns.random_regular(96, 4, gamma=2.0, rng=3)

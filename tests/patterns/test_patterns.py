@@ -362,9 +362,7 @@ def test_window_global_among_other_patterns() -> None:
 
 
 def test_empty_rows_after_full_ones_attend_to_themselves() -> None:
-    style = patterns._build.Style.of()
-    A = patterns._build.from_edges(np.repeat([0, 1], 4), np.tile(np.arange(4), 2), 4, style)
-    check(A)
+    A = patterns._build.from_edges(np.repeat([0, 1], 4), np.tile(np.arange(4), 2), 4)
     assert np.array_equal(support(A), np.vstack([np.ones((2, 4)), np.eye(4)[2:]]))
 
 

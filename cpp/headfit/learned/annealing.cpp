@@ -34,7 +34,11 @@ Annealing::Annealing(const Target& target, const Tolerances& tolerances,
                static_cast<float>(common_radius(options.max_norm)), run_) {
   last_ = {required_.n(), required_.n(), std::numeric_limits<float>::infinity()};
   if (options.storage) required_.reserve(reserve_);
-  descent_.scan_with(options.scanner);
+  if (options.scanner) {
+    descent_.scan_with([&scanner = options.scanner, tolerances](const ScanRequest& request) {
+      return scanner(tolerances, request);
+    });
+  }
 }
 
 // Steps and scans of many rows may take long, so the poll enforces the time limit in the midst of

@@ -36,6 +36,13 @@ struct LearnedOptions {
   // so much room that a brief anneal does.
   Index first_hold = 300;
   Index max_steps = 60000;  // in all
+  // Looser tolerances, for stages before that of the tolerances themselves. Each stage starts from
+  // the head of the last one, with an equal part of the steps that are left, and at most so many.
+  std::vector<Tolerances> looser = {};
+  Index stage_steps = std::numeric_limits<Index>::max();
+  // If at most this share of the rows is left at the end, they get exact queries for the keys: not
+  // with a storage or a bound on the logits, nor where the progress function stopped the fit.
+  double polished_share = 0;
   // How many reheats may follow a quench that leaves few rows. The first half of them is always
   // made; after that, one that leaves no fewer rows than the one before is the last.
   Index most_reheats = 6;
@@ -51,8 +58,9 @@ struct LearnedOptions {
   // From so many rows on, candidate lists are kept from scan to scan while the head may have ample
   // room, and averaged curvatures are stored as bfloat16.
   Index many_rows_from = Index(1) << 16;
-  // Makes the scans of the logits in place of this machine. It must find what `scan_rows` finds.
-  Scanner scanner = {};
+  // Makes the scans of the logits in place of this machine. It must find what `scan_rows` finds for
+  // the tolerances of a stage.
+  std::function<ScannedRows(const Tolerances&, const ScanRequest&)> scanner = {};
   // Called after every scan; returning false stops the fit.
   std::function<bool(const LearnedScan&)> progress = {};
 };
@@ -63,9 +71,13 @@ struct LearnedResult {
   LearnedStatus status = LearnedStatus::StepLimit;
   Matrix<float> q;  // logits are plain products q.k
   Matrix<float> k;
-  std::vector<Index> failed_rows;  // rows that a scan of all logits found outside the tolerances
+  // Rows that a scan of all logits found outside the tolerances, but for those that got an exact
+  // query after that.
+  std::vector<Index> failed_rows;
+  Index polished = 0;  // rows that did
   double worst_deficit = 0;
   Index steps = 0, scans = 0, starts = 0, quenches = 0, reheats = 0, roundings = 0;
+  Index restarts = 0;  // quenches after the first of each stage, and reheats
   double seconds = 0;
 };
 
@@ -90,6 +102,31 @@ struct GivenHead {
 // each row, numbers of the format whose errors cancel in the logits that its tolerances bound.
 Matrix<float> round_queries(const Target& target, const Tolerances& tolerances,
                             const GivenHead& head, const Storage& storage, const Run& run);
+
+// Queries for keys that a narrow format holds exactly.
+struct NarrowQueries {
+  Matrix<float> q;
+  std::vector<Index> failed_rows;
+  bool fit = false;  // whether every row has a query for these keys; they are rounded then
+};
+
+// What rows must meet while queries are made for a narrow format.
+struct NarrowOptions {
+  Tolerances stored;   // by the check of what is stored
+  Tolerances rounded;  // by the search for roundings
+  // By exact queries, in turn, each for the rows that have no query otherwise; the first are those
+  // that rows of the descent must meet to keep their query.
+  std::vector<Tolerances> less;
+  std::vector<Tolerances> more;  // by those of rows whose queries do not bear their rounding
+  Storage storage;
+  double max_norm = 0;  // a bound on max ||q|| max ||k|| of exact queries; 0 for none
+};
+
+// Gives rows that the keys do not suit exact queries, and rounds all queries so that their errors
+// cancel. The failed rows are those without a query for these keys, or, if there are none, those
+// without one that bears its rounding.
+NarrowQueries narrow_queries(const Target& target, const NarrowOptions& options,
+                             const GivenHead& head, const Run& run);
 
 // The loss that the method descends, over every column, and its gradient: for tests, and for
 // other descents. Memory: O(n^2).

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <functional>
 #include <limits>
+#include <numeric>
 #include <sstream>
 #include <string>
 #include <vector>
@@ -194,6 +195,26 @@ void check_entries(const Target& t, const Run& run) {
     };
   };
   parallel_rows(t.n, limited_to(t.nonzeros(), run), make_worker, few_rows);
+}
+
+SomeRows::SomeRows(const Target& target, std::span<const Index> rows)
+    : n_(target.n), mask_(target.mask), offsets_(static_cast<std::size_t>(target.n + 1), 0) {
+  for (const Index i : rows) {
+    if (i < 0 || i >= n_) {
+      throw InputError("rows must lie in 0 ... " + std::to_string(n_ - 1) + "; got " +
+                       std::to_string(i));
+    }
+    offsets_[static_cast<std::size_t>(i + 1)] = target.offsets[i + 1] - target.offsets[i];
+  }
+  std::partial_sum(offsets_.begin(), offsets_.end(), offsets_.begin());
+  for (Index i = 0; i < n_; ++i) {
+    const auto at = static_cast<std::size_t>(i);
+    if (offsets_[at + 1] == offsets_[at]) continue;
+    const auto columns = target.row_columns(i);
+    const auto weights = target.row_weights(i);
+    columns_.insert(columns_.end(), columns.begin(), columns.end());
+    weights_.insert(weights_.end(), weights.begin(), weights.end());
+  }
 }
 
 }  // namespace headfit

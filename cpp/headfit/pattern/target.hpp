@@ -2,6 +2,7 @@
 #pragma once
 
 #include <limits>
+#include <vector>
 
 #include "headfit/base/threads.hpp"
 #include "headfit/base/types.hpp"
@@ -45,5 +46,23 @@ TargetSummary validate_target(const Target& target, double sum_tolerance, const 
 // The part of this check that memory safety and logarithms depend on: every construction method
 // makes it first. Rows may sum to anything, and nothing is required of an empty row.
 void check_entries(const Target& target, const Run& run);
+
+// A copy of some rows of a target whose entries were checked. All other rows are empty in it, so
+// that nothing is required of them.
+class SomeRows {
+ public:
+  SomeRows(const Target& target, std::span<const Index> rows);
+
+  Target view() const {
+    return {n_, offsets_.data(), columns_.data(), weights_.data(), mask_};
+  }
+
+ private:
+  Index n_;
+  Mask mask_;
+  std::vector<Offset> offsets_;
+  std::vector<Column> columns_;
+  std::vector<double> weights_;
+};
 
 }  // namespace headfit

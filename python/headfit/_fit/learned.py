@@ -6,9 +6,8 @@ docs/learned-method.md says how it works, and what was tried and did not help.
 from __future__ import annotations
 
 import math
-import time
-from contextlib import suppress
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -16,19 +15,22 @@ import numpy as np
 from headfit import _core
 from headfit._base import dtypes
 from headfit._base.arguments import check_callable
-from headfit._base.arrays import as_contiguous, as_count, as_float_array, effort_steps
-from headfit._base.deadline import calls_until
+from headfit._base.arrays import (
+    FloatArray,
+    as_contiguous,
+    as_count,
+    as_float_array,
+    effort_steps,
+)
 from headfit._base.machine import require_memory
 from headfit._base.tolerances import Tolerances
 from headfit._fit.ending import Ending
 from headfit._fit.head import Head, tightened
 from headfit._fit.method import Attempt, Method, Patience, as_max_norm, check_norm, set_options
-from headfit._fit.on_workers import SharedScans
+from headfit._fit.on_workers import shared_scans
 from headfit._fit.problem import Problem
 from headfit._fit.result import Search
-from headfit._fit.row_solver import polish_rows
 from headfit._fit.search import PROVED, TAKEN, gallop_down
-from headfit._fit.stages import AfterScan, Callback, Start, joined, tightening
 from headfit.errors import InputError
 
 __all__ = ["Learned"]
@@ -53,8 +55,8 @@ WARM_STEPS = 500
 REHEATS = 6
 # More stages would hardly differ in their tolerances.
 MOST_STAGES = 100
-# The seconds that exact queries may take after a time limit.
-POLISH_SECONDS = 0.5
+# The tolerances of the first stage, unless those of the fit are looser.
+FIRST = Tolerances(leak=0.5, distortion=2.0)
 
 # What the core's words for the end of a descent mean for a head that does not certify.
 ENDED: dict[str, Ending] = {
@@ -63,6 +65,9 @@ ENDED: dict[str, Ending] = {
     "time limit": "time limit",
     "stopped": "callback",
 }
+
+Callback = Callable[[int, int, float], Any]
+Start = tuple[FloatArray, FloatArray]
 
 
 @dataclass(frozen=True, eq=False)
@@ -163,7 +168,7 @@ class Learned(Method):
         size = min(dim, ample_dim(target.n, target.mean_per_row)) if is_free else dim
         times = {"full": FULL, "search": search_patience(target.n), "brief": BRIEF}
         while True:
-            head = self._in_stages(problem, size, dim, times[patience if size == dim else "search"])
+            head = self._of_size(problem, size, dim, times[patience if size == dim else "search"])
             if not head.rows_left or head.ended in ("callback", "time limit") or size == dim:
                 return head.padded(dim)
             size = min(dim, math.ceil(1.5 * size))
@@ -186,53 +191,24 @@ class Learned(Method):
             'proves nothing: try a larger dim, a higher effort ("medium", "high") or another rng.'
         )
 
-    def _in_stages(self, problem: Problem, size: int, dim: int, patience: float) -> Head:
-        """Return the head of the last stage.
-
-        Where a stage is stopped, the last one follows at once and takes no steps: its scan tells
-        which rows miss the tolerances. If that takes too long, all rows count as missed.
-        """
-        effort, tolerances = check_effort(self.effort), problem.tolerances
-        steps_left = math.ceil(patience * effort)
-        # Each stage has the steps of the anneal that it begins with.
-        stages = tightening(tolerances, max(1, min(self.stages, steps_left // WARM_STEPS)))
-        # This raises an error before the first stage takes steps.
-        tightened(tolerances.leak, tolerances.distortion, problem.logit_step)
-        start, callback = self.init, AfterScan.of(problem, self.callback)
-        norm, storage = norm_limit(problem, self.max_norm), None
-        heads: list[Head] = []
-        ended: Ending | None = None
-        for i, stage in enumerate(stages):
-            is_last = i + 1 == len(stages)
-            if ended is not None and not is_last:
-                continue
-            most = 0 if ended else math.ceil(max(0, steps_left) / (len(stages) - i))
-            if not is_last:
-                most = min(most, STAGE * effort)
-            elif problem.is_narrow:
-                scale = problem.scale_for(dim)
-                storage = _core.Storage(problem.dtype, scale, self.max_norm or 0.0)
-            head = learned(
-                replace(problem, tolerances=Tolerances(*stage, problem.logit_limit)),
-                size,
-                effort=self.effort,
-                reheats=self.reheats,
-                max_norm=norm,
-                storage=storage,
-                most_steps=most,
-                init=start,
-                polished_share=POLISHED_SHARE if is_last and most else 0.0,
-                callback=callback if most else None,
-            )
-            heads.append(head)
-            start, steps_left = (head.Q, head.K), steps_left - (head.steps or 0)
-            if callback is not None:
-                callback.before += head.steps or 0
-            if not is_last and callback is not None and callback.is_over:
-                ended = "callback"  # also where this stage has met its tolerances
-            elif not is_last and head.ended == "time limit":
-                ended = head.ended
-        head = joined(heads, ended)
+    def _of_size(self, problem: Problem, size: int, dim: int, patience: float) -> Head:
+        """Return a head of a size, to be stored in one of size `dim`."""
+        steps, storage = math.ceil(patience * check_effort(self.effort)), None
+        if problem.is_narrow:
+            storage = _core.Storage(problem.dtype, problem.scale_for(dim), self.max_norm or 0.0)
+        head = learned(
+            problem,
+            size,
+            effort=self.effort,
+            reheats=self.reheats,
+            # Each stage has the steps of the anneal that it begins with.
+            stages=max(1, min(self.stages, steps // WARM_STEPS)),
+            max_norm=norm_limit(problem, self.max_norm),
+            storage=storage,
+            most_steps=steps,
+            init=self.init,
+            callback=self.callback,
+        )
         head.settings.update(max_norm=self.max_norm, reheats=self.reheats, stages=self.stages)
         return head
 
@@ -304,13 +280,28 @@ def _as_start(init: Any) -> Start:
     return as_contiguous(q), as_contiguous(k)
 
 
-def _check_start(start: Start, n: int, dim: int) -> None:
-    for name, x in zip("QK", start, strict=True):
-        if x.shape[0] != n or x.shape[1] > dim:
-            raise InputError(
-                f"init must be Q and K of equal shape, {n} rows and 1 to {dim} columns; "
-                f"got {name} of shape {x.shape}"
-            )
+def tightening(tolerances: Tolerances, stages: int) -> list[tuple[float, float]]:
+    """Return the leak and the distortion of every stage, from loose ones to the tolerances.
+
+    -log(leak) and log(1 + distortion), to which logits have to keep, form geometric sequences. One
+    that is looser than that of the first stage already stays as it is; where both are, there is
+    one stage. docs/learned-method.md has the figures.
+    """
+    leak, distortion = last = tolerances.leak, tolerances.distortion
+    has_tight_leak, has_tight_ratios = leak < FIRST.leak, distortion < FIRST.distortion
+    if not (has_tight_leak or has_tight_ratios):
+        return [last]
+
+    def between(first: float, last: float, share: float) -> float:
+        return float(first ** (1 - share) * last**share)
+
+    looser = []
+    for share in (i / (stages - 1) for i in range(stages - 1)):
+        gap = between(-math.log(FIRST.leak), -math.log(leak), share)
+        delta = between(math.log1p(FIRST.distortion), math.log1p(distortion), share)
+        at_stage = math.exp(-gap) if has_tight_leak else leak
+        looser.append((at_stage, math.expm1(delta) if has_tight_ratios else distortion))
+    return [*looser, last]
 
 
 def learned(
@@ -319,6 +310,7 @@ def learned(
     *,
     effort: str | int = "low",
     reheats: int = REHEATS,
+    stages: int = 1,
     max_norm: float | None = None,
     storage: _core.Storage | None = None,
     most_steps: int | None = None,
@@ -338,55 +330,63 @@ def learned(
     every row is within the tolerances. What lies beyond a bound on the logits is pushed back by
     the loss. With a cluster its workers make the scans; steps are taken here.
 
+    In `stages` the tolerances are tightened to those of the problem. Where a stage is stopped, the
+    last one takes no steps: its scan tells which rows miss them.
+
     `max_norm` bounds max ||q|| max ||k||, by projection. With a `storage`, keys and queries are
     rounded to its format, keys first: queries then make up for what the rounding of the keys did,
     and a search among the neighbouring grid points of every query lets its own errors cancel.
     `init` is a start of `dim` columns or fewer, whose anneal takes `warm_steps`. If at most
     `polished_share` of the rows is left, they get exact queries for the keys.
     """
-    target, tolerances, limit = problem.target, problem.tolerances, problem.logit_limit
+    target, limit, steps = problem.target, problem.logit_limit, check_effort(effort)
     require_memory(
         int(_core.memory_of_fit(target.n, target.mean_per_row, dim)),
         f"learning a head of size dim = {dim}",
     )
-    steps, cluster = check_effort(effort), problem.cluster
-    if init is not None:
-        _check_start(init, target.n, dim)
-        init = as_contiguous(init[0], np.float32), as_contiguous(init[1], np.float32)
-    leak, distortion = tightened(tolerances.leak, tolerances.distortion, problem.logit_step)
-    kept = leak, distortion, math.inf if limit is None else limit * (1 - 1e-5)
+    for name, x in zip("QK", init or (), strict=False):
+        if x.shape[0] != target.n or x.shape[1] > dim:
+            raise InputError(
+                f"init must be Q and K of equal shape, {target.n} rows and 1 to {dim} columns; "
+                f"got {name} of shape {x.shape}"
+            )
+    most = math.inf if limit is None else limit * (1 - 1e-5)
+    # The last stage comes first: an error is about the tolerances of the fit.
+    tolerances, *looser = (
+        _core.Tolerances(*tightened(*stage, problem.logit_step), most)
+        for stage in reversed(tightening(problem.tolerances, stages))
+    )
+
+    def after_scan(step: int, left: int, deficit: float) -> bool:
+        if problem.watch is not None:
+            problem.watch(left, step=step, worst=f"{deficit:.2g}")
+        return callback is None or callback(step, left, deficit) is not False
+
     options = _core.LearnedOptions(
         dim=dim,
         seed=problem.seed,
         first_hold=steps,
         max_steps=math.ceil(FULL * steps) if most_steps is None else most_steps,
+        looser=looser[::-1],
+        stage_steps=STAGE * steps,
         most_reheats=reheats,
         time_limit=problem.seconds_left,
         max_norm=max_norm or 0.0,
         storage=storage,
-        start=init,
+        start=init and (as_contiguous(init[0], np.float32), as_contiguous(init[1], np.float32)),
         warm_steps=warm_steps,
-        scanner=None if cluster is None else SharedScans.of(cluster, target, kept),
-        progress=None if callback is None else lambda *scan: callback(*scan) is not False,
+        polished_share=polished_share,
+        scanner=None if problem.cluster is None else shared_scans(problem.cluster, target),
+        progress=None if problem.watch is None and callback is None else after_scan,
     )
-    q, k, report = _core.fit_learned(target.core, _core.Tolerances(*kept), options, problem.threads)
-    failed = report.pop("rows_left")
-    report["rows_left"] = int(failed.size)
-    polish = storage is None and limit is None and report["status"] != "stopped"
-    if polish and 0 < failed.size <= polished_share * target.n:
-        longest = float(np.linalg.norm(k.astype(np.float64), axis=1).max())
-        max_query = max_norm / longest if max_norm and longest > 0 else math.inf
-        end = max(problem.deadline, time.perf_counter() + POLISH_SECONDS)
-        with suppress(TimeoutError), calls_until(end):
-            failed = polish_rows(target, q, k, failed, kept[:2], max_query, problem.threads)
-    report["rows_polished"] = report["rows_left"] - int(failed.size)
+    q, k, report = _core.fit_learned(target.core, tolerances, options, problem.threads)
+    failed, restarts = report.pop("failed_rows"), report.pop("restarts")
     return Head(
         q,
         k,
         failed_rows=failed,
         settings={"effort": effort, "learned": report},
         ended=ENDED[report["status"]],
-        steps=int(report["steps"]),
-        # Some heads need no quench at all.
-        restarts=max(report["quenches"] - 1, 0) + report["reheats"],
+        steps=report["steps"],
+        restarts=restarts,
     )

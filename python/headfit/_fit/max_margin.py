@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from headfit._base.arguments import as_choice, shown
 from headfit._base.deadline import calls_until
@@ -17,10 +18,9 @@ from headfit._fit.head import Head, tightened
 from headfit._fit.key_table import KeyTable
 from headfit._fit.method import Attempt, Method, Patience, as_max_norm, check_norm, set_options
 from headfit._fit.narrow import with_narrow_queries
-from headfit._fit.on_workers import SharedSolver
+from headfit._fit.on_workers import RowSolver, SharedSolver
 from headfit._fit.problem import Problem
 from headfit._fit.result import Search
-from headfit._fit.row_solver import RowSolver, not_optimal
 from headfit._fit.search import bisected
 from headfit._target.witnesses import FaceWitness, FarkasWitness, Multiplier
 from headfit.errors import InputError
@@ -219,3 +219,8 @@ def _check_table(table: KeyTable, problem: Problem, dim: int) -> None:
         raise InputError(f"dim must be that of the keys, {table.dim}, or not given; got {dim}")
     if (largest := np.abs(table.keys).max()) > np.finfo(dtype).max:
         raise InputError(f"keys must be in the range of {dtype}; got numbers up to {largest:.3g}")
+
+
+def not_optimal(status: list[str]) -> NDArray[np.bool_]:
+    """Return which rows have no query."""
+    return np.array([s != "optimal" for s in status], dtype=np.bool_)

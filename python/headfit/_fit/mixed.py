@@ -23,7 +23,6 @@ from headfit._fit.narrow import FIRST_RESERVE, narrowed, reserved
 from headfit._fit.problem import Problem
 from headfit._fit.result import Search
 from headfit._fit.search import bisected
-from headfit._fit.stages import AfterScan
 from headfit._fit.toeplitz import likely_filter_dim
 from headfit.errors import InputError
 
@@ -198,12 +197,11 @@ class Mixed(Method):
             init=start,
             warm_steps=warm,
             polished_share=0.0 if is_narrow else 1.0,
-            callback=AfterScan.of(problem),
         )
         if not is_narrow or limit is not None or head.ended == "time limit":
             return head
         with suppress(TimeoutError), calls_until(problem.deadline):
-            return narrowed(problem, head, max_norm or math.inf)
+            return narrowed(problem, head, max_norm)
         return replace(head, ended="time limit")
 
 

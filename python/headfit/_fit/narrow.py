@@ -6,20 +6,12 @@ import math
 from dataclasses import replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from headfit import _core
-from headfit._base.arrays import FloatArray
 from headfit._base.dtypes import round_to
-from headfit._base.tolerances import Tolerances, with_margin
+from headfit._base.tolerances import with_margin
 from headfit._fit.head import Head, tightened
-from headfit._fit.learned import learned
 from headfit._fit.problem import Problem
-from headfit._fit.row_solver import only_rows, polish_rows
-
-__all__ = ["FIRST_RESERVE", "narrowed", "reserved", "with_narrow_queries"]
-
-Rows = NDArray[np.intp]
 
 # The part of the distortion's logarithm that the descent keeps in reserve for rounding.
 FIRST_RESERVE = 0.4
@@ -40,14 +32,12 @@ def with_narrow_queries(
     max ||q|| max ||k||.
     """
     tolerances, limit = problem.tolerances, problem.logit_limit
+    met = with_margin(tolerances.leak, tolerances.distortion, problem.logit_step)
     queries = _core.round_queries(
         problem.target.core if target is None else target,
         np.ascontiguousarray(head.Q, dtype=np.float32),
         np.ascontiguousarray(head.K, dtype=np.float32),
-        _core.Tolerances(
-            *with_margin(tolerances.leak, tolerances.distortion, problem.logit_step),
-            math.inf if limit is None else limit,
-        ),
+        _core.Tolerances(*met, math.inf if limit is None else limit),
         _core.Storage(problem.dtype, problem.scale_for(head.dim), max_norm or 0.0),
         problem.threads,
     )
@@ -60,46 +50,27 @@ def reserved(problem: Problem, share: float) -> tuple[float, float]:
     return with_margin(leak, distortion, share * math.log1p(distortion))
 
 
-def narrowed(problem: Problem, head: Head, max_norm: float) -> Head:
+def narrowed(problem: Problem, head: Head, max_norm: float | None) -> Head:
     """Return a head whose keys and queries / scale the format of the problem holds exactly.
 
     Keys are rounded to nearest. Rows that these keys no longer suit get exact queries, and all
     queries are rounded so that their errors cancel. `failed_rows` are those that have no query for
     the rounded keys, or none that bears its rounding; if there are any of the first kind, keys and
-    queries are returned as they were before rounding.
+    queries are returned as they were before rounding. Logits must be free of a bound.
     """
-    target, scale = problem.target, np.float32(problem.scale_for(head.dim))
-    k = round_to(head.K, problem.dtype)
-    max_query = max_norm / float(np.linalg.norm(k.astype(np.float64), axis=1).max())
-    exact = np.array(head.Q, dtype=np.float32)
 
-    def solve(rows: Rows, share: float) -> Rows:
-        tolerances = tightened(*reserved(problem, share))
-        return polish_rows(target, exact, k, rows, tolerances, max_query, problem.threads)
+    def met(*shares: float) -> list[_core.Tolerances]:
+        return [_core.Tolerances(*tightened(*reserved(problem, share))) for share in shares]
 
-    failed = _failing(problem, exact, k, FIRST_RESERVE)
-    for share in LESS:
-        failed = solve(failed, share)
-    if failed.size:
-        return replace(head, Q=exact, failed_rows=failed)
-    rounded = np.zeros_like(exact)
-    rows = np.arange(target.n, dtype=np.intp)
-    for more in (None, *MORE):
-        if more is not None:  # rows without a query for this reserve are not rounded again
-            rows = np.setdiff1d(rows, solve(rows, more))
-        of_rows = with_narrow_queries(problem, Head(exact, k), only_rows(target, rows))
-        rounded[rows] = of_rows.Q[rows]
-        # As `fit` will store them: queries for which no good rounding was found go to the nearest.
-        stored = round_to(rounded / scale, problem.dtype) * scale
-        rows = failed = _failing(problem, stored, k, 0.0)
-        if not failed.size:
-            break
-    return replace(head, Q=rounded, K=k, failed_rows=failed)
-
-
-def _failing(problem: Problem, q: FloatArray, k: FloatArray, share: float) -> Rows:
-    """Return the rows that miss the tolerances less a reserve, by a scan without steps."""
-    tolerances = Tolerances(*reserved(problem, share))
-    scan = replace(problem, tolerances=tolerances, deadline=math.inf, cluster=None)
-    failed = learned(scan, q.shape[1], init=(q, k), most_steps=0, polished_share=0.0).failed_rows
-    return np.empty(0, dtype=np.intp) if failed is None else failed
+    k, (stored,) = round_to(head.K, problem.dtype), met(0.0)
+    options = _core.NarrowOptions(
+        stored=stored,
+        rounded=_core.Tolerances(*reserved(problem, 0.0)),
+        less=met(*LESS),
+        more=met(*MORE),
+        storage=_core.Storage(problem.dtype, problem.scale_for(head.dim)),
+        max_norm=max_norm or 0.0,
+    )
+    q = np.ascontiguousarray(head.Q, dtype=np.float32)
+    q, failed, fit = _core.narrow_queries(problem.target.core, q, k, options, problem.threads)
+    return replace(head, Q=q, K=k if fit else head.K, failed_rows=failed)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
@@ -13,15 +14,13 @@ from numpy.typing import NDArray
 from headfit import _core
 from headfit._cluster.cluster import Cluster
 from headfit._cluster.run import Held, row_blocks, run_blocks
-from headfit._fit.row_solver import RowSolver, Solved
 from headfit._target.target import Target
 
 Shared = TypeVar("Shared")
 Result = TypeVar("Result")
 
-Scanned = tuple[NDArray[Any], ...]
-"""Candidate lists with a fixed number of places for each row, how many of them are in use, hits,
-deficits and bounds of the rounding, as `_core.scan_rows` returns them."""
+Solved = tuple[NDArray[np.float64], list[str], NDArray[np.float64], list[Any], int]
+"""Queries, the status and the norm of each row; proofs; scans of the logits."""
 
 SCANS = 8
 """About how many scans of the logits a query takes: blocks are smaller by this factor."""
@@ -41,6 +40,29 @@ def _in_blocks(
 
     run_blocks(held, work, [(i, *block) for i, block in enumerate(blocks)], take, label)
     return [parts[i] for i in range(len(blocks))]
+
+
+@dataclass(frozen=True, eq=False)
+class RowSolver:
+    """The shortest query of each row for keys in float64, or a proof that there is none."""
+
+    target: Target
+    keys: NDArray[np.float64]
+    threads: int
+    equality: bool = False
+    max_norm: float = math.inf
+
+    def queries(self, rows: NDArray[np.int64], leak: float, distortion: float) -> Solved:
+        """Return the shortest queries of some rows, or proofs."""
+        tolerances = _core.Tolerances(leak, distortion)
+        options = _core.MaxMarginOptions(equality=self.equality, max_norm=self.max_norm)
+        return _core.max_margin_queries(  # type: ignore[return-value]
+            self.target.core, self.keys, tolerances, options, self.threads, rows
+        )
+
+    def face_reports(self, rows: NDArray[np.int64]) -> list[Any]:
+        """Say for some rows whether their keys are a face of the polytope of all keys."""
+        return _core.face_reports(self.target.core, self.keys, rows, self.threads)
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,44 +100,26 @@ def _solve_block(solver: RowSolver, sent: tuple[Any, ...]) -> Any:
     return getattr(solver, name)(*arguments)
 
 
-@dataclass(frozen=True, eq=False)
-class SharedScans:
-    """Makes scans on the workers of a cluster, which hold the target during the whole fit.
+def shared_scans(cluster: Cluster, target: Target) -> Callable[..., tuple[NDArray[Any], ...]]:
+    """Return a function that makes the scans of a fit on the workers, which hold the target.
 
     Every scan sends them queries and keys, 8 n d bytes, and the hits of the last scan; it gets back
     the candidate lists, about 4 n max(24, 4 k) bytes. Where lists are kept it sends these too.
     """
+    held = Held.of(cluster, (target, cluster.threads))
 
-    held: Held[tuple[Target, tuple[float, float, float], int]]
-
-    @classmethod
-    def of(
-        cls, cluster: Cluster, target: Target, tolerances: tuple[float, float, float]
-    ) -> SharedScans:
-        """Send the target to the workers."""
-        return cls(Held.of(cluster, (target, tolerances, cluster.threads)))
-
-    def __call__(self, request: dict[str, Any]) -> Scanned:
-        """Return a scan of all rows; `request` has the arguments of a ScanRequest."""
+    def scan(tolerances: tuple[float, ...], request: dict[str, Any]) -> tuple[NDArray[Any], ...]:
         n, dim = request["q"].shape
-        cluster = self.held.cluster
-        sent = Held.of(cluster, request)
+        sent = Held.of(cluster, request).future
         slices = row_blocks(n, n * dim // request["column_step"], cluster.slots)
-        parts = _in_blocks(self.held, _scan_block, [(sent.future, s) for s in slices], "scan")
+        parts = _in_blocks(held, _scan_block, [(sent, tolerances, s) for s in slices], "scan")
         return tuple(np.concatenate(arrays) for arrays in zip(*parts, strict=True))
 
+    return scan
 
-def _scan_block(
-    held: tuple[Target, tuple[float, float, float], int],
-    sent: tuple[int, dict[str, Any], slice],
-) -> Scanned:
+
+def _scan_block(held: tuple[Target, int], sent: tuple[Any, ...]) -> tuple[NDArray[Any], ...]:
     # Dask replaces the future of the request by what it stands for.
-    (target, tolerances, threads), (_, request, block) = held, sent
-    return _core.scan_rows(
-        target.core,
-        _core.Tolerances(*tolerances),
-        _core.ScanRequest(**request),
-        block.start,
-        block.stop,
-        threads,
-    )
+    (target, threads), (_, request, numbers, rows) = held, sent
+    tolerances, request = _core.Tolerances(*numbers), _core.ScanRequest(**request)
+    return _core.scan_rows(target.core, tolerances, request, rows.start, rows.stop, threads)

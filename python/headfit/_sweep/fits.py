@@ -22,7 +22,7 @@ from headfit._fit.fit import fit
 from headfit._fit.method import Method
 from headfit._fit.registry import METHODS
 from headfit.errors import InputError
-from headfit.patterns._build import MOST_TOKENS, Boundary, Style, checked_tokens
+from headfit.patterns._build import MOST_TOKENS, Boundary, Style
 
 DEFAULTS: Mapping[str, Any] = {
     "method": "auto", "dim": None, "leak": Tolerances.leak, "distortion": Tolerances.distortion,
@@ -141,7 +141,7 @@ def _typed(value: Any, name: str, annotation: str) -> Any:
 
 def _check_values(point: Mapping[str, Any]) -> None:
     """Raise an InputError for what a pattern or a fit would refuse, as far as `n` tells."""
-    n = checked_tokens(point["n"]) if "n" in point else MOST_TOKENS
+    n = as_count(point.get("n", MOST_TOKENS), "n", 1, MOST_TOKENS)
     for name, least in (("k", 1), ("n_global", 0), ("n_random", 0)):
         if name in point:
             as_count(point[name], name, least, n)

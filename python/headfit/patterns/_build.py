@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, SupportsIndex, TypeAlias, TypedDict, TypeVar
+from typing import Any, Literal, TypeAlias, TypedDict, TypeVar, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,9 +28,15 @@ Made = TypeVar("Made", bound=Callable[..., Pattern])
 
 MOST_TOKENS = np.iinfo(np.int32).max
 
-# What the docstring of every pattern says before its notes and examples.
-SHARED = """\
-weights, gamma, rng
+# What the docstring of a pattern says of these arguments, where it says nothing itself.
+DESCRIBED = {
+    "n": "n : int\n    The number of tokens.",
+    "neighbors": "neighbors : int\n    The number of neighbours on each side, 0 or more.",
+    "boundary": """boundary : {"clip", "wrap"}
+    At the ends, leave out columns outside, or take them modulo `n`.""",
+}
+# What it says before its notes and examples.
+SHARED = """weights, gamma, rng
     Equal weights, or random ones with ratios up to `gamma`; see the module.
 
 Returns
@@ -85,29 +92,33 @@ class Style:
 def pattern(function: Made) -> Made:
     """Give a function with ``**style: Unpack[Weighting]`` what all patterns share.
 
-    Its signature shows the arguments by name, and its docstring describes them, the number of
-    tokens if that is the first one, the result and the errors.
+    It checks `n` and `boundary` before the function runs, and gives the support that the function
+    returns its weights. The function gets `rng` as a Generator. Its signature shows the
+    arguments by name, and its docstring describes those that all share, the result and the errors.
     """
     own, shared = (inspect.signature(f).parameters.values() for f in (function, Style.of))
     named = [p for p in own if p.kind is not p.VAR_KEYWORD]
     added = [p.replace(kind=p.KEYWORD_ONLY) for p in shared if p.name != "allowed"]
+    signature = inspect.Signature([*named, *added], return_annotation="Pattern")
+
+    @functools.wraps(function)
+    def made(*given: Any, **options: Any) -> Pattern:
+        values = signature.bind(*given, **options).arguments
+        if "n" in values:
+            values["n"] = as_count(values["n"], "n", 1, MOST_TOKENS)
+        as_choice(values.get("boundary", "clip"), "boundary", get_args(Boundary))
+        style = Style.of(**{p.name: values.pop(p.name) for p in added if p.name in values})
+        return weighted(function(**values, rng=style.rng), style)
+
     text, examples, rest = (inspect.getdoc(function) or "").partition("Examples\n")
-    summary, _, options = text.partition("Parameters\n----------\n")
-    tokens = "n : int\n    The number of tokens." if named and named[0].name == "n" else ""
-    parts = [summary.rstrip() + "\n\nParameters\n----------", tokens, options.rstrip(), SHARED]
-    function.__doc__ = "\n".join(part for part in parts if part) + examples + rest
-    function.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
-        [*named, *added], return_annotation="Pattern"
-    )
-    return function
-
-
-def checked_tokens(n: SupportsIndex) -> int:
-    return as_count(n, "n", 1, MOST_TOKENS)
-
-
-def check_boundary(boundary: str) -> None:
-    as_choice(boundary, "boundary", ("clip", "wrap"))
+    summary, _, listed = text.partition("Parameters\n----------\n")
+    parts = [summary.rstrip() + "\n\nParameters\n----------", listed.rstrip(), SHARED]
+    unsaid = [p.name for p in named if p.name in DESCRIBED and f"\n{p.name} :" not in f"\n{listed}"]
+    for name in unsaid:
+        parts.insert(1 if name == "n" else -1, DESCRIBED[name])
+    made.__doc__ = "\n".join(part for part in parts if part) + examples + rest
+    made.__signature__ = signature  # type: ignore[attr-defined]
+    return made  # type: ignore[return-value]
 
 
 def check_entries(count: int, n: int) -> None:
@@ -115,12 +126,13 @@ def check_entries(count: int, n: int) -> None:
     require_memory(32 * (count + n), f"a pattern of n = {n} tokens with up to {count} entries")
 
 
-def from_rows(columns: Ints, n: int, style: Style, full: int = 0) -> Pattern:
-    """Return the pattern whose row ``full + i`` has the columns ``columns[i]``, in any order.
+def from_rows(columns: Ints, full: int = 0) -> Pattern:
+    """Return the support whose row ``full + i`` has the columns ``columns[i]``, in any order.
 
     Columns outside ``0 ... n - 1`` are left out and repeated ones merged; a row that would be
     empty attends to itself. The first `full` rows have all columns. `columns` is overwritten.
     """
+    n = full + len(columns)
     columns[(columns < 0) | (columns >= n)] = n
     columns.sort(axis=1)
     alone = np.flatnonzero(columns[:, 0] == n)
@@ -130,18 +142,18 @@ def from_rows(columns: Ints, n: int, style: Style, full: int = 0) -> Pattern:
     counts = np.concatenate([np.full(full, n), np.count_nonzero(kept, axis=1)])
     whole = np.tile(np.arange(n, dtype=columns.dtype), full)
     listed = np.concatenate([whole, columns[kept]]) if full else columns[kept]
-    return weighted(csr(listed, listed, row_starts(counts)), style)
+    return csr(listed, listed, row_starts(counts))
 
 
-def from_edges(rows: Ints, columns: Ints, n: int, style: Style) -> Pattern:
-    """Return the pattern with a nonzero at each row and column, in any order; repeated ones merge.
+def from_edges(rows: Ints, columns: Ints, n: int) -> Pattern:
+    """Return the support with a nonzero at each row and column, in any order; repeated ones merge.
 
     A row that would be empty attends to itself.
     """
     alone = np.flatnonzero(np.bincount(rows, minlength=n) == 0)
     places = [np.concatenate([x, alone]).astype(np.int32) for x in (rows, columns)]
     ones = np.ones(len(places[0]), dtype=np.bool_)
-    return weighted(sparse.coo_array((ones, tuple(places)), shape=(n, n)).tocsr(), style)
+    return sparse.coo_array((ones, tuple(places)), shape=(n, n)).tocsr()
 
 
 def token_numbers(n: int) -> Ints:
@@ -162,18 +174,18 @@ def weighted(support: Any, style: Style, log_weights: Floats | None = None) -> P
     else:
         values = np.exp(log_weights, out=log_weights)
         values /= np.repeat(np.add.reduceat(values, starts), counts)
-    made: Pattern = csr(values, support.indices, support.indptr)
-    return made
+    return csr(values, support.indices, support.indptr)
 
 
-def csr(values: NDArray[Any], columns: Ints, starts: Ints) -> Any:
+def csr(values: NDArray[Any], columns: Ints, starts: Ints) -> Pattern:
     """Return a canonical matrix; row ``i`` has the columns ``columns[starts[i]:starts[i + 1]]``."""
     n = len(starts) - 1
     index = np.int32 if len(columns) <= MOST_TOKENS else np.int64
     parts = (values, columns.astype(index, copy=False), starts.astype(index, copy=False))
     matrix: Any = sparse.csr_array(parts, shape=(n, n))
     matrix.has_canonical_format = True
-    return matrix
+    made: Pattern = matrix
+    return made
 
 
 def row_starts(counts: Ints) -> Ints:

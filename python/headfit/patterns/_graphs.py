@@ -10,19 +10,17 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from headfit import _core
-from headfit._base.arguments import as_flag
-from headfit._base.arrays import as_count
+from headfit._base.arguments import as_flag, as_generator
+from headfit._base.arrays import as_count, seed_from
 from headfit._base.sparse import as_csr
 from headfit.errors import InputError, TargetError
 from headfit.patterns._build import (
     MOST_TOKENS,
     Boundary,
     Pattern,
-    Style,
+    Seed,
     Weighting,
-    check_boundary,
     check_entries,
-    checked_tokens,
     from_edges,
     from_rows,
     pattern,
@@ -84,7 +82,7 @@ def from_graph(
             f"graph must have a neighbour for every token; got none in row "
             f"{int(np.argmin(counts))} (self_loops=True gives each token itself)"
         )
-    return from_edges(rows, columns, n, Style.of(**style))
+    return from_edges(rows, columns, n)
 
 
 def _adjacency(graph: Any) -> sparse.csr_array:
@@ -136,7 +134,6 @@ def grid2d(
     height = as_count(height, "height", 1, MOST_TOKENS)
     width = as_count(width, "width", 1, MOST_TOKENS // height)
     n = height * width
-    check_boundary(boundary)
     check_entries(9 * n, n)
     moves = [m for m in np.ndindex(3, 3) if as_flag(diagonals, "diagonals") or 1 in m]
     own = token_numbers(n)[:, np.newaxis]
@@ -148,7 +145,7 @@ def grid2d(
     columns[(row < 0) | (row >= height) | (column < 0) | (column >= width)] = -1
     if not as_flag(self_loops, "self_loops"):
         columns[columns == own] = -1
-    return from_rows(columns, n, Style.of(**style))
+    return from_rows(columns)
 
 
 @pattern
@@ -173,14 +170,13 @@ def tree(
     >>> patterns.tree(7)[[1]].indices
     array([0, 3, 4], dtype=int32)
     """
-    n = checked_tokens(n)
     arity = min(as_count(arity, "arity", 1), n)
     check_entries(6 * n, n)
     child = np.arange(1, n)
     parent = (child - 1) // arity
     own = np.arange(n if as_flag(self_loops, "self_loops") else 0)
     rows, columns = np.concatenate([child, parent, own]), np.concatenate([parent, child, own])
-    return from_edges(rows, columns, n, Style.of(**style))
+    return from_edges(rows, columns, n)
 
 
 @pattern
@@ -206,14 +202,13 @@ def butterfly(
     >>> patterns.butterfly(8, stages=[1])[[5]].indices
     array([5, 7], dtype=int32)
     """
-    n = checked_tokens(n)
     total = (n - 1).bit_length()
     if stages is None:
         stages = range(total)
     listed = stages if isinstance(stages, Iterable) and not isinstance(stages, bytes) else [stages]
     bits = [as_count(stage, "stages", 0, total - 1) for stage in listed]
     check_entries(n * (len(bits) + 1), n)
-    return _flipped(n, [0, *(1 << bit for bit in bits)], Style.of(**style))
+    return _flipped(n, [0, *(1 << bit for bit in bits)])
 
 
 @pattern
@@ -235,16 +230,15 @@ def hypercube(n: int, *, self_loops: bool = False, **style: Unpack[Weighting]) -
     >>> patterns.hypercube(8)[[5]].indices
     array([1, 4, 7], dtype=int32)
     """
-    n = checked_tokens(n)
     flips = [1 << bit for bit in range((n - 1).bit_length())]
     check_entries(n * (len(flips) + 1), n)
     loops = as_flag(self_loops, "self_loops") or n == 1
-    return _flipped(n, [0, *flips] if loops else flips, Style.of(**style))
+    return _flipped(n, [0, *flips] if loops else flips)
 
 
-def _flipped(n: int, flips: list[int], style: Style) -> Pattern:
+def _flipped(n: int, flips: list[int]) -> Pattern:
     own = token_numbers(n)
-    return from_rows(own[:, np.newaxis] ^ np.array(flips, dtype=own.dtype), n, style)
+    return from_rows(own[:, np.newaxis] ^ np.array(flips, dtype=own.dtype))
 
 
 @pattern
@@ -267,17 +261,14 @@ def random_regular(n: int, k: int, **style: Unpack[Weighting]) -> Pattern:
     >>> set(A.count_nonzero(axis=0).tolist()), set(A.count_nonzero(axis=1).tolist())
     ({4}, {4})
     """
-    n = checked_tokens(n)
     k = as_count(k, "k", 1, n)
-    made = Style.of(**style)
     check_entries(n * k, n)
-    return from_rows(regular_columns(n, k, made), n, made)
+    return from_rows(regular_columns(n, k, style["rng"]))
 
 
-def regular_columns(n: int, k: int, style: Style) -> NDArray[np.int32]:
+def regular_columns(n: int, k: int, rng: Seed) -> NDArray[np.int32]:
     """Return the columns of each row of a random k-regular pattern, shape (n, k)."""
-    seed = int(style.rng.integers(2**64, dtype=np.uint64))
-    return _core.random_regular(n, k, seed)
+    return _core.random_regular(n, k, seed_from(rng))
 
 
 @pattern
@@ -293,7 +284,5 @@ def permutation(n: int, **style: Unpack[Weighting]) -> Pattern:
     >>> patterns.permutation(4).toarray().sum(axis=0)
     array([1., 1., 1., 1.])
     """
-    n = checked_tokens(n)
     check_entries(n, n)
-    made = Style.of(**style)
-    return from_rows(made.rng.permutation(n).astype(np.int32)[:, np.newaxis], n, made)
+    return from_rows(as_generator(style["rng"]).permutation(n).astype(np.int32)[:, np.newaxis])

@@ -56,8 +56,7 @@ def digits_knn(**style: Unpack[Weighting]) -> Pattern:
     """
     file = resources.files("headfit").joinpath("data", "digits_knn.npz")
     with file.open("rb") as stream, np.load(stream, allow_pickle=False) as data:
-        support = csr(data["indices"], data["indices"], data["indptr"])
-    return weighted(support, Style.of(**style))
+        return csr(data["indices"], data["indices"], data["indptr"])
 
 
 def knn(

@@ -23,13 +23,11 @@ from headfit.patterns._build import (
     MOST_TOKENS,
     Ints,
     Pattern,
-    Style,
     Weighting,
     check_entries,
     csr,
     pattern,
     row_starts,
-    weighted,
 )
 
 FLEX_ATTENTION = "torch.nn.attention.flex_attention"
@@ -110,7 +108,7 @@ def from_mask(
             f"mask must allow at least one key in every row; got none in row {np.argmin(counts)} "
             f"({n - np.count_nonzero(counts)} of {n} rows): leave out rows of padding"
         )
-    return weighted(csr(columns, columns, row_starts(counts)), Style.of(**style))
+    return csr(columns, columns, row_starts(counts))
 
 
 def _places(shape: tuple[int, ...], batch: Any, head: Any) -> tuple[int, tuple[int, ...]]:

@@ -14,11 +14,8 @@ from headfit.patterns._build import (
     Boundary,
     Ints,
     Pattern,
-    Style,
     Weighting,
-    check_boundary,
     check_entries,
-    checked_tokens,
     from_edges,
     from_rows,
     pattern,
@@ -48,13 +45,6 @@ def band(
     """Return a band: each token attends to itself and to its neighbours on each side.
 
     Row ``i`` has the columns ``j`` with ``|i - j| <= neighbors``.
-
-    Parameters
-    ----------
-    neighbors : int
-        The number of neighbours on each side, 0 or more.
-    boundary : {"clip", "wrap"}
-        At the ends, leave out columns outside, or take them modulo `n`.
 
     Examples
     --------
@@ -110,8 +100,6 @@ def dilated(
         How many tokens a token attends to on each side, 0 or more.
     dilation : int
         The distance between them, 1 or more; 1 gives `band`.
-    boundary : {"clip", "wrap"}
-        At the ends, leave out columns outside, or take them modulo `n`.
 
     Examples
     --------
@@ -119,10 +107,8 @@ def dilated(
     >>> patterns.dilated(9, neighbors=1, dilation=3)[[4]].indices
     array([1, 4, 7], dtype=int32)
     """
-    n = checked_tokens(n)
     neighbors = as_count(neighbors, "neighbors", 0)
     dilation = as_count(dilation, "dilation", 1)
-    check_boundary(boundary)
     # Further steps would lead outside, or modulo n to columns that are already included.
     if boundary == "wrap":
         dilation %= n
@@ -130,7 +116,7 @@ def dilated(
     else:
         reach = min(neighbors, (n - 1) // dilation)
     steps = dilation * np.arange(-reach, reach + 1)
-    return _at_offsets(n, steps, Style.of(**style), boundary=boundary)
+    return _at_offsets(n, steps, boundary=boundary)
 
 
 @pattern
@@ -150,11 +136,10 @@ def circulant(n: int, offsets: ArrayLike, **style: Unpack[Weighting]) -> Pattern
     >>> patterns.circulant(5, [-1, 2])[[0]].indices
     array([2, 4], dtype=int32)
     """
-    n = checked_tokens(n)
     steps = np.atleast_1d(as_array(offsets, "offsets"))
     if steps.ndim != 1 or steps.size == 0 or not np.issubdtype(steps.dtype, np.integer):
         raise InputError(f"offsets must be one or more integers; got {shown(offsets)}")
-    return _at_offsets(n, steps, Style.of(**style), boundary="wrap")
+    return _at_offsets(n, steps, boundary="wrap")
 
 
 @pattern
@@ -195,7 +180,6 @@ def window_global(
     >>> patterns.window_global(12, width=2, n_global=1, causal=False)[[5]].indices
     array([0, 4, 5, 6], dtype=int32)
     """
-    n = checked_tokens(n)
     reach = min(as_count(width, "width", 1), n) - 1
     n_global = as_count(n_global, "n_global", 0, n)
     step = n if stride is None else as_count(stride, "stride", 1)
@@ -204,7 +188,7 @@ def window_global(
     check_entries(n * sides * (reach + 1 + (n - 1) // step + n_global), n)
     back = np.union1d(np.arange(reach + 1), np.arange(0, n, step))
     offsets = -back if causal else np.union1d(-back, back)
-    return _at_offsets(n, offsets, Style.of(**style), n_global, causal=causal)
+    return _at_offsets(n, offsets, n_global, causal=causal)
 
 
 @pattern
@@ -261,12 +245,8 @@ def bigbird(
 
     Parameters
     ----------
-    neighbors : int
-        The number of neighbours on each side, 0 or more.
     n_global, n_random : int
         The number of global tokens, and of random columns per row, 0 to `n`.
-    boundary : {"clip", "wrap"}
-        At the ends, the band leaves out columns outside, or takes them modulo `n`.
 
     Examples
     --------
@@ -276,15 +256,12 @@ def bigbird(
     >>> per_column[:2], max(per_column[2:]) <= 2 * 1 + 1 + 2 + 3
     ([100, 100], True)
     """
-    n = checked_tokens(n)
     reach = min(as_count(neighbors, "neighbors", 0), n - 1)
     n_global = as_count(n_global, "n_global", 0, n)
     n_random = as_count(n_random, "n_random", 0, n)
-    check_boundary(boundary)
-    made = Style.of(**style)
     check_entries(n * (2 * reach + 1 + 2 * n_global + n_random), n)
-    others = regular_columns(n, n_random, made) if n_random else None
-    return _at_offsets(n, np.arange(-reach, reach + 1), made, n_global, others, boundary=boundary)
+    others = regular_columns(n, n_random, style["rng"]) if n_random else None
+    return _at_offsets(n, np.arange(-reach, reach + 1), n_global, others, boundary=boundary)
 
 
 @pattern
@@ -307,12 +284,11 @@ def block(n: int, size: int, **style: Unpack[Weighting]) -> Pattern:
            [0.5, 0.5, 0. ],
            [0. , 0. , 1. ]])
     """
-    n = checked_tokens(n)
     size = min(as_count(size, "size", 1), n)
     check_entries(n * size, n)
     own = token_numbers(n)
     first = own // size * size
-    return from_rows(first[:, np.newaxis] + own[:size], n, Style.of(**style))
+    return from_rows(first[:, np.newaxis] + own[:size])
 
 
 @pattern
@@ -331,9 +307,7 @@ def previous_token(n: int, *, boundary: Boundary = "clip", **style: Unpack[Weigh
     >>> patterns.previous_token(4).indices
     array([0, 0, 1, 2], dtype=int32)
     """
-    n = checked_tokens(n)
-    check_boundary(boundary)
-    return _at_offsets(n, np.array([-1]), Style.of(**style), boundary=boundary)
+    return _at_offsets(n, np.array([-1]), boundary=boundary)
 
 
 @pattern
@@ -379,13 +353,12 @@ def induction(
     starts = row_starts(taken)
     last = np.repeat(np.arange(n) + starts[:-1] - 1, taken)
     columns = order.astype(np.int32)[last - np.arange(starts[-1])] + 1
-    return from_edges(order.repeat(taken), columns, n, Style.of(**style))
+    return from_edges(order.repeat(taken), columns, n)
 
 
 def _at_offsets(
     n: int,
     offsets: Ints,
-    style: Style,
     n_global: int = 0,
     others: Ints | None = None,
     *,
@@ -411,4 +384,4 @@ def _at_offsets(
     if n_global:
         first = np.broadcast_to(own[:n_global], (len(rows), n_global))
         columns = np.hstack([columns, np.where(first <= rows, first, -1) if causal else first])
-    return from_rows(columns, n, style, full)
+    return from_rows(columns, full)

@@ -1,5 +1,6 @@
 // Certificates, and the error bounds that those of a module start from.
 #include "headfit/certify/certificate.hpp"
+#include "headfit/certify/kernel_operands.hpp"
 #include "headfit/certify/product_errors.hpp"
 
 #include "formats.hpp"
@@ -109,6 +110,26 @@ void bind_certify(py::module_& m) {
   },
         Standard(), py::arg("target"), py::arg("matrix"), py::arg("tolerances"),
         py::arg("threads"));
+
+  m.def("operand_bounds",
+        [](const py::array& x, const std::string& format, double factor, bool in_float32,
+           double product_error) {
+    const PythonRun run(1);
+    const OperandRounding how{format_named(format), factor, in_float32, product_error};
+    const std::vector<Index> shape{x.shape(0), x.shape(1)};
+    Array<float> low(shape), high(shape);
+    float* const to_low = low.mutable_data();
+    float* const to_high = high.mutable_data();
+    compute_in(holds_doubles(x), [&]<class T>() {
+      const Heads<T> head = one_head<T>(x, "the operands");
+      const py::gil_scoped_release release;
+      const auto count = static_cast<std::size_t>(head.rows * head.cols);
+      operand_bounds(std::span(std::get<const T*>(head.data), count), how, to_low, to_high);
+    });
+    return py::make_tuple(low, high);
+  },
+        Standard(), py::arg("x"), py::arg("format"), py::arg("factor"), py::arg("in_float32"),
+        py::arg("product_error"));
 
   m.def("product_errors", [](const py::array& x, const py::array& w, const py::array& product) {
     const PythonRun run(1);

@@ -1,4 +1,5 @@
 // Targets, the tolerances within which a head meets them, and random patterns.
+#include "headfit/pattern/blocks.hpp"
 #include "headfit/pattern/regular.hpp"
 #include "targets.hpp"
 
@@ -40,6 +41,12 @@ void bind_pattern(py::module_& m) {
     });
     return py::make_tuple(s.per_row, s.per_column, s.gamma);
   }, Standard(), py::arg("target"), py::arg("sum_tolerance"), py::arg("threads"));
+
+  m.def("block_size", [](const TargetArrays& target, bool is_causal, int threads) {
+    return on_target(target, threads, [&](const Target& view, const Run& run) {
+      return block_size(view, is_causal, run);
+    });
+  }, Standard(), py::arg("target"), py::arg("is_causal"), py::arg("threads"));
 
   m.def("random_regular", [](Index n, Index k, std::uint64_t seed) {
     const PythonRun run(1);

@@ -4,6 +4,7 @@
 
 #include "check.hpp"
 #include "headfit/certify/certificate.hpp"
+#include "headfit/certify/kernel_operands.hpp"
 #include "headfit/certify/product_errors.hpp"
 #include "headfit/certify/rounding.hpp"
 #include "headfit/logits/stream.hpp"
@@ -643,4 +644,28 @@ TEST(enclosures_enclose) {
   CHECK((long double)norm_above(thirds) >= std::sqrt(3.0L) * (long double)(1.0f / 3));
   const DotBound bound = DotBound::of<float>(64, 66);
   CHECK(bound.relative >= 66 * std::ldexp(1.0, -24) / (1 - 66 * std::ldexp(1.0, -24)));
+}
+
+TEST(operands_of_kernels) {
+  const auto bounds = [](double x, const OperandRounding& how) {
+    float low = 0, high = 0;
+    operand_bounds(std::span<const double>(&x, 1), how, &low, &high);
+    return std::pair<double, double>(low, high);
+  };
+  const NumberFormat narrow = NumberFormat::bfloat16();
+  // Halfway between two numbers but for a bit that float32 does not hold: rounded at once it is
+  // the upper one, and by way of float32 the lower one, which is even.
+  const double x = 1 + 0x1p-8 + 0x1p-40;
+  CHECK(bounds(x, {narrow}) == std::pair(1 + 0x1p-7, 1 + 0x1p-7));
+  CHECK(bounds(x, {narrow, 1, true}) == std::pair(1.0, 1 + 0x1p-7));
+  CHECK(bounds(3.0, {narrow, -0.5}) == std::pair(-1.5, -1.5));
+  // A product halfway between two numbers becomes either where it has an error.
+  CHECK(bounds(1 + 0x1p-7, {narrow, 1.5, true, 0x1p-21}) == std::pair(1.5 + 0x1p-7, 1.5 + 0x1p-6));
+  // What may be flushed to zero.
+  CHECK(bounds(0x1p-126, {narrow, 2.0, true, 0x1p-21}) == std::pair(0.0, 0x1p-125));
+  CHECK(bounds(0x1p-126, {narrow, 2.0}) == std::pair(0x1p-125, 0x1p-125));
+  const double inf = std::numeric_limits<double>::infinity();
+  CHECK(bounds(-inf, {narrow, 2.0, true, 0x1p-21}) == std::pair(-inf, -inf));
+  CHECK(bounds(1e300, {narrow}) == std::pair(inf, inf));
+  CHECK(std::isnan(bounds(std::nan(""), {narrow, 2.0, true, 0x1p-21}).first));
 }

@@ -5,6 +5,7 @@
 
 #include "check.hpp"
 #include "headfit/base/errors.hpp"
+#include "headfit/pattern/blocks.hpp"
 #include "sample.hpp"
 
 using namespace headfit;
@@ -191,4 +192,35 @@ TEST(entries_are_checked_without_asking_for_sums) {
   for (const int threads : {1, 2, 3}) {
     CHECK_THROWS(TargetError, "-1 at row 31000", check_entries(large.view(), {threads, {}}));
   }
+}
+
+TEST(blocks_of_tokens) {
+  // Blocks of three tokens, of which the last one has two: each attends to itself, and the last
+  // to the first one, with weights up to a factor for each row.
+  for (const bool is_causal : {false, true}) {
+    OwnedTarget t;
+    for (Column i = 0; i < 8; ++i) {
+      std::vector<Column> columns;
+      std::vector<double> weights;
+      for (Column j = 0; j < 8; ++j) {
+        const bool attends = i / 3 == j / 3 || (i / 3 == 2 && j / 3 == 0);
+        if (!attends || (is_causal && j > i)) continue;
+        columns.push_back(j);
+        weights.push_back((1 + j / 3) * (1 + 0.1 * i));
+      }
+      t.row(columns, weights);
+    }
+    CHECK(block_size(t.view(), is_causal, {}) == 3);
+    CHECK(block_size(t.view(), !is_causal, {}) == 0);
+    t.weights[2] *= is_causal ? 1.0 : 1.001;
+    t.weights[t.weights.size() - 1] *= is_causal ? 1.001 : 1.0;
+    CHECK(block_size(t.view(), is_causal, {}) == 0);
+  }
+  OwnedTarget full, identity;
+  for (Column i = 0; i < 4; ++i) {
+    full.row({0, 1, 2, 3}, {0.25, 0.25, 0.25, 0.25});
+    identity.row({i}, {1});
+  }
+  CHECK(block_size(full.view(), false, {}) == 0);
+  CHECK(block_size(identity.view(), false, {}) == 0);
 }

@@ -15,7 +15,7 @@ from headfit._fit.mixed import Mixed
 from headfit._fit.problem import Problem
 from headfit._fit.projection import Projection
 from headfit._fit.toeplitz import Toeplitz
-from headfit._target.append_columns import append_dims
+from headfit._target.append_dims import append_dims
 
 __all__ = [
     "Head",

@@ -11,8 +11,7 @@ from headfit._attention.sparsify import Sparsified
 from headfit._attention.stats import AttentionStats
 from headfit._compress.result import Compressed, CompressedHeads
 from headfit._fit.result import Fit, Search, Trial
-from headfit._plan.attempt import PlanAttempt
-from headfit._plan.result import Plan, PlanTrend
+from headfit._plan.result import Plan, PlanAttempt, PlanTrend
 from headfit._shrink.compare import Comparison
 from headfit._shrink.result import ShrinkResult, TvCurve
 from headfit._target.certificate import Certificate

@@ -20,10 +20,7 @@ import scipy.sparse as sp
 
 import headfit as hf
 from headfit import _core
-from headfit._attention import topk_blocks
 from headfit._cluster import cluster, run
-from headfit._fit import on_workers
-from headfit._target import scans as certify_blocks
 
 distributed = pytest.importorskip("distributed")
 
@@ -241,18 +238,27 @@ def test_a_time_limit(client):
     assert not left_at(client)
 
 
-def killing(monkeypatch: pytest.MonkeyPatch, room: Any, pids: list[int]) -> None:
+def after_the_first(monkeypatch: pytest.MonkeyPatch, then: Callable[[], None]) -> None:
+    """Have something done as soon as the first block is done."""
+    completed = distributed.as_completed
+
+    def watched(*args: Any, **kwargs: Any) -> Iterator[Any]:
+        for future in completed(*args, **kwargs):
+            future.result()
+            then()
+            yield future
+
+    monkeypatch.setattr(distributed, "as_completed", watched)
+
+
+def killing(monkeypatch: pytest.MonkeyPatch, pids: list[int]) -> None:
     """Kill these workers as soon as the first block is done."""
 
-    def run_and_kill(held: Any, work: Any, asked: Any, take: Any, label: str) -> None:
-        def take_and_kill(block: Any, result: Any) -> None:
-            take(block, result)
-            while pids:
-                os.kill(pids.pop(), signal.SIGKILL)
+    def kill() -> None:
+        while pids:
+            os.kill(pids.pop(), signal.SIGKILL)
 
-        run.run_blocks(held, work, asked, take_and_kill, label)
-
-    monkeypatch.setattr(room, "run_blocks", run_and_kill)
+    after_the_first(monkeypatch, kill)
 
 
 @pytest.mark.full
@@ -264,7 +270,7 @@ def test_workers_are_killed_midway(client, monkeypatch, killed):
     Q, K = queries_and_keys("float64", (12 * run.GRANULE, 16), (12 * run.GRANULE, 16))
     A = sp.eye_array(len(Q))
     local = hf.certify(A, Q, K, mask="causal", num_threads=1)
-    killing(monkeypatch, certify_blocks, pids)
+    killing(monkeypatch, pids)
     assert_same(hf.certify(A, Q, K, mask="causal", client=client), local)
     assert not pids
 
@@ -288,58 +294,43 @@ def scanned(**more: Any) -> Any:
 
 
 @pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="kills processes")
-@pytest.mark.parametrize(
-    ("work", "room"), [(largest, topk_blocks), (margins, on_workers), (scanned, on_workers)]
-)
-def test_a_worker_is_killed_midway(client, monkeypatch, work, room):
+@pytest.mark.parametrize("work", [largest, margins, scanned])
+def test_a_worker_is_killed_midway(client, monkeypatch, work):
     client.wait_for_workers(2)
     pids = list(client.run(os.getpid).values())[:1]
     local = work(num_threads=1)
-    killing(monkeypatch, room, pids)
+    killing(monkeypatch, pids)
     assert_same(work(client=client), local)
     assert not pids
 
 
 @pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="kills processes")
-def test_a_result_that_is_lost_before_it_is_taken_is_computed_again(client):
+def test_a_result_that_is_lost_before_it_is_taken_is_computed_again(client, monkeypatch):
     client.wait_for_workers(2)
-    with run.UnderWay(client) as tasks:
-        future = client.submit(sum, [1, 2, 4], pure=False)
-        tasks.add(future, "item")
-        distributed.wait(future)
+
+    def lost(futures: list[Any], **kwargs: Any) -> Iterator[Any]:
+        distributed.wait(futures)
         for pid in client.run(os.getpid).values():
             os.kill(pid, signal.SIGKILL)
-        while future.status == "finished":
+        while futures[0].status == "finished":
             time.sleep(0.01)
-        assert tasks.take() == ("item", 7, None)
+        return iter(futures)
+
+    Q, K = queries_and_keys("float32", (N, 4), (N, 4))
+    local = hf.attention_topk(Q, K, 4, num_threads=1)
+    monkeypatch.setattr(distributed, "as_completed", lost)
+    assert_same(hf.attention_topk(Q, K, 4, client=client), local)
 
 
-def test_a_deadline_is_no_error_of_the_task_whose_result_is_waited_for(client):
-    class Waiting:
-        status = "lost"
+def test_tasks_that_are_cancelled_end_the_work(client, monkeypatch):
+    def cancelled(futures: list[Any], **kwargs: Any) -> Iterator[Any]:
+        client.cancel(futures)
+        return iter(futures)
 
-        def result(self, timeout: float) -> None:
-            raise TimeoutError
-
-    waiting = Waiting()
-    tasks = run.UnderWay(client, time.perf_counter() + 600)
-    tasks._items[waiting], tasks._ended = "item", iter([waiting])
-    with pytest.raises(TimeoutError):
-        tasks.take()
-    assert len(tasks) == 1  # it is still to be cancelled
-
-
-def test_tasks_that_are_cancelled_end_the_work():
-    with (
-        distributed.LocalCluster(**SMALL) as empty,
-        distributed.Client(empty) as alone,
-        run.UnderWay(alone) as tasks,
-    ):
-        future = alone.submit(sum, [1])
-        tasks.add(future, "item")
-        alone.cancel([future])
-        with pytest.raises(hf.HeadfitError, match="the cluster gave up: its scheduler ended"):
-            tasks.take()
+    X = np.eye(4)
+    monkeypatch.setattr(distributed, "as_completed", cancelled)
+    with pytest.raises(hf.HeadfitError, match="the cluster gave up: its scheduler ended"):
+        hf.attention_topk(X, X, 1, client=client)
 
 
 def test_a_worker_that_leaves_before_it_answers_is_left_out():
@@ -354,17 +345,11 @@ def test_a_worker_that_leaves_before_it_answers_is_left_out():
 
 
 def test_ctrl_c_cancels_what_is_left(client, monkeypatch):
-    def interrupted(*_: Any) -> None:
+    def interrupted() -> None:
         raise KeyboardInterrupt
 
     Q, K = queries_and_keys("float32", (12 * run.GRANULE, 16), (600, 16))
-    monkeypatch.setattr(
-        topk_blocks,
-        "run_blocks",
-        lambda held, work, asked, take, label: run.run_blocks(
-            held, work, asked, interrupted, label
-        ),
-    )
+    after_the_first(monkeypatch, interrupted)
     with pytest.raises(KeyboardInterrupt):
         hf.attention_topk(Q, K, 4, client=client)
     monkeypatch.undo()

@@ -8,7 +8,7 @@ import scipy.sparse as sp
 
 import headfit as hf
 from headfit._filter.stencil import Stencil, whole_target
-from headfit._target.append_columns import without_columns
+from headfit._target.append_dims import without_columns
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])

@@ -17,9 +17,8 @@ import scipy.sparse as sp
 
 import headfit as hf
 from headfit._fit.registry import as_method
-from headfit._plan.attempt import Clock, Question
-from headfit._plan.plan import concluded, source_of
-from headfit._plan.search import Planner
+from headfit._plan.plan import source_of
+from headfit._plan.search import Clock, Planner, Question
 from headfit.errors import InputError, TooLargeError
 
 identity = functools.partial(sp.eye_array)
@@ -349,7 +348,7 @@ def test_no_deadline_that_is_passed_down_lies_beyond_the_limit(leak: float) -> N
     assert len(ring.deadlines) >= 3
     assert all(deadline <= clock.start + 3.0 for deadline in ring.deadlines)
     assert ring.deadlines[0] <= clock.start + 0.8 * 3.0  # others are left some time
-    assert concluded(found).time_limit == 3.0
+    assert found.time_limit == 3.0
 
 
 def test_no_time_is_no_attempt() -> None:

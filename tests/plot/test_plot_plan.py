@@ -60,7 +60,7 @@ def test_a_trend_over_n(found):
     assert picture.trend.get_ydata() == pytest.approx([20, 26, 32])
     assert picture.impossible is None
     labels = [text.get_text() for text in ax.texts]
-    assert labels == ["float32", "leak 0.05, distortion 0.1"]
+    assert labels == ["float32 instead", "leak <= 0.05, distortion <= 0.1"]
     assert "trend, no proof" in [text.get_text() for text in ax.get_legend().get_texts()]
 
 

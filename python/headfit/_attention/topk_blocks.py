@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from headfit import _core
 from headfit._attention.logits import Rows
 from headfit._cluster.cluster import Cluster
-from headfit._cluster.run import Held, row_blocks, run_blocks
+from headfit._cluster.run import hold, row_blocks, run_blocks
 
 if TYPE_CHECKING:
     from headfit._attention.attention import Attention
@@ -33,17 +33,11 @@ def topk_rows(attention: Attention, rows: Rows, k: int, as_logits: bool, threads
 
 def topk_blocks(cluster: Cluster, attention: Attention, k: int, as_logits: bool) -> Lists:
     """Return what `topk_rows` does for all rows, computed by the workers of a cluster."""
-    shape = (*attention.lead, attention.n, k)
-    columns, values = np.empty(shape, np.int64), np.empty(shape, attention.dtype)
-
-    def take(block: slice, lists: Lists) -> None:
-        columns[..., block, :], values[..., block, :] = lists
-
     products = math.prod(attention.lead) * attention.m * attention.dim
     blocks = row_blocks(attention.n, products, cluster.slots)
-    held = Held.of(cluster, (attention, k, as_logits, cluster.threads))
-    run_blocks(held, _topk_block, blocks, take, "top-k")
-    return columns, values
+    held = hold(cluster, (attention, k, as_logits, cluster.threads))
+    columns, values = zip(*run_blocks(cluster, _topk_block, held, blocks, "top-k"), strict=True)
+    return np.concatenate(columns, axis=-2), np.concatenate(values, axis=-2)
 
 
 def _topk_block(shared: tuple[Attention, int, bool, int], block: slice) -> Lists:

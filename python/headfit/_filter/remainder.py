@@ -73,8 +73,6 @@ class Parts:
         weights = np.exp(np.concatenate([logs, log + level[at]]))
         whole: Any = sp.csr_array((weights, places), shape=(n, n))
         whole.sort_indices()
-        sums = np.asarray(whole.sum(axis=1)).ravel()
-        whole.data /= np.repeat(sums, np.diff(whole.indptr))
         beside = float(np.count_nonzero(~inside)) / n
         return cls(stencil, with_matrix(target, whole), beside)
 

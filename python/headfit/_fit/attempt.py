@@ -16,7 +16,7 @@ from headfit._fit.head import Head
 from headfit._fit.method import Method, Patience
 from headfit._fit.problem import Problem
 from headfit._fit.result import Trial
-from headfit._target.append_columns import appended, in_two_parts
+from headfit._target.append_dims import appended, in_two_parts
 from headfit._target.certificate import Certificate
 from headfit._target.certify import certify
 from headfit.errors import InputError, NonFiniteError

@@ -3,43 +3,24 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from itertools import chain
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from headfit import _core
 from headfit._cluster.cluster import Cluster
-from headfit._cluster.run import Held, row_blocks, run_blocks
+from headfit._cluster.run import hold, row_blocks, run_blocks
 from headfit._target.target import Target
-
-Shared = TypeVar("Shared")
-Result = TypeVar("Result")
 
 Solved = tuple[NDArray[np.float64], list[str], NDArray[np.float64], list[Any], int]
 """Queries, the status and the norm of each row; proofs; scans of the logits."""
 
 SCANS = 8
 """About how many scans of the logits a query takes: blocks are smaller by this factor."""
-
-
-def _in_blocks(
-    held: Held[Shared],
-    work: Callable[[Shared, Any], Result],
-    blocks: Sequence[tuple[Any, ...]],
-    label: str,
-) -> list[Result]:
-    """Return ``work(shared, (number, *block))`` for all blocks, in their order."""
-    parts: dict[int, Result] = {}
-
-    def take(sent: tuple[Any, ...], result: Result) -> None:
-        parts[sent[0]] = result
-
-    run_blocks(held, work, [(i, *block) for i, block in enumerate(blocks)], take, label)
-    return [parts[i] for i in range(len(blocks))]
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,14 +50,15 @@ class RowSolver:
 class SharedSolver:
     """Does what a `RowSolver` does, by workers that hold it; every row is a problem of its own."""
 
-    held: Held[RowSolver]
+    cluster: Cluster
+    held: Any
     products: int
 
     @classmethod
     def of(cls, solver: RowSolver, cluster: Cluster) -> SharedSolver:
         """Send keys and target to the workers."""
-        held = Held.of(cluster, replace(solver, threads=cluster.threads))
-        return cls(held, SCANS * solver.keys.size)
+        held = hold(cluster, replace(solver, threads=cluster.threads))
+        return cls(cluster, held, SCANS * solver.keys.size)
 
     def queries(self, rows: NDArray[np.int64], leak: float, distortion: float) -> Solved:
         """Return what the solver does, except that rows of two blocks share no scan."""
@@ -90,13 +72,13 @@ class SharedSolver:
         return list(chain(*self._of_blocks("face_reports", rows)))
 
     def _of_blocks(self, name: str, rows: NDArray[np.int64], *more: float) -> list[Any]:
-        slices = row_blocks(rows.size, self.products, self.held.cluster.slots)
+        slices = row_blocks(rows.size, self.products, self.cluster.slots)
         blocks = [(name, rows[block], *more) for block in slices]
-        return _in_blocks(self.held, _solve_block, blocks, "max-margin queries")
+        return run_blocks(self.cluster, _solve_block, self.held, blocks, "max-margin queries")
 
 
 def _solve_block(solver: RowSolver, sent: tuple[Any, ...]) -> Any:
-    _, name, *arguments = sent
+    name, *arguments = sent
     return getattr(solver, name)(*arguments)
 
 
@@ -106,13 +88,14 @@ def shared_scans(cluster: Cluster, target: Target) -> Callable[..., tuple[NDArra
     Every scan sends them queries and keys, 8 n d bytes, and the hits of the last scan; it gets back
     the candidate lists, about 4 n max(24, 4 k) bytes. Where lists are kept it sends these too.
     """
-    held = Held.of(cluster, (target, cluster.threads))
+    held = hold(cluster, (target, cluster.threads))
 
     def scan(tolerances: tuple[float, ...], request: dict[str, Any]) -> tuple[NDArray[Any], ...]:
         n, dim = request["q"].shape
-        sent = Held.of(cluster, request).future
+        sent = hold(cluster, request)
         slices = row_blocks(n, n * dim // request["column_step"], cluster.slots)
-        parts = _in_blocks(held, _scan_block, [(sent, tolerances, s) for s in slices], "scan")
+        blocks = [(sent, tolerances, block) for block in slices]
+        parts = run_blocks(cluster, _scan_block, held, blocks, "scan")
         return tuple(np.concatenate(arrays) for arrays in zip(*parts, strict=True))
 
     return scan
@@ -120,6 +103,6 @@ def shared_scans(cluster: Cluster, target: Target) -> Callable[..., tuple[NDArra
 
 def _scan_block(held: tuple[Target, int], sent: tuple[Any, ...]) -> tuple[NDArray[Any], ...]:
     # Dask replaces the future of the request by what it stands for.
-    (target, threads), (_, request, numbers, rows) = held, sent
+    (target, threads), (request, numbers, rows) = held, sent
     tolerances, request = _core.Tolerances(*numbers), _core.ScanRequest(**request)
     return _core.scan_rows(target.core, tolerances, request, rows.start, rows.stop, threads)

@@ -8,7 +8,6 @@ import os
 import re
 from collections.abc import Callable
 from contextlib import nullcontext
-from dataclasses import replace
 from typing import Any
 
 from headfit._attention.attention import attention_in
@@ -21,11 +20,8 @@ from headfit._base.tolerances import Tolerances, as_tolerances
 from headfit._base.types import MaskLike, Seed
 from headfit._fit.method import Method
 from headfit._fit.registry import as_method
-from headfit._plan.attempt import SECONDS, Clock, Question, Source
 from headfit._plan.result import Plan
-from headfit._plan.search import Planner
-from headfit._plan.text import advice_of
-from headfit._target.heavy import global_columns
+from headfit._plan.search import SECONDS, Clock, Planner, Question, Source
 from headfit._target.target import Target, TargetLike, as_target
 from headfit.errors import FileError, HeadfitError, InputError, TooLargeError
 
@@ -128,29 +124,7 @@ def plan(
     source = source_of(pattern, n, mask, num_threads)
     with Counter(None, "step") if has_bar else nullcontext() as bar:
         say = progress if callable(progress) else (lambda _: None) if bar is None else bar.step
-        return concluded(Planner(source, question, Clock(limit), say).carry_out())
-
-
-def concluded(planner: Planner) -> Plan:
-    """Return what the attempts of a planner say."""
-    question, target = planner.question, planner.target
-    late = None if planner.first is None else planner.first.lower_bound
-    bounds = [bound for bound in (planner.lower_bound, late) if bound is not None]
-    known = ("target", "fit", "best", "projection_dim", "least_logit")
-    of_question = ("dim", "dtype", "kernel", "tolerances")
-    plan = Plan(
-        name=planner.source.name,
-        n=planner.source.n,
-        global_columns=0 if target is None else int(global_columns(target).size),
-        attempts=tuple(planner.attempts),
-        lower_bound=max(bounds, key=lambda bound: bound.dim, default=None),
-        advice="",
-        time_limit=planner.clock.limit,
-        seconds=planner.clock.spent,
-        **{name: getattr(planner, name) for name in known},
-        **{name: getattr(question, name) for name in of_question},
-    )
-    return replace(plan, advice=advice_of(planner, plan))
+        return Planner(source, question, Clock(limit), say).carry_out()
 
 
 def source_of(pattern: Any, n: Any, mask: Any, num_threads: int | None) -> Source:

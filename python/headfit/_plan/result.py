@@ -15,9 +15,8 @@ from headfit._base.plain import plain_dict
 from headfit._base.shown import Shown
 from headfit._base.text import mask_text
 from headfit._base.tolerances import Tolerances
-from headfit._fit.ending import Obstacle
+from headfit._fit.ending import Ending, Obstacle
 from headfit._fit.result import Fit
-from headfit._plan.attempt import PlanAttempt
 from headfit._plan.text import headline, plan_facts, plan_text
 from headfit._target.target import Target
 
@@ -27,6 +26,62 @@ if TYPE_CHECKING:
 Verdict = Literal["yes", "not found", "no"]
 
 MOST_TIMES = 4096  # A trend is not continued to more times the largest n it was seen at
+
+
+@dataclass(frozen=True)
+class PlanAttempt:
+    """One head that a plan tried, or one way to store a head that it already had.
+
+    Attributes
+    ----------
+    purpose : str
+        Why it was tried. "asked": the question as it is. "float32", "float32 logits" (not
+        rounded to fewer bits), "free logits" (not bounded) and "looser" tolerances: the same with
+        one demand relaxed. "smaller n", "smaller logits", "smaller dim". "rounded",
+        "rounded logits": the best head, its Q and K rounded to 16 bits, read by a kernel that
+        keeps logits in float32 or by an eager one.
+    n, dim, dtype, kernel, tolerances : int, int, str, Kernel, Tolerances
+        The size of the head, the format of its Q and K, and what its certificate is about.
+    method : str
+        The name of the method that made the head.
+    holds, leak, distortion, share_held, max_logit, max_norm : bool, float, ...
+        As of its `Certificate`, whether it holds or not; infinite without one.
+    exempt, dim_used : int
+        How many global columns got a coordinate of their own, and the size that the method worked
+        with; further columns are zeros.
+    seconds : float
+    stopped, obstacle : str
+        Why it ended, and what stood in the way (or None), in the words of `Fit`, or "memory".
+    """
+
+    purpose: str
+    n: int
+    dim: int
+    dtype: str
+    kernel: Kernel
+    tolerances: Tolerances
+    method: str = ""
+    holds: bool = False
+    leak: float = math.inf
+    distortion: float = math.inf
+    share_held: float = 0.0
+    max_logit: float = math.inf
+    max_norm: float = math.inf
+    exempt: int = 0
+    dim_used: int = 0
+    seconds: float = 0.0
+    stopped: Ending | Literal["memory"] = "memory"
+    obstacle: Obstacle | Literal["memory"] | None = "memory"
+
+    @property
+    def change(self) -> str:
+        """What it changed of the question, in words."""
+        limits = self.tolerances
+        words = {"asked": "as asked", "float32": "float32 instead", "smaller dim": "smaller head",
+                 "float32 logits": "logits in float32", "free logits": "logits not bounded",
+                 "looser": f"leak <= {limits.leak:.3g}, distortion <= {limits.distortion:.3g}",
+                 "smaller logits": f"|logit| <= {limits.max_logit or 0:.3g}"}  # fmt: skip
+        return words.get(self.purpose, self.purpose)
 
 
 @dataclass(frozen=True)
@@ -66,16 +121,16 @@ class PlanTrend:
     def of(cls, attempts: tuple[PlanAttempt, ...], n: int) -> PlanTrend | None:
         """Return the trend of the certified smaller n; None for fewer than two of them."""
         certified = {a.n: a for a in attempts if a.purpose == "smaller n" and a.holds}
-        sizes = sorted(certified)
-        if len(sizes) < 2 or n > MOST_TIMES * sizes[-1]:
+        if len(certified) < 2 or n > MOST_TIMES * max(certified):
             return None
-        logits = tuple(certified[size].max_logit for size in sizes)
-        seconds = tuple(certified[size].seconds for size in sizes)
+        heads = [(size, certified[size].max_logit, certified[size].seconds)
+                 for size in sorted(certified)]  # fmt: skip
+        sizes, logits, seconds = zip(*heads, strict=True)
         slope, at_n = np.polyfit(np.log2(np.array(sizes) / n), logits, 1)
         power = math.log(seconds[-1] / seconds[-2]) / math.log(sizes[-1] / sizes[-2])
         # A scan of all pairs takes the time n**2, and no head less than the time n.
         seconds_at_n = seconds[-1] * (n / sizes[-1]) ** min(max(power, 1.0), 2.0)
-        return cls(tuple(sizes), logits, float(slope), n, float(at_n), seconds, seconds_at_n)
+        return cls(sizes, logits, float(slope), n, float(at_n), seconds, seconds_at_n)
 
     def value(self, n: float) -> float:
         """Return the value of the line at another n."""
@@ -117,21 +172,21 @@ class Plan(Shown):
 
     name: str
     n: int
-    target: Target | None
-    global_columns: int
     dim: int
     dtype: str
     kernel: Kernel
     tolerances: Tolerances
-    attempts: tuple[PlanAttempt, ...]
-    fit: Fit | None
-    best: PlanAttempt | None
-    lower_bound: LowerBound | None
-    projection_dim: int | None
-    least_logit: float
-    advice: str
     time_limit: float
-    seconds: float
+    target: Target | None = None
+    global_columns: int = 0
+    attempts: tuple[PlanAttempt, ...] = ()
+    fit: Fit | None = None
+    best: PlanAttempt | None = None
+    lower_bound: LowerBound | None = None
+    projection_dim: int | None = None
+    least_logit: float = 0.0
+    advice: str = ""
+    seconds: float = 0.0
 
     @property
     def verdict(self) -> Verdict:

@@ -6,19 +6,25 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from functools import partial
 from itertools import product
+from typing import Any
 
 import numpy as np
+import scipy.sparse as sp
 
 from headfit import bounds
 from headfit._attention.attention import Attention
 from headfit._base.dtypes import HALVES, NARROW
 from headfit._base.kernel import Kernel
 from headfit._base.tolerances import Tolerances, log_inverse
+from headfit._fit.fit import fit
+from headfit._fit.method import Method
 from headfit._fit.result import Fit
-from headfit._plan.attempt import Clock, PlanAttempt, Question, Source, recorded, run
+from headfit._plan.result import Plan, PlanAttempt
+from headfit._plan.text import advice_of
+from headfit._target.certificate import Certificate
 from headfit._target.certify import certify
+from headfit._target.heavy import global_columns
 from headfit._target.target import Target
 from headfit.errors import InputError, TooLargeError
 
@@ -36,6 +42,94 @@ WIDER, LEAST_WIDER, WIDEST, WIDEST_LEAK = 6, 2, 10, 0.5
 # The kernels of 16 bits that may read the best head, which round Q and K, or logits too.
 READERS = (("rounded", "flash"), ("rounded logits", "eager"))
 
+CERTIFIED = ("holds", "leak", "distortion", "share_held", "max_logit", "max_norm")
+SECONDS = 60.0  # the default of `time_limit`
+
+# The most that each step may take of the time that is left when it begins. "better" are all
+# attempts at smaller logits together, and likewise at smaller sizes.
+SHARES = {"bound": 0.05, "asked": 0.6, "relaxed": 0.35, "smaller n": 0.5, "better": 0.4, "one": 0.6}
+
+AFFORDABLE = 0.25  # the most of the time left that the certificate of a size may take
+MEASURED, MEASURES = 2048, 3  # tokens of the certificate that is timed, and how often it is
+
+
+@dataclass(frozen=True)
+class Question:
+    """What a head must meet, and how it is sought: checked arguments of `fit`, by their names."""
+
+    dim: int
+    dtype: str
+    kernel: Kernel
+    tolerances: Tolerances
+    method: str | Method
+    rng: int
+    num_threads: int
+
+    def with_max_logit(self, limit: float | None) -> Question:
+        """Return the same question with another bound on the logits."""
+        return replace(self, tolerances=replace(self.tolerances, max_logit=limit))
+
+    def own_dims(self, columns: int) -> int:
+        """Return how many coordinates so many global columns take for themselves."""
+        return columns * (2 if self.dtype in NARROW else 1)
+
+
+@dataclass(frozen=True)
+class Source:
+    """The pattern of a plan: its target at n, and at other sizes too if `has_smaller`."""
+
+    name: str
+    n: int
+    at: Callable[[int], Target]
+    has_smaller: bool
+
+
+@dataclass
+class Clock:
+    """The seconds that a plan may take since `start`, and those of a certificate for each entry."""
+
+    limit: float
+    start: float = field(default_factory=time.perf_counter)
+    rate: float = 0.0
+
+    @property
+    def spent(self) -> float:
+        """The seconds since the plan began."""
+        return time.perf_counter() - self.start
+
+    @property
+    def left(self) -> float:
+        """The seconds left, at least 0."""
+        return max(0.0, self.limit - self.spent)
+
+    def part(self, step: str) -> float:
+        """Return the seconds that a step which begins now may take."""
+        return SHARES[step] * self.left
+
+    def measure(self, n: int, dim: int, threads: int) -> None:
+        """Measure what a certificate takes, for random queries and keys of `MEASURED` tokens.
+
+        Its time grows with n**2 d. Rows that hold take less, so that predictions are rather too
+        long; and the least of `MEASURES` times is taken, as other work only adds to them.
+        """
+        size = min(n, MEASURED)
+        q, k = np.random.default_rng(0).standard_normal((2, size, dim), dtype=np.float32)
+        identity = Target(sp.eye_array(size), num_threads=threads)
+        seconds = []
+        for _ in range(MEASURES):
+            begin = time.perf_counter()
+            certify(identity, Attention(q, k), certificate_mass=False, num_threads=threads)
+            seconds.append(time.perf_counter() - begin)
+        self.rate = min(seconds) / size**2
+
+    def certificate(self, n: int) -> float:
+        """Return the predicted seconds of a certificate for n tokens."""
+        return self.rate * n**2
+
+    def affords(self, n: int) -> bool:
+        """Return whether a certificate for n tokens is predicted to leave time for a fit."""
+        return self.certificate(n) <= AFFORDABLE * self.left
+
 
 def least_logit(target: Target, leak: float) -> float:
     """Return the least bound on |logit| with which any head, of any size, can meet the leak.
@@ -51,43 +145,69 @@ def least_logit(target: Target, leak: float) -> float:
     return log_inverse(leak) / 2 if np.any((sizes > 0) & (sizes < visible)) else 0.0
 
 
-@dataclass
+def recorded(
+    purpose: str, question: Question, head: Fit, proof: Certificate, exempt: int, seconds: float
+) -> PlanAttempt:
+    """Return the record of a head and of a certificate of it."""
+    return PlanAttempt(
+        purpose,
+        proof.n,
+        head.dim,
+        question.dtype,
+        question.kernel,
+        proof.tolerances,
+        method=head.method,
+        **{name: getattr(proof, name) for name in CERTIFIED},
+        exempt=exempt,
+        dim_used=int(head.settings.get("dim_used", head.dim)),
+        seconds=seconds,
+        stopped="certified" if proof.holds else "stalled",
+        obstacle=None if proof.holds else "format",
+    )
+
+
 class Planner:
-    """Runs the attempts of a plan within its time, and holds what came of them."""
+    """Runs the attempts of a plan within its time, and adds what comes of them to the plan."""
 
-    source: Source
-    question: Question
-    clock: Clock
-    say: Callable[[str], None]
-    target: Target | None = None
-    lower_bound: bounds.LowerBound | None = None
-    projection_dim: int | None = None
-    least_logit: float = 0.0
-    attempts: list[PlanAttempt] = field(default_factory=list)
-    best: PlanAttempt | None = None
-    fit: Fit | None = None
-    first: Fit | None = None
+    def __init__(
+        self, source: Source, question: Question, clock: Clock, say: Callable[[str], None]
+    ) -> None:
+        self.source, self.question, self.clock, self.say = source, question, clock, say
+        words = {name: getattr(question, name) for name in ("dim", "dtype", "kernel", "tolerances")}
+        self.plan = Plan(source.name, source.n, time_limit=clock.limit, **words)
+        self.first: Fit | None = None
 
-    def carry_out(self) -> Planner:
-        """Run all attempts that the time allows, and return this object."""
+    def _add(self, **known: Any) -> None:
+        self.plan = replace(self.plan, **known)
+
+    def carry_out(self) -> Plan:
+        """Run all attempts that the time allows, and return what they say."""
         source, question = self.source, self.question
         try:
-            self.target = source.at(source.n)
+            target = source.at(source.n)
         except TooLargeError:
             if not source.has_smaller:
                 raise
-        if self.target is not None:
+            target = None
+        if target is not None:
             self.say(f"bounds that are proved for n = {source.n:,}")
-            self._prove(self.target, self.clock.part("bound"))
-            too_small = self.lower_bound is not None and self.lower_bound.dim > question.dim
-            if too_small or question.tolerances.logit_limit < self.least_logit:
-                return self
-        self.clock.measure(source.n, question.dim, question.num_threads)
-        self._attempts(self.target)
-        if self.fit is not None and self.best is not None:
-            self.say("what narrower formats do to the best head")
-            self._check_formats(self.best, self.fit)
-        return self
+            self._add(target=target, global_columns=int(global_columns(target).size))
+            self._prove(target, self.clock.part("bound"))
+        if self.plan.verdict != "no":
+            self.clock.measure(source.n, question.dim, question.num_threads)
+            self._attempts(target)
+            if self.plan.fit is not None and self.plan.best is not None:
+                self.say("what narrower formats do to the best head")
+                self._check_formats(self.plan.best, self.plan.fit)
+        of_fit = ""
+        if self.first is not None:
+            of_fit, late = self.first.advice, self.first.lower_bound
+            proved = [bound for bound in (self.plan.lower_bound, late) if bound is not None]
+            self._add(lower_bound=max(proved, key=lambda bound: bound.dim, default=None))
+        self._add(seconds=self.clock.spent)
+        certificate = self.clock.certificate(source.n)
+        self._add(advice=advice_of(self.plan, of_fit, source.has_smaller, certificate))
+        return self.plan
 
     def _prove(self, target: Target, seconds: float) -> None:
         """Look for what is proved about the size and the logits, in about so many seconds."""
@@ -95,12 +215,12 @@ class Planner:
         if target.nonzeros <= MOST_NONZEROS:
             limit = max(min(seconds, LONGEST_BOUND), 1e-3)
             exact = tolerances.before_rounding(self.question.kernel)
-            self.lower_bound = bounds.lower(target, tolerances=exact, time_limit=limit)
+            self._add(lower_bound=bounds.lower(target, tolerances=exact, time_limit=limit))
         with suppress(InputError):  # the size would be 2**62 or more
-            self.projection_dim = bounds.projection_dim(
-                target.n, target.per_row, target.gamma, tolerances.leak, tolerances.distortion
-            )
-        self.least_logit = least_logit(target, tolerances.leak)
+            leak, distortion = tolerances.leak, tolerances.distortion
+            size = bounds.projection_dim(target.n, target.per_row, target.gamma, leak, distortion)
+            self._add(projection_dim=size)
+        self._add(least_logit=least_logit(target, tolerances.leak))
 
     def _attempts(self, target: Target | None) -> None:
         if target is None or not self.clock.affords(self.source.n):
@@ -124,16 +244,33 @@ class Planner:
 
     def _attempt(self, purpose: str, question: Question, target: Target, seconds: float) -> bool:
         """Make one attempt, if the time left allows a certificate; return whether it holds."""
-        if self.clock.certificate(target.n) > self.clock.left:
+        certificate = self.clock.certificate(target.n)
+        if certificate > self.clock.left:
             return False
         self.say(f"n = {target.n:,}, d = {question.dim}, {question.dtype} ({purpose})")
-        time_limit = seconds - self.clock.certificate(target.n)
-        attempt, fit = run(purpose, question, target, time_limit)
-        self.attempts.append(attempt)
+        columns = global_columns(target).size
+        # The other columns need a dimension too.
+        exempt = columns if 0 < question.own_dims(columns) < question.dim else 0
+        head = None
+        try:
+            head = fit(
+                target,
+                exempt_columns="auto" if exempt else None,
+                time_limit=max(seconds - certificate, 1e-3),
+                **vars(question),
+            )
+        except TooLargeError:
+            attempt = PlanAttempt(purpose, target.n, question.dim, question.dtype, question.kernel,
+                                  question.tolerances, dim_used=question.dim)  # fmt: skip
+        else:
+            attempt = recorded(purpose, question, head, head.certificate, exempt, head.seconds)
+            stopped = head.stopped or "stalled"
+            attempt = replace(attempt, stopped=stopped, obstacle=head.obstacle)
+        self._add(attempts=(*self.plan.attempts, attempt))
         if purpose == "asked":
-            self.first = fit
+            self.first = head
         if attempt.holds and self._is_better(attempt):
-            self.best, self.fit = attempt, fit
+            self._add(best=attempt, fit=head)
         return attempt.holds
 
     def _is_better(self, attempt: PlanAttempt) -> bool:
@@ -141,7 +278,7 @@ class Planner:
 
         The first relaxation that holds is kept; it answers better than sizes below n.
         """
-        best = self.best
+        best = self.plan.best
         if best is None or attempt.purpose == "smaller logits":
             return True
         if best.purpose == "smaller n":
@@ -151,27 +288,27 @@ class Planner:
 
     def _smaller_logits(self, target: Target) -> None:
         """Halve the bound on logits while it certifies, in a part of the time that is left."""
-        first = self.attempts[-1]
+        first = self.plan.attempts[-1]
         clock = Clock(self.clock.part("better"))
         limit = first.max_logit / 2
         for _ in range(MOST_LIMITS):
-            if limit <= self.least_logit or clock.left < first.seconds:
+            if limit <= self.plan.least_logit or clock.left < first.seconds:
                 return
             smaller = self.question.with_max_logit(limit)
             if not self._attempt("smaller logits", smaller, target, _patience(clock, first)):
                 return
-            limit = self.attempts[-1].max_logit / 2
+            limit = self.plan.attempts[-1].max_logit / 2
 
     def _smaller_dims(self, target: Target) -> None:
         """Halve the size while it certifies, then bisect, in a part of the time that is left."""
-        first, lower = self.attempts[0], self.lower_bound
+        first, lower = self.plan.attempts[0], self.plan.lower_bound
         fails = max(0 if lower is None else lower.dim - 1, self.question.own_dims(first.exempt))
         holds = self.question.dim
         clock = Clock(self.clock.part("better"))
         for _ in range(MOST_DIMS):
             if holds - fails <= 1 or clock.left < first.seconds:
                 return
-            used = min(a.dim_used for a in self.attempts if a.holds)
+            used = min(a.dim_used for a in self.plan.attempts if a.holds)
             middle = used if fails < used < holds else (holds + fails) // 2
             smaller = replace(self.question, dim=middle)
             if self._attempt("smaller dim", smaller, target, _patience(clock, first)):
@@ -225,10 +362,8 @@ class Planner:
 
     def _check_formats(self, best: PlanAttempt, head: Fit) -> None:
         """Certify the best head with other kernels of 16 bits, as far as the time allows."""
-        target = self.source.at(best.n)
+        target, threads = self.source.at(best.n), self.question.num_threads
         attention = Attention(head.Q, head.K, scale=head.scale, mask=head.mask)
-        threads, limits = self.question.num_threads, best.tolerances
-        certified = partial(certify, target, attention, tolerances=limits, num_threads=threads)
         for (purpose, reader), dtype in product(READERS, HALVES):
             kernel = Kernel.named(f"{reader}-{dtype}")
             if dtype == best.dtype and (purpose == "rounded" or kernel == best.kernel):
@@ -236,14 +371,13 @@ class Planner:
             if self.clock.certificate(target.n) > self.clock.left:
                 break
             begin = time.perf_counter()
-            try:
-                certificate = certified(kernel=kernel, certificate_mass=False)
-            except InputError:  # numbers beyond the range of the format
-                continue
-            rounded = replace(self.question, dtype=dtype, kernel=kernel)
-            seconds = time.perf_counter() - begin
-            check = recorded(purpose, rounded, head, certificate, best.exempt, seconds)
-            self.attempts.append(check)
+            with suppress(InputError):  # numbers beyond the range of the format
+                proof = certify(target, attention, tolerances=best.tolerances, kernel=kernel,
+                                certificate_mass=False, num_threads=threads)  # fmt: skip
+                rounded = replace(self.question, dtype=dtype, kernel=kernel)
+                seconds = time.perf_counter() - begin
+                check = recorded(purpose, rounded, head, proof, best.exempt, seconds)
+                self._add(attempts=(*self.plan.attempts, check))
 
 
 def _patience(clock: Clock, first: PlanAttempt) -> float:

@@ -12,25 +12,13 @@ from headfit._base.shown import aligned
 from headfit._base.text import mask_text
 from headfit._base.text import number as number_of
 from headfit._base.tolerances import Tolerances
-from headfit._plan.attempt import PlanAttempt
 
 if TYPE_CHECKING:
-    from headfit._plan.result import Plan
-    from headfit._plan.search import Planner
+    from headfit._plan.result import Plan, PlanAttempt
 
 WIDTH, MARGIN, MOST_LINES, MOST_ROWS, ADVICE_LINES = 99, 10, 30, 9, 7
 
 number = partial(number_of, digits=3)
-
-# How an attempt that changes the question is named.
-_CHANGED = {
-    "asked": "as asked",
-    "float32": "float32 instead",
-    "float32 logits": "logits in float32",
-    "free logits": "logits not bounded",
-    "smaller n": "smaller n",
-    "smaller dim": "smaller head",
-}
 
 
 def plan_text(plan: Plan) -> str:
@@ -65,8 +53,7 @@ def headline(plan: Plan) -> str:
     if best.purpose == "smaller n":
         at = f"up to n = {best.n:,}"
     else:
-        loose = best.purpose == "looser"
-        at = f"with {_tolerances(best.tolerances) if loose else _CHANGED[best.purpose]}"
+        at = f"with {best.change}"
         at += "" if best.n == plan.n else f" at n = {best.n:,}"
     return f"Not found: {head} {where}; certified {at}, {logits}."
 
@@ -150,43 +137,39 @@ def _table(plan: Plan) -> list[str]:
     heads = [a for a in plan.attempts if not a.purpose.startswith("rounded")]
     rows: list[Sequence[str]] = [("tried", "n", "d", "dtype", "outcome", "rows", "|logit|", "s")]
     for a in heads[:MOST_ROWS]:
-        what = _CHANGED.get(a.purpose, f"|logit| <= {a.tolerances.max_logit or 0:.3g}")
-        if a.purpose == "looser":
-            what = f"leak {a.tolerances.leak:.2g}, distortion {a.tolerances.distortion:.2g}"
         logit, share = number(a.max_logit) if a.holds else "-", f"{100 * a.share_held:.4g}%"
         sizes, seconds = (f"{a.n:,}", str(a.dim)), f"{a.seconds:.1f}"
-        rows.append((what, *sizes, a.dtype, a.stopped, share, logit, seconds))
+        rows.append((a.change, *sizes, a.dtype, a.stopped, share, logit, seconds))
     more = [f"... and {len(heads) - MOST_ROWS} more in plan.attempts"]
     return [*aligned(rows, left=(0, 3, 4)), *more[: len(heads) > MOST_ROWS]] if heads else []
 
 
-def advice_of(planner: Planner, plan: Plan) -> str:
-    """Return what the outcome means and what to try, in a few sentences."""
+def advice_of(plan: Plan, of_fit: str, has_smaller: bool, certificate: float) -> str:
+    """Return what the outcome means and what to try, in a few sentences.
+
+    `of_fit` is the advice of the fit at the size in question, `has_smaller` whether the pattern is
+    known at smaller n, and `certificate` the predicted seconds of a certificate.
+    """
     parts = []
     if plan.verdict == "no":
         parts = ["Ask for a larger dim or wider tolerances, without max_logit if there was one."]
     elif plan.verdict == "not found":
-        of_fit = "" if planner.first is None else planner.first.advice
-        parts = [_of_size(planner), _of_formats(plan) or of_fit]
+        if plan.target is None:
+            parts = [f"n = {plan.n:,} stood in the way: the pattern does not fit in the free "
+                     "memory."]  # fmt: skip
+        elif not any(a.purpose == "asked" for a in plan.attempts):
+            parts = [
+                f"Time stood in the way: a certificate of {plan.n:,} tokens is predicted to take "
+                f"{certificate:.2g} s alone. Try a larger time_limit, or hf.fit."
+            ]
+        elif not has_smaller:
+            parts = ["The pattern is known at this n alone, so no smaller n was tried."]
+        parts.append(_of_formats(plan) or of_fit)
     target = plan.target
     if target is not None and target.mask is None and target.n > 1 and target.looks_back:
         less = 'with mask="causal" less is required of the head.'
         parts.append(f"No token attends to a later one: {less}")
     return " ".join(part for part in parts if part)
-
-
-def _of_size(planner: Planner) -> str:
-    """Say why no head was tried at the n of the question, or at a smaller one."""
-    n = planner.source.n
-    if planner.target is None:
-        return f"n = {n:,} stood in the way: the pattern does not fit in the free memory."
-    if not any(a.purpose == "asked" for a in planner.attempts):
-        return (
-            f"Time stood in the way: a certificate of {n:,} tokens is predicted to take "
-            f"{planner.clock.certificate(n):.2g} s alone. Try a larger time_limit, or hf.fit."
-        )
-    at_one = "The pattern is known at this n alone, so no smaller n was tried."
-    return "" if planner.source.has_smaller else at_one
 
 
 def _of_formats(plan: Plan) -> str:

@@ -148,17 +148,15 @@ class Certificate(Shown):
 
     def to_dict(self) -> dict[str, Any]:
         """Return the scalars as plain Python values, for JSON; `to_pandas` has the rows."""
-        found: dict[str, Any] = {"holds": self.holds}
-        names = [field.name for field in dataclasses.fields(self)]
-        for name in [*names, "share_held", "max_norm"]:
-            value = getattr(self, name)
-            if not isinstance(value, np.ndarray):
-                found[name] = value
-        found["mask"] = None if self.mask is None else mask_text(self.mask)
-        found["kernel"] = self.kernel.to_dict()
-        found["rows_failed"] = self.failed_rows.size
-        found["rows_undecided"] = self.undecided_rows.size
-        return plain_dict(found)
+        fields = [field.name for field in dataclasses.fields(self)]
+        names = ["holds", *fields, "share_held", "max_norm"]
+        values = {name: getattr(self, name) for name in names}
+        return plain_dict(
+            {name: value for name, value in values.items() if not isinstance(value, np.ndarray)}
+            | {"mask": None if self.mask is None else mask_text(self.mask)}
+            | {"kernel": self.kernel.to_dict(), "rows_failed": self.failed_rows.size}
+            | {"rows_undecided": self.undecided_rows.size}
+        )
 
     def to_pandas(self) -> Any:
         """Return the rows as a pandas DataFrame: leak, distortion, total variation and status.
@@ -213,17 +211,15 @@ class Certificate(Shown):
         lines = [("leak", "distortion"), ("total variation", "stray mass"), ("about",)]
         said = ["; ".join(f"{name} {facts[name]}" for name in line if name in facts)
                 for line in lines]  # fmt: skip
-        return "\n  ".join([self._headline(), *(line for line in said if line)])
+        return "\n  ".join([self._headline(), *filter(None, said)])
 
     def _headline(self) -> str:
-        return f"Certificate: {self._verdict()}"
-
-    def _verdict(self) -> str:
         entries = f"all {self.n}**2 entries, {self.nonzeros} nonzeros"
-        if self.status == "holds":
-            return f"holds for {entries}"
         failed, undecided = self.failed_rows.size, self.undecided_rows.size
-        if self.status == "fails":
-            more = f", {undecided} undecided" if undecided else ""
-            return f"FAILS in {failed} of {self.n} rows{more} ({entries})"
-        return f"UNDECIDED in {undecided} of {self.n} rows ({entries})"
+        more = f", {undecided} undecided" if undecided else ""
+        verdict = {
+            "holds": f"holds for {entries}",
+            "fails": f"FAILS in {failed} of {self.n} rows{more} ({entries})",
+            "undecided": f"UNDECIDED in {undecided} of {self.n} rows ({entries})",
+        }
+        return f"Certificate: {verdict[self.status]}"

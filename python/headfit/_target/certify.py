@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
+import math
+from dataclasses import dataclass
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,19 +14,21 @@ from headfit._attention.attention import Attention, HeadLike, attention_in
 from headfit._base.arguments import as_flag
 from headfit._base.arithmetic import standard_arithmetic
 from headfit._base.arrays import as_stack, as_stored_array, computed_in, thread_count
-from headfit._base.kernel import KernelLike, as_kernel
+from headfit._base.kernel import Kernel, KernelLike, as_kernel
 from headfit._base.masks import masks_agree
 from headfit._base.text import mask_text
 from headfit._base.tolerances import Tolerances, as_tolerances
 from headfit._base.types import ArrayLike, MaskLike
 from headfit._cluster.cluster import Cluster
-from headfit._target.certificate import Certificate, FloatRows, Status
+from headfit._cluster.run import hold, row_blocks, run_blocks
+from headfit._target.certificate import VERDICTS, Certificate, FloatRows
 from headfit._target.kernel_inputs import as_read
-from headfit._target.scans import Statement, certify_blocks, certify_rows
 from headfit._target.target import Target, TargetLike, as_target
 from headfit.errors import InputError
 
 __all__ = ["certify"]
+
+Scans = Literal["both", "first", "in double"]
 
 
 @standard_arithmetic()
@@ -96,37 +100,30 @@ def certify(
 
     Notes
     -----
-    All logits are scanned once in the arrays' dtype, with the bound
-    ``|computed - exact| <= g |scale| ||q|| ||k||``, g = m u / (1 - m u), m = d + 2, that holds
-    for every order of summation (Higham, *Accuracy and Stability of Numerical Algorithms*,
-    section 3.1), plus a term for underflow; the logits on the support are computed in float64,
-    and logarithms and exponentials are enclosed. Rows that float32 leaves undecided are
-    scanned again in float64. For attention of a `SelfAttention` module the statement is about
-    the exact products of the stored X and weights: the rounding of X W_Q and X W_K is in the
-    bound. Takes O(n**2 d) time, and O(n) memory besides copies of Q, K
-    and what else is stored.
+    All logits are scanned once in the arrays' dtype, with a bound of the rounding that holds for
+    every order of summation (Higham, *Accuracy and Stability of Numerical Algorithms*, section
+    3.1); the logits on the support are computed in float64, and logarithms and exponentials are
+    enclosed. Rows that float32 leaves undecided are scanned again in float64. For attention of a
+    `SelfAttention` module the statement is about the exact products of the stored X and weights.
+    docs/certificates.md derives the bounds. Takes O(n**2 d) time, and O(n) memory besides copies
+    of Q, K and what else is stored.
 
-    With ``kernel="float32"`` the bound covers every order of summation, with or without fused
-    multiply-adds, the scale applied anywhere, and subnormal numbers kept or flushed to zero; a
-    kernel that may overflow on the way is never certified. A kernel of 16 bits reads Q, K and a
-    bias in its dtype: what is stored is rounded to it first, and the statement is about that; each
-    of its roundings maps the ends of an interval to the ends of an interval, since rounding is
-    monotone. docs/certificates.md derives the bounds, and lists what no kernel here covers: TF32
-    and hardware that truncates, sums that are split and rounded to 16 bits in between, and a tanh
-    of fewer bits than float32.
+    With ``kernel="float32"`` the bound covers fused multiply-adds, the scale applied anywhere, and
+    subnormal numbers kept or flushed to zero; a kernel that may overflow on the way is never
+    certified. A kernel of 16 bits reads Q, K and a bias in its dtype: what is stored is rounded to
+    it first, and the statement is about that. No kernel here covers TF32 and hardware that
+    truncates, sums that are split and rounded to 16 bits in between, and a tanh of fewer bits than
+    float32.
 
     "exact" speaks of the numbers as they are stored, subnormal ones included: a deployment that
     flushes them to zero (``torch.set_flush_denormal(True)``) computes with other numbers, which
-    only the other kernels cover. The certificate itself is computed in standard arithmetic,
-    whatever the calling thread has set. All that it reads is copied first, so that a thread that
-    writes into the caller's arrays meanwhile cannot make it false. A row whose logits the bound
-    cannot enclose, since it overflows, is undecided; logits that overflow themselves are refused
-    with a NonFiniteError.
+    only the other kernels cover. All that is read is copied first, so that a thread that writes
+    into the caller's arrays meanwhile cannot make the certificate false. A row whose logits the
+    bound cannot enclose, since it overflows, is undecided.
 
-    An `Attention` may have a soft-cap and a bias. Positions are out of scope: cosines and
-    sines are rounded numbers, and a statement that includes them depends on how each kernel
-    computes them. Give Q and K as they are after the rotation, and the terms of ALiBi as a bias.
-    `fit` needs no positions, since its keys differ already.
+    An `Attention` may have a soft-cap and a bias. Positions are out of scope: cosines and sines
+    are rounded numbers, which each kernel computes in its own way. Give Q and K as they are after
+    the rotation, and the terms of ALiBi as a bias.
 
     Leak bounds single entries: the mass off a support of size s in n keys is at most
     ``leak (n - s) / (s + leak (n - s))``; `bounds.leak_for_stray` solves this for the leak.
@@ -141,67 +138,60 @@ def certify(
       total variation mean 0.0353, worst 0.0353; stray mass worst 0.0353
       about the exact logits of the stored Q, K (float64): |logit| up to 4, ...
     """
-    asked = as_tolerances(tolerances, leak=leak, distortion=distortion, max_logit=max_logit)
+    limits = as_tolerances(tolerances, leak=leak, distortion=distortion, max_logit=max_logit)
     mass = as_flag(certificate_mass, "certificate_mass")
     kernel = as_kernel(kernel)
     threads = thread_count(num_threads)
     cluster = Cluster.of(client, num_threads, progress)
+    if mask is None and isinstance(A, Target) and attention_in(Q) is None:
+        mask = A.mask
     if matrix is not None:
         if cluster is not None:
             raise InputError("client must not be given with matrix: workers scan logits alone")
-        if asked.max_logit is not None or not kernel.is_exact:
+        if limits.max_logit is not None or not kernel.is_exact:
             raise InputError("max_logit and kernel are of logits, not of matrix")
         if Q is not None or K is not None or scale is not None:
             raise InputError("matrix must be given alone, without Q, K or scale")
-        if mask is not None:
-            _check_masks(A, mask, "matrix")
-        target = as_target(A, mask=mask, num_threads=threads)
+        target = _target_under(A, mask, "matrix", threads)
         M = np.array(as_stored_array(matrix, "matrix"))  # nobody else can change it
         _check_rows(target, M, "matrix")
-        found = _core.certify_matrix(target.core, as_stack(M), asked.core, threads)
-        found.update(dict.fromkeys(("q_norm", "k_norm", "max_logit", "rounding_bound"), np.nan))
-        return _assemble(
-            found, True, basis="matrix", n=target.n, nonzeros=target.nonzeros, scale=np.nan,
-            dtype=str(computed_in(M)), mask=target.mask, tolerances=asked,
+        rows = _core.certify_matrix(target.core, as_stack(M), limits.core, threads)
+        rows.update(dict.fromkeys(("q_norm", "k_norm", "max_logit", "rounding_bound"), np.nan))
+        return _certificate(
+            rows, target, True, basis="matrix", scale=np.nan, dtype=str(computed_in(M)),
+            mask=target.mask, tolerances=limits,
         )  # fmt: skip
-    if mask is None and isinstance(A, Target) and attention_in(Q) is None:
-        mask = A.mask
-    judged = _judged(Q, K, scale, mask)
-    basis = "logits" if judged.errors is None else "module"
+    if Q is None and K is None:
+        raise InputError("certify takes Q and K, an Attention, or matrix=")
+    judged = Attention.of(Q, K, scale=scale, mask=mask)
+    judged.check_plain("certify", "softcap", "bias")
+    if judged.lead:
+        raise InputError(f"Q must be a matrix; got shape {judged.stored[0].shape}")
     attention = as_read(judged, kernel)
-    _check_masks(A, attention.mask, "attention")
-    target = as_target(A, mask=attention.mask, num_threads=threads)
-    q, k = attention.stored
-    _check_rows(target, q, "Q")
-    _check_rows(target, k, "K")
-    statement = Statement(target, attention, asked, kernel, mass)
+    target = _target_under(A, attention.mask, "attention", threads)
+    for array, name in zip(attention.stored, "QK", strict=True):
+        _check_rows(target, array, name)
+    statement = _Statement(target, attention, limits, kernel, mass)
     if cluster is None:
-        found = certify_rows(statement, threads)
+        rows = _certify_rows(statement, threads)
     else:
-        found = certify_blocks(cluster, statement)
-    return _assemble(
-        found,
-        mass,
-        basis=basis,
-        n=target.n,
-        nonzeros=target.nonzeros,
-        dtype=str(computed_in(q, k)),
-        scale=attention.scale,
-        mask=attention.mask,
-        tolerances=asked,
-        kernel=kernel,
-    )
+        rows = _certify_blocks(cluster, statement)
+    return _certificate(
+        rows, target, mass, basis="logits" if judged.errors is None else "module",
+        scale=attention.scale, dtype=str(computed_in(*attention.stored)), mask=attention.mask,
+        tolerances=limits, kernel=kernel,
+    )  # fmt: skip
 
 
-def _check_masks(A: Any, mask: Any, name: str) -> None:
-    """Raise an InputError for a target that was checked under another mask than this one."""
-    if not isinstance(A, Target) or A.mask is None:
-        return
-    if not masks_agree(A.mask, mask, A.n):
+def _target_under(A: Any, mask: Any, name: str, threads: int) -> Target:
+    """Return the target under a mask; one that was checked under another mask is refused."""
+    has_mask = isinstance(A, Target) and A.mask is not None
+    if has_mask and not masks_agree(A.mask, mask, A.n):
         raise InputError(
             f"the target and the {name} must have the same mask; the target's is "
             f"{mask_text(A.mask)}, the {name}'s {mask_text(mask)}"
         )
+    return as_target(A, mask=mask, num_threads=threads)
 
 
 def _check_rows(target: Target, array: NDArray[Any], name: str) -> None:
@@ -213,55 +203,106 @@ def _check_rows(target: Target, array: NDArray[Any], name: str) -> None:
         )
 
 
-def _judged(Q: Any, K: Any, scale: float | None, mask: Any) -> Attention:
-    """Return the attention that is to be judged, if a certificate can speak about it."""
-    if Q is None and K is None:
-        raise InputError("certify takes Q and K, an Attention, or matrix=")
-    attention = Attention.of(Q, K, scale=scale, mask=mask)
-    attention.check_plain("certify", "softcap", "bias")
-    if attention.lead:
-        raise InputError(f"Q must be a matrix; got shape {attention.stored[0].shape}")
-    return attention
-
-
-def _assemble(found: dict[str, Any], mass: bool, **known: Any) -> Certificate:
-    tv, stray = found["tv"], found["stray"]
-    nan = float("nan")
+def _certificate(rows: dict[str, Any], target: Target, mass: bool, **known: Any) -> Certificate:
+    """Return the certificate that the figures of all rows make."""
+    leak, distortion, status = rows["leak"], rows["distortion"], rows["verdict"]
+    tv, stray = (rows[name] if mass else None for name in ("tv", "stray"))
     return Certificate(
-        status=_status(found["verdict"]),
-        leak=float(found["leak"].max()),
-        distortion=float(found["distortion"].max()),
-        tv_mean=float(tv.mean()) if mass else nan,
-        tv_worst=float(tv.max()) if mass else nan,
-        stray_worst=float(stray.max()) if mass else nan,
-        row_leak=found["leak"],
-        row_distortion=found["distortion"],
-        row_tv=tv if mass else None,
-        row_stray=stray if mass else None,
-        row_status=found["verdict"],
-        worst_leak=_place(found["leak"], found["leak_column"], found["weakest_column"]),
-        worst_distortion=_place(
-            found["distortion"], found["highest_column"], found["lowest_column"]
-        ),
-        q_norm=found["q_norm"],
-        k_norm=found["k_norm"],
-        max_logit=found["max_logit"],
-        rounding_bound=found["rounding_bound"],
-        rescanned=int(found["rescanned"]),
+        status=VERDICTS[1 if (status == 1).any() else status.max()],
+        leak=float(leak.max()),
+        distortion=float(distortion.max()),
+        tv_mean=math.nan if tv is None else float(tv.mean()),
+        tv_worst=math.nan if tv is None else float(tv.max()),
+        stray_worst=math.nan if stray is None else float(stray.max()),
+        row_leak=leak,
+        row_distortion=distortion,
+        row_tv=tv,
+        row_stray=stray,
+        row_status=status,
+        worst_leak=_place(leak, rows["leak_column"], rows["weakest_column"]),
+        worst_distortion=_place(distortion, rows["highest_column"], rows["lowest_column"]),
+        **{name: rows[name] for name in ("q_norm", "k_norm", "max_logit", "rounding_bound")},
+        rescanned=int(rows["rescanned"]),
+        n=target.n,
+        nonzeros=target.nonzeros,
         **known,
     )
 
 
-def _status(row_status: NDArray[np.int8]) -> Status:
-    if (row_status == 1).any():
-        return "fails"
-    return "undecided" if (row_status == 2).any() else "holds"
-
-
-def _place(
-    rows: FloatRows, first: NDArray[Any], second: NDArray[Any]
-) -> tuple[int, int, int] | None:
+def _place(rows: FloatRows, *columns: NDArray[Any]) -> tuple[int, int, int] | None:
+    """Return the worst row and its two columns; None where nothing exceeds 0."""
     row = int(np.argmax(rows))
-    if not rows[row] > 0 or first[row] < 0 or second[row] < 0:
-        return None
-    return row, int(first[row]), int(second[row])
+    first, second = (int(of_row[row]) for of_row in columns)
+    return (row, first, second) if rows[row] > 0 and first >= 0 and second >= 0 else None
+
+
+@dataclass(frozen=True, eq=False)
+class _Statement:
+    """What a certificate is about: checked arguments of `certify`."""
+
+    target: Target
+    attention: Attention
+    tolerances: Tolerances
+    kernel: Kernel
+    mass: bool
+
+
+def _certify_rows(
+    statement: _Statement,
+    threads: int,
+    rows: NDArray[np.int64] | None = None,
+    scans: Scans = "both",
+) -> dict[str, Any]:
+    """Return the core's figures of some rows, by default all, in arrays for all rows."""
+    attention = statement.attention
+    q_error, k_error = attention.errors or (None, None)
+    kernel, mass = statement.kernel.core, statement.mass
+    options = _core.CertifyOptions(
+        q_error=q_error, k_error=k_error, kernel=kernel, mass=mass, scans=scans
+    )
+    logits = attention.core.of_rows(rows)
+    return _core.certify_logits(
+        statement.target.core, logits, statement.tolerances.core, options, threads
+    )
+
+
+def _certify_blocks(cluster: Cluster, statement: _Statement) -> dict[str, Any]:
+    """Return what `_certify_rows` does, computed by the workers of a cluster.
+
+    The scan in float64 of undecided rows follows the one of all rows, as on one machine: the rows
+    that one block of the core holds, and with them the order of sums, are then the same.
+    """
+    n, attention = statement.target.n, statement.attention
+    held = hold(cluster, (statement, cluster.threads))
+    figures: dict[str, Any] = {}
+
+    def scan(rows: NDArray[np.int64], scans: Scans) -> None:
+        slices = row_blocks(rows.size, attention.m * attention.dim, cluster.slots)
+        blocks = [(rows[block], scans) for block in slices]
+        parts = run_blocks(cluster, _certify_block, held, blocks, f"certify, scan {scans}")
+        for name in parts[0]:
+            values = [part[name] for part in parts]
+            if isinstance(values[0], np.ndarray):
+                of_rows = np.concatenate(values)
+                figures.setdefault(name, np.empty(n, of_rows.dtype))[rows] = of_rows
+            else:  # the largest of all rows
+                figures[name] = max(figures.get(name, 0.0), *values)
+
+    scan(np.arange(n, dtype=np.int64), "first")
+    undecided = np.flatnonzero(figures["verdict"] == 2).astype(np.int64)
+    is_scanned_again = attention.dtype == np.float32 and undecided.size > 0
+    if is_scanned_again:
+        scan(undecided, "in double")
+    figures["rescanned"] = undecided.size if is_scanned_again else 0
+    figures["max_logit"] = float(figures["largest_logit"].max())
+    return figures
+
+
+def _certify_block(
+    shared: tuple[_Statement, int], block: tuple[NDArray[np.int64], Scans]
+) -> dict[str, Any]:
+    """Judge a block of rows on a worker."""
+    (statement, threads), (rows, scans) = shared, block
+    figures = _certify_rows(statement, threads, rows, scans)
+    return {name: value[rows] if isinstance(value, np.ndarray) else value
+            for name, value in figures.items()}  # fmt: skip

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -19,13 +21,10 @@ MANY = 32
 GLOBAL_TIMES = 4
 
 
-def column_loads(target: Target) -> NDArray[np.int64]:
-    """Return how many rows attend to each column."""
-    return np.bincount(target.matrix.indices, minlength=target.n).astype(np.int64)
-
-
-def _row_sizes(target: Target) -> NDArray[np.int64]:
-    return np.diff(target.matrix.indptr).astype(np.int64)
+def _loads(target: Target) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+    """Return how many rows attend to each column, and how many columns each row attends to."""
+    csr = target.matrix
+    return np.bincount(csr.indices, minlength=target.n), np.diff(csr.indptr).astype(np.intp)
 
 
 def global_columns(target: Target) -> NDArray[np.int64]:
@@ -33,29 +32,30 @@ def global_columns(target: Target) -> NDArray[np.int64]:
 
     None if tokens come in blocks: a head for the blocks makes global ones as it does others.
     """
-    loads = column_loads(target)
-    rows = np.count_nonzero(_row_sizes(target))
-    is_global = (2 * loads > rows) & (loads > GLOBAL_TIMES * loads.mean())
-    if is_global.any() and Blocks.of(target) is not None:
-        is_global[:] = False
-    return np.flatnonzero(is_global).astype(np.int64)
+    loads, sizes = _loads(target)
+    columns = (2 * loads > np.count_nonzero(sizes)) & (loads > GLOBAL_TIMES * loads.mean())
+    if columns.any() and Blocks.of(target) is not None:
+        columns[:] = False
+    return np.flatnonzero(columns).astype(np.int64)
 
 
-def _heavy(counts: NDArray[np.int64]) -> NDArray[np.int64]:
+def _mean(counts: NDArray[np.intp]) -> float:
+    return float(counts.sum() / max(1, np.count_nonzero(counts)))
+
+
+def _heavy(counts: NDArray[np.intp]) -> NDArray[np.intp]:
     """Return the indices of the rows or columns with so many nonzeros that they are heavy."""
-    mean = counts.sum() / max(1, np.count_nonzero(counts))
-    return np.flatnonzero((counts > TIMES_THE_MEAN * mean) & (counts > MANY)).astype(np.int64)
+    return np.flatnonzero((counts > TIMES_THE_MEAN * _mean(counts)) & (counts > MANY))
 
 
-def _described(kind: str, heavy: NDArray[np.int64], counts: NDArray[np.int64]) -> str:
+def _described(kind: str, heavy: NDArray[Any], counts: NDArray[np.intp]) -> str:
     """Name heavy rows or columns in words: "column 0 (512 nonzeros, ...) is far heavier ..."."""
     names = ", ".join(str(at) for at in heavy[:3])
     more = f" and {heavy.size - 3} more" if heavy.size > 3 else ""
     least, most = int(counts[heavy].min()), int(counts[heavy].max())
     span = str(least) if least == most else f"{least} to {most}"
-    mean = counts.sum() / max(1, np.count_nonzero(counts))
     kinds, verb = (f"{kind}s", "are") if heavy.size > 1 else (kind, "is")
-    counted = f"{span} nonzeros, {mean:.2g} on average"
+    counted = f"{span} nonzeros, {_mean(counts):.2g} on average"
     return f"{kinds} {names}{more} ({counted}) {verb} far heavier than the rest"
 
 
@@ -65,27 +65,17 @@ def heavy_notes(target: Target, exempt: NDArray[np.int64] | None = None) -> tupl
     They are computed before a fit starts. Columns in `exempt` have a coordinate of their own
     already and are left out.
     """
-    notes = []
-    loads, sizes = column_loads(target), _row_sizes(target)
-    columns = _heavy(loads) if exempt is None else np.setdiff1d(_heavy(loads), exempt)
+    loads, sizes = _loads(target)
+    columns = np.setdiff1d(_heavy(loads), [] if exempt is None else exempt).astype(np.intp)
     shared = np.intersect1d(columns, global_columns(target))
-    if shared.size:
-        notes.append(
-            f'{_described("column", shared, loads)}: exempt_columns="auto" gives '
-            f"{'it' if shared.size == 1 else 'each'} a coordinate of its own, and the rest a "
-            "smaller head"
-        )
     hubs = np.setdiff1d(columns, shared)
-    if hubs.size:
-        notes.append(
-            f"{_described('column', hubs, loads)}: a larger dim makes room for "
-            f"{'it' if hubs.size == 1 else 'them'}; exempt_columns pays where most rows attend to "
-            "a column"
-        )
-    rows = _heavy(sizes)
-    if rows.size:
-        notes.append(
-            f"{_described('row', rows, sizes)}: equal weights there ask for little, unequal ones "
-            "for dimensions of their own"
-        )
-    return tuple(notes)
+    each, them = ("it" if of.size == 1 else many for of, many in ((shared, "each"), (hubs, "them")))
+    advice = {
+        f'exempt_columns="auto" gives {each} a coordinate of its own, and the rest a smaller head':
+            ("column", shared, loads),
+        f"a larger dim makes room for {them}; exempt_columns pays where most rows attend to a "
+        "column": ("column", hubs, loads),
+        "equal weights there ask for little, unequal ones for dimensions of their own":
+            ("row", _heavy(sizes), sizes),
+    }  # fmt: skip
+    return tuple(f"{_described(*of)}: {what}" for what, of in advice.items() if of[1].size)

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from headfit import _core
 from headfit._attention.attention import Attention
 from headfit._base.arrays import FloatArray, as_stored_array, widened
 from headfit._base.dtypes import DIGITS, round_to
@@ -44,10 +45,9 @@ def as_read(attention: Attention, kernel: Kernel) -> Attention:
         is_normal = LEAST_NORMAL <= abs(scale) < 1 / LEAST_NORMAL
         if kernel.scale != "after" and kernel.accumulate == "float32" and not is_normal:
             raise InputError(f"scale must be a normal number of float32; got {scale!r}")
-        factors = {"after": (1.0, 1.0), "before": (scale, 1.0)}.get(kernel.scale)
-        if factors is None:
-            root = math.sqrt(abs(scale))
-            factors = math.copysign(root, scale), root
+        root = math.sqrt(abs(scale))
+        factors = {"after": (1.0, 1.0), "before": (scale, 1.0),
+                   "root": (math.copysign(root, scale), root)}[kernel.scale]  # fmt: skip
         if kernel.scale != "after":
             scale = 1.0
         (q, q_error), (k, k_error) = (
@@ -83,19 +83,6 @@ def _rounded(x: FloatArray, dtype: str) -> FloatArray:
     return np.where(finite, round_to(np.where(finite, x, 0), dtype), x).astype(np.float32)
 
 
-def _to_odd(x: NDArray[np.float64]) -> NDArray[np.float32]:
-    """Return float32 numbers that are rounded to 16 bits as x itself would be.
-
-    Of the two neighbours of x the one with an odd last bit, so that it never lies half way between
-    two numbers of fewer bits where x does not.
-    """
-    with np.errstate(over="ignore"):
-        near = x.astype(np.float32)
-    toward = np.nextafter(near, np.where(x > near, np.inf, -np.inf).astype(np.float32))
-    moves = (near != x) & (near.view(np.uint32) & 1 == 0) & np.isfinite(near)
-    return np.where(moves, toward, near)
-
-
 def _scaled_and_rounded(
     x: FloatArray, error: NDArray[np.float64] | None, factor: float, kernel: Kernel
 ) -> tuple[FloatArray, NDArray[np.float64] | None]:
@@ -109,20 +96,13 @@ def _scaled_and_rounded(
     assert dtype is not None
     moved = SCALED_IN_FLOAT32 if in_float32 and factor != 1 else 0.0
     if error is None:
-        ends = [_rounded(x, dtype)]
-        if x.dtype == np.float64:
-            once = x if dtype == "float32" else _to_odd(x)
-            ends = [_rounded(once, dtype), *(ends if in_float32 else [])]
-        if factor != 1:
-            ends = [
-                _rounded(_to_odd(end.astype(np.float64) * (factor * (1 + by))), dtype)
-                for end in ends for by in {-moved, moved}
-            ]  # fmt: skip
-        low, high = np.minimum.reduce(ends), np.maximum.reduce(ends)
-        if in_float32 and factor != 1:
-            flushed = np.minimum(np.abs(x), np.minimum(np.abs(x * factor), np.abs(low))) < 2.0**-125
-            low = np.where(flushed, np.minimum(low, 0), low)
-            high = np.where(flushed, np.maximum(high, 0), high)
+        x = np.ascontiguousarray(x)
+        low, high = _core.operand_bounds(x, dtype, factor, in_float32, moved)
+        fits = np.isfinite(low).all() and np.isfinite(high).all()
+        if dtype != "float32" and np.isfinite(x).all() and not fits:
+            raise InputError(
+                f"Q and K do not fit {dtype}: they hold numbers up to {np.abs(x).max():.3g}"
+            )
         if np.array_equal(low, high, equal_nan=True):
             return low, None
         spread = np.linalg.norm(np.subtract(high, low, dtype=np.float64), axis=1)

@@ -119,31 +119,19 @@ class Target(Shown):
             mask, A = A.mask if mask is None else mask, A.matrix
         # The matrix and the mask are copied, so that nobody can change them after the check.
         mask = frozen_mask(A.mask if mask is None and isinstance(A, Target) else mask)
-        csr = _frozen(A.matrix if isinstance(A, Target) else as_csr(A, "A", TargetError))
+        csr = A.matrix if isinstance(A, Target) else as_csr(A, "A", TargetError)
         threads = thread_count(num_threads)
         normalize = as_flag(normalize, "normalize")
-        sum_tolerance = _sum_tolerance(A, sum_tolerance)
-        checked = core_mask(mask, (), (csr.shape[0], csr.shape[0]))
-        core = _core.Target(*_csr_arrays(csr), checked)
+        tolerance = np.inf if isinstance(A, Target) else SUM_TOLERANCE
+        if sum_tolerance is not None:
+            tolerance = as_finite(sum_tolerance, "sum_tolerance", 0)
+        vars(self).update(matrix=_frozen(csr), mask=mask)
         if normalize:
-            _core.validate_target(core, np.inf, threads)
-            sums = np.asarray(csr.sum(axis=1)).ravel()
-            scale = np.repeat(np.where(sums > 0, sums, 1.0), np.diff(csr.indptr))
-            csr = sp.csr_array((csr.data / scale, csr.indices, csr.indptr), shape=csr.shape)
-            _frozen(csr)
-            core = _core.Target(*_csr_arrays(csr), checked)
-        per_row, per_column, gamma = _core.validate_target(core, sum_tolerance, threads)
-        for name, value in {
-            "matrix": csr,
-            "n": int(csr.shape[0]),
-            "nonzeros": int(csr.nnz),
-            "per_row": int(per_row),
-            "per_column": int(per_column),
-            "gamma": float(gamma),
-            "mask": mask,
-            "_core": core,
-        }.items():
-            object.__setattr__(self, name, value)
+            _core.validate_target(self.core, np.inf, threads)
+            vars(self)["matrix"] = _frozen(normalized(csr))
+        per_row, per_column, gamma = _core.validate_target(self.core, tolerance, threads)
+        vars(self).update(n=int(csr.shape[0]), nonzeros=int(csr.nnz), per_row=int(per_row),
+                          per_column=int(per_column), gamma=float(gamma))  # fmt: skip
 
     def __getstate__(self) -> dict[str, Any]:
         """Return what is pickled or copied: not the core's form, which is made again."""
@@ -158,7 +146,9 @@ class Target(Shown):
     @property
     def csr_arrays(self) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
         """Row offsets (int64), columns (int32) and weights (float64), as the core takes them."""
-        return _csr_arrays(self.matrix)
+        csr, dtypes = self.matrix, (np.int64, np.int32, np.float64)
+        offsets, columns, weights = map(as_contiguous, (csr.indptr, csr.indices, csr.data), dtypes)
+        return offsets, columns, weights
 
     @property
     def core(self) -> _core.Target:
@@ -172,9 +162,8 @@ class Target(Shown):
             or kept.columns is not csr.indices
             or not np.array_equal(kept.offsets, csr.indptr)
         ):
-            mask = core_mask(self.mask, (), (self.n, self.n)) if kept is None else kept.mask
-            kept = _core.Target(*self.csr_arrays, mask)
-            object.__setattr__(self, "_core", kept)
+            mask = core_mask(self.mask, (), csr.shape) if kept is None else kept.mask
+            kept = vars(self)["_core"] = _core.Target(*self.csr_arrays, mask)
         return kept
 
     @property
@@ -209,21 +198,6 @@ TargetLike: TypeAlias = Target | Sparsified | Sparse | ArrayLike | PathLike
 """What makes a target: a sparse or dense matrix, or the name of a file that holds one."""
 
 
-def _sum_tolerance(A: Any, given: float | None) -> float:
-    """Return how far sums may differ from 1, those of a Target as they did when it was checked."""
-    if given is None:
-        return np.inf if isinstance(A, Target) else SUM_TOLERANCE
-    return as_finite(given, "sum_tolerance", 0)
-
-
-def _csr_arrays(csr: sp.csr_array) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
-    return (
-        as_contiguous(csr.indptr, dtype=np.int64),
-        as_contiguous(csr.indices, dtype=np.int32),
-        as_contiguous(csr.data, dtype=np.float64),
-    )
-
-
 def as_target(A: Any, *, mask: Any = None, num_threads: int | None = None) -> Target:
     """Return `A` as a Target with this mask; a Target that has it already is not checked again."""
     if isinstance(A, Target) and (mask is None or same_mask(mask, A.mask)):
@@ -237,21 +211,27 @@ def largest_ratio(most: NDArray[np.float64], least: NDArray[np.float64]) -> floa
         return float(np.max(most / least, initial=1.0))
 
 
+def normalized(csr: sp.csr_array) -> sp.csr_array:
+    """Return the matrix whose rows are divided by their sums; empty rows stay empty."""
+    sums = np.asarray(csr.sum(axis=1)).ravel()
+    data = csr.data / np.repeat(sums, np.diff(csr.indptr))
+    return sp.csr_array((data, csr.indices, csr.indptr), shape=csr.shape)
+
+
 def with_matrix(target: Target, matrix: sp.csr_array) -> Target:
-    """Return the target of another matrix with the same mask, whose rows sum to 1 or are empty.
+    """Return the target of another matrix with the same mask, whose rows are scaled to sum to 1.
 
     Nothing is required of an empty row.
     """
     counts = np.diff(matrix.indptr)
-    starts = matrix.indptr[:-1][counts > 0]
+    matrix, starts = normalized(matrix), matrix.indptr[:-1][counts > 0]
     most, least = (f.reduceat(matrix.data, starts) for f in (np.maximum, np.minimum))
     other = copy.copy(target)
-    for name, value in {
-        "matrix": matrix,
-        "nonzeros": int(matrix.nnz),
-        "per_row": int(counts.max(initial=0)),
-        "per_column": int(np.bincount(matrix.indices, minlength=1).max()),
-        "gamma": largest_ratio(most, least),
-    }.items():
-        object.__setattr__(other, name, value)
+    vars(other).update(
+        matrix=matrix,
+        nonzeros=int(matrix.nnz),
+        per_row=int(counts.max(initial=0)),
+        per_column=int(np.bincount(matrix.indices, minlength=1).max()),
+        gamma=largest_ratio(most, least),
+    )
     return other

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, Literal
@@ -19,16 +20,6 @@ __all__ = ["FaceWitness", "FarkasWitness", "Multiplier"]
 
 Kind = Literal["ratio upper", "ratio lower", "margin", "outside", "ratio equal"]
 
-# The sign of q.k in each kind of constraint: each is  sign * (offset - q.k) >= rhs, where the
-# offset is c for ratios and b for margins and columns outside the support.
-SIGNS: dict[str, int] = {
-    "ratio upper": 1,
-    "ratio lower": -1,
-    "margin": -1,
-    "outside": 1,
-    "ratio equal": 1,
-}
-
 
 @dataclass(frozen=True)
 class Multiplier:
@@ -39,8 +30,9 @@ class Multiplier:
     value: float
 
 
-def _norm_proved(gap: Fraction, square: Fraction) -> float:
-    """Return a float that is at most gap / sqrt(square); inf if the square is 0."""
+def _norm_proved(gap: Fraction, vector: list[Fraction]) -> float:
+    """Return a float that is at most gap / ||vector||; inf if the vector is 0."""
+    square = sum((x * x for x in vector), Fraction(0))
     if square == 0:
         return math.inf
     # Take the integer square root, which rounds down, of the squared quotient scaled to 128 bits.
@@ -48,9 +40,7 @@ def _norm_proved(gap: Fraction, square: Fraction) -> float:
     shift = max(0, 128 - ratio.numerator.bit_length() + ratio.denominator.bit_length())
     shift += shift % 2
     root = Fraction(math.isqrt((ratio.numerator << shift) // ratio.denominator), 1 << (shift // 2))
-    if root >= Fraction(sys.float_info.max):
-        return sys.float_info.max
-    value = float(root)
+    value = float(min(root, Fraction(sys.float_info.max)))
     return value if Fraction(value) <= root else math.nextafter(value, 0.0)
 
 
@@ -59,37 +49,31 @@ class _Row:
 
     def __init__(self, A: Any, K: Any, row: int, mask: Any) -> None:
         target = as_target(A, mask=mask)
-        keys = as_stored_matrix(K, "K")
-        check_finite(keys, "K")
-        if keys.shape[0] != target.n:
-            raise InputError(f"K must have {target.n} rows; got shape {keys.shape}")
+        self.keys = as_stored_matrix(K, "K")
+        check_finite(self.keys, "K")
+        if self.keys.shape[0] != target.n:
+            raise InputError(f"K must have {target.n} rows; got shape {self.keys.shape}")
         if not 0 <= row < target.n:
             raise HeadfitError(f"the target has no row {row}")
-        start, stop = target.matrix.indptr[row : row + 2]
-        columns = target.matrix.indices[start:stop].tolist()
-        self.weights = dict(zip(columns, target.matrix.data[start:stop].tolist(), strict=True))
+        own = target.matrix[[row]]
+        self.weights = dict(zip(own.indices.tolist(), own.data.tolist(), strict=True))
         self.allowed = allowed_columns(target.mask, row, target.n)
-        self.dim = int(keys.shape[1])
-        self._keys = keys
 
-    def key(self, column: int) -> list[Fraction]:
-        """Return a key as exact fractions; raise an error if the row may not attend to it."""
-        if not 0 <= column < self._keys.shape[0] or not self.allowed[column]:
-            raise HeadfitError(f"column {column} does not exist for this row")
-        return [Fraction(float(x)) for x in widened(self._keys[column])]
+    def combination(self, terms: Sequence[tuple[int, Fraction]]) -> list[Fraction]:
+        """Return a sum of multiples of keys; raise an error if the row may not attend to one."""
+        total = [Fraction(0)] * self.keys.shape[1]
+        for column, factor in terms:
+            if not 0 <= column < self.keys.shape[0] or not self.allowed[column]:
+                raise HeadfitError(f"column {column} does not exist for this row")
+            key = widened(self.keys[column]).tolist()
+            total = [x + factor * Fraction(y) for x, y in zip(total, key, strict=True)]
+        return total
 
 
 def _exact(value: float, what: str) -> Fraction:
     if not math.isfinite(value):
         raise HeadfitError(f"{what} must be finite; got {value}")
     return Fraction(value)
-
-
-KINDS = {
-    False: ("ratio upper", "ratio lower", "margin", "outside"),
-    True: ("ratio equal", "outside"),
-}
-"""The kinds of constraints, by whether log-ratios had to be met exactly (`equality`)."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -208,38 +192,31 @@ class FarkasWitness(Witness):
         slack = Fraction(4 * float(np.finfo(np.float64).eps) * largest)
         half = Fraction(math.log1p(self.distortion)) / 2
         level = Fraction(-math.log(self.leak))
-        offsets = [Fraction(0), Fraction(0)]
-        gap = Fraction(0)
-        residual = [Fraction(0)] * row.dim
+        off = level + 2 * half - min(logs.values()) if self.equality else Fraction(0)
+        offsets, gap = [Fraction(0), Fraction(0)], Fraction(0)
+        multiples: list[tuple[int, Fraction]] = []
         for term in self.terms:
-            m = _exact(term.value, "a multiplier")
-            outside = term.kind == "outside"
-            if (
-                term.kind not in KINDS[self.equality]
-                or (term.column in logs) == outside
-                or (m < 0 and term.kind != "ratio equal")
-            ):
+            m, a = _exact(term.value, "a multiplier"), logs.get(term.column, Fraction(0))
+            # Each constraint is  sign * (offset - q.k) >= least.
+            sign, least, is_allowed = {
+                "ratio upper": (1, -a - half, not self.equality and m >= 0),
+                "ratio lower": (-1, a - half, not self.equality and m >= 0),
+                "margin": (-1, level, not self.equality and m >= 0),
+                "outside": (1, off, m >= 0),
+                "ratio equal": (1, -a, self.equality),
+            }.get(term.kind, (0, a, False))
+            if not is_allowed or (term.column in logs) == (term.kind == "outside"):
                 raise HeadfitError(f"{self!r} has a wrong term {term}")
-            a = logs.get(term.column, Fraction(0))
-            rhs = {
-                "ratio upper": -(a + half),
-                "ratio lower": a - half,
-                "margin": level,
-                "outside": level + 2 * half - min(logs.values()) if self.equality else Fraction(0),
-                "ratio equal": -a,
-            }[term.kind]
-            on_b = term.kind in ("margin", "outside") and not self.equality
-            signed = SIGNS[term.kind] * m
-            offsets[on_b] += signed
-            gap += m * rhs - abs(m) * 4 * slack
-            key = row.key(term.column)
-            residual = [r - signed * x for r, x in zip(residual, key, strict=True)]
+            # The offset is b for margins and columns off the support, and c for all else.
+            offsets[term.kind in ("margin", "outside") and not self.equality] += sign * m
+            gap += m * least - abs(m) * 4 * slack
+            multiples.append((term.column, sign * m))
+        residual = row.combination(multiples)
         if any(offsets):
             raise HeadfitError(f"{self!r} does not cancel the offsets")
         if gap <= 0:
             raise HeadfitError(f"{self!r} leaves no gap")
-        square = sum((r * r for r in residual), Fraction(0))
-        return _norm_proved(gap, square)
+        return _norm_proved(gap, residual)
 
 
 @dataclass(frozen=True, repr=False)
@@ -289,22 +266,18 @@ class FaceWitness(Witness):
         )
 
     def _proved(self, row: _Row) -> float:
-        difference = [Fraction(0)] * row.dim
-        others = Fraction(0)
+        shares: list[tuple[int, Fraction]] = []
         for terms, sign in ((self.inside, 1), (self.with_others, -1)):
             weights = [_exact(w, "a weight") for _, w in terms]
             if any(w < 0 for w in weights) or not sum(weights):
                 raise HeadfitError(f"{self!r} has a negative weight")
-            total = sum(weights, Fraction(0))
-            for (j, _), w in zip(terms, weights, strict=True):
-                share = w / total  # now the shares sum to 1 exactly
-                if j not in row.weights:
-                    if sign > 0:
-                        raise HeadfitError(f"{self!r} uses column {j} as if on the support")
-                    others += share
-                key = row.key(j)
-                difference = [x + sign * share * y for x, y in zip(difference, key, strict=True)]
+            total = sum(weights, Fraction(0))  # divided by it, the weights sum to 1 exactly
+            shares += [(j, sign * w / total) for (j, _), w in zip(terms, weights, strict=True)]
+        off = [(j, share) for j, share in shares if j not in row.weights]
+        if misplaced := {j for j, _ in off} & {j for j, _ in self.inside}:
+            raise HeadfitError(f"{self!r} uses column {min(misplaced)} as if on the support")
+        others = -sum((share for _, share in off), Fraction(0))
+        difference = row.combination(shares)
         if others <= 0:
             raise HeadfitError(f"{self!r} uses no key off the support")
-        square = sum((x * x for x in difference), Fraction(0))
-        return _norm_proved(others, square)
+        return _norm_proved(others, difference)

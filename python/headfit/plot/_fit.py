@@ -13,8 +13,7 @@ from headfit._base.arguments import shown
 from headfit._base.drawing import BLUE, GREEN, INK, ORANGE
 from headfit._base.text import number
 from headfit._fit.result import Fit, Trial
-from headfit._plan.attempt import PlanAttempt
-from headfit._plan.result import Plan
+from headfit._plan.result import Plan, PlanAttempt
 from headfit._target.certificate import Certificate
 from headfit.errors import InputError
 from headfit.plot._axes import axes_or_new, finish, label_sizes, mark_impossible, plain_numbers
@@ -240,11 +239,8 @@ def plan(plan: Plan, *, ax: Axes | None = None) -> SimpleNamespace:
     relaxed = [a for a in held if a.purpose in _RELAXED]
     with_less = points(relaxed, "certified with a demand relaxed", color=GREEN, marker="D")
     for a in relaxed:
-        text: str = a.purpose
-        if text == "looser":
-            text = f"leak {a.tolerances.leak:.2g}, distortion {a.tolerances.distortion:.2g}"
         ax.annotate(
-            text, (getattr(a, axis), a.max_logit), xytext=(-7, 0), textcoords="offset points",
+            a.change, (getattr(a, axis), a.max_logit), xytext=(-7, 0), textcoords="offset points",
             ha="right", va="center", fontsize=8, color=INK,
         )  # fmt: skip
     line = area = None

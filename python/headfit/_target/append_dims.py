@@ -32,8 +32,8 @@ ROUNDING = 1e-3
 
 def exempt_from(columns: Any, target: Target) -> NDArray[np.int64]:
     """Return the columns that `fit` shall exempt, given as None, "auto" or their numbers."""
-    given = as_exempt(columns, target.n)
-    return global_columns(target) if given is None else given
+    named = as_exempt(columns, target.n)
+    return global_columns(target) if named is None else named
 
 
 def without_columns(target: Target, columns: NDArray[np.int64]) -> Target:
@@ -45,10 +45,16 @@ def without_columns(target: Target, columns: NDArray[np.int64]) -> Target:
     kept = ~np.isin(csr.indices, columns)
     offsets = np.concatenate([[0], np.cumsum(kept)])[csr.indptr]
     parts = (csr.data[kept], csr.indices[kept], offsets)
-    matrix = sp.csr_array(parts, shape=csr.shape)
-    sums = np.asarray(matrix.sum(axis=1)).ravel()
-    matrix.data = matrix.data / np.repeat(sums, np.diff(offsets))
-    return with_matrix(target, matrix)
+    return with_matrix(target, sp.csr_array(parts, shape=csr.shape))
+
+
+def _entries(
+    target: Target, columns: NDArray[np.int64]
+) -> tuple[NDArray[np.intp], NDArray[np.intp], NDArray[np.float64]]:
+    """Return the rows of the nonzeros, 1 for those in some columns or 0, and their weights."""
+    csr = target.matrix
+    rows = np.repeat(np.arange(target.n), np.diff(csr.indptr))
+    return rows, np.isin(csr.indices, columns).astype(np.intp), csr.data
 
 
 def leak_without(target: Target, columns: NDArray[np.int64], leak: float) -> float:
@@ -57,26 +63,23 @@ def leak_without(target: Target, columns: NDArray[np.int64], leak: float) -> flo
     If an exempt entry is smaller than all others of its row, appending it lowers the least weight
     of the support by the ratio of the two, which raises the leak by the same factor.
     """
-    csr = target.matrix
-    rows = np.repeat(np.arange(target.n), np.diff(csr.indptr))
-    exempt = np.isin(csr.indices, columns)
+    rows, exempt, weights = _entries(target, columns)
     least = np.full((2, target.n), np.inf)
-    np.minimum.at(least, (exempt.astype(np.intp), rows), csr.data)
+    np.minimum.at(least, (exempt, rows), weights)
     both = np.isfinite(least).all(axis=0)
     with np.errstate(over="ignore"):
         ratio = float(np.min(least[1, both] / least[0, both], initial=1.0))
     return max(float(leak ** (1 + ROUNDING) * ratio), math.ulp(0.0))  # a leak must be above 0
 
 
-def _support_logits(
-    q: FloatArray, k: FloatArray, rows: NDArray[Any], columns: NDArray[Any]
-) -> NDArray[np.float64]:
-    """Return the products of queries and keys at some entries."""
-    logits = np.zeros(rows.size)
-    # One coordinate at a time, so that the memory is that of the target, not d times as much.
-    for c in range(q.shape[1]):
-        logits += q[rows, c] * k[columns, c]
-    return logits
+def heavier_by(target: Target, columns: NDArray[np.int64]) -> float:
+    """Return the largest log-ratio of an exempt entry to the largest other entry of its row."""
+    rows, exempt, weights = _entries(target, columns)
+    most = np.zeros((2, target.n))
+    np.maximum.at(most, (exempt, rows), weights)
+    others, most = most[:, (most > 0).all(axis=0)]
+    ratio = largest_ratio(most, others)
+    return math.log(ratio) if ratio < math.inf else float(np.max(np.log(most) - np.log(others)))
 
 
 def appended(
@@ -92,50 +95,37 @@ def appended(
     See `append_dims`. Logits of exempt entries off the support are kept above -max_logit as
     far as the leak allows.
     """
-    n, csr = target.n, target.matrix
-    rows = np.repeat(np.arange(n), np.diff(csr.indptr))
-    exempt = np.isin(csr.indices, columns)
-    weight = np.log(csr.data)
-    at, other = rows[~exempt], weight[~exempt]
-    logits = _support_logits(q, k, at, csr.indices[~exempt])
+    n, indices = target.n, target.matrix.indices
+    rows, is_exempt, weights = _entries(target, columns)
+    exempt, logs = is_exempt.astype(bool), np.log(weights)
+    at, to = rows[~exempt], indices[~exempt]
+    logits = np.zeros(at.size)
+    # One coordinate at a time, so that the memory is that of the target, not d times as much.
+    for c in range(q.shape[1]):
+        logits += q[at, c] * k[to, c]
     low, high, least = np.full(n, np.inf), np.full(n, -np.inf), np.full(n, np.inf)
-    np.minimum.at(low, at, logits - other)
-    np.maximum.at(high, at, logits - other)
+    np.minimum.at(low, at, logits - logs[~exempt])
+    np.maximum.at(high, at, logits - logs[~exempt])
     np.minimum.at(least, at, logits)
     # In rows without other nonzeros the query is zero in the old coordinates, so that all other
     # logits are 0, and the logits of exempt entries are above that.
     alone = np.isinf(low)
     lightest = np.zeros(n)
-    np.minimum.at(lightest, rows, weight)
+    np.minimum.at(lightest, rows, logs)
     gap = log_inverse(leak) + MARGIN
     low[alone] = high[alone] = gap - lightest[alone]
     # Each logit is in the middle of the interval that the ratios of the other entries leave for
     # it, or higher if the leak requires it.
-    at, heavy = rows[exempt], weight[exempt]
+    at, heavy = rows[exempt], logs[exempt]
     wanted = np.minimum(np.maximum((low + high)[at] / 2 + heavy, least[at]), high[at] + heavy)
-    added = np.full((n, columns.size), np.nan)
-    added[at, np.searchsorted(columns, csr.indices[exempt])] = wanted
-    least = np.fmin(least, np.fmin.reduce(added, axis=1, initial=np.inf))
+    np.minimum.at(least, at, wanted)
     off = np.where(np.isfinite(least), least, 0.0) - gap
     off = np.maximum(off, np.minimum(-max_logit * (1 - ROUNDING), off + 0.9 * MARGIN))
-    added = np.where(np.isnan(added), off[:, np.newaxis], added)
+    added = np.repeat(off[:, np.newaxis], columns.size, axis=1)
+    added[at, np.searchsorted(columns, indices[exempt])] = wanted
     keys = np.hstack([k, np.zeros((n, columns.size))])
-    keys[columns] = 0.0
-    keys[columns, k.shape[1] + np.arange(columns.size)] = 1.0
+    keys[columns] = np.eye(columns.size, keys.shape[1], k.shape[1])
     return np.hstack([np.where(alone[:, np.newaxis], 0.0, q), added]), keys
-
-
-def heavier_by(target: Target, columns: NDArray[np.int64]) -> float:
-    """Return the largest log-ratio of an exempt entry to the largest other entry of its row."""
-    csr = target.matrix
-    rows = np.repeat(np.arange(target.n), np.diff(csr.indptr))
-    most = np.zeros((2, target.n))
-    np.maximum.at(most, (np.isin(csr.indices, columns).astype(np.intp), rows), csr.data)
-    least, most = most[:, (most > 0).all(axis=0)]
-    ratio = largest_ratio(most, least)
-    if math.isinf(ratio):
-        return float(np.max(np.log(most) - np.log(least)))
-    return math.log(ratio)
 
 
 def in_two_parts(q: FloatArray, columns: int, round_q: Rounding) -> FloatArray:
@@ -200,14 +190,13 @@ def append_dims(
     Notes
     -----
     For the support keys of row i in the other columns, s_ij - log A_ij lies in an interval
-    [a_i, b_i] of length at most log(1 + distortion), since renormalisation shifts all of them
-    equally. For a nonzero A_ij in an appended column, l_ij - log A_ij is chosen in the same
-    interval, in the middle or, if l_ij would then be the least logit of the support, as much
-    higher as avoids that, but at most b_i. So the distortion still holds, and the leak grows at
-    most by the ratio of the least weight of the row to the least one in the other columns: `fit`
-    asks the head for a leak that is smaller by this factor. Where A_ij = 0 in an appended column,
-    l_ij is log(1 / leak) + 1 below the least logit of the support. In rows where A is zero in all
-    other columns the query is zero in the old coordinates.
+    [a_i, b_i] of length at most log(1 + distortion). For a nonzero A_ij in an appended column,
+    l_ij - log A_ij is chosen in the same interval, in the middle or, if l_ij would then be the
+    least logit of the support, as much higher as avoids that, but at most b_i. So the distortion
+    still holds, and the leak grows at most by the ratio of the least weight of the row to the
+    least one in the other columns: `fit` wants a leak of the head that is smaller by this factor.
+    Where A_ij = 0 in an appended column, l_ij is log(1 / leak) + 1 below the least logit of the
+    support. In rows where A is zero in all other columns the query is zero in the old coordinates.
 
     Rounding to bfloat16 or float16 changes ratios by up to |l_ij| 2**-8 or 2**-11, relatively.
     Takes O(nonzeros d + n e) time and O(nonzeros + n (d + e)) memory.
@@ -225,7 +214,7 @@ def append_dims(
     >>> whole.dim, hf.certify(A, whole).holds
     (4, True)
     """
-    asked = as_tolerances(tolerances, leak=leak, max_logit=max_logit)
+    limits = as_tolerances(tolerances, leak=leak, max_logit=max_logit)
     attention = attention_in(head)
     if attention is None:
         raise InputError(f"head must be an Attention or a fit; got {type(head).__name__}")
@@ -242,7 +231,7 @@ def append_dims(
     dtype = computed_in(*stored)
     used = check_scale(scale, attention.dim + added.size)
     q, k = (widened(x).astype(np.float64, copy=False) for x in stored)
-    new_q, new_k = appended(target, q * attention.scale, k, added, asked.leak, asked.logit_limit)
+    new_q, new_k = appended(target, q * attention.scale, k, added, limits.leak, limits.logit_limit)
     return Attention(
         (new_q / used).astype(dtype), new_k.astype(dtype), scale=used, mask=attention.mask
     )

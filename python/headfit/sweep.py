@@ -170,8 +170,7 @@ def run(
     work = Work.of(function, version)
     tasks = tasks_of(points, work)
     retry_failed = as_flag(retry_failed, "retry_failed")
-    num_threads = None if num_threads is None else thread_count(num_threads)
-    workers = None if workers is None else as_count(workers, "workers", 0, MOST_WORKERS)
+    workers, num_threads = checked_numbers(workers, num_threads)
     if executor is not None and workers is not None:
         raise InputError("workers must not be given beside an executor, which has its own")
     if not isinstance(executor, Executor | None):
@@ -204,6 +203,14 @@ def run(
                 failed += "exception" in record
                 tell(done, failed)
     return Sweep(file, [table.records[task.key] for task in tasks], table.damaged)
+
+
+def checked_numbers(workers: Any, num_threads: Any) -> tuple[int | None, int | None]:
+    """Return the numbers of workers and of threads that a sweep may have, or None as they are."""
+    return (
+        None if workers is None else as_count(workers, "workers", 0, MOST_WORKERS),
+        None if num_threads is None else thread_count(num_threads),
+    )
 
 
 def _values(name: str, axis: Any) -> Sequence[Any]:

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import headfit as hf
+from headfit._base.plain import plain
 from headfit._cli.demo import run_demo
 
 
@@ -19,44 +20,51 @@ def small():
 
 @pytest.fixture(scope="module")
 def with_digits():
-    return run_demo(n=24, dim=4, random_keys=False, time_limit=1.0)  # too small for the digits
+    return run_demo(n=24, dim=4, time_limit=1.0)  # too small for the digits
 
 
 def test_one_module_serves_every_pattern(small):
     demo, said = small
-    assert demo.holds
-    assert [row.name for row in demo.rows] == ["band", "random_regular", "permutation", "tree"]
+    assert demo.figures["holds"]
+    assert [row.figures["pattern"] for row in demo.rows] == [
+        "band",
+        "random_regular",
+        "permutation",
+        "tree",
+    ]
     assert len(said) == 1 + len(demo.rows)
+    module = demo.rows[0].fit.module
     for row in demo.rows:
-        assert row.fit.module is demo.module
+        assert row.fit.module is module
         assert row.fit.certificate.basis == "module"
         assert row.fit.dim == 8
         assert row.fit.lower_bound.dim <= row.figures["dim"] <= 8
         assert row.fit.tolerances == hf.Tolerances(0.05, 0.1)
         assert row.fit.X.shape == (24, 16)
-        assert hf.certify(row.target, demo.module(row.fit.X)).holds
-        assert row.random_keys.certificate.holds
+        assert hf.certify(row.target, module(row.fit.X)).holds
         expected = hf.bounds.projection_dim(24, row.target.per_row, row.target.gamma)
-        assert row.figures["proved_dim"] == expected > row.random_keys.dim
+        assert row.figures["proved_dim"] == expected > 24
 
 
 def test_weights_are_dense_random_and_untouched(small):
     demo, _ = small
-    assert demo.untouched
-    assert len(demo.weights_before) == 64
-    W = demo.module.weights
+    assert demo.figures["untouched"]
+    before, after = demo.figures["weights"]
+    assert len(before) == 64
+    assert before == after
+    W = demo.rows[0].fit.module.weights
     assert np.count_nonzero(W) > 0.95 * W.size
     np.testing.assert_allclose(W @ W.T, np.eye(16), atol=1e-5)
-    assert run_demo(n=4, dim=8, digits=False, rng=1).weights_before != demo.weights_before
+    assert run_demo(n=4, dim=8, digits=False, rng=1).figures["weights"][0] != before
 
 
 @pytest.mark.full
 def test_the_digits_are_the_shipped_graph_and_may_miss(with_digits):
     row = with_digits.rows[-1]
-    assert (row.name, row.target.n) == ("digits_knn", 1797)
+    assert (row.figures["pattern"], row.target.n) == ("digits_knn", 1797)
     assert (row.target.matrix != hf.patterns.digits_knn()).nnz == 0
     np.testing.assert_array_equal(np.sort(row.order), np.arange(1797))
-    assert row.fit.certificate.holds is with_digits.holds is False
+    assert row.fit.certificate.holds is with_digits.figures["holds"] is False
     # Sorted by digit, most neighbours lie near the diagonal: ten blocks of about 180.
     place = np.argsort(row.order)
     coo = row.target.matrix.tocoo()
@@ -65,7 +73,7 @@ def test_the_digits_are_the_shipped_graph_and_may_miss(with_digits):
 
 
 def test_figures_are_plain(with_digits):
-    figures = json.loads(json.dumps(with_digits.to_dict(), allow_nan=False))
+    figures = json.loads(json.dumps(plain(with_digits.figures), allow_nan=False))
     assert figures["holds"] is False
     assert figures["untouched"] is True
     assert len(figures["patterns"]) == 5

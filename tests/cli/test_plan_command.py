@@ -91,11 +91,11 @@ def test_every_kind_that_has_an_n_takes_it_from_the_option():
 @pytest.mark.parametrize(
     ("arguments", "word"),
     [
-        ("causal_band --n 64", "neighbors=... must be given"),
+        ("causal_band --n 64", "missing a required argument: 'neighbors'"),
         ("causal_band --n 64 --arg neighbors=x", "neighbors must be an integer"),
         (
-            "causal_band --n 64 --arg widht=3",
-            "--arg must name an argument of causal_band: neighbors",
+            "causal_band --n 64 --arg neighbors=3 --arg widht=3",
+            "--arg must name arguments of causal_band: neighbors, weights, gamma; ",
         ),
         ("causal_band --arg neighbors=3", "n must be given"),
         ("causal_band --n 0 --arg neighbors=3", "n must"),

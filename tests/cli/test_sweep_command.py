@@ -66,6 +66,19 @@ def test_a_sweep_whose_points_all_work(run):
     assert len(hf.sweep.load("results")) == 2
 
 
+def test_the_failure_of_a_point_without_axes(run):
+    Path("sweep.toml").write_text(FILE.replace("[2, 6]", "2").replace("[[0], [0, 1]]", "[[0, 1]]"))
+    assert "\n  failed: InputError: dim must" in run("sweep", "sweep.toml", "--out", "results")[1]
+
+
+def test_a_scheduler_of_an_unknown_scheme_is_refused_at_once(run):
+    pytest.importorskip("distributed")
+    line = ("sweep", "sweep.toml", "--out", "results", "--scheduler", "carrier-pigeon://x:1")
+    status, out, err = run(*line)
+    assert (status, out) == (2, "")
+    assert "unknown address scheme 'carrier-pigeon'" in err
+
+
 @pytest.mark.parametrize("line", ["workers = -1", "num_threads = 0"])
 def test_numbers_of_the_file_are_checked_by_name(line, run):
     name = line.split()[0]
@@ -84,6 +97,8 @@ def test_numbers_of_the_file_are_checked_by_name(line, run):
         ("sweep sweep.toml --out .", "is no table of a sweep: it is a folder"),
         ("sweep sweep.toml --out sweep.toml --dry-run", "sweep.toml is no table of a sweep"),
         ("sweep sweep.toml --out results --workers -2", "workers must"),
+        ("sweep sweep.toml --out results --dry-run --workers -2", "workers must"),
+        ("sweep sweep.toml --out results --dry-run --num-threads 0", "num_threads must"),
         ("sweep sweep.toml --out results --workers 2 --scheduler x:1", "--workers must not"),
     ],
 )

@@ -18,11 +18,11 @@ def test_the_table_can_be_true():
     rows = {
         cells[0]: cells[1:]
         for line in PAGE.read_text(encoding="utf-8").splitlines()
-        if len(cells := [cell.strip() for cell in line.strip("|").split("|")]) == 9
+        if len(cells := [cell.strip() for cell in line.strip("|").split("|")]) == 8
     }
     for name, A, _ in demo._patterns(1024, 0, True):
         target = hf.Target(A)
-        n, k, d, leak, distortion, needs, _, proved = rows[name]
+        n, k, d, leak, distortion, needs, proved = rows[name]
         assert (int(n), int(k)) == (target.n, target.per_row)
         assert int(needs.removeprefix("d >= ")) <= int(d) <= 16
         assert float(leak) <= 0.05

@@ -346,7 +346,9 @@ def test_arguments_are_checked(wrong, message):
 
 
 def test_keep_is_checked():
-    for wrong in ({"layers": 1}, {"layers": "a"}, {"heads": [-1]}, {"tokens": 1.5}):
+    wrong_options = ({"layers": 1}, {"layers": "a"}, {"layers": []}, {"heads": [-1]},
+                     {"heads": []}, {"tokens": 1.5})  # fmt: skip
+    for wrong in wrong_options:
         with pytest.raises(InputError, match=f"keep.{next(iter(wrong))} must"):
             hf.torch.Keep(**wrong)
 

@@ -134,6 +134,13 @@ def test_defaults_that_go_with_a_method_are_no_axes(tmp_path):
     assert found.axes == {"dim": [6, None], "mask": [None, "causal"]}
 
 
+def test_the_dtype_of_a_point_is_that_of_its_kernel():
+    assert checked_fit_point(RANDOM)["dtype"] == "float32"
+    assert checked_fit_point({**RANDOM, "kernel": "eager-bfloat16"})["dtype"] == "bfloat16"
+    narrow = checked_fit_point({**RANDOM, "dim": 8, "dtype": "float8_e4m3fn", "leak": 0.3})
+    assert fit_point(1, **narrow)["n"] == 32
+
+
 def test_every_pattern_can_be_swept_but_those_made_of_objects():
     given = {"n": 8, "width": 1, "neighbors": 1, "dilation": 1, "offsets": [0, 1], "stride": 2,
              "size": 2, "n_global": 1, "n_random": 1, "tokens": ["a", "b", "a"], "height": 2,

@@ -52,7 +52,7 @@ def test_pandas_reads_it(filled, table):
     assert list(frame.columns) == list(hf.sweep.load(table).columns)
 
 
-@pytest.mark.parametrize("cut", [1, 5, 40, "all but five", "all"])
+@pytest.mark.parametrize("cut", [2, 5, 40, "all but five", "all"])
 def test_a_torn_last_line_is_dropped_and_computed_again(cut, filled, table, log):
     lines = table.read_bytes().splitlines(keepends=True)
     cut = {"all but five": len(lines[-1]) - 5, "all": len(lines[-1])}.get(cut, cut)
@@ -64,6 +64,15 @@ def test_a_torn_last_line_is_dropped_and_computed_again(cut, filled, table, log)
     assert (len(swept), swept.damaged, called(log)) == (4, [], 5)
     assert table.read_bytes().count(b"\n") == 4
     assert len(hf.sweep.load(table)) == 4
+
+
+def test_a_last_record_that_lacks_its_newline_alone_is_kept(filled, swept, table, log):
+    whole = table.read_bytes()
+    table.write_bytes(whole[:-1])
+    assert (len(filled()), called(log)) == (4, 4)  # nothing to write
+    hf.sweep.run([{"x": 9, "log": log}], table, function=swept.square, workers=0)
+    assert table.read_bytes().startswith(whole)
+    assert len(hf.sweep.load(table)) == 5
 
 
 @pytest.mark.parametrize("left", [b"", START[:4], START + b"0123", START.ljust(PROBE)])

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import argparse
+import inspect
 import json
-import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from headfit._base.plain import plain
 from headfit._cli.options import Option, flag, option
-from headfit._cli.streams import Streams, progress, writable
+from headfit._cli.streams import Streams, progress
 from headfit._fit.file_formats import safetensors_package
 
 COMMON = (
@@ -32,18 +33,19 @@ class Outcome(NamedTuple):
     holds: bool = True
 
 
+def outcome(file: Path, result: Any, holds: bool = True, **figures: Any) -> Outcome:
+    """Return the outcome that is a result, and the file that it is in or was made of."""
+    return Outcome({"file": file, **figures, **result.to_dict()}, f"{file}: {result}", holds)
+
+
 class Call(dict[str, Any]):
     """The arguments of a command that the user wrote, by name; a function has the other defaults.
 
     `files` are those of the command, and `say` shows a line of progress.
     """
 
-    def __init__(
-        self, arguments: dict[str, Any], files: Streams, say: Callable[[str], None]
-    ) -> None:
-        super().__init__(arguments)
-        self.files = files
-        self.say = say
+    files: Streams
+    say: Callable[[str], None]
 
     def take(self, options: Iterable[Option]) -> dict[str, Any]:
         """Remove the values of some options, and return those that there were."""
@@ -52,63 +54,52 @@ class Call(dict[str, Any]):
 
 @dataclass(frozen=True)
 class Command:
-    """A command: a function, its options, and examples for its help, as lines of the shell."""
+    """A command: a function, and its options."""
 
     function: Callable[[Call], Outcome]
     options: tuple[Option, ...]
-    examples: str = ""
-
-    @property
-    def _outputs(self) -> list[Option]:
-        return [each for each in self.options if each.suffixes]
 
     def fill(self, parser: argparse.ArgumentParser) -> None:
         """Add the options and the examples to the parser of the command."""
-        options = [*self.options, *COMMON]
-        if self._outputs:
-            known = ", ".join(suffix[1:] for suffix in self._outputs[0].suffixes)
-            about = f"of the output -: {known} (default: the first)"
-            options += [FORCE, option("--format", metavar="FORMAT", help=about)]
-        for each in options:
+        writes = any(each.suffixes for each in self.options)
+        for each in (*self.options, *COMMON, *((FORCE,) if writes else ())):
             parser.add_argument(*each.words, **each.settings)
-        if self.examples:
-            lines = self.examples.strip().splitlines()
-            parser.epilog = "\n  ".join(["examples:", *(line.strip() for line in lines)])
+        parser.epilog = examples(self.function)
         parser.set_defaults(command=self)
 
     def run(self, arguments: dict[str, Any], files: Streams) -> int:
-        """Run the command, print its outcome, and return its exit status."""
-        given = {name: value for name, value in arguments.items() if value is not None}
-        as_json, wanted = given.pop("json", False), given.pop("progress", None)
-        outputs = [(given[o.name], o.suffixes) for o in self._outputs if o.name in given]
-        files.claim(outputs, given.pop("force", False), given.pop("format", None), as_json)
+        """Run the command, print its outcome, and return its exit status.
+
+        The function gets names of ordinary files in place of ``-`` as an input.
+        """
+        call = Call({name: value for name, value in arguments.items() if value is not None})
+        as_json, wanted = call.pop("json", False), call.pop("progress", None)
+        options = [each for each in self.options if each.name in call]
+        outputs = [(call[o.name], o.suffixes) for o in options if o.suffixes]
+        if any(path.suffix == ".safetensors" for path, _ in outputs):
+            safetensors_package()
         with files:
-            with progress(wanted) as say:
-                outcome = self.function(Call(given, files, say))
-            figures = plain(outcome.figures)
-            print(json.dumps(figures, allow_nan=False) if as_json else outcome.text)
-            sys.stdout.flush()
-        return 0 if outcome.holds else 1
+            files.claim(outputs, call.pop("force", False), as_json)
+            for each in options:
+                if each.is_input:
+                    call[each.name] = files.path(call[each.name])
+            with progress(wanted) as call.say:
+                call.files = files
+                made = self.function(call)
+            text = json.dumps(plain(made.figures), allow_nan=False) if as_json else made.text
+            print(files.named(text), flush=True)
+        return 0 if made.holds else 1
 
 
 def command(
-    *options: Option | Iterable[Option], examples: str
+    *options: Option | Iterable[Option],
 ) -> Callable[[Callable[[Call], Outcome]], Command]:
-    """Make a command of a function."""
+    """Make a command of a function, whose docstring has examples for the help after its summary."""
     each = tuple(o for some in options for o in ([some] if isinstance(some, Option) else some))
-    return lambda function: Command(function, each, examples)
+    return lambda function: Command(function, each)
 
 
-def output(*words: str, suffixes: tuple[str, ...], **settings: Any) -> Option:
-    """Return an option that is a file to write, or ``-``; its name ends in one of the suffixes."""
-
-    def path_of(text: str) -> Any:
-        try:
-            path = writable(text, suffixes)
-            if path.suffix == ".safetensors":
-                safetensors_package()
-        except (ValueError, ImportError) as error:
-            raise argparse.ArgumentTypeError(str(error)) from error
-        return path
-
-    return option(*words, suffixes=suffixes, type=path_of, **settings)
+def examples(thing: Any) -> str:
+    """Return the examples in a docstring, if it has some, as the end of a help."""
+    lines = (inspect.getdoc(thing) or "").partition("\n\n")[2]
+    return "\n  ".join(["examples:", *lines.splitlines()]) if lines else ""

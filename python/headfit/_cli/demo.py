@@ -5,28 +5,22 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from headfit import bounds, patterns, plot
-from headfit._attention.attention import Attention
-from headfit._attention.module import SelfAttention
+import headfit as hf
+from headfit import patterns
 from headfit._base.drawing import matplotlib
-from headfit._base.plain import plain_dict
 from headfit._base.shown import text_table
 from headfit._base.text import number
-from headfit._cli.command import Call, Outcome, command, output
-from headfit._cli.options import flag, options_of
-from headfit._cli.picture import FORMATS, save_figure
+from headfit._cli.command import Call, Outcome, command
+from headfit._cli.files import PICTURES, save_figure
+from headfit._cli.options import flag, option, options_of
 from headfit._cli.streams import shown
-from headfit._fit.fit import fit
-from headfit._fit.result import Fit
-from headfit._target.target import Target
 from headfit.errors import InputError
 
 if TYPE_CHECKING:
@@ -36,127 +30,82 @@ PICTURE = Path("headfit-demo.png")
 """The picture of a demo for which no name is given."""
 
 _TITLE = "One attention module, its weights never changed: only the input differs"
-_COLUMNS = ("pattern", "n", "k row/col", "gamma", "learned d", "leak", "distortion", "seconds",
-            "holds", "needs", "random keys", "projection")  # fmt: skip
+_COLUMNS = {
+    "pattern": "{pattern}", "n": "{n}", "k row/col": "{per_row}/{per_column}",
+    "gamma": "{gamma:.3g}", "learned d": "{dim}", "leak": "{leak}", "distortion": "{distortion}",
+    "seconds": "{seconds:.1f}", "holds": "{holds}", "needs": "d >= {lower_bound}",
+    "projection": "{proved_dim}",
+}  # fmt: skip
+"""The columns of the table, made of the figures of a pattern."""
+_HEADING = """\
+One fixed module: W_Q and W_K dense and random, {width} x {dim}, {dtype}.
+For each pattern only the input X differs, for leak <= 0.05, distortion <= 0.1.
+"""
 _NOTES = """
 learned d: the smallest head found in a few seconds; zeros fill the module's.
 leak, distortion: certified upper bounds over all n**2 entries of module(X).
-needs: a proved lower bound. random keys: the smallest head found by max-margin queries.
-projection: the size that the paper's algorithm is proved to need at most."""
+needs: a proved lower bound. projection: the size that the paper's algorithm is proved to need."""
 
 
-@dataclass(frozen=True, eq=False)
-class DemoRow:
-    """One pattern: the fit in the module, and the smallest head for random keys, without it.
+class DemoRow(NamedTuple):
+    """One pattern, its fit in the module, and the figures of both.
 
     The order of tokens shows the structure of the pattern in a picture.
     """
 
-    name: str
-    target: Target
-    fit: Fit
-    random_keys: Fit | None
-    seconds: float
+    target: hf.Target
+    fit: hf.results.Fit
     order: NDArray[np.intp]
+    figures: dict[str, Any]
 
     @property
-    def figures(self) -> dict[str, Any]:
-        """What there is to say of the pattern, for JSON and for the table."""
-        t, fit, keys = self.target, self.fit, self.random_keys
-        return {
-            "pattern": self.name,
-            **t.to_dict(),
-            # Zeros fill the input of a module that is larger than the smallest head.
-            "dim": fit.dim if fit.search is None or fit.search.dim is None else fit.search.dim,
-            "lower_bound": None if fit.lower_bound is None else fit.lower_bound.dim,
-            "random_keys_dim": None if keys is None else keys.dim,
-            "random_keys_hold": keys is not None and keys.certificate.holds,
-            "proved_dim": bounds.projection_dim(t.n, t.per_row, t.gamma, tolerances=fit.tolerances),
-            "seconds": self.seconds,
-            "certificate": fit.certificate.to_dict(),
-        }
+    def words(self) -> dict[str, Any]:
+        """The figures, with what the certificate says."""
+        c = self.fit.certificate
+        said = {"leak": number(c.leak, 3), "distortion": number(c.distortion, 3)}
+        return {**self.figures, **said, "holds": "yes" if c.holds else "NO"}
+
+
+class Demo(NamedTuple):
+    """The patterns of one module, and the figures of all."""
+
+    rows: list[DemoRow]
+    figures: dict[str, Any]
 
     @property
-    def cells(self) -> tuple[str, ...]:
-        """The row of the table."""
-        f, t, c = self.figures, self.target, self.fit.certificate
-        return (
-            self.name, str(t.n), f"{t.per_row}/{t.per_column}", f"{t.gamma:.3g}", str(f["dim"]),
-            number(c.leak, 3), number(c.distortion, 3), f"{self.seconds:.1f}",
-            "yes" if c.holds else "no", f"d >= {f['lower_bound'] or 1}",
-            str(f["random_keys_dim"]) if f["random_keys_hold"] else "-", str(f["proved_dim"]),
-        )  # fmt: skip
-
-
-@dataclass(frozen=True, eq=False)
-class Demo:
-    """One module, its patterns, and the digests of its weights before and after the fits."""
-
-    module: SelfAttention
-    rows: tuple[DemoRow, ...]
-    weights_before: str
-    weights_after: str
-    setup_seconds: float
-    seconds: float
-
-    @property
-    def holds(self) -> bool:
-        """Whether every pattern is certified."""
-        return all(row.fit.certificate.holds for row in self.rows)
-
-    @property
-    def untouched(self) -> bool:
-        """Whether the bytes of the weights are what they were."""
-        return self.weights_before == self.weights_after
-
-    @property
-    def _weights(self) -> str:
-        kept = "the same bytes" if self.untouched else "CHANGED"
-        before, after = self.weights_before[:16], self.weights_after[:16]
-        return f"weights: sha256 {before} before, {after} after: {kept}"
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the figures, for JSON."""
-        own = ("holds", "untouched", "weights_before", "weights_after", "setup_seconds", "seconds")
-        module = {name: getattr(self.module, name) for name in ("width", "dim", "dtype")}
-        figures = {name: getattr(self, name) for name in own} | module
-        return plain_dict({**figures, "patterns": [row.figures for row in self.rows]})
+    def weights(self) -> str:
+        """What became of the weights."""
+        before, after = self.figures["weights"]
+        kept = "the same bytes" if before == after else "CHANGED"
+        return f"weights: sha256 {before[:16]} before, {after[:16]} after: {kept}"
 
     def __str__(self) -> str:
-        tolerances, module = self.rows[0].fit.tolerances, self.module
-        title = (
-            f"One fixed module: W_Q and W_K dense and random, {module.width} x {module.dim}, "
-            f"{module.dtype}.\nFor each pattern only the input X differs, for leak <= "
-            f"{tolerances.leak:g}, distortion <= {tolerances.distortion:g}.\n"
-        )
-        seconds = f"{self.setup_seconds:.1f} s for the module, {self.seconds:.1f} s in all"
-        end = (_NOTES, self._weights, seconds)
-        return text_table(title, _COLUMNS, [row.cells for row in self.rows], end)
+        cells = [[form.format(**row.words) for form in _COLUMNS.values()] for row in self.rows]
+        end = (_NOTES, self.weights, f"{self.figures['seconds']:.1f} s in all")
+        return text_table(_HEADING.format(**self.figures), list(_COLUMNS), cells, end)
 
     def draw(self) -> Figure:
         """Return a figure with the target above the attention of each pattern."""
-        count = len(self.rows)
-        size = (2.9 * count + 1, 7.2)
+        size = (2.9 * len(self.rows) + 1, 7.2)
         figure: Figure = matplotlib().figure.Figure(size, dpi=200, layout="constrained")
-        axes = figure.subplots(2, count, squeeze=False)
-        for pair, row in zip(axes.T, self.rows, strict=True):
+        axes = figure.subplots(2, len(self.rows), squeeze=False)
+        for (above, below), row in zip(axes.T, self.rows, strict=True):
             A = row.target.matrix[row.order][:, row.order]
-            head = Attention(row.fit.Q[row.order], row.fit.K[row.order], scale=row.fit.scale)
+            head = hf.Attention(row.fit.Q[row.order], row.fit.K[row.order], scale=row.fit.scale)
             # Each cell of 200 has several pixels on a projector.
-            _, image = plot.compare(A, head, axes=tuple(pair), pixels=200)
-            for ax in pair:
+            _, image = hf.plot.compare(A, head, axes=(above, below), pixels=200)
+            for ax in (above, below):
                 ax.set(xlabel="", ylabel="", xticks=[], yticks=[])
-            c = row.fit.certificate
-            verdict = "certified" if c.holds else "NOT certified"
-            pair[0].set_title(f"{row.name}\ntarget, n = {row.target.n}, k = {row.target.per_row}")
-            pair[1].set_title(
+            verdict = "certified" if row.fit.certificate.holds else "NOT certified"
+            above.set_title("{pattern}\ntarget, n = {n}, k = {per_row}".format(**row.figures))
+            below.set_title(
                 f"attention, d = {row.figures['dim']}, {verdict}\n"
-                f"leak <= {number(c.leak, 3)}, distortion <= {number(c.distortion, 3)}",
+                "leak <= {leak}, distortion <= {distortion}".format(**row.words),
                 fontsize=9,
             )
         figure.colorbar(image, ax=axes, label="weight / largest weight of its row", shrink=0.6)
         figure.suptitle(_TITLE, fontsize=17, weight="bold")
-        figure.supxlabel(self._weights, fontsize=9)
+        figure.supxlabel(self.weights, fontsize=9)
         return figure
 
 
@@ -166,7 +115,6 @@ def run_demo(
     dim: int = 16,
     rng: int = 0,
     digits: bool = True,
-    random_keys: bool = True,
     time_limit: float = 5.0,
     num_threads: int | None = None,
     progress: Callable[[str], None] = lambda text: None,
@@ -174,34 +122,50 @@ def run_demo(
     """Fit several patterns on one fixed module with dense random weights.
 
     Patterns that are made have n tokens; the digits are the graph of 1797 that comes with the
-    package. `random_keys` says whether to find the smallest head for random keys too.
+    package.
 
     >>> demo = run_demo(n=32, dim=8, digits=False, time_limit=2)
-    >>> demo.holds, demo.untouched
+    >>> demo.figures["holds"], demo.figures["untouched"]
     (True, True)
     """
     start = time.perf_counter()
     progress(f"one module with random weights, D = {2 * dim}, d = {dim}")
-    module = SelfAttention.random(dim, rng)
+    module = hf.SelfAttention.random(dim, rng)
     before = _digest(module)
     # The module is factorised here, once, so that the time of no pattern includes it.
     module.input_for(*np.zeros((2, 1, dim), module.dtype))
-    setup = time.perf_counter() - start
     rows = []
-    common: dict[str, Any] = {"rng": rng, "num_threads": num_threads}
     for name, A, order in _patterns(n, rng, digits):
         progress(f"{name}, n = {len(order)}")
-        target, begin = Target(A), time.perf_counter()
-        head = fit(target, method="learned", module=module, time_limit=time_limit, **common)
-        seconds, other = time.perf_counter() - begin, None
-        if random_keys:
-            other = fit(target, method="max-margin", certificate_mass=False, **common)
-        rows.append(DemoRow(name, target, head, other, seconds, order))
-    whole = time.perf_counter() - start
-    return Demo(module, tuple(rows), before, _digest(module), setup, whole)
+        t, begin = hf.Target(A), time.perf_counter()
+        head = hf.fit(
+            t, method="learned", module=module, time_limit=time_limit, rng=rng,
+            num_threads=num_threads,
+        )  # fmt: skip
+        figures = {
+            "pattern": name,
+            **t.to_dict(),
+            # Zeros fill the input of a module that is larger than the smallest head.
+            "dim": head.dim if head.search is None else head.search.dim or head.dim,
+            "lower_bound": 1 if head.lower_bound is None else head.lower_bound.dim,
+            "proved_dim": hf.bounds.projection_dim(t.n, t.per_row, t.gamma),
+            "seconds": time.perf_counter() - begin,
+            "certificate": head.certificate.to_dict(),
+        }
+        rows.append(DemoRow(t, head, order, figures))
+    after = _digest(module)
+    figures = {
+        "holds": all(row.fit.certificate.holds for row in rows),
+        "untouched": before == after,
+        "weights": (before, after),
+        "seconds": time.perf_counter() - start,
+        **{name: getattr(module, name) for name in ("width", "dim", "dtype")},
+        "patterns": [row.figures for row in rows],
+    }
+    return Demo(rows, figures)
 
 
-def _digest(module: SelfAttention) -> str:
+def _digest(module: hf.SelfAttention) -> str:
     return hashlib.sha256(np.ascontiguousarray(module.weights).data).hexdigest()
 
 
@@ -219,25 +183,24 @@ def _patterns(n: int, rng: int, digits: bool) -> Iterator[tuple[str, Any, NDArra
 
 
 @command(
-    output("--out", suffixes=FORMATS, metavar="PNG",
+    option("--out", suffixes=PICTURES, metavar="PNG",
            help=f"where the picture goes; .pdf and .svg too (default: {PICTURE})"),
     flag("--no-picture", "draw nothing"),
     options_of(run_demo, "rng num_threads"),
-    examples="""
-        headfit demo
-        headfit demo --out demo.pdf
-        headfit demo --no-picture --json
-    """,
 )  # fmt: skip
 def demo(call: Call) -> Outcome:
-    """Run the demonstration, and draw it where Matplotlib is there."""
+    """Run the demonstration, and draw it where Matplotlib is there.
+
+    headfit demo
+    headfit demo --out demo.pdf
+    headfit demo --no-picture --json
+    """
     draws = not call.pop("no_picture", False)
     if "out" in call and not draws:
         raise InputError("--out must not be given beside --no-picture")
-    picture = call.pop("out", None)
-    if draws and picture is None:
-        picture = PICTURE
-        call.files.check_free(picture)
+    picture = call.pop("out", PICTURE if draws else None)
+    if picture == PICTURE:
+        call.files.check_free(PICTURE, PICTURES)
     results = run_demo(progress=call.say, **call)
     text = str(results)
     if picture is not None:
@@ -249,4 +212,4 @@ def demo(call: Call) -> Outcome:
         else:
             call.files.write(picture, lambda path: save_figure(figure, path))
             text += f"\n\npicture: {shown(picture)}"
-    return Outcome({**results.to_dict(), "picture": picture}, text, results.holds)
+    return Outcome({**results.figures, "picture": picture}, text, results.figures["holds"])

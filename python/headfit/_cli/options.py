@@ -9,7 +9,8 @@ from __future__ import annotations
 import argparse
 import inspect
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from headfit._base.kernel import NAMES, Kernel, as_kernel
@@ -97,11 +98,16 @@ class Option(NamedTuple):
     settings: dict[str, Any]
     suffixes: tuple[str, ...] = ()
 
+    @property
+    def is_input(self) -> bool:
+        """Whether it is a file to read."""
+        return self.settings.get("type") is Path and not self.suffixes
+
 
 def option(*words: str, suffixes: tuple[str, ...] = (), **settings: Any) -> Option:
-    """Return an option that no signature has, in argparse's words."""
-    name = settings.get("dest", words[-1].lstrip("-").replace("-", "_"))
-    return Option(name, words, settings, suffixes)
+    """Return an option that no signature has, in argparse's words; with suffixes an output."""
+    name = words[-1].lstrip("-").replace("-", "_")
+    return Option(name, words, {"type": Path, **settings} if suffixes else settings, suffixes)
 
 
 def flag(word: str, about: str) -> Option:
@@ -112,24 +118,19 @@ def flag(word: str, about: str) -> Option:
 def options_of(
     function: Callable[..., Any],
     names: str | None = None,
-    docs: Iterable[Callable[..., Any]] = (),
+    by_default: str | None = None,
     **changes: dict[str, Any],
 ) -> list[Option]:
     """Return the options that parameters of a function make: those named, or all.
 
-    Parameters that the docstring describes by reference are described by those of `docs`;
-    `changes` are settings of argparse in place of those that are made.
+    `by_default` are words in place of each default, and `changes` settings of argparse in place of
+    those that are made.
     """
-    described: dict[str, tuple[str, str]] = {}
-    for source in (function, *docs):
-        for name, (kind, text) in parameters(source).items():
-            if name not in described or re.match(r"As in|See `", described[name][1]):
-                described[name] = (kind, text)
+    described = parameters(function)
     signature = inspect.signature(function).parameters
-    chosen = signature if names is None else names.split()
     return [
-        _option(signature[name], *described.get(name, ("", "")), changes.get(name, {}))
-        for name in chosen
+        _option(signature[name], *described.get(name, ("", "")), by_default, changes.get(name, {}))
+        for name in (signature if names is None else names.split())
     ]
 
 
@@ -147,19 +148,26 @@ def parameters(function: Callable[..., Any]) -> dict[str, tuple[str, str]]:
     }
 
 
-def _option(parameter: inspect.Parameter, kind: str, text: str, changes: dict[str, Any]) -> Option:
+def _option(
+    parameter: inspect.Parameter,
+    kind: str,
+    text: str,
+    by_default: str | None,
+    changes: dict[str, Any],
+) -> Option:
     name, default = parameter.name, parameter.default
     settings = {"help": _first_sentence(text, default)}
     settings |= BY_NAME.get(name) or _settings(str(parameter.annotation), kind, default)
-    if not (default is None or isinstance(default, bool) or default is parameter.empty):
-        shown = f"{default:g}" if isinstance(default, float) else default
-        settings["help"] += f" (default: {shown})"
+    if by_default is None and not (default is None or default is parameter.empty):
+        by_default = f"{default:g}" if isinstance(default, float) else str(default)
+    if by_default is not None and not isinstance(default, bool):
+        settings["help"] = f"{settings['help'].split(' (default')[0]} (default: {by_default})"
     settings |= changes
     if default is parameter.empty:
         return Option(name, (name,), settings)
     word = settings.pop("word", name).replace("_", "-")
     if not {"action", "choices", "metavar"} & settings.keys():
-        kind = str(getattr(settings["type"], "__name__", ""))
+        kind = getattr(settings["type"], "__name__", "")
         settings["metavar"] = {"int": "N", "float": "X"}.get(kind, word.upper())
     return Option(name, (f"--{word}",), {"dest": name, **settings})
 
@@ -182,5 +190,5 @@ def _first_sentence(text: str, default: Any) -> str:
     said = re.split(r"\.(?: (?=[A-Z\"])|$)|; (?:None|see)\b", text)[0]
     said = said.replace("when None", "by default")
     said = said if said[1:2].isupper() else said[:1].lower() + said[1:]
-    by_default = re.search(r"[.;] None:? (.+?)(?:[.,;:] |[.]?$)", text)
-    return f"{said} (default: {by_default[1]})" if default is None and by_default else said
+    for_none = re.search(r"[.;] None:? (.+?)(?:[.,;:] |[.]?$)", text)
+    return f"{said} (default: {for_none[1]})" if default is None and for_none else said

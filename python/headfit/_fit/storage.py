@@ -144,7 +144,7 @@ def _witnesses_from(saved: Any) -> Any:
 def _fit_from(arrays: dict[str, NDArray[Any]], text: str | None) -> Fit:
     """Return the fit of a file's content."""
     if text is None:
-        raise KeyError("about")
+        raise InputError(f"it holds {', '.join(arrays) or 'nothing'}")
     about = json.loads(text)
     if about["format"] > FORMAT:
         raise InputError(f"it was written by headfit {about['headfit']}, a newer version")

@@ -14,7 +14,6 @@ from headfit import patterns
 from headfit._base.arguments import as_choice, as_flag, as_number, shown
 from headfit._base.arrays import as_count, check_between
 from headfit._base.columns import as_exempt
-from headfit._base.dtypes import check_dtype
 from headfit._base.kernel import of_head
 from headfit._base.masks import as_window
 from headfit._base.tolerances import Tolerances
@@ -26,7 +25,7 @@ from headfit.patterns._build import MOST_TOKENS, Boundary, Style
 
 DEFAULTS: Mapping[str, Any] = {
     "method": "auto", "dim": None, "leak": Tolerances.leak, "distortion": Tolerances.distortion,
-    "max_logit": None, "dtype": "float32", "kernel": None, "scale": None, "mask": None,
+    "max_logit": None, "dtype": None, "kernel": None, "scale": None, "mask": None,
     "exempt_columns": None, "time_limit": None, "seed": 0, "pattern_seed": None,
 }  # fmt: skip
 """What a point may say besides its pattern, the pattern's arguments and the method's options."""
@@ -104,6 +103,7 @@ def checked_fit_point(said: Mapping[str, Any]) -> dict[str, Any]:
             raise InputError(f"{name} must be given: pattern {kind} needs it")
         if value is not None:
             filled[name] = _typed(value, name, annotation)
+    filled["dtype"] = of_head(filled.get("kernel"), filled.get("dtype"))[1]
     weights = ("uniform", "random", *(("gaussian",) if kind == "knn" else ()))
     filled["weights"] = Style.of(filled.get("weights"), filled["gamma"], 0, weights).weights
     if filled.get("pattern_seed") == filled["seed"]:
@@ -147,10 +147,7 @@ def _check_values(point: Mapping[str, Any]) -> None:
             as_count(point[name], name, least, n)
     if "boundary" in point:
         as_choice(point["boundary"], "boundary", get_args(Boundary))
-    tolerances = _tolerances_of(point)
-    dtype = check_dtype(point["dtype"])
-    tolerances.check_storable(dtype)
-    of_head(point.get("kernel"), dtype)
+    _tolerances_of(point).check_storable(point["dtype"])
     _method_of(point)
     for name, least in (("dim", 1), ("seed", 0), ("pattern_seed", 0)):
         if name in point:

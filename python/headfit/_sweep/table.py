@@ -1,8 +1,8 @@
 """The file of a sweep, and what it says: a table in JSON Lines, one record a line, that only grows.
 
 A record is flushed to the disk before the next point is taken. Whatever ends the process, and
-whenever, the lines before stay whole. A last line without its end was being written; readers leave
-it out, and the next sweep that writes removes it.
+whenever, the lines before stay whole. A last line that is cut short was being written; readers
+leave it out, and the next sweep that writes removes it.
 """
 
 from __future__ import annotations
@@ -45,6 +45,7 @@ class Table:
         self.records: dict[str, Record] = {}
         self.damaged: list[str] = []
         self._end = 0  # of the last whole line
+        self._gap = b""  # what a new line needs before it
         self._handle = -1
         try:
             with opened(path, "path", "is no table of a sweep") as file:
@@ -60,23 +61,25 @@ class Table:
                 f"path: {self.path} is no table of a sweep: its first line is no record",
                 filename=str(self.path),
             )
-        if not line.endswith(b"\n"):
-            return
-        self._end += len(line)
+        is_whole = line.endswith(b"\n")
         try:
             record = json.loads(line)
             if record["key"] != point_key(record["work"], record["version"], point_of(record)):
                 raise ValueError
             self.records[record["key"]] = record
         except (ValueError, KeyError, TypeError, RecursionError):
+            if not is_whole:
+                return
             self.damaged.append(f"line {number} of {self.path} is no record, or was changed")
+        self._end += len(line)
+        self._gap = b"" if is_whole else b"\n"
 
     def write(self, record: Record) -> None:
         """Add a record; it is on the disk when this returns, or the file is as it was."""
-        line = json.dumps(record).encode("ascii") + b"\n"
+        line = self._gap + json.dumps(record).encode("ascii") + b"\n"
         with _naming(self.path):
             self._append(line)
-        self._end += len(line)
+        self._end, self._gap = self._end + len(line), b""
         self.records[record["key"]] = record
 
     def _append(self, text: bytes) -> None:

@@ -163,7 +163,7 @@ class Keep:
     Raises
     ------
     InputError
-        For arguments of the wrong kind.
+        For arguments of the wrong kind, and for lists without layers or heads.
 
     Examples
     --------
@@ -186,5 +186,7 @@ class Keep:
                 x if isinstance(x, str) and name == "layers" else as_count(x, f"keep.{name}", 0)
                 for x in given
             )
+            if not items:
+                raise InputError(f"keep.{name} must name at least one; got {shown(given)}")
             vars(self)[name] = items if name == "layers" else tuple(sorted(set(items)))
         vars(self)["tokens"] = as_count(self.tokens, "keep.tokens", 0)

@@ -17,6 +17,7 @@ FLOORS = (
     "logits",  # the stream of logit tiles
     "attention",  # plain folds over the stream
     "pattern",  # sparse targets
+    "lower",  # searches for lower bounds
     "certify",
     "projection",
     "row_qp",  # one row of max-margin queries

@@ -156,6 +156,7 @@ void bind_calls(py::module_& m);
 void bind_logits(py::module_& m);
 void bind_attention(py::module_& m);
 void bind_pattern(py::module_& m);
+void bind_lower(py::module_& m);
 void bind_certify(py::module_& m);
 void bind_projection(py::module_& m);
 void bind_max_margin(py::module_& m);

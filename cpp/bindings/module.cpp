@@ -63,6 +63,7 @@ PYBIND11_MODULE(HEADFIT_MODULE, m) {
   bind_logits(m);
   bind_attention(m);
   bind_pattern(m);
+  bind_lower(m);
   bind_certify(m);
   bind_projection(m);
   bind_max_margin(m);

@@ -47,6 +47,7 @@ def every_entry(target, tolerances):
             target, LOGITS, tolerances, _core.CertifyOptions(), 1
         ),
         "certify_matrix": lambda: _core.certify_matrix(target, matrix, tolerances, 1),
+        "TraceSearch": lambda: _core.TraceSearch(target, True, 1000),
         "target_logits": lambda: _core.target_logits(target, tolerances),
         "project_identity": lambda: _core.project_identity(
             target, tolerances, _core.ProjectionOptions(), q, k, 1

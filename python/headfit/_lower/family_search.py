@@ -14,8 +14,9 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
+from headfit import _core
 from headfit._lower.bounded import Apart, Facts, Groups, Kind, Limits, Separated, needed
-from headfit._lower.problem import Candidate, Ints, OutOfTimeError, Problem, line, off_diagonal
+from headfit._lower.problem import Candidate, Ints, Problem, line, off_diagonal
 
 MOST_PAIRS = 8_000_000  # bound on the entries of a table of the rows that share a column
 HEAVY = 8  # Columns with so many times the mean of entries may be left out of groups
@@ -52,7 +53,7 @@ def _reason(facts: Facts, name: str, proof: str) -> str:
 
 def families(problem: Problem) -> Iterator[Claim]:
     """Yield families, as many as the time allows."""
-    with suppress(OutOfTimeError):
+    with suppress(TimeoutError):
         yield from _columns_apart(problem)
         for rows, columns in problem.sight.rectangles(problem.check_time):
             part, is_part = problem.supports, problem.sight.limited
@@ -220,19 +221,8 @@ def _matchings(problem: Problem, lines: _Lines, degrees: Ints, light: Any) -> It
 
 def _independent(problem: Problem, table: sp.csr_array, is_edge: Any) -> Ints:
     """Return nodes without edges between them, as many as two greedy orders find."""
+    problem.check_time()
     row = np.repeat(np.arange(table.shape[0]), np.diff(table.indptr))[is_edge]
-    target = table.indices[is_edge]
-    start = np.searchsorted(row, np.arange(table.shape[0] + 1)).tolist()
-    edges = np.diff(start)
-    best = np.empty(0, np.intp)
-    for order in (np.arange(edges.size), np.argsort(edges, kind="stable")):
-        problem.check_time()
-        is_free = np.ones(edges.size, np.bool_)
-        is_taken = np.zeros(edges.size, np.bool_)
-        for node in order.tolist():
-            if is_free[node]:
-                is_taken[node] = True
-                is_free[target[start[node] : start[node + 1]]] = False
-        chosen = np.flatnonzero(is_taken)
-        best = chosen if chosen.size > best.size else best
-    return best
+    offsets = np.searchsorted(row, np.arange(table.shape[0] + 1))
+    nodes = _core.independent_nodes(offsets, table.indices[is_edge].astype(np.int32))
+    return nodes.astype(np.intp)

@@ -13,6 +13,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
+from headfit import _core
 from headfit._lower.hull import (
     BITS,
     Holders,
@@ -42,6 +43,12 @@ class _Supports:
         keep = np.setdiff1d(np.arange(self.columns.size), dropped)
         return _Supports(self.rows, self.columns[keep], self.table[:, keep])
 
+    def stored(self) -> tuple[NDArray[np.int64], NDArray[np.int32], int]:
+        """Return the table as the core reads it: offsets of rows, their columns, how many."""
+        self.table.sort_indices()
+        offsets = self.table.indptr.astype(np.int64)
+        return offsets, self.table.indices.astype(np.int32), self.columns.size
+
 
 def _keep_hull_vertices(problem: Problem, state: _Supports) -> _Supports:
     """Remove columns until every one that is left is proved a vertex of the keys' hull."""
@@ -59,91 +66,20 @@ def _keep_hull_vertices(problem: Problem, state: _Supports) -> _Supports:
     total = gain + spread * met.data - gap * (degree[p] - met.data)
     largest = float(np.abs(logs.data).max(initial=0.0)) + spread + gap
     bad = total >= -UNIT * largest * np.square(degree[p], dtype=np.float64)
-    p, j = p[bad], j[bad]
-    dropped = np.flatnonzero(degree == 0).tolist()
-    alive = np.ones(state.columns.size, np.bool_)
-    while p.size:
-        problem.check_time()
-        worst = int(np.argmax(np.bincount(p, minlength=alive.size)))
-        dropped.append(worst)
-        keep = (p != worst) & (j != worst)
-        p, j = p[keep], j[keep]
-    return state.without(np.array(dropped, np.intp)) if dropped else state
-
-
-def _within(counts: Ints) -> Ints:
-    """Return 0 ... counts[0] - 1, then 0 ... counts[1] - 1, and so on."""
-    return np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
-
-
-def _pairs(table: sp.csr_array) -> tuple[Ints, NDArray[np.int64]]:
-    """Return every pair of columns in a common support: its row, and the pair as one number."""
-    table.sort_indices()
-    sizes, entries = np.diff(table.indptr), np.arange(table.indices.size)
-    later = np.repeat(table.indptr[1:], sizes) - 1 - entries
-    first = np.repeat(entries, later)
-    second = first + 1 + _within(later)
-    codes = table.indices[first].astype(np.int64) * table.shape[1] + table.indices[second]
-    return np.repeat(np.arange(sizes.size), sizes)[first], codes
-
-
-def _shares(table: sp.csr_array) -> Ints:
-    """Return the denominators of the rows' shares y_i = 1 / denominator; 0 for a share of 0.
-
-    Either 1 / (the most rows with one of the row's pairs), or 1 for rows without common pairs.
-    """
-    sizes = np.diff(table.indptr)
-    rows, codes = _pairs(table)
-    _, inverse, counts = np.unique(codes, return_inverse=True, return_counts=True)
-    even = np.zeros(sizes.size, np.intp)
-    np.maximum.at(even, rows, counts[inverse])
-    bounds = np.searchsorted(rows, np.arange(sizes.size + 1))
-    free = np.ones(counts.size, np.bool_)
-    packed = np.zeros(sizes.size, np.intp)
-    for at in np.lexsort((-sizes, even)).tolist():
-        mine = inverse[bounds[at] : bounds[at + 1]]
-        if mine.size and free[mine].all():
-            free[mine] = False
-            packed[at] = 1
-    return max(even, packed, key=lambda parts: float(_as_floats(parts) @ np.maximum(sizes - 1, 0)))
-
-
-def _as_floats(denominators: Ints) -> NDArray[np.float64]:
-    return np.where(denominators > 0, 1.0 / np.maximum(denominators, 1), 0.0)
-
-
-def _drop_costly_columns(
-    problem: Problem, state: _Supports, shares: Ints, price: float
-) -> _Supports:
-    """Remove columns with few edges while that increases edges - price * columns."""
-    y = _as_floats(shares)
-    table, sizes = state.table, np.diff(state.table.indptr).astype(np.int64)
-    by_column, count = sp.csc_array(table), state.columns.size
-    worth = np.asarray(table.T @ np.where(sizes >= 2, y, 0.0)).ravel()
-    alive = np.ones(count, np.bool_)
-    best, best_at, removed = float(y @ np.maximum(sizes - 1, 0)) - price * count, 0, []
-    step = max(1, count // 400)
-    while alive.sum() > 4 + step and problem.seconds > 0:
-        dropped = np.argpartition(np.where(alive, worth, np.inf), step - 1)[:step]
-        alive[dropped] = False
-        removed += dropped.tolist()
-        before, sizes = sizes, sizes - np.asarray(by_column[:, dropped].sum(axis=1)).ravel()
-        spent = np.flatnonzero((before >= 2) & (sizes < 2))
-        worth -= np.asarray(table[spent].T @ y[spent]).ravel()
-        value = float(y @ np.maximum(sizes - 1, 0)) - price * alive.sum()
-        if value > best + 1e-9:
-            best, best_at = value, len(removed)
-    return state.without(np.array(removed[:best_at], np.intp))
+    offsets = np.searchsorted(p[bad], np.arange(degree.size + 1))
+    covering = _core.covering_nodes(offsets, j[bad].astype(np.int32))
+    return state.without(np.union1d(np.flatnonzero(degree == 0), covering))
 
 
 def _bound_from(problem: Problem, state: _Supports, price: float) -> Proof:
     """Return the head size that the edges on some columns prove, and its witness."""
     degree = np.bincount(state.table.indices, minlength=state.columns.size)
     state = state.without(np.flatnonzero(degree == 0))
-    shares = _shares(state.table)
+    stored = state.stored()
+    kept = _core.columns_with_edges(*stored, _core.edge_shares(*stored), price)
+    state = state.without(np.setdiff1d(np.arange(state.columns.size), kept))
     problem.check_time()
-    state = _drop_costly_columns(problem, state, shares, price)
-    table, shares = state.table, _shares(state.table)
+    table, shares = state.table, _core.edge_shares(*state.stored())
     sizes = np.diff(table.indptr)
     # The hull has at least so many edges: the sum of y_i (s_i - 1), added up exactly.
     carried = np.bincount(shares, weights=np.maximum(sizes - 1, 0)).tolist()

@@ -15,6 +15,7 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from headfit._base.arrays import is_sparse
+from headfit._base.deadline import calls_until
 from headfit._base.masks import allowed_places, as_allowed, as_window
 from headfit._base.tolerances import Tolerances
 from headfit._target.target import Target
@@ -158,10 +159,6 @@ class Visibility:
         return sorted(spans, key=lambda pair: (-pair[0].size * pair[1].size, int(pair[0][0])))
 
 
-class OutOfTimeError(Exception):
-    """A search has passed its deadline."""
-
-
 @dataclass(frozen=True, eq=False)
 class Problem:
     """A target and the tolerances that a head shall meet, with what the searches need.
@@ -197,9 +194,9 @@ class Problem:
         return replace(self, deadline=time.monotonic() + share * self.seconds)
 
     def check_time(self) -> None:
-        """Raise an OutOfTimeError if the deadline has passed."""
+        """Raise a TimeoutError if the deadline has passed."""
         if time.monotonic() > self.deadline:
-            raise OutOfTimeError
+            raise TimeoutError
 
 
 class Witness(ABC):
@@ -241,10 +238,11 @@ def best_proof(
     best: Proof | None = None
     ended = ""
     try:
-        for proof in search(problem):
-            if best is None or proof[0] > best[0]:
-                best = proof
-    except OutOfTimeError:
+        with calls_until(time.perf_counter() + problem.seconds):
+            for proof in search(problem):
+                if best is None or proof[0] > best[0]:
+                    best = proof
+    except TimeoutError:
         ended = "; the time ended"
     dim, reason, witness = best or (0 if ended else 1, "nothing found", None)
     status = "proved" if dim else "not finished"

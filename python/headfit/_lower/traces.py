@@ -21,29 +21,25 @@ Cover (1965), Schlaefli: hyperplanes through 0 split m vectors of R^(d+1) in at 
 
 from __future__ import annotations
 
-import functools
+import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
-import scipy.sparse as sp
 
+from headfit import _core
 from headfit._base.tolerances import Tolerances
 from headfit._lower.problem import (
     Candidate,
     Ints,
-    OutOfTimeError,
     Problem,
     Proof,
     Visibility,
     Witness,
     are_places,
     best_proof,
-    line,
-    lowest_bit,
-    packed,
     support_of,
 )
 from headfit._target.target import Target
@@ -52,6 +48,9 @@ PAIRS_LIMIT = 6_000_000  # bound on the work of counting the points that two set
 PAIRS_PER_SECOND = 2_000_000  # bound on the same work per second of the time limit
 LARGEST_SET = 12  # the most sets of a family that the greedy search grows
 NEAR, FAR = 40, 4  # how many sets with common points, and other ones, it may choose from
+
+
+Kind = Literal["columns", "rows"]
 
 
 def least_dim(classes: int, vectors: int) -> int:
@@ -73,7 +72,7 @@ class Traces(Witness):
     are rows.
     """
 
-    kind: Literal["columns", "rows"]
+    kind: Kind
     sets: tuple[int, ...]
     points: tuple[int, ...]
     free: bool = False
@@ -106,167 +105,75 @@ class Traces(Witness):
         return dim, f"{sets}, a head of size {dim - 1} does it in {most} at most"
 
 
-class Family:
-    """All columns (or rows) as sets of points, in bits of Python integers made when needed."""
+class _Sets(NamedTuple):
+    """All columns (or rows) of a target as sets of points, with the core's searches."""
 
-    def __init__(self, problem: Problem, kind: Literal["columns", "rows"]) -> None:
-        self.kind, self.columns, self.n = kind, kind == "columns", problem.target.n
-        self.sight = problem.sight.of_columns if self.columns else problem.sight
-        sets: Any = problem.supports
-        sets = sp.csr_array(sets.T) if self.columns else sets.copy()
-        sets.sort_indices()
-        self.lines, self.degree = sets.copy(), np.diff(sets.indptr)
-        self.bits = functools.cache(self._bits)
-        self.outside = functools.lru_cache(maxsize=8192)(self._outside)
-        # `shared` counts the points that each two sets share. Points in many sets are left out if
-        # that would take too long.
-        weight = np.bincount(sets.indices, minlength=self.n).astype(np.int64)
-        order = np.argsort(weight, kind="stable")
-        most = min(PAIRS_LIMIT, int(PAIRS_PER_SECOND * problem.seconds))
-        heavy = order[np.cumsum(weight[order] ** 2) > most]
-        self.is_complete = not heavy.size
-        if heavy.size:
-            sets.data[np.isin(sets.indices, heavy)] = 0
-            sets.eliminate_zeros()
-        self.shared: sp.csr_array = sp.csr_array(sets @ sets.T)
+    kind: Kind
+    search: _core.TraceSearch
+    degrees: Ints
 
-    def _bits(self, s: int) -> int:
-        """Return the points in set s."""
-        flags = np.zeros(self.n, np.bool_)
-        flags[line(self.lines, s)] = True
-        return packed(flags)
-
-    def _outside(self, s: int) -> int:
-        """Return the points that are not in set s, where that is not masked."""
-        first, stop = self.sight.span(s)
-        in_window = self.sight.window is not None
-        seen = (1 << stop) - (1 << first) if in_window else packed(self.sight.row(s))
-        return seen & ~self.bits(s)
-
-    def split(self, cells: dict[int, int], s: int, place: int) -> dict[int, int]:
-        """Divide the cells, by the codes of their traces, by membership in one more set."""
-        inside, outside, finer = self.bits(s), self.outside(s), {}
-        for code, cell in cells.items():
-            if part := cell & inside:
-                finer[code | 1 << place] = part
-            if part := cell & outside:
-                finer[code] = part
-        return finer
-
-    def classes(self, cells: dict[int, int], count: int, free: bool) -> int:
-        """Return how many traces on so many sets differ by more than complement, unless `free`."""
-        full = (1 << count) - 1
-        distinct = cells.keys() if free else {min(code, full ^ code) for code in cells}
-        return len(distinct | {0} if self.columns else distinct)  # the free row, of columns
-
-    def cells(self, sets: Sequence[int]) -> dict[int, int]:
-        """Return the points of each trace on these sets."""
-        cells = {0: (1 << self.n) - 1}
-        for place, s in enumerate(sets):
-            cells = self.split(cells, s, place)
-        return cells
-
-    def proof(self, sets: Sequence[int], free: bool, how: str) -> Proof:
+    def proof(self, sets: list[int], free: bool, how: str) -> Proof:
         """Return what a family of sets proves, with one point for every trace."""
-        full = (1 << len(sets)) - 1
-        points: dict[int, int] = {}
-        for code, cell in self.cells(sets).items():
-            points.setdefault(code if free else min(code, full ^ code), lowest_bit(cell))
-        if self.columns:
-            points.pop(0, None)  # the free row has this trace
-        witness = Traces(self.kind, tuple(sets), tuple(sorted(points.values())), free)
+        points = self.search.points(sets, free)
+        witness = Traces(self.kind, tuple(sets), tuple(points), free)
         dim, text = witness.text()
         return dim, f"{text} ({how})", witness
 
 
-def traces(problem: Problem, kind: Literal["columns", "rows"]) -> list[Candidate]:
+def traces(problem: Problem, kind: Kind) -> list[Candidate]:
     """Return the bounds from sets with every trace, and from sets with many."""
-    family = Family(problem, kind)
+    pairs = min(PAIRS_LIMIT, int(PAIRS_PER_SECOND * problem.seconds))
+    search = _core.TraceSearch(problem.target.core, kind == "columns", pairs)
+    columns = problem.supports.indices
+    of_columns = np.bincount(columns, minlength=problem.target.n)
+    degrees = of_columns if kind == "columns" else np.diff(problem.supports.indptr)
+    sets = _Sets(kind, search, degrees)
     vc = "VC dimension" if kind == "columns" else "dual VC dimension"
     return [
-        best_proof(vc, problem.within(0.3), lambda part: _shattered_sets(part, family)),
-        best_proof(f"traces of {kind}", problem.within(0.3), lambda part: _many(part, family)),
+        best_proof(vc, problem.within(0.3), lambda part: _shattered_sets(sets)),
+        best_proof(f"traces of {kind}", problem.within(0.3), lambda part: _many(part, sets)),
     ]
 
 
-def _shattered_sets(problem: Problem, family: Family) -> Iterator[Proof]:
-    """Yield ever larger families with every trace, which an exact search finds."""
-    size = 3 if family.columns else 2
-    while sets := shattered(problem, family, size):
-        yield family.proof(sets, not family.columns, "every trace occurs")
-        size += 1
-    if not family.is_complete:
-        raise OutOfTimeError
+def _shattered_sets(family: _Sets) -> Iterator[Proof]:
+    """Yield ever larger families with every trace (of columns: but the constant ones)."""
+    by_rows = family.kind == "rows"
+    for size in itertools.count(2 if by_rows else 3):
+        sets = family.search.shattered(size)
+        if not sets:
+            break
+        yield family.proof(sets, by_rows, "every trace occurs")
+    if not family.search.is_complete:
+        raise TimeoutError
 
 
-def shattered(problem: Problem, family: Family, size: int) -> list[int] | None:
-    """Return `size` sets on which every trace occurs (of columns: but the constant ones), or None.
-
-    Each set of such a family has at least 2^(size-1) points and each two share 2^(size-2). Every
-    subfamily is shattered as well, so that a branch ends when the first trace is missing.
-    """
-    spare = family.columns
-    usable = family.degree >= 2 ** (size - 1) - spare
-    shared, least = family.shared, 2 ** (size - 2) - spare
-    constant, needed = {0, 2**size - 1} if spare else set(), 2**size - 2 * spare
-
-    def partners(s: int) -> list[int]:
-        others, counts = line(shared, s), shared.data[shared.indptr[s] : shared.indptr[s + 1]]
-        return sorted(others[(others > s) & (counts >= least) & usable[others]].tolist())
-
-    def grow(chosen: list[int], cells: dict[int, int], pool: list[int]) -> list[int] | None:
-        problem.check_time()
-        place = len(chosen)
-        for at, s in enumerate(pool):
-            finer = family.split(cells, s, place)
-            if place + 1 == size:
-                if len(finer) >= needed and len(finer.keys() - constant) == needed:
-                    return [*chosen, s]
-            elif len(finer) == 2 ** (place + 1):
-                near = set(partners(s) if place + 2 < size else pool)
-                rest = [x for x in pool[at + 1 :] if x in near]
-                if sets := grow([*chosen, s], finer, rest):
-                    return sets
-        return None
-
-    for s in np.flatnonzero(usable).tolist():
-        pool = partners(s)
-        if len(pool) >= size - 1 and (sets := grow([s], family.cells([s]), pool)):
-            return sets
-    return None
-
-
-def _many(problem: Problem, family: Family) -> Iterator[Proof]:
+def _many(problem: Problem, family: _Sets) -> Iterator[Proof]:
     """Yield families with many traces, which a greedy search finds from some sets."""
-    rng, shared, best = problem.rng, family.shared, 1
-    busy = np.argsort(-family.degree, kind="stable")[:16].tolist()
-    for start in [*busy, *rng.permutation(family.n)[:48].tolist()]:
-        for free in (False,) if family.columns else (False, True):
+    rng, n, best = problem.rng, problem.target.n, 1
+    busy = np.argsort(-family.degrees, kind="stable")[:16].tolist()
+    for start in [*busy, *rng.permutation(n)[:48].tolist()]:
+        for free in (False,) if family.kind == "columns" else (False, True):
             problem.check_time()
-            near: Ints = line(shared, start)
+            near = np.array(family.search.near(start), np.intp)
             if near.size > NEAR:
                 near = rng.choice(near, NEAR, replace=False)
-            far = rng.integers(family.n, size=FAR)
-            pool = np.setdiff1d(np.union1d(near, far), start).tolist()
-            dim, sets = _greedy(family, start, pool, free, rng)
+            pool = np.setdiff1d(np.union1d(near, rng.integers(n, size=FAR)), start).tolist()
+            dim, sets = _greedy(family.search, start, pool, free, rng)
             if dim > best:
                 best = dim
                 yield family.proof(sets, free, "a search by chance")
 
 
 def _greedy(
-    family: Family, start: int, pool: list[int], free: bool, rng: np.random.Generator
+    search: _core.TraceSearch, start: int, pool: list[int], free: bool, rng: np.random.Generator
 ) -> tuple[int, list[int]]:
     """Grow a family greedily, and return the best head size on the way, and what proves it."""
     sets, best, kept = [start], 0, [start]
-    cells = family.cells(sets)
     while pool and len(sets) < LARGEST_SET:
-        place = len(sets)
-        classes = [family.classes(family.split(cells, s, place), place + 1, free) for s in pool]
+        classes = search.classes_with(sets, pool, free)
         top = int(np.argmax(classes + rng.random(len(pool)) / 2))
-        dim = least_dim(classes[top], place + 1 + free)
         sets.append(pool.pop(top))
-        cells = family.split(cells, sets[-1], place)
+        dim = least_dim(classes[top], len(sets) + free)
         if dim > best:
             best, kept = dim, list(sets)
         elif len(sets) > len(kept) + 4:

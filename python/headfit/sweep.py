@@ -13,7 +13,7 @@ import contextlib
 import itertools
 import math
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Executor
 from pathlib import Path
 from typing import Any
@@ -196,12 +196,17 @@ def run(
                 records = (compute(task, thread_count(num_threads)) for task in todo)
             else:
                 records = stack.enter_context(executor_of(todo, executor, workers, num_threads))
-            tell = stack.enter_context(_telling(len(todo), progress))
+            bar = stack.enter_context(Counter(len(todo), "point")) if progress is True else None
+            say = progress if callable(progress) else lambda line: None
+            say(f"0 of {len(todo)} points")
             failed = 0
             for done, record in enumerate(records, start=1):
                 table.write(record)
                 failed += "exception" in record
-                tell(done, failed)
+                said = f"{failed} failed" if failed else ""
+                say(f"{done} of {len(todo)} points{said and ', '}{said}")
+                if bar is not None:
+                    bar.step(said)
     return Sweep(file, [table.records[task.key] for task in tasks], table.damaged)
 
 
@@ -235,20 +240,3 @@ def _warn_of_older(keys: Iterable[str], table: Table, work: Work) -> None:
             "which are taken as they are: a new version= or a new file computes them again",
             stacklevel=3,
         )
-
-
-@contextlib.contextmanager
-def _telling(
-    total: int, progress: bool | Callable[[str], Any] | None
-) -> Iterator[Callable[[int, int], Any]]:
-    """Yield a function of how many points are done and failed, which moves a bar or says a line."""
-    if progress is True:
-        with Counter(total, "point") as bar:
-            yield lambda done, failed: bar.step(f"{failed} failed" if failed else "")
-    elif callable(progress):
-        progress(f"0 of {total} points")
-        yield lambda done, failed: progress(
-            f"{done} of {total} points" + (f", {failed} failed" if failed else "")
-        )
-    else:
-        yield lambda done, failed: None

@@ -298,7 +298,7 @@ def test_normalize(run):
         ("fit A.npz --dim 8 -o no/h.npz", ["no folder no"]),
         ("fit A.npz --dim 8 -o .", ["folder"]),
         ("fit A.npz --dim 8 --mask round -o h.npz", ["round"]),
-        ("fit A.npz --dim 8 --mask window:x -o h.npz", ["window:x"]),
+        ("fit A.npz --dim 8 --mask window:x -o h.npz", ["window", "x"]),
         ("fit A.npz --dim 8 --mask causal -o h.npz", ["row", "column"]),
         ("fit A.npz --dim 8 --method magic -o h.npz", ["magic"]),
         ("fit A.npz --module A.npz -o h.npz", ["W_Q"]),

@@ -10,6 +10,7 @@ from scipy import sparse
 
 import headfit as hf
 from headfit import cli
+from headfit._cli.options import value
 from headfit._cli.pattern import function_of_n
 from headfit.errors import InputError
 
@@ -72,7 +73,7 @@ def test_a_pattern_from_a_file_and_json(run):
     ],
 )  # fmt: skip
 def test_arguments_are_those_of_python(kind, pairs, expected):
-    made = function_of_n(kind, list(pairs.items()), 7)
+    made = function_of_n(kind, {name: value(text) for name, text in pairs.items()}, 7)
     assert set(made.keywords) == {*pairs, "rng"}
     np.testing.assert_array_equal(made(32).toarray(), expected(32).toarray())
 
@@ -81,7 +82,7 @@ def test_every_kind_that_has_an_n_takes_it_from_the_option():
     refused = set()
     for kind in hf.patterns.__all__:
         try:
-            function_of_n(kind, [], 0)
+            function_of_n(kind, {}, 0)
         except InputError as error:
             if "must be a function of n" in str(error):
                 refused.add(kind)

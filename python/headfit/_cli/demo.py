@@ -18,9 +18,8 @@ from headfit._base.drawing import matplotlib
 from headfit._base.shown import text_table
 from headfit._base.text import number
 from headfit._cli.command import Call, Outcome, command
-from headfit._cli.files import PICTURES, save_figure
+from headfit._cli.files import PICTURES, write_figure
 from headfit._cli.options import flag, option, options_of
-from headfit._cli.streams import shown
 from headfit.errors import InputError
 
 if TYPE_CHECKING:
@@ -29,7 +28,6 @@ if TYPE_CHECKING:
 PICTURE = Path("headfit-demo.png")
 """The picture of a demo for which no name is given."""
 
-_TITLE = "One attention module, its weights never changed: only the input differs"
 _COLUMNS = {
     "pattern": "{pattern}", "n": "{n}", "k row/col": "{per_row}/{per_column}",
     "gamma": "{gamma:.3g}", "learned d": "{dim}", "leak": "{leak}", "distortion": "{distortion}",
@@ -104,7 +102,8 @@ class Demo(NamedTuple):
                 fontsize=9,
             )
         figure.colorbar(image, ax=axes, label="weight / largest weight of its row", shrink=0.6)
-        figure.suptitle(_TITLE, fontsize=17, weight="bold")
+        title = "One attention module, its weights never changed: only the input differs"
+        figure.suptitle(title, fontsize=17, weight="bold")
         figure.supxlabel(self.weights, fontsize=9)
         return figure
 
@@ -134,14 +133,12 @@ def run_demo(
     before = _digest(module)
     # The module is factorised here, once, so that the time of no pattern includes it.
     module.input_for(*np.zeros((2, 1, dim), module.dtype))
+    common: dict[str, Any] = {"rng": rng, "num_threads": num_threads}
     rows = []
     for name, A, order in _patterns(n, rng, digits):
         progress(f"{name}, n = {len(order)}")
-        t, begin = hf.Target(A), time.perf_counter()
-        head = hf.fit(
-            t, method="learned", module=module, time_limit=time_limit, rng=rng,
-            num_threads=num_threads,
-        )  # fmt: skip
+        t = hf.Target(A)
+        head = hf.fit(t, method="learned", module=module, time_limit=time_limit, **common)
         figures = {
             "pattern": name,
             **t.to_dict(),
@@ -149,15 +146,15 @@ def run_demo(
             "dim": head.dim if head.search is None else head.search.dim or head.dim,
             "lower_bound": 1 if head.lower_bound is None else head.lower_bound.dim,
             "proved_dim": hf.bounds.projection_dim(t.n, t.per_row, t.gamma),
-            "seconds": time.perf_counter() - begin,
+            "seconds": head.seconds,
             "certificate": head.certificate.to_dict(),
         }
         rows.append(DemoRow(t, head, order, figures))
-    after = _digest(module)
+    weights = (before, _digest(module))
     figures = {
         "holds": all(row.fit.certificate.holds for row in rows),
-        "untouched": before == after,
-        "weights": (before, after),
+        "untouched": weights[0] == weights[1],
+        "weights": weights,
         "seconds": time.perf_counter() - start,
         **{name: getattr(module, name) for name in ("width", "dim", "dtype")},
         "patterns": [row.figures for row in rows],
@@ -210,6 +207,5 @@ def demo(call: Call) -> Outcome:
         except ImportError as error:
             picture, text = None, f"{text}\n\nno picture: {error}"
         else:
-            call.files.write(picture, lambda path: save_figure(figure, path))
-            text += f"\n\npicture: {shown(picture)}"
+            text += write_figure(call, picture, figure)
     return Outcome({**results.figures, "picture": picture}, text, results.figures["holds"])

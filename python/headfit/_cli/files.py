@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +15,7 @@ from headfit._base.files import replace_file
 from headfit._base.stored_arrays import load_arrays
 from headfit._cli.command import Call
 from headfit._cli.options import flag, mask, numbers, option, options_of
+from headfit._cli.streams import DASH
 from headfit._fit.storage import read_fit
 from headfit.errors import InputError
 
@@ -84,10 +84,7 @@ def read_arrays(arrays: dict[str, NDArray[Any]], options: dict[str, Any]) -> dic
 
 def _stored(name: str, array: NDArray[Any]) -> Any:
     if name == "mask" and array.dtype.kind == "U" and array.ndim == 0:
-        try:
-            return mask(str(array))
-        except argparse.ArgumentTypeError as error:
-            raise InputError(f"mask: {error}") from error
+        return mask(str(array))
     return array.item() if array.ndim == 0 else array
 
 
@@ -108,15 +105,17 @@ def read_attention(path: Path, call: Call) -> hf.Attention:
     return hf.Attention.of(known, **options)
 
 
-def head_of(attention: hf.Attention, at: tuple[int, ...] | None) -> hf.Attention:
+def head_of(attention: hf.Attention, at: Any) -> hf.Attention:
     """Return the head that --head asks for; it must be given where there are several."""
     lead = attention.lead
     if at is None and not lead:
         return attention
-    if at is None or len(at) != len(lead) or any(i >= n for i, n in zip(at, lead, strict=True)):
-        place = "none" if at is None else ",".join(str(i) for i in at)
-        raise InputError(f"--head must have one index for each of the axes {lead}; got {place}")
-    return single_heads(attention)[int(np.ravel_multi_index(at, lead))]
+    try:
+        place = np.ravel_multi_index(at, lead)
+    except (TypeError, ValueError) as error:
+        message = f"--head must have one index for each of the axes {lead}; got {at}"
+        raise InputError(message) from error
+    return single_heads(attention)[int(place)]
 
 
 def read_module(path: Path) -> hf.SelfAttention:
@@ -128,17 +127,25 @@ def read_module(path: Path) -> hf.SelfAttention:
     return module
 
 
-def save_figure(figure: Figure, path: Path) -> None:
-    """Write a figure to a file whose name ends as one of PICTURES does."""
-    replace_file(path, lambda file: figure.savefig(file, format=path.suffix[1:]))
-
-
-def save_drawing(name: str, *results: Any, path: Path, **settings: Any) -> None:
-    """Write what the function of this name in `headfit.plot` draws to a file."""
+def draw(call: Call, output: Path | None, name: str, *results: Any, **settings: Any) -> str:
+    """Write what a function of `headfit.plot` draws, if there is an output, and say where."""
+    if output is None:
+        return ""
+    call.say("drawing")
     matplotlib().use("agg")  # pyplot opens no window
     import matplotlib.pyplot as plt
 
     with plt.rc_context({"savefig.dpi": 150}):
         getattr(hf.plot, name)(*results, **settings)
-        save_figure(plt.gcf(), path)
+        text = write_figure(call, output, plt.gcf())
     plt.close()
+    return text
+
+
+def write_figure(call: Call, output: Path, figure: Figure) -> str:
+    """Write a figure to a file whose name ends as one of PICTURES does, and say where."""
+    call.files.write(
+        output,
+        lambda path: replace_file(path, lambda file: figure.savefig(file, format=path.suffix[1:])),
+    )
+    return f"\n\npicture: {'standard output' if output == DASH else output.resolve()}"

@@ -32,16 +32,6 @@ for each in OF_METHODS:
     each.settings["help"] += f" [{', '.join(owners)}]"
 
 
-def method_of(call: Call) -> hf.methods.Method:
-    """Return the method of the arguments, or refuse an option that it does not have."""
-    name, own = call.pop("method", "auto"), call.take(OF_METHODS)
-    kind: Any = METHODS[name]
-    for other in own.keys() - inspect.signature(kind).parameters.keys():
-        raise InputError(f"--{other.replace('_', '-')} is no option of --method {name}")
-    method: hf.methods.Method = kind(**own)
-    return method
-
-
 @command(
     TARGET,
     option("-o", "--output", suffixes=tuple(FORMATS), required=True, metavar="HEAD",
@@ -63,7 +53,11 @@ def fit(call: Call) -> Outcome:
     headfit fit A.mtx --module W.npz --mask causal -o head.npz
     headfit fit A.npz --method max-margin --keys cyclic --dtype float64 -o head.npz
     """
-    method, file = method_of(call), call.pop("output")
+    name, own, file = call.pop("method", "auto"), call.take(OF_METHODS), call.pop("output")
+    method: Any = METHODS[name]
+    for other in own.keys() - inspect.signature(method).parameters.keys():
+        raise InputError(f"--{other.replace('_', '-')} is no option of --method {name}")
+    method = method(**own)
     target = read_target(call, call.pop("mask", None))
     if "module" in call:
         call["module"] = read_module(call["module"])

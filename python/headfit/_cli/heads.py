@@ -16,16 +16,15 @@ from headfit._cli.files import (
     HEADS,
     LOGITS,
     PICTURES,
+    draw,
     head_of,
     kind_of,
     mask_words,
     read,
     read_arrays,
     read_attention,
-    save_drawing,
 )
 from headfit._cli.options import option, options_of
-from headfit._cli.streams import shown
 from headfit._fit.file_formats import FORMATS
 from headfit.errors import InputError
 
@@ -76,8 +75,7 @@ def shrink(call: Call) -> Outcome:
     if small.mask is not None:
         arrays["mask"] = mask_words(small.mask)
     call.files.write(file, lambda path: save_arrays(path, arrays))
-    if picture is not None:
-        call.files.write(picture, lambda path: save_drawing("curve", small, path=path))
+    draw(call, picture, "curve", small)
     return outcome(file, small, small.reached)
 
 
@@ -162,9 +160,8 @@ def plot(call: Call) -> Outcome:
         results.insert(0, hf.Target(call["target"], mask=drawn.mask))
     name = "heads_grid" if kind == "heads" else kind
     settings = {"colorbar": True} if kind in ("attention", "compare") else {}
-    call.say("drawing")
-    call.files.write(picture, lambda path: save_drawing(name, *results, path=path, **settings))
-    return Outcome({"kind": kind, "picture": picture}, f"picture: {shown(picture)}")
+    text = draw(call, picture, name, *results, **settings)
+    return Outcome({"kind": kind, "picture": picture}, text.strip())
 
 
 def _drawn(file: Path, call: Call) -> tuple[str, Any]:

@@ -8,71 +8,52 @@ from __future__ import annotations
 
 import argparse
 import inspect
+import json
 import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from headfit._base.kernel import NAMES, Kernel, as_kernel
-from headfit.errors import InputError
+from headfit._base.kernel import NAMES
 
 
-def _expect(holds: bool, expected: str, text: str) -> None:
-    if not holds:
-        raise argparse.ArgumentTypeError(f"expected {expected}, got {text!r}")
+def value(text: str) -> Any:
+    """Return what a text stands for: a number, true or false, numbers with commas, or a word."""
+    try:
+        values = json.loads(f"[{text}]")
+    except ValueError:
+        return text
+    return values[0] if len(values) == 1 else values or text
 
 
 def mask(text: str) -> Any:
     """Return the mask that `causal`, `window:W` or `window:LEFT,RIGHT` stands for."""
-    if text == "causal":
-        return text
-    kind, _, width = text.partition(":")
-    sides = [int(side) for side in width.split(",") if side.isdecimal()]
-    holds = kind == "window" and len(sides) == width.count(",") + 1 <= 2
-    _expect(holds, "causal, window:W or window:LEFT,RIGHT", text)
-    return (kind, sides[0] if len(sides) == 1 else tuple(sides))
+    kind, colon, width = text.partition(":")
+    sides = value(width)
+    return (kind, tuple(sides) if isinstance(sides, list) else sides) if colon else text
 
 
-def numbers(text: str) -> tuple[int, ...]:
-    """Return the numbers in a list separated by commas."""
-    parts = text.split(",")
-    _expect(all(part.isdecimal() for part in parts), "numbers as in 1,3", text)
-    return tuple(int(part) for part in parts)
+def numbers(text: str) -> Any:
+    """Return the numbers in a list separated by commas, or a word as it is."""
+    return value(f"[{text}]") if text[:1].isdecimal() else text
 
 
-def columns(text: str) -> str | list[int]:
-    return text if text == "auto" else list(numbers(text))
+def kernel(text: str) -> Any:
+    """Return the name of a kernel, or options of `Kernel` from NAME=VALUE,NAME=VALUE."""
+    return dict(pair(part) for part in text.split(",")) if "=" in text else text
 
 
-def kernel(text: str) -> Kernel:
-    """Return the kernel of a name, or of options of `Kernel` as NAME=VALUE,NAME=VALUE."""
-    words = {"True": True, "False": False}
-    pairs = [part.partition("=")[::2] for part in text.split(",")]
-    options = {name: words.get(value, value) for name, value in pairs}
-    try:
-        return as_kernel(options if "=" in text else text)
-    except InputError as error:
-        raise argparse.ArgumentTypeError(str(error)) from error
-
-
-def effort(text: str) -> str | int:
-    return int(text) if text.isdecimal() else text
-
-
-def seed(text: str) -> int:
-    _expect(text.isdecimal(), "an integer of at least 0", text)
-    return int(text)
-
-
-def pair(text: str) -> tuple[str, str]:
-    name, _, value = text.partition("=")
-    _expect(bool(name and value), "NAME=VALUE as in neighbors=64", text)
-    return name, value
+def pair(text: str) -> tuple[str, Any]:
+    """Return a name and a value from NAME=VALUE."""
+    name, _, worth = text.partition("=")
+    if not name or not worth:
+        raise argparse.ArgumentTypeError(f"expected NAME=VALUE, got {text!r}")
+    return name, value(worth)
 
 
 BY_NAME: dict[str, dict[str, Any]] = {
-    "effort": {"type": effort, "help": "low, medium, high or a number of steps"},
-    "exempt_columns": {"type": columns, "metavar": "J", "help": "auto, or numbers as in 0,1,7: "
+    "effort": {"type": value, "help": "low, medium, high or a number of steps"},
+    "exempt_columns": {"type": numbers, "metavar": "J", "help": "auto, or numbers as in 0,1,7: "
                        "columns with a coordinate of their own"},
     "kernel": {"type": kernel, "metavar": "NAME", "help": "what the certificate is about: "
                f"{', '.join(NAMES)}; or options of hf.Kernel as in "
@@ -82,7 +63,7 @@ BY_NAME: dict[str, dict[str, Any]] = {
                     "cores that the process may use)"},
     "position": {"choices": ("rope", "rope-half", "alibi"),
                  "help": "positions that are not yet part of Q and K"},
-    "rng": {"type": seed, "word": "seed", "help": "seed of everything random"},
+    "rng": {"type": int, "word": "seed", "help": "seed of everything random"},
 }  # fmt: skip
 """The settings of parameters that mean the same in every function, by their names."""
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import argparse
 import functools
 import inspect
-import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +18,10 @@ from headfit._base.files import opened, replace_file
 from headfit._base.sparse import load_matrix
 from headfit._base.stored_arrays import load_array
 from headfit._cli.command import Call, Command, Outcome, command, examples, outcome
-from headfit._cli.files import PICTURES, save_drawing
+from headfit._cli.files import PICTURES, draw
 from headfit._cli.fitting import TOLERANCES
 from headfit._cli.options import Option, option, options_of, pair
-from headfit._cli.streams import DASH, shown
+from headfit._cli.streams import DASH
 from headfit._fit.registry import METHODS
 from headfit.errors import InputError
 
@@ -114,11 +113,8 @@ class _Kinds:
 pattern = _Kinds()
 
 
-def function_of_n(kind: str, pairs: Iterable[tuple[str, str]], rng: int) -> Callable[[int], Any]:
-    """Return a kind of pattern as a function of n, its other arguments given as texts.
-
-    A text is a number, true or false, numbers separated by commas, or a word.
-    """
+def function_of_n(kind: str, chosen: dict[str, Any], rng: int) -> Callable[[int], Any]:
+    """Return a kind of pattern with these arguments as a function of n."""
     function = getattr(patterns, kind)
     known = inspect.signature(function)
     first, *others = known.parameters
@@ -127,21 +123,12 @@ def function_of_n(kind: str, pairs: Iterable[tuple[str, str]], rng: int) -> Call
             f"pattern must be a function of n; {kind} is not: write it with headfit pattern, and "
             "name the file"
         )
-    chosen = {name: _value(text) for name, text in pairs}
     try:
         known.bind(0, **chosen, rng=rng)
     except TypeError as error:
         names = ", ".join(name for name in others if name != "rng")
         raise InputError(f"--arg must name arguments of {kind}: {names}; {error}") from error
     return functools.partial(function, **chosen, rng=rng)
-
-
-def _value(text: str) -> Any:
-    try:
-        values = json.loads(f"[{text}]")
-    except ValueError:
-        return text
-    return values[0] if len(values) == 1 else values
 
 
 @command(
@@ -166,7 +153,7 @@ def plan(call: Call) -> Outcome:
     """
     name, pairs, picture = call.pop("pattern"), call.pop("arg", ()), call.pop("plot", None)
     if name in KINDS:
-        planned: Any = function_of_n(name, pairs, call.get("rng", 0))
+        planned: Any = function_of_n(name, dict(pairs), call.get("rng", 0))
     elif pairs:
         raise InputError(f"--arg must go with a kind of pattern; {name} names a file")
     elif not Path(name).suffix and Path(name) != DASH:
@@ -175,8 +162,5 @@ def plan(call: Call) -> Outcome:
     else:
         planned = call.files.path(Path(name))
     answer = hf.plan(planned, progress=call.say, **call)
-    text = str(answer)
-    if picture is not None:
-        call.files.write(picture, lambda path: save_drawing("plan", answer, path=path))
-        text += f"\n\npicture: {shown(picture)}"
+    text = f"{answer}{draw(call, picture, 'plan', answer)}"
     return Outcome({**answer.to_dict(), "picture": picture}, text, answer.verdict == "yes")

@@ -28,11 +28,6 @@ _KINDS = {
 }  # fmt: skip
 
 
-def shown(output: Path) -> str:
-    """Return the name of an output as commands print it."""
-    return "standard output" if output == DASH else str(output.resolve())
-
-
 class Streams(contextlib.ExitStack):
     """The files of a call. What the command prints goes to stderr if a file goes to stdout."""
 
@@ -60,10 +55,8 @@ class Streams(contextlib.ExitStack):
 
     def check_free(self, path: Path, suffixes: tuple[str, ...]) -> None:
         """Raise an InputError for a file that cannot be written, or exists, without --force."""
-        if not path.parent.is_dir():
-            raise InputError(f"there is no folder {path.parent}")
-        if not os.access(path.parent, os.W_OK):
-            raise InputError(f"the folder {path.parent} cannot be written to")
+        if not (path.parent.is_dir() and os.access(path.parent, os.W_OK)):
+            raise InputError(f"there is no folder {path.parent} that can be written to")
         if path.exists() and not path.is_file():
             raise InputError(f"{path} is a folder, or no ordinary file")
         if path.suffix not in suffixes:

@@ -218,8 +218,8 @@ class Sweep(Shown):
         return len(self.rows)
 
     def _facts(self) -> dict[str, str]:
-        counts = {"failed": len(self.failures), "damaged lines": len(self.damaged)}
-        facts = {"file": str(self.path), "results": str(len(self))}
+        counts = {"results": len(self), "failed": len(self.failures), "damaged": len(self.damaged)}
+        facts = {"file": str(self.path)}
         facts |= {name: str(count) for name, count in counts.items() if count}
         return facts | {name: shown(values) for name, values in self.axes.items()}
 

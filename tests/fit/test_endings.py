@@ -17,7 +17,7 @@ from headfit._base.deadline import calls_until
 from headfit._fit import head as heads
 from headfit._fit import learned
 from headfit._fit.search import double_and_bisect, gallop_down
-from headfit._target.heavy import global_columns, heavy_notes
+from headfit._target.structure import global_columns, heavy_notes
 
 A = hf.patterns.random_regular(128, k=4, gamma=2.0, rng=0)
 PROJECTION = {"method": "projection", "leak": 0.3, "distortion": 2.0}

@@ -11,7 +11,7 @@ import scipy.sparse as sp
 import headfit as hf
 from headfit._filter.remainder import Parts
 from headfit._target.append_dims import without_columns
-from headfit._target.blocks import Blocks
+from headfit._target.structure import Blocks
 from headfit.errors import InputError
 
 

@@ -3,7 +3,9 @@
 #pragma once
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
+#include <cstdint>
 #include <limits>
 
 namespace headfit {
@@ -23,9 +25,10 @@ struct NumberFormat {
   // The distance between neighbouring numbers of the format around x. At a power of 2, where it
   // differs on both sides, the distance to the next larger number.
   double spacing(double x) const {
-    int exponent = min_exponent;
-    if (x != 0) exponent = std::max(std::ilogb(x), min_exponent);
-    return std::ldexp(1.0, exponent - digits + 1);
+    // The exponent of a double by itself is the power of 2 below it, or 0 if it is subnormal.
+    constexpr std::uint64_t exponent = 0x7ff0000000000000;
+    const double power = std::bit_cast<double>(std::bit_cast<std::uint64_t>(x) & exponent);
+    return std::max(power, power_of_two(min_exponent)) * power_of_two(1 - digits);
   }
 
   // The nearest number of the format, ties to even; infinity beyond the largest. The function is
@@ -35,6 +38,12 @@ struct NumberFormat {
     const double unit = spacing(x);
     const double y = std::nearbyint(x / unit) * unit;
     return std::abs(y) > largest ? std::copysign(std::numeric_limits<double>::infinity(), x) : y;
+  }
+
+ private:
+  // 2^exponent, which must be a normal number.
+  static constexpr double power_of_two(int exponent) {
+    return std::bit_cast<double>(static_cast<std::uint64_t>(1023 + exponent) << 52);
   }
 };
 

@@ -22,10 +22,10 @@ Interval around(double x, double y) { return {std::min(x, y), std::max(x, y)}; }
 Interval operand(double x, bool is_double, const OperandRounding& how) {
   const auto rounded = [&how](double number) { return how.format.rounded(number); };
   if (!std::isfinite(x)) return {x * how.factor, x * how.factor};
-  Interval read = around(rounded(x), rounded(x));
-  if (is_double && how.in_float32) {
-    read = around(rounded(x), rounded(static_cast<double>(static_cast<float>(x))));
-  }
+  const double at_once = rounded(x);
+  const bool is_twice = is_double && how.in_float32;
+  const Interval read =
+      around(at_once, is_twice ? rounded(static_cast<double>(static_cast<float>(x))) : at_once);
   if (how.factor == 1) return read;
   Interval scaled = around(rounded(read.low * how.factor), rounded(read.high * how.factor));
   for (const double error : {-how.product_error, how.product_error}) {

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from headfit import _core
 from headfit._base.masks import as_window
-from headfit._target.blocks import Blocks
+from headfit._target.structure import Blocks
 from headfit._target.target import Target
 from headfit.errors import InputError
 

@@ -29,7 +29,7 @@ from headfit._fit.problem import Problem
 from headfit._fit.registry import as_method
 from headfit._fit.result import Fit, Search, Trial
 from headfit._target.append_dims import exempt_from
-from headfit._target.heavy import heavy_notes
+from headfit._target.structure import heavy_notes
 from headfit._target.target import TargetLike, as_target
 from headfit.errors import CertificateError, InputError
 

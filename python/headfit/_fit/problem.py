@@ -21,7 +21,7 @@ from headfit._cluster.cluster import Cluster
 from headfit._filter.remainder import Parts
 from headfit._filter.stencil import Stencil
 from headfit._target.append_dims import heavier_by, leak_without, without_columns
-from headfit._target.blocks import Blocks
+from headfit._target.structure import Blocks
 from headfit._target.target import Target
 
 __all__ = ["Problem"]

@@ -138,21 +138,20 @@ def source_of(pattern: Any, n: Any, mask: Any, num_threads: int | None) -> Sourc
             raise InputError("n must be given: the pattern is a function of n")
         has_smaller = mask is None or isinstance(mask, (str, tuple))
         at = functools.cache(lambda m: _target_at(pattern, m, mask, num_threads))
-        return Source(_name_of(pattern), size, at, has_smaller)
+        return Source(_short(_name_of(pattern)), size, at, has_smaller)
     target = _checked("pattern", pattern, mask, num_threads)
     if size is not None and size != target.n:
         raise InputError(
             f"n must be the matrix's own, {target.n}, or left out; got {size}. Give a function of "
             "n to plan for another length"
         )
-    path = isinstance(pattern, (str, os.PathLike))
-    name = os.path.basename(os.fspath(pattern)) if path else "the matrix"
+    is_path = isinstance(pattern, (str, os.PathLike))
+    name = os.path.basename(os.fspath(pattern)) if is_path else "the matrix"
     has_smaller = target.looks_back and (mask is None or isinstance(target.mask, (str, tuple)))
 
-    def block(size: int) -> Target:
-        if size == target.n:
-            return target
-        return as_target(target.matrix[:size, :size], mask=target.mask, num_threads=num_threads)
+    def block(m: int) -> Target:
+        A = target if m == target.n else target.matrix[:m, :m]
+        return as_target(A, mask=target.mask, num_threads=num_threads)
 
     return Source(_short(name), target.n, block, has_smaller)
 
@@ -166,9 +165,9 @@ def _target_at(pattern: Callable[[int], Any], n: int, mask: Any, num_threads: in
             f"pattern must be a function of n alone; calling it with n = {n} raised a TypeError: "
             f"{error}"
         ) from error
-    except TooLargeError:
-        raise
     except MemoryError as error:
+        if isinstance(error, TooLargeError):
+            raise
         raise TooLargeError(f"the pattern of n = {n} tokens does not fit in memory") from error
     target = _checked("pattern(n)", matrix, mask, num_threads)
     if target.n != n:
@@ -194,9 +193,9 @@ def _name_of(pattern: Any) -> str:
         values = [shown(v) for v in pattern.args]
         values += [f"{name}={shown(v)}" for name, v in pattern.keywords.items() if name != "rng"]
         name = _name_of(pattern.func)
-        return _short(f"{name}({', '.join(values)})" if values else name)
+        return f"{name}({', '.join(values)})" if values else name
     name = getattr(pattern, "__name__", type(pattern).__name__)
-    return "the pattern" if name == "<lambda>" else _short(str(name))
+    return "the pattern" if name == "<lambda>" else str(name)
 
 
 def _short(name: str) -> str:

@@ -25,6 +25,11 @@ if TYPE_CHECKING:
 
 Verdict = Literal["yes", "not found", "no"]
 
+OBSTACLES: dict[str, Obstacle] = {
+    "float32": "format", "float32 logits": "format", "free logits": "logits"
+}  # fmt: skip
+"""What stood in the way where an attempt with one demand relaxed certifies."""
+
 MOST_TIMES = 4096  # A trend is not continued to more times the largest n it was seen at
 
 
@@ -204,10 +209,8 @@ class Plan(Shown):
         """What stood in the way, in the words of `Fit.obstacle`, or "memory"; None for "yes"."""
         if self.verdict != "not found":
             return None if self.verdict == "yes" else "bound"
-        if self.certified("float32", "float32 logits"):
-            return "format"
-        if self.certified("free logits"):
-            return "logits"
+        if relaxed := self.certified(*OBSTACLES):
+            return OBSTACLES[relaxed[0].purpose]
         if self.target is None:
             return "memory"
         return next((a.obstacle for a in self.attempts if a.purpose == "asked"), "time")
@@ -247,7 +250,7 @@ class Plan(Shown):
         values["lower_bound"] = bound and {"dim": bound.dim, "reason": bound.reason}
         sizes = ("nonzeros", "per_row", "mean_per_row")
         values |= {name: getattr(target, name, None) for name in sizes}
-        mask = None if target is None else target.mask
+        mask = getattr(target, "mask", None)
         return plain_dict({**values, "mask": None if mask is None else mask_text(mask)})
 
     def _effort(self) -> str:

@@ -24,7 +24,7 @@ from headfit._plan.result import Plan, PlanAttempt
 from headfit._plan.text import advice_of
 from headfit._target.certificate import Certificate
 from headfit._target.certify import certify
-from headfit._target.heavy import global_columns
+from headfit._target.structure import global_columns
 from headfit._target.target import Target
 from headfit.errors import InputError, TooLargeError
 
@@ -42,7 +42,6 @@ WIDER, LEAST_WIDER, WIDEST, WIDEST_LEAK = 6, 2, 10, 0.5
 # The kernels of 16 bits that may read the best head, which round Q and K, or logits too.
 READERS = (("rounded", "flash"), ("rounded logits", "eager"))
 
-CERTIFIED = ("holds", "leak", "distortion", "share_held", "max_logit", "max_norm")
 SECONDS = 60.0  # the default of `time_limit`
 
 # The most that each step may take of the time that is left when it begins. "better" are all
@@ -140,30 +139,22 @@ def least_logit(target: Target, leak: float) -> float:
     is_causal = isinstance(target.mask, str) and target.mask == "causal"
     if target.mask is not None and not is_causal:
         return 0.0
-    sizes = np.diff(target.csr_arrays[0])
+    sizes = np.diff(target.matrix.indptr)
     visible = np.arange(1, target.n + 1) if is_causal else target.n
     return log_inverse(leak) / 2 if np.any((sizes > 0) & (sizes < visible)) else 0.0
 
 
 def recorded(
-    purpose: str, question: Question, head: Fit, proof: Certificate, exempt: int, seconds: float
+    purpose: str, question: Question, head: Fit, proof: Certificate, **more: Any
 ) -> PlanAttempt:
     """Return the record of a head and of a certificate of it."""
+    names = ("holds", "leak", "distortion", "share_held", "max_logit", "max_norm")
+    figures = {name: getattr(proof, name) for name in names}
+    used = int(head.settings.get("dim_used", head.dim))
     return PlanAttempt(
-        purpose,
-        proof.n,
-        head.dim,
-        question.dtype,
-        question.kernel,
-        proof.tolerances,
-        method=head.method,
-        **{name: getattr(proof, name) for name in CERTIFIED},
-        exempt=exempt,
-        dim_used=int(head.settings.get("dim_used", head.dim)),
-        seconds=seconds,
-        stopped="certified" if proof.holds else "stalled",
-        obstacle=None if proof.holds else "format",
-    )
+        purpose, proof.n, head.dim, question.dtype, question.kernel, proof.tolerances,
+        head.method, dim_used=used, **figures, **more,
+    )  # fmt: skip
 
 
 class Planner:
@@ -263,9 +254,10 @@ class Planner:
             attempt = PlanAttempt(purpose, target.n, question.dim, question.dtype, question.kernel,
                                   question.tolerances, dim_used=question.dim)  # fmt: skip
         else:
-            attempt = recorded(purpose, question, head, head.certificate, exempt, head.seconds)
-            stopped = head.stopped or "stalled"
-            attempt = replace(attempt, stopped=stopped, obstacle=head.obstacle)
+            attempt = recorded(
+                purpose, question, head, head.certificate, exempt=exempt, seconds=head.seconds,
+                stopped=head.stopped or "stalled", obstacle=head.obstacle,
+            )  # fmt: skip
         self._add(attempts=(*self.plan.attempts, attempt))
         if purpose == "asked":
             self.first = head
@@ -375,8 +367,12 @@ class Planner:
                 proof = certify(target, attention, tolerances=best.tolerances, kernel=kernel,
                                 certificate_mass=False, num_threads=threads)  # fmt: skip
                 rounded = replace(self.question, dtype=dtype, kernel=kernel)
-                seconds = time.perf_counter() - begin
-                check = recorded(purpose, rounded, head, proof, best.exempt, seconds)
+                check = recorded(
+                    purpose, rounded, head, proof, exempt=best.exempt,
+                    seconds=time.perf_counter() - begin,
+                    stopped="certified" if proof.holds else "stalled",
+                    obstacle=None if proof.holds else "format",
+                )  # fmt: skip
                 self._add(attempts=(*self.plan.attempts, check))
 
 

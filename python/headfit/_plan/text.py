@@ -65,32 +65,27 @@ def plan_facts(plan: Plan) -> dict[str, str]:
     facts["asked"] = f"d = {plan.dim} in {plan.dtype}, kernel {plan.kernel}; {limits}"
     if plan.best is not None:
         facts["head"] = _head(plan, plan.best)
-    smallest = plan.smallest
+    smallest, bound, size = plan.smallest, plan.lower_bound, plan.projection_dim
     if smallest is not None and smallest.dim < plan.dim:
         logits = f"with logits up to {number(smallest.max_logit)}"
         seconds = f"(the smallest found, in {plan.seconds:.2g} s in all)"
         facts["smallest"] = f"d = {smallest.dim} is certified too, {logits} {seconds}"
-    proved = []
-    if plan.lower_bound is not None and plan.lower_bound.dim > 1:
-        proved.append(plan.lower_bound.claim)
-    if plan.least_logit > 0:
-        proved.append(f"some |logit| >= {plan.least_logit:.3g}")
-    if plan.projection_dim is not None:
-        proved.append(f"d = {plan.projection_dim:,} always suffices in exact arithmetic")
-    if proved:
-        facts["proved"] = "; ".join(proved)
+    proved = [
+        bound.claim if bound is not None and bound.dim > 1 else "",
+        f"some |logit| >= {plan.least_logit:.3g}" if plan.least_logit > 0 else "",
+        "" if size is None else f"d = {size:,} always suffices in exact arithmetic",
+    ]
+    facts["proved"] = "; ".join(filter(None, proved))
     checks = [a for a in plan.attempts if a.purpose.startswith("rounded")]
-    if checks:
-        words = [f"{a.kernel} {'holds' if a.holds else 'breaks it'} ({_worse(a)})" for a in checks]
-        facts["formats"] = f"this head rounded: {'; '.join(words)}"
-    trend = plan.trend
-    if trend is not None:
+    words = [f"{a.kernel} {'holds' if a.holds else 'breaks it'} ({_worse(a)})" for a in checks]
+    facts["formats"] = f"this head rounded: {'; '.join(words)}" if words else ""
+    if trend := plan.trend:
         heads = zip(trend.sizes, trend.logits, trend.seconds, strict=True)
         each = ", ".join(f"{number(x)} at {n:,} in {_duration(s)}" for n, x, s in heads)
         more = f"{trend.per_doubling:+.2g} per doubling of n gives {trend.at_n:.3g} at {trend.n:,}"
         some = f"in some {_duration(trend.seconds_at_n)}"
         facts["trend"] = f"no proof: largest |logit| {each}; {more}, {some}"
-    return facts
+    return {label: text for label, text in facts.items() if text}
 
 
 def _pattern(plan: Plan) -> str:
@@ -174,16 +169,16 @@ def advice_of(plan: Plan, of_fit: str, has_smaller: bool, certificate: float) ->
 
 def _of_formats(plan: Plan) -> str:
     """Say what a demand took that was relaxed with success."""
-    if wide := plan.certified("float32"):
-        narrow = [a for a in plan.attempts if a.dtype == plan.dtype and a.n == wide[0].n]
+    for a in plan.certified("float32", "float32 logits", "free logits"):
+        if a.purpose == "float32 logits":
+            return f"The kernel {plan.kernel} stood in the way. Fused kernels keep logits wide."
+        if a.purpose == "free logits":
+            before = f"a head has {number(a.max_logit)} in place of {plan.tolerances.max_logit:.4g}"
+            return f"The bound on logits stood in the way: {before}."
+        narrow = [b for b in plan.attempts if b.dtype == plan.dtype and b.n == a.n]
         reached = f" ({_worse(narrow[0])})" if narrow else ""
         return (
             f"The format stood in the way: float32 holds at the same size, while {plan.dtype}, "
             f"of {DIGITS[plan.dtype]} significant bits, was not certified{reached}."
         )
-    if plan.certified("float32 logits"):
-        return f"The kernel {plan.kernel} stood in the way. Fused kernels keep logits wide."
-    if free := plan.certified("free logits"):
-        limit, logit = plan.tolerances.max_logit, number(free[0].max_logit)
-        return f"The bound on logits stood in the way: a head has {logit} in place of {limit:.4g}."
     return ""

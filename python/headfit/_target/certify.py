@@ -125,8 +125,8 @@ def certify(
     are rounded numbers, which each kernel computes in its own way. Give Q and K as they are after
     the rotation, and the terms of ALiBi as a bias.
 
-    Leak bounds single entries: the mass off a support of size s in n keys is at most
-    ``leak (n - s) / (s + leak (n - s))``; `bounds.leak_for_stray` solves this for the leak.
+    Leak bounds single entries: the mass off a support of s of n keys is at most
+    ``leak (n - s) / (s + leak (n - s))``, which `bounds.leak_for_stray` solves for the leak.
 
     Examples
     --------

@@ -175,14 +175,14 @@ class Target(Shown):
     @property
     def looks_back(self) -> bool:
         """Whether no token attends to a later one, as under a causal mask."""
-        offsets, columns, _ = self.csr_arrays
-        return bool(np.all(columns <= np.repeat(np.arange(self.n), np.diff(offsets))))
+        csr = self.matrix
+        return bool(np.all(csr.indices <= np.repeat(np.arange(self.n), np.diff(csr.indptr))))
 
     def to_dict(self) -> dict[str, Any]:
         """Return the figures as plain Python values, for JSON; without the matrix."""
-        names = ("n", "nonzeros", "per_row", "per_column", "gamma")
         mask = None if self.mask is None else mask_text(self.mask)
-        return plain_dict({**{name: getattr(self, name) for name in names}, "mask": mask})
+        names = ("n", "nonzeros", "per_row", "per_column", "gamma")
+        return plain_dict({name: getattr(self, name) for name in names} | {"mask": mask})
 
     def _facts(self) -> dict[str, str]:
         names = ("n", "nonzeros", "per_row", "per_column")
@@ -195,7 +195,6 @@ class Target(Shown):
 
 
 TargetLike: TypeAlias = Target | Sparsified | Sparse | ArrayLike | PathLike
-"""What makes a target: a sparse or dense matrix, or the name of a file that holds one."""
 
 
 def as_target(A: Any, *, mask: Any = None, num_threads: int | None = None) -> Target:

@@ -78,18 +78,12 @@ def _exact(value: float, what: str) -> Fraction:
 
 @dataclass(frozen=True, repr=False)
 class Witness:
-    """What has been proved about one row of a target, whatever its query.
-
-    Attributes
-    ----------
-    row : int
-        The row of the target.
-    """
+    """What has been proved about one row of a target, whatever its query."""
 
     row: int
 
     def verify(self, A: Any, K: Any, *, mask: Any = None) -> float:
-        """Check the witness in rational arithmetic and return the norm that it proves necessary.
+        """Check the witness, in O(terms d) fractions, and return the norm that it proves necessary.
 
         Parameters
         ----------
@@ -112,10 +106,6 @@ class Witness:
             If the witness proves nothing for this target and these keys.
         InputError
             If `A` or `K` is not as described.
-
-        Notes
-        -----
-        Takes O(terms d) operations with fractions.
         """
         return self._proved(_Row(A, K, self.row, mask))
 
@@ -144,6 +134,8 @@ class FarkasWitness(Witness):
 
     Attributes
     ----------
+    row : int
+        The row of the target.
     terms : tuple of Multiplier
         The constraints that are used, with their multipliers.
     residual, gap : float
@@ -230,6 +222,8 @@ class FaceWitness(Witness):
 
     Attributes
     ----------
+    row : int
+        The row of the target.
     inside : tuple of (column, weight)
         A convex combination of keys of the support.
     with_others : tuple of (column, weight)

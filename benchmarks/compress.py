@@ -262,7 +262,7 @@ def race(head, dim, threads, limit):
     """Return our seconds and PyTorch's to one mean KL divergence, from one start."""
     import headfit as hf
     from headfit import _core
-    from headfit._compress.free_maps import closed_forms
+    from headfit._compress.free_maps import FreeMaps
     from headfit._compress.passages import Passages
 
     name, q, k, _ = head
@@ -272,10 +272,7 @@ def race(head, dim, threads, limit):
     def fitted(enough):
         begun = time.perf_counter()
         loss = _core.CompressLoss([a.core for a in passages.attentions], threads)
-        forms = closed_forms(passages, loss)
-        starts = [
-            form.maps([passages.scale * np.eye(passages.dim)], dim) for form in forms.values()
-        ]
+        starts = FreeMaps(passages, loss).closed(dim).values()
         start = min(starts, key=lambda maps: loss.value(maps, threads))
         _, _, history, report = loss.fit(
             None, start, _core.DescentLimits(max_steps=500, enough=enough), threads

@@ -58,18 +58,34 @@ double loss_of_maps(const CompressLossArrays& x, const py::array& maps, int thre
 }
 
 py::tuple moments_of(const CompressLossArrays& x) {
-  const CompressMoments& found = std::visit([](const auto& loss) -> const CompressMoments& {
-    return loss->moments();
+  return std::visit([](const auto& loss) {
+    py::list queries;
+    for (const Matrix<double>& q : loss->moments().queries) queries.append(array_of(q));
+    return py::make_tuple(queries, array_of(loss->moments().keys));
   }, x.loss);
-  py::list queries;
-  for (const Matrix<double>& q : found.queries) queries.append(array_of(q));
-  return py::make_tuple(queries, array_of(found.keys));
 }
 
+py::tuple key_moments_of(const CompressLossArrays& x) {
+  return std::visit([](const auto& loss) {
+    return py::make_tuple(array_of(loss->key_moments().plain),
+                          array_of(loss->key_moments().centred));
+  }, x.loss);
+}
+
+// The entries of pairs, and the Hessians of query heads.
+using PairArrays = std::pair<std::vector<std::array<Index, 4>>, std::vector<py::array>>;
+
 py::tuple fit_maps_of(const CompressLossArrays& x, const CompressLossArrays* judge,
-                      const py::array& start, const DescentArguments& arguments, int threads) {
+                      const py::array& start, const DescentArguments& arguments, int threads,
+                      const std::optional<PairArrays>& pairs) {
   const PythonRun run(threads);
-  const CompressOptions options{matrix_of(start, "start"), arguments.view()};
+  CompressOptions options{matrix_of(start, "start"), arguments.view()};
+  if (pairs) {
+    options.pairs.emplace(CommutingPairs{pairs->first, {}});
+    for (const py::array& hessian : pairs->second) {
+      options.pairs->hessians.push_back(matrix_of(hessian, "a Hessian"));
+    }
+  }
   if (judge && judge->loss.index() != x.loss.index()) {
     throw InputError("all passages must have one dtype");
   }
@@ -124,9 +140,11 @@ void bind_compress(py::module_& m) {
       .def("evaluate", &loss_and_gradient, Standard(), py::arg("maps"), py::arg("threads"))
       // (second moments of the queries of each query head, covariance of the attended keys)
       .def("moments", &moments_of)
+      // (second moment of the keys that exist, the same of keys minus the mean of their passage)
+      .def("key_moments", &key_moments_of)
       // (maps, maps that do best on the passages of `judge`, history, report)
       .def("fit", &fit_maps_of, Standard(), py::arg("judge").none(true), py::arg("start"),
-           py::arg("limits"), py::arg("threads"));
+           py::arg("limits"), py::arg("threads"), py::arg("pairs") = py::none());
 
   // Per row, in double: (divergence, total variation, whether the original's row is not zero).
   m.def("compare_heads", &compare_rows, Standard(), py::arg("originals"), py::arg("smaller"),

@@ -102,12 +102,14 @@ void bind_soft(py::module_& m) {
   // progress(step, mean divergence) returns False to stop.
   py::class_<DescentArguments>(m, "DescentLimits")
       .def(py::init([](Index max_steps, double tolerance, double enough, double time_limit,
-                       py::object progress) {
-    return DescentArguments{{max_steps, tolerance, enough, time_limit}, std::move(progress)};
+                       py::object progress, Index window) {
+    return DescentArguments{{max_steps, tolerance, enough, time_limit, {}, window},
+                            std::move(progress)};
   }),
            py::kw_only(), py::arg("max_steps") = usual.max_steps,
            py::arg("tolerance") = usual.tolerance, py::arg("enough") = usual.enough,
-           py::arg("time_limit") = usual.time_limit, py::arg("progress") = py::none());
+           py::arg("time_limit") = usual.time_limit, py::arg("progress") = py::none(),
+           py::arg("window") = usual.window);
 
   // (q, k, history, report)
   m.def("fit_soft", &fit, Standard(), py::arg("target"), py::arg("mask"), py::arg("q"),

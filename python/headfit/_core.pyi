@@ -281,6 +281,7 @@ class DescentLimits(metaclass=_Pybind11Type):
         enough: float = 1e-6,
         time_limit: float = ...,
         progress: Callable[[int, float], bool] | None = None,
+        window: int = 10,
     ) -> None: ...
 
 def fit_soft(
@@ -300,12 +301,14 @@ class CompressLoss(metaclass=_Pybind11Type):
     def value(self, maps: _Float64, threads: int) -> float: ...
     def evaluate(self, maps: _Float64, threads: int) -> tuple[float, _Float64]: ...
     def moments(self) -> tuple[list[_Float64], _Float64]: ...
+    def key_moments(self) -> tuple[_Float64, _Float64]: ...
     def fit(
         self,
         judge: CompressLoss | None,
         start: _Float64,
         limits: DescentLimits,
         threads: int,
+        pairs: tuple[NDArray[np.int64], _Float64] | None = None,
     ) -> tuple[_Float64, _Float64, _Float64, dict[str, Any]]: ...
 
 def compare_heads(

@@ -461,7 +461,7 @@ def doors(folder: Path) -> Iterator[Door]:
     quick = {**good, "effort": 1, "curve_dims": ()}
     says_shrink = {**says, "tv": "tv", "K": "K|Q and K|the target"}
     yield Door("shrink", hf.shrink, quick, {**close, "callback": calls}, says_shrink)
-    sized = {"dim": optional(counts(1, N)), "module": modules, "init": pairs}
+    sized = {"dim": optional(counts(1, N)), "module": modules}
     yield Door("shrink(dim)", hf.shrink, {**quick, "dim": 2}, sized)
     of_dense = {"Q": dense, "mask": masks, "scale": [1.0]}
     yield Door("shrink(matrix)", hf.shrink, {"Q": M, "dim": 2}, of_dense, {"Q": "Q|the target"})

@@ -345,9 +345,6 @@ SMALLER = {
     ).values(),
     "shrink": lambda Q, K: vars(hf.shrink(Q, K, dim=4, effort=20).curve).values(),
     "dense target": lambda Q, K: [hf.shrink(halves(Q), dim=4, effort=20).Q],
-    "dense target and init": lambda Q, K: [
-        hf.shrink(halves(Q), dim=12, effort=20, init=(Q[:, :9], Q[:, :9])).Q
-    ],
     "learned from init": lambda Q, K: [
         hf.fit(
             hf.Target(halves(Q), normalize=True),
@@ -417,7 +414,7 @@ def test_a_dense_target_of_16_bits_is_checked(dtype):
 # Attention matrices: a sparse and a dense one.
 ONE_MATRIX = {
     "descent": lambda M, A: closest(
-        Original.of(M, None, 1), 2, Running.of(effort=1), init=(A[:, :1], A[:, :1])
+        Original.of(M, None, 1), 2, Running.of(effort=1), start=(A[:, :1], A[:, :1])
     ),
     "compare": lambda M, A: hf.compare(M, hf.Attention(A[:, :1], A[:, :1])),
     "target": lambda M, A: hf.Target(A),

@@ -195,7 +195,7 @@ def test_compress_writes_maps(run):
     arrays = queries_and_keys(8)
     expected = hf.compress(arrays["Q"], arrays["K"], mask="causal", dim=2, curve_dims=())
     with np.load("maps.npz") as made:
-        assert set(made) == {"P_q", "P_k"}
+        assert set(made) == {"P_q", "P_k", "about"}
         np.testing.assert_array_equal(made["P_q"], expected.P_q)
         np.testing.assert_array_equal(made["P_k"], expected.P_k)
     figures = json.loads(run(*line, "-o", "again.npz", "--json")[1])

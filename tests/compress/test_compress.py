@@ -195,7 +195,7 @@ def test_a_closed_form_is_the_best_of_its_size() -> None:
     np.testing.assert_allclose(maps[:D] @ maps[D:].T, p_q @ p_k.T, atol=1e-10)
     balanced = form.balanced(np.vstack([p_q * 7, p_k / 7]))
     np.testing.assert_allclose(np.abs(balanced), np.abs(maps), atol=1e-9)
-    more = form.extended(maps[:, :2], 0.3, 4)
+    more = form.extended(maps[:, :2], [0.3 * np.eye(D)], 4)
     np.testing.assert_allclose(more[:D] @ more[D:].T, [*form.maps([0.3 * np.eye(D)], 4)[:D]]
                                @ form.maps([0.3 * np.eye(D)], 4)[D:].T, atol=1e-9)  # fmt: skip
 
@@ -314,8 +314,12 @@ def test_exported_tensors(dtype: str, tmp_path: Path) -> None:
     assert set(stored) == set(tensors)
     kinds = {"float32": "F32", "float16": "F16", "bfloat16": "BF16"}
     assert {tensor["dtype"] for tensor in stored.values()} == {kinds[dtype]}
-    with pytest.raises(hf.errors.InputError, match=r"path must end in \.safetensors"):
-        result.save(tmp_path / "head.npz")
+    result.save(tmp_path / "head.npz", w_q)
+    with np.load(tmp_path / "head.npz") as made:
+        assert set(made) == {"P_q", "P_k", "W_Q_P_q", "about"}
+        np.testing.assert_array_equal(made["P_q"], result.P_q)
+    with pytest.raises(InputError, match=r"path must end in \.npz or \.safetensors"):
+        result.save(tmp_path / "head.txt")
     with pytest.raises(hf.errors.InputError, match="W_Q must have shape"):
         result.tensors(w_q[:, :4])
 

@@ -6,8 +6,10 @@
 // are.
 #pragma once
 
+#include <array>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "headfit/base/threads.hpp"
@@ -60,6 +62,7 @@ class CompressLoss {
     return static_cast<double>(std::numeric_limits<T>::epsilon()) * measured_.size;
   }
   const CompressMoments& moments() const { return measured_.moments; }
+  const KeyMoments& key_moments() const { return key_moments_; }
 
  private:
   void add_passage(const LogitSource<T>& passage);
@@ -72,6 +75,7 @@ class CompressLoss {
 
   Index heads_ = 0, dim_ = 0;
   compress::Measured measured_;
+  KeyMoments key_moments_;
   std::vector<Matrix<T>> keys_;  // of each passage, centred
   std::vector<compress::QueryHead<T>> query_heads_;
   compress::Targets<T> capped_;  // of soft-capped heads
@@ -79,9 +83,21 @@ class CompressLoss {
   std::vector<Index> numbers_;  // 0, 1, 2 ...: the rows of a unit are a part of them
 };
 
+// Maps that commute with rotary positions: each pair of entries of the smaller head is one pair of the
+// whole head, times a complex number, which the queries take.
+struct CommutingPairs {
+  // For each pair its two entries in the whole head, and then those in the smaller one.
+  std::vector<std::array<Index, 4>> entries;
+  // Models of the Hessian of the loss by the real and imaginary parts of the numbers of each query
+  // head, one pair after the other.
+  std::vector<Matrix<double>> hessians;
+};
+
 struct CompressOptions {
   Matrix<double> start;
   DescentLimits limits = {};
+  // Where maps must commute with rotary positions, as those of the start do.
+  std::optional<CommutingPairs> pairs = {};
 };
 
 struct CompressResult {

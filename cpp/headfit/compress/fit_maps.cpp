@@ -33,18 +33,18 @@ class Descent {
         judge_(judge),
         options_(options),
         run_(run),
-        metric_(loss.moments()),
-        quasi_newton_(memory, metric_),
+        metric_(metric_of(loss.moments(), options)),
+        quasi_newton_(memory, *metric_),
         maps_(options.start) {}
 
   CompressResult run() {
-    metric_.refresh(maps_);
+    metric_->refresh(maps_);
     evaluate_here();
     result_.history.push_back(value_);
     result_.judged = std::numeric_limits<double>::infinity();
     for (Index step = 0; !finished(step);) {
       if (judge_ && (step < first_looks || step % look_every == 0)) look();
-      if (step % soft_refresh == 0) metric_.refresh(maps_);
+      if (step % soft_refresh == 0) metric_->refresh(maps_);
       if (advance() || (!hidden_by_rounding_ && advance_afresh())) {
         result_.history.push_back(value_);
         ++step;
@@ -142,7 +142,7 @@ class Descent {
   bool advance_afresh() {
     if (!quasi_newton_.remembers()) return false;
     quasi_newton_.forget();
-    metric_.refresh(maps_);
+    metric_->refresh(maps_);
     return advance();
   }
 
@@ -173,7 +173,7 @@ class Descent {
   const CompressOptions& options_;
   const Run& run_;
   Clock::time_point begun_ = Clock::now();
-  Metric metric_;
+  std::unique_ptr<Metric> metric_;
   soft::QuasiNewton<double, Metric> quasi_newton_;
   Matrix<double> maps_, gradient_, direction_, next_, next_gradient_;
   double value_ = 0;

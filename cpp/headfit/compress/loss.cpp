@@ -108,12 +108,17 @@ CompressLoss<T>::CompressLoss(std::span<const LogitSource<T>> passages, const Ru
   if (passages.empty()) throw InputError("there must be a passage");
   heads_ = passages[0].q.count;
   dim_ = passages[0].q.cols;
+  key_moments_.plain = key_moments_.centred = Matrix<double>::Zero(dim_, dim_);
   Index longest = 0;
   for (const LogitSource<T>& passage : passages) {
     compress::check_passage(passage, passages[0]);
+    compress::add_keys(passage, key_moments_);
     add_passage(passage);
     longest = std::max(longest, passage.q.rows);
   }
+  const auto keys = static_cast<double>(std::max<Index>(1, key_moments_.keys));
+  key_moments_.plain /= keys;
+  key_moments_.centred /= keys;
   numbers_.resize(static_cast<std::size_t>(longest));
   std::iota(numbers_.begin(), numbers_.end(), Index(0));
   measure(run);

@@ -105,6 +105,20 @@ Matrix<T> centred_keys(const LogitSource<T>& passage) {
 }
 
 template <class T>
+void add_keys(const LogitSource<T>& passage, KeyMoments& sums) {
+  Matrix<double> keys(passage.k.rows, passage.k.cols);
+  Index count = 0;
+  for (Index c = 0; c < passage.k.rows; ++c) {
+    if (has_key(passage, c)) keys.row(count++) = passage.k[0].row(c).template cast<double>();
+  }
+  keys.conservativeResize(count, Eigen::NoChange);
+  sums.plain.noalias() += keys.transpose() * keys;
+  if (count > 0) keys.rowwise() -= keys.colwise().mean().eval();
+  sums.centred.noalias() += keys.transpose() * keys;
+  sums.keys += count;
+}
+
+template <class T>
 void measure(const LogitSource<T>& given, Index head, const Unit& unit,
              std::span<const Index> numbers, Measured& sums) {
   LogitSource<T> source = given;
@@ -144,6 +158,8 @@ void measure(const LogitSource<T>& given, Index head, const Unit& unit,
 
 template Matrix<float> centred_keys(const LogitSource<float>&);
 template Matrix<double> centred_keys(const LogitSource<double>&);
+template void add_keys(const LogitSource<float>&, KeyMoments&);
+template void add_keys(const LogitSource<double>&, KeyMoments&);
 template void measure(const LogitSource<float>&, Index, const Unit&, std::span<const Index>,
                       Measured&);
 template void measure(const LogitSource<double>&, Index, const Unit&, std::span<const Index>,

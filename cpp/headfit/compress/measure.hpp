@@ -22,6 +22,13 @@ struct CompressMoments {
   Matrix<double> keys;
 };
 
+// Second moments of the keys that exist, whatever attends to them, over all passages.
+struct KeyMoments {
+  Matrix<double> plain;
+  Matrix<double> centred;  // of the keys minus the mean of their passage
+  Index keys = 0;
+};
+
 namespace compress {
 
 // Sums, or means per row, over rows that attend to anything.
@@ -48,6 +55,10 @@ struct Unit {
 // their mean less is lost to rounding. Padding becomes zero.
 template <class T>
 Matrix<T> centred_keys(const LogitSource<T>& passage);
+
+// Adds the sums of the keys of a passage.
+template <class T>
+void add_keys(const LogitSource<T>& passage, KeyMoments& sums);
 
 // Adds to the sums what the rows of a unit give. The first `numbers` are 0, 1, 2 ..., as many as the
 // source has rows.

@@ -9,23 +9,23 @@ namespace {
 constexpr double moment_damping = 1e-4;
 constexpr double map_damping = 1e-2;
 
-Eigen::LLT<Eigen::MatrixXd> factor(const Matrix<double>& a, double damping) {
+Factor factor(const Matrix<double>& a, double damping) {
   Eigen::MatrixXd damped = a;
   const double mean = a.trace() / static_cast<double>(std::max<Index>(1, a.rows()));
   damped.diagonal().array() += std::max(damping * mean, std::numeric_limits<double>::min());
-  return Eigen::LLT<Eigen::MatrixXd>(damped);
+  return Factor(damped);
 }
 
 }  // namespace
 
-Metric::Metric(const CompressMoments& moments)
+KroneckerMetric::KroneckerMetric(const CompressMoments& moments)
     : moments_(moments), keys_(factor(moments.keys, moment_damping)) {
   for (const Matrix<double>& queries : moments.queries) {
     queries_.push_back(factor(queries, moment_damping));
   }
 }
 
-void Metric::refresh(const Matrix<double>& maps) {
+void KroneckerMetric::refresh(const Matrix<double>& maps) {
   const Index size = moments_.keys.rows();
   Matrix<double> queries = Matrix<double>::Zero(maps.cols(), maps.cols());
   for (std::size_t h = 0; h < queries_.size(); ++h) {
@@ -37,7 +37,7 @@ void Metric::refresh(const Matrix<double>& maps) {
   mapped_keys_ = factor(key_map.transpose() * moments_.keys * key_map, map_damping);
 }
 
-void Metric::apply(Matrix<double>& x) const {
+void KroneckerMetric::apply(Matrix<double>& x) const {
   const Index size = moments_.keys.rows();
   for (std::size_t h = 0; h <= queries_.size(); ++h) {
     const bool of_keys = h == queries_.size();
@@ -47,6 +47,47 @@ void Metric::apply(Matrix<double>& x) const {
     (of_keys ? mapped_queries_ : mapped_keys_).solveInPlace(turned);
     x.middleRows(static_cast<Index>(h) * size, size) = turned.transpose();
   }
+}
+
+PairMetric::PairMetric(const CommutingPairs& pairs, const Matrix<double>& maps) : pairs_(pairs) {
+  const Index numbers = static_cast<Index>(2 * pairs.entries.size());
+  const Index dim = maps.rows() / static_cast<Index>(pairs.hessians.size() + 1);
+  bool fits = numbers > 0 && dim * static_cast<Index>(pairs.hessians.size() + 1) == maps.rows();
+  for (const auto& [a, b, c, d] : pairs.entries) {
+    fits &= 0 <= std::min({a, b, c, d}) && std::max(a, b) < dim && std::max(c, d) < maps.cols();
+  }
+  for (const Matrix<double>& hessian : pairs.hessians) {
+    fits &= hessian.rows() == numbers && hessian.cols() == numbers;
+  }
+  if (!fits) throw InputError("pairs must have entries of the maps, and Hessians of their numbers");
+  for (const Matrix<double>& hessian : pairs.hessians) factors_.push_back(factor(hessian, 0));
+}
+
+void PairMetric::apply(Matrix<double>& x) const {
+  const Index dim = x.rows() / static_cast<Index>(factors_.size() + 1);
+  Matrix<double> step = Matrix<double>::Zero(x.rows(), x.cols());
+  Eigen::VectorXd numbers(2 * static_cast<Index>(pairs_.entries.size()));
+  for (std::size_t h = 0; h < factors_.size(); ++h) {
+    const Index first = static_cast<Index>(h) * dim;
+    Index at = 0;
+    for (const auto& [a, b, c, d] : pairs_.entries) {
+      numbers[at++] = x(first + a, c) + x(first + b, d);
+      numbers[at++] = x(first + a, d) - x(first + b, c);
+    }
+    factors_[h].solveInPlace(numbers);
+    at = 0;
+    for (const auto& [a, b, c, d] : pairs_.entries) {
+      step(first + a, c) = step(first + b, d) = numbers[at++];
+      step(first + a, d) = numbers[at];
+      step(first + b, c) = -numbers[at++];
+    }
+  }
+  x.swap(step);
+}
+
+std::unique_ptr<Metric> metric_of(const CompressMoments& moments, const CompressOptions& options) {
+  if (!options.pairs) return std::make_unique<KroneckerMetric>(moments);
+  return std::make_unique<PairMetric>(*options.pairs, options.start);
 }
 
 }  // namespace headfit::compress

@@ -15,26 +15,25 @@ namespace headfit {
 
 enum class SoftStatus {
   Enough,  // the mean divergence per row is at most `enough`
-  Converged,  // `soft_window` steps changed the loss by less than the tolerance, or no step lowers it
+  Converged,  // `window` steps changed the loss by less than the tolerance, or no step lowers it
   StepLimit,
   TimeLimit,
   Stopped,  // the progress function returned false
 };
 
-// Over how many steps the tolerance compares the loss.
-inline constexpr Index soft_window = 10;
-
 struct DescentLimits {
   Index max_steps = 1000;
-  double tolerance = 1e-3;  // relative decrease of the loss over `soft_window` steps
+  double tolerance = 1e-3;  // relative decrease of the loss over `window` steps
   double enough = 1e-6;  // in nats per row
   double time_limit = std::numeric_limits<double>::infinity();
   // Returning false stops the descent.
   std::function<bool(Index step, double mean_divergence)> progress = {};
+  Index window = 10;
 
   // Throws InputError for limits that nothing can be compared with.
   void check() const {
     if (max_steps < 0) throw InputError("max_steps must not be negative");
+    if (window < 1) throw InputError("window must be at least 1");
     for (const double limit : {tolerance, enough, time_limit}) {
       if (std::isnan(limit)) throw InputError("tolerance, enough and time_limit must not be nan");
     }
@@ -47,8 +46,8 @@ struct DescentLimits {
     const double now = history.back();
     if (progress && !progress(step, now)) return SoftStatus::Stopped;
     if (now <= enough) return SoftStatus::Enough;
-    if (step >= first + soft_window &&
-        history[history.size() - 1 - soft_window] - now <= tolerance * now) {
+    if (step >= first + window &&
+        *(history.end() - 1 - window) - now <= tolerance * now) {
       return SoftStatus::Converged;
     }
     return used_up(step, seconds);

@@ -102,14 +102,7 @@ def compress(call: Call) -> Outcome:
     arrays = read_arrays(read(call.pop("file"), "file", "Q and K"), call.take(LOGITS))
     call.say("compressing a head")
     maps = hf.compress(arrays.pop("Q"), **arrays, **call, curve_dims=())
-
-    def save(path: Path) -> None:
-        if path.suffix == ".safetensors":
-            maps.save(path)
-        else:
-            save_arrays(path, maps.tensors())
-
-    call.files.write(file, save)
+    call.files.write(file, maps.save)
     return outcome(file, maps, maps.reached)
 
 

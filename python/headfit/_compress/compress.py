@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Unpack, overload
 
 import numpy as np
@@ -18,32 +18,20 @@ from headfit._compress.maps import Closeness
 from headfit._compress.passages import Passages
 from headfit._compress.result import Compressed, CompressedHeads
 from headfit._compress.sizes import Sizes
-from headfit._shrink.descent import Running, powers_of_two
+from headfit._shrink.descent import TV, Callback, Running, SizeKeywords, powers_of_two
 from headfit._shrink.result import TvCurve
 from headfit.errors import InputError
 
 __all__ = ["compress"]
 
-# The mean total variation that is allowed where the call has no bound.
-TV = 0.05
 
-
-class _Options(LogitKeywords, total=False):
+class _Options(LogitKeywords, SizeKeywords, total=False):
     """The options of `compress`, for type checkers."""
 
-    dim: int | None
-    tv: float | None
     total: int | None
     held_out: float
     validation: float
     commute: bool | PositionLike
-    dtype: str
-    effort: str | int
-    curve_dims: Sequence[int] | None
-    time_limit: float | None
-    callback: Callable[[int, float], Any] | None
-    rng: Seed
-    num_threads: int | None
 
 
 @overload
@@ -76,7 +64,7 @@ def compress(
     effort: str | int = "medium",
     curve_dims: Sequence[int] | None = None,
     time_limit: float | None = None,
-    callback: Callable[[int, float], Any] | None = None,
+    callback: Callback | None = None,
     rng: Seed = 0,
     num_threads: int | None = None,
     **options: Unpack[LogitKeywords],
@@ -227,41 +215,34 @@ def compress(
     held_out = check_between(held_out, "held_out", 0, 1)
     running = Running.of(dtype, effort, time_limit, callback, rng, num_threads)
     of_heads = LogitOptions(**options)
-    heads: dict[Any, tuple[Sizes, list[int]]] = {}
+    heads: dict[Any, Sizes] = {}
     for name, own in passages.items() if several else [(None, passages)]:
         try:
             head = Sizes(Passages.of(own, K, of_heads), held_out, validation, commute, running)
-            dims = _curve_sizes(head, curve_dims, several, total is not None)
-            heads[name] = head, dims if dim is None else [*dims, *head.checked([dim], "dim")]
+            head.dims = _curve_sizes(head, curve_dims, several, total is not None)
+            head.dim = min(head.dims) if total is not None else 0
+            if dim is not None:
+                (head.dim,) = head.checked([dim], "dim")
         except InputError as error:
             if not several:
                 raise
             raise type(error)(f"head {name}: {error}") from error
+        heads[name] = head
     if total is not None:
-        total = as_count(total, "total", sum(min(dims) for _, dims in heads.values()))
-    chosen: dict[Any, int] = {}
-    stopped = dict.fromkeys(heads, "one size" if total is None else "the budget")
-    spent: dict[Any, float] = {}
-    for name, (head, dims) in heads.items():
-        start = time.perf_counter()
-        if bound is not None:
-            chosen[name], stopped[name] = head.smallest(bound)
-        else:
-            chosen[name] = min(dims) if total is not None else dims[-1]
-        head.fit_all(dims, chosen[name])
-        spent[name] = time.perf_counter() - start
+        total = as_count(total, "total", sum(head.dim for head in heads.values()))
+    for head in heads.values():
+        head.search(bound)
     curve = None
     if total is not None:
         judged = {name: {d: size.judged for d, size in head.tried.items()}
-                  for name, (head, _) in heads.items()}  # fmt: skip
+                  for name, head in heads.items()}  # fmt: skip
         chosen, curve = shared_out(judged, total)
-    found = {}
-    for name, (head, _) in heads.items():
-        start = time.perf_counter() - spent[name] if several else begun
-        found[name] = head.result(chosen[name], tv=bound, stopped=stopped[name], begun=start)
+        for name, head in heads.items():
+            head.dim, head.stopped = chosen[name], "the budget"
+    results = {name: head.result(bound) for name, head in heads.items()}
     if not several:
-        return found[None]
-    return CompressedHeads(found, curve, time.perf_counter() - begun)
+        return results[None]
+    return CompressedHeads(results, curve, time.perf_counter() - begun)
 
 
 def _curve_sizes(head: Sizes, curve_dims: Any, several: bool, in_budget: bool) -> list[int]:
@@ -312,6 +293,5 @@ def shared_out(
 def _of_all(curves: Mapping[Any, Mapping[int, Closeness]], sizes: Mapping[Any, int]) -> Closeness:
     """Return the means over heads, and the largest total variation of any row."""
     each = [curves[name][dim] for name, dim in sizes.items()]
-    means = {name: float(np.mean([getattr(c, name) for c in each]))
-             for name in ("tv_mean", "tv_95", "kl_mean")}  # fmt: skip
-    return Closeness(**means, tv_worst=max(c.tv_worst for c in each))
+    means = Closeness(*np.mean(each, axis=0).tolist())
+    return means._replace(tv_worst=max(closeness.tv_worst for closeness in each))

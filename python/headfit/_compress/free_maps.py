@@ -9,7 +9,7 @@ P_k = C_k^(-1/2) V S^(1/2). They differ in the second moment of the keys.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -63,60 +63,42 @@ class ClosedForm:
     def balanced(self, maps: Maps) -> Maps:
         """Return the same logits from columns in order of their size, each shared equally."""
         p_q, p_k = split(maps, len(self.queries))
-        found = self.maps([p @ p_k.T for p in p_q], maps.shape[1])
-        return found if np.isfinite(found).all() else maps
+        balanced = self.maps([p @ p_k.T for p in p_q], maps.shape[1])
+        return balanced if np.isfinite(balanced).all() else maps
 
-    def extended(self, maps: Maps, scale: float, dim: int) -> Maps:
-        """Return maps with the best columns for what is left of the logits added to them."""
+    def extended(self, maps: Maps, products: Sequence[Moment], dim: int) -> Maps:
+        """Return maps with the best columns for what is left of the products added to them."""
         p_q, p_k = split(maps, len(self.queries))
-        left = [scale * np.eye(len(p_k)) - p @ p_k.T for p in p_q]
+        left = [w - p @ p_k.T for w, p in zip(products, p_q, strict=True)]
         return np.hstack([maps, self.maps(left, dim - maps.shape[1])])
-
-
-def closed_forms(passages: Passages, loss: _core.CompressLoss) -> dict[str, ClosedForm]:
-    """Return the closed forms for some passages, by name."""
-    dim = passages.dim
-    plain, centred = np.zeros((2, dim, dim))
-    rows = 0
-    for attention in passages.attentions:
-        keys = attention.stored[1].astype(np.float64)
-        if attention.key_lengths is not None:
-            keys = keys[: int(np.max(attention.key_lengths))]
-        if attention.key_mask is not None:
-            exists = np.asarray(attention.key_mask.reshape(-1, attention.m).any(axis=0))
-            keys = keys[exists[: len(keys)]]
-        rows += len(keys)
-        plain += keys.T @ keys
-        keys -= keys.mean(axis=0) if len(keys) else 0.0
-        centred += keys.T @ keys
-    queries, attended = loss.moments()
-    found = (plain / max(rows, 1), centred / max(rows, 1), attended)
-    of_queries = tuple(roots(q) for q in queries)
-    return {
-        name: ClosedForm(of_queries, roots(keys)) for name, keys in zip(FORMS, found, strict=True)
-    }
 
 
 class FreeMaps:
     """Maps with any numbers: their closed forms, and how they are descended."""
 
     def __init__(self, passages: Passages, loss: _core.CompressLoss) -> None:
-        self.passages, self.loss = passages, loss
-        self.forms = closed_forms(passages, loss)
+        self.loss, self.dim = loss, passages.dim
+        # The products that leave every logit as it is.
+        self.whole = [passages.scale * np.eye(self.dim)] * passages.heads
+        queries, attended = loss.moments()
+        of_queries = tuple(roots(q) for q in queries)
+        self.forms = {
+            name: ClosedForm(of_queries, roots(keys))
+            for name, keys in zip(FORMS, (*loss.key_moments(), attended), strict=True)
+        }
         self.nearest = self.forms["attended"]  # its metric is closest to that of the loss
 
     def closed(self, dim: int) -> dict[str, Maps]:
         """Return the closed forms of a size by name."""
-        whole = [self.passages.scale * np.eye(self.passages.dim)] * self.passages.heads
-        return {name: form.maps(whole, dim) for name, form in self.forms.items()}
+        return {name: form.maps(self.whole, dim) for name, form in self.forms.items()}
 
     def extended(self, maps: Maps, dim: int) -> dict[str, Maps]:
         """Return descended maps with the best columns for what is left of the logits."""
-        extended = self.nearest.extended(maps, self.passages.scale, dim)
+        extended = self.nearest.extended(maps, self.whole, dim)
         # With queries zero in the new columns the loss is that of the smaller size, exactly, and
         # its gradient is not zero.
         silent = extended.copy()
-        silent[: -self.passages.dim, maps.shape[1] :] = 0
+        silent[: -self.dim, maps.shape[1] :] = 0
         return {"extended": extended, "silent": silent}
 
     def padded(self, maps: Maps, dim: int) -> Maps:
@@ -126,6 +108,5 @@ class FreeMaps:
     def descend(self, start: Maps, judge: _core.CompressLoss | None, running: Running) -> Descended:
         """Descend the loss of the calibration passages by the core."""
         limits = _core.DescentLimits(**running.limits())
-        maps, judged, history, report = self.loss.fit(judge, start, limits, running.threads)
-        balanced = self.nearest.balanced(judged)
-        return Descended(maps, balanced, float(history[0]), float(history[-1]), report)
+        descended = Descended.of(self.loss, judge, start, limits, running.threads)
+        return replace(descended, judged=self.nearest.balanced(descended.judged))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -12,7 +13,6 @@ from headfit import _core
 from headfit._attention.attention import Attention
 from headfit._base.arrays import FloatArray
 from headfit._base.dtypes import round_to
-from headfit._compress.passages import Passages
 
 Maps = NDArray[np.float64]
 """P_q of each query head, D rows each, and below them P_k: one matrix of d columns."""
@@ -29,8 +29,7 @@ def identity(heads: int, dim: int, scale: float) -> Maps:
     return np.vstack([scale * np.eye(dim)] * heads + [np.eye(dim)])
 
 
-@dataclass(frozen=True)
-class StoredMaps:
+class StoredMaps(NamedTuple):
     """Maps in the dtype of the result: P_q of shape (D, d) or (heads, D, d), and P_k."""
 
     P_q: FloatArray
@@ -43,21 +42,14 @@ class StoredMaps:
         p_q, p_k = split(maps, lead[0] if lead else 1)
         return cls(round_to(p_q if lead else p_q[0], dtype), round_to(p_k, dtype), dtype)
 
-    def smaller(self, attention: Attention) -> Attention:
-        """Return the smaller head in a passage: its queries and keys are rounded to the dtype.
+    def smaller(self, attention: Attention, position: Any) -> Attention:
+        """Return the smaller head in a passage, whose own position is applied after the maps.
 
-        Products are computed in the wider of the dtypes. The scale is part of P_q; rotary
-        positions are part of the queries and keys that are mapped.
+        Products are computed in the wider of the dtypes, and rounded to that of the maps. The scale
+        is part of P_q.
         """
-        turned = attention.rotated()
-        return self.mapped(turned, turned.position)
-
-    def mapped(self, attention: Attention, position: Any) -> Attention:
-        """Return the smaller head, whose own positions are applied after the maps."""
-        q, k = (
-            round_to(x @ p, self.dtype)
-            for x, p in zip((attention.Q, attention.K), (self.P_q, self.P_k), strict=True)
-        )
+        q = round_to(attention.Q @ self.P_q, self.dtype)
+        k = round_to(attention.K @ self.P_k, self.dtype)
         options: dict[str, Any] = {**vars(attention.options), "scale": 1.0, "position": position}
         return Attention(q, k, **options)
 
@@ -75,11 +67,10 @@ class Closeness(NamedTuple):
     kl_mean: float
 
 
-def judged(passages: Passages, maps: StoredMaps, threads: int) -> Closeness:
+def judged(passages: Sequence[Attention], maps: StoredMaps, threads: int) -> Closeness:
     """Return how close the smaller head of stored maps is, computed in float64."""
-    heads = passages.attentions
-    smaller = [maps.smaller(attention).core for attention in heads]
-    kl, tv, attends = _core.compare_heads([a.core for a in heads], smaller, threads)
+    smaller = [maps.smaller(attention, attention.position).core for attention in passages]
+    kl, tv, attends = _core.compare_heads([a.core for a in passages], smaller, threads)
     if not attends.any():
         return Closeness(0.0, 0.0, 0.0, 0.0)
     kl, tv = kl[attends], tv[attends]
@@ -87,7 +78,8 @@ def judged(passages: Passages, maps: StoredMaps, threads: int) -> Closeness:
     return Closeness(float(tv.mean()), percentile, float(tv.max()), float(kl.mean()))
 
 
-class Descended(NamedTuple):
+@dataclass(frozen=True)
+class Descended:
     """What a descent gives, and how it went."""
 
     maps: Maps  # those with the least loss
@@ -95,3 +87,9 @@ class Descended(NamedTuple):
     first: float  # the loss at the start
     last: float  # the loss of `maps`
     report: dict[str, Any]
+
+    @classmethod
+    def of(cls, loss: _core.CompressLoss, *arguments: Any) -> Descended:
+        """Descend a loss by the core."""
+        maps, judged, history, report = loss.fit(*arguments)
+        return cls(maps, judged, float(history[0]), float(history[-1]), report)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -34,29 +34,28 @@ class Passages:
     @classmethod
     def of(cls, passages: Any, K: Any, options: LogitOptions) -> Passages:
         """Check what a user passes."""
-        given = _attentions(passages, K, options)
-        if len(given) < 2:
+        heads = [_with_shared_keys(a, i) for i, a in enumerate(_attentions(passages, K, options))]
+        if len(heads) < 2:
             raise InputError(
                 "passages must be at least 2, since some are held out to judge the result; "
-                f"got {len(given)}"
+                f"got {len(heads)}"
             )
-        shared = [_with_shared_keys(a, i) for i, a in enumerate(given)]
-        first = _what_a_head_has(shared[0])
-        for i, attention in enumerate(shared):
+        first = _what_a_head_has(heads[0])
+        for i, attention in enumerate(heads):
             for name, value in _what_a_head_has(attention).items():
                 if value != first[name]:
                     raise InputError(
                         f"passages must be of one head; passage {i} has {name} {value}, "
                         f"passage 0 has {first[name]}"
                     )
-        dtype = np.result_type(*(a.dtype for a in shared))
-        turned = tuple(_as_dtype(a.rotated(), dtype) for a in shared)
-        pairs = zip(shared, turned, strict=True)
-        rotary = any(a.position is not None and b.position is None for a, b in pairs)
-        same, *others = (as_rotary(a.position, a.dim) for a in shared)
-        if any(x is None or same is None or x.position != same.position for x in others):
-            same = None
-        return cls(turned, rotary, same)
+        dtype = np.result_type(*(a.dtype for a in heads))
+        rotary = [as_rotary(a.position, a.dim) for a in heads]
+        positions = {None if r is None else r.position for r in rotary}
+        return cls(
+            tuple(_as_dtype(a.rotated(), dtype) for a in heads),
+            positions != {None},
+            rotary[0] if len(positions) == 1 else None,
+        )
 
     @property
     def dim(self) -> int:
@@ -78,9 +77,9 @@ class Passages:
         """The scale of the logits."""
         return self.attentions[0].scale
 
-    def part(self, places: NDArray[np.intp]) -> Passages:
+    def part(self, places: NDArray[np.intp]) -> list[Attention]:
         """Return some of the passages."""
-        return replace(self, attentions=tuple(self.attentions[i] for i in places))
+        return [self.attentions[i] for i in places]
 
 
 def _attentions(passages: Any, K: Any, options: LogitOptions) -> list[Attention]:
@@ -94,36 +93,29 @@ def _attentions(passages: Any, K: Any, options: LogitOptions) -> list[Attention]
         passages = list(zip(q, k, strict=True))
     if isinstance(passages, (Attention, str)) or not isinstance(passages, Sequence):
         raise InputError(f"passages must be {FORMS}; got {shown(passages)}")
-    found = []
+    attentions = []
     for i, passage in enumerate(passages):
-        pair: tuple[Any, Any] = (passage, None)
-        if attention_in(passage) is None:
-            if not isinstance(passage, (tuple, list, np.ndarray)) or len(passage) != 2:
-                raise InputError(f"passages must be {FORMS}; passage {i} is {shown(passage)}")
-            pair = (passage[0], passage[1])
+        is_pair = isinstance(passage, (tuple, list, np.ndarray)) and len(passage) == 2
+        if not is_pair and attention_in(passage) is None:
+            raise InputError(f"passages must be {FORMS}; passage {i} is {shown(passage)}")
+        pair = passage if is_pair else (passage, None)
         try:
-            found.append(Attention.of(*pair, **vars(_of_passage(options, i, len(passages)))))
+            attentions.append(Attention.of(*pair, **_of_passage(options, i, len(passages))))
         except InputError as error:
             raise InputError(f"passage {i}: {error}") from error
-    return found
+    return attentions
 
 
-def _of_passage(options: LogitOptions, place: int, count: int) -> LogitOptions:
+def _of_passage(options: LogitOptions, place: int, count: int) -> dict[str, Any]:
     """Return the options of one passage: arrays with an axis of passages are divided."""
-
-    def part(value: Any, ndim: int) -> Any:
-        if value is None or isinstance(value, (str, tuple)) or is_sparse(value):
-            return value
-        array = as_array(value, "mask, bias, key_lengths and key_mask")
-        return array[place] if array.ndim >= ndim and array.shape[0] == count else value
-
-    return replace(
-        options,
-        mask=part(options.mask, 3),
-        bias=part(options.bias, 3),
-        key_lengths=part(options.key_lengths, 1),
-        key_mask=part(options.key_mask, 2),
-    )
+    own = dict(vars(options))
+    for name, ndim in {"mask": 3, "bias": 3, "key_lengths": 1, "key_mask": 2}.items():
+        if own[name] is None or isinstance(own[name], (str, tuple)) or is_sparse(own[name]):
+            continue
+        array = as_array(own[name], "mask, bias, key_lengths and key_mask")
+        if array.ndim >= ndim and array.shape[0] == count:
+            own[name] = array[place]
+    return own
 
 
 def _with_shared_keys(attention: Attention, place: int) -> Attention:

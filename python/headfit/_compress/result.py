@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import math
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,14 +16,13 @@ from headfit._base.arguments import shown
 from headfit._base.arithmetic import standard_arithmetic
 from headfit._base.arrays import FloatArray, as_float_array
 from headfit._base.dtypes import round_to
-from headfit._base.files import as_path
 from headfit._base.frames import data_frame
 from headfit._base.plain import plain_dict
 from headfit._base.positions import as_rotary
 from headfit._base.shown import Shown
 from headfit._compress.maps import StoredMaps
-from headfit._fit.file_formats import FORMATS
-from headfit._shrink.result import TvCurve
+from headfit._fit.file_formats import write_head
+from headfit._shrink.result import TvCurve, as_text
 from headfit.errors import InputError
 
 __all__ = ["Compressed", "CompressedHeads"]
@@ -179,14 +176,15 @@ class Compressed(Shown):
             )
         maps = StoredMaps(self.P_q, self.P_k, self.dtype)
         if self.position is None or attention.position is None:
-            return maps.smaller(attention)
-        given = as_rotary(attention.position, self.original_dim)
-        if given is None or given.position != self.original_position:
+            attention = attention.rotated()
+            return maps.smaller(attention, attention.position)
+        rotary = as_rotary(attention.position, self.original_dim)
+        if rotary is None or rotary.position != self.original_position:
             raise InputError(
                 "position must be that of the passages, which the maps commute with: "
                 f"{shown(self.original_position)}; got {shown(attention.position)}"
             )
-        return maps.mapped(attention, self.position)
+        return maps.smaller(attention, self.position)
 
     def check_scale(self, scale: float) -> None:
         """Raise an InputError unless a scale is that of the passages, up to rounding."""
@@ -219,10 +217,9 @@ class Compressed(Shown):
             For weights of other shapes, or of a head with rotary positions, unless maps commute
             with them: others act after the rotation, and do not fold into weights.
         """
-        found: dict[str, NDArray[Any]] = {"P_q": self.P_q, "P_k": self.P_k}
+        tensors: dict[str, NDArray[Any]] = {"P_q": self.P_q, "P_k": self.P_k}
         if self.pairs is not None:
-            found |= {"pairs": self.pairs.astype(np.int64)}
-            found |= {"inv_freq": np.asarray(self.frequencies)}
+            tensors |= {"pairs": self.pairs, "inv_freq": np.asarray(self.frequencies)}
         for name, weights, maps in (("W_Q", W_Q, self.P_q), ("W_K", W_K, self.P_k)):
             if weights is None:
                 continue
@@ -238,8 +235,8 @@ class Compressed(Shown):
                     f"{maps.shape[:-2]}; got {w.shape}"
                 )
             product = w.astype(np.float64) @ maps
-            found[f"{name}_P_{name[-1].lower()}"] = round_to(product, self.dtype)
-        return found
+            tensors[f"{name}_P_{name[-1].lower()}"] = round_to(product, self.dtype)
+        return tensors
 
     def save(self, path: Any, W_Q: Any = None, W_K: Any = None) -> None:
         """Write the tensors to a file that other tools read, in the dtype of the maps.
@@ -247,7 +244,7 @@ class Compressed(Shown):
         Parameters
         ----------
         path : str or path
-            The exact name, which ends in ``.safetensors``.
+            The exact name, which ends in ``.safetensors`` or ``.npz``.
         W_Q, W_K : array_like, optional
             As in `tensors`.
 
@@ -256,12 +253,8 @@ class Compressed(Shown):
         InputError
             For another suffix, or weights that `tensors` refuses.
         ImportError
-            Without the package safetensors.
+            Without the package safetensors, where the suffix asks for it.
         """
-        name = Path(as_path(path, "path"))
-        if name.suffix != ".safetensors":
-            raise InputError(f"path must end in .safetensors; got {name.name!r}")
-        write, _ = FORMATS[".safetensors"]
         about = {
             "compressed": 1,
             "dim": self.dim,
@@ -270,21 +263,17 @@ class Compressed(Shown):
             "rotary": self.rotary,
             "position": None if self.position is None else self.position[0],
         }
-        write(name, self.tensors(W_Q, W_K), json.dumps(about), self.dtype)
+        write_head(path, self.tensors(W_Q, W_K), json.dumps(about), self.dtype)
 
     def to_dict(self) -> dict[str, Any]:
         """Return all but the maps as plain Python values, for JSON."""
-        names = [f.name for f in dataclasses.fields(self) if f.name not in ("P_q", "P_k")]
-        return plain_dict(
-            {**{name: getattr(self, name) for name in names}, "overfits": self.overfits}
-        )
+        figures = {**vars(self), "overfits": self.overfits}
+        return plain_dict({name: x for name, x in figures.items() if name not in ("P_q", "P_k")})
 
     def _facts(self) -> dict[str, str]:
-        size = f"{self.original_dim} -> {self.dim}, {self.dtype}"
-        if not self.reached:
-            size = f"NOT within the bound: size {size}"
+        size = f"size {self.original_dim} -> {self.dim}, {self.dtype}"
         facts = {
-            "size": size,
+            "size": size if self.reached else f"NOT within the bound: {size}",
             f"on {self.held_out.size} held-out passages": f"total variation mean "
             f"{self.tv_mean:.3g}, 95% {self.tv_95:.3g}, worst {self.tv_worst:.3g}; "
             f"KL mean {self.kl:.3g}",
@@ -295,10 +284,7 @@ class Compressed(Shown):
         return {**facts, "ended": f"{self.stopped}, {self.seconds:.3g} s"}
 
     def __repr__(self) -> str:
-        unnamed = ("taken", "ended") if self.reached else ("size", "taken", "ended")
-        said = (text if name in unnamed else f"{name} {text}" for name, text in
-                self._facts().items())  # fmt: skip
-        return f"Compressed({'; '.join(said)})"
+        return as_text(self, "size", "taken", "ended")
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -372,6 +358,4 @@ class CompressedHeads(Shown):
         }
 
     def __repr__(self) -> str:
-        f = self._facts()
-        held_out = f["on held-out passages"]
-        return f"CompressedHeads({f['heads']}; on held-out passages {held_out}; {f['time']})"
+        return as_text(self, "heads", "time")

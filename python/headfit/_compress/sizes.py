@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 from headfit import _core
+from headfit._attention.attention import Attention
 from headfit._base.arguments import as_generator
 from headfit._compress.commuting_maps import CommutingMaps, PairWeights
 from headfit._compress.free_maps import FreeMaps
@@ -31,7 +32,6 @@ class MapsOfSize:
     candidates: dict[str, Maps]  # closed forms, the descent, and what is taken at a smaller size
     taken: str  # the candidate of the least mean total variation where maps are chosen
     judged: Closeness  # how close it is there
-    calibration_kl: float  # its loss on the calibration passages
     report: dict[str, Any]
 
     @property
@@ -57,13 +57,15 @@ class Sizes:
         count, generator = len(passages.attentions), as_generator(running.seed)
         self.parts = Parts.of(count, held_out, validation, generator)
         self.tried: dict[int, MapsOfSize] = {}
+        self.dims: list[int] = []  # the sizes of the curves
+        self.dim, self.stopped, self.seconds = 0, "one size", 0.0
 
     def checked(self, sizes: Any, name: str) -> list[int]:
         """Return the sizes of a user."""
         return checked_sizes(sizes, name, self.passages.dim, self.step)
 
     @cached_property
-    def chosen_by(self) -> Passages:
+    def chosen_by(self) -> list[Attention]:
         """The passages that choose: those of validation; the fitted ones where there are none."""
         parts = self.parts
         return self.passages.part(parts.validation if parts.validation.size else parts.calibration)
@@ -81,17 +83,12 @@ class Sizes:
     @cached_property
     def family(self) -> FreeMaps | CommutingMaps:
         """The kind of maps."""
-        calibration = self.passages.part(self.parts.calibration)
         if self.rotary is None:
-            return FreeMaps(calibration, self.loss)
-        return CommutingMaps(calibration, self.loss, self.rotary, self.running.threads)
+            return FreeMaps(self.passages, self.loss)
+        return CommutingMaps(self.passages.scale, self.loss, self.rotary, self.running.threads)
 
-    def _loss(self, passages: Passages) -> _core.CompressLoss:
-        return _core.CompressLoss([a.core for a in passages.attentions], self.running.threads)
-
-    def smaller(self, dim: int) -> int | None:
-        """Return the next smaller size that was tried."""
-        return max((d for d in self.tried if d < dim), default=None)
+    def _loss(self, passages: Sequence[Attention]) -> _core.CompressLoss:
+        return _core.CompressLoss([a.core for a in passages], self.running.threads)
 
     def fit(self, dim: int) -> MapsOfSize:
         """Return the maps of a size.
@@ -106,68 +103,74 @@ class Sizes:
                     self.tried[larger] = self._fit(larger)
         return self.tried[dim]
 
-    def fit_all(self, dims: Iterable[int], dim: int) -> None:
-        """Try sizes as long as there is time, and `dim` in any case; larger ones start from
-        smaller ones."""
-        for size in sorted({*dims, dim}):
-            if size == dim or self.running.seconds_left > 0:
-                self.fit(size)
+    def search(self, tv: float | None) -> None:
+        """Find the smallest size that is close enough, and fit those of the curves.
+
+        Without a bound the size is that of the call. It is fitted in any case, and others as long
+        as there is time; larger ones start from smaller ones.
+        """
+        begun, largest = time.perf_counter(), self.passages.dim
+        if tv is not None:
+            size, _, self.stopped = smallest_size(
+                lambda dim: self.fit(dim).judged.tv_mean <= tv, largest, self.running, self.step
+            )
+            self.dim = size or largest
+        for dim in sorted({*self.dims, self.dim}):
+            if dim == self.dim or self.running.seconds_left > 0:
+                self.fit(dim)
+        self.seconds += time.perf_counter() - begun
 
     def _fit(self, dim: int) -> MapsOfSize:
-        passages, threads, closed = self.passages, self.running.threads, self.family.closed(dim)
+        passages, closed = self.passages, self.family.closed(dim)
         if dim == passages.dim:
             maps = identity(passages.heads, dim, passages.scale)
-            candidates, report = {**closed, DESCENT: maps}, {"status": "exact"}
-            return MapsOfSize(maps, 0.0, candidates, DESCENT, self._judged(maps), 0.0, report)
-        starts, before = closed, self.smaller(dim)
+            candidates = {**closed, DESCENT: maps}
+            return MapsOfSize(
+                maps, 0.0, candidates, DESCENT, self._judged(maps), {"status": "exact"}
+            )
+        starts = closed
+        before = max((d for d in self.tried if d < dim), default=None)
         if before is not None:
             starts = {**closed, **self.family.extended(self.tried[before].descended, dim)}
-        losses = {name: self.loss.value(maps, threads) for name, maps in starts.items()}
-        first = min(losses, key=lambda name: losses[name])
-        found = self.family.descend(starts[first], self.judge, self.running)
-        candidates = {**closed, DESCENT: found.judged}
+        losses = {name: self._value(maps) for name, maps in starts.items()}
+        first = min(losses, key=losses.__getitem__)
+        descended = self.family.descend(starts[first], self.judge, self.running)
+        candidates = {**closed, DESCENT: descended.judged}
         if before is not None:
             padded = self.family.padded(self.tried[before].maps, dim)
             candidates[f"{SMALLER}{before}"] = padded
         distances = {name: self._judged(maps) for name, maps in candidates.items()}
         taken = min(distances, key=lambda name: distances[name].tv_mean)
+        report = {**descended.report, "start": first, "kl": [descended.first, descended.last]}
         return MapsOfSize(
-            descended=found.maps,
-            kl=found.last,
-            candidates=candidates,
-            taken=taken,
-            judged=distances[taken],
-            calibration_kl=self.loss.value(candidates[taken], threads),
-            report={**found.report, "start": first, "kl": [found.first, found.last]},
+            descended.maps, descended.last, candidates, taken, distances[taken], report
         )
 
-    def _judged(self, maps: Maps, passages: Passages | None = None) -> Closeness:
+    def _value(self, maps: Maps) -> float:
+        return self.loss.value(maps, self.running.threads)
+
+    def _judged(self, maps: Maps, passages: Sequence[Attention] | None = None) -> Closeness:
         """Return how close stored maps are on the passages that choose, or on others."""
         return judged(passages or self.chosen_by, self._stored(maps), self.running.threads)
 
     def _stored(self, maps: Maps) -> StoredMaps:
         return StoredMaps.of(maps, self.passages.lead, self.running.dtype)
 
-    def smallest(self, tv: float) -> tuple[int, str]:
-        """Return the smallest size found that is close enough, and why the search ended."""
-
-        def is_close(dim: int) -> bool:
-            return self.fit(dim).judged.tv_mean <= tv
-
-        size, _, stopped = smallest_size(is_close, self.passages.dim, self.running, self.step)
-        return size or self.passages.dim, stopped
-
-    def result(self, dim: int, *, tv: float | None, stopped: str, begun: float) -> Compressed:
-        """Read the held-out passages, and return the maps of a size with curves of all sizes."""
+    def result(self, tv: float | None) -> Compressed:
+        """Read the held-out passages, and return the maps with curves of all sizes."""
+        begun, dim = time.perf_counter(), self.dim
         held_out, parts, size = self.passages.part(self.parts.held_out), self.parts, self.tried[dim]
         curves: dict[str, dict[int, Closeness]] = {}
-        for d in sorted(self.tried):
-            found = self.tried[d]
-            names = [name for name in found.candidates if not name.startswith(SMALLER)]
-            distances = {n: self._judged(found.candidates[n], held_out) for n in names}
-            taken = distances.get(found.taken) or self._judged(found.maps, held_out)
-            for name, closeness in {**distances, "taken": taken}.items():
-                curves.setdefault(name, {})[d] = closeness
+        for d, of_size in sorted(self.tried.items()):
+            distances = {
+                name: self._judged(maps, held_out)
+                for name, maps in of_size.candidates.items()
+                if name == of_size.taken or not name.startswith(SMALLER)
+            }
+            distances["taken"] = distances[of_size.taken]
+            for name, closeness in distances.items():
+                if not name.startswith(SMALLER):
+                    curves.setdefault(name, {})[d] = closeness
         maps, closeness = self._stored(size.maps), curves["taken"][dim]
         of_pairs: dict[str, Any] = {}
         if self.rotary is not None:
@@ -178,26 +181,24 @@ class Sizes:
                 "original_position": self.rotary.position,
             }
         return Compressed(
-            P_q=maps.P_q,
-            P_k=maps.P_k,
+            **maps._asdict(),
             dim=dim,
             original_dim=self.passages.dim,
             original_scale=self.passages.scale,
-            dtype=self.running.dtype,
             rotary=self.passages.rotary or self.rotary is not None,
             **of_pairs,
             tv_mean=closeness.tv_mean,
             tv_95=closeness.tv_95,
             tv_worst=closeness.tv_worst,
             kl=closeness.kl_mean,
-            calibration_kl=size.calibration_kl,
+            calibration_kl=0.0 if dim == self.passages.dim else self._value(size.maps),
             validation_kl=size.judged.kl_mean if parts.validation.size else math.nan,
             taken=size.taken,
             reached=tv is None or size.judged.tv_mean <= tv,
-            stopped=stopped,
+            stopped=self.stopped,
             curves={name: TvCurve.of(curve) for name, curve in curves.items()},
             **vars(parts),
-            seconds=time.perf_counter() - begun,
+            seconds=self.seconds + time.perf_counter() - begun,
             settings={
                 "dim": dim,
                 "tv": tv,

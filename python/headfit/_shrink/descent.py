@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypedDict
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,8 +25,9 @@ from headfit._base.arrays import (
 from headfit._base.dtypes import check_dtype
 from headfit._base.machine import require_memory
 from headfit._base.masks import core_mask
+from headfit._base.types import Seed
 from headfit._fit.head import Head
-from headfit._shrink.original import Original, padded_start
+from headfit._shrink.original import Original, padded_with_noise
 from headfit.errors import InputError
 
 # The most steps, and the relative decrease of the loss over ten steps below which the descent
@@ -37,7 +38,24 @@ TOO_LITTLE = {"low": 1e-2, "medium": 1e-3, "high": 1e-5}
 # total variation is then at most sqrt(EXACT / 2) = 7e-4, by Pinsker's inequality and Jensen's.
 EXACT = 1e-6
 
+# The mean total variation that is allowed where a call has no bound.
+TV = 0.05
+
 Callback = Callable[[int, float], Any]
+
+
+class SizeKeywords(TypedDict, total=False):
+    """The options that `shrink` and `compress` share, for type checkers."""
+
+    dim: int | None
+    tv: float | None
+    dtype: str
+    effort: str | int
+    curve_dims: Sequence[int] | None
+    time_limit: float | None
+    callback: Callback | None
+    rng: Seed
+    num_threads: int | None
 
 
 @dataclass(frozen=True)
@@ -88,16 +106,16 @@ class Running:
 
 
 def closest(
-    original: Original, dim: int, running: Running, *, enough: float = EXACT, init: Any = None
+    original: Original, dim: int, running: Running, *, enough: float = EXACT, start: Any = None
 ) -> Head:
     """Return the head whose attention M has the least sum of KL(A_i || M_i) from the original A.
 
-    The descent starts from the truncated SVD of the logits, or from the queries and keys of
-    `init`. It is limited-memory BFGS around a preconditioner, the diagonal blocks of the Hessian,
-    one for each query and each key, which is renewed every ten steps. Each evaluation streams the
-    logits of A and of M once; no n x m array is stored. It takes O(n m (d + D)) time for a target
-    of head size D, every tenth O(n m d^2). Memory is O((n + m)(d^2 + D)), times at most 16 for the
-    sums of the keys.
+    The descent starts from the truncated SVD of the logits, or from `start`, queries and keys of as
+    many columns or fewer. It is limited-memory BFGS around a preconditioner, the diagonal blocks of
+    the Hessian, one for each query and each key, which is renewed every ten steps. Each evaluation
+    streams the logits of A and of M once; no n x m array is stored. It takes O(n m (d + D)) time
+    for a target of head size D, every tenth O(n m d^2). Memory is O((n + m)(d^2 + D)), times at
+    most 16 for the sums of the keys.
 
     It ends when the mean KL divergence of a row is at most `enough`, when ten steps lower the loss
     by less than the effort asks for, or when no step lowers it. The loss is not convex: the result
@@ -111,12 +129,12 @@ def closest(
     shape, dtype = original.shape, original.dtype
     need = dtype.itemsize * sum(shape) * dim * (3 * dim + 40)
     require_memory(need, f"a smaller head of size dim = {dim}")
-    if init is None:
-        svd = original.svd(dim, running.seed)
-        start = svd.Q, svd.K
-    else:
-        start = padded_start(init, shape, dim, running.seed)
-    first_q, first_k = (np.ascontiguousarray(x, dtype=dtype) for x in start)
+    if start is None:
+        start = original.svd(dim, running.seed)
+    rng = np.random.default_rng(running.seed)
+    first_q, first_k = (
+        np.ascontiguousarray(padded_with_noise(x, dim, rng), dtype=dtype) for x in start
+    )
     q, k, kl, report = _core.fit_soft(
         core_target_of(original.target, original.mask),
         core_mask(original.mask, (), shape),
@@ -160,11 +178,11 @@ def smallest_size(
 
 def checked_sizes(sizes: Any, name: str, largest: int, step: int = 1) -> list[int]:
     """Return the sizes of a user."""
-    found = [as_count(x, name, 1, largest) for x in np.atleast_1d(as_array(sizes, name)).tolist()]
-    odd = [x for x in found if x % step]
-    if odd:
-        raise InputError(f"{name} must be even for maps that commute with rotations; got {odd[0]}")
-    return found
+    dims = [as_count(x, name, 1, largest) for x in np.atleast_1d(as_array(sizes, name)).tolist()]
+    for dim in dims:
+        if dim % step:
+            raise InputError(f"{name} must be even for maps that commute with rotations; got {dim}")
+    return dims
 
 
 def powers_of_two(largest: int, step: int = 1) -> list[int]:

@@ -21,16 +21,12 @@ from headfit._attention.dense_target import (
 )
 from headfit._base.arrays import (
     FloatArray,
-    as_contiguous,
-    as_float_array,
     blocks_of_rows,
     check_finite,
     computed_in,
 )
 from headfit._base.interruptible import interruptible
 from headfit._base.machine import require_memory
-from headfit._fit.head import Head
-from headfit.errors import InputError
 
 # A weight of zero is replaced by this one where a start needs its logarithm.
 FLOOR = 1e-6
@@ -74,11 +70,11 @@ class Original(NamedTuple):
             and {"scale", "mask"}.issuperset(self.target.options.non_default())
         )
 
-    def svd(self, dim: int, seed: int) -> Head:
+    def svd(self, dim: int, seed: int) -> tuple[FloatArray, FloatArray]:
         """Return the truncated SVD of a size of the logits; of a matrix, of its logarithm."""
         if isinstance(self.target, Attention):
-            return Head(*truncated_svd(*self.target.stored, dim, scale=self.target.scale))
-        return Head(*log_svd(self.target, self.mask, dim, seed))
+            return truncated_svd(*self.target.stored, dim, scale=self.target.scale)
+        return log_svd(self.target, self.mask, dim, seed)
 
 
 def truncated_svd(
@@ -174,26 +170,8 @@ def log_svd(matrix: NDArray[Any], mask: Any, dim: int, seed: int) -> tuple[Float
     return np.pad((basis @ left[:, :rank]) * root, pad), np.pad(right[:rank].T * root, pad)
 
 
-def padded_start(
-    init: Any, shape: tuple[int, int], dim: int, seed: int
-) -> tuple[FloatArray, FloatArray]:
-    """Return (Q, K) with the columns they lack filled with noise: zero columns would never move."""
-    try:
-        q, k = (as_contiguous(as_float_array(x, "init", ndim=0), dtype=np.float64) for x in init)
-    except (TypeError, ValueError) as error:
-        raise InputError(f"init must be a pair (Q, K) of matrices: {error}") from error
-    columns = q.shape[-1] if q.ndim == 2 else 0
-    if not 1 <= columns <= dim or (q.shape, k.shape) != tuple((rows, columns) for rows in shape):
-        raise InputError(
-            f"init must be Q and K with {shape[0]} and {shape[1]} rows and as many columns, 1 to "
-            f"{dim}; got Q of shape {q.shape} and K of shape {k.shape}"
-        )
-    check_finite(q, "init: Q")
-    check_finite(k, "init: K")
-    rng = np.random.default_rng(seed)
-
-    def padded(x: FloatArray) -> FloatArray:
-        size = PADDING * math.sqrt(float(np.mean(x * x)))
-        return np.hstack([x, size * rng.standard_normal((x.shape[0], dim - columns))])
-
-    return padded(q), padded(k)
+def padded_with_noise(x: FloatArray, dim: int, rng: np.random.Generator) -> FloatArray:
+    """Return the columns that a start lacks filled with noise: zero columns would never move."""
+    wide = x.astype(np.float64)
+    size = PADDING * math.sqrt(float(np.mean(wide * wide)))
+    return np.hstack([wide, size * rng.standard_normal((len(x), dim - x.shape[1]))])

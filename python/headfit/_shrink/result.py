@@ -22,6 +22,13 @@ MOST_ROWS = 20
 """How many sizes a notebook shows."""
 
 
+def as_text(result: Shown, *unnamed: str) -> str:
+    """Return the facts of a result in one line, some of them without their names."""
+    facts = result._facts().items()
+    said = (text if name in unnamed else f"{name} {text}" for name, text in facts)
+    return f"{type(result).__name__}({'; '.join(said)})"
+
+
 @dataclass(frozen=True, eq=False)
 class TvCurve:
     """Distances from the original against head size.
@@ -171,7 +178,4 @@ class ShrinkResult(Shown, FittedHead):
         return {**facts, "ended": f"{self.stopped}, {self.seconds:.3g} s"}
 
     def __repr__(self) -> str:
-        unnamed = ("size", "ended")
-        said = (text if name in unnamed else f"{name} {text}" for name, text in
-                self._facts().items())  # fmt: skip
-        return f"ShrinkResult({'; '.join(said)})"
+        return as_text(self, "size", "ended")

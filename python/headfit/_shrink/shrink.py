@@ -5,9 +5,9 @@ from __future__ import annotations
 import itertools
 import math
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple, TypedDict, Unpack, overload
+from typing import Any, NamedTuple, Unpack, overload
 
 from headfit._attention.attention import Attention, HeadLike, OneHead, attention_in
 from headfit._attention.fitted_head import check_module, placed
@@ -22,7 +22,10 @@ from headfit._fit.head import Head
 from headfit._shrink.compare import Comparison, compare
 from headfit._shrink.descent import (
     EXACT,
+    TV,
+    Callback,
     Running,
+    SizeKeywords,
     checked_sizes,
     closest,
     powers_of_two,
@@ -34,27 +37,14 @@ from headfit.errors import InputError
 
 __all__ = ["shrink"]
 
-# The mean total variation that is allowed where the call has no bound.
-TV = 0.05
 
-
-class _Options(TypedDict, total=False):
+class _Options(SizeKeywords, total=False):
     """The options of `shrink`, for type checkers."""
 
-    dim: int | None
-    tv: float | None
     tv_worst: float | None
     scale: float | None
     mask: MaskLike
     module: SelfAttention | None
-    dtype: str
-    effort: str | int
-    init: Any
-    curve_dims: Sequence[int] | None
-    time_limit: float | None
-    callback: Callable[[int, float], Any] | None
-    rng: Seed
-    num_threads: int | None
 
 
 @overload
@@ -78,10 +68,9 @@ def shrink(
     module: SelfAttention | None = None,
     dtype: str = "float32",
     effort: str | int = "medium",
-    init: Any = None,
     curve_dims: Sequence[int] | None = None,
     time_limit: float | None = None,
-    callback: Callable[[int, float], Any] | None = None,
+    callback: Callback | None = None,
     rng: Seed = 0,
     num_threads: int | None = None,
 ) -> Any:
@@ -116,9 +105,6 @@ def shrink(
     effort : "low", "medium", "high" or int, default "medium"
         How long to descend at each size: at most 100, 500 or 5000 steps, or as many as given. With
         0 the truncated SVD of the row-centred logits is the head, of every size.
-    init : (Q, K), optional
-        For `dim`, where to start instead of at the truncated SVD: queries and keys of `dim`
-        columns or fewer, whose plain products are logits.
     curve_dims : sequence of int, optional
         Sizes for both curves, besides those that the search tries: fitted with low effort. Powers
         of two up to the original size when None, and none for a matrix; () for none.
@@ -181,8 +167,6 @@ def shrink(
     for name, value in {"tv": tv, "tv_worst": tv_worst}.items():
         if value is not None and size is not None:
             raise InputError(f"{name} must not be given beside dim: the size decides how close")
-    if init is not None and size is None:
-        raise InputError("init must be given beside dim: a start has a size")
     tv = TV if tv is None and tv_worst is None else tv
     most, worst = (math.inf if x is None else check_between(x, name, 0, 1)
                    for x, name in ((tv, "tv"), (tv_worst, "tv_worst")))  # fmt: skip
@@ -203,7 +187,7 @@ def shrink(
             chosen, stopped = search.smallest()
         else:
             chosen, stopped = size, "one size"
-            search.fit(size, EXACT, init)
+            search.fit(size, EXACT)
         search.extend(more)
         made, comparison, best = search.tried[chosen]
         svds = {d: search.svd(d).comparison for d in sorted({*more, *search.tried})}
@@ -267,7 +251,7 @@ class Search:
     def svd(self, dim: int) -> Candidate:
         """Return the truncated SVD of a size, stored and judged as every other head is."""
         if dim not in self.svds:
-            self.svds[dim] = self._judged(self.original.svd(dim, self.running.seed))
+            self.svds[dim] = self._judged(Head(*self.original.svd(dim, self.running.seed)))
         return self.svds[dim]
 
     def _judged(self, head: Head) -> Candidate:
@@ -280,10 +264,8 @@ class Search:
         distances = compare(self.original.target, attention, num_threads=self.running.threads)
         return Candidate(made, distances, head)
 
-    def fit(
-        self, dim: int, enough: float, init: Any = None, running: Running | None = None
-    ) -> Candidate:
-        """Return the closest head of a size, by descents from a start and from a smaller head.
+    def fit(self, dim: int, enough: float, running: Running | None = None) -> Candidate:
+        """Return the closest head of a size, by descents from its SVD and from a smaller head.
 
         The second descent is made where the smaller head is closer, since more columns must not
         do worse. KL divergence and total variation may disagree, and a descent ends where it is
@@ -293,21 +275,18 @@ class Search:
         running = running or self.running
         if dim in self.tried:
             return self.tried[dim]
-        if self.original.is_svd(dim) or (running.effort == 0 and init is None):
+        if self.original.is_svd(dim) or running.effort == 0:
             self.tried[dim] = self.svd(dim)
             return self.tried[dim]
 
-        def descended(start: Any) -> Candidate:
-            return self._judged(closest(self.original, dim, running, enough=enough, init=start))
+        def descended(start: Any = None) -> Candidate:
+            return self._judged(closest(self.original, dim, running, enough=enough, start=start))
 
-        heads = [descended(init), self.svd(dim)]
+        heads = [descended(), self.svd(dim)]
         smaller = max((d for d in self.tried if d < dim), default=0)
-        if smaller:
-            before = self.tried[smaller]
-            if before.comparison.kl_mean < heads[0].comparison.kl_mean:
-                heads.append(
-                    descended((before.fields["Q"] * before.fields["scale"], before.fields["K"]))
-                )
+        if smaller and self.tried[smaller].comparison.kl_mean < heads[0].comparison.kl_mean:
+            fields = self.tried[smaller].fields
+            heads.append(descended((fields["Q"] * fields["scale"], fields["K"])))
         self.tried[dim] = min(heads, key=self._distance)
         if smaller:
             self._not_worse(dim, smaller)

@@ -23,23 +23,14 @@ _BAD = (HeadfitError, OSError, MemoryError, ImportError)
 COMMANDS = {
     "demo": ("demo", "one fixed module attends in five patterns, each certified"),
     "pattern": ("pattern", "write a target pattern to a file"),
-    "plan": (
-        "pattern",
-        "say whether a head of a size and format is enough for a pattern, in a minute at most",
-    ),
+    "plan": ("pattern", "say within a minute whether a head is enough for a pattern"),
     "fit": ("fitting", "find a head that produces a pattern"),
     "certify": ("fitting", "judge the arrays of a head anew, whatever the file says of them"),
     "bounds": ("fitting", "prove a lower bound on the head size of a pattern"),
     "info": ("fitting", "say what a target or a head is, or what this installation is"),
-    "describe": (
-        "heads",
-        "show how sparse heads are, where they attend, and the rank of their logits",
-    ),
+    "describe": ("heads", "show how sparse heads are, where they attend, and their rank"),
     "shrink": ("heads", "find a smaller head that attends as a given one does, for this input"),
-    "compress": (
-        "heads",
-        "find maps that make a head smaller for every input, from several passages",
-    ),
+    "compress": ("heads", "find maps that make a head smaller for every input"),
     "plot": ("heads", "draw a target, a saved head, or the attention of queries and keys"),
     "sweep": ("sweeping", "fit a head for every point of a file, and keep every result"),
 }

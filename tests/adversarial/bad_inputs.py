@@ -806,7 +806,7 @@ def command_doors(folder: Path) -> Iterator[Door]:
     more: dict[str, dict[str, list[str]]] = {
         "describe": {"--per-row": whole[:-1], "--per-column": whole, "--share": numbers},
         "shrink": {"--tv": numbers, "--tv-worst": numbers, "--dim": whole, "--head": ["", "x", "9"],
-                   "--effort": ["", "x", "-1"], "--time-limit": numbers, "--mass": numbers},
+                   "--effort": ["", "x", "-1"], "--time-limit": numbers},
         "compress": {"--tv": numbers, "--dim": whole, "--held-out": numbers, "--dtype": ["x"]},
         "plot": {"--kind": ["", "x", "search"], "--head": ["", "x", "9"], "--target": files},
     }  # fmt: skip
@@ -826,7 +826,7 @@ def command_doors(folder: Path) -> Iterator[Door]:
         "--out": no_tables,
         "--workers": without(whole, "0"),
         "--num-threads": whole,
-        "--scheduler": ["x", "tcp://x:y"],
+        "--scheduler": ["x", "tcp://x:y", "pigeon://x:1"],
     }.items():
         words = ["sweep", toml, "--out", table, option, "{value}"]
         yield Door(f"$ sweep {option}", command(words), {}, {"value": values}, {"value": r"\S"})

@@ -30,9 +30,9 @@ PICTURE = Path("headfit-demo.png")
 
 _COLUMNS = {
     "pattern": "{pattern}", "n": "{n}", "k row/col": "{per_row}/{per_column}",
-    "gamma": "{gamma:.3g}", "learned d": "{dim}", "leak": "{leak}", "distortion": "{distortion}",
-    "seconds": "{seconds:.1f}", "holds": "{holds}", "needs": "d >= {lower_bound}",
-    "projection": "{proved_dim}",
+    "gamma": "{gamma:.3g}", "learned d": "{dim}", "leak": "{leak:g}",
+    "distortion": "{distortion:g}", "seconds": "{seconds:.1f}", "verdict": "{verdict}",
+    "needs": "d >= {lower_bound}", "projection": "{proved_dim}",
 }  # fmt: skip
 """The columns of the table, made of the figures of a pattern."""
 _HEADING = """\
@@ -56,13 +56,6 @@ class DemoRow(NamedTuple):
     order: NDArray[np.intp]
     figures: dict[str, Any]
 
-    @property
-    def words(self) -> dict[str, Any]:
-        """The figures, with what the certificate says."""
-        c = self.fit.certificate
-        said = {"leak": number(c.leak, 3), "distortion": number(c.distortion, 3)}
-        return {**self.figures, **said, "holds": "yes" if c.holds else "NO"}
-
 
 class Demo(NamedTuple):
     """The patterns of one module, and the figures of all."""
@@ -78,7 +71,7 @@ class Demo(NamedTuple):
         return f"weights: sha256 {before[:16]} before, {after[:16]} after: {kept}"
 
     def __str__(self) -> str:
-        cells = [[form.format(**row.words) for form in _COLUMNS.values()] for row in self.rows]
+        cells = [[form.format(**row.figures) for form in _COLUMNS.values()] for row in self.rows]
         end = (_NOTES, self.weights, f"{self.figures['seconds']:.1f} s in all")
         return text_table(_HEADING.format(**self.figures), list(_COLUMNS), cells, end)
 
@@ -94,13 +87,9 @@ class Demo(NamedTuple):
             _, image = hf.plot.compare(A, head, axes=(above, below), pixels=200)
             for ax in (above, below):
                 ax.set(xlabel="", ylabel="", xticks=[], yticks=[])
-            verdict = "certified" if row.fit.certificate.holds else "NOT certified"
             above.set_title("{pattern}\ntarget, n = {n}, k = {per_row}".format(**row.figures))
-            below.set_title(
-                f"attention, d = {row.figures['dim']}, {verdict}\n"
-                "leak <= {leak}, distortion <= {distortion}".format(**row.words),
-                fontsize=9,
-            )
+            said = "attention, d = {dim}, {verdict}\nleak <= {leak:g}, distortion <= {distortion:g}"
+            below.set_title(said.format(**row.figures), fontsize=9)
         figure.colorbar(image, ax=axes, label="weight / largest weight of its row", shrink=0.6)
         title = "One attention module, its weights never changed: only the input differs"
         figure.suptitle(title, fontsize=17, weight="bold")
@@ -139,6 +128,7 @@ def run_demo(
         progress(f"{name}, n = {len(order)}")
         t = hf.Target(A)
         head = hf.fit(t, method="learned", module=module, time_limit=time_limit, **common)
+        judged = head.certificate
         figures = {
             "pattern": name,
             **t.to_dict(),
@@ -147,7 +137,10 @@ def run_demo(
             "lower_bound": 1 if head.lower_bound is None else head.lower_bound.dim,
             "proved_dim": hf.bounds.projection_dim(t.n, t.per_row, t.gamma),
             "seconds": head.seconds,
-            "certificate": head.certificate.to_dict(),
+            "leak": float(number(judged.leak, 3)),
+            "distortion": float(number(judged.distortion, 3)),
+            "verdict": "certified" if judged.holds else "NOT certified",
+            "certificate": judged.to_dict(),
         }
         rows.append(DemoRow(t, head, order, figures))
     weights = (before, _digest(module))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import tomllib
 from pathlib import Path
@@ -46,42 +45,42 @@ def sweep(call: Call) -> Outcome:
     if out is None:
         raise InputError(f"{file}: out must be given, there or as --out")
     if options.pop("dry_run", False):
-        return _dry_run(points, Path(out), **options)
-    with contextlib.ExitStack() as stack:
-        if scheduler is not None:
-            client = stack.enter_context(_connected(scheduler))
-            options |= {"executor": client.get_executor(), "workers": None}
-        swept = run(points, out, progress=call.say, **options)
+        swept, more = _there(points, Path(out), **options)
+    else:
+        swept, more = _swept(points, out, scheduler, progress=call.say, **options), {}
     done, failed = len(swept.rows), len(swept.failures)
+    figures = {"table": str(out), "done": done, "failed": failed, **more, "damaged": swept.damaged}
     lines = [f"{out}: {done} points done, {failed} failed"]
+    lines[0] += "".join(f", {count} {name.replace('_', ' ')}" for name, count in more.items())
     for failure in swept.failures[:SHOWN]:
         said = [f"{n} = {json.dumps(failure[n])}" for n in swept.axes if n in failure]
         error = " ".join(failure["exception"].split())
         lines.append(f"  failed: {', '.join(said)}{': ' if said else ''}{error}")
     lines += [f"  damaged: {line}" for line in swept.damaged]
-    figures = {"table": str(out), "done": done, "failed": failed, "damaged": swept.damaged}
-    return Outcome(figures, "\n".join(lines), not failed)
+    return Outcome(figures, "\n".join(lines), bool(more) or not failed)
 
 
-def _dry_run(
+def _there(
     points: list[Any],
     out: Path,
     workers: Any = None,
     num_threads: Any = None,
     retry_failed: bool = False,
-) -> Outcome:
+) -> tuple[Sweep, dict[str, int]]:
+    """Return the results that a table has of some points, and how many are to be computed."""
     checked_numbers(workers, num_threads)
     tasks, table = tasks_of(points, Work.of(None, None)), Table(out, may_lack=True)
-    there = Sweep(out, [table.records[t.key] for t in tasks if t.key in table.records])
-    figures = {
-        "table": str(out),
-        "points": len(tasks),
-        "done": len(there.rows),
-        "failed": len(there.failures),
-        "to_compute": len(open_tasks(tasks, table, retry_failed)),
-    }
-    said = "{table}: {points} points, {done} done, {failed} failed; {to_compute} to compute"
-    return Outcome(figures, said.format(**figures))
+    todo = open_tasks(tasks, table, retry_failed)
+    records = [table.records[t.key] for t in tasks if t.key in table.records]
+    return Sweep(out, records, table.damaged), {"to_compute": len(todo)}
+
+
+def _swept(points: list[Any], out: Any, scheduler: str | None, **options: Any) -> Sweep:
+    """Return the results of some points, on a cluster if there is a scheduler."""
+    if scheduler is None:
+        return run(points, out, **options)
+    with _connected(scheduler) as client:
+        return run(points, out, executor=client.get_executor(), **{**options, "workers": None})
 
 
 def _connected(address: str) -> Any:

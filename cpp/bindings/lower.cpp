@@ -102,6 +102,24 @@ void bind_lower(py::module_& m) {
         Standard(), py::arg("offsets"), py::arg("columns"), py::arg("cols"),
         py::arg("denominators"), py::arg("price"));
 
+  // (rows, columns); None where there is an order.
+  m.def("order_conflict", [](const py::array& offsets, const py::array& columns, Index cols) {
+    std::optional<OrderConflict> found;
+    on_table(offsets, columns, cols, [&](const SparseTable& table) {
+      found = order_conflict(table);
+      return std::vector<Column>();
+    });
+    return found ? std::optional(std::pair(found->rows, found->columns)) : std::nullopt;
+  }, Standard(), py::arg("offsets"), py::arg("columns"), py::arg("cols"));
+
+  m.def("columns_apart", [](const TargetArrays& target, Index first, Index stop) {
+    if (first < 0 || stop > target.rows()) throw InputError("columns must be those of the target");
+    return on_target(target, 1, [&](const Target& view, const Run& run) {
+      check_entries(view, run);
+      return columns_apart(view, first, stop);
+    });
+  }, Standard(), py::arg("target"), py::arg("first"), py::arg("stop"));
+
   // Of a graph with as many nodes as there are rows.
   m.def("independent_nodes", [](const py::array& offsets, const py::array& columns) {
     return on_table(offsets, columns, offsets.size() - 1, independent_nodes);

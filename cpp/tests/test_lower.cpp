@@ -268,3 +268,73 @@ TEST(points_in_many_sets_are_left_out) {
   CHECK(all.near(1).size() == 6);
   CHECK(few.near(1) == std::vector<Column>{1});
 }
+
+// Whether some order of the columns has each row at one of its ends.
+bool slow_order_exists(const SparseTable& table) {
+  std::vector<Column> order(static_cast<std::size_t>(table.cols));
+  std::iota(order.begin(), order.end(), Column(0));
+  do {
+    bool good = true;
+    for (Index i = 0; i < table.rows(); ++i) {
+      const auto own = table.row(i);
+      const auto is_own = [&](Column c) { return std::binary_search(own.begin(), own.end(), c); };
+      good = good && (std::is_partitioned(order.begin(), order.end(), is_own) ||
+                      std::is_partitioned(order.rbegin(), order.rend(), is_own));
+    }
+    if (good) return true;
+  } while (std::next_permutation(order.begin(), order.end()));
+  return false;
+}
+
+TEST(orders_exist_unless_rows_and_columns_conflict) {
+  std::mt19937 draw(9);
+  Index orders = 0;
+  for (int repeat = 0; repeat < 300; ++repeat) {
+    const Lists lists = random_lists(draw, 1 + repeat % 5, 5, 2 + repeat % 4);
+    const SparseTable table = lists.table(5);
+    const bool exists = slow_order_exists(table);
+    const auto conflict = order_conflict(table);
+    CHECK_THAT(conflict.has_value() != exists, repeat);
+    orders += exists;
+    if (!conflict) continue;
+    std::set<Index> traces;
+    for (const Column c : conflict->columns) {
+      Index trace = 0;
+      for (std::size_t at = 0; at < conflict->rows.size(); ++at) {
+        const auto own = table.row(conflict->rows[at]);
+        trace |= Index(std::binary_search(own.begin(), own.end(), c)) << at;
+      }
+      traces.insert(trace);
+    }
+    CHECK_THAT(traces.size() == conflict->columns.size(), repeat);
+    CHECK(conflict->columns.size() == (conflict->rows.size() == 2 ? 4u : 3u));
+  }
+  CHECK(orders > 20 && orders < 280);
+  CHECK(!order_conflict(Lists().table(0)));
+}
+
+TEST(columns_that_are_taken_are_told_apart) {
+  std::mt19937 draw(10);
+  for (int repeat = 0; repeat < 60; ++repeat) {
+    const Entries entries(draw, 10, 2 + repeat % 6, masks()[static_cast<std::size_t>(repeat % 4)]);
+    const Target target = entries.target();
+    const auto attends = [&](Column i, Column j) {
+      const auto own = target.row_columns(i);
+      return std::find(own.begin(), own.end(), j) != own.end();
+    };
+    const auto is_apart = [&](Column a, Column b) {
+      for (Column i = 0; i < 10; ++i) {
+        const bool sees =
+            target.mask.allows(0, i, a, 10, 10) && target.mask.allows(0, i, b, 10, 10);
+        if (sees && attends(i, a) != attends(i, b)) return true;
+      }
+      return false;
+    };
+    const std::vector<Column> taken = columns_apart(target, 1, 9);
+    for (const Column a : taken) {
+      CHECK(a >= 1 && a < 9);
+      for (const Column b : taken) CHECK_THAT(a == b || is_apart(a, b), repeat, " ", a, " ", b);
+    }
+    CHECK(!taken.empty());
+  }
+}

@@ -48,6 +48,7 @@ def every_entry(target, tolerances):
         ),
         "certify_matrix": lambda: _core.certify_matrix(target, matrix, tolerances, 1),
         "TraceSearch": lambda: _core.TraceSearch(target, True, 1000),
+        "columns_apart": lambda: _core.columns_apart(target, 0, N),
         "target_logits": lambda: _core.target_logits(target, tolerances),
         "project_identity": lambda: _core.project_identity(
             target, tolerances, _core.ProjectionOptions(), q, k, 1

@@ -444,7 +444,6 @@ def test_sight_is_the_mask(seed, n, form):
     expected, sight = table(mask, n), Visibility(mask, n)
     for i in range(n):
         assert (sight.row(i) == expected[i]).all()
-        assert (sight.of_columns.row(i) == expected[:, i]).all()
     for rows, columns in sight.rectangles(no_limit):
         assert expected[np.ix_(rows, columns)].all()
     ones = np.where(expected, 1.0, 0.0)

@@ -1,6 +1,7 @@
 #include "headfit/lower/searches.hpp"
 
 #include <algorithm>
+#include <bit>
 #include <numeric>
 #include <tuple>
 
@@ -50,6 +51,32 @@ std::vector<Column> taken_in(const SparseTable& edges, const std::vector<Column>
   }
   std::sort(taken.begin(), taken.end());
   return taken;
+}
+
+// Columns as bits, and the row that they belong to.
+struct Bits {
+  std::vector<std::uint64_t> words;
+  Column row;
+};
+
+// The columns of a row; all others if they include one that is left out.
+Bits bits_of(const SparseTable& table, Column row, Column left_out) {
+  Bits bits{std::vector<std::uint64_t>(place(table.cols + 63) / 64), row};
+  const auto own = table.row(row);
+  if (std::binary_search(own.begin(), own.end(), left_out)) {
+    for (Index c = 0; c < table.cols; ++c) bits.words[place(c / 64)] |= std::uint64_t(1) << c % 64;
+  }
+  for (const Column c : own) bits.words[place(c / 64)] ^= std::uint64_t(1) << c % 64;
+  return bits;
+}
+
+// The lowest column in a that is in b, or that is not; -1 for none.
+Column lowest(const Bits& a, const Bits& b, bool in_b) {
+  for (std::size_t at = 0; at < a.words.size(); ++at) {
+    const std::uint64_t common = a.words[at] & (in_b ? b.words[at] : ~b.words[at]);
+    if (common) return static_cast<Column>(64 * at) + std::countr_zero(common);
+  }
+  return -1;
 }
 
 }  // namespace
@@ -177,6 +204,101 @@ std::vector<Column> covering_nodes(const SparseTable& edges) {
       if (counts[place(other)] > 0) --counts[place(other)];
     }
   }
+}
+
+// Choose a column and replace every row with it by its complement. In an order, the sets on one side
+// of this column are nested, and those on different sides disjoint: from small to large they form two
+// chains, of which `tops` has the last sets.
+std::optional<OrderConflict> order_conflict(const SparseTable& table) {
+  std::vector<Index> counts(place(table.cols));
+  for (const Column c : table.columns) ++counts[place(c)];
+  const auto rarest = std::min_element(counts.begin(), counts.end());
+  if (rarest == counts.end()) return std::nullopt;
+  const auto centre = static_cast<Column>(rarest - counts.begin());
+  std::vector<Index> sizes(place(table.rows()));
+  for (Index i = 0; i < table.rows(); ++i) {
+    const auto own = table.row(i);
+    const bool has_centre = std::binary_search(own.begin(), own.end(), centre);
+    const auto size = static_cast<Index>(own.size());
+    sizes[place(i)] = has_centre ? table.cols - size : size;
+  }
+  std::vector<Column> order = all_up_to(table.rows());
+  std::erase_if(order, [&](Column i) { return sizes[place(i)] == 0; });
+  std::stable_sort(order.begin(), order.end(),
+                   [&](Column a, Column b) { return sizes[place(a)] < sizes[place(b)]; });
+  std::vector<Bits> tops;
+  Checkpoints checkpoints;
+  for (const Column i : order) {
+    checkpoints.after(table.cols);
+    Bits bits = bits_of(table, i, centre);
+    std::vector<Bits> apart;
+    for (const Bits& top : tops) {
+      const Column common = lowest(top, bits, true);
+      if (common < 0) {
+        apart.push_back(top);
+      } else if (const Column only = lowest(top, bits, false); only >= 0) {
+        return OrderConflict{{top.row, i}, {common, only, lowest(bits, top, false), centre}};
+      }
+    }
+    if (tops.size() == 2 && apart.size() != 1) {
+      const Column third = apart.empty() ? centre : lowest(bits, bits, true);
+      return OrderConflict{{tops[0].row, tops[1].row, i},
+                           {lowest(tops[0], tops[0], true), lowest(tops[1], tops[1], true), third}};
+    }
+    tops = std::move(apart);
+    tops.push_back(std::move(bits));
+  }
+  return std::nullopt;
+}
+
+std::vector<Column> columns_apart(const Target& target, Index first, Index stop) {
+  const Index n = target.n;
+  const SparseTable supports{{target.offsets, place(n + 1)},
+                             {target.columns, place(target.nonzeros())},
+                             n};
+  const Transposed transposed(supports);
+  const SparseTable attending = transposed.view(n);
+  const auto attends = [&](Column row, Column column) {
+    const auto own = supports.row(row);
+    return std::binary_search(own.begin(), own.end(), column);
+  };
+  // Of a row that attends to one column.
+  const auto tells = [&](Column row, Column off) {
+    return !attends(row, off) && target.mask.allows(0, row, off, n, n);
+  };
+  Checkpoints checkpoints;
+  const auto is_apart = [&](Column a, Column b) {
+    const auto of_a = attending.row(a), of_b = attending.row(b);
+    checkpoints.after(100 * static_cast<Index>(of_a.size() + of_b.size()));
+    return std::any_of(of_a.begin(), of_a.end(), [&](Column i) { return tells(i, b); }) ||
+           std::any_of(of_b.begin(), of_b.end(), [&](Column i) { return tells(i, a); });
+  };
+  std::vector<Column> order, empty, taken;
+  for (auto j = static_cast<Column>(first); j < stop; ++j) {
+    (attending.row(j).empty() ? empty : order).push_back(j);
+  }
+  // Columns without rows are not told apart from each other; one of them may come last.
+  if (!empty.empty()) order.push_back(empty.front());
+  for (const Column j : order) {
+    const auto with_j = [&](Column x) { return is_apart(j, x); };
+    bool good;
+    if (attending.row(j).empty() || target.mask.has_pattern()) {
+      good = std::all_of(taken.begin(), taken.end(), with_j);
+    } else {
+      // The last row of the column tells it from all that it sees and does not attend to.
+      const Column row = attending.row(j).back();
+      const ColumnRange open = target.mask.range(0, row, n, n);
+      const auto begin = std::lower_bound(taken.begin(), taken.end(), open.begin);
+      const auto end = std::lower_bound(begin, taken.end(), open.end);
+      const auto own = supports.row(row);
+      good = std::all_of(taken.begin(), begin, with_j) && std::all_of(end, taken.end(), with_j) &&
+             std::all_of(own.begin(), own.end(), [&](Column x) {
+        return !std::binary_search(taken.begin(), taken.end(), x) || is_apart(j, x);
+      });
+    }
+    if (good) taken.push_back(j);
+  }
+  return taken;
 }
 
 }  // namespace headfit

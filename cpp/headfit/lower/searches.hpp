@@ -2,10 +2,12 @@
 // return may be poor, but never makes a claim wrong.
 #pragma once
 
+#include <optional>
 #include <span>
 #include <vector>
 
 #include "headfit/lower/sparse_table.hpp"
+#include "headfit/pattern/target.hpp"
 
 namespace headfit {
 
@@ -26,5 +28,17 @@ std::vector<Column> independent_nodes(const SparseTable& edges);
 
 // Nodes without which no edge is left: the node with the most edges from it is taken until then.
 std::vector<Column> covering_nodes(const SparseTable& edges);
+
+// Rows of which no order of the columns has each at one of its ends, and columns that show it: two
+// rows that cut four columns in all four ways, or three rows each of which separates one of three
+// columns from the other two. Nothing where there is an order.
+struct OrderConflict {
+  std::vector<Column> rows, columns;
+};
+std::optional<OrderConflict> order_conflict(const SparseTable& table);
+
+// Columns first ... stop - 1 of a target, of which every two are told apart by a row that sees both
+// and attends to one of them; taken greedily, in ascending order.
+std::vector<Column> columns_apart(const Target& target, Index first, Index stop);
 
 }  // namespace headfit

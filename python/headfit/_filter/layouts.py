@@ -47,15 +47,9 @@ class Shape:
             return cls(1, 1, None, reach)
         spacing = int(steps[np.argmin(np.abs((offsets[1:] + offsets[:-1]) / 2))])
         runs = np.split(offsets, np.flatnonzero(steps != spacing) + 1)
-        run = max(runs, key=len)
-        outside = np.setdiff1d(offsets, run)
-        stride = None
-        if outside.size:
-            sizes, counts = np.unique(np.diff(offsets), return_counts=True)
-            others = sizes != spacing
-            if others.any():
-                stride = int(sizes[others][np.argmax(counts[others])])
-        return cls(int(run.size), spacing, stride, reach)
+        sizes, counts = np.unique(steps[steps != spacing], return_counts=True)
+        stride = int(sizes[np.argmax(counts)]) if sizes.size else None
+        return cls(max(map(len, runs)), spacing, stride, reach)
 
 
 Either = TypeVar("Either", "Layout", "Modulated")

@@ -55,7 +55,7 @@ from headfit._base.arguments import as_flag
 from headfit._base.arrays import check_between
 from headfit._base.tolerances import Tolerances
 from headfit._lower import exact
-from headfit._lower.problem import Visibility, Witness, are_places, lowest_bit, packed, support_of
+from headfit._lower.problem import Visibility, Witness, are_places, support_of
 from headfit._target.target import Target
 from headfit.errors import InputError
 
@@ -312,8 +312,8 @@ def _columns_apart(target: Target, sight: Visibility, columns: tuple[int, ...]) 
             told |= _visible_bits(sight, i, order) & ~inside
         missing = ~told & ((1 << place) - 1)
         while missing:
-            other = order[lowest_bit(missing)]
-            missing &= missing - 1
+            other = order[missing.bit_length() - 1]
+            missing ^= 1 << missing.bit_length() - 1
             rows = attending.get(other, set()) - attending.get(j, set())
             if not any(sight.sees(i, np.array([other, j])) for i in rows):
                 return False
@@ -325,7 +325,7 @@ def _visible_bits(sight: Visibility, i: int, order: list[int]) -> int:
     if sight.window is not None:
         first, stop = sight.span(i)
         return (1 << bisect_left(order, stop)) - (1 << bisect_left(order, first))
-    return packed(sight.row(i)[order])
+    return int.from_bytes(np.packbits(sight.row(i)[order], bitorder="little").tobytes(), "little")
 
 
 def _no_row_contains_another(target: Target, rows: tuple[int, ...], columns: Iterable[int]) -> bool:

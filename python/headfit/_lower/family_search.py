@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -15,6 +15,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from headfit import _core
+from headfit._base.deadline import calls_until
 from headfit._lower.bounded import Apart, Facts, Groups, Kind, Limits, Separated, needed
 from headfit._lower.problem import Candidate, Ints, Problem, line, off_diagonal
 
@@ -53,7 +54,7 @@ def _reason(facts: Facts, name: str, proof: str) -> str:
 
 def families(problem: Problem) -> Iterator[Claim]:
     """Yield families, as many as the time allows."""
-    with suppress(TimeoutError):
+    with suppress(TimeoutError), calls_until(time.perf_counter() + problem.seconds):
         yield from _columns_apart(problem)
         for rows, columns in problem.sight.rectangles(problem.check_time):
             part, is_part = problem.supports, problem.sight.limited
@@ -86,7 +87,7 @@ def _columns_apart(problem: Problem) -> Iterator[Claim]:
     # Columns that no row sees together are not told apart, so that none are further apart.
     length = n if window is None else min(n, sum(window) + 1)
     for first in dict.fromkeys((0, (n - length) // 2, n - length)):
-        members = _greedily_apart(problem, everything[first : first + length])
+        members = tuple(_core.columns_apart(problem.target.core, first, first + length))
         if len(members) > 1:
             yield _apart(Apart("columns", members), closed=False)
 
@@ -99,42 +100,6 @@ def _different_columns(table: sp.csr_array, names: Ints) -> tuple[int, ...]:
     for place, name in enumerate(names.tolist()):
         first.setdefault(line(by_column, place).tobytes(), name)
     return tuple(first.values())
-
-
-def _greedily_apart(problem: Problem, columns: Ints) -> tuple[int, ...]:
-    """Take columns in ascending order, each that is told apart from all that were taken."""
-    supports, sight = problem.supports, problem.sight
-    by_column = sp.csc_array(supports)
-    by_column.sort_indices()
-    rows_of = {j: set(line(by_column, j).tolist()) for j in columns.tolist()}
-    taken: list[int] = []
-    inside: set[int] = set()
-
-    def is_apart(j: int, x: int) -> bool:
-        pair = np.array([j, x])
-        return any(sight.sees(i, pair) for i in rows_of[j] ^ rows_of[x])
-
-    # Columns without rows are not told apart from each other; one of them may come last.
-    empty = [j for j in rows_of if not rows_of[j]]
-    for j in [*(j for j in rows_of if rows_of[j]), *empty[:1]]:
-        if problem.seconds == 0:
-            break
-        doubtful = taken
-        if rows_of[j]:
-            # A row of column j tells it from all that it sees and does not attend to.
-            i = max(rows_of[j])
-            support = line(supports, i).tolist()
-            if sight.window is not None:
-                low, high = (bisect_left(taken, end) for end in sight.span(i))
-                doubtful = taken[:low] + taken[high:]
-            else:
-                seen = sight.row(i)
-                doubtful = [x for x in taken if not seen[x]]
-            doubtful = doubtful + [x for x in support if x in inside]
-        if all(is_apart(j, x) for x in doubtful):
-            taken.append(j)
-            inside.add(j)
-    return tuple(taken)
 
 
 @dataclass(frozen=True, eq=False)

@@ -11,7 +11,6 @@ from fractions import Fraction
 
 import numpy as np
 import scipy.sparse as sp
-from numpy.typing import NDArray
 
 from headfit import _core
 from headfit._lower.hull import (
@@ -23,7 +22,7 @@ from headfit._lower.hull import (
     in_units,
     not_in_a_polygon,
 )
-from headfit._lower.problem import Ints, Problem, Proof, line, off_diagonal
+from headfit._lower.problem import Ints, Problem, Proof, line, off_diagonal, stored
 
 PAIRS_LIMIT = 3_000_000  # bound on the sum of squared row sizes, which are pairs of columns
 EDGES_PER_VERTEX = (3, 2, 5 / 3, 1)  # what the bounds of `dim_of_edges` allow, for many vertices
@@ -42,12 +41,6 @@ class _Supports:
     def without(self, dropped: Ints) -> _Supports:
         keep = np.setdiff1d(np.arange(self.columns.size), dropped)
         return _Supports(self.rows, self.columns[keep], self.table[:, keep])
-
-    def stored(self) -> tuple[NDArray[np.int64], NDArray[np.int32], int]:
-        """Return the table as the core reads it: offsets of rows, their columns, how many."""
-        self.table.sort_indices()
-        offsets = self.table.indptr.astype(np.int64)
-        return offsets, self.table.indices.astype(np.int32), self.columns.size
 
 
 def _keep_hull_vertices(problem: Problem, state: _Supports) -> _Supports:
@@ -75,11 +68,11 @@ def _bound_from(problem: Problem, state: _Supports, price: float) -> Proof:
     """Return the head size that the edges on some columns prove, and its witness."""
     degree = np.bincount(state.table.indices, minlength=state.columns.size)
     state = state.without(np.flatnonzero(degree == 0))
-    stored = state.stored()
-    kept = _core.columns_with_edges(*stored, _core.edge_shares(*stored), price)
+    supports = stored(state.table)
+    kept = _core.columns_with_edges(*supports, _core.edge_shares(*supports), price)
     state = state.without(np.setdiff1d(np.arange(state.columns.size), kept))
     problem.check_time()
-    table, shares = state.table, _core.edge_shares(*state.stored())
+    table, shares = state.table, _core.edge_shares(*stored(state.table))
     sizes = np.diff(table.indptr)
     # The hull has at least so many edges: the sum of y_i (s_i - 1), added up exactly.
     carried = np.bincount(shares, weights=np.maximum(sizes - 1, 0)).tolist()

@@ -26,17 +26,16 @@ from itertools import permutations
 import numpy as np
 import scipy.sparse as sp
 
+from headfit import _core
 from headfit._base.tolerances import Tolerances
 from headfit._lower.problem import (
-    Ints,
     Problem,
     Proof,
     Visibility,
     Witness,
     are_places,
     line,
-    lowest_bit,
-    packed,
+    stored,
     support_of,
 )
 from headfit._lower.traces import Traces
@@ -69,60 +68,18 @@ class NoOrder(Witness):
         return 2
 
 
-def no_chains(sets: dict[int, int], r: int) -> Traces | None:
-    """Return the proof that sets (bits, and their rows) form no two chains around column r."""
-    tops: list[int] = []  # the last set of each chain
-    for bits in sorted(sets, key=int.bit_count):
-        met = [x for x in tops if x & bits]
-        for x in met:
-            if x & ~bits:
-                points = (x & bits, x & ~bits, bits & ~x)
-                cells = (*(lowest_bit(p) for p in points), r)
-                return Traces("rows", (sets[x], sets[bits]), cells, free=True)
-        if len(met) == 2 or (len(tops) == 2 and not met):
-            last = r if met else lowest_bit(bits)
-            columns = (lowest_bit(tops[0]), lowest_bit(tops[1]), last)
-            return Traces("columns", columns, (sets[tops[0]], sets[tops[1]], sets[bits]))
-        tops = [x for x in tops if x not in met] + [bits]
-    return None
-
-
-def _sets(problem: Problem, rows: Ints, columns: Ints, most: int) -> tuple[dict[int, int], int]:
-    """Return the different supports, complemented where they contain r, and the column r.
-
-    All rows see these columns; the fewest attend to r. At most `most` sets are collected.
-    """
-    m, n = problem.supports, problem.target.n
-    inside = np.zeros(n, np.bool_)
-    inside[columns] = True
-    r = int(columns[np.argmin(np.bincount(m.indices, minlength=n)[columns])])
-    everything = packed(inside)
-    sets: dict[int, int] = {}
-    for i in rows.tolist():
-        problem.check_time()
-        support = line(m, i)
-        bits = sum(1 << j for j in support[inside[support]].tolist())
-        bits ^= everything * (bits >> r & 1)
-        if bits:
-            sets.setdefault(bits, i)
-        if len(sets) >= most:
-            break
-    return sets, r
-
-
 def order_proofs(problem: Problem) -> Iterator[Proof]:
     """Yield d >= 2 if no order of the keys suits; without a mask, d >= 1 if one does."""
     for rows, columns in problem.sight.rectangles(problem.check_time):
-        for most in (1000, problem.target.n):  # a thousand sets usually suffice to exclude d = 1
-            sets, r = _sets(problem, rows, columns, most)
-            traces = no_chains(sets, r)
-            if traces is not None:
-                by_rows = traces.kind == "rows"
-                cut = "two rows cut four cells" if by_rows else "three columns are cut off"
-                yield 2, f"no order has every support at an end: {cut}", traces
-                return
-            if len(sets) < most:
-                break
+        conflict = _core.order_conflict(*stored(problem.supports[rows][:, columns]))
+        if conflict:
+            cutting, cut = rows[conflict[0]].tolist(), columns[conflict[1]].tolist()
+            if len(cutting) == 2:
+                how, witness = "two rows cut four cells", Traces("rows", (*cutting,), (*cut,), True)
+            else:
+                how, witness = "three columns are cut off", Traces("columns", (*cut,), (*cutting,))
+            yield 2, f"no order has every support at an end: {how}", witness
+            return
     if not problem.sight.limited:
         yield 1, "an order of the keys exists: the supports alone do not exclude d = 1", None
         return

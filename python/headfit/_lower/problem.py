@@ -7,7 +7,6 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -32,6 +31,12 @@ def line(m: sp.csr_array | sp.csc_array, at: int) -> Any:
     return stored
 
 
+def stored(table: Any) -> tuple[NDArray[np.int64], NDArray[np.int32], int]:
+    """Return a csr_array as the core reads it: offsets of rows, sorted columns, how many."""
+    table.sort_indices()
+    return table.indptr.astype(np.int64), table.indices.astype(np.int32), table.shape[1]
+
+
 def off_diagonal(m: Any) -> sp.csr_array:
     """Return a square matrix without its diagonal, which is changed."""
     m.setdiag(0)
@@ -51,16 +56,6 @@ def are_places(n: int, *families: tuple[int, ...]) -> bool:
     return all(len(set(f)) == len(f) and all(0 <= x < n for x in f) for f in families)
 
 
-def packed(flags: Bools) -> int:
-    """Return flags as the bits of an integer; the first flag is the lowest bit."""
-    return int.from_bytes(np.packbits(flags, bitorder="little").tobytes(), "little")
-
-
-def lowest_bit(bits: int) -> int:
-    """Return the position of the lowest bit that is set."""
-    return (bits & -bits).bit_length() - 1
-
-
 class Visibility:
     """Which columns each row may attend to ("sees"), for every form of mask of a `Target`.
 
@@ -75,13 +70,6 @@ class Visibility:
         if self.window is None:
             dense = None if is_sparse(mask) else np.broadcast_to(as_allowed(mask), (n, n))
             self.table = allowed_places(mask) if dense is None else dense
-
-    @cached_property
-    def of_columns(self) -> Visibility:
-        """Which rows see each column, as rows of the transposed mask."""
-        if self.window is not None:
-            return Visibility(("window", self.window[::-1]) if self.limited else None, self.n)
-        return Visibility(self.table.T, self.n)
 
     def span(self, i: int) -> tuple[int, int]:
         """Return the first column that row i sees and the one after the last, in a window."""

@@ -338,7 +338,6 @@ def doors(folder: Path) -> Iterator[Door]:
         "tokens": optional([*NOT_ARRAY, [1.0] * N, [1] * (N + 1)]),
         "per_row": [*without(counts(1), 2**70), None],
         "per_column": optional(counts(1)),
-        "axes": [None, 5, "ab", ["a"], ("batch", 1), Unusable()],
     }  # fmt: skip
     described["K"] = [*described["K"]]
     yield Door("describe", hf.describe, good, described, {**says, "K": "K"})

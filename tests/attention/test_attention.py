@@ -717,7 +717,7 @@ def test_no_keys_and_no_rows() -> None:
     assert (hf.attention_apply(Q, K[:0], V[:0]) == 0).all()
     assert hf.attention_matrix(Q[:0], K).shape == (0, 4)
     assert hf.attention_topk(Q[:0], K, 2).shape == (0, 4)
-    assert repr(hf.attention_stats(Q[:0], K)) == "AttentionStats(no rows)"
+    assert repr(hf.attention_stats(Q[:0], K)) == "AttentionStats(rows 0)"
 
 
 def test_no_heads() -> None:
@@ -1292,7 +1292,7 @@ def test_stats(dtype: str, size: float) -> None:
     top = wide.max(axis=1, keepdims=True)
     log_sum = (np.log(np.exp(wide - top).sum(axis=1)) + top[:, 0]).astype(float)
     np.testing.assert_allclose(stats.log_sum, log_sum, rtol=8 * unit(dtype), atol=1e-6)
-    assert "medians" in repr(stats)
+    assert "median entropy" in repr(stats)
 
 
 def test_stats_without_shares() -> None:
@@ -1335,7 +1335,9 @@ def test_attention_is_the_functions_with_settings() -> None:
     assert attention.matrix(rows=[1, 2], out=out, num_threads=2) is out
     np.testing.assert_array_equal(out, attention.matrix()[1:3])
     assert attention.dim == 4
-    assert repr(attention) == ("Attention(Q (9, 4), K (11, 4), float32, scale=0.3, mask='causal')")
+    assert (
+        repr(attention) == "Attention(Q (9, 4), K (11, 4), dtype float32, scale 0.3, mask 'causal')"
+    )
     assert hf.Attention(Q, K).scale == 0.5
     with pytest.raises(AttributeError):
         attention.scale = 1.0  # type: ignore[misc]

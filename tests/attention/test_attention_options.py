@@ -272,9 +272,9 @@ def test_other_values_beside_an_attention_are_refused(mine, other):
 def test_an_attention_is_never_changed():
     head = hf.Attention(Q, K, mask="causal")
     for name in ("mask", "scale", "stored", "errors"):
-        with pytest.raises(AttributeError, match="never changed"):
+        with pytest.raises(AttributeError, match=r"cannot (assign to|delete) field"):
             setattr(head, name, None)
-        with pytest.raises(AttributeError, match="never changed"):
+        with pytest.raises(AttributeError, match=r"cannot (assign to|delete) field"):
             delattr(head, name)
 
 
@@ -306,5 +306,6 @@ def test_copies_and_pickles_compute_the_same(options):
 def test_the_text_names_its_options():
     text = repr(hf.Attention(Q, K, bias=np.zeros((N, N)), softcap=2.0))
     assert text == (
-        "Attention(Q (24, 6), K (24, 6), float64, scale=0.408248, mask=None, bias, softcap)"
+        "Attention(Q (24, 6), K (24, 6), dtype float64, scale 0.408248, mask None, "
+        "with bias, softcap)"
     )

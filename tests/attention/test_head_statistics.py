@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 
 import headfit as hf
-from headfit._attention.head_statistics import (
+from headfit._attention.head_table import ModelTable
+from headfit._attention.profile import (
     BINS_PER_DOUBLING,
     HeadStatistics,
+    Measures,
     counted,
     medians,
 )
-from headfit._attention.head_table import ModelTable
-from headfit._attention.profile import Measures
 from headfit.cli import main
 from headfit.errors import InputError
 
@@ -59,9 +59,11 @@ def test_statistics_are_describe_of_everything(mask, step):
         assert (ratio <= bin_ratio).all()
         assert (ratio >= 1 / bin_ratio).all()
     profile = whole.offset_mass.mean(axis=0)
-    np.testing.assert_allclose(statistics.before / 200, profile[:, 39:], atol=1e-14)
-    np.testing.assert_allclose(statistics.after / 200, profile[:, 38::-1], atol=1e-14)
-    np.testing.assert_allclose(statistics.columns / 200, whole.column_mass.mean(axis=0), atol=1e-14)
+    np.testing.assert_allclose(statistics.sums["before"] / 200, profile[:, 39:], atol=1e-14)
+    np.testing.assert_allclose(statistics.sums["after"] / 200, profile[:, 38::-1], atol=1e-14)
+    np.testing.assert_allclose(
+        statistics.sums["columns"] / 200, whole.column_mass.mean(axis=0), atol=1e-14
+    )
 
 
 def test_sinks_take_a_part_of_the_mass():
@@ -95,7 +97,7 @@ def test_passages_of_any_length_are_weighted_by_their_rows():
 
 def test_medians_of_integers_up_to_11_are_exact():
     values = RNG(0).integers(1, 12, size=(50, 30)).astype(float)
-    counts = counted(values, np.ones(values.shape, bool))
+    counts = counted(values[np.newaxis], np.ones((1, *values.shape), bool))
     np.testing.assert_array_equal(medians(counts, integers=True), np.median(values, axis=1))
     assert np.isnan(medians(np.zeros_like(counts))).all()
 
@@ -106,7 +108,7 @@ def test_medians_are_within_a_bin():
     present = np.ones(values.shape, bool)
     present[:, ::3] = False
     exact = np.median(values[:, present[0]], axis=1)
-    ratio = medians(counted(values, present)) / exact
+    ratio = medians(counted(values[np.newaxis], present[np.newaxis])) / exact
     assert (abs(np.log2(ratio)) <= 1 / BINS_PER_DOUBLING).all()
 
 

@@ -221,7 +221,7 @@ def test_what_cannot_fit_in_memory_is_refused(monkeypatch: pytest.MonkeyPatch) -
 
 @pytest.mark.parametrize("dim", [1, 3, 64, 100, 512])
 def test_random_rotation_is_orthogonal(dim: int) -> None:
-    # 512 takes the fast path of Hadamard matrices, the others the QR factorisation.
+    # 512 takes the fast path of cosine transforms, the others the QR factorisation.
     module = hf.SelfAttention.random(dim, rng=1, dtype=np.float64)
     W = module.weights
     assert W.shape == (2 * dim, 2 * dim)

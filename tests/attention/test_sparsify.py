@@ -493,7 +493,7 @@ def test_bad_logits_and_shapes_are_named():
 def test_what_it_says():
     text = repr(hf.sparsify(with_sink(), per_row=3, per_column=4, exempt_columns="auto"))
     assert "60 x 60" in text
-    assert "at most 3 a row and 4 a column without column 7" in text
+    assert "at most 3 a row and 4 a column without columns 7" in text
     assert "dropped mass" in text
 
 

@@ -17,8 +17,7 @@ import pytest
 from scipy import sparse
 
 import headfit as hf
-from headfit._attention.head_statistics import HeadStatistics
-from headfit._attention.profile import Measures
+from headfit._attention.profile import HeadStatistics, Measures
 from headfit._base.plain import plain
 
 SIZE = 50_000
@@ -311,6 +310,8 @@ def same(a: object, b: object) -> bool:
         return len(a) == len(b) and all(map(same, a, b))
     if isinstance(a, float):
         return np.float64(a).tobytes() == np.float64(b).tobytes()
+    if "__reduce__" in vars(type(a)):
+        return same(a.__reduce__()[1:], b.__reduce__()[1:])
     kept = getattr(a, "__getstate__", lambda: None)()
     if isinstance(kept, dict) and kept:
         return same(kept, b.__getstate__())

@@ -94,8 +94,7 @@ def test_a_target_has_no_queries_and_keys(command, run):
 
 
 def test_describe_shows_captures_as_they_are(run):
-    from headfit._attention.head_statistics import HeadStatistics
-    from headfit._attention.profile import Measures
+    from headfit._attention.profile import HeadStatistics, Measures
 
     statistics = HeadStatistics(1, Measures(per_row=1))
     X = 8 * np.eye(16)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Literal, Protocol, TypeAlias, Unpack
 
@@ -24,7 +24,7 @@ from headfit._attention.logits import (
 )
 from headfit._attention.stats import AttentionStats
 from headfit._attention.topk_blocks import as_csr, topk_blocks, topk_rows
-from headfit._base.arguments import as_choice, as_flag
+from headfit._base.arguments import as_choice, as_flag, shown
 from headfit._base.arithmetic import standard_arithmetic
 from headfit._base.arrays import (
     FloatArray,
@@ -49,6 +49,7 @@ from headfit.errors import InputError
 __all__ = ["Attention"]
 
 
+@dataclass(frozen=True, init=False, repr=False, eq=False)
 class Attention(Shown):
     """The attention of queries and keys, with all logit options; computed when asked for.
 
@@ -149,6 +150,7 @@ class Attention(Shown):
 
     stored: tuple[NDArray[Any], NDArray[Any]]
     options: LogitOptions
+    core: _core.Logits
     errors: tuple[NDArray[np.float64], ...] | None
     scale: float
     mask: Any
@@ -170,22 +172,15 @@ class Attention(Shown):
         checked = LogitOptions(**options).frozen()
         q, k, core = core_logits(Q, K, checked)
         checked = replace(checked, scale=check_scale(checked.scale, q.shape[-1]))
-        self.__setstate__({"stored": (q, k), "options": checked, "errors": None})
-        vars(self)["core"] = core
+        vars(self).update(
+            vars(checked), stored=(q, k), options=checked, core=core, errors=None,
+            lead=q.shape[:-2], n=q.shape[-2], m=k.shape[-2], dim=q.shape[-1],
+            dtype=computed_in(q, k),
+        )  # fmt: skip
 
-    def __setattr__(self, name: str, value: Any) -> None:
-        raise AttributeError(f"an Attention is never changed; {name!r} cannot be set")
-
-    def __delattr__(self, name: str) -> None:
-        raise AttributeError(f"an Attention is never changed; {name!r} cannot be deleted")
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {name: vars(self)[name] for name in ("stored", "options", "errors")}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        q, k = state["stored"]
-        vars(self).update(state, **vars(state["options"]), dtype=computed_in(q, k))
-        vars(self).update(lead=q.shape[:-2], n=q.shape[-2], m=k.shape[-2], dim=q.shape[-1])
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Copies and other processes get what defines the attention."""
+        return Attention._of, (*self.stored, vars(self.options), self.errors)
 
     @classmethod
     def of(cls, Q: Any, K: Any = None, **options: Unpack[LogitKeywords]) -> Attention:
@@ -204,25 +199,15 @@ class Attention(Shown):
         return attention
 
     @classmethod
-    def _of_products(
-        cls,
-        Q: FloatArray,
-        K: FloatArray,
-        scale: float,
-        mask: Any,
-        errors: tuple[NDArray[np.float64], ...],
+    def _of(
+        cls, Q: Any, K: Any, options: Mapping[str, Any], errors: tuple[NDArray[Any], ...] | None
     ) -> Attention:
-        """Return the attention of a module's rounded products, with bounds of their errors."""
-        for array in (Q, K, *errors):  # the bounds hold for these numbers only
-            array.flags.writeable = False
-        attention = cls(Q, K, scale=scale, mask=mask)
+        """Return attention with bounds of the errors of Q and K, if these are rounded products."""
+        for array in () if errors is None else (Q, K, *errors):
+            array.flags.writeable = False  # the bounds hold for these numbers only
+        attention = cls(Q, K, **options)
         vars(attention)["errors"] = errors
         return attention
-
-    @cached_property
-    def core(self) -> _core.Logits:
-        """The logits as the core reads them."""
-        return core_logits(*self.stored, self.options)[2]
 
     @cached_property
     def Q(self) -> FloatArray:
@@ -245,14 +230,6 @@ class Attention(Shown):
             "mask": mask_text(self.mask),
         }
         return {**facts, "with": ", ".join(more)} if more else facts
-
-    def __repr__(self) -> str:
-        f = self._facts()
-        more = f", {f['with']}" if "with" in f else ""
-        return (
-            f"Attention(Q {f['Q']}, K {f['K']}, {f['dtype']}, scale={f['scale']}, "
-            f"mask={f['mask']}{more})"
-        )
 
     def check_plain(self, caller: str, *also: str) -> None:
         """Raise an InputError unless the logits are scale * q.k under a mask, and no more.
@@ -542,9 +519,9 @@ class Attention(Shown):
     def _of_rows(self, rows: Rows) -> tuple[_core.Logits, int]:
         """Return the core's logits of some rows, as users number them, and how many these are."""
         numbers = row_numbers(rows, self.n)
-        return (
-            (self.core, self.n) if numbers is None else (self.core.of_rows(numbers), numbers.size)
-        )
+        if numbers is None:
+            return self.core, self.n
+        return self.core.of_rows(numbers), numbers.size
 
     def _stack(self, array: NDArray[Any]) -> NDArray[Any]:
         """Return a contiguous result with its leading axes flattened into one."""
@@ -558,21 +535,15 @@ class Attention(Shown):
             return np.empty(shape, self.dtype)
         is_array = isinstance(out, np.ndarray)
         if not is_array or (out.shape, out.dtype) != (shape, self.dtype) or not out.flags.carray:
-            came = f"{type(out).__name__}"
-            if is_array:
-                came = (
-                    f"shape {out.shape} of {out.dtype}, C-contiguous: {out.flags.c_contiguous}, "
-                    f"aligned: {out.flags.aligned}"
-                )
+            came = f"shape {out.shape} of {out.dtype}, {out.flags}" if is_array else shown(out)
             raise InputError(
                 f"out must be a writable, aligned C-contiguous array of shape {shape} and "
                 f"{self.dtype}; got {came}"
             )
-        read = dict(zip("QK", self.stored, strict=True)) | {"bias": self.bias, "mask": self.mask}
-        for name, x in read.items():
-            if x is None or isinstance(x, (str, tuple)) or is_sparse(x):
-                continue
-            if np.may_share_memory(out, as_array(x, name)):
+        q, k = self.stored
+        for name, x in {"Q": q, "K": k, "bias": self.bias, "mask": self.mask}.items():
+            fixed = x is None or isinstance(x, (str, tuple)) or is_sparse(x)
+            if not fixed and np.may_share_memory(out, as_array(x, name)):
                 raise InputError(f"out must not share memory with {name}")
         return out
 

@@ -24,15 +24,6 @@ def check_one_head(attention: Attention, name: str) -> None:
         raise InputError(f"{name} must not be empty; got Q and K of shapes {q} and {k}")
 
 
-def refuse_sinks(attention: Attention, name: str) -> None:
-    """Raise an InputError for attention whose rows sum to less than 1 because of sinks."""
-    if attention.sinks is not None:
-        raise InputError(
-            f"{name} must have no sinks: they take a part of every row, and the rows of the head "
-            f"that is looked for sum to 1; got {attention!r}"
-        )
-
-
 def allowed_entries(shape: tuple[int, int], **masks: Any) -> NDArray[np.bool_]:
     """Return where masks of one head allow attention, those of keys and -inf in a bias included."""
     q, k = (np.zeros((rows, 1), np.float32) for rows in shape)
@@ -50,7 +41,11 @@ def head_to_match(target: Any, name: str, mask: Any = None) -> Attention | None:
     if attention is None:
         return None
     check_one_head(attention, name)
-    refuse_sinks(attention, name)
+    if attention.sinks is not None:
+        raise InputError(
+            f"{name} must have no sinks: they take a part of every row, and the rows of the head "
+            f"that is looked for sum to 1; got {attention!r}"
+        )
     attention.check_settings(LogitOptions(mask=mask))
     options = vars(attention.options)
     more = {key: options[key] for key in ("key_lengths", "key_mask", "bias")}

@@ -10,7 +10,7 @@ import numpy as np
 
 from headfit import _core
 from headfit._attention.attention import Attention, HeadLike
-from headfit._attention.head_table import AXES, HeadTable, axis_names
+from headfit._attention.head_table import HeadTable
 from headfit._attention.logits import LogitKeywords, names_logit_options
 from headfit._attention.profile import Counts, Measures, Profile, mean_of
 from headfit._base.arithmetic import standard_arithmetic
@@ -36,7 +36,6 @@ def describe(
     per_column: int | None = None,
     share: float = 0.9,
     shares: float | Sequence[float] = (0.9, 0.95, 0.99),
-    axes: Sequence[str] = AXES,
     num_threads: int | None = None,
     **options: Unpack[LogitKeywords],
 ) -> HeadTable:
@@ -58,10 +57,6 @@ def describe(
         `per_row` when None.
     shares : float or sequence of float in (0, 1], default (0.9, 0.95, 0.99)
         For each share, the fewest keys of a row that hold it are counted.
-    axes : sequence of str, default ("batch", "head")
-        The names of the leading axes of Q, for the table, such as ("layer", "batch", "head"). The
-        default means ("head",) for one leading axis, and ("axis0", ..., "batch", "head") for more
-        than two.
 
     Returns
     -------
@@ -96,7 +91,6 @@ def describe(
     n, m = attention.n, attention.m
     if 0 in (n, m):
         raise InputError(f"Q and K must have rows; got {n} and {m}")
-    names = axis_names(axes, len(attention.lead))
     measures = Measures(min(as_count(per_row, "per_row", 1), m), per_column, share, shares)
     threads = thread_count(num_threads)
     profile = Profile.of(attention, measures, tokens, threads)
@@ -112,14 +106,12 @@ def describe(
         n=n,
         m=m,
         **vars(measures),
-        keys=profile.keys,
+        **{name: getattr(profile, name) for name in ("keys", "top_mass", "load", "sparse")},
         keys_mean=profile.over_keys(np.nanmean),
         keys_median=profile.over_keys(np.nanmedian),
         keys_max=profile.over_keys(np.nanmax),
-        top_mass=profile.top_mass,
         top_mass_mean=profile.over_rows(np.nanmean, profile.top_mass),
         top_mass_worst=profile.over_rows(np.nanmin, profile.top_mass),
-        load=profile.load,
         max_load=profile.load.max(axis=-1),
         gamma=profile.over_rows(np.nanmax, profile.gamma),
         gamma_median=profile.over_rows(np.nanmedian, profile.gamma),
@@ -136,8 +128,6 @@ def describe(
         induction=profile.over_rows(np.nanmean, profile.induction),
         rank=rank,
         rank_99=rank_99,
-        sparse=profile.sparse,
-        axes=names,
     )
 
 
@@ -176,14 +166,9 @@ def product_spectrum(
     step = max(1, MOST_NUMBERS // dim**2)
     for first in range(0, heads, step):
         some = slice(first, min(first + step, heads))
-        factors = _core.triangular_factors(logits, first, some.stop - first, threads)
-        queries, keys, centred_keys = factors
-        values[some] = _singular_values(queries, keys)
-        centred[some] = _singular_values(queries, centred_keys)
+        queries, *both = _core.triangular_factors(logits, first, some.stop - first, threads)
+        for result, keys in zip((values, centred), both, strict=True):
+            products = queries @ keys.swapaxes(-1, -2)
+            work = 10.0 * dim * products.size
+            result[some] = interruptible(work, np.linalg.svdvals, products)
     return values, centred
-
-
-def _singular_values(left: FloatArray, right: FloatArray) -> FloatArray:
-    """Return the singular values of left @ right^T for stacks of small square matrices."""
-    operations = 10.0 * left.shape[-1] * left.size
-    return interruptible(operations, np.linalg.svdvals, left @ right.swapaxes(-1, -2))

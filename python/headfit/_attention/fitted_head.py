@@ -48,14 +48,9 @@ class FittedHead:
 
 
 def placed(
-    Q: FloatArray,
-    K: FloatArray,
-    *,
-    scale: float,
-    dtype: str,
-    mask: Any,
+    Q: FloatArray, K: FloatArray, *, scale: float, dtype: str, mask: Any,
     module: SelfAttention | None,
-) -> tuple[Attention, dict[str, Any]]:
+) -> tuple[Attention, dict[str, Any]]:  # fmt: skip
     """Return the attention of a stored head, and the fields that `FittedHead` keeps of it.
 
     Q and K are as they are stored in `dtype`. Where the head is to stand in a module, they have its
@@ -63,22 +58,15 @@ def placed(
     place. None means the canonical module of this size, whose products are Q and K themselves.
     """
     if module is None:
-        X = None
-        attention = Attention(Q, K, scale=scale, mask=mask)
+        X, attention = None, Attention(Q, K, scale=scale, mask=mask)
         module = SelfAttention.canonical(Q.shape[1], scale, dtype=array_dtype(dtype))
     else:
         X = module.input_for(Q, K)
         attention = module(X, mask=mask)
     return attention, {
-        "Q": attention.Q,
-        "K": attention.K,
-        "scale": attention.scale,
-        "mask": mask,
-        "module": module,
-        "dim": attention.dim,
-        "dtype": dtype,
-        "input_stored": X,
-    }
+        "Q": attention.Q, "K": attention.K, "scale": attention.scale, "mask": mask,
+        "module": module, "dim": attention.dim, "dtype": dtype, "input_stored": X,
+    }  # fmt: skip
 
 
 def check_module(module: Any, dim: int | None, dtype: str, scale: float | None) -> None:

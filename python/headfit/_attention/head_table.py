@@ -11,19 +11,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from headfit._attention.head_statistics import HeadStatistics
-from headfit._attention.profile import Counts, Floats
+from headfit._attention.profile import Counts, Floats, HeadStatistics
 from headfit._base.arguments import shown
 from headfit._base.arrays import as_count
 from headfit._base.files import as_path, save_arrays
-from headfit._base.frames import pandas
+from headfit._base.frames import indexed_frame
 from headfit._base.plain import plain_dict
 from headfit._base.shown import html_table, text_table
 from headfit._base.stored_arrays import load_arrays
 from headfit.errors import InputError
-
-# The names of the two leading axes of Q; of more than two axes, those of the last two.
-AXES = ("batch", "head")
 
 _FORMAT = "headfit capture 1"
 _SHOWN = 24  # heads that a table shows at most
@@ -43,8 +39,12 @@ class Table:
         """Return the columns of the text, by name."""
         raise NotImplementedError
 
-    def _in_frame(self) -> tuple[dict[str, NDArray[Any]], dict[str, NDArray[Any]]]:
-        """Return the columns of a DataFrame, and what its rows are indexed by, by name."""
+    def _levels(self) -> dict[str, NDArray[Any]]:
+        """Return what the rows of a DataFrame are indexed by, by name."""
+        raise NotImplementedError
+
+    def _in_frame(self) -> dict[str, NDArray[Any]]:
+        """Return the columns of a DataFrame, by name."""
         raise NotImplementedError
 
     def to_pandas(self) -> Any:
@@ -59,11 +59,7 @@ class Table:
         ImportError
             If pandas is not installed.
         """
-        pd, (columns, levels) = pandas(), self._in_frame()
-        index = None
-        if levels:
-            index = pd.MultiIndex.from_arrays(list(levels.values()), names=list(levels))
-        return pd.DataFrame(columns, index=index)
+        return indexed_frame(self._levels(), self._in_frame())
 
     def _parts(self) -> tuple[str, list[str], list[list[str]], list[str]]:
         columns = self._in_text()
@@ -106,7 +102,7 @@ class HeadTable(Table):
     n, m : int
         The numbers of queries and keys of a head.
     axes : tuple of str
-        The names of the leading axes, as `describe` has them.
+        The names of the leading axes: the last two are "batch" and "head".
     shares : tuple of float
         The shares of a row's mass that keys are counted for.
     keys : ndarray of int, shape (..., n, len(shares))
@@ -196,12 +192,17 @@ class HeadTable(Table):
     rank: Counts
     rank_99: Counts
     sparse: NDArray[np.bool_]
-    axes: tuple[str, ...]
 
     @property
     def shape(self) -> tuple[int, ...]:
         """The leading axes: batch and heads."""
         return np.shape(self.entropy)
+
+    @property
+    def axes(self) -> tuple[str, ...]:
+        """The names of the leading axes: ``axis0``, ..., ``batch`` and ``head``."""
+        count = len(self.shape)
+        return (*(f"axis{at}" for at in range(count - 2)), "batch", "head")[-count or 2 :]
 
     def columns(self) -> dict[str, NDArray[Any]]:
         """Return the measures that are one number per head, by name."""
@@ -242,19 +243,18 @@ class HeadTable(Table):
         if not rows.any():
             return "no attention: every row is empty"
         held = self.top_mass[head][rows] >= self.share - 1e-12
-        mass = (
-            f"{held.mean():.0%} of the rows hold {self.share:.0%} of their mass in "
-            f"{k} {'key' if k == 1 else 'keys'} ({self.top_mass_mean[head]:.0%} on average, "
-            f"{self.top_mass_worst[head]:.0%} at worst)"
+        busiest, sinks = int(self.load[head].argmax()), int(self.sink_columns[head].sum())
+        text = (
+            f"{'sparse' if self.sparse[head] else 'not sparse'} at {k} a row and "
+            f"{self.per_column} a column: {held.mean():.0%} of the rows hold {self.share:.0%} of "
+            f"their mass in {k} {'key' if k == 1 else 'keys'} ({self.top_mass_mean[head]:.0%} on "
+            f"average, {self.top_mass_worst[head]:.0%} at worst); column {busiest} serves "
+            f"{self.max_load[head]} of {int(rows.sum())} rows"
         )
-        busiest = int(self.load[head].argmax())
-        load = f"column {busiest} serves {self.max_load[head]} of {int(rows.sum())} rows"
-        sinks = np.flatnonzero(self.sink_columns[head])
-        if sinks.size:
-            load += f"; {sinks.size} sink{'s' if sinks.size > 1 else ''} with "
-            load += f"{self.sink_mass[head]:.0%} of all mass"
-        verdict = "sparse" if self.sparse[head] else "not sparse"
-        return f"{verdict} at {k} a row and {self.per_column} a column: {mass}; {load}"
+        if sinks:
+            plural = "s" if sinks > 1 else ""
+            text += f"; {sinks} sink{plural} with {self.sink_mass[head]:.0%} of all mass"
+        return text
 
     def _title(self) -> str:
         heads = math.prod(self.shape)
@@ -265,21 +265,22 @@ class HeadTable(Table):
         )
 
     def _in_text(self) -> dict[str, NDArray[Any]]:
-        columns, _ = self._in_frame()
-        for name in [f"keys{s * 100:g}_{kind}" for s in self.shares for kind in ("mean", "max")]:
+        columns = self._in_frame()
+        hidden = tuple(f"keys{s * 100:g}_{kind}" for s in self.shares for kind in ("mean", "max"))
+        for name in (*hidden, "gamma", f"top{self.per_row}_worst"):
             del columns[name]
-        del columns["gamma"], columns[f"top{self.per_row}_worst"]
-        is_usual = self.axes == axis_names(AXES, len(self.shape))
-        places = np.array([",".join(str(i) for i in head) for head in np.ndindex(self.shape)])
+        places = [",".join(str(i) for i in head) for head in np.ndindex(self.shape)]
         return {
-            "head" if is_usual else ",".join(self.axes): places,
+            "head": np.array(places),
             **{name.removesuffix("_median"): values for name, values in columns.items()},
         }
 
-    def _in_frame(self) -> tuple[dict[str, NDArray[Any]], dict[str, NDArray[Any]]]:
+    def _levels(self) -> dict[str, NDArray[Any]]:
         places = np.indices(self.shape).reshape((len(self.shape), math.prod(self.shape)))
-        columns = {name: np.reshape(values, -1) for name, values in self.columns().items()}
-        return columns, dict(zip(self.axes, places, strict=True))
+        return dict(zip(self.axes, places, strict=True))
+
+    def _in_frame(self) -> dict[str, NDArray[Any]]:
+        return {name: np.reshape(values, -1) for name, values in self.columns().items()}
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -306,7 +307,7 @@ class ModelTable(Table):
     Examples
     --------
     >>> import numpy as np, headfit as hf
-    >>> from headfit._attention.head_statistics import HeadStatistics
+    >>> from headfit._attention.profile import HeadStatistics
     >>> from headfit._attention.profile import Measures
     >>> statistics = HeadStatistics(1, Measures(per_row=1))
     >>> X = 8 * np.eye(16)
@@ -323,19 +324,15 @@ class ModelTable(Table):
     @classmethod
     def of(cls, layers: Mapping[str, tuple[str, HeadStatistics]]) -> ModelTable:
         """Return the table of the statistics of some layers, by name, with their kinds."""
-        parts: list[dict[str, NDArray[Any]]] = []
-        for name, (kind, statistics) in layers.items():
-            heads = statistics.heads
-            about = {
-                "layer": np.full(heads, name),
-                "kind": np.full(heads, kind),
-                "head": np.arange(heads),
-            }
-            parts.append({**about, **statistics.numbers()})
+        parts = [
+            {"layer": np.full(s.heads, name), "kind": np.full(s.heads, kind),
+             "head": np.arange(s.heads), **s.numbers()}
+            for name, (kind, s) in layers.items()
+        ]  # fmt: skip
         return cls(
             {name: np.concatenate([part[name] for part in parts]) for name in parts[0]},
-            {name: _shares(s.before, s.rows) for name, (_, s) in layers.items()},
-            {name: _shares(s.columns, s.rows) for name, (_, s) in layers.items()},
+            {name: s.shares("before") for name, (_, s) in layers.items()},
+            {name: s.shares("columns") for name, (_, s) in layers.items()},
         )
 
     def __len__(self) -> int:
@@ -357,13 +354,10 @@ class ModelTable(Table):
         if target.suffix != ".npz":
             raise InputError(f"path must end in .npz; got {target}")
         arrays = {f"numbers/{name}": values for name, values in self.numbers.items()}
-        layers = list(self.distances)
-        for at, layer in enumerate(layers):
-            arrays[f"distances/{at}"] = self.distances[layer]
-            arrays[f"columns/{at}"] = self.column_mass[layer]
-        return save_arrays(
-            target, {"format": np.array(_FORMAT), "layers": np.array(layers), **arrays}
-        )
+        for kind, by_layer in (("distances", self.distances), ("columns", self.column_mass)):
+            arrays |= {f"{kind}/{at}": x for at, x in enumerate(by_layer.values())}
+        names = {"format": np.array(_FORMAT), "layers": np.array(list(self.distances))}
+        return save_arrays(target, {**names, **arrays})
 
     @classmethod
     def load(cls, path: Any) -> ModelTable:
@@ -379,15 +373,12 @@ class ModelTable(Table):
         arrays = load_arrays(path, "saved capture")
         if "format" not in arrays or str(arrays["format"]) != _FORMAT:
             raise InputError(f"path: {path} is no saved capture")
+        new = {"sinks": "sink_columns"}  # names of columns in files of earlier versions
+        parts = [(name.partition("numbers/")[2], values) for name, values in arrays.items()]
         try:
             layers = [str(name) for name in arrays["layers"]]
-            prefix = "numbers/"
-            numbers = {n.removeprefix(prefix): x for n, x in arrays.items() if n.startswith(prefix)}
-            if "sinks" in numbers:  # the name of the column in files of earlier versions
-                names = {name: name for name in numbers} | {"sinks": "sink_columns"}
-                numbers = {names[name]: x for name, x in numbers.items()}
             return cls(
-                numbers,
+                {new.get(name, name): values for name, values in parts if name},
                 {layer: arrays[f"distances/{at}"] for at, layer in enumerate(layers)},
                 {layer: arrays[f"columns/{at}"] for at, layer in enumerate(layers)},
             )
@@ -406,30 +397,8 @@ class ModelTable(Table):
             hidden.append("key_mass")  # no layer has sinks as parameters
         return {name: x for name, x in self.numbers.items() if not name.endswith(tuple(hidden))}
 
-    def _in_frame(self) -> tuple[dict[str, NDArray[Any]], dict[str, NDArray[Any]]]:
-        columns = dict(self.numbers)
-        levels = {name: columns.pop(name) for name in ("layer", "head")}
-        return columns, levels
+    def _levels(self) -> dict[str, NDArray[Any]]:
+        return {name: self.numbers[name] for name in ("layer", "head")}
 
-
-def _shares(mass: Floats, rows: Counts) -> Floats:
-    """Return masses as shares of all attention of their head."""
-    return mass / np.maximum(rows, 1)[:, np.newaxis]
-
-
-def axis_names(axes: Any, count: int) -> tuple[str, ...]:
-    """Return one name for each leading axis, or raise an InputError; `AXES` fits any number."""
-    if not isinstance(axes, (list, tuple)) or not all(isinstance(name, str) for name in axes):
-        raise InputError(f"axes must be a sequence of names; got {shown(axes)}")
-    if tuple(axes) == AXES and count != len(AXES):
-        return (
-            *(f"axis{at}" for at in range(count - len(AXES))),
-            *AXES[max(0, len(AXES) - count) :],
-        )
-    if len(axes) != count:
-        raise InputError(
-            f"axes must name each of the {count} leading axes of Q; got {len(axes)}: {axes!r}"
-        )
-    if len(set(axes)) < count:
-        raise InputError(f"axes must be different names; got {axes!r}")
-    return tuple(axes)
+    def _in_frame(self) -> dict[str, NDArray[Any]]:
+        return {name: x for name, x in self.numbers.items() if name not in ("layer", "head")}

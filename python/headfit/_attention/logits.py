@@ -62,18 +62,16 @@ def names_logit_options(*without: str) -> Callable[[Function], Function]:
     def decorate(function: Function) -> Function:
         signature = inspect.signature(function)
         own = [p for p in signature.parameters.values() if p.kind is not p.VAR_KEYWORD]
-        first = [p for p in own if p.kind is not p.KEYWORD_ONLY]
-        named = [*first, *added, *own[len(first) :]]
-        names = {p.name for p in named}
+        whole = signature.replace(parameters=sorted([*added, *own], key=lambda p: p.kind))
 
         @wraps(function)
         def checked(*arguments: Any, **options: Any) -> Any:
             for name in options:
-                if name not in names:
+                if name not in whole.parameters:
                     raise TypeError(f"{function.__name__}() has no option {name!r}")
             return function(*arguments, **options)
 
-        vars(checked)["__signature__"] = signature.replace(parameters=named)
+        vars(checked)["__signature__"] = whole
         return cast(Function, checked)
 
     return decorate
@@ -143,6 +141,10 @@ def core_logits(Q: Any, K: Any, options: LogitOptions) -> tuple[Any, Any, _core.
     positions = as_positions(options.position, lead, shape, dim, dtype)
     if positions.bias is not None and options.bias is not None:
         raise InputError("bias and the position alibi exclude each other: alibi is a bias")
+    sinks = options.sinks
+    if sinks is not None:
+        expected = f"sinks must broadcast to the leading axes {lead}"
+        sinks = np.ascontiguousarray(_broadcast(sinks, lead, expected).reshape(-1))
     core_options = _core.LogitOptions(
         group=_group(lead, k.shape[:-2]),
         scale=check_scale(options.scale, dim),
@@ -151,7 +153,7 @@ def core_logits(Q: Any, K: Any, options: LogitOptions) -> tuple[Any, Any, _core.
         bias=_bias(options.bias, lead, shape, dtype) if positions.bias is None else positions.bias,
         rotary=positions.table,
         rotary_halves=positions.halves,
-        sinks=_sinks(options.sinks, lead),
+        sinks=sinks,
     )
     return q, k, _core.Logits(q_stack, k_stack, core_options)
 
@@ -165,17 +167,12 @@ def _readable(array: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
     return array, as_stack(array)
 
 
-def default_scale(dim: int) -> float:
-    """Return 1 / sqrt(dim), the scale that ``scale=None`` means everywhere."""
-    return 1.0 / math.sqrt(dim)
-
-
 def check_scale(scale: float | None, dim: int) -> float:
     """Return the scale as a finite nonzero float; None means 1 / sqrt(dim)."""
     if dim < 1:
         raise InputError(f"Q and K must have a head size of at least 1; got {dim}")
     if scale is None:
-        return default_scale(dim)
+        return 1.0 / math.sqrt(dim)
     value = as_number(scale, "scale", "be a number or None")
     if not math.isfinite(value) or value == 0:
         raise InputError(f"scale must be finite and nonzero; got {shown(scale)}")
@@ -186,15 +183,12 @@ def row_numbers(rows: Rows, n: int) -> NDArray[np.int64] | None:
     """Return the numbers, 0 ... n - 1, of the rows that a user selects; None for all."""
     if rows is None:
         return None
-    if isinstance(rows, slice):
-        try:
-            return np.arange(*rows.indices(n), dtype=np.int64)
-        except (TypeError, ValueError) as error:
-            raise InputError(f"rows must be a slice of integers; got {shown(rows)}") from error
-    numbers = np.atleast_1d(as_array(rows, "rows"))
-    if numbers.size == 0:
-        return np.empty(0, np.int64)
-    if numbers.dtype.kind not in "iu" or numbers.ndim != 1:
+    try:
+        numbers = np.arange(n)[rows] if isinstance(rows, slice) else as_array(rows, "rows")
+    except (TypeError, ValueError) as error:
+        raise InputError(f"rows must be a slice of integers; got {shown(rows)}") from error
+    numbers = np.atleast_1d(numbers)
+    if numbers.ndim != 1 or (numbers.size and numbers.dtype.kind not in "iu"):
         raise InputError(
             "rows must be a slice or a sequence of integers; "
             f"got shape {numbers.shape} of dtype {numbers.dtype}"
@@ -218,14 +212,12 @@ def as_sinks(sinks: Any) -> NDArray[np.float64]:
 
 def _group(q_lead: tuple[int, ...], k_lead: tuple[int, ...]) -> int:
     """Return how many query heads read one key head."""
-    if not k_lead:
-        return max(1, math.prod(q_lead))
+    if not k_lead or k_lead == q_lead:
+        return 1 if k_lead else max(1, math.prod(q_lead))
     if len(q_lead) == len(k_lead) and q_lead[:-1] == k_lead[:-1]:
         heads, groups = q_lead[-1], k_lead[-1]
         if groups and heads % groups == 0:
             return max(1, heads // groups)
-        if heads == groups:
-            return 1
     raise InputError(
         "the leading axes of K must be those of Q, with a number of heads that divides Q's, "
         f"or none; got {k_lead} for {q_lead}"
@@ -241,23 +233,8 @@ def _bias(bias: Any, lead: tuple[int, ...], shape: tuple[int, int], dtype: Any) 
         array = array.astype(dtype, copy=False)
     array = as_items(array)
     whole = _broadcast(array, (*lead, *shape), f"bias must broadcast to {(*lead, *shape)}")
-    if not lead:
-        return whole[np.newaxis]
-    if len(lead) == 1:
-        return whole
-    if array.ndim <= 2 or math.prod(array.shape[:-2]) == 1:
-        one = array.reshape(array.shape[-2:]) if array.ndim > 2 else array
-        return np.broadcast_to(one, (math.prod(lead), *shape))
     # This copies the bias if some of several batch axes are broadcast and others are not.
     return whole.reshape((math.prod(lead), *shape))
-
-
-def _sinks(sinks: Any, lead: tuple[int, ...]) -> NDArray[np.float64] | None:
-    """Return one sink for each head, with the leading axes flattened."""
-    if sinks is None:
-        return None
-    whole = _broadcast(as_sinks(sinks), lead, f"sinks must broadcast to the leading axes {lead}")
-    return np.ascontiguousarray(whole.reshape(-1))
 
 
 def _broadcast(array: NDArray[Any], shape: tuple[int, ...], expected: str) -> NDArray[Any]:

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import math
-import os
-import threading
-from collections.abc import Callable
+from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 import scipy.linalg
@@ -38,6 +36,7 @@ __all__ = ["SelfAttention"]
 EPSILON = float(np.finfo(np.float64).eps)
 
 
+@dataclass(frozen=True, init=False, repr=False, eq=False)
 class SelfAttention:
     """A self-attention module softmax(scale * X W_Q (X W_K)^T) with fixed weights.
 
@@ -58,6 +57,8 @@ class SelfAttention:
         The factor that the products of queries and keys are multiplied by.
     dtype : dtype
         The dtype of the weights: float32 or float64.
+    is_canonical : bool
+        Whether this module was made by `canonical`.
 
     Raises
     ------
@@ -85,30 +86,25 @@ class SelfAttention:
     width: int
     scale: float
     dtype: np.dtype[Any]
+    is_canonical: bool
 
     @standard_arithmetic()
     def __init__(self, W_Q: Any, W_K: Any, scale: float | None = None) -> None:
         weights = _side_by_side({"W_Q": W_Q, "W_K": W_K}, "(D, d)")
-        self._set_fields(weights, weights.shape, scale, weights.dtype)
+        weights.flags.writeable = False
+        self._set_fields(weights.shape, weights.dtype, scale)
+        vars(self).update(is_canonical=False, weights=weights)
 
-    def _set_fields(
-        self, weights: FloatArray | None, shape: tuple[int, ...], scale: float | None, dtype: Any
-    ) -> None:
-        width, dim = shape[0], shape[1] // 2
-        state = {
-            "_weights": weights,  # [W_Q W_K], or None for a canonical module
-            "width": width,
-            "dim": dim,
-            "scale": check_scale(scale, dim),
-            "dtype": np.dtype(dtype),
-        }
-        self.__setstate__(state)
+    def _set_fields(self, shape: tuple[int, int], dtype: Any, scale: float | None) -> None:
+        dim = shape[1] // 2
+        scale = check_scale(scale, dim)
+        vars(self).update(width=shape[0], dim=dim, dtype=dtype, scale=scale, is_canonical=True)
 
-    def __setattr__(self, name: str, value: Any) -> NoReturn:
-        raise AttributeError(f"a SelfAttention is immutable; cannot set {name}")
-
-    def __delattr__(self, name: str) -> NoReturn:
-        raise AttributeError(f"a SelfAttention is immutable; cannot delete {name}")
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Copies and other processes get what defines the module, and compute the rest."""
+        if self.is_canonical:
+            return _canonical, (self.dim, self.scale, self.dtype)
+        return SelfAttention, (self.W_Q, self.W_K, self.scale)
 
     @classmethod
     def canonical(
@@ -139,9 +135,9 @@ class SelfAttention:
         array([[1., 0.],
                [0., 1.]], dtype=float32)
         """
-        dim, dtype = as_count(dim, "dim", 1), as_float_dtype(dtype)
+        width, dtype = 2 * as_count(dim, "dim", 1), as_float_dtype(dtype)
         module = object.__new__(cls)
-        module._set_fields(None, (2 * dim, 2 * dim), scale, dtype)
+        module._set_fields((width, width), np.dtype(dtype), scale)
         return module
 
     @classmethod
@@ -165,9 +161,9 @@ class SelfAttention:
 
         Notes
         -----
-        The matrix is the Q factor of a Gaussian matrix, in O(D**3) time. For D a power of two from
-        1024 on it is the product of three Hadamard matrices with random signs, in O(D**2 log D)
-        time: dense and orthogonal as well, but not uniformly distributed over all such matrices.
+        The matrix is the Q factor of a Gaussian matrix, in O(D**3) time. For D from 1024 on it is
+        the product of three cosine transforms with random signs, in O(D**2 log D) time: dense and
+        orthogonal as well, but not uniformly distributed over all such matrices.
 
         Examples
         --------
@@ -176,25 +172,28 @@ class SelfAttention:
         >>> np.allclose(W @ W.T, np.eye(4))
         True
         """
+        from scipy.fft import dct
+
         generator, dtype = as_generator(rng), as_float_dtype(dtype)
         dim = as_count(dim, "dim", 1)
-        weights = _random_rotation(dim, generator).astype(dtype, copy=False)
+        side = 2 * dim
+        require_memory(5 * 8 * side**2, f"a rotation of dim = {dim}")
+        if side < 1024:
+            gaussian = generator.standard_normal((side, side))
+            weights, _ = interruptible(2.0 * side**3, np.linalg.qr, gaussian)
+        else:
+            weights = np.eye(side)
+            for _ in range(3):
+                weights *= generator.choice([-1.0, 1.0], size=side)[:, np.newaxis]
+                weights = interruptible(99.0 * side**2, dct, weights, axis=0, norm="ortho")
+        weights = weights.astype(dtype, copy=False)
         return cls(weights[:, :dim], weights[:, dim:])
-
-    @property
-    def is_canonical(self) -> bool:
-        """Whether this module was made by `canonical`."""
-        return self.__dict__["_weights"] is None
 
     @cached_property
     def weights(self) -> FloatArray:
         """The matrix [W_Q W_K], shape (D, 2 d), read-only."""
-        stored: FloatArray | None = self.__dict__["_weights"]
-        if stored is not None:
-            return stored
-        require_memory(
-            self.width**2 * self.dtype.itemsize, f"the weights of a module of dim = {self.dim}"
-        )
+        size = self.width**2 * self.dtype.itemsize
+        require_memory(size, f"the weights of a module of dim = {self.dim}")
         identity: FloatArray = np.eye(self.width, dtype=self.dtype)
         identity.flags.writeable = False
         return identity
@@ -265,34 +264,11 @@ class SelfAttention:
             _core.product_errors(inputs, as_stack(w), as_stack(product))
             for w, product in ((self.W_Q, q), (self.W_K, k))
         )
-        return Attention._of_products(q, k, self.scale, mask, errors)
+        return Attention._of(q, k, {"scale": self.scale, "mask": mask}, errors)
 
-    def _once(self, name: str, make: Callable[[], Any]) -> Any:
-        """Return what `make` returns; call it once, even if several threads ask at a time."""
-        locks = self.__dict__.setdefault("_locks", {})
-        # Each process has a lock of its own: after a fork, a lock that another thread held would
-        # never be released in the child.
-        with locks.setdefault(os.getpid(), threading.Lock()):
-            if name not in self.__dict__:
-                self.__dict__[name] = make()
-        return self.__dict__[name]
-
-    def __getstate__(self) -> dict[str, Any]:
-        """Return the fields that define the module, without cached results."""
-        kept = ("_weights", "width", "dim", "scale", "dtype")
-        return {name: self.__dict__[name] for name in kept}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        """Restore the fields from `__getstate__`, in a copy or in another process."""
-        self.__dict__.update(state)
-        if state["_weights"] is not None:
-            state["_weights"].flags.writeable = False
-
+    @cached_property
     def _lu_factors(self) -> tuple[NDArray[Any], NDArray[Any]]:
-        """Return the LU factors of [W_Q W_K]^T and their pivots; the weights must be square.
-
-        Weights without full rank, or nearly so, are an InputError.
-        """
+        """The LU factors of [W_Q W_K]^T and their pivots, where the weights are square."""
         require_memory(2 * 8 * self.width**2, f"the factorisation of {self.width} x {self.width}")
         transposed = np.array(self.weights.T, dtype=np.float64, order="F", copy=True)
         norm = float(np.abs(transposed).sum(axis=0).max())
@@ -300,10 +276,7 @@ class SelfAttention:
         lu, pivots, _ = interruptible(self.width**3 / 3, factor, transposed, overwrite_a=True)
         condition, _ = scipy.linalg.lapack.dgecon(lu, norm)
         if not condition > self.width * EPSILON:
-            weights = self.weights.astype(np.float64)
-            rank = int(interruptible(self.width**3, np.linalg.matrix_rank, weights))
-            if rank < self.width:
-                self._raise_rank_error(rank)
+            self._check_rank(int(interruptible(self.width**3, np.linalg.matrix_rank, self.weights)))
             raise InputError(
                 "[W_Q W_K] must have a reciprocal condition number above D times the float64 "
                 f"epsilon, {self.width * EPSILON:.3g}, for its inputs to be computed; "
@@ -311,41 +284,27 @@ class SelfAttention:
             )
         return lu, pivots
 
+    @cached_property
     def _pseudo_inverse(self) -> NDArray[np.float64]:
-        """Return the pseudo-inverse of [W_Q W_K]; weights without full rank are an InputError."""
+        """The pseudo-inverse of [W_Q W_K], where the weights are not square."""
+        shape = self.weights.shape
         require_memory(
-            6 * 8 * self.width * 2 * self.dim,
-            f"the pseudo-inverse of {self.width} x {2 * self.dim} weights",
+            6 * 8 * math.prod(shape), "the pseudo-inverse of {} x {} weights".format(*shape)
         )
         weights = self.weights.astype(np.float64)
-        operations = 4 * self.width * (2.0 * self.dim) ** 2
+        operations = 4.0 * weights.size * shape[1]
         left, size, right = interruptible(operations, np.linalg.svd, weights, full_matrices=False)
-        rank = int(np.count_nonzero(size > self.width * EPSILON * size[0]))
-        if rank < 2 * self.dim:
-            self._raise_rank_error(rank)
+        self._check_rank(int(np.count_nonzero(size > self.width * EPSILON * size[0])))
         result: NDArray[np.float64] = interruptible(operations, np.matmul, right.T / size, left.T)
         return result
 
-    def _solve(self, wide: NDArray[np.float64], out: FloatArray) -> None:
-        """Solve X [W_Q W_K] = `wide` for X and write it to `out`, a few rows at a time."""
-        if self.width != 2 * self.dim:
-            inverse = self._once("_pinv", self._pseudo_inverse)
-            for rows in short_blocks(wide.shape[0], inverse.size):
-                out[rows] = wide[rows] @ inverse
-            return
-        lu, pivots = self._once("_lu", self._lu_factors)
-        # SciPy's getrs adds 1 to the pivots in place while it works, so that threads that share
-        # this module must each pass a copy.
-        copied = pivots.copy()
-        for rows in short_blocks(wide.shape[0], self.width**2):
-            solved, _ = scipy.linalg.lapack.dgetrs(lu, copied, wide[rows].T)
-            out[rows] = solved.T
-
-    def _raise_rank_error(self, rank: int) -> NoReturn:
-        raise InputError(
-            f"[W_Q W_K] must have rank 2 d = {2 * self.dim} for every Q and K to have an input; "
-            f"it has shape {self.weights.shape} and rank {rank}"
-        )
+    def _check_rank(self, rank: int) -> None:
+        """Raise an InputError for weights whose rank is below 2 d."""
+        if rank < 2 * self.dim:
+            raise InputError(
+                f"[W_Q W_K] must have rank 2 d = {2 * self.dim} for every Q and K to have an "
+                f"input; it has shape {self.weights.shape} and rank {rank}"
+            )
 
     @standard_arithmetic()
     def input_for(self, Q: Any, K: Any) -> FloatArray:
@@ -389,8 +348,23 @@ class SelfAttention:
         if self.is_canonical:
             return together.astype(dtype, copy=False)
         out: FloatArray = np.empty((together.shape[0], self.width), dtype)
-        self._solve(together.astype(np.float64, copy=False), out)
+        blocks = short_blocks(together.shape[0], self.width * together.shape[1])
+        if self.width != 2 * self.dim:
+            for rows in blocks:
+                out[rows] = together[rows].astype(np.float64) @ self._pseudo_inverse
+            return out
+        lu, pivots = self._lu_factors
+        # SciPy's getrs adds 1 to the pivots in place while it works, so that threads that share
+        # this module must each pass a copy.
+        pivots = pivots.copy()
+        for rows in blocks:
+            wide = together[rows].astype(np.float64)
+            out[rows] = scipy.linalg.lapack.dgetrs(lu, pivots, wide.T)[0].T
         return out
+
+
+def _canonical(dim: int, scale: float, dtype: Any) -> SelfAttention:
+    return SelfAttention.canonical(dim, scale, dtype=dtype)
 
 
 def _side_by_side(pair: dict[str, Any], shape: str, columns: int | None = None) -> FloatArray:
@@ -405,30 +379,3 @@ def _side_by_side(pair: dict[str, Any], shape: str, columns: int | None = None) 
     for name, x in zip(pair, (first, second), strict=True):
         check_finite(x, name)
     return np.concatenate([first, second], axis=1)
-
-
-def _random_rotation(dim: int, generator: np.random.Generator) -> NDArray[np.float64]:
-    """Return a random orthogonal matrix of 2 `dim` rows and columns; see `SelfAttention.random`."""
-    side = 2 * dim
-    require_memory(5 * 8 * side**2, f"a rotation of dim = {dim}")
-    if side >= 1024 and side & (side - 1) == 0:
-        weights = np.eye(side)
-        for _ in range(3):
-            weights *= generator.choice([-1.0, 1.0], size=side)[:, np.newaxis]
-            _hadamard_in_place(weights)
-        weights /= side**1.5
-    else:
-        gaussian = generator.standard_normal((side, side))
-        weights, _ = interruptible(2.0 * side**3, np.linalg.qr, gaussian)
-    return weights
-
-
-def _hadamard_in_place(x: NDArray[np.float64]) -> None:
-    """Multiply x by the Hadamard matrix from the left, by the fast Walsh-Hadamard transform."""
-    n = x.shape[0]
-    for level in range(int(math.log2(n))):
-        half = 1 << level
-        pairs = x.reshape(n // (2 * half), 2, half, -1)
-        difference = pairs[:, 0] - pairs[:, 1]
-        pairs[:, 0] += pairs[:, 1]
-        pairs[:, 1] = difference

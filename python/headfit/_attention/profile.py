@@ -1,4 +1,4 @@
-"""What the rows and keys of heads measure: the arrays that tables of heads are made of."""
+"""What heads measure, of one call or added up over passages: what tables of heads are made of."""
 
 from __future__ import annotations
 
@@ -12,11 +12,25 @@ from numpy.typing import NDArray
 
 from headfit import _core
 from headfit._attention.attention import Attention
-from headfit._base.arrays import as_array, as_count, as_share, as_shares
+from headfit._base.arithmetic import standard_arithmetic
+from headfit._base.arrays import as_array, as_count, as_share, as_shares, thread_count
 from headfit.errors import InputError
 
 Floats = NDArray[np.float64]
 Counts = NDArray[np.int64]
+
+BINS_PER_DOUBLING = 8
+"""Bins from x to 2x. The edges of a bin differ by a factor of 2**(1/8), about 9%."""
+
+EDGES = 2.0 ** (np.arange(64 * BINS_PER_DOUBLING + 1) / BINS_PER_DOUBLING)
+"""Where bins begin; the last one holds everything from 2**64."""
+
+MEANS = {
+    "entropy": "rows", "key_mass": "rows", "sink_columns": "passages", "sink_mass": "rows",
+    "distance": "key_mass", "previous": "previous_rows", "diagonal": "diagonal_rows",
+    "induction": "induction_rows", "sparse": "passages",
+}  # fmt: skip
+"""The measures that are a sum divided by another, in the order of the table."""
 
 
 @dataclass(frozen=True)
@@ -157,3 +171,161 @@ def _previous(tokens: Any, lead: tuple[int, ...], n: int) -> Counts:
             f"tokens must have the leading axes {lead} or the first of them; got {array.shape[:-1]}"
         ) from error
     return np.ascontiguousarray(of_heads.reshape((math.prod(lead), n)))
+
+
+class HeadStatistics:
+    """Sums, maxima and histograms of the measures of some heads, over the passages that were added.
+
+    All arrays have the heads as their first axis. Memory is O(heads x longest passage).
+
+    Attributes
+    ----------
+    sums : dict of str to ndarray
+        Sums over rows or passages, by the names of the measures: those of `MEANS`; ``rows`` (with
+        attention) and other counts; histograms ``keys_counts`` and ``gamma_counts``; the mass on
+        keys at the distances 0, 1, ... ``before`` the query, and 1, 2, ... ``after`` it, and that
+        on the ``columns`` of the passages.
+    largest, least : dict of str to ndarray
+        The largest and the least value in any row.
+    """
+
+    def __init__(self, heads: int, measures: Measures) -> None:
+        self.heads, self.measures = heads, measures
+        shares, nothing = (heads, np.size(measures.shares)), np.zeros((heads, 0))
+        one, many = np.full(heads, np.nan), np.full(shares, np.nan)
+        self.sums: dict[str, NDArray[Any]] = {
+            **dict.fromkeys([*MEANS, *MEANS.values(), "top_mass"], np.zeros(heads)),
+            **dict.fromkeys(["rows", "passages"], np.zeros(heads, np.int64)),
+            "keys": np.zeros(shares),
+            "keys_counts": np.zeros((*shares, EDGES.size), np.int64),
+            "gamma_counts": np.zeros((heads, EDGES.size), np.int64),
+            **dict.fromkeys(["before", "after", "columns"], nothing),
+        }
+        self.largest = {"keys": many, "gamma": one, "load": np.zeros(heads, np.int64)}
+        self.least = {"top_mass": one}
+
+    @property
+    def passages(self) -> int:
+        """How many passages were added."""
+        return int(self.sums["passages"].max(initial=0))
+
+    @standard_arithmetic()
+    def add(
+        self, attention: Attention, *, tokens: Any = None, num_threads: int | None = None
+    ) -> None:
+        """Add the passages of an attention whose last leading axis is the heads.
+
+        Its other leading axes are passages; `tokens` are those of `describe`. Takes O(n m d) time
+        per head in two passes over the logits, and O(n + m) memory per head.
+        """
+        if 0 in (*attention.lead, attention.n, attention.m):
+            return
+        passages = math.prod(attention.lead) // self.heads
+        threads = thread_count(num_threads)
+        profile = Profile.of(attention, self.measures, tokens, threads, (passages, self.heads))
+        for name, values in _sums(profile).items():
+            self.sums[name] = _plus(self.sums[name], values)
+        largest = {
+            "keys": profile.over_keys(np.nanmax),
+            "gamma": profile.over_rows(np.nanmax, profile.gamma),
+            "load": profile.load.max(axis=-1),
+        }
+        for name, values in largest.items():
+            self.largest[name] = np.fmax(self.largest[name], np.fmax.reduce(values, axis=0))
+        worst = np.fmin.reduce(profile.over_rows(np.nanmin, profile.top_mass), axis=0)
+        self.least["top_mass"] = np.fmin(self.least["top_mass"], worst)
+
+    def numbers(self) -> dict[str, NDArray[Any]]:
+        """Return a column for each measure, by name: see `ModelTable`."""
+        measures, sums = self.measures, self.sums
+        columns: dict[str, NDArray[Any]] = {"rows": sums["rows"]}
+        middle = medians(sums["keys_counts"], integers=True)
+        names = zip(*(measures.names(kind) for kind in ("mean", "median~", "max")), strict=True)
+        for s, (mean, median, most) in enumerate(names):
+            columns[mean] = mean_of(sums["keys"][:, s], sums["rows"])
+            columns[median] = middle[:, s]
+            columns[most] = self.largest["keys"][:, s]
+        columns[f"top{measures.per_row}_mean"] = mean_of(sums["top_mass"], sums["rows"])
+        columns[f"top{measures.per_row}_worst"] = self.least["top_mass"]
+        columns["max_load"] = self.largest["load"]
+        columns["gamma"] = self.largest["gamma"]
+        columns["gamma_median~"] = medians(sums["gamma_counts"])
+        return columns | {name: mean_of(sums[name], sums[count]) for name, count in MEANS.items()}
+
+    def shares(self, name: str) -> Floats:
+        """Return a sum of masses as shares of all attention of each head."""
+        shares: Floats = self.sums[name] / np.maximum(self.sums["rows"], 1)[:, np.newaxis]
+        return shares
+
+
+def _sums(profile: Profile) -> dict[str, NDArray[Any]]:
+    """Return what is added up of passages, with the heads as the first axis."""
+    passages, heads, n = profile.present.shape
+    per_row = {
+        "rows": profile.present,
+        "entropy": profile.entropy,
+        "key_mass": profile.key_mass,
+        "top_mass": profile.top_mass,
+        "induction": np.nan_to_num(profile.induction),
+        "induction_rows": ~np.isnan(profile.induction),
+    }
+    offset_mass = profile.offset_mass.sum(axis=0)
+    per_head = {
+        "keys": np.sum(profile.keys, axis=-2, where=profile.present[..., np.newaxis]),
+        "sink_columns": profile.sink_columns.sum(axis=-1),
+        "sink_mass": (profile.column_mass * profile.sink_columns).sum(axis=-1),
+        "sparse": profile.sparse,
+        "columns": profile.column_mass,
+        **dict(zip(("previous", "previous_rows"), profile.at_offset(1), strict=True)),
+        **dict(zip(("diagonal", "diagonal_rows"), profile.at_offset(0), strict=True)),
+    }
+    keys = np.moveaxis(profile.keys, -1, 0)
+    return {
+        **{name: x.sum(axis=(0, -1), where=profile.present) for name, x in per_row.items()},
+        **{name: x.sum(axis=0) for name, x in per_head.items()},
+        "passages": np.full(heads, passages),
+        "keys_counts": np.stack([counted(x, profile.present) for x in keys], axis=1),
+        "gamma_counts": counted(profile.gamma, profile.present),
+        "distance": offset_mass @ np.abs(np.arange(offset_mass.shape[1]) - (n - 1.0)),
+        "before": offset_mass[:, n - 1 :],
+        "after": offset_mass[:, : n - 1][:, ::-1],
+    }
+
+
+def _plus(total: NDArray[Any], more: NDArray[Any]) -> NDArray[Any]:
+    """Return the sum of two arrays, the last axis of the shorter continued by zeros."""
+    longer, shorter = (total, more) if total.shape[-1] >= more.shape[-1] else (more, total)
+    result = longer.astype(np.result_type(longer, shorter))
+    result[..., : shorter.shape[-1]] += shorter
+    return result
+
+
+def counted(values: NDArray[Any], present: NDArray[np.bool_]) -> Counts:
+    """Return how many of the present values of each head lie in each bin, shape (heads, bins).
+
+    `values`, shape (passages, heads, rows), are numbers of at least 1, or infinity.
+    """
+    heads = values.shape[1]
+    bins = np.searchsorted(EDGES, np.maximum(values, 1.0), side="right") - 1
+    bins += np.arange(heads)[:, np.newaxis] * EDGES.size
+    return np.bincount(bins[present], minlength=heads * EDGES.size).reshape((heads, EDGES.size))
+
+
+def medians(counts: Counts, *, integers: bool = False) -> Floats:
+    """Return the approximate median of each histogram, shape (..., bins); NaN where it is empty.
+
+    Of `integers` up to 11, each has a bin of its own, and the median is exact; for larger ones the
+    least integer of the bin is taken. Other numbers count as the geometric middle of their bin; in
+    the first most are the ratio of rows with one entry, which is exactly 1.
+    """
+    total = counts.sum(axis=-1, keepdims=True)
+    cumulated = np.cumsum(counts, axis=-1)
+    # The two middle values, of which the median is the mean; they are the same for odd counts.
+    lower, upper = ((cumulated <= rank).sum(axis=-1) for rank in ((total - 1) // 2, total // 2))
+    if integers:
+        values = np.ceil(EDGES - 1e-6)
+    else:
+        values = np.append(1.0, EDGES[1:] * 2 ** (0.5 / BINS_PER_DOUBLING))
+    last = EDGES.size - 1
+    middle = (values[np.minimum(lower, last)] + values[np.minimum(upper, last)]) / 2
+    return np.where(total[..., 0] > 0, middle, np.nan)

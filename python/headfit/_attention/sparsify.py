@@ -33,12 +33,15 @@ from headfit._base.plain import plain_dict
 from headfit._base.shown import Shown
 from headfit._base.sparse import checked_csr
 from headfit._base.types import ArrayLike, Columns, Sparse
-from headfit.errors import InputError
+from headfit.errors import HeadfitError, InputError
 
 __all__ = ["EXACT_LIMIT", "Sparsified", "sparsify"]
 
 EXACT_LIMIT = 2**20
 """The most entries of a matrix that ``method="exact"`` takes."""
+
+TOLERANCE = 1e-9
+"""Entries with at most this much reduced weight, in shares of a row, are not added."""
 
 Method = Literal["greedy", "exact"]
 
@@ -99,21 +102,14 @@ class Sparsified(Shown):
         n, m = self.matrix.shape
         exempt = ""
         if self.exempt.size:
-            named = ", ".join(str(j) for j in self.exempt[:4])
-            exempt = f" without column{'s' if self.exempt.size > 1 else ''} {named}"
-            exempt += ", ..." if self.exempt.size > 4 else ""
+            first = ", ".join(map(str, self.exempt[:4])) + ", ..." * (self.exempt.size > 4)
+            exempt = f" without columns {first}"
         return {
             "matrix": f"{n} x {m}, {self.matrix.nnz} entries",
             "at most": f"{self.per_row} a row and {self.per_column} a column{exempt}",
             "dropped mass": f"{self.tv_mean:.3g} on average, {self.tv_worst:.3g} in row "
             f"{self.worst_row}",
         }
-
-    def __repr__(self) -> str:
-        f = self._facts()
-        return (
-            f"Sparsified({f['matrix']}, at most {f['at most']}; dropped mass {f['dropped mass']})"
-        )
 
 
 class _Options(LogitKeywords, total=False):
@@ -235,22 +231,22 @@ def sparsify(
     if K is not None or attention_in(M) is not None:
         attention = Attention.of(M, K, **options)
         if attention.lead:
-            bounds: dict[str, Any] = {
-                "per_row": per_row,
-                "per_column": per_column,
-                "exempt_columns": exempt_columns,
-                "method": method,
-                "mass": mass,
-                "on_empty": on_empty,
-            }
+            bounds = {
+                "per_row": per_row, "per_column": per_column, "exempt_columns": exempt_columns,
+                "method": method, "mass": mass, "on_empty": on_empty,
+            }  # fmt: skip
             return over_heads(attention, sparsify, bounds, num_threads, one_at_a_time=False)
-        source, mask = _of_head(attention), attention.mask
+        mask, shape = attention.mask, (attention.n, attention.m)
+        if attention.sinks is not None:  # weights count as shares of what a row gives to keys
+            without = {**vars(attention.options), "sinks": None}
+            attention = Attention(*attention.stored, **without)
+        run: Callable[..., Any] = partial(_core.sparsify_logits, attention.core)
     else:
         mask = options.get("mask")
-        source = _of_matrix(M, **vars(LogitOptions(**options)))
-    n, m = source.shape
-    if 0 in (n, m):
-        raise InputError(f"the matrix must have rows and columns; got shape {source.shape}")
+        shape, run = _of_matrix(M, **vars(LogitOptions(**options)))
+    n, m = shape
+    if 0 in shape:
+        raise InputError(f"the matrix must have rows and columns; got shape {shape}")
     as_choice(method, "method", ("greedy", "exact"))
     if per_row is None and mass is None:
         raise InputError("give per_row, the most entries of a row, or mass, the share to keep")
@@ -274,14 +270,12 @@ def sparsify(
     if exact and mass is not None:
         raise InputError('mass must be None for method="exact" with per_column; use per_row')
     if exact and n * m > EXACT_LIMIT:
-        raise InputError(f'method="exact" takes at most {EXACT_LIMIT} entries; got {source.shape}')
-    matrix, dropped, exempt = source.greedy(core_options, threads)
+        raise InputError(f'method="exact" takes at most {EXACT_LIMIT} entries; got {shape}')
+    matrix, dropped, exempt = _kept(shape, run(core_options, threads))
     if exact:
-        from headfit._attention.exact_matching import exact_pattern
-
-        start, shares = matrix, source.dense(threads)
-        limits = (row_bound, column_bound)
-        matrix, dropped = exact_pattern(shares, start, limits, exempt, on_empty == "keep-max")
+        whole = _core.SparsifyOptions(m, 0.0, 0, np.empty(0, np.int32), False, False)
+        shares, limits = _kept(shape, run(whole, threads))[0].toarray(), (row_bound, column_bound)
+        matrix, dropped = exact_pattern(shares, matrix, limits, exempt, on_empty == "keep-max")
     counts = np.bincount(matrix.indices, minlength=m)
     counts[exempt] = 0
     return Sparsified(
@@ -296,49 +290,28 @@ def sparsify(
     )
 
 
-@dataclass(frozen=True)
-class _Source:
-    """Attention to be made sparse: queries and keys, or a matrix; `run` calls the core on it."""
-
-    shape: tuple[int, int]
-    run: Callable[[_core.SparsifyOptions, int], Any]
-
-    def greedy(
-        self, options: _core.SparsifyOptions, threads: int
-    ) -> tuple[sp.csr_array, NDArray[np.float64], NDArray[Any]]:
-        """Return the entries that are kept, the mass that each row loses, and exempt columns."""
-        offsets, columns, weights, dropped, exempt = self.run(options, threads)
-        index = np.int32 if offsets[-1] < 2**31 else np.int64
-        parts = (weights, columns.astype(index, copy=False), offsets.astype(index, copy=False))
-        return sp.csr_array(parts, shape=self.shape), dropped, exempt
-
-    def dense(self, threads: int) -> NDArray[np.float64]:
-        """Return all entries as shares of their rows, with rows of sum 1 or 0."""
-        none = np.empty(0, np.int32)
-        everything = _core.SparsifyOptions(self.shape[1], 0.0, 0, none, False, False)
-        whole: NDArray[np.float64] = self.greedy(everything, threads)[0].toarray()
-        return whole
+def _kept(shape: tuple[int, int], arrays: Any) -> tuple[sp.csr_array, NDArray[Any], NDArray[Any]]:
+    """Return the entries that the core kept, the mass that each row loses, and exempt columns."""
+    offsets, columns, weights, dropped, exempt = arrays
+    index = np.int32 if offsets[-1] < 2**31 else np.int64
+    parts = (weights, columns.astype(index, copy=False), offsets.astype(index, copy=False))
+    return sp.csr_array(parts, shape=shape), dropped, exempt
 
 
-def _of_head(attention: Attention) -> _Source:
-    if attention.sinks is not None:  # weights count as shares of what a row gives to keys
-        attention = Attention(*attention.stored, **{**vars(attention.options), "sinks": None})
-    return _Source((attention.n, attention.m), partial(_core.sparsify_logits, attention.core))
-
-
-def _of_matrix(M: Any, *, mask: Any, **of_heads: Any) -> _Source:
+def _of_matrix(M: Any, *, mask: Any, **of_heads: Any) -> tuple[tuple[int, int], Callable[..., Any]]:
+    """Return the shape of a matrix, and the core's function that makes it sparse."""
     for name, value in of_heads.items():
         if value is not None:
             raise InputError(f"{name} goes with queries and keys; M is the matrix itself")
     array = M if is_sparse(M) else as_stored_array(M, "M")
-    if array.ndim != 2:
-        raise InputError(f"M must be a matrix; got shape {array.shape}")
-    if max(array.shape) >= 2**31:
-        raise InputError(f"M must have fewer than 2**31 rows and columns; got {array.shape}")
+    if array.ndim != 2 or max(array.shape) >= 2**31:
+        raise InputError(
+            f"M must be a matrix of fewer than 2**31 rows and columns; got shape {array.shape}"
+        )
     allowed = core_mask(mask, (), array.shape)
     if not is_sparse(M):
         stack = as_stack(array[np.newaxis])
-        return _Source(array.shape, partial(_core.sparsify_matrix, stack, allowed))
+        return array.shape, partial(_core.sparsify_matrix, stack, allowed)
     csr = checked_csr(M, "M", dtype=np.float64)
     rows = _core.CompressedRows(
         as_contiguous(csr.indptr, np.int64),
@@ -346,4 +319,76 @@ def _of_matrix(M: Any, *, mask: Any, **of_heads: Any) -> _Source:
         as_contiguous(csr.data),
         csr.shape[1],
     )
-    return _Source(csr.shape, partial(_core.sparsify_compressed, rows, allowed))
+    return csr.shape, partial(_core.sparsify_compressed, rows, allowed)
+
+
+def exact_pattern(
+    shares: NDArray[np.float64],
+    start: sp.csr_array,
+    limits: tuple[int, int],
+    exempt: NDArray[Any],
+    keep_max: bool,
+) -> tuple[sp.csr_array, NDArray[np.float64]]:
+    """Return the pattern of greatest weight with few entries per row and column, and what it drops.
+
+    `shares` are nonnegative, with rows of sum 1 or 0; those of weight zero are never chosen. The
+    entries of the pattern `start` are in the linear programme from the start. `limits` are the most
+    entries of a row and of a column, but for `exempt` columns. A row that could keep no entry is an
+    InputError unless `keep_max` lets it keep its largest one. The matrix has rows renormalised to
+    sum 1; what it drops is the mass that each row loses.
+    """
+    chosen = _heaviest(shares, start, limits, exempt)
+    present = shares.any(axis=1)
+    empty = np.flatnonzero(present & ~chosen.any(axis=1))
+    if empty.size and not keep_max:
+        raise InputError(
+            f"row {empty[0]} keeps nothing: at most {limits[1]} entries a column leave it "
+            'no room; exempt columns, raise per_column, or use on_empty="keep-max"'
+        )
+    chosen[empty, shares[empty].argmax(axis=1)] = True
+    kept = np.where(chosen, shares, 0.0)
+    sums = kept.sum(axis=1)
+    matrix = sp.csr_array(kept / np.where(present, sums, 1.0)[:, np.newaxis])
+    return matrix, np.where(present, np.maximum(0.0, 1 - sums), 0.0)
+
+
+def _heaviest(
+    weights: NDArray[np.float64], start: sp.csr_array, limits: tuple[int, int], exempt: NDArray[Any]
+) -> NDArray[np.bool_]:
+    """Return which entries the pattern of greatest weight has.
+
+    Column generation: the linear programme starts with a few entries of each row as variables.
+    Its dual solution gives rows and columns prices. An entry whose weight exceeds the sum of the
+    two prices may improve the optimum, and is added. When there is no such entry, the optimum is
+    that of the programme with all entries.
+    """
+    import scipy.optimize
+
+    linprog: Any = scipy.optimize.linprog  # its type stubs do not allow sparse matrices
+    n, m = weights.shape
+    heavy = min(m, 2 * limits[0])
+    heaviest = np.argpartition(-weights, heavy - 1, axis=1)[:, :heavy]
+    included = start.toarray() > 0
+    np.put_along_axis(included, heaviest, True, axis=1)
+    most = np.repeat(np.array(limits, dtype=np.float64), (n, m))
+    most[n + exempt] = n
+    missing = included & (weights > 0)
+    included, chosen = np.zeros_like(missing), np.zeros_like(missing)
+    while missing.any():
+        included |= missing
+        rows, columns = np.nonzero(included)
+        entries = np.arange(rows.size)
+        ends = np.concatenate((rows, n + columns)), np.tile(entries, 2)
+        incidence = sp.csr_array((np.ones(2 * rows.size), ends), shape=(n + m, rows.size))
+        # The simplex method returns a vertex, and the vertices of this polytope are integral.
+        solution = linprog(
+            -weights[included], A_ub=incidence, b_ub=most, bounds=(0, 1), method="highs-ds",
+            options={"primal_feasibility_tolerance": 1e-10, "dual_feasibility_tolerance": 1e-10},
+        )  # fmt: skip
+        if solution.status != 0:
+            raise HeadfitError(f"the linear programme of the matching failed: {solution.message}")
+        prices = -np.asarray(solution.ineqlin.marginals, dtype=np.float64)
+        gain = weights - prices[:n, np.newaxis] - prices[n:]
+        missing = (gain > TOLERANCE) & ~included & (weights > 0)
+        chosen[included] = solution.x > 0.5
+    return chosen

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from headfit._base.frames import data_frame, pandas
+from headfit._base.frames import indexed_frame
 from headfit._base.plain import plain_dict
 from headfit._base.shown import Shown
 
@@ -59,34 +59,25 @@ class AttentionStats(Shown):
         ImportError
             Without pandas.
         """
-        names = ("entropy", "max_weight", "effective_support", "log_sum", "key_mass")
-        columns = {name: getattr(self, name).ravel() for name in names}
+        kinds = ("entropy", "max_weight", "effective_support", "log_sum", "key_mass")
+        columns = {name: getattr(self, name).ravel() for name in kinds}
         for at, share in enumerate(self.shares):
             columns[f"keys{share * 100:g}"] = self.keys_for_share[..., at].ravel()
         shape = self.entropy.shape
-        if len(shape) == 1:
-            return data_frame(columns, "row")
-        levels = [*(f"axis{at}" for at in range(len(shape) - 1)), "row"]
-        index = pandas().MultiIndex.from_product([range(s) for s in shape], names=levels)
-        return pandas().DataFrame(columns, index=index)
+        names = [*(f"axis{at}" for at in range(len(shape) - 1)), "row"]
+        places = np.indices(shape).reshape((len(shape), -1))
+        return indexed_frame(dict(zip(names, places, strict=True)), columns)
 
     def _facts(self) -> dict[str, str]:
-        if self.entropy.size == 0:
-            return {"rows": "no rows"}
-        facts = {
-            "rows": f"{self.entropy.size} rows; medians:",
-            "entropy": f"{np.median(self.entropy):.3g} nats",
-            "largest weight": f"{np.median(self.max_weight):.3g}",
-            "effective support": f"{np.median(self.effective_support):.3g} keys",
-        }
-        for i, share in enumerate(self.shares):
-            keys = np.median(self.keys_for_share[..., i])
-            facts[f"{share:.0%} of the mass in"] = f"{keys:g}"
+        facts = {"rows": str(self.entropy.size)}
+        if self.entropy.size:
+            facts |= {
+                "median entropy": f"{np.median(self.entropy):.3g} nats",
+                "largest weight": f"{np.median(self.max_weight):.3g}",
+                "effective support": f"{np.median(self.effective_support):.3g} keys",
+            }
+            for i, share in enumerate(self.shares):
+                facts[f"{share:.0%} of the mass in"] = (
+                    f"{np.median(self.keys_for_share[..., i]):g} keys"
+                )
         return facts
-
-    def __repr__(self) -> str:
-        facts = self._facts()
-        rows = facts.pop("rows")
-        said = ", ".join(f"{name} {text}" for name, text in facts.items())
-        unit = " keys" if self.shares and facts else ""
-        return f"AttentionStats({' '.join([rows, said]).rstrip()}{unit})"

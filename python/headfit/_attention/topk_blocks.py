@@ -52,15 +52,9 @@ def as_csr(columns: NDArray[np.int64], values: NDArray[Any], keys: int) -> sp.cs
     `columns` holds the columns of each row, largest weight first, and -1 beyond the last one.
     """
     present = columns >= 0
-    order = np.argsort(np.where(present, columns, keys), axis=1)
-    present = np.take_along_axis(present, order, axis=1)
     offsets = np.concatenate(([0], np.cumsum(present.sum(axis=1))))
-    index_dtype = np.int32 if offsets[-1] < 2**31 else np.int64
-    return sp.csr_array(
-        (
-            np.take_along_axis(values, order, axis=1)[present],
-            np.take_along_axis(columns, order, axis=1)[present].astype(index_dtype),
-            offsets.astype(index_dtype),
-        ),
-        shape=(columns.shape[0], keys),
-    )
+    index = np.int32 if offsets[-1] < 2**31 else np.int64
+    parts = (values[present], columns[present].astype(index), offsets.astype(index))
+    matrix = sp.csr_array(parts, shape=(columns.shape[0], keys))
+    matrix.sort_indices()
+    return matrix

@@ -25,6 +25,12 @@ def data_frame(columns: Mapping[Any, Any], index: str) -> Any:
     return frame.rename_axis(index)
 
 
+def indexed_frame(levels: Mapping[str, Any], columns: Mapping[str, Any]) -> Any:
+    """Return columns as a DataFrame whose rows are indexed by some levels, or numbered."""
+    frame = pandas().DataFrame({**levels, **columns})
+    return frame.set_index(list(levels)) if levels else frame
+
+
 def records_frame(kind: Any, records: Sequence[Any], index: str) -> Any:
     """Return dataclass objects of one kind as a DataFrame with a column for each field."""
     names = [field.name for field in dataclasses.fields(kind)]

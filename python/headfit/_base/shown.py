@@ -41,6 +41,10 @@ class Shown:
     def _headline(self) -> str:
         return type(self).__name__
 
+    def __repr__(self) -> str:
+        facts = ", ".join(f"{name} {text}".rstrip() for name, text in self._facts().items())
+        return f"{self._headline()}({facts})"
+
     def _repr_html_(self) -> str:
         return page(self._headline(), facts=self._facts(), picture=picture(self))
 

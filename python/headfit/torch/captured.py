@@ -12,9 +12,9 @@ import numpy as np
 import torch
 
 from headfit._attention.attention import Attention
-from headfit._attention.head_statistics import HeadStatistics
 from headfit._attention.head_table import ModelTable
 from headfit._attention.heads import single_heads
+from headfit._attention.profile import HeadStatistics
 from headfit._base.arguments import as_flag, check_callable, shown
 from headfit._base.arrays import as_count
 from headfit._base.progress import Counter

@@ -9,9 +9,8 @@ import torch
 import torch.nn.functional as F
 from numpy.typing import NDArray
 
-from headfit._attention.head_statistics import HeadStatistics
-from headfit._attention.logits import default_scale
-from headfit._attention.profile import Measures
+from headfit._attention.logits import check_scale
+from headfit._attention.profile import HeadStatistics, Measures
 from headfit._base.arrays import as_stored_array
 from headfit.errors import CaptureError, InputError
 from headfit.torch.call import Call
@@ -100,7 +99,7 @@ class Recorder(Running):
         call = Call(
             stored(query, "queries"),
             stored(key, "keys"),
-            default_scale(query.shape[3]) if seen.scale is None else float(seen.scale),
+            check_scale(seen.scale, query.shape[3]),
             None if seen.softcap is None else float(seen.softcap),
             None if seen.sinks is None else stored(seen.sinks, "sinks", ndim=1),
             masks,

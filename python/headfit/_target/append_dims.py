@@ -57,29 +57,32 @@ def _entries(
     return rows, np.isin(csr.indices, columns).astype(np.intp), csr.data
 
 
+def _of_both(target: Target, columns: NDArray[np.int64], extreme: np.ufunc) -> NDArray[np.float64]:
+    """Return the extreme weights of the rows that have entries beside the columns and in them."""
+    rows, exempt, weights = _entries(target, columns)
+    none = -1.0 if extreme is np.maximum else np.inf
+    of_rows = np.full((2, target.n), none)
+    extreme.at(of_rows, (exempt, rows), weights)
+    return of_rows[:, (of_rows != none).all(axis=0)]
+
+
 def leak_without(target: Target, columns: NDArray[np.int64], leak: float) -> float:
     """Return the leak that the head for the other columns needs, for a given leak of the whole.
 
     If an exempt entry is smaller than all others of its row, appending it lowers the least weight
     of the support by the ratio of the two, which raises the leak by the same factor.
     """
-    rows, exempt, weights = _entries(target, columns)
-    least = np.full((2, target.n), np.inf)
-    np.minimum.at(least, (exempt, rows), weights)
-    both = np.isfinite(least).all(axis=0)
+    others, exempt = _of_both(target, columns, np.minimum)
     with np.errstate(over="ignore"):
-        ratio = float(np.min(least[1, both] / least[0, both], initial=1.0))
+        ratio = float(np.min(exempt / others, initial=1.0))
     return max(float(leak ** (1 + ROUNDING) * ratio), math.ulp(0.0))  # a leak must be above 0
 
 
 def heavier_by(target: Target, columns: NDArray[np.int64]) -> float:
     """Return the largest log-ratio of an exempt entry to the largest other entry of its row."""
-    rows, exempt, weights = _entries(target, columns)
-    most = np.zeros((2, target.n))
-    np.maximum.at(most, (exempt, rows), weights)
-    others, most = most[:, (most > 0).all(axis=0)]
-    ratio = largest_ratio(most, others)
-    return math.log(ratio) if ratio < math.inf else float(np.max(np.log(most) - np.log(others)))
+    others, exempt = _of_both(target, columns, np.maximum)
+    ratio = largest_ratio(exempt, others)
+    return math.log(ratio) if ratio < math.inf else float(np.max(np.log(exempt) - np.log(others)))
 
 
 def appended(

@@ -176,20 +176,17 @@ class Certificate(Shown):
         return data_frame(columns, "row")
 
     def _facts(self) -> dict[str, str]:
-        def place(at: tuple[int, int, int] | None) -> str:
-            return "" if at is None else " at row {}, columns {} / {}".format(*at)
-
-        facts = {
-            "leak": f"<= {number(self.leak)} (tolerance {self.tolerances.leak:.6g})"
-            f"{place(self.worst_leak)}",
-            "distortion": f"<= {number(self.distortion)} "
-            f"(tolerance {self.tolerances.distortion:.6g}){place(self.worst_distortion)}",
-        }
+        limits, facts = self.tolerances, {}
+        for name, bound, limit, place in (
+            ("leak", self.leak, limits.leak, self.worst_leak),
+            ("distortion", self.distortion, limits.distortion, self.worst_distortion),
+        ):
+            at = "" if place is None else " at row {}, columns {} / {}".format(*place)
+            facts[name] = f"<= {number(bound)} (tolerance {limit:.6g}){at}"
         if self.row_tv is not None:
             facts["total variation"] = f"mean {self.tv_mean:.3g}, worst {self.tv_worst:.3g}"
             facts["stray mass"] = f"worst {self.stray_worst:.3g}"
-        facts["about"] = self._subject()
-        return facts
+        return {**facts, "about": self._subject()}
 
     def _subject(self) -> str:
         """Return what the statement is about, in words."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Callable
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
@@ -73,9 +74,8 @@ def certify(
         The same three as one object, in their place.
     kernel : str, Kernel or mapping, default "exact"
         What computes the attention that the statement is about: "exact" arithmetic for the stored
-        numbers; "float32", all that kernels working in float32 may make of them; "eager-bfloat16",
-        "sdpa-math-bfloat16", "flash-bfloat16", "flex-bfloat16", or these with "float16"; or a
-        `Kernel` that says where it rounds. See the notes for what is not covered.
+        numbers; the name of another kernel, such as "float32" or "flash-bfloat16" (`Kernel.named`
+        lists them); or a `Kernel` that says where it rounds. The notes say what is not covered.
     certificate_mass : bool, default True
         Also compute total variation and stray mass; False compares only, without
         exponentials.
@@ -105,15 +105,13 @@ def certify(
     3.1); the logits on the support are computed in float64, and logarithms and exponentials are
     enclosed. Rows that float32 leaves undecided are scanned again in float64. For attention of a
     `SelfAttention` module the statement is about the exact products of the stored X and weights.
-    docs/certificates.md derives the bounds. Takes O(n**2 d) time, and O(n) memory besides copies
-    of Q, K and what else is stored.
+    docs/certificates.md derives the bounds. Takes O(n**2 d) time, O(n) memory, copies of Q, K.
 
     With ``kernel="float32"`` the bound covers fused multiply-adds, the scale applied anywhere, and
     subnormal numbers kept or flushed to zero; a kernel that may overflow on the way is never
     certified. A kernel of 16 bits reads Q, K and a bias in its dtype: what is stored is rounded to
-    it first, and the statement is about that. No kernel here covers TF32 and hardware that
-    truncates, sums that are split and rounded to 16 bits in between, and a tanh of fewer bits than
-    float32.
+    it first, and the statement is about that. No kernel here covers TF32, hardware that truncates,
+    sums that are split and rounded to 16 bits in between, and a tanh coarser than float32.
 
     "exact" speaks of the numbers as they are stored, subnormal ones included: a deployment that
     flushes them to zero (``torch.set_flush_denormal(True)``) computes with other numbers, which
@@ -171,11 +169,8 @@ def certify(
     target = _target_under(A, attention.mask, "attention", threads)
     for array, name in zip(attention.stored, "QK", strict=True):
         _check_rows(target, array, name)
-    statement = _Statement(target, attention, limits, kernel, mass)
-    if cluster is None:
-        rows = _certify_rows(statement, threads)
-    else:
-        rows = _certify_blocks(cluster, statement)
+    scan = partial(_certify_rows, target, attention, limits, kernel, mass)
+    rows = scan(threads) if cluster is None else _certify_blocks(cluster, scan, attention)
     return _certificate(
         rows, target, mass, basis="logits" if judged.errors is None else "module",
         scale=attention.scale, dtype=str(computed_in(*attention.stored)), mask=attention.mask,
@@ -236,44 +231,34 @@ def _place(rows: FloatRows, *columns: NDArray[Any]) -> tuple[int, int, int] | No
     return (row, first, second) if rows[row] > 0 and first >= 0 and second >= 0 else None
 
 
-@dataclass(frozen=True, eq=False)
-class _Statement:
-    """What a certificate is about: checked arguments of `certify`."""
-
-    target: Target
-    attention: Attention
-    tolerances: Tolerances
-    kernel: Kernel
-    mass: bool
-
-
 def _certify_rows(
-    statement: _Statement,
+    target: Target,
+    attention: Attention,
+    tolerances: Tolerances,
+    kernel: Kernel,
+    mass: bool,
     threads: int,
     rows: NDArray[np.int64] | None = None,
     scans: Scans = "both",
 ) -> dict[str, Any]:
     """Return the core's figures of some rows, by default all, in arrays for all rows."""
-    attention = statement.attention
     q_error, k_error = attention.errors or (None, None)
-    kernel, mass = statement.kernel.core, statement.mass
     options = _core.CertifyOptions(
-        q_error=q_error, k_error=k_error, kernel=kernel, mass=mass, scans=scans
+        q_error=q_error, k_error=k_error, kernel=kernel.core, mass=mass, scans=scans
     )
     logits = attention.core.of_rows(rows)
-    return _core.certify_logits(
-        statement.target.core, logits, statement.tolerances.core, options, threads
-    )
+    return _core.certify_logits(target.core, logits, tolerances.core, options, threads)
 
 
-def _certify_blocks(cluster: Cluster, statement: _Statement) -> dict[str, Any]:
-    """Return what `_certify_rows` does, computed by the workers of a cluster.
+def _certify_blocks(
+    cluster: Cluster, scan_rows: Callable[..., dict[str, Any]], attention: Attention
+) -> dict[str, Any]:
+    """Return what `scan_rows` does, computed by the workers of a cluster.
 
     The scan in float64 of undecided rows follows the one of all rows, as on one machine: the rows
     that one block of the core holds, and with them the order of sums, are then the same.
     """
-    n, attention = statement.target.n, statement.attention
-    held = hold(cluster, (statement, cluster.threads))
+    n, held = attention.n, hold(cluster, (scan_rows, cluster.threads))
     figures: dict[str, Any] = {}
 
     def scan(rows: NDArray[np.int64], scans: Scans) -> None:
@@ -299,10 +284,10 @@ def _certify_blocks(cluster: Cluster, statement: _Statement) -> dict[str, Any]:
 
 
 def _certify_block(
-    shared: tuple[_Statement, int], block: tuple[NDArray[np.int64], Scans]
+    shared: tuple[Callable[..., dict[str, Any]], int], block: tuple[NDArray[np.int64], Scans]
 ) -> dict[str, Any]:
     """Judge a block of rows on a worker."""
-    (statement, threads), (rows, scans) = shared, block
-    figures = _certify_rows(statement, threads, rows, scans)
+    (scan_rows, threads), (rows, scans) = shared, block
+    figures = scan_rows(threads, rows, scans)
     return {name: value[rows] if isinstance(value, np.ndarray) else value
             for name, value in figures.items()}  # fmt: skip

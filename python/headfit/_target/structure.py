@@ -13,8 +13,7 @@ from headfit import _core
 from headfit._base.arrays import FloatArray
 from headfit._target.target import Target
 
-# A column or row is heavy if it has more than TIMES_THE_MEAN times the mean number of nonzeros,
-# and more than MANY.
+# A column or row is heavy if it has more than so many times the mean nonzeros, and more than MANY.
 TIMES_THE_MEAN = 8
 MANY = 32
 # A column is global if more than half of the rows attend to it, and more than GLOBAL_TIMES times
@@ -30,20 +29,11 @@ class Blocks:
 
     A head for `target`, with its queries and keys repeated, meets the same tolerances for all
     tokens: logits, and weights up to one factor for each row, are the same within each block.
-
-    Attributes
-    ----------
-    size : int
-        The number of tokens in a block, at least 2.
-    target : Target
-        The pattern of the blocks, in which a block is one token.
-    n : int
-        The number of tokens.
     """
 
-    size: int
-    target: Target
-    n: int
+    size: int  # the tokens in a block, at least 2
+    target: Target  # the pattern of the blocks, in which a block is one token
+    n: int  # the tokens
 
     @classmethod
     def of(cls, target: Target) -> Blocks | None:

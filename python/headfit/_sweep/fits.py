@@ -142,19 +142,16 @@ def _typed(value: Any, name: str, annotation: str) -> Any:
 def _check_values(point: Mapping[str, Any]) -> None:
     """Raise an InputError for what a pattern or a fit would refuse, as far as `n` tells."""
     n = as_count(point.get("n", MOST_TOKENS), "n", 1, MOST_TOKENS)
-    for name, least in (("k", 1), ("n_global", 0), ("n_random", 0)):
-        if name in point:
-            as_count(point[name], name, least, n)
+    for name in point.keys() & {"k", "n_global", "n_random"}:
+        as_count(point[name], name, int(name == "k"), n)
     if "boundary" in point:
         as_choice(point["boundary"], "boundary", get_args(Boundary))
     _tolerances_of(point).check_storable(point["dtype"])
     _method_of(point)
-    for name, least in (("dim", 1), ("seed", 0), ("pattern_seed", 0)):
-        if name in point:
-            as_count(point[name], name, least)
-    for name in ("time_limit", "scale"):
-        if name in point:
-            check_between(point[name], name, 0, float("inf"))
+    for name in point.keys() & {"dim", "seed", "pattern_seed"}:
+        as_count(point[name], name, int(name == "dim"))
+    for name in point.keys() & {"time_limit", "scale"}:
+        check_between(point[name], name, 0, float("inf"))
     mask, exempt = point.get("mask"), point.get("exempt_columns")
     is_window = isinstance(mask, list) and len(mask) == 2 and mask[0] == "window"
     if mask is not None and mask != "causal" and not is_window:

@@ -305,9 +305,7 @@ def head_of(Q, K):
     return hf.Attention(Q, K, mask="causal")
 
 
-# The functions that take one head, here of 4096 queries and keys. The axes are made beforehand, so
-# that the memory of Matplotlib's figure is not counted.
-AXES = Figure().subplots()
+# The functions that take one head, here of 4096 queries and keys.
 ONE_HEAD = {
     "truncated SVD": lambda Q, K: truncated_svd(Q, K, 3),
     "shrink": lambda Q, K: hf.shrink(head_of(Q, K), dim=3, effort=1, curve_dims=()),
@@ -315,7 +313,6 @@ ONE_HEAD = {
     "torch.from_projections": lambda Q, K: projected(Q, K),
     "module": lambda Q, K: hf.SelfAttention(*np.ones((2, 64, 2)))(Q),
     "canonical module": lambda Q, K: hf.SelfAttention.canonical(32)(Q),
-    "picture of keys": lambda Q, K: hf.plot.keys(sp.eye_array(4096), head_of(Q, K), 5, ax=AXES),
 }
 
 

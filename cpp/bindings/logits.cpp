@@ -86,6 +86,22 @@ void bind_logits(py::module_& m) {
       py::arg("sparse_columns") = py::none(), py::arg("key_lengths") = py::none(),
       py::arg("keys") = py::none());
 
+  m.def("masks_agree", [](const MaskArrays& a, const MaskArrays& b, Index heads, Index rows,
+                          Index cols) {
+    const Mask one = a.checked_view(heads, rows, cols), other = b.checked_view(heads, rows, cols);
+    const py::gil_scoped_release release;
+    return masks_agree(one, other, heads, rows, cols);
+  }, py::arg("a"), py::arg("b"), py::arg("heads"), py::arg("rows"), py::arg("cols"));
+
+  // Which columns of an n x n matrix a row may attend to.
+  m.def("allowed_columns", [](const MaskArrays& mask, Index row, Index n) {
+    const Mask view = mask.checked_view(1, n, n);
+    if (row < 0 || row >= n) throw InputError("row must lie in 0 ... " + std::to_string(n - 1));
+    Array<bool> allowed(n);
+    for (Index j = 0; j < n; ++j) allowed.mutable_data()[j] = view.allows(0, row, j, n, n);
+    return allowed;
+  }, py::arg("mask"), py::arg("row"), py::arg("n"));
+
   py::class_<LogitOptions>(m, "LogitOptions")
       .def(py::init([](Index group, double scale, double softcap, std::optional<MaskArrays> mask,
                        std::optional<py::array> bias, std::optional<py::array> rotary,

@@ -1,4 +1,5 @@
 // Compares the microkernel and the stream of logits with plain loops.
+#include <array>
 #include <bit>
 
 #include "check.hpp"
@@ -259,6 +260,34 @@ TEST(best_few) {
       for (std::size_t i = 0; i < found.size(); ++i) CHECK(found[i].col == all[i].col);
     }
   }
+}
+
+TEST(masks_are_compared_by_what_they_allow) {
+  constexpr Index n = 4;
+  Mask causal, dense, sparse;
+  causal.right = 0;
+  std::array<bool, n * n> table{};
+  std::vector<Offset> offsets{0};
+  std::vector<Column> columns;
+  for (Index i = 0; i < n; ++i) {
+    for (Index j = 0; j <= i; ++j) {
+      table[static_cast<std::size_t>(i * n + j)] = true;
+      columns.push_back(static_cast<Column>(j));
+    }
+    offsets.push_back(static_cast<Offset>(columns.size()));
+  }
+  dense.dense = table.data();
+  dense.dense_row = n;
+  dense.dense_col = 1;
+  sparse.sparse_offsets = offsets.data();
+  sparse.sparse_columns = columns.data();
+  for (const Mask* a : {&causal, &dense, &sparse}) {
+    for (const Mask* b : {&causal, &dense, &sparse}) CHECK(masks_agree(*a, *b, 2, n, n));
+    CHECK(!masks_agree(*a, Mask{}, 2, n, n));
+  }
+  table[2 * n + 1] = false;
+  CHECK(!masks_agree(dense, causal, 1, n, n));
+  CHECK(!masks_agree(sparse, dense, 1, n, n));
 }
 
 TEST(masks_that_do_not_fit_are_refused) {

@@ -42,6 +42,9 @@ class Mask(metaclass=_Pybind11Type):
         keys: _Bools | None = None,
     ) -> None: ...
 
+def masks_agree(a: Mask, b: Mask, heads: int, rows: int, cols: int) -> bool: ...
+def allowed_columns(mask: Mask, row: int, n: int) -> _Bools: ...
+
 class LogitOptions(metaclass=_Pybind11Type):
     def __init__(
         self,

@@ -265,7 +265,7 @@ def test_matrix_market_texts_that_lie(text: str, tmp_path: Path) -> None:
 def test_an_index_out_of_range_in_a_matrix_market_file(tmp_path: Path) -> None:
     path = tmp_path / "A.mtx"
     path.write_text("%%MatrixMarket matrix coordinate real general\n2 2 1\n1 9 1\n")
-    with pytest.raises(InputError, match=r"column 8 in row 0; expected 0 \.\.\. 1"):
+    with pytest.raises(InputError, match=r"row 0, column 8; expected a row within 0 \.\.\. 1"):
         hf.Target(path)
 
 

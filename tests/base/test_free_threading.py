@@ -14,12 +14,6 @@ import headfit as hf
 FREE = bool(sysconfig.get_config_var("Py_GIL_DISABLED"))
 
 
-@pytest.mark.pages
-def test_what_the_page_on_installing_says() -> None:
-    page = Path(__file__).parents[2] / "docs" / "install.md"
-    assert "A free-threaded Python turns its lock\non again" in page.read_text(encoding="utf-8")
-
-
 @pytest.mark.skipif(not FREE, reason="this Python always has its lock")
 def test_a_free_threaded_python_gets_its_lock_back() -> None:
     code = "import sys, headfit; assert sys._is_gil_enabled(); print(headfit.show_config().cpu)"

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import headfit as hf
 from headfit import _core
-from headfit._base.masks import allowed_columns, core_mask
+from headfit._base.masks import core_mask
 from headfit._shrink import descent
 from headfit._shrink.compare import compare
 from headfit._shrink.original import Original, truncated_svd
@@ -53,7 +53,8 @@ def softmax(logits):
 
 def hidden(mask, n):
     """Return 0 where attention is allowed and -inf elsewhere."""
-    allowed = np.array([allowed_columns(mask, i, n) for i in range(n)])
+    checked = core_mask(mask, (), (n, n))
+    allowed = np.array([_core.allowed_columns(checked, i, n) for i in range(n)])
     return np.where(allowed, 0.0, -np.inf)
 
 

@@ -15,6 +15,8 @@ namespace headfit {
 struct ColumnRange {
   Index begin;
   Index end;
+
+  bool operator==(const ColumnRange&) const = default;
 };
 
 // Flags as bytes: any byte but 0 is true. NumPy's booleans may be such bytes, C++'s only 0 and 1.

@@ -248,7 +248,7 @@ class Attention(Shown):
     def check_settings(self, options: LogitOptions) -> None:
         """Raise an InputError if an option passed beside this attention is not equal to its own."""
         for name in options.non_default():
-            if not options.equals(self.options, name):
+            if not options.equals(self.options, name, self.lead, (self.n, self.m)):
                 raise InputError(
                     f"{name} must not be given beside an Attention, which has its own: {self!r}"
                 )

@@ -21,11 +21,12 @@ from headfit._base.arrays import (
     as_items,
     as_stack,
     as_stored_array,
+    by_heads,
     check_between,
     computed_in,
     is_sparse,
 )
-from headfit._base.masks import as_allowed, as_key_mask, core_mask, frozen_mask, same_mask
+from headfit._base.masks import as_allowed, as_key_mask, core_mask, frozen_mask, masks_agree
 from headfit._base.positions import as_positions
 from headfit._base.types import ArrayLike, MaskLike, PositionLike
 from headfit.errors import InputError
@@ -114,10 +115,12 @@ class LogitOptions:
             sinks=None if sinks is None else _read_only_copy(as_sinks(sinks)),
         )
 
-    def equals(self, other: LogitOptions, name: str) -> bool:
-        """Return whether one option is the same in both, as written."""
+    def equals(
+        self, other: LogitOptions, name: str, lead: tuple[int, ...], shape: tuple[int, int]
+    ) -> bool:
+        """Return whether one option is the same in both for logits of shape (*lead, *shape)."""
         one, two = getattr(self, name), getattr(other, name)
-        return same_mask(one, two) if name == "mask" else _same(one, two, name)
+        return masks_agree(one, two, shape, lead) if name == "mask" else _same(one, two, name)
 
 
 def core_logits(Q: Any, K: Any, options: LogitOptions) -> tuple[Any, Any, _core.Logits]:
@@ -143,8 +146,7 @@ def core_logits(Q: Any, K: Any, options: LogitOptions) -> tuple[Any, Any, _core.
         raise InputError("bias and the position alibi exclude each other: alibi is a bias")
     sinks = options.sinks
     if sinks is not None:
-        expected = f"sinks must broadcast to the leading axes {lead}"
-        sinks = np.ascontiguousarray(_broadcast(sinks, lead, expected).reshape(-1))
+        sinks = np.ascontiguousarray(by_heads(sinks, lead, (), "sinks"))
     core_options = _core.LogitOptions(
         group=_group(lead, k.shape[:-2]),
         scale=check_scale(options.scale, dim),
@@ -231,17 +233,7 @@ def _bias(bias: Any, lead: tuple[int, ...], shape: tuple[int, int], dtype: Any) 
     array = as_stored_array(bias, "bias", ndim=0)
     if array.dtype == np.float64:
         array = array.astype(dtype, copy=False)
-    array = as_items(array)
-    whole = _broadcast(array, (*lead, *shape), f"bias must broadcast to {(*lead, *shape)}")
-    # This copies the bias if some of several batch axes are broadcast and others are not.
-    return whole.reshape((math.prod(lead), *shape))
-
-
-def _broadcast(array: NDArray[Any], shape: tuple[int, ...], expected: str) -> NDArray[Any]:
-    try:
-        return np.broadcast_to(array, shape)
-    except ValueError as error:
-        raise InputError(f"{expected}; got shape {array.shape}") from error
+    return by_heads(as_items(array), lead, shape, "bias")
 
 
 def _same(a: Any, b: Any, name: str) -> bool:

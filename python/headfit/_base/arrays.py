@@ -219,6 +219,26 @@ def as_stack(array: NDArray[Any]) -> NDArray[Any]:
     return stack if rows_contiguous else np.ascontiguousarray(stack)
 
 
+def by_heads(
+    array: NDArray[Any], lead: tuple[int, ...], own: tuple[int, ...], name: str, hint: str = ""
+) -> NDArray[Any]:
+    """Broadcast an array to the axes (*lead, *own), and return it with the leading ones as one.
+
+    What all heads share is not copied; where some of several leading axes are broadcast and others
+    are not, it is.
+    """
+    try:
+        whole = np.broadcast_to(array, (*lead, *own))
+    except ValueError as error:
+        raise InputError(
+            f"{name} must broadcast to {(*lead, *own)}; got shape {array.shape}{hint}"
+        ) from error
+    batch = max(0, array.ndim - len(own))
+    if math.prod(array.shape[:batch]) == 1:
+        return np.broadcast_to(array.reshape(array.shape[batch:]), (math.prod(lead), *own))
+    return whole.reshape((math.prod(lead), *own))
+
+
 def check_finite(array: NDArray[Any], name: str) -> None:
     """Raise a NonFiniteError that names the first NaN or infinity of a stored matrix."""
     for rows, block in blocks_of_rows(array):

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from headfit import _core
 from headfit._base.arguments import shown
-from headfit._base.arrays import BFLOAT16, as_array, as_items, is_sparse, widened
+from headfit._base.arrays import BFLOAT16, as_array, as_items, by_heads, is_sparse, widened
 from headfit._base.sparse import checked_csr
 from headfit.errors import InputError
 
@@ -30,32 +30,25 @@ def _window_of(mask: Any) -> tuple[int | None, int | None] | None:
     if isinstance(mask, str) and mask == "causal":
         return None, 0
     is_pair = isinstance(mask, tuple) and len(mask) == 2 and isinstance(mask[0], str)
-    if is_pair and mask[0] == "window":
-        return _window(mask[1])
     if not is_pair and not isinstance(mask, str):
         return None
-    raise InputError(f"mask must be {FORMS}; got {shown(mask)}")
-
-
-def _window(spec: Any) -> tuple[int, int]:
+    if not is_pair or mask[0] != "window":
+        raise InputError(f"mask must be {FORMS}; got {shown(mask)}")
+    sides = mask[1] if isinstance(mask[1], tuple) else (mask[1], 1)
+    own = 0 if isinstance(mask[1], tuple) else 1  # a width counts the row's own key
     try:
-        if isinstance(spec, tuple):
-            left, right = (_keys(s) for s in spec)
-        else:
-            left, right = _keys(spec) - 1, 0
+        if any(isinstance(side, (bool, np.bool_)) for side in sides):
+            raise TypeError("a truth value is no number of keys")
+        # Larger windows than this mean the same: there are fewer keys.
+        left, right = (min(operator.index(side), 2**31) - own for side in sides)
+        if min(left, right) < 0:
+            raise ValueError("no key is left")
     except (TypeError, ValueError) as error:
         raise InputError(
-            f'mask ("window", w) takes a positive integer or (left, right); got {shown(spec)}'
+            'mask ("window", w) takes a positive integer or (left, right), which must leave at '
+            f"least one key; got {shown(mask[1])}"
         ) from error
-    if left < 0 or right < 0:
-        raise InputError(f'mask ("window", w) needs at least one key; got {shown(spec)}')
     return left, right
-
-
-def _keys(count: Any) -> int:
-    if isinstance(count, (bool, np.bool_)):
-        raise TypeError("a truth value is no number of keys")
-    return min(operator.index(count), 2**31)  # larger windows mean the same: there are fewer keys
 
 
 def as_allowed(mask: Any) -> NDArray[np.bool_]:
@@ -67,7 +60,17 @@ def as_allowed(mask: Any) -> NDArray[np.bool_]:
     if array.ndim == 0:
         raise InputError(f"mask must be {FORMS}; got {shown(mask)}")
     if array.dtype.kind == "f" or array.dtype == BFLOAT16:
-        return _zeros_of_additive(array)
+        # Axes that are broadcast are read once, and stay without memory.
+        distinct = array[tuple(slice(0, 1 if s == 0 else None) for s in array.strides)]
+        allowed, other = additive_entries(distinct)
+        if other.any():
+            place = tuple(int(i) for i in np.argwhere(other)[0])
+            raise InputError(
+                "mask must be boolean, or additive with no values but 0 and -inf (or the lowest of "
+                f"its dtype); got {widened(distinct)[place]} at {place}: pass terms of the logits "
+                "as bias="
+            )
+        return np.broadcast_to(allowed, array.shape)
     if array.dtype != np.bool_:
         hint = (
             "; if it tells which keys exist, pass it as key_mask"
@@ -88,33 +91,12 @@ def additive_entries(values: NDArray[Any]) -> tuple[NDArray[np.bool_], NDArray[n
     return allowed, ~(allowed | (wide == -np.inf) | (wide == lowest))
 
 
-def _zeros_of_additive(array: NDArray[Any]) -> NDArray[np.bool_]:
-    """Return where an additive mask allows attention; broadcast axes stay without memory."""
-    distinct = array[tuple(slice(0, 1 if s == 0 else None) for s in array.strides)]
-    allowed, other = additive_entries(distinct)
-    if other.any():
-        place = tuple(int(i) for i in np.argwhere(other)[0])
-        raise InputError(
-            "mask must be boolean, or additive with no values but 0 and -inf (or the lowest of its "
-            f"dtype); got {widened(distinct)[place]} at {place}: pass terms of the logits as bias="
-        )
-    return np.broadcast_to(allowed, array.shape)
-
-
-def _dense(mask: Any, lead: tuple[int, ...], shape: tuple[int, int]) -> np.ndarray[Any, Any]:
+def _dense(mask: Any, lead: tuple[int, ...], shape: tuple[int, int]) -> NDArray[np.bool_]:
+    """Return a dense mask as booleans of shape (heads, *shape)."""
     array = as_items(as_allowed(mask))
-    try:
-        broadcast = np.broadcast_to(array, (*lead, *shape))
-    except ValueError as error:
-        of_keys = array.shape[-1] == shape[1] and array.shape[:-1] == lead[: array.ndim - 1]
-        hint = "; if it tells which keys exist, pass it as key_mask" if of_keys else ""
-        raise InputError(
-            f"mask must broadcast to {(*lead, *shape)}; got shape {array.shape}{hint}"
-        ) from error
-    if array.ndim <= 2 or not lead:
-        flat = np.broadcast_to(np.broadcast_to(array, shape), (math.prod(lead), *shape))
-        return flat
-    return broadcast.reshape((math.prod(lead), *shape))
+    of_keys = array.shape[-1] == shape[1] and array.shape[:-1] == lead[: array.ndim - 1]
+    hint = "; if it tells which keys exist, pass it as key_mask" if of_keys else ""
+    return by_heads(array, lead, shape, "mask", hint)
 
 
 def _by_head(
@@ -240,65 +222,17 @@ def frozen_mask(mask: Any) -> Any:
         csr = allowed_places(mask)
         if isinstance(csr, FrozenMask):
             return csr
-        parts = tuple(frozen(x) for x in (csr.data, csr.indices, csr.indptr))
-        made = FrozenMask(parts, shape=csr.shape)
-        made.data, made.indices, made.indptr = parts
-        return made
+        parts = frozen(csr.data), frozen(csr.indices), frozen(csr.indptr)
+        return FrozenMask(parts, shape=csr.shape)
     return frozen(as_allowed(mask))
 
 
-def same_mask(a: Any, b: Any) -> bool:
-    """Return whether two masks, as users pass them, are equal as written.
-
-    "causal" and the array of the same mask are not; see `masks_agree`.
-    """
+def masks_agree(a: Any, b: Any, shape: tuple[int, int], lead: tuple[int, ...] = ()) -> bool:
+    """Return whether two masks allow the same entries of logits of shape (*lead, *shape)."""
     if a is b:
         return True
-    if a is None or b is None or isinstance(a, (str, tuple)) or isinstance(b, (str, tuple)):
-        return type(a) is type(b) and bool(a == b)
-    if is_sparse(a) or is_sparse(b):
-        one, other = (x if is_sparse(x) else as_allowed(x) for x in (a, b))
-        if one.shape != other.shape:
-            return False
-        one, other = (allowed_places(x if is_sparse(x) else sp.coo_array(x)) for x in (one, other))
-        return np.array_equal(one.indptr, other.indptr) and np.array_equal(
-            one.indices, other.indices
-        )
-    return bool(np.array_equal(as_allowed(a), as_allowed(b)))
-
-
-def masks_agree(a: Any, b: Any, n: int) -> bool:
-    """Return whether two masks, as users pass them, allow the same entries of an n x n matrix.
-
-    Takes O(1) time if both are windows or None, O(n + nonzeros) if one is a window or None and the
-    other sparse, else O(n**2) time and O(n) memory.
-    """
-    if same_mask(a, b):
-        return True
-    windows = [as_window(mask, n) for mask in (a, b)]
-    if None not in windows:
-        return windows[0] == windows[1]
-    if is_sparse(a) and is_sparse(b):  # compared entry by entry above
-        return False
-    a, b = (frozen_mask(mask) if is_sparse(mask) else mask for mask in (a, b))
-    for mask, window in ((a, windows[1]), (b, windows[0])):
-        if window is not None and is_sparse(mask):
-            return _is_window(mask, window, n)
-    return all(
-        np.array_equal(allowed_columns(a, row, n), allowed_columns(b, row, n)) for row in range(n)
-    )
-
-
-def _is_window(csr: sp.csr_array, window: tuple[int, int], n: int) -> bool:
-    """Return whether the rows of a canonical n x n matrix are those of a window."""
-    left, right = window
-    row = np.arange(n)
-    first, end = np.maximum(row - left, 0), np.minimum(row + right + 1, n)
-    starts, ends = csr.indptr[:-1], csr.indptr[1:]
-    # Columns ascend, so that a row of the right length between the right ends has no gap.
-    return np.array_equal(ends - starts, end - first) and bool(
-        np.all(csr.indices[starts] == first) and np.all(csr.indices[ends - 1] == end - 1)
-    )
+    one, other = (core_mask(mask, lead, shape) for mask in (a, b))
+    return _core.masks_agree(one, other, math.prod(lead), *shape)
 
 
 def as_window(mask: Any, n: int) -> tuple[int, int] | None:
@@ -311,16 +245,3 @@ def as_window(mask: Any, n: int) -> tuple[int, int] | None:
         return None
     left, right = (n - 1 if side is None else min(side, n - 1) for side in window)
     return left, right
-
-
-def allowed_columns(mask: Any, row: int, n: int) -> NDArray[np.bool_]:
-    """Return which of n columns a row of an n x n attention matrix may attend to."""
-    window, columns = as_window(mask, n), np.arange(n)
-    if window is not None:
-        return (columns >= row - window[0]) & (columns <= row + window[1])
-    if is_sparse(mask):
-        csr, allowed = allowed_places(mask), np.zeros(n, dtype=np.bool_)
-        allowed[csr.indices[csr.indptr[row] : csr.indptr[row + 1]]] = True
-        return allowed
-    dense: NDArray[np.bool_] = np.broadcast_to(as_allowed(mask), (n, n))[row]
-    return dense

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import copy
 import os
-from collections.abc import Callable
 from itertools import chain
 from typing import Any
 
@@ -21,25 +20,21 @@ from headfit._base.machine import require_memory
 from headfit._base.matrix_files import read_matrix
 from headfit.errors import InputError
 
-Coordinates = tuple[NDArray[Any], NDArray[Any], NDArray[Any]]
-
 # A matrix with more than MOST_EMPTY rows or columns must hold at least one entry for every
 # EMPTY_PER_ENTRY of them, so that a small file cannot claim a huge shape and cost huge work.
 MOST_EMPTY = 2**22
 EMPTY_PER_ENTRY = 8
 
+FORMATS = ("csr", "csc", "bsr", "coo", "dia", "dok", "lil")
+
+Entries = tuple[NDArray[Any], NDArray[Any], NDArray[Any]]
+
 
 def as_csr(A: Any, name: str, error: type[InputError] = InputError) -> sp.csr_array:
     """Return a square matrix of real numbers as a canonical csr_array in float64, without zeros.
 
-    Parameters
-    ----------
-    A : sparse matrix, array_like or path
-        A path names a file of `scipy.sparse.save_npz` or a Matrix Market file.
-    name : str
-        The name of the argument, for error messages.
-    error : type
-        The class of the error to raise for a matrix that cannot be used.
+    `A` is a sparse matrix, an array, or the path of a file that `read_matrix` reads; `error` is the
+    class of the error to raise for a matrix that cannot be used.
     """
     if isinstance(A, (str, os.PathLike)):
         matrix: Any = read_matrix(A, name)
@@ -48,10 +43,8 @@ def as_csr(A: Any, name: str, error: type[InputError] = InputError) -> sp.csr_ar
     shape, dtype = tuple(matrix.shape), matrix.dtype
     if len(shape) != 2 or shape[0] != shape[1]:
         raise error(f"{name} must be a square matrix; got shape {shape}")
-    if shape[0] == 0:
-        raise error(f"{name} must have at least one row; got shape (0, 0)")
-    if shape[0] >= 2**31:
-        raise error(f"{name} must have fewer than 2**31 rows; got {shape[0]}")
+    if not 1 <= shape[0] < 2**31:
+        raise error(f"{name} must have at least one row and fewer than 2**31; got shape {shape}")
     if dtype.kind not in "fiub" and dtype != BFLOAT16:
         raise error(f"{name} must hold real numbers; got dtype {dtype}")
     if isinstance(matrix, np.ndarray):
@@ -86,35 +79,36 @@ def checked_csr(
     keep_zeros: bool = True,
     error: type[InputError] = InputError,
 ) -> sp.csr_array:
-    """Check a SciPy sparse matrix of any format and return it as a canonical csr_array.
+    """Return a SciPy sparse matrix of any format, or a StoredMatrix, as a canonical csr_array.
 
-    The result shares no memory with `x`, which is copied before anything is checked: another thread
-    may write into it meanwhile.
-
-    Parameters
-    ----------
-    x : sparse matrix or array, or a StoredMatrix
-    name : str
-        The name of the argument, for error messages.
-    dtype : dtype, optional
-        The dtype of the result's entries; None keeps that of `x`. Entries must be real numbers.
-    keep_zeros : bool, default True
-        Whether zeros that are stored explicitly are kept.
-    error : type
-        The class of the error to raise when an offset or an index is out of range, or lengths
-        differ.
+    It must hold real numbers; `dtype` is that of the result's entries, None that of `x`. The result
+    shares no memory with `x`, which is copied before anything is checked: another thread may write
+    into it meanwhile. An `error` that names the argument is raised for lengths that differ and for
+    offsets and indices out of range.
     """
-    check = _Check(name, error)
     if len(x.shape) != 2:
         raise error(f"{name} must be a matrix; got shape {x.shape}")
     if x.dtype.kind not in "fiub":
         raise error(f"{name} must hold real numbers; got dtype {x.dtype}")
-    convert = _CONVERSIONS.get(x.format)
-    if convert is None:
-        raise error(f"{name} must be in one of the formats {', '.join(_CONVERSIONS)}")
-    # A dok array is read into new arrays, and nobody else has those of a file.
-    own = x if x.format == "dok" or not sp.issparse(x) else copy.deepcopy(x)
-    csr = convert(own, check, x.dtype if dtype is None else np.dtype(dtype))
+    if x.format not in FORMATS:
+        raise error(f"{name} must be in one of the formats {', '.join(FORMATS)}")
+    try:
+        # Those of a dok array are read into new arrays, and nobody else has the arrays of a file.
+        own: Any = x if x.format == "dok" or not sp.issparse(x) else copy.deepcopy(x)
+        data, rows, columns = _entries(own)
+        if max(x.shape) > MOST_EMPTY + EMPTY_PER_ENTRY * len(data):
+            raise ValueError(
+                f"claims the shape {x.shape} and holds {len(data)} entries: expected at least one "
+                f"for every {EMPTY_PER_ENTRY} rows and columns"
+            )
+    except ValueError as problem:
+        raise error(f"{name} {problem}") from problem
+    require_memory(16 * (max(x.shape) + len(data)), f"{name} of shape {x.shape}")
+    numbers = data.astype(x.dtype if dtype is None else dtype, copy=False)
+    if x.format == "csr":
+        csr = sp.csr_array((numbers, columns, own.indptr), shape=x.shape)
+    else:
+        csr = sp.coo_array((numbers, (rows, columns)), shape=x.shape).tocsr()
     if not csr.has_canonical_format:
         csr.sum_duplicates()
     if not keep_zeros and not csr.data.all():
@@ -122,157 +116,98 @@ def checked_csr(
     return csr
 
 
-class _Check:
-    """Checks of the arrays of one sparse argument; each raises an error that names it."""
+def _entries(x: Any) -> Entries:
+    """Return the stored entries of a sparse matrix, and their rows and columns within its shape.
 
-    def __init__(self, name: str, error: type[InputError]) -> None:
-        self.name, self.error = name, error
-
-    def fail(self, problem: str) -> InputError:
-        return self.error(f"{self.name} {problem}")
-
-    def integers(self, values: Any, what: str) -> NDArray[Any]:
-        array = as_array(values, f"{self.name}'s {what}")
-        if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
-            raise self.fail(
-                f"must have {what} that are a vector of integers; "
-                f"got shape {array.shape} of {array.dtype}"
-            )
-        return array if array.size else array.astype(np.int32)
-
-    def size(self, shape: tuple[int, ...], entries: int) -> None:
-        """Refuse shapes that are far too large for the number of entries, see `MOST_EMPTY`."""
-        if max(shape) > MOST_EMPTY + EMPTY_PER_ENTRY * entries:
-            raise self.fail(
-                f"claims the shape {shape} and holds {entries} entries: expected at least one "
-                f"for every {EMPTY_PER_ENTRY} rows and columns"
-            )
-        require_memory(
-            16 * (max(shape) + entries), f"{self.name} of shape {shape} with {entries} entries"
-        )
-
-    def offsets(self, values: Any, lines: int, most: int) -> NDArray[Any]:
-        offsets = self.integers(values, "offsets")
-        if offsets.size != lines + 1:
-            raise self.fail(f"must have {lines + 1} offsets; got {offsets.size}")
-        if offsets[0] != 0:
-            raise self.fail(f"has a first offset of {offsets[0]}; expected 0")
-        falling = offsets[1:] < offsets[:-1]
-        if falling.any():
-            raise self.fail(f"has decreasing offsets at row or column {int(falling.argmax())}")
-        if offsets[-1] > most:
-            raise self.fail(f"has offsets up to {offsets[-1]}; it holds {most} entries")
-        return offsets
-
-    def within(self, values: NDArray[Any], size: int, place: Callable[[int], str]) -> None:
-        """Refuse indices outside 0 ... size - 1; `place` describes an index by its position."""
-        if values.size and not (int(values.min()) >= 0 and int(values.max()) < size):
-            first = int(((values < 0) | (values >= size)).argmax())
-            raise self.fail(f"has {place(first)}; expected 0 ... {size - 1}")
+    A ValueError says what is wrong with its arrays.
+    """
+    if x.format in ("csr", "csc", "bsr"):
+        return _of_compressed(x)
+    if x.format == "dia":
+        return _of_diagonals(x)
+    if x.format == "coo":
+        data, (rows, columns) = as_array(x.data, "data"), x.coords
+    elif x.format == "dok":
+        items = list(x.items())
+        if any(len(place) != 2 for place, _ in items):
+            raise ValueError("must have a row and a column for every entry")
+        rows, columns = ([place[axis] for place, _ in items] for axis in (0, 1))
+        data = np.array([value for _, value in items], dtype=x.dtype)
+    else:
+        counts, filled = ([len(line) for line in part] for part in (x.rows, x.data))
+        if counts != filled or len(counts) != x.shape[0]:
+            raise ValueError(f"must have a column for every entry of {x.shape[0]} rows")
+        rows, columns = np.repeat(np.arange(len(counts)), counts), list(chain(*x.rows))
+        data = np.array(list(chain(*x.data)), dtype=x.dtype)
+    return _within(data, _integers(rows, "rows"), _integers(columns, "columns"), x.shape)
 
 
-def _compressed(
-    x: Any, check: _Check, dtype: Any, *, by_rows: bool, block: tuple[int, int] = (1, 1)
-) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
-    """Check a matrix in CSR, CSC or BSR format and return its data, indices and offsets."""
-    data = as_array(x.data, check.name)
-    indices = check.integers(x.indices, "indices")
-    if len(data) != len(indices):
-        raise check.fail(f"must have as many entries as indices; got {len(data)}, {len(indices)}")
-    counts = [size // part for size, part in zip(x.shape, block, strict=True)]
-    lines, width = counts if by_rows else reversed(counts)
-    offsets = check.offsets(x.indptr, lines, len(indices))
-    check.size(x.shape, data.size)
-    indices, data = indices[: int(offsets[-1])], data[: int(offsets[-1])]
-    line, other = ("row", "column") if by_rows else ("column", "row")
-    if block != (1, 1):
-        line, other = f"block {line}", f"block {other}"
-
-    def place(at: int) -> str:
-        return f"{other} {indices[at]} in {line} {np.searchsorted(offsets, at, 'right') - 1}"
-
-    check.within(indices, width, place)
-    return data.astype(dtype, copy=False), indices, offsets
-
-
-def _from_csr(x: Any, check: _Check, dtype: Any) -> sp.csr_array:
-    return sp.csr_array(_compressed(x, check, dtype, by_rows=True), shape=x.shape)
-
-
-def _from_csc(x: Any, check: _Check, dtype: Any) -> sp.csr_array:
-    return sp.csc_array(_compressed(x, check, dtype, by_rows=False), shape=x.shape).tocsr()
-
-
-def _from_bsr(x: Any, check: _Check, dtype: Any) -> sp.csr_array:
-    block = as_array(x.data, check.name).shape[1:]
+def _of_compressed(x: Any) -> Entries:
+    """Return the entries of a matrix in CSR, CSC or BSR format."""
+    data, indices = as_array(x.data, "data"), _integers(x.indices, "indices")
+    block, axis = data.shape[1:] if x.format == "bsr" else (1, 1), int(x.format == "csc")
     if len(block) != 2 or 0 in block or any(s % b for s, b in zip(x.shape, block, strict=True)):
-        raise check.fail(f"must have blocks that divide its shape {x.shape}; got {block}")
-    parts = _compressed(x, check, dtype, by_rows=True, block=(block[0], block[1]))
-    return sp.bsr_array(parts, shape=x.shape).tocsr()
-
-
-def _from_coordinates(parts: Coordinates, shape: Any, check: _Check, dtype: Any) -> sp.csr_array:
-    data, *places = parts
-    if data.ndim != 1 or any(len(p) != len(data) for p in places):
-        raise check.fail("must have a row and a column for every entry")
-    check.size(shape, data.size)
-    rows, columns = places
-    check.within(rows, shape[0], lambda at: f"row {rows[at]} in column {columns[at]}")
-    check.within(columns, shape[1], lambda at: f"column {columns[at]} in row {rows[at]}")
-    return sp.coo_array((data.astype(dtype, copy=False), (rows, columns)), shape=shape).tocsr()
-
-
-def _from_coo(x: Any, check: _Check, dtype: Any) -> sp.csr_array:
-    rows, columns = (check.integers(c, "coordinates") for c in x.coords)
-    return _from_coordinates((as_array(x.data, check.name), rows, columns), x.shape, check, dtype)
-
-
-def _from_dok(x: Any, check: _Check, dtype: Any) -> sp.csr_array:
-    places = list(x.keys())
-    if any(len(place) != 2 for place in places):
-        raise check.fail("must have a row and a column for every entry")
-    rows, columns = (check.integers([p[axis] for p in places], "coordinates") for axis in (0, 1))
-    data = np.array(list(x.values()), dtype=x.dtype)
-    return _from_coordinates((data, rows, columns), x.shape, check, dtype)
-
-
-def _from_lil(x: Any, check: _Check, dtype: Any) -> sp.csr_array:
-    lists = [as_array(part, check.name) for part in (x.rows, x.data)]
-    if any(part.shape != x.shape[:1] or part.dtype != object for part in lists):
-        raise check.fail(f"must have a list of columns and one of entries for {x.shape[0]} rows")
-    counts, entries = ([len(line) for line in part] for part in lists)
-    if counts != entries:
-        raise check.fail("must have a column for every entry")
-    columns = check.integers(list(chain.from_iterable(lists[0])), "columns")
-    rows = np.repeat(np.arange(x.shape[0]), counts)
-    data = np.array(list(chain.from_iterable(lists[1])), dtype=x.dtype)
-    return _from_coordinates((data, rows, columns), x.shape, check, dtype)
-
-
-def _from_dia(x: Any, check: _Check, dtype: Any) -> sp.csr_array:
-    data, offsets = as_array(x.data, check.name), check.integers(x.offsets, "diagonals")
-    if data.ndim != 2 or len(data) != len(offsets):
-        raise check.fail(
-            f"must have a row of entries for each of {len(offsets)} diagonals; got {data.shape}"
+        raise ValueError(f"must have blocks that divide its shape {x.shape}; got {block}")
+    shape = x.shape[0] // block[0], x.shape[1] // block[1]
+    offsets = _integers(x.indptr, "offsets")
+    if offsets.size != shape[axis] + 1 or offsets[0] != 0 or offsets[-1] > len(indices):
+        raise ValueError(
+            f"must have {shape[axis] + 1} offsets, from 0 to at most its {len(indices)} indices"
         )
+    falling = offsets[1:] < offsets[:-1]
+    if falling.any():
+        raise ValueError(f"has decreasing offsets at {('row', 'column')[axis]} {falling.argmax()}")
+    counts: Any = np.diff(offsets.astype(np.int64))
+    lines = np.repeat(np.arange(shape[axis], dtype=np.int32), counts)
+    others = indices[: len(lines)]
+    rows, columns = (lines, others) if axis == 0 else (others, lines)
+    data, rows, columns = _within(data[: len(lines)], rows, columns, shape)
+    if x.format == "bsr":
+        inner_row, inner_column = np.indices(block).reshape(2, 1, -1)
+        rows = (rows[:, np.newaxis] * block[0] + inner_row).ravel()
+        columns = (columns[:, np.newaxis] * block[1] + inner_column).ravel()
+    return data.ravel(), rows, columns
+
+
+def _of_diagonals(x: Any) -> Entries:
+    data, offsets = as_array(x.data, "data"), _integers(x.offsets, "diagonals")
+    if data.ndim != 2 or len(data) != len(offsets):
+        raise ValueError(f"must have a row of entries for each diagonal; got {data.shape}")
     outside = (offsets <= -x.shape[0]) | (offsets >= x.shape[1])
     if outside.any():
-        raise check.fail(
+        raise ValueError(
             f"has a diagonal {offsets[outside][0]}; expected {1 - x.shape[0]} ... {x.shape[1] - 1}"
         )
-    if np.unique(offsets).size != offsets.size:
-        raise check.fail("must have each diagonal once")
-    check.size(x.shape, data.size)
-    parts = data.astype(dtype, copy=False), offsets.astype(np.int64)
-    return sp.dia_array(parts, shape=x.shape).tocsr()
+    columns = np.broadcast_to(np.arange(data.shape[1]), data.shape)
+    rows = columns - offsets[:, np.newaxis].astype(np.int64)
+    inside = (rows >= 0) & (rows < x.shape[0]) & (columns < x.shape[1])
+    return data[inside], rows[inside], columns[inside]
 
 
-_CONVERSIONS: dict[str, Callable[[Any, _Check, Any], sp.csr_array]] = {
-    "csr": _from_csr,
-    "csc": _from_csc,
-    "bsr": _from_bsr,
-    "coo": _from_coo,
-    "dia": _from_dia,
-    "dok": _from_dok,
-    "lil": _from_lil,
-}
+def _integers(values: Any, what: str) -> NDArray[Any]:
+    array = as_array(values, what)
+    if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
+        raise ValueError(
+            f"must have {what} that are a vector of integers; "
+            f"got shape {array.shape} of {array.dtype}"
+        )
+    return array if array.size else array.astype(np.int32)
+
+
+def _within(
+    data: NDArray[Any], rows: NDArray[Any], columns: NDArray[Any], shape: tuple[int, int]
+) -> Entries:
+    """Return the entries if they have a row and a column each, within the shape."""
+    if not len(data) == len(rows) == len(columns):
+        raise ValueError(
+            f"must have a row and a column for every entry; got {len(data)} entries, "
+            f"{len(rows)} rows and {len(columns)} columns"
+        )
+    for values, size in ((rows, shape[0]), (columns, shape[1])):
+        if values.size and not (int(values.min()) >= 0 and int(values.max()) < size):
+            at = int(((values < 0) | (values >= size)).argmax())
+            raise ValueError(
+                f"has an entry in row {rows[at]}, column {columns[at]}; expected a row within "
+                f"0 ... {shape[0] - 1} and a column within 0 ... {shape[1] - 1}"
+            )
+    return data, rows, columns

@@ -15,7 +15,7 @@ from headfit._attention.sparsify import Sparsified
 from headfit._base.arguments import as_finite, as_flag
 from headfit._base.arithmetic import standard_arithmetic
 from headfit._base.arrays import as_contiguous, thread_count
-from headfit._base.masks import core_mask, frozen_mask, same_mask
+from headfit._base.masks import core_mask, frozen_mask, masks_agree
 from headfit._base.plain import plain_dict
 from headfit._base.shown import Shown
 from headfit._base.sparse import as_csr
@@ -199,7 +199,7 @@ TargetLike: TypeAlias = Target | Sparsified | Sparse | ArrayLike | PathLike
 
 def as_target(A: Any, *, mask: Any = None, num_threads: int | None = None) -> Target:
     """Return `A` as a Target with this mask; a Target that has it already is not checked again."""
-    if isinstance(A, Target) and (mask is None or same_mask(mask, A.mask)):
+    if isinstance(A, Target) and (mask is None or masks_agree(mask, A.mask, (A.n, A.n))):
         return A
     return Target(A, mask=mask, num_threads=num_threads)
 

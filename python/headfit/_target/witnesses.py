@@ -11,8 +11,9 @@ from typing import Any, Literal
 
 import numpy as np
 
+from headfit import _core
 from headfit._base.arrays import as_stored_matrix, check_finite, widened
-from headfit._base.masks import allowed_columns
+from headfit._base.masks import core_mask
 from headfit._target.target import as_target
 from headfit.errors import HeadfitError, InputError
 
@@ -57,7 +58,8 @@ class _Row:
             raise HeadfitError(f"the target has no row {row}")
         own = target.matrix[[row]]
         self.weights = dict(zip(own.indices.tolist(), own.data.tolist(), strict=True))
-        self.allowed = allowed_columns(target.mask, row, target.n)
+        mask = core_mask(target.mask, (), target.matrix.shape)
+        self.allowed = _core.allowed_columns(mask, row, target.n)
 
     def combination(self, terms: Sequence[tuple[int, Fraction]]) -> list[Fraction]:
         """Return a sum of multiples of keys; raise an error if the row may not attend to one."""

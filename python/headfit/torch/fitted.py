@@ -16,7 +16,7 @@ from headfit._attention.module import SelfAttention
 from headfit._base.arguments import as_flag, as_generator
 from headfit._base.arrays import FloatArray, as_count, as_float_array
 from headfit._base.machine import require_memory
-from headfit._base.masks import same_mask
+from headfit._base.masks import masks_agree
 from headfit._base.text import mask_text
 from headfit._fit.result import Fit
 from headfit.errors import InputError
@@ -221,7 +221,7 @@ def _checked(fits: Any) -> list[Fit]:
         n, first = len(head.Q), len(heads[0].Q)
         if n != first:
             raise InputError(f"fits[{h}] must have the {first} tokens of fits[0]; got {n}")
-        if not same_mask(head.mask, heads[0].mask):
+        if not masks_agree(head.mask, heads[0].mask, (n, n)):
             raise InputError(
                 f"fits[{h}] must have the mask of fits[0], {mask_text(heads[0].mask)}, which the "
                 f"module applies to every head; got {mask_text(head.mask)}"

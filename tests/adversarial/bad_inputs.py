@@ -1035,8 +1035,6 @@ def model_doors(known: dict[str, list[Any]], folder: Path) -> Iterator[Door]:
     no_models = [None, *JUNK, True, Layer, torch.jit.script(torch.nn.Identity())]
     items = [5, 1.5, True, "x", b"x", [1.5], [-1], [None], [True], [[0]], Unusable(), [Unusable()]]
     tokens = [*without(counts(0), 2**70), None]
-    yield Door("torch.Keep", ht.Keep, {}, {"layers": items, "heads": [*items, ["x"]],
-                                           "tokens": tokens})  # fmt: skip
 
     def captured(**given: Any) -> None:
         torch.set_num_threads(1)  # PyTorch's own threads do not survive the fork
@@ -1045,8 +1043,7 @@ def model_doors(known: dict[str, list[Any]], folder: Path) -> Iterator[Door]:
 
     yield Door("torch.capture", captured, {}, {
         **known, "model": no_models, "statistics": NOT_FLAG, "check": NOT_FLAG,
-        "keep": [*optional(tokens), ht.Keep, ht.Keep(layers=["x"]), ht.Keep(layers=[1]),
-                 ht.Keep(heads=[1])],
+        "keep": tokens, "keep_layers": [*items, ["x"], [1]],
     })  # fmt: skip
     with ht.capture(model) as heads:
         model(batch)

@@ -429,13 +429,13 @@ def test_captures_may_end_in_any_order():
     interface = transformers.AttentionInterface
     before = interface.get_interface
     model, given = model_of("llama", "sdpa"), inputs_of("llama", "none")
+    from headfit.torch.capture import Recorder
     from headfit.torch.captured import CapturedHeads
-    from headfit.torch.recorder import Recorder
     from headfit.torch.running import replaced_look_up
 
     captures = []
     for _ in range(2):
-        found = CapturedHeads(hf.torch.Keep(), model)
+        found = CapturedHeads(model, 4096, None)
         context = replaced_look_up(Recorder(model, found, None, 1, False))
         context.__enter__()
         captures.append((context, found))

@@ -287,8 +287,7 @@ def test_captures_are_nested_and_repeated():
 def test_what_is_kept():
     model = Outer(*(Attend() for _ in range(3)))
     x, y = torch.randn(2, 4, 5, 3), torch.randn(2, 4, 7, 3)
-    keep = hf.torch.Keep(layers=["parts.0", 2], heads=[1, 3], tokens=11)
-    with hf.torch.capture(model, keep=keep) as heads:
+    with hf.torch.capture(model, keep=11, keep_layers=["parts.0", 2]) as heads:
         for z in (x, y, x):
             model(z, z, z)
     assert [layer.kept for layer in heads.layers] == [1, 0, 1]
@@ -297,14 +296,11 @@ def test_what_is_kept():
     assert one.lead == (2,)
     x.zero_()  # what is kept is a copy
     assert (one.Q != 0).all()
-    with pytest.raises(CaptureError, match=r"call 1 of parts.0 was not kept: .* keep=Keep\("):
+    with pytest.raises(CaptureError, match=r"call 1 of parts.0 was not kept: .* keep=11 tokens"):
         heads[0, 1, 1]
     with pytest.raises(CaptureError, match=r"call 0 of parts.1 was not kept"):
         heads[1, 1, 0]
-    with pytest.raises(CaptureError, match=r"head 2 of parts.0 were not kept: keep has heads"):
-        heads[0, 2, 0]
-    with pytest.raises(CaptureError, match="all heads"):
-        heads[0, :, 0]
+    assert heads[0, :, 0].lead == (2, 4)
     for wrong in (5, -1, "x", 1.5):
         with pytest.raises(InputError, match=r"layer|heads"):
             heads[wrong, 0, 0]
@@ -314,15 +310,8 @@ def test_what_is_kept():
         heads[0, 0, 3]
     assert heads.table().numbers["rows"].tolist() == [34] * 12
     with (
-        pytest.raises(CaptureError, match=r"keep\.layers has 'parts.7'"),
-        hf.torch.capture(model, keep=hf.torch.Keep(layers=["parts.7"])),
-    ):
-        model(x, x, x)
-    with (
-        pytest.raises(
-            CaptureError, match=r"keep\.heads must be below 4, the heads of parts.0; got 9"
-        ),
-        hf.torch.capture(model, keep=hf.torch.Keep(heads=[9])),
+        pytest.raises(CaptureError, match=r"keep_layers has 'parts\.7'"),
+        hf.torch.capture(model, keep_layers=["parts.7"]),
     ):
         model(x, x, x)
 
@@ -332,6 +321,11 @@ def test_what_is_kept():
     [
         ({"keep": "all"}, "keep must be an integer of at least 0; got 'all'"),
         ({"keep": -1}, "keep must be an integer of at least 0; got -1"),
+        ({"keep": None}, "keep must be an integer of at least 0; got None"),
+        ({"keep_layers": 1}, "keep_layers must be a sequence; got 1"),
+        ({"keep_layers": "a"}, "keep_layers must be a sequence; got 'a'"),
+        ({"keep_layers": []}, r"keep_layers must name at least one; got \[\]"),
+        ({"keep_layers": [-1]}, "keep_layers must be an integer of at least 0; got -1"),
         ({"statistics": 1}, "statistics must be True or False"),
         ({"share": 2}, "share must lie in"),
         ({"num_threads": 0}, "num_threads must"),
@@ -343,14 +337,6 @@ def test_arguments_are_checked(wrong, message):
     with pytest.raises(InputError, match=message), hf.torch.capture(model, **wrong):
         pytest.fail("the context was entered")
     assert hooks(model) == [0]
-
-
-def test_keep_is_checked():
-    wrong_options = ({"layers": 1}, {"layers": "a"}, {"layers": []}, {"heads": [-1]},
-                     {"heads": []}, {"tokens": 1.5})  # fmt: skip
-    for wrong in wrong_options:
-        with pytest.raises(InputError, match=f"keep.{next(iter(wrong))} must"):
-            hf.torch.Keep(**wrong)
 
 
 @pytest.mark.filterwarnings("ignore:.*torch.jit")
@@ -495,14 +481,11 @@ def test_statistics_can_be_left_out():
     assert heads[0, 1].matrix().shape == (5, 5)
 
 
-def test_the_first_passage_of_some_heads_has_no_padding():
+def test_the_first_passage_has_no_padding():
     layer = torch.nn.MultiheadAttention(8, 2, batch_first=True).eval()
     x, padding = torch.randn(2, 6, 8), torch.zeros(2, 6, dtype=torch.bool)
     padding[0, 4:] = True
-    first = []
-    for keep in (None, hf.torch.Keep(heads=[1])):
-        with hf.torch.capture(layer, keep=keep) as heads:
-            layer(x, x, x, key_padding_mask=padding)
-        first.append(heads.first_passages()[0][-1].matrix())
-    assert first[1].shape == (4, 4)
-    np.testing.assert_allclose(first[0], first[1], rtol=1e-5)
+    with hf.torch.capture(layer) as heads:
+        layer(x, x, x, key_padding_mask=padding)
+    found = heads.first_passages()[0][1].matrix()
+    np.testing.assert_allclose(found, heads["model", 1].matrix()[0, :4, :4], rtol=1e-5)

@@ -22,7 +22,6 @@ try:
 except ImportError as missing:
     raise ImportError("headfit.torch needs PyTorch: pip install 'headfit[torch]'") from missing
 
-from headfit.torch.call import Keep
 from headfit.torch.capture import capture
 from headfit.torch.captured import CapturedHeads, CapturedLayer
 from headfit.torch.fitted import FittedAttention, to_multihead_attention
@@ -33,7 +32,6 @@ __all__ = [
     "CapturedHeads",
     "CapturedLayer",
     "FittedAttention",
-    "Keep",
     "SmallerHeads",
     "capture",
     "from_projections",

@@ -1,18 +1,15 @@
-"""`Call`: one call of an attention layer; `Keep`: the calls that stay in memory."""
+"""`Call`: one call of an attention layer."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from headfit._attention.attention import Attention
-from headfit._base.arguments import shown
-from headfit._base.arrays import as_count
-from headfit.errors import InputError
 from headfit.torch.visibility import Passage, Read
 
 
@@ -56,30 +53,6 @@ class Call:
         """Return the attention of one head, whose only leading axis is the batch."""
         return _some_heads(self.attention(), at, at // (self.q.shape[1] // self.k.shape[1]))
 
-    def only(self, heads: NDArray[np.int64]) -> Call:
-        """Return the same call with some query heads, and the key heads that they read."""
-        count = self.q.shape[1]
-        key_heads = heads // (count // self.k.shape[1])
-        if len(heads) == count or len(np.unique(key_heads)) == len(heads):
-            key_heads = np.unique(key_heads)  # else a key head for each query head
-
-        def of_heads(x: Any) -> Any:  # with the axes heads, queries and keys at the end
-            return x[..., heads, :, :] if isinstance(x, np.ndarray) and x.shape[-3] > 1 else x
-
-        passages = self.masks.passages and tuple(
-            passage and passage._replace(mask=of_heads(passage.mask))
-            for passage in self.masks.passages
-        )
-        return replace(
-            self,
-            q=self.q[:, heads],
-            k=self.k[:, key_heads],
-            sinks=None if self.sinks is None else self.sinks[heads],
-            masks=self.masks._replace(
-                mask=of_heads(self.masks.mask), bias=of_heads(self.masks.bias), passages=passages
-            ),
-        )
-
     def parts(self) -> Iterator[tuple[Attention, Any, Any, Any]]:
         """Yield attentions without padding, each with its entries of the batch, queries and keys.
 
@@ -98,14 +71,13 @@ class Call:
 
         Its leading axis is heads. An entry that is padding alone is left out.
         """
+        if self.masks.passages is not None:
+            yield from (part for part, *_ in self.parts())
+            return
         mask = self.masks.mask
         for b in range(len(self.q)):
             own = mask[b % len(mask)] if isinstance(mask, np.ndarray) else mask
-            passage: Passage | None = Passage(slice(None), slice(None), own)
-            if self.masks.passages is not None:
-                passage = self.masks.passages[b]
-            if passage is not None:
-                yield self._part(b, passage)
+            yield self._part(b, Passage(slice(None), slice(None), own))
 
     def _part(self, b: int, passage: Passage) -> Attention:
         rows, keys, mask = passage
@@ -143,50 +115,3 @@ def _some_heads(attention: Attention, heads: Any, key: int) -> Attention:
     if options["sinks"] is not None:
         options["sinks"] = options["sinks"][heads]
     return Attention(q[..., heads, :, :], k[..., key, :, :], **options)
-
-
-@dataclass(frozen=True)
-class Keep:
-    """Which queries and keys `capture` keeps.
-
-    Parameters
-    ----------
-    layers : sequence of str or int, optional
-        The layers, by name or by their number in the order of their first calls; all when None.
-    heads : sequence of int, optional
-        The query heads of each layer; all when None.
-    tokens : int, default 4096
-        Calls of a layer are kept as long as their keys, batch times m, add up to at most so many.
-        A call that does not fit is not kept, while smaller ones after it may be. In float32,
-        4096 tokens of a layer of 768 dimensions take 25 MB.
-
-    Raises
-    ------
-    InputError
-        For arguments of the wrong kind, and for lists without layers or heads.
-
-    Examples
-    --------
-    >>> import headfit as hf, headfit.torch
-    >>> hf.torch.Keep(layers=[0, 1], tokens=100_000)
-    Keep(layers=(0, 1), heads=None, tokens=100000)
-    """
-
-    layers: Sequence[str | int] | None = None
-    heads: Sequence[int] | None = None
-    tokens: int = 4096
-
-    def __post_init__(self) -> None:
-        for name, given in (("layers", self.layers), ("heads", self.heads)):
-            if given is None:
-                continue
-            if isinstance(given, (str, bytes)) or not hasattr(given, "__iter__"):
-                raise InputError(f"keep.{name} must be a sequence; got {shown(given)}")
-            items: Any = tuple(
-                x if isinstance(x, str) and name == "layers" else as_count(x, f"keep.{name}", 0)
-                for x in given
-            )
-            if not items:
-                raise InputError(f"keep.{name} must name at least one; got {shown(given)}")
-            vars(self)[name] = items if name == "layers" else tuple(sorted(set(items)))
-        vars(self)["tokens"] = as_count(self.tokens, "keep.tokens", 0)

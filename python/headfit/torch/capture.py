@@ -6,22 +6,36 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+import numpy as np
 import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
 
-from headfit._attention.profile import Measures
-from headfit._base.arguments import as_flag
-from headfit._base.arrays import as_count, thread_count
-from headfit.errors import CaptureError
-from headfit.torch.call import Keep
-from headfit.torch.captured import CapturedHeads
-from headfit.torch.recorder import Recorder
+from headfit._attention.logits import check_scale
+from headfit._attention.profile import HeadStatistics, Measures
+from headfit._base.arguments import as_flag, shown
+from headfit._base.arrays import as_count, as_stored_array, thread_count
+from headfit.errors import CaptureError, InputError
+from headfit.torch.call import Call
+from headfit.torch.captured import CapturedHeads, CapturedLayer
+from headfit.torch.observed import (
+    ObservedCall,
+    as_heads,
+    dot_product_call,
+    heads_of_output,
+    multi_head_call,
+    transformers_call,
+)
+from headfit.torch.running import Running
+from headfit.torch.visibility import MaskReader
 
 
 @contextmanager
 def capture(
     model: torch.nn.Module,
     *,
-    keep: Keep | int | None = None,
+    keep: int = 4096,
+    keep_layers: Sequence[str | int] | None = None,
     statistics: bool = True,
     per_row: int = 8,
     per_column: int | None = None,
@@ -39,9 +53,14 @@ def capture(
         or any other module that computes attention with
         `torch.nn.functional.scaled_dot_product_attention` or `torch.nn.MultiheadAttention`
         (`TransformerEncoder` and others use it). It may be on any device.
-    keep : Keep or int, optional
-        Which queries and keys stay in memory: a `Keep`, or the number of tokens of each layer.
-        All layers and heads up to 4096 tokens when None; 0 keeps none.
+    keep : int, default 4096
+        How many tokens of each layer stay in memory: its calls are kept as long as their keys,
+        batch times m, add up to at most so many. A call that does not fit is not kept, while
+        smaller ones after it may be. In float32, 4096 tokens of a layer of 768 dimensions take
+        25 MB; 0 keeps none.
+    keep_layers : sequence of str or int, optional
+        The layers to keep, by name or by their number in the order of their first calls; all when
+        None.
     statistics : bool, default True
         Whether to take the statistics of `CapturedHeads.table`.
     per_row, per_column, share, shares
@@ -63,7 +82,7 @@ def capture(
         For a model that cannot be captured: compiled or scripted, or one that recomputes its
         layers in the backward pass. When a layer computes what an `Attention` does not, the
         model's call raises one that names the layer. Leaving the context raises one if the model
-        ran and no attention was seen, or not the layers that `keep` names.
+        ran and no attention was seen, or not the layers that `keep_layers` names.
     InputError
         For arguments of the wrong kind.
 
@@ -103,41 +122,17 @@ def capture(
     >>> heads[1, 0].matrix().shape  # layer 1, head 0, for a batch of 3
     (3, 10, 10)
     """
-    measures = Measures(per_row, per_column, share, shares)
-    if not isinstance(keep, Keep):
-        keep = Keep() if keep is None else Keep(tokens=as_count(keep, "keep", 0))
-    heads = CapturedHeads(keep, model)
-    threads = None if num_threads is None else thread_count(num_threads)
-    wanted = measures if as_flag(statistics, "statistics") else None
-    recorder = Recorder(model, heads, wanted, threads, as_flag(check, "check"))
-    _refuse(model, check)
+    wanted = Measures(per_row, per_column, share, shares)
+    measures = wanted if as_flag(statistics, "statistics") else None
+    heads = CapturedHeads(model, as_count(keep, "keep", 0), _named_layers(keep_layers))
+    recorder = Recorder(model, heads, measures, thread_count(num_threads), as_flag(check, "check"))
     try:
         with recorder.watching():
             yield heads
     finally:
         heads._model = None
-    if recorder.ran:
-        _check_found(heads)
-
-
-def _refuse(model: Any, check: bool) -> None:
-    for name, module in model.named_modules():
-        name = name or "model"
-        if hasattr(module, "_orig_mod"):
-            raise CaptureError(f"{name} is compiled; capture the module that it was compiled from")
-        if getattr(module, "reorder_and_upcast_attn", False):
-            raise CaptureError(f"{name} computes attention itself: reorder_and_upcast_attn=True")
-        if model.training and getattr(module, "gradient_checkpointing", False):
-            raise CaptureError(
-                f"{name} recomputes its layers in the backward pass; call "
-                "model.gradient_checkpointing_disable() before capture"
-            )
-    if check and model.training:
-        raise CaptureError("check=True needs a model in evaluation mode: call model.eval()")
-
-
-def _check_found(heads: CapturedHeads) -> None:
-    """Raise a CaptureError if a model ran and showed no attention, or not what is to be kept."""
+    if not recorder.ran:
+        return
     if not heads.layers:
         raise CaptureError(
             "the model ran, but computed no attention by scaled_dot_product_attention, "
@@ -145,6 +140,174 @@ def _check_found(heads: CapturedHeads) -> None:
             "transformers do with attn_implementation='sdpa'"
         )
     names = [layer.name for layer in heads.layers]
-    for layer in heads._keep.layers or ():
+    for layer in heads._keep_layers or ():
         if layer not in names and layer not in range(len(names)):
-            raise CaptureError(f"keep.layers has {layer!r}, but the layers are {names}")
+            raise CaptureError(f"keep_layers has {layer!r}, but the layers are {names}")
+
+
+def _named_layers(layers: Any) -> frozenset[str | int] | None:
+    """Return checked names and numbers of layers."""
+    if layers is None:
+        return None
+    if isinstance(layers, (str, bytes)) or not hasattr(layers, "__iter__"):
+        raise InputError(f"keep_layers must be a sequence; got {shown(layers)}")
+    names = frozenset(x if isinstance(x, str) else as_count(x, "keep_layers", 0) for x in layers)
+    if not names:
+        raise InputError(f"keep_layers must name at least one; got {shown(layers)}")
+    return names
+
+
+class Recorder(Running):
+    """Takes statistics of each attention that is reported, and keeps its queries and keys."""
+
+    def __init__(
+        self, model: Any, heads: CapturedHeads, measures: Measures | None, threads: Any, check: bool
+    ) -> None:
+        super().__init__(model)
+        for module in model.modules():
+            name = self.names[id(module)]
+            if hasattr(module, "_orig_mod"):
+                raise CaptureError(
+                    f"{name} is compiled; capture the module that it was compiled from"
+                )
+            if getattr(module, "reorder_and_upcast_attn", False):
+                raise CaptureError(
+                    f"{name} computes attention itself: reorder_and_upcast_attn=True"
+                )
+            if model.training and getattr(module, "gradient_checkpointing", False):
+                raise CaptureError(
+                    f"{name} recomputes its layers in the backward pass; call "
+                    "model.gradient_checkpointing_disable() before capture"
+                )
+        if check and model.training:
+            raise CaptureError("check=True needs a model in evaluation mode: call model.eval()")
+        self.heads, self.measures, self.threads, self.check = heads, measures, threads, check
+        self._masks = MaskReader()
+
+    def end(self) -> None:
+        """Forget the masks of a call of the model, which has ended."""
+        self._masks.forget()
+
+    def of_transformers(
+        self, layer: str, module: Any, implementation: Any, function: Any, args: Any, kwargs: Any
+    ) -> Any:
+        """Record the attention of a layer of transformers, and return its own result."""
+        seen = transformers_call(layer, module, implementation, args, kwargs)
+        call = self.record(seen)
+        with self.passing():
+            result = function(module, *args, **kwargs)
+        if self.check:
+            self.verify(seen, call, seen.value, result[0].transpose(1, 2))
+        return result
+
+    def of_torch(self, layer: str, module: Any, function: Any, args: Any, kwargs: Any) -> Any:
+        """Record the attention of a function of PyTorch, and return its own result."""
+        multi_head = function is F.multi_head_attention_forward
+        read = multi_head_call if multi_head else dot_product_call
+        seen = read(layer, module, args, kwargs)
+        call = self.record(seen)
+        with self.passing():
+            result = function(*args, **kwargs)
+            if self.check and multi_head:
+                self.verify(seen, call, *heads_of_output(function, args, kwargs))
+            elif self.check:
+                self.verify(seen, call, seen.value, as_heads(result, layer))
+        return result
+
+    def record(self, seen: ObservedCall) -> Call:
+        """Take an attention into the statistics, and keep it if it is to be kept."""
+        try:
+            return self._record(seen)
+        except InputError as error:
+            raise CaptureError(f"{seen.layer}: {error}") from error
+
+    def _record(self, seen: ObservedCall) -> Call:
+        query, key = seen.query, seen.key
+        if query.dim() != 4 or key.dim() != 4:
+            raise CaptureError(
+                f"{seen.layer}: queries and keys must have the axes batch, head, token, dimension; "
+                f"got shapes {tuple(query.shape)} and {tuple(key.shape)}"
+            )
+        batch, n, m = max(len(query), len(key)), query.shape[2], key.shape[2]
+        # One of them may be the same for the whole batch.
+        query, key = (x.expand(batch, *x.shape[1:]) for x in (query, key))
+        own = seen.kind == "self" and m >= n
+        if seen.rows is None:
+            rows, tokens = self._padding(batch, n)
+        else:
+            rows, tokens = seen.rows.detach().cpu().numpy(), None
+        masks = self._masks.read(seen, rows, (batch, n, m), own)
+        call = Call(
+            stored(query, "queries"),
+            stored(key[:, :, : masks.keys], "keys"),
+            check_scale(seen.scale, query.shape[3]),
+            None if seen.softcap is None else float(seen.softcap),
+            None if seen.sinks is None else stored(seen.sinks, "sinks", ndim=1),
+            masks,
+        )
+        layer = self._layer(seen, (query.shape[1], key.shape[1], query.shape[3]))
+        for attention, at, part, _ in call.parts() if self.measures is not None else ():
+            ids = tokens[at][..., part] if tokens is not None and own and m == n else None
+            layer._statistics.add(attention, tokens=ids, num_threads=self.threads)
+        self.heads._take(layer, call)
+        return call
+
+    def _layer(self, seen: ObservedCall, shape: tuple[int, int, int]) -> CapturedLayer:
+        """Return the layer of a call, which is new if this is its first."""
+        layers = self.heads._layers
+        if seen.layer not in layers:
+            statistics = HeadStatistics(shape[0], self.measures or Measures())
+            layers[seen.layer] = CapturedLayer(seen.layer, seen.kind, *shape, statistics)
+        layer = layers[seen.layer]
+        before = (layer.heads, layer.key_heads, layer.dim)
+        if before != shape:
+            raise CaptureError(
+                f"{seen.layer}: a layer must have the same heads in every call; it had (heads, "
+                f"key heads, size) {before} before, and now {shape}"
+            )
+        return layer
+
+    def _padding(self, batch: int, n: int) -> tuple[NDArray[np.bool_] | None, Any]:
+        """Return which queries are no padding, and their tokens, from the model's arguments."""
+        frames = [frame for frame in reversed(self.frames) if frame.arguments]
+        every_ids = [frame.arguments.get("input_ids") for frame in frames]
+        fitting = (x for x in every_ids if isinstance(x, torch.Tensor) and x.shape == (batch, n))
+        tokens = next((x.detach().cpu().numpy() for x in fitting), None)
+        for frame in frames:
+            mask = frame.arguments.get("attention_mask")
+            if mask is None:
+                # A model of transformers without a mask has no padding; other code may say it to
+                # its layers in other ways.
+                known = frame.module is not self._model or hasattr(frame.module, "config")
+                return (np.ones((batch, n), dtype=bool) if known else None), tokens
+            if isinstance(mask, torch.Tensor) and mask.dim() == 2:
+                fits = mask.shape[0] == batch and mask.shape[1] >= n
+                return (mask[:, -n:].detach().cpu().numpy() != 0 if fits else None), tokens
+        return None, tokens
+
+    def verify(self, seen: ObservedCall, call: Call, value: Any, output: Any) -> None:
+        """Raise a CaptureError unless the call's attention times the values is the output.
+
+        Parameters
+        ----------
+        value, output : Tensor, shapes (batch, key heads, m, dv) and (batch, heads, n, dv)
+        """
+        value = value.expand(len(call.q), *value.shape[1:])
+        v, out = stored(value[:, :, : call.k.shape[2]], "values"), output.detach().cpu()
+        worst, largest = 0.0, float(value.detach().abs().max())
+        for attention, at, rows, keys in call.parts():
+            ours = attention.apply(v[at][..., keys, :], num_threads=self.threads)
+            theirs = out[at][..., rows, :].double().numpy()
+            worst = max(worst, float(np.abs(ours - theirs).max(initial=0.0)))
+        layer, share = self.heads._layers[seen.layer], worst / max(largest, 1e-30)
+        layer.deviation = max(share, layer.deviation or 0.0)
+        if not share <= (0.05 if value.dtype in (torch.float16, torch.bfloat16) else 1e-4):
+            raise CaptureError(
+                f"{seen.layer}: what was captured does not give the layer's output: values differ "
+                f"by {share:.2g} of the largest"
+            )
+
+
+def stored(tensor: Any, name: str, ndim: int = 2) -> NDArray[Any]:
+    """Return a tensor as an array on the CPU, in its own dtype, without a copy if it is there."""
+    return as_stored_array(tensor.detach().cpu(), name, ndim=ndim)

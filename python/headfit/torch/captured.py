@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sized
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +17,13 @@ from headfit._attention.heads import single_heads
 from headfit._attention.profile import HeadStatistics
 from headfit._base.arguments import as_flag, check_callable, shown
 from headfit._base.arrays import as_count
-from headfit._base.progress import Counter
+from headfit._base.progress import tqdm_class
 from headfit.errors import CaptureError, InputError
-from headfit.torch.call import Call, Keep, key_head
+from headfit.torch.call import Call, key_head
 from headfit.torch.report import write_report
+
+_NOTHING_KEPT = "no queries and keys were kept: capture(model, keep=...) says how many to keep"
+_NOTHING_CAPTURED = "nothing was captured yet: call the model first"
 
 
 @dataclass(repr=False, eq=False)
@@ -61,7 +64,6 @@ class CapturedLayer:
     calls: int = 0
     deviation: float | None = None
     _kept: dict[int, Call] = field(default_factory=dict)
-    _kept_tokens: int = 0
 
     @property
     def kept(self) -> int:
@@ -106,8 +108,8 @@ class CapturedHeads:
     array([12, 12])
     """
 
-    def __init__(self, keep: Keep, model: Any) -> None:
-        self._keep, self._model = keep, model
+    def __init__(self, model: Any, keep: int, layers: frozenset[str | int] | None) -> None:
+        self._model, self._keep, self._keep_layers = model, keep, layers
         self._layers: dict[str, CapturedLayer] = {}
 
     @property
@@ -117,18 +119,9 @@ class CapturedHeads:
 
     def _take(self, layer: CapturedLayer, call: Call) -> None:
         """Count a call of a layer, and keep its queries and keys if they are to be kept and fit."""
-        keep, tokens = self._keep, call.k.shape[0] * call.k.shape[2]
         names = {layer.name, list(self._layers).index(layer.name)}
-        wanted = keep.layers is None or not names.isdisjoint(keep.layers)
-        if wanted and layer._kept_tokens + tokens <= keep.tokens:
-            if keep.heads is not None:
-                if keep.heads and keep.heads[-1] >= layer.heads:
-                    raise CaptureError(
-                        f"keep.heads must be below {layer.heads}, the heads of {layer.name}; "
-                        f"got {keep.heads[-1]}"
-                    )
-                call = call.only(np.array(keep.heads, dtype=np.int64))
-            layer._kept_tokens += tokens
+        tokens = sum(len(kept.k) * kept.k.shape[2] for kept in (call, *layer._kept.values()))
+        if tokens <= self._keep and (self._keep_layers is None or names & self._keep_layers):
             # A cache may be overwritten later, and a view may keep a larger array alive: copy.
             q, k = (np.array(x, order="C") for x in (call.q, call.k))
             layer._kept[layer.calls] = replace(call, q=q, k=k)
@@ -138,19 +131,13 @@ class CapturedHeads:
         parts = key if isinstance(key, tuple) else (key,)
         if not 1 <= len(parts) <= 3:
             raise InputError(f"heads takes [layer, head] or [layer, head, call]; got {shown(key)}")
-        layer = self._layer(parts[0])
-        at = parts[1] if len(parts) > 1 else slice(None)
-        every = isinstance(at, slice) and at == slice(None)
-        head = -1 if every else as_count(at, "head", 0, layer.heads - 1)
-        call, kept = self._call(layer, parts[2] if len(parts) > 2 else None), self._keep.heads
-        if every and (kept is None or len(kept) == layer.heads):
-            return call.attention()
-        if kept is None:
-            return call.head(head)
-        if head not in kept:
-            what = "all heads" if every else f"head {head}"
-            raise CaptureError(f"{what} of {layer.name} were not kept: keep has heads={kept}")
-        return call.head(kept.index(head))
+        defaults: tuple[Any, ...] = (slice(None), None)
+        which, head, number = parts + defaults[len(parts) - 1 :]
+        layer = self._layer(which)
+        if isinstance(head, slice) and head == slice(None):
+            return self._call(layer, number).attention()
+        head = as_count(head, "head", 0, layer.heads - 1)
+        return self._call(layer, number).head(head)
 
     def _layer(self, which: Any) -> CapturedLayer:
         if isinstance(which, str):
@@ -161,7 +148,7 @@ class CapturedHeads:
                 )
             return self._layers[which]
         if not self._layers:
-            raise CaptureError("nothing was captured yet: call the model first")
+            raise CaptureError(_NOTHING_CAPTURED)
         return self.layers[as_count(which, "layer", 0, len(self._layers) - 1)]
 
     def _call(self, layer: CapturedLayer, number: Any) -> Call:
@@ -174,8 +161,8 @@ class CapturedHeads:
         if number not in layer._kept:
             raise CaptureError(
                 f"call {number} of {layer.name} was not kept: its queries and keys are not within "
-                f"what keep={self._keep} allows. The statistics of table() count it; for its "
-                "attention pass capture(model, keep=...) with more tokens"
+                f"keep={self._keep} tokens of the layers to keep. The statistics of table() count "
+                "it; for its attention pass capture(model, keep=...) with more tokens"
             )
         return layer._kept[number]
 
@@ -192,7 +179,7 @@ class CapturedHeads:
         Raises
         ------
         CaptureError
-            If nothing was kept, or not all heads of a layer.
+            If nothing was kept.
 
         Examples
         --------
@@ -204,17 +191,13 @@ class CapturedHeads:
         {('self_attn', 0): 3, ('self_attn', 1): 3}
         """
         if not any(layer.kept for layer in self.layers):
-            raise CaptureError("no queries and keys were kept; see keep of capture")
-        if self._keep.heads is not None:
-            raise CaptureError(
-                f"passages need all heads of a layer, and keep has heads={self._keep.heads}"
-            )
-        found: dict[tuple[str, int], list[Attention]] = {}
-        for layer in self.layers:
-            whole = [passage for call in layer._kept.values() for passage in call.passages()]
-            for at in range(layer.key_heads if whole else 0):
-                found[layer.name, at] = [key_head(passage, at) for passage in whole]
-        return found
+            raise CaptureError(_NOTHING_KEPT)
+        return {
+            (layer.name, at): [key_head(passage, at) for passage in whole]
+            for layer in self.layers
+            if (whole := [one for call in layer._kept.values() for one in call.passages()])
+            for at in range(layer.key_heads)
+        }
 
     def first_passages(self) -> list[list[Attention]]:
         """Return the kept heads of each layer, for the first passage that was kept of it.
@@ -227,13 +210,10 @@ class CapturedHeads:
             If no queries and keys were kept.
         """
         kept = [next(iter(layer._kept.values())).passages() for layer in self.layers if layer.kept]
-        first = [next(passages, None) for passages in kept]
-        found = [single_heads(attention) for attention in first if attention is not None]
-        if not found:
-            raise CaptureError(
-                "no queries and keys were kept: capture(model, keep=...) says which to keep"
-            )
-        return found
+        first = [single_heads(attention) for passages in kept for attention in islice(passages, 1)]
+        if not first:
+            raise CaptureError(_NOTHING_KEPT)
+        return first
 
     def table(self) -> ModelTable:
         """Return the statistics of all heads, over all passages that the model read so far.
@@ -249,7 +229,7 @@ class CapturedHeads:
             If nothing was captured yet, or statistics were turned off.
         """
         if not self._layers:
-            raise CaptureError("nothing was captured yet: call the model first")
+            raise CaptureError(_NOTHING_CAPTURED)
         if not any(layer._statistics.passages for layer in self.layers):
             raise CaptureError("no statistics were taken: capture(model, statistics=True) does")
         return ModelTable.of({x.name: (x.kind, x._statistics) for x in self.layers})
@@ -315,23 +295,20 @@ class CapturedHeads:
         check_callable(call, "call")
         if not hasattr(batches, "__iter__") and not hasattr(batches, "__getitem__"):
             raise InputError(f"batches must be an iterable of batches; got {shown(batches)}")
-        target = model if call is None else call
+        target = call or model
         device = next((p.device for p in model.parameters()), torch.device("cpu"))
 
         def moved(x: Any) -> Any:
             return x.to(device) if isinstance(x, torch.Tensor) else x
 
-        counter: AbstractContextManager[Counter | None] = nullcontext()
         if as_flag(progress, "progress"):
-            counter = Counter(len(batches) if isinstance(batches, Sized) else None, "batch")
-        with counter as bar, torch.no_grad():
+            batches = tqdm_class()(batches, unit="batch")
+        with torch.no_grad():
             for batch in batches:
                 if hasattr(batch, "keys"):
                     target(**{name: moved(batch[name]) for name in batch.keys()})  # noqa: SIM118
                 else:
                     target(*map(moved, batch if isinstance(batch, (list, tuple)) else [batch]))
-                if bar is not None:
-                    bar.step()
 
     def __repr__(self) -> str:
         heads = sum(layer.heads for layer in self.layers)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -18,10 +19,13 @@ from headfit.errors import CaptureError, InputError
 
 @dataclass
 class Frame:
-    """A module of the model that is running."""
+    """A module of the model that is running.
+
+    It has arguments by name if its padding mask is that of the attentions in it.
+    """
 
     module: Any
-    arguments: dict[str, Any] | None
+    arguments: dict[str, Any]
     calls: int = 0
 
 
@@ -40,11 +44,11 @@ class Running:
     def __init__(self, model: Any) -> None:
         if not isinstance(model, torch.nn.Module):
             raise InputError(f"model must be a torch.nn.Module; got {type(model).__name__}")
-        for name, module in model.named_modules():
+        self.names = {id(module): name or "model" for name, module in model.named_modules()}
+        for module in model.modules():
             if isinstance(module, torch.jit.ScriptModule):
-                name = name or "model"
+                name = self.names[id(module)]
                 raise CaptureError(f"{name} is a ScriptModule; pass the module it was made from")
-        self.names = {id(module): name for name, module in model.named_modules()}
         self.frames: list[Frame] = []
         self.inside = self.ran = False
         self._model = model
@@ -67,8 +71,7 @@ class Running:
         """Follow the model, and take its attentions, while the context lasts."""
         with ExitStack() as stack:
             for module in self._model.modules():
-                enter = self._entering(self._read_arguments(module))
-                before = module.register_forward_pre_hook(enter, with_kwargs=True)
+                before = module.register_forward_pre_hook(self._enter, with_kwargs=True)
                 stack.callback(before.remove)
                 after = module.register_forward_hook(self._leave, always_call=True)
                 stack.callback(after.remove)
@@ -76,19 +79,12 @@ class Running:
             stack.enter_context(_TorchCalls(self))
             yield
 
-    def _read_arguments(self, module: Any) -> tuple[str, ...] | None:
-        """Return the argument names of a module whose padding mask is that of its attentions."""
-        library = sys.modules.get("transformers")
+    def _enter(self, module: Any, args: Any, kwargs: Any) -> None:
+        library, arguments = sys.modules.get("transformers"), {}
         if module is self._model or (library and isinstance(module, library.PreTrainedModel)):
-            return tuple(inspect.signature(module.forward).parameters)
-        return None
-
-    def _entering(self, names: tuple[str, ...] | None) -> Callable[..., None]:
-        def enter(module: Any, args: Any, kwargs: Any) -> None:
-            given = None if names is None else {**dict(zip(names, args, strict=False)), **kwargs}
-            self.frames.append(Frame(module, given))
-
-        return enter
+            names = inspect.signature(module.forward).parameters
+            arguments = {**dict(zip(names, args, strict=False)), **kwargs}
+        self.frames.append(Frame(module, arguments))
 
     def _leave(self, module: Any, _args: Any, output: Any) -> None:
         while self.frames and self.frames.pop().module is not module:
@@ -113,10 +109,7 @@ class Running:
         model.
         """
         name = self.names.get(id(module))
-        if name is None:
-            return None
-        name = name or "model"
-        for frame in reversed(self.frames):
+        for frame in reversed(self.frames if name else ()):
             if frame.module is module:
                 frame.calls += 1
                 return name if frame.calls == 1 else f"{name}#{frame.calls}"
@@ -144,17 +137,18 @@ class _TorchCalls(TorchFunctionMode):  # type: ignore[misc,unused-ignore]
         return running.of_torch(running.name_of(module) or "model", module, func, args, kwargs)
 
 
-@dataclass
-class _LookUp:
-    """What the look-up was before it was replaced, and whether the replacement is in use."""
-
-    original: Any
-    in_use: bool = True
+_watching: list[Running] = []
+"""Who takes the calls of the functions that layers of transformers look up, in any thread."""
+_look_up: Any = None
 
 
 @contextmanager
 def replaced_look_up(running: Running) -> Iterator[None]:
-    """Hand calls of the functions that layers of transformers look up to a `Running`."""
+    """Hand calls of the functions that layers of transformers look up to a `Running`.
+
+    The look-up is replaced as long as anybody watches, so that contexts may end in any order.
+    """
+    global _look_up
     library = sys.modules.get("transformers.modeling_utils")
     if library is None:
         yield  # nobody has loaded a model of this library
@@ -162,25 +156,31 @@ def replaced_look_up(running: Running) -> Iterator[None]:
     interface = library.AttentionInterface
     if not hasattr(interface, "get_interface"):
         raise CaptureError("headfit.torch needs transformers 5.0 or newer")
-    look_up = _LookUp(interface.get_interface)
-
-    def get_interface(self: Any, implementation: Any, default: Any) -> Any:
-        function = look_up.original(self, implementation, default)
-
-        def attention(module: Any, *args: Any, **kwargs: Any) -> Any:
-            layer = running.name_of(module)
-            if layer is None:  # of another model
-                return function(module, *args, **kwargs)
-            return running.of_transformers(layer, module, implementation, function, args, kwargs)
-
-        return attention if look_up.in_use and not running.inside else function
-
-    get_interface.look_up = look_up  # type: ignore[attr-defined]
-    interface.get_interface = get_interface
+    if not _watching:
+        _look_up, interface.get_interface = interface.get_interface, _get_interface
+    _watching.append(running)
     try:
         yield
     finally:
-        look_up.in_use = False
-        # Where another thread has replaced this one too, that one removes both.
-        while not getattr(interface.get_interface, "look_up", _LookUp(None)).in_use:
-            interface.get_interface = interface.get_interface.look_up.original
+        _watching.remove(running)
+        if not _watching:
+            interface.get_interface = _look_up
+
+
+def _get_interface(self: Any, implementation: Any, default: Any) -> Any:
+    """Return the function of an implementation, by way of those who watch."""
+    function = _look_up(self, implementation, default)
+    for running in _watching:
+        if not running.inside:
+            function = partial(_attend, running, implementation, function)
+    return function
+
+
+def _attend(
+    running: Running, implementation: Any, function: Any, module: Any, *args: Any, **kwargs: Any
+) -> Any:
+    """Compute an attention by way of a `Running`, if the module is of its model."""
+    layer = running.name_of(module)
+    if layer is None:
+        return function(module, *args, **kwargs)
+    return running.of_transformers(layer, module, implementation, function, args, kwargs)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -106,7 +107,7 @@ def _by_layer(heads: Any) -> dict[str, _LayerMaps]:
             "heads must be what compress returns, or a mapping of (layer, key head) to "
             f"Compressed; got {shown(heads)}"
         )
-    found: dict[str, _LayerMaps] = {}
+    by_layer: dict[str, _LayerMaps] = {}
     for name, head in heads.items():
         is_name = isinstance(name, tuple) and [type(part) for part in name] == [str, int]
         if not is_name or not isinstance(head, Compressed):
@@ -114,8 +115,8 @@ def _by_layer(heads: Any) -> dict[str, _LayerMaps]:
                 "heads must map (name of a layer, number of a key head) to Compressed; "
                 f"got {shown(name)}: {type(head).__name__}"
             )
-        found.setdefault(name[0], _LayerMaps(name[0])).heads[name[1]] = head
-    return found
+        by_layer.setdefault(name[0], _LayerMaps(name[0])).heads[name[1]] = head
+    return by_layer
 
 
 class _Mapped(Running):
@@ -126,7 +127,7 @@ class _Mapped(Running):
         maps = _by_layer(getattr(heads, "heads", heads))
         for layer in maps:
             # A module may compute several attentions: these have names with a number.
-            if layer.split("#")[0] not in {*self.names.values(), "model"}:
+            if layer.split("#")[0] not in self.names.values():
                 raise CaptureError(f"the model has no layer {layer!r}")
         self.found = SmallerHeads(maps, dict.fromkeys(maps, 0))
 
@@ -134,9 +135,7 @@ class _Mapped(Running):
         self, layer: str, module: Any, implementation: Any, function: Any, args: Any, kwargs: Any
     ) -> Any:
         """Call a layer's own function with mapped queries and keys."""
-        args, kwargs = self._smaller(layer, args, kwargs, "scaling")
-        with self.passing():
-            return function(module, *args, **kwargs)
+        return self._smaller(layer, partial(function, module), args, kwargs, "scaling")
 
     def of_torch(self, layer: str, module: Any, function: Any, args: Any, kwargs: Any) -> Any:
         """Call `scaled_dot_product_attention` with mapped queries and keys."""
@@ -145,19 +144,18 @@ class _Mapped(Running):
                 f"{layer}: MultiheadAttention makes its queries and keys itself; smaller ones "
                 "cannot be put in their place"
             )
-        args, kwargs = self._smaller(layer, args, kwargs, "scale")
+        return self._smaller(layer, function, args, kwargs, "scale")
+
+    def _smaller(self, layer: str, function: Any, args: Any, kwargs: Any, scale: str) -> Any:
+        """Call a function with mapped queries and keys and scale 1, for a layer with maps."""
+        maps = self.found.maps.get(layer)
+        if maps is not None:
+            self.found.layers[layer] += 1
+            given = {**dict(zip(("query", "key"), args, strict=False)), **kwargs}
+            pair = maps.apply(given.pop("query"), given.pop("key"), given.get(scale))
+            args, kwargs = (*pair, *args[2:]), {**given, scale: 1.0}
         with self.passing():
             return function(*args, **kwargs)
-
-    def _smaller(self, layer: str, args: Any, kwargs: Any, scale: str) -> tuple[Any, Any]:
-        """Return arguments with mapped queries and keys, for a layer with maps, and scale 1."""
-        maps = self.found.maps.get(layer)
-        if maps is None:
-            return args, kwargs
-        self.found.layers[layer] += 1
-        given = {**dict(zip(("query", "key"), args, strict=False)), **kwargs}
-        query, key = maps.apply(given.pop("query"), given.pop("key"), given.get(scale))
-        return (query, key, *args[2:]), {**given, scale: 1.0}
 
 
 @dataclass

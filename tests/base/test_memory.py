@@ -78,23 +78,13 @@ def groups(lines: str, root: Path, monkeypatch: pytest.MonkeyPatch) -> list[int]
     return sorted(machine.memory_of_groups())
 
 
-def test_control_groups_of_version_2(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_control_groups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     inner = folder(tmp_path / "a" / "b", memory__max="max\n", memory__current="7\n")
     folder(inner.parent, memory__max="1000", memory__current="400", memory__stat="inactive_file 50")
     assert groups("0::/a/b\n", tmp_path, monkeypatch) == [650]
     (inner / "memory.max").write_text("300\n")
     assert groups("0::/a/b\n", tmp_path, monkeypatch) == [293, 650]
     assert groups("0::/../../x\n", tmp_path, monkeypatch) == []
-
-
-def test_control_groups_of_version_1(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    limits = {"memory__limit_in_bytes": "1000", "memory__usage_in_bytes": "900"}
-    folder(tmp_path / "memory" / "job", **limits, memory__stat="cache 5\ntotal_inactive_file 300\n")
-    folder(tmp_path / "memory", memory__limit_in_bytes="2000", memory__usage_in_bytes="1500")
-    lines = "4:cpu:/job\n3:memory:/job\n0::/\n"
-    assert groups(lines, tmp_path, monkeypatch) == [400, 500]
-    # In a container the path is that of the host, and the files of its own group are at the root.
-    assert groups("3:cpu,memory:/elsewhere\n", tmp_path, monkeypatch) == [500]
 
 
 def test_a_limit_on_addresses_counts() -> None:

@@ -17,7 +17,7 @@ from headfit._base.arrays import as_count
 from headfit._base.files import as_path, save_arrays
 from headfit._base.frames import indexed_frame
 from headfit._base.plain import plain_dict
-from headfit._base.shown import html_table, text_table
+from headfit._base.shown import Pictured, text_table
 from headfit._base.stored_arrays import load_arrays
 from headfit.errors import InputError
 
@@ -29,7 +29,7 @@ _ONE_NUMBER = (
 )  # fmt: skip
 
 
-class Table:
+class Table(Pictured):
     """A table with one row per head: its text, its HTML, and its rows as a DataFrame."""
 
     def _title(self) -> str:
@@ -70,9 +70,6 @@ class Table:
 
     def __repr__(self) -> str:
         return text_table(*self._parts())
-
-    def _repr_html_(self) -> str:
-        return html_table(*self._parts())
 
 
 def cells(columns: Mapping[str, NDArray[Any]], count: int) -> list[list[str]]:

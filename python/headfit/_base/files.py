@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import secrets
 import stat
-import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,12 +16,6 @@ from numpy.typing import NDArray
 
 from headfit._base.arguments import shown
 from headfit.errors import FileError, InputError, MissingFileError
-
-UNFINISHED = re.compile(r"\.headfit-[0-9a-f]{16}\.tmp")
-"""Names of temporary files that are being written; only a killed process leaves one behind."""
-
-LONGEST_SAVE = 24 * 3600.0
-"""Age in seconds after which a temporary file counts as left behind: no save takes a day."""
 
 
 def as_path(path: Any, name: str) -> str:
@@ -85,16 +77,17 @@ def replace_file(path: Path, write: Callable[[IO[bytes]], Any], name: str = "pat
     """Call ``write(file)`` on a new file beside `path`, then rename it to `path`.
 
     The permissions of the file that is replaced stay, and its owner where the system allows it. A
-    link stays a link, and the file that it names is replaced. Temporary files that killed processes
-    have left in the folder are removed.
+    link stays a link, and the file that it names is replaced.
     """
     target = Path(os.path.realpath(path))
     try:
-        _remove_leftovers(target.parent)
         old = target.stat() if target.exists() else None
         if old is not None and not stat.S_ISREG(old.st_mode):
             raise FileError(f"{name}: {path} cannot be written: it is no ordinary file")
-        handle, temporary = _new_file(target.parent, 0o666 if old is None else 0o600)
+        # `tempfile` would make a new file readable by its owner alone; here the umask decides.
+        temporary = target.parent / f".headfit-{secrets.token_hex(8)}.tmp"
+        flags = os.O_CREAT | os.O_EXCL | os.O_WRONLY
+        handle = os.open(temporary, flags, 0o666 if old is None else 0o600)
         try:
             with os.fdopen(handle, "wb") as file:
                 write(file)
@@ -113,31 +106,6 @@ def replace_file(path: Path, write: Callable[[IO[bytes]], Any], name: str = "pat
         raise
     except OSError as error:
         raise file_error(name, str(target), "cannot be written", error) from error
-
-
-def _new_file(folder: Path, mode: int) -> tuple[int, Path]:
-    """Open a new file in a folder, with the permissions of `mode` that the process's umask leaves.
-
-    The module `tempfile` would make it readable by its owner only, and the umask cannot be read
-    without changing it for all threads.
-    """
-    while True:
-        temporary = folder / f".headfit-{secrets.token_hex(8)}.tmp"
-        try:
-            return os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, mode), temporary
-        except FileExistsError:
-            continue
-
-
-def _remove_leftovers(folder: Path) -> None:
-    before = time.time() - LONGEST_SAVE
-    with os.scandir(folder) as entries:
-        for entry in entries:
-            if not UNFINISHED.fullmatch(entry.name):
-                continue
-            with contextlib.suppress(OSError):  # already removed, or owned by another user
-                if entry.is_file(follow_symlinks=False) and entry.stat().st_mtime < before:
-                    os.unlink(entry.path)
 
 
 def save_arrays(path: Path, arrays: Mapping[str, NDArray[Any]]) -> Path:

@@ -23,13 +23,6 @@ GROUPS_OF_PROCESS = Path("/proc/self/cgroup")
 SMALL = 2**24
 """Requests of at most this many bytes are not checked: the check would take longer than the use."""
 
-# The files of a control group's limit and use of memory, and the entry of memory.stat that counts
-# what the kernel can reclaim; for version 2 of control groups and for version 1.
-_MEMORY_FILES = (
-    ("memory.max", "memory.current", "inactive_file"),
-    ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
-)
-
 
 def require_memory(wanted: int, what: str) -> None:
     """Raise a TooLargeError with the size when `wanted` bytes cannot fit in memory."""
@@ -50,7 +43,7 @@ def available_memory() -> int | None:
     """Return how many bytes this process may still take, or None if the system does not tell.
 
     This is the least of the machine's free memory, what the limits of the process's control
-    groups (v1 and v2) leave, and what its limit of address space (``ulimit -v``) leaves.
+    groups leave, and what its limit of address space (``ulimit -v``) leaves.
     """
     least = min(_free(), default=None)
     return None if least is None else max(0, least)
@@ -77,11 +70,10 @@ def _free() -> Iterator[int]:
 
 def memory_of_groups() -> Iterator[int]:
     """Yield how many bytes the limit of each control group of this process leaves it."""
-    for folder in _groups("memory"):
-        for limit, usage, reclaimable in _MEMORY_FILES:
-            most, used = (_integers(folder / name) for name in (limit, usage))
-            if most and used:
-                yield most[0] - used[0] + _fields(folder / "memory.stat").get(reclaimable, 0)
+    for folder in _groups():
+        most, used = (_integers(folder / name) for name in ("memory.max", "memory.current"))
+        if most and used:  # the kernel can reclaim what lies in inactive files
+            yield most[0] - used[0] + _fields(folder / "memory.stat").get("inactive_file", 0)
 
 
 def available_cores() -> int:
@@ -102,11 +94,10 @@ def available_cores() -> int:
 def cores_of_quota() -> int:
     """Return the least CPU quota of this process's control groups, rounded up to whole cores."""
     least = 2.0**15
-    for folder in _groups("cpu"):
-        for names in (("cpu.max",), ("cpu.cfs_quota_us", "cpu.cfs_period_us")):  # v2, v1
-            quota_and_period = [n for name in names for n in _integers(folder / name)]
-            if len(quota_and_period) == 2 and min(quota_and_period) > 0:  # -1: no quota
-                least = min(least, quota_and_period[0] / quota_and_period[1])
+    for folder in _groups():
+        quota_and_period = _integers(folder / "cpu.max")  # none where there is no quota
+        if len(quota_and_period) == 2 and min(quota_and_period) > 0:
+            least = min(least, quota_and_period[0] / quota_and_period[1])
     return max(1, math.ceil(least))
 
 
@@ -119,20 +110,16 @@ def cpu_name() -> str:
     return platform.processor() or platform.machine()
 
 
-def _groups(controller: str) -> Iterator[Path]:
-    """Yield the folders of the control groups (v1 and v2) that may limit this process."""
+def _groups() -> Iterator[Path]:
+    """Yield the folders of the control groups (version 2) that may limit this process."""
+    # Inside a container the files of its own group are at the root, whatever the path says.
+    yield CGROUPS
     for line in _lines(GROUPS_OF_PROCESS):
-        _, _, rest = line.partition(":")
-        controllers, _, path = rest.partition(":")
-        if controllers and controller not in controllers.split(","):
-            continue
-        root = CGROUPS / controller if controllers else CGROUPS
-        # Inside a container the files of its own group are at the root, whatever the path says.
-        yield root
-        folder = root / path.strip("/")
-        while folder != root and root in folder.parents:
-            yield folder
-            folder = folder.parent
+        if line.startswith("0::"):
+            folder = CGROUPS / line.removeprefix("0::").strip("/")
+            while folder != CGROUPS and CGROUPS in folder.parents:
+                yield folder
+                folder = folder.parent
 
 
 def _lines(file: Path) -> list[str]:

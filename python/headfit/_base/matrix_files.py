@@ -1,24 +1,22 @@
 """Reading of sparse matrices from files, as they are stored: they are not checked here.
 
-Matrix Market files are text: a header, a line of sizes, and numbers. The format is defined by
-Boisvert, Pozo and Remington, *The Matrix Market Exchange Formats*, NISTIR 5935. SciPy's reader is
-not used because it aborts the process on some damaged files.
+Of Matrix Market files (Boisvert, Pozo and Remington, *The Matrix Market Exchange Formats*, NISTIR
+5935), text with a header, a line of sizes, and entries with their coordinates, those that hold real
+numbers by coordinates are read. SciPy's reader aborts the process on some damaged files.
 """
 
 from __future__ import annotations
 
-import bz2
-import gzip
 import re
 import warnings
 from dataclasses import dataclass
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from headfit._base.files import as_path, file_size, opened
-from headfit._base.machine import available_memory, require_memory
+from headfit._base.machine import require_memory
 from headfit._base.stored_arrays import read_archive, unreadable
 
 MATRIX_FILE = "must be a file of scipy.sparse.save_npz or a Matrix Market file"
@@ -32,7 +30,7 @@ _PARTS = {
     "dia": ("offsets",),
 }
 _KINDS = {
-    "layout": ("coordinate", "array"),
+    "layout": ("coordinate",),
     "field": ("real", "double", "integer", "unsigned-integer", "pattern"),
     "symmetry": ("general", "symmetric"),
 }
@@ -61,8 +59,9 @@ def read_matrix(path: Any, name: str) -> StoredMatrix:
     text = as_path(path, name)
     with opened(text, name, MATRIX_FILE) as stream:
         try:
-            if text.endswith((".mtx", ".mtx.gz", ".mtx.bz2")):
-                return parse_market(_market_text(stream, text))
+            if text.endswith(".mtx"):
+                require_memory(4 * file_size(stream), "its text")
+                return parse_market(stream.read())
             return _of_archive(read_archive(stream))
         except Exception as error:
             raise unreadable(text, name, MATRIX_FILE, error) from error
@@ -82,21 +81,6 @@ def _of_archive(arrays: dict[str, NDArray[Any]]) -> StoredMatrix:
     return StoredMatrix(kind, (int(shape[0]), int(shape[1])), arrays["data"], **parts)
 
 
-def _market_text(stream: IO[bytes], name: str) -> bytes:
-    """Return the whole decompressed text; refuse one that is too long for the memory."""
-    openers: dict[str, Any] = {".gz": gzip.open, ".bz2": bz2.open}
-    opener = openers.get(name[name.rindex(".") :])
-    if opener is None:
-        require_memory(4 * file_size(stream), "its text")
-        return stream.read()
-    room = (available_memory() or 2**40) // 8
-    with opener(stream, "rb") as decompressed:
-        text: bytes = decompressed.read(room + 1)
-    if len(text) > room:
-        raise ValueError(f"its text of more than {room / 2**30:.1f} GiB is too long")
-    return text
-
-
 def parse_market(text: bytes) -> StoredMatrix:
     """Return the matrix of a Matrix Market text, or raise a ValueError.
 
@@ -109,30 +93,21 @@ def parse_market(text: bytes) -> StoredMatrix:
     for word, (what, known) in zip(words[2:], _KINDS.items(), strict=True):
         if word not in known:
             raise ValueError(f"its {what} must be {' or '.join(known)}; got {word}")
-    layout, field, symmetry = words[2:]
+    field, symmetry = words[3:]
     comments = re.match(rb"(?:[ \t\r]*(?:%[^\n]*)?\n)*", rest)
     line, _, body = rest[comments.end() if comments else 0 :].partition(b"\n")
     sizes = [int(word) for word in line[:100].split()]
-    if len(sizes) != (3 if layout == "coordinate" else 2) or min(sizes) < 0:
+    if len(sizes) != 3 or min(sizes) < 0:
         raise ValueError(f"its sizes are {sizes}")
-    rows, cols = sizes[:2]
+    rows, cols, count = sizes
     if symmetry == "symmetric" and rows != cols:
         raise ValueError(f"it is symmetric and of shape {(rows, cols)}")
-    if layout == "coordinate":
-        width = 2 if field == "pattern" else 3
-        numbers = _numbers(body, sizes[2] * width).reshape(sizes[2], width)
-        places, values = numbers[:, :2], numbers[:, 2] if width == 3 else np.ones(sizes[2])
-        if not (places == np.floor(places)).all() or not (np.abs(places) < 2**53).all():
-            raise ValueError("its coordinates are not all integers")
-        i, j = (places.T - 1).astype(np.int64)
-    elif field == "pattern":
-        raise ValueError("a pattern has coordinates")
-    else:  # all entries column by column, of a symmetric matrix the lower triangle
-        is_general = symmetry == "general"
-        values = _numbers(body, rows * cols if is_general else rows * (rows + 1) // 2)
-        j, i = (
-            np.divmod(np.arange(values.size), max(1, rows)) if is_general else np.triu_indices(rows)
-        )
+    width = 2 if field == "pattern" else 3
+    numbers = _numbers(body, count * width).reshape(count, width)
+    places, values = numbers[:, :2], numbers[:, 2] if width == 3 else np.ones(count)
+    if not (places == np.floor(places)).all() or not (np.abs(places) < 2**53).all():
+        raise ValueError("its coordinates are not all integers")
+    i, j = (places.T - 1).astype(np.int64)
     if "integer" in field and not (values == np.floor(values)).all():
         raise ValueError("its entries are not all integers")
     if symmetry == "symmetric":

@@ -48,27 +48,8 @@ def as_positions(
 ) -> Positions:
     """Return the checked positional encoding of logits of shape (*lead, *shape).
 
-    Positions are aligned as in masks: key j is at position j, query i at i + m - n.
-
-    Parameters
-    ----------
-    position : None, str or tuple
-        ``"rope"`` or ``("rope", base)``: rotary embeddings of Su et al. (2021, RoFormer), base
-        10000 by default: entries 2p and 2p + 1 at position t are rotated by the angle
-        t * base**(-2p / d) (radians), so that products depend on differences of positions only.
-        ``"rope-half"``: the same, but entries p and p + d/2 are rotated together (GPT-NeoX,
-        Llama). ``("rope", frequencies)``: pair p by the angle t * frequencies[p] (the ``inv_freq``
-        of Hugging Face models). ``("alibi", slopes)``: the bias -slope * abs(position - j) of
-        Press, Smith and Lewis (2022), with one slope, or one for each head (the last leading axis);
-        ``"alibi"``: their slopes 2**(-8 h / H), h = 1 ... H, for H heads.
-    lead : tuple of int
-        The leading axes of Q: batch and heads.
-    shape : tuple of int
-        The numbers n of queries and m of keys.
-    dim : int
-        The head size d.
-    dtype : dtype
-        The dtype of the bias or of the table of cosines and sines.
+    `Attention` says what positions there are. They are aligned as in masks: key j is at position j,
+    query i at i + m - n. `dtype` is that of the bias or of the table of cosines and sines.
     """
     if position is None:
         return Positions()

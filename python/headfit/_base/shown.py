@@ -1,4 +1,4 @@
-"""How results show themselves: as a table in text, and as HTML in notebooks."""
+"""How results show themselves: as text, and in notebooks as that text with a picture."""
 
 from __future__ import annotations
 
@@ -28,11 +28,15 @@ def drawn(result: Any) -> str:
     return ""
 
 
-class Shown:
-    """A result that notebooks show as a small table of facts, perhaps with a picture.
+class Pictured:
+    """A result that notebooks show as its text, perhaps with a picture."""
 
-    The text of a result is made of the same facts, so that each is stated once.
-    """
+    def _repr_html_(self) -> str:
+        return f"<pre>{html.escape(str(self))}</pre>{picture(self)}"
+
+
+class Shown(Pictured):
+    """A result whose text is made of a few facts."""
 
     def _facts(self) -> dict[str, str]:
         """Return what there is to say, in words, by name."""
@@ -44,35 +48,6 @@ class Shown:
     def __repr__(self) -> str:
         facts = ", ".join(f"{name} {text}".rstrip() for name, text in self._facts().items())
         return f"{self._headline()}({facts})"
-
-    def _repr_html_(self) -> str:
-        return page(self._headline(), facts=self._facts(), picture=picture(self))
-
-
-def page(title: str, *, facts: dict[str, str] | None = None, picture: str = "") -> str:
-    """Return a title, facts as a table of two columns, and a picture, in HTML.
-
-    Colours are those of the notebook, light or dark.
-    """
-    rows = "".join(
-        f'<tr><th style="text-align:left">{html.escape(name)}</th>'
-        f'<td style="text-align:left">{html.escape(text)}</td></tr>'
-        for name, text in (facts or {}).items()
-    )
-    table = f"<table>{rows}</table>" if rows else ""
-    return f"<p><b>{html.escape(title)}</b></p>{table}{picture}"
-
-
-def html_table(
-    title: str, names: Sequence[str], rows: Iterable[Sequence[str]], more: Iterable[str] = ()
-) -> str:
-    """Return a table with names of columns above its cells, and lines below it, in HTML."""
-    head = "".join(f"<th>{html.escape(name)}</th>" for name in names)
-    body = "".join(
-        "<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>" for row in rows
-    )
-    below = "".join(f"<p>{html.escape(line)}</p>" for line in more)
-    return f"<p>{html.escape(title)}</p><table><tr>{head}</tr>{body}</table>{below}"
 
 
 def text_table(

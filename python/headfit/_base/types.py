@@ -29,14 +29,8 @@ class SupportsDLPack(Protocol):
     def __dlpack_device__(self) -> tuple[Any, Any]: ...
 
 
-class SupportsArrayNamespace(Protocol):
-    """An array of a library that follows the array API standard."""
-
-    def __array_namespace__(self) -> Any: ...
-
-
 Numbers: TypeAlias = Sequence[float]
-AnyArray: TypeAlias = NDArray[Any] | SupportsArray | SupportsDLPack | SupportsArrayNamespace
+AnyArray: TypeAlias = NDArray[Any] | SupportsArray | SupportsDLPack
 ArrayLike: TypeAlias = (
     AnyArray
     | Sequence[AnyArray]

@@ -15,7 +15,7 @@ from headfit._base.arguments import as_float_dtype
 from headfit._base.arrays import as_count
 from headfit._base.dtypes import DIGITS, check_dtype
 from headfit._base.plain import plain_dict
-from headfit._base.shown import page, picture
+from headfit._base.shown import Pictured
 from headfit._base.tolerances import Tolerances
 from headfit._filter.filter import Filter
 from headfit._filter.stencil import Stencil
@@ -25,7 +25,7 @@ Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, repr=False, eq=False)
-class RopeFilter:
+class RopeFilter(Pictured):
     """The shortest queries and keys, equal in all rows, that meet a pattern by rotation alone.
 
     `str` tells the result in words.
@@ -186,11 +186,6 @@ class RopeFilter:
                 f"proved: at least {least} is needed"
             )
         return lines
-
-    def _repr_html_(self) -> str:
-        title, *lines = self._lines()
-        facts: dict[str, str] = {self.status: " ".join(x.strip() for x in lines)}
-        return page(title, facts=facts, picture=picture(self))
 
     def __repr__(self) -> str:
         return "\n".join(self._lines())

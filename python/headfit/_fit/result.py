@@ -17,7 +17,7 @@ from headfit._base.arrays import is_sparse
 from headfit._base.frames import records_frame
 from headfit._base.masks import allowed_places
 from headfit._base.plain import plain_dict
-from headfit._base.shown import html_table, page, picture
+from headfit._base.shown import Pictured
 from headfit._base.text import mask_text, number
 from headfit._base.tolerances import Tolerances
 from headfit._base.version import VERSION
@@ -66,7 +66,7 @@ class Trial:
 
 
 @dataclass(frozen=True)
-class Search:
+class Search(Pictured):
     """What a search over head sizes tried.
 
     Attributes
@@ -122,18 +122,9 @@ class Search:
     def __repr__(self) -> str:
         return f"Search({self.in_words()})"
 
-    def _repr_html_(self) -> str:
-        rows = [
-            (str(t.dim), t.reason or "not certified", number(t.leak), number(t.distortion),
-             f"{t.seconds:.3g} s")
-            for t in self.trials
-        ]  # fmt: skip
-        names = ("size", "ended", "leak", "distortion", "time")
-        return html_table(f"Search: {self._found()}; {self.stopped}", names, rows)
-
 
 @dataclass(frozen=True, repr=False, eq=False)
-class Fit(FittedHead):
+class Fit(Pictured, FittedHead):
     """A head for a target: queries, keys, the module and its input, and the certificate.
 
     Attributes
@@ -226,14 +217,6 @@ class Fit(FittedHead):
             "mask": mask_text(self.mask),
             "time": f"{self.seconds:.3g} s",
         }
-
-    def _repr_html_(self) -> str:
-        facts = self._facts()
-        if self.search is not None:
-            facts["search"] = self.search.in_words()
-        if self.advice and not self.certificate.holds:
-            facts["advice"] = self.advice
-        return page("Fit", facts=facts, picture=picture(self))
 
     def __repr__(self) -> str:
         f = self._facts()

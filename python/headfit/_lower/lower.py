@@ -9,7 +9,7 @@ from typing import Any
 from headfit._base.arguments import as_generator
 from headfit._base.arrays import check_between
 from headfit._base.plain import plain_dict
-from headfit._base.shown import html_table
+from headfit._base.shown import Pictured
 from headfit._base.text import mask_text
 from headfit._base.tolerances import Tolerances, as_tolerances
 from headfit._lower.bounded import Apart, Groups, Limits, Separated
@@ -26,7 +26,7 @@ SECONDS = 5.0  # the default of `time_limit`
 
 
 @dataclass(frozen=True, repr=False, eq=False)
-class LowerBound:
+class LowerBound(Pictured):
     """A proved lower bound on the head size that a target needs at some tolerances.
 
     Attributes
@@ -124,10 +124,6 @@ class LowerBound:
 
     def __repr__(self) -> str:
         return f"LowerBound({self._size(self.dim)}: {self.reason}{self._with_mask()})"
-
-    def _repr_html_(self) -> str:
-        title = f"LowerBound: {self.in_words()}{self._with_mask()}"
-        return html_table(title, ("bound", "size", "argument"), self.tried())
 
     def _with_mask(self) -> str:
         return "" if self.mask is None else f", mask={mask_text(self.mask)}"

@@ -12,14 +12,11 @@ from numpy.typing import NDArray
 from headfit._attention.fitted_head import FittedHead
 from headfit._base.frames import data_frame
 from headfit._base.plain import plain_dict
-from headfit._base.shown import Shown, html_table, picture
+from headfit._base.shown import Pictured, Shown
 from headfit._base.text import mask_text
 from headfit._shrink.compare import Comparison
 
 __all__ = ["ShrinkResult", "TvCurve"]
-
-MOST_ROWS = 20
-"""How many sizes a notebook shows."""
 
 
 def as_text(result: Shown, *unnamed: str) -> str:
@@ -30,7 +27,7 @@ def as_text(result: Shown, *unnamed: str) -> str:
 
 
 @dataclass(frozen=True, eq=False)
-class TvCurve:
+class TvCurve(Pictured):
     """Distances from the original against head size.
 
     Attributes
@@ -82,16 +79,6 @@ class TvCurve:
             f"{d}: {mean:.3g}" for d, mean in zip(self.dim, self.tv_mean, strict=True)
         )
         return f"TvCurve(mean total variation by size: {points})"
-
-    def _repr_html_(self) -> str:
-        # Both ends are among the rows.
-        places = np.unique(np.linspace(0, self.dim.size - 1, MOST_ROWS).round().astype(int))
-        rows = [(f"{self.dim[i]}", f"{self.tv_mean[i]:.3g}", f"{self.tv_worst[i]:.3g}")
-                for i in places]  # fmt: skip
-        left = self.dim.size - places.size
-        more = [f"and {left} sizes between these"] if left else []
-        title = "TvCurve: total variation by size"
-        return html_table(title, ("size", "mean", "worst"), rows, more) + picture(self)
 
 
 @dataclass(frozen=True, repr=False, eq=False)

@@ -15,7 +15,6 @@ from headfit import plot
 from headfit._attention.head_table import ModelTable, cells
 from headfit._base.drawing import matplotlib
 from headfit._base.files import as_path, replace_file
-from headfit._base.shown import html_table
 from headfit.errors import InputError
 
 _NAMED = 5  # heads that a sentence names at most
@@ -59,8 +58,9 @@ def write_report(table: ModelTable, first: list[list[Any]], path: Any, title: st
         figure.savefig(file, format="png", dpi=110)
         data = base64.b64encode(file.getvalue()).decode()
         parts.append(f'<h2>{name}</h2>\n<img alt="{name}" src="data:image/png;base64,{data}">')
-    rows = html_table("All heads", list(table.numbers), cells(table.numbers, len(table)))
-    parts.append(f'<div class="table">{rows}</div>')
+    rows = [list(table.numbers), *cells(table.numbers, len(table))]
+    lines = ("".join(f"<td>{html.escape(cell)}</td>" for cell in row) for row in rows)
+    parts.append(f'<div class="table"><table><tr>{"</tr><tr>".join(lines)}</tr></table></div>')
     page = _PAGE.format(title=html.escape(title), body="\n".join(parts))
     replace_file(target, lambda file: file.write(page.encode()))
     return target

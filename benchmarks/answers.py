@@ -43,32 +43,13 @@ LEVEL = "CPU level"
 # ---- public names, each in one place ------------------------------------------------------------
 
 
-def public(*places: str) -> Any:
-    """Return the public object at the first of these dotted places that there is."""
-    for place in places:
-        found: Any = hf
-        for name in place.split("."):
-            found = getattr(found, name, None)
-        if found is not None:
-            return found
-    raise AttributeError(f"headfit has none of {', '.join(places)}")
-
-
-Learned = public("methods.Learned", "Learned")
-MaxMargin = public("methods.MaxMargin", "MaxMargin")
-Projection = public("methods.Projection", "Projection")
-Toeplitz = public("methods.Toeplitz", "Toeplitz")
-Mixed = public("methods.Mixed", "Mixed")
-KeyTable = public("methods.KeyTable", "KeyTable")
+Learned, MaxMargin, Projection = hf.methods.Learned, hf.methods.MaxMargin, hf.methods.Projection
+Toeplitz, Mixed, KeyTable = hf.methods.Toeplitz, hf.methods.Mixed, hf.methods.KeyTable
 lower, counting, every_subset = hf.bounds.lower, hf.bounds.counting, hf.bounds.every_subset
-NEW = not hasattr(hf, "fit_soft")
-"""Whether one verb, `shrink`, does what `fit_soft`, `svd_head` and `shrink_to_pattern` did."""
-ONE_COMPRESS = not hasattr(hf, "compress_heads")
-"""Whether `compress` takes one head or several, in a mapping."""
 
 
 def cpu_level() -> str:
-    return str(public("show_config", "config")().cpu)
+    return str(hf.show_config().cpu)
 
 
 def fit(A: Any, dim: int | None = None, **options: Any) -> Any:
@@ -80,19 +61,14 @@ def certify(*arguments: Any, **options: Any) -> Any:
 
 
 def compare(*arguments: Any, **options: Any) -> Any:
-    return public("compare", "compare_attention")(*arguments, num_threads=THREADS, **options)
+    return hf.compare(*arguments, num_threads=THREADS, **options)
 
 
 def soft(target: Any, dim: int, **options: Any) -> Any:
-    if not NEW:
-        return hf.fit_soft(target, dim, num_threads=THREADS, **options)
     return hf.shrink(target, dim=dim, curve_dims=(), num_threads=THREADS, **options)
 
 
 def truncated(Q: Any, K: Any, dim: int) -> tuple[Any, Any]:
-    if not NEW:
-        found: tuple[Any, Any] = hf.svd_head(Q, K, dim)
-        return found
     small = hf.shrink(Q, K, dim=dim, effort=0, curve_dims=(), num_threads=THREADS)
     return small.Q * small.scale, small.K
 
@@ -101,19 +77,9 @@ def shrink(*arguments: Any, **options: Any) -> Any:
     return hf.shrink(*arguments, num_threads=THREADS, **options)
 
 
-def shrink_to_pattern(attention: Any, *, tolerances: Any, **options: Any) -> Any:
-    if not NEW:
-        options = {"time_limit": 1e6, "curve_dims": (), **options}
-        return hf.shrink_to_pattern(
-            attention, tolerances=tolerances, num_threads=THREADS, **options
-        ).fit
+def to_sparse(attention: Any, *, tolerances: Any, **options: Any) -> Any:
     sparse = hf.sparsify(attention, num_threads=THREADS, **options)
     return fit(sparse, tolerances=tolerances, time_limit=1e6)
-
-
-def compress_heads(heads: Mapping[str, Any], **options: Any) -> Any:
-    verb = public("compress_heads", "compress")
-    return verb(heads, num_threads=THREADS, **options)
 
 
 def compress(passages: Any, **options: Any) -> Any:
@@ -121,8 +87,6 @@ def compress(passages: Any, **options: Any) -> Any:
 
 
 def projected(A: Any, dim: int, **options: Any) -> Any:
-    if hasattr(hf, "project"):
-        return hf.project(A, dim, num_threads=THREADS, **options)
     return fit(A, dim, method=Projection(), **options)
 
 
@@ -131,23 +95,23 @@ def load_matrix(path: Path) -> Any:
 
 
 def append_columns(A: Any, head: Any, columns: Any, **options: Any) -> Any:
-    return public("methods.append_dims", "append_columns")(A, head, columns, **options)
+    return hf.methods.append_dims(A, head, columns, **options)
 
 
 def rope_filter(pattern: Any, **options: Any) -> Any:
-    return public("rope.filter", "rope_filter")(pattern, **options)
+    return hf.rope.filter(pattern, **options)
 
 
 def rotated(attention: Any) -> Any:
-    return getattr(attention, "rotated", getattr(attention, "turned", None))()
+    return attention.rotated()
 
 
 def rope_windows(widths: Any, **options: Any) -> Any:
-    return public("rope.windows", "rope_windows")(widths, **options)
+    return hf.rope.windows(widths, **options)
 
 
 def random_module(dim: int, seed: int, **options: Any) -> Any:
-    return public("SelfAttention.random", "random_rotation")(dim, seed, **options)
+    return hf.SelfAttention.random(dim, seed, **options)
 
 
 def band(n: int, each_side: int, **options: Any) -> Any:
@@ -223,11 +187,8 @@ def of_compressed(result: Any) -> Answer:
     for name in ("calibration", "validation", "held_out"):
         answer[name] = getattr(result, name)
     for name in ("tv_mean", "kl"):
-        if ONE_COMPRESS:
-            column = "kl_mean" if name == "kl" else name
-            curves = {maps: getattr(curve, column) for maps, curve in result.curves.items()}
-        else:
-            curves = getattr(result.curve, name)
+        column = "kl_mean" if name == "kl" else name
+        curves = {maps: getattr(curve, column) for maps, curve in result.curves.items()}
         for maps, values in curves.items():
             answer[f"~curve.{name}.{maps}"] = values
     return answer
@@ -255,8 +216,7 @@ def of_rope(result: Any) -> Answer:
 
 
 def of_table(table: Any) -> Answer:
-    columns = getattr(table, "sink_columns", None)  # `sinks` before
-    own = vars(table) if columns is None else {**vars(table), "sinks": columns}
+    own = {**vars(table), "sinks": table.sink_columns}
     return {name: own[name] for name in DESCRIBED}
 
 
@@ -694,7 +654,7 @@ def dense_targets() -> dict[str, Case]:
 
     def to_pattern() -> Answer:
         loose = hf.Tolerances(leak=0.2, distortion=0.5)
-        return of_fit(shrink_to_pattern(causal, tolerances=loose, per_row=3, per_column=8,
+        return of_fit(to_sparse(causal, tolerances=loose, per_row=3, per_column=8,
                                         exempt_columns=[0]))  # fmt: skip
 
     found |= {"svd": svd, "compare": compared, "to pattern": to_pattern}
@@ -722,9 +682,9 @@ def dense_targets() -> dict[str, Case]:
 
     def budget() -> Answer:
         heads = {"a": passages(20), "b": passages(40)}
-        result = compress_heads(heads, total=6, effort="low")
-        curve = result.curve if ONE_COMPRESS else result.trade_off
-        total = curve.dim if ONE_COMPRESS else curve.total
+        result = compress(heads, total=6, effort="low")
+        curve = result.curve
+        total = curve.dim
         return {"dims": [result.heads[name].dim for name in heads], "total": total,
                 "~tv_mean": curve.tv_mean}  # fmt: skip
 

@@ -23,7 +23,7 @@ import numpy as np
 from headfit._base.arguments import as_flag, shown
 from headfit._base.arrays import as_count, thread_count
 from headfit._base.files import as_path
-from headfit._base.progress import Counter, tqdm_class
+from headfit._base.progress import count_step, tqdm_class
 from headfit._sweep.executors import executor_of
 from headfit._sweep.table import Sweep, Table, load, open_tasks
 from headfit._sweep.work import Function, Record, Work, compute, tasks_of
@@ -196,7 +196,9 @@ def run(
                 records = (compute(task, thread_count(num_threads)) for task in todo)
             else:
                 records = stack.enter_context(executor_of(todo, executor, workers, num_threads))
-            bar = stack.enter_context(Counter(len(todo), "point")) if progress is True else None
+            bar = None
+            if progress is True:
+                bar = stack.enter_context(tqdm_class()(total=len(todo), unit="point"))
             say = progress if callable(progress) else lambda line: None
             say(f"0 of {len(todo)} points")
             failed = 0
@@ -206,7 +208,7 @@ def run(
                 said = f"{failed} failed" if failed else ""
                 say(f"{done} of {len(todo)} points{said and ', '}{said}")
                 if bar is not None:
-                    bar.step(said)
+                    count_step(bar, said)
     return Sweep(file, [table.records[task.key] for task in tasks], table.damaged)
 
 

@@ -15,7 +15,7 @@ from headfit._attention.profile import Counts, Floats, HeadStatistics
 from headfit._base.arguments import shown
 from headfit._base.arrays import as_count
 from headfit._base.files import as_path, save_arrays
-from headfit._base.frames import indexed_frame
+from headfit._base.frames import data_frame
 from headfit._base.plain import plain_dict
 from headfit._base.shown import Pictured, text_table
 from headfit._base.stored_arrays import load_arrays
@@ -59,7 +59,8 @@ class Table(Pictured):
         ImportError
             If pandas is not installed.
         """
-        return indexed_frame(self._levels(), self._in_frame())
+        levels = self._levels()
+        return data_frame({**levels, **self._in_frame()}, list(levels))
 
     def _parts(self) -> tuple[str, list[str], list[list[str]], list[str]]:
         columns = self._in_text()

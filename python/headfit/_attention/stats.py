@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from headfit._base.frames import indexed_frame
+from headfit._base.frames import data_frame
 from headfit._base.plain import plain_dict
 from headfit._base.shown import Shown
 
@@ -66,7 +66,7 @@ class AttentionStats(Shown):
         shape = self.entropy.shape
         names = [*(f"axis{at}" for at in range(len(shape) - 1)), "row"]
         places = np.indices(shape).reshape((len(shape), -1))
-        return indexed_frame(dict(zip(names, places, strict=True)), columns)
+        return data_frame({**dict(zip(names, places, strict=True)), **columns}, names)
 
     def _facts(self) -> dict[str, str]:
         facts = {"rows": str(self.entropy.size)}

@@ -18,17 +18,12 @@ def pandas() -> Any:
         ) from error
 
 
-def data_frame(columns: Mapping[Any, Any], index: str) -> Any:
-    """Return columns as a DataFrame whose rows are numbered; `index` says what they are."""
-    package = pandas()
-    frame = package.DataFrame(dict(columns))
-    return frame.rename_axis(index)
-
-
-def indexed_frame(levels: Mapping[str, Any], columns: Mapping[str, Any]) -> Any:
-    """Return columns as a DataFrame whose rows are indexed by some levels, or numbered."""
-    frame = pandas().DataFrame({**levels, **columns})
-    return frame.set_index(list(levels)) if levels else frame
+def data_frame(columns: Mapping[Any, Any], index: str | list[str]) -> Any:
+    """Return columns as a DataFrame, indexed by some of them; a text is what its rows number."""
+    frame = pandas().DataFrame(dict(columns))
+    if isinstance(index, str):
+        return frame.rename_axis(index)
+    return frame.set_index(index) if index else frame
 
 
 def records_frame(kind: Any, records: Sequence[Any], index: str) -> Any:

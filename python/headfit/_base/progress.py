@@ -1,14 +1,11 @@
-"""Progress bars that count finished rows or steps, in a terminal or a notebook."""
+"""Progress bars that count finished rows or steps, in a terminal or a notebook: those of tqdm."""
 
 from __future__ import annotations
 
-import time
 from importlib import import_module
-from typing import Any, Self
+from typing import Any
 
 from headfit.errors import InputError
-
-SECONDS_BETWEEN = 0.1
 
 
 def tqdm_class() -> Any:
@@ -19,39 +16,13 @@ def tqdm_class() -> Any:
         raise InputError("progress=True needs tqdm: pip install 'headfit[progress]'") from error
 
 
-class _Bar:
-    """A tqdm bar; leaving its context closes it."""
-
-    def __init__(self, total: int | None, unit: str) -> None:
-        self._bar: Any = tqdm_class()(total=total, unit=unit)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._bar.close()
+def count_step(bar: Any, line: str) -> None:
+    """Count one step on a bar; `line` says what it is."""
+    bar.set_description(line, refresh=False)
+    bar.update()
 
 
-class Counter(_Bar):
-    """A bar that counts steps, whose number may be unknown."""
-
-    def step(self, line: str = "") -> None:
-        """Count one step; `line` says what it is."""
-        self._bar.set_description(line, refresh=False)
-        self._bar.update()
-
-
-class Progress(_Bar):
-    """A bar of the rows that meet the tolerances."""
-
-    def __init__(self, rows: int) -> None:
-        super().__init__(rows, "row")
-        self._rows, self._shown = rows, 0.0
-
-    def watch(self, left: int, **figures: Any) -> None:
-        """Show how many rows are left, and figures beside the bar; at most ten times a second."""
-        now = time.monotonic()
-        if left == 0 or now - self._shown > SECONDS_BETWEEN:
-            self._shown = now
-            self._bar.n = self._rows - left
-            self._bar.set_postfix(**figures)
+def show_rows(bar: Any, left: int, **figures: Any) -> None:
+    """Show on a bar of rows how many are left, and figures beside it."""
+    bar.set_postfix(**figures, refresh=left == 0)
+    bar.update(bar.total - left - bar.n)

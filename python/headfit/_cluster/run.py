@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from headfit import _core
 from headfit._base.arithmetic import standard_arithmetic
 from headfit._base.deadline import calls_until
-from headfit._base.progress import Counter
+from headfit._base.progress import count_step, tqdm_class
 from headfit._cluster.cluster import Build, Cluster, own_build
 from headfit.errors import HeadfitError, InputError
 
@@ -97,7 +97,7 @@ def run_blocks(
     """
     client = cluster.client
     distributed: Any = sys.modules["distributed"]  # the package of the client
-    bar = Counter(len(blocks), "block") if cluster.progress else None
+    bar = tqdm_class()(total=len(blocks), unit="block") if cluster.progress else None
     tasks: list[Any] = []
     results: dict[Any, Result] = {}
 
@@ -113,7 +113,7 @@ def run_blocks(
                 # This waits where the result was lost with its worker and is computed again.
                 results[task] = task.result(timeout=seconds_left())
                 if bar is not None:
-                    bar.step(label)
+                    count_step(bar, label)
             return [results[task] for task in tasks]
         except Exception as error:
             if client.status == "running" and not isinstance(error, distributed.CancelledError):

@@ -345,7 +345,7 @@ class CompressedHeads(Shown):
         rows = self.heads.values()
         columns = {"head": [str(name) if isinstance(name, tuple) else name for name in self.heads]}
         columns |= {name: [getattr(head, name) for head in rows] for name in names}
-        return data_frame(columns, "").set_index("head")
+        return data_frame(columns, ["head"])
 
     def _facts(self) -> dict[str, str]:
         before = sum(head.original_dim for head in self.heads.values())

@@ -61,7 +61,9 @@ def _read_npz(path: Any, name: str) -> tuple[Arrays, str | None]:
 
 
 def _write_safetensors(path: Path, arrays: Arrays, about: str, dtype: str) -> None:
-    package = safetensors_package()
+    safetensors_package()
+    from safetensors.numpy import save
+
     stored = {}
     for name, array in arrays.items():
         if name in NARROWED and dtype in NARROW:
@@ -69,18 +71,8 @@ def _write_safetensors(path: Path, arrays: Arrays, about: str, dtype: str) -> No
             if not np.array_equal(narrow.astype(np.float32), array):
                 raise InputError(f"{name} must hold numbers of {dtype}, the dtype of the fit")
             array = narrow
-        little = np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("<"))
-        stored[name] = little  # keeps the memory that the specs below point to
-    specs = {
-        name: package.TensorSpec(
-            dtype=array.dtype.name,
-            shape=array.shape,
-            data_ptr=array.ctypes.data,
-            data_len=array.nbytes,
-        )
-        for name, array in stored.items()
-    }
-    raw = package.serialize(specs, {METADATA: about})
+        stored[name] = np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("<"))
+    raw = save(stored, {METADATA: about})
     replace_file(path, lambda file: file.write(raw))
 
 

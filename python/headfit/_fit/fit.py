@@ -6,6 +6,7 @@ import math
 import time
 from contextlib import nullcontext
 from dataclasses import asdict, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from headfit import bounds
@@ -17,7 +18,7 @@ from headfit._base.arithmetic import standard_arithmetic
 from headfit._base.arrays import as_count, check_between, seed_from, thread_count
 from headfit._base.kernel import KernelLike, of_head
 from headfit._base.machine import require_memory
-from headfit._base.progress import Progress
+from headfit._base.progress import show_rows, tqdm_class
 from headfit._base.tolerances import Tolerances, as_tolerances
 from headfit._base.types import Columns, MaskLike, Seed
 from headfit._cluster.cluster import Cluster
@@ -216,11 +217,11 @@ def fit(
     size = method.check(problem, size)
     _check_room(problem, size)
     limit = SEARCH_SECONDS if time_limit is None and size is None else time_limit
-    bar = Progress(target.n) if progress else None
+    bar = tqdm_class()(total=target.n, unit="row") if progress else None
     problem = replace(
         problem,
         deadline=math.inf if limit is None else start + limit,
-        watch=None if bar is None else bar.watch,
+        watch=None if bar is None else partial(show_rows, bar),
     )
     search, lower = None, None
     notes = heavy_notes(target, problem.exempt)

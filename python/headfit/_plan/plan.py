@@ -8,6 +8,7 @@ import os
 import re
 from collections.abc import Callable
 from contextlib import nullcontext
+from functools import partial
 from typing import Any
 
 from headfit._attention.attention import attention_in
@@ -15,7 +16,7 @@ from headfit._base.arguments import as_flag, shown
 from headfit._base.arithmetic import standard_arithmetic
 from headfit._base.arrays import as_count, check_between, seed_from, thread_count
 from headfit._base.kernel import KernelLike, of_head
-from headfit._base.progress import Counter
+from headfit._base.progress import count_step, tqdm_class
 from headfit._base.tolerances import Tolerances, as_tolerances
 from headfit._base.types import MaskLike, Seed
 from headfit._fit.method import Method
@@ -122,8 +123,9 @@ def plan(
     limit = check_between(time_limit, "time_limit", 0, math.inf)
     has_bar = not callable(progress) and as_flag(progress, "progress")
     source = source_of(pattern, n, mask, num_threads)
-    with Counter(None, "step") if has_bar else nullcontext() as bar:
-        say = progress if callable(progress) else (lambda _: None) if bar is None else bar.step
+    with tqdm_class()(unit="step") if has_bar else nullcontext() as bar:
+        say = (lambda _: None) if bar is None else partial(count_step, bar)
+        say = progress if callable(progress) else say
         return Planner(source, question, Clock(limit), say).carry_out()
 
 

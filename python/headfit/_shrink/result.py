@@ -72,7 +72,7 @@ class TvCurve(Pictured):
         ImportError
             Without pandas.
         """
-        return data_frame(vars(self), "").set_index("dim")
+        return data_frame(vars(self), ["dim"])
 
     def __repr__(self) -> str:
         points = ", ".join(

@@ -22,10 +22,7 @@ DASH = Path("-")
 """The name that stands for standard input or standard output."""
 
 # The first bytes of the files that commands read, and the suffix by which readers tell them apart.
-_KINDS = {
-    b"PK": ".npz", b"\x93NUMPY": ".npy", b"%%MatrixMarket": ".mtx", b"\x1f\x8b": ".mtx.gz",
-    b"BZh": ".mtx.bz2",
-}  # fmt: skip
+_KINDS = {b"PK": ".npz", b"\x93NUMPY": ".npy", b"%%MatrixMarket": ".mtx"}
 
 
 class Streams(contextlib.ExitStack):

@@ -149,7 +149,8 @@ def _collected(parts: Iterable[tuple[Any, Ints, Any]], n: int) -> tuple[Ints, In
         counts[rows] = np.count_nonzero(allowed, axis=1)
         total += int(counts[rows].sum())
         check_entries(total, n)
-        columns.append(keys[np.nonzero(allowed)[1]].astype(np.int32, copy=False))
+        places = np.flatnonzero(allowed) % max(1, keys.size)  # faster than np.nonzero
+        columns.append(keys[places].astype(np.int32, copy=False))
     return counts, np.concatenate(columns)
 
 

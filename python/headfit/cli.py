@@ -29,6 +29,7 @@ COMMANDS = {
     "bounds": ("fitting", "prove a lower bound on the head size of a pattern"),
     "info": ("fitting", "say what a target or a head is, or what this installation is"),
     "describe": ("heads", "show how sparse heads are, where they attend, and their rank"),
+    "sparsify": ("heads", "keep the heaviest entries of a head, as a pattern"),
     "shrink": ("heads", "find a smaller head that attends as a given one does, for this input"),
     "compress": ("heads", "find maps that make a head smaller for every input"),
     "plot": ("heads", "draw a target, a saved head, or the attention of queries and keys"),

@@ -252,3 +252,15 @@ def test_bad_plots_are_refused(line, words, run):
     Path("text.txt").write_text("no head", encoding="utf-8")
     bad(run("plot", *line.split(), "-o", "x.png"), words)
     assert not Path("x.png").exists()
+
+
+def test_the_heaviest_entries_of_a_head_are_a_pattern_to_fit(tmp_path, capsys):
+    rows = 3 * np.random.default_rng(0).normal(size=(2, 2, 24, 8))
+    np.savez(tmp_path / "heads.npz", Q=rows[0], K=rows[1])
+    files = [str(tmp_path / name) for name in ("heads.npz", "A.npz", "head.npz")]
+    words = ["--head", "1", "--mask", "causal", "--per-row", "3"]
+    assert cli.main(["sparsify", files[0], *words, "-o", files[1]]) == 0
+    kept = hf.sparsify(rows[0, 1], rows[1, 1], mask="causal", per_row=3).matrix
+    assert (hf.Target(files[1]).matrix != kept).nnz == 0
+    assert cli.main(["fit", files[1], "--mask", "causal", "--dim", "12", "-o", files[2]]) == 0
+    assert "holds for all" in capsys.readouterr().out

@@ -6,6 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import scipy.io
+import scipy.sparse as sp
 from numpy.typing import NDArray
 
 import headfit as hf
@@ -125,6 +127,12 @@ def read_module(path: Path) -> hf.SelfAttention:
         return hf.SelfAttention(known["W_Q"], known["W_K"], known.get("scale"))
     module: hf.SelfAttention = known.module
     return module
+
+
+def save_matrix(A: Any, path: Path) -> None:
+    """Write a pattern to a file, .npz or .mtx."""
+    write = scipy.io.mmwrite if path.suffix == ".mtx" else sp.save_npz
+    replace_file(path, lambda file: write(file, A))
 
 
 def draw(call: Call, output: Path | None, name: str, *results: Any, **settings: Any) -> str:

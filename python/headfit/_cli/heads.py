@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from headfit._cli.files import (
     read,
     read_arrays,
     read_attention,
+    save_matrix,
 )
 from headfit._cli.options import option, options_of
 from headfit._fit.file_formats import FORMATS
@@ -48,6 +50,27 @@ def describe(call: Call) -> Outcome:
     attention = read_attention(file, call)
     call.say(f"measuring {attention}")
     return outcome(file, hf.describe(attention, **call), kind="heads")
+
+
+@command(
+    HEADS,
+    HEAD,
+    option("-o", "--output", suffixes=(".npz", ".mtx"), required=True, metavar="A",
+           help="the pattern, .npz or .mtx, or -"),
+    options_of(hf.sparsify, "per_row per_column exempt_columns mass num_threads"),
+)  # fmt: skip
+def sparsify(call: Call) -> Outcome:
+    """Keep the heaviest entries of a head's attention as a pattern, which headfit fit takes.
+
+    headfit sparsify heads.npz --head 0,3 --mask causal --per-row 8 -o A.npz
+    headfit sparsify head.npz --mask causal --mass 0.9 -o A.npz
+    """
+    file = call.pop("output")
+    head = head_of(read_attention(call.pop("file"), call), call.pop("head", None))
+    call.say(f"reading {head}")
+    kept = hf.sparsify(head, **call)
+    call.files.write(file, partial(save_matrix, kept.matrix))
+    return outcome(file, kept)
 
 
 @command(

@@ -9,16 +9,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import scipy.io
-import scipy.sparse as sp
-
 import headfit as hf
 from headfit import patterns
-from headfit._base.files import opened, replace_file
+from headfit._base.files import opened
 from headfit._base.sparse import load_matrix
 from headfit._base.stored_arrays import load_array
 from headfit._cli.command import Call, Command, Outcome, command, examples, outcome
-from headfit._cli.files import PICTURES, draw
+from headfit._cli.files import PICTURES, draw, save_matrix
 from headfit._cli.fitting import TOLERANCES
 from headfit._cli.options import Option, option, options_of, pair
 from headfit._cli.streams import DASH
@@ -81,13 +78,8 @@ def _make(kind: str, call: Call) -> Outcome:
     _read_files(call)
     A = getattr(patterns, kind)(**call)
     target = hf.Target(A)
-    call.files.write(file, functools.partial(_save, A))
+    call.files.write(file, functools.partial(save_matrix, A))
     return outcome(file, target, kind=kind, seed=call.get("rng", 0))
-
-
-def _save(A: Any, path: Path) -> None:
-    write = scipy.io.mmwrite if path.suffix == ".mtx" else sp.save_npz
-    replace_file(path, lambda file: write(file, A))
 
 
 class _Kinds:

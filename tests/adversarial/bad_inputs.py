@@ -986,7 +986,7 @@ def plot_doors(
                         ("kind", ["x", "y"]), ("dim", [])):  # fmt: skip
         tables.append({**sizes, name: value})
     yield Door("plot.growth", hf.plot.growth, {"table": sizes, "ax": axes()}, {
-        "table": tables, "by": [5, "x", ["x"], True, Unusable(), [5], {}, {"k"}], "ax": no_axes,
+        "table": tables, "ax": no_axes,
     })  # fmt: skip
     tiled = {"batch": batches, "M": matrices, "pixels": [*counts(1), None], "relative": NOT_FLAG}
     yield Door("plot.tiles", hf.plot.tiles, {"M": A, "pixels": 4}, tiled, {"M": "M|pict"})
@@ -1001,7 +1001,7 @@ def torch_doors(head: Any, threads: list[Any], scales: list[Any]) -> Iterator[Do
     no_fits = [None, 5, "x", [], [None], [head, 5], Unusable(), True]
     yield Door("torch.to_multihead_attention", ht.to_multihead_attention, {"fits": head}, {
         "fits": no_fits, "head_dim": optional([*counts(8), 9, 2**30]), "batch_first": NOT_FLAG,
-        "bias": NOT_FLAG, "rng": NOT_SEED,
+        "rng": NOT_SEED,
     })  # fmt: skip
     model = ht.to_multihead_attention(head)
     yield Door("FittedAttention.with_fits", model.with_fits, {}, {"fits": [*no_fits, [head] * 2]})
@@ -1062,7 +1062,7 @@ def model_doors(known: dict[str, list[Any]], folder: Path) -> Iterator[Door]:
             watched.run(**{"batches": [batch], **given})
 
     yield Door("CapturedHeads.run", run, {}, {
-        "batches": [None, 5, True, 1.5, 2j, Unusable()], "progress": NOT_FLAG,
+        "batches": [None, 5, True, 1.5, 2j, Unusable()],
         "call": [5, "x", True, [], Unusable()],
     })  # fmt: skip
     unfit = [folder, folder / "no folder" / "x.npz", Path("/proc/x.npz")]

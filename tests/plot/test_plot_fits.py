@@ -120,7 +120,7 @@ def test_certificate_counts_rows(pattern, head, ax):
     at = [line.get_xdata()[0] for line in ax.lines if line not in lines]
     assert at == [0.05, 0.1]
     assert ax.get_xscale() == ax.get_yscale() == "log"
-    assert ax.get_title() == "holds for all 40 rows"
+    assert ax.get_title() == "Certificate: holds for all 40**2 entries, 120 nonzeros"
     assert ax.get_xlim()[1] > 0.1
 
 
@@ -128,7 +128,7 @@ def test_certificate_says_what_fails_and_where_zeros_and_infinities_are(ax):
     A = np.array([[0, 1.0, 0], [0, 1, 0], [0, 0, 1]])
     c = hf.certify(A, matrix=np.eye(3))
     leak, distortion = plot.certificate(c, ax=ax)
-    assert ax.get_title() == "fails in 1 of 3 rows"
+    assert ax.get_title() == "Certificate: FAILS in 1 of 3 rows"
     assert leak.get_xdata()[0] == ax.get_xlim()[1]  # infinite: at the edge
     assert "worst inf" in leak.get_label()
     assert "0 in 2 rows" in leak.get_label()
@@ -139,7 +139,7 @@ def test_certificate_says_what_fails_and_where_zeros_and_infinities_are(ax):
         c, status="undecided", row_status=np.array([2, 0, 0], dtype=np.int8)
     )
     plot.certificate(undecided, ax=ax)
-    assert ax.get_title() == "1 undecided of 3 rows"
+    assert ax.get_title() == "Certificate: UNDECIDED in 1 of 3 rows"
 
 
 def searched(head, trials, dim, bound):

@@ -85,7 +85,7 @@ def test_many_series_look_different(ax):
 
 def test_the_legend_names_the_slopes(ax):
     table = {"n": [64, 256, 1024] * 2, "dim": [4, 5, 6, 8, 10, 12], "k": [2] * 3 + [4] * 3}
-    picture = plot.growth(table, ax=ax, by="k")
+    picture = plot.growth(table, ax=ax)
     labels = [text.get_text() for text in ax.get_legend().get_texts()]
     assert labels == [f"{name}\n{slope}" for name, slope in picture.slopes.items()]
     assert labels[1] == "k = 4\n+1.00 per doubling (-0.30 to 2.30)"

@@ -70,7 +70,7 @@ def test_compare_shows_where_leak_and_distortion_are(as_given, mask, axes, monke
     image = plot.compare(A, given, axes=axes, tolerances=hf.Tolerances(0.4, 0.3))[2]
     cells, rows = shares(A.toarray(), M, 0.4, 0.3)
     np.testing.assert_allclose(image.get_array(), cells, rtol=1e-9, atol=1e-12)
-    ring, square, worst = axes[2].lines
+    ring, square = axes[2].lines
     leak, distortion = rows.max(axis=0)
     row = ring.get_ydata()[0]
     assert row == rows[:, 0].argmax()
@@ -78,8 +78,6 @@ def test_compare_shows_where_leak_and_distortion_are(as_given, mask, axes, monke
     row = square.get_ydata()[0]
     assert rows[row, 1] == pytest.approx(distortion)
     np.testing.assert_allclose(cells[row, square.get_xdata()[0]] * 0.3, distortion, atol=1e-9)
-    most = (rows / [0.4, 0.3]).max(axis=1)
-    np.testing.assert_allclose(most[worst.get_ydata()], np.sort(most)[::-1][:5])
     certificate = hf.certify(A, matrix=M, mask=mask)
     assert f"row {certificate.worst_leak[0]}, column" in axes[2].get_xlabel()
 
@@ -112,8 +110,6 @@ def test_compare_of_a_dense_target_shows_differences(axes):
         image = plot.compare(given, M, axes=axes)[2]
         np.testing.assert_allclose(image.get_array(), np.abs(dense_a - dense_m))
     assert axes[2].get_title() == "absolute difference"
-    tv = np.abs(dense_a - dense_m).sum(axis=1)
-    np.testing.assert_array_equal(axes[2].lines[1].get_ydata(), np.argsort(tv)[::-1][:5])
 
 
 def test_compare_makes_a_figure_with_three_colour_bars():

@@ -50,17 +50,15 @@ def in_proj(model):
 
 @pytest.mark.parametrize("name", MASKS)
 @pytest.mark.parametrize("batch_first", [False, True])
-@pytest.mark.parametrize("bias", [False, True])
 @pytest.mark.parametrize("rng", [None, 3])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_the_weights_of_torch_certify(name, batch_first, bias, rng, dtype):
+def test_the_weights_of_torch_certify(name, batch_first, rng, dtype):
     targets, fits = fits_of(name, dtype)
     mask = fits[0].mask
-    model = ht.to_multihead_attention(fits, batch_first=batch_first, bias=bias, rng=rng)
+    model = ht.to_multihead_attention(fits, batch_first=batch_first, rng=rng)
     size = (1, N) if batch_first else (N, 1)
     assert model.X.shape == (*size, model.embed_dim)
     assert model.X.dtype == model.module.out_proj.weight.dtype == getattr(torch, dtype)
-    assert (model.module.in_proj_bias is not None) == bias
     assert model.head_dim % 8 == 0
     assert model.head_dim >= 2 * max(model.fitted_dims) > model.head_dim - 8
     assert model.embed_dim == len(fits) * model.head_dim >= 2 * sum(model.fitted_dims)

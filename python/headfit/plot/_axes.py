@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from headfit._base.arguments import shown
 from headfit._base.drawing import GREY, matplotlib
 from headfit.errors import InputError
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.patches import Rectangle
+from headfit.plot._types import Axes, Rectangle
 
 _POINTS_PER_LABEL = 7.5  # the least distance of labels, in points, at which they can be read
 

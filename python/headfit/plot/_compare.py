@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,12 +17,8 @@ from headfit.errors import InputError
 from headfit.plot._axes import check_tokens, checked_axes, half_pixels, label_tokens, new_axes
 from headfit.plot._matrix import Style, add_colorbar, draw_cells, root_norm
 from headfit.plot._tiles import Pool, Source, one_of_batch, source
+from headfit.plot._types import Axes, AxesImage
 
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.image import AxesImage
-
-_WORST_ROWS = 5
 _RINGS = ("o", "\u25cb"), ("s", "\u25a1")  # markers of the worst entries, and as characters
 _HUGE = 1e12  # stands for an infinite share of a tolerance, since colours need finite numbers
 _NOISE = 1e-6  # smaller leaks and distortions are not marked: rounding errors of float32
@@ -50,9 +46,8 @@ def compare(
     the leak (its weight over the smallest weight of the row on the pattern), divided by the
     tolerance; on the pattern the distortion (how much larger its ratio of attention to target is
     than the smallest such ratio of the row), divided by the tolerance. Shares up to 1 are blue,
-    larger ones orange. Markers show the worst entry of either kind, triangles at the right edge
-    the worst rows. If the target is not sparse, the picture shows absolute differences of the
-    weights, and the rows of largest total variation.
+    larger ones orange. Markers show the worst entry of either kind. If the target is not sparse,
+    the picture shows absolute differences of the weights.
 
     Parameters
     ----------
@@ -114,7 +109,7 @@ def compare(
     texts = [("target", style.label), ("attention", style.label)]
     if len(places) == 3:
         limits = _limits(left, allowed)
-        drawn.append(_draw_errors(places[2], _errors(left, right, limits, pixels), limits))
+        drawn.append(_draw_errors(places[2], left, right, limits, pixels))
         texts.append(
             ("share of the tolerance used", "share of the tolerance")
             if limits
@@ -142,45 +137,6 @@ def _limits(A: Source, allowed: Tolerances) -> dict[str, float]:
     return {}
 
 
-class _Errors(NamedTuple):
-    """Max-pooled errors, the error of each row, and (value, row, column) of the worst by kind.
-
-    `shape` is that of the matrix.
-    """
-
-    shape: tuple[int, int]
-    cells: Floats
-    rows: Floats
-    worst: dict[str, tuple[float, int, int]]
-
-
-def _errors(A: Source, M: Source, limits: dict[str, float], pixels: int) -> _Errors:
-    """Return which share of its tolerance each entry uses, or differences where there is none.
-
-    A row's error is its largest share, or its total variation.
-    """
-    pool, rows = Pool(M.shape, pixels), np.zeros(M.shape[0])
-    worst: dict[str, tuple[float, int, int]] = {}
-    for start, stop in M.blocks():
-        if limits:
-            by_kind = _leak_and_distortion(A, M, start, stop)
-            with np.errstate(invalid="ignore", divide="ignore"):
-                shares = (np.where(x > 0, x / limits[kind], 0) for kind, x in by_kind.items())
-                errors = np.asarray(sum(shares))
-            rows[start:stop] = errors.max(axis=1)
-        else:
-            errors = np.abs(A.block(start, stop) - M.block(start, stop))
-            by_kind = {"difference": errors}
-            rows[start:stop] = 0.5 * errors.sum(axis=1)
-        pool.add(start, errors)
-        for kind, values in by_kind.items():
-            row, column = map(int, np.unravel_index(values.argmax(), values.shape))
-            value = float(values[row, column])
-            if value > worst.get(kind, (_NOISE,))[0]:
-                worst[kind] = value, start + row, column
-    return _Errors(M.shape, pool.cells, rows, worst)
-
-
 def _leak_and_distortion(A: Source, M: Source, start: int, stop: int) -> dict[str, Floats]:
     """Return the leak of each entry off the support of its row, and the distortion of those on it.
 
@@ -203,30 +159,42 @@ def _leak_and_distortion(A: Source, M: Source, start: int, stop: int) -> dict[st
     return {kind: np.nan_to_num(x, nan=0.0, posinf=np.inf) for kind, x in errors.items()}
 
 
-def _draw_errors(ax: Axes, errors: _Errors, limits: dict[str, float]) -> AxesImage:
-    """Draw errors in blue, and those beyond a tolerance in orange.
+def _draw_errors(
+    ax: Axes, A: Source, M: Source, limits: dict[str, float], pixels: int
+) -> AxesImage:
+    """Draw which share of its tolerance each entry uses, or differences where there is none.
 
-    The worst entries and rows are marked; the marks are explained below the labels of the axis.
+    Shares are blue, and orange beyond a tolerance. The worst entries are marked; the marks are
+    explained below the label of the axis.
     """
+    pool, worst = Pool(M.shape, pixels), dict[str, tuple[float, int, int]]()
+    for start, stop in M.blocks():
+        if limits:
+            by_kind = _leak_and_distortion(A, M, start, stop)
+            with np.errstate(invalid="ignore", divide="ignore"):
+                shares = (np.where(x > 0, x / limits[kind], 0) for kind, x in by_kind.items())
+                pool.add(start, np.asarray(sum(shares)))
+        else:
+            by_kind = {"difference": np.abs(A.block(start, stop) - M.block(start, stop))}
+            pool.add(start, by_kind["difference"])
+        for kind, values in by_kind.items():
+            row, column = map(int, np.unravel_index(values.argmax(), values.shape))
+            value = float(values[row, column])
+            if value > worst.get(kind, (_NOISE,))[0]:
+                worst[kind] = value, start + row, column
     cmap: Any = "Blues"
-    norm, cells = root_norm(errors.cells), errors.cells
+    norm, cells = root_norm(pool.cells), pool.cells
     if limits:
         cmap = matplotlib().colormaps["Blues"].with_extremes(over=ORANGE)
         cmap.colorbar_extend = "max"
         norm, cells = matplotlib().colors.Normalize(0.0, 1.0), np.minimum(cells, _HUGE)
-    image = draw_cells(ax, cells, errors.shape, cmap, norm)
+    image = draw_cells(ax, cells, M.shape, cmap, norm)
     lines = ["key"]
-    kinds = sorted(errors.worst.items(), reverse=True)  # leak before distortion
+    kinds = sorted(worst.items(), reverse=True)  # leak before distortion
     for (kind, (value, row, column)), (shape, sign) in zip(kinds, _RINGS, strict=False):
         limit = f" of {limits[kind]:g}" if limits else ""
         label = f"{kind} {number(value, 3)}{limit}"
         ax.plot(column, row, shape, ms=11, mfc="none", mec=INK, mew=1.4, clip_on=False, label=label)
         lines.append(f"{sign} {label} at row {row}, column {column}")
-    worst = np.argsort(errors.rows, kind="stable")[::-1][:_WORST_ROWS]
-    worst = worst[errors.rows[worst] > 0]
-    if worst.size:
-        edge = ax.get_yaxis_transform()
-        ax.plot(np.ones(worst.size), worst, "<", transform=edge, ms=6, color=ORANGE, clip_on=False)
-        lines.append(f"\u25c2 {'worst rows' if worst.size > 1 else 'the only row with errors'}")
     ax.set_xlabel("\n".join(lines))
     return image

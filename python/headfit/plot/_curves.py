@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from itertools import cycle
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,10 +17,7 @@ from headfit._compress.result import Compressed
 from headfit._shrink.result import ShrinkResult, TvCurve
 from headfit.errors import InputError
 from headfit.plot._axes import axes_or_new, finish, label_sizes
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.lines import Line2D
+from headfit.plot._types import Axes, Line2D
 
 # From the palette of Okabe and Ito, in an order in which neighbours differ in lightness too. There
 # is one marker less, so that no pair of a colour and a marker comes twice among thirty series.
@@ -93,9 +90,7 @@ def curve(
     return tuple(lines)
 
 
-def growth(
-    table: Any, *, by: str | Sequence[str] | None = None, ax: Axes | None = None
-) -> SimpleNamespace:
+def growth(table: Any, *, ax: Axes | None = None) -> SimpleNamespace:
     """Draw the head size against the number of tokens, linear over a logarithmic axis.
 
     A straight line is what d = O(log n) looks like. Each series of sizes that were found gets a
@@ -107,11 +102,10 @@ def growth(
     table : Sweep, mapping of str to sequences, or pandas.DataFrame
         What `headfit.sweep` returns, or columns of one length: ``n``; ``dim``, the head size (or
         ``dim_found``, where it was searched for); and optionally ``certified`` (rows without it
-        are left out), ``seed``, and ``kind``, which is "found" or "proved". For every n the
+        are left out), ``method`` and ``k``, which name a series, ``seed``, and ``kind``, which is
+        "found" or "proved". For every n the
         smallest size of each seed counts, and the largest of these over the seeds; of a proved
         bound the largest.
-    by : str or sequence of str, optional
-        The columns whose values name a series; "method" and "k" when None, if there are such.
     ax : matplotlib Axes, optional
 
     Returns
@@ -142,7 +136,7 @@ def growth(
     >>> round(picture.slopes["learned"].per_doubling, 3)
     0.5
     """
-    series = _series(table, by)
+    series = _series(table)
     ax = axes_or_new(ax, 8.2, 4.6)
     above = _far_above(series)
     drawn = [one for one in series if one.name not in above]
@@ -215,13 +209,9 @@ def _slope(series: _Series) -> _Slope | None:
     return _Slope(*map(float, ends))
 
 
-def _series(table: Any, by: str | Sequence[str] | None) -> list[_Series]:
+def _series(table: Any) -> list[_Series]:
     """Return the series of a table, in the order of their first rows."""
     columns = _table(table)
-    by = [name for name in ("method", "k") if name in columns] if by is None else by
-    by = [by] if isinstance(by, str) else by
-    if not isinstance(by, (list, tuple)) or not all(name in columns for name in by):
-        raise InputError(f"by must name columns of the table; got {shown(by)}")
     size = "dim" if "dim_found" not in columns else "dim_found"
     sizes: dict[tuple[str, bool], dict[int, dict[str, float]]] = {}
     for cells in zip(*columns.values(), strict=True):
@@ -229,8 +219,8 @@ def _series(table: Any, by: str | Sequence[str] | None) -> list[_Series]:
         certified = row.get("certified", True)  # None where a point of a sweep failed
         if certified is None or not as_flag(certified, "table's certified"):
             continue
-        labels = [x if isinstance(x, str) else f"{name} = {x}" for name in by
-                  if (x := row[name]) is not None]  # fmt: skip
+        labels = [x if isinstance(x, str) else f"{name} = {x}" for name in ("method", "k")
+                  if (x := row.get(name)) is not None]  # fmt: skip
         kind = as_choice(row.get("kind", "found"), "table's kinds", ("found", "proved"))
         n, dim = as_finite(row["n"], "table's n", 1), as_finite(row[size], f"table's {size}", 1)
         if n != int(n):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,9 +22,7 @@ from headfit._target.target import as_target
 from headfit.errors import InputError
 from headfit.plot._axes import axes_or_new, finish, label_sizes
 from headfit.plot._tiles import largest
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
+from headfit.plot._types import Axes
 
 _ROWS = 16  # how many rows are compared with the logits drawn, to see that the head is a filter
 _PARTS = 400  # the whole range is drawn as the least and largest logit of so many parts

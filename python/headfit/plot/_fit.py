@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import partial
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -17,11 +18,7 @@ from headfit._plan.result import Plan, PlanAttempt
 from headfit._target.certificate import Certificate
 from headfit.errors import InputError
 from headfit.plot._axes import axes_or_new, finish, label_sizes, mark_impossible, plain_numbers
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.collections import PathCollection
-    from matplotlib.lines import Line2D
+from headfit.plot._types import Axes, Line2D, PathCollection
 
 _FAR = 1e4  # larger shares of a tolerance are drawn at this value
 _RELAXED = ("float32", "float32 logits", "free logits", "looser")
@@ -97,18 +94,11 @@ def certificate(c: Certificate | Fit, *, ax: Axes | None = None) -> tuple[Line2D
         if limit > 0:
             ax.axvline(limit, color=color, linestyle=":", linewidth=1.6)
     ax.set(xscale="log", yscale="log", xlim=(max(least, most * 1e-4) / 1.5, edge))
-    ax.set(ylim=(0.7, 1.5 * judged.n), title=_verdict(judged))
+    ax.set_ylim(0.7, 1.5 * judged.n)
+    ax.set_title(str(judged).splitlines()[0].partition(" (")[0], size=10)
     plain_numbers(ax.yaxis, "{x:,.0f}")
     finish(ax, "leak or distortion of a row", "rows with as much or more", columns=2)
     return lines[0], lines[1]
-
-
-def _verdict(c: Certificate) -> str:
-    undecided = f"{c.undecided_rows.size:,} undecided"
-    if c.status == "fails":
-        more = f", {undecided}" if c.undecided_rows.size else ""
-        return f"fails in {c.failed_rows.size:,} of {c.n:,} rows{more}"
-    return f"holds for all {c.n:,} rows" if c.holds else f"{undecided} of {c.n:,} rows"
 
 
 def search(fit: Fit, *, ax: Axes | None = None) -> SimpleNamespace:
@@ -147,21 +137,17 @@ def search(fit: Fit, *, ax: Axes | None = None) -> SimpleNamespace:
         raise InputError("fit must be one whose size was searched for: fit(A) without dim")
     ax = axes_or_new(ax, 6.4, 4.0)
     trials = fit.search.trials
-    dims, shares = [trial.dim for trial in trials], [_share(trial, fit) for trial in trials]
-
-    def points(holds: bool, label: str, **more: Any) -> PathCollection:
-        at = [i for i, trial in enumerate(trials) if trial.holds == holds]
-        x, y = [dims[i] for i in at], [shares[i] for i in at]
-        return ax.scatter(x, y, s=64, zorder=3, label=label, clip_on=False, **more)
-
-    certified = points(True, "certified", color=BLUE, marker="o")
-    others = points(False, "not certified", color=ORANGE, marker="X")
+    dims, shares = np.array([(trial.dim, _share(trial, fit)) for trial in trials]).T
+    holds = np.array([trial.holds for trial in trials])
+    points = partial(ax.scatter, s=64, zorder=3, clip_on=False)
+    certified = points(dims[holds], shares[holds], label="certified", color=BLUE)
+    others = points(dims[~holds], shares[~holds], label="not certified", color=ORANGE, marker="X")
     ax.axhline(1.0, color=INK, linewidth=1, linestyle="--")
     needs = 1 if fit.lower_bound is None else fit.lower_bound.dim
-    low, high = min([*dims, needs - 1] if needs > 1 else dims), max(dims)
-    wide = high > 4 * min(dims) and high > 16
+    low, high = min(needs - 1 or dims.min(), dims.min()), dims.max()
+    wide = high > 4 * dims.min() and high > 16
     ax.set_yscale("log")
-    ax.set_ylim(min(0.5, min(shares) / 1.5), max(2.0, max(shares) * 1.5))
+    ax.set_ylim(min(0.5, shares.min() / 1.5), max(2.0, shares.max() * 1.5))
     label_sizes(ax, dims, log=wide)
     limits = (low / 1.25, high * 1.25) if wide else (low - 0.6, high + 0.6)
     ax.set_xlim(max(0.4, limits[0]), limits[1])

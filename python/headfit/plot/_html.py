@@ -27,37 +27,39 @@ from headfit.plot._filters import translation
 from headfit.plot._fit import certificate, plan
 from headfit.plot._matrix import attention
 
-PICTURE_BYTES = 36_000
-"""The largest picture, as SVG, that a notebook gets: base64 makes it a third larger."""
-
-LONG_LINE = 200
-"""How many points of a line a picture states one by one."""
-
-PICTURE_ENTRIES = 2**20
-"""How many entries of attention are computed for a picture that nobody asked for."""
+PICTURE_BYTES = 36_000  # the largest SVG that a notebook gets: base64 makes it a third larger
+LONG_LINE = 200  # lines of more points are drawn as pixels, which take less room
+PICTURE_ENTRIES = 2**20  # so many entries of attention are computed for a notebook at most
 
 
-def _as_html(draw: Callable[..., Any], alt: str, when: Callable[[Any], bool], result: Any) -> str:
+def _as_html(draw: Callable[..., Any], alt: str, result: Any) -> str:
     """Return what a function of `headfit.plot` draws of a result, as an HTML image.
 
     The picture is SVG on white, so that it can be read on light and on dark pages, and belongs to
     no window. The text is empty without Matplotlib, for a result that is not or cannot be drawn,
     and for a picture that is too large for a notebook.
     """
-    if not when(result):
+    points = getattr(result, "curve", result)
+    if isinstance(points, TvCurve) and len(points.dim) < 2:  # the table has a single point already
+        return ""
+    if isinstance(result, Attention) and result.n * result.m > PICTURE_ENTRIES:
+        return ""
+    if isinstance(result, Plan) and not result.attempts:
         return ""
     try:
         package = matplotlib()
     except ImportError:
         return ""
-    size, options = ((4.0, 3.6), _IMAGE) if draw is attention else ((5.4, 3.6), {})
+    size, options = (5.4, 3.6), {}
+    if draw is attention:
+        size, options = (4.0, 3.6), {"pixels": 64, "colorbar": True}
     figure = package.figure.Figure(figsize=size, facecolor="white", layout="constrained")
     ax = figure.subplots()
     try:
         draw(result, ax=ax, **options)
     except InputError:  # it cannot be drawn, such as a stack of heads, or attention without rows
         return ""
-    for line in ax.lines:  # as pixels, long lines take less room
+    for line in ax.lines:
         line.set_rasterized(len(line.get_xdata()) > LONG_LINE)
     file = io.BytesIO()
     settings = {
@@ -75,25 +77,18 @@ def _as_html(draw: Callable[..., Any], alt: str, when: Callable[[Any], bool], re
     return f'<img alt="{html.escape(alt.format(result))}" src="data:image/svg+xml;base64,{source}">'
 
 
-_IMAGE: dict[str, Any] = {"pixels": 64, "colorbar": True}
 _ROWS = "How many rows leak and distort how much"
 _TV = "Total variation from the original head against head size"
-_PICTURES: dict[type, tuple[Callable[..., Any], str, Callable[[Any], bool]]] = {
-    Attention: (
-        attention,
-        "The attention of {0.n} queries and {0.m} keys",
-        lambda head: head.n * head.m <= PICTURE_ENTRIES,
-    ),
-    Target: (attention, "The nonzeros of a target of {0.n} tokens", lambda _: True),
-    Sparsified: (attention, "The entries that are kept", lambda _: True),
-    Certificate: (certificate, _ROWS, lambda _: True),
-    Fit: (certificate, _ROWS, lambda _: True),
-    Plan: (plan, "The largest logit of the heads that were tried", lambda p: bool(p.attempts)),
-    RopeFilter: (translation, "Logits against the offset between query and key", lambda _: True),
-    # Curves of one point are in the table already.
-    TvCurve: (curve, _TV, lambda points: len(points.dim) > 1),
-    ShrinkResult: (curve, _TV, lambda result: len(result.curve.dim) > 1),
-    Compressed: (curve, _TV, lambda result: len(result.curve.dim) > 1),
-}
-for kind, picture in _PICTURES.items():
-    drawn.register(kind, partial(_as_html, *picture))
+for kind, draw, alt in (
+    (Attention, attention, "The attention of {0.n} queries and {0.m} keys"),
+    (Target, attention, "The nonzeros of a target of {0.n} tokens"),
+    (Sparsified, attention, "The entries that are kept"),
+    (Certificate, certificate, _ROWS),
+    (Fit, certificate, _ROWS),
+    (Plan, plan, "The largest logit of the heads that were tried"),
+    (RopeFilter, translation, "Logits against the offset between query and key"),
+    (TvCurve, curve, _TV),
+    (ShrinkResult, curve, _TV),
+    (Compressed, curve, _TV),
+):
+    drawn.register(kind, partial(_as_html, draw, alt))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,9 +18,7 @@ from headfit._target.target import as_target
 from headfit.errors import InputError
 from headfit.plot._axes import axes_or_new, finish
 from headfit.plot._tiles import one_of_batch
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
+from headfit.plot._types import Axes
 
 _NARROW = 0.1  # a margin below this share of the range of logits cannot be seen on a linear axis
 _MANY = 4000  # more keys off the support than this are small dots, as pixels in vector formats

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,10 +26,7 @@ from headfit.plot._axes import (
     new_axes,
 )
 from headfit.plot._tiles import entry_of_batch, one_of_batch, source, tiles
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.image import AxesImage
+from headfit.plot._types import Axes, AxesImage
 
 _STRIP = 4  # matrices with a larger ratio of sides are stretched to fill the axes
 _PANEL = 1.35  # size of a picture of `heads_grid` in inches

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,11 +18,7 @@ from headfit.errors import InputError
 from headfit.plot._axes import axes_or_new, check_colors, head_names
 from headfit.plot._matrix import add_colorbar, root_norm
 from headfit.plot._tiles import entry_of_batch
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.container import BarContainer
-    from matplotlib.image import AxesImage
+from headfit.plot._types import Axes, AxesImage, BarContainer
 
 _MOST_BARS = 48
 _MOST_NAMES = 40

@@ -27,7 +27,7 @@ from headfit.torch.observed import (
     transformers_call,
 )
 from headfit.torch.running import Running
-from headfit.torch.visibility import MaskReader
+from headfit.torch.visibility import Read, key_of_masks, read_masks
 
 
 @contextmanager
@@ -182,11 +182,12 @@ class Recorder(Running):
         if check and model.training:
             raise CaptureError("check=True needs a model in evaluation mode: call model.eval()")
         self.heads, self.measures, self.threads, self.check = heads, measures, threads, check
-        self._masks = MaskReader()
+        # With the tensors, so that no others take their place in memory.
+        self._masks: dict[Any, tuple[Read, Any, Any]] = {}
 
     def end(self) -> None:
         """Forget the masks of a call of the model, which has ended."""
-        self._masks.forget()
+        self._masks.clear()
 
     def of_transformers(
         self, layer: str, module: Any, implementation: Any, function: Any, args: Any, kwargs: Any
@@ -236,7 +237,11 @@ class Recorder(Running):
             rows, tokens = self._padding(batch, n)
         else:
             rows, tokens = seen.rows.detach().cpu().numpy(), None
-        masks = self._masks.read(seen, rows, (batch, n, m), own)
+        place = key_of_masks(seen, rows, (batch, n, m), own)
+        if place not in self._masks:
+            masks = read_masks(seen, rows, (batch, n, m), own)
+            self._masks[place] = masks, seen.mask, seen.bias
+        masks = self._masks[place][0]
         call = Call(
             stored(query, "queries"),
             stored(key[:, :, : masks.keys], "keys"),

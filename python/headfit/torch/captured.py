@@ -15,9 +15,8 @@ from headfit._attention.attention import Attention
 from headfit._attention.head_table import ModelTable
 from headfit._attention.heads import single_heads
 from headfit._attention.profile import HeadStatistics
-from headfit._base.arguments import as_flag, check_callable, shown
+from headfit._base.arguments import check_callable, shown
 from headfit._base.arrays import as_count
-from headfit._base.progress import tqdm_class
 from headfit.errors import CaptureError, InputError
 from headfit.torch.call import Call, key_head
 from headfit.torch.report import write_report
@@ -262,13 +261,7 @@ class CapturedHeads:
         first = self.first_passages() if any(layer.kept for layer in self.layers) else []
         return write_report(self.table(), first, path, title)
 
-    def run(
-        self,
-        batches: Iterable[Any],
-        *,
-        progress: bool = False,
-        call: Callable[..., Any] | None = None,
-    ) -> None:
+    def run(self, batches: Iterable[Any], *, call: Callable[..., Any] | None = None) -> None:
         """Run the model on the batches of a loader, without gradients, and capture them.
 
         Parameters
@@ -276,8 +269,6 @@ class CapturedHeads:
         batches : iterable
             Mappings, whose items become keyword arguments of the model, sequences, whose items
             become positional ones, or single tensors. Tensors are moved to the model's device.
-        progress : bool, default False
-            Whether to show a progress bar of the batches (with tqdm).
         call : callable, optional
             What is called with these arguments; the model itself when None. For example
             ``model.generate``.
@@ -301,8 +292,6 @@ class CapturedHeads:
         def moved(x: Any) -> Any:
             return x.to(device) if isinstance(x, torch.Tensor) else x
 
-        if as_flag(progress, "progress"):
-            batches = tqdm_class()(batches, unit="batch")
         with torch.no_grad():
             for batch in batches:
                 if hasattr(batch, "keys"):

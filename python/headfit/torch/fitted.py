@@ -110,7 +110,6 @@ def to_multihead_attention(
     *,
     head_dim: int | None = None,
     batch_first: bool = False,
-    bias: bool = False,
     rng: Any = None,
 ) -> FittedAttention:
     """Build a `torch.nn.MultiheadAttention` with the attention of fitted heads, and its input.
@@ -124,8 +123,6 @@ def to_multihead_attention(
         such number when None.
     batch_first : bool, default False
         Whether the module takes inputs of shape (1, n, E) rather than (n, 1, E).
-    bias : bool, default False
-        Whether the module has biases, which are zeros.
     rng : seed or Generator, optional
         A source of random rotations that make the weights dense and leave the attention
         unchanged. None gives the canonical weights below.
@@ -171,7 +168,7 @@ def to_multihead_attention(
     True
     """
     heads = _checked(fits)
-    batch_first, bias = as_flag(batch_first, "batch_first"), as_flag(bias, "bias")
+    batch_first = as_flag(batch_first, "batch_first")
     sizes = tuple(head.dim for head in heads)
     least = 8 * math.ceil(2 * max(sizes) / 8)
     size = least if head_dim is None else as_count(head_dim, "head_dim", least)
@@ -194,13 +191,9 @@ def to_multihead_attention(
             w_q[rows], w_k[rows] = turn @ w_q[rows], turn @ w_k[rows]
         w_q, w_k, w_v, w_out = w_q @ rotation, w_k @ rotation, rotation, rotation.T
     wide = np.result_type(*(head.Q for head in heads), *(head.K for head in heads))
-    module = torch.nn.MultiheadAttention(
-        width,
-        len(heads),
-        bias=bias,
-        batch_first=batch_first,
-        dtype=torch.float64 if wide == np.float64 else torch.float32,
-    ).eval()
+    dtype = torch.float64 if wide == np.float64 else torch.float32
+    options: dict[str, Any] = {"bias": False, "batch_first": batch_first, "dtype": dtype}
+    module = torch.nn.MultiheadAttention(width, len(heads), **options).eval()
     with torch.no_grad():
         module.in_proj_weight.copy_(torch.from_numpy(np.concatenate([w_q, w_k, w_v])))
         module.out_proj.weight.copy_(torch.from_numpy(np.ascontiguousarray(w_out)))

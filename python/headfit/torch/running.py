@@ -137,8 +137,8 @@ class _TorchCalls(TorchFunctionMode):  # type: ignore[misc,unused-ignore]
         return running.of_torch(running.name_of(module) or "model", module, func, args, kwargs)
 
 
+# Who takes the calls of the functions that layers of transformers look up, in any thread.
 _watching: list[Running] = []
-"""Who takes the calls of the functions that layers of transformers look up, in any thread."""
 _look_up: Any = None
 
 

@@ -1,4 +1,4 @@
-"""`MaskReader`: which keys the queries of a call see, which are padding, and what a bias adds."""
+"""`read_masks`: which keys the queries of a call see, which are padding, and what a bias adds."""
 
 from __future__ import annotations
 
@@ -57,50 +57,31 @@ class Read(NamedTuple):
     keys: int
 
 
-class MaskReader:
-    """Reads masks once for the layers that share them, and remembers them until `forget`."""
-
-    def __init__(self) -> None:
-        self._read: dict[Any, Read] = {}
-        self._tensors: list[Any] = []  # so that no other tensor takes the place of one in memory
-
-    def forget(self) -> None:
-        """Forget all masks: the model was left."""
-        self._read.clear()
-        self._tensors.clear()
-
-    def read(
-        self, seen: ObservedCall, rows: Bools | None, shape: tuple[int, int, int], own: bool
-    ) -> Read:
-        """Return what the mask and the bias of an attention say.
-
-        Parameters
-        ----------
-        seen : ObservedCall
-        rows : ndarray of bool, shape (batch, n), or None
-            Which queries are no padding. None if nobody said so: then queries at the places of
-            keys that no query sees are taken for padding.
-        shape : tuple of int
-            The batch, n and m.
-        own : bool
-            Whether queries and keys belong to the same tokens, the last query to the last key.
-        """
-        known = None if rows is None else rows.tobytes()
-        key = (_identity(seen.mask), _identity(seen.bias), seen.causal, known, shape, own)
-        if key not in self._read:
-            self._tensors += [seen.mask, seen.bias]
-            self._read[key] = _read(seen, rows, shape, own)
-        return self._read[key]
-
-
-def _identity(tensor: Any) -> Any:
-    if tensor is None:
-        return None
+def key_of_masks(seen: ObservedCall, rows: Bools | None, *others: Any) -> Any:
+    """Return a key that is the same for layers with the same masks, as long as these exist."""
+    tensors = [x for x in (seen.mask, seen.bias) if x is not None]
     # Tensors made in inference mode do not count their changes.
-    return id(tensor), -1 if tensor.is_inference() else tensor._version
+    versions = [-1 if x.is_inference() else x._version for x in tensors]
+    known = None if rows is None else rows.tobytes()
+    return id(seen.mask), id(seen.bias), *versions, seen.causal, known, *others
 
 
-def _read(seen: ObservedCall, rows: Bools | None, shape: tuple[int, int, int], own: bool) -> Read:
+def read_masks(
+    seen: ObservedCall, rows: Bools | None, shape: tuple[int, int, int], own: bool
+) -> Read:
+    """Return what the mask and the bias of an attention say.
+
+    Parameters
+    ----------
+    seen : ObservedCall
+    rows : ndarray of bool, shape (batch, n), or None
+        Which queries are no padding. None if nobody said so: then queries at the places of keys
+        that no query sees are taken for padding.
+    shape : tuple of int
+        The batch, n and m.
+    own : bool
+        Whether queries and keys belong to the same tokens, the last query to the last key.
+    """
     batch, n, m = shape
     allowed: Any = None
     bias = None
@@ -222,16 +203,14 @@ def _four_axes(tensor: Any, name: str, seen: ObservedCall, shape: tuple[int, int
         return None
     batch, n, m = shape
     full = (batch, seen.query.shape[1], n, m)
-    given = tuple(tensor.shape)
-    fits = len(given) <= 4 and all(
-        a in (1, b) for a, b in zip(given[::-1], full[::-1], strict=False)
-    )
-    if not fits:
+    try:
+        tensor.expand(full)
+    except RuntimeError as error:
         raise CaptureError(
             f"{seen.layer}: the {name} must broadcast to (batch, heads, n, m) = {full}; got shape "
-            f"{given}"
-        )
-    return tensor.detach()[(None,) * (4 - len(given))].cpu()
+            f"{tuple(tensor.shape)}"
+        ) from error
+    return tensor.detach()[(None,) * (4 - tensor.dim())].cpu()
 
 
 def _split(mask: Any) -> tuple[Any, NDArray[Any] | None]:

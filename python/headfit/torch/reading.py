@@ -9,7 +9,15 @@ import torch
 from numpy.typing import NDArray
 
 from headfit._attention.attention import Attention
-from headfit._base.arrays import FloatArray, as_count, as_stored_array, check_finite, widened
+from headfit._base.arrays import (
+    FloatArray,
+    as_count,
+    as_stored_array,
+    blocks_of_rows,
+    check_finite,
+    computed_in,
+    widened,
+)
 from headfit.errors import InputError
 
 
@@ -18,7 +26,7 @@ def _array(x: Any, name: str, ndim: int) -> NDArray[Any]:
     array = as_stored_array(x.detach().cpu() if isinstance(x, torch.Tensor) else x, name, ndim=ndim)
     if array.size:
         check_finite(array.reshape(-1, array.shape[-1]), name)
-    return widened(array)
+    return array
 
 
 def _project(heads: int, **arrays: Any) -> FloatArray:
@@ -33,9 +41,12 @@ def _project(heads: int, **arrays: Any) -> FloatArray:
         raise InputError(
             f"{x_name} must have {w.shape[1]} columns, as {w_name} has; got shape {x.shape}"
         )
-    y = x @ w.T
+    w = widened(w)
+    y = np.empty((*x.shape[:-1], w.shape[0]), computed_in(x, w))
+    for rows, block in blocks_of_rows(x.reshape(-1, x.shape[-1])):
+        np.matmul(block, w.T, out=y.reshape(-1, w.shape[0])[rows])
     if b is not None:
-        bias = _array(b, b_name, 1)
+        bias = widened(_array(b, b_name, 1))
         if bias.shape != w.shape[:1]:
             raise InputError(f"{b_name} must have shape {w.shape[:1]}; got {bias.shape}")
         y += bias

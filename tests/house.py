@@ -29,11 +29,9 @@ ROOM_LINES = {
 """The most lines of a room."""
 
 STILL = {
-    ("all of python/", "lines"): 30_200, ("all of python/", "lines of code"): 18_530,
-    ("all of python/", "statements"): 16_100, ("_cli", "lines"): 1627,
-    ("_shrink + _soft", "lines"): 1046, ("_compress", "lines"): 1754, ("_base", "lines"): 2854,
-    ("_attention", "lines"): 3386, ("_fit", "lines"): 3789, ("patterns", "lines"): 1593,
-    ("_target", "lines"): 1747,
+    ("all of python/", "lines of code"): 16_530, ("all of python/", "statements"): 14_450,
+    ("_cli", "lines"): 1409, ("_shrink + _soft", "lines"): 1012, ("_base", "lines"): 2586,
+    ("_attention", "lines"): 3073, ("patterns", "lines"): 1565, ("_target", "lines"): 1502,
 }  # fmt: skip
 """What is over its budget still. These numbers may fall, and a row goes when its budget is met."""
 

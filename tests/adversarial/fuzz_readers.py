@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import gzip
 import os
 import shutil
 import subprocess
@@ -70,7 +69,6 @@ def _points(path: Path) -> None:
 READERS: dict[str, tuple[str, Callable[[Path], None]]] = {
     "matrix-npz": (".npz", _matrix),
     "matrix-mtx": (".mtx", _matrix),
-    "matrix-gz": (".mtx.gz", _matrix),
     "head-npz": (".npz", _head),
     "head-safetensors": (".safetensors", _tensors),
     "points-npy": (".npy", _points),
@@ -112,10 +110,8 @@ def make_seeds() -> None:
         )
     market = folder("matrix-mtx")
     scipy.io.mmwrite(market / "coordinate.mtx", sp.coo_array(A))
-    scipy.io.mmwrite(market / "array.mtx", A)
     pattern = "%%MatrixMarket matrix coordinate pattern symmetric\n%\n3 3 3\n1 1\n2 2\n3 2\n"
     (market / "pattern.mtx").write_text(pattern)
-    (folder("matrix-gz") / "pattern.mtx.gz").write_bytes(gzip.compress(pattern.encode(), mtime=0))
     np.save(folder("points-npy") / "points.npy", A)
     loose = {"leak": 0.3, "distortion": 1.0}
     plain = hf.fit(A, 2, dtype="bfloat16", **loose)

@@ -34,7 +34,7 @@ def run(tmp_path, monkeypatch, capsys):
     def call(*arguments: object) -> tuple[int, str, str]:
         capsys.readouterr()
         words = [str(argument) for argument in arguments]
-        takes_threads = words[0] != "plot" and "--help" not in words
+        takes_threads = words[0] not in ("plot", "info") and "--help" not in words
         status = cli.main([*words, *(("--num-threads", "1") if takes_threads else ())])
         said = capsys.readouterr()
         return status, said.out, said.err
@@ -200,6 +200,7 @@ def test_compress_writes_maps(run):
     figures = json.loads(run(*line, "-o", "again.npz", "--json")[1])
     assert figures["tv_mean"] == expected.tv_mean
     assert "P_q" not in figures
+    bad(run("info", "maps.npz"), "it holds P_q, P_k, the maps of a compressed head")
 
 
 # plot

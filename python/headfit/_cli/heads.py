@@ -1,4 +1,4 @@
-"""`headfit describe`, `shrink`, `compress` and `plot`: queries and keys in files."""
+"""`headfit describe`, `sparsify`, `shrink`, `compress` and `plot`: queries and keys in files."""
 
 from __future__ import annotations
 

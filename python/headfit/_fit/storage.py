@@ -146,6 +146,8 @@ def _fit_from(arrays: dict[str, NDArray[Any]], text: str | None) -> Fit:
     if text is None:
         raise InputError(f"it holds {', '.join(arrays) or 'nothing'}")
     about = json.loads(text)
+    if "compressed" in about:
+        raise InputError(f"it holds {', '.join(arrays)}, the maps of a compressed head")
     if about["format"] > FORMAT:
         raise InputError(f"it was written by headfit {about['headfit']}, a newer version")
     Q, K, X = arrays["Q"], arrays["K"], arrays.get("X")

@@ -86,8 +86,8 @@ void bind_logits(py::module_& m) {
       py::arg("sparse_columns") = py::none(), py::arg("key_lengths") = py::none(),
       py::arg("keys") = py::none());
 
-  m.def("masks_agree", [](const MaskArrays& a, const MaskArrays& b, Index heads, Index rows,
-                          Index cols) {
+  m.def("masks_agree",
+        [](const MaskArrays& a, const MaskArrays& b, Index heads, Index rows, Index cols) {
     const Mask one = a.checked_view(heads, rows, cols), other = b.checked_view(heads, rows, cols);
     const py::gil_scoped_release release;
     return masks_agree(one, other, heads, rows, cols);

@@ -246,8 +246,8 @@ NarrowQueries narrow_queries(const Target& target, const NarrowOptions& options,
       rows = std::move(others);
     }
     const SomeRows part(target, rows);
-    const Matrix<float> q = round_queries(part.view(), options.rounded,
-                                          {heads_of(exact), head.k}, storage, run);
+    const Matrix<float> q =
+        round_queries(part.view(), options.rounded, {heads_of(exact), head.k}, storage, run);
     for (const Index i : rows) rounded.row(i) = q.row(i);
     // As they will be stored: where no good rounding was found, numbers go to the nearest.
     const Matrix<float> stored = rounded.unaryExpr([&](float x) {

@@ -112,7 +112,7 @@ struct NarrowQueries {
 
 // What rows must meet while queries are made for a narrow format.
 struct NarrowOptions {
-  Tolerances stored;   // by the check of what is stored
+  Tolerances stored;  // by the check of what is stored
   Tolerances rounded;  // by the search for roundings
   // By exact queries, in turn, each for the rows that have no query otherwise; the first are those
   // that rows of the descent must meet to keep their query.

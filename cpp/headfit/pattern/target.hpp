@@ -53,9 +53,7 @@ class SomeRows {
  public:
   SomeRows(const Target& target, std::span<const Index> rows);
 
-  Target view() const {
-    return {n_, offsets_.data(), columns_.data(), weights_.data(), mask_};
-  }
+  Target view() const { return {n_, offsets_.data(), columns_.data(), weights_.data(), mask_}; }
 
  private:
   Index n_;

@@ -46,8 +46,7 @@ struct DescentLimits {
     const double now = history.back();
     if (progress && !progress(step, now)) return SoftStatus::Stopped;
     if (now <= enough) return SoftStatus::Enough;
-    if (step >= first + window &&
-        *(history.end() - 1 - window) - now <= tolerance * now) {
+    if (step >= first + window && *(history.end() - 1 - window) - now <= tolerance * now) {
       return SoftStatus::Converged;
     }
     return used_up(step, seconds);

@@ -29,9 +29,9 @@ ROOM_LINES = {
 """The most lines of a room."""
 
 STILL = {
-    ("all of python/", "lines of code"): 16_530, ("all of python/", "statements"): 14_450,
-    ("_cli", "lines"): 1409, ("_shrink + _soft", "lines"): 1012, ("_base", "lines"): 2586,
-    ("_attention", "lines"): 3073, ("patterns", "lines"): 1565, ("_target", "lines"): 1502,
+    ("all of python/", "lines of code"): 16_480, ("all of python/", "statements"): 14_410,
+    ("_cli", "lines"): 1409, ("_base", "lines"): 2580, ("_attention", "lines"): 3057,
+    ("patterns", "lines"): 1565,
 }  # fmt: skip
 """What is over its budget still. These numbers may fall, and a row goes when its budget is met."""
 

@@ -475,7 +475,7 @@ def test_arguments_refused():
 def test_comparison_is_frozen_and_short():
     wide = hf.Attention(*random_head(8, 3, 18))
     got = compare(wide, wide)
-    assert repr(got).startswith("Comparison(n=8: total variation mean")
+    assert repr(got).startswith("Comparison(n 8, total variation mean")
     with pytest.raises(dataclasses.FrozenInstanceError):
         got.tv_mean = 0.0
 

@@ -46,8 +46,6 @@ from headfit._base.types import ArrayLike
 from headfit._cluster.cluster import Cluster
 from headfit.errors import InputError
 
-__all__ = ["Attention"]
-
 
 @dataclass(frozen=True, init=False, repr=False, eq=False)
 class Attention(Shown):

@@ -19,8 +19,6 @@ from headfit._base.interruptible import interruptible
 from headfit._base.types import ArrayLike
 from headfit.errors import InputError
 
-__all__ = ["HeadTable", "describe"]
-
 # Triangular factors of so many numbers are held at once, or those of a single head.
 MOST_NUMBERS = 2**18
 

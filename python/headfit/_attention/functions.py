@@ -15,14 +15,6 @@ from headfit._attention.logits import Function, LogitKeywords, Rows, names_logit
 from headfit._attention.stats import AttentionStats
 from headfit._base.types import ArrayLike
 
-__all__ = [
-    "attention_apply",
-    "attention_logits",
-    "attention_matrix",
-    "attention_stats",
-    "attention_topk",
-]
-
 SHARED = """Parameters
 ----------
 Q, K, scale, mask, key_lengths, bias, softcap, position, key_mask, sinks

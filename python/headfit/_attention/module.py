@@ -31,8 +31,6 @@ from headfit._base.machine import require_memory
 from headfit._base.types import Seed
 from headfit.errors import InputError
 
-__all__ = ["SelfAttention"]
-
 EPSILON = float(np.finfo(np.float64).eps)
 
 

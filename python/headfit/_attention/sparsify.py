@@ -35,8 +35,6 @@ from headfit._base.sparse import checked_csr
 from headfit._base.types import ArrayLike, Columns, Sparse
 from headfit.errors import HeadfitError, InputError
 
-__all__ = ["EXACT_LIMIT", "Sparsified", "sparsify"]
-
 EXACT_LIMIT = 2**20
 """The most entries of a matrix that ``method="exact"`` takes."""
 

@@ -17,8 +17,6 @@ from headfit._base.arrays import thread_count
 from headfit._base.machine import cpu_name
 from headfit._base.version import VERSION
 
-__all__ = ["Config", "show_config"]
-
 OPTIONAL = (
     "distributed", "matplotlib", "networkx", "pandas", "safetensors", "torch", "tqdm",
     "transformers",

@@ -20,8 +20,6 @@ from headfit._base.dtypes import (
 )
 from headfit.errors import InputError
 
-__all__ = ["Kernel", "KernelLike", "as_kernel"]
-
 FORMATS = ("float32", *HALVES)
 _ROUNDED = ("operands", "product", "scale_dtype", "logits", "bias", "weights")
 

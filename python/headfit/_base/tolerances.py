@@ -13,8 +13,6 @@ from headfit._base.dtypes import DIGITS
 from headfit._base.kernel import Kernel
 from headfit.errors import InputError
 
-__all__ = ["Tolerances", "as_tolerances", "log_inverse", "with_margin"]
-
 
 @dataclass(frozen=True)
 class Tolerances:

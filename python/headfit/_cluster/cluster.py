@@ -13,8 +13,6 @@ from headfit._base.arrays import thread_count
 from headfit._base.configuration import show_config
 from headfit.errors import InputError
 
-__all__ = ["Cluster"]
-
 MOST_LISTED = 4
 """How many workers of a kind an error message names."""
 

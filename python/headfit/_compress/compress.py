@@ -22,8 +22,6 @@ from headfit._shrink.descent import TV, Callback, Running, SizeKeywords, powers_
 from headfit._shrink.result import TvCurve
 from headfit.errors import InputError
 
-__all__ = ["compress"]
-
 
 class _Options(LogitKeywords, SizeKeywords, total=False):
     """The options of `compress`, for type checkers."""

@@ -25,8 +25,6 @@ from headfit._fit.file_formats import write_head
 from headfit._shrink.result import TvCurve, as_text
 from headfit.errors import InputError
 
-__all__ = ["Compressed", "CompressedHeads"]
-
 # A result overfits where the held-out divergence is so many times that of the fitted passages, and
 # so many nats above it.
 FAR, ENOUGH = 2.0, 1e-4

@@ -37,8 +37,6 @@ from headfit.errors import CertificateError, InputError
 if TYPE_CHECKING:
     from headfit.bounds import LowerBound
 
-__all__ = ["fit"]
-
 SEARCH_SECONDS = 60.0
 # A proved lower bound takes at most this many seconds of a search, and this share of its time.
 BOUND_SECONDS, BOUND_SHARE = 2.0, 0.4

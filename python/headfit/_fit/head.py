@@ -15,8 +15,6 @@ from headfit._base.tolerances import with_margin
 from headfit._fit.ending import Ending
 from headfit.errors import InputError
 
-__all__ = ["Head"]
-
 # Part of each tolerance that is reserved for rounding Q and K to the dtype they are stored in.
 ROUNDING_SHARE = 0.02
 

@@ -16,8 +16,6 @@ from headfit._base.machine import require_memory
 from headfit._base.types import Seed
 from headfit.errors import InputError
 
-__all__ = ["KeyTable"]
-
 
 @dataclass(frozen=True, eq=False, repr=False)
 class KeyTable:

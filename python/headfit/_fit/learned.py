@@ -15,13 +15,7 @@ import numpy as np
 from headfit import _core
 from headfit._base import dtypes
 from headfit._base.arguments import check_callable
-from headfit._base.arrays import (
-    FloatArray,
-    as_contiguous,
-    as_count,
-    as_float_array,
-    effort_steps,
-)
+from headfit._base.arrays import FloatArray, as_contiguous, as_count, as_float_array, effort_steps
 from headfit._base.machine import require_memory
 from headfit._base.tolerances import Tolerances
 from headfit._fit.ending import Ending
@@ -32,8 +26,6 @@ from headfit._fit.problem import Problem
 from headfit._fit.result import Search
 from headfit._fit.search import PROVED, TAKEN, gallop_down
 from headfit.errors import InputError
-
-__all__ = ["Learned"]
 
 # Steps before the first quench, unless a shorter hold has already found the keys. Where a quench
 # comes too early, later ones follow at 1.4 times the steps.

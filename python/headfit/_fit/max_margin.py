@@ -25,8 +25,6 @@ from headfit._fit.search import bisected
 from headfit._target.witnesses import FaceWitness, FarkasWitness, Multiplier
 from headfit.errors import InputError
 
-__all__ = ["MaxMargin"]
-
 FORMS = ("tolerance", "equality")
 KEYS = ("random", "cyclic")
 # The part of the distortion's logarithm that is reserved for rounding queries to a narrow format.

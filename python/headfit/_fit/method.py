@@ -12,8 +12,6 @@ from headfit._fit.result import Search, Trial
 from headfit._fit.search import bisected
 from headfit.errors import InputError
 
-__all__ = ["Attempt", "Method", "Patience"]
-
 Patience = Literal["full", "search", "brief"]
 """How long a method may try one size: as long as it likes, since there is no other size;
 less, since a search has other sizes to try; or briefly, since a larger size is tried next."""

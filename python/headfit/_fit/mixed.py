@@ -26,8 +26,6 @@ from headfit._fit.search import bisected
 from headfit._fit.toeplitz import likely_filter_dim
 from headfit.errors import InputError
 
-__all__ = ["Mixed", "dims_beside"]
-
 # The dimensions that the entries beside the filter get, in multiples of what they would need alone.
 BESIDE = 1.75
 # The largest filter that is designed, in multiples of a size that is likely to suffice.

@@ -24,8 +24,6 @@ from headfit._target.append_dims import heavier_by, leak_without, without_column
 from headfit._target.structure import Blocks
 from headfit._target.target import Target
 
-__all__ = ["Problem"]
-
 # Part of the distortion's logarithm that the other columns leave to exempt ones in a narrow
 # format.
 EXEMPT_RESERVE = 0.05

@@ -22,8 +22,6 @@ from headfit._fit.problem import Problem
 from headfit._fit.result import Search
 from headfit._fit.search import bisected
 
-__all__ = ["Projection"]
-
 FACTORS = ("identity", "svd")
 SKETCHES = ("gaussian", "rademacher")
 

@@ -27,8 +27,6 @@ from headfit._fit.records import coded
 from headfit._target.certificate import Certificate, Status
 from headfit._target.witnesses import FaceWitness, FarkasWitness
 
-__all__ = ["Fit", "Search", "Trial"]
-
 FORMAT = 2
 
 # The attributes of a fit that JSON holds as they are.

@@ -26,8 +26,6 @@ from headfit._target.certificate import Certificate
 from headfit._target.witnesses import FaceWitness, FarkasWitness
 from headfit.errors import InputError
 
-__all__ = ["load"]
-
 
 def _mask_from(about: Any, arrays: dict[str, NDArray[Any]], n: int) -> Any:
     if about == "dense":

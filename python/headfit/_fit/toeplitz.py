@@ -29,8 +29,6 @@ from headfit._fit.result import Search
 from headfit._fit.search import bisected
 from headfit.errors import InputError
 
-__all__ = ["Toeplitz"]
-
 # The shares of the distortion's logarithm that a filter may use where queries and keys are rounded
 # to a narrow format; the rest is for the rounding. The first that some filter meets is taken.
 NARROW_SHARES = (0.3, 0.5, 0.7)

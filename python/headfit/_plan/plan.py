@@ -26,8 +26,6 @@ from headfit._plan.search import SECONDS, Clock, Planner, Question, Source
 from headfit._target.target import Target, TargetLike, as_target
 from headfit.errors import FileError, HeadfitError, InputError, TooLargeError
 
-__all__ = ["plan"]
-
 MOST_TOKENS, LONGEST_NAME = 2**31 - 1, 48
 
 

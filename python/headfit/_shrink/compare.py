@@ -20,10 +20,8 @@ from headfit._base.shown import Shown
 from headfit._base.types import MaskLike
 from headfit.errors import InputError
 
-__all__ = ["Comparison", "compare"]
 
-
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Comparison(Shown):
     """How far attention M is from a dense target A, over the rows that ask for something.
 
@@ -70,10 +68,6 @@ class Comparison(Shown):
             f"(row {self.worst_row})",
             "KL": f"mean {self.kl_mean:.4g}, worst {self.kl_worst:.4g} nats",
         }
-
-    def __repr__(self) -> str:
-        f = self._facts()
-        return f"Comparison(n={f['n']}: total variation {f['total variation']}; KL {f['KL']})"
 
 
 @standard_arithmetic()

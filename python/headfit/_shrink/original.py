@@ -19,12 +19,7 @@ from headfit._attention.dense_target import (
     head_to_match,
     target_matrix,
 )
-from headfit._base.arrays import (
-    FloatArray,
-    blocks_of_rows,
-    check_finite,
-    computed_in,
-)
+from headfit._base.arrays import FloatArray, blocks_of_rows, check_finite, computed_in
 from headfit._base.interruptible import interruptible
 from headfit._base.machine import require_memory
 

@@ -16,8 +16,6 @@ from headfit._base.shown import Pictured, Shown
 from headfit._base.text import mask_text
 from headfit._shrink.compare import Comparison
 
-__all__ = ["ShrinkResult", "TvCurve"]
-
 
 def as_text(result: Shown, *unnamed: str) -> str:
     """Return the facts of a result in one line, some of them without their names."""

@@ -35,8 +35,6 @@ from headfit._shrink.original import Original
 from headfit._shrink.result import ShrinkResult, TvCurve
 from headfit.errors import InputError
 
-__all__ = ["shrink"]
-
 
 class _Options(SizeKeywords, total=False):
     """The options of `shrink`, for type checkers."""

@@ -20,8 +20,6 @@ from headfit._target.structure import global_columns
 from headfit._target.target import Target, TargetLike, as_target, largest_ratio, with_matrix
 from headfit.errors import InputError
 
-__all__ = ["append_dims", "leak_without", "without_columns"]
-
 Rounding = Callable[[FloatArray], FloatArray]
 
 # How far, in logits, entries of appended columns off the support stay below what the leak allows.

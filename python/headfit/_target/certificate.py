@@ -17,8 +17,6 @@ from headfit._base.text import mask_text, number
 from headfit._base.tolerances import Tolerances
 from headfit.errors import CertificateError
 
-__all__ = ["Certificate"]
-
 Status = Literal["holds", "fails", "undecided"]
 FloatRows = NDArray[np.float64]
 EXACT = Kernel.named("exact")

@@ -27,8 +27,6 @@ from headfit._target.kernel_inputs import as_read
 from headfit._target.target import Target, TargetLike, as_target
 from headfit.errors import InputError
 
-__all__ = ["certify"]
-
 Scans = Literal["both", "first", "in double"]
 
 

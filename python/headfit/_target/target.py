@@ -23,8 +23,6 @@ from headfit._base.text import mask_text
 from headfit._base.types import ArrayLike, MaskLike, PathLike, Sparse
 from headfit.errors import TargetError
 
-__all__ = ["SUM_TOLERANCE", "Target"]
-
 SUM_TOLERANCE = 1e-6
 """How far the sum of each row of a target may differ from 1."""
 

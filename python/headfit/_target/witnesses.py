@@ -17,8 +17,6 @@ from headfit._base.masks import core_mask
 from headfit._target.target import as_target
 from headfit.errors import HeadfitError, InputError
 
-__all__ = ["FaceWitness", "FarkasWitness", "Multiplier"]
-
 Kind = Literal["ratio upper", "ratio lower", "margin", "outside", "ratio equal"]
 
 

@@ -29,7 +29,7 @@ const char* name_of(ConstraintKind kind) {
 
 // A tuple (row, terms, residual, gap, norm bound) for each witness; terms are tuples (kind, column,
 // multiplier).
-py::list witnesses_of(const MaxMarginRows& rows) {
+py::list witnesses_of(const MaxMarginRows& rows, const std::optional<Array<Index>>& numbers) {
   py::list all;
   for (std::size_t i = 0; i < rows.witness.size(); ++i) {
     const Witness& w = rows.witness[i];
@@ -38,7 +38,8 @@ py::list witnesses_of(const MaxMarginRows& rows) {
     for (const Multiplier& t : w.terms) {
       terms.append(py::make_tuple(name_of(t.kind), t.column, t.value));
     }
-    all.append(py::make_tuple(i, terms, w.residual, w.gap, w.norm_bound));
+    const auto row = numbers ? numbers->data()[i] : static_cast<Index>(i);
+    all.append(py::make_tuple(row, terms, w.residual, w.gap, w.norm_bound));
   }
   return all;
 }
@@ -69,29 +70,15 @@ void bind_max_margin(py::module_& m) {
            const MaxMarginOptions& options, int threads, const std::optional<py::array>& rows) {
     const auto k = keys_of(keys);
     const std::optional<Array<Index>> numbers = vector_of<Index>(rows, "rows");
-    MaxMarginRows solved = on_target(target, threads, [&](const Target& view, const Run& run) {
+    const MaxMarginRows solved =
+        on_target(target, threads, [&](const Target& view, const Run& run) {
       if (!numbers) return max_margin_queries(view, k, tolerances, options, run);
-      check_entries(view, run);
-      const SomeRows part(view, span_of(*numbers));
-      MaxMarginRows some = max_margin_queries(part.view(), k, tolerances, options, run);
-      Matrix<double> q(numbers->size(), some.q.cols());
-      std::vector<double> norm;
-      std::vector<RowStatus> status;
-      for (Index r = 0; r < numbers->size(); ++r) {
-        const auto i = static_cast<std::size_t>(numbers->data()[r]);
-        q.row(r) = some.q.row(static_cast<Index>(i));
-        norm.push_back(some.norm[i]);
-        status.push_back(some.status[i]);
-      }
-      some.q = std::move(q);
-      some.norm = std::move(norm);
-      some.status = std::move(status);
-      return some;
+      return max_margin_queries(view, span_of(*numbers), k, tolerances, options, run);
     });
     py::list status;
     for (const RowStatus s : solved.status) status.append(name_of(s));
-    return py::make_tuple(array_of(solved.q), status, array_of(solved.norm), witnesses_of(solved),
-                          solved.scans);
+    return py::make_tuple(array_of(solved.q), status, array_of(solved.norm),
+                          witnesses_of(solved, numbers), solved.scans);
   },
         Standard(), py::arg("target"), py::arg("keys"), py::arg("tolerances"), py::arg("options"),
         py::arg("threads"), py::arg("rows") = py::none());

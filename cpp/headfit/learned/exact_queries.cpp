@@ -14,18 +14,17 @@ std::vector<Index> exact_queries(const Target& target, const Tolerances& toleran
                                  const Matrix<float>& k, const std::vector<Index>& rows,
                                  double max_query, Matrix<float>& q, const Run& run) {
   if (rows.empty()) return {};
-  const SomeRows part(target, rows);
   const Matrix<double> keys = k.cast<double>();
   MaxMarginOptions options;
   options.rows.max_norm = max_query;
   const MatrixView<double> view(keys.data(), keys.rows(), keys.cols(), RowStride(keys.cols()));
-  const MaxMarginRows solved = max_margin_queries(part.view(), view, tolerances, options, run);
+  const MaxMarginRows solved = max_margin_queries(target, rows, view, tolerances, options, run);
   std::vector<Index> failed;
-  for (const Index i : rows) {
-    if (solved.status[static_cast<std::size_t>(i)] == RowStatus::Optimal) {
-      q.row(i) = solved.q.row(i).cast<float>();
+  for (std::size_t r = 0; r < rows.size(); ++r) {
+    if (solved.status[r] == RowStatus::Optimal) {
+      q.row(rows[r]) = solved.q.row(static_cast<Index>(r)).cast<float>();
     } else {
-      failed.push_back(i);
+      failed.push_back(rows[r]);
     }
   }
   return failed;

@@ -178,4 +178,23 @@ MaxMarginRows max_margin_queries(const Target& target, const MatrixView<double>&
   return out;
 }
 
+MaxMarginRows max_margin_queries(const Target& target, std::span<const Index> rows,
+                                 const MatrixView<double>& keys, const Tolerances& tolerances,
+                                 const MaxMarginOptions& options, const Run& run) {
+  check_entries(target, run);
+  const SomeRows part(target, rows);
+  const MaxMarginRows all = max_margin_queries(part.view(), keys, tolerances, options, run);
+  MaxMarginRows some;
+  some.scans = all.scans;
+  some.q.resize(static_cast<Index>(rows.size()), keys.cols());
+  for (const Index row : rows) {
+    const auto i = static_cast<std::size_t>(row);
+    some.q.row(static_cast<Index>(some.status.size())) = all.q.row(row);
+    some.status.push_back(all.status[i]);
+    some.norm.push_back(all.norm[i]);
+    some.witness.push_back(all.witness[i]);
+  }
+  return some;
+}
+
 }  // namespace headfit

@@ -3,6 +3,7 @@
 // stream of logits find the violated constraints.
 #pragma once
 
+#include <span>
 #include <vector>
 
 #include "headfit/base/threads.hpp"
@@ -31,5 +32,10 @@ struct MaxMarginRows {
 MaxMarginRows max_margin_queries(const Target& target, const MatrixView<double>& keys,
                                  const Tolerances& tolerances, const MaxMarginOptions& options,
                                  const Run& run);
+
+// The same for some rows, in their order.
+MaxMarginRows max_margin_queries(const Target& target, std::span<const Index> rows,
+                                 const MatrixView<double>& keys, const Tolerances& tolerances,
+                                 const MaxMarginOptions& options, const Run& run);
 
 }  // namespace headfit

@@ -9,25 +9,25 @@ namespace headfit::python {
 void bind_analysis(py::module_& m) {
   m.def("head_profile",
         [](const LogitArrays& x, Index per_row, double share,
-           const std::optional<py::array>& previous, int threads) {
+           const std::optional<py::array>& tokens, int threads) {
     const PythonRun run(threads);
     const Index heads = x.heads(), n = x.row_count(), cols = x.cols();
-    if (previous && (!py::isinstance<Array<Offset>>(*previous) || previous->ndim() != 2 ||
-                     previous->shape(0) != heads || previous->shape(1) != n ||
-                     (n > 1 && item_stride(*previous, 1) != 1))) {
-      throw InputError("previous must have one contiguous row of int64 for each head");
+    if (tokens && (!py::isinstance<Array<Offset>>(*tokens) || tokens->ndim() != 2 ||
+                   tokens->shape(0) != heads || tokens->shape(1) != n ||
+                   (n > 1 && item_stride(*tokens, 1) != 1))) {
+      throw InputError("tokens must have one contiguous row of int64 for each head");
     }
     const std::vector<Index> rows{heads, n}, columns{heads, cols};
     Array<double> top_mass(rows), log_gamma(rows), induction(rows), column_mass(columns);
     Array<double> offset_mass(std::vector<Index>{heads, std::max<Index>(0, n + cols - 1)});
     Array<Offset> kept(rows), load(columns);
     ProfileOptions options{per_row, share, nullptr, 0};
-    if (previous) {
-      options.previous = static_cast<const Offset*>(previous->data());
-      options.previous_head_stride = item_stride(*previous, 0);
+    if (tokens) {
+      options.tokens = static_cast<const Offset*>(tokens->data());
+      options.token_head_stride = item_stride(*tokens, 0);
     }
     const ProfileOut out{top_mass.mutable_data(),   log_gamma.mutable_data(),
-                         kept.mutable_data(),       previous ? induction.mutable_data() : nullptr,
+                         kept.mutable_data(),       tokens ? induction.mutable_data() : nullptr,
                          load.mutable_data(),       column_mass.mutable_data(),
                          offset_mass.mutable_data()};
     compute_in(x.in_double(), [&]<class T>() {
@@ -39,13 +39,13 @@ void bind_analysis(py::module_& m) {
     d["top_mass"] = top_mass;
     d["log_gamma"] = log_gamma;
     d["kept"] = kept;
-    if (previous) d["induction"] = induction;
+    if (tokens) d["induction"] = induction;
     d["load"] = load;
     d["column_mass"] = column_mass;
     d["offset_mass"] = offset_mass;
     return d;
   },
-        Standard(), py::arg("logits"), py::arg("per_row"), py::arg("share"), py::arg("previous"),
+        Standard(), py::arg("logits"), py::arg("per_row"), py::arg("share"), py::arg("tokens"),
         py::arg("threads"));
 
   m.def("triangular_factors", [](const LogitArrays& x, Index first, Index count, int threads) {

@@ -69,10 +69,10 @@ void compare(const Problem<T>& p, Index h, const Stack<T>& logits, const Profile
     CHECK_THAT(close(got.top_mass[at(place)], top, tolerance), where, " row ", i);
     CHECK_THAT(got.kept[at(place)] == kept, where, " row ", i);
     CHECK_THAT(close(got.log_gamma[at(place)], gamma, tolerance), where, " row ", i);
-    if (!o.previous) continue;
+    if (!o.tokens) continue;
     double induction = std::nan("");
-    for (Offset j = o.previous[i]; j >= 0; j = o.previous[j]) {
-      if (j + 1 >= i || sum == 0) continue;
+    for (Index j = 0; j + 1 < i; ++j) {
+      if (o.tokens[j] != o.tokens[i] || sum == 0) continue;
       const auto e =
           static_cast<double>(std::exp(static_cast<long double>(logits.at(h, i, j + 1))) / sum);
       induction = std::isnan(induction) ? e : induction + e;
@@ -97,10 +97,10 @@ void check_profiles() {
     const LogitSource<T> source = p.source();
     Stack<T> logits(p.heads, p.n, p.m);
     attention_logits(source, logits.out(), {1, {}});
-    std::vector<Offset> previous(static_cast<std::size_t>(p.n));
-    for (Index i = 0; i < p.n; ++i) previous[static_cast<std::size_t>(i)] = i - (i % 2 ? 1 : 3);
+    std::vector<Offset> of_places(static_cast<std::size_t>(p.n));
+    for (Index i = 0; i < p.n; ++i) of_places[static_cast<std::size_t>(i)] = i * i % 5 - 2;
     const bool tokens = p.n == p.m;
-    const ProfileOptions o{3, 0.8, tokens ? previous.data() : nullptr, 0};
+    const ProfileOptions o{3, 0.8, tokens ? of_places.data() : nullptr, 0};
     for (const int threads : {1, 3}) {
       Profile got(p.heads, p.n, p.m);
       head_profile(source, o, got.out(tokens), {threads, {}});
@@ -185,11 +185,13 @@ TEST(arguments_are_checked) {
   const Problem<float> p(1, 1, 4, 4, 2, numbers);
   Profile got(1, 4, 4);
   const Run run{1, {}};
-  const std::vector<Offset> later{-1, 1, -1, -1};
+  const Problem<float> wide(1, 1, 4, 5, 2, numbers);
+  Profile of_wide(1, 4, 5);
+  const std::vector<Offset> tokens{7, 1, 7, 7};
   CHECK_THROWS(InputError, "per_row", head_profile(p.source(), {0, 0.9}, got.out(false), run));
   CHECK_THROWS(InputError, "share", head_profile(p.source(), {1, 0.0}, got.out(false), run));
-  CHECK_THROWS(InputError, "earlier",
-               head_profile(p.source(), {1, 0.9, later.data(), 0}, got.out(true), run));
+  CHECK_THROWS(InputError, "as many queries as keys; got 4 and 5",
+               head_profile(wide.source(), {1, 0.9, tokens.data(), 0}, of_wide.out(true), run));
 }
 
 }  // namespace

@@ -390,7 +390,7 @@ def sparsify_compressed(
     matrix: CompressedRows, mask: Mask, options: SparsifyOptions, threads: int
 ) -> _SparseRows: ...
 def head_profile(
-    logits: Logits, per_row: int, share: float, previous: _Offsets | None, threads: int
+    logits: Logits, per_row: int, share: float, tokens: _Offsets | None, threads: int
 ) -> dict[str, Any]: ...
 def triangular_factors(
     logits: Logits, first: int, count: int, threads: int

@@ -1,6 +1,7 @@
 #include "headfit/analysis/profile.hpp"
 
 #include <atomic>
+#include <unordered_map>
 
 #include "headfit/analysis/exact_sums.hpp"
 #include "headfit/attention/best_of_row.hpp"
@@ -18,11 +19,12 @@ template <class T>
 class ProfileFold : public WholeRows<T> {
  public:
   ProfileFold(const LogitSource<T>& source, const ProfileOptions& options, const ProfileOut& out,
-              ExactSums& columns, ExactSums& offsets)
+              const Offset* previous, ExactSums& columns, ExactSums& offsets)
       : source_(source),
         n_(source.q.rows),
         m_(source.k.rows),
         options_(options),
+        previous_(previous),
         out_(out),
         columns_(columns),
         offsets_(offsets) {}
@@ -104,7 +106,7 @@ class ProfileFold : public WholeRows<T> {
   }
 
   double induction(const RowBlock& block, Index row, const T* x, double sum) const {
-    const Offset* previous = options_.previous + block.head * options_.previous_head_stride;
+    const Offset* previous = previous_ + block.head * n_;
     double total = std::numeric_limits<double>::quiet_NaN();
     for (Offset j = previous[row]; j >= 0; j = previous[j]) {
       const Index col = j + 1;
@@ -120,6 +122,7 @@ class ProfileFold : public WholeRows<T> {
   const LogitSource<T>& source_;
   Index n_, m_;
   ProfileOptions options_;
+  const Offset* previous_;  // see `previous_places`
   ProfileOut out_;
   ExactSums& columns_;
   ExactSums& offsets_;
@@ -128,21 +131,35 @@ class ProfileFold : public WholeRows<T> {
   std::vector<double> column_terms_, offset_terms_;
 };
 
-void check(const ProfileOptions& options, Index n, Index m, Index heads) {
+void check(const ProfileOptions& options, Index n, Index m) {
   if (options.per_row < 1) {
     throw InputError("per_row must be at least 1; got " + std::to_string(options.per_row));
   }
   if (!(options.share > 0 && options.share <= 1)) {
     throw InputError("share must lie in (0, 1]; got " + std::to_string(options.share));
   }
-  if (!options.previous) return;
-  if (n != m) throw InputError("tokens need as many queries as keys");
+  if (options.tokens && n != m) {
+    throw InputError("tokens need as many queries as keys; got " + std::to_string(n) + " and " +
+                     std::to_string(m));
+  }
+}
+
+// For each head and position, the last earlier position of its token, or -1; nothing without tokens.
+std::vector<Offset> previous_places(const ProfileOptions& options, Index n, Index heads) {
+  std::vector<Offset> previous;
+  if (!options.tokens) return previous;
+  previous.reserve(static_cast<std::size_t>(heads * n));
+  std::unordered_map<Offset, Offset> last;
   for (Index h = 0; h < heads; ++h) {
-    const Offset* previous = options.previous + h * options.previous_head_stride;
+    last.clear();
+    const Offset* tokens = options.tokens + h * options.token_head_stride;
     for (Index i = 0; i < n; ++i) {
-      if (previous[i] >= i) throw InputError("an earlier place must come earlier");
+      const auto place = last.try_emplace(tokens[i], -1).first;
+      previous.push_back(place->second);
+      place->second = i;
     }
   }
+  return previous;
 }
 
 }  // namespace
@@ -154,12 +171,15 @@ void head_profile(const LogitSource<T>& source, const ProfileOptions& options,
   const Index m = source.k.rows;
   const Index heads = source.q.count;
   if (source.rows) throw InputError("a profile is about all rows");
-  check(options, n, m, heads);
+  check(options, n, m);
+  const std::vector<Offset> previous = previous_places(options, n, heads);
   const auto largest = static_cast<double>(n);
   ExactSums columns(heads * m, largest);
   ExactSums offsets(heads * std::max<Index>(0, n + m - 1), largest);
   std::fill_n(out.load, heads * m, Offset(0));
-  stream_tiles(source, run, [&] { return ProfileFold<T>(source, options, out, columns, offsets); });
+  stream_tiles(source, run, [&] {
+    return ProfileFold<T>(source, options, out, previous.data(), columns, offsets);
+  });
   columns.write(out.column_mass);
   offsets.write(out.offset_mass);
 }

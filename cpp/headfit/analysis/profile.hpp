@@ -12,10 +12,9 @@ struct ProfileOptions {
   // hold `share`, but at most `per_row`.
   Index per_row = 8;
   double share = 0.9;
-  // For each query head and place i, the last earlier place with the same token, or -1. Needs n =
-  // m.
-  const Offset* previous = nullptr;
-  Index previous_head_stride = 0;
+  // For each query head, the token at each position, for the induction scores. Needs n = m.
+  const Offset* tokens = nullptr;
+  Index token_head_stride = 0;
 };
 
 // Arrays are row-major, with one row for each query head. Rows in which the mask allows nothing

@@ -30,7 +30,7 @@ _ONE_NUMBER = (
 
 
 class Table(Pictured):
-    """A table with one row per head: its text, its HTML, and its rows as a DataFrame."""
+    """A table with one row per head, as text and as a DataFrame."""
 
     def _title(self) -> str:
         raise NotImplementedError
@@ -39,38 +39,26 @@ class Table(Pictured):
         """Return the columns of the text, by name."""
         raise NotImplementedError
 
-    def _levels(self) -> dict[str, NDArray[Any]]:
-        """Return what the rows of a DataFrame are indexed by, by name."""
-        raise NotImplementedError
-
-    def _in_frame(self) -> dict[str, NDArray[Any]]:
-        """Return the columns of a DataFrame, by name."""
+    def _in_frame(self) -> tuple[dict[str, NDArray[Any]], list[str]]:
+        """Return the columns of a DataFrame, and which of them are its index."""
         raise NotImplementedError
 
     def to_pandas(self) -> Any:
         """Return the table as a pandas DataFrame with one row per head, indexed by its place.
-
-        Returns
-        -------
-        pandas.DataFrame
 
         Raises
         ------
         ImportError
             If pandas is not installed.
         """
-        levels = self._levels()
-        return data_frame({**levels, **self._in_frame()}, list(levels))
+        return data_frame(*self._in_frame())
 
-    def _parts(self) -> tuple[str, list[str], list[list[str]], list[str]]:
+    def __repr__(self) -> str:
         columns = self._in_text()
         total = len(next(iter(columns.values())))
         count = total if total <= _SHOWN else _SHOWN // 2
         more = [f"... and {total - count} heads more"] if count < total else []
-        return self._title(), list(columns), cells(columns, count), more
-
-    def __repr__(self) -> str:
-        return text_table(*self._parts())
+        return text_table(self._title(), list(columns), cells(columns, count), more)
 
 
 def cells(columns: Mapping[str, NDArray[Any]], count: int) -> list[list[str]]:
@@ -263,22 +251,19 @@ class HeadTable(Table):
         )
 
     def _in_text(self) -> dict[str, NDArray[Any]]:
-        columns = self._in_frame()
-        hidden = tuple(f"keys{s * 100:g}_{kind}" for s in self.shares for kind in ("mean", "max"))
-        for name in (*hidden, "gamma", f"top{self.per_row}_worst"):
-            del columns[name]
+        hidden = {f"keys{s * 100:g}_{kind}" for s in self.shares for kind in ("mean", "max")}
+        hidden |= {"gamma", f"top{self.per_row}_worst"}
         places = [",".join(str(i) for i in head) for head in np.ndindex(self.shape)]
-        return {
-            "head": np.array(places),
-            **{name.removesuffix("_median"): values for name, values in columns.items()},
+        return {"head": np.array(places)} | {
+            name.removesuffix("_median"): np.reshape(values, -1)
+            for name, values in self.columns().items()
+            if name not in hidden
         }
 
-    def _levels(self) -> dict[str, NDArray[Any]]:
+    def _in_frame(self) -> tuple[dict[str, NDArray[Any]], list[str]]:
         places = np.indices(self.shape).reshape((len(self.shape), math.prod(self.shape)))
-        return dict(zip(self.axes, places, strict=True))
-
-    def _in_frame(self) -> dict[str, NDArray[Any]]:
-        return {name: np.reshape(values, -1) for name, values in self.columns().items()}
+        columns = {name: np.reshape(values, -1) for name, values in self.columns().items()}
+        return dict(zip(self.axes, places, strict=True)) | columns, list(self.axes)
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -395,8 +380,5 @@ class ModelTable(Table):
             hidden.append("key_mass")  # no layer has sinks as parameters
         return {name: x for name, x in self.numbers.items() if not name.endswith(tuple(hidden))}
 
-    def _levels(self) -> dict[str, NDArray[Any]]:
-        return {name: self.numbers[name] for name in ("layer", "head")}
-
-    def _in_frame(self) -> dict[str, NDArray[Any]]:
-        return {name: x for name, x in self.numbers.items() if name not in ("layer", "head")}
+    def _in_frame(self) -> tuple[dict[str, NDArray[Any]], list[str]]:
+        return self.numbers, ["layer", "head"]

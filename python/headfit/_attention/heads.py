@@ -12,7 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headfit._attention.attention import Attention
-from headfit._base.arrays import as_array, is_sparse, thread_count
+from headfit._base.arrays import as_array, by_heads, is_sparse, thread_count
+from headfit._base.masks import by_first_axes
 from headfit._base.positions import alibi_slopes
 from headfit.errors import InputError
 
@@ -28,26 +29,23 @@ def single_heads(attention: Attention) -> list[Attention]:
     q, k = attention.stored
     # Consecutive query heads share a key head.
     group = math.prod(lead) // max(1, math.prod(k.shape[:-2]))
-    stacked: dict[str, NDArray[Any]] = {}  # options that heads may have of their own
-    for name, own in {"mask": 2, "bias": 2, "sinks": 0, "key_lengths": 0, "key_mask": 1}.items():
+    stacked: dict[str, NDArray[Any]] = {}  # options that heads may have of their own, by head
+    shape = attention.n, attention.m
+    for name, own in (("mask", shape), ("bias", shape), ("sinks", ())):
         value = options[name]
-        if value is None or isinstance(value, (str, tuple)) or is_sparse(value):
-            continue
-        array = as_array(value, name)
-        split = max(0, array.ndim - own)
-        tail = array.shape[split:] if own < 2 else (attention.n, attention.m)
-        if name.startswith("key_"):  # these broadcast over the leading axes from the left
-            ones = (1,) * (len(lead) - split)
-            array = array.reshape((*array.shape[:split], *ones, *array.shape[split:]))
-        stacked[name] = np.broadcast_to(array, (*lead, *tail))
+        if not (value is None or isinstance(value, (str, tuple)) or is_sparse(value)):
+            stacked[name] = by_heads(as_array(value, name), lead, own, name)
+    for name, keys in {"key_lengths": None, "key_mask": attention.m}.items():
+        if options[name] is not None:
+            stacked[name] = by_first_axes(as_array(options[name], name), lead, name, keys)
     position = options["position"]
-    kind, value = position if isinstance(position, tuple) else (position, None)
+    kind, slopes = position if isinstance(position, tuple) else (position, None)
     if kind == "alibi":
-        slopes = alibi_slopes(lead[-1]) if value is None else as_array(value, "the slopes of alibi")
-        stacked["position"] = np.broadcast_to(slopes, lead)
+        slopes = alibi_slopes(lead[-1]) if slopes is None else as_array(slopes, "slopes")
+        stacked["position"] = by_heads(slopes, lead, (), "slopes")
     heads = []
     for at, i in enumerate(np.ndindex(lead)):
-        options |= {name: array[i] for name, array in stacked.items()}
+        options |= {name: array[at] for name, array in stacked.items()}
         if kind == "alibi":
             options["position"] = ("alibi", float(options["position"]))
         heads.append(Attention(q[i], k[np.unravel_index(at // group, k.shape[:-2])], **options))

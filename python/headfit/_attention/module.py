@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -101,7 +101,8 @@ class SelfAttention:
     def __reduce__(self) -> tuple[Any, ...]:
         """Copies and other processes get what defines the module, and compute the rest."""
         if self.is_canonical:
-            return _canonical, (self.dim, self.scale, self.dtype)
+            make = partial(SelfAttention.canonical, dtype=self.dtype)
+            return make, (self.dim, self.scale)
         return SelfAttention, (self.W_Q, self.W_K, self.scale)
 
     @classmethod
@@ -359,10 +360,6 @@ class SelfAttention:
             wide = together[rows].astype(np.float64)
             out[rows] = scipy.linalg.lapack.dgetrs(lu, pivots, wide.T)[0].T
         return out
-
-
-def _canonical(dim: int, scale: float, dtype: Any) -> SelfAttention:
-    return SelfAttention.canonical(dim, scale, dtype=dtype)
 
 
 def _side_by_side(pair: dict[str, Any], shape: str, columns: int | None = None) -> FloatArray:

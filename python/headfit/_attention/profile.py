@@ -14,6 +14,7 @@ from headfit import _core
 from headfit._attention.attention import Attention
 from headfit._base.arithmetic import standard_arithmetic
 from headfit._base.arrays import as_array, as_count, as_share, as_shares, thread_count
+from headfit._base.masks import by_first_axes
 from headfit.errors import InputError
 
 Floats = NDArray[np.float64]
@@ -92,12 +93,10 @@ class Profile:
         `tokens` are those of `describe`: None where no induction score is wanted.
         """
         n, m = attention.n, attention.m
-        if tokens is not None and n != m:
-            raise InputError(f"tokens need as many queries as keys; got {n} and {m}")
-        previous = None if tokens is None else _previous(tokens, attention.lead, n)
-        stats = attention.stats(shares=measures.shares, num_threads=threads)
         per_row, per_column = min(measures.per_row, m), measures.per_column
-        raw = _core.head_profile(attention.core, per_row, measures.share, previous, threads)
+        of_heads = None if tokens is None else _of_heads(tokens, attention.lead, n)
+        raw = _core.head_profile(attention.core, per_row, measures.share, of_heads, threads)
+        stats = attention.stats(shares=measures.shares, num_threads=threads)
         lead = attention.lead if lead is None else lead
         rows = {name: x.reshape((*lead, x.shape[-1])) for name, x in raw.items()}
         present, load, top_mass = rows["kept"] > 0, rows["load"], rows["top_mass"]
@@ -151,26 +150,14 @@ def mean_of(total: NDArray[Any], count: NDArray[Any]) -> Floats:
     return np.where(count > 0, total / np.where(count > 0, count, 1), np.nan)
 
 
-def _previous(tokens: Any, lead: tuple[int, ...], n: int) -> Counts:
-    """Return the last earlier position of each position's token, or -1; shape (heads, n)."""
+def _of_heads(tokens: Any, lead: tuple[int, ...], n: int) -> Counts:
+    """Return the token at each position of each head, shape (heads, n)."""
     array = as_array(tokens, "tokens")
-    if array.dtype.kind not in "iu" or array.ndim < 1 or array.shape[-1] != n:
+    if array.dtype.kind not in "iu" or array.ndim < 1:
         raise InputError(
             f"tokens must be integers of shape (..., {n}); got shape {array.shape} of {array.dtype}"
         )
-    batch = array.shape[:-1] + (1,) * (len(lead) - array.ndim + 1)
-    order = np.argsort(array, axis=-1, kind="stable")
-    in_order = np.take_along_axis(array, order, axis=-1)
-    before = np.where(in_order[..., 1:] == in_order[..., :-1], order[..., :-1], -1)
-    previous = np.full(array.shape, -1, dtype=np.int64)
-    np.put_along_axis(previous, order[..., 1:], before, axis=-1)
-    try:
-        of_heads = np.broadcast_to(previous.reshape((*batch, n)), (*lead, n))
-    except ValueError as error:
-        raise InputError(
-            f"tokens must have the leading axes {lead} or the first of them; got {array.shape[:-1]}"
-        ) from error
-    return np.ascontiguousarray(of_heads.reshape((math.prod(lead), n)))
+    return by_first_axes(array.astype(np.int64), lead, "tokens", n)
 
 
 class HeadStatistics:

@@ -99,7 +99,7 @@ def _dense(mask: Any, lead: tuple[int, ...], shape: tuple[int, int]) -> NDArray[
     return by_heads(array, lead, shape, "mask", hint)
 
 
-def _by_head(
+def by_first_axes(
     array: NDArray[Any], lead: tuple[int, ...], name: str, keys: int | None = None
 ) -> NDArray[Any]:
     """Broadcast what belongs to each head, with an axis of keys at the end or not.
@@ -130,7 +130,7 @@ def _key_lengths(lengths: Any, lead: tuple[int, ...], keys: int) -> NDArray[np.i
     if array.size and not (array.min() >= 0 and array.max() <= keys):
         bad = array[(array < 0) | (array > keys)][0]
         raise InputError(f"key_lengths must lie in 0 ... {keys}, the number of keys; got {bad}")
-    return _by_head(array.astype(np.int64), lead, "key_lengths")
+    return by_first_axes(array.astype(np.int64), lead, "key_lengths")
 
 
 def as_key_mask(key_mask: Any) -> NDArray[np.bool_]:
@@ -163,7 +163,7 @@ def core_mask(
         about_keys["key_lengths"] = _key_lengths(key_lengths, lead, shape[1])
     if key_mask is not None:
         keys = as_key_mask(key_mask)
-        by_head = _by_head(keys, lead, "key_mask", shape[1])
+        by_head = by_first_axes(keys, lead, "key_mask", shape[1])
         about_keys["keys"] = None if keys.all() else by_head
     window = _window_of(mask)
     if window is not None:

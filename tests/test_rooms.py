@@ -106,6 +106,8 @@ IN_ROOM = {
     "_core": "_base",
     "_core_": "_base",  # and the level of the CPU
     "_cpu": "_base",
+    "_build": "_base",
+    "_configuration": "_base",
     "errors": "_base",
     "methods": "_fit",
     "rope": "_filter",

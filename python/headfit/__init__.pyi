@@ -15,11 +15,11 @@ from headfit._attention.functions import (
 )
 from headfit._attention.module import SelfAttention
 from headfit._attention.sparsify import sparsify
-from headfit._base.configuration import show_config
 from headfit._base.kernel import Kernel
 from headfit._base.tolerances import Tolerances
-from headfit._base.version import VERSION as __version__
+from headfit._build import VERSION as __version__
 from headfit._compress.compress import compress
+from headfit._configuration import show_config
 from headfit._fit.fit import fit
 from headfit._fit.storage import load
 from headfit._plan.plan import plan

@@ -3,6 +3,6 @@
 import sys
 from importlib import import_module
 
-from headfit._base import cpu_level
+from headfit._build import choose
 
-sys.modules[__name__] = import_module(f"headfit._core_{cpu_level.choose()}")
+sys.modules[__name__] = import_module(f"headfit._core_{choose()}")

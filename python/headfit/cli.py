@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from importlib import import_module
 from typing import Any, NoReturn
 
-from headfit._base.version import VERSION
+from headfit._build import VERSION
 from headfit._cli.streams import Streams
 from headfit.errors import HeadfitError
 

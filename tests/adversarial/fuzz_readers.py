@@ -61,7 +61,7 @@ def _tensors(path: Path) -> None:
 
 
 def _points(path: Path) -> None:
-    from headfit._base.stored_arrays import load_array
+    from headfit._base.files import load_array
 
     load_array(path, ".npy file", "points")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import io
 import os
 import pickle
 import subprocess
@@ -15,7 +16,7 @@ import numpy as np
 import pytest
 
 import headfit as hf
-from headfit._base import matrix_files, stored_arrays
+from headfit._base import files, sparse
 from headfit.errors import FileError, InputError, MissingFileError
 
 READERS = (hf.load, hf.Target)
@@ -185,7 +186,7 @@ def test_arrays_of_every_kind_are_read_as_numpy_reads_them(tmp_path: Path) -> No
     }
     for save in (np.savez, np.savez_compressed):
         save(tmp_path / "x.npz", **arrays)
-        found = stored_arrays.load_arrays(tmp_path / "x.npz", "file")
+        found = files.load_arrays(tmp_path / "x.npz", "file")
         with np.load(tmp_path / "x.npz") as wanted:
             assert set(found) == set(wanted)
             for name, array in found.items():
@@ -203,10 +204,8 @@ def test_arrays_of_every_kind_are_read_as_numpy_reads_them(tmp_path: Path) -> No
 )
 def test_matrix_market_texts(header: str, body: str, dense: Any) -> None:
     text = f"%%MatrixMarket matrix {header}\n% words\n\n{body}"
-    stored = matrix_files.parse_market(text.encode())
-    found = np.zeros(stored.shape)
-    np.add.at(found, stored.coords, stored.data)
-    np.testing.assert_array_equal(found, dense)
+    found = sparse.parse_market(io.BytesIO(text.encode()))
+    np.testing.assert_array_equal(found.toarray(), dense)
 
 
 @pytest.mark.parametrize(
@@ -231,8 +230,6 @@ def test_matrix_market_texts(header: str, body: str, dense: Any) -> None:
     ],
 )
 def test_matrix_market_texts_that_lie(text: str, tmp_path: Path) -> None:
-    with pytest.raises(ValueError):
-        matrix_files.parse_market(text.encode())
     path = tmp_path / "A.mtx"
     path.write_text(text, encoding="ascii")
     with pytest.raises(InputError, match="must be a file of"):
@@ -242,7 +239,7 @@ def test_matrix_market_texts_that_lie(text: str, tmp_path: Path) -> None:
 def test_an_index_out_of_range_in_a_matrix_market_file(tmp_path: Path) -> None:
     path = tmp_path / "A.mtx"
     path.write_text("%%MatrixMarket matrix coordinate real general\n2 2 1\n1 9 1\n")
-    with pytest.raises(InputError, match=r"row 0, column 8; expected a row within 0 \.\.\. 1"):
+    with pytest.raises(InputError, match="axis 1 index 8 exceeds matrix dimension 2"):
         hf.Target(path)
 
 

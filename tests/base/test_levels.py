@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 
 import headfit as hf
-from headfit import _core
-from headfit._base import cpu_level
+from headfit import _build, _core
 
 CONFIG = hf.show_config()
 USABLE = [level for level in CONFIG.built if level in (*CONFIG.supported, "native")]
@@ -166,7 +165,7 @@ def test_heads_of_one_level_are_certified_by_another(answers, level):
 
 @pytest.mark.full
 def test_a_level_that_cannot_be_is_an_import_error():
-    impossible = {"v5", "V3", "x86-64-v3", "none"} | set(cpu_level.LEVELS) - set(USABLE)
+    impossible = {"v5", "V3", "x86-64-v3", "none"} | set(_build.LEVELS) - set(USABLE)
     for level in sorted(impossible):
         run = python(level, "-c", "from headfit import fit")
         assert run.returncode == 1
@@ -209,16 +208,16 @@ def test_only_one_level_is_loaded():
     ],
 )
 def test_choice(monkeypatch, built, supported, forced, expected):
-    monkeypatch.setattr(cpu_level, "built", lambda: built)
-    monkeypatch.setattr(cpu_level, "supported", lambda: supported)
+    monkeypatch.setattr(_build, "built", lambda: built)
+    monkeypatch.setattr(_build, "supported", lambda: supported)
     monkeypatch.setenv("HEADFIT_CPU", forced)
     if expected is None:
         with pytest.raises(ImportError) as caught:
-            cpu_level.choose()
+            _build.choose()
         assert f"built are {', '.join(built) or 'none'}; " in str(caught.value)
         assert f"this CPU supports {', '.join(supported)}" in str(caught.value)
     else:
-        assert cpu_level.choose() == expected
+        assert _build.choose() == expected
 
 
 @pytest.mark.skipif(not Path("/proc/cpuinfo").exists(), reason="asks the Linux kernel")

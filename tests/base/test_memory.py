@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import resource
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -85,22 +82,3 @@ def test_control_groups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     (inner / "memory.max").write_text("300\n")
     assert groups("0::/a/b\n", tmp_path, monkeypatch) == [293, 650]
     assert groups("0::/../../x\n", tmp_path, monkeypatch) == []
-
-
-def test_a_limit_on_addresses_counts() -> None:
-    script = """
-import resource, headfit
-from headfit._base.machine import available_memory
-resource.setrlimit(resource.RLIMIT_AS, (3 * 2**30, 3 * 2**30))
-assert available_memory() < 3 * 2**30, available_memory()
-try:
-    headfit.patterns.block(20_000, 20_000)
-except headfit.errors.InputError as error:
-    print(error)
-"""
-    done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, check=True
-    )
-    assert "GiB of memory" in done.stdout
-    assert resource.getrlimit(resource.RLIMIT_AS)[0] < 0 or done.returncode == 0
-    assert machine.available_memory() is None or machine.available_memory() > 0

@@ -54,12 +54,15 @@ BAD = (N, -1 - N, 10**8, 2**32 + 3, 2**62, -(2**33))
 @pytest.mark.parametrize("bad", BAD)
 def test_an_index_out_of_range_is_refused(format: str, kind: str, bad: int) -> None:
     x = spoilt(format, kind, bad)
+    if format == "dia":  # a diagonal outside the matrix has no entries
+        assert checked_csr(x, "x").nnz == np.count_nonzero(GOOD) - 5
+        return
     for door in DOORS.values():
-        with pytest.raises(InputError, match=r"(A|M|graph) has a?.*(column|row|diagonal)"):
+        with pytest.raises(InputError, match=r"(A|M|graph) has damaged .*(ind|column|axis|int)"):
             door(x)
     mask = spoilt(format, kind, bad, bool)
     for masked in MASKED.values():
-        with pytest.raises(InputError, match=r"mask has a?.*(column|row|diagonal)"):
+        with pytest.raises(InputError, match=r"mask has damaged .*(ind|column|axis|int)"):
             masked(mask)
 
 
@@ -108,11 +111,13 @@ def test_offsets_that_lie_are_refused(format: str, kind: str, offsets: Any) -> N
             x = x.tobsr((1, 1))
         x.indptr = np.array(offsets)
         for door in doors.values():
-            with pytest.raises(InputError, match=rf"({name}) (has|must have) .*offset"):
+            with pytest.raises(
+                InputError, match=rf"({name}) has damaged .*(offset|index pointer|1-D)"
+            ):
                 door(x)
 
 
-@pytest.mark.parametrize("format", FORMATS)
+@pytest.mark.parametrize("format", FORMATS[:-1])
 def test_lengths_that_differ_are_refused(format: str) -> None:
     x = of_kind(format, "array")
     if format in ("csr", "csc", "bsr"):
@@ -121,10 +126,8 @@ def test_lengths_that_differ_are_refused(format: str) -> None:
         x.coords = (x.coords[0], x.coords[1][:-3])
     elif format == "dia":
         x.offsets = x.offsets[:-1]
-    elif format == "lil":
-        x.rows[0] = [0]
     else:
-        x._dict[(1, 2, 3)] = 0.5
+        x.rows[0] = [0]
     for door in DOORS.values():
         with pytest.raises(InputError, match=r"^(A|M|graph) "):
             door(x)

@@ -312,7 +312,7 @@ def test_normalize(run):
         ("pattern band 9 1 --gamma 0.5 -o C.npz", ["gamma"]),
         ("pattern induction -o C.npz", ["FILE"]),
         ("pattern induction latin.txt -o C.npz", ["UTF-8"]),
-        ("pattern knn A.npz 3 -o C.npz", ["A.npz", "single array"]),
+        ("pattern knn A.npz 3 -o C.npz", ["A.npz", ".npy file"]),
         ("pattern knn text.txt 3 -o C.npz", ["text.txt"]),
         ("pattern from_graph no.mtx -o C.npz", ["no.mtx"]),
         ("demo --out demo.doc", [".png"]),

@@ -1,4 +1,4 @@
-"""Reading of ordinary files only, and writing that never leaves a file half written."""
+"""Reading of ordinary files only, arrays included; writing that leaves no file half written."""
 
 from __future__ import annotations
 
@@ -6,16 +6,22 @@ import contextlib
 import os
 import secrets
 import stat
+import zipfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, TypeVar
 
 import numpy as np
+from numpy.lib import format as npy
 from numpy.typing import NDArray
 
 from headfit._base.arguments import shown
+from headfit._base.machine import require_memory
 from headfit.errors import FileError, InputError, MissingFileError
+
+Result = TypeVar("Result")
 
 
 def as_path(path: Any, name: str) -> str:
@@ -68,11 +74,6 @@ def opened(path: Any, name: str, otherwise: str) -> Iterator[IO[bytes]]:
             raise file_error(name, text, otherwise, error) from error
 
 
-def file_size(stream: IO[bytes]) -> int:
-    """Return the size in bytes of an open file."""
-    return os.fstat(stream.fileno()).st_size
-
-
 def replace_file(path: Path, write: Callable[[IO[bytes]], Any], name: str = "path") -> None:
     """Call ``write(file)`` on a new file beside `path`, then rename it to `path`.
 
@@ -116,3 +117,37 @@ def save_arrays(path: Path, arrays: Mapping[str, NDArray[Any]]) -> Path:
             raise InputError(f"{name} holds Python objects, which are not saved")
     replace_file(path, lambda file: np.savez(file, **plain))  # type: ignore[arg-type]
     return path
+
+
+def read_archive(stream: IO[bytes]) -> dict[str, NDArray[Any]]:
+    """Read all arrays of an .npz file, once there is memory for the sizes that it claims."""
+    arrays = {}
+    with zipfile.ZipFile(stream) as archive:
+        members = archive.infolist()
+        require_memory(sum(m.file_size for m in members), "its arrays")
+        for member in members:
+            with archive.open(member) as part:
+                name = member.filename.removesuffix(".npy")
+                arrays[name] = npy.read_array(part, allow_pickle=False)
+    return arrays
+
+
+def load_arrays(path: Any, what: str, name: str = "path") -> dict[str, NDArray[Any]]:
+    """Read all arrays of an .npz file; raise an InputError that names the file for others."""
+    return read_file(read_archive, path, name, f"is no {what}")
+
+
+def load_array(path: Any, what: str, name: str) -> NDArray[Any]:
+    """Read the array of an .npy file; raise an InputError that names the file for others."""
+    read = partial(npy.read_array, allow_pickle=False)
+    return read_file(read, path, name, f"is no {what}")
+
+
+def read_file(read: Callable[[IO[bytes]], Result], path: Any, name: str, otherwise: str) -> Result:
+    """Return what a reader makes of a file; raise an InputError that says what else it is."""
+    with opened(path, name, otherwise) as stream:
+        try:
+            return read(stream)
+        except Exception as error:  # damaged files make readers raise errors of any class
+            reason = str(error) or type(error).__name__
+            raise InputError(f"{name}: {path} {otherwise}: {reason}") from error

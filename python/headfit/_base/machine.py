@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import os
 import platform
+import re
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -31,49 +32,29 @@ def require_memory(wanted: int, what: str) -> None:
     free = available_memory()
     if free is not None and wanted > free:
         raise TooLargeError(
-            f"{what} needs {_gibibytes(wanted)} GiB of memory; {_gibibytes(free)} GiB are free"
+            f"{what} needs {wanted / 2**30:.1f} GiB of memory; {free / 2**30:.1f} GiB are free"
         )
-
-
-def _gibibytes(size: int) -> str:
-    return f"{size / 2**30:.1f}" if size < 2**80 else f"{size >> 30:.3e}"
 
 
 def available_memory() -> int | None:
     """Return how many bytes this process may still take, or None if the system does not tell.
 
-    This is the least of the machine's free memory, what the limits of the process's control
-    groups leave, and what its limit of address space (``ulimit -v``) leaves.
+    This is the least of the machine's free memory and of what the limits of the process's control
+    groups leave.
     """
-    least = min(_free(), default=None)
-    return None if least is None else max(0, least)
-
-
-def _free() -> Iterator[int]:
-    """Yield how many bytes each limit leaves this process."""
-    try:  # free memory, and caches that the kernel can reclaim
-        yield 1024 * _fields(Path("/proc/meminfo"))["MemAvailable:"]
-    except KeyError:
-        if hasattr(os, "sysconf") and "SC_AVPHYS_PAGES" in os.sysconf_names:
-            yield os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    try:
-        import resource
-
-        most, _ = resource.getrlimit(resource.RLIMIT_AS)
-        if most != resource.RLIM_INFINITY:
-            pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0])
-            yield most - pages * resource.getpagesize()
-    except (ImportError, OSError, ValueError, IndexError):
-        pass
-    yield from memory_of_groups()
+    free = [*memory_of_groups()]
+    if whole := _find(r"^MemAvailable: *(\d+) kB", Path("/proc/meminfo")):
+        free.append(1024 * int(whole[1]))  # with caches that the kernel can reclaim
+    return max(0, min(free)) if free else None
 
 
 def memory_of_groups() -> Iterator[int]:
     """Yield how many bytes the limit of each control group of this process leaves it."""
     for folder in _groups():
-        most, used = (_integers(folder / name) for name in ("memory.max", "memory.current"))
+        most, used = (_find(r"^\d+", folder / name) for name in ("memory.max", "memory.current"))
         if most and used:  # the kernel can reclaim what lies in inactive files
-            yield most[0] - used[0] + _fields(folder / "memory.stat").get("inactive_file", 0)
+            inactive = _find(r"^inactive_file (\d+)", folder / "memory.stat")
+            yield int(most[0]) - int(used[0]) + (int(inactive[1]) if inactive else 0)
 
 
 def available_cores() -> int:
@@ -93,51 +74,30 @@ def available_cores() -> int:
 @cache
 def cores_of_quota() -> int:
     """Return the least CPU quota of this process's control groups, rounded up to whole cores."""
-    least = 2.0**15
-    for folder in _groups():
-        quota_and_period = _integers(folder / "cpu.max")  # none where there is no quota
-        if len(quota_and_period) == 2 and min(quota_and_period) > 0:
-            least = min(least, quota_and_period[0] / quota_and_period[1])
-    return max(1, math.ceil(least))
+    found = [_find(r"^([1-9]\d*) ([1-9]\d*)", folder / "cpu.max") for folder in _groups()]
+    quotas = [int(quota_and_period[1]) / int(quota_and_period[2]) for quota_and_period in found
+              if quota_and_period]  # fmt: skip
+    return math.ceil(min(quotas, default=2**15))
 
 
 @cache
 def cpu_name() -> str:
     """Return the name of this machine's processor."""
-    for line in _lines(Path("/proc/cpuinfo")):
-        if line.startswith("model name"):
-            return line.partition(":")[2].strip()
-    return platform.processor() or platform.machine()
+    named = _find(r"^model name\s*: *(.+)", Path("/proc/cpuinfo"))
+    return named[1] if named else platform.processor() or platform.machine()
 
 
-def _groups() -> Iterator[Path]:
-    """Yield the folders of the control groups (version 2) that may limit this process."""
+def _groups() -> list[Path]:
+    """Return the folders of the control groups (version 2) that may limit this process."""
+    own = _find(r"^0::/*(.*)", GROUPS_OF_PROCESS)
     # Inside a container the files of its own group are at the root, whatever the path says.
-    yield CGROUPS
-    for line in _lines(GROUPS_OF_PROCESS):
-        if line.startswith("0::"):
-            folder = CGROUPS / line.removeprefix("0::").strip("/")
-            while folder != CGROUPS and CGROUPS in folder.parents:
-                yield folder
-                folder = folder.parent
+    folder = CGROUPS / own[1] if own else CGROUPS
+    return [x for x in (folder, *folder.parents) if x == CGROUPS or CGROUPS in x.parents]
 
 
-def _lines(file: Path) -> list[str]:
+def _find(pattern: str, file: Path) -> re.Match[str] | None:
+    """Return where a pattern is first in a file; None also where there is no such file."""
     try:
-        return file.read_text(encoding="utf-8").splitlines()
+        return re.search(pattern, file.read_text(encoding="utf-8"), re.MULTILINE)
     except (OSError, ValueError):
-        return []
-
-
-def _integers(file: Path) -> list[int]:
-    """Return the integers of a file; none if it holds other words, such as "max" for no limit."""
-    try:
-        return [int(word) for line in _lines(file) for word in line.split()]
-    except ValueError:
-        return []
-
-
-def _fields(file: Path) -> dict[str, int]:
-    """Return the numbers of a file with a name and a number on each line."""
-    words = [line.split() for line in _lines(file)]
-    return {w[0]: int(w[1]) for w in words if len(w) > 1 and w[1].isdecimal()}
+        return None

@@ -8,16 +8,15 @@ from __future__ import annotations
 
 import copy
 import os
-from itertools import chain
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from headfit._base.arrays import BFLOAT16, BLOCK, as_array, is_sparse, widened
+from headfit._base.files import as_path, read_archive, read_file
 from headfit._base.machine import require_memory
-from headfit._base.matrix_files import read_matrix
 from headfit.errors import InputError
 
 # A matrix with more than MOST_EMPTY rows or columns must hold at least one entry for every
@@ -25,9 +24,14 @@ from headfit.errors import InputError
 MOST_EMPTY = 2**22
 EMPTY_PER_ENTRY = 8
 
-FORMATS = ("csr", "csc", "bsr", "coo", "dia", "dok", "lil")
+MATRIX_FILE = "must be a file of scipy.sparse.save_npz or a Matrix Market file"
 
-Entries = tuple[NDArray[Any], NDArray[Any], NDArray[Any]]
+# What stands in the first line of the Matrix Market files that are read.
+_MARKET = {
+    "layout": ("coordinate",),
+    "field": ("real", "double", "integer", "unsigned-integer", "pattern"),
+    "symmetry": ("general", "symmetric"),
+}
 
 
 def as_csr(A: Any, name: str, error: type[InputError] = InputError) -> sp.csr_array:
@@ -45,9 +49,9 @@ def as_csr(A: Any, name: str, error: type[InputError] = InputError) -> sp.csr_ar
         raise error(f"{name} must be a square matrix; got shape {shape}")
     if not 1 <= shape[0] < 2**31:
         raise error(f"{name} must have at least one row and fewer than 2**31; got shape {shape}")
-    if dtype.kind not in "fiub" and dtype != BFLOAT16:
-        raise error(f"{name} must hold real numbers; got dtype {dtype}")
     if isinstance(matrix, np.ndarray):
+        if dtype.kind not in "fiub" and dtype != BFLOAT16:
+            raise error(f"{name} must hold real numbers; got dtype {dtype}")
         return _of_dense(matrix, name)
     return checked_csr(matrix, name, dtype=np.float64, keep_zeros=False, error=error)
 
@@ -79,36 +83,29 @@ def checked_csr(
     keep_zeros: bool = True,
     error: type[InputError] = InputError,
 ) -> sp.csr_array:
-    """Return a SciPy sparse matrix of any format, or a StoredMatrix, as a canonical csr_array.
+    """Return a SciPy sparse matrix of any format as a canonical csr_array of real numbers.
 
-    It must hold real numbers; `dtype` is that of the result's entries, None that of `x`. The result
-    shares no memory with `x`, which is copied before anything is checked: another thread may write
-    into it meanwhile. An `error` that names the argument is raised for lengths that differ and for
-    offsets and indices out of range.
+    `dtype` is that of the result's entries, None that of `x`. The result shares no memory with `x`,
+    which is copied before anything is checked: another thread may write into it meanwhile. An
+    `error` that names the argument is raised for lengths that differ, and for offsets and indices
+    out of range.
     """
     if len(x.shape) != 2:
         raise error(f"{name} must be a matrix; got shape {x.shape}")
     if x.dtype.kind not in "fiub":
         raise error(f"{name} must hold real numbers; got dtype {x.dtype}")
-    if x.format not in FORMATS:
-        raise error(f"{name} must be in one of the formats {', '.join(FORMATS)}")
     try:
-        # Those of a dok array are read into new arrays, and nobody else has the arrays of a file.
-        own: Any = x if x.format == "dok" or not sp.issparse(x) else copy.deepcopy(x)
-        data, rows, columns = _entries(own)
-        if max(x.shape) > MOST_EMPTY + EMPTY_PER_ENTRY * len(data):
-            raise ValueError(
-                f"claims the shape {x.shape} and holds {len(data)} entries: expected at least one "
-                f"for every {EMPTY_PER_ENTRY} rows and columns"
-            )
-    except ValueError as problem:
-        raise error(f"{name} {problem}") from problem
-    require_memory(16 * (max(x.shape) + len(data)), f"{name} of shape {x.shape}")
-    numbers = data.astype(x.dtype if dtype is None else dtype, copy=False)
-    if x.format == "csr":
-        csr = sp.csr_array((numbers, columns, own.indptr), shape=x.shape)
-    else:
-        csr = sp.coo_array((numbers, (rows, columns)), shape=x.shape).tocsr()
+        own = _with_checked_indices(copy.deepcopy(x))
+    except (ValueError, TypeError, IndexError, OverflowError) as problem:
+        raise error(f"{name} has damaged arrays in its format {x.format!r}: {problem}") from problem
+    if max(x.shape) > MOST_EMPTY + EMPTY_PER_ENTRY * own.nnz:
+        raise error(
+            f"{name} claims the shape {x.shape} and holds {own.nnz} entries: expected at least one "
+            f"for every {EMPTY_PER_ENTRY} rows and columns"
+        )
+    require_memory(16 * (max(x.shape) + own.nnz), f"{name} of shape {x.shape}")
+    # Duplicates are added in the dtype of the result.
+    csr = sp.csr_array(own.astype(x.dtype if dtype is None else dtype))
     if not csr.has_canonical_format:
         csr.sum_duplicates()
     if not keep_zeros and not csr.data.all():
@@ -116,98 +113,86 @@ def checked_csr(
     return csr
 
 
-def _entries(x: Any) -> Entries:
-    """Return the stored entries of a sparse matrix, and their rows and columns within its shape.
-
-    A ValueError says what is wrong with its arrays.
-    """
+def _with_checked_indices(x: Any) -> Any:
+    """Return a sparse matrix, in its format or as a coo_array, whose indices SciPy may trust."""
     if x.format in ("csr", "csc", "bsr"):
-        return _of_compressed(x)
-    if x.format == "dia":
-        return _of_diagonals(x)
-    if x.format == "coo":
-        data, (rows, columns) = as_array(x.data, "data"), x.coords
-    elif x.format == "dok":
-        items = list(x.items())
-        if any(len(place) != 2 for place, _ in items):
-            raise ValueError("must have a row and a column for every entry")
-        rows, columns = ([place[axis] for place, _ in items] for axis in (0, 1))
-        data = np.array([value for _, value in items], dtype=x.dtype)
+        block = x.data.shape[1:] if x.format == "bsr" else (1, 1)
+        if 0 in block or any(size % b for size, b in zip(x.shape, block, strict=True)):
+            raise ValueError(f"its blocks of {block} do not divide its shape {x.shape}")
+        for what, array in (("offsets", x.indptr), ("indices", x.indices)):
+            if array.dtype.kind not in "iu":
+                raise ValueError(f"its {what} must be integers; got {array.dtype}")
+        if (x.indptr[1:] < x.indptr[:-1]).any():
+            raise ValueError("its offsets must not decrease")
+        x.check_format(full_check=True)  # which sees no such fall where offsets are unsigned
+        return x
+    if x.format == "lil" and (
+        len(x.rows) != x.shape[0] or [*map(len, x.rows)] != [*map(len, x.data)]
+    ):
+        raise ValueError(f"it must have {x.shape[0]} rows, and a column for every entry")
+    if x.format == "dia":  # SciPy reads as many diagonals as there are offsets, or crashes
+        if x.data.ndim != 2 or x.offsets.shape != x.data.shape[:1]:
+            raise ValueError("it must have a row of entries for each diagonal")
+        columns = np.broadcast_to(np.arange(x.data.shape[1]), x.data.shape)
+        rows = columns - x.offsets[:, np.newaxis].astype(np.int64)
+        inside = (rows >= 0) & (rows < x.shape[0]) & (columns < x.shape[1])
+        data, coords = x.data[inside], (rows[inside], columns[inside])
     else:
-        counts, filled = ([len(line) for line in part] for part in (x.rows, x.data))
-        if counts != filled or len(counts) != x.shape[0]:
-            raise ValueError(f"must have a column for every entry of {x.shape[0]} rows")
-        rows, columns = np.repeat(np.arange(len(counts)), counts), list(chain(*x.rows))
-        data = np.array(list(chain(*x.data)), dtype=x.dtype)
-    return _within(data, _integers(rows, "rows"), _integers(columns, "columns"), x.shape)
+        data, coords = (entries := x.tocoo()).data, entries.coords
+    return sp.coo_array((data, coords), shape=x.shape)  # this checks that indices lie in the shape
 
 
-def _of_compressed(x: Any) -> Entries:
-    """Return the entries of a matrix in CSR, CSC or BSR format."""
-    data, indices = as_array(x.data, "data"), _integers(x.indices, "indices")
-    block, axis = data.shape[1:] if x.format == "bsr" else (1, 1), int(x.format == "csc")
-    if len(block) != 2 or 0 in block or any(s % b for s, b in zip(x.shape, block, strict=True)):
-        raise ValueError(f"must have blocks that divide its shape {x.shape}; got {block}")
-    shape = x.shape[0] // block[0], x.shape[1] // block[1]
-    offsets = _integers(x.indptr, "offsets")
-    if offsets.size != shape[axis] + 1 or offsets[0] != 0 or offsets[-1] > len(indices):
-        raise ValueError(
-            f"must have {shape[axis] + 1} offsets, from 0 to at most its {len(indices)} indices"
-        )
-    falling = offsets[1:] < offsets[:-1]
-    if falling.any():
-        raise ValueError(f"has decreasing offsets at {('row', 'column')[axis]} {falling.argmax()}")
-    counts: Any = np.diff(offsets.astype(np.int64))
-    lines = np.repeat(np.arange(shape[axis], dtype=np.int32), counts)
-    others = indices[: len(lines)]
-    rows, columns = (lines, others) if axis == 0 else (others, lines)
-    data, rows, columns = _within(data[: len(lines)], rows, columns, shape)
-    if x.format == "bsr":
-        inner_row, inner_column = np.indices(block).reshape(2, 1, -1)
-        rows = (rows[:, np.newaxis] * block[0] + inner_row).ravel()
-        columns = (columns[:, np.newaxis] * block[1] + inner_column).ravel()
-    return data.ravel(), rows, columns
+def read_matrix(path: Any, name: str) -> Any:
+    """Read a file of `scipy.sparse.save_npz` or a Matrix Market file; indices are not checked."""
+    text = as_path(path, name)
+    read = parse_market if text.endswith(".mtx") else _of_archive
+    return read_file(read, text, name, MATRIX_FILE)
 
 
-def _of_diagonals(x: Any) -> Entries:
-    data, offsets = as_array(x.data, "data"), _integers(x.offsets, "diagonals")
-    if data.ndim != 2 or len(data) != len(offsets):
-        raise ValueError(f"must have a row of entries for each diagonal; got {data.shape}")
-    outside = (offsets <= -x.shape[0]) | (offsets >= x.shape[1])
-    if outside.any():
-        raise ValueError(
-            f"has a diagonal {offsets[outside][0]}; expected {1 - x.shape[0]} ... {x.shape[1] - 1}"
-        )
-    columns = np.broadcast_to(np.arange(data.shape[1]), data.shape)
-    rows = columns - offsets[:, np.newaxis].astype(np.int64)
-    inside = (rows >= 0) & (rows < x.shape[0]) & (columns < x.shape[1])
-    return data[inside], rows[inside], columns[inside]
+def _of_archive(stream: IO[bytes]) -> Any:
+    arrays = read_archive(stream)
+    kind = arrays["format"].item()
+    kind = kind.decode("ascii") if isinstance(kind, bytes) else kind
+    shape = tuple(arrays["shape"].tolist())
+    if kind in ("csr", "csc", "bsr"):
+        parts: Any = (arrays["data"], arrays["indices"], arrays["indptr"])
+    elif kind == "coo":
+        parts = (arrays["data"], (arrays["row"], arrays["col"]))
+    elif kind == "dia":
+        parts = (arrays["data"], arrays["offsets"])
+    else:
+        raise ValueError(f"the format {kind!r} is none of csr, csc, bsr, coo, dia")
+    return getattr(sp, f"{kind}_array")(parts, shape=shape)
 
 
-def _integers(values: Any, what: str) -> NDArray[Any]:
-    array = as_array(values, what)
-    if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
-        raise ValueError(
-            f"must have {what} that are a vector of integers; "
-            f"got shape {array.shape} of {array.dtype}"
-        )
-    return array if array.size else array.astype(np.int32)
+def parse_market(stream: IO[bytes]) -> sp.coo_array:
+    """Read a Matrix Market file of real numbers by coordinates, or raise a ValueError.
 
-
-def _within(
-    data: NDArray[Any], rows: NDArray[Any], columns: NDArray[Any], shape: tuple[int, int]
-) -> Entries:
-    """Return the entries if they have a row and a column each, within the shape."""
-    if not len(data) == len(rows) == len(columns):
-        raise ValueError(
-            f"must have a row and a column for every entry; got {len(data)} entries, "
-            f"{len(rows)} rows and {len(columns)} columns"
-        )
-    for values, size in ((rows, shape[0]), (columns, shape[1])):
-        if values.size and not (int(values.min()) >= 0 and int(values.max()) < size):
-            at = int(((values < 0) | (values >= size)).argmax())
-            raise ValueError(
-                f"has an entry in row {rows[at]}, column {columns[at]}; expected a row within "
-                f"0 ... {shape[0] - 1} and a column within 0 ... {shape[1] - 1}"
-            )
-    return data, rows, columns
+    The format is that of Boisvert, Pozo and Remington, *The Matrix Market Exchange Formats*, NISTIR
+    5935. SciPy's reader aborts the process on some damaged files.
+    """
+    words = stream.readline(200).decode("ascii", "replace").lower().split()
+    if len(words) != 5 or words[:2] != ["%%matrixmarket", "matrix"]:
+        raise ValueError("it does not begin with the line of a Matrix Market matrix")
+    for word, (what, known) in zip(words[2:], _MARKET.items(), strict=True):
+        if word not in known:
+            raise ValueError(f"its {what} must be {' or '.join(known)}; got {word}")
+    field, is_symmetric = words[3], words[4] == "symmetric"
+    sizes = next((line for line in stream if line.strip() and line[:1] != b"%"), b"")
+    rows, columns, count = (int(word) for word in sizes.split())
+    if is_symmetric and rows != columns:
+        raise ValueError(f"it is symmetric and of shape {(rows, columns)}")
+    width = 2 if field == "pattern" else 3
+    numbers = np.loadtxt(stream, comments="%", ndmin=2) if count else np.empty((0, width))
+    if numbers.shape != (count, width):
+        raise ValueError(f"it claims {count} entries and has numbers of shape {numbers.shape}")
+    places = numbers[:, :2].T.astype(np.int64) - 1
+    values = np.ones(count) if width == 2 else numbers[:, 2]
+    must_be_whole = numbers if "integer" in field else numbers[:, :2]
+    if not (must_be_whole == np.floor(must_be_whole)).all():
+        raise ValueError("its coordinates, or its entries, are not all integers")
+    if is_symmetric:
+        off = places[0] != places[1]
+        places = np.hstack([places, places[::-1, off]])
+        values = np.concatenate([values, values[off]])
+    return sp.coo_array((values, tuple(places)), shape=(rows, columns))

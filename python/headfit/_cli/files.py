@@ -12,9 +12,7 @@ from numpy.typing import NDArray
 
 import headfit as hf
 from headfit._attention.heads import single_heads
-from headfit._base.drawing import matplotlib
-from headfit._base.files import replace_file
-from headfit._base.stored_arrays import load_arrays
+from headfit._base.files import load_arrays, replace_file
 from headfit._cli.command import Call
 from headfit._cli.options import flag, mask, numbers, option, options_of
 from headfit._cli.streams import DASH
@@ -140,6 +138,8 @@ def draw(call: Call, output: Path | None, name: str, *results: Any, **settings: 
     if output is None:
         return ""
     call.say("drawing")
+    from headfit.plot._drawing import matplotlib
+
     matplotlib().use("agg")  # pyplot opens no window
     import matplotlib.pyplot as plt
 

@@ -11,9 +11,8 @@ from typing import Any
 
 import headfit as hf
 from headfit import patterns
-from headfit._base.files import opened
+from headfit._base.files import load_array, opened
 from headfit._base.sparse import load_matrix
-from headfit._base.stored_arrays import load_array
 from headfit._cli.command import Call, Command, Outcome, command, examples, outcome
 from headfit._cli.files import PICTURES, draw, save_matrix
 from headfit._cli.fitting import TOLERANCES

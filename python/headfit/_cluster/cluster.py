@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from headfit._base.arguments import as_flag, shown
 from headfit._base.arrays import thread_count
-from headfit._base.configuration import show_config
+from headfit._configuration import show_config
 from headfit.errors import InputError
 
 MOST_LISTED = 4

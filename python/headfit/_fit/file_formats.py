@@ -7,16 +7,15 @@ import os
 from collections.abc import Callable, Mapping
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from headfit._base.arrays import narrow_dtype
 from headfit._base.dtypes import NARROW
-from headfit._base.files import as_path, file_size, opened, replace_file, save_arrays
+from headfit._base.files import as_path, load_arrays, opened, read_file, replace_file, save_arrays
 from headfit._base.machine import require_memory
-from headfit._base.stored_arrays import load_arrays, unreadable
 from headfit.errors import InputError
 
 METADATA = "headfit"
@@ -78,16 +77,14 @@ def _write_safetensors(path: Path, arrays: Arrays, about: str, dtype: str) -> No
 
 def _read_safetensors(path: Any, name: str) -> tuple[Arrays, str | None]:
     package = safetensors_package()
-    otherwise = "is no saved fit"
-    with opened(path, name, otherwise) as file:
-        require_memory(2 * file_size(file), f"{name}: {path}")
+
+    def read(file: IO[bytes]) -> tuple[Arrays, str | None]:
+        require_memory(2 * os.fstat(file.fileno()).st_size, f"{name}: {path}")
         raw = file.read()
-    try:
-        tensors = package.deserialize(raw)
-        about = _metadata(raw).get(METADATA)
-        return {key: _array(tensor) for key, tensor in tensors}, about
-    except Exception as error:  # a damaged or foreign file may raise errors of any class
-        raise unreadable(path, name, otherwise, error) from error
+        tensors = {key: _array(tensor) for key, tensor in package.deserialize(raw)}
+        return tensors, _metadata(raw).get(METADATA)
+
+    return read_file(read, path, name, "is no saved fit")
 
 
 def _metadata(raw: bytes) -> dict[str, str]:

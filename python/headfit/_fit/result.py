@@ -20,7 +20,7 @@ from headfit._base.plain import plain_dict
 from headfit._base.shown import Pictured
 from headfit._base.text import mask_text, number
 from headfit._base.tolerances import Tolerances
-from headfit._base.version import VERSION
+from headfit._build import VERSION
 from headfit._fit.ending import Ending, Obstacle, tried
 from headfit._fit.file_formats import write_head
 from headfit._fit.records import coded

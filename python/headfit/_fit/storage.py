@@ -9,14 +9,14 @@ import os
 from typing import Any
 
 import numpy as np
+import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from headfit._attention.attention import Attention
 from headfit._attention.module import SelfAttention
 from headfit._base.dtypes import HEAD_DTYPES
 from headfit._base.kernel import as_kernel
-from headfit._base.masks import allowed_places, frozen_mask
-from headfit._base.matrix_files import StoredMatrix
+from headfit._base.masks import frozen_mask
 from headfit._base.tolerances import Tolerances
 from headfit._fit.file_formats import read_head
 from headfit._fit.records import record
@@ -32,9 +32,8 @@ def _mask_from(about: Any, arrays: dict[str, NDArray[Any]], n: int) -> Any:
         return arrays["mask_dense"]
     if about == "sparse":
         indices = arrays["mask_indices"]
-        data = np.ones(indices.size, dtype=bool)
-        stored = StoredMatrix("csr", (n, n), data, indices, arrays["mask_indptr"])
-        return frozen_mask(allowed_places(stored))
+        parts = np.ones(indices.size, dtype=bool), indices, arrays["mask_indptr"]
+        return frozen_mask(sp.csr_array(parts, shape=(n, n)))
     if isinstance(about, list):  # JSON has no tuples
         kind, width = about
         return (kind, tuple(width) if isinstance(width, list) else width)

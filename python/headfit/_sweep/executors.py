@@ -18,7 +18,7 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from headfit._base.machine import available_cores
-from headfit._base.version import VERSION
+from headfit._build import VERSION
 from headfit._sweep.work import Record, Task, Work, compute, failure
 from headfit.errors import HeadfitError, InputError
 

@@ -26,7 +26,7 @@ import numpy as np
 from headfit import _core
 from headfit._base.arguments import shown
 from headfit._base.machine import cpu_name
-from headfit._base.version import VERSION
+from headfit._build import VERSION
 from headfit._sweep.fits import checked_fit_point, fit_point
 from headfit.errors import InputError
 

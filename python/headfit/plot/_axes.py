@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from headfit._base.arguments import shown
-from headfit._base.drawing import GREY, matplotlib
 from headfit.errors import InputError
+from headfit.plot._drawing import GREY, matplotlib
 from headfit.plot._types import Axes, Rectangle
 
 _POINTS_PER_LABEL = 7.5  # the least distance of labels, in points, at which they can be read

@@ -9,12 +9,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headfit._base.arguments import as_flag
-from headfit._base.drawing import INK, ORANGE, matplotlib
 from headfit._base.text import number
 from headfit._base.tolerances import Tolerances, as_tolerances
 from headfit._fit.result import Fit
 from headfit.errors import InputError
 from headfit.plot._axes import check_tokens, checked_axes, half_pixels, label_tokens, new_axes
+from headfit.plot._drawing import INK, ORANGE, matplotlib
 from headfit.plot._matrix import Style, add_colorbar, draw_cells, root_norm
 from headfit.plot._tiles import Pool, Source, one_of_batch, source
 from headfit.plot._types import Axes, AxesImage

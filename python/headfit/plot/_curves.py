@@ -12,11 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headfit._base.arguments import as_choice, as_finite, as_flag, shown
-from headfit._base.drawing import BLUE, GREEN, GREY, INK, ORANGE, matplotlib
 from headfit._compress.result import Compressed
 from headfit._shrink.result import ShrinkResult, TvCurve
 from headfit.errors import InputError
 from headfit.plot._axes import axes_or_new, finish, label_sizes
+from headfit.plot._drawing import BLUE, GREEN, GREY, INK, ORANGE, matplotlib
 from headfit.plot._types import Axes, Line2D
 
 # From the palette of Okabe and Ito, in an order in which neighbours differ in lightness too. There

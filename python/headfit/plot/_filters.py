@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 
 from headfit._attention.attention import Attention, attention_in
 from headfit._base.arguments import shown
-from headfit._base.drawing import BLUE, GREEN, GREY, INK, ORANGE
 from headfit._base.dtypes import DIGITS
 from headfit._base.tolerances import Tolerances, as_tolerances
 from headfit._filter.demand import Demand
@@ -21,6 +20,7 @@ from headfit._fit.result import Fit
 from headfit._target.target import as_target
 from headfit.errors import InputError
 from headfit.plot._axes import axes_or_new, finish, label_sizes
+from headfit.plot._drawing import BLUE, GREEN, GREY, INK, ORANGE
 from headfit.plot._tiles import largest
 from headfit.plot._types import Axes
 

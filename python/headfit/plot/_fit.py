@@ -11,13 +11,13 @@ from typing import Any
 import numpy as np
 
 from headfit._base.arguments import shown
-from headfit._base.drawing import BLUE, GREEN, INK, ORANGE
 from headfit._base.text import number
 from headfit._fit.result import Fit, Trial
 from headfit._plan.result import Plan, PlanAttempt
 from headfit._target.certificate import Certificate
 from headfit.errors import InputError
 from headfit.plot._axes import axes_or_new, finish, label_sizes, mark_impossible, plain_numbers
+from headfit.plot._drawing import BLUE, GREEN, INK, ORANGE
 from headfit.plot._types import Axes, Line2D, PathCollection
 
 _FAR = 1e4  # larger shares of a tolerance are drawn at this value

@@ -12,7 +12,6 @@ from typing import Any
 
 from headfit._attention.attention import Attention
 from headfit._attention.sparsify import Sparsified
-from headfit._base.drawing import matplotlib
 from headfit._base.shown import drawn
 from headfit._compress.result import Compressed
 from headfit._filter.rope_result import RopeFilter
@@ -23,6 +22,7 @@ from headfit._target.certificate import Certificate
 from headfit._target.target import Target
 from headfit.errors import InputError
 from headfit.plot._curves import curve
+from headfit.plot._drawing import matplotlib
 from headfit.plot._filters import translation
 from headfit.plot._fit import certificate, plan
 from headfit.plot._matrix import attention

@@ -10,13 +10,13 @@ from numpy.typing import NDArray
 
 from headfit._attention.attention import attention_in
 from headfit._base.arrays import as_count, widened
-from headfit._base.drawing import BLUE, GREY, INK, ORANGE
 from headfit._base.text import number
 from headfit._fit.result import Fit
 from headfit._target.certify import certify
 from headfit._target.target import as_target
 from headfit.errors import InputError
 from headfit.plot._axes import axes_or_new, finish
+from headfit.plot._drawing import BLUE, GREY, INK, ORANGE
 from headfit.plot._tiles import one_of_batch
 from headfit.plot._types import Axes
 

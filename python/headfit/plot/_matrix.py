@@ -13,7 +13,6 @@ from headfit._attention.attention import Attention
 from headfit._attention.heads import single_heads
 from headfit._base.arguments import as_flag, shown
 from headfit._base.arrays import as_count
-from headfit._base.drawing import matplotlib
 from headfit.errors import InputError
 from headfit.plot._axes import (
     axes_or_new,
@@ -25,6 +24,7 @@ from headfit.plot._axes import (
     label_tokens,
     new_axes,
 )
+from headfit.plot._drawing import matplotlib
 from headfit.plot._tiles import entry_of_batch, one_of_batch, source, tiles
 from headfit.plot._types import Axes, AxesImage
 

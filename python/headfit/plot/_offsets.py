@@ -12,10 +12,10 @@ from headfit._attention.describe import describe
 from headfit._attention.head_table import HeadTable
 from headfit._base.arguments import shown
 from headfit._base.arrays import as_count
-from headfit._base.drawing import BLUE
 from headfit._fit.result import Fit
 from headfit.errors import InputError
 from headfit.plot._axes import axes_or_new, check_colors, head_names
+from headfit.plot._drawing import BLUE
 from headfit.plot._matrix import add_colorbar, root_norm
 from headfit.plot._tiles import entry_of_batch
 from headfit.plot._types import Axes, AxesImage, BarContainer

@@ -13,9 +13,9 @@ import numpy as np
 
 from headfit import plot
 from headfit._attention.head_table import ModelTable, cells
-from headfit._base.drawing import matplotlib
 from headfit._base.files import as_path, replace_file
 from headfit.errors import InputError
+from headfit.plot._drawing import matplotlib
 
 _NAMED = 5  # heads that a sentence names at most
 _DRAWN = 256  # heads that the picture shows at most

@@ -6,16 +6,13 @@ import platform
 from collections.abc import Iterator
 from importlib import metadata
 from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import scipy
 
-from headfit import _core
-from headfit._base import cpu_level
+from headfit import _build, _core
 from headfit._base.arrays import thread_count
 from headfit._base.machine import cpu_name
-from headfit._base.version import VERSION
 
 OPTIONAL = (
     "distributed", "matplotlib", "networkx", "pandas", "safetensors", "torch", "tqdm",
@@ -27,8 +24,11 @@ class Config(SimpleNamespace):
     """The configuration in use, as `show_config` returns it; printed one entry to a line."""
 
     def __repr__(self) -> str:
-        lines = (f"  {name:<10}  {_text(value)}" for name, value in vars(self).items())
-        return "\n".join(("headfit", *lines))
+        lines = ["headfit"]
+        for name, value in vars(self).items():
+            text = ", ".join(value) if isinstance(value, tuple) else value
+            lines.append(f"  {name:<10}  {text}")
+        return "\n".join(lines)
 
 
 def show_config() -> Config:
@@ -64,10 +64,10 @@ def show_config() -> Config:
       cpu        ...
     """
     return Config(
-        version=VERSION,
+        version=_build.VERSION,
         cpu=_core.build["level"],
-        built=cpu_level.built(),
-        supported=cpu_level.supported(),
+        built=_build.built(),
+        supported=_build.supported(),
         threads=thread_count(None),
         compiler=_core.build["compiler"],
         flags=_core.build["flags"],
@@ -87,7 +87,3 @@ def _installed() -> Iterator[str]:
             yield f"{name} {metadata.version(name)}"
         except metadata.PackageNotFoundError:
             continue
-
-
-def _text(value: Any) -> str:
-    return ", ".join(value) if isinstance(value, tuple) else str(value)

@@ -1,11 +1,15 @@
-"""The choice of the core's build: the package holds one for each CPU level."""
+"""The version of the package, and the choice of its core: it holds one for each CPU level."""
 
 from __future__ import annotations
 
 import os
+from importlib.resources import files
 from importlib.util import find_spec
 
 from headfit import _cpu
+
+VERSION = files("headfit").joinpath("VERSION").read_text(encoding="utf-8").strip()
+"""The version, which has one source: the file VERSION."""
 
 VARIABLE = "HEADFIT_CPU"
 

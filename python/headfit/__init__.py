@@ -17,7 +17,7 @@ from importlib.util import find_spec
 from threading import RLock
 from typing import Any
 
-from headfit._base.shown import before_pictures
+from headfit._base.display import before_pictures
 
 # Where each public name stands. Modules are imported when one of their names is first used, as
 # SPEC 1 of Scientific Python describes: `import headfit` and the command line start at once.

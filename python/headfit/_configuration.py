@@ -11,7 +11,7 @@ import numpy as np
 import scipy
 
 from headfit import _build, _core
-from headfit._base.arrays import thread_count
+from headfit._base.arguments import thread_count
 from headfit._base.machine import cpu_name
 
 OPTIONAL = (

@@ -11,8 +11,7 @@ from __future__ import annotations
 import math
 import sys
 
-from headfit._base.arguments import as_flag, as_number, shown
-from headfit._base.arrays import as_count, as_share, check_between
+from headfit._base.arguments import as_count, as_flag, as_number, as_share, check_between, shown
 from headfit._base.tolerances import Tolerances, as_tolerances, log_inverse
 from headfit._lower.general import GeneralBound, counting, every_subset
 from headfit._lower.lower import LowerBound, lower

@@ -11,8 +11,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from headfit._base.arguments import as_flag, shown
-from headfit._base.arrays import as_count, check_between
+from headfit._base.arguments import as_count, as_flag, check_between, shown
 from headfit._base.positions import ROPE_BASE, as_frequencies, rope_frequencies
 from headfit._base.tolerances import Tolerances, as_tolerances, with_margin
 from headfit._base.types import ArrayLike, MaskLike

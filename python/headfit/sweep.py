@@ -20,8 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from headfit._base.arguments import as_flag, shown
-from headfit._base.arrays import as_count, thread_count
+from headfit._base.arguments import as_count, as_flag, shown, thread_count
 from headfit._base.files import as_path
 from headfit._base.progress import count_step, tqdm_class
 from headfit._sweep.executors import executor_of

@@ -16,16 +16,8 @@ import scipy.sparse as sp
 
 import headfit as hf
 from headfit._base import arguments
-from headfit._base.arrays import (
-    BFLOAT16,
-    as_array,
-    as_contiguous,
-    as_count,
-    as_items,
-    as_matrix,
-    as_stack,
-    check_between,
-)
+from headfit._base.arguments import as_count, check_between
+from headfit._base.arrays import BFLOAT16, as_array, as_contiguous, as_items, as_matrix, as_stack
 from headfit.errors import InputError
 
 

@@ -5,8 +5,7 @@ import numpy as np
 import pytest
 
 import headfit as hf
-from headfit._base.arrays import as_array, as_float_array
-from headfit._base.dtypes import round_to
+from headfit._base.arrays import as_array, as_float_array, round_to
 from headfit.errors import InputError, NonFiniteError
 
 # Significant bits, and the exponent of the smallest normal number.

@@ -10,8 +10,7 @@ import time
 
 import numpy as np
 import pytest
-
-from headfit._base.interruptible import AT_ONCE, interruptible, short_blocks
+from headfit._base.calls import AT_ONCE, interruptible, short_blocks
 
 SETTLED = 0.3  # seconds into the call
 SOON = 5.0  # a fraction of a second on a machine that is not busy

@@ -242,7 +242,7 @@ def test_given_frequencies_take_the_place_of_a_base():
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
 def test_rounding_bounds_what_storing_rotated_heads_does(dtype):
-    from headfit._base.dtypes import round_to
+    from headfit._base.arrays import round_to
 
     found = hf.rope.filter(8, n=300)
     turned = found.attention().rotated()

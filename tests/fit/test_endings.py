@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from headfit._base.calls import calls_until
 
 import headfit as hf
 from headfit import cli
-from headfit._base.deadline import calls_until
 from headfit._fit import head as heads
 from headfit._fit import learned
 from headfit._fit.search import double_and_bisect, gallop_down

@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 
 import headfit as hf
-from headfit._base.arrays import FLOAT8
-from headfit._base.dtypes import round_to
+from headfit._base.arrays import FLOAT8, round_to
 from headfit.errors import InputError
 
 NAMES = sorted(FLOAT8)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 import headfit as hf
 from headfit import _core
-from headfit._base import dtypes
+from headfit._base import arrays
 from headfit._target.target import as_target
 from headfit.errors import InputError
 
@@ -32,8 +32,8 @@ def near_regular(n=128, k=4, seed=0):
 
 @given(st.floats(width=32, allow_nan=False, allow_infinity=False, min_value=-6e4, max_value=6e4))
 def test_rounding_is_to_the_nearest_number(x):
-    for name in dtypes.HALVES:
-        assert dtypes.round_to([[np.float32(x)]], name)[0, 0] == rounded(np.float32(x), name)
+    for name in arrays.HALVES:
+        assert arrays.round_to([[np.float32(x)]], name)[0, 0] == rounded(np.float32(x), name)
 
 
 def test_rounding_matches_torch():
@@ -41,12 +41,12 @@ def test_rounding_matches_torch():
     rng = np.random.default_rng(0)
     x = (rng.normal(size=(1, 20_000)) * 10.0 ** rng.integers(-30, 30, 20_000)).astype(np.float32)
     expected = torch.from_numpy(x).to(torch.bfloat16).to(torch.float32).numpy()
-    assert np.array_equal(dtypes.round_to(x, "bfloat16"), expected)
+    assert np.array_equal(arrays.round_to(x, "bfloat16"), expected)
 
 
 def test_what_a_format_cannot_hold_is_an_error():
     with pytest.raises(InputError, match="do not fit float16"):
-        dtypes.round_to([[1e5]], "float16")
+        arrays.round_to([[1e5]], "float16")
 
 
 @pytest.mark.parametrize(("dtype", "dim"), [("bfloat16", 8), ("float16", 6), ("float16", 7)])
@@ -74,12 +74,12 @@ def test_narrow_heads_are_certified_and_exactly_representable(dtype, dim, thread
 def test_errors_that_cancel_beat_nearest_numbers():
     A = near_regular()
     head = hf.fit(A, 8, distortion=DISTORTION, method=hf.methods.Learned(max_norm=150))
-    K = dtypes.round_to(head.K, "bfloat16")
+    K = arrays.round_to(head.K, "bfloat16")
     target = as_target(A)
     q = np.ascontiguousarray(head.Q * np.float32(head.scale))
     tolerances = _core.Tolerances(LEAK, DISTORTION)
     cancelling = _core.round_queries(target.core, q, K, tolerances, _core.Storage("bfloat16"), 2)
-    nearest = dtypes.round_to(q, "bfloat16")
+    nearest = arrays.round_to(q, "bfloat16")
     failed = [
         hf.certify(A, x, K, scale=1.0, distortion=DISTORTION).failed_rows.size
         for x in (cancelling, nearest)

@@ -13,7 +13,7 @@ from scipy.optimize import linprog
 
 import headfit as hf
 from headfit import _core
-from headfit._base import dtypes
+from headfit._base import arrays
 from headfit._target.witnesses import Multiplier
 
 LEAK, DISTORTION = 0.05, 0.1
@@ -846,9 +846,9 @@ def test_given_keys_are_rounded_before_anything_is_proved(dtype: str) -> None:
         hf.methods.KeyTable.cyclic(64, 8),
     )
     head = hf.fit(A, method=hf.methods.MaxMargin(keys=table), dtype=dtype)
-    np.testing.assert_array_equal(head.K, dtypes.round_to(table.keys, dtype))
+    np.testing.assert_array_equal(head.K, arrays.round_to(table.keys, dtype))
     again = hf.methods.MaxMargin(
-        keys=hf.methods.KeyTable(dtypes.round_to(table.keys, dtype), kind="cyclic")
+        keys=hf.methods.KeyTable(arrays.round_to(table.keys, dtype), kind="cyclic")
     )
     np.testing.assert_array_equal(head.Q, hf.fit(A, method=again, dtype=dtype).Q)
     assert all(proof.verify(A, head.K) > 0 for proof in head.witnesses)

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import headfit as hf
-from headfit._base.dtypes import round_to
+from headfit._base.arrays import round_to
 from headfit._lower.bounded import Apart, Facts, Groups, Limits, Separated, needed
 from headfit._lower.exact import (
     least_dim,

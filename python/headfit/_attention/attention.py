@@ -24,24 +24,21 @@ from headfit._attention.logits import (
 )
 from headfit._attention.stats import AttentionStats
 from headfit._attention.topk_blocks import as_csr, topk_blocks, topk_rows
-from headfit._base.arguments import as_choice, as_flag, shown
-from headfit._base.arithmetic import standard_arithmetic
+from headfit._base.arguments import as_choice, as_count, as_flag, shown, thread_count
 from headfit._base.arrays import (
     FloatArray,
     as_array,
-    as_count,
     as_shares,
     as_stack,
     as_stored_array,
     computed_in,
     is_sparse,
-    thread_count,
     widened,
 )
+from headfit._base.calls import standard_arithmetic
+from headfit._base.display import Shown, mask_text
 from headfit._base.machine import require_memory
 from headfit._base.positions import as_positions, rotate
-from headfit._base.shown import Shown
-from headfit._base.text import mask_text
 from headfit._base.types import ArrayLike
 from headfit._cluster.cluster import Cluster
 from headfit.errors import InputError

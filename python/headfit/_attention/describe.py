@@ -13,9 +13,9 @@ from headfit._attention.attention import Attention, HeadLike
 from headfit._attention.head_table import HeadTable
 from headfit._attention.logits import LogitKeywords, names_logit_options
 from headfit._attention.profile import Counts, Measures, Profile, mean_of
-from headfit._base.arithmetic import standard_arithmetic
-from headfit._base.arrays import FloatArray, as_count, thread_count
-from headfit._base.interruptible import interruptible
+from headfit._base.arguments import as_count, thread_count
+from headfit._base.arrays import FloatArray
+from headfit._base.calls import interruptible, standard_arithmetic
 from headfit._base.types import ArrayLike
 from headfit.errors import InputError
 

@@ -12,8 +12,7 @@ from typing import Any
 
 from headfit._attention.attention import Attention
 from headfit._attention.module import SelfAttention
-from headfit._base.arrays import FloatArray
-from headfit._base.dtypes import NARROW, array_dtype
+from headfit._base.arrays import NARROW, FloatArray, array_dtype
 from headfit.errors import InputError
 
 

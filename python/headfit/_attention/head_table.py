@@ -12,12 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headfit._attention.profile import Counts, Floats, HeadStatistics
-from headfit._base.arguments import shown
-from headfit._base.arrays import as_count
+from headfit._base.arguments import as_count, shown
+from headfit._base.display import Pictured, data_frame, plain_dict, text_table
 from headfit._base.files import as_path, load_arrays, save_arrays
-from headfit._base.frames import data_frame
-from headfit._base.plain import plain_dict
-from headfit._base.shown import Pictured, text_table
 from headfit.errors import InputError
 
 _FORMAT = "headfit capture 1"

@@ -12,7 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headfit._attention.attention import Attention
-from headfit._base.arrays import as_array, by_heads, is_sparse, thread_count
+from headfit._base.arguments import thread_count
+from headfit._base.arrays import as_array, by_heads, is_sparse
 from headfit._base.masks import by_first_axes
 from headfit._base.positions import alibi_slopes
 from headfit.errors import InputError

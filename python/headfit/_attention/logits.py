@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headfit import _core
-from headfit._base.arguments import as_number, shown
+from headfit._base.arguments import as_number, check_between, shown
 from headfit._base.arrays import (
     as_array,
     as_contiguous,
@@ -22,7 +22,6 @@ from headfit._base.arrays import (
     as_stack,
     as_stored_array,
     by_heads,
-    check_between,
     computed_in,
     is_sparse,
 )

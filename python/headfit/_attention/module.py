@@ -14,11 +14,9 @@ from numpy.typing import NDArray
 from headfit import _core
 from headfit._attention.attention import Attention
 from headfit._attention.logits import check_scale
-from headfit._base.arguments import as_float_dtype, as_generator
-from headfit._base.arithmetic import standard_arithmetic
+from headfit._base.arguments import as_count, as_float_dtype, as_generator
 from headfit._base.arrays import (
     FloatArray,
-    as_count,
     as_matrix,
     as_stack,
     as_stored_matrix,
@@ -26,7 +24,7 @@ from headfit._base.arrays import (
     check_finite,
     computed_in,
 )
-from headfit._base.interruptible import interruptible, short_blocks
+from headfit._base.calls import interruptible, short_blocks, standard_arithmetic
 from headfit._base.machine import require_memory
 from headfit._base.types import Seed
 from headfit.errors import InputError

@@ -12,8 +12,9 @@ from numpy.typing import NDArray
 
 from headfit import _core
 from headfit._attention.attention import Attention
-from headfit._base.arithmetic import standard_arithmetic
-from headfit._base.arrays import as_array, as_count, as_share, as_shares, thread_count
+from headfit._base.arguments import as_count, as_share, thread_count
+from headfit._base.arrays import as_array, as_shares
+from headfit._base.calls import standard_arithmetic
 from headfit._base.masks import by_first_axes
 from headfit.errors import InputError
 

@@ -8,9 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from headfit._base.frames import data_frame
-from headfit._base.plain import plain_dict
-from headfit._base.shown import Shown
+from headfit._base.display import Shown, data_frame, plain_dict
 
 
 @dataclass(frozen=True, repr=False)

@@ -6,12 +6,17 @@ Each check raises an `InputError` that names the argument, what was expected and
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
+from headfit._base.machine import available_cores
 from headfit.errors import InputError
+
+LARGEST = 2**48
+"""The largest count accepted: more fits in no memory, and 64-bit products could overflow."""
 
 
 def shown(value: Any) -> str:
@@ -77,6 +82,55 @@ def as_choice(value: Any, name: str, allowed: Sequence[str], before: str = "") -
     return value
 
 
+def as_count(value: Any, name: str, least: int, most: int | None = None) -> int:
+    """Return `value` as an int within bounds, or raise an InputError that names it."""
+    expected = f"be an integer of at least {least}"
+    if most is not None:
+        expected = f"lie in {least} ... {most}"
+    try:
+        number = scalar(value)
+        count = operator.index(number)
+    except Exception as error:
+        raise InputError(f"{name} must {expected}; got {shown(value)}") from error
+    if most is None and count > LARGEST:
+        raise InputError(f"{name} must be at most 2**48; got {shown(value)}")
+    if isinstance(number, bool) or count < least or (most is not None and count > most):
+        raise InputError(f"{name} must {expected}; got {shown(value)}")
+    return count
+
+
+def thread_count(num_threads: int | None) -> int:
+    """Return the number of threads to use: None is every core this process may use."""
+    if num_threads is None:
+        return available_cores()
+    return as_count(num_threads, "num_threads", 1, 2**15)
+
+
+def effort_steps(effort: str | int, named: dict[str, int], least: int = 1) -> int:
+    """Return the number of steps for an effort: one of the named ones, or a number of steps."""
+    if isinstance(effort, str):
+        if effort not in named:
+            raise InputError(f"effort must be one of {tuple(named)} or steps; got {shown(effort)}")
+        return named[effort]
+    return as_count(effort, "effort", least, 10**9)
+
+
+def check_between(value: float, name: str, low: float, high: float) -> float:
+    """Return `value` as a float strictly between two bounds, or raise an InputError."""
+    number = as_number(value, name)
+    if not low < number < high:
+        raise InputError(f"{name} must lie strictly between {low} and {high}; got {shown(value)}")
+    return number
+
+
+def as_share(value: Any, name: str) -> float:
+    """Return a share of a whole, a number in (0, 1], or raise an InputError."""
+    share = as_number(value, name, "lie in (0, 1]")
+    if not 0 < share <= 1:
+        raise InputError(f"{name} must lie in (0, 1]; got {share}")
+    return share
+
+
 def as_generator(rng: Any, name: str = "rng") -> np.random.Generator:
     """Return a new generator for a seed; a generator is returned as it is."""
     try:
@@ -85,6 +139,11 @@ def as_generator(rng: Any, name: str = "rng") -> np.random.Generator:
         return np.random.default_rng(rng)
     except Exception as error:
         raise InputError(f"{name} must be a seed or a Generator; got {shown(rng)}") from error
+
+
+def seed_from(rng: Any) -> int:
+    """Draw one 64-bit seed for the core's counter-based random numbers (SPEC 7)."""
+    return int(as_generator(rng).integers(0, 2**64, dtype=np.uint64))
 
 
 def check_callable(value: Any, name: str) -> None:

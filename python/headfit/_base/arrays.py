@@ -1,19 +1,17 @@
-"""Conversion of array arguments to the layouts and dtypes that the core reads."""
+"""Arrays: their conversion to what the core reads, and the formats that numbers are stored in."""
 
 from __future__ import annotations
 
 import math
-import operator
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import scipy.sparse
 from numpy.typing import NDArray
 
-from headfit._base.arguments import as_generator, as_number, scalar, shown
-from headfit._base.machine import available_cores
+from headfit._base.arguments import as_share, shown
 from headfit.errors import InputError, NonFiniteError
 
 FloatArray = NDArray[Any]
@@ -23,8 +21,21 @@ BFLOAT16 = np.dtype([("bfloat16", np.uint16)])
 
 FLOAT8 = ("float8_e4m3fn", "float8_e5m2")
 
-LARGEST = 2**48
-"""The largest count accepted: more fits in no memory, and 64-bit products could overflow."""
+# Significant bits of each format, including the implicit leading one.
+DIGITS = {
+    "float64": 53,
+    "float32": 24,
+    "float16": 11,
+    "bfloat16": 8,
+    "float8_e4m3fn": 4,
+    "float8_e5m2": 3,
+}
+DTYPES = ("float32", "float64", "bfloat16", "float16")
+HALVES = ("bfloat16", "float16")
+HEAD_DTYPES = (*DTYPES, *FLOAT8)
+"""The formats that `fit` and `plan` store heads in. Other functions take `DTYPES`."""
+
+NARROW = (*HALVES, *FLOAT8)
 
 BLOCK = 2**19
 """How many entries of a stored array are widened at a time, to bound the memory taken."""
@@ -37,39 +48,6 @@ def is_sparse(x: Any) -> bool:
     bool gives the same types everywhere.
     """
     return bool(scipy.sparse.issparse(x))
-
-
-def thread_count(num_threads: int | None) -> int:
-    """Return the number of threads to use: None is every core this process may use."""
-    if num_threads is None:
-        return available_cores()
-    return as_count(num_threads, "num_threads", 1, 2**15)
-
-
-def as_count(value: Any, name: str, least: int, most: int | None = None) -> int:
-    """Return `value` as an int within bounds, or raise an InputError that names it."""
-    expected = f"be an integer of at least {least}"
-    if most is not None:
-        expected = f"lie in {least} ... {most}"
-    try:
-        number = scalar(value)
-        count = operator.index(number)
-    except Exception as error:
-        raise InputError(f"{name} must {expected}; got {shown(value)}") from error
-    if most is None and count > LARGEST:
-        raise InputError(f"{name} must be at most 2**48; got {shown(value)}")
-    if isinstance(number, bool) or count < least or (most is not None and count > most):
-        raise InputError(f"{name} must {expected}; got {shown(value)}")
-    return count
-
-
-def effort_steps(effort: str | int, named: dict[str, int], least: int = 1) -> int:
-    """Return the number of steps for an effort: one of the named ones, or a number of steps."""
-    if isinstance(effort, str):
-        if effort not in named:
-            raise InputError(f"effort must be one of {tuple(named)} or steps; got {shown(effort)}")
-        return named[effort]
-    return as_count(effort, "effort", least, 10**9)
 
 
 def narrow_dtype(name: str) -> np.dtype[Any]:
@@ -251,22 +229,6 @@ def check_finite(array: NDArray[Any], name: str) -> None:
             )
 
 
-def check_between(value: float, name: str, low: float, high: float) -> float:
-    """Return `value` as a float strictly between two bounds, or raise an InputError."""
-    number = as_number(value, name)
-    if not low < number < high:
-        raise InputError(f"{name} must lie strictly between {low} and {high}; got {shown(value)}")
-    return number
-
-
-def as_share(value: Any, name: str) -> float:
-    """Return a share of a whole, a number in (0, 1], or raise an InputError."""
-    share = as_number(value, name, "lie in (0, 1]")
-    if not 0 < share <= 1:
-        raise InputError(f"{name} must lie in (0, 1]; got {share}")
-    return share
-
-
 def as_shares(values: Any, name: str) -> NDArray[np.float64]:
     """Return shares as a vector, or raise an InputError."""
     shares = np.atleast_1d(as_array(values, name))
@@ -275,6 +237,71 @@ def as_shares(values: Any, name: str) -> NDArray[np.float64]:
     return np.array([as_share(s, name) for s in shares], dtype=np.float64)
 
 
-def seed_from(rng: Any) -> int:
-    """Draw one 64-bit seed for the core's counter-based random numbers (SPEC 7)."""
-    return int(as_generator(rng).integers(0, 2**64, dtype=np.uint64))
+def as_columns(columns: Any, n: int, name: str = "columns") -> NDArray[np.int64]:
+    """Return sorted column numbers, or raise an InputError that names one out of range."""
+    array = np.atleast_1d(as_array(columns, name))
+    if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
+        raise InputError(
+            f"{name} must be a sequence of integers; got shape {array.shape} of {array.dtype}"
+        )
+    outside = (array < 0) | (array >= n)
+    if outside.any():
+        raise InputError(f"{name} must lie in 0 ... {n - 1}; got {array[outside][0]}")
+    return np.unique(array).astype(np.int64)
+
+
+def as_exempt(columns: Any, n: int) -> NDArray[np.int64] | None:
+    """Return the exempt columns that a user names, none of n for None; None for "auto".
+
+    What "auto" stands for is chosen by each function that takes it.
+    """
+    if not isinstance(columns, str):
+        return as_columns(() if columns is None else columns, n, "exempt_columns")
+    if columns != "auto":
+        raise InputError(
+            'exempt_columns must be "auto", a sequence of column numbers or None; '
+            f"got {shown(columns)}"
+        )
+    return None
+
+
+def check_dtype(dtype: Any, allowed: Sequence[str] = DTYPES) -> str:
+    """Return the name of a dtype that arrays are stored in, or raise an InputError."""
+    name = _name(dtype)
+    if name not in allowed:
+        raise InputError(f"dtype must be one of {tuple(allowed)}; got {shown(dtype)}")
+    return name
+
+
+def _name(dtype: Any) -> str:
+    """Return the name of a dtype given as a string or as a dtype or scalar type of NumPy."""
+    if isinstance(dtype, type) and issubclass(dtype, np.generic):
+        return dtype.__name__
+    return str(dtype) if isinstance(dtype, (str, np.dtype)) else ""
+
+
+def array_dtype(name: str) -> Any:
+    """Return the NumPy dtype of arrays that hold numbers of a format: float32 or float64."""
+    return np.dtype(np.float64 if name == "float64" else np.float32)
+
+
+def round_to(x: Any, name: str) -> FloatArray:
+    """Round to the nearest numbers of a format, ties to even.
+
+    The result has the dtype `array_dtype`. Numbers beyond the range of a narrow format are an
+    InputError: nothing is saturated.
+    """
+    with np.errstate(over="ignore"):
+        wide = np.ascontiguousarray(x, dtype=array_dtype(name))
+        if name in NARROW:
+            wide = wide.astype(narrow_dtype(name)).astype(np.float32)
+    if name in NARROW and not np.isfinite(wide).all():
+        raise InputError(
+            f"Q and K do not fit {name}: they hold numbers up to {np.abs(x).max():.3g}"
+        )
+    return wide
+
+
+def spacing_below(bound: float, name: str) -> float:
+    """Return the largest distance between neighbouring numbers of a format up to a bound."""
+    return float(2.0 ** (math.ceil(math.log2(bound)) - DIGITS[name]))

@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 
 from headfit import _core
 from headfit._base.arguments import as_choice, as_flag, shown
-from headfit._base.dtypes import (
+from headfit._base.arrays import (
     DIGITS,
     FLOAT8,
     HALVES,

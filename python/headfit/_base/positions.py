@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from headfit._base.arguments import shown
-from headfit._base.arrays import as_array, as_float_array, check_between
+from headfit._base.arguments import check_between, shown
+from headfit._base.arrays import as_array, as_float_array
 from headfit.errors import InputError
 
 FORMS = (

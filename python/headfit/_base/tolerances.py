@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from headfit import _core
-from headfit._base.arguments import as_finite, shown
-from headfit._base.arrays import check_between
-from headfit._base.dtypes import DIGITS
+from headfit._base.arguments import as_finite, check_between, shown
+from headfit._base.arrays import DIGITS
 from headfit._base.kernel import Kernel
 from headfit.errors import InputError
 

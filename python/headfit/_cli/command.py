@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from headfit._base.plain import plain
+from headfit._base.display import plain
 from headfit._cli.options import Option, flag, option
 from headfit._cli.streams import Streams, progress
 from headfit._fit.file_formats import safetensors_package

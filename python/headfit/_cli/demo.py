@@ -14,8 +14,7 @@ from numpy.typing import NDArray
 
 import headfit as hf
 from headfit import patterns
-from headfit._base.shown import text_table
-from headfit._base.text import number
+from headfit._base.display import number, text_table
 from headfit._cli.command import Call, Outcome, command
 from headfit._cli.files import PICTURES, write_figure
 from headfit._cli.options import flag, option, options_of

@@ -8,8 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-from headfit._base.arguments import as_flag, shown
-from headfit._base.arrays import thread_count
+from headfit._base.arguments import as_flag, shown, thread_count
 from headfit._configuration import show_config
 from headfit.errors import InputError
 

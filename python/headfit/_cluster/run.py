@@ -11,8 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from headfit import _core
-from headfit._base.arithmetic import standard_arithmetic
-from headfit._base.deadline import calls_until
+from headfit._base.calls import calls_until, standard_arithmetic
 from headfit._base.progress import count_step, tqdm_class
 from headfit._cluster.cluster import Build, Cluster, own_build
 from headfit.errors import HeadfitError, InputError

@@ -10,9 +10,8 @@ import numpy as np
 
 from headfit._attention.attention import HeadLike
 from headfit._attention.logits import LogitKeywords, LogitOptions, names_logit_options
-from headfit._base.arguments import as_number
-from headfit._base.arithmetic import standard_arithmetic
-from headfit._base.arrays import as_count, check_between
+from headfit._base.arguments import as_count, as_number, check_between
+from headfit._base.calls import standard_arithmetic
 from headfit._base.types import ArrayLike, PositionLike, Seed
 from headfit._compress.maps import Closeness
 from headfit._compress.passages import Passages

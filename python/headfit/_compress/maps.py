@@ -11,8 +11,7 @@ from numpy.typing import NDArray
 
 from headfit import _core
 from headfit._attention.attention import Attention
-from headfit._base.arrays import FloatArray
-from headfit._base.dtypes import round_to
+from headfit._base.arrays import FloatArray, round_to
 
 Maps = NDArray[np.float64]
 """P_q of each query head, D rows each, and below them P_k: one matrix of d columns."""

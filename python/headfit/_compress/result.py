@@ -13,13 +13,10 @@ from numpy.typing import NDArray
 
 from headfit._attention.attention import Attention, attention_in
 from headfit._base.arguments import shown
-from headfit._base.arithmetic import standard_arithmetic
-from headfit._base.arrays import FloatArray, as_float_array
-from headfit._base.dtypes import round_to
-from headfit._base.frames import data_frame
-from headfit._base.plain import plain_dict
+from headfit._base.arrays import FloatArray, as_float_array, round_to
+from headfit._base.calls import standard_arithmetic
+from headfit._base.display import Shown, data_frame, plain_dict
 from headfit._base.positions import as_rotary
-from headfit._base.shown import Shown
 from headfit._compress.maps import StoredMaps
 from headfit._fit.file_formats import write_head
 from headfit._shrink.result import TvCurve, as_text

@@ -11,11 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headfit._attention.attention import Attention
-from headfit._base.arguments import as_float_dtype
-from headfit._base.arrays import as_count
-from headfit._base.dtypes import DIGITS, check_dtype
-from headfit._base.plain import plain_dict
-from headfit._base.shown import Pictured
+from headfit._base.arguments import as_count, as_float_dtype
+from headfit._base.arrays import DIGITS, check_dtype
+from headfit._base.display import Pictured, plain_dict
 from headfit._base.tolerances import Tolerances
 from headfit._filter.filter import Filter
 from headfit._filter.stencil import Stencil

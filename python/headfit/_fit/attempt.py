@@ -9,8 +9,8 @@ from dataclasses import replace
 import numpy as np
 
 from headfit._attention.attention import Attention
-from headfit._base.deadline import calls_until
-from headfit._base.dtypes import round_to
+from headfit._base.arrays import round_to
+from headfit._base.calls import calls_until
 from headfit._fit.ending import Ending
 from headfit._fit.head import Head
 from headfit._fit.method import Method, Patience

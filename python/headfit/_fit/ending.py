@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Literal
 
-from headfit._base.dtypes import DIGITS, NARROW
+from headfit._base.arrays import DIGITS, NARROW
 
 if TYPE_CHECKING:
     from headfit._fit.head import Head

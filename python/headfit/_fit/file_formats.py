@@ -12,8 +12,7 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from headfit._base.arrays import narrow_dtype
-from headfit._base.dtypes import NARROW
+from headfit._base.arrays import NARROW, narrow_dtype
 from headfit._base.files import as_path, load_arrays, opened, read_file, replace_file, save_arrays
 from headfit._base.machine import require_memory
 from headfit.errors import InputError

@@ -13,9 +13,8 @@ from headfit import bounds
 from headfit._attention.attention import attention_in
 from headfit._attention.fitted_head import check_module, placed
 from headfit._attention.module import SelfAttention
-from headfit._base.arguments import as_flag, shown
-from headfit._base.arithmetic import standard_arithmetic
-from headfit._base.arrays import as_count, check_between, seed_from, thread_count
+from headfit._base.arguments import as_count, as_flag, check_between, seed_from, shown, thread_count
+from headfit._base.calls import standard_arithmetic
 from headfit._base.kernel import KernelLike, of_head
 from headfit._base.machine import require_memory
 from headfit._base.progress import show_rows, tqdm_class

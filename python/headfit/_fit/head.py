@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from headfit._base.arrays import FloatArray
-from headfit._base.dtypes import round_to
+from headfit._base.arrays import FloatArray, round_to
 from headfit._base.tolerances import with_margin
 from headfit._fit.ending import Ending
 from headfit.errors import InputError

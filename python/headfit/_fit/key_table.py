@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from headfit import _core
-from headfit._base.arguments import as_float_dtype, shown
-from headfit._base.arithmetic import standard_arithmetic
-from headfit._base.arrays import FloatArray, as_count, as_matrix, check_finite, seed_from
+from headfit._base.arguments import as_count, as_float_dtype, seed_from, shown
+from headfit._base.arrays import FloatArray, as_matrix, check_finite
+from headfit._base.calls import standard_arithmetic
 from headfit._base.machine import require_memory
 from headfit._base.types import Seed
 from headfit.errors import InputError

@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 
 from headfit import _core
-from headfit._base import dtypes
-from headfit._base.arguments import check_callable
-from headfit._base.arrays import FloatArray, as_contiguous, as_count, as_float_array, effort_steps
+from headfit._base import arrays
+from headfit._base.arguments import as_count, check_callable, effort_steps
+from headfit._base.arrays import FloatArray, as_contiguous, as_float_array
 from headfit._base.machine import require_memory
 from headfit._base.tolerances import Tolerances
 from headfit._fit.ending import Ending
@@ -215,7 +215,7 @@ def norm_limit(problem: Problem, max_norm: float | None = None) -> float | None:
         return max_norm
     delta = math.log1p(problem.tolerances.distortion)
     least = 20 * (delta - math.log(problem.tolerances.leak))
-    return max(6 * delta * 2.0 ** dtypes.DIGITS[problem.dtype], least)
+    return max(6 * delta * 2.0 ** arrays.DIGITS[problem.dtype], least)
 
 
 def search_patience(n: int) -> float:

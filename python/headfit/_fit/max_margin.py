@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headfit._base.arguments import as_choice, shown
-from headfit._base.deadline import calls_until
-from headfit._base.dtypes import round_to
+from headfit._base.arrays import round_to
+from headfit._base.calls import calls_until
 from headfit._base.machine import require_memory
 from headfit._fit.ending import Ending
 from headfit._fit.head import Head, tightened

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any, Literal, Protocol, runtime_checkable
 
-from headfit._base.arrays import check_between
+from headfit._base.arguments import check_between
 from headfit._fit.head import Head
 from headfit._fit.problem import Problem
 from headfit._fit.result import Search, Trial

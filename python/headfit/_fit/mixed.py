@@ -8,8 +8,9 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from headfit import _core
-from headfit._base.arrays import FloatArray, as_count
-from headfit._base.deadline import calls_until
+from headfit._base.arguments import as_count
+from headfit._base.arrays import FloatArray
+from headfit._base.calls import calls_until
 from headfit._base.machine import require_memory
 from headfit._base.tolerances import Tolerances
 from headfit._filter.demand import Demand

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from headfit import _core
-from headfit._base.dtypes import round_to
+from headfit._base.arrays import round_to
 from headfit._base.tolerances import with_margin
 from headfit._fit.head import Head, tightened
 from headfit._fit.problem import Problem

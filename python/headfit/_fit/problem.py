@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from headfit._attention.logits import check_scale
 from headfit._attention.module import SelfAttention
-from headfit._base import dtypes
+from headfit._base import arrays
 from headfit._base.kernel import Kernel
 from headfit._base.tolerances import Tolerances, with_margin
 from headfit._cluster.cluster import Cluster
@@ -83,12 +83,12 @@ class Problem:
     @property
     def is_narrow(self) -> bool:
         """Whether Q and K are stored in fewer bits than the methods work with."""
-        return self.dtype in dtypes.NARROW
+        return self.dtype in arrays.NARROW
 
     @property
     def working_dtype(self) -> Any:
         """The NumPy dtype of the arrays that a head is stored in."""
-        return dtypes.array_dtype(self.dtype)
+        return arrays.array_dtype(self.dtype)
 
     @property
     def seconds_left(self) -> float:

@@ -14,7 +14,7 @@ from scipy.linalg import svd
 
 from headfit import _core
 from headfit._base.arguments import as_choice
-from headfit._base.deadline import calls_until
+from headfit._base.calls import calls_until
 from headfit._base.machine import require_memory
 from headfit._fit.head import Head
 from headfit._fit.method import Attempt, Method, Patience

@@ -14,11 +14,8 @@ from numpy.typing import NDArray
 
 from headfit._attention.fitted_head import FittedHead
 from headfit._base.arrays import is_sparse
-from headfit._base.frames import records_frame
+from headfit._base.display import Pictured, mask_text, number, plain_dict, records_frame
 from headfit._base.masks import allowed_places
-from headfit._base.plain import plain_dict
-from headfit._base.shown import Pictured
-from headfit._base.text import mask_text, number
 from headfit._base.tolerances import Tolerances
 from headfit._build import VERSION
 from headfit._fit.ending import Ending, Obstacle, tried

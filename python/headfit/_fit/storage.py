@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from headfit._attention.attention import Attention
 from headfit._attention.module import SelfAttention
-from headfit._base.dtypes import HEAD_DTYPES
+from headfit._base.arrays import HEAD_DTYPES
 from headfit._base.kernel import as_kernel
 from headfit._base.masks import frozen_mask
 from headfit._base.tolerances import Tolerances

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from headfit._base import dtypes
-from headfit._base.deadline import calls_until
+from headfit._base import arrays
+from headfit._base.calls import calls_until
 from headfit._base.machine import require_memory
 from headfit._base.positions import as_frequencies
 from headfit._base.tolerances import Tolerances
@@ -139,7 +139,7 @@ class Toeplitz(Method):
         q, k = filter.head(target.n, stencil.block, str(problem.working_dtype))
         q[stencil.apart] = 0.0
         if problem.is_narrow:  # keys first: queries then make up for what their rounding did
-            k = dtypes.round_to(k, problem.dtype)
+            k = arrays.round_to(k, problem.dtype)
         parts = {name: getattr(filter, name).tolist() for name in WAVES}
         settings = {"filter": {**parts, "block": stencil.block}, "max_norm": self.max_norm}
         nothing = np.empty(0, dtype=np.intp)
@@ -202,7 +202,7 @@ class Toeplitz(Method):
         """Return the largest norm that the dtype can hold, or `max_norm` if that is less."""
         bound = math.inf if self.max_norm is None else self.max_norm
         if problem.is_narrow:
-            return min(bound, NARROW_NORM * spread * 2.0 ** dtypes.DIGITS[problem.dtype])
+            return min(bound, NARROW_NORM * spread * 2.0 ** arrays.DIGITS[problem.dtype])
         unit = float(np.finfo(problem.working_dtype).eps)
         return min(bound, ROUNDING * min(1.0, spread) / unit)
 

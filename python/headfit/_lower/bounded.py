@@ -51,8 +51,7 @@ from typing import Literal, NamedTuple, get_args
 
 import numpy as np
 
-from headfit._base.arguments import as_flag
-from headfit._base.arrays import check_between
+from headfit._base.arguments import as_flag, check_between
 from headfit._base.tolerances import Tolerances
 from headfit._lower import exact
 from headfit._lower.problem import Visibility, Witness, are_places, support_of

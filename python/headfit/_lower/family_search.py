@@ -15,7 +15,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from headfit import _core
-from headfit._base.deadline import calls_until
+from headfit._base.calls import calls_until
 from headfit._lower.bounded import Apart, Facts, Groups, Kind, Limits, Separated, needed
 from headfit._lower.problem import Candidate, Ints, Problem, line, off_diagonal
 

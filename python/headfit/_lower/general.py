@@ -38,8 +38,7 @@ from fractions import Fraction
 from operator import itemgetter
 from typing import Any
 
-from headfit._base.arguments import shown
-from headfit._base.arrays import as_count, as_share
+from headfit._base.arguments import as_count, as_share, shown
 from headfit._base.tolerances import as_tolerances
 from headfit._lower import exact
 from headfit._lower.bounded import SQUARE_BITS, Facts, Limits, needed

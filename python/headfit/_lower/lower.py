@@ -6,11 +6,8 @@ import math
 from dataclasses import asdict, astuple, dataclass
 from typing import Any
 
-from headfit._base.arguments import as_generator
-from headfit._base.arrays import check_between
-from headfit._base.plain import plain_dict
-from headfit._base.shown import Pictured
-from headfit._base.text import mask_text
+from headfit._base.arguments import as_generator, check_between
+from headfit._base.display import Pictured, mask_text, plain_dict
 from headfit._base.tolerances import Tolerances, as_tolerances
 from headfit._lower.bounded import Apart, Groups, Limits, Separated
 from headfit._lower.family_search import bounded

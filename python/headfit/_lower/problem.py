@@ -14,7 +14,7 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from headfit._base.arrays import is_sparse
-from headfit._base.deadline import calls_until
+from headfit._base.calls import calls_until
 from headfit._base.masks import allowed_places, as_allowed, as_window
 from headfit._base.tolerances import Tolerances
 from headfit._target.target import Target

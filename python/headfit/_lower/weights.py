@@ -29,7 +29,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from headfit._base.interruptible import interruptible
+from headfit._base.calls import interruptible
 from headfit._base.tolerances import Tolerances
 from headfit._lower.problem import Problem, Proof, Witness, are_places, line, support_of
 from headfit._target.target import Target

@@ -9,11 +9,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from headfit._base.frames import records_frame
+from headfit._base.display import Shown, mask_text, plain_dict, records_frame
 from headfit._base.kernel import Kernel
-from headfit._base.plain import plain_dict
-from headfit._base.shown import Shown
-from headfit._base.text import mask_text
 from headfit._base.tolerances import Tolerances
 from headfit._fit.ending import Ending, Obstacle
 from headfit._fit.result import Fit

@@ -7,10 +7,9 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from headfit._base.dtypes import DIGITS
-from headfit._base.shown import aligned
-from headfit._base.text import mask_text
-from headfit._base.text import number as number_of
+from headfit._base.arrays import DIGITS
+from headfit._base.display import aligned, mask_text
+from headfit._base.display import number as number_of
 from headfit._base.tolerances import Tolerances
 
 if TYPE_CHECKING:

@@ -12,11 +12,9 @@ from headfit import _core
 from headfit._attention.attention import Attention, HeadLike, attention_in
 from headfit._attention.dense_target import check_one_head, core_target_of, target_matrix
 from headfit._attention.logits import LogitOptions
-from headfit._base.arithmetic import standard_arithmetic
-from headfit._base.arrays import thread_count
-from headfit._base.frames import data_frame
-from headfit._base.plain import plain_dict
-from headfit._base.shown import Shown
+from headfit._base.arguments import thread_count
+from headfit._base.calls import standard_arithmetic
+from headfit._base.display import Shown, data_frame, plain_dict
 from headfit._base.types import MaskLike
 from headfit.errors import InputError
 

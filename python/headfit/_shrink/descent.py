@@ -13,16 +13,15 @@ from numpy.typing import NDArray
 
 from headfit import _core
 from headfit._attention.dense_target import core_target_of
-from headfit._base.arguments import check_callable
-from headfit._base.arrays import (
-    as_array,
+from headfit._base.arguments import (
     as_count,
     check_between,
+    check_callable,
     effort_steps,
     seed_from,
     thread_count,
 )
-from headfit._base.dtypes import check_dtype
+from headfit._base.arrays import as_array, check_dtype
 from headfit._base.machine import require_memory
 from headfit._base.masks import core_mask
 from headfit._base.types import Seed

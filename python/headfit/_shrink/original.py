@@ -20,7 +20,7 @@ from headfit._attention.dense_target import (
     target_matrix,
 )
 from headfit._base.arrays import FloatArray, blocks_of_rows, check_finite, computed_in
-from headfit._base.interruptible import interruptible
+from headfit._base.calls import interruptible
 from headfit._base.machine import require_memory
 
 # A weight of zero is replaced by this one where a start needs its logarithm.

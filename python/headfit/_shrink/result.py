@@ -10,10 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headfit._attention.fitted_head import FittedHead
-from headfit._base.frames import data_frame
-from headfit._base.plain import plain_dict
-from headfit._base.shown import Pictured, Shown
-from headfit._base.text import mask_text
+from headfit._base.display import Pictured, Shown, data_frame, mask_text, plain_dict
 from headfit._shrink.compare import Comparison
 
 

@@ -14,9 +14,9 @@ from headfit._attention.fitted_head import check_module, placed
 from headfit._attention.heads import over_heads
 from headfit._attention.logits import check_scale
 from headfit._attention.module import SelfAttention
-from headfit._base.arithmetic import standard_arithmetic
-from headfit._base.arrays import as_count, check_between
-from headfit._base.dtypes import check_dtype
+from headfit._base.arguments import as_count, check_between
+from headfit._base.arrays import check_dtype
+from headfit._base.calls import standard_arithmetic
 from headfit._base.types import ArrayLike, MaskLike, Seed
 from headfit._fit.head import Head
 from headfit._shrink.compare import Comparison, compare

@@ -19,9 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headfit._base.arguments import shown
+from headfit._base.display import Shown, pandas
 from headfit._base.files import as_path, file_error, opened
-from headfit._base.frames import pandas
-from headfit._base.shown import Shown
 from headfit._sweep.fits import DEFAULTS
 from headfit._sweep.work import Record, Task, point_key
 from headfit.errors import FileError, InputError, MissingFileError

@@ -9,11 +9,8 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from headfit._base.frames import data_frame
+from headfit._base.display import Shown, data_frame, mask_text, number, plain_dict
 from headfit._base.kernel import Kernel
-from headfit._base.plain import plain_dict
-from headfit._base.shown import Shown
-from headfit._base.text import mask_text, number
 from headfit._base.tolerances import Tolerances
 from headfit.errors import CertificateError
 

@@ -12,12 +12,12 @@ from numpy.typing import NDArray
 
 from headfit import _core
 from headfit._attention.attention import Attention, HeadLike, attention_in
-from headfit._base.arguments import as_flag
-from headfit._base.arithmetic import standard_arithmetic
-from headfit._base.arrays import as_stack, as_stored_array, computed_in, thread_count
+from headfit._base.arguments import as_flag, thread_count
+from headfit._base.arrays import as_stack, as_stored_array, computed_in
+from headfit._base.calls import standard_arithmetic
+from headfit._base.display import mask_text
 from headfit._base.kernel import Kernel, KernelLike, as_kernel
 from headfit._base.masks import masks_agree
-from headfit._base.text import mask_text
 from headfit._base.tolerances import Tolerances, as_tolerances
 from headfit._base.types import ArrayLike, MaskLike
 from headfit._cluster.cluster import Cluster

@@ -10,8 +10,7 @@ from numpy.typing import NDArray
 
 from headfit import _core
 from headfit._attention.attention import Attention
-from headfit._base.arrays import FloatArray, as_stored_array, widened
-from headfit._base.dtypes import DIGITS, round_to
+from headfit._base.arrays import DIGITS, FloatArray, as_stored_array, round_to, widened
 from headfit._base.kernel import Kernel
 from headfit._base.masks import frozen_mask
 from headfit.errors import InputError

@@ -12,14 +12,12 @@ from numpy.typing import NDArray
 
 from headfit import _core
 from headfit._attention.sparsify import Sparsified
-from headfit._base.arguments import as_finite, as_flag
-from headfit._base.arithmetic import standard_arithmetic
-from headfit._base.arrays import as_contiguous, thread_count
+from headfit._base.arguments import as_finite, as_flag, thread_count
+from headfit._base.arrays import as_contiguous
+from headfit._base.calls import standard_arithmetic
+from headfit._base.display import Shown, mask_text, plain_dict
 from headfit._base.masks import core_mask, frozen_mask, masks_agree
-from headfit._base.plain import plain_dict
-from headfit._base.shown import Shown
 from headfit._base.sparse import as_csr
-from headfit._base.text import mask_text
 from headfit._base.types import ArrayLike, MaskLike, PathLike, Sparse
 from headfit.errors import TargetError
 

@@ -13,8 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from headfit._base.arguments import as_choice, as_generator, as_number
-from headfit._base.arrays import as_count
+from headfit._base.arguments import as_choice, as_count, as_generator, as_number
 from headfit._base.machine import require_memory
 from headfit._base.types import Seed as Seed
 from headfit.errors import InputError

@@ -10,8 +10,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from headfit import _core
-from headfit._base.arguments import as_flag, as_generator
-from headfit._base.arrays import as_count, seed_from
+from headfit._base.arguments import as_count, as_flag, as_generator, seed_from
 from headfit._base.sparse import as_csr
 from headfit.errors import InputError, TargetError
 from headfit.patterns._build import (

@@ -10,8 +10,8 @@ from typing import Any, Literal, TypeAlias, Unpack
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from headfit._base.arguments import as_choice
-from headfit._base.arrays import as_array, as_count, check_between
+from headfit._base.arguments import as_choice, as_count, check_between
+from headfit._base.arrays import as_array
 from headfit.errors import InputError, TargetError
 from headfit.patterns._build import (
     Floats,

@@ -14,8 +14,8 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from headfit._base.arguments import shown
-from headfit._base.arrays import BFLOAT16, BLOCK, as_array, as_count, is_sparse, widened
+from headfit._base.arguments import as_count, shown
+from headfit._base.arrays import BFLOAT16, BLOCK, as_array, is_sparse, widened
 from headfit._base.masks import additive_entries
 from headfit._base.sparse import checked_csr
 from headfit.errors import InputError, TargetError

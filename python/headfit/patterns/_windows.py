@@ -7,8 +7,8 @@ from typing import Literal, Unpack
 import numpy as np
 from numpy.typing import ArrayLike
 
-from headfit._base.arguments import as_choice, as_flag, shown
-from headfit._base.arrays import as_array, as_count
+from headfit._base.arguments import as_choice, as_count, as_flag, shown
+from headfit._base.arrays import as_array
 from headfit.errors import InputError
 from headfit.patterns._build import (
     Boundary,

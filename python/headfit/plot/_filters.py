@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from headfit._attention.attention import Attention, attention_in
 from headfit._base.arguments import shown
-from headfit._base.dtypes import DIGITS
+from headfit._base.arrays import DIGITS
 from headfit._base.tolerances import Tolerances, as_tolerances
 from headfit._filter.demand import Demand
 from headfit._filter.rope_result import RopeFilter

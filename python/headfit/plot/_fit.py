@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from headfit._base.arguments import shown
-from headfit._base.text import number
+from headfit._base.display import number
 from headfit._fit.result import Fit, Trial
 from headfit._plan.result import Plan, PlanAttempt
 from headfit._target.certificate import Certificate

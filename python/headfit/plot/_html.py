@@ -12,7 +12,7 @@ from typing import Any
 
 from headfit._attention.attention import Attention
 from headfit._attention.sparsify import Sparsified
-from headfit._base.shown import drawn
+from headfit._base.display import drawn
 from headfit._compress.result import Compressed
 from headfit._filter.rope_result import RopeFilter
 from headfit._fit.result import Fit

@@ -9,8 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headfit._attention.attention import attention_in
-from headfit._base.arrays import as_count, widened
-from headfit._base.text import number
+from headfit._base.arguments import as_count
+from headfit._base.arrays import widened
+from headfit._base.display import number
 from headfit._fit.result import Fit
 from headfit._target.certify import certify
 from headfit._target.target import as_target

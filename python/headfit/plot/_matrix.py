@@ -11,8 +11,7 @@ from numpy.typing import NDArray
 
 from headfit._attention.attention import Attention
 from headfit._attention.heads import single_heads
-from headfit._base.arguments import as_flag, shown
-from headfit._base.arrays import as_count
+from headfit._base.arguments import as_count, as_flag, shown
 from headfit.errors import InputError
 from headfit.plot._axes import (
     axes_or_new,

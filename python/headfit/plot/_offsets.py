@@ -10,8 +10,7 @@ from numpy.typing import NDArray
 from headfit._attention.attention import Attention, attention_in
 from headfit._attention.describe import describe
 from headfit._attention.head_table import HeadTable
-from headfit._base.arguments import shown
-from headfit._base.arrays import as_count
+from headfit._base.arguments import as_count, shown
 from headfit._fit.result import Fit
 from headfit.errors import InputError
 from headfit.plot._axes import axes_or_new, check_colors, head_names

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from headfit._attention.attention import Attention, attention_in
 from headfit._attention.heads import single_heads
 from headfit._attention.sparsify import Sparsified
-from headfit._base.arguments import as_flag, shown
-from headfit._base.arrays import as_count, as_stored_array, is_sparse, widened
+from headfit._base.arguments import as_count, as_flag, shown
+from headfit._base.arrays import as_stored_array, is_sparse, widened
 from headfit._base.machine import require_memory
 from headfit._base.sparse import checked_csr
 from headfit._target.target import Target

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 from headfit._attention.logits import check_scale
 from headfit._attention.profile import HeadStatistics, Measures
-from headfit._base.arguments import as_flag, shown
-from headfit._base.arrays import as_count, as_stored_array, thread_count
+from headfit._base.arguments import as_count, as_flag, shown, thread_count
+from headfit._base.arrays import as_stored_array
 from headfit.errors import CaptureError, InputError
 from headfit.torch.call import Call
 from headfit.torch.captured import CapturedHeads, CapturedLayer

@@ -15,8 +15,7 @@ from headfit._attention.attention import Attention
 from headfit._attention.head_table import ModelTable
 from headfit._attention.heads import single_heads
 from headfit._attention.profile import HeadStatistics
-from headfit._base.arguments import check_callable, shown
-from headfit._base.arrays import as_count
+from headfit._base.arguments import as_count, check_callable, shown
 from headfit.errors import CaptureError, InputError
 from headfit.torch.call import Call, key_head
 from headfit.torch.report import write_report

@@ -13,11 +13,11 @@ import torch
 
 from headfit._attention.functions import attention_matrix
 from headfit._attention.module import SelfAttention
-from headfit._base.arguments import as_flag, as_generator
-from headfit._base.arrays import FloatArray, as_count, as_float_array
+from headfit._base.arguments import as_count, as_flag, as_generator
+from headfit._base.arrays import FloatArray, as_float_array
+from headfit._base.display import mask_text
 from headfit._base.machine import require_memory
 from headfit._base.masks import masks_agree
-from headfit._base.text import mask_text
 from headfit._fit.result import Fit
 from headfit.errors import InputError
 

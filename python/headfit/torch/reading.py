@@ -9,9 +9,9 @@ import torch
 from numpy.typing import NDArray
 
 from headfit._attention.attention import Attention
+from headfit._base.arguments import as_count
 from headfit._base.arrays import (
     FloatArray,
-    as_count,
     as_stored_array,
     blocks_of_rows,
     check_finite,

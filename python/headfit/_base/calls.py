@@ -1,17 +1,50 @@
-"""Long calls into libraries that cannot be interrupted with Ctrl-C while they compute."""
+"""What surrounds calls of the core and of libraries: arithmetic, a deadline, Ctrl-C."""
 
 from __future__ import annotations
 
 import contextvars
+import math
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
+from contextlib import contextmanager
 from typing import Any, TypeVar
+
+from headfit import _core
 
 Result = TypeVar("Result")
 
 AT_ONCE = 2**31
 """The most multiplications in one uninterruptible call: about a second of work at most."""
+
+
+@contextmanager
+def standard_arithmetic() -> Iterator[None]:
+    """Round to nearest and keep subnormal numbers in this thread, whatever the program has set.
+
+    The core sets this mode by itself. NumPy's conversions and products must use it too, so that
+    both work with the same numbers: under PyTorch's ``set_flush_denormal(True)`` a subnormal
+    float32 would become zero when it is converted to float64. Can be used as a decorator.
+    """
+    with _core.StandardArithmetic():
+        yield
+
+
+@contextmanager
+def calls_until(deadline: float) -> Iterator[None]:
+    """Make calls of the core raise a TimeoutError once `time.perf_counter` passes the deadline.
+
+    The core checks the clock about twenty times a second. The deadline holds for calls that are
+    made by this thread. Such contexts must not be nested: leaving the inner one would remove the
+    deadline of the outer one.
+    """
+    if not math.isinf(deadline):
+        _core.limit_calls(max(0.0, deadline - time.perf_counter()))
+    try:
+        yield
+    finally:
+        _core.limit_calls(None)
 
 
 def interruptible(operations: float, call: Callable[..., Result], *args: Any, **kw: Any) -> Result:

@@ -1,0 +1,146 @@
+"""How results are displayed and exported: as text, pictures in notebooks, JSON, pandas tables.
+
+`import headfit` imports this module, which therefore imports neither NumPy nor pandas.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import decimal
+import html
+import math
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from functools import singledispatch
+from importlib import import_module
+from typing import Any
+
+_loads: list[Callable[[], Any]] = []
+
+
+def before_pictures(load: Callable[[], Any]) -> None:
+    """Have a module that registers pictures loaded before the first one is drawn."""
+    _loads.append(load)
+
+
+def picture(result: Any) -> str:
+    """Return a picture of a result as HTML, or an empty text where there is none."""
+    while _loads:
+        _loads.pop()()
+    return drawn(result)
+
+
+@singledispatch
+def drawn(result: Any) -> str:
+    """Return a picture as HTML: `headfit.plot` registers a function for each kind of result."""
+    return ""
+
+
+class Pictured:
+    """A result that notebooks show as its text, perhaps with a picture."""
+
+    def _repr_html_(self) -> str:
+        return f"<pre>{html.escape(str(self))}</pre>{picture(self)}"
+
+
+class Shown(Pictured):
+    """A result whose text is made of a few facts."""
+
+    def _facts(self) -> dict[str, str]:
+        """Return what there is to say, in words, by name."""
+        raise NotImplementedError
+
+    def _headline(self) -> str:
+        return type(self).__name__
+
+    def __repr__(self) -> str:
+        facts = ", ".join(f"{name} {text}".rstrip() for name, text in self._facts().items())
+        return f"{self._headline()}({facts})"
+
+
+def text_table(
+    title: str, names: Sequence[str], rows: Sequence[Sequence[str]], more: Iterable[str] = ()
+) -> str:
+    """Return a title, a table with names of columns above its cells, and lines below it, as text.
+
+    Cells are aligned to the right.
+    """
+    return "\n".join([title, *aligned([names, *rows]), *more])
+
+
+def aligned(rows: Sequence[Sequence[str]], left: Container[int] = ()) -> list[str]:
+    """Return rows of cells as lines of text, aligned to the right but for the columns in `left`."""
+    widths = [max(len(cell) for cell in column) for column in zip(*rows, strict=True)]
+    return [
+        "  ".join(
+            cell.ljust(width) if place in left else cell.rjust(width)
+            for place, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in rows
+    ]
+
+
+def mask_text(mask: Any) -> str:
+    """Return a short description of a mask."""
+    if mask is None or isinstance(mask, (str, tuple)):
+        return repr(mask)
+    kind = "sparse" if hasattr(mask, "nnz") else "dense"
+    return f"<{kind} {'x'.join(str(s) for s in mask.shape)}>"
+
+
+def number(x: float, digits: int = 5) -> str:
+    """Return an upper bound with a few significant digits, rounded up so that it still holds."""
+    if not math.isfinite(x) or x == 0:
+        return f"{x:g}"
+    context = decimal.Context(prec=digits, rounding=decimal.ROUND_CEILING)
+    return f"{float(context.create_decimal(x)):.{digits}g}"
+
+
+def plain(value: Any) -> Any:
+    """Return a value in numbers, texts, lists and dictionaries only, as strict JSON takes it.
+
+    NaN becomes None, and an infinity the text "inf" or "-inf". Dataclasses become dictionaries of
+    their fields; what JSON has no form for becomes its text.
+    """
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        names = [field.name for field in dataclasses.fields(value)]
+        return {name: plain(getattr(value, name)) for name in names}
+    if isinstance(value, Mapping):
+        return {str(key): plain(item) for key, item in value.items()}
+    if hasattr(value, "tolist"):  # arrays and numbers of NumPy
+        value = value.tolist()
+    if isinstance(value, (list, tuple)):
+        return [plain(item) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None if math.isnan(value) else str(value)
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return value
+    return str(value)
+
+
+def plain_dict(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a dictionary whose values are plain."""
+    return {name: plain(value) for name, value in values.items()}
+
+
+def pandas() -> Any:
+    """Return pandas, or raise an ImportError that names the extra with it."""
+    try:
+        return import_module("pandas")
+    except ImportError as error:
+        raise ImportError(
+            "to_pandas needs pandas: pip install 'headfit[pandas]', or pip install pandas"
+        ) from error
+
+
+def data_frame(columns: Mapping[Any, Any], index: str | list[str]) -> Any:
+    """Return columns as a DataFrame, indexed by some of them; a text is what its rows number."""
+    frame = pandas().DataFrame(dict(columns))
+    if isinstance(index, str):
+        return frame.rename_axis(index)
+    return frame.set_index(index) if index else frame
+
+
+def records_frame(kind: Any, records: Sequence[Any], index: str) -> Any:
+    """Return dataclass objects of one kind as a DataFrame with a column for each field."""
+    names = [field.name for field in dataclasses.fields(kind)]
+    return data_frame({name: [getattr(r, name) for r in records] for name in names}, index)

@@ -10,6 +10,7 @@ import time
 
 import numpy as np
 import pytest
+
 from headfit._base.calls import AT_ONCE, interruptible, short_blocks
 
 SETTLED = 0.3  # seconds into the call

@@ -14,11 +14,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from headfit._base.display import plain
 from scipy import sparse
 
 import headfit as hf
 from headfit._attention.profile import HeadStatistics, Measures
+from headfit._base.display import plain
 
 SIZE = 50_000
 

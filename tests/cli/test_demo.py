@@ -6,9 +6,9 @@ import json
 
 import numpy as np
 import pytest
-from headfit._base.display import plain
 
 import headfit as hf
+from headfit._base.display import plain
 from headfit._cli.demo import run_demo
 
 

@@ -10,13 +10,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from headfit._base.calls import calls_until
 
 import headfit as hf
 from headfit import cli
+from headfit._base.calls import calls_until
 from headfit._fit import head as heads
 from headfit._fit import learned
-from headfit._fit.search import double_and_bisect, gallop_down
+from headfit._fit.search import doubled, galloping, tried
 from headfit._target.structure import global_columns, heavy_notes
 
 A = hf.patterns.random_regular(128, k=4, gamma=2.0, rng=0)
@@ -36,14 +36,12 @@ def trial(dim: int, least: int, cut: set[int], reason: str = "time limit") -> hf
 @pytest.mark.parametrize("cut", [5, 6, 7, 9, 12])
 @pytest.mark.parametrize("least", [5, 7, 12])
 def test_a_size_that_was_cut_is_not_refuted(least: int, cut: int, reason: str) -> None:
-    for search in (
-        gallop_down(lambda d, _: trial(d, least, {cut}, reason), 9, 1, 100, math.inf),
-        double_and_bisect(lambda d: trial(d, least, {cut}, reason), 3, 100, "the end"),
-    ):
-        tried = [t.dim for t in search.trials]
+    for sizes in (galloping(9, 1, 100), doubled(3, 100, "the end")):
+        search = tried(sizes, lambda d, _: trial(d, least, {cut}, reason), math.inf)
+        dims = [t.dim for t in search.trials]
         assert search.dim == min((t.dim for t in search.trials if t.holds), default=None)
-        if cut in tried:
-            assert tried[-1] == cut  # it ends the search
+        if cut in dims:
+            assert dims[-1] == cut  # it ends the search
             assert search.stopped == f"the {reason}"
             assert search.was_cut == (reason == "time limit")
             assert f"{cut} not certified before the {reason}" in repr(search)
@@ -54,17 +52,15 @@ def test_a_size_that_was_cut_is_not_refuted(least: int, cut: int, reason: str) -
 
 
 def test_the_largest_size_may_be_cut_too() -> None:
-    late = gallop_down(lambda d, _: trial(d, 200, {100}), 100, 1, 100, math.inf)
-    assert (late.dim, late.stopped) == (None, "the time limit")
-    late = double_and_bisect(lambda d: trial(d, 200, {100}), 100, 100, "the end")
-    assert (late.dim, late.stopped) == (None, "the time limit")
+    for sizes in (galloping(100, 1, 100), doubled(100, 100, "the end")):
+        late = tried(sizes, lambda d, _: trial(d, 200, {100}), math.inf)
+        assert (late.dim, late.stopped) == (None, "the time limit")
 
 
 def test_doubling_keeps_to_its_deadline() -> None:
-    late = double_and_bisect(lambda d: trial(d, 50, set()), 16, 1000, "the end", 1, 0.0)
-    assert (late.dim, late.stopped, len(late.trials)) == (None, "the time limit", 1)
-    late = double_and_bisect(lambda d: trial(d, 5, set()), 16, 1000, "the end", 1, 0.0)
-    assert (late.dim, late.stopped, len(late.trials)) == (16, "the time limit", 1)
+    for least, dim in ((50, None), (5, 16)):
+        late = tried(doubled(16, 1000, "the end"), lambda d, _, x=least: trial(d, x, set()), 0.0)
+        assert (late.dim, late.stopped, len(late.trials)) == (dim, "the time limit", 1)
 
 
 def test_what_a_search_says_agrees_with_its_trials() -> None:
@@ -217,8 +213,8 @@ def test_what_the_stored_numbers_lose_is_said(monkeypatch: pytest.MonkeyPatch) -
 def test_a_search_that_was_cut_says_it_proves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         learned,
-        "gallop_down",
-        lambda attempt, *_: hf.results.Search((attempt(9, False),), 9, "the time limit"),
+        "tried",
+        lambda _, attempt, __: hf.results.Search((attempt(9, False),), 9, "the time limit"),
     )
     head = hf.fit(A)
     assert head.stopped == "certified"

@@ -17,7 +17,7 @@ import scipy.sparse as sp
 import headfit as hf
 from headfit import _core, bounds
 from headfit._fit import search as searching
-from headfit._fit.search import double_and_bisect, gallop_down
+from headfit._fit.search import doubled, galloping, tried
 from headfit.errors import CertificateError, InputError, TargetError
 
 RNG = np.random.default_rng
@@ -308,7 +308,7 @@ def trial(dim: int, least: int) -> hf.results.Trial:
 
 @pytest.mark.parametrize("least", [1, 2, 15, 16, 17, 31, 100, 999, 1000])
 def test_bisection_is_exact_for_a_threshold(least: int) -> None:
-    search = double_and_bisect(lambda d: trial(d, least), 16, 1000, "the end")
+    search = tried(doubled(16, 1000, "the end"), lambda d, _: trial(d, least), math.inf)
     assert search.dim == least
     assert len(search.trials) < 22
     assert len({t.dim for t in search.trials}) == len(search.trials)
@@ -324,7 +324,7 @@ def test_a_search_finds_sizes_that_fail_in_haste(least: int, hard: int, lowest: 
         calls.append((dim, haste))
         return trial(dim, least + hard if haste else least)
 
-    search = gallop_down(attempt, 7, lowest, 100, math.inf)
+    search = tried(galloping(7, lowest, 100), attempt, math.inf)
     assert search.dim == least
     assert len(set(calls)) == len(calls) == len(search.trials) < 17
     assert all(lowest <= dim <= 100 for dim, _ in calls)
@@ -333,17 +333,17 @@ def test_a_search_finds_sizes_that_fail_in_haste(least: int, hard: int, lowest: 
 
 
 def test_a_search_ends_at_the_largest_size_and_at_its_deadline() -> None:
-    search = gallop_down(lambda d, _: trial(d, 5000), 7, 1, 100, math.inf)
+    search = tried(galloping(7, 1, 100), lambda d, _: trial(d, 5000), math.inf)
     assert search.dim is None
     assert search.trials[-1].dim == 100
     assert repr(search).endswith("stopped at 100)")
-    late = gallop_down(lambda d, _: trial(d, 5), 7, 1, 100, 0.0)
+    late = tried(galloping(7, 1, 100), lambda d, _: trial(d, 5), 0.0)
     assert late.dim == 7
     assert repr(late).endswith("the time limit)")
 
 
 def test_a_search_that_finds_nothing_says_where_it_stopped() -> None:
-    search = double_and_bisect(lambda d: trial(d, 5000), 16, 1000, "what fits in memory")
+    search = tried(doubled(16, 1000, "what fits in memory"), lambda d, _: trial(d, 5000), math.inf)
     assert search.dim is None
     assert [t.dim for t in search.trials] == [16, 32, 64, 128, 256, 512, 1000]
     assert repr(search).endswith("stopped at 1000, what fits in memory)")

@@ -20,7 +20,9 @@ LEAK, DISTORTION = 0.05, math.expm1(0.1)
 THREADS = 2
 
 
-def head_for(target, dim, *, seed=0, threads=THREADS, time_limit=math.inf, **options):
+def head_for(
+    target, dim, *, seed=0, threads=THREADS, time_limit=math.inf, most_steps=None, **options
+):
     problem = hf.methods.Problem(
         target,
         hf.Tolerances(LEAK, DISTORTION),
@@ -28,7 +30,9 @@ def head_for(target, dim, *, seed=0, threads=THREADS, time_limit=math.inf, **opt
         threads=threads,
         deadline=time.perf_counter() + time_limit,
     )
-    return learned(problem, dim, **options)
+    method = hf.methods.Learned(**options)
+    most_steps = most_steps or 200 * EFFORTS.get(method.effort, method.effort)
+    return learned(method, problem, dim, most_steps)
 
 
 def rows_outside(target, head):
@@ -227,7 +231,7 @@ def test_the_time_limit_holds():
         ({"effort": 10**18}, "effort must lie in 1 ... 1000000000"),
         ({"init": (np.ones((20, 4)), np.ones((20, 4)))}, "init"),
         ({"max_norm": -1.0}, "max_norm"),
-        ({"reheats": -1}, "most_reheats"),
+        ({"reheats": -1}, "reheats"),
     ],
 )
 def test_impossible_options_are_refused(options, message):

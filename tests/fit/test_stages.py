@@ -63,8 +63,8 @@ def test_each_stage_starts_from_the_head_of_the_last_one():
         is_last = i == 2
         stage = hf.methods.Problem(target, Tolerances(leak, distortion), seed=seed, threads=2)
         head = learned(
-            stage, 6, init=start,
-            most_steps=200 * 300 - sum(steps) if is_last else STAGE * 300,
+            hf.methods.Learned(init=start), stage, 6,
+            200 * 300 - sum(steps) if is_last else STAGE * 300,
             **({} if is_last else {"polished_share": 0.0}),
         )  # fmt: skip
         start = head.Q, head.K

@@ -34,7 +34,7 @@ for each in OF_METHODS:
 
 @command(
     TARGET,
-    option("-o", "--output", suffixes=tuple(FORMATS), required=True, metavar="HEAD",
+    option("-o", "--output", suffixes=FORMATS, required=True, metavar="HEAD",
            help="the head, .npz or .safetensors, or -"),
     options_of(
         hf.fit, "dim method dtype mask kernel exempt_columns time_limit rng num_threads",

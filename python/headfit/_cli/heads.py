@@ -106,7 +106,7 @@ def shrink(call: Call) -> Outcome:
     option("file", metavar="FILE", type=Path, help=".npz with Q and K of shape (passages, n, D); "
            "query heads that share keys have Q of shape (passages, heads, n, D)"),
     LOGITS,
-    option("-o", "--output", suffixes=tuple(FORMATS), required=True, metavar="MAPS",
+    option("-o", "--output", suffixes=FORMATS, required=True, metavar="MAPS",
            help="the maps P_q and P_k, .npz or .safetensors, or -"),
     options_of(
         hf.compress,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Mapping
 from importlib import import_module
 from pathlib import Path
 from typing import IO, Any
@@ -22,6 +21,8 @@ METADATA = "headfit"
 
 NARROWED = ("Q", "K", "P_q", "P_k", "W_Q_P_q", "W_K_P_k")
 """The arrays that a safetensors file keeps in the dtype of the fit, or of the maps."""
+
+FORMATS = (".npz", ".safetensors")
 
 Arrays = dict[str, NDArray[Any]]
 
@@ -48,17 +49,27 @@ def safetensors_package() -> Any:
         raise ImportError(missing) from error
 
 
-def _write_npz(path: Path, arrays: Arrays, about: str, dtype: str) -> None:
-    save_arrays(path, {**arrays, "about": np.array(about)})
+def _array(tensor: dict[str, Any]) -> NDArray[Any]:
+    """Return one tensor as an array in the dtype that a fit holds it in."""
+    name = _DTYPES[tensor["dtype"]]
+    dtype = narrow_dtype(name) if name in NARROW else np.dtype(name)
+    stored = np.frombuffer(tensor["data"], dtype=dtype).reshape(tensor["shape"])
+    return stored.astype(np.float32 if name in NARROW else dtype.newbyteorder("="))
 
 
-def _read_npz(path: Any, name: str) -> tuple[Arrays, str | None]:
-    arrays = load_arrays(path, "saved fit", name)
-    about = arrays.pop("about", None)
-    return arrays, None if about is None else str(about)
+def _suffix(path: Any, name: str) -> str:
+    suffix = Path(as_path(path, name)).suffix
+    if suffix not in FORMATS:
+        raise InputError(f"{name} must end in {' or '.join(FORMATS)}; got {os.fspath(path)}")
+    return suffix
 
 
-def _write_safetensors(path: Path, arrays: Arrays, about: str, dtype: str) -> None:
+def write_head(path: Any, arrays: Arrays, about: str, dtype: str) -> Path:
+    """Write the arrays and the text of a fit in this dtype, in the format of the suffix."""
+    suffix, target = _suffix(path, "path"), Path(path)
+    if suffix == ".npz":
+        save_arrays(target, {**arrays, "about": np.array(about)})
+        return target
     safetensors_package()
     from safetensors.numpy import save
 
@@ -71,62 +82,27 @@ def _write_safetensors(path: Path, arrays: Arrays, about: str, dtype: str) -> No
             array = narrow
         stored[name] = np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("<"))
     raw = save(stored, {METADATA: about})
-    replace_file(path, lambda file: file.write(raw))
+    replace_file(target, lambda file: file.write(raw))
+    return target
 
 
-def _read_safetensors(path: Any, name: str) -> tuple[Arrays, str | None]:
+def read_head(path: Any, name: str) -> tuple[Arrays, str | None]:
+    """Read arrays and text from a file that is the argument `name`, by its suffix."""
+    otherwise = "is no saved fit"
+    with opened(path, name, otherwise):
+        # The file is opened first: the error for a missing file precedes that for a wrong suffix.
+        suffix = _suffix(path, name)
+    if suffix == ".npz":
+        arrays = load_arrays(path, "saved fit", name)
+        about = arrays.pop("about", None)
+        return arrays, None if about is None else str(about)
     package = safetensors_package()
 
     def read(file: IO[bytes]) -> tuple[Arrays, str | None]:
         require_memory(2 * os.fstat(file.fileno()).st_size, f"{name}: {path}")
         raw = file.read()
         tensors = {key: _array(tensor) for key, tensor in package.deserialize(raw)}
-        return tensors, _metadata(raw).get(METADATA)
+        header = json.loads(raw[8 : 8 + int.from_bytes(raw[:8], "little")])
+        return tensors, (header.get("__metadata__") or {}).get(METADATA)
 
-    return read_file(read, path, name, "is no saved fit")
-
-
-def _metadata(raw: bytes) -> dict[str, str]:
-    """Return the texts in the header of a file that has been read without error."""
-    header = json.loads(raw[8 : 8 + int.from_bytes(raw[:8], "little")])
-    return dict(header.get("__metadata__") or {})
-
-
-def _array(tensor: dict[str, Any]) -> NDArray[Any]:
-    """Return one tensor as an array in the dtype that a fit holds it in."""
-    name = _DTYPES[tensor["dtype"]]
-    dtype = narrow_dtype(name) if name in NARROW else np.dtype(name)
-    stored = np.frombuffer(tensor["data"], dtype=dtype).reshape(tensor["shape"])
-    return stored.astype(np.float32 if name in NARROW else dtype.newbyteorder("="))
-
-
-Writer = Callable[[Path, Arrays, str, str], None]
-Reader = Callable[[Any, str], tuple[Arrays, str | None]]
-
-FORMATS: Mapping[str, tuple[Writer, Reader]] = {
-    ".npz": (_write_npz, _read_npz),
-    ".safetensors": (_write_safetensors, _read_safetensors),
-}
-
-
-def _suffix(path: Any, name: str) -> str:
-    suffix = Path(as_path(path, name)).suffix
-    if suffix not in FORMATS:
-        raise InputError(f"{name} must end in {' or '.join(FORMATS)}; got {os.fspath(path)}")
-    return suffix
-
-
-def write_head(path: Any, arrays: Arrays, about: str, dtype: str) -> Path:
-    """Write the arrays and the text of a fit in this dtype, in the format of the suffix."""
-    write, _ = FORMATS[_suffix(path, "path")]
-    target = Path(path)
-    write(target, arrays, about, dtype)
-    return target
-
-
-def read_head(path: Any, name: str) -> tuple[Arrays, str | None]:
-    """Read arrays and text from a file that is the argument `name`, by its suffix."""
-    with opened(path, name, "is no saved fit"):
-        # The file is opened first: the error for a missing file precedes that for a wrong suffix.
-        _, read = FORMATS[_suffix(path, name)]
-    return read(path, name)
+    return read_file(read, path, name, otherwise)

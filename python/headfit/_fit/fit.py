@@ -257,9 +257,7 @@ def fit(
     return Fit(
         **fields,
         method=name,
-        tolerances=tolerances,
         certificate=certificate,
-        status=certificate.status,
         failed_rows=head.failed_rows,
         witnesses=head.witnesses,
         search=search,

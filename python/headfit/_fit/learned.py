@@ -24,7 +24,7 @@ from headfit._fit.method import Attempt, Method, Patience, as_max_norm, check_no
 from headfit._fit.on_workers import shared_scans
 from headfit._fit.problem import Problem
 from headfit._fit.result import Search
-from headfit._fit.search import PROVED, TAKEN, gallop_down
+from headfit._fit.search import PROVED, TAKEN, galloping, tried
 from headfit.errors import InputError
 
 # Steps before the first quench, unless a shorter hold has already found the keys. Where a quench
@@ -158,9 +158,14 @@ class Learned(Method):
         is_bounded = self.max_norm is not None or problem.logit_limit is not None
         is_free = not is_bounded and self.init is None
         size = min(dim, ample_dim(target.n, target.mean_per_row)) if is_free else dim
-        times = {"full": FULL, "search": search_patience(target.n), "brief": BRIEF}
+        of_search = SEARCH * math.sqrt(max(1.0, 512 / target.n))
+        times = {"full": FULL, "search": of_search, "brief": BRIEF}
+        storage = None
+        if problem.is_narrow:
+            storage = _core.Storage(problem.dtype, problem.scale_for(dim), self.max_norm or 0.0)
         while True:
-            head = self._of_size(problem, size, dim, times[patience if size == dim else "search"])
+            steps = times[patience if size == dim else "search"] * check_effort(self.effort)
+            head = learned(self, problem, size, math.ceil(steps), storage)
             if not head.rows_left or head.ended in ("callback", "time limit") or size == dim:
                 return head.padded(dim)
             size = min(dim, math.ceil(1.5 * size))
@@ -172,7 +177,7 @@ class Learned(Method):
         first = min(likely_dim(target.n, target.mean_per_row) + taken, largest)
         lowest = min(max(taken + 1, problem.proved_dim), largest)
         why_lowest = TAKEN if taken and problem.proved_dim < lowest else PROVED
-        return gallop_down(attempt, first, lowest, largest, problem.deadline, why_lowest)
+        return tried(galloping(first, lowest, largest, why_lowest), attempt, problem.deadline)
 
     def advice(self, head: Head) -> str | None:
         """Say what the end of all steps means."""
@@ -182,27 +187,6 @@ class Learned(Method):
             f"All {head.steps} steps of this effort were spent at d = {head.dim}{head.left}, which "
             'proves nothing: try a larger dim, a higher effort ("medium", "high") or another rng.'
         )
-
-    def _of_size(self, problem: Problem, size: int, dim: int, patience: float) -> Head:
-        """Return a head of a size, to be stored in one of size `dim`."""
-        steps, storage = math.ceil(patience * check_effort(self.effort)), None
-        if problem.is_narrow:
-            storage = _core.Storage(problem.dtype, problem.scale_for(dim), self.max_norm or 0.0)
-        head = learned(
-            problem,
-            size,
-            effort=self.effort,
-            reheats=self.reheats,
-            # Each stage has the steps of the anneal that it begins with.
-            stages=max(1, min(self.stages, steps // WARM_STEPS)),
-            max_norm=norm_limit(problem, self.max_norm),
-            storage=storage,
-            most_steps=steps,
-            init=self.init,
-            callback=self.callback,
-        )
-        head.settings.update(max_norm=self.max_norm, reheats=self.reheats, stages=self.stages)
-        return head
 
 
 def norm_limit(problem: Problem, max_norm: float | None = None) -> float | None:
@@ -216,11 +200,6 @@ def norm_limit(problem: Problem, max_norm: float | None = None) -> float | None:
     delta = math.log1p(problem.tolerances.distortion)
     least = 20 * (delta - math.log(problem.tolerances.leak))
     return max(6 * delta * 2.0 ** arrays.DIGITS[problem.dtype], least)
-
-
-def search_patience(n: int) -> float:
-    """Return after how many multiples of the first hold a search gives up a size."""
-    return SEARCH * math.sqrt(max(1.0, 512 / max(n, 1)))
 
 
 def ample_dim(n: int, k: float) -> int:
@@ -297,19 +276,14 @@ def tightening(tolerances: Tolerances, stages: int) -> list[tuple[float, float]]
 
 
 def learned(
+    method: Learned,
     problem: Problem,
     dim: int,
-    *,
-    effort: str | int = "low",
-    reheats: int = REHEATS,
-    stages: int = 1,
-    max_norm: float | None = None,
+    most_steps: int,
     storage: _core.Storage | None = None,
-    most_steps: int | None = None,
-    init: Start | None = None,
+    *,
     warm_steps: int = WARM_STEPS,
     polished_share: float = POLISHED_SHARE,
-    callback: Callback | None = None,
 ) -> Head:
     """Return the keys and queries that an annealed descent finds, and the rows it leaves.
 
@@ -322,63 +296,64 @@ def learned(
     every row is within the tolerances. What lies beyond a bound on the logits is pushed back by
     the loss. With a cluster its workers make the scans; steps are taken here.
 
-    In `stages` the tolerances are tightened to those of the problem. Where a stage is stopped, the
+    In stages the tolerances are tightened to those of the problem. Where a stage is stopped, the
     last one takes no steps: its scan tells which rows miss them.
 
-    `max_norm` bounds max ||q|| max ||k||, by projection. With a `storage`, keys and queries are
+    A bound on max ||q|| max ||k|| is kept by projection. With a `storage`, keys and queries are
     rounded to its format, keys first: queries then make up for what the rounding of the keys did,
     and a search among the neighbouring grid points of every query lets its own errors cancel.
-    `init` is a start of `dim` columns or fewer, whose anneal takes `warm_steps`. If at most
-    `polished_share` of the rows is left, they get exact queries for the keys.
+    The anneal of a start of `dim` columns or fewer takes `warm_steps`. If at most `polished_share`
+    of the rows is left, they get exact queries for the keys.
     """
-    target, limit, steps = problem.target, problem.logit_limit, check_effort(effort)
+    target, limit, steps = problem.target, problem.logit_limit, check_effort(method.effort)
     require_memory(
         int(_core.memory_of_fit(target.n, target.mean_per_row, dim)),
         f"learning a head of size dim = {dim}",
     )
-    for name, x in zip("QK", init or (), strict=False):
+    for name, x in zip("QK", method.init or (), strict=False):
         if x.shape[0] != target.n or x.shape[1] > dim:
             raise InputError(
                 f"init must be Q and K of equal shape, {target.n} rows and 1 to {dim} columns; "
                 f"got {name} of shape {x.shape}"
             )
     most = math.inf if limit is None else limit * (1 - 1e-5)
+    # Each stage has the steps of the anneal that it begins with.
+    stages = tightening(problem.tolerances, max(1, min(method.stages, most_steps // WARM_STEPS)))
     # The last stage comes first: an error is about the tolerances of the fit.
     tolerances, *looser = (
-        _core.Tolerances(*tightened(*stage, problem.logit_step), most)
-        for stage in reversed(tightening(problem.tolerances, stages))
+        _core.Tolerances(*tightened(*stage, problem.logit_step), most) for stage in reversed(stages)
     )
 
     def after_scan(step: int, left: int, deficit: float) -> bool:
         if problem.watch is not None:
             problem.watch(left, step=step, worst=f"{deficit:.2g}")
-        return callback is None or callback(step, left, deficit) is not False
+        return method.callback is None or method.callback(step, left, deficit) is not False
 
     options = _core.LearnedOptions(
         dim=dim,
         seed=problem.seed,
         first_hold=steps,
-        max_steps=math.ceil(FULL * steps) if most_steps is None else most_steps,
+        max_steps=most_steps,
         looser=looser[::-1],
         stage_steps=STAGE * steps,
-        most_reheats=reheats,
+        most_reheats=method.reheats,
         time_limit=problem.seconds_left,
-        max_norm=max_norm or 0.0,
+        max_norm=norm_limit(problem, method.max_norm) or 0.0,
         storage=storage,
-        start=init and (as_contiguous(init[0], np.float32), as_contiguous(init[1], np.float32)),
+        start=method.init,
         warm_steps=warm_steps,
         polished_share=polished_share,
         scanner=None if problem.cluster is None else shared_scans(problem.cluster, target),
-        progress=None if problem.watch is None and callback is None else after_scan,
+        progress=None if problem.watch is None and method.callback is None else after_scan,
     )
     q, k, report = _core.fit_learned(target.core, tolerances, options, problem.threads)
-    failed, restarts = report.pop("failed_rows"), report.pop("restarts")
+    named = ("effort", "max_norm", "reheats", "stages")
     return Head(
         q,
         k,
-        failed_rows=failed,
-        settings={"effort": effort, "learned": report},
+        failed_rows=report.pop("failed_rows"),
+        restarts=report.pop("restarts"),
+        settings={**{name: getattr(method, name) for name in named}, "learned": report},
         ended=ENDED[report["status"]],
         steps=report["steps"],
-        restarts=restarts,
     )

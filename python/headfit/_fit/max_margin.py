@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from headfit._base.arguments import as_choice, shown
 from headfit._base.arrays import round_to
@@ -18,7 +20,7 @@ from headfit._fit.head import Head, tightened
 from headfit._fit.key_table import KeyTable
 from headfit._fit.method import Attempt, Method, Patience, as_max_norm, check_norm, set_options
 from headfit._fit.narrow import with_narrow_queries
-from headfit._fit.on_workers import RowSolver, SharedSolver
+from headfit._fit.on_workers import RowSolver, row_solver
 from headfit._fit.problem import Problem
 from headfit._fit.result import Search
 from headfit._fit.search import bisected
@@ -94,12 +96,21 @@ class MaxMargin(Method):
     def check(self, problem: Problem, dim: int | None) -> int | None:
         """Return the size of the head, or that of the keys or of the module."""
         check_norm(self.max_norm, problem)
-        size = super().check(problem, dim)
-        if isinstance(self.keys, KeyTable):
-            if size is None:
-                size = self.keys.dim + problem.exempt_dims
-            if size > problem.exempt_dims:  # `fit` refuses any other
-                _check_table(self.keys, problem, size - problem.exempt_dims)
+        size, table, taken = super().check(problem, dim), self.keys, problem.exempt_dims
+        if not isinstance(table, KeyTable):
+            return size
+        n, dtype = problem.target.n, problem.working_dtype
+        size = table.dim + taken if size is None else size
+        if table.n != n:
+            raise InputError(f"keys must have one row for each of the {n} rows of A; got {table.n}")
+        if taken < size != table.dim + taken:  # `fit` refuses any that is not above `taken`
+            raise InputError(
+                f"dim must be that of the keys, {table.dim}, or not given; got {size - taken}"
+            )
+        if (largest := np.abs(table.keys).max()) > np.finfo(dtype).max:
+            raise InputError(
+                f"keys must be in the range of {dtype}; got numbers up to {largest:.3g}"
+            )
         return size
 
     def head(self, problem: Problem, dim: int, patience: Patience = "full") -> Head:
@@ -117,39 +128,35 @@ class MaxMargin(Method):
         with calls_until(problem.deadline):
             table = self._table(problem, dim)
             require_memory(8 * table.n * table.dim * 4, f"a head of size dim = {table.dim}")
-            solver = self._solver(problem, table)
+            solve = self._solver(problem, table)
             # The rounding of queries and of logits needs room.
             reserve = NARROW_RESERVE * math.log1p(distortion) if problem.is_narrow else 0.0
-            q, status, norms, proofs, scans = solver.queries(
-                np.arange(table.n, dtype=np.int64),
-                *tightened(leak, distortion, problem.logit_step + reserve),
-            )
-            failed = np.flatnonzero(not_optimal(status))
+            room = tightened(leak, distortion, problem.logit_step + reserve)
+            parts = solve("queries", np.arange(table.n, dtype=np.int64), *room)
+            q, status, norms, proofs, scans = _joined(parts)
+            failed = np.flatnonzero(status != "optimal")
             if failed.size:
                 # Solve these rows again without that room: a proof must be about the tolerances.
-                q[failed], exact, norms[failed], proofs, more = solver.queries(
-                    failed, leak, distortion
-                )
+                parts = solve("queries", failed, leak, distortion)
+                q[failed], status[failed], norms[failed], proofs, more = _joined(parts)
                 scans += more
-                for row, word in zip(failed, exact, strict=True):
-                    status[row] = word
-                failed = failed[not_optimal(exact)]
+                failed = failed[status[failed] != "optimal"]
             # The numbers that the solver leaves in failed rows are no queries, and may be enormous.
             q[failed] = 0.0
             witnesses: list[FarkasWitness | FaceWitness] = [
                 FarkasWitness(
-                    int(row),
-                    tuple(Multiplier(kind, int(j), float(value)) for kind, j, value in terms),
-                    residual=residual,
-                    gap=gap,
-                    norm_bound=norm_bound,
-                    leak=leak,
-                    distortion=distortion,
+                    row,
+                    tuple(Multiplier(*term) for term in terms),
+                    residual,
+                    gap,
+                    norm_bound,
+                    leak,
+                    distortion,
                     equality=self.form == "equality",
                 )
                 for row, terms, residual, gap, norm_bound in proofs
             ]
-            reports = solver.face_reports(failed) if failed.size else []
+            reports = list(chain(*solve("face_reports", failed))) if failed.size else []
             witnesses += [
                 FaceWitness(int(row), tuple(inside), tuple(with_others), *numbers)
                 for row, (verdict, _, inside, with_others, *numbers) in zip(
@@ -160,9 +167,9 @@ class MaxMargin(Method):
             settings = {
                 "keys": table.kind,
                 "form": self.form,
-                "rows": {word: status.count(word) for word in sorted(set(status))},
+                "rows": dict(sorted(Counter(status).items())),
                 "scans": scans,
-                "largest_query": float(np.max(norms[~not_optimal(status)], initial=0.0)),
+                "largest_query": float(np.max(norms[status == "optimal"], initial=0.0)),
                 "max_norm": self.max_norm,
             }
             ended: Ending = "infeasible" if witnesses else "stalled"
@@ -196,7 +203,7 @@ class MaxMargin(Method):
             table = self.keys
         return KeyTable(round_to(table.keys, problem.dtype), kind=table.kind)
 
-    def _solver(self, problem: Problem, table: KeyTable) -> RowSolver | SharedSolver:
+    def _solver(self, problem: Problem, table: KeyTable) -> Callable[..., list[Any]]:
         keys = np.ascontiguousarray(table.keys, dtype=np.float64)
         longest = float(np.linalg.norm(keys, axis=1).max())
         # |q.k| <= ||q|| ||k||: a bound on the norms bounds the logits too.
@@ -204,21 +211,11 @@ class MaxMargin(Method):
         limit = min(limits) / longest if limits and longest > 0 else math.inf
         is_equal, cluster = self.form == "equality", problem.cluster
         solver = RowSolver(problem.target, keys, problem.threads, is_equal, limit)
-        if cluster is None:
-            return solver
-        return SharedSolver.of(solver, cluster.until(problem.deadline))
+        return row_solver(solver, cluster and cluster.until(problem.deadline))
 
 
-def _check_table(table: KeyTable, problem: Problem, dim: int) -> None:
-    n, dtype = problem.target.n, problem.working_dtype
-    if table.n != n:
-        raise InputError(f"keys must have one row for each of the {n} rows of A; got {table.n}")
-    if table.dim != dim:
-        raise InputError(f"dim must be that of the keys, {table.dim}, or not given; got {dim}")
-    if (largest := np.abs(table.keys).max()) > np.finfo(dtype).max:
-        raise InputError(f"keys must be in the range of {dtype}; got numbers up to {largest:.3g}")
-
-
-def not_optimal(status: list[str]) -> NDArray[np.bool_]:
-    """Return which rows have no query."""
-    return np.array([s != "optimal" for s in status], dtype=np.bool_)
+def _joined(parts: list[Any]) -> tuple[Any, ...]:
+    """Return queries, the status and the norm of each row, proofs, and scans, of blocks of rows."""
+    q, status, norms, proofs, scans = zip(*parts, strict=True)
+    words = np.array(list(chain(*status)), dtype=object)
+    return np.concatenate(q), words, np.concatenate(norms), list(chain(*proofs)), sum(scans)

@@ -18,7 +18,7 @@ from headfit._filter.design import design
 from headfit._filter.layouts import Shape
 from headfit._filter.remainder import Parts
 from headfit._fit.head import Head
-from headfit._fit.learned import learned, likely_dim, norm_limit
+from headfit._fit.learned import Learned, learned, likely_dim, norm_limit
 from headfit._fit.method import Attempt, Method, Patience, set_options
 from headfit._fit.narrow import FIRST_RESERVE, narrowed, reserved
 from headfit._fit.problem import Problem
@@ -188,12 +188,11 @@ class Mixed(Method):
             tolerances = Tolerances(*reserved(problem, FIRST_RESERVE))
             descent = replace(problem, tolerances=tolerances)
         head = learned(
+            Learned(init=start, max_norm=max_norm),
             descent,
             dim,
-            max_norm=max_norm,
-            storage=storage,
-            most_steps=steps,
-            init=start,
+            steps,
+            storage,
             warm_steps=warm,
             polished_share=0.0 if is_narrow else 1.0,
         )

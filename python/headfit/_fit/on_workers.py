@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -15,9 +13,6 @@ from headfit import _core
 from headfit._cluster.cluster import Cluster
 from headfit._cluster.run import hold, row_blocks, run_blocks
 from headfit._target.target import Target
-
-Solved = tuple[NDArray[np.float64], list[str], NDArray[np.float64], list[Any], int]
-"""Queries, the status and the norm of each row; proofs; scans of the logits."""
 
 SCANS = 8
 """About how many scans of the logits a query takes: blocks are smaller by this factor."""
@@ -30,55 +25,42 @@ class RowSolver:
     target: Target
     keys: NDArray[np.float64]
     threads: int
-    equality: bool = False
-    max_norm: float = math.inf
+    equality: bool
+    max_norm: float
 
-    def queries(self, rows: NDArray[np.int64], leak: float, distortion: float) -> Solved:
+    def queries(self, rows: NDArray[np.int64], leak: float, distortion: float) -> Any:
         """Return the shortest queries of some rows, or proofs."""
         tolerances = _core.Tolerances(leak, distortion)
         options = _core.MaxMarginOptions(equality=self.equality, max_norm=self.max_norm)
-        return _core.max_margin_queries(  # type: ignore[return-value]
+        return _core.max_margin_queries(
             self.target.core, self.keys, tolerances, options, self.threads, rows
         )
 
-    def face_reports(self, rows: NDArray[np.int64]) -> list[Any]:
+    def face_reports(self, rows: NDArray[np.int64]) -> Any:
         """Say for some rows whether their keys are a face of the polytope of all keys."""
         return _core.face_reports(self.target.core, self.keys, rows, self.threads)
 
 
-@dataclass(frozen=True, eq=False)
-class SharedSolver:
-    """Does what a `RowSolver` does, by workers that hold it; every row is a problem of its own."""
+def row_solver(solver: RowSolver, cluster: Cluster | None) -> Callable[..., list[Any]]:
+    """Return a function that calls one of a solver's, by name, and returns a list of results.
 
-    cluster: Cluster
-    held: Any
-    products: int
+    Without a cluster there is one, of all rows. Otherwise the workers, which hold the solver, solve
+    blocks of rows, each of which is a problem of its own: rows of two blocks share no scan.
+    """
+    if cluster is None:
+        return lambda *call: [_solve_block(solver, call)]
+    held = hold(cluster, replace(solver, threads=cluster.threads))
 
-    @classmethod
-    def of(cls, solver: RowSolver, cluster: Cluster) -> SharedSolver:
-        """Send keys and target to the workers."""
-        held = hold(cluster, replace(solver, threads=cluster.threads))
-        return cls(cluster, held, SCANS * solver.keys.size)
-
-    def queries(self, rows: NDArray[np.int64], leak: float, distortion: float) -> Solved:
-        """Return what the solver does, except that rows of two blocks share no scan."""
-        parts = self._of_blocks("queries", rows, leak, distortion)
-        q, status, norms, proofs, scans = zip(*parts, strict=True)
-        words, all_proofs = list(chain(*status)), list(chain(*proofs))
-        return np.concatenate(q), words, np.concatenate(norms), all_proofs, sum(scans)
-
-    def face_reports(self, rows: NDArray[np.int64]) -> list[Any]:
-        """Return what the solver does."""
-        return list(chain(*self._of_blocks("face_reports", rows)))
-
-    def _of_blocks(self, name: str, rows: NDArray[np.int64], *more: float) -> list[Any]:
-        slices = row_blocks(rows.size, self.products, self.cluster.slots)
+    def solve(name: str, rows: NDArray[np.int64], *more: float) -> list[Any]:
+        slices = row_blocks(rows.size, SCANS * solver.keys.size, cluster.slots)
         blocks = [(name, rows[block], *more) for block in slices]
-        return run_blocks(self.cluster, _solve_block, self.held, blocks, "max-margin queries")
+        return run_blocks(cluster, _solve_block, held, blocks, "max-margin queries")
+
+    return solve
 
 
-def _solve_block(solver: RowSolver, sent: tuple[Any, ...]) -> Any:
-    name, *arguments = sent
+def _solve_block(solver: RowSolver, call: tuple[Any, ...]) -> Any:
+    name, *arguments = call
     return getattr(solver, name)(*arguments)
 
 

@@ -15,9 +15,11 @@ from headfit._target.witnesses import FaceWitness, FarkasWitness
 
 Record = TypeVar("Record")
 
-# The records whose class stands in the file, since annotations name several or a protocol.
+# The records whose class stands in the file, since annotations name several or a protocol: as what
+# it "is", or as the "kind" of a witness of a row.
 _NAMED: dict[str, Any] = {
-    kind.__name__: kind for kind in (*SAVED, Tolerances, FarkasWitness, FaceWitness)
+    **{kind.__name__: kind for kind in (*SAVED, Tolerances)},
+    **{kind.kind: kind for kind in (FarkasWitness, FaceWitness)},
 }
 
 
@@ -49,9 +51,10 @@ def _decoded(kind: Any, value: Any, name: str, rows: int | None) -> Any:
         return None
     kind, origin, parts = options[0], get_origin(options[0]), get_args(options[0])
     if origin is not dict and isinstance(value, dict):
-        if "is" in value:
-            known = dict(value)
-            return record(_NAMED[known.pop("is")], known, rows)
+        for word in ("is", "kind"):
+            if value.get(word) in _NAMED:
+                known = {key: x for key, x in value.items() if key != word}
+                return record(_NAMED[value[word]], known, rows)
         if dataclasses.is_dataclass(kind):
             return record(kind, value, rows)  # type: ignore[arg-type]
         if kind is Fraction:

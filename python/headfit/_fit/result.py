@@ -18,7 +18,7 @@ from headfit._base.display import Pictured, mask_text, number, plain_dict, recor
 from headfit._base.masks import allowed_places
 from headfit._base.tolerances import Tolerances
 from headfit._build import VERSION
-from headfit._fit.ending import Ending, Obstacle, tried
+from headfit._fit.ending import Ending, Obstacle
 from headfit._fit.file_formats import write_head
 from headfit._fit.records import coded
 from headfit._target.certificate import Certificate, Status
@@ -60,6 +60,15 @@ class Trial:
             object.__setattr__(self, "reason", "certified")
 
 
+def _outcome(trial: Trial) -> str:
+    """Return a size and its outcome in words. An attempt that was cut short did not fail."""
+    if trial.holds:
+        return str(trial.dim)
+    if trial.reason in ("time limit", "callback"):
+        return f"{trial.dim} not certified before the {trial.reason}"
+    return f"{trial.dim} no" + (f" ({trial.reason})" if trial.reason else "")
+
+
 @dataclass(frozen=True)
 class Search(Pictured):
     """What a search over head sizes tried.
@@ -90,14 +99,6 @@ class Search(Pictured):
         """Whether the time limit ended it: then sizes that did not certify are not refuted."""
         return self.stopped == "the time limit"
 
-    def in_words(self) -> str:
-        """Return what was found, tried and why it ended, in words."""
-        sizes = ", ".join(tried(t.dim, t.holds, t.reason) for t in self.trials)
-        return f"{self._found()}; tried {sizes}; {self.stopped}"
-
-    def _found(self) -> str:
-        return "none certified" if self.dim is None else f"smallest found {self.dim}"
-
     def to_dict(self) -> dict[str, Any]:
         """Return all as plain Python values, for JSON."""
         return plain_dict(vars(self))
@@ -115,7 +116,8 @@ class Search(Pictured):
         return records_frame(Trial, self.trials, "trial")
 
     def __repr__(self) -> str:
-        return f"Search({self.in_words()})"
+        best = "none certified" if self.dim is None else f"smallest found {self.dim}"
+        return f"Search({best}; tried {', '.join(map(_outcome, self.trials))}; {self.stopped})"
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -174,9 +176,7 @@ class Fit(Pictured, FittedHead):
     """
 
     method: str
-    tolerances: Tolerances
     certificate: Certificate
-    status: Status
     failed_rows: NDArray[np.intp] | None = None
     witnesses: tuple[FarkasWitness | FaceWitness, ...] | None = None
     search: Search | None = None
@@ -185,6 +185,16 @@ class Fit(Pictured, FittedHead):
     settings: dict[str, Any] = field(default_factory=dict)
     stopped: Ending | None = None
     advice: str = ""
+
+    @property
+    def status(self) -> Status:
+        """The status of the certificate."""
+        return self.certificate.status
+
+    @property
+    def tolerances(self) -> Tolerances:
+        """What the certificate is about."""
+        return self.certificate.tolerances
 
     @property
     def obstacle(self) -> Obstacle | None:
@@ -237,49 +247,45 @@ class Fit(Pictured, FittedHead):
 
     def _record(self) -> tuple[dict[str, NDArray[Any]], str]:
         """Return what a file keeps of the fit: plain arrays, and all else as a JSON text."""
-        arrays: dict[str, NDArray[Any]] = {"Q": self.Q, "K": self.K}
-        if not self.module.is_canonical:
-            arrays["W_Q"], arrays["W_K"] = self.module.W_Q, self.module.W_K
-        if self.input_stored is not None:
-            arrays["X"] = self.input_stored
-        if self.failed_rows is not None:
-            arrays["failed_rows"] = self.failed_rows
-        mask = self.mask
+        module, mask, certificate = self.module, self.mask, self.certificate
+        arrays = {"Q": self.Q, "K": self.K, "X": self.input_stored, "failed_rows": self.failed_rows}
+        if not module.is_canonical:
+            arrays |= {"W_Q": module.W_Q, "W_K": module.W_K}
         if is_sparse(mask):
             csr = allowed_places(mask)
-            arrays["mask_indptr"], arrays["mask_indices"] = csr.indptr, csr.indices
+            arrays |= {"mask_indptr": csr.indptr, "mask_indices": csr.indices}
             mask = "sparse"
         elif not (mask is None or isinstance(mask, (str, tuple))):
             arrays["mask_dense"] = np.asarray(mask)
             mask = "dense"
-        limits, bound = self.certificate.tolerances, self.lower_bound
-        certificate: dict[str, Any] = {
-            "kernel": self.certificate.kernel.to_dict(),
+        limits, bound = self.tolerances, self.lower_bound
+        judged: dict[str, Any] = {
+            "kernel": certificate.kernel.to_dict(),
             "leak_tolerance": limits.leak,
             "distortion_tolerance": limits.distortion,
             "max_logit_tolerance": limits.logit_limit,
         }
-        for name, value in vars(self.certificate).items():
+        for name, value in vars(certificate).items():
             if isinstance(value, np.ndarray):
                 arrays[f"certificate_{name}"] = value
             elif name not in ("mask", "tolerances", "kernel"):
-                certificate[name] = value
+                judged[name] = value
         about = {
             "format": FORMAT,
             "headfit": VERSION,
             "numpy": np.__version__,
             **{name: getattr(self, name) for name in _PLAIN},
-            **dataclasses.asdict(self.tolerances),
-            "module_scale": self.module.scale,
+            **dataclasses.asdict(limits),
+            "module_scale": module.scale,
             "mask": mask,
-            "certificate": certificate,
+            "certificate": judged,
             "lower_bound": coded(bound and dataclasses.replace(bound, mask=None, witness=None)),
             "search": self.search and dataclasses.asdict(self.search),
-            "witnesses": None
-            if self.witnesses is None
-            else [{"kind": w.kind, **dataclasses.asdict(w)} for w in self.witnesses],
+            "witnesses": self.witnesses
+            and [{"kind": w.kind, **dataclasses.asdict(w)} for w in self.witnesses],
         }
-        return arrays, json.dumps(about, default=_as_scalar)
+        kept = {name: array for name, array in arrays.items() if array is not None}
+        return kept, json.dumps(about, default=_as_scalar)
 
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write the fit to a file of plain arrays and a JSON text, in one step.

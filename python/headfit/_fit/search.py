@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Generator
 
@@ -23,7 +22,7 @@ TAKEN = "is what the exempt columns and one dimension beside them take"
 CUT = {"time limit": TIME_LIMIT, "callback": "the callback"}
 
 
-def _search(sizes: Sizes, attempt: Callable[[int, bool], Trial], deadline: float) -> Search:
+def tried(sizes: Sizes, attempt: Callable[[int, bool], Trial], deadline: float) -> Search:
     """Try one size after the other, until an attempt is cut short or the deadline comes."""
     trials: list[Trial] = []
     smallest = None
@@ -43,73 +42,50 @@ def _search(sizes: Sizes, attempt: Callable[[int, bool], Trial], deadline: float
             return Search(tuple(trials), smallest, TIME_LIMIT)
 
 
-def double_and_bisect(
-    attempt: Callable[[int], Trial],
-    first: int,
-    largest: int,
-    why_largest: str,
-    step: int = 1,
-    deadline: float = math.inf,
-    offset: int = 0,
-) -> Search:
+def doubled(first: int, largest: int, why_largest: str, step: int = 1, offset: int = 0) -> Sizes:
     """Double from `first` until a size certifies, then bisect.
 
     Sizes are multiples of `step` up to `largest`, to each of which `offset` is added: the
     coordinates that exempt columns take. `why_largest` says why there is no larger size.
     """
     most = max(largest // step, 1)
-
-    def sizes() -> Sizes:
-        low, high = 0, min(-(-first // step), most)
-        while not (yield high * step + offset, False):
-            if high == most:
-                return f"stopped at {most * step + offset}, {why_largest}"
-            low, high = high, min(2 * high, most)
-        while high - low > 1:
-            middle = (low + high) // 2
-            holds = yield middle * step + offset, False
-            low, high = (low, middle) if holds else (middle, high)
-        return BISECTED
-
-    return _search(sizes(), lambda dim, _: attempt(dim), deadline)
+    low, high = 0, min(-(-first // step), most)
+    while not (yield high * step + offset, False):
+        if high == most:
+            return f"stopped at {most * step + offset}, {why_largest}"
+        low, high = high, min(2 * high, most)
+    while high - low > 1:
+        middle = (low + high) // 2
+        holds = yield middle * step + offset, False
+        low, high = (low, middle) if holds else (middle, high)
+    return BISECTED
 
 
 def bisected(
-    problem: Problem, attempt: Callable[[int], Trial], first: int, step: int = 1
+    problem: Problem, attempt: Callable[[int, bool], Trial], first: int, step: int = 1
 ) -> Search:
     """Double from a size for the other columns until one certifies, then bisect.
 
     The largest size is what is proved to suffice for the projection, what memory allows, or what
     the module holds.
     """
-    target = problem.other_columns
-    largest, why = (
-        bounds.projection_dim(
-            target.n, target.per_row, target.gamma, problem.other_leak,
-            problem.tolerances.distortion,
-        ),
-        "the size that is proved to suffice",
-    )  # fmt: skip
+    target, taken = problem.other_columns, problem.exempt_dims
+    enough = bounds.projection_dim(
+        target.n, target.per_row, target.gamma, problem.other_leak, problem.tolerances.distortion
+    )
+    largest, why = enough, "the size that is proved to suffice"
     free = available_memory()
     # Q and K, and the packed copies that a scan makes of them, must fit in half of the free memory.
     number = problem.working_dtype.itemsize
     affordable = 2**20 if free is None else free // (8 * target.n * number)
     if affordable < largest:
         largest, why = max(1, int(affordable)), "what fits in memory"
-    taken = problem.exempt_dims
     if problem.module is not None and problem.module.dim - taken < largest:
         largest, why = problem.module.dim - taken, "the size of the module"
-    return double_and_bisect(attempt, first, largest, why, step, problem.deadline, taken)
+    return tried(doubled(first, largest, why, step, taken), attempt, problem.deadline)
 
 
-def gallop_down(
-    attempt: Callable[[int, bool], Trial],
-    first: int,
-    lowest: int,
-    largest: int,
-    deadline: float,
-    why_lowest: str = PROVED,
-) -> Search:
+def galloping(first: int, lowest: int, largest: int, why_lowest: str = PROVED) -> Sizes:
     """Find a small size near a guess, for a method whose failures cost far more than successes.
 
     The search goes up from `first`, each size half as large again, until one certifies. These
@@ -118,31 +94,27 @@ def gallop_down(
     by 1, 2, 4, ... until a size fails, and bisects what lies between. It tries no size below
     `lowest`, for the reason `why_lowest`.
     """
-
-    def sizes() -> Sizes:
-        size = min(max(first, lowest), largest)
-        # `doubtful` is the largest size that failed in a brief attempt alone.
-        doubtful = failed = below = lowest - 1
-        while not (yield size, size < largest):
-            if size == largest:
-                return f"stopped at {largest}"
-            doubtful, size = size, min(size + (size + 1) // 2, largest)
-        stride = 1
-        while size - failed > 1:
-            known = max(failed, doubtful)
-            if known > below and size - known > 1:
-                lower = (size + known) // 2
-            elif doubtful > failed:
-                lower = doubtful
-            else:  # nothing has failed yet: gallop
-                lower = max(size - stride, lowest)
-                stride *= 2
-            if not (yield lower, False):
-                failed = lower
-                continue
-            size = lower
-            if size <= doubtful:
-                doubtful = below
-        return BISECTED if failed > below else f"the bracket closed: {lowest} {why_lowest}"
-
-    return _search(sizes(), attempt, deadline)
+    size = min(max(first, lowest), largest)
+    # `doubtful` is the largest size that failed in a brief attempt alone.
+    doubtful = failed = below = lowest - 1
+    while not (yield size, size < largest):
+        if size == largest:
+            return f"stopped at {largest}"
+        doubtful, size = size, min(size + (size + 1) // 2, largest)
+    stride = 1
+    while size - failed > 1:
+        known = max(failed, doubtful)
+        if known > below and size - known > 1:
+            lower = (size + known) // 2
+        elif doubtful > failed:
+            lower = doubtful
+        else:  # nothing has failed yet: gallop
+            lower = max(size - stride, lowest)
+            stride *= 2
+        if not (yield lower, False):
+            failed = lower
+            continue
+        size = lower
+        if size <= doubtful:
+            doubtful = below
+    return BISECTED if failed > below else f"the bracket closed: {lowest} {why_lowest}"

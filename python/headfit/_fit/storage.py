@@ -23,7 +23,6 @@ from headfit._fit.records import record
 from headfit._fit.result import FORMAT, Fit
 from headfit._lower.lower import LowerBound
 from headfit._target.certificate import Certificate
-from headfit._target.witnesses import FaceWitness, FarkasWitness
 from headfit.errors import InputError
 
 
@@ -80,35 +79,28 @@ def read_fit(path: str | os.PathLike[str], name: str) -> Fit:
     arrays, about = read_head(path, name)
     try:
         return _fit_from(arrays, about)
-    except InputError as error:
-        raise InputError(f"{name}: {path} is no saved fit: {error}") from error
     except Exception as error:  # changed bytes may raise errors of any class
-        kind = type(error).__name__
-        raise InputError(f"{name}: {path} is no saved fit: {kind} {error}") from error
-
-
-def _tolerances_from(leak: Any, distortion: Any, max_logit: Any) -> Tolerances:
-    """Return the tolerances of a file, in which an infinite bound on the logits means no bound."""
-    limit = None if max_logit == math.inf else max_logit
-    return record(Tolerances, {"leak": leak, "distortion": distortion, "max_logit": limit})
+        kind = "" if isinstance(error, InputError) else f"{type(error).__name__} "
+        raise InputError(f"{name}: {path} is no saved fit: {kind}{error}") from error
 
 
 def _certificate_from(
     about: dict[str, Any], arrays: dict[str, NDArray[Any]], mask: Any, n: int
 ) -> Certificate:
-    known = dict(about)
-    for item in dataclasses.fields(Certificate):
-        if f"certificate_{item.name}" in arrays:
-            known[item.name] = arrays[f"certificate_{item.name}"]
+    """Return a certificate; an infinite bound on the logits means none."""
+    rows = {name: x for name, x in arrays.items() if name.startswith("certificate_")}
+    known = about | {name.removeprefix("certificate_"): x for name, x in rows.items()}
     if "kernel" not in known:  # format 1 had two words in its place
         accumulate, logits = known.pop("accumulate"), known.pop("logits_dtype", None)
         name = "" if logits else accumulate
         known["kernel"] = {"accumulate": accumulate, "logits": logits, "name": name}
     known["kernel"] = as_kernel(known["kernel"])
     limit = known.pop("max_logit_tolerance", None)
-    known["tolerances"] = _tolerances_from(
-        known.pop("leak_tolerance"), known.pop("distortion_tolerance"), limit
-    )
+    known["tolerances"] = {
+        "leak": known.pop("leak_tolerance"),
+        "distortion": known.pop("distortion_tolerance"),
+        "max_logit": None if limit == math.inf else limit,
+    }
     certificate = record(Certificate, {**known, "mask": mask}, n)
     for place in (certificate.worst_leak, certificate.worst_distortion):
         if place is not None and not all(0 <= i < n for i in place):
@@ -124,18 +116,10 @@ def _bound_from(saved: Any, tolerances: Tolerances, mask: Any) -> Any:
     """
     if saved is None:
         return None
-    kept = {"witness": None, "candidates": (), "tolerances": tolerances}
-    known = {k: v for k, v in saved.items() if k != "is"} if "is" in saved else {**saved, **kept}
-    bound = record(LowerBound, known)
+    kept = {"witness": None, "candidates": (), "tolerances": tolerances, **saved, "mask": mask}
+    bound = record(LowerBound, {name: x for name, x in kept.items() if name != "is"})
     proofs = (c.witness for c in bound.candidates if c.dim == bound.dim > 1)
-    return dataclasses.replace(bound, mask=mask, witness=next(proofs, None))
-
-
-def _witnesses_from(saved: Any) -> Any:
-    kinds = {kind.kind: kind.__name__ for kind in (FarkasWitness, FaceWitness)}
-    return saved and [
-        {"is": kinds[w["kind"]], **{k: x for k, x in w.items() if k != "kind"}} for w in saved
-    ]
+    return dataclasses.replace(bound, witness=next(proofs, None))
 
 
 def _fit_from(arrays: dict[str, NDArray[Any]], text: str | None) -> Fit:
@@ -167,7 +151,6 @@ def _fit_from(arrays: dict[str, NDArray[Any]], text: str | None) -> Fit:
     certificate = _certificate_from(about["certificate"], arrays, mask, n)
     if about.setdefault("dtype", str(Q.dtype)) not in HEAD_DTYPES:
         raise ValueError(f"dtype must be one of {HEAD_DTYPES}; got {about['dtype']!r:.80}")
-    limit = about.get("max_logit", about["settings"].get("max_logit"))
     # Files that were written before `stopped` and `advice` existed lack them.
     about.setdefault("stopped", "certified" if about["status"] == "holds" else None)
     fields = {f.name: about[f.name] for f in dataclasses.fields(Fit) if f.name in about}
@@ -182,9 +165,7 @@ def _fit_from(arrays: dict[str, NDArray[Any]], text: str | None) -> Fit:
             "dim": dim,
             "input_stored": X,
             "failed_rows": failed,
-            "tolerances": _tolerances_from(about["leak"], about["distortion"], limit),
             "certificate": certificate,
             "lower_bound": _bound_from(about["lower_bound"], certificate.tolerances, mask),
-            "witnesses": _witnesses_from(about["witnesses"]),
         },
     )

@@ -102,6 +102,20 @@ void bind_sparsify(py::module_& m) {
     return as_tuple(rows);
   },
         Standard(), py::arg("matrix"), py::arg("mask"), py::arg("options"), py::arg("threads"));
+
+  m.def("nearest_points",
+        [](const py::array& points, Index per_row, Index per_column, int threads) {
+    const PythonRun run(threads);
+    const Heads<double> view = one_head<double>(points, "points");
+    const std::span<const double> numbers(std::get<const double*>(view.data),
+                                          static_cast<std::size_t>(view.rows * view.cols));
+    SparseRows rows;
+    {
+      const py::gil_scoped_release release;
+      rows = nearest_points(numbers, view.cols, per_row, per_column, run);
+    }
+    return py::make_tuple(array_of(rows.offsets), array_of(rows.columns), array_of(rows.weights));
+  }, Standard(), py::arg("points"), py::arg("per_row"), py::arg("per_column"), py::arg("threads"));
 }
 
 }  // namespace headfit::python

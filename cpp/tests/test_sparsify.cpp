@@ -145,6 +145,52 @@ void check_logits() {
 TEST(logits_in_float) { check_logits<float>(); }
 TEST(logits_in_double) { check_logits<double>(); }
 
+// Points of a lattice have many ties, those at one place nothing else; many points need a tree.
+TEST(nearest_points_are_chosen_as_the_slow_greedy_does) {
+  Numbers numbers(2);
+  for (const Index dims : {1, 3, 17}) {
+    for (const Index n : {1, 2, 9, 200}) {
+      for (const int kind : {0, 1, 2}) {
+        Matrix<double> points(n, dims);
+        for (Index p = 0; p < points.size(); ++p) {
+          points.data()[p] = kind == 0   ? numbers.next()
+                             : kind == 1 ? static_cast<double>(numbers.below(4))
+                                         : 0.5;
+        }
+        std::vector<Share> pairs;
+        for (Index i = 0; i < n; ++i) {
+          for (Index j = 0; j < n; ++j) {
+            double square = 0;
+            for (Index c = 0; c < dims; ++c) {
+              const double beside = points(j, c) - points(i, c);
+              square += beside * beside;
+            }
+            if (i != j) pairs.push_back({-square, i, j});
+          }
+        }
+        for (const Index per_column : {0, 1, 4, 6}) {
+          const SparsifyOptions o{4, 0, per_column, {}, false, OnEmpty::leave};
+          const std::vector<Share> want = slow_greedy(pairs, n, n, o);
+          const std::string where = text("n=", n, ", dims=", dims, ", kind ", kind);
+          for (const int threads : {1, 3}) {
+            const std::span<const double> view(points.data(), points.size());
+            const SparseRows got = nearest_points(view, dims, 4, per_column, {threads, {}});
+            CHECK_THAT(got.columns.size() == want.size(), where);
+            for (std::size_t p = 0; p < std::min(want.size(), got.columns.size()); ++p) {
+              const auto i = static_cast<std::size_t>(want[p].row);
+              const auto at = static_cast<Offset>(p);
+              CHECK_THAT(got.offsets[i] <= at && at < got.offsets[i + 1], where, ", pair ", p);
+              CHECK_THAT(got.columns[p] == want[p].col, where, ", pair ", p);
+              CHECK_THAT(got.weights[p] == -want[p].weight, where, ", pair ", p);
+            }
+          }
+        }
+      }
+    }
+  }
+  CHECK_THROWS(InputError, "at least one", nearest_points({}, 1, 1, 0, {1, {}}));
+}
+
 TEST(a_row_that_keeps_nothing_is_named) {
   const Matrix<double> weights{{0.9, 0.1}, {0.8, 0.2}, {0.7, 0.3}};
   const Heads<double> view{weights.data(), 1, 3, 2, 0, 2};

@@ -389,6 +389,11 @@ class CompressedRows(metaclass=_Pybind11Type):
 def sparsify_compressed(
     matrix: CompressedRows, mask: Mask, options: SparsifyOptions, threads: int
 ) -> _SparseRows: ...
+
+# (offsets, columns, squared distances)
+def nearest_points(
+    points: _Float64, per_row: int, per_column: int, threads: int
+) -> tuple[_Offsets, _Columns, _Float64]: ...
 def head_profile(
     logits: Logits, per_row: int, share: float, tokens: _Offsets | None, threads: int
 ) -> dict[str, Any]: ...

@@ -579,15 +579,13 @@ def test_knn_with_a_column_cap_any(n: int, k: int, cap: int, seed: int) -> None:
         assert np.array_equal(support(A), expected)
 
 
-def test_knn_searches_agree(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_knn_of_a_large_lattice_is_exact() -> None:
     points = np.random.default_rng(0).integers(0, 12, (1500, 3)).astype(float)
-    by_tree = patterns.knn(points, 5, 7)
-    plain = patterns.knn(points, 5)
-    monkeypatch.setattr(patterns._knn, "_BLOCK_ENTRIES", 10_000)
-    assert np.array_equal(patterns.knn(points, 5, 7).indices, by_tree.indices)
-    monkeypatch.setattr(patterns._knn, "_TREE_DIMENSIONS", 0)
-    assert np.array_equal(patterns.knn(points, 5, 7).indices, by_tree.indices)
-    assert np.array_equal(patterns.knn(points, 5).indices, plain.indices)
+    squares = np.square(points[:, np.newaxis] - points).sum(axis=-1)
+    np.fill_diagonal(squares, np.inf)
+    nearest = np.sort(np.argsort(squares, axis=1, kind="stable")[:, :5], axis=1)
+    assert np.array_equal(patterns.knn(points, 5).indices.reshape(1500, 5), nearest)
+    assert max(per_column(patterns.knn(points, 5, 7, on_short="fewer"))) == 7
 
 
 def test_knn_gaussian_weights() -> None:

@@ -46,6 +46,9 @@ class BestOfRow {
     }
   }
 
+  // Whether an entry with this score and column would be among the best few.
+  bool wants(const Scored<T>& s) const { return best_.wants(s); }
+
   template <class Admit>
   void offer_one(const Scored<T>& s, const Admit& admit) {
     if (s.score > nothing && best_.wants(s) && after_.before(s) && admit(s)) best_.push(s);

@@ -2,6 +2,7 @@
 #include "headfit/attention/best_of_row.hpp"
 #include "headfit/logits/stream.hpp"
 #include "headfit/sparsify/matching.hpp"
+#include "headfit/sparsify/renormalise.hpp"
 
 namespace headfit {
 namespace {
@@ -101,7 +102,7 @@ SparseRows sparsify_logits(const LogitSource<T>& source, const SparsifyOptions& 
   if (source.q.count != 1 || source.rows) {
     throw InputError("Q and K must be matrices, one head, and all of its rows");
   }
-  return match(LogitRows<T>(source), options, run);
+  return renormalised(match(LogitRows<T>(source), options, run));
 }
 
 template SparseRows sparsify_logits(const LogitSource<float>&, const SparsifyOptions&, const Run&);

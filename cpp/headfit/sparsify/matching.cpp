@@ -5,7 +5,6 @@
 
 #include "headfit/base/checkpoint.hpp"
 #include "headfit/base/errors.hpp"
-#include "headfit/sparsify/renormalise.hpp"
 
 namespace headfit {
 namespace {
@@ -44,7 +43,7 @@ class Matching {
       limit = std::min(growth * limit, budget / static_cast<Index>(waiting.size()));
       read(waiting, limit);
     }
-    fill_empty();
+    if (options_.on_empty != OnEmpty::leave) fill_empty();
     return result();
   }
 
@@ -161,7 +160,6 @@ class Matching {
       }
       if (options_.per_column > 0 && columns_.is_free(col)) out.exempt.push_back(col);
     }
-    renormalise(out);
     return out;
   }
 

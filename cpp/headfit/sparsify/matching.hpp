@@ -10,6 +10,7 @@
 
 namespace headfit {
 
+// Weights are shares as the reader has them, and what was dropped is not counted.
 SparseRows match(const RowReader& reader, const SparsifyOptions& options, const Run& run);
 
 }  // namespace headfit

@@ -4,6 +4,7 @@
 
 #include "headfit/attention/best_of_row.hpp"
 #include "headfit/sparsify/matching.hpp"
+#include "headfit/sparsify/renormalise.hpp"
 
 namespace headfit {
 namespace {
@@ -117,13 +118,13 @@ void check_structure(const CompressedRows& m) {
 template <class T>
 SparseRows sparsify_matrix(const Heads<T>& matrix, const Mask& mask, const SparsifyOptions& options,
                            const Run& run) {
-  return match(MatrixRows<Dense<T>>({HeadRows<T>(matrix)}, mask), options, run);
+  return renormalised(match(MatrixRows<Dense<T>>({HeadRows<T>(matrix)}, mask), options, run));
 }
 
 SparseRows sparsify_compressed(const CompressedRows& matrix, const Mask& mask,
                                const SparsifyOptions& options, const Run& run) {
   check_structure(matrix);
-  return match(MatrixRows<Compressed>({matrix}, mask), options, run);
+  return renormalised(match(MatrixRows<Compressed>({matrix}, mask), options, run));
 }
 
 template SparseRows sparsify_matrix(const Heads<float>&, const Mask&, const SparsifyOptions&,

@@ -11,7 +11,7 @@ namespace headfit {
 // Weights are shares of their whole rows when this is called. Scales those of each row to sum to 1,
 // and records the share that was dropped. It equals the total variation distance between the row
 // before and after: entries lose that much in all, and those that are kept gain as much.
-inline void renormalise(SparseRows& rows) {
+inline SparseRows renormalised(SparseRows rows) {
   const std::size_t n = rows.offsets.size() - 1;
   rows.dropped.assign(n, 0.0);
   for (std::size_t i = 0; i < n; ++i) {
@@ -22,6 +22,7 @@ inline void renormalise(SparseRows& rows) {
     rows.dropped[i] = std::max(0.0, 1 - kept);
     std::for_each(begin, end, [&](double& w) { w /= kept; });
   }
+  return rows;
 }
 
 }  // namespace headfit

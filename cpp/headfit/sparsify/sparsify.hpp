@@ -10,7 +10,7 @@
 
 namespace headfit {
 
-enum class OnEmpty { raise, keep_max };
+enum class OnEmpty { raise, keep_max, leave };
 
 struct SparsifyOptions {
   Index per_row = 0;     // entries that a row may keep; 0 for no bound but the mass
@@ -54,5 +54,12 @@ struct CompressedRows {
 };
 SparseRows sparsify_compressed(const CompressedRows& matrix, const Mask& mask,
                                const SparsifyOptions& options, const Run& run);
+
+// The nearest other points of each point, of `dims` finite coordinates each: pairs are taken by
+// rising distance (of equal ones: by row, then by column), each unless its row has `per_row` of
+// them or its column `per_column` (0 for no bound). A row may keep fewer, or none. Weights are
+// squared distances, which must not overflow.
+SparseRows nearest_points(std::span<const double> points, Index dims, Index per_row,
+                          Index per_column, const Run& run);
 
 }  // namespace headfit

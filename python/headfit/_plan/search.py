@@ -30,7 +30,7 @@ from headfit.errors import InputError, TooLargeError
 
 LONGEST_BOUND = 3.0  # seconds of a search for a lower bound, which finds little more in more
 MOST_NONZEROS = 10**7  # of patterns in which a lower bound is looked for
-MOST_LIMITS, MOST_DIMS = 5, 8  # smaller bounds on logits, and head sizes, that are tried
+MOST_BETTER = 8  # smaller bounds on logits that are tried, and likewise smaller head sizes
 PATIENCE, LEAST_PATIENCE = 10, 1.0  # times the first one's seconds for better heads; seconds
 STEP, SIZES = 4, 4  # as many smaller n are tried, each `STEP` times the last
 FEWEST_TOKENS, SPARSE = 32, 4  # a smaller n is at least this, and so many times the row's nonzeros
@@ -219,8 +219,8 @@ class Planner:
             if failed is not None:
                 self._relax(failed)
         elif self._attempt("asked", self.question, target, self.clock.part("asked")):
-            self._smaller_logits(target)
-            self._smaller_dims(target)
+            self._better("smaller logits", target, self._with_smaller_logits)
+            self._better("smaller dim", target, self._with_smaller_dim)
         elif self.first is None:  # the memory was too small
             self._smaller_n()
         else:
@@ -278,35 +278,32 @@ class Planner:
             return is_larger or attempt.n == self.source.n
         return attempt.purpose == "looser" and best.purpose == "looser"
 
-    def _smaller_logits(self, target: Target) -> None:
-        """Halve the bound on logits while it certifies, in a part of the time that is left."""
-        first = self.plan.attempts[-1]
-        clock = Clock(self.clock.part("better"))
-        limit = first.max_logit / 2
-        for _ in range(MOST_LIMITS):
-            if limit <= self.plan.least_logit or clock.left < first.seconds:
+    def _better(self, purpose: str, target: Target, smaller: Callable[[], Question | None]) -> None:
+        """Look for heads that are better than the first one, in a part of the time that is left."""
+        first, clock = self.plan.attempts[0], Clock(self.clock.part("better"))
+        for _ in range(MOST_BETTER):
+            question = smaller()
+            if question is None or clock.left < first.seconds:
                 return
-            smaller = self.question.with_max_logit(limit)
-            if not self._attempt("smaller logits", smaller, target, _patience(clock, first)):
-                return
-            limit = self.plan.attempts[-1].max_logit / 2
+            patience = max(PATIENCE * first.seconds, LEAST_PATIENCE)
+            self._attempt(purpose, question, target, min(clock.part("one"), patience))
 
-    def _smaller_dims(self, target: Target) -> None:
-        """Halve the size while it certifies, then bisect, in a part of the time that is left."""
-        first, lower = self.plan.attempts[0], self.plan.lower_bound
-        fails = max(0 if lower is None else lower.dim - 1, self.question.own_dims(first.exempt))
-        holds = self.question.dim
-        clock = Clock(self.clock.part("better"))
-        for _ in range(MOST_DIMS):
-            if holds - fails <= 1 or clock.left < first.seconds:
-                return
-            used = min(a.dim_used for a in self.plan.attempts if a.holds)
-            middle = used if fails < used < holds else (holds + fails) // 2
-            smaller = replace(self.question, dim=middle)
-            if self._attempt("smaller dim", smaller, target, _patience(clock, first)):
-                holds = middle
-            else:
-                fails = middle
+    def _with_smaller_logits(self) -> Question | None:
+        """Return the question with half the logits of the last head, if that is certified."""
+        last = self.plan.attempts[-1]
+        limit = last.max_logit / 2
+        is_open = last.holds and limit > self.plan.least_logit
+        return self.question.with_max_logit(limit) if is_open else None
+
+    def _with_smaller_dim(self) -> Question | None:
+        """Return the question with a size between those that hold and those that do not."""
+        attempts, lower = self.plan.attempts, self.plan.lower_bound
+        fails = [a.dim for a in attempts if a.purpose == "smaller dim" and not a.holds]
+        fails += [0 if lower is None else lower.dim - 1, self.question.own_dims(attempts[0].exempt)]
+        least, most = max(fails), min(a.dim for a in attempts if a.holds)
+        used = min(a.dim_used for a in attempts if a.holds)
+        middle = used if least < used < most else (most + least) // 2
+        return replace(self.question, dim=middle) if most - least > 1 else None
 
     def _relax(self, target: Target) -> None:
         """Take back one demand at a time, to tell which one stood in the way."""
@@ -374,8 +371,3 @@ class Planner:
                     obstacle=None if proof.holds else "format",
                 )  # fmt: skip
                 self._add(attempts=(*self.plan.attempts, check))
-
-
-def _patience(clock: Clock, first: PlanAttempt) -> float:
-    """Return the seconds for a head that is better than the first one that certified."""
-    return min(clock.part("one"), max(PATIENCE * first.seconds, LEAST_PATIENCE))

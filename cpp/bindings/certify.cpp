@@ -1,7 +1,6 @@
 // Certificates, and the error bounds that those of a module start from.
 #include "headfit/certify/certificate.hpp"
-#include "headfit/certify/kernel_operands.hpp"
-#include "headfit/certify/product_errors.hpp"
+#include "headfit/certify/operands.hpp"
 
 #include "formats.hpp"
 #include "targets.hpp"

@@ -1,7 +1,6 @@
 // The max-margin method, and the reports on rows that it fails.
 #include "headfit/max_margin/max_margin.hpp"
 
-#include "headfit/max_margin/face_reports.hpp"
 #include "targets.hpp"
 
 namespace headfit::python {

@@ -1,6 +1,6 @@
 // Targets, the tolerances within which a head meets them, and random patterns.
-#include "headfit/pattern/blocks.hpp"
 #include "headfit/pattern/regular.hpp"
+#include "headfit/pattern/target.hpp"
 #include "targets.hpp"
 
 namespace headfit::python {

@@ -2,7 +2,6 @@
 #pragma once
 
 #include "headfit/pattern/target.hpp"
-#include "headfit/pattern/tolerances.hpp"
 #include "logits.hpp"
 
 namespace headfit::python {

@@ -9,7 +9,6 @@
 #include "headfit/base/errors.hpp"
 #include "headfit/pattern/regular.hpp"
 #include "headfit/pattern/target.hpp"
-#include "headfit/pattern/tolerances.hpp"
 #include "headfit/random/philox.hpp"
 
 namespace headfit::test {

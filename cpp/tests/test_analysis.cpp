@@ -3,7 +3,6 @@
 #include <numeric>
 
 #include "check.hpp"
-#include "headfit/analysis/exact_sums.hpp"
 #include "headfit/analysis/profile.hpp"
 #include "headfit/analysis/triangular_factors.hpp"
 #include "problem.hpp"

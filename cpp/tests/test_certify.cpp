@@ -4,8 +4,7 @@
 
 #include "check.hpp"
 #include "headfit/certify/certificate.hpp"
-#include "headfit/certify/kernel_operands.hpp"
-#include "headfit/certify/product_errors.hpp"
+#include "headfit/certify/operands.hpp"
 #include "headfit/certify/rounding.hpp"
 #include "headfit/logits/stream.hpp"
 #include "headfit/projection/projection.hpp"
@@ -425,13 +424,13 @@ TEST(kernels_round_where_they_say) {
                      .logits = NumberFormat::bfloat16(),
                      .bias = NumberFormat::bfloat16()};
   const detail::LogitPath path(eager, 0.7, 0, 2);
-  const detail::Sizes sizes{std::sqrt(2.0), 257.0};
-  const Enclosure exact = path.logit(0.7 * 256, 1e-10, sizes);
+  const detail::NormBounds norms{std::sqrt(2.0), 257.0};
+  const Enclosure exact = path.logit(0.7 * 256, 1e-10, norms);
   CHECK(exact.lo == 179 && exact.hi == 179);
-  const Enclosure other = path.logit(0.7 * 257.296875, 1e-10, sizes);
+  const Enclosure other = path.logit(0.7 * 257.296875, 1e-10, norms);
   CHECK(other.lo == 181 && other.hi == 181);
   CHECK(path.computed(0.7 * 257.296875) == 181);
-  const Enclosure moved = path.logit(0.7 * 256, 1e-10, sizes, -100);
+  const Enclosure moved = path.logit(0.7 * 256, 1e-10, norms, -100);
   CHECK(moved.lo == 79 && moved.hi == 79);
 }
 
@@ -447,7 +446,7 @@ TEST(paths_enclose_what_kernels_compute) {
           const double p = 200 * (uniform(random) - 0.5) / scale;
           const double bias = turn % 3 == 0 ? 0 : 10 * (uniform(random) - 0.5);
           const detail::LogitPath path(kernel, scale, softcap, 8);
-          const detail::Sizes sizes{1.0, std::abs(p) * (1 + 1e-9)};
+          const detail::NormBounds norms{1.0, std::abs(p) * (1 + 1e-9)};
           const auto noisy = [&](double x) {
             return x * (1 + 0x1p-24 * (2 * uniform(random) - 1));
           };
@@ -457,7 +456,7 @@ TEST(paths_enclose_what_kernels_compute) {
           double x = round(round(p) * scale);
           if (softcap > 0) x = round(round(std::tanh(round(x / softcap))) * softcap);
           x = round(x + bias);
-          const Enclosure one = path.logit(scale * p, 0, sizes, bias);
+          const Enclosure one = path.logit(scale * p, 0, norms, bias);
           CHECK_THAT(one.lo <= x && x <= one.hi, x - one.lo);
         }
       }
@@ -477,9 +476,9 @@ TEST(paths_of_any_numbers_are_never_nan) {
         for (const double x : {0.0, 1.0, -70000.0, 1e300, -largest, infinity}) {
           for (const double size : {0.0, 1.0, 1e300, infinity}) {
             for (const double bias : {0.0, 1e308, -infinity}) {
-              const detail::Sizes sizes{size, size, 0, size};
+              const detail::NormBounds norms{size, size, 0, size};
               for (const Enclosure& e :
-                   {path.logit(x, size, sizes), path.logit(x, size, sizes, bias)}) {
+                   {path.logit(x, size, norms), path.logit(x, size, norms, bias)}) {
                 CHECK(e.lo <= e.hi);
               }
             }

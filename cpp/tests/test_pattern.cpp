@@ -5,7 +5,7 @@
 
 #include "check.hpp"
 #include "headfit/base/errors.hpp"
-#include "headfit/pattern/blocks.hpp"
+#include "headfit/pattern/target.hpp"
 #include "sample.hpp"
 
 using namespace headfit;

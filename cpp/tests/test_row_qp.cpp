@@ -8,7 +8,6 @@
 #include <new>
 
 #include "check.hpp"
-#include "headfit/max_margin/face_reports.hpp"
 #include "headfit/max_margin/max_margin.hpp"
 #include "headfit/row_qp/cutting_planes.hpp"
 #include "headfit/row_qp/face_witness.hpp"

@@ -1,9 +1,7 @@
 #include "headfit/analysis/profile.hpp"
 
-#include <atomic>
 #include <unordered_map>
 
-#include "headfit/analysis/exact_sums.hpp"
 #include "headfit/attention/best_of_row.hpp"
 #include "headfit/attention/softmax_row.hpp"
 #include "headfit/logits/stream.hpp"

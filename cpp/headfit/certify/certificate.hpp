@@ -7,7 +7,6 @@
 #include "headfit/base/threads.hpp"
 #include "headfit/certify/kernel.hpp"
 #include "headfit/pattern/target.hpp"
-#include "headfit/pattern/tolerances.hpp"
 
 namespace headfit {
 

@@ -1,15 +1,31 @@
-// The two folds of a certificate: one compares logits only, the other sums exponentials too.
+// The folds of a certificate: one compares logits only, one sums exponentials too, and one takes a bias
+// to every logit. All end with the verdict of a row.
 #pragma once
 
 #include <bit>
 
 #include "headfit/attention/softmax_row.hpp"
-#include "headfit/certify/judge.hpp"
 #include "headfit/certify/support.hpp"
 #include "headfit/logits/stream.hpp"
 #include "headfit/pattern/support_cursor.hpp"
 
 namespace headfit::detail {
+
+// A row holds if every value within the enclosures meets the tolerances, and fails if none does.
+inline Verdict judge(const Enclosure& leak, const Enclosure& distortion, const Enclosure& magnitude,
+                     const Tolerances& tolerances) {
+  const auto fails = [](const Enclosure& x, double limit) { return x.lo > limit; };
+  const auto holds = [](const Enclosure& x, double limit) { return x.hi <= limit; };
+  if (fails(leak, tolerances.leak) || fails(distortion, tolerances.distortion) ||
+      fails(magnitude, tolerances.max_logit)) {
+    return Verdict::fails;
+  }
+  if (holds(leak, tolerances.leak) && holds(distortion, tolerances.distortion) &&
+      holds(magnitude, tolerances.max_logit)) {
+    return Verdict::holds;
+  }
+  return Verdict::undecided;
+}
 
 // What one scan reads and where it writes. All threads share it, and each row is written by one.
 template <class T>
@@ -31,14 +47,14 @@ struct Scan {
   double own_radius(Index row) const {
     return bound.radius(source.scale, norms.q[row], norms.k_max);
   }
-  Sizes sizes(Index row) const {
+  NormBounds norm_bounds(Index row) const {
     return {norms.q[row], norms.k_max, error_of(options.errors.q, row), norms.k_error_max};
   }
   // By how much it may differ from a product that the certificate is about, before that is rounded
   // to a format.
   double radius(Index row) const {
     return next_up(own_radius(row) +
-                   sizes(row).radius(source.scale, source.q.cols, path.kernel().float32));
+                   norm_bounds(row).radius(source.scale, source.q.cols, path.kernel().float32));
   }
 };
 
@@ -58,7 +74,7 @@ class CertificateFold {
   void end(const RowBlock& block) {
     for (Index r = 0; r < block.count; ++r) {
       finish(scan_.source.row_at(block.first + r), row(r));
-      pace_.after(scan_.source.q.cols);
+      checkpoints_.after(scan_.source.q.cols);
     }
   }
 
@@ -70,11 +86,11 @@ class CertificateFold {
     SupportCursor support;
     T largest = -std::numeric_limits<T>::infinity();  // logit off the support
     T smallest = std::numeric_limits<T>::infinity();  // logit of the row
-    Index column = -1;                                // where the largest is
-    OnlineSum<T> sum;                                 // of exponentials off the support
+    Index column = -1;  // where the largest is
+    OnlineSum<T> sum;  // of exponentials off the support
     // With a bias, in place of largest and smallest: enclosures of the largest logit off the
     // support and of the largest |logit| there.
-    Enclosure off{-no_bound, -no_bound}, size{0, 0};
+    Enclosure off{-no_bound, -no_bound}, magnitude{0, 0};
 
     // Adds the exponentials of logits of which the largest is `most`.
     void add_exponentials(T* x, Index padded, T most) {
@@ -94,18 +110,18 @@ class CertificateFold {
     CertificateRows& out = scan_.out;
     const auto at = static_cast<std::size_t>(i);
     Enclosure leak{0, 0}, largest{-no_bound, -no_bound};  // off the support
-    Enclosure size = support.size;
+    Enclosure magnitude = support.magnitude;
     Overflow overflow = support.overflow;
     if (row.column >= 0) {
       const bool is_biased = scan_.bias.is_set();
       largest = is_biased ? row.off : logit_near(row.largest, i);
       overflow.look(largest, false);
       if (support.weakest >= 0) leak = exp(largest - support.least);
-      size = larger(size, is_biased ? row.size : magnitude(largest));
-      if (!is_biased) size = larger(size, magnitude(logit_near(row.smallest, i)));
+      magnitude = larger(magnitude, is_biased ? row.magnitude : absolute(largest));
+      if (!is_biased) magnitude = larger(magnitude, absolute(logit_near(row.smallest, i)));
     }
     if (!scan_.path.kernel().is_exact() && (!scan_.source.mask.is_open() || scan_.bias.is_set())) {
-      overflow.possible |= scan_.path.may_overflow(scan_.sizes(i), scan_.norms.bias_max);
+      overflow.possible |= scan_.path.may_overflow(scan_.norm_bounds(i), scan_.norms.bias_max);
     }
     Enclosure distortion = expm1(support.spread);
     const std::size_t supported = scan_.target.row_columns(i).size();
@@ -125,19 +141,20 @@ class CertificateFold {
     if (support.weakest < 0 && row.column >= 0) leak = Enclosure::exactly(no_bound);
     out.leak[i] = leak.hi;
     out.distortion[i] = distortion.hi;
-    out.verdict[at] = judge(leak, distortion, size, scan_.tolerances);
+    out.verdict[at] = judge(leak, distortion, magnitude, scan_.tolerances);
     out.leak_column[at] = row.column;
     out.weakest_column[at] = support.weakest;
     out.highest_column[at] = support.highest;
     out.lowest_column[at] = support.lowest;
-    out.largest_logit[i] = size.hi;
+    out.largest_logit[i] = magnitude.hi;
     if (scan_.options.mass) finish_mass(i, row);
   }
 
   // Encloses the largest or the least of the logits that the certificate is about, from the one of
   // those that the scan computed.
   Enclosure logit_near(T computed, Index i) const {
-    return scan_.path.logit(static_cast<double>(computed), scan_.own_radius(i), scan_.sizes(i));
+    return scan_.path.logit(static_cast<double>(computed), scan_.own_radius(i),
+                            scan_.norm_bounds(i));
   }
 
   // Total variation and stray mass of the row.
@@ -160,7 +177,7 @@ class CertificateFold {
   }
 
   std::vector<Row> rows_;
-  Checkpoints pace_;
+  Checkpoints checkpoints_;
   HeadRows<T> queries_, keys_;
   Eigen::RowVectorXd query_;
   std::vector<double> logits_;  // on the support of the row
@@ -286,7 +303,7 @@ class BiasedFold : public CertificateFold<T> {
     for (Index r = 0; r < tile.count; ++r) {
       auto& row = this->row(r);
       const Index i = scan.source.row_at(block.first + r);
-      Sizes sizes = scan.sizes(i);
+      NormBounds norm_bounds = scan.norm_bounds(i);
       T* x = tile.row(r);
       row.support.hide(x, tile);
       for (Index c = 0; c < tile.cols; ++c) {
@@ -298,13 +315,13 @@ class BiasedFold : public CertificateFold<T> {
           continue;
         }
         const double product = static_cast<double>(x[c]);
-        sizes.k = scan.norms.k[j];
-        sizes.k_error = error_of(scan.options.errors.k, j);
-        const double own = scan.bound.radius(scan.source.scale, sizes.q, sizes.k);
-        const Enclosure logit = scan.path.logit(product, own, sizes, bias);
+        norm_bounds.k = scan.norms.k[j];
+        norm_bounds.k_error = error_of(scan.options.errors.k, j);
+        const double own = scan.bound.radius(scan.source.scale, norm_bounds.q, norm_bounds.k);
+        const Enclosure logit = scan.path.logit(product, own, norm_bounds, bias);
         if (row.column < 0 || logit.hi > row.off.hi) row.column = j;
         row.off = larger(row.off, logit);
-        row.size = larger(row.size, magnitude(logit));
+        row.magnitude = larger(row.magnitude, absolute(logit));
         x[c] = static_cast<T>(scan.path.computed(product, bias));
       }
       if (!scan.options.mass) continue;

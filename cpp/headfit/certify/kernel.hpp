@@ -25,16 +25,16 @@ struct Kernel {
 namespace detail {
 
 // Upper bounds of the norms of a query and of keys, and of the errors that they come with.
-struct Sizes {
+struct NormBounds {
   double q, k;
   double q_error = 0, k_error = 0;
 
   // A bound of the change of scale * q.k through the errors, and through arithmetic in float32.
   double radius(double scale, Index depth, bool float32) const {
-    const double size = std::abs(scale);
+    const double factor = std::abs(scale);
     double radius = 0;
     if (q_error > 0 || k_error > 0) {
-      radius = product_above(size, q_error, k) + product_above(size, q + q_error, k_error);
+      radius = product_above(factor, q_error, k) + product_above(factor, q + q_error, k_error);
     }
     if (float32) {
       radius += float32_kernels_radius(scale, depth, next_up(q + q_error), next_up(k + k_error));
@@ -52,9 +52,9 @@ class LogitPath {
       : kernel_(kernel), scale_(scale), softcap_(softcap), depth_(depth) {}
 
   // Encloses the logit where the scan computed scale * q.k with an error of at most `own`.
-  Enclosure logit(double computed, double own, const Sizes& sizes,
+  Enclosure logit(double computed, double own, const NormBounds& norms,
                   std::optional<double> bias = {}) const {
-    Enclosure x = scaled_product(computed, own, sizes);
+    Enclosure x = scaled_product(computed, own, norms);
     x = rounded(x, kernel_.logits);
     if (softcap_ > 0) x = capped(x);
     return bias ? with_bias(x, *bias) : x;
@@ -74,20 +74,20 @@ class LogitPath {
     return bias ? at(x + *bias, kernel_.bias) : x;
   }
 
-  // Whether some logit of these sizes, and with a bias up to this, may overflow. At a masked
+  // Whether some logit of vectors of these norms, and with a bias up to this, may overflow. At a masked
   // position that matters too: a kernel that adds -inf there makes NaN of it.
-  bool may_overflow(const Sizes& sizes, double bias) const {
-    const double size = std::abs(scale_), room = 1 + 0x1p-6;
-    const double product = room * (product_above(1, next_up(sizes.q + sizes.q_error),
-                                                 next_up(sizes.k + sizes.k_error)) +
-                                   sizes.radius(1, depth_, kernel_.float32));
-    const double sum = room * product * size + bias;
+  bool may_overflow(const NormBounds& norms, double bias) const {
+    const double factor = std::abs(scale_), room = 1 + 0x1p-6;
+    const double product = room * (product_above(1, next_up(norms.q + norms.q_error),
+                                                 next_up(norms.k + norms.k_error)) +
+                                   norms.radius(1, depth_, kernel_.float32));
+    const double sum = room * product * factor + bias;
     const auto holds = [](const std::optional<NumberFormat>& to, double most) {
       return !to || most < to->largest;
     };
-    return !(holds(kernel_.product, product) && holds(kernel_.logits, product * size) &&
+    return !(holds(kernel_.product, product) && holds(kernel_.logits, product * factor) &&
              holds(kernel_.bias, sum) && (!kernel_.float32 || sum < largest32) &&
-             sizes.radius(scale_, depth_, kernel_.float32) < no_bound);
+             norms.radius(scale_, depth_, kernel_.float32) < no_bound);
   }
 
   const Kernel& kernel() const { return kernel_; }
@@ -105,22 +105,22 @@ class LogitPath {
   static constexpr double tiny32 = 0x1p-124;
   static constexpr double largest32 = static_cast<double>(std::numeric_limits<float>::max()) / 4;
 
-  Enclosure scaled_product(double computed, double own, const Sizes& sizes) const {
+  Enclosure scaled_product(double computed, double own, const NormBounds& norms) const {
     if (!kernel_.product) {
       return Enclosure::around(computed,
-                               next_up(own + sizes.radius(scale_, depth_, kernel_.float32)));
+                               next_up(own + norms.radius(scale_, depth_, kernel_.float32)));
     }
-    const double size = std::abs(scale_), product = computed / scale_;
-    const double radius = own / size + sizes.radius(1, depth_, kernel_.float32) +
+    const double factor = std::abs(scale_), product = computed / scale_;
+    const double radius = own / factor + norms.radius(1, depth_, kernel_.float32) +
                           std::numeric_limits<double>::epsilon() * std::abs(product);
     Enclosure x = rounded(Enclosure::around(product, radius * (1 + 0x1p-48)), kernel_.product);
     x = times(x, scale_);
-    if (kernel_.float32 && !is_normal32(size)) return Enclosure::unknown();
+    if (kernel_.float32 && !is_normal32(factor)) return Enclosure::unknown();
     return in_float32(x, few32);
   }
 
-  static bool is_normal32(double size) {
-    return size >= std::numeric_limits<float>::min() && size < largest32;
+  static bool is_normal32(double factor) {
+    return factor >= std::numeric_limits<float>::min() && factor < largest32;
   }
 
   Enclosure capped(Enclosure x) const {

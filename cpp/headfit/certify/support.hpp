@@ -32,12 +32,12 @@ inline std::optional<double> bias_at(const Bias& bias, Index row, Index col) {
 // The largest finite |bias| of an n x n head; 0 where there is none.
 inline double largest_bias(const Bias& bias, Index n) {
   double most = 0;
-  Checkpoints pace;
+  Checkpoints checkpoints;
   for (Index i = 0; bias.is_set() && i < n; ++i) {
-    pace.after(n);
+    checkpoints.after(n);
     for (Index j = 0; j < n; ++j) {
-      const double size = std::abs(bias.at(i, j));
-      if (size < no_bound) most = std::max(most, size);
+      const double magnitude = std::abs(bias.at(i, j));
+      if (magnitude < no_bound) most = std::max(most, magnitude);
     }
   }
   return most;
@@ -54,10 +54,10 @@ Norms bound_norms(const LogitSource<T>& source, const InputErrors& errors) {
   const auto all = [](const Heads<T>& x, Vector<double>& out, double& largest) {
     out.resize(x.rows);
     HeadRows<T> rows(x);
-    Checkpoints pace;
+    Checkpoints checkpoints;
     for (Index i = 0; i < x.rows; ++i) {
       out[i] = norm_above(rows.row(0, i));
-      pace.after(x.cols);
+      checkpoints.after(x.cols);
     }
     largest = x.rows > 0 ? out.maxCoeff() : 0;
   };
@@ -68,7 +68,7 @@ Norms bound_norms(const LogitSource<T>& source, const InputErrors& errors) {
 }
 
 // The enclosure of the absolute value.
-inline Enclosure magnitude(const Enclosure& x) {
+inline Enclosure absolute(const Enclosure& x) {
   if (x.lo >= 0) return x;
   if (x.hi <= 0) return {-x.hi, -x.lo};
   return {0, std::max(-x.lo, x.hi)};
@@ -94,7 +94,7 @@ struct SupportRow {
   Enclosure least{0, 0};    // the smallest logit on the support
   Enclosure most{0, 0};     // the largest
   Enclosure spread{0, 0};   // max - min of (logit - log target)
-  Enclosure size{0, 0};     // the largest |logit|
+  Enclosure magnitude{0, 0};  // the largest |logit|
   Overflow overflow;
   Index weakest = -1;       // the column of the smallest logit
   Index highest = -1;       // the column of the largest (logit - log target)
@@ -123,19 +123,19 @@ SupportRow enclose_support(const Target& target, const LogitPath& path, const Bi
   Enclosure above{-no_bound, -no_bound};
   Enclosure below{no_bound, no_bound};
   double highest = -no_bound, lowest = no_bound, weakest = no_bound;
-  Checkpoints pace;
+  Checkpoints checkpoints;
   for (std::size_t p = 0; p < columns.size(); ++p) {
     const Index j = columns[p];
-    pace.after(depth);
+    checkpoints.after(depth);
     const double logit = q.dot(keys.row(0, j).template cast<double>());
     if (!std::isfinite(logit)) {
       throw_nonfinite("the logits scale * Q K^T", 0, 1, i, j, logit);
     }
     const std::optional<double> added = bias_at(bias, i, j);
-    const Sizes sizes{norms.q[i], norms.k[j], q_error, error_of(errors.k, j)};
+    const NormBounds norm_bounds{norms.q[i], norms.k[j], q_error, error_of(errors.k, j)};
     const Enclosure s =
-        path.logit(logit, bound.radius(scale, norms.q[i], norms.k[j]), sizes, added);
-    row.size = larger(row.size, magnitude(s));
+        path.logit(logit, bound.radius(scale, norms.q[i], norms.k[j]), norm_bounds, added);
+    row.magnitude = larger(row.magnitude, absolute(s));
     row.overflow.look(s, true);
     logits.push_back(path.computed(logit, added));
     const Enclosure log_weight = log(weights[p]);

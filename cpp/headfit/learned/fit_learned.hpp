@@ -11,7 +11,6 @@
 #include "headfit/learned/scan_request.hpp"
 #include "headfit/logits/source.hpp"
 #include "headfit/pattern/target.hpp"
-#include "headfit/pattern/tolerances.hpp"
 
 namespace headfit {
 

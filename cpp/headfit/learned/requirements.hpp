@@ -6,7 +6,6 @@
 
 #include "headfit/learned/vectors.hpp"
 #include "headfit/pattern/target.hpp"
-#include "headfit/pattern/tolerances.hpp"
 
 namespace headfit::learned {
 

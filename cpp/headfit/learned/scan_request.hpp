@@ -10,7 +10,6 @@
 #include "headfit/base/threads.hpp"
 #include "headfit/logits/heads.hpp"
 #include "headfit/pattern/target.hpp"
-#include "headfit/pattern/tolerances.hpp"
 
 namespace headfit {
 

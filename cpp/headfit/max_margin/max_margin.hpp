@@ -8,8 +8,7 @@
 
 #include "headfit/base/threads.hpp"
 #include "headfit/pattern/target.hpp"
-#include "headfit/pattern/tolerances.hpp"
-#include "headfit/row_qp/row_problem.hpp"
+#include "headfit/row_qp/face_witness.hpp"
 
 namespace headfit {
 
@@ -37,5 +36,11 @@ MaxMarginRows max_margin_queries(const Target& target, const MatrixView<double>&
 MaxMarginRows max_margin_queries(const Target& target, std::span<const Index> rows,
                                  const MatrixView<double>& keys, const Tolerances& tolerances,
                                  const MaxMarginOptions& options, const Run& run);
+
+// For rows without a feasible query: whether their support is a face of the keys' convex hull. One
+// report for each of `rows`, none of which may be empty; see face_test. Every round of a row
+// scans all keys.
+std::vector<FaceReport> face_reports(const Target& target, const MatrixView<double>& keys,
+                                     std::span<const Index> rows, const Run& run);
 
 }  // namespace headfit

@@ -65,23 +65,23 @@ void replace(std::span<Column> sorted, Column was, Column now) {
 // array (4 bytes per row, so that 10^6 rows stay in cache) and then written in order with stride k.
 Rows permutations(Index n, Index k, std::uint64_t seed) {
   Rows rows(n, k);
-  Checkpoints pace;
+  Checkpoints checkpoints;
   std::vector<Column> shuffled(static_cast<std::size_t>(n));
   for (Index slot = 0; slot < k; ++slot) {
     PhiloxReader random(seed, static_cast<std::uint64_t>(slot));
     std::iota(shuffled.begin(), shuffled.end(), Column{0});
     for (auto left = static_cast<std::uint32_t>(n); left > 1; --left) {
       std::swap(shuffled[left - 1], shuffled[random.below(left)]);
-      pace.after(4);
+      checkpoints.after(4);
     }
     for (Index row = 0; row < n; ++row) {
       rows[row][static_cast<std::size_t>(slot)] = shuffled[static_cast<std::size_t>(row)];
-      pace.after(4);
+      checkpoints.after(4);
     }
   }
   for (Index row = 0; row < n; ++row) {
     std::sort(rows[row].begin(), rows[row].end());
-    pace.after(8 * k);
+    checkpoints.after(8 * k);
   }
   return rows;
 }
@@ -128,9 +128,9 @@ void repair(Rows& rows, Index row, Column column, PhiloxReader& random) {
 void repair_all(Rows& rows, std::uint64_t seed) {
   PhiloxReader random(seed, static_cast<std::uint64_t>(rows.k()));
   std::vector<Column> repeated;
-  Checkpoints pace;
+  Checkpoints checkpoints;
   for (Index row = 0; row < rows.n(); ++row) {
-    pace.after(rows.k());
+    checkpoints.after(rows.k());
     const auto columns = rows[row];
     repeated.clear();
     for (std::size_t slot = 1; slot < columns.size(); ++slot) {
@@ -140,7 +140,7 @@ void repair_all(Rows& rows, std::uint64_t seed) {
     }
     for (const Column column : repeated) {
       repair(rows, row, column, random);
-      pace.after(rows.n());  // repair() looks at n rows or fewer
+      checkpoints.after(rows.n());  // repair() looks at n rows or fewer
     }
   }
 }
@@ -157,9 +157,9 @@ Rows sparse(Index n, Index k, std::uint64_t seed) {
 Rows complement(Rows&& holes) {
   const Index n = holes.n();
   Rows rows(n, n - holes.k());
-  Checkpoints pace;
+  Checkpoints checkpoints;
   for (Index row = 0; row < n; ++row) {
-    pace.after(n);
+    checkpoints.after(n);
     const auto hole = holes[row];
     auto next = hole.begin();
     auto out = rows[row].begin();

@@ -126,11 +126,11 @@ struct Found {
 Found check_rows(const Target& t, double sum_tolerance, Index first, Index end) {
   Found found{{}, std::vector<Column>(static_cast<std::size_t>(t.n), 0)};
   TargetSummary& summary = found.summary;
-  Checkpoints pace;
+  Checkpoints checkpoints;
   for (Index i = first; i < end; ++i) {
     check_row(t, i);
     const auto weights = t.row_weights(i);
-    pace.after(weights.empty() ? t.n : static_cast<Index>(weights.size()));
+    checkpoints.after(weights.empty() ? t.n : static_cast<Index>(weights.size()));
     if (weights.empty()) {
       if (!mask_leaves_nothing(t, i)) {
         reject("A must have a nonzero in every row that the mask leaves open; row ", i,
@@ -186,11 +186,11 @@ void check_entries(const Target& t, const Run& run) {
   check_structure(t);
   constexpr Index few_rows = 1 << 11;  // their nonzeros stay in cache from pass to pass
   const auto make_worker = [&t] {
-    return [&t, pace = Checkpoints()](Index first, Index end) mutable {
+    return [&t, checkpoints = Checkpoints()](Index first, Index end) mutable {
       if (t.mask.is_open() && are_sound(t, first, end)) return;
       for (Index i = first; i < end; ++i) {
         check_row(t, i);
-        pace.after(t.offsets[i + 1] - t.offsets[i]);
+        checkpoints.after(t.offsets[i + 1] - t.offsets[i]);
       }
     };
   };
@@ -215,6 +215,90 @@ SomeRows::SomeRows(const Target& target, std::span<const Index> rows)
     columns_.insert(columns_.end(), columns.begin(), columns.end());
     weights_.insert(weights_.end(), weights.begin(), weights.end());
   }
+}
+
+void Tolerances::check() const {
+  if (!(leak > 0 && leak < 1)) {
+    throw InputError("leak must lie strictly between 0 and 1; got " + as_typed(leak));
+  }
+  if (!(distortion >= 0 && std::isfinite(distortion))) {
+    throw InputError("distortion must be finite and at least 0; got " + as_typed(distortion));
+  }
+  if (!(max_logit > 0)) {
+    throw InputError("max_logit must be positive; got " + as_typed(max_logit));
+  }
+}
+
+namespace {
+
+constexpr double same = 1e-6;
+
+// Writes where runs of nonzeros of a row start, and where they end. Runs that reach the last token
+// have no end, nor do runs that a causal mask cuts off at the token itself.
+void find_runs(const Target& t, Index row, bool is_causal, std::vector<Index>& places) {
+  places.clear();
+  const auto columns = t.row_columns(row);
+  for (std::size_t p = 0; p < columns.size(); ++p) {
+    const Index j = columns[p];
+    if (p == 0 || columns[p - 1] + 1 != j) places.push_back(j);
+    const bool goes_on = p + 1 < columns.size() && columns[p + 1] == j + 1;
+    if (!goes_on && j != t.n - 1 && !(is_causal && j == row)) places.push_back(j + 1);
+  }
+}
+
+// The greatest common divisor of all places where a run starts or ends, and of all rows whose runs
+// are others than those of the row before.
+Index common_divisor(const Target& t, bool is_causal) {
+  std::vector<Index> before, places;
+  Index size = 0;
+  Checkpoints checkpoints;
+  for (Index i = 0; i < t.n && size != 1; ++i) {
+    find_runs(t, i, is_causal, places);
+    for (const Index place : places) size = std::gcd(size, place);
+    if (i > 0 && places != before) size = std::gcd(size, i);
+    places.swap(before);
+    checkpoints.after(t.offsets[i + 1] - t.offsets[i] + 1);
+  }
+  return size;
+}
+
+// Whether the weights of a row are those of the last row of its block, up to a factor.
+bool has_weights_of(const Target& t, Index row, Index last, Index size,
+                    std::vector<double>& of_block) {
+  const auto columns = t.row_columns(row), blocks = t.row_columns(last);
+  const auto weights = t.row_weights(row), wanted = t.row_weights(last);
+  of_block.clear();
+  std::size_t at = 0;
+  for (const Column j : columns) {
+    const Index first = j / size * size;
+    while (at < blocks.size() && blocks[at] < first) ++at;
+    if (at == blocks.size() || blocks[at] != first) return false;
+    of_block.push_back(wanted[at]);
+  }
+  const double factor = std::accumulate(of_block.begin(), of_block.end(), 0.0) /
+                        std::accumulate(weights.begin(), weights.end(), 0.0);
+  for (std::size_t p = 0; p < of_block.size(); ++p) {
+    const double difference = std::log(of_block[p]) - std::log(factor) - std::log(weights[p]);
+    if (!(std::abs(difference) <= same)) return false;
+  }
+  return true;
+}
+
+}  // namespace
+
+Index block_size(const Target& t, bool is_causal, const Run& run) {
+  check_entries(t, run);
+  const Index size = common_divisor(t, is_causal);
+  if (size < 2 || size >= t.n) return 0;
+  std::vector<double> of_block;
+  Checkpoints checkpoints;
+  for (Index i = 0; i < t.n; ++i) {
+    // The last row of a block sees all of it; under a causal mask earlier ones see less.
+    const Index last = std::min((i / size + 1) * size, t.n) - 1;
+    if (!has_weights_of(t, i, last, size, of_block)) return 0;
+    checkpoints.after(t.offsets[i + 1] - t.offsets[i] + 1);
+  }
+  return size;
 }
 
 }  // namespace headfit

@@ -1,4 +1,4 @@
-// Sparse targets: what attention should be, and the check that one is a valid attention pattern.
+// Sparse targets: what attention should be, how far it may be from that, and the checks of both.
 #pragma once
 
 #include <limits>
@@ -26,6 +26,23 @@ struct Target {
   std::span<const double> row_weights(Index i) const {
     return {weights + offsets[i], weights + offsets[i + 1]};
   }
+};
+
+// How far a head may be from its target: the three tolerances, with their defaults and their check.
+// Row by row, with S the logits of the row and A the target's weights:
+struct Tolerances {
+  // exp(max S off the support - min S on it) is at most this; strictly between 0 and 1.
+  double leak = 0.05;
+  // exp(max - min of (S - log A) on the support) is at most 1 + this; finite, at least 0.
+  double distortion = 0.1;
+  // |S| is at most this wherever the mask allows attention; positive, infinite for no limit.
+  double max_logit = std::numeric_limits<double>::infinity();
+
+  bool limits_logits() const { return max_logit < std::numeric_limits<double>::infinity(); }
+
+  // Throws an InputError that names the tolerance and its value. Every public function that takes
+  // tolerances calls this first.
+  void check() const;
 };
 
 // The sum tolerance that accepts rows of any sum.
@@ -62,5 +79,11 @@ class SomeRows {
   std::vector<Column> columns_;
   std::vector<double> weights_;
 };
+
+// The size of the largest blocks of equal size (the last one may be smaller) that a target consists
+// of; 0 if there are no blocks of two tokens and more, or only one. Within a block, rows have the
+// same columns, but for those after the token itself where attention is causal; and the weights of
+// a row are those of the last row of its block, up to a factor. Logarithms may differ by 1e-6.
+Index block_size(const Target& target, bool is_causal, const Run& run);
 
 }  // namespace headfit

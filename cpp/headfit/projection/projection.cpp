@@ -57,13 +57,13 @@ template <class T>
 void write_keys(Sketch kind, std::uint64_t seed, T size, Eigen::Ref<Matrix<T>> k,
                 Matrix<std::uint32_t>& signs, const Run& run) {
   parallel_rows(k.rows(), run, [&] {
-    return [&, row = SketchRow<T>(kind, seed, k.cols()), pace = Checkpoints()](Index first,
-                                                                               Index end) mutable {
+    return [&, row = SketchRow<T>(kind, seed, k.cols()),
+            checkpoints = Checkpoints()](Index first, Index end) mutable {
       for (Index j = first; j < end; ++j) {
         const T* values = row.make(j, size);
         std::copy(row.signs().begin(), row.signs().end(), signs.row(j).data());
         std::copy_n(values, k.cols(), k.row(j).data());
-        pace.after(4 * k.cols());
+        checkpoints.after(4 * k.cols());
       }
     };
   }, rows_at_once(k.rows(), k.cols() * Index(sizeof(T))));
@@ -86,7 +86,7 @@ class QueryRows {
       for (Index i = first; i < end; ++i) {
         const T* weights = weights_.data() + (target_.offsets[i] - target_.offsets[first]);
         keys_.sum(list_of(i), weights, begin, count, sums_.data());
-        pace_.after(count * (1 + target_.offsets[i + 1] - target_.offsets[i]));
+        checkpoints_.after(count * (1 + target_.offsets[i + 1] - target_.offsets[i]));
         q_.row(i).segment(begin, count) = Eigen::Map<const RowVector>(sums_.data(), count) / scale_;
       }
     }
@@ -108,7 +108,7 @@ class QueryRows {
   T scale_;
   Keys keys_;
   Eigen::Ref<Matrix<T>> q_;
-  Checkpoints pace_;
+  Checkpoints checkpoints_;
   Vector<double> logits_;
   Vector<T> weights_;
   std::array<T, std::size_t(Keys::strip + 64)> sums_{};

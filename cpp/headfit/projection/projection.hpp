@@ -5,7 +5,6 @@
 #include <cstdint>
 
 #include "headfit/pattern/target.hpp"
-#include "headfit/pattern/tolerances.hpp"
 #include "headfit/projection/sketch.hpp"
 
 namespace headfit {

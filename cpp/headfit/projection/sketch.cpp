@@ -135,11 +135,11 @@ const T* SketchRow<T>::make(Index j, T factor) {
 template <class T>
 void fill_sketch(Sketch kind, std::uint64_t seed, Eigen::Ref<Matrix<T>> g, const Run& run) {
   parallel_rows(g.rows(), run, [&] {
-    return [&, row = SketchRow<T>(kind, seed, g.cols()), pace = Checkpoints()](Index first,
-                                                                               Index end) mutable {
+    return [&, row = SketchRow<T>(kind, seed, g.cols()),
+            checkpoints = Checkpoints()](Index first, Index end) mutable {
       for (Index j = first; j < end; ++j) {
         std::copy_n(row.make(j, T(1)), g.cols(), g.row(j).data());
-        pace.after(4 * g.cols());
+        checkpoints.after(4 * g.cols());
       }
     };
   });

@@ -104,7 +104,7 @@ class Matching {
   void settle(Index first) {
     stack_.push_back(first);
     while (!stack_.empty()) {
-      pace_.after(32);
+      checkpoints_.after(32);
       const Index at = stack_.back();
       RowList& row = list(at);
       if (satisfied(row) || row.next == row.entries.size()) {
@@ -170,7 +170,7 @@ class Matching {
   std::vector<RowList> lists_;
   std::vector<Entry> best_;
   std::vector<Index> stack_;
-  Checkpoints pace_;
+  Checkpoints checkpoints_;
 };
 
 void check(const RowReader& reader, const SparsifyOptions& options) {

@@ -20,12 +20,12 @@ import scipy.sparse as sp
 
 import headfit as hf
 from headfit import _core
-from headfit._cluster import cluster, run
+from headfit._cluster import cluster
 
 distributed = pytest.importorskip("distributed")
 
 RNG = np.random.default_rng
-N = 2 * run.GRANULE + 70  # three blocks of the smallest size
+N = 2 * cluster.GRANULE + 70  # three blocks of the smallest size
 SMALL = {"n_workers": 0, "processes": False, "dashboard_address": ":0"}
 
 
@@ -107,7 +107,7 @@ def test_certificates_with_a_second_scan(client, mask, mass):
     A, Q, K, leak = narrowly_met(mask)
     given = {"mask": mask, "scale": 1.0, "leak": leak * (1 + 1e-9), "certificate_mass": mass}
     local = hf.certify(A, Q, K, **given, num_threads=1)
-    assert run.GRANULE < local.rescanned < N
+    assert cluster.GRANULE < local.rescanned < N
     assert_same(hf.certify(A, Q, K, **given, client=client), local)
 
 
@@ -125,7 +125,7 @@ def test_certificates_of_modules_and_of_kernels(client):
 @pytest.mark.parametrize("mask", ["open", "window", "dense"])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_largest_weights(client, monkeypatch, dtype, mask, per_slot):
-    monkeypatch.setattr(run, "PER_SLOT", per_slot)
+    monkeypatch.setattr(cluster, "PER_SLOT", per_slot)
     n, m = 3 * N, N
     Q, K = queries_and_keys(dtype, (n, 9), (m, 9))
     given = {"mask": MASKS[mask](n, m)}
@@ -267,7 +267,7 @@ def killing(monkeypatch: pytest.MonkeyPatch, pids: list[int]) -> None:
 def test_workers_are_killed_midway(client, monkeypatch, killed):
     client.wait_for_workers(2)
     pids = list(client.run(os.getpid).values())[:killed]
-    Q, K = queries_and_keys("float64", (12 * run.GRANULE, 16), (12 * run.GRANULE, 16))
+    Q, K = queries_and_keys("float64", (12 * cluster.GRANULE, 16), (12 * cluster.GRANULE, 16))
     A = sp.eye_array(len(Q))
     local = hf.certify(A, Q, K, mask="causal", num_threads=1)
     killing(monkeypatch, pids)
@@ -276,7 +276,7 @@ def test_workers_are_killed_midway(client, monkeypatch, killed):
 
 
 def largest(**more: Any) -> Any:
-    Q, K = queries_and_keys("float64", (12 * run.GRANULE, 9), (N, 9))
+    Q, K = queries_and_keys("float64", (12 * cluster.GRANULE, 9), (N, 9))
     return hf.attention_topk(Q, K, 6, **more)
 
 
@@ -348,7 +348,7 @@ def test_ctrl_c_cancels_what_is_left(client, monkeypatch):
     def interrupted() -> None:
         raise KeyboardInterrupt
 
-    Q, K = queries_and_keys("float32", (12 * run.GRANULE, 16), (600, 16))
+    Q, K = queries_and_keys("float32", (12 * cluster.GRANULE, 16), (600, 16))
     after_the_first(monkeypatch, interrupted)
     with pytest.raises(KeyboardInterrupt):
         hf.attention_topk(Q, K, 4, client=client)
@@ -378,13 +378,15 @@ def test_progress_counts_blocks(client, capsys):
 
 def test_rows_are_split_at_multiples_of_the_granule():
     for rows, products, slots in [(1, 1, 1), (10**6, 12 * 10**6, 8), (5000, 10**12, 3), (0, 5, 5)]:
-        found = run.row_blocks(rows, products, slots)
-        assert all(block.start % run.GRANULE == 0 for block in found)
+        found = cluster.row_blocks(rows, products, slots)
+        assert all(block.start % cluster.GRANULE == 0 for block in found)
         covered = [row for block in found for row in range(block.start, block.stop)]
         assert covered == list(range(rows))
-    few = run.row_blocks(10**6, 12 * 10**6, 8)
+    few = cluster.row_blocks(10**6, 12 * 10**6, 8)
     assert len(few) >= 64
-    assert (few[0].stop - few[0].start) * 12 * 10**6 <= run.AT_ONCE + run.GRANULE * 12 * 10**6
+    assert (
+        few[0].stop - few[0].start
+    ) * 12 * 10**6 <= cluster.AT_ONCE + cluster.GRANULE * 12 * 10**6
 
 
 def level_setter() -> Callable[[str], str]:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import headfit as hf
-from headfit._cluster.run import GRANULE, PER_SLOT
+from headfit._cluster.cluster import GRANULE, PER_SLOT
 
 PAGE = "docs/cluster.md"
 

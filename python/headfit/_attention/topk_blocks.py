@@ -11,8 +11,7 @@ from numpy.typing import NDArray
 
 from headfit import _core
 from headfit._attention.logits import Rows
-from headfit._cluster.cluster import Cluster
-from headfit._cluster.run import hold, row_blocks, run_blocks
+from headfit._cluster.cluster import Cluster, hold, row_blocks, run_blocks
 
 if TYPE_CHECKING:
     from headfit._attention.attention import Attention

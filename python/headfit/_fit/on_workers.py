@@ -10,8 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headfit import _core
-from headfit._cluster.cluster import Cluster
-from headfit._cluster.run import hold, row_blocks, run_blocks
+from headfit._cluster.cluster import Cluster, hold, row_blocks, run_blocks
 from headfit._target.target import Target
 
 SCANS = 8

@@ -20,8 +20,7 @@ from headfit._base.tolerances import Tolerances, log_inverse
 from headfit._fit.fit import fit
 from headfit._fit.method import Method
 from headfit._fit.result import Fit
-from headfit._plan.result import Plan, PlanAttempt
-from headfit._plan.text import advice_of
+from headfit._plan.result import Plan, PlanAttempt, advice_of
 from headfit._target.certificate import Certificate
 from headfit._target.certify import certify
 from headfit._target.structure import global_columns

@@ -20,8 +20,7 @@ from headfit._base.kernel import Kernel, KernelLike, as_kernel
 from headfit._base.masks import masks_agree
 from headfit._base.tolerances import Tolerances, as_tolerances
 from headfit._base.types import ArrayLike, MaskLike
-from headfit._cluster.cluster import Cluster
-from headfit._cluster.run import hold, row_blocks, run_blocks
+from headfit._cluster.cluster import Cluster, hold, row_blocks, run_blocks
 from headfit._target.certificate import VERDICTS, Certificate, FloatRows
 from headfit._target.kernel_inputs import as_read
 from headfit._target.target import Target, TargetLike, as_target

@@ -13,10 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from headfit._base.arguments import as_choice, as_count, as_generator, as_number
+from headfit._base.arguments import as_choice, as_count, as_finite, as_generator
 from headfit._base.machine import require_memory
 from headfit._base.types import Seed as Seed
-from headfit.errors import InputError
 
 Weights: TypeAlias = Literal["uniform", "random"]
 Boundary: TypeAlias = Literal["clip", "wrap"]
@@ -75,9 +74,7 @@ class Style:
         allowed: Sequence[str] = ("uniform", "random"),
     ) -> Style:
         """Return the checked style of a pattern function's `weights`, `gamma` and `rng`."""
-        ratio = as_number(gamma, "gamma", "be a finite number of at least 1")
-        if not (math.isfinite(ratio) and ratio >= 1):
-            raise InputError(f"gamma must be a finite number of at least 1; got {gamma!r}")
+        ratio = as_finite(gamma, "gamma", 1)
         if weights is None:
             weights = "random" if ratio > 1 else "uniform"
         return cls(as_choice(weights, "weights", allowed), ratio, as_generator(rng))

@@ -5,6 +5,7 @@ PyTorch is not imported here: whoever passes one of its objects has imported it.
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Iterable, Iterator
 from itertools import pairwise
@@ -86,17 +87,20 @@ def from_mask(
     array([0, 2], dtype=int32)
     """
     torch, flex_attention = sys.modules.get("torch"), sys.modules.get(FLEX_ATTENTION)
+    is_sparse_tensor = (
+        torch is not None and isinstance(mask, torch.Tensor) and mask.layout != torch.strided
+    )
     if flex_attention is not None and isinstance(mask, flex_attention.BlockMask):
         n, entry = _places(mask.shape, batch, head)
         counts, columns = _collected(_block_parts(mask, entry, n), n)
-    elif torch is not None and isinstance(mask, torch.Tensor) and mask.layout != torch.strided:
-        if mask.is_floating_point() or mask.is_complex():
-            raise _wrong_sparse_dtype(mask.dtype)
+    elif is_sparse(mask) or is_sparse_tensor:
+        if not re.fullmatch(r"(torch\.)?(bool|u?int\d+)", str(mask.dtype)):
+            raise InputError(
+                "mask must be boolean, or of integers 0 and 1, where it is sparse; got dtype "
+                f"{mask.dtype}: convert it to booleans if every nonzero allows attention"
+            )
         n, entry = _places(mask.shape, batch, head)
-        counts, columns = _of_sparse(_as_scipy(mask, entry))
-    elif is_sparse(mask):
-        n, _ = _places(mask.shape, batch, head)
-        counts, columns = _of_sparse(mask)
+        counts, columns = _of_sparse(_as_scipy(mask, entry) if is_sparse_tensor else mask)
     else:
         array = as_array(mask, "mask")
         if array.dtype.kind not in "biuf" and array.dtype != BFLOAT16:
@@ -184,8 +188,6 @@ def _allowed(block: NDArray[Any], first: int) -> NDArray[np.bool_]:
 
 def _of_sparse(matrix: Any) -> tuple[Ints, Ints]:
     """Return how many keys each row of a sparse mask allows, and which, row by row."""
-    if matrix.dtype.kind not in "biu":
-        raise _wrong_sparse_dtype(matrix.dtype)
     csr = checked_csr(matrix, "mask", keep_zeros=False)
     other = csr.data != 1
     if other.any():
@@ -196,13 +198,6 @@ def _of_sparse(matrix: Any) -> tuple[Ints, Ints]:
         )
     check_entries(csr.nnz, csr.shape[0])
     return np.diff(csr.indptr), csr.indices.copy()
-
-
-def _wrong_sparse_dtype(dtype: Any) -> InputError:
-    return InputError(
-        f"mask must be boolean, or of integers 0 and 1, where it is sparse; got dtype {dtype}: "
-        "convert it to booleans if every nonzero allows attention"
-    )
 
 
 def _as_scipy(mask: Any, entry: tuple[int, ...]) -> Any:
